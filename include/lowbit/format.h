@@ -1,0 +1,113 @@
+#pragma once
+// The storage formats of weights: which exist, how a code means a value, where scales lie.
+//
+// Vocabulary: a code is the stored bits of one element, a value is what it means (a small integer,
+// an E4M3 float or a table entry), and  real = (value - zero) * scale.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lowbit/error.h"
+
+namespace lowbit {
+
+/// Every format. The order is the order of FormatList in src/format/formats.h; files store names,
+/// never these numbers.
+enum class FormatId : uint8_t {
+  // Kept as they are: one float per element, no scale.
+  kF32,
+  kF16,
+  kBf16,
+  // Canonical: what a checkpoint holds.
+  kInt8,           // two's complement, -128..127
+  kInt4,           // two's complement, -8..7
+  kInt3,           // code - 4, dense bit stream
+  kInt2,           // code - 2: {-2, -1, 0, 1}
+  kInt3Odd,        // 2 * code - 7: {-7, -5, ..., 7}
+  kInt2Odd,        // 2 * code - 3: {-3, -1, 1, 3}
+  kBinary,         // 2 * code - 1: {-1, +1}
+  kTernary,        // code - 1 in 2 bits: {-1, 0, +1}
+  kTernaryPacked,  // {-1, 0, +1}, five in a byte
+  kFp8,            // E4M3
+  kCodebook4,      // index into a table of 16 that belongs to the tensor
+  kCodebook3,      // ... of 8
+  kCodebook2,      // ... of 4
+  // Layouts that kernels derive; never in a file.
+  kInt2Transposed,  // seed 002: codes 0,4,8,12,1,5,... of a word
+  kInt2Planes,      // bit-serial: one word of low bits, one of high bits
+  kInt3Planes,
+  kInt4Planes,
+  kTernaryPlanes,  // one word "is not zero", one word "is positive"
+};
+
+enum class ValueKind : uint8_t {
+  kDense,    // the element is a float: no codes, no scales
+  kInteger,  // value is an int8
+  kFloat,    // value is an E4M3 float
+  kTable,    // value is an entry of the tensor's codebook
+};
+
+struct FormatInfo {
+  FormatId id;
+  const char* name;      // what files, options and reports say
+  const char* alphabet;  // the values, for people: "-2..1", "-1, +1"
+  ValueKind kind;
+  bool canonical;  // may appear in a checkpoint
+  int code_bits;   // bits of one code
+  int unit_elems;  // elements of the smallest packed run
+  int unit_bytes;  // and its bytes
+  int min_value;   // kInteger only
+  int max_value;
+
+  /// Storage of one code, e.g. 1.6 for five ternary values in a byte. Scales not included.
+  double bits_per_code() const { return 8.0 * unit_bytes / unit_elems; }
+};
+
+std::span<const FormatInfo> formats();
+const FormatInfo& format_info(FormatId id);
+Result<FormatId> parse_format(std::string_view name);
+
+/// The bit layout of one unit as text: which element and bit lies where, and each code's value.
+std::string draw_layout(FormatId id);
+
+enum class ScaleKind : uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kPow2,    // int8 shift: scale = 2^-shift
+  kDouble,  // int8 code times an f16 super-scale shared by 16 groups of a row: scale = code * super
+};
+enum class ZeroKind : uint8_t {
+  kNone,
+  kPointI8,   // int8 zero point in value steps: real = (value - zero) * scale
+  kPointF16,  // the same with a fractional zero
+  kOffset,    // real = value * scale + zero; zero in f32 when the scale is f32, else f16
+};
+
+const char* scale_kind_name(ScaleKind kind);  // "float32", "float16", "bfloat16", "pow2", "double"
+Result<ScaleKind> parse_scale_kind(std::string_view name);
+const char* zero_kind_name(ZeroKind kind);  // "none", "int8", "float16", "offset"
+Result<ZeroKind> parse_zero_kind(std::string_view name);
+
+/// Which elements share a scale: blocks of n_block rows by k_block columns. The last block of a row
+/// or column may be short.
+struct Scaling {
+  static constexpr int64_t kAll =
+      0;  // the block spans every row (n_block) or the whole row (k_block)
+  static constexpr int64_t kRowRanges =
+      -1;  // n_block: blocks of unequal height, QTensor::row_ends says where each ends
+
+  int64_t n_block = 1;
+  int64_t k_block = kAll;
+  ScaleKind scale = ScaleKind::kF16;
+  ZeroKind zero = ZeroKind::kNone;
+
+  bool operator==(const Scaling&) const = default;
+};
+
+/// "tensor", "row", "g64", "128x128", "ranges".
+std::string scaling_name(const Scaling& scaling);
+
+}  // namespace lowbit

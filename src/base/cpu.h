@@ -1,0 +1,38 @@
+#pragma once
+// What this CPU can do, and which instruction set lowbit uses.
+
+#include <string>
+#include <vector>
+
+#include "lowbit/error.h"
+
+namespace lowbit {
+
+/// Instruction sets that lowbit has kernels for, weakest first. An Isa includes all weaker ones.
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
+
+const char* isa_name(Isa isa);  // "scalar", "avx2", "avx512", "amx"
+Result<Isa> parse_isa(const std::string& name);
+
+/// True when CPU and operating system both allow it. kAvx2: AVX2, FMA, F16C. kAvx512: F, BW, DQ,
+/// VL, VNNI, VBMI. kAmx: kAvx512 and AMX int8 with the kernel's permission to use tiles (asked for
+/// on first use).
+bool isa_available(Isa isa);
+Isa best_isa();
+
+/// The one to use: `requested` ("" = not given), else LOWBIT_ISA, else the best. Refuses one that
+/// the machine lacks.
+Result<Isa> choose_isa(const std::string& requested);
+
+struct CpuInfo {
+  std::string model;                  // as the machine names itself
+  std::vector<std::string> features;  // those that matter here, e.g. "avx2", "avx512_vnni"
+  int logical_cpus = 1;               // usable by this process
+  int physical_cores = 1;             // of those
+};
+const CpuInfo& cpu_info();
+
+/// `requested` (0 = not given), else LOWBIT_THREADS, else physical cores.
+Result<int> choose_threads(int requested);
+
+}  // namespace lowbit

@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "format/registry.h"
+#include "lowbit/format.h"
+
+namespace lowbit {
+namespace {
+
+/// owner[bit of the unit] = (element, bit of its code), found by storing one-bit codes and looking
+/// where they land.
+struct Owner {
+  int element = -1, bit = 0;
+};
+
+std::vector<Owner> find_owners(const FormatInfo& info) {
+  const FormatOps& ops = format_ops(info.id);
+  std::vector<Owner> owners(static_cast<size_t>(8 * info.unit_bytes));
+  for (int e = 0; e < info.unit_elems; ++e)
+    for (int b = 0; b < info.code_bits; ++b) {
+      std::vector<uint8_t> codes(static_cast<size_t>(info.unit_elems)),
+          unit(static_cast<size_t>(info.unit_bytes));
+      codes[static_cast<size_t>(e)] = static_cast<uint8_t>(1u << b);
+      ops.pack(codes.data(), info.unit_elems, unit.data());
+      for (size_t bit = 0; bit < owners.size(); ++bit)
+        if (unit[bit / 8] >> (bit % 8) & 1u) owners[bit] = {e, b};
+    }
+  return owners;
+}
+
+std::string draw_bits(const FormatInfo& info) {
+  const auto owners = find_owners(info);
+  std::string out = "byte  bit 7 ... bit 0   (element.bit of its code)\n";
+  for (int byte = 0; byte < info.unit_bytes; ++byte) {
+    out += fmt::format("{:>4}  ", byte);
+    for (int bit = 7; bit >= 0; --bit) {
+      const Owner o = owners[static_cast<size_t>(8 * byte + bit)];
+      out += fmt::format("{:>6}", fmt::format("{}.{}", o.element, o.bit));
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+std::string draw_values(const FormatInfo& info) {
+  const int codes = 1 << info.code_bits, shown = codes > 16 ? 8 : codes;
+  const bool is_ternary = info.id == FormatId::kTernary || info.id == FormatId::kTernaryPacked;
+  std::string out = info.kind == ValueKind::kTable ? "code -> table entry: " : "code -> value: ";
+  for (int c = 0; c < shown; ++c) {
+    if (is_ternary && c == 3) break;
+    out += fmt::format("{}{} -> {:g}", c ? ", " : "", c, format_ops(info.id).values[c]);
+  }
+  if (shown < codes)
+    out += fmt::format(", ... {} -> {:g}", codes - 1, format_ops(info.id).values[codes - 1]);
+  return out + "\n";
+}
+
+}  // namespace
+
+std::string draw_layout(FormatId id) {
+  const FormatInfo& info = format_info(id);
+  std::string out = fmt::format("{}: {}, {:g} bits per code, {} in {} byte{}{}\n", info.name,
+                                info.alphabet, info.bits_per_code(), info.unit_elems,
+                                info.unit_bytes, info.unit_bytes == 1 ? "" : "s",
+                                info.canonical ? "" : " (derived by kernels, never in a file)");
+  if (info.kind == ValueKind::kDense)
+    return out + "one little-endian float per element, no scales\n";
+  if (id == FormatId::kTernaryPacked)
+    return out + draw_values(info) +
+           "byte = ceil(number * 256 / 243), number = the five codes as base-3 digits, element 0 "
+           "first\n";
+  return out + draw_values(info) + draw_bits(info);
+}
+
+}  // namespace lowbit

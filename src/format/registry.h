@@ -1,0 +1,28 @@
+#pragma once
+// Run-time access to the format list: one row per format, found by FormatId.
+
+#include <cstdint>
+
+#include "lowbit/format.h"
+
+namespace lowbit {
+
+/// What the registry offers for a packed format (all but the dense ones).
+struct FormatOps {
+  /// codes[0..n) = codes of elements [first, first + n) of a packed row.
+  void (*unpack)(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes);
+  /// row = codes[0..n), exactly row_bytes(id, n) bytes; unused bits are zero.
+  void (*pack)(const uint8_t* codes, int64_t n, uint8_t* row);
+  /// Value of each code as float: 2^code_bits entries; for codebooks the index itself.
+  const float* values;
+};
+
+const FormatOps& format_ops(FormatId id);
+
+/// Bytes of a packed (or dense) row of k elements.
+int64_t row_bytes(FormatId id, int64_t k);
+
+/// Code of an integer value inside the alphabet.
+uint8_t code_of(FormatId id, int value);
+
+}  // namespace lowbit

@@ -1,0 +1,125 @@
+#pragma once
+// The contract between ops/ (checks, plans) and the kernels of each instruction set. Plain structs
+// and function pointers: no code lives here, so this header may be included by every ISA's
+// translation units.
+//
+// Kernel names follow one grammar:  <op>_<weight format>_<activation>_<scaling>__<isa>_<tile>
+// e.g. matmul_int2_a8_g64__avx2_8x4.
+
+#include <cstdint>
+#include <span>
+
+#include "lowbit/format.h"
+
+namespace lowbit {
+
+enum class Activation : uint8_t {
+  kF32,   // "af32": exact path
+  kInt8,  // "a8": one scale per row of x, values -127..127
+};
+
+/// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout
+/// (see MatmulKernel).
+///
+/// Numerics (normative; kernels/ref/matmul.cc is the definition, every kernel gives the same bits):
+///   integer path:  acc = 0; for each group g ascending:  acc = fma(float(sum_k value * xq),
+///   scale[g], acc), then, when there
+///                  are offsets, acc = fma(float(sum_k xq), offset[g], acc);  y = fma(acc, x_scale,
+///                  bias or +0). The sums inside a group are exact int32.
+///   f32 path:      acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x,
+///   s); acc = fma(s, scale[g], acc);
+///                  with offsets acc = fma(sum_k x (ascending, plain adds), offset[g], acc);  y =
+///                  acc + bias.
+struct MatmulArgs {
+  // Weights, in the order the kernel's relayout() wrote them.
+  const uint8_t* w = nullptr;    // panels of `panel_rows` rows
+  const float* table = nullptr;  // kTable formats: the codebook
+  int64_t n = 0, k = 0;          // logical sizes; the last panel is padded with zero scales
+  int64_t group = 0;             // columns per scale, k for one scale per row
+  const float* bias = nullptr;   // [n] or null
+  // Activations: row m at x + m * ldx or xq + m * ldxq.
+  const float* x = nullptr;        // kF32
+  const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
+  const float* x_scale = nullptr;  // kInt8 [m]
+  const float* x_sums =
+      nullptr;  // [m, groups] sum of xq (exact in f32 terms: int32 converted) or x per group
+  int64_t m = 0, ldx = 0, ldxq = 0;
+  // Output rows [n0, n1) of every m: y[m * ldy + n].
+  float* y = nullptr;
+  int64_t ldy = 0;
+  int64_t n0 = 0, n1 = 0;      // n0 is a multiple of panel_rows
+  uint8_t* scratch = nullptr;  // scratch_bytes of this worker, 64-byte aligned
+};
+
+/// Canonical weights as relayout() sees them: rows of packed codes, and scales already expanded to
+/// f32 per (row, group).
+struct CanonicalRows {
+  const uint8_t* codes = nullptr;  // row r at codes + r * row_stride_bytes
+  int64_t row_stride_bytes = 0;
+  const float* scales = nullptr;   // [rows, groups]
+  const float* offsets = nullptr;  // [rows, groups] or null
+  int64_t rows = 0, k = 0, group = 0;
+};
+
+struct MatmulKernel {
+  const char* name;  // the grammar above, e.g. "matmul_int2_a8__avx2_8x4"
+  const char* doc;   // page under docs/ that explains it
+  FormatId format;
+  Activation activation;
+  bool offsets;  // can it add offsets (zero points)?
+  int panel_rows;
+  int64_t group_multiple;  // the group (unless it is the whole row) must be a multiple of this
+  /// Bytes of the device layout of a panel of `panel_rows` rows, scales included.
+  int64_t (*panel_bytes)(int64_t k, int64_t group, bool offsets);
+  /// Writes one panel (rows.rows <= panel_rows; missing rows get zero codes and zero scales).
+  void (*relayout)(const CanonicalRows& rows, bool offsets, uint8_t* panel);
+  int64_t (*scratch_bytes)(int64_t m, int64_t k, int64_t group);
+  void (*run)(const MatmulArgs& args);
+};
+
+/// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
+/// % 16) with fma, folded as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
+/// kernels/ref/vector_ops.h. So every ISA gives the same bits.
+struct VectorOps {
+  /// y[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * weight[i]. x and y may be the same.
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* y);
+  /// Rotates pairs (x[i], x[i + half]) by cos[i], sin[i], i < half: the half-split order of Hugging
+  /// Face files.
+  void (*rope)(float* x, const float* cos, const float* sin, int64_t half);
+  /// y[i] = silu(gate[i]) * up[i]
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y);
+  void (*add)(const float* x, int64_t n, float* y);  // y += x
+  float (*dot_f32)(const float* a, const float* b, int64_t n);
+  float (*max)(const float* x, int64_t n);  // -inf for n == 0
+  /// x[i] = exp(x[i] - shift); returns the sum.
+  float (*exp_sum)(float* x, float shift, int64_t n);
+  void (*scale)(float* x, float a, int64_t n);
+  /// Attention against f16 pages: out[t] = a * dot(q, keys[t]) for t < count, row t at keys + t *
+  /// stride (elements).
+  void (*dot_f16_rows)(const float* q, const uint16_t* keys, int64_t stride, int64_t count,
+                       int64_t d, float a, float* out);
+  /// y[0..d) += sum_t p[t] * values[t], t ascending.
+  void (*axpy_f16_rows)(const float* p, const uint16_t* values, int64_t stride, int64_t count,
+                        int64_t d, float* y);
+  /// The same two on f32 rows: pages converted (or dequantized) once for many queries. Same bits as
+  /// on the f16 rows.
+  void (*dot_f32_rows)(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d,
+                       float a, float* out);
+  void (*axpy_f32_rows)(const float* p, const float* values, int64_t stride, int64_t count,
+                        int64_t d, float* y);
+  void (*f32_to_f16)(const float* x, int64_t n, uint16_t* y);
+  void (*f16_to_f32)(const uint16_t* x, int64_t n, float* y);
+  /// One row of the integer path: scale = absmax / 127 (0 for an all-zero row), xq =
+  /// round-half-even(x / scale) computed as x * (127 / absmax), NaN -> the whole row's scale is
+  /// NaN. Writes zeros up to `padded`. Source: seed 002 section 4.5.1.
+  void (*quantize_row_int8)(const float* x, int64_t k, int64_t padded, int8_t* xq, float* scale);
+};
+
+/// What one instruction set offers; found through kernels/registry.h.
+struct KernelTable {
+  const char* isa;  // "ref", "scalar", "avx2", "avx512", "amx"
+  std::span<const MatmulKernel> matmul;
+  const VectorOps* vector;  // null: use the next weaker table's
+};
+
+}  // namespace lowbit
