@@ -1,0 +1,57 @@
+#pragma once
+// Measurements that check the answer before they time it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lowbit/compute.h"
+#include "lowbit/error.h"
+#include "lowbit/format.h"
+
+namespace lowbit {
+
+struct MatmulBenchOptions {
+  FormatId format = FormatId::kInt4;
+  int64_t group = 64;  // 0: one scale per row
+  int64_t m = 1, n = 4096, k = 4096;
+  std::string activation = "int8";
+  bool cold = true;        // weights rotate through at least 512 MiB
+  double min_seconds = 1;  // measuring time
+  Compute compute;
+};
+struct MatmulBenchReport {
+  std::string kernel, isa, format, scaling;
+  int64_t m = 0, n = 0, k = 0;
+  int threads = 0;
+  bool cold = false, checked = false;
+  double seconds = 0;  // median of one product
+  double spread = 0;   // (p90 - p10) / median
+  double gops = 0;     // 2 m n k / seconds
+  double gb_s = 0;     // bytes of weights as the kernel holds them / seconds
+  double bits_per_weight = 0;
+  double bandwidth_gb_s = 0;   // measured in the same run, 0 when warm
+  double percent_of_peak = 0;  // of that bandwidth; 0 when warm
+};
+Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options);
+
+struct ModelBenchOptions {
+  int64_t prompt = 128, generate = 64;
+  int repetitions = 3;
+  std::string activation = "auto";
+  Compute compute;
+  Progress progress;
+};
+struct ModelBenchReport {
+  std::string model, activation, isa;
+  int threads = 0;
+  int64_t weight_bytes = 0;
+  double load_s = 0;
+  double prefill_tok_s = 0, prefill_spread = 0, decode_tok_s = 0, decode_spread = 0;
+  double decode_gb_s = 0;     // weight bytes read per second while decoding
+  double bandwidth_gb_s = 0;  // measured in the same run
+  bool checked = false;       // batched prefill and token-by-token decode gave the same logits
+};
+Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options);
+
+}  // namespace lowbit

@@ -1,0 +1,102 @@
+#pragma once
+// A language model ready to run.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lowbit/chat_template.h"
+#include "lowbit/compute.h"
+#include "lowbit/error.h"
+#include "lowbit/sampling.h"
+#include "lowbit/tokenizer.h"
+
+namespace lowbit {
+
+struct ModelOptions {
+  std::string activation = "auto";  // int8: integer path, one scale per token. f32: exact. auto:
+                                    // int8 where weights are integers
+  int64_t context =
+      0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
+  Compute compute;
+  Progress progress;
+};
+
+struct ModelInfo {
+  std::string path, kind, architecture;
+  int64_t parameters = 0, vocab_size = 0, layers = 0, hidden_size = 0;
+  int64_t context = 0, max_context = 0;
+  int64_t weight_bytes = 0, kv_bytes = 0;
+  std::string activation, isa;
+  int threads = 0;
+  double load_s = 0;
+};
+
+struct GenerateOptions {
+  int64_t max_tokens = 128;
+  bool stop_at_eos = true;
+  SamplerOptions sampler;
+};
+
+struct Generation {
+  std::vector<TokenId> tokens;  // generated ones only
+  std::string text;
+  int64_t prompt_tokens = 0;
+  double prefill_s = 0, decode_s = 0;
+  std::string stop_reason;  // "eos", "length", "context", "callback"
+
+  double prefill_tok_s() const {
+    return prefill_s > 0 ? static_cast<double>(prompt_tokens) / prefill_s : 0;
+  }
+  double decode_tok_s() const {
+    return decode_s > 0 ? static_cast<double>(tokens.size()) / decode_s : 0;
+  }
+};
+
+/// One model and one sequence of tokens. Not thread safe; open it twice for two sequences.
+class Model {
+ public:
+  /// Errors: what the file's reader says; kUnsupported for an architecture lowbit lacks;
+  /// kOutOfMemory.
+  static Result<Model> open(const std::string& path, const ModelOptions& options);
+  ~Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+
+  const ModelInfo& info() const;
+  const Tokenizer& tokenizer() const;
+  /// The model's own template; null when it has none.
+  const ChatTemplate* chat_template() const;
+
+  /// Appends tokens to the sequence; the logits [vocab_size] after the last one. Errors:
+  /// kInvalidArgument (an id outside the vocabulary, no tokens), kOutOfMemory (context full).
+  Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
+  Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
+
+  /// Logits of every position: row i at out[i * vocab_size]. For evaluation. `first`: rows before
+  /// it are not computed.
+  Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
+
+  int64_t length() const;  // tokens in the sequence
+  Status truncate(int64_t length);
+  void clear() { (void)truncate(0); }
+
+  /// Appends `prompt` and samples until a stop. `on_text` gets whole UTF-8 characters and returns
+  /// false to stop.
+  Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                              const std::function<bool(std::string_view)>& on_text = {});
+
+ private:
+  struct Impl;
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Tokenizer alone, without loading weights. `path`: anything Model::open takes, or a
+/// tokenizer.json.
+Result<Tokenizer> open_tokenizer(const std::string& path);
+
+}  // namespace lowbit

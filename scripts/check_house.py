@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""House rules that no compiler checks. Prints each violation and exits 1 when there is one.
+
+1. Includes go down: a folder includes only folders of a lower level (the table below is ARCHITECTURE.md's), folders of one
+   level do not see each other, kernels/* subfolders see the headers of kernels/ (not its registry), base, tensor and format only, and tools/, python/ and
+   examples/ use include/lowbit alone.
+2. Public headers include only std, tl/expected and each other.
+3. Text that names a file of this repository names one that exists.
+4. Source files stay short.
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Level of each folder of src/. A subfolder of kernels/ is a folder of its own.
+LEVELS = {
+    "base": 0, "tensor": 1, "format": 2, "text": 3, "quantize": 3, "io": 3,
+    "kernels/ref": 3, "kernels/cpu": 3, "kernels/cuda": 3, "kernels/cuda_stub": 3, "kernels": 3.5,
+    "ops": 4, "model": 5, "pipeline": 6, "serve": 6,
+}
+KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
+MAX_LINES = 600
+SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]', re.M)
+FILE_NAME = re.compile(r"`([\w.-]+(?:/[\w.*-]+)+/?|[\w-]+\.(?:md|sh|py|cc|h|cu|txt|json|cmake))`")
+
+
+def tracked() -> list[Path]:
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [Path(line) for line in out.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def folder_of(path: Path) -> str | None:
+    """The architectural folder of a file under src/, or of an include such as "kernels/ref/x.h"."""
+    parts = path.parts[1:] if path.parts[0] == "src" else path.parts
+    if len(parts) >= 3 and f"{parts[0]}/{parts[1]}" in LEVELS:
+        return f"{parts[0]}/{parts[1]}"
+    return parts[0] if parts[0] in LEVELS else None
+
+
+def check_source_include(path: Path, target: str) -> str | None:
+    here, there = folder_of(path), folder_of(Path(target))
+    if there is None:
+        return None if target.startswith("lowbit/") or (ROOT / path.parent / target).is_file() else f"unknown include {target}"
+    if here == there:
+        return None
+    is_test = path.stem.endswith("_test")
+    if here.startswith("kernels/") and not is_test:
+        shared = there == "kernels" and target != "kernels/registry.h"  # api.h and its like: declarations, no kernels
+        if shared or there in KERNEL_PARTS_MAY_SEE:
+            return None
+        return f"{here} may see kernels/*.h, {', '.join(sorted(KERNEL_PARTS_MAY_SEE))} only, not {target}"
+    if LEVELS[there] < LEVELS[here]:
+        return None
+    return f"upward or sideways include: {here} -> {there} ({target})"
+
+
+def check_includes(files: list[Path]) -> list[str]:
+    problems, edges = [], set()
+    for path in files:
+        if path.suffix not in SOURCE_SUFFIXES:
+            continue
+        for bracket, target in INCLUDE.findall((ROOT / path).read_text()):
+            problem = None
+            if path.parts[0] == "src" and bracket == '"':
+                problem = check_source_include(path, target)
+                here, there = folder_of(path), folder_of(Path(target))
+                if there and here != there:
+                    edges.add((here, there))
+            elif path.parts[:2] == ("include", "lowbit"):
+                if bracket == '"' and not target.startswith("lowbit/"):
+                    problem = f"a public header includes {target}"
+                if bracket == "<" and "/" in target and not target.startswith("tl/"):
+                    problem = f"a public header includes <{target}>"
+            elif path.parts[0] in ("tools", "python", "examples") and bracket == '"':
+                if not target.startswith("lowbit/") and not (ROOT / path.parent / target).is_file():
+                    problem = f"{path.parts[0]}/ may use include/lowbit only, not {target}"
+            if problem:
+                problems.append(f"{path}: {problem}")
+    mutual = sorted((a, b) for a, b in edges if a < b and (b, a) in edges)
+    problems += [f"folders include each other: {a} <-> {b}" for a, b in mutual]
+    print(f"includes: {len(edges)} folder edges, {len(mutual)} mutual pairs")
+    return problems
+
+
+def check_docs(files: list[Path]) -> list[str]:
+    names = {str(p) for p in files} | {str(d) for p in files for d in p.parents}
+    basenames = {p.name for p in files}
+    problems = []
+    for path in files:
+        if path.suffix != ".md":
+            continue
+        for name in FILE_NAME.findall((ROOT / path).read_text()):
+            if name.startswith(("build/", "P.", "tests/golden/*")) or "*" in name or name in OUTSIDE:
+                continue
+            clean = name.rstrip("/")
+            known = clean in names or (path.parent / clean).as_posix() in names or f"src/{clean}" in names
+            if not known and "/" not in clean and clean in basenames:
+                known = True
+            if not known and ("." in Path(clean).name or clean.split("/")[0] in TOP_FOLDERS):
+                problems.append(f"{path}: names {name}, which does not exist")
+    return problems
+
+
+# Files of other projects or of users that the docs speak of.
+OUTSIDE = {
+    "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
+    "generation_config.json", "report.json", "net.lbgru", "recipe.txt", "wiki.test.raw", "greedy-200.txt", "tokenizer.model",
+}
+TOP_FOLDERS = {"src", "include", "tools", "tests", "docs", "scripts", "bench", "examples", "cmake"}
+
+
+def check_lengths(files: list[Path]) -> list[str]:
+    problems, lengths = [], []
+    for path in files:
+        if path.suffix in SOURCE_SUFFIXES | {".py"}:
+            n = len((ROOT / path).read_text().splitlines())
+            lengths.append(n)
+            if n > MAX_LINES:
+                problems.append(f"{path}: {n} lines, at most {MAX_LINES}")
+    lengths.sort()
+    long_share = sum(n > 400 for n in lengths) / max(len(lengths), 1)
+    print(f"files: {len(lengths)} sources, median {lengths[len(lengths) // 2]} lines, {100 * long_share:.0f} % over 400")
+    return problems
+
+
+def main() -> int:
+    files = tracked()
+    problems = check_includes(files) + check_docs(files) + check_lengths(files)
+    for problem in problems:
+        print(f"house: {problem}", file=sys.stderr)
+    print(f"house: {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

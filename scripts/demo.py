@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Quantizes one model to each format, measures size, loss and speed, lets each write, and prints a table.
+
+The loss is measured on WikiText-2's test set when LOWBIT_DATA (or ../shared/data) has it, else on the Debian FAQ and
+constitution (package doc-debian): perplexity by llama.cpp's method, KL divergence and top-1 agreement against the original
+weights with exact f32 activations. Nothing here is calibrated; the quantizer sees weights only.
+"""
+import argparse
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FORMATS = ["int8", "int4", "int3", "int2", "ternary", "binary"]
+PROMPT = "The three largest cities of Germany are"
+GARBAGE_RATIO = 3.0  # a perplexity this many times the original's means the text is of no use
+
+
+def run_json(lowbit: str, *args: str) -> dict:
+    done = subprocess.run([lowbit, *args, "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"lowbit {' '.join(args)}\n{done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def evaluation_text(out: Path) -> tuple[Path, str]:
+    data = Path(os.environ.get("LOWBIT_DATA", ROOT / "../shared/data"))
+    wiki = data / "text/wiki.test.raw"
+    if wiki.exists():
+        return wiki, "WikiText-2 test"
+    documents = Path("/usr/share/doc/debian")
+    if not (documents / "FAQ").exists():
+        sudo = [] if os.geteuid() == 0 else ["sudo"]
+        subprocess.run([*sudo, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "doc-debian", "debian-faq"],
+                       check=True, stdout=subprocess.DEVNULL)
+    text = []
+    for path in sorted(documents.rglob("*.txt*")):
+        opened = gzip.open(path, "rt", errors="replace") if path.suffix == ".gz" else open(path, errors="replace")
+        with opened as file:
+            text.append(file.read())
+    target = out / "debian.txt"
+    target.write_text("\n".join(text))
+    return target, "Debian documents (doc-debian, debian-faq)"
+
+
+def measure(lowbit: str, model: str, text: Path, options: argparse.Namespace, base: Path, is_base: bool) -> dict:
+    against = ["--save-logits", str(base)] if is_base else ["--against", str(base)]
+    # The original's logits are computed exactly; everything else as it would be used: int8 activations where weights are integers.
+    activation = ["--act", "f32"] if is_base else []
+    ppl = run_json(lowbit, "ppl", model, "-f", str(text), "-c", "512", "--chunks", str(options.chunks), *activation, *against)
+    bench = run_json(lowbit, "bench", "model", model, "-p", "128", "-n", "64")
+    wrote = run_json(lowbit, "run", model, "-p", PROMPT, "-n", "40", "--temp", "0")
+    return {"ppl": ppl["ppl"], "ppl_error": ppl["ppl_error"], "kld_mean": ppl.get("kld_mean", 0.0), "top1": ppl.get("top1", 1.0),
+            "eval_tok_s": ppl["tok_s"], "prefill_tok_s": bench["prefill_tok_s"], "decode_tok_s": bench["decode_tok_s"],
+            "load_s": wrote["load_s"], "peak_bytes": wrote["peak_bytes"], "text": wrote["text"]}
+
+
+def table(report: dict) -> str:
+    lines = ["| format | bits/weight | MB | PPL | ratio | KLD | top-1 | prefill tok/s | decode tok/s |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for row in report["rows"]:
+        mark = " (*)" if row["ruined"] else ""
+        lines.append(f"| {row['format']}{mark} | {row['bits_per_weight']:.2f} | {row['bytes'] / 1e6:.0f} | {row['ppl']:.4g} | "
+                     f"{row['ratio']:.3g} | {row['kld_mean']:.3f} | {100 * row['top1']:.1f} % | {row['prefill_tok_s']:.0f} | "
+                     f"{row['decode_tok_s']:.0f} |")
+    if any(row["ruined"] for row in report["rows"]):
+        lines += ["", "(*) writes garbage: weights alone, without calibration, do not carry this model to so few bits."]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lowbit", default="build/release/bin/lowbit")
+    parser.add_argument("--out", type=Path, default=Path("build/demo"))
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--chunks", type=int, default=8, help="chunks of 512 tokens to evaluate (default %(default)s)")
+    parser.add_argument("--formats", nargs="+", default=FORMATS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    start = time.time()
+    text, text_name = evaluation_text(options.out)
+    doctor = run_json(options.lowbit, "doctor")
+    base = options.out / "base.logits"
+    original = run_json(options.lowbit, "inspect", options.model)
+    print(f"evaluating on {text_name}, {options.chunks} chunks of 512 tokens", file=sys.stderr)
+    print("original ...", file=sys.stderr)
+    rows = [{"format": "original", "bits_per_weight": original["bits_per_weight"], "bytes": original["bytes"], "quantize_s": 0.0,
+             "warnings": [], **measure(options.lowbit, options.model, text, options, base, is_base=True)}]
+    for name in options.formats:
+        print(f"{name} ...", file=sys.stderr)
+        target = options.out / name
+        shutil.rmtree(target, ignore_errors=True)
+        made = run_json(options.lowbit, "quantize", options.model, str(target), "--format", name)
+        rows.append({"format": name, "bits_per_weight": made["bits_per_weight"], "bytes": made["bytes"], "quantize_s": made["seconds"],
+                     "warnings": made["warnings"], **measure(options.lowbit, str(target), text, options, base, is_base=False)})
+    base.unlink()
+    for row in rows:
+        row["ratio"] = row["ppl"] / rows[0]["ppl"]
+        row["ruined"] = not row["ratio"] < GARBAGE_RATIO
+    report = {"model": options.model, "text": text_name, "chunks": options.chunks, "context": 512, "prompt": PROMPT,
+              "cpu": doctor["cpu"]["model"], "isa": doctor["isa"], "threads": doctor["threads"], "version": doctor["version"],
+              "bandwidth_gb_s": doctor["bandwidth_gb_s"], "seconds": time.time() - start, "rows": rows}
+    (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+
+    print(f"\n{PROMPT!r} goes on:")
+    for row in rows:
+        print(f"  {row['format']:>9}: {' '.join(row['text'].split())[:150]}")
+    for row in rows:
+        for warning in row["warnings"]:
+            print(f"warning, {row['format']}: {warning}")
+    print(f"\n{table(report)}\n\n{doctor['cpu']['model']}, {doctor['isa']}, {doctor['threads']} threads; {text_name}; "
+          f"{report['seconds']:.0f} s; {options.out / 'report.json'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/try.h"
+#include "kernels/registry.h"
+#include "lowbit/quantize.h"
+#include "ops/matmul_bench.h"
+#include "pipeline/engine.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kSweepBytes = int64_t{512} << 20;
+
+std::string find_data() {
+  const char* env = std::getenv("LOWBIT_DATA");
+  const std::filesystem::path path = env != nullptr && *env != '\0' ? env : "../shared/data";
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored) ? path.string() : "";
+}
+
+Isa isa_of(const MatmulKernel& kernel) {
+  const std::string name = kernel.name;
+  const size_t at = name.find("__");
+  const std::string rest = at == std::string::npos ? "" : name.substr(at + 2);
+  for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvx2})
+    if (rest.rfind(isa_name(isa), 0) == 0) return isa;
+  return Isa::kScalar;
+}
+
+}  // namespace
+
+const char* version() { return LOWBIT_VERSION; }
+
+std::vector<KernelInfo> kernels() {
+  std::vector<KernelInfo> out;
+  for (const MatmulKernel* k : all_matmul_kernels()) {
+    const Isa isa = isa_of(*k);
+    out.push_back({k->name, isa_name(isa), format_info(k->format).name,
+                   k->activation == Activation::kInt8 ? "a8" : "af32", k->doc, isa_available(isa)});
+  }
+  return out;
+}
+
+Result<double> measure_bandwidth(const Compute& compute, int64_t bytes) {
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  return measure_read_bandwidth(*engine.pool, std::max(bytes, int64_t{64} << 20));
+}
+
+Result<DoctorReport> doctor(const Compute& compute) {
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  DoctorReport r;
+  r.version = version();
+  const CpuInfo& cpu = cpu_info();
+  r.cpu = {cpu.model, cpu.features, cpu.logical_cpus, cpu.physical_cores};
+  r.isa = isa_name(engine.isa);
+  r.threads = engine.threads;
+  r.kernels = kernels();
+  r.data_dir = find_data();
+  if (auto bandwidth = measure_read_bandwidth(*engine.pool, kSweepBytes)) {
+    r.bandwidth_gb_s = *bandwidth;
+  } else {
+    r.problems.push_back("memory bandwidth not measured: " + bandwidth.error().message());
+  }
+  if (auto model = resolve_model("default")) {
+    r.default_model = *model;
+  } else {
+    r.problems.push_back(model.error().message());
+  }
+  if (engine.isa == Isa::kScalar)
+    r.problems.push_back(
+        "scalar kernels in use: this CPU lacks AVX2, or LOWBIT_ISA says so. Everything works, "
+        "slowly");
+  if (engine.threads > cpu.logical_cpus)
+    r.problems.push_back(std::to_string(engine.threads) + " threads on " +
+                         std::to_string(cpu.logical_cpus) +
+                         " CPUs: more threads than CPUs only slow each other down");
+  if (r.data_dir.empty())
+    r.problems.push_back(
+        "no test data: set LOWBIT_DATA to run the tests that need real models and texts");
+  return r;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,35 @@
+#include "pipeline/engine.h"
+
+#include <cstdlib>
+
+#include "base/try.h"
+#include "kernels/registry.h"
+
+namespace lowbit {
+
+Result<Engine> Engine::make(const Compute& compute) {
+  std::string device = compute.device;
+  if (device.empty() || device == "auto") {
+    const char* env = std::getenv("LOWBIT_DEVICE");
+    device = env != nullptr && *env != '\0' ? env : "auto";
+  }
+  if (device.rfind("cuda", 0) == 0)
+    return fail(ErrorCode::kUnsupported, "--device", device, "cpu",
+                "this build has no CUDA kernels");
+  if (device != "auto" && device != "cpu")
+    return fail(ErrorCode::kInvalidArgument, "--device", "'" + device + "'",
+                "auto, cpu, cuda or cuda:<i>");
+  Engine engine;
+  LOWBIT_TRY_ASSIGN(engine.isa, choose_isa(compute.isa));
+  LOWBIT_TRY_ASSIGN(engine.threads, choose_threads(compute.threads));
+  engine.pool = std::make_unique<ThreadPool>(engine.threads);
+  return engine;
+}
+
+Result<Activation> parse_activation(const std::string& name) {
+  if (name == "auto" || name == "int8" || name.empty()) return Activation::kInt8;
+  if (name == "f32") return Activation::kF32;
+  return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'", "auto, int8 or f32");
+}
+
+}  // namespace lowbit

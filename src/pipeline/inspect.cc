@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/try.h"
+#include "io/checkpoint.h"
+#include "lowbit/quantize.h"
+#include "model/source.h"
+#include "ops/matmul.h"
+#include "pipeline/engine.h"
+#include "pipeline/recipe.h"
+
+namespace lowbit {
+namespace {
+
+std::string architecture_of(const WeightSource& source) {
+  const auto config = nlohmann::json::parse(source.config_json(), nullptr, false);
+  if (!config.is_object()) return "unknown";
+  const auto type = config.find("model_type");
+  return type != config.end() && type->is_string() ? type->get<std::string>() : "unknown";
+}
+
+double bits(int64_t bytes, int64_t elements) {
+  return elements == 0 ? 0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(elements);
+}
+
+}  // namespace
+
+Result<InspectReport> inspect_model(const std::string& name) {
+  LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
+  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  InspectReport r;
+  r.kind = source->kind();
+  r.architecture = architecture_of(*source);
+  int64_t linear_bytes = 0, linear_elements = 0;
+  for (const SourceTensor& t : source->tensors()) {
+    LOWBIT_TRY_ASSIGN(const int64_t elements, element_count(t.shape));
+    r.tensors.push_back(
+        {t.name, t.shape, t.stored_as, t.stored_bytes, bits(t.stored_bytes, elements)});
+    r.bytes += t.stored_bytes;
+    r.parameters += elements;
+    if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear) continue;
+    linear_bytes += t.stored_bytes;
+    linear_elements += elements;
+  }
+  r.bits_per_weight = bits(linear_bytes, linear_elements);
+  r.bits_per_weight_total = bits(r.bytes, r.parameters);
+  return r;
+}
+
+Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name,
+                                                  const std::string& activation,
+                                                  const Compute& compute) {
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  LOWBIT_TRY_ASSIGN(const Activation act, parse_activation(activation));
+  LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
+  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  std::vector<KernelChoice> out;
+  for (const SourceTensor& t : source->tensors()) {
+    if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
+    LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan,
+                      MatmulPlan::make(w, {act, engine.isa, false}, *engine.pool));
+    out.push_back({t.name, plan.kernel_name(), plan.reason()});
+    source->release(t.name);
+  }
+  return out;
+}
+
+Result<VerifyReport> verify_model(const std::string& name) {
+  LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
+  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  VerifyReport r;
+  r.tensors = static_cast<int64_t>(source->tensors().size());
+  if (std::string(source->kind()) == "lowbit") {
+    LOWBIT_TRY_ASSIGN(CheckpointReport report, verify_checkpoint(path));
+    r.problems = std::move(report.problems);
+  } else {
+    for (const SourceTensor& t : source->tensors()) {
+      const auto w = source->load(t.name);
+      if (!w) {
+        r.problems.push_back(w.error().message());
+      } else if (const Status s = check_qtensor(*w, t.name.c_str()); !s) {
+        r.problems.push_back(s.error().message());
+      }
+      source->release(t.name);
+    }
+  }
+  r.ok = r.problems.empty();
+  return r;
+}
+
+}  // namespace lowbit

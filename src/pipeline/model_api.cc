@@ -1,0 +1,188 @@
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "base/try.h"
+#include "lowbit/model.h"
+#include "lowbit/quantize.h"
+#include "model/sampler.h"
+#include "model/source.h"
+#include "model/transformer.h"
+#include "pipeline/engine.h"
+
+namespace lowbit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int64_t kDefaultContext = 4096;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Result<Tokenizer> make_tokenizer(const std::string& json, const std::string& config,
+                                 const std::string& path) {
+  if (json.empty())
+    return fail(ErrorCode::kNotFound, path, "no tokenizer",
+                "tokenizer.json beside the weights, or tokenizer.ggml.* metadata");
+  LOWBIT_TRY_ASSIGN(TokenizerSpec spec, spec_from_tokenizer_json(json, config));
+  return Tokenizer::build(std::move(spec));
+}
+
+Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenizer) {
+  if (tokenizer.spec().chat_template.empty()) return std::optional<ChatTemplate>();
+  auto parsed = ChatTemplate::parse(tokenizer.spec().chat_template);
+  if (!parsed)
+    return std::optional<ChatTemplate>();  // a template lowbit cannot read stops chat, not the
+                                           // model
+  return std::optional<ChatTemplate>(std::move(*parsed));
+}
+
+}  // namespace
+
+struct Model::Impl {
+  Impl(std::unique_ptr<Transformer> t, KvCache c, Tokenizer tok)
+      : transformer(std::move(t)), cache(std::move(c)), tokenizer(std::move(tok)) {}
+  std::unique_ptr<Transformer> transformer;
+  KvCache cache;
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat;
+  ModelInfo info;
+  std::vector<float> logits;  // of the last token
+};
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+Result<Model> Model::open(const std::string& name, const ModelOptions& options) {
+  const auto start = Clock::now();
+  LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  LOWBIT_TRY_ASSIGN(const Activation activation, parse_activation(options.activation));
+  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source->config_json()));
+
+  LoadOptions load;
+  load.activation = activation;
+  load.isa = engine.isa;
+  load.threads = engine.threads;
+  load.context =
+      options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
+  if (options.progress)
+    load.progress = [&](int64_t done, int64_t total) {
+      return options.progress("loading", done, total);
+    };
+  LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
+  LOWBIT_TRY_ASSIGN(KvCache cache, transformer->make_cache());
+  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, make_tokenizer(source->tokenizer_json(),
+                                                        source->tokenizer_config_json(), path));
+
+  auto impl =
+      std::make_unique<Impl>(std::move(transformer), std::move(cache), std::move(tokenizer));
+  LOWBIT_TRY_ASSIGN(impl->chat, make_chat_template(impl->tokenizer));
+  impl->logits.resize(static_cast<size_t>(config.vocab_size));
+  ModelInfo& info = impl->info;
+  info.path = path;
+  info.kind = source->kind();
+  info.architecture = config.model_type;
+  for (const SourceTensor& t : source->tensors())
+    info.parameters += element_count(t.shape).value_or(0);
+  info.vocab_size = config.vocab_size;
+  info.layers = config.layers;
+  info.hidden_size = config.hidden_size;
+  info.context = load.context;
+  info.max_context = config.longest_context();
+  info.weight_bytes = impl->transformer->resident_bytes();
+  const KvShape kv = impl->transformer->kv_shape();
+  info.kv_bytes =
+      2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each
+  info.activation = activation == Activation::kInt8 ? "int8" : "f32";
+  info.isa = isa_name(engine.isa);
+  info.threads = engine.threads;
+  info.load_s = seconds_since(start);
+  return Model(std::move(impl));
+}
+
+const ModelInfo& Model::info() const { return impl_->info; }
+const Tokenizer& Model::tokenizer() const { return impl_->tokenizer; }
+const ChatTemplate* Model::chat_template() const { return impl_->chat ? &*impl_->chat : nullptr; }
+int64_t Model::length() const { return impl_->cache.length(); }
+Status Model::truncate(int64_t length) { return impl_->cache.truncate(length); }
+
+Result<std::span<const float>> Model::prefill(std::span<const TokenId> tokens) {
+  LOWBIT_TRY(
+      impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::last(), impl_->logits));
+  return std::span<const float>(impl_->logits);
+}
+
+Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first,
+                            std::vector<float>& out) {
+  const auto n = static_cast<int64_t>(tokens.size());
+  if (first < 0 || first > n)
+    return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
+                "0 to " + std::to_string(n));
+  out.resize(static_cast<size_t>((n - first) * impl_->info.vocab_size));
+  return impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::range(first, n - first),
+                                     out);
+}
+
+Result<Generation> Model::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                                   const std::function<bool(std::string_view)>& on_text) {
+  LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  for (TokenId id : prompt) sampler.accept(id);
+  Generation out;
+  out.prompt_tokens = static_cast<int64_t>(prompt.size());
+  auto start = Clock::now();
+  LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));
+  out.prefill_s = seconds_since(start);
+
+  StreamDecoder decoder(impl_->tokenizer);
+  start = Clock::now();
+  const auto emit = [&](const std::string& text) {
+    out.text += text;
+    return text.empty() || !on_text || on_text(text);
+  };
+  out.stop_reason = "length";
+  while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
+    LOWBIT_TRY_ASSIGN(const TokenId token, sampler.sample(logits));
+    if (options.stop_at_eos && impl_->tokenizer.is_eos(token)) {
+      out.stop_reason = "eos";
+      break;
+    }
+    sampler.accept(token);
+    out.tokens.push_back(token);
+    LOWBIT_TRY_ASSIGN(const std::string text, decoder.push(token));
+    if (!emit(text)) {
+      out.stop_reason = "callback";
+      break;
+    }
+    if (static_cast<int64_t>(out.tokens.size()) == options.max_tokens)
+      break;  // its successor is not needed
+    if (length() >= impl_->info.context) {
+      out.stop_reason = "context";
+      break;
+    }
+    LOWBIT_TRY_ASSIGN(logits, decode(token));
+  }
+  emit(decoder.flush());
+  out.decode_s = seconds_since(start);
+  return out;
+}
+
+Result<Tokenizer> open_tokenizer(const std::string& name) {
+  LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
+  if (std::filesystem::path(path).extension() == ".json") {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return fail(ErrorCode::kNotFound, path, "no such file", "a tokenizer.json");
+    const std::string json((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+    return make_tokenizer(json, "", path);
+  }
+  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  return make_tokenizer(source->tokenizer_json(), source->tokenizer_config_json(), path);
+}
+
+}  // namespace lowbit

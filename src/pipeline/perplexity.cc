@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "base/threads.h"
+#include "base/try.h"
+#include "lowbit/evaluate.h"
+#include "pipeline/logits_file.h"
+
+namespace lowbit {
+namespace {
+
+/// What one scored position says: model against truth and, when there is one, against the base.
+struct Score {
+  double nll = 0, base_nll = 0, kld = 0, delta_p = 0;
+  bool same_top = false;
+};
+
+double log_of_exp_sum(std::span<const float> logits, float largest) {
+  double sum = 0;
+  for (float l : logits) sum += std::exp(l - largest);
+  return std::log(sum);
+}
+
+/// As llama.cpp: max-subtracted float exponentials summed in double; KL counts tokens the base
+/// gives more than exp(-16).
+Score score_position(std::span<const float> logits, TokenId truth, const LogProbRow* base) {
+  Score s;
+  const auto top = std::max_element(logits.begin(), logits.end());
+  const double log_sum = log_of_exp_sum(logits, *top);
+  s.nll = log_sum - static_cast<double>(logits[static_cast<size_t>(truth)] - *top);
+  if (base == nullptr) return s;
+  const auto n = static_cast<int64_t>(logits.size());
+  int64_t base_top = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float log_p = base->at(i);
+    if (base->steps[i] > base->steps[base_top]) base_top = i;
+    if (log_p > -16.0f)
+      s.kld += std::exp(log_p) *
+               (log_p - static_cast<double>(logits[static_cast<size_t>(i)] - *top) + log_sum);
+  }
+  s.base_nll = -base->at(truth);
+  s.delta_p = std::exp(-s.nll) - std::exp(-s.base_nll);
+  s.same_top = base_top == top - logits.begin();
+  return s;
+}
+
+double mean_of(const std::vector<Score>& scores, double Score::*field) {
+  double sum = 0;
+  for (const Score& s : scores) sum += s.*field;
+  return scores.empty() ? 0 : sum / static_cast<double>(scores.size());
+}
+
+void fill_report(const std::vector<Score>& scores, bool compared, PerplexityReport& r) {
+  const auto n = static_cast<double>(scores.size());
+  const double mean = mean_of(scores, &Score::nll);
+  double squares = 0;
+  for (const Score& s : scores) squares += s.nll * s.nll;
+  r.ppl = std::exp(mean);
+  r.ppl_error = n > 1 ? r.ppl * std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1)) : 0;
+  r.tokens = static_cast<int64_t>(scores.size());
+  r.compared = compared;
+  if (!compared || scores.empty()) return;
+  std::vector<double> kld;
+  double delta = 0, same = 0;
+  for (const Score& s : scores) {
+    kld.push_back(s.kld);
+    delta += s.delta_p * s.delta_p;
+    same += s.same_top;
+  }
+  std::sort(kld.begin(), kld.end());
+  const auto percentile = [&](double p) { return kld[static_cast<size_t>(p * (n - 1))]; };
+  r.base_ppl = std::exp(mean_of(scores, &Score::base_nll));
+  r.kld_mean = mean_of(scores, &Score::kld);
+  r.kld_p50 = percentile(0.50);
+  r.kld_p90 = percentile(0.90);
+  r.kld_p99 = percentile(0.99);
+  r.kld_max = kld.back();
+  r.top1 = same / n;
+  r.delta_p_rms = std::sqrt(delta / n);
+}
+
+struct Plan {
+  std::vector<TokenId> tokens;  // chunks * context, BOS already in place
+  int64_t context = 0, chunks = 0;
+  int64_t first = 0;  // first scored position of a chunk; the last is context - 2
+};
+
+Result<Plan> plan_chunks(Model& model, const std::string& text, const PerplexityOptions& o) {
+  Plan plan;
+  plan.context = o.context;
+  if (o.context < 2 || o.context > model.info().context)
+    return fail(ErrorCode::kInvalidArgument, "perplexity",
+                "a context of " + std::to_string(o.context),
+                "2 to " + std::to_string(model.info().context), "-c sets the context");
+  const bool add_bos = model.tokenizer().spec().add_bos && o.method == PerplexityMethod::kLlamaCpp;
+  LOWBIT_TRY_ASSIGN(plan.tokens, model.tokenizer().encode(
+                                     text, {.add_special = add_bos, .parse_special = false}));
+  const auto count = static_cast<int64_t>(plan.tokens.size());
+  if (count < 2 * o.context)
+    return fail(
+        ErrorCode::kInvalidArgument, "perplexity", "a text of " + std::to_string(count) + " tokens",
+        "at least " + std::to_string(2 * o.context), "use a longer text or a shorter context (-c)");
+  plan.chunks = count / o.context;
+  if (o.chunks > 0) plan.chunks = std::min(plan.chunks, o.chunks);
+  plan.tokens.resize(static_cast<size_t>(plan.chunks * o.context));
+  plan.first = o.method == PerplexityMethod::kLlamaCpp ? o.context / 2 : 0;
+  if (const auto bos = model.tokenizer().spec().bos_id; add_bos && bos)
+    for (int64_t c = 0; c < plan.chunks; ++c)
+      plan.tokens[static_cast<size_t>(c * o.context)] = *bos;
+  return plan;
+}
+
+Result<std::optional<LogitsReader>> open_base(const Plan& plan, int64_t vocab_size,
+                                              const std::string& path) {
+  if (path.empty()) return std::optional<LogitsReader>();
+  LOWBIT_TRY_ASSIGN(LogitsReader reader, LogitsReader::open(path));
+  const LogitsHeader& h = reader.header();
+  const auto differs = [&](const char* what, int64_t got, int64_t wanted) {
+    return fail(
+        ErrorCode::kCorrupt, path, std::string(what) + " " + std::to_string(got),
+        std::to_string(wanted),
+        "save the base's logits from the same text with the same -c and at least as many chunks");
+  };
+  if (h.context != plan.context) return differs("context", h.context, plan.context);
+  if (h.vocab_size != vocab_size) return differs("vocabulary", h.vocab_size, vocab_size);
+  if (h.chunks < plan.chunks) return differs("chunks", h.chunks, plan.chunks);
+  if (!std::equal(plan.tokens.begin(), plan.tokens.end(), h.tokens.begin()))
+    return fail(ErrorCode::kCorrupt, path, "other tokens than this text's",
+                "the same text and tokenizer");
+  return std::optional<LogitsReader>(std::move(reader));
+}
+
+}  // namespace
+
+Result<PerplexityReport> perplexity(Model& model, const std::string& text,
+                                    const PerplexityOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  LOWBIT_TRY_ASSIGN(const Plan plan, plan_chunks(model, text, options));
+  const int64_t vocab = model.info().vocab_size, words = logits_row_words(vocab);
+  LOWBIT_TRY_ASSIGN(auto base, open_base(plan, vocab, options.against));
+  std::optional<LogitsWriter> writer;
+  if (!options.save_logits.empty()) {
+    LogitsHeader header{static_cast<int32_t>(plan.context), static_cast<int32_t>(vocab),
+                        static_cast<int32_t>(plan.chunks), plan.tokens};
+    LOWBIT_TRY_ASSIGN(writer, LogitsWriter::create(options.save_logits, header));
+  }
+
+  ThreadPool pool(model.info().threads);
+  const int64_t scored = plan.context - 1 - plan.first;
+  std::vector<Score> scores;
+  std::vector<float> logits;
+  std::vector<uint16_t> base_rows, rows(writer ? static_cast<size_t>(scored * words) : 0);
+  double nll_sum = 0;
+  for (int64_t chunk = 0; chunk < plan.chunks; ++chunk) {
+    if (options.progress && !options.progress("perplexity", chunk, plan.chunks))
+      return fail(ErrorCode::kCancelled, "perplexity", "a request to stop");
+    const std::span<const TokenId> tokens(plan.tokens.data() + chunk * plan.context,
+                                          static_cast<size_t>(plan.context));
+    model.clear();
+    LOWBIT_TRY(model.logits_of_all(tokens, plan.first, logits));
+    if (base) LOWBIT_TRY(base->read(scored, base_rows));
+    const size_t at = scores.size();
+    scores.resize(at + static_cast<size_t>(scored));
+    pool.parallel_for(scored, 8, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
+        std::optional<LogProbRow> base_row;
+        if (base) base_row.emplace(base_rows.data() + i * words, vocab);
+        scores[at + static_cast<size_t>(i)] = score_position(
+            row, tokens[static_cast<size_t>(plan.first + i + 1)], base_row ? &*base_row : nullptr);
+        if (writer) compress_log_probs(row, rows.data() + i * words);
+      }
+    });
+    if (writer) LOWBIT_TRY(writer->append(rows));
+    for (size_t i = at; i < scores.size(); ++i) nll_sum += scores[i].nll;
+    if (options.on_chunk)
+      options.on_chunk(chunk + 1, std::exp(nll_sum / static_cast<double>(scores.size())));
+  }
+  if (writer) LOWBIT_TRY(writer->finish());
+
+  PerplexityReport report;
+  fill_report(scores, base.has_value(), report);
+  report.chunks = plan.chunks;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.tok_s = static_cast<double>(plan.tokens.size()) / report.seconds;
+  return report;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,167 @@
+#include "pipeline/recipe.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/try.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kDefaultGroupSize = 64;
+constexpr size_t kMaxRecipeBytes = 1 << 20;
+
+Result<std::string> read_recipe(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return fail(ErrorCode::kNotFound, path, std::strerror(errno), "a recipe file");
+  std::string text(kMaxRecipeBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad()) return fail(ErrorCode::kIo, path, std::strerror(errno));
+  if (text.size() > kMaxRecipeBytes)
+    return fail(ErrorCode::kInvalidArgument, path, "over 1 MiB", "a recipe of one rule per line");
+  return text;
+}
+
+std::vector<std::string> split_words(const std::string& line) {
+  std::istringstream in(line.substr(0, line.find('#')));
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+Result<RecipeRule> make_rule(const std::string& pattern, QuantizeSpec spec,
+                             const std::string& where) {
+  const std::string plain =
+      pattern.rfind("re:", 0) == 0 ? pattern.substr(3) : pattern;  // as targets in config.json
+  LOWBIT_TRY_ASSIGN(text::Regex regex, text::Regex::compile(plain, where));
+  return RecipeRule{std::move(regex), std::move(spec)};
+}
+
+}  // namespace
+
+QuantizeOptions::QuantizeOptions() {
+  embedding.format = FormatId::kInt8;
+  head.format = FormatId::kInt8;
+}
+
+Result<int64_t> parse_group(const std::string& text) {
+  if (text == "row") return QuantizeSpec::kRow;
+  if (text == "tensor") return QuantizeSpec::kTensor;
+  int64_t value = 0;
+  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (err != std::errc() || end != text.data() + text.size() || value < 1 ||
+      value > (int64_t{1} << 30))
+    return fail(ErrorCode::kInvalidArgument, "group", "'" + text + "'",
+                "32, 64, 128, 256, row or tensor");
+  return value;
+}
+
+LayerRole layer_role(const std::string& name, size_t dimensions) {
+  if (dimensions != 2) return LayerRole::kOther;
+  if (name == "model.embed_tokens.weight") return LayerRole::kEmbedding;
+  if (name == "lm_head.weight") return LayerRole::kHead;
+  return name.rfind("model.layers.", 0) == 0 ? LayerRole::kLinear : LayerRole::kOther;
+}
+
+Scaling scaling_of(const QuantizeSpec& spec) {
+  Scaling s;
+  s.scale = spec.scale;
+  if (spec.zero) s.zero = ZeroKind::kOffset;
+  const bool whole_row =
+      spec.group == QuantizeSpec::kDefaultGroup && format_info(spec.format).code_bits == 8;
+  if (spec.group == QuantizeSpec::kTensor) {
+    s.n_block = Scaling::kAll;
+  } else if (spec.group == QuantizeSpec::kDefaultGroup && !whole_row) {
+    s.k_block = kDefaultGroupSize;
+  } else if (spec.group > 0) {
+    s.k_block = spec.group;
+  }
+  return s;
+}
+
+Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words,
+                                         const std::string& where) {
+  QuantizeSpec spec;
+  if (words.empty())
+    return fail(ErrorCode::kInvalidArgument, where, "no format",
+                "a format or keep after the pattern");
+  if (words[0] == "keep") {
+    spec.keep = true;
+    if (words.size() > 1)
+      return fail(ErrorCode::kInvalidArgument, where, "'" + words[1] + "' after keep", "nothing");
+    return spec;
+  }
+  auto format = parse_format(words[0]);
+  if (!format)
+    return fail(ErrorCode::kInvalidArgument, where, format.error().got,
+                format.error().wanted + " or keep");
+  spec.format = *format;
+  for (size_t i = 1; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    const std::string key = words[i].substr(0, equals),
+                      value = equals == std::string::npos ? "" : words[i].substr(equals + 1);
+    if (key == "group") {
+      LOWBIT_TRY_ASSIGN(spec.group, parse_group(value));
+    } else if (key == "scale") {
+      LOWBIT_TRY_ASSIGN(spec.scale, parse_scale_kind(value));
+    } else if (key == "fit" && !value.empty()) {
+      spec.fit = value;
+    } else if (words[i] == "zero") {
+      spec.zero = true;
+    } else {
+      return fail(ErrorCode::kInvalidArgument, where, "'" + words[i] + "'",
+                  "group=, scale=, zero or fit=");
+    }
+  }
+  return spec;
+}
+
+Result<Recipe> Recipe::make(const QuantizeOptions& options) {
+  Recipe recipe;
+  recipe.linear_ = options.linear;
+  recipe.embedding_ = options.embedding;
+  recipe.head_ = options.head;
+  if (!options.recipe_file.empty()) {
+    LOWBIT_TRY_ASSIGN(const std::string text, read_recipe(options.recipe_file));
+    std::istringstream lines(text);
+    int number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const std::string where = fmt::format("{}:{}", options.recipe_file, ++number);
+      auto words = split_words(line);
+      if (words.empty()) continue;
+      const std::string pattern = words.front();
+      words.erase(words.begin());
+      LOWBIT_TRY_ASSIGN(QuantizeSpec spec, parse_quantize_spec(words, where));
+      LOWBIT_TRY_ASSIGN(RecipeRule rule, make_rule(pattern, std::move(spec), where));
+      recipe.rules_.push_back(std::move(rule));
+    }
+  }
+  for (const std::string& pattern : options.keep) {
+    QuantizeSpec keep;
+    keep.keep = true;
+    LOWBIT_TRY_ASSIGN(RecipeRule rule, make_rule(pattern, keep, "--keep"));
+    recipe.rules_.push_back(std::move(rule));
+  }
+  return recipe;
+}
+
+Result<QuantizeSpec> Recipe::spec_for(const std::string& name, LayerRole role) const {
+  QuantizeSpec spec;
+  spec.keep = true;
+  if (role == LayerRole::kOther) return spec;
+  text::RegexScratch scratch;
+  for (const RecipeRule& rule : rules_) {
+    std::vector<text::Range> matches;
+    LOWBIT_TRY(rule.pattern.find_all(name, scratch, matches));
+    if (!matches.empty()) return rule.spec;
+  }
+  return role == LayerRole::kLinear ? linear_ : role == LayerRole::kEmbedding ? embedding_ : head_;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,51 @@
+#pragma once
+// Which layer gets which format: options and recipe files.
+
+#include <string>
+#include <vector>
+
+#include "lowbit/error.h"
+#include "lowbit/quantize.h"
+#include "text/regex.h"
+
+namespace lowbit {
+
+/// What a tensor is to the quantizer.
+enum class LayerRole {
+  kLinear,     // a matrix inside a block
+  kEmbedding,  // model.embed_tokens.weight
+  kHead,       // lm_head.weight
+  kOther,      // norms, biases: always kept
+};
+LayerRole layer_role(const std::string& name, size_t dimensions);
+
+/// One line of a recipe: "<regex>  keep" or "<regex>  <format> [group=64|row|tensor] [scale=f16]
+/// [zero] [fit=lsq]". The regex is searched for in the tensor's name. '#' starts a comment.
+struct RecipeRule {
+  text::Regex pattern;
+  QuantizeSpec spec;
+};
+
+class Recipe {
+ public:
+  /// Rules of the file, then the keep patterns. Errors: kNotFound/kIo, kInvalidArgument with the
+  /// line's number.
+  static Result<Recipe> make(const QuantizeOptions& options);
+
+  /// The first rule that matches; then keep patterns; then the option for the tensor's role. kOther
+  /// is always kept.
+  Result<QuantizeSpec> spec_for(const std::string& name, LayerRole role) const;
+
+ private:
+  std::vector<RecipeRule> rules_;
+  QuantizeSpec linear_, embedding_, head_;
+};
+
+/// Parses the part of a rule after the regex.
+Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words,
+                                         const std::string& where);
+
+/// The scaling a spec asks for.
+Scaling scaling_of(const QuantizeSpec& spec);
+
+}  // namespace lowbit
