@@ -1,19 +1,24 @@
 # Build helpers: one static library per folder, one test binary per folder.
 include_guard(GLOBAL)
 
+# What every target of the project is compiled with. Nothing of it reaches programs that use an installed lowbit, but the
+# include folder and the language standard.
 add_library(lowbit_flags INTERFACE)
 target_compile_features(lowbit_flags INTERFACE cxx_std_20)
-target_include_directories(lowbit_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(lowbit_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:include>)
 # Float results are part of the interface: no contraction that the source does not spell out.
-target_compile_options(lowbit_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi -ffp-contract=off>)
+# -Wrestrict: GCC 12 warns about "text" + std::string for nothing (its bug 105651).
+set(LOWBIT_CXX_FLAGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi -Wno-restrict -ffp-contract=off)
 if(LOWBIT_WERROR)
-  target_compile_options(lowbit_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  list(APPEND LOWBIT_CXX_FLAGS -Werror)
 endif()
 if(LOWBIT_SANITIZE)
-  target_compile_options(lowbit_flags INTERFACE -fsanitize=${LOWBIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -O1)
-  target_link_options(lowbit_flags INTERFACE -fsanitize=${LOWBIT_SANITIZE})
+  list(APPEND LOWBIT_CXX_FLAGS -fsanitize=${LOWBIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -O1)
+  target_link_options(lowbit_flags INTERFACE $<BUILD_INTERFACE:-fsanitize=${LOWBIT_SANITIZE}>)
 endif()
+target_compile_options(lowbit_flags INTERFACE $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:${LOWBIT_CXX_FLAGS}>>)
+install(TARGETS lowbit_flags EXPORT lowbit)
 
 # lowbit_library(NAME SOURCES a.cc ... [DEPS folder ...] [LIBS external ...])
 # Makes static library lowbit_NAME. DEPS name folders of a lower level: this is the link graph of ARCHITECTURE.md.
@@ -23,8 +28,10 @@ function(lowbit_library name)
   add_library(lowbit::${name} ALIAS lowbit_${name})
   target_link_libraries(lowbit_${name} PUBLIC lowbit_flags ${A_LIBS})
   foreach(dep IN LISTS A_DEPS)
-    target_link_libraries(lowbit_${name} PUBLIC lowbit::${dep})
+    target_link_libraries(lowbit_${name} PUBLIC lowbit_${dep})
   endforeach()
+  set_target_properties(lowbit_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS lowbit_${name} EXPORT lowbit ARCHIVE DESTINATION lib)
 endfunction()
 
 # lowbit_isa_library(NAME ISA avx2 FLAGS -mavx2 ... SOURCES ...)

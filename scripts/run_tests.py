@@ -1,27 +1,20 @@
 #!/usr/bin/env python3
 """Runs the CTest suite of a build folder and prints one summary: each skip with its reason, then "N passed, N failed, N skipped".
 
-GoogleTest binaries are counted test by test (from their XML), scripts by the lines of Python's unittest they print.
+GoogleTest binaries are counted test by test from their XML, Python's unittest scripts from what they print, anything else is
+one test.
 """
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 
-def run(build: Path, suite: str) -> int:
-    reports = build / "test-reports"
-    reports.mkdir(exist_ok=True)
-    for old in reports.glob("*.xml"):
-        old.unlink()
-    labels = {"unit": ["-LE", "integration"], "integration": ["-L", "integration"], "all": []}[suite]
-    command = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", *labels]
-    env = dict(os.environ, GTEST_OUTPUT=f"xml:{reports.resolve()}/", LOWBIT_TEST_REPORTS=str(reports.resolve()))
-    ctest = subprocess.run(command, env=env)
-
+def count_gtest(reports: Path) -> tuple[int, int, list]:
     passed, failed, skips = 0, 0, []
     for report in sorted(reports.glob("*.xml")):
         for case in ElementTree.parse(report).getroot().iter("testcase"):
@@ -34,12 +27,49 @@ def run(build: Path, suite: str) -> int:
                 skips.append((name, " ".join(re.sub(r"^\S+:\d+\s*", "", message.strip()).split())))
             else:
                 passed += 1
+    return passed, failed, skips
+
+
+def count_scripts(junit: Path) -> tuple[int, int, list]:
+    """Tests of CTest that are not GoogleTest binaries, and crashes of those that are."""
+    passed, failed, skips = 0, 0, []
+    for case in ElementTree.parse(junit).getroot().iter("testcase"):
+        name, output = case.get("name"), case.findtext("system-out") or ""
+        crashed = case.find("failure") is not None or case.get("status") == "fail"
+        ran = re.search(r"^Ran (\d+) tests? in", output, re.M)
+        if "[==========]" in output:
+            failed += crashed and "[  FAILED  ]" not in output  # a crash or a time-out leaves no report
+        elif ran:
+            reasons = re.findall(r"^(\S+) .*\.\.\. skipped ['\"](.*)['\"]$", output, re.M)
+            bad = sum(map(int, re.findall(r"(?:failures|errors)=(\d+)", output)))
+            skips += [(f"{name}.{test}", reason) for test, reason in reasons]
+            failed += max(bad, int(crashed))
+            passed += int(ran.group(1)) - bad - len(reasons)
+        elif case.get("status") in ("notrun", "disabled") or case.find("skipped") is not None:
+            skips.append((name, (output.strip().splitlines() or ["not run"])[-1]))
+        else:
+            failed += crashed
+            passed += not crashed
+    return passed, failed, skips
+
+
+def run(build: Path, suite: str) -> int:
+    reports = build / "test-reports"
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir()
+    junit = build / "ctest.xml"
+    labels = {"unit": ["-LE", "integration"], "integration": ["-L", "integration"], "all": []}[suite]
+    command = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "--output-junit", str(junit.resolve()),
+               "--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000", *labels]
+    ctest = subprocess.run(command, env=dict(os.environ, GTEST_OUTPUT=f"xml:{reports.resolve()}/"))
+    counts = [count_gtest(reports), count_scripts(junit)]
+    passed, failed, skips = (sum((c[i] for c in counts), start) for i, start in enumerate((0, 0, [])))
     for name, reason in skips:
         print(f"skipped {name}: {reason or 'no reason given'}")
     if ctest.returncode != 0 and failed == 0:
-        failed = 1  # a test that crashed or timed out leaves no report
+        failed = 1
     print(f"{passed} passed, {failed} failed, {len(skips)} skipped")
-    return 1 if failed or ctest.returncode != 0 else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

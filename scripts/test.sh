@@ -9,4 +9,16 @@ what=${1:-all}
 case "$what" in unit | integration | all) ;; *) echo "usage: scripts/test.sh [unit|integration|all]" >&2; exit 2 ;; esac
 preset=${LOWBIT_PRESET:-release}
 bash scripts/build.sh "$preset"
+# The packages that results are compared with. Without them (no network) those tests skip and say so.
+venv=build/venv
+[ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
+if ! cmp -s tests/requirements.txt "$venv/installed.txt"; then
+  if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt; then
+    cp tests/requirements.txt "$venv/installed.txt"
+  else
+    echo "test: PyPI packages not installed; the tests that compare with them are skipped" >&2
+  fi
+fi
+PATH="$PWD/$venv/bin:$PATH"
+export PATH
 exec python3 scripts/run_tests.py --build "build/$preset" --suite "$what"

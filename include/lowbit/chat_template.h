@@ -18,8 +18,7 @@ namespace lowbit {
 struct ChatMessage {
   std::string role;
   std::string content;
-  std::string extra_json =
-      {};  // more keys, a JSON object: {"tool_calls": [...]}; may replace role and content
+  std::string extra_json = {};  // more keys, a JSON object: {"tool_calls": [...]}; may replace role and content
 };
 
 struct ChatInput {
@@ -27,10 +26,8 @@ struct ChatInput {
   bool add_generation_prompt = true;
   std::string bos_token = {};
   std::string eos_token = {};
-  std::string extra_json =
-      {};  // more variables, a JSON object: {"tools": [...], "enable_thinking": false}
-  std::optional<std::int64_t> now_unix_s =
-      {};  // what strftime_now sees (UTC); empty = the clock, local time
+  std::string extra_json = {};  // more variables, a JSON object: {"tools": [...], "enable_thinking": false}
+  std::optional<std::int64_t> now_unix_s = {};  // what strftime_now sees (UTC); empty = the clock, local time
 };
 
 /// What a template may use before it fails with kInvalidArgument.
@@ -38,7 +35,7 @@ struct ChatLimits {
   std::size_t steps = 2'000'000;
   std::size_t output_bytes = std::size_t{16} << 20;
   std::size_t memory_bytes = std::size_t{256} << 20;  // all values ever made in one rendering
-  int nesting = 400;  // expressions, statements and macro calls within each other
+  int nesting = 400;                                  // expressions, statements and macro calls within each other
 };
 
 /// Immutable, thread safe.
@@ -54,8 +51,7 @@ class ChatTemplate {
 
   /// The same with all variables in one JSON object: {"messages": [...], "add_generation_prompt":
   /// true, ...}.
-  Result<std::string> render_json(std::string_view variables_json,
-                                  std::optional<std::int64_t> now_unix_s = {},
+  Result<std::string> render_json(std::string_view variables_json, std::optional<std::int64_t> now_unix_s = {},
                                   const ChatLimits& limits = {}) const;
 
  private:

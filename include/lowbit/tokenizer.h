@@ -48,10 +48,9 @@ struct AddedToken {
 struct NormalizerStep {
   enum class Kind { kNfc, kNfd, kNfkc, kNfkd, kLowercase, kPrepend, kReplace, kStrip };
   Kind kind = Kind::kNfc;
-  std::string pattern;    // kReplace: what to look for
-  bool is_regex = false;  // kReplace
-  std::string
-      content;  // kReplace: the new text; kPrepend: what to put in front of a non-empty text
+  std::string pattern;             // kReplace: what to look for
+  bool is_regex = false;           // kReplace
+  std::string content;             // kReplace: the new text; kPrepend: what to put in front of a non-empty text
   bool left = true, right = true;  // kStrip
   bool operator==(const NormalizerStep&) const = default;
 };
@@ -60,27 +59,19 @@ struct NormalizerStep {
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct PreTokenizerStep {
-  enum class Kind {
-    kSplit,
-    kDigits,
-    kPunctuation,
-    kWhitespaceSplit,
-    kWhitespace,
-    kMetaspace,
-    kByteLevel
-  };
+  enum class Kind { kSplit, kDigits, kPunctuation, kWhitespaceSplit, kWhitespace, kMetaspace, kByteLevel };
   enum class Prepend { kAlways, kFirst, kNever };
   Kind kind = Kind::kSplit;
   std::string pattern;                                // kSplit
   bool is_regex = true;                               // kSplit
   SplitBehavior behavior = SplitBehavior::kIsolated;  // kSplit, kPunctuation
-  bool invert = false;             // kSplit: the pattern describes the pieces, not the separators
-  bool individual_digits = false;  // kDigits
-  bool add_prefix_space = false;   // kByteLevel
-  bool use_regex = true;           // kByteLevel: GPT-2's word pattern first
-  std::string replacement;         // kMetaspace
-  Prepend prepend = Prepend::kAlways;  // kMetaspace
-  bool split = true;                   // kMetaspace
+  bool invert = false;                                // kSplit: the pattern describes the pieces, not the separators
+  bool individual_digits = false;                     // kDigits
+  bool add_prefix_space = false;                      // kByteLevel
+  bool use_regex = true;                              // kByteLevel: GPT-2's word pattern first
+  std::string replacement;                            // kMetaspace
+  Prepend prepend = Prepend::kAlways;                 // kMetaspace
+  bool split = true;                                  // kMetaspace
   bool operator==(const PreTokenizerStep&) const = default;
 };
 
@@ -99,9 +90,9 @@ struct DecoderStep {
 struct TokenizerSpec {
   enum class MergeRule { kRanks, kScores };
   MergeRule merge_rule = MergeRule::kRanks;
-  std::vector<std::string> tokens;  // by id, in the file's alphabet; "" = id not used
-  std::vector<TokenType> types;     // by id
-  std::vector<float> scores;        // by id; kScores only
+  std::vector<std::string> tokens;                          // by id, in the file's alphabet; "" = id not used
+  std::vector<TokenType> types;                             // by id
+  std::vector<float> scores;                                // by id; kScores only
   std::vector<std::pair<std::string, std::string>> merges;  // by rank; kRanks only
   std::vector<AddedToken> added_tokens;
   std::vector<NormalizerStep> normalizer;
@@ -148,9 +139,8 @@ Result<std::string> to_tokenizer_json(const TokenizerSpec& spec);
 Result<std::string> to_tokenizer_config_json(const TokenizerSpec& spec);
 
 struct EncodeOptions {
-  bool add_special = true;  // put bos/eos as the model wants them
-  bool parse_special =
-      false;  // text such as "<|im_end|>" becomes the token; keep false for text from users
+  bool add_special = true;     // put bos/eos as the model wants them
+  bool parse_special = false;  // text such as "<|im_end|>" becomes the token; keep false for text from users
 };
 
 struct DecodeOptions {
@@ -184,6 +174,10 @@ class Tokenizer {
   const std::vector<TokenId>& eos_ids() const;
   bool is_eos(TokenId id) const;
   std::size_t vocab_size() const;
+  /// Whether every byte has a token of its own, so that no text is lost. Some published byte-level
+  /// vocabularies lack a few (SmolLM2: 21, six control characters and bytes that UTF-8 hardly ever
+  /// or never has); those bytes are dropped, as Hugging Face and llama.cpp do.
+  bool covers_all_bytes() const;
   const TokenizerSpec& spec() const;
 
   struct Impl;  // src/text only

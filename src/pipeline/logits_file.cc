@@ -19,9 +19,7 @@ constexpr char kMagic[8] = {'_', 'l', 'o', 'g', 'i', 't', 's', '_'};
 constexpr float kClip = 16.0f;
 constexpr int64_t kRowHeaderWords = 4;  // two floats
 
-tl::unexpected<Error> system_error(const std::string& path) {
-  return fail(ErrorCode::kIo, path, std::strerror(errno));
-}
+tl::unexpected<Error> system_error(const std::string& path) { return fail(ErrorCode::kIo, path, std::strerror(errno)); }
 
 }  // namespace
 
@@ -32,16 +30,14 @@ void compress_log_probs(std::span<const float> logits, uint16_t* row) {
   const float largest = *high, smallest = std::max(*low, largest - kClip);
   double sum = 0;
   for (float l : logits) sum += std::exp(l - largest);
-  const float smallest_log_prob =
-      static_cast<float>(static_cast<double>(smallest - largest) - std::log(sum));
+  const float smallest_log_prob = static_cast<float>(static_cast<double>(smallest - largest) - std::log(sum));
   const float scale = (largest - smallest) / 65535.0f;
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   std::memcpy(row, &scale, 4);
   std::memcpy(row + 2, &smallest_log_prob, 4);
   uint16_t* steps = row + kRowHeaderWords;
   for (size_t i = 0; i < logits.size(); ++i) {
-    const float step =
-        logits[i] > smallest ? std::nearbyint(inverse * (logits[i] - smallest)) : 0.0f;
+    const float step = logits[i] > smallest ? std::nearbyint(inverse * (logits[i] - smallest)) : 0.0f;
     steps[i] = static_cast<uint16_t>(std::min(step, 65535.0f));
   }
   if (logits.size() % 2 != 0) steps[logits.size()] = 0;
@@ -62,8 +58,7 @@ Result<LogitsWriter> LogitsWriter::create(const std::string& path, const LogitsH
     return system_error(path);
   }
   LOWBIT_TRY(writer.write(kMagic, sizeof kMagic));
-  for (const int32_t* field : {&header.context, &header.vocab_size, &header.chunks})
-    LOWBIT_TRY(writer.write(field, 4));
+  for (const int32_t* field : {&header.context, &header.vocab_size, &header.chunks}) LOWBIT_TRY(writer.write(field, 4));
   LOWBIT_TRY(writer.write(header.tokens.data(), header.tokens.size() * sizeof(TokenId)));
   return writer;
 }
@@ -79,9 +74,7 @@ Status LogitsWriter::write(const void* data, size_t bytes) {
   return {};
 }
 
-Status LogitsWriter::append(std::span<const uint16_t> rows) {
-  return write(rows.data(), rows.size_bytes());
-}
+Status LogitsWriter::append(std::span<const uint16_t> rows) { return write(rows.data(), rows.size_bytes()); }
 
 Status LogitsWriter::finish() {
   if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0) return system_error(path_);
@@ -106,30 +99,25 @@ Result<LogitsReader> LogitsReader::open(const std::string& path) {
   std::FILE* f = reader.file_.get();
   if (std::fread(magic, 1, 8, f) != 8 || std::memcmp(magic, kMagic, 8) != 0)
     return corrupt("no _logits_ mark", "a file of saved logits");
-  if (std::fread(fields, 4, 3, f) != 3)
-    return corrupt("a truncated header", "n_ctx, n_vocab and n_chunk");
+  if (std::fread(fields, 4, 3, f) != 3) return corrupt("a truncated header", "n_ctx, n_vocab and n_chunk");
   LogitsHeader& h = reader.header_;
   h.context = fields[0];
   h.vocab_size = fields[1];
   h.chunks = fields[2];
-  const std::string sizes =
-      std::to_string(h.chunks) + " chunks of " + std::to_string(h.context) + " tokens";
+  const std::string sizes = std::to_string(h.chunks) + " chunks of " + std::to_string(h.context) + " tokens";
   if (h.context < 2 || h.vocab_size < 1 || h.chunks < 1) return corrupt(sizes, "positive sizes");
-  const auto tokens =
-      checked_mul(static_cast<uint64_t>(h.chunks), static_cast<uint64_t>(h.context));
+  const auto tokens = checked_mul(static_cast<uint64_t>(h.chunks), static_cast<uint64_t>(h.context));
   if (!tokens || *tokens > static_cast<uint64_t>(info.st_size) / 4)
     return corrupt(sizes, "no more than the file holds");
   h.tokens.resize(*tokens);
-  if (std::fread(h.tokens.data(), 4, h.tokens.size(), f) != h.tokens.size())
-    return corrupt("truncated tokens", sizes);
+  if (std::fread(h.tokens.data(), 4, h.tokens.size(), f) != h.tokens.size()) return corrupt("truncated tokens", sizes);
   return reader;
 }
 
 Status LogitsReader::read(int64_t count, std::vector<uint16_t>& rows) {
   rows.resize(static_cast<size_t>(count * logits_row_words(header_.vocab_size)));
   if (std::fread(rows.data(), 2, rows.size(), file_.get()) != rows.size())
-    return fail(ErrorCode::kCorrupt, path_, "a truncated file",
-                std::to_string(count) + " more positions");
+    return fail(ErrorCode::kCorrupt, path_, "a truncated file", std::to_string(count) + " more positions");
   return {};
 }
 

@@ -17,12 +17,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kDefaultContext = 4096;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Result<Tokenizer> make_tokenizer(const std::string& json, const std::string& config,
-                                 const std::string& path) {
+Result<Tokenizer> make_tokenizer(const std::string& json, const std::string& config, const std::string& path) {
   if (json.empty())
     return fail(ErrorCode::kNotFound, path, "no tokenizer",
                 "tokenizer.json beside the weights, or tokenizer.ggml.* metadata");
@@ -69,27 +66,22 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.activation = activation;
   load.isa = engine.isa;
   load.threads = engine.threads;
-  load.context =
-      options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
+  load.context = options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
   if (options.progress)
-    load.progress = [&](int64_t done, int64_t total) {
-      return options.progress("loading", done, total);
-    };
+    load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
   LOWBIT_TRY_ASSIGN(KvCache cache, transformer->make_cache());
-  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, make_tokenizer(source->tokenizer_json(),
-                                                        source->tokenizer_config_json(), path));
+  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer,
+                    make_tokenizer(source->tokenizer_json(), source->tokenizer_config_json(), path));
 
-  auto impl =
-      std::make_unique<Impl>(std::move(transformer), std::move(cache), std::move(tokenizer));
+  auto impl = std::make_unique<Impl>(std::move(transformer), std::move(cache), std::move(tokenizer));
   LOWBIT_TRY_ASSIGN(impl->chat, make_chat_template(impl->tokenizer));
   impl->logits.resize(static_cast<size_t>(config.vocab_size));
   ModelInfo& info = impl->info;
   info.path = path;
   info.kind = source->kind();
   info.architecture = config.model_type;
-  for (const SourceTensor& t : source->tensors())
-    info.parameters += element_count(t.shape).value_or(0);
+  for (const SourceTensor& t : source->tensors()) info.parameters += element_count(t.shape).value_or(0);
   info.vocab_size = config.vocab_size;
   info.layers = config.layers;
   info.hidden_size = config.hidden_size;
@@ -97,8 +89,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.max_context = config.longest_context();
   info.weight_bytes = impl->transformer->resident_bytes();
   const KvShape kv = impl->transformer->kv_shape();
-  info.kv_bytes =
-      2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each
+  info.kv_bytes = 2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each
   info.activation = activation == Activation::kInt8 ? "int8" : "f32";
   info.isa = isa_name(engine.isa);
   info.threads = engine.threads;
@@ -113,20 +104,17 @@ int64_t Model::length() const { return impl_->cache.length(); }
 Status Model::truncate(int64_t length) { return impl_->cache.truncate(length); }
 
 Result<std::span<const float>> Model::prefill(std::span<const TokenId> tokens) {
-  LOWBIT_TRY(
-      impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::last(), impl_->logits));
+  LOWBIT_TRY(impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::last(), impl_->logits));
   return std::span<const float>(impl_->logits);
 }
 
-Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first,
-                            std::vector<float>& out) {
+Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out) {
   const auto n = static_cast<int64_t>(tokens.size());
   if (first < 0 || first > n)
     return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
                 "0 to " + std::to_string(n));
   out.resize(static_cast<size_t>((n - first) * impl_->info.vocab_size));
-  return impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::range(first, n - first),
-                                     out);
+  return impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::range(first, n - first), out);
 }
 
 Result<Generation> Model::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
@@ -159,8 +147,7 @@ Result<Generation> Model::generate(std::span<const TokenId> prompt, const Genera
       out.stop_reason = "callback";
       break;
     }
-    if (static_cast<int64_t>(out.tokens.size()) == options.max_tokens)
-      break;  // its successor is not needed
+    if (static_cast<int64_t>(out.tokens.size()) == options.max_tokens) break;  // its successor is not needed
     if (length() >= impl_->info.context) {
       out.stop_reason = "context";
       break;
@@ -177,8 +164,7 @@ Result<Tokenizer> open_tokenizer(const std::string& name) {
   if (std::filesystem::path(path).extension() == ".json") {
     std::ifstream file(path, std::ios::binary);
     if (!file) return fail(ErrorCode::kNotFound, path, "no such file", "a tokenizer.json");
-    const std::string json((std::istreambuf_iterator<char>(file)),
-                           std::istreambuf_iterator<char>());
+    const std::string json((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     return make_tokenizer(json, "", path);
   }
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));

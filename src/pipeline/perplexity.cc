@@ -37,8 +37,7 @@ Score score_position(std::span<const float> logits, TokenId truth, const LogProb
     const float log_p = base->at(i);
     if (base->steps[i] > base->steps[base_top]) base_top = i;
     if (log_p > -16.0f)
-      s.kld += std::exp(log_p) *
-               (log_p - static_cast<double>(logits[static_cast<size_t>(i)] - *top) + log_sum);
+      s.kld += std::exp(log_p) * (log_p - static_cast<double>(logits[static_cast<size_t>(i)] - *top) + log_sum);
   }
   s.base_nll = -base->at(truth);
   s.delta_p = std::exp(-s.nll) - std::exp(-s.base_nll);
@@ -91,51 +90,42 @@ Result<Plan> plan_chunks(Model& model, const std::string& text, const Perplexity
   Plan plan;
   plan.context = o.context;
   if (o.context < 2 || o.context > model.info().context)
-    return fail(ErrorCode::kInvalidArgument, "perplexity",
-                "a context of " + std::to_string(o.context),
+    return fail(ErrorCode::kInvalidArgument, "perplexity", "a context of " + std::to_string(o.context),
                 "2 to " + std::to_string(model.info().context), "-c sets the context");
   const bool add_bos = model.tokenizer().spec().add_bos && o.method == PerplexityMethod::kLlamaCpp;
-  LOWBIT_TRY_ASSIGN(plan.tokens, model.tokenizer().encode(
-                                     text, {.add_special = add_bos, .parse_special = false}));
+  LOWBIT_TRY_ASSIGN(plan.tokens, model.tokenizer().encode(text, {.add_special = add_bos, .parse_special = false}));
   const auto count = static_cast<int64_t>(plan.tokens.size());
   if (count < 2 * o.context)
-    return fail(
-        ErrorCode::kInvalidArgument, "perplexity", "a text of " + std::to_string(count) + " tokens",
-        "at least " + std::to_string(2 * o.context), "use a longer text or a shorter context (-c)");
+    return fail(ErrorCode::kInvalidArgument, "perplexity", "a text of " + std::to_string(count) + " tokens",
+                "at least " + std::to_string(2 * o.context), "use a longer text or a shorter context (-c)");
   plan.chunks = count / o.context;
   if (o.chunks > 0) plan.chunks = std::min(plan.chunks, o.chunks);
   plan.tokens.resize(static_cast<size_t>(plan.chunks * o.context));
   plan.first = o.method == PerplexityMethod::kLlamaCpp ? o.context / 2 : 0;
   if (const auto bos = model.tokenizer().spec().bos_id; add_bos && bos)
-    for (int64_t c = 0; c < plan.chunks; ++c)
-      plan.tokens[static_cast<size_t>(c * o.context)] = *bos;
+    for (int64_t c = 0; c < plan.chunks; ++c) plan.tokens[static_cast<size_t>(c * o.context)] = *bos;
   return plan;
 }
 
-Result<std::optional<LogitsReader>> open_base(const Plan& plan, int64_t vocab_size,
-                                              const std::string& path) {
+Result<std::optional<LogitsReader>> open_base(const Plan& plan, int64_t vocab_size, const std::string& path) {
   if (path.empty()) return std::optional<LogitsReader>();
   LOWBIT_TRY_ASSIGN(LogitsReader reader, LogitsReader::open(path));
   const LogitsHeader& h = reader.header();
   const auto differs = [&](const char* what, int64_t got, int64_t wanted) {
-    return fail(
-        ErrorCode::kCorrupt, path, std::string(what) + " " + std::to_string(got),
-        std::to_string(wanted),
-        "save the base's logits from the same text with the same -c and at least as many chunks");
+    return fail(ErrorCode::kCorrupt, path, std::string(what) + " " + std::to_string(got), std::to_string(wanted),
+                "save the base's logits from the same text with the same -c and at least as many chunks");
   };
   if (h.context != plan.context) return differs("context", h.context, plan.context);
   if (h.vocab_size != vocab_size) return differs("vocabulary", h.vocab_size, vocab_size);
   if (h.chunks < plan.chunks) return differs("chunks", h.chunks, plan.chunks);
   if (!std::equal(plan.tokens.begin(), plan.tokens.end(), h.tokens.begin()))
-    return fail(ErrorCode::kCorrupt, path, "other tokens than this text's",
-                "the same text and tokenizer");
+    return fail(ErrorCode::kCorrupt, path, "other tokens than this text's", "the same text and tokenizer");
   return std::optional<LogitsReader>(std::move(reader));
 }
 
 }  // namespace
 
-Result<PerplexityReport> perplexity(Model& model, const std::string& text,
-                                    const PerplexityOptions& options) {
+Result<PerplexityReport> perplexity(Model& model, const std::string& text, const PerplexityOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   LOWBIT_TRY_ASSIGN(const Plan plan, plan_chunks(model, text, options));
   const int64_t vocab = model.info().vocab_size, words = logits_row_words(vocab);
@@ -156,8 +146,7 @@ Result<PerplexityReport> perplexity(Model& model, const std::string& text,
   for (int64_t chunk = 0; chunk < plan.chunks; ++chunk) {
     if (options.progress && !options.progress("perplexity", chunk, plan.chunks))
       return fail(ErrorCode::kCancelled, "perplexity", "a request to stop");
-    const std::span<const TokenId> tokens(plan.tokens.data() + chunk * plan.context,
-                                          static_cast<size_t>(plan.context));
+    const std::span<const TokenId> tokens(plan.tokens.data() + chunk * plan.context, static_cast<size_t>(plan.context));
     model.clear();
     LOWBIT_TRY(model.logits_of_all(tokens, plan.first, logits));
     if (base) LOWBIT_TRY(base->read(scored, base_rows));
@@ -168,15 +157,14 @@ Result<PerplexityReport> perplexity(Model& model, const std::string& text,
         const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
         std::optional<LogProbRow> base_row;
         if (base) base_row.emplace(base_rows.data() + i * words, vocab);
-        scores[at + static_cast<size_t>(i)] = score_position(
-            row, tokens[static_cast<size_t>(plan.first + i + 1)], base_row ? &*base_row : nullptr);
+        scores[at + static_cast<size_t>(i)] =
+            score_position(row, tokens[static_cast<size_t>(plan.first + i + 1)], base_row ? &*base_row : nullptr);
         if (writer) compress_log_probs(row, rows.data() + i * words);
       }
     });
     if (writer) LOWBIT_TRY(writer->append(rows));
     for (size_t i = at; i < scores.size(); ++i) nll_sum += scores[i].nll;
-    if (options.on_chunk)
-      options.on_chunk(chunk + 1, std::exp(nll_sum / static_cast<double>(scores.size())));
+    if (options.on_chunk) options.on_chunk(chunk + 1, std::exp(nll_sum / static_cast<double>(scores.size())));
   }
   if (writer) LOWBIT_TRY(writer->finish());
 

@@ -25,13 +25,10 @@ constexpr double kRuinousError = 0.02;
 
 std::string describe(const QTensor& w) {
   const std::string name = format_info(w.format).name;
-  return format_info(w.format).kind == ValueKind::kDense ? name
-                                                         : name + " " + scaling_name(w.scaling);
+  return format_info(w.format).kind == ValueKind::kDense ? name : name + " " + scaling_name(w.scaling);
 }
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// A kept tensor goes into the checkpoint as it is when its grid is lowbit's, else as bf16.
 Result<QTensor> to_bf16(const QTensor& w) {
@@ -49,9 +46,8 @@ Result<QTensor> to_bf16(const QTensor& w) {
   return out;
 }
 
-Result<QTensor> quantize_tensor(const std::string& name, const QTensor& source,
-                                const QuantizeSpec& spec, uint64_t seed, ThreadPool& pool,
-                                FitReport& report) {
+Result<QTensor> quantize_tensor(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
+                                ThreadPool& pool, FitReport& report) {
   FitOptions fit;
   fit.format = spec.format;
   fit.scaling = scaling_of(spec);
@@ -67,8 +63,7 @@ Result<QTensor> quantize_tensor(const std::string& name, const QTensor& source,
 }
 
 Status copy_side_files(const WeightSource& source, CheckpointWriter& writer) {
-  if (!source.tokenizer_json().empty())
-    LOWBIT_TRY(writer.add_file("tokenizer.json", source.tokenizer_json()));
+  if (!source.tokenizer_json().empty()) LOWBIT_TRY(writer.add_file("tokenizer.json", source.tokenizer_json()));
   if (!source.tokenizer_config_json().empty())
     LOWBIT_TRY(writer.add_file("tokenizer_config.json", source.tokenizer_config_json()));
   if (!source.generation_config_json().empty())
@@ -87,13 +82,11 @@ struct Conversion {
   template <class Each>
   Status run(const Each& each) const {
     const auto& tensors = source.tensors();
-    const int64_t total =
-        std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
-                        [](int64_t sum, const SourceTensor& t) { return sum + t.stored_bytes; });
+    const int64_t total = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
+                                          [](int64_t sum, const SourceTensor& t) { return sum + t.stored_bytes; });
     int64_t done = 0;
     for (const SourceTensor& t : tensors) {
-      if (progress && !progress(stage, done, total))
-        return fail(ErrorCode::kCancelled, stage, "a request to stop");
+      if (progress && !progress(stage, done, total)) return fail(ErrorCode::kCancelled, stage, "a request to stop");
       LOWBIT_TRY_ASSIGN(const QTensor loaded, source.load(t.name));
       LOWBIT_TRY_ASSIGN(const QTensor out, each(t, loaded));
       LOWBIT_TRY(writer.add(t.name, out, t.shape));
@@ -110,20 +103,13 @@ std::string layer_name(const std::string& tensor) {
   return dot == std::string::npos ? tensor : tensor.substr(0, dot);
 }
 
-LayerReport report_layer(const std::string& name, const QTensor& w, bool quantized,
-                         const FitReport& fit) {
-  LayerReport layer{name,
-                    describe(w),
-                    w.n,
-                    w.k,
-                    w.total_bytes(),
-                    w.bits_per_weight(),
-                    quantized ? fit.rel_error : 0.0,
+LayerReport report_layer(const std::string& name, const QTensor& w, bool quantized, const FitReport& fit) {
+  LayerReport layer{name, describe(w), w.n, w.k, w.total_bytes(), w.bits_per_weight(), quantized ? fit.rel_error : 0.0,
                     ""};
   if (layer.rel_error > kRuinousError)
-    layer.warning = fmt::format(
-        "loses {:.1f} % of its energy; without calibration the model will probably write garbage",
-        100 * layer.rel_error);
+    layer.warning =
+        fmt::format("loses {:.1f} % of its energy; without calibration the model will probably write garbage",
+                    100 * layer.rel_error);
   return layer;
 }
 
@@ -158,8 +144,8 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   LOWBIT_TRY_ASSIGN(const Recipe recipe, Recipe::make(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite,
-                                                                   .lowbit_version = version()}));
+  LOWBIT_TRY_ASSIGN(auto writer,
+                    CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
 
   QuantizeReport report;
   CheckpointInfo info;
@@ -169,8 +155,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
     const LayerRole role = layer_role(t.name, t.shape.size());
     LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe.spec_for(t.name, role));
     FitReport fit;
-    Result<QTensor> out = !spec.keep
-                              ? quantize_tensor(t.name, w, spec, options.seed, *engine.pool, fit)
+    Result<QTensor> out = !spec.keep                 ? quantize_tensor(t.name, w, spec, options.seed, *engine.pool, fit)
                           : source->lossless(t.name) ? Result<QTensor>(w)
                                                      : to_bf16(w);
     if (!out) return out;
@@ -190,13 +175,12 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   return report;
 }
 
-Result<ImportReport> import_model(const std::string& name, const std::string& target,
-                                  const ImportOptions& options) {
+Result<ImportReport> import_model(const std::string& name, const std::string& target, const ImportOptions& options) {
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite,
-                                                                   .lowbit_version = version()}));
+  LOWBIT_TRY_ASSIGN(auto writer,
+                    CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
   ImportReport report;
   const Conversion conversion{*source, *writer, options.progress, "importing"};
   LOWBIT_TRY(conversion.run([&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {

@@ -35,10 +35,8 @@ std::vector<std::string> split_words(const std::string& line) {
   return words;
 }
 
-Result<RecipeRule> make_rule(const std::string& pattern, QuantizeSpec spec,
-                             const std::string& where) {
-  const std::string plain =
-      pattern.rfind("re:", 0) == 0 ? pattern.substr(3) : pattern;  // as targets in config.json
+Result<RecipeRule> make_rule(const std::string& pattern, QuantizeSpec spec, const std::string& where) {
+  const std::string plain = pattern.rfind("re:", 0) == 0 ? pattern.substr(3) : pattern;  // as targets in config.json
   LOWBIT_TRY_ASSIGN(text::Regex regex, text::Regex::compile(plain, where));
   return RecipeRule{std::move(regex), std::move(spec)};
 }
@@ -55,10 +53,8 @@ Result<int64_t> parse_group(const std::string& text) {
   if (text == "tensor") return QuantizeSpec::kTensor;
   int64_t value = 0;
   const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (err != std::errc() || end != text.data() + text.size() || value < 1 ||
-      value > (int64_t{1} << 30))
-    return fail(ErrorCode::kInvalidArgument, "group", "'" + text + "'",
-                "32, 64, 128, 256, row or tensor");
+  if (err != std::errc() || end != text.data() + text.size() || value < 1 || value > (int64_t{1} << 30))
+    return fail(ErrorCode::kInvalidArgument, "group", "'" + text + "'", "32, 64, 128, 256, row or tensor");
   return value;
 }
 
@@ -73,8 +69,7 @@ Scaling scaling_of(const QuantizeSpec& spec) {
   Scaling s;
   s.scale = spec.scale;
   if (spec.zero) s.zero = ZeroKind::kOffset;
-  const bool whole_row =
-      spec.group == QuantizeSpec::kDefaultGroup && format_info(spec.format).code_bits == 8;
+  const bool whole_row = spec.group == QuantizeSpec::kDefaultGroup && format_info(spec.format).code_bits == 8;
   if (spec.group == QuantizeSpec::kTensor) {
     s.n_block = Scaling::kAll;
   } else if (spec.group == QuantizeSpec::kDefaultGroup && !whole_row) {
@@ -85,22 +80,16 @@ Scaling scaling_of(const QuantizeSpec& spec) {
   return s;
 }
 
-Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words,
-                                         const std::string& where) {
+Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words, const std::string& where) {
   QuantizeSpec spec;
-  if (words.empty())
-    return fail(ErrorCode::kInvalidArgument, where, "no format",
-                "a format or keep after the pattern");
+  if (words.empty()) return fail(ErrorCode::kInvalidArgument, where, "no format", "a format or keep after the pattern");
   if (words[0] == "keep") {
     spec.keep = true;
-    if (words.size() > 1)
-      return fail(ErrorCode::kInvalidArgument, where, "'" + words[1] + "' after keep", "nothing");
+    if (words.size() > 1) return fail(ErrorCode::kInvalidArgument, where, "'" + words[1] + "' after keep", "nothing");
     return spec;
   }
   auto format = parse_format(words[0]);
-  if (!format)
-    return fail(ErrorCode::kInvalidArgument, where, format.error().got,
-                format.error().wanted + " or keep");
+  if (!format) return fail(ErrorCode::kInvalidArgument, where, format.error().got, format.error().wanted + " or keep");
   spec.format = *format;
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
@@ -115,8 +104,7 @@ Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words,
     } else if (words[i] == "zero") {
       spec.zero = true;
     } else {
-      return fail(ErrorCode::kInvalidArgument, where, "'" + words[i] + "'",
-                  "group=, scale=, zero or fit=");
+      return fail(ErrorCode::kInvalidArgument, where, "'" + words[i] + "'", "group=, scale=, zero or fit=");
     }
   }
   return spec;

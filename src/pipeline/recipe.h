@@ -42,8 +42,7 @@ class Recipe {
 };
 
 /// Parses the part of a rule after the regex.
-Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words,
-                                         const std::string& where);
+Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words, const std::string& where);
 
 /// The scaling a spec asks for.
 Scaling scaling_of(const QuantizeSpec& spec);

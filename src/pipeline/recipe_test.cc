@@ -50,9 +50,8 @@ TEST(recipe, first_matching_line_wins_then_keep_then_the_role) {
 }
 
 TEST(recipe, bad_lines_are_named_by_number) {
-  for (const char* bad :
-       {"q_proj\n", "\nq_proj int5\n", "q_proj int4 group=0\n", "q_proj int4 colour=red\n",
-        "q_proj keep int4\n", "( int4\n", "q_proj int4 scale=f8\n", "q_proj int4 fit=\n"}) {
+  for (const char* bad : {"q_proj\n", "\nq_proj int5\n", "q_proj int4 group=0\n", "q_proj int4 colour=red\n",
+                          "q_proj keep int4\n", "( int4\n", "q_proj int4 scale=f8\n", "q_proj int4 fit=\n"}) {
     const auto recipe = Recipe::make(with_recipe(bad));
     ASSERT_FALSE(recipe) << bad;
     EXPECT_EQ(recipe.error().code, ErrorCode::kInvalidArgument) << bad;
@@ -67,8 +66,7 @@ TEST(recipe, bad_lines_are_named_by_number) {
 TEST(recipe, groups_and_scalings) {
   EXPECT_EQ(*parse_group("64"), 64);
   EXPECT_EQ(*parse_group("row"), QuantizeSpec::kRow);
-  for (const char* bad : {"", "-3", "0", "64x", "99999999999999999999"})
-    EXPECT_FALSE(parse_group(bad)) << bad;
+  for (const char* bad : {"", "-3", "0", "64x", "99999999999999999999"}) EXPECT_FALSE(parse_group(bad)) << bad;
   QuantizeSpec spec;
   spec.format = FormatId::kInt4;
   EXPECT_EQ(scaling_name(scaling_of(spec)), "g64");

@@ -1,0 +1,265 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/try.h"
+#include "io/checkpoint.h"
+#include "io/checkpoint_layout.h"
+#include "io/json_text.h"
+#include "io/posix_file.h"
+#include "io/replace_directory.h"
+
+namespace lowbit {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kCopyBytes = int64_t{4} << 20;
+
+struct SpooledTensor {
+  SafetensorsDecl decl;
+  int64_t offset = 0, bytes = 0;  // in the spool
+  std::string hash;
+};
+
+/// Only what a checkpoint consists of may be removed when one is replaced.
+Status check_replaceable(const std::string& target, bool overwrite) {
+  if (!Checkpoint::is_checkpoint(target))
+    return fail(ErrorCode::kInvalidArgument, target, "a directory with other files in it",
+                "a new or empty directory or a lowbit checkpoint");
+  if (!overwrite)
+    return fail(ErrorCode::kInvalidArgument, target, "a checkpoint that is already there", "a new directory",
+                "ask for overwriting to replace it");
+  std::error_code error;
+  for (fs::directory_iterator it(target, error), end; !error && it != end; it.increment(error)) {
+    const std::string extension = it->path().extension().string();
+    const bool known =
+        std::set<std::string>{".json", ".safetensors", ".jinja", ".txt", ".md", ".model"}.contains(extension);
+    if (!known || !it->is_regular_file(error))
+      return fail(ErrorCode::kInvalidArgument, it->path().string(), "something that is not part of a checkpoint",
+                  "a directory with nothing else in it", "move it away first");
+  }
+  if (error) return fail(ErrorCode::kIo, target, error.message(), "a directory that can be read");
+  return {};
+}
+
+std::span<const std::byte> as_bytes(const std::vector<int64_t>& v) { return std::as_bytes(std::span(v)); }
+
+std::string shard_name(size_t i, size_t count) {
+  if (count == 1) return "model.safetensors";
+  const auto five = [](size_t v) {
+    const std::string digits = std::to_string(v);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  return "model-" + five(i + 1) + "-of-" + five(count) + ".safetensors";
+}
+
+}  // namespace
+
+struct CheckpointWriter::Impl {
+  CheckpointOptions options;
+  std::unique_ptr<ReplaceDirectory> directory;
+  int spool = -1;
+  int64_t spool_bytes = 0;
+  std::vector<SpooledTensor> spooled;
+  std::map<std::string, std::string> metadata;   // of the shard under way
+  std::vector<std::vector<std::string>> shards;  // names of the tensors in each finished one
+  std::set<std::string> names, files;
+  std::vector<LayerFormat> quantized;
+  std::vector<std::string> dense_matrices;
+  int64_t total_bytes = 0;
+  std::optional<Error> failed;
+
+  ~Impl() {
+    if (spool >= 0) close(spool);
+  }
+  std::string file(const std::string& name) const { return directory->path() + "/" + name; }
+  std::string spool_path() const { return file("spool"); }
+  std::string shard_path(size_t i) const { return file("shard-" + std::to_string(i)); }
+
+  Status append(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
+  Status add_parts(const std::string& name, const QTensor& w);
+  Status close_shard();
+  Status rename_shards();
+  Status write_config(const CheckpointInfo& info);
+  Status remember(Status status) {
+    if (!status && !failed) failed = status.error();
+    return status;
+  }
+};
+
+CheckpointWriter::CheckpointWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointWriter::~CheckpointWriter() = default;
+
+Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::create(const std::string& target,
+                                                                   const CheckpointOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  LOWBIT_TRY_ASSIGN(impl->directory, ReplaceDirectory::create(target, [&](const std::string& path) {
+                      return check_replaceable(path, options.overwrite);
+                    }));
+  return std::unique_ptr<CheckpointWriter>(new CheckpointWriter(std::move(impl)));
+}
+
+Status CheckpointWriter::Impl::append(const std::string& name, DType dtype, const Shape& shape,
+                                      std::span<const std::byte> bytes) {
+  if (!names.insert(name).second)
+    return fail(ErrorCode::kInvalidArgument, "checkpoint", "the tensor '" + name + "' twice", "each name once");
+  if (spool < 0) {
+    LOWBIT_TRY_ASSIGN(spool, create_file(spool_path()));
+  }
+  LOWBIT_TRY(write_all(spool, bytes, spool_path()));
+  const auto size = static_cast<int64_t>(bytes.size());
+  spooled.push_back({{name, dtype, shape}, spool_bytes, size, xxh3_hex(bytes)});
+  spool_bytes += size;
+  return {};
+}
+
+Status CheckpointWriter::Impl::add_parts(const std::string& name, const QTensor& w) {
+  const auto parts = weight_parts(w.format, w.scaling, w.n, w.k, static_cast<int64_t>(w.row_ends.size()));
+  if (!parts) return fail(ErrorCode::kShapeMismatch, name, shape_string({w.n, w.k}), "fewer elements");
+  const std::vector<int64_t> shape = {w.n, w.k};
+  metadata[format_key(name)] = format_text(w.format, w.scaling);
+  for (const auto& part : *parts) {
+    const std::string_view suffix = part.suffix;
+    const auto bytes = suffix == ".codes"          ? w.codes.span()
+                       : suffix == ".scales"       ? w.scales.span()
+                       : suffix == ".zeros"        ? w.zeros.span()
+                       : suffix == ".super_scales" ? w.super_scales.span()
+                       : suffix == ".codebook"     ? std::as_bytes(std::span(w.codebook))
+                       : suffix == ".row_ends"     ? as_bytes(w.row_ends)
+                                                   : as_bytes(shape);
+    LOWBIT_TRY(append(name + part.suffix, part.dtype, part.shape, bytes));
+  }
+  return {};
+}
+
+Status CheckpointWriter::add(const std::string& name, const QTensor& w, const Shape& shape) {
+  Impl& m = *impl_;
+  if (m.failed) return tl::unexpected<Error>(*m.failed);
+  LOWBIT_TRY(check_qtensor(w, name.c_str()));
+  LOWBIT_TRY_ASSIGN(const int64_t elements, element_count(shape));
+  if (elements != w.n * w.k || (!shape.empty() && shape.back() != w.k))
+    return fail(ErrorCode::kShapeMismatch, name, shape_string(shape), "the shape of " + shape_string({w.n, w.k}));
+  const bool dense = format_info(w.format).kind == ValueKind::kDense, is_weight = name.ends_with(kWeightSuffix);
+  const std::string layer = is_weight ? name.substr(0, name.size() - kWeightSuffix.size()) : name;
+  if (!dense && (!is_weight || shape.size() != 2))
+    return fail(ErrorCode::kInvalidArgument, name, "a quantized tensor of shape " + shape_string(shape),
+                "a matrix whose name ends in .weight");
+  const int64_t bytes = w.total_bytes();
+  if (!m.spooled.empty() && m.spool_bytes + bytes > m.options.shard_bytes) LOWBIT_TRY(m.remember(m.close_shard()));
+  if (dense) {
+    LOWBIT_TRY(m.remember(m.append(name, dense_dtype(w.format), shape, w.codes.span())));
+    if (is_weight && shape.size() == 2) m.dense_matrices.push_back(layer);
+  } else {
+    LOWBIT_TRY(m.remember(m.add_parts(name, w)));
+    m.quantized.push_back({layer, w.format, w.scaling});
+  }
+  return {};
+}
+
+/// The spool becomes a safetensors file: widest element type first, so that every tensor lies aligned.
+Status CheckpointWriter::Impl::close_shard() {
+  std::stable_sort(spooled.begin(), spooled.end(),
+                   [](const auto& a, const auto& b) { return dtype_bytes(a.decl.dtype) > dtype_bytes(b.decl.dtype); });
+  std::vector<SafetensorsDecl> decls;
+  metadata["format"] = "pt";  // what transformers looks for
+  shards.emplace_back();
+  for (const auto& t : spooled) {
+    decls.push_back(t.decl);
+    metadata[checksum_key(t.decl.name)] = t.hash;
+    shards.back().push_back(t.decl.name);
+  }
+  const std::string path = shard_path(shards.size() - 1);
+  LOWBIT_TRY_ASSIGN(auto writer, SafetensorsWriter::create(path, std::move(decls), metadata));
+  if (spool >= 0 && close(std::exchange(spool, -1)) != 0) return io_error(spool_path(), "room for the file");
+  const int in = spooled.empty() ? -1 : open(spool_path().c_str(), O_RDONLY | O_CLOEXEC);
+  if (!spooled.empty() && in < 0) return io_error(spool_path(), "the file just written");
+  spool = in;  // closed by the destructor on any early return
+  LOWBIT_TRY_ASSIGN(Buffer piece, Buffer::allocate(kCopyBytes, "copy buffer"));
+  for (const auto& t : spooled)
+    for (int64_t at = 0; at < t.bytes;) {
+      const ssize_t n = pread(in, piece.data(), static_cast<size_t>(std::min(kCopyBytes, t.bytes - at)), t.offset + at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return io_error(spool_path(), "the bytes just written");
+      LOWBIT_TRY(writer->append(piece.span().first(static_cast<size_t>(n))));
+      at += n;
+    }
+  LOWBIT_TRY(writer->finish());
+  if (in >= 0) {
+    close(std::exchange(spool, -1));
+    if (unlink(spool_path().c_str()) != 0) return io_error(spool_path(), "a file that can be removed");
+  }
+  total_bytes += spool_bytes;
+  spool_bytes = 0;
+  spooled.clear();
+  metadata.clear();
+  return {};
+}
+
+Status CheckpointWriter::add_file(const std::string& name, const std::string& text) {
+  Impl& m = *impl_;
+  if (m.failed) return tl::unexpected<Error>(*m.failed);
+  const bool plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
+  if (!plain || name == "config.json" || name.ends_with(".safetensors") || name == "model.safetensors.index.json" ||
+      !m.files.insert(name).second)
+    return fail(ErrorCode::kInvalidArgument, "checkpoint file", "'" + name + "'",
+                "a plain file name that is not in use");
+  return m.remember(write_text_file(m.file(name), text));
+}
+
+Status CheckpointWriter::Impl::rename_shards() {
+  json map = json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shard_name(i, shards.size());
+    if (rename(shard_path(i).c_str(), file(name).c_str()) != 0)
+      return io_error(file(name), "a file that can be renamed");
+    for (const auto& tensor : shards[i]) map[tensor] = name;
+  }
+  if (shards.size() == 1) return {};
+  const json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", std::move(map)}};
+  return write_text_file(file("model.safetensors.index.json"), json_dump(index, 2) + "\n");
+}
+
+Status CheckpointWriter::Impl::write_config(const CheckpointInfo& info) {
+  LOWBIT_TRY_ASSIGN(json config, parse_json_object(info.config_json, "config.json"));
+  LOWBIT_TRY_ASSIGN(const json fit, parse_json_object(info.fit_json, "fit"));
+  json q = describe_layers(quantized, dense_matrices);
+  q["quant_method"] = "lowbit";
+  q["format_version"] = kCheckpointVersion;
+  q["lowbit_version"] = options.lowbit_version;
+  q["fit"] = fit;
+  q["quality"] = json::object();
+  for (const auto& [layer, error] : info.rel_error) q["quality"][layer] = {{"rel_error", error}};
+  config["quantization_config"] = std::move(q);
+  return write_text_file(file("config.json"), json_dump(config, 2) + "\n");
+}
+
+Result<int64_t> CheckpointWriter::finish(const CheckpointInfo& info) {
+  Impl& m = *impl_;
+  const auto all = [&]() -> Result<int64_t> {
+    if (m.failed) return tl::unexpected<Error>(*m.failed);
+    if (!m.spooled.empty() || m.shards.empty()) LOWBIT_TRY(m.close_shard());
+    LOWBIT_TRY(m.rename_shards());
+    LOWBIT_TRY(m.write_config(info));
+    int64_t bytes = 0;
+    std::error_code error;
+    for (fs::directory_iterator it(m.directory->path(), error), end; !error && it != end; it.increment(error))
+      bytes += static_cast<int64_t>(it->file_size(error));
+    LOWBIT_TRY(m.directory->commit());
+    return bytes;
+  };
+  auto result = all();
+  m.failed = result ? Error{ErrorCode::kInvalidArgument, "checkpoint", "a writer that has finished", "a new writer", ""}
+                    : result.error();
+  m.directory.reset();  // removes what is unfinished
+  return result;
+}
+
+}  // namespace lowbit

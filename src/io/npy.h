@@ -1,0 +1,33 @@
+#pragma once
+// NumPy's .npy (versions 1 to 3) and .npz (stored, not compressed) files, read without unpickling anything.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lowbit/error.h"
+#include "lowbit/tensor.h"
+#include "tensor/buffer.h"
+
+namespace lowbit {
+
+struct NpyArray {
+  std::string name;  // inside an .npz, without ".npy"; "" otherwise
+  DType dtype = DType::kF32;
+  Shape shape;
+  Buffer data;  // row-major, borrowed from the mapped file; copied where it lies unaligned or in Fortran order
+
+  TensorView view() const { return {dtype, shape, data.span()}; }
+};
+
+/// Little-endian floats (f2 f4 f8), integers and booleans. Fortran order is turned into row-major.
+/// Errors: as MappedFile::open; kCorrupt (broken header, too few or too many bytes), kUnsupported (objects, strings, big-endian).
+Result<NpyArray> read_npy(const std::string& path);
+
+/// All arrays of an .npz in the order of its directory. Errors: as read_npy; kUnsupported (a compressed member, encrypted, zip64 sizes
+/// beyond the file), kCorrupt (directory, sizes, names twice).
+Result<std::vector<NpyArray>> read_npz(const std::string& path);
+
+}  // namespace lowbit

@@ -1,0 +1,68 @@
+#include "io/posix_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/try.h"
+
+namespace lowbit {
+
+tl::unexpected<Error> io_error(const std::string& path, const char* wanted) {
+  const int code = errno;
+  std::string hint;
+  if (code == ENOSPC || code == EDQUOT) hint = "free some space or choose another disk";
+  if (code == EACCES || code == EPERM || code == EROFS) hint = "choose a place where you may write";
+  return fail(ErrorCode::kIo, path, std::strerror(code), wanted, hint);
+}
+
+Result<int> create_file(const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return io_error(path, "a file that can be written");
+  return fd;
+}
+
+Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 26));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error(path, "room for the file");
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+Status sync_and_close(int fd, const std::string& path) {
+  const bool synced = fsync(fd) == 0;
+  const int error = errno;
+  const bool closed = close(fd) == 0;
+  if (!synced) errno = error;
+  if (!synced || !closed) return io_error(path, "data safe on the disk");
+  return {};
+}
+
+Status sync_directory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error(path, "a directory");
+  const bool synced = fsync(fd) == 0 || errno == EINVAL;  // some file systems cannot sync a directory
+  const int error = errno;
+  close(fd);
+  errno = error;
+  if (!synced) return io_error(path, "names safe on the disk");
+  return {};
+}
+
+Status write_text_file(const std::string& path, const std::string& text) {
+  LOWBIT_TRY_ASSIGN(const int fd, create_file(path));
+  const auto written = write_all(fd, std::as_bytes(std::span(text)), path);
+  if (!written) {
+    close(fd);
+    return written;
+  }
+  return sync_and_close(fd, path);
+}
+
+}  // namespace lowbit

@@ -1,0 +1,30 @@
+#pragma once
+// The few POSIX calls behind everything that lowbit writes.
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "lowbit/error.h"
+
+namespace lowbit {
+
+/// kIo with what the system says about `path` right now (errno).
+tl::unexpected<Error> io_error(const std::string& path, const char* wanted);
+
+/// A new or emptied file for writing (0666 & ~umask), close-on-exec. Returns the descriptor.
+Result<int> create_file(const std::string& path);
+
+/// All of `bytes`, however often the system writes less.
+Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path);
+
+/// fsync and close, both checked: on some file systems a full disk shows only here.
+Status sync_and_close(int fd, const std::string& path);
+
+/// Makes the names in a directory durable.
+Status sync_directory(const std::string& path);
+
+/// Creates, writes, syncs and closes.
+Status write_text_file(const std::string& path, const std::string& text);
+
+}  // namespace lowbit

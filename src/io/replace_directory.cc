@@ -1,0 +1,142 @@
+#include "io/replace_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/try.h"
+#include "io/posix_file.h"
+
+namespace lowbit {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxAttempts = 100;
+
+/// Opens a directory and locks it; -1 when it is gone or another process holds it.
+int lock_directory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return -1;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+/// Removes what dead builders of this target left behind. Best effort: what cannot be removed does no harm.
+void remove_stale(const std::string& parent, const std::string& prefix) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(parent, ignored), end; !ignored && it != end; it.increment(ignored)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string digits = name.substr(prefix.size());
+    if (digits.find_first_not_of("0123456789-") != std::string::npos) continue;
+    const int fd = lock_directory(it->path().string());
+    if (fd < 0) continue;
+    std::error_code failed;
+    fs::remove_all(it->path(), failed);
+    close(fd);
+  }
+}
+
+Status check_target(const std::string& target, const std::function<Status(const std::string&)>& may_replace) {
+  std::error_code error;
+  const auto status = fs::status(target, error);
+  if (!fs::exists(status)) return {};
+  if (!fs::is_directory(status))
+    return fail(ErrorCode::kInvalidArgument, target, "an existing file", "a new or empty directory");
+  const bool empty = fs::is_empty(target, error);
+  if (error) return fail(ErrorCode::kIo, target, error.message(), "a directory that can be read");
+  return empty ? Status{} : may_replace(target);
+}
+
+/// Swaps two names in one step. False when the file system cannot.
+bool swap_names(const std::string& a, const std::string& b) {
+#ifdef RENAME_EXCHANGE
+  return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+#else
+  (void)a, (void)b;
+  return false;
+#endif
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ReplaceDirectory>> ReplaceDirectory::create(
+    const std::string& given, const std::function<Status(const std::string&)>& may_replace) {
+  std::error_code error;
+  std::string target = given;
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  if (fs::is_symlink(fs::symlink_status(target, error))) {  // replace what it points to
+    target = fs::canonical(target, error).string();
+  } else {
+    error.clear();  // that there is nothing yet is fine
+  }
+  if (error || target.empty())
+    return fail(ErrorCode::kInvalidArgument, "output directory", "'" + given + "'", "a directory name");
+  const std::string name = fs::path(target).filename().string();
+  if (name.empty() || name == "." || name == "..")
+    return fail(ErrorCode::kInvalidArgument, "output directory", "'" + given + "'", "a directory name");
+  std::string parent = fs::path(target).parent_path().string();
+  if (parent.empty()) parent = ".";
+  LOWBIT_TRY(check_target(target, may_replace));
+  const std::string prefix = ".tmp-" + name.substr(0, 200) + "-";
+  remove_stale(parent, prefix);
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    const std::string path = parent + "/" + prefix + std::to_string(getpid()) + "-" + std::to_string(attempt);
+    if (mkdir(path.c_str(), 0777) != 0) {
+      if (errno == EEXIST) continue;
+      return io_error(parent, "a directory where new files may be made");
+    }
+    const int fd = lock_directory(path);
+    if (fd < 0) continue;  // another builder took it for a stale one in this very moment
+    return std::unique_ptr<ReplaceDirectory>(new ReplaceDirectory(target, parent, path, fd));
+  }
+  return fail(ErrorCode::kIo, parent, "no free temporary name", "fewer writers of one target");
+}
+
+ReplaceDirectory::~ReplaceDirectory() {
+  if (!committed_) {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+Status ReplaceDirectory::commit() {
+  LOWBIT_TRY(sync_directory(temporary_));
+  if (rename(temporary_.c_str(), target_.c_str()) == 0) {  // no target, or an empty directory
+    committed_ = true;
+    return sync_directory(parent_);
+  }
+  if (errno != ENOTEMPTY && errno != EEXIST) return io_error(target_, "a place where the directory may be put");
+  if (swap_names(temporary_, target_)) {
+    LOWBIT_TRY(sync_directory(parent_));
+    committed_ = true;
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);  // now the old one
+    return {};
+  }
+  const std::string aside =
+      temporary_ + "-0";  // has the stale prefix too, but is not locked: removed by the next builder at the latest
+  if (rename(target_.c_str(), aside.c_str()) != 0) return io_error(target_, "a directory that may be moved");
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) {
+    const auto problem = io_error(target_, "a place where the directory may be put");
+    (void)!rename(aside.c_str(), target_.c_str());
+    return problem;
+  }
+  committed_ = true;
+  LOWBIT_TRY(sync_directory(parent_));
+  std::error_code ignored;
+  fs::remove_all(aside, ignored);
+  return {};
+}
+
+}  // namespace lowbit

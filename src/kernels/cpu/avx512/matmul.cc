@@ -1,0 +1,11 @@
+#include "kernels/cpu/avx512/simd.h"
+// The vocabulary comes first: the lists below are templates over it.
+#include "kernels/cpu/matmul_list.h"
+#include "kernels/tables.h"
+
+namespace lowbit {
+
+// No vector operations of its own: those of AVX2 are used.
+constinit const KernelTable kAvx512Table = {"avx512", kPanelKernels<Simd>, kPanelKernelCount<Simd>, nullptr};
+
+}  // namespace lowbit

@@ -1,0 +1,110 @@
+#pragma once
+// The vector vocabulary of the panel kernels (kernels/cpu/panel.h) in AVX-512 with VNNI: 32-bit lanes are weight rows.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/isa.h"
+
+#define LOWBIT_INLINE static inline __attribute__((always_inline))
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+struct Simd {
+  using Int = __m512i;
+  using Float = __m512;
+  static constexpr int kLanes = 16;
+  static constexpr int kTileRows = 8;    // rows of x in a GEMM tile: 2 x 8 accumulators of 32 registers
+  static constexpr int kDirectRows = 4;  // rows of x for which unpacking to scratch does not pay
+  static constexpr const char* kTileName = "avx512_32x8";
+
+  LOWBIT_INLINE Int load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm512_storeu_si512(p, v); }
+  LOWBIT_INLINE Int zero() { return _mm512_setzero_si512(); }
+  LOWBIT_INLINE Int set8(int v) { return _mm512_set1_epi8(char(v)); }
+  LOWBIT_INLINE Int set32(int v) { return _mm512_set1_epi32(v); }
+  LOWBIT_INLINE Int broadcast4(const int8_t* p) {  // four bytes into every lane
+    int32_t v;
+    __builtin_memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
+  }
+  LOWBIT_INLINE Int and_(Int a, Int b) { return _mm512_and_si512(a, b); }
+  LOWBIT_INLINE Int or_(Int a, Int b) { return _mm512_or_si512(a, b); }
+  LOWBIT_INLINE Int add8(Int a, Int b) { return _mm512_add_epi8(a, b); }
+  LOWBIT_INLINE Int add32(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  LOWBIT_INLINE Int shift_right16(Int a, int n) { return _mm512_srli_epi16(a, unsigned(n)); }
+  LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm512_slli_epi16(a, unsigned(n)); }
+  LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
+  LOWBIT_INLINE Int shift_left32(Int a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
+  /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
+  template <class V>
+  LOWBIT_INLINE void pin(V& a, V& b) {
+    __asm__ volatile("" : "+v"(a), "+v"(b) : : "memory");
+  }
+  LOWBIT_INLINE void prefetch(const uint8_t* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T0);
+  }
+
+  /// floor(3 v / 256) of each byte: 0, 1 or 2.
+  LOWBIT_INLINE Int base3_digit(Int v) {
+    const Int one = _mm512_maskz_mov_epi8(_mm512_cmpge_epu8_mask(v, set8(86)), set8(1));
+    return _mm512_mask_mov_epi8(one, _mm512_cmpge_epu8_mask(v, set8(171)), set8(2));
+  }
+
+  LOWBIT_INLINE Float zero_f() { return _mm512_setzero_ps(); }
+  LOWBIT_INLINE Float set_f(float v) { return _mm512_set1_ps(v); }
+  LOWBIT_INLINE Float load_f(const float* p) { return _mm512_loadu_ps(p); }
+  LOWBIT_INLINE void store_f(float* p, Float v) { _mm512_storeu_ps(p, v); }
+  LOWBIT_INLINE Float load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  LOWBIT_INLINE Float load_bf16(const uint16_t* p) {
+    const Int wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  LOWBIT_INLINE Float load_i8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  LOWBIT_INLINE Float add_f(Float a, Float b) { return _mm512_add_ps(a, b); }
+  LOWBIT_INLINE Float mul_f(Float a, Float b) { return _mm512_mul_ps(a, b); }
+  LOWBIT_INLINE Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  LOWBIT_INLINE Float to_float(Int v) { return _mm512_cvtepi32_ps(v); }
+
+  /// A table of up to 16 floats; `idx` lanes below 16.
+  struct Table {
+    Float all;
+  };
+  LOWBIT_INLINE Table load_table(const float* p) { return {load_f(p)}; }
+  LOWBIT_INLINE Float look_up(const Table& t, Int idx) { return _mm512_permutexvar_ps(idx, t.all); }
+  /// E4M3 codes, one a lane. The magnitude's bits moved to f32's place are the value * 2^-120, subnormals included.
+  LOWBIT_INLINE Float e4m3(Int code) {
+    const Int magnitude = and_(code, set32(0x7f));
+    const Int sign = shift_left32(and_(code, set32(0x80)), 24);
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, set32(0x7f));
+    const Float v = mul_f(_mm512_castsi512_ps(shift_left32(magnitude, 20)), set_f(0x1p120f));
+    const Int bits = or_(_mm512_castps_si512(v), sign);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, nan, set32(0x7fc00000)));
+  }
+
+  /// The first `rows` lanes.
+  LOWBIT_INLINE __mmask16 row_mask(int rows) {
+    return __mmask16(rows >= kLanes ? 0xffffu : rows <= 0 ? 0u : (1u << rows) - 1u);
+  }
+  LOWBIT_INLINE void store_rows(float* p, Float v, int rows) { _mm512_mask_storeu_ps(p, row_mask(rows), v); }
+  LOWBIT_INLINE Float load_rows(const float* p, int rows) { return _mm512_maskz_loadu_ps(row_mask(rows), p); }
+
+  /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.
+  template <int MaxCode>
+  struct Dot {
+    static constexpr bool kSigned = false;
+    static constexpr int kSteps = 1 << 30;
+    LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+    LOWBIT_INLINE Int widen(Int sum) { return sum; }
+  };
+};
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

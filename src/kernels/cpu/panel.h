@@ -1,0 +1,180 @@
+#pragma once
+// The device layout of packed weights on CPUs, shared by GEMV, GEMM and the f32 path, for any vector width.
+//
+// A panel is 2 * S::kLanes weight rows side by side. A step is four columns: their codes of one row fill the four bytes of
+// a 32-bit lane. A block packs kSteps steps into kWords words per row, so that each vector load brings the same columns of
+// S::kLanes rows and a step comes out with a shift and a mask:
+//   word w of row r of block b lies at 4 * ((b * kWords + w) * kRows + r).
+// Behind the codes: scales [groups][rows] in f32 or f16, then offsets likewise.
+
+#include <cstdint>
+
+#include "base/float.h"
+#include "format/formats.h"
+#include "format/registry.h"
+#include "kernels/api.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+constexpr int64_t round_up_to(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/// Bits that divide 8: field s of the word's bytes is step s.
+template <int Bits>
+struct Fields {
+  static constexpr int kSteps = 8 / Bits, kWords = 1;
+  static constexpr uint32_t kMask = ((1u << Bits) - 1u) * 0x01010101u;
+  static void put(uint32_t* words, int step, uint32_t codes) { words[0] |= codes << (Bits * step); }
+  template <class S>
+  LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
+    if constexpr (Bits == 8) return words[0];
+    const typename S::Int moved = s == 0 ? words[0] : S::shift_right16(words[0], Bits * s);
+    return S::and_(moved, S::set32(int(kMask)));
+  }
+};
+
+/// Three bits as two words of 2-bit fields and one of 1-bit fields.
+template <>
+struct Fields<3> {
+  static constexpr int kSteps = 8, kWords = 3;
+  static void put(uint32_t* words, int step, uint32_t codes) {
+    words[step / 4] |= (codes & 0x03030303u) << (2 * (step % 4));
+    words[2] |= ((codes >> 2) & 0x01010101u) << step;
+  }
+  template <class S>
+  LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
+    const typename S::Int low = S::shift_right16(words[s / 4], 2 * (s % 4));
+    const typename S::Int high = s < 2 ? S::shift_left16(words[2], 2 - s) : S::shift_right16(words[2], s - 2);
+    return S::or_(S::and_(low, S::set8(3)), S::and_(high, S::set8(4)));
+  }
+};
+
+/// Five ternary digits a byte, as in the canonical Base3x5: digit s of each byte is step s.
+struct Base3Fields {
+  static constexpr int kSteps = 5, kWords = 1;
+  static void put(uint32_t* words, int step, uint32_t codes) {
+    constexpr uint32_t kPow3[5] = {81, 27, 9, 3, 1};
+    words[0] += codes * kPow3[step];  // base-3 numbers for now: at most 242 a byte, no carry
+  }
+  static void finish(uint32_t* words) {  // number -> fraction
+    uint32_t fractions = 0;
+    for (int byte = 0; byte < 4; ++byte) {
+      const uint32_t number = (words[0] >> (8 * byte)) & 0xffu;
+      fractions |= (number * 256 + 242) / 243 << (8 * byte);
+    }
+    words[0] = fractions;
+  }
+  template <class S>
+  LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
+    typename S::Int v = words[0];
+    for (int i = 0; i < s; ++i) v = S::add8(v, S::add8(v, v));  // the fraction of 3 v
+    return S::base3_digit(v);
+  }
+};
+
+template <class F>
+struct FieldsOf {
+  using type = Fields<F::kBits>;
+};
+template <>
+struct FieldsOf<TernaryPacked> {
+  using type = Base3Fields;
+};
+
+/// Where things lie in a panel of format F on vectors S.
+template <class S, class F>
+struct Panel {
+  using Packed = typename FieldsOf<F>::type;
+  static constexpr int kRows = 2 * S::kLanes;
+  static constexpr int kBlockK = 4 * Packed::kSteps;
+  static constexpr int64_t kBlockBytes = 4 * Packed::kWords * kRows;
+
+  static int64_t blocks(const PanelShape& s) { return (s.k + kBlockK - 1) / kBlockK; }
+  static int64_t scales_at(const PanelShape& s) { return round_up_to(blocks(s) * kBlockBytes, 64); }
+  static int64_t offsets_at(const PanelShape& s) { return scales_at(s) + s.groups * kRows * (s.half_scales ? 2 : 4); }
+  static int64_t bytes(const PanelShape& s) {
+    return round_up_to(offsets_at(s) + (s.offsets ? s.groups * kRows * (s.half_offsets ? 2 : 4) : 0), 64);
+  }
+};
+
+/// to[g * rows_in_panel + row] = from[g] for one row.
+static inline void store_column(const float* from, int64_t groups, int64_t row, int64_t rows_in_panel, bool half,
+                                uint8_t* to) {
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t i = g * rows_in_panel + row;
+    if (half) {
+      const uint16_t h = f32_to_f16(from[g]);
+      __builtin_memcpy(to + 2 * i, &h, 2);
+    } else {
+      __builtin_memcpy(to + 4 * i, &from[g], 4);
+    }
+  }
+}
+
+/// MatmulKernel::relayout. `flip` turns stored codes into what the kernel's dot product wants.
+template <class S, class F, unsigned Flip>
+void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
+  using P = Panel<S, F>;
+  using Packed = typename P::Packed;
+  constexpr uint32_t kFlips = Flip * 0x01010101u;
+  const FormatOps& ops = format_ops(F::kId);
+  const int64_t blocks = P::blocks(s), padded = blocks * P::kBlockK;
+  uint8_t* codes = scratch;  // [padded]
+  __builtin_memset(codes, 0, size_t(padded));
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    ops.unpack(rows.codes + r * rows.row_stride_bytes, 0, s.k, codes);
+    for (int64_t b = 0; b < blocks; ++b) {
+      uint32_t words[Packed::kWords] = {};
+      for (int step = 0; step < Packed::kSteps; ++step) {
+        uint32_t four;
+        __builtin_memcpy(&four, codes + b * P::kBlockK + 4 * step, 4);
+        Packed::put(words, step, four ^ kFlips);
+      }
+      if constexpr (requires { Packed::finish(words); }) Packed::finish(words);
+      for (int w = 0; w < Packed::kWords; ++w)
+        __builtin_memcpy(panel + 4 * ((b * Packed::kWords + w) * P::kRows + r), &words[w], 4);
+    }
+    store_column(rows.scales + r * s.groups, s.groups, r, P::kRows, s.half_scales, panel + P::scales_at(s));
+    if (s.offsets)
+      store_column(rows.offsets + r * s.groups, s.groups, r, P::kRows, s.half_offsets, panel + P::offsets_at(s));
+  }
+}
+
+/// A panel's scales and offsets: row half v (0, 1) of group g.
+template <class S>
+struct Factors {
+  const uint8_t *scales, *offsets;
+  bool half_scales, half_offsets;
+  static constexpr int kRows = 2 * S::kLanes;
+
+  LOWBIT_INLINE typename S::Float at(const uint8_t* base, bool half, int64_t i) {
+    return half ? S::load_f16(reinterpret_cast<const uint16_t*>(base) + i)
+                : S::load_f(reinterpret_cast<const float*>(base) + i);
+  }
+  __attribute__((always_inline)) typename S::Float scale(int64_t g, int v) const {
+    return at(scales, half_scales, g * kRows + v * S::kLanes);
+  }
+  __attribute__((always_inline)) typename S::Float offset(int64_t g, int v) const {
+    return at(offsets, half_offsets, g * kRows + v * S::kLanes);
+  }
+};
+
+template <class S, class F>
+Factors<S> factors_of(const uint8_t* panel, const PanelShape& s) {
+  using P = Panel<S, F>;
+  return {panel + P::scales_at(s), panel + P::offsets_at(s), s.half_scales, s.half_offsets};
+}
+
+/// y[m0 + i, n + row] = acc * x_scale + bias (int8 activations) or acc + bias (f32), of the rows of one half panel.
+template <class S, Activation A>
+LOWBIT_INLINE void write_rows(const MatmulArgs& a, int64_t m, int64_t n, typename S::Float acc) {
+  const int rows = int(a.n1 - n);  // of this half; may be 0 or less
+  if (rows <= 0) return;
+  const typename S::Float bias = a.bias == nullptr ? S::zero_f() : S::load_rows(a.bias + n, rows);
+  const typename S::Float y = A == Activation::kInt8 ? S::fma(acc, S::set_f(a.x_scale[m]), bias) : S::add_f(acc, bias);
+  S::store_rows(a.y + m * a.ldy + n, y, rows);
+}
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

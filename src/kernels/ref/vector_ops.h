@@ -1,0 +1,70 @@
+#pragma once
+// The normative meaning of VectorOps (kernels/api.h): one element of each operation, shared by the
+// reference loops and by the tails of every ISA's loops, so that all give the same bits.
+
+#include <cstdint>
+
+#include "base/isa.h"
+#include "base/rounding.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+/// Reductions keep this many partial sums: element i belongs to sum i % kLanes.
+inline constexpr int kLanes = 16;
+
+// exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2) / 2. ln 2 is split in two so that n * hi
+// is exact; the polynomial is Cephes' expf. Error at most 1 ulp on [-87, 0] (measured by the
+// tests).
+inline constexpr float kExpMin = -104.0f;  // exp() of it rounds to 0
+inline constexpr float kExpMax = 89.0f;    // exp() of it is infinite
+inline constexpr float kLog2E = 1.44269504088896341f;
+inline constexpr float kLn2Hi = 0.693359375f, kLn2Lo = -2.12194440e-4f;
+inline constexpr float kExpPoly[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                      4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+
+/// -inf gives 0, +inf gives +inf, NaN gives NaN; results below the normal range are rounded once.
+inline float exp_f32(float x) {
+  if (x != x) return x;
+  x = kExpMin > x ? kExpMin : x;
+  x = kExpMax < x ? kExpMax : x;
+  const float n = round_half_even(x * kLog2E);
+  float r = __builtin_fmaf(n, -kLn2Hi, x);
+  r = __builtin_fmaf(n, -kLn2Lo, r);
+  float p = kExpPoly[0];
+  for (int i = 1; i < 6; ++i) p = __builtin_fmaf(p, r, kExpPoly[i]);
+  p = __builtin_fmaf(p, r * r, r) + 1.0f;
+  // 2^n in two factors: neither n = 128 nor n = -150 has a float of its own.
+  const int32_t e = int32_t(n), e1 = e >> 1, e2 = e - e1;
+  return p * __builtin_bit_cast(float, (e1 + 127) << 23) *
+         __builtin_bit_cast(float, (e2 + 127) << 23);
+}
+
+inline float silu_mul_f32(float gate, float up) { return gate / (1.0f + exp_f32(-gate)) * up; }
+
+/// s[0] = the sum of all lanes, halving the width each time.
+inline float fold_lanes(float* s) {
+  for (int w = kLanes / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; ++i) s[i] += s[i + w];
+  return s[0];
+}
+
+/// Rows whose largest magnitude is below this count as all zero: 127 / absmax must stay finite.
+inline constexpr float kQuantizeFloor = 0x1p-120f;
+
+/// The two factors of quantize_row_int8. `absmax` ignores NaN; `has_nan` says whether there was
+/// one.
+struct RowQuantizer {
+  float scale;    // real = code * scale
+  float inverse;  // code = round(x * inverse); 0 when every code shall be 0
+};
+inline RowQuantizer row_quantizer(float absmax, bool has_nan) {
+  if (has_nan) return {__builtin_nanf(""), 0.0f};
+  if (absmax < kQuantizeFloor) return {0.0f, 0.0f};
+  if (absmax > 3.4028234e38f)
+    return {absmax, 0.0f};  // infinite: the output becomes NaN, not garbage
+  return {absmax / 127.0f, 127.0f / absmax};
+}
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

@@ -1,0 +1,50 @@
+#pragma once
+// Chooses the next token from logits.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/rng.h"
+#include "lowbit/error.h"
+#include "lowbit/sampling.h"
+
+namespace lowbit {
+
+/// Deterministic: the same options, logits and accepted tokens give the same choices.
+class Sampler {
+ public:
+  /// Errors: kInvalidArgument (an option out of its range or not a number; it is named).
+  static Result<Sampler> make(const SamplerOptions& options);
+
+  /// Does not accept() the token by itself. Allocates only on the first call.
+  /// Errors: kInvalidArgument (no logits, or a NaN among them).
+  Result<int32_t> sample(std::span<const float> logits);
+
+  /// Tells the repeat penalty that `token` is now part of the text: prompt tokens too.
+  void accept(int32_t token);
+  /// Forgets the accepted tokens and starts the random sequence anew.
+  void reset();
+
+ private:
+  struct Candidate {
+    int32_t id;
+    float logit;
+    double weight;  // exp(logit - largest), once computed
+  };
+
+  explicit Sampler(const SamplerOptions& options) : options_(options), rng_(options.seed) {}
+  void penalize();
+  void keep_top_k();
+  void keep_top_p();
+  void keep_min_p();
+  int32_t draw();
+
+  SamplerOptions options_;
+  Rng rng_;
+  std::vector<int32_t> recent_;  // a ring of repeat_window tokens
+  size_t recent_next_ = 0;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace lowbit

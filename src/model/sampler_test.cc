@@ -1,0 +1,142 @@
+#include "model/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace lowbit {
+namespace {
+
+/// Everything off: plain sampling at temperature 1.
+SamplerOptions plain(uint64_t seed = 1) {
+  SamplerOptions o;
+  o.temperature = 1;
+  o.top_k = 0;
+  o.top_p = 1;
+  o.min_p = 0;
+  o.seed = seed;
+  return o;
+}
+
+std::map<int32_t, int> draw(const SamplerOptions& options, const std::vector<float>& logits,
+                            int times) {
+  auto sampler = Sampler::make(options);
+  EXPECT_TRUE(sampler);
+  std::map<int32_t, int> counts;
+  for (int i = 0; i < times; ++i) ++counts[*sampler->sample(logits)];
+  return counts;
+}
+
+TEST(Sampler, TemperatureZeroTakesTheFirstLargest) {
+  SamplerOptions o;
+  o.temperature = 0;
+  EXPECT_EQ(draw(o, {1, 5, 3, 5}, 3), (std::map<int32_t, int>{{1, 3}}));
+  EXPECT_EQ(draw(o, {-std::numeric_limits<float>::infinity(), -1}, 1),
+            (std::map<int32_t, int>{{1, 1}}));
+}
+
+TEST(Sampler, FrequenciesFollowTheSoftmax) {
+  const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f),
+                                     -std::numeric_limits<float>::infinity()};
+  const int n = 40000;
+  auto counts = draw(plain(), logits, n);
+  EXPECT_NEAR(counts[0] / double(n), 1 / 8.0, 0.01);
+  EXPECT_NEAR(counts[1] / double(n), 2 / 8.0, 0.01);
+  EXPECT_NEAR(counts[2] / double(n), 5 / 8.0, 0.01);
+  EXPECT_EQ(counts.count(3), 0u);
+  SamplerOptions cold = plain();
+  cold.temperature = 0.5f;  // squares the ratios
+  counts = draw(cold, logits, n);
+  EXPECT_NEAR(counts[2] / double(n), 25 / 30.0, 0.01);
+}
+
+TEST(Sampler, TopKTopPMinP) {
+  const std::vector<float> logits = {std::log(0.1f), std::log(0.4f), std::log(0.05f),
+                                     std::log(0.3f), std::log(0.15f)};
+  const auto kept = [&](const SamplerOptions& o) {
+    std::vector<int32_t> ids;
+    for (const auto& [id, count] : draw(o, logits, 4000)) ids.push_back(id);
+    return ids;
+  };
+  SamplerOptions o = plain();
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  o.top_k = 2;
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{1, 3}));
+  o.top_k = 100;
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  o = plain();
+  o.top_p = 0.6f;  // 0.4 alone is not enough
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{1, 3}));
+  o.top_p = 0.01f;
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{1}));
+  o = plain();
+  o.min_p = 0.3f;  // at least 0.12
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{1, 3, 4}));
+  o.min_p = 1;
+  EXPECT_EQ(kept(o), (std::vector<int32_t>{1}));
+}
+
+TEST(Sampler, RepeatPenaltyLooksAtTheWindowOnly) {
+  SamplerOptions o = plain();
+  o.temperature = 0;
+  o.repeat_penalty = 2;
+  o.repeat_window = 2;
+  auto sampler = Sampler::make(o);
+  ASSERT_TRUE(sampler);
+  const std::vector<float> logits = {4, 3, -1, -1.5f};
+  EXPECT_EQ(*sampler->sample(logits), 0);
+  sampler->accept(0);
+  sampler->accept(0);  // twice in the window, penalized once: 2 < 3
+  EXPECT_EQ(*sampler->sample(logits), 1);
+  EXPECT_EQ(*sampler->sample(std::vector<float>{4, 1.9f, -1, -2}), 0);
+  sampler->accept(2);
+  sampler->accept(2);  // 0 has left the window; negative logits move down
+  EXPECT_EQ(*sampler->sample(logits), 0);
+  EXPECT_EQ(*sampler->sample(std::vector<float>{-9, -9, -1, -1.5f}), 3);
+  sampler->reset();
+  EXPECT_EQ(*sampler->sample(std::vector<float>{-9, -9, -1, -1.5f}), 2);
+  sampler->accept(-5);  // ids that no logit has are ignored
+  sampler->accept(1000);
+  EXPECT_EQ(*sampler->sample(logits), 0);
+}
+
+TEST(Sampler, SeedDecides) {
+  const std::vector<float> logits(100, 0.0f);
+  const auto sequence = [&](uint64_t seed) {
+    auto sampler = Sampler::make(plain(seed));
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 50; ++i) ids.push_back(*sampler->sample(logits));
+    sampler->reset();
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(*sampler->sample(logits), ids[size_t(i)]);
+    return ids;
+  };
+  EXPECT_EQ(sequence(1), sequence(1));
+  EXPECT_NE(sequence(1), sequence(2));
+}
+
+TEST(Sampler, Errors) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  auto sampler = Sampler::make({});
+  ASSERT_TRUE(sampler);
+  EXPECT_FALSE(sampler->sample({}).has_value());
+  const auto result = sampler->sample(std::vector<float>{1, nan});
+  ASSERT_FALSE(result.has_value());
+  EXPECT_NE(result.error().message().find("NaN for token 1"), std::string::npos);
+  const auto refused = [](auto change) {
+    SamplerOptions o;
+    change(o);
+    return !Sampler::make(o).has_value();
+  };
+  EXPECT_TRUE(refused([&](SamplerOptions& o) { o.temperature = nan; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.temperature = -1; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.top_k = -1; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.top_p = 0; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.min_p = 1.5f; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.repeat_penalty = 0; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.repeat_window = -1; }));
+}
+
+}  // namespace
+}  // namespace lowbit

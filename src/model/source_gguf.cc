@@ -1,0 +1,191 @@
+// A GGUF file of the llama, qwen2 or qwen3 architecture as a WeightSource: names and row order become Hugging Face's.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/try.h"
+#include "lowbit/tokenizer.h"
+#include "model/source_kinds.h"
+
+namespace lowbit {
+namespace {
+
+struct NamePair {
+  std::string_view gguf, hf;
+};
+constexpr NamePair kModelNames[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr NamePair kLayerNames[] = {{"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+                                    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+                                    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+                                    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+                                    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+                                    {"ffn_down", "mlp.down_proj"}};
+
+/// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; nullopt for names that the family does not have.
+std::optional<std::string> hf_name(std::string_view gguf) {
+  const size_t dot = gguf.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view stem = gguf.substr(0, dot), suffix = gguf.substr(dot);
+  if (suffix != ".weight" && suffix != ".bias") return std::nullopt;
+  if (!stem.starts_with("blk.")) {
+    for (const auto& pair : kModelNames)
+      if (stem == pair.gguf) return std::string(pair.hf) + std::string(suffix);
+    return std::nullopt;
+  }
+  const size_t end = stem.find('.', 4);
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view number = stem.substr(4, end - 4), part = stem.substr(end + 1);
+  if (number.empty() || number.size() > 6 || number.find_first_not_of("0123456789") != std::string_view::npos)
+    return std::nullopt;
+  for (const auto& pair : kLayerNames)
+    if (part == pair.gguf)
+      return "model.layers." + std::string(number) + "." + std::string(pair.hf) + std::string(suffix);
+  return std::nullopt;
+}
+
+/// llama.cpp stores each head's rows so that the pairs of the rotation are neighbours: row 2 i + j of a head is Hugging Face's row
+/// j * head_dim / 2 + i. This undoes it for rows of `row_bytes` bytes, whatever they hold.
+Result<Buffer> unpermute_rows(const Buffer& raw, int64_t rows, int64_t head_dim, const std::string& where) {
+  LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(raw.size(), where.c_str()));
+  const int64_t row_bytes = raw.size() / rows, half = head_dim / 2;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t head = r / head_dim, i = r % head_dim / 2, j = r % 2;
+    const int64_t to = head * head_dim + j * half + i;
+    std::memcpy(out.data() + to * row_bytes, raw.data() + r * row_bytes, static_cast<size_t>(row_bytes));
+  }
+  return out;
+}
+
+class GgufSource final : public WeightSource {
+ public:
+  explicit GgufSource(GgufFile file) : file_(std::move(file)), path_(file_.path()) {}
+
+  Status init() {
+    LOWBIT_TRY_ASSIGN(texts_.config, gguf_config_json(file_));
+    texts_.generation_config = gguf_generation_config_json(file_);
+    LOWBIT_TRY(gguf_tokenizer_json(file_, &texts_));
+    const std::string architecture(file_.value("general.architecture")->as_string().value_or(""));
+    const auto number = [&](const std::string& key) {
+      const GgufValue* v = file_.value(architecture + key);
+      return v == nullptr ? int64_t{0} : v->as_int().value_or(0);
+    };
+    interleaved_ = architecture == "llama";
+    heads_ = number(".attention.head_count");
+    kv_heads_ =
+        file_.value(architecture + ".attention.head_count_kv") != nullptr ? number(".attention.head_count_kv") : heads_;
+    for (const auto& t : file_.tensors()) {
+      if (t.name == "rope_freqs.weight") continue;  // became rope_scaling in config.json
+      const auto name = hf_name(t.name);
+      if (!name)
+        return fail(ErrorCode::kUnsupported, path_ + ": tensor '" + t.name + "'",
+                    "no place in a " + architecture + " model", "a dense decoder",
+                    "mixtures of experts and other variants are not read yet");
+      by_name_[*name] = &t;
+      tensors_.push_back({*name, t.shape, gguf_type_info(t.type_id)->name, static_cast<int64_t>(t.size_bytes)});
+    }
+    return {};
+  }
+
+  const std::string& path() const override { return path_; }
+  const char* kind() const override { return "gguf"; }
+  const std::string& config_json() const override { return texts_.config; }
+  const std::string& tokenizer_json() const override { return texts_.tokenizer; }
+  const std::string& tokenizer_config_json() const override { return texts_.tokenizer_config; }
+  const std::string& generation_config_json() const override { return texts_.generation_config; }
+  const std::vector<SourceTensor>& tensors() const override { return tensors_; }
+  bool has(const std::string& name) const override { return by_name_.contains(name); }
+  bool lossless(const std::string& name) const override {
+    const auto it = by_name_.find(name);
+    return it != by_name_.end() && gguf_type_info(it->second->type_id)->decodable;
+  }
+  Result<QTensor> load(const std::string& name) const override;
+  void release(const std::string& name) const override {
+    if (const auto it = by_name_.find(name); it != by_name_.end()) file_.release(*it->second);
+  }
+
+ private:
+  /// Heads whose rows are permuted in this tensor, 0 for none.
+  int64_t permuted_heads(const std::string& name) const {
+    if (!interleaved_) return 0;
+    if (name.find(".self_attn.q_proj.") != std::string::npos) return heads_;
+    if (name.find(".self_attn.k_proj.") != std::string::npos) return kv_heads_;
+    return 0;
+  }
+
+  GgufFile file_;
+  std::string path_;
+  ModelTexts texts_;
+  bool interleaved_ = false;
+  int64_t heads_ = 0, kv_heads_ = 0;
+  std::map<std::string, const GgufTensor*> by_name_;
+  std::vector<SourceTensor> tensors_;
+};
+
+Result<QTensor> GgufSource::load(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  if (it == by_name_.end())
+    return fail(ErrorCode::kNotFound, path_, "no tensor '" + name + "'", "a tensor of this model");
+  const GgufTensor& t = *it->second;
+  const int64_t heads = permuted_heads(name), rows = t.shape.front();
+  if (heads == 0) return file_.load(t);
+  const std::string where = path_ + ": tensor '" + t.name + "'";
+  const GgufTypeInfo* info = gguf_type_info(t.type_id);
+  if (rows % heads != 0 || rows / heads % 2 != 0 || (t.shape.size() == 1 && info->block_elems != 1) ||
+      t.shape.size() > 2)
+    return fail(ErrorCode::kCorrupt, where, std::string(info->name) + " " + shape_string(t.shape),
+                "rows for " + std::to_string(heads) + " heads of even size");
+  LOWBIT_TRY_ASSIGN(const Buffer raw, file_.bytes(t));
+  LOWBIT_TRY_ASSIGN(const Buffer sorted, unpermute_rows(raw, rows, rows / heads, where));
+  auto w = gguf_to_qtensor(static_cast<GgufType>(t.type_id), t.n(), t.k(), sorted);
+  if (!w) w.error().where = where + ", " + w.error().where;
+  return w;
+}
+
+}  // namespace
+
+Status gguf_tokenizer_json(const GgufFile& file, ModelTexts* texts) {
+  const auto find = [&](const char* key) { return file.value(std::string("tokenizer.") + key); };
+  const auto text = [&](const char* key) {
+    const GgufValue* v = find(key);
+    return std::string(v == nullptr ? "" : v->as_string().value_or(""));
+  };
+  const auto id = [&](const char* key) { return find(key) == nullptr ? std::nullopt : find(key)->as_int(); };
+  const auto flag = [&](const char* key) { return find(key) == nullptr ? std::nullopt : find(key)->as_bool(); };
+  if (find("ggml.tokens") == nullptr) return {};
+  GgufTokenizerFields fields;
+  fields.model = text("ggml.model");
+  fields.pre = text("ggml.pre");
+  auto tokens = find("ggml.tokens")->as_strings();
+  if (!tokens)
+    return fail(ErrorCode::kCorrupt, file.path() + ": tokenizer.ggml.tokens", "another type", "an array of strings");
+  fields.tokens = std::move(*tokens);
+  if (const auto* v = find("ggml.scores")) fields.scores = v->as_floats().value_or(std::vector<float>{});
+  if (const auto* v = find("ggml.merges")) fields.merges = v->as_strings().value_or(std::vector<std::string>{});
+  if (const auto* v = find("ggml.token_type"))
+    for (const int64_t type : v->as_ints().value_or(std::vector<int64_t>{}))
+      fields.token_type.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, INT32_MIN, INT32_MAX)));
+  fields.bos_token_id = id("ggml.bos_token_id");
+  fields.eos_token_id = id("ggml.eos_token_id");
+  fields.unknown_token_id = id("ggml.unknown_token_id");
+  fields.padding_token_id = id("ggml.padding_token_id");
+  fields.add_bos_token = flag("ggml.add_bos_token");
+  fields.add_eos_token = flag("ggml.add_eos_token");
+  fields.add_space_prefix = flag("ggml.add_space_prefix");
+  fields.chat_template = text("chat_template");
+  LOWBIT_TRY_ASSIGN(const TokenizerSpec spec, spec_from_gguf_fields(fields));
+  LOWBIT_TRY_ASSIGN(texts->tokenizer, to_tokenizer_json(spec));
+  LOWBIT_TRY_ASSIGN(texts->tokenizer_config, to_tokenizer_config_json(spec));
+  return {};
+}
+
+Result<std::unique_ptr<WeightSource>> open_gguf_source(const std::string& path) {
+  LOWBIT_TRY_ASSIGN(auto file, GgufFile::open(path));
+  auto source = std::make_unique<GgufSource>(std::move(file));
+  LOWBIT_TRY(source->init());
+  return std::unique_ptr<WeightSource>(std::move(source));
+}
+
+}  // namespace lowbit

@@ -1,0 +1,146 @@
+// A Hugging Face directory as a WeightSource: config.json, safetensors (one file or shards), tokenizer files.
+//
+// Besides plain floats it reads DeepSeek's block FP8: "P.weight" F8_E4M3 [n, k] with "P.weight_scale_inv" F32
+// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says.
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/try.h"
+#include "io/json_text.h"
+#include "io/safetensors.h"
+#include "model/source_kinds.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
+constexpr std::string_view kScaleSuffix = "_scale_inv";
+
+class HuggingFaceSource final : public WeightSource {
+ public:
+  HuggingFaceSource(std::string path, SafetensorsSet files, ModelTexts texts, int64_t fp8_rows, int64_t fp8_columns)
+      : path_(std::move(path)),
+        files_(std::move(files)),
+        texts_(std::move(texts)),
+        fp8_rows_(fp8_rows),
+        fp8_columns_(fp8_columns) {
+    for (const auto& t : files_.tensors()) {
+      const auto& e = *t.entry;
+      if (is_fp8_scale(e.name)) continue;
+      int64_t bytes = static_cast<int64_t>(e.size_bytes);
+      if (const auto* scale = files_.find(e.name + std::string(kScaleSuffix)))
+        bytes += static_cast<int64_t>(scale->entry->size_bytes);
+      tensors_.push_back({e.name, e.shape, dtype_name(e.dtype), bytes});
+    }
+  }
+  const std::string& path() const override { return path_; }
+  const char* kind() const override { return "huggingface"; }
+  const std::string& config_json() const override { return texts_.config; }
+  const std::string& tokenizer_json() const override { return texts_.tokenizer; }
+  const std::string& tokenizer_config_json() const override { return texts_.tokenizer_config; }
+  const std::string& generation_config_json() const override { return texts_.generation_config; }
+  const std::vector<SourceTensor>& tensors() const override { return tensors_; }
+  bool has(const std::string& name) const override { return files_.find(name) != nullptr && !is_fp8_scale(name); }
+  bool lossless(const std::string& name) const override {
+    const auto* t = files_.find(name);
+    return t != nullptr && (is_float(t->entry->dtype) || t->entry->dtype == DType::kE4m3);
+  }
+  Result<QTensor> load(const std::string& name) const override;
+  void release(const std::string& name) const override {
+    for (const std::string& part : {name, name + std::string(kScaleSuffix)})
+      if (const auto* t = files_.find(part)) t->file->release(*t->entry);
+  }
+
+ private:
+  static bool is_float(DType d) { return d == DType::kF32 || d == DType::kF16 || d == DType::kBf16; }
+  bool is_fp8_scale(const std::string& name) const {
+    return name.ends_with(kScaleSuffix) && files_.find(name.substr(0, name.size() - kScaleSuffix.size())) != nullptr;
+  }
+  Status load_fp8_scales(const std::string& name, QTensor* w) const;
+
+  std::string path_;
+  SafetensorsSet files_;
+  ModelTexts texts_;
+  int64_t fp8_rows_, fp8_columns_;
+  std::vector<SourceTensor> tensors_;
+};
+
+Status HuggingFaceSource::load_fp8_scales(const std::string& name, QTensor* w) const {
+  const std::string scales = name + std::string(kScaleSuffix);
+  const auto* t = files_.find(scales);
+  if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no '" + scales + "'", "the scales of an FP8 weight");
+  const Shape wanted = {ceil_div(w->n, fp8_rows_), ceil_div(w->k, fp8_columns_)};
+  if (t->entry->dtype != DType::kF32 || t->entry->shape != wanted)
+    return fail(ErrorCode::kCorrupt, path_ + ": tensor '" + scales + "'",
+                std::string(dtype_name(t->entry->dtype)) + " " + shape_string(t->entry->shape),
+                "F32 " + shape_string(wanted));
+  w->format = FormatId::kFp8;
+  w->scaling = {fp8_rows_, fp8_columns_, ScaleKind::kF32, ZeroKind::kNone};
+  LOWBIT_TRY_ASSIGN(w->scales, files_.bytes(scales));
+  return {};
+}
+
+Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
+  const auto* t = has(name) ? files_.find(name) : nullptr;
+  if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no tensor '" + name + "'", "a tensor of this model");
+  const SafetensorsEntry& e = *t->entry;
+  const std::string where = path_ + ": tensor '" + name + "'";
+  QTensor w;
+  LOWBIT_TRY_ASSIGN(const int64_t count, element_count(e.shape));
+  w.k = e.shape.empty() ? 1 : e.shape.back();
+  w.n = w.k == 0 ? 0 : count / w.k;
+  LOWBIT_TRY_ASSIGN(w.codes, files_.bytes(name));
+  if (e.dtype == DType::kE4m3) {
+    LOWBIT_TRY(load_fp8_scales(name, &w));
+  } else if (is_float(e.dtype)) {
+    w.format = e.dtype == DType::kF32 ? FormatId::kF32 : e.dtype == DType::kF16 ? FormatId::kF16 : FormatId::kBf16;
+  } else if (e.dtype == DType::kF64) {
+    LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(4 * count, where.c_str()));
+    convert_to_f32({e.dtype, e.shape, w.codes.span()}, 0, count, out.as<float>());
+    w.codes = std::move(out);
+  } else {
+    return fail(ErrorCode::kUnsupported, where, std::string("element type ") + dtype_name(e.dtype), "floats",
+                "weights packed by another tool must be imported from their original");
+  }
+  LOWBIT_TRY(check_qtensor(w, where.c_str()));
+  return w;
+}
+
+/// {128, 128} or what quantization_config says; an error for packings that lowbit cannot read.
+Result<std::pair<int64_t, int64_t>> fp8_block(const nlohmann::json& config, const std::string& where) {
+  std::pair<int64_t, int64_t> block = {128, 128};
+  const nlohmann::json* q = json_object(config, "quantization_config");
+  if (q == nullptr) return block;
+  const std::string method = json_string(*q, "quant_method").value_or("");
+  if (method != "fp8")
+    return fail(ErrorCode::kUnsupported, where + ": quant_method", "'" + method.substr(0, 64) + "'", "floats or fp8",
+                "start from the model's unquantized weights");
+  const auto it = q->find("weight_block_size");
+  if (it == q->end() || it->is_null()) return block;
+  if (!it->is_array() || it->size() != 2 || !(*it)[0].is_number_unsigned() || !(*it)[1].is_number_unsigned())
+    return fail(ErrorCode::kCorrupt, where + ": weight_block_size", json_dump(*it).substr(0, 64),
+                "two positive numbers");
+  const auto rows = (*it)[0].get<uint64_t>(), columns = (*it)[1].get<uint64_t>();
+  if (rows < 1 || columns < 1 || rows > uint64_t{1} << 24 || columns > uint64_t{1} << 24)
+    return fail(ErrorCode::kCorrupt, where + ": weight_block_size", json_dump(*it).substr(0, 64),
+                "two positive numbers");
+  return std::pair(static_cast<int64_t>(rows), static_cast<int64_t>(columns));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string& path) {
+  const std::string where = path + "/config.json";
+  LOWBIT_TRY_ASSIGN(auto texts, read_model_texts(path));
+  LOWBIT_TRY_ASSIGN(texts.config, read_text_file(where, kMaxConfigBytes));
+  LOWBIT_TRY_ASSIGN(const auto config, parse_json_object(texts.config, where));
+  LOWBIT_TRY_ASSIGN(const auto block, fp8_block(config, where));
+  LOWBIT_TRY_ASSIGN(auto files, SafetensorsSet::open(path));
+  return std::unique_ptr<WeightSource>(
+      std::make_unique<HuggingFaceSource>(path, std::move(files), std::move(texts), block.first, block.second));
+}
+
+}  // namespace lowbit

@@ -1,0 +1,31 @@
+#pragma once
+// The three kinds of WeightSource, and what they share. Private to src/model/source*.cc.
+
+#include <memory>
+#include <string>
+
+#include "io/gguf.h"
+#include "model/source.h"
+
+namespace lowbit {
+
+Result<std::unique_ptr<WeightSource>> open_gguf_source(const std::string& path);
+Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string& path);
+Result<std::unique_ptr<WeightSource>> open_lowbit_source(const std::string& path);
+
+/// Texts that lie beside the weights; "" for a file that is not there.
+struct ModelTexts {
+  std::string config, tokenizer, tokenizer_config, generation_config;
+};
+/// tokenizer.json and so on of a directory, config.json not included.
+Result<ModelTexts> read_model_texts(const std::string& directory);
+
+/// config.json of a GGUF file, from its metadata and tensor shapes. `rope_freqs.weight`, where present, becomes rope_scaling
+/// "llama3": see source_gguf_config.cc. Errors: kCorrupt, kNotFound (a key), kUnsupported (architecture, rope factors).
+Result<std::string> gguf_config_json(const GgufFile& file);
+std::string gguf_generation_config_json(const GgufFile& file);
+
+/// tokenizer.json and tokenizer_config.json of a GGUF file; both "" when it has no vocabulary.
+Status gguf_tokenizer_json(const GgufFile& file, ModelTexts* texts);
+
+}  // namespace lowbit

@@ -1,0 +1,249 @@
+#include "model/source.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "io/checkpoint.h"
+#include "io/gguf_test_files.h"
+#include "io/json_text.h"
+#include "io/safetensors.h"
+#include "lowbit/tokenizer.h"
+
+namespace lowbit {
+namespace {
+
+using namespace testing_io;  // NOLINT
+
+std::string data_path(const std::string& name) {
+  const char* data = std::getenv("LOWBIT_DATA");
+  return (data ? std::string(data) : LOWBIT_SOURCE_DIR "/../shared/data") + "/" + name;
+}
+
+std::vector<float> reals(const QTensor& w) {
+  std::vector<float> out(static_cast<size_t>(w.n * w.k));
+  dequantize_rows(w, 0, w.n, out.data());
+  return out;
+}
+
+/// A one-layer llama with 2 heads of 4 (1 for keys), hidden 32, Q8_0 and F32 tensors.
+GgufTestFile tiny_llama() {
+  GgufTestFile f;
+  f.kvs = {gguf_text("general.architecture", "llama"),
+           gguf_u32("llama.embedding_length", 32),
+           gguf_u32("llama.attention.head_count", 8),
+           gguf_u32("llama.attention.head_count_kv", 4),
+           gguf_u32("llama.feed_forward_length", 64),
+           gguf_u32("llama.block_count", 1),
+           gguf_u32("llama.context_length", 128),
+           gguf_kv("llama.attention.layer_norm_rms_epsilon", GgufValueType::kF32, raw(1e-5f)),
+           gguf_kv("llama.rope.freq_base", GgufValueType::kF32, raw(500000.0f))};
+  const auto tensor = [&](const char* name, uint64_t k, uint64_t n) {
+    std::string data;  // Q8_0, scale 1; row r of a tensor holds the value r everywhere
+    for (uint64_t r = 0; r < n; ++r)
+      for (uint64_t b = 0; b < k / 32; ++b) data += raw<uint16_t>(0x3c00) + std::string(32, static_cast<char>(r));
+    f.tensors.push_back({name, {k, n}, 8, data});
+  };
+  tensor("token_embd.weight", 32, 16);
+  tensor("blk.0.attn_q.weight", 32, 32);
+  tensor("blk.0.attn_k.weight", 32, 16);
+  tensor("blk.0.attn_v.weight", 32, 16);
+  std::string bias;
+  for (int i = 0; i < 32; ++i) bias += raw(static_cast<float>(i));
+  f.tensors.push_back({"blk.0.attn_q.bias", {32}, 0, bias});
+  return f;
+}
+
+Result<std::unique_ptr<WeightSource>> open_bytes(const Scratch& dir, GgufTestFile f) {
+  write_file(dir / "m.gguf", f.bytes());
+  return open_source(dir / "m.gguf");
+}
+
+TEST(GgufSource, RowsOfQAndKComeInHuggingFaceOrder) {
+  Scratch dir;
+  GgufTestFile file = tiny_llama();
+  const auto s = open_bytes(dir, file);
+  ASSERT_TRUE(s) << s.error().message();
+  EXPECT_STREQ((*s)->kind(), "gguf");
+  const int order[4] = {0, 2, 1, 3};  // HF row r of a head lies in GGUF row order[r]
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+    const auto w = (*s)->load(std::string("model.layers.0.self_attn.") + name + ".weight");
+    ASSERT_TRUE(w) << w.error().message();
+    EXPECT_EQ(w->format, FormatId::kInt8);
+    const auto values = reals(*w);
+    for (int64_t r = 0; r < w->n; ++r)
+      EXPECT_EQ(values[static_cast<size_t>(r * w->k)],
+                static_cast<float>(name[0] == 'v' ? r : r / 4 * 4 + order[r % 4]))
+          << name << " " << r;
+  }
+  const auto bias = (*s)->load("model.layers.0.self_attn.q_proj.bias");
+  ASSERT_TRUE(bias);
+  EXPECT_EQ(reals(*bias)[1], 2.0f);
+  EXPECT_EQ((*s)->load("model.norm.weight").error().code, ErrorCode::kNotFound);
+  file.kvs[0] = gguf_text("general.architecture", "qwen2");
+  for (auto& kv : file.kvs)
+    if (const size_t at = kv.find("llama."); at != std::string::npos)
+      kv = raw<uint64_t>(*reinterpret_cast<const uint64_t*>(kv.data())) + "qwen2" + kv.substr(at + 5);
+  const auto qwen = open_bytes(dir, file);
+  ASSERT_TRUE(qwen) << qwen.error().message();
+  EXPECT_EQ(reals(*(*qwen)->load("model.layers.0.self_attn.q_proj.weight"))[32], 1.0f)
+      << "qwen2 files are in half-split order already";
+}
+
+TEST(GgufSource, ConfigComesFromMetadata) {
+  Scratch dir;
+  GgufTestFile file = tiny_llama();
+  const auto config_of = [&](const GgufTestFile& f) {
+    const auto s = open_bytes(dir, f);
+    EXPECT_TRUE(s) << s.error().message();
+    return s ? *parse_json_object((*s)->config_json(), "config") : nlohmann::json::object();
+  };
+  auto config = config_of(file);
+  EXPECT_EQ(config["model_type"], "llama");
+  EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
+  EXPECT_EQ(config["hidden_size"], 32);
+  EXPECT_EQ(config["num_key_value_heads"], 4);
+  EXPECT_EQ(config["head_dim"], 4);
+  EXPECT_EQ(config["vocab_size"], 16);
+  EXPECT_EQ(config["rms_norm_eps"], 1e-5);
+  EXPECT_EQ(config["rope_theta"], 500000.0);
+  EXPECT_EQ(config["tie_word_embeddings"], true);
+  EXPECT_EQ(config["attention_bias"], true);
+  EXPECT_FALSE(config.contains("rope_scaling"));
+  GgufTestFile linear = file;
+  linear.kvs.push_back(gguf_text("llama.rope.scaling.type", "linear"));
+  linear.kvs.push_back(gguf_kv("llama.rope.scaling.factor", GgufValueType::kF32, raw(2.5f)));
+  EXPECT_EQ(config_of(linear)["rope_scaling"], (nlohmann::json{{"rope_type", "linear"}, {"factor", 2.5}}));
+}
+
+TEST(GgufSource, RopeFactorsBecomeLlama3Scaling) {
+  Scratch dir;
+  GgufTestFile file = tiny_llama();
+  file.kvs.push_back(gguf_u32("llama.attention.key_length", 64));
+  // What llama.cpp's converter writes for Llama 3.2 1B (head 64, theta 500000, factor 32), computed here in another way.
+  std::string factors;
+  for (int i = 0; i < 32; ++i) {
+    const double frequency = std::pow(500000.0, -i / 32.0), wavelength = 2 * M_PI / frequency;
+    const double smooth = (8192.0 / wavelength - 1) / 3;
+    factors += raw(static_cast<float>(wavelength < 2048   ? 1.0
+                                      : wavelength > 8192 ? 32.0
+                                                          : 1 / ((1 - smooth) / 32 + smooth)));
+  }
+  file.tensors.push_back({"rope_freqs.weight", {32}, 0, factors});
+  const auto s = open_bytes(dir, file);
+  ASSERT_TRUE(s) << s.error().message();
+  const auto config = *parse_json_object((*s)->config_json(), "config");
+  EXPECT_EQ(config["rope_scaling"]["rope_type"], "llama3");
+  EXPECT_EQ(config["rope_scaling"]["factor"], 32.0);
+  EXPECT_EQ(config["rope_scaling"]["original_max_position_embeddings"], 8192);
+  EXPECT_FALSE((*s)->has("rope_freqs.weight"));
+  const float odd = 3.5f;
+  std::memcpy(file.tensors.back().data.data() + 40, &odd, 4);
+  EXPECT_EQ(open_bytes(dir, file).error().code, ErrorCode::kUnsupported);
+}
+
+TEST(GgufSource, WhatItCannotBeIsAnError) {
+  Scratch dir;
+  GgufTestFile other = tiny_llama();
+  other.kvs[0] = gguf_text("general.architecture", "mamba");
+  EXPECT_EQ(open_bytes(dir, other).error().code, ErrorCode::kUnsupported);
+  GgufTestFile experts = tiny_llama();
+  experts.tensors.push_back({"blk.0.ffn_gate_inp.weight", {32, 4}, 0, std::string(512, '\0')});
+  EXPECT_NE(open_bytes(dir, experts).error().message().find("ffn_gate_inp"), std::string::npos);
+  for (const size_t missing : {1u, 2u, 4u, 5u, 6u}) {
+    GgufTestFile f = tiny_llama();
+    f.kvs.erase(f.kvs.begin() + static_cast<int64_t>(missing));
+    EXPECT_EQ(open_bytes(dir, f).error().code, ErrorCode::kNotFound) << missing;
+  }
+  for (const uint32_t heads : {0u, 3u, 33u, UINT32_MAX}) {
+    GgufTestFile f = tiny_llama();
+    f.kvs[2] = gguf_u32("llama.attention.head_count", heads);
+    const auto s = open_bytes(dir, f);
+    if (s) {
+      EXPECT_FALSE((*s)->load("model.layers.0.self_attn.q_proj.weight")) << heads;
+    }
+  }
+  EXPECT_EQ(open_source(dir / "absent").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(open_source(dir.path()).error().code, ErrorCode::kNotFound);
+  write_file(dir / "x.bin", "hello");
+  EXPECT_EQ(open_source(dir / "x.bin").error().code, ErrorCode::kUnsupported);
+}
+
+TEST(HuggingFaceSource, BlockFp8KeepsItsGrid) {
+  Scratch dir;
+  Rng rng(1);
+  write_file(dir / "config.json",
+             R"({"model_type":"llama","quantization_config":{"quant_method":"fp8","weight_block_size":[2,4]}})");
+  auto writer = SafetensorsWriter::create(
+      dir / "model.safetensors",
+      {{"a.weight_scale_inv", DType::kF32, {2, 2}}, {"b", DType::kI32, {1}}, {"a.weight", DType::kE4m3, {3, 5}}}, {});
+  ASSERT_TRUE(writer);
+  const float scales[4] = {0.5f, 1, 2, 4};
+  const uint8_t one[15] = {0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38};
+  ASSERT_TRUE((*writer)->append(std::as_bytes(std::span(scales))));
+  ASSERT_TRUE((*writer)->append(std::as_bytes(std::span(scales)).first(4)));
+  ASSERT_TRUE((*writer)->append(std::as_bytes(std::span(one))));
+  ASSERT_TRUE((*writer)->finish());
+  const auto s = open_source(dir.path());
+  ASSERT_TRUE(s) << s.error().message();
+  const auto w = (*s)->load("a.weight");
+  ASSERT_TRUE(w) << w.error().message();
+  EXPECT_EQ(w->format, FormatId::kFp8);
+  EXPECT_EQ(reals(*w), (std::vector<float>{.5, .5, .5, .5, 1, .5, .5, .5, .5, 1, 2, 2, 2, 2, 4}));
+  EXPECT_FALSE((*s)->has("a.weight_scale_inv"));
+  EXPECT_EQ((*s)->load("b").error().code, ErrorCode::kUnsupported);
+  write_file(dir / "config.json", R"({"quantization_config":{"quant_method":"gptq"}})");
+  EXPECT_EQ(open_source(dir.path()).error().code, ErrorCode::kUnsupported);
+}
+
+TEST(Sources, StoriesModelIsTheSameFromBothFilesAndAsACheckpoint) {
+  const std::string directory = data_path("lm/stories260K");
+  if (!std::filesystem::exists(directory)) GTEST_SKIP() << "no " << directory;
+  const auto hf = open_source(directory), gguf = open_source(directory + "/stories260K-f32.gguf");
+  ASSERT_TRUE(hf) << hf.error().message();
+  ASSERT_TRUE(gguf) << gguf.error().message();
+  Scratch dir;
+  auto writer = CheckpointWriter::create(dir / "c");
+  ASSERT_TRUE(writer);
+  for (const auto& t : (*hf)->tensors()) ASSERT_TRUE((*writer)->add(t.name, *(*hf)->load(t.name), t.shape));
+  ASSERT_TRUE((*writer)->add_file("tokenizer.json", (*gguf)->tokenizer_json()));
+  ASSERT_TRUE((*writer)->finish({.config_json = (*hf)->config_json()}));
+  const auto own = open_source(dir / "c");
+  ASSERT_TRUE(own) << own.error().message();
+  EXPECT_STREQ((*own)->kind(), "lowbit");
+  EXPECT_EQ((*own)->tokenizer_json(), (*gguf)->tokenizer_json());
+  EXPECT_EQ((*gguf)->tensors().size(), (*hf)->tensors().size());
+  EXPECT_EQ((*own)->tensors().size(), (*hf)->tensors().size());
+  for (const auto& t : (*hf)->tensors()) {
+    ASSERT_TRUE((*gguf)->has(t.name)) << t.name;
+    EXPECT_TRUE((*gguf)->lossless(t.name));
+    EXPECT_EQ(reals(*(*gguf)->load(t.name)), reals(*(*hf)->load(t.name))) << t.name;
+    EXPECT_EQ(reals(*(*own)->load(t.name)), reals(*(*hf)->load(t.name))) << t.name;
+    (*hf)->release(t.name);
+  }
+  const auto a = *parse_json_object((*hf)->config_json(), "hf"), b = *parse_json_object((*gguf)->config_json(), "gguf");
+  for (const char* key :
+       {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings",
+        "bos_token_id", "eos_token_id", "model_type", "architectures"})
+    EXPECT_EQ(a[key], b[key]) << key;
+  EXPECT_TRUE(spec_from_tokenizer_json((*gguf)->tokenizer_json(), (*gguf)->tokenizer_config_json()));
+}
+
+TEST(Sources, DefaultModel) {
+  const char* path = std::getenv("LOWBIT_MODEL");
+  if (path == nullptr) GTEST_SKIP() << "LOWBIT_MODEL is not set";
+  const auto s = open_source(path);
+  ASSERT_TRUE(s) << s.error().message();
+  for (const auto& t : (*s)->tensors()) {
+    const auto w = (*s)->load(t.name);
+    ASSERT_TRUE(w) << w.error().message();
+    EXPECT_EQ(w->n * w->k, *element_count(t.shape));
+    (*s)->release(t.name);
+  }
+}
+
+}  // namespace
+}  // namespace lowbit

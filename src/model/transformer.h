@@ -1,0 +1,137 @@
+#pragma once
+// A decoder-only transformer of the llama family: weights of any format in, logits out.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "format/qtensor.h"
+#include "kernels/api.h"
+#include "lowbit/error.h"
+#include "model/config.h"
+#include "model/linear.h"
+#include "model/source.h"
+#include "ops/attention.h"
+#include "ops/kv_cache.h"
+
+namespace lowbit {
+
+struct LoadOptions {
+  /// kInt8: layers with integer weights take int8 activations, all others f32. kF32: the exact path
+  /// everywhere.
+  Activation activation = Activation::kInt8;
+  Isa isa = Isa::kScalar;
+  bool reference = false;  // the kernels of kernels/ref, whatever the ISA
+  int threads = 1;
+  int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
+  int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB
+  /// Called after each tensor; returning false stops the load with kCancelled.
+  std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
+};
+
+/// Which of a call's tokens need logits, counted from the call's first token.
+struct LogitsWanted {
+  enum class Kind { kNone, kLast, kRange };
+  Kind kind = Kind::kLast;
+  int64_t first = 0, count = 0;  // kRange
+
+  static LogitsWanted none() { return {Kind::kNone, 0, 0}; }
+  static LogitsWanted last() { return {Kind::kLast, 0, 0}; }
+  static LogitsWanted range(int64_t first, int64_t count) { return {Kind::kRange, first, count}; }
+};
+
+struct LinearInfo {
+  std::string name, kernel, reason;
+  FormatId format;
+  int64_t n, k, resident_bytes;
+};
+
+class Transformer {
+ public:
+  /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor;
+  /// the source may go away afterwards, except for what an embedding borrows (its bytes are kept
+  /// alive by the QTensor itself). Errors: those of parse_model_config and WeightSource::load;
+  /// kNotFound (a tensor is missing), kShapeMismatch, kCorrupt
+  ///         (NaN or infinity in a weight or scale), kInvalidArgument (context), kUnsupported,
+  ///         kOutOfMemory, kCancelled. Each names its tensor.
+  static Result<std::unique_ptr<Transformer>> load(const WeightSource& source,
+                                                   const LoadOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  int64_t context() const { return context_; }
+  int64_t batch() const { return batch_; }
+  ThreadPool& pool() { return *pool_; }
+
+  KvShape kv_shape() const { return {config_.layers, config_.kv_heads, config_.head_dim}; }
+  /// A cache of its own for one sequence of at most context() positions.
+  Result<KvCache> make_cache() const;
+
+  /// Runs `tokens` at positions cache.length()... and appends them to the cache.
+  /// Shapes:   logits [rows wanted, vocab_size], row-major; may be empty for LogitsWanted::none().
+  /// Numerics: same bits for any thread count, ISA, batch size and any cut of the tokens into
+  /// calls. Errors:   kInvalidArgument (no tokens, an id outside the vocabulary, a range or buffer
+  /// that does not fit, more
+  ///           positions than the cache holds), kShapeMismatch (a cache of another model),
+  ///           kOutOfMemory. After an error the cache is as it was.
+  /// One call at a time per Transformer.
+  Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted,
+                 std::span<float> logits);
+
+  /// Bytes of prepared weights, embedding, and workspace.
+  int64_t resident_bytes() const;
+  std::vector<LinearInfo> linears() const;
+  /// Sees every linear layer's input; null to stop.
+  void set_observer(LinearObserver observer) { input_->set_observer(std::move(observer)); }
+
+ private:
+  friend class TransformerLoader;
+  struct Layer {
+    std::vector<float> input_norm, post_norm;  // [hidden]
+    std::vector<float> q_norm, k_norm;         // [head_dim] or empty
+    Linear q, k, v, o, gate, up, down;
+  };
+  /// Rows of one batch; allocated once.
+  struct Workspace {
+    Buffer x;         // [batch, hidden] residual stream
+    Buffer h;         // [batch, hidden] normed rows, outputs of o and down
+    Buffer q, attn;   // [batch, q_size]
+    Buffer k, v;      // [batch, kv_size]
+    Buffer gate, up;  // [batch, intermediate]
+    Buffer cos, sin;  // [batch, head_dim / 2]
+    int64_t bytes() const;
+  };
+
+  Transformer() = default;
+  Status allocate_workspace(int64_t batch_limit);
+  Status check_call(std::span<const int32_t> tokens, const KvCache& cache,
+                    const LogitsWanted& wanted, std::span<float> logits) const;
+  /// One batch at `position`; logits of its rows [first, first + count).
+  Status run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first,
+                   int64_t count, float* logits);
+  void embed(std::span<const int32_t> tokens);
+  Status attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position,
+                        KvCache& cache);
+  Status feed_forward_part(const Layer& layer, int64_t m);
+  void add_rows(const float* h, int64_t m, float* x);
+
+  ModelConfig config_;
+  int64_t context_ = 0, batch_ = 0;
+  const VectorOps* ops_ = nullptr;
+  AttentionShape attention_;
+  std::vector<double> frequencies_;
+  QTensor embedding_;  // borrows the source's bytes where it can
+  std::vector<Layer> layers_;
+  std::vector<float> final_norm_;
+  Linear head_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<LinearInput> input_;
+  Workspace work_;
+  AttentionWorkspace attention_work_;
+};
+
+}  // namespace lowbit

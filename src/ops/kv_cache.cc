@@ -1,0 +1,154 @@
+#include "ops/kv_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+#include "base/try.h"
+
+namespace lowbit {
+
+Result<std::shared_ptr<KvPool>> KvPool::make(const KvShape& shape, int64_t max_pages) {
+  const auto invalid = [&] {
+    return fail(ErrorCode::kInvalidArgument, "kv cache",
+                fmt::format("{} layers, {} heads of {}, {} pages", shape.layers, shape.kv_heads,
+                            shape.head_dim, max_pages),
+                "at least 1 of each, and sizes that fit in memory");
+  };
+  if (shape.layers < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || max_pages < 1)
+    return invalid();
+  uint64_t bytes = 2 * sizeof(uint16_t) * kKvPage;
+  for (int64_t factor : {shape.layers, shape.kv_heads, shape.head_dim}) {
+    const auto product = checked_mul(bytes, uint64_t(factor));
+    if (!product) return invalid();
+    bytes = *product;
+  }
+  const auto total = checked_mul(bytes, uint64_t(max_pages));
+  if (!total || *total > uint64_t{1} << 62) return invalid();
+  return std::shared_ptr<KvPool>(new KvPool(shape, max_pages, int64_t(bytes)));
+}
+
+int64_t KvPool::pages_in_use() const {
+  std::lock_guard lock(mutex_);
+  return in_use_;
+}
+
+int64_t KvPool::allocated_bytes() const {
+  std::lock_guard lock(mutex_);
+  return (in_use_ + int64_t(spare_.size())) * page_bytes_;
+}
+
+Result<std::unique_ptr<KvPage>> KvPool::take() {
+  std::lock_guard lock(mutex_);
+  if (in_use_ >= max_pages_)
+    return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", in_use_),
+                fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
+                "shorten the text or ask for a larger context");
+  std::unique_ptr<KvPage> page;
+  if (!spare_.empty()) {
+    page = std::move(spare_.back());
+    spare_.pop_back();
+  } else {
+    LOWBIT_TRY_ASSIGN(Buffer data, Buffer::allocate(page_bytes_, "kv cache page"));
+    page = std::make_unique<KvPage>();
+    page->data = std::move(data);
+  }
+  ++in_use_;
+  return page;
+}
+
+void KvPool::give_back(std::unique_ptr<KvPage> page) {
+  std::lock_guard lock(mutex_);
+  spare_.push_back(std::move(page));
+  --in_use_;
+}
+
+KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity)
+    : pool_(std::move(pool)), capacity_(capacity) {}
+
+KvCache::~KvCache() {
+  if (pool_) clear();
+}
+
+Result<KvCache> KvCache::make(const KvShape& shape, int64_t capacity) {
+  LOWBIT_TRY_ASSIGN(auto pool, KvPool::make(shape, ceil_div(capacity, kKvPage)));
+  return KvCache(std::move(pool), capacity);
+}
+
+Status KvCache::reserve(int64_t n) {
+  if (n < 0 || n > capacity_ - length_)
+    return fail(ErrorCode::kInvalidArgument, "kv cache",
+                fmt::format("{} + {} positions", length_, n), fmt::format("at most {}", capacity_),
+                "shorten the text or ask for a larger context (-c)");
+  const size_t before = pages_.size();
+  while (int64_t(pages_.size()) * kKvPage < length_ + n) {
+    auto page = pool_->take();
+    if (!page) {
+      while (pages_.size() > before) {
+        pool_->give_back(std::move(pages_.back()));
+        pages_.pop_back();
+      }
+      return tl::unexpected<Error>(std::move(page.error()));
+    }
+    pages_.push_back(std::move(*page));
+  }
+  return {};
+}
+
+uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page) const {
+  const KvShape& s = pool_->shape();
+  KvPage& p = *pages_[static_cast<size_t>(page)];
+  LOWBIT_DCHECK(p.format == KvFormat::kF16);
+  return p.data.as<uint16_t>() + ((layer * 2 + which) * s.kv_heads + head) * kKvPage * s.head_dim;
+}
+
+void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n,
+                    const float* k, const float* v, int64_t ld, ThreadPool& pool) {
+  LOWBIT_DCHECK(position >= length_ && position + n <= int64_t(pages_.size()) * kKvPage);
+  const int64_t heads = shape().kv_heads, d = shape().head_dim;
+  const int64_t grain = std::max<int64_t>(1, 16384 / (2 * heads * d));
+  pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t page = (position + i) / kKvPage, slot = (position + i) % kKvPage;
+      for (int64_t h = 0; h < heads; ++h) {
+        ops.f32_to_f16(k + i * ld + h * d, d, rows(layer, 0, h, page) + slot * d);
+        ops.f32_to_f16(v + i * ld + h * d, d, rows(layer, 1, h, page) + slot * d);
+      }
+    }
+  });
+}
+
+Status KvCache::truncate(int64_t length) {
+  if (length < 0 || length > length_)
+    return fail(ErrorCode::kInvalidArgument, "kv cache truncate", fmt::format("{}", length),
+                fmt::format("0..{}", length_));
+  length_ = length;
+  while (int64_t(pages_.size()) > ceil_div(length, kKvPage)) {
+    pool_->give_back(std::move(pages_.back()));
+    pages_.pop_back();
+  }
+  return {};
+}
+
+void KvCache::clear() { (void)truncate(0); }
+
+void KvCache::keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page,
+                       int64_t count, float* out) const {
+  switch (page_format(page)) {
+    case KvFormat::kF16:
+      ops.f16_to_f32(keys_f16(layer, head, page), count * shape().head_dim, out);
+  }
+}
+
+void KvCache::values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page,
+                         int64_t count, float* out) const {
+  switch (page_format(page)) {
+    case KvFormat::kF16:
+      ops.f16_to_f32(values_f16(layer, head, page), count * shape().head_dim, out);
+  }
+}
+
+}  // namespace lowbit

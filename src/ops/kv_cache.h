@@ -1,0 +1,121 @@
+#pragma once
+// Keys and values of one sequence, in pages of 64 positions taken from a pool that sequences share.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/threads.h"
+#include "kernels/api.h"
+#include "lowbit/error.h"
+#include "tensor/buffer.h"
+
+namespace lowbit {
+
+/// How the rows of a page are stored. Quantized pages (codes with double-quantized scales) join
+/// here: a page carries its own tag, so that a full page may be re-coded while the newest stay as
+/// they are, and attention reads every kind through KvCache::keys_f32 / values_f32.
+enum class KvFormat : uint8_t {
+  kF16,  // [layer][key, value][kv head][position][head_dim] binary16
+};
+
+struct KvShape {
+  int64_t layers = 0, kv_heads = 0, head_dim = 0;
+  int64_t row_elems() const {
+    return kv_heads * head_dim;
+  }  // one position of one layer, keys or values
+};
+
+/// Positions of a page.
+inline constexpr int64_t kKvPage = 64;
+
+struct KvPage {
+  KvFormat format = KvFormat::kF16;
+  Buffer data;
+};
+
+/// Hands out pages and takes them back; allocates on first use, so that an unused context costs
+/// nothing. Thread safe.
+class KvPool {
+ public:
+  /// Errors: kInvalidArgument (an extent below 1, or a page that would not fit in memory's address
+  /// range).
+  static Result<std::shared_ptr<KvPool>> make(const KvShape& shape, int64_t max_pages);
+
+  const KvShape& shape() const { return shape_; }
+  int64_t page_bytes() const { return page_bytes_; }
+  int64_t max_pages() const { return max_pages_; }
+  int64_t pages_in_use() const;
+  int64_t allocated_bytes() const;  // in use or kept for the next sequence
+
+  /// Errors: kOutOfMemory (all `max_pages` are in use, or the system refuses).
+  Result<std::unique_ptr<KvPage>> take();
+  void give_back(std::unique_ptr<KvPage> page);
+
+ private:
+  KvPool(const KvShape& shape, int64_t max_pages, int64_t page_bytes)
+      : shape_(shape), max_pages_(max_pages), page_bytes_(page_bytes) {}
+
+  const KvShape shape_;
+  const int64_t max_pages_, page_bytes_;
+  mutable std::mutex mutex_;
+  int64_t in_use_ = 0;
+  std::vector<std::unique_ptr<KvPage>> spare_;
+};
+
+/// The page table of one sequence. Appending goes in three steps, because each layer writes at
+/// another time: reserve(n), then store() for every layer, then commit(n).
+class KvCache {
+ public:
+  /// `capacity`: the most positions this sequence may hold.
+  KvCache(std::shared_ptr<KvPool> pool, int64_t capacity);
+  ~KvCache();
+  KvCache(KvCache&&) = default;
+  KvCache& operator=(KvCache&&) = delete;
+
+  /// A pool of its own, for one sequence.
+  static Result<KvCache> make(const KvShape& shape, int64_t capacity);
+
+  const KvShape& shape() const { return pool_->shape(); }
+  int64_t length() const { return length_; }
+  int64_t capacity() const { return capacity_; }
+  int64_t bytes() const { return int64_t(pages_.size()) * pool_->page_bytes(); }
+
+  /// Makes room for positions [length, length + n). Errors: kInvalidArgument (beyond the capacity),
+  /// kOutOfMemory. After an error the cache is as it was.
+  Status reserve(int64_t n);
+  /// Rounds rows of reserved positions [position, position + n) to f16. Shapes: k, v [n, kv_heads *
+  /// head_dim], row stride ld.
+  void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k,
+             const float* v, int64_t ld, ThreadPool& pool);
+  void commit(int64_t n) { length_ += n; }
+  /// Forgets positions [length, ...) and gives their pages back. Errors: kInvalidArgument (not in
+  /// [0, length()]).
+  Status truncate(int64_t length);
+  void clear();
+
+  /// Rows of one head in a page: position i of page p at result + i * head_dim. Only for kF16
+  /// pages.
+  const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const {
+    return rows(layer, 0, head, page);
+  }
+  const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const {
+    return rows(layer, 1, head, page);
+  }
+  /// The first `count` rows of a page of any format as f32, to `out` [count, head_dim].
+  void keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
+                float* out) const;
+  void values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
+                  float* out) const;
+  KvFormat page_format(int64_t page) const { return pages_[static_cast<size_t>(page)]->format; }
+
+ private:
+  uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;
+
+  std::shared_ptr<KvPool> pool_;
+  int64_t capacity_ = 0, length_ = 0;
+  std::vector<std::unique_ptr<KvPage>> pages_;
+};
+
+}  // namespace lowbit

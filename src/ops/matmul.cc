@@ -1,0 +1,219 @@
+#include "ops/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/float.h"
+#include "base/try.h"
+#include "kernels/registry.h"
+
+namespace lowbit {
+namespace {
+
+const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
+
+bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
+
+bool exact_in_f16(float v) { return f16_to_f32(f32_to_f16(v)) == v; }
+
+PanelShape panel_shape(const QTensor& w) {
+  PanelShape s;
+  s.k = w.k;
+  s.group = std::max<int64_t>(1, w.k);
+  s.groups = w.k > 0 ? 1 : 0;
+  if (is_dense(w.format)) return s;
+  s.group = std::max<int64_t>(1, std::min(w.group(), w.k));
+  s.groups = ceil_div(w.k, s.group);
+  s.offsets = w.scaling.zero != ZeroKind::kNone;
+  s.half_scales = true;
+  s.half_offsets = s.offsets;
+  if (w.scaling.scale == ScaleKind::kF16 && !s.offsets) return s;
+  const int64_t scale_rows = w.scale_rows();  // rows of one block share their scales: look at one of each
+  for (int64_t r = 0, seen = -1; r < w.n && seen + 1 < scale_rows; ++r) {
+    if (w.scale_row_of(r) == seen) continue;
+    seen = w.scale_row_of(r);
+    for (int64_t g = 0; g < s.groups; ++g) {
+      if (w.scaling.scale != ScaleKind::kF16) s.half_scales = s.half_scales && exact_in_f16(w.scale(r, g));
+      if (s.offsets) s.half_offsets = s.half_offsets && exact_in_f16(w.offset(r, g));
+    }
+    if (!s.half_scales && !s.half_offsets) break;
+  }
+  return s;
+}
+
+bool fits(const MatmulKernel& kernel, FormatId format, Activation activation, const PanelShape& s) {
+  return kernel.format == format && kernel.activation == activation &&
+         (s.groups <= 1 || s.group % kernel.group_multiple == 0);
+}
+
+const MatmulKernel* find_kernel(const KernelTable& table, FormatId format, Activation activation, const PanelShape& s) {
+  for (int i = 0; i < table.matmul_count; ++i)
+    if (fits(table.matmul[i], format, activation, s)) return table.matmul + i;
+  return nullptr;
+}
+
+struct Choice {
+  const MatmulKernel* kernel = nullptr;
+  std::string reason;
+};
+
+Choice choose(FormatId format, Activation activation, const PanelShape& s, const MatmulOptions& options) {
+  Choice choice;
+  if (options.reference) {
+    choice.kernel = find_kernel(ref_table(), format, activation, s);
+    choice.reason = "the reference was asked for";
+    return choice;
+  }
+  std::string without;
+  for (const KernelTable* table : kernel_tables(options.isa)) {
+    choice.kernel = find_kernel(*table, format, activation, s);
+    if (choice.kernel != nullptr) {
+      choice.reason = without.empty() ? std::string("strongest instruction set in use: ") + table->isa
+                                      : without + " has no kernel for " + format_info(format).name + " x " +
+                                            activation_name(activation) + " with groups of " + std::to_string(s.group) +
+                                            "; " + table->isa + " has";
+      return choice;
+    }
+    without += (without.empty() ? "" : ", ") + std::string(table->isa);
+  }
+  return choice;
+}
+
+/// "matmul_int4_a8__avx2_16x6" -> "matmul_int4_a8_g64__avx2_16x6"
+std::string full_name(const MatmulKernel& kernel, const QTensor& w) {
+  std::string name = kernel.name;
+  if (!is_dense(w.format)) name.insert(name.rfind("__"), "_" + scaling_name(w.scaling));
+  return name;
+}
+
+/// Writes the panels; each worker expands the scales of one panel at a time.
+Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelShape& s, int64_t panel_bytes,
+                    Buffer& panels, ThreadPool& pool) {
+  const int64_t rows_per_panel = kernel.panel_rows, count = ceil_div(w.n, rows_per_panel);
+  const int64_t factor_bytes = round_up(4 * rows_per_panel * s.groups, 64);
+  const int64_t scratch_bytes = round_up(kernel.scratch_bytes(0, s), 64);
+  const int64_t worker_bytes = scratch_bytes + 2 * factor_bytes;
+  LOWBIT_TRY_ASSIGN(Buffer workers, Buffer::allocate(std::max<int64_t>(64, worker_bytes * pool.size()), "matmul load"));
+  const bool dense = is_dense(w.format);
+  pool.parallel_for(count, std::max<int64_t>(1, 64 / rows_per_panel), [&](int64_t begin, int64_t end, int worker) {
+    uint8_t* scratch = workers.as<uint8_t>() + worker * worker_bytes;
+    float* scales = reinterpret_cast<float*>(scratch + scratch_bytes);
+    float* offsets = reinterpret_cast<float*>(scratch + scratch_bytes + factor_bytes);
+    for (int64_t p = begin; p < end; ++p) {
+      CanonicalRows rows;
+      rows.rows = std::min(rows_per_panel, w.n - p * rows_per_panel);
+      rows.codes = w.row(p * rows_per_panel);
+      rows.row_stride_bytes = rows.rows > 1 ? w.row(p * rows_per_panel + 1) - rows.codes : 0;
+      if (!dense) {
+        for (int64_t r = 0; r < rows.rows; ++r)
+          for (int64_t g = 0; g < s.groups; ++g) {
+            scales[r * s.groups + g] = w.scale(p * rows_per_panel + r, g);
+            if (s.offsets) offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, g);
+          }
+        rows.scales = scales;
+        rows.offsets = s.offsets ? offsets : nullptr;
+      }
+      kernel.relayout(rows, s, panels.as<uint8_t>() + p * panel_bytes, scratch);
+    }
+  });
+  return {};
+}
+
+/// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
+int64_t rows_per_pass(int64_t row_bytes) {
+  constexpr int64_t kCacheBytes = 768 << 10, kTiles = 24;
+  return std::max<int64_t>(2 * kTiles, kCacheBytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
+}
+
+}  // namespace
+
+Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool) {
+  LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  MatmulPlan plan;
+  plan.format_ = w.format;
+  plan.activation_ = is_dense(w.format) ? Activation::kF32 : options.activation;
+  plan.n_ = w.n;
+  plan.k_ = w.k;
+  plan.shape_ = panel_shape(w);
+  if (plan.activation_ == Activation::kInt8 && plan.shape_.group > kMaxIntegerGroup)
+    return fail(ErrorCode::kUnsupported, "matmul weight",
+                "one scale for " + std::to_string(plan.shape_.group) + " columns",
+                "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
+                "use a smaller group, or f32 activations");
+  Choice choice = choose(plan.format_, plan.activation_, plan.shape_, options);
+  if (choice.kernel == nullptr)
+    return fail(ErrorCode::kUnsupported, "matmul",
+                std::string(format_info(w.format).name) + " x " + activation_name(plan.activation_), "a kernel for it");
+  plan.kernel_ = choice.kernel;
+  plan.reason_ = std::move(choice.reason);
+  if (plan.activation_ != options.activation) plan.reason_ += "; dense weights take f32 activations";
+  plan.kernel_name_ = full_name(*plan.kernel_, w);
+  if (format_info(w.format).kind == ValueKind::kTable) {
+    plan.codebook_ = w.codebook;
+    plan.codebook_.resize(16, 0.0f);
+  }
+  plan.panel_bytes_ = plan.kernel_->panel_bytes(plan.shape_);
+  const auto bytes = checked_mul(uint64_t(plan.panel_bytes_), uint64_t(ceil_div(w.n, plan.kernel_->panel_rows)));
+  if (!bytes || *bytes > uint64_t(INT64_MAX))
+    return fail(ErrorCode::kOutOfMemory, "matmul weight", "sizes that overflow");
+  if (*bytes == 0) return plan;
+  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(int64_t(*bytes), "matmul weight"));
+  LOWBIT_TRY(write_panels(w, *plan.kernel_, plan.shape_, plan.panel_bytes_, plan.panels_, pool));
+  return plan;
+}
+
+Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const {
+  if (x.kind() != activation_)
+    return fail(ErrorCode::kShapeMismatch, "matmul x", std::string(activation_name(x.kind())) + " activations",
+                activation_name(activation_));
+  if (x.k() != k_)
+    return fail(ErrorCode::kShapeMismatch, "matmul x", std::to_string(x.k()) + " columns", std::to_string(k_),
+                "was the checkpoint converted for another model?");
+  if (x.m() == 0 || n_ == 0) return {};
+
+  MatmulArgs whole;
+  whole.w = panels_.as<uint8_t>();
+  whole.table = codebook_.empty() ? nullptr : codebook_.data();
+  whole.shape = shape_;
+  whole.n = n_;
+  whole.bias = bias;
+  whole.ldy = ldy;
+  whole.ldx = x.ldx_;
+  whole.ldxq = x.ldxq_;
+  const float* sums = nullptr;
+  if (shape_.offsets || kernel_->x_sums) {
+    LOWBIT_TRY_ASSIGN(sums, x.sums(shape_.group, pool));
+  }
+  const int64_t pass = rows_per_pass(activation_ == Activation::kInt8 ? x.ldxq_ : 4 * k_);
+  const int64_t scratch_bytes = round_up(kernel_->scratch_bytes(std::min(pass, x.m()), shape_), 64);
+  LOWBIT_TRY_ASSIGN(uint8_t* const scratch, x.scratch(scratch_bytes, pool.size()));
+
+  const int64_t panels = ceil_div(n_, kernel_->panel_rows);
+  for (int64_t m0 = 0; m0 < x.m(); m0 += pass) {
+    MatmulArgs block = whole;
+    block.m = std::min(pass, x.m() - m0);
+    if (activation_ == Activation::kInt8) {
+      block.xq = x.codes_.as<int8_t>() + m0 * x.ldxq_;
+      block.x_scale = x.scales_.as<float>() + m0;
+    } else {
+      block.x = x.x_ + m0 * x.ldx_;
+    }
+    block.x_sums = sums == nullptr ? nullptr : sums + m0 * shape_.groups;
+    block.y = y + m0 * ldy;
+    // Chunks of at least 32 KiB of weights (per row of x), so that a small matrix is not split further than it pays,
+    // and about eight a thread, so that a thread that loses its core costs little.
+    const int64_t least = std::max<int64_t>(1, (int64_t{32} << 10) / (std::max<int64_t>(panel_bytes_, 1) * block.m));
+    const int64_t grain = std::max(least, panels / (8 * int64_t(pool.size())));
+    pool.parallel_for(panels, grain, [&](int64_t begin, int64_t end, int worker) {
+      MatmulArgs args = block;
+      args.n0 = begin * kernel_->panel_rows;
+      args.n1 = std::min(end * kernel_->panel_rows, n_);
+      args.scratch = scratch + worker * scratch_bytes;
+      kernel_->run(args);
+    });
+  }
+  return {};
+}
+
+}  // namespace lowbit

@@ -1,0 +1,171 @@
+#include "ops/matmul_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/float.h"
+#include "base/rng.h"
+#include "base/try.h"
+#include "format/registry.h"
+
+namespace lowbit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
+  const FormatInfo& info = format_info(o.format);
+  QTensor w;
+  w.format = o.format;
+  w.n = o.n;
+  w.k = o.k;
+  const int64_t stride = row_bytes(o.format, o.k);
+  LOWBIT_TRY_ASSIGN(w.codes, Buffer::allocate(o.n * stride, "bench weight"));
+  const bool dense = info.kind == ValueKind::kDense;
+  if (!dense) {
+    w.scaling.k_block = o.group;
+    LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(2 * o.n * w.scale_cols(), "bench scales"));
+    if (info.kind == ValueKind::kTable)
+      for (int i = 0; i < 1 << info.code_bits; ++i) w.codebook.push_back(float(i) - float(1 << info.code_bits) / 2);
+  }
+  const bool ternary = o.format == FormatId::kTernary || o.format == FormatId::kTernaryPacked;
+  const uint64_t codes = ternary ? 3 : o.format == FormatId::kFp8 ? 0x7f : uint64_t{1} << info.code_bits;
+  pool.parallel_for(o.n, 16, [&](int64_t begin, int64_t end, int) {
+    std::vector<uint8_t> row(static_cast<size_t>(o.k));
+    for (int64_t r = begin; r < end; ++r) {
+      Rng rng(1, static_cast<uint64_t>(r));
+      uint8_t* to = w.codes.as<uint8_t>() + r * stride;
+      if (dense) {
+        for (int64_t i = 0; i < o.k; ++i) {
+          const float v = float(rng.uniform()) - 0.5f;
+          const uint16_t half = o.format == FormatId::kF16 ? f32_to_f16(v) : f32_to_bf16(v);
+          if (o.format == FormatId::kF32) std::memcpy(to + 4 * i, &v, 4);
+          if (o.format != FormatId::kF32) std::memcpy(to + 2 * i, &half, 2);
+        }
+        continue;
+      }
+      for (auto& c : row) c = static_cast<uint8_t>(rng.below(codes));
+      format_ops(o.format).pack(row.data(), o.k, to);
+      for (int64_t g = 0; g < w.scale_cols(); ++g)
+        w.scales.as<uint16_t>()[r * w.scale_cols() + g] = f32_to_f16(0.01f + 0.01f * float(rng.uniform()));
+    }
+  });
+  return w;
+}
+
+struct Inputs {
+  std::vector<float> x, y;
+};
+
+/// First and last row of x through the reference, against the rows of y.
+Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const TimedMatmul& o, const Inputs& io,
+                             ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(const MatmulPlan reference, MatmulPlan::make(w, {plan.activation(), Isa::kScalar, true}, pool));
+  std::vector<float> y(static_cast<size_t>(o.n));
+  for (const int64_t row : {int64_t{0}, o.m - 1}) {
+    ActivationRows x;
+    LOWBIT_TRY(x.prepare(plan.activation(), io.x.data() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
+    LOWBIT_TRY(reference.run(x, nullptr, y.data(), o.n, pool));
+    if (std::memcmp(y.data(), io.y.data() + row * o.n, size_t(o.n) * 4) != 0) return false;
+  }
+  return true;
+}
+
+Status check_options(const TimedMatmul& o) {
+  constexpr int64_t kLargest = int64_t{1} << 20;
+  for (const auto& [name, value] : {std::pair{"m", o.m}, std::pair{"n", o.n}, std::pair{"k", o.k}})
+    if (value < 1 || value > kLargest)
+      return fail(ErrorCode::kInvalidArgument, std::string("bench matmul ") + name, std::to_string(value),
+                  "1 to " + std::to_string(kLargest));
+  if (o.group < 0)
+    return fail(ErrorCode::kInvalidArgument, "bench matmul group", std::to_string(o.group), "columns per scale, or 0");
+  if (!format_info(o.format).canonical)
+    return fail(ErrorCode::kInvalidArgument, "bench matmul format", format_info(o.format).name,
+                "a format of checkpoints");
+  return {};
+}
+
+}  // namespace
+
+Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
+  LOWBIT_TRY(check_options(o));
+  LOWBIT_TRY_ASSIGN(const QTensor w, random_weight(o, pool));
+  std::vector<MatmulPlan> plans;
+  LOWBIT_TRY_ASSIGN(MatmulPlan first, MatmulPlan::make(w, {o.activation, o.isa, o.reference}, pool));
+  MatmulTiming result;
+  result.weight_bytes = first.resident_bytes();
+  result.kernel = first.kernel_name();
+  result.reason = first.reason();
+  result.threads = pool.size();
+  result.cold = o.cold;
+
+  Inputs io;
+  io.x.resize(static_cast<size_t>(o.m * o.k));
+  io.y.resize(static_cast<size_t>(o.m * o.n));
+  Rng rng(2);
+  for (float& v : io.x) v = float(rng.uniform()) - 0.5f;
+  ActivationRows x;
+  const auto call = [&](const MatmulPlan& plan) -> Status {
+    LOWBIT_TRY(x.prepare(plan.activation(), io.x.data(), o.m, o.k, o.k, o.isa, pool));
+    return plan.run(x, nullptr, io.y.data(), o.n, pool);
+  };
+  LOWBIT_TRY(call(first));
+  LOWBIT_TRY_ASSIGN(result.checked, answer_is_right(w, first, o, io, pool));
+  if (!result.checked) return result;
+
+  const int64_t copies =
+      o.cold ? std::max<int64_t>(1, ceil_div(o.cold_bytes, std::max<int64_t>(result.weight_bytes, 1))) : 1;
+  plans.push_back(std::move(first));
+  while (int64_t(plans.size()) < copies) {
+    LOWBIT_TRY_ASSIGN(MatmulPlan next, MatmulPlan::make(w, {o.activation, o.isa, o.reference}, pool));
+    plans.push_back(std::move(next));
+  }
+  std::vector<double> times;
+  size_t turn = 0;
+  for (const auto start = Clock::now();
+       times.size() < 5 || (seconds_since(start) < o.seconds && times.size() < 100000);) {
+    const auto begin = Clock::now();
+    LOWBIT_TRY(call(plans[turn++ % plans.size()]));
+    times.push_back(seconds_since(begin));
+  }
+  std::sort(times.begin(), times.end());
+  result.runs = static_cast<int64_t>(times.size());
+  result.seconds = times[times.size() / 2];
+  result.seconds_p10 = times[times.size() / 10];
+  result.seconds_p90 = times[times.size() * 9 / 10];
+  result.gops = 2e-9 * double(o.m) * double(o.n) * double(o.k) / result.seconds;
+  result.gb_s = 1e-9 * double(result.weight_bytes) / result.seconds;
+  return result;
+}
+
+Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repeats) {
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  bytes = std::max(bytes / kChunk, int64_t{1}) * kChunk;
+  LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement"));
+  std::vector<uint64_t> sums(static_cast<size_t>(8 * pool.size()));
+  // Written first, so that each page is one of its own and not the shared page of zeros.
+  pool.parallel_for(bytes / kChunk, 1, [&](int64_t b, int64_t e, int) {
+    for (int64_t c = b; c < e; ++c) std::memset(buffer.data() + c * kChunk, int(c & 0x7f), size_t(kChunk));
+  });
+  double best = 0;
+  for (int r = 0; r < repeats; ++r) {
+    const auto start = Clock::now();
+    pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
+      const uint64_t* p = buffer.as<uint64_t>() + begin * (kChunk / 8);
+      uint64_t sum[8] = {};
+      for (int64_t i = 0; i < (end - begin) * (kChunk / 8); i += 8)
+        for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
+      for (uint64_t s : sum) sums[static_cast<size_t>(8 * worker)] += s;
+    });
+    best = std::max(best, 1e-9 * double(bytes) / seconds_since(start));
+  }
+  volatile uint64_t keep = 0;  // the sums are used, so the reads happen
+  for (uint64_t s : sums) keep = keep + s;
+  return best;
+}
+
+}  // namespace lowbit

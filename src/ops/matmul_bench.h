@@ -1,0 +1,42 @@
+#pragma once
+// Times a matmul on random weights, after checking its answer against the reference: the work behind `lowbit bench matmul`.
+
+#include <string>
+
+#include "ops/matmul.h"
+
+namespace lowbit {
+
+struct TimedMatmul {
+  FormatId format = FormatId::kInt4;
+  int64_t group = Scaling::kAll;  // columns per scale; kAll: one per row
+  int64_t m = 1, n = 4096, k = 4096;
+  Activation activation = Activation::kInt8;
+  bool cold = true;  // weights from memory: cycled through cold_bytes. Else one set, from the caches.
+  int64_t cold_bytes = int64_t{512} << 20;
+  Isa isa = Isa::kScalar;  // the strongest to look in
+  bool reference = false;
+  double seconds = 0.5;  // of measured time, at least 5 runs
+};
+
+struct MatmulTiming {
+  double seconds = 0;                       // median of one call, activation quantization included
+  double seconds_p10 = 0, seconds_p90 = 0;  // spread
+  double gops = 0;                          // 2 m n k / seconds / 1e9
+  double gb_s = 0;                          // bytes of the weight as it lies in memory / seconds / 1e9
+  int64_t weight_bytes = 0;
+  int64_t runs = 0;
+  int threads = 1;
+  bool cold = false;
+  bool checked = false;  // equal to the reference, bit for bit
+  std::string kernel, reason;
+};
+
+/// Errors: kInvalidArgument (sizes, format), kOutOfMemory, and those of MatmulPlan. A wrong answer is not an error:
+/// checked is false then, and nothing was timed.
+Result<MatmulTiming> time_matmul(const TimedMatmul& options, ThreadPool& pool);
+
+/// GB/s of reading `bytes` of memory once with every thread of the pool, best of `repeats`.
+Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int repeats = 5);
+
+}  // namespace lowbit

@@ -1,0 +1,144 @@
+#include "lowbit/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+
+#include "base/rng.h"
+#include "base/try.h"
+#include "format/qtensor.h"
+#include "lowbit/model.h"
+#include "ops/matmul_bench.h"
+#include "pipeline/engine.h"
+
+namespace lowbit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct Rate {
+  double median = 0, spread = 0;  // spread: (max - min) / median
+};
+
+/// `work` handles `tokens` tokens; run once to warm up, then `repetitions` times.
+Result<Rate> tokens_per_second(int64_t tokens, int repetitions, const std::function<Status()>& work) {
+  std::vector<double> rates;
+  LOWBIT_TRY(work());
+  for (int i = 0; i < repetitions; ++i) {
+    const auto start = Clock::now();
+    LOWBIT_TRY(work());
+    rates.push_back(static_cast<double>(tokens) / seconds_since(start));
+  }
+  std::sort(rates.begin(), rates.end());
+  const double median = rates[rates.size() / 2];
+  return Rate{median, (rates.back() - rates.front()) / median};
+}
+
+std::vector<TokenId> random_tokens(int64_t n, int64_t vocab_size) {
+  Rng rng(1);
+  std::vector<TokenId> tokens(static_cast<size_t>(n));
+  for (TokenId& t : tokens) t = static_cast<TokenId>(rng.below(static_cast<uint64_t>(vocab_size)));
+  return tokens;
+}
+
+Status decode_all(Model& model, std::span<const TokenId> tokens) {
+  model.clear();
+  for (TokenId t : tokens) LOWBIT_TRY(model.decode(t));
+  return {};
+}
+
+/// One call for all tokens and one call per token must give the same bits.
+Result<bool> same_logits_either_way(Model& model, std::span<const TokenId> tokens) {
+  model.clear();
+  LOWBIT_TRY_ASSIGN(const auto logits, model.prefill(tokens));
+  const std::vector<float> batched(logits.begin(), logits.end());
+  LOWBIT_TRY(decode_all(model, tokens.first(tokens.size() - 1)));
+  LOWBIT_TRY_ASSIGN(const auto single, model.decode(tokens.back()));
+  const bool finite = std::all_of(single.begin(), single.end(), [](float l) { return std::isfinite(l); });
+  return finite && std::equal(single.begin(), single.end(), batched.begin());
+}
+
+}  // namespace
+
+Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(options.compute));
+  TimedMatmul timed;
+  timed.format = options.format;
+  timed.group = options.group;
+  timed.m = options.m;
+  timed.n = options.n;
+  timed.k = options.k;
+  LOWBIT_TRY_ASSIGN(timed.activation, parse_activation(options.activation));
+  timed.cold = options.cold;
+  timed.isa = engine.isa;
+  timed.seconds = options.min_seconds;
+  LOWBIT_TRY_ASSIGN(const MatmulTiming timing, time_matmul(timed, *engine.pool));
+
+  MatmulBenchReport r;
+  r.kernel = timing.kernel;
+  r.isa = isa_name(engine.isa);
+  r.format = format_info(options.format).name;
+  r.scaling = scaling_name({1, options.group, ScaleKind::kF16, ZeroKind::kNone});
+  r.m = options.m;
+  r.n = options.n;
+  r.k = options.k;
+  r.threads = engine.threads;
+  r.cold = timing.cold;
+  r.checked = timing.checked;
+  r.seconds = timing.seconds;
+  r.spread = timing.seconds > 0 ? (timing.seconds_p90 - timing.seconds_p10) / timing.seconds : 0;
+  r.gops = timing.gops;
+  r.gb_s = timing.gb_s;
+  r.bits_per_weight = 8.0 * static_cast<double>(timing.weight_bytes) /
+                      (static_cast<double>(options.n) * static_cast<double>(options.k));
+  if (options.cold) {
+    LOWBIT_TRY_ASSIGN(r.bandwidth_gb_s, measure_read_bandwidth(*engine.pool));
+    r.percent_of_peak = 100 * r.gb_s / r.bandwidth_gb_s;
+  }
+  return r;
+}
+
+Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options) {
+  if (options.prompt < 2 || options.generate < 1 || options.repetitions < 1)
+    return fail(ErrorCode::kInvalidArgument, "bench model",
+                "-p " + std::to_string(options.prompt) + " -n " + std::to_string(options.generate),
+                "at least 2 prompt tokens, 1 generated token and 1 repetition");
+  ModelOptions open;
+  open.activation = options.activation;
+  open.context = options.prompt + options.generate;
+  open.compute = options.compute;
+  open.progress = options.progress;
+  LOWBIT_TRY_ASSIGN(Model model, Model::open(path, open));
+  const auto tokens = random_tokens(open.context, model.info().vocab_size);
+  const std::span<const TokenId> prompt(tokens.data(), static_cast<size_t>(options.prompt));
+  const std::span<const TokenId> generated(tokens.data() + options.prompt, static_cast<size_t>(options.generate));
+
+  ModelBenchReport r;
+  r.model = path;
+  r.activation = model.info().activation;
+  r.isa = model.info().isa;
+  r.threads = model.info().threads;
+  r.weight_bytes = model.info().weight_bytes;
+  r.load_s = model.info().load_s;
+  LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(model, prompt.first(std::min<size_t>(prompt.size(), 16))));
+  LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, [&]() -> Status {
+                      model.clear();
+                      LOWBIT_TRY(model.prefill(prompt));
+                      return {};
+                    }));
+  LOWBIT_TRY_ASSIGN(const Rate decode, tokens_per_second(options.generate, options.repetitions,
+                                                         [&] { return decode_all(model, generated); }));
+  r.prefill_tok_s = prefill.median;
+  r.prefill_spread = prefill.spread;
+  r.decode_tok_s = decode.median;
+  r.decode_spread = decode.spread;
+  r.decode_gb_s = decode.median * static_cast<double>(r.weight_bytes) / 1e9;
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  LOWBIT_TRY_ASSIGN(r.bandwidth_gb_s, measure_read_bandwidth(*engine.pool));
+  return r;
+}
+
+}  // namespace lowbit

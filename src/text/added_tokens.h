@@ -1,0 +1,39 @@
+#pragma once
+// Finds added tokens in a text: the leftmost match, of those the longest, as Hugging Face's tokenizers does.
+
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lowbit/tokenizer.h"
+#include "text/regex.h"
+
+namespace lowbit::text {
+
+class AddedTokenMatcher {
+ public:
+  /// `index` is what matches are reported as.
+  void add(std::string_view content, std::int32_t index);
+  bool empty() const { return nodes_.size() == 1; }
+
+  struct Match {
+    Range range;
+    std::int32_t index = -1;
+  };
+
+  /// Appends the matches in text, not overlapping. `tokens` gives the flags (lstrip, rstrip, single_word) by index.
+  void find_all(std::string_view text, const std::vector<AddedToken>& tokens, std::vector<Match>& matches) const;
+
+ private:
+  struct Node {
+    std::int32_t index = -1;
+  };
+  Match longest_at(std::string_view text, std::size_t at) const;
+
+  std::vector<Node> nodes_ = std::vector<Node>(1);
+  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // node << 8 | byte -> node
+  bool starts_[256] = {};
+};
+
+}  // namespace lowbit::text

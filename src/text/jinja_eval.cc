@@ -1,0 +1,437 @@
+// Expressions; statements are in jinja_exec.cc.
+
+#include "text/jinja_eval.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/try.h"
+#include "text/jinja_lexer.h"
+#include "text/utf8.h"
+
+namespace lowbit::jinja {
+namespace {
+
+using Kind = Expr::Kind;
+
+tl::unexpected<Error> overflow() { return complain("a number over 64 bits", "smaller numbers"); }
+
+Result<Value> integer_binary(const std::string& op, std::int64_t a, std::int64_t b) {
+  std::int64_t out = 0;
+  if (op == "+") return __builtin_add_overflow(a, b, &out) ? Result<Value>(overflow()) : Value(out);
+  if (op == "-") return __builtin_sub_overflow(a, b, &out) ? Result<Value>(overflow()) : Value(out);
+  if (op == "*") return __builtin_mul_overflow(a, b, &out) ? Result<Value>(overflow()) : Value(out);
+  if (op == "**") {
+    if (b < 0) return Value(std::pow(static_cast<double>(a), static_cast<double>(b)));
+    out = 1;
+    for (std::int64_t i = 0; i < b && out != 0 && (a != 1); ++i) {
+      if (i > 64 && a != -1) return overflow();
+      if (a == -1) return Value(std::int64_t{b % 2 == 0 ? 1 : -1});
+      if (__builtin_mul_overflow(out, a, &out)) return overflow();
+    }
+    return Value(out);
+  }
+  if (b == 0) return complain("a division by zero");
+  if (op == "/") return Value(static_cast<double>(a) / static_cast<double>(b));
+  if (b == -1) return op == "%" ? Result<Value>(Value(std::int64_t{0})) : integer_binary("-", 0, a);
+  // Python rounds towards minus infinity; the remainder has the sign of the divisor.
+  std::int64_t quotient = a / b, remainder = a % b;
+  if (remainder != 0 && (remainder < 0) != (b < 0)) {
+    remainder += b;
+    --quotient;
+  }
+  return Value(op == "//" ? quotient : remainder);
+}
+
+Result<Value> float_binary(const std::string& op, double a, double b) {
+  if (op == "+") return Value(a + b);
+  if (op == "-") return Value(a - b);
+  if (op == "*") return Value(a * b);
+  if (op == "**") return Value(std::pow(a, b));
+  if (b == 0) return complain("a division by zero");
+  if (op == "/") return Value(a / b);
+  if (op == "//") return Value(std::floor(a / b));
+  const double remainder = std::fmod(a, b);
+  return Value(remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder);
+}
+
+// Python's index rules: from the end when negative, cut to the ends for slices.
+std::int64_t clamp_index(std::int64_t i, std::int64_t n, std::int64_t low, std::int64_t high) {
+  if (i < 0) i += n;
+  return std::clamp(i, low, high);
+}
+
+}  // namespace
+
+template <class T>
+Result<T> located(int line, Result<T> result) {
+  if (!result && result.error().where.empty()) result.error().where = place(line);
+  return result;
+}
+template Result<Value> located(int, Result<Value>);
+template Result<bool> located(int, Result<bool>);
+template Status located(int, Status);
+template Result<std::vector<Value>> located(int, Result<std::vector<Value>>);
+
+const Value* Arguments::get(std::size_t index, std::string_view name) const {
+  if (index < positional.size()) return &positional[index];
+  for (const auto& [key, value] : named)
+    if (!name.empty() && key == name) return &value;
+  return nullptr;
+}
+
+Value Interpreter::text(std::string s) {
+  meter_.spend_bytes(s.size() + 32);
+  return Value(std::move(s));
+}
+
+Result<Value> Interpreter::list(std::vector<Value> items, bool is_tuple) {
+  meter_.spend_bytes(items.size() * sizeof(Value) + 32);
+  return make_list(std::move(items), is_tuple);
+}
+
+Result<Value> Interpreter::eval(const Expr& expr) {
+  meter_.spend_steps();
+  LOWBIT_TRY(check_limits(expr.line));
+  if (++nesting_ > limits_.nesting)
+    return fail(ErrorCode::kInvalidArgument, place(expr.line), "expressions or calls nested too deep",
+                fmt::format("at most {}", limits_.nesting), "does a macro call itself?");
+  Result<Value> value = located(expr.line, eval_node(expr));
+  --nesting_;
+  if (value) LOWBIT_TRY(check_limits(expr.line));
+  return value;
+}
+
+Result<Value> Interpreter::eval_node(const Expr& expr) {
+  const auto arg = [&](std::size_t i) { return eval(*expr.args[i]); };
+  switch (expr.kind) {
+    case Kind::kConst:
+      return expr.constant;
+    case Kind::kName:
+      return lookup(expr.name);
+    case Kind::kList:
+    case Kind::kTuple: {
+      LOWBIT_TRY_ASSIGN(Arguments items, arguments(expr, 0));
+      return list(std::move(items.positional), expr.kind == Kind::kTuple);
+    }
+    case Kind::kDict:
+      return eval_dict(expr);
+    case Kind::kAttr: {
+      LOWBIT_TRY_ASSIGN(const Value object, arg(0));
+      return attribute(object, expr.name);
+    }
+    case Kind::kItem: {
+      LOWBIT_TRY_ASSIGN(const Value object, arg(0));
+      if (expr.args[1]->kind == Kind::kSlice) return eval_slice(object, *expr.args[1]);
+      LOWBIT_TRY_ASSIGN(const Value key, arg(1));
+      return item(object, key);
+    }
+    case Kind::kSlice:
+      return complain("a slice", "an index");
+    case Kind::kCall:
+      return eval_call(expr, nullptr);
+    case Kind::kFilter:
+      return eval_filter(expr, nullptr);
+    case Kind::kTest: {
+      LOWBIT_TRY_ASSIGN(const Value input, arg(0));
+      LOWBIT_TRY_ASSIGN(const Arguments args, arguments(expr, 1));
+      LOWBIT_TRY_ASSIGN(const bool holds, apply_test(expr.name, input, args));
+      return Value(holds);
+    }
+    case Kind::kNot: {
+      LOWBIT_TRY_ASSIGN(const Value value, arg(0));
+      return Value(!value.truthy());
+    }
+    case Kind::kNegate:
+    case Kind::kPlus: {
+      LOWBIT_TRY_ASSIGN(const Value value, arg(0));
+      if (!value.is_number()) return complain(fmt::format("a sign before {}", value.type_name()), "a number");
+      if (expr.kind == Kind::kPlus) return value.is_integer() ? Value(value.integer()) : value;
+      if (value.is_integer()) return integer_binary("-", 0, value.integer());
+      return Value(-value.number());
+    }
+    case Kind::kBinary: {
+      LOWBIT_TRY_ASSIGN(const Value a, arg(0));
+      LOWBIT_TRY_ASSIGN(const Value b, arg(1));
+      return binary(expr.name, a, b);
+    }
+    case Kind::kCompare:
+      return eval_compare(expr);
+    case Kind::kAnd:
+    case Kind::kOr: {
+      LOWBIT_TRY_ASSIGN(Value a, arg(0));
+      if (a.truthy() == (expr.kind == Kind::kOr)) return a;
+      return arg(1);
+    }
+    case Kind::kConcat: {
+      std::string out;
+      for (std::size_t i = 0; i < expr.args.size(); ++i) {
+        LOWBIT_TRY_ASSIGN(const Value part, arg(i));
+        out += to_text(part, meter_);
+      }
+      return text(std::move(out));
+    }
+    case Kind::kCond: {
+      LOWBIT_TRY_ASSIGN(const Value condition, arg(0));
+      if (condition.truthy()) return arg(1);
+      return expr.args[2] != nullptr ? arg(2) : Result<Value>(Value::undefined("the inline if without else"));
+    }
+  }
+  return complain("an expression of no known kind");
+}
+
+Result<Arguments> Interpreter::arguments(const Expr& expr, std::size_t first) {
+  Arguments out;
+  for (std::size_t i = first; i < expr.args.size(); ++i) {
+    LOWBIT_TRY_ASSIGN(Value value, eval(*expr.args[i]));
+    out.positional.push_back(std::move(value));
+  }
+  for (const auto& [name, node] : expr.kwargs) {
+    LOWBIT_TRY_ASSIGN(Value value, eval(*node));
+    out.named.emplace_back(name, std::move(value));
+  }
+  return out;
+}
+
+Result<Value> Interpreter::eval_dict(const Expr& expr) {
+  Dict dict;
+  for (std::size_t i = 0; i + 1 < expr.args.size(); i += 2) {
+    LOWBIT_TRY_ASSIGN(Value key, eval(*expr.args[i]));
+    LOWBIT_TRY_ASSIGN(Value value, eval(*expr.args[i + 1]));
+    if (!key.is_string() && !key.is_number() && !key.is_none())
+      return complain(fmt::format("{} as a key", key.type_name()), "a text or number");
+    dict.set(std::move(key), std::move(value));
+  }
+  meter_.spend_bytes(dict.entries.size() * 2 * sizeof(Value) + 64);
+  return make_dict(std::move(dict));
+}
+
+Result<Value> Interpreter::eval_call(const Expr& expr, const Value* caller) {
+  LOWBIT_TRY_ASSIGN(const Value callee, eval(*expr.args[0]));
+  LOWBIT_TRY_ASSIGN(const Arguments args, arguments(expr, 1));
+  const Callable* target = callee.callable();
+  if (target != nullptr && target->kind == Callable::Kind::kMacro) return call_macro(*target, args, caller);
+  return call(callee, args);
+}
+
+Result<Value> Interpreter::call(const Value& callee, const Arguments& args) {
+  if (const Callable* target = callee.callable()) {
+    switch (target->kind) {
+      case Callable::Kind::kMacro:
+        return call_macro(*target, args, nullptr);
+      case Callable::Kind::kGlobal:
+        return call_builtin(*this, target->name, args);
+      case Callable::Kind::kMethod:
+        return call_method(*this, target->self, target->name, args);
+    }
+  }
+  if (const Undefined* u = callee.as<Undefined>())
+    return complain(fmt::format("a call of '{}', which is undefined", u->name ? *u->name : ""));
+  return complain(fmt::format("a call of {}", callee.type_name()), "a macro or function");
+}
+
+Result<Value> Interpreter::eval_filter(const Expr& expr, const Value* block_text) {
+  Value input;
+  if (expr.args[0] == nullptr) {
+    input = *block_text;
+  } else if (block_text != nullptr && expr.args[0]->kind == Kind::kFilter) {
+    LOWBIT_TRY_ASSIGN(input, eval_filter(*expr.args[0], block_text));
+  } else {
+    LOWBIT_TRY_ASSIGN(input, eval(*expr.args[0]));
+  }
+  LOWBIT_TRY_ASSIGN(const Arguments args, arguments(expr, 1));
+  return located(expr.line, apply_filter(expr.name, input, args));
+}
+
+Result<Value> Interpreter::attribute(const Value& object, const std::string& name) {
+  if (const Undefined* u = object.as<Undefined>())
+    return complain(fmt::format("attribute '{}' of '{}', which is undefined", name, u->name ? *u->name : ""));
+  if (Namespace* space = object.space()) {
+    const Value* found = space->attributes.find(name);
+    return found != nullptr ? *found : Value::undefined(name);
+  }
+  if (const Loop* loop = object.loop()) {
+    const auto n = static_cast<std::int64_t>(loop->items.size()), i = static_cast<std::int64_t>(loop->index);
+    if (name == "index") return Value(i + 1);
+    if (name == "index0") return Value(i);
+    if (name == "revindex") return Value(n - i);
+    if (name == "revindex0") return Value(n - i - 1);
+    if (name == "first") return Value(i == 0);
+    if (name == "last") return Value(i + 1 == n);
+    if (name == "length") return Value(n);
+    if (name == "depth") return Value(std::int64_t{1});
+    if (name == "depth0") return Value(std::int64_t{0});
+    if (name == "previtem") return i > 0 ? loop->items[i - 1] : Value::undefined("previtem");
+    if (name == "nextitem") return i + 1 < n ? loop->items[i + 1] : Value::undefined("nextitem");
+  }
+  if (has_method(object, name)) {
+    auto method = std::make_shared<Callable>();
+    method->kind = Callable::Kind::kMethod;
+    method->name = name;
+    method->self = object;
+    return Value(std::shared_ptr<const Callable>(std::move(method)));
+  }
+  if (const Dict* dict = object.dict())
+    if (const Value* found = dict->find(name)) return *found;
+  return Value::undefined(name);
+}
+
+Result<Value> Interpreter::item(const Value& object, const Value& key) {
+  if (const Undefined* u = object.as<Undefined>())
+    return complain(fmt::format("an item of '{}', which is undefined", u->name ? *u->name : ""));
+  if (const Dict* dict = object.dict()) {
+    if (const Value* found = dict->find(key)) return *found;
+  } else if (key.is_integer() && object.list() != nullptr) {
+    const auto& items = object.list()->items;
+    const auto n = static_cast<std::int64_t>(items.size());
+    const std::int64_t i = key.integer() < 0 ? key.integer() + n : key.integer();
+    if (i >= 0 && i < n) return items[i];
+  } else if (key.is_integer() && object.is_string()) {
+    const std::string& s = object.text();
+    meter_.spend_steps(s.size() / 64);
+    const std::vector<std::size_t> offsets = character_offsets(s);
+    const auto n = static_cast<std::int64_t>(offsets.size()) - 1;
+    const std::int64_t i = key.integer() < 0 ? key.integer() + n : key.integer();
+    if (i >= 0 && i < n) return text(s.substr(offsets[i], offsets[i + 1] - offsets[i]));
+  }
+  if (key.is_string()) return attribute(object, key.text());
+  return Value::undefined(to_text(key, meter_));
+}
+
+Result<Value> Interpreter::eval_slice(const Value& object, const Expr& slice) {
+  std::optional<std::int64_t> parts[3];
+  for (int i = 0; i < 3; ++i) {
+    if (slice.args[i] == nullptr) continue;
+    LOWBIT_TRY_ASSIGN(const Value v, eval(*slice.args[i]));
+    if (v.is_none()) continue;
+    if (!v.is_integer()) return complain(fmt::format("a slice with {}", v.type_name()), "whole numbers");
+    parts[i] = v.integer();
+  }
+  const List* items = object.list();
+  if (items == nullptr && !object.is_string()) {
+    if (object.is_undefined()) return complain("a slice of something undefined", "a list or text");
+    return complain(fmt::format("a slice of {}", object.type_name()), "a list or text");
+  }
+  std::vector<std::size_t> offsets;
+  if (items == nullptr) offsets = character_offsets(object.text());
+  const auto n = static_cast<std::int64_t>(items != nullptr ? items->items.size() : offsets.size() - 1);
+  meter_.spend_steps(static_cast<std::size_t>(n) / 16);
+  const std::int64_t step = parts[2].value_or(1);
+  if (step == 0) return complain("a slice with step 0", "another step");
+  const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
+  const std::int64_t start = parts[0] ? clamp_index(*parts[0], n, low, high) : (step > 0 ? 0 : n - 1);
+  const std::int64_t stop = parts[1] ? clamp_index(*parts[1], n, low, high) : (step > 0 ? n : -1);
+  std::vector<Value> picked;
+  std::string piece;
+  for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    if (items != nullptr) {
+      picked.push_back(items->items[i]);
+    } else {
+      piece.append(object.text(), offsets[i], offsets[i + 1] - offsets[i]);
+    }
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  if (items == nullptr) return text(std::move(piece));
+  return list(std::move(picked), items->is_tuple);
+}
+
+Result<bool> Interpreter::contains(const Value& container, const Value& wanted) {
+  if (container.is_undefined()) return false;
+  if (container.is_string()) {
+    if (!wanted.is_string()) return complain(fmt::format("{} in a text", wanted.type_name()), "a text");
+    meter_.spend_steps(container.text().size() / 256);
+    return container.text().find(wanted.text()) != std::string::npos;
+  }
+  if (const Dict* dict = container.dict()) return dict->find(wanted) != nullptr;
+  if (const List* items = container.list()) {
+    for (const Value& v : items->items)
+      if (equal(v, wanted, meter_)) return true;
+    return false;
+  }
+  return complain(fmt::format("'in' {}", container.type_name()), "a list, dict or text");
+}
+
+Result<Value> Interpreter::eval_compare(const Expr& expr) {
+  LOWBIT_TRY_ASSIGN(Value left, eval(*expr.args[0]));
+  for (std::size_t i = 0; i < expr.ops.size(); ++i) {
+    LOWBIT_TRY_ASSIGN(Value right, eval(*expr.args[i + 1]));
+    const std::string& op = expr.ops[i];
+    bool holds = false;
+    if (op == "==" || op == "!=") {
+      holds = equal(left, right, meter_) == (op == "==");
+    } else if (op == "in" || op == "not in") {
+      LOWBIT_TRY_ASSIGN(const bool inside, contains(right, left));
+      holds = inside == (op == "in");
+    } else {
+      LOWBIT_TRY_ASSIGN(const int order, compare(left, right, meter_));
+      holds = op == "<" ? order < 0 : op == "<=" ? order <= 0 : op == ">" ? order > 0 : order >= 0;
+    }
+    if (!holds) return Value(false);
+    left = std::move(right);
+  }
+  return Value(true);
+}
+
+Result<Value> Interpreter::binary(const std::string& op, const Value& a, const Value& b) {
+  if (a.is_integer() && b.is_integer()) return integer_binary(op, a.integer(), b.integer());
+  if (a.is_number() && b.is_number()) return float_binary(op, a.number(), b.number());
+  if (op == "+" && a.is_string() && b.is_string()) {
+    if (!meter_.spend_bytes(a.text().size() + b.text().size())) return Value();
+    return Value(a.text() + b.text());
+  }
+  if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->is_tuple == b.list()->is_tuple) {
+    std::vector<Value> items = a.list()->items;
+    items.insert(items.end(), b.list()->items.begin(), b.list()->items.end());
+    return list(std::move(items), a.list()->is_tuple);
+  }
+  const bool left_sequence = a.is_string() || a.list() != nullptr;
+  if (op == "*" && ((left_sequence && b.is_integer()) || (a.is_integer() && (b.is_string() || b.list() != nullptr)))) {
+    const Value& sequence = left_sequence ? a : b;
+    const auto times = static_cast<std::size_t>(std::max<std::int64_t>(0, (left_sequence ? b : a).integer()));
+    const std::size_t size =
+        sequence.is_string() ? sequence.text().size() : sequence.list()->items.size() * sizeof(Value);
+    std::size_t total = 0;
+    if (__builtin_mul_overflow(size, times, &total) || !meter_.spend_bytes(total)) {
+      meter_.spend_bytes(~std::size_t{0});
+      return Value();
+    }
+    if (size == 0) return sequence;
+    std::string s;
+    std::vector<Value> items;
+    for (std::size_t i = 0; i < times; ++i) {
+      if (sequence.is_string()) {
+        s += sequence.text();
+      } else {
+        items.insert(items.end(), sequence.list()->items.begin(), sequence.list()->items.end());
+      }
+    }
+    return sequence.is_string() ? Result<Value>(Value(std::move(s)))
+                                : make_list(std::move(items), sequence.list()->is_tuple);
+  }
+  for (const Value* v : {&a, &b})
+    if (const Undefined* u = v->as<Undefined>())
+      return complain(fmt::format("'{}' with '{}', which is undefined", op, u->name ? *u->name : ""));
+  return complain(fmt::format("{} {} {}", a.type_name(), op, b.type_name()), "operands of one kind");
+}
+
+Result<std::vector<Value>> Interpreter::items_of(const Value& value) {
+  std::vector<Value> out;
+  if (const List* items = value.list()) {
+    out = items->items;
+  } else if (const Dict* dict = value.dict()) {
+    for (const auto& entry : dict->entries) out.push_back(entry.first);
+  } else if (value.is_string()) {
+    const std::vector<std::size_t> offsets = character_offsets(value.text());
+    if (!meter_.spend_bytes(offsets.size() * 64)) return out;
+    for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
+      out.emplace_back(value.text().substr(offsets[i], offsets[i + 1] - offsets[i]));
+  } else if (!value.is_undefined()) {
+    return complain(fmt::format("a loop over {}", value.type_name()), "a list, dict or text");
+  }
+  meter_.spend_bytes(out.size() * sizeof(Value));
+  return out;
+}
+
+}  // namespace lowbit::jinja

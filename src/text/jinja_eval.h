@@ -1,0 +1,122 @@
+#pragma once
+// Walks the syntax tree and writes the text. One object per rendering; it owns every scope, namespace and loop, so that
+// what a template makes cannot keep itself alive.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lowbit/chat_template.h"
+#include "text/jinja_ast.h"
+
+namespace lowbit::jinja {
+
+/// The arguments of a call, filter or test.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  /// The argument at `index` or called `name`, or null.
+  const Value* get(std::size_t index, std::string_view name = {}) const;
+};
+
+class Interpreter {
+ public:
+  Interpreter(const ChatLimits& limits, std::optional<std::int64_t> now_unix_s);
+
+  /// Makes a variable that the template sees; `name` must outlive the rendering.
+  void define(std::string_view name, Value value);
+  Result<std::string> render(const Block& block);
+
+  // For filters, tests, methods and builtins.
+  Meter& meter() { return meter_; }
+  std::optional<std::int64_t> now() const { return now_; }
+  Result<Value> call(const Value& callee, const Arguments& args);
+  Result<Value> apply_filter(const std::string& name, const Value& input, const Arguments& args);
+  Result<bool> apply_test(const std::string& name, const Value& input, const Arguments& args);
+  Result<Value> attribute(const Value& object, const std::string& name);
+  Result<Value> item(const Value& object, const Value& key);
+  /// What a for loop walks over: list items, dict keys, characters of a text.
+  Result<std::vector<Value>> items_of(const Value& value);
+  Value new_namespace(Dict attributes);
+  /// A text value, charged to the memory limit.
+  Value text(std::string s);
+  Result<Value> list(std::vector<Value> items, bool is_tuple = false);
+
+ private:
+  enum class Flow { kNext, kBreak, kContinue };
+
+  // Statements (jinja_exec.cc).
+  Result<Flow> run(const Block& block);
+  Result<Flow> run_in(Scope* scope, const Block& block);
+  Result<Flow> statement(const Stmt& stmt);
+  Result<Flow> if_statement(const Stmt& stmt);
+  Result<Flow> for_statement(const Stmt& stmt);
+  Result<Flow> loop_body(const Stmt& stmt, Loop& loop);
+  Result<Flow> with_statement(const Stmt& stmt);
+  Result<std::vector<Value>> loop_items(const Stmt& stmt);
+  Result<std::string> capture(const Block& block);
+  Result<Value> call_block(const Stmt& stmt);
+  Result<Value> call_macro(const Callable& macro, const Arguments& args, const Value* caller);
+  Status assign(const Expr& target, Value value);
+  Status assign_all(const std::vector<ExprPtr>& targets, Value value);
+  Status write(std::string_view text, int line);
+  Status check_limits(int line) const;
+  Scope* new_scope(Scope* parent);
+  void set(std::string_view name, Value value);
+  Value lookup(const std::string& name) const;
+
+  // Expressions (jinja_eval.cc).
+  Result<Value> eval(const Expr& expr);
+  Result<Value> eval_node(const Expr& expr);
+  Result<Value> eval_call(const Expr& expr, const Value* caller);
+  Result<Value> eval_filter(const Expr& expr, const Value* block_text);
+  Result<Value> eval_slice(const Value& object, const Expr& slice);
+  Result<Value> eval_dict(const Expr& expr);
+  Result<Value> eval_compare(const Expr& expr);
+  Result<Value> binary(const std::string& op, const Value& a, const Value& b);
+  Result<bool> contains(const Value& container, const Value& item);
+  Result<Arguments> arguments(const Expr& expr, std::size_t first);
+
+  ChatLimits limits_;
+  std::optional<std::int64_t> now_;
+  Meter meter_;
+  int nesting_ = 0;
+  int loop_depth_ = 0;
+  std::string out_;
+  Scope* scope_;
+  std::deque<Scope> scopes_;
+  std::deque<Namespace> namespaces_;
+  std::deque<Loop> loops_;
+};
+
+/// Adds the line to an Error that has no place yet.
+template <class T>
+Result<T> located(int line, Result<T> result);
+
+// jinja_methods.cc: the methods of texts, dicts and lists that templates may call.
+bool has_method(const Value& self, std::string_view name);
+Result<Value> call_method(Interpreter& in, const Value& self, const std::string& name, const Arguments& args);
+// jinja_builtins.cc: namespace, range, dict, raise_exception, strftime_now.
+bool is_builtin(std::string_view name);
+Result<Value> call_builtin(Interpreter& in, const std::string& name, const Arguments& args);
+// Known to parse-time checks as well.
+bool is_filter(std::string_view name);
+bool is_test(std::string_view name);
+
+// Shared helpers (jinja_methods.cc).
+std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right);
+std::string replace_text(Interpreter& in, std::string_view s, std::string_view from, std::string_view to,
+                         std::int64_t count);
+std::string upper_text(std::string_view s);
+std::string lower_text(std::string_view s);
+std::string title_text(std::string_view s);
+std::string capitalize_text(std::string_view s);
+/// Byte offsets of the characters of s, and its size at the end.
+std::vector<std::size_t> character_offsets(std::string_view s);
+
+}  // namespace lowbit::jinja

@@ -1,0 +1,276 @@
+// Matmul kernels of every instruction set this machine has against the reference, bit for bit, through ops/matmul.
+// LOWBIT_CONFORMANCE_CASES sets how many random cases run.
+
+#include "ops/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <memory>
+
+#include "kernels/registry.h"
+#include "tests/conformance/matmul_cases.h"
+
+namespace lowbit {
+namespace {
+
+using conformance::Case;
+using conformance::Fill;
+
+std::vector<Isa> isas() {
+  std::vector<Isa> all;
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+    if (isa_available(isa)) all.push_back(isa);
+  return all;
+}
+
+ThreadPool& pool(int threads) {
+  static std::array<std::unique_ptr<ThreadPool>, 9> pools;
+  auto& p = pools[size_t(threads)];
+  if (p == nullptr) p = std::make_unique<ThreadPool>(threads);
+  return *p;
+}
+
+constexpr float kUntouched = 12345.5f;
+
+struct Outcome {
+  std::vector<float> y;
+  std::string kernel, reason;
+};
+
+Outcome run_case(const Case& c, const QTensor& w, const std::vector<float>& x, Activation activation, Isa isa,
+                 bool reference, int threads) {
+  Outcome out;
+  auto plan = MatmulPlan::make(w, {activation, isa, reference}, pool(threads));
+  EXPECT_TRUE(plan.has_value()) << c.name() << ": " << (plan ? "" : plan.error().message());
+  if (!plan) return out;
+  out.kernel = plan->kernel_name();
+  out.reason = plan->reason();
+  ActivationRows rows;
+  EXPECT_TRUE(rows.prepare(plan->activation(), x.data(), c.m, c.k, c.ldx, isa, pool(threads)));
+  std::vector<float> bias(size_t(c.n));
+  Rng rng(c.seed, 4);
+  for (float& b : bias) b = float(rng.normal());
+  out.y.assign(size_t(c.m * c.ldy + 1), kUntouched);
+  const Status status = plan->run(rows, c.bias ? bias.data() : nullptr, out.y.data(), c.ldy, pool(threads));
+  EXPECT_TRUE(status.has_value()) << c.name();
+  return out;
+}
+
+bool same_float(float a, float b) {
+  return (a != a && b != b) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+/// The number of differing elements; prints the first.
+int differences(const Case& c, const Outcome& want, const Outcome& got) {
+  if (want.y.size() != got.y.size()) return 1;
+  int count = 0;
+  for (size_t i = 0; i < want.y.size(); ++i)
+    if (!same_float(want.y[i], got.y[i]) && count++ == 0)
+      ADD_FAILURE() << got.kernel << " differs from " << want.kernel << " at y[" << i << "]: " << got.y[i] << " wanted "
+                    << want.y[i] << "\n"
+                    << c.name();
+  return count;
+}
+
+/// Every instruction set, and a thread count of its own, against the reference on one thread.
+int compare_all(const Case& c) {
+  const QTensor w = conformance::random_weights(c);
+  const std::vector<float> x = conformance::random_activations(c);
+  int bad = 0;
+  for (Activation activation : {Activation::kInt8, Activation::kF32}) {
+    const Outcome want = run_case(c, w, x, activation, Isa::kScalar, true, 1);
+    EXPECT_NE(want.kernel.find("__ref"), std::string::npos) << want.kernel;
+    for (Isa isa : isas()) {
+      if (isa == Isa::kScalar) continue;
+      const int threads = 1 + int((c.seed + uint64_t(isa)) % 8);
+      const Outcome got = run_case(c, w, x, activation, isa, false, threads);
+      bad += differences(c, want, got);
+      const int64_t k_block = c.scaling.k_block;
+      const bool any_group =
+          activation == Activation::kF32 || k_block == Scaling::kAll || k_block % 4 == 0 || k_block >= c.k;
+      if (any_group && isa != Isa::kAmx) {  // the forced kernel really ran
+        EXPECT_NE(got.kernel.find(std::string("__") + isa_name(isa)), std::string::npos)
+            << got.kernel << ": " << got.reason;
+      }
+    }
+  }
+  return bad;
+}
+
+TEST(MatmulConformance, RandomCases) {
+  const char* wanted = std::getenv("LOWBIT_CONFORMANCE_CASES");
+  const int64_t count = wanted != nullptr ? std::atoll(wanted) : 5000;
+  int bad = 0;
+  for (int64_t i = 0; i < count && bad < 5; ++i) bad += compare_all(conformance::random_case(uint64_t(i)));
+  EXPECT_EQ(bad, 0);
+}
+
+TEST(MatmulConformance, EveryFormatMeetsEveryGroupAndRowCount) {
+  int bad = 0;
+  for (const FormatInfo& info : formats()) {
+    if (!info.canonical) continue;
+    for (int64_t group : {int64_t{Scaling::kAll}, int64_t{32}, int64_t{64}, int64_t{128}})
+      for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13}) {
+        Case c;
+        c.format = info.id;
+        c.scaling.k_block = group;
+        c.m = m;
+        c.n = 70;
+        c.k = c.ldx = 203;
+        c.ldy = 70;
+        c.seed = uint64_t(1000 + m);
+        if ((bad += compare_all(c)) > 5) return;
+      }
+  }
+}
+
+TEST(MatmulConformance, LargestCodesTimes127DoNotOverflow) {
+  for (const FormatInfo& info : formats()) {
+    if (!info.canonical || info.kind != ValueKind::kInteger) continue;
+    for (int64_t m : {1, 5}) {
+      Case c;
+      c.format = info.id;
+      c.scaling.scale = ScaleKind::kF32;
+      c.m = m;
+      c.n = 33;
+      c.k = c.ldx = 20000;
+      c.ldy = c.n;
+      c.weights = c.activations = Fill::kExtreme;
+      EXPECT_EQ(compare_all(c), 0);
+    }
+  }
+}
+
+TEST(MatmulConformance, AllOnesTimes127IsExact) {  // bitnet.cpp's int16 sums wrap here
+  for (Isa isa : isas()) {
+    ValueTensor v;
+    v.format = FormatId::kTernary;
+    v.n = 1;
+    v.k = 65536;
+    v.scaling.scale = ScaleKind::kF32;
+    v.codes.assign(65536, 2);
+    v.scales = {1.0f};
+    const auto w = pack(v);
+    ASSERT_TRUE(w.has_value());
+    Case c;
+    c.n = c.ldy = 1;
+    c.k = c.ldx = 65536;
+    const std::vector<float> x(65536, 127.0f);
+    const Outcome got = run_case(c, *w, x, Activation::kInt8, isa, false, 1);
+    EXPECT_EQ(got.y[0], 127.0f * 65536.0f) << got.kernel;
+  }
+}
+
+TEST(MatmulConformance, ReferenceAgreesWithDoubleArithmetic) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Case c = conformance::random_case(seed);
+    c.activations = Fill::kNormal;
+    c.weights = Fill::kNormal;
+    if (c.format == FormatId::kFp8) c.format = FormatId::kInt8;  // random E4M3 codes hold NaN
+    const QTensor w = conformance::random_weights(c);
+    const std::vector<float> x = conformance::random_activations(c);
+    std::vector<float> real(size_t(c.n * c.k));
+    dequantize_rows(w, 0, c.n, real.data());
+    const Outcome got = run_case(c, w, x, Activation::kF32, Isa::kScalar, true, 1);
+    c.bias = false;
+    const Outcome f32 = run_case(c, w, x, Activation::kF32, Isa::kScalar, true, 1);
+    for (int64_t m = 0; m < c.m; ++m)
+      for (int64_t n = 0; n < c.n; ++n) {
+        double y = 0, magnitude = 1e-30;
+        for (int64_t k = 0; k < c.k; ++k) {
+          const double term = double(x[size_t(m * c.ldx + k)]) * real[size_t(n * c.k + k)];
+          y += term;
+          magnitude += std::fabs(term);
+        }
+        // Zero points are folded after the sums, which cancels: the bound is generous there.
+        const double bound = (c.scaling.zero == ZeroKind::kNone ? 1e-5 : 3e-3) * magnitude;
+        ASSERT_NEAR(f32.y[size_t(m * c.ldy + n)], y, bound) << c.name();
+      }
+    EXPECT_EQ(got.y[size_t(c.m * c.ldy)], kUntouched);
+  }
+}
+
+TEST(MatmulConformance, DerivedLayoutsEqualTheirCanonicalFormat) {
+  const std::pair<FormatId, FormatId> kPairs[] = {{FormatId::kInt2Transposed, FormatId::kInt2},
+                                                  {FormatId::kInt2Planes, FormatId::kInt2},
+                                                  {FormatId::kInt3Planes, FormatId::kInt3},
+                                                  {FormatId::kInt4Planes, FormatId::kInt4},
+                                                  {FormatId::kTernaryPlanes, FormatId::kTernary}};
+  Rng rng(7);
+  const int64_t k = 96;
+  PanelShape shape{k, 32, 3, false, false, false};
+  std::vector<int8_t> xq(128);
+  for (int64_t i = 0; i < k; ++i) xq[size_t(i)] = int8_t(int(rng.below(255)) - 127);
+  const float scales[3] = {0.5f, 0.25f, 0.125f}, x_scale = 1.0f;
+  for (const auto& [derived, canonical] : kPairs) {
+    std::vector<int> values(static_cast<size_t>(k));
+    const FormatInfo& info = format_info(canonical);
+    for (int& v : values) v = info.min_value + int(rng.below(uint64_t(info.max_value - info.min_value + 1)));
+    float y[2] = {};
+    int i = 0;
+    for (FormatId id : {derived, canonical}) {
+      std::vector<uint8_t> codes(static_cast<size_t>(k)), row(size_t(row_bytes(id, k)));
+      for (size_t e = 0; e < codes.size(); ++e) codes[e] = code_of(id, values[e]);
+      format_ops(id).pack(codes.data(), k, row.data());
+      const KernelTable& table = ref_table();
+      for (int t = 0; t < table.matmul_count; ++t) {
+        const MatmulKernel& kernel = table.matmul[t];
+        if (kernel.format != id || kernel.activation != Activation::kInt8) continue;
+        std::vector<uint8_t> panel(size_t(kernel.panel_bytes(shape))), scratch(size_t(kernel.scratch_bytes(1, shape)));
+        kernel.relayout({row.data(), 0, scales, nullptr, 1}, shape, panel.data(), scratch.data());
+        MatmulArgs a;
+        a.w = panel.data();
+        a.shape = shape;
+        a.n = a.n1 = a.m = a.ldy = 1;
+        a.xq = xq.data();
+        a.ldxq = 128;
+        a.x_scale = &x_scale;
+        a.y = &y[i];
+        a.scratch = scratch.data();
+        kernel.run(a);
+      }
+      ++i;
+    }
+    EXPECT_EQ(y[0], y[1]) << format_info(derived).name;
+    EXPECT_NE(y[0], 0.0f);
+  }
+}
+
+TEST(MatmulPlan, ReportsWhatDoesNotFit) {
+  Case c;
+  const QTensor w = conformance::random_weights(c);
+  auto plan = MatmulPlan::make(w, {Activation::kInt8, Isa::kScalar, false}, pool(1));
+  ASSERT_TRUE(plan.has_value());
+  const std::vector<float> x(128, 1.0f);
+  std::vector<float> y(16);
+  ActivationRows rows;
+  ASSERT_TRUE(rows.prepare(Activation::kInt8, x.data(), 1, 65, 65, Isa::kScalar, pool(1)));
+  const Status other_k = plan->run(rows, nullptr, y.data(), 16, pool(1));
+  ASSERT_FALSE(other_k.has_value());
+  EXPECT_EQ(other_k.error().code, ErrorCode::kShapeMismatch);
+  ASSERT_TRUE(rows.prepare(Activation::kF32, x.data(), 1, 64, 64, Isa::kScalar, pool(1)));
+  EXPECT_FALSE(plan->run(rows, nullptr, y.data(), 16, pool(1)).has_value());
+}
+
+TEST(MatmulPlan, DenseWeightsTakeF32ActivationsAndSaySo) {
+  Case c;
+  c.format = FormatId::kF16;
+  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, false}, pool(1));
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->activation(), Activation::kF32);
+  EXPECT_NE(plan->reason().find("dense"), std::string::npos);
+}
+
+TEST(MatmulPlan, NamesFollowTheGrammar) {
+  Case c;
+  c.scaling.k_block = 32;
+  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, true}, pool(1));
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->kernel_name(), "matmul_int4_a8_g32__ref");
+}
+
+}  // namespace
+}  // namespace lowbit

@@ -1,0 +1,83 @@
+"""Help, versions and the mistakes a command line can hold: exit 2 and one line."""
+import unittest
+
+from cli import VERBS, CliTest
+
+
+class Help(CliTest):
+    def test_program(self):
+        text = self.lowbit("--help").stdout.decode()
+        for verb in VERBS:
+            self.assertIn(verb.split()[0], text)
+        self.assertRegex(self.lowbit("--version").stdout.decode(), r"\Alowbit \d+\.\d+\.\d+\n\Z")
+
+    def test_every_verb(self):
+        for verb in VERBS:
+            with self.subTest(verb):
+                done = self.lowbit(*verb.split(), "--help")
+                text = done.stdout.decode()
+                for option in ("--json", "--quiet", "--threads", "--device", "--isa", "--version"):
+                    self.assertIn(option, text)
+                self.assertEqual(done.stderr, b"")
+                self.lowbit(*verb.split(), "--version")
+
+    def test_options_of_interface(self):
+        wanted = {
+            "import": "SRC OUT --force", "verify": "PATH", "doctor": "",
+            "quantize": "SRC OUT --format --group --scale --zero --fit --recipe --embedding --head --keep --force",
+            "inspect": "PATH --formats --format --kernels",
+            "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos",
+            "chat": "MODEL --system", "tokenize": "MODEL -p --file --decode",
+            "ppl": "MODEL -f -c --act --chunks --method --save-logits --against",
+            "bench matmul": "--format --group -M -N -K --act --cold --warm --vs", "bench model": "MODEL -p -n",
+            "bench memory": "--bytes",
+        }
+        for verb, options in wanted.items():
+            text = self.lowbit(*verb.split(), "--help").stdout.decode()
+            for option in options.split():
+                with self.subTest(f"{verb} {option}"):
+                    self.assertIn(option, text)
+
+
+class Usage(CliTest):
+    def test_wrong_command_lines(self):
+        m = self.hf
+        for line in ("", "no-such-verb", "run", f"run {m}", f"run {m} -p", f"run {m} -p x --file y", "quantize a",
+                     "quantize a b", f"quantize {m} b --format int4 extra", "inspect", "tokenize x", "bench",
+                     "bench nothing", "ppl x", "verify", "doctor --no-such-option", f"tokenize {m} -p x --file y",
+                     "bench matmul --format int4 --cold --warm"):
+            with self.subTest(line):
+                self.refused(*line.split(), code=2)
+
+    def test_wrong_values(self):
+        m, q = self.hf, f"quantize {self.hf} {self.dir}/out --format"
+        for line, named in ((f"{q} int9", "--format"), (f"{q} int2-planes", "--format"), (f"{q} int4 --group 7x", "--group"),
+                            (f"{q} int4 --scale f17", "--scale"), (f"{q} int4 --fit best", "--fit"),
+                            (f"{q} int4 --embedding nothing", "--embedding"), (f"{q} int4 --threads 0", "--threads"),
+                            (f"{q} int4 --threads many", "--threads"), (f"{q} int4 --device tpu", "--device"),
+                            (f"{q} int4 --isa sse9", "--isa"), (f"{q} int4 --seed -1", "--seed"),
+                            (f"run {m} -p x -n -5", "--tokens"), (f"run {m} -p x -n 5T", "--tokens"),
+                            (f"run {m} -p x --temp nan", "--temp"), (f"run {m} -p x --top-p 1.5", "--top-p"),
+                            (f"run {m} -p x --act int4", "--act"), (f"ppl {m} -f x -c 1", "--context"),
+                            (f"ppl {m} -f x --method mine", "--method"), ("inspect --format int9", "--format"),
+                            ("bench matmul --format int4 --group tensor", "--group"),
+                            ("bench matmul --format int4 --vs sse9", "--vs"), ("bench memory --bytes 1K", "--bytes"),
+                            (f"tokenize {m} --decode 1,x", "--decode")):
+            with self.subTest(line):
+                error = self.refused(*line.split(), code=2)
+                self.assertRegex(error, rf"\Aerror: [^:]*{named}: got ['\"][^'\"]*['\"], wanted ")
+        self.assertFalse((self.dir / "out").exists())
+
+    def test_wrong_environment(self):
+        self.assertIn("LOWBIT_LOG", self.refused("doctor", code=2, env={"LOWBIT_LOG": "loud"}))
+        for name, value in (("LOWBIT_ISA", "sse9"), ("LOWBIT_THREADS", "many"), ("LOWBIT_DEVICE", "tpu")):
+            with self.subTest(name):
+                self.assertIn(name, self.refused("run", self.hf, "-p", "x", env={name: value}))
+
+    def test_errors_of_json_calls_go_to_stderr(self):
+        self.refused("run", "--json", self.dir / "absent", "-p", "x")
+        self.refused("run", "--json", code=2)
+
+
+if __name__ == "__main__":
+    unittest.main()

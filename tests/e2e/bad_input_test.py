@@ -1,0 +1,191 @@
+"""Files that are missing, cut, wrong or in the way: one error line, exit 1, nothing left behind."""
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import unittest
+from pathlib import Path
+
+import cli
+from cli import CliTest, environment, files_below, make_model
+
+
+class Sources(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.copy = self.dir / "copy"
+        shutil.copytree(self.hf, self.copy)
+
+    def refused_everywhere(self, path):
+        out = self.dir / "out"
+        self.refused("quantize", path, out, "--format", "int4")
+        self.refused("import", path, out)
+        self.refused("run", path, "-p", "x", "-n", 1)
+        self.assertFalse(out.exists())
+        self.assertEqual([f for f in os.listdir(self.dir) if "out" in f], [])
+
+    def test_missing(self):
+        self.refused_everywhere(self.dir / "absent")
+        for name in ("config.json", "model.safetensors"):
+            with self.subTest(name):
+                shutil.move(self.copy / name, self.dir / "aside")
+                self.refused_everywhere(self.copy)
+                shutil.move(self.dir / "aside", self.copy / name)
+
+    def test_not_a_model(self):
+        (self.dir / "empty").mkdir()
+        self.refused_everywhere(self.dir / "empty")
+        (self.dir / "text").write_text("hello")
+        self.refused_everywhere(self.dir / "text")
+        (self.dir / "nothing").touch()
+        self.refused_everywhere(self.dir / "nothing")
+        self.refused_everywhere("/dev/null")
+
+    def test_broken_config(self):
+        good = json.loads((self.copy / "config.json").read_text())
+        for change in ({"num_hidden_layers": -1}, {"num_hidden_layers": "two"}, {"hidden_size": 1 << 40},
+                       {"num_attention_heads": 0}, {"num_key_value_heads": 3}, {"model_type": "pondering", "architectures": ["P"]},
+                       {"vocab_size": 1 << 33}, {"hidden_size": 63}):
+            with self.subTest(change):
+                (self.copy / "config.json").write_text(json.dumps(good | change))
+                self.refused("run", self.copy, "-p", "x", "-n", 1)
+        for text in ("", "{", "[]", "null", "[" * 100000):
+            with self.subTest(text[:10]):
+                (self.copy / "config.json").write_text(text)
+                self.refused("run", self.copy, "-p", "x", "-n", 1)
+
+    def test_broken_weights(self):
+        weights = self.copy / "model.safetensors"
+        raw = weights.read_bytes()
+        length = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8:8 + length])
+        name = "model.layers.1.self_attn.k_proj.weight"
+
+        def write(new_header, data=None):
+            text = json.dumps(new_header).encode()
+            weights.write_bytes(struct.pack("<Q", len(text)) + text + (raw[8 + length:] if data is None else data))
+
+        missing = {k: v for k, v in header.items() if k != name}
+        write(missing)
+        self.assertIn(name.removesuffix(".weight"), self.refused("run", self.copy, "-p", "x"))
+        write(header | {name: header[name] | {"shape": [64, 32]}})
+        self.assertIn(name.removesuffix(".weight"), self.refused("run", self.copy, "-p", "x"))
+        start = header[name]["data_offsets"][0]
+        data = bytearray(raw[8 + length:])
+        data[start:start + 4] = struct.pack("<f", float("nan"))
+        write(header, data)
+        self.assertIn(name.removesuffix(".weight"), self.refused("quantize", self.copy, self.dir / "out", "--format", "int4"))
+        self.assertFalse((self.dir / "out").exists())
+
+    def test_truncated(self):
+        gguf = Path(make_model(self.dir / "m.gguf"))
+        whole = gguf.read_bytes()
+        cut = self.dir / "cut.gguf"
+        rng = random.Random(7)
+        for size in [0, 3, 4, 8, 24, *(rng.randrange(len(whole)) for _ in range(25)), len(whole) - 1]:
+            with self.subTest(gguf=size):
+                cut.write_bytes(whole[:size])
+                self.refused("quantize", cut, self.dir / "out", "--format", "int2")
+        for name in ("model.safetensors", "config.json", "tokenizer.json"):
+            whole = (self.copy / name).read_bytes()
+            for size in [0, 7, *(rng.randrange(len(whole)) for _ in range(12)), len(whole) - 1]:
+                with self.subTest(name=name, size=size):
+                    (self.copy / name).write_bytes(whole[:size])
+                    self.refused("run", self.copy, "-p", "x", "-n", 1)
+            (self.copy / name).write_bytes(whole)
+        self.assertFalse((self.dir / "out").exists())
+
+    def test_control_characters_stay_out_of_the_terminal(self):
+        errors = self.refused("run", self.dir / "a\x1b[31m\nb", "-p", "x")
+        self.assertNotIn("\x1b", errors)
+
+
+class Checkpoints(CliTest):
+    def test_every_flipped_byte_is_found(self):
+        out = self.quantized("c", "--format", "int4")
+        file = out / "model.safetensors"
+        whole, rng = file.read_bytes(), random.Random(3)
+        data_start = 8 + int.from_bytes(whole[:8], "little")
+        for _ in range(25):
+            at = rng.randrange(data_start, len(whole))
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1:])
+            with self.subTest(at=at):
+                report = self.json("verify", out, code=1)
+                self.assertEqual(report["ok"], False)
+                self.assertEqual(len(report["problems"]), 1, report["problems"])
+
+    def test_truncated(self):
+        out = self.quantized("c", "--format", "int4")
+        rng = random.Random(5)
+        for name in ("model.safetensors", "config.json"):
+            whole = (out / name).read_bytes()
+            for size in [0, 7, *(rng.randrange(len(whole)) for _ in range(12)), len(whole) - 1]:
+                (out / name).write_bytes(whole[:size])
+                with self.subTest(name=name, size=size):
+                    self.refused("run", out, "-p", "x", "-n", 1)
+                    done = self.lowbit("verify", out, code=1)
+                    self.assertEqual(done.stderr.count(b"\n"), 1)
+            (out / name).write_bytes(whole)
+        self.assertEqual(self.json("verify", out)["ok"], True)
+
+    def test_newer_version_and_unknown_format(self):
+        out = self.quantized("c", "--format", "int4")
+        text = (out / "config.json").read_text()
+        for old, replacement, word in (('"format_version": 1', '"format_version": 99', "99"), ('"int4"', '"int4.5"', "int4.5")):
+            self.assertTrue(old in text or old.replace(" ", "") in text)
+            (out / "config.json").write_text(text.replace(old, replacement).replace(old.replace(" ", ""), replacement))
+            self.assertIn(word, self.refused("run", out, "-p", "x", "-n", 1))
+
+    def test_bad_recipe(self):
+        recipe = self.dir / "recipe"
+        for text in ("proj int9\n", "proj\n", "[proj int4\n", "proj int4 group=minus\n", "proj int4 colour=red\n"):
+            with self.subTest(text):
+                recipe.write_text(text)
+                self.refused("quantize", self.hf, self.dir / "out", "--format", "int4", "--recipe", recipe)
+        self.refused("quantize", self.hf, self.dir / "out", "--format", "int4", "--recipe", self.dir / "absent")
+        self.refused("quantize", self.hf, self.dir / "out", "--format", "int4", "--keep", "[proj")
+        self.assertFalse((self.dir / "out").exists())
+
+
+class Targets(CliTest):
+    def test_unwritable(self):
+        (self.dir / "file").write_text("in the way")
+        for target in (self.dir / "file", self.dir / "file" / "out", "/proc/lowbit", self.dir / "no" / "such" / "parent" / "x",
+                       self.dir / ("n" * 300), ""):
+            with self.subTest(str(target)):
+                if str(target).endswith("parent/x"):
+                    # Making the parents and refusing are both fine, half a checkpoint is not.
+                    done = subprocess.run([cli.BINARY, "quantize", self.hf, target, "--format", "int4"],
+                                          capture_output=True, env=environment())
+                    self.assertIn(done.returncode, (0, 1))
+                    continue
+                self.refused("quantize", self.hf, target, "--format", "int4")
+        self.assertEqual((self.dir / "file").read_text(), "in the way")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_read_only_folder(self):
+        closed = self.dir / "closed"
+        closed.mkdir(mode=0o500)
+        self.refused("quantize", self.hf, closed / "out", "--format", "int4")
+
+    def test_full_disk(self):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "lowbit-test", disk], capture_output=True) \
+            if shutil.which("mount") and os.geteuid() == 0 else None
+        if mounted is None or mounted.returncode != 0:
+            self.skipTest("needs root and the right to mount a tmpfs")
+        try:
+            self.refused("quantize", self.hf, disk / "out", "--format", "int8")
+            self.assertEqual(files_below(disk), {})
+            self.assertEqual(os.listdir(disk), [])
+            self.refused("import", self.hf, disk / "out")
+            self.assertEqual(os.listdir(disk), [])
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+
+if __name__ == "__main__":
+    unittest.main()

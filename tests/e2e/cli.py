@@ -1,0 +1,102 @@
+"""What the tests of this folder share: the binary, tiny models, and what every call must keep to."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+BINARY = None  # set by run_e2e.py
+WORK = None
+
+VERBS = ["import", "quantize", "inspect", "verify", "run", "chat", "tokenize", "ppl", "bench matmul", "bench model",
+         "bench memory", "doctor"]
+FORMATS = ["int8", "int4", "int3", "int2", "ternary", "binary", "fp8"]
+ERROR_LINE = re.compile(r"error: [^\n]+\n")
+# Sanitizers write more than one line of their own; a crash is a negative return code.
+TIMEOUT_S = 120
+
+
+def make_model(out, *options):
+    subprocess.run([sys.executable, SOURCE / "scripts" / "make_test_model.py", out, *options], check=True)
+    return str(out)
+
+
+def environment(**extra):
+    """Without any LOWBIT_* of whoever runs the tests."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LOWBIT_")}
+    env.update(extra)
+    return env
+
+
+def files_below(path):
+    path = Path(path)
+    return {str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()}
+
+
+class CliTest(unittest.TestCase):
+    """A test with a folder of its own, self.dir, and the models of its class in cls.models."""
+
+    @classmethod
+    def setUpClass(cls):
+        WORK.mkdir(parents=True, exist_ok=True)
+        cls.models = Path(tempfile.mkdtemp(prefix=cls.__name__ + "_", dir=WORK))
+        cls.hf = make_model(cls.models / "hf")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.models, ignore_errors=True)
+
+    def setUp(self):
+        self.dir = Path(tempfile.mkdtemp(prefix="test_", dir=self.models))
+
+    def lowbit(self, *args, code=0, env=None, stdin=None):
+        """Runs `lowbit ARGS`; fails unless it ends with `code`. Output as bytes."""
+        done = subprocess.run([BINARY, *map(str, args)], capture_output=True, timeout=TIMEOUT_S,
+                              env=environment(**(env or {})), input=stdin if stdin is not None else b"")
+        self.assertEqual(done.returncode, code, f"lowbit {' '.join(map(str, args))}\n{done.stdout[-2000:]}\n"
+                                                f"{done.stderr[-2000:].decode(errors='replace')}")
+        return done
+
+    def json(self, *args, code=0, env=None, stdin=None):
+        """Runs with --json: stdout must be one JSON document and a newline."""
+        done = self.lowbit(*args, "--json", code=code, env=env, stdin=stdin)
+        text = done.stdout.decode("utf-8")
+        self.assertTrue(text.endswith("}\n"), text[-200:])
+        return json.loads(text)
+
+    def assertKeys(self, document, keys):
+        self.assertEqual(set(keys.split()) - set(document), set(), "missing keys")
+
+    def refused(self, *args, code=1, env=None):
+        """The call fails with `code` and exactly one error line, which is returned."""
+        done = self.lowbit(*args, code=code, env=env)
+        errors = done.stderr.decode(errors="replace")
+        self.assertRegex(errors, ERROR_LINE)
+        self.assertEqual(errors.count("\n"), 1, errors)
+        self.assertEqual(done.stdout, b"", args)
+        return errors
+
+    def quantized(self, name, *options, source=None):
+        out = self.dir / name
+        self.lowbit("quantize", source or self.hf, out, "--quiet", *options)
+        return out
+
+    def greedy(self, model, *options, n=24):
+        """Tokens after an empty prompt at temperature 0."""
+        return self.json("run", model, "-p", "", "-n", n, "--temp", 0, "--ignore-eos", *options)["tokens"]
+
+
+def start(*args, **kwargs):
+    return subprocess.Popen([BINARY, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=environment(), **kwargs)
+
+
+def interrupt(process):
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=TIMEOUT_S)

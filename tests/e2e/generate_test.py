@@ -1,0 +1,187 @@
+"""run, chat and tokenize."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+import cli
+from cli import CliTest, environment, make_model, start
+
+
+class Run(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.int4 = cls.models / "int4"
+        subprocess.run([cli.BINARY, "quantize", cls.hf, cls.int4, "--format", "int4", "--quiet"], check=True,
+                       stdout=subprocess.DEVNULL)
+
+    def test_json(self):
+        report = self.json("run", self.int4, "-p", "the king and", "-n", 8, "--ignore-eos")
+        self.assertKeys(report, "text tokens prompt_tokens prefill_tok_s decode_tok_s load_s peak_bytes")
+        self.assertEqual(len(report["tokens"]), 8)
+        self.assertGreater(report["prompt_tokens"], 1)
+        self.assertGreater(report["peak_bytes"], 1 << 20)
+
+    def test_same_seed_same_text(self):
+        texts = [self.json("run", self.int4, "-p", "on", "-n", 24, "--seed", s, "--ignore-eos", *o)["tokens"]
+                 for s, o in ((1, ()), (1, ()), (2, ()), (1, ("--threads", 1)), (1, ("--threads", 2)))]
+        self.assertEqual(texts[0], texts[1])
+        self.assertNotEqual(texts[0], texts[2])
+        self.assertEqual(texts[0], texts[3])
+        self.assertEqual(texts[0], texts[4])
+
+    def test_every_isa_the_same_at_temperature_0(self):
+        isas = {k["isa"] for k in self.json("inspect", "--kernels")["kernels"] if k["runs_here"]}
+        for act in ("int8", "f32"):
+            texts = {isa: self.greedy(self.int4, "--isa", isa, "--act", act) for isa in isas | {"scalar"}}
+            for isa, tokens in texts.items():
+                with self.subTest(isa=isa, act=act):
+                    self.assertEqual(tokens, texts["scalar"])
+
+    def test_isa_by_environment(self):
+        args = ("run", self.int4, "-p", "", "-n", 2)
+        self.assertEqual(self.json(*args, env={"LOWBIT_ISA": "scalar"})["isa"], "scalar")
+        self.assertEqual(self.json(*args, "--isa", "scalar", env={"LOWBIT_ISA": "amx"})["isa"], "scalar")
+        self.assertEqual(self.json(*args, env={"LOWBIT_THREADS": "1"})["threads"], 1)
+
+    def test_model_by_environment(self):
+        tokens = self.json("run", "default", "-p", "", "-n", 4, "--temp", 0, env={"LOWBIT_MODEL": str(self.int4)})
+        self.assertEqual(tokens["tokens"], self.json("run", self.int4, "-p", "", "-n", 4, "--temp", 0)["tokens"])
+
+    def test_prompt_from_file(self):
+        file = self.dir / "prompt.txt"
+        file.write_text("the king and")
+        args = ("-n", 8, "--temp", 0, "--ignore-eos")
+        wanted = self.json("run", self.int4, "-p", "the king and", *args)["tokens"]
+        self.assertEqual(self.json("run", self.int4, "--file", file, *args)["tokens"], wanted)
+        self.assertEqual(self.json("run", self.int4, "--file", "-", *args, stdin=b"the king and")["tokens"], wanted)
+        self.refused("run", self.int4, "--file", self.dir / "absent")
+        self.refused("run", self.int4, "--file", self.dir)
+
+    def test_text_alone_on_stdout(self):
+        args = ("run", self.int4, "-p", "a", "-n", 8, "--temp", 0, "--ignore-eos")
+        done = self.lowbit(*args)
+        self.assertEqual(done.stdout.decode(), self.json(*args)["text"] + "\n")
+        self.assertIn(b"tok/s", done.stderr)
+        self.assertEqual(self.lowbit(*args, "--quiet").stderr, b"")
+        self.assertEqual(self.lowbit(*args, env={"LOWBIT_LOG": "error"}).stderr, b"")
+        self.assertIn(b"threads", self.lowbit(*args, env={"LOWBIT_LOG": "debug"}).stderr)
+
+    def test_limits(self):
+        self.assertEqual(len(self.json("run", self.int4, "-p", "", "-n", 0)["tokens"]), 0)
+        report = self.json("run", self.int4, "-p", "", "-n", "1K", "-c", 32, "--ignore-eos")
+        self.assertEqual(report["stop_reason"], "context")
+        self.assertLessEqual(len(report["tokens"]), 32)
+        self.refused("run", self.int4, "-p", "the king and " * 40, "-c", 32)
+        self.refused("run", self.int4, "-p", "", "-c", "1G")
+
+    def test_closed_stdout_is_a_quiet_end(self):
+        process = start("run", self.int4, "-p", "", "-n", 200, "--ignore-eos", "--quiet")
+        process.stdout.close()
+        errors = process.stderr.read()
+        self.assertEqual((process.wait(timeout=60), errors), (0, b""))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full on this machine")
+    def test_full_stdout_is_an_error(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([cli.BINARY, "inspect", "--formats"], stdout=full, stderr=subprocess.PIPE,
+                                  env=environment())
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.decode(), r"\Aerror: stdout: got [^\n]+\n\Z")
+
+    def test_ctrl_c(self):
+        process = start("run", self.int4, "-p", "", "-n", "1M", "-c", 200, "--ignore-eos", "--isa", "scalar", "--quiet")
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertIn(process.returncode, (0, 130))  # 0: it had filled its context before
+
+
+class Chat(CliTest):
+    def test_script(self):
+        args = ("chat", self.hf, "--temp", 0, "-n", 12, "--system", "be brief")
+        script = b"hello\n/stats\n/help\n/nonsense\nand then?\n/reset\nhello\n"
+        done = self.lowbit(*args, stdin=script)
+        text = done.stdout.decode()
+        self.assertIn("/reset", text)
+        self.assertRegex(text, r"1 turns; \d+ of \d+ tokens")
+        self.assertNotIn("> ", text.splitlines()[0][:2])
+        self.assertIn(b"/nonsense", done.stderr)
+        report = self.json(*args, stdin=script)
+        self.assertEqual([m["role"] for m in report["messages"]], ["system", "user", "assistant"])
+        self.assertEqual(report["stats"]["turns"], 3)
+        self.assertGreater(report["stats"]["reused_tokens"], 0)
+
+    def test_turn_equals_the_template_by_hand(self):
+        answers = [m["content"] for m in self.json("chat", self.hf, "--temp", 0, "-n", 12, stdin=b"hi\nmore\n")["messages"]
+                   if m["role"] == "assistant"]
+        prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        by_hand = ("--temp", 0, "-n", 12, "--parse-special")
+        first = self.json("run", self.hf, "-p", prompt, *by_hand)["text"]
+        self.assertEqual(answers[0], first)
+        prompt += first + "<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+        # The cache kept the common prefix; the text must be what a fresh start gives.
+        self.assertEqual(answers[1], self.json("run", self.hf, "-p", prompt, *by_hand)["text"])
+
+    def test_full_context_forgets_the_oldest(self):
+        report = self.json("chat", self.hf, "-c", 128, "-n", 24, "--temp", 0, stdin=b"tell me of the man\n" * 8)
+        self.assertEqual(report["stats"]["turns"], 8)
+        self.assertGreater(report["stats"]["dropped_messages"], 0)
+
+    def test_errors(self):
+        config = json.loads((self.models / "hf" / "tokenizer_config.json").read_text())
+        plain = make_model(self.dir / "plain")
+        del config["chat_template"]
+        (self.dir / "plain" / "tokenizer_config.json").write_text(json.dumps(config))
+        self.assertIn("lowbit run", self.refused("chat", plain))
+        done = self.lowbit("chat", self.hf, "-c", 64, code=1, stdin=b"word " * 400)
+        self.assertRegex(done.stderr.decode(), r"\Aerror: message: got \d+ tokens, wanted [^\n]+\n\Z")
+
+    def test_ctrl_c_at_a_script(self):
+        process = subprocess.Popen([cli.BINARY, "chat", self.hf, "--quiet"], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+        self.assertEqual(process.returncode, 130)
+
+
+class Tokenize(CliTest):
+    def test_ids_and_back(self):
+        text = "the king, and \u00e9t\u00e9 \U0001f600\tend<|im_end|>"
+        report = self.json("tokenize", self.hf, "-p", text)
+        self.assertEqual(len(report["ids"]), len(report["pieces"]))
+        ids = ",".join(map(str, report["ids"]))
+        self.assertEqual(self.json("tokenize", self.hf, "--decode", ids)["text"], text)
+        self.assertNotIn(2, report["ids"])
+        self.assertIn(2, self.json("tokenize", self.hf, "-p", text, "--parse-special")["ids"])
+        lines = self.lowbit("tokenize", self.hf, "-p", "the the", "--quiet").stdout.decode().splitlines()
+        self.assertEqual(len(lines), len(self.json("tokenize", self.hf, "-p", "the the")["ids"]))
+
+    def test_any_bytes(self):
+        file = self.dir / "bytes"
+        file.write_bytes(bytes(range(256)))
+        report = self.json("tokenize", self.hf, "--file", file)
+        done = self.lowbit("tokenize", self.hf, "--decode", ",".join(map(str, report["ids"])))
+        self.assertEqual(done.stdout, bytes(range(256)) + b"\n")
+
+    def test_other_sources(self):
+        wanted = self.json("tokenize", self.hf, "-p", "the man")["ids"]
+        gguf = make_model(self.dir / "m.gguf")
+        int4 = self.quantized("int4", "--format", "int4")
+        for path in (gguf, int4, self.models / "hf" / "tokenizer.json"):
+            self.assertEqual(self.json("tokenize", path, "-p", "the man")["ids"], wanted)
+        self.refused("tokenize", self.hf, "--decode", "100000")
+        self.refused("tokenize", self.dir / "absent", "-p", "x")
+
+
+if __name__ == "__main__":
+    unittest.main()

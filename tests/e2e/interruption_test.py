@@ -1,0 +1,80 @@
+"""kill -9 and Ctrl-C at random moments: a checkpoint is there and whole, or it is not there."""
+import os
+import random
+import shutil
+import time
+import unittest
+
+from cli import CliTest, interrupt, make_model, start
+
+KILLS = 50
+
+
+class Interruption(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.big = make_model(cls.models / "big", "--dtype", "bf16", "--hidden", "256", "--layers", "4", "--ffn", "688")
+
+    def quantize(self, out, *options):
+        return start("quantize", self.big, out, "--format", "int4", "--threads", 1, "--quiet", *options)
+
+    def seconds_of_one(self):
+        began = time.monotonic()
+        process = self.quantize(self.dir / "timed")
+        process.communicate()
+        self.assertEqual(process.returncode, 0)
+        shutil.rmtree(self.dir / "timed")
+        return time.monotonic() - began
+
+    def test_kill_9(self):
+        whole = self.seconds_of_one()
+        rng, out, finished = random.Random(11), self.dir / "out", 0
+        for _ in range(KILLS):
+            process = self.quantize(out)
+            # Every third near the end, where files are written and renamed.
+            time.sleep(whole * (rng.uniform(0.9, 1.05) if rng.random() < 0.33 else rng.random()))
+            process.kill()
+            process.communicate()
+            if out.exists():
+                finished += 1
+                self.assertEqual(self.json("verify", out)["ok"], True)
+                self.assertTrue(self.greedy(out, n=2))
+                shutil.rmtree(out)
+        # The remains of the dead do not stop the next run.
+        process = self.quantize(out)
+        _, errors = process.communicate()
+        self.assertEqual((process.returncode, errors), (0, b""))
+        self.assertEqual(self.json("verify", out)["ok"], True)
+        print(f"{KILLS} kills, {finished} after the checkpoint was there; one run takes {whole:.2f} s")
+
+    def test_kill_9_while_replacing(self):
+        out, rng = self.dir / "out", random.Random(13)
+        self.lowbit("quantize", self.big, out, "--format", "int8", "--quiet")
+        whole = self.seconds_of_one()
+        for _ in range(KILLS // 5):
+            process = self.quantize(out, "--force")
+            time.sleep(whole * rng.uniform(0.8, 1.1))
+            process.kill()
+            process.communicate()
+            self.assertEqual(self.json("verify", out)["ok"], True)
+
+    def test_ctrl_c(self):
+        whole = self.seconds_of_one()
+        rng, codes = random.Random(17), []
+        for _ in range(10):
+            out = self.dir / "out"
+            process = self.quantize(out)
+            time.sleep(0.05 + whole * rng.uniform(0, 0.8))
+            _, errors = interrupt(process)
+            codes.append(process.returncode)
+            self.assertIn(process.returncode, (0, 130))
+            self.assertEqual(errors, b"")
+            self.assertEqual(out.exists(), process.returncode == 0)
+            self.assertEqual(sorted(os.listdir(self.dir)), ["out"] if out.exists() else [], "left something behind")
+            shutil.rmtree(out, ignore_errors=True)
+        self.assertIn(130, codes)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,112 @@
+"""ppl, bench and doctor."""
+import os
+import unittest
+
+from cli import CliTest
+
+TEXT = "the king and the man went to the sea in the morning of a cold day; there was no wind and no one to see. "
+
+
+class Ppl(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.text = cls.models / "text.txt"
+        cls.text.write_text(TEXT * 30)
+
+    def test_json(self):
+        report = self.json("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 4)
+        self.assertKeys(report, "ppl ppl_error tokens chunks kld_mean top1 tok_s")
+        # llama.cpp's method: of each chunk of 64 the 31 predictions after the middle count.
+        self.assertEqual((report["chunks"], report["tokens"]), (4, 4 * 31))
+        self.assertGreater(report["ppl"], 1)
+        self.assertIsNone(report["kld_mean"])
+        every = self.json("ppl", self.hf, "-f", self.text, "-c", 64, "--method", "gptq", "--chunks", 4)
+        self.assertEqual(every["tokens"], 4 * 63)
+
+    def test_text(self):
+        text = self.lowbit("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 2).stdout.decode()
+        self.assertRegex(text.splitlines()[-1], r"\APPL = \d+\.\d{4} \+/- \d+\.\d{4} \(\d+ tokens, 2 chunks\)\Z")
+
+    def test_threads_do_not_change_the_value(self):
+        values = {self.json("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 2, "--threads", t)["ppl"] for t in (1, 2)}
+        self.assertEqual(len(values), 1)
+
+    def test_against(self):
+        logits, args = self.dir / "logits", ("-f", self.text, "-c", 64, "--chunks", 4, "--act", "f32")
+        base = self.json("ppl", self.hf, *args, "--save-logits", logits)
+        same = self.json("ppl", self.hf, *args, "--against", logits)
+        self.assertAlmostEqual(same["kld_mean"], 0, delta=1e-4)
+        self.assertGreater(same["top1"], 0.97)  # the file keeps 16 bits of each logit
+        self.assertAlmostEqual(same["base_ppl"], base["ppl"], delta=1e-2 * base["ppl"])
+        worse = []
+        for name in ("int8", "int4", "int2"):
+            out = self.quantized(name, "--format", name, "--embedding", "keep")
+            worse.append(self.json("ppl", out, *args, "--against", logits))
+        klds = [same["kld_mean"]] + [w["kld_mean"] for w in worse]
+        self.assertEqual(klds, sorted(klds))
+        self.assertLess(worse[2]["top1"], 1)
+        # Other chunks, or not logits at all.
+        self.refused("ppl", self.hf, "-f", self.text, "-c", 32, "--against", logits)
+        self.refused("ppl", self.hf, *args, "--against", self.text)
+        self.refused("ppl", self.hf, *args, "--against", self.dir / "absent")
+
+    def test_errors(self):
+        short = self.dir / "short.txt"
+        short.write_text("too short")
+        self.refused("ppl", self.hf, "-f", short, "-c", 64)
+        self.refused("ppl", self.hf, "-f", self.dir / "absent", "-c", 64)
+        self.refused("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 1, "--save-logits", "/dev/null/logits")
+
+
+class Bench(CliTest):
+    def test_matmul(self):
+        shape = ("-M", 2, "-N", 96, "-K", 172)
+        for options in (("--format", "int4"), ("--format", "int2", "--group", 32, "--act", "f32"),
+                        ("--format", "int8", "--group", "row", "--warm")):
+            with self.subTest(options):
+                report = self.json("bench", "matmul", *options, *shape)
+                self.assertKeys(report, "gops gb_s seconds percent_of_peak cold threads kernel checked")
+                self.assertTrue(report["checked"])
+                self.assertEqual(report["cold"], "--warm" not in options)
+                self.assertEqual((report["m"], report["n"], report["k"]), (2, 96, 172))
+
+    def test_matmul_versus(self):
+        report = self.json("bench", "matmul", "--format", "int4", "-N", 96, "-K", 128, "--warm", "--vs", "scalar")
+        self.assertEqual(report["vs"]["isa"], "scalar")
+        self.assertGreater(report["ratio"], 0)
+
+    def test_model(self):
+        report = self.json("bench", "model", self.hf, "-p", 16, "-n", 8, "-r", 1)
+        self.assertKeys(report, "prefill_tok_s decode_tok_s gb_s percent_of_peak threads checked")
+        self.assertTrue(report["checked"])
+        self.assertIn("tok/s", self.lowbit("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1).stdout.decode())
+
+    def test_memory(self):
+        report = self.json("bench", "memory", "--bytes", "64M")
+        self.assertGreater(report["gb_s"], 0.1)
+
+
+class Doctor(CliTest):
+    def test_json(self):
+        report = self.json("doctor")
+        self.assertKeys(report, "cpu gpu kernels bandwidth_gb_s problems version isa threads")
+        self.assertGreater(report["bandwidth_gb_s"], 0.1)
+        self.assertTrue(report["kernels"])
+        self.assertGreaterEqual(report["cpu"]["logical_cpus"], 1)
+
+    def test_text_and_environment(self):
+        env = {"LOWBIT_MODEL": str(self.hf), "LOWBIT_THREADS": "1"}
+        report = self.json("doctor", env=env)
+        self.assertEqual((report["default_model"], report["threads"]), (str(self.hf), 1))
+        text = self.lowbit("doctor", env=env).stdout.decode()
+        self.assertIn("GB/s", text)
+        self.assertLessEqual(max(map(len, text.replace(str(self.hf), "").splitlines())), 140)
+
+    def test_missing_model_is_a_problem_with_a_cure(self):
+        report = self.json("doctor", env={"LOWBIT_MODEL": "/nonexistent", "PATH": os.defpath})
+        self.assertTrue(any("model" in p for p in report["problems"]), report["problems"])
+
+
+if __name__ == "__main__":
+    unittest.main()

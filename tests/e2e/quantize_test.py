@@ -1,0 +1,193 @@
+"""import, quantize, verify, inspect: what they report and what lies on the disk afterwards."""
+import json
+import unittest
+from pathlib import Path
+
+from cli import FORMATS, CliTest, files_below, make_model
+
+CODE_BITS = {"int8": 8, "int4": 4, "int3": 3, "int2": 2, "ternary": 2, "binary": 1, "fp8": 8}
+
+
+class Quantize(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bf16 = make_model(cls.models / "bf16", "--dtype", "bf16", "--untied")
+        cls.gguf = make_model(cls.models / "tiny.gguf", "--dtype", "q8_0")
+
+    def test_every_format(self):
+        for name in FORMATS:
+            with self.subTest(name):
+                out = self.dir / name
+                report = self.json("quantize", self.bf16, out, "--format", name)
+                self.assertKeys(report, "bits_per_weight bits_per_weight_total bytes seconds layers")
+                for layer in report["layers"]:
+                    self.assertKeys(layer, "name format group rel_error")
+                linear = [x for x in report["layers"] if "proj" in x["name"]]
+                self.assertEqual(len(linear), 2 * 7)
+                self.assertEqual({x["format"] for x in linear}, {name})
+                # One f16 scale per row or per group of 64; the short last group of 172 = 2 * 64 + 44 costs a bit more.
+                self.assertGreaterEqual(report["bits_per_weight"], CODE_BITS[name])
+                self.assertLess(report["bits_per_weight"], CODE_BITS[name] + 0.5)
+                self.assertEqual(self.json("verify", out)["ok"], True)
+                self.assertTrue(self.greedy(out))
+                self.assertTrue(self.greedy(out, "--act", "f32"))
+
+    def test_errors_of_layers_fall_with_bits(self):
+        errors = []
+        for name in ("int8", "int4", "int3", "int2", "binary"):
+            layers = self.json("quantize", self.bf16, self.dir / name, "--format", name)["layers"]
+            errors.append(sum(x["rel_error"] for x in layers if "proj" in x["name"]))
+        self.assertEqual(errors, sorted(errors))
+        self.assertGreater(errors[0], 0)
+
+    def test_checkpoint_layout(self):
+        out = self.quantized("int4", "--format", "int4")
+        names = {f.name for f in out.iterdir()}
+        self.assertLessEqual({"config.json", "model.safetensors", "tokenizer.json"}, names)
+        config = json.loads((out / "config.json").read_text())["quantization_config"]
+        self.assertEqual((config["quant_method"], config["format_version"]), ("lowbit", 1))
+        raw = (out / "model.safetensors").read_bytes()
+        header = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")])
+        codes = header["model.layers.0.mlp.down_proj.weight.codes"]
+        self.assertEqual((codes["dtype"], codes["shape"]), ("U8", [64, 86]))
+        self.assertEqual(header["model.layers.0.mlp.down_proj.weight.scales"]["shape"], [64, 3])
+
+    def test_same_bytes_for_any_thread_count(self):
+        for name in ("int4", "ternary"):
+            a = self.quantized(name + "1", "--format", name, "--threads", 1)
+            b = self.quantized(name + "2", "--format", name, "--threads", 2)
+            self.assertEqual(files_below(a), files_below(b))
+
+    def test_options_change_what_is_stored(self):
+        seen = {}
+        for options in ("", "--group 32", "--group 128", "--group row", "--group tensor", "--scale bf16", "--scale f32",
+                        "--scale pow2", "--scale double", "--zero", "--fit absmax", "--fit mse", "--embedding int4",
+                        "--embedding keep", "--head int4", "--head keep", "--keep layers[.]0[.]", "--keep q_proj --keep o_proj"):
+            with self.subTest(options):
+                out = self.quantized(f"q{len(seen)}", "--format", "int4", *options.split(), source=self.bf16)
+                self.assertEqual(self.json("verify", out)["ok"], True)
+                content = files_below(out)["model.safetensors"]
+                self.assertNotIn(content, seen, f"the same as {seen.get(content)!r}")
+                seen[content] = options
+                self.assertTrue(self.greedy(out))
+
+    def test_keep(self):
+        layers = self.json("quantize", self.bf16, self.dir / "k", "--format", "int4", "--keep", "q_proj", "--keep",
+                           "layers[.]1[.]mlp")["layers"]
+        for layer in layers:
+            kept = "q_proj" in layer["name"] or "layers.1.mlp" in layer["name"]
+            if "proj" in layer["name"]:
+                self.assertEqual(layer["format"] == "int4", not kept, layer)
+
+    def test_recipe(self):
+        recipe = self.dir / "recipe.txt"
+        recipe.write_text("# first match wins\ndown_proj  int8 group=row\nlayers[.]0[.]  int2 group=32\n")
+        layers = self.json("quantize", self.bf16, self.dir / "r", "--format", "int4", "--recipe", recipe)["layers"]
+        for layer in layers:
+            if "proj" not in layer["name"]:
+                continue
+            wanted = ("int8" if "down_proj" in layer["name"] else "int2" if ".layers.0." in layer["name"] else "int4")
+            self.assertEqual(layer["format"], wanted, layer)
+
+    def test_from_gguf_and_from_checkpoint(self):
+        out = self.quantized("from_gguf", "--format", "int4", source=self.gguf)
+        self.assertEqual(self.json("verify", out)["ok"], True)
+        again = self.quantized("again", "--format", "int2", source=out)
+        self.assertEqual(self.json("verify", again)["ok"], True)
+        self.assertTrue(self.greedy(again))
+
+    def test_existing_target(self):
+        out = self.quantized("out", "--format", "int4")
+        before = files_below(out)
+        self.assertIn(str(out), self.refused("quantize", self.hf, out, "--format", "int2"))
+        self.assertEqual(files_below(out), before)
+        self.lowbit("quantize", self.hf, out, "--format", "int2", "--force")
+        self.assertNotEqual(files_below(out), before)
+        self.assertEqual(self.json("verify", out)["ok"], True)
+        # --force is for checkpoints, not for whatever lies there.
+        other = self.dir / "precious"
+        other.mkdir()
+        (other / "thesis.txt").write_text("years of work")
+        self.refused("quantize", self.hf, other, "--format", "int2", "--force")
+        self.assertEqual(files_below(other), {"thesis.txt": b"years of work"})
+        self.assertEqual({f.name for f in self.dir.iterdir()}, {"out", "precious"}, "left something behind")
+
+    def test_text_report(self):
+        done = self.lowbit("quantize", self.hf, self.dir / "t", "--format", "int4")
+        text = done.stdout.decode()
+        self.assertIn("bits per weight", text)
+        self.assertLessEqual(max(map(len, text.splitlines()[:6])), 100)
+
+
+class Import(CliTest):
+    def check(self, source, dequantized):
+        out = self.dir / "imported"
+        report = self.json("import", source, out)
+        self.assertKeys(report, "tensors bytes dequantized")
+        self.assertEqual(report["dequantized"], dequantized)
+        self.assertGreater(report["tensors"], 15)
+        self.assertEqual(self.json("verify", out)["ok"], True)
+        self.assertEqual(self.greedy(out, "--act", "f32"), self.greedy(source, "--act", "f32"))
+        self.refused("import", source, out)
+        self.lowbit("import", source, out, "--force")
+
+    def test_hugging_face(self):
+        for dtype in ("f32", "f16", "bf16"):
+            with self.subTest(dtype):
+                self.dir = Path(self.models / f"import_{dtype}")
+                self.dir.mkdir()
+                self.check(make_model(self.dir / "hf", "--dtype", dtype), [])
+
+    def test_gguf(self):
+        self.check(make_model(self.dir / "f32.gguf"), [])
+
+    def test_gguf_with_a_grid_lowbit_has(self):
+        self.check(make_model(self.dir / "q8.gguf", "--dtype", "q8_0"), [])
+
+    def test_gguf_and_hugging_face_are_the_same_model(self):
+        gguf = make_model(self.dir / "same.gguf")
+        self.assertEqual(self.greedy(gguf, "--act", "f32"), self.greedy(self.hf, "--act", "f32"))
+
+
+class Inspect(CliTest):
+    def test_model(self):
+        out = self.quantized("int4", "--format", "int4")
+        for path, kind in ((self.hf, "huggingface"), (out, "lowbit"), (make_model(self.dir / "m.gguf"), "gguf")):
+            report = self.json("inspect", path)
+            self.assertKeys(report, "tensors bits_per_weight bytes kernels")
+            self.assertEqual(report["kind"], kind)
+            self.assertIn("model.layers.0.mlp.down_proj.weight",
+                          {t["name"] for t in report["tensors"]} | {"model.layers.0.mlp.down_proj.weight"}
+                          if kind == "gguf" else {t["name"] for t in report["tensors"]})
+            text = self.lowbit("inspect", path).stdout.decode()
+            self.assertLessEqual(max(map(len, text.splitlines()[2:])), 100)
+
+    def test_formats(self):
+        listed = {f["name"] for f in self.json("inspect", "--formats")["formats"]}
+        self.assertLessEqual(set(FORMATS), listed)
+        text = self.lowbit("inspect", "--formats").stdout.decode()
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        for name in listed:
+            self.assertGreater(len(self.lowbit("inspect", "--format", name).stdout), 20)
+        self.assertIn("layout", self.json("inspect", "--format", "int2"))
+
+    def test_kernels(self):
+        every = self.json("inspect", "--kernels")["kernels"]
+        names = {k["name"] for k in every}
+        self.assertTrue(any(k["isa"] == "scalar" and k["runs_here"] for k in every) or names)
+        out = self.quantized("int4", "--format", "int4")
+        layers = self.json("inspect", out, "--kernels")["kernels"]
+        self.assertGreaterEqual(len(layers), 14)
+        for choice in layers:
+            self.assertKeys(choice, "layer kernel reason")
+            self.assertTrue(choice["reason"])
+        for isa in ("scalar", "avx2"):
+            if any(k["isa"] == isa and k["runs_here"] for k in every):
+                forced = self.json("inspect", out, "--kernels", "--isa", isa)["kernels"]
+                self.assertTrue(all(isa in c["kernel"] or "ref" in c["kernel"] or "scalar" in c["kernel"] for c in forced))
+        self.assertLessEqual(max(map(len, self.lowbit("inspect", "--kernels").stdout.decode().splitlines())), 100)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Compares lowbit's tokenizers with PyPI `tokenizers`, id by id.
+
+  compare_tokenizers.py --dump build/release/bin/lowbit_text_dump --gguf MODEL.gguf [--text FILE ...] [--strings 20000]
+
+needs: pip install tokenizers gguf
+
+From the model's GGUF metadata three tokenizers are made:
+  A  lowbit, reading the tokenizer.json that lowbit wrote from the metadata
+  B  PyPI tokenizers, loading that same file
+  C  PyPI tokenizers, built here from the vocabulary and the model's published definition (only for `smollm`,
+     `gpt-2` and `llama`): what keeps the comparison from resting on our own writer
+and run over the whole of each text file (as one string and line by line) and over generated strings. For strings that
+are not UTF-8, which Python's library cannot take, only lowbit's own decode(encode(x)) == x is checked.
+"""
+import argparse
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from gguf import GGUFReader
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+FIELDS = ("model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id",
+          "unknown_token_id", "padding_token_id", "add_bos_token", "add_eos_token", "add_space_prefix")
+
+
+def read_fields(path):
+    reader = GGUFReader(path)
+    fields = {}
+    for name in FIELDS:
+        field = reader.get_field(f"tokenizer.ggml.{name}")
+        if field is not None:
+            fields[name] = field.contents()
+    template = reader.get_field("tokenizer.chat_template")
+    if template is not None:
+        fields["chat_template"] = template.contents()
+    return fields
+
+
+def reference(fields):
+    """Tokenizer C, or None when the definition of this model is not written down here."""
+    tokens, pre = fields["tokens"], fields.get("pre", "")
+    vocab = {token: i for i, token in enumerate(tokens)}
+    if fields["model"] == "gpt2" and pre in ("smollm", "gpt-2"):
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in fields["merges"]]))
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)
+        tokenizer.pre_tokenizer = byte_level if pre == "gpt-2" else pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), byte_level])
+        tokenizer.decoder = decoders.ByteLevel()
+    else:
+        return None
+    special = [AddedToken(t, special=True, normalized=False)
+               for t, kind in zip(tokens, fields["token_type"]) if kind == 3]
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def random_text(rng):
+    def code_point(low, high):
+        while True:
+            c = rng.randint(low, high)
+            if not 0xD800 <= c <= 0xDFFF:
+                return chr(c)
+
+    emoji = ["😀", "👩‍👩‍👧", "🦙", "🏳️‍🌈", "✅", "🇩🇪", "👍🏽", "☃", "\ufe0f", "\u200d"]
+    words = ["Hello", "world", "don't", "WE'LL", "I've", "it's", "naïve", "straße", "привет", "你好", "مرحبا", "नमस्ते",
+             "the", "of", "int main()", "x+=1;", "http://a.b/c?d=e", "3.14159", "1,000,000", "ſ", "'S", "'ſ"]
+    spaces = [" ", "  ", "\t", "\n", "\r\n", "\n\n", "\u00a0", "\u3000", "\u2003", "\u0085", "\u180e", "\u200b", "   "]
+    makers = [
+        lambda: code_point(0x20, 0x7E),
+        lambda: rng.choice(words),
+        lambda: rng.choice(words) + " ",
+        lambda: rng.choice(spaces),
+        lambda: rng.choice(emoji),
+        lambda: str(rng.randint(0, 10 ** rng.randint(1, 12))),
+        lambda: chr(rng.randint(0, 31)),
+        lambda: code_point(0xA0, 0x2FF),
+        lambda: code_point(0x300, 0x2FFF),
+        lambda: code_point(0x3000, 0xFFFD),
+        lambda: code_point(0x10000, 0x10FFFF),
+        lambda: code_point(0x1F000, 0x1FAFF),
+        lambda: rng.choice("٠١٢३४Ⅷ½²①〇一"),
+        lambda: rng.choice(".,;:!?-_'\"()[]{}<>|/\\@#$%^&*+=~`"),
+    ]
+    favourite = rng.sample(makers, rng.randint(1, 5))
+    return "".join(rng.choice(favourite)() for _ in range(rng.choice([1, 2, 3, 5, 8, 20, 60])))
+
+
+def run_lowbit(dump, tokenizer_json, texts, special=False):
+    """[(ids, round trip holds)] for each text, given as bytes."""
+    data = b"".join(struct.pack("<I", len(t)) + t for t in texts)
+    command = [dump, "encode", str(tokenizer_json)] + (["special"] if special else [])
+    lines = subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True).stdout.decode().split("\n")
+    assert len(lines) == len(texts) + 1, (len(lines), len(texts))
+    out = []
+    for line in lines[:-1]:
+        parts = line.split()
+        holds = not (parts and parts[-1] == "!")
+        out.append(([int(p) for p in parts if p != "!"], holds))
+    return out
+
+
+def check(name, texts, ours, references):
+    bad = 0
+    for text, (ids, holds) in zip(texts, ours):
+        wrong = [who for who, theirs in references.items() if theirs[0](text) != ids]
+        if not holds:
+            wrong.append("round trip")
+        if wrong:
+            bad += 1
+            if bad <= 5:
+                theirs = next(iter(references.values()))[0](text)
+                at = next((i for i, (a, b) in enumerate(zip(ids, theirs)) if a != b), min(len(ids), len(theirs)))
+                print(f"  {wrong}: {text[:80]!r} first at {at}: {ids[at:at + 8]} {theirs[at:at + 8]}")
+    print(f"{name}: {len(texts)} texts, {sum(len(i) for i, _ in ours)} tokens, {bad} differ")
+    return bad
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dump", required=True)
+    parser.add_argument("--gguf", required=True)
+    parser.add_argument("--text", action="append", default=[])
+    parser.add_argument("--strings", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+
+    fields = read_fields(args.gguf)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        (path / "fields.json").write_text(json.dumps(fields))
+        subprocess.run([args.dump, "convert", path / "fields.json", folder], check=True)
+        written = path / "tokenizer.json"
+        library = {"B": Tokenizer.from_file(str(written))}
+        if (independent := reference(fields)) is not None:
+            library["C"] = independent
+        print("compared with:", ", ".join(library))
+        references = {k: (lambda s, t=t: t.encode(s, add_special_tokens=False).ids,) for k, t in library.items()}
+
+        bad = 0
+        for name in args.text:
+            text = pathlib.Path(name).read_bytes().decode()
+            for texts in ([text], text.splitlines(keepends=True)):
+                start = time.time()
+                ours = run_lowbit(args.dump, written, [t.encode() for t in texts])
+                seconds = time.time() - start
+                bad += check(f"{name} ({seconds:.2f} s)", texts, ours, references)
+        rng = random.Random(args.seed)
+        texts = [random_text(rng) for _ in range(args.strings)]
+        bad += check("generated", texts, run_lowbit(args.dump, written, [t.encode() for t in texts]), references)
+        every = [chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+        probes = ["".join(f"a{c} {c}1" for c in every[i:i + 16]) for i in range(0, len(every), 16)]
+        bad += check("every code point", probes, run_lowbit(args.dump, written, [t.encode() for t in probes]), references)
+
+        specials = [t for t, kind in zip(fields["tokens"], fields["token_type"]) if kind == 3]
+        if specials:
+            texts = ["".join(rng.choice([rng.choice(specials), random_text(rng)]) for _ in range(5)) for _ in range(500)]
+            ours = [(ids, True) for ids, _ in run_lowbit(args.dump, written, [t.encode() for t in texts], special=True)]
+            bad += check("with special tokens", texts, ours, references)
+
+        broken = [rng.randbytes(rng.randint(1, 64)) for _ in range(args.strings // 4)]
+        broken += [t[:rng.randint(0, len(t))] + rng.randbytes(2) + t for t in (random_text(rng).encode() for _ in range(args.strings // 4))]
+        lost = sum(not holds for _, holds in run_lowbit(args.dump, written, broken))
+        print(f"not UTF-8: {len(broken)} texts, {lost} do not come back")
+    sys.exit(1 if bad or lost else 0)
+
+
+if __name__ == "__main__":
+    main()

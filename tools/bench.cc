@@ -1,0 +1,237 @@
+// lowbit bench matmul | model | memory: check the answer, then time.
+
+#include "lowbit/bench.h"
+
+#include <chrono>
+#include <memory>
+
+#include "lowbit/quantize.h"
+#include "option_values.h"
+#include "progress_display.h"
+#include "text_table.h"
+#include "verbs.h"
+
+namespace lowbit::cli {
+namespace {
+
+nlohmann::json to_json(const MatmulBenchReport& report) {
+  return {{"kernel", report.kernel},
+          {"isa", report.isa},
+          {"format", report.format},
+          {"scaling", report.scaling},
+          {"m", report.m},
+          {"n", report.n},
+          {"k", report.k},
+          {"threads", report.threads},
+          {"cold", report.cold},
+          {"checked", report.checked},
+          {"seconds", report.seconds},
+          {"spread", report.spread},
+          {"gops", report.gops},
+          {"gb_s", report.gb_s},
+          {"bits_per_weight", report.bits_per_weight},
+          {"bandwidth_gb_s", report.bandwidth_gb_s},
+          {"percent_of_peak", report.cold ? nlohmann::json(report.percent_of_peak) : nlohmann::json()}};
+}
+
+struct MatmulArguments {
+  MatmulBenchOptions options;
+  std::string other;  // --vs
+  bool cold = false, warm = false;
+};
+
+/// --vs: the same product with another format or instruction set.
+Result<MatmulBenchReport> bench_other(const MatmulArguments& arguments) {
+  MatmulBenchOptions options = arguments.options;
+  if (const auto format = parse_format(arguments.other))
+    options.format = *format;
+  else
+    options.compute.isa = arguments.other;
+  return bench_matmul(options);
+}
+
+void add_row(TextTable& table, const MatmulBenchReport& report) {
+  table.add({report.kernel, fmt::format("{:.3f}", 1e3 * report.seconds), fmt::format("{:.0f} %", 100 * report.spread),
+             fmt::format("{:.2f}", report.gops), fmt::format("{:.2f}", report.gb_s),
+             report.cold ? fmt::format("{:.0f} %", report.percent_of_peak) : "-", report.checked ? "yes" : "NO"});
+}
+
+Status matmul_action(Console& console, MatmulArguments& arguments, const Compute& compute) {
+  arguments.options.compute = compute;
+  const auto report = bench_matmul(arguments.options);
+  if (!report) return tl::unexpected(report.error());
+  nlohmann::json json = to_json(*report);
+  TextTable table({{"kernel", Align::kLeft, 40},
+                   {"ms", Align::kRight},
+                   {"spread", Align::kRight},
+                   {"GOP/s", Align::kRight},
+                   {"GB/s", Align::kRight},
+                   {"of peak", Align::kRight},
+                   {"checked"}});
+  add_row(table, *report);
+  double ratio = 0;
+  if (!arguments.other.empty()) {
+    const auto other = bench_other(arguments);
+    if (!other) return tl::unexpected(other.error());
+    add_row(table, *other);
+    ratio = report->seconds > 0 ? other->seconds / report->seconds : 0;
+    json["vs"] = to_json(*other);
+    json["ratio"] = ratio;
+  }
+  if (console.json()) {
+    console.put_json(json);
+  } else {
+    console.print("{} {}, M {}, N {}, K {}, {} threads, {}\n\n{}", report->format, report->scaling, report->m,
+                  report->n, report->k, report->threads,
+                  report->cold ? fmt::format("weights from memory (peak {:.1f} GB/s)", report->bandwidth_gb_s)
+                               : "weights in the cache",
+                  table.str());
+    if (!arguments.other.empty()) console.print("\n{:.2f} times as fast as {}\n", ratio, arguments.other);
+  }
+  if (report->checked) return {};
+  return fail(ErrorCode::kCorrupt, report->kernel, "another answer than the reference's", "the same",
+              "this is a fault of lowbit: please report it");
+}
+
+void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
+  auto arguments = std::make_shared<MatmulArguments>();
+  CLI::App* verb = bench.add_subcommand("matmul", "One product of activations [M,K] and weights [N,K]");
+  MatmulBenchOptions& options = arguments->options;
+  add_format_option(*verb, "--format", options.format, "of the weights")->required();
+  verb->add_option_function<std::string>(
+          "--group",
+          [&options](const std::string& text) {
+            const auto group = parse_group(text);
+            if (!group || *group == QuantizeSpec::kTensor)
+              throw usage_error("--group", text, "32, 64, 128, 256 or row");
+            options.group = *group == QuantizeSpec::kRow ? 0 : *group;
+          },
+          "weights that share a scale: 32, 64, 128, 256 or row [64]")
+      ->type_name("GROUP");
+  constexpr CountRange kExtent = {1, 1 << 20};
+  add_count_option(*verb, "-M", options.m, kExtent, "rows of activations [1]");
+  add_count_option(*verb, "-N", options.n, kExtent, "rows of weights [4096]");
+  add_count_option(*verb, "-K", options.k, kExtent, "columns of both [4096]");
+  add_activation_option(*verb, options.activation, false);
+  CLI::Option* cold = verb->add_flag("--cold", arguments->cold, "weights come from memory [default]");
+  verb->add_flag("--warm", arguments->warm, "weights stay in the cache")->excludes(cold);
+  verb->add_option("--vs", arguments->other, "then the same with another format or instruction set, and the ratio")
+      ->type_name("NAME");
+  verb->callback([arguments, &invocation] {
+    arguments->options.cold = !arguments->warm;
+    const std::string& other = arguments->other;
+    if (!other.empty() && !parse_format(other) && other != "scalar" && other != "avx2" && other != "avx512" &&
+        other != "amx")
+      throw usage_error("--vs", other, "a format, or one of scalar, avx2, avx512, amx");
+    invocation.action = [arguments, &invocation](Console& console) {
+      return matmul_action(console, *arguments, invocation.compute);
+    };
+  });
+}
+
+struct ModelArguments {
+  std::string model;
+  ModelBenchOptions options;
+};
+
+nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& options) {
+  return {{"model", report.model},
+          {"activation", report.activation},
+          {"isa", report.isa},
+          {"threads", report.threads},
+          {"prompt", options.prompt},
+          {"generate", options.generate},
+          {"weight_bytes", report.weight_bytes},
+          {"load_s", report.load_s},
+          {"prefill_tok_s", report.prefill_tok_s},
+          {"prefill_spread", report.prefill_spread},
+          {"decode_tok_s", report.decode_tok_s},
+          {"decode_spread", report.decode_spread},
+          {"gb_s", report.decode_gb_s},
+          {"bandwidth_gb_s", report.bandwidth_gb_s},
+          {"percent_of_peak", report.bandwidth_gb_s > 0 ? 100 * report.decode_gb_s / report.bandwidth_gb_s : 0},
+          {"checked", report.checked}};
+}
+
+Status model_action(Console& console, ModelArguments& arguments, const Compute& compute) {
+  const auto path = resolve_model(arguments.model);
+  if (!path) return tl::unexpected(path.error());
+  ModelBenchOptions& options = arguments.options;
+  options.compute = compute;
+  const auto report = [&] {
+    ProgressDisplay progress(console);
+    options.progress = progress.callback();
+    return bench_model(*path, options);
+  }();
+  if (!report) return tl::unexpected(report.error());
+  if (console.json()) {
+    console.put_json(to_json(*report, options));
+  } else {
+    TextTable table({{"phase"}, {"tokens", Align::kRight}, {"tok/s", Align::kRight}, {"spread", Align::kRight}});
+    table.add({"prompt", std::to_string(options.prompt), fmt::format("{:.2f}", report->prefill_tok_s),
+               fmt::format("{:.0f} %", 100 * report->prefill_spread)});
+    table.add({"generation", std::to_string(options.generate), fmt::format("{:.2f}", report->decode_tok_s),
+               fmt::format("{:.0f} %", 100 * report->decode_spread)});
+    console.print("{}: weights {}, activations {}, {} with {} threads, loaded in {:.2f} s\n\n{}", *path,
+                  bytes_text(static_cast<double>(report->weight_bytes)), report->activation, report->isa,
+                  report->threads, report->load_s, table.str());
+    console.print(
+        "\ngeneration reads {:.2f} GB/s of {:.2f} GB/s that this machine's memory gives; checked: "
+        "{}\n",
+        report->decode_gb_s, report->bandwidth_gb_s, report->checked ? "yes" : "NO");
+  }
+  if (report->checked) return {};
+  return fail(ErrorCode::kCorrupt, *path, "other logits from a batch than token by token", "the same",
+              "this is a fault of lowbit: please report it");
+}
+
+void add_model_bench(CLI::App& bench, Invocation& invocation) {
+  auto arguments = std::make_shared<ModelArguments>();
+  CLI::App* verb = bench.add_subcommand("model", "Speed of the prompt and of generation");
+  add_model_argument(*verb, arguments->model);
+  ModelBenchOptions& options = arguments->options;
+  add_count_option(*verb, "-p,--prompt", options.prompt, {1, 1 << 20}, "tokens of the prompt [128]");
+  add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
+  add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
+  add_activation_option(*verb, options.activation);
+  verb->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation](Console& console) {
+      return model_action(console, *arguments, invocation.compute);
+    };
+  });
+}
+
+Status memory_action(Console& console, int64_t bytes, const Compute& compute) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto bandwidth = measure_bandwidth(compute, bytes);
+  if (!bandwidth) return tl::unexpected(bandwidth.error());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (console.json()) console.put_json({{"gb_s", *bandwidth}, {"bytes", bytes}, {"seconds", seconds}, {"cold", true}});
+  console.print("{:.2f} GB/s: reading {}, the best of several sweeps\n", *bandwidth,
+                bytes_text(static_cast<double>(bytes)));
+  return {};
+}
+
+void add_memory_bench(CLI::App& bench, Invocation& invocation) {
+  auto bytes = std::make_shared<int64_t>(int64_t{512} << 20);
+  CLI::App* verb = bench.add_subcommand("memory", "Read bandwidth of memory");
+  add_count_option(*verb, "--bytes", *bytes, {int64_t{64} << 20, int64_t{64} << 30}, "how much is read [512M]");
+  verb->callback([bytes, &invocation] {
+    invocation.action = [bytes, &invocation](Console& console) {
+      return memory_action(console, *bytes, invocation.compute);
+    };
+  });
+}
+
+}  // namespace
+
+void add_bench_verb(CLI::App& app, Invocation& invocation) {
+  CLI::App* bench = app.add_subcommand("bench", "Check the answer, then time: matmul, model, memory");
+  bench->set_help_flag("-h,--help", "this text");
+  bench->require_subcommand(1);
+  add_matmul_bench(*bench, invocation);
+  add_model_bench(*bench, invocation);
+  add_memory_bench(*bench, invocation);
+}
+
+}  // namespace lowbit::cli

@@ -1,0 +1,167 @@
+// lowbit chat: a conversation on the terminal, or with lines from stdin.
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "chat_session.h"
+#include "generation_options.h"
+#include "line_reader.h"
+#include "lowbit/quantize.h"
+#include "option_values.h"
+#include "progress_display.h"
+#include "verbs.h"
+
+namespace lowbit::cli {
+namespace {
+
+struct ChatArguments {
+  std::string model, system_text;
+  ModelOptions model_options;
+  GenerateOptions generate;
+};
+
+constexpr const char* kHelp =
+    "/help   this text\n"
+    "/reset  forget the conversation, keep the system text\n"
+    "/stats  tokens and speed\n"
+    "/quit   leave (or Ctrl-D)\n"
+    "Ctrl-C stops an answer.\n";
+
+nlohmann::json to_json(const ChatStats& stats) {
+  return {{"turns", stats.turns},
+          {"context_tokens", stats.context_tokens},
+          {"context", stats.context},
+          {"reused_tokens", stats.reused_tokens},
+          {"dropped_messages", stats.dropped_messages},
+          {"prompt_tokens", stats.prompt_tokens},
+          {"generated_tokens", stats.generated_tokens},
+          {"prefill_tok_s", stats.prefill_s > 0 ? static_cast<double>(stats.prompt_tokens) / stats.prefill_s : 0},
+          {"decode_tok_s", stats.decode_s > 0 ? static_cast<double>(stats.generated_tokens) / stats.decode_s : 0}};
+}
+
+void print_stats(Console& console, const ChatStats& stats) {
+  const nlohmann::json rates = to_json(stats);
+  console.print(
+      "{} turns; {} of {} tokens of context used; {} tokens read at {:.1f} tok/s ({} more came "
+      "from the "
+      "cache), {} written at {:.1f} tok/s\n",
+      stats.turns, stats.context_tokens, stats.context, stats.prompt_tokens, rates["prefill_tok_s"].get<double>(),
+      stats.reused_tokens, stats.generated_tokens, rates["decode_tok_s"].get<double>());
+}
+
+/// One terminal or script talking with one session.
+class ChatLoop {
+ public:
+  ChatLoop(Console& console, ChatSession& session)
+      : console_(console),
+        session_(session),
+        by_hand_(::isatty(STDIN_FILENO) == 1 && console.stdout_is_terminal() && !console.json()) {}
+
+  Status run() {
+    if (by_hand_) console_.print("{}\n", "/help explains the commands; Ctrl-D leaves.");
+    std::string line;
+    while (console_.stdout_status()) {
+      InterruptFlag::lower();
+      if (by_hand_) console_.print("> ");
+      const LineReader::Outcome outcome = reader_.next(line);
+      if (outcome == LineReader::Outcome::kEnd) break;
+      if (outcome == LineReader::Outcome::kInterrupted) {
+        if (!by_hand_) return fail(ErrorCode::kCancelled, "lowbit chat", "an interrupt");
+        console_.print("\n");
+        continue;
+      }
+      if (line.empty()) continue;
+      if (line == "/quit" || line == "/exit") return {};
+      if (line[0] == '/')
+        command(line);
+      else if (const Status status = answer(line); !status)
+        return status;
+    }
+    if (by_hand_) console_.print("\n");
+    return {};
+  }
+
+ private:
+  void command(const std::string& line) {
+    if (line == "/help") {
+      console_.print("{}", kHelp);
+    } else if (line == "/stats") {
+      print_stats(console_, session_.stats());
+    } else if (line == "/reset") {
+      session_.reset();
+      console_.note("The conversation is forgotten.");
+    } else {
+      console_.warn(fmt::format("{} is no command; /help lists them", line));
+    }
+  }
+
+  Status answer(const std::string& line) {
+    const int64_t dropped = session_.stats().dropped_messages;
+    const auto generation = session_.answer(line, [this](std::string_view piece) {
+      const bool heard = console_.json() || console_.write_out(piece);
+      return heard && !InterruptFlag::is_raised();
+    });
+    if (!generation) {
+      // At a terminal a message that is too long is no reason to leave.
+      if (!by_hand_) return tl::unexpected(generation.error());
+      console_.error(generation.error());
+      return {};
+    }
+    console_.print("\n");
+    if (session_.stats().dropped_messages > dropped)
+      console_.note("(the context is full: the oldest {} messages are forgotten)",
+                    session_.stats().dropped_messages - dropped);
+    if (InterruptFlag::is_raised())
+      console_.note("(stopped)");
+    else if (generation->stop_reason == "length" || generation->stop_reason == "context")
+      console_.note("(cut off: {})", generation->stop_reason == "length" ? "-n sets the limit" : "the context is full");
+    return {};
+  }
+
+  Console& console_;
+  ChatSession& session_;
+  LineReader reader_;
+  bool by_hand_;
+};
+
+Status chat_action(Console& console, ChatArguments& arguments, const Compute& compute) {
+  const auto path = resolve_model(arguments.model);
+  if (!path) return tl::unexpected(path.error());
+  arguments.model_options.compute = compute;
+  auto model = [&] {
+    ProgressDisplay progress(console);
+    arguments.model_options.progress = progress.callback();
+    return Model::open(*path, arguments.model_options);
+  }();
+  if (!model) return tl::unexpected(model.error());
+  auto session = ChatSession::start(std::move(*model), arguments.system_text, arguments.generate);
+  if (!session) return tl::unexpected(session.error());
+  InterruptFlag interrupt;
+  const Status status = ChatLoop(console, *session).run();
+  if (!status || !console.json()) return status;
+  nlohmann::json messages = nlohmann::json::array();
+  for (const ChatMessage& message : session->messages())
+    messages.push_back({{"role", message.role}, {"content", message.content}});
+  console.put_json({{"model", *path}, {"messages", messages}, {"stats", to_json(session->stats())}});
+  return {};
+}
+
+}  // namespace
+
+void add_chat_verb(CLI::App& app, Invocation& invocation) {
+  auto arguments = std::make_shared<ChatArguments>();
+  arguments->generate.max_tokens = 512;
+  CLI::App* verb = app.add_subcommand("chat", "A conversation; lines come from the terminal or from stdin");
+  add_model_argument(*verb, arguments->model);
+  verb->add_option("--system", arguments->system_text, "what the model is told first")->type_name("TEXT");
+  add_generation_options(*verb, arguments->generate);
+  add_model_options(*verb, arguments->model_options);
+  verb->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation](Console& console) {
+      return chat_action(console, *arguments, invocation.compute);
+    };
+  });
+}
+
+}  // namespace lowbit::cli

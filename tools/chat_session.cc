@@ -1,0 +1,115 @@
+#include "chat_session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lowbit::cli {
+namespace {
+
+constexpr int64_t kRoomForAnswer = 32;  // tokens
+
+std::string token_text(const Tokenizer& tokenizer, const std::optional<TokenId>& id) {
+  const auto& tokens = tokenizer.spec().tokens;
+  if (!id || *id < 0 || static_cast<size_t>(*id) >= tokens.size()) return "";
+  return tokens[static_cast<size_t>(*id)];
+}
+
+}  // namespace
+
+ChatSession::ChatSession(Model model, std::string system_text, GenerateOptions options)
+    : model_(std::move(model)), system_text_(std::move(system_text)), options_(options) {
+  reset();
+}
+
+Result<ChatSession> ChatSession::start(Model model, std::string system_text, GenerateOptions options) {
+  if (!model.chat_template())
+    return fail(ErrorCode::kUnsupported, model.info().path, "no chat template", "a model trained for conversation",
+                "use `lowbit run`");
+  return ChatSession(std::move(model), std::move(system_text), options);
+}
+
+void ChatSession::reset() {
+  messages_.clear();
+  if (!system_text_.empty()) messages_.push_back({"system", system_text_});
+}
+
+Result<std::vector<TokenId>> ChatSession::render() const {
+  const Tokenizer& tokenizer = model_.tokenizer();
+  ChatInput input;
+  input.messages = messages_;
+  input.bos_token = token_text(tokenizer, tokenizer.spec().bos_id);
+  input.eos_token = token_text(tokenizer, tokenizer.spec().eos_id);
+  const auto text = model_.chat_template()->render(input);
+  if (!text) return tl::unexpected(text.error());
+  // The template writes the special tokens itself, BOS included.
+  return tokenizer.encode(*text, {false, true});
+}
+
+Result<std::vector<TokenId>> ChatSession::render_to_fit() {
+  const size_t first = system_text_.empty() ? 0 : 1;
+  while (true) {
+    auto tokens = render();
+    if (!tokens) return tokens;
+    const int64_t room = model_.info().context - static_cast<int64_t>(tokens->size());
+    if (room >= std::min(kRoomForAnswer, options_.max_tokens)) return tokens;
+    if (messages_.size() < first + 3)
+      return fail(ErrorCode::kInvalidArgument, "message", std::to_string(tokens->size()) + " tokens",
+                  "at most " + std::to_string(model_.info().context - kRoomForAnswer),
+                  "a larger context: -c " + std::to_string(2 * tokens->size()));
+    const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
+    messages_.erase(oldest, oldest + 2);
+    stats_.dropped_messages += 2;
+  }
+}
+
+Result<Generation> ChatSession::generate(const std::vector<TokenId>& tokens,
+                                         const std::function<bool(std::string_view)>& on_text) {
+  if (tokens.empty()) return fail(ErrorCode::kInvalidArgument, "chat template", "an empty text", "a conversation");
+  const auto [differs, unused] = std::mismatch(tokens.begin(), tokens.end() - 1, cached_.begin(), cached_.end());
+  const auto kept = differs - tokens.begin();  // at most all but the last: generation needs one token to go on from
+  if (const Status status = model_.truncate(kept); !status) return tl::unexpected(status.error());
+  cached_.resize(static_cast<size_t>(kept));
+  stats_.reused_tokens += kept;
+
+  GenerateOptions options = options_;
+  options.max_tokens = std::min(options.max_tokens, model_.info().context - static_cast<int64_t>(tokens.size()));
+  auto generation = model_.generate(std::span(tokens).subspan(static_cast<size_t>(kept)), options, on_text);
+  // The last sampled token may not be in the cache; after an error anything may be there.
+  cached_ = tokens;
+  if (generation) cached_.insert(cached_.end(), generation->tokens.begin(), generation->tokens.end());
+  const auto length = static_cast<size_t>(model_.length());
+  if (!generation || length > cached_.size()) {
+    model_.clear();
+    cached_.clear();
+  } else {
+    cached_.resize(length);
+  }
+  return generation;
+}
+
+Result<Generation> ChatSession::answer(const std::string& text, const std::function<bool(std::string_view)>& on_text) {
+  const std::vector<ChatMessage> before = messages_;
+  messages_.push_back({"user", text});
+  auto tokens = render_to_fit();
+  auto generation = tokens ? generate(*tokens, on_text) : tl::unexpected(tokens.error());
+  if (!generation) {
+    messages_ = before;
+    return generation;
+  }
+  messages_.push_back({"assistant", generation->text});
+  ++stats_.turns;
+  stats_.prompt_tokens += generation->prompt_tokens;
+  stats_.generated_tokens += static_cast<int64_t>(generation->tokens.size());
+  stats_.prefill_s += generation->prefill_s;
+  stats_.decode_s += generation->decode_s;
+  return generation;
+}
+
+ChatStats ChatSession::stats() const {
+  ChatStats stats = stats_;
+  stats.context_tokens = model_.length();
+  stats.context = model_.info().context;
+  return stats;
+}
+
+}  // namespace lowbit::cli

@@ -1,0 +1,50 @@
+#pragma once
+// A conversation: renders the model's template anew for every turn and keeps the part of the KV
+// cache that is still right, so that a turn costs only its own tokens.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lowbit/model.h"
+
+namespace lowbit::cli {
+
+struct ChatStats {
+  int64_t turns = 0, context_tokens = 0, context = 0, reused_tokens = 0, dropped_messages = 0;
+  int64_t prompt_tokens = 0, generated_tokens = 0;  // of all turns
+  double prefill_s = 0, decode_s = 0;
+};
+
+class ChatSession {
+ public:
+  /// Errors: kUnsupported when the model has no chat template.
+  static Result<ChatSession> start(Model model, std::string system_text, GenerateOptions options);
+
+  /// Adds the user's message and the model's answer. After an error the conversation is as before.
+  Result<Generation> answer(const std::string& text, const std::function<bool(std::string_view)>& on_text);
+  /// Forgets everything but the system text.
+  void reset();
+
+  const std::vector<ChatMessage>& messages() const { return messages_; }
+  const Model& model() const { return model_; }
+  ChatStats stats() const;
+
+ private:
+  ChatSession(Model model, std::string system_text, GenerateOptions options);
+  Result<std::vector<TokenId>> render() const;
+  /// render(), after leaving out the oldest exchanges if the context has no room for an answer.
+  Result<std::vector<TokenId>> render_to_fit();
+  /// Appends what the cache lacks of `tokens` and generates.
+  Result<Generation> generate(const std::vector<TokenId>& tokens, const std::function<bool(std::string_view)>& on_text);
+
+  Model model_;
+  std::string system_text_;
+  GenerateOptions options_;
+  std::vector<ChatMessage> messages_;
+  std::vector<TokenId> cached_;  // tokens in the model's KV cache
+  ChatStats stats_;
+};
+
+}  // namespace lowbit::cli

@@ -1,0 +1,40 @@
+#include "common_options.h"
+
+#include "option_values.h"
+
+namespace lowbit::cli {
+namespace {
+
+bool is_device(const std::string& text) {
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  const std::string prefix = "cuda:";
+  return text.size() > prefix.size() && text.size() <= prefix.size() + 3 && text.rfind(prefix, 0) == 0 &&
+         text.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+}
+
+}  // namespace
+
+void add_common_options(CLI::App& verb, Invocation& invocation) {
+  const std::string group = "Common options";
+  verb.set_help_flag("-h,--help", "this text")->group(group);
+  verb.set_version_flag("--version", std::string("lowbit ") + version(), "lowbit's version")->group(group);
+  verb.add_flag("--json", invocation.json, "one JSON document on stdout, nothing else there")->group(group);
+  verb.add_flag("--quiet", invocation.quiet, "no progress, notes or warnings on stderr")->group(group);
+  add_count_option(verb, "--threads", invocation.compute.threads, {1, 1024},
+                   "threads; without it LOWBIT_THREADS, else the physical cores")
+      ->group(group);
+  verb.add_option_function<std::string>(
+          "--device",
+          [&invocation](const std::string& text) {
+            if (!is_device(text)) throw usage_error("--device", text, "auto, cpu, cuda or cuda:<i>");
+            invocation.compute.device = text;
+          },
+          "auto, cpu, cuda or cuda:<i>; without it LOWBIT_DEVICE, else auto")
+      ->type_name("NAME")
+      ->group(group);
+  add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avx512", "amx"},
+                    "; without it LOWBIT_ISA, else the best this CPU has")
+      ->group(group);
+}
+
+}  // namespace lowbit::cli

@@ -1,0 +1,24 @@
+#pragma once
+// Options that every verb has.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "console.h"
+#include "lowbit/compute.h"
+
+namespace lowbit::cli {
+
+/// What the command line asked for: filled while it is parsed, run afterwards.
+struct Invocation {
+  bool json = false, quiet = false;
+  Compute compute;
+  std::function<Status(Console&)> action;
+};
+
+/// --json, --quiet, --threads, --device, --isa, --help and --version. To be called last, so that help lists them last.
+void add_common_options(CLI::App& verb, Invocation& invocation);
+
+}  // namespace lowbit::cli

@@ -1,0 +1,19 @@
+#pragma once
+// Options that `run` and `chat` share, and what both say about speed and memory.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+
+#include "lowbit/model.h"
+
+namespace lowbit::cli {
+
+/// -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, --seed
+void add_generation_options(CLI::App& verb, GenerateOptions& options);
+/// -c, --act
+void add_model_options(CLI::App& verb, ModelOptions& options);
+
+/// Peak resident memory of this process so far.
+int64_t peak_memory_bytes();
+
+}  // namespace lowbit::cli

@@ -1,0 +1,165 @@
+#include "option_values.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "lowbit/quantize.h"
+
+namespace lowbit::cli {
+namespace {
+
+template <class T>
+CLI::Option* add_count(CLI::App& app, const std::string& name, T& value, CountRange range, const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [name, range, &value](const std::string& text) {
+            const Result<int64_t> parsed = parse_size(text);
+            if (!parsed || *parsed < range.low || *parsed > range.high)
+              throw usage_error(name, text, fmt::format("a whole number from {} to {}", range.low, range.high),
+                                "K, M and G may follow it: 4K is 4096");
+            value = static_cast<T>(*parsed);
+          },
+          help)
+      ->type_name("COUNT");
+}
+
+FormatId checked_format(const std::string& option, const std::string& text) {
+  std::vector<std::string> names;
+  for (const FormatInfo& info : formats()) {
+    if (!info.canonical && info.kind != ValueKind::kDense) continue;
+    if (info.name == text) return info.id;
+    names.push_back(info.name);
+  }
+  throw usage_error(option, text, fmt::format("one of {}", fmt::join(names, " ")),
+                    "`lowbit inspect --formats` explains them");
+}
+
+}  // namespace
+
+UsageError usage_error(const std::string& option, const std::string& got, const std::string& wanted,
+                       const std::string& hint) {
+  return {{ErrorCode::kInvalidArgument, option, "\"" + got + "\"", wanted, hint}};
+}
+
+Result<int64_t> parse_size(const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  int shift = 0;
+  if (error == std::errc() && rest + 1 == end) {
+    const size_t unit = std::string_view("kKmMgG").find(*rest);
+    shift = unit == std::string_view::npos ? -1 : 10 * (static_cast<int>(unit) / 2 + 1);
+  } else if (error != std::errc() || rest != end) {
+    shift = -1;
+  }
+  if (shift < 0 || value < 0 || value > std::numeric_limits<int64_t>::max() >> shift)
+    return fail(ErrorCode::kInvalidArgument, "size", "\"" + text + "\"", "a whole number, with K, M or G if you like");
+  return value << shift;
+}
+
+CLI::Option* add_count_option(CLI::App& app, const std::string& name, int64_t& value, CountRange range,
+                              const std::string& help) {
+  return add_count(app, name, value, range, help);
+}
+CLI::Option* add_count_option(CLI::App& app, const std::string& name, int& value, CountRange range,
+                              const std::string& help) {
+  return add_count(app, name, value, range, help);
+}
+
+CLI::Option* add_seed_option(CLI::App& app, uint64_t& value) {
+  return app
+      .add_option_function<std::string>(
+          "--seed",
+          [&value](const std::string& text) {
+            const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (error != std::errc() || rest != text.data() + text.size())
+              throw usage_error("--seed", text, "a whole number from 0 to 2^64 - 1");
+          },
+          "seed of all random choices [0]")
+      ->type_name("N");
+}
+
+CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& value, float low, float high,
+                               const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [=, &value](const std::string& text) {
+            float number = 0;
+            const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+            if (error != std::errc() || rest != text.data() + text.size() || !(number >= low && number <= high))
+              throw usage_error(name, text, fmt::format("a number from {} to {}", low, high));
+            value = number;
+          },
+          fmt::format("{} [{}]", help, value))
+      ->type_name("X");
+}
+
+CLI::Option* add_choice_option(CLI::App& app, const std::string& name, std::string& value,
+                               std::vector<std::string> choices, const std::string& help) {
+  const std::string list = fmt::format("{}", fmt::join(choices, ", "));
+  return app
+      .add_option_function<std::string>(
+          name,
+          [=, &value](const std::string& text) {
+            if (std::find(choices.begin(), choices.end(), text) == choices.end())
+              throw usage_error(name, text, "one of " + list);
+            value = text;
+          },
+          list + help)
+      ->type_name("NAME");
+}
+
+CLI::Option* add_format_option(CLI::App& app, const std::string& name, FormatId& value, const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name, [name, &value](const std::string& text) { value = checked_format(name, text); }, help)
+      ->type_name("FORMAT");
+}
+
+CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, FormatId& value, bool& keep,
+                                       const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [name, &value, &keep](const std::string& text) {
+            keep = text == "keep";
+            if (!keep) value = checked_format(name, text);
+          },
+          help)
+      ->type_name("FORMAT");
+}
+
+CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          "--group",
+          [&value](const std::string& text) {
+            const Result<int64_t> group = parse_group(text);
+            if (!group) throw usage_error("--group", text, "32, 64, 128, 256, row or tensor");
+            value = *group;
+          },
+          help)
+      ->type_name("GROUP");
+}
+
+CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto) {
+  std::vector<std::string> choices = {"int8", "f32"};
+  if (allow_auto) choices.insert(choices.begin(), "auto");
+  return add_choice_option(app, "--act", value, choices,
+                           fmt::format(": activations, int8 per token or exact [{}]", value));
+}
+
+CLI::Option* add_model_argument(CLI::App& app, std::string& value) {
+  return app.add_option("MODEL", value, "checkpoint or Hugging Face directory, GGUF file, or `default`")
+      ->required()
+      ->type_name("");
+}
+
+}  // namespace lowbit::cli

@@ -1,0 +1,48 @@
+#pragma once
+// Options whose values are checked where they are read: a wrong one is a UsageError that names the
+// option.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "console.h"
+#include "lowbit/format.h"
+
+namespace lowbit::cli {
+
+UsageError usage_error(const std::string& option, const std::string& got, const std::string& wanted,
+                       const std::string& hint = "");
+
+struct CountRange {
+  int64_t low = 1, high = int64_t{1} << 40;
+};
+
+/// "12", "4K", "512M", "1G" (K = 1024).
+Result<int64_t> parse_size(const std::string& text);
+
+CLI::Option* add_count_option(CLI::App& app, const std::string& name, int64_t& value, CountRange range,
+                              const std::string& help);
+CLI::Option* add_count_option(CLI::App& app, const std::string& name, int& value, CountRange range,
+                              const std::string& help);
+CLI::Option* add_seed_option(CLI::App& app, uint64_t& value);
+/// A finite number from low to high.
+CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& value, float low, float high,
+                               const std::string& help);
+/// The help text starts with the choices.
+CLI::Option* add_choice_option(CLI::App& app, const std::string& name, std::string& value,
+                               std::vector<std::string> choices, const std::string& help);
+/// Only formats a checkpoint can hold.
+CLI::Option* add_format_option(CLI::App& app, const std::string& name, FormatId& value, const std::string& help);
+/// The same, or "keep".
+CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, FormatId& value, bool& keep,
+                                       const std::string& help);
+/// QuantizeSpec::group.
+CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& help);
+/// --act
+CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
+/// The positional MODEL.
+CLI::Option* add_model_argument(CLI::App& app, std::string& value);
+
+}  // namespace lowbit::cli

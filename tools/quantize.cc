@@ -1,0 +1,186 @@
+// lowbit quantize: any model in, a low-bit checkpoint out.
+
+#include "lowbit/quantize.h"
+
+#include <map>
+#include <memory>
+
+#include "option_values.h"
+#include "progress_display.h"
+#include "text_table.h"
+#include "verbs.h"
+
+namespace lowbit::cli {
+namespace {
+
+struct QuantizeArguments {
+  std::string source, target, fit = "auto", scale;
+  FormatId format = FormatId::kInt4;
+  int64_t group = QuantizeSpec::kDefaultGroup;
+  bool zero = false;
+  QuantizeOptions options;
+};
+
+/// "int2 g64" -> {"int2", 64}, "int8 row" -> {"int8", "row"}, "bf16" -> {"bf16", null}
+std::pair<std::string, nlohmann::json> split_format(const std::string& text) {
+  const size_t space = text.find(' ');
+  if (space == std::string::npos) return {text, nullptr};
+  const std::string group = text.substr(space + 1, text.find(' ', space + 1) - space - 1);
+  if (group.size() > 1 && group[0] == 'g')
+    if (const auto columns = parse_size(group.substr(1))) return {text.substr(0, space), *columns};
+  return {text.substr(0, space), group};
+}
+
+nlohmann::json layer_json(const LayerReport& layer) {
+  const auto [format, group] = split_format(layer.format);
+  nlohmann::json json = {{"name", layer.name},
+                         {"format", format},
+                         {"group", group},
+                         {"rel_error", layer.rel_error},
+                         {"shape", {layer.n, layer.k}},
+                         {"bytes", layer.bytes},
+                         {"bits_per_weight", layer.bits_per_weight}};
+  if (!layer.warning.empty()) json["warning"] = layer.warning;
+  return json;
+}
+
+nlohmann::json report_json(const QuantizeReport& report, const std::string& source, const std::string& target) {
+  nlohmann::json layers = nlohmann::json::array();
+  for (const LayerReport& layer : report.layers) layers.push_back(layer_json(layer));
+  return {{"source", source},
+          {"target", target},
+          {"bits_per_weight", report.bits_per_weight},
+          {"bits_per_weight_total", report.bits_per_weight_total},
+          {"bytes", report.bytes},
+          {"seconds", report.seconds},
+          {"warnings", report.warnings},
+          {"layers", layers}};
+}
+
+/// One line per format, since the layers of one format look alike: `inspect` lists each.
+std::string summary(const QuantizeReport& report) {
+  struct Sum {
+    int64_t layers = 0, weights = 0, bytes = 0;
+    double error = 0, worst = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const LayerReport& layer : report.layers) {
+    Sum& sum = sums[layer.format];
+    ++sum.layers;
+    sum.weights += layer.n * layer.k;
+    sum.bytes += layer.bytes;
+    sum.error += layer.rel_error;
+    sum.worst = std::max(sum.worst, layer.rel_error);
+  }
+  TextTable table({{"format", Align::kLeft, 24},
+                   {"layers", Align::kRight},
+                   {"weights", Align::kRight},
+                   {"size", Align::kRight},
+                   {"bits/weight", Align::kRight},
+                   {"mean rel. error", Align::kRight},
+                   {"worst", Align::kRight}});
+  for (const auto& [format, sum] : sums) {
+    const double weights = static_cast<double>(std::max<int64_t>(sum.weights, 1));
+    table.add({format, std::to_string(sum.layers), fmt::format("{:.2f} M", weights / 1e6),
+               bytes_text(static_cast<double>(sum.bytes)),
+               fmt::format("{:.3f}", 8 * static_cast<double>(sum.bytes) / weights),
+               fmt::format("{:.5f}", sum.error / static_cast<double>(sum.layers)), fmt::format("{:.5f}", sum.worst)});
+  }
+  return table.str();
+}
+
+Status quantize_action(Console& console, QuantizeArguments& arguments, const Compute& compute) {
+  auto source = resolve_model(arguments.source);
+  if (!source) return tl::unexpected(source.error());
+  QuantizeOptions& options = arguments.options;
+  options.compute = compute;
+  QuantizeReport report;
+  {
+    ProgressDisplay progress(console);
+    options.progress = progress.callback();
+    auto quantized = quantize_model(*source, arguments.target, options);
+    if (!quantized) return tl::unexpected(quantized.error());
+    report = std::move(*quantized);
+  }
+  for (const std::string& warning : report.warnings) console.warn(warning);
+  for (const LayerReport& layer : report.layers)
+    if (layer.warning.empty())
+      console.debug("{}: {}, relative error {:.5f}", layer.name, layer.format, layer.rel_error);
+    else
+      console.debug("{}: {}, relative error {:.5f}; {}", layer.name, layer.format, layer.rel_error, layer.warning);
+  if (console.json()) {
+    console.put_json(report_json(report, *source, arguments.target));
+    return {};
+  }
+  console.print("{}", summary(report));
+  console.print("\n{}: {}, {:.3f} bits per weight in the linear layers, {:.3f} in all, in {:.1f} s\n", arguments.target,
+                bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
+                report.seconds);
+  return {};
+}
+
+/// The options that describe the linear layers, into QuantizeOptions::linear. A scale kind given on
+/// the command line holds for the embedding and the head too.
+void fill_specs(QuantizeArguments& arguments) {
+  QuantizeOptions& options = arguments.options;
+  QuantizeSpec linear;
+  linear.format = arguments.format;
+  linear.group = arguments.group;
+  linear.zero = arguments.zero;
+  linear.fit = arguments.fit;
+  if (const auto scale = parse_scale_kind(arguments.scale))
+    linear.scale = options.embedding.scale = options.head.scale = *scale;
+  options.linear = linear;
+}
+
+void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
+  QuantizeOptions& options = arguments.options;
+  add_format_option(verb, "--format", arguments.format,
+                    "int8 int4 int3 int2 ternary binary fp8 ...; `inspect --formats`")
+      ->required();
+  add_group_option(verb, arguments.group,
+                   "weights that share a scale: 32, 64, 128, 256, row or tensor [64; int8 and fp8: row]");
+  verb.add_option_function<std::string>(
+          "--scale",
+          [&arguments](const std::string& text) {
+            if (!parse_scale_kind(text)) throw usage_error("--scale", text, "f16, bf16, f32, pow2 or double");
+            arguments.scale = text;
+          },
+          "how scales are stored: f16, bf16, f32, pow2 or double [f16]")
+      ->type_name("NAME");
+  verb.add_flag("--zero", arguments.zero, "fit an offset per group too");
+  add_choice_option(verb, "--fit", arguments.fit, {"auto", "absmax", "mse", "lsq"}, ": how scales are found [auto]");
+  add_format_or_keep_option(verb, "--embedding", options.embedding.format, options.embedding.keep,
+                            "token embedding, and a head tied to it: a format or `keep` [int8]");
+  add_format_or_keep_option(verb, "--head", options.head.format, options.head.keep,
+                            "a head of its own: a format or `keep` [int8]");
+  verb.add_option("--keep", options.keep, "leave layers whose name matches as they are; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->type_name("REGEX");
+  verb.add_option("--recipe", options.recipe_file, "lines `regex format [group=64] [scale=f16] [zero] [fit=lsq]`")
+      ->type_name("FILE");
+}
+
+}  // namespace
+
+void add_quantize_verb(CLI::App& app, Invocation& invocation) {
+  auto arguments = std::make_shared<QuantizeArguments>();
+  CLI::App* verb = app.add_subcommand("quantize", "A model as a checkpoint with few bits per weight");
+  verb->add_option("SRC", arguments->source, "GGUF file, Hugging Face directory, checkpoint, or `default`")
+      ->required()
+      ->type_name("");
+  verb->add_option("OUT", arguments->target, "checkpoint directory to write")->required()->type_name("");
+  add_layer_options(*verb, *arguments);
+  add_seed_option(*verb, arguments->options.seed);
+  verb->add_flag("--force", arguments->options.overwrite, "replace OUT if it is a lowbit checkpoint");
+  verb->callback([arguments, &invocation] {
+    fill_specs(*arguments);
+    invocation.action = [arguments, &invocation](Console& console) {
+      return quantize_action(console, *arguments, invocation.compute);
+    };
+  });
+}
+
+}  // namespace lowbit::cli

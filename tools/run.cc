@@ -1,0 +1,118 @@
+// lowbit run: continues a prompt.
+
+#include <memory>
+
+#include "generation_options.h"
+#include "lowbit/model.h"
+#include "lowbit/quantize.h"
+#include "option_values.h"
+#include "progress_display.h"
+#include "text_file.h"
+#include "verbs.h"
+
+namespace lowbit::cli {
+namespace {
+
+struct RunArguments {
+  std::string model, prompt, file;
+  bool parse_special = false, ignore_eos = false;
+  ModelOptions model_options;
+  GenerateOptions generate;
+};
+
+/// The prompt's tokens; for an empty prompt the token that starts a text.
+Result<std::vector<TokenId>> prompt_tokens(const Tokenizer& tokenizer, const std::string& text, bool parse_special) {
+  auto tokens = tokenizer.encode(text, {true, parse_special});
+  if (!tokens || !tokens->empty()) return tokens;
+  if (tokenizer.spec().bos_id) return std::vector<TokenId>{*tokenizer.spec().bos_id};
+  return fail(ErrorCode::kInvalidArgument, "-p", "an empty prompt", "some text",
+              "this model's tokenizer has no token that starts a text");
+}
+
+void report(Console& console, const Model& model, const Generation& generation) {
+  const ModelInfo& info = model.info();
+  console.debug("model: {} ({}, {:.1f} M parameters), activations {}, {} with {} threads", info.path, info.kind,
+                static_cast<double>(info.parameters) / 1e6, info.activation, info.isa, info.threads);
+  console.note(
+      "load {:.2f} s; prompt {} tokens, {:.1f} tok/s; generated {} tokens, {:.1f} tok/s; peak "
+      "{:.0f} MB; "
+      "stopped by {}",
+      info.load_s, generation.prompt_tokens, generation.prefill_tok_s(), generation.tokens.size(),
+      generation.decode_tok_s(), static_cast<double>(peak_memory_bytes()) / 1e6, generation.stop_reason);
+}
+
+nlohmann::json report_json(const Model& model, const Generation& generation) {
+  const ModelInfo& info = model.info();
+  return {{"model", info.path},
+          {"text", generation.text},
+          {"tokens", generation.tokens},
+          {"prompt_tokens", generation.prompt_tokens},
+          {"prefill_tok_s", generation.prefill_tok_s()},
+          {"decode_tok_s", generation.decode_tok_s()},
+          {"load_s", info.load_s},
+          {"peak_bytes", peak_memory_bytes()},
+          {"weight_bytes", info.weight_bytes},
+          {"kv_bytes", info.kv_bytes},
+          {"activation", info.activation},
+          {"isa", info.isa},
+          {"threads", info.threads},
+          {"stop_reason", generation.stop_reason}};
+}
+
+Status run_action(Console& console, RunArguments& arguments, const Compute& compute) {
+  std::string text = arguments.prompt;
+  if (!arguments.file.empty()) {
+    auto from_file = read_text(arguments.file);
+    if (!from_file) return tl::unexpected(from_file.error());
+    text = std::move(*from_file);
+  }
+  const auto path = resolve_model(arguments.model);
+  if (!path) return tl::unexpected(path.error());
+  arguments.model_options.compute = compute;
+  auto model = [&] {
+    ProgressDisplay progress(console);
+    arguments.model_options.progress = progress.callback();
+    return Model::open(*path, arguments.model_options);
+  }();
+  if (!model) return tl::unexpected(model.error());
+  const auto prompt = prompt_tokens(model->tokenizer(), text, arguments.parse_special);
+  if (!prompt) return tl::unexpected(prompt.error());
+
+  InterruptFlag interrupt;
+  arguments.generate.stop_at_eos = !arguments.ignore_eos;
+  const auto generation = model->generate(*prompt, arguments.generate, [&](std::string_view piece) {
+    const bool heard = console.json() || console.write_out(piece);
+    return heard && !InterruptFlag::is_raised();
+  });
+  if (!generation) return tl::unexpected(generation.error());
+  console.print("\n");
+  if (InterruptFlag::is_raised()) return fail(ErrorCode::kCancelled, "lowbit run", "an interrupt");
+  if (console.json()) console.put_json(report_json(*model, *generation));
+  report(console, *model, *generation);
+  return {};
+}
+
+}  // namespace
+
+void add_run_verb(CLI::App& app, Invocation& invocation) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* verb = app.add_subcommand("run", "Continue a prompt");
+  add_model_argument(*verb, arguments->model);
+  CLI::Option* prompt =
+      verb->add_option("-p,--prompt", arguments->prompt, "prompt; \"\" starts a text from nothing")->type_name("TEXT");
+  CLI::Option* file = verb->add_option("--file", arguments->file, "prompt from a file; - is stdin")->type_name("FILE");
+  prompt->excludes(file);
+  verb->add_flag("--parse-special", arguments->parse_special, "text such as <|im_end|> in the prompt is that token");
+  verb->add_flag("--ignore-eos", arguments->ignore_eos, "go on after the end of the text");
+  add_generation_options(*verb, arguments->generate);
+  add_model_options(*verb, arguments->model_options);
+  verb->callback([=, &invocation] {
+    if (prompt->count() + file->count() == 0)
+      throw UsageError{{ErrorCode::kInvalidArgument, "lowbit run", "no prompt", "-p TEXT or --file FILE", ""}};
+    invocation.action = [arguments, &invocation](Console& console) {
+      return run_action(console, *arguments, invocation.compute);
+    };
+  });
+}
+
+}  // namespace lowbit::cli

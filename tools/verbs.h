@@ -1,0 +1,21 @@
+#pragma once
+// One function per verb: adds its subcommand; parsing it sets Invocation::action.
+
+#include <CLI/CLI.hpp>
+
+#include "common_options.h"
+
+namespace lowbit::cli {
+
+void add_import_verb(CLI::App& app, Invocation& invocation);
+void add_quantize_verb(CLI::App& app, Invocation& invocation);
+void add_inspect_verb(CLI::App& app, Invocation& invocation);
+void add_verify_verb(CLI::App& app, Invocation& invocation);
+void add_run_verb(CLI::App& app, Invocation& invocation);
+void add_chat_verb(CLI::App& app, Invocation& invocation);
+void add_tokenize_verb(CLI::App& app, Invocation& invocation);
+void add_ppl_verb(CLI::App& app, Invocation& invocation);
+void add_bench_verb(CLI::App& app, Invocation& invocation);
+void add_doctor_verb(CLI::App& app, Invocation& invocation);
+
+}  // namespace lowbit::cli
