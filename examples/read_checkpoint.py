@@ -31,14 +31,14 @@ def values(fmt, codes, k, table):
     if fmt == "ternary-packed":  # five base-3 digits of the fraction byte / 256, most significant first
         digits = ((codes[:, :, None] * np.array([1, 3, 9, 27, 81], np.uint8)).astype(np.uint16) * 3) >> 8
         return digits.reshape(len(codes), -1)[:, :k].astype(np.int32) - 1
-    b = {"int4": 4, "codebook4": 4, "int3": 3, "int3odd": 3, "codebook3": 3, "binary": 1}.get(fmt, 2)
+    b = {"int4": 4, "uint4": 4, "codebook4": 4, "int3": 3, "int3odd": 3, "codebook3": 3, "binary": 1}.get(fmt, 2)
     bits = np.unpackbits(codes, axis=1, bitorder="little", count=k * b).reshape(len(codes), k, b)
     c = bits.astype(np.int32) @ (1 << np.arange(b))
     if fmt.startswith("codebook"):
         return table[c]
     if fmt in ("binary", "int2odd", "int3odd"):
         return 2 * c - (2**b - 1)
-    return (c ^ 8) - 8 if fmt == "int4" else c - {"ternary": 1, "int2": 2, "int3": 4}[fmt]
+    return (c ^ 8) - 8 if fmt == "int4" else c - {"uint4": 0, "ternary": 1, "int2": 2, "int3": 4}[fmt]
 
 
 def decode(raw, layers, name):

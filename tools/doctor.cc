@@ -37,8 +37,9 @@ std::string wrapped(const std::vector<std::string>& words, size_t indent, size_t
   std::string out;
   size_t column = indent;
   for (const std::string& word : words) {
-    if (column + word.size() + 1 > width) {
-      out += "\n" + std::string(indent, ' ');
+    if (!out.empty() && column + word.size() + 1 > width) {
+      out.back() = '\n';
+      out += std::string(indent, ' ');
       column = indent;
     }
     out += word + " ";

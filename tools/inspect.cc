@@ -90,11 +90,10 @@ Status inspect_tensors(Console& console, const std::string& path, nlohmann::json
   json["bits_per_weight_total"] = report->bits_per_weight_total;
   json["bytes"] = report->bytes;
   console.print("{}: {}, {}\n\n{}\n", path, report->kind, printable(report->architecture), table.str());
-  console.print(
-      "{:.2f} M parameters in {} tensors, {}: {:.3f} bits per weight in the linear layers, {:.3f} "
-      "in all\n",
-      static_cast<double>(report->parameters) / 1e6, report->tensors.size(),
-      bytes_text(static_cast<double>(report->bytes)), report->bits_per_weight, report->bits_per_weight_total);
+  console.print("{:.2f} M parameters in {} tensors, {}\n", static_cast<double>(report->parameters) / 1e6,
+                report->tensors.size(), bytes_text(static_cast<double>(report->bytes)));
+  console.print("{:.3f} bits per weight in the linear layers, {:.3f} in all\n", report->bits_per_weight,
+                report->bits_per_weight_total);
   return {};
 }
 

@@ -23,6 +23,7 @@ enum class FormatId : uint8_t {
   // Canonical: what a checkpoint holds.
   kInt8,           // two's complement, -128..127
   kInt4,           // two's complement, -8..7
+  kUint4,          // 0..15; with an offset this is GGUF's Q4_1
   kInt3,           // code - 4, dense bit stream
   kInt2,           // code - 2: {-2, -1, 0, 1}
   kInt3Odd,        // 2 * code - 7: {-7, -5, ..., 7}

@@ -1,12 +1,11 @@
 #pragma once
 // Text to token ids and back.
 //
-//   LOWBIT: tokenizer.json | GGUF fields  ->  TokenizerSpec (plain data)  ->  Tokenizer (immutable,
-//   thread safe)
+//   tokenizer.json | GGUF fields  ->  TokenizerSpec (plain data)  ->  Tokenizer (immutable)
 //
 // Policy for text that is not UTF-8: nothing is replaced and nothing is lost. Each maximal run of
-// invalid bytes is a word of its own; byte-level and byte-fallback vocabularies give every byte a
-// token, so decode(encode(x)) == x.
+// invalid bytes is a word of its own; where every byte has a token (Tokenizer::covers_all_bytes) and
+// nothing is normalized, decode(encode(x)) == x.
 
 #include <cstdint>
 #include <memory>

@@ -31,6 +31,8 @@ struct AffineCodec {
 template <int B>
 using OffsetBinary = AffineCodec<B, 0, 1, -(1 << (B - 1))>;  // value = code - 2^(B-1)
 template <int B>
+using Unsigned = AffineCodec<B, 0, 1, 0>;  // value = code
+template <int B>
 using TwosComplement = AffineCodec<B, 1u << (B - 1), 1, -(1 << (B - 1))>;
 template <int B>
 using OddSymmetric =

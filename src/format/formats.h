@@ -20,6 +20,9 @@ struct Int8 : Entry<FormatId::kInt8, Format<TwosComplement<8>, Linear<8>>> {
 struct Int4 : Entry<FormatId::kInt4, Format<TwosComplement<4>, Linear<4>>> {
   static constexpr const char *kName = "int4", *kAlphabet = "-8..7";
 };
+struct Uint4 : Entry<FormatId::kUint4, Format<Unsigned<4>, Linear<4>>> {
+  static constexpr const char *kName = "uint4", *kAlphabet = "0..15";
+};
 struct Int3 : Entry<FormatId::kInt3, Format<OffsetBinary<3>, Linear<3>>> {
   static constexpr const char *kName = "int3", *kAlphabet = "-4..3";
 };
@@ -70,7 +73,7 @@ struct TernaryPlanes : Entry<FormatId::kTernaryPlanes, Format<NonzeroSign, Bitpl
 };
 
 /// In the order of FormatId, after the dense ones.
-using FormatList = TypeList<Int8, Int4, Int3, Int2, Int3Odd, Int2Odd, Binary, Ternary2Bit,
+using FormatList = TypeList<Int8, Int4, Uint4, Int3, Int2, Int3Odd, Int2Odd, Binary, Ternary2Bit,
                             TernaryPacked, Fp8, Codebook4, Codebook3, Codebook2, Int2Transposed,
                             Int2Planes, Int3Planes, Int4Planes, TernaryPlanes>;
 

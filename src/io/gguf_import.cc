@@ -94,8 +94,7 @@ Status import_q4_0(Import& t) {
 }
 
 Status import_q4_1(Import& t) {
-  LOWBIT_TRY(t.start(FormatId::kCodebook4, 32, ScaleKind::kF16, ZeroKind::kOffset));
-  t.codebook_of_indices(16);
+  LOWBIT_TRY(t.start(FormatId::kUint4, 32, ScaleKind::kF16, ZeroKind::kOffset));
   t.simple(0, [](const uint8_t* b, uint8_t* codes) { nibbles32(b + 4, codes); });
   for (int64_t i = 0; i < t.blocks; ++i) t.put_f16_zero(i, t.block(i) + 2);
   return {};
@@ -335,7 +334,7 @@ Result<QTensor> gguf_to_qtensor(GgufType type, int64_t n, int64_t k, const Buffe
       case GgufType::kQ3K:
         return import_q3k(t);
       case GgufType::kQ4K:
-        return import_k_with_mins(t, FormatId::kCodebook4, 32, split_q4k);
+        return import_k_with_mins(t, FormatId::kUint4, 32, split_q4k);
       case GgufType::kQ5K:
         return import_k_with_mins(t, FormatId::kInt8, 32, split_q5k);
       case GgufType::kQ6K:

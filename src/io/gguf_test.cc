@@ -77,7 +77,7 @@ TEST_F(GgufTypes, GridsAreTheDocumentedOnes) {
         Buffer::borrow({const_cast<std::byte*>(all.data()), static_cast<size_t>(blocks * info->block_bytes)}, nullptr));
   };
   EXPECT_EQ(import("Q4_0", GgufType::kQ4_0, 4).format, FormatId::kInt4);
-  EXPECT_EQ(import("Q4_1", GgufType::kQ4_1, 4).format, FormatId::kCodebook4);
+  EXPECT_EQ(import("Q4_1", GgufType::kQ4_1, 4).format, FormatId::kUint4);
   EXPECT_EQ(import("TQ2_0", GgufType::kTq2_0, 8).format, FormatId::kTernary);
   EXPECT_EQ(import("TQ2_0", GgufType::kTq2_0, 20).format, FormatId::kInt2) << "code 3 is outside the ternary alphabet";
   EXPECT_EQ(import("MXFP4", GgufType::kMxfp4, 24).scaling.scale, ScaleKind::kPow2);

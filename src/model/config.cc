@@ -15,8 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxExtent = int64_t{1}
-                               << 24;  // bounds every size, so that products of two fit easily
+constexpr int64_t kMaxExtent = int64_t{1} << 24;  // bounds every size, so that products of two fit easily
 constexpr int64_t kMaxLayers = 4096;
 
 std::string where(const char* key) { return fmt::format("config.json \"{}\"", key); }
@@ -39,13 +38,11 @@ Result<int64_t> read_int(const Json& object, const char* key, int64_t low, int64
   const Json* value = find(object, key);
   if (value == nullptr) {
     if (fallback) return *fallback;
-    return fail(ErrorCode::kInvalidArgument, where(key), "nothing",
-                fmt::format("an integer in {}..{}", low, high));
+    return fail(ErrorCode::kInvalidArgument, where(key), "nothing", fmt::format("an integer in {}..{}", low, high));
   }
   const auto number = json_int(object, key);
   if (!number || *number < low || *number > high)
-    return fail(ErrorCode::kInvalidArgument, where(key), shown(*value),
-                fmt::format("an integer in {}..{}", low, high));
+    return fail(ErrorCode::kInvalidArgument, where(key), shown(*value), fmt::format("an integer in {}..{}", low, high));
   return *number;
 }
 
@@ -63,18 +60,15 @@ Result<double> read_number(const Json& object, const char* key, double low, doub
 Result<bool> read_bool(const Json& object, const char* key, bool fallback) {
   const Json* value = find(object, key);
   if (value == nullptr) return fallback;
-  if (!value->is_boolean())
-    return fail(ErrorCode::kInvalidArgument, where(key), shown(*value), "true or false");
+  if (!value->is_boolean()) return fail(ErrorCode::kInvalidArgument, where(key), shown(*value), "true or false");
   return value->get<bool>();
 }
 
-Result<std::string> read_string(const Json& object, const char* key,
-                                std::optional<std::string> fallback = {}) {
+Result<std::string> read_string(const Json& object, const char* key, std::optional<std::string> fallback = {}) {
   const Json* value = find(object, key);
   if (value == nullptr && fallback) return *fallback;
   if (value == nullptr || !value->is_string())
-    return fail(ErrorCode::kInvalidArgument, where(key), value ? shown(*value) : "nothing",
-                "a string");
+    return fail(ErrorCode::kInvalidArgument, where(key), value ? shown(*value) : "nothing", "a string");
   return value->get<std::string>();
 }
 
@@ -110,19 +104,16 @@ Status read_llama3(const Json& rope, ModelConfig& config) {
   s.kind = RopeScaling::Kind::kLlama3;
   LOWBIT_TRY_ASSIGN(s.low_freq_factor, read_number(rope, "low_freq_factor", 1e-3, 1e6));
   LOWBIT_TRY_ASSIGN(s.high_freq_factor, read_number(rope, "high_freq_factor", 1e-3, 1e6));
-  LOWBIT_TRY_ASSIGN(s.original_max_positions,
-                    read_int(rope, "original_max_position_embeddings", 1, kMaxExtent));
+  LOWBIT_TRY_ASSIGN(s.original_max_positions, read_int(rope, "original_max_position_embeddings", 1, kMaxExtent));
   if (s.high_freq_factor <= s.low_freq_factor)
-    return fail(ErrorCode::kInvalidArgument, where("high_freq_factor"),
-                fmt::format("{:g}", s.high_freq_factor),
+    return fail(ErrorCode::kInvalidArgument, where("high_freq_factor"), fmt::format("{:g}", s.high_freq_factor),
                 fmt::format("more than low_freq_factor = {:g}", s.low_freq_factor));
   return {};
 }
 
 /// rope_theta and rope_scaling, or both in rope_parameters as newer transformers write them.
 Status read_rope(const Json& root, ModelConfig& config) {
-  const char* holder =
-      find(root, "rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  const char* holder = find(root, "rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
   const Json* rope = find(root, holder);
   if (rope != nullptr && !rope->is_object())
     return fail(ErrorCode::kInvalidArgument, where(holder), shown(*rope), "an object or null");
@@ -162,12 +153,11 @@ Status read_family(const Json& root, ModelConfig& config) {
     }
     LOWBIT_TRY_ASSIGN(const bool windowed, read_bool(root, "use_sliding_window", false));
     if (windowed) {
-      LOWBIT_TRY_ASSIGN(config.sliding_window,
-                        read_int(root, "sliding_window", 1, kMaxExtent, 4096));
+      LOWBIT_TRY_ASSIGN(config.sliding_window, read_int(root, "sliding_window", 1, kMaxExtent, 4096));
     }
   } else {
-    return fail(ErrorCode::kUnsupported, where("model_type"),
-                fmt::format("\"{}\"", type.substr(0, 60)), "llama, mistral, qwen2 or qwen3");
+    return fail(ErrorCode::kUnsupported, where("model_type"), fmt::format("\"{}\"", type.substr(0, 60)),
+                "llama, mistral, qwen2 or qwen3");
   }
   return {};
 }
@@ -178,20 +168,15 @@ Status read_sizes(const Json& root, ModelConfig& config) {
   LOWBIT_TRY_ASSIGN(config.intermediate_size, read_int(root, "intermediate_size", 1, kMaxExtent));
   LOWBIT_TRY_ASSIGN(config.layers, read_int(root, "num_hidden_layers", 1, kMaxLayers));
   LOWBIT_TRY_ASSIGN(config.heads, read_int(root, "num_attention_heads", 1, 1 << 16));
-  LOWBIT_TRY_ASSIGN(config.kv_heads,
-                    read_int(root, "num_key_value_heads", 1, 1 << 16, config.heads));
+  LOWBIT_TRY_ASSIGN(config.kv_heads, read_int(root, "num_key_value_heads", 1, 1 << 16, config.heads));
   // Qwen3's class default differs from hidden_size / heads; its files always say head_dim.
-  LOWBIT_TRY_ASSIGN(config.head_dim,
-                    read_int(root, "head_dim", 2, 1 << 16, config.hidden_size / config.heads));
-  LOWBIT_TRY_ASSIGN(config.max_positions,
-                    read_int(root, "max_position_embeddings", 1, kMaxExtent, 2048));
+  LOWBIT_TRY_ASSIGN(config.head_dim, read_int(root, "head_dim", 2, 1 << 16, config.hidden_size / config.heads));
+  LOWBIT_TRY_ASSIGN(config.max_positions, read_int(root, "max_position_embeddings", 1, kMaxExtent, 2048));
   if (config.heads % config.kv_heads != 0)
-    return fail(ErrorCode::kInvalidArgument, where("num_key_value_heads"),
-                fmt::format("{}", config.kv_heads),
+    return fail(ErrorCode::kInvalidArgument, where("num_key_value_heads"), fmt::format("{}", config.kv_heads),
                 fmt::format("a divisor of num_attention_heads = {}", config.heads));
   if (find(root, "head_dim") == nullptr && config.hidden_size % config.heads != 0)
-    return fail(ErrorCode::kInvalidArgument, where("num_attention_heads"),
-                fmt::format("{}", config.heads),
+    return fail(ErrorCode::kInvalidArgument, where("num_attention_heads"), fmt::format("{}", config.heads),
                 fmt::format("a divisor of hidden_size = {}", config.hidden_size));
   if (config.head_dim < 2 || config.head_dim % 2 != 0)
     return fail(ErrorCode::kInvalidArgument, where("head_dim"), fmt::format("{}", config.head_dim),
@@ -221,12 +206,10 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   LOWBIT_TRY_ASSIGN(config.tied_head, read_bool(root, "tie_word_embeddings", false));
   LOWBIT_TRY_ASSIGN(const std::string act, read_string(root, "hidden_act", "silu"));
   if (act != "silu")
-    return fail(ErrorCode::kUnsupported, where("hidden_act"),
-                fmt::format("\"{}\"", act.substr(0, 60)), "silu");
+    return fail(ErrorCode::kUnsupported, where("hidden_act"), fmt::format("\"{}\"", act.substr(0, 60)), "silu");
   LOWBIT_TRY_ASSIGN(const double rotary, read_number(root, "partial_rotary_factor", 0, 1, 1.0));
   if (rotary != 1.0)
-    return fail(ErrorCode::kUnsupported, where("partial_rotary_factor"),
-                fmt::format("{:g}", rotary), "1");
+    return fail(ErrorCode::kUnsupported, where("partial_rotary_factor"), fmt::format("{:g}", rotary), "1");
   LOWBIT_TRY_ASSIGN(config.bos_ids, read_ids(root, "bos_token_id", config.vocab_size));
   LOWBIT_TRY_ASSIGN(config.eos_ids, read_ids(root, "eos_token_id", config.vocab_size));
   return config;

@@ -30,7 +30,7 @@ struct ModelConfig {
   HiddenAct hidden_act = HiddenAct::kSilu;
   bool tied_head = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm of each head of q and k, before the rotation (Qwen3)
+  bool qk_norm = false;                   // RMSNorm of each head of q and k, before the rotation (Qwen3)
   std::vector<int32_t> bos_ids, eos_ids;  // may be empty
 
   int64_t q_size() const { return heads * head_dim; }

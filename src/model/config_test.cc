@@ -55,9 +55,8 @@ TEST(ModelConfig, ReadsALlama) {
 
 TEST(ModelConfig, Defaults) {
   Json j = smollm2();
-  for (const char* key :
-       {"num_key_value_heads", "rope_theta", "tie_word_embeddings", "rms_norm_eps", "hidden_act",
-        "bos_token_id", "eos_token_id", "max_position_embeddings"})
+  for (const char* key : {"num_key_value_heads", "rope_theta", "tie_word_embeddings", "rms_norm_eps", "hidden_act",
+                          "bos_token_id", "eos_token_id", "max_position_embeddings"})
     j.erase(key);
   const ModelConfig c = must_parse(j);
   EXPECT_EQ(c.kv_heads, 9);
@@ -142,11 +141,9 @@ TEST(ModelConfig, RefusesByName) {
 }
 
 TEST(ModelConfig, WrongTypesAndBoundsNameTheKey) {
-  const Json bad_values[] = {
-      "text", -1, 0, 1.5, 1e300, Json::array(), Json::object(), true, uint64_t(1) << 63};
-  for (const char* key :
-       {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "num_key_value_heads", "vocab_size", "max_position_embeddings", "head_dim"})
+  const Json bad_values[] = {"text", -1, 0, 1.5, 1e300, Json::array(), Json::object(), true, uint64_t(1) << 63};
+  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "vocab_size", "max_position_embeddings", "head_dim"})
     for (const Json& value : bad_values) {
       Json j = smollm2();
       j[key] = value;

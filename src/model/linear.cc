@@ -4,6 +4,10 @@
 
 namespace lowbit {
 
+Activation layer_activation(FormatId weights, Activation wanted) {
+  return format_info(weights).kind == ValueKind::kInteger ? wanted : Activation::kF32;
+}
+
 void LinearInput::set(const float* x, int64_t m, int64_t k) {
   x_ = x;
   m_ = m;

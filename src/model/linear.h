@@ -19,9 +19,11 @@ struct Linear {
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
 };
 
+/// What a layer takes when the model is asked for `wanted`: int8 only where the weights are integers, whose sums it keeps exact.
+Activation layer_activation(FormatId weights, Activation wanted);
+
 /// Sees the input of every linear layer before it runs: x [m, k], dense rows. For calibration.
-using LinearObserver =
-    std::function<void(const std::string& name, const float* x, int64_t m, int64_t k)>;
+using LinearObserver = std::function<void(const std::string& name, const float* x, int64_t m, int64_t k)>;
 
 /// Rows that go into one or more linear layers. A recipe may mix integer and float layers behind
 /// one norm, so each activation kind is prepared on first use and kept until the next set().

@@ -21,8 +21,7 @@ std::vector<float> random_values(Rng& rng, int64_t count, double mean, double de
 }
 
 /// Random codes of an integer format with scales that make the reals have about `deviation`.
-QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_t group,
-                         double deviation) {
+QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_t group, double deviation) {
   const FormatInfo& info = format_info(format);
   ValueTensor t;
   t.format = format;
@@ -31,8 +30,7 @@ QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_
   t.scaling = {1, group, ScaleKind::kF32, ZeroKind::kNone};
   t.codes.resize(size_t(n * k));
   const uint64_t codes = uint64_t(info.max_value - info.min_value + 1);
-  for (uint8_t& c : t.codes)
-    c = uint8_t(rng.below(std::min<uint64_t>(codes, uint64_t{1} << info.code_bits)));
+  for (uint8_t& c : t.codes) c = uint8_t(rng.below(std::min<uint64_t>(codes, uint64_t{1} << info.code_bits)));
   t.scales.resize(size_t(n * ((k + group - 1) / group)));
   const double spread = double(info.max_value - info.min_value) / 3.5;
   for (float& s : t.scales) s = float(deviation / spread * (0.75 + 0.5 * rng.uniform()));
@@ -110,13 +108,11 @@ class Naive {
 
  private:
   Rows attention(const std::string& at, size_t l, const Rows& h, size_t position) {
-    const size_t d = size_t(s_.head_dim), heads = size_t(s_.heads),
-                 group = heads / size_t(s_.kv_heads);
+    const size_t d = size_t(s_.head_dim), heads = size_t(s_.heads), group = heads / size_t(s_.kv_heads);
     Rows q = linear(at + "q_proj", h), k = linear(at + "k_proj", h), v = linear(at + "v_proj", h);
     for (Rows* r : {&q, &k})
       for (size_t i = 0; i < r->size(); i += d) {
-        if (s_.model_type == "qwen3")
-          norm(&(*r)[i], d, weight(at + (r == &q ? "q_norm.weight" : "k_norm.weight")));
+        if (s_.model_type == "qwen3") norm(&(*r)[i], d, weight(at + (r == &q ? "q_norm.weight" : "k_norm.weight")));
         rotate(&(*r)[i], double(position));
       }
     round_f16(k);
@@ -158,8 +154,7 @@ void MemorySource::add(const std::string& name, QTensor w) {
   weights[name] = std::move(w);
 }
 
-void MemorySource::add(const std::string& name, int64_t n, int64_t k,
-                       const std::vector<float>& values) {
+void MemorySource::add(const std::string& name, int64_t n, int64_t k, const std::vector<float>& values) {
   QTensor w;
   w.format = FormatId::kF32;
   w.n = n;
@@ -177,8 +172,8 @@ MemorySource make_random_model(const RandomModelSpec& s) {
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": {}, "tie_word_embeddings": {},
           "attention_bias": {}, "mlp_bias": {}, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": [2, 3]}})",
-      s.model_type, s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head_dim,
-      s.max_positions, s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias);
+      s.model_type, s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head_dim, s.max_positions,
+      s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias);
   Rng rng(s.seed);
   const auto matrix = [&](const std::string& name, int64_t n, int64_t k) {
     const double deviation = 1.5 / std::sqrt(double(k));

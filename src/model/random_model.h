@@ -14,8 +14,7 @@ namespace lowbit {
 
 struct RandomModelSpec {
   std::string model_type = "llama";
-  int64_t vocab = 97, hidden = 64, intermediate = 96, layers = 2, heads = 4, kv_heads = 2,
-          head_dim = 16;
+  int64_t vocab = 97, hidden = 64, intermediate = 96, layers = 2, heads = 4, kv_heads = 2, head_dim = 16;
   int64_t max_positions = 256;
   bool tied = false;
   bool attention_bias = false, mlp_bias = false;

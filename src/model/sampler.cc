@@ -9,8 +9,7 @@ namespace lowbit {
 namespace {
 
 tl::unexpected<Error> out_of_range(const char* option, double got, const char* wanted) {
-  return fail(ErrorCode::kInvalidArgument, fmt::format("sampler {}", option),
-              fmt::format("{:g}", got), wanted);
+  return fail(ErrorCode::kInvalidArgument, fmt::format("sampler {}", option), fmt::format("{:g}", got), wanted);
 }
 
 constexpr int64_t kMaxWindow = 1 << 20;
@@ -19,11 +18,9 @@ constexpr int64_t kMaxWindow = 1 << 20;
 
 Result<Sampler> Sampler::make(const SamplerOptions& o) {
   // Written so that NaN fails every test.
-  if (!(o.temperature >= 0 && o.temperature <= 1e6f))
-    return out_of_range("temperature", o.temperature, "0 or more");
+  if (!(o.temperature >= 0 && o.temperature <= 1e6f)) return out_of_range("temperature", o.temperature, "0 or more");
   if (o.top_k < 0) return out_of_range("top_k", double(o.top_k), "0 (all) or more");
-  if (!(o.top_p > 0 && o.top_p <= 1))
-    return out_of_range("top_p", o.top_p, "more than 0, at most 1");
+  if (!(o.top_p > 0 && o.top_p <= 1)) return out_of_range("top_p", o.top_p, "more than 0, at most 1");
   if (!(o.min_p >= 0 && o.min_p <= 1)) return out_of_range("min_p", o.min_p, "0..1");
   if (!(o.repeat_penalty > 0 && o.repeat_penalty <= 1e6f))
     return out_of_range("repeat_penalty", o.repeat_penalty, "more than 0");
@@ -55,27 +52,21 @@ void Sampler::penalize() {
     const int32_t id = recent_[i];
     if (id < 0 || size_t(id) >= candidates_.size()) continue;
     // Once per token, however often it occurs.
-    if (std::find(recent_.begin(), recent_.begin() + int64_t(i), id) !=
-        recent_.begin() + int64_t(i))
-      continue;
+    if (std::find(recent_.begin(), recent_.begin() + int64_t(i), id) != recent_.begin() + int64_t(i)) continue;
     float& logit = candidates_[size_t(id)].logit;
     logit = logit > 0 ? logit / penalty : logit * penalty;
   }
 }
 
 void Sampler::keep_top_k() {
-  const size_t k = options_.top_k == 0 ? candidates_.size()
-                                       : std::min(size_t(options_.top_k), candidates_.size());
+  const size_t k = options_.top_k == 0 ? candidates_.size() : std::min(size_t(options_.top_k), candidates_.size());
   const auto larger = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
-  std::partial_sort(candidates_.begin(), candidates_.begin() + int64_t(k), candidates_.end(),
-                    larger);
+  std::partial_sort(candidates_.begin(), candidates_.begin() + int64_t(k), candidates_.end(), larger);
   candidates_.resize(k);
   for (Candidate& c : candidates_)
-    c.weight = c.logit == candidates_[0].logit
-                   ? 1.0
-                   : std::exp(double(c.logit) - double(candidates_[0].logit));
+    c.weight = c.logit == candidates_[0].logit ? 1.0 : std::exp(double(c.logit) - double(candidates_[0].logit));
 }
 
 void Sampler::keep_top_p() {
@@ -83,8 +74,7 @@ void Sampler::keep_top_p() {
   double total = 0, sum = 0;
   for (const Candidate& c : candidates_) total += c.weight;
   size_t n = 0;
-  while (n < candidates_.size() && sum < double(options_.top_p) * total)
-    sum += candidates_[n++].weight;
+  while (n < candidates_.size() && sum < double(options_.top_p) * total) sum += candidates_[n++].weight;
   candidates_.resize(std::max<size_t>(n, 1));
 }
 
@@ -99,8 +89,7 @@ int32_t Sampler::draw() {
   for (Candidate& c : candidates_) {
     c.weight = c.logit == candidates_[0].logit
                    ? 1.0
-                   : std::exp((double(c.logit) - double(candidates_[0].logit)) /
-                              double(options_.temperature));
+                   : std::exp((double(c.logit) - double(candidates_[0].logit)) / double(options_.temperature));
     total += c.weight;
   }
   double left = rng_.uniform() * total;
@@ -112,13 +101,12 @@ int32_t Sampler::draw() {
 }
 
 Result<int32_t> Sampler::sample(std::span<const float> logits) {
-  if (logits.empty())
-    return fail(ErrorCode::kInvalidArgument, "sampler", "no logits", "one per token");
+  if (logits.empty()) return fail(ErrorCode::kInvalidArgument, "sampler", "no logits", "one per token");
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i]))
-      return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", i),
-                  "numbers", "the model overflowed; --act f32 may help");
+      return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", i), "numbers",
+                  "the model overflowed; --act f32 may help");
     candidates_[i] = {int32_t(i), logits[i], 0.0};
   }
   penalize();

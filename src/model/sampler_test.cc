@@ -20,8 +20,7 @@ SamplerOptions plain(uint64_t seed = 1) {
   return o;
 }
 
-std::map<int32_t, int> draw(const SamplerOptions& options, const std::vector<float>& logits,
-                            int times) {
+std::map<int32_t, int> draw(const SamplerOptions& options, const std::vector<float>& logits, int times) {
   auto sampler = Sampler::make(options);
   EXPECT_TRUE(sampler);
   std::map<int32_t, int> counts;
@@ -33,13 +32,11 @@ TEST(Sampler, TemperatureZeroTakesTheFirstLargest) {
   SamplerOptions o;
   o.temperature = 0;
   EXPECT_EQ(draw(o, {1, 5, 3, 5}, 3), (std::map<int32_t, int>{{1, 3}}));
-  EXPECT_EQ(draw(o, {-std::numeric_limits<float>::infinity(), -1}, 1),
-            (std::map<int32_t, int>{{1, 1}}));
+  EXPECT_EQ(draw(o, {-std::numeric_limits<float>::infinity(), -1}, 1), (std::map<int32_t, int>{{1, 1}}));
 }
 
 TEST(Sampler, FrequenciesFollowTheSoftmax) {
-  const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f),
-                                     -std::numeric_limits<float>::infinity()};
+  const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f), -std::numeric_limits<float>::infinity()};
   const int n = 40000;
   auto counts = draw(plain(), logits, n);
   EXPECT_NEAR(counts[0] / double(n), 1 / 8.0, 0.01);
@@ -53,8 +50,7 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
 }
 
 TEST(Sampler, TopKTopPMinP) {
-  const std::vector<float> logits = {std::log(0.1f), std::log(0.4f), std::log(0.05f),
-                                     std::log(0.3f), std::log(0.15f)};
+  const std::vector<float> logits = {std::log(0.1f), std::log(0.4f), std::log(0.05f), std::log(0.3f), std::log(0.15f)};
   const auto kept = [&](const SamplerOptions& o) {
     std::vector<int32_t> ids;
     for (const auto& [id, count] : draw(o, logits, 4000)) ids.push_back(id);

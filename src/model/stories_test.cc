@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -42,8 +43,7 @@ MemorySource read_stories(const std::string& folder) {
     const auto shape = entry["shape"].get<std::vector<int64_t>>();
     const int64_t n = shape.size() == 1 ? 1 : shape[0], k = shape.back();
     std::vector<float> values(size_t(n * k));
-    std::memcpy(values.data(),
-                file.data() + 8 + header_bytes + entry["data_offsets"][0].get<size_t>(),
+    std::memcpy(values.data(), file.data() + 8 + header_bytes + entry["data_offsets"][0].get<size_t>(),
                 values.size() * sizeof(float));
     source.add(name, n, k, values);
   }
@@ -89,8 +89,7 @@ class Stories : public testing::Test {
 TEST_F(Stories, GreedyTextByteForByte) {
   const std::string want = read_file(folder + "/greedy-200.txt");
   for (Isa isa : {Isa::kScalar, best_isa()})
-    for (Activation activation :
-         {Activation::kF32, Activation::kInt8}) {  // dense weights: the same path
+    for (Activation activation : {Activation::kF32, Activation::kInt8}) {  // dense weights: the same path
       LoadOptions options;
       options.isa = isa;
       options.activation = activation;

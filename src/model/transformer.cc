@@ -23,14 +23,11 @@ int64_t Transformer::Workspace::bytes() const {
 
 Status Transformer::allocate_workspace(int64_t batch_limit) {
   const ModelConfig& c = config_;
-  const int64_t row_elems =
-      2 * c.hidden_size + 2 * c.q_size() + 2 * c.kv_size() + 2 * c.intermediate_size + c.head_dim;
-  const int64_t affordable =
-      std::max<int64_t>(16, kWorkspaceBytes / (row_elems * int64_t(sizeof(float))));
+  const int64_t row_elems = 2 * c.hidden_size + 2 * c.q_size() + 2 * c.kv_size() + 2 * c.intermediate_size + c.head_dim;
+  const int64_t affordable = std::max<int64_t>(16, kWorkspaceBytes / (row_elems * int64_t(sizeof(float))));
   batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
   const auto rows = [&](Buffer& buffer, int64_t width) -> Status {
-    LOWBIT_TRY_ASSIGN(buffer,
-                      Buffer::allocate(batch_ * width * int64_t(sizeof(float)), "workspace"));
+    LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(batch_ * width * int64_t(sizeof(float)), "workspace"));
     return {};
   };
   LOWBIT_TRY(rows(work_.x, c.hidden_size));
@@ -58,47 +55,40 @@ int64_t Transformer::resident_bytes() const {
 std::vector<LinearInfo> Transformer::linears() const {
   std::vector<LinearInfo> all;
   const auto append = [&](const Linear& l) {
-    all.push_back({l.name, l.plan.kernel_name(), l.plan.reason(), l.plan.format(), l.plan.n(),
-                   l.plan.k(), l.plan.resident_bytes()});
+    all.push_back({l.name, l.plan.kernel_name(), l.plan.reason(), l.plan.format(), l.plan.n(), l.plan.k(),
+                   l.plan.resident_bytes()});
   };
   for (const Layer& layer : layers_)
-    for (const Linear* l :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      append(*l);
+    for (const Linear* l : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) append(*l);
   append(head_);
   return all;
 }
 
-Status Transformer::check_call(std::span<const int32_t> tokens, const KvCache& cache,
-                               const LogitsWanted& wanted, std::span<float> logits) const {
+Status Transformer::check_call(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
+                               std::span<float> logits) const {
   const int64_t n = int64_t(tokens.size());
   if (n == 0) return fail(ErrorCode::kInvalidArgument, "forward", "no tokens", "at least one");
   for (int32_t token : tokens)
     if (token < 0 || token >= config_.vocab_size)
       return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("token id {}", token),
-                  fmt::format("0..{}", config_.vocab_size - 1),
-                  "does the tokenizer belong to this model?");
+                  fmt::format("0..{}", config_.vocab_size - 1), "does the tokenizer belong to this model?");
   const KvShape want = kv_shape(), got = cache.shape();
   if (got.layers != want.layers || got.kv_heads != want.kv_heads || got.head_dim != want.head_dim)
-    return fail(
-        ErrorCode::kShapeMismatch, "forward kv cache",
-        fmt::format("{} layers, {} heads of {}", got.layers, got.kv_heads, got.head_dim),
-        fmt::format("{} layers, {} heads of {}", want.layers, want.kv_heads, want.head_dim));
+    return fail(ErrorCode::kShapeMismatch, "forward kv cache",
+                fmt::format("{} layers, {} heads of {}", got.layers, got.kv_heads, got.head_dim),
+                fmt::format("{} layers, {} heads of {}", want.layers, want.kv_heads, want.head_dim));
   if (n > context_ - cache.length())
-    return fail(
-        ErrorCode::kInvalidArgument, "forward", fmt::format("{} + {} positions", cache.length(), n),
-        fmt::format("at most {}", context_), "shorten the text or ask for a larger context (-c)");
+    return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("{} + {} positions", cache.length(), n),
+                fmt::format("at most {}", context_), "shorten the text or ask for a larger context (-c)");
   int64_t rows = wanted.kind == LogitsWanted::Kind::kLast ? 1 : 0;
   if (wanted.kind == LogitsWanted::Kind::kRange) {
     rows = wanted.count;
     if (wanted.first < 0 || rows < 0 || wanted.first > n || rows > n - wanted.first)
       return fail(ErrorCode::kInvalidArgument, "forward logits range",
-                  fmt::format("{} rows from {}", rows, wanted.first),
-                  fmt::format("inside the {} tokens", n));
+                  fmt::format("{} rows from {}", rows, wanted.first), fmt::format("inside the {} tokens", n));
   }
   if (int64_t(logits.size()) < rows * config_.vocab_size)
-    return fail(ErrorCode::kInvalidArgument, "forward logits",
-                fmt::format("room for {} floats", logits.size()),
+    return fail(ErrorCode::kInvalidArgument, "forward logits", fmt::format("room for {} floats", logits.size()),
                 fmt::format("{} x {}", rows, config_.vocab_size));
   return {};
 }
@@ -119,10 +109,8 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
     const int64_t m = std::min(batch_, n - done);
     const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
     const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
-    float* out =
-        last > first ? logits.data() + (done + first - want_begin) * config_.vocab_size : nullptr;
-    auto status = run_batch(tokens.subspan(size_t(done), size_t(m)), start + done, cache, first,
-                            last - first, out);
+    float* out = last > first ? logits.data() + (done + first - want_begin) * config_.vocab_size : nullptr;
+    auto status = run_batch(tokens.subspan(size_t(done), size_t(m)), start + done, cache, first, last - first, out);
     if (!status) {
       LOWBIT_TRY(cache.truncate(start));
       return status;
@@ -136,29 +124,25 @@ void Transformer::embed(std::span<const int32_t> tokens) {
   const int64_t hidden = config_.hidden_size;
   float* x = work_.x.as<float>();
   pool_->parallel_for(int64_t(tokens.size()), 32, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r)
-      dequantize_rows(embedding_, tokens[size_t(r)], 1, x + r * hidden);
+    for (int64_t r = begin; r < end; ++r) dequantize_rows(embedding_, tokens[size_t(r)], 1, x + r * hidden);
   });
 }
 
 void Transformer::add_rows(const float* h, int64_t m, float* x) {
   const int64_t hidden = config_.hidden_size;
-  pool_->parallel_for(m, std::max<int64_t>(1, 32768 / hidden),
-                      [&](int64_t begin, int64_t end, int) {
-                        ops_->add(h + begin * hidden, (end - begin) * hidden, x + begin * hidden);
-                      });
+  pool_->parallel_for(m, std::max<int64_t>(1, 32768 / hidden), [&](int64_t begin, int64_t end, int) {
+    ops_->add(h + begin * hidden, (end - begin) * hidden, x + begin * hidden);
+  });
 }
 
-Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position,
-                                   KvCache& cache) {
+Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache) {
   const ModelConfig& c = config_;
   const int64_t q_size = c.q_size(), kv_size = c.kv_size(), d = c.head_dim;
-  float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *q = work_.q.as<float>(),
-        *k = work_.k.as<float>();
+  float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *q = work_.q.as<float>(), *k = work_.k.as<float>();
   float *v = work_.v.as<float>(), *attn = work_.attn.as<float>();
   const float *cos = work_.cos.as<float>(), *sin = work_.sin.as<float>();
-  rms_norm_rows(*ops_, x, c.hidden_size, layer.input_norm.data(), m, c.hidden_size, c.rms_eps, h,
-                c.hidden_size, *pool_);
+  rms_norm_rows(*ops_, x, c.hidden_size, layer.input_norm.data(), m, c.hidden_size, c.rms_eps, h, c.hidden_size,
+                *pool_);
   input_->set(h, m, c.hidden_size);
   LOWBIT_TRY(input_->run(layer.q, q, q_size));
   LOWBIT_TRY(input_->run(layer.k, k, kv_size));
@@ -170,8 +154,7 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
   rope_rows(*ops_, q, q_size, m, c.heads, d / 2, cos, sin, *pool_);
   rope_rows(*ops_, k, kv_size, m, c.kv_heads, d / 2, cos, sin, *pool_);
   cache.store(*ops_, index, position, m, k, v, kv_size, *pool_);
-  attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_,
-         *pool_);
+  attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_, *pool_);
   input_->set(attn, m, q_size);
   LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size));
   add_rows(h, m, x);
@@ -183,8 +166,7 @@ Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
   const int64_t width = c.intermediate_size;
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *gate = work_.gate.as<float>();
   float* up = work_.up.as<float>();
-  rms_norm_rows(*ops_, x, c.hidden_size, layer.post_norm.data(), m, c.hidden_size, c.rms_eps, h,
-                c.hidden_size, *pool_);
+  rms_norm_rows(*ops_, x, c.hidden_size, layer.post_norm.data(), m, c.hidden_size, c.rms_eps, h, c.hidden_size, *pool_);
   input_->set(h, m, c.hidden_size);
   LOWBIT_TRY(input_->run(layer.gate, gate, width));
   LOWBIT_TRY(input_->run(layer.up, up, width));
@@ -201,8 +183,8 @@ Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
   return {};
 }
 
-Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache,
-                              int64_t first, int64_t count, float* logits) {
+Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first,
+                              int64_t count, float* logits) {
   const int64_t m = int64_t(tokens.size()), hidden = config_.hidden_size;
   embed(tokens);
   rope_table(frequencies_, position, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
@@ -212,8 +194,8 @@ Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position,
   }
   if (count == 0) return {};
   float* h = work_.h.as<float>();
-  rms_norm_rows(*ops_, work_.x.as<float>() + first * hidden, hidden, final_norm_.data(), count,
-                hidden, config_.rms_eps, h, hidden, *pool_);
+  rms_norm_rows(*ops_, work_.x.as<float>() + first * hidden, hidden, final_norm_.data(), count, hidden, config_.rms_eps,
+                h, hidden, *pool_);
   input_->set(h, count, hidden);
   return input_->run(head_, logits, config_.vocab_size);
 }

@@ -59,8 +59,7 @@ class Transformer {
   /// kNotFound (a tensor is missing), kShapeMismatch, kCorrupt
   ///         (NaN or infinity in a weight or scale), kInvalidArgument (context), kUnsupported,
   ///         kOutOfMemory, kCancelled. Each names its tensor.
-  static Result<std::unique_ptr<Transformer>> load(const WeightSource& source,
-                                                   const LoadOptions& options);
+  static Result<std::unique_ptr<Transformer>> load(const WeightSource& source, const LoadOptions& options);
 
   const ModelConfig& config() const { return config_; }
   int64_t context() const { return context_; }
@@ -79,8 +78,7 @@ class Transformer {
   ///           positions than the cache holds), kShapeMismatch (a cache of another model),
   ///           kOutOfMemory. After an error the cache is as it was.
   /// One call at a time per Transformer.
-  Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted,
-                 std::span<float> logits);
+  Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
 
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;
@@ -108,14 +106,13 @@ class Transformer {
 
   Transformer() = default;
   Status allocate_workspace(int64_t batch_limit);
-  Status check_call(std::span<const int32_t> tokens, const KvCache& cache,
-                    const LogitsWanted& wanted, std::span<float> logits) const;
+  Status check_call(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
+                    std::span<float> logits) const;
   /// One batch at `position`; logits of its rows [first, first + count).
-  Status run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first,
-                   int64_t count, float* logits);
+  Status run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first, int64_t count,
+                   float* logits);
   void embed(std::span<const int32_t> tokens);
-  Status attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position,
-                        KvCache& cache);
+  Status attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache);
   Status feed_forward_part(const Layer& layer, int64_t m);
   void add_rows(const float* h, int64_t m, float* x);
 

@@ -49,8 +49,7 @@ bool all_finite(Bits kind, const Buffer& buffer, ThreadPool& pool) {
   if (kind == Bits::kNotFloat) return true;
   std::atomic<bool> finite{true};
   pool.parallel_for(buffer.size() / width, 1 << 18, [&](int64_t begin, int64_t end, int) {
-    if (!all_finite(kind, buffer.data() + begin * width, end - begin))
-      finite.store(false, std::memory_order_relaxed);
+    if (!all_finite(kind, buffer.data() + begin * width, end - begin)) finite.store(false, std::memory_order_relaxed);
   });
   return finite.load();
 }
@@ -101,12 +100,10 @@ Status check_finite(const QTensor& w, const std::string& name, ThreadPool& pool)
   if (!all_finite(bits_of_scales(w.scaling.scale), w.scales, pool)) part = "scales";
   if (!all_finite(Bits::kF16, w.super_scales, pool)) part = "super-scales";
   if (!all_finite(bits_of_zeros(w.scaling), w.zeros, pool)) part = "zeros";
-  if (!all_finite(Bits::kF32, std::as_bytes(std::span(w.codebook)).data(),
-                  int64_t(w.codebook.size())))
+  if (!all_finite(Bits::kF32, std::as_bytes(std::span(w.codebook)).data(), int64_t(w.codebook.size())))
     part = "codebook";
   if (part != nullptr)
-    return fail(ErrorCode::kCorrupt, name, fmt::format("NaN or infinity in its {}", part),
-                "finite numbers",
+    return fail(ErrorCode::kCorrupt, name, fmt::format("NaN or infinity in its {}", part), "finite numbers",
                 "the file is damaged, or the model overflowed when it was converted");
   return {};
 }
@@ -124,8 +121,7 @@ class TransformerLoader {
   Status run() {
     model_.layers_.resize(size_t(config_.layers));
     LOWBIT_TRY(load_ends());
-    for (int64_t i = 0; i < config_.layers; ++i)
-      LOWBIT_TRY(load_layer(i, model_.layers_[size_t(i)]));
+    for (int64_t i = 0; i < config_.layers; ++i) LOWBIT_TRY(load_layer(i, model_.layers_[size_t(i)]));
     return {};
   }
 
@@ -134,13 +130,12 @@ class TransformerLoader {
   Result<QTensor> fetch(const std::string& name, int64_t n, int64_t k) {
     if (!source_.has(name))
       return fail(ErrorCode::kNotFound, name, "no such tensor", fmt::format("[{}, {}]", n, k),
-                  fmt::format("{} is incomplete, or its config.json belongs to another model",
-                              source_.path()));
+                  fmt::format("{} is incomplete, or its config.json belongs to another model", source_.path()));
     LOWBIT_TRY_ASSIGN(QTensor w, source_.load(name));
     LOWBIT_TRY(check_qtensor(w, name.c_str()));
     if (w.n != n || w.k != k)
-      return fail(ErrorCode::kShapeMismatch, name, fmt::format("[{}, {}]", w.n, w.k),
-                  fmt::format("[{}, {}]", n, k), "config.json and weights disagree");
+      return fail(ErrorCode::kShapeMismatch, name, fmt::format("[{}, {}]", w.n, w.k), fmt::format("[{}, {}]", n, k),
+                  "config.json and weights disagree");
     LOWBIT_TRY(check_finite(w, name, *model_.pool_));
     return w;
   }
@@ -162,9 +157,8 @@ class TransformerLoader {
   }
 
   Status plan_linear(const QTensor& w, const std::string& name, Linear& out) {
-    const bool integer = format_info(w.format).kind == ValueKind::kInteger;
     MatmulOptions options;
-    options.activation = integer ? options_.activation : Activation::kF32;
+    options.activation = layer_activation(w.format, options_.activation);
     options.isa = options_.isa;
     options.reference = options_.reference;
     auto plan = MatmulPlan::make(w, options, *model_.pool_);
@@ -214,12 +208,9 @@ class TransformerLoader {
     }
     LOWBIT_TRY(load_linear(at + "self_attn.o_proj", c.hidden_size, c.q_size(), c.o_bias, l.o));
     LOWBIT_TRY(load_vector(at + "post_attention_layernorm.weight", c.hidden_size, l.post_norm));
-    LOWBIT_TRY(
-        load_linear(at + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias, l.gate));
-    LOWBIT_TRY(
-        load_linear(at + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias, l.up));
-    return load_linear(at + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias,
-                       l.down);
+    LOWBIT_TRY(load_linear(at + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias, l.gate));
+    LOWBIT_TRY(load_linear(at + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias, l.up));
+    return load_linear(at + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias, l.down);
   }
 
   const WeightSource& source_;
@@ -234,8 +225,7 @@ namespace {
 
 Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
   if (asked == 0) return config.longest_context();
-  if (asked < 0)
-    return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{}", asked), "at least 1");
+  if (asked < 0) return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{}", asked), "at least 1");
   if (config.sliding_window > 0 && asked > config.sliding_window)
     return fail(ErrorCode::kUnsupported, "context", fmt::format("{} positions", asked),
                 fmt::format("at most sliding_window = {}", config.sliding_window),
@@ -248,8 +238,7 @@ Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
 
 }  // namespace
 
-Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& source,
-                                                       const LoadOptions& options) {
+Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& source, const LoadOptions& options) {
   std::unique_ptr<Transformer> model(new Transformer());
   LOWBIT_TRY_ASSIGN(model->config_, parse_model_config(source.config_json()));
   const ModelConfig& c = model->config_;
@@ -257,15 +246,13 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   // A config.json may claim anything; what is allocated per layer must be backed by tensors that
   // exist.
   if (c.layers > int64_t(source.tensors().size()))
-    return fail(ErrorCode::kNotFound, source.path(),
-                fmt::format("{} tensors", source.tensors().size()),
+    return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
                 fmt::format("those of num_hidden_layers = {}", c.layers));
   model->ops_ = options.reference ? ref_table().vector : &vector_ops(options.isa);
   model->attention_ = {c.heads, c.kv_heads, c.head_dim, float(1.0 / std::sqrt(double(c.head_dim)))};
   model->frequencies_ = rope_frequencies(c.head_dim, c.rope_theta, c.rope_scaling);
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
-  model->input_ =
-      std::make_unique<LinearInput>(options.reference ? Isa::kScalar : options.isa, *model->pool_);
+  model->input_ = std::make_unique<LinearInput>(options.reference ? Isa::kScalar : options.isa, *model->pool_);
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(model->allocate_workspace(options.batch));
   return model;

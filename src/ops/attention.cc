@@ -24,8 +24,8 @@ struct Block {
 
 class BlockRunner {
  public:
-  BlockRunner(const VectorOps& ops, const AttentionShape& shape, const KvCache& cache,
-              int64_t layer, const Block& b, float* scores, float* page_rows)
+  BlockRunner(const VectorOps& ops, const AttentionShape& shape, const KvCache& cache, int64_t layer, const Block& b,
+              float* scores, float* page_rows)
       : ops_(ops),
         shape_(shape),
         cache_(cache),
@@ -64,22 +64,18 @@ class BlockRunner {
     return std::clamp<int64_t>(b_.position + r + 1 - page * kKvPage, 0, kKvPage);
   }
 
-  bool read_direct(int64_t page) const {
-    return direct_ && cache_.page_format(page) == KvFormat::kF16;
-  }
+  bool read_direct(int64_t page) const { return direct_ && cache_.page_format(page) == KvFormat::kF16; }
 
   void score_page(int64_t page, const float* q, int64_t ldq) {
     const int64_t d = shape_.head_dim;
     const bool direct = read_direct(page);
-    if (!direct)
-      cache_.keys_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
+    if (!direct) cache_.keys_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
     each_row([&](int64_t r, int64_t h, float* s) {
       const int64_t count = visible(r, page);
       const float* qr = q + (b_.row + r) * ldq + (b_.head + h) * d;
       float* sp = s + page * kKvPage;
       if (direct) {
-        ops_.dot_f16_rows(qr, cache_.keys_f16(layer_, b_.kv_head, page), d, count, d, shape_.scale,
-                          sp);
+        ops_.dot_f16_rows(qr, cache_.keys_f16(layer_, b_.kv_head, page), d, count, d, shape_.scale, sp);
       } else {
         ops_.dot_f32_rows(qr, page_rows_, d, count, d, shape_.scale, sp);
       }
@@ -89,8 +85,7 @@ class BlockRunner {
   void weigh_page(int64_t page, float* out, int64_t ldo) {
     const int64_t d = shape_.head_dim;
     const bool direct = read_direct(page);
-    if (!direct)
-      cache_.values_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
+    if (!direct) cache_.values_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
     each_row([&](int64_t r, int64_t h, const float* s) {
       const int64_t count = visible(r, page);
       float* y = out + (b_.row + r) * ldo + (b_.head + h) * d;
@@ -129,8 +124,7 @@ Status AttentionWorkspace::reserve(int64_t positions) {
   const int64_t needed = std::max(kScoreBudget, round_up(group_ * (positions + 1), 16));
   if (needed <= scores_elems_) return {};
   const int64_t scores = std::max(needed, 2 * scores_elems_), worker = scores + page_elems_;
-  LOWBIT_TRY_ASSIGN(
-      buffer_, Buffer::allocate(threads_ * worker * int64_t(sizeof(float)), "attention scores"));
+  LOWBIT_TRY_ASSIGN(buffer_, Buffer::allocate(threads_ * worker * int64_t(sizeof(float)), "attention scores"));
   scores_elems_ = scores;
   worker_elems_ = worker;
   return {};
@@ -141,12 +135,9 @@ void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& ca
             AttentionWorkspace& workspace, ThreadPool& pool) {
   LOWBIT_DCHECK(workspace.group_ * (first_position + m + 1) <= workspace.scores_elems_);
   const int64_t group = shape.heads / shape.kv_heads, end = first_position + m;
-  const int64_t heads =
-      m == 1 ? 1 : group;  // one query: more, smaller tasks; many: share the converted pages
-  const int64_t rows =
-      std::clamp<int64_t>(workspace.scores_elems_ / (heads * (end + 1)), 1, kMaxQueryBlock);
-  const int64_t head_blocks = shape.heads / heads, row_blocks = ceil_div(m, rows),
-                tasks = head_blocks * row_blocks;
+  const int64_t heads = m == 1 ? 1 : group;  // one query: more, smaller tasks; many: share the converted pages
+  const int64_t rows = std::clamp<int64_t>(workspace.scores_elems_ / (heads * (end + 1)), 1, kMaxQueryBlock);
+  const int64_t head_blocks = shape.heads / heads, row_blocks = ceil_div(m, rows), tasks = head_blocks * row_blocks;
   // Below this much work a second thread costs more than it brings.
   const bool serial = m * shape.heads * end * shape.head_dim < 32 * 1024;
   pool.parallel_for(tasks, serial ? tasks : 1, [&](int64_t begin, int64_t stop, int worker) {
@@ -154,10 +145,8 @@ void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& ca
     for (int64_t t = begin; t < stop; ++t) {
       const int64_t row = (row_blocks - 1 - t / head_blocks) * rows;  // the longest rows first
       const int64_t head = t % head_blocks * heads;
-      const Block block{
-          head, heads, head / group, row, std::min(rows, m - row), first_position + row};
-      BlockRunner(ops, shape, cache, layer, block, scores, scores + workspace.scores_elems_)
-          .run(q, ldq, out, ldo);
+      const Block block{head, heads, head / group, row, std::min(rows, m - row), first_position + row};
+      BlockRunner(ops, shape, cache, layer, block, scores, scores + workspace.scores_elems_).run(q, ldq, out, ldo);
     }
   });
 }

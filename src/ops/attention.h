@@ -27,9 +27,8 @@ class AttentionWorkspace {
   int64_t bytes() const { return buffer_.size(); }
 
  private:
-  friend void attend(const VectorOps&, const AttentionShape&, const KvCache&, int64_t, int64_t,
-                     int64_t, const float*, int64_t, float*, int64_t, AttentionWorkspace&,
-                     ThreadPool&);
+  friend void attend(const VectorOps&, const AttentionShape&, const KvCache&, int64_t, int64_t, int64_t, const float*,
+                     int64_t, float*, int64_t, AttentionWorkspace&, ThreadPool&);
   int threads_ = 1;
   int64_t group_ = 1, page_elems_ = 0;
   int64_t scores_elems_ = 0, worker_elems_ = 0;

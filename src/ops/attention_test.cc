@@ -50,8 +50,7 @@ std::vector<float> run(const Problem& p, int64_t call, Isa isa, int threads) {
     EXPECT_TRUE(cache->reserve(m));
     EXPECT_TRUE(work->reserve(i + m));
     cache->store(ops, 1, i, m, p.k.data() + i * kv, p.v.data() + i * kv, kv, pool);
-    attend(ops, s, *cache, 1, i, m, p.q.data() + i * width, width, out.data() + i * width, width,
-           *work, pool);
+    attend(ops, s, *cache, 1, i, m, p.q.data() + i * width, width, out.data() + i * width, width, *work, pool);
     cache->commit(m);
   }
   return out;
@@ -69,22 +68,20 @@ std::vector<double> naive(const Problem& p) {
       for (size_t t = 0; t <= m; ++t) {
         double dot = 0;
         for (size_t i = 0; i < d; ++i)
-          dot += double(p.q[(m * heads + h) * d + i]) *
-                 f16_to_f32(f32_to_f16(p.k[t * kv_heads * d + kv + i]));
+          dot += double(p.q[(m * heads + h) * d + i]) * f16_to_f32(f32_to_f16(p.k[t * kv_heads * d + kv + i]));
         w[t] = std::exp(dot * s.scale);
         sum += w[t];
       }
       for (size_t t = 0; t <= m; ++t)
         for (size_t i = 0; i < d; ++i)
-          out[(m * heads + h) * d + i] +=
-              w[t] / sum * f16_to_f32(f32_to_f16(p.v[t * kv_heads * d + kv + i]));
+          out[(m * heads + h) * d + i] += w[t] / sum * f16_to_f32(f32_to_f16(p.v[t * kv_heads * d + kv + i]));
     }
   return out;
 }
 
 TEST(Attention, EqualsDoubleLoops) {
-  for (const Problem& p : {make_problem(4, 2, 16, 150), make_problem(9, 3, 64, 129),
-                           make_problem(3, 3, 10, 65), make_problem(8, 1, 128, 70)}) {
+  for (const Problem& p : {make_problem(4, 2, 16, 150), make_problem(9, 3, 64, 129), make_problem(3, 3, 10, 65),
+                           make_problem(8, 1, 128, 70)}) {
     const auto want = naive(p);
     const auto got = run(p, p.positions, best_isa(), 2);
     for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << i;
@@ -123,8 +120,7 @@ TEST(Attention, LongContextsShrinkTheQueryBlock) {
   std::vector<float> block(5 * 64), single(5 * 64);
   attend(ops, s, *cache, 0, positions - 5, 5, q.data(), 64, block.data(), 64, *work, pool);
   for (int64_t r = 0; r < 5; ++r)
-    attend(ops, s, *cache, 0, positions - 5 + r, 1, q.data() + r * 64, 64, single.data() + r * 64,
-           64, *work, pool);
+    attend(ops, s, *cache, 0, positions - 5 + r, 1, q.data() + r * 64, 64, single.data() + r * 64, 64, *work, pool);
   EXPECT_EQ(block, single);
 }
 

@@ -13,13 +13,12 @@ namespace lowbit {
 
 Result<std::shared_ptr<KvPool>> KvPool::make(const KvShape& shape, int64_t max_pages) {
   const auto invalid = [&] {
-    return fail(ErrorCode::kInvalidArgument, "kv cache",
-                fmt::format("{} layers, {} heads of {}, {} pages", shape.layers, shape.kv_heads,
-                            shape.head_dim, max_pages),
-                "at least 1 of each, and sizes that fit in memory");
+    return fail(
+        ErrorCode::kInvalidArgument, "kv cache",
+        fmt::format("{} layers, {} heads of {}, {} pages", shape.layers, shape.kv_heads, shape.head_dim, max_pages),
+        "at least 1 of each, and sizes that fit in memory");
   };
-  if (shape.layers < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || max_pages < 1)
-    return invalid();
+  if (shape.layers < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || max_pages < 1) return invalid();
   uint64_t bytes = 2 * sizeof(uint16_t) * kKvPage;
   for (int64_t factor : {shape.layers, shape.kv_heads, shape.head_dim}) {
     const auto product = checked_mul(bytes, uint64_t(factor));
@@ -66,8 +65,7 @@ void KvPool::give_back(std::unique_ptr<KvPage> page) {
   --in_use_;
 }
 
-KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity)
-    : pool_(std::move(pool)), capacity_(capacity) {}
+KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {}
 
 KvCache::~KvCache() {
   if (pool_) clear();
@@ -80,9 +78,8 @@ Result<KvCache> KvCache::make(const KvShape& shape, int64_t capacity) {
 
 Status KvCache::reserve(int64_t n) {
   if (n < 0 || n > capacity_ - length_)
-    return fail(ErrorCode::kInvalidArgument, "kv cache",
-                fmt::format("{} + {} positions", length_, n), fmt::format("at most {}", capacity_),
-                "shorten the text or ask for a larger context (-c)");
+    return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("{} + {} positions", length_, n),
+                fmt::format("at most {}", capacity_), "shorten the text or ask for a larger context (-c)");
   const size_t before = pages_.size();
   while (int64_t(pages_.size()) * kKvPage < length_ + n) {
     auto page = pool_->take();
@@ -105,8 +102,8 @@ uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page
   return p.data.as<uint16_t>() + ((layer * 2 + which) * s.kv_heads + head) * kKvPage * s.head_dim;
 }
 
-void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n,
-                    const float* k, const float* v, int64_t ld, ThreadPool& pool) {
+void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
+                    int64_t ld, ThreadPool& pool) {
   LOWBIT_DCHECK(position >= length_ && position + n <= int64_t(pages_.size()) * kKvPage);
   const int64_t heads = shape().kv_heads, d = shape().head_dim;
   const int64_t grain = std::max<int64_t>(1, 16384 / (2 * heads * d));
@@ -135,16 +132,16 @@ Status KvCache::truncate(int64_t length) {
 
 void KvCache::clear() { (void)truncate(0); }
 
-void KvCache::keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page,
-                       int64_t count, float* out) const {
+void KvCache::keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
+                       float* out) const {
   switch (page_format(page)) {
     case KvFormat::kF16:
       ops.f16_to_f32(keys_f16(layer, head, page), count * shape().head_dim, out);
   }
 }
 
-void KvCache::values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page,
-                         int64_t count, float* out) const {
+void KvCache::values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
+                         float* out) const {
   switch (page_format(page)) {
     case KvFormat::kF16:
       ops.f16_to_f32(values_f16(layer, head, page), count * shape().head_dim, out);

@@ -22,9 +22,7 @@ enum class KvFormat : uint8_t {
 
 struct KvShape {
   int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  int64_t row_elems() const {
-    return kv_heads * head_dim;
-  }  // one position of one layer, keys or values
+  int64_t row_elems() const { return kv_heads * head_dim; }  // one position of one layer, keys or values
 };
 
 /// Positions of a page.
@@ -87,8 +85,8 @@ class KvCache {
   Status reserve(int64_t n);
   /// Rounds rows of reserved positions [position, position + n) to f16. Shapes: k, v [n, kv_heads *
   /// head_dim], row stride ld.
-  void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k,
-             const float* v, int64_t ld, ThreadPool& pool);
+  void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
+             int64_t ld, ThreadPool& pool);
   void commit(int64_t n) { length_ += n; }
   /// Forgets positions [length, ...) and gives their pages back. Errors: kInvalidArgument (not in
   /// [0, length()]).
@@ -97,17 +95,11 @@ class KvCache {
 
   /// Rows of one head in a page: position i of page p at result + i * head_dim. Only for kF16
   /// pages.
-  const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const {
-    return rows(layer, 0, head, page);
-  }
-  const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const {
-    return rows(layer, 1, head, page);
-  }
+  const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 0, head, page); }
+  const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
   /// The first `count` rows of a page of any format as f32, to `out` [count, head_dim].
-  void keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
-                float* out) const;
-  void values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
-                  float* out) const;
+  void keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count, float* out) const;
+  void values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count, float* out) const;
   KvFormat page_format(int64_t page) const { return pages_[static_cast<size_t>(page)]->format; }
 
  private:

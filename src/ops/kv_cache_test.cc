@@ -50,8 +50,7 @@ TEST(KvCache, CapacityIsAnErrorAndChangesNothing) {
   cache->commit(60);
   const auto status = cache->reserve(41);
   ASSERT_FALSE(status.has_value());
-  EXPECT_NE(status.error().message().find("60 + 41"), std::string::npos)
-      << status.error().message();
+  EXPECT_NE(status.error().message().find("60 + 41"), std::string::npos) << status.error().message();
   EXPECT_EQ(cache->length(), 60);
   EXPECT_TRUE(cache->reserve(40));
   EXPECT_FALSE(cache->truncate(61).has_value());

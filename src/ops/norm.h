@@ -12,7 +12,7 @@ namespace lowbit {
 /// Shapes:   x [M,N] row stride ldx, weight [N], y [M,N] row stride ldy (elements); y may be x.
 /// Numerics: VectorOps::rms_norm; same bits for any thread count and any ISA. Reference:
 /// kernels/ref/vector_ops.cc.
-void rms_norm_rows(const VectorOps& ops, const float* x, int64_t ldx, const float* weight,
-                   int64_t m, int64_t n, float eps, float* y, int64_t ldy, ThreadPool& pool);
+void rms_norm_rows(const VectorOps& ops, const float* x, int64_t ldx, const float* weight, int64_t m, int64_t n,
+                   float eps, float* y, int64_t ldy, ThreadPool& pool);
 
 }  // namespace lowbit

@@ -13,8 +13,7 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
   const double original = double(s.original_max_positions);
   if (wavelength < original / s.high_freq_factor) return frequency;
   if (wavelength > original / s.low_freq_factor) return frequency / s.factor;
-  const double blend =
-      (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  const double blend = (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return (1 - blend) * frequency / s.factor + blend * frequency;
 }
 
@@ -31,8 +30,8 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
   return frequencies;
 }
 
-void rope_table(const std::vector<double>& frequencies, int64_t first, int64_t n, float* cos,
-                float* sin, ThreadPool& pool) {
+void rope_table(const std::vector<double>& frequencies, int64_t first, int64_t n, float* cos, float* sin,
+                ThreadPool& pool) {
   const int64_t half = int64_t(frequencies.size());
   pool.parallel_for(n, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t p = begin; p < end; ++p)
@@ -44,13 +43,12 @@ void rope_table(const std::vector<double>& frequencies, int64_t first, int64_t n
   });
 }
 
-void rope_rows(const VectorOps& ops, float* x, int64_t ldx, int64_t m, int64_t heads, int64_t half,
-               const float* cos, const float* sin, ThreadPool& pool) {
+void rope_rows(const VectorOps& ops, float* x, int64_t ldx, int64_t m, int64_t heads, int64_t half, const float* cos,
+               const float* sin, ThreadPool& pool) {
   const int64_t grain = std::max<int64_t>(1, 16384 / (2 * heads * half));
   pool.parallel_for(m, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
-      for (int64_t h = 0; h < heads; ++h)
-        ops.rope(x + r * ldx + h * 2 * half, cos + r * half, sin + r * half, half);
+      for (int64_t h = 0; h < heads; ++h) ops.rope(x + r * ldx + h * 2 * half, cos + r * half, sin + r * half, half);
   });
 }
 

@@ -31,12 +31,12 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
 
 /// cos and sin of positions [first, first + n), computed in double and rounded once.
 /// Shapes: cos, sin [n, frequencies.size()].
-void rope_table(const std::vector<double>& frequencies, int64_t first, int64_t n, float* cos,
-                float* sin, ThreadPool& pool);
+void rope_table(const std::vector<double>& frequencies, int64_t first, int64_t n, float* cos, float* sin,
+                ThreadPool& pool);
 
 /// Rotates every head of every row in place. Shapes: x [M, heads * 2 * half] row stride ldx; cos,
 /// sin [M, half].
-void rope_rows(const VectorOps& ops, float* x, int64_t ldx, int64_t m, int64_t heads, int64_t half,
-               const float* cos, const float* sin, ThreadPool& pool);
+void rope_rows(const VectorOps& ops, float* x, int64_t ldx, int64_t m, int64_t heads, int64_t half, const float* cos,
+               const float* sin, ThreadPool& pool);
 
 }  // namespace lowbit

@@ -65,8 +65,7 @@ TEST(Rope, RotatesHalvesOfEveryHead) {
   rope_table(f, 7, rows, cos.data(), sin.data(), pool);
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(i % 13) - 6;
   const auto before = x;
-  rope_rows(vector_ops(Isa::kScalar), x.data(), heads * 2 * half, rows, heads, half, cos.data(),
-            sin.data(), pool);
+  rope_rows(vector_ops(Isa::kScalar), x.data(), heads * 2 * half, rows, heads, half, cos.data(), sin.data(), pool);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t i = 0; i < half; ++i) {

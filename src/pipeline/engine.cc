@@ -9,14 +9,16 @@ namespace lowbit {
 
 Result<Engine> Engine::make(const Compute& compute) {
   std::string device = compute.device;
+  const char* where = "--device";
   if (device.empty() || device == "auto") {
     const char* env = std::getenv("LOWBIT_DEVICE");
     device = env != nullptr && *env != '\0' ? env : "auto";
+    where = "LOWBIT_DEVICE";
   }
   if (device.rfind("cuda", 0) == 0)
-    return fail(ErrorCode::kUnsupported, "--device", device, "cpu", "this build has no CUDA kernels");
+    return fail(ErrorCode::kUnsupported, where, device, "cpu", "this build has no CUDA kernels");
   if (device != "auto" && device != "cpu")
-    return fail(ErrorCode::kInvalidArgument, "--device", "'" + device + "'", "auto, cpu, cuda or cuda:<i>");
+    return fail(ErrorCode::kInvalidArgument, where, "'" + device + "'", "auto, cpu, cuda or cuda:<i>");
   Engine engine;
   LOWBIT_TRY_ASSIGN(engine.isa, choose_isa(compute.isa));
   LOWBIT_TRY_ASSIGN(engine.threads, choose_threads(compute.threads));

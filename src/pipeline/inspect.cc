@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "io/checkpoint.h"
 #include "lowbit/quantize.h"
+#include "model/linear.h"
 #include "model/source.h"
 #include "ops/matmul.h"
 #include "pipeline/engine.h"
@@ -57,7 +58,7 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {act, engine.isa, false}, *engine.pool));
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {layer_activation(w.format, act), engine.isa, false}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason()});
     source->release(t.name);
   }

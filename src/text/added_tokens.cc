@@ -5,13 +5,6 @@
 namespace lowbit::text {
 namespace {
 
-// Start of the last character of s; s may hold bytes that are no UTF-8.
-std::size_t last_character(std::string_view s) {
-  std::size_t at = s.size() - 1;
-  for (int back = 0; back < 3 && at > 0 && (static_cast<unsigned char>(s[at]) & 0xC0) == 0x80; ++back) --at;
-  return decode_utf8(s, at).length == static_cast<int>(s.size() - at) ? at : s.size() - 1;
-}
-
 bool ends_with_word(std::string_view s) {
   return !s.empty() && is_word_character(decode_utf8(s, last_character(s)).value);
 }

@@ -18,6 +18,12 @@ std::string repeat(std::string_view s, int n) {
   return out;
 }
 
+std::string numbered(std::string_view before, std::string_view behind, int n) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out.append(before).append(std::to_string(i)).append(behind);
+  return out;
+}
+
 Result<std::string> render(const std::string& source) {
   const auto parsed = ChatTemplate::parse(source);
   if (!parsed) return tl::unexpected<Error>(parsed.error());
@@ -55,6 +61,11 @@ TEST(ChatTemplateLimits, HostileTemplatesEndInOneError) {
       "{{ [1]|tojson(indent=1000000000) }}",
       "{{ 'x'|indent(1000000000) }}",
       "{{ '7'.zfill(10**12) }}",
+      "{% set a = 'a' * 30000000 %}{{ a" + repeat(" ~ a", 250) + " }}",
+      "{% set a = 'a' * 30000000 %}{{ '" + repeat("{0}", 10000) + "'.format(a) }}",
+      numbered("{% set x", "= 1 %}", 60000),
+      numbered("{% set x", "= 1 %}", 7000) +
+          "{% for i in range(99999) %}{{ y }}{{ y }}{{ y }}{{ y }}{{ y }}{% endfor %}",
       "{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}",
       repeat("{% if true %}", 5000),
       repeat("{{ (", 5000),

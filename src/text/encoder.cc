@@ -70,7 +70,14 @@ Status Encoder::encode_run(std::string_view run, bool with_prefix, bool at_start
 
 Status Encoder::encode_normalized(std::string_view text, bool with_prefix, bool at_start, std::vector<TokenId>& out) {
   LOWBIT_TRY_ASSIGN(const Words words, t_.pre_tokenizer.cut(std::string(text), with_prefix, at_start, regex_));
-  for (const Range& r : words.ranges) encode_word(std::string_view(words.text).substr(r.begin, r.size()), out);
+  for (const Range& r : words.ranges) {
+    const std::string_view word = std::string_view(words.text).substr(r.begin, r.size());
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t end = t_.cut_at_word_marks ? next_word_start(word, at) : word.size();
+      encode_word(word.substr(at, end - at), out);
+      at = end;
+    }
+  }
   return {};
 }
 

@@ -170,6 +170,7 @@ Result<Value> Interpreter::eval_node(const Expr& expr) {
       for (std::size_t i = 0; i < expr.args.size(); ++i) {
         LOWBIT_TRY_ASSIGN(const Value part, arg(i));
         out += to_text(part, meter_);
+        if (!meter_.spend_bytes(out.size() / 16)) break;
       }
       return text(std::move(out));
     }

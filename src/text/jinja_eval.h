@@ -68,7 +68,7 @@ class Interpreter {
   Status check_limits(int line) const;
   Scope* new_scope(Scope* parent);
   void set(std::string_view name, Value value);
-  Value lookup(const std::string& name) const;
+  Value lookup(const std::string& name);
 
   // Expressions (jinja_eval.cc).
   Result<Value> eval(const Expr& expr);
@@ -86,12 +86,11 @@ class Interpreter {
   std::optional<std::int64_t> now_;
   Meter meter_;
   int nesting_ = 0;
-  int loop_depth_ = 0;
   std::string out_;
-  Scope* scope_;
   std::deque<Scope> scopes_;
   std::deque<Namespace> namespaces_;
   std::deque<Loop> loops_;
+  Scope* scope_;  // the innermost one; made of scopes_, so it comes after them
 };
 
 /// Adds the line to an Error that has no place yet.
@@ -116,6 +115,7 @@ std::string upper_text(std::string_view s);
 std::string lower_text(std::string_view s);
 std::string title_text(std::string_view s);
 std::string capitalize_text(std::string_view s);
+std::size_t count_characters(std::string_view s);
 /// Byte offsets of the characters of s, and its size at the end.
 std::vector<std::size_t> character_offsets(std::string_view s);
 

@@ -29,6 +29,7 @@ Scope* Interpreter::new_scope(Scope* parent) {
 }
 
 void Interpreter::set(std::string_view name, Value value) {
+  meter_.spend_steps(scope_->variables.size() / 16);
   for (auto& [key, old] : scope_->variables) {
     if (key == name) {
       old = std::move(value);
@@ -38,10 +39,12 @@ void Interpreter::set(std::string_view name, Value value) {
   scope_->variables.emplace_back(name, std::move(value));
 }
 
-Value Interpreter::lookup(const std::string& name) const {
-  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent)
+Value Interpreter::lookup(const std::string& name) {
+  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    meter_.spend_steps(scope->variables.size() / 16);
     for (const auto& [key, value] : scope->variables)
       if (key == name) return value;
+  }
   if (is_builtin(name)) {
     auto builtin = std::make_shared<Callable>();
     builtin->kind = Callable::Kind::kGlobal;

@@ -37,7 +37,7 @@ Result<Value> trim(Interpreter& in, const Value& v, const Arguments& args) {
 Result<Value> length(Interpreter& in, const Value& v, const Arguments&) {
   if (v.is_string()) {
     in.meter().spend_steps(v.text().size() / 256);
-    return Value(static_cast<std::int64_t>(character_offsets(v.text()).size()) - 1);
+    return Value(static_cast<std::int64_t>(count_characters(v.text())));
   }
   if (v.list() != nullptr) return Value(static_cast<std::int64_t>(v.list()->items.size()));
   if (v.dict() != nullptr) return Value(static_cast<std::int64_t>(v.dict()->entries.size()));
@@ -51,9 +51,25 @@ Result<Value> upper(Interpreter& in, const Value& v, const Arguments&) {
 Result<Value> lower(Interpreter& in, const Value& v, const Arguments&) {
   return in.text(lower_text(to_text(v, in.meter())));
 }
+// Unlike the method: words are what lies between white space, '-' and opening brackets.
 Result<Value> title(Interpreter& in, const Value& v, const Arguments&) {
-  return in.text(title_text(to_text(v, in.meter())));
+  std::string out, word;
+  const auto end_word = [&] {
+    out += capitalize_text(word);
+    word.clear();
+  };
+  for (const char c : to_text(v, in.meter())) {
+    if (std::string_view(" \t\n\r\v\f-({[<").find(c) == std::string_view::npos) {
+      word += c;
+    } else {
+      end_word();
+      out += c;
+    }
+  }
+  end_word();
+  return in.text(std::move(out));
 }
+
 Result<Value> capitalize(Interpreter& in, const Value& v, const Arguments&) {
   return in.text(capitalize_text(to_text(v, in.meter())));
 }
@@ -93,7 +109,7 @@ Result<Value> tojson(Interpreter& in, const Value& v, const Arguments& args) {
       return complain("separators of tojson", "short texts");
   }
   LOWBIT_TRY_ASSIGN(std::string out, to_json(v, style, in.meter()));
-  return Value(std::move(out));
+  return in.text(std::move(out));
 }
 
 Result<Value> attribute_path(Interpreter& in, Value v, const Value& path) {
@@ -127,7 +143,7 @@ Result<Value> join(Interpreter& in, const Value& v, const Arguments& args) {
     if (i > 0) out += between;
     out += s;
   }
-  return Value(std::move(out));
+  return in.text(std::move(out));
 }
 
 Result<Value> replace(Interpreter& in, const Value& v, const Arguments& args) {

@@ -183,7 +183,7 @@ class Lexer {
   Status raw() {
     char sign = ' ';
     advance(match_bare_tag(at_, "raw", sign) - 2);
-    end_tag(2, sign == '-', sign != '+');
+    end_tag(2, sign == '-', false);  // Jinja keeps the newline here, trim_blocks or not
     for (std::size_t i = at_; (i = source_.find("{%", i)) != std::string::npos; i += 2) {
       const char lead = i + 2 < source_.size() ? source_[i + 2] : ' ';
       const std::size_t end = match_bare_tag(i + 2 + (lead == '-' || lead == '+' ? 1 : 0), "endraw", sign);

@@ -191,7 +191,7 @@ Result<Value> format_text(Interpreter& in, const std::string& s, const Arguments
     } else {
       out += c;
     }
-    if (!in.meter().spend_bytes(1)) return Value();
+    if (!in.meter().spend_bytes(1 + out.size() / 16)) return Value();
   }
   return in.text(std::move(out));
 }
@@ -224,13 +224,13 @@ Result<Value> find_text(const std::string& s, const Arguments& args, const std::
   if (args.get(1) != nullptr) return complain(fmt::format("a start for {}", name), "the text only");
   if (name == "count") {
     std::int64_t n = 0;
-    if (wanted.empty()) return Value(static_cast<std::int64_t>(character_offsets(s).size()));
+    if (wanted.empty()) return Value(static_cast<std::int64_t>(count_characters(s)) + 1);
     for (std::size_t at = 0; (at = s.find(wanted, at)) != std::string::npos; at += wanted.size()) ++n;
     return Value(n);
   }
   const std::size_t hit = name == "rfind" ? s.rfind(wanted) : s.find(wanted);
   if (hit != std::string::npos)
-    return Value(static_cast<std::int64_t>(text::count_code_points(std::string_view(s).substr(0, hit))));
+    return Value(static_cast<std::int64_t>(count_characters(std::string_view(s).substr(0, hit))));
   if (name == "index") return complain("a text without the part that index looks for");
   return Value(std::int64_t{-1});
 }
@@ -284,7 +284,7 @@ Result<Value> text_method(Interpreter& in, const std::string& s, const std::stri
   if (name == "format") return format_text(in, s, args);
   if (name == "zfill") {
     LOWBIT_TRY_ASSIGN(const std::int64_t width, integer_argument(args, 0, "", 0));
-    const auto n = static_cast<std::int64_t>(text::count_code_points(s));
+    const auto n = static_cast<std::int64_t>(count_characters(s));
     if (width <= n) return in.text(s);
     if (!in.meter().spend_bytes(static_cast<std::size_t>(width - n))) return Value();
     const std::size_t sign = s.starts_with('-') || s.starts_with('+') ? 1 : 0;
@@ -356,6 +356,12 @@ Result<Value> call_method(Interpreter& in, const Value& self, const std::string&
   return Value(count);
 }
 
+std::size_t count_characters(std::string_view s) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; at < s.size(); at += std::max(text::decode_utf8(s, at).length, 1)) ++n;
+  return n;
+}
+
 std::vector<std::size_t> character_offsets(std::string_view s) {
   std::vector<std::size_t> out;
   for (std::size_t at = 0; at < s.size(); at += std::max(text::decode_utf8(s, at).length, 1)) out.push_back(at);
@@ -364,17 +370,22 @@ std::vector<std::size_t> character_offsets(std::string_view s) {
 }
 
 std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right) {
-  const std::vector<std::size_t> offsets = character_offsets(s);
-  const auto drops = [&](std::size_t i) {
-    const std::string_view c = s.substr(offsets[i], offsets[i + 1] - offsets[i]);
+  const auto drops = [&](std::string_view c) {
     if (!characters.empty()) return characters.find(c) != std::string_view::npos;
     const text::CodePoint point = text::decode_utf8(c, 0);
     return point.length > 0 && is_python_space(point.value);
   };
-  std::size_t begin = 0, end = offsets.size() - 1;
-  while (left && begin < end && drops(begin)) ++begin;
-  while (right && end > begin && drops(end - 1)) --end;
-  return std::string(s.substr(offsets[begin], offsets[end] - offsets[begin]));
+  while (left && !s.empty()) {
+    const std::string_view c = s.substr(0, std::max(text::decode_utf8(s, 0).length, 1));
+    if (!drops(c)) break;
+    s.remove_prefix(c.size());
+  }
+  while (right && !s.empty()) {
+    const std::string_view c = s.substr(text::last_character(s));
+    if (!drops(c)) break;
+    s.remove_suffix(c.size());
+  }
+  return std::string(s);
 }
 
 std::string replace_text(Interpreter& in, std::string_view s, std::string_view from, std::string_view to,

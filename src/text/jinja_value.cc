@@ -131,7 +131,7 @@ bool Meter::spend_steps(std::size_t n) {
 
 bool Meter::spend_bytes(std::size_t n) {
   if (exhausted()) return false;
-  if (n > bytes_) {
+  if (n > bytes_ || n > largest_) {
     exhausted_ = "bytes of memory";
     return false;
   }

@@ -18,15 +18,16 @@ namespace lowbit::jinja {
 /// evaluator, which asks after every step, reports it.
 class Meter {
  public:
-  Meter(std::size_t steps, std::size_t bytes) : steps_(steps), bytes_(bytes) {}
+  Meter(std::size_t steps, std::size_t bytes) : steps_(steps), bytes_(bytes), largest_(bytes / 8) {}
   bool spend_steps(std::size_t n = 1);
+  /// Also refuses a single value over an eighth of the whole: working on it takes a multiple of its size.
   bool spend_bytes(std::size_t n);
   bool exhausted() const { return exhausted_ != nullptr; }
   /// What was used up: "steps" or "bytes of memory".
   const char* what() const { return exhausted_; }
 
  private:
-  std::size_t steps_, bytes_;
+  std::size_t steps_, bytes_, largest_;
   const char* exhausted_ = nullptr;
 };
 

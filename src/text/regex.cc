@@ -14,29 +14,35 @@ constexpr std::uint32_t kMatchLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
 
-// PCRE2's \s has U+180E, Oniguruma's has not: the set is spelled out.
+// PCRE2's \s has U+180E, Oniguruma's has not; PCRE2's \w has other numbers and no marks: both sets are
+// spelled out. Oniguruma counts the numbers of Latin-1 as \w, and letters in circles and squares (the
+// last four ranges).
 constexpr const char* kSpaceSet =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr const char* kWordSet =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+
+// A class escape in Oniguruma's meaning; empty for those that PCRE2 reads the same way.
+std::string translate_escape(char letter, bool in_class) {
+  const char* set = (letter | 32) == 's' ? kSpaceSet : (letter | 32) == 'w' ? kWordSet : nullptr;
+  const bool negated = letter == 'S' || letter == 'W';
+  if (set == nullptr || (negated && in_class)) return {};
+  return in_class ? set : fmt::format("[{}{}]", negated ? "^" : "", set);
+}
 
 std::string translate(std::string_view pattern) {
   std::string out;
-  int class_depth = 0;
+  bool in_class = false;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     if (c == '\\' && i + 1 < pattern.size()) {
       const char next = pattern[++i];
-      if (next == 's') {
-        out += class_depth > 0 ? kSpaceSet : fmt::format("[{}]", kSpaceSet);
-      } else if (next == 'S' && class_depth == 0) {
-        out += fmt::format("[^{}]", kSpaceSet);
-      } else {
-        out += c;
-        out += next;
-      }
+      const std::string set = translate_escape(next, in_class);
+      out += set.empty() ? std::string{c, next} : set;
       continue;
     }
-    if (c == '[') class_depth = 1;  // PCRE2 has no nested classes: a second '[' is a literal
-    if (c == ']') class_depth = 0;
+    if (c == '[') in_class = true;  // PCRE2 has no nested classes: a second '[' is a literal
+    if (c == ']') in_class = false;
     out += c;
   }
   return out;

@@ -60,6 +60,13 @@ Status check_shape(const TokenizerSpec& spec) {
 
 }  // namespace
 
+std::size_t next_word_start(std::string_view text, std::size_t from) {
+  for (std::size_t at = text.find(kWordMark, from + 1); at != std::string_view::npos;
+       at = text.find(kWordMark, at + kWordMark.size()))
+    if (!text.substr(0, at).ends_with(kWordMark)) return at;
+  return text.size();
+}
+
 Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const TokenizerSpec& spec) {
   LOWBIT_TRY(check_shape(spec));
   std::unordered_map<std::string_view, TokenId> ids;
@@ -239,15 +246,34 @@ Status build_pieces(Tokenizer::Impl& impl) {
   return {};
 }
 
-void build_added_tokens(Tokenizer::Impl& impl) {
+Status build_added_tokens(Tokenizer::Impl& impl) {
+  RegexScratch scratch;
   for (std::size_t i = 0; i < impl.spec.added_tokens.size(); ++i) {
     const AddedToken& token = impl.spec.added_tokens[i];
     const auto index = static_cast<std::int32_t>(i);
     // Without a normalizer both searches see the same text; one of them is enough.
     const bool normalized = token.normalized && !impl.normalizer.empty();
-    (normalized ? impl.normalized_all : impl.raw_all).add(token.content, index);
-    if (!token.special) (normalized ? impl.normalized_plain : impl.raw_plain).add(token.content, index);
+    std::string content = token.content;
+    if (normalized && valid_prefix(content) == content.size()) {
+      LOWBIT_TRY_ASSIGN(content, impl.normalizer.apply(token.content, true, scratch));
+    }
+    (normalized ? impl.normalized_all : impl.raw_all).add(content, index);
+    if (!token.special) (normalized ? impl.normalized_plain : impl.raw_plain).add(content, index);
   }
+  return {};
+}
+
+// No merge can reach across the start of a word, marked by U+2581, if no token has the mark behind another character.
+// Then a text without a pre-tokenizer may be cut there, with the same ids and far less work.
+void build_word_starts(Tokenizer::Impl& impl) {
+  const TokenizerSpec& spec = impl.spec;
+  if (!spec.pre_tokenizer.empty() || spec.ignore_merges || !impl.ids.contains(kWordMark)) return;
+  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
+    const TokenType type = spec.types[i];
+    if (type != TokenType::kNormal && type != TokenType::kUserDefined) continue;
+    if (next_word_start(spec.tokens[i], 0) < spec.tokens[i].size()) return;
+  }
+  impl.cut_at_word_marks = true;
 }
 
 void build_eos(Tokenizer::Impl& impl) {
@@ -272,7 +298,8 @@ Result<Tokenizer> Tokenizer::build(TokenizerSpec spec) {
   LOWBIT_TRY(text::build_merges(*impl));
   LOWBIT_TRY(text::build_bytes(*impl));
   LOWBIT_TRY(text::build_pieces(*impl));
-  text::build_added_tokens(*impl);
+  LOWBIT_TRY(text::build_added_tokens(*impl));
+  text::build_word_starts(*impl);
   text::build_eos(*impl);
   return Tokenizer(std::move(impl));
 }

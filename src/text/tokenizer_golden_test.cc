@@ -26,6 +26,7 @@ void expect_cases(const Tokenizer& tokenizer, const Json& cases) {
     EXPECT_EQ(test::must(tokenizer.encode(text, {.add_special = false, .parse_special = true})), ids);
     EXPECT_EQ(test::must(tokenizer.encode(text, {.add_special = true, .parse_special = true})),
               c.value("with_special", ids));
+    if (c.contains("decoded") && c["decoded"].is_null()) continue;
     const std::string wanted = c.value("decoded", text);
     const std::string decoded = test::must(tokenizer.decode(ids, {.skip_special = false}));
     // Hugging Face puts U+FFFD where lowbit keeps the bytes.

@@ -28,12 +28,18 @@ struct Tokenizer::Impl {
   std::array<TokenId, 256> byte_ids;           // the token of a byte on its own, -1 if there is none
   text::AddedTokenMatcher raw_all, raw_plain;  // plain: without the special ones
   text::AddedTokenMatcher normalized_all, normalized_plain;
+  bool cut_at_word_marks = false;
   int strip_left = 0, strip_right = 0;  // spaces that decode drops at the ends
 
   bool valid_id(TokenId id) const { return id >= 0 && static_cast<std::size_t>(id) < pieces.size(); }
 };
 
 namespace text {
+
+/// SentencePiece's mark of a word's start, U+2581.
+inline constexpr std::string_view kWordMark = "\xE2\x96\x81";
+/// The first place behind `from` where a mark follows another character; text.size() if there is none.
+std::size_t next_word_start(std::string_view text, std::size_t from);
 
 /// The merges that a score vocabulary implies: every way to cut a token into two tokens, best score first.
 struct ScoreMerge {

@@ -117,6 +117,20 @@ TEST(Tokenizer, ScoresMergeTheBestTokenFirst) {
   EXPECT_EQ(test::must(t.encode("")), std::vector<TokenId>{1});
 }
 
+// Cutting a text at word marks is only a shortcut: a token that has the mark inside forbids it.
+TEST(Tokenizer, TokensAcrossWordsAreFound) {
+  GgufTokenizerFields f;
+  f.model = "llama";
+  f.tokens = {"<unk>", "▁", "a", "b", "▁a", "▁b", "▁a▁b"};
+  f.scores = {0, -9, -9, -9, -1, -2, -3};
+  f.token_type = {2, 1, 1, 1, 1, 1, 1};
+  const Tokenizer across = test::must(Tokenizer::build(test::must(spec_from_gguf_fields(f))));
+  EXPECT_EQ(test::must(across.encode("a b a")), (std::vector<TokenId>{6, 4}));
+  f.tokens.back() = "ab";
+  const Tokenizer within = test::must(Tokenizer::build(test::must(spec_from_gguf_fields(f))));
+  EXPECT_EQ(test::must(within.encode("a b a")), (std::vector<TokenId>{4, 5, 4}));
+}
+
 TEST(Tokenizer, GgufPreTokenizersAreKnownByName) {
   GgufTokenizerFields f;
   f.model = "gpt2";

@@ -94,10 +94,10 @@ bool is_unfinished(std::string_view s) {
   return s.size() < 3 || is_continuation(static_cast<unsigned char>(s[2]));
 }
 
-std::size_t count_code_points(std::string_view s) {
-  std::size_t n = 0;
-  for (const char c : s) n += !is_continuation(static_cast<unsigned char>(c));
-  return n;
+std::size_t last_character(std::string_view s) {
+  std::size_t at = s.size() - 1;
+  for (int back = 0; back < 3 && at > 0 && (static_cast<unsigned char>(s[at]) & 0xC0) == 0x80; ++back) --at;
+  return decode_utf8(s, at).length == static_cast<int>(s.size() - at) ? at : s.size() - 1;
 }
 
 bool is_white_space(char32_t c) {

@@ -27,7 +27,8 @@ std::size_t invalid_prefix(std::string_view s);
 /// Whether more bytes could turn s (a non-empty string that is no whole character) into one.
 bool is_unfinished(std::string_view s);
 
-std::size_t count_code_points(std::string_view s);
+/// Start of the last character of s (not empty); a byte that belongs to no character stands alone.
+std::size_t last_character(std::string_view s);
 
 /// Unicode's White_Space property (what \s means in the patterns of tokenizers).
 bool is_white_space(char32_t c);

@@ -64,8 +64,8 @@ bool same(float a, float b) { return (a != a && b != b) || std::memcmp(&a, &b, s
 void expect_same(const std::vector<float>& want, const std::vector<float>& got, const char* what) {
   ASSERT_EQ(want.size(), got.size());
   for (size_t i = 0; i < want.size(); ++i)
-    ASSERT_TRUE(same(want[i], got[i]))
-        << what << " element " << i << " of " << want.size() << ": " << want[i] << " vs " << got[i];
+    ASSERT_TRUE(same(want[i], got[i])) << what << " element " << i << " of " << want.size() << ": " << want[i] << " vs "
+                                       << got[i];
 }
 
 class VectorOpsConformance : public testing::TestWithParam<Subject> {
@@ -210,8 +210,7 @@ TEST(VectorOpsReference, ExpIsWithinTwoUlp) {
   EXPECT_LE(worst, 2.0);
   EXPECT_GT(worst, 0.4);  // no better than rounding: the measure itself works
   EXPECT_EQ(exp_f32(-std::numeric_limits<float>::infinity()), 0.0f);
-  EXPECT_EQ(exp_f32(std::numeric_limits<float>::infinity()),
-            std::numeric_limits<float>::infinity());
+  EXPECT_EQ(exp_f32(std::numeric_limits<float>::infinity()), std::numeric_limits<float>::infinity());
   EXPECT_EQ(exp_f32(0.0f), 1.0f);
   EXPECT_TRUE(std::isnan(exp_f32(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_NEAR(exp_f32(88.0f) / std::exp(88.0), 1.0, 1e-6);

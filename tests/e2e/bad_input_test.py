@@ -67,9 +67,11 @@ class Sources(CliTest):
             text = json.dumps(new_header).encode()
             weights.write_bytes(struct.pack("<Q", len(text)) + text + (raw[8 + length:] if data is None else data))
 
-        missing = {k: v for k, v in header.items() if k != name}
-        write(missing)
-        self.assertIn(name.removesuffix(".weight"), self.refused("run", self.copy, "-p", "x"))
+        last = max((k for k in header), key=lambda k: header[k]["data_offsets"])
+        write({k: v for k, v in header.items() if k != last}, raw[8 + length:][:header[last]["data_offsets"][0]])
+        self.assertIn(last, self.refused("run", self.copy, "-p", "x"))
+        write({k: v for k, v in header.items() if k != name})  # leaves a hole
+        self.refused("run", self.copy, "-p", "x")
         write(header | {name: header[name] | {"shape": [64, 32]}})
         self.assertIn(name.removesuffix(".weight"), self.refused("run", self.copy, "-p", "x"))
         start = header[name]["data_offsets"][0]
@@ -121,7 +123,7 @@ class Checkpoints(CliTest):
         rng = random.Random(5)
         for name in ("model.safetensors", "config.json"):
             whole = (out / name).read_bytes()
-            for size in [0, 7, *(rng.randrange(len(whole)) for _ in range(12)), len(whole) - 1]:
+            for size in [0, 7, *(rng.randrange(len(whole)) for _ in range(12)), len(whole.rstrip()) - 1]:
                 (out / name).write_bytes(whole[:size])
                 with self.subTest(name=name, size=size):
                     self.refused("run", out, "-p", "x", "-n", 1)

@@ -115,9 +115,9 @@ class Quantize(CliTest):
 
     def test_text_report(self):
         done = self.lowbit("quantize", self.hf, self.dir / "t", "--format", "int4")
-        text = done.stdout.decode()
+        text = done.stdout.decode().replace(str(self.dir), "")
         self.assertIn("bits per weight", text)
-        self.assertLessEqual(max(map(len, text.splitlines()[:6])), 100)
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
 
 
 class Import(CliTest):
@@ -157,11 +157,9 @@ class Inspect(CliTest):
             report = self.json("inspect", path)
             self.assertKeys(report, "tensors bits_per_weight bytes kernels")
             self.assertEqual(report["kind"], kind)
-            self.assertIn("model.layers.0.mlp.down_proj.weight",
-                          {t["name"] for t in report["tensors"]} | {"model.layers.0.mlp.down_proj.weight"}
-                          if kind == "gguf" else {t["name"] for t in report["tensors"]})
-            text = self.lowbit("inspect", path).stdout.decode()
-            self.assertLessEqual(max(map(len, text.splitlines()[2:])), 100)
+            self.assertIn("model.layers.0.mlp.down_proj.weight", {t["name"] for t in report["tensors"]})
+            text = self.lowbit("inspect", path).stdout.decode().replace(str(self.models), "")
+            self.assertLessEqual(max(map(len, text.splitlines())), 100)
 
     def test_formats(self):
         listed = {f["name"] for f in self.json("inspect", "--formats")["formats"]}
@@ -175,7 +173,7 @@ class Inspect(CliTest):
     def test_kernels(self):
         every = self.json("inspect", "--kernels")["kernels"]
         names = {k["name"] for k in every}
-        self.assertTrue(any(k["isa"] == "scalar" and k["runs_here"] for k in every) or names)
+        self.assertTrue(any(k["isa"] == "scalar" and k["runs_here"] for k in every), names)
         out = self.quantized("int4", "--format", "int4")
         layers = self.json("inspect", out, "--kernels")["kernels"]
         self.assertGreaterEqual(len(layers), 14)
@@ -185,7 +183,8 @@ class Inspect(CliTest):
         for isa in ("scalar", "avx2"):
             if any(k["isa"] == isa and k["runs_here"] for k in every):
                 forced = self.json("inspect", out, "--kernels", "--isa", isa)["kernels"]
-                self.assertTrue(all(isa in c["kernel"] or "ref" in c["kernel"] or "scalar" in c["kernel"] for c in forced))
+                names = ("__scalar", "__ref") if isa == "scalar" else (f"__{isa}",)
+                self.assertTrue(all(any(n in c["kernel"] for n in names) for c in forced), forced)
         self.assertLessEqual(max(map(len, self.lowbit("inspect", "--kernels").stdout.decode().splitlines())), 100)
 
 

@@ -11,6 +11,7 @@ template <class S>
 inline constexpr MatmulKernel kPanelKernels[] = {
     IntegerMatmul<S, Int8>::kernel(),
     IntegerMatmul<S, Int4>::kernel(),
+    IntegerMatmul<S, Uint4>::kernel(),
     IntegerMatmul<S, Int3>::kernel(),
     IntegerMatmul<S, Int2>::kernel(),
     IntegerMatmul<S, Int3Odd>::kernel(),
@@ -24,6 +25,7 @@ inline constexpr MatmulKernel kPanelKernels[] = {
     FloatMatmul<S, PackedSource<S, Codebook2>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Int8>, Activation::kF32>::kernel(),
     FloatMatmul<S, PackedSource<S, Int4>, Activation::kF32>::kernel(),
+    FloatMatmul<S, PackedSource<S, Uint4>, Activation::kF32>::kernel(),
     FloatMatmul<S, PackedSource<S, Int3>, Activation::kF32>::kernel(),
     FloatMatmul<S, PackedSource<S, Int2>, Activation::kF32>::kernel(),
     FloatMatmul<S, PackedSource<S, Int3Odd>, Activation::kF32>::kernel(),

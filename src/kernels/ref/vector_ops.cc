@@ -60,19 +60,16 @@ void scale(float* x, float a, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= a;
 }
 
-void dot_f32_rows(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d,
-                  float a, float* out) {
+void dot_f32_rows(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
   for (int64_t t = 0; t < count; ++t) out[t] = a * dot_f32(q, keys + t * stride, d);
 }
 
-void axpy_f32_rows(const float* p, const float* values, int64_t stride, int64_t count, int64_t d,
-                   float* y) {
+void axpy_f32_rows(const float* p, const float* values, int64_t stride, int64_t count, int64_t d, float* y) {
   for (int64_t t = 0; t < count; ++t)
     for (int64_t i = 0; i < d; ++i) y[i] = __builtin_fmaf(p[t], values[t * stride + i], y[i]);
 }
 
-void dot_f16_rows(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d,
-                  float a, float* out) {
+void dot_f16_rows(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
   for (int64_t t = 0; t < count; ++t) {
     float s[kLanes] = {};
     for (int64_t i = 0; i < d; ++i)
@@ -81,11 +78,9 @@ void dot_f16_rows(const float* q, const uint16_t* keys, int64_t stride, int64_t 
   }
 }
 
-void axpy_f16_rows(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d,
-                   float* y) {
+void axpy_f16_rows(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d, float* y) {
   for (int64_t t = 0; t < count; ++t)
-    for (int64_t i = 0; i < d; ++i)
-      y[i] = __builtin_fmaf(p[t], f16_to_f32(values[t * stride + i]), y[i]);
+    for (int64_t i = 0; i < d; ++i) y[i] = __builtin_fmaf(p[t], f16_to_f32(values[t * stride + i]), y[i]);
 }
 
 void f32_to_f16_n(const float* x, int64_t n, uint16_t* y) {
@@ -106,8 +101,7 @@ void quantize_row_int8(const float* x, int64_t k, int64_t padded, int8_t* xq, fl
   }
   const RowQuantizer q = row_quantizer(absmax, has_nan);
   *scale_out = q.scale;
-  for (int64_t i = 0; i < k; ++i)
-    xq[i] = q.inverse == 0 ? int8_t{0} : int8_t(round_half_even(x[i] * q.inverse));
+  for (int64_t i = 0; i < k; ++i) xq[i] = q.inverse == 0 ? int8_t{0} : int8_t(round_half_even(x[i] * q.inverse));
   for (int64_t i = k; i < padded; ++i) xq[i] = 0;
 }
 

@@ -36,8 +36,7 @@ inline float exp_f32(float x) {
   p = __builtin_fmaf(p, r * r, r) + 1.0f;
   // 2^n in two factors: neither n = 128 nor n = -150 has a float of its own.
   const int32_t e = int32_t(n), e1 = e >> 1, e2 = e - e1;
-  return p * __builtin_bit_cast(float, (e1 + 127) << 23) *
-         __builtin_bit_cast(float, (e2 + 127) << 23);
+  return p * __builtin_bit_cast(float, (e1 + 127) << 23) * __builtin_bit_cast(float, (e2 + 127) << 23);
 }
 
 inline float silu_mul_f32(float gate, float up) { return gate / (1.0f + exp_f32(-gate)) * up; }
@@ -61,8 +60,7 @@ struct RowQuantizer {
 inline RowQuantizer row_quantizer(float absmax, bool has_nan) {
   if (has_nan) return {__builtin_nanf(""), 0.0f};
   if (absmax < kQuantizeFloor) return {0.0f, 0.0f};
-  if (absmax > 3.4028234e38f)
-    return {absmax, 0.0f};  // infinite: the output becomes NaN, not garbage
+  if (absmax > 3.4028234e38f) return {absmax, 0.0f};  // infinite: the output becomes NaN, not garbage
   return {absmax / 127.0f, 127.0f / absmax};
 }
 

@@ -123,7 +123,7 @@ FEATURES = r"""
 {{ n is odd }} {{ n is even }} {{ n is divisibleby 7 }} {{ n is divisibleby(3) }} {{ n is in [7, 8] }} {{ n is eq 7 }} {{ n is equalto 7 }} {{ n is ne 7 }} {{ n is gt 3 }} {{ n is lessthan 3 }} {{ z is sameas none }} {{ 'ABC' is upper }} {{ 'abc' is lower }} {{ '' is lower }}
 {{ n is not none }} {{ not z is none }} {{ z is not none and n }} {{ missing is not defined or n }} {{ 1 + n is number }}
 {{ '  x '|trim }}| {{ 'xxaxx'|trim('x') }} {{ s|length }} {{ u|length }} {{ l|length }} {{ d|length }} {{ missing|length }} {{ s|count }}
-{{ u|upper }} {{ u|lower }} {{ 'straße'|upper }} {{ 'ÀÉ'|lower }} {{ 'hELLO wORLD'|capitalize }} {{ 'hello wORLD x1y'|title }}
+{{ u|upper }} {{ u|lower }} {{ 'straße'|upper }} {{ 'ÀÉ'|lower }} {{ 'hELLO wORLD'|capitalize }} {{ 'hello wORLD x1y a-b (c [d'|title }} {{ 'hello wORLD x1y a-b'.title() }}
 {{ l|join(', ') }} {{ words|join }} {{ [1, none, 'x']|join('-') }} {{ people|join(', ', attribute='name') }} {{ s|join('.') }} {{ d|join(',') }}
 {{ s|replace('l', 'L') }} {{ s|replace('l', 'L', 2) }} {{ 'aaa'|replace('aa', 'b') }} {{ 'ab'|replace('', '-') }}
 {{ missing|default('x') }} {{ e|default('x') }} {{ e|default('x', true) }} {{ z|default('x') }} {{ missing|default }} {{ n|d(3) }} {{ e|d('y', boolean=true) }}
@@ -158,7 +158,7 @@ FEATURES = r"""
 {% set ns = namespace(found=false, n=0) %}{% for i in l %}{% if i == 1 %}{% set ns.found = true %}{% endif %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.found }}{{ ns.n }}{{ ns.missing }}{% set ns.a, ns.b = 1, 2 %}{{ ns.a }}{{ ns['b'] }}
 {% set d.a = 5 %}
 {% macro greet(name, greeting='Hi', mark=greeting ~ '!') %}{{ greeting }} {{ name }}{{ mark }}{% endmacro %}{{ greet('Ann') }} {{ greet('Bob', 'Yo') }} {{ greet(name='C', mark='?') }} {{ greet() }} {{ greet('x')|upper }} {{ greet is callable }}
-{% macro m() %}{{ n }}{% set q = 1 %}{{ q }}{% endmacro %}{{ m() }}{{ q }}{% set n = 8 %}{{ m() }}
+{% macro m() %}{{ k }}{{ n }}{% set q = 1 %}{{ q }}{% endmacro %}{{ m() }}{{ q }}{% set k = 8 %}{{ m() }}
 {% macro outer(x) %}[{{ caller() }}{{ x }}]{% endmacro %}{% call outer(1) %}body{{ n }}{% endcall %}{% macro each(l) %}{% for i in l %}{{ caller(i) }},{% endfor %}{% endmacro %}{% call(v) each(l) %}<{{ v }}>{% endcall %}
 {% macro fact(k) %}{% if k <= 1 %}1{% else %}{{ k * fact(k - 1)|int }}{% endif %}{% endmacro %}{{ fact(5) }}
 {% macro a(x) %}{{ x }}{% endmacro %}{{ a(1, 2) }}

@@ -13,9 +13,7 @@ inline namespace LOWBIT_ISA {
 namespace {
 
 inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 load8(const uint16_t* p) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
+inline __m256 load8(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline float to_f32(float v) { return v; }
 inline float to_f32(uint16_t v) { return f16_to_f32(v); }
 
@@ -29,14 +27,12 @@ inline float fold8(__m256 s) {
 /// lane[i % 16] = fma(a[i], b[i], lane[i % 16]) for the elements [first, n), first % 16 == 0, then
 /// 16 -> 8 lanes.
 template <class B>
-inline __m256 finish_dot(const float* a, const B* b, int64_t first, int64_t n, __m256 s0,
-                         __m256 s1) {
+inline __m256 finish_dot(const float* a, const B* b, int64_t first, int64_t n, __m256 s0, __m256 s1) {
   if (first < n) {
     alignas(32) float s[kLanes];
     _mm256_store_ps(s, s0);
     _mm256_store_ps(s + 8, s1);
-    for (int64_t i = first; i < n; ++i)
-      s[i - first] = __builtin_fmaf(a[i], to_f32(b[i]), s[i - first]);
+    for (int64_t i = first; i < n; ++i) s[i - first] = __builtin_fmaf(a[i], to_f32(b[i]), s[i - first]);
     s0 = _mm256_load_ps(s);
     s1 = _mm256_load_ps(s + 8);
   }
@@ -61,8 +57,7 @@ void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* 
   const float r = 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(mean + eps)));
   const __m256 rv = _mm256_set1_ps(r);
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_mul_ps(load8(x + i), rv), load8(weight + i)));
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_mul_ps(load8(x + i), rv), load8(weight + i)));
   for (; i < n; ++i) y[i] = x[i] * r * weight[i];
 }
 
@@ -164,23 +159,19 @@ void scale(float* x, float a, int64_t n) {
 
 /// [fold8(a), fold8(b), fold8(c), fold8(d)]
 inline __m128 fold8_x4(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256 ab =
-      _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  const __m256 cd =
-      _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
+  const __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  const __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
   const __m256d abd = _mm256_castps_pd(ab), cdd = _mm256_castps_pd(cd);
   // Pairs of lanes: [a, c | b, d]
-  const __m256 s2 = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(abd, cdd)),
-                                  _mm256_castpd_ps(_mm256_unpackhi_pd(abd, cdd)));
+  const __m256 s2 =
+      _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(abd, cdd)), _mm256_castpd_ps(_mm256_unpackhi_pd(abd, cdd)));
   const __m256 s1 = _mm256_add_ps(s2, _mm256_movehdup_ps(s2));
-  return _mm256_castps256_ps128(
-      _mm256_permutevar8x32_ps(s1, _mm256_setr_epi32(0, 4, 2, 6, 0, 0, 0, 0)));
+  return _mm256_castps256_ps128(_mm256_permutevar8x32_ps(s1, _mm256_setr_epi32(0, 4, 2, 6, 0, 0, 0, 0)));
 }
 
 /// Four rows share the loads of q.
 template <class K>
-inline void dot_rows(const float* q, const K* keys, int64_t stride, int64_t count, int64_t d,
-                     float a, float* out) {
+inline void dot_rows(const float* q, const K* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
   const int64_t whole = d & ~int64_t{kLanes - 1};
   int64_t t = 0;
   for (; t + 4 <= count; t += 4) {
@@ -198,9 +189,8 @@ inline void dot_rows(const float* q, const K* keys, int64_t stride, int64_t coun
       d0 = _mm256_fmadd_ps(q0, load8(k3 + i), d0);
       d1 = _mm256_fmadd_ps(q1, load8(k3 + i + 8), d1);
     }
-    const __m128 sums =
-        fold8_x4(finish_dot(q, k0, whole, d, a0, a1), finish_dot(q, k1, whole, d, b0, b1),
-                 finish_dot(q, k2, whole, d, c0, c1), finish_dot(q, k3, whole, d, d0, d1));
+    const __m128 sums = fold8_x4(finish_dot(q, k0, whole, d, a0, a1), finish_dot(q, k1, whole, d, b0, b1),
+                                 finish_dot(q, k2, whole, d, c0, c1), finish_dot(q, k3, whole, d, d0, d1));
     _mm_storeu_ps(out + t, _mm_mul_ps(_mm_set1_ps(a), sums));
   }
   for (; t < count; ++t) out[t] = a * fold8(dot_lanes(q, keys + t * stride, d));
@@ -220,31 +210,25 @@ inline void axpy_block(const float* p, const V* values, int64_t stride, int64_t 
 }
 
 template <class V>
-inline void axpy_rows(const float* p, const V* values, int64_t stride, int64_t count, int64_t d,
-                      float* y) {
+inline void axpy_rows(const float* p, const V* values, int64_t stride, int64_t count, int64_t d, float* y) {
   int64_t i = 0;
   for (; i + 64 <= d; i += 64) axpy_block<8>(p, values + i, stride, count, y + i);
   for (; i + 32 <= d; i += 32) axpy_block<4>(p, values + i, stride, count, y + i);
   for (; i + 8 <= d; i += 8) axpy_block<1>(p, values + i, stride, count, y + i);
   for (; i < d; ++i)
-    for (int64_t t = 0; t < count; ++t)
-      y[i] = __builtin_fmaf(p[t], to_f32(values[t * stride + i]), y[i]);
+    for (int64_t t = 0; t < count; ++t) y[i] = __builtin_fmaf(p[t], to_f32(values[t * stride + i]), y[i]);
 }
 
-void dot_f16_rows(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d,
-                  float a, float* out) {
+void dot_f16_rows(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
   dot_rows(q, keys, stride, count, d, a, out);
 }
-void dot_f32_rows(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d,
-                  float a, float* out) {
+void dot_f32_rows(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
   dot_rows(q, keys, stride, count, d, a, out);
 }
-void axpy_f16_rows(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d,
-                   float* y) {
+void axpy_f16_rows(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d, float* y) {
   axpy_rows(p, values, stride, count, d, y);
 }
-void axpy_f32_rows(const float* p, const float* values, int64_t stride, int64_t count, int64_t d,
-                   float* y) {
+void axpy_f32_rows(const float* p, const float* values, int64_t stride, int64_t count, int64_t d, float* y) {
   axpy_rows(p, values, stride, count, d, y);
 }
 
@@ -256,8 +240,7 @@ void f32_to_f16_n(const float* x, int64_t n, uint16_t* y) {
     // The hardware keeps a NaN's payload; the definition keeps its sign only.
     const __m256 nan = _mm256_or_ps(_mm256_and_ps(v, sign), quiet);
     v = _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
-                     _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
   for (; i < n; ++i) y[i] = f32_to_f16(x[i]);
 }
@@ -298,10 +281,8 @@ void quantize_row_int8(const float* x, int64_t k, int64_t padded, int8_t* xq, fl
       const __m256i c1 = _mm256_cvtps_epi32(_mm256_mul_ps(load8(x + i + 8), inverse));
       const __m256i c2 = _mm256_cvtps_epi32(_mm256_mul_ps(load8(x + i + 16), inverse));
       const __m256i c3 = _mm256_cvtps_epi32(_mm256_mul_ps(load8(x + i + 24), inverse));
-      const __m256i packed =
-          _mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(xq + i),
-                          _mm256_permutevar8x32_epi32(packed, order));
+      const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(xq + i), _mm256_permutevar8x32_epi32(packed, order));
     }
     for (; i < k; ++i) xq[i] = int8_t(round_half_even(x[i] * q.inverse));
   }
