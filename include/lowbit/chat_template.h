@@ -34,7 +34,7 @@ struct ChatInput {
 struct ChatLimits {
   std::size_t steps = 2'000'000;
   std::size_t output_bytes = std::size_t{16} << 20;
-  std::size_t memory_bytes = std::size_t{256} << 20;  // all values ever made in one rendering
+  std::size_t memory_bytes = std::size_t{128} << 20;  // all values ever made in one rendering
   int nesting = 400;                                  // expressions, statements and macro calls within each other
 };
 

@@ -17,8 +17,9 @@
 namespace lowbit {
 
 struct ModelOptions {
-  std::string activation = "auto";  // int8: integer path, one scale per token. f32: exact. auto:
-                                    // int8 where weights are integers
+  /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token. f32: exact. auto: int8.
+  /// Layers whose weights are floats (dense, fp8, codebooks) take f32 in any case.
+  std::string activation = "auto";
   int64_t context =
       0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
   Compute compute;

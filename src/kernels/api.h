@@ -38,6 +38,8 @@ struct PanelShape {
 ///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s, scale[g],
 ///                  acc); with offsets acc = fma(sum_k x (ascending, plain adds from +0), offset[g], acc);
 ///                  y = acc + (bias or +0).
+///   With x_group_scale, s = x_group_scale[m, g]: every sum over xq is multiplied by it (one rounded product) before its fma,
+///   acc = fma(sum * s, scale[g], acc), acc = fma(sum_k xq * s, offset[g], acc), and y = fma(acc, 1, bias or +0).
 ///   Dense weights have the scale 1. xq is -127..127.
 struct MatmulArgs {
   // Weights, in the order the kernel's relayout() wrote them.
@@ -50,7 +52,8 @@ struct MatmulArgs {
   // Activations: row m at x + m * ldx or xq + m * ldxq.
   const float* x = nullptr;        // kF32
   const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
-  const float* x_scale = nullptr;  // kInt8 [m]
+  const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
+  const float* x_group_scale = nullptr;  // kInt8 [m, groups] or null: one scale per row and group instead of per row
   const float* x_sums = nullptr;   // [m, groups] sum of xq (below 2^24: exact) or of x per group; null when not needed
   int64_t m = 0, ldx = 0, ldxq = 0;
   // Output columns [n0, n1) of every row m: y[m * ldy + n].

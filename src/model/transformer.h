@@ -25,6 +25,7 @@ struct LoadOptions {
   /// kInt8: layers with integer weights take int8 activations, all others f32. kF32: the exact path
   /// everywhere.
   Activation activation = Activation::kInt8;
+  int64_t activation_group = 0;  // kInt8: columns of x per scale, see MatmulOptions; 0: one scale per row
   Isa isa = Isa::kScalar;
   bool reference = false;  // the kernels of kernels/ref, whatever the ISA
   int threads = 1;

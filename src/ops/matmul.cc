@@ -17,13 +17,21 @@ bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 
 bool exact_in_f16(float v) { return f16_to_f32(f32_to_f16(v)) == v; }
 
-PanelShape panel_shape(const QTensor& w) {
+/// Columns per scale of a panel. With scales per group of x a panel's groups are those of x: the weight's own, or
+/// `activation_group` where that divides them (the weight's scales are then repeated).
+int64_t panel_group(const QTensor& w, int64_t activation_group) {
+  const int64_t group = std::max<int64_t>(1, std::min(w.group(), w.k));
+  const bool divides = w.group() >= w.k || group % std::max<int64_t>(activation_group, 1) == 0;
+  return activation_group > 0 && activation_group < group && divides ? activation_group : group;
+}
+
+PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   PanelShape s;
   s.k = w.k;
   s.group = std::max<int64_t>(1, w.k);
   s.groups = w.k > 0 ? 1 : 0;
   if (is_dense(w.format)) return s;
-  s.group = std::max<int64_t>(1, std::min(w.group(), w.k));
+  s.group = panel_group(w, activation_group);
   s.groups = ceil_div(w.k, s.group);
   s.offsets = w.scaling.zero != ZeroKind::kNone;
   s.half_scales = true;
@@ -33,7 +41,7 @@ PanelShape panel_shape(const QTensor& w) {
   for (int64_t r = 0, seen = -1; r < w.n && seen + 1 < scale_rows; ++r) {
     if (w.scale_row_of(r) == seen) continue;
     seen = w.scale_row_of(r);
-    for (int64_t g = 0; g < s.groups; ++g) {
+    for (int64_t g = 0; g < w.scale_cols(); ++g) {
       if (w.scaling.scale != ScaleKind::kF16) s.half_scales = s.half_scales && exact_in_f16(w.scale(r, g));
       if (s.offsets) s.half_offsets = s.half_offsets && exact_in_f16(w.offset(r, g));
     }
@@ -80,10 +88,12 @@ Choice choose(FormatId format, Activation activation, const PanelShape& s, const
   return choice;
 }
 
-/// "matmul_int4_a8__avx2_16x6" -> "matmul_int4_a8_g64__avx2_16x6"
-std::string full_name(const MatmulKernel& kernel, const QTensor& w) {
+/// "matmul_int4_a8__avx2_16x6" -> "matmul_int4_a8_g64__avx2_16x6", or "matmul_int4_a8g64_row__avx2_16x6"
+std::string full_name(const MatmulKernel& kernel, const QTensor& w, int64_t activation_group) {
   std::string name = kernel.name;
-  if (!is_dense(w.format)) name.insert(name.rfind("__"), "_" + scaling_name(w.scaling));
+  if (is_dense(w.format)) return name;
+  if (activation_group > 0) name.insert(name.rfind("__"), "g" + std::to_string(activation_group));
+  name.insert(name.rfind("__"), "_" + scaling_name(w.scaling));
   return name;
 }
 
@@ -108,8 +118,9 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
       if (!dense) {
         for (int64_t r = 0; r < rows.rows; ++r)
           for (int64_t g = 0; g < s.groups; ++g) {
-            scales[r * s.groups + g] = w.scale(p * rows_per_panel + r, g);
-            if (s.offsets) offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, g);
+            const int64_t column = g * s.group / w.group();
+            scales[r * s.groups + g] = w.scale(p * rows_per_panel + r, column);
+            if (s.offsets) offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, column);
           }
         rows.scales = scales;
         rows.offsets = s.offsets ? offsets : nullptr;
@@ -135,7 +146,9 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.activation_ = is_dense(w.format) ? Activation::kF32 : options.activation;
   plan.n_ = w.n;
   plan.k_ = w.k;
-  plan.shape_ = panel_shape(w);
+  const bool grouped = plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0;
+  plan.shape_ = panel_shape(w, grouped ? options.activation_group : 0);
+  plan.activation_group_ = grouped ? plan.shape_.group : 0;
   if (plan.activation_ == Activation::kInt8 && plan.shape_.group > kMaxIntegerGroup)
     return fail(ErrorCode::kUnsupported, "matmul weight",
                 "one scale for " + std::to_string(plan.shape_.group) + " columns",
@@ -148,7 +161,7 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.kernel_ = choice.kernel;
   plan.reason_ = std::move(choice.reason);
   if (plan.activation_ != options.activation) plan.reason_ += "; dense weights take f32 activations";
-  plan.kernel_name_ = full_name(*plan.kernel_, w);
+  plan.kernel_name_ = full_name(*plan.kernel_, w, plan.activation_group_);
   if (format_info(w.format).kind == ValueKind::kTable) {
     plan.codebook_ = w.codebook;
     plan.codebook_.resize(16, 0.0f);
@@ -183,7 +196,11 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
   whole.ldxq = x.ldxq_;
   const float* sums = nullptr;
   if (shape_.offsets || kernel_->x_sums) {
-    LOWBIT_TRY_ASSIGN(sums, x.sums(shape_.group, pool));
+    LOWBIT_TRY_ASSIGN(sums, x.sums(shape_.group, activation_group_, pool));
+  }
+  const ActivationRows::Codes* codes = nullptr;
+  if (activation_ == Activation::kInt8) {
+    LOWBIT_TRY_ASSIGN(codes, x.codes(activation_group_, pool));
   }
   const int64_t pass = rows_per_pass(activation_ == Activation::kInt8 ? x.ldxq_ : 4 * k_);
   const int64_t scratch_bytes = round_up(kernel_->scratch_bytes(std::min(pass, x.m()), shape_), 64);
@@ -194,8 +211,13 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
     MatmulArgs block = whole;
     block.m = std::min(pass, x.m() - m0);
     if (activation_ == Activation::kInt8) {
-      block.xq = x.codes_.as<int8_t>() + m0 * x.ldxq_;
-      block.x_scale = x.scales_.as<float>() + m0;
+      block.xq = codes->values.as<int8_t>() + m0 * x.ldxq_;
+      const float* scales = codes->scales.as<float>();
+      if (activation_group_ > 0) {
+        block.x_group_scale = scales + m0 * shape_.groups;
+      } else {
+        block.x_scale = scales + m0;
+      }
     } else {
       block.x = x.x_ + m0 * x.ldx_;
     }

@@ -15,11 +15,11 @@
 namespace lowbit {
 
 /// Activation rows prepared once and shared by every plan that reads them (q, k, v; gate, up).
-/// Holds x itself (kF32) or its int8 codes, scales and sums per `sum_group` columns.
+/// Holds x itself (kF32) or its int8 codes, with one scale per row or per group of columns, as the plans ask for.
 class ActivationRows {
  public:
-  /// Reads x [m, k], row stride ldx in elements. For kInt8 quantizes each row on its own. `x` must
-  /// stay alive.
+  /// Reads x [m, k], row stride ldx in elements. int8 codes are made when a plan first asks for them. `x` must stay alive
+  /// and unchanged until then.
   Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
 
   Activation kind() const { return kind_; }
@@ -28,21 +28,30 @@ class ActivationRows {
 
  private:
   friend class MatmulPlan;
-  /// Sums per group [m, groups], computed on first use for each group size and kept for the plans that follow.
-  Result<const float*> sums(int64_t group, ThreadPool& pool);
+  /// int8 codes of x [m, ldxq], zero-padded rows.
+  struct Codes {
+    int64_t group = 0;  // columns that share a scale; 0: the row
+    bool valid = false;
+    Buffer values;  // int8; grows, never shrinks, so that decoding allocates nothing
+    Buffer scales;  // f32 [m] or [m, groups]
+  };
+  struct Sums {
+    int64_t code_group = 0, group = 0;
+    bool valid = false;
+    Buffer values;
+  };
+  /// Computed on first use for each group size and kept for the plans that follow.
+  Result<const Codes*> codes(int64_t group, ThreadPool& pool);
+  /// Sums per group [m, groups] of x or of its codes with scales per `code_group`.
+  Result<const float*> sums(int64_t group, int64_t code_group, ThreadPool& pool);
   /// `bytes` for each of `workers`; grows, never shrinks.
   Result<uint8_t*> scratch(int64_t bytes, int workers);
 
   Activation kind_ = Activation::kF32;
+  Isa isa_ = Isa::kScalar;
   const float* x_ = nullptr;
   int64_t m_ = 0, k_ = 0, ldx_ = 0, ldxq_ = 0;
-  Buffer codes_;   // int8 [capacity, ldxq]; grows, never shrinks, so that decoding allocates nothing
-  Buffer scales_;  // f32 [capacity]
-  struct Sums {
-    int64_t group = 0;
-    bool valid = false;
-    Buffer values;
-  };
+  std::vector<Codes> codes_;
   std::vector<Sums> sums_;
   Buffer scratch_;
 };
@@ -51,6 +60,9 @@ struct MatmulOptions {
   Activation activation = Activation::kInt8;
   Isa isa = Isa::kScalar;  // the strongest table to look in
   bool reference = false;  // the ref/ kernel, whatever else exists
+  /// Columns of x that share a scale (kInt8); 0: the whole row. Where the weight's own groups are smaller, or no multiple
+  /// of it, they are used instead.
+  int64_t activation_group = 0;
 };
 
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per
@@ -81,6 +93,7 @@ class MatmulPlan {
   FormatId format_ = FormatId::kF32;
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
+  int64_t activation_group_ = 0;  // shape_.group when x has a scale per group, 0 when per row
   PanelShape shape_;
   Buffer panels_;
   std::vector<float> codebook_;

@@ -71,7 +71,9 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   timed.m = options.m;
   timed.n = options.n;
   timed.k = options.k;
-  LOWBIT_TRY_ASSIGN(timed.activation, parse_activation(options.activation));
+  LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
+  timed.activation = activation.kind;
+  timed.activation_group = activation.group;
   timed.cold = options.cold;
   timed.isa = engine.isa;
   timed.seconds = options.min_seconds;

@@ -6,6 +6,11 @@
 #include "kernels/registry.h"
 
 namespace lowbit {
+namespace {
+
+constexpr int64_t kActivationGroup = 32;  // docs/adr/0008-activation-groups.md
+
+}  // namespace
 
 Result<Engine> Engine::make(const Compute& compute) {
   std::string device = compute.device;
@@ -26,10 +31,11 @@ Result<Engine> Engine::make(const Compute& compute) {
   return engine;
 }
 
-Result<Activation> parse_activation(const std::string& name) {
-  if (name == "auto" || name == "int8" || name.empty()) return Activation::kInt8;
-  if (name == "f32") return Activation::kF32;
-  return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'", "auto, int8 or f32");
+Result<ActivationChoice> parse_activation(const std::string& name) {
+  if (name == "auto" || name == "int8" || name.empty()) return ActivationChoice{Activation::kInt8, kActivationGroup};
+  if (name == "int8-row") return ActivationChoice{Activation::kInt8, 0};
+  if (name == "f32") return ActivationChoice{Activation::kF32, 0};
+  return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'", "auto, int8, int8-row or f32");
 }
 
 }  // namespace lowbit

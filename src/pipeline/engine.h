@@ -19,8 +19,13 @@ struct Engine {
   static Result<Engine> make(const Compute& compute);
 };
 
-/// "auto" and "int8" -> kInt8, "f32" -> kF32. With kInt8, layers whose weights are floats still use
-/// f32 activations.
-Result<Activation> parse_activation(const std::string& name);
+/// What the linear layers take. Layers whose weights are floats take f32 in any case.
+struct ActivationChoice {
+  Activation kind = Activation::kInt8;
+  int64_t group = 0;  // columns of x per scale; 0: one scale per row
+};
+
+/// "auto", "int8": int8 with a scale per 32 columns. "int8-row": int8 with one scale per row. "f32": exact.
+Result<ActivationChoice> parse_activation(const std::string& name);
 
 }  // namespace lowbit

@@ -51,14 +51,14 @@ Result<InspectReport> inspect_model(const std::string& name) {
 Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const std::string& activation,
                                                   const Compute& compute) {
   LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
-  LOWBIT_TRY_ASSIGN(const Activation act, parse_activation(activation));
+  LOWBIT_TRY_ASSIGN(const ActivationChoice act, parse_activation(activation));
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   std::vector<KernelChoice> out;
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {layer_activation(w.format, act), engine.isa, false}, *engine.pool));
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, act.group}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason()});
     source->release(t.name);
   }

@@ -58,12 +58,13 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
-  LOWBIT_TRY_ASSIGN(const Activation activation, parse_activation(options.activation));
+  LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source->config_json()));
 
   LoadOptions load;
-  load.activation = activation;
+  load.activation = activation.kind;
+  load.activation_group = activation.group;
   load.isa = engine.isa;
   load.threads = engine.threads;
   load.context = options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
@@ -90,7 +91,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.weight_bytes = impl->transformer->resident_bytes();
   const KvShape kv = impl->transformer->kv_shape();
   info.kv_bytes = 2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each
-  info.activation = activation == Activation::kInt8 ? "int8" : "f32";
+  info.activation = activation.kind == Activation::kF32 ? "f32" : activation.group > 0 ? "int8" : "int8-row";
   info.isa = isa_name(engine.isa);
   info.threads = engine.threads;
   info.load_s = seconds_since(start);

@@ -37,8 +37,10 @@ std::vector<std::string> split_words(const std::string& line) {
 
 Result<RecipeRule> make_rule(const std::string& pattern, QuantizeSpec spec, const std::string& where) {
   const std::string plain = pattern.rfind("re:", 0) == 0 ? pattern.substr(3) : pattern;  // as targets in config.json
-  LOWBIT_TRY_ASSIGN(text::Regex regex, text::Regex::compile(plain, where));
-  return RecipeRule{std::move(regex), std::move(spec)};
+  auto regex = text::Regex::compile(plain, where);
+  if (!regex) regex.error().code = ErrorCode::kInvalidArgument;  // a person wrote it, just now
+  if (!regex) return tl::unexpected<Error>(std::move(regex.error()));
+  return RecipeRule{std::move(*regex), std::move(spec)};
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Case {
   Scaling scaling;
   int64_t m = 1, n = 16, k = 64, ldx = 64, ldy = 16;
   bool bias = false;
+  int64_t activation_group = 0;  // scales of x: 0 per row
   Fill weights = Fill::kNormal, activations = Fill::kNormal;
   uint64_t seed = 0;
 
@@ -31,7 +32,7 @@ struct Case {
     return std::string(format_info(format).name) + " " + scaling_name(scaling) + " n_block " +
            std::to_string(scaling.n_block) + " " + scale_kind_name(scaling.scale) + " zero " +
            zero_kind_name(scaling.zero) + " m " + std::to_string(m) + " n " + std::to_string(n) + " k " +
-           std::to_string(k) + " fill " + std::to_string(int(weights)) + "/" + std::to_string(int(activations)) +
+           std::to_string(k) + " ag " + std::to_string(activation_group) + " fill " + std::to_string(int(weights)) + "/" + std::to_string(int(activations)) +
            " seed " + std::to_string(seed);
   }
 };
@@ -54,6 +55,7 @@ inline Case random_case(uint64_t seed) {
   c.ldx = c.k + int64_t(rng.below(3));
   c.ldy = c.n + int64_t(rng.below(3));
   c.bias = rng.below(2) == 0;
+  c.activation_group = pick<int64_t>(rng, {0, 0, 32, 64});
   c.weights = pick(rng, {Fill::kNormal, Fill::kNormal, Fill::kExtreme});
   c.activations =
       pick(rng, {Fill::kNormal, Fill::kNormal, Fill::kNormal, Fill::kExtreme, Fill::kSpecial, Fill::kDenormal});

@@ -43,7 +43,7 @@ struct Outcome {
 Outcome run_case(const Case& c, const QTensor& w, const std::vector<float>& x, Activation activation, Isa isa,
                  bool reference, int threads) {
   Outcome out;
-  auto plan = MatmulPlan::make(w, {activation, isa, reference}, pool(threads));
+  auto plan = MatmulPlan::make(w, {activation, isa, reference, c.activation_group}, pool(threads));
   EXPECT_TRUE(plan.has_value()) << c.name() << ": " << (plan ? "" : plan.error().message());
   if (!plan) return out;
   out.kernel = plan->kernel_name();
@@ -242,7 +242,7 @@ TEST(MatmulConformance, DerivedLayoutsEqualTheirCanonicalFormat) {
 TEST(MatmulPlan, ReportsWhatDoesNotFit) {
   Case c;
   const QTensor w = conformance::random_weights(c);
-  auto plan = MatmulPlan::make(w, {Activation::kInt8, Isa::kScalar, false}, pool(1));
+  auto plan = MatmulPlan::make(w, {Activation::kInt8, Isa::kScalar, false, 0}, pool(1));
   ASSERT_TRUE(plan.has_value());
   const std::vector<float> x(128, 1.0f);
   std::vector<float> y(16);
@@ -258,7 +258,7 @@ TEST(MatmulPlan, ReportsWhatDoesNotFit) {
 TEST(MatmulPlan, DenseWeightsTakeF32ActivationsAndSaySo) {
   Case c;
   c.format = FormatId::kF16;
-  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, false}, pool(1));
+  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, false, 0}, pool(1));
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->activation(), Activation::kF32);
   EXPECT_NE(plan->reason().find("dense"), std::string::npos);
@@ -267,9 +267,14 @@ TEST(MatmulPlan, DenseWeightsTakeF32ActivationsAndSaySo) {
 TEST(MatmulPlan, NamesFollowTheGrammar) {
   Case c;
   c.scaling.k_block = 32;
-  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, true}, pool(1));
+  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, true, 0}, pool(1));
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->kernel_name(), "matmul_int4_a8_g32__ref");
+  c.scaling.k_block = Scaling::kAll;
+  c.k = c.ldx = 576;
+  plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, true, 64}, pool(1));
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->kernel_name(), "matmul_int4_a8g64_row__ref");
 }
 
 }  // namespace

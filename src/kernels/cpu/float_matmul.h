@@ -161,10 +161,12 @@ struct FloatMatmul {
         for (int v = 0; v < 2; ++v) {
           const Float scale = Source::kScaled ? factors[p].scale(g, v) : S::set_f(1.0f);
           for (int m = 0; m < M; ++m) {
-            acc[p][v][m] = S::fma(sum[p][v][m], scale, acc[p][v][m]);
+            const int64_t at = (m0 + m) * s.groups + g;
+            const float x_scale = a.x_group_scale == nullptr ? 1.0f : a.x_group_scale[at];  // times 1: the same bits
+            acc[p][v][m] = S::fma(S::mul_f(sum[p][v][m], S::set_f(x_scale)), scale, acc[p][v][m]);
             sum[p][v][m] = S::zero_f();
             if (s.offsets)
-              acc[p][v][m] = S::fma(S::set_f(a.x_sums[(m0 + m) * s.groups + g]), factors[p].offset(g, v), acc[p][v][m]);
+              acc[p][v][m] = S::fma(S::set_f(a.x_sums[at] * x_scale), factors[p].offset(g, v), acc[p][v][m]);
           }
         }
     }

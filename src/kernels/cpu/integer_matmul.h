@@ -31,9 +31,13 @@ struct IntegerMatmul {
     Int sum = kMul == 1 ? code_sum : S::shift_left32(code_sum, 1);
     static_assert(kMul == 1 || kMul == 2);
     if constexpr (kAdd != 0) sum = S::add32(sum, S::set32(kAdd * int(x_sum)));
-    acc = S::fma(S::to_float(sum), factors.scale(g, v), acc);
-    if (a.shape.offsets) acc = S::fma(S::set_f(x_sum), factors.offset(g, v), acc);
-    return acc;
+    if (a.x_group_scale == nullptr) {
+      acc = S::fma(S::to_float(sum), factors.scale(g, v), acc);
+      return a.shape.offsets ? S::fma(S::set_f(x_sum), factors.offset(g, v), acc) : acc;
+    }
+    const float x_scale = a.x_group_scale[m * a.shape.groups + g];
+    acc = S::fma(S::mul_f(S::to_float(sum), S::set_f(x_scale)), factors.scale(g, v), acc);
+    return a.shape.offsets ? S::fma(S::set_f(x_sum * x_scale), factors.offset(g, v), acc) : acc;
   }
 
   /// Rows [m0, m0 + M) of x times one panel, whose groups are whole blocks.

@@ -129,11 +129,12 @@ void run(const MatmulArgs& a) {
         } else {
           sum = group_sum_f32(values, a.x + m * a.ldx, begin, end);
         }
-        acc = std::fma(sum, scales[g], acc);
-        if (s.offsets) acc = std::fma(a.x_sums[m * s.groups + g], offsets[g], acc);
+        const float x_scale = a.x_group_scale == nullptr ? 1.0f : a.x_group_scale[m * s.groups + g];
+        acc = std::fma(sum * x_scale, scales[g], acc);
+        if (s.offsets) acc = std::fma(a.x_sums[m * s.groups + g] * x_scale, offsets[g], acc);
       }
       const float bias = a.bias == nullptr ? 0.0f : a.bias[n];
-      a.y[m * a.ldy + n] = A == Activation::kInt8 ? std::fma(acc, a.x_scale[m], bias) : acc + bias;
+      a.y[m * a.ldy + n] = a.x_scale != nullptr ? std::fma(acc, a.x_scale[m], bias) : acc + bias;
     }
   }
 }
