@@ -43,19 +43,16 @@ ggml_type FindType(std::string_view name) {
 
 ggml_backend_buffer_type_t FindBuffer(ggml_backend_dev_t device, const std::string& name) {
   if (name == "plain") return ggml_backend_cpu_buffer_type();
-  auto extra =
-      reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
-          ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts"));
+  auto extra = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+      ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts"));
   for (auto* b = extra ? extra(device) : nullptr; b && *b; ++b) {
-    if (ggml_backend_buft_name(*b) == std::string(name == "repack" ? "CPU_REPACK" : "AMX"))
-      return *b;
+    if (ggml_backend_buft_name(*b) == std::string(name == "repack" ? "CPU_REPACK" : "AMX")) return *b;
   }
   Fail("this build or CPU has no buffer type " + name);
 }
 
 int main(int argc, char** argv) {
-  if (argc < 6)
-    Fail("usage: TYPE M K N THREADS [plain|repack|amx] [MIB=512, 0 = warm] [SECONDS=0.5]");
+  if (argc < 6) Fail("usage: TYPE M K N THREADS [plain|repack|amx] [MIB=512, 0 = warm] [SECONDS=0.5]");
   const ggml_type type = FindType(argv[1]);
   const int64_t m = std::atoll(argv[2]), k = std::atoll(argv[3]), n = std::atoll(argv[4]);
   const int threads = std::atoi(argv[5]);
@@ -76,15 +73,13 @@ int main(int argc, char** argv) {
 
   // Weights in the asked buffer; x and one y, which all products write in turn, in plain memory.
   const size_t nodes = copies + 1;
-  const ggml_init_params arena{
-      (nodes + 1) * ggml_tensor_overhead() + ggml_graph_overhead_custom(2 * nodes, false), nullptr,
-      true};
+  const ggml_init_params arena{(nodes + 1) * ggml_tensor_overhead() + ggml_graph_overhead_custom(2 * nodes, false),
+                               nullptr, true};
   ggml_context* weights = ggml_init(arena);
   ggml_context* values = ggml_init(arena);
   std::vector<ggml_tensor*> w(copies);
   for (auto& t : w) t = ggml_new_tensor_2d(weights, type, k, m);
-  if (!ggml_backend_alloc_ctx_tensors_from_buft(weights, FindBuffer(device, buffer)))
-    Fail("no memory");
+  if (!ggml_backend_alloc_ctx_tensors_from_buft(weights, FindBuffer(device, buffer))) Fail("no memory");
   ggml_tensor* x = ggml_new_tensor_2d(values, GGML_TYPE_F32, k, n);
   const size_t x_bytes = GGML_PAD(ggml_nbytes(x), 64);
   ggml_backend_buffer_t plain = ggml_backend_alloc_buffer(backend, x_bytes + m * n * sizeof(float));
@@ -95,8 +90,7 @@ int main(int argc, char** argv) {
   for (auto* t : w) {
     y = ggml_mul_mat(values, t, x);
     ggml_backend_tensor_alloc(plain, y, base + x_bytes);
-    if (!ggml_backend_dev_supports_op(device, y))
-      Fail(std::string(argv[1]) + " has no kernel for buffer " + buffer);
+    if (!ggml_backend_dev_supports_op(device, y)) Fail(std::string(argv[1]) + " has no kernel for buffer " + buffer);
     ggml_build_forward_expand(graph, y);
   }
 
@@ -107,8 +101,7 @@ int main(int argc, char** argv) {
   for (float& v : rows) v = normal(rng);
   std::vector<char> packed_rows(kRows * row_bytes), packed(bytes);
   ggml_quantize_chunk(type, rows.data(), packed_rows.data(), 0, kRows, k, ones.data());
-  for (int64_t r = 0; r < m; ++r)
-    std::memcpy(&packed[r * row_bytes], &packed_rows[Pick(r) * row_bytes], row_bytes);
+  for (int64_t r = 0; r < m; ++r) std::memcpy(&packed[r * row_bytes], &packed_rows[Pick(r) * row_bytes], row_bytes);
   for (auto* t : w) ggml_backend_tensor_set(t, packed.data(), 0, bytes);
   ggml_backend_tensor_set(x, xs.data(), 0, ggml_nbytes(x));
   ggml_backend_tensor_set(y, ys.data(), 0, ggml_nbytes(y));
@@ -135,8 +128,7 @@ int main(int argc, char** argv) {
   for (double total = 0; total < limit || times.size() < 3; total += times.back()) {
     const auto start = std::chrono::steady_clock::now();
     ggml_backend_graph_compute(backend, graph);
-    times.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::sort(times.begin(), times.end());
   const double seconds = times[times.size() / 2] / copies;

@@ -20,14 +20,13 @@ using nlohmann::ordered_json;
 
 std::string Text(const llama_vocab* vocab, const std::vector<llama_token>& tokens) {
   std::string text(16 * tokens.size() + 64, '\0');
-  text.resize(std::max(0, llama_detokenize(vocab, tokens.data(), tokens.size(), text.data(),
-                                           text.size(), false, true)));
+  text.resize(
+      std::max(0, llama_detokenize(vocab, tokens.data(), tokens.size(), text.data(), text.size(), false, true)));
   return text;
 }
 
 int main(int argc, char** argv) {
-  if (argc < 3)
-    return std::fprintf(stderr, "usage: MODEL.gguf PROMPT [NEW_TOKENS=32] [LOGITS.f32]\n"), 2;
+  if (argc < 3) return std::fprintf(stderr, "usage: MODEL.gguf PROMPT [NEW_TOKENS=32] [LOGITS.f32]\n"), 2;
   const std::string prompt = argv[2];
   const int new_tokens = argc > 3 ? std::atoi(argv[3]) : 32;
 
@@ -43,8 +42,7 @@ int main(int argc, char** argv) {
   const int vocab_size = llama_vocab_n_tokens(vocab);
 
   std::vector<llama_token> tokens(prompt.size() + 8);
-  tokens.resize(llama_tokenize(vocab, prompt.data(), prompt.size(), tokens.data(), tokens.size(),
-                               true, true));
+  tokens.resize(llama_tokenize(vocab, prompt.data(), prompt.size(), tokens.data(), tokens.size(), true, true));
   const int prompt_size = tokens.size();
 
   llama_context_params params = llama_context_default_params();
@@ -69,26 +67,22 @@ int main(int argc, char** argv) {
   if (argc > 4) {
     std::ofstream out(argv[4], std::ios::binary);
     for (int i = 0; i < prompt_size; ++i) {
-      out.write(reinterpret_cast<const char*>(llama_get_logits_ith(context, i)),
-                vocab_size * sizeof(float));
+      out.write(reinterpret_cast<const char*>(llama_get_logits_ith(context, i)), vocab_size * sizeof(float));
     }
   }
 
   const float* logits = llama_get_logits_ith(context, -1);
   std::vector<llama_token> order(vocab_size);
   std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + 5, order.end(),
-                    [&](int a, int b) { return logits[a] > logits[b]; });
+  std::partial_sort(order.begin(), order.begin() + 5, order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
   auto top = ordered_json::array();
   for (int i = 0; i < 5; ++i)
-    top.push_back(
-        {{"id", order[i]}, {"text", Text(vocab, {order[i]})}, {"logit", logits[order[i]]}});
+    top.push_back({{"id", order[i]}, {"text", Text(vocab, {order[i]})}, {"logit", logits[order[i]]}});
 
   std::vector<llama_token> greedy;
   for (llama_token next = order[0]; static_cast<int>(greedy.size()) < new_tokens;) {
     greedy.push_back(next);
-    if (llama_vocab_is_eog(vocab, next) || llama_decode(context, llama_batch_get_one(&next, 1)))
-      break;
+    if (llama_vocab_is_eog(vocab, next) || llama_decode(context, llama_batch_get_one(&next, 1))) break;
     logits = llama_get_logits_ith(context, -1);
     next = std::max_element(logits, logits + vocab_size) - logits;
   }

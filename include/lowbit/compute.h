@@ -17,8 +17,8 @@ using Progress = std::function<bool(const std::string& stage, int64_t done, int6
 
 struct Compute {
   std::string device = "auto";  // auto, cpu, cuda, cuda:<i>; "" and auto ask LOWBIT_DEVICE
-  std::string isa;  // scalar, avx2, avx512, amx; "" asks LOWBIT_ISA, then takes the best
-  int threads = 0;  // 0 asks LOWBIT_THREADS, then takes the physical cores
+  std::string isa;              // scalar, avx2, avx512, amx; "" asks LOWBIT_ISA, then takes the best
+  int threads = 0;              // 0 asks LOWBIT_THREADS, then takes the physical cores
 };
 
 /// One kernel of this build.
@@ -47,8 +47,8 @@ struct DoctorReport {
   int threads = 0;
   double bandwidth_gb_s = 0;  // read sweep over 512 MiB with `threads` threads
   std::vector<KernelInfo> kernels;
-  std::string default_model;  // path of the default model, "" when not found
-  std::string data_dir;       // LOWBIT_DATA or the checkout's ../shared/data, "" when not found
+  std::string default_model;          // path of the default model, "" when not found
+  std::string data_dir;               // LOWBIT_DATA or the checkout's ../shared/data, "" when not found
   std::vector<std::string> problems;  // what is missing and how to get it
 };
 Result<DoctorReport> doctor(const Compute& compute);

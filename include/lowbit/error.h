@@ -39,7 +39,7 @@ using Status = Result<void>;
 const char* error_code_name(ErrorCode code);
 
 /// Shorthand for `return fail(ErrorCode::kShapeMismatch, "matmul w.k", "2560", "2048")`.
-tl::unexpected<Error> fail(ErrorCode code, std::string where, std::string got,
-                           std::string wanted = {}, std::string hint = {});
+tl::unexpected<Error> fail(ErrorCode code, std::string where, std::string got, std::string wanted = {},
+                           std::string hint = {});
 
 }  // namespace lowbit

@@ -43,7 +43,6 @@ struct PerplexityReport {
 
 /// Errors: kInvalidArgument (fewer than 2 * context tokens, a context the model cannot hold),
 /// kCorrupt (`against` was made from other text, context or vocabulary), kIo.
-Result<PerplexityReport> perplexity(Model& model, const std::string& text,
-                                    const PerplexityOptions& options);
+Result<PerplexityReport> perplexity(Model& model, const std::string& text, const PerplexityOptions& options);
 
 }  // namespace lowbit

@@ -95,8 +95,7 @@ Result<ZeroKind> parse_zero_kind(std::string_view name);
 /// Which elements share a scale: blocks of n_block rows by k_block columns. The last block of a row
 /// or column may be short.
 struct Scaling {
-  static constexpr int64_t kAll =
-      0;  // the block spans every row (n_block) or the whole row (k_block)
+  static constexpr int64_t kAll = 0;  // the block spans every row (n_block) or the whole row (k_block)
   static constexpr int64_t kRowRanges =
       -1;  // n_block: blocks of unequal height, QTensor::row_ends says where each ends
 

@@ -20,8 +20,7 @@ struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token. f32: exact. auto: int8.
   /// Layers whose weights are floats (dense, fp8, codebooks) take f32 in any case.
   std::string activation = "auto";
-  int64_t context =
-      0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
+  int64_t context = 0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
   Compute compute;
   Progress progress;
 };
@@ -49,12 +48,8 @@ struct Generation {
   double prefill_s = 0, decode_s = 0;
   std::string stop_reason;  // "eos", "length", "context", "callback"
 
-  double prefill_tok_s() const {
-    return prefill_s > 0 ? static_cast<double>(prompt_tokens) / prefill_s : 0;
-  }
-  double decode_tok_s() const {
-    return decode_s > 0 ? static_cast<double>(tokens.size()) / decode_s : 0;
-  }
+  double prefill_tok_s() const { return prefill_s > 0 ? static_cast<double>(prompt_tokens) / prefill_s : 0; }
+  double decode_tok_s() const { return decode_s > 0 ? static_cast<double>(tokens.size()) / decode_s : 0; }
 };
 
 /// One model and one sequence of tokens. Not thread safe; open it twice for two sequences.

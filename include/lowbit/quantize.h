@@ -28,18 +28,18 @@ struct QuantizeSpec {
 Result<int64_t> parse_group(const std::string& text);
 
 struct QuantizeOptions {
-  QuantizeSpec linear;      // every linear layer inside the blocks
-  QuantizeSpec embedding;   // token embedding, and the head when it is tied to it
-  QuantizeSpec head;        // a head of its own
-  std::string recipe_file;  // "regex  format [group=64] [scale=f16] [zero] [fit=lsq]" per line;
-                            // first match wins
+  QuantizeSpec linear;            // every linear layer inside the blocks
+  QuantizeSpec embedding;         // token embedding, and the head when it is tied to it
+  QuantizeSpec head;              // a head of its own
+  std::string recipe_file;        // "regex  format [group=64] [scale=f16] [zero] [fit=lsq]" per line;
+                                  // first match wins
   std::vector<std::string> keep;  // regexes of layers to leave as they are: the fallback list
   uint64_t seed = 0;
   bool overwrite = false;  // replace an existing lowbit checkpoint
   Compute compute;
   Progress progress;
 
-  QuantizeOptions();  // int4 g64 lsq, embedding and head int8 per group of 64
+  QuantizeOptions();  // int4 g64 lsq, embedding and head int8 with one scale per row
 };
 
 struct LayerReport {
@@ -80,8 +80,7 @@ struct ImportReport {
 };
 /// The same weights as a lowbit checkpoint: unchanged where lowbit has the format, else dequantized
 /// to bf16.
-Result<ImportReport> import_model(const std::string& source, const std::string& target,
-                                  const ImportOptions& options);
+Result<ImportReport> import_model(const std::string& source, const std::string& target, const ImportOptions& options);
 
 // ---- Looking at models ---------------------------------------------------------------------------
 
@@ -105,8 +104,7 @@ struct InspectReport {
 Result<InspectReport> inspect_model(const std::string& path);
 
 /// Which kernel each layer gets on this machine, and why. `activation`: auto, int8 or f32.
-Result<std::vector<KernelChoice>> inspect_kernels(const std::string& path,
-                                                  const std::string& activation,
+Result<std::vector<KernelChoice>> inspect_kernels(const std::string& path, const std::string& activation,
                                                   const Compute& compute);
 
 struct VerifyReport {

@@ -58,10 +58,8 @@ TEST(e4m3, every_code_round_trips_and_rounding_is_nearest_even) {
   EXPECT_EQ(e4m3_to_f32(f32_to_e4m3(1e9f)), 448.0f);
   EXPECT_EQ(e4m3_to_f32(f32_to_e4m3(-INFINITY)), -448.0f);
   EXPECT_TRUE(std::isnan(e4m3_to_f32(f32_to_e4m3(NAN))));
-  for (int c = 0; c < 126;
-       ++c) {  // midpoints go to the even neighbour, anything nearer goes to the near one
-    const float lo = e4m3_to_f32(uint8_t(c)), hi = e4m3_to_f32(uint8_t(c + 1)),
-                mid = lo + (hi - lo) / 2;
+  for (int c = 0; c < 126; ++c) {  // midpoints go to the even neighbour, anything nearer goes to the near one
+    const float lo = e4m3_to_f32(uint8_t(c)), hi = e4m3_to_f32(uint8_t(c + 1)), mid = lo + (hi - lo) / 2;
     EXPECT_EQ(f32_to_e4m3(mid), c % 2 == 0 ? c : c + 1);
     EXPECT_EQ(f32_to_e4m3(std::nextafter(mid, 0.0f)), c);
     EXPECT_EQ(f32_to_e4m3(std::nextafter(mid, 1e9f)), c + 1);

@@ -34,10 +34,9 @@ bool has(const std::vector<std::string>& features, const char* name) {
 CpuInfo read_cpu_info() {
   CpuInfo info;
   static const std::set<std::string> kInteresting = {
-      "sse4_2",   "avx",         "avx2",        "fma",         "f16c",
-      "avx_vnni", "avx512f",     "avx512bw",    "avx512dq",    "avx512vl",
-      "avx512cd", "avx512_vnni", "avx512vbmi", "avx512_bf16", "avx512_fp16",
-      "amx_tile", "amx_int8",    "amx_bf16",    "gfni",        "avx512_vpopcntdq"};
+      "sse4_2",      "avx",      "avx2",     "fma",      "f16c",        "avx_vnni",        "avx512f",
+      "avx512bw",    "avx512dq", "avx512vl", "avx512cd", "avx512_vnni", "avx512vbmi",      "avx512_bf16",
+      "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "gfni",        "avx512_vpopcntdq"};
   cpu_set_t usable;
   CPU_ZERO(&usable);
   if (sched_getaffinity(0, sizeof usable, &usable) != 0) CPU_ZERO(&usable);
@@ -59,18 +58,15 @@ CpuInfo read_cpu_info() {
     if (key == "flags" && info.features.empty()) {
       for (size_t b = 0; b < value.size();) {
         const size_t e = std::min(value.find(' ', b), value.size());
-        if (std::string word = value.substr(b, e - b); kInteresting.count(word))
-          info.features.push_back(word);
+        if (std::string word = value.substr(b, e - b); kInteresting.count(word)) info.features.push_back(word);
         b = e + 1;
       }
     }
   }
   info.logical_cpus =
-      std::max(1, CPU_COUNT(&usable) > 0 ? CPU_COUNT(&usable)
-                                         : static_cast<int>(std::thread::hardware_concurrency()));
-  info.physical_cores = cores.empty()
-                            ? info.logical_cpus
-                            : std::min<int>(static_cast<int>(cores.size()), info.logical_cpus);
+      std::max(1, CPU_COUNT(&usable) > 0 ? CPU_COUNT(&usable) : static_cast<int>(std::thread::hardware_concurrency()));
+  info.physical_cores =
+      cores.empty() ? info.logical_cpus : std::min<int>(static_cast<int>(cores.size()), info.logical_cpus);
   if (info.model.empty()) info.model = "unknown";
   return info;
 }
@@ -90,16 +86,15 @@ const char* isa_name(Isa isa) { return kIsaNames[static_cast<size_t>(isa)].secon
 Result<Isa> parse_isa(const std::string& name) {
   for (const auto& [isa, text] : kIsaNames)
     if (name == text) return isa;
-  return fail(ErrorCode::kInvalidArgument, "instruction set", "'" + name + "'",
-              "scalar, avx2, avx512 or amx");
+  return fail(ErrorCode::kInvalidArgument, "instruction set", "'" + name + "'", "scalar, avx2, avx512 or amx");
 }
 
 bool isa_available(Isa isa) {
 #if defined(__x86_64__)
   const auto& f = cpu_info().features;
   const bool avx2 = has(f, "avx2") && has(f, "fma") && has(f, "f16c");
-  const bool avx512 = avx2 && has(f, "avx512f") && has(f, "avx512bw") && has(f, "avx512dq") &&
-                      has(f, "avx512vl") && has(f, "avx512_vnni") && has(f, "avx512vbmi");
+  const bool avx512 = avx2 && has(f, "avx512f") && has(f, "avx512bw") && has(f, "avx512dq") && has(f, "avx512vl") &&
+                      has(f, "avx512_vnni") && has(f, "avx512vbmi");
   switch (isa) {
     case Isa::kScalar:
       return true;
@@ -137,24 +132,21 @@ Result<Isa> choose_isa(const std::string& requested) {
     return isa;
   }
   if (!isa_available(*isa))
-    return fail(ErrorCode::kUnsupported, where, name,
-                std::string("at most ") + isa_name(best_isa()) + " on this CPU");
+    return fail(ErrorCode::kUnsupported, where, name, std::string("at most ") + isa_name(best_isa()) + " on this CPU");
   return isa;
 }
 
 Result<int> choose_threads(int requested) {
   if (requested > 0) return std::min(requested, 1024);
   if (requested < 0)
-    return fail(ErrorCode::kInvalidArgument, "--threads", std::to_string(requested),
-                "a positive number");
+    return fail(ErrorCode::kInvalidArgument, "--threads", std::to_string(requested), "a positive number");
   const char* env = std::getenv("LOWBIT_THREADS");
   if (env == nullptr || *env == '\0') return cpu_info().physical_cores;
   const std::string text = env;
   int value = 0;
   const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (err != std::errc() || end != text.data() + text.size() || value < 1)
-    return fail(ErrorCode::kInvalidArgument, "LOWBIT_THREADS", "'" + text + "'",
-                "a positive number");
+    return fail(ErrorCode::kInvalidArgument, "LOWBIT_THREADS", "'" + text + "'", "a positive number");
   return std::min(value, 1024);
 }
 

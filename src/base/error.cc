@@ -46,10 +46,8 @@ const char* error_code_name(ErrorCode code) {
   return "unknown";
 }
 
-tl::unexpected<Error> fail(ErrorCode code, std::string where, std::string got, std::string wanted,
-                           std::string hint) {
-  return tl::unexpected<Error>(
-      Error{code, std::move(where), std::move(got), std::move(wanted), std::move(hint)});
+tl::unexpected<Error> fail(ErrorCode code, std::string where, std::string got, std::string wanted, std::string hint) {
+  return tl::unexpected<Error>(Error{code, std::move(where), std::move(got), std::move(wanted), std::move(hint)});
 }
 
 }  // namespace lowbit

@@ -11,9 +11,7 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-constexpr LOWBIT_HD float bf16_to_f32(uint16_t h) {
-  return std::bit_cast<float>(uint32_t(h) << 16);
-}
+constexpr LOWBIT_HD float bf16_to_f32(uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); }
 
 constexpr LOWBIT_HD uint16_t f32_to_bf16(float f) {
   const uint32_t u = std::bit_cast<uint32_t>(f);

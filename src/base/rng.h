@@ -9,8 +9,7 @@ namespace lowbit {
 
 class Rng {
  public:
-  explicit Rng(uint64_t seed, uint64_t stream = 0)
-      : state_(mix(seed ^ mix(stream + 0x9e3779b97f4a7c15u))) {}
+  explicit Rng(uint64_t seed, uint64_t stream = 0) : state_(mix(seed ^ mix(stream + 0x9e3779b97f4a7c15u))) {}
 
   uint64_t next() {
     state_ += 0x9e3779b97f4a7c15u;

@@ -50,8 +50,7 @@ struct ThreadPool::Impl {
     next.store(0, std::memory_order_relaxed);
     busy.store(static_cast<int>(workers.size()), std::memory_order_relaxed);
     {
-      std::lock_guard lock(
-          mutex);  // pairs with the wait below, so that no worker sleeps through the change
+      std::lock_guard lock(mutex);  // pairs with the wait below, so that no worker sleeps through the change
       generation.fetch_add(1, std::memory_order_release);
     }
     if (sleepers.load(std::memory_order_relaxed) > 0) wake.notify_all();

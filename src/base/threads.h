@@ -13,12 +13,8 @@ class RangeFn {
  public:
   template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, RangeFn>>>
   RangeFn(const F& f)  // NOLINT: implicit by design, so that a lambda can be passed
-      : object_(&f), call_([](const void* o, int64_t b, int64_t e, int w) {
-          (*static_cast<const F*>(o))(b, e, w);
-        }) {}
-  void operator()(int64_t begin, int64_t end, int worker) const {
-    call_(object_, begin, end, worker);
-  }
+      : object_(&f), call_([](const void* o, int64_t b, int64_t e, int w) { (*static_cast<const F*>(o))(b, e, w); }) {}
+  void operator()(int64_t begin, int64_t end, int worker) const { call_(object_, begin, end, worker); }
 
  private:
   const void* object_;

@@ -19,5 +19,4 @@
   auto tmp = (expr);                                                        \
   if (!tmp) return tl::unexpected<::lowbit::Error>(std::move(tmp.error())); \
   lhs = std::move(*tmp)
-#define LOWBIT_TRY_ASSIGN(lhs, expr) \
-  LOWBIT_TRY_ASSIGN_(LOWBIT_CONCAT(lowbit_result_, __LINE__), lhs, expr)
+#define LOWBIT_TRY_ASSIGN(lhs, expr) LOWBIT_TRY_ASSIGN_(LOWBIT_CONCAT(lowbit_result_, __LINE__), lhs, expr)

@@ -23,9 +23,7 @@ struct AffineCodec {
   static constexpr unsigned kFlip = Flip;
   static constexpr int kMin = Add, kMax = Mul * (kCodes - 1) + Add;
   static constexpr LOWBIT_HD int value(unsigned code) { return Mul * int(code ^ Flip) + Add; }
-  static constexpr LOWBIT_HD unsigned code(int v) {
-    return (unsigned((v - Add) / Mul) ^ Flip) & unsigned(kCodes - 1);
-  }
+  static constexpr LOWBIT_HD unsigned code(int v) { return (unsigned((v - Add) / Mul) ^ Flip) & unsigned(kCodes - 1); }
 };
 
 template <int B>
@@ -35,8 +33,7 @@ using Unsigned = AffineCodec<B, 0, 1, 0>;  // value = code
 template <int B>
 using TwosComplement = AffineCodec<B, 1u << (B - 1), 1, -(1 << (B - 1))>;
 template <int B>
-using OddSymmetric =
-    AffineCodec<B, 0, 2, 1 - (1 << B)>;  // value = 2 code - (2^B - 1); B = 1 is {-1, +1}
+using OddSymmetric = AffineCodec<B, 0, 2, 1 - (1 << B)>;  // value = 2 code - (2^B - 1); B = 1 is {-1, +1}
 
 struct Ternary {  // code = value + 1; code 3 is not used
   static constexpr CodecKind kKind = CodecKind::kInteger;
@@ -51,12 +48,8 @@ struct NonzeroSign {  // bit 0: value != 0, bit 1: value > 0. Source: seed 003 s
   static constexpr CodecKind kKind = CodecKind::kInteger;
   static constexpr bool kAffine = false;
   static constexpr int kBits = 2, kCodes = 4, kMin = -1, kMax = 1;
-  static constexpr LOWBIT_HD int value(unsigned code) {
-    return int(code & 1u) * (int(code & 2u) - 1);
-  }
-  static constexpr LOWBIT_HD unsigned code(int v) {
-    return unsigned(v != 0) | unsigned(v > 0) << 1;
-  }
+  static constexpr LOWBIT_HD int value(unsigned code) { return int(code & 1u) * (int(code & 2u) - 1); }
+  static constexpr LOWBIT_HD unsigned code(int v) { return unsigned(v != 0) | unsigned(v > 0) << 1; }
 };
 
 struct E4m3 {

@@ -20,8 +20,7 @@ std::vector<Owner> find_owners(const FormatInfo& info) {
   std::vector<Owner> owners(static_cast<size_t>(8 * info.unit_bytes));
   for (int e = 0; e < info.unit_elems; ++e)
     for (int b = 0; b < info.code_bits; ++b) {
-      std::vector<uint8_t> codes(static_cast<size_t>(info.unit_elems)),
-          unit(static_cast<size_t>(info.unit_bytes));
+      std::vector<uint8_t> codes(static_cast<size_t>(info.unit_elems)), unit(static_cast<size_t>(info.unit_bytes));
       codes[static_cast<size_t>(e)] = static_cast<uint8_t>(1u << b);
       ops.pack(codes.data(), info.unit_elems, unit.data());
       for (size_t bit = 0; bit < owners.size(); ++bit)
@@ -52,8 +51,7 @@ std::string draw_values(const FormatInfo& info) {
     if (is_ternary && c == 3) break;
     out += fmt::format("{}{} -> {:g}", c ? ", " : "", c, format_ops(info.id).values[c]);
   }
-  if (shown < codes)
-    out += fmt::format(", ... {} -> {:g}", codes - 1, format_ops(info.id).values[codes - 1]);
+  if (shown < codes) out += fmt::format(", ... {} -> {:g}", codes - 1, format_ops(info.id).values[codes - 1]);
   return out + "\n";
 }
 
@@ -61,12 +59,10 @@ std::string draw_values(const FormatInfo& info) {
 
 std::string draw_layout(FormatId id) {
   const FormatInfo& info = format_info(id);
-  std::string out = fmt::format("{}: {}, {:g} bits per code, {} in {} byte{}{}\n", info.name,
-                                info.alphabet, info.bits_per_code(), info.unit_elems,
-                                info.unit_bytes, info.unit_bytes == 1 ? "" : "s",
+  std::string out = fmt::format("{}: {}, {:g} bits per code, {} in {} byte{}{}\n", info.name, info.alphabet,
+                                info.bits_per_code(), info.unit_elems, info.unit_bytes, info.unit_bytes == 1 ? "" : "s",
                                 info.canonical ? "" : " (derived by kernels, never in a file)");
-  if (info.kind == ValueKind::kDense)
-    return out + "one little-endian float per element, no scales\n";
+  if (info.kind == ValueKind::kDense) return out + "one little-endian float per element, no scales\n";
   if (id == FormatId::kTernaryPacked)
     return out + draw_values(info) +
            "byte = ceil(number * 256 / 243), number = the five codes as base-3 digits, element 0 "

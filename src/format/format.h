@@ -16,18 +16,11 @@ template <class CodecT, class PackingT>
 struct Format {
   using Codec = CodecT;
   using Packing = PackingT;
-  static constexpr int kBits = Codec::kBits, kElems = Packing::kElems,
-                       kUnitBytes = Packing::kUnitBytes;
+  static constexpr int kBits = Codec::kBits, kElems = Packing::kElems, kUnitBytes = Packing::kUnitBytes;
 
-  static constexpr LOWBIT_HD unsigned code_at(const uint8_t* unit, int e) {
-    return get_code<Packing>(unit, e, kBits);
-  }
-  static constexpr LOWBIT_HD void put(uint8_t* unit, int e, unsigned code) {
-    set_code<Packing>(unit, e, code, kBits);
-  }
-  static constexpr LOWBIT_HD auto decode(const uint8_t* unit, int e) {
-    return Codec::value(code_at(unit, e));
-  }
+  static constexpr LOWBIT_HD unsigned code_at(const uint8_t* unit, int e) { return get_code<Packing>(unit, e, kBits); }
+  static constexpr LOWBIT_HD void put(uint8_t* unit, int e, unsigned code) { set_code<Packing>(unit, e, code, kBits); }
+  static constexpr LOWBIT_HD auto decode(const uint8_t* unit, int e) { return Codec::value(code_at(unit, e)); }
   template <class V>
   static constexpr LOWBIT_HD void encode(uint8_t* unit, int e, V value) {
     put(unit, e, Codec::code(value));
@@ -78,8 +71,7 @@ constexpr bool round_trips() {
         F::put(unit.data(), other, unsigned(other + int(c)) % unsigned(F::Codec::kCodes));
       F::put(unit.data(), e, c);
       for (int other = 0; other < F::kElems; ++other) {
-        const unsigned want =
-            other == e ? c : unsigned(other + int(c)) % unsigned(F::Codec::kCodes);
+        const unsigned want = other == e ? c : unsigned(other + int(c)) % unsigned(F::Codec::kCodes);
         if (F::code_at(unit.data(), other) != want) return false;
       }
       if constexpr (F::kBits == 8) e = F::kElems - 1;  // one place is enough for whole bytes

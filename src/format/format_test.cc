@@ -38,8 +38,7 @@ TEST(registry, any_row_length_packs_and_any_slice_unpacks) {
   for (const FormatInfo& info : formats()) {
     if (info.kind == ValueKind::kDense) continue;
     const FormatOps& ops = format_ops(info.id);
-    const bool ternary =
-        info.min_value == -1 && info.max_value == 1 && info.code_bits == 2 && info.canonical;
+    const bool ternary = info.min_value == -1 && info.max_value == 1 && info.code_bits == 2 && info.canonical;
     for (int64_t k : {1, 2, 3, 5, 7, 8, 16, 31, 32, 33, 63, 64, 65, 257}) {
       std::vector<uint8_t> codes(size_t(k), 0);
       for (auto& c : codes) c = uint8_t(rng.below(ternary ? 3 : uint64_t{1} << info.code_bits));
@@ -49,8 +48,7 @@ TEST(registry, any_row_length_packs_and_any_slice_unpacks) {
       ops.unpack(row.data(), 0, k, back.data());
       EXPECT_EQ(codes, back) << info.name << " k=" << k;
       for (int slice = 0; slice < 8; ++slice) {
-        const auto first = int64_t(rng.below(uint64_t(k))),
-                   n = 1 + int64_t(rng.below(uint64_t(k - first)));
+        const auto first = int64_t(rng.below(uint64_t(k))), n = 1 + int64_t(rng.below(uint64_t(k - first)));
         std::vector<uint8_t> part(size_t(n), 0);
         ops.unpack(row.data(), first, n, part.data());
         EXPECT_TRUE(std::equal(part.begin(), part.end(), codes.begin() + first)) << info.name;
@@ -65,8 +63,7 @@ TEST(registry, values_and_codes_invert) {
     for (int c = 0; c < 1 << info.code_bits; ++c) {
       const float v = format_ops(info.id).values[c];
       if (v > float(info.max_value)) continue;  // the unused fourth ternary code
-      EXPECT_EQ(format_ops(info.id).values[code_of(info.id, int(v))], v)
-          << info.name << " code " << c;
+      EXPECT_EQ(format_ops(info.id).values[code_of(info.id, int(v))], v) << info.name << " code " << c;
     }
   }
 }
@@ -74,8 +71,7 @@ TEST(registry, values_and_codes_invert) {
 TEST(affine, value_is_mul_times_flipped_code_plus_add) {
   const auto check = [](auto codec) {
     using C = decltype(codec);
-    for (unsigned c = 0; c < unsigned(C::kCodes); ++c)
-      EXPECT_EQ(C::value(c), C::kMul * int(c ^ C::kFlip) + C::kAdd);
+    for (unsigned c = 0; c < unsigned(C::kCodes); ++c) EXPECT_EQ(C::value(c), C::kMul * int(c ^ C::kFlip) + C::kAdd);
   };
   check(TwosComplement<8>{});
   check(TwosComplement<4>{});
@@ -91,8 +87,7 @@ TEST(bitplanes, bit_serial_identity_of_seed_003) {
   for (int trial = 0; trial < 1000; ++trial) {
     const uint32_t w0 = uint32_t(rng.next()), w1 = uint32_t(rng.next());
     uint8_t unit[8];
-    for (int i = 0; i < 4; ++i)
-      unit[i] = uint8_t(w0 >> (8 * i)), unit[4 + i] = uint8_t(w1 >> (8 * i));
+    for (int i = 0; i < 4; ++i) unit[i] = uint8_t(w0 >> (8 * i)), unit[4 + i] = uint8_t(w1 >> (8 * i));
     int direct = 0, serial = 0;
     for (int e = 0; e < 32; ++e) {
       const int a = int(rng.below(255)) - 127;
@@ -132,10 +127,8 @@ TEST(tile, panel_is_a_permutation) {
 
 TEST(draw, shows_every_element_of_the_unit) {
   const std::string text = draw_layout(FormatId::kInt3);
-  for (int e = 0; e < 32; ++e)
-    EXPECT_NE(text.find(" " + std::to_string(e) + ".2"), std::string::npos) << text;
-  EXPECT_NE(draw_layout(FormatId::kInt2).find("0 -> -2, 1 -> -1, 2 -> 0, 3 -> 1"),
-            std::string::npos);
+  for (int e = 0; e < 32; ++e) EXPECT_NE(text.find(" " + std::to_string(e) + ".2"), std::string::npos) << text;
+  EXPECT_NE(draw_layout(FormatId::kInt2).find("0 -> -2, 1 -> -1, 2 -> 0, 3 -> 1"), std::string::npos);
   EXPECT_NE(draw_layout(FormatId::kTernaryPacked).find("base-3"), std::string::npos);
 }
 

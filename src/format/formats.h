@@ -73,9 +73,9 @@ struct TernaryPlanes : Entry<FormatId::kTernaryPlanes, Format<NonzeroSign, Bitpl
 };
 
 /// In the order of FormatId, after the dense ones.
-using FormatList = TypeList<Int8, Int4, Uint4, Int3, Int2, Int3Odd, Int2Odd, Binary, Ternary2Bit,
-                            TernaryPacked, Fp8, Codebook4, Codebook3, Codebook2, Int2Transposed,
-                            Int2Planes, Int3Planes, Int4Planes, TernaryPlanes>;
+using FormatList =
+    TypeList<Int8, Int4, Uint4, Int3, Int2, Int3Odd, Int2Odd, Binary, Ternary2Bit, TernaryPacked, Fp8, Codebook4,
+             Codebook3, Codebook2, Int2Transposed, Int2Planes, Int3Planes, Int4Planes, TernaryPlanes>;
 
 inline constexpr int kDenseFormats = 3;  // kF32, kF16, kBf16 come first in FormatId
 

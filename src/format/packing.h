@@ -25,12 +25,9 @@ constexpr int gcd_with_32(int b) { return b % 32 == 0 ? 32 : b & -b; }  // for 1
 /// cross words.
 template <int B>
 struct Linear {
-  static constexpr int kElems = 32 / gcd_with_32(B), kWords = B / gcd_with_32(B),
-                       kUnitBytes = 4 * kWords;
+  static constexpr int kElems = 32 / gcd_with_32(B), kWords = B / gcd_with_32(B), kUnitBytes = 4 * kWords;
   static constexpr bool kDenseBits = true;  // any prefix of a unit is itself a valid, shorter row
-  static constexpr LOWBIT_HD BitPos at(int e, int b) {
-    return {(B * e + b) / 32, (B * e + b) % 32};
-  }
+  static constexpr LOWBIT_HD BitPos at(int e, int b) { return {(B * e + b) / 32, (B * e + b) % 32}; }
 };
 
 /// 16 two-bit codes in a word, in the order 0,4,8,12,1,5,9,13,...: `(word >> 2 i) & 0x03030303` is

@@ -18,9 +18,7 @@ int64_t scale_rows_of(int64_t n, const Scaling& s, const std::vector<int64_t>& r
   if (s.n_block == Scaling::kRowRanges) return static_cast<int64_t>(row_ends.size());
   return ceil_div(n, s.n_block);
 }
-int64_t scale_cols_of(int64_t k, const Scaling& s) {
-  return s.k_block == Scaling::kAll ? 1 : ceil_div(k, s.k_block);
-}
+int64_t scale_cols_of(int64_t k, const Scaling& s) { return s.k_block == Scaling::kAll ? 1 : ceil_div(k, s.k_block); }
 
 template <class T>
 T read(const Buffer& buffer, int64_t i) {
@@ -41,9 +39,7 @@ float read_zero(const QTensor& w, int64_t i) {
 
 float read_dense(FormatId format, const uint8_t* row, int64_t k) {
   const auto* bytes = reinterpret_cast<const std::byte*>(row);
-  const DType dtype = format == FormatId::kF32   ? DType::kF32
-                      : format == FormatId::kF16 ? DType::kF16
-                                                 : DType::kBf16;
+  const DType dtype = format == FormatId::kF32 ? DType::kF32 : format == FormatId::kF16 ? DType::kF16 : DType::kBf16;
   return load_as_f32(dtype, bytes, k);
 }
 
@@ -60,48 +56,37 @@ void row_values(const QTensor& w, int64_t r, int64_t first, int64_t n, float* ou
   }
 }
 
-tl::unexpected<Error> mismatch(const std::string& where, const std::string& what, int64_t got,
-                               int64_t wanted) {
-  return fail(ErrorCode::kShapeMismatch, where, what + " " + std::to_string(got),
-              std::to_string(wanted));
+tl::unexpected<Error> mismatch(const std::string& where, const std::string& what, int64_t got, int64_t wanted) {
+  return fail(ErrorCode::kShapeMismatch, where, what + " " + std::to_string(got), std::to_string(wanted));
 }
 
 Status check_scaling(const QTensor& w, const std::string& where) {
   const Scaling& s = w.scaling;
   if (s.n_block < Scaling::kRowRanges || s.k_block < 0)
-    return fail(ErrorCode::kInvalidArgument, where, "scale block " + scaling_name(s),
-                "positive block sizes");
+    return fail(ErrorCode::kInvalidArgument, where, "scale block " + scaling_name(s), "positive block sizes");
   if ((s.n_block == Scaling::kRowRanges) == w.row_ends.empty())
     return fail(ErrorCode::kShapeMismatch, where, std::to_string(w.row_ends.size()) + " row ranges",
                 s.n_block == Scaling::kRowRanges ? "at least one" : "none");
   for (size_t i = 0; i < w.row_ends.size(); ++i)
-    if (w.row_ends[i] <= (i ? w.row_ends[i - 1] : 0) ||
-        (i + 1 == w.row_ends.size() && w.row_ends[i] != w.n))
-      return fail(ErrorCode::kShapeMismatch, where,
-                  "row range ending at " + std::to_string(w.row_ends[i]),
+    if (w.row_ends[i] <= (i ? w.row_ends[i - 1] : 0) || (i + 1 == w.row_ends.size() && w.row_ends[i] != w.n))
+      return fail(ErrorCode::kShapeMismatch, where, "row range ending at " + std::to_string(w.row_ends[i]),
                   "ascending ends, the last one " + std::to_string(w.n));
   const int64_t count = w.scale_rows() * w.scale_cols();
   if (w.scales.size() != count * scale_bytes(s.scale))
     return mismatch(where, "scale bytes", w.scales.size(), count * scale_bytes(s.scale));
   if (w.zeros.size() != count * zero_bytes(s))
     return mismatch(where, "zero point bytes", w.zeros.size(), count * zero_bytes(s));
-  const int64_t supers = s.scale == ScaleKind::kDouble
-                             ? 2 * w.scale_rows() * ceil_div(w.scale_cols(), kSuperGroup)
-                             : 0;
-  if (w.super_scales.size() != supers)
-    return mismatch(where, "super-scale bytes", w.super_scales.size(), supers);
+  const int64_t supers = s.scale == ScaleKind::kDouble ? 2 * w.scale_rows() * ceil_div(w.scale_cols(), kSuperGroup) : 0;
+  if (w.super_scales.size() != supers) return mismatch(where, "super-scale bytes", w.super_scales.size(), supers);
   return {};
 }
 
 Status store_scales(const ValueTensor& v, QTensor& w) {
-  const int64_t cols = w.scale_cols(), supers = ceil_div(cols, kSuperGroup),
-                count = w.scale_rows() * cols;
+  const int64_t cols = w.scale_cols(), supers = ceil_div(cols, kSuperGroup), count = w.scale_rows() * cols;
   if (v.scaling.scale == ScaleKind::kDouble) {
     if (static_cast<int64_t>(v.super_scales.size()) != w.scale_rows() * supers)
-      return mismatch("pack", "super-scales", static_cast<int64_t>(v.super_scales.size()),
-                      w.scale_rows() * supers);
-    LOWBIT_TRY_ASSIGN(w.super_scales,
-                      Buffer::allocate(2 * w.scale_rows() * supers, "weight super-scales"));
+      return mismatch("pack", "super-scales", static_cast<int64_t>(v.super_scales.size()), w.scale_rows() * supers);
+    LOWBIT_TRY_ASSIGN(w.super_scales, Buffer::allocate(2 * w.scale_rows() * supers, "weight super-scales"));
     for (size_t i = 0; i < v.super_scales.size(); ++i)
       write(w.super_scales, static_cast<int64_t>(i), f32_to_f16(v.super_scales[i]));
   }
@@ -121,8 +106,7 @@ Status store_scales(const ValueTensor& v, QTensor& w) {
         write(w.scales, i, static_cast<int8_t>(-std::ilogb(s)));
         break;
       case ScaleKind::kDouble: {
-        const float super =
-            v.super_scales[static_cast<size_t>(i / cols * supers + i % cols / kSuperGroup)];
+        const float super = v.super_scales[static_cast<size_t>(i / cols * supers + i % cols / kSuperGroup)];
         write(w.scales, i, static_cast<int8_t>(super == 0 ? 0 : std::nearbyint(s / super)));
         break;
       }
@@ -179,38 +163,31 @@ float QTensor::offset(int64_t r, int64_t col) const {
   return scaling.zero == ZeroKind::kOffset ? zero : -(zero * scale(r, col));
 }
 
-const uint8_t* QTensor::row(int64_t r) const {
-  return codes.as<uint8_t>() + r * row_bytes(format, k);
-}
+const uint8_t* QTensor::row(int64_t r) const { return codes.as<uint8_t>() + r * row_bytes(format, k); }
 
 int64_t QTensor::total_bytes() const {
-  return codes.size() + scales.size() + super_scales.size() + zeros.size() +
-         4 * static_cast<int64_t>(codebook.size()) + 8 * static_cast<int64_t>(row_ends.size());
+  return codes.size() + scales.size() + super_scales.size() + zeros.size() + 4 * static_cast<int64_t>(codebook.size()) +
+         8 * static_cast<int64_t>(row_ends.size());
 }
 
 double QTensor::bits_per_weight() const {
   return n * k == 0 ? 0.0
-                    : 8.0 * static_cast<double>(total_bytes()) /
-                          (static_cast<double>(n) * static_cast<double>(k));
+                    : 8.0 * static_cast<double>(total_bytes()) / (static_cast<double>(n) * static_cast<double>(k));
 }
 
 Status check_qtensor(const QTensor& w, const char* name) {
   const std::string where = name;
   const FormatInfo& info = format_info(w.format);
-  if (w.n < 0 || w.k < 0)
-    return fail(ErrorCode::kShapeMismatch, where, shape_string({w.n, w.k}), "extents >= 0");
+  if (w.n < 0 || w.k < 0) return fail(ErrorCode::kShapeMismatch, where, shape_string({w.n, w.k}), "extents >= 0");
   if (!info.canonical)
-    return fail(ErrorCode::kUnsupported, where, std::string("format ") + info.name,
-                "a canonical format");
-  const auto bytes =
-      checked_mul(static_cast<uint64_t>(w.n), static_cast<uint64_t>(row_bytes(w.format, w.k)));
+    return fail(ErrorCode::kUnsupported, where, std::string("format ") + info.name, "a canonical format");
+  const auto bytes = checked_mul(static_cast<uint64_t>(w.n), static_cast<uint64_t>(row_bytes(w.format, w.k)));
   if (!bytes || *bytes != static_cast<uint64_t>(w.codes.size()))
     return mismatch(where, "code bytes", w.codes.size(), bytes ? static_cast<int64_t>(*bytes) : -1);
   if (info.kind == ValueKind::kDense) return {};
   const size_t entries = info.kind == ValueKind::kTable ? size_t{1} << info.code_bits : 0;
   if (w.codebook.size() != entries)
-    return mismatch(where, "codebook entries", static_cast<int64_t>(w.codebook.size()),
-                    static_cast<int64_t>(entries));
+    return mismatch(where, "codebook entries", static_cast<int64_t>(w.codebook.size()), static_cast<int64_t>(entries));
   return check_scaling(w, where);
 }
 
@@ -247,8 +224,7 @@ std::vector<int32_t> value_sums(const QTensor& w) {
   for (int64_t r = 0; r < w.n; ++r) {
     row_values(w, r, 0, w.k, values.data());
     for (int64_t k = 0; k < w.k; ++k)
-      sums[static_cast<size_t>(r * cols + k / group)] +=
-          static_cast<int32_t>(values[static_cast<size_t>(k)]);
+      sums[static_cast<size_t>(r * cols + k / group)] += static_cast<int32_t>(values[static_cast<size_t>(k)]);
   }
   return sums;
 }
@@ -264,15 +240,13 @@ Result<QTensor> pack(const ValueTensor& v) {
   w.row_ends = v.row_ends;
   const int64_t scale_count = w.scale_rows() * w.scale_cols();
   const bool has_zeros = v.scaling.zero != ZeroKind::kNone;
-  if (info.kind == ValueKind::kDense)
-    return fail(ErrorCode::kInvalidArgument, "pack", info.name, "a packed format");
+  if (info.kind == ValueKind::kDense) return fail(ErrorCode::kInvalidArgument, "pack", info.name, "a packed format");
   if (static_cast<int64_t>(v.codes.size()) != v.n * v.k)
     return mismatch("pack", "codes", static_cast<int64_t>(v.codes.size()), v.n * v.k);
   if (static_cast<int64_t>(v.scales.size()) != scale_count)
     return mismatch("pack", "scales", static_cast<int64_t>(v.scales.size()), scale_count);
   if (static_cast<int64_t>(v.zeros.size()) != (has_zeros ? scale_count : 0))
-    return mismatch("pack", "zero points", static_cast<int64_t>(v.zeros.size()),
-                    has_zeros ? scale_count : 0);
+    return mismatch("pack", "zero points", static_cast<int64_t>(v.zeros.size()), has_zeros ? scale_count : 0);
   const bool is_ternary = v.format == FormatId::kTernary || v.format == FormatId::kTernaryPacked;
   const unsigned codes_in_use = is_ternary ? 3u : 1u << info.code_bits;
   for (size_t i = 0; i < v.codes.size(); ++i)
@@ -282,13 +256,10 @@ Result<QTensor> pack(const ValueTensor& v) {
 
   const int64_t stride = row_bytes(v.format, v.k);
   LOWBIT_TRY_ASSIGN(w.codes, Buffer::allocate(v.n * stride, "weight codes"));
-  LOWBIT_TRY_ASSIGN(w.scales,
-                    Buffer::allocate(scale_count * scale_bytes(v.scaling.scale), "weight scales"));
-  LOWBIT_TRY_ASSIGN(w.zeros,
-                    Buffer::allocate(scale_count * zero_bytes(v.scaling), "weight zero points"));
+  LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(scale_count * scale_bytes(v.scaling.scale), "weight scales"));
+  LOWBIT_TRY_ASSIGN(w.zeros, Buffer::allocate(scale_count * zero_bytes(v.scaling), "weight zero points"));
   const FormatOps& ops = format_ops(v.format);
-  for (int64_t r = 0; r < v.n; ++r)
-    ops.pack(v.codes.data() + r * v.k, v.k, w.codes.as<uint8_t>() + r * stride);
+  for (int64_t r = 0; r < v.n; ++r) ops.pack(v.codes.data() + r * v.k, v.k, w.codes.as<uint8_t>() + r * stride);
   LOWBIT_TRY(store_scales(v, w));
   LOWBIT_TRY(check_qtensor(w, "pack"));
   return w;
@@ -297,8 +268,7 @@ Result<QTensor> pack(const ValueTensor& v) {
 Result<ValueTensor> unpack(const QTensor& w) {
   LOWBIT_TRY(check_qtensor(w, "unpack"));
   if (format_info(w.format).kind == ValueKind::kDense)
-    return fail(ErrorCode::kInvalidArgument, "unpack", format_info(w.format).name,
-                "a packed format");
+    return fail(ErrorCode::kInvalidArgument, "unpack", format_info(w.format).name, "a packed format");
   ValueTensor v;
   v.format = w.format;
   v.n = w.n;
@@ -307,8 +277,7 @@ Result<ValueTensor> unpack(const QTensor& w) {
   v.codebook = w.codebook;
   v.row_ends = w.row_ends;
   v.codes.resize(static_cast<size_t>(w.n * w.k));
-  for (int64_t r = 0; r < w.n; ++r)
-    format_ops(w.format).unpack(w.row(r), 0, w.k, v.codes.data() + r * w.k);
+  for (int64_t r = 0; r < w.n; ++r) format_ops(w.format).unpack(w.row(r), 0, w.k, v.codes.data() + r * w.k);
   const int64_t rows = w.scale_rows(), cols = w.scale_cols();
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t any_row = w.scaling.n_block == Scaling::kAll ? 0

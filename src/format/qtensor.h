@@ -22,8 +22,8 @@ struct QTensor {
   int64_t n = 0, k = 0;
   Buffer codes;  // [n, row_bytes(format, k)] bytes; dense formats: the floats themselves
   Scaling scaling;
-  Buffer scales;  // [scale_rows, scale_cols] of the scale kind's type: f32, f16, bf16, int8 shift
-                  // or int8 code
+  Buffer scales;                  // [scale_rows, scale_cols] of the scale kind's type: f32, f16, bf16, int8 shift
+                                  // or int8 code
   Buffer super_scales;            // kDouble only: f16 [scale_rows, ceil(scale_cols / kSuperGroup)]
   Buffer zeros;                   // ZeroKind's type, same shape as scales
   std::vector<float> codebook;    // kTable only: 2^code_bits entries

@@ -12,8 +12,8 @@
 namespace lowbit {
 namespace {
 
-ValueTensor random_values(FormatId format, int64_t n, int64_t k, const Scaling& scaling,
-                          std::vector<int64_t> row_ends, Rng& rng) {
+ValueTensor random_values(FormatId format, int64_t n, int64_t k, const Scaling& scaling, std::vector<int64_t> row_ends,
+                          Rng& rng) {
   const FormatInfo& info = format_info(format);
   ValueTensor v;
   v.format = format;
@@ -52,29 +52,24 @@ TEST(qtensor, every_format_and_scaling_packs_dequantizes_and_unpacks) {
   const int64_t n = 7, k = 77;
   for (const FormatInfo& info : formats()) {
     if (!info.canonical || info.kind == ValueKind::kDense) continue;
-    for (ScaleKind scale :
-         {ScaleKind::kF32, ScaleKind::kF16, ScaleKind::kBf16, ScaleKind::kPow2, ScaleKind::kDouble})
-      for (ZeroKind zero :
-           {ZeroKind::kNone, ZeroKind::kPointI8, ZeroKind::kPointF16, ZeroKind::kOffset})
+    for (ScaleKind scale : {ScaleKind::kF32, ScaleKind::kF16, ScaleKind::kBf16, ScaleKind::kPow2, ScaleKind::kDouble})
+      for (ZeroKind zero : {ZeroKind::kNone, ZeroKind::kPointI8, ZeroKind::kPointF16, ZeroKind::kOffset})
         for (int64_t n_block : {Scaling::kRowRanges, Scaling::kAll, int64_t{1}, int64_t{3}})
           for (int64_t k_block : {Scaling::kAll, int64_t{1}, int64_t{3}, int64_t{32}}) {
             const Scaling s{n_block, k_block, scale, zero};
-            const auto v =
-                random_values(info.id, n, k, s,
-                              n_block == Scaling::kRowRanges ? std::vector<int64_t>{2, 3, 7}
-                                                             : std::vector<int64_t>{},
-                              rng);
+            const auto v = random_values(
+                info.id, n, k, s,
+                n_block == Scaling::kRowRanges ? std::vector<int64_t>{2, 3, 7} : std::vector<int64_t>{}, rng);
             const auto w = pack(v);
             ASSERT_TRUE(w) << w.error().message();
             std::vector<float> real(size_t(n * k));
             dequantize_rows(*w, 0, n, real.data());
             for (int64_t r = 0; r < n; ++r)
               for (int64_t c = 0; c < k; ++c) {
-                const size_t i = size_t(w->scale_row_of(r) * w->scale_cols() +
-                                        (k_block == Scaling::kAll ? 0 : c / k_block));
+                const size_t i =
+                    size_t(w->scale_row_of(r) * w->scale_cols() + (k_block == Scaling::kAll ? 0 : c / k_block));
                 const uint8_t code = v.codes[size_t(r * k + c)];
-                const float value =
-                    v.codebook.empty() ? format_ops(info.id).values[code] : v.codebook[code];
+                const float value = v.codebook.empty() ? format_ops(info.id).values[code] : v.codebook[code];
                 const float scaled = value * v.scales[i];
                 const float want = zero == ZeroKind::kNone     ? scaled
                                    : zero == ZeroKind::kOffset ? scaled + v.zeros[i]
@@ -89,27 +84,24 @@ TEST(qtensor, every_format_and_scaling_packs_dequantizes_and_unpacks) {
             EXPECT_EQ(back->zeros, v.zeros);
             const auto again = pack(*back);
             ASSERT_TRUE(again);
-            EXPECT_TRUE(std::equal(again->scales.span().begin(), again->scales.span().end(),
-                                   w->scales.span().begin()));
+            EXPECT_TRUE(std::equal(again->scales.span().begin(), again->scales.span().end(), w->scales.span().begin()));
           }
   }
 }
 
 TEST(qtensor, bits_per_weight_counts_scales) {
   Rng rng(1);
-  const auto w = pack(
-      random_values(FormatId::kInt2, 64, 576, {1, 64, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
+  const auto w = pack(random_values(FormatId::kInt2, 64, 576, {1, 64, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
   ASSERT_TRUE(w);
   EXPECT_DOUBLE_EQ(w->bits_per_weight(), 2.25);
-  const auto t = pack(random_values(FormatId::kTernaryPacked, 8, 640,
-                                    {1, 64, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
+  const auto t =
+      pack(random_values(FormatId::kTernaryPacked, 8, 640, {1, 64, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
   EXPECT_DOUBLE_EQ(t->bits_per_weight(), 1.85);
 }
 
 TEST(qtensor, check_names_what_does_not_fit) {
   Rng rng(2);
-  auto w = *pack(
-      random_values(FormatId::kInt4, 4, 64, {1, 32, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
+  auto w = *pack(random_values(FormatId::kInt4, 4, 64, {1, 32, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
   EXPECT_TRUE(check_qtensor(w, "w"));
   auto bad = w;
   bad.k = 65;
@@ -131,8 +123,7 @@ TEST(qtensor, check_names_what_does_not_fit) {
 
 TEST(qtensor, pack_refuses_a_code_outside_the_alphabet) {
   Rng rng(2);
-  auto v = random_values(FormatId::kTernary, 2, 8,
-                         {1, Scaling::kAll, ScaleKind::kF16, ZeroKind::kNone}, {}, rng);
+  auto v = random_values(FormatId::kTernary, 2, 8, {1, Scaling::kAll, ScaleKind::kF16, ZeroKind::kNone}, {}, rng);
   v.codes[3] = 3;
   EXPECT_FALSE(pack(v));
   v.codes[3] = 2;
@@ -144,8 +135,7 @@ TEST(qtensor, value_sums_prove_the_zero_point_identity) {
   // sum value (x - zx) = sum value x - zx sum value: the one identity behind every activation zero
   // point.
   Rng rng(4);
-  const auto w = *pack(
-      random_values(FormatId::kInt4, 5, 70, {1, 32, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
+  const auto w = *pack(random_values(FormatId::kInt4, 5, 70, {1, 32, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
   const auto sums = value_sums(w);
   const auto codes = unpack(w)->codes;
   for (int64_t r = 0; r < w.n; ++r)

@@ -11,8 +11,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t unit_row_bytes(int64_t k, int unit_elems, int unit_bytes, int bits,
-                                 bool dense_bits) {
+constexpr int64_t unit_row_bytes(int64_t k, int unit_elems, int unit_bytes, int bits, bool dense_bits) {
   return dense_bits ? ceil_div(k * bits, 8) : ceil_div(k, unit_elems) * unit_bytes;
 }
 
@@ -24,21 +23,18 @@ void unpack_row(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes) {
   constexpr int64_t kElems = F::kElems, kUnitBytes = F::kUnitBytes;
   int64_t k = first;
   const int64_t end = first + n;
-  const auto one_unit =
-      [&](int64_t take) {  // part of a unit: at the row's ends, or a truncated last unit
-        uint8_t unit[kUnitBytes] = {};
-        const int64_t u = k / kElems, last = (k % kElems + take) * F::kBits;
-        const int64_t bytes =
-            kDenseBits<F> ? std::min<int64_t>(ceil_div(last, 8), kUnitBytes) : kUnitBytes;
-        std::memcpy(unit, row + u * kUnitBytes, static_cast<size_t>(bytes));
-        uint8_t all[kElems];
-        F::unpack(unit, all);
-        std::copy_n(all + k % kElems, take, codes + (k - first));
-        k += take;
-      };
+  const auto one_unit = [&](int64_t take) {  // part of a unit: at the row's ends, or a truncated last unit
+    uint8_t unit[kUnitBytes] = {};
+    const int64_t u = k / kElems, last = (k % kElems + take) * F::kBits;
+    const int64_t bytes = kDenseBits<F> ? std::min<int64_t>(ceil_div(last, 8), kUnitBytes) : kUnitBytes;
+    std::memcpy(unit, row + u * kUnitBytes, static_cast<size_t>(bytes));
+    uint8_t all[kElems];
+    F::unpack(unit, all);
+    std::copy_n(all + k % kElems, take, codes + (k - first));
+    k += take;
+  };
   if (k % kElems != 0) one_unit(std::min(kElems - k % kElems, end - k));
-  for (; k + kElems <= end; k += kElems)
-    F::unpack(row + k / kElems * kUnitBytes, codes + (k - first));
+  for (; k + kElems <= end; k += kElems) F::unpack(row + k / kElems * kUnitBytes, codes + (k - first));
   if (k < end) one_unit(end - k);
 }
 
@@ -49,8 +45,7 @@ void pack_row(const uint8_t* codes, int64_t n, uint8_t* row) {
     uint8_t unit[kUnitBytes] = {};
     const int64_t take = std::min(kElems, n - k);
     for (int64_t e = 0; e < take; ++e) F::put(unit, static_cast<int>(e), codes[k + e]);
-    const int64_t bytes =
-        kDenseBits<F> ? std::min<int64_t>(ceil_div(take * F::kBits, 8), kUnitBytes) : kUnitBytes;
+    const int64_t bytes = kDenseBits<F> ? std::min<int64_t>(ceil_div(take * F::kBits, 8), kUnitBytes) : kUnitBytes;
     std::memcpy(row + k / kElems * kUnitBytes, unit, static_cast<size_t>(bytes));
   }
 }
@@ -58,8 +53,7 @@ void pack_row(const uint8_t* codes, int64_t n, uint8_t* row) {
 template <class F>
 constexpr auto value_table() {
   std::array<float, size_t{1} << F::kBits> t{};
-  for (size_t c = 0; c < t.size(); ++c)
-    t[c] = static_cast<float>(F::Codec::value(static_cast<unsigned>(c)));
+  for (size_t c = 0; c < t.size(); ++c) t[c] = static_cast<float>(F::Codec::value(static_cast<unsigned>(c)));
   return t;
 }
 template <class F>
@@ -85,9 +79,8 @@ struct InfoOf {
   static constexpr ValueKind kKind = F::Codec::kKind == CodecKind::kInteger ? ValueKind::kInteger
                                      : F::Codec::kKind == CodecKind::kFloat ? ValueKind::kFloat
                                                                             : ValueKind::kTable;
-  static constexpr FormatInfo value{F::kId,         F::kName,      F::kAlphabet, kKind,
-                                    kIsCanonical,   F::kBits,      F::kElems,    F::kUnitBytes,
-                                    F::Codec::kMin, F::Codec::kMax};
+  static constexpr FormatInfo value{F::kId,   F::kName,  F::kAlphabet,  kKind,          kIsCanonical,
+                                    F::kBits, F::kElems, F::kUnitBytes, F::Codec::kMin, F::Codec::kMax};
 };
 
 constexpr auto kOps = make_table<OpsOf>(FormatList{});
@@ -128,8 +121,7 @@ Result<FormatId> parse_format(std::string_view name) {
     if (name == info.name) return info.id;
     known += (known.empty() ? "" : ", ") + std::string(info.name);
   }
-  return fail(ErrorCode::kInvalidArgument, "format", "'" + std::string(name) + "'",
-              "one of " + known);
+  return fail(ErrorCode::kInvalidArgument, "format", "'" + std::string(name) + "'", "one of " + known);
 }
 
 const FormatOps& format_ops(FormatId id) { return kOps[packed_index(id)]; }

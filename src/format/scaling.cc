@@ -10,21 +10,18 @@
 namespace lowbit {
 namespace {
 
-constexpr std::array<std::pair<ScaleKind, const char*>, 5> kScaleNames = {
-    {{ScaleKind::kF32, "float32"},
-     {ScaleKind::kF16, "float16"},
-     {ScaleKind::kBf16, "bfloat16"},
-     {ScaleKind::kPow2, "pow2"},
-     {ScaleKind::kDouble, "double"}}};
-constexpr std::array<std::pair<ZeroKind, const char*>, 4> kZeroNames = {
-    {{ZeroKind::kNone, "none"},
-     {ZeroKind::kPointI8, "int8"},
-     {ZeroKind::kPointF16, "float16"},
-     {ZeroKind::kOffset, "offset"}}};
+constexpr std::array<std::pair<ScaleKind, const char*>, 5> kScaleNames = {{{ScaleKind::kF32, "float32"},
+                                                                           {ScaleKind::kF16, "float16"},
+                                                                           {ScaleKind::kBf16, "bfloat16"},
+                                                                           {ScaleKind::kPow2, "pow2"},
+                                                                           {ScaleKind::kDouble, "double"}}};
+constexpr std::array<std::pair<ZeroKind, const char*>, 4> kZeroNames = {{{ZeroKind::kNone, "none"},
+                                                                         {ZeroKind::kPointI8, "int8"},
+                                                                         {ZeroKind::kPointF16, "float16"},
+                                                                         {ZeroKind::kOffset, "offset"}}};
 
 template <class Names>
-auto parse_name(const Names& names, std::string_view name, const char* where)
-    -> Result<decltype(names[0].first)> {
+auto parse_name(const Names& names, std::string_view name, const char* where) -> Result<decltype(names[0].first)> {
   std::string known;
   for (const auto& [kind, text] : names) {
     if (name == text) return kind;
@@ -42,9 +39,7 @@ float round_to_half(float scale, float smallest, float largest, float rounded) {
 
 }  // namespace
 
-const char* scale_kind_name(ScaleKind kind) {
-  return kScaleNames[static_cast<size_t>(kind)].second;
-}
+const char* scale_kind_name(ScaleKind kind) { return kScaleNames[static_cast<size_t>(kind)].second; }
 const char* zero_kind_name(ZeroKind kind) { return kZeroNames[static_cast<size_t>(kind)].second; }
 
 Result<ScaleKind> parse_scale_kind(std::string_view name) {
@@ -53,19 +48,14 @@ Result<ScaleKind> parse_scale_kind(std::string_view name) {
   if (name == "bf16") return ScaleKind::kBf16;
   return parse_name(kScaleNames, name, "scale type");
 }
-Result<ZeroKind> parse_zero_kind(std::string_view name) {
-  return parse_name(kZeroNames, name, "zero point type");
-}
+Result<ZeroKind> parse_zero_kind(std::string_view name) { return parse_name(kZeroNames, name, "zero point type"); }
 
 std::string scaling_name(const Scaling& s) {
   const bool whole_row = s.k_block == Scaling::kAll;
-  if (s.n_block == Scaling::kRowRanges)
-    return whole_row ? "ranges" : "ranges-g" + std::to_string(s.k_block);
+  if (s.n_block == Scaling::kRowRanges) return whole_row ? "ranges" : "ranges-g" + std::to_string(s.k_block);
   if (s.n_block == Scaling::kAll && whole_row) return "tensor";
   if (s.n_block == 1) return whole_row ? "row" : "g" + std::to_string(s.k_block);
-  const auto extent = [](int64_t block) {
-    return block == Scaling::kAll ? std::string("all") : std::to_string(block);
-  };
+  const auto extent = [](int64_t block) { return block == Scaling::kAll ? std::string("all") : std::to_string(block); };
   return extent(s.n_block) + "x" + extent(s.k_block);
 }
 

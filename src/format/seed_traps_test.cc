@@ -29,12 +29,9 @@ TEST(seed_000, one_two_four_eight_bits_decode_alike) {
   for (unsigned byte = 0; byte < 256; ++byte) {
     uint8_t unit[4] = {uint8_t(byte), 0, 0, 0};
     EXPECT_EQ(Int8::decode(unit, 0), seed_000_decode(8, uint8_t(byte), 0));
-    for (int e = 0; e < 2; ++e)
-      EXPECT_EQ(Int4::decode(unit, e), seed_000_decode(4, uint8_t(byte), e));
-    for (int e = 0; e < 4; ++e)
-      EXPECT_EQ(Int2::decode(unit, e), seed_000_decode(2, uint8_t(byte), e));
-    for (int e = 0; e < 8; ++e)
-      EXPECT_EQ(Binary::decode(unit, e), seed_000_decode(1, uint8_t(byte), e));
+    for (int e = 0; e < 2; ++e) EXPECT_EQ(Int4::decode(unit, e), seed_000_decode(4, uint8_t(byte), e));
+    for (int e = 0; e < 4; ++e) EXPECT_EQ(Int2::decode(unit, e), seed_000_decode(2, uint8_t(byte), e));
+    for (int e = 0; e < 8; ++e) EXPECT_EQ(Binary::decode(unit, e), seed_000_decode(1, uint8_t(byte), e));
   }
 }
 
@@ -112,8 +109,7 @@ TEST(seed_004, an_all_zero_block_has_no_nan) {
   v.format = FormatId::kFp8;
   v.n = 3;
   v.k = 5;
-  v.scaling = {2, 4, ScaleKind::kF32,
-               ZeroKind::kNone};  // and the last block of both directions is partial
+  v.scaling = {2, 4, ScaleKind::kF32, ZeroKind::kNone};  // and the last block of both directions is partial
   v.codes.assign(15, f32_to_e4m3(0.0f));
   v.scales.assign(4, 0.0f);
   const auto w = pack(v);

@@ -95,7 +95,7 @@ Status Checkpoint::Impl::add_quantized(const LayerFormat& layer, std::set<std::s
       return fail(ErrorCode::kCorrupt, path + ": tensor '" + entry->name + "'", shape_text(*entry),
                   std::string(dtype_name(p.dtype)) + " " + shape_string(p.shape) + " for " +
                       format_info(t.format).name + " " + scaling_name(t.scaling));
-    t.stored_bytes += static_cast<int64_t>(entry->size_bytes);
+    if (std::string_view(p.suffix) != ".shape") t.stored_bytes += static_cast<int64_t>(entry->size_bytes);
     used->insert(entry->name);
   }
   tensors.push_back(std::move(t));

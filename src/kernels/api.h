@@ -50,11 +50,11 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;        // kF32
-  const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
-  const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
+  const float* x = nullptr;              // kF32
+  const int8_t* xq = nullptr;            // kInt8, each row zero-padded to ldxq, a multiple of 64
+  const float* x_scale = nullptr;        // kInt8 [m]; null with x_group_scale
   const float* x_group_scale = nullptr;  // kInt8 [m, groups] or null: one scale per row and group instead of per row
-  const float* x_sums = nullptr;   // [m, groups] sum of xq (below 2^24: exact) or of x per group; null when not needed
+  const float* x_sums = nullptr;  // [m, groups] sum of xq (below 2^24: exact) or of x per group; null when not needed
   int64_t m = 0, ldx = 0, ldxq = 0;
   // Output columns [n0, n1) of every row m: y[m * ldy + n].
   float* y = nullptr;
@@ -93,7 +93,7 @@ struct MatmulKernel {
 
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
 /// % 16) with fma, folded as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
-/// kernels/ref/vector_ops.h. So every ISA gives the same bits.
+/// kernels/vector_math.h. So every ISA gives the same bits.
 struct VectorOps {
   /// y[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * weight[i]. x and y may be the same.
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* y);

@@ -25,12 +25,10 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   virtual const std::string& path() const = 0;
-  virtual const char* kind() const = 0;                // "gguf", "huggingface", "lowbit"
-  virtual const std::string& config_json() const = 0;  // Hugging Face config.json
-  virtual const std::string& tokenizer_json()
-      const = 0;  // "" when there is none; made from GGUF metadata otherwise
-  virtual const std::string& tokenizer_config_json()
-      const = 0;  // "" when there is none (chat_template lives here)
+  virtual const char* kind() const = 0;                   // "gguf", "huggingface", "lowbit"
+  virtual const std::string& config_json() const = 0;     // Hugging Face config.json
+  virtual const std::string& tokenizer_json() const = 0;  // "" when there is none; made from GGUF metadata otherwise
+  virtual const std::string& tokenizer_config_json() const = 0;   // "" when there is none (chat_template lives here)
   virtual const std::string& generation_config_json() const = 0;  // "" when there is none
 
   virtual const std::vector<SourceTensor>& tensors() const = 0;

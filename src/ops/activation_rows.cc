@@ -49,7 +49,8 @@ Result<const ActivationRows::Codes*> ActivationRows::codes(int64_t group, Thread
     found = codes_.end() - 1;
   }
   if (found->valid) return &*found;
-  const int64_t width = group == 0 ? std::max<int64_t>(k_, 1) : group, groups = std::max<int64_t>(1, ceil_div(k_, width));
+  const int64_t width = group == 0 ? std::max<int64_t>(k_, 1) : group,
+                groups = std::max<int64_t>(1, ceil_div(k_, width));
   LOWBIT_TRY(grow(found->values, m_ * ldxq_, "int8 activations"));
   LOWBIT_TRY(grow(found->scales, 4 * m_ * groups, "activation scales"));
   const VectorOps& ops = vector_ops(isa_);
@@ -88,7 +89,8 @@ Result<const float*> ActivationRows::sums(int64_t group, int64_t code_group, Thr
     for (int64_t r = begin; r < end; ++r)
       for (int64_t g = 0; g < groups; ++g) {
         const int64_t first = g * group, n = std::min(group, k_ - first);
-        out[r * groups + g] = xq != nullptr ? sum_int8(xq + r * ldxq_ + first, n) : sum_ascending(x_ + r * ldx_ + first, n);
+        out[r * groups + g] =
+            xq != nullptr ? sum_int8(xq + r * ldxq_ + first, n) : sum_ascending(x_ + r * ldx_ + first, n);
       }
   });
   found->valid = true;

@@ -64,7 +64,8 @@ struct Inputs {
 /// First and last row of x through the reference, against the rows of y.
 Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const TimedMatmul& o, const Inputs& io,
                              ThreadPool& pool) {
-  LOWBIT_TRY_ASSIGN(const MatmulPlan reference, MatmulPlan::make(w, {plan.activation(), Isa::kScalar, true, o.activation_group}, pool));
+  LOWBIT_TRY_ASSIGN(const MatmulPlan reference,
+                    MatmulPlan::make(w, {plan.activation(), Isa::kScalar, true, o.activation_group}, pool));
   std::vector<float> y(static_cast<size_t>(o.n));
   for (const int64_t row : {int64_t{0}, o.m - 1}) {
     ActivationRows x;
@@ -95,7 +96,8 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   LOWBIT_TRY(check_options(o));
   LOWBIT_TRY_ASSIGN(const QTensor w, random_weight(o, pool));
   std::vector<MatmulPlan> plans;
-  LOWBIT_TRY_ASSIGN(MatmulPlan first, MatmulPlan::make(w, {o.activation, o.isa, o.reference, o.activation_group}, pool));
+  LOWBIT_TRY_ASSIGN(MatmulPlan first,
+                    MatmulPlan::make(w, {o.activation, o.isa, o.reference, o.activation_group}, pool));
   MatmulTiming result;
   result.weight_bytes = first.resident_bytes();
   result.kernel = first.kernel_name();
@@ -121,7 +123,8 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
       o.cold ? std::max<int64_t>(1, ceil_div(o.cold_bytes, std::max<int64_t>(result.weight_bytes, 1))) : 1;
   plans.push_back(std::move(first));
   while (int64_t(plans.size()) < copies) {
-    LOWBIT_TRY_ASSIGN(MatmulPlan next, MatmulPlan::make(w, {o.activation, o.isa, o.reference, o.activation_group}, pool));
+    LOWBIT_TRY_ASSIGN(MatmulPlan next,
+                      MatmulPlan::make(w, {o.activation, o.isa, o.reference, o.activation_group}, pool));
     plans.push_back(std::move(next));
   }
   std::vector<double> times;

@@ -58,7 +58,9 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, act.group}, *engine.pool));
+    LOWBIT_TRY_ASSIGN(
+        const MatmulPlan plan,
+        MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, act.group}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason()});
     source->release(t.name);
   }

@@ -16,9 +16,8 @@ Result<Buffer> Buffer::allocate(int64_t bytes, const char* what) {
   Buffer buffer;
   if (bytes == 0) return buffer;
   const auto refuse = [&] {
-    return fail(ErrorCode::kOutOfMemory, what,
-                std::to_string(bytes) + " bytes refused by the system", "that much free memory",
-                "close other programs or use a smaller model or context");
+    return fail(ErrorCode::kOutOfMemory, what, std::to_string(bytes) + " bytes refused by the system",
+                "that much free memory", "close other programs or use a smaller model or context");
   };
   if (bytes < 0) return refuse();
   const auto size = static_cast<size_t>(bytes);

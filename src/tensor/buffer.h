@@ -22,8 +22,7 @@ class Buffer {
   static Result<Buffer> allocate(int64_t bytes, const char* what);
 
   /// Bytes that live as long as `owner` (a mapped file, another buffer).
-  static Buffer borrow(std::span<std::byte> bytes, std::shared_ptr<void> owner,
-                       Device device = Device::kCpu);
+  static Buffer borrow(std::span<std::byte> bytes, std::shared_ptr<void> owner, Device device = Device::kCpu);
 
   std::byte* data() { return bytes_.data(); }
   const std::byte* data() const { return bytes_.data(); }

@@ -24,13 +24,17 @@ struct Lossy : OffsetBinary<2> {
 template struct Proof<Format<Lossy, Linear<2>>>;
 #elif CASE == 4  // an unpack of its own that differs from the packing
 struct WrongUnpack : Format<OffsetBinary<2>, Transposed4x4> {
-  static constexpr void unpack(const uint8_t* unit, uint8_t* codes) { Format<OffsetBinary<2>, Linear<2>>::unpack(unit, codes); }
+  static constexpr void unpack(const uint8_t* unit, uint8_t* codes) {
+    Format<OffsetBinary<2>, Linear<2>>::unpack(unit, codes);
+  }
 };
 template struct Proof<WrongUnpack>;
 #elif CASE == 5  // one byte for five digits of a base too large
 struct Base4x5 {
   static constexpr int kElems = 5, kUnitBytes = 1;
-  static constexpr unsigned get(const uint8_t* unit, int e) { return e == 4 ? 0u : (unsigned(unit[0]) >> (2 * e)) & 3u; }
+  static constexpr unsigned get(const uint8_t* unit, int e) {
+    return e == 4 ? 0u : (unsigned(unit[0]) >> (2 * e)) & 3u;
+  }
   static constexpr void set(uint8_t* unit, int e, unsigned code) {
     if (e < 4) unit[0] = uint8_t((unit[0] & ~(3u << (2 * e))) | code << (2 * e));
   }

@@ -32,8 +32,8 @@ struct Case {
     return std::string(format_info(format).name) + " " + scaling_name(scaling) + " n_block " +
            std::to_string(scaling.n_block) + " " + scale_kind_name(scaling.scale) + " zero " +
            zero_kind_name(scaling.zero) + " m " + std::to_string(m) + " n " + std::to_string(n) + " k " +
-           std::to_string(k) + " ag " + std::to_string(activation_group) + " fill " + std::to_string(int(weights)) + "/" + std::to_string(int(activations)) +
-           " seed " + std::to_string(seed);
+           std::to_string(k) + " ag " + std::to_string(activation_group) + " fill " + std::to_string(int(weights)) +
+           "/" + std::to_string(int(activations)) + " seed " + std::to_string(seed);
   }
 };
 

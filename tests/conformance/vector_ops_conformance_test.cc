@@ -11,9 +11,9 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "kernels/ref/vector_ops.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
+#include "kernels/vector_math.h"
 
 namespace lowbit {
 namespace {

@@ -262,8 +262,17 @@ struct FloatMatmul {
 
   static constexpr KernelName kName = matmul_name(Source::kName, A, S::kTileName);
   static constexpr MatmulKernel kernel() {
-    return {kName.text,     "docs/numerics.md", Source::kId,    A,   false, kRows, 1,
-            &Source::bytes, &Source::relayout,  &scratch_bytes, &run};
+    return {kName.text,
+            "docs/kernels.md#f32-panels",
+            Source::kId,
+            A,
+            false,
+            kRows,
+            1,
+            &Source::bytes,
+            &Source::relayout,
+            &scratch_bytes,
+            &run};
   }
 };
 

@@ -189,7 +189,7 @@ struct IntegerMatmul {
   static constexpr KernelName kName = matmul_name(F::kName, Activation::kInt8, S::kTileName);
   static constexpr MatmulKernel kernel() {
     return {kName.text,
-            "docs/numerics.md",
+            "docs/kernels.md#integer-panels",
             F::kId,
             Activation::kInt8,
             kAdd != 0,

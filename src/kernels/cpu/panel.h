@@ -172,7 +172,9 @@ LOWBIT_INLINE void write_rows(const MatmulArgs& a, int64_t m, int64_t n, typenam
   const int rows = int(a.n1 - n);  // of this half; may be 0 or less
   if (rows <= 0) return;
   const typename S::Float bias = a.bias == nullptr ? S::zero_f() : S::load_rows(a.bias + n, rows);
-  const typename S::Float y = A == Activation::kInt8 ? S::fma(acc, S::set_f(a.x_scale == nullptr ? 1.0f : a.x_scale[m]), bias) : S::add_f(acc, bias);
+  const typename S::Float y = A == Activation::kInt8
+                                  ? S::fma(acc, S::set_f(a.x_scale == nullptr ? 1.0f : a.x_scale[m]), bias)
+                                  : S::add_f(acc, bias);
   S::store_rows(a.y + m * a.ldy + n, y, rows);
 }
 

@@ -144,8 +144,17 @@ constexpr KernelName kNameOf = matmul_name(F::kName, A, "ref");
 
 template <class F, Activation A>
 struct KernelOf {
-  static constexpr MatmulKernel value{kNameOf<F, A>.text, "docs/numerics.md", F::kId,         A,         false, 1, 1,
-                                      &panel_bytes<F>,    &relayout<F>,       &scratch_bytes, &run<F, A>};
+  static constexpr MatmulKernel value{kNameOf<F, A>.text,
+                                      "docs/kernels.md#reference",
+                                      F::kId,
+                                      A,
+                                      false,
+                                      1,
+                                      1,
+                                      &panel_bytes<F>,
+                                      &relayout<F>,
+                                      &scratch_bytes,
+                                      &run<F, A>};
 };
 template <class F>
 using Int8KernelOf = KernelOf<F, Activation::kInt8>;

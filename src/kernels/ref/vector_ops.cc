@@ -1,4 +1,4 @@
-#include "kernels/ref/vector_ops.h"
+#include "kernels/vector_math.h"
 
 #include <cmath>
 #include <limits>

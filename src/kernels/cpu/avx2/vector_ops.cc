@@ -1,8 +1,8 @@
 #include <immintrin.h>
 
 #include "base/float.h"
-#include "kernels/ref/vector_ops.h"
 #include "kernels/tables.h"
+#include "kernels/vector_math.h"
 
 // Each loop does what its namesake in kernels/ref/vector_ops.cc does, 8 or 16 elements at a time.
 // Lanes 0-7 and 8-15 of the partial sums live in two registers; the last n % 16 elements go through
