@@ -55,7 +55,7 @@ def measure(lowbit: str, model: str, text: Path, options: argparse.Namespace, ba
     ppl = run_json(lowbit, "ppl", model, "-f", str(text), "-c", "512", "--chunks", str(options.chunks), *activation, *against)
     bench = run_json(lowbit, "bench", "model", model, "-p", "128", "-n", "64")
     wrote = run_json(lowbit, "run", model, "-p", PROMPT, "-n", "40", "--temp", "0")
-    return {"ppl": ppl["ppl"], "ppl_error": ppl["ppl_error"], "kld_mean": ppl.get("kld_mean", 0.0), "top1": ppl.get("top1", 1.0),
+    return {"ppl": ppl["ppl"], "ppl_error": ppl["ppl_error"], "kld_mean": ppl["kld_mean"] or 0.0, "top1": 1.0 if is_base else ppl["top1"],
             "eval_tok_s": ppl["tok_s"], "prefill_tok_s": bench["prefill_tok_s"], "decode_tok_s": bench["decode_tok_s"],
             "load_s": wrote["load_s"], "peak_bytes": wrote["peak_bytes"], "text": wrote["text"]}
 
