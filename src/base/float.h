@@ -3,7 +3,6 @@
 // is NaN, max 448). All conversions to a storage float round to nearest, ties to even. Bit patterns
 // are plain uint16_t / uint8_t.
 
-#include <bit>
 #include <cstdint>
 
 #include "base/isa.h"
@@ -11,10 +10,14 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-constexpr LOWBIT_HD float bf16_to_f32(uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); }
+// std::bit_cast is not for device code; the builtin behind it is.
+constexpr LOWBIT_HD float bits_to_f32(uint32_t u) { return __builtin_bit_cast(float, u); }
+constexpr LOWBIT_HD uint32_t f32_to_bits(float f) { return __builtin_bit_cast(uint32_t, f); }
+
+constexpr LOWBIT_HD float bf16_to_f32(uint16_t h) { return bits_to_f32(uint32_t(h) << 16); }
 
 constexpr LOWBIT_HD uint16_t f32_to_bf16(float f) {
-  const uint32_t u = std::bit_cast<uint32_t>(f);
+  const uint32_t u = f32_to_bits(f);
   if ((u & 0x7fffffffu) > 0x7f800000u) return uint16_t((u >> 16) | 0x40u);  // NaN stays NaN, quiet
   return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
@@ -24,14 +27,14 @@ constexpr LOWBIT_HD float f16_to_f32(uint16_t h) {
   const uint32_t exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu;
   if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24 is exact in f32
     const float magnitude = float(mantissa) * 0x1p-24f;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+    return bits_to_f32(f32_to_bits(magnitude) | sign);
   }
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  if (exponent == 31) return bits_to_f32(sign | 0x7f800000u | (mantissa << 13));
+  return bits_to_f32(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
 constexpr LOWBIT_HD uint16_t f32_to_f16(float f) {
-  const uint32_t u = std::bit_cast<uint32_t>(f);
+  const uint32_t u = f32_to_bits(f);
   const uint16_t sign = uint16_t((u >> 16) & 0x8000u);
   const uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u);   // NaN
@@ -51,24 +54,24 @@ constexpr LOWBIT_HD float e4m3_to_f32(uint8_t c) {
   const uint32_t exponent = (c >> 3) & 0xfu, mantissa = c & 7u;
   float magnitude = 0;
   if (exponent == 15 && mantissa == 7) {
-    magnitude = std::bit_cast<float>(0x7fc00000u);
+    magnitude = bits_to_f32(0x7fc00000u);
   } else if (exponent == 0) {
     magnitude = float(mantissa) * 0x1p-9f;
   } else {
-    magnitude = std::bit_cast<float>(((exponent + 120u) << 23) | (mantissa << 20));
+    magnitude = bits_to_f32(((exponent + 120u) << 23) | (mantissa << 20));
   }
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (uint32_t(c & 0x80u) << 24));
+  return bits_to_f32(f32_to_bits(magnitude) | (uint32_t(c & 0x80u) << 24));
 }
 
 /// Saturates: |f| above 448 (infinity included) gives the code of 448; NaN gives NaN.
 constexpr LOWBIT_HD uint8_t f32_to_e4m3(float f) {
-  const uint32_t u = std::bit_cast<uint32_t>(f);
+  const uint32_t u = f32_to_bits(f);
   const uint8_t sign = uint8_t((u >> 24) & 0x80u);
   const uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return uint8_t(sign | 0x7fu);
   if (magnitude >= 0x43e00000u) return uint8_t(sign | 0x7eu);  // >= 448
   if (magnitude < 0x3c800000u) {                               // below 2^-6: subnormal, step 2^-9
-    const float steps = std::bit_cast<float>(magnitude) * 512.0f;
+    const float steps = bits_to_f32(magnitude) * 512.0f;
     uint32_t q = uint32_t(steps);
     const float rest = steps - float(q);
     if (rest > 0.5f || (rest == 0.5f && (q & 1u))) ++q;

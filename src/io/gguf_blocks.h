@@ -1,6 +1,7 @@
 #pragma once
 // Fields of GGUF's blocks that both the dequantizer and the importer read. Private to src/io.
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
