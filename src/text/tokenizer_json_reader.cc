@@ -27,7 +27,7 @@ constexpr std::string_view kUsualEos[] = {"</s>",          "<|im_end|>", "<|eot_
 
 using Ids = std::unordered_map<std::string_view, TokenId>;
 
-tl::unexpected<Error> corrupt(std::string where, std::string got, std::string wanted) {
+tl::unexpected<Error> corrupt(const std::string& where, std::string got, std::string wanted) {
   return fail(ErrorCode::kCorrupt, std::string(kWhere) + " " + where, std::move(got), std::move(wanted));
 }
 
