@@ -112,15 +112,11 @@ Status inspect_layer_kernels(Console& console, const std::string& path, const In
 }
 
 void inspect_build_kernels(Console& console, nlohmann::json& json) {
-  TextTable table({{"kernel", Align::kLeft, 44},
-                   {"isa"},
-                   {"weights", Align::kLeft, 16},
-                   {"x"},
-                   {"runs here"},
-                   {"page", Align::kLeft, 22}});
+  // The name says weights, activations and instruction set.
+  TextTable table({{"kernel", Align::kLeft, 44}, {"runs here"}, {"page", Align::kLeft, 40}});
   json["kernels"] = nlohmann::json::array();
   for (const KernelInfo& kernel : kernels()) {
-    table.add({kernel.name, kernel.isa, kernel.format, kernel.activation, kernel.runs_here ? "yes" : "no", kernel.doc});
+    table.add({kernel.name, kernel.runs_here ? "yes" : "no", kernel.doc});
     json["kernels"].push_back({{"name", kernel.name},
                                {"isa", kernel.isa},
                                {"format", kernel.format},
