@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/checked.h"
@@ -11,6 +13,7 @@
 #include "base/float.h"
 #include "base/rng.h"
 #include "base/rounding.h"
+#include "base/sha256.h"
 #include "base/threads.h"
 #include "lowbit/error.h"
 
@@ -108,6 +111,23 @@ TEST(cpu, refuses_an_isa_that_is_unknown_or_missing) {
     EXPECT_EQ(choose_isa(isa_name(isa)).has_value(), isa_available(isa));
   EXPECT_FALSE(choose_threads(-1));
   EXPECT_GE(cpu_info().physical_cores, 1);
+}
+
+TEST(Sha256, PublishedVectorsInAnyPieces) {
+  const auto digest = [](const std::string& text, size_t piece) {
+    Sha256 hash;
+    for (size_t i = 0; i < text.size(); i += piece)
+      hash.update(std::as_bytes(std::span(text).subspan(i, std::min(piece, text.size() - i))));
+    return hash.finish();
+  };
+  for (const size_t piece : {1u, 7u, 63u, 64u, 65u, 1000u}) {
+    EXPECT_EQ(digest("", piece), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    EXPECT_EQ(digest("abc", piece), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    EXPECT_EQ(digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", piece),
+              "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    EXPECT_EQ(digest(std::string(1'000'000, 'a'), piece),
+              "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // lowbit_io_dump OUT: a checkpoint with every format, scale and zero kind in OUT/checkpoint, and what dequantize_rows makes of each
-// weight in OUT/expected.safetensors. tests/e2e/check_read_checkpoint.py compares the example reader with it.
+// weight in OUT/expected.safetensors. tests/golden/check_read_checkpoint.py compares the example reader with it.
 #include <cstdio>
 #include <filesystem>
 #include <map>

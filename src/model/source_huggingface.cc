@@ -1,10 +1,12 @@
 // A Hugging Face directory as a WeightSource: config.json, safetensors (one file or shards), tokenizer files.
 //
 // Besides plain floats it reads DeepSeek's block FP8: "P.weight" F8_E4M3 [n, k] with "P.weight_scale_inv" F32
-// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says.
+// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says; and BitNet's packed ternary weights
+// (source_bitnet.cc).
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/checked.h"
@@ -17,23 +19,28 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
-constexpr std::string_view kScaleSuffix = "_scale_inv";
+
+/// What config.json's quantization_config says.
+struct Packing {
+  int64_t fp8_rows = 128, fp8_columns = 128;
+  std::optional<BitnetPacking> bitnet;
+
+  const char* scale_suffix() const { return bitnet ? "_scale" : "_scale_inv"; }
+};
 
 class HuggingFaceSource final : public WeightSource {
  public:
-  HuggingFaceSource(std::string path, SafetensorsSet files, ModelTexts texts, int64_t fp8_rows, int64_t fp8_columns)
-      : path_(std::move(path)),
-        files_(std::move(files)),
-        texts_(std::move(texts)),
-        fp8_rows_(fp8_rows),
-        fp8_columns_(fp8_columns) {
+  HuggingFaceSource(std::string path, SafetensorsSet files, ModelTexts texts, Packing packing)
+      : path_(std::move(path)), files_(std::move(files)), texts_(std::move(texts)), packing_(packing) {
     for (const auto& t : files_.tensors()) {
       const auto& e = *t.entry;
-      if (is_fp8_scale(e.name)) continue;
+      if (is_scale(e.name)) continue;
       int64_t bytes = static_cast<int64_t>(e.size_bytes);
-      if (const auto* scale = files_.find(e.name + std::string(kScaleSuffix)))
+      if (const auto* scale = files_.find(e.name + packing_.scale_suffix()))
         bytes += static_cast<int64_t>(scale->entry->size_bytes);
-      tensors_.push_back({e.name, e.shape, dtype_name(e.dtype), bytes});
+      Shape shape = e.shape;
+      if (is_bitnet(e)) shape[0] *= 4;
+      tensors_.push_back({e.name, shape, is_bitnet(e) ? "bitnet ternary" : dtype_name(e.dtype), bytes});
     }
   }
   const std::string& path() const override { return path_; }
@@ -43,44 +50,63 @@ class HuggingFaceSource final : public WeightSource {
   const std::string& tokenizer_config_json() const override { return texts_.tokenizer_config; }
   const std::string& generation_config_json() const override { return texts_.generation_config; }
   const std::vector<SourceTensor>& tensors() const override { return tensors_; }
-  bool has(const std::string& name) const override { return files_.find(name) != nullptr && !is_fp8_scale(name); }
+  bool has(const std::string& name) const override { return files_.find(name) != nullptr && !is_scale(name); }
   bool lossless(const std::string& name) const override {
     const auto* t = files_.find(name);
-    return t != nullptr && (is_float(t->entry->dtype) || t->entry->dtype == DType::kE4m3);
+    return t != nullptr && (is_float(t->entry->dtype) || t->entry->dtype == DType::kE4m3 || is_bitnet(*t->entry));
   }
   Result<QTensor> load(const std::string& name) const override;
   void release(const std::string& name) const override {
-    for (const std::string& part : {name, name + std::string(kScaleSuffix)})
+    for (const std::string& part : {name, name + packing_.scale_suffix()})
       if (const auto* t = files_.find(part)) t->file->release(*t->entry);
   }
 
  private:
   static bool is_float(DType d) { return d == DType::kF32 || d == DType::kF16 || d == DType::kBf16; }
-  bool is_fp8_scale(const std::string& name) const {
-    return name.ends_with(kScaleSuffix) && files_.find(name.substr(0, name.size() - kScaleSuffix.size())) != nullptr;
+  bool is_scale(const std::string& name) const {
+    const std::string_view suffix = packing_.scale_suffix();
+    return name.ends_with(suffix) && files_.find(name.substr(0, name.size() - suffix.size())) != nullptr;
+  }
+  bool is_bitnet(const SafetensorsEntry& e) const {
+    return packing_.bitnet && e.dtype == DType::kU8 && e.shape.size() == 2;
   }
   Status load_fp8_scales(const std::string& name, QTensor* w) const;
+  Result<QTensor> load_bitnet(const SafetensorsEntry& e, const std::string& where) const;
 
   std::string path_;
   SafetensorsSet files_;
   ModelTexts texts_;
-  int64_t fp8_rows_, fp8_columns_;
+  Packing packing_;
   std::vector<SourceTensor> tensors_;
 };
 
 Status HuggingFaceSource::load_fp8_scales(const std::string& name, QTensor* w) const {
-  const std::string scales = name + std::string(kScaleSuffix);
+  const std::string scales = name + packing_.scale_suffix();
   const auto* t = files_.find(scales);
   if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no '" + scales + "'", "the scales of an FP8 weight");
-  const Shape wanted = {ceil_div(w->n, fp8_rows_), ceil_div(w->k, fp8_columns_)};
+  const Shape wanted = {ceil_div(w->n, packing_.fp8_rows), ceil_div(w->k, packing_.fp8_columns)};
   if (t->entry->dtype != DType::kF32 || t->entry->shape != wanted)
     return fail(ErrorCode::kCorrupt, path_ + ": tensor '" + scales + "'",
                 std::string(dtype_name(t->entry->dtype)) + " " + shape_string(t->entry->shape),
                 "F32 " + shape_string(wanted));
   w->format = FormatId::kFp8;
-  w->scaling = {fp8_rows_, fp8_columns_, ScaleKind::kF32, ZeroKind::kNone};
+  w->scaling = {packing_.fp8_rows, packing_.fp8_columns, ScaleKind::kF32, ZeroKind::kNone};
   LOWBIT_TRY_ASSIGN(w->scales, files_.bytes(scales));
   return {};
+}
+
+Result<QTensor> HuggingFaceSource::load_bitnet(const SafetensorsEntry& e, const std::string& where) const {
+  const std::string name = e.name + packing_.scale_suffix();
+  const auto* t = files_.find(name);
+  if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no '" + name + "'", "the scale of a packed weight");
+  if (!is_float(t->entry->dtype) || element_count(t->entry->shape).value_or(0) != 1)
+    return fail(ErrorCode::kCorrupt, path_ + ": tensor '" + name + "'",
+                std::string(dtype_name(t->entry->dtype)) + " " + shape_string(t->entry->shape), "one float");
+  LOWBIT_TRY_ASSIGN(const Buffer scale_bytes, files_.bytes(name));
+  LOWBIT_TRY_ASSIGN(const Buffer bytes, files_.bytes(e.name));
+  float scale = 0;
+  convert_to_f32({t->entry->dtype, t->entry->shape, scale_bytes.span()}, 0, 1, &scale);
+  return load_bitnet_weight({bytes.as<uint8_t>(), e.shape[0], e.shape[1]}, scale, *packing_.bitnet, where);
 }
 
 Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
@@ -88,6 +114,7 @@ Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
   if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no tensor '" + name + "'", "a tensor of this model");
   const SafetensorsEntry& e = *t->entry;
   const std::string where = path_ + ": tensor '" + name + "'";
+  if (is_bitnet(e)) return load_bitnet(e, where);
   QTensor w;
   LOWBIT_TRY_ASSIGN(const int64_t count, element_count(e.shape));
   w.k = e.shape.empty() ? 1 : e.shape.back();
@@ -109,17 +136,21 @@ Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
   return w;
 }
 
-/// {128, 128} or what quantization_config says; an error for packings that lowbit cannot read.
-Result<std::pair<int64_t, int64_t>> fp8_block(const nlohmann::json& config, const std::string& where) {
-  std::pair<int64_t, int64_t> block = {128, 128};
+/// An error for packings that lowbit cannot read.
+Result<Packing> read_packing(const nlohmann::json& config, const std::string& where) {
+  Packing packing;
   const nlohmann::json* q = json_object(config, "quantization_config");
-  if (q == nullptr) return block;
+  if (q == nullptr) return packing;
   const std::string method = json_string(*q, "quant_method").value_or("");
+  if (method == "bitnet") {
+    LOWBIT_TRY_ASSIGN(packing.bitnet, bitnet_packing(*q, where));
+    return packing;
+  }
   if (method != "fp8")
-    return fail(ErrorCode::kUnsupported, where + ": quant_method", "'" + method.substr(0, 64) + "'", "floats or fp8",
-                "start from the model's unquantized weights");
+    return fail(ErrorCode::kUnsupported, where + ": quant_method", "'" + method.substr(0, 64) + "'",
+                "floats, fp8 or bitnet", "start from the model's unquantized weights");
   const auto it = q->find("weight_block_size");
-  if (it == q->end() || it->is_null()) return block;
+  if (it == q->end() || it->is_null()) return packing;
   if (!it->is_array() || it->size() != 2 || !(*it)[0].is_number_unsigned() || !(*it)[1].is_number_unsigned())
     return fail(ErrorCode::kCorrupt, where + ": weight_block_size", json_dump(*it).substr(0, 64),
                 "two positive numbers");
@@ -127,7 +158,9 @@ Result<std::pair<int64_t, int64_t>> fp8_block(const nlohmann::json& config, cons
   if (rows < 1 || columns < 1 || rows > uint64_t{1} << 24 || columns > uint64_t{1} << 24)
     return fail(ErrorCode::kCorrupt, where + ": weight_block_size", json_dump(*it).substr(0, 64),
                 "two positive numbers");
-  return std::pair(static_cast<int64_t>(rows), static_cast<int64_t>(columns));
+  packing.fp8_rows = static_cast<int64_t>(rows);
+  packing.fp8_columns = static_cast<int64_t>(columns);
+  return packing;
 }
 
 }  // namespace
@@ -137,10 +170,10 @@ Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string&
   LOWBIT_TRY_ASSIGN(auto texts, read_model_texts(path));
   LOWBIT_TRY_ASSIGN(texts.config, read_text_file(where, kMaxConfigBytes));
   LOWBIT_TRY_ASSIGN(const auto config, parse_json_object(texts.config, where));
-  LOWBIT_TRY_ASSIGN(const auto block, fp8_block(config, where));
+  LOWBIT_TRY_ASSIGN(const auto packing, read_packing(config, where));
   LOWBIT_TRY_ASSIGN(auto files, SafetensorsSet::open(path));
   return std::unique_ptr<WeightSource>(
-      std::make_unique<HuggingFaceSource>(path, std::move(files), std::move(texts), block.first, block.second));
+      std::make_unique<HuggingFaceSource>(path, std::move(files), std::move(texts), packing));
 }
 
 }  // namespace lowbit

@@ -2,6 +2,7 @@
 // The three kinds of WeightSource, and what they share. Private to src/model/source*.cc.
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "io/gguf.h"
@@ -12,6 +13,21 @@ namespace lowbit {
 Result<std::unique_ptr<WeightSource>> open_gguf_source(const std::string& path);
 Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string& path);
 Result<std::unique_ptr<WeightSource>> open_lowbit_source(const std::string& path);
+
+/// How a Hugging Face model of "quant_method": "bitnet" stores its linear layers.
+struct BitnetPacking {
+  bool divides = true;  // real = value / weight_scale ("bitlinear"), else value * weight_scale ("autobitlinear")
+};
+/// Errors: kUnsupported (a linear class, an online model, norms inside the linear layers).
+Result<BitnetPacking> bitnet_packing(const nlohmann::json& quantization, const std::string& where);
+
+struct PackedRows {
+  const uint8_t* bytes;  // [rows, k]; each byte holds a value of four rows
+  int64_t rows, k;
+};
+/// The ternary matrix [4 * rows, k] with one scale. Errors: kCorrupt (a code 3, a scale that is not positive), kOutOfMemory.
+Result<QTensor> load_bitnet_weight(const PackedRows& packed, float scale, BitnetPacking packing,
+                                   const std::string& where);
 
 /// Texts that lie beside the weights; "" for a file that is not there.
 struct ModelTexts {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "io/checkpoint.h"
 #include "io/gguf_test_files.h"
@@ -195,6 +196,55 @@ TEST(HuggingFaceSource, BlockFp8KeepsItsGrid) {
   EXPECT_FALSE((*s)->has("a.weight_scale_inv"));
   EXPECT_EQ((*s)->load("b").error().code, ErrorCode::kUnsupported);
   write_file(dir / "config.json", R"({"quantization_config":{"quant_method":"gptq"}})");
+  EXPECT_EQ(open_source(dir.path()).error().code, ErrorCode::kUnsupported);
+}
+
+/// A directory with "a.weight": bitnet codes [2, 5], i.e. a ternary matrix [8, 5], and its scale.
+void write_bitnet(const Scratch& dir, const std::string& linear_class, const std::vector<uint8_t>& codes, float scale) {
+  write_file(dir / "config.json",
+             R"({"model_type":"llama","quantization_config":{"quant_method":"bitnet","linear_class":")" + linear_class +
+                 R"(","modules_to_not_convert":null}})");
+  auto writer = SafetensorsWriter::create(dir / "model.safetensors",
+                                          {{"a.weight_scale", DType::kF32, {1}}, {"a.weight", DType::kU8, {2, 5}}}, {});
+  ASSERT_TRUE(writer);
+  ASSERT_TRUE((*writer)->append(std::as_bytes(std::span(&scale, 1))));
+  ASSERT_TRUE((*writer)->append(std::as_bytes(std::span(codes))));
+  ASSERT_TRUE((*writer)->finish());
+}
+
+TEST(HuggingFaceSource, BitnetPackingPutsRowBlocksInBitPairs) {
+  Scratch dir;
+  std::vector<uint8_t> codes(10);
+  std::vector<float> want(40);
+  for (size_t row = 0; row < 8; ++row)
+    for (size_t c = 0; c < 5; ++c) {
+      const uint8_t code = static_cast<uint8_t>((row + 2 * c + row * c) % 3);
+      codes[row % 2 * 5 + c] = static_cast<uint8_t>(codes[row % 2 * 5 + c] | code << 2 * (row / 2));
+      want[row * 5 + c] = static_cast<float>(code) - 1;
+    }
+  for (const auto& [linear_class, factor] : {std::pair("bitlinear", 0.25f), std::pair("autobitlinear", 4.0f)}) {
+    write_bitnet(dir, linear_class, codes, 4.0f);
+    const auto s = open_source(dir.path());
+    ASSERT_TRUE(s) << s.error().message();
+    ASSERT_EQ((*s)->tensors().size(), 1u);
+    EXPECT_EQ((*s)->tensors()[0].shape, (Shape{8, 5}));
+    EXPECT_TRUE((*s)->lossless("a.weight"));
+    const auto w = (*s)->load("a.weight");
+    ASSERT_TRUE(w) << w.error().message();
+    EXPECT_EQ(w->format, FormatId::kTernary);
+    std::vector<float> scaled = want;
+    for (float& v : scaled) v *= factor;
+    EXPECT_EQ(reals(*w), scaled) << linear_class;
+  }
+  codes[7] |= 0x0c;  // row 3, column 2
+  write_bitnet(dir, "bitlinear", codes, 4.0f);
+  const std::string message = (*open_source(dir.path()))->load("a.weight").error().message();
+  EXPECT_NE(message.find("row 3, column 2"), std::string::npos) << message;
+  for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    write_bitnet(dir, "bitlinear", std::vector<uint8_t>(10), scale);
+    EXPECT_EQ((*open_source(dir.path()))->load("a.weight").error().code, ErrorCode::kCorrupt) << scale;
+  }
+  write_bitnet(dir, "other", codes, 4.0f);
   EXPECT_EQ(open_source(dir.path()).error().code, ErrorCode::kUnsupported);
 }
 

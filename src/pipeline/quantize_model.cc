@@ -11,6 +11,7 @@
 #include "model/source.h"
 #include "pipeline/engine.h"
 #include "pipeline/recipe.h"
+#include "pipeline/source_hash.h"
 #include "quantize/fit.h"
 
 namespace lowbit {
@@ -168,7 +169,9 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   }));
   LOWBIT_TRY(copy_side_files(*source, *writer));
   info.config_json = source->config_json();
-  info.fit_json = nlohmann::json{{"method", options.linear.fit}, {"seed", options.seed}}.dump();
+  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
+  info.fit_json =
+      nlohmann::json{{"method", options.linear.fit}, {"seed", options.seed}, {"source_sha256", hash}}.dump();
   LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(info));
   summarize(report, all_bytes, all_elements);
   report.seconds = seconds_since(start);
@@ -192,7 +195,8 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
   LOWBIT_TRY(copy_side_files(*source, *writer));
   CheckpointInfo info;
   info.config_json = source->config_json();
-  info.fit_json = R"({"method": "import"})";
+  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
+  info.fit_json = nlohmann::json{{"method", "import"}, {"source_sha256", hash}}.dump();
   LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(info));
   report.seconds = seconds_since(start);
   return report;

@@ -1,4 +1,5 @@
 """import, quantize, verify, inspect: what they report and what lies on the disk afterwards."""
+import hashlib
 import json
 import unittest
 from pathlib import Path
@@ -52,6 +53,15 @@ class Quantize(CliTest):
         codes = header["model.layers.0.mlp.down_proj.weight.codes"]
         self.assertEqual((codes["dtype"], codes["shape"]), ("U8", [64, 86]))
         self.assertEqual(header["model.layers.0.mlp.down_proj.weight.scales"]["shape"], [64, 3])
+
+    def test_the_source_is_named_by_its_hash(self):
+        for source, weights in ((Path(self.gguf), Path(self.gguf)), (Path(self.bf16), Path(self.bf16) / "model.safetensors")):
+            want = hashlib.sha256(weights.read_bytes()).hexdigest()
+            for verb, options in (("import", ()), ("quantize", ("--format", "int8"))):
+                out = self.dir / f"{verb}-{source.name}"
+                self.json(verb, source, out, *options)
+                fit = json.loads((out / "config.json").read_text())["quantization_config"]["fit"]
+                self.assertEqual(fit["source_sha256"], want)
 
     def test_same_bytes_for_any_thread_count(self):
         for name in ("int4", "ternary"):

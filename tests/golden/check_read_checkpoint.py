@@ -8,8 +8,12 @@ import subprocess
 import sys
 import tempfile
 
-import numpy as np
-from safetensors import safe_open
+try:
+    import numpy as np
+    from safetensors import safe_open
+except ImportError as missing:
+    print(f"no package {missing.name}: pip install numpy safetensors")
+    sys.exit(77)
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 import read_checkpoint
