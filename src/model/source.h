@@ -28,6 +28,8 @@ class WeightSource {
   virtual const char* kind() const = 0;                   // "gguf", "huggingface", "lowbit"
   virtual const std::string& config_json() const = 0;     // Hugging Face config.json
   virtual const std::string& tokenizer_json() const = 0;  // "" when there is none; made from GGUF metadata otherwise
+  /// kUnsupported when the file has a tokenizer that lowbit does not know; its weights can be read anyway.
+  virtual Status tokenizer_status() const { return {}; }
   virtual const std::string& tokenizer_config_json() const = 0;   // "" when there is none (chat_template lives here)
   virtual const std::string& generation_config_json() const = 0;  // "" when there is none
 

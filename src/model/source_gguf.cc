@@ -66,7 +66,8 @@ class GgufSource final : public WeightSource {
   Status init() {
     LOWBIT_TRY_ASSIGN(texts_.config, gguf_config_json(file_));
     texts_.generation_config = gguf_generation_config_json(file_);
-    LOWBIT_TRY(gguf_tokenizer_json(file_, &texts_));
+    tokenizer_status_ = gguf_tokenizer_json(file_, &texts_);
+    if (!tokenizer_status_ && tokenizer_status_.error().code != ErrorCode::kUnsupported) return tokenizer_status_;
     const std::string architecture(file_.value("general.architecture")->as_string().value_or(""));
     const auto number = [&](const std::string& key) {
       const GgufValue* v = file_.value(architecture + key);
@@ -93,6 +94,7 @@ class GgufSource final : public WeightSource {
   const char* kind() const override { return "gguf"; }
   const std::string& config_json() const override { return texts_.config; }
   const std::string& tokenizer_json() const override { return texts_.tokenizer; }
+  Status tokenizer_status() const override { return tokenizer_status_; }
   const std::string& tokenizer_config_json() const override { return texts_.tokenizer_config; }
   const std::string& generation_config_json() const override { return texts_.generation_config; }
   const std::vector<SourceTensor>& tensors() const override { return tensors_; }
@@ -118,6 +120,7 @@ class GgufSource final : public WeightSource {
   GgufFile file_;
   std::string path_;
   ModelTexts texts_;
+  Status tokenizer_status_;
   bool interleaved_ = false;
   int64_t heads_ = 0, kv_heads_ = 0;
   std::map<std::string, const GgufTensor*> by_name_;

@@ -172,6 +172,20 @@ TEST(GgufSource, WhatItCannotBeIsAnError) {
   EXPECT_EQ(open_source(dir / "x.bin").error().code, ErrorCode::kUnsupported);
 }
 
+TEST(GgufSource, AnUnknownTokenizerDoesNotHideTheWeights) {
+  Scratch dir;
+  GgufTestFile f = tiny_llama();
+  f.kvs.push_back(gguf_text("tokenizer.ggml.model", "a model of tomorrow"));
+  f.kvs.push_back(gguf_kv("tokenizer.ggml.tokens", GgufValueType::kArray,
+                          raw(GgufValueType::kString) + raw<uint64_t>(2) + gguf_string("a") + gguf_string("b")));
+  const auto s = open_bytes(dir, f);
+  ASSERT_TRUE(s) << s.error().message();
+  EXPECT_TRUE((*s)->load("model.embed_tokens.weight"));
+  EXPECT_EQ((*s)->tokenizer_json(), "");
+  ASSERT_FALSE((*s)->tokenizer_status());
+  EXPECT_EQ((*s)->tokenizer_status().error().code, ErrorCode::kUnsupported);
+}
+
 TEST(HuggingFaceSource, BlockFp8KeepsItsGrid) {
   Scratch dir;
   Rng rng(1);

@@ -27,6 +27,11 @@ Result<Tokenizer> make_tokenizer(const std::string& json, const std::string& con
   return Tokenizer::build(std::move(spec));
 }
 
+Result<Tokenizer> tokenizer_of(const WeightSource& source) {
+  LOWBIT_TRY(source.tokenizer_status());
+  return make_tokenizer(source.tokenizer_json(), source.tokenizer_config_json(), source.path());
+}
+
 Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenizer) {
   if (tokenizer.spec().chat_template.empty()) return std::optional<ChatTemplate>();
   auto parsed = ChatTemplate::parse(tokenizer.spec().chat_template);
@@ -61,6 +66,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source->config_json()));
+  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
 
   LoadOptions load;
   load.activation = activation.kind;
@@ -72,8 +78,6 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
   LOWBIT_TRY_ASSIGN(KvCache cache, transformer->make_cache());
-  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer,
-                    make_tokenizer(source->tokenizer_json(), source->tokenizer_config_json(), path));
 
   auto impl = std::make_unique<Impl>(std::move(transformer), std::move(cache), std::move(tokenizer));
   LOWBIT_TRY_ASSIGN(impl->chat, make_chat_template(impl->tokenizer));
@@ -169,7 +173,7 @@ Result<Tokenizer> open_tokenizer(const std::string& name) {
     return make_tokenizer(json, "", path);
   }
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  return make_tokenizer(source->tokenizer_json(), source->tokenizer_config_json(), path);
+  return tokenizer_of(*source);
 }
 
 }  // namespace lowbit

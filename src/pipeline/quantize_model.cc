@@ -64,6 +64,7 @@ Result<QTensor> quantize_tensor(const std::string& name, const QTensor& source, 
 }
 
 Status copy_side_files(const WeightSource& source, CheckpointWriter& writer) {
+  LOWBIT_TRY(source.tokenizer_status());
   if (!source.tokenizer_json().empty()) LOWBIT_TRY(writer.add_file("tokenizer.json", source.tokenizer_json()));
   if (!source.tokenizer_config_json().empty())
     LOWBIT_TRY(writer.add_file("tokenizer_config.json", source.tokenizer_config_json()));
@@ -152,6 +153,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   CheckpointInfo info;
   int64_t all_bytes = 0, all_elements = 0;
   const Conversion conversion{*source, *writer, options.progress, "quantizing"};
+  LOWBIT_TRY(copy_side_files(*source, *writer));
   LOWBIT_TRY(conversion.run([&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {
     const LayerRole role = layer_role(t.name, t.shape.size());
     LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe.spec_for(t.name, role));
@@ -167,7 +169,6 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
     if (!spec.keep) info.rel_error[layer_name(t.name)] = fit.rel_error;
     return out;
   }));
-  LOWBIT_TRY(copy_side_files(*source, *writer));
   info.config_json = source->config_json();
   LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
   info.fit_json =
@@ -186,13 +187,13 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
                     CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
   ImportReport report;
   const Conversion conversion{*source, *writer, options.progress, "importing"};
+  LOWBIT_TRY(copy_side_files(*source, *writer));
   LOWBIT_TRY(conversion.run([&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {
     ++report.tensors;
     if (source->lossless(t.name)) return w;
     report.dequantized.push_back(t.name);
     return to_bf16(w);
   }));
-  LOWBIT_TRY(copy_side_files(*source, *writer));
   CheckpointInfo info;
   info.config_json = source->config_json();
   LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
