@@ -6,10 +6,9 @@
 
 #include "chat_session.h"
 #include "generation_options.h"
+#include "interrupt.h"
 #include "line_reader.h"
-#include "lowbit/quantize.h"
 #include "option_values.h"
-#include "progress_display.h"
 #include "verbs.h"
 
 namespace lowbit::cli {
@@ -126,15 +125,9 @@ class ChatLoop {
 };
 
 Status chat_action(Console& console, ChatArguments& arguments, const Compute& compute) {
-  const auto path = resolve_model(arguments.model);
-  if (!path) return tl::unexpected(path.error());
-  arguments.model_options.compute = compute;
-  auto model = [&] {
-    ProgressDisplay progress(console);
-    arguments.model_options.progress = progress.callback();
-    return Model::open(*path, arguments.model_options);
-  }();
+  auto model = open_model(console, arguments.model, compute, arguments.model_options);
   if (!model) return tl::unexpected(model.error());
+  const std::string path = model->info().path;
   auto session = ChatSession::start(std::move(*model), arguments.system_text, arguments.generate);
   if (!session) return tl::unexpected(session.error());
   InterruptFlag interrupt;
@@ -143,7 +136,7 @@ Status chat_action(Console& console, ChatArguments& arguments, const Compute& co
   nlohmann::json messages = nlohmann::json::array();
   for (const ChatMessage& message : session->messages())
     messages.push_back({{"role", message.role}, {"content", message.content}});
-  console.put_json({{"model", *path}, {"messages", messages}, {"stats", to_json(session->stats())}});
+  console.put_json({{"model", path}, {"messages", messages}, {"stats", to_json(session->stats())}});
   return {};
 }
 

@@ -5,7 +5,9 @@
 #include <fstream>
 #include <string>
 
+#include "lowbit/quantize.h"
 #include "option_values.h"
+#include "progress_display.h"
 
 namespace lowbit::cli {
 
@@ -26,6 +28,15 @@ void add_model_options(CLI::App& verb, ModelOptions& options) {
   add_count_option(verb, "-c,--context", options.context, {1, int64_t{1} << 30},
                    "positions of the KV cache [what the model was trained for, at most 4096]");
   add_activation_option(verb, options.activation);
+}
+
+Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options) {
+  const auto path = resolve_model(name);
+  if (!path) return tl::unexpected(path.error());
+  ProgressDisplay progress(console);
+  options.compute = compute;
+  options.progress = progress.callback();
+  return Model::open(*path, options);
 }
 
 int64_t peak_memory_bytes() {

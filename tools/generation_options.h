@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <string>
 
+#include "console.h"
 #include "lowbit/model.h"
 
 namespace lowbit::cli {
@@ -12,6 +14,9 @@ namespace lowbit::cli {
 void add_generation_options(CLI::App& verb, GenerateOptions& options);
 /// -c, --act
 void add_model_options(CLI::App& verb, ModelOptions& options);
+
+/// Opens the model that the user named, with progress on the console. `options.compute` and `options.progress` are set here.
+Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options);
 
 /// Peak resident memory of this process so far.
 int64_t peak_memory_bytes();

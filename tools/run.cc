@@ -3,10 +3,9 @@
 #include <memory>
 
 #include "generation_options.h"
+#include "interrupt.h"
 #include "lowbit/model.h"
-#include "lowbit/quantize.h"
 #include "option_values.h"
-#include "progress_display.h"
 #include "text_file.h"
 #include "verbs.h"
 
@@ -66,14 +65,7 @@ Status run_action(Console& console, RunArguments& arguments, const Compute& comp
     if (!from_file) return tl::unexpected(from_file.error());
     text = std::move(*from_file);
   }
-  const auto path = resolve_model(arguments.model);
-  if (!path) return tl::unexpected(path.error());
-  arguments.model_options.compute = compute;
-  auto model = [&] {
-    ProgressDisplay progress(console);
-    arguments.model_options.progress = progress.callback();
-    return Model::open(*path, arguments.model_options);
-  }();
+  auto model = open_model(console, arguments.model, compute, arguments.model_options);
   if (!model) return tl::unexpected(model.error());
   const auto prompt = prompt_tokens(model->tokenizer(), text, arguments.parse_special);
   if (!prompt) return tl::unexpected(prompt.error());
