@@ -40,6 +40,7 @@ nlohmann::json layer_json(const LayerReport& layer) {
                          {"shape", {layer.n, layer.k}},
                          {"bytes", layer.bytes},
                          {"bits_per_weight", layer.bits_per_weight}};
+  if (layer.output_error) json["output_error"] = *layer.output_error;
   if (!layer.warning.empty()) json["warning"] = layer.warning;
   return json;
 }
@@ -149,7 +150,12 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
           "how scales are stored: f16, bf16, f32, pow2 or double [f16]")
       ->type_name("NAME");
   verb.add_flag("--zero", arguments.zero, "fit an offset per group too");
-  add_choice_option(verb, "--fit", arguments.fit, {"auto", "absmax", "mse", "lsq"}, ": how scales are found [auto]");
+  add_choice_option(verb, "--fit", arguments.fit, {"auto", "absmax", "mse", "lsq", "wls", "gptq", "refit"},
+                    ": how scales and codes are found; wls, gptq and refit need --calib [auto]");
+  CalibrationOptions& calibration = options.calibration;
+  verb.add_option("--calib", calibration.file, "text the model is run on, to learn which errors matter")
+      ->type_name("FILE");
+  add_count_option(verb, "--calib-tokens", calibration.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
   add_format_or_keep_option(verb, "--embedding", options.embedding.format, options.embedding.keep,
                             "token embedding, and a head tied to it: a format or `keep` [int8]");
   add_format_or_keep_option(verb, "--head", options.head.format, options.head.keep,

@@ -2,6 +2,7 @@
 // Any model in, a low-bit checkpoint out.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,24 @@ struct QuantizeSpec {
   int64_t group = 0;  // columns per scale; 0 = the default: 64, or the whole row for int8 and fp8;
                       // -1 = row; -2 = tensor
   ScaleKind scale = ScaleKind::kF16;
-  bool zero = false;         // fit a zero point too (real = value * scale + zero)
-  std::string fit = "auto";  // auto, absmax, mse, lsq
+  bool zero = false;  // fit a zero point too (real = value * scale + zero)
+  /// From the weights alone: absmax, mse, lsq. With a calibration text also: wls (least squares weighted by the inputs'
+  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes). auto: refit with a text, lsq
+  /// without; absmax for fp8.
+  std::string fit = "auto";
 
   static constexpr int64_t kDefaultGroup = 0, kRow = -1, kTensor = -2;
 };
 
 /// "64", "row", "tensor" -> QuantizeSpec::group.
 Result<int64_t> parse_group(const std::string& text);
+
+/// A text that the model is run on, to learn which errors matter.
+struct CalibrationOptions {
+  std::string file;        // UTF-8 text; "" for none
+  int64_t tokens = 65536;  // at most so many, in windows evenly spread over the text
+  int64_t context = 512;   // tokens of a window
+};
 
 struct QuantizeOptions {
   QuantizeSpec linear;            // every linear layer inside the blocks
@@ -34,6 +45,7 @@ struct QuantizeOptions {
   std::string recipe_file;        // "regex  format [group=64] [scale=f16] [zero] [fit=lsq]" per line;
                                   // first match wins
   std::vector<std::string> keep;  // regexes of layers to leave as they are: the fallback list
+  CalibrationOptions calibration;
   uint64_t seed = 0;
   bool overwrite = false;  // replace an existing lowbit checkpoint
   Compute compute;
@@ -48,8 +60,9 @@ struct LayerReport {
   int64_t n = 0, k = 0;
   int64_t bytes = 0;
   double bits_per_weight = 0;
-  double rel_error = 0;  // sum (w - w')^2 / sum w^2
-  std::string warning;   // "" or why this layer will probably ruin the model
+  double rel_error = 0;                // sum (w - w')^2 / sum w^2
+  std::optional<double> output_error;  // the same of the layer's outputs on the calibration text
+  std::string warning;                 // "" or why this layer will probably ruin the model
 };
 
 struct QuantizeReport {

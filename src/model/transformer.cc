@@ -200,4 +200,25 @@ Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position,
   return input_->run(head_, logits, config_.vocab_size);
 }
 
+Status Transformer::run_block(std::span<float> x, KvCache& cache) {
+  const int64_t hidden = config_.hidden_size, n = int64_t(x.size()) / hidden;
+  if (layers_.size() != 1 || n * hidden != int64_t(x.size()) || n < 1 || n > context_)
+    return fail(ErrorCode::kInvalidArgument, "run_block", fmt::format("{} floats", x.size()),
+                fmt::format("1 to {} rows of {}, and a model of one block", context_, hidden));
+  LOWBIT_TRY(cache.truncate(0));
+  LOWBIT_TRY(attention_work_.reserve(n));
+  LOWBIT_TRY(cache.reserve(n));
+  for (int64_t done = 0; done < n; done += batch_) {
+    const int64_t m = std::min(batch_, n - done);
+    const auto rows = x.subspan(size_t(done * hidden), size_t(m * hidden));
+    std::copy(rows.begin(), rows.end(), work_.x.as<float>());
+    rope_table(frequencies_, done, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
+    LOWBIT_TRY(attention_part(layers_[0], 0, m, done, cache));
+    LOWBIT_TRY(feed_forward_part(layers_[0], m));
+    std::copy_n(work_.x.as<float>(), m * hidden, rows.begin());
+    cache.commit(m);
+  }
+  return {};
+}
+
 }  // namespace lowbit

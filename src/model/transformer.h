@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ struct LoadOptions {
   int threads = 1;
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
   int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB
+  /// Loads this block alone, without embedding and head, for run_block().
+  std::optional<int64_t> only_block;
   /// Called after each tensor; returning false stops the load with kCancelled.
   std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };
@@ -80,6 +83,10 @@ class Transformer {
   ///           kOutOfMemory. After an error the cache is as it was.
   /// One call at a time per Transformer.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
+
+  /// The block of a model loaded with `only_block`, on a whole sequence: x [m, hidden] at positions 0..m-1, in place. The
+  /// cache is of make_cache() and emptied first. Errors: kInvalidArgument (more rows than context()), kOutOfMemory.
+  Status run_block(std::span<float> x, KvCache& cache);
 
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;

@@ -119,6 +119,11 @@ class TransformerLoader {
   }
 
   Status run() {
+    if (options_.only_block) {
+      model_.config_.layers = 1;
+      model_.layers_.resize(1);
+      return load_layer(*options_.only_block, model_.layers_[0]);
+    }
     model_.layers_.resize(size_t(config_.layers));
     LOWBIT_TRY(load_ends());
     for (int64_t i = 0; i < config_.layers; ++i) LOWBIT_TRY(load_layer(i, model_.layers_[size_t(i)]));
@@ -249,6 +254,9 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   if (c.layers > int64_t(source.tensors().size()))
     return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
                 fmt::format("those of num_hidden_layers = {}", c.layers));
+  if (options.only_block && (*options.only_block < 0 || *options.only_block >= c.layers))
+    return fail(ErrorCode::kInvalidArgument, "block", fmt::format("{}", *options.only_block),
+                fmt::format("0..{}", c.layers - 1));
   model->ops_ = options.reference ? ref_table().vector : &vector_ops(options.isa);
   model->attention_ = {c.heads, c.kv_heads, c.head_dim, float(1.0 / std::sqrt(double(c.head_dim)))};
   model->frequencies_ = rope_frequencies(c.head_dim, c.rope_theta, c.rope_scaling);

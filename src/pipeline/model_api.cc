@@ -10,6 +10,7 @@
 #include "model/source.h"
 #include "model/transformer.h"
 #include "pipeline/engine.h"
+#include "pipeline/source_tokenizer.h"
 
 namespace lowbit {
 namespace {
@@ -18,19 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kDefaultContext = 4096;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-Result<Tokenizer> make_tokenizer(const std::string& json, const std::string& config, const std::string& path) {
-  if (json.empty())
-    return fail(ErrorCode::kNotFound, path, "no tokenizer",
-                "tokenizer.json beside the weights, or tokenizer.ggml.* metadata");
-  LOWBIT_TRY_ASSIGN(TokenizerSpec spec, spec_from_tokenizer_json(json, config));
-  return Tokenizer::build(std::move(spec));
-}
-
-Result<Tokenizer> tokenizer_of(const WeightSource& source) {
-  LOWBIT_TRY(source.tokenizer_status());
-  return make_tokenizer(source.tokenizer_json(), source.tokenizer_config_json(), source.path());
-}
 
 Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenizer) {
   if (tokenizer.spec().chat_template.empty()) return std::optional<ChatTemplate>();

@@ -1,18 +1,22 @@
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <optional>
+#include <string_view>
 
 #include "base/float.h"
 #include "base/try.h"
 #include "io/checkpoint.h"
 #include "lowbit/quantize.h"
 #include "model/source.h"
+#include "pipeline/calibration.h"
 #include "pipeline/engine.h"
+#include "pipeline/layer_fit.h"
 #include "pipeline/recipe.h"
 #include "pipeline/source_hash.h"
-#include "quantize/fit.h"
 
 namespace lowbit {
 namespace {
@@ -47,22 +51,6 @@ Result<QTensor> to_bf16(const QTensor& w) {
   return out;
 }
 
-Result<QTensor> quantize_tensor(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
-                                ThreadPool& pool, FitReport& report) {
-  FitOptions fit;
-  fit.format = spec.format;
-  fit.scaling = scaling_of(spec);
-  fit.seed = seed;
-  LOWBIT_TRY_ASSIGN(fit.method, parse_fit_method(spec.fit));
-  const RowReader rows = [&](int64_t first, int64_t count, float* out) -> Status {
-    dequantize_rows(source, first, count, out);
-    return {};
-  };
-  auto w = fit_and_pack(rows, source.n, source.k, fit, nullptr, pool, &report);
-  if (!w) w.error().where = name + ": " + w.error().where;
-  return w;
-}
-
 Status copy_side_files(const WeightSource& source, CheckpointWriter& writer) {
   LOWBIT_TRY(source.tokenizer_status());
   if (!source.tokenizer_json().empty()) LOWBIT_TRY(writer.add_file("tokenizer.json", source.tokenizer_json()));
@@ -73,45 +61,65 @@ Status copy_side_files(const WeightSource& source, CheckpointWriter& writer) {
   return {};
 }
 
-/// What one pass over a source's tensors needs.
-struct Conversion {
-  const WeightSource& source;
-  CheckpointWriter& writer;
-  const Progress& progress;
-  const char* stage;
+/// Copies a source's tensors to a checkpoint, each changed on the way; counts the bytes for the progress display.
+class Conversion {
+ public:
+  Conversion(const WeightSource& source, CheckpointWriter& writer, const Progress& progress, const char* stage)
+      : source_(source), writer_(writer), progress_(progress), stage_(stage) {
+    for (const SourceTensor& t : source.tensors()) total_ += t.stored_bytes;
+  }
 
-  /// Calls each(tensor, loaded) for every tensor, adds what it returns to the writer.
+  /// Calls each(tensor, loaded), adds what it returns to the writer.
   template <class Each>
-  Status run(const Each& each) const {
-    const auto& tensors = source.tensors();
-    const int64_t total = std::accumulate(tensors.begin(), tensors.end(), int64_t{0},
-                                          [](int64_t sum, const SourceTensor& t) { return sum + t.stored_bytes; });
-    int64_t done = 0;
-    for (const SourceTensor& t : tensors) {
-      if (progress && !progress(stage, done, total)) return fail(ErrorCode::kCancelled, stage, "a request to stop");
-      LOWBIT_TRY_ASSIGN(const QTensor loaded, source.load(t.name));
-      LOWBIT_TRY_ASSIGN(const QTensor out, each(t, loaded));
-      LOWBIT_TRY(writer.add(t.name, out, t.shape));
-      source.release(t.name);
-      done += t.stored_bytes;
-    }
-    if (progress) (void)progress(stage, total, total);
+  Status convert(const SourceTensor& t, const Each& each) {
+    LOWBIT_TRY(check_progress());
+    LOWBIT_TRY_ASSIGN(const QTensor loaded, source_.load(t.name));
+    LOWBIT_TRY_ASSIGN(const QTensor out, each(t, loaded));
+    LOWBIT_TRY(writer_.add(t.name, out, t.shape));
+    source_.release(t.name);
+    done_ += t.stored_bytes;
     return {};
   }
+  Status check_progress() const {
+    if (progress_ && !progress_(stage_, done_, total_)) return fail(ErrorCode::kCancelled, stage_, "a request to stop");
+    return {};
+  }
+
+ private:
+  const WeightSource& source_;
+  CheckpointWriter& writer_;
+  const Progress& progress_;
+  const char* stage_;
+  int64_t done_ = 0, total_ = 0;
 };
+
+/// 7 for "model.layers.7.mlp.up_proj.weight", -1 for other names.
+int64_t block_of(const std::string& tensor) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  int64_t block = -1;
+  if (!tensor.starts_with(kPrefix)) return -1;
+  std::from_chars(tensor.data() + kPrefix.size(), tensor.data() + tensor.size(), block);
+  return block;
+}
 
 std::string layer_name(const std::string& tensor) {
   const size_t dot = tensor.rfind(".weight");
   return dot == std::string::npos ? tensor : tensor.substr(0, dot);
 }
 
-LayerReport report_layer(const std::string& name, const QTensor& w, bool quantized, const FitReport& fit) {
-  LayerReport layer{name, describe(w), w.n, w.k, w.total_bytes(), w.bits_per_weight(), quantized ? fit.rel_error : 0.0,
-                    ""};
-  if (layer.rel_error > kRuinousError)
-    layer.warning =
-        fmt::format("loses {:.1f} % of its energy; without calibration the model will probably write garbage",
-                    100 * layer.rel_error);
+LayerReport report_layer(const std::string& name, const QTensor& w, const LayerFit& fit) {
+  LayerReport layer{name,          describe(w),      w.n, w.k, w.total_bytes(), w.bits_per_weight(),
+                    fit.rel_error, fit.output_error, ""};
+  const double error = fit.output_error.value_or(fit.rel_error);
+  if (error > kRuinousError)
+    layer.warning = fit.output_error ? fmt::format(
+                                           "loses {:.1f} % of its output's energy on the calibration text; "
+                                           "the model will probably write garbage",
+                                           100 * error)
+                                     : fmt::format(
+                                           "loses {:.1f} % of its energy; without calibration the model will "
+                                           "probably write garbage",
+                                           100 * error);
   return layer;
 }
 
@@ -137,6 +145,84 @@ void summarize(QuantizeReport& r, int64_t all_bytes, int64_t all_elements) {
                     ruined, r.layers.size(), 100 * kRuinousError, 100 * worst));
 }
 
+/// One run of quantize_model.
+class Quantizer {
+ public:
+  Quantizer(const WeightSource& source, CheckpointWriter& writer, const Recipe& recipe, const Engine& engine,
+            const QuantizeOptions& options)
+      : source_(source),
+        recipe_(recipe),
+        engine_(engine),
+        options_(options),
+        conversion_(source, writer, options.progress, "quantizing") {}
+
+  Status run() {
+    if (options_.calibration.file.empty()) {
+      for (const SourceTensor& t : source_.tensors()) LOWBIT_TRY(quantize(t, nullptr, nullptr));
+    } else {
+      LOWBIT_TRY(run_calibrated());
+    }
+    summarize(report, all_bytes_, all_elements_);
+    return {};
+  }
+
+  QuantizeReport report;
+  CheckpointInfo info;
+  nlohmann::json calibration;  // for config.json; null without a text
+
+ private:
+  /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
+  Status run_calibrated() {
+    LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, engine_));
+    calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
+    std::vector<std::vector<const SourceTensor*>> linears(static_cast<size_t>(text.blocks()));
+    for (const SourceTensor& t : source_.tensors()) {
+      const int64_t block = layer_role(t.name, t.shape.size()) == LayerRole::kLinear ? block_of(t.name) : -1;
+      if (block >= 0 && block < text.blocks())
+        linears[static_cast<size_t>(block)].push_back(&t);
+      else
+        LOWBIT_TRY(quantize(t, nullptr, nullptr));
+    }
+    for (int64_t block = 0; block < text.blocks(); ++block) {
+      LOWBIT_TRY(conversion_.check_progress());
+      LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
+      std::map<std::string, QTensor> quantized;
+      for (const SourceTensor* t : linears[static_cast<size_t>(block)]) {
+        const auto it = moments.find(t->name);
+        LOWBIT_TRY(quantize(*t, it == moments.end() ? nullptr : it->second.get(), &quantized));
+      }
+      LOWBIT_TRY(text.advance(block, quantized));
+    }
+    return {};
+  }
+
+  Status quantize(const SourceTensor& tensor, const SecondMoments* moments, std::map<std::string, QTensor>* kept) {
+    return conversion_.convert(tensor, [&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {
+      const LayerRole role = layer_role(t.name, t.shape.size());
+      LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, role));
+      LayerFit fit;
+      Result<QTensor> out = !spec.keep ? fit_layer(t.name, w, spec, options_.seed, moments, *engine_.pool, fit)
+                            : source_.lossless(t.name) ? Result<QTensor>(w)
+                                                       : to_bf16(w);
+      if (!out) return out;
+      all_bytes_ += out->total_bytes();
+      all_elements_ += out->n * out->k;
+      if (role == LayerRole::kOther) return out;
+      report.layers.push_back(report_layer(layer_name(t.name), *out, fit));
+      if (!spec.keep) info.rel_error[layer_name(t.name)] = fit.rel_error;
+      if (kept != nullptr) (*kept)[t.name] = *out;
+      return out;
+    });
+  }
+
+  const WeightSource& source_;
+  const Recipe& recipe_;
+  const Engine& engine_;
+  const QuantizeOptions& options_;
+  Conversion conversion_;
+  int64_t all_bytes_ = 0, all_elements_ = 0;
+};
+
 }  // namespace
 
 Result<QuantizeReport> quantize_model(const std::string& name, const std::string& target,
@@ -148,33 +234,16 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(auto writer,
                     CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
-
-  QuantizeReport report;
-  CheckpointInfo info;
-  int64_t all_bytes = 0, all_elements = 0;
-  const Conversion conversion{*source, *writer, options.progress, "quantizing"};
   LOWBIT_TRY(copy_side_files(*source, *writer));
-  LOWBIT_TRY(conversion.run([&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {
-    const LayerRole role = layer_role(t.name, t.shape.size());
-    LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe.spec_for(t.name, role));
-    FitReport fit;
-    Result<QTensor> out = !spec.keep                 ? quantize_tensor(t.name, w, spec, options.seed, *engine.pool, fit)
-                          : source->lossless(t.name) ? Result<QTensor>(w)
-                                                     : to_bf16(w);
-    if (!out) return out;
-    all_bytes += out->total_bytes();
-    all_elements += out->n * out->k;
-    if (role == LayerRole::kOther) return out;
-    report.layers.push_back(report_layer(layer_name(t.name), *out, !spec.keep, fit));
-    if (!spec.keep) info.rel_error[layer_name(t.name)] = fit.rel_error;
-    return out;
-  }));
-  info.config_json = source->config_json();
+  Quantizer quantizer(*source, *writer, recipe, engine, options);
+  LOWBIT_TRY(quantizer.run());
   LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
-  info.fit_json =
-      nlohmann::json{{"method", options.linear.fit}, {"seed", options.seed}, {"source_sha256", hash}}.dump();
-  LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(info));
-  summarize(report, all_bytes, all_elements);
+  nlohmann::json fit = {{"method", options.linear.fit}, {"seed", options.seed}, {"source_sha256", hash}};
+  if (!quantizer.calibration.is_null()) fit["calibration"] = quantizer.calibration;
+  quantizer.info.config_json = source->config_json();
+  quantizer.info.fit_json = fit.dump();
+  QuantizeReport report = std::move(quantizer.report);
+  LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(quantizer.info));
   report.seconds = seconds_since(start);
   return report;
 }
@@ -186,14 +255,15 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
   LOWBIT_TRY_ASSIGN(auto writer,
                     CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
   ImportReport report;
-  const Conversion conversion{*source, *writer, options.progress, "importing"};
+  Conversion conversion(*source, *writer, options.progress, "importing");
   LOWBIT_TRY(copy_side_files(*source, *writer));
-  LOWBIT_TRY(conversion.run([&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {
-    ++report.tensors;
-    if (source->lossless(t.name)) return w;
-    report.dequantized.push_back(t.name);
-    return to_bf16(w);
-  }));
+  for (const SourceTensor& tensor : source->tensors())
+    LOWBIT_TRY(conversion.convert(tensor, [&](const SourceTensor& t, const QTensor& w) -> Result<QTensor> {
+      ++report.tensors;
+      if (source->lossless(t.name)) return w;
+      report.dequantized.push_back(t.name);
+      return to_bf16(w);
+    }));
   CheckpointInfo info;
   info.config_json = source->config_json();
   LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));

@@ -1,0 +1,171 @@
+#include "pipeline/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "base/sha256.h"
+#include "base/try.h"
+#include "io/mapped_file.h"
+#include "model/config.h"
+#include "pipeline/moment_sum.h"
+#include "pipeline/source_tokenizer.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kLongestText = int64_t{1} << 30;
+
+/// The source's tensors, some of them replaced.
+class OverlaySource final : public WeightSource {
+ public:
+  OverlaySource(const WeightSource& base, const std::map<std::string, QTensor>& weights)
+      : base_(base), weights_(weights) {}
+  const std::string& path() const override { return base_.path(); }
+  const char* kind() const override { return base_.kind(); }
+  const std::string& config_json() const override { return base_.config_json(); }
+  const std::string& tokenizer_json() const override { return base_.tokenizer_json(); }
+  const std::string& tokenizer_config_json() const override { return base_.tokenizer_config_json(); }
+  const std::string& generation_config_json() const override { return base_.generation_config_json(); }
+  const std::vector<SourceTensor>& tensors() const override { return base_.tensors(); }
+  bool has(const std::string& name) const override { return base_.has(name); }
+  bool lossless(const std::string& name) const override { return base_.lossless(name); }
+  void release(const std::string& name) const override { base_.release(name); }
+  Result<QTensor> load(const std::string& name) const override {
+    const auto it = weights_.find(name);
+    return it != weights_.end() ? Result<QTensor>(it->second) : base_.load(name);
+  }
+
+ private:
+  const WeightSource& base_;
+  const std::map<std::string, QTensor>& weights_;
+};
+
+/// The layers whose inputs are measured, and those that share each input.
+struct SharedInput {
+  const char* measured;
+  std::vector<const char*> shared;
+};
+const std::vector<SharedInput>& shared_inputs() {
+  static const std::vector<SharedInput> all = {
+      {"self_attn.q_proj", {"self_attn.k_proj", "self_attn.v_proj"}},
+      {"self_attn.o_proj", {}},
+      {"mlp.gate_proj", {"mlp.up_proj"}},
+      {"mlp.down_proj", {}},
+  };
+  return all;
+}
+
+std::string weight_name(int64_t block, const char* layer) {
+  return fmt::format("model.layers.{}.{}.weight", block, layer);
+}
+
+/// Tokens [windows, context]: windows evenly spread over the text, each with the model's own first token.
+std::vector<TokenId> cut_windows(const std::vector<TokenId>& tokens, int64_t windows, int64_t context,
+                                 std::optional<TokenId> first) {
+  std::vector<TokenId> out;
+  const int64_t last = static_cast<int64_t>(tokens.size()) - context;
+  for (int64_t i = 0; i < windows; ++i) {
+    const int64_t begin = windows > 1 ? i * last / (windows - 1) : 0;
+    out.insert(out.end(), tokens.begin() + begin, tokens.begin() + begin + context);
+    if (first) out[out.size() - static_cast<size_t>(context)] = *first;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Calibration> Calibration::start(const WeightSource& source, const CalibrationOptions& options,
+                                       const Engine& engine) {
+  Calibration c;
+  c.source_ = &source;
+  c.isa_ = engine.isa;
+  c.threads_ = engine.threads;
+  c.context_ = options.context;
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  c.blocks_ = config.layers;
+  c.hidden_ = config.hidden_size;
+  LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
+  LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
+  LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
+  const auto have = static_cast<int64_t>(tokens.size());
+  if (c.context_ < 2 || have < c.context_)
+    return fail(ErrorCode::kInvalidArgument, options.file, fmt::format("{} tokens", have),
+                fmt::format("at least one window of {}", c.context_), "calibrate on a longer text");
+  c.windows_ = std::clamp<int64_t>(options.tokens / c.context_, 1, have / c.context_);
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(text)));
+  c.text_sha256_ = hash.finish();
+
+  const auto& spec = tokenizer.spec();
+  const auto windows =
+      cut_windows(tokens, c.windows_, c.context_, spec.add_bos ? spec.bos_id : std::optional<TokenId>());
+  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load("model.embed_tokens.weight"));
+  c.states_.resize(static_cast<size_t>(c.tokens() * c.hidden_));
+  for (int64_t i = 0; i < c.tokens(); ++i) {
+    const TokenId token = windows[static_cast<size_t>(i)];
+    if (token < 0 || token >= embedding.n)
+      return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", token),
+                  fmt::format("0..{}, the rows of the embedding", embedding.n - 1));
+    dequantize_rows(embedding, token, 1, c.states_.data() + i * c.hidden_);
+  }
+  return c;
+}
+
+Result<std::unique_ptr<Transformer>> Calibration::load_block(const WeightSource& source, int64_t block) const {
+  LoadOptions load;
+  load.activation = Activation::kF32;
+  load.isa = isa_;
+  load.threads = threads_;
+  load.context = context_;
+  load.only_block = block;
+  return Transformer::load(source, load);
+}
+
+Result<MomentsByWeight> Calibration::measure(int64_t block) {
+  LOWBIT_TRY_ASSIGN(const auto model, load_block(*source_, block));
+  LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
+  std::map<std::string, MomentSum> sums;
+  std::optional<Error> failure;
+  for (const SharedInput& input : shared_inputs()) {
+    const std::string name = weight_name(block, input.measured);
+    const bool is_down = name.ends_with("down_proj.weight"), is_o = name.ends_with("o_proj.weight");
+    const ModelConfig& config = model->config();
+    const int64_t k = is_down ? config.intermediate_size : is_o ? config.q_size() : config.hidden_size;
+    sums.try_emplace(name, k, isa_, model->pool());
+  }
+  model->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t) {
+    const auto it = sums.find(name);
+    if (it == sums.end() || failure) return;
+    if (auto status = it->second.add(name, x, m); !status) failure = std::move(status.error());
+  });
+  std::vector<float> x(static_cast<size_t>(context_ * hidden_));
+  for (int64_t i = 0; i < windows_ && !failure; ++i) {
+    std::copy_n(window(i), x.size(), x.begin());
+    LOWBIT_TRY(model->run_block(x, cache));
+  }
+  if (failure) return tl::unexpected<Error>(std::move(*failure));
+  MomentsByWeight moments;
+  for (const SharedInput& input : shared_inputs()) {
+    const std::string name = weight_name(block, input.measured);
+    LOWBIT_TRY_ASSIGN(auto measured, sums.at(name).finish());
+    const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
+    moments[name] = shared;
+    for (const char* other : input.shared) moments[weight_name(block, other)] = shared;
+  }
+  return moments;
+}
+
+Status Calibration::advance(int64_t block, const std::map<std::string, QTensor>& weights) {
+  const OverlaySource overlay(*source_, weights);
+  LOWBIT_TRY_ASSIGN(const auto model, load_block(overlay, block));
+  LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
+  for (int64_t i = 0; i < windows_; ++i)
+    LOWBIT_TRY(model->run_block({window(i), static_cast<size_t>(context_ * hidden_)}, cache));
+  return {};
+}
+
+}  // namespace lowbit

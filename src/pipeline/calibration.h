@@ -1,0 +1,50 @@
+#pragma once
+// What a text says about a model's layers: the second moments of each linear layer's inputs, block by block, each block seeing
+// what the quantized blocks before it make of the text.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lowbit/quantize.h"
+#include "model/source.h"
+#include "model/transformer.h"
+#include "pipeline/engine.h"
+#include "quantize/feedback.h"
+
+namespace lowbit {
+
+/// Moments of the inputs by weight name ("model.layers.0.mlp.up_proj.weight"); layers with the same input share theirs.
+using MomentsByWeight = std::map<std::string, std::shared_ptr<const SecondMoments>>;
+
+class Calibration {
+ public:
+  /// Cuts windows of `context` tokens, evenly spread over the text. `source` must outlive the object. Errors: kNotFound, kIo (the text);
+  /// kInvalidArgument (a text shorter than one window); what the source and its tokenizer say.
+  static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, const Engine& engine);
+
+  int64_t blocks() const { return blocks_; }
+  int64_t tokens() const { return windows_ * context_; }
+  const std::string& text_sha256() const { return text_sha256_; }
+
+  /// Runs block i as the source has it. Errors: kInvalidArgument when an activation is NaN or infinite.
+  Result<MomentsByWeight> measure(int64_t block);
+
+  /// Runs block i with `weights` in place of the source's; what comes out is what block i + 1 will see.
+  Status advance(int64_t block, const std::map<std::string, QTensor>& weights);
+
+ private:
+  Result<std::unique_ptr<Transformer>> load_block(const WeightSource& source, int64_t block) const;
+  float* window(int64_t i) { return states_.data() + i * context_ * hidden_; }
+
+  const WeightSource* source_ = nullptr;
+  Isa isa_ = Isa::kScalar;
+  int threads_ = 1;
+  int64_t blocks_ = 0, hidden_ = 0, windows_ = 0, context_ = 0;
+  std::string text_sha256_;
+  std::vector<float> states_;  // [windows, context, hidden]: the inputs of the next block
+};
+
+}  // namespace lowbit

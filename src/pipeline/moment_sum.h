@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "lowbit/error.h"
+#include "quantize/feedback.h"
+
+namespace lowbit {
+
+/// Accumulates sum x x^T over rows x [k]. Same bits for any ISA, thread count and cut of the rows into calls.
+class MomentSum {
+ public:
+  MomentSum(int64_t k, Isa isa, ThreadPool& pool);
+
+  /// rows [m, k]. Errors: kInvalidArgument (NaN or infinity, with `name`), kOutOfMemory.
+  Status add(const std::string& name, const float* rows, int64_t m);
+  /// The mean over all rows added.
+  Result<SecondMoments> finish();
+
+ private:
+  Status flush();
+
+  int64_t k_, filled_ = 0, count_ = 0;
+  Isa isa_;
+  ThreadPool* pool_;
+  std::vector<float> rows_;     // [kChunk, k]: rows not yet summed
+  std::vector<float> columns_;  // [k, kChunk]: their transpose
+  std::vector<float> product_;  // [k, k]
+  std::vector<double> sum_;     // [k, k]
+};
+
+}  // namespace lowbit

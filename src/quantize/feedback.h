@@ -1,0 +1,45 @@
+#pragma once
+// Fitting against the layer's output instead of its weights: rounding with error feedback (GPTQ), then refitted scales and
+// coordinate descent on the codes. What it minimizes is sum over rows of (w - q) H (w - q)^T, the squared error of the
+// outputs over the inputs that H was measured on.
+
+#include <cstdint>
+#include <vector>
+
+#include "quantize/fit.h"
+
+namespace lowbit {
+
+/// Second moments of a layer's inputs: h[i, j] = mean over tokens of x_i x_j.
+struct SecondMoments {
+  int64_t k = 0;
+  std::vector<float> h;  // [k, k], symmetric
+
+  std::vector<float> diagonal() const;
+};
+
+struct FeedbackOptions {
+  /// Added to H's diagonal, as a fraction of its mean; raised tenfold until H can be factored.
+  double damping = 0.01;
+  bool act_order =
+      true;  // columns of large inputs first; scales stay with their groups, so nothing changes at run time
+  int refine_rounds = 2;  // of refitted scales and coordinate descent; 0: plain GPTQ
+};
+
+struct FeedbackReport {
+  FitReport weights;        // as fit() reports
+  double output_error = 0;  // tr(E H E^T) / tr(W H W^T)
+  double damping = 0;       // what was needed
+  bool fell_back = false;   // H could not be factored: scales and codes weighted by its diagonal, no feedback
+};
+
+/// Quantizes w [n, k] for inputs of second moments `moments`. Scales are those of fit() with importance diag(H) (static groups);
+/// codes are then chosen column by column, each carrying the errors of the columns before it (the recurrence of
+/// GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
+/// (w_d - q_d) R_dc / R_cc). Same bits for any thread count. Errors: as fit(); kShapeMismatch (moments of another k);
+/// kInvalidArgument (NaN, infinity or a negative diagonal in H).
+Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
+                                      const SecondMoments& moments, const FeedbackOptions& feedback, ThreadPool& pool,
+                                      FeedbackReport* report = nullptr);
+
+}  // namespace lowbit

@@ -1,0 +1,74 @@
+#include "quantize/feedback_factor.h"
+
+#include <Eigen/Cholesky>
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+namespace lowbit {
+namespace {
+
+constexpr double kMostDamping = 1.0;
+
+Status check_moments(const SecondMoments& m) {
+  const auto k = static_cast<size_t>(m.k);
+  if (m.h.size() != k * k)
+    return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(m.h.size()) + " numbers",
+                std::to_string(k) + " x " + std::to_string(k));
+  for (size_t i = 0; i < k * k; ++i)
+    if (!std::isfinite(m.h[i]) || (i % (k + 1) == 0 && m.h[i] < 0))
+      return fail(ErrorCode::kInvalidArgument, "second moments",
+                  std::to_string(m.h[i]) + " for inputs " + std::to_string(i / k) + " and " + std::to_string(i % k),
+                  "finite numbers, not negative on the diagonal", "the model overflowed on the calibration text");
+  return {};
+}
+
+std::vector<int64_t> column_order(const SecondMoments& m, bool act_order) {
+  std::vector<int64_t> order(static_cast<size_t>(m.k));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto diagonal = [&](int64_t i) { return m.h[static_cast<size_t>(i * m.k + i)]; };
+  if (act_order) std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return diagonal(a) > diagonal(b); });
+  return order;
+}
+
+}  // namespace
+
+std::vector<float> SecondMoments::diagonal() const {
+  std::vector<float> d(static_cast<size_t>(k));
+  for (int64_t i = 0; i < k; ++i) d[static_cast<size_t>(i)] = h[static_cast<size_t>(i * k + i)];
+  return d;
+}
+
+Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options) {
+  if (auto status = check_moments(moments); !status) return tl::unexpected<Error>(std::move(status.error()));
+  const int64_t k = moments.k;
+  FeedbackFactor factor;
+  factor.order = column_order(moments, options.act_order);
+  double mean = 0;
+  for (const float d : moments.diagonal()) mean += d / static_cast<double>(k);
+  if (mean == 0) return factor;
+
+  // R upper with H = R R^T is the lower Cholesky factor of H read backwards.
+  const auto column = [&](int64_t i) { return factor.order[static_cast<size_t>(k - 1 - i)]; };
+  Eigen::LLT<Eigen::MatrixXd> cholesky;
+  for (factor.damping = options.damping; factor.damping <= kMostDamping; factor.damping *= 10) {
+    Eigen::MatrixXd h(k, k);
+    for (int64_t j = 0; j < k; ++j)
+      for (int64_t i = j; i < k; ++i) h(i, j) = moments.h[static_cast<size_t>(column(i) * k + column(j))];
+    h.diagonal().array() += factor.damping * mean;
+    cholesky.compute(h);
+    factor.ok = cholesky.info() == Eigen::Success;
+    if (factor.ok) break;
+  }
+  if (!factor.ok) return factor;
+  factor.carry.assign(static_cast<size_t>(k * k), 0.0f);
+  const Eigen::MatrixXd& lower = cholesky.matrixLLT();
+  for (int64_t i = 0; i < k; ++i)
+    for (int64_t j = i + 1; j < k; ++j)
+      factor.carry[static_cast<size_t>(i * k + j)] =
+          static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
+  return factor;
+}
+
+}  // namespace lowbit

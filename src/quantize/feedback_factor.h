@@ -1,0 +1,23 @@
+#pragma once
+// H factored for error feedback. Internal to src/quantize.
+
+#include <cstdint>
+#include <vector>
+
+#include "lowbit/error.h"
+#include "quantize/feedback.h"
+
+namespace lowbit {
+
+struct FeedbackFactor {
+  std::vector<int64_t> order;  // order[i] = the column that is rounded i-th
+  /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column j.
+  std::vector<float> carry;
+  double damping = 0;
+  bool ok = false;  // false: H could not be factored with damping up to 1
+};
+
+/// Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
+Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options);
+
+}  // namespace lowbit

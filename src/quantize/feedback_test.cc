@@ -1,0 +1,173 @@
+#include "quantize/feedback.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "quantize/feedback_factor.h"
+
+namespace lowbit {
+namespace {
+
+/// Inputs with a power-law spectrum in random directions and a few loud channels, as transformers have.
+struct Problem {
+  int64_t n = 24, k = 192;
+  std::vector<float> w;
+  SecondMoments moments;
+
+  explicit Problem(uint64_t seed = 1) {
+    Rng rng(seed, 0);
+    const auto width = static_cast<size_t>(k);
+    const auto normal = [&] { return static_cast<float>(rng.normal()); };
+    std::vector<float> loud(width), basis(width * width);
+    for (float& v : loud) v = std::exp(0.7f * normal());
+    for (float& v : basis) v = normal() / std::sqrt(static_cast<float>(k));
+    moments.k = k;
+    moments.h.assign(width * width, 0.0f);
+    for (size_t e = 0; e < width; ++e)
+      for (size_t i = 0; i < width; ++i)
+        for (size_t j = 0; j < width; ++j)
+          moments.h[i * width + j] +=
+              basis[e * width + i] * loud[i] * basis[e * width + j] * loud[j] / static_cast<float>(e + 1);
+    for (int64_t i = 0; i < n * k; ++i) w.push_back(normal() / std::sqrt(loud[static_cast<size_t>(i % k)]));
+  }
+
+  double loss(const ValueTensor& q) const {
+    std::vector<float> reals(w.size());
+    const auto packed = pack(q);
+    EXPECT_TRUE(packed);
+    dequantize_rows(*packed, 0, n, reals.data());
+    double sum = 0, energy = 0;
+    for (int64_t r = 0; r < n; ++r)
+      for (int64_t i = 0; i < k; ++i)
+        for (int64_t j = 0; j < k; ++j) {
+          const double h = moments.h[static_cast<size_t>(i * k + j)];
+          const auto a = static_cast<size_t>(r * k + i), b = static_cast<size_t>(r * k + j);
+          sum += h * (static_cast<double>(w[a]) - reals[a]) * (static_cast<double>(w[b]) - reals[b]);
+          energy += h * w[a] * w[b];
+        }
+    return sum / energy;
+  }
+};
+
+FitOptions grouped(FormatId format, int64_t group = 64) {
+  FitOptions options;
+  options.format = format;
+  options.scaling.k_block = group;
+  return options;
+}
+
+ValueTensor run(const Problem& p, const FitOptions& options, const FeedbackOptions& feedback, int threads = 1,
+                FeedbackReport* report = nullptr) {
+  ThreadPool pool(threads);
+  auto q = fit_with_feedback(p.w.data(), p.n, p.k, options, p.moments, feedback, pool, report);
+  EXPECT_TRUE(q) << q.error().message();
+  return q ? *q : ValueTensor{};
+}
+
+TEST(Feedback, TheLadderDescends) {
+  double in_order_sum = 0, ordered_sum = 0;
+  for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
+    const Problem p(seed);
+    ThreadPool pool(1);
+    const std::vector<float> importance = p.moments.diagonal();
+    for (const FormatId format : {FormatId::kInt2Odd, FormatId::kInt3, FormatId::kTernary}) {
+      const FitOptions options = grouped(format);
+      const double plain = p.loss(*fit(p.w.data(), p.n, p.k, options, nullptr, pool));
+      const double weighted = p.loss(*fit(p.w.data(), p.n, p.k, options, importance.data(), pool));
+      const double in_order = p.loss(run(p, options, {.act_order = false, .refine_rounds = 0}));
+      const double ordered = p.loss(run(p, options, {.refine_rounds = 0}));
+      FeedbackReport report;
+      const double refined = p.loss(run(p, options, {.refine_rounds = 4}, 1, &report));
+      EXPECT_LT(weighted, plain);
+      EXPECT_LT(in_order, 0.85 * weighted);
+      EXPECT_LT(refined, 0.98 * ordered);
+      EXPECT_NEAR(report.output_error, refined, 1e-3 * refined);
+      EXPECT_FALSE(report.fell_back);
+      in_order_sum += std::log(in_order);
+      ordered_sum += std::log(ordered);
+    }
+  }
+  EXPECT_LT(ordered_sum, in_order_sum);  // a small gain, not in every case
+}
+
+TEST(Feedback, SameBitsForAnyThreadCount) {
+  const Problem p;
+  const ValueTensor a = run(p, grouped(FormatId::kInt3), {}, 1), b = run(p, grouped(FormatId::kInt3), {}, 3);
+  EXPECT_EQ(a.codes, b.codes);
+  EXPECT_EQ(a.scales, b.scales);
+}
+
+TEST(Feedback, EveryScalingIsServed) {
+  const Problem p;
+  ThreadPool pool(1);
+  for (const ZeroKind zero : {ZeroKind::kNone, ZeroKind::kOffset, ZeroKind::kPointI8})
+    for (const ScaleKind scale : {ScaleKind::kF16, ScaleKind::kF32, ScaleKind::kPow2, ScaleKind::kDouble})
+      for (const int64_t n_block : {int64_t{1}, int64_t{5}, Scaling::kAll}) {
+        FitOptions options = grouped(FormatId::kInt4, 50);  // a short last group
+        options.scaling.zero = zero;
+        options.scaling.scale = scale;
+        options.scaling.n_block = n_block;
+        const std::vector<float> importance = p.moments.diagonal();
+        const auto weighted = fit(p.w.data(), p.n, p.k, options, importance.data(), pool);
+        if (!weighted) continue;  // a scaling that no fitter takes
+        EXPECT_LT(p.loss(run(p, options, {})), p.loss(*weighted));
+      }
+}
+
+TEST(Feedback, SilentChannelsAreRoundedPlainly) {
+  Problem p;
+  for (int64_t i = 0; i < p.k; ++i)
+    for (const int64_t dead : {int64_t{0}, int64_t{7}, p.k - 1})
+      p.moments.h[static_cast<size_t>(dead * p.k + i)] = p.moments.h[static_cast<size_t>(i * p.k + dead)] = 0;
+  FeedbackReport report;
+  run(p, grouped(FormatId::kInt4), {}, 1, &report);
+  EXPECT_FALSE(report.fell_back);
+  EXPECT_LT(report.output_error, 0.02);
+  p.moments.h.assign(p.moments.h.size(), 0.0f);  // nothing was ever seen
+  run(p, grouped(FormatId::kInt4), {}, 1, &report);
+  EXPECT_TRUE(report.fell_back);
+  EXPECT_LT(report.weights.rel_error, 0.02);
+}
+
+TEST(Feedback, DampingRisesAndThenGivesUp) {
+  Problem p;
+  std::fill(p.moments.h.begin(), p.moments.h.end(), 1.0f);
+  p.moments.h[1] = p.moments.h[static_cast<size_t>(p.k)] = 1.05f;  // not positive definite
+  FeedbackReport report;
+  run(p, grouped(FormatId::kInt4), {}, 1, &report);
+  EXPECT_FALSE(report.fell_back);
+  EXPECT_NEAR(report.damping, 0.1, 1e-12);
+  p.moments.h[1] = p.moments.h[static_cast<size_t>(p.k)] = 100.0f;
+  run(p, grouped(FormatId::kInt4), {}, 1, &report);
+  EXPECT_TRUE(report.fell_back);
+  EXPECT_LT(report.weights.rel_error, 0.02);
+}
+
+TEST(Feedback, BadMomentsAreErrors) {
+  Problem p;
+  ThreadPool pool(1);
+  const auto code = [&](const SecondMoments& m) {
+    const auto q = fit_with_feedback(p.w.data(), p.n, p.k, grouped(FormatId::kInt4), m, {}, pool);
+    EXPECT_FALSE(q);
+    return q ? ErrorCode::kIo : q.error().code;
+  };
+  SecondMoments m = p.moments;
+  m.h[5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(code(m), ErrorCode::kInvalidArgument);
+  m.h[5] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(code(m), ErrorCode::kInvalidArgument);
+  m = p.moments;
+  m.h[0] = -1;
+  EXPECT_EQ(code(m), ErrorCode::kInvalidArgument);
+  m = p.moments;
+  m.k -= 1;
+  EXPECT_EQ(code(m), ErrorCode::kShapeMismatch);
+  p.w[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(code(p.moments), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lowbit

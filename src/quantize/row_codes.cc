@@ -1,0 +1,51 @@
+#include "quantize/row_codes.h"
+
+#include <algorithm>
+
+namespace lowbit {
+
+RowCodes::RowCodes(const FitPlan& plan, const float* w, float* scales, const float* zeros)
+    : plan_(&plan), w_(w), scales_(scales), zeros_(zeros) {
+  level_.assign(static_cast<size_t>(plan.k), static_cast<uint8_t>(plan.grid.zero_level));
+  real_.resize(static_cast<size_t>(plan.k));
+}
+
+float RowCodes::real_of(int64_t c) const {
+  const int64_t g = c / group();
+  switch (plan_->options.scaling.zero) {
+    case ZeroKind::kNone:
+      break;
+    case ZeroKind::kPointI8:
+    case ZeroKind::kPointF16:
+      return (value(c) - zeros_[g]) * scales_[g];
+    case ZeroKind::kOffset:
+      return value(c) * scales_[g] + zeros_[g];
+  }
+  return value(c) * scales_[g];
+}
+
+float RowCodes::choose(int64_t c, float target) {
+  const int64_t g = c / group();
+  const float scale = scales_[g];
+  int level = plan_->grid.zero_level;
+  if (scale != 0) {
+    float v = target / scale;
+    if (plan_->options.scaling.zero == ZeroKind::kOffset) v = (target - zeros_[g]) / scale;
+    if (plan_->options.scaling.zero == ZeroKind::kPointI8 || plan_->options.scaling.zero == ZeroKind::kPointF16)
+      v = target / scale + zeros_[g];
+    level = plan_->grid.nearest(v);
+  }
+  level_[static_cast<size_t>(c)] = static_cast<uint8_t>(level);
+  return real_[static_cast<size_t>(c)] = real_of(c);
+}
+
+void RowCodes::set_scale(int64_t g, float scale) {
+  scales_[g] = scale;
+  for (int64_t c = g * group(); c < std::min((g + 1) * group(), k()); ++c) real_[static_cast<size_t>(c)] = real_of(c);
+}
+
+void RowCodes::write(uint8_t* codes) const {
+  for (size_t c = 0; c < level_.size(); ++c) codes[c] = plan_->grid.codes[level_[c]];
+}
+
+}  // namespace lowbit

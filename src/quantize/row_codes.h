@@ -1,0 +1,40 @@
+#pragma once
+// One row while its codes are being chosen one at a time. Internal to src/quantize.
+
+#include <cstdint>
+#include <vector>
+
+#include "quantize/block_fit.h"
+
+namespace lowbit {
+
+class RowCodes {
+ public:
+  RowCodes(const FitPlan& plan, const float* w, float* scales, const float* zeros);
+
+  /// Gives column c the code whose real value is nearest to `target`; returns that real value.
+  float choose(int64_t c, float target);
+  void set_scale(int64_t group, float scale);  // real values follow
+
+  int64_t k() const { return plan_->k; }
+  int64_t group() const { return plan_->group(); }
+  int64_t groups() const { return plan_->scale_cols(); }
+  const float* weights() const { return w_; }
+  float scale(int64_t g) const { return scales_[g]; }
+  float value(int64_t c) const { return plan_->grid.values[level_[static_cast<size_t>(c)]]; }  // in steps of the scale
+  float real(int64_t c) const { return real_[static_cast<size_t>(c)]; }
+  const std::vector<float>& reals() const { return real_; }
+  void write(uint8_t* codes) const;
+
+ private:
+  float real_of(int64_t c) const;
+
+  const FitPlan* plan_;
+  const float* w_;
+  float* scales_;
+  const float* zeros_;
+  std::vector<uint8_t> level_;
+  std::vector<float> real_;
+};
+
+}  // namespace lowbit

@@ -1,0 +1,34 @@
+#include "quantize/vector_loops.h"
+
+#include <algorithm>
+
+// One copy for each width of vector, chosen when the program starts. Without contraction (-ffp-contract=off) every copy
+// rounds the same way. Sanitizers do not support functions resolved that early.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define LOWBIT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define LOWBIT_VECTOR_CLONES
+#endif
+
+namespace lowbit {
+
+LOWBIT_VECTOR_CLONES
+void add_scaled(float a, const float* __restrict x, int64_t n, float* __restrict y) {
+  for (int64_t i = 0; i < n; ++i) y[i] += a * x[i];
+}
+
+LOWBIT_VECTOR_CLONES
+float dot_product(const float* x, const float* y, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  float sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int64_t e = 0; e < kLanes; ++e) sums[e] += x[i + e] * y[i + e];
+  for (int64_t e = 0; i + e < n; ++e) sums[e] += x[i + e] * y[i + e];
+  for (int64_t width = kLanes / 2; width > 0; width /= 2)
+    for (int64_t e = 0; e < width; ++e) sums[e] += sums[e + width];
+  return sums[0];
+}
+
+}  // namespace lowbit
