@@ -84,8 +84,8 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   c.source_ = &source;
   c.isa_ = engine.isa;
   c.threads_ = engine.threads;
-  c.context_ = options.context;
   LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  c.context_ = std::min(options.context, config.longest_context());
   c.blocks_ = config.layers;
   c.hidden_ = config.hidden_size;
   LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));

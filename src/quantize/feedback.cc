@@ -40,18 +40,15 @@ struct RowLoss {
 
 RowLoss loss_of(const RowCodes& row, const SecondMoments& moments, RowRefiner& refiner) {
   RowLoss loss;
-  std::vector<float> error(static_cast<size_t>(row.k()));
   for (int64_t c = 0; c < row.k(); ++c) {
-    const float w = row.weights()[c], d = w - row.real(c);
-    const double h = moments.h[static_cast<size_t>(c * row.k() + c)];
-    error[static_cast<size_t>(c)] = d;
-    loss.weights.error += static_cast<double>(d) * d;
-    loss.weights.energy += static_cast<double>(w) * w;
+    const double w = row.weights()[c], d = w - row.real(c), h = moments.h[static_cast<size_t>(c * row.k() + c)];
+    loss.weights.error += d * d;
+    loss.weights.energy += w * w;
     loss.weights.weighted_error += h * d * d;
     loss.weights.weighted_energy += h * w * w;
   }
-  loss.output = refiner.output_energy(error.data());
-  loss.output_energy = refiner.output_energy(row.weights());
+  loss.output = refiner.output_error();
+  loss.output_energy = refiner.output_energy();
   return loss;
 }
 
@@ -65,12 +62,12 @@ struct Job {
 
   RowLoss fit_row(const float* w, const ScaleRow& at, uint8_t* codes) const {
     RowCodes row(plan, w, at.scales, at.zeros);
-    RowRefiner refiner(moments, damping);
+    RowRefiner refiner(moments, damping, row);
     if (factor.ok) {
       round_with_feedback(factor, row);
       for (int round = 0; round < options.refine_rounds; ++round) {
-        if (can_refit(plan.options.scaling)) refiner.refit_scales(row, plan.options.scaling.scale);
-        refiner.descend(row);
+        if (can_refit(plan.options.scaling)) refiner.refit_scales(plan.options.scaling.scale);
+        refiner.descend();
       }
     } else {
       for (int64_t c = 0; c < row.k(); ++c) row.choose(c, w[c]);

@@ -13,37 +13,65 @@ constexpr int kSweeps = 3;
 
 }  // namespace
 
-RowRefiner::RowRefiner(const SecondMoments& moments, float damping) : moments_(&moments), damping_(damping) {
-  gradient_.resize(static_cast<size_t>(moments.k));
-}
-
-void RowRefiner::start(const RowCodes& row) {
-  const int64_t k = moments_->k;
-  std::fill(gradient_.begin(), gradient_.end(), 0.0f);
+RowRefiner::RowRefiner(const SecondMoments& moments, float damping, RowCodes& row)
+    : moments_(&moments), damping_(damping), row_(&row) {
+  const int64_t k = moments.k;
+  hw_.resize(static_cast<size_t>(k));
+  gradient_.resize(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) {
-    const float error = row.weights()[i] - row.real(i);
-    add_scaled(error, h(i), k, gradient_.data());
-    gradient_[static_cast<size_t>(i)] += damping_ * error;
+    const float w = row.weights()[i];
+    add_scaled(w, h(i), k, hw_.data());
+    hw_[static_cast<size_t>(i)] += damping * w;
   }
 }
 
-double RowRefiner::output_energy(const float* e) {
+void RowRefiner::set_gradient_from_reals() {
   const int64_t k = moments_->k;
+  gradient_ = hw_;
+  for (int64_t i = 0; i < k; ++i) {
+    const float q = row_->real(i);
+    if (q == 0) continue;
+    add_scaled(-q, h(i), k, gradient_.data());
+    gradient_[static_cast<size_t>(i)] -= damping_ * q;
+  }
+  gradient_valid_ = true;
+}
+
+void RowRefiner::set_gradient_from_groups() {
+  gradient_ = hw_;
+  for (int64_t g = 0; g < row_->groups(); ++g)
+    add_scaled(-row_->scale(g), by_group_.data() + g * moments_->k, moments_->k, gradient_.data());
+  gradient_valid_ = true;
+}
+
+double RowRefiner::output_error() {
+  if (!gradient_valid_) set_gradient_from_reals();
   double sum = 0;
-  for (int64_t i = 0; i < k; ++i)
-    if (e[i] != 0) sum += static_cast<double>(e[i]) * dot_product(h(i), e, k);
+  for (int64_t i = 0; i < moments_->k; ++i) {
+    const double error = static_cast<double>(row_->weights()[i]) - row_->real(i);
+    sum += error * (static_cast<double>(gradient_[static_cast<size_t>(i)]) - damping_ * error);
+  }
   return sum;
 }
 
-void RowRefiner::descend(RowCodes& row) {
+double RowRefiner::output_energy() const {
+  double sum = 0;
+  for (int64_t i = 0; i < moments_->k; ++i) {
+    const double w = row_->weights()[i];
+    sum += w * (static_cast<double>(hw_[static_cast<size_t>(i)]) - damping_ * w);
+  }
+  return sum;
+}
+
+void RowRefiner::descend() {
   const int64_t k = moments_->k;
-  start(row);
+  if (!gradient_valid_) set_gradient_from_reals();
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     bool changed = false;
     for (int64_t i = 0; i < k; ++i) {
-      const float curvature = h(i)[i] + damping_, before = row.real(i);
+      const float curvature = h(i)[i] + damping_, before = row_->real(i);
       if (curvature <= 0) continue;
-      const float after = row.choose(i, before + gradient_[static_cast<size_t>(i)] / curvature);
+      const float after = row_->choose(i, before + gradient_[static_cast<size_t>(i)] / curvature);
       if (after == before) continue;
       changed = true;
       add_scaled(before - after, h(i), k, gradient_.data());
@@ -53,7 +81,9 @@ void RowRefiner::descend(RowCodes& row) {
   }
 }
 
-void RowRefiner::refit_scales(RowCodes& row, ScaleKind kind) {
+void RowRefiner::refit_scales(ScaleKind kind) {
+  RowCodes& row = *row_;
+  gradient_valid_ = false;
   // q = sum over groups of s_g v_g, so the loss is s^T A s - 2 b^T s + c with A_gf = v_g H v_f^T and b_g = v_g H w^T.
   const int64_t k = moments_->k, groups = row.groups(), width = row.group();
   by_group_.assign(static_cast<size_t>(groups * k), 0.0f);
@@ -69,7 +99,8 @@ void RowRefiner::refit_scales(RowCodes& row, ScaleKind kind) {
       add_scaled(v, h(i), k, t);
       t[i] += damping_ * v;
     }
-    b(g) = dot_product(t, row.weights(), k);
+    const int64_t at = g * width;
+    b(g) = dot_product(hw_.data() + at, values.data() + at, std::min(width, k - at));
     old(g) = row.scale(g);
     for (int64_t f = 0; f < groups; ++f) {
       const int64_t begin = f * width;
@@ -87,8 +118,9 @@ void RowRefiner::refit_scales(RowCodes& row, ScaleKind kind) {
     s(g) = std::isfinite(wanted) && wanted != 0 && old(g) != 0 ? round_scale(wanted, kind) : old(g);
   }
   const auto loss_of = [&](const Eigen::VectorXd& x) { return x.dot(a * x) - 2 * b.dot(x); };
-  if (!(loss_of(s) < loss_of(old))) return;
-  for (int64_t g = 0; g < groups; ++g) row.set_scale(g, static_cast<float>(s(g)));
+  if (loss_of(s) < loss_of(old))
+    for (int64_t g = 0; g < groups; ++g) row.set_scale(g, static_cast<float>(s(g)));
+  set_gradient_from_groups();
 }
 
 }  // namespace lowbit
