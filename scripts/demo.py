@@ -3,7 +3,8 @@
 
 The loss is measured on WikiText-2's test set when LOWBIT_DATA (or ../shared/data) has it, else on the Debian FAQ
 (package debian-faq): perplexity by llama.cpp's method, KL divergence and top-1 agreement against the original
-weights with exact f32 activations. Nothing here is calibrated; the quantizer sees weights only.
+weights with exact f32 activations. Rows named "calibrated" were quantized on 8K tokens of another text (WikiText-2's train
+set, else the second half of the FAQ, of which only the first half is evaluated); all others from the weights alone.
 """
 import argparse
 import gzip
@@ -16,7 +17,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FORMATS = ["int8", "int4", "int3", "int2", "ternary", "binary"]
+FORMATS = ["int8", "int4", "int4 calibrated", "int3", "int3 calibrated", "int2", "ternary", "binary"]
+CALIBRATION_TOKENS = 8192
 PROMPT = "The three largest cities of Germany are"
 GARBAGE_RATIO = 3.0  # a perplexity this many times the original's means the text is of no use
 
@@ -28,11 +30,12 @@ def run_json(lowbit: str, *args: str) -> dict:
     return json.loads(done.stdout)
 
 
-def evaluation_text(out: Path) -> tuple[Path, str]:
-    data = Path(os.environ.get("LOWBIT_DATA", ROOT / "../shared/data"))
-    wiki = data / "text/wiki.test.raw"
-    if wiki.exists():
-        return wiki, "WikiText-2 test"
+def choose_texts(out: Path) -> tuple[Path, Path, str]:
+    """The text to evaluate on, another one to calibrate on, and the first one's name."""
+    data = Path(os.environ.get("LOWBIT_DATA", ROOT / "../shared/data")) / "text"
+    test, train = data / "wiki.test.raw", data / "wikitext2_raw_train_part.txt"
+    if test.exists() and train.exists():
+        return test, train, "WikiText-2 test"
     faq = Path("/usr/share/doc/debian/FAQ/debian-faq.en.txt.gz")
     if not faq.exists():
         sudo = [] if os.geteuid() == 0 else ["sudo"]
@@ -40,9 +43,11 @@ def evaluation_text(out: Path) -> tuple[Path, str]:
                        stdout=subprocess.DEVNULL)
     if not faq.exists():
         sys.exit(f"no text to evaluate on: {faq} is not there (does dpkg leave documentation out?). Set LOWBIT_DATA instead")
-    target = out / "debian-faq.txt"
-    target.write_text(gzip.open(faq, "rt", errors="replace").read())
-    return target, "the Debian FAQ (package debian-faq)"
+    text = gzip.open(faq, "rt", errors="replace").read()
+    test, train = out / "debian-faq-first-half.txt", out / "debian-faq-second-half.txt"
+    test.write_text(text[:len(text) // 2])
+    train.write_text(text[len(text) // 2:])
+    return test, train, "the Debian FAQ's first half (package debian-faq)"
 
 
 def measure(lowbit: str, model: str, text: Path, options: argparse.Namespace, base: Path, is_base: bool) -> dict:
@@ -81,7 +86,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
 
     start = time.time()
-    text, text_name = evaluation_text(options.out)
+    text, calibration_text, text_name = choose_texts(options.out)
     doctor = run_json(options.lowbit, "doctor")
     base = options.out / "base.logits"
     original = run_json(options.lowbit, "inspect", options.model)
@@ -91,9 +96,10 @@ def main() -> None:
              "warnings": [], **measure(options.lowbit, options.model, text, options, base, is_base=True)}]
     for name in options.formats:
         print(f"{name} ...", file=sys.stderr)
-        target = options.out / name
+        target = options.out / name.replace(" ", "-")
         shutil.rmtree(target, ignore_errors=True)
-        made = run_json(options.lowbit, "quantize", options.model, str(target), "--format", name)
+        calibration = ["--calib", str(calibration_text), "--calib-tokens", str(CALIBRATION_TOKENS)] if "calibrated" in name else []
+        made = run_json(options.lowbit, "quantize", options.model, str(target), "--format", name.split()[0], *calibration)
         rows.append({"format": name, "bits_per_weight": made["bits_per_weight"], "bytes": made["bytes"], "quantize_s": made["seconds"],
                      "warnings": made["warnings"], **measure(options.lowbit, str(target), text, options, base, is_base=False)})
     base.unlink()
@@ -107,7 +113,7 @@ def main() -> None:
 
     print(f"\n{PROMPT!r} goes on:")
     for row in rows:
-        print(f"  {row['format']:>9}: {' '.join(row['text'].split())[:150]}")
+        print(f"  {row['format']:>15}: {' '.join(row['text'].split())[:150]}")
     for row in rows:
         for warning in row["warnings"]:
             print(f"warning, {row['format']}: {warning}")
