@@ -45,4 +45,37 @@ struct PerplexityReport {
 /// kCorrupt (`against` was made from other text, context or vocabulary), kIo.
 Result<PerplexityReport> perplexity(Model& model, const std::string& text, const PerplexityOptions& options);
 
+// ---- Multiple choice -----------------------------------------------------------------------------
+
+/// One way to go on: the log-likelihood of `continuation` after `context` is what counts.
+struct Choice {
+  std::string context, continuation;
+};
+struct ChoiceQuestion {
+  std::vector<Choice> choices;  // at least two
+  int64_t gold = 0;             // index of the right one
+};
+
+/// One question per line of JSON: {"query", "choices", "gold"} (asked as "QUERY\nAnswer: CHOICE") or {"context_options",
+/// "continuation", "gold"}. Errors: kNotFound, kIo, kCorrupt (by line).
+Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path);
+
+struct ChoiceOptions {
+  int64_t questions = 0;  // the first so many; 0: all
+  Progress progress;
+};
+
+struct ChoiceReport {
+  int64_t questions = 0;
+  /// Share of questions whose right choice has the largest log-likelihood; normalized: per byte of the continuation. Errors are
+  /// standard errors of the share.
+  double accuracy = 0, accuracy_error = 0;
+  double normalized_accuracy = 0, normalized_accuracy_error = 0;
+  double seconds = 0;
+};
+
+/// Errors: kInvalidArgument (no questions, a question longer than the context), kCancelled, what the tokenizer and the model say.
+Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuestion>& questions,
+                                     const ChoiceOptions& options);
+
 }  // namespace lowbit

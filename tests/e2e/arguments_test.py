@@ -28,6 +28,7 @@ class Help(CliTest):
             "inspect": "PATH --formats --format --kernels",
             "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos",
             "chat": "MODEL --system", "tokenize": "MODEL -p --file --decode",
+            "eval": "MODEL --tasks --questions -c --act",
             "ppl": "MODEL -f -c --act --chunks --method --save-logits --against",
             "bench matmul": "--format --group -M -N -K --act --cold --warm --vs", "bench model": "MODEL -p -n",
             "bench memory": "--bytes",

@@ -112,6 +112,27 @@ class SmolLM2(unittest.TestCase):
         self.assertEqual(got["prompt_tokens"], 5)
         self.assertEqual(got["tokens"], [7042, 30, 198, 198, 504, 2988])  # " Paris.\n\nThe answer"
 
+    def test_eval_knows_capitals(self):
+        capitals = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Germany": "Berlin", "Japan": "Tokyo"}
+        cities = list(capitals.values())
+        lines = [{"query": f"Question: What is the capital of {country}?", "choices": cities, "gold": cities.index(city)}
+                 for country, city in capitals.items()]
+        with tempfile.TemporaryDirectory() as folder:
+            task = Path(folder) / "capitals.jsonl"
+            task.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            got = lowbit("eval", "default", "--tasks", task, "--act", "f32")["tasks"][0]
+        self.assertGreaterEqual(got["accuracy"], 0.8)
+
+    def test_calibrated_int4_beats_plain_int4(self):
+        # Calibrated on 1K tokens of WikiText's train set: far too few, and still worth most of the gain.
+        train = DATA / "text/wikitext2_raw_train_part.txt"
+        if not (train.exists() and WIKI.exists()):
+            self.skipTest(f"no {train.name}: set LOWBIT_DATA")
+        out = self.folder / "calibrated"
+        lowbit("quantize", "default", out, "--format", "int4", "--calib", train, "--calib-tokens", "1K")
+        plain, calibrated = (lowbit("ppl", model, "-f", WIKI, "-c", 512, "--chunks", 5)["ppl"] for model in (self.int4, out))
+        self.assertLess(calibrated, 0.85 * plain)
+
     def test_int2_with_groups_of_64_is_int2_in_every_layer(self):
         report = lowbit("quantize", "default", self.folder / "int2", "--format", "int2", "--group", 64)
         linear = [layer for layer in report["layers"] if ".layers." in layer["name"]]

@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "base/threads.h"
+#include "base/try.h"
+#include "io/json_text.h"
+#include "io/mapped_file.h"
+#include "lowbit/evaluate.h"
+
+namespace lowbit {
+namespace {
+
+using nlohmann::json;
+constexpr int64_t kLongestFile = int64_t{1} << 30;
+
+std::optional<std::vector<std::string>> strings_of(const json& question, const char* key) {
+  const auto it = question.find(key);
+  if (it == question.end() || !it->is_array()) return std::nullopt;
+  std::vector<std::string> out;
+  for (const json& text : *it) {
+    if (!text.is_string()) return std::nullopt;
+    out.push_back(text.get<std::string>());
+  }
+  return out;
+}
+
+Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& where) {
+  LOWBIT_TRY_ASSIGN(const json object, parse_json_object(line, where));
+  const auto query = json_string(object, "query"), continuation = json_string(object, "continuation");
+  const auto choices = strings_of(object, "choices"), contexts = strings_of(object, "context_options");
+  ChoiceQuestion question;
+  if (query && choices) {
+    for (const std::string& choice : *choices) question.choices.push_back({*query + "\nAnswer:", " " + choice});
+  } else if (continuation && contexts) {
+    for (const std::string& context : *contexts) question.choices.push_back({context, " " + *continuation});
+  } else {
+    return fail(ErrorCode::kCorrupt, where, "other keys",
+                "\"query\" and \"choices\", or \"context_options\" and \"continuation\"");
+  }
+  question.gold = json_int(object, "gold").value_or(-1);
+  const auto count = static_cast<int64_t>(question.choices.size());
+  if (count < 2 || question.gold < 0 || question.gold >= count)
+    return fail(ErrorCode::kCorrupt, where, fmt::format("gold {} of {} choices", question.gold, count),
+                "at least two choices, and the index of one of them");
+  return question;
+}
+
+double log_probability(std::span<const float> logits, TokenId token) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(l - largest);
+  return static_cast<double>(logits[static_cast<size_t>(token)] - largest) - std::log(sum);
+}
+
+/// A choice in tokens: `context` of them are given, the others are scored.
+struct ChoiceTokens {
+  std::vector<TokenId> all;
+  int64_t context = 0;
+};
+
+/// The whole text is tokenized at once; where the context alone would have given other tokens at its end, those count as scored.
+Result<ChoiceTokens> tokenize(const Tokenizer& tokenizer, const Choice& choice) {
+  const EncodeOptions options{.add_special = true, .parse_special = false};
+  ChoiceTokens tokens;
+  LOWBIT_TRY_ASSIGN(tokens.all, tokenizer.encode(choice.context + choice.continuation, options));
+  LOWBIT_TRY_ASSIGN(const auto context, tokenizer.encode(choice.context, options));
+  const auto [a, b] = std::mismatch(tokens.all.begin(), tokens.all.end(), context.begin(), context.end());
+  tokens.context = std::min<int64_t>(a - tokens.all.begin(), static_cast<int64_t>(tokens.all.size()) - 1);
+  if (tokens.context < 1)
+    return fail(ErrorCode::kInvalidArgument, "multiple choice", "an empty context",
+                "at least one token before the choice");
+  return tokens;
+}
+
+/// Scores the choices of one question after another; a context that stays is run once.
+class Scorer {
+ public:
+  Scorer(Model& model, ThreadPool& pool) : model_(model), pool_(pool) {}
+
+  Result<double> log_likelihood(const Choice& choice) {
+    LOWBIT_TRY_ASSIGN(const ChoiceTokens tokens, tokenize(model_.tokenizer(), choice));
+    const std::span<const TokenId> all(tokens.all), context = all.first(static_cast<size_t>(tokens.context));
+    if (!std::ranges::equal(context, context_)) {
+      model_.clear();
+      context_.clear();
+      LOWBIT_TRY_ASSIGN(const auto logits, model_.prefill(context));
+      last_.assign(logits.begin(), logits.end());
+      context_.assign(context.begin(), context.end());
+    }
+    LOWBIT_TRY(model_.truncate(tokens.context));
+    const std::span<const TokenId> scored = all.subspan(static_cast<size_t>(tokens.context));
+    const auto count = static_cast<int64_t>(scored.size());
+    std::vector<double> parts(scored.size());
+    parts[0] = log_probability(last_, scored[0]);
+    if (count > 1) {
+      LOWBIT_TRY(model_.logits_of_all(scored.first(scored.size() - 1), 0, rows_));
+      const auto vocab = static_cast<size_t>(model_.info().vocab_size);
+      pool_.parallel_for(count - 1, 1, [&](int64_t begin, int64_t end, int) {
+        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+          parts[i + 1] = log_probability(std::span(rows_).subspan(i * vocab, vocab), scored[i + 1]);
+      });
+    }
+    double sum = 0;
+    for (const double part : parts) sum += part;
+    return sum;
+  }
+
+ private:
+  Model& model_;
+  ThreadPool& pool_;
+  std::vector<TokenId> context_;
+  std::vector<float> last_, rows_;
+};
+
+double standard_error(double share, int64_t n) {
+  return n > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(n - 1)) : 0;
+}
+
+}  // namespace
+
+Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path) {
+  LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(path, kLongestFile));
+  std::vector<ChoiceQuestion> questions;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    LOWBIT_TRY_ASSIGN(ChoiceQuestion question, parse_question(line, fmt::format("{}:{}", path, number)));
+    questions.push_back(std::move(question));
+  }
+  return questions;
+}
+
+Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuestion>& questions,
+                                     const ChoiceOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto have = static_cast<int64_t>(questions.size());
+  ChoiceReport report;
+  report.questions = options.questions > 0 ? std::min(options.questions, have) : have;
+  if (report.questions == 0)
+    return fail(ErrorCode::kInvalidArgument, "multiple choice", "no questions", "at least one");
+  ThreadPool pool(model.info().threads);
+  Scorer scorer(model, pool);
+  int64_t right = 0, right_normalized = 0;
+  for (int64_t q = 0; q < report.questions; ++q) {
+    if (options.progress && !options.progress("questions", q, report.questions))
+      return fail(ErrorCode::kCancelled, "multiple choice", "a request to stop");
+    const ChoiceQuestion& question = questions[static_cast<size_t>(q)];
+    std::vector<double> plain, normalized;
+    for (const Choice& choice : question.choices) {
+      LOWBIT_TRY_ASSIGN(const double likelihood, scorer.log_likelihood(choice));
+      plain.push_back(likelihood);
+      normalized.push_back(likelihood / static_cast<double>(std::max<size_t>(1, choice.continuation.size() - 1)));
+    }
+    const auto best = [](const std::vector<double>& v) { return std::ranges::max_element(v) - v.begin(); };
+    right += best(plain) == question.gold;
+    right_normalized += best(normalized) == question.gold;
+  }
+  const auto share = [&](int64_t count) { return static_cast<double>(count) / static_cast<double>(report.questions); };
+  report.accuracy = share(right);
+  report.accuracy_error = standard_error(report.accuracy, report.questions);
+  report.normalized_accuracy = share(right_normalized);
+  report.normalized_accuracy_error = standard_error(report.normalized_accuracy, report.questions);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace lowbit
