@@ -17,7 +17,8 @@ struct Simd {
   using Float = __m256;
   static constexpr int kLanes = 8;
   static constexpr int kTileRows = 6;    // rows of x in a GEMM tile: 2 x 6 accumulators of 16 registers
-  static constexpr int kDirectRows = 4;  // rows of x for which unpacking to scratch does not pay
+  template <int M>
+  static constexpr int kChains = 1;  // additions of 16 bits take one cycle
   static constexpr const char* kTileName = "avx2_16x6";
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
@@ -30,6 +31,7 @@ struct Simd {
     __builtin_memcpy(&v, p, 4);
     return _mm256_set1_epi32(v);
   }
+  LOWBIT_INLINE Int broadcast32(const int32_t* p) { return _mm256_set1_epi32(*p); }
   LOWBIT_INLINE Int and_(Int a, Int b) { return _mm256_and_si256(a, b); }
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm256_or_si256(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm256_add_epi8(a, b); }
@@ -41,7 +43,7 @@ struct Simd {
   /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
-    __asm__ volatile("" : "+x"(a), "+x"(b) : : "memory");
+    __asm__ volatile("" : "+x"(a), "+x"(b));
   }
   LOWBIT_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
@@ -71,7 +73,8 @@ struct Simd {
   LOWBIT_INLINE Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
   LOWBIT_INLINE Float to_float(Int v) { return _mm256_cvtepi32_ps(v); }
 
-  /// A table of up to 16 floats; `idx` lanes below 16.
+  /// A table of up to 16 floats; `idx` lanes below 16. Tables of 2^kTableBits are one instruction that ignores higher bits.
+  static constexpr int kTableBits = 3;
   struct Table {
     Float low, high;
   };
@@ -80,6 +83,8 @@ struct Simd {
     const Float a = _mm256_permutevar8x32_ps(t.low, idx), b = _mm256_permutevar8x32_ps(t.high, idx);
     return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(idx, 28)));  // by bit 3
   }
+  /// A table whose entries repeat after 2^kTableBits.
+  LOWBIT_INLINE Float look_up_short(const Table& t, Int idx) { return _mm256_permutevar8x32_ps(t.low, idx); }
   /// E4M3 codes, one a lane. The magnitude's bits moved to f32's place are the value * 2^-120, subnormals included.
   LOWBIT_INLINE Float e4m3(Int code) {
     const Int magnitude = and_(code, set32(0x7f));
@@ -105,7 +110,7 @@ struct Simd {
   /// 2 * MaxCode * 128 in int16, so kSteps of them may be added before widen(): kSteps * 256 * MaxCode <= 32767.
   template <int MaxCode>
   struct Dot {
-    static constexpr bool kSigned = false;
+    static constexpr bool kSigned = false, kWidens = true;
     static constexpr int kSteps = 32767 / (256 * MaxCode);
     static_assert(kSteps >= 1);
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x)); }
@@ -117,13 +122,12 @@ struct Simd {
 /// vpmaddubsw never saturates (x is -127..127), and sums are int32 from the start.
 template <>
 struct Simd::Dot<255> {
-  static constexpr bool kSigned = true;
+  static constexpr bool kSigned = true, kWidens = false;
   static constexpr int kSteps = 1 << 30;
   LOWBIT_INLINE Int add(Int sum, Int w, Int x) {
     const Int pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-  LOWBIT_INLINE Int widen(Int sum) { return sum; }
 };
 
 }  // namespace LOWBIT_ISA
