@@ -136,7 +136,7 @@ struct VectorOps {
 
 /// What one instruction set offers; found through kernels/registry.h.
 struct KernelTable {
-  const char* isa;  // "ref", "avx2", "avx512", "amx"
+  const char* isa;  // "ref", "avx2", "avxvnni", "avx512", "amx"
   const MatmulKernel* matmul;
   int matmul_count;
   const VectorOps* vector;  // null: use the next weaker table's

@@ -78,6 +78,11 @@ Choice choose(FormatId format, Activation activation, const PanelShape& s, const
     choice.reason = "the reference was asked for";
     return choice;
   }
+  if (options.first_table != nullptr) {
+    choice.kernel = find_kernel(*options.first_table, format, activation, s);
+    choice.reason = std::string("asked for: ") + options.first_table->isa;
+    if (choice.kernel != nullptr) return choice;
+  }
   std::string without;
   for (const KernelTable* table : kernel_tables(options.isa)) {
     choice.kernel = find_kernel(*table, format, activation, s);

@@ -68,6 +68,7 @@ struct MatmulOptions {
   /// Columns of x that share a scale (kInt8); 0: the whole row. Where the weight's own groups are smaller, or no multiple
   /// of it, they are used instead.
   int64_t activation_group = 0;
+  const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
 };
 
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per
