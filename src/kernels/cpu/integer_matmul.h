@@ -51,45 +51,61 @@ struct IntegerMatmul {
     __attribute__((always_inline)) Int step(int v, int) const { return codes[v]; }
   };
 
-  /// sum[v][m] += the products of units [unit, end) with M rows of x. `x` is at column 0 of the first.
+  /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first.
   template <class Codes, int M>
   LOWBIT_INLINE void add_products(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
-                                  Int (&sum)[2][M]) {
+                                  Int (&part)[S::template kChains<M>][2][M]) {
+    for (; unit < end; ++unit) {
+      Codes block;
+      block.load(codes, unit);
+#pragma GCC unroll 8
+      for (int s = 0; s < Codes::kSteps; ++s) {
+        const Int c0 = block.step(0, s), c1 = block.step(1, s);
+        const int8_t* column = x + 4 * (unit * Codes::kSteps + s);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          const Int xs = S::broadcast4(column + m * ldx);
+          Int(&to)[2][M] = part[s % S::template kChains<M>];
+          to[0][m] = Dot::add(to[0][m], c0, xs);
+          to[1][m] = Dot::add(to[1][m], c1, xs);
+          S::pin(to[0][m], to[1][m]);
+        }
+      }
+    }
+  }
+
+  /// sum[v][m] = code_sums[m * stride] (where the format has an offset) + the products of units [unit, end).
+  template <class Codes, int M>
+  LOWBIT_INLINE void exact_sums(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
+                                const int32_t* code_sums, int64_t stride, Int (&sum)[2][M]) {
     constexpr int kChains = S::template kChains<M>;  // sums per output, where the dot product's latency asks for them
     constexpr int64_t kUnitsPerWiden = Dot::kSteps / ((Codes::kSteps + kChains - 1) / kChains);
     static_assert(kUnitsPerWiden >= 1);
-    while (unit < end) {
-      const int64_t stop = smaller(unit + kUnitsPerWiden, end);
-      Int part[kChains][2][M];
-      for (int c = 0; c < kChains; ++c)
-        for (int m = 0; m < M; ++m)
-          for (int v = 0; v < 2; ++v) part[c][v][m] = Dot::kWidens || c > 0 ? S::zero() : sum[v][m];
-      for (; unit < stop; ++unit) {
-        Codes block;
-        block.load(codes, unit);
+    Int part[kChains][2][M];
+    for (int c = 0; c < kChains; ++c)
 #pragma GCC unroll 8
-        for (int s = 0; s < Codes::kSteps; ++s) {
-          const Int c0 = block.step(0, s), c1 = block.step(1, s);
-          const int8_t* column = x + 4 * (unit * Codes::kSteps + s);
+      for (int m = 0; m < M; ++m)
+        part[c][0][m] = part[c][1][m] =
+            !Dot::kWidens && c == 0 && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
+    add_products<Codes, M>(codes, x, ldx, unit, Dot::kWidens ? smaller(unit + kUnitsPerWiden, end) : end, part);
 #pragma GCC unroll 8
-          for (int m = 0; m < M; ++m) {
-            const Int xs = S::broadcast4(column + m * ldx);
-            Int(&to)[2][M] = part[s % kChains];
-            to[0][m] = Dot::add(to[0][m], c0, xs);
-            to[1][m] = Dot::add(to[1][m], c1, xs);
-            S::pin(to[0][m], to[1][m]);
-          }
-        }
+    for (int m = 0; m < M; ++m) {
+      const Int first = Dot::kWidens && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
+      for (int v = 0; v < 2; ++v) {
+        sum[v][m] = Dot::widen(part[0][v][m]);
+        for (int c = 1; c < kChains; ++c) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
+        if (Dot::kWidens && kAdd != 0) sum[v][m] = S::add32(sum[v][m], first);
       }
-      for (int v = 0; v < 2; ++v)
-        for (int m = 0; m < M; ++m) {
-          if constexpr (Dot::kWidens) {
-            for (int c = 0; c < kChains; ++c) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
-          } else {
-            sum[v][m] = part[0][v][m];
-            for (int c = 1; c < kChains; ++c) sum[v][m] = S::add32(sum[v][m], part[c][v][m]);
-          }
-        }
+    }
+    if constexpr (Dot::kWidens) {
+      while (__builtin_expect((unit += kUnitsPerWiden) < end, 0)) {
+        for (int c = 0; c < kChains; ++c)
+          for (int m = 0; m < M; ++m) part[c][0][m] = part[c][1][m] = S::zero();
+        add_products<Codes, M>(codes, x, ldx, unit, smaller(unit + kUnitsPerWiden, end), part);
+        for (int c = 0; c < kChains; ++c)
+          for (int m = 0; m < M; ++m)
+            for (int v = 0; v < 2; ++v) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
+      }
     }
   }
 
@@ -102,7 +118,7 @@ struct IntegerMatmul {
     const int64_t segment_units = segments == 1 ? units : s.segment / kUnitK;
     const int64_t group_segments = s.groups == 1 ? segments : s.group / s.segment;
     const int8_t* x = a.xq + m0 * ldx;
-    const int32_t* code_sums = kAdd != 0 ? a.code_sums + m0 * segments : nullptr;
+    const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
     const float* x_scales = a.x_group_scale != nullptr ? a.x_group_scale + m0 * segments : nullptr;
     Float acc[2][M];
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
@@ -112,10 +128,8 @@ struct IntegerMatmul {
       for (int m = 0; m < M; ++m) t[0][m] = t[1][m] = S::zero_f();
       for (const int64_t last = smaller(j + group_segments, segments); j < last; ++j) {
         Int sum[2][M];
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m)
-          sum[0][m] = sum[1][m] = kAdd != 0 ? S::broadcast32(code_sums + m * segments + j) : S::zero();
-        add_products<Codes, M>(codes, x, ldx, j * segment_units, smaller((j + 1) * segment_units, units), sum);
+        exact_sums<Codes, M>(codes, x, ldx, j * segment_units, smaller((j + 1) * segment_units, units), code_sums + j,
+                             segments, sum);
         if (x_scales != nullptr) {
 #pragma GCC unroll 8
           for (int m = 0; m < M; ++m) {

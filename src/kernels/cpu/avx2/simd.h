@@ -33,6 +33,7 @@ struct Simd::Dot<255> {
     const Int pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
+  LOWBIT_INLINE Int widen(Int sum) { return sum; }
 };
 
 }  // namespace LOWBIT_ISA

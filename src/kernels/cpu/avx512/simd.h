@@ -107,6 +107,7 @@ struct Simd {
     static constexpr bool kSigned = false, kWidens = false;
     static constexpr int kSteps = 1 << 30;
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+    LOWBIT_INLINE Int widen(Int sum) { return sum; }
   };
 };
 

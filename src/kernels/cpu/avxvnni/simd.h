@@ -17,6 +17,7 @@ struct Simd : Vectors256 {
     static constexpr bool kSigned = false, kWidens = false;
     static constexpr int kSteps = 1 << 30;
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
+    LOWBIT_INLINE Int widen(Int sum) { return sum; }
   };
 };
 
