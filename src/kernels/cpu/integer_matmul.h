@@ -1,5 +1,5 @@
 #pragma once
-// Integer-valued formats x int8 activations. Up to S::kTileRows rows of x: codes are unpacked in registers. More: a panel is
+// Integer-valued formats x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in registers. More: a panel is
 // unpacked once into bytes, and tiles of x rows run over those. Both sum exactly inside a segment and fold it in the order of
 // kernels/ref/matmul.cc, so all agree bit for bit.
 
@@ -178,7 +178,7 @@ struct IntegerMatmul {
   }
 
   static bool direct(int64_t m, const PanelShape& s) {
-    return !kBase3 && m <= S::kTileRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
+    return !kBase3 && m <= S::kDirectRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
@@ -193,10 +193,13 @@ struct IntegerMatmul {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
       const Factors<S> factors = factors_of<S, F>(panel, a.shape);
       if (direct(a.m, a.shape)) {
-        if constexpr (!kBase3) tiles<Blocks, S::kTileRows>(a, panel, factors, n, 0);
+        if constexpr (!kBase3) {
+          if (a.m <= S::kTileRows) tiles<Blocks, S::kTileRows>(a, panel, factors, n, 0);
+          if (a.m > S::kTileRows) tiles<Blocks, S::kFoldRows>(a, panel, factors, n, 0);
+        }
       } else {
         unpack_panel(a.shape, panel, a.scratch);
-        tiles<Bytes, S::kTileRows>(a, a.scratch, factors, n, 0);
+        tiles<Bytes, S::kFoldRows>(a, a.scratch, factors, n, 0);
       }
     }
   }

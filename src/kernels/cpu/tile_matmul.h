@@ -18,7 +18,7 @@ struct TileMatmul {
   using Int = typename S::Int;
   using Float = typename S::Float;
   static_assert(S::kLanes == 16);
-  static constexpr int64_t kLeastRows = 8;   // of x: fewer leave the unit idle
+  static constexpr int64_t kLeastRows = S::kTileRows + 1;  // of x: fewer leave the unit idle
   static constexpr int64_t kChunkK = 512;    // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
   static constexpr int kSegments = 4;               // of which products are kept before they are folded
   static constexpr int kFolds = kChunkK / 32 / kSegments;  // at most, of a chunk
@@ -26,7 +26,7 @@ struct TileMatmul {
 
   struct Scratch {
     int8_t* bytes;      // [2][kChunkK / 4 + spare][16][4]: values of a chunk
-    int32_t* products;  // [kSegments][16][16]
+    int32_t* products;  // [2][kSegments][16][16]: those being folded, and the next
     float* part;        // [m][32] of the group so far
     float* acc;         // [m][32] of the groups behind; int32 sums when the row is one segment
   };
@@ -36,7 +36,7 @@ struct TileMatmul {
   static bool on_tiles(int64_t m, const PanelShape& s) {
     return m >= kLeastRows && (s.segments == 1 || s.segment == 32 || (s.segment % 64 == 0 && s.segment <= kChunkK));
   }
-  static int64_t tile_scratch_bytes(int64_t m) { return 2 * kHalfBytes + kSegments * kTileBytes + 2 * 128 * m; }
+  static int64_t tile_scratch_bytes(int64_t m) { return 2 * kHalfBytes + 2 * kSegments * kTileBytes + 2 * 128 * m; }
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
     const int64_t vector = Vector::scratch_bytes(m, s);  // enough for fewer rows, too
     return on_tiles(m, s) && tile_scratch_bytes(m) > vector ? tile_scratch_bytes(m) : vector;
@@ -45,7 +45,7 @@ struct TileMatmul {
     Scratch t;
     t.bytes = reinterpret_cast<int8_t*>(scratch);
     t.products = reinterpret_cast<int32_t*>(scratch + 2 * kHalfBytes);
-    t.part = reinterpret_cast<float*>(scratch + 2 * kHalfBytes + kSegments * kTileBytes);
+    t.part = reinterpret_cast<float*>(scratch + 2 * kHalfBytes + 2 * kSegments * kTileBytes);
     t.acc = t.part + 32 * m;
     return t;
   }
@@ -233,24 +233,28 @@ struct TileMatmul {
     }
   }
 
-  /// Segments [j0, j1) of a chunk, unpacked at `bytes`, times `rows` rows of x from m0 on; tiles are configured.
-  static void segment_rows(const MatmulArgs& a, const Fold (*folds)[kFolds], const int8_t* bytes, int64_t j0,
-                           int64_t j1, int64_t m0, int64_t rows, const Scratch& t) {
-    const int64_t segment = a.shape.segment;
+  /// Segments [j0, j1) of a chunk, unpacked at `bytes`, times `rows` rows of x from m0 on; tiles are configured. A tile's
+  /// products are read back a turn later: loads do not take data from tile stores under way.
+  static void segment_rows(const MatmulArgs& a, const Fold (*folds)[kFolds], const int8_t* bytes, int64_t j0, int64_t j1,
+                           int64_t m0, int64_t rows, const Scratch& t) {
+    const int64_t segment = a.shape.segment, per_half = (j1 - j0 + kSegments - 1) / kSegments;
     const int8_t* x = a.xq + m0 * a.ldxq;
-    for (int v = 0; v < 2; ++v) {
-      float *part = t.part + 32 * m0 + 16 * v, *acc = t.acc + 32 * m0 + 16 * v;
-      for (int64_t j = j0, i = 0; j < j1; j += kSegments, ++i) {
-        const Fold& f = folds[v][i];
-        segment_products(x + j * segment, a.ldxq, bytes + v * kHalfBytes + (j - j0) * segment * 16, segment,
-                         a.shape.k - j * segment, f.count, t.products);
-        if (a.x_group_scale == nullptr) {
-          fold_rows(a, f, t.products, m0, rows, acc);
-        } else {
-          fold_segments(a, f, j, t.products, m0, rows, part, acc);
-        }
+    const auto fold = [&](int64_t turn) __attribute__((always_inline)) {
+      const int64_t v = turn / per_half, i = turn % per_half, at = 32 * m0 + 16 * v;
+      const int32_t* products = t.products + turn % 2 * kSegments * 256;
+      if (a.x_group_scale == nullptr) {
+        fold_rows(a, folds[v][i], products, m0, rows, t.acc + at);
+      } else {
+        fold_segments(a, folds[v][i], j0 + i * kSegments, products, m0, rows, t.part + at, t.acc + at);
       }
+    };
+    for (int64_t turn = 0; turn < 2 * per_half; ++turn) {
+      const int64_t v = turn / per_half, i = turn % per_half, j = j0 + i * kSegments;
+      segment_products(x + j * segment, a.ldxq, bytes + v * kHalfBytes + (j - j0) * segment * 16, segment,
+                       a.shape.k - j * segment, folds[v][i].count, t.products + turn % 2 * kSegments * 256);
+      if (turn > 0) fold(turn - 1);
     }
+    fold(2 * per_half - 1);
   }
 
   static void segment_panel(const MatmulArgs& a, const uint8_t* panel, int64_t n, const Scratch& t) {

@@ -17,7 +17,9 @@ struct Vectors256 {
   using Int = __m256i;
   using Float = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kTileRows = 6;    // rows of x in a GEMM tile: 2 x 6 accumulators of 16 registers
+  static constexpr int kTileRows = 6;     // rows of x, at most, whose sums stay in registers
+  static constexpr int kFoldRows = 6;     // rows of x of a tile that leaves registers for folding
+  static constexpr int kDirectRows = 12;  // rows of x for which unpacking to scratch does not pay
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }

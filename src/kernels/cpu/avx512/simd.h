@@ -16,7 +16,9 @@ struct Simd {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kTileRows = 8;    // rows of x in a GEMM tile: 2 x 8 accumulators of 32 registers
+  static constexpr int kTileRows = 8;     // rows of x, at most, whose sums stay in registers
+  static constexpr int kFoldRows = 6;     // rows of x of a tile that leaves registers for folding
+  static constexpr int kDirectRows = 32;  // rows of x for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
   static constexpr const char* kTileName = "avx512_32x8";
