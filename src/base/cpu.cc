@@ -71,8 +71,11 @@ CpuInfo read_cpu_info() {
   return info;
 }
 
-constexpr std::array<std::pair<Isa, const char*>, 5> kIsaNames = {
-    {{Isa::kScalar, "scalar"}, {Isa::kAvx2, "avx2"}, {Isa::kAvxVnni, "avxvnni"}, {Isa::kAvx512, "avx512"}, {Isa::kAmx, "amx"}}};
+constexpr std::array<std::pair<Isa, const char*>, 5> kIsaNames = {{{Isa::kScalar, "scalar"},
+                                                                   {Isa::kAvx2, "avx2"},
+                                                                   {Isa::kAvxVnni, "avxvnni"},
+                                                                   {Isa::kAvx512, "avx512"},
+                                                                   {Isa::kAmx, "amx"}}};
 
 }  // namespace
 

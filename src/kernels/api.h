@@ -56,12 +56,13 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;              // kF32
-  const int8_t* xq = nullptr;            // kInt8, each row zero-padded to ldxq, a multiple of 64
-  const float* x_scale = nullptr;        // kInt8 [m]; null with x_group_scale
-  const float* x_group_scale = nullptr;  // kInt8 [m, segments] or null: one scale per row and segment instead of per row
-  const float* x_sums = nullptr;         // [m, groups], see above; null when there are no offsets
-  const int32_t* code_sums = nullptr;    // kInt8 [m, segments]: kernel.code_offset * sum xq; null when that is 0
+  const float* x = nullptr;        // kF32
+  const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
+  const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
+  const float* x_group_scale =
+      nullptr;                         // kInt8 [m, segments] or null: one scale per row and segment instead of per row
+  const float* x_sums = nullptr;       // [m, groups], see above; null when there are no offsets
+  const int32_t* code_sums = nullptr;  // kInt8 [m, segments]: kernel.code_offset * sum xq; null when that is 0
   int64_t m = 0, ldx = 0, ldxq = 0;
   // Output columns [n0, n1) of every row m: y[m * ldy + n].
   float* y = nullptr;

@@ -66,8 +66,8 @@ inline Case random_case(uint64_t seed) {
       pick<int64_t>(rng, {Scaling::kAll, 32, 32, 64, 64, 128, 256, 4, 8, 20, 40, 5, 1 + int64_t(rng.below(300))});
   s.n_block = pick<int64_t>(rng, {1, 1, 1, 1, Scaling::kAll, Scaling::kRowRanges, 3, 16, 128});
   if (c.n == 0) s.n_block = 1;  // row ranges need a row
-  s.scale = pick(rng, {ScaleKind::kF16, ScaleKind::kF16, ScaleKind::kF32, ScaleKind::kBf16, ScaleKind::kPow2,
-                      ScaleKind::kDouble});
+  s.scale = pick(
+      rng, {ScaleKind::kF16, ScaleKind::kF16, ScaleKind::kF32, ScaleKind::kBf16, ScaleKind::kPow2, ScaleKind::kDouble});
   const bool integer = format_info(c.format).kind == ValueKind::kInteger;
   s.zero = pick(rng, {ZeroKind::kNone, ZeroKind::kNone, ZeroKind::kOffset, ZeroKind::kPointI8, ZeroKind::kPointF16});
   if (!integer && s.zero != ZeroKind::kNone) s.zero = ZeroKind::kOffset;

@@ -245,8 +245,7 @@ struct FloatMatmul {
   static void chunk_tiles(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                           const float* x, int64_t ldx, int64_t m0, int64_t rows, State* states) {
     int64_t i = 0;
-    for (; i + M <= rows; i += M)
-      chunk_tile<M>(a, values, factors, k0, k1, x + i * ldx, ldx, m0 + i, states + i);
+    for (; i + M <= rows; i += M) chunk_tile<M>(a, values, factors, k0, k1, x + i * ldx, ldx, m0 + i, states + i);
     if constexpr (M > 1) {
       if (i < rows) chunk_tiles<M - 1>(a, values, factors, k0, k1, x + i * ldx, ldx, m0 + i, rows - i, states + i);
     }
@@ -331,8 +330,7 @@ struct FloatMatmul {
   template <int Panels>
   static void direct(const MatmulArgs& a, int64_t n) {
     const int64_t bytes = Source::bytes(a.shape);
-    for (; n + (Panels - 1) * kRows < a.n1; n += Panels * kRows)
-      direct_panels<Panels>(a, a.w + n / kRows * bytes, n);
+    for (; n + (Panels - 1) * kRows < a.n1; n += Panels * kRows) direct_panels<Panels>(a, a.w + n / kRows * bytes, n);
     if constexpr (Panels > 1) {
       if (n < a.n1) direct<Panels / 2>(a, n);
     }

@@ -25,7 +25,7 @@ struct IntegerMatmul {
   static constexpr unsigned kFlip = Dot::kSigned ? 0u : Codec::kFlip;
   static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
-  static constexpr int64_t kPrefetchBytes = 2048;
+  static constexpr int64_t kPrefetchBytes = 4096;  // ahead, into the second-level cache
 
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
   struct Blocks {
@@ -34,7 +34,7 @@ struct IntegerMatmul {
     __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit) {
       const uint8_t* block = codes + unit * P::kBlockBytes;
       for (int w = 0; w < Packed::kWords; ++w) {
-        S::prefetch(block + w * kStepBytes + kPrefetchBytes);
+        S::prefetch_second(block + w * kStepBytes + kPrefetchBytes);
         words[0][w] = S::load(block + w * kStepBytes);
         words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
       }

@@ -9,10 +9,11 @@ inline namespace LOWBIT_ISA {
 
 template <class S>
 inline constexpr MatmulKernel kIntegerKernels[] = {
-    IntegerMatmul<S, Int8>::kernel(),        IntegerMatmul<S, Int4>::kernel(),    IntegerMatmul<S, Uint4>::kernel(),
-    IntegerMatmul<S, Int3>::kernel(),        IntegerMatmul<S, Int2>::kernel(),    IntegerMatmul<S, Int3Odd>::kernel(),
-    IntegerMatmul<S, Int2Odd>::kernel(),     IntegerMatmul<S, Binary>::kernel(),  IntegerMatmul<S, Ternary2Bit>::kernel(),
-    IntegerMatmul<S, TernaryPacked>::kernel(),
+    IntegerMatmul<S, Int8>::kernel(),        IntegerMatmul<S, Int4>::kernel(),
+    IntegerMatmul<S, Uint4>::kernel(),       IntegerMatmul<S, Int3>::kernel(),
+    IntegerMatmul<S, Int2>::kernel(),        IntegerMatmul<S, Int3Odd>::kernel(),
+    IntegerMatmul<S, Int2Odd>::kernel(),     IntegerMatmul<S, Binary>::kernel(),
+    IntegerMatmul<S, Ternary2Bit>::kernel(), IntegerMatmul<S, TernaryPacked>::kernel(),
 };
 template <class S>
 inline constexpr int kIntegerKernelCount = sizeof(kIntegerKernels<S>) / sizeof(MatmulKernel);

@@ -18,9 +18,10 @@ struct TileMatmul {
   using Int = typename S::Int;
   using Float = typename S::Float;
   static_assert(S::kLanes == 16);
-  static constexpr int64_t kLeastRows = S::kTileRows + 1;  // of x: fewer leave the unit idle
-  static constexpr int64_t kChunkK = 512;    // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
-  static constexpr int kSegments = 4;               // of which products are kept before they are folded
+  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns or more, of 32.
+  static constexpr int64_t kLeastRows = 12, kLeastRows64 = 24, kLeastRows32 = 48;
+  static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
+  static constexpr int kSegments = 4;      // of which products are kept before they are folded
   static constexpr int kFolds = kChunkK / 32 / kSegments;  // at most, of a chunk
   static constexpr int64_t kTileBytes = 1024;
 
@@ -34,7 +35,9 @@ struct TileMatmul {
   static constexpr int64_t kHalfBytes = (kChunkK / 4 + kSpareSteps) * 64;
 
   static bool on_tiles(int64_t m, const PanelShape& s) {
-    return m >= kLeastRows && (s.segments == 1 || s.segment == 32 || (s.segment % 64 == 0 && s.segment <= kChunkK));
+    if (s.segments == 1) return m >= kLeastRows;
+    if (s.segment == 32) return m >= kLeastRows32;
+    return m >= kLeastRows64 && s.segment % 64 == 0 && s.segment <= kChunkK;
   }
   static int64_t tile_scratch_bytes(int64_t m) { return 2 * kHalfBytes + 2 * kSegments * kTileBytes + 2 * 128 * m; }
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
@@ -194,59 +197,76 @@ struct TileMatmul {
     if (count > 3) Tiles::template store<3>(products + 768, 64);
   }
 
-  /// One scale per row of x: every segment ends its group.
-  static void fold_rows(const MatmulArgs& a, const Fold& f, const int32_t* products, int64_t m0, int64_t rows,
-                        float* acc_of) {
-    for (int64_t r = 0; r < rows; ++r) {
-      Float acc = S::load_f(acc_of + 32 * r);
+  /// One scale per row of x: every segment ends its group. With a scale of x per segment: those whose bit in Ends is set.
+  /// Four segments, no offsets: what most turns are, without a branch per segment.
+  template <unsigned Ends, bool kScales>
+  static void fold_four(const Fold& f, const float* x_scales, int64_t stride, const int32_t* products, int64_t rows,
+                        float* part_of, float* acc_of) {
+    constexpr bool kOpen = kScales && (Ends >> (kSegments - 1)) == 0;  // the last group goes on behind these segments
+    constexpr bool kGoesOn = kScales && Ends != 15 && Ends != 10;      // the first may have begun before them
+    Float scale[kSegments];
+    for (int q = 0; q < kSegments; ++q) scale[q] = f.scale[q];
+    for (int64_t r = 0; r < rows; ++r, x_scales += stride, products += 16, part_of += 32, acc_of += 32) {
+      Float acc = Ends != 0 ? S::load_f(acc_of) : S::zero_f(), part = kGoesOn ? S::load_f(part_of) : S::zero_f();
 #pragma GCC unroll 4
       for (int q = 0; q < kSegments; ++q) {
-        if (q == f.count) break;
-        const Int sum = S::load(reinterpret_cast<const uint8_t*>(products + 256 * q + 16 * r));
-        acc = S::fma(S::to_float(sum), f.scale[q], acc);
-        if (a.shape.offsets)
-          acc = S::fma(S::set_f(a.x_sums[(m0 + r) * a.shape.groups + f.group[q]]), f.offset[q], acc);
+        const Float sum = S::to_float(S::load(reinterpret_cast<const uint8_t*>(products + 256 * q)));
+        part = kScales ? S::fma(sum, S::set_f(x_scales[q]), part) : sum;
+        if ((Ends >> q & 1) == 0) continue;
+        acc = S::fma(part, scale[q], acc);
+        part = S::zero_f();
       }
-      S::store_f(acc_of + 32 * r, acc);
+      if (Ends != 0) S::store_f(acc_of, acc);
+      if (kOpen || kGoesOn) S::store_f(part_of, part);
     }
   }
 
-  /// A scale of x per segment.
-  static void fold_segments(const MatmulArgs& a, const Fold& f, int64_t j, const int32_t* products, int64_t m0,
-                            int64_t rows, float* part_of, float* acc_of) {
-    for (int64_t r = 0; r < rows; ++r) {
-      Float acc = S::load_f(acc_of + 32 * r), part = S::load_f(part_of + 32 * r);
-      const float* x_scale = a.x_group_scale + (m0 + r) * a.shape.segments + j;
-#pragma GCC unroll 4
-      for (int q = 0; q < kSegments; ++q) {
-        if (q == f.count) break;
-        const Int sum = S::load(reinterpret_cast<const uint8_t*>(products + 256 * q + 16 * r));
-        part = S::fma(S::to_float(sum), S::set_f(x_scale[q]), part);
+  /// Any number of segments, with or without offsets and scales of x.
+  static void fold_any(const MatmulArgs& a, const Fold& f, const float* x_scales, int64_t stride,
+                       const int32_t* products, int64_t m0, int64_t rows, float* part_of, float* acc_of) {
+    for (int64_t r = 0; r < rows; ++r, part_of += 32, acc_of += 32) {
+      Float acc = S::load_f(acc_of), part = S::load_f(part_of);
+      for (int q = 0; q < f.count; ++q) {
+        const Float sum = S::to_float(S::load(reinterpret_cast<const uint8_t*>(products + 256 * q + 16 * r)));
+        part = x_scales == nullptr ? sum : S::fma(sum, S::set_f(x_scales[r * stride + q]), part);
         if (!f.ends[q]) continue;
         acc = S::fma(part, f.scale[q], acc);
         part = S::zero_f();
-        if (a.shape.offsets)
-          acc = S::fma(S::set_f(a.x_sums[(m0 + r) * a.shape.groups + f.group[q]]), f.offset[q], acc);
+        if (a.shape.offsets) acc = S::fma(S::set_f(a.x_sums[(m0 + r) * a.shape.groups + f.group[q]]), f.offset[q], acc);
       }
-      S::store_f(acc_of + 32 * r, acc);
-      S::store_f(part_of + 32 * r, part);
+      S::store_f(acc_of, acc);
+      S::store_f(part_of, part);
     }
   }
 
+  static void fold_products(const MatmulArgs& a, const Fold& f, int64_t j, const int32_t* products, int64_t m0,
+                            int64_t rows, float* part, float* acc) {
+    const int64_t stride = a.shape.segments;
+    const float* x_scales = a.x_group_scale == nullptr ? nullptr : a.x_group_scale + m0 * stride + j;
+    unsigned ends = 16;
+    if (f.count == kSegments && !a.shape.offsets)
+      ends = unsigned(f.ends[0]) | unsigned(f.ends[1]) << 1 | unsigned(f.ends[2]) << 2 | unsigned(f.ends[3]) << 3;
+    if (x_scales == nullptr) {
+      if (ends == 15) return fold_four<15, false>(f, acc, 0, products, rows, part, acc);
+    } else {
+      if (ends == 15) return fold_four<15, true>(f, x_scales, stride, products, rows, part, acc);
+      if (ends == 10) return fold_four<10, true>(f, x_scales, stride, products, rows, part, acc);
+      if (ends == 8) return fold_four<8, true>(f, x_scales, stride, products, rows, part, acc);
+      if (ends == 0) return fold_four<0, true>(f, x_scales, stride, products, rows, part, acc);
+    }
+    fold_any(a, f, x_scales, stride, products, m0, rows, part, acc);
+  }
+
   /// Segments [j0, j1) of a chunk, unpacked at `bytes`, times `rows` rows of x from m0 on; tiles are configured. A tile's
-  /// products are read back a turn later: loads do not take data from tile stores under way.
-  static void segment_rows(const MatmulArgs& a, const Fold (*folds)[kFolds], const int8_t* bytes, int64_t j0, int64_t j1,
-                           int64_t m0, int64_t rows, const Scratch& t) {
+  /// products are read back a turn later.
+  static void segment_rows(const MatmulArgs& a, const Fold (*folds)[kFolds], const int8_t* bytes, int64_t j0,
+                           int64_t j1, int64_t m0, int64_t rows, const Scratch& t) {
     const int64_t segment = a.shape.segment, per_half = (j1 - j0 + kSegments - 1) / kSegments;
     const int8_t* x = a.xq + m0 * a.ldxq;
     const auto fold = [&](int64_t turn) __attribute__((always_inline)) {
       const int64_t v = turn / per_half, i = turn % per_half, at = 32 * m0 + 16 * v;
       const int32_t* products = t.products + turn % 2 * kSegments * 256;
-      if (a.x_group_scale == nullptr) {
-        fold_rows(a, folds[v][i], products, m0, rows, t.acc + at);
-      } else {
-        fold_segments(a, folds[v][i], j0 + i * kSegments, products, m0, rows, t.part + at, t.acc + at);
-      }
+      fold_products(a, folds[v][i], j0 + i * kSegments, products, m0, rows, t.part + at, t.acc + at);
     };
     for (int64_t turn = 0; turn < 2 * per_half; ++turn) {
       const int64_t v = turn / per_half, i = turn % per_half, j = j0 + i * kSegments;
@@ -317,11 +337,11 @@ struct TileMatmul {
 /// Tile kernels; all other formats are left to the table below.
 template <class S, class Tiles>
 inline constexpr MatmulKernel kTileKernels[] = {
-    TileMatmul<S, Tiles, Int8>::kernel(),          TileMatmul<S, Tiles, Int4>::kernel(),
-    TileMatmul<S, Tiles, Uint4>::kernel(),         TileMatmul<S, Tiles, Int3>::kernel(),
-    TileMatmul<S, Tiles, Int2>::kernel(),          TileMatmul<S, Tiles, Int3Odd>::kernel(),
-    TileMatmul<S, Tiles, Int2Odd>::kernel(),       TileMatmul<S, Tiles, Binary>::kernel(),
-    TileMatmul<S, Tiles, Ternary2Bit>::kernel(),   TileMatmul<S, Tiles, TernaryPacked>::kernel(),
+    TileMatmul<S, Tiles, Int8>::kernel(),        TileMatmul<S, Tiles, Int4>::kernel(),
+    TileMatmul<S, Tiles, Uint4>::kernel(),       TileMatmul<S, Tiles, Int3>::kernel(),
+    TileMatmul<S, Tiles, Int2>::kernel(),        TileMatmul<S, Tiles, Int3Odd>::kernel(),
+    TileMatmul<S, Tiles, Int2Odd>::kernel(),     TileMatmul<S, Tiles, Binary>::kernel(),
+    TileMatmul<S, Tiles, Ternary2Bit>::kernel(), TileMatmul<S, Tiles, TernaryPacked>::kernel(),
 };
 template <class S, class Tiles>
 inline constexpr int kTileKernelCount = sizeof(kTileKernels<S, Tiles>) / sizeof(MatmulKernel);

@@ -5,7 +5,7 @@
 
 namespace lowbit {
 
-constinit const KernelTable kAmxTable = {"amx", kTileKernels<Simd, HardwareTiles>, kTileKernelCount<Simd, HardwareTiles>,
-                                         nullptr};
+constinit const KernelTable kAmxTable = {"amx", kTileKernels<Simd, HardwareTiles>,
+                                         kTileKernelCount<Simd, HardwareTiles>, nullptr};
 
 }  // namespace lowbit

@@ -9,6 +9,8 @@ inline namespace LOWBIT_ISA {
 struct Simd : Vectors256 {
   template <int M>
   static constexpr int kChains = 1;  // additions of 16 bits take one cycle
+  /// Rows of x for which unpacking to scratch does not pay: shifts and masks take ports that vpmaddubsw needs.
+  static constexpr int64_t kDirectRows = 12;
   static constexpr const char* kTileName = "avx2_16x6";
 
   /// Dot products of four codes (0..MaxCode, unsigned) with four int8 in each lane. vpmaddubsw gives pairs of at most

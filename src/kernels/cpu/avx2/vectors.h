@@ -17,9 +17,8 @@ struct Vectors256 {
   using Int = __m256i;
   using Float = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kTileRows = 6;     // rows of x, at most, whose sums stay in registers
-  static constexpr int kFoldRows = 6;     // rows of x of a tile that leaves registers for folding
-  static constexpr int kDirectRows = 12;  // rows of x for which unpacking to scratch does not pay
+  static constexpr int kTileRows = 6;  // rows of x, at most, whose sums stay in registers
+  static constexpr int kFoldRows = 6;  // rows of x of a tile that leaves registers for folding
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }
@@ -44,6 +43,9 @@ struct Vectors256 {
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+x"(a), "+x"(b));
+  }
+  LOWBIT_INLINE void prefetch_second(const uint8_t* p) {  // a step of two vectors, into the second-level cache
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
   }
   LOWBIT_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 

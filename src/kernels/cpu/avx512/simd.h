@@ -16,9 +16,10 @@ struct Simd {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kTileRows = 8;     // rows of x, at most, whose sums stay in registers
-  static constexpr int kFoldRows = 6;     // rows of x of a tile that leaves registers for folding
-  static constexpr int kDirectRows = 32;  // rows of x for which unpacking to scratch does not pay
+  static constexpr int kTileRows = 8;  // rows of x, at most, whose sums stay in registers
+  static constexpr int kFoldRows = 6;  // rows of x of a tile that leaves registers for folding
+  /// Rows of x for which unpacking to scratch does not pay: any number, packed codes spare the caches' bandwidth.
+  static constexpr int64_t kDirectRows = 1 << 30;
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
   static constexpr const char* kTileName = "avx512_32x8";
@@ -46,6 +47,10 @@ struct Simd {
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+v"(a), "+v"(b));
+  }
+  LOWBIT_INLINE void prefetch_second(const uint8_t* p) {  // a step of two vectors, into the second-level cache
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T1);
   }
   LOWBIT_INLINE void prefetch(const uint8_t* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
