@@ -120,9 +120,9 @@ void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
   verb->callback([arguments, &invocation] {
     arguments->options.cold = !arguments->warm;
     const std::string& other = arguments->other;
-    if (!other.empty() && !parse_format(other) && other != "scalar" && other != "avx2" && other != "avx512" &&
-        other != "amx")
-      throw usage_error("--vs", other, "a format, or one of scalar, avx2, avx512, amx");
+    if (!other.empty() && !parse_format(other) && other != "scalar" && other != "avx2" && other != "avxvnni" &&
+        other != "avx512" && other != "amx")
+      throw usage_error("--vs", other, "a format, or one of scalar, avx2, avxvnni, avx512, amx");
     invocation.action = [arguments, &invocation](Console& console) {
       return matmul_action(console, *arguments, invocation.compute);
     };

@@ -32,7 +32,7 @@ void add_common_options(CLI::App& verb, Invocation& invocation) {
           "auto, cpu, cuda or cuda:<i>; without it LOWBIT_DEVICE, else auto")
       ->type_name("NAME")
       ->group(group);
-  add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avx512", "amx"},
+  add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avxvnni", "avx512", "amx"},
                     "; without it LOWBIT_ISA, else the best this CPU has")
       ->group(group);
 }

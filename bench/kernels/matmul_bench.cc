@@ -1,55 +1,117 @@
-// matmul_bench [threads] [seconds] [isa]: the formats x GEMV (cold) and GEMM table, answers checked first.
+// matmul_bench [--threads N] [--seconds S] [--isa NAME] [--m LIST] [--formats LIST] [--groups LIST]
+//              [--activation-groups LIST] [-N ROWS] [-K COLUMNS] [--warm]
+//
+// Every combination of the lists on one matrix, answers checked first; one JSON line each, the first one about the machine.
+// Group 0: one scale per row; activation group 0: one scale per token, -1: f32 activations.
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/cpu.h"
+#include "format/registry.h"
 #include "ops/matmul_bench.h"
 
+namespace {
+
+using namespace lowbit;
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> words;
+  for (size_t b = 0; b <= list.size();) {
+    const size_t e = std::min(list.find(',', b), list.size());
+    words.push_back(list.substr(b, e - b));
+    b = e + 1;
+  }
+  return words;
+}
+
+int usage(const std::string& what) {
+  std::fprintf(stderr, "error: %s\n", what.c_str());
+  return 2;
+}
+
+nlohmann::ordered_json to_json(const TimedMatmul& o, const MatmulTiming& t) {
+  return {{"kernel", t.kernel},
+          {"format", format_info(o.format).name},
+          {"group", o.group == Scaling::kAll ? 0 : o.group},
+          {"activation_group", o.activation == Activation::kF32 ? -1 : o.activation_group},
+          {"m", o.m},
+          {"n", o.n},
+          {"k", o.k},
+          {"threads", t.threads},
+          {"cold", t.cold},
+          {"seconds", t.seconds},
+          {"seconds_p10", t.seconds_p10},
+          {"seconds_p90", t.seconds_p90},
+          {"runs", t.runs},
+          {"gops", t.gops},
+          {"gb_s", t.gb_s},
+          {"weight_bytes", t.weight_bytes},
+          {"checked", t.checked}};
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace lowbit;
-  const int threads = argc > 1 ? std::atoi(argv[1]) : cpu_info().physical_cores;
-  const double seconds = argc > 2 ? std::atof(argv[2]) : 0.3;
-  const auto isa = choose_isa(argc > 3 ? argv[3] : "");
-  if (!isa) {
-    std::fprintf(stderr, "error: %s\n", isa.error().message().c_str());
-    return 1;
-  }
-  ThreadPool pool(threads);
-  if (const auto bandwidth = measure_read_bandwidth(pool))
-    std::printf("memory read: %.1f GB/s, %d threads\n", *bandwidth, threads);
-  struct Row {
-    FormatId format;
-    int64_t group, m;
-    Activation activation;
-  };
-  std::vector<Row> rows;
-  for (const int64_t m : {1, 8, 512})
-    for (const FormatId f : {FormatId::kInt8, FormatId::kInt4, FormatId::kInt3, FormatId::kInt2, FormatId::kTernary,
-                             FormatId::kTernaryPacked, FormatId::kBinary})
-      for (const int64_t group : {int64_t{Scaling::kAll}, int64_t{64}})
-        if (m != 8 || group == 64) rows.push_back({f, group, m, Activation::kInt8});
-  for (const int64_t m : {1, 64})
-    for (const FormatId f : {FormatId::kF16, FormatId::kF32, FormatId::kInt4, FormatId::kCodebook4, FormatId::kFp8})
-      rows.push_back({f, f == FormatId::kF16 || f == FormatId::kF32 ? 0 : 64, m, Activation::kF32});
-  for (const Row& r : rows) {
-    TimedMatmul o;
-    o.format = r.format;
-    o.group = r.group;
-    o.m = r.m;
-    o.activation = r.activation;
-    o.cold = r.m == 1;
-    o.isa = *isa;
-    o.seconds = seconds;
-    const auto result = time_matmul(o, pool);
-    if (!result) {
-      std::fprintf(stderr, "error: %s\n", result.error().message().c_str());
-      return 1;
+  std::map<std::string, std::string> given = {{"--threads", std::to_string(cpu_info().physical_cores)},
+                                              {"--seconds", "0.3"},
+                                              {"--isa", ""},
+                                              {"--m", "1,8,512"},
+                                              {"--formats", "int8,int4,int3,int2,ternary,ternary-packed,binary"},
+                                              {"--groups", "0,64"},
+                                              {"--activation-groups", "0,32"},
+                                              {"-N", "4096"},
+                                              {"-K", "4096"},
+                                              {"--warm", ""}};
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (given.count(name) == 0) return usage("no option " + name);
+    if (name == "--warm") {
+      given[name] = "yes";
+    } else if (++i < argc) {
+      given[name] = argv[i];
+    } else {
+      return usage(name + " wants a value");
     }
-    std::printf("%-46s m %3ld %s %8.3f ms (p10 %.3f p90 %.3f) %7.1f GOPS %6.1f GB/s %s\n", result->kernel.c_str(),
-                long(r.m), result->cold ? "cold" : "warm", 1e3 * result->seconds, 1e3 * result->seconds_p10,
-                1e3 * result->seconds_p90, result->gops, result->gb_s, result->checked ? "checked" : "WRONG");
-    std::fflush(stdout);
   }
-  return 0;
+  const auto isa = choose_isa(given["--isa"]);
+  if (!isa) return usage(isa.error().message());
+  ThreadPool pool(std::max(1, std::atoi(given["--threads"].c_str())));
+  const auto bandwidth = measure_read_bandwidth(pool);
+  const nlohmann::ordered_json machine = {{"machine", cpu_info().model},
+                                          {"features", cpu_info().features},
+                                          {"isa", isa_name(*isa)},
+                                          {"threads", pool.size()},
+                                          {"logical_cpus", cpu_info().logical_cpus},
+                                          {"read_gb_s", bandwidth ? *bandwidth : 0}};
+  std::printf("%s\n", machine.dump().c_str());
+  bool all_checked = true;
+  for (const std::string& m : split(given["--m"]))
+    for (const std::string& name : split(given["--formats"]))
+      for (const std::string& group : split(given["--groups"]))
+        for (const std::string& activation : split(given["--activation-groups"])) {
+          const auto format = parse_format(name);
+          if (!format) return usage(format.error().message());
+          TimedMatmul o;
+          o.format = *format;
+          o.group = std::atoll(group.c_str()) > 0 ? std::atoll(group.c_str()) : int64_t{Scaling::kAll};
+          o.m = std::atoll(m.c_str());
+          o.n = std::atoll(given["-N"].c_str());
+          o.k = std::atoll(given["-K"].c_str());
+          o.activation_group = std::max<int64_t>(0, std::atoll(activation.c_str()));
+          o.activation = activation == "-1" ? Activation::kF32 : Activation::kInt8;
+          o.cold = o.m <= 16 && given["--warm"].empty();
+          o.isa = *isa;
+          o.seconds = std::atof(given["--seconds"].c_str());
+          const auto timing = time_matmul(o, pool);
+          if (!timing) return usage(timing.error().message());
+          all_checked = all_checked && timing->checked;
+          std::printf("%s\n", to_json(o, *timing).dump().c_str());
+          std::fflush(stdout);
+        }
+  return all_checked ? 0 : 1;
 }

@@ -71,8 +71,11 @@ CpuInfo read_cpu_info() {
   return info;
 }
 
-constexpr std::array<std::pair<Isa, const char*>, 4> kIsaNames = {
-    {{Isa::kScalar, "scalar"}, {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"}, {Isa::kAmx, "amx"}}};
+constexpr std::array<std::pair<Isa, const char*>, 5> kIsaNames = {{{Isa::kScalar, "scalar"},
+                                                                   {Isa::kAvx2, "avx2"},
+                                                                   {Isa::kAvxVnni, "avxvnni"},
+                                                                   {Isa::kAvx512, "avx512"},
+                                                                   {Isa::kAmx, "amx"}}};
 
 }  // namespace
 
@@ -86,7 +89,7 @@ const char* isa_name(Isa isa) { return kIsaNames[static_cast<size_t>(isa)].secon
 Result<Isa> parse_isa(const std::string& name) {
   for (const auto& [isa, text] : kIsaNames)
     if (name == text) return isa;
-  return fail(ErrorCode::kInvalidArgument, "instruction set", "'" + name + "'", "scalar, avx2, avx512 or amx");
+  return fail(ErrorCode::kInvalidArgument, "instruction set", "'" + name + "'", "scalar, avx2, avxvnni, avx512 or amx");
 }
 
 bool isa_available(Isa isa) {
@@ -100,6 +103,8 @@ bool isa_available(Isa isa) {
       return true;
     case Isa::kAvx2:
       return avx2;
+    case Isa::kAvxVnni:
+      return avx2 && has(f, "avx_vnni");
     case Isa::kAvx512:
       return avx512;
     case Isa::kAmx:
@@ -112,7 +117,7 @@ bool isa_available(Isa isa) {
 }
 
 Isa best_isa() {
-  for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvx2})
+  for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvxVnni, Isa::kAvx2})
     if (isa_available(isa)) return isa;
   return Isa::kScalar;
 }

@@ -8,15 +8,16 @@
 
 namespace lowbit {
 
-/// Instruction sets that lowbit has kernels for, weakest first. An Isa includes all weaker ones.
-enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
+/// Instruction sets that lowbit has kernels for, weakest first. An Isa includes all weaker ones, but for kAvxVnni, which
+/// some CPUs with AVX-512 lack.
+enum class Isa { kScalar, kAvx2, kAvxVnni, kAvx512, kAmx };
 
-const char* isa_name(Isa isa);  // "scalar", "avx2", "avx512", "amx"
+const char* isa_name(Isa isa);  // "scalar", "avx2", "avxvnni", "avx512", "amx"
 Result<Isa> parse_isa(const std::string& name);
 
-/// True when CPU and operating system both allow it. kAvx2: AVX2, FMA, F16C. kAvx512: F, BW, DQ,
-/// VL, VNNI, VBMI. kAmx: kAvx512 and AMX int8 with the kernel's permission to use tiles (asked for
-/// on first use).
+/// True when CPU and operating system both allow it. kAvx2: AVX2, FMA, F16C. kAvxVnni:
+/// kAvx2 and the VEX form of VNNI. kAvx512: F, BW, DQ, VL, VNNI, VBMI. kAmx: kAvx512 and AMX int8
+/// with the kernel's permission to use tiles (asked for on first use).
 bool isa_available(Isa isa);
 Isa best_isa();
 

@@ -25,21 +25,27 @@ struct PanelShape {
   bool offsets = false;       // one f32 or f16 offset beside each scale
   bool half_scales = false;   // scales are stored as f16, which is exact for every scale of this weight
   bool half_offsets = false;  // likewise
+  /// int8 activations: columns whose products are summed exactly before a fold. `group`, or with scales of x per group of
+  /// columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
+  int64_t segment = 0;
+  int64_t segments = 1;  // ceil(k / segment)
 };
 
 /// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout (see MatmulKernel).
 ///
 /// Numerics (normative; kernels/ref/matmul.cc is the definition, every kernel gives the same bits, NaN payloads aside):
 ///   a8, integer values:  acc = 0; for each group g ascending: acc = fma(float(sum_k value * xq), scale[g], acc), then, when
-///                  there are offsets, acc = fma(float(sum_k xq), offset[g], acc);  y = fma(acc, x_scale, bias or +0).
-///                  The sums inside a group are exact: ops/ admits groups up to kMaxIntegerGroup only, so int32 holds them.
-///   a8, float values (fp8, codebooks, dense): as above, but the sum in a group is s = 0; for k ascending:
-///                  s = fma(value, float(xq), s); acc = fma(s, scale[g], acc).
+///                  there are offsets, acc = fma(x_sums[g], offset[g], acc);  y = fma(acc, x_scale, bias or +0).
+///                  The sums are exact: ops/ admits segments up to kMaxIntegerGroup only, so int32 holds them.
+///   With x_group_scale, the sum of a group is put together from its segments j ascending: t = 0;
+///                  t = fma(float(sum_k value * xq over j), x_group_scale[j], t); acc = fma(t, scale[g], acc), offsets as
+///                  above; y = acc + (bias or +0).
+///   a8, float values (fp8, codebooks, dense): as above, but the sum over a segment is s = 0; for k ascending:
+///                  s = fma(value, float(xq), s).
 ///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s, scale[g],
-///                  acc); with offsets acc = fma(sum_k x (ascending, plain adds from +0), offset[g], acc);
-///                  y = acc + (bias or +0).
-///   With x_group_scale, s = x_group_scale[m, g]: every sum over xq is multiplied by it (one rounded product) before its fma,
-///   acc = fma(sum * s, scale[g], acc), acc = fma(sum_k xq * s, offset[g], acc), and y = fma(acc, 1, bias or +0).
+///                  acc); with offsets acc = fma(x_sums[g], offset[g], acc); y = acc + (bias or +0).
+///   x_sums[m, g] is what an offset is multiplied by: f32 activations: T = 0; T = T + x, k ascending. int8: float(sum_k xq);
+///   with x_group_scale T = 0; T = fma(float(sum_k xq over j), x_group_scale[j], T) over the segments j ascending.
 ///   Dense weights have the scale 1. xq is -127..127.
 struct MatmulArgs {
   // Weights, in the order the kernel's relayout() wrote them.
@@ -50,11 +56,13 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;              // kF32
-  const int8_t* xq = nullptr;            // kInt8, each row zero-padded to ldxq, a multiple of 64
-  const float* x_scale = nullptr;        // kInt8 [m]; null with x_group_scale
-  const float* x_group_scale = nullptr;  // kInt8 [m, groups] or null: one scale per row and group instead of per row
-  const float* x_sums = nullptr;  // [m, groups] sum of xq (below 2^24: exact) or of x per group; null when not needed
+  const float* x = nullptr;        // kF32
+  const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
+  const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
+  const float* x_group_scale =
+      nullptr;                         // kInt8 [m, segments] or null: one scale per row and segment instead of per row
+  const float* x_sums = nullptr;       // [m, groups], see above; null when there are no offsets
+  const int32_t* code_sums = nullptr;  // kInt8 [m, segments]: kernel.code_offset * sum xq; null when that is 0
   int64_t m = 0, ldx = 0, ldxq = 0;
   // Output columns [n0, n1) of every row m: y[m * ldy + n].
   float* y = nullptr;
@@ -80,9 +88,9 @@ struct MatmulKernel {
   const char* doc;   // page under docs/ that explains it
   FormatId format;
   Activation activation;
-  bool x_sums;  // reads x_sums even when there are no offsets
+  int code_offset;  // what MatmulArgs::code_sums are multiplied by; 0: not read
   int panel_rows;
-  int64_t group_multiple;  // the group (unless it is the whole row) must be a multiple of this
+  int64_t group_multiple;  // group and segment (unless they are the whole row) must be multiples of this
   /// Bytes of the device layout of a panel of `panel_rows` rows, scales included; a multiple of 64.
   int64_t (*panel_bytes)(const PanelShape& shape);
   /// Writes one zeroed panel (rows.rows <= panel_rows; missing rows keep zero scales). `scratch`: scratch_bytes(0, shape).
@@ -129,7 +137,7 @@ struct VectorOps {
 
 /// What one instruction set offers; found through kernels/registry.h.
 struct KernelTable {
-  const char* isa;  // "ref", "avx2", "avx512", "amx"
+  const char* isa;  // "ref", "avx2", "avxvnni", "avx512", "amx"
   const MatmulKernel* matmul;
   int matmul_count;
   const VectorOps* vector;  // null: use the next weaker table's

@@ -13,25 +13,40 @@ struct Level {
 };
 
 #if defined(__x86_64__)
-constexpr std::array kLevels = {Level{Isa::kAvx512, &kAvx512Table}, Level{Isa::kAvx2, &kAvx2Table},
+constexpr std::array kLevels = {Level{Isa::kAmx, &kAmxTable}, Level{Isa::kAvx512, &kAvx512Table},
+                                Level{Isa::kAvxVnni, &kAvxVnniTable}, Level{Isa::kAvx2, &kAvx2Table},
                                 Level{Isa::kScalar, &kRefTable}};
 #else
 constexpr std::array kLevels = {Level{Isa::kScalar, &kRefTable}};
 #endif
 
-constexpr auto tables_of_levels() {
-  std::array<const KernelTable*, kLevels.size()> tables{};
-  for (size_t i = 0; i < tables.size(); ++i) tables[i] = kLevels[i].table;
+struct Tables {
+  std::array<const KernelTable*, kLevels.size()> table{};
+  std::array<Isa, kLevels.size()> isa{};
+  size_t count = 0;
+};
+
+/// Those of this machine: some CPUs with AVX-512 lack AVX-VNNI. The others' code must not run.
+const Tables& usable_tables() {
+  static const Tables tables = [] {
+    Tables t;
+    for (const Level& level : kLevels)
+      if (isa_available(level.isa)) {
+        t.isa[t.count] = level.isa;
+        t.table[t.count++] = level.table;
+      }
+    return t;
+  }();
   return tables;
 }
-constexpr auto kTables = tables_of_levels();
 
 }  // namespace
 
 std::span<const KernelTable* const> kernel_tables(Isa at_most) {
+  const Tables& t = usable_tables();
   size_t skip = 0;
-  while (kLevels[skip].isa > at_most) ++skip;
-  return std::span(kTables).subspan(skip);
+  while (t.isa[skip] > at_most) ++skip;
+  return std::span(t.table).first(t.count).subspan(skip);
 }
 
 const KernelTable& ref_table() { return kRefTable; }
@@ -42,7 +57,7 @@ std::vector<const MatmulKernel*> all_matmul_kernels() {
     for (int i = 0; i < table.matmul_count; ++i) all.push_back(table.matmul + i);
   };
   append(kCudaTable);
-  for (const KernelTable* table : kTables) append(*table);
+  for (const Level& level : kLevels) append(*level.table);
   return all;
 }
 

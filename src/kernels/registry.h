@@ -9,7 +9,7 @@
 
 namespace lowbit {
 
-/// Tables up to `at_most`, strongest first; the reference table is always the last. The caller knows that the machine has
+/// This machine's tables up to `at_most`, strongest first; the reference table is always the last. The caller knows that the machine has
 /// `at_most` (base/cpu.h: choose_isa).
 std::span<const KernelTable* const> kernel_tables(Isa at_most);
 

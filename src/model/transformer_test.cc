@@ -138,7 +138,7 @@ TEST_P(TransformerVariants, SameBitsForAnyCutIsaAndThreads) {
     EXPECT_EQ(model->batch(), 10);
     EXPECT_TRUE(same_bits(want, all_logits(*model, tokens, 75)));
     options.batch = 512;
-    for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
       if (!isa_available(isa)) continue;
       options.isa = isa;
       for (int threads : {1, 2, 3, 8}) {

@@ -91,7 +91,7 @@ TEST(Attention, EqualsDoubleLoops) {
 TEST(Attention, SameBitsForAnyCutIsaAndThreads) {
   const Problem p = make_problem(6, 2, 24, 200);
   const auto want = run(p, 200, Isa::kScalar, 1);
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
     if (!isa_available(isa)) continue;
     for (int threads : {1, 2, 5, 8})
       for (int64_t call : {1, 2, 3, 7, 64, 65, 200}) {

@@ -17,9 +17,9 @@ bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 
 bool exact_in_f16(float v) { return f16_to_f32(f32_to_f16(v)) == v; }
 
-/// Columns per scale of a panel. With scales per group of x a panel's groups are those of x: the weight's own, or
-/// `activation_group` where that divides them (the weight's scales are then repeated).
-int64_t panel_group(const QTensor& w, int64_t activation_group) {
+/// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own
+/// groups, else these.
+int64_t segment_of(const QTensor& w, int64_t activation_group) {
   const int64_t group = std::max<int64_t>(1, std::min(w.group(), w.k));
   const bool divides = w.group() >= w.k || group % std::max<int64_t>(activation_group, 1) == 0;
   return activation_group > 0 && activation_group < group && divides ? activation_group : group;
@@ -30,9 +30,13 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   s.k = w.k;
   s.group = std::max<int64_t>(1, w.k);
   s.groups = w.k > 0 ? 1 : 0;
+  s.segment = s.group;
+  s.segments = s.groups;
   if (is_dense(w.format)) return s;
-  s.group = panel_group(w, activation_group);
+  s.group = std::max<int64_t>(1, std::min(w.group(), w.k));
   s.groups = ceil_div(w.k, s.group);
+  s.segment = segment_of(w, activation_group);
+  s.segments = ceil_div(w.k, s.segment);
   s.offsets = w.scaling.zero != ZeroKind::kNone;
   s.half_scales = true;
   s.half_offsets = s.offsets;
@@ -52,7 +56,8 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
 
 bool fits(const MatmulKernel& kernel, FormatId format, Activation activation, const PanelShape& s) {
   return kernel.format == format && kernel.activation == activation &&
-         (s.groups <= 1 || s.group % kernel.group_multiple == 0);
+         (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
+         (s.segments <= 1 || s.segment % kernel.group_multiple == 0);
 }
 
 const MatmulKernel* find_kernel(const KernelTable& table, FormatId format, Activation activation, const PanelShape& s) {
@@ -72,6 +77,11 @@ Choice choose(FormatId format, Activation activation, const PanelShape& s, const
     choice.kernel = find_kernel(ref_table(), format, activation, s);
     choice.reason = "the reference was asked for";
     return choice;
+  }
+  if (options.first_table != nullptr) {
+    choice.kernel = find_kernel(*options.first_table, format, activation, s);
+    choice.reason = std::string("asked for: ") + options.first_table->isa;
+    if (choice.kernel != nullptr) return choice;
   }
   std::string without;
   for (const KernelTable* table : kernel_tables(options.isa)) {
@@ -118,9 +128,8 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
       if (!dense) {
         for (int64_t r = 0; r < rows.rows; ++r)
           for (int64_t g = 0; g < s.groups; ++g) {
-            const int64_t column = g * s.group / w.group();
-            scales[r * s.groups + g] = w.scale(p * rows_per_panel + r, column);
-            if (s.offsets) offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, column);
+            scales[r * s.groups + g] = w.scale(p * rows_per_panel + r, g);
+            if (s.offsets) offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, g);
           }
         rows.scales = scales;
         rows.offsets = s.offsets ? offsets : nullptr;
@@ -133,8 +142,8 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
 
 /// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
 int64_t rows_per_pass(int64_t row_bytes) {
-  constexpr int64_t kCacheBytes = 768 << 10, kTiles = 24;
-  return std::max<int64_t>(2 * kTiles, kCacheBytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
+  constexpr int64_t kCacheBytes = 768 << 10, kTiles = 48;
+  return std::max<int64_t>(kTiles, kCacheBytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
 }
 
 }  // namespace
@@ -148,10 +157,10 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.k_ = w.k;
   const bool grouped = plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0;
   plan.shape_ = panel_shape(w, grouped ? options.activation_group : 0);
-  plan.activation_group_ = grouped ? plan.shape_.group : 0;
-  if (plan.activation_ == Activation::kInt8 && plan.shape_.group > kMaxIntegerGroup)
+  plan.activation_group_ = grouped ? plan.shape_.segment : 0;
+  if (plan.activation_ == Activation::kInt8 && plan.shape_.segment > kMaxIntegerGroup)
     return fail(ErrorCode::kUnsupported, "matmul weight",
-                "one scale for " + std::to_string(plan.shape_.group) + " columns",
+                "one scale for " + std::to_string(plan.shape_.segment) + " columns",
                 "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
                 "use a smaller group, or f32 activations");
   Choice choice = choose(plan.format_, plan.activation_, plan.shape_, options);
@@ -195,8 +204,12 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
   whole.ldx = x.ldx_;
   whole.ldxq = x.ldxq_;
   const float* sums = nullptr;
-  if (shape_.offsets || kernel_->x_sums) {
+  if (shape_.offsets) {
     LOWBIT_TRY_ASSIGN(sums, x.sums(shape_.group, activation_group_, pool));
+  }
+  const int32_t* code_sums = nullptr;
+  if (kernel_->code_offset != 0) {
+    LOWBIT_TRY_ASSIGN(code_sums, x.code_sums(shape_.segment, activation_group_, kernel_->code_offset, pool));
   }
   const ActivationRows::Codes* codes = nullptr;
   if (activation_ == Activation::kInt8) {
@@ -214,7 +227,7 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
       block.xq = codes->values.as<int8_t>() + m0 * x.ldxq_;
       const float* scales = codes->scales.as<float>();
       if (activation_group_ > 0) {
-        block.x_group_scale = scales + m0 * shape_.groups;
+        block.x_group_scale = scales + m0 * shape_.segments;
       } else {
         block.x_scale = scales + m0;
       }
@@ -222,6 +235,7 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
       block.x = x.x_ + m0 * x.ldx_;
     }
     block.x_sums = sums == nullptr ? nullptr : sums + m0 * shape_.groups;
+    block.code_sums = code_sums == nullptr ? nullptr : code_sums + m0 * shape_.segments;
     block.y = y + m0 * ldy;
     // Chunks of at least 32 KiB of weights (per row of x), so that a small matrix is not split further than it pays,
     // and about eight a thread, so that a thread that loses its core costs little.

@@ -37,13 +37,18 @@ class ActivationRows {
   };
   struct Sums {
     int64_t code_group = 0, group = 0;
+    int factor = 0;  // of code_sums; 0: sums for offsets
     bool valid = false;
     Buffer values;
   };
   /// Computed on first use for each group size and kept for the plans that follow.
   Result<const Codes*> codes(int64_t group, ThreadPool& pool);
-  /// Sums per group [m, groups] of x or of its codes with scales per `code_group`.
+  /// MatmulArgs::x_sums [m, groups] of x, or of its codes with scales per `code_group`.
   Result<const float*> sums(int64_t group, int64_t code_group, ThreadPool& pool);
+  /// MatmulArgs::code_sums [m, segments]: factor * sum xq.
+  Result<const int32_t*> code_sums(int64_t segment, int64_t code_group, int factor, ThreadPool& pool);
+  int64_t rows_per_chunk() const;
+  Sums& sums_entry(int64_t group, int64_t code_group, int factor);
   /// `bytes` for each of `workers`; grows, never shrinks.
   Result<uint8_t*> scratch(int64_t bytes, int workers);
 
@@ -63,6 +68,7 @@ struct MatmulOptions {
   /// Columns of x that share a scale (kInt8); 0: the whole row. Where the weight's own groups are smaller, or no multiple
   /// of it, they are used instead.
   int64_t activation_group = 0;
+  const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
 };
 
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per

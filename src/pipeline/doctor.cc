@@ -23,7 +23,7 @@ Isa isa_of(const MatmulKernel& kernel) {
   const std::string name = kernel.name;
   const size_t at = name.find("__");
   const std::string rest = at == std::string::npos ? "" : name.substr(at + 2);
-  for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvx2})
+  for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvxVnni, Isa::kAvx2})
     if (rest.rfind(isa_name(isa), 0) == 0) return isa;
   return Isa::kScalar;
 }

@@ -25,6 +25,7 @@ struct Case {
   int64_t m = 1, n = 16, k = 64, ldx = 64, ldy = 16;
   bool bias = false;
   int64_t activation_group = 0;  // scales of x: 0 per row
+  int64_t shift = 0;             // elements by which x, y and bias are moved off their alignment
   Fill weights = Fill::kNormal, activations = Fill::kNormal;
   uint64_t seed = 0;
 
@@ -55,7 +56,8 @@ inline Case random_case(uint64_t seed) {
   c.ldx = c.k + int64_t(rng.below(3));
   c.ldy = c.n + int64_t(rng.below(3));
   c.bias = rng.below(2) == 0;
-  c.activation_group = pick<int64_t>(rng, {0, 0, 32, 64});
+  c.activation_group = pick<int64_t>(rng, {0, 0, 32, 32, 64, 128});
+  c.shift = int64_t(rng.below(4));
   c.weights = pick(rng, {Fill::kNormal, Fill::kNormal, Fill::kExtreme});
   c.activations =
       pick(rng, {Fill::kNormal, Fill::kNormal, Fill::kNormal, Fill::kExtreme, Fill::kSpecial, Fill::kDenormal});
@@ -64,7 +66,8 @@ inline Case random_case(uint64_t seed) {
       pick<int64_t>(rng, {Scaling::kAll, 32, 32, 64, 64, 128, 256, 4, 8, 20, 40, 5, 1 + int64_t(rng.below(300))});
   s.n_block = pick<int64_t>(rng, {1, 1, 1, 1, Scaling::kAll, Scaling::kRowRanges, 3, 16, 128});
   if (c.n == 0) s.n_block = 1;  // row ranges need a row
-  s.scale = pick(rng, {ScaleKind::kF16, ScaleKind::kF16, ScaleKind::kF32, ScaleKind::kBf16, ScaleKind::kPow2});
+  s.scale = pick(
+      rng, {ScaleKind::kF16, ScaleKind::kF16, ScaleKind::kF32, ScaleKind::kBf16, ScaleKind::kPow2, ScaleKind::kDouble});
   const bool integer = format_info(c.format).kind == ValueKind::kInteger;
   s.zero = pick(rng, {ZeroKind::kNone, ZeroKind::kNone, ZeroKind::kOffset, ZeroKind::kPointI8, ZeroKind::kPointF16});
   if (!integer && s.zero != ZeroKind::kNone) s.zero = ZeroKind::kOffset;
@@ -125,6 +128,12 @@ inline QTensor random_weights(const Case& c) {
       v.zeros.push_back(c.scaling.scale == ScaleKind::kF32 ? zero : f16_to_f32(f32_to_f16(zero)));
     }
   }
+  if (c.scaling.scale == ScaleKind::kDouble) {
+    const int64_t supers = ceil_div(cols, kSuperGroup);
+    v.super_scales.resize(size_t(rows * supers));
+    for (int64_t r = 0; r < rows; ++r)
+      double_quantize(&v.scales[size_t(r * cols)], cols, &v.super_scales[size_t(r * supers)]);
+  }
   auto w = pack(v);
   EXPECT_TRUE(w.has_value()) << c.name() << ": " << (w ? "" : w.error().message());
   return w ? std::move(*w) : QTensor{};
@@ -132,11 +141,11 @@ inline QTensor random_weights(const Case& c) {
 
 inline std::vector<float> random_activations(const Case& c) {
   Rng rng(c.seed, 3);
-  std::vector<float> x(size_t(c.m * c.ldx + 1));
+  std::vector<float> x(size_t(c.m * c.ldx + 1 + c.shift));
   for (int64_t r = 0; r < c.m; ++r) {
     const float sign = rng.below(2) ? 1.0f : -1.0f;
     for (int64_t i = 0; i < c.ldx; ++i) {
-      float& v = x[size_t(r * c.ldx + i)];
+      float& v = x[size_t(c.shift + r * c.ldx + i)];
       v = float(rng.normal());
       if (c.activations == Fill::kExtreme) v = sign;  // every code is 127 or -127
       if (c.activations == Fill::kDenormal) v *= 1e-39f;

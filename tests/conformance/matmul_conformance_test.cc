@@ -1,5 +1,6 @@
 // Matmul kernels of every instruction set this machine has against the reference, bit for bit, through ops/matmul.
-// LOWBIT_CONFORMANCE_CASES sets how many random cases run.
+// LOWBIT_CONFORMANCE_CASES sets how many random cases run, LOWBIT_CONFORMANCE_FIRST the first seed: cases are independent, so
+// that many processes can share them.
 
 #include "ops/matmul.h"
 
@@ -12,6 +13,9 @@
 
 #include "kernels/registry.h"
 #include "tests/conformance/matmul_cases.h"
+#if defined(LOWBIT_HAS_EMULATED_AMX)
+#include "tests/conformance/amx_emulated/table.h"
+#endif
 
 namespace lowbit {
 namespace {
@@ -21,7 +25,7 @@ using conformance::Fill;
 
 std::vector<Isa> isas() {
   std::vector<Isa> all;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx})
     if (isa_available(isa)) all.push_back(isa);
   return all;
 }
@@ -41,20 +45,21 @@ struct Outcome {
 };
 
 Outcome run_case(const Case& c, const QTensor& w, const std::vector<float>& x, Activation activation, Isa isa,
-                 bool reference, int threads) {
+                 bool reference, int threads, const KernelTable* first_table = nullptr) {
   Outcome out;
-  auto plan = MatmulPlan::make(w, {activation, isa, reference, c.activation_group}, pool(threads));
+  auto plan = MatmulPlan::make(w, {activation, isa, reference, c.activation_group, first_table}, pool(threads));
   EXPECT_TRUE(plan.has_value()) << c.name() << ": " << (plan ? "" : plan.error().message());
   if (!plan) return out;
   out.kernel = plan->kernel_name();
   out.reason = plan->reason();
   ActivationRows rows;
-  EXPECT_TRUE(rows.prepare(plan->activation(), x.data(), c.m, c.k, c.ldx, isa, pool(threads)));
-  std::vector<float> bias(size_t(c.n));
+  EXPECT_TRUE(rows.prepare(plan->activation(), x.data() + c.shift, c.m, c.k, c.ldx, isa, pool(threads)));
+  std::vector<float> bias(size_t(c.n + c.shift));
   Rng rng(c.seed, 4);
   for (float& b : bias) b = float(rng.normal());
-  out.y.assign(size_t(c.m * c.ldy + 1), kUntouched);
-  const Status status = plan->run(rows, c.bias ? bias.data() : nullptr, out.y.data(), c.ldy, pool(threads));
+  out.y.assign(size_t(c.shift + c.m * c.ldy + 1), kUntouched);
+  const Status status =
+      plan->run(rows, c.bias ? bias.data() + c.shift : nullptr, out.y.data() + c.shift, c.ldy, pool(threads));
   EXPECT_TRUE(status.has_value()) << c.name();
   return out;
 }
@@ -75,6 +80,25 @@ int differences(const Case& c, const Outcome& want, const Outcome& got) {
   return count;
 }
 
+/// Whose kernels `isa` uses for a case.
+const char* isa_with_kernel(const Case& c, Activation activation, Isa isa) {
+  const bool integer =
+      activation == Activation::kInt8 && format_info(c.format).kind == ValueKind::kInteger;  // all others are float
+  if (integer) return isa_name(isa);
+  return isa_name(isa == Isa::kAmx ? Isa::kAvx512 : isa == Isa::kAvxVnni ? Isa::kAvx2 : isa);
+}
+
+/// Larger cases are too slow on tiles in memory. LOWBIT_EMULATED_PRODUCTS sets the limit.
+int64_t emulated_products() {
+  static const int64_t limit = [] {
+    const char* wanted = std::getenv("LOWBIT_EMULATED_PRODUCTS");
+    return wanted != nullptr ? std::atoll(wanted) : 300000;
+  }();
+  return limit;
+}
+
+int64_t emulated_runs = 0;  // with rows enough for tiles
+
 /// Every instruction set, and a thread count of its own, against the reference on one thread.
 int compare_all(const Case& c) {
   const QTensor w = conformance::random_weights(c);
@@ -91,21 +115,36 @@ int compare_all(const Case& c) {
       const int64_t k_block = c.scaling.k_block;
       const bool any_group =
           activation == Activation::kF32 || k_block == Scaling::kAll || k_block % 4 == 0 || k_block >= c.k;
-      if (any_group && isa != Isa::kAmx) {  // the forced kernel really ran
-        EXPECT_NE(got.kernel.find(std::string("__") + isa_name(isa)), std::string::npos)
+      if (any_group) {  // the forced kernel really ran
+        EXPECT_NE(got.kernel.find(std::string("__") + isa_with_kernel(c, activation, isa)), std::string::npos)
             << got.kernel << ": " << got.reason;
       }
     }
+#if defined(LOWBIT_HAS_EMULATED_AMX)
+    if (activation == Activation::kInt8 && isa_available(Isa::kAvx512) && c.m * c.n * c.k <= emulated_products()) {
+      const Outcome got = run_case(c, w, x, activation, Isa::kAvx512, false, 1 + int(c.seed % 3), &kAmxEmulatedTable);
+      bad += differences(c, want, got);
+      EXPECT_EQ(got.kernel.find("__amx_emulated") != std::string::npos, got.reason == "asked for: amx_emulated");
+      emulated_runs += got.kernel.find("__amx_emulated") != std::string::npos && c.m >= 48;
+    }
+#endif
   }
   return bad;
 }
 
 TEST(MatmulConformance, RandomCases) {
   const char* wanted = std::getenv("LOWBIT_CONFORMANCE_CASES");
-  const int64_t count = wanted != nullptr ? std::atoll(wanted) : 5000;
+  const char* first_seed = std::getenv("LOWBIT_CONFORMANCE_FIRST");
+  const int64_t count = wanted != nullptr ? std::atoll(wanted) : 5000, first = first_seed ? std::atoll(first_seed) : 0;
   int bad = 0;
-  for (int64_t i = 0; i < count && bad < 5; ++i) bad += compare_all(conformance::random_case(uint64_t(i)));
+  for (int64_t i = first; i < first + count && bad < 5; ++i) bad += compare_all(conformance::random_case(uint64_t(i)));
   EXPECT_EQ(bad, 0);
+  RecordProperty("emulated_tile_runs", std::to_string(emulated_runs));
+#if defined(LOWBIT_HAS_EMULATED_AMX)
+  if (isa_available(Isa::kAvx512)) {
+    EXPECT_GT(emulated_runs, count / 1000);
+  }
+#endif
 }
 
 TEST(MatmulConformance, EveryFormatMeetsEveryGroupAndRowCount) {
@@ -169,6 +208,7 @@ TEST(MatmulConformance, ReferenceAgreesWithDoubleArithmetic) {
     Case c = conformance::random_case(seed);
     c.activations = Fill::kNormal;
     c.weights = Fill::kNormal;
+    c.shift = 0;
     if (c.format == FormatId::kFp8) c.format = FormatId::kInt8;  // random E4M3 codes hold NaN
     const QTensor w = conformance::random_weights(c);
     const std::vector<float> x = conformance::random_activations(c);

@@ -26,7 +26,7 @@ struct Subject {
 
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
-  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+  for (Isa isa : {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx})
     if (all.empty() ? &vector_ops(isa) != &kRefVectorOps : &vector_ops(isa) != all.back().ops)
       all.push_back({isa_name(isa), isa, &vector_ops(isa)});
   return all;

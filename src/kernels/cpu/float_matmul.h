@@ -1,7 +1,8 @@
 #pragma once
-// f32 activations x any format, and int8 activations x formats with float values: weights are turned into f32 in chunks of
-// columns that stay in the first-level cache, then multiplied with k strictly ascending in every lane (a lane is a weight
-// row), so the result equals kernels/ref/matmul.cc bit for bit.
+// f32 activations x any format, and int8 activations x formats with float values. k is strictly ascending in every lane (a
+// lane is a weight row), so the result equals kernels/ref/matmul.cc bit for bit. One row of x (f32): weights become floats in
+// registers, several panels side by side, since each lane is one chain of fma. More rows: weights are turned into f32 in chunks
+// of columns that stay in the first-level cache.
 
 #include "kernels/cpu/panel.h"
 #include "kernels/kernel_name.h"
@@ -61,6 +62,44 @@ struct PackedSource {
     return out;
   }
 
+  /// Columns of one vector of rows, for one row of x: unit = block.
+  static constexpr int kUnitK = P::kBlockK;
+  static constexpr bool kDirect = F::kId != FormatId::kTernaryPacked;
+  static constexpr int kBits = F::Codec::kBits;
+  /// A look-up in a short table is one instruction and takes no mask: small integers take that way, too.
+  static constexpr bool kShortTable = kKind != CodecKind::kFloat && kBits <= S::kTableBits;
+  LOWBIT_INLINE typename S::Table unit_table(const MatmulArgs& a) {
+    if constexpr (kShortTable) {
+      float values[16];
+      for (int i = 0; i < 16; ++i) {
+        const int code = i & ((1 << kBits) - 1);
+        if constexpr (kKind == CodecKind::kTable) values[i] = a.table[code];
+        if constexpr (kKind == CodecKind::kInteger) values[i] = float(F::Codec::kMul * code + F::Codec::kAdd);
+      }
+      return S::load_table(values);
+    }
+    typename S::Table table = {};
+    if constexpr (kKind == CodecKind::kTable) table = S::load_table(a.table);
+    return table;
+  }
+  struct Unit {
+    typename S::Int words[P::Packed::kWords];
+  };
+  LOWBIT_INLINE Unit load_unit(const uint8_t* panel, int64_t unit, int v) {
+    Unit u;
+    const uint8_t* block = panel + unit * P::kBlockBytes;
+    for (int w = 0; w < P::Packed::kWords; ++w) {
+      if (v == 0) S::prefetch(block + 4 * w * P::kRows + 1024);
+      u.words[w] = S::load(block + 4 * (w * P::kRows + v * S::kLanes));
+    }
+    return u;
+  }
+  LOWBIT_INLINE typename S::Float column(const Unit& u, int c, const typename S::Table& table) {
+    const typename S::Int code = P::Packed::template column<S, !kShortTable>(u.words, c);
+    if constexpr (kShortTable) return S::look_up_short(table, code);
+    return value(code, table);
+  }
+
   static int64_t bytes(const PanelShape& s) { return P::bytes(s); }
   static Factors<S> factors(const uint8_t* panel, const PanelShape& s) { return factors_of<S, F>(panel, s); }
   static void relayout(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
@@ -93,6 +132,28 @@ struct DenseSource {
     return out;
   }
 
+  static constexpr int kUnitK = 4;
+  static constexpr bool kDirect = true;
+  LOWBIT_INLINE typename S::Table unit_table(const MatmulArgs&) {
+    typename S::Table none = {};
+    return none;
+  }
+  struct Unit {
+    const uint8_t* from;
+  };
+  LOWBIT_INLINE Unit load_unit(const uint8_t* panel, int64_t unit, int v) {
+    const uint8_t* from = panel + (unit * kUnitK * kRows + v * S::kLanes) * kElementBytes;
+    if (v == 0)
+      for (int c = 0; c < kUnitK; ++c) S::prefetch(from + c * kRows * kElementBytes + 2048);
+    return {from};
+  }
+  LOWBIT_INLINE typename S::Float column(const Unit& u, int c, const typename S::Table&) {
+    const uint8_t* from = u.from + c * kRows * kElementBytes;
+    if constexpr (Id == FormatId::kF32) return S::load_f(reinterpret_cast<const float*>(from));
+    if constexpr (Id == FormatId::kF16) return S::load_f16(reinterpret_cast<const uint16_t*>(from));
+    return S::load_bf16(reinterpret_cast<const uint16_t*>(from));
+  }
+
   static int64_t bytes(const PanelShape& s) { return round_up_to(s.k * kRows * kElementBytes, 64); }
   static Factors<S> factors(const uint8_t*, const PanelShape&) { return {}; }
   static void relayout(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t*) {
@@ -108,74 +169,75 @@ struct FloatMatmul {
   using Float = typename S::Float;
   static constexpr int kRows = 2 * S::kLanes;
   static constexpr int64_t kBlockM = 96;  // rows of x per pass over a panel: bounds the scratch
-  static constexpr int kPair = 2;         // panels side by side when x has one row, to hide the latency of fma
+  static constexpr int kAbreast = 4;      // panels side by side when x has one row, to hide the latency of fma
 
-  /// Sums of one row of x: of the group so far, and of the groups behind it.
+  /// Sums of one row of x: of the segment and of the group so far, and of the groups behind it.
   struct State {
-    float sum[kRows], acc[kRows];
+    float sum[kRows], part[kRows], acc[kRows];
   };
   struct Scratch {
-    float* values;  // [kPair][kChunkK][kRows]
+    float* values;  // [kChunkK][kRows]
     float* x;       // int8 activations as f32: [kBlockM, kChunkK]
-    State* states;  // [kPair][min(m, kBlockM)]
+    State* states;  // [min(m, kBlockM)]
   };
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
     if (m == 0) return round_up_to(s.k, 64) + 64;  // relayout: one row of codes
     const int64_t rows = smaller(m, kBlockM);
-    return 4 * kPair * kChunkK * kRows + 4 * rows * kChunkK + kPair * rows * int64_t(sizeof(State));
+    return 4 * kChunkK * kRows + 4 * rows * kChunkK + rows * int64_t(sizeof(State));
   }
   static Scratch split(uint8_t* scratch, int64_t m) {
     float* values = reinterpret_cast<float*>(scratch);
-    float* x = values + kPair * kChunkK * kRows;
+    float* x = values + kChunkK * kRows;
     return {values, x, reinterpret_cast<State*>(x + smaller(m, kBlockM) * kChunkK)};
   }
 
-  /// Columns [k0, k1) of one chunk: values [panel][k - k0][row], x [M, ldx] from column k0 on.
-  template <int Panels, int M>
-  static void chunk_tile(const MatmulArgs& a, const float* const* values, const Factors<S>* factors, int64_t k0,
-                         int64_t k1, const float* x, int64_t ldx, int64_t m0, State* const* states) {
+  /// acc after group g of row m: its sum times the scale, then the offset's share.
+  LOWBIT_INLINE Float fold(const MatmulArgs& a, const Factors<S>& factors, int64_t m, int64_t g, int v, Float sum,
+                           Float acc) {
+    acc = S::fma(sum, Source::kScaled ? factors.scale(g, v) : S::set_f(1.0f), acc);
+    if (!Source::kScaled || !a.shape.offsets) return acc;
+    return S::fma(S::set_f(a.x_sums[m * a.shape.groups + g]), factors.offset(g, v), acc);
+  }
+
+  /// Columns [k0, k1) of one chunk: values [k - k0][row], x [M, ldx] from column k0 on.
+  template <int M>
+  static void chunk_tile(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
+                         const float* x, int64_t ldx, int64_t m0, State* states) {
     const PanelShape& s = a.shape;
-    Float sum[Panels][2][M], acc[Panels][2][M];
-    for (int p = 0; p < Panels; ++p)
-      for (int v = 0; v < 2; ++v)
-        for (int m = 0; m < M; ++m) {
-          sum[p][v][m] = S::load_f(states[p][m].sum + v * S::kLanes);
-          acc[p][v][m] = S::load_f(states[p][m].acc + v * S::kLanes);
-        }
+    const int64_t segment = A == Activation::kInt8 ? s.segment : s.group;
+    Float sum[2][M];
+    for (int v = 0; v < 2; ++v)
+      for (int m = 0; m < M; ++m) sum[v][m] = S::load_f(states[m].sum + v * S::kLanes);
     for (int64_t k = k0; k < k1;) {
-      const int64_t g = k / s.group, group_end = smaller((g + 1) * s.group, s.k), end = smaller(group_end, k1);
+      const int64_t g = k / s.group, group_end = smaller((g + 1) * s.group, s.k), j = k / segment,
+                    segment_end = smaller((j + 1) * segment, group_end), end = smaller(segment_end, k1);
       for (; k < end; ++k) {
-        Float w[Panels][2];
-        for (int p = 0; p < Panels; ++p)
-          for (int v = 0; v < 2; ++v) w[p][v] = S::load_f(values[p] + (k - k0) * kRows + v * S::kLanes);
+        Float w[2];
+        for (int v = 0; v < 2; ++v) w[v] = S::load_f(values + (k - k0) * kRows + v * S::kLanes);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
           const Float xs = S::set_f(x[m * ldx + (k - k0)]);
-          for (int p = 0; p < Panels; ++p)
-            for (int v = 0; v < 2; ++v) sum[p][v][m] = S::fma(w[p][v], xs, sum[p][v][m]);
+          for (int v = 0; v < 2; ++v) sum[v][m] = S::fma(w[v], xs, sum[v][m]);
         }
       }
-      if (k < group_end) break;
-      for (int p = 0; p < Panels; ++p)
-        for (int v = 0; v < 2; ++v) {
-          const Float scale = Source::kScaled ? factors[p].scale(g, v) : S::set_f(1.0f);
-          for (int m = 0; m < M; ++m) {
-            const int64_t at = (m0 + m) * s.groups + g;
-            const float x_scale = a.x_group_scale == nullptr ? 1.0f : a.x_group_scale[at];  // times 1: the same bits
-            acc[p][v][m] = S::fma(S::mul_f(sum[p][v][m], S::set_f(x_scale)), scale, acc[p][v][m]);
-            sum[p][v][m] = S::zero_f();
-            if (s.offsets)
-              acc[p][v][m] = S::fma(S::set_f(a.x_sums[at] * x_scale), factors[p].offset(g, v), acc[p][v][m]);
-          }
-        }
-    }
-    for (int p = 0; p < Panels; ++p)
+      if (k < segment_end) break;
       for (int v = 0; v < 2; ++v)
         for (int m = 0; m < M; ++m) {
-          S::store_f(states[p][m].sum + v * S::kLanes, sum[p][v][m]);
-          S::store_f(states[p][m].acc + v * S::kLanes, acc[p][v][m]);
+          Float total = sum[v][m];
+          sum[v][m] = S::zero_f();
+          float* part = states[m].part + v * S::kLanes;
+          if (A == Activation::kInt8 && a.x_group_scale != nullptr) {
+            total = S::fma(total, S::set_f(a.x_group_scale[(m0 + m) * s.segments + j]), S::load_f(part));
+            S::store_f(part, k < group_end ? total : S::zero_f());
+            if (k < group_end) continue;
+          }
+          float* acc = states[m].acc + v * S::kLanes;
+          S::store_f(acc, fold(a, factors, m0 + m, g, v, total, S::load_f(acc)));
         }
+    }
+    for (int v = 0; v < 2; ++v)
+      for (int m = 0; m < M; ++m) S::store_f(states[m].sum + v * S::kLanes, sum[v][m]);
   }
 
   /// `rows` rows of x against one chunk of one panel.
@@ -183,10 +245,7 @@ struct FloatMatmul {
   static void chunk_tiles(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                           const float* x, int64_t ldx, int64_t m0, int64_t rows, State* states) {
     int64_t i = 0;
-    for (; i + M <= rows; i += M) {
-      State* tile = states + i;
-      chunk_tile<1, M>(a, &values, &factors, k0, k1, x + i * ldx, ldx, m0 + i, &tile);
-    }
+    for (; i + M <= rows; i += M) chunk_tile<M>(a, values, factors, k0, k1, x + i * ldx, ldx, m0 + i, states + i);
     if constexpr (M > 1) {
       if (i < rows) chunk_tiles<M - 1>(a, values, factors, k0, k1, x + i * ldx, ldx, m0 + i, rows - i, states + i);
     }
@@ -206,12 +265,6 @@ struct FloatMatmul {
     return out;
   }
 
-  static void finish(const MatmulArgs& a, int64_t n, int64_t m0, int64_t rows, const State* states) {
-    for (int64_t m = 0; m < rows; ++m)
-      for (int v = 0; v < 2; ++v)
-        write_rows<S, A>(a, m0 + m, n + v * S::kLanes, S::load_f(states[m].acc + v * S::kLanes));
-  }
-
   static void one_panel(const MatmulArgs& a, const uint8_t* panel, int64_t n, const Scratch& t) {
     const Factors<S> factors = Source::factors(panel, a.shape);
     for (int64_t m0 = 0; m0 < a.m; m0 += kBlockM) {
@@ -224,40 +277,73 @@ struct FloatMatmul {
         const float* x = activations(a, k0, k1, m0, rows, t.x, &ldx);
         chunk_tiles<S::kTileRows>(a, values, factors, k0, k1, x, ldx, m0, rows, t.states);
       }
-      finish(a, n, m0, rows, t.states);
+      for (int64_t m = 0; m < rows; ++m)
+        for (int v = 0; v < 2; ++v)
+          write_rows<S, A>(a, m0 + m, n + v * S::kLanes, S::load_f(t.states[m].acc + v * S::kLanes));
     }
   }
 
-  /// kPair panels at once, one row of x.
-  static void panel_pair(const MatmulArgs& a, const uint8_t* panel, int64_t n, const Scratch& t) {
+  /// Columns [k, end) of one row of x, from the start of unit `unit` on; fewer than a unit when kTail.
+  template <int Panels, bool kTail>
+  LOWBIT_INLINE void add_unit(const uint8_t* panel, int64_t panel_bytes, const typename S::Table& table, int64_t unit,
+                              const float* x, int64_t k, Float (&sum)[Panels][2]) {
+    typename Source::Unit u[Panels][2];
+    for (int p = 0; p < Panels; ++p)
+      for (int v = 0; v < 2; ++v) u[p][v] = Source::load_unit(panel + p * panel_bytes, unit, v);
+#pragma GCC unroll 32
+    for (int c = 0; c < Source::kUnitK; ++c) {
+      if (kTail && unit * Source::kUnitK + c >= k) break;
+      const Float xs = S::set_f(x[unit * Source::kUnitK + c]);
+      for (int p = 0; p < Panels; ++p)
+        for (int v = 0; v < 2; ++v) sum[p][v] = S::fma(Source::column(u[p][v], c, table), xs, sum[p][v]);
+    }
+  }
+
+  /// One row of x times `Panels` panels from row n on; groups are whole units.
+  template <int Panels>
+  static void direct_panels(const MatmulArgs& a, const uint8_t* panel, int64_t n) {
+    const PanelShape& s = a.shape;
+    const int64_t panel_bytes = Source::bytes(s), whole_units = s.k / Source::kUnitK,
+                  units = (s.k + Source::kUnitK - 1) / Source::kUnitK;
+    const int64_t group_units = s.groups == 1 ? units : s.group / Source::kUnitK;
+    const typename S::Table table = Source::unit_table(a);
+    Float acc[Panels][2];
+    for (int p = 0; p < Panels; ++p) acc[p][0] = acc[p][1] = S::zero_f();
+    for (int64_t g = 0; g < s.groups; ++g) {
+      Float sum[Panels][2];
+      for (int p = 0; p < Panels; ++p) sum[p][0] = sum[p][1] = S::zero_f();
+      int64_t unit = g * group_units;
+      const int64_t end = smaller(unit + group_units, units);
+      for (; unit < smaller(end, whole_units); ++unit)
+        add_unit<Panels, false>(panel, panel_bytes, table, unit, a.x, s.k, sum);
+      if (unit < end) add_unit<Panels, true>(panel, panel_bytes, table, unit, a.x, s.k, sum);
+      for (int p = 0; p < Panels; ++p) {
+        const Factors<S> factors = Source::factors(panel + p * panel_bytes, s);
+        for (int v = 0; v < 2; ++v) acc[p][v] = fold(a, factors, 0, g, v, sum[p][v], acc[p][v]);
+      }
+    }
+    for (int p = 0; p < Panels; ++p)
+      for (int v = 0; v < 2; ++v) write_rows<S, A>(a, 0, n + p * kRows + v * S::kLanes, acc[p][v]);
+  }
+
+  /// Panels from row n on, `Panels` at a time.
+  template <int Panels>
+  static void direct(const MatmulArgs& a, int64_t n) {
     const int64_t bytes = Source::bytes(a.shape);
-    Factors<S> factors[kPair];
-    State* states[kPair];
-    for (int p = 0; p < kPair; ++p) {
-      factors[p] = Source::factors(panel + p * bytes, a.shape);
-      states[p] = t.states + p;
+    for (; n + (Panels - 1) * kRows < a.n1; n += Panels * kRows) direct_panels<Panels>(a, a.w + n / kRows * bytes, n);
+    if constexpr (Panels > 1) {
+      if (n < a.n1) direct<Panels / 2>(a, n);
     }
-    __builtin_memset(static_cast<void*>(t.states), 0, kPair * sizeof(State));
-    for (int64_t k0 = 0; k0 < a.shape.k; k0 += kChunkK) {
-      const int64_t k1 = smaller(k0 + kChunkK, a.shape.k);
-      int64_t ldx = 0;
-      const float* values[kPair];
-      for (int p = 0; p < kPair; ++p)
-        values[p] = Source::values(a, panel + p * bytes, k0, t.values + p * kChunkK * kRows);
-      const float* x = activations(a, k0, k1, 0, 1, t.x, &ldx);
-      chunk_tile<kPair, 1>(a, values, factors, k0, k1, x, ldx, 0, states);
-    }
-    for (int p = 0; p < kPair; ++p) finish(a, n + p * kRows, 0, 1, states[p]);
   }
 
   static void run(const MatmulArgs& a) {
     if (a.m == 0) return;
+    if constexpr (A == Activation::kF32 && Source::kDirect) {
+      if (a.m == 1 && (a.shape.groups <= 1 || a.shape.group % Source::kUnitK == 0)) return direct<kAbreast>(a, a.n0);
+    }
     const int64_t bytes = Source::bytes(a.shape);
     const Scratch t = split(a.scratch, a.m);
-    int64_t n = a.n0;
-    if (a.m == 1)
-      for (; n + (kPair - 1) * kRows < a.n1; n += kPair * kRows) panel_pair(a, a.w + n / kRows * bytes, n, t);
-    for (; n < a.n1; n += kRows) one_panel(a, a.w + n / kRows * bytes, n, t);
+    for (int64_t n = a.n0; n < a.n1; n += kRows) one_panel(a, a.w + n / kRows * bytes, n, t);
   }
 
   static constexpr KernelName kName = matmul_name(Source::kName, A, S::kTileName);
@@ -266,7 +352,7 @@ struct FloatMatmul {
             "docs/kernels.md#f32-panels",
             Source::kId,
             A,
-            false,
+            0,
             kRows,
             1,
             &Source::bytes,

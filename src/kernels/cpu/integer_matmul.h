@@ -1,7 +1,7 @@
 #pragma once
-// Integer-valued formats x int8 activations. Few rows of x: codes are unpacked in registers (direct_panel). More: a panel is
-// unpacked once into bytes and multiplied by tiles of x rows (byte_tile). Both sum exactly inside a group and fold it with one
-// fma, so they agree bit for bit with kernels/ref/matmul.cc.
+// Integer-valued formats x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in registers. More: a panel is
+// unpacked once into bytes, and tiles of x rows run over those. Both sum exactly inside a segment and fold it in the order of
+// kernels/ref/matmul.cc, so all agree bit for bit.
 
 #include "kernels/cpu/panel.h"
 #include "kernels/kernel_name.h"
@@ -17,78 +17,139 @@ struct IntegerMatmul {
   using P = Panel<S, F>;
   using Packed = typename P::Packed;
   static constexpr bool kBase3 = F::kId == FormatId::kTernaryPacked;
-  static constexpr int kMaxCode = kBase3 ? 2 : (1 << Codec::kBits) - 1;  // an unused code 3 may still be in a file
+  // The multiplier of value = kMul * (code ^ flip) + kAdd is a shift of the unpacked codes.
+  static constexpr int kUp = Codec::kMul == 2 ? 1 : 0;
+  static_assert(Codec::kMul == 1 || Codec::kMul == 2);
+  static constexpr int kMaxCode = (kBase3 ? 2 : (1 << Codec::kBits) - 1) << kUp;  // an unused code 3 may be in a file
   using Dot = typename S::template Dot<kMaxCode>;
   static constexpr unsigned kFlip = Dot::kSigned ? 0u : Codec::kFlip;
-  static constexpr int kMul = Codec::kMul, kAdd = Dot::kSigned ? 0 : Codec::kAdd;
+  static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
-  static constexpr int64_t kPrefetchBytes = 2048;
+  static constexpr int64_t kPrefetchBytes = 4096;  // ahead, into the second-level cache
 
-  /// acc after group g: the exact sum of values as f32, times the scale, then the offset's share.
-  LOWBIT_INLINE Float fold(const MatmulArgs& a, const Factors<S>& factors, int64_t m, int64_t g, int v, Int code_sum,
-                           Float acc) {
-    const float x_sum = a.x_sums == nullptr ? 0.0f : a.x_sums[m * a.shape.groups + g];
-    Int sum = kMul == 1 ? code_sum : S::shift_left32(code_sum, 1);
-    static_assert(kMul == 1 || kMul == 2);
-    if constexpr (kAdd != 0) sum = S::add32(sum, S::set32(kAdd * int(x_sum)));
-    if (a.x_group_scale == nullptr) {
-      acc = S::fma(S::to_float(sum), factors.scale(g, v), acc);
-      return a.shape.offsets ? S::fma(S::set_f(x_sum), factors.offset(g, v), acc) : acc;
+  /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
+  struct Blocks {
+    static constexpr int kSteps = Packed::kSteps;
+    Int words[2][Packed::kWords];
+    __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit) {
+      const uint8_t* block = codes + unit * P::kBlockBytes;
+      for (int w = 0; w < Packed::kWords; ++w) {
+        S::prefetch_second(block + w * kStepBytes + kPrefetchBytes);
+        words[0][w] = S::load(block + w * kStepBytes);
+        words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
+      }
     }
-    const float x_scale = a.x_group_scale[m * a.shape.groups + g];
-    acc = S::fma(S::mul_f(S::to_float(sum), S::set_f(x_scale)), factors.scale(g, v), acc);
-    return a.shape.offsets ? S::fma(S::set_f(x_sum * x_scale), factors.offset(g, v), acc) : acc;
+    __attribute__((always_inline)) Int step(int v, int s) const { return Packed::template step<S, kUp>(words[v], s); }
+  };
+  struct Bytes {
+    static constexpr int kSteps = 1;
+    Int codes[2];
+    __attribute__((always_inline)) void load(const uint8_t* bytes, int64_t unit) {
+      codes[0] = S::load(bytes + unit * kStepBytes);
+      codes[1] = S::load(bytes + unit * kStepBytes + kStepBytes / 2);
+    }
+    __attribute__((always_inline)) Int step(int v, int) const { return codes[v]; }
+  };
+
+  /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first.
+  template <class Codes, int M>
+  LOWBIT_INLINE void add_products(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
+                                  Int (&part)[S::template kChains<M>][2][M]) {
+    for (; unit < end; ++unit) {
+      Codes block;
+      block.load(codes, unit);
+#pragma GCC unroll 8
+      for (int s = 0; s < Codes::kSteps; ++s) {
+        const Int c0 = block.step(0, s), c1 = block.step(1, s);
+        const int8_t* column = x + 4 * (unit * Codes::kSteps + s);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          const Int xs = S::broadcast4(column + m * ldx);
+          Int(&to)[2][M] = part[s % S::template kChains<M>];
+          to[0][m] = Dot::add(to[0][m], c0, xs);
+          to[1][m] = Dot::add(to[1][m], c1, xs);
+          S::pin(to[0][m], to[1][m]);
+        }
+      }
+    }
   }
 
-  /// Rows [m0, m0 + M) of x times one panel, whose groups are whole blocks.
-  template <int M>
-  static void direct_panel(const MatmulArgs& a, const uint8_t* panel, int64_t n, int64_t m0) {
-    constexpr int kChains = M == 1 ? 2 : 1;  // two sums per half panel hide the dot product's latency
-    constexpr int64_t kBlocksPerWiden = Dot::kSteps / ((Packed::kSteps + kChains - 1) / kChains);
-    static_assert(kBlocksPerWiden >= 1);
-    const PanelShape& s = a.shape;
-    const Factors<S> factors = factors_of<S, F>(panel, s);
-    const int64_t blocks = P::blocks(s), group_blocks = s.groups == 1 ? blocks : s.group / P::kBlockK;
-    const int8_t* x = a.xq + m0 * a.ldxq;  // [M, ldxq]
-    Float acc[2][M];
-    for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
-    int64_t b = 0;
-    for (int64_t g = 0; g < s.groups; ++g) {
-      const int64_t group_end = smaller(b + group_blocks, blocks);
-      Int total[2][M];
-      for (int m = 0; m < M; ++m) total[0][m] = total[1][m] = S::zero();
-      while (b < group_end) {
-        const int64_t end = smaller(b + kBlocksPerWiden, group_end);
-        Int part[kChains][2][M];
+  /// sum[v][m] = code_sums[m * stride] (where the format has an offset) + the products of units [unit, end).
+  template <class Codes, int M>
+  LOWBIT_INLINE void exact_sums(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
+                                const int32_t* code_sums, int64_t stride, Int (&sum)[2][M]) {
+    constexpr int kChains = S::template kChains<M>;  // sums per output, where the dot product's latency asks for them
+    constexpr int64_t kUnitsPerWiden = Dot::kSteps / ((Codes::kSteps + kChains - 1) / kChains);
+    static_assert(kUnitsPerWiden >= 1);
+    Int part[kChains][2][M];
+    for (int c = 0; c < kChains; ++c)
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m)
+        part[c][0][m] = part[c][1][m] =
+            !Dot::kWidens && c == 0 && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
+    add_products<Codes, M>(codes, x, ldx, unit, Dot::kWidens ? smaller(unit + kUnitsPerWiden, end) : end, part);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      const Int first = Dot::kWidens && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
+      for (int v = 0; v < 2; ++v) {
+        sum[v][m] = Dot::widen(part[0][v][m]);
+        for (int c = 1; c < kChains; ++c) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
+        if (Dot::kWidens && kAdd != 0) sum[v][m] = S::add32(sum[v][m], first);
+      }
+    }
+    if constexpr (Dot::kWidens) {
+      while (__builtin_expect((unit += kUnitsPerWiden) < end, 0)) {
         for (int c = 0; c < kChains; ++c)
           for (int m = 0; m < M; ++m) part[c][0][m] = part[c][1][m] = S::zero();
-        for (; b < end; ++b) {
-          const uint8_t* block = panel + b * P::kBlockBytes;
-          Int words[2][Packed::kWords];
-          for (int w = 0; w < Packed::kWords; ++w) {
-            S::prefetch(block + w * kStepBytes + kPrefetchBytes);
-            words[0][w] = S::load(block + w * kStepBytes);
-            words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
-          }
-#pragma GCC unroll 8
-          for (int step = 0; step < Packed::kSteps; ++step) {
-            const Int c0 = Packed::template step<S>(words[0], step), c1 = Packed::template step<S>(words[1], step);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-              const Int xs = S::broadcast4(x + m * a.ldxq + b * P::kBlockK + 4 * step);
-              Int(&sum)[2][M] = part[step % kChains];
-              sum[0][m] = Dot::add(sum[0][m], c0, xs);
-              sum[1][m] = Dot::add(sum[1][m], c1, xs);
-              S::pin(sum[0][m], sum[1][m]);
-            }
-          }
-        }
+        add_products<Codes, M>(codes, x, ldx, unit, smaller(unit + kUnitsPerWiden, end), part);
         for (int c = 0; c < kChains; ++c)
-          for (int v = 0; v < 2; ++v)
-            for (int m = 0; m < M; ++m) total[v][m] = S::add32(total[v][m], Dot::widen(part[c][v][m]));
+          for (int m = 0; m < M; ++m)
+            for (int v = 0; v < 2; ++v) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
       }
-      for (int v = 0; v < 2; ++v)
-        for (int m = 0; m < M; ++m) acc[v][m] = fold(a, factors, m0 + m, g, v, total[v][m], acc[v][m]);
+    }
+  }
+
+  /// Rows [m0, m0 + M) of x times a panel; segments are whole units of Codes.
+  template <class Codes, int M>
+  static void tile(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
+    constexpr int64_t kUnitK = 4 * Codes::kSteps;
+    const PanelShape& s = a.shape;
+    const int64_t ldx = a.ldxq, segments = s.segments, units = (s.k + kUnitK - 1) / kUnitK;
+    const int64_t segment_units = segments == 1 ? units : s.segment / kUnitK;
+    const int64_t group_segments = s.groups == 1 ? segments : s.group / s.segment;
+    const int8_t* x = a.xq + m0 * ldx;
+    const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
+    const float* x_scales = a.x_group_scale != nullptr ? a.x_group_scale + m0 * segments : nullptr;
+    Float acc[2][M];
+    for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
+    int64_t j = 0;
+    for (int64_t g = 0; g < s.groups; ++g) {
+      Float t[2][M];
+      for (int m = 0; m < M; ++m) t[0][m] = t[1][m] = S::zero_f();
+      for (const int64_t last = smaller(j + group_segments, segments); j < last; ++j) {
+        Int sum[2][M];
+        exact_sums<Codes, M>(codes, x, ldx, j * segment_units, smaller((j + 1) * segment_units, units), code_sums + j,
+                             segments, sum);
+        if (x_scales != nullptr) {
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) {
+            const Float xs = S::set_f(x_scales[m * segments + j]);
+            for (int v = 0; v < 2; ++v) t[v][m] = S::fma(S::to_float(sum[v][m]), xs, t[v][m]);
+          }
+        } else {
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m)
+            for (int v = 0; v < 2; ++v) t[v][m] = S::to_float(sum[v][m]);
+        }
+      }
+      for (int v = 0; v < 2; ++v) {
+        const Float scale = factors.scale(g, v);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) acc[v][m] = S::fma(t[v][m], scale, acc[v][m]);
+        if (!s.offsets) continue;
+        const Float offset = factors.offset(g, v);
+        for (int m = 0; m < M; ++m) acc[v][m] = S::fma(S::set_f(a.x_sums[(m0 + m) * s.groups + g]), offset, acc[v][m]);
+      }
     }
     for (int v = 0; v < 2; ++v)
       for (int m = 0; m < M; ++m) write_rows<S, Activation::kInt8>(a, m0 + m, n + v * S::kLanes, acc[v][m]);
@@ -98,73 +159,26 @@ struct IntegerMatmul {
   static void unpack_panel(const PanelShape& s, const uint8_t* panel, uint8_t* bytes) {
     const int64_t blocks = P::blocks(s);
     for (int64_t b = 0; b < blocks; ++b) {
-      const uint8_t* block = panel + b * P::kBlockBytes;
+      Blocks block;
+      block.load(panel, b);
       uint8_t* out = bytes + b * Packed::kSteps * kStepBytes;
-      for (int v = 0; v < 2; ++v) {
-        Int words[Packed::kWords];
-        for (int w = 0; w < Packed::kWords; ++w) words[w] = S::load(block + w * kStepBytes + v * kStepBytes / 2);
-        S::prefetch(block + kPrefetchBytes);
 #pragma GCC unroll 8
-        for (int step = 0; step < Packed::kSteps; ++step)
-          S::store(out + step * kStepBytes + v * kStepBytes / 2, Packed::template step<S>(words, step));
-      }
+      for (int step = 0; step < Packed::kSteps; ++step)
+        for (int v = 0; v < 2; ++v) S::store(out + step * kStepBytes + v * kStepBytes / 2, block.step(v, step));
     }
-  }
-
-  /// Rows [m0, m0 + M) of x times a panel of unpacked codes; groups are whole steps.
-  template <int M>
-  static void byte_tile(const MatmulArgs& a, const uint8_t* bytes, const Factors<S>& factors, int64_t n, int64_t m0) {
-    const PanelShape& s = a.shape;
-    const int64_t steps = (s.k + 3) / 4, group_steps = s.groups == 1 ? steps : s.group / 4;
-    const int8_t* x = a.xq + m0 * a.ldxq;  // [M, ldxq]
-    Float acc[2][M];
-    for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
-    int64_t k4 = 0;
-    for (int64_t g = 0; g < s.groups; ++g) {
-      const int64_t group_end = smaller(k4 + group_steps, steps);
-      Int total[2][M];
-      for (int m = 0; m < M; ++m) total[0][m] = total[1][m] = S::zero();
-      while (k4 < group_end) {
-        const int64_t end = smaller(k4 + Dot::kSteps, group_end);
-        Int part[2][M];
-        for (int m = 0; m < M; ++m) part[0][m] = part[1][m] = S::zero();
-        for (; k4 < end; ++k4) {
-          const Int c0 = S::load(bytes + k4 * kStepBytes), c1 = S::load(bytes + k4 * kStepBytes + kStepBytes / 2);
-#pragma GCC unroll 8
-          for (int m = 0; m < M; ++m) {
-            const Int xs = S::broadcast4(x + m * a.ldxq + 4 * k4);
-            part[0][m] = Dot::add(part[0][m], c0, xs);
-            part[1][m] = Dot::add(part[1][m], c1, xs);
-            S::pin(part[0][m], part[1][m]);
-          }
-        }
-        for (int v = 0; v < 2; ++v)
-          for (int m = 0; m < M; ++m) total[v][m] = S::add32(total[v][m], Dot::widen(part[v][m]));
-      }
-      for (int v = 0; v < 2; ++v)
-        for (int m = 0; m < M; ++m) acc[v][m] = fold(a, factors, m0 + m, g, v, total[v][m], acc[v][m]);
-    }
-    for (int v = 0; v < 2; ++v)
-      for (int m = 0; m < M; ++m) write_rows<S, Activation::kInt8>(a, m0 + m, n + v * S::kLanes, acc[v][m]);
   }
 
   /// All rows of x from m0 on, in tiles of at most M rows.
-  template <int M>
-  static void byte_tiles(const MatmulArgs& a, const uint8_t* bytes, const Factors<S>& factors, int64_t n, int64_t m0) {
-    for (; m0 + M <= a.m; m0 += M) byte_tile<M>(a, bytes, factors, n, m0);
+  template <class Codes, int M>
+  static void tiles(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
+    for (; m0 + M <= a.m; m0 += M) tile<Codes, M>(a, codes, factors, n, m0);
     if constexpr (M > 1) {
-      if (m0 < a.m) byte_tiles<M - 1>(a, bytes, factors, n, m0);
+      if (m0 < a.m) tiles<Codes, M - 1>(a, codes, factors, n, m0);
     }
   }
 
-  template <int M>
-  static void direct_rows(const MatmulArgs& a, const uint8_t* panel, int64_t n) {
-    if (a.m == M) return direct_panel<M>(a, panel, n, 0);
-    if constexpr (M > 1) direct_rows<M - 1>(a, panel, n);
-  }
-
   static bool direct(int64_t m, const PanelShape& s) {
-    return !kBase3 && m <= S::kDirectRows && (s.groups == 1 || s.group % P::kBlockK == 0);
+    return !kBase3 && m <= S::kDirectRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
@@ -177,11 +191,15 @@ struct IntegerMatmul {
     const int64_t bytes = P::bytes(a.shape);
     for (int64_t n = a.n0; n < a.n1; n += P::kRows) {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
+      const Factors<S> factors = factors_of<S, F>(panel, a.shape);
       if (direct(a.m, a.shape)) {
-        direct_rows<S::kDirectRows>(a, panel, n);
+        if constexpr (!kBase3) {
+          if (a.m <= S::kTileRows) tiles<Blocks, S::kTileRows>(a, panel, factors, n, 0);
+          if (a.m > S::kTileRows) tiles<Blocks, S::kFoldRows>(a, panel, factors, n, 0);
+        }
       } else {
         unpack_panel(a.shape, panel, a.scratch);
-        byte_tiles<S::kTileRows>(a, a.scratch, factors_of<S, F>(panel, a.shape), n, 0);
+        tiles<Bytes, S::kFoldRows>(a, a.scratch, factors, n, 0);
       }
     }
   }
@@ -192,7 +210,7 @@ struct IntegerMatmul {
             "docs/kernels.md#integer-panels",
             F::kId,
             Activation::kInt8,
-            kAdd != 0,
+            kAdd,
             P::kRows,
             4,
             &P::bytes,

@@ -8,17 +8,28 @@ namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 template <class S>
+inline constexpr MatmulKernel kIntegerKernels[] = {
+    IntegerMatmul<S, Int8>::kernel(),        IntegerMatmul<S, Int4>::kernel(),
+    IntegerMatmul<S, Uint4>::kernel(),       IntegerMatmul<S, Int3>::kernel(),
+    IntegerMatmul<S, Int2>::kernel(),        IntegerMatmul<S, Int3Odd>::kernel(),
+    IntegerMatmul<S, Int2Odd>::kernel(),     IntegerMatmul<S, Binary>::kernel(),
+    IntegerMatmul<S, Ternary2Bit>::kernel(), IntegerMatmul<S, TernaryPacked>::kernel(),
+};
+template <class S>
+inline constexpr int kIntegerKernelCount = sizeof(kIntegerKernels<S>) / sizeof(MatmulKernel);
+
+template <class S>
 inline constexpr MatmulKernel kPanelKernels[] = {
-    IntegerMatmul<S, Int8>::kernel(),
-    IntegerMatmul<S, Int4>::kernel(),
-    IntegerMatmul<S, Uint4>::kernel(),
-    IntegerMatmul<S, Int3>::kernel(),
-    IntegerMatmul<S, Int2>::kernel(),
-    IntegerMatmul<S, Int3Odd>::kernel(),
-    IntegerMatmul<S, Int2Odd>::kernel(),
-    IntegerMatmul<S, Binary>::kernel(),
-    IntegerMatmul<S, Ternary2Bit>::kernel(),
-    IntegerMatmul<S, TernaryPacked>::kernel(),
+    kIntegerKernels<S>[0],
+    kIntegerKernels<S>[1],
+    kIntegerKernels<S>[2],
+    kIntegerKernels<S>[3],
+    kIntegerKernels<S>[4],
+    kIntegerKernels<S>[5],
+    kIntegerKernels<S>[6],
+    kIntegerKernels<S>[7],
+    kIntegerKernels<S>[8],
+    kIntegerKernels<S>[9],
     FloatMatmul<S, PackedSource<S, Fp8>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook4>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook3>, Activation::kInt8>::kernel(),

@@ -20,17 +20,26 @@ inline namespace LOWBIT_ISA {
 constexpr int64_t round_up_to(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/// Bits that divide 8: field s of the word's bytes is step s.
+/// Bits that divide 8: field s of the word's bytes is step s. Steps come out shifted left by Up bits (0 or 1).
 template <int Bits>
 struct Fields {
   static constexpr int kSteps = 8 / Bits, kWords = 1;
-  static constexpr uint32_t kMask = ((1u << Bits) - 1u) * 0x01010101u;
   static void put(uint32_t* words, int step, uint32_t codes) { words[0] |= codes << (Bits * step); }
-  template <class S>
+  template <class S, int Up = 0>
   LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
     if constexpr (Bits == 8) return words[0];
-    const typename S::Int moved = s == 0 ? words[0] : S::shift_right16(words[0], Bits * s);
-    return S::and_(moved, S::set32(int(kMask)));
+    return S::and_(moved<S>(words[0], Bits * s - Up), S::set8(((1 << Bits) - 1) << Up));
+  }
+  /// The codes of column c of the block, one a lane; bits above them are kept unless kMasked.
+  template <class S, bool kMasked>
+  LOWBIT_INLINE typename S::Int column(const typename S::Int* words, int c) {
+    const int down = 8 * (c % 4) + Bits * (c / 4);
+    const typename S::Int code = down == 0 ? words[0] : S::shift_right32(words[0], down);
+    return kMasked ? S::and_(code, S::set32((1 << Bits) - 1)) : code;
+  }
+  template <class S>
+  LOWBIT_INLINE typename S::Int moved(typename S::Int word, int down) {
+    return down == 0 ? word : down > 0 ? S::shift_right16(word, down) : S::shift_left16(word, -down);
   }
 };
 
@@ -42,11 +51,18 @@ struct Fields<3> {
     words[step / 4] |= (codes & 0x03030303u) << (2 * (step % 4));
     words[2] |= ((codes >> 2) & 0x01010101u) << step;
   }
-  template <class S>
+  template <class S, int Up = 0>
   LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
-    const typename S::Int low = S::shift_right16(words[s / 4], 2 * (s % 4));
-    const typename S::Int high = s < 2 ? S::shift_left16(words[2], 2 - s) : S::shift_right16(words[2], s - 2);
-    return S::or_(S::and_(low, S::set8(3)), S::and_(high, S::set8(4)));
+    const typename S::Int low = Fields<2>::moved<S>(words[s / 4], 2 * (s % 4) - Up);
+    const typename S::Int high = Fields<2>::moved<S>(words[2], s - 2 - Up);
+    return S::or_(S::and_(low, S::set8(3 << Up)), S::and_(high, S::set8(4 << Up)));
+  }
+  template <class S, bool kMasked>
+  LOWBIT_INLINE typename S::Int column(const typename S::Int* words, int c) {
+    const int s = c / 4, byte = 8 * (c % 4), down = byte + s - 2;
+    const typename S::Int low = S::and_(S::shift_right32(words[s / 4], byte + 2 * (s % 4)), S::set32(3));
+    const typename S::Int high = down < 0 ? S::shift_left32(words[2], -down) : S::shift_right32(words[2], down);
+    return S::or_(low, S::and_(high, S::set32(4)));
   }
 };
 
@@ -65,12 +81,15 @@ struct Base3Fields {
     }
     words[0] = fractions;
   }
-  template <class S>
+  template <class S, int Up = 0>
   LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
+    static_assert(Up == 0);
     typename S::Int v = words[0];
     for (int i = 0; i < s; ++i) v = S::add8(v, S::add8(v, v));  // the fraction of 3 v
     return S::base3_digit(v);
   }
+  template <class S, bool kMasked>
+  static typename S::Int column(const typename S::Int* words, int c);  // never used: its blocks fit no group
 };
 
 template <class F>

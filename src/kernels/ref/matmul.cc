@@ -124,14 +124,19 @@ void run(const MatmulArgs& a) {
       for (int64_t g = 0; g < s.groups; ++g) {
         const int64_t begin = g * s.group, end = begin + s.group < s.k ? begin + s.group : s.k;
         float sum = 0;
-        if constexpr (A == Activation::kInt8) {
+        if constexpr (A == Activation::kF32) {
+          sum = group_sum_f32(values, a.x + m * a.ldx, begin, end);
+        } else if (a.x_group_scale == nullptr) {
           sum = group_sum_int8<F>(values, a.xq + m * a.ldxq, begin, end);
         } else {
-          sum = group_sum_f32(values, a.x + m * a.ldx, begin, end);
+          for (int64_t j = begin / s.segment; j * s.segment < end; ++j) {
+            const int64_t stop = (j + 1) * s.segment < end ? (j + 1) * s.segment : end;
+            const float part = group_sum_int8<F>(values, a.xq + m * a.ldxq, j * s.segment, stop);
+            sum = std::fma(part, a.x_group_scale[m * s.segments + j], sum);
+          }
         }
-        const float x_scale = a.x_group_scale == nullptr ? 1.0f : a.x_group_scale[m * s.groups + g];
-        acc = std::fma(sum * x_scale, scales[g], acc);
-        if (s.offsets) acc = std::fma(a.x_sums[m * s.groups + g] * x_scale, offsets[g], acc);
+        acc = std::fma(sum, scales[g], acc);
+        if (s.offsets) acc = std::fma(a.x_sums[m * s.groups + g], offsets[g], acc);
       }
       const float bias = a.bias == nullptr ? 0.0f : a.bias[n];
       a.y[m * a.ldy + n] = a.x_scale != nullptr ? std::fma(acc, a.x_scale[m], bias) : acc + bias;
@@ -148,7 +153,7 @@ struct KernelOf {
                                       "docs/kernels.md#reference",
                                       F::kId,
                                       A,
-                                      false,
+                                      0,
                                       1,
                                       1,
                                       &panel_bytes<F>,

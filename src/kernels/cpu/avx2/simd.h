@@ -1,111 +1,23 @@
 #pragma once
-// The vector vocabulary of the panel kernels (kernels/cpu/panel.h) in AVX2: 32-bit lanes are weight rows.
+// AVX2's dot products on the vectors of kernels/cpu/avx2/vectors.h.
 
-#include <immintrin.h>
-
-#include <cstdint>
-
-#include "base/isa.h"
-
-#define LOWBIT_INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/avx2/vectors.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-struct Simd {
-  using Int = __m256i;
-  using Float = __m256;
-  static constexpr int kLanes = 8;
-  static constexpr int kTileRows = 6;    // rows of x in a GEMM tile: 2 x 6 accumulators of 16 registers
-  static constexpr int kDirectRows = 4;  // rows of x for which unpacking to scratch does not pay
+struct Simd : Vectors256 {
+  template <int M>
+  static constexpr int kChains = 1;  // additions of 16 bits take one cycle
+  /// Rows of x for which unpacking to scratch does not pay: shifts and masks take ports that vpmaddubsw needs.
+  static constexpr int64_t kDirectRows = 12;
   static constexpr const char* kTileName = "avx2_16x6";
-
-  LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
-  LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }
-  LOWBIT_INLINE Int zero() { return _mm256_setzero_si256(); }
-  LOWBIT_INLINE Int set8(int v) { return _mm256_set1_epi8(char(v)); }
-  LOWBIT_INLINE Int set32(int v) { return _mm256_set1_epi32(v); }
-  LOWBIT_INLINE Int broadcast4(const int8_t* p) {  // four bytes into every lane
-    int32_t v;
-    __builtin_memcpy(&v, p, 4);
-    return _mm256_set1_epi32(v);
-  }
-  LOWBIT_INLINE Int and_(Int a, Int b) { return _mm256_and_si256(a, b); }
-  LOWBIT_INLINE Int or_(Int a, Int b) { return _mm256_or_si256(a, b); }
-  LOWBIT_INLINE Int add8(Int a, Int b) { return _mm256_add_epi8(a, b); }
-  LOWBIT_INLINE Int add32(Int a, Int b) { return _mm256_add_epi32(a, b); }
-  LOWBIT_INLINE Int shift_right16(Int a, int n) { return _mm256_srli_epi16(a, n); }
-  LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm256_slli_epi16(a, n); }
-  LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm256_srli_epi32(a, n); }
-  LOWBIT_INLINE Int shift_left32(Int a, int n) { return _mm256_slli_epi32(a, n); }
-  /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
-  template <class V>
-  LOWBIT_INLINE void pin(V& a, V& b) {
-    __asm__ volatile("" : "+x"(a), "+x"(b) : : "memory");
-  }
-  LOWBIT_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
-
-  /// floor(3 v / 256) of each byte: 0, 1 or 2.
-  LOWBIT_INLINE Int base3_digit(Int v) {
-    const Int ge1 = _mm256_cmpeq_epi8(_mm256_max_epu8(v, set8(86)), v);
-    const Int ge2 = _mm256_cmpeq_epi8(_mm256_max_epu8(v, set8(171)), v);
-    return _mm256_sub_epi8(zero(), _mm256_add_epi8(ge1, ge2));
-  }
-
-  LOWBIT_INLINE Float zero_f() { return _mm256_setzero_ps(); }
-  LOWBIT_INLINE Float set_f(float v) { return _mm256_set1_ps(v); }
-  LOWBIT_INLINE Float load_f(const float* p) { return _mm256_loadu_ps(p); }
-  LOWBIT_INLINE void store_f(float* p, Float v) { _mm256_storeu_ps(p, v); }
-  LOWBIT_INLINE Float load_f16(const uint16_t* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
-  LOWBIT_INLINE Float load_bf16(const uint16_t* p) {
-    const Int wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-  }
-  LOWBIT_INLINE Float load_i8(const int8_t* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-  }
-  LOWBIT_INLINE Float add_f(Float a, Float b) { return _mm256_add_ps(a, b); }
-  LOWBIT_INLINE Float mul_f(Float a, Float b) { return _mm256_mul_ps(a, b); }
-  LOWBIT_INLINE Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
-  LOWBIT_INLINE Float to_float(Int v) { return _mm256_cvtepi32_ps(v); }
-
-  /// A table of up to 16 floats; `idx` lanes below 16.
-  struct Table {
-    Float low, high;
-  };
-  LOWBIT_INLINE Table load_table(const float* p) { return {load_f(p), load_f(p + 8)}; }
-  LOWBIT_INLINE Float look_up(const Table& t, Int idx) {
-    const Float a = _mm256_permutevar8x32_ps(t.low, idx), b = _mm256_permutevar8x32_ps(t.high, idx);
-    return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(idx, 28)));  // by bit 3
-  }
-  /// E4M3 codes, one a lane. The magnitude's bits moved to f32's place are the value * 2^-120, subnormals included.
-  LOWBIT_INLINE Float e4m3(Int code) {
-    const Int magnitude = and_(code, set32(0x7f));
-    const Int sign = shift_left32(and_(code, set32(0x80)), 24);
-    const Int nan = and_(_mm256_cmpeq_epi32(magnitude, set32(0x7f)), set32(0x7fc00000));
-    const Float v = mul_f(_mm256_castsi256_ps(shift_left32(magnitude, 20)), set_f(0x1p120f));
-    return _mm256_castsi256_ps(or_(or_(_mm256_castps_si256(v), sign), nan));
-  }
-
-  /// The first `rows` lanes.
-  LOWBIT_INLINE void store_rows(float* p, Float v, int rows) {
-    if (rows >= kLanes) return store_f(p, v);
-    const Int lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(set32(rows), lane), v);
-  }
-  LOWBIT_INLINE Float load_rows(const float* p, int rows) {
-    if (rows >= kLanes) return load_f(p);
-    const Int lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(set32(rows), lane));
-  }
 
   /// Dot products of four codes (0..MaxCode, unsigned) with four int8 in each lane. vpmaddubsw gives pairs of at most
   /// 2 * MaxCode * 128 in int16, so kSteps of them may be added before widen(): kSteps * 256 * MaxCode <= 32767.
   template <int MaxCode>
   struct Dot {
-    static constexpr bool kSigned = false;
+    static constexpr bool kSigned = false, kWidens = true;
     static constexpr int kSteps = 32767 / (256 * MaxCode);
     static_assert(kSteps >= 1);
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x)); }
@@ -117,7 +29,7 @@ struct Simd {
 /// vpmaddubsw never saturates (x is -127..127), and sums are int32 from the start.
 template <>
 struct Simd::Dot<255> {
-  static constexpr bool kSigned = true;
+  static constexpr bool kSigned = true, kWidens = false;
   static constexpr int kSteps = 1 << 30;
   LOWBIT_INLINE Int add(Int sum, Int w, Int x) {
     const Int pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));

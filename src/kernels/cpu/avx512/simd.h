@@ -16,8 +16,12 @@ struct Simd {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kTileRows = 8;    // rows of x in a GEMM tile: 2 x 8 accumulators of 32 registers
-  static constexpr int kDirectRows = 4;  // rows of x for which unpacking to scratch does not pay
+  static constexpr int kTileRows = 8;  // rows of x, at most, whose sums stay in registers
+  static constexpr int kFoldRows = 6;  // rows of x of a tile that leaves registers for folding
+  /// Rows of x for which unpacking to scratch does not pay: any number, packed codes spare the caches' bandwidth.
+  static constexpr int64_t kDirectRows = 1 << 30;
+  template <int M>
+  static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
   static constexpr const char* kTileName = "avx512_32x8";
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm512_loadu_si512(p); }
@@ -30,6 +34,7 @@ struct Simd {
     __builtin_memcpy(&v, p, 4);
     return _mm512_set1_epi32(v);
   }
+  LOWBIT_INLINE Int broadcast32(const int32_t* p) { return _mm512_set1_epi32(*p); }
   LOWBIT_INLINE Int and_(Int a, Int b) { return _mm512_and_si512(a, b); }
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm512_or_si512(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm512_add_epi8(a, b); }
@@ -41,7 +46,11 @@ struct Simd {
   /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
-    __asm__ volatile("" : "+v"(a), "+v"(b) : : "memory");
+    __asm__ volatile("" : "+v"(a), "+v"(b));
+  }
+  LOWBIT_INLINE void prefetch_second(const uint8_t* p) {  // a step of two vectors, into the second-level cache
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T1);
   }
   LOWBIT_INLINE void prefetch(const uint8_t* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
@@ -73,12 +82,15 @@ struct Simd {
   LOWBIT_INLINE Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   LOWBIT_INLINE Float to_float(Int v) { return _mm512_cvtepi32_ps(v); }
 
-  /// A table of up to 16 floats; `idx` lanes below 16.
+  /// A table of up to 16 floats; `idx` lanes below 16. Tables of 2^kTableBits are one instruction that ignores higher bits.
+  static constexpr int kTableBits = 4;
   struct Table {
     Float all;
   };
   LOWBIT_INLINE Table load_table(const float* p) { return {load_f(p)}; }
   LOWBIT_INLINE Float look_up(const Table& t, Int idx) { return _mm512_permutexvar_ps(idx, t.all); }
+  /// A table whose entries repeat after 2^kTableBits.
+  LOWBIT_INLINE Float look_up_short(const Table& t, Int idx) { return look_up(t, idx); }
   /// E4M3 codes, one a lane. The magnitude's bits moved to f32's place are the value * 2^-120, subnormals included.
   LOWBIT_INLINE Float e4m3(Int code) {
     const Int magnitude = and_(code, set32(0x7f));
@@ -99,7 +111,7 @@ struct Simd {
   /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.
   template <int MaxCode>
   struct Dot {
-    static constexpr bool kSigned = false;
+    static constexpr bool kSigned = false, kWidens = false;
     static constexpr int kSteps = 1 << 30;
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm512_dpbusd_epi32(sum, codes, x); }
     LOWBIT_INLINE Int widen(Int sum) { return sum; }

@@ -1,0 +1,27 @@
+#pragma once
+// AVX-VNNI's dot products on the vectors of kernels/cpu/avx2/vectors.h.
+
+#include "kernels/cpu/avx2/vectors.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+struct Simd : Vectors256 {
+  template <int M>
+  static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
+  /// Rows of x for which unpacking to scratch does not pay: any number, packed codes spare the caches' bandwidth.
+  static constexpr int64_t kDirectRows = 1 << 30;
+  static constexpr const char* kTileName = "avxvnni_16x6";
+
+  /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.
+  template <int MaxCode>
+  struct Dot {
+    static constexpr bool kSigned = false, kWidens = false;
+    static constexpr int kSteps = 1 << 30;
+    LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
+    LOWBIT_INLINE Int widen(Int sum) { return sum; }
+  };
+};
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

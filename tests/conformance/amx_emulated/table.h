@@ -1,0 +1,7 @@
+#pragma once
+
+#include "kernels/api.h"
+
+namespace lowbit {
+extern const KernelTable kAmxEmulatedTable;
+}
