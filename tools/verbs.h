@@ -18,5 +18,6 @@ void add_eval_verb(CLI::App& app, Invocation& invocation);
 void add_ppl_verb(CLI::App& app, Invocation& invocation);
 void add_bench_verb(CLI::App& app, Invocation& invocation);
 void add_doctor_verb(CLI::App& app, Invocation& invocation);
+void add_gru_verb(CLI::App& app, Invocation& invocation);
 
 }  // namespace lowbit::cli

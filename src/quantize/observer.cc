@@ -77,6 +77,20 @@ Range EmaObserver::range() const { return {std::min(min_, 0.0f), std::max(max_, 
 
 double Histogram::bin_width() const { return std::ldexp(1.0 / kBins, exponent_); }
 
+Histogram Histogram::from_counts(Range range, int bin_exponent, std::span<const int64_t> positive,
+                                 std::span<const int64_t> negative) {
+  Histogram h;
+  h.range_ = range;
+  h.exponent_ = bin_exponent + std::ilogb(static_cast<double>(kBins));
+  h.positive_.assign(positive.begin(), positive.end());
+  h.negative_.assign(negative.begin(), negative.end());
+  for (auto* side : {&h.positive_, &h.negative_}) {
+    side->resize(kBins);
+    for (const int64_t n : *side) h.count_ += n;
+  }
+  return h;
+}
+
 void Histogram::grow(int exponent) {
   if (exponent <= exponent_) return;
   positive_.resize(kBins);

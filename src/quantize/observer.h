@@ -67,6 +67,10 @@ class Histogram {
   int64_t skipped() const { return skipped_; }
   int64_t count() const { return count_; }
 
+  /// A histogram as a file holds it: bins of 2^bin_exponent, counts as below (shorter is filled with zeros).
+  static Histogram from_counts(Range range, int bin_exponent, std::span<const int64_t> positive,
+                               std::span<const int64_t> negative);
+
   double bin_width() const;
   /// Bin i of the positive (or negative) side holds magnitudes in [i, i + 1) * bin_width().
   std::span<const int64_t> positive() const { return positive_; }

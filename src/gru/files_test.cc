@@ -1,0 +1,413 @@
+// Files in and out: networks of other projects, .lbgru, ranges; and what hostile ones get.
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/float.h"
+#include "gru/test_networks.h"
+#include "io/safetensors.h"
+
+namespace lowbit {
+namespace {
+
+using namespace testing_gru;  // NOLINT
+
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = (std::filesystem::temp_directory_path() / "lowbit-gru-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+void write_file(const std::string& path, const std::string& bytes) {
+  unlink(path.c_str());
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// ---- Float networks ---------------------------------------------------------------------------------------------------
+
+/// Rows of our order u, r, n in a source's order.
+std::vector<float> reordered(const std::vector<float>& ours, std::array<size_t, 3> gate_at) {
+  std::vector<float> out(ours.size());
+  const size_t block = ours.size() / 3;
+  for (size_t g = 0; g < 3; ++g)
+    std::copy_n(ours.begin() + static_cast<std::ptrdiff_t>(g * block), block,
+                out.begin() + static_cast<std::ptrdiff_t>(gate_at[g] * block));
+  return out;
+}
+constexpr std::array<size_t, 3> kTorch = {1, 0, 2}, kOnnx = {0, 1, 2};
+
+void write_safetensors(const std::string& path,
+                       const std::vector<std::pair<SafetensorsDecl, std::vector<float>>>& all) {
+  std::vector<SafetensorsDecl> decls;
+  for (const auto& [decl, data] : all) decls.push_back(decl);
+  auto writer = SafetensorsWriter::create(path, decls, {});
+  ASSERT_TRUE(writer);
+  for (const auto& [decl, data] : all) ASSERT_TRUE((*writer)->append(std::as_bytes(std::span(data))));
+  ASSERT_TRUE((*writer)->finish());
+}
+
+void expect_same(const GruNetwork& a, const Result<GruNetwork>& b) {
+  ASSERT_TRUE(b) << b.error().message();
+  ASSERT_EQ(a.cells.size(), b->cells.size());
+  EXPECT_EQ(a.bidirectional, b->bidirectional);
+  for (size_t i = 0; i < a.cells.size(); ++i) {
+    EXPECT_EQ(a.cells[i].w, b->cells[i].w) << i;
+    EXPECT_EQ(a.cells[i].r, b->cells[i].r) << i;
+    EXPECT_EQ(a.cells[i].bw, b->cells[i].bw) << i;
+    EXPECT_EQ(a.cells[i].br, b->cells[i].br) << i;
+  }
+}
+
+std::string torch_file(const Scratch& dir, const GruNetwork& net) {
+  std::vector<std::pair<SafetensorsDecl, std::vector<float>>> all;
+  for (int l = 0; l < net.layers(); ++l)
+    for (int d = 0; d < net.directions(); ++d) {
+      const GruWeights& c = net.cells[static_cast<size_t>(l * net.directions() + d)];
+      const std::string tail = "_l" + std::to_string(l) + (d == 1 ? "_reverse" : "");
+      const int64_t rows = 3 * c.hidden;
+      all.push_back({{"rnn.weight_ih" + tail, DType::kF32, {rows, c.input}}, reordered(c.w, kTorch)});
+      all.push_back({{"rnn.weight_hh" + tail, DType::kF32, {rows, c.hidden}}, reordered(c.r, kTorch)});
+      all.push_back({{"rnn.bias_ih" + tail, DType::kF32, {rows}}, reordered(c.bw, kTorch)});
+      all.push_back({{"rnn.bias_hh" + tail, DType::kF32, {rows}}, reordered(c.br, kTorch)});
+    }
+  const std::string path = dir / "torch.safetensors";
+  write_safetensors(path, all);
+  return path;
+}
+
+// A little of protocol buffers, to write ONNX files.
+std::string varint(uint64_t v) {
+  std::string out;
+  for (; v >= 0x80; v >>= 7) out += static_cast<char>(v | 0x80);
+  return out + static_cast<char>(v);
+}
+std::string field(int number, const std::string& bytes) {
+  return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(bytes.size()) + bytes;
+}
+std::string field(int number, uint64_t v) { return varint(static_cast<uint64_t>(number) << 3) + varint(v); }
+
+std::string tensor_proto(const std::string& name, const std::vector<uint64_t>& dims, const std::vector<float>& data,
+                         bool raw) {
+  std::string out;
+  for (const uint64_t d : dims) out += field(1, d);
+  const std::string bytes(reinterpret_cast<const char*>(data.data()), 4 * data.size());
+  return out + field(2, uint64_t{1}) + field(8, name) + field(raw ? 9 : 4, bytes);
+}
+std::string attribute(const std::string& name, uint64_t v) { return field(5, field(1, name) + field(3, v)); }
+std::string attribute(const std::string& name, const std::string& v) { return field(5, field(1, name) + field(4, v)); }
+
+std::string onnx_bytes(const GruNetwork& net, uint64_t before_reset = 1, uint64_t gates = 3) {
+  std::string graph;
+  const auto d = static_cast<uint64_t>(net.directions());
+  for (int l = 0; l < net.layers(); ++l) {
+    const std::string id = std::to_string(l);
+    std::vector<float> w, r, b;
+    uint64_t c = 0, h = 0;
+    for (uint64_t at = 0; at < d; ++at) {
+      const GruWeights& cell = net.cells[static_cast<size_t>(l) * d + at];
+      c = static_cast<uint64_t>(cell.input);
+      h = static_cast<uint64_t>(cell.hidden);
+      for (const auto& [from, to] : {std::pair{&cell.w, &w}, {&cell.r, &r}, {&cell.bw, &b}, {&cell.br, &b}}) {
+        const auto v = reordered(*from, kOnnx);
+        to->insert(to->end(), v.begin(), v.end());
+      }
+    }
+    graph += field(5, tensor_proto("W" + id, {d, gates * h, c}, w, true));
+    graph += field(5, tensor_proto("R" + id, {d, gates * h, h}, r, false));
+    graph += field(5, tensor_proto("B" + id, {d, 2 * gates * h}, b, true));
+    std::string node;
+    for (const std::string& name : {std::string("x"), "W" + id, "R" + id, "B" + id}) node += field(1, name);
+    node += field(2, std::string("y")) + field(3, "gru" + id) + field(4, std::string("GRU"));
+    node += attribute("hidden_size", h) + attribute("linear_before_reset", before_reset);
+    if (d == 2) node += attribute("direction", std::string("bidirectional"));
+    graph += field(1, node);
+  }
+  return field(1, uint64_t{8}) + field(7, graph);
+}
+
+TEST(GruLoad, EveryConventionGivesTheSameNetwork) {
+  Scratch dir;
+  Rng rng(1);
+  for (const bool bidirectional : {false, true}) {
+    const GruNetwork net = random_network(rng, 2, bidirectional, 5, 4);
+    expect_same(net, load_gru(torch_file(dir, net)));
+    expect_same(net, load_gru(torch_file(dir, net), {"rnn."}));
+    write_file(dir / "net.onnx", onnx_bytes(net));
+    expect_same(net, load_gru(dir / "net.onnx"));
+  }
+}
+
+TEST(GruLoad, KerasAndHaste) {
+  Scratch dir;
+  Rng rng(2);
+  const GruNetwork net = random_network(rng, 1, false, 3, 2);
+  const GruWeights& c = net.cells[0];
+  const auto transposed = [](const std::vector<float>& m, size_t rows) {
+    std::vector<float> out(m.size());
+    const size_t k = m.size() / rows;
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < k; ++j) out[j * rows + i] = m[i * k + j];
+    return out;
+  };
+  std::vector<float> both = c.bw;
+  both.insert(both.end(), c.br.begin(), c.br.end());
+  const SafetensorsDecl w{"kernel", DType::kF32, {3, 6}}, r{"recurrent_kernel", DType::kF32, {2, 6}};
+  write_safetensors(dir / "keras.safetensors",
+                    {{w, transposed(c.w, 6)}, {r, transposed(c.r, 6)}, {{"bias", DType::kF32, {2, 6}}, both}});
+  expect_same(net, load_gru(dir / "keras.safetensors"));
+  write_safetensors(dir / "haste.safetensors", {{w, transposed(c.w, 6)},
+                                                {r, transposed(c.r, 6)},
+                                                {{"bias", DType::kF32, {6}}, c.bw},
+                                                {{"recurrent_bias", DType::kF32, {6}}, c.br}});
+  expect_same(net, load_gru(dir / "haste.safetensors"));
+  write_safetensors(dir / "before.safetensors",
+                    {{w, transposed(c.w, 6)}, {r, transposed(c.r, 6)}, {{"bias", DType::kF32, {6}}, c.bw}});
+  const auto before = load_gru(dir / "before.safetensors");
+  ASSERT_FALSE(before);
+  EXPECT_EQ(before.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(before.error().message().find("reset_after"), std::string::npos);
+}
+
+TEST(GruLoad, NamesWhatItDoesNotRun) {
+  Scratch dir;
+  Rng rng(3);
+  const GruNetwork net = random_network(rng, 1, false, 3, 4);
+  write_file(dir / "before.onnx", onnx_bytes(net, 0));
+  const auto before = load_gru(dir / "before.onnx");
+  ASSERT_FALSE(before);
+  EXPECT_EQ(before.error().code, ErrorCode::kUnsupported);
+  GruNetwork lstm = net;  // four gates
+  lstm.cells[0].w.resize(4 * 4 * 3);
+  lstm.cells[0].r.resize(4 * 4 * 4);
+  lstm.cells[0].bw.resize(16);
+  lstm.cells[0].br.resize(16);
+  std::vector<std::pair<SafetensorsDecl, std::vector<float>>> all = {
+      {{"weight_ih_l0", DType::kF32, {16, 3}}, lstm.cells[0].w},
+      {{"weight_hh_l0", DType::kF32, {16, 4}}, lstm.cells[0].r}};
+  write_safetensors(dir / "lstm.safetensors", all);
+  const auto gates = load_gru(dir / "lstm.safetensors");
+  ASSERT_FALSE(gates);
+  EXPECT_EQ(gates.error().code, ErrorCode::kShapeMismatch);
+  EXPECT_NE(gates.error().message().find("3 gates of 4"), std::string::npos) << gates.error().message();
+  GruNetwork nan = net;
+  nan.cells[0].w[2] = NAN;
+  write_file(dir / "nan.onnx", onnx_bytes(nan));
+  const auto bad = load_gru(dir / "nan.onnx");
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().code, ErrorCode::kInvalidArgument);
+}
+
+// ---- Integer networks ---------------------------------------------------------------------------------------------------
+
+GruModel random_model(Rng& rng, int layers, bool bidirectional, const GruConfig& config, int64_t c = 5, int64_t h = 6) {
+  const GruNetwork net = random_network(rng, layers, bidirectional, c, h);
+  const auto x = normals(rng, 6 * 2 * c, 1);
+  const GruInput in = input_of(x, 6, 2);
+  const auto ranges = GruRanges::measure(net, std::span(&in, 1));
+  EXPECT_TRUE(ranges);
+  auto model = GruModel::quantize(net, *ranges, config);
+  EXPECT_TRUE(model) << model.error().message();
+  return *model;
+}
+
+TEST(GruFile, HoldsEveryNumber) {
+  Scratch dir;
+  Rng rng(4);
+  for (int i = 0; i < 60; ++i) {
+    const GruModel model = random_model(rng, between(rng, 1, 2), rng.below(2) == 0, random_config(rng));
+    ASSERT_TRUE(model.save(dir / "net.lbgru"));
+    const auto back = GruModel::open(dir / "net.lbgru");
+    ASSERT_TRUE(back) << back.error().message();
+    ASSERT_EQ(back->config().tensors, model.config().tensors);
+    for (size_t cell = 0; cell < model.impl().cells.size(); ++cell) {
+      const GruCell &a = model.impl().cells[cell]->cell(), &b = back->impl().cells[cell]->cell();
+      EXPECT_EQ(a.w, b.w);
+      EXPECT_EQ(a.r, b.r);
+      EXPECT_EQ(a.bw, b.bw);
+      EXPECT_EQ(a.br, b.br);
+      EXPECT_EQ(a.bw_shift, b.bw_shift);
+      for (size_t t = 0; t < 3; ++t) EXPECT_EQ(a.tables[t], b.tables[t]);
+      for (size_t t = 0; t < kGruTensors; ++t) EXPECT_EQ(a.tensors[t].scale, b.tensors[t].scale);
+    }
+  }
+}
+
+TEST(GruFile, RangesComeBackAndGiveTheSameNetwork) {
+  Scratch dir;
+  Rng rng(5);
+  const GruNetwork net = random_network(rng, 2, true, 4, 5);
+  const auto x = normals(rng, 9 * 2 * 4, 1);
+  const GruInput in = input_of(x, 9, 2);
+  for (const auto method :
+       {GruMethod::kMinMax, GruMethod::kEma, GruMethod::kPercentile, GruMethod::kMse, GruMethod::kSqnr}) {
+    const auto ranges = GruRanges::measure(net, std::span(&in, 1), {method, 0.98});
+    ASSERT_TRUE(ranges);
+    ASSERT_TRUE(ranges->save(dir / "ranges.json"));
+    const auto back = GruRanges::open(dir / "ranges.json");
+    ASSERT_TRUE(back) << back.error().message();
+    const auto a = GruModel::quantize(net, *ranges, *gru_preset("seed8")),
+               b = GruModel::quantize(net, *back, *gru_preset("seed8"));
+    ASSERT_TRUE(a && b);
+    for (size_t i = 0; i < a->report().size(); ++i) EXPECT_EQ(a->report()[i].scales, b->report()[i].scales);
+  }
+}
+
+TEST(GruFile, ConfigurationsComeBack) {
+  Scratch dir;
+  Rng rng(6);
+  for (int i = 0; i < 50; ++i) {
+    const GruConfig c = random_config(rng);
+    write_file(dir / "bits.json", gru_config_json(c));
+    const auto back = read_gru_config(dir / "bits.json", GruConfig{});
+    ASSERT_TRUE(back) << back.error().message();
+    EXPECT_EQ(gru_config_json(*back), gru_config_json(c));
+  }
+  for (const char* bad :
+       {R"({"output.h": {"bits": 0}})", R"({"output.h": {"bits": 17}})", R"({"weight.W": {"bits": 20}})",
+        R"({"output.g": {"bits": 8}})", R"({"weight.W": {"unsigned": true}})", R"({"preset": "x"})",
+        R"({"table": {"segments": 5000}})", R"({"granularity": "column"})", R"({"bias": 3})",
+        R"({"input.x": {"bits": "8"}})", R"([1])", R"({"weight.bw": {"bits": 1}})", ""}) {
+    write_file(dir / "bits.json", bad);
+    EXPECT_FALSE(read_gru_config(dir / "bits.json", GruConfig{})) << bad;
+  }
+}
+
+// ---- Hostile files ------------------------------------------------------------------------------------------------------
+
+/// Cuts and changes `good`; `use` must survive and refuse every cut. Returns how many mutations were refused.
+int attack(const std::string& good, const std::string& path, const std::function<bool(const std::string&)>& use,
+           size_t header, uint64_t seed, int rounds = 1500) {
+  Rng rng(seed);
+  write_file(path, good);
+  EXPECT_TRUE(use(path));
+  for (int i = 0; i < rounds / 5; ++i) {
+    const size_t cut = i < 40 ? static_cast<size_t>(i) : rng.below(good.size());
+    write_file(path, good.substr(0, cut));
+    EXPECT_FALSE(use(path)) << "cut at " << cut << " of " << good.size();
+  }
+  int refused = 0;
+  for (int i = 0; i < rounds; ++i) {
+    std::string bad = good;
+    for (uint64_t n = 1 + rng.below(4); n > 0; --n) {
+      const size_t at = rng.below(std::min(header, bad.size()));
+      const uint64_t kind = rng.below(5);
+      if (kind == 0) bad[at] = static_cast<char>(bad[at] ^ (1 << rng.below(8)));
+      if (kind == 1) bad[at] = static_cast<char>(rng.below(256));
+      if (kind == 2) bad[at] = static_cast<char>(0xff);
+      if (kind == 3) bad.erase(at, 1 + rng.below(8));
+      if (kind == 4) bad.insert(at, bad.substr(rng.below(bad.size()), rng.below(16)));
+    }
+    write_file(path, bad);
+    refused += !use(path);
+  }
+  return refused;
+}
+
+bool use_network(const std::string& path) {
+  const auto net = load_gru(path);
+  if (!net) return false;
+  const std::vector<float> x(static_cast<size_t>(2 * net->input()), 0.5f);
+  return run_gru(*net, input_of(x, 2, 1)).has_value();
+}
+
+bool use_model(const std::string& path) {
+  const auto model = GruModel::open(path);
+  if (!model) return false;
+  const std::vector<float> x(static_cast<size_t>(2 * model->input()), 0.5f);
+  return model->run(input_of(x, 2, 1)).has_value();
+}
+
+TEST(GruHostile, Onnx) {
+  Scratch dir;
+  Rng rng(7);
+  const std::string good = onnx_bytes(random_network(rng, 2, false, 3, 2));
+  attack(good, dir / "net.onnx", use_network, good.size(), 1);
+}
+
+TEST(GruHostile, Npz) {
+  if (!has_data()) GTEST_SKIP() << "no rnn/g2p in " << data_dir();
+  Scratch dir;
+  const std::string good = read_file(std::string(LOWBIT_SOURCE_DIR) + "/tests/golden/gru/networks.npz");
+  attack(
+      good, dir / "net.npz",
+      [](const std::string& path) { return read_float_array(path).error().code == ErrorCode::kInvalidArgument; },
+      good.size(), 2);
+}
+
+TEST(GruHostile, IntegerNetworkAndItsChecksum) {
+  Scratch dir;
+  Rng rng(8);
+  const GruModel model = random_model(rng, 1, false, *gru_preset("seed8"), 3, 2);
+  ASSERT_TRUE(model.save(dir / "a.lbgru"));
+  const std::string good = read_file(dir / "a.lbgru");
+  EXPECT_GT(attack(good, dir / "net.lbgru", use_model, good.size(), 3), 1400) << "the checksum covers every tensor";
+}
+
+/// The same file with other numbers and a right checksum: the plan and the derived shifts must catch it.
+TEST(GruHostile, NumbersThatContradictEachOther) {
+  Scratch dir;
+  Rng rng(9);
+  const GruModel model = random_model(rng, 1, false, *gru_preset("seed8"), 3, 2);
+  int refused = 0;
+  for (int i = 0; i < 400; ++i) {
+    GruCell cell = model.impl().cells[0]->cell();
+    switch (rng.below(6)) {
+      case 0:
+        cell.tensors[rng.below(10)].scale.zp = between(rng, 128, 1 << 20);
+        break;
+      case 1:
+        cell.tensors[rng.below(10)].scale.shift = between(rng, 32, 100);
+        break;
+      case 2:
+        cell.tables[rng.below(3)].threshold[1 + rng.below(3)] = -1000;
+        break;
+      case 3:
+        cell.w_shift[rng.below(6)] = between(rng, 40, 100);
+        break;
+      case 4:
+        cell.w.pop_back();
+        break;
+      default:
+        cell.tables[rng.below(3)].shift[0] = 63;
+    }
+    refused += !GruPlan::make(cell);
+  }
+  EXPECT_EQ(refused, 400);
+}
+
+TEST(GruHostile, Ranges) {
+  Scratch dir;
+  Rng rng(10);
+  const GruNetwork net = random_network(rng, 1, false, 3, 4);
+  const auto x = normals(rng, 5 * 3, 1);
+  const GruInput in = input_of(x, 5, 1);
+  const auto ranges = GruRanges::measure(net, std::span(&in, 1), {GruMethod::kSqnr, 1});
+  ASSERT_TRUE(ranges && ranges->save(dir / "a.json"));
+  std::string good = read_file(dir / "a.json");
+  good.resize(good.find_last_of('}') + 1);
+  const auto use = [&](const std::string& path) {
+    const auto r = GruRanges::open(path);
+    return r && GruModel::quantize(net, *r, *gru_preset("seed8")).has_value();
+  };
+  EXPECT_GT(attack(good, dir / "b.json", use, good.size(), 4, 300), 60);
+}
+
+}  // namespace
+}  // namespace lowbit

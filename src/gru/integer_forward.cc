@@ -1,0 +1,157 @@
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/try.h"
+#include "gru/model.h"
+
+namespace lowbit {
+namespace {
+
+using Codes = std::vector<uint16_t>;  // offset codes q - lo
+
+constexpr int64_t kBlockRows = 64;  // rows of x whose input product is computed at once
+
+uint16_t offset_code(float v, const GruParam& p) { return static_cast<uint16_t>(quantize_value(v, p) - p.lo()); }
+
+double real_of(uint16_t code, const GruParam& p) { return dequantize_value(int64_t{code} + p.lo(), p.scale); }
+
+struct CellRun {
+  const GruPlan& plan;
+  const uint8_t* packed;
+  int cell, direction;
+  const GruSchedule& schedule;
+  const Codes& x;  // [rows, C]
+  Codes state;     // [N, H] by length
+  uint16_t* y;     // [rows, y_columns], this cell's first column
+  int64_t y_columns;
+  float* trace;  // [rows, 4H] or null
+};
+
+/// A step's tensors, kept only while somebody looks.
+struct TraceBuffers {
+  std::vector<int32_t> hh, ui, u, ri, r, ni, n;
+  explicit TraceBuffers(int64_t rows, int64_t hidden) {
+    hh.resize(static_cast<size_t>(rows * 3 * hidden));
+    for (auto* v : {&ui, &u, &ri, &r, &ni, &n}) v->resize(static_cast<size_t>(rows * hidden));
+  }
+  GruTrace view() { return {hh.data(), ui.data(), u.data(), ri.data(), r.data(), ni.data(), n.data()}; }
+};
+
+void write_trace(const CellRun& run, const TraceBuffers& t, int64_t i, int64_t row) {
+  const int64_t hidden = run.plan.cell().hidden;
+  const auto put = [&](int part, GruTensor tensor, const int32_t* q) {
+    float* to = run.trace + row * 4 * hidden + part * hidden;
+    for (int64_t j = 0; j < hidden; ++j)
+      to[j] = static_cast<float>(dequantize_value(q[j], run.plan.cell()[tensor].scale));
+  };
+  put(0, GruTensor::kU, t.u.data() + i * hidden);
+  put(1, GruTensor::kR, t.r.data() + i * hidden);
+  put(2, GruTensor::kN, t.n.data() + i * hidden);
+  put(3, GruTensor::kHh, t.hh.data() + i * 3 * hidden + 2 * hidden);
+}
+
+/// Steps [s, e) whose rows together are at most kBlockRows (one step at least).
+int64_t block_end(const GruSchedule& schedule, int64_t s) {
+  int64_t rows = schedule.active(s), e = s + 1;
+  while (e < schedule.steps() && schedule.active(e) > 0 && rows + schedule.active(e) <= kBlockRows)
+    rows += schedule.active(e++);
+  return e;
+}
+
+Status run_cell(CellRun& run, const GruForwardOptions& options) {
+  const GruSpec& spec = run.plan.spec();
+  const GruKernel& kernel = *options.kernel;
+  const int64_t hidden = spec.h, c = spec.c;
+  const int64_t block_rows = std::max(kBlockRows, run.schedule.batch());
+  const bool traced = run.trace != nullptr || options.tap;
+  TraceBuffers buffers(traced ? run.schedule.batch() : 0, hidden);
+  const GruTrace trace = buffers.view();
+  Codes x(static_cast<size_t>(block_rows * c));
+  std::vector<int32_t> ih(static_cast<size_t>(block_rows * 3 * hidden));
+  LOWBIT_TRY_ASSIGN(Buffer scratch, Buffer::allocate(kernel.scratch_bytes(spec, block_rows), "gru scratch"));
+  for (int64_t s = 0; s < run.schedule.steps() && run.schedule.active(s) > 0;) {
+    const int64_t end = block_end(run.schedule, s);
+    int64_t rows = 0;
+    for (int64_t t = s; t < end; ++t)
+      for (int64_t i = 0; i < run.schedule.active(t); ++i, ++rows)
+        std::copy_n(run.x.begin() + run.schedule.row(run.direction, t, i) * c, c, x.begin() + rows * c);
+    kernel.input(spec, run.packed, x.data(), rows, ih.data(), scratch.as<uint8_t>());
+    for (int64_t first = 0; s < end; ++s) {
+      const int64_t active = run.schedule.active(s);
+      kernel.step(spec, run.packed, ih.data() + first * 3 * hidden, active, run.state.data(), traced ? &trace : nullptr,
+                  scratch.as<uint8_t>());
+      if (options.tap)
+        options.tap(
+            {run.cell, s, active, ih.data() + first * 3 * hidden, trace, x.data() + first * c, run.state.data()});
+      for (int64_t i = 0; i < active; ++i) {
+        const int64_t row = run.schedule.row(run.direction, s, i);
+        std::copy_n(run.state.begin() + i * hidden, hidden, run.y + row * run.y_columns);
+        if (run.trace != nullptr) write_trace(run, buffers, i, row);
+      }
+      first += active;
+    }
+  }
+  return {};
+}
+
+Codes quantize_all(std::span<const float> v, const GruParam& p) {
+  Codes out(v.size());
+  std::transform(v.begin(), v.end(), out.begin(), [&](float x) { return offset_code(x, p); });
+  return out;
+}
+
+}  // namespace
+
+Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& input, const GruForwardOptions& options) {
+  LOWBIT_TRY_ASSIGN(const GruSchedule schedule, GruSchedule::make(input, model.input(), model.state_size(), false));
+  LOWBIT_TRY_ASSIGN(const auto packed, model.packed_for(*options.kernel));
+  const int64_t n = schedule.batch();
+  GruOutput out;
+  out.final_state.resize(static_cast<size_t>(n * model.state_size()));
+  if (options.trace) out.trace.resize(static_cast<size_t>(4 * schedule.rows() * model.state_size()));
+  Codes x = quantize_all(input.x, model.cells.front()->cell()[GruTensor::kX]);
+  int64_t state_at = 0, trace_at = 0;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const size_t first = static_cast<size_t>(layer * model.directions());
+    const GruCell& any = model.cells[first]->cell();
+    const GruParam& h = any[GruTensor::kH];
+    const int64_t hidden = any.hidden, columns = model.directions() * hidden;
+    const auto zero = static_cast<uint16_t>(h.scale.zp - h.lo());
+    Codes y(static_cast<size_t>(schedule.rows() * columns), zero);
+    for (int d = 0; d < model.directions(); ++d) {
+      const size_t cell = first + static_cast<size_t>(d);
+      CellRun run{*model.cells[cell],
+                  packed->cells[cell].as<uint8_t>(),
+                  static_cast<int>(cell),
+                  d,
+                  schedule,
+                  x,
+                  Codes(static_cast<size_t>(n * hidden), zero),
+                  y.data() + d * hidden,
+                  columns,
+                  options.trace ? out.trace.data() + trace_at : nullptr};
+      for (int64_t i = 0; i < n && !input.h0.empty(); ++i)
+        for (int64_t j = 0; j < hidden; ++j)
+          run.state[static_cast<size_t>(i * hidden + j)] =
+              offset_code(input.h0[static_cast<size_t>(state_at + schedule.sequence(i) * hidden + j)], h);
+      LOWBIT_TRY(run_cell(run, options));
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < hidden; ++j)
+          out.final_state[static_cast<size_t>(state_at + schedule.sequence(i) * hidden + j)] =
+              static_cast<float>(real_of(run.state[static_cast<size_t>(i * hidden + j)], h));
+      state_at += n * hidden;
+      trace_at += schedule.rows() * 4 * hidden;
+    }
+    x = std::move(y);
+  }
+  const GruParam& h = model.cells.back()->cell()[GruTensor::kH];
+  out.y.resize(x.size());
+  std::transform(x.begin(), x.end(), out.y.begin(), [&](uint16_t q) { return static_cast<float>(real_of(q, h)); });
+  if (options.codes) {
+    out.codes.resize(x.size());
+    std::transform(x.begin(), x.end(), out.codes.begin(), [&](uint16_t q) { return int32_t{q} + h.lo(); });
+  }
+  return out;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,117 @@
+#pragma once
+// Helpers of this folder's tests: networks with random weights, integer cells with random numbers, the test data.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/rng.h"
+#include "gru/cell.h"
+#include "gru/model.h"
+#include "gru/table.h"
+#include "lowbit/gru.h"
+
+namespace lowbit::testing_gru {
+
+inline std::string data_dir() {
+  const char* given = std::getenv("LOWBIT_DATA");
+  return given != nullptr ? given : std::string(LOWBIT_SOURCE_DIR) + "/../shared/data";
+}
+inline bool has_data() { return std::filesystem::exists(data_dir() + "/rnn/g2p/checkpoint20.npz"); }
+
+inline std::vector<float> normals(Rng& rng, int64_t n, double scale, double mean = 0) {
+  std::vector<float> v(static_cast<size_t>(n));
+  for (float& x : v) x = static_cast<float>(mean + scale * rng.normal());
+  return v;
+}
+
+inline GruNetwork random_network(Rng& rng, int layers, bool bidirectional, int64_t c, int64_t h, double spread = 0.4) {
+  GruNetwork net;
+  net.bidirectional = bidirectional;
+  for (int l = 0; l < layers; ++l)
+    for (int d = 0; d < net.directions(); ++d) {
+      const int64_t in = l == 0 ? c : net.directions() * h;
+      net.cells.push_back({in, h, normals(rng, 3 * h * in, spread), normals(rng, 3 * h * h, spread),
+                           normals(rng, 3 * h, 0.3), normals(rng, 3 * h, 0.3)});
+    }
+  return net;
+}
+
+inline int between(Rng& rng, int low, int high) {
+  return low + static_cast<int>(rng.below(static_cast<uint64_t>(high - low + 1)));
+}
+
+inline GruConfig random_config(Rng& rng) {
+  GruConfig c;
+  for (int t = 0; t < kGruTensors; ++t) {
+    GruFormat& f = c.tensors[static_cast<size_t>(t)];
+    f.bits = rng.below(3) == 0 ? between(rng, 1, 16) : between(rng, 6, 16);
+    f.is_unsigned = rng.below(4) == 0;
+    f.symmetric = rng.below(4) == 0;
+    f.saturate = static_cast<int>(rng.below(2));
+  }
+  for (const GruTensor t : {GruTensor::kU, GruTensor::kR}) c[t].is_unsigned = rng.below(4) != 0;
+  c.w.bits = between(rng, 1, 16);
+  c.r.bits = between(rng, 1, 16);
+  c.granularity = static_cast<GruGranularity>(rng.below(3));
+  c.bias_at_product_scale = rng.below(2) == 0;
+  if (!c.bias_at_product_scale) c.bw.bits = c.br.bits = between(rng, 2, 16);
+  c.table = static_cast<GruTableMode>(rng.below(3));
+  c.segments = std::array{16, 32, 64}[rng.below(3)];
+  return c;
+}
+
+/// A cell of extreme numbers: any zero points, any shifts near each other, codes at their limits. Plans may refuse it.
+inline GruCell random_cell(Rng& rng, int64_t c, int64_t h) {
+  GruCell cell;
+  const GruConfig config = random_config(rng);
+  cell.input = c;
+  cell.hidden = h;
+  cell.w_format = config.w;
+  cell.r_format = config.r;
+  cell.bw_format = config.bw;
+  cell.br_format = config.br;
+  const int base = between(rng, -2, 8);
+  for (int t = 0; t < kGruTensors; ++t) {
+    GruParam& p = cell.tensors[static_cast<size_t>(t)];
+    p.format = config.tensors[static_cast<size_t>(t)];
+    p.scale.shift = base + between(rng, -3, 10);
+    const int kind = between(rng, 0, 3);
+    p.scale.zp = p.format.symmetric ? 0 : kind == 0 ? p.lo() : kind == 1 ? p.hi() : between(rng, p.lo(), p.hi());
+  }
+  GruScale& u = cell[GruTensor::kU].scale;
+  u.shift = between(rng, 0, 16);
+  const bool saturating = rng.below(4) == 0;
+  const auto codes = [&](int64_t n, const GruFormat& f, auto& out) {
+    out.resize(static_cast<size_t>(n));
+    for (auto& q : out)
+      q = static_cast<std::remove_reference_t<decltype(q)>>(
+          saturating ? (rng.below(2) ? f.q_min() : f.q_max())
+                     : f.q_min() + static_cast<int64_t>(rng.below(static_cast<uint64_t>(f.q_max() - f.q_min()) + 1)));
+  };
+  codes(3 * h * c, cell.w_format, cell.w);
+  codes(3 * h * h, cell.r_format, cell.r);
+  GruFormat bias = cell.bw_format;
+  bias.bits = std::min(bias.bits, 20);
+  codes(3 * h, bias, cell.bw);
+  codes(3 * h, bias, cell.br);
+  for (auto* shifts : {&cell.w_shift, &cell.r_shift, &cell.bw_shift, &cell.br_shift})
+    for (int64_t i = 0; i < 3 * h; ++i) shifts->push_back(between(rng, 4, 14));
+  for (size_t i = 0; i < 3; ++i)
+    cell.tables[i] =
+        make_table(i == 2 ? GruFunction::kTanh : GruFunction::kSigmoid, cell[kGateInputs[i]], cell[kGateOutputs[i]],
+                   cell[kGateInputs[i]].format.bits > 12 ? GruTableMode::kFused : config.table, config.segments);
+  return cell;
+}
+
+inline GruInput input_of(const std::vector<float>& x, int64_t steps, int64_t batch) {
+  GruInput in;
+  in.steps = steps;
+  in.batch = batch;
+  in.x = x;
+  return in;
+}
+
+}  // namespace lowbit::testing_gru
