@@ -41,7 +41,6 @@ std::vector<const MatmulKernel*> all_matmul_kernels() {
   const auto append = [&](const KernelTable& table) {
     for (int i = 0; i < table.matmul_count; ++i) all.push_back(table.matmul + i);
   };
-  append(kCudaTable);
   for (const KernelTable* table : kTables) append(*table);
   return all;
 }

@@ -65,6 +65,10 @@ struct MatmulOptions {
   int64_t activation_group = 0;
 };
 
+/// Columns per scale as kernels see them. With scales per group of x the groups are those of x: the weight's own, or
+/// `activation_group` where that divides them (the weight's scales are then repeated).
+int64_t panel_group(const QTensor& w, int64_t activation_group);
+
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per
 /// ActivationRows.
 class MatmulPlan {
