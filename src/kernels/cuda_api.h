@@ -79,7 +79,7 @@ constexpr LOWBIT_HD int element_bytes(Element e) { return e == Element::kF32 ? 4
 
 /// A weight as a kernel reads it, in device memory. Scales are f32 and transposed, so that neighbouring rows are neighbours.
 struct Weight {
-  const uint8_t* codes = nullptr;  // row r at codes + r * row_bytes, in the kernel's order
+  const uint8_t* codes = nullptr;  // tile_rows rows at a time, tile_rows * row_bytes apart, in the kernel's order
   int64_t row_bytes = 0;
   const float* scales = nullptr;   // [groups, n]; null for dense formats
   const float* offsets = nullptr;  // [groups, n] or null
@@ -120,12 +120,13 @@ struct MatmulKernel {
   const char* doc;
   FormatId format;
   Activation activation;
+  int tile_rows;  // rows that lie together; the last ones of a weight are filled up
   /// "" when the kernel takes the shape, else why not, for people.
   const char* (*refuses)(const MatmulShape& shape);
   /// Bytes of a row in the kernel's order; a multiple of 16.
   int64_t (*row_bytes)(int64_t k);
-  /// Re-orders `rows` rows in device memory: `from` are canonical (or, for derived formats, their own packing), `stride`
-  /// bytes apart.
+  /// Re-orders `rows` rows in device memory, filling up the last tile: `from` are canonical (or, for derived formats, their
+  /// own packing), `stride` bytes apart.
   Status (*relayout)(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream);
   int64_t (*workspace_bytes)(const MatmulShape& shape, Element x);
   Status (*run)(const Matmul& call);

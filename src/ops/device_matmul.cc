@@ -96,12 +96,13 @@ Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& opti
 }
 
 Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes) {
-  const auto bytes = checked_mul(static_cast<uint64_t>(n_), static_cast<uint64_t>(row_bytes_));
+  const int64_t tile = kernel_->tile_rows;
+  const auto bytes = checked_mul(static_cast<uint64_t>(round_up(n_, tile)), static_cast<uint64_t>(row_bytes_));
   if (!bytes || *bytes > static_cast<uint64_t>(INT64_MAX))
     return fail(ErrorCode::kOutOfMemory, "matmul weight", "sizes that overflow");
   LOWBIT_TRY_ASSIGN(codes_, cuda::allocate(static_cast<int64_t>(*bytes), "matmul weight"));
   if (n_ == 0 || row_bytes == 0) return cuda::fill(codes_, 0);
-  const int64_t rows_at_once = std::clamp<int64_t>(kStagingBytes / row_bytes, 1, n_);
+  const int64_t rows_at_once = std::min(n_, round_up(std::max<int64_t>(kStagingBytes / row_bytes, 1), tile));
   LOWBIT_TRY_ASSIGN(Buffer staging, cuda::allocate(rows_at_once * row_bytes, "matmul weight"));
   for (int64_t r = 0; r < n_; r += rows_at_once) {
     const int64_t count = std::min(rows_at_once, n_ - r);

@@ -70,11 +70,5 @@ __device__ __forceinline__ Quantizer quantizer_of(uint32_t largest) {
 __device__ __forceinline__ int quantize_one(float v, float inverse) {
   return inverse == 0.0f ? 0 : __float2int_rn(__fmul_rn(v, inverse));
 }
-__device__ __forceinline__ uint32_t quantize_four(const float (&v)[4], float inverse) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(quantize_one(v[i], inverse)) & 0xffu) << (8 * i);
-  return word;
-}
 
 }  // namespace lowbit::cuda

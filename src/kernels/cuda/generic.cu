@@ -8,6 +8,7 @@
 
 #include "format/formats.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/integer_gemv.h"
 #include "kernels/cuda/launch.h"
 
 namespace lowbit::cuda {
@@ -125,19 +126,22 @@ struct GenericOf {
 struct RelayoutArgs {
   const uint8_t* from;
   int64_t stride, rows, k;
-  uint8_t* to;
-  int64_t row_bytes;
+  uint32_t* to;
+  int64_t blocks;  // of a row
 };
 
-/// One thread per word of integer_gemv.h's order.
+/// One thread per word of integer_gemv.h's order. Rows that fill up the last tile are zero.
 template <class F>
 __global__ void relayout(int bits, RelayoutArgs a) {
-  const int64_t words = a.row_bytes / 4, at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= a.rows * words) return;
-  const int64_t row = at / words, word = at - row * words, block = word / 16;
-  const int t = static_cast<int>(word % 16) / 4, j = static_cast<int>(word % 4), fields = 8 / bits;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  constexpr int kBlockWords = kBlockBytes / 4;
+  const int64_t block_of_all = at / (kTileRows * kBlockWords), tile = block_of_all / a.blocks, block = block_of_all % a.blocks;
+  if (tile * kTileRows >= a.rows) return;
+  const int within = static_cast<int>(at % (kTileRows * kBlockWords)), word = within % kBlockWords;
+  const int64_t row = tile * kTileRows + within / kBlockWords;
+  const int t = word / 4, j = word % 4, fields = 8 / bits;
   uint32_t out = 0;
-  for (int f = 0; f < fields; ++f)
+  for (int f = 0; f < fields && row < a.rows; ++f)
     for (int b = 0; b < 4; ++b) {
       const int64_t k = block * (512 / bits) + 16 * (j * fields + f) + 4 * t + b;
       if (k >= a.k) continue;
@@ -146,14 +150,14 @@ __global__ void relayout(int bits, RelayoutArgs a) {
       if constexpr (F::Codec::kAffine) code = (value - F::Codec::kAdd) / F::Codec::kMul;
       out |= static_cast<uint32_t>(code) << (8 * b + bits * f);
     }
-  reinterpret_cast<uint32_t*>(a.to)[at] = out;
+  a.to[at] = out;
 }
 
 template <class F>
 struct RelayoutOf {
   static cudaError_t start(int bits, const RelayoutArgs& a, cudaStream_t stream) {
     if constexpr (kIsInteger<F>) {
-      const int64_t words = a.rows * (a.row_bytes / 4);
+      const int64_t words = (a.rows + kTileRows - 1) / kTileRows * a.blocks * (kTileRows * kBlockBytes / 4);
       if (words == 0) return cudaSuccess;
       return launch(relayout<F>, dim3(static_cast<unsigned>((words + 255) / 256)), dim3(256), 0, stream, false, bits, a);
     } else {
@@ -210,7 +214,8 @@ cudaError_t launch_generic(FormatId format, bool int8, const GenericArgs& args, 
 cudaError_t launch_relayout(FormatId format, int bits, const uint8_t* from, int64_t stride, int64_t rows, int64_t k,
                             uint8_t* to, int64_t row_bytes, cudaStream_t stream) {
   static constexpr auto kTable = table_of<RelayoutOf>();
-  return kTable[static_cast<size_t>(format) - kDenseFormats](bits, {from, stride, rows, k, to, row_bytes}, stream);
+  return kTable[static_cast<size_t>(format) - kDenseFormats](
+      bits, {from, stride, rows, k, reinterpret_cast<uint32_t*>(to), row_bytes / kBlockBytes}, stream);
 }
 
 cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,

@@ -1,8 +1,10 @@
 #pragma once
 // The order of weights that the integer GEMV reads, and the numbers its launch is made of.
 //
-// A row is cut into blocks of 64 bytes: 4 lanes t of 4 words j. A byte of a word holds 8 / B fields of B bits. Field f of
-// word j is slot s = j * (8 / B) + f; a slot is 16 consecutive columns, four to a lane:
+// Tiles of 16 rows. A row is cut into blocks of 64 bytes; a tile holds its blocks one after the other, each as 16 rows of 64
+// bytes, so that a run of blocks is one copy and a warp's 16-byte loads meet every bank once. A row of a block is 4 lanes t of
+// 4 words j. A byte of a word holds 8 / B fields of B bits. Field f of word j is slot s = j * (8 / B) + f; a slot is 16
+// consecutive columns, four to a lane:
 //
 //     column 16 s + 4 t + b of the block  ->  bits B f .. B f + B - 1 of byte b of word j of lane t
 //
@@ -15,7 +17,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kBlockBytes = 64, kTileRows = 16, kMaxGemvRows = 8;
+inline constexpr int kBlockBytes = 64, kTileRows = 16, kTileBlockBytes = kTileRows * kBlockBytes, kMaxGemvRows = 8;
 
 template <int B>
 struct GemvOrder {
@@ -27,7 +29,6 @@ struct GemvOrder {
 
 struct GemvArgs {
   const uint8_t* codes;
-  int64_t row_bytes;
   const float *scales, *offsets, *bias;  // scales and offsets [groups, n]
   const void* x;
   const float* x_scales;
@@ -38,11 +39,13 @@ struct GemvArgs {
   int mul, add;
   bool x_groups;
   Element x_element, y_element;
-  // How the work is cut (gemv_launch.h).
-  int tiles, blocks_of_row;         // tiles of 16 rows; blocks of 64 bytes
+  // How the work is cut (integer_gemv.cu).
+  int least_tiles, longer;          // tiles of a thread block; the first `longer` ones have one more
+  int blocks_of_row;                // blocks of 64 bytes
   int segment, segments;            // blocks of a unit; units of a tile
-  int unit_stride, unit_bytes;      // bytes of a row of a unit in shared memory, and of a unit
-  int buffers;                      // units in flight
+  int buffers, unit_bytes;          // units in flight, and bytes of one
+  int teams, team_warps;            // teams work on units of their own; warps of one share a unit's blocks
+  int team_inverse;                 // warp / team_warps == warp * team_inverse >> 16
   int batch;                        // tiles between two epilogues
   int x_stride;                     // bytes of a row of x in shared memory
   int x_at, sums_at, x_sums_at, x_scales_at, largest_at, barriers_at, scales_at;  // byte positions in shared memory

@@ -79,7 +79,6 @@ Status gemv_run(const Matmul& call) {
   const Weight& w = call.w;
   GemvArgs a{};
   a.codes = w.codes;
-  a.row_bytes = w.row_bytes;
   a.scales = w.scales;
   a.offsets = w.offsets;
   a.bias = call.bias;
@@ -178,22 +177,22 @@ template <class F>
 void add_gemv(std::vector<MatmulKernel>& all) {
   if constexpr (F::Codec::kKind == CodecKind::kInteger) {
     constexpr int kBits = kGemvBits<F>;
-    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, &gemv_refuses<kBits>, &gemv_row_bytes<kBits>,
+    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kTileRows, &gemv_refuses<kBits>, &gemv_row_bytes<kBits>,
                    &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
   }
 }
 template <class F>
 void add_generic(std::vector<MatmulKernel>& all) {
   constexpr auto kRowBytes = &generic_row_bytes<F>;
-  all.push_back({kGenericInt8Name<F>.text, kGenericDoc, F::kId, Activation::kInt8, &generic_refuses, kRowBytes,
+  all.push_back({kGenericInt8Name<F>.text, kGenericDoc, F::kId, Activation::kInt8, 1, &generic_refuses, kRowBytes,
                  &generic_relayout<F::kId, kRowBytes>, &generic_workspace, &generic_run<F::kId, true>});
-  all.push_back({kGenericFloatName<F>.text, kGenericDoc, F::kId, Activation::kF32, &generic_refuses, kRowBytes,
+  all.push_back({kGenericFloatName<F>.text, kGenericDoc, F::kId, Activation::kF32, 1, &generic_refuses, kRowBytes,
                  &generic_relayout<F::kId, kRowBytes>, &no_workspace, &generic_run<F::kId, false>});
 }
 template <FormatId kId, int kBytes>
 void add_dense(std::vector<MatmulKernel>& all, const char* name) {
   constexpr auto kRowBytes = &dense_row_bytes<kBytes>;
-  all.push_back({name, kGenericDoc, kId, Activation::kF32, &generic_refuses, kRowBytes, &generic_relayout<kId, kRowBytes>,
+  all.push_back({name, kGenericDoc, kId, Activation::kF32, 1, &generic_refuses, kRowBytes, &generic_relayout<kId, kRowBytes>,
                  &no_workspace, &generic_run<kId, false>});
 }
 
