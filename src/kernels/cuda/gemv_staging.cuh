@@ -84,58 +84,65 @@ __device__ __forceinline__ void load_floats(const uint8_t* x, Element e, int qua
   }
 }
 
-/// Bits of the largest magnitude of each row, or of each group of it, by a pass over x.
-template <bool kGrouped, int kRows>
-__device__ __forceinline__ void find_largest(const GemvArgs& a, uint32_t* largest, int quads, int bytes, bool aligned) {
+/// Bits of the largest magnitude of a row, or of each group of it, by a pass over it. `kept`: this thread's first quad.
+template <bool kGrouped>
+__device__ __forceinline__ void find_largest(const GemvArgs& a, uint32_t* largest, const uint8_t* x, int quads, bool aligned,
+                                             float (&kept)[16]) {
   const bool grouped = kGrouped && a.x_groups;
-  for (int row = 0; row < (kRows == 1 ? 1 : a.m); ++row) {
-    const uint8_t* const x = static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes;
-    uint32_t most = 0;
-    for (int base = threadIdx.x & ~31; base < quads; base += blockDim.x) {
-      const int quad = base + static_cast<int>(threadIdx.x & 31);
-      float v[16];
-      load_floats(x, a.x_element, quad, a.k, aligned, v);
-      uint32_t here = 0;
+  uint32_t most = 0;
+  const int start = threadIdx.x & ~31;
+#pragma unroll 1
+  for (int base = start; base < quads; base += blockDim.x) {
+    const int quad = base + static_cast<int>(threadIdx.x & 31);
+    float v[16];
+    load_floats(x, a.x_element, quad, a.k, aligned, v);
+    uint32_t here = 0;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) here = max(here, magnitude_bits(v[i]));
-      most = max(most, here);
-      if (!grouped) continue;
-      here = max(here, __shfl_xor_sync(0xffffffffu, here, 1));
-      const int group = quad >> (1 + a.group_shift);
-      if ((threadIdx.x & 1) == 0 && group < a.groups) atomicMax(largest + row * a.groups + group, here);
+    for (int i = 0; i < 16; ++i) here = max(here, magnitude_bits(v[i]));
+    if (base == start) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) kept[i] = v[i];
     }
-    if (grouped) continue;
-    most = __reduce_max_sync(0xffffffffu, most);
-    if ((threadIdx.x & 31) == 0) atomicMax(largest + row, most);
+    most = max(most, here);
+    if (!grouped) continue;
+    here = max(here, __shfl_xor_sync(0xffffffffu, here, 1));
+    const int group = quad >> (1 + a.group_shift);
+    if ((threadIdx.x & 1) == 0 && group < a.groups) atomicMax(largest + group, here);
   }
+  if (grouped) return;
+  most = __reduce_max_sync(0xffffffffu, most);
+  if ((threadIdx.x & 31) == 0) atomicMax(largest, most);
 }
 
-/// Two passes over x, the second from the cache.
+/// Two passes over x, the second from registers or the cache.
 template <bool kGrouped, int kRows>
 __device__ __forceinline__ void stage_floats(const GemvArgs& a, uint8_t* smem, int quads) {
   const int bytes = element_bytes(a.x_element), scales = a.x_groups ? a.groups : 1;
   const auto where = reinterpret_cast<uintptr_t>(a.x) | static_cast<uintptr_t>(a.m > 1 ? a.ldx * bytes : 0);
   const bool aligned = (where & static_cast<uintptr_t>(4 * bytes - 1)) == 0;
   uint32_t* const largest = reinterpret_cast<uint32_t*>(smem + a.largest_at);
-  find_largest<kGrouped, kRows>(a, largest, quads, bytes, aligned);
+  float kept[16];
+  for (int row = 0; row < (kRows == 1 ? 1 : a.m); ++row)
+    find_largest<kGrouped>(a, largest + row * scales, static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes, quads, aligned,
+                           kept);
   __syncthreads();
   int parts[kRows] = {};
+  const int start = threadIdx.x & ~31;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     if (kRows > 1 && row >= a.m) break;
     const uint8_t* const x = static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes;
     float inverse = quantizer_of(largest[row * scales]).inverse;
 #pragma unroll 1
-    for (int base = threadIdx.x & ~31; base < quads; base += blockDim.x) {
+    for (int base = start; base < quads; base += blockDim.x) {
       const int quad = base + static_cast<int>(threadIdx.x & 31);
       if (kGrouped && a.x_groups)
         inverse = quantizer_of(largest[row * scales + min(quad >> (1 + a.group_shift), a.groups - 1)]).inverse;
-      float v[16];
-      load_floats(x, a.x_element, quad, a.k, aligned, v);
+      if (kRows > 1 || base != start) load_floats(x, a.x_element, quad, a.k, aligned, kept);
       uint32_t codes[4] = {};
 #pragma unroll
       for (int i = 0; i < 16; ++i)
-        codes[i / 4] |= (static_cast<uint32_t>(quantize_one(v[i], inverse)) & 0xffu) << (8 * (i % 4));
+        codes[i / 4] |= (static_cast<uint32_t>(quantize_one(kept[i], inverse)) & 0xffu) << (8 * (i % 4));
       int sum = 0;
       if (quad < quads) sum = store_quad(staged_quad(a, smem, row, quad), {codes[0], codes[1], codes[2], codes[3]});
       if constexpr (kGrouped) add_group_sum(a, smem, row, quad, sum);

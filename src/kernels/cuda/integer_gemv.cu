@@ -8,9 +8,9 @@ namespace lowbit::cuda {
 namespace {
 
 constexpr int kMostBlocks = 28;                 // of a unit: 28 KB of weights
-constexpr int kMostWarps = 16, kMostBuffers = 16;
-constexpr int kResidentBytes = 80 << 10;        // of weights per thread block: two fit a multiprocessor side by side
-constexpr int kStreamedBytes = 160 << 10;       // when they are more than that, dependent launches overlap little anyway
+constexpr int kMostBuffers = 16;
+constexpr int kMostWarps = 16, kMostResidentWarps = 12;  // the fewer, the more launches a multiprocessor holds at a time
+constexpr int kInFlightBytes = 160 << 10;       // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
 constexpr int kMostTiles = 128;                 // of a thread block
 
@@ -28,9 +28,10 @@ int reach(const GemvArgs& a) { return (a.segments + a.teams - 2) / a.segments + 
 /// Teams and their warps: the least time by a model of what a warp does, in cycles.
 void choose_teams(GemvArgs& a, int units) {
   constexpr int kBlockCycles = 120, kUnitCycles = 150;  // of a block; of waiting for a unit and adding its sums
+  const int most = a.m == 1 && units <= a.buffers ? kMostResidentWarps : kMostWarps;
   int best = 0;
-  for (int teams = 1; teams <= std::min({kMostWarps, units, a.buffers}); ++teams) {
-    const int warps = std::min(kMostWarps / teams, a.segment), rounds = ceil_div(units, teams);
+  for (int teams = 1; teams <= std::min({most, units, a.buffers}); ++teams) {
+    const int warps = std::min(most / teams, a.segment), rounds = ceil_div(units, teams);
     const int cycles = rounds * (ceil_div(a.segment, warps) * kBlockCycles + kUnitCycles);
     if (best != 0 && cycles >= best) continue;
     if (units > a.buffers && 2 * teams > std::max(a.buffers, 2)) continue;  // streaming: half of the buffers are in flight
@@ -72,12 +73,10 @@ Launch cut(GemvArgs& a, int processors, int device_shared, bool grouped, int col
   a.unit_bytes = a.segment * kTileBlockBytes;
   a.x_stride = round_up(a.blocks_of_row * columns_of_block, 128) + 64;  // rows of x meet alternating halves of the banks
   const int units = tiles * a.segments;
-  const int64_t weights = static_cast<int64_t>(units) * a.unit_bytes;
   // First the least that works, then as many units in flight as there is room for.
   a.teams = a.team_warps = a.buffers = 1;
   a.batch = std::min(tiles, reach(a));
-  const int room = std::min(weights <= kResidentBytes ? kResidentBytes : kStreamedBytes,
-                            device_shared - place_shared(a, 0, tiles, grouped) - kSumBytes);
+  const int room = std::min(kInFlightBytes, device_shared - place_shared(a, 0, tiles, grouped) - kSumBytes);
   a.buffers = std::clamp(room / a.unit_bytes, 1, std::min(kMostBuffers, units));
   choose_teams(a, units);
   const int sums_of_tile = kTileRows * a.m * a.groups * 4;
