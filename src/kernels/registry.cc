@@ -56,7 +56,6 @@ std::vector<const MatmulKernel*> all_matmul_kernels() {
   const auto append = [&](const KernelTable& table) {
     for (int i = 0; i < table.matmul_count; ++i) all.push_back(table.matmul + i);
   };
-  append(kCudaTable);
   for (const Level& level : kLevels) append(*level.table);
   return all;
 }

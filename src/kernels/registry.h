@@ -16,7 +16,7 @@ std::span<const KernelTable* const> kernel_tables(Isa at_most);
 /// The reference table: the normative meaning of every kernel.
 const KernelTable& ref_table();
 
-/// Every matmul kernel in the binary, for listings.
+/// Every matmul kernel for the CPU in the binary, for listings. CUDA's: cuda::matmul_kernels() of kernels/cuda_api.h.
 std::vector<const MatmulKernel*> all_matmul_kernels();
 
 /// Vector operations of the strongest table up to `at_most` that has some.

@@ -1,5 +1,5 @@
 #pragma once
-// The one symbol each kernel folder exports.
+// The one symbol each kernel folder of the CPU exports. CUDA's kernels: cuda_api.h.
 
 #include "kernels/api.h"
 
@@ -10,7 +10,6 @@ extern const KernelTable kAvx2Table;
 extern const KernelTable kAvxVnniTable;
 extern const KernelTable kAvx512Table;
 extern const KernelTable kAmxTable;
-extern const KernelTable kCudaTable;  // cuda_stub/: empty where there is no CUDA
 
 // Written in <folder>/vector_ops.cc.
 extern const VectorOps kRefVectorOps;

@@ -17,14 +17,6 @@ bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 
 bool exact_in_f16(float v) { return f16_to_f32(f32_to_f16(v)) == v; }
 
-/// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own
-/// groups, else these.
-int64_t segment_of(const QTensor& w, int64_t activation_group) {
-  const int64_t group = std::max<int64_t>(1, std::min(w.group(), w.k));
-  const bool divides = w.group() >= w.k || group % std::max<int64_t>(activation_group, 1) == 0;
-  return activation_group > 0 && activation_group < group && divides ? activation_group : group;
-}
-
 PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   PanelShape s;
   s.k = w.k;
@@ -147,6 +139,12 @@ int64_t rows_per_pass(int64_t row_bytes) {
 }
 
 }  // namespace
+
+int64_t segment_of(const QTensor& w, int64_t activation_group) {
+  const int64_t group = std::max<int64_t>(1, std::min(w.group(), w.k));
+  const bool divides = w.group() >= w.k || group % std::max<int64_t>(activation_group, 1) == 0;
+  return activation_group > 0 && activation_group < group && divides ? activation_group : group;
+}
 
 Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));

@@ -71,6 +71,10 @@ struct MatmulOptions {
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
 };
 
+/// Columns per scale as kernels see them. With scales per group of x the groups are those of x: the weight's own, or
+/// `activation_group` where that divides them (the weight's scales are then repeated).
+int64_t segment_of(const QTensor& w, int64_t activation_group);
+
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per
 /// ActivationRows.
 class MatmulPlan {

@@ -1,0 +1,156 @@
+#include "kernels/cuda/integer_gemv.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.h"
+
+namespace lowbit::cuda {
+namespace {
+
+constexpr int kMostBlocks = 28;                 // of a unit: 28 KB of weights
+constexpr int kMostBuffers = 16;
+constexpr int kMostWarps = 16, kMostResidentWarps = 12;  // the fewer, the more launches a multiprocessor holds at a time
+constexpr int kInFlightBytes = 160 << 10;       // of weights per thread block
+constexpr int kSumBytes = 24 << 10;
+constexpr int kMostTiles = 128;                 // of a thread block
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+int round_up(int a, int b) { return ceil_div(a, b) * b; }
+
+struct Launch {
+  int grid, threads, shared_bytes;
+  bool resident;  // every unit has a buffer of its own
+};
+
+/// Tiles that a round of all teams may touch.
+int reach(const GemvArgs& a) { return (a.segments + a.teams - 2) / a.segments + 1; }
+
+/// Teams and their warps: the least time by a model of what a warp does, in cycles.
+void choose_teams(GemvArgs& a, int units) {
+  constexpr int kBlockCycles = 120, kUnitCycles = 150;  // of a block; of waiting for a unit and adding its sums
+  const int most = a.m == 1 && units <= a.buffers ? kMostResidentWarps : kMostWarps;
+  int best = 0;
+  for (int teams = 1; teams <= std::min({most, units, a.buffers}); ++teams) {
+    const int warps = std::min(most / teams, a.segment), rounds = ceil_div(units, teams);
+    const int cycles = rounds * (ceil_div(a.segment, warps) * kBlockCycles + kUnitCycles);
+    if (best != 0 && cycles >= best) continue;
+    if (units > a.buffers && 2 * teams > std::max(a.buffers, 2)) continue;  // streaming: half of the buffers are in flight
+    best = cycles;
+    a.teams = teams;
+    a.team_warps = ceil_div(a.segment, ceil_div(a.segment, warps));
+  }
+}
+
+/// Places of everything behind the weights; the bytes up to their end.
+int place_shared(GemvArgs& a, int at, int tiles, bool grouped) {
+  const auto place = [&at](int bytes) {
+    const int here = at;
+    at = round_up(at + bytes, 16);
+    return here;
+  };
+  a.x_at = place(a.m * a.x_stride);
+  a.sums_at = place(a.batch * kTileRows * a.m * a.groups * 4);
+  a.x_sums_at = place(4 * a.m * a.groups);
+  a.largest_at = place(4 * a.m * a.groups);
+  a.x_scales_at = place(4 * a.m * a.groups);
+  a.barriers_at = place(8 * kMostBuffers);
+  a.scales_at = place(grouped ? 0 : 4 * tiles * kTileRows);
+  return at;
+}
+
+/// Cuts the work of `a` (its shape is set) for a device. shared_bytes is larger than the device's when it does not fit.
+Launch cut(GemvArgs& a, int processors, int device_shared, bool grouped, int columns_of_block) {
+  Launch l{};
+  a.blocks_of_row = std::max(1, ceil_div(a.k, columns_of_block));
+  const int all_tiles = ceil_div(a.n, kTileRows);
+  l.grid = std::max(std::min(all_tiles, processors), ceil_div(all_tiles, kMostTiles));
+  a.least_tiles = all_tiles / l.grid;
+  a.longer = all_tiles % l.grid;
+  const int tiles = ceil_div(all_tiles, l.grid);
+  a.segments = ceil_div(a.blocks_of_row, kMostBlocks);
+  a.segment = ceil_div(a.blocks_of_row, a.segments);
+  a.segments = ceil_div(a.blocks_of_row, a.segment);
+  a.unit_bytes = a.segment * kTileBlockBytes;
+  a.x_stride = round_up(a.blocks_of_row * columns_of_block, 128) + 64;  // rows of x meet alternating halves of the banks
+  const int units = tiles * a.segments;
+  // First the least that works, then as many units in flight as there is room for.
+  a.teams = a.team_warps = a.buffers = 1;
+  a.batch = std::min(tiles, reach(a));
+  const int room = std::min(kInFlightBytes, device_shared - place_shared(a, 0, tiles, grouped) - kSumBytes);
+  a.buffers = std::clamp(room / a.unit_bytes, 1, std::min(kMostBuffers, units));
+  choose_teams(a, units);
+  const int sums_of_tile = kTileRows * a.m * a.groups * 4;
+  while (a.teams > 1 && std::min(tiles, reach(a)) * sums_of_tile > kSumBytes) --a.teams;
+  a.batch = std::min(tiles, std::max(reach(a), kSumBytes / sums_of_tile));
+  l.threads = 32 * std::max(4, a.teams * a.team_warps);
+  a.team_inverse = 65536 / a.team_warps + 1;
+  l.resident = a.m == 1 && units <= a.buffers && tiles <= a.batch;
+  l.shared_bytes = place_shared(a, a.buffers * a.unit_bytes, tiles, grouped);
+  return l;
+}
+
+template <int B, bool kGrouped>
+auto choose_kernel(bool float_x, bool one_row, bool resident) {
+  if (resident) return float_x ? integer_gemv<B, kGrouped, true, 1, true> : integer_gemv<B, kGrouped, false, 1, true>;
+  if (one_row) return float_x ? integer_gemv<B, kGrouped, true, 1, false> : integer_gemv<B, kGrouped, false, 1, false>;
+  return float_x ? integer_gemv<B, kGrouped, true, kMaxGemvRows, false>
+                 : integer_gemv<B, kGrouped, false, kMaxGemvRows, false>;
+}
+
+template <int B, bool kGrouped>
+cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStream_t stream) {
+  GemvArgs part = a;
+  Launch l{};
+  int rows = std::min(a.m, kMaxGemvRows);  // as many rows of x at a time as fit beside the weights
+  for (;; --rows) {
+    part.m = rows;
+    l = cut(part, device.processors, device.shared_bytes, kGrouped, GemvOrder<B>::kColumns);
+    if (l.shared_bytes <= device.shared_bytes) break;
+    if (rows == 1) return cudaErrorInvalidValue;
+  }
+  const auto kernel = choose_kernel<B, kGrouped>(a.x_element != Element::kInt8, rows == 1, l.resident);
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
+  const int64_t x_bytes = element_bytes(a.x_element) * a.ldx, y_bytes = element_bytes(a.y_element) * a.ldy;
+  for (int m0 = 0; m0 < a.m; m0 += rows) {
+    GemvArgs now = part;
+    now.m = std::min(rows, a.m - m0);
+    now.x = static_cast<const uint8_t*>(a.x) + m0 * x_bytes;
+    now.y = static_cast<uint8_t*>(a.y) + m0 * y_bytes;
+    if (a.x_scales != nullptr) now.x_scales = a.x_scales + static_cast<int64_t>(m0) * (a.x_groups ? a.groups : 1);
+    const auto e = launch(kernel, dim3(static_cast<unsigned>(l.grid)), dim3(static_cast<unsigned>(l.threads)),
+                          static_cast<size_t>(l.shared_bytes), stream, overlap && device.bulk_copies, now);
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+template <int B>
+cudaError_t launch_integer_gemv(const GemvArgs& a, bool grouped, bool overlap, cudaStream_t stream) {
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return e;
+  return grouped ? start<B, true>(a, device, overlap, stream) : start<B, false>(a, device, overlap, stream);
+}
+
+template <int B>
+bool gemv_fits(int k, int groups) {
+  GemvArgs a{};
+  a.n = 1 << 20;
+  a.k = k;
+  a.m = 1;
+  a.groups = groups;
+  constexpr int kSmallestShared = 99 << 10;  // of a thread block, on compute capability 8.6 and 8.9
+  return cut(a, 100, kSmallestShared, groups > 1, GemvOrder<B>::kColumns).shared_bytes <= kSmallestShared;
+}
+
+#define LOWBIT_GEMV(B)                                                                        \
+  template cudaError_t launch_integer_gemv<B>(const GemvArgs&, bool, bool, cudaStream_t);     \
+  template bool gemv_fits<B>(int, int);
+LOWBIT_GEMV(1)
+LOWBIT_GEMV(2)
+LOWBIT_GEMV(4)
+LOWBIT_GEMV(8)
+#undef LOWBIT_GEMV
+
+}  // namespace lowbit::cuda

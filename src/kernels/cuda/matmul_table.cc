@@ -1,0 +1,223 @@
+// The keyed table: one row per kernel, format and kind of activations, better ones first.
+
+#include <algorithm>
+#include <string>
+
+#include "base/checked.h"
+#include "format/formats.h"
+#include "format/registry.h"
+#include "kernels/cuda/generic.h"
+#include "kernels/cuda/integer_gemv.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_api.h"
+#include "kernels/kernel_name.h"
+
+namespace lowbit::cuda {
+
+// Defined in integer_gemv.cu.
+template <int B>
+cudaError_t launch_integer_gemv(const GemvArgs& a, bool grouped, bool overlap, cudaStream_t stream);
+template <int B>
+bool gemv_fits(int k, int groups);
+
+namespace {
+
+cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
+
+constexpr int64_t kLargestExtent = int64_t{1} << 30;
+
+// ---- Integer GEMV
+
+/// Field width of a format in the order of integer_gemv.h: the least of 1, 2, 4, 8 that holds its alphabet.
+template <class F>
+constexpr int kGemvBits = [] {
+  int step = 1;
+  if constexpr (F::Codec::kAffine) step = F::Codec::kMul;
+  const int largest = (F::Codec::kMax - F::Codec::kMin) / step;
+  return largest <= 1 ? 1 : largest <= 3 ? 2 : largest <= 15 ? 4 : 8;
+}();
+
+template <class F>
+constexpr int kGemvMul = [] {
+  if constexpr (F::Codec::kAffine) return F::Codec::kMul;
+  return 1;
+}();
+template <class F>
+constexpr int kGemvAdd = [] {
+  if constexpr (F::Codec::kAffine) return F::Codec::kAdd;
+  return F::Codec::kMin;
+}();
+
+template <int B>
+const char* gemv_refuses(const MatmulShape& s) {
+  if (s.n > kLargestExtent || s.k > kLargestExtent) return "extents over 2^30";
+  if (s.groups > 1) {
+    const int64_t blocks = s.group / 32;
+    if (s.group % 32 != 0 || (blocks & (blocks - 1)) != 0) return "groups that are not 32, 64, 128, ... columns";
+  }
+  if (!gemv_fits<B>(static_cast<int>(s.k), static_cast<int>(s.groups))) return "more columns than shared memory holds";
+  return "";
+}
+
+template <int B>
+int64_t gemv_row_bytes(int64_t k) {
+  return std::max<int64_t>(1, ceil_div(k, GemvOrder<B>::kColumns)) * kBlockBytes;
+}
+
+template <class F>
+Status gemv_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
+  constexpr int kBits = kGemvBits<F>;
+  return check_cuda(
+      launch_relayout(F::kId, kBits, from, stride, rows, k, to, gemv_row_bytes<kBits>(k), as_stream(stream)),
+      "matmul relayout");
+}
+
+int64_t no_workspace(const MatmulShape&, Element) { return 0; }
+
+template <class F>
+Status gemv_run(const Matmul& call) {
+  const Weight& w = call.w;
+  GemvArgs a{};
+  a.codes = w.codes;
+  a.scales = w.scales;
+  a.offsets = w.offsets;
+  a.bias = call.bias;
+  a.x = call.x;
+  a.x_scales = call.x_scales;
+  a.y = call.y;
+  a.ldx = call.ldx;
+  a.ldy = call.ldy;
+  a.n = static_cast<int>(w.n);
+  a.k = static_cast<int>(w.k);
+  a.m = static_cast<int>(call.m);
+  a.groups = static_cast<int>(w.groups);
+  for (int64_t columns = 32; w.groups > 1 && columns < w.group; columns *= 2) ++a.group_shift;
+  if (w.groups <= 1) a.group_shift = 26;  // one group, however long
+  a.mul = kGemvMul<F>;
+  a.add = kGemvAdd<F>;
+  a.x_groups = call.x_groups;
+  a.x_element = call.x_element;
+  a.y_element = call.y_element;
+  return check_cuda(launch_integer_gemv<kGemvBits<F>>(a, w.groups > 1, call.overlap, as_stream(call.stream)), "matmul");
+}
+
+// ---- Fallback
+
+const char* generic_refuses(const MatmulShape& s) {
+  return s.k > kLargestExtent ? "more than 2^30 columns" : "";
+}
+
+template <class F>
+int64_t generic_row_bytes(int64_t k) {
+  return round_up(ceil_div(k, F::kElems) * F::kUnitBytes, 16);
+}
+template <int kBytes>
+int64_t dense_row_bytes(int64_t k) {
+  return round_up(k * kBytes, 16);
+}
+
+template <FormatId kId, int64_t (*kRowBytes)(int64_t)>
+Status generic_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
+  const auto width = static_cast<size_t>(std::min(row_bytes(kId, k), stride)), to_stride = static_cast<size_t>(kRowBytes(k));
+  if (rows == 0 || width == 0) return {};
+  if (auto s = check_cuda(cudaMemsetAsync(to, 0, to_stride * static_cast<size_t>(rows), as_stream(stream)), "matmul relayout");
+      !s)
+    return s;
+  return check_cuda(cudaMemcpy2DAsync(to, to_stride, from, static_cast<size_t>(stride), width, static_cast<size_t>(rows),
+                                      cudaMemcpyDeviceToDevice, as_stream(stream)),
+                    "matmul relayout");
+}
+
+/// int8 activations that come as floats are quantized into the workspace: codes, then scales.
+struct QuantizedPlaces {
+  int64_t ldq, scales_at, bytes;
+};
+QuantizedPlaces quantized_places(int64_t m, int64_t k, int64_t scales) {
+  const int64_t ldq = round_up(std::max<int64_t>(k, 1), 64), at = round_up(m * ldq, 256);
+  return {ldq, at, at + 4 * m * scales};
+}
+int64_t generic_workspace(const MatmulShape& s, Element x) {
+  return x == Element::kInt8 ? 0 : quantized_places(s.m, s.k, s.x_groups ? s.groups : 1).bytes;
+}
+
+template <FormatId kId, bool kInt8>
+Status generic_run(const Matmul& call) {
+  GenericArgs a = {call.w,      call.bias, call.x,   call.x_element, call.x_scales, call.x_groups, call.m,
+                   call.ldx, call.y,    call.y_element, call.ldy};
+  const auto stream = as_stream(call.stream);
+  if (kInt8 && call.x_element != Element::kInt8) {
+    const auto at = quantized_places(call.m, call.w.k, call.x_groups ? call.w.groups : 1);
+    auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
+    auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales_at);
+    if (auto s = check_cuda(launch_quantize(call.x, call.x_element, call.m, call.w.k, call.ldx,
+                                            call.x_groups ? call.w.group : 0, codes, at.ldq, scales, stream),
+                            "quantize activations");
+        !s)
+      return s;
+    a.x = codes;
+    a.x_element = Element::kInt8;
+    a.ldx = at.ldq;
+    a.x_scales = scales;
+  }
+  return check_cuda(launch_generic(kId, kInt8, a, stream), "matmul");
+}
+
+// ---- Names
+
+template <class F>
+constexpr KernelName kGemvName = matmul_name(F::kName, Activation::kInt8, "cuda_gemv16x8");
+template <class F>
+constexpr KernelName kGenericInt8Name = matmul_name(F::kName, Activation::kInt8, "cuda_warp");
+template <class F>
+constexpr KernelName kGenericFloatName = matmul_name(F::kName, Activation::kF32, "cuda_warp");
+
+constexpr const char *kGemvDoc = "docs/kernels.md#cuda-integer-gemv", *kGenericDoc = "docs/kernels.md#cuda-fallback";
+
+template <class F>
+void add_gemv(std::vector<MatmulKernel>& all) {
+  if constexpr (F::Codec::kKind == CodecKind::kInteger) {
+    constexpr int kBits = kGemvBits<F>;
+    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kTileRows, &gemv_refuses<kBits>, &gemv_row_bytes<kBits>,
+                   &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
+  }
+}
+template <class F>
+void add_generic(std::vector<MatmulKernel>& all) {
+  constexpr auto kRowBytes = &generic_row_bytes<F>;
+  all.push_back({kGenericInt8Name<F>.text, kGenericDoc, F::kId, Activation::kInt8, 1, &generic_refuses, kRowBytes,
+                 &generic_relayout<F::kId, kRowBytes>, &generic_workspace, &generic_run<F::kId, true>});
+  all.push_back({kGenericFloatName<F>.text, kGenericDoc, F::kId, Activation::kF32, 1, &generic_refuses, kRowBytes,
+                 &generic_relayout<F::kId, kRowBytes>, &no_workspace, &generic_run<F::kId, false>});
+}
+template <FormatId kId, int kBytes>
+void add_dense(std::vector<MatmulKernel>& all, const char* name) {
+  constexpr auto kRowBytes = &dense_row_bytes<kBytes>;
+  all.push_back({name, kGenericDoc, kId, Activation::kF32, 1, &generic_refuses, kRowBytes, &generic_relayout<kId, kRowBytes>,
+                 &no_workspace, &generic_run<kId, false>});
+}
+
+template <class... F>
+std::vector<MatmulKernel> make_kernels(TypeList<F...>) {
+  std::vector<MatmulKernel> all;
+  (add_gemv<F>(all), ...);
+  (add_generic<F>(all), ...);
+  add_dense<FormatId::kF32, 4>(all, "matmul_f32_af32__cuda_warp");
+  add_dense<FormatId::kF16, 2>(all, "matmul_f16_af32__cuda_warp");
+  add_dense<FormatId::kBf16, 2>(all, "matmul_bf16_af32__cuda_warp");
+  return all;
+}
+
+}  // namespace
+
+const std::vector<MatmulKernel>& matmul_kernels() {
+  static const std::vector<MatmulKernel> all = make_kernels(FormatList{});
+  return all;
+}
+
+Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
+                            int8_t* codes, int64_t ldq, float* scales, void* stream) {
+  return check_cuda(launch_quantize(x, element, m, k, ldx, group, codes, ldq, scales, as_stream(stream)),
+                    "quantize activations");
+}
+
+}  // namespace lowbit::cuda

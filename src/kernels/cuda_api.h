@@ -1,0 +1,167 @@
+#pragma once
+// The contract between ops/ and the CUDA kernels. No CUDA types: kernels/cuda/ implements it, kernels/cuda_stub/ stands in
+// for it where there is no toolkit, and nothing above has an #ifdef.
+//
+// A stream is a cudaStream_t as void*; null is the default stream. Calls that take one only enqueue work: they allocate
+// nothing, wait for nothing and may be captured into a graph, unless they say otherwise.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/isa.h"
+#include "kernels/api.h"
+#include "lowbit/error.h"
+#include "tensor/buffer.h"
+
+namespace lowbit::cuda {
+
+// ---- Device, memory, streams
+
+struct DeviceInfo {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0;
+};
+
+/// False in a build without the toolkit.
+bool built();
+/// Devices of compute capability 8.0 and higher. Empty when there is none, no driver, or no CUDA in this build.
+std::vector<DeviceInfo> devices();
+/// Makes device `index` of devices() the current one of the calling thread. Errors: kUnsupported, with the reason.
+Status use_device(int index);
+
+/// Device memory, not initialised; aligned to 256. kOutOfMemory when the device refuses: nothing is lost by it.
+Result<Buffer> allocate(int64_t bytes, const char* what);
+/// These wait until the copy is done.
+Status upload(Buffer& to, const void* from, int64_t bytes);
+Status download(void* to, const Buffer& from, int64_t bytes);
+Status fill(Buffer& to, int value);
+/// Waits for the stream and reports what went wrong in any of its kernels.
+Status synchronize(void* stream);
+
+class Stream {
+ public:
+  static Result<Stream> create();
+  Stream(Stream&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+  Stream& operator=(Stream&&) = delete;
+  ~Stream();
+  void* handle() const { return handle_; }
+
+ private:
+  explicit Stream(void* handle) : handle_(handle) {}
+  void* handle_;
+};
+
+/// Work of one stream, recorded once and replayed with one launch.
+class Graph {
+ public:
+  /// Starts recording what is enqueued on `stream`; end() stops it.
+  static Status begin(void* stream);
+  static Result<Graph> end(void* stream);
+  Graph(Graph&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+  Graph& operator=(Graph&&) = delete;
+  ~Graph();
+  Status launch(void* stream) const;
+  /// Seconds of `count` replays back to back, by device events. Waits.
+  Result<double> time(void* stream, int count) const;
+
+ private:
+  explicit Graph(void* handle) : handle_(handle) {}
+  void* handle_;
+};
+
+// ---- Matmul
+
+enum class Element : uint8_t { kF32, kF16, kBf16, kInt8 };
+constexpr LOWBIT_HD int element_bytes(Element e) { return e == Element::kF32 ? 4 : e == Element::kInt8 ? 1 : 2; }
+
+/// A weight as a kernel reads it, in device memory. Scales are f32 and transposed, so that neighbouring rows are neighbours.
+struct Weight {
+  const uint8_t* codes = nullptr;  // tile_rows rows at a time, tile_rows * row_bytes apart, in the kernel's order
+  int64_t row_bytes = 0;
+  const float* scales = nullptr;   // [groups, n]; null for dense formats
+  const float* offsets = nullptr;  // [groups, n] or null
+  const float* table = nullptr;    // [16], codebooks only
+  int64_t n = 0, k = 0;
+  int64_t group = 0, groups = 1;  // columns per scale, and how many scales a row has
+};
+
+/// y[m, n] = sum_k x[m, k] real(w)[n, k] + bias[n]. Numerics: docs/numerics.md. All pointers are device memory.
+struct Matmul {
+  Weight w;
+  const float* bias = nullptr;  // [n] or null
+  const void* x = nullptr;      // [m, ldx]; kInt8: codes with x_scales beside them
+  Element x_element = Element::kF32;
+  int64_t m = 0, ldx = 0;
+  /// kInt8 x: its scales, [m] or, with x_groups, [m, groups]. Float x is quantized by the kernel the same way.
+  const float* x_scales = nullptr;
+  bool x_groups = false;
+  void* y = nullptr;  // [m, ldy]
+  Element y_element = Element::kF32;
+  int64_t ldy = 0;
+  uint8_t* workspace = nullptr;  // workspace_bytes(), aligned to 256
+  void* stream = nullptr;
+  /// Lets the kernel start while its predecessor in the stream finishes (compute capability 9 and higher); it then loads
+  /// weights early and waits before it touches x or y. Weights must have been written before the predecessor started.
+  bool overlap = true;
+};
+
+/// What a kernel's choice depends on.
+struct MatmulShape {
+  int64_t m = 1, n = 0, k = 0, group = 0, groups = 1;
+  bool offsets = false;
+  bool x_groups = false;  // scales of x per group
+};
+
+struct MatmulKernel {
+  const char* name;  // the grammar of kernels/api.h, e.g. "matmul_ternary_a8__cuda_gemv16"
+  const char* doc;
+  FormatId format;
+  Activation activation;
+  int tile_rows;  // rows that lie together; the last ones of a weight are filled up
+  /// "" when the kernel takes the shape, else why not, for people.
+  const char* (*refuses)(const MatmulShape& shape);
+  /// Bytes of a row in the kernel's order; a multiple of 16.
+  int64_t (*row_bytes)(int64_t k);
+  /// Re-orders `rows` rows in device memory, filling up the last tile: `from` are canonical (or, for derived formats, their
+  /// own packing), `stride` bytes apart.
+  Status (*relayout)(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream);
+  int64_t (*workspace_bytes)(const MatmulShape& shape, Element x);
+  Status (*run)(const Matmul& call);
+};
+
+/// All kernels, better ones first; the last ones (fallbacks) take every shape.
+const std::vector<MatmulKernel>& matmul_kernels();
+
+/// int8 codes of x [m, k] and their scales, as docs/numerics.md#activations says: per row (group 0) or per `group` columns.
+/// codes [m, ldq], zero from k to ldq; scales [m, ceil(k / group)] or [m].
+Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
+                            int8_t* codes, int64_t ldq, float* scales, void* stream);
+
+// ---- quantized_mm, source: seed 000
+
+/// The seed's argument list, with more kinds of scale. Codes are packed least significant bits first: 8 and 4 bits in two's
+/// complement, 2 bits code - 2, 1 bit {-1, +1}. Any alignment of weight rows.
+struct QuantizedMm {
+  const void* input = nullptr;      // [m, input_stride]
+  const uint8_t* weight = nullptr;  // [n] rows, weight_stride bytes apart
+  void* output = nullptr;           // [m, output_stride]
+  int64_t m = 0, n = 0, k = 0;
+  int64_t input_stride = 0, weight_stride = 0, output_stride = 0;  // elements, bytes, elements
+  float scale = 1;                 // of the tensor; multiplies the scales below, when there are some
+  const float* scales = nullptr;   // [n] (group 0 or >= k), [n, ceil(k / group)], or [ranges] with row_ends
+  int64_t group = 0;               // columns that share a scale; 0: the row
+  const int32_t* row_ends = nullptr;  // [ranges] ascending, last == n: rows that share a scale
+  int64_t ranges = 0;
+  const float* bias = nullptr;  // [n] or null
+  Element input_element = Element::kF32, output_element = Element::kF32;
+  void* stream = nullptr;
+  bool overlap = true;  // see Matmul
+};
+
+/// y = x W^T scale + bias on f32 (or f16, bf16) activations, exact in every product; sums in f32. bits: 1, 2, 4 or 8.
+Status quantized_mm(int bits, const QuantizedMm& call);
+
+}  // namespace lowbit::cuda

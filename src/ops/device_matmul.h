@@ -1,0 +1,79 @@
+#pragma once
+// y = x W^T on a GPU: the weight is re-ordered into device memory and its kernel chosen once, at load.
+
+#include <cstdint>
+#include <string>
+
+#include "format/qtensor.h"
+#include "kernels/cuda_api.h"
+#include "lowbit/error.h"
+
+namespace lowbit {
+
+struct DeviceMatmulOptions {
+  Activation activation = Activation::kInt8;
+  /// Columns of x that share a scale (kInt8); 0: the whole row. As MatmulOptions has it.
+  int64_t activation_group = 0;
+  bool fallback = false;  // the kernel that takes everything, whatever else exists
+};
+
+/// Rows of x in device memory.
+struct DeviceRows {
+  const void* x = nullptr;  // [m, ldx]
+  cuda::Element element = cuda::Element::kF32;
+  int64_t m = 0, ldx = 0;
+  /// int8 x: its scales, [m], or [m, groups] when the plan's groups() say so.
+  const float* scales = nullptr;
+};
+
+/// One weight on the current device. Immutable; run() may be called from several threads, each with a stream and a
+/// workspace of its own.
+class DeviceMatmulPlan {
+ public:
+  /// Errors: kUnsupported (no CUDA, no kernel), kOutOfMemory, and what check_qtensor says.
+  static Result<DeviceMatmulPlan> make(const QTensor& w, const DeviceMatmulOptions& options);
+  /// Rows in a packing that only kernels derive (int2-planes, ...): codes [n, row_bytes(format, k)] in host memory, scales
+  /// [n, groups], offsets likewise or null. For tests and for weights that come in such an order.
+  static Result<DeviceMatmulPlan> make_derived(FormatId format, const uint8_t* codes, int64_t n, int64_t k,
+                                               const float* scales, const float* offsets, int64_t group,
+                                               const DeviceMatmulOptions& options);
+
+  /// Enqueues y[m, n] = sum_k x[m, k] real(w)[n, k] + bias[n] on `stream`. Allocates nothing, waits for nothing, may be
+  /// captured. bias [n] or null, y [m, ldy]: device memory. `workspace`: workspace_bytes(), null when that is 0.
+  /// Errors: kShapeMismatch, kInvalidArgument.
+  Status run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy, uint8_t* workspace,
+             void* stream, bool overlap = true) const;
+  int64_t workspace_bytes(int64_t m, cuda::Element x) const;
+
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+  int64_t group() const { return group_; }
+  int64_t groups() const { return groups_; }
+  bool x_groups() const { return x_groups_; }  // x has a scale per group, not per row
+  Activation activation() const { return activation_; }
+  const cuda::MatmulKernel& kernel() const { return *kernel_; }
+  const std::string& kernel_name() const { return kernel_name_; }
+  const std::string& reason() const { return reason_; }
+  int64_t resident_bytes() const { return codes_.size() + scales_.size() + offsets_.size() + table_.size(); }
+  int64_t code_bytes() const { return codes_.size(); }
+
+ private:
+  Status choose(FormatId format, const DeviceMatmulOptions& options, bool offsets);
+  Status upload_rows(const uint8_t* rows, int64_t row_bytes);
+  Status upload_factors(const float* scales, const float* offsets);
+
+  const cuda::MatmulKernel* kernel_ = nullptr;
+  Activation activation_ = Activation::kInt8;
+  int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, row_bytes_ = 0;
+  bool x_groups_ = false;
+  Buffer codes_, scales_, offsets_, table_;
+  std::string kernel_name_, reason_;
+};
+
+/// The kernel that make() would choose, without a device: for `inspect --kernels`.
+struct DeviceKernelChoice {
+  std::string name, reason;
+};
+Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options);
+
+}  // namespace lowbit

@@ -1,0 +1,186 @@
+// quantized_mm<BITS> against double arithmetic: every width, scale kind, type, alignment and shape.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/float.h"
+#include "base/rng.h"
+#include "format/registry.h"
+#include "kernels/cuda_api.h"
+
+namespace lowbit {
+namespace {
+
+using cuda::Element;
+
+constexpr FormatId kFormatOf[] = {FormatId::kBinary, FormatId::kInt2, FormatId::kInt4, FormatId::kInt8};
+
+struct QuantizedCase {
+  int log_bits = 0;
+  int64_t m = 1, n = 1, k = 1, extra_input = 0, extra_weight = 0, extra_output = 0, shift = 0;  // shift: bytes of misalignment
+  int64_t group = 0, ranges = 0;
+  bool row_scales = false, bias = false, overlap = true;
+  Element input = Element::kF32, output = Element::kF32;
+  uint64_t seed = 0;
+};
+
+QuantizedCase random_quantized_case(uint64_t seed) {
+  Rng rng(seed, 9);
+  QuantizedCase c;
+  c.seed = seed;
+  c.log_bits = int(rng.below(4));
+  const int64_t ms[] = {1, 1, 1, 2, 3, 5, 16, 17, 33, 64, 65, 70};
+  c.m = ms[rng.below(12)];
+  c.n = 1 + int64_t(rng.below(90));
+  const int64_t ks[] = {1 + int64_t(rng.below(100)), 1 + int64_t(rng.below(3000)), 512, 1024, 4096};
+  c.k = ks[rng.below(5)];
+  if (rng.below(3) == 0) c.extra_input = int64_t(rng.below(5));
+  if (rng.below(3) == 0) c.extra_weight = int64_t(rng.below(20));
+  if (rng.below(3) == 0) c.extra_output = int64_t(rng.below(5));
+  if (rng.below(4) == 0) c.shift = int64_t(rng.below(16));
+  const uint64_t kind = rng.below(5);
+  c.row_scales = kind == 1;
+  const int64_t groups[] = {32, 64, 512, 1024, 40, 7};
+  if (kind == 2) c.group = groups[rng.below(6)];
+  if (kind == 3) c.ranges = 1 + int64_t(rng.below(uint64_t(std::min<int64_t>(c.n, 5))));
+  c.bias = rng.below(2) == 0;
+  c.overlap = rng.below(2) == 0;
+  c.input = Element(rng.below(3));
+  c.output = rng.below(2) == 0 ? Element::kF32 : Element(rng.below(3));
+  return c;
+}
+
+void store(std::vector<uint8_t>& to, size_t i, float v, Element e) {
+  const uint16_t half = e == Element::kF16 ? f32_to_f16(v) : f32_to_bf16(v);
+  if (e == Element::kF32) {
+    std::memcpy(to.data() + 4 * i, &v, 4);
+  } else {
+    std::memcpy(to.data() + 2 * i, &half, 2);
+  }
+}
+float load(const std::vector<uint8_t>& from, size_t i, Element e) {
+  float f;
+  uint16_t h;
+  std::memcpy(&f, from.data() + (e == Element::kF32 ? 4 * i : 0), 4);
+  std::memcpy(&h, from.data() + (e == Element::kF32 ? 0 : 2 * i), 2);
+  return e == Element::kF32 ? f : e == Element::kF16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+Buffer on_device(const void* bytes, size_t size) {
+  Buffer b = *cuda::allocate(int64_t(size), "test");
+  EXPECT_TRUE(cuda::upload(b, bytes, int64_t(size)));
+  return b;
+}
+
+/// The largest error relative to the sum of magnitudes of an output's terms, in units of what its type allows.
+double worst_error(const QuantizedCase& c) {
+  Rng rng(c.seed, 10);
+  const int bits = 1 << c.log_bits;
+  const FormatId format = kFormatOf[c.log_bits];
+  const int64_t weight_stride = ceil_div(c.k * bits, 8) + c.extra_weight, input_stride = c.k + c.extra_input,
+                output_stride = c.n + c.extra_output;
+  // Exactly as long as the arguments say: a byte read behind the end is seen by compute-sanitizer.
+  std::vector<uint8_t> weight(size_t((c.n - 1) * weight_stride + ceil_div(c.k * bits, 8) + c.shift));
+  for (auto& b : weight) b = uint8_t(rng.next());
+  const size_t in_bytes = size_t(cuda::element_bytes(c.input)), out_bytes = size_t(cuda::element_bytes(c.output));
+  std::vector<uint8_t> input(size_t((c.m - 1) * input_stride + c.k) * in_bytes + 4), output(size_t(c.m * output_stride) * out_bytes + 4, 0x5b);
+  for (size_t i = 0; i < size_t((c.m - 1) * input_stride + c.k); ++i) store(input, i, float(rng.normal()), c.input);
+  const int64_t groups = c.group > 0 ? ceil_div(c.k, c.group) : 1;
+  const int64_t scale_count = c.ranges > 0 ? c.ranges : c.n * groups;
+  std::vector<float> scales, bias;
+  for (int64_t i = 0; i < scale_count; ++i) scales.push_back(0.5f + float(rng.uniform()));
+  for (int64_t i = 0; i < c.n; ++i) bias.push_back(float(rng.normal()));
+  std::vector<int32_t> ends;
+  for (int64_t r = 0; r < c.ranges; ++r) ends.push_back(int32_t(r + 1 == c.ranges ? c.n : (r + 1) * c.n / c.ranges));
+
+  Buffer w = on_device(weight.data(), weight.size()), x = on_device(input.data(), input.size() - 4),
+         y = on_device(output.data(), output.size()), s = on_device(scales.data(), 4 * scales.size()),
+         b = on_device(bias.data(), 4 * bias.size()), e = on_device(ends.data(), 4 * ends.size());
+  cuda::QuantizedMm call;
+  call.input = x.data();
+  call.weight = w.as<uint8_t>() + c.shift;
+  call.output = y.data();
+  call.m = c.m;
+  call.n = c.n;
+  call.k = c.k;
+  call.input_stride = input_stride;
+  call.weight_stride = weight_stride;
+  call.output_stride = output_stride;
+  call.scale = 0.75f;
+  const bool has_scales = c.row_scales || c.group > 0 || c.ranges > 0;
+  call.scales = has_scales ? s.as<float>() : nullptr;
+  call.group = c.group;
+  call.row_ends = c.ranges > 0 ? e.as<int32_t>() : nullptr;
+  call.ranges = c.ranges;
+  call.bias = c.bias ? b.as<float>() : nullptr;
+  call.input_element = c.input;
+  call.output_element = c.output;
+  call.overlap = c.overlap;
+  const Status status = cuda::quantized_mm(bits, call);
+  EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message());
+  const Status done = cuda::synchronize(nullptr);
+  EXPECT_TRUE(done.has_value()) << (done ? "" : done.error().message());
+  EXPECT_TRUE(cuda::download(output.data(), y, int64_t(output.size())));
+
+  const double unit = c.output == Element::kF32 ? 0x1p-24 : c.output == Element::kF16 ? 0x1p-11 : 0x1p-8;
+  double worst = 0;
+  std::vector<uint8_t> codes(static_cast<size_t>(c.k));
+  for (int64_t n = 0; n < c.n; ++n) {
+    format_ops(format).unpack(weight.data() + c.shift + n * weight_stride, 0, c.k, codes.data());
+    for (int64_t m = 0; m < c.m; ++m) {
+      double sum = c.bias ? double(bias[size_t(n)]) : 0, size = std::fabs(sum);
+      for (int64_t k = 0; k < c.k; ++k) {
+        double scale = 0.75;
+        if (c.ranges > 0) {
+          int64_t r = 0;
+          while (ends[size_t(r)] <= n) ++r;
+          scale *= double(scales[size_t(r)]);
+        } else if (has_scales) {
+          scale *= double(scales[size_t(n * groups + (c.group > 0 ? k / c.group : 0))]);
+        }
+        const double term = scale * double(format_ops(format).values[codes[size_t(k)]]) *
+                            double(load(input, size_t(m * input_stride + k), c.input));
+        sum += term;
+        size += std::fabs(term);
+      }
+      const double error = std::fabs(double(load(output, size_t(m * output_stride + n), c.output)) - sum);
+      const double allowed = 1e-6 * size + 2 * unit * std::fabs(sum) + (c.output == Element::kF16 ? 0x1p-24 : 0);
+      worst = std::max(worst, error == error ? error / allowed : 1e9);
+    }
+    for (int64_t m = 0; m < c.m; ++m)
+      for (size_t i = size_t(m * output_stride + c.n) * out_bytes; i < size_t((m + 1) * output_stride) * out_bytes; ++i)
+        if (output[i] != 0x5b) worst = 1e9;
+  }
+  return worst;
+}
+
+TEST(QuantizedMm, AgreesWithDoubleArithmetic) {
+  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher";
+  const char* wanted = std::getenv("LOWBIT_CONFORMANCE_CASES");
+  const int64_t count = wanted != nullptr ? std::atoll(wanted) / 3 : 1500;
+  int bad = 0;
+  for (int64_t i = 0; i < count && bad < 5; ++i) {
+    const QuantizedCase c = random_quantized_case(uint64_t(i));
+    const double worst = worst_error(c);
+    EXPECT_LE(worst, 1) << "bits " << (1 << c.log_bits) << " m " << c.m << " n " << c.n << " k " << c.k << " group " << c.group
+                        << " ranges " << c.ranges << " rows " << c.row_scales << " shift " << c.shift << " types "
+                        << int(c.input) << int(c.output) << " seed " << c.seed;
+    bad += !(worst <= 1);
+  }
+}
+
+TEST(QuantizedMm, NothingToDoIsNoError) {
+  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher";
+  cuda::QuantizedMm call;
+  EXPECT_TRUE(cuda::quantized_mm(2, call));
+  call.m = call.n = 1;
+  EXPECT_FALSE(cuda::quantized_mm(2, call));
+  EXPECT_FALSE(cuda::quantized_mm(3, call));
+}
+
+}  // namespace
+}  // namespace lowbit
