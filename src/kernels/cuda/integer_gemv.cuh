@@ -265,7 +265,7 @@ __device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, c
 
 /// kResident: all units have a buffer of their own and all sums a place, so nothing waits in between.
 template <int B, bool kGrouped, bool kFloatX, int kRows, bool kResident>
-__global__ void __launch_bounds__(kResident ? 384 : 512, kResident ? 3 : 1) integer_gemv(const __grid_constant__ GemvArgs a) {
+__global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __grid_constant__ GemvArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   let_successor_start();
   const GemvRange range(a);
