@@ -50,8 +50,8 @@ const char* lb_status_name(lb_status status); /* "out_of_memory" */
  * Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or without CUDA in this build; LB_OUT_OF_MEMORY (host version).
  */
 lb_status lb_quantized_mm(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
-                          uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride, uint32_t weight_stride,
-                          uint32_t output_stride, void* stream);
+                          uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
+                          uint32_t weight_stride, uint32_t output_stride, void* stream);
 lb_status lb_quantized_mm_host(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
                                uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
                                uint32_t weight_stride, uint32_t output_stride);
@@ -69,9 +69,9 @@ typedef struct lb_quantized_mm_args {
   int64_t input_stride, weight_stride, output_stride;
   uint32_t bits;
   lb_type input_type, output_type;
-  float scale;         /* of everything; multiplies the scales below */
-  const float* scales; /* NULL, [n], [n, ceil(k / group)] with group > 0, or [ranges] with row_ends */
-  int64_t group;       /* columns that share a scale */
+  float scale;             /* of everything; multiplies the scales below */
+  const float* scales;     /* NULL, [n], [n, ceil(k / group)] with group > 0, or [ranges] with row_ends */
+  int64_t group;           /* columns that share a scale */
   const int32_t* row_ends; /* [ranges], ascending, the last is n: rows that share a scale, e.g. of q, k and v */
   int64_t ranges;
 } lb_quantized_mm_args;

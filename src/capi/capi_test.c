@@ -9,12 +9,12 @@
 
 static int failures = 0;
 
-#define CHECK(condition)                                            \
-  do {                                                              \
-    if (!(condition)) {                                             \
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
       printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, lb_last_error()); \
-      ++failures;                                                   \
-    }                                                               \
+      ++failures;                                                                 \
+    }                                                                             \
   } while (0)
 
 static uint32_t state = 1;
@@ -38,8 +38,8 @@ static void check_product(uint32_t bits, uint32_t m, uint32_t n, uint32_t k) {
   for (uint32_t i = 0; i < n * weight_stride; ++i) weight[i] = (uint8_t)(next() >> 24);
   for (uint32_t i = 0; i < n; ++i) bias[i] = (float)i;
   for (uint32_t i = 0; i < m * output_stride; ++i) output[i] = 12345.5f;
-  CHECK(lb_quantized_mm_host(input, weight, 0.5f, bias, output, m, n, k, bits, input_stride, weight_stride, output_stride) ==
-        LB_OK);
+  CHECK(lb_quantized_mm_host(input, weight, 0.5f, bias, output, m, n, k, bits, input_stride, weight_stride,
+                             output_stride) == LB_OK);
   for (uint32_t i = 0; i < m; ++i) {
     for (uint32_t j = 0; j < n; ++j) {
       double sum = bias[j], size = fabs(sum);

@@ -16,7 +16,8 @@ namespace lowbit::capi {
 namespace {
 
 Status open_model(const char* path, const lb_model_options* options, lb_model** model) {
-  if (model == nullptr || path == nullptr) return fail(ErrorCode::kInvalidArgument, "lb_model_open", "NULL", "a path and a place");
+  if (model == nullptr || path == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "lb_model_open", "NULL", "a path and a place");
   *model = nullptr;
   if (options != nullptr && options->struct_size != sizeof *options)
     return fail(ErrorCode::kInvalidArgument, "lb_model_options struct_size", std::to_string(options->struct_size),
@@ -66,7 +67,8 @@ lb_status lb_model_logits(const lb_model* model, const float** logits, size_t* c
     if (model == nullptr || logits == nullptr || count == nullptr)
       return lowbit::fail(lowbit::ErrorCode::kInvalidArgument, "lb_model_logits", "NULL", "a model and places");
     if (model->logits.empty())
-      return lowbit::fail(lowbit::ErrorCode::kNotFound, "lb_model_logits", "no token since the sequence began", "a token");
+      return lowbit::fail(lowbit::ErrorCode::kNotFound, "lb_model_logits", "no token since the sequence began",
+                          "a token");
     *logits = model->logits.data();
     *count = model->logits.size();
     return {};
@@ -75,7 +77,8 @@ lb_status lb_model_logits(const lb_model* model, const float** logits, size_t* c
 
 lb_status lb_model_truncate(lb_model* model, int64_t length) {
   return guarded([&]() -> lowbit::Status {
-    if (model == nullptr) return lowbit::fail(lowbit::ErrorCode::kInvalidArgument, "lb_model_truncate", "NULL", "a model");
+    if (model == nullptr)
+      return lowbit::fail(lowbit::ErrorCode::kInvalidArgument, "lb_model_truncate", "NULL", "a model");
     model->logits = {};
     return model->model.truncate(length);
   });

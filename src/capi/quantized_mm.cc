@@ -63,17 +63,21 @@ Status run_on_device(const lb_quantized_mm_args* args, void* stream) {
 Status check_host_args(const lb_quantized_mm_args& a) {
   for (const auto& [name, v] : {std::pair{"m", a.m}, std::pair{"n", a.n}, std::pair{"k", a.k}})
     if (v < 0 || v > kLargestExtent) return bad(name, std::to_string(v), "0 to 2^30");
-  if (a.bits != 1 && a.bits != 2 && a.bits != 4 && a.bits != 8) return bad("bits", std::to_string(a.bits), "1, 2, 4 or 8");
+  if (a.bits != 1 && a.bits != 2 && a.bits != 4 && a.bits != 8)
+    return bad("bits", std::to_string(a.bits), "1, 2, 4 or 8");
   if (a.m == 0 || a.n == 0) return {};
-  if (a.output == nullptr || (a.k > 0 && (a.input == nullptr || a.weight == nullptr))) return bad("pointers", "NULL", "memory");
+  if (a.output == nullptr || (a.k > 0 && (a.input == nullptr || a.weight == nullptr)))
+    return bad("pointers", "NULL", "memory");
   if (a.m > 1 && (a.input_stride < a.k || a.output_stride < a.n))
-    return bad("strides", std::to_string(a.input_stride) + " and " + std::to_string(a.output_stride), "at least k and n");
+    return bad("strides", std::to_string(a.input_stride) + " and " + std::to_string(a.output_stride),
+               "at least k and n");
   const int64_t row_bytes = ceil_div(a.k * static_cast<int64_t>(a.bits), 8);
   if (a.n > 1 && a.weight_stride < row_bytes)
     return bad("weight_stride", std::to_string(a.weight_stride) + " bytes", "at least " + std::to_string(row_bytes));
   if (a.group < 0) return bad("group", std::to_string(a.group), "0 or more");
   if (a.row_ends == nullptr) return {};
-  if (a.scales == nullptr || a.ranges < 1 || a.group != 0) return bad("row_ends", "no scales, no ranges or a group", "scales of ranges");
+  if (a.scales == nullptr || a.ranges < 1 || a.group != 0)
+    return bad("row_ends", "no scales, no ranges or a group", "scales of ranges");
   for (int64_t r = 0, last = 0; r < a.ranges; last = a.row_ends[r++])
     if (a.row_ends[r] <= last || a.row_ends[r] > a.n || (r + 1 == a.ranges && a.row_ends[r] != a.n))
       return bad("row_ends", std::to_string(a.row_ends[r]) + " at " + std::to_string(r), "ascending ends, the last n");
@@ -98,8 +102,7 @@ Result<QTensor> pack_weight(const lb_quantized_mm_args& a) {
     std::memcpy(w.codes.as<uint8_t>() + r * bytes, a.weight + r * a.weight_stride, static_cast<size_t>(bytes));
   const int64_t scales = w.scale_rows() * w.scale_cols();
   LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(4 * scales, "quantized_mm scales"));
-  for (int64_t i = 0; i < scales; ++i)
-    w.scales.as<float>()[i] = a.scales == nullptr ? a.scale : a.scale * a.scales[i];
+  for (int64_t i = 0; i < scales; ++i) w.scales.as<float>()[i] = a.scales == nullptr ? a.scale : a.scale * a.scales[i];
   return w;
 }
 
@@ -141,15 +144,16 @@ Status run_on_host(const lb_quantized_mm_args* args) {
   ActivationRows rows;
   LOWBIT_TRY(rows.prepare(plan.activation(), floats ? static_cast<const float*>(a.input) : x.data(), a.m, a.k,
                           floats ? a.input_stride : a.k, isa, pool));
-  LOWBIT_TRY(plan.run(rows, a.bias, floats ? static_cast<float*>(a.output) : y.data(), floats ? a.output_stride : a.n, pool));
+  LOWBIT_TRY(
+      plan.run(rows, a.bias, floats ? static_cast<float*>(a.output) : y.data(), floats ? a.output_stride : a.n, pool));
   if (floats) return {};
   for (int64_t i = 0; i < a.m * a.n; ++i)
     write(a.output, a.output_type, i / a.n * a.output_stride + i % a.n, y[static_cast<size_t>(i)]);
   return {};
 }
 
-lb_quantized_mm_args plain_args(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
-                                uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
+lb_quantized_mm_args plain_args(const float* input, const uint8_t* weight, float scale, const float* bias,
+                                float* output, uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
                                 uint32_t weight_stride, uint32_t output_stride) {
   lb_quantized_mm_args a{};
   a.struct_size = sizeof a;
@@ -183,17 +187,17 @@ lb_status lb_quantized_mm_args_run_host(const lb_quantized_mm_args* args) {
 }
 
 lb_status lb_quantized_mm(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
-                          uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride, uint32_t weight_stride,
-                          uint32_t output_stride, void* stream) {
-  const auto args = lowbit::capi::plain_args(input, weight, scale, bias, output, m, n, k, bits, input_stride, weight_stride,
-                                             output_stride);
+                          uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
+                          uint32_t weight_stride, uint32_t output_stride, void* stream) {
+  const auto args = lowbit::capi::plain_args(input, weight, scale, bias, output, m, n, k, bits, input_stride,
+                                             weight_stride, output_stride);
   return lb_quantized_mm_args_run(&args, stream);
 }
 lb_status lb_quantized_mm_host(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
                                uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
                                uint32_t weight_stride, uint32_t output_stride) {
-  const auto args = lowbit::capi::plain_args(input, weight, scale, bias, output, m, n, k, bits, input_stride, weight_stride,
-                                             output_stride);
+  const auto args = lowbit::capi::plain_args(input, weight, scale, bias, output, m, n, k, bits, input_stride,
+                                             weight_stride, output_stride);
   return lb_quantized_mm_args_run_host(&args);
 }
 
