@@ -74,6 +74,10 @@ std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scali
   return name;
 }
 
+tl::unexpected<Error> not_built() {
+  return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
+}
+
 tl::unexpected<Error> too_long_group(int64_t group) {
   return fail(ErrorCode::kUnsupported, "matmul weight", "one scale for " + std::to_string(group) + " columns",
               "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
@@ -83,8 +87,7 @@ tl::unexpected<Error> too_long_group(int64_t group) {
 }  // namespace
 
 Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& options, bool offsets) {
-  if (!cuda::built())
-    return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
+  if (!cuda::built()) return not_built();
   if (activation_ == Activation::kInt8 && group_ > kMaxIntegerGroup) return too_long_group(group_);
   const Choice choice =
       choose_kernel(format, activation_, {1, n_, k_, group_, groups_, offsets, x_groups_}, options.fallback);
@@ -225,6 +228,7 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
 
 Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  if (!cuda::built()) return not_built();
   const bool dense = is_dense(w.format);
   const Activation activation = dense ? Activation::kF32 : options.activation;
   const Groups g = groups_of(w, activation, options.activation_group);
@@ -232,8 +236,7 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
       choose_kernel(w.format, activation,
                     {1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups}, options.fallback);
   if (choice.kernel == nullptr)
-    return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it",
-                cuda::built() ? choice.reason : "build where nvcc is installed");
+    return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", choice.reason);
   return DeviceKernelChoice{full_name(*choice.kernel, dense ? "" : scaling_name(w.scaling), g.x_groups ? g.group : 0),
                             choice.reason};
 }
