@@ -3,6 +3,7 @@
 
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
+  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
 """
 import argparse
 import json
@@ -28,7 +29,52 @@ def rivals(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['cpu']}, {report['threads']} threads, {report['model']}; one run, programs in turn."
 
 
-PRINTERS = {"demo": demo, "rivals": rivals}
+def find(report: dict, **wanted) -> dict:
+    return next(r for r in report["rows"] if all(r.get(k) == v for k, v in wanted.items()))
+
+
+def gpu_gemv(report: dict) -> str:
+    lines = ["| N x K | int8 x, us | alone, us | bf16 x, us | GB/s | BitNet kernel, us | ratio | cuBLAS bf16, us |",
+             "|---|---|---|---|---|---|---|---|"]
+    rivals_of = report["rivals"]
+    for shape, bitnet in rivals_of["bitnet_us"].items():
+        n, k = map(int, shape.split("x"))
+        row = {overlap: find(report, part="shapes", n=n, k=k, x="int8", cold=True, overlap=overlap) for overlap in (True, False)}
+        bf16 = find(report, part="shapes", n=n, k=k, x="bf16, quantized here", cold=True, overlap=True)
+        lines.append(f"| {n} x {k} | {row[True]['us']:.2f} | {row[False]['us']:.2f} | {bf16['us']:.2f} | {row[True]['gb_s']:.0f} | "
+                     f"{bitnet:.2f} | {bitnet / row[True]['us']:.2f} | {rivals_of['bf16_us'][shape]:.2f} |")
+    return "\n".join(lines)
+
+
+def gpu_stack(report: dict) -> str:
+    lines = ["| x | dependent launches | graph, us | eager, us | GB/s |", "|---|---|---|---|---|"]
+    for r in (r for r in report["rows"] if r["part"] == "stack"):
+        lines.append(f"| {r['x']} | {'overlap' if r['overlap'] else 'wait'} | {r['us']:.0f} | {r['eager_us']:.0f} | {r['gb_s']:.0f} |")
+    bitnet, bf16 = report["rivals"]["bitnet_stack_us"], report["rivals"]["bf16_stack_us"]
+    return "\n".join(lines) + f"\n\nBitNet kernel {bitnet[0]} to {bitnet[1]} us, cuBLAS bf16 {bf16[0]} to {bf16[1]} us."
+
+
+def gpu_formats(report: dict) -> str:
+    lines = ["| weights | M = 1, us | M = 2 | M = 8 | groups of 64: M = 1 | M = 2 | M = 8 |", "|---|---|---|---|---|---|---|"]
+    for name in dict.fromkeys(r["format"] for r in report["rows"] if r["part"] == "formats"):
+        times = [find(report, part="formats", format=name, group=g, m=m)["us"] for g in (0, 64) for m in (1, 2, 8)]
+        lines.append(f"| {name} | " + " | ".join(f"{t:.2f}" for t in times) + " |")
+    return "\n".join(lines)
+
+
+def gpu_quantized_mm(report: dict) -> str:
+    lines = ["| BITS | m = 1, us | alone, us | m = 2 | m = 8 | m = 16 | m = 64 | error, m = 64 |", "|---|---|---|---|---|---|---|---|"]
+    for bits in (1, 2, 4, 8):
+        row = {m: find(report, part="quantized_mm", bits=bits, m=m, overlap=True) for m in (1, 2, 8, 16, 64)}
+        alone = find(report, part="quantized_mm", bits=bits, m=1, overlap=False)["us"]
+        lines.append(f"| {bits} | {row[1]['us']:.2f} | {alone:.2f} | " + " | ".join(f"{row[m]['us']:.1f}" for m in (2, 8, 16, 64)) +
+                     f" | {row[64]['relative_error']:.1e} |")
+    return "\n".join(lines)
+
+
+PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
+            "gpu_quantized_mm": gpu_quantized_mm}
+FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
 
 
 def main() -> int:
@@ -40,7 +86,7 @@ def main() -> int:
         text = page.read_text()
 
         def fill(match: re.Match) -> str:
-            data = json.loads((ROOT / f"bench/results/{match[1]}.json").read_text())
+            data = json.loads((ROOT / f"bench/results/{FILES.get(match[1], match[1])}.json").read_text())
             return f"<!-- table: {match[1]} -->\n{PRINTERS[match[1]](data)}\n<!-- end -->"
 
         new = re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", fill, text, flags=re.S)

@@ -31,7 +31,7 @@ nlohmann::json to_json(const MatmulBenchReport& report) {
           {"gb_s", report.gb_s},
           {"bits_per_weight", report.bits_per_weight},
           {"bandwidth_gb_s", report.bandwidth_gb_s},
-          {"percent_of_peak", report.cold ? nlohmann::json(report.percent_of_peak) : nlohmann::json()}};
+          {"percent_of_peak", report.percent_of_peak > 0 ? nlohmann::json(report.percent_of_peak) : nlohmann::json()}};
 }
 
 struct MatmulArguments {
@@ -53,7 +53,8 @@ Result<MatmulBenchReport> bench_other(const MatmulArguments& arguments) {
 void add_row(TextTable& table, const MatmulBenchReport& report) {
   table.add({report.kernel, fmt::format("{:.3f}", 1e3 * report.seconds), fmt::format("{:.0f} %", 100 * report.spread),
              fmt::format("{:.2f}", report.gops), fmt::format("{:.2f}", report.gb_s),
-             report.cold ? fmt::format("{:.0f} %", report.percent_of_peak) : "-", report.checked ? "yes" : "NO"});
+             report.percent_of_peak > 0 ? fmt::format("{:.0f} %", report.percent_of_peak) : "-",
+             report.checked ? "yes" : "NO"});
 }
 
 Status matmul_action(Console& console, MatmulArguments& arguments, const Compute& compute) {
@@ -83,8 +84,10 @@ Status matmul_action(Console& console, MatmulArguments& arguments, const Compute
   } else {
     console.print("{} {}, M {}, N {}, K {}, {} threads, {}\n\n{}", report->format, report->scaling, report->m,
                   report->n, report->k, report->threads,
-                  report->cold ? fmt::format("weights from memory (peak {:.1f} GB/s)", report->bandwidth_gb_s)
-                               : "weights in the cache",
+                  !report->cold ? "weights in the cache"
+                  : report->bandwidth_gb_s > 0
+                      ? fmt::format("weights from memory (peak {:.1f} GB/s)", report->bandwidth_gb_s)
+                      : "weights from memory",
                   table.str());
     if (!arguments.other.empty()) console.print("\n{:.2f} times as fast as {}\n", ratio, arguments.other);
   }

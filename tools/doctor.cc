@@ -57,7 +57,7 @@ std::string kernel_counts(const std::vector<KernelInfo>& all) {
   }
   std::vector<std::string> words;
   for (const auto& [isa, count] : counts)
-    words.push_back(fmt::format("{} {}{}", count.first, isa, count.second == 0 ? " (not on this CPU)" : ""));
+    words.push_back(fmt::format("{} {}{}", count.first, isa, count.second == 0 ? " (not on this machine)" : ""));
   return fmt::format("{}", fmt::join(words, ", "));
 }
 

@@ -125,7 +125,8 @@ Result<std::vector<DeviceMatmulPlan>> make_plans(const QTensor& w, const Case& c
   std::vector<DeviceMatmulPlan> plans;
   int64_t bytes = 0;
   do {
-    LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan, DeviceMatmulPlan::make(w, {Activation::kInt8, c.activation_group, c.fallback}));
+    LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan,
+                      DeviceMatmulPlan::make(w, {Activation::kInt8, c.activation_group, c.fallback}));
     bytes += plan.resident_bytes();
     plans.push_back(std::move(plan));
   } while (bytes < at_most);
@@ -149,16 +150,16 @@ Status place_inputs(Bench& b, const Inputs& in, int64_t m, int64_t k, const Devi
   return {};
 }
 
-Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>& plans, const Inputs& in, const Case& c,
-                 const char* part) {
+Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>& plans, const Inputs& in,
+                 const Case& c, const char* part) {
   const DeviceMatmulPlan& first = plans.front();
   LOWBIT_TRY(place_inputs(b, in, c.m, c.k, first));
   const Buffer floats = b.x, codes = b.y;
   const int64_t copies = c.cold ? int64_t(plans.size()) : 1;
   LOWBIT_TRY_ASSIGN(Buffer y, cuda::allocate(4 * c.m * c.n * copies, "y"));
   LOWBIT_TRY(cuda::fill(y, 0xff));
-  const DeviceRows rows = {c.int8_x ? codes.data() : floats.data(), c.int8_x ? Element::kInt8 : Element::kBf16, c.m, c.k,
-                           c.int8_x ? b.scales.as<float>() : nullptr};
+  const DeviceRows rows = {c.int8_x ? codes.data() : floats.data(), c.int8_x ? Element::kInt8 : Element::kBf16, c.m,
+                           c.k, c.int8_x ? b.scales.as<float>() : nullptr};
   Buffer workspace;
   if (const int64_t bytes = first.workspace_bytes(c.m, rows.element); bytes > 0) {
     LOWBIT_TRY_ASSIGN(workspace, cuda::allocate(bytes, "workspace"));
@@ -174,9 +175,19 @@ Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>
   LOWBIT_TRY(cuda::download(got.data(), y, 4 * c.m * c.n));
   const bool checked = answer_is_right(w, got, in, c.m, Activation::kInt8, c.activation_group, b.pool);
   const double us = 1e6 * seconds, gb_s = 1e-9 * double(first.resident_bytes()) / seconds;
-  b.rows.push_back({{"part", part}, {"kernel", first.kernel_name()}, {"format", format_info(c.format).name},
-                    {"m", c.m}, {"n", c.n}, {"k", c.k}, {"group", c.group}, {"x", c.int8_x ? "int8" : "bf16, quantized here"},
-                    {"cold", c.cold}, {"overlap", c.overlap}, {"us", us}, {"gb_s", gb_s}, {"checked", checked}});
+  b.rows.push_back({{"part", part},
+                    {"kernel", first.kernel_name()},
+                    {"format", format_info(c.format).name},
+                    {"m", c.m},
+                    {"n", c.n},
+                    {"k", c.k},
+                    {"group", c.group},
+                    {"x", c.int8_x ? "int8" : "bf16, quantized here"},
+                    {"cold", c.cold},
+                    {"overlap", c.overlap},
+                    {"us", us},
+                    {"gb_s", gb_s},
+                    {"checked", checked}});
   std::printf("%-8s %-38s m %lld %6lldx%-6lld %s %s %s %8.2f us %7.0f GB/s %s\n", part, first.kernel_name().c_str(),
               static_cast<long long>(c.m), static_cast<long long>(c.n), static_cast<long long>(c.k),
               c.int8_x ? "int8" : "bf16", c.cold ? "cold" : "hot ", c.overlap ? "pdl  " : "plain", us, gb_s,
@@ -185,8 +196,8 @@ Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>
   return {};
 }
 
-const std::pair<int64_t, int64_t> kShapes[] = {{2560, 2560},  {3840, 2560},  {13824, 2560}, {2560, 6912},  {20480, 3200},
-                                               {3200, 3200},  {4800, 3200},  {3200, 10240}, {5120, 27648}, {55296, 5120}};
+const std::pair<int64_t, int64_t> kShapes[] = {{2560, 2560}, {3840, 2560}, {13824, 2560}, {2560, 6912},  {20480, 3200},
+                                               {3200, 3200}, {4800, 3200}, {3200, 10240}, {5120, 27648}, {55296, 5120}};
 
 Status shapes(Bench& b) {
   for (const auto& [n, k] : kShapes) {
@@ -211,8 +222,8 @@ Status shapes(Bench& b) {
 
 Status formats(Bench& b) {
   const Inputs in = random_inputs(8, 4096);
-  for (const FormatId format : {FormatId::kBinary, FormatId::kTernary, FormatId::kInt2, FormatId::kInt3, FormatId::kInt4,
-                                FormatId::kInt8})
+  for (const FormatId format :
+       {FormatId::kBinary, FormatId::kTernary, FormatId::kInt2, FormatId::kInt3, FormatId::kInt4, FormatId::kInt8})
     for (const int64_t group : {0, 64}) {
       Case c;
       c.format = format;
@@ -265,11 +276,16 @@ Status stack(Bench& b) {
         eager = std::min(eager, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
       }
       const double us = 1e6 * seconds * 120;
-      b.rows.push_back({{"part", "stack"}, {"linears", 120}, {"x", int8_x ? "int8" : "bf16, quantized here"},
-                        {"overlap", overlap}, {"us", us}, {"eager_us", 1e6 * eager}, {"mb", 1e-6 * double(bytes)},
+      b.rows.push_back({{"part", "stack"},
+                        {"linears", 120},
+                        {"x", int8_x ? "int8" : "bf16, quantized here"},
+                        {"overlap", overlap},
+                        {"us", us},
+                        {"eager_us", 1e6 * eager},
+                        {"mb", 1e-6 * double(bytes)},
                         {"gb_s", 1e-3 * double(bytes) / us}});
-      std::printf("stack    120 linears %s %s %8.1f us in a graph, %8.1f us eager, %5.0f GB/s\n", int8_x ? "int8" : "bf16",
-                  overlap ? "pdl  " : "plain", us, 1e6 * eager, 1e-3 * double(bytes) / us);
+      std::printf("stack    120 linears %s %s %8.1f us in a graph, %8.1f us eager, %5.0f GB/s\n",
+                  int8_x ? "int8" : "bf16", overlap ? "pdl  " : "plain", us, 1e6 * eager, 1e-3 * double(bytes) / us);
       std::fflush(stdout);
     }
   return {};
@@ -278,7 +294,8 @@ Status stack(Bench& b) {
 /// f32 x on packed weights, seed 000: relative error against double, and time.
 Status quantized_mm(Bench& b) {
   constexpr int64_t kN = 4096, kK = 4096;
-  const std::pair<int, FormatId> kinds[] = {{1, FormatId::kBinary}, {2, FormatId::kInt2}, {4, FormatId::kInt4}, {8, FormatId::kInt8}};
+  const std::pair<int, FormatId> kinds[] = {
+      {1, FormatId::kBinary}, {2, FormatId::kInt2}, {4, FormatId::kInt4}, {8, FormatId::kInt8}};
   for (const auto& [bits, format] : kinds) {
     const QTensor w = random_weight(format, kN, kK, 0, b.pool);
     std::vector<Buffer> copies;
@@ -328,8 +345,15 @@ Status quantized_mm(Bench& b) {
           }
         }
         error = std::sqrt(error / norm);
-        b.rows.push_back({{"part", "quantized_mm"}, {"bits", bits}, {"m", m}, {"n", kN}, {"k", kK}, {"cold", true},
-                          {"overlap", overlap}, {"us", 1e6 * seconds}, {"relative_error", error}});
+        b.rows.push_back({{"part", "quantized_mm"},
+                          {"bits", bits},
+                          {"m", m},
+                          {"n", kN},
+                          {"k", kK},
+                          {"cold", true},
+                          {"overlap", overlap},
+                          {"us", 1e6 * seconds},
+                          {"relative_error", error}});
         std::printf("quantized_mm<%d> m %-3lld %s %8.2f us  relative error %.2g\n", bits, static_cast<long long>(m),
                     overlap ? "pdl  " : "plain", 1e6 * seconds, error);
         std::fflush(stdout);
@@ -362,9 +386,11 @@ int run(int argc, char** argv) {
       ++failed;
     }
   }
-  const Json report = {{"device", all[0].name}, {"multiprocessors", all[0].multiprocessors},
-                       {"timing", "median of 9 samples, each a graph replayed back to back; cold: weights rotate over 256 MiB"},
-                       {"rows", b.rows}};
+  const Json report = {
+      {"device", all[0].name},
+      {"multiprocessors", all[0].multiprocessors},
+      {"timing", "median of 9 samples, each a graph replayed back to back; cold: weights rotate over 256 MiB"},
+      {"rows", b.rows}};
   std::ofstream(argv[1]) << report.dump(1) << "\n";
   return failed == 0 ? 0 : 1;
 }

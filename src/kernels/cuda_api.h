@@ -150,9 +150,9 @@ struct QuantizedMm {
   void* output = nullptr;           // [m, output_stride]
   int64_t m = 0, n = 0, k = 0;
   int64_t input_stride = 0, weight_stride = 0, output_stride = 0;  // elements, bytes, elements
-  float scale = 1;                 // of the tensor; multiplies the scales below, when there are some
-  const float* scales = nullptr;   // [n] (group 0 or >= k), [n, ceil(k / group)], or [ranges] with row_ends
-  int64_t group = 0;               // columns that share a scale; 0: the row
+  float scale = 1;                    // of the tensor; multiplies the scales below, when there are some
+  const float* scales = nullptr;      // [n] (group 0 or >= k), [n, ceil(k / group)], or [ranges] with row_ends
+  int64_t group = 0;                  // columns that share a scale; 0: the row
   const int32_t* row_ends = nullptr;  // [ranges] ascending, last == n: rows that share a scale
   int64_t ranges = 0;
   const float* bias = nullptr;  // [n] or null

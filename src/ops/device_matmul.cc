@@ -74,6 +74,10 @@ std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scali
   return name;
 }
 
+tl::unexpected<Error> not_built() {
+  return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
+}
+
 tl::unexpected<Error> too_long_group(int64_t group) {
   return fail(ErrorCode::kUnsupported, "matmul weight", "one scale for " + std::to_string(group) + " columns",
               "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
@@ -83,10 +87,10 @@ tl::unexpected<Error> too_long_group(int64_t group) {
 }  // namespace
 
 Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& options, bool offsets) {
-  if (!cuda::built())
-    return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
+  if (!cuda::built()) return not_built();
   if (activation_ == Activation::kInt8 && group_ > kMaxIntegerGroup) return too_long_group(group_);
-  const Choice choice = choose_kernel(format, activation_, {1, n_, k_, group_, groups_, offsets, x_groups_}, options.fallback);
+  const Choice choice =
+      choose_kernel(format, activation_, {1, n_, k_, group_, groups_, offsets, x_groups_}, options.fallback);
   if (choice.kernel == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(format).name, "a CUDA kernel for it", choice.reason);
   kernel_ = choice.kernel;
@@ -107,8 +111,8 @@ Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes) {
   for (int64_t r = 0; r < n_; r += rows_at_once) {
     const int64_t count = std::min(rows_at_once, n_ - r);
     LOWBIT_TRY(cuda::upload(staging, rows + r * row_bytes, count * row_bytes));
-    LOWBIT_TRY(kernel_->relayout(staging.as<uint8_t>(), row_bytes, count, k_, codes_.as<uint8_t>() + r * row_bytes_,
-                                 nullptr));
+    LOWBIT_TRY(
+        kernel_->relayout(staging.as<uint8_t>(), row_bytes, count, k_, codes_.as<uint8_t>() + r * row_bytes_, nullptr));
     LOWBIT_TRY(cuda::synchronize(nullptr));
   }
   return {};
@@ -197,9 +201,15 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
     return fail(ErrorCode::kInvalidArgument, "matmul workspace", "none",
                 std::to_string(workspace_bytes(x.m, x.element)) + " bytes");
   cuda::Matmul call;
-  call.w = {codes_.as<uint8_t>(), row_bytes_, scales_.empty() ? nullptr : scales_.as<float>(),
-            offsets_.empty() ? nullptr : offsets_.as<float>(), table_.empty() ? nullptr : table_.as<float>(),
-            n_, k_, group_, groups_};
+  call.w = {codes_.as<uint8_t>(),
+            row_bytes_,
+            scales_.empty() ? nullptr : scales_.as<float>(),
+            offsets_.empty() ? nullptr : offsets_.as<float>(),
+            table_.empty() ? nullptr : table_.as<float>(),
+            n_,
+            k_,
+            group_,
+            groups_};
   call.bias = bias;
   call.x = x.x;
   call.x_element = x.element;
@@ -218,14 +228,15 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
 
 Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  if (!cuda::built()) return not_built();
   const bool dense = is_dense(w.format);
   const Activation activation = dense ? Activation::kF32 : options.activation;
   const Groups g = groups_of(w, activation, options.activation_group);
-  const Choice choice = choose_kernel(
-      w.format, activation, {1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups}, options.fallback);
+  const Choice choice =
+      choose_kernel(w.format, activation,
+                    {1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups}, options.fallback);
   if (choice.kernel == nullptr)
-    return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it",
-                cuda::built() ? choice.reason : "build where nvcc is installed");
+    return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", choice.reason);
   return DeviceKernelChoice{full_name(*choice.kernel, dense ? "" : scaling_name(w.scaling), g.x_groups ? g.group : 0),
                             choice.reason};
 }

@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+}  // namespace
+
 Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
   const FormatInfo& info = format_info(o.format);
   QTensor w;
@@ -57,6 +59,8 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
   return w;
 }
 
+namespace {
+
 struct Inputs {
   std::vector<float> x, y;
 };
@@ -76,6 +80,8 @@ Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const Tim
   return true;
 }
 
+}  // namespace
+
 Status check_options(const TimedMatmul& o) {
   constexpr int64_t kLargest = int64_t{1} << 20;
   for (const auto& [name, value] : {std::pair{"m", o.m}, std::pair{"n", o.n}, std::pair{"k", o.k}})
@@ -89,8 +95,6 @@ Status check_options(const TimedMatmul& o) {
                 "a format of checkpoints");
   return {};
 }
-
-}  // namespace
 
 Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   LOWBIT_TRY(check_options(o));

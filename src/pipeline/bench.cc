@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "base/try.h"
 #include "format/qtensor.h"
+#include "kernels/cuda_api.h"
 #include "lowbit/model.h"
 #include "ops/matmul_bench.h"
 #include "pipeline/engine.h"
@@ -64,7 +65,9 @@ Result<bool> same_logits_either_way(Model& model, std::span<const TokenId> token
 }  // namespace
 
 Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
-  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(options.compute));
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
+  if (gpu >= 0) LOWBIT_TRY(cuda::use_device(gpu));
+  LOWBIT_TRY_ASSIGN(Engine engine, gpu >= 0 ? Engine::beside_gpu(options.compute) : Engine::make(options.compute));
   TimedMatmul timed;
   timed.format = options.format;
   timed.group = options.group;
@@ -77,11 +80,12 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   timed.cold = options.cold;
   timed.isa = engine.isa;
   timed.seconds = options.min_seconds;
-  LOWBIT_TRY_ASSIGN(const MatmulTiming timing, time_matmul(timed, *engine.pool));
+  LOWBIT_TRY_ASSIGN(const MatmulTiming timing,
+                    gpu >= 0 ? time_device_matmul(timed, *engine.pool) : time_matmul(timed, *engine.pool));
 
   MatmulBenchReport r;
   r.kernel = timing.kernel;
-  r.isa = isa_name(engine.isa);
+  r.isa = gpu >= 0 ? "cuda" : isa_name(engine.isa);
   r.format = format_info(options.format).name;
   r.scaling = scaling_name({1, options.group, ScaleKind::kF16, ZeroKind::kNone});
   r.m = options.m;
@@ -96,7 +100,7 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   r.gb_s = timing.gb_s;
   r.bits_per_weight = 8.0 * static_cast<double>(timing.weight_bytes) /
                       (static_cast<double>(options.n) * static_cast<double>(options.k));
-  if (options.cold) {
+  if (options.cold && gpu < 0) {
     LOWBIT_TRY_ASSIGN(r.bandwidth_gb_s, measure_read_bandwidth(*engine.pool));
     r.percent_of_peak = 100 * r.gb_s / r.bandwidth_gb_s;
   }

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "base/try.h"
+#include "kernels/cuda_api.h"
 #include "kernels/registry.h"
 #include "lowbit/quantize.h"
 #include "ops/matmul_bench.h"
@@ -39,6 +40,10 @@ std::vector<KernelInfo> kernels() {
     out.push_back({k->name, isa_name(isa), format_info(k->format).name,
                    k->activation == Activation::kInt8 ? "a8" : "af32", k->doc, isa_available(isa)});
   }
+  const bool has_gpu = !cuda::devices().empty();
+  for (const cuda::MatmulKernel& k : cuda::matmul_kernels())
+    out.push_back({k.name, "cuda", format_info(k.format).name, k.activation == Activation::kInt8 ? "a8" : "af32", k.doc,
+                   has_gpu});
   return out;
 }
 
@@ -56,6 +61,8 @@ Result<DoctorReport> doctor(const Compute& compute) {
   r.isa = isa_name(engine.isa);
   r.threads = engine.threads;
   r.kernels = kernels();
+  r.cuda_built = cuda::built();
+  for (const cuda::DeviceInfo& gpu : cuda::devices()) r.gpu += (r.gpu.empty() ? "" : ", ") + gpu.name;
   r.data_dir = find_data();
   if (auto bandwidth = measure_read_bandwidth(*engine.pool, kSweepBytes)) {
     r.bandwidth_gb_s = *bandwidth;

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "base/try.h"
-#include "kernels/registry.h"
+#include "kernels/cuda_api.h"
 
 namespace lowbit {
 namespace {
@@ -12,7 +12,7 @@ constexpr int64_t kActivationGroup = 32;  // docs/adr/0008-activation-groups.md
 
 }  // namespace
 
-Result<Engine> Engine::make(const Compute& compute) {
+Result<int> wanted_gpu(const Compute& compute) {
   std::string device = compute.device;
   const char* where = "--device";
   if (device.empty() || device == "auto") {
@@ -20,10 +20,27 @@ Result<Engine> Engine::make(const Compute& compute) {
     device = env != nullptr && *env != '\0' ? env : "auto";
     where = "LOWBIT_DEVICE";
   }
-  if (device.rfind("cuda", 0) == 0)
-    return fail(ErrorCode::kUnsupported, where, device, "cpu", "this build has no CUDA kernels");
-  if (device != "auto" && device != "cpu")
+  if (device == "auto" || device == "cpu") return -1;
+  if (device == "cuda") return 0;
+  constexpr size_t kPrefix = 5, kMostDigits = 4;
+  const std::string number = device.size() > kPrefix ? device.substr(kPrefix) : "";
+  const bool digits =
+      !number.empty() && number.size() <= kMostDigits && number.find_first_not_of("0123456789") == std::string::npos;
+  if (device.rfind("cuda:", 0) != 0 || !digits)
     return fail(ErrorCode::kInvalidArgument, where, "'" + device + "'", "auto, cpu, cuda or cuda:<i>");
+  return std::stoi(number);
+}
+
+Result<Engine> Engine::make(const Compute& compute) {
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(compute));
+  if (gpu >= 0)
+    return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu",
+                cuda::built() ? "models run on the CPU; `bench matmul` and `inspect --kernels` know the GPU"
+                              : "this build has no CUDA kernels");
+  return beside_gpu(compute);
+}
+
+Result<Engine> Engine::beside_gpu(const Compute& compute) {
   Engine engine;
   LOWBIT_TRY_ASSIGN(engine.isa, choose_isa(compute.isa));
   LOWBIT_TRY_ASSIGN(engine.threads, choose_threads(compute.threads));

@@ -10,6 +10,10 @@
 
 namespace lowbit {
 
+/// Which GPU `compute` asks for, by --device or LOWBIT_DEVICE: cuda or cuda:<i>; -1 for none of them.
+Result<int> wanted_gpu(const Compute& compute);
+
+/// The CPU's part. Models run there.
 struct Engine {
   Isa isa = Isa::kScalar;
   int threads = 1;
@@ -17,6 +21,8 @@ struct Engine {
 
   /// Errors: kInvalidArgument, kUnsupported (an ISA or device that this machine or build lacks).
   static Result<Engine> make(const Compute& compute);
+  /// The same beside a GPU: does not refuse --device cuda.
+  static Result<Engine> beside_gpu(const Compute& compute);
 };
 
 /// What the linear layers take. Layers whose weights are floats take f32 in any case.

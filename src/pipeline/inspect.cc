@@ -7,6 +7,7 @@
 #include "lowbit/quantize.h"
 #include "model/linear.h"
 #include "model/source.h"
+#include "ops/device_matmul.h"
 #include "ops/matmul.h"
 #include "pipeline/engine.h"
 #include "pipeline/recipe.h"
@@ -50,7 +51,8 @@ Result<InspectReport> inspect_model(const std::string& name) {
 
 Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const std::string& activation,
                                                   const Compute& compute) {
-  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(compute));
+  LOWBIT_TRY_ASSIGN(Engine engine, gpu >= 0 ? Engine::beside_gpu(compute) : Engine::make(compute));
   LOWBIT_TRY_ASSIGN(const ActivationChoice act, parse_activation(activation));
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
@@ -58,6 +60,13 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
+    if (gpu >= 0) {
+      LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice,
+                        choose_device_kernel(w, {layer_activation(w.format, act.kind), act.group, false}));
+      out.push_back({t.name, choice.name, choice.reason});
+      source->release(t.name);
+      continue;
+    }
     LOWBIT_TRY_ASSIGN(
         const MatmulPlan plan,
         MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, act.group}, *engine.pool));

@@ -38,7 +38,8 @@ Status check_cuda(cudaError_t error, const char* where) {
   const std::string text = std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
   if (error == cudaErrorMemoryAllocation) return fail(ErrorCode::kOutOfMemory, where, text);
   if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorNoKernelImageForDevice)
-    return fail(ErrorCode::kUnsupported, where, text, "an NVIDIA GPU of compute capability 8.0 or higher and its driver");
+    return fail(ErrorCode::kUnsupported, where, text,
+                "an NVIDIA GPU of compute capability 8.0 or higher and its driver");
   return fail(ErrorCode::kIo, where, text, "", "after an illegal access the process must be started again");
 }
 
@@ -57,8 +58,9 @@ std::vector<DeviceInfo> devices() {
 Status use_device(int index) {
   const std::vector<int> usable = usable_devices();
   if (index < 0 || index >= static_cast<int>(usable.size()))
-    return fail(ErrorCode::kUnsupported, "CUDA device " + std::to_string(index), std::to_string(usable.size()) + " usable",
-                "an NVIDIA GPU of compute capability 8.0 or higher", "lowbit doctor tells what it finds");
+    return fail(ErrorCode::kUnsupported, "CUDA device " + std::to_string(index),
+                std::to_string(usable.size()) + " usable", "an NVIDIA GPU of compute capability 8.0 or higher",
+                "lowbit doctor tells what it finds");
   return check_cuda(cudaSetDevice(usable[static_cast<size_t>(index)]), "CUDA device");
 }
 
@@ -71,7 +73,8 @@ Result<Buffer> allocate(int64_t bytes, const char* what) {
       size_t available = 0, total = 0;
       (void)cudaMemGetInfo(&available, &total);
       return fail(ErrorCode::kOutOfMemory, what, std::to_string(bytes) + " bytes of device memory",
-                  "at most " + std::to_string(available) + " free", "use fewer bits, a smaller context, or another GPU");
+                  "at most " + std::to_string(available) + " free",
+                  "use fewer bits, a smaller context, or another GPU");
     }
     if (auto status = check_cuda(error, what); !status) return tl::unexpected(std::move(status.error()));
   }

@@ -74,7 +74,8 @@ __device__ __forceinline__ void stage_codes(const GemvArgs& a, uint8_t* smem, in
 }
 
 /// 16 elements as floats; zeros from k on.
-__device__ __forceinline__ void load_floats(const uint8_t* x, Element e, int quad, int k, bool aligned, float (&v)[16]) {
+__device__ __forceinline__ void load_floats(const uint8_t* x, Element e, int quad, int k, bool aligned,
+                                            float (&v)[16]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float part[4];
@@ -86,8 +87,8 @@ __device__ __forceinline__ void load_floats(const uint8_t* x, Element e, int qua
 
 /// Bits of the largest magnitude of a row, or of each group of it, by a pass over it. `kept`: this thread's first quad.
 template <bool kGrouped>
-__device__ __forceinline__ void find_largest(const GemvArgs& a, uint32_t* largest, const uint8_t* x, int quads, bool aligned,
-                                             float (&kept)[16]) {
+__device__ __forceinline__ void find_largest(const GemvArgs& a, uint32_t* largest, const uint8_t* x, int quads,
+                                             bool aligned, float (&kept)[16]) {
   const bool grouped = kGrouped && a.x_groups;
   uint32_t most = 0;
   const int start = threadIdx.x & ~31;
@@ -123,8 +124,8 @@ __device__ __forceinline__ void stage_floats(const GemvArgs& a, uint8_t* smem, i
   uint32_t* const largest = reinterpret_cast<uint32_t*>(smem + a.largest_at);
   float kept[16];
   for (int row = 0; row < (kRows == 1 ? 1 : a.m); ++row)
-    find_largest<kGrouped>(a, largest + row * scales, static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes, quads, aligned,
-                           kept);
+    find_largest<kGrouped>(a, largest + row * scales, static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes, quads,
+                           aligned, kept);
   __syncthreads();
   int parts[kRows] = {};
   const int start = threadIdx.x & ~31;

@@ -24,11 +24,13 @@ struct Dense {
 };
 
 template <class F>
-constexpr bool kIsDense = !requires { typename F::Codec; };
+constexpr bool kIsDense = !requires {
+  typename F::Codec;
+};
 template <class F>
 constexpr bool kIsInteger = false;
 template <class F>
-  requires requires { F::Codec::kKind; }
+requires requires { F::Codec::kKind; }
 constexpr bool kIsInteger<F> = F::Codec::kKind == CodecKind::kInteger;
 
 template <class F>
@@ -135,7 +137,8 @@ template <class F>
 __global__ void relayout(int bits, RelayoutArgs a) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   constexpr int kBlockWords = kBlockBytes / 4;
-  const int64_t block_of_all = at / (kTileRows * kBlockWords), tile = block_of_all / a.blocks, block = block_of_all % a.blocks;
+  const int64_t block_of_all = at / (kTileRows * kBlockWords), tile = block_of_all / a.blocks,
+                block = block_of_all % a.blocks;
   if (tile * kTileRows >= a.rows) return;
   const int within = static_cast<int>(at % (kTileRows * kBlockWords)), word = within % kBlockWords;
   const int64_t row = tile * kTileRows + within / kBlockWords;
@@ -145,7 +148,8 @@ __global__ void relayout(int bits, RelayoutArgs a) {
     for (int b = 0; b < 4; ++b) {
       const int64_t k = block * (512 / bits) + 16 * (j * fields + f) + 4 * t + b;
       if (k >= a.k) continue;
-      const int value = F::decode(a.from + row * a.stride + k / F::kElems * F::kUnitBytes, static_cast<int>(k % F::kElems));
+      const int value =
+          F::decode(a.from + row * a.stride + k / F::kElems * F::kUnitBytes, static_cast<int>(k % F::kElems));
       int code = value - F::Codec::kMin;
       if constexpr (F::Codec::kAffine) code = (value - F::Codec::kAdd) / F::Codec::kMul;
       out |= static_cast<uint32_t>(code) << (8 * b + bits * f);
@@ -159,7 +163,8 @@ struct RelayoutOf {
     if constexpr (kIsInteger<F>) {
       const int64_t words = (a.rows + kTileRows - 1) / kTileRows * a.blocks * (kTileRows * kBlockBytes / 4);
       if (words == 0) return cudaSuccess;
-      return launch(relayout<F>, dim3(static_cast<unsigned>((words + 255) / 256)), dim3(256), 0, stream, false, bits, a);
+      return launch(relayout<F>, dim3(static_cast<unsigned>((words + 255) / 256)), dim3(256), 0, stream, false, bits,
+                    a);
     } else {
       return cudaErrorInvalidValue;
     }
@@ -191,7 +196,8 @@ __global__ void quantize_rows(const __grid_constant__ QuantizeArgs a) {
   const Quantizer q = quantizer_of(__reduce_max_sync(0xffffffffu, largest));
   for (int64_t k = begin + lane; k < padded; k += 32)
     a.codes[row * a.ldq + k] =
-        k < end ? static_cast<int8_t>(quantize_one(load_element(a.x, a.element, row * a.ldx + k), q.inverse)) : int8_t{0};
+        k < end ? static_cast<int8_t>(quantize_one(load_element(a.x, a.element, row * a.ldx + k), q.inverse))
+                : int8_t{0};
   if (lane == 0) a.scales[at] = q.scale;
 }
 

@@ -13,7 +13,7 @@ namespace lowbit::cuda {
 struct GenericArgs {
   Weight w;
   const float* bias;
-  const void* x;         // f32, f16, bf16; or int8 codes
+  const void* x;  // f32, f16, bf16; or int8 codes
   Element x_element;
   const float* x_scales;
   bool x_groups;

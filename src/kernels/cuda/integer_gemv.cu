@@ -7,12 +7,13 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kMostBlocks = 28;                 // of a unit: 28 KB of weights
+constexpr int kMostBlocks = 28;  // of a unit: 28 KB of weights
 constexpr int kMostBuffers = 16;
-constexpr int kMostWarps = 16, kMostResidentWarps = 12;  // the fewer, the more launches a multiprocessor holds at a time
-constexpr int kInFlightBytes = 160 << 10;       // of weights per thread block
+constexpr int kMostWarps = 16,
+              kMostResidentWarps = 12;     // the fewer, the more launches a multiprocessor holds at a time
+constexpr int kInFlightBytes = 160 << 10;  // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
-constexpr int kMostTiles = 128;                 // of a thread block
+constexpr int kMostTiles = 128;  // of a thread block
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
@@ -34,7 +35,8 @@ void choose_teams(GemvArgs& a, int units) {
     const int warps = std::min(most / teams, a.segment), rounds = ceil_div(units, teams);
     const int cycles = rounds * (ceil_div(a.segment, warps) * kBlockCycles + kUnitCycles);
     if (best != 0 && cycles >= best) continue;
-    if (units > a.buffers && 2 * teams > std::max(a.buffers, 2)) continue;  // streaming: half of the buffers are in flight
+    if (units > a.buffers && 2 * teams > std::max(a.buffers, 2))
+      continue;  // streaming: half of the buffers are in flight
     best = cycles;
     a.teams = teams;
     a.team_warps = ceil_div(a.segment, ceil_div(a.segment, warps));
@@ -71,7 +73,8 @@ Launch cut(GemvArgs& a, int processors, int device_shared, bool grouped, int col
   a.segment = ceil_div(a.blocks_of_row, a.segments);
   a.segments = ceil_div(a.blocks_of_row, a.segment);
   a.unit_bytes = a.segment * kTileBlockBytes;
-  a.x_stride = round_up(a.blocks_of_row * columns_of_block, 128) + 64;  // rows of x meet alternating halves of the banks
+  a.x_stride =
+      round_up(a.blocks_of_row * columns_of_block, 128) + 64;  // rows of x meet alternating halves of the banks
   const int units = tiles * a.segments;
   // First the least that works, then as many units in flight as there is room for.
   a.teams = a.team_warps = a.buffers = 1;
@@ -144,8 +147,8 @@ bool gemv_fits(int k, int groups) {
   return cut(a, 100, kSmallestShared, groups > 1, GemvOrder<B>::kColumns).shared_bytes <= kSmallestShared;
 }
 
-#define LOWBIT_GEMV(B)                                                                        \
-  template cudaError_t launch_integer_gemv<B>(const GemvArgs&, bool, bool, cudaStream_t);     \
+#define LOWBIT_GEMV(B)                                                                    \
+  template cudaError_t launch_integer_gemv<B>(const GemvArgs&, bool, bool, cudaStream_t); \
   template bool gemv_fits<B>(int, int);
 LOWBIT_GEMV(1)
 LOWBIT_GEMV(2)

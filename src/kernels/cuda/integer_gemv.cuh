@@ -131,35 +131,36 @@ __device__ __forceinline__ void add_block_groups(const GemvArgs& a, const uint8_
 
 /// y of `tiles` tiles from their sums, which are zeroed again. `first`: the first tile, within the range; `slot`: its sums'.
 template <bool kGrouped, int kRows>
-__device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int first, int tiles,
-                                             int slot) {
+__device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int first,
+                                             int tiles, int slot) {
   const int rows = a.batch * kTileRows, first_row = (range.first + first) * kTileRows;
   int* const sums = reinterpret_cast<int*>(smem + a.sums_at);
   const int* const x_sums = reinterpret_cast<const int*>(smem + a.x_sums_at);
   const float* const x_scales = reinterpret_cast<const float*>(smem + a.x_scales_at);
   const float* const staged = reinterpret_cast<const float*>(smem + a.scales_at) + first * kTileRows;
-  for (int m = 0; m < (kRows == 1 ? 1 : a.m); ++m) {
-    for (int r = threadIdx.x; r < tiles * kTileRows; r += blockDim.x) {
-      const int row = first_row + r, row_read = min(row, a.n - 1);
-      const int in_ring = slot * kTileRows + r, at = in_ring < rows ? in_ring : in_ring - rows;
-      float acc = 0;
+  const int outputs = tiles * kTileRows, count = kRows == 1 ? outputs : outputs * a.m;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int m = kRows == 1 ? 0 : i / outputs, r = i - m * outputs;
+    const int row = first_row + r, row_read = min(row, a.n - 1);
+    const int in_ring = slot * kTileRows + r, at = in_ring < rows ? in_ring : in_ring - rows;
+    int* const places = sums + m * rows + at;  // of group g: m * rows later
+    const int next_group = a.m * rows, groups = kGrouped ? a.groups : 1;
+    float acc = 0;
 #pragma unroll 8
-      for (int g = 0; g < (kGrouped ? a.groups : 1); ++g) {
-        int& place = sums[(g * a.m + m) * rows + at];
-        const int sum_x = x_sums[m * a.groups + g], sum = a.mul * place + a.add * sum_x;
-        place = 0;
-        const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.n + row_read] : staged[r];
-        const float x_scale = a.x_groups ? x_scales[m * a.groups + g] : 1.0f;
-        acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum), x_scale), scale, acc);
-        if (a.offsets != nullptr)
-          acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum_x), x_scale), a.offsets[static_cast<int64_t>(g) * a.n + row_read],
-                          acc);
-      }
-      if (row >= a.n) continue;
-      const float bias = a.bias == nullptr ? 0.0f : a.bias[row];
-      const float y = a.x_groups ? __fadd_rn(acc, bias) : __fmaf_rn(acc, x_scales[m], bias);
-      store_element(a.y, a.y_element, m * a.ldy + row, y);
+    for (int g = 0; g < groups; ++g) {
+      const int sum_x = x_sums[m * a.groups + g], sum = a.mul * places[g * next_group] + a.add * sum_x;
+      const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.n + row_read] : staged[r];
+      const float x_scale = a.x_groups ? x_scales[m * a.groups + g] : 1.0f;
+      acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum), x_scale), scale, acc);
+      if (a.offsets != nullptr)
+        acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum_x), x_scale),
+                        a.offsets[static_cast<int64_t>(g) * a.n + row_read], acc);
     }
+    for (int g = 0; g < groups; ++g) places[g * next_group] = 0;
+    if (row >= a.n) continue;
+    const float bias = a.bias == nullptr ? 0.0f : a.bias[row];
+    const float y = a.x_groups ? __fadd_rn(acc, bias) : __fmaf_rn(acc, x_scales[m], bias);
+    store_element(a.y, a.y_element, m * a.ldy + row, y);
   }
 }
 
@@ -207,7 +208,7 @@ __device__ __forceinline__ void add_unit(const GemvArgs& a, const GemvUnit& u, i
 #pragma unroll 1
     for (int b = warp; b < blocks; b += a.team_warps)
       add_block_groups<B, kRows>(a, unit + b * kTileBlockBytes, x + (first + b) * kXBytes,
-                          (first + b) * (GemvOrder<B>::kSlots / 2), row, sums);
+                                 (first + b) * (GemvOrder<B>::kSlots / 2), row, sums);
   } else {
     int c[kSums][4] = {};
 #pragma unroll 1
@@ -225,8 +226,8 @@ __device__ __forceinline__ void add_unit(const GemvArgs& a, const GemvUnit& u, i
 /// All units with their buffers refilled and their sums written in rounds. Returns the first tile that is left to finish, and
 /// its slot.
 template <int B, bool kGrouped, int kRows>
-__device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int team, int warp,
-                                             const uint8_t* x, int* sums) {
+__device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int team,
+                                             int warp, const uint8_t* x, int* sums) {
   const int lane = threadIdx.x & 31, g = lane >> 2, units = range.count * a.segments;
   const int reach = (a.segments + a.teams - 2) / a.segments + 1;  // tiles that a round may touch
   GemvUnit mine, head;                                            // this team's next unit; the first unit of the round
@@ -265,7 +266,7 @@ __device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, c
 
 /// kResident: all units have a buffer of their own and all sums a place, so nothing waits in between.
 template <int B, bool kGrouped, bool kFloatX, int kRows, bool kResident>
-__global__ void __launch_bounds__(kResident ? 384 : 512, kResident ? 3 : 1) integer_gemv(const __grid_constant__ GemvArgs a) {
+__global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __grid_constant__ GemvArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   let_successor_start();
   const GemvRange range(a);

@@ -21,9 +21,9 @@ inline constexpr int kBlockBytes = 64, kTileRows = 16, kTileBlockBytes = kTileRo
 
 template <int B>
 struct GemvOrder {
-  static constexpr int kFields = 8 / B;           // of a byte
-  static constexpr int kColumns = 512 / B;        // of a block
-  static constexpr int kSlots = 4 * kFields;      // of a block
+  static constexpr int kFields = 8 / B;       // of a byte
+  static constexpr int kColumns = 512 / B;    // of a block
+  static constexpr int kSlots = 4 * kFields;  // of a block
   static constexpr uint32_t kMask = 0x01010101u * ((1u << B) - 1u);
 };
 
@@ -40,14 +40,14 @@ struct GemvArgs {
   bool x_groups;
   Element x_element, y_element;
   // How the work is cut (integer_gemv.cu).
-  int least_tiles, longer;          // tiles of a thread block; the first `longer` ones have one more
-  int blocks_of_row;                // blocks of 64 bytes
-  int segment, segments;            // blocks of a unit; units of a tile
-  int buffers, unit_bytes;          // units in flight, and bytes of one
-  int teams, team_warps;            // teams work on units of their own; warps of one share a unit's blocks
-  int team_inverse;                 // warp / team_warps == warp * team_inverse >> 16
-  int batch;                        // tiles between two epilogues
-  int x_stride;                     // bytes of a row of x in shared memory
+  int least_tiles, longer;  // tiles of a thread block; the first `longer` ones have one more
+  int blocks_of_row;        // blocks of 64 bytes
+  int segment, segments;    // blocks of a unit; units of a tile
+  int buffers, unit_bytes;  // units in flight, and bytes of one
+  int teams, team_warps;    // teams work on units of their own; warps of one share a unit's blocks
+  int team_inverse;         // warp / team_warps == warp * team_inverse >> 16
+  int batch;                // tiles between two epilogues
+  int x_stride;             // bytes of a row of x in shared memory
   int x_at, sums_at, x_sums_at, x_scales_at, largest_at, barriers_at, scales_at;  // byte positions in shared memory
 };
 

@@ -103,9 +103,7 @@ Status gemv_run(const Matmul& call) {
 
 // ---- Fallback
 
-const char* generic_refuses(const MatmulShape& s) {
-  return s.k > kLargestExtent ? "more than 2^30 columns" : "";
-}
+const char* generic_refuses(const MatmulShape& s) { return s.k > kLargestExtent ? "more than 2^30 columns" : ""; }
 
 template <class F>
 int64_t generic_row_bytes(int64_t k) {
@@ -118,13 +116,15 @@ int64_t dense_row_bytes(int64_t k) {
 
 template <FormatId kId, int64_t (*kRowBytes)(int64_t)>
 Status generic_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
-  const auto width = static_cast<size_t>(std::min(row_bytes(kId, k), stride)), to_stride = static_cast<size_t>(kRowBytes(k));
+  const auto width = static_cast<size_t>(std::min(row_bytes(kId, k), stride)),
+             to_stride = static_cast<size_t>(kRowBytes(k));
   if (rows == 0 || width == 0) return {};
-  if (auto s = check_cuda(cudaMemsetAsync(to, 0, to_stride * static_cast<size_t>(rows), as_stream(stream)), "matmul relayout");
+  if (auto s = check_cuda(cudaMemsetAsync(to, 0, to_stride * static_cast<size_t>(rows), as_stream(stream)),
+                          "matmul relayout");
       !s)
     return s;
-  return check_cuda(cudaMemcpy2DAsync(to, to_stride, from, static_cast<size_t>(stride), width, static_cast<size_t>(rows),
-                                      cudaMemcpyDeviceToDevice, as_stream(stream)),
+  return check_cuda(cudaMemcpy2DAsync(to, to_stride, from, static_cast<size_t>(stride), width,
+                                      static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, as_stream(stream)),
                     "matmul relayout");
 }
 
@@ -142,8 +142,8 @@ int64_t generic_workspace(const MatmulShape& s, Element x) {
 
 template <FormatId kId, bool kInt8>
 Status generic_run(const Matmul& call) {
-  GenericArgs a = {call.w,      call.bias, call.x,   call.x_element, call.x_scales, call.x_groups, call.m,
-                   call.ldx, call.y,    call.y_element, call.ldy};
+  GenericArgs a = {call.w, call.bias, call.x, call.x_element, call.x_scales, call.x_groups,
+                   call.m, call.ldx,  call.y, call.y_element, call.ldy};
   const auto stream = as_stream(call.stream);
   if (kInt8 && call.x_element != Element::kInt8) {
     const auto at = quantized_places(call.m, call.w.k, call.x_groups ? call.w.groups : 1);
@@ -177,8 +177,8 @@ template <class F>
 void add_gemv(std::vector<MatmulKernel>& all) {
   if constexpr (F::Codec::kKind == CodecKind::kInteger) {
     constexpr int kBits = kGemvBits<F>;
-    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kTileRows, &gemv_refuses<kBits>, &gemv_row_bytes<kBits>,
-                   &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
+    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kTileRows, &gemv_refuses<kBits>,
+                   &gemv_row_bytes<kBits>, &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
   }
 }
 template <class F>
@@ -192,8 +192,8 @@ void add_generic(std::vector<MatmulKernel>& all) {
 template <FormatId kId, int kBytes>
 void add_dense(std::vector<MatmulKernel>& all, const char* name) {
   constexpr auto kRowBytes = &dense_row_bytes<kBytes>;
-  all.push_back({name, kGenericDoc, kId, Activation::kF32, 1, &generic_refuses, kRowBytes, &generic_relayout<kId, kRowBytes>,
-                 &no_workspace, &generic_run<kId, false>});
+  all.push_back({name, kGenericDoc, kId, Activation::kF32, 1, &generic_refuses, kRowBytes,
+                 &generic_relayout<kId, kRowBytes>, &no_workspace, &generic_run<kId, false>});
 }
 
 template <class... F>

@@ -13,10 +13,10 @@ namespace {
 constexpr int kAnyWarps = 4;
 constexpr int kSharedBytes = 96 << 10;  // of parts of x; what every device from 8.0 on gives a thread block
 
-using Decode = TensorShape<8, 1, 1, 1, 8>;    // 1 or 2 rows of x
-using Batch = TensorShape<8, 2, 1, 6, 2>;     // up to 16
-using Prefill = TensorShape<8, 2, 4, 3, 4>;   // 32 at a time
-using Wide = TensorShape<16, 2, 8, 3, 4>;     // 64 at a time; needs more shared memory
+using Decode = TensorShape<8, 1, 1, 1, 8>;   // 1 or 2 rows of x
+using Batch = TensorShape<8, 2, 1, 6, 2>;    // up to 16
+using Prefill = TensorShape<8, 2, 4, 3, 4>;  // 32 at a time
+using Wide = TensorShape<16, 2, 8, 3, 4>;    // 64 at a time; needs more shared memory
 
 template <int BITS, class Shape>
 cudaError_t start(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p, int shared_limit,
@@ -34,8 +34,8 @@ cudaError_t start(const void* input, const uint8_t* weight, void* output, const 
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const dim3 grid(static_cast<unsigned>((p.n + 16 * Shape::kRowTiles - 1) / (16 * Shape::kRowTiles)),
                   static_cast<unsigned>((p.m + Shape::kRowsOfX - 1) / Shape::kRowsOfX));
-  return launch(kernel, grid, dim3(32 * Shape::kWarps), static_cast<size_t>(shared), stream, overlap && device.bulk_copies, input, weight,
-                output, p, pass, column_bytes);
+  return launch(kernel, grid, dim3(32 * Shape::kWarps), static_cast<size_t>(shared), stream,
+                overlap && device.bulk_copies, input, weight, output, p, pass, column_bytes);
 }
 
 }  // namespace
@@ -53,7 +53,8 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
   }
   if (p.m <= Decode::kRowsOfX)
     return start<BITS, Decode>(input, weight, output, p, kSharedBytes, device, overlap, stream);
-  if (p.m <= Batch::kRowsOfX) return start<BITS, Batch>(input, weight, output, p, kSharedBytes, device, overlap, stream);
+  if (p.m <= Batch::kRowsOfX)
+    return start<BITS, Batch>(input, weight, output, p, kSharedBytes, device, overlap, stream);
   constexpr int kWideBytes = 208 << 10;
   if (p.m > Prefill::kRowsOfX && device.shared_bytes >= kWideBytes)
     return start<BITS, Wide>(input, weight, output, p, kWideBytes, device, overlap, stream);
@@ -63,9 +64,13 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
   return start<BITS, Prefill>(input, weight, output, p, kSharedBytes, device, overlap, stream);
 }
 
-template cudaError_t launch_quantized_mm<1>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool, cudaStream_t);
-template cudaError_t launch_quantized_mm<2>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool, cudaStream_t);
-template cudaError_t launch_quantized_mm<4>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool, cudaStream_t);
-template cudaError_t launch_quantized_mm<8>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool, cudaStream_t);
+template cudaError_t launch_quantized_mm<1>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool,
+                                            cudaStream_t);
+template cudaError_t launch_quantized_mm<2>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool,
+                                            cudaStream_t);
+template cudaError_t launch_quantized_mm<4>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool,
+                                            cudaStream_t);
+template cudaError_t launch_quantized_mm<8>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool,
+                                            cudaStream_t);
 
 }  // namespace lowbit::cuda

@@ -19,7 +19,8 @@ Status check(int bits, const QuantizedMm& c) {
   if (bits != 1 && bits != 2 && bits != 4 && bits != 8) return bad("bits", std::to_string(bits), "1, 2, 4 or 8");
   for (const auto& [name, v] : {std::pair{"m", c.m}, std::pair{"n", c.n}, std::pair{"k", c.k}})
     if (v < 0 || v > kLargestExtent) return bad(name, std::to_string(v), "0 to 2^30");
-  if (c.input_element == Element::kInt8 || c.output_element == Element::kInt8) return bad("type", "int8", "f32, f16 or bf16");
+  if (c.input_element == Element::kInt8 || c.output_element == Element::kInt8)
+    return bad("type", "int8", "f32, f16 or bf16");
   if (c.m == 0 || c.n == 0) return {};
   if (c.output == nullptr || (c.k > 0 && (c.input == nullptr || c.weight == nullptr)))
     return bad("pointers", "null", "device memory");

@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t decode_pair(uint32_t word, int i) {
   } else if constexpr (BITS == 2) {
     const int place = 2 * (i % 3);  // three fields fit below the exponent; fma brings them to place 0 and takes 2 off
     const uint32_t field = and_xor(word >> (6 * (i / 3)), 0x00030003u << place, 0x43004300u);
-    const uint32_t factor = place == 0 ? kOne : place == 2 ? 0x3e803e80u : 0x3d803d80u;       // 1, 1/4, 1/16
+    const uint32_t factor = place == 0 ? kOne : place == 2 ? 0x3e803e80u : 0x3d803d80u;        // 1, 1/4, 1/16
     const uint32_t minus = place == 0 ? 0xc302c302u : place == 2 ? 0xc208c208u : 0xc120c120u;  // -130, -34, -10
     return fma_bf16x2(field, factor, minus);
   } else if constexpr (BITS == 4) {
@@ -83,8 +83,8 @@ __device__ __forceinline__ void split(float v, uint32_t (&parts)[kParts]) {
 
 /// x of `chunks` chunks from `first` on as parts: column (3 row + part), then [chunk][4 pairs][lane t][pair of columns].
 template <int BITS, class Shape>
-__device__ __forceinline__ void stage_parts(const QuantizedConfig& p, const void* input, int64_t m0, int rows, int first,
-                                            int chunks, int column_bytes, uint8_t* smem) {
+__device__ __forceinline__ void stage_parts(const QuantizedConfig& p, const void* input, int64_t m0, int rows,
+                                            int first, int chunks, int column_bytes, uint8_t* smem) {
   constexpr int kPairsOfWord = 16 / BITS, kQuads = 4 * kPairsOfWord / 4;  // of a lane's 16 bytes
   const int bytes = element_bytes(p.input_element);
   const auto where = reinterpret_cast<uintptr_t>(input) | static_cast<uintptr_t>(p.input_stride * bytes);
@@ -183,15 +183,16 @@ __device__ __forceinline__ void finish_outputs(const QuantizedConfig& p, void* o
 
 /// passes of `pass_chunks` chunks of x at a time. Groups of columns are whole chunks.
 template <int BITS, class Shape>
-__global__ void __launch_bounds__(32 * Shape::kWarps) quantized_mm(const void* input, const uint8_t* weight, void* output,
-                                                    const __grid_constant__ QuantizedConfig p, int pass_chunks,
-                                                    int column_bytes) {
+__global__ void __launch_bounds__(32 * Shape::kWarps)
+    quantized_mm(const void* input, const uint8_t* weight, void* output, const __grid_constant__ QuantizedConfig p,
+                 int pass_chunks, int column_bytes) {
   extern __shared__ __align__(128) uint8_t smem[];
   let_successor_start();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int depth = warp % Shape::kDepthWarps, column_warp = warp / Shape::kDepthWarps % Shape::kColumnWarps;
   const int row_tile = warp / Shape::kDepthWarps / Shape::kColumnWarps;
-  const int64_t n0 = static_cast<int64_t>(blockIdx.x) * 16 * Shape::kRowTiles, m0 = static_cast<int64_t>(blockIdx.y) * Shape::kRowsOfX;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.x) * 16 * Shape::kRowTiles,
+                m0 = static_cast<int64_t>(blockIdx.y) * Shape::kRowsOfX;
   const int rows = static_cast<int>(min(static_cast<int64_t>(Shape::kRowsOfX), p.m - m0));
   const int64_t row_low = min(n0 + row_tile * 16 + g, p.n - 1), row_high = min(n0 + row_tile * 16 + g + 8, p.n - 1);
   const uint8_t *const low = weight + row_low * p.weight_stride, *const high = weight + row_high * p.weight_stride;
@@ -234,8 +235,8 @@ __global__ void __launch_bounds__(32 * Shape::kWarps) quantized_mm(const void* i
       if constexpr (Shape::kColumnTiles == 1) {
         add_chunk<BITS, 1>(w[i][0], w[i][1], parts + min(column, last) * column_bytes, 0, scale_low, scale_high, sums);
       } else {
-        add_chunk<BITS, Shape::kColumnTiles>(w[i][0], w[i][1], parts + column * column_bytes, 8 * column_bytes, scale_low,
-                                             scale_high, sums);
+        add_chunk<BITS, Shape::kColumnTiles>(w[i][0], w[i][1], parts + column * column_bytes, 8 * column_bytes,
+                                             scale_low, scale_high, sums);
       }
     }
   }
@@ -246,7 +247,8 @@ __global__ void __launch_bounds__(32 * Shape::kWarps) quantized_mm(const void* i
   for (int tile = 0; tile < Shape::kColumnTiles; ++tile)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int r = row_tile * 16 + g + (i < 2 ? 0 : 8), c = (column_warp * Shape::kColumnTiles + tile) * 8 + 2 * t + (i & 1);
+      const int r = row_tile * 16 + g + (i < 2 ? 0 : 8),
+                c = (column_warp * Shape::kColumnTiles + tile) * 8 + 2 * t + (i & 1);
       all[(depth * 16 * Shape::kRowTiles + r) * kPitch + c] = sums[tile][i];
     }
   __syncthreads();

@@ -92,8 +92,9 @@ Codes quantize(const Case& c, const std::vector<float>& x, int64_t group, int64_
   for (int64_t m = 0; m < c.m; ++m)
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t first = g * group, n = std::min(group, c.k - first);
-      vector_ops(Isa::kScalar).quantize_row_int8(x.data() + m * c.ldx + first, n, n, q.values.data() + m * c.ldx + first,
-                                                 &q.scales[size_t(m * groups + g)]);
+      vector_ops(Isa::kScalar)
+          .quantize_row_int8(x.data() + m * c.ldx + first, n, n, q.values.data() + m * c.ldx + first,
+                             &q.scales[size_t(m * groups + g)]);
     }
   return q;
 }
@@ -157,11 +158,13 @@ Exact exact_outputs(const DeviceCase& d, const QTensor& w, const std::vector<flo
   dequantize_rows(w, 0, c.n, real.data());
   std::vector<double> xs(x.begin(), x.end());
   if (d.activation == Activation::kInt8) {
-    const int64_t group = plan.x_groups() ? plan.group() : std::max<int64_t>(c.k, 1), groups = plan.x_groups() ? plan.groups() : 1;
+    const int64_t group = plan.x_groups() ? plan.group() : std::max<int64_t>(c.k, 1),
+                  groups = plan.x_groups() ? plan.groups() : 1;
     const Codes q = quantize(c, x, group, groups);
     for (int64_t m = 0; m < c.m; ++m)
       for (int64_t k = 0; k < c.k; ++k)
-        xs[size_t(m * c.ldx + k)] = double(q.values[size_t(m * c.ldx + k)]) * double(q.scales[size_t(m * groups + k / group)]);
+        xs[size_t(m * c.ldx + k)] =
+            double(q.values[size_t(m * c.ldx + k)]) * double(q.scales[size_t(m * groups + k / group)]);
   }
   const auto bias = random_bias(c);
   Exact e{std::vector<double>(size_t(c.m * c.n)), std::vector<double>(size_t(c.m * c.n))};
@@ -257,7 +260,8 @@ TEST(DeviceMatmulConformance, RandomCases) {
   LOWBIT_NEEDS_GPU();
   Counts counts;
   int bad = 0;
-  for (int64_t i = 0; i < case_count() && bad < 5; ++i) bad += compare_case(random_device_case(uint64_t(i)), counts) > 0;
+  for (int64_t i = 0; i < case_count() && bad < 5; ++i)
+    bad += compare_case(random_device_case(uint64_t(i)), counts) > 0;
   EXPECT_EQ(bad, 0);
   std::printf("%lld cases, %lld of them on the GEMV kernel\n", static_cast<long long>(counts.compared),
               static_cast<long long>(counts.gemv));
@@ -293,8 +297,11 @@ TEST(DeviceMatmulConformance, LongRowsManyTilesAndRefills) {  // several units o
   Counts counts;
   for (const FormatInfo& info : formats()) {
     if (!info.canonical || info.kind != ValueKind::kInteger) continue;
-    for (const auto& [m, n, k, group] : {std::array<int64_t, 4>{1, 19, 40000, 0}, {8, 33, 12300, 0}, {2, 40, 20000, 128},
-                                         {1, 6000, 2560, 0}, {3, 4500, 700, 64}}) {
+    for (const auto& [m, n, k, group] : {std::array<int64_t, 4>{1, 19, 40000, 0},
+                                         {8, 33, 12300, 0},
+                                         {2, 40, 20000, 128},
+                                         {1, 6000, 2560, 0},
+                                         {3, 4500, 700, 64}}) {
       DeviceCase d;
       d.c.format = info.id;
       d.c.scaling.k_block = group == 0 ? int64_t{Scaling::kAll} : group;
@@ -303,7 +310,9 @@ TEST(DeviceMatmulConformance, LongRowsManyTilesAndRefills) {  // several units o
       d.c.n = d.c.ldy = n;
       d.c.k = d.c.ldx = k;
       d.c.seed = uint64_t(n);
-      if (n * k > 4000000 && info.id != FormatId::kTernary && info.id != FormatId::kBinary && info.id != FormatId::kInt4) continue;
+      if (n * k > 4000000 && info.id != FormatId::kTernary && info.id != FormatId::kBinary &&
+          info.id != FormatId::kInt4)
+        continue;
       EXPECT_EQ(compare_case(d, counts), 0);
     }
   }
@@ -336,7 +345,8 @@ TEST(DeviceMatmulConformance, DerivedPackingsEqualTheirTwins) {
                                                  {FormatId::kInt4Planes, FormatId::kInt4},
                                                  {FormatId::kTernaryPlanes, FormatId::kTernary}};
   for (const auto& [derived, canonical] : twins)
-    for (const auto& [group, fallback] : {std::pair{int64_t{0}, false}, {int64_t{64}, false}, {int64_t{20}, false}, {int64_t{0}, true}}) {
+    for (const auto& [group, fallback] :
+         {std::pair{int64_t{0}, false}, {int64_t{64}, false}, {int64_t{20}, false}, {int64_t{0}, true}}) {
       DeviceCase d;
       d.c.format = canonical;
       d.c.scaling.k_block = group;
@@ -394,7 +404,8 @@ TEST(Device, QuantizedActivationsEqualTheCpus) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     Case c = conformance::random_case(seed);
     const std::vector<float> x = conformance::random_activations(c);
-    const int64_t group = seed % 3 == 0 ? 32 : std::max<int64_t>(c.k, 1), groups = std::max<int64_t>(1, ceil_div(c.k, group));
+    const int64_t group = seed % 3 == 0 ? 32 : std::max<int64_t>(c.k, 1),
+                  groups = std::max<int64_t>(1, ceil_div(c.k, group));
     const Codes want = quantize(c, x, group, groups);
     Buffer in = on_device(x.data(), 4 * x.size());
     std::vector<int8_t> codes(size_t(c.m * c.ldx + 1));

@@ -21,7 +21,8 @@ constexpr FormatId kFormatOf[] = {FormatId::kBinary, FormatId::kInt2, FormatId::
 
 struct QuantizedCase {
   int log_bits = 0;
-  int64_t m = 1, n = 1, k = 1, extra_input = 0, extra_weight = 0, extra_output = 0, shift = 0;  // shift: bytes of misalignment
+  int64_t m = 1, n = 1, k = 1, extra_input = 0, extra_weight = 0, extra_output = 0,
+          shift = 0;  // shift: bytes of misalignment
   int64_t group = 0, ranges = 0;
   bool row_scales = false, bias = false, overlap = true;
   Element input = Element::kF32, output = Element::kF32;
@@ -87,7 +88,8 @@ double worst_error(const QuantizedCase& c) {
   std::vector<uint8_t> weight(size_t((c.n - 1) * weight_stride + ceil_div(c.k * bits, 8) + c.shift));
   for (auto& b : weight) b = uint8_t(rng.next());
   const size_t in_bytes = size_t(cuda::element_bytes(c.input)), out_bytes = size_t(cuda::element_bytes(c.output));
-  std::vector<uint8_t> input(size_t((c.m - 1) * input_stride + c.k) * in_bytes + 4), output(size_t(c.m * output_stride) * out_bytes + 4, 0x5b);
+  std::vector<uint8_t> input(size_t((c.m - 1) * input_stride + c.k) * in_bytes + 4),
+      output(size_t(c.m * output_stride) * out_bytes + 4, 0x5b);
   for (size_t i = 0; i < size_t((c.m - 1) * input_stride + c.k); ++i) store(input, i, float(rng.normal()), c.input);
   const int64_t groups = c.group > 0 ? ceil_div(c.k, c.group) : 1;
   const int64_t scale_count = c.ranges > 0 ? c.ranges : c.n * groups;
@@ -166,9 +168,9 @@ TEST(QuantizedMm, AgreesWithDoubleArithmetic) {
   for (int64_t i = 0; i < count && bad < 5; ++i) {
     const QuantizedCase c = random_quantized_case(uint64_t(i));
     const double worst = worst_error(c);
-    EXPECT_LE(worst, 1) << "bits " << (1 << c.log_bits) << " m " << c.m << " n " << c.n << " k " << c.k << " group " << c.group
-                        << " ranges " << c.ranges << " rows " << c.row_scales << " shift " << c.shift << " types "
-                        << int(c.input) << int(c.output) << " seed " << c.seed;
+    EXPECT_LE(worst, 1) << "bits " << (1 << c.log_bits) << " m " << c.m << " n " << c.n << " k " << c.k << " group "
+                        << c.group << " ranges " << c.ranges << " rows " << c.row_scales << " shift " << c.shift
+                        << " types " << int(c.input) << int(c.output) << " seed " << c.seed;
     bad += !(worst <= 1);
   }
 }

@@ -1,0 +1,228 @@
+//! Safe bindings to lowbit's C ABI (`include/lowbit/lowbit.h`): quantized matrix products and language models.
+//!
+//! ```
+//! // [1, 4] times one row of four 2-bit weights, all of them 1 (codes 3): value = code - 2.
+//! let product = lowbit::QuantizedMm::new(lowbit::Bits::Two, 1, 1, 4);
+//! let mut output = [0.0];
+//! product.run(&[1.0, 2.0, 3.0, 4.0], &[0xff], 0.5, None, &mut output)?;
+//! assert_eq!(output, [5.0]);
+//! # Ok::<(), lowbit::Error>(())
+//! ```
+
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::fmt;
+
+mod sys {
+    use super::*;
+
+    #[repr(C)]
+    pub struct Model {
+        _private: [u8; 0],
+    }
+    #[repr(C)]
+    pub struct ModelOptions {
+        pub struct_size: usize,
+        pub activation: *const c_char,
+        pub device: *const c_char,
+        pub context: i64,
+        pub threads: i32,
+    }
+    extern "C" {
+        pub fn lb_version() -> *const c_char;
+        pub fn lb_last_error() -> *const c_char;
+        pub fn lb_quantized_mm(
+            input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
+            bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32, stream: *mut c_void,
+        ) -> c_int;
+        pub fn lb_quantized_mm_host(
+            input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
+            bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32,
+        ) -> c_int;
+        pub fn lb_model_open(path: *const c_char, options: *const ModelOptions, model: *mut *mut Model) -> c_int;
+        pub fn lb_model_close(model: *mut Model);
+        pub fn lb_model_vocab_size(model: *const Model) -> i64;
+        pub fn lb_model_length(model: *const Model) -> i64;
+        pub fn lb_model_prefill(model: *mut Model, tokens: *const i32, count: usize) -> c_int;
+        pub fn lb_model_logits(model: *const Model, logits: *mut *const f32, count: *mut usize) -> c_int;
+        pub fn lb_model_truncate(model: *mut Model, length: i64) -> c_int;
+    }
+}
+
+/// What a call of lowbit said when it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The number of an `lb_status`.
+    pub status: i32,
+    pub message: String,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+impl std::error::Error for Error {}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+const INVALID_ARGUMENT: i32 = 1;
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error { status: INVALID_ARGUMENT, message: message.into() }
+}
+
+fn check(status: c_int) -> Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    // The text belongs to this thread and lives until its next call.
+    let message = unsafe { CStr::from_ptr(sys::lb_last_error()) }.to_string_lossy().into_owned();
+    Err(Error { status, message })
+}
+
+/// The library's version.
+pub fn version() -> String {
+    unsafe { CStr::from_ptr(sys::lb_version()) }.to_string_lossy().into_owned()
+}
+
+/// Width of a packed weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bits {
+    /// -1 and 1
+    One = 1,
+    /// code - 2: -2 to 1
+    Two = 2,
+    /// two's complement
+    Four = 4,
+    /// two's complement
+    Eight = 8,
+}
+
+/// `output[m, n] = scale * input[m, k] * weight[n, k]^T + bias[n]`: shapes and strides of one product.
+///
+/// Weights are packed least significant bits first, each row in whole bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizedMm {
+    pub bits: Bits,
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    /// Elements from one row of the input to the next.
+    pub input_stride: u32,
+    /// Bytes from one row of weights to the next.
+    pub weight_stride: u32,
+    /// Elements from one row of the output to the next.
+    pub output_stride: u32,
+}
+
+impl QuantizedMm {
+    /// Rows lie side by side; change the strides for others.
+    pub fn new(bits: Bits, m: u32, n: u32, k: u32) -> Self {
+        let row_bytes = (u64::from(k) * bits as u64).div_ceil(8) as u32;
+        QuantizedMm { bits, m, n, k, input_stride: k, weight_stride: row_bytes, output_stride: n }
+    }
+
+    fn needed(rows: u32, stride: u32, row: u64) -> u64 {
+        if rows == 0 { 0 } else { u64::from(rows - 1) * u64::from(stride) + row }
+    }
+
+    /// Computes on the CPU. Slices shorter than shapes and strides say are an error, not undefined behaviour.
+    pub fn run(&self, input: &[f32], weight: &[u8], scale: f32, bias: Option<&[f32]>, output: &mut [f32]) -> Result<()> {
+        let row_bytes = (u64::from(self.k) * self.bits as u64).div_ceil(8);
+        if self.m > 1 && (self.input_stride < self.k || self.output_stride < self.n) {
+            return Err(invalid("strides shorter than rows"));
+        }
+        if self.n > 1 && u64::from(self.weight_stride) < row_bytes {
+            return Err(invalid("weight stride shorter than a row"));
+        }
+        for (name, got, wanted) in [
+            ("input", input.len(), Self::needed(self.m, self.input_stride, u64::from(self.k))),
+            ("weight", weight.len(), Self::needed(self.n, self.weight_stride, row_bytes)),
+            ("output", output.len(), Self::needed(self.m, self.output_stride, u64::from(self.n))),
+            ("bias", bias.map_or(self.n as usize, <[f32]>::len), u64::from(self.n)),
+        ] {
+            if (got as u64) < wanted {
+                return Err(invalid(format!("{name}: got {got} elements, wanted {wanted}")));
+            }
+        }
+        // The slices are as long as the library reads and writes, by the checks above.
+        check(unsafe {
+            sys::lb_quantized_mm_host(
+                input.as_ptr(), weight.as_ptr(), scale, bias.map_or(std::ptr::null(), <[f32]>::as_ptr), output.as_mut_ptr(),
+                self.m, self.n, self.k, self.bits as u32, self.input_stride, self.weight_stride, self.output_stride,
+            )
+        })
+    }
+
+    /// Enqueues the product on a CUDA stream (null: the default one).
+    ///
+    /// # Safety
+    /// All pointers are device memory as large as shapes and strides say, valid until the stream has done the work; `bias`
+    /// may be null. `weight` must be complete before the kernel in front of this one in the stream starts.
+    pub unsafe fn run_on_device(
+        &self, input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, stream: *mut c_void,
+    ) -> Result<()> {
+        check(sys::lb_quantized_mm(
+            input, weight, scale, bias, output, self.m, self.n, self.k, self.bits as u32, self.input_stride,
+            self.weight_stride, self.output_stride, stream,
+        ))
+    }
+}
+
+/// A language model and one sequence of tokens.
+pub struct Model {
+    handle: *mut sys::Model,
+}
+
+// One thread at a time is the library's only condition.
+unsafe impl Send for Model {}
+
+impl Model {
+    /// `path`: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". `context` 0: the model's own.
+    pub fn open(path: &str, context: i64) -> Result<Self> {
+        let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
+        let options = sys::ModelOptions {
+            struct_size: std::mem::size_of::<sys::ModelOptions>(),
+            activation: std::ptr::null(),
+            device: std::ptr::null(),
+            context,
+            threads: 0,
+        };
+        let mut handle = std::ptr::null_mut();
+        check(unsafe { sys::lb_model_open(path.as_ptr(), &options, &mut handle) })?;
+        Ok(Model { handle })
+    }
+
+    pub fn vocab_size(&self) -> usize {
+        unsafe { sys::lb_model_vocab_size(self.handle) as usize }
+    }
+
+    /// Tokens in the sequence.
+    pub fn len(&self) -> usize {
+        unsafe { sys::lb_model_length(self.handle) as usize }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends tokens; the logits after the last one.
+    pub fn append(&mut self, tokens: &[i32]) -> Result<&[f32]> {
+        check(unsafe { sys::lb_model_prefill(self.handle, tokens.as_ptr(), tokens.len()) })?;
+        let (mut logits, mut count) = (std::ptr::null(), 0);
+        check(unsafe { sys::lb_model_logits(self.handle, &mut logits, &mut count) })?;
+        // Valid until the next call with this model, which needs it mutably.
+        Ok(unsafe { std::slice::from_raw_parts(logits, count) })
+    }
+
+    /// Forgets all but the first `length` tokens.
+    pub fn truncate(&mut self, length: usize) -> Result<()> {
+        check(unsafe { sys::lb_model_truncate(self.handle, length as i64) })
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        unsafe { sys::lb_model_close(self.handle) }
+    }
+}

@@ -1,0 +1,113 @@
+/* lowbit for C and everything that can call C.
+ *
+ * Sizes are explicit, handles are opaque, nothing is thrown. Every call returns LB_OK or what went wrong; lb_last_error() tells
+ * the rest, per thread. Functions may be called from any thread; one lb_model from one thread at a time.
+ */
+#ifndef LOWBIT_LOWBIT_H
+#define LOWBIT_LOWBIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum lb_status {
+  LB_OK = 0,
+  LB_INVALID_ARGUMENT = 1, /* a value outside its documented range */
+  LB_SHAPE_MISMATCH = 2,   /* operands that do not fit each other */
+  LB_UNSUPPORTED = 3,      /* well-formed, but this build or machine has nothing for it: no GPU, say */
+  LB_NOT_FOUND = 4,
+  LB_IO = 5,
+  LB_CORRUPT = 6,
+  LB_OUT_OF_MEMORY = 7, /* of the host or the device; nothing is lost by it */
+  LB_CANCELLED = 8,
+  LB_INTERNAL = 9 /* a fault of lowbit */
+} lb_status;
+
+const char* lb_version(void); /* "0.1.0" */
+/* What the last failed call of this thread said, one line; "" when none failed. Valid until the thread's next call. */
+const char* lb_last_error(void);
+const char* lb_status_name(lb_status status); /* "out_of_memory" */
+
+/* ---- Quantized matmul ----
+ *
+ * output[i, j] = scale * sum_p input[i, p] * value(weight[j, p]) + bias[j]
+ *
+ * input  [m, k]: row i at input + i * input_stride elements
+ * weight [n, k]: row j at weight + j * weight_stride bytes, codes packed least significant bits first:
+ *                8 bits: two's complement; 4: two's complement; 2: value = code - 2; 1: value = 2 code - 1
+ * bias   [n] or NULL
+ * output [m, n]: row i at output + i * output_stride elements
+ * bits   1, 2, 4 or 8
+ *
+ * The device version takes device pointers and only enqueues work on `stream` (a cudaStream_t; NULL is the default stream): it
+ * allocates nothing, waits for nothing and may be captured into a graph. On compute capability 9 and higher it may start
+ * while the kernel before it in the stream finishes and then reads `weight` early: weights must be complete before that
+ * kernel starts. The host version takes host pointers and computes on the CPU.
+ * Accuracy: products are exact, sums are f32; |error| <= 1e-6 times the sum of the terms' magnitudes.
+ * Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or without CUDA in this build; LB_OUT_OF_MEMORY (host version).
+ */
+lb_status lb_quantized_mm(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
+                          uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
+                          uint32_t weight_stride, uint32_t output_stride, void* stream);
+lb_status lb_quantized_mm_host(const float* input, const uint8_t* weight, float scale, const float* bias, float* output,
+                               uint32_t m, uint32_t n, uint32_t k, uint32_t bits, uint32_t input_stride,
+                               uint32_t weight_stride, uint32_t output_stride);
+
+typedef enum lb_type { LB_F32 = 0, LB_F16 = 1, LB_BF16 = 2 } lb_type;
+
+/* The same with more kinds of scale and type. Set all of it to zero first; fields may be added at the end. */
+typedef struct lb_quantized_mm_args {
+  size_t struct_size; /* sizeof(lb_quantized_mm_args) */
+  const void* input;
+  const uint8_t* weight;
+  void* output;
+  const float* bias;
+  int64_t m, n, k;
+  int64_t input_stride, weight_stride, output_stride;
+  uint32_t bits;
+  lb_type input_type, output_type;
+  float scale;             /* of everything; multiplies the scales below */
+  const float* scales;     /* NULL, [n], [n, ceil(k / group)] with group > 0, or [ranges] with row_ends */
+  int64_t group;           /* columns that share a scale */
+  const int32_t* row_ends; /* [ranges], ascending, the last is n: rows that share a scale, e.g. of q, k and v */
+  int64_t ranges;
+} lb_quantized_mm_args;
+
+lb_status lb_quantized_mm_args_run(const lb_quantized_mm_args* args, void* stream);
+lb_status lb_quantized_mm_args_run_host(const lb_quantized_mm_args* args);
+
+/* ---- Language models ---- */
+
+typedef struct lb_model lb_model;
+
+typedef struct lb_model_options {
+  size_t struct_size;     /* sizeof(lb_model_options) */
+  const char* activation; /* "auto", "int8", "int8-row", "f32"; NULL is "auto" */
+  const char* device;     /* "auto", "cpu", "cuda", "cuda:<i>"; NULL is "auto" */
+  int64_t context;        /* positions; 0: what the model was trained for, at most 4096 */
+  int32_t threads;        /* 0: physical cores */
+} lb_model_options;
+
+/* path: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". options may be NULL. *model is NULL after
+ * an error. */
+lb_status lb_model_open(const char* path, const lb_model_options* options, lb_model** model);
+void lb_model_close(lb_model* model); /* NULL is allowed */
+
+int64_t lb_model_vocab_size(const lb_model* model);
+int64_t lb_model_length(const lb_model* model); /* tokens in the sequence */
+/* Appends tokens to the sequence. */
+lb_status lb_model_prefill(lb_model* model, const int32_t* tokens, size_t count);
+lb_status lb_model_decode(lb_model* model, int32_t token);
+/* Logits [vocab_size] after the last token; valid until the next call with this model. LB_NOT_FOUND before the first token. */
+lb_status lb_model_logits(const lb_model* model, const float** logits, size_t* count);
+/* Forgets all but the first `length` tokens. The logits are gone until the next token. */
+lb_status lb_model_truncate(lb_model* model, int64_t length);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

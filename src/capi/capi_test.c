@@ -1,0 +1,149 @@
+/* The C ABI as a C program sees it: arguments, errors, results. Prints what is wrong; exit 0 when nothing is. */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lowbit/lowbit.h"
+
+static int failures = 0;
+
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, lb_last_error()); \
+      ++failures;                                                                 \
+    }                                                                             \
+  } while (0)
+
+static uint32_t state = 1;
+static uint32_t next(void) { return state = state * 1664525u + 1013904223u; }
+
+static int value_of(const uint8_t* row, uint32_t k, uint32_t bits) {
+  const uint32_t at = k * bits, code = (uint32_t)(row[at / 8] >> (at % 8)) & ((1u << bits) - 1u);
+  if (bits == 1) return code ? 1 : -1;
+  if (bits == 2) return (int)code - 2;
+  return code >= 1u << (bits - 1) ? (int)code - (1 << bits) : (int)code;
+}
+
+/* The seed's loop in double. */
+static void check_product(uint32_t bits, uint32_t m, uint32_t n, uint32_t k) {
+  const uint32_t input_stride = k + 3, weight_stride = (k * bits + 7) / 8 + 2, output_stride = n + 1;
+  float* input = malloc(sizeof(float) * m * input_stride);
+  uint8_t* weight = malloc((size_t)n * weight_stride);
+  float* output = malloc(sizeof(float) * m * output_stride);
+  float* bias = malloc(sizeof(float) * n);
+  for (uint32_t i = 0; i < m * input_stride; ++i) input[i] = (float)(int32_t)next() / 2147483648.0f;
+  for (uint32_t i = 0; i < n * weight_stride; ++i) weight[i] = (uint8_t)(next() >> 24);
+  for (uint32_t i = 0; i < n; ++i) bias[i] = (float)i;
+  for (uint32_t i = 0; i < m * output_stride; ++i) output[i] = 12345.5f;
+  CHECK(lb_quantized_mm_host(input, weight, 0.5f, bias, output, m, n, k, bits, input_stride, weight_stride,
+                             output_stride) == LB_OK);
+  for (uint32_t i = 0; i < m; ++i) {
+    for (uint32_t j = 0; j < n; ++j) {
+      double sum = bias[j], size = fabs(sum);
+      for (uint32_t p = 0; p < k; ++p) {
+        const double term = 0.5 * input[i * input_stride + p] * value_of(weight + (size_t)j * weight_stride, p, bits);
+        sum += term;
+        size += fabs(term);
+      }
+      CHECK(fabs(output[i * output_stride + j] - sum) <= 1e-6 * size);
+    }
+    CHECK(output[i * output_stride + n] == 12345.5f);
+  }
+  free(input);
+  free(weight);
+  free(output);
+  free(bias);
+}
+
+static void check_scales(void) {
+  const float input[4] = {1, 1, 1, 1}, ranges[2] = {10, 100}, groups[6] = {1, 2, 3, 4, 5, 6};
+  const uint8_t weight[3] = {0xff, 0xff, 0xff}; /* 2 bits: four values 1 in each row */
+  const int32_t ends[2] = {2, 3};
+  float output[3] = {0};
+  lb_quantized_mm_args args;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.input = input;
+  args.weight = weight;
+  args.output = output;
+  args.m = 1;
+  args.n = 3;
+  args.k = args.input_stride = 4;
+  args.weight_stride = 1;
+  args.output_stride = 3;
+  args.bits = 2;
+  args.scale = 0.5f;
+  args.scales = ranges;
+  args.row_ends = ends;
+  args.ranges = 2;
+  CHECK(lb_quantized_mm_args_run_host(&args) == LB_OK);
+  CHECK(output[0] == 20 && output[1] == 20 && output[2] == 200);
+  args.row_ends = NULL;
+  args.ranges = 0;
+  args.scales = groups;
+  args.group = 2;
+  CHECK(lb_quantized_mm_args_run_host(&args) == LB_OK);
+  CHECK(output[0] == 3 && output[1] == 7 && output[2] == 11);
+  args.struct_size = 8;
+  CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT);
+}
+
+static void check_errors(void) {
+  float x = 0;
+  uint8_t w = 0;
+  CHECK(lb_quantized_mm_host(&x, &w, 1, NULL, &x, 1, 1, 1, 3, 1, 1, 1) == LB_INVALID_ARGUMENT);
+  CHECK(strstr(lb_last_error(), "bits") != NULL);
+  CHECK(lb_quantized_mm_host(NULL, &w, 1, NULL, &x, 1, 1, 1, 2, 1, 1, 1) == LB_INVALID_ARGUMENT);
+  CHECK(lb_quantized_mm_host(&x, &w, 1, NULL, &x, 2, 1, 9, 2, 1, 1, 1) == LB_INVALID_ARGUMENT);
+  CHECK(lb_quantized_mm_host(NULL, NULL, 1, NULL, NULL, 0, 0, 0, 2, 0, 0, 0) == LB_OK);
+  CHECK(lb_quantized_mm(NULL, NULL, 1, NULL, NULL, 1, 1, 1, 2, 1, 1, 1, NULL) != LB_OK);
+  lb_model* model = (lb_model*)&x;
+  CHECK(lb_model_open("/nonexistent/model", NULL, &model) != LB_OK);
+  CHECK(model == NULL);
+  CHECK(lb_last_error()[0] != '\0');
+  CHECK(lb_model_open(NULL, NULL, &model) == LB_INVALID_ARGUMENT);
+  lb_model_close(NULL);
+}
+
+/* Token by token and in one call give the same logits. */
+static void check_model(const char* path) {
+  lb_model *one = NULL, *two = NULL;
+  lb_model_options options = {sizeof options, "f32", "cpu", 64, 1};
+  if (lb_model_open(path, &options, &one) != LB_OK) {
+    printf("no model to try: %s\n", lb_last_error());
+    return;
+  }
+  CHECK(lb_model_open(path, &options, &two) == LB_OK);
+  const int32_t tokens[3] = {1, 2, 3};
+  const float *a = NULL, *b = NULL;
+  size_t count_a = 0, count_b = 0;
+  CHECK(lb_model_logits(one, &a, &count_a) == LB_NOT_FOUND);
+  CHECK(lb_model_prefill(one, tokens, 3) == LB_OK);
+  for (int i = 0; i < 3; ++i) CHECK(lb_model_decode(two, tokens[i]) == LB_OK);
+  CHECK(lb_model_logits(one, &a, &count_a) == LB_OK);
+  CHECK(lb_model_logits(two, &b, &count_b) == LB_OK);
+  CHECK(count_a == count_b && (int64_t)count_a == lb_model_vocab_size(one));
+  CHECK(count_a > 0 && memcmp(a, b, count_a * sizeof *a) == 0);
+  CHECK(lb_model_length(one) == 3);
+  CHECK(lb_model_decode(one, -1) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_truncate(one, 0) == LB_OK);
+  CHECK(lb_model_length(one) == 0);
+  lb_model_close(one);
+  lb_model_close(two);
+}
+
+int main(int argc, char** argv) {
+  CHECK(strcmp(lb_version(), "") != 0);
+  for (uint32_t bits = 1; bits <= 8; bits *= 2) {
+    check_product(bits, 1, 5, 37);
+    check_product(bits, 4, 40, 256);
+  }
+  check_scales();
+  check_errors();
+  if (argc > 1) check_model(argv[1]);
+  printf(failures == 0 ? "C ABI: all right\n" : "C ABI: %d failures\n", failures);
+  return failures == 0 ? 0 : 1;
+}
