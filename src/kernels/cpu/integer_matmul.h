@@ -186,6 +186,16 @@ struct IntegerMatmul {
     return m == 0 ? codes : direct(m, s) ? 0 : codes * P::kRows;
   }
 
+  /// All rows of x. Folding takes registers that sums would have.
+  template <class Codes>
+  static void all_rows(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n) {
+    if (a.shape.segments == 1 || a.m <= S::kTileRows) {
+      tiles<Codes, S::kTileRows>(a, codes, factors, n, 0);
+    } else {
+      tiles<Codes, S::kFoldRows>(a, codes, factors, n, 0);
+    }
+  }
+
   static void run(const MatmulArgs& a) {
     if (a.m == 0) return;
     const int64_t bytes = P::bytes(a.shape);
@@ -193,13 +203,10 @@ struct IntegerMatmul {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
       const Factors<S> factors = factors_of<S, F>(panel, a.shape);
       if (direct(a.m, a.shape)) {
-        if constexpr (!kBase3) {
-          if (a.m <= S::kTileRows) tiles<Blocks, S::kTileRows>(a, panel, factors, n, 0);
-          if (a.m > S::kTileRows) tiles<Blocks, S::kFoldRows>(a, panel, factors, n, 0);
-        }
+        if constexpr (!kBase3) all_rows<Blocks>(a, panel, factors, n);
       } else {
         unpack_panel(a.shape, panel, a.scratch);
-        tiles<Bytes, S::kFoldRows>(a, a.scratch, factors, n, 0);
+        all_rows<Bytes>(a, a.scratch, factors, n);
       }
     }
   }

@@ -19,11 +19,16 @@ struct TileMatmul {
   using Float = typename S::Float;
   static_assert(S::kLanes == 16);
   /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns or more, of 32.
-  static constexpr int64_t kLeastRows = 12, kLeastRows64 = 24, kLeastRows32 = 48;
+  static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 96;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
   static constexpr int kSegments = 4;      // of which products are kept before they are folded
   static constexpr int kFolds = kChunkK / 32 / kSegments;  // at most, of a chunk
   static constexpr int64_t kTileBytes = 1024;
+#ifdef XPREF
+  static constexpr bool kPrefetchRows = true;
+#else
+  static constexpr bool kPrefetchRows = false;
+#endif
 
   struct Scratch {
     int8_t* bytes;      // [2][kChunkK / 4 + spare][16][4]: values of a chunk
@@ -79,6 +84,12 @@ struct TileMatmul {
     return c;
   }
 
+  /// The next rows of x into the first-level cache: tile loads of 16 rows outrun the hardware's prefetcher.
+  LOWBIT_INLINE void prefetch_rows(const int8_t* x, int64_t ldx, int rows) {
+    if constexpr (kPrefetchRows)
+      for (int r = 0; r < rows; ++r) _mm_prefetch(reinterpret_cast<const char*>(x + r * ldx), _MM_HINT_T0);
+  }
+
   // ---- Whole rows are one segment: 32 x 32 blocks of C in int32 ----
 
   /// Columns [k0, k0 + 64 * steps) of 16 + kSecond * 16 rows of x; sums [rows][32] come from the chunks before.
@@ -101,6 +112,7 @@ struct TileMatmul {
       }
     }
     for (int64_t i = 0; i < steps; ++i) {
+      prefetch_rows(x + 32 * ldx + 64 * i, ldx, kSecond ? 32 : 0);
       Tiles::template load<6>(bytes + i * kTileBytes, 64);
       Tiles::template load<4>(x + 64 * i, ldx);
       Tiles::template dot<0, 4, 6>();
@@ -268,6 +280,8 @@ struct TileMatmul {
       const int32_t* products = t.products + turn % 2 * kSegments * 256;
       fold_products(a, folds[v][i], j0 + i * kSegments, products, m0, rows, t.part + at, t.acc + at);
     };
+    for (int64_t k = j0 * segment; k < smaller(j1 * segment, a.shape.k); k += 64)
+      prefetch_rows(x + 16 * a.ldxq + k, a.ldxq, 16);
     for (int64_t turn = 0; turn < 2 * per_half; ++turn) {
       const int64_t v = turn / per_half, i = turn % per_half, j = j0 + i * kSegments;
       segment_products(x + j * segment, a.ldxq, bytes + v * kHalfBytes + (j - j0) * segment * 16, segment,
