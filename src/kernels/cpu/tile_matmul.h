@@ -24,11 +24,6 @@ struct TileMatmul {
   static constexpr int kSegments = 4;      // of which products are kept before they are folded
   static constexpr int kFolds = kChunkK / 32 / kSegments;  // at most, of a chunk
   static constexpr int64_t kTileBytes = 1024;
-#ifdef XPREF
-  static constexpr bool kPrefetchRows = true;
-#else
-  static constexpr bool kPrefetchRows = false;
-#endif
 
   struct Scratch {
     int8_t* bytes;      // [2][kChunkK / 4 + spare][16][4]: values of a chunk
@@ -65,7 +60,7 @@ struct TileMatmul {
     uint8_t* out = reinterpret_cast<uint8_t*>(bytes);
     for (int64_t b = first; b < last; ++b) {
       typename Vector::Blocks block;
-      block.load(panel, b);
+      block.template load<false>(panel, b);
 #pragma GCC unroll 8
       for (int step = 0; step < Packed::kSteps; ++step, out += 64)
         for (int v = 0; v < 2; ++v) S::store(out + v * kHalfBytes, S::add8(block.step(v, step), add));
@@ -82,12 +77,6 @@ struct TileMatmul {
       c.row_bytes[t] = uint16_t(of_tile[t] == 0 ? 0 : t == 4 || t == 5 ? depth : 64);
     }
     return c;
-  }
-
-  /// The next rows of x into the first-level cache: tile loads of 16 rows outrun the hardware's prefetcher.
-  LOWBIT_INLINE void prefetch_rows(const int8_t* x, int64_t ldx, int rows) {
-    if constexpr (kPrefetchRows)
-      for (int r = 0; r < rows; ++r) _mm_prefetch(reinterpret_cast<const char*>(x + r * ldx), _MM_HINT_T0);
   }
 
   // ---- Whole rows are one segment: 32 x 32 blocks of C in int32 ----
@@ -112,7 +101,6 @@ struct TileMatmul {
       }
     }
     for (int64_t i = 0; i < steps; ++i) {
-      prefetch_rows(x + 32 * ldx + 64 * i, ldx, kSecond ? 32 : 0);
       Tiles::template load<6>(bytes + i * kTileBytes, 64);
       Tiles::template load<4>(x + 64 * i, ldx);
       Tiles::template dot<0, 4, 6>();
@@ -280,8 +268,6 @@ struct TileMatmul {
       const int32_t* products = t.products + turn % 2 * kSegments * 256;
       fold_products(a, folds[v][i], j0 + i * kSegments, products, m0, rows, t.part + at, t.acc + at);
     };
-    for (int64_t k = j0 * segment; k < smaller(j1 * segment, a.shape.k); k += 64)
-      prefetch_rows(x + 16 * a.ldxq + k, a.ldxq, 16);
     for (int64_t turn = 0; turn < 2 * per_half; ++turn) {
       const int64_t v = turn / per_half, i = turn % per_half, j = j0 + i * kSegments;
       segment_products(x + j * segment, a.ldxq, bytes + v * kHalfBytes + (j - j0) * segment * 16, segment,
