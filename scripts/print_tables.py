@@ -4,6 +4,7 @@
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
   <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
+  <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
 """
 import argparse
 import json
@@ -72,6 +73,29 @@ def gpu_quantized_mm(report: dict) -> str:
     return "\n".join(lines)
 
 
+# ggml's types with as many bits, all of which are measured: the best of them is the rival.
+SAME_BITS = {"int4": ("q4_0", "q4_K"), "int2": ("tq2_0", "q2_K", "iq2_xxs"), "ternary": ("tq2_0",),
+             "ternary-packed": ("tq2_0",), "binary": ("q1_0", "tq2_0"), "f16": ("f16",)}
+
+
+def matmuls(report: dict) -> str:
+    def rival(row: dict) -> dict | None:
+        same = [r for r in report["ggml"] if r["type"] in SAME_BITS.get(row["format"], ()) and r["n"] == row["m"]]
+        return max(same, key=lambda r: r["gops"], default=None)
+
+    lines = ["| rows of x | weights | scales | scales of x | instructions | GOPS | GB/s | best of ggml with as many bits | ratio |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for row in sorted(report["lowbit"], key=lambda r: r["m"]):
+        other = rival(row)
+        scales = f"per {row['group']}" if row["group"] else "per row"
+        x_scales = {0: "per row", -1: "f32"}.get(row["activation_group"], f"per {row['activation_group']}")
+        against = f"{other['type']} {other['buffer']}: {other['gops']:.0f} | {row['gops'] / other['gops']:.2f}" if other else "- | -"
+        lines.append(f"| {row['m']} | {row['format']} | {scales if row['format'] != 'f16' else '-'} | {x_scales} | {row['isa']} | "
+                     f"{row['gops']:.0f} | {row['gb_s']:.1f} | {against} |")
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096; plain read of memory: "
+                               f"{report['read_gb_s']:.1f} GB/s; median of runs. {report['note']}").rstrip()
+
+
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm}
 FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
@@ -87,7 +111,8 @@ def main() -> int:
 
         def fill(match: re.Match) -> str:
             data = json.loads((ROOT / f"bench/results/{FILES.get(match[1], match[1])}.json").read_text())
-            return f"<!-- table: {match[1]} -->\n{PRINTERS[match[1]](data)}\n<!-- end -->"
+            printer = matmuls if match[1].startswith("cpu_") else PRINTERS[match[1]]
+            return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 
         new = re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", fill, text, flags=re.S)
         if new != text:

@@ -8,6 +8,7 @@
 #include "lowbit/quantize.h"
 #include "option_values.h"
 #include "progress_display.h"
+#include "rival.h"
 #include "text_table.h"
 #include "verbs.h"
 
@@ -40,9 +41,10 @@ struct MatmulArguments {
   bool cold = false, warm = false;
 };
 
-/// --vs: the same product with another format or instruction set.
-Result<MatmulBenchReport> bench_other(const MatmulArguments& arguments) {
+/// --vs: the same product with another format or instruction set, or by ggml.
+Result<MatmulBenchReport> bench_other(const MatmulArguments& arguments, int threads) {
   MatmulBenchOptions options = arguments.options;
+  if (is_ggml(arguments.other)) return bench_ggml(options, threads, arguments.other);
   if (const auto format = parse_format(arguments.other))
     options.format = *format;
   else
@@ -72,7 +74,7 @@ Status matmul_action(Console& console, MatmulArguments& arguments, const Compute
   add_row(table, *report);
   double ratio = 0;
   if (!arguments.other.empty()) {
-    const auto other = bench_other(arguments);
+    const auto other = bench_other(arguments, report->threads);
     if (!other) return tl::unexpected(other.error());
     add_row(table, *other);
     ratio = report->seconds > 0 ? other->seconds / report->seconds : 0;
@@ -118,14 +120,15 @@ void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
   add_activation_option(*verb, options.activation, false);
   CLI::Option* cold = verb->add_flag("--cold", arguments->cold, "weights come from memory [default]");
   verb->add_flag("--warm", arguments->warm, "weights stay in the cache")->excludes(cold);
-  verb->add_option("--vs", arguments->other, "then the same with another format or instruction set, and the ratio")
+  verb->add_option("--vs", arguments->other,
+                   "then the same with another format or instruction set, or by ggml[:TYPE[:BUFFER]], and the ratio")
       ->type_name("NAME");
   verb->callback([arguments, &invocation] {
     arguments->options.cold = !arguments->warm;
     const std::string& other = arguments->other;
-    if (!other.empty() && !parse_format(other) && other != "scalar" && other != "avx2" && other != "avxvnni" &&
-        other != "avx512" && other != "amx")
-      throw usage_error("--vs", other, "a format, or one of scalar, avx2, avxvnni, avx512, amx");
+    if (!other.empty() && !is_ggml(other) && !parse_format(other) && other != "scalar" && other != "avx2" &&
+        other != "avxvnni" && other != "avx512" && other != "amx")
+      throw usage_error("--vs", other, "a format, ggml[:TYPE[:BUFFER]], or one of scalar, avx2, avxvnni, avx512, amx");
     invocation.action = [arguments, &invocation](Console& console) {
       return matmul_action(console, *arguments, invocation.compute);
     };

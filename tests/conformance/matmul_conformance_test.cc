@@ -92,7 +92,7 @@ const char* isa_with_kernel(const Case& c, Activation activation, Isa isa) {
 int64_t emulated_products() {
   static const int64_t limit = [] {
     const char* wanted = std::getenv("LOWBIT_EMULATED_PRODUCTS");
-    return wanted != nullptr ? std::atoll(wanted) : 300000;
+    return wanted != nullptr ? std::atoll(wanted) : 600000;
   }();
   return limit;
 }
@@ -125,7 +125,7 @@ int compare_all(const Case& c) {
       const Outcome got = run_case(c, w, x, activation, Isa::kAvx512, false, 1 + int(c.seed % 3), &kAmxEmulatedTable);
       bad += differences(c, want, got);
       EXPECT_EQ(got.kernel.find("__amx_emulated") != std::string::npos, got.reason == "asked for: amx_emulated");
-      emulated_runs += got.kernel.find("__amx_emulated") != std::string::npos && c.m >= 48;
+      emulated_runs += got.kernel.find("__amx_emulated") != std::string::npos && c.m >= 32;
     }
 #endif
   }
@@ -141,8 +141,8 @@ TEST(MatmulConformance, RandomCases) {
   EXPECT_EQ(bad, 0);
   RecordProperty("emulated_tile_runs", std::to_string(emulated_runs));
 #if defined(LOWBIT_HAS_EMULATED_AMX)
-  if (isa_available(Isa::kAvx512)) {
-    EXPECT_GT(emulated_runs, count / 1000);
+  if (isa_available(Isa::kAvx512) && count >= 5000 && std::getenv("LOWBIT_EMULATED_PRODUCTS") == nullptr) {
+    EXPECT_GT(emulated_runs, 0);
   }
 #endif
 }
@@ -162,6 +162,44 @@ TEST(MatmulConformance, EveryFormatMeetsEveryGroupAndRowCount) {
         c.ldy = 70;
         c.seed = uint64_t(1000 + m);
         if ((bad += compare_all(c)) > 5) return;
+      }
+  }
+}
+
+TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where the machine has none
+  int bad = 0;
+  for (const FormatInfo& info : formats()) {
+    if (!info.canonical || info.kind != ValueKind::kInteger) continue;
+    for (const auto& [group, activation_group] : {std::pair<int64_t, int64_t>{Scaling::kAll, 0},
+                                                  {Scaling::kAll, 32},
+                                                  {32, 0},
+                                                  {64, 0},
+                                                  {64, 32},
+                                                  {128, 32},
+                                                  {256, 64},
+                                                  {256, 32},
+                                                  {192, 0}})
+      for (int64_t m : {16, 31, 33, 96, 101, 112}) {
+        Case c;
+        c.format = info.id;
+        c.scaling.k_block = group;
+        c.scaling.zero = m == 33 ? ZeroKind::kOffset : ZeroKind::kNone;
+        c.activation_group = activation_group;
+        c.m = m;
+        c.n = c.ldy = 37;
+        c.k = c.ldx = 1100;
+        c.bias = m == 31;
+        c.seed = uint64_t(2000 + m);
+        const QTensor w = conformance::random_weights(c);
+        const std::vector<float> x = conformance::random_activations(c);
+        const Outcome want = run_case(c, w, x, Activation::kInt8, Isa::kScalar, true, 1);
+        for (Isa isa : isas())
+          if (isa >= Isa::kAvx512) bad += differences(c, want, run_case(c, w, x, Activation::kInt8, isa, false, 3));
+#if defined(LOWBIT_HAS_EMULATED_AMX)
+        if (isa_available(Isa::kAvx512))
+          bad += differences(c, want, run_case(c, w, x, Activation::kInt8, Isa::kAvx512, false, 2, &kAmxEmulatedTable));
+#endif
+        if (bad > 5) return;
       }
   }
 }

@@ -25,16 +25,18 @@ struct IntegerMatmul {
   static constexpr unsigned kFlip = Dot::kSigned ? 0u : Codec::kFlip;
   static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
-  static constexpr int64_t kPrefetchBytes = 4096;  // ahead, into the second-level cache
 
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
   struct Blocks {
     static constexpr int kSteps = Packed::kSteps;
     Int words[2][Packed::kWords];
+    /// Behind a single pass over memory prefetches go further ahead than where each panel is worked on for a while.
+    template <bool kStreaming = true>
     __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit) {
       const uint8_t* block = codes + unit * P::kBlockBytes;
       for (int w = 0; w < Packed::kWords; ++w) {
-        S::prefetch_second(block + w * kStepBytes + kPrefetchBytes);
+        if constexpr (kStreaming) S::prefetch_second(block + w * kStepBytes + 4096);
+        if constexpr (!kStreaming) S::prefetch(block + w * kStepBytes + 2048);
         words[0][w] = S::load(block + w * kStepBytes);
         words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
       }
@@ -160,7 +162,7 @@ struct IntegerMatmul {
     const int64_t blocks = P::blocks(s);
     for (int64_t b = 0; b < blocks; ++b) {
       Blocks block;
-      block.load(panel, b);
+      block.template load<false>(panel, b);
       uint8_t* out = bytes + b * Packed::kSteps * kStepBytes;
 #pragma GCC unroll 8
       for (int step = 0; step < Packed::kSteps; ++step)
@@ -186,6 +188,16 @@ struct IntegerMatmul {
     return m == 0 ? codes : direct(m, s) ? 0 : codes * P::kRows;
   }
 
+  /// All rows of x. Folding takes registers that sums would have.
+  template <class Codes>
+  static void all_rows(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n) {
+    if (a.shape.segments == 1 || a.m <= S::kTileRows) {
+      tiles<Codes, S::kTileRows>(a, codes, factors, n, 0);
+    } else {
+      tiles<Codes, S::kFoldRows>(a, codes, factors, n, 0);
+    }
+  }
+
   static void run(const MatmulArgs& a) {
     if (a.m == 0) return;
     const int64_t bytes = P::bytes(a.shape);
@@ -193,13 +205,10 @@ struct IntegerMatmul {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
       const Factors<S> factors = factors_of<S, F>(panel, a.shape);
       if (direct(a.m, a.shape)) {
-        if constexpr (!kBase3) {
-          if (a.m <= S::kTileRows) tiles<Blocks, S::kTileRows>(a, panel, factors, n, 0);
-          if (a.m > S::kTileRows) tiles<Blocks, S::kFoldRows>(a, panel, factors, n, 0);
-        }
+        if constexpr (!kBase3) all_rows<Blocks>(a, panel, factors, n);
       } else {
         unpack_panel(a.shape, panel, a.scratch);
-        tiles<Bytes, S::kFoldRows>(a, a.scratch, factors, n, 0);
+        all_rows<Bytes>(a, a.scratch, factors, n);
       }
     }
   }

@@ -19,7 +19,7 @@ struct TileMatmul {
   using Float = typename S::Float;
   static_assert(S::kLanes == 16);
   /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns or more, of 32.
-  static constexpr int64_t kLeastRows = 12, kLeastRows64 = 24, kLeastRows32 = 48;
+  static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 96;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
   static constexpr int kSegments = 4;      // of which products are kept before they are folded
   static constexpr int kFolds = kChunkK / 32 / kSegments;  // at most, of a chunk
@@ -60,7 +60,7 @@ struct TileMatmul {
     uint8_t* out = reinterpret_cast<uint8_t*>(bytes);
     for (int64_t b = first; b < last; ++b) {
       typename Vector::Blocks block;
-      block.load(panel, b);
+      block.template load<false>(panel, b);
 #pragma GCC unroll 8
       for (int step = 0; step < Packed::kSteps; ++step, out += 64)
         for (int v = 0; v < 2; ++v) S::store(out + v * kHalfBytes, S::add8(block.step(v, step), add));

@@ -9,8 +9,7 @@ inline namespace LOWBIT_ISA {
 struct Simd : Vectors256 {
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
-  /// Rows of x for which unpacking to scratch does not pay: any number, packed codes spare the caches' bandwidth.
-  static constexpr int64_t kDirectRows = 1 << 30;
+  static constexpr int64_t kDirectRows = 18;  // rows of x for which unpacking to scratch does not pay
   static constexpr const char* kTileName = "avxvnni_16x6";
 
   /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.

@@ -1,0 +1,127 @@
+#include "rival.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+namespace lowbit::cli {
+namespace {
+
+Error error(ErrorCode code, std::string where, std::string got, std::string wanted, std::string hint = {}) {
+  return Error{code, std::move(where), std::move(got), std::move(wanted), std::move(hint)};
+}
+
+/// ggml's type with as many bits.
+const char* same_bits(FormatId format) {
+  switch (format) {
+    case FormatId::kInt8:
+      return "q8_0";
+    case FormatId::kInt4:
+      return "q4_0";
+    case FormatId::kUint4:
+      return "q4_1";
+    case FormatId::kInt3:
+      return "q3_K";
+    case FormatId::kInt2:
+    case FormatId::kTernary:
+      return "tq2_0";
+    case FormatId::kTernaryPacked:
+      return "tq1_0";
+    case FormatId::kBinary:
+      return "q1_0";
+    case FormatId::kF32:
+      return "f32";
+    case FormatId::kF16:
+      return "f16";
+    case FormatId::kBf16:
+      return "bf16";
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words(1);
+  for (const char c : text)
+    if (c == ':') {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  return words;
+}
+
+bool is_word(const std::string& s) {
+  return !s.empty() && std::all_of(s.begin(), s.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+/// What the program prints, and its exit code.
+std::pair<std::string, int> output_of(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return {"", -1};
+  std::string text;
+  std::array<char, 4096> part;
+  for (size_t n; (n = fread(part.data(), 1, part.size(), pipe)) > 0;) text.append(part.data(), n);
+  const int status = pclose(pipe);
+  return {text, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+}
+
+}  // namespace
+
+bool is_ggml(const std::string& spec) { return spec == "ggml" || spec.rfind("ggml:", 0) == 0; }
+
+Result<MatmulBenchReport> bench_ggml(const MatmulBenchOptions& options, int threads, const std::string& spec) {
+  const std::vector<std::string> words = split(spec);
+  const char* same = same_bits(options.format);
+  if (words.size() > 3 || (words.size() < 2 && same == nullptr))
+    return tl::unexpected(error(ErrorCode::kInvalidArgument, "--vs", spec, "ggml:TYPE or ggml:TYPE:BUFFER"));
+  const std::string type = words.size() > 1 ? words[1] : same, buffer = words.size() > 2 ? words[2] : "plain";
+  if (!is_word(type) || !is_word(buffer))
+    return tl::unexpected(error(ErrorCode::kInvalidArgument, "--vs", spec, "ggml:TYPE or ggml:TYPE:BUFFER"));
+  const char* given = std::getenv("LOWBIT_GGML_MATMUL");
+  const std::string program = given != nullptr && *given != '\0' ? given : "build/rivals/build/bin/ggml_matmul";
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(program, ignored) || program.find('\'') != std::string::npos)
+    return tl::unexpected(error(ErrorCode::kNotFound, "--vs ggml", "no program " + program, "bench/rivals/build.sh's",
+                                "run bench/rivals/build.sh, or set LOWBIT_GGML_MATMUL"));
+  const auto [text, code] =
+      output_of(fmt::format("'{}' {} {} {} {} {} {} {} {}", program, type, options.n, options.k, options.m, threads,
+                            buffer, options.cold ? 512 : 0, options.min_seconds));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const auto number = [&](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_number() ? json[key].get<double>() : 0.0;
+  };
+  if (code == 2 || number("seconds") <= 0)
+    return tl::unexpected(error(ErrorCode::kUnsupported, "--vs " + spec, fmt::format("{} answers {}", program, code),
+                                "a type and buffer that ggml has a kernel for"));
+  MatmulBenchReport report;
+  report.kernel = "ggml " + type + " " + buffer;
+  report.isa = "ggml";
+  report.format = type;
+  report.scaling = "-";
+  report.m = options.m;
+  report.n = options.n;
+  report.k = options.k;
+  report.threads = threads;
+  report.cold = options.cold;
+  report.checked = code == 0 && json.contains("checked") && json["checked"] == true;
+  report.seconds = number("seconds");
+  report.gops = number("gops");
+  report.gb_s = number("gb_s");
+  report.bits_per_weight = report.gb_s * 1e9 * report.seconds * 8 / (double(options.n) * double(options.k));
+  if (!report.checked)
+    return tl::unexpected(error(ErrorCode::kCorrupt, "--vs " + spec,
+                                "another answer than its own dequantized weights give", "within 2 %"));
+  return report;
+}
+
+}  // namespace lowbit::cli
