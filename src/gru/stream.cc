@@ -67,10 +67,9 @@ Status GruStream::step(std::span<const float> x, std::span<float> y) {
                 std::to_string(x.size()) + " inputs, " + std::to_string(y.size()) + " outputs",
                 std::to_string(s.x.size()) + " and " + std::to_string(s.state.back().size()));
   const GruParam &in = s.cell(0)[GruTensor::kX], &out = s.cell(s.state.size() - 1)[GruTensor::kH];
-  for (size_t i = 0; i < x.size(); ++i) s.x[i] = static_cast<uint16_t>(quantize_value(x[i], in) - in.lo());
+  quantize_codes(x, in, s.x.data());
   s.advance();
-  for (size_t i = 0; i < y.size(); ++i)
-    y[i] = static_cast<float>(dequantize_value(int64_t{s.state.back()[i]} + out.lo(), out.scale));
+  dequantize_codes(s.state.back(), out, y.data());
   return {};
 }
 
