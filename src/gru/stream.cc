@@ -120,4 +120,27 @@ Status GruStream::set_state(std::span<const float> state) {
   return {};
 }
 
+std::vector<int32_t> GruStream::state_codes() const {
+  std::vector<int32_t> out;
+  for (size_t i = 0; i < impl_->state.size(); ++i)
+    for (const uint16_t q : impl_->state[i]) out.push_back(int32_t{q} + impl_->cell(i)[GruTensor::kH].lo());
+  return out;
+}
+
+Status GruStream::set_state_codes(std::span<const int32_t> state) {
+  const int64_t wanted = impl_->batch * impl_->net().state_size();
+  if (static_cast<int64_t>(state.size()) != wanted)
+    return fail(ErrorCode::kShapeMismatch, "gru state", std::to_string(state.size()) + " codes", std::to_string(wanted));
+  size_t at = 0;
+  for (size_t i = 0; i < impl_->state.size(); ++i) {
+    const GruParam& h = impl_->cell(i)[GruTensor::kH];
+    for (size_t j = 0; j < impl_->state[i].size(); ++j)
+      if (const int32_t q = state[at + j]; q < h.lo() || q > h.hi())
+        return fail(ErrorCode::kInvalidArgument, "gru state", "the code " + std::to_string(q),
+                    std::to_string(h.lo()) + " to " + std::to_string(h.hi()));
+    for (uint16_t& q : impl_->state[i]) q = static_cast<uint16_t>(state[at++] - h.lo());
+  }
+  return {};
+}
+
 }  // namespace lowbit
