@@ -257,6 +257,8 @@ class GruStream {
   void reset();                      // all states to 0
   std::vector<float> state() const;  // per cell [N, H]
   Status set_state(std::span<const float> state);
+  std::vector<int32_t> state_codes() const;  // the same on integers
+  Status set_state_codes(std::span<const int32_t> state);
 
   struct Impl;
   explicit GruStream(std::unique_ptr<Impl> impl);
@@ -265,7 +267,7 @@ class GruStream {
   std::unique_ptr<Impl> impl_;
 };
 
-// ---- Comparing, searching, exchanging -------------------------------------------------------------------------------
+// ---- Comparing, arrays -------------------------------------------------------------------------------
 
 struct GruTensorError {
   int cell = 0;
@@ -288,41 +290,15 @@ struct GruVerifyReport {
 /// against `network` in floats. Errors: as run.
 Result<GruVerifyReport> verify_gru(const GruModel& model, const GruNetwork& network, const GruInput& input);
 
-struct GruSearchOptions {
-  double sqnr_db = 30;  // floor for y
-  std::vector<int> activation_bits = {8, 10, 12, 16};
-  std::vector<int> weight_bits = {4, 8};
-  /// Replaces sqnr_db: returns true when a candidate is good enough (say, a word error rate holds).
-  std::function<bool(const GruModel&)> accept;
-  Progress progress;
-};
-struct GruSearchResult {
-  GruConfig config;
-  double sqnr_db = 0;
-  int64_t bytes = 0;
-  int tried = 0;
-};
-/// Fewest bytes, then fewest activation bits, that meet the floor: groups of tensors (W, R, x, h, sums, gates) go from the
-/// widest choice down as long as the floor holds, the most saving first. Errors: as quantize; kInvalidArgument (the widest
-/// choice misses the floor).
-Result<GruSearchResult> search_gru_bits(const GruNetwork& network, const GruRanges& ranges, const GruConfig& base,
-                                        std::span<const GruInput> inputs, const GruSearchOptions& options);
-
-/// AIMET-style encodings (JSON): per tensor bitwidth, scale, offset, min, max, is_symmetric; weights per channel.
-Status export_gru_encodings(const GruModel& model, const std::string& path);
-/// Formats and ranges from such a file, to quantize `network` the same way. Errors: as read_text_file; kCorrupt, kNotFound.
-struct GruEncodings {
-  GruConfig config;
-  GruRanges ranges;
-};
-Result<GruEncodings> import_gru_encodings(const GruNetwork& network, const std::string& path, const GruConfig& base);
-
-/// An array of an .npy file (or the only one of an .npz) as floats. Errors: as the readers; kShapeMismatch (another rank).
+/// Arrays as floats: of an .npy, an .npz, or all .npy of a directory. `read_float_array` wants exactly one.
+/// Errors: as the readers; kInvalidArgument (several arrays).
 struct GruArray {
+  std::string name;  // without ".npy"
   std::vector<int64_t> shape;
   std::vector<float> data;
 };
 Result<GruArray> read_float_array(const std::string& path);
+Result<std::vector<GruArray>> read_float_arrays(const std::string& path);
 Status write_float_array(const std::string& path, std::span<const float> data, std::span<const int64_t> shape);
 
 }  // namespace lowbit

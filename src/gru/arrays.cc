@@ -1,5 +1,8 @@
 // Float arrays in and out, for the verbs.
 
+#include <algorithm>
+#include <filesystem>
+
 #include "base/try.h"
 #include "io/npy.h"
 #include "io/posix_file.h"
@@ -7,19 +10,51 @@
 
 namespace lowbit {
 
-Result<GruArray> read_float_array(const std::string& path) {
-  NpyArray array;
-  if (path.ends_with(".npz")) {
-    LOWBIT_TRY_ASSIGN(auto all, read_npz(path));
-    if (all.size() != 1) return fail(ErrorCode::kInvalidArgument, path, std::to_string(all.size()) + " arrays", "one");
-    array = std::move(all[0]);
-  } else {
-    LOWBIT_TRY_ASSIGN(array, read_npy(path));
-  }
+namespace {
+
+Result<GruArray> as_floats(const NpyArray& array, std::string name) {
   LOWBIT_TRY_ASSIGN(const int64_t count, element_count(array.shape));
-  GruArray out{array.shape, std::vector<float>(static_cast<size_t>(count))};
+  GruArray out{std::move(name), array.shape, std::vector<float>(static_cast<size_t>(count))};
   convert_to_f32(array.view(), 0, count, out.data.data());
   return out;
+}
+
+}  // namespace
+
+Result<std::vector<GruArray>> read_float_arrays(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::vector<GruArray> out;
+  if (path.ends_with(".npz")) {
+    LOWBIT_TRY_ASSIGN(const auto all, read_npz(path));
+    for (const NpyArray& a : all) {
+      LOWBIT_TRY_ASSIGN(GruArray array, as_floats(a, a.name));
+      out.push_back(std::move(array));
+    }
+    return out;
+  }
+  std::vector<fs::path> files;
+  std::error_code failed;
+  if (fs::is_directory(path, failed)) {
+    for (fs::directory_iterator it(path, failed), end; !failed && it != end; it.increment(failed))
+      if (it->path().extension() == ".npy") files.push_back(it->path());
+    if (failed) return fail(ErrorCode::kIo, path, failed.message(), "a readable directory");
+    std::sort(files.begin(), files.end());
+  } else {
+    files = {path};
+  }
+  for (const fs::path& file : files) {
+    LOWBIT_TRY_ASSIGN(const NpyArray a, read_npy(file.string()));
+    LOWBIT_TRY_ASSIGN(GruArray array, as_floats(a, file.stem().string()));
+    out.push_back(std::move(array));
+  }
+  return out;
+}
+
+Result<GruArray> read_float_array(const std::string& path) {
+  LOWBIT_TRY_ASSIGN(auto all, read_float_arrays(path));
+  if (all.size() != 1)
+    return fail(ErrorCode::kInvalidArgument, path, std::to_string(all.size()) + " arrays", "one");
+  return std::move(all[0]);
 }
 
 Status write_float_array(const std::string& path, std::span<const float> data, std::span<const int64_t> shape) {

@@ -52,6 +52,9 @@ inline constexpr std::array<GruTensor, 3> kGateOutputs = {GruTensor::kU, GruTens
 
 /// clamp(rint(v * 2^shift) + zp); NaN gives zp, infinities the limits.
 int32_t quantize_value(float v, const GruParam& p);
+/// The same for many, as offset codes q - lo; and back to floats, exactly.
+void quantize_codes(std::span<const float> v, const GruParam& p, uint16_t* codes);
+void dequantize_codes(std::span<const uint16_t> codes, const GruParam& p, float* out);
 /// (q - zp) * 2^-shift, exact in double.
 double dequantize_value(int64_t q, const GruScale& scale);
 

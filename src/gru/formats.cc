@@ -86,6 +86,26 @@ int32_t quantize_value(float v, const GruParam& p) {
   return static_cast<int32_t>(q < low ? low : q > high ? high : q);
 }
 
+void quantize_codes(std::span<const float> v, const GruParam& p, uint16_t* codes) {
+  // Products with powers of two are exact, and adding 1.5 * 2^52 rounds half to even what the clamp has left.
+  const double scale = std::ldexp(1.0, p.scale.shift), magic = 0x1.8p52;
+  const double low = p.lo() - p.scale.zp, high = p.hi() - p.scale.zp;
+  const int32_t centre = p.scale.zp - p.lo();
+  for (size_t i = 0; i < v.size(); ++i) {
+    double d = static_cast<double>(v[i]) * scale;
+    d = d == d ? d : 0;
+    d = d < low ? low : d;
+    d = d > high ? high : d;
+    codes[i] = static_cast<uint16_t>(static_cast<int32_t>((d + magic) - magic) + centre);
+  }
+}
+
+void dequantize_codes(std::span<const uint16_t> codes, const GruParam& p, float* out) {
+  const float scale = std::ldexp(1.0f, -p.scale.shift);
+  const int32_t centre = p.scale.zp - p.lo();
+  for (size_t i = 0; i < codes.size(); ++i) out[i] = static_cast<float>(int32_t{codes[i]} - centre) * scale;
+}
+
 double dequantize_value(int64_t q, const GruScale& scale) {
   return std::ldexp(static_cast<double>(q - scale.zp), -scale.shift);
 }

@@ -94,12 +94,6 @@ Status run_cell(CellRun& run, const GruForwardOptions& options) {
   return {};
 }
 
-Codes quantize_all(std::span<const float> v, const GruParam& p) {
-  Codes out(v.size());
-  std::transform(v.begin(), v.end(), out.begin(), [&](float x) { return offset_code(x, p); });
-  return out;
-}
-
 }  // namespace
 
 Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& input, const GruForwardOptions& options) {
@@ -109,7 +103,8 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
   GruOutput out;
   out.final_state.resize(static_cast<size_t>(n * model.state_size()));
   if (options.trace) out.trace.resize(static_cast<size_t>(4 * schedule.rows() * model.state_size()));
-  Codes x = quantize_all(input.x, model.cells.front()->cell()[GruTensor::kX]);
+  Codes x(input.x.size());
+  quantize_codes(input.x, model.cells.front()->cell()[GruTensor::kX], x.data());
   int64_t state_at = 0, trace_at = 0;
   for (int layer = 0; layer < model.layers(); ++layer) {
     const size_t first = static_cast<size_t>(layer * model.directions());
@@ -146,7 +141,7 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
   }
   const GruParam& h = model.cells.back()->cell()[GruTensor::kH];
   out.y.resize(x.size());
-  std::transform(x.begin(), x.end(), out.y.begin(), [&](uint16_t q) { return static_cast<float>(real_of(q, h)); });
+  dequantize_codes(x, h, out.y.data());
   if (options.codes) {
     out.codes.resize(x.size());
     std::transform(x.begin(), x.end(), out.codes.begin(), [&](uint16_t q) { return int32_t{q} + h.lo(); });

@@ -17,7 +17,7 @@ struct Level {
 // Weakest first.
 const Level kLevels[] = {
     {Isa::kScalar, &kRefGru},
-#if defined(LOWBIT_GRU_SIMD)
+#if defined(__x86_64__)
     {Isa::kAvx2, &kAvx2Gru},
     {Isa::kAvx512, &kAvx512Gru},
 #endif

@@ -71,6 +71,27 @@ TEST(GruRounding, ShiftsAreHalfToEvenOfTheExactQuotient) {
   EXPECT_EQ(rounding_shift(INT64_MAX / 4, 63), 0);
 }
 
+TEST(GruRounding, ManyValuesAreQuantizedAsOne) {
+  Rng rng(20);
+  for (int i = 0; i < 300; ++i) {
+    GruParam p;
+    p.format = random_config(rng).tensors[0];
+    p.scale = {between(rng, -31, 31), p.format.symmetric ? 0 : between(rng, p.lo(), p.hi())};
+    std::vector<float> v = normals(rng, 40, std::ldexp(1.0, between(rng, -30, 30)));
+    for (const float special : {0.0f, -0.0f, NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-40f}) v.push_back(special);
+    for (int half = -5; half <= 5; ++half) v.push_back(std::ldexp(static_cast<float>(half) + 0.5f, -p.scale.shift));
+    std::vector<uint16_t> codes(v.size());
+    std::vector<float> back(v.size());
+    quantize_codes(v, p, codes.data());
+    dequantize_codes(codes, p, back.data());
+    for (size_t j = 0; j < v.size(); ++j) {
+      const int32_t q = quantize_value(v[j], p);
+      ASSERT_EQ(codes[j] + p.lo(), q) << v[j];
+      ASSERT_EQ(static_cast<double>(back[j]), dequantize_value(q, p.scale));
+    }
+  }
+}
+
 // ---- The cell ---------------------------------------------------------------------------------------------------------
 
 TEST(GruProperties, StreamingGivesTheBitsOfTheWholeSequence) {

@@ -67,10 +67,9 @@ Status GruStream::step(std::span<const float> x, std::span<float> y) {
                 std::to_string(x.size()) + " inputs, " + std::to_string(y.size()) + " outputs",
                 std::to_string(s.x.size()) + " and " + std::to_string(s.state.back().size()));
   const GruParam &in = s.cell(0)[GruTensor::kX], &out = s.cell(s.state.size() - 1)[GruTensor::kH];
-  for (size_t i = 0; i < x.size(); ++i) s.x[i] = static_cast<uint16_t>(quantize_value(x[i], in) - in.lo());
+  quantize_codes(x, in, s.x.data());
   s.advance();
-  for (size_t i = 0; i < y.size(); ++i)
-    y[i] = static_cast<float>(dequantize_value(int64_t{s.state.back()[i]} + out.lo(), out.scale));
+  dequantize_codes(s.state.back(), out, y.data());
   return {};
 }
 
@@ -117,6 +116,29 @@ Status GruStream::set_state(std::span<const float> state) {
   for (size_t i = 0; i < impl_->state.size(); ++i) {
     const GruParam& h = impl_->cell(i)[GruTensor::kH];
     for (uint16_t& q : impl_->state[i]) q = static_cast<uint16_t>(quantize_value(state[at++], h) - h.lo());
+  }
+  return {};
+}
+
+std::vector<int32_t> GruStream::state_codes() const {
+  std::vector<int32_t> out;
+  for (size_t i = 0; i < impl_->state.size(); ++i)
+    for (const uint16_t q : impl_->state[i]) out.push_back(int32_t{q} + impl_->cell(i)[GruTensor::kH].lo());
+  return out;
+}
+
+Status GruStream::set_state_codes(std::span<const int32_t> state) {
+  const int64_t wanted = impl_->batch * impl_->net().state_size();
+  if (static_cast<int64_t>(state.size()) != wanted)
+    return fail(ErrorCode::kShapeMismatch, "gru state", std::to_string(state.size()) + " codes", std::to_string(wanted));
+  size_t at = 0;
+  for (size_t i = 0; i < impl_->state.size(); ++i) {
+    const GruParam& h = impl_->cell(i)[GruTensor::kH];
+    for (size_t j = 0; j < impl_->state[i].size(); ++j)
+      if (const int32_t q = state[at + j]; q < h.lo() || q > h.hi())
+        return fail(ErrorCode::kInvalidArgument, "gru state", "the code " + std::to_string(q),
+                    std::to_string(h.lo()) + " to " + std::to_string(h.hi()));
+    for (uint16_t& q : impl_->state[i]) q = static_cast<uint16_t>(state[at++] - h.lo());
   }
   return {};
 }

@@ -1,0 +1,437 @@
+#pragma once
+// The integer GRU cell on vectors S, for any instruction set; the bits of kernels/ref/gru.cc.
+//
+// Products: a lane is an output row. Inputs are offset codes u = q - lo in one or two unsigned bytes ("limbs"), so that
+// sum w q = sum_l 256^l sum w u_l + lo sum w, the last term folded into the bias at load. Weights up to 8 bits are signed bytes,
+// S::kColumns of them a lane; their sums of one limb fit int32 up to kMaxBytesK columns. Wider weights are 16-bit pairs, their sums
+// move to int64 every kWideRun columns. Where the plan has proved that the whole sum fits int32 it is put together there:
+// arithmetic modulo 2^32 cannot go wrong when the true result fits.
+// Elements: blocks of kBlock in loops for the compiler to vectorize, in int32 where the plan allows.
+
+#include <cstdint>
+
+#include "base/isa.h"
+#include "kernels/gru_api.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+constexpr int64_t kMaxBytesK = 65536;  // 255 * 128 * 65536 < 2^31
+constexpr int64_t kWideRun = 128;      // 255 * 32768 * 128 < 2^31
+constexpr int64_t kBlock = 64;
+constexpr int kPanels = 4;         // vectors of rows side by side
+constexpr int kExpandedBits = 12;  // tables of inputs up to so many bits are expanded at load: 8 KiB each
+constexpr int kBuckets = 1024;     // of the others: where to start looking for the segment
+
+constexpr int64_t gru_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+/// Where the parts of a packed product lie, in bytes from its start; rounding shifts as x << left, then half-even >> right.
+struct PackedProduct {
+  int64_t k = 0, k_padded = 0, rows = 0, rows_padded = 0;
+  int64_t weights = 0, bias64 = 0, bias32 = 0, left = 0, right = 0, bytes = 0;
+  int32_t limbs = 1, wide = 0, fits32 = 0, low = 0, high = 0;
+};
+
+/// A table, ready to be read: expanded, or segments with buckets.
+struct PackedTable {
+  int32_t expanded = 0, bucket_shift = 0;
+  int64_t data = 0;  // u16 [2^bits] output codes minus lo, or u16 [kBuckets] first segments
+};
+
+struct PackedCell {
+  int32_t use_reference = 0;
+  PackedProduct x, h;
+  PackedTable table[3];
+  int64_t bytes = 0;
+};
+
+template <class S>
+PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, int64_t k, int weight_bits, bool fits32,
+                           int64_t& at) {
+  PackedProduct p;
+  p.k = k;
+  p.rows = rows;
+  p.rows_padded = gru_round_up(rows, kPanels * S::kLanes);
+  p.wide = weight_bits > 8;
+  p.limbs = in.hi - in.lo > 255 ? 2 : 1;
+  p.fits32 = fits32;
+  p.k_padded = gru_round_up(k, p.wide ? 2 : S::kColumns);
+  p.low = out.lo - out.zp;
+  p.high = out.hi - out.zp;
+  const auto take = [&](int64_t bytes) {
+    const int64_t start = at;
+    at += gru_round_up(bytes, 64);
+    return start;
+  };
+  p.weights = take(p.rows_padded * p.k_padded * (p.wide ? 2 : 1));
+  p.bias64 = take(8 * p.rows_padded);
+  p.bias32 = take(4 * p.rows_padded);
+  p.left = take(4 * p.rows_padded);
+  p.right = take(4 * p.rows_padded);
+  return p;
+}
+
+inline bool needs_reference(const GruSpec& s) {
+  if ((s.c > kMaxBytesK || s.h > kMaxBytesK)) return true;
+  for (int64_t i = 0; i < 3 * s.h; ++i)
+    if (s.x_shift[i] > 62 || s.h_shift[i] > 62) return true;
+  const GruGrid* g = s.grid;
+  return g[kSlotR].shift + g[kSlotHh].shift - g[kSlotNi].shift > 62 || g[kSlotIh].shift - g[kSlotNi].shift > 62 ||
+         g[kSlotN].shift - g[kSlotH].shift > 62;
+}
+
+template <class S>
+PackedCell plan_cell(const GruSpec& s) {
+  PackedCell c;
+  c.use_reference = needs_reference(s);
+  int64_t at = gru_round_up(sizeof(PackedCell), 64);
+  if (!c.use_reference) {
+    c.x = plan_product<S>(s.grid[kSlotX], s.grid[kSlotIh], 3 * s.h, s.c, s.w_bits, s.input32, at);
+    c.h = plan_product<S>(s.grid[kSlotH], s.grid[kSlotHh], 3 * s.h, s.h, s.r_bits, s.state32, at);
+    const int inputs[3] = {kSlotUi, kSlotRi, kSlotNi};
+    for (int i = 0; i < 3; ++i) {
+      const int64_t span = int64_t{s.grid[inputs[i]].hi} - s.grid[inputs[i]].lo + 1;
+      PackedTable& t = c.table[i];
+      t.expanded = span <= (1 << kExpandedBits) || s.table[i].kind == GruTableView::kDirect;
+      while (span >> t.bucket_shift > kBuckets) ++t.bucket_shift;
+      t.data = at;
+      at += gru_round_up(2 * (t.expanded ? span : kBuckets), 64);
+    }
+  }
+  c.bytes = at;
+  return c;
+}
+
+template <class S>
+void pack_product(const PackedProduct& p, const GruGrid& in, const int16_t* w, const int64_t* bias,
+                  const int32_t* shift, uint8_t* base) {
+  const int columns = p.wide ? 2 : S::kColumns;
+  auto* bias64 = reinterpret_cast<int64_t*>(base + p.bias64);
+  auto* bias32 = reinterpret_cast<int32_t*>(base + p.bias32);
+  auto* left = reinterpret_cast<int32_t*>(base + p.left);
+  auto* right = reinterpret_cast<int32_t*>(base + p.right);
+  for (int64_t r = 0; r < p.rows; ++r) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < p.k; ++i) {
+      const int64_t panel = r / S::kLanes, lane = r % S::kLanes;
+      const int64_t at = ((panel * (p.k_padded / columns) + i / columns) * S::kLanes + lane) * columns + i % columns;
+      const int16_t v = w[r * p.k + i];
+      sum += v;
+      if (p.wide)
+        reinterpret_cast<int16_t*>(base + p.weights)[at] = v;
+      else
+        reinterpret_cast<int8_t*>(base + p.weights)[at] = int8_t(v);
+    }
+    bias64[r] = bias[r] + int64_t{in.lo} * sum;
+    bias32[r] = int32_t(uint32_t(uint64_t(bias64[r])));
+    left[r] = shift[r] < 0 ? -shift[r] : 0;
+    right[r] = shift[r] > 0 ? shift[r] : 0;
+  }
+}
+
+// ---- Rounding shifts --------------------------------------------------------------------------------------------------
+
+/// One shift for a whole tensor. In int32 the plan has proved that what is added and shifted fits.
+template <class T>
+struct UniformShift {
+  int left, right;
+  T add, odd;
+  explicit UniformShift(int k) : left(k < 0 ? -k : 0), right(k > 0 ? k : 0) {
+    // Where all values are below a half, any larger shift gives the same 0.
+    constexpr int kMost = sizeof(T) == 4 ? 31 : 62;
+    if (right > kMost) right = kMost;
+    add = right > 0 ? T((T{1} << (right - 1)) - 1) : T{0};
+    odd = right > 0;
+  }
+  __attribute__((always_inline)) T operator()(T v) const {
+    v = T(v << left);
+    return T((v + add + ((v >> right) & odd)) >> right);
+  }
+};
+
+template <class T>
+static inline __attribute__((always_inline)) T gru_clamp(T v, T low, T high) {
+  v = v < low ? low : v;
+  return v > high ? high : v;
+}
+
+/// centered[r] = clamp(rs(sum + bias, shift)) for the rows of one product; sums of limb l at l * rows_padded.
+template <class T>
+void finish_product(const PackedProduct& p, const uint8_t* base, const T* sums, int32_t* centered) {
+  const auto* left = reinterpret_cast<const int32_t*>(base + p.left);
+  const auto* right = reinterpret_cast<const int32_t*>(base + p.right);
+  const T low = p.low, high = p.high;
+  const T* upper = sums + (p.limbs - 1) * p.rows_padded;
+  const T weight = p.limbs == 2 ? 256 : 0;
+  if constexpr (sizeof(T) == 4) {
+    const auto* bias = reinterpret_cast<const int32_t*>(base + p.bias32);
+    for (int64_t r = 0; r < p.rows; ++r) {
+      // Unsigned: the parts may leave int32, the sum does not.
+      const auto v =
+          int32_t((uint32_t(sums[r]) + uint32_t(upper[r]) * uint32_t(weight) + uint32_t(bias[r])) << left[r]);
+      const int32_t k = right[r], odd = k > 0;
+      const auto add = int32_t((uint32_t(odd) << ((k - odd) & 31)) - uint32_t(odd));
+      centered[r] = gru_clamp<int32_t>((v + add + ((v >> k) & odd)) >> k, low, high);
+    }
+  } else {
+    const auto* bias = reinterpret_cast<const int64_t*>(base + p.bias64);
+    for (int64_t r = 0; r < p.rows; ++r) {
+      const int64_t v = int64_t(uint64_t(sums[r] + upper[r] * weight + bias[r]) << left[r]);
+      const int64_t k = right[r], odd = k > 0;
+      const int64_t add = (odd << (k - odd)) - odd;
+      centered[r] = int32_t(gru_clamp<int64_t>((v + add + ((v >> k) & odd)) >> k, low, high));
+    }
+  }
+}
+
+// ---- Products ---------------------------------------------------------------------------------------------------------
+
+/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time.
+template <class S, int M, int L>
+void byte_products(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
+  const int64_t steps = p.k_padded / S::kColumns, panel_bytes = steps * S::kLanes * S::kColumns;
+  for (int64_t row = 0; row < p.rows_padded; row += kPanels * S::kLanes) {
+    const uint8_t* w = weights + row / S::kLanes * panel_bytes;
+    typename S::Int acc[kPanels][M][L];
+    for (int i = 0; i < kPanels; ++i)
+      for (int m = 0; m < M; ++m)
+        for (int l = 0; l < L; ++l) acc[i][m][l] = S::zero();
+    for (int64_t k = 0; k < steps; ++k) {
+      typename S::Int v[M][L];
+      for (int m = 0; m < M; ++m)
+        for (int l = 0; l < L; ++l) v[m][l] = S::broadcast(x + (m * L + l) * p.k_padded + k * S::kColumns);
+      for (int i = 0; i < kPanels; ++i) {
+        const typename S::Int wi = S::load_bytes(w + i * panel_bytes + k * S::kLanes * S::kColumns);
+        for (int m = 0; m < M; ++m)
+          for (int l = 0; l < L; ++l) acc[i][m][l] = S::dot(acc[i][m][l], v[m][l], wi);
+      }
+    }
+    for (int i = 0; i < kPanels; ++i)
+      for (int m = 0; m < M; ++m)
+        for (int l = 0; l < L; ++l) S::store(sums + (m * L + l) * p.rows_padded + row + i * S::kLanes, acc[i][m][l]);
+  }
+}
+
+/// 16-bit weights: one row of x; int32 sums are moved to int64 every kWideRun columns.
+template <class S>
+void wide_products(const PackedProduct& p, const uint8_t* weights, const int16_t* x, int64_t* sums) {
+  const int64_t steps = p.k_padded / 2;
+  int32_t part[S::kLanes];
+  for (int l = 0; l < p.limbs; ++l)
+    for (int64_t row = 0; row < p.rows_padded; row += S::kLanes) {
+      const auto* w = reinterpret_cast<const int16_t*>(weights) + row * p.k_padded;
+      int64_t* to = sums + l * p.rows_padded + row;
+      for (int i = 0; i < S::kLanes; ++i) to[i] = 0;
+      for (int64_t k = 0; k < steps; k += kWideRun / 2) {
+        const int64_t end = k + kWideRun / 2 < steps ? k + kWideRun / 2 : steps;
+        typename S::Int acc = S::zero();
+        for (int64_t j = k; j < end; ++j)
+          acc = S::dot_pairs(acc, S::broadcast_pair(x + l * p.k_padded + 2 * j), S::load_words(w + j * 2 * S::kLanes));
+        S::store(part, acc);
+        for (int i = 0; i < S::kLanes; ++i) to[i] += part[i];
+      }
+    }
+}
+
+/// Codes as limbs, zero-padded: [rows][limbs][k_padded].
+template <class E>
+void split_codes(const PackedProduct& p, const uint16_t* codes, int64_t rows, E* out) {
+  for (int64_t m = 0; m < rows; ++m)
+    for (int l = 0; l < p.limbs; ++l, out += p.k_padded) {
+      for (int64_t i = 0; i < p.k; ++i) out[i] = E((codes[m * p.k + i] >> (8 * l)) & 0xff);
+      for (int64_t i = p.k; i < p.k_padded; ++i) out[i] = 0;
+    }
+}
+
+template <class S, int M>
+void byte_rows(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums, int32_t* out) {
+  if (p.limbs == 1)
+    byte_products<S, M, 1>(p, base + p.weights, x, sums);
+  else
+    byte_products<S, M, 2>(p, base + p.weights, x, sums);
+  const int64_t stride = p.limbs * p.rows_padded;
+  for (int m = 0; m < M; ++m) {
+    const int32_t* row = sums + m * stride;
+    if (p.fits32) {
+      finish_product<int32_t>(p, base, row, out + m * p.rows);
+    } else {
+      auto* wide = reinterpret_cast<int64_t*>(sums + gru_round_up(S::kRows * stride, 16));
+      for (int64_t i = 0; i < stride; ++i) wide[i] = row[i];
+      finish_product<int64_t>(p, base, wide, out + m * p.rows);
+    }
+  }
+}
+
+/// Bytes: limbs of up to `rows` rows, then S::kRows rows of sums in int32, then one in int64.
+template <class S>
+int64_t product_scratch(const PackedProduct& p, int64_t rows) {
+  return gru_round_up(rows * p.limbs * p.k_padded * 2, 64) + gru_round_up(4 * S::kRows * p.limbs * p.rows_padded, 64) +
+         gru_round_up(8 * p.limbs * p.rows_padded, 64);
+}
+
+template <class S>
+void product(const PackedProduct& p, const uint8_t* base, const uint16_t* codes, int64_t rows, int32_t* out,
+             uint8_t* scratch) {
+  auto* sums = reinterpret_cast<int32_t*>(scratch + gru_round_up(rows * p.limbs * p.k_padded * 2, 64));
+  if (p.wide) {
+    auto* x = reinterpret_cast<int16_t*>(scratch);
+    split_codes(p, codes, rows, x);
+    auto* wide = reinterpret_cast<int64_t*>(sums);
+    for (int64_t m = 0; m < rows; ++m) {
+      wide_products<S>(p, base + p.weights, x + m * p.limbs * p.k_padded, wide);
+      finish_product<int64_t>(p, base, wide, out + m * p.rows);
+    }
+    return;
+  }
+  auto* x = reinterpret_cast<typename S::Element*>(scratch);
+  split_codes(p, codes, rows, x);
+  const int64_t stride = p.limbs * p.k_padded;
+  int64_t m = 0;
+  for (; m + S::kRows <= rows; m += S::kRows) byte_rows<S, S::kRows>(p, base, x + m * stride, sums, out + m * p.rows);
+  for (; m < rows; ++m) byte_rows<S, 1>(p, base, x + m * stride, sums, out + m * p.rows);
+}
+
+// ---- Tables -------------------------------------------------------------------------------------------------------------
+
+inline int64_t segment_value(const GruTableView& t, const GruGrid& in, const GruGrid& out, int64_t i, int64_t q) {
+  const int64_t product = int64_t{t.slope[i]} * (q - in.zp);
+  const UniformShift<int64_t> shift(t.shift[i]);
+  const int64_t y =
+      t.kind == GruTableView::kSeed ? shift(product) + t.intercept[i] : shift(product + t.intercept[i]) + out.zp;
+  return gru_clamp<int64_t>(y, out.lo, out.hi);
+}
+
+inline void pack_table(const PackedTable& p, const GruTableView& t, const GruGrid& in, const GruGrid& out,
+                       uint8_t* base) {
+  auto* data = reinterpret_cast<uint16_t*>(base + p.data);
+  int64_t segment = 0;
+  for (int64_t q = in.lo; q <= in.hi; ++q) {
+    while (t.kind != GruTableView::kDirect && segment < t.segments - 1 && q >= t.threshold[segment]) ++segment;
+    const int64_t u = q - in.lo;
+    if (p.expanded)
+      data[u] =
+          uint16_t((t.kind == GruTableView::kDirect ? t.direct[u] : segment_value(t, in, out, segment, q)) - out.lo);
+    else if ((u & ((int64_t{1} << p.bucket_shift) - 1)) == 0)
+      data[u >> p.bucket_shift] = uint16_t(segment);
+  }
+}
+
+/// out[j] = table(q[j]) - out.zp.
+template <class T>
+void look_up(const PackedTable& p, const uint8_t* base, const GruTableView& t, const GruGrid& in, const GruGrid& out,
+             const T* q, int64_t n, T* y) {
+  const auto* data = reinterpret_cast<const uint16_t*>(base + p.data);
+  const T centre = out.lo - out.zp;
+  if (p.expanded) {
+    for (int64_t j = 0; j < n; ++j) y[j] = T(data[q[j] - in.lo]) + centre;
+    return;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    int64_t i = data[(q[j] - in.lo) >> p.bucket_shift];
+    while (i < t.segments - 1 && q[j] >= t.threshold[i]) ++i;
+    y[j] = T(segment_value(t, in, out, i, q[j]) - out.zp);
+  }
+}
+
+// ---- Elements -----------------------------------------------------------------------------------------------------------
+
+template <class T>
+void trace_block(int32_t* to, const T* q, int64_t n, T zp) {
+  if (to == nullptr) return;
+  for (int64_t j = 0; j < n; ++j) to[j] = int32_t(q[j] + zp);
+}
+
+/// Gates and state of one row: elements [0, H) in blocks.
+template <class T>
+void elements(const GruSpec& s, const PackedCell& cell, const uint8_t* base, const int32_t* ih, const int32_t* hh,
+              uint16_t* h, const GruTrace* trace, int64_t row) {
+  const GruGrid* g = s.grid;
+  const auto between = [&](int a, int b) { return UniformShift<T>(g[a].shift - g[b].shift); };
+  const UniformShift<T> ih_u = between(kSlotIh, kSlotUi), hh_u = between(kSlotHh, kSlotUi),
+                        ih_r = between(kSlotIh, kSlotRi), hh_r = between(kSlotHh, kSlotRi),
+                        ih_n = between(kSlotIh, kSlotNi), rh_n(g[kSlotR].shift + g[kSlotHh].shift - g[kSlotNi].shift),
+                        n_h = between(kSlotN, kSlotH), to_h(g[kSlotU].shift);
+  const T one = T(T{1} << g[kSlotU].shift), old_zero = g[kSlotH].lo - g[kSlotH].zp;
+  T ui[kBlock], u[kBlock], ri[kBlock], r[kBlock], ni[kBlock], n[kBlock];
+  for (int64_t at = 0; at < s.h; at += kBlock) {
+    const int64_t count = s.h - at < kBlock ? s.h - at : kBlock;
+    const int32_t *iu = ih + at, *ir = iu + s.h, *in = ir + s.h, *hu = hh + at, *hr = hu + s.h, *hn = hr + s.h;
+    for (int64_t j = 0; j < count; ++j) {
+      ui[j] = gru_clamp<T>(ih_u(iu[j]) + hh_u(hu[j]) + g[kSlotUi].zp, g[kSlotUi].lo, g[kSlotUi].hi);
+      ri[j] = gru_clamp<T>(ih_r(ir[j]) + hh_r(hr[j]) + g[kSlotRi].zp, g[kSlotRi].lo, g[kSlotRi].hi);
+    }
+    look_up(cell.table[0], base, s.table[0], g[kSlotUi], g[kSlotU], ui, count, u);
+    look_up(cell.table[1], base, s.table[1], g[kSlotRi], g[kSlotR], ri, count, r);
+    for (int64_t j = 0; j < count; ++j)
+      ni[j] = gru_clamp<T>(ih_n(in[j]) + rh_n(T(r[j] * T(hn[j]))) + g[kSlotNi].zp, g[kSlotNi].lo, g[kSlotNi].hi);
+    look_up(cell.table[2], base, s.table[2], g[kSlotNi], g[kSlotN], ni, count, n);
+    uint16_t* state = h + at;
+    for (int64_t j = 0; j < count; ++j) {
+      const T old = T(state[j]) + old_zero;
+      const T sum = u[j] * old + (one - u[j]) * n_h(n[j]);
+      state[j] = uint16_t(gru_clamp<T>(to_h(sum) + g[kSlotH].zp, g[kSlotH].lo, g[kSlotH].hi) - g[kSlotH].lo);
+    }
+    if (trace == nullptr) continue;
+    const auto row_of = [&](int32_t* p) { return p == nullptr ? p : p + row * s.h + at; };
+    trace_block<T>(row_of(trace->ui), ui, count, 0);
+    trace_block<T>(row_of(trace->ri), ri, count, 0);
+    trace_block<T>(row_of(trace->ni), ni, count, 0);
+    trace_block<T>(row_of(trace->u), u, count, g[kSlotU].zp);
+    trace_block<T>(row_of(trace->r), r, count, g[kSlotR].zp);
+    trace_block<T>(row_of(trace->n), n, count, g[kSlotN].zp);
+  }
+}
+
+// ---- The kernel ---------------------------------------------------------------------------------------------------------
+
+template <class S>
+int64_t gru_packed_bytes(const GruSpec& s) {
+  return plan_cell<S>(s).bytes;
+}
+
+template <class S>
+void gru_pack(const GruSpec& s, uint8_t* packed) {
+  const PackedCell c = plan_cell<S>(s);
+  __builtin_memset(packed, 0, size_t(c.bytes));
+  __builtin_memcpy(packed, &c, sizeof c);
+  if (c.use_reference) return;
+  pack_product<S>(c.x, s.grid[kSlotX], s.w, s.x_bias, s.x_shift, packed);
+  pack_product<S>(c.h, s.grid[kSlotH], s.r, s.h_bias, s.h_shift, packed);
+  const int inputs[3] = {kSlotUi, kSlotRi, kSlotNi}, outputs[3] = {kSlotU, kSlotR, kSlotN};
+  for (int i = 0; i < 3; ++i) pack_table(c.table[i], s.table[i], s.grid[inputs[i]], s.grid[outputs[i]], packed);
+}
+
+template <class S>
+int64_t gru_scratch_bytes(const GruSpec& s, int64_t rows) {
+  const PackedCell c = plan_cell<S>(s);
+  if (c.use_reference) return kRefGru.scratch_bytes(s, rows);
+  const int64_t x = product_scratch<S>(c.x, rows), h = product_scratch<S>(c.h, rows);
+  return gru_round_up(4 * rows * 3 * s.h, 64) + (x > h ? x : h);
+}
+
+template <class S>
+void gru_input(const GruSpec& s, const uint8_t* packed, const uint16_t* x, int64_t rows, int32_t* ih,
+               uint8_t* scratch) {
+  const auto& c = *reinterpret_cast<const PackedCell*>(packed);
+  if (c.use_reference) return kRefGru.input(s, packed, x, rows, ih, scratch);
+  product<S>(c.x, packed, x, rows, ih, scratch);
+}
+
+template <class S>
+void gru_step(const GruSpec& s, const uint8_t* packed, const int32_t* ih, int64_t rows, uint16_t* h,
+              const GruTrace* trace, uint8_t* scratch) {
+  const auto& c = *reinterpret_cast<const PackedCell*>(packed);
+  if (c.use_reference) return kRefGru.step(s, packed, ih, rows, h, trace, scratch);
+  auto* hh = reinterpret_cast<int32_t*>(scratch);
+  product<S>(c.h, packed, h, rows, hh, scratch + gru_round_up(4 * rows * 3 * s.h, 64));
+  for (int64_t m = 0; m < rows; ++m) {
+    if (s.elements32)
+      elements<int32_t>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
+    else
+      elements<int64_t>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
+  }
+  if (trace != nullptr) trace_block<int32_t>(trace->hh, hh, rows * 3 * s.h, s.grid[kSlotHh].zp);
+}
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit
