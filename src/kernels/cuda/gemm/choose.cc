@@ -1,0 +1,87 @@
+#include "kernels/cuda/gemm/choose.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/gemm/stored_bits.h"
+
+namespace lowbit::cuda {
+namespace {
+
+constexpr int kMaxShared = 232448, kMaxSplit = 8;  // sm_90: of a block; portable cluster size
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t unit_k(GemmActivation a) { return a == GemmActivation::kInt8 ? 128 : 64; }
+
+/// Microseconds of one call. The constants were fitted to an H200's times of every instance on the shapes of
+/// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing else
+/// holds it up, the tensor cores' own time, and what the second-level cache delivers.
+double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
+  const bool int8 = p.w.activation == GemmActivation::kInt8, many = group_count(p.w) > 1;
+  const double bm = kernel.bm, units = kernel.tile_units, k = double(p.w.k);
+  const int64_t blocks = ceil_div(ceil_div(p.w.k, unit_k(p.w.activation)), split);
+  const int64_t tiles = ceil_div(p.m, kernel.bm) * ceil_div(p.w.n, 64 * kernel.tile_units), ctas = tiles * split;
+  // Clusters of four and eight do not fill a group of multiprocessors to the last one.
+  const int64_t usable = split <= 2 ? processors : processors - (split == 4 ? 8 : 20);
+  const int64_t waves = ceil_div(ctas, usable * kernel.blocks_per_processor);
+  const bool shared = kernel.blocks_per_processor > 1 && ctas > usable;
+
+  const double chain = (int8 ? many ? 0.20 + 0.0035 * bm : 0.12 + 0.001 * bm : 0.15 + 0.0012 * bm) + 0.05 * units;
+  const double math = 2 * bm * units / 1750;
+  const double unit_bytes = 64.0 * double(unit_k(p.w.activation)) * bits / 8;
+  const double fill = (bm * 128 + units * unit_bytes) * double(std::min<int64_t>(ctas, usable)) / 7.2e6;
+  const double block = std::max({chain * (shared ? 1.4 : 1.0), math, fill});
+  const double epilogue = 0.2 + bm * units / 300;
+  const double send = int8 && many ? 0.06 * double(blocks) * kernel.pairs : 0;  // every group is sent
+  const double join = split == 1 ? 0 : send + (int8 ? 1.2 + 0.1 * split : 1.0 + 0.5 * split);
+  const double memory = (double(p.w.n) * k * bits / 8 + double(p.m) * double(p.w.n) * 2) / 4.2e6;
+  return 2.8 + std::max(memory, double(waves) * (double(blocks) * block + epilogue)) + join;
+}
+
+}  // namespace
+
+const WgmmaTable* find_wgmma_table(GemmActivation activation, int bits) {
+  for (const WgmmaTable* t : {&kWgmmaInt8Bits2, &kWgmmaInt8Bits4, &kWgmmaInt8Bits8, &kWgmmaF16Bits2, &kWgmmaF16Bits4,
+                              &kWgmmaBf16Bits2, &kWgmmaBf16Bits4})
+    if (t->activation == activation && t->bits == bits) return t;
+  return nullptr;
+}
+
+int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
+  if (split == 1) return kernel.shared_bytes;
+  const int64_t groups = group_count(p.w);
+  const int64_t parts = p.w.activation == GemmActivation::kInt8 && groups > 1 ? groups : split;
+  const int64_t bytes = kernel.shared_bytes + parts * std::max(1, kernel.pairs / split) * kernel.pair_bytes;
+  return int(std::min<int64_t>(bytes, 1 << 30));
+}
+
+bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
+  const int64_t groups = group_count(p.w), unit = unit_k(p.w.activation), blocks = ceil_div(p.w.k, unit);
+  if (p.w.k == 0 || p.w.offsets != nullptr) return false;
+  if (reinterpret_cast<uintptr_t>(p.x) % 16 != 0 || p.ldx * (128 / unit) % 16 != 0) return false;
+  if (groups > 1 && (kernel.fold == 2 ? p.w.group != unit / 2 : kernel.fold == 0 || p.w.group % unit != 0))
+    return false;
+  if (groups == 1 && kernel.fold == 2) return false;
+  if (p.x_scale_group_stride != 0 && (kernel.fold == 0 || groups == 1 || p.w.group > 256)) return false;
+  if (split == 1) return true;
+  if (kernel.pair_bytes == 0 || (split & (split - 1)) != 0 || split > kMaxSplit) return false;
+  const int64_t step = groups > 1 ? std::max<int64_t>(1, p.w.group / unit) : 1;  // blocks of K between places to cut
+  const int64_t per_block = ceil_div(ceil_div(blocks, split), step) * step;
+  if (per_block * (split - 1) >= blocks) return false;  // an empty block
+  return shared_bytes(kernel, p, split) <= kMaxShared;
+}
+
+GemmChoice choose(const GemmProblem& p, int arch, int processors) {
+  GemmChoice best;
+  const int bits = stored_bits(p.w.format, p.w.activation).bits;
+  const WgmmaTable* table = arch == 90 ? find_wgmma_table(p.w.activation, bits) : nullptr;
+  if (table == nullptr) return best;
+  for (int i = 0; i < table->count; ++i)
+    for (int split = 1; split <= kMaxSplit; split *= 2) {
+      if (!can_run(table->kernels[i], p, split)) continue;
+      const double t = microseconds(table->kernels[i], p, bits, split, processors);
+      if (best.wgmma == nullptr || t < best.microseconds) best = {&table->kernels[i], split, t};
+    }
+  return best;
+}
+
+}  // namespace lowbit::cuda

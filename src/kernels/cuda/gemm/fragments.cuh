@@ -1,0 +1,240 @@
+#pragma once
+// From stored words to operand registers, and from sums to outputs: what the wgmma and the mma.sync pipelines share. Both
+// give lane 4 g + t of a warp the sums (row, x row): d[4 j + c] = (2 g, 8 j + 2 t + c), d[4 j + 2 + c] = (2 g + 1, same).
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/gemm/device_args.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/tile_order.h"
+
+namespace lowbit::cuda {
+
+template <GemmActivation X>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<GemmActivation::kInt8> {
+  using Type = int;
+};
+
+template <GemmActivation X>
+inline constexpr int kXBytes = X == GemmActivation::kInt8 ? 1 : 2;
+
+/// Words of lane `lane128` for one batch; `unit` in shared or global memory.
+template <class Order>
+__device__ __forceinline__ void load_words(const uint8_t* unit, int batch, int lane128, uint32_t* w) {
+  constexpr int kWords = Order::kLaneWords;
+  const uint8_t* at = unit + batch * (kUnitLanes * kWords * 4);
+  if constexpr (kWords == 1) {
+    w[0] = reinterpret_cast<const uint32_t*>(at)[lane128];
+  } else if constexpr (kWords == 2) {
+    const uint2 v = reinterpret_cast<const uint2*>(at)[lane128];
+    w[0] = v.x, w[1] = v.y;
+  } else {
+#pragma unroll
+    for (int c = 0; c < kWords / 4; ++c) {
+      const uint4 v = reinterpret_cast<const uint4*>(at)[c * kUnitLanes + lane128];
+      w[4 * c] = v.x, w[4 * c + 1] = v.y, w[4 * c + 2] = v.z, w[4 * c + 3] = v.w;
+    }
+  }
+}
+
+/// a[0..8): operand registers of a batch's two steps. int8: value * 2^(8 - Bits) in each byte; the factor leaves the sums
+/// in fold(), exactly. Halves: the values.
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
+  using Order = FragmentOrder<Bits, kXBytes<X>>;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t word = w[i / Order::kRegistersPerWord];
+    constexpr int kRegisters = Order::kRegistersPerWord;
+    const int nth = i % kRegisters;
+    if constexpr (X == GemmActivation::kInt8) {
+      constexpr uint32_t kMask = (0xffu << (8 - Bits) & 0xffu) * 0x01010101u;
+      a[i] = Bits == 8 ? word : (word << (Bits * nth)) & kMask;
+    } else {
+      constexpr uint32_t kMask = ((1u << Bits) - 1u) * 0x00010001u;
+      constexpr uint32_t kMagic = X == GemmActivation::kF16 ? 0x64006400u : 0x43004300u;  // 1024, 128: the unit is 1
+      const uint32_t v = ((word >> (Bits * nth)) & kMask) | kMagic;
+      if constexpr (X == GemmActivation::kF16) {
+        asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(a[i]) : "r"(v), "r"(half_zero));
+      } else {
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x3f803f80u), "r"(half_zero ^ 0x80008000u));
+      }
+    }
+  }
+}
+
+/// Sums of up to 256 columns: |sum * 2^shift| < 2^22, so that adding the bits of 1.5 * 2^(23 - shift) makes a float of it.
+inline constexpr int kNarrowGroup = 256;
+
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ float narrow_sum(typename SumOf<X>::Type s) {
+  if constexpr (X == GemmActivation::kInt8) {
+    constexpr int kShift = 8 - Bits, kMagic = (127 + 23 - kShift) << 23 | 0x400000;
+    return __fadd_rn(__int_as_float(s + kMagic), -__int_as_float(kMagic));
+  } else {
+    return s;
+  }
+}
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ float any_sum(typename SumOf<X>::Type s) {
+  if constexpr (X == GemmActivation::kInt8) {
+    return __int2float_rn(s >> (8 - Bits));
+  } else {
+    return s;
+  }
+}
+
+/// The scale of x for a sum over group g of row m, 1 when x has one scale per row.
+__device__ __forceinline__ float x_group_scale(const GemmArgs& p, int m, int g) {
+  return p.x_scale_group == 0 || m >= p.m ? 1.0f : __ldg(p.x_scale + m * p.x_scale_row + g * p.x_scale_group);
+}
+
+/// acc = fma(sum * x scale, scale, acc), then the offset's term. One group of one output.
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ float fold_one(const GemmArgs& p, typename SumOf<X>::Type s, float scale, int m, int n,
+                                          int g, float acc) {
+  float v = any_sum<X, Bits>(s), xs = 1.0f;
+  if constexpr (X == GemmActivation::kInt8) {
+    xs = x_group_scale(p, m, g);
+    v = __fmul_rn(v, xs);
+  }
+  acc = __fmaf_rn(v, scale, acc);
+  if (p.offsets != nullptr && m < p.m) {
+    const float sum = __ldg(p.x_sums + int64_t(m) * p.groups + g);
+    const float offset = __ldg(p.offsets + int64_t(g) * p.n_padded + n);
+    acc = __fmaf_rn(X == GemmActivation::kInt8 ? __fmul_rn(sum, xs) : sum, offset, acc);
+  }
+  return acc;
+}
+
+/// Folds one group of a lane's sums (two rows of weights with scales s, Bm rows of x) into acc. XScales: the group has
+/// scales of x, x_scales[row of x].
+template <GemmActivation X, int Bits, int Bm, bool Narrow, bool XScales>
+__device__ __forceinline__ void fold_as(const typename SumOf<X>::Type* d, float2 s, const float* x_scales, float* acc) {
+#pragma unroll
+  for (int j = 0; j < Bm / 8; ++j) {
+    float2 xs = {1.0f, 1.0f};
+    if constexpr (XScales) xs = reinterpret_cast<const float2*>(x_scales)[4 * j + (threadIdx.x & 3)];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float v = Narrow ? narrow_sum<X, Bits>(d[4 * j + i]) : any_sum<X, Bits>(d[4 * j + i]);
+      if constexpr (XScales) v = __fmul_rn(v, i & 1 ? xs.y : xs.x);
+      acc[4 * j + i] = __fmaf_rn(v, i & 2 ? s.y : s.x, acc[4 * j + i]);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ T to_output(float v);
+template <>
+__device__ __forceinline__ float to_output<float>(float v) {
+  return v;
+}
+template <>
+__device__ __forceinline__ __half to_output<__half>(float v) {
+  return __float2half_rn(v);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 to_output<__nv_bfloat16>(float v) {
+  return __float2bfloat16_rn(v);
+}
+
+__device__ __forceinline__ uint32_t pack(__nv_bfloat162 v) { return *reinterpret_cast<uint32_t*>(&v); }
+__device__ __forceinline__ uint32_t pack(__half2 v) { return *reinterpret_cast<uint32_t*>(&v); }
+
+/// Two neighbours of row m; nothing outside of [m, n).
+template <class T>
+__device__ __forceinline__ void store_pair(const GemmArgs& p, T* row, bool there, int n, float y0, float y1) {
+  struct alignas(2 * sizeof(T)) Pair {
+    T first, second;
+  };
+  if (!there) return;
+  if (p.pairs && n + 1 < p.n) {
+    *reinterpret_cast<Pair*>(row) = {to_output<T>(y0), to_output<T>(y1)};
+  } else {
+    row[0] = to_output<T>(y0);
+    if (n + 1 < p.n) row[1] = to_output<T>(y1);
+  }
+}
+
+__device__ __forceinline__ float2 bias_pair(const GemmArgs& p, int n) {
+  if (p.bias == nullptr) return {0.0f, 0.0f};
+  return {n < p.n ? __ldg(p.bias + n) : 0.0f, n + 1 < p.n ? __ldg(p.bias + n + 1) : 0.0f};
+}
+
+/// What is left to do to a folded sum: xs = x_row_scale(m) for int8.
+template <GemmActivation X>
+__device__ __forceinline__ float finished(float acc, float xs, float bias) {
+  return X == GemmActivation::kInt8 ? __fmaf_rn(acc, xs, bias) : __fadd_rn(acc, bias);
+}
+__device__ __forceinline__ float x_row_scale(const GemmArgs& p, int m) {
+  return p.x_scale_group == 0 && m < p.m ? __ldg(p.x_scale + m * p.x_scale_row) : 1.0f;
+}
+
+/// All outputs of a lane: two rows from n on, Bm rows of x from m0 on. value(i): folded sum i; scale(j, c): of row
+/// m0 + 8 j + 2 t + c. Inside of y there is no branch, so that the conversions overlap.
+template <class T, GemmActivation X, int Bm, class Value, class Scale>
+__device__ __forceinline__ void store_tile(const GemmArgs& p, int n, int m0, float2 bias, Value value, Scale scale) {
+  struct alignas(2 * sizeof(T)) Pair {
+    T first, second;
+  };
+  const int m = m0 + 2 * (threadIdx.x & 3);
+  T* y = static_cast<T*>(p.y) + m * p.ldy + n;
+  if (p.pairs && m0 + Bm <= p.m && (n | 15) < p.n) {
+#pragma unroll
+    for (int j = 0; j < Bm / 8; ++j) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float xs = scale(j, c);
+        *reinterpret_cast<Pair*>(y + c * p.ldy) = {to_output<T>(finished<X>(value(4 * j + c), xs, bias.x)),
+                                                   to_output<T>(finished<X>(value(4 * j + 2 + c), xs, bias.y))};
+      }
+      y += 8 * p.ldy;
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < Bm / 8; ++j) {
+      if (m0 + 8 * j >= p.m) break;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float xs = scale(j, c);
+        store_pair<T>(p, y + (8 * j + c) * p.ldy, m + 8 * j + c < p.m && n < p.n, n,
+                      finished<X>(value(4 * j + c), xs, bias.x), finished<X>(value(4 * j + 2 + c), xs, bias.y));
+      }
+    }
+  }
+}
+template <GemmActivation X, int Bm, class Value, class Scale>
+__device__ __forceinline__ void finish(const GemmArgs& p, int n, int m0, float2 bias, Value value, Scale scale) {
+  switch (GemmOutput(p.output)) {
+    case GemmOutput::kF32:
+      return store_tile<float, X, Bm>(p, n, m0, bias, value, scale);
+    case GemmOutput::kF16:
+      return store_tile<__half, X, Bm>(p, n, m0, bias, value, scale);
+    case GemmOutput::kBf16:
+      return store_tile<__nv_bfloat16, X, Bm>(p, n, m0, bias, value, scale);
+  }
+}
+
+/// One pair alone.
+template <GemmActivation X>
+__device__ __forceinline__ void finish_pair(const GemmArgs& p, int m, int n, float2 acc, float2 bias, float xs) {
+  const float y0 = finished<X>(acc.x, xs, bias.x), y1 = finished<X>(acc.y, xs, bias.y);
+  const bool there = m < p.m && n < p.n;
+  const int64_t at = m * p.ldy + n;
+  switch (GemmOutput(p.output)) {
+    case GemmOutput::kF32:
+      return store_pair(p, static_cast<float*>(p.y) + at, there, n, y0, y1);
+    case GemmOutput::kF16:
+      return store_pair(p, static_cast<__half*>(p.y) + at, there, n, y0, y1);
+    case GemmOutput::kBf16:
+      return store_pair(p, static_cast<__nv_bfloat16*>(p.y) + at, there, n, y0, y1);
+  }
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,211 @@
+// Checks a problem, works out its sizes, makes the tensor map of x and launches. Nothing here allocates or waits.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/cuda/gemm/choose.h"
+#include "kernels/cuda/gemm/gemm_mma.cuh"
+#include "kernels/cuda/gemm/stored_bits.h"
+
+namespace lowbit::cuda {
+
+const MmaKernel* find_mma_kernel(GemmActivation activation, int bits);
+
+namespace {
+
+constexpr int64_t kMaxSize = int64_t(1) << 30;       // of m, n, k: indices inside a kernel are int
+constexpr int64_t kMaxIntegerGroup = 131072;         // kernels/api.h: sums of a group are exact
+constexpr int64_t kTileRowLimit = int64_t(1) << 31;  // tiles of a launch
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t x_bytes(GemmActivation a) { return a == GemmActivation::kInt8 ? 1 : 2; }
+int64_t unit_k(GemmActivation a) { return 128 / x_bytes(a); }
+int64_t group_of(const GemmWeights& w) { return w.group <= 0 || w.group >= w.k ? w.k : w.group; }
+
+GemmStatus check(const GemmProblem& p) {
+  if (p.m < 0 || p.w.n < 0 || p.w.k < 0 || p.ldx < p.w.k || p.ldy < p.w.n) return GemmStatus::kInvalidArgument;
+  if (p.m > kMaxSize || p.w.n > kMaxSize || p.w.k > kMaxSize) return GemmStatus::kUnsupported;
+  if (p.m == 0 || p.w.n == 0) return GemmStatus::kOk;
+  if (p.y == nullptr || p.w.scales == nullptr) return GemmStatus::kInvalidArgument;
+  if (p.w.k > 0 && (p.x == nullptr || p.w.tiles == nullptr)) return GemmStatus::kInvalidArgument;
+  if (reinterpret_cast<uintptr_t>(p.w.tiles) % 16 != 0 || reinterpret_cast<uintptr_t>(p.w.scales) % 16 != 0)
+    return GemmStatus::kInvalidArgument;
+  if (p.w.activation == GemmActivation::kInt8 && p.x_scale == nullptr) return GemmStatus::kInvalidArgument;
+  if (p.w.offsets != nullptr && p.x_sums == nullptr) return GemmStatus::kInvalidArgument;
+  return GemmStatus::kOk;
+}
+
+GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
+  const GemmActivation a = p.w.activation;
+  GemmArgs args{};
+  args.tiles = static_cast<const uint8_t*>(p.w.tiles);
+  args.scales = p.w.scales, args.offsets = p.w.offsets;
+  args.x = p.x, args.x_row_bytes = p.ldx * x_bytes(a);
+  args.x_scale = p.x_scale, args.x_scale_row = p.x_scale_row_stride, args.x_scale_group = p.x_scale_group_stride;
+  args.x_sums = p.x_sums, args.bias = p.bias;
+  args.y = p.y, args.ldy = p.ldy;
+  args.m = int(p.m), args.n = int(p.w.n), args.k = int(p.w.k), args.n_padded = int(padded_rows(p.w.n));
+  args.output = int(p.output);
+  const int64_t pair_bytes = p.output == GemmOutput::kF32 ? 8 : 4;
+  args.pairs = p.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % uintptr_t(pair_bytes) == 0;
+  args.bulk_rows = p.output != GemmOutput::kF32 && p.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
+  args.group = int(std::max<int64_t>(1, group_of(p.w))), args.groups = int(group_count(p.w));
+  const int zero = stored_bits(p.w.format, a).zero;
+  // 1024 + zero in f16, 128 + zero in bf16: the unit of both is 1 there.
+  args.half_zero = (a == GemmActivation::kF16 ? 0x6400u + unsigned(zero) : 0x4300u + unsigned(zero)) * 0x10001u;
+  args.units = int(padded_rows(p.w.n) / kUnitRows), args.unit_blocks = int(ceil_div(p.w.k, unit_k(a)));
+  args.m_tiles = int(ceil_div(p.m, bm)), args.n_tiles = int(ceil_div(args.units, tile_units));
+  args.band = std::max(1, 1024 / bm);
+  args.split = split;
+  const int64_t step = args.groups > 1 ? std::max<int64_t>(1, args.group / unit_k(a)) : 1;
+  args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, split), step) * step);
+  args.x_aligned = reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && args.x_row_bytes % 16 == 0;
+  return args;
+}
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+EncodeTiled encode_tiled() {
+  static const EncodeTiled found = [] {
+    void* f = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
+        cudaSuccess)
+      f = nullptr;
+    return reinterpret_cast<EncodeTiled>(f);
+  }();
+  return found;
+}
+
+/// Boxes of `bm` rows by 128 bytes of x, zeros outside.
+bool make_map(const GemmProblem& p, int bm, CUtensorMap* map) {
+  const bool int8 = p.w.activation == GemmActivation::kInt8;
+  const cuuint64_t sizes[2] = {cuuint64_t(p.w.k), cuuint64_t(p.m)},
+                   strides[1] = {cuuint64_t(p.ldx * x_bytes(p.w.activation))};
+  const cuuint32_t box[2] = {cuuint32_t(unit_k(p.w.activation)), cuuint32_t(bm)}, steps[2] = {1, 1};
+  return encode_tiled() != nullptr &&
+         encode_tiled()(map, int8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
+                        const_cast<void*>(p.x), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+GemmStatus launched(cudaError_t e) { return e == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError; }
+
+GemmStatus launch_mma(const GemmProblem& p, cudaStream_t stream) {
+  const MmaKernel* kernel = find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits);
+  if (kernel == nullptr) return GemmStatus::kUnsupported;
+  GemmArgs args = make_args(p, kMmaBm, kMmaUnits, 1);
+  const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
+  if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
+  void* list[] = {&args};
+  return launched(cudaLaunchKernel(kernel->function, dim3(unsigned(tiles)), dim3(kMmaThreads), list, 0, stream));
+}
+
+GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int processors, cudaStream_t stream) {
+  const WgmmaKernel& kernel = *choice.wgmma;
+  GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, choice.split);
+  CUtensorMap map;
+  if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
+  const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
+  if (tiles * choice.split >= kTileRowLimit) return GemmStatus::kUnsupported;
+  const int shared = shared_bytes(kernel, p, choice.split);
+  const int64_t resident = int64_t(processors) * kernel.blocks_per_processor;
+  if (cudaError_t e = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+      e != cudaSuccess)
+    return launched(e);
+
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(choice.split > 1 ? tiles * choice.split : std::min(tiles, resident)));
+  config.blockDim = dim3(unsigned(kernel.threads));
+  config.dynamicSmemBytes = size_t(shared), config.stream = stream, config.attrs = attributes;
+  if (choice.split > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim = {unsigned(choice.split), 1, 1};
+    ++config.numAttrs;
+  }
+  if (p.overlap_previous) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    ++config.numAttrs;
+  }
+  void* list[] = {&map, &args};
+  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
+}
+
+struct Device {
+  int arch = 0, processors = 0;
+};
+Device current_device() {
+  int id = 0, major = 0, minor = 0;
+  Device d;
+  if (cudaGetDevice(&id) != cudaSuccess) return d;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
+  cudaDeviceGetAttribute(&d.processors, cudaDevAttrMultiProcessorCount, id);
+  d.arch = 10 * major + minor;
+  return d;
+}
+
+}  // namespace
+
+const char* gemm_status_name(GemmStatus status) {
+  switch (status) {
+    case GemmStatus::kOk:
+      return "ok";
+    case GemmStatus::kInvalidArgument:
+      return "invalid argument";
+    case GemmStatus::kUnsupported:
+      return "unsupported";
+    case GemmStatus::kCudaError:
+      return "CUDA error";
+  }
+  return "?";
+}
+
+int64_t padded_rows(int64_t n) { return ceil_div(n, kPanelRows) * kPanelRows; }
+int64_t group_count(const GemmWeights& w) { return group_of(w) == w.k ? 1 : ceil_div(w.k, w.group); }
+
+size_t tile_bytes(FormatId format, GemmActivation activation, int64_t n, int64_t k) {
+  const int bits = stored_bits(format, activation).bits;
+  if (bits == 0 || n <= 0 || k <= 0) return 0;
+  const int64_t unit_bytes = kUnitRows * unit_k(activation) * bits / 8;
+  return size_t(padded_rows(n) / kUnitRows * ceil_div(k, unit_k(activation)) * unit_bytes);
+}
+
+bool supports(const GemmProblem& p, int arch) {
+  const int64_t group = group_of(p.w);
+  if (arch < 80 || stored_bits(p.w.format, p.w.activation).bits == 0) return false;
+  if (p.m > kMaxSize || p.w.n > kMaxSize || p.w.k > kMaxSize) return false;
+  const bool int8 = p.w.activation == GemmActivation::kInt8;
+  if (int8 && group > kMaxIntegerGroup) return false;
+  return group == p.w.k || group % (int8 ? 32 : 16) == 0;
+}
+
+size_t gemm_workspace_bytes(const GemmProblem&, int) { return 0; }
+
+const char* gemm_kernel_name(const GemmProblem& p, int arch) {
+  if (!supports(p, arch)) return nullptr;
+  const GemmChoice c = choose(p, arch, current_device().processors);
+  return c.wgmma != nullptr ? c.wgmma->name
+                            : find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits)->name;
+}
+
+GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
+  if (const GemmStatus s = check(p); s != GemmStatus::kOk) return s;
+  const Device device = current_device();
+  if (!supports(p, device.arch)) return GemmStatus::kUnsupported;
+  if (p.m == 0 || p.w.n == 0) return GemmStatus::kOk;
+  if (choice.wgmma == nullptr) return launch_mma(p, stream);
+  if (device.arch != 90 || !can_run(*choice.wgmma, p, choice.split)) return GemmStatus::kUnsupported;
+  return launch_wgmma(p, choice, device.processors, stream);
+}
+
+GemmStatus gemm(const GemmProblem& p, cudaStream_t stream) {
+  const Device device = current_device();
+  return gemm_as(p, supports(p, device.arch) ? choose(p, device.arch, device.processors) : GemmChoice{}, stream);
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,137 @@
+// Conformance on a device: random problems, tails, all formats, scalings and element types, every kernel that can run each
+// of them, against plain loops on the CPU. Integers bit for bit.
+// Usage: lowbit_gemm_check [cases] [seed] [seconds]. Exit 1: a difference, 77: no device.
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/cuda/gemm/choose.h"
+#include "kernels/cuda/gemm/gemm_case.h"
+#include "kernels/cuda/gemm/stored_bits.h"
+
+namespace lowbit::cuda {
+namespace {
+
+struct Tally {
+  int cases = 0, launches = 0, failures = 0;
+  int by_kernel[2] = {0, 0};
+  double worst = 0;
+};
+
+uint64_t state = 1;
+int below(int n) {
+  state = state * 6364136223846793005ull + 1442695040888963407ull;
+  return int((state >> 33) % uint64_t(n));
+}
+
+GemmCase random_case() {
+  GemmCase c;
+  do {
+    c.format = FormatId(kDenseFormats + below(FormatList::kSize));
+    c.activation = GemmActivation(below(2) == 0 ? 0 : 1 + below(2));
+  } while (stored_bits(c.format, c.activation).bits == 0);
+  c.output = GemmOutput(below(3));
+  static const int kM[] = {1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 200, 257};
+  c.m = kM[below(16)];
+  c.n = 1 + below(below(3) == 0 ? 700 : 200);
+  c.k = 1 + below(below(3) == 0 ? 2500 : 600);
+  if (below(3) == 0) c.n = 64 * (1 + below(8));
+  if (below(2) == 0) c.k = 128 * (1 + below(16));
+  const bool int8 = c.activation == GemmActivation::kInt8;
+  static const int kGroup[] = {0, 64, 128, 128, 64, 32, 256, 384, 96, 512};
+  c.group = kGroup[below(10)];
+  const int unit = int8 ? 16 : 8;
+  if (below(5) != 0)
+    c.x_pad = (unit - c.k % unit) % unit + unit * below(2);  // aligned rows
+  else
+    c.x_pad = below(5), c.x_shift = below(3);
+  c.y_pad = below(4) == 0 ? 1 + below(5) : 0;
+  c.x_groups = int8 && below(3) == 0;
+  c.offsets = below(6) == 0;
+  c.bias = below(2) == 0;
+  c.extremes = below(10) == 0;
+  c.overlap = below(2) == 0;
+  return c;
+}
+
+void run_one(CaseData& data, const GemmCase& c, const GemmChoice& choice, Tally& tally) {
+  data.poison();
+  const GemmStatus status = gemm_as(data.problem(), choice, nullptr);
+  const cudaError_t e = cudaDeviceSynchronize();
+  std::string wrong = status != GemmStatus::kOk ? gemm_status_name(status)
+                      : e != cudaSuccess        ? cudaGetErrorString(e)
+                                                : "";
+  if (wrong.empty()) wrong = data.check(0, &tally.worst);
+  ++tally.launches, ++tally.by_kernel[choice.wgmma != nullptr];
+  if (wrong.empty()) return;
+  ++tally.failures;
+  std::printf("FAIL %s: %s split %d: %s\n", c.text().c_str(), choice.wgmma ? choice.wgmma->name : "sm80", choice.split,
+              wrong.c_str());
+  if (e != cudaSuccess) std::exit(2);
+}
+
+void run_case(const GemmCase& c, uint64_t seed, bool all_kernels, int arch, Tally& tally) {
+  CaseData data(c, seed, 1);
+  const GemmProblem p = data.problem();
+  ++tally.cases;
+  run_one(data, c, {}, tally);
+  if (arch != 90) return;
+  run_one(data, c, choose(p, 90, 132), tally);
+  const WgmmaTable* table = find_wgmma_table(c.activation, stored_bits(c.format, c.activation).bits);
+  for (int i = 0; all_kernels && i < table->count; ++i)
+    for (int split = 1; split <= 8; split *= 2)
+      if (can_run(table->kernels[i], p, split)) run_one(data, c, {&table->kernels[i], split, 0}, tally);
+}
+
+int refusals() {
+  int wrong = 0;
+  auto expect = [&](const char* what, GemmProblem p, GemmStatus status) {
+    if (gemm(p, nullptr) != status) std::printf("FAIL %s: %s\n", what, gemm_status_name(gemm(p, nullptr))), ++wrong;
+  };
+  GemmCase c;
+  c.m = 4, c.n = 64, c.k = 128;
+  const CaseData data(c, 1, 1);
+  GemmProblem p = data.problem();
+  p.m = 0, p.x = nullptr, p.y = nullptr;
+  expect("m = 0", p, GemmStatus::kOk);
+  p = data.problem(), p.m = -1;
+  expect("m < 0", p, GemmStatus::kInvalidArgument);
+  p = data.problem(), p.ldx = 100;
+  expect("ldx < k", p, GemmStatus::kInvalidArgument);
+  p = data.problem(), p.x_scale = nullptr;
+  expect("no scale of x", p, GemmStatus::kInvalidArgument);
+  p = data.problem(), p.w.tiles = nullptr;
+  expect("no weights", p, GemmStatus::kInvalidArgument);
+  p = data.problem(), p.w.format = FormatId::kFp8;
+  expect("float values", p, GemmStatus::kUnsupported);
+  p = data.problem(), p.w.group = 48;
+  expect("group 48", p, GemmStatus::kUnsupported);
+  return wrong;
+}
+
+}  // namespace
+}  // namespace lowbit::cuda
+
+int main(int argc, char** argv) {
+  using namespace lowbit::cuda;
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("no CUDA device\n");
+    return 77;
+  }
+  const int cases = argc > 1 ? std::atoi(argv[1]) : 500;
+  state = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  const int seconds = argc > 3 ? std::atoi(argv[3]) : 1000000;  // stop after
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  Tally tally;
+  tally.failures += refusals();
+  const clock_t begin = clock();
+  for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i)
+    run_case(random_case(), state, i % 2 == 0, 10 * major + minor, tally);
+  std::printf(
+      "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma), %d failures, worst half error %.3g of the "
+      "terms\n",
+      tally.cases, tally.launches, tally.by_kernel[0], tally.by_kernel[1], tally.failures, tally.worst);
+  return tally.failures != 0;
+}

@@ -1,0 +1,152 @@
+#pragma once
+// The pipeline for every architecture from sm_80 on: mma.sync m16n8, x through a ring of shared memory (cp.async, swizzled by
+// 16-byte chunks), weights straight from global memory to registers, since each lane's words are consecutive and no two
+// warps of a block share any. A block: 8 warps, 128 rows of weights by 64 rows of x. Takes what the sm_90a pipeline does
+// not: unaligned x, offsets, groups of 32.
+
+#include "kernels/cuda/gemm/fragments.cuh"
+
+namespace lowbit::cuda {
+
+inline constexpr int kMmaBm = 64, kMmaUnits = 2, kMmaThreads = 256, kMmaStages = 3, kMmaStageBytes = kMmaBm * 128;
+
+template <GemmActivation X>
+__device__ __forceinline__ void mma(typename SumOf<X>::Type* d, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  if constexpr (X == GemmActivation::kInt8) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else if constexpr (X == GemmActivation::kF16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+__device__ __forceinline__ uint32_t x_chunk(uint32_t stage, int row, int chunk) {
+  return stage + row * 128 + ((chunk ^ (row & 7)) << 4);
+}
+
+/// Rows [m0, m0 + 64) of x, 128 bytes from byte `from` on, into a stage; zeros outside of x.
+template <int XBytes>
+__device__ __forceinline__ void load_x(const GemmArgs& p, uint8_t* shared, uint32_t base, uint32_t stage, int m0,
+                                       int64_t from) {
+  const int64_t row_bytes = int64_t(p.k) * XBytes;
+  for (int i = threadIdx.x; i < kMmaBm * 8; i += kMmaThreads) {
+    const int row = i / 8, chunk = i % 8;
+    const int64_t at = from + 16 * chunk, left = m0 + row < p.m ? row_bytes - at : 0;
+    const int valid = int(left < 0 ? 0 : left > 16 ? 16 : left);
+    const uint8_t* x = static_cast<const uint8_t*>(p.x) + (valid > 0 ? (m0 + row) * p.x_row_bytes + at : 0);
+    const uint32_t to = x_chunk(stage, row, chunk);
+    if (p.x_aligned) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(x), "r"(valid) : "memory");
+    } else {
+      uint8_t* out = shared + (to - base);
+      for (int b = 0; b < 16; b += XBytes) {
+        if constexpr (XBytes == 1)
+          out[b] = b < valid ? x[b] : uint8_t(0);
+        else
+          *reinterpret_cast<uint16_t*>(out + b) = b < valid ? *reinterpret_cast<const uint16_t*>(x + b) : uint16_t(0);
+      }
+    }
+  }
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <GemmActivation X, int Bits>
+__global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ GemmArgs p) {
+  using Order = FragmentOrder<Bits, kXBytes<X>>;
+  using Sum = typename SumOf<X>::Type;
+  constexpr int kStepK = Order::kUnitK / kStepsPerUnit;
+  __shared__ __align__(128) uint8_t shared[kMmaStages * kMmaStageBytes];
+  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, lane128 = threadIdx.x & 127;
+  const TileAt where = tile_at(p, blockIdx.x);
+  const int m0 = where.m * kMmaBm, unit = min(where.n * kMmaUnits + warp / 4, p.units - 1);
+  const bool present = where.n * kMmaUnits + warp / 4 < p.units;
+  const uint8_t* tiles =
+      p.tiles + unit_index(unit, 0, p.unit_blocks) * Order::kUnitBytes;  // blocks of K: two units further
+  const int n = 64 * unit + 16 * (warp % 4) + lane / 4 * 2;
+
+  Sum d[kMmaBm / 2];
+  float acc[kMmaBm / 2];
+#pragma unroll
+  for (int i = 0; i < kMmaBm / 2; ++i) d[i] = 0, acc[i] = 0.0f;
+  for (int i = 0; i < kMmaStages - 1; ++i) load_x<kXBytes<X>>(p, shared, base, base + i * kMmaStageBytes, m0, 128 * i);
+
+  uint32_t w[Order::kLaneWords], w_ahead[Order::kLaneWords];
+  if (p.unit_blocks > 0) load_words<Order>(tiles, 0, lane128, w_ahead);
+  const int group_steps = (p.group + kStepK - 1) / kStepK, steps = (p.k + kStepK - 1) / kStepK;
+  int g = 0, left = group_steps, done = 0;
+  for (int block = 0; block < p.unit_blocks; ++block) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kMmaStages - 2) : "memory");
+    __syncthreads();
+    const int ahead = block + kMmaStages - 1;
+    load_x<kXBytes<X>>(p, shared, base, base + ahead % kMmaStages * kMmaStageBytes, m0, 128 * int64_t(ahead));
+    const uint32_t stage = base + block % kMmaStages * kMmaStageBytes;
+#pragma unroll 1
+    for (int batch = 0; batch < 2; ++batch) {
+#pragma unroll
+      for (int i = 0; i < Order::kLaneWords; ++i) w[i] = w_ahead[i];
+      const int next = 2 * block + batch + 1;
+      if (next < 2 * p.unit_blocks)
+        load_words<Order>(tiles + int64_t(next / 2) * (2 * Order::kUnitBytes), next % 2, lane128, w_ahead);
+      uint32_t a[8];
+      decode<X, Bits>(w, p.half_zero, a);
+#pragma unroll
+      for (int step = 0; step < kStepsPerBatch; ++step) {
+#pragma unroll
+        for (int j = 0; j < kMmaBm / 8; j += 2) {
+          uint32_t b[4];
+          const uint32_t at = x_chunk(stage, 8 * (j + lane / 16) + lane % 8, 4 * batch + 2 * step + lane / 8 % 2);
+          asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                       : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                       : "r"(at)
+                       : "memory");
+          mma<X>(d + 4 * j, a + 4 * step, b[0], b[1]);
+          mma<X>(d + 4 * j + 4, a + 4 * step, b[2], b[3]);
+        }
+        ++done;
+        if (--left == 0 || done == steps) {
+          if (g < p.groups) {
+            const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + int64_t(g) * p.n_padded + n));
+            if (p.x_scale_group == 0 && p.offsets == nullptr && p.group <= kNarrowGroup) {
+              fold_as<X, Bits, kMmaBm, true, false>(d, scale, nullptr, acc);
+            } else {
+#pragma unroll
+              for (int i = 0; i < kMmaBm / 2; ++i) {
+                const int row = i >> 1 & 1, m = m0 + 8 * (i / 4) + 2 * (lane & 3) + (i & 1);
+                acc[i] = fold_one<X, Bits>(p, d[i], row ? scale.y : scale.x, m, n + row, g, acc[i]);
+              }
+            }
+            ++g;
+          }
+          left = group_steps;
+#pragma unroll
+          for (int i = 0; i < kMmaBm / 2; ++i) d[i] = 0;
+        }
+      }
+    }
+  }
+  if (!present) return;
+  const int t = lane & 3;
+  finish<X, kMmaBm>(
+      p, n, m0, bias_pair(p, n), [&](int i) { return acc[i]; },
+      [&](int j, int c) { return X == GemmActivation::kInt8 ? x_row_scale(p, m0 + 8 * j + 2 * t + c) : 1.0f; });
+}
+
+struct MmaKernel {
+  GemmActivation activation;
+  int bits;
+  const void* function;
+  const char* name;
+};
+
+}  // namespace lowbit::cuda

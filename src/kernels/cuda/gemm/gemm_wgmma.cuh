@@ -1,0 +1,558 @@
+#pragma once
+// The sm_90a pipeline. A block is one warpgroup that copies and Warpgroups that multiply; a ring of stages in shared memory
+// holds 128 bytes of every x row and the units of the weights. Weights go to registers, are decoded there, and are the A
+// operand: sums are y transposed. Blocks are persistent over tiles; or, with split > 1, a cluster shares one tile's K and
+// adds the parts through distributed shared memory, in an order that does not depend on timing.
+
+#include "kernels/cuda/gemm/fragments.cuh"
+#include "kernels/cuda/gemm/ptx.cuh"
+#include "kernels/cuda/gemm/wgmma.cuh"
+#include "kernels/cuda/gemm/wgmma_kernel.h"
+
+namespace lowbit::cuda {
+
+/// Where sums are folded into f32: at the tile's end, at some ends of blocks of K (128 bytes of x), at each half block, at
+/// each block whatever the group is (f16 and bf16, whose sums are not exact anyway).
+enum class Fold { kTile, kBlocks, kBatches, kEveryBlock };
+
+/// Bm rows of x by 64 * Units * Warpgroups rows of weights per tile.
+template <GemmActivation X_, int Bits_, int Bm_, int Warpgroups_, int Units_, Fold Fold_>
+struct WgmmaTile {
+  static constexpr GemmActivation X = X_;
+  static constexpr int kBits = Bits_, kBm = Bm_, kWarpgroups = Warpgroups_, kUnits = Units_;
+  static constexpr Fold kFold = Fold_;
+  static constexpr bool kGrouped = kFold != Fold::kTile;
+  using Order = FragmentOrder<kBits, kXBytes<X>>;
+  using Sum = typename SumOf<X>::Type;
+  static constexpr int kTileUnits = kWarpgroups * kUnits, kThreads = 128 * (kWarpgroups + 1);
+  static constexpr int kXStage = kBm * 128, kWStage = kTileUnits * Order::kUnitBytes;
+  static constexpr int kEnds = kFold == Fold::kTile ? 0 : kFold == Fold::kBatches ? 2 : 1;  // folds in a block, at most
+  static constexpr int kScaleRow = kTileUnits * kUnitRows * 4;  // bytes of one group's scales
+  static constexpr int kStage = (kXStage + kWStage + kEnds * kScaleRow + 1023) / 1024 * 1024;
+  static constexpr bool kSmall = kBm * kUnits < 64;  // two blocks on a multiprocessor
+  // Outputs on their way to memory: rows of 64 kUnits elements, padded against bank conflicts.
+  static constexpr int kOutRow = 128 * kUnits + 16, kOut = kFold == Fold::kTile ? kWarpgroups * kBm * kOutRow : 0;
+  static constexpr int kBudget = kSmall ? 96 << 10 : kOut > 0 ? (225 << 10) - kOut : 192 << 10, kFit = kBudget / kStage;
+  static constexpr int kStages = kFit < 12 ? kFit : 12;
+  static constexpr int kRing = kStages * kStage;
+  static constexpr int kSums = kBm / 2, kPairs = kSums / 2;  // of a lane and unit
+  // Byte offsets in shared memory: barriers, scales of x (per warpgroup), parts of other blocks.
+  static constexpr int kBarriers = kRing, kXScales = kRing + 256, kOutputs = kXScales + kWarpgroups * 128 * 4,
+                       kParts = kOutputs + kOut;
+};
+
+template <class T>
+struct Ring {
+  uint32_t base;  // shared address, 1024-byte aligned
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ uint32_t x() const { return base + stage * T::kStage; }
+  __device__ uint32_t full() const { return base + T::kBarriers + 16 * stage; }
+  __device__ uint32_t empty() const { return full() + 8; }
+  __device__ void next() {
+    if (++stage == T::kStages) stage = 0, phase ^= 1;
+  }
+};
+
+struct BlockRange {
+  int first, count;
+};
+__device__ __forceinline__ BlockRange k_range(const GemmArgs& p, int rank) {
+  const int first = rank * p.split_blocks;
+  return {first, min(p.split_blocks, p.unit_blocks - first)};
+}
+
+/// Counts the places where sums may end; tells which group ends there, or -1.
+template <class T>
+struct GroupCounter {
+  int per_group, left, group;
+  __device__ GroupCounter(const GemmArgs& p, int first_block) {
+    constexpr int kEndK = T::Order::kUnitK / (T::kEnds == 2 ? 2 : 1);
+    per_group = (p.group + kEndK - 1) / kEndK, left = per_group;
+    group = first_block * (T::kEnds == 2 ? 2 : 1) / per_group;
+  }
+  __device__ int next(const GemmArgs& p, bool last) {
+    const bool end = --left == 0, fold = T::kFold == Fold::kEveryBlock || end || last;
+    const int here = fold && group < p.groups ? group : -1;
+    if (end) left = per_group, ++group;
+    return here;
+  }
+};
+
+/// What a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in warps of their own, keep up
+/// with small tiles where one would not.
+enum class Copies { kWeights, kX, kScales };
+
+template <class T, Copies What>
+__device__ __forceinline__ void produce(const GemmArgs& p, const CUtensorMap* map, uint32_t base, int first_tile,
+                                        int rank, int tile_step) {
+  constexpr int kUnitBytes = T::Order::kUnitBytes, kUnitK = T::Order::kUnitK;
+  constexpr int kCopyUnits = T::kTileUnits == 1 ? 1 : kPanelUnits, kCopies = T::kTileUnits / kCopyUnits;
+  const BlockRange range = k_range(p, rank);
+  const int tiles = p.m_tiles * p.n_tiles;
+  Ring<T> ring{base};
+  if constexpr (What == Copies::kX)
+    wait_for_previous_kernel();  // it does not write weights: those are asked for at once
+  int asked = 0;
+  for (int tile = first_tile; tile < tiles; tile += tile_step) {
+    const TileAt at = tile_at(p, tile);
+    const int unit0 = at.n * T::kTileUnits;
+    const bool whole = kCopies == 1 || unit0 + T::kTileUnits <= p.units;  // or the last copy lies outside
+    GroupCounter<T> counter(p, range.first);
+    for (int i = 0; i < range.count; ++i, ++asked, ring.next()) {
+      if (asked >= T::kStages) barrier_wait(ring.empty(), ring.phase ^ 1);
+      if constexpr (What == Copies::kWeights) {
+        barrier_expect(ring.full(), whole ? T::kWStage : T::kWStage - kCopyUnits * kUnitBytes);
+#pragma unroll
+        for (int c = 0; c < kCopies; ++c)
+          if (c + 1 < kCopies || whole)
+            bulk_load(ring.x() + T::kXStage + c * kCopyUnits * kUnitBytes,
+                      p.tiles + unit_index(unit0 + c * kCopyUnits, range.first + i, p.unit_blocks) * kUnitBytes,
+                      kCopyUnits * kUnitBytes, ring.full());
+      } else if constexpr (What == Copies::kX) {
+        barrier_expect(ring.full(), T::kXStage);
+        box_load(ring.x(), map, (range.first + i) * kUnitK, at.m * T::kBm, ring.full());
+      } else {
+        int ends[2] = {-1, -1};
+#pragma unroll
+        for (int e = 0; e < T::kEnds; ++e) ends[e] = counter.next(p, i + 1 == range.count && e + 1 == T::kEnds);
+        barrier_expect(ring.full(), ((ends[0] >= 0) + (ends[1] >= 0)) * T::kScaleRow);
+#pragma unroll
+        for (int e = 0; e < T::kEnds; ++e)
+          if (ends[e] >= 0)
+            bulk_load(ring.x() + T::kXStage + T::kWStage + e * T::kScaleRow,
+                      p.scales + int64_t(ends[e]) * p.n_padded + unit0 * kUnitRows, T::kScaleRow, ring.full());
+      }
+    }
+  }
+}
+
+/// A multiplying lane's place and state.
+template <class T>
+struct Lane {
+  using Sum = typename T::Sum;
+  Ring<T> ring;
+  const uint8_t* shared;  // the same place as ring.base
+  int lane128, warpgroup;
+  uint32_t half_zero;
+  Sum d[T::kUnits][T::kSums];
+
+  __device__ void decode_batch(int batch, uint32_t (*a)[8]) const {
+    const uint8_t* units = shared + ring.stage * T::kStage + T::kXStage + warpgroup * T::kUnits * T::Order::kUnitBytes;
+#pragma unroll
+    for (int u = 0; u < T::kUnits; ++u) {
+      uint32_t w[T::Order::kLaneWords];
+      load_words<typename T::Order>(units + u * T::Order::kUnitBytes, batch, lane128, w);
+      decode<T::X, T::kBits>(w, half_zero, a[u]);
+    }
+  }
+  __device__ void multiply(int batch, const uint32_t (*a)[8], bool add, Sum (*d)[T::kSums]) {
+    const uint64_t x = x_descriptor(ring.x()) + 2 * kStepsPerBatch * batch;
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kStepsPerBatch; ++step)
+#pragma unroll
+      for (int u = 0; u < T::kUnits; ++u)
+        wgmma(Wgmma<T::kBm, T::X>{}, d[u], a[u] + 4 * step, x + 2 * step, step > 0 || add);
+    wgmma_commit();
+  }
+  /// Scales of this lane's rows for the group that ends at `end` of the current block.
+  __device__ float2 scales(int end) const {
+    const uint8_t* at = shared + ring.stage * T::kStage + T::kXStage + T::kWStage + end * T::kScaleRow;
+    return reinterpret_cast<const float2*>(at)[(warpgroup * kUnitRows + lane128 / 32 * 16) / 2 + lane128 % 32 / 4];
+  }
+  __device__ void release(const Ring<T>& at) const {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(at.empty());
+  }
+};
+
+inline constexpr int kStagger = 8;  // named barrier
+
+/// One tile's sums over the blocks of K, no folding: two batches in flight, the next one is decoded meanwhile. Returns the
+/// scales that came with the last block, if any do.
+/// Behind block `signal` the warpgroup lets the next one begin.
+template <class T>
+__device__ __forceinline__ float2 sum_tile(Lane<T>& lane, int blocks, int signal = -1) {
+  uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
+  barrier_wait(lane.ring.full(), lane.ring.phase);
+  lane.decode_batch(0, a0);
+  Ring<T> previous = lane.ring;
+  for (int i = 0; i < blocks; ++i) {
+    lane.multiply(0, a0, i > 0, lane.d);
+    wgmma_wait<1>();
+    if (i > 0) lane.release(previous);
+    lane.decode_batch(1, a1);
+    lane.multiply(1, a1, true, lane.d);
+    wgmma_wait<1>();
+    if (i == signal) named_arrive(kStagger, 256);
+    previous = lane.ring;
+    lane.ring.next();
+    if (i + 1 < blocks) {
+      barrier_wait(lane.ring.full(), lane.ring.phase);
+      lane.decode_batch(0, a0);
+    }
+  }
+  wgmma_wait<0>();
+  float2 scales = {0.0f, 0.0f};
+  if constexpr (T::kEnds > 0) {
+    const Ring<T> next = lane.ring;
+    lane.ring = previous;
+    scales = lane.scales(0);
+    lane.ring = next;
+  }
+  lane.release(previous);
+  return scales;
+}
+
+/// Every block of K is folded, end(group, scales, sums), while the next one's sums go to the other set of registers.
+template <class T, class End>
+__device__ __forceinline__ void sum_every_block(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {
+  typename T::Sum other[T::kUnits][T::kSums];
+#pragma unroll
+  for (int i = 0; i < T::kSums; ++i) other[0][i] = 0;
+  uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
+  GroupCounter<T> counter(p, range.first);
+  int g = -1;
+  float2 s = {0.0f, 0.0f};  // the fold before the first block adds nothing
+  Ring<T> previous = lane.ring;
+  auto block = [&](int i, auto& mine, auto& before) {
+    lane.multiply(0, a0, false, mine);
+    wgmma_wait<1>();
+    if (i > 0) lane.release(previous);
+    end(g, s, before[0]);
+    lane.decode_batch(1, a1);
+    lane.multiply(1, a1, true, mine);
+    g = counter.next(p, i + 1 == range.count);
+    s = lane.scales(0);
+    previous = lane.ring;
+    lane.ring.next();
+    wgmma_wait<1>();
+    if (i + 1 < range.count) {
+      barrier_wait(lane.ring.full(), lane.ring.phase);
+      lane.decode_batch(0, a0);
+    }
+  };
+  barrier_wait(lane.ring.full(), lane.ring.phase);
+  lane.decode_batch(0, a0);
+  int i = 0;
+  for (; i + 1 < range.count; i += 2) {
+    block(i, lane.d, other);
+    block(i + 1, other, lane.d);
+  }
+  if (i < range.count) {
+    block(i, lane.d, other);
+    wgmma_wait<0>();
+    end(g, s, lane.d[0]);
+  } else {
+    wgmma_wait<0>();
+    end(g, s, other[0]);
+  }
+  lane.release(previous);
+}
+
+/// The same with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero. Groups end
+/// where blocks of K do; with kBatches every half block is a group.
+template <class T, class End>
+__device__ __forceinline__ void sum_groups(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {
+  uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
+  GroupCounter<T> counter(p, range.first);
+  bool add = false;
+  barrier_wait(lane.ring.full(), lane.ring.phase);
+  lane.decode_batch(0, a0);
+  for (int i = 0; i < range.count; ++i) {
+    lane.multiply(0, a0, add, lane.d);
+    lane.decode_batch(1, a1);
+    add = true;
+    if constexpr (T::kFold == Fold::kBatches) {
+      // Here every place ends a group: without a branch, which would keep the instructions from being in flight together.
+      const int middle = 2 * (range.first + i);
+      const float2 s = lane.scales(0);
+      wgmma_wait<0>();
+      end(middle, s, lane.d[0]);
+      add = false;
+    }
+    lane.multiply(1, a1, add, lane.d);
+    const int here = T::kFold == Fold::kBatches ? 2 * (range.first + i) + 1 : counter.next(p, i + 1 == range.count);
+    const float2 s = lane.scales(T::kEnds - 1);
+    wgmma_wait<1>();
+    const Ring<T> previous = lane.ring;
+    lane.ring.next();
+    if (i + 1 < range.count) {
+      barrier_wait(lane.ring.full(), lane.ring.phase);
+      lane.decode_batch(0, a0);
+    }
+    add = true;
+    wgmma_wait<0>();
+    lane.release(previous);
+    if (T::kFold == Fold::kBatches || here >= 0) {
+      end(here, s, lane.d[0]);
+      add = false;
+    }
+  }
+}
+
+/// The parts of a tile in a cluster: every block sends each other one its sums for that block's share of the outputs.
+/// `part` numbers what arrives: the sender, or the group when groups must be folded in order.
+template <class T>
+struct Parts {
+  static constexpr int kThreads = T::kWarpgroups * 128;
+  uint32_t base;
+  int share, count;  // pairs of a block, a power of two; parts
+
+  __device__ Parts(const GemmArgs& p, uint32_t shared_base)
+      : base(shared_base),
+        share(max(1, T::kPairs / p.split)),
+        count(T::X == GemmActivation::kInt8 && p.groups > 1 ? p.groups : p.split) {}
+  __device__ uint32_t barrier() const { return base + T::kBarriers + 16 * T::kStages; }
+  /// By one thread, before the cluster's blocks know of each other.
+  __device__ void expect(int rank) const {
+    barrier_init(barrier(), 1);
+    if (rank * share < T::kPairs) barrier_expect(barrier(), uint32_t(count * share * kThreads * 8));
+  }
+  __device__ uint32_t place(int part, int pair) const {
+    return T::kParts + ((part * share + (pair & (share - 1))) * kThreads + threadIdx.x) * 8;
+  }
+  template <class V>
+  __device__ void send(int part, const V* v) const {
+    const int shift = __popc(share - 1);
+    auto bits = [&](int i) { return *reinterpret_cast<const uint32_t*>(&v[i]); };
+#pragma unroll
+    for (int pair = 0; pair < T::kPairs; ++pair) {
+      const uint32_t there = shared_of(base, pair >> shift);
+      const int i = pair / 2 * 4 + pair % 2;
+      send_pair(there + place(part, pair), bits(i), bits(i + 2), there + (barrier() - base));
+    }
+  }
+};
+
+/// Folds or adds the parts that have arrived, in ascending order, and stores this block's share.
+template <class T>
+__device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts<T>& parts, int rank, int n,
+                           int n_scales, int m0) {
+  constexpr bool kInt8 = T::X == GemmActivation::kInt8;
+  const int t = threadIdx.x & 3, first = rank * parts.share;
+  if (first >= T::kPairs) return;
+  const float2 bias = bias_pair(p, n);
+  const float* scales = p.scales + n_scales;
+  const float2 row_scales =
+      __ldg(reinterpret_cast<const float2*>(scales));  // before the wait, like the first scale of x
+  float xs_ahead = kInt8 ? x_row_scale(p, m0 + 8 * (first / 2) + 2 * t + first % 2) : 1.0f;
+  barrier_wait(parts.barrier(), 0);
+  for (int pair = first; pair < first + parts.share; ++pair) {
+    const int m = m0 + 8 * (pair / 2) + 2 * t + pair % 2;
+    auto part = [&](int i) { return *reinterpret_cast<const uint2*>(shared + parts.place(i, pair)); };
+    float2 acc = {0.0f, 0.0f};
+    if constexpr (kInt8) {
+      if (p.groups > 1) {
+#pragma unroll 8
+        for (int g = 0; g < p.groups; ++g) {
+          const float2 s = __ldg(reinterpret_cast<const float2*>(scales + int64_t(g) * p.n_padded));
+          const uint2 sums = part(g);
+          const float xs = x_group_scale(p, m, g);
+          acc.x = __fmaf_rn(__fmul_rn(any_sum<T::X, T::kBits>(int(sums.x)), xs), s.x, acc.x);
+          acc.y = __fmaf_rn(__fmul_rn(any_sum<T::X, T::kBits>(int(sums.y)), xs), s.y, acc.y);
+        }
+      } else {
+        int sum[2] = {0, 0};
+        for (int i = 0; i < p.split; ++i) sum[0] += int(part(i).x), sum[1] += int(part(i).y);
+        const float2 s = row_scales;
+        acc.x = fold_one<T::X, T::kBits>(p, sum[0], s.x, m, n, 0, 0.0f);
+        acc.y = fold_one<T::X, T::kBits>(p, sum[1], s.y, m, n + 1, 0, 0.0f);
+      }
+    } else {
+      for (int i = 0; i < p.split; ++i) acc.x += __uint_as_float(part(i).x), acc.y += __uint_as_float(part(i).y);
+    }
+    finish_pair<T::X>(p, m, n, acc, bias, xs_ahead);
+    if (kInt8 && pair + 1 < first + parts.share)
+      xs_ahead = x_row_scale(p, m0 + 8 * ((pair + 1) / 2) + 2 * t + (pair + 1) % 2);
+  }
+}
+
+/// A multiplying lane. Its rows of weights are n and n + 1 (of the second unit: 64 further).
+template <class T>
+__device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int first_tile, int rank, int tile_step) {
+  constexpr bool kInt8 = T::X == GemmActivation::kInt8;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = threadIdx.x / 128;
+  Lane<T> at{{base}, shared, int(threadIdx.x & 127), warpgroup, p.half_zero};
+  const BlockRange range = k_range(p, rank);
+  float* x_scales = reinterpret_cast<float*>(shared + T::kXScales) + warpgroup * 128;
+  auto x_scale = [&](int j, int c) { return kInt8 ? x_scales[8 * j + 2 * (threadIdx.x & 3) + c] : 1.0f; };
+  if (p.split > 1) cluster_wait();  // every block of the cluster has begun
+  wait_for_previous_kernel();
+  for (int tile = first_tile; tile < p.m_tiles * p.n_tiles; tile += tile_step) {
+    const TileAt where = tile_at(p, tile);
+    const int m0 = where.m * T::kBm;
+    const int n = 64 * (where.n * T::kTileUnits + warpgroup * T::kUnits) + 16 * warp + lane / 4 * 2;
+    const int n_scales = min(n, p.n_padded - 64 + n % 64);  // units behind the last one compute nothing that is stored
+    const float2 bias = bias_pair(p, n);
+    const float my_x_scale = kInt8 && at.lane128 < T::kBm ? x_row_scale(p, m0 + at.lane128) : 1.0f;
+    auto share_x_scales = [&] {
+      if (!kInt8) return;
+      named_barrier(1 + warpgroup, 128);  // the last tile's have been read
+      if (at.lane128 < T::kBm) x_scales[at.lane128] = my_x_scale;
+      named_barrier(1 + warpgroup, 128);
+    };
+    // Scales of x per group: each is asked for a group ahead.
+    const auto ask = [&](int g) {
+      return at.lane128 < T::kBm && g < p.groups ? x_group_scale(p, m0 + at.lane128, g) : 1.0f;
+    };
+    float next_x_scale = kInt8 && p.x_scale_group != 0 ? ask(0) : 1.0f;
+    auto fold_group = [&](int g, const typename T::Sum* d, float2 scales, float* acc) {
+      if constexpr (!kInt8) {
+        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
+      } else if (p.x_scale_group != 0) {  // can_run(): groups are narrow then
+        named_barrier(1 + warpgroup, 128);
+        if (at.lane128 < T::kBm) x_scales[at.lane128] = next_x_scale;
+        named_barrier(1 + warpgroup, 128);
+        next_x_scale = ask(g + 1);
+        fold_as<T::X, T::kBits, T::kBm, true, true>(d, scales, x_scales, acc);
+      } else if (p.group <= kNarrowGroup) {
+        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
+      } else {
+        fold_as<T::X, T::kBits, T::kBm, false, false>(d, scales, nullptr, acc);
+      }
+    };
+    if constexpr (T::kGrouped) {
+      const Parts<T> parts(p, base);
+      float acc[T::kSums];
+#pragma unroll
+      for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
+      constexpr bool kPipelined =
+          T::kBm == 32 || T::kBm == 64;  // others have no registers left for a second set of sums
+      auto end = [&](int g, float2 scales, const typename T::Sum* d) {
+        if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
+        if (!kInt8 || p.split == 1)
+          fold_group(g, d, scales, acc);
+        else if (g >= 0 && g < p.groups)
+          parts.send(p.groups > 1 ? g : rank, d);
+      };
+      if constexpr (T::kFold == Fold::kEveryBlock) {
+        sum_every_block(at, p, range, end);
+      } else if constexpr (T::kFold == Fold::kBatches) {
+        sum_groups(at, p, range, end);
+      } else if (p.groups == 1) {
+        const float2 scales = sum_tile(at, range.count);
+        end(0, scales, at.d[0]);
+      } else if (kPipelined && p.group == T::Order::kUnitK) {
+        sum_every_block(at, p, range, end);
+      } else {
+        sum_groups(at, p, range, end);
+      }
+      if (p.split == 1) {
+        share_x_scales();
+        finish<T::X, T::kBm>(
+            p, n, m0, bias, [&](int i) { return acc[i]; }, x_scale);
+      } else {
+        if (!kInt8) parts.send(rank, acc);
+        join_parts<T>(p, shared, parts, rank, n, n_scales, m0);
+      }
+    } else {
+      float2 scales[T::kUnits];
+#pragma unroll
+      for (int u = 0; u < T::kUnits; ++u)
+        scales[u] = __ldg(reinterpret_cast<const float2*>(p.scales + min(n_scales + 64 * u, p.n_padded - 64 + n % 64)));
+      // Two warpgroups in step would store their outputs at the same time and leave the tensor cores idle: the second one
+      // begins half a ring later, and stays behind.
+      static_assert(T::kWarpgroups == 2);
+      if (tile == first_tile && warpgroup == 1) named_barrier(kStagger, 256);
+      sum_tile(at, range.count, tile == first_tile && warpgroup == 0 ? min(T::kStages / 2, range.count) - 1 : -1);
+      auto value = [&](int u, int i) {
+        return __fmaf_rn(any_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
+      };
+      const int n_first = n - n % 64;  // of this warpgroup
+      if (p.bulk_rows && m0 + T::kBm <= p.m && n_first + 64 * T::kUnits <= p.n) {
+        store_wait();
+        share_x_scales();
+        uint8_t* out = shared + T::kOutputs + warpgroup * T::kBm * T::kOutRow;
+#pragma unroll
+        for (int u = 0; u < T::kUnits; ++u) {
+          const float2 b = u == 0 ? bias : bias_pair(p, n + 64 * u);
+          uint32_t* at_pair = reinterpret_cast<uint32_t*>(out + 2 * (lane & 3) * T::kOutRow + 2 * (n % 64 + 64 * u));
+          auto write = [&](auto to) {
+#pragma unroll
+            for (int i = 0; i < T::kSums; i += i % 2 == 0 ? 1 : 3) {  // sums i and i + 2 are neighbours
+              const int j = i / 4, c = i % 2;
+              at_pair[(8 * j + c) * (T::kOutRow / 4)] = to(finished<T::X>(value(u, i), x_scale(j, c), b.x),
+                                                           finished<T::X>(value(u, i + 2), x_scale(j, c), b.y));
+            }
+          };
+          if (GemmOutput(p.output) == GemmOutput::kBf16)
+            write([](float a, float c) { return pack(__floats2bfloat162_rn(a, c)); });
+          else
+            write([](float a, float c) { return pack(__floats2half2_rn(a, c)); });
+        }
+        fence_async();
+        named_barrier(1 + warpgroup, 128);
+        if (at.lane128 < T::kBm)
+          bulk_store(static_cast<uint16_t*>(p.y) + int64_t(m0 + at.lane128) * p.ldy + n_first,
+                     shared_address(out + at.lane128 * T::kOutRow), 128 * T::kUnits);
+      } else {
+        share_x_scales();
+#pragma unroll
+        for (int u = 0; u < T::kUnits; ++u)
+          finish<T::X, T::kBm>(
+              p, n + 64 * u, m0, u == 0 ? bias : bias_pair(p, n + 64 * u), [&](int i) { return value(u, i); }, x_scale);
+      }
+    }
+  }
+  if constexpr (!T::kGrouped) store_wait();
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
+    gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ GemmArgs p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t base = shared_address(shared);
+  const int rank = blockIdx.x % p.split;  // in the cluster; the compiler sees that it is the same for all threads
+  const int first_tile = blockIdx.x / p.split, tile_step = p.split > 1 ? 1 << 30 : int(gridDim.x);
+  if (threadIdx.x == 0) {
+    for (Ring<T> r{base}; r.phase == 0; r.next()) {
+      barrier_init(r.full(), T::kEnds > 0 ? 3 : 2);  // the copying threads
+      barrier_init(r.empty(), 4 * T::kWarpgroups);
+    }
+    if constexpr (T::kGrouped)
+      if (p.split > 1) Parts<T>(p, base).expect(rank);
+    barrier_init_done();
+  }
+  let_next_kernel_start();
+  if (p.split > 1) cluster_arrive();
+  __syncthreads();
+  if (threadIdx.x >= T::kWarpgroups * 128) {
+    if constexpr (!T::kSmall) give_registers<40>();
+    const int role = threadIdx.x / 32 - 4 * T::kWarpgroups;
+    if (role == 0) {
+      if (elected()) produce<T, Copies::kWeights>(p, &map, base, first_tile, rank, tile_step);
+    } else if (role == 1) {
+      if (elected()) {
+        prefetch_map(&map);
+        produce<T, Copies::kX>(p, &map, base, first_tile, rank, tile_step);
+      }
+    } else if (role == 2 && T::kEnds > 0) {
+      if (elected()) produce<T, Copies::kScales>(p, &map, base, first_tile, rank, tile_step);
+    }
+    __syncwarp();
+    if (p.split > 1) cluster_wait();
+  } else {
+    if constexpr (!T::kSmall) take_registers<T::kWarpgroups == 1 ? 240 : 232>();
+    consume<T>(p, shared, base, first_tile, rank, tile_step);
+  }
+#endif
+}
+
+template <class T>
+constexpr WgmmaKernel wgmma_kernel(const char* name) {
+  return {reinterpret_cast<const void*>(&gemm_wgmma<T>),
+          name,
+          T::kThreads,
+          T::kBm,
+          T::kTileUnits,
+          int(T::kFold),
+          T::kParts,
+          T::kGrouped ? T::kWarpgroups * 128 * 8 : 0,
+          T::kPairs,
+          T::kSmall ? 2 : 1};
+}
+
+}  // namespace lowbit::cuda

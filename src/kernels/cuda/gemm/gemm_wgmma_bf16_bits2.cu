@@ -1,0 +1,15 @@
+// Instances for bf16 activations and codes stored in 2 bits.
+#include "kernels/cuda/gemm/gemm_wgmma.cuh"
+
+namespace lowbit::cuda {
+namespace {
+template <int Bm, int Warpgroups>
+using Tile = WgmmaTile<GemmActivation::kBf16, 2, Bm, Warpgroups, 1, Fold::kEveryBlock>;
+const WgmmaKernel kKernels[] = {
+    wgmma_kernel<Tile<16, 2>>("sm90_128x16"),   wgmma_kernel<Tile<32, 1>>("sm90_64x32"),
+    wgmma_kernel<Tile<64, 1>>("sm90_64x64"),    wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
+    wgmma_kernel<Tile<128, 2>>("sm90_128x128"),
+};
+}  // namespace
+const WgmmaTable kWgmmaBf16Bits2{GemmActivation::kBf16, 2, kKernels, int(sizeof kKernels / sizeof *kKernels)};
+}  // namespace lowbit::cuda

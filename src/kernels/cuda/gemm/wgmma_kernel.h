@@ -1,0 +1,30 @@
+#pragma once
+// What the launcher knows of an instance of the sm_90a pipeline; the tables are filled by the gemm_wgmma_*.cu files.
+
+#include "kernels/cuda/gemm/gemm.h"
+
+namespace lowbit::cuda {
+
+struct WgmmaKernel {
+  const void* function;
+  const char* name;  // <isa>_<tile> of docs/kernels.md
+  int threads, bm, tile_units;
+  int fold;          // Fold: 0 one group only; 1, 3 groups are whole units of K; 2 half units
+  int shared_bytes;  // without parts
+  int pair_bytes;    // of two sums of every lane, in a part behind shared_bytes; 0: K cannot be cut
+  int pairs;         // of a lane
+  int blocks_per_processor;
+};
+
+/// One row per (activation, stored bits); ascending bm.
+struct WgmmaTable {
+  GemmActivation activation;
+  int bits;
+  const WgmmaKernel* kernels;
+  int count;
+};
+
+extern const WgmmaTable kWgmmaInt8Bits2, kWgmmaInt8Bits4, kWgmmaInt8Bits8;
+extern const WgmmaTable kWgmmaF16Bits2, kWgmmaF16Bits4, kWgmmaBf16Bits2, kWgmmaBf16Bits4;
+
+}  // namespace lowbit::cuda
