@@ -86,6 +86,9 @@ struct Weight {
   const float* table = nullptr;    // [16], codebooks only
   int64_t n = 0, k = 0;
   int64_t group = 0, groups = 1;  // columns per scale, and how many scales a row has
+  /// With scales of x per group: so many groups in a row belong to one of the weight's own and have its scale. Their sums times
+  /// x's scales are added first (docs/numerics.md#matmul).
+  int64_t groups_per_scale = 1;
 };
 
 /// y[m, n] = sum_k x[m, k] real(w)[n, k] + bias[n]. Numerics: docs/numerics.md. All pointers are device memory.

@@ -57,14 +57,15 @@ void expand_factors(const QTensor& w, int64_t group, int64_t groups, std::vector
 }
 
 struct Groups {
-  int64_t group, groups;
+  int64_t group, groups, groups_per_scale;
   bool x_groups;
 };
 Groups groups_of(const QTensor& w, Activation activation, int64_t activation_group) {
-  if (is_dense(w.format)) return {std::max<int64_t>(1, w.k), 1, false};
+  if (is_dense(w.format)) return {std::max<int64_t>(1, w.k), 1, 1, false};
   const bool grouped = activation == Activation::kInt8 && activation_group > 0 && w.k > 0;
   const int64_t group = segment_of(w, grouped ? activation_group : 0);
-  return {group, std::max<int64_t>(1, ceil_div(w.k, group)), grouped};
+  const int64_t groups = std::max<int64_t>(1, ceil_div(w.k, group));
+  return {group, groups, w.group() >= w.k ? groups : w.group() / group, grouped};
 }
 
 std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scaling, int64_t x_group) {
@@ -142,6 +143,7 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   const Groups g = groups_of(w, plan.activation_, options.activation_group);
   plan.group_ = g.group;
   plan.groups_ = g.groups;
+  plan.groups_per_scale_ = g.groups_per_scale;
   plan.x_groups_ = g.x_groups;
   LOWBIT_TRY(plan.choose(w.format, options, w.scaling.zero != ZeroKind::kNone));
   plan.kernel_name_ = full_name(*plan.kernel_, dense ? "" : scaling_name(w.scaling), g.x_groups ? g.group : 0);
@@ -209,7 +211,8 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
             n_,
             k_,
             group_,
-            groups_};
+            groups_,
+            groups_per_scale_};
   call.bias = bias;
   call.x = x.x;
   call.x_element = x.element;

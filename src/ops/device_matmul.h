@@ -64,7 +64,7 @@ class DeviceMatmulPlan {
 
   const cuda::MatmulKernel* kernel_ = nullptr;
   Activation activation_ = Activation::kInt8;
-  int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, row_bytes_ = 0;
+  int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, groups_per_scale_ = 1, row_bytes_ = 0;
   bool x_groups_ = false;
   Buffer codes_, scales_, offsets_, table_;
   std::string kernel_name_, reason_;

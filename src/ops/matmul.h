@@ -71,8 +71,8 @@ struct MatmulOptions {
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
 };
 
-/// Columns per scale as kernels see them. With scales per group of x the groups are those of x: the weight's own, or
-/// `activation_group` where that divides them (the weight's scales are then repeated).
+/// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own
+/// groups, else these.
 int64_t segment_of(const QTensor& w, int64_t activation_group);
 
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per

@@ -94,16 +94,21 @@ __global__ void generic_matmul(const __grid_constant__ GenericArgs a) {
   if (n >= a.w.n) return;
   const uint8_t* const row = a.w.codes + n * a.w.row_bytes;
   for (int64_t m = blockIdx.y; m < a.m; m += gridDim.y) {
-    float acc = 0;
+    float acc = 0, part = 0, part_x = 0;
+    int64_t scale_ends = a.w.groups_per_scale;
     for (int64_t g = 0; g < a.w.groups; ++g) {
       Sum sum = 0, sum_x = 0;
       const int begin = static_cast<int>(g * a.w.group), end = static_cast<int>(min(a.w.k, (g + 1) * a.w.group));
       group_sums<F, kInt8>(a, row, m * a.ldx, begin, end, sum, sum_x);
-      const float scale = a.w.scales == nullptr ? 1.0f : a.w.scales[g * a.w.n + n];
       const float x_scale = kInt8 && a.x_groups ? a.x_scales[m * a.w.groups + g] : 1.0f;
-      acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum), x_scale), scale, acc);
-      if (a.w.offsets != nullptr)
-        acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum_x), x_scale), a.w.offsets[g * a.w.n + n], acc);
+      part = __fmaf_rn(static_cast<float>(sum), x_scale, part);
+      part_x = __fmaf_rn(static_cast<float>(sum_x), x_scale, part_x);
+      if (g + 1 != scale_ends && g + 1 != a.w.groups) continue;
+      scale_ends += a.w.groups_per_scale;
+      const float scale = a.w.scales == nullptr ? 1.0f : a.w.scales[g * a.w.n + n];
+      acc = __fmaf_rn(part, scale, acc);
+      if (a.w.offsets != nullptr) acc = __fmaf_rn(part_x, a.w.offsets[g * a.w.n + n], acc);
+      part = part_x = 0;
     }
     if (threadIdx.x % 32 != 0) continue;
     const float bias = a.bias == nullptr ? 0.0f : a.bias[n];

@@ -145,16 +145,21 @@ __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, c
     const int in_ring = slot * kTileRows + r, at = in_ring < rows ? in_ring : in_ring - rows;
     int* const places = sums + m * rows + at;  // of group g: m * rows later
     const int next_group = a.m * rows, groups = kGrouped ? a.groups : 1;
-    float acc = 0;
+    float acc = 0, part = 0, part_x = 0;
+    int scale_ends = a.groups_per_scale;
 #pragma unroll 8
     for (int g = 0; g < groups; ++g) {
       const int sum_x = x_sums[m * a.groups + g], sum = a.mul * places[g * next_group] + a.add * sum_x;
-      const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.n + row_read] : staged[r];
       const float x_scale = a.x_groups ? x_scales[m * a.groups + g] : 1.0f;
-      acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum), x_scale), scale, acc);
+      part = __fmaf_rn(static_cast<float>(sum), x_scale, part);
+      part_x = __fmaf_rn(static_cast<float>(sum_x), x_scale, part_x);
+      if (g + 1 != scale_ends && g + 1 != groups) continue;
+      scale_ends += a.groups_per_scale;
+      const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.n + row_read] : staged[r];
+      acc = __fmaf_rn(part, scale, acc);
       if (a.offsets != nullptr)
-        acc = __fmaf_rn(__fmul_rn(static_cast<float>(sum_x), x_scale),
-                        a.offsets[static_cast<int64_t>(g) * a.n + row_read], acc);
+        acc = __fmaf_rn(part_x, a.offsets[static_cast<int64_t>(g) * a.n + row_read], acc);
+      part = part_x = 0;
     }
     for (int g = 0; g < groups; ++g) places[g * next_group] = 0;
     if (row >= a.n) continue;

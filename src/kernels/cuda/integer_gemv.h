@@ -34,7 +34,7 @@ struct GemvArgs {
   const float* x_scales;
   void* y;
   int64_t ldx, ldy;
-  int n, k, m, groups;
+  int n, k, m, groups, groups_per_scale;
   int group_shift;  // grouped: a group is 32 << group_shift columns
   int mul, add;
   bool x_groups;

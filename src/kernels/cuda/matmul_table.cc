@@ -91,6 +91,7 @@ Status gemv_run(const Matmul& call) {
   a.k = static_cast<int>(w.k);
   a.m = static_cast<int>(call.m);
   a.groups = static_cast<int>(w.groups);
+  a.groups_per_scale = static_cast<int>(w.groups_per_scale);
   for (int64_t columns = 32; w.groups > 1 && columns < w.group; columns *= 2) ++a.group_shift;
   if (w.groups <= 1) a.group_shift = 26;  // one group, however long
   a.mul = kGemvMul<F>;
