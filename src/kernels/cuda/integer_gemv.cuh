@@ -157,8 +157,7 @@ __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, c
       scale_ends += a.groups_per_scale;
       const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.n + row_read] : staged[r];
       acc = __fmaf_rn(part, scale, acc);
-      if (a.offsets != nullptr)
-        acc = __fmaf_rn(part_x, a.offsets[static_cast<int64_t>(g) * a.n + row_read], acc);
+      if (a.offsets != nullptr) acc = __fmaf_rn(part_x, a.offsets[static_cast<int64_t>(g) * a.n + row_read], acc);
       part = part_x = 0;
     }
     for (int g = 0; g < groups; ++g) places[g * next_group] = 0;
