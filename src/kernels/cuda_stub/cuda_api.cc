@@ -21,10 +21,10 @@ Status fill(Buffer&, int) { return not_built(); }
 Status synchronize(void*) { return not_built(); }
 
 Result<Stream> Stream::create() { return not_built(); }
-Stream::~Stream() = default;
+Stream::~Stream() { handle_ = nullptr; }
 Status Graph::begin(void*) { return not_built(); }
 Result<Graph> Graph::end(void*) { return not_built(); }
-Graph::~Graph() = default;
+Graph::~Graph() { handle_ = nullptr; }
 Status Graph::launch(void*) const { return not_built(); }
 Result<double> Graph::time(void*, int) const { return not_built(); }
 
