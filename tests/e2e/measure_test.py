@@ -76,6 +76,30 @@ class Bench(CliTest):
         self.assertEqual(report["vs"]["isa"], "scalar")
         self.assertGreater(report["ratio"], 0)
 
+    def test_matmul_versus_ggml(self):
+        """Against a stand-in for bench/rivals' program, which prints its arguments' product and one JSON line."""
+        matmul = ("bench", "matmul", "--format", "int4", "-N", 96, "-K", 128, "--warm", "--threads", 1, "--vs")
+        program = self.dir / "ggml_matmul"
+        env = {"LOWBIT_GGML_MATMUL": str(program)}
+
+        def answers(checked: str, code: int):
+            program.write_text("#!/bin/sh\n"
+                               "test \"$1 $2 $3 $4 $5 $6 $7\" = 'q4_0 96 128 1 1 plain 0' || exit 3\n"
+                               f"echo '{{\"seconds\": 1.0, \"gops\": 2, \"gb_s\": 3, \"checked\": {checked}}}'\nexit {code}\n")
+            program.chmod(0o755)
+
+        self.refused(*matmul, "ggml", env=env)  # no such file yet
+        answers("true", 0)
+        report = self.json(*matmul, "ggml", env=env)
+        self.assertEqual((report["vs"]["kernel"], report["vs"]["seconds"]), ("ggml q4_0 plain", 1.0))
+        self.assertGreater(report["ratio"], 1)
+        self.assertIn("ggml", self.refused(*matmul, "ggml:q8_0", env=env))  # the stand-in answers 3
+        self.refused(*matmul, "ggml:q4_0;x", env=env)
+        answers("false", 1)
+        self.assertIn("answer", self.refused(*matmul, "ggml", env=env))
+        answers("true", 2)
+        self.refused(*matmul, "ggml", env=env)
+
     def test_model(self):
         report = self.json("bench", "model", self.hf, "-p", 16, "-n", 8, "-r", 1)
         self.assertKeys(report, "prefill_tok_s decode_tok_s gb_s percent_of_peak threads checked")

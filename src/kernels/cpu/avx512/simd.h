@@ -16,8 +16,8 @@ struct Simd {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kTileRows = 8;  // rows of x, at most, whose sums stay in registers
-  static constexpr int kFoldRows = 6;  // rows of x of a tile that leaves registers for folding
+  static constexpr int kTileRows = 8;         // rows of x, at most, whose sums stay in registers
+  static constexpr int kFoldRows = 6;         // rows of x of a tile that leaves registers for folding
   static constexpr int64_t kDirectRows = 32;  // rows of x for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
