@@ -71,7 +71,9 @@ void write_sound(const std::string& path, const Samples& samples) {
 /// Short-time spectra with a square-root Hann window, and back by overlap-add.
 class Stft {
  public:
-  Stft() : forward_(kiss_fftr_alloc(kWindow, 0, nullptr, nullptr)), inverse_(kiss_fftr_alloc(kWindow, 1, nullptr, nullptr)) {
+  Stft()
+      : forward_(kiss_fftr_alloc(kWindow, 0, nullptr, nullptr)),
+        inverse_(kiss_fftr_alloc(kWindow, 1, nullptr, nullptr)) {
     for (int i = 0; i < kWindow; ++i)
       window_[i] = static_cast<float>(std::sqrt(0.5 - 0.5 * std::cos(2 * M_PI * i / kWindow)));
   }
@@ -182,9 +184,9 @@ std::vector<float> mask_of(const Network& net, const std::vector<float>& gru_out
 
 lowbit::GruModel quantize(const Network& net, const std::vector<float>& gru_input, const lowbit::GruConfig& config) {
   const auto columns = net.gru.input();
-  const std::vector<float> first(gru_input.begin(),
-                                 gru_input.begin() + std::min<int64_t>(static_cast<int64_t>(gru_input.size()),
-                                                                       kCalibrationFrames * columns));
+  const std::vector<float> first(
+      gru_input.begin(),
+      gru_input.begin() + std::min<int64_t>(static_cast<int64_t>(gru_input.size()), kCalibrationFrames * columns));
   const lowbit::GruInput in = sequence(first, columns);
   const auto ranges = value_or_exit(lowbit::GruRanges::measure(net.gru, std::span(&in, 1)));
   return value_or_exit(lowbit::GruModel::quantize(net.gru, ranges, config, {std::span(&in, 1)}));
@@ -231,11 +233,12 @@ int evaluate(const std::string& dir, bool json) {
   const auto start = std::chrono::steady_clock::now();
   const auto floats = value_or_exit(lowbit::run_gru(net.gru, in));
   report("float", floats.y, 1, seconds_since(start));
-  for (const auto& [name, preset, bits, rounding] :
-       {std::tuple{"seed8", "seed8", 8, lowbit::GruRounding::kNearest}, {"gates12", "gates12", 8, lowbit::GruRounding::kNearest},
-        {"w8a16", "w8a16", 8, lowbit::GruRounding::kNearest}, {"accurate", "accurate", 8, lowbit::GruRounding::kNearest},
-        {"w4 nearest", "accurate", 4, lowbit::GruRounding::kNearest},
-        {"w4 feedback", "accurate", 4, lowbit::GruRounding::kFeedback}}) {
+  for (const auto& [name, preset, bits, rounding] : {std::tuple{"seed8", "seed8", 8, lowbit::GruRounding::kNearest},
+                                                     {"gates12", "gates12", 8, lowbit::GruRounding::kNearest},
+                                                     {"w8a16", "w8a16", 8, lowbit::GruRounding::kNearest},
+                                                     {"accurate", "accurate", 8, lowbit::GruRounding::kNearest},
+                                                     {"w4 nearest", "accurate", 4, lowbit::GruRounding::kNearest},
+                                                     {"w4 feedback", "accurate", 4, lowbit::GruRounding::kFeedback}}) {
     auto config = value_or_exit(lowbit::gru_preset(preset));
     config.w.bits = config.r.bits = bits;
     config.rounding = rounding;
@@ -266,7 +269,8 @@ int denoise(const Options& o) {
   const auto x = net.in.run(features(spectra), Dense::kLinear);
   if (x.empty()) stop(o.in + ": got fewer than 512 samples");
   std::unique_ptr<lowbit::GruModel> model;
-  if (!o.in_float) model = std::make_unique<lowbit::GruModel>(quantize(net, x, value_or_exit(lowbit::gru_preset(o.preset))));
+  if (!o.in_float)
+    model = std::make_unique<lowbit::GruModel>(quantize(net, x, value_or_exit(lowbit::gru_preset(o.preset))));
   const auto start = std::chrono::steady_clock::now();
   const lowbit::GruInput in = sequence(x, net.gru.input());
   const auto y = o.in_float ? value_or_exit(lowbit::run_gru(net.gru, in)) : value_or_exit(model->run(in));
@@ -274,11 +278,14 @@ int denoise(const Options& o) {
   write_sound(o.out, stft.sound(spectra, mask_of(net, y.y), noisy.size()));
   const double seconds = static_cast<double>(noisy.size()) / kRate;
   if (o.json)
-    std::cout << nlohmann::json{{"seconds", seconds}, {"gru_seconds", gru_seconds}, {"times_real_time", seconds / gru_seconds}}
+    std::cout << nlohmann::json{{"seconds", seconds},
+                                {"gru_seconds", gru_seconds},
+                                {"times_real_time", seconds / gru_seconds}}
                      .dump(1)
               << "\n";
   else
-    std::printf("%s: %.1f s of sound, the GRUs ran at %.0f x real time\n", o.out.c_str(), seconds, seconds / gru_seconds);
+    std::printf("%s: %.1f s of sound, the GRUs ran at %.0f x real time\n", o.out.c_str(), seconds,
+                seconds / gru_seconds);
   return 0;
 }
 
@@ -302,7 +309,9 @@ int main(int argc, char** argv) {
     }
   }
   if (names.size() != (o.evaluating ? 1u : 3u)) {
-    std::fprintf(stderr, "usage: denoise DIR IN.wav OUT.wav [--preset P] [--float] [--json] | denoise DIR --evaluate [--json]\n");
+    std::fprintf(
+        stderr,
+        "usage: denoise DIR IN.wav OUT.wav [--preset P] [--float] [--json] | denoise DIR --evaluate [--json]\n");
     return 2;
   }
   o.dir = names[0];

@@ -197,8 +197,7 @@ std::vector<int32_t> codes_of(const std::vector<float>& v, const lowbit::GruForm
   std::vector<int32_t> out;
   for (const float x : v) {
     const double q = std::nearbyint(std::ldexp(static_cast<double>(x), s.shift)) + s.zp;
-    out.push_back(static_cast<int32_t>(
-        std::clamp(q, static_cast<double>(f.q_min()), static_cast<double>(f.q_max()))));
+    out.push_back(static_cast<int32_t>(std::clamp(q, static_cast<double>(f.q_min()), static_cast<double>(f.q_max()))));
   }
   return out;
 }
@@ -220,7 +219,11 @@ IntegerNetwork quantize(const Network& net, const Calibration& c, const lowbit::
   for (auto* r : {&enc, &dec}) r->set_range(0, GruTensor::kH, std::min(a[0], b[0]), std::max(a[1], b[1]));
   IntegerNetwork n{value_or_exit(GruModel::quantize(net.encoder, enc, config, {c.encoder})),
                    value_or_exit(GruModel::quantize(net.decoder, dec, config, {c.decoder})),
-                   {}, {}, {}, {}, 0};
+                   {},
+                   {},
+                   {},
+                   {},
+                   0};
   const auto& x = config[GruTensor::kX];
   n.encoder_embedding = codes_of(net.arrays.at("enc_emb").data, x, n.encoder.input_scale());
   n.decoder_embedding = codes_of(net.arrays.at("dec_emb").data, x, n.decoder.input_scale());
@@ -300,9 +303,8 @@ uint32_t fnv1a(const std::string& s) {
 void hold_apart(const Dictionary& all, Words& calibration, Words& test) {
   Words words;
   for (const auto& [word, unused] : all) words.push_back(word);
-  std::sort(words.begin(), words.end(), [](const auto& a, const auto& b) {
-    return std::pair(fnv1a(a), a) < std::pair(fnv1a(b), b);
-  });
+  std::sort(words.begin(), words.end(),
+            [](const auto& a, const auto& b) { return std::pair(fnv1a(a), a) < std::pair(fnv1a(b), b); });
   words.resize(std::min(words.size(), kCalibrationWords + kTestWords));
   const auto border = words.begin() + static_cast<std::ptrdiff_t>(std::min(kCalibrationWords, words.size()));
   calibration.assign(words.begin(), border);
@@ -361,8 +363,8 @@ int evaluate(const std::string& dir, bool json) {
   const auto report = [&](const std::string& name, const Score& s, double ratio) {
     rows.push_back({{"name", name}, {"per", s.per}, {"words", s.words}, {"same", s.same}, {"bytes_ratio", ratio}});
     if (!json)
-      std::printf("%-22s PER %7.3f %%   words right %6.2f %%   same as float %6.2f %%   size %.3f\n", name.c_str(), s.per,
-                  s.words, s.same, ratio);
+      std::printf("%-22s PER %7.3f %%   words right %6.2f %%   same as float %6.2f %%   size %.3f\n", name.c_str(),
+                  s.per, s.words, s.same, ratio);
   };
   report("float", base, 1);
   const Calibration c = calibrate_on(net, calibration);
@@ -383,7 +385,8 @@ int evaluate(const std::string& dir, bool json) {
            static_cast<double>(integers.encoder.bytes()) / (4.0 * static_cast<double>(integers.encoder.parameters())));
   }
   if (json)
-    std::cout << nlohmann::json{{"calibration_words", calibration.size()}, {"test_words", test.size()}, {"rows", rows}}.dump(1)
+    std::cout << nlohmann::json{{"calibration_words", calibration.size()}, {"test_words", test.size()}, {"rows", rows}}
+                     .dump(1)
               << "\n";
   return 0;
 }

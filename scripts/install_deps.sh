@@ -3,7 +3,7 @@
 set -euo pipefail
 packages=(build-essential cmake ninja-build ccache pkg-config git clang-format clang-tidy python3 python3-venv
   libexpected-dev libfmt-dev libcli11-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libxxhash-dev
-  libeigen3-dev libgtest-dev libbenchmark-dev)
+  libeigen3-dev libgtest-dev libbenchmark-dev libsndfile1-dev libkissfft-dev)
 missing=()
 for p in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")

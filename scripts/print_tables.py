@@ -5,6 +5,8 @@
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
   <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
+  <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
+  <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
 """
 import argparse
 import json
@@ -96,8 +98,30 @@ def matmuls(report: dict) -> str:
                                f"{report['read_gb_s']:.1f} GB/s; median of runs. {report['note']}").rstrip()
 
 
+def gru_g2p(report: dict) -> str:
+    lines = ["| network | phoneme error rate, % | words right, % | words as in float, % | size |", "|---|---|---|---|---|"]
+    for row in report["rows"]:
+        lines.append(f"| {row['name']} | {row['per']:.2f} | {row['words']:.2f} | {row['same']:.2f} | {row['bytes_ratio']:.3f} |")
+    return "\n".join(lines) + f"\n\n{report['test_words']} words, calibrated on {report['calibration_words']} others."
+
+
+def gru_denoise(report: dict) -> str:
+    lines = ["| network | SI-SDR, dB | size |", "|---|---|---|"]
+    lines += [f"| {row['name']} | {row['si_sdr_db']:.2f} | {row['bytes_ratio']:.3f} |" for row in report["rows"]]
+    return "\n".join(lines) + f"\n\nThe noisy file itself: {report['noisy_db']:.2f} dB."
+
+
+def gru_cpu(report: dict) -> str:
+    lines = ["| N, C, H | preset | instruction set | us per step, whole sequence | streamed |", "|---|---|---|---|---|"]
+    for row in report["rows"]:
+        if row["preset"] != "gates12":
+            lines.append(f"| {row['n']}, {row['c']}, {row['h']} | {row['preset']} | {row['isa']} | {row['us_per_step']:.2f} | "
+                         f"{row['stream_us_per_step']:.2f} |")
+    return "\n".join(lines) + f"\n\n{report['cpu']}, one core, {report['statistic']}, every answer checked against the reference."
+
+
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
-            "gpu_quantized_mm": gpu_quantized_mm}
+            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu}
 FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
 
 

@@ -52,8 +52,7 @@ Result<std::vector<GruArray>> read_float_arrays(const std::string& path) {
 
 Result<GruArray> read_float_array(const std::string& path) {
   LOWBIT_TRY_ASSIGN(auto all, read_float_arrays(path));
-  if (all.size() != 1)
-    return fail(ErrorCode::kInvalidArgument, path, std::to_string(all.size()) + " arrays", "one");
+  if (all.size() != 1) return fail(ErrorCode::kInvalidArgument, path, std::to_string(all.size()) + " arrays", "one");
   return std::move(all[0]);
 }
 

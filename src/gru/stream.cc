@@ -130,7 +130,8 @@ std::vector<int32_t> GruStream::state_codes() const {
 Status GruStream::set_state_codes(std::span<const int32_t> state) {
   const int64_t wanted = impl_->batch * impl_->net().state_size();
   if (static_cast<int64_t>(state.size()) != wanted)
-    return fail(ErrorCode::kShapeMismatch, "gru state", std::to_string(state.size()) + " codes", std::to_string(wanted));
+    return fail(ErrorCode::kShapeMismatch, "gru state", std::to_string(state.size()) + " codes",
+                std::to_string(wanted));
   size_t at = 0;
   for (size_t i = 0; i < impl_->state.size(); ++i) {
     const GruParam& h = impl_->cell(i)[GruTensor::kH];
