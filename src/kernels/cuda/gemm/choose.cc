@@ -25,14 +25,19 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   const int64_t waves = ceil_div(ctas, usable * kernel.blocks_per_processor);
   const bool shared = kernel.blocks_per_processor > 1 && ctas > usable;
 
-  const double chain = (int8 ? many ? 0.20 + 0.0035 * bm : 0.12 + 0.001 * bm : 0.15 + 0.0012 * bm) + 0.05 * units;
+  const double chain = (int8 ? many ? 0.20 + 0.0035 * bm : 0.10 + 0.001 * bm : 0.15 + 0.0012 * bm) + 0.05 * units;
+  // Small tiles slow down when most multiprocessors want the same rows of x.
+  const double crowd = bm <= (int8 ? 16 : 32) && ctas * 4 >= usable * 3 && split == 1 ? 1.45 : 1.0;
   const double math = 2 * bm * units / 1750;
   const double unit_bytes = 64.0 * double(unit_k(p.w.activation)) * bits / 8;
   const double fill = (bm * 128 + units * unit_bytes) * double(std::min<int64_t>(ctas, usable)) / 7.2e6;
-  const double block = std::max({chain * (shared ? 1.4 : 1.0), math, fill});
+  const double block = std::max({chain * (shared ? 1.4 : crowd), math, fill});
   const double epilogue = 0.2 + bm * units / 300;
-  const double send = int8 && many ? 0.06 * double(blocks) * kernel.pairs : 0;  // every group is sent
-  const double join = split == 1 ? 0 : send + (int8 ? 1.2 + 0.1 * split : 1.0 + 0.5 * split);
+  // Sums of many groups are sent one by one and folded behind the last of them: costly, more so with two blocks at work.
+  const double join = split == 1      ? 0
+                      : int8 && !many ? 1.2 + 0.1 * split
+                      : int8          ? 2.2 * split * (ctas > usable ? 2.0 : 1.0)
+                                      : 1.0 + 0.5 * split;
   const double memory = (double(p.w.n) * k * bits / 8 + double(p.m) * double(p.w.n) * 2) / 4.2e6;
   return 2.8 + std::max(memory, double(waves) * (double(blocks) * block + epilogue)) + join;
 }

@@ -58,7 +58,9 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
     } else {
       constexpr uint32_t kMask = ((1u << Bits) - 1u) * 0x00010001u;
       constexpr uint32_t kMagic = X == GemmActivation::kF16 ? 0x64006400u : 0x43004300u;  // 1024, 128: the unit is 1
-      const uint32_t v = ((word >> (Bits * nth)) & kMask) | kMagic;
+      uint32_t
+          v;  // (shifted & kMask) | kMagic in one instruction: the compiler takes two, both constants being immediates
+      asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(word >> (Bits * nth)), "r"(kMask), "n"(kMagic));
       if constexpr (X == GemmActivation::kF16) {
         asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(a[i]) : "r"(v), "r"(half_zero));
       } else {

@@ -38,8 +38,8 @@ struct GemmWeights {
 
 /// y[m,n] = sum_k x[m,k] * (value[n,k] * scale + offset) + bias[n].
 /// Shapes:   x [m,k], row stride ldx elements; y [m,n], row stride ldy elements; bias [n] f32 or null. Any m, n, k >= 0.
-/// Numerics: int8: docs/numerics.md#matmul, bit for bit. f16, bf16: products exact, sums of a group in the tensor core's f32,
-///           then one fma per group in ascending order; groups are cut between blocks of threads where that shortens a call,
+/// Numerics: int8: docs/numerics.md#matmul, bit for bit. f16, bf16: products exact, short sums in the tensor core's f32, one
+///           fma with the group's scale per 64 columns (sm_90a) or per group, ascending; where blocks share a tile's K their
 ///           parts are added in ascending order. Same bits for equal arguments on one device.
 struct GemmProblem {
   GemmWeights w;
@@ -72,7 +72,7 @@ bool supports(const GemmProblem& problem, int arch);
 /// Bytes of device scratch a call needs: 0, partial sums stay on the chip. Kept in the contract for kernels to come.
 size_t gemm_workspace_bytes(const GemmProblem& problem, int arch);
 
-/// Name of the kernel that gemm() would run, in the grammar of docs/kernels.md; null when unsupported.
+/// What gemm() would run: the <isa>_<tile> part of a name as in docs/kernels.md; null when unsupported.
 const char* gemm_kernel_name(const GemmProblem& problem, int arch);
 
 /// Runs on `stream`; the device is the current one.

@@ -79,7 +79,10 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
   float acc[kMmaBm / 2];
 #pragma unroll
   for (int i = 0; i < kMmaBm / 2; ++i) d[i] = 0, acc[i] = 0.0f;
-  for (int i = 0; i < kMmaStages - 1; ++i) load_x<kXBytes<X>>(p, shared, base, base + i * kMmaStageBytes, m0, 128 * i);
+  if (p.unit_blocks > 0) {  // k = 0: y is the bias
+    for (int i = 0; i < kMmaStages - 1; ++i)
+      load_x<kXBytes<X>>(p, shared, base, base + i * kMmaStageBytes, m0, 128 * i);
+  }
 
   uint32_t w[Order::kLaneWords], w_ahead[Order::kLaneWords];
   if (p.unit_blocks > 0) load_words<Order>(tiles, 0, lane128, w_ahead);
