@@ -78,7 +78,7 @@ Result<std::shared_ptr<const GruPacked>> GruModel::Impl::packed_for(const GruKer
 Result<std::shared_ptr<const GruModel::Impl>> make_gru_impl(GruConfig config, bool bidirectional,
                                                             std::vector<GruCell> cells) {
   auto impl = std::make_shared<GruModel::Impl>();
-  impl->config = std::move(config);
+  impl->config = config;
   impl->bidirectional = bidirectional;
   const auto directions = static_cast<size_t>(impl->directions());
   if (cells.empty() || cells.size() % directions != 0)

@@ -1,8 +1,11 @@
 """lowbit gru: from arrays of another project to an integer network, and what bad input gets."""
 import json
+import math
 import random
 import struct
+import subprocess
 
+import cli
 from cli import CliTest
 
 
@@ -24,7 +27,7 @@ class Gru(CliTest):
         super().setUp()
         rng = random.Random(1)
         c, h = 5, 7
-        draw = lambda *shape: npy(shape, [rng.gauss(0, 0.4) for _ in range(__import__("math").prod(shape))])
+        draw = lambda *shape: npy(shape, [rng.gauss(0, 0.4) for _ in range(math.prod(shape))])
         self.net = self.dir / "net"
         self.net.mkdir()
         for name, shape in {"w_ih": (3 * h, c), "w_hh": (3 * h, h), "b_ih": (3 * h,), "b_hh": (3 * h,)}.items():
@@ -62,10 +65,8 @@ class Gru(CliTest):
         self.quantize()
         seen = set()
         for isa in ("scalar", "avx2", "avx512"):
-            from cli import BINARY, environment
-            import subprocess
-            done = subprocess.run([BINARY, "gru", "run", self.model, "--input", self.x, "-o", self.y, "--isa", isa],
-                                  capture_output=True, env=environment())
+            done = subprocess.run([cli.BINARY, "gru", "run", self.model, "--input", self.x, "-o", self.y, "--isa", isa],
+                                  capture_output=True, env=cli.environment())
             if done.returncode == 0:
                 seen.add(self.y.read_bytes())
         self.assertEqual(len(seen), 1)
