@@ -71,7 +71,7 @@ def table(report: dict) -> str:
                      f"{row['ratio']:.3g} | {row['kld_mean']:.3f} | {100 * row['top1']:.1f} % | {row['prefill_tok_s']:.0f} | "
                      f"{row['decode_tok_s']:.0f} |")
     if any(row["ruined"] for row in report["rows"]):
-        lines += ["", "(*) writes garbage: weights alone, without calibration, do not carry this model to so few bits."]
+        lines += ["", "(*) writes garbage: weights alone do not carry this model to so few bits."]
     return "\n".join(lines)
 
 

@@ -2,12 +2,13 @@
 # scripts/test.sh [unit|integration|all]: installs, builds and runs every test this machine can run; says what was skipped and why.
 #   unit         the C++ tests of every folder
 #   integration  the command line, checkpoints, real models and data
-# The last line is "N passed, N failed, N skipped". LOWBIT_PRESET picks another preset (default release).
+# The last line is "N passed, N failed, N skipped". LOWBIT_PRESET picks another preset (default: cuda where nvcc is found, so that its code
+# compiles for every architecture, else release).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
 case "$what" in unit | integration | all) ;; *) echo "usage: scripts/test.sh [unit|integration|all]" >&2; exit 2 ;; esac
-preset=${LOWBIT_PRESET:-release}
+preset=${LOWBIT_PRESET:-$(command -v nvcc >/dev/null 2>&1 && echo cuda || echo release)}
 bash scripts/build.sh "$preset"
 # The packages that results are compared with. Without them (no network) those tests skip and say so.
 venv=build/venv
