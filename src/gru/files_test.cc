@@ -1,44 +1,16 @@
 // Files in and out: networks of other projects, .lbgru, ranges; and what hostile ones get.
-#include <unistd.h>
-
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "base/float.h"
 #include "gru/test_networks.h"
 #include "io/safetensors.h"
+#include "io/test_files.h"
 
 namespace lowbit {
 namespace {
 
 using namespace testing_gru;  // NOLINT
-
-class Scratch {
- public:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "lowbit-gru-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) std::abort();
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-void write_file(const std::string& path, const std::string& bytes) {
-  unlink(path.c_str());
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+using namespace testing_io;   // NOLINT
 
 // ---- Float networks ---------------------------------------------------------------------------------------------------
 
