@@ -59,8 +59,8 @@ def run(build: Path, suite: str) -> int:
     reports.mkdir()
     junit = build / "ctest.xml"
     labels = {"unit": ["-LE", "integration"], "integration": ["-L", "integration"], "all": []}[suite]
-    command = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "--output-junit", str(junit.resolve()),
-               "--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000", *labels]
+    command = ["ctest", "--test-dir", str(build), "--parallel", "2", "--no-tests=error", "--output-on-failure", "--output-junit",
+               str(junit.resolve()), "--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000", *labels]
     ctest = subprocess.run(command, env=dict(os.environ, GTEST_OUTPUT=f"xml:{reports.resolve()}/"))
     counts = [count_gtest(reports), count_scripts(junit)]
     passed, failed, skips = (sum((c[i] for c in counts), start) for i, start in enumerate((0, 0, [])))

@@ -9,17 +9,22 @@ cd "$(dirname "$0")/.."
 what=${1:-all}
 case "$what" in unit | integration | all) ;; *) echo "usage: scripts/test.sh [unit|integration|all]" >&2; exit 2 ;; esac
 preset=${LOWBIT_PRESET:-$(command -v nvcc >/dev/null 2>&1 && echo cuda || echo release)}
-bash scripts/build.sh "$preset"
-# The packages that results are compared with. Without them (no network) those tests skip and say so.
+# The packages that results are compared with, fetched while the compiler works. Without them (no network) those tests skip and say so.
 venv=build/venv
-[ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
-if ! cmp -s tests/requirements.txt "$venv/installed.txt"; then
+install_packages() {
+  [ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
+  cmp -s tests/requirements.txt "$venv/installed.txt" && return
   if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt; then
     cp tests/requirements.txt "$venv/installed.txt"
   else
     echo "test: PyPI packages not installed; the tests that compare with them are skipped" >&2
   fi
-fi
+}
+bash scripts/install_deps.sh
+mkdir -p build
+install_packages &
+bash scripts/build.sh "$preset"
+wait $!
 PATH="$PWD/$venv/bin:$PATH"
 export PATH
 exec python3 scripts/run_tests.py --build "build/$preset" --suite "$what"
