@@ -85,16 +85,17 @@ def matmuls(report: dict) -> str:
         same = [r for r in report["ggml"] if r["type"] in SAME_BITS.get(row["format"], ()) and r["n"] == row["m"]]
         return max(same, key=lambda r: r["gops"], default=None)
 
-    lines = ["| rows of x | weights | scales | scales of x | instructions | GOPS | GB/s | best of ggml with as many bits | ratio |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| rows of x | weights | scales | scales of x | instructions | GOPS | GB/s | of memory's | best of ggml with as many bits | ratio |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
     for row in sorted(report["lowbit"], key=lambda r: r["m"]):
         other = rival(row)
         scales = f"per {row['group']}" if row["group"] else "per row"
         x_scales = {0: "per row", -1: "f32"}.get(row["activation_group"], f"per {row['activation_group']}")
+        share = f"{100 * row['gb_s'] / report['read_gb_s']:.0f} %" if row["cold"] else "-"
         against = f"{other['type']} {other['buffer']}: {other['gops']:.0f} | {row['gops'] / other['gops']:.2f}" if other else "- | -"
         lines.append(f"| {row['m']} | {row['format']} | {scales if row['format'] != 'f16' else '-'} | {x_scales} | {row['isa']} | "
-                     f"{row['gops']:.0f} | {row['gb_s']:.1f} | {against} |")
-    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096; plain read of memory: "
+                     f"{row['gops']:.0f} | {row['gb_s']:.1f} | {share} | {against} |")
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096; read of memory: "
                                f"{report['read_gb_s']:.1f} GB/s; median of runs. {report['note']}").rstrip()
 
 

@@ -1,4 +1,4 @@
-// lowbit bench matmul | model | memory: check the answer, then time.
+// lowbit bench matmul | memory: check the answer, then time. bench_model.cc: lowbit bench model.
 
 #include "lowbit/bench.h"
 
@@ -7,7 +7,6 @@
 
 #include "lowbit/quantize.h"
 #include "option_values.h"
-#include "progress_display.h"
 #include "rival.h"
 #include "text_table.h"
 #include "verbs.h"
@@ -131,78 +130,6 @@ void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
       throw usage_error("--vs", other, "a format, ggml[:TYPE[:BUFFER]], or one of scalar, avx2, avxvnni, avx512, amx");
     invocation.action = [arguments, &invocation](Console& console) {
       return matmul_action(console, *arguments, invocation.compute);
-    };
-  });
-}
-
-struct ModelArguments {
-  std::string model;
-  ModelBenchOptions options;
-};
-
-nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& options) {
-  return {{"model", report.model},
-          {"activation", report.activation},
-          {"isa", report.isa},
-          {"threads", report.threads},
-          {"prompt", options.prompt},
-          {"generate", options.generate},
-          {"weight_bytes", report.weight_bytes},
-          {"load_s", report.load_s},
-          {"prefill_tok_s", report.prefill_tok_s},
-          {"prefill_spread", report.prefill_spread},
-          {"decode_tok_s", report.decode_tok_s},
-          {"decode_spread", report.decode_spread},
-          {"gb_s", report.decode_gb_s},
-          {"bandwidth_gb_s", report.bandwidth_gb_s},
-          {"percent_of_peak", report.bandwidth_gb_s > 0 ? 100 * report.decode_gb_s / report.bandwidth_gb_s : 0},
-          {"checked", report.checked}};
-}
-
-Status model_action(Console& console, ModelArguments& arguments, const Compute& compute) {
-  const auto path = resolve_model(arguments.model);
-  if (!path) return tl::unexpected(path.error());
-  ModelBenchOptions& options = arguments.options;
-  options.compute = compute;
-  const auto report = [&] {
-    ProgressDisplay progress(console);
-    options.progress = progress.callback();
-    return bench_model(*path, options);
-  }();
-  if (!report) return tl::unexpected(report.error());
-  if (console.json()) {
-    console.put_json(to_json(*report, options));
-  } else {
-    TextTable table({{"phase"}, {"tokens", Align::kRight}, {"tok/s", Align::kRight}, {"spread", Align::kRight}});
-    table.add({"prompt", std::to_string(options.prompt), fmt::format("{:.2f}", report->prefill_tok_s),
-               fmt::format("{:.0f} %", 100 * report->prefill_spread)});
-    table.add({"generation", std::to_string(options.generate), fmt::format("{:.2f}", report->decode_tok_s),
-               fmt::format("{:.0f} %", 100 * report->decode_spread)});
-    console.print("{}: weights {}, activations {}, {} with {} threads, loaded in {:.2f} s\n\n{}", *path,
-                  bytes_text(static_cast<double>(report->weight_bytes)), report->activation, report->isa,
-                  report->threads, report->load_s, table.str());
-    console.print(
-        "\ngeneration reads {:.2f} GB/s of {:.2f} GB/s that this machine's memory gives; checked: "
-        "{}\n",
-        report->decode_gb_s, report->bandwidth_gb_s, report->checked ? "yes" : "NO");
-  }
-  if (report->checked) return {};
-  return fail(ErrorCode::kCorrupt, *path, "other logits from a batch than token by token", "the same",
-              "this is a fault of lowbit: please report it");
-}
-
-void add_model_bench(CLI::App& bench, Invocation& invocation) {
-  auto arguments = std::make_shared<ModelArguments>();
-  CLI::App* verb = bench.add_subcommand("model", "Speed of the prompt and of generation");
-  add_model_argument(*verb, arguments->model);
-  ModelBenchOptions& options = arguments->options;
-  add_count_option(*verb, "-p,--prompt", options.prompt, {1, 1 << 20}, "tokens of the prompt [128]");
-  add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
-  add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
-  add_activation_option(*verb, options.activation);
-  verb->callback([arguments, &invocation] {
-    invocation.action = [arguments, &invocation](Console& console) {
-      return model_action(console, *arguments, invocation.compute);
     };
   });
 }

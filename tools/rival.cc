@@ -75,6 +75,26 @@ std::pair<std::string, int> output_of(const std::string& command) {
   return {text, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
 }
 
+/// The program that `variable` names, else bench/rivals' own.
+Result<std::string> rival_program(const char* variable, const char* name) {
+  const char* given = std::getenv(variable);
+  const std::string program =
+      given != nullptr && *given != '\0' ? given : std::string("build/rivals/build/bin/") + name;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(program, ignored) || program.find('\'') != std::string::npos)
+    return tl::unexpected(error(ErrorCode::kNotFound, "--vs ggml", "no program " + program, "bench/rivals/build.sh's",
+                                std::string("run bench/rivals/build.sh, or set ") + variable));
+  return program;
+}
+
+double number_in(const nlohmann::json& json, const char* key) {
+  return json.is_object() && json.contains(key) && json[key].is_number() ? json[key].get<double>() : 0.0;
+}
+
+std::string text_in(const nlohmann::json& json, const char* key) {
+  return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+}
+
 }  // namespace
 
 bool is_ggml(const std::string& spec) { return spec == "ggml" || spec.rfind("ggml:", 0) == 0; }
@@ -87,21 +107,15 @@ Result<MatmulBenchReport> bench_ggml(const MatmulBenchOptions& options, int thre
   const std::string type = words.size() > 1 ? words[1] : same, buffer = words.size() > 2 ? words[2] : "plain";
   if (!is_word(type) || !is_word(buffer))
     return tl::unexpected(error(ErrorCode::kInvalidArgument, "--vs", spec, "ggml:TYPE or ggml:TYPE:BUFFER"));
-  const char* given = std::getenv("LOWBIT_GGML_MATMUL");
-  const std::string program = given != nullptr && *given != '\0' ? given : "build/rivals/build/bin/ggml_matmul";
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(program, ignored) || program.find('\'') != std::string::npos)
-    return tl::unexpected(error(ErrorCode::kNotFound, "--vs ggml", "no program " + program, "bench/rivals/build.sh's",
-                                "run bench/rivals/build.sh, or set LOWBIT_GGML_MATMUL"));
+  const auto program = rival_program("LOWBIT_GGML_MATMUL", "ggml_matmul");
+  if (!program) return tl::unexpected(program.error());
   const auto [text, code] =
-      output_of(fmt::format("'{}' {} {} {} {} {} {} {} {}", program, type, options.n, options.k, options.m, threads,
+      output_of(fmt::format("'{}' {} {} {} {} {} {} {} {}", *program, type, options.n, options.k, options.m, threads,
                             buffer, options.cold ? 512 : 0, options.min_seconds));
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  const auto number = [&](const char* key) {
-    return json.is_object() && json.contains(key) && json[key].is_number() ? json[key].get<double>() : 0.0;
-  };
+  const auto number = [&](const char* key) { return number_in(json, key); };
   if (code == 2 || number("seconds") <= 0)
-    return tl::unexpected(error(ErrorCode::kUnsupported, "--vs " + spec, fmt::format("{} answers {}", program, code),
+    return tl::unexpected(error(ErrorCode::kUnsupported, "--vs " + spec, fmt::format("{} answers {}", *program, code),
                                 "a type and buffer that ggml has a kernel for"));
   MatmulBenchReport report;
   report.kernel = "ggml " + type + " " + buffer;
@@ -121,6 +135,33 @@ Result<MatmulBenchReport> bench_ggml(const MatmulBenchOptions& options, int thre
   if (!report.checked)
     return tl::unexpected(error(ErrorCode::kCorrupt, "--vs " + spec,
                                 "another answer than its own dequantized weights give", "within 2 %"));
+  return report;
+}
+
+Result<RivalModel> bench_llama(const ModelBenchOptions& options, const std::string& model, int threads,
+                               const std::string& spec) {
+  constexpr size_t kPrefix = 5;  // "ggml:"
+  RivalModel report;
+  report.path = spec.size() > kPrefix ? spec.substr(kPrefix) : model;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(report.path, ignored) || report.path.find('\'') != std::string::npos)
+    return tl::unexpected(error(ErrorCode::kInvalidArgument, "--vs", spec, "ggml:FILE.gguf"));
+  const auto program = rival_program("LOWBIT_LLAMA_BENCH", "llama-bench");
+  if (!program) return tl::unexpected(program.error());
+  const auto [text, code] = output_of(fmt::format("'{}' -m '{}' -t {} -p {} -n {} -r {} -o json", *program, report.path,
+                                                  threads, options.prompt, options.generate, options.repetitions));
+  const nlohmann::json runs = nlohmann::json::parse(text, nullptr, false);
+  if (runs.is_array())
+    for (const nlohmann::json& run : runs) {
+      (number_in(run, "n_prompt") > 0 ? report.prefill_tok_s : report.decode_tok_s) = number_in(run, "avg_ts");
+      report.type = text_in(run, "model_type");
+      report.build = text_in(run, "build_commit");
+      report.bytes = static_cast<int64_t>(number_in(run, "model_size"));
+      report.parameters = static_cast<int64_t>(number_in(run, "model_n_params"));
+    }
+  if (code != 0 || report.prefill_tok_s <= 0 || report.decode_tok_s <= 0)
+    return tl::unexpected(error(ErrorCode::kUnsupported, "--vs " + spec, fmt::format("{} answers {}", *program, code),
+                                "a file that llama.cpp runs"));
   return report;
 }
 

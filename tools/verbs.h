@@ -17,6 +17,7 @@ void add_tokenize_verb(CLI::App& app, Invocation& invocation);
 void add_eval_verb(CLI::App& app, Invocation& invocation);
 void add_ppl_verb(CLI::App& app, Invocation& invocation);
 void add_bench_verb(CLI::App& app, Invocation& invocation);
+void add_model_bench(CLI::App& bench, Invocation& invocation);  // of the verb bench
 void add_doctor_verb(CLI::App& app, Invocation& invocation);
 void add_gru_verb(CLI::App& app, Invocation& invocation);
 

@@ -39,8 +39,17 @@ struct ModelBenchOptions {
   int64_t prompt = 128, generate = 64;
   int repetitions = 3;
   std::string activation = "auto";
+  bool profile = false;  // then the same once more, each step timed on its own
   Compute compute;
   Progress progress;
+};
+/// One step of a pass: "norm", "qkv", ... (ModelBenchReport::steps).
+struct StepReport {
+  std::string phase, step;    // phase: "prompt" or "generation"
+  double calls = 0;           // per pass: of the prompt, or of one generated token
+  double seconds = 0;         // of one pass
+  double share = 0;           // of the pass
+  double gb_s = 0, gops = 0;  // 0 where nothing is read or multiplied
 };
 struct ModelBenchReport {
   std::string model, activation, isa;
@@ -51,6 +60,8 @@ struct ModelBenchReport {
   double decode_gb_s = 0;     // weight bytes read per second while decoding
   double bandwidth_gb_s = 0;  // measured in the same run
   bool checked = false;       // batched prefill and token-by-token decode gave the same logits
+  std::vector<StepReport> steps;
+  double prefill_profiled_tok_s = 0, decode_profiled_tok_s = 0;  // while steps are timed: what timing costs
 };
 Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options);
 

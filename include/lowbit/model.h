@@ -35,6 +35,15 @@ struct ModelInfo {
   double load_s = 0;
 };
 
+/// Where the time of passes through the model went: one step of it ("norm", "qkv", "attention", "head", ...).
+struct StepProfile {
+  std::string step;
+  int64_t calls = 0;
+  double seconds = 0;     // of all calls
+  double bytes = 0;       // of weights, or of keys and values, that were read
+  double operations = 0;  // 2 per multiplication with one of them
+};
+
 struct GenerateOptions {
   int64_t max_tokens = 128;
   bool stop_at_eos = true;
@@ -75,6 +84,11 @@ class Model {
   /// Logits of every position: row i at out[i * vocab_size]. For evaluation. `first`: rows before
   /// it are not computed.
   Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
+
+  /// Clears the profile and times every step from now on (true), or stops (false). Off by default.
+  void set_profiling(bool on);
+  /// Steps that were called while profiling, in the order of a pass.
+  std::vector<StepProfile> profile() const;
 
   int64_t length() const;  // tokens in the sequence
   Status truncate(int64_t length);

@@ -29,7 +29,13 @@ constexpr int kSpins = 2000;
 }  // namespace
 
 struct ThreadPool::Impl {
-  explicit Impl(int threads) {
+  /// A worker's own part of a loop's chunks; others take from it when they are done with theirs.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  explicit Impl(int threads) : shares(static_cast<size_t>(threads)) {
     for (int w = 1; w < threads; ++w) workers.emplace_back([this, w] { serve(w); });
   }
 
@@ -37,7 +43,7 @@ struct ThreadPool::Impl {
     {
       std::lock_guard lock(mutex);
       stopping = true;
-      generation.fetch_add(1, std::memory_order_release);
+      generation.fetch_add(1);
     }
     wake.notify_all();
     for (auto& t : workers) t.join();
@@ -47,29 +53,47 @@ struct ThreadPool::Impl {
     job = &fn;
     job_n = n;
     job_grain = grain;
-    next.store(0, std::memory_order_relaxed);
-    busy.store(static_cast<int>(workers.size()), std::memory_order_relaxed);
-    {
-      std::lock_guard lock(mutex);  // pairs with the wait below, so that no worker sleeps through the change
-      generation.fetch_add(1, std::memory_order_release);
+    const int64_t chunks = (n - 1) / grain + 1, count = static_cast<int64_t>(shares.size());
+    for (int64_t w = 0; w < count; ++w) {
+      Share& share = shares[static_cast<size_t>(w)];
+      share.next.store(part(chunks, count, w), std::memory_order_relaxed);
+      share.end = part(chunks, count, w + 1);
     }
-    if (sleepers.load(std::memory_order_relaxed) > 0) wake.notify_all();
+    busy.store(static_cast<int>(workers.size()), std::memory_order_relaxed);
+    // Sequentially consistent, as is what a worker does before it sleeps: either it sees the new generation, or it is seen here.
+    generation.fetch_add(1);
+    if (sleepers.load() > 0) {
+      { std::lock_guard lock(mutex); }  // whoever counted itself is waiting by now
+      wake.notify_all();
+    }
     take_chunks(0);
     for (int spin = 0; busy.load(std::memory_order_acquire) > 0; ++spin) {
       if (spin < kSpins) {
         cpu_relax();
       } else {
         std::unique_lock lock(mutex);
-        done.wait(lock, [this] { return busy.load(std::memory_order_acquire) == 0; });
+        caller_sleeps.store(true);
+        done.wait(lock, [this] { return busy.load() == 0; });
+        caller_sleeps.store(false);
       }
     }
   }
 
+  /// floor(chunks * w / count) without overflow.
+  static int64_t part(int64_t chunks, int64_t count, int64_t w) {
+    return chunks / count * w + chunks % count * w / count;
+  }
+
   void take_chunks(int worker) {
-    for (;;) {
-      const int64_t begin = next.fetch_add(job_grain, std::memory_order_relaxed);
-      if (begin >= job_n) return;
-      (*job)(begin, std::min(begin + job_grain, job_n), worker);
+    const size_t count = shares.size();
+    for (size_t i = 0; i < count; ++i) {
+      Share& share = shares[(static_cast<size_t>(worker) + i) % count];
+      for (;;) {
+        const int64_t chunk = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (chunk >= share.end) break;
+        const int64_t begin = chunk * job_grain;
+        (*job)(begin, std::min(begin + job_grain, job_n), worker);
+      }
     }
   }
 
@@ -83,29 +107,31 @@ struct ThreadPool::Impl {
           continue;
         }
         std::unique_lock lock(mutex);
-        sleepers.fetch_add(1, std::memory_order_relaxed);
-        wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen; });
-        sleepers.fetch_sub(1, std::memory_order_relaxed);
+        sleepers.fetch_add(1);
+        wake.wait(lock, [&] { return generation.load() != seen; });
+        sleepers.fetch_sub(1);
       }
       seen = generation.load(std::memory_order_acquire);
       if (stopping) return;
       take_chunks(worker);
-      if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        std::lock_guard lock(mutex);
+      if (busy.fetch_sub(1) == 1 && caller_sleeps.load()) {
+        { std::lock_guard lock(mutex); }
         done.notify_one();
       }
     }
   }
 
+  std::vector<Share> shares;  // one per worker, the caller's first
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake, done;
-  std::atomic<uint64_t> generation{0};
-  std::atomic<int> busy{0}, sleepers{0};
+  alignas(64) std::atomic<uint64_t> generation{0};
+  std::atomic<int> sleepers{0};
   bool stopping = false;  // written before `generation` is released
   const RangeFn* job = nullptr;
   int64_t job_n = 0, job_grain = 1;
-  std::atomic<int64_t> next{0};
+  alignas(64) std::atomic<int> busy{0};
+  std::atomic<bool> caller_sleeps{false};
 };
 
 ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>(std::max(threads, 1))) {}

@@ -32,8 +32,8 @@ class ThreadPool {
   int size() const;
 
   /// Calls fn(begin, end, worker) for disjoint chunks of at most `grain` covering [0, n); worker is
-  /// in [0, size()). Chunks are taken in order by whoever is free, so fn's result must not depend
-  /// on the chunking. Not re-entrant: fn must not call parallel_for of the same pool. One caller at
+  /// in [0, size()). Each worker takes the chunks of its own part of [0, n) in order, then what others have left of
+  /// theirs, so fn's result must not depend on who does what. Not re-entrant: fn must not call parallel_for of the same pool. One caller at
   /// a time.
   void parallel_for(int64_t n, int64_t grain, RangeFn fn);
 

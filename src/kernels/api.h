@@ -29,6 +29,9 @@ struct PanelShape {
   /// columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
   int64_t segment = 0;
   int64_t segments = 1;  // ceil(k / segment)
+  /// Columns of a stored row that belong together, where panels and codes of x are wider: run j lies at column j * segment, and
+  /// zeros of x behind it. 0: rows are stored as above. Set when `segment` had to be rounded up to a kernel's group_multiple.
+  int64_t run = 0;
 };
 
 /// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout (see MatmulKernel).
@@ -56,8 +59,9 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;        // kF32
-  const int8_t* xq = nullptr;      // kInt8, each row zero-padded to ldxq, a multiple of 64
+  const float* x = nullptr;  // kF32
+  const int8_t* xq =
+      nullptr;  // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says
   const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
   const float* x_group_scale =
       nullptr;                         // kInt8 [m, segments] or null: one scale per row and segment instead of per row
@@ -80,7 +84,7 @@ struct CanonicalRows {
   int64_t row_stride_bytes = 0;
   const float* scales = nullptr;   // [rows, groups]; null for dense formats
   const float* offsets = nullptr;  // [rows, groups] or null
-  int64_t rows = 0;
+  int64_t rows = 0, columns = 0;
 };
 
 struct MatmulKernel {
@@ -105,6 +109,8 @@ struct MatmulKernel {
 struct VectorOps {
   /// y[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * weight[i]. x and y may be the same.
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* y);
+  /// 1 / sqrt(mean(x^2) + eps), the factor of rms_norm.
+  float (*rms_factor)(const float* x, int64_t n, float eps);
   /// Rotates pairs (x[i], x[i + half]) by cos[i], sin[i], i < half: the half-split order of Hugging
   /// Face files.
   void (*rope)(float* x, const float* cos, const float* sin, int64_t half);
@@ -116,23 +122,27 @@ struct VectorOps {
   /// x[i] = exp(x[i] - shift); returns the sum.
   float (*exp_sum)(float* x, float shift, int64_t n);
   void (*scale)(float* x, float a, int64_t n);
-  /// Attention against f16 pages: out[t] = a * dot(q, keys[t]) for t < count, row t at keys + t *
-  /// stride (elements).
-  void (*dot_f16_rows)(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d, float a,
-                       float* out);
-  /// y[0..d) += sum_t p[t] * values[t], t ascending.
-  void (*axpy_f16_rows)(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d, float* y);
+  /// Attention of several queries against f16 pages, which are read once for a few of them: out[j * ldo + t] =
+  /// a * dot(q_j, keys[t]) for t < count, query j at q + j * ldq, row t at keys + t * stride (elements).
+  void (*dot_f16_rows)(const float* q, int64_t ldq, int64_t queries, const uint16_t* keys, int64_t stride,
+                       int64_t count, int64_t d, float a, float* out, int64_t ldo);
+  /// y_j[0..d) += sum_t p[j * ldp + t] * values[t], t ascending; y_j at y + j * ldy.
+  void (*axpy_f16_rows)(const float* p, int64_t ldp, int64_t queries, const uint16_t* values, int64_t stride,
+                        int64_t count, int64_t d, float* y, int64_t ldy);
   /// The same two on f32 rows: pages converted (or dequantized) once for many queries. Same bits as
   /// on the f16 rows.
-  void (*dot_f32_rows)(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d, float a,
-                       float* out);
-  void (*axpy_f32_rows)(const float* p, const float* values, int64_t stride, int64_t count, int64_t d, float* y);
+  void (*dot_f32_rows)(const float* q, int64_t ldq, int64_t queries, const float* keys, int64_t stride, int64_t count,
+                       int64_t d, float a, float* out, int64_t ldo);
+  void (*axpy_f32_rows)(const float* p, int64_t ldp, int64_t queries, const float* values, int64_t stride,
+                        int64_t count, int64_t d, float* y, int64_t ldy);
   void (*f32_to_f16)(const float* x, int64_t n, uint16_t* y);
   void (*f16_to_f32)(const uint16_t* x, int64_t n, float* y);
-  /// One row of the integer path: scale = absmax / 127 (0 for an all-zero row), xq =
-  /// round-half-even(x / scale) computed as x * (127 / absmax), NaN -> the whole row's scale is
-  /// NaN. Writes zeros up to `padded`. Source: seed 002 section 4.5.1.
-  void (*quantize_row_int8)(const float* x, int64_t k, int64_t padded, int8_t* xq, float* scale);
+  /// A row of the integer path, k >= 1 elements in groups of `group` (the last may be short), each on its own. Elements are
+  /// v[i] = x[i], or with a weight v[i] = (x[i] * factor) * weight[i]: rms_norm and quantization in one pass. Per group:
+  /// scale = absmax / 127 (0 when all are zero), xq = round-half-even(v * (127 / absmax)), NaN -> the whole group's scale is
+  /// NaN; sum = sum xq. Writes zeros from k up to `padded`. Source: seed 002 section 4.5.1.
+  void (*quantize_groups_int8)(const float* x, const float* weight, float factor, int64_t k, int64_t group,
+                               int64_t padded, int8_t* xq, float* scales, int32_t* sums);
 };
 
 /// What one instruction set offers; found through kernels/registry.h.

@@ -14,5 +14,6 @@ extern const KernelTable kAmxTable;
 // Written in <folder>/vector_ops.cc.
 extern const VectorOps kRefVectorOps;
 extern const VectorOps kAvx2VectorOps;
+extern const VectorOps kAvx512VectorOps;
 
 }  // namespace lowbit

@@ -1,6 +1,11 @@
 #include "model/linear.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "base/try.h"
+#include "ops/norm.h"
 
 namespace lowbit {
 
@@ -15,14 +20,81 @@ void LinearInput::set(const float* x, int64_t m, int64_t k) {
   float_rows_.ready = int8_rows_.ready = false;
 }
 
-Status LinearInput::run(const Linear& linear, float* y, int64_t ldy) {
-  if (observer_) observer_(linear.name, x_, m_, k_);
-  Rows& input = linear.plan.activation() == Activation::kInt8 ? int8_rows_ : float_rows_;
-  if (!input.ready) {
-    LOWBIT_TRY(input.rows.prepare(linear.plan.activation(), x_, m_, k_, k_, isa_, *pool_));
-    input.ready = true;
+Status LinearInput::set_normed(const NormedRows& rows, std::span<const Linear* const> readers, float* normed) {
+  const auto reads_codes = [](const Linear* l) { return l->plan.activation() == Activation::kInt8; };
+  if (observer_ || !std::all_of(readers.begin(), readers.end(), reads_codes)) {
+    rms_norm_rows(*ops_, rows.x, rows.k, rows.weight, rows.m, rows.k, rows.eps, normed, rows.k, *pool_);
+    set(normed, rows.m, rows.k);
+  } else {
+    set(nullptr, rows.m, rows.k);
+    LOWBIT_TRY(int8_rows_.rows.prepare_normed(rows.x, rows.weight, rows.eps, rows.m, rows.k, rows.k, isa_, *pool_));
+    int8_rows_.ready = true;
   }
-  return linear.plan.run(input.rows, linear.bias_or_null(), y, ldy, *pool_);
+  for (const Linear* reader : readers) {
+    LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(reader->plan.activation()));
+    LOWBIT_TRY(input->prepare_for(reader->plan, *pool_));
+  }
+  return {};
+}
+
+Result<ActivationRows*> LinearInput::rows_for(Activation kind) {
+  Rows& input = kind == Activation::kInt8 ? int8_rows_ : float_rows_;
+  if (!input.ready) LOWBIT_TRY(input.rows.prepare(kind, x_, m_, k_, k_, isa_, *pool_));
+  input.ready = true;
+  return &input.rows;
+}
+
+Status LinearInput::run(std::span<const LinearCall> calls) {
+  constexpr size_t kMostCalls = 4;
+  if (calls.size() > kMostCalls)
+    return fail(ErrorCode::kInvalidArgument, "linear layers", std::to_string(calls.size()) + " of the same rows",
+                "at most 4");
+  for (const Activation kind : {Activation::kInt8, Activation::kF32}) {
+    std::array<MatmulCall, kMostCalls> of_kind;
+    size_t count = 0;
+    for (const LinearCall& call : calls) {
+      if (call.linear->plan.activation() != kind) continue;
+      observe(*call.linear);
+      of_kind[count++] = {&call.linear->plan, call.linear->bias_or_null(), call.y, call.ldy};
+    }
+    if (count == 0) continue;
+    LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
+    LOWBIT_TRY(run_matmuls(std::span(of_kind).first(count), *input, *pool_));
+  }
+  return {};
+}
+
+Status LinearInput::run(const Linear& linear, float* y, int64_t ldy) {
+  const LinearCall call{&linear, y, ldy};
+  return run({&call, 1});
+}
+
+Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader) {
+  const Activation kind = gate.linear->plan.activation();
+  const int64_t m = m_, width = gate.linear->plan.n();
+  if (up.linear->plan.activation() != kind) {  // a recipe that gives the two different kinds of formats
+    const std::array<LinearCall, 2> both = {gate, up};
+    LOWBIT_TRY(run(both));
+    for (int64_t r = 0; r < m; ++r)
+      ops_->silu_mul(gate.y + r * gate.ldy, up.y + r * up.ldy, width, gate.y + r * gate.ldy);
+    set(gate.y, m, width);
+    return {};
+  }
+  observe(*gate.linear);
+  observe(*up.linear);
+  LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
+  const CodeLayout codes = reader.plan.code_layout();
+  const bool fill = !observer_ && reader.plan.activation() == Activation::kInt8 && codes.run == 0 && codes.group > 0 &&
+                    64 % codes.group == 0;  // run_gated()'s chunks are whole groups
+  if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, codes.group, isa_));
+  LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
+                               {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, *ops_, *input,
+                               fill ? &next_rows_.rows : nullptr, *pool_));
+  set(gate.y, m, width);
+  if (!fill) return {};
+  std::swap(int8_rows_, next_rows_);
+  int8_rows_.ready = true;
+  return int8_rows_.rows.prepare_for(reader.plan, *pool_);
 }
 
 }  // namespace lowbit

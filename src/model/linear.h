@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/registry.h"
 #include "ops/matmul.h"
 
 namespace lowbit {
@@ -25,16 +27,38 @@ Activation layer_activation(FormatId weights, Activation wanted);
 /// Sees the input of every linear layer before it runs: x [m, k], dense rows. For calibration.
 using LinearObserver = std::function<void(const std::string& name, const float* x, int64_t m, int64_t k)>;
 
+/// A layer and where its outputs go: y [m, n], row stride ldy in elements.
+struct LinearCall {
+  const Linear* linear = nullptr;
+  float* y = nullptr;
+  int64_t ldy = 0;
+};
+
+/// RMS norm of rows x [m, k], dense, by weight [k].
+struct NormedRows {
+  const float* x = nullptr;
+  const float* weight = nullptr;
+  float eps = 0;
+  int64_t m = 0, k = 0;
+};
+
 /// Rows that go into one or more linear layers. A recipe may mix integer and float layers behind
 /// one norm, so each activation kind is prepared on first use and kept until the next set().
 class LinearInput {
  public:
-  LinearInput(Isa isa, ThreadPool& pool) : isa_(isa), pool_(&pool) {}
+  LinearInput(Isa isa, ThreadPool& pool) : isa_(isa), pool_(&pool), ops_(&vector_ops(isa)) {}
 
   /// x [m, k], dense rows; must stay alive and unchanged until the last run().
   void set(const float* x, int64_t m, int64_t k);
-  /// y [m, n], row stride ldy in elements.
+  /// The normed rows, and what `readers` need of them: int8 codes straight from the rows when all of them take int8, else
+  /// the rows themselves in `normed` [m, k], which must stay alive as x above.
+  Status set_normed(const NormedRows& rows, std::span<const Linear* const> readers, float* normed);
+  /// All layers at once; each reads the rows that were set. At most four.
+  Status run(std::span<const LinearCall> calls);
   Status run(const Linear& linear, float* y, int64_t ldy);
+  /// gate.y = silu(gate.y) * up.y behind both layers, and becomes what is set: rows for `reader`, quantized on the way
+  /// where that takes int8 codes with a scale per group.
+  Status run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader);
 
   void set_observer(LinearObserver observer) { observer_ = std::move(observer); }
 
@@ -43,11 +67,17 @@ class LinearInput {
     ActivationRows rows;
     bool ready = false;
   };
+  Result<ActivationRows*> rows_for(Activation kind);
+  void observe(const Linear& linear) const {
+    if (observer_) observer_(linear.name, x_, m_, k_);
+  }
+
   Isa isa_;
   ThreadPool* pool_;
+  const VectorOps* ops_;
   const float* x_ = nullptr;
   int64_t m_ = 0, k_ = 0;
-  Rows float_rows_, int8_rows_;
+  Rows float_rows_, int8_rows_, next_rows_;
   LinearObserver observer_;
 };
 

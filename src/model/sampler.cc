@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/try.h"
+
 namespace lowbit {
 namespace {
 
@@ -46,27 +48,58 @@ void Sampler::reset() {
   rng_ = Rng(options_.seed);
 }
 
-void Sampler::penalize() {
+std::span<const float> Sampler::penalize(std::span<const float> logits) {
   const float penalty = options_.repeat_penalty;
+  if (penalty == 1.0f || recent_.empty()) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
   for (size_t i = 0; i < recent_.size(); ++i) {
     const int32_t id = recent_[i];
-    if (id < 0 || size_t(id) >= candidates_.size()) continue;
+    if (id < 0 || size_t(id) >= adjusted_.size()) continue;
     // Once per token, however often it occurs.
     if (std::find(recent_.begin(), recent_.begin() + int64_t(i), id) != recent_.begin() + int64_t(i)) continue;
-    float& logit = candidates_[size_t(id)].logit;
+    float& logit = adjusted_[size_t(id)];
     logit = logit > 0 ? logit / penalty : logit * penalty;
   }
+  return adjusted_;
 }
 
-void Sampler::keep_top_k() {
-  const size_t k = options_.top_k == 0 ? candidates_.size() : std::min(size_t(options_.top_k), candidates_.size());
+/// The k largest, in order: a heap whose front is the least of them, and a threshold that few of the others pass. Blocks are
+/// compared with it whole, so that most logits are read once and copied never.
+Status Sampler::keep_largest(std::span<const float> logits, size_t k) {
   const auto larger = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
-  std::partial_sort(candidates_.begin(), candidates_.begin() + int64_t(k), candidates_.end(), larger);
-  candidates_.resize(k);
+  constexpr size_t kBlock = 64;
+  candidates_.clear();
+  candidates_.reserve(k);
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const float* block = logits.data() + begin;
+    const size_t count = std::min(kBlock, logits.size() - begin);
+    if (candidates_.size() == k && count == kBlock) {
+      const float least = candidates_[0].logit;
+      int passes = 0;
+      for (size_t i = 0; i < kBlock; ++i) passes |= int(!(block[i] <= least));  // NaN passes, too
+      if (passes == 0) continue;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (std::isnan(block[i]))
+        return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", begin + i), "numbers",
+                    "the model overflowed; --act f32 may help");
+      const Candidate c{int32_t(begin + i), block[i], 0.0};
+      if (candidates_.size() < k) {
+        candidates_.push_back(c);
+        std::push_heap(candidates_.begin(), candidates_.end(), larger);
+      } else if (c.logit > candidates_[0].logit) {  // an equal one has a larger id
+        std::pop_heap(candidates_.begin(), candidates_.end(), larger);
+        candidates_.back() = c;
+        std::push_heap(candidates_.begin(), candidates_.end(), larger);
+      }
+    }
+  }
+  std::sort_heap(candidates_.begin(), candidates_.end(), larger);
   for (Candidate& c : candidates_)
     c.weight = c.logit == candidates_[0].logit ? 1.0 : std::exp(double(c.logit) - double(candidates_[0].logit));
+  return {};
 }
 
 void Sampler::keep_top_p() {
@@ -102,21 +135,9 @@ int32_t Sampler::draw() {
 
 Result<int32_t> Sampler::sample(std::span<const float> logits) {
   if (logits.empty()) return fail(ErrorCode::kInvalidArgument, "sampler", "no logits", "one per token");
-  candidates_.resize(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i]))
-      return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", i), "numbers",
-                  "the model overflowed; --act f32 may help");
-    candidates_[i] = {int32_t(i), logits[i], 0.0};
-  }
-  penalize();
-  if (options_.temperature == 0) {
-    const Candidate* best = &candidates_[0];
-    for (const Candidate& c : candidates_)
-      if (c.logit > best->logit) best = &c;
-    return best->id;
-  }
-  keep_top_k();
+  const size_t wanted = options_.temperature == 0 ? 1 : options_.top_k == 0 ? logits.size() : size_t(options_.top_k);
+  LOWBIT_TRY(keep_largest(penalize(logits), std::min(wanted, logits.size())));
+  if (options_.temperature == 0) return candidates_[0].id;
   keep_top_p();
   keep_min_p();
   return draw();

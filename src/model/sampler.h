@@ -34,8 +34,8 @@ class Sampler {
   };
 
   explicit Sampler(const SamplerOptions& options) : options_(options), rng_(options.seed) {}
-  void penalize();
-  void keep_top_k();
+  std::span<const float> penalize(std::span<const float> logits);
+  Status keep_largest(std::span<const float> logits, size_t k);
   void keep_top_p();
   void keep_min_p();
   int32_t draw();
@@ -44,6 +44,7 @@ class Sampler {
   Rng rng_;
   std::vector<int32_t> recent_;  // a ring of repeat_window tokens
   size_t recent_next_ = 0;
+  std::vector<float> adjusted_;  // logits after the repeat penalty
   std::vector<Candidate> candidates_;
 };
 

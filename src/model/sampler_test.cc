@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
+
+#include "base/rng.h"
 
 namespace lowbit {
 namespace {
@@ -96,6 +100,34 @@ TEST(Sampler, RepeatPenaltyLooksAtTheWindowOnly) {
   sampler->accept(-5);  // ids that no logit has are ignored
   sampler->accept(1000);
   EXPECT_EQ(*sampler->sample(logits), 0);
+}
+
+TEST(Sampler, TheLargestOfManyInOrder) {
+  Rng rng(11);
+  for (const int64_t n : {1, 63, 64, 65, 1000, 4099})
+    for (const int64_t k : {1, 2, 40, 5000})
+      for (const bool ties : {false, true}) {
+        std::vector<float> logits(static_cast<size_t>(n));
+        for (float& l : logits) l = ties ? float(rng.below(5)) : float(rng.normal());
+        for (size_t i = 0; i < logits.size(); i += 7) logits[i] = -std::numeric_limits<float>::infinity();
+        std::vector<int32_t> order(logits.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(),
+                         [&](int32_t a, int32_t b) { return logits[size_t(a)] > logits[size_t(b)]; });
+        // All weights equal, so that a draw tells which were kept: at a huge temperature, and never another one.
+        SamplerOptions o = plain(uint64_t(n + k));
+        o.temperature = 1e6f;
+        o.top_k = k;
+        const std::vector<int32_t> kept(order.begin(), order.begin() + std::min(k, n));
+        for (const auto& [id, count] : draw(o, logits, 200))
+          EXPECT_NE(std::find(kept.begin(), kept.end(), id), kept.end()) << n << " " << k << " " << id;
+        o.temperature = 0;
+        EXPECT_EQ(draw(o, logits, 1).begin()->first, order[0]);
+        if (n > 64) {
+          logits[size_t(n - 1)] = std::numeric_limits<float>::quiet_NaN();
+          EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+        }
+      }
 }
 
 TEST(Sampler, SeedDecides) {

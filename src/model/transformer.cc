@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/try.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
+#include "ops/rope_append.h"
 
 namespace lowbit {
 namespace {
@@ -41,6 +43,7 @@ Status Transformer::allocate_workspace(int64_t batch_limit) {
   LOWBIT_TRY(rows(work_.cos, c.head_dim / 2));
   LOWBIT_TRY(rows(work_.sin, c.head_dim / 2));
   LOWBIT_TRY_ASSIGN(attention_work_, AttentionWorkspace::make(attention_, pool_->size()));
+  LOWBIT_TRY(attention_work_.reserve(context_));  // decoding allocates nothing
   return {};
 }
 
@@ -120,6 +123,22 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
   return {};
 }
 
+const char* model_step_name(ModelStep step) {
+  static constexpr std::array<const char*, static_cast<size_t>(ModelStep::kCount)> kNames = {
+      "embed", "norm", "qkv", "rotate", "attention", "output", "gate_up", "down", "add", "head"};
+  return kNames[static_cast<size_t>(step)];
+}
+
+StepTimer Transformer::time_linears(ModelStep step, int64_t m, std::initializer_list<const Linear*> linears) const {
+  double bytes = 0, operations = 0;
+  if (profile_ != nullptr)
+    for (const Linear* l : linears) {
+      bytes += double(l->plan.resident_bytes());
+      operations += 2.0 * double(m) * double(l->plan.n()) * double(l->plan.k());
+    }
+  return {profile_, step, bytes, operations};
+}
+
 void Transformer::embed(std::span<const int32_t> tokens) {
   const int64_t hidden = config_.hidden_size;
   float* x = work_.x.as<float>();
@@ -129,6 +148,7 @@ void Transformer::embed(std::span<const int32_t> tokens) {
 }
 
 void Transformer::add_rows(const float* h, int64_t m, float* x) {
+  const StepTimer timer(profile_, ModelStep::kAdd);
   const int64_t hidden = config_.hidden_size;
   pool_->parallel_for(m, std::max<int64_t>(1, 32768 / hidden), [&](int64_t begin, int64_t end, int) {
     ops_->add(h + begin * hidden, (end - begin) * hidden, x + begin * hidden);
@@ -141,22 +161,35 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *q = work_.q.as<float>(), *k = work_.k.as<float>();
   float *v = work_.v.as<float>(), *attn = work_.attn.as<float>();
   const float *cos = work_.cos.as<float>(), *sin = work_.sin.as<float>();
-  rms_norm_rows(*ops_, x, c.hidden_size, layer.input_norm.data(), m, c.hidden_size, c.rms_eps, h, c.hidden_size,
-                *pool_);
-  input_->set(h, m, c.hidden_size);
-  LOWBIT_TRY(input_->run(layer.q, q, q_size));
-  LOWBIT_TRY(input_->run(layer.k, k, kv_size));
-  LOWBIT_TRY(input_->run(layer.v, v, kv_size));
-  if (c.qk_norm) {
-    rms_norm_rows(*ops_, q, d, layer.q_norm.data(), m * c.heads, d, c.rms_eps, q, d, *pool_);
-    rms_norm_rows(*ops_, k, d, layer.k_norm.data(), m * c.kv_heads, d, c.rms_eps, k, d, *pool_);
+  {
+    const StepTimer timer(profile_, ModelStep::kNorm);
+    const std::array<const Linear*, 3> readers = {&layer.q, &layer.k, &layer.v};
+    LOWBIT_TRY(input_->set_normed({x, layer.input_norm.data(), c.rms_eps, m, c.hidden_size}, readers, h));
   }
-  rope_rows(*ops_, q, q_size, m, c.heads, d / 2, cos, sin, *pool_);
-  rope_rows(*ops_, k, kv_size, m, c.kv_heads, d / 2, cos, sin, *pool_);
-  cache.store(*ops_, index, position, m, k, v, kv_size, *pool_);
-  attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_, *pool_);
-  input_->set(attn, m, q_size);
-  LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size));
+  {
+    const StepTimer timer = time_linears(ModelStep::kQkv, m, {&layer.q, &layer.k, &layer.v});
+    const std::array<LinearCall, 3> calls = {{{&layer.q, q, q_size}, {&layer.k, k, kv_size}, {&layer.v, v, kv_size}}};
+    LOWBIT_TRY(input_->run(calls));
+  }
+  {
+    const StepTimer timer(profile_, ModelStep::kRotate);
+    if (c.qk_norm) {
+      rms_norm_rows(*ops_, q, d, layer.q_norm.data(), m * c.heads, d, c.rms_eps, q, d, *pool_);
+      rms_norm_rows(*ops_, k, d, layer.k_norm.data(), m * c.kv_heads, d, c.rms_eps, k, d, *pool_);
+    }
+    rotate_and_store(*ops_, {index, position, m, c.heads, q, k, v, cos, sin}, cache, *pool_);
+  }
+  {
+    const double seen = double(m) * (double(position) + 0.5 * double(m + 1));  // pairs of query and position
+    const StepTimer timer(profile_, ModelStep::kAttention, 4.0 * double(kv_size) * double(position + m),
+                          4.0 * seen * double(q_size));
+    attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_, *pool_);
+  }
+  {
+    const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});
+    input_->set(attn, m, q_size);
+    LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size));
+  }
   add_rows(h, m, x);
   return {};
 }
@@ -166,19 +199,21 @@ Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
   const int64_t width = c.intermediate_size;
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *gate = work_.gate.as<float>();
   float* up = work_.up.as<float>();
-  rms_norm_rows(*ops_, x, c.hidden_size, layer.post_norm.data(), m, c.hidden_size, c.rms_eps, h, c.hidden_size, *pool_);
-  input_->set(h, m, c.hidden_size);
-  LOWBIT_TRY(input_->run(layer.gate, gate, width));
-  LOWBIT_TRY(input_->run(layer.up, up, width));
-  pool_->parallel_for(m, std::max<int64_t>(1, 8192 / width), [&](int64_t begin, int64_t end, int) {
-    const int64_t at = begin * width;
-    switch (c.hidden_act) {
-      case HiddenAct::kSilu:
-        ops_->silu_mul(gate + at, up + at, (end - begin) * width, gate + at);
+  {
+    const StepTimer timer(profile_, ModelStep::kNorm);
+    const std::array<const Linear*, 2> readers = {&layer.gate, &layer.up};
+    LOWBIT_TRY(input_->set_normed({x, layer.post_norm.data(), c.rms_eps, m, c.hidden_size}, readers, h));
+  }
+  switch (c.hidden_act) {
+    case HiddenAct::kSilu: {
+      const StepTimer timer = time_linears(ModelStep::kGateUp, m, {&layer.gate, &layer.up});
+      LOWBIT_TRY(input_->run_gated({&layer.gate, gate, width}, {&layer.up, up, width}, layer.down));
     }
-  });
-  input_->set(gate, m, width);
-  LOWBIT_TRY(input_->run(layer.down, h, c.hidden_size));
+  }
+  {
+    const StepTimer timer = time_linears(ModelStep::kDown, m, {&layer.down});
+    LOWBIT_TRY(input_->run(layer.down, h, c.hidden_size));
+  }
   add_rows(h, m, x);
   return {};
 }
@@ -186,17 +221,24 @@ Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
 Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first,
                               int64_t count, float* logits) {
   const int64_t m = int64_t(tokens.size()), hidden = config_.hidden_size;
-  embed(tokens);
-  rope_table(frequencies_, position, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
+  {
+    const StepTimer timer(profile_, ModelStep::kEmbed);
+    embed(tokens);
+    rope_table(frequencies_, position, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
+  }
   for (size_t i = 0; i < layers_.size(); ++i) {
     LOWBIT_TRY(attention_part(layers_[i], int64_t(i), m, position, cache));
     LOWBIT_TRY(feed_forward_part(layers_[i], m));
   }
   if (count == 0) return {};
-  float* h = work_.h.as<float>();
-  rms_norm_rows(*ops_, work_.x.as<float>() + first * hidden, hidden, final_norm_.data(), count, hidden, config_.rms_eps,
-                h, hidden, *pool_);
-  input_->set(h, count, hidden);
+  {
+    const StepTimer timer(profile_, ModelStep::kNorm);
+    const std::array<const Linear*, 1> readers = {&head_};
+    LOWBIT_TRY(
+        input_->set_normed({work_.x.as<float>() + first * hidden, final_norm_.data(), config_.rms_eps, count, hidden},
+                           readers, work_.h.as<float>()));
+  }
+  const StepTimer timer = time_linears(ModelStep::kHead, count, {&head_});
   return input_->run(head_, logits, config_.vocab_size);
 }
 

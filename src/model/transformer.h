@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "lowbit/error.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/profile.h"
 #include "model/source.h"
 #include "ops/attention.h"
 #include "ops/kv_cache.h"
@@ -93,6 +95,8 @@ class Transformer {
   std::vector<LinearInfo> linears() const;
   /// Sees every linear layer's input; null to stop.
   void set_observer(LinearObserver observer) { input_->set_observer(std::move(observer)); }
+  /// Adds the times of all calls from now on; must outlive them. Null to stop.
+  void set_profile(Profile* profile) { profile_ = profile; }
 
  private:
   friend class TransformerLoader;
@@ -123,6 +127,8 @@ class Transformer {
   Status attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache);
   Status feed_forward_part(const Layer& layer, int64_t m);
   void add_rows(const float* h, int64_t m, float* x);
+  /// Times a step that multiplies m rows with the weights of some layers.
+  StepTimer time_linears(ModelStep step, int64_t m, std::initializer_list<const Linear*> linears) const;
 
   ModelConfig config_;
   int64_t context_ = 0, batch_ = 0;
@@ -137,6 +143,7 @@ class Transformer {
   std::unique_ptr<LinearInput> input_;
   Workspace work_;
   AttentionWorkspace attention_work_;
+  Profile* profile_ = nullptr;
 };
 
 }  // namespace lowbit

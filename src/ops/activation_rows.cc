@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/checked.h"
 #include "base/try.h"
@@ -27,73 +28,126 @@ float sum_ascending(const float* x, int64_t n) {
   return sum;
 }
 
+/// Runs of a contiguous row to their places, the last first, and zeros behind each and up to `end`.
+void spread_runs(int8_t* row, int64_t k, int64_t run, int64_t stride, int64_t end) {
+  for (int64_t j = ceil_div(k, run) - 1; j >= 0; --j) {
+    const int64_t n = std::min(run, k - j * run);
+    std::memmove(row + j * stride, row + j * run, size_t(n));
+    std::memset(row + j * stride + n, 0, size_t(end - j * stride - n));
+    end = j * stride;
+  }
+}
+
 }  // namespace
 
-Status ActivationRows::prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa,
-                               ThreadPool&) {
+void ActivationRows::reset(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa) {
   kind_ = kind;
-  isa_ = isa;
+  ops_ = &vector_ops(isa);
   x_ = x;
+  norm_ = nullptr;
   m_ = m;
   k_ = k;
   ldx_ = ldx;
-  ldxq_ = round_up(std::max<int64_t>(k, 1), 64);
-  if (ldxq_ % 128 == 0) ldxq_ += 64;  // an odd number of cache lines: rows of a tile do not fall into one cache set
+  expected_ = nullptr;
   for (Codes& c : codes_) c.valid = false;
   for (Sums& s : sums_) s.valid = false;
+}
+
+Status ActivationRows::prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa,
+                               ThreadPool&) {
+  reset(kind, x, m, k, ldx, isa);
   return {};
 }
 
-Result<const ActivationRows::Codes*> ActivationRows::codes(int64_t group, ThreadPool& pool) {
-  auto found = std::find_if(codes_.begin(), codes_.end(), [&](const Codes& c) { return c.group == group; });
+Status ActivationRows::prepare_normed(const float* x, const float* weight, float eps, int64_t m, int64_t k, int64_t ldx,
+                                      Isa isa, ThreadPool&) {
+  reset(Activation::kInt8, x, m, k, ldx, isa);
+  norm_ = weight;
+  eps_ = eps;
+  return {};
+}
+
+Result<ActivationRows::Codes*> ActivationRows::room_for_codes(const CodeLayout& layout) {
+  auto found = std::find_if(codes_.begin(), codes_.end(), [&](const Codes& c) { return c.layout == layout; });
   if (found == codes_.end()) {
-    codes_.push_back(Codes{group, false, {}, {}});
+    codes_.push_back(Codes{});
+    codes_.back().layout = layout;
     found = codes_.end() - 1;
   }
-  if (found->valid) return &*found;
-  const int64_t width = group == 0 ? std::max<int64_t>(k_, 1) : group,
-                groups = std::max<int64_t>(1, ceil_div(k_, width));
-  LOWBIT_TRY(grow(found->values, m_ * ldxq_, "int8 activations"));
-  LOWBIT_TRY(grow(found->scales, 4 * m_ * groups, "activation scales"));
-  const VectorOps& ops = vector_ops(isa_);
-  int8_t* values = found->values.as<int8_t>();
-  float* scales = found->scales.as<float>();
-  pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t first = g * width, n = std::min(width, k_ - first), padded = g + 1 < groups ? n : ldxq_ - first;
-        ops.quantize_row_int8(x_ + r * ldx_ + first, n, padded, values + r * ldxq_ + first, scales + r * groups + g);
-      }
-  });
-  found->valid = true;
+  const int64_t columns = layout.run == 0 ? k_ : ceil_div(k_, layout.run) * layout.stride;
+  found->ld = round_up(std::max<int64_t>(columns, 1), 64);
+  if (found->ld % 128 == 0) found->ld += 64;  // an odd number of cache lines: rows of a tile do not share a cache set
+  found->groups = layout.group == 0 ? 1 : std::max<int64_t>(1, ceil_div(k_, layout.group));
+  LOWBIT_TRY(grow(found->values, m_ * found->ld, "int8 activations"));
+  LOWBIT_TRY(grow(found->scales, 4 * m_ * found->groups, "activation scales"));
+  LOWBIT_TRY(grow(found->sums, 4 * m_ * found->groups, "activation sums"));
   return &*found;
 }
 
-ActivationRows::Sums& ActivationRows::sums_entry(int64_t group, int64_t code_group, int factor) {
-  for (Sums& s : sums_)
-    if (s.group == group && s.code_group == code_group && s.factor == factor) return s;
-  return sums_.emplace_back(Sums{code_group, group, factor, false, {}});
+Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& layout, ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(Codes* const entry, room_for_codes(layout));
+  if (entry->valid) return entry;
+  if (x_ == nullptr && m_ * k_ > 0)
+    return fail(ErrorCode::kShapeMismatch, "matmul x", "codes of another layout", "those that were expected");
+  const int64_t width = layout.group == 0 ? std::max<int64_t>(k_, 1) : layout.group;
+  pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = x_ + r * ldx_;
+      const float factor = norm_ == nullptr ? 1.0f : ops_->rms_factor(row, k_, eps_);
+      int8_t* to = entry->values.as<int8_t>() + r * entry->ld;
+      float* scales = entry->scales.as<float>() + r * entry->groups;
+      if (k_ == 0) scales[0] = 0;
+      ops_->quantize_groups_int8(row, norm_, factor, k_, width, entry->ld, to, scales,
+                                 entry->sums.as<int32_t>() + r * entry->groups);
+      if (layout.run > 0) spread_runs(to, k_, layout.run, layout.stride, entry->ld);
+    }
+  });
+  entry->valid = true;
+  return entry;
 }
 
-Result<const float*> ActivationRows::sums(int64_t group, int64_t code_group, ThreadPool& pool) {
+Status ActivationRows::expect_codes(int64_t m, int64_t k, int64_t group, Isa isa) {
+  reset(Activation::kInt8, nullptr, m, k, 0, isa);
+  LOWBIT_TRY_ASSIGN(expected_, room_for_codes({group, 0, 0}));
+  expected_->valid = true;
+  return {};
+}
+
+void ActivationRows::write_codes(int64_t m, int64_t first, int64_t n, const float* x) {
+  const int64_t group = expected_->layout.group, at = m * expected_->groups + first / group;
+  const int64_t end = first + n == k_ ? expected_->ld : first + n;
+  ops_->quantize_groups_int8(x, nullptr, 1.0f, n, group, end - first,
+                             expected_->values.as<int8_t>() + m * expected_->ld + first,
+                             expected_->scales.as<float>() + at, expected_->sums.as<int32_t>() + at);
+}
+
+ActivationRows::Sums& ActivationRows::sums_entry(int64_t group, const CodeLayout& layout, int factor) {
+  for (Sums& s : sums_)
+    if (s.group == group && s.layout == layout && s.factor == factor) return s;
+  return sums_.emplace_back(Sums{layout, group, factor, false, {}});
+}
+
+Result<const float*> ActivationRows::sums(int64_t group, int64_t k, const CodeLayout& layout, ThreadPool& pool) {
   const Codes* quantized = nullptr;
   if (kind_ == Activation::kInt8) {
-    LOWBIT_TRY_ASSIGN(quantized, codes(code_group, pool));
+    LOWBIT_TRY_ASSIGN(quantized, codes(layout, pool));
   }
-  Sums& entry = sums_entry(group, code_group, 0);
+  Sums& entry = sums_entry(group, layout, 0);
   if (entry.valid) return entry.values.as<float>();
-  const int64_t groups = ceil_div(k_, group), segments = code_group > 0 ? ceil_div(k_, code_group) : 1;
+  // Columns that share a scale, as they lie in memory.
+  const int64_t code_group = layout.group > 0 && layout.run > 0 ? layout.stride : layout.group;
+  const int64_t groups = ceil_div(k, group), segments = code_group > 0 ? ceil_div(k, code_group) : 1;
   LOWBIT_TRY(grow(entry.values, 4 * m_ * groups, "activation sums"));
   float* out = entry.values.as<float>();
   pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t g = 0; g < groups; ++g) {
-        const int64_t first = g * group, last = std::min(first + group, k_);
+        const int64_t first = g * group, last = std::min(first + group, k);
         if (quantized == nullptr) {
           out[r * groups + g] = sum_ascending(x_ + r * ldx_ + first, last - first);
           continue;
         }
-        const int8_t* xq = quantized->values.as<int8_t>() + r * ldxq_;
+        const int8_t* xq = quantized->values.as<int8_t>() + r * quantized->ld;
         float sum = code_group > 0 ? 0.0f : float(sum_int8(xq + first, last - first));
         for (int64_t c = first; code_group > 0 && c < last; c += code_group) {
           const float scale = quantized->scales.as<float>()[r * segments + c / code_group];
@@ -106,29 +160,45 @@ Result<const float*> ActivationRows::sums(int64_t group, int64_t code_group, Thr
   return out;
 }
 
-Result<const int32_t*> ActivationRows::code_sums(int64_t segment, int64_t code_group, int factor, ThreadPool& pool) {
-  LOWBIT_TRY_ASSIGN(const Codes* const quantized, codes(code_group, pool));
-  Sums& entry = sums_entry(segment, code_group, factor);
+Result<const int32_t*> ActivationRows::code_sums(int64_t segment, int64_t k, const CodeLayout& layout, int factor,
+                                                 ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(const Codes* const quantized, codes(layout, pool));
+  Sums& entry = sums_entry(segment, layout, factor);
   if (entry.valid) return entry.values.as<int32_t>();
-  const int64_t segments = ceil_div(k_, segment);
+  const int64_t segments = ceil_div(k, segment);
   LOWBIT_TRY(grow(entry.values, 4 * m_ * segments, "activation sums"));
   int32_t* out = entry.values.as<int32_t>();
   const int8_t* xq = quantized->values.as<int8_t>();
+  // Modulo 2^32, as the kernels' sums are.
+  const auto times_factor = [&](int32_t sum) { return int32_t(uint32_t(sum) * uint32_t(factor)); };
+  if (quantized->groups == segments) {  // the quantizer has summed them
+    const int32_t* sums = quantized->sums.as<int32_t>();
+    for (int64_t i = 0; i < m_ * segments; ++i) out[i] = times_factor(sums[i]);
+    entry.valid = true;
+    return out;
+  }
   pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t j = 0; j < segments; ++j) {
         const int64_t first = j * segment;
-        // Modulo 2^32, as the kernels' sums are.
-        const auto sum = uint32_t(sum_int8(xq + r * ldxq_ + first, std::min(segment, k_ - first)));
-        out[r * segments + j] = int32_t(sum * uint32_t(factor));
+        out[r * segments + j] = times_factor(sum_int8(xq + r * quantized->ld + first, std::min(segment, k - first)));
       }
   });
   entry.valid = true;
   return out;
 }
 
+Status ActivationRows::prepare_for(const MatmulPlan& plan, ThreadPool& pool) {
+  if (plan.shape_.offsets) LOWBIT_TRY(sums(plan.shape_.group, plan.shape_.k, plan.code_layout(), pool));
+  if (kind_ != Activation::kInt8) return {};
+  if (plan.kernel_->code_offset != 0)
+    LOWBIT_TRY(code_sums(plan.shape_.segment, plan.shape_.k, plan.code_layout(), plan.kernel_->code_offset, pool));
+  LOWBIT_TRY(codes(plan.code_layout(), pool));
+  return {};
+}
+
 /// Rows whose quantization is worth a thread of its own.
-int64_t ActivationRows::rows_per_chunk() const { return std::max<int64_t>(1, 16384 / ldxq_); }
+int64_t ActivationRows::rows_per_chunk() const { return std::max<int64_t>(1, 16384 / std::max<int64_t>(k_, 1)); }
 
 Result<uint8_t*> ActivationRows::scratch(int64_t bytes, int workers) {
   LOWBIT_TRY(grow(scratch_, bytes * workers, "matmul scratch"));

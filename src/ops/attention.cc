@@ -11,8 +11,9 @@ namespace {
 
 constexpr int64_t kScoreBudget = 64 * 1024;  // floats per worker: stays in a level-2 cache
 constexpr int64_t kMaxQueryBlock = 32;
-// Converting a page to f32 pays when more query rows than this read it.
-constexpr int64_t kDirectRows = 2;
+// Converting a page to f32 pays when more query rows than this read it; up to here the kernels read it once.
+constexpr int64_t kDirectRows = 4;
+constexpr int64_t kQueryTile = 4;  // queries that VectorOps' attention rows take at a time
 
 /// A block of query rows times a few heads that share one kv head.
 struct Block {
@@ -67,35 +68,49 @@ class BlockRunner {
   bool read_direct(int64_t page) const { return direct_ && cache_.page_format(page) == KvFormat::kF16; }
 
   void score_page(int64_t page, const float* q, int64_t ldq) {
-    const int64_t d = shape_.head_dim;
+    const int64_t d = shape_.head_dim, count = visible(b_.rows - 1, page);
     const bool direct = read_direct(page);
-    if (!direct) cache_.keys_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
-    each_row([&](int64_t r, int64_t h, float* s) {
-      const int64_t count = visible(r, page);
-      const float* qr = q + (b_.row + r) * ldq + (b_.head + h) * d;
-      float* sp = s + page * kKvPage;
+    if (!direct) cache_.keys_f32(ops_, layer_, b_.kv_head, page, count, page_rows_);
+    // Scores that a query must not see are overwritten or never read: a row's sums end at its own position.
+    const auto score = [&](const float* queries, int64_t ld, int64_t n, float* s, int64_t lds) {
       if (direct) {
-        ops_.dot_f16_rows(qr, cache_.keys_f16(layer_, b_.kv_head, page), d, count, d, shape_.scale, sp);
+        ops_.dot_f16_rows(queries, ld, n, cache_.keys_f16(layer_, b_.kv_head, page), d, count, d, shape_.scale,
+                          s + page * kKvPage, lds);
       } else {
-        ops_.dot_f32_rows(qr, page_rows_, d, count, d, shape_.scale, sp);
+        ops_.dot_f32_rows(queries, ld, n, page_rows_, d, count, d, shape_.scale, s + page * kKvPage, lds);
       }
-    });
+    };
+    if (b_.rows == 1)
+      return score(q + b_.row * ldq + b_.head * d, d, b_.heads, scores_, ld_ + 1);  // heads are the queries
+    for (int64_t h = 0; h < b_.heads; ++h)
+      score(q + b_.row * ldq + (b_.head + h) * d, ldq, b_.rows, scores_ + h * (ld_ + 1), b_.heads * (ld_ + 1));
   }
 
   void weigh_page(int64_t page, float* out, int64_t ldo) {
     const int64_t d = shape_.head_dim;
     const bool direct = read_direct(page);
     if (!direct) cache_.values_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
-    each_row([&](int64_t r, int64_t h, const float* s) {
-      const int64_t count = visible(r, page);
-      float* y = out + (b_.row + r) * ldo + (b_.head + h) * d;
-      const float* sp = s + page * kKvPage;
+    const auto weigh = [&](const float* s, int64_t lds, int64_t n, int64_t first, int64_t last, float* y, int64_t ldy) {
+      if (last <= first) return;
+      const float* p = s + page * kKvPage + first;
       if (direct) {
-        ops_.axpy_f16_rows(sp, cache_.values_f16(layer_, b_.kv_head, page), d, count, d, y);
+        ops_.axpy_f16_rows(p, lds, n, cache_.values_f16(layer_, b_.kv_head, page) + first * d, d, last - first, d, y,
+                           ldy);
       } else {
-        ops_.axpy_f32_rows(sp, page_rows_, d, count, d, y);
+        ops_.axpy_f32_rows(p, lds, n, page_rows_ + first * d, d, last - first, d, y, ldy);
       }
-    });
+    };
+    float* y = out + b_.row * ldo + b_.head * d;
+    if (b_.rows == 1) return weigh(scores_, ld_ + 1, b_.heads, 0, visible(0, page), y, d);
+    const int64_t lds = b_.heads * (ld_ + 1);
+    for (int64_t h = 0; h < b_.heads; ++h)
+      for (int64_t r = 0; r < b_.rows; r += kQueryTile) {
+        const int64_t n = std::min(kQueryTile, b_.rows - r), shared = visible(r, page);
+        const float* s = scores_ + (r * b_.heads + h) * (ld_ + 1);
+        float* yr = y + r * ldo + h * d;
+        weigh(s, lds, n, 0, shared, yr, ldo);  // what all of them see, then the rest of each
+        for (int64_t j = 1; j < n; ++j) weigh(s + j * lds, lds, 1, shared, visible(r + j, page), yr + j * ldo, ldo);
+      }
   }
 
   const VectorOps& ops_;
@@ -135,7 +150,9 @@ void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& ca
             AttentionWorkspace& workspace, ThreadPool& pool) {
   LOWBIT_DCHECK(workspace.group_ * (first_position + m + 1) <= workspace.scores_elems_);
   const int64_t group = shape.heads / shape.kv_heads, end = first_position + m;
-  const int64_t heads = m == 1 ? 1 : group;  // one query: more, smaller tasks; many: share the converted pages
+  // Heads of one kv head read its pages together, but for one query when that would leave threads without work.
+  const int64_t turns = ceil_div(shape.kv_heads, int64_t{pool.size()}) * pool.size();
+  const int64_t heads = m == 1 && 4 * turns > 5 * shape.kv_heads ? 1 : group;
   const int64_t rows = std::clamp<int64_t>(workspace.scores_elems_ / (heads * (end + 1)), 1, kMaxQueryBlock);
   const int64_t head_blocks = shape.heads / heads, row_blocks = ceil_div(m, rows), tasks = head_blocks * row_blocks;
   // Below this much work a second thread costs more than it brings.

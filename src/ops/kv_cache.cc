@@ -27,7 +27,16 @@ Result<std::shared_ptr<KvPool>> KvPool::make(const KvShape& shape, int64_t max_p
   }
   const auto total = checked_mul(bytes, uint64_t(max_pages));
   if (!total || *total > uint64_t{1} << 62) return invalid();
-  return std::shared_ptr<KvPool>(new KvPool(shape, max_pages, int64_t(bytes)));
+  LOWBIT_TRY_ASSIGN(Buffer all, Buffer::allocate(int64_t(*total), "kv cache"));
+  std::shared_ptr<KvPool> pool(new KvPool(shape, max_pages, int64_t(bytes)));
+  const auto owner = std::make_shared<Buffer>(all);
+  pool->spare_.reserve(size_t(max_pages));
+  for (int64_t i = max_pages - 1; i >= 0; --i) {  // the last of the list is taken first
+    auto page = std::make_unique<KvPage>();
+    page->data = Buffer::borrow(all.span().subspan(size_t(i) * bytes, bytes), owner);
+    pool->spare_.push_back(std::move(page));
+  }
+  return pool;
 }
 
 int64_t KvPool::pages_in_use() const {
@@ -37,7 +46,7 @@ int64_t KvPool::pages_in_use() const {
 
 int64_t KvPool::allocated_bytes() const {
   std::lock_guard lock(mutex_);
-  return (in_use_ + int64_t(spare_.size())) * page_bytes_;
+  return most_in_use_ * page_bytes_;
 }
 
 Result<std::unique_ptr<KvPage>> KvPool::take() {
@@ -46,16 +55,10 @@ Result<std::unique_ptr<KvPage>> KvPool::take() {
     return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", in_use_),
                 fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
                 "shorten the text or ask for a larger context");
-  std::unique_ptr<KvPage> page;
-  if (!spare_.empty()) {
-    page = std::move(spare_.back());
-    spare_.pop_back();
-  } else {
-    LOWBIT_TRY_ASSIGN(Buffer data, Buffer::allocate(page_bytes_, "kv cache page"));
-    page = std::make_unique<KvPage>();
-    page->data = std::move(data);
-  }
+  std::unique_ptr<KvPage> page = std::move(spare_.back());
+  spare_.pop_back();
   ++in_use_;
+  most_in_use_ = std::max(most_in_use_, in_use_);
   return page;
 }
 
@@ -65,7 +68,9 @@ void KvPool::give_back(std::unique_ptr<KvPage> page) {
   --in_use_;
 }
 
-KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {}
+KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
+  pages_.reserve(size_t(std::min(ceil_div(capacity, kKvPage), pool_->max_pages())));
+}
 
 KvCache::~KvCache() {
   if (pool_) clear();
@@ -109,10 +114,9 @@ void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64
   const int64_t grain = std::max<int64_t>(1, 16384 / (2 * heads * d));
   pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t page = (position + i) / kKvPage, slot = (position + i) % kKvPage;
       for (int64_t h = 0; h < heads; ++h) {
-        ops.f32_to_f16(k + i * ld + h * d, d, rows(layer, 0, h, page) + slot * d);
-        ops.f32_to_f16(v + i * ld + h * d, d, rows(layer, 1, h, page) + slot * d);
+        ops.f32_to_f16(k + i * ld + h * d, d, key_row(layer, h, position + i));
+        ops.f32_to_f16(v + i * ld + h * d, d, value_row(layer, h, position + i));
       }
     }
   });

@@ -33,21 +33,21 @@ struct KvPage {
   Buffer data;
 };
 
-/// Hands out pages and takes them back; allocates on first use, so that an unused context costs
-/// nothing. Thread safe.
+/// Hands out pages and takes them back. Address space for all of them is taken at once, so that decoding never allocates;
+/// the system gives memory to a page when it is first written, so that an unused context costs nothing. Thread safe.
 class KvPool {
  public:
-  /// Errors: kInvalidArgument (an extent below 1, or a page that would not fit in memory's address
-  /// range).
+  /// Errors: kInvalidArgument (an extent below 1, or pages that would not fit in memory's address
+  /// range), kOutOfMemory.
   static Result<std::shared_ptr<KvPool>> make(const KvShape& shape, int64_t max_pages);
 
   const KvShape& shape() const { return shape_; }
   int64_t page_bytes() const { return page_bytes_; }
   int64_t max_pages() const { return max_pages_; }
   int64_t pages_in_use() const;
-  int64_t allocated_bytes() const;  // in use or kept for the next sequence
+  int64_t allocated_bytes() const;  // of pages that have been in use
 
-  /// Errors: kOutOfMemory (all `max_pages` are in use, or the system refuses).
+  /// Errors: kOutOfMemory (all `max_pages` are in use).
   Result<std::unique_ptr<KvPage>> take();
   void give_back(std::unique_ptr<KvPage> page);
 
@@ -58,7 +58,7 @@ class KvPool {
   const KvShape shape_;
   const int64_t max_pages_, page_bytes_;
   mutable std::mutex mutex_;
-  int64_t in_use_ = 0;
+  int64_t in_use_ = 0, most_in_use_ = 0;
   std::vector<std::unique_ptr<KvPage>> spare_;
 };
 
@@ -87,6 +87,13 @@ class KvCache {
   /// head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
+  /// Where the key and the value of one head at a reserved position go: head_dim binary16 numbers each.
+  uint16_t* key_row(int64_t layer, int64_t head, int64_t position) {
+    return rows(layer, 0, head, position / kKvPage) + position % kKvPage * shape().head_dim;
+  }
+  uint16_t* value_row(int64_t layer, int64_t head, int64_t position) {
+    return rows(layer, 1, head, position / kKvPage) + position % kKvPage * shape().head_dim;
+  }
   void commit(int64_t n) { length_ += n; }
   /// Forgets positions [length, ...) and gives their pages back. Errors: kInvalidArgument (not in
   /// [0, length()]).

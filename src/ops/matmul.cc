@@ -58,6 +58,16 @@ const MatmulKernel* find_kernel(const KernelTable& table, FormatId format, Activ
   return nullptr;
 }
 
+/// Segments that no fast kernel takes as they are get columns that are zero in x, up to the next multiple of `multiple`.
+PanelShape spread(const PanelShape& s, int64_t multiple) {
+  PanelShape wide = s;
+  wide.run = s.segment;
+  wide.segment = round_up(s.segment, multiple);
+  wide.k = s.segments * wide.segment;
+  wide.group = s.groups == 1 ? wide.k : s.group / s.segment * wide.segment;
+  return wide;
+}
+
 struct Choice {
   const MatmulKernel* kernel = nullptr;
   std::string reason;
@@ -115,6 +125,7 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
     for (int64_t p = begin; p < end; ++p) {
       CanonicalRows rows;
       rows.rows = std::min(rows_per_panel, w.n - p * rows_per_panel);
+      rows.columns = w.k;
       rows.codes = w.row(p * rows_per_panel);
       rows.row_stride_bytes = rows.rows > 1 ? w.row(p * rows_per_panel + 1) - rows.codes : 0;
       if (!dense) {
@@ -130,12 +141,6 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
     }
   });
   return {};
-}
-
-/// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
-int64_t rows_per_pass(int64_t row_bytes) {
-  constexpr int64_t kCacheBytes = 768 << 10, kTiles = 48;
-  return std::max<int64_t>(kTiles, kCacheBytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
 }
 
 }  // namespace
@@ -155,13 +160,24 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.k_ = w.k;
   const bool grouped = plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0;
   plan.shape_ = panel_shape(w, grouped ? options.activation_group : 0);
-  plan.activation_group_ = grouped ? plan.shape_.segment : 0;
+  plan.activation_group_ = grouped ? plan.shape_.segment : 0;  // before it may be padded
   if (plan.activation_ == Activation::kInt8 && plan.shape_.segment > kMaxIntegerGroup)
     return fail(ErrorCode::kUnsupported, "matmul weight",
                 "one scale for " + std::to_string(plan.shape_.segment) + " columns",
                 "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
                 "use a smaller group, or f32 activations");
   Choice choice = choose(plan.format_, plan.activation_, plan.shape_, options);
+  constexpr int64_t kLaneColumns = 4;
+  const bool integers = format_info(w.format).kind == ValueKind::kInteger && plan.activation_ == Activation::kInt8;
+  if (integers && !options.reference && plan.shape_.segments > 1 && plan.shape_.segment % kLaneColumns != 0) {
+    const PanelShape wide = spread(plan.shape_, kLaneColumns);
+    Choice other = choose(plan.format_, plan.activation_, wide, options);
+    if (other.kernel != nullptr && other.kernel->group_multiple > 1) {
+      choice = std::move(other);
+      choice.reason += "; groups padded to " + std::to_string(wide.segment) + " columns";
+      plan.shape_ = wide;
+    }
+  }
   if (choice.kernel == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul",
                 std::string(format_info(w.format).name) + " x " + activation_name(plan.activation_), "a kernel for it");
@@ -181,73 +197,6 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(int64_t(*bytes), "matmul weight"));
   LOWBIT_TRY(write_panels(w, *plan.kernel_, plan.shape_, plan.panel_bytes_, plan.panels_, pool));
   return plan;
-}
-
-Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const {
-  if (x.kind() != activation_)
-    return fail(ErrorCode::kShapeMismatch, "matmul x", std::string(activation_name(x.kind())) + " activations",
-                activation_name(activation_));
-  if (x.k() != k_)
-    return fail(ErrorCode::kShapeMismatch, "matmul x", std::to_string(x.k()) + " columns", std::to_string(k_),
-                "was the checkpoint converted for another model?");
-  if (x.m() == 0 || n_ == 0) return {};
-
-  MatmulArgs whole;
-  whole.w = panels_.as<uint8_t>();
-  whole.table = codebook_.empty() ? nullptr : codebook_.data();
-  whole.shape = shape_;
-  whole.n = n_;
-  whole.bias = bias;
-  whole.ldy = ldy;
-  whole.ldx = x.ldx_;
-  whole.ldxq = x.ldxq_;
-  const float* sums = nullptr;
-  if (shape_.offsets) {
-    LOWBIT_TRY_ASSIGN(sums, x.sums(shape_.group, activation_group_, pool));
-  }
-  const int32_t* code_sums = nullptr;
-  if (kernel_->code_offset != 0) {
-    LOWBIT_TRY_ASSIGN(code_sums, x.code_sums(shape_.segment, activation_group_, kernel_->code_offset, pool));
-  }
-  const ActivationRows::Codes* codes = nullptr;
-  if (activation_ == Activation::kInt8) {
-    LOWBIT_TRY_ASSIGN(codes, x.codes(activation_group_, pool));
-  }
-  const int64_t pass = rows_per_pass(activation_ == Activation::kInt8 ? x.ldxq_ : 4 * k_);
-  const int64_t scratch_bytes = round_up(kernel_->scratch_bytes(std::min(pass, x.m()), shape_), 64);
-  LOWBIT_TRY_ASSIGN(uint8_t* const scratch, x.scratch(scratch_bytes, pool.size()));
-
-  const int64_t panels = ceil_div(n_, kernel_->panel_rows);
-  for (int64_t m0 = 0; m0 < x.m(); m0 += pass) {
-    MatmulArgs block = whole;
-    block.m = std::min(pass, x.m() - m0);
-    if (activation_ == Activation::kInt8) {
-      block.xq = codes->values.as<int8_t>() + m0 * x.ldxq_;
-      const float* scales = codes->scales.as<float>();
-      if (activation_group_ > 0) {
-        block.x_group_scale = scales + m0 * shape_.segments;
-      } else {
-        block.x_scale = scales + m0;
-      }
-    } else {
-      block.x = x.x_ + m0 * x.ldx_;
-    }
-    block.x_sums = sums == nullptr ? nullptr : sums + m0 * shape_.groups;
-    block.code_sums = code_sums == nullptr ? nullptr : code_sums + m0 * shape_.segments;
-    block.y = y + m0 * ldy;
-    // Chunks of at least 32 KiB of weights (per row of x), so that a small matrix is not split further than it pays,
-    // and about eight a thread, so that a thread that loses its core costs little.
-    const int64_t least = std::max<int64_t>(1, (int64_t{32} << 10) / (std::max<int64_t>(panel_bytes_, 1) * block.m));
-    const int64_t grain = std::max(least, panels / (8 * int64_t(pool.size())));
-    pool.parallel_for(panels, grain, [&](int64_t begin, int64_t end, int worker) {
-      MatmulArgs args = block;
-      args.n0 = begin * kernel_->panel_rows;
-      args.n1 = std::min(end * kernel_->panel_rows, n_);
-      args.scratch = scratch + worker * scratch_bytes;
-      kernel_->run(args);
-    });
-  }
-  return {};
 }
 
 }  // namespace lowbit

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,15 @@
 
 namespace lowbit {
 
+/// How int8 codes of x lie in memory, and which columns share a scale.
+struct CodeLayout {
+  int64_t group = 0;  // columns that share a scale; 0: the row
+  int64_t run = 0,
+          stride =
+              0;  // PanelShape::run and its segment: columns [j * run, (j + 1) * run) lie at j * stride; 0: as in x
+  bool operator==(const CodeLayout&) const = default;
+};
+
 /// Activation rows prepared once and shared by every plan that reads them (q, k, v; gate, up).
 /// Holds x itself (kF32) or its int8 codes, with one scale per row or per group of columns, as the plans ask for.
 class ActivationRows {
@@ -21,6 +31,17 @@ class ActivationRows {
   /// Reads x [m, k], row stride ldx in elements. int8 codes are made when a plan first asks for them. `x` must stay alive
   /// and unchanged until then.
   Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
+  /// kInt8 only: the same of RMS-normed rows, x / sqrt(mean(x^2) + eps) * weight [k]; normed when they are quantized, the bits
+  /// are those of rms_norm_rows() and prepare(). `weight` must stay alive, too.
+  Status prepare_normed(const float* x, const float* weight, float eps, int64_t m, int64_t k, int64_t ldx, Isa isa,
+                        ThreadPool& pool);
+  /// kInt8 rows [m, k] that write_codes() fills part by part, with a scale per `group` columns and no others.
+  Status expect_codes(int64_t m, int64_t k, int64_t group, Isa isa);
+  /// Quantizes columns [first, first + n) of row m: x [n]. `first` is a multiple of the group, n too or the row ends there.
+  /// Different parts may be written at the same time.
+  void write_codes(int64_t m, int64_t first, int64_t n, const float* x);
+  /// Makes what `plan` will read, so that run_matmuls() need not.
+  Status prepare_for(const class MatmulPlan& plan, ThreadPool& pool);
 
   Activation kind() const { return kind_; }
   int64_t m() const { return m_; }
@@ -28,36 +49,46 @@ class ActivationRows {
 
  private:
   friend class MatmulPlan;
-  /// int8 codes of x [m, ldxq], zero-padded rows.
+  friend class MatmulBatch;
+  /// int8 codes of x [m, ld], zero-padded rows.
   struct Codes {
-    int64_t group = 0;  // columns that share a scale; 0: the row
+    CodeLayout layout;
+    int64_t ld = 0, groups = 0;
     bool valid = false;
     Buffer values;  // int8; grows, never shrinks, so that decoding allocates nothing
     Buffer scales;  // f32 [m] or [m, groups]
+    Buffer sums;    // int32, of the codes that share a scale
   };
   struct Sums {
-    int64_t code_group = 0, group = 0;
+    CodeLayout layout;
+    int64_t group = 0;
     int factor = 0;  // of code_sums; 0: sums for offsets
     bool valid = false;
     Buffer values;
   };
-  /// Computed on first use for each group size and kept for the plans that follow.
-  Result<const Codes*> codes(int64_t group, ThreadPool& pool);
-  /// MatmulArgs::x_sums [m, groups] of x, or of its codes with scales per `code_group`.
-  Result<const float*> sums(int64_t group, int64_t code_group, ThreadPool& pool);
+  void reset(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa);
+  /// The entry for a layout, with room for m_ rows.
+  Result<Codes*> room_for_codes(const CodeLayout& layout);
+  /// Computed on first use for each layout and kept for the plans that follow.
+  Result<const Codes*> codes(const CodeLayout& layout, ThreadPool& pool);
+  /// MatmulArgs::x_sums [m, groups] of x, or of its codes. Columns of `group` and `k` are counted as they lie in memory.
+  Result<const float*> sums(int64_t group, int64_t k, const CodeLayout& layout, ThreadPool& pool);
   /// MatmulArgs::code_sums [m, segments]: factor * sum xq.
-  Result<const int32_t*> code_sums(int64_t segment, int64_t code_group, int factor, ThreadPool& pool);
+  Result<const int32_t*> code_sums(int64_t segment, int64_t k, const CodeLayout& layout, int factor, ThreadPool& pool);
   int64_t rows_per_chunk() const;
-  Sums& sums_entry(int64_t group, int64_t code_group, int factor);
+  Sums& sums_entry(int64_t group, const CodeLayout& layout, int factor);
   /// `bytes` for each of `workers`; grows, never shrinks.
   Result<uint8_t*> scratch(int64_t bytes, int workers);
 
   Activation kind_ = Activation::kF32;
-  Isa isa_ = Isa::kScalar;
-  const float* x_ = nullptr;
-  int64_t m_ = 0, k_ = 0, ldx_ = 0, ldxq_ = 0;
+  const VectorOps* ops_ = nullptr;
+  const float* x_ = nullptr;     // null after expect_codes()
+  const float* norm_ = nullptr;  // with prepare_normed()
+  float eps_ = 0;
+  int64_t m_ = 0, k_ = 0, ldx_ = 0;
   std::vector<Codes> codes_;
   std::vector<Sums> sums_;
+  Codes* expected_ = nullptr;
   Buffer scratch_;
 };
 
@@ -97,17 +128,39 @@ class MatmulPlan {
   const std::string& kernel_name() const { return kernel_name_; }  // full name, scaling included
   const std::string& reason() const { return reason_; }            // why this kernel, for people
   int64_t resident_bytes() const { return panels_.size(); }
+  /// kInt8: the codes it reads.
+  CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.segment : 0}; }
 
  private:
+  friend class ActivationRows;
+  friend class MatmulBatch;
   const MatmulKernel* kernel_ = nullptr;
   FormatId format_ = FormatId::kF32;
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
-  int64_t activation_group_ = 0;  // shape_.group when x has a scale per group, 0 when per row
+  int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row
   PanelShape shape_;
   Buffer panels_;
   std::vector<float> codebook_;
   std::string kernel_name_, reason_;
 };
+
+/// A product of several that read the same rows of x.
+struct MatmulCall {
+  const MatmulPlan* plan = nullptr;
+  const float* bias = nullptr;  // [n] or null
+  float* y = nullptr;           // [m, n], row stride ldy in elements
+  int64_t ldy = 0;
+};
+
+/// MatmulPlan::run() of every call, in one loop of the pool: small products share it evenly, and threads meet once.
+/// Errors: those of MatmulPlan::run().
+Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool);
+
+/// gate.y = silu(gate.y) * up.y behind both products, by whoever computed the columns; gate and up have the same n.
+/// `next`: rows that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of run_matmuls(), then
+/// VectorOps::silu_mul and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(), kShapeMismatch.
+Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
+                 ActivationRows* next, ThreadPool& pool);
 
 }  // namespace lowbit

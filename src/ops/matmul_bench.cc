@@ -150,7 +150,7 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
 }
 
 Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repeats) {
-  constexpr int64_t kChunk = int64_t{1} << 20;
+  constexpr int64_t kChunk = int64_t{1} << 20, kAhead = 4096;
   bytes = std::max(bytes / kChunk, int64_t{1}) * kChunk;
   LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement"));
   std::vector<uint64_t> sums(static_cast<size_t>(8 * pool.size()));
@@ -164,8 +164,10 @@ Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repea
     pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
       const uint64_t* p = buffer.as<uint64_t>() + begin * (kChunk / 8);
       uint64_t sum[8] = {};
-      for (int64_t i = 0; i < (end - begin) * (kChunk / 8); i += 8)
+      for (int64_t i = 0; i < (end - begin) * (kChunk / 8); i += 8) {
+        __builtin_prefetch(p + i + kAhead / 8, 0, 2);  // as the kernels do
         for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
+      }
       for (uint64_t s : sum) sums[static_cast<size_t>(8 * worker)] += s;
     });
     best = std::max(best, 1e-9 * double(bytes) / seconds_since(start));

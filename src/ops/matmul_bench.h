@@ -46,7 +46,7 @@ Result<QTensor> random_weight(const TimedMatmul& options, ThreadPool& pool);
 /// kInvalidArgument for extents and groups outside of what is timed.
 Status check_options(const TimedMatmul& options);
 
-/// GB/s of reading `bytes` of memory once with every thread of the pool, best of `repeats`.
+/// GB/s of reading `bytes` of memory once with every thread of the pool, prefetched as the kernels do, best of `repeats`.
 Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int repeats = 5);
 
 }  // namespace lowbit

@@ -62,6 +62,23 @@ Result<bool> same_logits_either_way(Model& model, std::span<const TokenId> token
   return finite && std::equal(single.begin(), single.end(), batched.begin());
 }
 
+/// Times `passes` passes of work step by step; appends to steps and returns passes per second.
+Result<double> profile_passes(Model& model, const char* phase, int64_t passes, const std::function<Status()>& work,
+                              std::vector<StepReport>& steps) {
+  model.set_profiling(true);
+  const auto start = Clock::now();
+  const Status status = work();
+  const double total = seconds_since(start);
+  model.set_profiling(false);
+  LOWBIT_TRY(status);
+  const double each = 1.0 / static_cast<double>(passes);
+  for (const StepProfile& p : model.profile())
+    steps.push_back({phase, p.step, each * static_cast<double>(p.calls), each * p.seconds, p.seconds / total,
+                     p.seconds > 0 ? 1e-9 * p.bytes / p.seconds : 0,
+                     p.seconds > 0 ? 1e-9 * p.operations / p.seconds : 0});
+  return static_cast<double>(passes) / total;
+}
+
 }  // namespace
 
 Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
@@ -130,13 +147,20 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   r.weight_bytes = model.info().weight_bytes;
   r.load_s = model.info().load_s;
   LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(model, prompt.first(std::min<size_t>(prompt.size(), 16))));
-  LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, [&]() -> Status {
-                      model.clear();
-                      LOWBIT_TRY(model.prefill(prompt));
-                      return {};
-                    }));
-  LOWBIT_TRY_ASSIGN(const Rate decode, tokens_per_second(options.generate, options.repetitions,
-                                                         [&] { return decode_all(model, generated); }));
+  const auto read_prompt = [&]() -> Status {
+    model.clear();
+    LOWBIT_TRY(model.prefill(prompt));
+    return {};
+  };
+  const auto generate = [&] { return decode_all(model, generated); };
+  LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, read_prompt));
+  LOWBIT_TRY_ASSIGN(const Rate decode, tokens_per_second(options.generate, options.repetitions, generate));
+  if (options.profile) {
+    LOWBIT_TRY_ASSIGN(const double prompts, profile_passes(model, "prompt", 1, read_prompt, r.steps));
+    LOWBIT_TRY_ASSIGN(r.decode_profiled_tok_s,
+                      profile_passes(model, "generation", options.generate, generate, r.steps));
+    r.prefill_profiled_tok_s = prompts * static_cast<double>(options.prompt);
+  }
   r.prefill_tok_s = prefill.median;
   r.prefill_spread = prefill.spread;
   r.decode_tok_s = decode.median;

@@ -40,6 +40,7 @@ struct Model::Impl {
   std::optional<ChatTemplate> chat;
   ModelInfo info;
   std::vector<float> logits;  // of the last token
+  Profile profile;
 };
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -95,6 +96,21 @@ const Tokenizer& Model::tokenizer() const { return impl_->tokenizer; }
 const ChatTemplate* Model::chat_template() const { return impl_->chat ? &*impl_->chat : nullptr; }
 int64_t Model::length() const { return impl_->cache.length(); }
 Status Model::truncate(int64_t length) { return impl_->cache.truncate(length); }
+
+void Model::set_profiling(bool on) {
+  if (on) impl_->profile.clear();
+  impl_->transformer->set_profile(on ? &impl_->profile : nullptr);
+}
+
+std::vector<StepProfile> Model::profile() const {
+  std::vector<StepProfile> steps;
+  for (int i = 0; i < static_cast<int>(ModelStep::kCount); ++i) {
+    const StepTime& t = impl_->profile.at(static_cast<ModelStep>(i));
+    if (t.calls > 0)
+      steps.push_back({model_step_name(static_cast<ModelStep>(i)), t.calls, t.seconds, t.bytes, t.operations});
+  }
+  return steps;
+}
 
 Result<std::span<const float>> Model::prefill(std::span<const TokenId> tokens) {
   LOWBIT_TRY(impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::last(), impl_->logits));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -150,47 +151,76 @@ TEST_P(VectorOpsConformance, HalfConversions) {
 
 TEST_P(VectorOpsConformance, AttentionRows) {
   for (Fill fill : {Fill::kNormal, Fill::kSpecial})
-    for (int64_t d : {1, 8, 15, 16, 24, 40, 64, 80, 96, 128, 131})
-      for (int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 31, 64}) {
-        const int64_t stride = d + 3;
-        const auto q = random_floats(rng, d, fill), p = random_floats(rng, count, fill);
-        const auto rows = random_floats(rng, stride * count, fill);
-        std::vector<uint16_t> half(rows.size());
-        std::vector<float> rounded(rows.size());
-        ref.f32_to_f16(rows.data(), int64_t(rows.size()), half.data());
-        ref.f16_to_f32(half.data(), int64_t(rows.size()), rounded.data());
-        std::vector<float> want(p.size()), got(p.size()), got32(p.size()), want32(p.size());
-        ref.dot_f16_rows(q.data(), half.data(), stride, count, d, 0.125f, want.data());
-        ops.dot_f16_rows(q.data(), half.data(), stride, count, d, 0.125f, got.data());
-        ref.dot_f32_rows(q.data(), rounded.data(), stride, count, d, 0.125f, want32.data());
-        ops.dot_f32_rows(q.data(), rounded.data(), stride, count, d, 0.125f, got32.data());
-        expect_same(want, got, "dot_f16_rows");
-        expect_same(want, want32, "ref dot_f32_rows");
-        expect_same(want, got32, "dot_f32_rows");
-        std::vector<float> y = q, z = q, y32 = q, z32 = q;
-        ref.axpy_f16_rows(p.data(), half.data(), stride, count, d, y.data());
-        ops.axpy_f16_rows(p.data(), half.data(), stride, count, d, z.data());
-        ref.axpy_f32_rows(p.data(), rounded.data(), stride, count, d, y32.data());
-        ops.axpy_f32_rows(p.data(), rounded.data(), stride, count, d, z32.data());
-        expect_same(y, z, "axpy_f16_rows");
-        expect_same(y, y32, "ref axpy_f32_rows");
-        expect_same(y, z32, "axpy_f32_rows");
-      }
+    for (int64_t queries : {0, 1, 2, 3, 4, 5, 7, 8, 13})
+      for (int64_t d : {1, 8, 15, 16, 24, 40, 64, 80, 96, 128, 131})
+        for (int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64}) {
+          const int64_t stride = d + 3, ldq = d + 1, ldp = count + 2;
+          const auto q = random_floats(rng, queries * ldq, fill), p = random_floats(rng, queries * ldp, fill);
+          const auto rows = random_floats(rng, stride * count, fill);
+          std::vector<uint16_t> half(rows.size());
+          std::vector<float> rounded(rows.size());
+          ref.f32_to_f16(rows.data(), int64_t(rows.size()), half.data());
+          ref.f16_to_f32(half.data(), int64_t(rows.size()), rounded.data());
+          std::vector<float> want = p, got = p, want32 = p, got32 = p;  // what lies between the rows stays as it is
+          ref.dot_f16_rows(q.data(), ldq, queries, half.data(), stride, count, d, 0.125f, want.data(), ldp);
+          ops.dot_f16_rows(q.data(), ldq, queries, half.data(), stride, count, d, 0.125f, got.data(), ldp);
+          ref.dot_f32_rows(q.data(), ldq, queries, rounded.data(), stride, count, d, 0.125f, want32.data(), ldp);
+          ops.dot_f32_rows(q.data(), ldq, queries, rounded.data(), stride, count, d, 0.125f, got32.data(), ldp);
+          expect_same(want, got, "dot_f16_rows");
+          expect_same(want, want32, "ref dot_f32_rows");
+          expect_same(want, got32, "dot_f32_rows");
+          std::vector<float> y = q, z = q, y32 = q, z32 = q;
+          ref.axpy_f16_rows(p.data(), ldp, queries, half.data(), stride, count, d, y.data(), ldq);
+          ops.axpy_f16_rows(p.data(), ldp, queries, half.data(), stride, count, d, z.data(), ldq);
+          ref.axpy_f32_rows(p.data(), ldp, queries, rounded.data(), stride, count, d, y32.data(), ldq);
+          ops.axpy_f32_rows(p.data(), ldp, queries, rounded.data(), stride, count, d, z32.data(), ldq);
+          expect_same(y, z, "axpy_f16_rows");
+          expect_same(y, y32, "ref axpy_f32_rows");
+          expect_same(y, z32, "axpy_f32_rows");
+          if (HasFatalFailure()) return;
+        }
 }
 
-TEST_P(VectorOpsConformance, QuantizeRow) {
+struct Quantized {
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+};
+
+Quantized quantize(const VectorOps& ops, const std::vector<float>& x, const float* weight, float factor,
+                   int64_t group) {
+  const int64_t n = int64_t(x.size()), padded = (n + 63) / 64 * 64;
+  const size_t groups = size_t((n + group - 1) / group);
+  Quantized q{std::vector<int8_t>(size_t(padded) + 1, 99), std::vector<float>(groups, -1),
+              std::vector<int32_t>(groups)};
+  ops.quantize_groups_int8(x.data(), weight, factor, n, group, padded, q.codes.data(), q.scales.data(), q.sums.data());
+  return q;
+}
+
+TEST_P(VectorOpsConformance, QuantizeGroups) {
   for_sizes([&](int64_t n, Fill fill) {
+    if (n == 0) return;
     auto x = random_floats(rng, n, fill);
     if (fill == Fill::kSpecial && rng.below(2) == 0)
       for (float& v : x)
         if (!(std::fabs(v) < 1e30f)) v = 1.5f;  // also rows without NaN and infinity
-    const int64_t padded = (n + 63) / 64 * 64;
-    std::vector<int8_t> want(static_cast<size_t>(padded), 99), got(want.size(), 98);
-    float a = 0, b = 0;
-    ref.quantize_row_int8(x.data(), n, padded, want.data(), &a);
-    ops.quantize_row_int8(x.data(), n, padded, got.data(), &b);
-    EXPECT_TRUE(same(a, b)) << n;
-    EXPECT_EQ(want, got) << n;
+    const auto weight = random_floats(rng, n, Fill::kNormal);
+    for (int64_t group : {n, int64_t{32}, int64_t{64}, int64_t{20}, int64_t{7}})
+      for (const float* w : {static_cast<const float*>(nullptr), weight.data()}) {
+        const float factor = ref.rms_factor(x.data(), n, 1e-6f);
+        EXPECT_TRUE(same(factor, ops.rms_factor(x.data(), n, 1e-6f))) << n;
+        const Quantized want = quantize(ref, x, w, factor, group), got = quantize(ops, x, w, factor, group);
+        expect_same(want.scales, got.scales, "scales");
+        EXPECT_EQ(want.codes, got.codes) << n << " group " << group;
+        EXPECT_EQ(want.sums, got.sums) << n << " group " << group;
+        if (w == nullptr) continue;
+        // Norm and quantization in one pass are the two after each other.
+        std::vector<float> normed(x.size());
+        ref.rms_norm(x.data(), w, n, 1e-6f, normed.data());
+        const Quantized apart = quantize(ref, normed, nullptr, 1.0f, group);
+        expect_same(apart.scales, want.scales, "scales of normed rows");
+        EXPECT_EQ(apart.codes, want.codes);
+      }
   });
 }
 
@@ -227,26 +257,26 @@ TEST(VectorOpsReference, ReductionsAndNorms) {
   EXPECT_EQ(kRefVectorOps.max(x.data(), 2), 3.0f);
 }
 
-TEST(VectorOpsReference, QuantizeRowEdges) {
+TEST(VectorOpsReference, QuantizeEdges) {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  int8_t codes[64];
-  float scale = 5;
-  const std::vector<float> row = {127.0f, -127.0f, 0.5f, 1.5f, 2.5f, -0.5f};
-  kRefVectorOps.quantize_row_int8(row.data(), 6, 64, codes, &scale);
-  EXPECT_EQ(scale, 1.0f);
-  const int8_t want[7] = {127, -127, 0, 2, 2, 0, 0};  // ties to even, then padding
-  EXPECT_EQ(std::memcmp(codes, want, 7), 0);
-  const float zeros[3] = {0, -0.0f, 0};
-  kRefVectorOps.quantize_row_int8(zeros, 3, 64, codes, &scale);
-  EXPECT_EQ(scale, 0.0f);
-  const float with_nan[2] = {1, nan};
-  kRefVectorOps.quantize_row_int8(with_nan, 2, 64, codes, &scale);
-  EXPECT_TRUE(std::isnan(scale));
-  const float with_inf[2] = {1, -inf};
-  kRefVectorOps.quantize_row_int8(with_inf, 2, 64, codes, &scale);
-  EXPECT_EQ(scale, inf);
-  EXPECT_EQ(codes[0], 0);
+  const auto quantize_row = [](const std::vector<float>& row) {
+    return quantize(kRefVectorOps, row, nullptr, 1.0f, int64_t(row.size()));
+  };
+  const Quantized ties = quantize_row({127.0f, -127.0f, 0.5f, 1.5f, 2.5f, -0.5f});
+  EXPECT_EQ(ties.scales[0], 1.0f);
+  const std::vector<int8_t> want = {127, -127, 0, 2, 2, 0, 0};  // ties to even, then padding
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), ties.codes.begin()));
+  EXPECT_EQ(ties.sums[0], 4);
+  EXPECT_EQ(quantize_row({0, -0.0f, 0}).scales[0], 0.0f);
+  EXPECT_TRUE(std::isnan(quantize_row({1, nan}).scales[0]));
+  const Quantized with_inf = quantize_row({1, -inf});
+  EXPECT_EQ(with_inf.scales[0], inf);
+  EXPECT_EQ(with_inf.codes[0], 0);
+  const Quantized groups = quantize(kRefVectorOps, {1, nan, 2, 4, 8}, nullptr, 1.0f, 2);
+  EXPECT_TRUE(std::isnan(groups.scales[0]));  // and no other
+  EXPECT_EQ(groups.scales[2], 8.0f / 127.0f);
+  EXPECT_EQ(groups.sums[1], 64 + 127);
 }
 
 }  // namespace

@@ -106,6 +106,40 @@ class Bench(CliTest):
         self.assertTrue(report["checked"])
         self.assertIn("tok/s", self.lowbit("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1).stdout.decode())
 
+    def test_model_profile(self):
+        model = ("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1, "--threads", 1)
+        self.assertNotIn("steps", self.json(*model))
+        report = self.json(*model, "--profile")
+        for phase in ("prompt", "generation"):
+            steps = {s["step"]: s for s in report["steps"] if s["phase"] == phase}
+            self.assertEqual(set(steps), set("embed norm qkv rotate attention output gate_up down add head".split()))
+            self.assertEqual(steps["head"]["calls"], 1)
+            self.assertEqual(steps["qkv"]["calls"], steps["attention"]["calls"])
+            self.assertEqual(steps["norm"]["calls"], 2 * steps["qkv"]["calls"] + 1)
+            self.assertTrue(all(s["gops"] > 0 for name, s in steps.items() if name in ("qkv", "attention", "head")))
+            share = sum(s["share"] for s in steps.values())
+            self.assertTrue(0.5 < share < 1, share)
+        self.assertIn("attention", self.lowbit(*model, "--profile").stdout.decode())
+
+    def test_model_versus_llama(self):
+        """Against a stand-in for llama-bench."""
+        program = self.dir / "llama-bench"
+        env = {"LOWBIT_LLAMA_BENCH": str(program)}
+        gguf = self.dir / "rival.gguf"
+        gguf.write_bytes(b"GGUF")
+        model = ("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1, "--threads", 1, "--vs")
+        self.refused(*model, f"ggml:{gguf}", env=env)  # no program yet
+        program.write_text("#!/bin/sh\n"
+                           f"test \"$*\" = '-m {gguf} -t 1 -p 8 -n 4 -r 1 -o json' || exit 3\n"
+                           "echo '[{\"n_prompt\": 8, \"avg_ts\": 2.0, \"model_type\": \"tiny\"},"
+                           " {\"n_prompt\": 0, \"avg_ts\": 1.0, \"model_type\": \"tiny\"}]'\n")
+        program.chmod(0o755)
+        report = self.json(*model, f"ggml:{gguf}", env=env)
+        self.assertEqual((report["vs"]["type"], report["vs"]["decode_tok_s"]), ("tiny", 1.0))
+        self.assertAlmostEqual(report["prefill_ratio"], report["prefill_tok_s"] / 2)
+        self.refused(*model, "ggml", env=env)  # not a GGUF file itself
+        self.refused(*model, "other", env=env)
+
     def test_memory(self):
         report = self.json("bench", "memory", "--bytes", "64M")
         self.assertGreater(report["gb_s"], 0.1)

@@ -26,16 +26,24 @@ struct IntegerMatmul {
   static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
 
+  /// How far ahead of a single pass over memory prefetches go, into the second-level cache.
+  static constexpr int64_t kAhead = 4096;
+  /// What nothing before it has prefetched: the first bytes of a run of panels.
+  static void prefetch_first(const uint8_t* panel) {
+    for (int64_t at = 0; at < kAhead; at += kStepBytes) S::prefetch_second(panel + at);
+  }
+
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
   struct Blocks {
     static constexpr int kSteps = Packed::kSteps;
+    static constexpr bool kStreams = true;
     Int words[2][Packed::kWords];
     /// Behind a single pass over memory prefetches go further ahead than where each panel is worked on for a while.
     template <bool kStreaming = true>
     __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit) {
       const uint8_t* block = codes + unit * P::kBlockBytes;
       for (int w = 0; w < Packed::kWords; ++w) {
-        if constexpr (kStreaming) S::prefetch_second(block + w * kStepBytes + 4096);
+        if constexpr (kStreaming) S::prefetch_second(block + w * kStepBytes + kAhead);
         if constexpr (!kStreaming) S::prefetch(block + w * kStepBytes + 2048);
         words[0][w] = S::load(block + w * kStepBytes);
         words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
@@ -45,6 +53,7 @@ struct IntegerMatmul {
   };
   struct Bytes {
     static constexpr int kSteps = 1;
+    static constexpr bool kStreams = false;
     Int codes[2];
     __attribute__((always_inline)) void load(const uint8_t* bytes, int64_t unit) {
       codes[0] = S::load(bytes + unit * kStepBytes);
@@ -52,6 +61,70 @@ struct IntegerMatmul {
     }
     __attribute__((always_inline)) Int step(int v, int) const { return codes[v]; }
   };
+
+  /// Ternary digits five a byte, a unit is a step: partial blocks are read as they are.
+  struct Base3Steps {
+    static constexpr int kSteps = 1;
+    static constexpr bool kStreams = true;
+  };
+  /// vpdpbusd takes any byte: then digits never come out of theirs. With the fraction v of a byte (kernels/cpu/panel.h) its next
+  /// digit is (3 v - v') / 256, v' = 3 v mod 256 the fraction behind it, so sum digit * x = (3 sum v * x - sum v' * x) / 256.
+  static constexpr bool kFractions = kBase3 && !Dot::kWidens;
+  static constexpr int64_t kBase3Rows = kFractions ? 3 : 2;  // of x, for which digits need not be stored first
+  static constexpr int64_t kMaxFractionK = 32768;            // 256 * 2 * 127 * k < 2^31
+
+  /// a += the products of steps [step, end), or of fractions v, then b those of fractions v'.
+  template <int M>
+  LOWBIT_INLINE void add_base3(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t step, int64_t end,
+                               Int (&a)[2][M], Int (&b)[2][M]) {
+    constexpr int64_t kInBlock = Packed::kSteps;
+    while (step < end) {
+      const int64_t unit = step / kInBlock, from = step - unit * kInBlock,
+                    to = smaller(kInBlock, end - unit * kInBlock);
+      const uint8_t* block = codes + unit * P::kBlockBytes;
+      S::prefetch_second(block + kAhead);
+      Int v0 = S::load(block), v1 = S::load(block + kStepBytes / 2);
+      const int8_t* column = x + 4 * kInBlock * unit;
+#pragma GCC unroll 8
+      for (int s = 0; s < kInBlock; ++s) {
+        const Int n0 = S::add8(v0, S::add8(v0, v0)), n1 = S::add8(v1, S::add8(v1, v1));
+        if (s >= from && s < to) {
+          const Int c0 = kFractions ? v0 : S::base3_digit(v0), c1 = kFractions ? v1 : S::base3_digit(v1);
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) {
+            const Int xs = S::broadcast4(column + 4 * s + m * ldx);
+            a[0][m] = Dot::add(a[0][m], c0, xs);
+            a[1][m] = Dot::add(a[1][m], c1, xs);
+            if constexpr (!kFractions) continue;
+            b[0][m] = Dot::add(b[0][m], n0, xs);
+            b[1][m] = Dot::add(b[1][m], n1, xs);
+          }
+        }
+        v0 = n0;
+        v1 = n1;
+      }
+      step = unit * kInBlock + to;
+    }
+  }
+
+  template <int M>
+  LOWBIT_INLINE void base3_sums(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t step, int64_t end,
+                                const int32_t* code_sums, int64_t stride, Int (&sum)[2][M]) {
+    constexpr int64_t kStepsPerWiden = kFractions ? int64_t{1} << 30 : Dot::kSteps;
+    for (int m = 0; m < M; ++m) sum[0][m] = sum[1][m] = S::broadcast32(code_sums + m * stride);
+    for (; step < end; step += kStepsPerWiden) {
+      Int a[2][M], b[2][M];
+      for (int m = 0; m < M; ++m) a[0][m] = a[1][m] = b[0][m] = b[1][m] = S::zero();
+      add_base3<M>(codes, x, ldx, step, smaller(step + kStepsPerWiden, end), a, b);
+      for (int m = 0; m < M; ++m)
+        for (int v = 0; v < 2; ++v) {
+          Int part = Dot::widen(a[v][m]);
+          if constexpr (kFractions)
+            part = S::shift_right_signed32(S::sub32(S::add32(part, S::add32(part, part)), b[v][m]), 8);
+          sum[v][m] = S::add32(sum[v][m], part);
+        }
+    }
+  }
 
   /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first.
   template <class Codes, int M>
@@ -130,8 +203,12 @@ struct IntegerMatmul {
       for (int m = 0; m < M; ++m) t[0][m] = t[1][m] = S::zero_f();
       for (const int64_t last = smaller(j + group_segments, segments); j < last; ++j) {
         Int sum[2][M];
-        exact_sums<Codes, M>(codes, x, ldx, j * segment_units, smaller((j + 1) * segment_units, units), code_sums + j,
-                             segments, sum);
+        const int64_t first = j * segment_units, end = smaller(first + segment_units, units);
+        if constexpr (kBase3 && __is_same(Codes, Base3Steps)) {
+          base3_sums<M>(codes, x, ldx, first, end, code_sums + j, segments, sum);
+        } else {
+          exact_sums<Codes, M>(codes, x, ldx, first, end, code_sums + j, segments, sum);
+        }
         if (x_scales != nullptr) {
 #pragma GCC unroll 8
           for (int m = 0; m < M; ++m) {
@@ -144,6 +221,8 @@ struct IntegerMatmul {
             for (int v = 0; v < 2; ++v) t[v][m] = S::to_float(sum[v][m]);
         }
       }
+      // The lines that codes do not prefetch: they lie before the scales of this panel, or are those of the next.
+      if constexpr (Codes::kStreams) factors.prefetch(g, kAhead);
       for (int v = 0; v < 2; ++v) {
         const Float scale = factors.scale(g, v);
 #pragma GCC unroll 8
@@ -180,7 +259,8 @@ struct IntegerMatmul {
   }
 
   static bool direct(int64_t m, const PanelShape& s) {
-    return !kBase3 && m <= S::kDirectRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
+    if (kBase3) return m <= kBase3Rows && s.segment <= kMaxFractionK;
+    return m <= S::kDirectRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
@@ -201,11 +281,17 @@ struct IntegerMatmul {
   static void run(const MatmulArgs& a) {
     if (a.m == 0) return;
     const int64_t bytes = P::bytes(a.shape);
+    const bool in_registers = direct(a.m, a.shape);
+    if (in_registers) prefetch_first(a.w + a.n0 / P::kRows * bytes);
     for (int64_t n = a.n0; n < a.n1; n += P::kRows) {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
       const Factors<S> factors = factors_of<S, F>(panel, a.shape);
-      if (direct(a.m, a.shape)) {
-        if constexpr (!kBase3) all_rows<Blocks>(a, panel, factors, n);
+      if (in_registers) {
+        if constexpr (kBase3) {
+          tiles<Base3Steps, int(kBase3Rows)>(a, panel, factors, n, 0);
+        } else {
+          all_rows<Blocks>(a, panel, factors, n);
+        }
       } else {
         unpack_panel(a.shape, panel, a.scratch);
         all_rows<Bytes>(a, a.scratch, factors, n);

@@ -142,7 +142,13 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
   uint8_t* codes = scratch;  // [padded]
   __builtin_memset(codes, 0, size_t(padded));
   for (int64_t r = 0; r < rows.rows; ++r) {
-    ops.unpack(rows.codes + r * rows.row_stride_bytes, 0, s.k, codes);
+    const uint8_t* row = rows.codes + r * rows.row_stride_bytes;
+    if (s.run == 0) {
+      ops.unpack(row, 0, s.k, codes);
+    } else {
+      for (int64_t j = 0, at = 0; at < rows.columns; ++j, at += s.run)
+        ops.unpack(row, at, smaller(s.run, rows.columns - at), codes + j * s.segment);
+    }
     for (int64_t b = 0; b < blocks; ++b) {
       uint32_t words[Packed::kWords] = {};
       for (int step = 0; step < Packed::kSteps; ++step) {
@@ -163,13 +169,18 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
 /// A panel's scales and offsets: row half v (0, 1) of group g.
 template <class S>
 struct Factors {
-  const uint8_t *scales, *offsets;
+  const uint8_t *scales, *offsets;  // offsets: null when there are none
   bool half_scales, half_offsets;
   static constexpr int kRows = 2 * S::kLanes;
 
   LOWBIT_INLINE typename S::Float at(const uint8_t* base, bool half, int64_t i) {
     return half ? S::load_f16(reinterpret_cast<const uint16_t*>(base) + i)
                 : S::load_f(reinterpret_cast<const float*>(base) + i);
+  }
+  /// What lies `ahead` of a group's scales and offsets.
+  __attribute__((always_inline)) void prefetch(int64_t g, int64_t ahead) const {
+    S::prefetch_second(scales + g * kRows * (half_scales ? 2 : 4) + ahead);
+    if (offsets != nullptr) S::prefetch_second(offsets + g * kRows * (half_offsets ? 2 : 4) + ahead);
   }
   __attribute__((always_inline)) typename S::Float scale(int64_t g, int v) const {
     return at(scales, half_scales, g * kRows + v * S::kLanes);
@@ -182,7 +193,7 @@ struct Factors {
 template <class S, class F>
 Factors<S> factors_of(const uint8_t* panel, const PanelShape& s) {
   using P = Panel<S, F>;
-  return {panel + P::scales_at(s), panel + P::offsets_at(s), s.half_scales, s.half_offsets};
+  return {panel + P::scales_at(s), s.offsets ? panel + P::offsets_at(s) : nullptr, s.half_scales, s.half_offsets};
 }
 
 /// y[m0 + i, n + row] = acc * x_scale + bias (int8 activations) or acc + bias (f32), of the rows of one half panel.

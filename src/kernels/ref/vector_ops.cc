@@ -1,5 +1,6 @@
 #include "kernels/vector_math.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -17,8 +18,10 @@ float dot_f32(const float* a, const float* b, int64_t n) {
   return fold_lanes(s);
 }
 
+float rms_factor(const float* x, int64_t n, float eps) { return 1.0f / std::sqrt(dot_f32(x, x, n) / float(n) + eps); }
+
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* y) {
-  const float r = 1.0f / std::sqrt(dot_f32(x, x, n) / float(n) + eps);
+  const float r = rms_factor(x, n, eps);
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * r * weight[i];
 }
 
@@ -60,27 +63,28 @@ void scale(float* x, float a, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= a;
 }
 
-void dot_f32_rows(const float* q, const float* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
-  for (int64_t t = 0; t < count; ++t) out[t] = a * dot_f32(q, keys + t * stride, d);
+float to_f32(float v) { return v; }
+float to_f32(uint16_t v) { return f16_to_f32(v); }
+
+template <class K>
+void dot_rows(const float* q, int64_t ldq, int64_t queries, const K* keys, int64_t stride, int64_t count, int64_t d,
+              float a, float* out, int64_t ldo) {
+  for (int64_t j = 0; j < queries; ++j)
+    for (int64_t t = 0; t < count; ++t) {
+      float s[kLanes] = {};
+      for (int64_t i = 0; i < d; ++i)
+        s[i % kLanes] = __builtin_fmaf(q[j * ldq + i], to_f32(keys[t * stride + i]), s[i % kLanes]);
+      out[j * ldo + t] = a * fold_lanes(s);
+    }
 }
 
-void axpy_f32_rows(const float* p, const float* values, int64_t stride, int64_t count, int64_t d, float* y) {
-  for (int64_t t = 0; t < count; ++t)
-    for (int64_t i = 0; i < d; ++i) y[i] = __builtin_fmaf(p[t], values[t * stride + i], y[i]);
-}
-
-void dot_f16_rows(const float* q, const uint16_t* keys, int64_t stride, int64_t count, int64_t d, float a, float* out) {
-  for (int64_t t = 0; t < count; ++t) {
-    float s[kLanes] = {};
-    for (int64_t i = 0; i < d; ++i)
-      s[i % kLanes] = __builtin_fmaf(q[i], f16_to_f32(keys[t * stride + i]), s[i % kLanes]);
-    out[t] = a * fold_lanes(s);
-  }
-}
-
-void axpy_f16_rows(const float* p, const uint16_t* values, int64_t stride, int64_t count, int64_t d, float* y) {
-  for (int64_t t = 0; t < count; ++t)
-    for (int64_t i = 0; i < d; ++i) y[i] = __builtin_fmaf(p[t], f16_to_f32(values[t * stride + i]), y[i]);
+template <class V>
+void axpy_rows(const float* p, int64_t ldp, int64_t queries, const V* values, int64_t stride, int64_t count, int64_t d,
+               float* y, int64_t ldy) {
+  for (int64_t j = 0; j < queries; ++j)
+    for (int64_t t = 0; t < count; ++t)
+      for (int64_t i = 0; i < d; ++i)
+        y[j * ldy + i] = __builtin_fmaf(p[j * ldp + t], to_f32(values[t * stride + i]), y[j * ldy + i]);
 }
 
 void f32_to_f16_n(const float* x, int64_t n, uint16_t* y) {
@@ -91,17 +95,26 @@ void f16_to_f32_n(const uint16_t* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = f16_to_f32(x[i]);
 }
 
-void quantize_row_int8(const float* x, int64_t k, int64_t padded, int8_t* xq, float* scale_out) {
-  float absmax = 0;
-  bool has_nan = false;
-  for (int64_t i = 0; i < k; ++i) {
-    const float magnitude = std::fabs(x[i]);
-    has_nan |= x[i] != x[i];
-    absmax = magnitude > absmax ? magnitude : absmax;
+void quantize_groups_int8(const float* x, const float* weight, float factor, int64_t k, int64_t group, int64_t padded,
+                          int8_t* xq, float* scales, int32_t* sums) {
+  const auto element = [&](int64_t i) { return weight == nullptr ? x[i] : x[i] * factor * weight[i]; };
+  for (int64_t first = 0; first < k; first += group) {
+    const int64_t last = std::min(first + group, k);
+    float absmax = 0;
+    bool has_nan = false;
+    for (int64_t i = first; i < last; ++i) {
+      const float v = element(i), magnitude = std::fabs(v);
+      has_nan |= v != v;
+      absmax = magnitude > absmax ? magnitude : absmax;
+    }
+    const RowQuantizer q = row_quantizer(absmax, has_nan);
+    scales[first / group] = q.scale;
+    sums[first / group] = 0;
+    for (int64_t i = first; i < last; ++i) {
+      xq[i] = q.inverse == 0 ? int8_t{0} : int8_t(round_half_even(element(i) * q.inverse));
+      sums[first / group] += xq[i];
+    }
   }
-  const RowQuantizer q = row_quantizer(absmax, has_nan);
-  *scale_out = q.scale;
-  for (int64_t i = 0; i < k; ++i) xq[i] = q.inverse == 0 ? int8_t{0} : int8_t(round_half_even(x[i] * q.inverse));
   for (int64_t i = k; i < padded; ++i) xq[i] = 0;
 }
 
@@ -109,6 +122,7 @@ void quantize_row_int8(const float* x, int64_t k, int64_t padded, int8_t* xq, fl
 
 const VectorOps kRefVectorOps = {
     .rms_norm = rms_norm,
+    .rms_factor = rms_factor,
     .rope = rope,
     .silu_mul = silu_mul,
     .add = add,
@@ -116,13 +130,13 @@ const VectorOps kRefVectorOps = {
     .max = max,
     .exp_sum = exp_sum,
     .scale = scale,
-    .dot_f16_rows = dot_f16_rows,
-    .axpy_f16_rows = axpy_f16_rows,
-    .dot_f32_rows = dot_f32_rows,
-    .axpy_f32_rows = axpy_f32_rows,
+    .dot_f16_rows = dot_rows<uint16_t>,
+    .axpy_f16_rows = axpy_rows<uint16_t>,
+    .dot_f32_rows = dot_rows<float>,
+    .axpy_f32_rows = axpy_rows<float>,
     .f32_to_f16 = f32_to_f16_n,
     .f16_to_f32 = f16_to_f32_n,
-    .quantize_row_int8 = quantize_row_int8,
+    .quantize_groups_int8 = quantize_groups_int8,
 };
 
 }  // namespace lowbit

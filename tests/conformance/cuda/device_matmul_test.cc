@@ -92,9 +92,10 @@ Codes quantize(const Case& c, const std::vector<float>& x, int64_t group, int64_
   for (int64_t m = 0; m < c.m; ++m)
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t first = g * group, n = std::min(group, c.k - first);
+      int32_t sum = 0;
       vector_ops(Isa::kScalar)
-          .quantize_row_int8(x.data() + m * c.ldx + first, n, n, q.values.data() + m * c.ldx + first,
-                             &q.scales[size_t(m * groups + g)]);
+          .quantize_groups_int8(x.data() + m * c.ldx + first, nullptr, 1.0f, n, n, n,
+                                q.values.data() + m * c.ldx + first, &q.scales[size_t(m * groups + g)], &sum);
     }
   return q;
 }

@@ -35,6 +35,8 @@ struct Vectors256 {
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm256_or_si256(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm256_add_epi8(a, b); }
   LOWBIT_INLINE Int add32(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  LOWBIT_INLINE Int sub32(Int a, Int b) { return _mm256_sub_epi32(a, b); }
+  LOWBIT_INLINE Int shift_right_signed32(Int a, int n) { return _mm256_srai_epi32(a, n); }
   LOWBIT_INLINE Int shift_right16(Int a, int n) { return _mm256_srli_epi16(a, n); }
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm256_slli_epi16(a, n); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm256_srli_epi32(a, n); }
@@ -49,11 +51,11 @@ struct Vectors256 {
   }
   LOWBIT_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
-  /// floor(3 v / 256) of each byte: 0, 1 or 2.
+  /// floor(3 v / 256) of each byte, 0, 1 or 2: of w = max(v - 1, 0), the rounded averages of w and 0, and of w and that, are
+  /// below 64, 128 and 256 for just these v.
   LOWBIT_INLINE Int base3_digit(Int v) {
-    const Int ge1 = _mm256_cmpeq_epi8(_mm256_max_epu8(v, set8(86)), v);
-    const Int ge2 = _mm256_cmpeq_epi8(_mm256_max_epu8(v, set8(171)), v);
-    return _mm256_sub_epi8(zero(), _mm256_add_epi8(ge1, ge2));
+    const Int w = _mm256_subs_epu8(v, set8(1));
+    return and_(shift_right16(_mm256_avg_epu8(w, _mm256_avg_epu8(w, zero())), 6), set8(3));
   }
 
   LOWBIT_INLINE Float zero_f() { return _mm256_setzero_ps(); }

@@ -5,7 +5,6 @@
 
 namespace lowbit {
 
-// No vector operations of its own: those of AVX2 are used.
-constinit const KernelTable kAvx512Table = {"avx512", kPanelKernels<Simd>, kPanelKernelCount<Simd>, nullptr};
+constinit const KernelTable kAvx512Table = {"avx512", kPanelKernels<Simd>, kPanelKernelCount<Simd>, &kAvx512VectorOps};
 
 }  // namespace lowbit

@@ -38,6 +38,8 @@ struct Simd {
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm512_or_si512(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm512_add_epi8(a, b); }
   LOWBIT_INLINE Int add32(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  LOWBIT_INLINE Int sub32(Int a, Int b) { return _mm512_sub_epi32(a, b); }
+  LOWBIT_INLINE Int shift_right_signed32(Int a, int n) { return _mm512_srai_epi32(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_right16(Int a, int n) { return _mm512_srli_epi16(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm512_slli_epi16(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }

@@ -1,0 +1,142 @@
+#pragma once
+// The vocabulary of kernels/cpu/vector_ops.h in AVX2: 16 lanes are two vectors.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/isa.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+struct Lanes256 {
+  struct F {
+    __m256 a, b;  // lanes 0..7, 8..15
+  };
+  struct I {
+    __m256i a, b;
+  };
+  static constexpr int kPairs = 4;  // sums of (query, key) at a time
+  static constexpr int kSums = 4;   // vectors of y at a time
+
+  static __m256i first8(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static __m256 load8(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static F load(const uint16_t* p) { return {load8(p), load8(p + 8)}; }
+  static F load_first(const float* p, int count) {
+    return {_mm256_maskload_ps(p, first8(count)), _mm256_maskload_ps(p + 8, first8(count - 8))};
+  }
+  static F load_first(const uint16_t* p, int count) {
+    uint16_t all[16] = {};
+    __builtin_memcpy(all, p, sizeof(uint16_t) * size_t(count));
+    return load(all);
+  }
+  static void store(float* p, F v) {
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+  }
+  static void store_first(float* p, F v, int count) {
+    _mm256_maskstore_ps(p, first8(count), v.a);
+    _mm256_maskstore_ps(p + 8, first8(count - 8), v.b);
+  }
+  static F keep_first(F v, F rest, int count) {
+    return {_mm256_blendv_ps(rest.a, v.a, _mm256_castsi256_ps(first8(count))),
+            _mm256_blendv_ps(rest.b, v.b, _mm256_castsi256_ps(first8(count - 8)))};
+  }
+
+  static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static F set(float v) { return {_mm256_set1_ps(v), _mm256_set1_ps(v)}; }
+  static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+  static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+  static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+  static F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+  static F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }  // x > y ? x : y
+  static F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+  static F abs(F v) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    return {_mm256_and_ps(v.a, mask), _mm256_and_ps(v.b, mask)};
+  }
+  static F negate(F v) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_xor_ps(v.a, sign), _mm256_xor_ps(v.b, sign)};
+  }
+  static bool any_nan(F v) {
+    // Of two vectors: a lane is unordered when either of its operands is NaN.
+    return _mm256_movemask_ps(_mm256_cmp_ps(v.a, v.b, _CMP_UNORD_Q)) != 0;
+  }
+  /// x where it is NaN, else v.
+  static F nan_or(F x, F v) {
+    return {_mm256_blendv_ps(v.a, x.a, _mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q)),
+            _mm256_blendv_ps(v.b, x.b, _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q))};
+  }
+
+  static I zero_i() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static I add_i(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+  static I sub_i(I x, I y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+  static I half(I v) { return {_mm256_srai_epi32(v.a, 1), _mm256_srai_epi32(v.b, 1)}; }
+  static I to_int(F v) { return {_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b)}; }
+  static F to_float(I v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
+  static __m256 pow2_8(__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
+  }
+  static F pow2(I e) { return {pow2_8(e.a), pow2_8(e.b)}; }
+  static void store_codes(int8_t* p, I v) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+  static __m128i f16_of(__m256 v) {
+    // The hardware keeps a NaN's payload; the definition keeps its sign only.
+    const __m256 sign = _mm256_set1_ps(-0.0f), quiet = _mm256_set1_ps(__builtin_nanf(""));
+    const __m256 nan = _mm256_or_ps(_mm256_and_ps(v, sign), quiet);
+    v = _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+  }
+  static void store_f16(uint16_t* p, F v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), f16_of(v.a));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), f16_of(v.b));
+  }
+
+  /// 16 -> 8 -> 4 -> 2 -> 1.
+  static float fold(F v) {
+    const __m256 s8 = _mm256_add_ps(v.a, v.b);
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float fold_max(F v) {  // s[i + w] > s[i] ? s[i + w] : s[i]
+    const __m256 s8 = _mm256_max_ps(v.b, v.a);
+    __m128 s = _mm_max_ps(_mm256_extractf128_ps(s8, 1), _mm256_castps256_ps128(s8));
+    s = _mm_max_ps(_mm_movehl_ps(s, s), s);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(s), s));
+  }
+  static int32_t fold_i(I v) {
+    const __m256i s8 = _mm256_add_epi32(v.a, v.b);
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  }
+
+  /// out[p] = a * fold(sum[p])
+  static void fold_pairs(const F (&sum)[kPairs], float a, float* out) {
+    const __m256 s0 = _mm256_add_ps(sum[0].a, sum[0].b), s1 = _mm256_add_ps(sum[1].a, sum[1].b);
+    const __m256 s2 = _mm256_add_ps(sum[2].a, sum[2].b), s3 = _mm256_add_ps(sum[3].a, sum[3].b);
+    const __m256 s01 = _mm256_add_ps(_mm256_permute2f128_ps(s0, s1, 0x20), _mm256_permute2f128_ps(s0, s1, 0x31));
+    const __m256 s23 = _mm256_add_ps(_mm256_permute2f128_ps(s2, s3, 0x20), _mm256_permute2f128_ps(s2, s3, 0x31));
+    const __m256d u = _mm256_castps_pd(s01), v = _mm256_castps_pd(s23);
+    const __m256 pairs =  // lanes of sums 0, 2 | 1, 3
+        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(u, v)), _mm256_castpd_ps(_mm256_unpackhi_pd(u, v)));
+    const __m256 one = _mm256_add_ps(pairs, _mm256_movehdup_ps(pairs));
+    const __m256 in_order = _mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 4, 2, 6, 0, 0, 0, 0));
+    _mm_storeu_ps(out, _mm_mul_ps(_mm_set1_ps(a), _mm256_castps256_ps128(in_order)));
+  }
+};
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

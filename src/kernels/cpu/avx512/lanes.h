@@ -1,0 +1,107 @@
+#pragma once
+// The vocabulary of kernels/cpu/vector_ops.h in AVX-512: 16 lanes are one vector.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/isa.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+struct Lanes512 {
+  using F = __m512;
+  using I = __m512i;
+  static constexpr int kPairs = 16;  // sums of (query, key) at a time
+  static constexpr int kSums = 16;   // vectors of y at a time
+
+  static __mmask16 first(int count) { return __mmask16((1u << count) - 1u); }
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static F load(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static F load_first(const float* p, int count) { return _mm512_maskz_loadu_ps(first(count), p); }
+  static F load_first(const uint16_t* p, int count) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(count), p));
+  }
+  static void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+  static void store_first(float* p, F v, int count) { _mm512_mask_storeu_ps(p, first(count), v); }
+  static F keep_first(F v, F rest, int count) { return _mm512_mask_mov_ps(rest, first(count), v); }
+
+  static F zero() { return _mm512_setzero_ps(); }
+  static F set(float v) { return _mm512_set1_ps(v); }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }  // a > b ? a : b
+  static F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static F abs(F v) { return _mm512_abs_ps(v); }
+  static F negate(F v) { return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f)); }
+  static bool any_nan(F v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
+  /// x where it is NaN, else v.
+  static F nan_or(F x, F v) { return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }
+
+  static I zero_i() { return _mm512_setzero_si512(); }
+  static I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I sub_i(I a, I b) { return _mm512_sub_epi32(a, b); }
+  static I half(I v) { return _mm512_srai_epi32(v, 1); }
+  static I to_int(F v) { return _mm512_cvtps_epi32(v); }
+  static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
+  static F pow2(I e) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)); }
+  static void store_codes(int8_t* p, I v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }
+  static void store_f16(uint16_t* p, F v) {
+    // The hardware keeps a NaN's payload; the definition keeps its sign only.
+    const F sign = _mm512_set1_ps(-0.0f), quiet = _mm512_set1_ps(__builtin_nanf(""));
+    const F nan = _mm512_or_ps(_mm512_and_ps(v, sign), quiet);
+    v = _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), nan);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  /// 16 -> 8 -> 4 -> 2 -> 1.
+  static float fold(F v) {
+    const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float fold_max(F v) {  // s[i + w] > s[i] ? s[i + w] : s[i]
+    const __m256 s8 = _mm256_max_ps(_mm512_extractf32x8_ps(v, 1), _mm512_castps512_ps256(v));
+    __m128 s = _mm_max_ps(_mm256_extractf128_ps(s8, 1), _mm256_castps256_ps128(s8));
+    s = _mm_max_ps(_mm_movehl_ps(s, s), s);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(s), s));
+  }
+  static int32_t fold_i(I v) {
+    const __m256i s8 = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti32x8_epi32(v, 1));
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  }
+
+  /// One step of fold() for two vectors at once: 16 -> 8, then 8 -> 4 of the results.
+  static F fold_halves(F a, F b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+  static F fold_quarters(F ab, F cd) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  }
+  /// out[p] = a * fold(sum[p]). After two steps a vector holds four lanes of each of four sums; the last two steps leave sum
+  /// 4 * lane + i of the i-th such vector in lane `lane` of each 128 bits.
+  static void fold_pairs(const F (&sum)[kPairs], float a, float* out) {
+    F four[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      four[i] = fold_quarters(fold_halves(sum[i], sum[4 + i]), fold_halves(sum[8 + i], sum[12 + i]));
+    F two[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512d u = _mm512_castps_pd(four[2 * i]), v = _mm512_castps_pd(four[2 * i + 1]);
+      two[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(u, v)), _mm512_castpd_ps(_mm512_unpackhi_pd(u, v)));
+    }
+    const F one = _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
+    _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_set1_ps(a), one));
+  }
+};
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

@@ -1,0 +1,114 @@
+// Decoding allocates nothing: after a few steps of a whole model no step calls malloc, across pages of the KV cache and behind
+// them, sampling included. A program of its own, since it replaces malloc.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <vector>
+
+#include "base/cpu.h"
+#include "model/random_model.h"
+#include "model/sampler.h"
+#include "model/transformer.h"
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}  // namespace
+
+// glibc's own names of the functions that these replace; operator new ends here, too.
+extern "C" {
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* p, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+
+void* malloc(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* p, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_realloc(p, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_memalign(alignment, bytes);
+}
+}
+
+namespace lowbit {
+namespace {
+
+struct Variant {
+  const char* name;
+  RandomModelSpec spec;
+  Activation activation;
+  int64_t activation_group;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  RandomModelSpec s;
+  s.layers = 3;  // odd: the buffers that layers swap are not the same in each step
+  s.max_positions = 512;
+  all.push_back({"f32 weights", s, Activation::kF32, 0});
+  s.format = FormatId::kInt4;
+  all.push_back({"int4, scales of x per 32", s, Activation::kInt8, 32});
+  all.push_back({"int4, scales of x per row", s, Activation::kInt8, 0});
+  s.format = FormatId::kTernaryPacked;
+  s.model_type = "qwen3";
+  s.tied = true;
+  all.push_back({"ternary-packed, tied, norms of heads", s, Activation::kInt8, 32});
+  s.group = 24;
+  s.attention_bias = s.mlp_bias = true;
+  all.push_back({"groups of 24", s, Activation::kInt8, 32});
+  return all;
+}
+
+TEST(Allocations, NoneInDecoding) {
+  for (const Variant& variant : variants())
+    for (const int threads : {1, 3}) {
+      const MemorySource source = make_random_model(variant.spec);
+      LoadOptions options;
+      options.activation = variant.activation;
+      options.activation_group = variant.activation_group;
+      options.isa = best_isa();
+      options.threads = threads;
+      auto model = Transformer::load(source, options);
+      ASSERT_TRUE(model.has_value()) << model.error().message();
+      auto cache = (*model)->make_cache();
+      SamplerOptions sampling;
+      sampling.repeat_penalty = 1.1f;
+      auto sampler = Sampler::make(sampling);
+      ASSERT_TRUE(cache.has_value() && sampler.has_value());
+      std::vector<float> logits(static_cast<size_t>((*model)->config().vocab_size));
+      bool good = true;
+      const auto step = [&] {
+        const auto token = sampler->sample(logits);
+        good = good && token.has_value();
+        const int32_t id = token ? *token : 0;
+        sampler->accept(id);
+        good = good && (*model)->forward({&id, 1}, *cache, LogitsWanted::last(), logits).has_value();
+      };
+      const int64_t before_first = allocations.load();
+      for (int i = 0; i < 5; ++i) step();
+      const int64_t before = allocations.load();
+      EXPECT_GT(before, before_first) << variant.name;  // the counter counts: workspaces grew
+      for (int i = 0; i < 500; ++i) step();             // eight pages of keys and values
+      EXPECT_EQ(allocations.load(), before) << variant.name << ", " << threads << " threads";
+      EXPECT_TRUE(good) << variant.name;
+      EXPECT_EQ(cache->length(), 505);
+    }
+}
+
+}  // namespace
+}  // namespace lowbit
+
+#endif

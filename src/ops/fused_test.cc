@@ -1,0 +1,171 @@
+// Operations that do several things in one pass give the bits of those things one after the other.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/rng.h"
+#include "kernels/registry.h"
+#include "ops/matmul.h"
+#include "ops/matmul_bench.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/rope_append.h"
+
+namespace lowbit {
+namespace {
+
+std::vector<float> random_floats(Rng& rng, int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = float(rng.normal());
+  return x;
+}
+
+std::vector<Isa> isas() {
+  std::vector<Isa> all;
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx})
+    if (isa_available(isa)) all.push_back(isa);
+  return all;
+}
+
+MatmulPlan plan_of(FormatId format, int64_t n, int64_t k, const MatmulOptions& options, ThreadPool& pool) {
+  TimedMatmul spec;
+  spec.format = format;
+  spec.group = 64;
+  spec.n = n;
+  spec.k = k;
+  auto plan = MatmulPlan::make(*random_weight(spec, pool), options, pool);
+  EXPECT_TRUE(plan.has_value());
+  return std::move(*plan);
+}
+
+TEST(Fused, NormAndQuantization) {
+  Rng rng(1);
+  for (const Isa isa : isas())
+    for (const int64_t m : {1, 3, 40})
+      for (const int64_t k : {1, 33, 576, 1000}) {
+        ThreadPool pool(3);
+        const auto x = random_floats(rng, m * k), weight = random_floats(rng, k);
+        std::vector<float> normed(x.size()), want(size_t(m * 48)), got(want.size());
+        rms_norm_rows(vector_ops(isa), x.data(), k, weight.data(), m, k, 1e-5f, normed.data(), k, pool);
+        for (const int64_t group : {0, 32}) {
+          const MatmulPlan plan = plan_of(FormatId::kInt4, 48, k, {Activation::kInt8, isa, false, group}, pool);
+          ActivationRows apart, fused;
+          ASSERT_TRUE(apart.prepare(Activation::kInt8, normed.data(), m, k, k, isa, pool));
+          ASSERT_TRUE(plan.run(apart, nullptr, want.data(), 48, pool));
+          ASSERT_TRUE(fused.prepare_normed(x.data(), weight.data(), 1e-5f, m, k, k, isa, pool));
+          ASSERT_TRUE(fused.prepare_for(plan, pool));
+          ASSERT_TRUE(plan.run(fused, nullptr, got.data(), 48, pool));
+          ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size() * 4), 0) << isa_name(isa) << " " << m << " " << k;
+        }
+      }
+}
+
+TEST(Fused, SeveralProductsAtOnce) {
+  Rng rng(2);
+  const int64_t k = 320;
+  const std::array<int64_t, 3> n = {200, 33, 1};
+  for (const Isa isa : isas())
+    for (const int64_t m : {0, 1, 2, 70})
+      for (const int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        const auto x = random_floats(rng, m * k), bias = random_floats(rng, 200);
+        std::vector<MatmulPlan> plans;
+        for (size_t i = 0; i < n.size(); ++i)
+          plans.push_back(
+              plan_of(i == 1 ? FormatId::kInt2 : FormatId::kInt4, n[i], k, {Activation::kInt8, isa, false, 32}, pool));
+        ActivationRows rows;
+        ASSERT_TRUE(rows.prepare(Activation::kInt8, x.data(), m, k, k, isa, pool));
+        std::array<std::vector<float>, 3> want, got;
+        std::array<MatmulCall, 3> calls;
+        for (size_t i = 0; i < n.size(); ++i) {
+          want[i].resize(size_t(m * n[i]));
+          got[i].resize(want[i].size());
+          ASSERT_TRUE(plans[i].run(rows, i == 0 ? bias.data() : nullptr, want[i].data(), n[i], pool));
+          calls[i] = {&plans[i], i == 0 ? bias.data() : nullptr, got[i].data(), n[i]};
+        }
+        ASSERT_TRUE(run_matmuls(calls, rows, pool));
+        EXPECT_EQ(want, got) << isa_name(isa) << " " << m;
+      }
+}
+
+TEST(Fused, GatedProductsAndTheCodesBehind) {
+  Rng rng(3);
+  const int64_t k = 192;
+  for (const Isa isa : isas())
+    for (const int64_t width : {64, 150, 1536})
+      for (const int64_t m : {1, 5, 60})
+        for (const int threads : {1, 3}) {
+          ThreadPool pool(threads);
+          const VectorOps& ops = vector_ops(isa);
+          const MatmulOptions options{Activation::kInt8, isa, false, 32};
+          const MatmulPlan gate = plan_of(FormatId::kInt4, width, k, options, pool);
+          const MatmulPlan up = plan_of(FormatId::kInt2, width, k, options, pool);
+          const MatmulPlan down = plan_of(FormatId::kTernary, 40, width, options, pool);
+          const auto x = random_floats(rng, m * k);
+          std::vector<float> g(size_t(m * width)), u(g.size()), y(size_t(m * 40)), g2 = g, u2 = u, y2 = y, y3 = y;
+          ActivationRows rows, behind, expected;
+          ASSERT_TRUE(rows.prepare(Activation::kInt8, x.data(), m, k, k, isa, pool));
+          ASSERT_TRUE(gate.run(rows, nullptr, g.data(), width, pool));
+          ASSERT_TRUE(up.run(rows, nullptr, u.data(), width, pool));
+          ops.silu_mul(g.data(), u.data(), m * width, g.data());
+          ASSERT_TRUE(behind.prepare(Activation::kInt8, g.data(), m, width, width, isa, pool));
+          ASSERT_TRUE(down.run(behind, nullptr, y.data(), 40, pool));
+          ASSERT_TRUE(expected.expect_codes(m, width, 32, isa));
+          ASSERT_TRUE(run_gated({&gate, nullptr, g2.data(), width}, {&up, nullptr, u2.data(), width}, ops, rows,
+                                &expected, pool));
+          EXPECT_EQ(g, g2) << isa_name(isa);
+          ASSERT_TRUE(down.run(expected, nullptr, y2.data(), 40, pool));
+          EXPECT_EQ(y, y2) << isa_name(isa) << " " << m << " " << width;
+          // Codes of another layout are not there, and nothing to make them from.
+          const MatmulPlan other = plan_of(FormatId::kInt4, 40, width, {Activation::kInt8, isa, false, 0}, pool);
+          const Status status = other.run(expected, nullptr, y3.data(), 40, pool);
+          ASSERT_FALSE(status.has_value());
+          EXPECT_EQ(status.error().code, ErrorCode::kShapeMismatch);
+        }
+}
+
+TEST(Fused, RotationAndNewRows) {
+  Rng rng(4);
+  const int64_t m = 70, heads = 4, kv_heads = 2, d = 24, half = d / 2;
+  const auto cos = random_floats(rng, m * half), sin = random_floats(rng, m * half);
+  const auto q = random_floats(rng, m * heads * d), k = random_floats(rng, m * kv_heads * d),
+             v = random_floats(rng, m * kv_heads * d);
+  for (const Isa isa : isas()) {
+    ThreadPool pool(3);
+    const VectorOps& ops = vector_ops(isa);
+    auto apart = KvCache::make({2, kv_heads, d}, m), fused = KvCache::make({2, kv_heads, d}, m);
+    ASSERT_TRUE(apart && fused && apart->reserve(m) && fused->reserve(m));
+    std::vector<float> q1 = q, k1 = k, q2 = q, k2 = k;
+    rope_rows(ops, q1.data(), heads * d, m, heads, half, cos.data(), sin.data(), pool);
+    rope_rows(ops, k1.data(), kv_heads * d, m, kv_heads, half, cos.data(), sin.data(), pool);
+    apart->store(ops, 1, 0, m, k1.data(), v.data(), kv_heads * d, pool);
+    rotate_and_store(ops, {1, 0, m, heads, q2.data(), k2.data(), v.data(), cos.data(), sin.data()}, *fused, pool);
+    EXPECT_EQ(q1, q2);
+    for (int64_t h = 0; h < kv_heads; ++h)
+      for (int64_t p = 0; p < m; ++p) {
+        EXPECT_EQ(std::memcmp(apart->key_row(1, h, p), fused->key_row(1, h, p), size_t(2 * d)), 0);
+        EXPECT_EQ(std::memcmp(apart->value_row(1, h, p), fused->value_row(1, h, p), size_t(2 * d)), 0);
+        EXPECT_EQ(fused->key_row(0, h, p)[0], 0);  // no other layer's
+      }
+  }
+}
+
+TEST(Fused, GroupsThatAreNoMultipleOfFour) {
+  for (const Isa isa : isas()) {
+    if (isa == Isa::kScalar) continue;
+    ThreadPool pool(2);
+    TimedMatmul spec;
+    spec.format = FormatId::kTernaryPacked;
+    spec.n = 40;
+    spec.k = 275;
+    spec.group = 30;
+    const auto plan = MatmulPlan::make(*random_weight(spec, pool), {Activation::kInt8, isa, false, 0}, pool);
+    ASSERT_TRUE(plan.has_value());
+    EXPECT_EQ(plan->kernel_name().find("__ref"), std::string::npos) << plan->kernel_name();
+    EXPECT_NE(plan->reason().find("padded to 32 columns"), std::string::npos) << plan->reason();
+  }
+}
+
+}  // namespace
+}  // namespace lowbit

@@ -1,0 +1,187 @@
+// Running plans: what a kernel reads is put together per call, and chunks of panels go to the pool's threads.
+
+#include <algorithm>
+#include <array>
+
+#include "base/checked.h"
+#include "base/try.h"
+#include "ops/matmul.h"
+
+namespace lowbit {
+namespace {
+
+const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
+
+/// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
+int64_t rows_per_pass(int64_t row_bytes) {
+  constexpr int64_t kCacheBytes = 768 << 10, kTiles = 48;
+  return std::max<int64_t>(kTiles, kCacheBytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
+}
+
+/// Panels of `bytes` each that make a chunk: at least 8 KiB of weights (per row of x), so that a small matrix is not split
+/// further than it pays, and else about eight a thread, so that a thread that loses its core costs little.
+int64_t panels_per_chunk(int64_t panels, int64_t bytes, int64_t m, int threads) {
+  const int64_t least = std::max<int64_t>(1, (int64_t{8} << 10) / (std::max<int64_t>(bytes, 1) * m));
+  return std::max(least, panels / (8 * int64_t{threads}));
+}
+
+constexpr size_t kMostCalls = 4;  // that read the same rows: q, k, v
+
+}  // namespace
+
+/// Calls on the same rows, ready for the kernels.
+class MatmulBatch {
+ public:
+  static Result<MatmulBatch> make(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool) {
+    MatmulBatch batch;
+    if (calls.size() > kMostCalls)
+      return fail(ErrorCode::kInvalidArgument, "matmul", std::to_string(calls.size()) + " products of the same rows",
+                  "at most " + std::to_string(kMostCalls));
+    batch.m_ = x.m();
+    for (const MatmulCall& call : calls) LOWBIT_TRY(batch.add(call, x, pool));
+    LOWBIT_TRY_ASSIGN(batch.scratch_, x.scratch(batch.scratch_bytes_, pool.size()));
+    return batch;
+  }
+
+  int64_t rows() const { return m_; }
+  int64_t pass() const { return pass_; }
+  int64_t panels(size_t i) const { return parts_[i].panels; }
+  int64_t panel_rows(size_t i) const { return parts_[i].plan->kernel_->panel_rows; }
+  int64_t panel_bytes(size_t i) const { return parts_[i].plan->panel_bytes_; }
+
+  /// Panels [begin, end) of call i, rows [m0, m0 + m) of x.
+  void run(size_t i, int64_t begin, int64_t end, int64_t m0, int64_t m, int worker) const {
+    const Part& part = parts_[i];
+    const PanelShape& shape = part.plan->shape_;
+    MatmulArgs a = part.args;
+    a.m = m;
+    if (a.xq != nullptr) a.xq += m0 * a.ldxq;
+    if (a.x_group_scale != nullptr) a.x_group_scale += m0 * shape.segments;
+    if (a.x_scale != nullptr) a.x_scale += m0;
+    if (a.x != nullptr) a.x += m0 * a.ldx;
+    if (a.x_sums != nullptr) a.x_sums += m0 * shape.groups;
+    if (a.code_sums != nullptr) a.code_sums += m0 * shape.segments;
+    a.y += m0 * a.ldy;
+    a.n0 = begin * panel_rows(i);
+    a.n1 = std::min(end * panel_rows(i), part.plan->n_);
+    a.scratch = scratch_ + worker * scratch_bytes_;
+    part.plan->kernel_->run(a);
+  }
+
+ private:
+  struct Part {
+    const MatmulPlan* plan = nullptr;
+    MatmulArgs args;
+    int64_t panels = 0;
+  };
+
+  Status add(const MatmulCall& call, ActivationRows& x, ThreadPool& pool) {
+    const MatmulPlan& plan = *call.plan;
+    const bool int8 = plan.activation_ == Activation::kInt8;
+    if (x.kind() != plan.activation_)
+      return fail(ErrorCode::kShapeMismatch, "matmul x", std::string(activation_name(x.kind())) + " activations",
+                  activation_name(plan.activation_));
+    if (x.k() != plan.k_)
+      return fail(ErrorCode::kShapeMismatch, "matmul x", std::to_string(x.k()) + " columns", std::to_string(plan.k_),
+                  "was the checkpoint converted for another model?");
+    Part& part = parts_[count_++];
+    part.plan = &plan;
+    part.panels = ceil_div(plan.n_, plan.kernel_->panel_rows);
+    if (m_ == 0 || plan.n_ == 0) return {};
+    MatmulArgs& a = part.args;
+    a.w = plan.panels_.as<uint8_t>();
+    a.table = plan.codebook_.empty() ? nullptr : plan.codebook_.data();
+    a.shape = plan.shape_;
+    a.n = plan.n_;
+    a.bias = call.bias;
+    a.y = call.y;
+    a.ldy = call.ldy;
+    a.x = int8 ? nullptr : x.x_;
+    a.ldx = x.ldx_;
+    const CodeLayout layout = plan.code_layout();
+    if (plan.shape_.offsets) {
+      LOWBIT_TRY_ASSIGN(a.x_sums, x.sums(plan.shape_.group, plan.shape_.k, layout, pool));
+    }
+    if (plan.kernel_->code_offset != 0) {
+      LOWBIT_TRY_ASSIGN(a.code_sums,
+                        x.code_sums(plan.shape_.segment, plan.shape_.k, layout, plan.kernel_->code_offset, pool));
+    }
+    if (int8) {
+      LOWBIT_TRY_ASSIGN(const ActivationRows::Codes* const codes, x.codes(layout, pool));
+      a.xq = codes->values.as<int8_t>();
+      a.ldxq = codes->ld;
+      (layout.group > 0 ? a.x_group_scale : a.x_scale) = codes->scales.as<float>();
+    }
+    const int64_t pass = rows_per_pass(int8 ? a.ldxq : 4 * plan.k_);
+    pass_ = pass_ == 0 ? pass : std::min(pass_, pass);
+    const int64_t scratch = round_up(plan.kernel_->scratch_bytes(std::min(pass, m_), plan.shape_), 64);
+    scratch_bytes_ = std::max(scratch_bytes_, scratch);
+    return {};
+  }
+
+  std::array<Part, kMostCalls> parts_;
+  size_t count_ = 0;
+  int64_t m_ = 0, pass_ = 0, scratch_bytes_ = 0;
+  uint8_t* scratch_ = nullptr;
+};
+
+Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, pool));
+  std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
+  int64_t bytes = 0;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    first[i + 1] = first[i] + batch.panels(i);
+    bytes += batch.panels(i) * batch.panel_bytes(i);
+  }
+  const int64_t total = first[calls.size()];
+  if (batch.pass() == 0 || total == 0) return {};
+  for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
+    const int64_t m = std::min(batch.pass(), batch.rows() - m0);
+    pool.parallel_for(total, panels_per_chunk(total, bytes / total, m, pool.size()),
+                      [&](int64_t begin, int64_t end, int worker) {
+                        for (size_t i = 0; i < calls.size(); ++i) {
+                          const int64_t b = std::max(begin, first[i]), e = std::min(end, first[i + 1]);
+                          if (b < e) batch.run(i, b - first[i], e - first[i], m0, m, worker);
+                        }
+                      });
+  }
+  return {};
+}
+
+Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const {
+  const MatmulCall call{this, bias, y, ldy};
+  return run_matmuls({&call, 1}, x, pool);
+}
+
+Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
+                 ActivationRows* next, ThreadPool& pool) {
+  const std::array<MatmulCall, 2> calls = {gate, up};
+  const int64_t n = gate.plan->n();
+  if (up.plan->n() != n)
+    return fail(ErrorCode::kShapeMismatch, "gated matmul", std::to_string(up.plan->n()) + " outputs",
+                std::to_string(n));
+  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, pool));
+  if (batch.pass() == 0) return {};
+  // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that `next` may have.
+  constexpr int64_t kColumns = 64;
+  const int64_t units = ceil_div(n, kColumns);
+  const int64_t unit_bytes =
+      (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
+  for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
+    const int64_t m = std::min(batch.pass(), batch.rows() - m0);
+    pool.parallel_for(units, panels_per_chunk(units, unit_bytes, m, pool.size()),
+                      [&](int64_t begin, int64_t end, int worker) {
+                        const int64_t n0 = begin * kColumns, n1 = std::min(end * kColumns, n);
+                        for (size_t i = 0; i < calls.size(); ++i)
+                          batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
+                        for (int64_t r = m0; r < m0 + m; ++r) {
+                          float* y = gate.y + r * gate.ldy + n0;
+                          ops.silu_mul(y, up.y + r * up.ldy + n0, n1 - n0, y);
+                          if (next != nullptr) next->write_codes(r, n0, n1 - n0, y);
+                        }
+                      });
+  }
+  return {};
+}
+
+}  // namespace lowbit

@@ -1,0 +1,23 @@
+#pragma once
+// Rotation of queries and keys, and the cache's new rows, in one pass over a block's rows.
+
+#include <cstdint>
+
+#include "ops/kv_cache.h"
+
+namespace lowbit {
+
+/// What one layer's projections gave for positions [position, position + m): rotated and stored.
+struct NewRows {
+  int64_t layer = 0, position = 0, m = 0, heads = 0;
+  float* q = nullptr;                          // [m, heads * head_dim], rotated in place
+  float* k = nullptr;                          // [m, kv_heads * head_dim], rotated in place
+  const float* v = nullptr;                    // as k
+  const float *cos = nullptr, *sin = nullptr;  // [m, head_dim / 2]
+};
+
+/// q = rope(q); the cache's rows = f16(rope(k)), f16(v). The cache has reserved the positions.
+/// Numerics: those of rope_rows() and KvCache::store() one after the other, the same bits for any thread count and ISA.
+void rotate_and_store(const VectorOps& ops, const NewRows& rows, KvCache& cache, ThreadPool& pool);
+
+}  // namespace lowbit
