@@ -48,8 +48,17 @@ nlohmann::json layer_json(const LayerReport& layer) {
 nlohmann::json report_json(const QuantizeReport& report, const std::string& source, const std::string& target) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerReport& layer : report.layers) layers.push_back(layer_json(layer));
+  nlohmann::json held_back;
+  if (const auto& held = report.held_back)
+    held_back = {{"tokens", held->tokens},
+                 {"was_seen", held->was_seen},
+                 {"source_ppl", held->source_ppl},
+                 {"ppl", held->ppl},
+                 {"ratio", held->ratio()}};
   return {{"source", source},
           {"target", target},
+          {"held_back", held_back},
+          {"resumed_blocks", report.resumed_blocks},
           {"bits_per_weight", report.bits_per_weight},
           {"bits_per_weight_total", report.bits_per_weight_total},
           {"bytes", report.bytes},
@@ -95,6 +104,7 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
   if (!source) return tl::unexpected(source.error());
   QuantizeOptions& options = arguments.options;
   options.compute = compute;
+  options.accept_broken = options.overwrite;
   QuantizeReport report;
   {
     ProgressDisplay progress(console);
@@ -117,6 +127,9 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
   console.print("\n{}: {}, {:.3f} bits per weight in the linear layers, {:.3f} in all, in {:.1f} s\n", arguments.target,
                 bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
                 report.seconds);
+  if (const auto& held = report.held_back)
+    console.print("{} of the calibration text: perplexity {:.4g}, {:.4g} times the source's {:.4g}\n",
+                  held->was_seen ? "The first window" : "A held-back part", held->ppl, held->ratio(), held->source_ppl);
   return {};
 }
 
@@ -180,7 +193,8 @@ void add_quantize_verb(CLI::App& app, Invocation& invocation) {
   verb->add_option("OUT", arguments->target, "checkpoint directory to write")->required()->type_name("");
   add_layer_options(*verb, *arguments);
   add_seed_option(*verb, arguments->options.seed);
-  verb->add_flag("--force", arguments->options.overwrite, "replace OUT if it is a lowbit checkpoint");
+  verb->add_flag("--force", arguments->options.overwrite,
+                 "replace OUT if it is a lowbit checkpoint; write a calibrated result even if it is broken");
   verb->callback([arguments, &invocation] {
     fill_specs(*arguments);
     invocation.action = [arguments, &invocation](Console& console) {

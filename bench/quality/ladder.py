@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each step of calibrated quantization is worth on the default model: quantizes, measures, writes one JSON.
 
-  ladder.py [--lowbit BIN] [--data DIR] [--tokens 65536] [--chunks 100] [--out bench/results/quality.json] [--only FORMAT:FIT ...]
+  ladder.py [--lowbit BIN] [--data DIR] [--tokens 65536] [--chunks 100] [--out bench/results/quality.json] [--only FORMAT:FIT[:OPTIONS] ...]
 
 Calibrates on WikiText-2's train text, measures on its test text (perplexity by llama.cpp's method with exact f32 activations,
 KL divergence and top-1 agreement against the file's own weights) and on the TinyStories excerpt, which nothing was calibrated on.
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# A step is FORMAT:FIT, or FORMAT:FIT:OPTIONS with further options of `lowbit quantize` separated by commas ("group=32").
 STEPS = ["int4:lsq", "int4:wls", "int4:gptq", "int4:refit", "int3:lsq", "int3:wls", "int3:gptq", "int3:refit", "int2odd:wls",
          "int2odd:gptq", "int2odd:refit", "ternary:refit"]
 TINY_CHUNKS = 60
@@ -48,20 +49,21 @@ def main() -> None:
               "cpu": doctor["cpu"]["model"], "isa": doctor["isa"], "threads": doctor["threads"], "rows": []}
     if options.out.exists():
         report["rows"] = json.loads(options.out.read_text())["rows"]
-    done = {f"{row['format']}:{row['fit']}" for row in report["rows"]}
+    done = {row.get("step", f"{row['format']}:{row['fit']}") for row in report["rows"]}
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch) / "base.logits"
         original = measure(options.lowbit, "default", texts, options.chunks, "--save-logits", base)
         report["base"] = original
         for step in options.only:
-            name, fit = step.split(":")
+            name, fit, *more = step.split(":")
             if step in done:
                 continue
             print(f"{step} ...", file=sys.stderr)
             target = Path(scratch) / "model"
             calibration = [] if fit == "lsq" else ["--calib", texts / "wikitext2_raw_train_part.txt", "--calib-tokens", options.tokens]
-            made = run(options.lowbit, "quantize", "default", target, "--format", name, "--fit", fit, "--force", *calibration)
-            row = {"format": name, "fit": fit, "bits_per_weight": made["bits_per_weight"], "seconds": made["seconds"],
+            extra = [f"--{option}" for option in more[0].split(",")] if more else []
+            made = run(options.lowbit, "quantize", "default", target, "--format", name, "--fit", fit, "--force", *calibration, *extra)
+            row = {"step": step, "format": name, "fit": fit, "held_back": made["held_back"], "bits_per_weight": made["bits_per_weight"], "seconds": made["seconds"],
                    **measure(options.lowbit, str(target), texts, options.chunks, "--against", base)}
             row["ratio"] = row["ppl"] / original["ppl"]
             row["tiny_ratio"] = row["tiny_ppl"] / original["tiny_ppl"]

@@ -47,7 +47,8 @@ struct QuantizeOptions {
   std::vector<std::string> keep;  // regexes of layers to leave as they are: the fallback list
   CalibrationOptions calibration;
   uint64_t seed = 0;
-  bool overwrite = false;  // replace an existing lowbit checkpoint
+  bool overwrite = false;  // replace an existing lowbit checkpoint; drop the state of another unfinished calibration
+  bool accept_broken = false;  // write the checkpoint even if it is broken by kBrokenRatio
   Compute compute;
   Progress progress;
 
@@ -65,19 +66,36 @@ struct LayerReport {
   std::string warning;                 // "" or why this layer will probably ruin the model
 };
 
+/// A calibrated model from which a held-back part of the text is this many times more surprising than from the source is broken.
+inline constexpr double kBrokenRatio = 3;
+
+/// What became of a part of the calibration text that nothing was fitted to. Weights only: activations are f32.
+struct HeldBackReport {
+  int64_t tokens = 0;
+  bool was_seen = false;  // the text was too short to hold anything back: its first window
+  double source_ppl = 0, ppl = 0;
+
+  double ratio() const { return source_ppl > 0 ? ppl / source_ppl : 0; }
+};
+
 struct QuantizeReport {
   std::vector<LayerReport> layers;
   double bits_per_weight = 0;        // over the linear layers, scales included
   double bits_per_weight_total = 0;  // over every tensor of the checkpoint
   int64_t bytes = 0;                 // of the checkpoint's tensors
   double seconds = 0;
+  std::optional<HeldBackReport> held_back;  // with a calibration text
+  int64_t resumed_blocks = 0;               // taken over from a calibration that was stopped
   std::vector<std::string> warnings;
 };
 
 /// Reads `source` (GGUF file, Hugging Face directory or lowbit checkpoint) and writes the
 /// checkpoint directory `target`, whole or not at all. Same bytes for any thread count. Errors:
 /// what the reader says; kInvalidArgument for a format that is not canonical, NaN or Inf weights
-/// (named); kIo when the target cannot be written.
+/// (named), a result that is broken (unless accepted), the state of another calibration (unless overwrite); kIo when the target
+/// cannot be written.
+/// A calibration keeps each finished block in `target`.calibration; a run that was killed, stopped or refused continues there and
+/// ends with the same bytes.
 Result<QuantizeReport> quantize_model(const std::string& source, const std::string& target,
                                       const QuantizeOptions& options);
 

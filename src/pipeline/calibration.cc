@@ -17,6 +17,8 @@
 namespace lowbit {
 namespace {
 
+/// Windows held back: one of sixteen, and enough for a perplexity that means something.
+constexpr int64_t kHeldBackShare = 16, kLeastHeldBack = 2, kMostHeldBack = 8;
 constexpr int64_t kLongestText = int64_t{1} << 30;
 
 /// The source's tensors, some of them replaced.
@@ -63,17 +65,28 @@ std::string weight_name(int64_t block, const char* layer) {
   return fmt::format("model.layers.{}.{}.weight", block, layer);
 }
 
-/// Tokens [windows, context]: windows evenly spread over the text, each with the model's own first token.
-std::vector<TokenId> cut_windows(const std::vector<TokenId>& tokens, int64_t windows, int64_t context,
-                                 std::optional<TokenId> first) {
+/// Tokens [windows, context]: windows evenly spread over the tokens, each begun by `first` unless that is negative.
+std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t windows, int64_t context, TokenId first) {
   std::vector<TokenId> out;
   const int64_t last = static_cast<int64_t>(tokens.size()) - context;
   for (int64_t i = 0; i < windows; ++i) {
     const int64_t begin = windows > 1 ? i * last / (windows - 1) : 0;
     out.insert(out.end(), tokens.begin() + begin, tokens.begin() + begin + context);
-    if (first) out[out.size() - static_cast<size_t>(context)] = *first;
+    if (first >= 0) out[out.size() - static_cast<size_t>(context)] = first;
   }
   return out;
+}
+
+Result<std::vector<float>> embed(const WeightSource& source, const std::vector<TokenId>& tokens) {
+  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load("model.embed_tokens.weight"));
+  std::vector<float> rows(tokens.size() * static_cast<size_t>(embedding.k));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= embedding.n)
+      return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", tokens[i]),
+                  fmt::format("0..{}, the rows of the embedding", embedding.n - 1));
+    dequantize_rows(embedding, tokens[i], 1, rows.data() + static_cast<int64_t>(i) * embedding.k);
+  }
+  return rows;
 }
 
 }  // namespace
@@ -95,23 +108,24 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   if (c.context_ < 2 || have < c.context_)
     return fail(ErrorCode::kInvalidArgument, options.file, fmt::format("{} tokens", have),
                 fmt::format("at least one window of {}", c.context_), "calibrate on a longer text");
-  c.windows_ = std::clamp<int64_t>(options.tokens / c.context_, 1, have / c.context_);
+  const int64_t available = have / c.context_, wanted = std::max<int64_t>(1, options.tokens / c.context_);
+  const int64_t spare = std::min(std::clamp(wanted / kHeldBackShare, kLeastHeldBack, kMostHeldBack), available / 2);
+  const int64_t held = available >= 2 * kLeastHeldBack ? spare : 0;
+  c.windows_ = std::min(wanted, available - held);
   Sha256 hash;
   hash.update(std::as_bytes(std::span(text)));
   c.text_sha256_ = hash.finish();
 
   const auto& spec = tokenizer.spec();
+  const TokenId first = spec.add_bos ? spec.bos_id.value_or(-1) : -1;
+  const std::span<const TokenId> all(tokens);
   const auto windows =
-      cut_windows(tokens, c.windows_, c.context_, spec.add_bos ? spec.bos_id : std::optional<TokenId>());
-  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load("model.embed_tokens.weight"));
-  c.states_.resize(static_cast<size_t>(c.tokens() * c.hidden_));
-  for (int64_t i = 0; i < c.tokens(); ++i) {
-    const TokenId token = windows[static_cast<size_t>(i)];
-    if (token < 0 || token >= embedding.n)
-      return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", token),
-                  fmt::format("0..{}, the rows of the embedding", embedding.n - 1));
-    dequantize_rows(embedding, token, 1, c.states_.data() + i * c.hidden_);
-  }
+      cut_windows(all.first(static_cast<size_t>(have - held * c.context_)), c.windows_, c.context_, first);
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows));
+  const auto kept = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * c.context_)) : all,
+                                std::max<int64_t>(1, held), c.context_, first);
+  LOWBIT_TRY_ASSIGN(auto kept_rows, embed(source, kept));
+  c.held_back_ = HeldBack(kept, c.context_, std::move(kept_rows), held == 0);
   return c;
 }
 
@@ -144,10 +158,13 @@ Result<MomentsByWeight> Calibration::measure(int64_t block) {
   });
   std::vector<float> x(static_cast<size_t>(context_ * hidden_));
   for (int64_t i = 0; i < windows_ && !failure; ++i) {
+    LOWBIT_TRY(report(i));
     std::copy_n(window(i), x.size(), x.begin());
     LOWBIT_TRY(model->run_block(x, cache));
   }
   if (failure) return tl::unexpected<Error>(std::move(*failure));
+  model->set_observer({});
+  LOWBIT_TRY(held_back_.run_source(*model, cache));
   MomentsByWeight moments;
   for (const SharedInput& input : shared_inputs()) {
     const std::string name = weight_name(block, input.measured);
@@ -159,13 +176,27 @@ Result<MomentsByWeight> Calibration::measure(int64_t block) {
   return moments;
 }
 
+Status Calibration::report(int64_t window) const {
+  if (progress_ && !progress_(static_cast<double>(window) / static_cast<double>(windows_)))
+    return fail(ErrorCode::kCancelled, "calibrating", "a request to stop");
+  return {};
+}
+
+Status Calibration::skip_measuring(int64_t block) {
+  LOWBIT_TRY_ASSIGN(const auto model, load_block(*source_, block));
+  LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
+  return held_back_.run_source(*model, cache);
+}
+
 Status Calibration::advance(int64_t block, const std::map<std::string, QTensor>& weights) {
   const OverlaySource overlay(*source_, weights);
   LOWBIT_TRY_ASSIGN(const auto model, load_block(overlay, block));
   LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
-  for (int64_t i = 0; i < windows_; ++i)
+  for (int64_t i = 0; i < windows_; ++i) {
+    LOWBIT_TRY(report(i));
     LOWBIT_TRY(model->run_block({window(i), static_cast<size_t>(context_ * hidden_)}, cache));
-  return {};
+  }
+  return held_back_.run_quantized(*model, cache);
 }
 
 }  // namespace lowbit

@@ -3,15 +3,18 @@
 // what the quantized blocks before it make of the text.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lowbit/quantize.h"
 #include "model/source.h"
 #include "model/transformer.h"
 #include "pipeline/engine.h"
+#include "pipeline/held_back.h"
 #include "quantize/feedback.h"
 
 namespace lowbit {
@@ -21,13 +24,19 @@ using MomentsByWeight = std::map<std::string, std::shared_ptr<const SecondMoment
 
 class Calibration {
  public:
-  /// Cuts windows of `context` tokens, evenly spread over the text. `source` must outlive the object. Errors: kNotFound, kIo (the text);
+  /// Cuts windows of `context` tokens, evenly spread over the text, and holds its last ones back (a text of less than four windows
+  /// has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound, kIo (the text);
   /// kInvalidArgument (a text shorter than one window); what the source and its tokenizer say.
   static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, const Engine& engine);
 
   int64_t blocks() const { return blocks_; }
   int64_t tokens() const { return windows_ * context_; }
+  int64_t context() const { return context_; }
   const std::string& text_sha256() const { return text_sha256_; }
+  HeldBack& held_back() { return held_back_; }
+
+  /// Called now and then in measure() and advance() with the share of the call that is done; false stops it with kCancelled.
+  void set_progress(std::function<bool(double share)> progress) { progress_ = std::move(progress); }
 
   /// Runs block i as the source has it. Errors: kInvalidArgument when an activation is NaN or infinite.
   Result<MomentsByWeight> measure(int64_t block);
@@ -35,8 +44,12 @@ class Calibration {
   /// Runs block i with `weights` in place of the source's; what comes out is what block i + 1 will see.
   Status advance(int64_t block, const std::map<std::string, QTensor>& weights);
 
+  /// In place of measure() for a block whose weights were found earlier; advance() comes next.
+  Status skip_measuring(int64_t block);
+
  private:
   Result<std::unique_ptr<Transformer>> load_block(const WeightSource& source, int64_t block) const;
+  Status report(int64_t window) const;
   float* window(int64_t i) { return states_.data() + i * context_ * hidden_; }
 
   const WeightSource* source_ = nullptr;
@@ -44,6 +57,8 @@ class Calibration {
   int threads_ = 1;
   int64_t blocks_ = 0, hidden_ = 0, windows_ = 0, context_ = 0;
   std::string text_sha256_;
+  HeldBack held_back_;
+  std::function<bool(double)> progress_;
   std::vector<float> states_;  // [windows, context, hidden]: the inputs of the next block
 };
 

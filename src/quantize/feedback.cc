@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -10,21 +11,45 @@
 #include "quantize/fit_plan.h"
 #include "quantize/refine.h"
 #include "quantize/tensor_fit.h"
-#include "quantize/vector_loops.h"
 
 namespace lowbit {
 namespace {
 
-/// Chooses all codes of a row in the factor's order, each target moved by the errors before it.
-void round_with_feedback(const FeedbackFactor& factor, RowCodes& row) {
-  const int64_t k = row.k();
-  std::vector<float> carried(static_cast<size_t>(k));
-  for (int64_t i = 0; i < k; ++i) {
-    const int64_t c = factor.order[static_cast<size_t>(i)];
-    const float w = row.weights()[c];
-    const float error = w - row.choose(c, w + carried[static_cast<size_t>(i)]);
-    if (error != 0) add_scaled(error, factor.carry.data() + i * k + i + 1, k - i - 1, carried.data() + i + 1);
+constexpr int64_t kRowsPerPass = 8;  // rows that share each pass over H
+
+/// Chooses all codes of some rows in the factor's order, each target moved by the errors before it. Errors reach the columns
+/// of their own strip at once and those after it together.
+void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& order, std::span<RowCodes> rows) {
+  const int64_t k = carry.k();
+  std::vector<std::vector<float>> carried(rows.size(), std::vector<float>(static_cast<size_t>(carry.padded())));
+  std::vector<float*> targets;
+  for (auto& row : carried) targets.push_back(row.data());
+  std::vector<SparseVector> errors(rows.size());
+  for (int64_t strip = 0; strip < carry.strips(); ++strip) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+      errors[r].clear();
+      for (int64_t i = strip * kStripWidth; i < std::min(k, (strip + 1) * kStripWidth); ++i) {
+        const int64_t c = order[static_cast<size_t>(i)];
+        const float w = rows[r].weights()[c];
+        const float error = w - rows[r].choose(c, w + carried[r][static_cast<size_t>(i)]);
+        if (error == 0) continue;
+        errors[r].push(error, i);
+        // The row has zeros up to column i, so codes already chosen see no change.
+        add_scaled_rows(&errors[r].a.back(), &errors[r].index.back(), 1, carry.row(strip, 0),
+                        targets[r] + strip * kStripWidth);
+      }
+    }
+    add_products(carry, errors, strip + 1, carry.strips(), -1, targets);
   }
+}
+
+/// H with `damping` on its diagonal.
+ColumnStrips damped(const SecondMoments& moments, float damping) {
+  ColumnStrips h(moments.k);
+  for (int64_t i = 0; i < moments.k; ++i)
+    for (int64_t j = 0; j < moments.k; ++j)
+      h.at(i, j) = moments.h[static_cast<size_t>(i * moments.k + j)] + (i == j ? damping : 0.0f);
+  return h;
 }
 
 /// Scales that belong to one row each and are stored as floats can be refitted row by row.
@@ -38,7 +63,7 @@ struct RowLoss {
   double output = 0, output_energy = 0;
 };
 
-RowLoss loss_of(const RowCodes& row, const SecondMoments& moments, RowRefiner& refiner) {
+RowLoss loss_of(const RowCodes& row, const SecondMoments& moments) {
   RowLoss loss;
   for (int64_t c = 0; c < row.k(); ++c) {
     const double w = row.weights()[c], d = w - row.real(c), h = moments.h[static_cast<size_t>(c * row.k() + c)];
@@ -47,33 +72,39 @@ RowLoss loss_of(const RowCodes& row, const SecondMoments& moments, RowRefiner& r
     loss.weights.weighted_error += h * d * d;
     loss.weights.weighted_energy += h * w * w;
   }
-  loss.output = refiner.output_error();
-  loss.output_energy = refiner.output_energy();
   return loss;
 }
 
-/// What the rows of a tensor share; fit_row() may be called from any thread.
+/// What the rows of a tensor share; fit_rows() may be called from any thread.
 struct Job {
   const FitPlan& plan;
   const FeedbackOptions& options;
   const SecondMoments& moments;
   const FeedbackFactor& factor;
-  float damping = 0;  // added to H's diagonal
+  const ColumnStrips& h;  // damped
+  float damping = 0;      // added to H's diagonal
 
-  RowLoss fit_row(const float* w, const ScaleRow& at, uint8_t* codes) const {
-    RowCodes row(plan, w, at.scales, at.zeros);
-    RowRefiner refiner(moments, damping, row);
+  void fit_rows(std::span<RowCodes> rows, uint8_t* codes, RowLoss* losses) const {
+    RowRefiner refiner(h, damping, rows);
     if (factor.ok) {
-      round_with_feedback(factor, row);
-      for (int round = 0; round < options.refine_rounds; ++round) {
-        if (can_refit(plan.options.scaling)) refiner.refit_scales(plan.options.scaling.scale);
-        refiner.descend();
-      }
+      round_with_feedback(factor.carry, factor.order, rows);
     } else {
-      for (int64_t c = 0; c < row.k(); ++c) row.choose(c, w[c]);
+      for (RowCodes& row : rows)
+        for (int64_t c = 0; c < row.k(); ++c) row.choose(c, row.weights()[c]);
     }
-    row.write(codes);
-    return loss_of(row, moments, refiner);
+    const int rounds = factor.ok ? options.refine_rounds : 0;
+    const bool refits = can_refit(plan.options.scaling);
+    if (rounds == 0 || !refits) refiner.set_gradients();
+    for (int round = 0; round < rounds; ++round) {
+      if (refits) refiner.refit_scales(plan.options.scaling.scale);
+      refiner.descend();
+    }
+    for (size_t r = 0; r < rows.size(); ++r) {
+      rows[r].write(codes + static_cast<int64_t>(r) * plan.k);
+      losses[r] = loss_of(rows[r], moments);
+      losses[r].output = refiner.output_error(r);
+      losses[r].output_energy = refiner.output_energy(r);
+    }
   }
 };
 
@@ -111,14 +142,21 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
 
   const double mean = std::accumulate(importance.begin(), importance.end(), 0.0) / static_cast<double>(k);
-  const Job job{plan, feedback, moments, factor, static_cast<float>(factor.damping * mean)};
+  const auto damping = static_cast<float>(factor.damping * mean);
+  const ColumnStrips h = damped(moments, damping);
+  const Job job{plan, feedback, moments, factor, h, damping};
   std::vector<uint8_t> codes(static_cast<size_t>(n * k));
   std::vector<RowLoss> losses(static_cast<size_t>(n));
   const std::vector<int64_t> scale_row_of = scale_row_index(plan);
-  pool.parallel_for(n, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r)
-      losses[static_cast<size_t>(r)] =
-          job.fit_row(w + r * k, arrays.at(scale_row_of[static_cast<size_t>(r)]), codes.data() + r * k);
+  pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
+      std::vector<RowCodes> rows;
+      for (int64_t r = first; r < std::min(n, first + kRowsPerPass); ++r) {
+        const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
+        rows.emplace_back(plan, w + r * k, at.scales, at.zeros);
+      }
+      job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
+    }
   });
   if (report) *report = summarize(losses, arrays, factor);
   return assemble(plan, n, arrays, std::move(codes));

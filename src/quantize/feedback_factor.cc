@@ -62,12 +62,11 @@ Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const Feedba
     if (factor.ok) break;
   }
   if (!factor.ok) return factor;
-  factor.carry.assign(static_cast<size_t>(k * k), 0.0f);
+  factor.carry = ColumnStrips(k);
   const Eigen::MatrixXd& lower = cholesky.matrixLLT();
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
-      factor.carry[static_cast<size_t>(i * k + j)] =
-          static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
+      factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
   return factor;
 }
 

@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "lowbit/error.h"
+#include "quantize/column_strips.h"
 #include "quantize/feedback.h"
 
 namespace lowbit {
 
 struct FeedbackFactor {
   std::vector<int64_t> order;  // order[i] = the column that is rounded i-th
-  /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column j.
-  std::vector<float> carry;
+  /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column j. Empty
+  /// without `ok`.
+  ColumnStrips carry{0};
   double damping = 0;
   bool ok = false;  // false: H could not be factored with damping up to 1
 };

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "quantize/vector_loops.h"
-
 namespace lowbit {
 namespace {
 
@@ -13,94 +11,115 @@ constexpr int kSweeps = 3;
 
 }  // namespace
 
-RowRefiner::RowRefiner(const SecondMoments& moments, float damping, RowCodes& row)
-    : moments_(&moments), damping_(damping), row_(&row) {
-  const int64_t k = moments.k;
-  hw_.resize(static_cast<size_t>(k));
-  gradient_.resize(static_cast<size_t>(k));
-  for (int64_t i = 0; i < k; ++i) {
-    const float w = row.weights()[i];
-    add_scaled(w, h(i), k, hw_.data());
-    hw_[static_cast<size_t>(i)] += damping * w;
+RowRefiner::RowRefiner(const ColumnStrips& h, float damping, std::span<RowCodes> rows)
+    : h_(&h), damping_(damping), codes_(rows), rows_(rows.size()), vectors_(rows.size()) {
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    rows_[r].hw.resize(static_cast<size_t>(h.padded()));
+    vectors_[r].clear();
+    for (int64_t i = 0; i < h.k(); ++i)
+      if (const float w = rows[r].weights()[i]; w != 0) vectors_[r].push(w, i);
   }
+  add_products(h, vectors_, 0, h.strips(), -1, starts(&Row::hw));
 }
 
-void RowRefiner::set_gradient_from_reals() {
-  const int64_t k = moments_->k;
-  gradient_ = hw_;
-  for (int64_t i = 0; i < k; ++i) {
-    const float q = row_->real(i);
-    if (q == 0) continue;
-    add_scaled(-q, h(i), k, gradient_.data());
-    gradient_[static_cast<size_t>(i)] -= damping_ * q;
+std::vector<float*> RowRefiner::starts(Target target, int64_t offset) {
+  std::vector<float*> all;
+  for (Row& row : rows_) all.push_back((row.*target).data() + offset);
+  return all;
+}
+
+void RowRefiner::set_gradients() {
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    rows_[r].gradient = rows_[r].hw;
+    vectors_[r].clear();
+    for (int64_t i = 0; i < h_->k(); ++i)
+      if (const float q = codes_[r].real(i); q != 0) vectors_[r].push(-q, i);
   }
-  gradient_valid_ = true;
+  add_products(*h_, vectors_, 0, h_->strips(), -1, starts(&Row::gradient));
 }
 
-void RowRefiner::set_gradient_from_groups() {
-  gradient_ = hw_;
-  for (int64_t g = 0; g < row_->groups(); ++g)
-    add_scaled(-row_->scale(g), by_group_.data() + g * moments_->k, moments_->k, gradient_.data());
-  gradient_valid_ = true;
-}
-
-double RowRefiner::output_error() {
-  if (!gradient_valid_) set_gradient_from_reals();
+double RowRefiner::output_error(size_t r) const {
   double sum = 0;
-  for (int64_t i = 0; i < moments_->k; ++i) {
-    const double error = static_cast<double>(row_->weights()[i]) - row_->real(i);
-    sum += error * (static_cast<double>(gradient_[static_cast<size_t>(i)]) - damping_ * error);
+  for (int64_t i = 0; i < h_->k(); ++i) {
+    const double error = static_cast<double>(codes_[r].weights()[i]) - codes_[r].real(i);
+    sum += error * (static_cast<double>(rows_[r].gradient[static_cast<size_t>(i)]) - damping_ * error);
   }
   return sum;
 }
 
-double RowRefiner::output_energy() const {
+double RowRefiner::output_energy(size_t r) const {
   double sum = 0;
-  for (int64_t i = 0; i < moments_->k; ++i) {
-    const double w = row_->weights()[i];
-    sum += w * (static_cast<double>(hw_[static_cast<size_t>(i)]) - damping_ * w);
+  for (int64_t i = 0; i < h_->k(); ++i) {
+    const double w = codes_[r].weights()[i];
+    sum += w * (static_cast<double>(rows_[r].hw[static_cast<size_t>(i)]) - damping_ * w);
   }
   return sum;
+}
+
+/// The columns of one strip, row after row; changes reach the other strips' gradients together at the end.
+void RowRefiner::sweep_block(int64_t block) {
+  const int64_t begin = block * kStripWidth, end = std::min(begin + kStripWidth, h_->k());
+  bool any = false;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    SparseVector& moved = vectors_[r];
+    moved.clear();
+    if (!rows_[r].changed) continue;  // the last sweep left it as it was
+    float* gradient = rows_[r].gradient.data();
+    for (int64_t i = begin; i < end; ++i) {
+      const float curvature = h_->at(i, i), before = codes_[r].real(i);
+      if (curvature <= 0) continue;
+      const float after = codes_[r].choose(i, before + gradient[i] / curvature);
+      if (after == before) continue;
+      moved.push(before - after, i);
+      add_scaled_rows(&moved.a.back(), &moved.index.back(), 1, h_->row(block, 0), gradient + begin);
+      any = true;
+    }
+  }
+  if (any) add_products(*h_, vectors_, 0, h_->strips(), block, starts(&Row::gradient));
 }
 
 void RowRefiner::descend() {
-  const int64_t k = moments_->k;
-  if (!gradient_valid_) set_gradient_from_reals();
+  for (Row& row : rows_) row.changed = true;
+  std::vector<char> moved(rows_.size());
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
-    bool changed = false;
-    for (int64_t i = 0; i < k; ++i) {
-      const float curvature = h(i)[i] + damping_, before = row_->real(i);
-      if (curvature <= 0) continue;
-      const float after = row_->choose(i, before + gradient_[static_cast<size_t>(i)] / curvature);
-      if (after == before) continue;
-      changed = true;
-      add_scaled(before - after, h(i), k, gradient_.data());
-      gradient_[static_cast<size_t>(i)] += damping_ * (before - after);
+    std::fill(moved.begin(), moved.end(), char{0});
+    for (int64_t block = 0; block < h_->strips(); ++block) {
+      sweep_block(block);
+      for (size_t r = 0; r < rows_.size(); ++r)
+        if (!vectors_[r].index.empty()) moved[r] = 1;
     }
-    if (!changed) return;
+    bool any = false;
+    for (size_t r = 0; r < rows_.size(); ++r) any |= rows_[r].changed = moved[r] != 0;
+    if (!any) return;
   }
 }
 
-void RowRefiner::refit_scales(ScaleKind kind) {
-  RowCodes& row = *row_;
-  gradient_valid_ = false;
-  // q = sum over groups of s_g v_g, so the loss is s^T A s - 2 b^T s + c with A_gf = v_g H v_f^T and b_g = v_g H w^T.
-  const int64_t k = moments_->k, groups = row.groups(), width = row.group();
-  by_group_.assign(static_cast<size_t>(groups * k), 0.0f);
+/// by_group of every row.
+void RowRefiner::multiply_groups() {
+  const int64_t k = h_->k(), groups = codes_[0].groups(), width = codes_[0].group();
+  for (Row& row : rows_) row.by_group.assign(static_cast<size_t>(groups * h_->padded()), 0.0f);
+  for (int64_t g = 0; g < groups; ++g) {
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      vectors_[r].clear();
+      for (int64_t i = g * width; i < std::min((g + 1) * width, k); ++i)
+        if (const float v = codes_[r].value(i); v != 0) vectors_[r].push(v, i);
+    }
+    add_products(*h_, vectors_, 0, h_->strips(), -1, starts(&Row::by_group, g * h_->padded()));
+  }
+}
+
+/// q = sum over groups of s_g v_g, so the loss is s^T A s - 2 b^T s + c with A_gf = v_g H v_f^T and b_g = v_g H w^T.
+void RowRefiner::solve_scales(size_t r, ScaleKind kind) {
+  RowCodes& row = codes_[r];
+  const int64_t k = h_->k(), groups = row.groups(), width = row.group();
   Eigen::MatrixXd a(groups, groups);
   Eigen::VectorXd b(groups), s(groups), old(groups);
   std::vector<float> values(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) values[static_cast<size_t>(i)] = row.value(i);
   for (int64_t g = 0; g < groups; ++g) {
-    float* t = by_group_.data() + g * k;  // v_g H
-    for (int64_t i = g * width; i < std::min((g + 1) * width, k); ++i) {
-      const float v = values[static_cast<size_t>(i)];
-      if (v == 0) continue;
-      add_scaled(v, h(i), k, t);
-      t[i] += damping_ * v;
-    }
+    const float* t = rows_[r].by_group.data() + g * h_->padded();  // v_g H
     const int64_t at = g * width;
-    b(g) = dot_product(hw_.data() + at, values.data() + at, std::min(width, k - at));
+    b(g) = dot_product(rows_[r].hw.data() + at, values.data() + at, std::min(width, k - at));
     old(g) = row.scale(g);
     for (int64_t f = 0; f < groups; ++f) {
       const int64_t begin = f * width;
@@ -120,7 +139,17 @@ void RowRefiner::refit_scales(ScaleKind kind) {
   const auto loss_of = [&](const Eigen::VectorXd& x) { return x.dot(a * x) - 2 * b.dot(x); };
   if (loss_of(s) < loss_of(old))
     for (int64_t g = 0; g < groups; ++g) row.set_scale(g, static_cast<float>(s(g)));
-  set_gradient_from_groups();
+}
+
+void RowRefiner::refit_scales(ScaleKind kind) {
+  multiply_groups();
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    Row& row = rows_[r];
+    solve_scales(r, kind);
+    row.gradient = row.hw;
+    for (int64_t g = 0; g < codes_[r].groups(); ++g)
+      add_scaled(-codes_[r].scale(g), row.by_group.data() + g * h_->padded(), h_->padded(), row.gradient.data());
+  }
 }
 
 }  // namespace lowbit

@@ -1,40 +1,54 @@
 #pragma once
-// A row's scales and codes, improved against the full second moments. Internal to src/quantize.
+// Scales and codes of a few rows, improved against the full second moments. Internal to src/quantize.
 
+#include <span>
 #include <vector>
 
+#include "quantize/column_strips.h"
 #include "quantize/feedback.h"
 #include "quantize/row_codes.h"
 
 namespace lowbit {
 
-/// Works on H with `damping` (absolute) added to its diagonal, as the feedback did; reports losses without it.
+/// Works on H with damping on its diagonal, as the feedback did; reports losses without it. The rows do not influence each
+/// other; they share each pass over H.
 class RowRefiner {
  public:
-  RowRefiner(const SecondMoments& moments, float damping, RowCodes& row);
+  /// `h`: H with `damping` (absolute) added to its diagonal.
+  RowRefiner(const ColumnStrips& h, float damping, std::span<RowCodes> rows);
 
-  /// The scales that minimize the loss for the row's codes, each rounded to its storage kind; kept only where the loss falls.
+  /// The scales that minimize each row's loss for its codes, rounded to their storage kind; kept only where the loss falls.
   void refit_scales(ScaleKind kind);
 
   /// Sweeps over the columns: each takes the code that minimizes the loss with all others fixed, until a sweep changes nothing
   /// (at most three).
   void descend();
 
-  double output_error();         // (w - q) H (w - q)^T
-  double output_energy() const;  // w H w^T
+  /// (w - q) H (w - q)^T of row r; set_gradients() or a step above must have run since the codes last changed.
+  double output_error(size_t r) const;
+  double output_energy(size_t r) const;  // w H w^T
+  /// Follows codes that were chosen elsewhere.
+  void set_gradients();
 
  private:
-  const float* h(int64_t i) const { return moments_->h.data() + i * moments_->k; }
-  void set_gradient_from_reals();
-  void set_gradient_from_groups();
+  struct Row {
+    std::vector<float> hw;        // [padded] w H
+    std::vector<float> gradient;  // [padded] (w - q) H
+    std::vector<float> by_group;  // [groups, padded]: v_g H, v_g the values of group g and zeros elsewhere
+    bool changed = false;         // in this sweep
+  };
+  using Target = std::vector<float> Row::*;
 
-  const SecondMoments* moments_;
+  void multiply_groups();
+  void solve_scales(size_t r, ScaleKind kind);
+  void sweep_block(int64_t block);
+  std::vector<float*> starts(Target target, int64_t offset = 0);
+
+  const ColumnStrips* h_;
   float damping_;
-  RowCodes* row_;
-  std::vector<float> hw_;        // w (H + damping)
-  std::vector<float> gradient_;  // (w - q) (H + damping)
-  bool gradient_valid_ = false;
-  std::vector<float> by_group_;  // [groups, k]: v_g (H + damping), v_g the values of group g and zeros elsewhere
+  std::span<RowCodes> codes_;
+  std::vector<Row> rows_;
+  std::vector<SparseVector> vectors_;  // scratch, one per row
 };
 
 }  // namespace lowbit

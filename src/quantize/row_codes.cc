@@ -5,13 +5,13 @@
 namespace lowbit {
 
 RowCodes::RowCodes(const FitPlan& plan, const float* w, float* scales, const float* zeros)
-    : plan_(&plan), w_(w), scales_(scales), zeros_(zeros) {
+    : plan_(&plan), w_(w), scales_(scales), zeros_(zeros), group_(static_cast<uint32_t>(plan.group())) {
   level_.assign(static_cast<size_t>(plan.k), static_cast<uint8_t>(plan.grid.zero_level));
   real_.resize(static_cast<size_t>(plan.k));
 }
 
 float RowCodes::real_of(int64_t c) const {
-  const int64_t g = c / group();
+  const int64_t g = group_of(c);
   switch (plan_->options.scaling.zero) {
     case ZeroKind::kNone:
       break;
@@ -25,7 +25,7 @@ float RowCodes::real_of(int64_t c) const {
 }
 
 float RowCodes::choose(int64_t c, float target) {
-  const int64_t g = c / group();
+  const int64_t g = group_of(c);
   const float scale = scales_[g];
   int level = plan_->grid.zero_level;
   if (scale != 0) {

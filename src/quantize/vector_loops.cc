@@ -1,6 +1,7 @@
 #include "quantize/vector_loops.h"
 
 #include <algorithm>
+#include <cstring>
 
 // One copy for each width of vector, chosen when the program starts. Without contraction (-ffp-contract=off) every copy
 // rounds the same way. Sanitizers do not support functions resolved that early.
@@ -16,6 +17,25 @@ namespace lowbit {
 LOWBIT_VECTOR_CLONES
 void add_scaled(float a, const float* __restrict x, int64_t n, float* __restrict y) {
   for (int64_t i = 0; i < n; ++i) y[i] += a * x[i];
+}
+
+LOWBIT_VECTOR_CLONES
+void add_scaled_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
+  // Wider than most machines' vectors; the compiler splits it. Sums stay in registers for the whole call.
+  using Vec = float __attribute__((vector_size(64)));
+  constexpr int kVecs = 4;
+  static_assert(kVecs * sizeof(Vec) == kStripWidth * sizeof(float));
+  Vec sum[kVecs];
+  std::memcpy(sum, y, sizeof sum);
+  for (int64_t t = 0; t < count; ++t) {
+    const float* row = rows + int64_t{index[t]} * kStripWidth;
+    for (int i = 0; i < kVecs; ++i) {
+      Vec x;
+      std::memcpy(&x, row + i * 16, sizeof x);
+      sum[i] += a[t] * x;
+    }
+  }
+  std::memcpy(y, sum, sizeof sum);
 }
 
 LOWBIT_VECTOR_CLONES

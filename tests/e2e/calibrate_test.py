@@ -1,15 +1,33 @@
 """quantize --calib: what a calibration text changes, and what it refuses."""
 import hashlib
 import json
+import shutil
+import struct
+import time
 import unittest
+from pathlib import Path
 
-from cli import CliTest, files_below, make_model
+from cli import TIMEOUT_S, CliTest, files_below, interrupt, make_model, start
 
 WORDS = "the river runs past old stone houses while people talk about bread and rain".split()
 
 
 def text(count):
     return " ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(count))
+
+
+def change(model, changes):
+    """Rewrites f32 tensors of a Hugging Face directory: changes[name](list of values) edits in place."""
+    path = Path(model) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    length = struct.unpack("<Q", data[:8])[0]
+    for name, entry in json.loads(data[8:8 + length]).items():
+        if name in changes:
+            begin, end = (8 + length + x for x in entry["data_offsets"])
+            values = list(struct.unpack(f"<{(end - begin) // 4}f", data[begin:end]))
+            changes[name](values)
+            data[begin:end] = struct.pack(f"<{len(values)}f", *values)
+    path.write_bytes(data)
 
 
 class Calibrate(CliTest):
@@ -75,6 +93,123 @@ class Calibrate(CliTest):
         self.refused(*call, self.dir)
         self.refused(*call, self.text, "--calib-tokens", "0", code=2)
         self.assertFalse(out.exists())
+
+
+class HeldBack(CliTest):
+    """A model that repeats its last token for sure, until its embedding is ruined on purpose."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = self.dir / "echo"
+        shutil.copytree(self.hf, self.model)
+
+        def clear(values):
+            values[:] = [0.0] * len(values)
+
+        def outweigh(values):  # a row of another token that no text has
+            width, z = 64, 3 + ord("z")
+            values[50 * width:51 * width] = [-1e4 * v for v in values[z * width:(z + 1) * width]]
+
+        def sharpen(values):
+            values[:] = [100.0] * len(values)
+        layers = {f"model.layers.{i}.{part}.weight": clear for i in range(2) for part in ("self_attn.o_proj", "mlp.down_proj")}
+        change(self.model, layers | {"model.embed_tokens.weight": outweigh, "model.norm.weight": sharpen})
+        self.text = self.dir / "text.txt"
+        self.text.write_text("z" * 4000)
+        self.recipe = self.dir / "recipe"
+        self.recipe.write_text("embed_tokens int8 group=tensor fit=absmax\n")
+        self.call = ("quantize", self.model, self.dir / "out", "--format", "int4", "--group", 32, "--calib", self.text, "--calib-tokens", "1K")
+
+    def test_a_sound_result(self):
+        held = self.json(*self.call)["held_back"]
+        self.assertKeys(held, "tokens was_seen source_ppl ppl ratio")
+        self.assertFalse(held["was_seen"])
+        self.assertLess(held["source_ppl"], 1.5)
+        self.assertAlmostEqual(held["ratio"], 1, delta=0.1)
+
+    def test_a_broken_result_needs_force(self):
+        broken = (*self.call, "--recipe", self.recipe)
+        error = self.refused(*broken)
+        self.assertIn("times the source's", error)
+        self.assertIn("--force", error)
+        self.assertFalse((self.dir / "out").exists())
+        report = self.json(*broken, "--force")
+        self.assertEqual(report["resumed_blocks"], 2)  # nothing is calibrated twice
+        self.assertGreater(report["held_back"]["ratio"], 3)
+        self.assertTrue(any("broken" in warning for warning in report["warnings"]))
+        self.assertEqual(self.json("verify", self.dir / "out")["ok"], True)
+        self.assertFalse((self.dir / "out.calibration").exists())
+
+    def test_a_text_too_short_to_spare_any(self):
+        self.text.write_text("z" * 600)
+        held = self.json(*self.call)["held_back"]
+        self.assertTrue(held["was_seen"])
+        self.assertAlmostEqual(held["ratio"], 1, delta=0.1)
+
+    def test_activations_that_overflow_are_named(self):
+        def explode(values):
+            values[:] = [3e38] * len(values)
+        change(self.model, {"model.layers.1.input_layernorm.weight": explode})
+        self.assertIn("layers.1.self_attn.q_proj", self.refused(*self.call))
+
+    def test_silent_channels_and_one_single_direction(self):
+        def silence(values):
+            values[3:9] = [0.0] * 6
+        change(self.model, {"model.layers.0.input_layernorm.weight": silence})  # the text is one token: H has rank 1
+        self.assertAlmostEqual(self.json(*self.call)["held_back"]["ratio"], 1, delta=0.1)
+
+
+class Resume(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.big = make_model(cls.models / "big", "--hidden", "192", "--layers", "5", "--ffn", "500")
+        cls.text = cls.models / "text.txt"
+        cls.text.write_text(text(9000))
+
+    def call(self, name, *options):
+        return ("quantize", self.big, self.dir / name, "--format", "int3", "--calib", self.text, "--calib-tokens", "8K", *options)
+
+    def stop_after_block(self, name, block, stop, *options):
+        """Starts a run and stops it once a block is there; its state is left."""
+        process = start(*self.call(name, *options), "--quiet")
+        marker, end = self.dir / f"{name}.calibration" / f"block-{block}.json", time.monotonic() + TIMEOUT_S
+        while not marker.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.002)
+        stop(process)
+        process.communicate()
+        self.assertTrue(marker.exists())
+        self.assertFalse((self.dir / name).exists())
+
+    def test_same_bytes_after_kill_9(self):
+        self.lowbit(*self.call("whole", "--threads", 1))
+        whole = files_below(self.dir / "whole")
+        for block in (0, 2):
+            with self.subTest(block):
+                name = f"killed{block}"
+                self.stop_after_block(name, block, lambda process: process.kill())
+                report = self.json(*self.call(name, "--threads", 2))
+                self.assertGreater(report["resumed_blocks"], block)
+                self.assertEqual(files_below(self.dir / name), whole)
+                self.assertFalse((self.dir / f"{name}.calibration").exists())
+
+    def test_ctrl_c_keeps_the_finished_blocks_and_damaged_ones_are_done_again(self):
+        self.lowbit(*self.call("whole"))
+        self.stop_after_block("out", 1, interrupt)
+        block = self.dir / "out.calibration/block-0/model.safetensors"
+        data = bytearray(block.read_bytes())
+        data[-5] ^= 1
+        block.write_bytes(data)
+        report = self.json(*self.call("out"))
+        self.assertIn(report["resumed_blocks"], (1, 2, 3))
+        self.assertEqual(files_below(self.dir / "out"), files_below(self.dir / "whole"))
+
+    def test_the_state_of_another_run_is_refused(self):
+        self.stop_after_block("out", 0, lambda process: process.kill())
+        error = self.refused(*self.call("out", "--seed", 5))
+        self.assertIn("out.calibration", error)
+        self.assertIn("--force", error)
+        self.assertEqual(self.json(*self.call("out", "--seed", 5, "--force"))["resumed_blocks"], 0)
 
 
 if __name__ == "__main__":

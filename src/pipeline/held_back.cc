@@ -1,0 +1,93 @@
+#include "pipeline/held_back.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/try.h"
+#include "kernels/registry.h"
+#include "model/config.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kRowsOfLogits = 64;  // logits in memory at once
+
+double nll_of(std::span<const float> logits, TokenId truth) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(l - largest);
+  return std::log(sum) - static_cast<double>(logits[static_cast<size_t>(truth)] - largest);
+}
+
+}  // namespace
+
+HeldBack::HeldBack(std::vector<TokenId> tokens, int64_t context, std::vector<float> embeddings, bool was_seen)
+    : tokens_(std::move(tokens)),
+      context_(context),
+      was_seen_(was_seen),
+      source_(std::move(embeddings)),
+      quantized_(source_) {}
+
+void HeldBack::start_quantized(const QTensor& embedding) {
+  for (size_t i = 0; i < tokens_.size(); ++i)
+    dequantize_rows(embedding, tokens_[i], 1, quantized_.data() + static_cast<int64_t>(i) * hidden());
+}
+
+Status HeldBack::run(std::vector<float>& states, Transformer& block, KvCache& cache) const {
+  const auto size = static_cast<size_t>(context_ * hidden());
+  for (size_t at = 0; at < states.size(); at += size)
+    LOWBIT_TRY(block.run_block(std::span(states).subspan(at, size), cache));
+  return {};
+}
+
+Status HeldBack::run_source(Transformer& block, KvCache& cache) { return run(source_, block, cache); }
+Status HeldBack::run_quantized(Transformer& block, KvCache& cache) { return run(quantized_, block, cache); }
+
+Result<double> HeldBack::perplexity(const std::vector<float>& states, const std::vector<float>& norm, float eps,
+                                    const QTensor& head, Isa isa, ThreadPool& pool) const {
+  MatmulOptions options;
+  options.activation = Activation::kF32;
+  options.isa = isa;
+  LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(head, options, pool));
+  const auto count = static_cast<int64_t>(tokens_.size()), vocab = head.n, width = hidden();
+  std::vector<float> rows(static_cast<size_t>(kRowsOfLogits * width)),
+      logits(static_cast<size_t>(kRowsOfLogits * vocab));
+  std::vector<double> nll(tokens_.size());
+  for (int64_t first = 0; first < count; first += kRowsOfLogits) {
+    const int64_t m = std::min(kRowsOfLogits, count - first);
+    rms_norm_rows(vector_ops(isa), states.data() + first * width, width, norm.data(), m, width, eps, rows.data(), width,
+                  pool);
+    ActivationRows x;
+    LOWBIT_TRY(x.prepare(Activation::kF32, rows.data(), m, width, width, isa, pool));
+    LOWBIT_TRY(plan.run(x, nullptr, logits.data(), vocab, pool));
+    pool.parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i)
+        if (const int64_t at = first + i; (at + 1) % context_ != 0)  // a window's last token has no successor
+          nll[static_cast<size_t>(at)] =
+              nll_of(std::span(logits).subspan(static_cast<size_t>(i * vocab), static_cast<size_t>(vocab)),
+                     tokens_[static_cast<size_t>(at + 1)]);
+    });
+  }
+  double sum = 0;
+  for (const double v : nll) sum += v;
+  return std::exp(sum / static_cast<double>(count - count / context_));
+}
+
+Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
+                                        Isa isa, ThreadPool& pool) const {
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(const QTensor weight, source.load("model.norm.weight"));
+  std::vector<float> norm(static_cast<size_t>(weight.k));
+  dequantize_rows(weight, 0, 1, norm.data());
+  HeldBackReport report;
+  report.tokens = static_cast<int64_t>(tokens_.size());
+  report.was_seen = was_seen_;
+  LOWBIT_TRY_ASSIGN(report.source_ppl, perplexity(source_, norm, config.rms_eps, head, isa, pool));
+  LOWBIT_TRY_ASSIGN(report.ppl, perplexity(quantized_, norm, config.rms_eps, quantized_head, isa, pool));
+  return report;
+}
+
+}  // namespace lowbit

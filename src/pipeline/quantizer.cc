@@ -1,0 +1,229 @@
+#include "pipeline/quantizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/try.h"
+#include "pipeline/layer_fit.h"
+
+namespace lowbit {
+namespace {
+
+/// From here on a layer fitted to its weights alone, without calibration, is likely to ruin a small
+/// model (measured on SmolLM2-135M: 4 bits, error 0.008, raise the perplexity by 40 %; 3 bits,
+/// 0.03, destroy it).
+constexpr double kRuinousError = 0.02;
+/// The same of a calibrated layer's outputs (the same model: 3 bits, at most 0.022, raise the perplexity by half; 2 bits, up to
+/// 0.07, to the fivefold).
+constexpr double kRuinousOutputError = 0.03;
+
+double error_of(const LayerReport& layer) { return layer.output_error.value_or(layer.rel_error); }
+
+std::string describe(const QTensor& w) {
+  const std::string name = format_info(w.format).name;
+  return format_info(w.format).kind == ValueKind::kDense ? name : name + " " + scaling_name(w.scaling);
+}
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+/// What part of a block's time goes by before its layers are fitted, and before it is run again: for the progress display.
+constexpr double kMeasured = 0.35, kFitted = 0.75;
+constexpr int64_t kStepsPerBlock = 100;
+
+/// 7 for "model.layers.7.mlp.up_proj.weight", -1 for other names.
+int64_t block_of(const std::string& tensor) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  int64_t block = -1;
+  if (!tensor.starts_with(kPrefix)) return -1;
+  std::from_chars(tensor.data() + kPrefix.size(), tensor.data() + tensor.size(), block);
+  return block;
+}
+
+std::string layer_name(const std::string& tensor) {
+  const size_t dot = tensor.rfind(".weight");
+  return dot == std::string::npos ? tensor : tensor.substr(0, dot);
+}
+
+LayerReport report_layer(const std::string& name, const QTensor& w, const LayerFit& fit) {
+  LayerReport layer{name,          describe(w),      w.n, w.k, w.total_bytes(), w.bits_per_weight(),
+                    fit.rel_error, fit.output_error, ""};
+  const double error = error_of(layer);
+  if (error > (fit.output_error ? kRuinousOutputError : kRuinousError))
+    layer.warning = fit.output_error ? fmt::format(
+                                           "loses {:.1f} % of its output's energy on the calibration text; "
+                                           "the model will probably write garbage",
+                                           100 * error)
+                                     : fmt::format(
+                                           "loses {:.1f} % of its energy; without calibration the model will "
+                                           "probably write garbage",
+                                           100 * error);
+  return layer;
+}
+
+void summarize(QuantizeReport& r, int64_t all_bytes, int64_t all_elements) {
+  int64_t bytes = 0, elements = 0, ruined = 0;
+  double worst = 0;
+  for (const LayerReport& layer : r.layers) {
+    ruined += !layer.warning.empty();
+    if (!layer.warning.empty()) worst = std::max(worst, error_of(layer));
+    if (layer_role(layer.name + ".weight", 2) != LayerRole::kLinear) continue;
+    bytes += layer.bytes;
+    elements += layer.n * layer.k;
+  }
+  const auto bits = [](int64_t b, int64_t n) {
+    return n == 0 ? 0.0 : 8.0 * static_cast<double>(b) / static_cast<double>(n);
+  };
+  r.bits_per_weight = bits(bytes, elements);
+  r.bits_per_weight_total = bits(all_bytes, all_elements);
+  const bool calibrated =
+      std::ranges::any_of(r.layers, [](const LayerReport& layer) { return layer.output_error.has_value(); });
+  if (ruined > 0)
+    r.warnings.push_back(
+        fmt::format("{} of {} layers lose too much of their {}energy (worst {:.1f} %): expect garbage. {}", ruined,
+                    r.layers.size(), calibrated ? "output's " : "", 100 * worst,
+                    calibrated ? "More bits, or a smaller --group, or --keep"
+                               : "--calib TEXT, more bits, a smaller --group, or --keep"));
+}
+
+}  // namespace
+
+Quantizer::Quantizer(const WeightSource& source, CheckpointWriter& writer, const Recipe& recipe, const Engine& engine,
+                     const QuantizeOptions& options, std::string target, nlohmann::json run)
+    : source_(source),
+      recipe_(recipe),
+      engine_(engine),
+      options_(options),
+      conversion_(source, writer, options.progress, "quantizing"),
+      target_(std::move(target)),
+      run_(std::move(run)) {}
+
+Status Quantizer::run() {
+  if (options_.calibration.file.empty()) {
+    for (const SourceTensor& t : source_.tensors()) LOWBIT_TRY(convert(t));
+  } else {
+    LOWBIT_TRY(run_calibrated());
+  }
+  summarize(report, all_bytes_, all_elements_);
+  return {};
+}
+
+/// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
+Status Quantizer::run_calibrated() {
+  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, engine_));
+  calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
+  run_["calibration"] = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}, {"context", text.context()}};
+  LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
+  std::vector<Tensors> linears(static_cast<size_t>(text.blocks()));
+  for (const SourceTensor& t : source_.tensors()) {
+    const int64_t block = layer_role(t.name, t.shape.size()) == LayerRole::kLinear ? block_of(t.name) : -1;
+    if (block >= 0 && block < text.blocks())
+      linears[static_cast<size_t>(block)].push_back(&t);
+    else
+      LOWBIT_TRY(convert(t));
+  }
+  text.held_back().start_quantized(ends_.at(kEmbedding));
+  for (int64_t block = 0; block < text.blocks(); ++block)
+    LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
+  return check_held_back(text);
+}
+
+Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensors& linears) {
+  FinishedBlock finished;
+  const bool resumed = state_->load(block, finished);
+  report.resumed_blocks += resumed;
+  const auto show = [&](double share) {
+    if (!options_.progress) return true;
+    // Blocks that were taken over go by faster, so they count for themselves.
+    const int64_t first = resumed ? 0 : report.resumed_blocks, total = resumed ? text.blocks() : text.blocks() - first;
+    return options_.progress(resumed ? "resuming" : "calibrating",
+                             (block - first) * kStepsPerBlock + static_cast<int64_t>(share * kStepsPerBlock),
+                             total * kStepsPerBlock);
+  };
+  const auto show_part = [&](double begin, double end) {
+    text.set_progress([show, begin, end](double share) { return show(begin + share * (end - begin)); });
+  };
+  if (resumed) {
+    show_part(0, 1);
+    LOWBIT_TRY(text.skip_measuring(block));
+  } else {
+    show_part(0, kMeasured);
+    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
+    double fitted = 0;
+    for (const SourceTensor* t : linears) {
+      if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
+        return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
+                    fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
+      const auto it = moments.find(t->name);
+      LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
+      LOWBIT_TRY_ASSIGN(finished.weights[t->name],
+                        quantize(*t, w, it == moments.end() ? nullptr : it->second.get(), finished.fits[t->name]));
+    }
+    LOWBIT_TRY(state_->save(block, finished, version()));
+    show_part(kFitted, 1);
+  }
+  for (const SourceTensor* t : linears) {
+    const auto it = finished.weights.find(t->name);
+    if (it == finished.weights.end())
+      return fail(ErrorCode::kCorrupt, state_->path(), "no " + t->name, "the state of this calibration",
+                  "remove that directory");
+    LOWBIT_TRY(finish(*t, it->second, finished.fits[t->name]));
+  }
+  return text.advance(block, finished.weights);
+}
+
+Status Quantizer::check_held_back(Calibration& text) {
+  const bool own_head = source_.has(kHead);
+  LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(own_head ? kHead : kEmbedding));
+  LOWBIT_TRY_ASSIGN(
+      const HeldBackReport held,
+      text.held_back().finish(source_, head, ends_.at(own_head ? kHead : kEmbedding), engine_.isa, *engine_.pool));
+  report.held_back = held;
+  calibration["held_back"] = {{"tokens", held.tokens}, {"ppl_ratio", held.ratio()}};
+  if (held.ratio() <= kBrokenRatio) return {};
+  const std::string what =
+      fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,
+                  held.was_seen ? "of the text" : "held back from the text", held.ratio(), held.source_ppl);
+  if (!options_.accept_broken)
+    return fail(
+        ErrorCode::kInvalidArgument, "quantize", what, fmt::format("at most {:g} times", kBrokenRatio),
+        fmt::format("more bits, a smaller --group, --target-bpw; or --force to write it anyway, at once from {}",
+                    state_->path()));
+  report.warnings.push_back("broken: " + what);
+  return {};
+}
+
+Result<QTensor> Quantizer::quantize(const SourceTensor& t, const QTensor& w, const SecondMoments* moments,
+                                    LayerFit& fit) {
+  LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, layer_role(t.name, t.shape.size())));
+  if (!spec.keep) return fit_layer(t.name, w, spec, options_.seed, moments, *engine_.pool, fit);
+  return source_.lossless(t.name) ? Result<QTensor>(w) : to_bf16(w);
+}
+
+/// Into the checkpoint and the report.
+Status Quantizer::finish(const SourceTensor& t, const QTensor& w, const LayerFit& fit) {
+  const LayerRole role = layer_role(t.name, t.shape.size());
+  all_bytes_ += w.total_bytes();
+  all_elements_ += w.n * w.k;
+  if (role != LayerRole::kOther) {
+    report.layers.push_back(report_layer(layer_name(t.name), w, fit));
+    if (format_info(w.format).kind != ValueKind::kDense) info.rel_error[layer_name(t.name)] = fit.rel_error;
+  }
+  if (!options_.calibration.file.empty() && (t.name == kEmbedding || t.name == kHead)) ends_[t.name] = w;
+  return conversion_.add(t, w);
+}
+
+Status Quantizer::convert(const SourceTensor& t) {
+  LOWBIT_TRY(conversion_.check_progress());
+  LOWBIT_TRY_ASSIGN(const QTensor loaded, source_.load(t.name));
+  LayerFit fit;
+  LOWBIT_TRY_ASSIGN(const QTensor w, quantize(t, loaded, nullptr, fit));
+  return finish(t, w, fit);
+}
+
+}  // namespace lowbit

@@ -1,0 +1,56 @@
+#pragma once
+// One run of quantize_model.
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lowbit/quantize.h"
+#include "pipeline/calibration.h"
+#include "pipeline/calibration_state.h"
+#include "pipeline/conversion.h"
+#include "pipeline/engine.h"
+#include "pipeline/recipe.h"
+
+namespace lowbit {
+
+class Quantizer {
+ public:
+  /// `target` and `run` are those of the calibration's state: its directory's name and what decides the bytes.
+  Quantizer(const WeightSource& source, CheckpointWriter& writer, const Recipe& recipe, const Engine& engine,
+            const QuantizeOptions& options, std::string target, nlohmann::json run);
+
+  Status run();
+  /// After the checkpoint is in its place.
+  void remove_state() {
+    if (state_) state_->remove();
+  }
+
+  QuantizeReport report;
+  CheckpointInfo info;
+  nlohmann::json calibration;  // for config.json; null without a text
+
+ private:
+  using Tensors = std::vector<const SourceTensor*>;
+
+  Status run_calibrated();
+  Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
+  Status check_held_back(Calibration& text);
+  Result<QTensor> quantize(const SourceTensor& t, const QTensor& w, const SecondMoments* moments, LayerFit& fit);
+  Status finish(const SourceTensor& t, const QTensor& w, const LayerFit& fit);
+  Status convert(const SourceTensor& t);
+
+  const WeightSource& source_;
+  const Recipe& recipe_;
+  const Engine& engine_;
+  const QuantizeOptions& options_;
+  Conversion conversion_;
+  std::string target_;
+  nlohmann::json run_;
+  std::unique_ptr<CalibrationState> state_;
+  std::map<std::string, QTensor> ends_;  // embedding and head as quantized, for the held-back text
+  int64_t all_bytes_ = 0, all_elements_ = 0;
+};
+
+}  // namespace lowbit
