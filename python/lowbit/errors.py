@@ -1,0 +1,29 @@
+"""Errors with the parts that the command line prints: where, what was there, what was wanted, and what to do."""
+
+
+class LowbitError(Exception):
+    """One line: `WHERE: got X, wanted Y. hint: Z`. Subclasses are the kinds a caller may want to tell apart."""
+
+    def __init__(self, where, got, wanted, hint=""):
+        super().__init__(f"{where}: got {got}, wanted {wanted}" + (f". hint: {hint}" if hint else ""))
+        self.where, self.got, self.wanted, self.hint = str(where), str(got), str(wanted), hint
+
+
+class CorruptFile(LowbitError):
+    """A file that breaks its format."""
+
+
+class Unsupported(LowbitError):
+    """Something that exists but that this version does not know."""
+
+
+class WrongTeacher(LowbitError):
+    """The teacher is not the model that the checkpoint was made from."""
+
+
+class TextTooShort(LowbitError):
+    """A text with fewer tokens than one window."""
+
+
+class Diverged(LowbitError):
+    """Training stopped: the loss rose or is no number."""

@@ -1,0 +1,100 @@
+"""python -m lowbit.recover: see docs/recovery.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ..errors import LowbitError
+
+
+def size(text: str) -> int:
+    """20M, 4000, 64K."""
+    factor = {"K": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:].upper(), 1)
+    try:
+        value = int(float(text[:-1] if factor > 1 else text) * factor)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}': wanted a count such as 20M or 65536")
+    return value
+
+
+def methods(text: str) -> tuple:
+    known = ("blocks", "full", "lora", "scales")
+    chosen = tuple(text.split(","))
+    if not set(chosen) <= set(known) or len(set(chosen)) != len(chosen):
+        raise argparse.ArgumentTypeError(f"'{text}': wanted {', '.join(known)}, or several in turn between commas")
+    return chosen
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m lowbit.recover", description="Trains a low-bit checkpoint to answer as its teacher does; "
+                                "the formats stay.")
+    p.add_argument("checkpoint", help="checkpoint directory to start from")
+    p.add_argument("--teacher", required=True, help="the model it was quantized from: GGUF file, Hugging Face directory or checkpoint")
+    p.add_argument("--data", required=True, nargs="+", metavar="FILE", help="texts to train on (UTF-8), or token ids (.npy)")
+    p.add_argument("-o", "--out", help="checkpoint directory to write [CHECKPOINT-recovered]")
+    p.add_argument("--tokens", type=size, default="20M", help="tokens of distillation [20M]")
+    p.add_argument("--method", type=methods, default="blocks,full",
+                   help="blocks: block after block, text alone; then, against the teacher's logits: full (latent weights), lora (merged "
+                   "before rounding) or scales (scales and norms only); several in turn between commas [blocks,full]")
+    p.add_argument("--sample", type=size, default="4M", help="tokens to sample from the teacher and mix in; 0: text alone [4M]")
+    p.add_argument("--text-share", type=float, default=0.3, help="part of each batch that is text, when there are samples [0.3]")
+    p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
+    p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
+    p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors [by the number of levels]")
+    p.add_argument("--lr-scales", type=float, default=2e-4, help="peak rate of scales and norms [2e-4]")
+    p.add_argument("--rank", type=int, default=16, help="of lora [16]")
+    p.add_argument("--block-steps", type=int, default=300, help="steps of each block [300]")
+    p.add_argument("--block-windows", type=int, default=512, help="windows of text that blocks are trained on [512]")
+    p.add_argument("--block-lr", type=float, help="peak rate of latent weights in blocks [by the number of levels]")
+    p.add_argument("--block-lr-scales", type=float, default=1e-4)
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<i> [auto]")
+    p.add_argument("--threads", type=int, help="threads on a CPU")
+    p.add_argument("--samples", metavar="FILE.npy", help="keep sampled windows there, and take them from there when it exists")
+    p.add_argument("--lowbit", metavar="PROGRAM", help="the lowbit command line, for its tokenizer [from PATH]")
+    p.add_argument("--save-every", type=float, default=120.0, metavar="SECONDS", help="save the state so often [120]")
+    p.add_argument("--stop-after", type=int, metavar="STEPS", help="save and stop after so many steps; the same command continues")
+    p.add_argument("--no-compile", dest="compile", action="store_false", help="do not compile kernels (CUDA)")
+    p.add_argument("--no-graph", dest="graph", action="store_false", help="do not capture steps as CUDA graphs")
+    p.add_argument("--force", action="store_true", help="replace OUT; write also what got worse")
+    p.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    p.add_argument("--quiet", action="store_true")
+    return p
+
+
+def main(arguments=None) -> int:
+    options = parser().parse_args(arguments)
+    options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        print("error: python: got no package torch, wanted it, to train. hint: pip install torch", file=sys.stderr)
+        return 1
+    from .session import Options, Session, Stopped
+
+    try:
+        report = Session(Options(**vars(options))).run()
+    except LowbitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues from the last saved state", file=sys.stderr)
+        return 130
+    if options.json:
+        print(json.dumps(report))
+    elif not options.quiet:
+        after = report["after"]
+        print(f"{options.out}: held-back text: KL {after['kl']:.4f}, PPL {after['ppl']:.2f}, top-1 {100 * after['top1']:.1f} %; "
+              f"{report['seconds']:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Block reconstruction: the latent weights, scales and norms of one block at a time, trained so that the block's output on what the
+quantized blocks before it give is the one that the teacher's stream has there."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import LowbitError
+from ..llama import block, linear_names, norm_names, rotation_table
+from .data import random
+from .optimize import Optimizer
+from .student import Trainable
+
+RATES = ((4, 4e-4), (16, 2e-4), (256, 1e-4))
+BATCH = 16  # windows of a step
+PASS = 16  # windows of a pass without gradients
+
+
+def rate_of(grid) -> float:
+    return next(rate for count, rate in RATES if grid.count <= count)
+
+
+def _forward(windows, norms, linears, cos, sin, config):
+    with torch.no_grad():
+        return torch.cat([block(x, norms, linears, cos, sin, config.head_dim, config.eps) for x in windows.split(PASS)])
+
+
+class BlockReconstruction:
+    """Blocks 0, 1, .. of a student. `step_done` may be called between blocks to save; `start` continues at a block."""
+
+    def __init__(self, student, teacher: dict, windows, steps: int, kernels, options):
+        self.student, self.teacher, self.steps, self.kernels, self.options = student, teacher, steps, kernels, options
+        self.config = student.config
+        device = student.device
+        tokens = torch.from_numpy(windows).to(device)
+        self.cos, self.sin = rotation_table(self.config, tokens.shape[1], device, torch.float32)
+        self.quantized = F.embedding(tokens, student.tensor("model.embed_tokens.weight"))
+        self.original = F.embedding(tokens, teacher["model.embed_tokens.weight"])
+
+    def _weights(self, tensor, layer):
+        return [tensor(n) for n in norm_names(layer)], [tensor(n) for n in linear_names(layer)]
+
+    def advance(self, layer: int) -> None:
+        """Both streams through a block that is done."""
+        for stream, tensor in (("quantized", self.student.tensor), ("original", self.teacher.__getitem__)):
+            setattr(self, stream, _forward(getattr(self, stream), *self._weights(tensor, layer), self.cos, self.sin, self.config))
+
+    def train(self, layer: int) -> dict:
+        """Trains one block and moves both streams on. The loss is the error of the output relative to what the block adds."""
+        wanted = _forward(self.original, *self._weights(self.teacher.__getitem__, layer), self.cos, self.sin, self.config)
+        size = float(((wanted - self.original) ** 2).mean())
+        if not size > 0:
+            raise LowbitError(f"block {layer}", f"a teacher whose block changes nothing ({size})", "activations that are numbers")
+        names, norms = linear_names(layer), norm_names(layer)
+        trainable = Trainable(self.student, names, norms, kernels=self.kernels.fake_quant)
+        fixed = {n: self.student.tensor(n) for n in names}
+
+        def compute(x, y):
+            weights = trainable.tensors(torch.float32)
+            linears = [weights[n] if n in weights else fixed[n] for n in names]
+            got = self.kernels.block(x, [weights[n] for n in norms], linears, self.cos, self.sin, self.config.head_dim, self.config.eps)
+            loss = ((got - y) ** 2).mean() / size
+            loss.backward()
+            return loss
+
+        options = self.options
+        groups = trainable.groups(lambda grid: options.block_lr or rate_of(grid), options.block_lr_scales)
+        optimizer = Optimizer(compute, groups, self.steps, f"block {layer}", graph=options.graph, clip=None)
+        batch = min(BATCH, len(wanted))
+        for step in range(self.steps):
+            pick = torch.from_numpy(random(options.seed, 4, layer, step).integers(0, len(wanted), batch)).to(wanted.device)
+            optimizer.step(self.quantized[pick], wanted[pick])
+        trainable.store()
+        norm, linear = self._weights(self.student.tensor, layer)
+        self.quantized = _forward(self.quantized, norm, linear, self.cos, self.sin, self.config)
+        self.original = wanted
+        return {"block": layer, "first": optimizer.curve[0][1], "last": optimizer.curve[-1][1]}

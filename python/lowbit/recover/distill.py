@@ -1,0 +1,97 @@
+"""Distillation: all trainable parts at once, against the KL divergence from the teacher's logits."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from .. import fake_quant
+from ..llama import block, hidden_states
+
+LOGIT_ROWS = 4096  # positions whose logits are in memory at once
+# Peak rates by the number of levels: few levels lie far apart, and latent weights must travel from one to the next.
+RATES = ((4, 3e-4), (8, 1.5e-4), (16, 8e-5), (256, 3e-5))
+
+
+def rate_of(grid) -> float:
+    return next(rate for count, rate in RATES if grid.count <= count)
+
+
+def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float):
+    """Sum of KL(teacher || student) over rows [R, hidden], and the gradient of weight * that sum for student_h."""
+    teacher = F.linear(teacher_h, teacher_head).float().log_softmax(-1)
+    student = F.linear(student_h, student_head).float().log_softmax(-1)
+    p = teacher.exp()
+    kl = (p * (teacher - student)).sum()
+    gradient = ((student.exp() - p) * weight).to(student_h.dtype)
+    return kl, gradient @ student_head
+
+
+class Kernels:
+    """The functions that a step is made of, compiled where asked; when compiling fails they run as they are."""
+
+    def __init__(self, compiled: bool, note):
+        self.compiled, self.note = compiled, note
+        functions = (block, kl_and_gradient, fake_quant._forward, fake_quant._backward)
+        self.block, self.kl, *self.fake_quant = map(self._wrap, functions) if compiled else functions
+
+    def _wrap(self, function):
+        quick = torch.compile(function, dynamic=False)
+        state = {"ok": True}
+
+        def call(*arguments):
+            if state["ok"]:
+                try:
+                    return quick(*arguments)
+                except Exception as error:  # any part of the compiler may be missing on a machine
+                    state["ok"] = False
+                    self.note(f"not compiled: {function.__name__}: {str(error).splitlines()[0][:120]}")
+            return function(*arguments)
+
+        return call
+
+
+class Distillation:
+    """compute(tokens [B, T]) -> mean KL per position; gradients are in the trainable's parameters."""
+
+    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels):
+        student = trainable.student
+        self.trainable, self.config, self.dtype, self.kernels = trainable, student.config, dtype, kernels
+        self.teacher = {n: w.to(dtype) for n, w in teacher.items() if w.ndim == 2}
+        self.teacher |= {n: w for n, w in teacher.items() if w.ndim != 2}
+        self.fixed = {n: student.tensor(n).to(dtype) for n in student.checkpoint.names if student.tensor(n).ndim == 2}
+        self.teacher_head, self.student_head = self.teacher[teacher_head], self.fixed[student.head]
+
+    def compute(self, tokens):
+        with torch.no_grad():
+            wanted = hidden_states(tokens, self.config, self.teacher.__getitem__, self.dtype, self.kernels.block).flatten(0, 1)
+        weights = self.trainable.tensors(self.dtype)
+        got = hidden_states(tokens, self.config, lambda n: weights[n] if n in weights else self.fixed[n], self.dtype,
+                            self.kernels.block).flatten(0, 1)
+        gradient = torch.empty_like(got)
+        total, rows = torch.zeros((), device=got.device), len(got)
+        with torch.no_grad():
+            for at in range(0, rows, LOGIT_ROWS):
+                part = slice(at, at + LOGIT_ROWS)
+                kl, gradient[part] = self.kernels.kl(wanted[part], got[part], self.teacher_head, self.student_head, 1.0 / rows)
+                total += kl
+        got.backward(gradient)
+        return total / rows
+
+
+@torch.no_grad()
+def evaluate(student, teacher: dict, teacher_head: str, windows, device) -> dict:
+    """Mean KL from the teacher, perplexity and top-1 agreement of the student as the runtime decodes it, f32, on windows [n, T]."""
+    weights = {n: student.tensor(n) for n in student.checkpoint.names}
+    kl = nll = same = count = 0
+    for row in torch.from_numpy(windows).to(device).split(1):
+        wanted = F.linear(hidden_states(row, student.config, teacher.__getitem__, torch.float32)[0], teacher[teacher_head])
+        got = F.linear(hidden_states(row, student.config, weights.__getitem__, torch.float32)[0], weights[student.head])
+        wanted, got = wanted.log_softmax(-1), got.log_softmax(-1)
+        kl += float((wanted.exp() * (wanted - got)).sum())
+        nll -= float(got[:-1].gather(-1, row[0, 1:, None]).sum())
+        same += int((wanted.argmax(-1) == got.argmax(-1)).sum())
+        count += len(got)
+    return {"kl": kl / count, "ppl": math.exp(min(700.0, nll / (count - len(windows)))), "top1": same / count}

@@ -1,0 +1,270 @@
+"""One run of recovery: options in, a checkpoint and its loss curve out; what is under way is saved and continued."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..checkpoint import Checkpoint, side_files, write_checkpoint
+from ..errors import LowbitError
+from ..llama import linear_names
+from ..replace_directory import check_replaceable
+from ..sources import file_sha256, open_model
+from ..tokens import Tokenizer
+from .blocks import BlockReconstruction
+from .data import Texts, mixed_batch, random, sample
+from .distill import Distillation, Kernels, evaluate, rate_of
+from .optimize import Clock, Optimizer
+from .plot import write_curve_png
+from .student import Student, Trainable, relative_error
+
+STAGES = ("blocks", "full", "lora", "scales")
+# What a state may differ in and still be continued.
+NOT_OF_THE_RESULT = {"out", "lowbit", "threads", "force", "json", "quiet", "save_every", "stop_after", "samples"}
+
+
+@dataclasses.dataclass
+class Options:
+    """See `python -m lowbit.recover --help`."""
+
+    checkpoint: str
+    teacher: str
+    data: list
+    out: str
+    tokens: int = 20_000_000
+    method: tuple = ("blocks", "full")
+    sample: int = 4_000_000
+    text_share: float = 0.3
+    window: int = 512
+    batch: int = 16
+    lr: float | None = None
+    lr_scales: float = 2e-4
+    rank: int = 16
+    block_steps: int = 300
+    block_windows: int = 512
+    block_lr: float | None = None
+    block_lr_scales: float = 1e-4
+    seed: int = 0
+    device: str = "auto"
+    graph: bool = True
+    compile: bool = True
+    samples: str | None = None
+    lowbit: str | None = None
+    threads: int | None = None
+    save_every: float = 120.0
+    stop_after: int | None = None
+    force: bool = False
+    json: bool = False
+    quiet: bool = False
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its state is saved."""
+
+
+class Session:
+    def __init__(self, options: Options):
+        self.options, self.clock = options, Clock()
+        name = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(name)
+        self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        check_replaceable(Path(options.out), options.force)
+        self.checkpoint = Checkpoint(options.checkpoint)
+        teacher = open_model(options.teacher)
+        self.student = Student(self.checkpoint, teacher, self.device)
+        config = self.student.config
+        needs_text = not all(str(f).endswith(".npy") for f in options.data)
+        tokenizer = Tokenizer(options.checkpoint, options.lowbit) if needs_text else None
+        self.window = min(options.window, config.context)
+        self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
+        self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
+        wanted = set(self.checkpoint.names) | {teacher.head}
+        self.teacher = {n: torch.from_numpy(np.array(teacher.tensor(n))).to(self.device) for n in teacher.names if n in wanted}
+        self.kernels = Kernels(options.compile and self.device.type == "cuda", self.note)
+        self.folder = Path(str(options.out).rstrip("/") + ".state")
+        self.last_save, self.steps_run = time.monotonic(), 0
+        self.report = {"stages": [], "device": self._device_name(), "seed": options.seed}
+
+    def _device_name(self):
+        return torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
+
+    def note(self, text: str) -> None:
+        if not self.options.quiet:
+            print(f"[{self.clock.seconds():6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    # ---- saving and continuing ----
+
+    def fingerprint(self) -> str:
+        """Of everything that the result depends on."""
+        options = {k: v for k, v in dataclasses.asdict(self.options).items() if k not in NOT_OF_THE_RESULT}
+        texts = hashlib.sha256(b"".join(p.tobytes() for p in (*self.texts.parts, self.texts.held))).hexdigest()
+        weights = [file_sha256(f) for f in sorted(self.checkpoint.path.glob("*.safetensors"))]
+        described = [options, texts, weights, self.teacher_sha, self.device.type]
+        return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
+
+    def load_state(self) -> dict:
+        file, nothing = self.folder / "state.pt", {"stage": 0, "block": 0, "optimizer": None}
+        if not file.exists():
+            return nothing
+        state = torch.load(file, map_location=self.device, weights_only=False)
+        if state["fingerprint"] != self.fingerprint():
+            self.note(f"{self.folder} is of another run: starting anew")
+            return nothing
+        self.student.load_state(state["student"])
+        self.report["stages"] = state["stages"]
+        self.note(f"continuing {self.options.method[state['stage']]}" if state["stage"] < len(self.options.method) else "continuing")
+        return state
+
+    def save(self, stage: int, block: int = 0, optimizer: Optimizer | None = None) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = {"fingerprint": self.fingerprint(), "stage": stage, "block": block, "student": self.student.state(),
+                 "optimizer": optimizer.state() if optimizer else None, "stages": self.report["stages"]}
+        torch.save(state, self.folder / "state.tmp")
+        (self.folder / "state.tmp").replace(self.folder / "state.pt")
+        self.last_save = time.monotonic()
+
+    def _between_steps(self, save) -> None:
+        self.steps_run += 1
+        stop = self.options.stop_after is not None and self.steps_run >= self.options.stop_after
+        if stop or time.monotonic() - self.last_save > self.options.save_every:
+            save()
+        if stop:
+            raise Stopped(f"stopped after {self.steps_run} steps; the same command continues")
+
+    # ---- stages ----
+
+    def samples(self):
+        """int32 windows sampled from the teacher, kept in a file."""
+        count = self.options.sample // self.window
+        file = Path(self.options.samples) if self.options.samples else self.folder / "samples.npy"
+        if file.exists():
+            windows = np.load(file)
+            if windows.ndim == 2 and windows.shape[1] == self.window and len(windows) >= count:
+                return windows[:count]
+        if not count:
+            return None
+        clock = Clock()
+        first = self.checkpoint.config.get("bos_token_id")
+        first = first if isinstance(first, int) and 0 <= first < self.student.config.vocab else None
+        batch = 4096 if self.device.type == "cuda" else 64
+        windows = sample(self.teacher.__getitem__, self.student.config, self.teacher_head, first, count, self.texts,
+                         self.options.seed, self.dtype, self.device, batch, self.note)
+        self.report["sampling"] = {"tokens": int(windows.size), "seconds": clock.seconds()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file.with_suffix(".tmp.npy"), windows)
+        file.with_suffix(".tmp.npy").replace(file)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return windows
+
+    def run_blocks(self, index: int, first: int) -> None:
+        options, clock = self.options, Clock()
+        windows = self.texts.train(random(options.seed, 5), min(options.block_windows, max(1, sum(map(len, self.texts.parts)) // self.window)))
+        torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
+        work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options)
+        stage = self.report["stages"][index] if len(self.report["stages"]) > index else None
+        if stage is None:
+            stage = {"method": "blocks", "tokens": int(windows.size), "steps": options.block_steps, "blocks": [], "seconds": 0.0}
+            self.report["stages"].append(stage)
+        before = stage["seconds"]
+        for block in range(first):
+            work.advance(block)
+        for block in range(first, self.student.config.layers):
+            stage["blocks"].append(work.train(block))
+            stage["seconds"] = before + clock.seconds()
+            self.note(f"block {block}: loss {stage['blocks'][-1]['first']:.4f} -> {stage['blocks'][-1]['last']:.4f}")
+            self._between_steps(lambda at=block + 1: self.save(index, at))
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    def run_distillation(self, index: int, method: str, saved) -> None:
+        options, clock, student = self.options, Clock(), self.student
+        samples = self.samples()
+        names = [n for i in range(student.config.layers) for n in linear_names(i)]
+        trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed)
+        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)
+        steps = max(1, options.tokens // (options.batch * self.window))
+        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales)
+        optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph)
+        if saved:
+            optimizer.load_state(saved)
+        first, last_note = optimizer.step_number, time.monotonic()
+        for step in range(first, steps):
+            batch = mixed_batch(self.texts, samples, options.text_share, options.seed, step, options.batch)
+            optimizer.step(torch.from_numpy(batch).to(self.device))
+            if optimizer.curve and time.monotonic() - last_note > 5:
+                last_note = time.monotonic()
+                rate = (step + 1 - first) / clock.seconds()
+                self.note(f"{method}: step {step + 1} of {steps}, KL {optimizer.curve[-1][1]:.4f}, "
+                          f"{rate * options.batch * self.window:.0f} tokens/s, {(steps - step - 1) / rate:.0f} s left")
+            self._between_steps(lambda: self.save(index, 0, optimizer))
+        trainable.store()
+        self.report["stages"].append({"method": method, "tokens": steps * options.batch * self.window, "steps": steps,
+                                      "curve": optimizer.curve, "seconds": clock.seconds()})
+
+    # ---- the whole ----
+
+    def run(self) -> dict:
+        options = self.options
+        held = self.texts.held
+        state = self.load_state()
+        if state["stage"] == 0 and state["block"] == 0 and state["optimizer"] is None:
+            self.report["before"] = self._measure("before")
+        else:
+            self.report["before"] = state["stages"][0].get("before") if state["stages"] else None
+        for index in range(state["stage"], len(options.method)):
+            method, here = options.method[index], index == state["stage"]
+            if method == "blocks":
+                self.run_blocks(index, state["block"] if here else 0)
+            else:
+                self.run_distillation(index, method, state["optimizer"] if here else None)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            stage = self.report["stages"][index]
+            if index == 0:
+                stage["before"] = self.report["before"]
+            stage["after"] = self._measure(method)
+            if index + 1 < len(options.method):
+                self.save(index + 1)
+        self.report["after"] = self.report["stages"][-1]["after"]
+        self.report["held_windows"] = len(held)
+        before = self.report["before"]
+        if before and not options.force and not self.report["after"]["kl"] <= before["kl"]:
+            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl']:.4g} on held-back text after training, "
+                              f"{before['kl']:.4g} before", "less than before", "lower --lr, more --tokens; --force writes it anyhow")
+        self.write()
+        return self.report
+
+    def _measure(self, what: str) -> dict:
+        result = evaluate(self.student, self.teacher, self.teacher_head, self.texts.held, self.device)
+        self.note(f"{what}: held-back text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %")
+        return result
+
+    def write(self) -> None:
+        options, c = self.options, self.checkpoint
+        tensors = self.student.tensors_to_write()
+        quality = dict(c.quality)
+        for name in self.student.layers:
+            if name in self.teacher:
+                error = relative_error(self.teacher[name].cpu().numpy(), tensors[name].dequantize())
+                quality[name.removesuffix(".weight")] = {"rel_error": error}
+        recovery = {"method": list(options.method), "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
+                    "teacher_sha256": self.teacher_sha}
+        write_checkpoint(options.out, c.config, tensors, fit={**c.fit, "recovery": recovery}, quality=quality,
+                         side_files=side_files(c.path), overwrite=options.force)
+        self.report["seconds"] = self.clock.seconds()
+        base = str(options.out).rstrip("/")
+        Path(base + ".loss.json").write_text(json.dumps(self.report, indent=1) + "\n")
+        if not write_curve_png(base + ".loss.png", self.report):
+            self.note("no loss curve as PNG: pip install matplotlib")
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,320 @@
+"""The model in training: latent weights, scales and norms of a checkpoint, and the checkpoint that they become."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+
+from ..checkpoint import SCALE_DTYPES, Checkpoint, QuantizedWeight
+from ..errors import LowbitError, WrongTeacher
+from ..fake_quant import KERNELS, FakeQuantize, Grid, nearest_index, nearest_value, position, real, round_scale
+from ..formats import code_values, find_format, pack
+from ..llama import linear_names, norm_names
+from ..safetensors_file import from_f32
+from ..sources import LlamaConfig, Model
+
+TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+CELL = 0.49  # of the way to the neighbouring level: how far from its level a latent weight may start
+MIN_SCALE = 1e-5  # stands for a scale of 0, so that a group of zeros can come alive
+
+
+def grid_of(weight: QuantizedWeight) -> Grid | None:
+    """None for formats that are not trained (fp8)."""
+    fmt, offset = find_format(weight.spec.format, "format"), weight.spec.zero_dtype == "offset"
+    if fmt.kind == "table":
+        table = tuple(sorted(float(v) for v in weight.codebook))
+        return Grid(table[0], 0.0, len(table), table, offset) if len(set(table)) > 1 else None
+    return Grid(float(fmt.first), float(fmt.step), fmt.count, None, offset) if fmt.kind == "uniform" else None
+
+
+@dataclasses.dataclass
+class Layer:
+    """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded."""
+
+    name: str
+    stored: QuantizedWeight
+    grid: Grid
+    latent: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor | None
+
+    @property
+    def trains_scale(self) -> bool:
+        return self.stored.spec.row_block == 1 and self.stored.spec.scale_dtype in TORCH_DTYPES
+
+    @property
+    def trains_zero(self) -> bool:
+        return self.trains_scale and self.grid.offset
+
+    @classmethod
+    def start(cls, name, stored, grid, teacher: np.ndarray | None, device) -> Layer:
+        """The latent weight is the teacher's, moved into the cell of the stored code; without a teacher it is the level itself."""
+        n, k = stored.shape
+        group = k if stored.spec.group_size == -1 else stored.spec.group_size
+        columns = -(-k // group)
+
+        def grouped(array):
+            padded = np.zeros((n, columns * group), np.float32)
+            padded[:, :k] = array
+            return torch.from_numpy(padded).to(device).view(n * columns, group)
+
+        def blocks(array):
+            return torch.from_numpy(np.ascontiguousarray(stored.per_row(array), np.float32)).to(device).reshape(-1, 1)
+
+        value = grouped(code_values(find_format(stored.spec.format, name), stored.codebook)[stored.code_array()])
+        scale = blocks(stored.scale_array())
+        scale = torch.where(scale == 0, torch.full_like(scale, MIN_SCALE), scale)
+        zero = None if stored.zeros is None else blocks(stored.zero_array())
+        u = value
+        if teacher is not None:
+            below, above = _gaps(value, grid)
+            wanted = position(grouped(teacher), scale, zero, grid)
+            u = torch.maximum(torch.minimum(wanted, value + CELL * above), value - CELL * below)
+        return cls(name, stored, grid, real(u, scale, zero, grid), scale, zero)
+
+    def stored_scale(self):
+        return round_scale(self.scale, TORCH_DTYPES[self.stored.spec.scale_dtype]) if self.trains_scale else self.scale
+
+    def stored_zero(self):
+        if self.zero is None or not self.trains_zero:
+            return self.zero
+        return self.zero if self.stored.spec.scale_dtype == "float32" else self.zero.half().float()
+
+    def to_weight(self) -> QuantizedWeight:
+        """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
+        n, k = self.stored.shape
+        fmt = find_format(self.stored.spec.format, self.name)
+        scale, zero = self.stored_scale(), self.stored_zero()
+        index = nearest_index(position(self.latent, scale, zero, self.grid), self.grid).to(torch.uint8)
+        index = index.view(n, -1)[:, :k].cpu().numpy()
+        if self.grid.table is not None:
+            codes = np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index]
+        else:
+            codes = fmt.indices_to_codes(index)
+        scales, zeros = self.stored.scales, self.stored.zeros
+        if self.trains_scale:
+            scales = from_f32(scale.view(n, -1).cpu().numpy(), SCALE_DTYPES[self.stored.spec.scale_dtype])
+        if self.trains_zero:
+            zeros = zero.view(n, -1).cpu().numpy().astype(zeros.dtype)
+        return dataclasses.replace(self.stored, codes=pack(fmt, codes), scales=scales, zeros=zeros)
+
+
+def _gaps(value, grid: Grid):
+    """Distances from each value to the levels below and above it; at the ends, as on the other side."""
+    if grid.table is None:
+        return grid.step, grid.step
+    table = torch.tensor(grid.table, device=value.device)
+    gaps = table.diff()
+    i = torch.bucketize(value, (table[1:] + table[:-1]) / 2)
+    return gaps[(i - 1).clamp(min=0)], gaps[i.clamp(max=len(gaps) - 1)]
+
+
+def relative_error(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((a - b) ** 2).sum(dtype=np.float64) / max((a**2).sum(dtype=np.float64), 1e-30))
+
+
+class Student:
+    """`layers`: what is trained; `dense`: all other tensors in f32 (norms are trained too); `config`: the architecture."""
+
+    def __init__(self, checkpoint: Checkpoint, teacher: Model, device):
+        self.checkpoint, self.device = checkpoint, device
+        self.config = LlamaConfig.parse(checkpoint.config, checkpoint.path)
+        check_teacher(checkpoint, self.config, teacher)
+        self.layers, self.dense, self.trained_norms = {}, {}, set()
+        wanted = {name for i in range(self.config.layers) for name in linear_names(i)}
+        for name in checkpoint.names:
+            stored = checkpoint.weight(name) if name in checkpoint.layers and name in wanted else None
+            grid = grid_of(stored) if stored is not None else None
+            if grid is None:
+                self.dense[name] = torch.from_numpy(np.array(checkpoint.tensor(name))).to(device)
+                continue
+            original = teacher.tensor(name)
+            # A rotated model computes what its teacher does with other weights: there is no nearest start then.
+            near = relative_error(original, stored.dequantize()) < 1.0
+            self.layers[name] = Layer.start(name, stored, grid, original if near else None, device)
+        missing = [n for i in range(self.config.layers) for n in (*linear_names(i), *norm_names(i)) if n not in self]
+        if missing:
+            raise LowbitError(checkpoint.path, f"no tensor '{missing[0]}'", "a llama's tensors")
+        self.head = "lm_head.weight" if "lm_head.weight" in checkpoint.names else "model.embed_tokens.weight"
+
+    def __contains__(self, name):
+        return name in self.layers or name in self.dense
+
+    @property
+    def norms(self) -> list[str]:
+        return [n for i in range(self.config.layers) for n in norm_names(i)] + ["model.norm.weight"]
+
+    def tensor(self, name):
+        """Any tensor as the runtime will decode it, f32."""
+        if name not in self.layers:
+            return self.dense[name]
+        layer = self.layers[name]
+        with torch.no_grad():
+            weight = KERNELS[0](layer.latent, layer.stored_scale(), layer.stored_zero(), layer.grid)
+        return weight.view(layer.stored.shape[0], -1)[:, :layer.stored.shape[1]]
+
+    def tensors_to_write(self) -> dict:
+        """For write_checkpoint: trained tensors anew, all others as they were."""
+        out = {}
+        for name in self.checkpoint.names:
+            if name in self.layers:
+                out[name] = self.layers[name].to_weight()
+            elif name in self.checkpoint.layers:
+                out[name] = self.checkpoint.weight(name)
+            elif name in self.trained_norms:
+                out[name] = ("F32", self.dense[name].cpu().numpy())
+            else:
+                out[name] = self.checkpoint.dense(name)
+        return out
+
+    def state(self) -> dict:
+        return {"layers": {n: (x.latent, x.scale, x.zero) for n, x in self.layers.items()},
+                "norms": {n: self.dense[n] for n in self.norms}, "trained_norms": sorted(self.trained_norms)}
+
+    def load_state(self, state: dict) -> None:
+        for name, (latent, scale, zero) in state["layers"].items():
+            layer = self.layers[name]
+            layer.latent, layer.scale, layer.zero = latent, scale, zero
+        self.dense.update(state["norms"])
+        self.trained_norms = set(state["trained_norms"])
+
+
+def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -> None:
+    """Errors: WrongTeacher when the architectures differ or the embeddings are not one another's."""
+    for field in dataclasses.fields(LlamaConfig):
+        got, wanted = getattr(teacher.config, field.name), getattr(config, field.name)
+        if field.name != "context" and not math.isclose(got, wanted, rel_tol=1e-5):
+            raise WrongTeacher(f"teacher {teacher.path}", f"{field.name} {got}", f"{wanted}, as in {checkpoint.path}",
+                               "the teacher is the model that the checkpoint was quantized from")
+    source = checkpoint.fit.get("source_sha256")
+    if source and source == teacher.sha256():
+        return
+    name = "model.embed_tokens.weight"
+    error = relative_error(teacher.tensor(name), checkpoint.tensor(name))
+    if error > 0.5:
+        raise WrongTeacher(f"teacher {teacher.path}", f"an embedding that differs from the checkpoint's by {100 * error:.0f} %",
+                           f"the model that {checkpoint.path} was quantized from")
+
+
+class Trainable:
+    """What one stage trains of a student: layers by bank (same grid and group: one tensor), scales, zeros and norms.
+
+    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are).
+    """
+
+    def __init__(self, student: Student, names, norms, mode="full", rank=16, kernels=KERNELS, seed=0):
+        self.student, self.mode, self.kernels = student, mode, kernels
+        self.banks, self.rank = [], rank
+        keyed = {}
+        for name in names:
+            if name in student.layers:
+                layer = student.layers[name]
+                key = (layer.grid, layer.latent.shape[1], layer.zero is not None, layer.trains_scale, layer.stored.spec.scale_dtype)
+                keyed.setdefault(key, []).append(layer)
+        generator = torch.Generator().manual_seed(seed)
+        for layers in keyed.values():
+            self.banks.append(Bank(layers, mode, rank, generator))
+        self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
+
+    def groups(self, lr_of, lr_scale: float) -> list[dict]:
+        """Optimizer groups; lr_of(grid) is the rate of latent weights."""
+        out = []
+        for bank in self.banks:
+            if bank.weights:
+                out.append({"params": bank.weights, "lr": lr_of(bank.grid)})
+            if bank.scales:
+                out.append({"params": bank.scales, "lr": lr_scale})
+        if self.norms:
+            out.append({"params": list(self.norms.values()), "lr": lr_scale})
+        return out
+
+    def tensors(self, dtype) -> dict:
+        """name -> weight in `dtype`, as the graph of this step; norms in f32."""
+        out = dict(self.norms)
+        for bank in self.banks:
+            out.update(bank.tensors(dtype, self.kernels))
+        return out
+
+    def store(self) -> None:
+        """Back into the student: from here on its tensors are what was trained."""
+        with torch.no_grad():
+            for bank in self.banks:
+                bank.store()
+            for name, value in self.norms.items():
+                self.student.dense[name] = value.detach().clone()
+                self.student.trained_norms.add(name)
+
+
+class Bank:
+    """Layers with the same grid, group and kind of scale as one tensor of group rows."""
+
+    def __init__(self, layers, mode, rank, generator):
+        self.layers, self.mode, first = layers, mode, layers[0]
+        self.grid, self.storage = first.grid, TORCH_DTYPES.get(first.stored.spec.scale_dtype)
+        self.rows = [len(x.latent) for x in layers]
+        device = first.latent.device
+
+        def joined(part, trained):
+            tensor = torch.cat([getattr(x, part) for x in layers])
+            return torch.nn.Parameter(tensor) if trained else tensor
+
+        self.latent = joined("latent", mode == "full")
+        self.scale = joined("scale", first.trains_scale)
+        self.zero = joined("zero", first.trains_zero) if first.zero is not None else None
+        self.weights = [self.latent] if mode == "full" else []
+        self.scales = [x for x in (self.scale, self.zero) if isinstance(x, torch.nn.Parameter)]
+        self.factors = []
+        if mode == "lora":
+            for x in layers:
+                n, k = x.stored.shape
+                down = torch.randn(rank, k, generator=generator) / math.sqrt(k)
+                self.factors.append([torch.nn.Parameter(down.to(device)), torch.nn.Parameter(torch.zeros(n, rank, device=device))])
+            self.weights = [p for pair in self.factors for p in pair]
+        if mode == "scales":
+            with torch.no_grad():
+                scale, zero = torch.cat([x.stored_scale() for x in layers]), self.zero
+                self.value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid)
+
+    def merged(self):
+        """Latent weights with the low-rank additions."""
+        if not self.factors:
+            return self.latent
+        additions = []
+        for x, (down, up) in zip(self.layers, self.factors):
+            n, k = x.stored.shape
+            addition = up @ down
+            additions.append(torch.nn.functional.pad(addition, (0, x.latent.numel() // n - k)).view(x.latent.shape))
+        return self.latent + torch.cat(additions)
+
+    def scale_and_zero(self):
+        scale = round_scale(self.scale, self.storage) if isinstance(self.scale, torch.nn.Parameter) else self.scale
+        zero = self.zero
+        if isinstance(zero, torch.nn.Parameter) and self.storage != torch.float32:
+            zero = zero + (zero.half().float() - zero).detach()
+        return scale, zero
+
+    def tensors(self, dtype, kernels) -> dict:
+        scale, zero = self.scale_and_zero()
+        if self.mode == "scales":
+            weight = real(self.value, scale, zero, self.grid)
+        else:
+            weight = FakeQuantize.apply(self.merged(), scale, zero, self.grid, kernels)
+        out = {}
+        for x, rows in zip(self.layers, torch.split(weight.to(dtype), self.rows)):
+            n, k = x.stored.shape
+            full = rows.view(n, -1)
+            out[x.name] = full if full.shape[1] == k else full[:, :k]
+        return out
+
+    def store(self):
+        scale, zero = self.scale_and_zero()
+        latent = self.merged()
+        if self.mode == "scales":
+            latent = real(self.value, scale, zero, self.grid)  # in the middle of its cell
+        for i, x in enumerate(self.layers):
+            part = slice(sum(self.rows[:i]), sum(self.rows[:i + 1]))
+            x.latent, x.scale = latent[part].detach().clone(), self.scale[part].detach().clone()
+            x.zero = None if zero is None else self.zero[part].detach().clone()
