@@ -170,9 +170,11 @@ class Session:
 
     def run_blocks(self, index: int, first: int) -> None:
         options, clock = self.options, Clock()
-        windows = self.texts.train(random(options.seed, 5), min(options.block_windows, max(1, sum(map(len, self.texts.parts)) // self.window)))
+        available = max(1, sum(map(len, self.texts.parts)) // self.window)
+        windows = self.texts.train(random(options.seed, 5), min(options.block_windows, available))
         torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
-        work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options)
+        work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options,
+                                   self.note)
         stage = self.report["stages"][index] if len(self.report["stages"]) > index else None
         if stage is None:
             stage = {"method": "blocks", "tokens": int(windows.size), "steps": options.block_steps, "blocks": [], "seconds": 0.0}
@@ -183,7 +185,8 @@ class Session:
         for block in range(first, self.student.config.layers):
             stage["blocks"].append(work.train(block))
             stage["seconds"] = before + clock.seconds()
-            self.note(f"block {block}: loss {stage['blocks'][-1]['first']:.4f} -> {stage['blocks'][-1]['last']:.4f}")
+            done = stage["blocks"][-1]
+            self.note(f"block {block}: " + (f"loss {done['first']:.4f} -> {done['last']:.4f}" if done["rate"] else "left as it was"))
             self._between_steps(lambda at=block + 1: self.save(index, at))
         torch.backends.cuda.matmul.allow_tf32 = False
 

@@ -293,7 +293,7 @@ class Bank:
         scale = round_scale(self.scale, self.storage) if isinstance(self.scale, torch.nn.Parameter) else self.scale
         zero = self.zero
         if isinstance(zero, torch.nn.Parameter) and self.storage != torch.float32:
-            zero = zero + (zero.half().float() - zero).detach()
+            zero = zero.half().float().detach() + (zero - zero.detach())
         return scale, zero
 
     def tensors(self, dtype, kernels) -> dict:
