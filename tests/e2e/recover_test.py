@@ -47,6 +47,25 @@ class Recover(CliTest):
         self.assertNotIn("Traceback", error)
         return error
 
+    def token_file(self, ids):
+        import numpy as np
+        np.save(self.dir / "ids.npy", np.array(ids))
+        return self.dir / "ids.npy"
+
+    def test_a_rotated_checkpoint_is_not_compared_block_by_block(self):
+        """As `quantize --rotate` leaves it: other weights, and a note of the rotation."""
+        import numpy as np
+        from lowbit import Checkpoint, write_checkpoint
+        c = Checkpoint(self.start["int3"])
+        tensors = {n: c.weight(n) if n in c.layers else c.dense(n) for n in c.names}
+        name = "model.embed_tokens.weight"
+        tensors[name] = ("F32", np.ascontiguousarray(c.tensor(name)[:, ::-1]))
+        write_checkpoint(self.dir / "rotated", c.config, tensors, fit={"rotation": {"seed": 0}, "source_sha256": c.fit["source_sha256"]},
+                         side_files={"tokenizer.json": (c.path / "tokenizer.json").read_text()})
+        self.assertIn("rotated", self.refused(self.dir / "rotated", "-o", self.dir / "x"))
+        self.recover(self.dir / "rotated", "-o", self.dir / "x", "--method", "full", "--force")
+        self.assertEqual(self.json("verify", self.dir / "x")["problems"], [])
+
     def check_decoded(self, out):
         """lowbit decodes the file to what the Python reader does, and computes the perplexity that torch does."""
         import numpy as np
@@ -150,6 +169,10 @@ class Recover(CliTest):
         self.assertIn("already there", self.refused(self.start["int3"], "-o", self.start["int3"]))
         self.recover(self.start["int3"], "-o", out, "--method", "magic", code=2)
         self.recover(self.start["int3"], "-o", out, "--tokens", "many", code=2)
+        self.recover(self.start["int3"], "-o", out, "--batch", "0", code=2)
+        self.assertIn("missing.npy", self.refused(self.start["int3"], "-o", out, text=self.dir / "missing.npy"))
+        self.assertIn("tokens below", self.refused(self.start["int3"], "-o", out, text=self.token_file([0, 5000] * 100)))
+        self.assertIn("--window", self.refused(self.start["int3"], "-o", out, "--window", "8"))
         self.assertFalse(out.exists())
 
     def test_divergence_stops(self):
