@@ -7,6 +7,8 @@
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
   <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
+  <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
+  <!-- table: recovery --> ... <!-- end --> bench/results/recovery.json  (bench/quality/recovery.py)
 """
 import argparse
 import json
@@ -121,8 +123,34 @@ def gru_cpu(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['cpu']}, one core, {report['statistic']}, every answer checked against the reference."
 
 
+def optional(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def quality(report: dict) -> str:
+    lines = ["| format | fit | bits/weight | PPL | ratio | KLD | top-1 | TinyStories, ratio |", "|---|---|---|---|---|---|---|---|"]
+    for r in report["rows"]:
+        lines.append(f"| {r['format']} | {r['fit']} | {r['bits_per_weight']:.2f} | {r['ppl']:.2f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | "
+                     f"{r['top1']:.3f} | {r['tiny_ratio']:.2f} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; {report['calibration']}, {report['tokens']} tokens; {report['chunks']} chunks of 512, "
+                               f"base {report['base']['ppl']:.4f} (TinyStories {report['base']['tiny_ppl']:.4f}).")
+
+
+def recovery(report: dict) -> str:
+    lines = ["| format | bits/weight | tokens | sampled | seconds | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    for r in report["rows"]:
+        after, seconds = r["recovered"], sum(stage["seconds"] for stage in r["recovery"]["stages"])
+        lines.append(f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {r['tokens']} | {r['sample']} | {seconds:.0f} | "
+                     f"{after['ppl']:.2f} | {after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | "
+                     f"{after['tiny_ratio']:.2f} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on one {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
+                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
+
+
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
-            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu}
+            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
+            "quality": quality, "recovery": recovery}
 FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
 
 

@@ -66,7 +66,6 @@ class Run:
     def measured(self, row: dict, key: str, model) -> None:
         self.base()
         row[key] = self.measure(model, "--against", self.o.work / "base.logits")
-        row[key]["int8_ppl"] = self.lowbit("ppl", model, "-f", self.texts / "wiki.test.raw", "-c", 512, "--chunks", self.o.chunks)["ppl"]
         self.save()
 
     def quantize(self, name: str, fmt: str, group: str):
@@ -118,10 +117,6 @@ class Run:
         wanted = [row for row in self.o.rows if row not in [r["row"] for r in self.report["rows"]]]
         starts = {row: self.host.submit(self.quantize, "-".join(row.split(":")[:2]), *row.split(":")[:2]) for row in wanted}
         self.pending = [self.host.submit(self.base)]
-        if wanted and not (self.o.work / "samples.npy").exists():
-            quick = self.o.work / "quick"  # sampling needs a checkpoint of the model, not a good one
-            self.lowbit("quantize", self.o.model, quick, "--format", "int4", "--force")
-            self.device.submit(self.recover, quick, teacher, "quick", "16K", ["--method", "full"]).result()
         for row in wanted:
             self.device.submit(self.row, row, teacher, starts[row])
         self.device.shutdown()

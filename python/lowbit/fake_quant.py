@@ -101,4 +101,4 @@ def round_scale(scale, dtype: torch.dtype):
     info = torch.finfo(dtype)
     tiny = 2.0**-24 if dtype == torch.float16 else info.tiny
     rounded = torch.sign(scale) * scale.abs().clamp(tiny, info.max)
-    return scale + (rounded.to(dtype).to(torch.float32) - scale).detach()
+    return rounded.to(dtype).to(torch.float32).detach() + (scale - scale.detach())

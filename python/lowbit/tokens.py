@@ -37,7 +37,6 @@ class Tokenizer:
         """What the runtime puts before every text: BOS, or nothing."""
         if self._prefix is None:
             with_text, alone = self._ids("-p", "a"), self._ids("-p", "a", "--no-special")
-            self._prefix = with_text[:len(with_text) - len(alone)] if with_text != alone else []
-            if with_text[len(self._prefix):] != alone:  # an EOS after it: the ids before the text's are the prefix
-                self._prefix = with_text[:with_text.index(alone[0])] if alone else []
+            starts = range(len(with_text) - len(alone) + 1)
+            self._prefix = with_text[:next(i for i in starts if with_text[i:i + len(alone)] == alone)]
         return self._prefix

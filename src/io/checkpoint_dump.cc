@@ -1,8 +1,11 @@
 // lowbit_io_dump OUT: a checkpoint with every format, scale and zero kind in OUT/checkpoint, and what dequantize_rows makes of each
 // weight in OUT/expected.safetensors. tests/golden/check_read_checkpoint.py compares the example reader with it.
+// lowbit_io_dump OUT CHECKPOINT: what dequantize_rows makes of each tensor of that checkpoint, in OUT/expected.safetensors.
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
@@ -31,6 +34,21 @@ std::map<std::string, QTensor> all_weights() {
   return out;
 }
 
+Status dump_reals(const std::string& directory, std::vector<SafetensorsDecl> decls,
+                  const std::function<Result<QTensor>(const std::string&)>& load) {
+  const auto names = decls;
+  auto expected = SafetensorsWriter::create(directory + "/expected.safetensors", std::move(decls), {});
+  if (!expected) return tl::unexpected<Error>(expected.error());
+  for (const auto& decl : names) {
+    const auto w = load(decl.name);
+    if (!w) return tl::unexpected<Error>(w.error());
+    std::vector<float> real(static_cast<size_t>(w->n * w->k));
+    dequantize_rows(*w, 0, w->n, real.data());
+    if (auto written = (*expected)->append(std::as_bytes(std::span(real))); !written) return written;
+  }
+  return (*expected)->finish();
+}
+
 Status dump(const std::string& directory) {
   const auto weights = all_weights();
   auto checkpoint = CheckpointWriter::create(directory + "/checkpoint", {.overwrite = true});
@@ -41,22 +59,24 @@ Status dump(const std::string& directory) {
     if (auto added = (*checkpoint)->add(name, w, {w.n, w.k}); !added) return added;
   }
   if (auto bytes = (*checkpoint)->finish({}); !bytes) return tl::unexpected<Error>(bytes.error());
-  auto expected = SafetensorsWriter::create(directory + "/expected.safetensors", decls, {});
-  if (!expected) return tl::unexpected<Error>(expected.error());
-  for (const auto& [name, w] : weights) {
-    std::vector<float> real(static_cast<size_t>(w.n * w.k));
-    dequantize_rows(w, 0, w.n, real.data());
-    if (auto written = (*expected)->append(std::as_bytes(std::span(real))); !written) return written;
-  }
-  return (*expected)->finish();
+  return dump_reals(directory, std::move(decls),
+                    [&](const std::string& name) { return Result<QTensor>(weights.at(name)); });
+}
+
+Status dump_checkpoint(const std::string& directory, const std::string& path) {
+  const auto checkpoint = Checkpoint::open(path);
+  if (!checkpoint) return tl::unexpected<Error>(checkpoint.error());
+  std::vector<SafetensorsDecl> decls;
+  for (const auto& t : checkpoint->tensors()) decls.push_back({t.name, DType::kF32, t.shape});
+  return dump_reals(directory, std::move(decls), [&](const std::string& name) { return checkpoint->load(name); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 2 && argc != 3) return 2;
   std::filesystem::create_directories(argv[1]);
-  const auto done = dump(argv[1]);
+  const auto done = argc == 3 ? dump_checkpoint(argv[1], argv[2]) : dump(argv[1]);
   if (!done) std::fprintf(stderr, "error: %s\n", done.error().message().c_str());
   return done ? 0 : 1;
 }

@@ -67,10 +67,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments=None) -> int:
-    options = parser().parse_args(arguments)
+    command = parser()
+    options = command.parse_args(arguments)
+    if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not 0 <= options.text_share <= 1:
+        command.error("wanted --batch, --rank and --block-steps of at least 1 and --text-share between 0 and 1")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
-        import torch  # noqa: F401
+        import torch
     except ImportError:
         print("error: python: got no package torch, wanted it, to train. hint: pip install torch", file=sys.stderr)
         return 1
@@ -78,7 +81,10 @@ def main(arguments=None) -> int:
 
     try:
         report = Session(Options(**vars(options))).run()
-    except LowbitError as error:
+    except torch.cuda.OutOfMemoryError:
+        print("error: memory: got less than the run needs on the device, wanted more. hint: a smaller --batch or --window", file=sys.stderr)
+        return 1
+    except (LowbitError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except Stopped as stopped:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ..errors import LowbitError
+from ..errors import Diverged, LowbitError
 from ..llama import block, linear_names, norm_names, rotation_table
 from .data import random
 from .optimize import Optimizer
@@ -14,6 +14,7 @@ from .student import Trainable
 
 RATES = ((4, 4e-4), (16, 2e-4), (256, 1e-4))
 BATCH = 16  # windows of a step
+ATTEMPTS = 3
 PASS = 16  # windows of a pass without gradients
 
 
@@ -27,10 +28,11 @@ def _forward(windows, norms, linears, cos, sin, config):
 
 
 class BlockReconstruction:
-    """Blocks 0, 1, .. of a student. `step_done` may be called between blocks to save; `start` continues at a block."""
+    """Blocks 0, 1, .. of a student, each by train(); advance() passes one that is done already. windows: tokens [n, T]."""
 
-    def __init__(self, student, teacher: dict, windows, steps: int, kernels, options):
-        self.student, self.teacher, self.steps, self.kernels, self.options = student, teacher, steps, kernels, options
+    def __init__(self, student, teacher: dict, windows, steps: int, kernels, options, note):
+        self.student, self.teacher, self.steps, self.kernels = student, teacher, steps, kernels
+        self.options, self.note = options, note
         self.config = student.config
         device = student.device
         tokens = torch.from_numpy(windows).to(device)
@@ -47,32 +49,49 @@ class BlockReconstruction:
             setattr(self, stream, _forward(getattr(self, stream), *self._weights(tensor, layer), self.cos, self.sin, self.config))
 
     def train(self, layer: int) -> dict:
-        """Trains one block and moves both streams on. The loss is the error of the output relative to what the block adds."""
+        """Trains one block and moves both streams on. The loss is the error of the output relative to what the teacher's block adds.
+
+        A block whose training diverges is trained again at a quarter of the rate, and left as it was when that fails twice.
+        """
         wanted = _forward(self.original, *self._weights(self.teacher.__getitem__, layer), self.cos, self.sin, self.config)
         size = float(((wanted - self.original) ** 2).mean())
-        if not size > 0:
-            raise LowbitError(f"block {layer}", f"a teacher whose block changes nothing ({size})", "activations that are numbers")
-        names, norms = linear_names(layer), norm_names(layer)
+        if not size > 0 or size == float("inf"):
+            raise LowbitError(f"block {layer}", f"a teacher whose block adds {size}", "activations that are numbers and change")
+        report = {"block": layer, "first": None, "last": None, "rate": 0.0}
+        for attempt in range(ATTEMPTS):
+            rate = 4.0**-attempt
+            try:
+                curve = self._attempt(layer, wanted, size, rate)
+            except Diverged as error:
+                self.note(f"{error.where}: {error.got}; rate {rate:g}")
+                continue
+            report |= {"first": curve[0][1], "last": curve[-1][1], "rate": rate}
+            break
+        norm, linear = self._weights(self.student.tensor, layer)
+        self.quantized = _forward(self.quantized, norm, linear, self.cos, self.sin, self.config)
+        self.original = wanted
+        return report
+
+    def _attempt(self, layer: int, wanted, size: float, rate: float) -> list:
+        """The loss curve of one training, whose result is then in the student. Errors: Diverged, and the student is as before."""
+        names, norms, options = linear_names(layer), norm_names(layer), self.options
         trainable = Trainable(self.student, names, norms, kernels=self.kernels.fake_quant)
         fixed = {n: self.student.tensor(n) for n in names}
 
         def compute(x, y):
             weights = trainable.tensors(torch.float32)
             linears = [weights[n] if n in weights else fixed[n] for n in names]
-            got = self.kernels.block(x, [weights[n] for n in norms], linears, self.cos, self.sin, self.config.head_dim, self.config.eps)
+            got = self.kernels.block(x, [weights[n] for n in norms], linears, self.cos, self.sin, self.config.head_dim,
+                                     self.config.eps)
             loss = ((got - y) ** 2).mean() / size
             loss.backward()
             return loss
 
-        options = self.options
-        groups = trainable.groups(lambda grid: options.block_lr or rate_of(grid), options.block_lr_scales)
+        groups = trainable.groups(lambda grid: rate * (options.block_lr or rate_of(grid)), rate * options.block_lr_scales)
         optimizer = Optimizer(compute, groups, self.steps, f"block {layer}", graph=options.graph, clip=None)
         batch = min(BATCH, len(wanted))
         for step in range(self.steps):
             pick = torch.from_numpy(random(options.seed, 4, layer, step).integers(0, len(wanted), batch)).to(wanted.device)
             optimizer.step(self.quantized[pick], wanted[pick])
         trainable.store()
-        norm, linear = self._weights(self.student.tensor, layer)
-        self.quantized = _forward(self.quantized, norm, linear, self.cos, self.sin, self.config)
-        self.original = wanted
-        return {"block": layer, "first": optimizer.curve[0][1], "last": optimizer.curve[-1][1]}
+        return optimizer.curve

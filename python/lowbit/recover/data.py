@@ -87,6 +87,7 @@ def sample(tensor, config, head, first_token, count: int, texts: Texts, seed: in
     weights = {n: tensor(n).to(dtype) for n in (*names, "model.norm.weight", "model.embed_tokens.weight", head)}
     generator = torch.Generator(device).manual_seed(seed)
     rng = random(seed, 3)
+    batch = -(-count // -(-count // batch)) if count else 1  # passes of one size: their caches take the same memory
     while sum(map(len, windows)) < count:
         size = min(batch, count - sum(map(len, windows)))
         start = torch.from_numpy(texts.train(rng, size)[:, :prefix + PROMPT]).to(device)

@@ -16,9 +16,9 @@ def write_curve_png(path, report: dict) -> bool:
     figure, axes = pyplot.subplots(1, len(stages), figsize=(6 * len(stages), 4), squeeze=False)
     for axis, stage in zip(axes[0], stages):
         if stage["method"] == "blocks":
-            blocks = [b["block"] for b in stage["blocks"]]
-            axis.plot(blocks, [b["first"] for b in stage["blocks"]], label="first steps")
-            axis.plot(blocks, [b["last"] for b in stage["blocks"]], label="last steps")
+            trained = [b for b in stage["blocks"] if b["first"] is not None]
+            for key in ("first", "last"):
+                axis.plot([b["block"] for b in trained], [b[key] for b in trained], label=f"{key} steps")
             axis.set(xlabel="block", ylabel="relative output error", yscale="log", title="block reconstruction")
             axis.legend()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import shutil
@@ -20,7 +21,7 @@ from ..replace_directory import check_replaceable
 from ..sources import file_sha256, open_model
 from ..tokens import Tokenizer
 from .blocks import BlockReconstruction
-from .data import Texts, mixed_batch, random, sample
+from .data import PROMPT, Texts, mixed_batch, random, sample
 from .distill import Distillation, Kernels, evaluate, rate_of
 from .optimize import Clock, Optimizer
 from .plot import write_curve_png
@@ -74,6 +75,8 @@ class Session:
     def __init__(self, options: Options):
         self.options, self.clock = options, Clock()
         name = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
+            raise LowbitError("--device", f"'{name}' and no such device", "cpu, or cuda where torch finds one")
         self.device = torch.device(name)
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -87,6 +90,8 @@ class Session:
         needs_text = not all(str(f).endswith(".npy") for f in options.data)
         tokenizer = Tokenizer(options.checkpoint, options.lowbit) if needs_text else None
         self.window = min(options.window, config.context)
+        if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.window:
+            raise LowbitError("--window", self.window, f"more than {PROMPT} tokens")
         self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
         self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
         wanted = set(self.checkpoint.names) | {teacher.head}
@@ -105,6 +110,7 @@ class Session:
 
     # ---- saving and continuing ----
 
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Of everything that the result depends on."""
         options = {k: v for k, v in dataclasses.asdict(self.options).items() if k not in NOT_OF_THE_RESULT}
@@ -117,19 +123,24 @@ class Session:
         file, nothing = self.folder / "state.pt", {"stage": 0, "block": 0, "optimizer": None}
         if not file.exists():
             return nothing
-        state = torch.load(file, map_location=self.device, weights_only=False)
-        if state["fingerprint"] != self.fingerprint():
+        try:
+            state = torch.load(file, map_location=self.device, weights_only=True)
+        except Exception as error:  # torch raises many kinds for a file that is not whole
+            self.note(f"{file}: {str(error).splitlines()[0][:100]}: starting anew")
+            return nothing
+        if state["fingerprint"] != self.fingerprint:
             self.note(f"{self.folder} is of another run: starting anew")
             return nothing
         self.student.load_state(state["student"])
-        self.report["stages"] = state["stages"]
+        self.report["stages"], self.report["before"] = state["stages"], state["before"]
         self.note(f"continuing {self.options.method[state['stage']]}" if state["stage"] < len(self.options.method) else "continuing")
         return state
 
     def save(self, stage: int, block: int = 0, optimizer: Optimizer | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        state = {"fingerprint": self.fingerprint(), "stage": stage, "block": block, "student": self.student.state(),
-                 "optimizer": optimizer.state() if optimizer else None, "stages": self.report["stages"]}
+        state = {"fingerprint": self.fingerprint, "stage": stage, "block": block, "student": self.student.state(),
+                 "optimizer": optimizer.state() if optimizer else None, "stages": self.report["stages"],
+                 "before": self.report["before"]}
         torch.save(state, self.folder / "state.tmp")
         (self.folder / "state.tmp").replace(self.folder / "state.pt")
         self.last_save = time.monotonic()
@@ -170,9 +181,14 @@ class Session:
 
     def run_blocks(self, index: int, first: int) -> None:
         options, clock = self.options, Clock()
-        windows = self.texts.train(random(options.seed, 5), min(options.block_windows, max(1, sum(map(len, self.texts.parts)) // self.window)))
+        if not self.student.same_basis:
+            raise LowbitError(f"{self.checkpoint.path}: blocks", "a rotated checkpoint, whose blocks have no counterpart in the teacher",
+                              "one that was not rotated", "--method full")
+        available = max(1, sum(map(len, self.texts.parts)) // self.window)
+        windows = self.texts.train(random(options.seed, 5), min(options.block_windows, available))
         torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
-        work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options)
+        work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options,
+                                   self.note)
         stage = self.report["stages"][index] if len(self.report["stages"]) > index else None
         if stage is None:
             stage = {"method": "blocks", "tokens": int(windows.size), "steps": options.block_steps, "blocks": [], "seconds": 0.0}
@@ -183,7 +199,8 @@ class Session:
         for block in range(first, self.student.config.layers):
             stage["blocks"].append(work.train(block))
             stage["seconds"] = before + clock.seconds()
-            self.note(f"block {block}: loss {stage['blocks'][-1]['first']:.4f} -> {stage['blocks'][-1]['last']:.4f}")
+            done = stage["blocks"][-1]
+            self.note(f"block {block}: " + (f"loss {done['first']:.4f} -> {done['last']:.4f}" if done["rate"] else "left as it was"))
             self._between_steps(lambda at=block + 1: self.save(index, at))
         torch.backends.cuda.matmul.allow_tf32 = False
 
@@ -218,10 +235,8 @@ class Session:
         options = self.options
         held = self.texts.held
         state = self.load_state()
-        if state["stage"] == 0 and state["block"] == 0 and state["optimizer"] is None:
+        if "before" not in self.report:
             self.report["before"] = self._measure("before")
-        else:
-            self.report["before"] = state["stages"][0].get("before") if state["stages"] else None
         for index in range(state["stage"], len(options.method)):
             method, here = options.method[index], index == state["stage"]
             if method == "blocks":
@@ -231,15 +246,13 @@ class Session:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             stage = self.report["stages"][index]
-            if index == 0:
-                stage["before"] = self.report["before"]
             stage["after"] = self._measure(method)
             if index + 1 < len(options.method):
                 self.save(index + 1)
         self.report["after"] = self.report["stages"][-1]["after"]
         self.report["held_windows"] = len(held)
         before = self.report["before"]
-        if before and not options.force and not self.report["after"]["kl"] <= before["kl"]:
+        if not options.force and not self.report["after"]["kl"] <= before["kl"]:
             raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl']:.4g} on held-back text after training, "
                               f"{before['kl']:.4g} before", "less than before", "lower --lr, more --tokens; --force writes it anyhow")
         self.write()

@@ -122,7 +122,7 @@ class Student:
     def __init__(self, checkpoint: Checkpoint, teacher: Model, device):
         self.checkpoint, self.device = checkpoint, device
         self.config = LlamaConfig.parse(checkpoint.config, checkpoint.path)
-        check_teacher(checkpoint, self.config, teacher)
+        self.same_basis = check_teacher(checkpoint, self.config, teacher)
         self.layers, self.dense, self.trained_norms = {}, {}, set()
         wanted = {name for i in range(self.config.layers) for name in linear_names(i)}
         for name in checkpoint.names:
@@ -132,8 +132,7 @@ class Student:
                 self.dense[name] = torch.from_numpy(np.array(checkpoint.tensor(name))).to(device)
                 continue
             original = teacher.tensor(name)
-            # A rotated model computes what its teacher does with other weights: there is no nearest start then.
-            near = relative_error(original, stored.dequantize()) < 1.0
+            near = self.same_basis and relative_error(original, stored.dequantize()) < 1.0
             self.layers[name] = Layer.start(name, stored, grid, original if near else None, device)
         missing = [n for i in range(self.config.layers) for n in (*linear_names(i), *norm_names(i)) if n not in self]
         if missing:
@@ -182,21 +181,22 @@ class Student:
         self.trained_norms = set(state["trained_norms"])
 
 
-def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -> None:
-    """Errors: WrongTeacher when the architectures differ or the embeddings are not one another's."""
+def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -> bool:
+    """Whether the embeddings are one another's: not so for a rotated checkpoint, which computes the same with other weights.
+
+    Errors: WrongTeacher when the architectures differ, or the embeddings without a rotation that explains it.
+    """
     for field in dataclasses.fields(LlamaConfig):
         got, wanted = getattr(teacher.config, field.name), getattr(config, field.name)
         if field.name != "context" and not math.isclose(got, wanted, rel_tol=1e-5):
             raise WrongTeacher(f"teacher {teacher.path}", f"{field.name} {got}", f"{wanted}, as in {checkpoint.path}",
                                "the teacher is the model that the checkpoint was quantized from")
-    source = checkpoint.fit.get("source_sha256")
-    if source and source == teacher.sha256():
-        return
     name = "model.embed_tokens.weight"
     error = relative_error(teacher.tensor(name), checkpoint.tensor(name))
-    if error > 0.5:
+    if error > 0.5 and "rotation" not in checkpoint.fit:
         raise WrongTeacher(f"teacher {teacher.path}", f"an embedding that differs from the checkpoint's by {100 * error:.0f} %",
                            f"the model that {checkpoint.path} was quantized from")
+    return error <= 0.5
 
 
 class Trainable:
@@ -293,7 +293,7 @@ class Bank:
         scale = round_scale(self.scale, self.storage) if isinstance(self.scale, torch.nn.Parameter) else self.scale
         zero = self.zero
         if isinstance(zero, torch.nn.Parameter) and self.storage != torch.float32:
-            zero = zero + (zero.half().float() - zero).detach()
+            zero = zero.half().float().detach() + (zero - zero.detach())
         return scale, zero
 
     def tensors(self, dtype, kernels) -> dict:

@@ -1,0 +1,187 @@
+"""python -m lowbit.recover: what it trains, what it writes, what it refuses. Needs torch."""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import cli
+from cli import SOURCE, TIMEOUT_S, CliTest, environment, files_below, make_model
+
+MISSING = [m for m in ("numpy", "xxhash", "torch") if importlib.util.find_spec(m) is None]
+WORDS = "the river runs past old stone houses while people talk about bread and rain".split()
+QUICK = ("--tokens", "4K", "--sample", "1K", "--window", "64", "--batch", "4", "--block-steps", "6", "--block-windows", "16",
+         "--threads", "1", "--device", "cpu", "--quiet")
+
+
+@unittest.skipIf(MISSING, f"Python packages {' and '.join(MISSING)} are not installed")
+class Recover(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        sys.path.insert(0, str(SOURCE / "python"))
+        cls.text = cls.models / "text.txt"
+        cls.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(3000)))
+        cls.start = {}
+        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double"):
+            out = cls.models / options.split()[0] / str(len(cls.start))
+            out.parent.mkdir(exist_ok=True)
+            subprocess.run([cli.BINARY, "quantize", cls.hf, out, "--quiet", "--format", *options.split()], check=True,
+                           stdout=subprocess.DEVNULL, env=environment())
+            cls.start[options.replace(" --group 32", "").replace(" --group 48", "")] = out
+
+    def recover(self, start, *options, code=0, teacher=None, text=None, quick=QUICK):
+        """Runs it; gives stderr and, with --json, the report."""
+        path = os.pathsep.join([str(SOURCE / "python"), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "lowbit.recover", start, "--teacher", teacher or self.hf, "--data", text or self.text,
+                   "--lowbit", cli.BINARY, *quick, *options]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S,
+                              env=environment(PYTHONPATH=path, OMP_NUM_THREADS="1"))
+        self.assertEqual(done.returncode, code, done.stdout[-500:] + done.stderr[-2000:])
+        return json.loads(done.stdout) if "--json" in options else done.stderr
+
+    def refused(self, *arguments, **keywords):
+        error = self.recover(*arguments, code=1, **keywords)
+        self.assertRegex(error, cli.ERROR_LINE)
+        self.assertNotIn("Traceback", error)
+        return error
+
+    def token_file(self, ids):
+        import numpy as np
+        np.save(self.dir / "ids.npy", np.array(ids))
+        return self.dir / "ids.npy"
+
+    def test_a_rotated_checkpoint_is_not_compared_block_by_block(self):
+        """As `quantize --rotate` leaves it: other weights, and a note of the rotation."""
+        import numpy as np
+        from lowbit import Checkpoint, write_checkpoint
+        c = Checkpoint(self.start["int3"])
+        tensors = {n: c.weight(n) if n in c.layers else c.dense(n) for n in c.names}
+        name = "model.embed_tokens.weight"
+        tensors[name] = ("F32", np.ascontiguousarray(c.tensor(name)[:, ::-1]))
+        write_checkpoint(self.dir / "rotated", c.config, tensors, fit={"rotation": {"seed": 0}, "source_sha256": c.fit["source_sha256"]},
+                         side_files={"tokenizer.json": (c.path / "tokenizer.json").read_text()})
+        self.assertIn("rotated", self.refused(self.dir / "rotated", "-o", self.dir / "x"))
+        self.recover(self.dir / "rotated", "-o", self.dir / "x", "--method", "full", "--force")
+        self.assertEqual(self.json("verify", self.dir / "x")["problems"], [])
+
+    def check_decoded(self, out):
+        """lowbit decodes the file to what the Python reader does, and computes the perplexity that torch does."""
+        import numpy as np
+        import torch
+        from lowbit import Checkpoint
+        from lowbit.llama import hidden_states
+        from lowbit.safetensors_file import SafetensorsFile
+        from lowbit.sources import LlamaConfig
+        self.assertEqual(self.json("verify", out)["problems"], [])
+        checkpoint = Checkpoint(out)
+        dump = cli.BINARY.parent / "lowbit_io_dump"
+        subprocess.run([dump, self.dir / "dump", out], check=True)
+        expected = SafetensorsFile(self.dir / "dump/expected.safetensors")
+        self.assertEqual(sorted(expected.names), checkpoint.names)
+        for name in expected.names:
+            self.assertTrue(np.array_equal(expected.array(name), checkpoint.tensor(name)), name)
+        report = self.json("ppl", out, "-f", self.text, "-c", 64, "--chunks", 4, "--act", "f32")
+        ids = self.json("tokenize", out, "--file", self.text)["ids"]
+        tokens = torch.tensor(ids[:4 * 64]).view(4, 64)
+        weights = {n: torch.from_numpy(np.array(checkpoint.tensor(n))) for n in checkpoint.names}
+        with torch.no_grad():
+            h = hidden_states(tokens, LlamaConfig.parse(checkpoint.config, out), weights.__getitem__, torch.float32)
+            scores = (h @ weights["model.embed_tokens.weight"].T).log_softmax(-1)[:, 32:63]
+            ppl = float(torch.exp(-scores.gather(-1, tokens[:, 33:, None]).mean()))
+        self.assertAlmostEqual(report["ppl"] / ppl, 1, delta=2e-3)  # the runtime's cache of keys and values is f16
+
+    def test_blocks_and_full_lower_the_divergence(self):
+        out = self.dir / "out"
+        report = self.recover(self.start["int3"], "-o", out, "--json", "--tokens", "16K")
+        self.assertEqual([s["method"] for s in report["stages"]], ["blocks", "full"])
+        self.assertLess(report["after"]["kl"], 0.8 * report["before"]["kl"])
+        curve = report["stages"][1]["curve"]
+        self.assertLess(curve[-1][1], curve[0][1])
+        self.check_decoded(out)
+        self.assertEqual(json.loads((self.dir / "out.loss.json").read_text())["after"], report["after"])
+        self.assertFalse((self.dir / "out.state").exists())
+        config = json.loads((out / "config.json").read_text())["quantization_config"]
+        before = json.loads((self.start["int3"] / "config.json").read_text())["quantization_config"]
+        self.assertEqual((config["config_groups"], config["layers"]), (before["config_groups"], before["layers"]))
+        self.assertEqual(config["fit"]["source_sha256"], before["fit"]["source_sha256"])
+        self.assertEqual(config["fit"]["recovery"]["method"], ["blocks", "full"])
+
+    def test_every_kind_of_format(self):
+        for name, start in self.start.items():
+            with self.subTest(name):
+                out = self.dir / name.replace(" ", "")
+                self.recover(start, "-o", out, "--method", "full", "--force")
+                self.check_decoded(out)
+                self.assertNotEqual(files_below(out)["model.safetensors"], files_below(start)["model.safetensors"])
+
+    def test_scales_keeps_the_codes_and_lora_changes_them(self):
+        from lowbit import Checkpoint
+        import numpy as np
+        before = Checkpoint(self.start["int3"])
+        for method, same in (("scales", True), ("lora", False)):
+            out = self.dir / method
+            self.recover(self.start["int3"], "-o", out, "--method", method, "--lr", "3e-3", "--force", "--sample", "0")
+            after = Checkpoint(out)
+            self.check_decoded(out)
+            equal = [np.array_equal(before.weight(n).codes, after.weight(n).codes) for n in before.layers if "proj" in n]
+            self.assertEqual(all(equal), same, method)
+            self.assertTrue(any(not np.array_equal(before.weight(n).scales, after.weight(n).scales) for n in before.layers))
+
+    def test_same_bytes_also_when_stopped_and_continued(self):
+        once, twice, stopped = (self.dir / n for n in ("once", "twice", "stopped"))
+        self.recover(self.start["int3"], "-o", once)
+        self.recover(self.start["int3"], "-o", twice)
+        self.assertEqual(files_below(once), files_below(twice))
+        for steps in (1, 8):  # in the blocks, then in the distillation
+            self.recover(self.start["int3"], "-o", stopped, "--stop-after", str(steps), code=130)
+            self.assertFalse(stopped.exists())
+        self.recover(self.start["int3"], "-o", stopped)
+        self.assertEqual(files_below(once), files_below(stopped))
+        self.recover(self.start["int3"], "-o", stopped, "--force", "--seed", "1")
+        self.assertNotEqual(files_below(once), files_below(stopped))
+
+    def test_teachers(self):
+        gguf = make_model(self.dir / "teacher.gguf")
+        imported = self.dir / "imported"
+        self.lowbit("import", self.hf, imported, "--quiet")
+        self.recover(self.start["int3"], "-o", self.dir / "hf")
+        self.recover(self.start["int3"], "-o", self.dir / "imp", teacher=imported)
+        self.assertEqual(files_below(self.dir / "hf")["model.safetensors"], files_below(self.dir / "imp")["model.safetensors"])
+        if importlib.util.find_spec("gguf"):
+            self.recover(self.start["int3"], "-o", self.dir / "gguf", teacher=gguf)
+            self.assertEqual(files_below(self.dir / "hf")["model.safetensors"], files_below(self.dir / "gguf")["model.safetensors"])
+        other = make_model(self.dir / "other", "--seed", "2")
+        self.assertIn("embedding", self.refused(self.start["int3"], "-o", self.dir / "x", teacher=other))
+        deeper = make_model(self.dir / "deeper", "--layers", "3")
+        self.assertIn("layers 3", self.refused(self.start["int3"], "-o", self.dir / "x", teacher=deeper))
+        self.assertFalse((self.dir / "x").exists())
+
+    def test_refused(self):
+        out = self.dir / "x"
+        short = self.dir / "short.txt"
+        short.write_text("too short")
+        self.assertIn("window", self.refused(self.start["int3"], "-o", out, text=short))
+        self.assertIn("missing.txt", self.refused(self.start["int3"], "-o", out, text=self.dir / "missing.txt"))
+        self.assertIn("config.json", self.refused(self.dir, "-o", out))
+        self.assertIn("lowbit", self.refused(self.hf, "-o", out))
+        self.assertIn("already there", self.refused(self.start["int3"], "-o", self.start["int3"]))
+        self.recover(self.start["int3"], "-o", out, "--method", "magic", code=2)
+        self.recover(self.start["int3"], "-o", out, "--tokens", "many", code=2)
+        self.recover(self.start["int3"], "-o", out, "--batch", "0", code=2)
+        self.assertIn("missing.npy", self.refused(self.start["int3"], "-o", out, text=self.dir / "missing.npy"))
+        self.assertIn("tokens below", self.refused(self.start["int3"], "-o", out, text=self.token_file([0, 5000] * 100)))
+        self.assertIn("--window", self.refused(self.start["int3"], "-o", out, "--window", "8"))
+        self.assertFalse(out.exists())
+
+    def test_divergence_stops(self):
+        error = self.refused(self.start["int3"], "-o", self.dir / "x", "--method", "full", "--lr", "3e4", "--lr-scales", "1e4",
+                             "--tokens", "16K")
+        self.assertIn("step", error)
+        self.assertIn("--lr", error)
+        self.assertFalse((self.dir / "x").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

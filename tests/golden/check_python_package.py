@@ -1,0 +1,96 @@
+"""The Python package against lowbit: what it reads, and what lowbit reads of what it writes, bit for bit, in every format and scaling.
+
+    python check_python_package.py PATH_TO_lowbit_io_dump
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import xxhash  # noqa: F401
+except ImportError as missing:
+    print(f"no package {missing.name}: pip install numpy xxhash")
+    sys.exit(77)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+from lowbit import Checkpoint, LowbitError, write_checkpoint
+from lowbit.formats import find_format, pack, unpack
+from lowbit.safetensors_file import SafetensorsFile
+
+
+def same_bits(a, b):
+    return a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def check_values(checkpoint, expected_file):
+    """Number of tensors whose values are what lowbit makes of them."""
+    expected = SafetensorsFile(expected_file)
+    bad = [n for n in expected.names if not same_bits(checkpoint.tensor(n), expected.array(n))]
+    assert not bad, f"differ: {bad[:5]}"
+    assert sorted(expected.names) == checkpoint.names
+    return len(expected.names)
+
+
+def check_packings(checkpoint):
+    """Packing what was unpacked gives the same bytes."""
+    for name in checkpoint.layers:
+        weight = checkpoint.weight(name)
+        fmt = find_format(weight.spec.format, name)
+        assert np.array_equal(pack(fmt, unpack(fmt, weight.codes, weight.shape[1])), weight.codes), name
+
+
+def check_refusals(out, tensors, checkpoint):
+    """Nothing that is not a checkpoint is replaced, no part of a wrong shape written, no flipped bit overlooked."""
+
+    def refused(target, changed=tensors, **options):
+        try:
+            write_checkpoint(target, checkpoint.config, changed, fit={}, **options)
+        except LowbitError as error:
+            return str(error)
+        raise AssertionError(f"{target} was written")
+
+    precious = pathlib.Path(out) / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years of work")
+    assert "precious" in refused(precious, overwrite=True)
+    assert (precious / "thesis.txt").read_text() == "years of work"
+    assert "already there" in refused(out + "/again")
+    name, weight = next(iter((n, checkpoint.weight(n)) for n in checkpoint.layers))
+    import dataclasses
+    assert name in refused(out + "/bad", {name: dataclasses.replace(weight, codes=weight.codes[:, :-1])})
+    assert not list(pathlib.Path(out).glob(".tmp-*")), "left something behind"
+    file = pathlib.Path(out) / "again/model.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    assert len(Checkpoint(out + "/again").verify()) == 1
+
+
+def main():
+    dump = sys.argv[1]
+    with tempfile.TemporaryDirectory() as out:
+        subprocess.run([dump, out], check=True)
+        checkpoint = Checkpoint(out + "/checkpoint")
+        assert not checkpoint.verify()
+        count = check_values(checkpoint, out + "/expected.safetensors")
+        check_packings(checkpoint)
+        tensors = {n: checkpoint.weight(n) if n in checkpoint.layers else checkpoint.dense(n) for n in checkpoint.names}
+        write_checkpoint(out + "/again", checkpoint.config, tensors, fit=checkpoint.fit, quality=checkpoint.quality)
+        again = Checkpoint(out + "/again")
+        assert not again.verify()
+        written, read = again.config["quantization_config"], checkpoint.config["quantization_config"]
+        del written["lowbit_version"], read["lowbit_version"]
+        assert again.config == checkpoint.config, "config.json differs from what lowbit writes"
+        subprocess.run([dump, out + "/of-again", out + "/again"], check=True)
+        check_values(again, out + "/of-again/expected.safetensors")
+        assert check_values(checkpoint, out + "/of-again/expected.safetensors") == count
+        check_refusals(out, tensors, checkpoint)
+    print(f"{count} weights equal bit for bit, read and written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
