@@ -150,8 +150,11 @@ void fill_specs(QuantizeArguments& arguments) {
 void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
   add_format_option(verb, "--format", arguments.format,
-                    "int8 int4 int3 int2 ternary binary fp8 ...; `inspect --formats`")
-      ->required();
+                    "int8 int4 int3 int2 ternary binary fp8 ...; `inspect --formats`");
+  add_number_option(
+      verb, "--target-bpw", options.target_bpw, 0.5f, 16.0f,
+      "in place of --format: bits per weight of all linear layers, each layer's format chosen by measured loss");
+  verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
   add_group_option(verb, arguments.group,
                    "weights that share a scale: 32, 64, 128, 256, row or tensor [64; int8 and fp8: row]");
   verb.add_option_function<std::string>(
@@ -195,7 +198,10 @@ void add_quantize_verb(CLI::App& app, Invocation& invocation) {
   add_seed_option(*verb, arguments->options.seed);
   verb->add_flag("--force", arguments->options.overwrite,
                  "replace OUT if it is a lowbit checkpoint; write a calibrated result even if it is broken");
-  verb->callback([arguments, &invocation] {
+  verb->callback([arguments, verb, &invocation] {
+    if ((verb->count("--format") == 0) == (verb->count("--target-bpw") == 0))
+      throw usage_error("--format", verb->count("--format") == 0 ? "nothing" : "--target-bpw too",
+                        "one of --format and --target-bpw");
     fill_specs(*arguments);
     invocation.action = [arguments, &invocation](Console& console) {
       return quantize_action(console, *arguments, invocation.compute);

@@ -46,6 +46,10 @@ struct QuantizeOptions {
                                   // first match wins
   std::vector<std::string> keep;  // regexes of layers to leave as they are: the fallback list
   CalibrationOptions calibration;
+  /// > 0: `linear.format` is chosen per layer, so that all linear layers together take at most so many bits per weight and lose
+  /// little. Needs a calibration text.
+  float target_bpw = 0;
+  bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
   uint64_t seed = 0;
   bool overwrite = false;  // replace an existing lowbit checkpoint; drop the state of another unfinished calibration
   bool accept_broken = false;  // write the checkpoint even if it is broken by kBrokenRatio

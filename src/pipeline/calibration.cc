@@ -12,6 +12,7 @@
 #include "io/mapped_file.h"
 #include "model/config.h"
 #include "pipeline/moment_sum.h"
+#include "pipeline/overlay_source.h"
 #include "pipeline/source_tokenizer.h"
 
 namespace lowbit {
@@ -20,31 +21,6 @@ namespace {
 /// Windows held back: one of sixteen, and enough for a perplexity that means something.
 constexpr int64_t kHeldBackShare = 16, kLeastHeldBack = 2, kMostHeldBack = 8;
 constexpr int64_t kLongestText = int64_t{1} << 30;
-
-/// The source's tensors, some of them replaced.
-class OverlaySource final : public WeightSource {
- public:
-  OverlaySource(const WeightSource& base, const std::map<std::string, QTensor>& weights)
-      : base_(base), weights_(weights) {}
-  const std::string& path() const override { return base_.path(); }
-  const char* kind() const override { return base_.kind(); }
-  const std::string& config_json() const override { return base_.config_json(); }
-  const std::string& tokenizer_json() const override { return base_.tokenizer_json(); }
-  const std::string& tokenizer_config_json() const override { return base_.tokenizer_config_json(); }
-  const std::string& generation_config_json() const override { return base_.generation_config_json(); }
-  const std::vector<SourceTensor>& tensors() const override { return base_.tensors(); }
-  bool has(const std::string& name) const override { return base_.has(name); }
-  bool lossless(const std::string& name) const override { return base_.lossless(name); }
-  void release(const std::string& name) const override { base_.release(name); }
-  Result<QTensor> load(const std::string& name) const override {
-    const auto it = weights_.find(name);
-    return it != weights_.end() ? Result<QTensor>(it->second) : base_.load(name);
-  }
-
- private:
-  const WeightSource& base_;
-  const std::map<std::string, QTensor>& weights_;
-};
 
 /// The layers whose inputs are measured, and those that share each input.
 struct SharedInput {

@@ -32,6 +32,8 @@ class Calibration {
   int64_t blocks() const { return blocks_; }
   int64_t tokens() const { return windows_ * context_; }
   int64_t context() const { return context_; }
+  /// The first n hidden states of the first window, before the next block. n <= context().
+  std::vector<float> first_rows(int64_t n) const { return {states_.begin(), states_.begin() + n * hidden_}; }
   const std::string& text_sha256() const { return text_sha256_; }
   HeldBack& held_back() { return held_back_; }
 

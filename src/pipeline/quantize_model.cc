@@ -1,4 +1,5 @@
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "pipeline/engine.h"
 #include "pipeline/quantizer.h"
 #include "pipeline/recipe.h"
+#include "pipeline/rotated_source.h"
 #include "pipeline/source_hash.h"
 
 namespace lowbit {
@@ -42,6 +44,8 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
                         {"head", spec_json(o.head)},
                         {"recipe_sha256", hash.finish()},
                         {"keep", o.keep},
+                        {"rotate", o.rotate},
+                        {"target_bpw", o.target_bpw},
                         {"seed", o.seed}};
 }
 
@@ -52,8 +56,16 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
-  LOWBIT_TRY_ASSIGN(const Recipe recipe, Recipe::make(options));
-  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));
+  if (options.target_bpw > 0 && options.calibration.file.empty())
+    return fail(ErrorCode::kInvalidArgument, "--target-bpw", "no text", "a text to measure each layer's part on",
+                "--calib FILE");
+  LOWBIT_TRY_ASSIGN(const auto stored, open_source(path));
+  std::unique_ptr<WeightSource> rotated;
+  if (options.rotate) {
+    LOWBIT_TRY_ASSIGN(rotated, rotate_source(*stored, options.seed));
+  }
+  const WeightSource* source = rotated ? rotated.get() : stored.get();
   LOWBIT_TRY_ASSIGN(auto writer,
                     CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
   LOWBIT_TRY(copy_side_files(*source, *writer));
@@ -63,6 +75,8 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   LOWBIT_TRY(quantizer.run());
   nlohmann::json fit = {{"method", options.linear.fit}, {"seed", options.seed}, {"source_sha256", hash}};
   if (!quantizer.calibration.is_null()) fit["calibration"] = quantizer.calibration;
+  if (options.rotate) fit["rotation"] = {{"seed", options.seed}};
+  if (options.target_bpw > 0) fit["target_bpw"] = options.target_bpw;
   quantizer.info.config_json = source->config_json();
   quantizer.info.fit_json = fit.dump();
   QuantizeReport report = std::move(quantizer.report);

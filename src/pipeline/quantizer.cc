@@ -10,6 +10,7 @@
 
 #include "base/try.h"
 #include "pipeline/layer_fit.h"
+#include "pipeline/sensitivity.h"
 
 namespace lowbit {
 namespace {
@@ -93,7 +94,7 @@ void summarize(QuantizeReport& r, int64_t all_bytes, int64_t all_elements) {
 
 }  // namespace
 
-Quantizer::Quantizer(const WeightSource& source, CheckpointWriter& writer, const Recipe& recipe, const Engine& engine,
+Quantizer::Quantizer(const WeightSource& source, CheckpointWriter& writer, Recipe& recipe, const Engine& engine,
                      const QuantizeOptions& options, std::string target, nlohmann::json run)
     : source_(source),
       recipe_(recipe),
@@ -119,6 +120,7 @@ Status Quantizer::run_calibrated() {
   calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
   run_["calibration"] = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}, {"context", text.context()}};
   LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
+  if (options_.target_bpw > 0) LOWBIT_TRY(choose_formats());
   std::vector<Tensors> linears(static_cast<size_t>(text.blocks()));
   for (const SourceTensor& t : source_.tensors()) {
     const int64_t block = layer_role(t.name, t.shape.size()) == LayerRole::kLinear ? block_of(t.name) : -1;
@@ -131,6 +133,17 @@ Status Quantizer::run_calibrated() {
   for (int64_t block = 0; block < text.blocks(); ++block)
     LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
   return check_held_back(text);
+}
+
+/// Or takes over what an earlier run chose.
+Status Quantizer::choose_formats() {
+  std::map<std::string, FormatId> formats = parse_formats_json(state_->load_json("formats"));
+  if (formats.empty()) {
+    LOWBIT_TRY_ASSIGN(formats, allocate_formats(source_, recipe_, engine_, options_));
+    LOWBIT_TRY(state_->save_json("formats", formats_json(formats)));
+  }
+  recipe_.set_formats(std::move(formats));
+  return {};
 }
 
 Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensors& linears) {

@@ -18,7 +18,7 @@ namespace lowbit {
 class Quantizer {
  public:
   /// `target` and `run` are those of the calibration's state: its directory's name and what decides the bytes.
-  Quantizer(const WeightSource& source, CheckpointWriter& writer, const Recipe& recipe, const Engine& engine,
+  Quantizer(const WeightSource& source, CheckpointWriter& writer, Recipe& recipe, const Engine& engine,
             const QuantizeOptions& options, std::string target, nlohmann::json run);
 
   Status run();
@@ -35,6 +35,7 @@ class Quantizer {
   using Tensors = std::vector<const SourceTensor*>;
 
   Status run_calibrated();
+  Status choose_formats();
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
   Status check_held_back(Calibration& text);
   Result<QTensor> quantize(const SourceTensor& t, const QTensor& w, const SecondMoments* moments, LayerFit& fit);
@@ -42,7 +43,7 @@ class Quantizer {
   Status convert(const SourceTensor& t);
 
   const WeightSource& source_;
-  const Recipe& recipe_;
+  Recipe& recipe_;
   const Engine& engine_;
   const QuantizeOptions& options_;
   Conversion conversion_;

@@ -145,13 +145,27 @@ Result<QuantizeSpec> Recipe::spec_for(const std::string& name, LayerRole role) c
   QuantizeSpec spec;
   spec.keep = true;
   if (role == LayerRole::kOther) return spec;
+  LOWBIT_TRY_ASSIGN(const RecipeRule* rule, first_match(name));
+  if (rule != nullptr) return rule->spec;
+  if (role != LayerRole::kLinear) return role == LayerRole::kEmbedding ? embedding_ : head_;
+  spec = linear_;
+  if (const auto it = formats_.find(name); it != formats_.end()) spec.format = it->second;
+  return spec;
+}
+
+Result<const RecipeRule*> Recipe::first_match(const std::string& name) const {
   text::RegexScratch scratch;
   for (const RecipeRule& rule : rules_) {
     std::vector<text::Range> matches;
     LOWBIT_TRY(rule.pattern.find_all(name, scratch, matches));
-    if (!matches.empty()) return rule.spec;
+    if (!matches.empty()) return &rule;
   }
-  return role == LayerRole::kLinear ? linear_ : role == LayerRole::kEmbedding ? embedding_ : head_;
+  return nullptr;
+}
+
+bool Recipe::names(const std::string& name) const {
+  const auto rule = first_match(name);
+  return rule && *rule != nullptr;
 }
 
 }  // namespace lowbit

@@ -1,7 +1,9 @@
 #pragma once
 // Which layer gets which format: options and recipe files.
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lowbit/error.h"
@@ -36,9 +38,17 @@ class Recipe {
   /// is always kept.
   Result<QuantizeSpec> spec_for(const std::string& name, LayerRole role) const;
 
+  /// True when a rule or keep pattern matches.
+  bool names(const std::string& name) const;
+  /// The linear layers' option with other formats for some of them, by tensor name. Rules come first all the same.
+  void set_formats(std::map<std::string, FormatId> formats) { formats_ = std::move(formats); }
+
  private:
+  Result<const RecipeRule*> first_match(const std::string& name) const;
+
   std::vector<RecipeRule> rules_;
   QuantizeSpec linear_, embedding_, head_;
+  std::map<std::string, FormatId> formats_;
 };
 
 /// Parses the part of a rule after the regex.

@@ -74,6 +74,33 @@ class Calibrate(CliTest):
         self.assertEqual(formats["up_proj"], ("int2", False))
         self.assertEqual(formats["q_proj"], ("int3", True))
 
+    def test_rotation_keeps_the_function(self):
+        plain = self.json("quantize", self.hf, self.dir / "plain", "--format", "int8", "--group", 32, "--calib", self.text)
+        turned = self.json("quantize", self.hf, self.dir / "turned", "--format", "int8", "--group", 32, "--calib", self.text, "--rotate")
+        self.assertAlmostEqual(turned["held_back"]["source_ppl"] / plain["held_back"]["source_ppl"], 1, delta=1e-3)
+        self.assertAlmostEqual(turned["held_back"]["ratio"], 1, delta=0.01)
+        names = {x["name"] for x in turned["layers"]}
+        self.assertIn("lm_head", names)
+        self.assertEqual(self.json("verify", self.dir / "turned")["ok"], True)
+        self.assertEqual(self.greedy(self.dir / "turned", "--act", "f32", n=4), self.greedy(self.dir / "plain", "--act", "f32", n=4))
+
+    def test_a_byte_budget(self):
+        call = ("quantize", self.hf, self.dir / "a", "--target-bpw", 3.5, "--group", 32, "--calib", self.text, "--calib-tokens", "2K",
+                "--keep", "layers.0.*k_proj")
+        report = self.json(*call, "--threads", 1)
+        self.assertLessEqual(report["bits_per_weight"], 3.5)
+        self.assertGreater(report["bits_per_weight"], 3.0)
+        formats = {x["name"]: x["format"] for x in report["layers"]}
+        self.assertGreater(len(set(formats.values()) - {"int8", "f32"}), 1)
+        self.assertEqual(formats["model.layers.0.self_attn.k_proj"], "f32")
+        self.assertEqual(formats["model.layers.0.mlp.gate_proj"], formats["model.layers.0.mlp.up_proj"])
+        self.json(*call[:2], self.dir / "b", *call[3:], "--threads", 2)
+        self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "b"))
+        self.assertIn("budget", self.refused(*call[:2], self.dir / "c", "--target-bpw", 1.5, *call[5:]))
+        self.assertIn("--calib", self.refused("quantize", self.hf, self.dir / "d", "--target-bpw", 3))
+        self.refused("quantize", self.hf, self.dir / "d", "--target-bpw", 3, "--format", "int4", code=2)
+        self.refused("quantize", self.hf, self.dir / "d", code=2)
+
     def test_every_source_and_format(self):
         gguf = make_model(self.dir / "tiny.gguf", "--dtype", "q8_0")
         for name in ("int8", "int4", "int2", "ternary", "binary", "fp8"):
