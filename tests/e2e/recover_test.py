@@ -1,5 +1,7 @@
 """python -m lowbit.recover: what it trains, what it writes, what it refuses. Needs torch."""
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -31,15 +33,26 @@ class Recover(CliTest):
                            stdout=subprocess.DEVNULL, env=environment())
             cls.start[options.replace(" --group 32", "").replace(" --group 48", "")] = out
 
-    def recover(self, start, *options, code=0, teacher=None, text=None, quick=QUICK):
-        """Runs it; gives stderr and, with --json, the report."""
-        path = os.pathsep.join([str(SOURCE / "python"), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "lowbit.recover", start, "--teacher", teacher or self.hf, "--data", text or self.text,
-                   "--lowbit", cli.BINARY, *quick, *options]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S,
-                              env=environment(PYTHONPATH=path, OMP_NUM_THREADS="1"))
-        self.assertEqual(done.returncode, code, done.stdout[-500:] + done.stderr[-2000:])
-        return json.loads(done.stdout) if "--json" in options else done.stderr
+    def recover(self, start, *options, code=0, teacher=None, text=None, process=False):
+        """Runs it, in this process or as the module of a new one; gives stderr or, with --json, the report."""
+        arguments = [start, "--teacher", teacher or self.hf, "--data", text or self.text, "--lowbit", cli.BINARY, *QUICK, *options]
+        arguments = list(map(str, arguments))
+        if process:
+            path = os.pathsep.join([str(SOURCE / "python"), os.environ.get("PYTHONPATH", "")])
+            done = subprocess.run([sys.executable, "-m", "lowbit.recover", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
+                                  env=environment(PYTHONPATH=path, OMP_NUM_THREADS="1"))
+            got, out, errors = done.returncode, done.stdout, done.stderr
+        else:
+            from lowbit.recover.__main__ import main
+            streams = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+                try:
+                    got = main(arguments)
+                except SystemExit as left:  # argparse
+                    got = left.code
+            out, errors = (stream.getvalue() for stream in streams)
+        self.assertEqual(got, code, out[-500:] + errors[-2000:])
+        return json.loads(out) if "--json" in options else errors
 
     def refused(self, *arguments, **keywords):
         error = self.recover(*arguments, code=1, **keywords)
@@ -94,7 +107,7 @@ class Recover(CliTest):
 
     def test_blocks_and_full_lower_the_divergence(self):
         out = self.dir / "out"
-        report = self.recover(self.start["int3"], "-o", out, "--json", "--tokens", "16K")
+        report = self.recover(self.start["int3"], "-o", out, "--json", "--tokens", "16K", process=True)
         self.assertEqual([s["method"] for s in report["stages"]], ["blocks", "full"])
         self.assertLess(report["after"]["kl"], 0.8 * report["before"]["kl"])
         curve = report["stages"][1]["curve"]
