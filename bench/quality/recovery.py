@@ -33,7 +33,7 @@ class Run:
         self.o, self.texts = options, options.data / "text"
         self.train_text = self.texts / "wikitext2_raw_train_part.txt"
         self.report = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
-        self.host, self.device = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self.host, self.device = ThreadPoolExecutor(1), ThreadPoolExecutor(options.device_jobs)
         options.work.mkdir(parents=True, exist_ok=True)
 
     def lowbit(self, *args) -> dict:
@@ -91,13 +91,15 @@ class Run:
     def row(self, text: str, teacher, start) -> None:
         fmt, group, tokens, *rest = text.split(":")
         extra = [part for option in rest for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
-        row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": rest, "calib_tokens": self.o.calib_tokens}
+        row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": rest, "calib_tokens": self.o.calib_tokens,
+               "sample": self.o.sample}
         try:
             checkpoint, made = start.result()
             row |= made
-            target, row["recovery"] = self.recover(checkpoint, teacher, f"{fmt}-{group}-{len(self.report['rows'])}", tokens, extra)
+            target, row["recovery"] = self.recover(checkpoint, teacher, f"{fmt}-{group}-{tokens}", tokens, extra)
             self.report["rows"].append(row)
             self.save()
+            say(f"trained {text}")
             self.pending.append(self.host.submit(self.measured, row, "recovered", target))
             same = [r for r in self.report["rows"] if (r["format"], r["group"]) == (fmt, group) and "ptq" in r]
             if same:
@@ -117,6 +119,10 @@ class Run:
         wanted = [row for row in self.o.rows if row not in [r["row"] for r in self.report["rows"]]]
         starts = {row: self.host.submit(self.quantize, "-".join(row.split(":")[:2]), *row.split(":")[:2]) for row in wanted}
         self.pending = [self.host.submit(self.base)]
+        if wanted and not (self.o.work / "samples.npy").exists():
+            quick = self.o.work / "quick"  # sampling needs a checkpoint of the model, not a good one, and the host is quantizing those
+            self.lowbit("quantize", self.o.model, quick, "--format", "int4", "--force")
+            self.device.submit(self.recover, quick, teacher, "quick", "8192", ["--method", "full"]).result()
         for row in wanted:
             self.device.submit(self.row, row, teacher, starts[row])
         self.device.shutdown()
@@ -134,6 +140,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build/recovery")
     parser.add_argument("--calib-tokens", type=int, default=65536)
     parser.add_argument("--sample", default="12M")
+    parser.add_argument("--device-jobs", type=int, default=1, help="rows trained at a time")
     parser.add_argument("--chunks", type=int, default=100)
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/recovery.json")
     Run(parser.parse_args()).run()
