@@ -11,7 +11,7 @@ extern const int kFewInt8Count, kFewHalfCount;
 
 namespace {
 
-constexpr int kFewShared = 112 << 10, kFewLeastRing = 32 << 10;  // of a block, half of a multiprocessor's; of weights
+constexpr int kFewWeightBytes = 40 << 10;  // in flight, per 16 rows
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -38,20 +38,20 @@ bool cut_few(const GemmProblem& p, int processors, int device_shared, GemmArgs& 
   args.slot_batches = args.groups > 1 ? args.group / batch_k : batches;
   args.fold_batches = !half ? args.slot_batches : args.groups > 1 && args.slot_batches % 2 != 0 ? 1 : 2;
   args.lane_words = stored_width(stored_bits(p.w.format, p.w.activation).bits) / (half ? 2 : 1);
-  // One block per multiprocessor where that is possible: blocks of the next launch then find the same room everywhere.
-  const int tiles = args.units * 4, warps = kFewThreads / 32;
-  args.row_tiles = std::clamp(ceil_div(tiles, processors), 1, warps);
+  // Warps of a block: more where there are few blocks and much to read.
+  const int tiles = args.units * 4, words = batches * args.lane_words;
+  args.row_tiles = p.m > 1 && tiles > processors ? 2 : 1;
+  const bool long_rows = words >= 128 && tiles <= 2 * processors;
+  const int most = args.row_tiles == 2 || long_rows ? kFewThreads / 32 / args.row_tiles : 8;
   const int step = half ? args.fold_batches : args.groups > 1 ? args.slot_batches : 1, steps = ceil_div(batches, step);
-  const int each = ceil_div(steps, std::min(warps / args.row_tiles, steps));
+  const int each = ceil_div(steps, std::min(most, steps));
   args.warp_batches = each * step;
   args.depth = ceil_div(steps, each);
   args.slots = !half && args.groups > 1 ? args.groups : args.depth;
-  // All of a warp's weights at once where they fit, beside the next launch if possible.
-  args.half_batches = 0;
-  const int others = FewPlaces(args).bytes, batch = args.row_tiles * args.depth * 2 * args.lane_words * 128;
-  const int room = std::min(device_shared, std::max(others + kFewLeastRing, kFewShared)) - others;
-  args.half_batches = std::min(room / batch, ceil_div(args.warp_batches, 2));
-  return args.half_batches > 0;
+  // All of a warp's weights at once where they fit.
+  const int room = kFewWeightBytes / (args.depth * 2 * args.lane_words * 128);
+  args.half_batches = std::max(1, std::min(room, ceil_div(args.warp_batches, 2)));
+  return FewPlaces(args).bytes <= device_shared;
 }
 
 }  // namespace lowbit::cuda

@@ -1,10 +1,10 @@
 #pragma once
-// The pipeline for 1 to 16 rows of x, on every architecture from sm_80 on. A block is 1 to 16 tiles of 16 rows of weights,
-// so many that there is one block per multiprocessor where possible; warps share K, and every lane copies the words of its own operands to shared memory, all that fit before the previous kernel has
+// The pipeline for 1 to 16 rows of x, on every architecture from sm_80 on. A block is 16 or 32 rows of weights, its warps
+// share K, and every lane copies the words of its own operands to shared memory, all that fit before the previous kernel has
 // ended: no lane waits for another one's weights.
 //
 // Shapes:   any n, k; x with rows at multiples of 16 bytes (one row: any); groups of 64 columns (f16, bf16: 32) or multiples.
-// x:        all of it in shared memory, swizzled, then ldmatrix (one row: plain loads).
+// x:        one row: each warp copies the columns it needs, no barrier. More: all of it, swizzled, then ldmatrix.
 // Numerics: integers: the sum of each group is exact and put into shared memory; threads fold them in the order of
 //           docs/numerics.md#matmul. f16, bf16: one fma with the scale per group or 64 columns, warps added in ascending order.
 // Limits:   latency below about 8 MB of weights, then memory; with 16 rows reading x, once per block.
@@ -91,17 +91,33 @@ __device__ __forceinline__ void few_stage_x(const GemmArgs& p, uint8_t* to, int 
     for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
       const int left = row_bytes - 16 * c, valid = left < 0 ? 0 : left > 16 ? 16 : left;
       const int at = ((c >> 3) * p.m + row) * 128 + (((c & 7) ^ (row & 7)) << 4);
-      if (p.x_aligned) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(base + at),
-                     "l"(x + (valid > 0 ? 16 * c : 0)), "r"(valid)
-                     : "memory");
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) reinterpret_cast<uint32_t*>(to + at)[i] = x_word(x, 16 * c + 4 * i, row_bytes);
-      }
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(base + at), "l"(x + (valid > 0 ? 16 * c : 0)),
+                   "r"(valid)
+                   : "memory");
     }
   }
   asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/// One row of x: each warp brings the batches [begin, end) that it needs, in the same places.
+__device__ __forceinline__ void few_stage_slice(const GemmArgs& p, uint8_t* to, int row_bytes, int begin, int end) {
+  const int lane = threadIdx.x & 31;
+  const uint8_t* const x = static_cast<const uint8_t*>(p.x);
+  if (p.x_aligned) {
+    const uint32_t base = uint32_t(__cvta_generic_to_shared(to));
+    for (int c = 4 * begin + lane; c < 4 * end; c += 32) {
+      const int left = row_bytes - 16 * c, valid = left < 0 ? 0 : left > 16 ? 16 : left;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(base + 16 * c),
+                   "l"(x + (valid > 0 ? 16 * c : 0)), "r"(valid)
+                   : "memory");
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  } else {
+    for (int c = 16 * begin + lane; c < 16 * end; c += 32)
+      reinterpret_cast<uint32_t*>(to)[c] = x_word(x, 4 * c, row_bytes);
+    asm volatile("cp.async.wait_all;" ::: "memory");  // the weights
+  }
+  __syncwarp();
 }
 
 /// What is left to do to the sums of a block: the fold over groups, or over the warps that shared K.
@@ -212,10 +228,18 @@ __global__ void __maxnreg__(T::kOneRow ? 48 : 64) gemm_few(const __grid_constant
                  "l"(p.scales + int64_t(g) * p.n_padded + n)
                  : "memory");
   }
+  if constexpr (!kInts && T::kOneRow) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+  }
   few_wait_for_previous_kernel();
   const int row_bytes = p.k * kXBytes<T::X>;
-  few_stage_x(p, shared + at.x, row_bytes);
-  __syncthreads();
+  if constexpr (T::kOneRow) {
+    few_stage_slice(p, shared + at.x, row_bytes, begin, end);
+  } else {
+    few_stage_x(p, shared + at.x, row_bytes);
+    __syncthreads();
+  }
 
   const int g8 = lane >> 2, t = lane & 3, row = row_tile * 16 + 2 * g8;
   // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8: the two words of a step, of two tiles or two steps.
