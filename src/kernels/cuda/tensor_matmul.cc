@@ -202,7 +202,7 @@ bool tensor_has(FormatId format, Activation activation) {
   return stored_bits(format, gemm_activation(activation)).bits != 0;
 }
 
-const char* tensor_refuses(FormatId format, Activation activation, const MatmulShape& s) {
+const char* tensor_refuses(Activation activation, const MatmulShape& s) {
   if (s.n > (int64_t{1} << 30) || s.k > (int64_t{1} << 30)) return "extents over 2^30";
   const bool int8 = activation == Activation::kInt8;
   const int64_t step = int8 ? 32 : 16;
@@ -210,9 +210,9 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
   if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
   if (!int8) return s.offsets ? "offsets with float activations" : "";
-  // The GEMV reads fewer bytes of binary weights and quantizes x itself; with groups it is the slower one.
-  const bool few = s.groups > 1 && s.group % 64 == 0 && !s.offsets && format != FormatId::kTernaryPlanes;
-  if (s.m <= kGemvRows && !few && format != FormatId::kTernaryPlanes) return "one to eight rows of x with these scales";
+  // The GEMV is faster with one scale per row, and quantizes x itself; with groups it is the slower one.
+  const bool few = s.groups > 1 && s.group % 64 == 0 && !s.offsets;
+  if (s.m <= kGemvRows && !few) return "one to eight rows of x with these scales";
   return "";
 }
 
