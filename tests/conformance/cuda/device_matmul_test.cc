@@ -480,6 +480,62 @@ TEST(DeviceMatmulConformance, DerivedPackingsEqualTheirTwins) {
     }
 }
 
+/// What is chosen, told without a device: a GEMV for few rows and tensor cores for more, or one kernel for both.
+TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
+  if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
+  struct Wanted {
+    FormatId format;
+    int64_t group;
+    ZeroKind zero;
+    DeviceMatmulOptions options;
+    const char *name, *in_reason;
+  };
+  const Wanted all[] = {
+      {FormatId::kTernary, 0, ZeroKind::kNone, {}, "matmul_ternary_a8_row__cuda_gemv16x8", "cuda_tensor (64 rows: sm"},
+      {FormatId::kInt4, 128, ZeroKind::kNone, {}, "matmul_int4_a8_g128__cuda_tensor", "64 rows: sm"},
+      {FormatId::kInt4,
+       32,
+       ZeroKind::kNone,
+       {},
+       "matmul_int4_a8_g32__cuda_gemv16x8",
+       "cuda_tensor (64 rows: sm80_128x64)"},
+      {FormatId::kInt4,
+       64,
+       ZeroKind::kOffset,
+       {},
+       "matmul_int4_a8_g64__cuda_gemv16x8",
+       "cuda_tensor (64 rows: sm80_128x64)"},
+      {FormatId::kInt2, 64, ZeroKind::kNone, {Activation::kF32}, "matmul_int2_af32_g64__cuda_tensor", "64 rows: sm"},
+      {FormatId::kFp8, 64, ZeroKind::kNone, {Activation::kF32}, "matmul_fp8_af32_g64__cuda_warp", "f32 activations"},
+      {FormatId::kInt4, 20, ZeroKind::kNone, {}, "matmul_int4_a8_g20__cuda_warp", "groups that are not 32, 64"},
+      {FormatId::kInt4,
+       0,
+       ZeroKind::kNone,
+       {Activation::kInt8, 0, true},
+       "matmul_int4_a8_row__cuda_warp",
+       "asked for"}};
+  for (const Wanted& wanted : all) {
+    Case c;
+    c.format = wanted.format;
+    c.scaling.k_block = wanted.group == 0 ? int64_t{Scaling::kAll} : wanted.group;
+    c.scaling.zero = wanted.zero;
+    c.n = c.ldy = 256;
+    c.k = c.ldx = 640;
+    const auto choice = choose_device_kernel(conformance::random_weights(c), wanted.options);
+    ASSERT_TRUE(choice.has_value()) << wanted.name;
+    EXPECT_EQ(choice->name, wanted.name);
+    EXPECT_NE(choice->reason.find(wanted.in_reason), std::string::npos) << wanted.name << ": " << choice->reason;
+  }
+  Case c;
+  c.n = c.ldy = 256;
+  c.k = c.ldx = 640;
+  DeviceMatmulOptions decoding;
+  decoding.most_rows = 8;  // one order of the weight is enough
+  const auto choice = choose_device_kernel(conformance::random_weights(c), decoding);
+  ASSERT_TRUE(choice.has_value());
+  EXPECT_EQ(choice->reason.find("cuda_tensor"), std::string::npos) << choice->reason;
+}
+
 TEST(DeviceMatmul, RefusesWhatDoesNotFit) {
   LOWBIT_NEEDS_GPU();
   Case c;

@@ -6,10 +6,11 @@
 
 #include "kernels/cuda/gemm/fragments.cuh"
 #include "kernels/cuda/gemm/mma.cuh"
+#include "kernels/cuda/gemm/mma_kernel.h"
 
 namespace lowbit::cuda {
 
-inline constexpr int kMmaBm = 64, kMmaUnits = 2, kMmaThreads = 256, kMmaStages = 3, kMmaStageBytes = kMmaBm * 128;
+inline constexpr int kMmaStages = 3, kMmaStageBytes = kMmaBm * 128;
 
 __device__ __forceinline__ uint32_t x_chunk(uint32_t stage, int row, int chunk) {
   return stage + row * 128 + ((chunk ^ (row & 7)) << 4);
@@ -128,12 +129,5 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
       p, n, m0, bias_pair(p, n), [&](int i) { return acc[i]; },
       [&](int j, int c) { return kIntegers<X> ? x_row_scale(p, m0 + 8 * j + 2 * t + c) : 1.0f; });
 }
-
-struct MmaKernel {
-  GemmActivation activation;
-  int bits;
-  const void* function;
-  const char* name;
-};
 
 }  // namespace lowbit::cuda

@@ -7,12 +7,10 @@
 
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
-#include "kernels/cuda/gemm/gemm_mma.cuh"
+#include "kernels/cuda/gemm/mma_kernel.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {
-
-const MmaKernel* find_mma_kernel(GemmActivation activation, int bits);
 
 namespace {
 
