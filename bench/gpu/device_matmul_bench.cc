@@ -126,8 +126,8 @@ Result<std::vector<DeviceMatmulPlan>> make_plans(const QTensor& w, const Case& c
   int64_t bytes = 0;
   do {
     LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan,
-                      DeviceMatmulPlan::make(w, {Activation::kInt8, c.activation_group, c.fallback}));
-    bytes += plan.resident_bytes();
+                      DeviceMatmulPlan::make(w, {Activation::kInt8, c.activation_group, c.fallback, c.m}));
+    bytes += plan.code_bytes(c.m);
     plans.push_back(std::move(plan));
   } while (bytes < at_most);
   return plans;
@@ -174,9 +174,9 @@ Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>
   std::vector<float> got(size_t(c.m * c.n));
   LOWBIT_TRY(cuda::download(got.data(), y, 4 * c.m * c.n));
   const bool checked = answer_is_right(w, got, in, c.m, Activation::kInt8, c.activation_group, b.pool);
-  const double us = 1e6 * seconds, gb_s = 1e-9 * double(first.resident_bytes()) / seconds;
+  const double us = 1e6 * seconds, gb_s = 1e-9 * double(first.code_bytes(c.m) + first.factor_bytes()) / seconds;
   b.rows.push_back({{"part", part},
-                    {"kernel", first.kernel_name()},
+                    {"kernel", first.kernel_name(c.m)},
                     {"format", format_info(c.format).name},
                     {"m", c.m},
                     {"n", c.n},
@@ -188,7 +188,7 @@ Status time_case(Bench& b, const QTensor& w, const std::vector<DeviceMatmulPlan>
                     {"us", us},
                     {"gb_s", gb_s},
                     {"checked", checked}});
-  std::printf("%-8s %-38s m %lld %6lldx%-6lld %s %s %s %8.2f us %7.0f GB/s %s\n", part, first.kernel_name().c_str(),
+  std::printf("%-8s %-38s m %lld %6lldx%-6lld %s %s %s %8.2f us %7.0f GB/s %s\n", part, first.kernel_name(c.m).c_str(),
               static_cast<long long>(c.m), static_cast<long long>(c.n), static_cast<long long>(c.k),
               c.int8_x ? "int8" : "bf16", c.cold ? "cold" : "hot ", c.overlap ? "pdl  " : "plain", us, gb_s,
               checked ? "right" : "WRONG");
@@ -249,7 +249,7 @@ Status stack(Bench& b) {
   for (const auto& [n, k] : layer) weights.push_back(random_weight(FormatId::kTernary, n, k, 0, b.pool));
   for (int l = 0; l < 30; ++l)
     for (const QTensor& w : weights) {
-      LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan, DeviceMatmulPlan::make(w, {}));
+      LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan, DeviceMatmulPlan::make(w, {Activation::kInt8, 0, false, 1}));
       bytes += plan.resident_bytes();
       plans.push_back(std::move(plan));
     }

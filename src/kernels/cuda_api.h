@@ -77,12 +77,15 @@ class Graph {
 enum class Element : uint8_t { kF32, kF16, kBf16, kInt8 };
 constexpr LOWBIT_HD int element_bytes(Element e) { return e == Element::kF32 ? 4 : e == Element::kInt8 ? 1 : 2; }
 
+/// Scales and offsets lie as [groups, factor_rows(n)], zeros behind row n: one order that every kernel reads.
+constexpr LOWBIT_HD int64_t factor_rows(int64_t n) { return (n + 127) / 128 * 128; }
+
 /// A weight as a kernel reads it, in device memory. Scales are f32 and transposed, so that neighbouring rows are neighbours.
 struct Weight {
   const uint8_t* codes = nullptr;  // tile_rows rows at a time, tile_rows * row_bytes apart, in the kernel's order
   int64_t row_bytes = 0;
-  const float* scales = nullptr;   // [groups, n]; null for dense formats
-  const float* offsets = nullptr;  // [groups, n] or null
+  const float* scales = nullptr;   // [groups, factor_rows(n)]; null for dense formats
+  const float* offsets = nullptr;  // likewise, or null
   const float* table = nullptr;    // [16], codebooks only
   int64_t n = 0, k = 0;
   int64_t group = 0, groups = 1;  // columns per scale, and how many scales a row has
@@ -109,13 +112,15 @@ struct Matmul {
   /// Lets the kernel start while its predecessor in the stream finishes (compute capability 9 and higher); it then loads
   /// weights early and waits before it touches x or y. Weights must have been written before the predecessor started.
   bool overlap = true;
+  int32_t instance = 0;  // MatmulKernel::instance() for this number of rows, or one that takes as many
 };
 
 /// What a kernel's choice depends on.
 struct MatmulShape {
   int64_t m = 1, n = 0, k = 0, group = 0, groups = 1;
   bool offsets = false;
-  bool x_groups = false;  // scales of x per group
+  bool x_groups = false;         // scales of x per group
+  int64_t groups_per_scale = 1;  // see Weight
 };
 
 struct MatmulKernel {
@@ -123,7 +128,8 @@ struct MatmulKernel {
   const char* doc;
   FormatId format;
   Activation activation;
-  int tile_rows;  // rows that lie together; the last ones of a weight are filled up
+  int64_t most_rows;  // of x that it is made for; 0: any number
+  int tile_rows;      // rows that lie together; the last ones of a weight are filled up
   /// "" when the kernel takes the shape, else why not, for people.
   const char* (*refuses)(const MatmulShape& shape);
   /// Bytes of a row in the kernel's order; a multiple of 16.
@@ -133,6 +139,9 @@ struct MatmulKernel {
   Status (*relayout)(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream);
   int64_t (*workspace_bytes)(const MatmulShape& shape, Element x);
   Status (*run)(const Matmul& call);
+  /// Kernels with several instances: which one for a shape, and its name. Null where there is one.
+  int32_t (*instance)(const MatmulShape& shape) = nullptr;
+  std::string (*instance_name)(const MatmulShape& shape, int32_t instance) = nullptr;
 };
 
 /// All kernels, better ones first; the last ones (fallbacks) take every shape.
@@ -142,6 +151,35 @@ const std::vector<MatmulKernel>& matmul_kernels();
 /// codes [m, ldq], zero from k to ldq; scales [m, ceil(k / group)] or [m].
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
                             int8_t* codes, int64_t ldq, float* scales, void* stream);
+
+// ---- Bits times bits, source: seed 003
+
+/// y[m, n] = (sum_k sign(x[m, k]) * value(w)[n, k]) * scale[n] * x_scale[m] + bias[n], binary weights (+1, -1) and activations
+/// of which the sign is kept. There is no zero: +0 and -0 count as +1. Numerics: docs/numerics.md#bits-times-bits. Device memory.
+struct BinaryMatmul {
+  const uint8_t* tiles = nullptr;   // binary_tile_bytes(n, k), from binary_relayout()
+  const int32_t* ones = nullptr;    // [factor_rows(n)], from binary_relayout()
+  const float* scales = nullptr;    // [factor_rows(n)]
+  const float* bias = nullptr;      // [n] or null
+  const uint8_t* x = nullptr;       // [m, binary_row_bytes(k)], from binarize_activations(); so are:
+  const float* x_scales = nullptr;  // [m]
+  const int32_t* x_ones = nullptr;  // [m]
+  int64_t m = 0, n = 0, k = 0;
+  void* y = nullptr;  // [m, ldy]
+  Element y_element = Element::kF32;
+  int64_t ldy = 0;
+  void* stream = nullptr;
+  bool overlap = true;  // see Matmul
+};
+constexpr int64_t binary_row_bytes(int64_t k) { return (k + 127) / 128 * 16; }
+int64_t binary_tile_bytes(int64_t n, int64_t k);
+/// From canonical binary rows in device memory, `stride` bytes apart.
+Status binary_relayout(const uint8_t* from, int64_t stride, int64_t n, int64_t k, uint8_t* tiles, int32_t* ones,
+                       void* stream);
+/// Bit k of a row: x >= 0 or NaN. scale: the mean of |x|, which is the best one for these signs.
+Status binarize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, uint8_t* bits,
+                            float* scales, int32_t* ones, void* stream);
+Status binary_matmul(const BinaryMatmul& call);
 
 // ---- quantized_mm, source: seed 000
 

@@ -1,6 +1,7 @@
 #include "ops/device_matmul.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "base/checked.h"
@@ -16,6 +17,8 @@ constexpr int64_t kStagingBytes = int64_t{32} << 20;
 bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 bool is_fallback(const cuda::MatmulKernel& k) { return std::string_view(k.name).ends_with("__cuda_warp"); }
 
+constexpr int64_t kManyRows = 64;  // what kernels for more rows than a GEMV takes are chosen with
+
 struct Choice {
   const cuda::MatmulKernel* kernel = nullptr;
   std::string reason;
@@ -25,13 +28,16 @@ Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulS
   Choice c;
   for (const cuda::MatmulKernel& k : cuda::matmul_kernels()) {
     if (k.format != format || k.activation != activation || (fallback && !is_fallback(k))) continue;
+    if (k.most_rows > 0 && shape.m > k.most_rows) continue;
     const std::string refusal = k.refuses(shape);
     if (refusal.empty()) {
       c.kernel = &k;
       if (fallback) {
         c.reason = "the fallback was asked for";
-      } else if (!is_fallback(k)) {
+      } else if (activation == Activation::kInt8 && !is_fallback(k)) {
         c.reason = "integer weights and int8 activations: products stay integers";
+      } else if (!is_fallback(k)) {
+        c.reason = "integer weights, exact in 16 bits; f32 activations in three parts";
       } else if (c.reason.empty()) {
         c.reason = activation == Activation::kF32 ? "f32 activations" : "values that are not integers";
       }
@@ -40,6 +46,25 @@ Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulS
     c.reason = std::string(k.name) + " does not take " + refusal;
   }
   return c;
+}
+
+/// What runs for few and for many rows of x; `many` is null where one kernel does both.
+struct KernelPair {
+  const cuda::MatmulKernel *few = nullptr, *many = nullptr;
+  std::string reason;
+};
+KernelPair choose_kernels(FormatId format, Activation activation, cuda::MatmulShape shape,
+                          const DeviceMatmulOptions& options) {
+  shape.m = 1;
+  Choice few = choose_kernel(format, activation, shape, options.fallback);
+  KernelPair pair{few.kernel, nullptr, std::move(few.reason)};
+  const int64_t most = few.kernel == nullptr ? 0 : few.kernel->most_rows;
+  if (most == 0 || (options.most_rows > 0 && options.most_rows <= most)) return pair;
+  shape.m = kManyRows;
+  pair.many = choose_kernel(format, activation, shape, options.fallback).kernel;
+  // A GEMV that takes a few rows at a time is faster than one warp per row of the weight.
+  if (pair.many != nullptr && is_fallback(*pair.many)) pair.many = nullptr;
+  return pair;
 }
 
 /// Scales and offsets of each row and group of `group` columns: [n, groups].
@@ -75,6 +100,17 @@ std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scali
   return name;
 }
 
+/// "; more than 8 rows of x: matmul_..." and which instance 64 rows get.
+std::string about_many(const KernelPair& pair, cuda::MatmulShape shape, const std::string& scaling, int64_t x_group) {
+  const cuda::MatmulKernel& kernel = pair.many != nullptr ? *pair.many : *pair.few;
+  if (kernel.instance == nullptr) return "";
+  shape.m = kManyRows;
+  const std::string rows = std::to_string(kManyRows) + " rows: " + kernel.instance_name(shape, kernel.instance(shape));
+  if (pair.many == nullptr) return "; " + rows;
+  return "; more than " + std::to_string(pair.few->most_rows) + " rows of x: " + full_name(kernel, scaling, x_group) +
+         " (" + rows + ")";
+}
+
 tl::unexpected<Error> not_built() {
   return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
 }
@@ -87,44 +123,70 @@ tl::unexpected<Error> too_long_group(int64_t group) {
 
 }  // namespace
 
-Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& options, bool offsets) {
+int DeviceMatmulPlan::bracket(int64_t m) {
+  return std::min(kBrackets - 1, m <= 1 ? 0 : static_cast<int>(std::bit_width(static_cast<uint64_t>(m - 1))));
+}
+
+cuda::MatmulShape DeviceMatmulPlan::shape(int64_t m) const {
+  return {m, n_, k_, group_, groups_, has_offsets_, x_groups_, groups_per_scale_};
+}
+
+Status DeviceMatmulPlan::choose(FormatId format, const DeviceMatmulOptions& options) {
   if (!cuda::built()) return not_built();
   if (activation_ == Activation::kInt8 && group_ > kMaxIntegerGroup) return too_long_group(group_);
-  const Choice choice =
-      choose_kernel(format, activation_, {1, n_, k_, group_, groups_, offsets, x_groups_}, options.fallback);
-  if (choice.kernel == nullptr)
-    return fail(ErrorCode::kUnsupported, "matmul", format_info(format).name, "a CUDA kernel for it", choice.reason);
-  kernel_ = choice.kernel;
-  reason_ = choice.reason;
-  row_bytes_ = kernel_->row_bytes(k_);
+  const KernelPair pair = choose_kernels(format, activation_, shape(1), options);
+  if (pair.few == nullptr)
+    return fail(ErrorCode::kUnsupported, "matmul", format_info(format).name, "a CUDA kernel for it", pair.reason);
+  few_.kernel = pair.few;
+  many_.kernel = pair.many;
+  reason_ = pair.reason + about_many(pair, shape(1), scaling_, x_groups_ ? group_ : 0);
+  for (Order* order : {&few_, &many_}) {
+    if (order->kernel == nullptr) continue;
+    order->row_bytes = order->kernel->row_bytes(k_);
+    for (int i = 0; order->kernel->instance != nullptr && i < kBrackets; ++i)
+      order->instances[static_cast<size_t>(i)] = order->kernel->instance(shape(int64_t{1} << i));
+  }
   return {};
 }
 
-Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes) {
-  const int64_t tile = kernel_->tile_rows;
-  const auto bytes = checked_mul(static_cast<uint64_t>(round_up(n_, tile)), static_cast<uint64_t>(row_bytes_));
+std::string DeviceMatmulPlan::kernel_name(int64_t m) const {
+  const Order& order = order_for(m);
+  std::string name = full_name(*order.kernel, scaling_, x_groups_ ? group_ : 0);
+  if (order.kernel->instance_name != nullptr)
+    name += " (" + order.kernel->instance_name(shape(m), order.instances[static_cast<size_t>(bracket(m))]) + ")";
+  return name;
+}
+
+Status DeviceMatmulPlan::upload_order(Order& order, const uint8_t* rows, int64_t row_bytes) const {
+  const int64_t tile = order.kernel->tile_rows;
+  const auto bytes = checked_mul(static_cast<uint64_t>(round_up(n_, tile)), static_cast<uint64_t>(order.row_bytes));
   if (!bytes || *bytes > static_cast<uint64_t>(INT64_MAX))
     return fail(ErrorCode::kOutOfMemory, "matmul weight", "sizes that overflow");
-  LOWBIT_TRY_ASSIGN(codes_, cuda::allocate(static_cast<int64_t>(*bytes), "matmul weight"));
-  if (n_ == 0 || row_bytes == 0) return cuda::fill(codes_, 0);
+  LOWBIT_TRY_ASSIGN(order.codes, cuda::allocate(static_cast<int64_t>(*bytes), "matmul weight"));
+  if (n_ == 0 || row_bytes == 0) return cuda::fill(order.codes, 0);
   const int64_t rows_at_once = std::min(n_, round_up(std::max<int64_t>(kStagingBytes / row_bytes, 1), tile));
   LOWBIT_TRY_ASSIGN(Buffer staging, cuda::allocate(rows_at_once * row_bytes, "matmul weight"));
   for (int64_t r = 0; r < n_; r += rows_at_once) {
     const int64_t count = std::min(rows_at_once, n_ - r);
     LOWBIT_TRY(cuda::upload(staging, rows + r * row_bytes, count * row_bytes));
-    LOWBIT_TRY(
-        kernel_->relayout(staging.as<uint8_t>(), row_bytes, count, k_, codes_.as<uint8_t>() + r * row_bytes_, nullptr));
+    LOWBIT_TRY(order.kernel->relayout(staging.as<uint8_t>(), row_bytes, count, k_,
+                                      order.codes.as<uint8_t>() + r * order.row_bytes, nullptr));
     LOWBIT_TRY(cuda::synchronize(nullptr));
   }
   return {};
 }
 
+Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes) {
+  LOWBIT_TRY(upload_order(few_, rows, row_bytes));
+  return many_.kernel == nullptr ? Status{} : upload_order(many_, rows, row_bytes);
+}
+
 Status DeviceMatmulPlan::upload_factors(const float* scales, const float* offsets) {
-  const int64_t bytes = 4 * n_ * groups_;
-  std::vector<float> transposed(static_cast<size_t>(n_ * groups_));
+  const int64_t pitch = cuda::factor_rows(n_), bytes = 4 * pitch * groups_;
+  std::vector<float> transposed(static_cast<size_t>(pitch * groups_));
   const auto send = [&](const float* from, Buffer& to) -> Status {
     for (int64_t r = 0; r < n_; ++r)
-      for (int64_t g = 0; g < groups_; ++g) transposed[static_cast<size_t>(g * n_ + r)] = from[r * groups_ + g];
+      for (int64_t g = 0; g < groups_; ++g) transposed[static_cast<size_t>(g * pitch + r)] = from[r * groups_ + g];
     LOWBIT_TRY_ASSIGN(to, cuda::allocate(bytes, "matmul scales"));
     return cuda::upload(to, transposed.data(), bytes);
   };
@@ -145,8 +207,9 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.groups_ = g.groups;
   plan.groups_per_scale_ = g.groups_per_scale;
   plan.x_groups_ = g.x_groups;
-  LOWBIT_TRY(plan.choose(w.format, options, w.scaling.zero != ZeroKind::kNone));
-  plan.kernel_name_ = full_name(*plan.kernel_, dense ? "" : scaling_name(w.scaling), g.x_groups ? g.group : 0);
+  plan.has_offsets_ = w.scaling.zero != ZeroKind::kNone;
+  plan.scaling_ = dense ? "" : scaling_name(w.scaling);
+  LOWBIT_TRY(plan.choose(w.format, options));
   LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k)));
   if (!dense) {
     std::vector<float> scales, offsets;
@@ -175,16 +238,16 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make_derived(FormatId format, const u
   plan.group_ = std::min(group, k);
   plan.groups_ = ceil_div(k, plan.group_);
   plan.x_groups_ = options.activation == Activation::kInt8 && options.activation_group > 0;
-  LOWBIT_TRY(plan.choose(format, options, offsets != nullptr));
-  plan.kernel_name_ = full_name(*plan.kernel_, plan.groups_ > 1 ? "g" + std::to_string(plan.group_) : "row",
-                                plan.x_groups_ ? plan.group_ : 0);
+  plan.has_offsets_ = offsets != nullptr;
+  plan.scaling_ = plan.groups_ > 1 ? "g" + std::to_string(plan.group_) : "row";
+  LOWBIT_TRY(plan.choose(format, options));
   LOWBIT_TRY(plan.upload_rows(codes, row_bytes(format, k)));
   LOWBIT_TRY(plan.upload_factors(scales, offsets));
   return plan;
 }
 
 int64_t DeviceMatmulPlan::workspace_bytes(int64_t m, cuda::Element x) const {
-  return kernel_->workspace_bytes({m, n_, k_, group_, groups_, !offsets_.empty(), x_groups_}, x);
+  return order_for(m).kernel->workspace_bytes(shape(m), x);
 }
 
 Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
@@ -202,9 +265,10 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
   if (workspace == nullptr && workspace_bytes(x.m, x.element) > 0)
     return fail(ErrorCode::kInvalidArgument, "matmul workspace", "none",
                 std::to_string(workspace_bytes(x.m, x.element)) + " bytes");
+  const Order& order = order_for(x.m);
   cuda::Matmul call;
-  call.w = {codes_.as<uint8_t>(),
-            row_bytes_,
+  call.w = {order.codes.as<uint8_t>(),
+            order.row_bytes,
             scales_.empty() ? nullptr : scales_.as<float>(),
             offsets_.empty() ? nullptr : offsets_.as<float>(),
             table_.empty() ? nullptr : table_.as<float>(),
@@ -226,7 +290,8 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
   call.workspace = workspace;
   call.stream = stream;
   call.overlap = overlap;
-  return kernel_->run(call);
+  call.instance = order.instances[static_cast<size_t>(bracket(x.m))];
+  return order.kernel->run(call);
 }
 
 Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {
@@ -235,13 +300,15 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   const bool dense = is_dense(w.format);
   const Activation activation = dense ? Activation::kF32 : options.activation;
   const Groups g = groups_of(w, activation, options.activation_group);
-  const Choice choice =
-      choose_kernel(w.format, activation,
-                    {1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups}, options.fallback);
-  if (choice.kernel == nullptr)
-    return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", choice.reason);
-  return DeviceKernelChoice{full_name(*choice.kernel, dense ? "" : scaling_name(w.scaling), g.x_groups ? g.group : 0),
-                            choice.reason};
+  const cuda::MatmulShape shape = {
+      1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
+  const KernelPair pair = choose_kernels(w.format, activation, shape, options);
+  if (pair.few == nullptr)
+    return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
+  const std::string scaling = dense ? "" : scaling_name(w.scaling);
+  const int64_t x_group = g.x_groups ? g.group : 0;
+  return DeviceKernelChoice{full_name(*pair.few, scaling, x_group),
+                            pair.reason + about_many(pair, shape, scaling, x_group)};
 }
 
 }  // namespace lowbit

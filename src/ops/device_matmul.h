@@ -1,6 +1,7 @@
 #pragma once
 // y = x W^T on a GPU: the weight is re-ordered into device memory and its kernel chosen once, at load.
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -15,6 +16,9 @@ struct DeviceMatmulOptions {
   /// Columns of x that share a scale (kInt8); 0: the whole row. As MatmulOptions has it.
   int64_t activation_group = 0;
   bool fallback = false;  // the kernel that takes everything, whatever else exists
+  /// Rows of x that run() will see at most; 0: any number. Kernels for few and for many rows may want the weight in different
+  /// orders; with at most 8 rows only one of them is kept.
+  int64_t most_rows = 0;
 };
 
 /// Rows of x in device memory.
@@ -51,26 +55,44 @@ class DeviceMatmulPlan {
   int64_t groups() const { return groups_; }
   bool x_groups() const { return x_groups_; }  // x has a scale per group, not per row
   Activation activation() const { return activation_; }
-  const cuda::MatmulKernel& kernel() const { return *kernel_; }
-  const std::string& kernel_name() const { return kernel_name_; }
+  /// The kernel for `m` rows of x.
+  const cuda::MatmulKernel& kernel(int64_t m = 1) const { return *order_for(m).kernel; }
+  std::string kernel_name(int64_t m = 1) const;
   const std::string& reason() const { return reason_; }
-  int64_t resident_bytes() const { return codes_.size() + scales_.size() + offsets_.size() + table_.size(); }
-  int64_t code_bytes() const { return codes_.size(); }
+  int64_t resident_bytes() const { return few_.codes.size() + many_.codes.size() + factor_bytes(); }
+  int64_t factor_bytes() const { return scales_.size() + offsets_.size() + table_.size(); }
+  /// Codes in the order for `m` rows of x.
+  int64_t code_bytes(int64_t m = 1) const { return order_for(m).codes.size(); }
 
  private:
-  Status choose(FormatId format, const DeviceMatmulOptions& options, bool offsets);
+  static constexpr int kBrackets = 15;  // of rows of x: up to 1, 2, 4, ..., and more
+  /// The weight as one kernel reads it.
+  struct Order {
+    const cuda::MatmulKernel* kernel = nullptr;
+    int64_t row_bytes = 0;
+    Buffer codes;
+    std::array<int32_t, kBrackets> instances{};  // of the kernel, by bracket
+  };
+  static int bracket(int64_t m);
+  const Order& order_for(int64_t m) const {
+    return many_.kernel != nullptr && m > few_.kernel->most_rows ? many_ : few_;
+  }
+  cuda::MatmulShape shape(int64_t m) const;
+  Status choose(FormatId format, const DeviceMatmulOptions& options);
   Status upload_rows(const uint8_t* rows, int64_t row_bytes);
+  Status upload_order(Order& order, const uint8_t* rows, int64_t row_bytes) const;
   Status upload_factors(const float* scales, const float* offsets);
 
-  const cuda::MatmulKernel* kernel_ = nullptr;
+  Order few_, many_;  // many_ without a kernel: few_ takes any number of rows
   Activation activation_ = Activation::kInt8;
-  int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, groups_per_scale_ = 1, row_bytes_ = 0;
-  bool x_groups_ = false;
-  Buffer codes_, scales_, offsets_, table_;
-  std::string kernel_name_, reason_;
+  int64_t n_ = 0, k_ = 0, group_ = 0, groups_ = 1, groups_per_scale_ = 1;
+  bool x_groups_ = false, has_offsets_ = false;
+  Buffer scales_, offsets_, table_;
+  std::string scaling_, reason_;
 };
 
-/// The kernel that make() would choose, without a device: for `inspect --kernels`.
+/// The kernels that make() would choose, without a device: for `inspect --kernels`. The reason tells which one more rows of x
+/// get; its instances are those for the device at hand, or an H200.
 struct DeviceKernelChoice {
   std::string name, reason;
 };

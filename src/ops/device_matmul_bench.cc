@@ -70,10 +70,10 @@ Result<MatmulTiming> time_device_matmul(const TimedMatmul& o, ThreadPool& pool) 
   int64_t bytes = 0;
   do {
     LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan,
-                      DeviceMatmulPlan::make(w, {o.activation, o.activation_group, o.reference}));
-    bytes += plan.resident_bytes();
+                      DeviceMatmulPlan::make(w, {o.activation, o.activation_group, o.reference, o.m}));
+    bytes += plan.code_bytes(o.m);
     plans.push_back(std::move(plan));
-  } while (o.cold && bytes < o.cold_bytes && plans.back().resident_bytes() > 0);
+  } while (o.cold && bytes < o.cold_bytes && plans.back().code_bytes(o.m) > 0);
   const DeviceMatmulPlan& first = plans.front();
   std::vector<float> x(static_cast<size_t>(o.m * o.k)), y(static_cast<size_t>(o.m * o.n));
   Rng rng(2);
@@ -81,15 +81,20 @@ Result<MatmulTiming> time_device_matmul(const TimedMatmul& o, ThreadPool& pool) 
   LOWBIT_TRY_ASSIGN(const DeviceX device_x, place_x(x, o, first));
   LOWBIT_TRY_ASSIGN(Buffer device_y, cuda::allocate(4 * o.m * o.n, "bench y"));
   LOWBIT_TRY_ASSIGN(const cuda::Stream stream, cuda::Stream::create());
+  Buffer workspace;
+  if (const int64_t needed = first.workspace_bytes(o.m, device_x.rows.element); needed > 0) {
+    LOWBIT_TRY_ASSIGN(workspace, cuda::allocate(needed, "bench workspace"));
+  }
   const auto call = [&](const DeviceMatmulPlan& plan) {
-    return plan.run(device_x.rows, nullptr, device_y.data(), Element::kF32, o.n, nullptr, stream.handle());
+    return plan.run(device_x.rows, nullptr, device_y.data(), Element::kF32, o.n,
+                    workspace.empty() ? nullptr : workspace.as<uint8_t>(), stream.handle());
   };
   LOWBIT_TRY(call(first));
   LOWBIT_TRY(cuda::synchronize(stream.handle()));
   LOWBIT_TRY(cuda::download(y.data(), device_y, 4 * o.m * o.n));
   MatmulTiming result;
-  result.weight_bytes = first.resident_bytes();
-  result.kernel = first.kernel_name();
+  result.weight_bytes = first.code_bytes(o.m) + first.factor_bytes();
+  result.kernel = first.kernel_name(o.m);
   result.reason = first.reason();
   result.threads = pool.size();
   result.cold = o.cold;

@@ -105,9 +105,9 @@ __global__ void generic_matmul(const __grid_constant__ GenericArgs a) {
       part_x = __fmaf_rn(static_cast<float>(sum_x), x_scale, part_x);
       if (g + 1 != scale_ends && g + 1 != a.w.groups) continue;
       scale_ends += a.w.groups_per_scale;
-      const float scale = a.w.scales == nullptr ? 1.0f : a.w.scales[g * a.w.n + n];
+      const float scale = a.w.scales == nullptr ? 1.0f : a.w.scales[g * factor_rows(a.w.n) + n];
       acc = __fmaf_rn(part, scale, acc);
-      if (a.w.offsets != nullptr) acc = __fmaf_rn(part_x, a.w.offsets[g * a.w.n + n], acc);
+      if (a.w.offsets != nullptr) acc = __fmaf_rn(part_x, a.w.offsets[g * factor_rows(a.w.n) + n], acc);
       part = part_x = 0;
     }
     if (threadIdx.x % 32 != 0) continue;

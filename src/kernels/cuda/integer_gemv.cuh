@@ -155,9 +155,10 @@ __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, c
       part_x = __fmaf_rn(static_cast<float>(sum_x), x_scale, part_x);
       if (g + 1 != scale_ends && g + 1 != groups) continue;
       scale_ends += a.groups_per_scale;
-      const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.n + row_read] : staged[r];
+      const float scale = kGrouped ? a.scales[static_cast<int64_t>(g) * a.factor_rows + row_read] : staged[r];
       acc = __fmaf_rn(part, scale, acc);
-      if (a.offsets != nullptr) acc = __fmaf_rn(part_x, a.offsets[static_cast<int64_t>(g) * a.n + row_read], acc);
+      if (a.offsets != nullptr)
+        acc = __fmaf_rn(part_x, a.offsets[static_cast<int64_t>(g) * a.factor_rows + row_read], acc);
       part = part_x = 0;
     }
     for (int g = 0; g < groups; ++g) places[g * next_group] = 0;
@@ -188,7 +189,7 @@ __device__ __forceinline__ void begin_block(const GemvArgs& a, uint8_t* smem, co
   if constexpr (kGrouped) {
     for (int r = 0; r < rows; r += 32)
       for (int g = threadIdx.x; g < a.groups; g += blockDim.x)
-        prefetch_to_l2(a.scales + static_cast<int64_t>(g) * a.n + first_row + r);
+        prefetch_to_l2(a.scales + static_cast<int64_t>(g) * a.factor_rows + first_row + r);
   } else {
     for (int i = threadIdx.x; i < rows; i += blockDim.x)
       copy_async_4(shared_address(smem + a.scales_at) + 4 * i, a.scales + first_row + i);

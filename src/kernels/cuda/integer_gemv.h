@@ -29,12 +29,12 @@ struct GemvOrder {
 
 struct GemvArgs {
   const uint8_t* codes;
-  const float *scales, *offsets, *bias;  // scales and offsets [groups, n]
+  const float *scales, *offsets, *bias;  // scales and offsets [groups, factor_rows]
   const void* x;
   const float* x_scales;
   void* y;
   int64_t ldx, ldy;
-  int n, k, m, groups, groups_per_scale;
+  int n, factor_rows, k, m, groups, groups_per_scale;
   int group_shift;  // grouped: a group is 32 << group_shift columns
   int mul, add;
   bool x_groups;

@@ -11,12 +11,14 @@ namespace {
 constexpr int kMostDevices = 64;
 
 cudaError_t read_device(int index, Device* device) {
-  int major = 0;
+  int major = 0, minor = 0;
   device->index = index;
   cudaError_t e = cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, index);
   if (e == cudaSuccess)
     e = cudaDeviceGetAttribute(&device->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+  device->arch = 10 * major + minor;
   device->bulk_copies = major >= 9;
   return e;
 }

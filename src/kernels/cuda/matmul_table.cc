@@ -9,6 +9,7 @@
 #include "kernels/cuda/generic.h"
 #include "kernels/cuda/integer_gemv.h"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda/tensor_matmul.h"
 #include "kernels/cuda_api.h"
 #include "kernels/kernel_name.h"
 
@@ -88,6 +89,7 @@ Status gemv_run(const Matmul& call) {
   a.ldx = call.ldx;
   a.ldy = call.ldy;
   a.n = static_cast<int>(w.n);
+  a.factor_rows = static_cast<int>(factor_rows(w.n));
   a.k = static_cast<int>(w.k);
   a.m = static_cast<int>(call.m);
   a.groups = static_cast<int>(w.groups);
@@ -101,6 +103,21 @@ Status gemv_run(const Matmul& call) {
   a.y_element = call.y_element;
   return check_cuda(launch_integer_gemv<kGemvBits<F>>(a, w.groups > 1, call.overlap, as_stream(call.stream)), "matmul");
 }
+
+// ---- Tensor cores
+
+template <FormatId kId, Activation kX>
+struct Tensor {
+  static const char* refuses(const MatmulShape& s) { return tensor_refuses(kX, s); }
+  static int64_t row_bytes(int64_t k) { return tensor_row_bytes(kId, kX, k); }
+  static Status relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
+    return tensor_relayout(kId, kX, from, stride, rows, k, to, stream);
+  }
+  static int64_t workspace(const MatmulShape& s, Element x) { return tensor_workspace(kX, s, x); }
+  static Status run(const Matmul& call) { return tensor_run(kId, kX, call); }
+  static int32_t instance(const MatmulShape& s) { return tensor_instance(kId, kX, s); }
+  static std::string name(const MatmulShape& s, int32_t instance) { return tensor_instance_name(kId, kX, s, instance); }
+};
 
 // ---- Fallback
 
@@ -167,39 +184,51 @@ Status generic_run(const Matmul& call) {
 
 template <class F>
 constexpr KernelName kGemvName = matmul_name(F::kName, Activation::kInt8, "cuda_gemv16x8");
+template <class F, Activation kX>
+constexpr KernelName kTensorName = matmul_name(F::kName, kX, "cuda_tensor");
 template <class F>
 constexpr KernelName kGenericInt8Name = matmul_name(F::kName, Activation::kInt8, "cuda_warp");
 template <class F>
 constexpr KernelName kGenericFloatName = matmul_name(F::kName, Activation::kF32, "cuda_warp");
 
-constexpr const char *kGemvDoc = "docs/kernels.md#cuda-integer-gemv", *kGenericDoc = "docs/kernels.md#cuda-fallback";
+constexpr const char *kGemvDoc = "docs/kernels.md#cuda-integer-gemv", *kTensorDoc = "docs/kernels.md#cuda-tensor-cores",
+                     *kGenericDoc = "docs/kernels.md#cuda-fallback";
 
 template <class F>
 void add_gemv(std::vector<MatmulKernel>& all) {
   if constexpr (F::Codec::kKind == CodecKind::kInteger) {
     constexpr int kBits = kGemvBits<F>;
-    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kTileRows, &gemv_refuses<kBits>,
-                   &gemv_row_bytes<kBits>, &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
+    all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kMaxGemvRows, kTileRows,
+                   &gemv_refuses<kBits>, &gemv_row_bytes<kBits>, &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
   }
+}
+template <class F, Activation kX>
+void add_tensor(std::vector<MatmulKernel>& all) {
+  using T = Tensor<F::kId, kX>;
+  if (tensor_has(F::kId, kX))
+    all.push_back({kTensorName<F, kX>.text, kTensorDoc, F::kId, kX, 0, static_cast<int>(factor_rows(1)), &T::refuses,
+                   &T::row_bytes, &T::relayout, &T::workspace, &T::run, &T::instance, &T::name});
 }
 template <class F>
 void add_generic(std::vector<MatmulKernel>& all) {
   constexpr auto kRowBytes = &generic_row_bytes<F>;
-  all.push_back({kGenericInt8Name<F>.text, kGenericDoc, F::kId, Activation::kInt8, 1, &generic_refuses, kRowBytes,
+  all.push_back({kGenericInt8Name<F>.text, kGenericDoc, F::kId, Activation::kInt8, 0, 1, &generic_refuses, kRowBytes,
                  &generic_relayout<F::kId, kRowBytes>, &generic_workspace, &generic_run<F::kId, true>});
-  all.push_back({kGenericFloatName<F>.text, kGenericDoc, F::kId, Activation::kF32, 1, &generic_refuses, kRowBytes,
+  all.push_back({kGenericFloatName<F>.text, kGenericDoc, F::kId, Activation::kF32, 0, 1, &generic_refuses, kRowBytes,
                  &generic_relayout<F::kId, kRowBytes>, &no_workspace, &generic_run<F::kId, false>});
 }
 template <FormatId kId, int kBytes>
 void add_dense(std::vector<MatmulKernel>& all, const char* name) {
   constexpr auto kRowBytes = &dense_row_bytes<kBytes>;
-  all.push_back({name, kGenericDoc, kId, Activation::kF32, 1, &generic_refuses, kRowBytes,
+  all.push_back({name, kGenericDoc, kId, Activation::kF32, 0, 1, &generic_refuses, kRowBytes,
                  &generic_relayout<kId, kRowBytes>, &no_workspace, &generic_run<kId, false>});
 }
 
 template <class... F>
 std::vector<MatmulKernel> make_kernels(TypeList<F...>) {
   std::vector<MatmulKernel> all;
+  (add_tensor<F, Activation::kInt8>(all), ...);
+  (add_tensor<F, Activation::kF32>(all), ...);
   (add_gemv<F>(all), ...);
   (add_generic<F>(all), ...);
   add_dense<FormatId::kF32, 4>(all, "matmul_f32_af32__cuda_warp");

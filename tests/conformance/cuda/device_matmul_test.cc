@@ -108,7 +108,7 @@ struct Outcome {
 Outcome run_on_device(const DeviceCase& d, const DeviceMatmulPlan& plan, const std::vector<float>& x) {
   const Case& c = d.c;
   Outcome out;
-  out.kernel = plan.kernel_name();
+  out.kernel = plan.kernel_name(c.m);
   out.y.assign(size_t((c.m * c.ldy + 1) * cuda::element_bytes(d.y)), kPoison);
   Buffer y = on_device(out.y.data(), out.y.size()), scales, rows_buffer;
   DeviceRows rows{nullptr, d.x, c.m, c.ldx, nullptr};
@@ -221,7 +221,7 @@ int compare(const DeviceCase& d, const std::vector<float>& want, const Outcome& 
 }
 
 struct Counts {
-  int64_t compared = 0, gemv = 0;
+  int64_t compared = 0, gemv = 0, tensor = 0;
 };
 
 int compare_case(DeviceCase d, Counts& counts) {
@@ -239,6 +239,7 @@ int compare_case(DeviceCase d, Counts& counts) {
   const Outcome got = run_on_device(d, *plan, x);
   ++counts.compared;
   counts.gemv += got.kernel.find("gemv") != std::string::npos;
+  counts.tensor += got.kernel.find("tensor") != std::string::npos;
   if (d.activation == Activation::kInt8 && info.kind == ValueKind::kInteger) return compare(d, want, got, nullptr);
   const Exact exact = exact_outputs(d, w, x, *plan);
   return compare(d, want, got, &exact);
@@ -264,8 +265,9 @@ TEST(DeviceMatmulConformance, RandomCases) {
   for (int64_t i = 0; i < case_count() && bad < 5; ++i)
     bad += compare_case(random_device_case(uint64_t(i)), counts) > 0;
   EXPECT_EQ(bad, 0);
-  std::printf("%lld cases, %lld of them on the GEMV kernel\n", static_cast<long long>(counts.compared),
-              static_cast<long long>(counts.gemv));
+  std::printf("%lld cases, %lld of them on the GEMV kernel, %lld on tensor-core kernels\n",
+              static_cast<long long>(counts.compared), static_cast<long long>(counts.gemv),
+              static_cast<long long>(counts.tensor));
 }
 
 TEST(DeviceMatmulConformance, EveryFormatMeetsEveryGroupRowCountAndType) {
@@ -275,7 +277,7 @@ TEST(DeviceMatmulConformance, EveryFormatMeetsEveryGroupRowCountAndType) {
   for (const FormatInfo& info : formats()) {
     if (!info.canonical && info.kind != ValueKind::kDense) continue;
     for (int64_t group : {int64_t{Scaling::kAll}, int64_t{32}, int64_t{64}, int64_t{128}})
-      for (int64_t m : {1, 2, 3, 5, 8, 9})
+      for (int64_t m : {1, 2, 3, 5, 8, 9, 17, 70})
         for (Element y : {Element::kF32, Element::kF16, Element::kBf16}) {
           DeviceCase d;
           d.c.format = info.id;
@@ -337,6 +339,112 @@ TEST(DeviceMatmulConformance, LargestCodesTimes127DoNotOverflow) {
   }
 }
 
+TEST(DeviceMatmulConformance, ManyRowsTakeTheTensorCores) {
+  LOWBIT_NEEDS_GPU();
+  Counts counts;
+  for (const FormatInfo& info : formats()) {
+    if (!info.canonical || info.kind != ValueKind::kInteger) continue;
+    for (const auto& [m, n, k, group] : {std::array<int64_t, 4>{16, 300, 640, 0},
+                                         {33, 200, 1000, 0},
+                                         {64, 260, 2048, 128},
+                                         {130, 136, 520, 64},
+                                         {257, 72, 384, 32},
+                                         {7, 150, 1536, 128}})
+      for (int variant = 0; variant < 4; ++variant) {
+        DeviceCase d;
+        d.c.format = info.id;
+        d.c.scaling.k_block = group == 0 ? int64_t{Scaling::kAll} : group;
+        d.c.scaling.zero = variant == 3 ? ZeroKind::kOffset : ZeroKind::kNone;
+        d.c.activation_group = 0;
+        d.c.m = m;
+        d.c.n = d.c.ldy = n;
+        d.c.k = d.c.ldx = k;
+        d.c.seed = uint64_t(m + variant);
+        d.activation = variant == 2 ? Activation::kF32 : Activation::kInt8;
+        d.x = variant == 2 && m % 2 == 0 ? Element::kF16 : Element::kF32;
+        d.quantized_x = variant == 1;
+        const int64_t before = counts.tensor;
+        EXPECT_EQ(compare_case(d, counts), 0);
+        const bool wide =
+            info.id == FormatId::kInt8 && d.activation == Activation::kF32;  // bf16 holds no 8-bit codes here
+        if (m > 8 && !wide && variant != 3) {
+          EXPECT_EQ(counts.tensor, before + 1) << d.c.name();
+        }
+      }
+  }
+}
+
+/// Bits times bits against plain loops: zeros of both signs are +1, the scale is the mean magnitude in the stated order.
+TEST(BinaryMatmul, EqualsPlainLoops) {
+  LOWBIT_NEEDS_GPU();
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 70, 203},
+                                {1, 4096, 4096},
+                                {5, 33, 1024},
+                                {16, 300, 5000},
+                                {70, 130, 2000},
+                                {257, 520, 700},
+                                {1, 1, 1}}) {
+    Case c;
+    c.format = FormatId::kBinary;
+    c.m = m;
+    c.n = c.ldy = n;
+    c.k = c.ldx = k;
+    const QTensor w = conformance::random_weights(c);
+    std::vector<float> x = conformance::random_activations(c);
+    for (size_t i = 0; i < x.size(); i += 17) x[i] = i % 2 == 0 ? 0.0f : -0.0f;
+    const auto bias = random_bias(c);
+    std::vector<float> scales(size_t(cuda::factor_rows(n)));
+    for (int64_t r = 0; r < n; ++r) scales[size_t(r)] = w.scale(r, 0);
+    const Buffer codes = on_device(w.codes.data(), size_t(w.codes.size())), xs = on_device(x.data(), 4 * x.size()),
+                 ws = on_device(scales.data(), 4 * scales.size()), b = on_device(bias.data(), 4 * bias.size());
+    auto tiles = cuda::allocate(cuda::binary_tile_bytes(n, k), "test"),
+         ones = cuda::allocate(4 * cuda::factor_rows(n), "test"),
+         bits = cuda::allocate(m * cuda::binary_row_bytes(k), "test"), x_scales = cuda::allocate(4 * m, "test"),
+         x_ones = cuda::allocate(4 * m, "test"), y = cuda::allocate(4 * m * n, "test");
+    ASSERT_TRUE(tiles && ones && bits && x_scales && x_ones && y);
+    ASSERT_TRUE(cuda::binary_relayout(codes.as<uint8_t>(), row_bytes(c.format, k), n, k, tiles->as<uint8_t>(),
+                                      ones->as<int32_t>(), nullptr));
+    ASSERT_TRUE(cuda::binarize_activations(xs.data(), Element::kF32, m, k, k, bits->as<uint8_t>(),
+                                           x_scales->as<float>(), x_ones->as<int32_t>(), nullptr));
+    cuda::BinaryMatmul call;
+    call.tiles = tiles->as<uint8_t>();
+    call.ones = ones->as<int32_t>();
+    call.scales = ws.as<float>();
+    call.bias = b.as<float>();
+    call.x = bits->as<uint8_t>();
+    call.x_scales = x_scales->as<float>();
+    call.x_ones = x_ones->as<int32_t>();
+    call.m = m;
+    call.n = call.ldy = n;
+    call.k = k;
+    call.y = y->data();
+    ASSERT_TRUE(cuda::binary_matmul(call));
+    ASSERT_TRUE(cuda::synchronize(nullptr));
+    std::vector<float> got(size_t(m * n));
+    ASSERT_TRUE(cuda::download(got.data(), *y, 4 * m * n));
+    std::vector<uint8_t> row(static_cast<size_t>(k));
+    int bad = 0;
+    for (int64_t r = 0; r < n; ++r) {
+      format_ops(c.format).unpack(w.row(r), 0, k, row.data());
+      for (int64_t i = 0; i < m; ++i) {
+        float sums[32] = {};
+        int dot = 0;
+        for (int64_t j = 0; j < k; ++j) {
+          const float v = x[size_t(i * k + j)];
+          sums[j % 32] += std::fabs(v);
+          dot += (v < 0 ? -1 : 1) * int(format_ops(c.format).values[row[size_t(j)]]);
+        }
+        for (int half = 16; half > 0; half /= 2)
+          for (int s = 0; s < half; ++s) sums[s] += sums[s + half];
+        const float acc = std::fma(float(dot), scales[size_t(r)], 0.0f);
+        const float want = std::fma(acc, sums[0] / float(k), bias[size_t(r)]);
+        bad += !same_float(got[size_t(i * n + r)], want);
+      }
+    }
+    EXPECT_EQ(bad, 0) << m << " " << n << " " << k;
+  }
+}
+
 /// Formats that only kernels derive hold the same values as a canonical twin.
 TEST(DeviceMatmulConformance, DerivedPackingsEqualTheirTwins) {
   LOWBIT_NEEDS_GPU();
@@ -371,6 +479,62 @@ TEST(DeviceMatmulConformance, DerivedPackingsEqualTheirTwins) {
       const auto want = run_reference(d.c, w, x, Activation::kInt8);
       EXPECT_EQ(compare(d, want, run_on_device(d, *plan, x), nullptr), 0);
     }
+}
+
+/// What is chosen, told without a device: a GEMV for few rows and tensor cores for more, or one kernel for both.
+TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
+  if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
+  struct Wanted {
+    FormatId format;
+    int64_t group;
+    ZeroKind zero;
+    DeviceMatmulOptions options;
+    const char *name, *in_reason;
+  };
+  const Wanted all[] = {
+      {FormatId::kTernary, 0, ZeroKind::kNone, {}, "matmul_ternary_a8_row__cuda_gemv16x8", "cuda_tensor (64 rows: sm"},
+      {FormatId::kInt4, 128, ZeroKind::kNone, {}, "matmul_int4_a8_g128__cuda_tensor", "64 rows: sm"},
+      {FormatId::kInt4,
+       32,
+       ZeroKind::kNone,
+       {},
+       "matmul_int4_a8_g32__cuda_gemv16x8",
+       "cuda_tensor (64 rows: sm80_128x64)"},
+      {FormatId::kInt4,
+       64,
+       ZeroKind::kOffset,
+       {},
+       "matmul_int4_a8_g64__cuda_gemv16x8",
+       "cuda_tensor (64 rows: sm80_128x64)"},
+      {FormatId::kInt2, 64, ZeroKind::kNone, {Activation::kF32}, "matmul_int2_af32_g64__cuda_tensor", "64 rows: sm"},
+      {FormatId::kFp8, 64, ZeroKind::kNone, {Activation::kF32}, "matmul_fp8_af32_g64__cuda_warp", "f32 activations"},
+      {FormatId::kInt4, 20, ZeroKind::kNone, {}, "matmul_int4_a8_g20__cuda_warp", "groups that are not 32, 64"},
+      {FormatId::kInt4,
+       0,
+       ZeroKind::kNone,
+       {Activation::kInt8, 0, true},
+       "matmul_int4_a8_row__cuda_warp",
+       "asked for"}};
+  for (const Wanted& wanted : all) {
+    Case c;
+    c.format = wanted.format;
+    c.scaling.k_block = wanted.group == 0 ? int64_t{Scaling::kAll} : wanted.group;
+    c.scaling.zero = wanted.zero;
+    c.n = c.ldy = 256;
+    c.k = c.ldx = 640;
+    const auto choice = choose_device_kernel(conformance::random_weights(c), wanted.options);
+    ASSERT_TRUE(choice.has_value()) << wanted.name;
+    EXPECT_EQ(choice->name, wanted.name);
+    EXPECT_NE(choice->reason.find(wanted.in_reason), std::string::npos) << wanted.name << ": " << choice->reason;
+  }
+  Case c;
+  c.n = c.ldy = 256;
+  c.k = c.ldx = 640;
+  DeviceMatmulOptions decoding;
+  decoding.most_rows = 8;  // one order of the weight is enough
+  const auto choice = choose_device_kernel(conformance::random_weights(c), decoding);
+  ASSERT_TRUE(choice.has_value());
+  EXPECT_EQ(choice->reason.find("cuda_tensor"), std::string::npos) << choice->reason;
 }
 
 TEST(DeviceMatmul, RefusesWhatDoesNotFit) {

@@ -2,23 +2,28 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {
 namespace {
 
 constexpr int kMaxShared = 232448, kMaxSplit = 8;  // sm_90: of a block; portable cluster size
+constexpr int kAnyShared = 99 << 10;               // of a block, on every architecture
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t unit_k(GemmActivation a) { return a == GemmActivation::kInt8 ? 128 : 64; }
+bool is_integer(GemmActivation a) { return a == GemmActivation::kInt8 || a == GemmActivation::kBit; }
+int64_t unit_k(GemmActivation a) { return is_integer(a) ? 128 : 64; }
+/// Columns; of bits: bytes.
+int64_t elements(const GemmWeights& w) { return w.activation == GemmActivation::kBit ? ceil_div(w.k, 8) : w.k; }
 
 /// Microseconds of one call. The constants were fitted to an H200's times of every instance on the shapes of
 /// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing else
 /// holds it up, the tensor cores' own time, and what the second-level cache delivers.
 double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
-  const bool int8 = p.w.activation == GemmActivation::kInt8, many = group_count(p.w) > 1;
-  const double bm = kernel.bm, units = kernel.tile_units, k = double(p.w.k);
-  const int64_t blocks = ceil_div(ceil_div(p.w.k, unit_k(p.w.activation)), split);
+  const bool int8 = is_integer(p.w.activation), many = group_count(p.w) > 1;
+  const double bm = kernel.bm, units = kernel.tile_units, k = double(elements(p.w));
+  const int64_t blocks = ceil_div(ceil_div(elements(p.w), unit_k(p.w.activation)), split);
   const int64_t tiles = ceil_div(p.m, kernel.bm) * ceil_div(p.w.n, 64 * kernel.tile_units), ctas = tiles * split;
   // Clusters of four and eight do not fill a group of multiprocessors to the last one.
   const int64_t usable = split <= 2 ? processors : processors - (split == 4 ? 8 : 20);
@@ -44,25 +49,28 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
 
 }  // namespace
 
-const WgmmaTable* find_wgmma_table(GemmActivation activation, int bits) {
-  for (const WgmmaTable* t : {&kWgmmaInt8Bits2, &kWgmmaInt8Bits4, &kWgmmaInt8Bits8, &kWgmmaF16Bits2, &kWgmmaF16Bits4,
-                              &kWgmmaBf16Bits2, &kWgmmaBf16Bits4})
+const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [[maybe_unused]] int bits) {
+#if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
+  for (const WgmmaTable* t : {&kWgmmaInt8Bits2, &kWgmmaInt8Bits4, &kWgmmaInt8Bits8, &kWgmmaBits, &kWgmmaF16Bits2,
+                              &kWgmmaF16Bits4, &kWgmmaBf16Bits2, &kWgmmaBf16Bits4})
     if (t->activation == activation && t->bits == bits) return t;
+#endif
   return nullptr;
 }
 
 int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (split == 1) return kernel.shared_bytes;
   const int64_t groups = group_count(p.w);
-  const int64_t parts = p.w.activation == GemmActivation::kInt8 && groups > 1 ? groups : split;
+  const int64_t parts = is_integer(p.w.activation) && groups > 1 ? groups : split;
   const int64_t bytes = kernel.shared_bytes + parts * std::max(1, kernel.pairs / split) * kernel.pair_bytes;
   return int(std::min<int64_t>(bytes, 1 << 30));
 }
 
 bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
-  const int64_t groups = group_count(p.w), unit = unit_k(p.w.activation), blocks = ceil_div(p.w.k, unit);
+  const int64_t groups = group_count(p.w), unit = unit_k(p.w.activation), blocks = ceil_div(elements(p.w), unit);
+  const int64_t row_bytes = p.w.activation == GemmActivation::kBit ? p.ldx / 8 : p.ldx * (128 / unit);
   if (p.w.k == 0 || p.w.offsets != nullptr) return false;
-  if (reinterpret_cast<uintptr_t>(p.x) % 16 != 0 || p.ldx * (128 / unit) % 16 != 0) return false;
+  if (reinterpret_cast<uintptr_t>(p.x) % 16 != 0 || row_bytes % 16 != 0) return false;
   if (groups > 1 && (kernel.fold == 2 ? p.w.group != unit / 2 : kernel.fold == 0 || p.w.group % unit != 0))
     return false;
   if (groups == 1 && kernel.fold == 2) return false;
@@ -77,6 +85,15 @@ bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
 
 GemmChoice choose(const GemmProblem& p, int arch, int processors) {
   GemmChoice best;
+  // Measured: with more than one row only where groups make the others wait, or with few rows of 16-bit x.
+  const bool bits_or_row =
+      p.w.activation == GemmActivation::kBit ||
+      (p.w.activation == GemmActivation::kInt8 && group_count(p.w) == 1 && p.w.format != FormatId::kTernaryPlanes);
+  const int64_t most = arch != 90 ? kFewRows : bits_or_row ? 1 : is_integer(p.w.activation) ? kFewRows : kFewRows / 2;
+  if (p.m <= most && can_run_few(p, processors, arch == 90 ? kMaxShared : kAnyShared)) {
+    best.few = true;
+    return best;
+  }
   const int bits = stored_bits(p.w.format, p.w.activation).bits;
   const WgmmaTable* table = arch == 90 ? find_wgmma_table(p.w.activation, bits) : nullptr;
   if (table == nullptr) return best;
@@ -84,7 +101,7 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
     for (int split = 1; split <= kMaxSplit; split *= 2) {
       if (!can_run(table->kernels[i], p, split)) continue;
       const double t = microseconds(table->kernels[i], p, bits, split, processors);
-      if (best.wgmma == nullptr || t < best.microseconds) best = {&table->kernels[i], split, t};
+      if (best.wgmma == nullptr || t < best.microseconds) best = {&table->kernels[i], false, split, t};
     }
   return best;
 }

@@ -7,7 +7,8 @@
 namespace lowbit::cuda {
 
 struct GemmChoice {
-  const WgmmaKernel* wgmma = nullptr;  // null: the mma.sync kernel
+  const WgmmaKernel* wgmma = nullptr;  // null: the mma.sync kernel, or
+  bool few = false;                    // the one for few rows of x
   int split = 1;
   double microseconds = 0;  // the model's estimate
 };
@@ -17,6 +18,9 @@ const WgmmaTable* find_wgmma_table(GemmActivation activation, int bits);
 
 /// True when `kernel` can run the problem with its K cut in `split`.
 bool can_run(const WgmmaKernel& kernel, const GemmProblem& problem, int split);
+
+/// True when the kernel for few rows of x can run the problem on a device that gives a block so much shared memory.
+bool can_run_few(const GemmProblem& problem, int processors, int device_shared);
 
 /// Dynamic shared memory of a block.
 int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& problem, int split);

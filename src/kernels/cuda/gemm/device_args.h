@@ -13,7 +13,8 @@ struct GemmArgs {
   int64_t x_row_bytes;
   const float* x_scale;  // int8
   int64_t x_scale_row, x_scale_group;
-  const float* x_sums;  // [m, groups]
+  const float* x_sums;               // [m, groups]
+  const int32_t *w_terms, *x_terms;  // bits of x: add_bit_terms()
   const float* bias;
   void* y;
   int64_t ldy;
@@ -27,17 +28,10 @@ struct GemmArgs {
   int m_tiles, n_tiles, band;
   int split, split_blocks;  // blocks of a cluster that share a tile's K; unit blocks of each
   int x_aligned;            // rows of x begin at multiples of 16 bytes
+  // gemm_few.cuh: 16-row tiles of a block and how many warps share their K; batches of a warp, of a fold, of a slot of sums;
+  // slots; rows of x that have room
+  int row_tiles, depth, warp_batches, fold_batches, slot_batches, slots;
+  int half_batches, lane_words;  // of half a warp's ring of weights; words of a lane in a batch
 };
-
-/// Tile number -> (m tile, n tile): bands of `band` m tiles, n slowest inside, so that blocks that run together share both x
-/// and weights in the second-level cache.
-struct TileAt {
-  int m, n;
-};
-__device__ __forceinline__ TileAt tile_at(const GemmArgs& p, int tile) {
-  const int per_band = p.band * p.n_tiles, b = tile / per_band, rest = tile - b * per_band;
-  const int height = min(p.band, p.m_tiles - b * p.band);
-  return {b * p.band + rest % height, rest / height};
-}
 
 }  // namespace lowbit::cuda

@@ -11,6 +11,17 @@
 
 namespace lowbit::cuda {
 
+/// Tile number -> (m tile, n tile): bands of `band` m tiles, n slowest inside, so that blocks that run together share both x
+/// and weights in the second-level cache.
+struct TileAt {
+  int m, n;
+};
+__device__ __forceinline__ TileAt tile_at(const GemmArgs& p, int tile) {
+  const int per_band = p.band * p.n_tiles, b = tile / per_band, rest = tile - b * per_band;
+  const int height = min(p.band, p.m_tiles - b * p.band);
+  return {b * p.band + rest % height, rest / height};
+}
+
 template <GemmActivation X>
 struct SumOf {
   using Type = float;
@@ -19,9 +30,19 @@ template <>
 struct SumOf<GemmActivation::kInt8> {
   using Type = int;
 };
+template <>
+struct SumOf<GemmActivation::kBit> {
+  using Type = int;
+};
 
+/// Sums are integers and exact.
 template <GemmActivation X>
-inline constexpr int kXBytes = X == GemmActivation::kInt8 ? 1 : 2;
+inline constexpr bool kIntegers = X == GemmActivation::kInt8 || X == GemmActivation::kBit;
+template <GemmActivation X>
+inline constexpr int kXBytes = kIntegers<X> ? 1 : 2;  // bits: eight at a time
+/// Sums are 2^kFactor times too large (decode()).
+template <int Bits>
+inline constexpr int kFactor = Bits == kTwoPlanes ? 0 : 8 - Bits;
 
 /// Words of lane `lane128` for one batch; `unit` in shared or global memory.
 template <class Order>
@@ -42,17 +63,15 @@ __device__ __forceinline__ void load_words(const uint8_t* unit, int batch, int l
   }
 }
 
-/// a[0..8): operand registers of a batch's two steps. int8: value * 2^(8 - Bits) in each byte; the factor leaves the sums
-/// in fold(), exactly. Halves: the values.
 template <GemmActivation X, int Bits>
-__device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
+__device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const uint32_t word = w[i / Order::kRegistersPerWord];
     constexpr int kRegisters = Order::kRegistersPerWord;
     const int nth = i % kRegisters;
-    if constexpr (X == GemmActivation::kInt8) {
+    if constexpr (kIntegers<X>) {
       constexpr uint32_t kMask = (0xffu << (8 - Bits) & 0xffu) * 0x01010101u;
       a[i] = Bits == 8 ? word : (word << (Bits * nth)) & kMask;
     } else {
@@ -70,13 +89,27 @@ __device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, ui
   }
 }
 
+/// a[0..8): operand registers of a batch's two steps. int8: value * 2^(8 - Bits) in each byte; the factor leaves the sums
+/// in fold(), exactly. Halves: the values.
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
+  using Order = FragmentOrder<Bits, kXBytes<X>>;
+  if constexpr (Bits == kTwoPlanes) {  // +1 or -1 or 0 in each byte: positive | 255 * negative
+    const uint32_t negative = w[1] & ~w[0];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) a[i] = ((w[0] >> i) & 0x01010101u) | ((negative >> i) & 0x01010101u) * 255u;
+  } else {
+    decode_fields<X, Bits>(w, half_zero, a);
+  }
+}
+
 /// Sums of up to 256 columns: |sum * 2^shift| < 2^22, so that adding the bits of 1.5 * 2^(23 - shift) makes a float of it.
 inline constexpr int kNarrowGroup = 256;
 
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ float narrow_sum(typename SumOf<X>::Type s) {
-  if constexpr (X == GemmActivation::kInt8) {
-    constexpr int kShift = 8 - Bits, kMagic = (127 + 23 - kShift) << 23 | 0x400000;
+  if constexpr (kIntegers<X>) {
+    constexpr int kShift = kFactor<Bits>, kMagic = (127 + 23 - kShift) << 23 | 0x400000;
     return __fadd_rn(__int_as_float(s + kMagic), -__int_as_float(kMagic));
   } else {
     return s;
@@ -84,8 +117,8 @@ __device__ __forceinline__ float narrow_sum(typename SumOf<X>::Type s) {
 }
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ float any_sum(typename SumOf<X>::Type s) {
-  if constexpr (X == GemmActivation::kInt8) {
-    return __int2float_rn(s >> (8 - Bits));
+  if constexpr (kIntegers<X>) {
+    return __int2float_rn(s >> kFactor<Bits>);
   } else {
     return s;
   }
@@ -101,7 +134,7 @@ template <GemmActivation X, int Bits>
 __device__ __forceinline__ float fold_one(const GemmArgs& p, typename SumOf<X>::Type s, float scale, int m, int n,
                                           int g, float acc) {
   float v = any_sum<X, Bits>(s), xs = 1.0f;
-  if constexpr (X == GemmActivation::kInt8) {
+  if constexpr (kIntegers<X>) {
     xs = x_group_scale(p, m, g);
     v = __fmul_rn(v, xs);
   }
@@ -109,7 +142,7 @@ __device__ __forceinline__ float fold_one(const GemmArgs& p, typename SumOf<X>::
   if (p.offsets != nullptr && m < p.m) {
     const float sum = __ldg(p.x_sums + int64_t(m) * p.groups + g);
     const float offset = __ldg(p.offsets + int64_t(g) * p.n_padded + n);
-    acc = __fmaf_rn(X == GemmActivation::kInt8 ? __fmul_rn(sum, xs) : sum, offset, acc);
+    acc = __fmaf_rn(kIntegers<X> ? __fmul_rn(sum, xs) : sum, offset, acc);
   }
   return acc;
 }
@@ -128,6 +161,18 @@ __device__ __forceinline__ void fold_as(const typename SumOf<X>::Type* d, float2
       if constexpr (XScales) v = __fmul_rn(v, i & 1 ? xs.y : xs.x);
       acc[4 * j + i] = __fmaf_rn(v, i & 2 ? s.y : s.x, acc[4 * j + i]);
     }
+  }
+}
+
+/// Bits of x: sums count columns with both bits set, products are 1 where two bits are equal and -1 elsewhere, so that
+/// the sum of products is 4 * sum + (k - 2 ones of w) + (-2 ones of x). `d`: a lane's sums for rows n, n + 1 and Bm rows of x.
+template <int Bm>
+__device__ __forceinline__ void add_bit_terms(const GemmArgs& p, int n, int m0, int* d) {
+  const int2 of_w = n < p.n_padded ? __ldg(reinterpret_cast<const int2*>(p.w_terms + n)) : int2{0, 0};
+#pragma unroll
+  for (int i = 0; i < Bm / 2; ++i) {
+    const int m = m0 + 8 * (i / 4) + 2 * (threadIdx.x & 3) + (i & 1);
+    d[i] = 4 * d[i] + (i & 2 ? of_w.y : of_w.x) + (m < p.m ? __ldg(p.x_terms + m) : 0);
   }
 }
 
@@ -172,7 +217,7 @@ __device__ __forceinline__ float2 bias_pair(const GemmArgs& p, int n) {
 /// What is left to do to a folded sum: xs = x_row_scale(m) for int8.
 template <GemmActivation X>
 __device__ __forceinline__ float finished(float acc, float xs, float bias) {
-  return X == GemmActivation::kInt8 ? __fmaf_rn(acc, xs, bias) : __fadd_rn(acc, bias);
+  return kIntegers<X> ? __fmaf_rn(acc, xs, bias) : __fadd_rn(acc, bias);
 }
 __device__ __forceinline__ float x_row_scale(const GemmArgs& p, int m) {
   return p.x_scale_group == 0 && m < p.m ? __ldg(p.x_scale + m * p.x_scale_row) : 1.0f;

@@ -22,7 +22,12 @@ enum class GemmStatus : uint8_t {
 };
 const char* gemm_status_name(GemmStatus status);
 
-enum class GemmActivation : uint8_t { kInt8, kF16, kBf16 };
+enum class GemmActivation : uint8_t {
+  kInt8,
+  kF16,
+  kBf16,
+  kBit,  // +1 and -1 as the bits 1 and 0, 32 a word; binary weights, one scale per row
+};
 enum class GemmOutput : uint8_t { kF32, kF16, kBf16 };
 
 /// A weight matrix [n, k] in fragment order. All pointers are to device memory that no kernel in flight writes.
@@ -30,10 +35,11 @@ struct GemmWeights {
   FormatId format = FormatId::kInt4;
   GemmActivation activation = GemmActivation::kInt8;  // what the tiles were made for; kF16 and kBf16 share an order
   int64_t n = 0, k = 0;
-  int64_t group = 0;               // columns per scale, 0 or >= k: one scale per row; the last group may be short
-  const void* tiles = nullptr;     // tile_bytes(), 16-byte aligned
-  const float* scales = nullptr;   // [groups, padded_rows(n)], 16-byte aligned
-  const float* offsets = nullptr;  // like scales, or null: real = value * scale + offset
+  int64_t group = 0;                   // columns per scale, 0 or >= k: one scale per row; the last group may be short
+  const void* tiles = nullptr;         // tile_bytes(), 16-byte aligned
+  const float* scales = nullptr;       // [groups, padded_rows(n)], 16-byte aligned
+  const float* offsets = nullptr;      // like scales, or null: real = value * scale + offset
+  const int32_t* bit_terms = nullptr;  // kBit: [padded_rows(n)], 8-byte aligned, from relayout_bit_terms()
 };
 
 /// y[m,n] = sum_k x[m,k] * (value[n,k] * scale + offset) + bias[n].
@@ -44,9 +50,10 @@ struct GemmWeights {
 struct GemmProblem {
   GemmWeights w;
   int64_t m = 0;
-  const void* x = nullptr;  // int8_t, f16 or bf16 [m, k]
-  int64_t ldx = 0;
-  // int8 only: x_scale[m * row + g * group], g the group of columns; group stride 0: one scale per row of x.
+  const void* x = nullptr;  // int8_t, f16 or bf16 [m, k]; bits [m, ceil(k / 8)] bytes, zeros behind column k
+  int64_t ldx = 0;          // elements; kBit: columns, a multiple of 8
+  const int32_t* x_bit_terms = nullptr;  // kBit: [m], -2 times the ones of a row
+  // int8 and bits: x_scale[m * row + g * group], g the group of columns; group stride 0: one scale per row of x.
   const float* x_scale = nullptr;
   int64_t x_scale_row_stride = 1, x_scale_group_stride = 0;
   const float* x_sums = nullptr;  // with offsets: sum of x (int8: of the integers) per group, [m, groups], contiguous
@@ -82,6 +89,10 @@ GemmStatus gemm(const GemmProblem& problem, CUstream_st* stream);
 /// tiles = the fragment order of canonical rows (row r at codes + r * row_stride_bytes, device memory).
 GemmStatus relayout_weights(FormatId format, GemmActivation activation, const uint8_t* codes, int64_t row_stride_bytes,
                             int64_t n, int64_t k, void* tiles, CUstream_st* stream);
+
+/// kBit: out [padded_rows(n)] = k - 2 * ones of a canonical binary row.
+GemmStatus relayout_bit_terms(const uint8_t* codes, int64_t row_stride_bytes, int64_t n, int64_t k, int32_t* out,
+                              CUstream_st* stream);
 
 /// out [groups, padded_rows(n)] = in [n, groups] transposed, padded with zeros. For scales and offsets.
 GemmStatus relayout_scales(const float* in, int64_t n, int64_t groups, float* out, CUstream_st* stream);

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "kernels/cuda/gemm/choose.h"
+#include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/gemm_case.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
@@ -81,7 +82,8 @@ struct Row {
 };
 
 // The rows of the issue, and shapes between them.
-constexpr GemmActivation I8 = GemmActivation::kInt8, F16 = GemmActivation::kF16, B16 = GemmActivation::kBf16;
+constexpr GemmActivation I8 = GemmActivation::kInt8, F16 = GemmActivation::kF16, B16 = GemmActivation::kBf16,
+                         BIT = GemmActivation::kBit;
 const Row kRows[] = {
     {"w2a8-bitnet", FormatId::kTernary, I8, 2048, 13824, 2560, 0},
     {"w2a8-bitnet", FormatId::kTernary, I8, 512, 13824, 2560, 0},
@@ -104,6 +106,26 @@ const Row kRows[] = {
     {"w4a8-row", FormatId::kInt4, I8, 16, 4096, 4096, 0},
     {"w4a8-row", FormatId::kInt4, I8, 64, 4096, 4096, 0},
     {"w4a8-row", FormatId::kInt4, I8, 256, 4096, 4096, 0},
+    {"w2a8-gemv", FormatId::kTernary, I8, 1, 2560, 2560, 0},
+    {"w2a8-gemv", FormatId::kTernary, I8, 1, 3840, 2560, 0},
+    {"w2a8-gemv", FormatId::kTernary, I8, 1, 13824, 2560, 0},
+    {"w2a8-gemv", FormatId::kTernary, I8, 1, 2560, 6912, 0},
+    {"w2a8-gemv", FormatId::kTernary, I8, 1, 20480, 3200, 0},
+    {"w2a8-gemv", FormatId::kTernary, I8, 1, 55296, 5120, 0},
+    {"w4a8-g64", FormatId::kInt4, I8, 1, 4096, 4096, 64},
+    {"w4a8-g64", FormatId::kInt4, I8, 8, 4096, 4096, 64},
+    {"w1a1", FormatId::kBinary, BIT, 1, 4096, 4096, 0},
+    {"w1a1", FormatId::kBinary, BIT, 16, 4096, 4096, 0},
+    {"w1a1", FormatId::kBinary, BIT, 64, 4096, 4096, 0},
+    {"w1a1", FormatId::kBinary, BIT, 2048, 4096, 4096, 0},
+    {"w1a1", FormatId::kBinary, BIT, 8192, 8192, 8192, 0},
+    {"int2a8", FormatId::kInt2, I8, 1, 4096, 4096, 0},
+    {"int2a8", FormatId::kInt2, I8, 16, 4096, 4096, 0},
+    {"int2a8", FormatId::kInt2, I8, 64, 4096, 4096, 0},
+    {"int2a8", FormatId::kInt2, I8, 2048, 4096, 4096, 0},
+    {"ternary-planes", FormatId::kTernaryPlanes, I8, 1, 4096, 4096, 0},
+    {"ternary-planes", FormatId::kTernaryPlanes, I8, 16, 4096, 4096, 0},
+    {"ternary-planes", FormatId::kTernaryPlanes, I8, 64, 4096, 4096, 0},
     {"w2a16-g128", FormatId::kInt2, B16, 16, 4096, 4096, 128},
     {"w2a16-g128", FormatId::kInt2, B16, 64, 4096, 4096, 128},
     {"w2a8-8192", FormatId::kInt2, I8, 8192, 8192, 8192, 0},
@@ -115,7 +137,7 @@ const Row kRows[] = {
 
 void print(const Row& r, const char* impl, const char* kernel, int split, const char* launch, const Time& t,
            double bytes) {
-  static const char* const kX[] = {"int8", "f16", "bf16"};
+  static const char* const kX[] = {"int8", "f16", "bf16", "bit"};
   std::printf(
       "{\"row\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"group\": %lld, \"x\": \"%s\", \"impl\": \"%s\", "
       "\"kernel\": \"%s\", "
@@ -128,7 +150,7 @@ void print(const Row& r, const char* impl, const char* kernel, int split, const 
 }
 
 bool time_choice(const Row& r, CaseData& data, int copies, const GemmChoice& choice, const char* label, bool both) {
-  const char* kernel = choice.wgmma != nullptr ? choice.wgmma->name : "sm80_128x64";
+  const char* kernel = choice.few ? kFewName : choice.wgmma != nullptr ? choice.wgmma->name : "sm80_128x64";
   data.poison();
   GemmProblem p = data.problem();
   GemmStatus s = gemm_as(p, choice, stream);
@@ -157,7 +179,7 @@ void time_rivals(const Row& r, const Cublas& cublas) {
   };
   const Kind kinds[] = {{"cublas_f16", 2, 2, 68, 2}, {"cublas_bf16", 14, 14, 68, 2}, {"cublas_int8", 3, 10, 72, 1}};
   for (const Kind& kind : kinds) {
-    if (kind.in == 3 ? r.x != I8 || r.m % 4 != 0 : (r.x == F16) != (kind.in == 2)) continue;
+    if (kind.in == 3 ? (r.x != I8 && r.x != BIT) || r.m % 4 != 0 : (r.x == F16) != (kind.in == 2)) continue;
     const size_t weights = size_t(r.n * r.k) * size_t(kind.bytes);
     const int copies = std::max(2, int(kCold / weights) + 1);
     uint8_t *w, *x, *y;
@@ -202,8 +224,10 @@ bool time_row(const Row& r, bool explore, const Cublas& cublas) {
   const GemmChoice chosen = choose(data.problem(), 90, 132);
   bool right = time_choice(r, data, copies, chosen, "lowbit", true);
   if (explore) {
+    if (can_run_few(data.problem(), 132, 232448))
+      right = time_choice(r, data, copies, {nullptr, true, 1, 0}, "lowbit-explore", true) && right;
     const WgmmaTable* table = find_wgmma_table(r.x, stored_bits(r.format, r.x).bits);
-    for (int i = 0; i < table->count; ++i)
+    for (int i = 0; table != nullptr && i < table->count; ++i)
       for (int split : {1, 2, 4, 8}) {
         const WgmmaKernel& kernel = table->kernels[i];
         const int64_t tiles =
@@ -212,7 +236,7 @@ bool time_row(const Row& r, bool explore, const Cublas& cublas) {
             r.m * 4 <= kernel.bm)
           continue;
         if (can_run(kernel, data.problem(), split))
-          right = time_choice(r, data, copies, {&kernel, split, 0}, "lowbit-explore", false) && right;
+          right = time_choice(r, data, copies, {&kernel, false, split, 0}, "lowbit-explore", false) && right;
       }
     if (r.m <= 512) right = time_choice(r, data, copies, {}, "lowbit-explore", false) && right;
   }

@@ -69,7 +69,7 @@ void must(cudaError_t e, const char* what) {
 }
 
 std::string GemmCase::text() const {
-  static const char* const kX[] = {"int8", "f16", "bf16"};
+  static const char* const kX[] = {"int8", "f16", "bf16", "bit"};
   static const char* const kY[] = {"f32", "f16", "bf16"};
   char s[256];
   std::snprintf(s, sizeof s, "format %d x %s y %s m %lld n %lld k %lld group %lld pad %lld,%lld shift %lld%s%s%s%s%s",
@@ -81,7 +81,7 @@ std::string GemmCase::text() const {
 
 CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
   Random random{seed};
-  const bool int8 = c.activation == GemmActivation::kInt8;
+  const bool bits = c.activation == GemmActivation::kBit, int8 = bits || c.activation == GemmActivation::kInt8;
   const int64_t group = c.group <= 0 || c.group >= c.k ? std::max<int64_t>(c.k, 1) : c.group;
   groups_ = c.group <= 0 || c.group >= c.k ? 1 : (c.k + group - 1) / group;
   ldx_ = c.k + c.x_pad, ldy_ = c.n + c.y_pad;
@@ -107,8 +107,9 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     xq_.assign(size_t(c.x_shift + c.m * ldx_ + 16), int8_t(77));
     for (int64_t m = 0; m < c.m; ++m)
       for (int64_t k = 0; k < c.k; ++k)
-        xq_[size_t(c.x_shift + m * ldx_ + k)] =
-            int8_t(c.extremes ? (k % 997 == 5 ? 126 : -127) : random.below(255) - 127);
+        xq_[size_t(c.x_shift + m * ldx_ + k)] = int8_t(bits         ? 2 * random.below(2) - 1
+                                                       : c.extremes ? (k % 997 == 5 ? 126 : -127)
+                                                                    : random.below(255) - 127);
     x_scale_.resize(size_t(c.m * (c.x_groups ? groups_ : 1)));
     for (float& s : x_scale_) s = (0.5f + random.unit()) * 0.02f;
   } else {
@@ -125,6 +126,11 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
   }
 
   uint8_t* d_codes = upload(codes, device_);
+  if (bits) {
+    d_bit_terms_ = upload(std::vector<int32_t>(size_t(padded_rows(c.n)), 12345), device_);
+    if (relayout_bit_terms(d_codes, row_bytes, c.n, c.k, d_bit_terms_, nullptr) != GemmStatus::kOk)
+      std::fprintf(stderr, "relayout_bit_terms failed\n");
+  }
   tiles_ = tile_bytes(c.format, c.activation, c.n, c.k);
   must(cudaMalloc(&d_tiles_, std::max<size_t>(tiles_ * size_t(copies), 16)), "cudaMalloc");
   device_.push_back(d_tiles_);
@@ -143,7 +149,16 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
   d_scales_ = scales(scales_);
   if (c.offsets) d_offsets_ = scales(offsets_), d_x_sums_ = upload(x_sums_, device_);
   if (c.bias) d_bias_ = upload(bias_, device_);
-  if (int8) {
+  if (bits) {  // rows of ldx_ columns, a multiple of 8
+    std::vector<uint8_t> packed(size_t(c.m * ldx_ / 8 + 16));
+    std::vector<int32_t> terms(size_t(c.m));
+    for (int64_t m = 0; m < c.m; ++m)
+      for (int64_t k = 0; k < c.k; ++k)
+        if (x_at(m, k) > 0) packed[size_t(m * ldx_ / 8 + k / 8)] |= uint8_t(1u << k % 8), terms[size_t(m)] -= 2;
+    d_x_ = upload(packed, device_);
+    d_x_bit_terms_ = upload(terms, device_);
+    d_x_scale_ = upload(x_scale_, device_);
+  } else if (int8) {
     d_x_ = upload(xq_, device_);
     d_x_scale_ = upload(x_scale_, device_);
   } else {
@@ -162,10 +177,12 @@ void CaseData::poison() { must(cudaMemset(d_y_, 0xff, size_t(c_.m * ldy_ * outpu
 
 GemmProblem CaseData::problem(int copy) const {
   GemmProblem p;
-  p.w = {c_.format, c_.activation, c_.n, c_.k, c_.group, static_cast<uint8_t*>(d_tiles_) + size_t(copy) * tiles_,
-         d_scales_, d_offsets_};
+  p.w = {c_.format, c_.activation, c_.n,        c_.k, c_.group, static_cast<uint8_t*>(d_tiles_) + size_t(copy) * tiles_,
+         d_scales_, d_offsets_,    d_bit_terms_};
   p.m = c_.m;
-  p.x = static_cast<uint8_t*>(d_x_) + c_.x_shift * (c_.activation == GemmActivation::kInt8 ? 1 : 2);
+  const bool bits = c_.activation == GemmActivation::kBit;
+  p.x = static_cast<uint8_t*>(d_x_) + (bits ? 0 : c_.x_shift * (c_.activation == GemmActivation::kInt8 ? 1 : 2));
+  p.x_bit_terms = d_x_bit_terms_;
   p.ldx = ldx_;
   p.x_scale = d_x_scale_;
   p.x_scale_row_stride = c_.x_groups ? groups_ : 1, p.x_scale_group_stride = c_.x_groups ? 1 : 0;
@@ -177,14 +194,16 @@ GemmProblem CaseData::problem(int copy) const {
 
 float CaseData::x_at(int64_t m, int64_t k) const {
   const size_t at = size_t(c_.x_shift + m * ldx_ + k);
-  return c_.activation == GemmActivation::kInt8 ? float(xq_[at]) : half_value(xh_[at], c_.activation);
+  return c_.activation == GemmActivation::kInt8 || c_.activation == GemmActivation::kBit
+             ? float(xq_[at])
+             : half_value(xh_[at], c_.activation);
 }
 
 double CaseData::expected(int64_t m, int64_t n, double* magnitude) const {
   const int64_t group = groups_ == 1 ? c_.k : c_.group;
   const int8_t* w = values_.data() + n * c_.k;
   const float bias = c_.bias ? bias_[size_t(n)] : 0.0f;
-  if (c_.activation == GemmActivation::kInt8) {  // src/kernels/ref/matmul.cc
+  if (c_.activation == GemmActivation::kInt8 || c_.activation == GemmActivation::kBit) {  // src/kernels/ref/matmul.cc
     const int8_t* x = xq_.data() + c_.x_shift + m * ldx_;
     float acc = 0;
     for (int64_t g = 0; g < groups_; ++g) {
@@ -238,7 +257,7 @@ std::string CaseData::check(int64_t samples, double* worst) const {
     const double want = expected(m, n, &magnitude);
     const float got = value(m * ldy_ + n);
     bool right;
-    if (c_.activation == GemmActivation::kInt8) {
+    if (c_.activation == GemmActivation::kInt8 || c_.activation == GemmActivation::kBit) {
       const float w = float(want);
       right = got == (c_.output == GemmOutput::kF32   ? w
                       : c_.output == GemmOutput::kF16 ? f16_to_f32(f32_to_f16(w))

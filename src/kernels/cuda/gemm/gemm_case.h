@@ -48,6 +48,7 @@ class CaseData {
   std::vector<uint16_t> xh_;
   std::vector<float> scales_, offsets_, bias_, x_scale_, x_sums_;
   std::vector<void*> device_;  // all allocations
+  int32_t *d_bit_terms_ = nullptr, *d_x_bit_terms_ = nullptr;
   void *d_tiles_ = nullptr, *d_x_ = nullptr, *d_y_ = nullptr;
   float *d_scales_ = nullptr, *d_offsets_ = nullptr, *d_bias_ = nullptr, *d_x_scale_ = nullptr, *d_x_sums_ = nullptr;
 };

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/gemm/choose.h"
+#include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/gemm_case.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 struct Tally {
   int cases = 0, launches = 0, failures = 0;
-  int by_kernel[2] = {0, 0};
+  int by_kernel[3] = {0, 0, 0};
   double worst = 0;
 };
 
@@ -27,16 +28,16 @@ GemmCase random_case() {
   GemmCase c;
   do {
     c.format = FormatId(kDenseFormats + below(FormatList::kSize));
-    c.activation = GemmActivation(below(2) == 0 ? 0 : 1 + below(2));
+    c.activation = GemmActivation(below(2) == 0 ? 0 : 1 + below(3));
   } while (stored_bits(c.format, c.activation).bits == 0);
   c.output = GemmOutput(below(3));
-  static const int kM[] = {1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 200, 257};
+  static const int kM[] = {1, 1, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 200, 257};
   c.m = kM[below(16)];
   c.n = 1 + below(below(3) == 0 ? 700 : 200);
   c.k = 1 + below(below(3) == 0 ? 2500 : 600);
   if (below(3) == 0) c.n = 64 * (1 + below(8));
   if (below(2) == 0) c.k = 128 * (1 + below(16));
-  const bool int8 = c.activation == GemmActivation::kInt8;
+  const bool int8 = c.activation == GemmActivation::kInt8, bits = c.activation == GemmActivation::kBit;
   static const int kGroup[] = {0, 64, 128, 128, 64, 32, 256, 384, 96, 512};
   c.group = kGroup[below(10)];
   const int unit = int8 ? 16 : 8;
@@ -49,6 +50,11 @@ GemmCase random_case() {
   c.offsets = below(6) == 0;
   c.bias = below(2) == 0;
   c.extremes = below(10) == 0;
+  if (bits) {
+    c.group = c.x_shift = 0, c.offsets = false;
+    if (below(2) == 0) c.k *= 8;
+    c.x_pad = below(3) == 0 ? (8 - c.k % 8) % 8 : (128 - c.k % 128) % 128 + 128 * below(2);
+  }
   c.overlap = below(2) == 0;
   return c;
 }
@@ -61,11 +67,14 @@ void run_one(CaseData& data, const GemmCase& c, const GemmChoice& choice, Tally&
                       : e != cudaSuccess        ? cudaGetErrorString(e)
                                                 : "";
   if (wrong.empty()) wrong = data.check(0, &tally.worst);
-  ++tally.launches, ++tally.by_kernel[choice.wgmma != nullptr];
+  ++tally.launches, ++tally.by_kernel[choice.few ? 2 : choice.wgmma != nullptr];
   if (wrong.empty()) return;
   ++tally.failures;
-  std::printf("FAIL %s: %s split %d: %s\n", c.text().c_str(), choice.wgmma ? choice.wgmma->name : "sm80", choice.split,
-              wrong.c_str());
+  std::printf("FAIL %s: %s split %d: %s\n", c.text().c_str(),
+              choice.few     ? kFewName
+              : choice.wgmma ? choice.wgmma->name
+                             : "sm80",
+              choice.split, wrong.c_str());
   if (e != cudaSuccess) std::exit(2);
 }
 
@@ -74,12 +83,13 @@ void run_case(const GemmCase& c, uint64_t seed, bool all_kernels, int arch, Tall
   const GemmProblem p = data.problem();
   ++tally.cases;
   run_one(data, c, {}, tally);
+  run_one(data, c, choose(p, arch, 132), tally);
+  if (can_run_few(p, 132, 232448)) run_one(data, c, {nullptr, true, 1, 0}, tally);
   if (arch != 90) return;
-  run_one(data, c, choose(p, 90, 132), tally);
   const WgmmaTable* table = find_wgmma_table(c.activation, stored_bits(c.format, c.activation).bits);
-  for (int i = 0; all_kernels && i < table->count; ++i)
+  for (int i = 0; all_kernels && table != nullptr && i < table->count; ++i)
     for (int split = 1; split <= 8; split *= 2)
-      if (can_run(table->kernels[i], p, split)) run_one(data, c, {&table->kernels[i], split, 0}, tally);
+      if (can_run(table->kernels[i], p, split)) run_one(data, c, {&table->kernels[i], false, split, 0}, tally);
 }
 
 int refusals() {
@@ -130,8 +140,10 @@ int main(int argc, char** argv) {
   for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i)
     run_case(random_case(), state, i % 2 == 0, 10 * major + minor, tally);
   std::printf(
-      "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma), %d failures, worst half error %.3g of the "
+      "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma, %d few rows), %d failures, worst half error "
+      "%.3g of the "
       "terms\n",
-      tally.cases, tally.launches, tally.by_kernel[0], tally.by_kernel[1], tally.failures, tally.worst);
+      tally.cases, tally.launches, tally.by_kernel[0], tally.by_kernel[1], tally.by_kernel[2], tally.failures,
+      tally.worst);
   return tally.failures != 0;
 }

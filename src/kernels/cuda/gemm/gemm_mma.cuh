@@ -5,30 +5,12 @@
 // not: unaligned x, offsets, groups of 32.
 
 #include "kernels/cuda/gemm/fragments.cuh"
+#include "kernels/cuda/gemm/mma.cuh"
+#include "kernels/cuda/gemm/mma_kernel.h"
 
 namespace lowbit::cuda {
 
-inline constexpr int kMmaBm = 64, kMmaUnits = 2, kMmaThreads = 256, kMmaStages = 3, kMmaStageBytes = kMmaBm * 128;
-
-template <GemmActivation X>
-__device__ __forceinline__ void mma(typename SumOf<X>::Type* d, const uint32_t* a, uint32_t b0, uint32_t b1) {
-  if constexpr (X == GemmActivation::kInt8) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-        "%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else if constexpr (X == GemmActivation::kF16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-        "%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
-        "%2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
+inline constexpr int kMmaStages = 3, kMmaStageBytes = kMmaBm * 128;
 
 __device__ __forceinline__ uint32_t x_chunk(uint32_t stage, int row, int chunk) {
   return stage + row * 128 + ((chunk ^ (row & 7)) << 4);
@@ -109,15 +91,12 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
         for (int j = 0; j < kMmaBm / 8; j += 2) {
           uint32_t b[4];
           const uint32_t at = x_chunk(stage, 8 * (j + lane / 16) + lane % 8, 4 * batch + 2 * step + lane / 8 % 2);
-          asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                       : "r"(at)
-                       : "memory");
+          load_matrices(b, at);
           mma<X>(d + 4 * j, a + 4 * step, b[0], b[1]);
           mma<X>(d + 4 * j + 4, a + 4 * step, b[2], b[3]);
         }
         ++done;
-        if (--left == 0 || done == steps) {
+        if (X != GemmActivation::kBit && (--left == 0 || done == steps)) {
           if (g < p.groups) {
             const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + int64_t(g) * p.n_padded + n));
             if (p.x_scale_group == 0 && p.offsets == nullptr && p.group <= kNarrowGroup) {
@@ -139,17 +118,16 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
     }
   }
   if (!present) return;
+  if constexpr (X == GemmActivation::kBit) {  // one group: the sums are still there
+    add_bit_terms<kMmaBm>(p, n, m0, d);
+    const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + n));
+#pragma unroll
+    for (int i = 0; i < kMmaBm / 2; ++i) acc[i] = __fmaf_rn(__int2float_rn(d[i]), i & 2 ? scale.y : scale.x, 0.0f);
+  }
   const int t = lane & 3;
   finish<X, kMmaBm>(
       p, n, m0, bias_pair(p, n), [&](int i) { return acc[i]; },
-      [&](int j, int c) { return X == GemmActivation::kInt8 ? x_row_scale(p, m0 + 8 * j + 2 * t + c) : 1.0f; });
+      [&](int j, int c) { return kIntegers<X> ? x_row_scale(p, m0 + 8 * j + 2 * t + c) : 1.0f; });
 }
-
-struct MmaKernel {
-  GemmActivation activation;
-  int bits;
-  const void* function;
-  const char* name;
-};
 
 }  // namespace lowbit::cuda

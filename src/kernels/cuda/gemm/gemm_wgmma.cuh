@@ -303,7 +303,7 @@ struct Parts {
   __device__ Parts(const GemmArgs& p, uint32_t shared_base)
       : base(shared_base),
         share(max(1, T::kPairs / p.split)),
-        count(T::X == GemmActivation::kInt8 && p.groups > 1 ? p.groups : p.split) {}
+        count(kIntegers<T::X> && p.groups > 1 ? p.groups : p.split) {}
   __device__ uint32_t barrier() const { return base + T::kBarriers + 16 * T::kStages; }
   /// By one thread, before the cluster's blocks know of each other.
   __device__ void expect(int rank) const {
@@ -330,7 +330,7 @@ struct Parts {
 template <class T>
 __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts<T>& parts, int rank, int n,
                            int n_scales, int m0) {
-  constexpr bool kInt8 = T::X == GemmActivation::kInt8;
+  constexpr bool kInt8 = kIntegers<T::X>;
   const int t = threadIdx.x & 3, first = rank * parts.share;
   if (first >= T::kPairs) return;
   const float2 bias = bias_pair(p, n);
@@ -356,6 +356,11 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
       } else {
         int sum[2] = {0, 0};
         for (int i = 0; i < p.split; ++i) sum[0] += int(part(i).x), sum[1] += int(part(i).y);
+        if constexpr (T::X == GemmActivation::kBit) {
+          const int2 of_w = __ldg(reinterpret_cast<const int2*>(p.w_terms + min(n, p.n_padded - 2)));
+          const int of_x = m < p.m ? __ldg(p.x_terms + m) : 0;
+          sum[0] = 4 * sum[0] + of_w.x + of_x, sum[1] = 4 * sum[1] + of_w.y + of_x;
+        }
         const float2 s = row_scales;
         acc.x = fold_one<T::X, T::kBits>(p, sum[0], s.x, m, n, 0, 0.0f);
         acc.y = fold_one<T::X, T::kBits>(p, sum[1], s.y, m, n + 1, 0, 0.0f);
@@ -372,7 +377,7 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
 /// A multiplying lane. Its rows of weights are n and n + 1 (of the second unit: 64 further).
 template <class T>
 __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int first_tile, int rank, int tile_step) {
-  constexpr bool kInt8 = T::X == GemmActivation::kInt8;
+  constexpr bool kInt8 = kIntegers<T::X>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = threadIdx.x / 128;
   Lane<T> at{{base}, shared, int(threadIdx.x & 127), warpgroup, p.half_zero};
   const BlockRange range = k_range(p, rank);
@@ -433,6 +438,8 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
         sum_groups(at, p, range, end);
       } else if (p.groups == 1) {
         const float2 scales = sum_tile(at, range.count);
+        if constexpr (T::X == GemmActivation::kBit)
+          if (p.split == 1) add_bit_terms<T::kBm>(p, n, m0, at.d[0]);
         end(0, scales, at.d[0]);
       } else if (kPipelined && p.group == T::Order::kUnitK) {
         sum_every_block(at, p, range, end);
@@ -457,6 +464,10 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
       static_assert(T::kWarpgroups == 2);
       if (tile == first_tile && warpgroup == 1) named_barrier(kStagger, 256);
       sum_tile(at, range.count, tile == first_tile && warpgroup == 0 ? min(T::kStages / 2, range.count) - 1 : -1);
+      if constexpr (T::X == GemmActivation::kBit) {
+#pragma unroll
+        for (int u = 0; u < T::kUnits; ++u) add_bit_terms<T::kBm>(p, n + 64 * u, m0, at.d[u]);
+      }
       auto value = [&](int u, int i) {
         return __fmaf_rn(any_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
       };

@@ -22,13 +22,23 @@ __global__ void relayout(Rows rows, int64_t unit_blocks, int64_t words, uint32_t
   const int64_t n0 = panel * kPanelRows + index % kPanelUnits * kUnitRows;
   const int64_t k0 = index / kPanelUnits % unit_blocks * Order::kUnitK;
   uint32_t word = 0;
-  for (int field = 0; field < Order::kFields; ++field) {
-    const auto at = Order::element(int(w % Order::kUnitWords), field);
-    const int64_t n = n0 + at.row, k = k0 + at.k;
-    int value = 0;
-    if (n < rows.n && k < rows.k)
-      value = int(F::decode(rows.codes + n * rows.row_bytes + k / F::kElems * F::kUnitBytes, int(k % F::kElems)));
-    word |= (uint32_t(XBytes == 1 ? value : value + Zero) & (0xffffffffu >> (32 - Bits))) << at.shift;
+  const auto value_at = [&](int64_t n, int64_t k) {
+    return n < rows.n && k < rows.k
+               ? int(F::decode(rows.codes + n * rows.row_bytes + k / F::kElems * F::kUnitBytes, int(k % F::kElems)))
+               : 0;
+  };
+  if constexpr (Bits == kTwoPlanes) {
+    for (int bit = 0; bit < 32; ++bit) {
+      const auto at = Order::plane_element(int(w % Order::kUnitWords), bit);
+      const int value = value_at(n0 + at.row, k0 + at.k);
+      word |= uint32_t(w % 2 == 0 ? value > 0 : value != 0) << at.shift;
+    }
+  } else {
+    for (int field = 0; field < Order::kFields; ++field) {
+      const auto at = Order::element(int(w % Order::kUnitWords), field);
+      const int value = value_at(n0 + at.row, k0 + at.k);
+      word |= (uint32_t(XBytes == 1 ? value : value + Zero) & (0xffffffffu >> (32 - Bits))) << at.shift;
+    }
   }
   out[w] = word;
 }
@@ -57,6 +67,37 @@ struct HalfLauncher {
   static constexpr Launch value = launcher<F, false>();
 };
 
+/// Bytes of canonical binary rows in the order of int8 values; bits behind column k are 0.
+__global__ void relayout_bits(Rows rows, int64_t unit_blocks, int64_t words, uint32_t* out) {
+  using Order = FragmentOrder<8, 1>;
+  const int64_t w = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (w >= words) return;
+  const int64_t index = w / Order::kUnitWords, panel = index / (kPanelUnits * unit_blocks);
+  const int64_t n0 = panel * kPanelRows + index % kPanelUnits * kUnitRows;
+  const int64_t k0 = index / kPanelUnits % unit_blocks * Order::kUnitK, bytes = (rows.k + 7) / 8;
+  uint32_t word = 0;
+  for (int field = 0; field < Order::kFields; ++field) {
+    const auto at = Order::element(int(w % Order::kUnitWords), field);
+    const int64_t n = n0 + at.row, k = k0 + at.k;
+    if (n >= rows.n || k >= bytes) continue;
+    const uint32_t keep = k + 1 == bytes && rows.k % 8 != 0 ? (1u << rows.k % 8) - 1u : 0xffu;
+    word |= (rows.codes[n * rows.row_bytes + k] & keep) << at.shift;
+  }
+  out[w] = word;
+}
+
+__global__ void count_bits(Rows rows, int64_t padded, int32_t* out) {
+  const int64_t n = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32, bytes = (rows.k + 7) / 8;
+  if (n >= padded) return;
+  int ones = 0;
+  for (int64_t k = threadIdx.x % 32; n < rows.n && k < bytes; k += 32) {
+    const uint32_t keep = k + 1 == bytes && rows.k % 8 != 0 ? (1u << rows.k % 8) - 1u : 0xffu;
+    ones += __popc(rows.codes[n * rows.row_bytes + k] & keep);
+  }
+  ones = __reduce_add_sync(0xffffffffu, ones);
+  if (threadIdx.x % 32 == 0) out[n] = n < rows.n ? int32_t(rows.k) - 2 * ones : 0;
+}
+
 __global__ void transpose_scales(const float* in, int64_t n, int64_t groups, int64_t padded, float* out) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= groups * padded) return;
@@ -75,11 +116,26 @@ GemmStatus relayout_weights(FormatId format, GemmActivation activation, const ui
   const int64_t words = int64_t(tile_bytes(format, activation, n, k) / 4);
   if (words == 0) return GemmStatus::kOk;
   if (codes == nullptr || tiles == nullptr) return GemmStatus::kInvalidArgument;
+  if (activation == GemmActivation::kBit) {
+    relayout_bits<<<unsigned((words + 255) / 256), 256, 0, stream>>>({codes, row_stride_bytes, n, k}, (k + 1023) / 1024,
+                                                                     words, static_cast<uint32_t*>(tiles));
+    return cudaPeekAtLastError() == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError;
+  }
   const size_t at = size_t(format) - kDenseFormats;
   const bool int8 = activation == GemmActivation::kInt8;
   const int64_t unit_k = int8 ? 128 : 64;
   (int8 ? kInt8[at] : kHalf[at])({codes, row_stride_bytes, n, k}, (k + unit_k - 1) / unit_k, words,
                                  static_cast<uint32_t*>(tiles), stream);
+  return cudaPeekAtLastError() == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError;
+}
+
+GemmStatus relayout_bit_terms(const uint8_t* codes, int64_t row_stride_bytes, int64_t n, int64_t k, int32_t* out,
+                              cudaStream_t stream) {
+  if (n < 0 || k < 0 || row_stride_bytes < 0) return GemmStatus::kInvalidArgument;
+  if (n == 0) return GemmStatus::kOk;
+  if ((codes == nullptr && k > 0) || out == nullptr) return GemmStatus::kInvalidArgument;
+  const int64_t padded = padded_rows(n);
+  count_bits<<<unsigned((padded + 7) / 8), 256, 0, stream>>>({codes, row_stride_bytes, n, k}, padded, out);
   return cudaPeekAtLastError() == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError;
 }
 

@@ -6,12 +6,13 @@
 
 #include "format/formats.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/tile_order.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 struct StoredBits {
-  int bits;  // 2, 4 or 8; 0: not served
+  int bits;  // 2, 4, 8 or kTwoPlanes; 0: not served
   int zero;  // the stored code of value 0 for f16 and bf16; int8 activations store two's complement
 };
 
@@ -20,6 +21,8 @@ constexpr StoredBits stored_bits_of() {
   using C = typename F::Codec;
   if constexpr (C::kKind != CodecKind::kInteger) {
     return {0, 0};
+  } else if constexpr (Int8 && F::kId == FormatId::kTernaryPlanes) {
+    return {kTwoPlanes, 0};
   } else if constexpr (!Int8 && C::kMin >= 0) {
     return C::kMax < 4 ? StoredBits{2, 0} : C::kMax < 16 ? StoredBits{4, 0} : StoredBits{0, 0};
   } else if constexpr (C::kMin >= -2 && C::kMax <= 1) {
@@ -44,6 +47,7 @@ constexpr StoredBits stored_bits(FormatId format, cuda::GemmActivation activatio
   constexpr auto kHalf = make_table<StoredForHalf>(FormatList{});
   const int at = int(format) - kDenseFormats;
   if (at < 0 || at >= int(kInt8.size())) return {0, 0};
+  if (activation == cuda::GemmActivation::kBit) return {format == FormatId::kBinary ? 8 : 0, 0};  // bytes as they are
   return activation == cuda::GemmActivation::kInt8 ? kInt8[size_t(at)] : kHalf[size_t(at)];
 }
 

@@ -41,6 +41,7 @@ __device__ __forceinline__ void wgmma_wait() {
   }
 #define LOWBIT_WGMMA_TYPES(N, REGS, ...)                                                     \
   LOWBIT_WGMMA(N, REGS, kInt8, "+r", __VA_ARGS__, "k32.s32.s8.s8", "")                       \
+  LOWBIT_WGMMA(N, REGS, kBit, "+r", __VA_ARGS__, "k256.s32.b1.b1.and.popc", "")              \
   LOWBIT_WGMMA(N, REGS, kF16, "+f", __VA_ARGS__, "k16.f32.f16.f16", ", 1, 1, 0")             \
   LOWBIT_WGMMA(N, REGS, kBf16, "+f", __VA_ARGS__, "k16.f32.bf16.bf16", ", 1, 1, 0")
 // clang-format on

@@ -24,7 +24,7 @@ struct WgmmaTable {
   int count;
 };
 
-extern const WgmmaTable kWgmmaInt8Bits2, kWgmmaInt8Bits4, kWgmmaInt8Bits8;
+extern const WgmmaTable kWgmmaInt8Bits2, kWgmmaInt8Bits4, kWgmmaInt8Bits8, kWgmmaBits;
 extern const WgmmaTable kWgmmaF16Bits2, kWgmmaF16Bits4, kWgmmaBf16Bits2, kWgmmaBf16Bits4;
 
 }  // namespace lowbit::cuda

@@ -6,12 +6,11 @@
 #include <atomic>
 
 #include "kernels/cuda/gemm/choose.h"
-#include "kernels/cuda/gemm/gemm_mma.cuh"
+#include "kernels/cuda/gemm/few.h"
+#include "kernels/cuda/gemm/mma_kernel.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {
-
-const MmaKernel* find_mma_kernel(GemmActivation activation, int bits);
 
 namespace {
 
@@ -20,9 +19,15 @@ constexpr int64_t kMaxIntegerGroup = 131072;         // kernels/api.h: sums of a
 constexpr int64_t kTileRowLimit = int64_t(1) << 31;  // tiles of a launch
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t x_bytes(GemmActivation a) { return a == GemmActivation::kInt8 ? 1 : 2; }
+bool is_integer(GemmActivation a) { return a == GemmActivation::kInt8 || a == GemmActivation::kBit; }
+int64_t x_bytes(GemmActivation a) { return is_integer(a) ? 1 : 2; }
 int64_t unit_k(GemmActivation a) { return 128 / x_bytes(a); }
-int64_t group_of(const GemmWeights& w) { return w.group <= 0 || w.group >= w.k ? w.k : w.group; }
+/// Elements of a row as kernels see them: eight bits are one.
+int64_t elements(const GemmWeights& w) { return w.activation == GemmActivation::kBit ? ceil_div(w.k, 8) : w.k; }
+int64_t group_of(const GemmWeights& w) { return w.group <= 0 || w.group >= w.k ? elements(w) : w.group; }
+int64_t row_bytes_of(const GemmProblem& p) {
+  return p.w.activation == GemmActivation::kBit ? p.ldx / 8 : p.ldx * x_bytes(p.w.activation);
+}
 
 GemmStatus check(const GemmProblem& p) {
   if (p.m < 0 || p.w.n < 0 || p.w.k < 0 || p.ldx < p.w.k || p.ldy < p.w.n) return GemmStatus::kInvalidArgument;
@@ -32,7 +37,10 @@ GemmStatus check(const GemmProblem& p) {
   if (p.w.k > 0 && (p.x == nullptr || p.w.tiles == nullptr)) return GemmStatus::kInvalidArgument;
   if (reinterpret_cast<uintptr_t>(p.w.tiles) % 16 != 0 || reinterpret_cast<uintptr_t>(p.w.scales) % 16 != 0)
     return GemmStatus::kInvalidArgument;
-  if (p.w.activation == GemmActivation::kInt8 && p.x_scale == nullptr) return GemmStatus::kInvalidArgument;
+  if (is_integer(p.w.activation) && p.x_scale == nullptr) return GemmStatus::kInvalidArgument;
+  if (p.w.activation == GemmActivation::kBit &&
+      (p.w.bit_terms == nullptr || p.x_bit_terms == nullptr || p.ldx % 8 != 0))
+    return GemmStatus::kInvalidArgument;
   if (p.w.offsets != nullptr && p.x_sums == nullptr) return GemmStatus::kInvalidArgument;
   return GemmStatus::kOk;
 }
@@ -42,11 +50,11 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   GemmArgs args{};
   args.tiles = static_cast<const uint8_t*>(p.w.tiles);
   args.scales = p.w.scales, args.offsets = p.w.offsets;
-  args.x = p.x, args.x_row_bytes = p.ldx * x_bytes(a);
+  args.x = p.x, args.x_row_bytes = row_bytes_of(p);
   args.x_scale = p.x_scale, args.x_scale_row = p.x_scale_row_stride, args.x_scale_group = p.x_scale_group_stride;
-  args.x_sums = p.x_sums, args.bias = p.bias;
+  args.x_sums = p.x_sums, args.w_terms = p.w.bit_terms, args.x_terms = p.x_bit_terms, args.bias = p.bias;
   args.y = p.y, args.ldy = p.ldy;
-  args.m = int(p.m), args.n = int(p.w.n), args.k = int(p.w.k), args.n_padded = int(padded_rows(p.w.n));
+  args.m = int(p.m), args.n = int(p.w.n), args.k = int(elements(p.w)), args.n_padded = int(padded_rows(p.w.n));
   args.output = int(p.output);
   const int64_t pair_bytes = p.output == GemmOutput::kF32 ? 8 : 4;
   args.pairs = p.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % uintptr_t(pair_bytes) == 0;
@@ -55,7 +63,7 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   const int zero = stored_bits(p.w.format, a).zero;
   // 1024 + zero in f16, 128 + zero in bf16: the unit of both is 1 there.
   args.half_zero = (a == GemmActivation::kF16 ? 0x6400u + unsigned(zero) : 0x4300u + unsigned(zero)) * 0x10001u;
-  args.units = int(padded_rows(p.w.n) / kUnitRows), args.unit_blocks = int(ceil_div(p.w.k, unit_k(a)));
+  args.units = int(padded_rows(p.w.n) / kUnitRows), args.unit_blocks = int(ceil_div(elements(p.w), unit_k(a)));
   args.m_tiles = int(ceil_div(p.m, bm)), args.n_tiles = int(ceil_div(args.units, tile_units));
   args.band = std::max(1, 1024 / bm);
   args.split = split;
@@ -80,15 +88,33 @@ EncodeTiled encode_tiled() {
 
 /// Boxes of `bm` rows by 128 bytes of x, zeros outside.
 bool make_map(const GemmProblem& p, int bm, CUtensorMap* map) {
-  const bool int8 = p.w.activation == GemmActivation::kInt8;
-  const cuuint64_t sizes[2] = {cuuint64_t(p.w.k), cuuint64_t(p.m)},
-                   strides[1] = {cuuint64_t(p.ldx * x_bytes(p.w.activation))};
+  const bool int8 = is_integer(p.w.activation);
+  const cuuint64_t sizes[2] = {cuuint64_t(elements(p.w)), cuuint64_t(p.m)}, strides[1] = {cuuint64_t(row_bytes_of(p))};
   const cuuint32_t box[2] = {cuuint32_t(unit_k(p.w.activation)), cuuint32_t(bm)}, steps[2] = {1, 1};
   return encode_tiled() != nullptr &&
          encode_tiled()(map, int8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
                         const_cast<void*>(p.x), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+struct Device {
+  int id = -1, arch = 0, processors = 0, shared = 0;
+};
+Device current_device() {
+  thread_local Device known;
+  int id = 0, major = 0, minor = 0;
+  Device d;
+  if (cudaGetDevice(&id) != cudaSuccess) return d;
+  if (known.id == id) return known;
+  d.id = id;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
+  cudaDeviceGetAttribute(&d.processors, cudaDevAttrMultiProcessorCount, id);
+  cudaDeviceGetAttribute(&d.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+  d.arch = 10 * major + minor;
+  known = d;
+  return d;
 }
 
 GemmStatus launched(cudaError_t e) { return e == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError; }
@@ -101,6 +127,28 @@ GemmStatus launch_mma(const GemmProblem& p, cudaStream_t stream) {
   if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
   void* list[] = {&args};
   return launched(cudaLaunchKernel(kernel->function, dim3(unsigned(tiles)), dim3(kMmaThreads), list, 0, stream));
+}
+
+GemmStatus launch_few(const GemmProblem& p, const Device& device, cudaStream_t stream) {
+  const FewKernel* kernel = find_few_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits, p.m);
+  GemmArgs args = make_args(p, kFewRows, 1, 1);
+  if (kernel == nullptr || !cut_few(p, device.processors, device.shared, args)) return GemmStatus::kUnsupported;
+  const int shared = FewPlaces(args).bytes;
+  if (shared > device.shared) return GemmStatus::kUnsupported;
+  if (cudaError_t e =
+          cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
+      e != cudaSuccess)
+    return launched(e);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(ceil_div(p.w.n, 16 * args.row_tiles)));
+  config.blockDim = dim3(unsigned(32 * args.row_tiles * args.depth));
+  config.dynamicSmemBytes = size_t(shared), config.stream = stream;
+  config.attrs = &attribute, config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
+  void* list[] = {&args};
+  return launched(cudaLaunchKernelExC(&config, kernel->function, list));
 }
 
 GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int processors, cudaStream_t stream) {
@@ -135,20 +183,6 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 
-struct Device {
-  int arch = 0, processors = 0;
-};
-Device current_device() {
-  int id = 0, major = 0, minor = 0;
-  Device d;
-  if (cudaGetDevice(&id) != cudaSuccess) return d;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
-  cudaDeviceGetAttribute(&d.processors, cudaDevAttrMultiProcessorCount, id);
-  d.arch = 10 * major + minor;
-  return d;
-}
-
 }  // namespace
 
 const char* gemm_status_name(GemmStatus status) {
@@ -166,13 +200,14 @@ const char* gemm_status_name(GemmStatus status) {
 }
 
 int64_t padded_rows(int64_t n) { return ceil_div(n, kPanelRows) * kPanelRows; }
-int64_t group_count(const GemmWeights& w) { return group_of(w) == w.k ? 1 : ceil_div(w.k, w.group); }
+int64_t group_count(const GemmWeights& w) { return w.group <= 0 || w.group >= w.k ? 1 : ceil_div(w.k, w.group); }
 
 size_t tile_bytes(FormatId format, GemmActivation activation, int64_t n, int64_t k) {
   const int bits = stored_bits(format, activation).bits;
   if (bits == 0 || n <= 0 || k <= 0) return 0;
-  const int64_t unit_bytes = kUnitRows * unit_k(activation) * bits / 8;
-  return size_t(padded_rows(n) / kUnitRows * ceil_div(k, unit_k(activation)) * unit_bytes);
+  const int64_t unit_bytes = kUnitRows * unit_k(activation) * stored_width(bits) / 8;
+  return size_t(padded_rows(n) / kUnitRows * ceil_div(elements({format, activation, n, k}), unit_k(activation)) *
+                unit_bytes);
 }
 
 bool supports(const GemmProblem& p, int arch) {
@@ -180,6 +215,8 @@ bool supports(const GemmProblem& p, int arch) {
   if (arch < 80 || stored_bits(p.w.format, p.w.activation).bits == 0) return false;
   if (p.m > kMaxSize || p.w.n > kMaxSize || p.w.k > kMaxSize) return false;
   const bool int8 = p.w.activation == GemmActivation::kInt8;
+  if (p.w.activation == GemmActivation::kBit)
+    return group_count(p.w) == 1 && p.w.offsets == nullptr && p.x_scale_group_stride == 0;
   if (int8 && group > kMaxIntegerGroup) return false;
   return group == p.w.k || group % (int8 ? 32 : 16) == 0;
 }
@@ -189,8 +226,9 @@ size_t gemm_workspace_bytes(const GemmProblem&, int) { return 0; }
 const char* gemm_kernel_name(const GemmProblem& p, int arch) {
   if (!supports(p, arch)) return nullptr;
   const GemmChoice c = choose(p, arch, current_device().processors);
-  return c.wgmma != nullptr ? c.wgmma->name
-                            : find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits)->name;
+  return c.few                ? kFewName
+         : c.wgmma != nullptr ? c.wgmma->name
+                              : find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits)->name;
 }
 
 GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
@@ -198,9 +236,16 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
   const Device device = current_device();
   if (!supports(p, device.arch)) return GemmStatus::kUnsupported;
   if (p.m == 0 || p.w.n == 0) return GemmStatus::kOk;
+  if (choice.few) return launch_few(p, device, stream);
   if (choice.wgmma == nullptr) return launch_mma(p, stream);
   if (device.arch != 90 || !can_run(*choice.wgmma, p, choice.split)) return GemmStatus::kUnsupported;
   return launch_wgmma(p, choice, device.processors, stream);
+}
+
+bool can_run_few(const GemmProblem& p, int processors, int device_shared) {
+  GemmArgs args = make_args(p, kFewRows, 1, 1);
+  return find_few_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits, p.m) != nullptr &&
+         cut_few(p, processors, device_shared, args) && FewPlaces(args).bytes <= device_shared;
 }
 
 GemmStatus gemm(const GemmProblem& p, cudaStream_t stream) {

@@ -1,0 +1,31 @@
+#pragma once
+// What prepares x for the tensor-core matmuls and puts their results together.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda_api.h"
+
+namespace lowbit::cuda {
+
+inline constexpr int kPartsOfF32 = 3;
+
+/// sums[m, g] = float(sum of the codes of group g of row m); exact.
+cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
+                             float* sums, cudaStream_t stream);
+
+/// x [m, k] f32 -> bf16 [3 m, ldp]: parts i of all rows at row i * m, adding up to x exactly (docs/adr/0021-three-bf16-parts.md).
+/// Zeros from k to ldp. back [m]: what a row's sums are multiplied by, a power of two.
+cudaError_t launch_split(const float* x, int64_t m, int64_t k, int64_t ldx, uint16_t* parts, int64_t ldp, float* back,
+                         cudaStream_t stream);
+
+/// y[m0 + row] = sums of the three parts, small ones first, times back[row], + bias.
+cudaError_t launch_add_parts(const float* sums, const float* back, int64_t m, int64_t n, const float* bias, void* y,
+                             Element y_element, int64_t m0, int64_t ldy, cudaStream_t stream);
+
+/// See binarize_activations().
+cudaError_t launch_binarize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, uint8_t* bits,
+                            int64_t row_bytes, float* scales, int32_t* ones, cudaStream_t stream);
+
+}  // namespace lowbit::cuda

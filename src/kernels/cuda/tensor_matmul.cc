@@ -1,0 +1,302 @@
+#include "kernels/cuda/tensor_matmul.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/checked.h"
+#include "kernels/cuda/gemm/choose.h"
+#include "kernels/cuda/gemm/few.h"
+#include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/generic.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/parts.h"
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+namespace {
+
+constexpr int64_t kGemvRows = 8;                            // up to here integer_gemv.h has its own order
+constexpr int64_t kSplitRows = 512;                         // rows of f32 x that are cut into parts at a time
+constexpr int kAssumedProcessors = 132, kAssumedArch = 90;  // where there is no device to ask
+
+cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
+
+GemmActivation gemm_activation(Activation a) {
+  return a == Activation::kInt8 ? GemmActivation::kInt8 : GemmActivation::kBf16;  // f16 and bf16 share an order
+}
+GemmOutput gemm_output(Element e) {
+  return e == Element::kF32 ? GemmOutput::kF32 : e == Element::kF16 ? GemmOutput::kF16 : GemmOutput::kBf16;
+}
+
+Device this_device() {
+  Device d;
+  if (current_device(&d) != cudaSuccess || d.arch == 0) {
+    cudaGetLastError();
+    d.arch = kAssumedArch;
+    d.processors = kAssumedProcessors;
+  }
+  return d;
+}
+
+/// The problem of a shape, with rows of x where every kernel can read them.
+GemmProblem problem_of(FormatId format, GemmActivation activation, const MatmulShape& s) {
+  static const uint8_t place[256] = {};
+  GemmProblem p;
+  p.w.format = format;
+  p.w.activation = activation;
+  p.w.n = s.n;
+  p.w.k = s.k;
+  p.w.group = s.groups > 1 ? s.group : 0;
+  p.w.offsets = s.offsets ? reinterpret_cast<const float*>(place) : nullptr;
+  p.m = s.m;
+  p.x = place - reinterpret_cast<uintptr_t>(place) % 16 + 16;
+  p.ldx = p.ldy = round_up(std::max<int64_t>(s.k, 1), 128);
+  p.x_scale_group_stride = s.x_groups ? 1 : 0;
+  return p;
+}
+
+int32_t pack_choice(const GemmProblem& p, const GemmChoice& c) {
+  if (c.few) return 1;
+  if (c.wgmma == nullptr) return 0;
+  const WgmmaTable* table = find_wgmma_table(p.w.activation, stored_bits(p.w.format, p.w.activation).bits);
+  const auto at = static_cast<int32_t>(c.wgmma - table->kernels);
+  return 2 + at * 4 + std::countr_zero(static_cast<unsigned>(c.split));
+}
+GemmChoice unpack_choice(const GemmProblem& p, int32_t instance) {
+  GemmChoice c;
+  c.few = instance == 1;
+  if (instance < 2) return c;
+  const WgmmaTable* table = find_wgmma_table(p.w.activation, stored_bits(p.w.format, p.w.activation).bits);
+  if (table == nullptr || (instance - 2) / 4 >= table->count) return c;
+  c.wgmma = &table->kernels[(instance - 2) / 4];
+  c.split = 1 << (instance - 2) % 4;
+  return c;
+}
+
+Status status_of(GemmStatus status) {
+  if (status == GemmStatus::kOk) return {};
+  if (status == GemmStatus::kCudaError) return check_cuda(cudaGetLastError(), "matmul");
+  return fail(ErrorCode::kUnsupported, "matmul", gemm_status_name(status));
+}
+
+/// The chosen kernel, or, where x lies as that one cannot read it, the one that reads anything.
+Status run_problem(const GemmProblem& p, const GemmChoice& choice, void* stream) {
+  const GemmStatus status = gemm_as(p, choice, as_stream(stream));
+  if (status != GemmStatus::kUnsupported) return status_of(status);
+  return status_of(gemm_as(p, {}, as_stream(stream)));
+}
+
+GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Matmul& call) {
+  GemmProblem p;
+  const Weight& w = call.w;
+  p.w = {format, activation, w.n, w.k, w.groups > 1 ? w.group : 0, w.codes, w.scales, w.offsets};
+  p.m = call.m;
+  p.x = call.x;
+  p.ldx = std::max(call.ldx, w.k);  // of one row it does not matter
+  p.bias = call.bias;
+  p.y = call.y;
+  p.output = gemm_output(call.y_element);
+  p.ldy = std::max(call.ldy, w.n);
+  p.overlap_previous = call.overlap;
+  return p;
+}
+
+// ---- int8: codes and scales in the workspace when x comes as floats, sums of x when there are offsets
+
+struct Int8Places {
+  int64_t ldq, scales, sums, bytes;
+};
+Int8Places int8_places(const MatmulShape& s, Element x) {
+  Int8Places at{};
+  at.ldq = round_up(std::max<int64_t>(s.k, 1), 64);
+  const bool quantize = x != Element::kInt8;
+  at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
+  at.sums = at.scales + (quantize ? round_up(4 * s.m * (s.x_groups ? s.groups : 1), 256) : 0);
+  at.bytes = at.sums + (s.offsets ? 4 * s.m * s.groups : 0);
+  return at;
+}
+
+Status run_int8(FormatId format, const Matmul& call) {
+  const Weight& w = call.w;
+  const Int8Places at =
+      int8_places({call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, 1}, call.x_element);
+  GemmProblem p = problem_of_call(format, GemmActivation::kInt8, call);
+  p.x_scale = call.x_scales;
+  p.x_scale_row_stride = call.x_groups ? w.groups : 1;
+  p.x_scale_group_stride = call.x_groups ? 1 : 0;
+  const int64_t group = w.groups > 1 ? w.group : std::max<int64_t>(w.k, 1);
+  if (call.x_element != Element::kInt8) {
+    auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
+    auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales);
+    if (auto s = check_cuda(launch_quantize(call.x, call.x_element, call.m, w.k, call.ldx, call.x_groups ? group : 0,
+                                            codes, at.ldq, scales, as_stream(call.stream)),
+                            "quantize activations");
+        !s)
+      return s;
+    p.x = codes;
+    p.ldx = at.ldq;
+    p.x_scale = scales;
+  }
+  if (w.offsets != nullptr) {
+    auto* const sums = reinterpret_cast<float*>(call.workspace + at.sums);
+    if (auto s = check_cuda(launch_code_sums(static_cast<const int8_t*>(p.x), call.m, w.k, p.ldx, group, w.groups, sums,
+                                             as_stream(call.stream)),
+                            "matmul");
+        !s)
+      return s;
+    p.x_sums = sums;
+  }
+  return run_problem(p, unpack_choice(p, call.instance), call.stream);
+}
+
+// ---- f16 and bf16 as they are; f32 as three bf16 parts, whose products are added (docs/adr/0021-three-bf16-parts.md)
+
+struct SplitPlaces {
+  int64_t rows, ldp, sums, back, bytes;  // rows of x at a time
+};
+SplitPlaces split_places(int64_t m, int64_t n, int64_t k) {
+  SplitPlaces at{};
+  at.rows = std::min(m, kSplitRows);
+  at.ldp = round_up(std::max<int64_t>(k, 1), 64);
+  at.sums = round_up(2 * kPartsOfF32 * at.rows * at.ldp, 256);
+  at.back = at.sums + round_up(4 * kPartsOfF32 * at.rows * n, 256);
+  at.bytes = at.back + 4 * at.rows;
+  return at;
+}
+
+Status run_split(FormatId format, const Matmul& call) {
+  const Weight& w = call.w;
+  const SplitPlaces at = split_places(call.m, w.n, w.k);
+  auto* const sums = reinterpret_cast<float*>(call.workspace + at.sums);
+  auto* const back = reinterpret_cast<float*>(call.workspace + at.back);
+  const Device device = this_device();
+  for (int64_t m0 = 0; m0 < call.m; m0 += at.rows) {
+    const int64_t rows = std::min(at.rows, call.m - m0);
+    if (auto s =
+            check_cuda(launch_split(static_cast<const float*>(call.x) + m0 * call.ldx, rows, w.k, call.ldx,
+                                    reinterpret_cast<uint16_t*>(call.workspace), at.ldp, back, as_stream(call.stream)),
+                       "matmul");
+        !s)
+      return s;
+    GemmProblem p = problem_of_call(format, GemmActivation::kBf16, call);
+    p.m = kPartsOfF32 * rows;
+    p.x = call.workspace;
+    p.ldx = at.ldp;
+    p.bias = nullptr;
+    p.y = sums;
+    p.output = GemmOutput::kF32;
+    p.ldy = w.n;
+    if (auto s = run_problem(p, choose(p, device.arch, device.processors), call.stream); !s) return s;
+    if (auto s = check_cuda(launch_add_parts(sums, back, rows, w.n, call.bias, call.y, call.y_element, m0, call.ldy,
+                                             as_stream(call.stream)),
+                            "matmul");
+        !s)
+      return s;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool tensor_has(FormatId format, Activation activation) {
+  return stored_bits(format, gemm_activation(activation)).bits != 0;
+}
+
+const char* tensor_refuses(Activation activation, const MatmulShape& s) {
+  if (s.n > (int64_t{1} << 30) || s.k > (int64_t{1} << 30)) return "extents over 2^30";
+  const bool int8 = activation == Activation::kInt8;
+  const int64_t step = int8 ? 32 : 16;
+  if (s.groups > 1 && s.group % step != 0)
+    return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
+  if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
+  if (!int8) return s.offsets ? "offsets with float activations" : "";
+  // The GEMV is faster with one scale per row, and quantizes x itself; with groups it is the slower one.
+  const bool few = s.groups > 1 && s.group % 64 == 0 && !s.offsets;
+  if (s.m <= kGemvRows && !few) return "one to eight rows of x with these scales";
+  return "";
+}
+
+int64_t tensor_row_bytes(FormatId format, Activation activation, int64_t k) {
+  const bool int8 = activation == Activation::kInt8;
+  const int64_t unit = int8 ? 128 : 64;
+  return std::max<int64_t>(1, ceil_div(k, unit)) * unit *
+         stored_width(stored_bits(format, gemm_activation(activation)).bits) / 8;
+}
+
+Status tensor_relayout(FormatId format, Activation activation, const uint8_t* from, int64_t stride, int64_t rows,
+                       int64_t k, uint8_t* to, void* stream) {
+  return status_of(relayout_weights(format, gemm_activation(activation), from, stride, rows, k, to, as_stream(stream)));
+}
+
+int64_t tensor_workspace(Activation activation, const MatmulShape& s, Element x) {
+  if (activation == Activation::kInt8) return int8_places(s, x).bytes;
+  return x == Element::kF32 ? split_places(s.m, s.n, s.k).bytes : 0;
+}
+
+Status tensor_run(FormatId format, Activation activation, const Matmul& call) {
+  if (activation == Activation::kInt8) return run_int8(format, call);
+  if (call.x_element == Element::kF32) return run_split(format, call);
+  const auto kind = call.x_element == Element::kF16 ? GemmActivation::kF16 : GemmActivation::kBf16;
+  const GemmProblem p = problem_of_call(format, kind, call);
+  return run_problem(p, unpack_choice(p, call.instance), call.stream);
+}
+
+int32_t tensor_instance(FormatId format, Activation activation, const MatmulShape& shape) {
+  const Device d = this_device();
+  const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
+  return supports(p, d.arch) ? pack_choice(p, choose(p, d.arch, d.processors)) : 0;
+}
+
+std::string tensor_instance_name(FormatId format, Activation activation, const MatmulShape& shape, int32_t instance) {
+  const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
+  const GemmChoice c = unpack_choice(p, instance);
+  if (c.few) return kFewName;
+  if (c.wgmma == nullptr) return "sm80_128x64";
+  return std::string(c.wgmma->name) + (c.split > 1 ? ", K in " + std::to_string(c.split) + " parts" : "");
+}
+
+// ---- Bits times bits
+
+int64_t binary_tile_bytes(int64_t n, int64_t k) {
+  return static_cast<int64_t>(tile_bytes(FormatId::kBinary, GemmActivation::kBit, n, k));
+}
+
+Status binary_relayout(const uint8_t* from, int64_t stride, int64_t n, int64_t k, uint8_t* tiles, int32_t* ones,
+                       void* stream) {
+  if (auto s = status_of(
+          relayout_weights(FormatId::kBinary, GemmActivation::kBit, from, stride, n, k, tiles, as_stream(stream)));
+      !s)
+    return s;
+  return status_of(relayout_bit_terms(from, stride, n, k, ones, as_stream(stream)));
+}
+
+Status binarize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, uint8_t* bits,
+                            float* scales, int32_t* ones, void* stream) {
+  if (element == Element::kInt8)
+    return fail(ErrorCode::kInvalidArgument, "binarize activations", "int8", "a float type");
+  return check_cuda(launch_binarize(x, element, m, k, ldx, bits, binary_row_bytes(k), scales, ones, as_stream(stream)),
+                    "binarize activations");
+}
+
+Status binary_matmul(const BinaryMatmul& call) {
+  if (call.m < 0 || call.n < 0 || call.k < 0 || (call.m > 1 && call.ldy < call.n) || call.y_element == Element::kInt8)
+    return fail(ErrorCode::kInvalidArgument, "binary matmul", "sizes or element of y",
+                "m, n, k >= 0, ldy >= n, floats");
+  if (call.m == 0 || call.n == 0) return {};
+  GemmProblem p;
+  p.w = {FormatId::kBinary, GemmActivation::kBit, call.n, call.k, 0, call.tiles, call.scales, nullptr, call.ones};
+  p.m = call.m;
+  p.x = call.x;
+  p.ldx = 8 * binary_row_bytes(call.k);
+  p.x_bit_terms = call.x_ones;
+  p.x_scale = call.x_scales;
+  p.bias = call.bias;
+  p.y = call.y;
+  p.output = gemm_output(call.y_element);
+  p.ldy = std::max(call.ldy, call.n);
+  p.overlap_previous = call.overlap;
+  const Device d = this_device();
+  return run_problem(p, choose(p, d.arch, d.processors), call.stream);
+}
+
+}  // namespace lowbit::cuda
