@@ -75,7 +75,10 @@ GemmChoice unpack_choice(const GemmProblem& p, int32_t instance) {
 
 Status status_of(GemmStatus status) {
   if (status == GemmStatus::kOk) return {};
-  if (status == GemmStatus::kCudaError) return check_cuda(cudaGetLastError(), "matmul");
+  if (status == GemmStatus::kCudaError) {
+    if (auto s = check_cuda(cudaGetLastError(), "matmul"); !s) return s;
+    return fail(ErrorCode::kUnsupported, "matmul", "x as the driver takes no tensor map of");
+  }
   return fail(ErrorCode::kUnsupported, "matmul", gemm_status_name(status));
 }
 
