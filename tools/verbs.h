@@ -19,5 +19,6 @@ void add_ppl_verb(CLI::App& app, Invocation& invocation);
 void add_bench_verb(CLI::App& app, Invocation& invocation);
 void add_doctor_verb(CLI::App& app, Invocation& invocation);
 void add_gru_verb(CLI::App& app, Invocation& invocation);
+void add_report_verb(CLI::App& app, Invocation& invocation);
 
 }  // namespace lowbit::cli
