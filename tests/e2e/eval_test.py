@@ -89,7 +89,7 @@ class Eval(CliTest):
         self.refused("eval", self.hf, "--tasks", "drift", code=2)
         short = self.dir / "short"
         short.write_text("a few words")
-        self.assertIn("tokens", self.refused("eval", self.hf, "--tasks", "kld", "--against", self.hf, "--text", short))
+        self.assertIn("tokens", self.refused("eval", self.hf, "--tasks", "kld", "--against", self.hf, "--text", short, "-c", 64))
         self.refused("eval", self.hf, "--tasks", "kld", "--against", self.dir / "nothing", "--text", short)
 
     def test_a_report_in_one_page(self):
