@@ -1,10 +1,13 @@
-// lowbit eval: multiple-choice questions by log-likelihood.
+// lowbit eval: multiple-choice questions by log-likelihood, perplexity, divergence from another model, and its drift.
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "eval_compare.h"
 #include "generation_options.h"
 #include "lowbit/evaluate.h"
 #include "option_values.h"
@@ -15,9 +18,12 @@
 namespace lowbit::cli {
 namespace {
 
+constexpr int64_t kSpeedPrompt = 128, kSpeedDecode = 32;
+
 struct EvalArguments {
-  std::string model;
+  std::string model, against, text;
   std::vector<std::string> tasks;
+  int64_t windows = 0;
   ModelOptions model_options;
   ChoiceOptions options;
 };
@@ -61,31 +67,90 @@ void print_results(Console& console, const std::vector<TaskResult>& results) {
   console.print("{}", table.str());
 }
 
-Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
-  // Every file is read before the model is loaded: a mistyped name should not cost minutes.
-  std::vector<std::vector<ChoiceQuestion>> questions;
-  for (const std::string& task : arguments.tasks) {
-    auto read = read_choice_questions(task_file(task));
+/// Tokens per second of a short prompt and of what follows it, one run each.
+Result<nlohmann::json> measure_speed(Model& model) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  const std::vector<TokenId> prompt(static_cast<size_t>(std::min<int64_t>(kSpeedPrompt, model.info().context / 2)), 0);
+  model.clear();
+  const auto start = Clock::now();
+  if (auto logits = model.prefill(prompt); !logits) return tl::unexpected(logits.error());
+  const auto middle = Clock::now();
+  for (int64_t i = 0; i < kSpeedDecode; ++i)
+    if (auto logits = model.decode(0); !logits) return tl::unexpected(logits.error());
+  return nlohmann::json{{"prompt", prompt.size()},
+                        {"prefill_tok_s", static_cast<double>(prompt.size()) / seconds(middle - start)},
+                        {"decode_tok_s", static_cast<double>(kSpeedDecode) / seconds(Clock::now() - middle)}};
+}
+
+/// Every file is read before the model is loaded: a mistyped name should not cost minutes.
+Result<std::vector<std::vector<ChoiceQuestion>>> read_questions(const EvalArguments& arguments) {
+  std::vector<std::vector<ChoiceQuestion>> questions(arguments.tasks.size());
+  for (size_t i = 0; i < questions.size(); ++i) {
+    if (is_text_task(arguments.tasks[i])) continue;
+    auto read = read_choice_questions(task_file(arguments.tasks[i]));
     if (!read) return tl::unexpected(read.error());
-    questions.push_back(std::move(*read));
+    questions[i] = std::move(*read);
   }
+  return questions;
+}
+
+Result<TaskResult> answer(Console& console, Model& model, const std::string& task,
+                          const std::vector<ChoiceQuestion>& questions, ChoiceOptions options) {
+  ProgressDisplay progress(console);
+  options.progress = progress.callback();
+  auto report = multiple_choice(model, questions, options);
+  if (!report) return tl::unexpected(report.error());
+  return TaskResult{task, task_file(task), *report};
+}
+
+Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
+  auto questions = read_questions(arguments);
+  if (!questions) return tl::unexpected(questions.error());
   auto model = open_model(console, arguments.model, compute, arguments.model_options);
   if (!model) return tl::unexpected(model.error());
-  std::vector<TaskResult> results;
-  for (size_t i = 0; i < questions.size(); ++i) {
-    ProgressDisplay progress(console);
-    arguments.options.progress = progress.callback();
-    auto report = multiple_choice(*model, questions[i], arguments.options);
-    if (!report) return tl::unexpected(report.error());
-    results.push_back({arguments.tasks[i], task_file(arguments.tasks[i]), *report});
+  std::unique_ptr<Model> base;
+  if (!arguments.against.empty()) {
+    ModelOptions exact = arguments.model_options;
+    exact.activation = "f32";
+    auto opened = open_model(console, arguments.against, compute, exact);
+    if (!opened) return tl::unexpected(opened.error());
+    base = std::make_unique<Model>(std::move(*opened));
+  }
+  std::vector<TaskResult> choices;
+  nlohmann::json tasks = nlohmann::json::array();
+  for (size_t i = 0; i < arguments.tasks.size(); ++i) {
+    const std::string& name = arguments.tasks[i];
+    if (is_text_task(name)) {
+      const std::string file = arguments.text.empty() ? default_text_file() : arguments.text;
+      auto result =
+          run_text_task(console, *model, base.get(), {name, file, arguments.model_options.context, arguments.windows});
+      if (!result) return tl::unexpected(result.error());
+      if (!console.json()) print_text_task(console, *result);
+      tasks.push_back(std::move(*result));
+    } else {
+      auto result = answer(console, *model, name, (*questions)[i], arguments.options);
+      if (!result) return tl::unexpected(result.error());
+      tasks.push_back(result_json(*result));
+      choices.push_back(std::move(*result));
+    }
   }
   if (!console.json()) {
-    print_results(console, results);
+    if (!choices.empty()) print_results(console, choices);
     return {};
   }
-  nlohmann::json tasks = nlohmann::json::array();
-  for (const TaskResult& result : results) tasks.push_back(result_json(result));
-  console.put_json({{"model", model->info().path}, {"activation", model->info().activation}, {"tasks", tasks}});
+  auto speed = measure_speed(*model);
+  if (!speed) return tl::unexpected(speed.error());
+  const ModelInfo& info = model->info();
+  console.put_json(
+      {{"model", info.path},
+       {"activation", info.activation},
+       {"isa", info.isa},
+       {"threads", info.threads},
+       {"footprint",
+        {{"weight_bytes", info.weight_bytes}, {"kv_bytes", info.kv_bytes}, {"peak_bytes", peak_memory_bytes()}}},
+       {"speed", *speed},
+       {"tasks", tasks}});
   return {};
 }
 
@@ -93,16 +158,26 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
 
 void add_eval_verb(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = app.add_subcommand("eval", "Multiple-choice questions, answered by log-likelihood");
+  CLI::App* verb = app.add_subcommand("eval", "Multiple choice, perplexity, and divergence from another model");
   add_model_argument(*verb, arguments->model);
-  verb->add_option("--tasks", arguments->tasks, "arc_easy, winogrande (of the test data) or JSON-lines files")
+  verb->add_option("--tasks", arguments->tasks,
+                   "arc_easy, winogrande (of the test data), JSON-lines files, ppl, kld, drift")
       ->delimiter(',')
       ->required()
       ->type_name("NAMES");
+  verb->add_option("--against", arguments->against, "the model that kld and drift compare with, on exact activations")
+      ->type_name("MODEL");
+  verb->add_option("--text", arguments->text, "text of ppl, kld and drift [wiki.test.raw of the test data]")
+      ->type_name("FILE");
+  add_count_option(*verb, "--windows", arguments->windows, {1, int64_t{1} << 40},
+                   "windows of -c tokens: ppl and kld [16 of 512], drift [1 of 4096]");
   add_count_option(*verb, "--questions", arguments->options.questions, {0, int64_t{1} << 40},
                    "only the first N of each task");
   add_model_options(*verb, arguments->model_options);
   verb->callback([arguments, &invocation] {
+    for (const std::string& task : arguments->tasks)
+      if ((task == "kld" || task == "drift") && arguments->against.empty())
+        throw usage_error("--against", "nothing", "the model to compare with, for task " + task);
     invocation.action = [arguments, &invocation](Console& console) {
       return eval_action(console, *arguments, invocation.compute);
     };

@@ -68,7 +68,7 @@ int run(int argc, char** argv) {
   Invocation invocation;
   for (const auto add :
        {add_import_verb, add_quantize_verb, add_inspect_verb, add_verify_verb, add_run_verb, add_chat_verb,
-        add_tokenize_verb, add_ppl_verb, add_eval_verb, add_bench_verb, add_gru_verb, add_doctor_verb})
+        add_tokenize_verb, add_ppl_verb, add_eval_verb, add_report_verb, add_bench_verb, add_gru_verb, add_doctor_verb})
     add(app, invocation);
   add_common_options_to_verbs(app, invocation);
   Console console;

@@ -20,5 +20,6 @@ void add_bench_verb(CLI::App& app, Invocation& invocation);
 void add_model_bench(CLI::App& bench, Invocation& invocation);  // of the verb bench
 void add_doctor_verb(CLI::App& app, Invocation& invocation);
 void add_gru_verb(CLI::App& app, Invocation& invocation);
+void add_report_verb(CLI::App& app, Invocation& invocation);
 
 }  // namespace lowbit::cli

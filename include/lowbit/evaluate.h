@@ -45,6 +45,54 @@ struct PerplexityReport {
 /// kCorrupt (`against` was made from other text, context or vocabulary), kIo.
 Result<PerplexityReport> perplexity(Model& model, const std::string& text, const PerplexityOptions& options);
 
+// ---- Two models on the same text ------------------------------------------------------------------
+
+struct CompareOptions {
+  int64_t context = 4096;  // tokens of a window, each begun afresh
+  int64_t windows = 1;     // from the start of the text
+  int64_t buckets = 16;    // of positions
+  int64_t examples = 8;    // positions with the largest divergence to show
+  Progress progress;
+};
+
+/// Positions [first, last) of all windows.
+struct PositionBucket {
+  int64_t first = 0, last = 0;
+  double kld = 0, kld_error = 0;  // mean KL divergence and its standard error
+  double top1 = 0;                // share of positions with the same likeliest token
+  double ppl = 0, base_ppl = 0;
+};
+
+struct TokenShare {
+  std::string text;
+  double probability = 0;
+};
+/// A position where the models differ much.
+struct DivergentPosition {
+  int64_t position = 0;
+  double kld = 0;
+  std::string before, truth;            // the text before it and the token that follows
+  std::vector<TokenShare> base, model;  // each one's three likeliest tokens
+};
+
+struct CompareReport {
+  int64_t context = 0, windows = 0, tokens = 0;
+  double kld_mean = 0, kld_error = 0, top1 = 0, ppl = 0, base_ppl = 0;
+  /// Least-squares change of the divergence per 1,000 positions: 0 for a model that does not drift.
+  double slope = 0, slope_error = 0;
+  std::vector<PositionBucket> buckets;
+  /// Positions by divergence, ten bins per decade from 1e-6 on; smaller ones count in the first, larger ones in the last.
+  std::vector<int64_t> histogram;
+  std::vector<DivergentPosition> examples;  // the largest divergence first
+  double seconds = 0;                       // of `model` alone
+};
+inline constexpr double kHistogramFirst = 1e-6;
+inline constexpr int64_t kHistogramBins = 80, kHistogramPerDecade = 10;
+
+/// KL(base || model) at every position. Errors: kInvalidArgument (a text shorter than one window, a context beyond either model's,
+/// other vocabularies), kCancelled.
+Result<CompareReport> compare_models(Model& model, Model& base, const std::string& text, const CompareOptions& options);
+
 // ---- Multiple choice -----------------------------------------------------------------------------
 
 /// One way to go on: the log-likelihood of `continuation` after `context` is what counts.

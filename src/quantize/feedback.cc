@@ -52,11 +52,8 @@ ColumnStrips damped(const SecondMoments& moments, float damping) {
   return h;
 }
 
-/// Scales that belong to one row each and are stored as floats can be refitted row by row.
-bool can_refit(const Scaling& s) {
-  const bool is_float = s.scale == ScaleKind::kF32 || s.scale == ScaleKind::kF16 || s.scale == ScaleKind::kBf16;
-  return s.n_block == 1 && s.zero == ZeroKind::kNone && is_float;
-}
+/// Scales that belong to one row each can be refitted row by row, unless only powers of two will do.
+bool can_refit(const Scaling& s) { return s.n_block == 1 && s.zero == ZeroKind::kNone && s.scale != ScaleKind::kPow2; }
 
 struct RowLoss {
   RowError weights;
@@ -153,7 +150,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
       std::vector<RowCodes> rows;
       for (int64_t r = first; r < std::min(n, first + kRowsPerPass); ++r) {
         const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
-        rows.emplace_back(plan, w + r * k, at.scales, at.zeros);
+        rows.emplace_back(plan, w + r * k, at);
       }
       job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
     }

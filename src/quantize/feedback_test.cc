@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "quantize/feedback_factor.h"
+#include "quantize/rotation.h"
 
 namespace lowbit {
 namespace {
@@ -76,6 +77,11 @@ TEST(Feedback, TheLadderDescends) {
     for (const FormatId format : {FormatId::kInt2Odd, FormatId::kInt3, FormatId::kTernary}) {
       const FitOptions options = grouped(format);
       const double plain = p.loss(*fit(p.w.data(), p.n, p.k, options, nullptr, pool));
+      if (format != FormatId::kTernary) {  // whose least squares in the weights are no better in the outputs
+        FitOptions nearest = options;
+        nearest.method = FitMethod::kAbsmax;
+        EXPECT_LT(plain, p.loss(*fit(p.w.data(), p.n, p.k, nearest, nullptr, pool)));
+      }
       const double weighted = p.loss(*fit(p.w.data(), p.n, p.k, options, importance.data(), pool));
       const double in_order = p.loss(run(p, options, {.act_order = false, .refine_rounds = 0}));
       const double ordered = p.loss(run(p, options, {.refine_rounds = 0}));
@@ -91,6 +97,54 @@ TEST(Feedback, TheLadderDescends) {
     }
   }
   EXPECT_LT(ordered_sum, in_order_sum);  // a small gain, not in every case
+}
+
+/// Heavy tails in weights and channels, as trained models have.
+Problem heavy_tailed(uint64_t seed) {
+  Problem p(seed);
+  Rng rng(seed, 1);
+  std::vector<float> louder(static_cast<size_t>(p.k), 1.0f);
+  for (int i = 0; i < 6; ++i) louder[rng.below(static_cast<uint64_t>(p.k))] *= 8;
+  for (int64_t i = 0; i < p.k; ++i)
+    for (int64_t j = 0; j < p.k; ++j)
+      p.moments.h[static_cast<size_t>(i * p.k + j)] *= louder[static_cast<size_t>(i)] * louder[static_cast<size_t>(j)];
+  for (float& w : p.w) {  // Student's t with six degrees of freedom
+    double squares = 0;
+    for (int d = 0; d < 6; ++d) squares += std::pow(rng.normal(), 2);
+    w = static_cast<float>(rng.normal() / std::sqrt(squares / 6));
+  }
+  return p;
+}
+
+TEST(Feedback, RotationHelpsOnlyWithFeedback) {
+  double with_feedback = 0, without = 0;
+  for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
+    const Problem p = heavy_tailed(seed);
+    Problem turned = p;
+    const Rotation t(p.k, seed);
+    t.rotate_rows(turned.w.data(), p.n, p.k);
+    t.rotate_rows(turned.moments.h.data(), p.k, p.k);  // H T^T, then T H T^T
+    t.rotate_outputs(turned.moments.h.data(), p.k);
+    ThreadPool pool(1);
+    const FitOptions options = grouped(FormatId::kInt2Odd);
+    const FeedbackOptions refined{.refine_rounds = 4};
+    with_feedback += std::log(turned.loss(run(turned, options, refined)) / p.loss(run(p, options, refined)));
+    const std::vector<float> before = p.moments.diagonal(), after = turned.moments.diagonal();
+    without += std::log(turned.loss(*fit(turned.w.data(), p.n, p.k, options, after.data(), pool)) /
+                        p.loss(*fit(p.w.data(), p.n, p.k, options, before.data(), pool)));
+  }
+  EXPECT_LT(with_feedback, -0.5);
+  EXPECT_GT(without, 0);
+}
+
+TEST(Feedback, DoubleQuantizedScalesAreRefittedToo) {
+  const Problem p;
+  FitOptions options = grouped(FormatId::kInt2Odd, 16);
+  options.scaling.scale = ScaleKind::kDouble;
+  const double coarse = p.loss(run(p, grouped(FormatId::kInt2Odd, 64), {}));
+  const double fine = p.loss(run(p, options, {}));
+  EXPECT_LT(fine, 0.9 * coarse);
+  EXPECT_LT(fine, p.loss(run(p, options, {.refine_rounds = 0})));
 }
 
 TEST(Feedback, SameBitsForAnyThreadCount) {

@@ -132,13 +132,17 @@ void RowRefiner::solve_scales(size_t r, ScaleKind kind) {
   const Eigen::LDLT<Eigen::MatrixXd> solver(ridged);
   if (solver.info() != Eigen::Success) return;
   s = solver.solve(b);
+  std::vector<float> stored(static_cast<size_t>(groups)),
+      supers(static_cast<size_t>((groups + kSuperGroup - 1) / kSuperGroup));
   for (int64_t g = 0; g < groups; ++g) {
     const auto wanted = static_cast<float>(s(g));
-    s(g) = std::isfinite(wanted) && wanted != 0 && old(g) != 0 ? round_scale(wanted, kind) : old(g);
+    const bool usable = std::isfinite(wanted) && wanted != 0 && old(g) != 0;
+    stored[static_cast<size_t>(g)] = usable ? round_scale(wanted, kind) : row.scale(g);
   }
+  if (kind == ScaleKind::kDouble) double_quantize(stored.data(), groups, supers.data());
+  for (int64_t g = 0; g < groups; ++g) s(g) = stored[static_cast<size_t>(g)];
   const auto loss_of = [&](const Eigen::VectorXd& x) { return x.dot(a * x) - 2 * b.dot(x); };
-  if (loss_of(s) < loss_of(old))
-    for (int64_t g = 0; g < groups; ++g) row.set_scale(g, static_cast<float>(s(g)));
+  if (loss_of(s) < loss_of(old)) row.set_scales(stored.data(), kind == ScaleKind::kDouble ? supers.data() : nullptr);
 }
 
 void RowRefiner::refit_scales(ScaleKind kind) {

@@ -4,8 +4,13 @@
 
 namespace lowbit {
 
-RowCodes::RowCodes(const FitPlan& plan, const float* w, float* scales, const float* zeros)
-    : plan_(&plan), w_(w), scales_(scales), zeros_(zeros), group_(static_cast<uint32_t>(plan.group())) {
+RowCodes::RowCodes(const FitPlan& plan, const float* w, const ScaleRow& at)
+    : plan_(&plan),
+      w_(w),
+      scales_(at.scales),
+      supers_(at.supers),
+      zeros_(at.zeros),
+      group_(static_cast<uint32_t>(plan.group())) {
   level_.assign(static_cast<size_t>(plan.k), static_cast<uint8_t>(plan.grid.zero_level));
   real_.resize(static_cast<size_t>(plan.k));
 }
@@ -39,9 +44,10 @@ float RowCodes::choose(int64_t c, float target) {
   return real_[static_cast<size_t>(c)] = real_of(c);
 }
 
-void RowCodes::set_scale(int64_t g, float scale) {
-  scales_[g] = scale;
-  for (int64_t c = g * group(); c < std::min((g + 1) * group(), k()); ++c) real_[static_cast<size_t>(c)] = real_of(c);
+void RowCodes::set_scales(const float* scales, const float* supers) {
+  std::copy_n(scales, groups(), scales_);
+  if (supers != nullptr) std::copy_n(supers, plan_->super_cols(), supers_);
+  for (int64_t c = 0; c < k(); ++c) real_[static_cast<size_t>(c)] = real_of(c);
 }
 
 void RowCodes::write(uint8_t* codes) const {

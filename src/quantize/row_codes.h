@@ -10,11 +10,13 @@ namespace lowbit {
 
 class RowCodes {
  public:
-  RowCodes(const FitPlan& plan, const float* w, float* scales, const float* zeros);
+  /// Scales (and super-scales, of ScaleKind::kDouble) are changed in place by set_scales().
+  RowCodes(const FitPlan& plan, const float* w, const ScaleRow& at);
 
   /// Gives column c the code whose real value is nearest to `target`; returns that real value.
   float choose(int64_t c, float target);
-  void set_scale(int64_t group, float scale);  // real values follow
+  /// scales [groups()] and supers as double_quantize makes them, or null. Real values follow.
+  void set_scales(const float* scales, const float* supers);
 
   int64_t k() const { return plan_->k; }
   int64_t group() const { return group_; }
@@ -33,6 +35,7 @@ class RowCodes {
   const FitPlan* plan_;
   const float* w_;
   float* scales_;
+  float* supers_;
   const float* zeros_;
   uint32_t group_;
   std::vector<uint8_t> level_;

@@ -55,6 +55,73 @@ class Eval(CliTest):
         out = self.lowbit("eval", self.hf, "--tasks", self.write("a.jsonl", [self.question(0)])).stdout.decode()
         self.assertRegex(out, r"accuracy")
 
+    def compared(self, *options, model=None):
+        text = self.dir / "text.txt"
+        text.write_text(" ".join(WORDS[(i * i + i // 5) % len(WORDS)] for i in range(600)))
+        return self.json("eval", model or self.quantized("q", "--format", "int3"), "--against", self.hf, "--text", text, *options)
+
+    def test_divergence_and_drift(self):
+        report = self.compared("--tasks", "ppl,kld,drift", "-c", 128, "--windows", 3)
+        self.assertKeys(report, "model activation footprint speed tasks")
+        self.assertKeys(report["footprint"], "weight_bytes kv_bytes peak_bytes")
+        self.assertKeys(report["speed"], "prefill_tok_s decode_tok_s")
+        ppl, kld, drift = report["tasks"]
+        self.assertGreater(ppl["ppl"], 1)
+        self.assertKeys(drift, "context windows tokens kld_mean kld_error top1 ppl base_ppl slope_per_1000 slope_error buckets histogram examples")
+        self.assertEqual((drift["context"], drift["windows"], drift["tokens"]), (128, 3, 384))
+        self.assertGreater(drift["kld_mean"], 0)
+        self.assertEqual(sum(drift["histogram"]["counts"]), 384)
+        self.assertEqual([b["first"] for b in drift["buckets"]], list(range(0, 128, 8)))
+        mean = sum(b["kld"] for b in drift["buckets"]) / 16
+        self.assertAlmostEqual(mean, drift["kld_mean"], delta=1e-9)
+        divergences = [e["kld"] for e in drift["examples"]]
+        self.assertEqual(divergences, sorted(divergences, reverse=True))
+        self.assertGreater(divergences[0], drift["kld_mean"])
+        self.assertKeys(drift["examples"][0], "position kld before truth base model")
+        self.assertEqual(kld["kld_mean"], drift["kld_mean"])  # the same windows
+
+    def test_a_model_does_not_differ_from_itself(self):
+        task = self.compared("--tasks", "kld", "-c", 64, "--act", "f32", model=self.hf)["tasks"][0]
+        self.assertLess(abs(task["kld_mean"]), 1e-7)
+        self.assertEqual(task["top1"], 1)
+
+    def test_comparisons_refused(self):
+        self.refused("eval", self.hf, "--tasks", "drift", code=2)
+        short = self.dir / "short"
+        short.write_text("a few words")
+        self.assertIn("tokens", self.refused("eval", self.hf, "--tasks", "kld", "--against", self.hf, "--text", short, "-c", 64))
+        self.refused("eval", self.hf, "--tasks", "kld", "--against", self.dir / "nothing", "--text", short)
+
+    def test_a_report_in_one_page(self):
+        folder = self.dir / "run"
+        (folder / "sub").mkdir(parents=True)
+        text = self.dir / "text.txt"
+        text.write_text(" ".join(WORDS[(i * i + i // 5) % len(WORDS)] for i in range(900)))
+        made = self.json("quantize", self.hf, self.dir / "q3", "--format", "int3", "--calib", text, "--calib-tokens", "1K")
+        (folder / "quantize.json").write_text(json.dumps(made))
+        (folder / "eval.json").write_text(json.dumps(self.json("eval", self.dir / "q3", "--against", self.hf, "--text", text, "--tasks", "kld,drift", "-c", 128)))
+        (folder / "rivals.json").write_text(json.dumps({"program": "<others>", "rows": [{"type": "X & Y", "bits_per_weight": 4.5, "ratio": 1.2}]}))
+        page = self.dir / "page.html"
+        self.assertEqual(self.json("report", folder, self.dir / "q3", "-o", page)["comparisons"], 2)
+        html = page.read_text()
+        for wanted in ("<svg", "X &amp; Y", "&lt;others&gt;", "Error per layer", "Drift", "Where the models differ most", "down_proj"):
+            self.assertIn(wanted, html)
+        self.assertNotIn("<script", html)
+        self.assertNotIn("http", html.replace("http-equiv", ""))
+        for tag in ("svg", "table", "g", "text"):
+            self.assertEqual(html.count(f"<{tag} ") + html.count(f"<{tag}>"), html.count(f"</{tag}>"), tag)
+        first = page.read_bytes()
+        self.json("report", folder, self.dir / "q3", "-o", page)
+        self.assertEqual(page.read_bytes(), first)
+
+    def test_reports_refused(self):
+        self.refused("report", self.dir / "nothing")
+        (self.dir / "bad.json").write_text("{")
+        self.assertIn("bad.json", self.refused("report", self.dir / "bad.json"))
+        (self.dir / "empty.json").write_text("{}")
+        self.refused("report", self.dir / "empty.json")
+        self.assertFalse((self.dir / "lowbit-report.html").exists())
+
     def test_refused(self):
         self.assertIn("nowhere", self.refused("eval", self.hf, "--tasks", "nowhere"))
         for line in ({"query": "q", "choices": ["a"], "gold": 0}, {"query": "q", "choices": ["a", "b"], "gold": 2},

@@ -1,0 +1,120 @@
+#include "eval_compare.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "progress_display.h"
+#include "text_file.h"
+#include "text_table.h"
+
+namespace lowbit::cli {
+namespace {
+
+constexpr int64_t kShortContext = 512, kLongContext = 4096, kShortWindows = 16;
+
+nlohmann::json shares_json(const std::vector<TokenShare>& shares) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const TokenShare& share : shares) json.push_back({{"text", share.text}, {"probability", share.probability}});
+  return json;
+}
+
+nlohmann::json compare_json(const CompareReport& r) {
+  nlohmann::json buckets = nlohmann::json::array(), examples = nlohmann::json::array();
+  for (const PositionBucket& b : r.buckets)
+    buckets.push_back({{"first", b.first},
+                       {"last", b.last},
+                       {"kld", b.kld},
+                       {"kld_error", b.kld_error},
+                       {"top1", b.top1},
+                       {"ppl", b.ppl},
+                       {"base_ppl", b.base_ppl}});
+  for (const DivergentPosition& e : r.examples)
+    examples.push_back({{"position", e.position},
+                        {"kld", e.kld},
+                        {"before", e.before},
+                        {"truth", e.truth},
+                        {"base", shares_json(e.base)},
+                        {"model", shares_json(e.model)}});
+  return {{"context", r.context},
+          {"windows", r.windows},
+          {"tokens", r.tokens},
+          {"kld_mean", r.kld_mean},
+          {"kld_error", r.kld_error},
+          {"top1", r.top1},
+          {"ppl", r.ppl},
+          {"base_ppl", r.base_ppl},
+          {"slope_per_1000", r.slope},
+          {"slope_error", r.slope_error},
+          {"buckets", buckets},
+          {"histogram", {{"first", kHistogramFirst}, {"per_decade", kHistogramPerDecade}, {"counts", r.histogram}}},
+          {"examples", examples},
+          {"seconds", r.seconds}};
+}
+
+}  // namespace
+
+bool is_text_task(const std::string& name) { return name == "ppl" || name == "kld" || name == "drift"; }
+
+std::string default_text_file() {
+  const char* data = std::getenv("LOWBIT_DATA");
+  return (data != nullptr && *data != '\0' ? std::string(data) : std::string("../shared/data")) + "/text/wiki.test.raw";
+}
+
+Result<nlohmann::json> run_text_task(Console& console, Model& model, Model* base, const TextTask& task) {
+  const auto text = read_text(task.file);
+  if (!text) return tl::unexpected(text.error());
+  ProgressDisplay progress(console);
+  nlohmann::json json;
+  const bool is_drift = task.name == "drift";
+  const int64_t windows = task.windows > 0 ? task.windows : is_drift ? 1 : kShortWindows;
+  if (task.name == "ppl") {
+    PerplexityOptions options;
+    options.context = task.context > 0 ? task.context : std::min(kShortContext, model.info().context);
+    options.chunks = windows;
+    options.progress = progress.callback();
+    const auto report = perplexity(model, *text, options);
+    if (!report) return tl::unexpected(report.error());
+    json = {{"context", options.context}, {"windows", report->chunks},      {"tokens", report->tokens},
+            {"ppl", report->ppl},         {"ppl_error", report->ppl_error}, {"seconds", report->seconds}};
+  } else {
+    CompareOptions options;
+    const int64_t longest = std::min(model.info().context, base->info().context);
+    options.context = task.context > 0 ? task.context : std::min(is_drift ? kLongContext : kShortContext, longest);
+    options.windows = windows;
+    options.progress = progress.callback();
+    const auto report = compare_models(model, *base, *text, options);
+    if (!report) return tl::unexpected(report.error());
+    json = compare_json(*report);
+    json["against"] = base->info().path;
+  }
+  json["name"] = task.name;
+  json["file"] = task.file;
+  return json;
+}
+
+void print_text_task(Console& console, const nlohmann::json& r) {
+  const auto number = [&](const nlohmann::json& at, const char* key) { return at.at(key).get<double>(); };
+  if (r.at("name") == "ppl") {
+    console.print("ppl: {:.4f} +/- {:.4f}\n", number(r, "ppl"), number(r, "ppl_error"));
+    return;
+  }
+  console.print(
+      "{}: KL divergence {:.5f} +/- {:.5f}, same likeliest token {:.2f} %, perplexity {:.4f} against {:.4f}\n",
+      r.at("name").get<std::string>(), number(r, "kld_mean"), number(r, "kld_error"), 100 * number(r, "top1"),
+      number(r, "ppl"), number(r, "base_ppl"));
+  if (r.at("name") != "drift") return;
+  TextTable table({{"positions", Align::kRight},
+                   {"KLD", Align::kRight},
+                   {"same top", Align::kRight},
+                   {"PPL", Align::kRight},
+                   {"base", Align::kRight}});
+  for (const nlohmann::json& b : r.at("buckets"))
+    table.add({fmt::format("{} - {}", b.at("first").get<int64_t>(), b.at("last").get<int64_t>()),
+               fmt::format("{:.5f} +/- {:.5f}", number(b, "kld"), number(b, "kld_error")),
+               fmt::format("{:.2f} %", 100 * number(b, "top1")), fmt::format("{:.3f}", number(b, "ppl")),
+               fmt::format("{:.3f}", number(b, "base_ppl"))});
+  console.print("{}\nchange per 1,000 positions: {:+.5f} +/- {:.5f}\n", table.str(), number(r, "slope_per_1000"),
+                number(r, "slope_error"));
+}
+
+}  // namespace lowbit::cli
