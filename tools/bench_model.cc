@@ -29,6 +29,7 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"threads", report.threads},
       {"prompt", options.prompt},
       {"generate", options.generate},
+      {"tuned", options.tune},
       {"weight_bytes", report.weight_bytes},
       {"load_s", report.load_s},
       {"prefill_tok_s", report.prefill_tok_s},
@@ -149,6 +150,7 @@ void add_model_bench(CLI::App& bench, Invocation& invocation) {
   add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
   add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
   add_activation_option(*verb, options.activation);
+  verb->add_flag("--tune", options.tune, "try several ways to cut products first, and keep the fastest of each shape");
   verb->add_flag("--profile", options.profile, "then once more, with the time, share and GB/s of each step");
   verb->add_option("--vs", arguments->other, "then llama.cpp on a GGUF file of the same model: ggml[:FILE.gguf]")
       ->type_name("NAME");
