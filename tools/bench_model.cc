@@ -118,7 +118,7 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
   }();
   if (!report) return tl::unexpected(report.error());
   nlohmann::json json = to_json(*report, options);
-  if (!console.json()) print_report(console, *report, options);
+  std::string comparison;
   if (!arguments.other.empty()) {
     const auto rival = bench_llama(options, *path, report->threads, arguments.other);
     if (!rival) return tl::unexpected(rival.error());
@@ -127,12 +127,14 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
     json["vs"] = to_json(*rival);
     json["prefill_ratio"] = prefill;
     json["decode_ratio"] = decode;
-    console.print(
+    comparison = fmt::format(
         "\nllama.cpp {} on {} ({}, {}): prompt {:.2f} tok/s, generation {:.2f} tok/s\n"
         "lowbit is {:.2f} times as fast on the prompt, {:.2f} times in generation\n",
         rival->build, rival->path, rival->type, bytes_text(static_cast<double>(rival->bytes)), rival->prefill_tok_s,
         rival->decode_tok_s, prefill, decode);
   }
+  if (!console.json()) print_report(console, *report, options);
+  console.print("{}", comparison);
   if (console.json()) console.put_json(json);
   if (report->checked) return {};
   return fail(ErrorCode::kCorrupt, *path, "other logits from a batch than token by token", "the same",
