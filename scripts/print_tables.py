@@ -5,6 +5,8 @@
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
   <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
+  <!-- table: models_NAME --> and steps_NAME bench/results/models_NAME.json (bench/rivals/models.py)
+  <!-- table: ways_NAME --> ... <!-- end --> bench/results/ways_NAME.json (lowbit_alternatives_bench, with --mib 512 and 0)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
   <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
@@ -101,6 +103,44 @@ def matmuls(report: dict) -> str:
                                f"{report['read_gb_s']:.1f} GB/s; median of runs. {report['note']}").rstrip()
 
 
+def models(report: dict) -> str:
+    lines = ["| program | model | weights, MB | x | prefill, tok/s | decode, tok/s | weights read, GB/s | of memory's |",
+             "|---|---|---|---|---|---|---|---|"]
+    for r in report["rows"]:
+        read = 1e-9 * r["weight_bytes"] * r["decode_tok_s"]
+        if r.get("steps"):  # without the embedding, and with keys and values
+            token = sum(s["gb_s"] * s["ms"] * 1e-3 for s in r["steps"] if s["phase"] == "generation")
+            read = token * r["decode_tok_s"]
+        lines.append(f"| {r['program']} | {r['name']} | {1e-6 * r['weight_bytes']:.0f} | {r['act'] or '-'} | {r['prefill_tok_s']:.0f} | "
+                     f"{r['decode_tok_s']:.1f} | {read:.1f} | {100 * read / report['read_gb_s']:.0f} % |")
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, prompt {report['prompt']}, generation "
+                               f"{report['generate']}; read of memory: {report['read_gb_s']:.1f} GB/s. {report['note']}").rstrip()
+
+
+def steps(report: dict) -> str:
+    rows = [r for r in report["rows"] if r.get("steps")]
+    names = list(dict.fromkeys(s["step"] for r in rows for s in r["steps"]))
+    lines = ["| model | x | phase | " + " | ".join(names) + " |", "|---|---|---|" + "---|" * len(names)]
+    for r in rows:
+        for phase in ("prompt", "generation"):
+            of = {s["step"]: s for s in r["steps"] if s["phase"] == phase}
+            cells = [f"{of[n]['ms']:.2f}, {100 * of[n]['share']:.0f} %" if n in of else "-" for n in names]
+            lines.append(f"| {r['name']} | {r['act']} | {phase} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def ways(report: dict) -> str:
+    warm = {r["way"]: f"{r['gops']:.0f}" for r in report["warm"]}
+    cold = {r["way"]: r for r in report["cold"]}
+    lines = ["| way | weights from memory: GOPS | GB/s | from the caches: GOPS |", "|---|---|---|---|"]
+    for way in dict.fromkeys([*cold, *warm]):
+        from_memory = f"{cold[way]['gops']:.0f} | {cold[way]['gb_s']:.1f}" if way in cold else "- | -"
+        lines.append(f"| {way} | {from_memory} | {warm.get(way, '-')} |")
+    first = [*report["cold"], *report["warm"]][0]
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {first['threads']} threads, {first['n']} x {first['k']}, one row of x, one "
+                               f"scale per row; sums checked.")
+
+
 def gru_g2p(report: dict) -> str:
     lines = ["| network | phoneme error rate, % | words right, % | words as in float, % | size |", "|---|---|---|---|---|"]
     for row in report["rows"]:
@@ -163,8 +203,10 @@ def main() -> int:
         text = page.read_text()
 
         def fill(match: re.Match) -> str:
-            data = json.loads((ROOT / f"bench/results/{FILES.get(match[1], match[1])}.json").read_text())
-            printer = matmuls if match[1].startswith("cpu_") else PRINTERS[match[1]]
+            name = FILES.get(match[1], re.sub("^steps_", "models_", match[1]))
+            data = json.loads((ROOT / f"bench/results/{name}.json").read_text())
+            kinds = {"cpu": matmuls, "models": models, "steps": steps, "ways": ways}
+            printer = PRINTERS.get(match[1]) or kinds[match[1].split("_")[0]]
             return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 
         new = re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", fill, text, flags=re.S)

@@ -29,6 +29,7 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"threads", report.threads},
       {"prompt", options.prompt},
       {"generate", options.generate},
+      {"tuned", options.tune},
       {"weight_bytes", report.weight_bytes},
       {"load_s", report.load_s},
       {"prefill_tok_s", report.prefill_tok_s},
@@ -117,7 +118,7 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
   }();
   if (!report) return tl::unexpected(report.error());
   nlohmann::json json = to_json(*report, options);
-  if (!console.json()) print_report(console, *report, options);
+  std::string comparison;
   if (!arguments.other.empty()) {
     const auto rival = bench_llama(options, *path, report->threads, arguments.other);
     if (!rival) return tl::unexpected(rival.error());
@@ -126,12 +127,14 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
     json["vs"] = to_json(*rival);
     json["prefill_ratio"] = prefill;
     json["decode_ratio"] = decode;
-    console.print(
+    comparison = fmt::format(
         "\nllama.cpp {} on {} ({}, {}): prompt {:.2f} tok/s, generation {:.2f} tok/s\n"
         "lowbit is {:.2f} times as fast on the prompt, {:.2f} times in generation\n",
         rival->build, rival->path, rival->type, bytes_text(static_cast<double>(rival->bytes)), rival->prefill_tok_s,
         rival->decode_tok_s, prefill, decode);
   }
+  if (!console.json()) print_report(console, *report, options);
+  console.print("{}", comparison);
   if (console.json()) console.put_json(json);
   if (report->checked) return {};
   return fail(ErrorCode::kCorrupt, *path, "other logits from a batch than token by token", "the same",
@@ -149,6 +152,7 @@ void add_model_bench(CLI::App& bench, Invocation& invocation) {
   add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
   add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
   add_activation_option(*verb, options.activation);
+  verb->add_flag("--tune", options.tune, "try several ways to cut products first, and keep the fastest of each shape");
   verb->add_flag("--profile", options.profile, "then once more, with the time, share and GB/s of each step");
   verb->add_option("--vs", arguments->other, "then llama.cpp on a GGUF file of the same model: ggml[:FILE.gguf]")
       ->type_name("NAME");

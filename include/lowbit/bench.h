@@ -39,6 +39,7 @@ struct ModelBenchOptions {
   int64_t prompt = 128, generate = 64;
   int repetitions = 3;
   std::string activation = "auto";
+  bool tune = false;     // ModelOptions::tune
   bool profile = false;  // then the same once more, each step timed on its own
   Compute compute;
   Progress progress;

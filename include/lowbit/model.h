@@ -20,6 +20,8 @@ struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token. f32: exact. auto: int8.
   /// Layers whose weights are floats (dense, fp8, codebooks) take f32 in any case.
   std::string activation = "auto";
+  /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
+  bool tune = false;
   int64_t context = 0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
   Compute compute;
   Progress progress;

@@ -59,7 +59,7 @@ Status LinearInput::run(std::span<const LinearCall> calls) {
     }
     if (count == 0) continue;
     LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
-    LOWBIT_TRY(run_matmuls(std::span(of_kind).first(count), *input, *pool_));
+    LOWBIT_TRY(run_matmuls(std::span(of_kind).first(count), *input, *pool_, tuner_.get()));
   }
   return {};
 }
@@ -89,7 +89,7 @@ Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, cons
   if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, codes.group, isa_));
   LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
                                {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, *ops_, *input,
-                               fill ? &next_rows_.rows : nullptr, *pool_));
+                               fill ? &next_rows_.rows : nullptr, *pool_, tuner_.get()));
   set(gate.y, m, width);
   if (!fill) return {};
   std::swap(int8_rows_, next_rows_);

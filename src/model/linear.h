@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ class LinearInput {
   Status run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader);
 
   void set_observer(LinearObserver observer) { observer_ = std::move(observer); }
+  /// Tries cuts of products in the first calls of each shape (ops/blocking.h).
+  void tune() { tuner_ = std::make_unique<BlockingTuner>(); }
 
  private:
   struct Rows {
@@ -79,6 +82,7 @@ class LinearInput {
   int64_t m_ = 0, k_ = 0;
   Rows float_rows_, int8_rows_, next_rows_;
   LinearObserver observer_;
+  std::unique_ptr<BlockingTuner> tuner_;  // null: no tuning
 };
 
 }  // namespace lowbit

@@ -35,6 +35,7 @@ void Sampler::accept(int32_t token) {
   const size_t window = size_t(options_.repeat_window);
   if (options_.repeat_penalty == 1.0f || window == 0) return;
   if (recent_.size() < window) {
+    recent_.reserve(window);  // once; sampling allocates nothing later
     recent_.push_back(token);
     return;
   }

@@ -32,6 +32,7 @@ struct LoadOptions {
   Isa isa = Isa::kScalar;
   bool reference = false;  // the kernels of kernels/ref, whatever the ISA
   int threads = 1;
+  bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
   int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB
   /// Loads this block alone, without embedding and head, for run_block().

@@ -262,6 +262,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   model->frequencies_ = rope_frequencies(c.head_dim, c.rope_theta, c.rope_scaling);
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   model->input_ = std::make_unique<LinearInput>(options.reference ? Isa::kScalar : options.isa, *model->pool_);
+  if (options.tune) model->input_->tune();
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(model->allocate_workspace(options.batch));
   return model;

@@ -182,6 +182,7 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
     return fail(ErrorCode::kUnsupported, "matmul",
                 std::string(format_info(w.format).name) + " x " + activation_name(plan.activation_), "a kernel for it");
   plan.kernel_ = choice.kernel;
+  plan.blocking_ = &default_blocking(plan.kernel_->name);
   plan.reason_ = std::move(choice.reason);
   if (plan.activation_ != options.activation) plan.reason_ += "; dense weights take f32 activations";
   plan.kernel_name_ = full_name(*plan.kernel_, w, plan.activation_group_);

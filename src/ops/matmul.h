@@ -12,6 +12,7 @@
 #include "format/qtensor.h"
 #include "kernels/api.h"
 #include "lowbit/error.h"
+#include "ops/blocking.h"
 
 namespace lowbit {
 
@@ -128,6 +129,7 @@ class MatmulPlan {
   const std::string& kernel_name() const { return kernel_name_; }  // full name, scaling included
   const std::string& reason() const { return reason_; }            // why this kernel, for people
   int64_t resident_bytes() const { return panels_.size(); }
+  const Blocking& blocking() const { return *blocking_; }
   /// kInt8: the codes it reads.
   CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.segment : 0}; }
 
@@ -135,6 +137,7 @@ class MatmulPlan {
   friend class ActivationRows;
   friend class MatmulBatch;
   const MatmulKernel* kernel_ = nullptr;
+  const Blocking* blocking_ = nullptr;
   FormatId format_ = FormatId::kF32;
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
@@ -154,13 +157,14 @@ struct MatmulCall {
 };
 
 /// MatmulPlan::run() of every call, in one loop of the pool: small products share it evenly, and threads meet once.
-/// Errors: those of MatmulPlan::run().
-Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool);
+/// `tuner`: tries cuts in the first calls of a shape; null: the table's. Errors: those of MatmulPlan::run().
+Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool,
+                   BlockingTuner* tuner = nullptr);
 
 /// gate.y = silu(gate.y) * up.y behind both products, by whoever computed the columns; gate and up have the same n.
 /// `next`: rows that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of run_matmuls(), then
 /// VectorOps::silu_mul and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(), kShapeMismatch.
 Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
-                 ActivationRows* next, ThreadPool& pool);
+                 ActivationRows* next, ThreadPool& pool, BlockingTuner* tuner = nullptr);
 
 }  // namespace lowbit

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/checked.h"
 #include "base/try.h"
@@ -13,16 +14,16 @@ namespace {
 const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
 
 /// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
-int64_t rows_per_pass(int64_t row_bytes) {
-  constexpr int64_t kCacheBytes = 768 << 10, kTiles = 48;
-  return std::max<int64_t>(kTiles, kCacheBytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
+int64_t rows_per_pass(const Blocking& b, int64_t row_bytes) {
+  constexpr int64_t kTiles = 48;
+  return std::max<int64_t>(kTiles, b.cache_bytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
 }
 
-/// Panels of `bytes` each that make a chunk: at least 8 KiB of weights (per row of x), so that a small matrix is not split
-/// further than it pays, and else about eight a thread, so that a thread that loses its core costs little.
-int64_t panels_per_chunk(int64_t panels, int64_t bytes, int64_t m, int threads) {
-  const int64_t least = std::max<int64_t>(1, (int64_t{8} << 10) / (std::max<int64_t>(bytes, 1) * m));
-  return std::max(least, panels / (8 * int64_t{threads}));
+/// Panels of `bytes` each that make a chunk: so many that a small matrix is not split further than it pays (the more rows of x,
+/// the more work in each byte), and else a number per thread, so that a thread that loses its core costs little.
+int64_t panels_per_chunk(const Blocking& b, int64_t panels, int64_t bytes, int64_t m, int threads) {
+  const int64_t least = std::max<int64_t>(1, b.least_chunk_bytes / (std::max<int64_t>(bytes, 1) * m));
+  return std::max(least, panels / (b.chunks_per_thread * int64_t{threads}));
 }
 
 constexpr size_t kMostCalls = 4;  // that read the same rows: q, k, v
@@ -32,8 +33,10 @@ constexpr size_t kMostCalls = 4;  // that read the same rows: q, k, v
 /// Calls on the same rows, ready for the kernels.
 class MatmulBatch {
  public:
-  static Result<MatmulBatch> make(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool) {
+  static Result<MatmulBatch> make(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking,
+                                  ThreadPool& pool) {
     MatmulBatch batch;
+    batch.blocking_ = blocking;
     if (calls.size() > kMostCalls)
       return fail(ErrorCode::kInvalidArgument, "matmul", std::to_string(calls.size()) + " products of the same rows",
                   "at most " + std::to_string(kMostCalls));
@@ -112,7 +115,7 @@ class MatmulBatch {
       a.ldxq = codes->ld;
       (layout.group > 0 ? a.x_group_scale : a.x_scale) = codes->scales.as<float>();
     }
-    const int64_t pass = rows_per_pass(int8 ? a.ldxq : 4 * plan.k_);
+    const int64_t pass = rows_per_pass(blocking_, int8 ? a.ldxq : 4 * plan.k_);
     pass_ = pass_ == 0 ? pass : std::min(pass_, pass);
     const int64_t scratch = round_up(plan.kernel_->scratch_bytes(std::min(pass, m_), plan.shape_), 64);
     scratch_bytes_ = std::max(scratch_bytes_, scratch);
@@ -123,10 +126,13 @@ class MatmulBatch {
   size_t count_ = 0;
   int64_t m_ = 0, pass_ = 0, scratch_bytes_ = 0;
   uint8_t* scratch_ = nullptr;
+  Blocking blocking_;
 };
 
-Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool) {
-  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, pool));
+namespace {
+
+Status run_batch(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking, ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, blocking, pool));
   std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
   int64_t bytes = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -137,7 +143,7 @@ Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadP
   if (batch.pass() == 0 || total == 0) return {};
   for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
     const int64_t m = std::min(batch.pass(), batch.rows() - m0);
-    pool.parallel_for(total, panels_per_chunk(total, bytes / total, m, pool.size()),
+    pool.parallel_for(total, panels_per_chunk(blocking, total, bytes / total, m, pool.size()),
                       [&](int64_t begin, int64_t end, int worker) {
                         for (size_t i = 0; i < calls.size(); ++i) {
                           const int64_t b = std::max(begin, first[i]), e = std::min(end, first[i + 1]);
@@ -148,19 +154,16 @@ Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadP
   return {};
 }
 
-Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const {
-  const MatmulCall call{this, bias, y, ldy};
-  return run_matmuls({&call, 1}, x, pool);
-}
+struct Gated {
+  const MatmulCall &gate, &up;
+  const VectorOps& ops;
+  ActivationRows* next;
+};
 
-Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
-                 ActivationRows* next, ThreadPool& pool) {
-  const std::array<MatmulCall, 2> calls = {gate, up};
-  const int64_t n = gate.plan->n();
-  if (up.plan->n() != n)
-    return fail(ErrorCode::kShapeMismatch, "gated matmul", std::to_string(up.plan->n()) + " outputs",
-                std::to_string(n));
-  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, pool));
+Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocking, ThreadPool& pool) {
+  const std::array<MatmulCall, 2> calls = {g.gate, g.up};
+  const int64_t n = g.gate.plan->n();
+  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, blocking, pool));
   if (batch.pass() == 0) return {};
   // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that `next` may have.
   constexpr int64_t kColumns = 64;
@@ -169,19 +172,54 @@ Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& 
       (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
   for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
     const int64_t m = std::min(batch.pass(), batch.rows() - m0);
-    pool.parallel_for(units, panels_per_chunk(units, unit_bytes, m, pool.size()),
+    pool.parallel_for(units, panels_per_chunk(blocking, units, unit_bytes, m, pool.size()),
                       [&](int64_t begin, int64_t end, int worker) {
                         const int64_t n0 = begin * kColumns, n1 = std::min(end * kColumns, n);
                         for (size_t i = 0; i < calls.size(); ++i)
                           batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
                         for (int64_t r = m0; r < m0 + m; ++r) {
-                          float* y = gate.y + r * gate.ldy + n0;
-                          ops.silu_mul(y, up.y + r * up.ldy + n0, n1 - n0, y);
-                          if (next != nullptr) next->write_codes(r, n0, n1 - n0, y);
+                          float* y = g.gate.y + r * g.gate.ldy + n0;
+                          g.ops.silu_mul(y, g.up.y + r * g.up.ldy + n0, n1 - n0, y);
+                          if (g.next != nullptr) g.next->write_codes(r, n0, n1 - n0, y);
                         }
                       });
   }
   return {};
+}
+
+/// What a tuner tells apart: the first call's kernel and rows, all columns, and powers of two of m.
+BlockingTuner::Shape shape_of(std::span<const MatmulCall> calls, int64_t m) {
+  BlockingTuner::Shape shape{&calls[0].plan->kernel(), 0, calls[0].plan->k(), int64_t(std::bit_width(uint64_t(m)))};
+  for (const MatmulCall& call : calls) shape.n += call.plan->n();
+  return shape;
+}
+
+template <class Run>
+Status tuned(std::span<const MatmulCall> calls, int64_t m, BlockingTuner* tuner, const Run& run) {
+  const Blocking& start = calls[0].plan->blocking();
+  return tuner == nullptr ? run(start) : tuner->run(shape_of(calls, m), start, run);
+}
+
+}  // namespace
+
+Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool, BlockingTuner* tuner) {
+  if (calls.empty()) return {};
+  return tuned(calls, x.m(), tuner, [&](const Blocking& b) { return run_batch(calls, x, b, pool); });
+}
+
+Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const {
+  const MatmulCall call{this, bias, y, ldy};
+  return run_matmuls({&call, 1}, x, pool);
+}
+
+Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
+                 ActivationRows* next, ThreadPool& pool, BlockingTuner* tuner) {
+  if (up.plan->n() != gate.plan->n())
+    return fail(ErrorCode::kShapeMismatch, "gated matmul", std::to_string(up.plan->n()) + " outputs",
+                std::to_string(gate.plan->n()));
+  const Gated gated{gate, up, ops, next};
+  const std::array<MatmulCall, 2> calls = {gate, up};
+  return tuned(calls, x.m(), tuner, [&](const Blocking& b) { return run_gated_batch(gated, x, b, pool); });
 }
 
 }  // namespace lowbit

@@ -132,6 +132,7 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   ModelOptions open;
   open.activation = options.activation;
   open.context = options.prompt + options.generate;
+  open.tune = options.tune;
   open.compute = options.compute;
   open.progress = options.progress;
   LOWBIT_TRY_ASSIGN(Model model, Model::open(path, open));
@@ -153,6 +154,8 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
     return {};
   };
   const auto generate = [&] { return decode_all(model, generated); };
+  for (int i = 0; options.tune && i < 20; ++i)
+    LOWBIT_TRY(read_prompt());  // shapes of the prompt settle; tokens do anyway
   LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, read_prompt));
   LOWBIT_TRY_ASSIGN(const Rate decode, tokens_per_second(options.generate, options.repetitions, generate));
   if (options.profile) {

@@ -62,6 +62,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.activation_group = activation.group;
   load.isa = engine.isa;
   load.threads = engine.threads;
+  load.tune = options.tune;
   load.context = options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };

@@ -138,7 +138,7 @@ class Bench(CliTest):
         self.assertEqual((report["vs"]["type"], report["vs"]["decode_tok_s"]), ("tiny", 1.0))
         self.assertAlmostEqual(report["prefill_ratio"], report["prefill_tok_s"] / 2)
         self.refused(*model, "ggml", env=env)  # not a GGUF file itself
-        self.refused(*model, "other", env=env)
+        self.refused(*model, "other", code=2, env=env)
 
     def test_memory(self):
         report = self.json("bench", "memory", "--bytes", "64M")
