@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 
 namespace lowbit::cli {
 namespace {
@@ -37,7 +38,8 @@ class Axis {
     std::vector<double> all;
     if (is_log_) {
       const bool is_long = high_ - low_ > 3;
-      for (double decade = std::floor(low_); decade <= high_; ++decade)
+      const int first = static_cast<int>(std::floor(low_)), last = static_cast<int>(std::floor(high_));
+      for (int decade = first; decade <= last; ++decade)
         for (const double step : {1.0, 2.0, 5.0})
           if (const double v = step * std::pow(10, decade);
               (step == 1 || !is_long) && to_line(v) >= low_ && to_line(v) <= high_)
@@ -47,8 +49,12 @@ class Axis {
     }
     const double rough = (high_ - low_) / 6, unit = std::pow(10, std::floor(std::log10(rough)));
     const double step = unit * (rough / unit < 1.5 ? 1 : rough / unit < 3.5 ? 2 : rough / unit < 7.5 ? 5 : 10);
-    for (double v = std::ceil(low_ / step) * step; v <= high_; v += step)
-      all.push_back(is_log_ ? std::pow(10, v) : std::fabs(v) < step / 2 ? 0 : v);
+    const auto first = static_cast<int64_t>(std::ceil(low_ / step)),
+               last = static_cast<int64_t>(std::floor(high_ / step));
+    for (int64_t i = first; i <= last; ++i) {
+      const double v = static_cast<double>(i) * step;
+      all.push_back(is_log_ ? std::pow(10, v) : v);
+    }
     return all;
   }
 
