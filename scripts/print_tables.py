@@ -7,6 +7,7 @@
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
   <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
+  <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
 """
 import argparse
 import json
@@ -120,8 +121,20 @@ def gru_cpu(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['cpu']}, one core, {report['statistic']}, every answer checked against the reference."
 
 
+def gru_gpu(report: dict) -> str:
+    lines = ["| T, N, C, H | preset | kernel | us | us per step | cuDNN fp16, us | ratio |", "|---|---|---|---|---|---|---|"]
+    for row in report["rows"]:
+        if not row["chosen"]:
+            continue
+        shape = {k: row[k] for k in "tnch"}
+        rival = find(report["cudnn"], dtype="float16", **shape)["us"]
+        lines.append(f"| {', '.join(str(v) for v in shape.values())} | {row['preset']} | `{row['kernel']}` | {row['us']:.1f} | "
+                     f"{row['us_per_step']:.3f} | {rival:.0f} | {rival / row['us']:.2f} |")
+    return "\n".join(lines) + f"\n\n{report['device']}, codes in and out, hot, replayed from a graph, {report['statistic']}; answers checked. Gates in {report['gates']}."
+
+
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
-            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu}
+            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu}
 FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
 
 
