@@ -278,14 +278,13 @@ void add_quantize(CLI::App& gru, Invocation& invocation) {
   auto* ranges = verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->type_name("RANGES.json");
   auto* encodings = verb->add_option("--encodings", a->encodings, "AIMET encodings instead: ranges and formats");
   encodings->type_name("FILE")->excludes(ranges);
-  auto* source = verb->add_option_group("ranges");
-  source->add_options(ranges, encodings);
-  source->require_option(1);
   add_formats(*verb, a->preset, a->bits);
   add_data(*verb, a->data, false);
   verb->add_option("-o,--output", a->out, "file to write")->required()->type_name("NET.lbgru");
-  verb->callback(
-      [a, &invocation] { invocation.action = [a](Console& console) { return quantize_action(console, *a); }; });
+  verb->callback([a, &invocation] {
+    if (a->ranges.empty() && a->encodings.empty()) throw usage_error("--ranges", "nothing", "ranges or encodings");
+    invocation.action = [a](Console& console) { return quantize_action(console, *a); };
+  });
 }
 
 // ---- search
