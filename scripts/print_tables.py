@@ -9,6 +9,7 @@
   <!-- table: ways_NAME --> ... <!-- end --> bench/results/ways_NAME.json (lowbit_alternatives_bench, with --mib 512 and 0)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
   <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
+  <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: recovery --> ... <!-- end --> bench/results/recovery.json  (bench/quality/recovery.py)
 """
@@ -163,6 +164,18 @@ def gru_cpu(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['cpu']}, one core, {report['statistic']}, every answer checked against the reference."
 
 
+def gru_gpu(report: dict) -> str:
+    lines = ["| T, N, C, H | preset | kernel | us | us per step | cuDNN fp16, us | ratio |", "|---|---|---|---|---|---|---|"]
+    for row in report["rows"]:
+        if not row["chosen"]:
+            continue
+        shape = {k: row[k] for k in "tnch"}
+        rival = find(report["cudnn"], dtype="float16", **shape)["us"]
+        lines.append(f"| {', '.join(str(v) for v in shape.values())} | {row['preset']} | `{row['kernel']}` | {row['us']:.1f} | "
+                     f"{row['us_per_step']:.3f} | {rival:.0f} | {rival / row['us']:.2f} |")
+    return "\n".join(lines) + f"\n\n{report['device']}, codes in and out, hot, replayed from a graph, {report['statistic']}; answers checked. Gates in {report['gates']}."
+
+
 def optional(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -190,7 +203,7 @@ def recovery(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "quality": quality, "recovery": recovery}
+            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery}
 FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
 
 

@@ -124,6 +124,14 @@ Result<GruConfig> chosen_config(const std::string& preset, const std::string& bi
   return read_gru_config(bits, *config);
 }
 
+Status write_config(const std::string& path, const GruConfig& config) {
+  const std::string text = gru_config_json(config) + "\n";
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr && std::fclose(file) == 0 && written) return {};
+  return fail(ErrorCode::kIo, path, "no file that can be written", "one");
+}
+
 // ---- calibrate
 
 struct CalibrateArguments {
@@ -183,7 +191,7 @@ void add_calibrate(CLI::App& gru, Invocation& invocation) {
 // ---- quantize
 
 struct QuantizeArguments {
-  std::string net, ranges, out, preset = "seed8", bits;
+  std::string net, ranges, encodings, out, preset = "seed8", bits;
   GruLoadOptions load;
   DataArguments data;
 };
@@ -216,13 +224,21 @@ Json report_json(const GruModel& model) {
   return cells;
 }
 
+/// Ranges of an encodings file; its formats go into `config`.
+Result<GruRanges> read_encodings(const QuantizeArguments& a, const GruNetwork& net, GruConfig& config) {
+  auto read = read_gru_encodings(a.encodings, net, config);
+  if (!read) return tl::unexpected(read.error());
+  config = read->config;
+  return std::move(read->ranges);
+}
+
 Status quantize_action(Console& console, const QuantizeArguments& a) {
   const auto net = load_gru(a.net, a.load);
   if (!net) return tl::unexpected(net.error());
-  const auto ranges = GruRanges::open(a.ranges);
-  if (!ranges) return tl::unexpected(ranges.error());
-  const auto config = chosen_config(a.preset, a.bits);
+  auto config = chosen_config(a.preset, a.bits);
   if (!config) return tl::unexpected(config.error());
+  auto ranges = a.encodings.empty() ? GruRanges::open(a.ranges) : read_encodings(a, *net, *config);
+  if (!ranges) return tl::unexpected(ranges.error());
   const auto sequences = read_data(a.data);
   if (!sequences) return tl::unexpected(sequences.error());
   const auto inputs = inputs_of(*sequences);
@@ -259,12 +275,101 @@ void add_quantize(CLI::App& gru, Invocation& invocation) {
   auto a = std::make_shared<QuantizeArguments>();
   CLI::App* verb = gru.add_subcommand("quantize", "A float network and its ranges as an integer network");
   add_network(*verb, a->net, a->load);
-  verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->required()->type_name("RANGES.json");
+  auto* ranges = verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->type_name("RANGES.json");
+  auto* encodings = verb->add_option("--encodings", a->encodings, "AIMET encodings instead: ranges and formats");
+  encodings->type_name("FILE")->excludes(ranges);
   add_formats(*verb, a->preset, a->bits);
   add_data(*verb, a->data, false);
   verb->add_option("-o,--output", a->out, "file to write")->required()->type_name("NET.lbgru");
+  verb->callback([a, &invocation] {
+    if (a->ranges.empty() && a->encodings.empty()) throw usage_error("--ranges", "nothing", "ranges or encodings");
+    invocation.action = [a](Console& console) { return quantize_action(console, *a); };
+  });
+}
+
+// ---- search
+
+struct SearchArguments {
+  std::string net, ranges, input, out, preset = "accurate", bits;
+  float floor = 30;
+  InputArguments options;
+  GruLoadOptions load;
+};
+
+Status search_action(Console& console, const SearchArguments& a) {
+  const auto net = load_gru(a.net, a.load);
+  if (!net) return tl::unexpected(net.error());
+  const auto ranges = GruRanges::open(a.ranges);
+  if (!ranges) return tl::unexpected(ranges.error());
+  const auto sequence = read_sequence(a.input, a.options);
+  if (!sequence) return tl::unexpected(sequence.error());
+  const auto start = chosen_config(a.preset, a.bits);
+  if (!start) return tl::unexpected(start.error());
+  const GruInput in = sequence->input();
+  GruSearchOptions options;
+  options.start = *start;
+  options.inputs = std::span(&in, 1);
+  options.floor = static_cast<double>(a.floor);
+  const auto report = search_gru_bits(*net, *ranges, options);
+  if (!report) return tl::unexpected(report.error());
+  if (auto saved = write_config(a.out, report->config); !saved) return saved;
+  Json tried = Json::array();
+  TextTable table({{"change"}, {"SQNR dB", Align::kRight}, {"bytes", Align::kRight}});
+  for (const auto& t : report->tried) {
+    tried.push_back({{"change", t.change}, {"sqnr_db", t.value}, {"bytes", t.bytes}, {"meets", t.meets}});
+    table.add({t.change, fmt::format("{:.2f}", t.value), std::to_string(t.bytes)});
+  }
+  if (console.json())
+    console.put_json({{"source", a.net},
+                      {"target", a.out},
+                      {"floor_db", a.floor},
+                      {"sqnr_db", report->value},
+                      {"bytes", report->bytes},
+                      {"config", Json::parse(gru_config_json(report->config), nullptr, false)},
+                      {"tried", tried}});
+  console.print("{}\n{}: {} at {:.2f} dB, of {} tried\n", table.str(), a.out,
+                bytes_text(static_cast<double>(report->bytes)), report->value, report->tried.size());
+  return {};
+}
+
+void add_search(CLI::App& gru, Invocation& invocation) {
+  auto a = std::make_shared<SearchArguments>();
+  CLI::App* verb =
+      gru.add_subcommand("search", "The fewest bytes that keep an SQNR: formats for `gru quantize --bits`");
+  add_network(*verb, a->net, a->load);
+  verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->required()->type_name("RANGES.json");
+  add_input(*verb, a->input, a->options);
+  add_number_option(*verb, "--floor", a->floor, 0.0f, 150.0f, "SQNR of the outputs in dB that must be kept [30]");
+  add_choice_option(*verb, "--preset", a->preset, gru_presets(), ": where to start [accurate]");
+  verb->add_option("--bits", a->bits, "JSON of formats that replace the preset's; docs/gru.md")->type_name("FILE");
+  verb->add_option("-o,--output", a->out, "formats to write")->required()->type_name("BITS.json");
   verb->callback(
-      [a, &invocation] { invocation.action = [a](Console& console) { return quantize_action(console, *a); }; });
+      [a, &invocation] { invocation.action = [a](Console& console) { return search_action(console, *a); }; });
+}
+
+// ---- encodings
+
+struct EncodingsArguments {
+  std::string model, out, format = "1.0.0";
+};
+
+Status encodings_action(Console& console, const EncodingsArguments& a) {
+  const auto model = GruModel::open(a.model);
+  if (!model) return tl::unexpected(model.error());
+  if (auto saved = model->save_encodings(a.out, a.format == "1.0.0"); !saved) return saved;
+  if (console.json()) console.put_json({{"source", a.model}, {"target", a.out}, {"version", a.format}});
+  console.print("{}: AIMET encodings {}\n", a.out, a.format);
+  return {};
+}
+
+void add_encodings(CLI::App& gru, Invocation& invocation) {
+  auto a = std::make_shared<EncodingsArguments>();
+  CLI::App* verb = gru.add_subcommand("encodings", "An integer network's scales as AIMET encodings");
+  verb->add_option("MODEL", a->model, "integer network of `gru quantize`")->required()->type_name("");
+  add_choice_option(*verb, "--schema", a->format, {"1.0.0", "0.6.1"}, ": version of the file [1.0.0]");
+  verb->add_option("-o,--output", a->out, "file to write")->required()->type_name("NET.encodings");
+  verb->callback(
+      [a, &invocation] { invocation.action = [a](Console& console) { return encodings_action(console, *a); }; });
 }
 
 // ---- run
@@ -303,6 +408,7 @@ Status run_action(Console& console, const RunArguments& a, const Compute& comput
   } else {
     GruModel::RunOptions options;
     options.isa = compute.isa;
+    options.device = compute.device;
     options.trace = a.trace;
     out = model->run(in, options);
   }
@@ -419,6 +525,8 @@ void add_gru_verb(CLI::App& app, Invocation& invocation) {
   gru->require_subcommand(1);
   add_calibrate(*gru, invocation);
   add_quantize(*gru, invocation);
+  add_search(*gru, invocation);
+  add_encodings(*gru, invocation);
   add_run(*gru, invocation);
   add_verify(*gru, invocation);
 }

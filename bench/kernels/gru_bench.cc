@@ -57,7 +57,7 @@ bool time_shape(const Shape& s, const char* preset, int weight_bits, double seco
   GruModel::RunOptions options;
   options.isa = "scalar";
   const auto wanted = model->run(in, options);
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (!isa_available(isa)) continue;
     options.isa = isa_name(isa);
     if (model->run(in, options)->y != wanted->y) return false;

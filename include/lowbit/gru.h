@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -203,6 +204,9 @@ class GruModel {
   /// A .lbgru file. All derived numbers are computed again and compared. Errors: as SafetensorsFile::open; kCorrupt.
   static Result<GruModel> open(const std::string& path);
   Status save(const std::string& path) const;
+  /// AIMET encodings (JSON) of every tensor, named cell.<i>.<tensor>: real = (code + offset) * scale, code from 0 on.
+  /// `lists`: version 1.0.0, else 0.6.1. Errors: kIo.
+  Status save_encodings(const std::string& path, bool lists = true) const;
 
   int layers() const;
   int directions() const;
@@ -221,9 +225,12 @@ class GruModel {
     std::string isa;  // as Compute::isa
     bool trace = false;
     bool codes = false;  // fill GruOutput::codes
+    /// "cuda" or "cuda:<i>": on that GPU, with the same bits. Otherwise on the CPU, also for "auto": a network this small
+    /// is as a rule sooner done there than its inputs have been copied.
+    std::string device;
   };
-  /// Errors: kShapeMismatch, kInvalidArgument; kUnsupported (an isa that the machine lacks). NaN becomes the zero point,
-  /// infinities the limits.
+  /// Errors: kShapeMismatch, kInvalidArgument; kUnsupported (an isa or a device that the machine lacks, a trace on a GPU).
+  /// NaN becomes the zero point, infinities the limits.
   Result<GruOutput> run(const GruInput& input, const RunOptions& options) const;
   Result<GruOutput> run(const GruInput& input) const { return run(input, RunOptions{}); }
 
@@ -275,9 +282,43 @@ struct GruTensorError {
   double max_abs = 0;
 };
 
+/// Formats and ranges out of AIMET encodings of either version, named as save_encodings names them. Ranges give the
+/// nearest power-of-two scale that covers them: the same one where the file has powers of two. Scales of weights follow
+/// from the weights. Errors: as read_text_file; kCorrupt (no encoding of a tensor, a range without 0), kUnsupported (other
+/// formats from cell to cell, floating-point encodings).
+struct GruEncodings {
+  GruRanges ranges;
+  GruConfig config;  // gate ranges observed: the file's
+};
+Result<GruEncodings> read_gru_encodings(const std::string& path, const GruNetwork& network, const GruConfig& base);
+
+struct GruSearchOptions {
+  GruConfig start;                                        // must meet the floor; formats are only ever narrowed
+  std::span<const GruInput> inputs;                       // for the default metric, and for feedback rounding
+  double floor = 30;                                      // of the metric
+  std::function<Result<double>(const GruModel&)> metric;  // larger is better; empty: SQNR of y over `inputs` in dB
+};
+struct GruSearchReport {
+  struct Trial {
+    std::string change;  // "weight.R 4"
+    double value = 0;
+    int64_t bytes = 0;
+    bool meets = false;
+  };
+  GruConfig config;
+  double value = 0;
+  int64_t bytes = 0;
+  std::vector<Trial> tried;
+};
+/// Narrows one group of formats after the other (weights to 8, 4, 3, 2 bits, activations from 16 to 4), always the one that
+/// leaves the fewest bytes, until none can be narrowed above the floor. Errors: as quantize and run; kInvalidArgument (a
+/// start below the floor, no inputs).
+Result<GruSearchReport> search_gru_bits(const GruNetwork& network, const GruRanges& ranges,
+                                        const GruSearchOptions& options);
+
 struct GruVerifyReport {
   struct Target {
-    std::string name;  // "avx2", "avx512", "stream"
+    std::string name;  // "avx2", "avx512", "cuda", "stream"
     int64_t compared = 0, different = 0;
   };
   std::vector<Target> targets;          // each against the scalar reference
@@ -285,7 +326,7 @@ struct GruVerifyReport {
   std::vector<double> sqnr_by_step;     // of y, per time step
   bool ok = true;                       // no bit differs
 };
-/// Every instruction set of this machine, and streaming, against the scalar reference bit for bit; and all tensors
+/// Every instruction set of this machine, its GPU, and streaming, against the scalar reference bit for bit; and all tensors
 /// against `network` in floats. Errors: as run.
 Result<GruVerifyReport> verify_gru(const GruModel& model, const GruNetwork& network, const GruInput& input);
 

@@ -106,6 +106,46 @@ lb_status lb_model_logits(const lb_model* model, const float** logits, size_t* c
 /* Forgets all but the first `length` tokens. The logits are gone until the next token. */
 lb_status lb_model_truncate(lb_model* model, int64_t length);
 
+/* ---- Recurrent networks on integers ----
+ *
+ * A .lbgru file of `lowbit gru quantize`. Inputs and outputs are floats on the host; everything between is integers, with the
+ * same bits on every device. One lb_gru may run from several threads at once; lb_gru_step keeps a state and may not.
+ */
+
+typedef struct lb_gru lb_gru;
+
+typedef struct lb_gru_options {
+  size_t struct_size; /* sizeof(lb_gru_options) */
+  const char* device; /* "cpu", "cuda", "cuda:<i>"; "auto" and NULL are the CPU. Of lb_gru_run; steps are the CPU's */
+  const char* isa;    /* "scalar", "avx2", "avx512", "amx"; NULL: the best */
+} lb_gru_options;
+
+/* options may be NULL. *gru is NULL after an error. */
+lb_status lb_gru_open(const char* path, const lb_gru_options* options, lb_gru** gru);
+void lb_gru_close(lb_gru* gru); /* NULL is allowed */
+
+int64_t lb_gru_input(const lb_gru* gru);      /* C */
+int64_t lb_gru_output(const lb_gru* gru);     /* columns of y: H, twice that when the network runs in both directions */
+int64_t lb_gru_state_size(const lb_gru* gru); /* sum of H over layers and directions */
+
+/* Set all of it to zero first; fields may be added at the end. */
+typedef struct lb_gru_run_args {
+  size_t struct_size; /* sizeof(lb_gru_run_args) */
+  int64_t steps, batch;
+  int32_t batch_first;    /* 0: x is [steps, batch, C] and y [steps, batch, output]; else [batch, steps, .] */
+  const float* x;         /* NaN is taken for 0, infinities for the ends of the range */
+  const float* h0;        /* per layer and direction [batch, H], or NULL: zeros */
+  const int64_t* lengths; /* [batch], 0..steps, or NULL: all of them */
+  float* y;               /* 0 behind a sequence's end */
+  float* final_state;     /* as h0, or NULL */
+} lb_gru_run_args;
+
+lb_status lb_gru_run(const lb_gru* gru, const lb_gru_run_args* args);
+/* One time step of `batch` sequences, x [batch, C] to y [batch, output]; the state stays until the next one. Another batch than
+ * the last call's starts anew. LB_UNSUPPORTED for networks in both directions. */
+lb_status lb_gru_step(lb_gru* gru, const float* x, int64_t batch, float* y);
+void lb_gru_reset(lb_gru* gru); /* the state of lb_gru_step to 0 */
+
 #ifdef __cplusplus
 }
 #endif

@@ -55,8 +55,7 @@ struct Product {
 };
 
 struct ProductIntegers {
-  std::vector<int16_t> q;
-  std::vector<int32_t> shift, bias, bias_shift;
+  std::vector<int32_t> q, zp, shift, bias, bias_shift;
 };
 
 Status choose_shifts(const Product& p, std::vector<int32_t>& shift) {
@@ -79,15 +78,32 @@ Status choose_shifts(const Product& p, std::vector<int32_t>& shift) {
   return {};
 }
 
+/// Asymmetric rows: the least code is the least weight, at the shift that was chosen.
+void choose_zero_points(const Product& p, ProductIntegers& out) {
+  out.zp.assign(static_cast<size_t>(3 * p.hidden), 0);
+  if (p.format.symmetric) return;
+  const auto low = static_cast<double>(p.format.q_min()), high = static_cast<double>(p.format.q_max());
+  for (int64_t c = 0; c < 3 * p.hidden; ++c) {
+    const auto [first, last] = sharing_rows(p.config.granularity, p.hidden, c);
+    const float least =
+        range_of(p.w.subspan(static_cast<size_t>(first * p.k), static_cast<size_t>((last - first) * p.k))).min;
+    const double lowest = std::floor(std::ldexp(static_cast<double>(least), out.shift[static_cast<size_t>(c)]));
+    out.zp[static_cast<size_t>(c)] = static_cast<int32_t>(std::clamp(low - lowest, low, high));
+  }
+}
+
 void round_nearest(const Product& p, ProductIntegers& out) {
   for (size_t i = 0; i < p.w.size(); ++i)
-    out.q[i] =
-        round_to<int16_t>(std::ldexp(static_cast<double>(p.w[i]), out.shift[i / static_cast<size_t>(p.k)]), p.format);
+    out.q[i] = round_to<int32_t>(
+        std::nearbyint(std::ldexp(static_cast<double>(p.w[i]), out.shift[i / static_cast<size_t>(p.k)])) +
+            out.zp[i / static_cast<size_t>(p.k)],
+        p.format);
 }
 
 Result<ProductIntegers> quantize_product(const Product& p) {
   ProductIntegers out;
   LOWBIT_TRY(choose_shifts(p, out.shift));
+  choose_zero_points(p, out);
   const auto rows = static_cast<size_t>(3 * p.hidden);
   out.q.resize(p.w.size());
   std::vector<float> bias(p.bias.begin(), p.bias.end());
@@ -95,7 +111,9 @@ Result<ProductIntegers> quantize_product(const Product& p) {
     round_nearest(p, out);
   } else {
     round_with_feedback(
-        {p.w, p.k, p.moment, p.format, p.config.granularity == GruGranularity::kRow ? kExtraShifts : 0, p.input_shift},
+        // A finer shift would need another zero point: only symmetric rows try them.
+        {p.w, p.k, p.moment, p.format,
+         p.config.granularity == GruGranularity::kRow && p.format.symmetric ? kExtraShifts : 0, p.input_shift, out.zp},
         out.shift, out.q, bias);
   }
   out.bias.resize(rows);
@@ -132,6 +150,8 @@ Result<GruCell> build_gru_cell(const GruWeights& weights, const std::array<GruPa
                     quantize_product({weights.r, weights.br, weights.hidden, weights.hidden,
                                       cell[GruTensor::kH].scale.shift, config.r, config.br, config, moments.h, "R"}));
   cell.w = std::move(w.q);
+  cell.w_zp = std::move(w.zp);
+  cell.r_zp = std::move(r.zp);
   cell.w_shift = std::move(w.shift);
   cell.bw = std::move(w.bias);
   cell.bw_shift = std::move(w.bias_shift);

@@ -37,7 +37,8 @@ struct GruCell {
   int64_t input = 0, hidden = 0;
   std::array<GruParam, kGruTensors> tensors;
   GruFormat w_format, r_format, bw_format, br_format;
-  std::vector<int16_t> w, r;                                  // [3H, C], [3H, H]
+  std::vector<int32_t> w, r;                                  // [3H, C], [3H, H]: codes
+  std::vector<int32_t> w_zp, r_zp;                            // [3H]; empty: zeros
   std::vector<int32_t> w_shift, r_shift, bw_shift, br_shift;  // [3H]
   std::vector<int32_t> bw, br;                                // [3H]
   std::array<GruTable, 3> tables;                             // u, r, n
@@ -58,7 +59,7 @@ void dequantize_codes(std::span<const uint16_t> codes, const GruParam& p, float*
 /// (q - zp) * 2^-shift, exact in double.
 double dequantize_value(int64_t q, const GruScale& scale);
 
-/// Bits in 1..16 (biases 2..32), weights signed and symmetric, segments and saturate inside their ranges.
+/// Bits in 1..16 (biases 2..32), biases signed and symmetric, segments and saturate inside their ranges.
 Status check_gru_config(const GruConfig& config);
 
 /// Second moments of a cell's inputs with a 1 behind each, for feedback rounding: sum (x,1) (x,1)^T, row-major. Empty:
@@ -78,14 +79,15 @@ struct FeedbackProblem {
   int64_t k = 0;
   std::span<const double> moment;  // [k + 1, k + 1]
   const GruFormat& format;
-  int extra_shifts = 0;  // finer shifts to try per row, beyond the given one
-  int input_shift = 0;   // of the inputs; keeps the bias at product scale below 2^30
+  int extra_shifts = 0;              // finer shifts to try per row, beyond the given one
+  int input_shift = 0;               // of the inputs; keeps the bias at product scale below 2^30
+  std::span<const int32_t> zp = {};  // of the rows' codes; empty: zeros
 };
 
 /// q [rows, k] such that the sum over the inputs of ((w, bias) (x, 1) - (q 2^-shift, bias') (x, 1))^2 is small: columns in
 /// order, the error of each spread over those to come and the bias at the end (GPTQ, by the Cholesky factor of the inverse
 /// moment). Rewrites shift where a finer one has the smaller error, and bias.
-void round_with_feedback(const FeedbackProblem& problem, std::span<int32_t> shift, std::span<int16_t> q,
+void round_with_feedback(const FeedbackProblem& problem, std::span<int32_t> shift, std::span<int32_t> q,
                          std::span<float> bias);
 
 }  // namespace lowbit

@@ -64,14 +64,14 @@ class RowRounder {
       : p_(p), spread_(spread), n_(static_cast<size_t>(p.k) + 1), left_(n_), q_(static_cast<size_t>(p.k)) {}
 
   /// Rounds at one shift; returns the sum of squared errors of the product over the calibration inputs (damped).
-  double round(const float* w, float bias, int shift) {
+  double round(const float* w, float bias, int shift, int32_t zp) {
     for (size_t j = 0; j + 1 < n_; ++j) left_[j] = static_cast<double>(w[j]);
     left_[n_ - 1] = static_cast<double>(bias);
     double error = 0;
-    const double low = static_cast<double>(p_.format.q_min()), high = static_cast<double>(p_.format.q_max());
+    const auto low = static_cast<double>(p_.format.q_min() - zp), high = static_cast<double>(p_.format.q_max() - zp);
     for (size_t j = 0; j + 1 < n_; ++j) {
       const double v = std::clamp(std::nearbyint(std::ldexp(left_[j], shift)), low, high);
-      q_[j] = static_cast<int16_t>(v);
+      q_[j] = static_cast<int32_t>(v) + zp;
       const double* row = spread_.data() + j * n_;
       const double part = (left_[j] - std::ldexp(v, -shift)) / row[j];
       error += part * part;
@@ -79,7 +79,7 @@ class RowRounder {
     }
     return error;
   }
-  const std::vector<int16_t>& q() const { return q_; }
+  const std::vector<int32_t>& q() const { return q_; }
   float bias() const { return static_cast<float>(left_[n_ - 1]); }
 
  private:
@@ -87,12 +87,12 @@ class RowRounder {
   const Matrix& spread_;
   size_t n_;
   std::vector<double> left_;  // what is still to be rounded, the bias last
-  std::vector<int16_t> q_;
+  std::vector<int32_t> q_;
 };
 
 }  // namespace
 
-void round_with_feedback(const FeedbackProblem& p, std::span<int32_t> shift, std::span<int16_t> q,
+void round_with_feedback(const FeedbackProblem& p, std::span<int32_t> shift, std::span<int32_t> q,
                          std::span<float> bias) {
   const auto k = static_cast<size_t>(p.k);
   const Matrix spread = spread_matrix(p.moment, k + 1);
@@ -102,7 +102,7 @@ void round_with_feedback(const FeedbackProblem& p, std::span<int32_t> shift, std
     const float old_bias = bias[c];
     double least = INFINITY;
     for (int s = shift[c], end = std::min(shift[c] + p.extra_shifts, kMaxShift); s <= end; ++s) {
-      const double error = rounder.round(w, old_bias, s);
+      const double error = rounder.round(w, old_bias, s, p.zp.empty() ? 0 : p.zp[c]);
       if (!(error < least) || std::ldexp(std::fabs(static_cast<double>(rounder.bias())), s + p.input_shift) > 0x1p30)
         if (least < INFINITY) continue;
       least = error;

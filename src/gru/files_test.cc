@@ -253,7 +253,7 @@ TEST(GruFile, ConfigurationsComeBack) {
   }
   for (const char* bad :
        {R"({"output.h": {"bits": 0}})", R"({"output.h": {"bits": 17}})", R"({"weight.W": {"bits": 20}})",
-        R"({"output.g": {"bits": 8}})", R"({"weight.W": {"unsigned": true}})", R"({"preset": "x"})",
+        R"({"output.g": {"bits": 8}})", R"({"weight.bw": {"unsigned": true}})", R"({"preset": "x"})",
         R"({"table": {"segments": 5000}})", R"({"granularity": "column"})", R"({"bias": 3})",
         R"({"input.x": {"bits": "8"}})", R"([1])", R"({"weight.bw": {"bits": 1}})", ""}) {
     write_file(dir / "bits.json", bad);

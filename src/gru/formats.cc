@@ -67,12 +67,10 @@ Status check_gru_config(const GruConfig& config) {
   const std::pair<const GruFormat*, const char*> biases[] = {{&config.bw, "weight.bw"}, {&config.br, "weight.br"}};
   for (const auto& [f, name] : weights) LOWBIT_TRY(check_bits(*f, 1, 16, name));
   for (const auto& [f, name] : biases) LOWBIT_TRY(check_bits(*f, 2, 32, name));
-  for (const auto& list : {weights, biases})
-    for (int i = 0; i < 2; ++i)
-      if (list[i].first->is_unsigned || !list[i].first->symmetric)
-        return fail(ErrorCode::kInvalidArgument, std::string("gru format ") + list[i].second,
-                    "unsigned or with a zero point", "signed and symmetric",
-                    "a zero point of weights would cost a sum of the inputs in every step");
+  for (const auto& [f, name] : biases)
+    if (f->is_unsigned || !f->symmetric)
+      return fail(ErrorCode::kInvalidArgument, std::string("gru format ") + name, "unsigned or with a zero point",
+                  "signed and symmetric", "biases are added as they are");
   if (config.segments != 0 && (config.segments < 4 || config.segments > kMaxSegments))
     return fail(ErrorCode::kInvalidArgument, "gru table", std::to_string(config.segments) + " segments",
                 "4 to " + std::to_string(kMaxSegments) + ", or 0 to choose");

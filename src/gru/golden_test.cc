@@ -1,6 +1,7 @@
 // The integers of a NumPy model of the specification: tests/golden/gru/make_gru_golden.py.
 #include <map>
 
+#include "gru/mutated_cell.h"
 #include "gru/ranges.h"
 #include "gru/test_networks.h"
 #include "io/npy.h"
@@ -53,25 +54,39 @@ GruRanges given_ranges(const GruNetwork& net, const std::vector<float>& ranges) 
   return out;
 }
 
+/// One of the file's cases, quantized.
+struct GoldenCase {
+  GruNetwork net;
+  GruConfig config;
+  Shape shape;  // of x
+  std::vector<float> x;
+};
+
+GoldenCase golden_case(Arrays& a, int i) {
+  const auto at = [&](const std::string& name) -> NpyArray& { return a.at("c" + std::to_string(i) + "." + name); };
+  GoldenCase c;
+  c.shape = at("x").shape;
+  c.x = floats(at("x"));
+  const int64_t hidden = at("R").shape[1];
+  c.net.cells.push_back({c.shape[2], hidden, floats(at("W")), floats(at("R")), floats(at("bw")), floats(at("br"))});
+  const auto formats = integers<int32_t>(at("formats")), weights = integers<int32_t>(at("weights"));
+  for (size_t t = 0; t < kGruTensors; ++t)
+    c.config.tensors[t] = {static_cast<int>(formats[4 * t]), formats[4 * t + 1] != 0, formats[4 * t + 2] != 0,
+                           static_cast<int>(formats[4 * t + 3])};
+  c.config.w.bits = c.config.r.bits = static_cast<int>(weights[0]);
+  c.config.bw.bits = c.config.br.bits = static_cast<int>(weights[1]);
+  c.config.bias_at_product_scale = weights[2] == 0;
+  c.config.table = GruTableMode::kDirect;
+  return c;
+}
+
 TEST(GruGolden, RandomCellsGiveTheIntegersOfTheSpecification) {
   Arrays a = golden("cases.npz");
   int cases = 0;
   for (int i = 0; a.contains("c" + std::to_string(i) + ".W"); ++i, ++cases) {
     SCOPED_TRACE("case " + std::to_string(i));
     const auto at = [&](const std::string& name) -> NpyArray& { return a.at("c" + std::to_string(i) + "." + name); };
-    const Shape shape = at("x").shape;
-    const int64_t hidden = at("R").shape[1];
-    GruNetwork net;
-    net.cells.push_back({shape[2], hidden, floats(at("W")), floats(at("R")), floats(at("bw")), floats(at("br"))});
-    GruConfig config;
-    const auto formats = integers<int32_t>(at("formats")), weights = integers<int32_t>(at("weights"));
-    for (size_t t = 0; t < kGruTensors; ++t)
-      config.tensors[t] = {static_cast<int>(formats[4 * t]), formats[4 * t + 1] != 0, formats[4 * t + 2] != 0,
-                           static_cast<int>(formats[4 * t + 3])};
-    config.w.bits = config.r.bits = static_cast<int>(weights[0]);
-    config.bw.bits = config.br.bits = static_cast<int>(weights[1]);
-    config.bias_at_product_scale = weights[2] == 0;
-    config.table = GruTableMode::kDirect;
+    const auto [net, config, shape, x] = golden_case(a, i);
     const auto model = GruModel::quantize(net, given_ranges(net, floats(at("ranges"))), config);
     ASSERT_TRUE(model) << model.error().message();
     const GruCell& cell = model->impl().cells[0]->cell();
@@ -87,7 +102,6 @@ TEST(GruGolden, RandomCellsGiveTheIntegersOfTheSpecification) {
     EXPECT_EQ(widened(cell.r_shift), integers<int32_t>(at("sR")));
     EXPECT_EQ(widened(cell.bw), integers<int64_t>(at("qbw")));
     EXPECT_EQ(widened(cell.br), integers<int64_t>(at("qbr")));
-    const std::vector<float> x = floats(at("x"));
     GruModel::RunOptions options;
     options.codes = true;
     for (const GruKernel* kernel : runnable_gru_kernels()) {
@@ -97,6 +111,95 @@ TEST(GruGolden, RandomCellsGiveTheIntegersOfTheSpecification) {
       EXPECT_EQ(widened(out->codes), integers<int32_t>(at("h"))) << kernel->name;
     }
   }
+  EXPECT_EQ(cases, 24);
+}
+
+/// h of every step of a golden case, from the cell with a mistake.
+std::vector<int64_t> mutated(const GruSpec& s, const GoldenCase& c, testing_gru::Mutant mutant) {
+  const testing_gru::MutatedCell cell(s, mutant);
+  GruParam x;
+  x.format.bits = c.config[GruTensor::kX].bits;
+  x.format.is_unsigned = c.config[GruTensor::kX].is_unsigned;
+  x.scale = {s.grid[kSlotX].shift, s.grid[kSlotX].zp};
+  const int64_t steps = c.shape[0], batch = c.shape[1], columns = c.shape[2];
+  std::vector<int64_t> out(static_cast<size_t>(steps * batch * s.h));
+  for (int64_t n = 0; n < batch; ++n) {
+    std::vector<int64_t> h(static_cast<size_t>(s.h), s.grid[kSlotH].zp), q(static_cast<size_t>(columns));
+    for (int64_t t = 0; t < steps; ++t) {
+      for (int64_t i = 0; i < columns; ++i)
+        q[static_cast<size_t>(i)] = quantize_value(c.x[static_cast<size_t>((t * batch + n) * columns + i)], x);
+      cell.step(q, h);
+      std::copy(h.begin(), h.end(), out.begin() + (t * batch + n) * s.h);
+    }
+  }
+  return out;
+}
+
+/// Random cells of extreme zero points against the reference: what the golden vectors' usual formats cannot see.
+void kill_with_random_cells(std::array<int, static_cast<size_t>(testing_gru::Mutant::kCount)>& killed) {
+  using namespace testing_gru;  // NOLINT
+  Rng rng(20260401);
+  for (int i = 0; i < 400; ++i) {
+    GruCell cell = random_cell(rng, 3, 4);
+    if (i % 2 == 0) {  // where one rounding of both terms would be possible, and matter
+      cell[GruTensor::kHh].scale.shift = cell[GruTensor::kIh].scale.shift;
+      for (const GruTensor t : {GruTensor::kUi, GruTensor::kRi})
+        cell[t].scale.shift = cell[GruTensor::kIh].scale.shift - 2;
+    }
+    for (size_t t = 0; t < 3; ++t) {
+      GruParam& in = cell[kGateInputs[t]];
+      in.format.bits = std::min(in.format.bits, 10);
+      in.scale.zp = std::clamp(in.scale.zp, in.lo(), in.hi());
+      cell.tables[t] = make_table(t == 2 ? GruFunction::kTanh : GruFunction::kSigmoid, in, cell[kGateOutputs[t]],
+                                  GruTableMode::kDirect, 0);
+    }
+    const auto plan = GruPlan::make(std::move(cell));
+    if (!plan) continue;
+    const GruSpec& s = (*plan)->spec();
+    const auto x = random_codes(rng, s.c, s.grid[kSlotX]), h = random_codes(rng, s.h, s.grid[kSlotH]);
+    const auto wanted = run_cell(kRefGru, s, x, h, 1, 1).h;
+    const auto codes = [](const std::vector<uint16_t>& u, const GruGrid& g) {
+      std::vector<int64_t> q;
+      for (const uint16_t v : u) q.push_back(int64_t{v} + g.lo);
+      return q;
+    };
+    for (size_t m = 0; m < killed.size(); ++m) {
+      auto state = codes(h, s.grid[kSlotH]);
+      MutatedCell(s, static_cast<Mutant>(m)).step(codes(x, s.grid[kSlotX]), state);
+      killed[m] += state != codes(wanted, s.grid[kSlotH]);
+    }
+  }
+}
+
+/// Golden vectors and random cells tell every mistake of the list from none, and strict cover from one step of saturation.
+TEST(GruGolden, KillEveryMutant) {
+  Arrays a = golden("cases.npz");
+  std::array<int, static_cast<size_t>(testing_gru::Mutant::kCount)> killed{};
+  int strict = 0, cases = 0;
+  for (int i = 0; a.contains("c" + std::to_string(i) + ".W"); ++i, ++cases) {
+    const GoldenCase c = golden_case(a, i);
+    const auto at = [&](const std::string& name) -> NpyArray& { return a.at("c" + std::to_string(i) + "." + name); };
+    const GruRanges ranges = given_ranges(c.net, floats(at("ranges")));
+    const auto model = GruModel::quantize(c.net, ranges, c.config);
+    ASSERT_TRUE(model);
+    const auto wanted = integers<int32_t>(at("h"));
+    for (size_t m = 0; m < killed.size(); ++m)
+      killed[m] += mutated(model->impl().cells[0]->spec(), c, static_cast<testing_gru::Mutant>(m)) != wanted;
+    GruConfig other = c.config;
+    for (GruFormat& f : other.tensors) f.saturate = 1 - f.saturate;
+    const auto changed = GruModel::quantize(c.net, ranges, other);
+    if (!changed) continue;
+    std::vector<int64_t> scales;
+    for (const GruParam& p : changed->impl().cells[0]->cell().tensors) {
+      scales.push_back(p.scale.shift);
+      scales.push_back(p.scale.zp);
+    }
+    strict += scales != integers<int32_t>(at("scales"));
+  }
+  kill_with_random_cells(killed);
+  EXPECT_EQ(killed[0], 0) << "the cell without a mistake must give the golden vectors";
+  for (size_t m = 1; m < killed.size(); ++m) EXPECT_GT(killed[m], 0) << "mutant " << m << " lives";
+  EXPECT_GT(strict, 0);
   EXPECT_EQ(cases, 24);
 }
 

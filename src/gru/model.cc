@@ -20,6 +20,7 @@ const Level kLevels[] = {
 #if defined(__x86_64__)
     {Isa::kAvx2, &kAvx2Gru},
     {Isa::kAvx512, &kAvx512Gru},
+    {Isa::kAmx, &kAmxGru},
 #endif
 };
 
@@ -165,6 +166,11 @@ std::vector<GruCellReport> GruModel::report() const {
 }
 
 Result<GruOutput> GruModel::run(const GruInput& input, const RunOptions& options) const {
+  LOWBIT_TRY_ASSIGN(const int gpu, gru_gpu(options.device));
+  if (gpu >= 0 && options.trace)
+    return fail(ErrorCode::kUnsupported, "gru trace", "device " + options.device, "device cpu",
+                "gates never leave the chip there; the CPU has the same bits");
+  if (gpu >= 0) return forward_on_device(*impl_, input, gpu, options.codes);
   LOWBIT_TRY_ASSIGN(const Isa isa, choose_isa(options.isa));
   GruForwardOptions forward;
   forward.kernel = &gru_kernel(isa);
@@ -176,16 +182,18 @@ Result<GruOutput> GruModel::run(const GruInput& input, const RunOptions& options
 GruNetwork GruModel::dequantized() const {
   GruNetwork network;
   network.bidirectional = impl_->bidirectional;
-  const auto floats = [](const auto& q, const std::vector<int32_t>& shift) {
+  const auto floats = [](const auto& q, const std::vector<int32_t>& shift, const std::vector<int32_t>& zp) {
     std::vector<float> out(q.size());
     const size_t k = q.size() / shift.size();
-    for (size_t i = 0; i < q.size(); ++i) out[i] = static_cast<float>(dequantize_value(q[i], {shift[i / k], 0}));
+    for (size_t i = 0; i < q.size(); ++i)
+      out[i] = static_cast<float>(dequantize_value(q[i], {shift[i / k], zp.empty() ? 0 : zp[i / k]}));
     return out;
   };
+  const std::vector<int32_t> none;
   for (const auto& plan : impl_->cells) {
     const GruCell& c = plan->cell();
-    network.cells.push_back({c.input, c.hidden, floats(c.w, c.w_shift), floats(c.r, c.r_shift),
-                             floats(c.bw, c.bw_shift), floats(c.br, c.br_shift)});
+    network.cells.push_back({c.input, c.hidden, floats(c.w, c.w_shift, c.w_zp), floats(c.r, c.r_shift, c.r_zp),
+                             floats(c.bw, c.bw_shift, none), floats(c.br, c.br_shift, none)});
   }
   return network;
 }

@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "gru/plan.h"
 #include "gru/schedule.h"
+#include "kernels/cuda_gru_api.h"
 #include "tensor/buffer.h"
 
 namespace lowbit {
@@ -18,6 +19,8 @@ struct GruPacked {
   std::vector<Buffer> cells;
 };
 
+using GruDeviceCells = std::vector<cuda::GruDeviceCell>;
+
 struct GruModel::Impl {
   GruConfig config;
   bool bidirectional = false;
@@ -25,12 +28,15 @@ struct GruModel::Impl {
   // Made on first use, one per kernel.
   mutable std::mutex mutex;
   mutable std::map<const GruKernel*, std::shared_ptr<const GruPacked>> packed;
+  mutable std::map<int, std::shared_ptr<const GruDeviceCells>> on_device;  // by GPU
 
   int directions() const { return bidirectional ? 2 : 1; }
   int layers() const { return static_cast<int>(cells.size()) / directions(); }
   int64_t input() const { return cells.front()->spec().c; }
   int64_t state_size() const;
   Result<std::shared_ptr<const GruPacked>> packed_for(const GruKernel& kernel) const;
+  /// GPU `device` must be the current one.
+  Result<std::shared_ptr<const GruDeviceCells>> cells_on(int device) const;
 };
 
 /// Layers fit each other as in check_gru, x formats are those of the h below. Errors: kShapeMismatch, kCorrupt.
@@ -60,5 +66,10 @@ struct GruForwardOptions {
 
 /// The whole network over whole sequences.
 Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& input, const GruForwardOptions& options);
+
+/// The index of "cuda" or "cuda:<i>", -1 for anything else that names the CPU. Errors: kInvalidArgument.
+Result<int> gru_gpu(const std::string& device);
+/// The same on a GPU. Errors: kUnsupported, kOutOfMemory, kShapeMismatch, kInvalidArgument.
+Result<GruOutput> forward_on_device(const GruModel::Impl& model, const GruInput& input, int device, bool codes);
 
 }  // namespace lowbit

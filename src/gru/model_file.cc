@@ -43,14 +43,22 @@ Piece piece(std::string name, DType dtype, Shape shape, const std::vector<T>& va
 
 std::vector<int8_t> bytes_of(const std::vector<int32_t>& v) { return {v.begin(), v.end()}; }
 
-Piece weight_piece(const std::string& name, const std::vector<int16_t>& q, int64_t k, int bits) {
+/// Codes as signed ones of the same bits: of unsigned formats 2^(bits - 1) is taken off.
+Piece weight_piece(const std::string& name, const std::vector<int32_t>& q, int64_t k, const GruFormat& f) {
   const auto rows = static_cast<int64_t>(q.size()) / k;
-  if (bits > 8) return piece(name, DType::kI16, {rows, k}, q);
+  const int bits = f.bits;
+  const int32_t offset = f.is_unsigned ? 1 << (bits - 1) : 0;
+  if (bits > 8) {
+    std::vector<int16_t> words;
+    for (const int32_t v : q) words.push_back(static_cast<int16_t>(v - offset));
+    return piece(name, DType::kI16, {rows, k}, words);
+  }
   const FormatId id = packed_format(bits);
   const int64_t stride = row_bytes(id, k);
   std::vector<uint8_t> packed(static_cast<size_t>(rows * stride)), codes(static_cast<size_t>(k));
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < k; ++i) codes[static_cast<size_t>(i)] = code_of(id, q[static_cast<size_t>(r * k + i)]);
+    for (int64_t i = 0; i < k; ++i)
+      codes[static_cast<size_t>(i)] = code_of(id, static_cast<int16_t>(q[static_cast<size_t>(r * k + i)] - offset));
     format_ops(id).pack(codes.data(), k, packed.data() + r * stride);
   }
   return piece(name, DType::kU8, {rows, stride}, packed);
@@ -66,8 +74,10 @@ void add_cell(std::vector<Piece>& out, const std::string& p, const GruPlan& plan
       tensors.push_back(v);
   out.push_back(piece(p + "tensors", DType::kI32, {kGruTensors, kColumns}, tensors));
   out.push_back(piece(p + "derived", DType::kI32, {2 * rows + 8}, plan.derived_shifts()));
-  out.push_back(weight_piece(p + "W.codes", c.w, c.input, c.w_format.bits));
-  out.push_back(weight_piece(p + "R.codes", c.r, c.hidden, c.r_format.bits));
+  out.push_back(weight_piece(p + "W.codes", c.w, c.input, c.w_format));
+  out.push_back(weight_piece(p + "R.codes", c.r, c.hidden, c.r_format));
+  if (!c.w_format.symmetric) out.push_back(piece(p + "W.zero", DType::kI32, {rows}, c.w_zp));
+  if (!c.r_format.symmetric) out.push_back(piece(p + "R.zero", DType::kI32, {rows}, c.r_zp));
   out.push_back(piece(p + "shape", DType::kI64, {2}, std::vector<int64_t>{c.input, c.hidden}));
   out.push_back(piece(p + "bw", DType::kI32, {rows}, c.bw));
   out.push_back(piece(p + "br", DType::kI32, {rows}, c.br));
@@ -139,8 +149,14 @@ class CellReader {
     c.r_format = config_.r;
     c.bw_format = config_.bw;
     c.br_format = config_.br;
-    LOWBIT_TRY_ASSIGN(c.w, weights("W.codes", rows, c.input, config_.w.bits));
-    LOWBIT_TRY_ASSIGN(c.r, weights("R.codes", rows, c.hidden, config_.r.bits));
+    LOWBIT_TRY_ASSIGN(c.w, weights("W.codes", rows, c.input, config_.w));
+    LOWBIT_TRY_ASSIGN(c.r, weights("R.codes", rows, c.hidden, config_.r));
+    if (!config_.w.symmetric) {
+      LOWBIT_TRY_ASSIGN(c.w_zp, narrow("W.zero", DType::kI32, {rows}));
+    }
+    if (!config_.r.symmetric) {
+      LOWBIT_TRY_ASSIGN(c.r_zp, narrow("R.zero", DType::kI32, {rows}));
+    }
     LOWBIT_TRY_ASSIGN(c.bw, narrow("bw", DType::kI32, {rows}));
     LOWBIT_TRY_ASSIGN(c.br, narrow("br", DType::kI32, {rows}));
     LOWBIT_TRY_ASSIGN(c.w_shift, narrow("W.shift", DType::kI8, {rows}));
@@ -190,11 +206,13 @@ class CellReader {
     return std::vector<int32_t>(wide.begin(), wide.end());
   }
 
-  Result<std::vector<int16_t>> weights(const std::string& name, int64_t rows, int64_t k, int bits) {
-    std::vector<int16_t> out(static_cast<size_t>(rows * k));
+  Result<std::vector<int32_t>> weights(const std::string& name, int64_t rows, int64_t k, const GruFormat& f) {
+    std::vector<int32_t> out(static_cast<size_t>(rows * k));
+    const int bits = f.bits;
+    const int32_t offset = f.is_unsigned ? 1 << (bits - 1) : 0;
     if (bits > 8) {
       LOWBIT_TRY_ASSIGN(const Buffer b, tensor(name, DType::kI16, {rows, k}));
-      std::copy_n(b.as<int16_t>(), out.size(), out.begin());
+      std::transform(b.as<int16_t>(), b.as<int16_t>() + out.size(), out.begin(), [&](int16_t v) { return v + offset; });
       return out;
     }
     const FormatId id = packed_format(bits);
@@ -205,7 +223,7 @@ class CellReader {
     for (int64_t r = 0; r < rows; ++r) {
       format_ops(id).unpack(b.as<uint8_t>() + r * stride, 0, k, codes.data());
       for (int64_t i = 0; i < k; ++i)
-        out[static_cast<size_t>(r * k + i)] = static_cast<int16_t>(values[codes[static_cast<size_t>(i)]]);
+        out[static_cast<size_t>(r * k + i)] = static_cast<int32_t>(values[codes[static_cast<size_t>(i)]]) + offset;
     }
     return out;
   }

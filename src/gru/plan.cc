@@ -37,13 +37,19 @@ Wide reach(const GruGrid& g) { return std::max(magnitude(Wide{g.hi} - g.zp), mag
 class Stage {
  public:
   Stage(const char* name, int& width) : name_(name), width_(width) { width_ = 1; }
-  void peak(Wide m) { width_ = std::max(width_, width_of(m)); }
+  void peak(Wide m) {
+    width_ = std::max(width_, width_of(m));
+    operand_ = std::max(operand_, m);
+  }
   /// rs(x, k); returns the largest result.
   Wide shift(Wide m, int k) {
     peak(m);
-    peak(shift_peak(m, k));
+    width_ = std::max(width_, width_of(shift_peak(m, k)));
+    result_ = std::max(result_, shift_result(m, k));
     return shift_result(m, k);
   }
+  /// Floats of `digits` binary digits hold all operands; adding 1.5 * 2^(digits - 1) rounds all results.
+  bool exact_in(int digits) const { return operand_ <= Wide{1} << digits && result_ <= Wide{1} << (digits - 2); }
   Status check(const std::string& more = "") const {
     if (width_ <= 63) return {};
     return fail(ErrorCode::kUnsupported, std::string("gru plan, ") + name_ + more,
@@ -54,6 +60,7 @@ class Stage {
  private:
   const char* name_;
   int& width_;
+  Wide operand_ = 0, result_ = 0;
 };
 
 Status check_param(const GruParam& p, const char* name) {
@@ -80,6 +87,29 @@ Status check_codes(const std::vector<T>& q, int64_t count, const GruFormat& f, c
       return fail(ErrorCode::kCorrupt, std::string("gru ") + name, std::to_string(v),
                   std::to_string(f.q_min()) + " to " + std::to_string(f.q_max()));
   return {};
+}
+
+Status check_zero_points(const std::vector<int32_t>& zp, int64_t count, const GruFormat& f, const char* name) {
+  if (zp.empty()) return {};
+  LOWBIT_TRY(check_codes(zp, count, f, name));
+  const bool zero = std::all_of(zp.begin(), zp.end(), [](int32_t z) { return z == 0; });
+  if (zero || !f.symmetric) return {};
+  return fail(ErrorCode::kCorrupt, std::string("gru ") + name, "zero points", "none: it is symmetric");
+}
+
+/// Codes minus their rows' zero points, and the bits that these need.
+std::vector<int32_t> centred_weights(const std::vector<int32_t>& q, const std::vector<int32_t>& zp, int& bits) {
+  std::vector<int32_t> out = q;
+  const size_t k = zp.empty() ? 1 : q.size() / zp.size();
+  int32_t low = 0, high = 0;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!zp.empty()) out[i] -= zp[i / k];
+    low = std::min(low, out[i]);
+    high = std::max(high, out[i]);
+  }
+  bits = 1;
+  while (low < -(1 << (bits - 1)) || high >= 1 << (bits - 1)) ++bits;
+  return out;
 }
 
 Status check_shifts(const std::vector<int32_t>& s, int64_t count, int reach, const char* name) {
@@ -123,6 +153,8 @@ Status check_cell(const GruCell& c) {
   LOWBIT_TRY(check_codes(c.r, rows * c.hidden, c.r_format, "weight.R"));
   LOWBIT_TRY(check_codes(c.bw, rows, c.bw_format, "weight.bw"));
   LOWBIT_TRY(check_codes(c.br, rows, c.br_format, "weight.br"));
+  LOWBIT_TRY(check_zero_points(c.w_zp, rows, c.w_format, "weight.W"));
+  LOWBIT_TRY(check_zero_points(c.r_zp, rows, c.r_format, "weight.R"));
   LOWBIT_TRY(check_shifts(c.w_shift, rows, kMaxShift, "weight.W"));
   LOWBIT_TRY(check_shifts(c.r_shift, rows, kMaxShift, "weight.R"));
   LOWBIT_TRY(check_shifts(c.bw_shift, rows, 2 * kMaxShift, "weight.bw"));
@@ -137,7 +169,7 @@ Status check_cell(const GruCell& c) {
 
 /// One product's folded biases and shifts, and the peak of its sums.
 struct Fold {
-  const std::vector<int16_t>& w;
+  const std::vector<int32_t>& w;
   const std::vector<int32_t>&bias, &w_shift, &bias_shift;
   const GruGrid &in, &out;
   int64_t k;
@@ -190,15 +222,18 @@ Status GruPlan::fold() {
     spec_.grid[i] = {p.lo(), p.hi(), p.scale.zp, p.scale.shift};
   }
   const GruGrid* g = spec_.grid;
+  w_ = centred_weights(cell_.w, cell_.w_zp, spec_.w_bits);
+  r_ = centred_weights(cell_.r, cell_.r_zp, spec_.r_bits);
   Stage input("the input product", widths_.input_product), state("the state product", widths_.state_product);
-  LOWBIT_TRY(fold_product({cell_.w, cell_.bw, cell_.w_shift, cell_.bw_shift, g[kSlotX], g[kSlotIh], cell_.input},
-                          x_bias_, x_shift_, input));
-  LOWBIT_TRY(fold_product({cell_.r, cell_.br, cell_.r_shift, cell_.br_shift, g[kSlotH], g[kSlotHh], cell_.hidden},
-                          h_bias_, h_shift_, state));
-  spec_.w = cell_.w.data();
-  spec_.r = cell_.r.data();
-  spec_.w_bits = cell_.w_format.bits;
-  spec_.r_bits = cell_.r_format.bits;
+  LOWBIT_TRY(fold_product({w_, cell_.bw, cell_.w_shift, cell_.bw_shift, g[kSlotX], g[kSlotIh], cell_.input}, x_bias_,
+                          x_shift_, input));
+  LOWBIT_TRY(fold_product({r_, cell_.br, cell_.r_shift, cell_.br_shift, g[kSlotH], g[kSlotHh], cell_.hidden}, h_bias_,
+                          h_shift_, state));
+  spec_.input_f64 = input.exact_in(53);
+  spec_.state_f32 = state.exact_in(24);
+  spec_.state_f64 = state.exact_in(53);
+  spec_.w = w_.data();
+  spec_.r = r_.data();
   spec_.x_bias = x_bias_.data();
   spec_.h_bias = h_bias_.data();
   spec_.x_shift = x_shift_.data();
@@ -242,6 +277,8 @@ Status GruPlan::prove() {
   }
   spec_.input32 = widths_.input_product <= 32;
   spec_.state32 = widths_.state_product <= 32;
+  spec_.elements_f32 = gate.exact_in(24) && candidate.exact_in(24) && state.exact_in(24);
+  spec_.elements_f64 = gate.exact_in(53) && candidate.exact_in(53) && state.exact_in(53);
   spec_.elements32 = std::max({widths_.gate_sum, widths_.candidate, widths_.state}) <= 32;
   return {};
 }

@@ -30,6 +30,7 @@ class GruPlan {
   Status prove();
 
   GruCell cell_;
+  std::vector<int32_t> w_, r_;  // codes minus zero points
   std::vector<int64_t> x_bias_, h_bias_;
   std::vector<int32_t> x_shift_, h_shift_;
   GruSpec spec_;

@@ -22,6 +22,7 @@ class GruSchedule {
   int64_t active(int64_t s) const { return active_[static_cast<size_t>(s)]; }
   /// The i-th longest sequence.
   int64_t sequence(int64_t i) const { return order_[static_cast<size_t>(i)]; }
+  int64_t length(int64_t i) const { return length_[static_cast<size_t>(i)]; }  // of the i-th longest
   /// Row in x and y of step s of the i-th sequence; direction 1 starts at the sequence's end.
   int64_t row(int direction, int64_t s, int64_t i) const {
     const int64_t t = direction == 0 ? s : length_[static_cast<size_t>(i)] - 1 - s, n = sequence(i);

@@ -55,6 +55,10 @@ inline GruConfig random_config(Rng& rng) {
   for (const GruTensor t : {GruTensor::kU, GruTensor::kR}) c[t].is_unsigned = rng.below(4) != 0;
   c.w.bits = between(rng, 1, 16);
   c.r.bits = between(rng, 1, 16);
+  for (GruFormat* f : {&c.w, &c.r}) {
+    f->is_unsigned = rng.below(4) == 0;
+    f->symmetric = rng.below(3) != 0;
+  }
   c.granularity = static_cast<GruGranularity>(rng.below(3));
   c.bias_at_product_scale = rng.below(2) == 0;
   if (!c.bias_at_product_scale) c.bw.bits = c.br.bits = between(rng, 2, 16);
@@ -93,6 +97,8 @@ inline GruCell random_cell(Rng& rng, int64_t c, int64_t h) {
   };
   codes(3 * h * c, cell.w_format, cell.w);
   codes(3 * h * h, cell.r_format, cell.r);
+  if (!cell.w_format.symmetric) codes(3 * h, cell.w_format, cell.w_zp);
+  if (!cell.r_format.symmetric) codes(3 * h, cell.r_format, cell.r_zp);
   GruFormat bias = cell.bw_format;
   bias.bits = std::min(bias.bits, 20);
   codes(3 * h, bias, cell.bw);
@@ -112,6 +118,54 @@ inline GruInput input_of(const std::vector<float>& x, int64_t steps, int64_t bat
   in.batch = batch;
   in.x = x;
   return in;
+}
+
+struct CellRun {
+  std::vector<int32_t> ih, trace[7];
+  std::vector<uint16_t> h;
+  bool operator==(const CellRun&) const = default;
+};
+
+/// `steps` steps of `batch` sequences.
+inline CellRun run_cell(const GruKernel& kernel, const GruSpec& s, const std::vector<uint16_t>& x,
+                        std::vector<uint16_t> h, int64_t steps, int64_t batch) {
+  CellRun run;
+  Buffer packed = *Buffer::allocate(kernel.packed_bytes(s), "test");
+  kernel.pack(s, packed.as<uint8_t>());
+  Buffer scratch = *Buffer::allocate(kernel.scratch_bytes(s, steps * batch), "test");
+  run.ih.resize(static_cast<size_t>(steps * batch * 3 * s.h));
+  kernel.input(s, packed.as<uint8_t>(), x.data(), steps * batch, run.ih.data(), scratch.as<uint8_t>());
+  run.trace[0].resize(static_cast<size_t>(batch * 3 * s.h));
+  for (int i = 1; i < 7; ++i) run.trace[i].resize(static_cast<size_t>(batch * s.h));
+  const GruTrace trace = {run.trace[0].data(), run.trace[1].data(), run.trace[2].data(), run.trace[3].data(),
+                          run.trace[4].data(), run.trace[5].data(), run.trace[6].data()};
+  for (int64_t t = 0; t < steps; ++t) {
+    kernel.step(s, packed.as<uint8_t>(), run.ih.data() + t * batch * 3 * s.h, batch, h.data(), t % 2 ? nullptr : &trace,
+                scratch.as<uint8_t>());
+    run.h.insert(run.h.end(), h.begin(), h.end());
+  }
+  return run;
+}
+
+inline std::vector<uint16_t> random_codes(Rng& rng, int64_t n, const GruGrid& g) {
+  std::vector<uint16_t> out(static_cast<size_t>(n));
+  const bool extreme = rng.below(4) == 0;
+  for (auto& q : out) {
+    const auto span = static_cast<uint64_t>(g.hi - g.lo);
+    q = static_cast<uint16_t>(extreme ? (rng.below(2) ? 0 : span) : rng.below(span + 1));
+  }
+  return out;
+}
+
+/// Weights of `bits` bits.
+inline void make_few_bits(Rng& rng, GruCell& cell, int bits) {
+  cell.w_format = cell.r_format = {bits, false, true, 1};
+  cell.w_zp.clear();
+  cell.r_zp.clear();
+  for (auto* w : {&cell.w, &cell.r})
+    for (auto& q : *w)
+      q = static_cast<std::remove_reference_t<decltype(q)>>(
+          between(rng, static_cast<int>(cell.w_format.q_min()), static_cast<int>(cell.w_format.q_max())));
 }
 
 }  // namespace lowbit::testing_gru

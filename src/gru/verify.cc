@@ -166,6 +166,12 @@ Result<GruVerifyReport> verify_gru(const GruModel& model, const GruNetwork& netw
     for (size_t i = 0; i < out.final_state.size(); ++i) different += out.final_state[i] != reference.final_state[i];
     report.targets.push_back({kernel->isa, count, different});
   }
+  if (!cuda::devices().empty()) {
+    LOWBIT_TRY_ASSIGN(const GruOutput out, forward_on_device(impl, input, 0, true));
+    int64_t different = count_different(reference.codes, out.codes);
+    for (size_t i = 0; i < out.final_state.size(); ++i) different += out.final_state[i] != reference.final_state[i];
+    report.targets.push_back({"cuda", count, different});
+  }
   if (!impl.bidirectional && input.lengths.empty()) {
     LOWBIT_TRY_ASSIGN(const auto streamed, stream_codes(model, input, reference.codes.size()));
     report.targets.push_back({"stream", count, count_different(reference.codes, streamed)});

@@ -38,9 +38,9 @@ struct GruTableView {
 struct GruSpec {
   int64_t c = 0, h = 0;
   GruGrid grid[kGruSlots];
-  const int16_t* w = nullptr;        // [3H, C], gate order u, r, n
-  const int16_t* r = nullptr;        // [3H, H]
-  int w_bits = 8, r_bits = 8;        // |values| fit signed integers of so many bits
+  const int32_t* w = nullptr;        // [3H, C], gate order u, r, n, zero points taken off
+  const int32_t* r = nullptr;        // [3H, H]
+  int w_bits = 8, r_bits = 8;        // values fit signed integers of so many bits, 1 to 17
   const int64_t* x_bias = nullptr;   // [3H] bias at product scale minus zp_x * sum of the row
   const int64_t* h_bias = nullptr;   // [3H]
   const int32_t* x_shift = nullptr;  // [3H] right shift from the product to ih; negative: left
@@ -49,6 +49,8 @@ struct GruSpec {
   // Proved: these stages, rounding included, fit int32, so a kernel may compute them there.
   bool input32 = false, state32 = false;  // products
   bool elements32 = false;                // everything from ih, hh to h but tables
+  // Proved: the same in f32 or f64 is exact, rs(x, k) being (x 2^-k + m) - m with m = 1.5 * 2^23 or 1.5 * 2^52.
+  bool input_f64 = false, state_f32 = false, state_f64 = false, elements_f32 = false, elements_f64 = false;
 };
 
 /// Where to leave a step's tensors for comparison: codes q, rows of 3H (hh) or H. Any may be null.
@@ -75,5 +77,6 @@ struct GruKernel {
 extern const GruKernel kRefGru;
 extern const GruKernel kAvx2Gru;
 extern const GruKernel kAvx512Gru;
+extern const GruKernel kAmxGru;
 
 }  // namespace lowbit

@@ -1,6 +1,8 @@
 """lowbit gru: from arrays of another project to an integer network, and what bad input gets."""
+import ctypes
 import json
 import math
+import pathlib
 import random
 import struct
 import subprocess
@@ -64,7 +66,7 @@ class Gru(CliTest):
     def test_every_instruction_set_gives_the_same_file(self):
         self.quantize()
         seen = set()
-        for isa in ("scalar", "avx2", "avx512"):
+        for isa in ("scalar", "avx2", "avx512", "amx"):
             done = subprocess.run([cli.BINARY, "gru", "run", self.model, "--input", self.x, "-o", self.y, "--isa", isa],
                                   capture_output=True, env=cli.environment())
             if done.returncode == 0:
@@ -78,6 +80,63 @@ class Gru(CliTest):
         self.assertEqual(report["config"]["weight.W"]["bits"], 4)
         self.assertIn("--data", self.refused("gru", "quantize", self.net, "--ranges", self.ranges, "-o", self.model,
                                              "--bits", bits))
+
+    def test_weights_with_zero_points(self):
+        bits = self.dir / "bits.json"
+        asymmetric = {"bits": 8, "unsigned": True, "symmetric": False}
+        bits.write_text(json.dumps({"weight.W": asymmetric, "weight.R": asymmetric, "granularity": "gate"}))
+        self.quantize("--bits", bits)
+        verified = self.json("gru", "verify", self.model, "--input", self.x, "--net", self.net)
+        self.assertTrue(verified["ok"])
+
+    def test_a_search_gives_formats_that_keep_the_floor(self):
+        self.quantize()
+        found = self.dir / "found.json"
+        report = self.json("gru", "search", self.net, "--ranges", self.ranges, "--input", self.x, "--floor", "25", "-o", found)
+        self.assertGreaterEqual(report["sqnr_db"], 25)
+        quantized = self.quantize("--bits", found)
+        self.assertEqual(quantized["bytes"], report["bytes"])
+        self.refused("gru", "search", self.net, "--ranges", self.ranges, "--input", self.x, "--floor", "149", "-o", found)
+
+    def test_encodings_go_out_and_come_in(self):
+        self.quantize()
+        encodings, again, z = self.dir / "net.encodings", self.dir / "again.lbgru", self.dir / "z.npy"
+        self.lowbit("gru", "encodings", self.model, "-o", encodings, "--quiet")
+        self.assertEqual(json.loads(encodings.read_text())["version"], "1.0.0")
+        self.lowbit("gru", "quantize", self.net, "--encodings", encodings, "-o", again, "--quiet")
+        self.lowbit("gru", "run", self.model, "--input", self.x, "-o", self.y, "--quiet")
+        self.lowbit("gru", "run", again, "--input", self.x, "-o", z, "--quiet")
+        self.assertEqual(self.y.read_bytes(), z.read_bytes())
+
+    def test_the_c_abi_gives_the_same_numbers(self):
+        library = pathlib.Path(cli.BINARY).parent.parent / "lib" / "liblowbit.so"
+        if not library.exists():
+            self.skipTest(f"no {library}")
+        self.quantize()
+        self.lowbit("gru", "run", self.model, "--input", self.x, "-o", self.y, "--quiet")
+        wanted, x = floats(self.y), floats(self.x)
+        lib = ctypes.CDLL(str(library))
+
+        class Args(ctypes.Structure):
+            _fields_ = [("struct_size", ctypes.c_size_t), ("steps", ctypes.c_int64), ("batch", ctypes.c_int64),
+                        ("batch_first", ctypes.c_int32), ("x", ctypes.c_void_p), ("h0", ctypes.c_void_p), ("lengths", ctypes.c_void_p),
+                        ("y", ctypes.c_void_p), ("final_state", ctypes.c_void_p)]
+
+        gru = ctypes.c_void_p()
+        self.assertEqual(lib.lb_gru_open(str(self.model).encode(), None, ctypes.byref(gru)), 0)
+        inputs, outputs = (ctypes.c_float * len(x))(*x), (ctypes.c_float * len(wanted))()
+        args = Args(ctypes.sizeof(Args), 12, 3, 0, ctypes.addressof(inputs), None, None, ctypes.addressof(outputs), None)
+        self.assertEqual(lib.lb_gru_run(gru, ctypes.byref(args)), 0)
+        self.assertEqual(tuple(outputs), wanted)
+        lib.lb_gru_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+        step = (ctypes.c_float * 21)()
+        for t in range(12):
+            self.assertEqual(lib.lb_gru_step(gru, ctypes.addressof(inputs) + 4 * 15 * t, 3, ctypes.addressof(step)), 0)
+            self.assertEqual(tuple(step), wanted[21 * t:21 * (t + 1)])
+        args.struct_size = 8
+        self.assertEqual(lib.lb_gru_run(gru, ctypes.byref(args)), 1)
+        lib.lb_gru_close(gru)
+        self.assertNotEqual(lib.lb_gru_open(b"/nonexistent", None, ctypes.byref(gru)), 0)
 
     def test_bad_input_is_named(self):
         self.quantize()

@@ -3,14 +3,18 @@
 //
 // Products: a lane is an output row. Inputs are offset codes u = q - lo in one or two unsigned bytes ("limbs"), so that
 // sum w q = sum_l 256^l sum w u_l + lo sum w, the last term folded into the bias at load. Weights up to 8 bits are signed bytes,
-// S::kColumns of them a lane; their sums of one limb fit int32 up to kMaxBytesK columns. Wider weights are 16-bit pairs, their sums
+// S::kColumns of them a lane; their sums of one limb fit int32 up to kMaxBytesK columns. Weights of up to 4 bits that would not stay
+// in the second-level cache as bytes lie two or four to a byte; a field comes out as its value times 16 or 64 by a shift and a mask,
+// so that sums are that much too large and shifted back, exactly. Wider weights are 16-bit pairs, their sums
 // move to int64 every kWideRun columns. Where the plan has proved that the whole sum fits int32 it is put together there:
 // arithmetic modulo 2^32 cannot go wrong when the true result fits.
-// Elements: blocks of kBlock in loops for the compiler to vectorize, in int32 where the plan allows.
+// Elements: blocks of kBlock in loops for the compiler to vectorize, in int32 where the plan allows, else in double where it has
+// proved that exact (x 2^-k + 1.5 * 2^52 - 1.5 * 2^52 is rs(x, k)), else in int64.
 
 #include <cstdint>
 
 #include "base/isa.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/gru_api.h"
 
 namespace lowbit {
@@ -19,9 +23,8 @@ inline namespace LOWBIT_ISA {
 constexpr int64_t kMaxBytesK = 65536;  // 255 * 128 * 65536 < 2^31
 constexpr int64_t kWideRun = 128;      // 255 * 32768 * 128 < 2^31
 constexpr int64_t kBlock = 64;
-constexpr int kPanels = 4;         // vectors of rows side by side
-constexpr int kExpandedBits = 12;  // tables of inputs up to so many bits are expanded at load: 8 KiB each
-constexpr int kBuckets = 1024;     // of the others: where to start looking for the segment
+constexpr int kPanels = 4;                          // vectors of rows side by side
+constexpr int64_t kPackedBytes = int64_t{1} << 20;  // weights that need more as bytes keep their fields packed
 
 constexpr int64_t gru_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
@@ -29,13 +32,15 @@ constexpr int64_t gru_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * 
 struct PackedProduct {
   int64_t k = 0, k_padded = 0, rows = 0, rows_padded = 0;
   int64_t weights = 0, bias64 = 0, bias32 = 0, left = 0, right = 0, bytes = 0;
-  int32_t limbs = 1, wide = 0, fits32 = 0, low = 0, high = 0;
+  int32_t limbs = 1, wide = 0, fits32 = 0, exact64 = 0, low = 0, high = 0;  // exact64: in double
+  int32_t field_bits = 8;                                                   // of byte weights: 8, 4 or 2
+  int32_t down = 0;                                                         // sums are 2^down too large
 };
 
-/// A table, ready to be read: expanded, or segments with buckets.
+/// A table as all its outputs.
 struct PackedTable {
-  int32_t expanded = 0, bucket_shift = 0;
-  int64_t data = 0;  // u16 [2^bits] output codes minus lo, or u16 [kBuckets] first segments
+  int32_t bytes = 0;  // 256 bytes, read by S::look_up_bytes
+  int64_t data = 0;   // those, or u16 [2^bits]: output codes minus lo
 };
 
 struct PackedCell {
@@ -47,7 +52,7 @@ struct PackedCell {
 
 template <class S>
 PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, int64_t k, int weight_bits, bool fits32,
-                           int64_t& at) {
+                           bool exact64, int64_t& at) {
   PackedProduct p;
   p.k = k;
   p.rows = rows;
@@ -55,7 +60,13 @@ PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, 
   p.wide = weight_bits > 8;
   p.limbs = in.hi - in.lo > 255 ? 2 : 1;
   p.fits32 = fits32;
-  p.k_padded = gru_round_up(k, p.wide ? 2 : S::kColumns);
+  p.exact64 = exact64;
+  p.k_padded = gru_round_up(k, p.wide ? 2 : S::kDepth);
+  if (S::kUnpacks && weight_bits <= 4 && p.rows_padded * p.k_padded > kPackedBytes) {
+    p.field_bits = weight_bits <= 2 ? 2 : 4;
+    p.down = 8 - p.field_bits;
+    p.k_padded = gru_round_up(p.k_padded, S::kColumns * (8 / p.field_bits));
+  }
   p.low = out.lo - out.zp;
   p.high = out.hi - out.zp;
   const auto take = [&](int64_t bytes) {
@@ -63,7 +74,7 @@ PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, 
     at += gru_round_up(bytes, 64);
     return start;
   };
-  p.weights = take(p.rows_padded * p.k_padded * (p.wide ? 2 : 1));
+  p.weights = take(p.rows_padded * p.k_padded * (p.wide ? 16 : p.field_bits) / 8);
   p.bias64 = take(8 * p.rows_padded);
   p.bias32 = take(4 * p.rows_padded);
   p.left = take(4 * p.rows_padded);
@@ -72,7 +83,7 @@ PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, 
 }
 
 inline bool needs_reference(const GruSpec& s) {
-  if ((s.c > kMaxBytesK || s.h > kMaxBytesK)) return true;
+  if (s.c > kMaxBytesK || s.h > kMaxBytesK || s.w_bits > 16 || s.r_bits > 16) return true;
   for (int64_t i = 0; i < 3 * s.h; ++i)
     if (s.x_shift[i] > 62 || s.h_shift[i] > 62) return true;
   const GruGrid* g = s.grid;
@@ -86,16 +97,15 @@ PackedCell plan_cell(const GruSpec& s) {
   c.use_reference = needs_reference(s);
   int64_t at = gru_round_up(sizeof(PackedCell), 64);
   if (!c.use_reference) {
-    c.x = plan_product<S>(s.grid[kSlotX], s.grid[kSlotIh], 3 * s.h, s.c, s.w_bits, s.input32, at);
-    c.h = plan_product<S>(s.grid[kSlotH], s.grid[kSlotHh], 3 * s.h, s.h, s.r_bits, s.state32, at);
-    const int inputs[3] = {kSlotUi, kSlotRi, kSlotNi};
+    c.x = plan_product<S>(s.grid[kSlotX], s.grid[kSlotIh], 3 * s.h, s.c, s.w_bits, s.input32, s.input_f64, at);
+    c.h = plan_product<S>(s.grid[kSlotH], s.grid[kSlotHh], 3 * s.h, s.h, s.r_bits, s.state32, s.state_f64, at);
+    const int inputs[3] = {kSlotUi, kSlotRi, kSlotNi}, outputs[3] = {kSlotU, kSlotR, kSlotN};
     for (int i = 0; i < 3; ++i) {
       const int64_t span = int64_t{s.grid[inputs[i]].hi} - s.grid[inputs[i]].lo + 1;
       PackedTable& t = c.table[i];
-      t.expanded = span <= (1 << kExpandedBits) || s.table[i].kind == GruTableView::kDirect;
-      while (span >> t.bucket_shift > kBuckets) ++t.bucket_shift;
+      t.bytes = S::kByteTables && span <= 256 && s.grid[outputs[i]].hi - s.grid[outputs[i]].lo <= 255;
       t.data = at;
-      at += gru_round_up(2 * (t.expanded ? span : kBuckets), 64);
+      at += gru_round_up(t.bytes ? 256 : 2 * span, 64);
     }
   }
   c.bytes = at;
@@ -103,24 +113,27 @@ PackedCell plan_cell(const GruSpec& s) {
 }
 
 template <class S>
-void pack_product(const PackedProduct& p, const GruGrid& in, const int16_t* w, const int64_t* bias,
+void pack_product(const PackedProduct& p, const GruGrid& in, const int32_t* w, const int64_t* bias,
                   const int32_t* shift, uint8_t* base) {
-  const int columns = p.wide ? 2 : S::kColumns;
+  const int fields = 8 / p.field_bits, columns = p.wide ? 2 : S::kColumns * fields;
   auto* bias64 = reinterpret_cast<int64_t*>(base + p.bias64);
   auto* bias32 = reinterpret_cast<int32_t*>(base + p.bias32);
   auto* left = reinterpret_cast<int32_t*>(base + p.left);
   auto* right = reinterpret_cast<int32_t*>(base + p.right);
   for (int64_t r = 0; r < p.rows; ++r) {
+    const int64_t panel = r / S::kLanes, lane = r % S::kLanes;
     int64_t sum = 0;
     for (int64_t i = 0; i < p.k; ++i) {
-      const int64_t panel = r / S::kLanes, lane = r % S::kLanes;
-      const int64_t at = ((panel * (p.k_padded / columns) + i / columns) * S::kLanes + lane) * columns + i % columns;
-      const int16_t v = w[r * p.k + i];
+      const int64_t block = (panel * (p.k_padded / columns) + i / columns) * S::kLanes + lane;
+      const auto v = w[r * p.k + i];
       sum += v;
-      if (p.wide)
-        reinterpret_cast<int16_t*>(base + p.weights)[at] = v;
-      else
-        reinterpret_cast<int8_t*>(base + p.weights)[at] = int8_t(v);
+      if (p.wide) {
+        reinterpret_cast<int16_t*>(base + p.weights)[block * 2 + i % 2] = int16_t(v);
+      } else {  // field f of a byte: its bits from 8 - (f + 1) field_bits on
+        const int64_t f = i % columns / S::kColumns;
+        const uint32_t code = uint32_t(v) & ((1u << p.field_bits) - 1);
+        (base + p.weights)[block * S::kColumns + i % S::kColumns] |= uint8_t(code << (8 - (f + 1) * p.field_bits));
+      }
     }
     bias64[r] = bias[r] + int64_t{in.lo} * sum;
     bias32[r] = int32_t(uint32_t(uint64_t(bias64[r])));
@@ -149,34 +162,61 @@ struct UniformShift {
   }
 };
 
+/// In double: a power of two, then a number that leaves no fraction bits.
+template <>
+struct UniformShift<double> {
+  static constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52
+  double scale;
+  explicit UniformShift(int k) {
+    const uint64_t bits = uint64_t(1023 - k) << 52;
+    __builtin_memcpy(&scale, &bits, 8);
+  }
+  __attribute__((always_inline)) double operator()(double v) const { return (v * scale + kMagic) - kMagic; }
+};
+
 template <class T>
 static inline __attribute__((always_inline)) T gru_clamp(T v, T low, T high) {
   v = v < low ? low : v;
   return v > high ? high : v;
 }
 
-/// centered[r] = clamp(rs(sum + bias, shift)) for the rows of one product; sums of limb l at l * rows_padded.
-template <class T>
-void finish_product(const PackedProduct& p, const uint8_t* base, const T* sums, int32_t* centered) {
-  const auto* left = reinterpret_cast<const int32_t*>(base + p.left);
-  const auto* right = reinterpret_cast<const int32_t*>(base + p.right);
+/// centered[r] = clamp(rs(sum + bias, shift)) for rows [first, first + count) of one product; `sums` is that of row `first`, limb l
+/// lies l * limb_stride further.
+template <class T, class Sum>
+void finish_product(const PackedProduct& p, const uint8_t* base, const Sum* sums, int64_t limb_stride, int64_t first,
+                    int64_t count, int32_t* centered) {
+  const auto* left = reinterpret_cast<const int32_t*>(base + p.left) + first;
+  const auto* right = reinterpret_cast<const int32_t*>(base + p.right) + first;
   const T low = p.low, high = p.high;
-  const T* upper = sums + (p.limbs - 1) * p.rows_padded;
+  const Sum* upper = sums + (p.limbs - 1) * limb_stride;
   const T weight = p.limbs == 2 ? 256 : 0;
+  const int down = p.down;
+  centered += first;
   if constexpr (sizeof(T) == 4) {
-    const auto* bias = reinterpret_cast<const int32_t*>(base + p.bias32);
-    for (int64_t r = 0; r < p.rows; ++r) {
+    const auto* bias = reinterpret_cast<const int32_t*>(base + p.bias32) + first;
+    for (int64_t r = 0; r < count; ++r) {
       // Unsigned: the parts may leave int32, the sum does not.
-      const auto v =
-          int32_t((uint32_t(sums[r]) + uint32_t(upper[r]) * uint32_t(weight) + uint32_t(bias[r])) << left[r]);
+      const auto v = int32_t(
+          (uint32_t(sums[r] >> down) + uint32_t(upper[r] >> down) * uint32_t(weight) + uint32_t(bias[r])) << left[r]);
       const int32_t k = right[r], odd = k > 0;
       const auto add = int32_t((uint32_t(odd) << ((k - odd) & 31)) - uint32_t(odd));
       centered[r] = gru_clamp<int32_t>((v + add + ((v >> k) & odd)) >> k, low, high);
     }
+  } else if constexpr (T(0.5) != T(0)) {
+    const auto* bias = reinterpret_cast<const int64_t*>(base + p.bias64) + first;
+    for (int64_t r = 0; r < count; ++r) {
+      const double v = double(sums[r] >> down) + double(upper[r] >> down) * weight + double(bias[r]);
+      const int64_t bits = int64_t(1023 + left[r] - right[r]) << 52;
+      double scale;
+      __builtin_memcpy(&scale, &bits, 8);
+      constexpr double kMagic = UniformShift<double>::kMagic;
+      centered[r] = int32_t(gru_clamp<double>((v * scale + kMagic) - kMagic, low, high));
+    }
   } else {
-    const auto* bias = reinterpret_cast<const int64_t*>(base + p.bias64);
-    for (int64_t r = 0; r < p.rows; ++r) {
-      const int64_t v = int64_t(uint64_t(sums[r] + upper[r] * weight + bias[r]) << left[r]);
+    const auto* bias = reinterpret_cast<const int64_t*>(base + p.bias64) + first;
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t v =
+          int64_t(uint64_t(int64_t(sums[r] >> down) + int64_t(upper[r] >> down) * weight + bias[r]) << left[r]);
       const int64_t k = right[r], odd = k > 0;
       const int64_t add = (odd << (k - odd)) - odd;
       centered[r] = int32_t(gru_clamp<int64_t>((v + add + ((v >> k) & odd)) >> k, low, high));
@@ -184,31 +224,55 @@ void finish_product(const PackedProduct& p, const uint8_t* base, const T* sums, 
   }
 }
 
+/// The same from sums in int32, in the cheapest numbers that hold the result.
+inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t limb_stride,
+                        int64_t first, int64_t count, int32_t* centered) {
+  if (p.fits32) return finish_product<int32_t>(p, base, sums, limb_stride, first, count, centered);
+  if (p.exact64) return finish_product<double>(p, base, sums, limb_stride, first, count, centered);
+  finish_product<int64_t>(p, base, sums, limb_stride, first, count, centered);
+}
+
 // ---- Products ---------------------------------------------------------------------------------------------------------
 
-/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time.
-template <class S, int M, int L>
+/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time; 8 / Bits fields a byte.
+template <class S, int M, int L, int Bits>
 void byte_products(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
-  const int64_t steps = p.k_padded / S::kColumns, panel_bytes = steps * S::kLanes * S::kColumns;
+  constexpr int kFields = 8 / Bits, kColumns = S::kColumns * kFields;
+  constexpr int kChains = M * L == 1 && kFields == 1 ? 2 : 1;  // sums per row, to hide the latency of a product
+  const int64_t steps = p.k_padded / kColumns, step_bytes = S::kLanes * S::kColumns, panel_bytes = steps * step_bytes;
   for (int64_t row = 0; row < p.rows_padded; row += kPanels * S::kLanes) {
     const uint8_t* w = weights + row / S::kLanes * panel_bytes;
-    typename S::Int acc[kPanels][M][L];
-    for (int i = 0; i < kPanels; ++i)
-      for (int m = 0; m < M; ++m)
-        for (int l = 0; l < L; ++l) acc[i][m][l] = S::zero();
-    for (int64_t k = 0; k < steps; ++k) {
-      typename S::Int v[M][L];
-      for (int m = 0; m < M; ++m)
-        for (int l = 0; l < L; ++l) v[m][l] = S::broadcast(x + (m * L + l) * p.k_padded + k * S::kColumns);
-      for (int i = 0; i < kPanels; ++i) {
-        const typename S::Int wi = S::load_bytes(w + i * panel_bytes + k * S::kLanes * S::kColumns);
+    typename S::Int acc[kChains][kPanels][M][L];
+    for (int c = 0; c < kChains; ++c)
+      for (int i = 0; i < kPanels; ++i)
         for (int m = 0; m < M; ++m)
-          for (int l = 0; l < L; ++l) acc[i][m][l] = S::dot(acc[i][m][l], v[m][l], wi);
+          for (int l = 0; l < L; ++l) acc[c][i][m][l] = S::zero();
+    const auto one = [&](int chain, int64_t k) __attribute__((always_inline)) {
+      typename S::Int v[kFields][M][L];
+      for (int f = 0; f < kFields; ++f)
+        for (int m = 0; m < M; ++m)
+          for (int l = 0; l < L; ++l)
+            v[f][m][l] = S::broadcast(x + (m * L + l) * p.k_padded + k * kColumns + f * S::kColumns);
+      for (int i = 0; i < kPanels; ++i) {
+        const typename S::Int wi = S::load_bytes(w + i * panel_bytes + k * step_bytes);
+        for (int f = 0; f < kFields; ++f) {
+          const typename S::Int wf = S::template field<Bits>(wi, f);
+          for (int m = 0; m < M; ++m)
+            for (int l = 0; l < L; ++l) acc[chain][i][m][l] = S::dot(acc[chain][i][m][l], v[f][m][l], wf);
+        }
       }
-    }
+    };
+    int64_t k = 0;
+    for (; k + kChains <= steps; k += kChains)
+      for (int c = 0; c < kChains; ++c) one(c, k + c);
+    for (; k < steps; ++k) one(0, k);
     for (int i = 0; i < kPanels; ++i)
       for (int m = 0; m < M; ++m)
-        for (int l = 0; l < L; ++l) S::store(sums + (m * L + l) * p.rows_padded + row + i * S::kLanes, acc[i][m][l]);
+        for (int l = 0; l < L; ++l) {
+          typename S::Int sum = acc[0][i][m][l];
+          for (int c = 1; c < kChains; ++c) sum = S::add(sum, acc[c][i][m][l]);
+          S::store(sums + (m * L + l) * p.rows_padded + row + i * S::kLanes, sum);
+        }
   }
 }
 
@@ -243,30 +307,114 @@ void split_codes(const PackedProduct& p, const uint16_t* codes, int64_t rows, E*
     }
 }
 
-template <class S, int M>
-void byte_rows(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums, int32_t* out) {
-  if (p.limbs == 1)
-    byte_products<S, M, 1>(p, base + p.weights, x, sums);
-  else
-    byte_products<S, M, 2>(p, base + p.weights, x, sums);
-  const int64_t stride = p.limbs * p.rows_padded;
-  for (int m = 0; m < M; ++m) {
-    const int32_t* row = sums + m * stride;
-    if (p.fits32) {
-      finish_product<int32_t>(p, base, row, out + m * p.rows);
-    } else {
-      auto* wide = reinterpret_cast<int64_t*>(sums + gru_round_up(S::kRows * stride, 16));
-      for (int64_t i = 0; i < stride; ++i) wide[i] = row[i];
-      finish_product<int64_t>(p, base, wide, out + m * p.rows);
+// ---- A matrix unit of 16 x 16 x 64 tiles ------------------------------------------------------------------------------
+
+/// The fields of two panels as bytes, in the order of byte weights: values times 2^down.
+template <class S, int Bits>
+void unpack_panels(const PackedProduct& p, const uint8_t* panels, uint8_t* bytes) {
+  constexpr int kFields = 8 / Bits;
+  const int64_t blocks = 2 * p.k_padded / (S::kColumns * kFields), step_bytes = S::kLanes * S::kColumns;
+  for (int64_t b = 0; b < blocks; ++b)
+    for (int f = 0; f < kFields; ++f)
+      S::store_bytes(bytes + (b * kFields + f) * step_bytes,
+                     S::template field<Bits>(S::load_bytes(panels + b * step_bytes), f));
+}
+
+/// 32 rows of x by 32 rows of weights at a time: a panel of 16 rows is a column of B tiles as it lies.
+template <class S>
+void tile_products(const PackedProduct& p, const uint8_t* base, const uint8_t* x, int64_t rows, int32_t* out,
+                   uint8_t* scratch) {
+  using Tiles = typename S::Tiles;
+  auto* block = reinterpret_cast<int32_t*>(scratch);  // [limb][32][32]
+  uint8_t* unpacked = scratch + 2 * 32 * 32 * 4;
+  const int64_t stride = p.limbs * p.k_padded, panel_bytes = p.k_padded * S::kLanes * p.field_bits / 8;
+  int64_t configured = -1;
+  for (int64_t row = 0; row < p.rows; row += 2 * S::kLanes) {
+    const uint8_t* w = base + p.weights + row / S::kLanes * panel_bytes;
+    if (p.field_bits == 4) unpack_panels<S, 4>(p, w, unpacked);
+    if (p.field_bits == 2) unpack_panels<S, 2>(p, w, unpacked);
+    if (p.field_bits != 8) w = unpacked;
+    const uint8_t* second = w + p.k_padded * S::kLanes;
+    const int64_t count = p.rows - row < 2 * S::kLanes ? p.rows - row : 2 * S::kLanes;
+    for (int64_t m = 0; m < rows; m += 32) {
+      const int64_t n = rows - m < 32 ? rows - m : 32;
+      if (n != configured) {
+        TileConfig config;
+        for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64;
+        const uint8_t upper = uint8_t(n < 16 ? n : 16), lower = uint8_t(n > 16 ? n - 16 : 1);
+        config.rows[0] = config.rows[1] = config.rows[4] = upper;
+        config.rows[2] = config.rows[3] = config.rows[5] = lower;
+        config.rows[6] = config.rows[7] = 16;
+        Tiles::configure(config);
+        configured = n;
+      }
+      for (int l = 0; l < p.limbs; ++l) {
+        const uint8_t* a = x + m * stride + l * p.k_padded;
+        const uint8_t* b = a + 16 * stride;
+        Tiles::template zero<0>(), Tiles::template zero<1>(), Tiles::template zero<2>(), Tiles::template zero<3>();
+        for (int64_t k = 0; k < p.k_padded; k += 64) {
+          Tiles::template load<6>(w + k * S::kLanes, 64);
+          Tiles::template load<7>(second + k * S::kLanes, 64);
+          Tiles::template load<4>(a + k, stride);
+          Tiles::template dot_unsigned<0, 4, 6>();
+          Tiles::template dot_unsigned<1, 4, 7>();
+          if (n <= 16) continue;
+          Tiles::template load<5>(b + k, stride);
+          Tiles::template dot_unsigned<2, 5, 6>();
+          Tiles::template dot_unsigned<3, 5, 7>();
+        }
+        int32_t* to = block + l * 32 * 32;
+        Tiles::template store<0>(to, 128);
+        Tiles::template store<1>(to + 16, 128);
+        if (n <= 16) continue;
+        Tiles::template store<2>(to + 16 * 32, 128);
+        Tiles::template store<3>(to + 16 * 32 + 16, 128);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        finish_rows(p, base, block + i * 32, 32 * 32, row, count, out + (m + i) * p.rows);
+      }
     }
+  }
+  Tiles::release();
+}
+
+template <class S, int M, int L>
+void byte_rows_of(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
+  if constexpr (S::kUnpacks) {
+    if (p.field_bits == 4) return byte_products<S, M, L, 4>(p, weights, x, sums);
+    if (p.field_bits == 2) return byte_products<S, M, L, 2>(p, weights, x, sums);
+  }
+  byte_products<S, M, L, 8>(p, weights, x, sums);
+}
+
+template <class S, int M, int L>
+void byte_rows(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums, int32_t* out) {
+  byte_rows_of<S, M, L>(p, base + p.weights, x, sums);
+  for (int m = 0; m < M; ++m) {
+    const int32_t* row = sums + m * L * p.rows_padded;
+    finish_rows(p, base, row, p.rows_padded, 0, p.rows, out + m * p.rows);
   }
 }
 
-/// Bytes: limbs of up to `rows` rows, then S::kRows rows of sums in int32, then one in int64.
+/// As many rows of x at a time as there are registers for.
+template <class S, int L>
+void all_byte_rows(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int64_t rows,
+                   int32_t* sums, int32_t* out) {
+  constexpr int M = S::kRows / L > 1 ? S::kRows / L : 1;
+  const int64_t stride = L * p.k_padded;
+  int64_t m = 0;
+  for (; m + M <= rows; m += M) byte_rows<S, M, L>(p, base, x + m * stride, sums, out + m * p.rows);
+  for (; m < rows; ++m) byte_rows<S, 1, L>(p, base, x + m * stride, sums, out + m * p.rows);
+}
+
+/// Bytes: limbs of up to `rows` rows, then sums (S::kRows rows of them in int32, or one in int64, or a block of tiles and the bytes
+/// of its weights).
 template <class S>
 int64_t product_scratch(const PackedProduct& p, int64_t rows) {
-  return gru_round_up(rows * p.limbs * p.k_padded * 2, 64) + gru_round_up(4 * S::kRows * p.limbs * p.rows_padded, 64) +
-         gru_round_up(8 * p.limbs * p.rows_padded, 64);
+  const int64_t narrow = 4 * S::kRows * p.limbs * p.rows_padded, wide = 8 * p.limbs * p.rows_padded;
+  const int64_t tiles = S::kTileRows > 0 ? 2 * 32 * 32 * 4 + 32 * p.k_padded : 0;
+  const int64_t sums = narrow > wide ? narrow : wide;
+  return gru_round_up(rows * p.limbs * p.k_padded * 2, 64) + gru_round_up(sums > tiles ? sums : tiles, 64);
 }
 
 template <class S>
@@ -279,16 +427,19 @@ void product(const PackedProduct& p, const uint8_t* base, const uint16_t* codes,
     auto* wide = reinterpret_cast<int64_t*>(sums);
     for (int64_t m = 0; m < rows; ++m) {
       wide_products<S>(p, base + p.weights, x + m * p.limbs * p.k_padded, wide);
-      finish_product<int64_t>(p, base, wide, out + m * p.rows);
+      finish_product<int64_t>(p, base, wide, p.rows_padded, 0, p.rows, out + m * p.rows);
     }
     return;
   }
   auto* x = reinterpret_cast<typename S::Element*>(scratch);
   split_codes(p, codes, rows, x);
-  const int64_t stride = p.limbs * p.k_padded;
-  int64_t m = 0;
-  for (; m + S::kRows <= rows; m += S::kRows) byte_rows<S, S::kRows>(p, base, x + m * stride, sums, out + m * p.rows);
-  for (; m < rows; ++m) byte_rows<S, 1>(p, base, x + m * stride, sums, out + m * p.rows);
+  if constexpr (S::kTileRows > 0) {
+    if (rows >= S::kTileRows) return tile_products<S>(p, base, x, rows, out, reinterpret_cast<uint8_t*>(sums));
+  }
+  if (p.limbs == 1)
+    all_byte_rows<S, 1>(p, base, x, rows, sums, out);
+  else
+    all_byte_rows<S, 2>(p, base, x, rows, sums, out);
 }
 
 // ---- Tables -------------------------------------------------------------------------------------------------------------
@@ -308,29 +459,32 @@ inline void pack_table(const PackedTable& p, const GruTableView& t, const GruGri
   for (int64_t q = in.lo; q <= in.hi; ++q) {
     while (t.kind != GruTableView::kDirect && segment < t.segments - 1 && q >= t.threshold[segment]) ++segment;
     const int64_t u = q - in.lo;
-    if (p.expanded)
-      data[u] =
-          uint16_t((t.kind == GruTableView::kDirect ? t.direct[u] : segment_value(t, in, out, segment, q)) - out.lo);
-    else if ((u & ((int64_t{1} << p.bucket_shift) - 1)) == 0)
-      data[u >> p.bucket_shift] = uint16_t(segment);
+    const auto value = [&] {
+      return (t.kind == GruTableView::kDirect ? int64_t{t.direct[u]} : segment_value(t, in, out, segment, q)) - out.lo;
+    };
+    if (p.bytes)
+      (base + p.data)[u] = uint8_t(value());
+    else
+      data[u] = uint16_t(value());
   }
 }
 
-/// out[j] = table(q[j]) - out.zp.
-template <class T>
-void look_up(const PackedTable& p, const uint8_t* base, const GruTableView& t, const GruGrid& in, const GruGrid& out,
-             const T* q, int64_t n, T* y) {
+/// y[j] = table(q[j]) - out.zp; q and y have room for kBlock.
+template <class S, class T>
+void look_up(const PackedTable& p, const uint8_t* base, const GruGrid& in, const GruGrid& out, const T* q, int64_t n,
+             T* y) {
   const auto* data = reinterpret_cast<const uint16_t*>(base + p.data);
   const T centre = out.lo - out.zp;
-  if (p.expanded) {
-    for (int64_t j = 0; j < n; ++j) y[j] = T(data[q[j] - in.lo]) + centre;
+  if constexpr (S::kByteTables && sizeof(T) == 4) {
+    if (p.bytes) return S::look_up_bytes(base + p.data, q, in.lo, centre, y);
+  }
+  int32_t code[kBlock];
+  for (int64_t j = 0; j < n; ++j) code[j] = int32_t(q[j]) - in.lo;
+  if (p.bytes) {
+    for (int64_t j = 0; j < n; ++j) y[j] = T((base + p.data)[code[j]]) + centre;
     return;
   }
-  for (int64_t j = 0; j < n; ++j) {
-    int64_t i = data[(q[j] - in.lo) >> p.bucket_shift];
-    while (i < t.segments - 1 && q[j] >= t.threshold[i]) ++i;
-    y[j] = T(segment_value(t, in, out, i, q[j]) - out.zp);
-  }
+  for (int64_t j = 0; j < n; ++j) y[j] = T(data[code[j]]) + centre;
 }
 
 // ---- Elements -----------------------------------------------------------------------------------------------------------
@@ -342,7 +496,7 @@ void trace_block(int32_t* to, const T* q, int64_t n, T zp) {
 }
 
 /// Gates and state of one row: elements [0, H) in blocks.
-template <class T>
+template <class S, class T>
 void elements(const GruSpec& s, const PackedCell& cell, const uint8_t* base, const int32_t* ih, const int32_t* hh,
               uint16_t* h, const GruTrace* trace, int64_t row) {
   const GruGrid* g = s.grid;
@@ -351,8 +505,8 @@ void elements(const GruSpec& s, const PackedCell& cell, const uint8_t* base, con
                         ih_r = between(kSlotIh, kSlotRi), hh_r = between(kSlotHh, kSlotRi),
                         ih_n = between(kSlotIh, kSlotNi), rh_n(g[kSlotR].shift + g[kSlotHh].shift - g[kSlotNi].shift),
                         n_h = between(kSlotN, kSlotH), to_h(g[kSlotU].shift);
-  const T one = T(T{1} << g[kSlotU].shift), old_zero = g[kSlotH].lo - g[kSlotH].zp;
-  T ui[kBlock], u[kBlock], ri[kBlock], r[kBlock], ni[kBlock], n[kBlock];
+  const T one = T(int64_t{1} << g[kSlotU].shift), old_zero = g[kSlotH].lo - g[kSlotH].zp;
+  alignas(64) T ui[kBlock], u[kBlock], ri[kBlock], r[kBlock], ni[kBlock], n[kBlock];
   for (int64_t at = 0; at < s.h; at += kBlock) {
     const int64_t count = s.h - at < kBlock ? s.h - at : kBlock;
     const int32_t *iu = ih + at, *ir = iu + s.h, *in = ir + s.h, *hu = hh + at, *hr = hu + s.h, *hn = hr + s.h;
@@ -360,16 +514,16 @@ void elements(const GruSpec& s, const PackedCell& cell, const uint8_t* base, con
       ui[j] = gru_clamp<T>(ih_u(iu[j]) + hh_u(hu[j]) + g[kSlotUi].zp, g[kSlotUi].lo, g[kSlotUi].hi);
       ri[j] = gru_clamp<T>(ih_r(ir[j]) + hh_r(hr[j]) + g[kSlotRi].zp, g[kSlotRi].lo, g[kSlotRi].hi);
     }
-    look_up(cell.table[0], base, s.table[0], g[kSlotUi], g[kSlotU], ui, count, u);
-    look_up(cell.table[1], base, s.table[1], g[kSlotRi], g[kSlotR], ri, count, r);
+    look_up<S>(cell.table[0], base, g[kSlotUi], g[kSlotU], ui, count, u);
+    look_up<S>(cell.table[1], base, g[kSlotRi], g[kSlotR], ri, count, r);
     for (int64_t j = 0; j < count; ++j)
       ni[j] = gru_clamp<T>(ih_n(in[j]) + rh_n(T(r[j] * T(hn[j]))) + g[kSlotNi].zp, g[kSlotNi].lo, g[kSlotNi].hi);
-    look_up(cell.table[2], base, s.table[2], g[kSlotNi], g[kSlotN], ni, count, n);
+    look_up<S>(cell.table[2], base, g[kSlotNi], g[kSlotN], ni, count, n);
     uint16_t* state = h + at;
     for (int64_t j = 0; j < count; ++j) {
       const T old = T(state[j]) + old_zero;
       const T sum = u[j] * old + (one - u[j]) * n_h(n[j]);
-      state[j] = uint16_t(gru_clamp<T>(to_h(sum) + g[kSlotH].zp, g[kSlotH].lo, g[kSlotH].hi) - g[kSlotH].lo);
+      state[j] = uint16_t(int32_t(gru_clamp<T>(to_h(sum) + g[kSlotH].zp, g[kSlotH].lo, g[kSlotH].hi) - g[kSlotH].lo));
     }
     if (trace == nullptr) continue;
     const auto row_of = [&](int32_t* p) { return p == nullptr ? p : p + row * s.h + at; };
@@ -426,9 +580,11 @@ void gru_step(const GruSpec& s, const uint8_t* packed, const int32_t* ih, int64_
   product<S>(c.h, packed, h, rows, hh, scratch + gru_round_up(4 * rows * 3 * s.h, 64));
   for (int64_t m = 0; m < rows; ++m) {
     if (s.elements32)
-      elements<int32_t>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
+      elements<S, int32_t>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
+    else if (s.elements_f64)
+      elements<S, double>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
     else
-      elements<int64_t>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
+      elements<S, int64_t>(s, c, packed, ih + m * 3 * s.h, hh + m * 3 * s.h, h + m * s.h, trace, m);
   }
   if (trace != nullptr) trace_block<int32_t>(trace->hh, hh, rows * 3 * s.h, s.grid[kSlotHh].zp);
 }

@@ -9,7 +9,7 @@ namespace {
 int64_t clamp(int64_t v, const GruGrid& g) { return v < g.lo ? g.lo : v > g.hi ? g.hi : v; }
 
 /// out[m, c] = clamp(rs(sum_k w[c,k] q[m,k] + bias[c], shift[c]) + zp) - zp
-void linear(const int16_t* w, const int64_t* bias, const int32_t* shift, const GruGrid& in, const GruGrid& out,
+void linear(const int32_t* w, const int64_t* bias, const int32_t* shift, const GruGrid& in, const GruGrid& out,
             int64_t outputs, int64_t k, const uint16_t* codes, int64_t rows, int32_t* centered) {
   for (int64_t m = 0; m < rows; ++m)
     for (int64_t c = 0; c < outputs; ++c) {

@@ -39,6 +39,11 @@ struct HardwareTiles {
   static void dot() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
   }
+  /// The same with bytes of A unsigned.
+  template <int C, int A, int B>
+  static void dot_unsigned() {
+    __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+  }
 };
 
 }  // namespace LOWBIT_ISA

@@ -9,7 +9,8 @@ inline namespace LOWBIT_ISA {
 struct GruSimd {
   using Int = __m256i;
   using Element = int16_t;  // of x
-  static constexpr int kLanes = 8, kColumns = 2, kRows = 2;
+  static constexpr int kLanes = 8, kColumns = 2, kRows = 2, kDepth = 2, kTileRows = 0;
+  static constexpr bool kUnpacks = false, kByteTables = false;
 
   static inline __attribute__((always_inline)) Int zero() { return _mm256_setzero_si256(); }
   static inline __attribute__((always_inline)) Int broadcast(const int16_t* p) { return broadcast_pair(p); }
@@ -17,6 +18,11 @@ struct GruSimd {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   static inline __attribute__((always_inline)) Int dot(Int acc, Int x, Int w) { return dot_pairs(acc, x, w); }
+  template <int Bits>
+  static inline __attribute__((always_inline)) Int field(Int v, int) {
+    return v;
+  }
+  static inline __attribute__((always_inline)) Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static inline __attribute__((always_inline)) void store(int32_t* p, Int v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
   }

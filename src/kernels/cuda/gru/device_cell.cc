@@ -1,0 +1,208 @@
+// A cell's numbers in device memory, and the choice of a path.
+
+#include "kernels/cuda/gru/device_cell.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/try.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+
+using gru::Cell, gru::Call, gru::Shape;
+
+struct GruDeviceCell::Impl {
+  Cell cell;
+  Buffer memory;
+  GruCellOptions options;
+  gru::Number number = gru::Number::kInt64;
+  bool matrix_state = false, matrix_input = false;
+  int processors = 1;
+  bool clusters = false;
+  std::vector<Shape> shapes;  // that can run here, better ones first; by tile, smaller ones first
+
+  Shape shape_for(int64_t steps, int64_t batch) const;
+};
+
+namespace {
+
+constexpr int64_t kMaxMatrixK = 65536;  // 255 * 128 * 65536 < 2^31
+constexpr int64_t kLargestRows = (int64_t{1} << 31) - 1;
+constexpr int kClusterBlocks = 8, kBlockGroups = 8;
+
+int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
+
+/// Adds the shape when the device can run it.
+void consider(const Cell& cell, Shape shape, std::vector<Shape>& shapes) {
+  shape.shared_bytes = gru::shared_bytes_of(cell, shape);
+  shape.at_once = gru::tiles_at_once(cell, shape);
+  if (shape.at_once > 0) shapes.push_back(shape);
+}
+
+int register_ksteps(const Cell& cell, GruPath path, int tiles8, gru::Number number) {
+  if (number != gru::Number::kF32 || tiles8 != 1) return 0;
+  if (path == GruPath::kBlock) return cell.r.ksteps <= 2 ? 2 : cell.r.ksteps <= 4 ? 4 : 0;
+  return path == GruPath::kCluster && cell.r.ksteps <= 8 ? 8 : 0;
+}
+
+/// Blocks and warps per path; a matrix unit for each warp where that can be had.
+void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, std::vector<Shape>& shapes) {
+  const Cell& cell = impl.cell;
+  const int groups = cell.groups;
+  const auto shape = [&](int warps, bool resident) {
+    Shape s;
+    s.path = path;
+    s.warps = warps;
+    s.blocks = static_cast<int>(align_up(groups, warps)) / warps;
+    s.tiles8 = tiles8;
+    s.number = impl.number;
+    s.resident = resident;
+    s.register_ksteps = resident ? register_ksteps(cell, path, tiles8, impl.number) : 0;
+    return s;
+  };
+  const size_t before = shapes.size();
+  if (path == GruPath::kBlock && groups <= kBlockGroups) consider(cell, shape(groups, true), shapes);
+  if (path == GruPath::kCluster && impl.clusters && groups > 1)
+    for (int warps = std::min(4, (groups + 1) / 2); warps <= gru::kMaxWarps && shapes.size() == before; ++warps)
+      if (shape(warps, true).blocks <= kClusterBlocks) consider(cell, shape(warps, true), shapes);
+  if (path != GruPath::kGrid) return;
+  for (const int warps : {4, 3, 2, 1})
+    if (shapes.size() == before && shape(warps, true).blocks <= impl.processors)
+      consider(cell, shape(warps, true), shapes);
+  if (shapes.size() == before && tiles8 != 2) consider(cell, shape(gru::kMaxWarps, false), shapes);
+}
+
+}  // namespace
+
+Shape GruDeviceCell::Impl::shape_for(int64_t steps, int64_t batch) const {
+  if (steps * batch > kLargestRows) return {};
+  const Shape* best = nullptr;
+  for (const Shape& s : shapes) {
+    // The first path that there is, with the smallest tile of which the device holds all at once, else the largest.
+    if (best != nullptr && s.path != best->path) break;
+    best = &s;
+    if (int64_t{8} * s.tiles8 * s.at_once >= batch) break;
+  }
+  if (best == nullptr) return {};
+  Shape shape = *best;
+  if (batch == 1 && gru::has_single(shape)) shape.single = true;
+  return shape;
+}
+
+const char* gru_path_name(GruPath path) {
+  constexpr const char* kNames[] = {"auto", "block", "cluster", "grid", "steps"};
+  return kNames[static_cast<size_t>(path)];
+}
+
+int64_t gru_codes_bytes(const GruGrid& grid, int64_t rows, int64_t columns, GruCodes& layout) {
+  layout.stride = align_up(std::max<int64_t>(columns, 1), 16);
+  layout.plane_bytes = rows * layout.stride;
+  return gru_planes(grid) * layout.plane_bytes;
+}
+
+Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOptions& options) {
+  auto impl = std::make_shared<Impl>();
+  Device device;
+  LOWBIT_TRY(check_cuda(current_device(&device), "gru on the GPU"));
+  impl->options = options;
+  impl->processors = device.processors;
+  impl->clusters = device.bulk_copies;
+  const bool may_use_matrix = options.path != GruPath::kSteps;
+  impl->matrix_input = may_use_matrix && spec.w_bits <= 8 && spec.c <= kMaxMatrixK;
+  impl->matrix_state = may_use_matrix && spec.r_bits <= 8 && spec.h <= kMaxMatrixK;
+  Cell& cell = impl->cell;
+  const std::vector<uint8_t> image = gru::pack_cell(spec, impl->matrix_input, impl->matrix_state, cell);
+  impl->number = options.integers ? gru::Number::kInt64 : gru::number_of(spec, cell);
+  if (impl->matrix_state) {
+    for (const GruPath path : {GruPath::kBlock, GruPath::kCluster, GruPath::kGrid}) {
+      if (options.path != GruPath::kAuto && options.path != path) continue;
+      for (const int tiles8 : {1, 2, 4})
+        if (options.tile == 0 || options.tile == 8 * tiles8) consider_path(*impl, path, tiles8, impl->shapes);
+    }
+  }
+  const bool wanted =
+      options.path == GruPath::kBlock || options.path == GruPath::kCluster || options.path == GruPath::kGrid;
+  if (!wanted && impl->matrix_state && impl->shapes.empty()) return make(spec, {GruPath::kSteps, 0, false});
+  if (wanted && impl->shapes.empty())
+    return fail(ErrorCode::kUnsupported, std::string("gru path ") + gru_path_name(options.path),
+                "a cell or a device that it cannot be for", "another path");
+  LOWBIT_TRY_ASSIGN(impl->memory, allocate(static_cast<int64_t>(image.size()), "gru weights"));
+  LOWBIT_TRY(upload(impl->memory, image.data(), static_cast<int64_t>(image.size())));
+  gru::point_into(cell, impl->memory.as<uint8_t>());
+  return GruDeviceCell(std::move(impl));
+}
+
+namespace {
+
+struct Workspace {
+  int64_t ih = 0, h = 0, flags = 0, bytes = 0;
+};
+
+Workspace workspace_of(const Cell& cell, const Shape& shape, int64_t steps, int64_t batch) {
+  Workspace w;
+  w.h = align_up(steps * batch * cell.ih_stride * cell.ih_bytes, 256);
+  const int64_t state = 2 * batch * cell.h;
+  const int64_t shared =
+      int64_t{shape.at_once} * 2 * (shape.number == gru::Number::kF32 ? 1 : 2) * 8 * shape.tiles8 * gru::h_stride(cell);
+  w.flags = w.h + align_up(shape.path == GruPath::kGrid ? shared : state, 256);
+  w.bytes = w.flags + align_up(4 * int64_t{shape.at_once} * shape.blocks, 256);
+  return w;
+}
+
+}  // namespace
+
+int64_t GruDeviceCell::workspace_bytes(int64_t steps, int64_t batch) const {
+  return workspace_of(impl_->cell, impl_->shape_for(steps, batch), steps, batch).bytes;
+}
+
+Status GruDeviceCell::run(const GruSequences& s) const {
+  if (s.steps < 1 || s.batch < 1) return {};
+  const Cell& cell = impl_->cell;
+  const Shape shape = impl_->shape_for(s.steps, s.batch);
+  const Workspace places = workspace_of(cell, shape, s.steps, s.batch);
+  if (shape.path == GruPath::kSteps && cell.r.plain == nullptr)
+    return fail(ErrorCode::kUnsupported, "gru on the GPU", std::to_string(s.steps * s.batch) + " rows",
+                "less than 2^31", "run fewer sequences at a time");
+  Call call;
+  call.s = s;
+  call.ih = s.workspace + places.ih;
+  call.shared_h = s.workspace + places.h;
+  if (shape.path == GruPath::kGrid) {
+    call.flags = reinterpret_cast<uint32_t*>(s.workspace + places.flags);
+    call.flag_count = shape.at_once * shape.blocks;
+  }
+  const auto stream = static_cast<cudaStream_t>(s.stream);
+  const auto input = cell.x.tiles != nullptr ? gru::launch_input : gru::launch_input_plain;
+  LOWBIT_TRY(check_cuda(input(cell, call, stream), "gru input product"));
+  if (shape.path == GruPath::kSteps) return check_cuda(gru::launch_steps_plain(cell, call, stream), "gru steps");
+  return check_cuda(gru::launch_sequences(cell, call, shape, stream), "gru sequences");
+}
+
+std::string GruDeviceCell::kernel(int64_t batch) const {
+  const Shape s = impl_->shape_for(1, batch);
+  std::string name = gru_path_name(s.path);
+  if (s.path == GruPath::kSteps) return name;
+  name += std::to_string(s.blocks) + "x" + std::to_string(s.warps) + "_t" + std::to_string(8 * s.tiles8);
+  if (s.register_ksteps > 0) name += "_registers";
+  if (!s.resident) name += "_streamed";
+  if (s.single) name += "_single";
+  return s.number == gru::Number::kF32 ? name : name + (s.number == gru::Number::kF64 ? "_f64" : "_int64");
+}
+
+int64_t GruDeviceCell::device_bytes() const { return impl_->memory.size(); }
+
+Status gru_encode(const float* x, int64_t rows, int64_t columns, const GruGrid& grid, const GruCodes& out,
+                  void* stream) {
+  if (rows * columns == 0) return {};
+  return check_cuda(gru::launch_encode(x, rows, columns, grid, out, static_cast<cudaStream_t>(stream)), "gru encode");
+}
+
+Status gru_decode(const GruCodes& codes, int64_t rows, int64_t columns, const GruGrid& grid, float* y, void* stream) {
+  if (rows * columns == 0) return {};
+  return check_cuda(gru::launch_decode(codes, rows, columns, grid, y, static_cast<cudaStream_t>(stream)), "gru decode");
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,100 @@
+// Choosing and launching the kernel of a shape.
+
+#include "kernels/cuda/gru/sequences.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace lowbit::cuda::gru {
+namespace {
+
+const SequenceKernel* find(const Shape& s) {
+  for (const auto& list :
+       {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64(), sequences_int64()})
+    for (const SequenceKernel& k : list)
+      if (k.number == s.number && k.single == s.single && k.path == s.path && k.tiles8 == s.tiles8 &&
+          k.register_ksteps == s.register_ksteps && k.resident == s.resident)
+        return &k;
+  return nullptr;
+}
+
+struct Launch {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  Launch(const Shape& s, int blocks, cudaStream_t stream, bool overlap) {
+    config.gridDim = dim3(unsigned(blocks));
+    config.blockDim = dim3(unsigned(32 * s.warps));
+    config.dynamicSmemBytes = size_t(s.shared_bytes);
+    config.stream = stream;
+    config.attrs = attributes;
+    if (s.path == GruPath::kGrid) {
+      attributes[0].id = cudaLaunchAttributeCooperative;
+      attributes[0].val.cooperative = 1;
+      config.numAttrs = 1;
+      return;
+    }
+    if (s.path == GruPath::kCluster) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs].val.clusterDim = {unsigned(s.blocks), 1, 1};
+      ++config.numAttrs;
+    }
+    if (overlap) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+      ++config.numAttrs;
+    }
+  }
+};
+
+}  // namespace
+
+int h_stride(const Cell& cell) { return stride_of_h(cell.h); }
+
+int shared_bytes_of(const Cell& cell, const Shape& s) {
+  return shared_layout(cell, s.warps, s.number == Number::kF32 ? 1 : 2, 8 * s.tiles8,
+                       s.resident && s.register_ksteps == 0, s.path == GruPath::kGrid, s.path == GruPath::kBlock,
+                       s.number == Number::kF32)
+      .bytes;
+}
+
+bool has_single(const Shape& shape) {
+  Shape s = shape;
+  s.single = true;
+  return find(s) != nullptr;
+}
+
+int tiles_at_once(const Cell&, const Shape& s) {
+  const SequenceKernel* const kernel = find(s);
+  Device device;
+  if (kernel == nullptr || current_device(&device) != cudaSuccess || s.shared_bytes > device.shared_bytes) return 0;
+  const auto* const function = reinterpret_cast<const void*>(kernel->run);
+  if (allow_shared(function, device) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return 0;
+  }
+  int count = 0;
+  auto e = cudaSuccess;
+  if (s.path == GruPath::kCluster) {
+    const Launch launch(s, s.blocks, nullptr, false);
+    e = cudaOccupancyMaxActiveClusters(&count, function, &launch.config);
+  } else {
+    e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, 32 * s.warps, size_t(s.shared_bytes));
+    count = count * device.processors / s.blocks;
+  }
+  if (e == cudaSuccess) return count;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream) {
+  const SequenceKernel* const kernel = find(shape);
+  if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+  Device device;
+  if (const auto e = current_device(&device); e != cudaSuccess) return e;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel->run), device); e != cudaSuccess) return e;
+  const int64_t tile = 8 * shape.tiles8, tiles = (call.s.batch + tile - 1) / tile;
+  const bool one_each = shape.path != GruPath::kGrid;
+  const int64_t at_once = one_each ? tiles : min(tiles, int64_t{shape.at_once});
+  const Launch launch(shape, int(at_once * shape.blocks), stream, device.bulk_copies);
+  return cudaLaunchKernelEx(&launch.config, kernel->run, SequenceArgs{cell, call, shape.blocks, int32_t(at_once)});
+}
+
+}  // namespace lowbit::cuda::gru

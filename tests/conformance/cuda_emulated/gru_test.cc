@@ -1,0 +1,193 @@
+// The GRU's sequence kernels, their own source, compiled for the host and run on fibers: needs no GPU. Against the reference.
+
+#include <cuda_runtime_api.h>
+
+#include "gru/test_networks.h"
+
+// Everything of kernels/cuda/gru gets a namespace of its own: the program also holds what nvcc made of it.
+#define gru gru_on_fibers
+// The kernels' translation units as they are; kernels/cuda/gru/matrix.cuh is this folder's.
+#define __launch_bounds__(...)
+#include "kernels/cuda/gru/matrix.cuh"
+#include "kernels/cuda/gru/pack.cc"
+#include "kernels/cuda/gru/sequences_f32_block.cu"
+#define kernel kernel_of_clusters
+#define kList kListOfClusters
+#include "kernels/cuda/gru/sequences_f32_cluster.cu"
+#undef kernel
+#undef kList
+#define kernel kernel_of_grids
+#define kList kListOfGrids
+#include "kernels/cuda/gru/sequences_f32_grid.cu"
+#undef kernel
+#undef kList
+#define kernel kernel_of_doubles
+#define kList kListOfDoubles
+#include "kernels/cuda/gru/sequences_f64.cu"
+#undef kernel
+#undef kList
+#define kernel kernel_of_integers
+#define kList kListOfIntegers
+#include "kernels/cuda/gru/sequences_int64.cu"
+#undef kernel
+#undef kList
+
+namespace lowbit {
+namespace {
+
+using namespace testing_gru;  // NOLINT
+using cuda::gru_planes;
+using cuda::GruPath;
+using namespace cuda::gru;  // NOLINT
+
+struct Problem {
+  int64_t steps, batch;
+  std::vector<int32_t> order, length;
+  std::vector<uint16_t> x, state;
+};
+
+struct Answer {
+  std::vector<uint16_t> y, state;
+  std::vector<int32_t> ih;  // [steps * batch, 3H] centered
+};
+
+int64_t row_at(const Problem& p, int64_t step, int64_t i) { return step * p.batch + p.order[static_cast<size_t>(i)]; }
+
+Answer reference(const GruSpec& s, const Problem& p) {
+  Buffer scratch = *Buffer::allocate(kRefGru.scratch_bytes(s, p.steps * p.batch), "test");
+  Answer a{std::vector<uint16_t>(static_cast<size_t>(p.steps * p.batch * s.h), 0x5a), p.state, {}};
+  a.ih.resize(static_cast<size_t>(p.steps * p.batch * 3 * s.h));
+  kRefGru.input(s, nullptr, p.x.data(), p.steps * p.batch, a.ih.data(), scratch.as<uint8_t>());
+  std::vector<int32_t> ih(static_cast<size_t>(p.batch * 3 * s.h));
+  for (int64_t t = 0; t < p.steps; ++t) {
+    int64_t active = 0;
+    while (active < p.batch && p.length[static_cast<size_t>(active)] > t) ++active;
+    for (int64_t i = 0; i < active; ++i)
+      std::copy_n(a.ih.begin() + row_at(p, t, i) * 3 * s.h, 3 * s.h, ih.begin() + i * 3 * s.h);
+    kRefGru.step(s, nullptr, ih.data(), active, a.state.data(), nullptr, scratch.as<uint8_t>());
+    for (int64_t i = 0; i < active; ++i)
+      std::copy_n(a.state.begin() + i * s.h, s.h, a.y.begin() + row_at(p, t, i) * s.h);
+  }
+  return a;
+}
+
+/// One kernel on one cell. False where it is not for the cell.
+bool emulate(const GruSpec& s, const SequenceKernel& k, int warps, const Problem& p, const Answer& wanted) {
+  Cell cell;
+  const std::vector<uint8_t> image = pack_cell(s, true, true, cell);
+  point_into(cell, image.data());
+  const Number exact = number_of(s, cell);
+  if (k.number < exact || (k.number == Number::kF32 && exact != Number::kF32)) return false;
+  if (k.register_ksteps > 0 && cell.r.ksteps > k.register_ksteps) return false;
+  if (k.single && p.batch != 1) return false;
+  const int blocks = (cell.groups + warps - 1) / warps, tile = 8 * k.tiles8;
+  if (k.path == GruPath::kBlock ? blocks != 1 : blocks > 8) return false;
+  const int planes = k.number == Number::kF32 ? 1 : 2, tiles = int(p.batch + tile - 1) / tile;
+  const int at_once = k.path == GruPath::kGrid ? std::min(2, tiles) : tiles;
+  std::vector<uint8_t> ih(static_cast<size_t>(p.steps * p.batch * cell.ih_stride * cell.ih_bytes), 0x77);
+  for (int64_t row = 0; row < p.steps * p.batch; ++row)
+    for (int64_t c = 0; c < 3 * s.h; ++c) {
+      const auto code =
+          uint32_t(wanted.ih[static_cast<size_t>(row * 3 * s.h + c)] + s.grid[kSlotIh].zp - s.grid[kSlotIh].lo);
+      const auto to = static_cast<size_t>((row * cell.ih_stride + c / s.h * cell.padded + c % s.h) * cell.ih_bytes);
+      std::memcpy(&ih[to], &code, static_cast<size_t>(cell.ih_bytes));
+    }
+  Answer got{{}, p.state, {}};
+  SequenceArgs args{};
+  args.cell = cell;
+  args.blocks = blocks;
+  args.at_once = at_once;
+  cuda::GruSequences& q = args.call.s;
+  q.steps = p.steps;
+  q.batch = p.batch;
+  q.order = p.order.data();
+  q.length = p.length.data();
+  std::vector<uint8_t> y(static_cast<size_t>(gru_planes(s.grid[kSlotH]) * p.steps * p.batch * align_up(int(s.h), 16)),
+                         0x5a);
+  q.y.data = y.data();
+  q.y.stride = align_up(int(s.h), 16);
+  q.y.plane_bytes = p.steps * p.batch * q.y.stride;
+  q.state = got.state.data();
+  args.call.ih = ih.data();
+  std::vector<uint8_t> shared_h(static_cast<size_t>(at_once * 2 * planes * tile * stride_of_h(cell.h)) + 16, 0x33);
+  args.call.shared_h = shared_h.data() + (16 - reinterpret_cast<uintptr_t>(shared_h.data()) % 16) % 16;
+  std::vector<uint32_t> flags(static_cast<size_t>(at_once * blocks), 0);
+  args.call.flags = flags.data();
+  const SharedLayout layout =
+      shared_layout(cell, warps, planes, tile, k.resident && k.register_ksteps == 0, k.path == GruPath::kGrid,
+                    k.path == GruPath::kBlock, k.number == Number::kF32);
+  const bool ended = emulation::run(at_once * blocks, 32 * warps, k.path == GruPath::kCluster ? blocks : 1,
+                                    layout.bytes, [&] { k.run(args); });
+  EXPECT_TRUE(ended) << "threads wait for each other";
+  EXPECT_EQ(got.state, wanted.state);
+  for (int64_t row = 0; row < p.steps * p.batch; ++row)
+    for (int64_t j = 0; j < s.h; ++j)
+      for (int l = 0; l < gru_planes(s.grid[kSlotH]); ++l) {
+        const uint8_t byte = y[static_cast<size_t>(l * q.y.plane_bytes + row * q.y.stride + j)];
+        const uint16_t want = wanted.y[static_cast<size_t>(row * s.h + j)];
+        if (byte != uint8_t(want >> (8 * l)) && !(want == 0x5a && byte == 0x5a))
+          return ADD_FAILURE() << "y of row " << row, true;
+      }
+  return true;
+}
+
+/// A quantized network: its numbers fit f32, mostly.
+Result<std::shared_ptr<const GruPlan>> usual_plan(Rng& rng, int64_t c, int64_t h) {
+  const GruNetwork net = random_network(rng, 1, false, c, h);
+  const auto x = normals(rng, 6 * c, 1);
+  const GruInput in = input_of(x, 6, 1);
+  const auto model = GruModel::quantize(net, *GruRanges::measure(net, std::span(&in, 1)),
+                                        *gru_preset(rng.below(3) == 0 ? "gates12" : "seed8"));
+  if (!model) return tl::unexpected(model.error());
+  return model->impl().cells[0];
+}
+
+Result<std::shared_ptr<const GruPlan>> extreme_plan(Rng& rng, int64_t c, int64_t h) {
+  GruCell cell = random_cell(rng, c, h);
+  make_few_bits(rng, cell, between(rng, 2, 8));
+  return GruPlan::make(std::move(cell));
+}
+
+TEST(GruOnFibers, EverySequenceKernelGivesTheBitsOfTheReference) {
+  Rng rng(20260303);
+  std::map<std::string, int> runs;
+  const char* asked = std::getenv("LOWBIT_GRU_EMULATED");
+  const int networks = asked != nullptr ? std::atoi(asked) : 200;
+  for (int i = 0; i < networks; ++i) {
+    const int columns = between(rng, 1, 6), hidden = between(rng, 1, i % 4 == 0 ? 120 : i % 4 == 1 ? 60 : 30);
+    const auto plan = i % 2 == 0 ? usual_plan(rng, columns, hidden) : extreme_plan(rng, columns, hidden);
+    if (!plan) continue;
+    const GruSpec& s = (*plan)->spec();
+    Problem p{between(rng, 1, 4), i % 3 == 0 ? 1 : between(rng, 1, 20), {}, {}, {}, {}};
+    for (int64_t n = 0; n < p.batch; ++n) {
+      p.order.push_back(static_cast<int32_t>(p.batch - 1 - n));
+      p.length.push_back(between(rng, 0, static_cast<int>(p.steps)));
+    }
+    std::sort(p.length.rbegin(), p.length.rend());
+    p.x = random_codes(rng, p.steps * p.batch * s.c, s.grid[kSlotX]);
+    p.state = random_codes(rng, p.batch * s.h, s.grid[kSlotH]);
+    const Answer wanted = reference(s, p);
+    for (const auto& list :
+         {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64(), sequences_int64()})
+      for (const SequenceKernel& k : list) {
+        const int groups = int(s.h + 15) / 16;
+        const int warps = k.path == GruPath::kBlock ? groups : between(rng, 1, std::min(4, groups));
+        if (!emulate(s, k, warps, p, wanted)) continue;
+        ++runs[std::string(cuda::gru_path_name(k.path)) +
+               (k.number == Number::kF32   ? " f32"
+                : k.number == Number::kF64 ? " f64"
+                                           : " int64") +
+               " t" + std::to_string(8 * k.tiles8) + " k" + std::to_string(k.register_ksteps) +
+               (k.single ? " single" : "") + (k.resident ? "" : " streamed")];
+        if (HasFailure())
+          FAIL() << "network " << i << " kernel " << runs.rbegin()->first << " path " << int(k.path) << " number "
+                 << int(k.number) << " H " << s.h << " N " << p.batch << " T " << p.steps << " single " << k.single
+                 << " k " << k.register_ksteps;
+      }
+  }
+  for (const auto& [name, count] : runs) std::printf("%-32s %d runs\n", name.c_str(), count);
+  EXPECT_EQ(runs.size(), 25u) << "every kernel of the lists must have run";
+}
+
+}  // namespace
+}  // namespace lowbit
