@@ -46,7 +46,12 @@ Result<std::unique_ptr<CalibrationState>> CalibrationState::open(const std::stri
   if (flock(lock, LOCK_EX | LOCK_NB) != 0)
     return fail(ErrorCode::kInvalidArgument, path, "another process that calibrates for this target", "one at a time");
   std::error_code error;
-  const bool fresh = fs::is_empty(path, error);
+  bool fresh = true;  // or killed before the first file was whole
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+    fresh = fresh && it->path().filename() == "run.json.tmp";
+  if (!fresh && !fs::exists(path + "/run.json", error))
+    return fail(ErrorCode::kInvalidArgument, path, "a directory with other files in it",
+                "the state of a calibration, or nothing", "move it away first");
   if (!fresh && state->load_json("run") == run) return state;
   if (!fresh && !discard)
     return fail(ErrorCode::kInvalidArgument, path, "an unfinished calibration of another source, text or other options",

@@ -231,6 +231,16 @@ class Resume(CliTest):
         self.assertIn(report["resumed_blocks"], (1, 2, 3))
         self.assertEqual(files_below(self.dir / "out"), files_below(self.dir / "whole"))
 
+    def test_a_folder_of_someone_else_is_left_alone(self):
+        other = self.dir / "out.calibration"
+        other.mkdir()
+        (other / "run.json.tmp").write_text("{")  # what a kill in the very first moment leaves
+        self.json(*self.call("out"))
+        other.mkdir()
+        (other / "thesis.txt").write_text("years of work")
+        self.assertIn("other files", self.refused(*self.call("out", "--force")))
+        self.assertEqual((other / "thesis.txt").read_text(), "years of work")
+
     def test_the_state_of_another_run_is_refused(self):
         self.stop_after_block("out", 0, lambda process: process.kill())
         error = self.refused(*self.call("out", "--seed", 5))
