@@ -123,18 +123,19 @@ void pack_product(const PackedProduct& p, const GruGrid& in, const int32_t* w, c
   for (int64_t r = 0; r < p.rows; ++r) {
     const int64_t panel = r / S::kLanes, lane = r % S::kLanes;
     int64_t sum = 0;
-    for (int64_t i = 0; i < p.k; ++i) {
-      const int64_t block = (panel * (p.k_padded / columns) + i / columns) * S::kLanes + lane;
-      const auto v = w[r * p.k + i];
-      sum += v;
-      if (p.wide) {
-        reinterpret_cast<int16_t*>(base + p.weights)[block * 2 + i % 2] = int16_t(v);
-      } else {  // field f of a byte: its bits from 8 - (f + 1) field_bits on
-        const int64_t f = i % columns / S::kColumns;
-        const uint32_t code = uint32_t(v) & ((1u << p.field_bits) - 1);
-        (base + p.weights)[block * S::kColumns + i % S::kColumns] |= uint8_t(code << (8 - (f + 1) * p.field_bits));
+    int64_t block = panel * (p.k_padded / columns) * S::kLanes + lane;
+    for (int64_t first = 0; first < p.k; first += columns, block += S::kLanes)
+      for (int j = 0; j < columns && first + j < p.k; ++j) {
+        const auto v = w[r * p.k + first + j];
+        sum += v;
+        if (p.wide) {
+          reinterpret_cast<int16_t*>(base + p.weights)[block * 2 + j] = int16_t(v);
+        } else {  // field f of a byte: its bits from 8 - (f + 1) field_bits on
+          const int f = j / S::kColumns;
+          const uint32_t code = uint32_t(v) & ((1u << p.field_bits) - 1);
+          (base + p.weights)[block * S::kColumns + j % S::kColumns] |= uint8_t(code << (8 - (f + 1) * p.field_bits));
+        }
       }
-    }
     bias64[r] = bias[r] + int64_t{in.lo} * sum;
     bias32[r] = int32_t(uint32_t(uint64_t(bias64[r])));
     left[r] = shift[r] < 0 ? -shift[r] : 0;
@@ -238,7 +239,7 @@ inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32
 template <class S, int M, int L, int Bits>
 void byte_products(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
   constexpr int kFields = 8 / Bits, kColumns = S::kColumns * kFields;
-  constexpr int kChains = M * L == 1 && kFields == 1 ? 2 : 1;  // sums per row, to hide the latency of a product
+  constexpr int kChains = M * L == 1 && kFields == 1 && S::kColumns == 4 ? 2 : 1;  // sums per row, to hide latency
   const int64_t steps = p.k_padded / kColumns, step_bytes = S::kLanes * S::kColumns, panel_bytes = steps * step_bytes;
   for (int64_t row = 0; row < p.rows_padded; row += kPanels * S::kLanes) {
     const uint8_t* w = weights + row / S::kLanes * panel_bytes;
@@ -263,8 +264,11 @@ void byte_products(const PackedProduct& p, const uint8_t* weights, const typenam
       }
     };
     int64_t k = 0;
-    for (; k + kChains <= steps; k += kChains)
-      for (int c = 0; c < kChains; ++c) one(c, k + c);
+    if constexpr (kChains == 2)
+      for (; k + 2 <= steps; k += 2) {  // spelled out: sums must stay in registers
+        one(0, k);
+        one(1, k + 1);
+      }
     for (; k < steps; ++k) one(0, k);
     for (int i = 0; i < kPanels; ++i)
       for (int m = 0; m < M; ++m)
