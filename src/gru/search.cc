@@ -136,10 +136,10 @@ Result<GruSearchReport> search_gru_bits(const GruNetwork& network, const GruRang
       set_bits(config, g, bits);
       LOWBIT_TRY_ASSIGN(Tried t, search.attempt(config, std::string(g.name) + " " + std::to_string(bits)));
       if (!(t.value >= options.floor) || (found && !better(t, step))) continue;
-      step = std::move(t);
+      step = t;
       found = true;
     }
-    if (found) best = std::move(step);
+    if (found) best = step;
   }
   report.config = best.config;
   report.value = best.value;
