@@ -52,7 +52,7 @@ TEST(RecipeKernel, EqualsTheReferenceAndReallyRan) {
           << c.name();
     }
   }
-  EXPECT_GT(ran, 200);  // the others have groups that are no multiple of four
+  EXPECT_EQ(ran, 400);
 }
 
 TEST(RecipeKernel, IsListedOnceWithItsPage) {
