@@ -40,7 +40,8 @@ def count_scripts(junit: Path) -> tuple[int, int, list]:
         if "[==========]" in output:
             failed += crashed and "[  FAILED  ]" not in output  # a crash or a time-out leaves no report
         elif ran:
-            reasons = re.findall(r"^(\S+) .*\.\.\. skipped ['\"](.*)['\"]$", output, re.M)
+            # A test with a docstring has its name on the line before.
+            reasons = re.findall(r"^(\S+) \(.*\)(?:\n.*)? \.\.\. skipped ['\"](.*)['\"]$", output, re.M)
             bad = sum(map(int, re.findall(r"(?:failures|errors)=(\d+)", output)))
             skips += [(f"{name}.{test}", reason) for test, reason in reasons]
             failed += max(bad, int(crashed))
