@@ -68,6 +68,9 @@ struct FormatInfo {
 
 std::span<const FormatInfo> formats();
 const FormatInfo& format_info(FormatId id);
+
+/// f32, f16, bf16: numbers as they are, without codes and scales.
+inline bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 Result<FormatId> parse_format(std::string_view name);
 
 /// The bit layout of one unit as text: which element and bit lies where, and each code's value.

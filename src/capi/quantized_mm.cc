@@ -17,18 +17,18 @@ namespace {
 
 constexpr int64_t kLargestExtent = int64_t{1} << 30;
 
-tl::unexpected<Error> bad(const char* what, const std::string& got, std::string wanted) {
+tl::unexpected<Error> bad_mm(const char* what, const std::string& got, std::string wanted) {
   return fail(ErrorCode::kInvalidArgument, std::string("quantized_mm ") + what, got, std::move(wanted));
 }
 
 /// What both versions ask for. The device version checks the rest itself and does not read row_ends.
 Status check_args(const lb_quantized_mm_args* args) {
-  if (args == nullptr) return bad("args", "NULL", "arguments");
+  if (args == nullptr) return bad_mm("args", "NULL", "arguments");
   if (args->struct_size != sizeof *args)
-    return bad("struct_size", std::to_string(args->struct_size), std::to_string(sizeof *args));
+    return bad_mm("struct_size", std::to_string(args->struct_size), std::to_string(sizeof *args));
   for (const lb_type type : {args->input_type, args->output_type})
     if (type != LB_F32 && type != LB_F16 && type != LB_BF16)
-      return bad("type", std::to_string(static_cast<int>(type)), "LB_F32, LB_F16 or LB_BF16");
+      return bad_mm("type", std::to_string(static_cast<int>(type)), "LB_F32, LB_F16 or LB_BF16");
   return {};
 }
 
@@ -62,25 +62,26 @@ Status run_on_device(const lb_quantized_mm_args* args, void* stream) {
 
 Status check_host_args(const lb_quantized_mm_args& a) {
   for (const auto& [name, v] : {std::pair{"m", a.m}, std::pair{"n", a.n}, std::pair{"k", a.k}})
-    if (v < 0 || v > kLargestExtent) return bad(name, std::to_string(v), "0 to 2^30");
+    if (v < 0 || v > kLargestExtent) return bad_mm(name, std::to_string(v), "0 to 2^30");
   if (a.bits != 1 && a.bits != 2 && a.bits != 4 && a.bits != 8)
-    return bad("bits", std::to_string(a.bits), "1, 2, 4 or 8");
+    return bad_mm("bits", std::to_string(a.bits), "1, 2, 4 or 8");
   if (a.m == 0 || a.n == 0) return {};
   if (a.output == nullptr || (a.k > 0 && (a.input == nullptr || a.weight == nullptr)))
-    return bad("pointers", "NULL", "memory");
+    return bad_mm("pointers", "NULL", "memory");
   if (a.m > 1 && (a.input_stride < a.k || a.output_stride < a.n))
-    return bad("strides", std::to_string(a.input_stride) + " and " + std::to_string(a.output_stride),
-               "at least k and n");
+    return bad_mm("strides", std::to_string(a.input_stride) + " and " + std::to_string(a.output_stride),
+                  "at least k and n");
   const int64_t row_bytes = ceil_div(a.k * static_cast<int64_t>(a.bits), 8);
   if (a.n > 1 && a.weight_stride < row_bytes)
-    return bad("weight_stride", std::to_string(a.weight_stride) + " bytes", "at least " + std::to_string(row_bytes));
-  if (a.group < 0) return bad("group", std::to_string(a.group), "0 or more");
+    return bad_mm("weight_stride", std::to_string(a.weight_stride) + " bytes", "at least " + std::to_string(row_bytes));
+  if (a.group < 0) return bad_mm("group", std::to_string(a.group), "0 or more");
   if (a.row_ends == nullptr) return {};
   if (a.scales == nullptr || a.ranges < 1 || a.group != 0)
-    return bad("row_ends", "no scales, no ranges or a group", "scales of ranges");
+    return bad_mm("row_ends", "no scales, no ranges or a group", "scales of ranges");
   for (int64_t r = 0, last = 0; r < a.ranges; last = a.row_ends[r++])
     if (a.row_ends[r] <= last || a.row_ends[r] > a.n || (r + 1 == a.ranges && a.row_ends[r] != a.n))
-      return bad("row_ends", std::to_string(a.row_ends[r]) + " at " + std::to_string(r), "ascending ends, the last n");
+      return bad_mm("row_ends", std::to_string(a.row_ends[r]) + " at " + std::to_string(r),
+                    "ascending ends, the last n");
   return {};
 }
 

@@ -192,7 +192,7 @@ Status check_qtensor(const QTensor& w, const char* name) {
 }
 
 void dequantize_rows(const QTensor& w, int64_t first, int64_t count, float* out) {
-  const bool dense = format_info(w.format).kind == ValueKind::kDense;
+  const bool dense = is_dense(w.format);
   const ZeroKind zero_kind = w.scaling.zero;
   for (int64_t r = first; r < first + count; ++r, out += w.k) {
     if (dense) {
@@ -267,7 +267,7 @@ Result<QTensor> pack(const ValueTensor& v) {
 
 Result<ValueTensor> unpack(const QTensor& w) {
   LOWBIT_TRY(check_qtensor(w, "unpack"));
-  if (format_info(w.format).kind == ValueKind::kDense)
+  if (is_dense(w.format))
     return fail(ErrorCode::kInvalidArgument, "unpack", format_info(w.format).name, "a packed format");
   ValueTensor v;
   v.format = w.format;

@@ -88,7 +88,7 @@ Result<LayerFormat> parse_group(const json& group, const std::string& where) {
   const auto name = json_string(group, "format");
   if (!name) return fail(ErrorCode::kCorrupt, where + ".format", "nothing", "a format's name");
   const auto id = parse_format(*name);
-  if (!id || !format_info(*id).canonical || format_info(*id).kind == ValueKind::kDense)
+  if (!id || !format_info(*id).canonical || is_dense(*id))
     return fail(ErrorCode::kUnsupported, where + ".format", "'" + name->substr(0, 64) + "'",
                 "a storage format that this version of lowbit knows", "the file may come from a newer lowbit");
   f.format = *id;

@@ -158,7 +158,7 @@ Result<QTensor> Checkpoint::load(std::string_view name) const {
   w.k = t->shape.empty() ? 1 : t->shape.back();
   w.n = 1;
   for (size_t i = 0; i + 1 < t->shape.size(); ++i) w.n *= t->shape[i];
-  if (format_info(t->format).kind == ValueKind::kDense) {
+  if (is_dense(t->format)) {
     LOWBIT_TRY_ASSIGN(w.codes, files.bytes(t->name));
   } else {
     LOWBIT_TRY_ASSIGN(w.codes, files.bytes(t->name + ".codes"));

@@ -147,7 +147,7 @@ Status CheckpointWriter::add(const std::string& name, const QTensor& w, const Sh
   LOWBIT_TRY_ASSIGN(const int64_t elements, element_count(shape));
   if (elements != w.n * w.k || (!shape.empty() && shape.back() != w.k))
     return fail(ErrorCode::kShapeMismatch, name, shape_string(shape), "the shape of " + shape_string({w.n, w.k}));
-  const bool dense = format_info(w.format).kind == ValueKind::kDense, is_weight = name.ends_with(kWeightSuffix);
+  const bool dense = is_dense(w.format), is_weight = name.ends_with(kWeightSuffix);
   const std::string layer = is_weight ? name.substr(0, name.size() - kWeightSuffix.size()) : name;
   if (!dense && (!is_weight || shape.size() != 2))
     return fail(ErrorCode::kInvalidArgument, name, "a quantized tensor of shape " + shape_string(shape),

@@ -17,6 +17,9 @@ enum class Activation : uint8_t {
   kInt8,  // "a8": one scale per row of x, values -127..127
 };
 
+/// In messages.
+constexpr const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
+
 /// What a panel's bytes depend on, besides the kernel.
 struct PanelShape {
   int64_t k = 0;              // columns

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kStagingBytes = int64_t{32} << 20;
 
-bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 bool is_fallback(const cuda::MatmulKernel& k) { return std::string_view(k.name).ends_with("__cuda_warp"); }
 
 constexpr int64_t kManyRows = 64;  // what kernels for more rows than a GEMV takes are chosen with

@@ -11,10 +11,6 @@
 namespace lowbit {
 namespace {
 
-const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
-
-bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
-
 bool exact_in_f16(float v) { return f16_to_f32(f32_to_f16(v)) == v; }
 
 PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
@@ -68,13 +64,13 @@ PanelShape spread(const PanelShape& s, int64_t multiple) {
   return wide;
 }
 
-struct Choice {
+struct KernelChoice {
   const MatmulKernel* kernel = nullptr;
   std::string reason;
 };
 
-Choice choose(FormatId format, Activation activation, const PanelShape& s, const MatmulOptions& options) {
-  Choice choice;
+KernelChoice choose(FormatId format, Activation activation, const PanelShape& s, const MatmulOptions& options) {
+  KernelChoice choice;
   if (options.reference) {
     choice.kernel = find_kernel(ref_table(), format, activation, s);
     choice.reason = "the reference was asked for";
@@ -166,12 +162,12 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
                 "one scale for " + std::to_string(plan.shape_.segment) + " columns",
                 "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
                 "use a smaller group, or f32 activations");
-  Choice choice = choose(plan.format_, plan.activation_, plan.shape_, options);
+  KernelChoice choice = choose(plan.format_, plan.activation_, plan.shape_, options);
   constexpr int64_t kLaneColumns = 4;
   const bool integers = format_info(w.format).kind == ValueKind::kInteger && plan.activation_ == Activation::kInt8;
   if (integers && !options.reference && plan.shape_.segments > 1 && plan.shape_.segment % kLaneColumns != 0) {
     const PanelShape wide = spread(plan.shape_, kLaneColumns);
-    Choice other = choose(plan.format_, plan.activation_, wide, options);
+    KernelChoice other = choose(plan.format_, plan.activation_, wide, options);
     if (other.kernel != nullptr && other.kernel->group_multiple > 1) {
       choice = std::move(other);
       choice.reason += "; groups padded to " + std::to_string(wide.segment) + " columns";

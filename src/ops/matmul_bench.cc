@@ -1,23 +1,16 @@
 #include "ops/matmul_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/float.h"
 #include "base/rng.h"
 #include "base/try.h"
 #include "format/registry.h"
 
 namespace lowbit {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-}  // namespace
 
 Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
   const FormatInfo& info = format_info(o.format);

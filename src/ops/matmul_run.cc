@@ -11,8 +11,6 @@
 namespace lowbit {
 namespace {
 
-const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
-
 /// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
 int64_t rows_per_pass(const Blocking& b, int64_t row_bytes) {
   constexpr int64_t kTiles = 48;

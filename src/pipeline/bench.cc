@@ -1,10 +1,10 @@
 #include "lowbit/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "base/try.h"
 #include "format/qtensor.h"
@@ -15,10 +15,6 @@
 
 namespace lowbit {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Rate {
   double median = 0, spread = 0;  // spread: (max - min) / median

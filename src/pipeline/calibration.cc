@@ -14,6 +14,7 @@
 #include "pipeline/moment_sum.h"
 #include "pipeline/overlay_source.h"
 #include "pipeline/source_tokenizer.h"
+#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -54,7 +55,7 @@ std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t window
 }
 
 Result<std::vector<float>> embed(const WeightSource& source, const std::vector<TokenId>& tokens) {
-  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load("model.embed_tokens.weight"));
+  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(kEmbedding));
   std::vector<float> rows(tokens.size() * static_cast<size_t>(embedding.k));
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= embedding.n)

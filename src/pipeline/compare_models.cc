@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "base/try.h"
 #include "lowbit/evaluate.h"
+#include "pipeline/log_probabilities.h"
 
 namespace lowbit {
 namespace {
@@ -20,15 +21,6 @@ struct Position {
   double kld = 0, nll = 0, base_nll = 0;
   bool same_top = false;
 };
-
-/// log p of every token, in double sums.
-void to_log_probabilities(std::span<float> logits) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float l : logits) sum += std::exp(l - largest);
-  const auto shift = static_cast<float>(largest + std::log(sum));
-  for (float& l : logits) l -= shift;
-}
 
 std::vector<TokenShare> likeliest(std::span<const float> log_p, const Tokenizer& tokenizer) {
   std::vector<TokenId> ids(log_p.size());

@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -79,7 +80,7 @@ Result<double> HeldBack::perplexity(const std::vector<float>& states, const std:
 Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
                                         Isa isa, ThreadPool& pool) const {
   LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
-  LOWBIT_TRY_ASSIGN(const QTensor weight, source.load("model.norm.weight"));
+  LOWBIT_TRY_ASSIGN(const QTensor weight, source.load(kFinalNorm));
   std::vector<float> norm(static_cast<size_t>(weight.k));
   dequantize_rows(weight, 0, 1, norm.data());
   HeldBackReport report;

@@ -1,8 +1,8 @@
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/try.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
@@ -15,10 +15,7 @@
 namespace lowbit {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int64_t kDefaultContext = 4096;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenizer) {
   if (tokenizer.spec().chat_template.empty()) return std::optional<ChatTemplate>();

@@ -1,8 +1,8 @@
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/sha256.h"
 #include "base/try.h"
 #include "io/checkpoint.h"
@@ -19,10 +19,7 @@
 namespace lowbit {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int64_t kLongestRecipe = int64_t{1} << 20;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 nlohmann::json spec_json(const QuantizeSpec& s) {
   if (s.keep) return "keep";

@@ -11,6 +11,7 @@
 #include "base/try.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/sensitivity.h"
+#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -27,11 +28,8 @@ double error_of(const LayerReport& layer) { return layer.output_error.value_or(l
 
 std::string describe(const QTensor& w) {
   const std::string name = format_info(w.format).name;
-  return format_info(w.format).kind == ValueKind::kDense ? name : name + " " + scaling_name(w.scaling);
+  return is_dense(w.format) ? name : name + " " + scaling_name(w.scaling);
 }
-
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kHead = "lm_head.weight";
 
 /// What part of a block's time goes by before its layers are fitted, and before it is run again: for the progress display.
 constexpr double kMeasured = 0.35, kFitted = 0.75;
@@ -225,7 +223,7 @@ Status Quantizer::finish(const SourceTensor& t, const QTensor& w, const LayerFit
   all_elements_ += w.n * w.k;
   if (role != LayerRole::kOther) {
     report.layers.push_back(report_layer(layer_name(t.name), w, fit));
-    if (format_info(w.format).kind != ValueKind::kDense) info.rel_error[layer_name(t.name)] = fit.rel_error;
+    if (!is_dense(w.format)) info.rel_error[layer_name(t.name)] = fit.rel_error;
   }
   if (!options_.calibration.file.empty() && (t.name == kEmbedding || t.name == kHead)) ends_[t.name] = w;
   return conversion_.add(t, w);

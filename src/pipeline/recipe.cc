@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/try.h"
+#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -62,8 +63,8 @@ Result<int64_t> parse_group(const std::string& text) {
 
 LayerRole layer_role(const std::string& name, size_t dimensions) {
   if (dimensions != 2) return LayerRole::kOther;
-  if (name == "model.embed_tokens.weight") return LayerRole::kEmbedding;
-  if (name == "lm_head.weight") return LayerRole::kHead;
+  if (name == kEmbedding) return LayerRole::kEmbedding;
+  if (name == kHead) return LayerRole::kHead;
   return name.rfind("model.layers.", 0) == 0 ? LayerRole::kLinear : LayerRole::kOther;
 }
 

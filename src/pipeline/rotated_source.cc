@@ -7,14 +7,11 @@
 #include "base/try.h"
 #include "io/json_text.h"
 #include "model/config.h"
+#include "pipeline/tensor_names.h"
 #include "quantize/rotation.h"
 
 namespace lowbit {
 namespace {
-
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kFinalNorm = "model.norm.weight";
 
 struct Matrix {
   int64_t n = 0, k = 0;

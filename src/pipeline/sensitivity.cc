@@ -16,7 +16,9 @@
 #include "ops/norm.h"
 #include "pipeline/calibration.h"
 #include "pipeline/layer_fit.h"
+#include "pipeline/log_probabilities.h"
 #include "pipeline/overlay_source.h"
+#include "pipeline/tensor_names.h"
 #include "quantize/allocation.h"
 
 namespace lowbit {
@@ -27,7 +29,7 @@ constexpr std::array kFormats = {FormatId::kTernaryPacked, FormatId::kInt2Odd, F
 constexpr size_t kProbe = 2;             // int3: small enough for losses to add up, large enough to measure
 constexpr int64_t kMomentTokens = 4096;  // for the errors of outputs
 constexpr int64_t kProbeTokens = 256;    // for the KL divergence
-constexpr int64_t kRowsOfLogits = 64;
+constexpr int64_t kLogitsAtOnce = 64;
 
 /// The layers that get a format together.
 constexpr std::array<std::array<const char*, 2>, 5> kParts = {{{"self_attn.q_proj", "self_attn.k_proj"},
@@ -35,15 +37,6 @@ constexpr std::array<std::array<const char*, 2>, 5> kParts = {{{"self_attn.q_pro
                                                                {"self_attn.o_proj", nullptr},
                                                                {"mlp.gate_proj", "mlp.up_proj"},
                                                                {"mlp.down_proj", nullptr}}};
-
-/// log p of every token of a vocabulary, in place of its logits.
-void to_log_probabilities(std::span<float> logits) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float l : logits) sum += std::exp(l - largest);
-  const auto shift = static_cast<float>(largest + std::log(sum));
-  for (float& l : logits) l -= shift;
-}
 
 double kl_divergence(std::span<const float> base, std::span<const float> other) {
   double sum = 0;
@@ -60,11 +53,10 @@ class Probe {
     LOWBIT_TRY_ASSIGN(p.config_, parse_model_config(source.config_json()));
     p.rows_ = static_cast<int64_t>(states.size()) / p.config_.hidden_size;
     p.inputs_.push_back(std::move(states));
-    LOWBIT_TRY_ASSIGN(const QTensor norm, source.load("model.norm.weight"));
+    LOWBIT_TRY_ASSIGN(const QTensor norm, source.load(kFinalNorm));
     p.norm_.resize(static_cast<size_t>(norm.k));
     dequantize_rows(norm, 0, 1, p.norm_.data());
-    LOWBIT_TRY_ASSIGN(const QTensor head,
-                      source.load(p.config_.tied_head ? "model.embed_tokens.weight" : "lm_head.weight"));
+    LOWBIT_TRY_ASSIGN(const QTensor head, source.load(p.config_.tied_head ? kEmbedding : kHead));
     MatmulOptions options;
     options.activation = Activation::kF32;
     options.isa = engine.isa;
@@ -120,10 +112,10 @@ class Probe {
   template <class Use>
   Status each_logits(const std::vector<float>& x, const Use& use) const {
     const int64_t width = config_.hidden_size, vocab = head_.n();
-    std::vector<float> rows(static_cast<size_t>(kRowsOfLogits * width)),
-        logits(static_cast<size_t>(kRowsOfLogits * vocab));
-    for (int64_t first = 0; first < rows_; first += kRowsOfLogits) {
-      const int64_t m = std::min(kRowsOfLogits, rows_ - first);
+    std::vector<float> rows(static_cast<size_t>(kLogitsAtOnce * width)),
+        logits(static_cast<size_t>(kLogitsAtOnce * vocab));
+    for (int64_t first = 0; first < rows_; first += kLogitsAtOnce) {
+      const int64_t m = std::min(kLogitsAtOnce, rows_ - first);
       rms_norm_rows(vector_ops(engine_.isa), x.data() + first * width, width, norm_.data(), m, width, config_.rms_eps,
                     rows.data(), width, *engine_.pool);
       ActivationRows prepared;

@@ -1,6 +1,7 @@
 // Stands in for kernels/cuda where there is no CUDA toolkit: no devices, no kernels, and an error for each call.
 
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_gru_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -42,5 +43,17 @@ Status binarize_activations(const void*, Element, int64_t, int64_t, int64_t, uin
 }
 Status binary_matmul(const BinaryMatmul&) { return not_built(); }
 Status quantized_mm(int, const QuantizedMm&) { return not_built(); }
+
+struct GruDeviceCell::Impl {};
+
+int64_t gru_codes_bytes(const GruGrid&, int64_t, int64_t, GruCodes&) { return 0; }
+const char* gru_path_name(GruPath) { return ""; }
+Result<GruDeviceCell> GruDeviceCell::make(const GruSpec&, const GruCellOptions&) { return not_built(); }
+int64_t GruDeviceCell::workspace_bytes(int64_t, int64_t) const { return 0; }
+Status GruDeviceCell::run(const GruSequences&) const { return not_built(); }
+std::string GruDeviceCell::kernel(int64_t) const { return ""; }
+int64_t GruDeviceCell::device_bytes() const { return 0; }
+Status gru_encode(const float*, int64_t, int64_t, const GruGrid&, const GruCodes&, void*) { return not_built(); }
+Status gru_decode(const GruCodes&, int64_t, int64_t, const GruGrid&, float*, void*) { return not_built(); }
 
 }  // namespace lowbit::cuda
