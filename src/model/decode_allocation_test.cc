@@ -3,45 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <vector>
 
 #include "base/cpu.h"
+#include "base/test_allocations.h"
 #include "model/random_model.h"
 #include "model/sampler.h"
 #include "model/transformer.h"
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-
-namespace {
-std::atomic<int64_t> allocations{0};
-}  // namespace
-
-// glibc's own names of the functions that these replace; operator new ends here, too.
-extern "C" {
-void* __libc_malloc(size_t bytes);
-void* __libc_calloc(size_t count, size_t bytes);
-void* __libc_realloc(void* p, size_t bytes);
-void* __libc_memalign(size_t alignment, size_t bytes);
-
-void* malloc(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_malloc(bytes);
-}
-void* calloc(size_t count, size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_calloc(count, bytes);
-}
-void* realloc(void* p, size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_realloc(p, bytes);
-}
-void* aligned_alloc(size_t alignment, size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_memalign(alignment, bytes);
-}
-}
+#ifdef LOWBIT_COUNTS_ALLOCATIONS
 
 namespace lowbit {
 namespace {
