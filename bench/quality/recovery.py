@@ -31,6 +31,7 @@ class Recovery:
         self.devices, self.lock, self.starts, self.jobs = Pool(gpus), threading.Lock(), {}, []
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
                        "sample": sample}
+        self.measures_starts = True
         self.teacher, self.samples = bench.work / "teacher", bench.work / "samples.npy"
 
     def prepare(self) -> None:
@@ -96,7 +97,7 @@ class Recovery:
             self.report["rows"].append(row)
         self.bench.save(self.out, self.report)
         self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
-        if first:
+        if first and self.measures_starts:
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "ptq", checkpoint))
 
     def submit(self, text: str, number=1) -> None:

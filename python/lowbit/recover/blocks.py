@@ -12,7 +12,8 @@ from .data import random
 from .optimize import Optimizer
 from .student import Trainable
 
-RATES = ((4, 4e-4), (16, 2e-4), (256, 1e-4))
+# Peak rates by the number of levels: few levels lie far apart, and latent weights must travel from one to the next.
+RATES = ((3, 4e-3), (4, 2e-3), (8, 1e-3), (16, 5e-4), (256, 1e-4))
 BATCH = 16  # windows of a step
 ATTEMPTS = 3
 PASS = 16  # windows of a pass without gradients

@@ -48,7 +48,7 @@ class Options:
     batch: int = 16
     lr: float | None = None
     lr_scales: float = 2e-4
-    lr_end: float = 0.05
+    lr_end: float = 0.0
     rank: int = 16
     block_steps: int = 300
     block_windows: int = 512
