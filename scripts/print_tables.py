@@ -212,8 +212,8 @@ def activations(report: dict) -> str:
         if not row["ppl"]:
             continue
         base = row["ppl"].get("f32")
-        cells = [f"{row['ppl'][a]:.2f}" + (f" ({100 * (row['ppl'][a] / base - 1):+.2f} %)" if base and a != "f32" else "") if a in row["ppl"] else "-"
-                 for a in acts]
+        cost = lambda ratio: f" ({100 * (ratio - 1):+.2f} %)" if ratio < 2 else f" ({ratio:.0f} times)"
+        cells = [f"{row['ppl'][a]:.2f}" + (cost(row["ppl"][a] / base) if base and a != "f32" else "") if a in row["ppl"] else "-" for a in acts]
         lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + f"\n\n{report['model']}, WikiText-2 test, {report['chunks']} chunks of 512."
 
