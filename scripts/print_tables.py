@@ -12,6 +12,7 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: recovery --> ... <!-- end --> bench/results/recovery.json  (bench/quality/recovery.py)
+  <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
 import argparse
 import json
@@ -183,28 +184,55 @@ def optional(value: float | None, digits: int) -> str:
 def quality(report: dict) -> str:
     lines = ["| format | fit | bits/weight | PPL | ratio | KLD | top-1 | TinyStories, ratio |", "|---|---|---|---|---|---|---|---|"]
     for r in report["rows"]:
-        lines.append(f"| {r['format']} | {r['fit']} | {r['bits_per_weight']:.2f} | {r['ppl']:.2f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | "
-                     f"{r['top1']:.3f} | {r['tiny_ratio']:.2f} |")
+        fit = ", ".join(part for part in (r["fit"], r.get("options", "").replace(",", ", ").replace("=", " ")) if part)
+        lines.append(f"| {r['format']} | {fit} | {r['bits_per_weight']:.2f} | {r['ppl']:.2f} | {r['ratio']:.3f} | {optional(r['kld_mean'], 3)} | "
+                     f"{optional(r['top1'], 3)} | {r['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; {report['calibration']}, {report['tokens']} tokens; {report['chunks']} chunks of 512, "
                                f"base {report['base']['ppl']:.4f} (TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
 def recovery(report: dict) -> str:
-    lines = ["| format | bits/weight | tokens | sampled | seconds | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
+    lines = ["| format | bits/weight | stages | tokens | of text | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
              "|---|---|---|---|---|---|---|---|---|---|"]
     for r in report["rows"]:
-        after, seconds = r["recovered"], sum(stage["seconds"] for stage in r["recovery"]["stages"])
-        lines.append(f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {r['tokens']} | {r['sample']} | {seconds:.0f} | "
-                     f"{after['ppl']:.2f} | {after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | "
-                     f"{after['tiny_ratio']:.2f} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on one {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
+        after, trained = r["recovered"], r["tokens"] != "0M"
+        share = next((float(option.split("=")[1]) for option in r["options"] if option.startswith("text-share=")), 0.3)
+        stages = ", ".join(stage["method"] for stage in r["recovery"]["stages"])
+        lines.append(f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {r['tokens'] if trained else '-'} | "
+                     f"{f'{100 * share:.0f} %' if trained else '-'} | {after['ppl']:.2f} | {after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | "
+                     f"{optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
                                f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
+
+
+def activations(report: dict) -> str:
+    acts = ["f32", "int8", "int8-row", "int8-clip", "int4"]
+    lines = ["| weights | " + " | ".join(acts) + " |", "|---" * (len(acts) + 1) + "|"]
+    for row in report["rows"]:
+        if not row["ppl"]:
+            continue
+        base = row["ppl"].get("f32")
+        cost = lambda ratio: f" ({100 * (ratio - 1):+.2f} %)" if ratio < 2 else f" ({ratio:.0f} times)"
+        cells = [f"{row['ppl'][a]:.2f}" + (cost(row["ppl"][a] / base) if base and a != "f32" else "") if a in row["ppl"] else "-" for a in acts]
+        lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + f"\n\n{report['model']}, WikiText-2 test, {report['chunks']} chunks of 512."
+
+
+def tasks(report: dict) -> str:
+    lines = ["| model | activations | arc_easy | by length | winogrande |", "|---|---|---|---|---|"]
+    percent = lambda task, key: f"{100 * task[key]:.1f} ± {100 * task[key + '_error']:.1f} %"
+    for row in report["rows"]:
+        if "arc_easy" in row["tasks"]:
+            arc, grande = row["tasks"]["arc_easy"], row["tasks"]["winogrande"]
+            lines.append(f"| {row['name']} | {arc['activation']} | {percent(arc, 'accuracy')} | {percent(arc, 'normalized_accuracy')} | "
+                         f"{percent(grande, 'accuracy')} |")
+    return "\n".join(lines) + f"\n\n{report['model']}; 2376 and 1267 questions, no examples given."
 
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery}
-FILES = {name: "gpu" for name in PRINTERS if name.startswith("gpu_")}  # others: their own names
+            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery, "activations": activations, "tasks": tasks}
+FILES = {"activations": "tasks", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
 def main() -> int:

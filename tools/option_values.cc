@@ -151,10 +151,11 @@ CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& 
 
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto) {
   std::vector<std::string> choices = {"int8", "int8-row", "f32"};
-  if (allow_auto) choices.insert(choices.begin(), "auto");
-  return add_choice_option(
-      app, "--act", value, choices,
-      fmt::format(": activations, int8 (a scale per 32 columns, or per row) or exact [{}]", value));
+  if (allow_auto) choices = {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"};
+  return add_choice_option(app, "--act", value, choices,
+                           fmt::format(": activations, int8 (a scale per 32 columns, or per row, or that clipped), 4 "
+                                       "bits (per 32 columns) or exact [{}]",
+                                       value));
 }
 
 CLI::Option* add_model_argument(CLI::App& app, std::string& value) {

@@ -155,6 +155,9 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
       verb, "--target-bpw", options.target_bpw, 0.5f, 16.0f,
       "in place of --format: bits per weight of all linear layers, each layer's format chosen by measured loss");
   verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
+  add_number_option(
+      verb, "--smooth", options.smooth, 0.0f, 1.0f,
+      "move outliers of activations into the weights first, by this strength; for --act int8-row; needs --calib");
   add_group_option(verb, arguments.group,
                    "weights that share a scale: 32, 64, 128, 256, row or tensor [64; int8 and fp8: row]");
   verb.add_option_function<std::string>(

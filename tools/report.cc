@@ -49,9 +49,11 @@ struct Findings {
   int64_t documents = 0;
 };
 
-/// "int3 calibrated", "int2odd refit group=32", "Q4_K_M imatrix"
+/// "int3 calibrated", "int2odd refit group=32", "int3 20M", "Q4_K_M imatrix"
 std::string row_label(const json& row) {
   std::string label = text_or(row, "step", text_or(row, "format", text_or(row, "type", "")));
+  if (row.contains("recovered"))
+    label += text_or(row, "tokens", "") == "0M" ? " blocks" : " " + text_or(row, "tokens", "");
   std::ranges::replace(label, ':', ' ');
   return label;
 }
@@ -59,8 +61,13 @@ std::string row_label(const json& row) {
 void read_table(const std::string& name, const json& document, Findings& out) {
   PlotSeries series{text_or(document, "program", name), {}, false, true};
   for (const json& row : list_of(document, "rows"))
-    if (row.is_object() && number_or(row, "ratio", 0) > 0 && number_or(row, "bits_per_weight", 0) > 0)
-      series.points.push_back({number_or(row, "bits_per_weight", 0), number_or(row, "ratio", 0), 0, row_label(row)});
+    if (row.is_object()) {
+      const auto recovered = row.find("recovered");  // of bench/quality/recovery.py: what training made of the row
+      const bool trained = recovered != row.end() && recovered->is_object();
+      const double bits = number_or(row, "bits_per_weight", 0),
+                   ratio = number_or(trained ? *recovered : row, "ratio", 0);
+      if (bits > 0 && ratio > 0) series.points.push_back({bits, ratio, 0, row_label(row)});
+    }
   if (!series.points.empty()) out.points.push_back(std::move(series));
 }
 
@@ -159,6 +166,10 @@ std::string heat_maps(const Findings& found) {
       if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }
     if (blocks.empty()) continue;
+    const std::vector<std::string> order = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                            "gate_proj", "up_proj", "down_proj"};  // as they run
+    std::ranges::stable_sort(kinds, {},
+                             [&](const std::string& kind) { return std::ranges::find(order, kind) - order.begin(); });
     HeatMap map{model + ": relative error of each layer (of its outputs where calibrated)", kinds, {}, {}};
     map.cells.resize(kinds.size());
     for (const auto& [block, errors] : blocks) {
@@ -187,6 +198,10 @@ std::string divergence_plots(const Findings& found) {
             count.is_number() ? 100 * count.get<double>() / std::max(1.0, number_or(task, "tokens", 1)) : 0;
         bars.points.push_back({first * std::pow(10, (bin++ + 0.5) / per_decade), share, 0, ""});
       }
+      // Bins behind the largest divergence and before the smallest say nothing.
+      const auto is_empty = [](const PlotPoint& p) { return p.y == 0; };
+      while (bars.points.size() > 1 && is_empty(bars.points.back())) bars.points.pop_back();
+      bars.points.erase(bars.points.begin(), std::ranges::find_if_not(bars.points, is_empty));
       histogram.series.push_back(std::move(bars));
     }
     if (text_or(task, "name", "") != "drift") continue;

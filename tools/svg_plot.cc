@@ -10,7 +10,7 @@
 namespace lowbit::cli {
 namespace {
 
-constexpr double kWidth = 760, kHeight = 380, kLeft = 70, kRight = 170, kTop = 30, kBottom = 50;
+constexpr double kWidth = 760, kHeight = 440, kLeft = 70, kRight = 170, kTop = 30, kBottom = 50;
 constexpr std::array kColours = {"#1f5fa8", "#c2501c", "#2f7d32", "#7a3fa0",
                                  "#8a6d00", "#00808a", "#b03060", "#555555"};
 
@@ -90,7 +90,42 @@ std::string frame(const Plot& plot, const Axis& x, const Axis& y) {
   return out;
 }
 
-std::string draw(const PlotSeries& series, const Axis& x, const Axis& y, const char* stroke) {
+struct Box {
+  double left, top, right, bottom;
+  bool overlaps(const Box& o) const { return left < o.right && o.left < right && top < o.bottom && o.top < bottom; }
+};
+
+/// Finds room for the labels of points, so that none covers another or a mark.
+class Labels {
+ public:
+  void add_mark(double x, double y) { taken_.push_back({x - 4, y - 4, x + 4, y + 4}); }
+
+  /// The label beside the point, or further off with a thin line to it; "" when there is no room.
+  std::string place(double x, double y, const std::string& label) {
+    const double width = 5.2 * static_cast<double>(label.size()) + 2;
+    for (const double away : {0.0, 12.0, 24.0, 36.0, 50.0, 65.0, 80.0, 100.0})
+      for (const double side : {1.0, -1.0})
+        for (const double up : {-1.0, 1.0}) {
+          const double at_x = x + side * (6 + away / 3), at_y = y + up * (4 + away);
+          const double left = side > 0 ? at_x : at_x - width;
+          const Box box{left, at_y - 6, left + width, at_y + 5};
+          if (left < kLeft || box.right > kWidth || box.top < kTop - 10 || box.bottom > kHeight - kBottom) continue;
+          if (box.right > kWidth - kRight + 8 && box.top < legend_bottom_) continue;
+          if (std::ranges::any_of(taken_, [&](const Box& b) { return b.overlaps(box); })) continue;
+          taken_.push_back(box);
+          const std::string text = text_at(at_x, at_y + 3, side > 0 ? "start" : "end", label, " class='small'");
+          return (away > 0 ? line_at(x, y, at_x, at_y, "#bbb", 0.7) : "") + text;
+        }
+    return "";
+  }
+  void set_legend(double bottom) { legend_bottom_ = bottom; }
+
+ private:
+  std::vector<Box> taken_;
+  double legend_bottom_ = 0;
+};
+
+std::string draw(const PlotSeries& series, const Axis& x, const Axis& y, const char* stroke, Labels& labels) {
   std::string path, marks;
   for (const PlotPoint& p : series.points) {
     if (!x.accepts(p.x) || !y.accepts(p.y)) continue;
@@ -98,12 +133,26 @@ std::string draw(const PlotSeries& series, const Axis& x, const Axis& y, const c
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : " L", px, py);
     if (p.error > 0 && y.accepts(p.y - p.error))
       marks += line_at(px, y.pixel(p.y - p.error), px, y.pixel(p.y + p.error), stroke, 1);
-    if (series.has_marks) marks += fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>", px, py, stroke);
-    if (!p.label.empty()) marks += text_at(px + 6, py - 5, "start", p.label, " class='small'");
+    if (series.has_marks)
+      marks += fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'>{}</circle>", px, py, stroke,
+                           p.label.empty() ? "" : "<title>" + html_escape(p.label) + "</title>");
+    if (!p.label.empty()) marks += labels.place(px, py, p.label);
   }
   if (series.has_line && !path.empty())
     path = fmt::format("<path d='{}' fill='none' stroke='{}' stroke-width='1.6'/>", path, stroke);
   return (series.has_line ? path : "") + marks;
+}
+
+/// A cell of a heat map; share 0 (light) to 1 (dark).
+std::string heat_cell(double x, double y, double share, const std::string& title) {
+  constexpr std::array<std::array<double, 3>, 3> kShades = {{{236, 240, 248}, {242, 166, 90}, {150, 22, 40}}};
+  const size_t below = share < 0.5 ? 0 : 1;
+  const double part = 2 * share - static_cast<double>(below);
+  std::array<double, 3> c{};
+  for (size_t i = 0; i < 3; ++i) c[i] = kShades[below][i] + part * (kShades[below + 1][i] - kShades[below][i]);
+  return fmt::format(
+      "<rect x='{:.0f}' y='{:.0f}' width='19' height='19' fill='rgb({:.0f},{:.0f},{:.0f})'><title>{}</title></rect>", x,
+      y, c[0], c[1], c[2], html_escape(title));
 }
 
 }  // namespace
@@ -145,8 +194,13 @@ std::string Plot::svg() const {
   x.finish();
   y.finish();
   std::string out = fmt::format("<svg viewBox='0 0 {:.0f} {:.0f}' role='img'>", kWidth, kHeight) + frame(*this, x, y);
+  Labels labels;
+  labels.set_legend(kTop + 10 + 18 * static_cast<double>(series.size()));
+  for (const PlotSeries& s : series)
+    for (const PlotPoint& p : s.points)
+      if (x.accepts(p.x) && y.accepts(p.y)) labels.add_mark(x.pixel(p.x), y.pixel(p.y));
   for (size_t i = 0; i < series.size(); ++i) {
-    out += draw(series[i], x, y, colour(i));
+    out += draw(series[i], x, y, colour(i), labels);
     const double at = kTop + 10 + 18 * static_cast<double>(i);
     out += fmt::format("<rect x='{:.0f}' y='{:.0f}' width='10' height='10' fill='{}'/>", kWidth - kRight + 12, at - 9,
                        colour(i));
@@ -162,7 +216,7 @@ std::string HeatMap::svg() const {
     for (const auto& v : row)
       if (v && *v > 0 && std::isfinite(*v)) low = std::min(low, std::log(*v)), high = std::max(high, std::log(*v));
   const double width = kNames + kCell * static_cast<double>(columns.size()) + 10,
-               height = 50 + kCell * static_cast<double>(rows.size());
+               height = 80 + kCell * static_cast<double>(rows.size());
   std::string out =
       fmt::format("<svg viewBox='0 0 {:.0f} {:.0f}' style='max-width:{:.0f}px' role='img'>", width, height, width);
   out += text_at(0, 16, "start", title, " class='title'");
@@ -172,16 +226,24 @@ std::string HeatMap::svg() const {
     for (size_t c = 0; c < columns.size(); ++c) {
       const auto& v = cells[r][c];
       if (!v || !(*v > 0)) continue;
-      const double share = high > low ? (std::log(*v) - low) / (high - low) : 0.5;
-      out += fmt::format(
-          "<rect x='{:.0f}' y='{:.0f}' width='19' height='19' fill='hsl({:.0f} 75% {:.0f}%)'><title>{} {}: "
-          "{:.4g}</title></rect>",
-          kNames + kCell * static_cast<double>(c), y, 220 - 200 * share, 92 - 52 * share, html_escape(rows[r]),
-          html_escape(columns[c]), *v);
+      out +=
+          heat_cell(kNames + kCell * static_cast<double>(c), y, high > low ? (std::log(*v) - low) / (high - low) : 0.5,
+                    fmt::format("{} {}: {:.4g}", rows[r], columns[c], *v));
+    }
+  }
+  if (high >= low) {  // the scale, below
+    constexpr int kShades = 5;
+    for (int i = 0; i < kShades; ++i) {
+      const double share = high > low ? i / (kShades - 1.0) : 0.5,
+                   value = std::exp(low + (high - low) * i / (kShades - 1.0));
+      const double x = kNames + 76.0 * i;
+      out += heat_cell(x, height - 28, share, "") +
+             text_at(x + 24, height - 14, "start", fmt::format("{:.2g}", value), " class='small'");
     }
   }
   for (size_t c = 0; c < columns.size(); c += 5)
-    out += text_at(kNames + kCell * (static_cast<double>(c) + 0.5), height - 8, "middle", columns[c], " class='small'");
+    out +=
+        text_at(kNames + kCell * (static_cast<double>(c) + 0.5), height - 38, "middle", columns[c], " class='small'");
   return out + "</svg>\n";
 }
 

@@ -1,134 +1,120 @@
 #!/usr/bin/env python3
 """What recovery by training is worth on the default model: quantizes, trains, measures, writes one JSON.
 
-  recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 65536] [--sample 12M]
-  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or int3:64:20M:lr=1e-4
+  recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 12M] [--gpus 1] [--jobs 1]
+  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover, and calib-tokens
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
-TinyStories excerpt, which nothing was trained on. The host's cores quantize and measure while the device trains. Rows already in the JSON
-are kept.
+TinyStories excerpt, which nothing was trained on. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train, a row each.
+Rows already in the JSON are kept.
 """
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-TINY_CHUNKS = 60
-LOCK = threading.Lock()
-START = time.monotonic()
+import numpy as np
+
+from jobs import ROOT, Bench, Pool, count, say
+
+QUANTIZE, MEASURE_TRAINED, MEASURE_START = 1, 2, 3  # what the host does first
+WINDOW = 512
 
 
-def say(text: str) -> None:
-    print(f"[{time.monotonic() - START:6.1f} s] {text}", file=sys.stderr, flush=True)
+class Recovery:
+    def __init__(self, bench: Bench, host: Pool, gpus: int, out: Path, calib_tokens: int, sample: str):
+        self.bench, self.host, self.gpus, self.out, self.calib_tokens, self.sample = bench, host, gpus, out, calib_tokens, sample
+        self.devices, self.lock, self.starts, self.jobs = Pool(gpus), threading.Lock(), {}, []
+        self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
+                       "sample": sample}
+        self.measures_starts = True
+        self.teacher, self.samples = bench.work / "teacher", bench.work / "samples.npy"
 
+    def prepare(self) -> None:
+        """The teacher as a checkpoint, and windows sampled from it, a part on each GPU."""
+        if not self.teacher.exists():
+            self.bench.lowbit("import", self.bench.model, self.teacher)
+        if self.samples.exists():
+            return
+        quick, _ = self.bench.quantize("int4:lsq", 0)  # sampling needs a checkpoint of the model, not a good one
+        each = -(-count(self.sample) // WINDOW // self.gpus) * WINDOW
+        parts = [self.bench.work / f"samples-{i}.npy" for i in range(self.gpus)]
+        jobs = [self.devices.submit(0, self.train, quick, f"sampling-{i}", ["--tokens", WINDOW * 16, "--method", "full", "--sample", each, "--samples",
+                                    part, "--seed", i, "--no-compile", "--no-graph"], worker=True) for i, part in enumerate(parts)]
+        for job in jobs:
+            job.result()
+        np.save(self.samples, np.concatenate([np.load(part) for part in parts]))
+        say(f"sampled {each * self.gpus} tokens")
 
-class Run:
-    def __init__(self, options):
-        self.o, self.texts = options, options.data / "text"
-        self.train_text = self.texts / "wikitext2_raw_train_part.txt"
-        self.report = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
-        self.host, self.device = ThreadPoolExecutor(1), ThreadPoolExecutor(options.device_jobs)
-        options.work.mkdir(parents=True, exist_ok=True)
-
-    def lowbit(self, *args) -> dict:
-        done = subprocess.run([self.o.lowbit, *map(str, args), "--json"], capture_output=True, text=True)
+    def train(self, gpu: int, start, name: str, options: list) -> tuple:
+        target = self.bench.work / f"recovered-{name}"
+        command = [sys.executable, "-m", "lowbit.recover", start, "--teacher", self.teacher, "--data", self.bench.texts / "wikitext2_raw_train_part.txt",
+                   "-o", target, "--lowbit", self.bench.program, "--save-every", "100000", "--force", "--json", *options]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+        with open(self.bench.work / f"{name}.log", "w") as log:
+            done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         if done.returncode != 0:
-            raise RuntimeError(f"lowbit {' '.join(map(str, args))}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
-
-    def save(self) -> None:
-        with LOCK:
-            self.o.out.write_text(json.dumps(self.report, indent=1) + "\n")
-
-    def measure(self, model, *logits) -> dict:
-        begin = time.monotonic()
-        wiki = self.lowbit("ppl", model, "-f", self.texts / "wiki.test.raw", "-c", 512, "--chunks", self.o.chunks, "--act", "f32", *logits)
-        tiny = self.lowbit("ppl", model, "-f", self.texts / "tinystories_excerpt.txt", "-c", 512, "--chunks", TINY_CHUNKS, "--act", "f32")
-        say(f"measured {model}: {wiki['ppl']:.4f}, tiny {tiny['ppl']:.4f}, in {time.monotonic() - begin:.0f} s")
-        result = {"ppl": wiki["ppl"], "kld_mean": wiki["kld_mean"], "top1": wiki["top1"], "tiny_ppl": tiny["ppl"]}
-        if "base" in self.report:
-            result["ratio"] = result["ppl"] / self.report["base"]["ppl"]
-            result["tiny_ratio"] = result["tiny_ppl"] / self.report["base"]["tiny_ppl"]
-        return result
-
-    def base(self) -> None:
-        logits = self.o.work / "base.logits"
-        if not logits.exists():
-            self.report["base"] = self.measure(self.o.model, "--save-logits", logits)
-            self.save()
-
-    def measured(self, row: dict, key: str, model) -> None:
-        self.base()
-        row[key] = self.measure(model, "--against", self.o.work / "base.logits")
-        self.save()
-
-    def quantize(self, name: str, fmt: str, group: str):
-        target = self.o.work / f"ptq-{name}"
-        if not (target / "config.json").exists():
-            calibration = ["--calib", self.train_text, "--calib-tokens", self.o.calib_tokens] if self.o.calib_tokens else []
-            made = self.lowbit("quantize", self.o.model, target, "--format", fmt, "--group", group, "--force", *calibration)
-            made = {key: made[key] for key in ("bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
-            (self.o.work / f"ptq-{name}.json").write_text(json.dumps(made))
-            say(f"quantized {name} in {made['seconds']:.0f} s")
-        return target, json.loads((self.o.work / f"ptq-{name}.json").read_text())
-
-    def recover(self, start, teacher, name: str, tokens: str, extra: list) -> tuple:
-        target = self.o.work / f"recovered-{name}"
-        command = [sys.executable, "-m", "lowbit.recover", start, "--teacher", teacher, "--data", self.train_text, "-o", target,
-                   "--tokens", tokens, "--sample", self.o.sample, "--samples", self.o.work / "samples.npy", "--lowbit", self.o.lowbit,
-                   "--save-every", "100000", "--force", "--json", *extra]
-        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"recover {name}: exit code {done.returncode}")
+            raise RuntimeError(f"{name}: " + (self.bench.work / f"{name}.log").read_text().strip().splitlines()[-1])
         return target, json.loads(done.stdout)
 
-    def row(self, text: str, teacher, start) -> None:
-        fmt, group, tokens, *rest = text.split(":")
-        extra = [part for option in rest for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
-        row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": rest, "calib_tokens": self.o.calib_tokens,
-               "sample": self.o.sample}
-        try:
-            checkpoint, made = start.result()
-            row |= made
-            target, row["recovery"] = self.recover(checkpoint, teacher, f"{fmt}-{group}-{tokens}", tokens, extra)
-            self.report["rows"].append(row)
-            self.save()
-            say(f"trained {text}")
-            self.pending.append(self.host.submit(self.measured, row, "recovered", target))
-            same = [r for r in self.report["rows"] if (r["format"], r["group"]) == (fmt, group) and "ptq" in r]
-            if same:
-                row["ptq"] = same[0]["ptq"]
-            else:
-                self.pending.append(self.host.submit(self.measured, row, "ptq", checkpoint))
-        except Exception as error:  # the other rows go on
-            say(f"{text}: {error}")
+    def measured(self, row: dict, key: str, model) -> None:
+        row[key] = self.bench.measure(model)
+        self.report["base"] = self.bench.base()
+        self.bench.save(self.out, self.report)
 
-    def run(self) -> None:
-        doctor = self.lowbit("doctor")
-        self.report |= {"model": "SmolLM2-135M-Instruct", "text": "WikiText-2 train", "chunks": self.o.chunks, "sample": self.o.sample,
-                        "cpu": doctor["cpu"]["model"], "isa": doctor["isa"], "threads": doctor["threads"]}
-        teacher = self.o.work / "teacher"
-        if not teacher.exists():
-            self.lowbit("import", self.o.model, teacher)
-        wanted = [row for row in self.o.rows if row not in [r["row"] for r in self.report["rows"]]]
-        starts = {row: self.host.submit(self.quantize, "-".join(row.split(":")[:2]), *row.split(":")[:2]) for row in wanted}
-        self.pending = [self.host.submit(self.base)]
-        if wanted and not (self.o.work / "samples.npy").exists():
-            quick = self.o.work / "quick"  # sampling needs a checkpoint of the model, not a good one, and the host is quantizing those
-            self.lowbit("quantize", self.o.model, quick, "--format", "int4", "--force")
-            self.device.submit(self.recover, quick, teacher, "quick", "8192", ["--method", "full"]).result()
-        for row in wanted:
-            self.device.submit(self.row, row, teacher, starts[row])
-        self.device.shutdown()
-        for job in self.pending:
-            job.result()
-        self.host.shutdown()
+    def key(self, text: str) -> tuple:
+        """What a row begins from: a step of ladder.py and the tokens of its calibration."""
+        fmt, group, _, *rest = text.split(":")
+        tokens = next((count(o.split("=")[1]) for o in rest if o.startswith("calib-tokens=")), self.calib_tokens)
+        return f"{fmt}:refit:group={group}", tokens
+
+    def start(self, key: tuple):
+        """The quantized model of a key, made once for all its rows."""
+        with self.lock:
+            if key not in self.starts:
+                self.starts[key] = self.host.submit(QUANTIZE, self.bench.quantize, *key)
+            return self.starts[key]
+
+    def row(self, gpu: int, text: str, start) -> None:
+        fmt, group, tokens, *rest = text.split(":")
+        options, calib_tokens = [o for o in rest if not o.startswith("calib-tokens=")], self.key(text)[1]
+        checkpoint, made = start.result()
+        row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
+               **made}
+        say(f"training {text} on GPU {gpu}")
+        flags = ["--tokens", tokens, "--sample", len(np.load(self.samples, mmap_mode="r")) * WINDOW, "--samples", self.samples]
+        given = [part for option in options for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
+        target, row["recovery"] = self.train(gpu, checkpoint, text.replace(":", "-"), [*flags, *given])
+        row["checkpoint"] = target.name
+        after = row["recovery"]["after"]
+        say(f"trained {text}: held-back KL {after['kl']:.4f}, PPL {after['ppl']:.2f}")
+        with self.lock:
+            first = not any((r["format"], r["group"], r["calib_tokens"]) == (fmt, group, calib_tokens) for r in self.report["rows"])
+            self.report["rows"].append(row)
+        self.bench.save(self.out, self.report)
+        self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
+        if first and self.measures_starts:
+            self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "ptq", checkpoint))
+
+    def submit(self, text: str, number=1) -> None:
+        if text in [r["row"] for r in self.report["rows"]]:
+            return
+        start, ended = self.start(self.key(text)), threading.Event()
+
+        def ready(_):  # a GPU waits for no start while another row has its own
+            self.jobs.append(self.devices.submit(number, self.row, text, start, worker=True))
+            ended.set()
+
+        start.add_done_callback(ready)
+        self.jobs.append(ended)
+
+    def wait(self) -> None:
+        for job in self.jobs:  # grows while it is walked
+            job.wait() if isinstance(job, threading.Event) else job.exception()
 
 
 def main() -> None:
@@ -138,12 +124,26 @@ def main() -> None:
     parser.add_argument("--model", default="default")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data")
     parser.add_argument("--work", type=Path, default=ROOT / "build/recovery")
-    parser.add_argument("--calib-tokens", type=int, default=65536)
+    parser.add_argument("--calib-tokens", type=count, default=65536)
     parser.add_argument("--sample", default="12M")
-    parser.add_argument("--device-jobs", type=int, default=1, help="rows trained at a time")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")
+    parser.add_argument("--threads", type=int, help="of each of those")
     parser.add_argument("--chunks", type=int, default=100)
+    parser.add_argument("--tiny-chunks", type=int, default=60)
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/recovery.json")
-    Run(parser.parse_args()).run()
+    o = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
+    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.out, o.calib_tokens, o.sample)
+    base = recovery.host.submit(0, bench.base)
+    for text in o.rows:
+        recovery.start(recovery.key(text))
+    recovery.prepare()
+    for text in o.rows:
+        recovery.submit(text)
+    base.result()
+    recovery.wait()
 
 
 if __name__ == "__main__":

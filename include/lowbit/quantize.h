@@ -50,6 +50,9 @@ struct QuantizeOptions {
   /// little. Needs a calibration text.
   float target_bpw = 0;
   bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
+  /// > 0: outliers of activations move into the weights before quantizing, by this strength (0..1, SmoothQuant's alpha). Needs a calibration
+  /// text.
+  float smooth = 0;
   uint64_t seed = 0;
   bool overwrite = false;  // replace an existing lowbit checkpoint; drop the state of another unfinished calibration
   bool accept_broken = false;  // write the checkpoint even if it is broken by kBrokenRatio

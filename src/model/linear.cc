@@ -13,6 +13,11 @@ Activation layer_activation(FormatId weights, Activation wanted) {
   return format_info(weights).kind == ValueKind::kInteger ? wanted : Activation::kF32;
 }
 
+void LinearInput::set_rounding(const ActivationRounding& rounding) {
+  clips_ = rounding.clipped > 0;
+  for (Rows* rows : {&int8_rows_, &next_rows_}) rows->rows.set_rounding(rounding);
+}
+
 void LinearInput::set(const float* x, int64_t m, int64_t k) {
   x_ = x;
   m_ = m;
@@ -84,8 +89,8 @@ Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, cons
   observe(*up.linear);
   LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
   const CodeLayout codes = reader.plan.code_layout();
-  const bool fill = !observer_ && reader.plan.activation() == Activation::kInt8 && codes.run == 0 && codes.group > 0 &&
-                    64 % codes.group == 0;  // run_gated()'s chunks are whole groups
+  const bool fill = !observer_ && !clips_ && reader.plan.activation() == Activation::kInt8 && codes.run == 0 &&
+                    codes.group > 0 && 64 % codes.group == 0;  // run_gated()'s chunks are whole groups
   if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, codes.group, isa_));
   LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
                                {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, *ops_, *input,

@@ -49,6 +49,8 @@ class LinearInput {
  public:
   LinearInput(Isa isa, ThreadPool& pool) : isa_(isa), pool_(&pool), ops_(&vector_ops(isa)) {}
 
+  /// How rows that are set from here on are rounded for integer layers.
+  void set_rounding(const ActivationRounding& rounding);
   /// x [m, k], dense rows; must stay alive and unchanged until the last run().
   void set(const float* x, int64_t m, int64_t k);
   /// The normed rows, and what `readers` need of them: int8 codes straight from the rows when all of them take int8, else
@@ -83,6 +85,7 @@ class LinearInput {
   Rows float_rows_, int8_rows_, next_rows_;
   LinearObserver observer_;
   std::unique_ptr<BlockingTuner> tuner_;  // null: no tuning
+  bool clips_ = false;                    // rows are rounded whole
 };
 
 }  // namespace lowbit

@@ -220,7 +220,7 @@ Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
 
 Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first,
                               int64_t count, float* logits) {
-  const int64_t m = int64_t(tokens.size()), hidden = config_.hidden_size;
+  const int64_t m = int64_t(tokens.size());
   {
     const StepTimer timer(profile_, ModelStep::kEmbed);
     embed(tokens);
@@ -231,6 +231,14 @@ Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position,
     LOWBIT_TRY(feed_forward_part(layers_[i], m));
   }
   if (count == 0) return {};
+  input_->set_rounding({});
+  const Status done = run_head(first, count, logits);
+  input_->set_rounding(rounding_);
+  return done;
+}
+
+Status Transformer::run_head(int64_t first, int64_t count, float* logits) {
+  const int64_t hidden = config_.hidden_size;
   {
     const StepTimer timer(profile_, ModelStep::kNorm);
     const std::array<const Linear*, 1> readers = {&head_};

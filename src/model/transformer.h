@@ -29,6 +29,7 @@ struct LoadOptions {
   /// everywhere.
   Activation activation = Activation::kInt8;
   int64_t activation_group = 0;  // kInt8: columns of x per scale, see MatmulOptions; 0: one scale per row
+  ActivationRounding rounding;   // kInt8: of the blocks' layers; the head's input keeps 8 bits
   Isa isa = Isa::kScalar;
   bool reference = false;  // the kernels of kernels/ref, whatever the ISA
   int threads = 1;
@@ -122,6 +123,8 @@ class Transformer {
   Status check_call(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
                     std::span<float> logits) const;
   /// One batch at `position`; logits of its rows [first, first + count).
+  /// Logits of rows [first, first + count) of the batch. Their rounding is the default one.
+  Status run_head(int64_t first, int64_t count, float* logits);
   Status run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first, int64_t count,
                    float* logits);
   void embed(std::span<const int32_t> tokens);
@@ -142,6 +145,7 @@ class Transformer {
   Linear head_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<LinearInput> input_;
+  ActivationRounding rounding_;
   Workspace work_;
   AttentionWorkspace attention_work_;
   Profile* profile_ = nullptr;

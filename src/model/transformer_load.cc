@@ -263,6 +263,8 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   model->input_ = std::make_unique<LinearInput>(options.reference ? Isa::kScalar : options.isa, *model->pool_);
   if (options.tune) model->input_->tune();
+  model->rounding_ = options.rounding;
+  model->input_->set_rounding(options.rounding);
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(model->allocate_workspace(options.batch));
   return model;

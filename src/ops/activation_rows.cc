@@ -97,13 +97,24 @@ Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& lay
       int8_t* to = entry->values.as<int8_t>() + r * entry->ld;
       float* scales = entry->scales.as<float>() + r * entry->groups;
       if (k_ == 0) scales[0] = 0;
-      ops_->quantize_groups_int8(row, norm_, factor, k_, width, entry->ld, to, scales,
-                                 entry->sums.as<int32_t>() + r * entry->groups);
+      if (rounding_.is_default())
+        ops_->quantize_groups_int8(row, norm_, factor, k_, width, entry->ld, to, scales,
+                                   entry->sums.as<int32_t>() + r * entry->groups);
+      else
+        round_row(row, factor, width, *entry, r);
       if (layout.run > 0) spread_runs(to, k_, layout.run, layout.stride, entry->ld);
     }
   });
   entry->valid = true;
   return entry;
+}
+
+void ActivationRows::round_row(const float* x, float factor, int64_t width, Codes& entry, int64_t row) const {
+  std::vector<float> v(x, x + k_);
+  for (int64_t i = 0; norm_ != nullptr && i < k_; ++i) v[static_cast<size_t>(i)] = x[i] * factor * norm_[i];
+  clip_row(v.data(), k_, rounding_.clipped);
+  round_groups(v.data(), k_, width, entry.ld, rounding_.largest, entry.values.as<int8_t>() + row * entry.ld,
+               entry.scales.as<float>() + row * entry.groups, entry.sums.as<int32_t>() + row * entry.groups);
 }
 
 Status ActivationRows::expect_codes(int64_t m, int64_t k, int64_t group, Isa isa) {
@@ -116,9 +127,13 @@ Status ActivationRows::expect_codes(int64_t m, int64_t k, int64_t group, Isa isa
 void ActivationRows::write_codes(int64_t m, int64_t first, int64_t n, const float* x) {
   const int64_t group = expected_->layout.group, at = m * expected_->groups + first / group;
   const int64_t end = first + n == k_ ? expected_->ld : first + n;
-  ops_->quantize_groups_int8(x, nullptr, 1.0f, n, group, end - first,
-                             expected_->values.as<int8_t>() + m * expected_->ld + first,
-                             expected_->scales.as<float>() + at, expected_->sums.as<int32_t>() + at);
+  int8_t* const to = expected_->values.as<int8_t>() + m * expected_->ld + first;
+  float* const scales = expected_->scales.as<float>() + at;
+  int32_t* const code_sums = expected_->sums.as<int32_t>() + at;
+  if (rounding_.is_default())
+    ops_->quantize_groups_int8(x, nullptr, 1.0f, n, group, end - first, to, scales, code_sums);
+  else
+    round_groups(x, n, group, end - first, rounding_.largest, to, scales, code_sums);
 }
 
 ActivationRows::Sums& ActivationRows::sums_entry(int64_t group, const CodeLayout& layout, int factor) {

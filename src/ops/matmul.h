@@ -12,6 +12,7 @@
 #include "format/qtensor.h"
 #include "kernels/api.h"
 #include "lowbit/error.h"
+#include "ops/activation_rounding.h"
 #include "ops/blocking.h"
 
 namespace lowbit {
@@ -39,8 +40,10 @@ class ActivationRows {
   /// kInt8 rows [m, k] that write_codes() fills part by part, with a scale per `group` columns and no others.
   Status expect_codes(int64_t m, int64_t k, int64_t group, Isa isa);
   /// Quantizes columns [first, first + n) of row m: x [n]. `first` is a multiple of the group, n too or the row ends there.
-  /// Different parts may be written at the same time.
+  /// Different parts may be written at the same time. Not with a rounding that clips, which needs whole rows.
   void write_codes(int64_t m, int64_t first, int64_t n, const float* x);
+  /// How the codes of all rows prepared from here on are rounded.
+  void set_rounding(const ActivationRounding& rounding) { rounding_ = rounding; }
   /// Makes what `plan` will read, so that run_matmuls() need not.
   Status prepare_for(const class MatmulPlan& plan, ThreadPool& pool);
 
@@ -68,6 +71,8 @@ class ActivationRows {
     Buffer values;
   };
   void reset(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa);
+  /// Codes of one row of `x`, not yet spread. Not for the default rounding.
+  void round_row(const float* x, float factor, int64_t width, Codes& entry, int64_t row) const;
   /// The entry for a layout, with room for m_ rows.
   Result<Codes*> room_for_codes(const CodeLayout& layout);
   /// Computed on first use for each layout and kept for the plans that follow.
@@ -82,6 +87,7 @@ class ActivationRows {
   Result<uint8_t*> scratch(int64_t bytes, int workers);
 
   Activation kind_ = Activation::kF32;
+  ActivationRounding rounding_;
   const VectorOps* ops_ = nullptr;
   const float* x_ = nullptr;     // null after expect_codes()
   const float* norm_ = nullptr;  // with prepare_normed()

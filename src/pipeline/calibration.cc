@@ -165,14 +165,17 @@ Status Calibration::skip_measuring(int64_t block) {
   return held_back_.run_source(*model, cache);
 }
 
-Status Calibration::advance(int64_t block, const std::map<std::string, QTensor>& weights) {
+Status Calibration::advance(int64_t block, const std::map<std::string, QTensor>& weights,
+                            const LinearObserver& observer) {
   const OverlaySource overlay(*source_, weights);
   LOWBIT_TRY_ASSIGN(const auto model, load_block(overlay, block));
   LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
+  if (observer) model->set_observer(observer);
   for (int64_t i = 0; i < windows_; ++i) {
     LOWBIT_TRY(report(i));
     LOWBIT_TRY(model->run_block({window(i), static_cast<size_t>(context_ * hidden_)}, cache));
   }
+  model->set_observer({});
   return held_back_.run_quantized(*model, cache);
 }
 

@@ -43,8 +43,9 @@ class Calibration {
   /// Runs block i as the source has it. Errors: kInvalidArgument when an activation is NaN or infinite.
   Result<MomentsByWeight> measure(int64_t block);
 
-  /// Runs block i with `weights` in place of the source's; what comes out is what block i + 1 will see.
-  Status advance(int64_t block, const std::map<std::string, QTensor>& weights);
+  /// Runs block i with `weights` in place of the source's; what comes out is what block i + 1 will see. `observer` sees the inputs of its
+  /// layers.
+  Status advance(int64_t block, const std::map<std::string, QTensor>& weights, const LinearObserver& observer = {});
 
   /// In place of measure() for a block whose weights were found earlier; advance() comes next.
   Status skip_measuring(int64_t block);

@@ -9,6 +9,7 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kActivationGroup = 32;  // docs/adr/0008-activation-groups.md
+constexpr double kClipped = 0.001;
 
 }  // namespace
 
@@ -49,10 +50,13 @@ Result<Engine> Engine::beside_gpu(const Compute& compute) {
 }
 
 Result<ActivationChoice> parse_activation(const std::string& name) {
-  if (name == "auto" || name == "int8" || name.empty()) return ActivationChoice{Activation::kInt8, kActivationGroup};
-  if (name == "int8-row") return ActivationChoice{Activation::kInt8, 0};
-  if (name == "f32") return ActivationChoice{Activation::kF32, 0};
-  return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'", "auto, int8, int8-row or f32");
+  if (name == "auto" || name == "int8" || name.empty())
+    return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8"};
+  if (name == "int8-row") return ActivationChoice{Activation::kInt8, 0, {}, "int8-row"};
+  if (name == "int8-clip") return ActivationChoice{Activation::kInt8, 0, {127, kClipped}, "int8-clip"};
+  if (name == "int4") return ActivationChoice{Activation::kInt8, kActivationGroup, {7, 0}, "int4"};
+  if (name == "f32") return ActivationChoice{Activation::kF32, 0, {}, "f32"};
+  return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'", "auto, int8, int8-row, int8-clip, int4 or f32");
 }
 
 }  // namespace lowbit

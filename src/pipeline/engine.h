@@ -7,6 +7,7 @@
 #include "base/threads.h"
 #include "kernels/api.h"
 #include "lowbit/compute.h"
+#include "ops/activation_rounding.h"
 
 namespace lowbit {
 
@@ -29,9 +30,12 @@ struct Engine {
 struct ActivationChoice {
   Activation kind = Activation::kInt8;
   int64_t group = 0;  // columns of x per scale; 0: one scale per row
+  ActivationRounding rounding;
+  const char* name = "int8";
 };
 
-/// "auto", "int8": int8 with a scale per 32 columns. "int8-row": int8 with one scale per row. "f32": exact.
+/// "auto", "int8": int8 with a scale per 32 columns. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
+/// row. "int4": -7..7 with a scale per 32 columns. "f32": exact.
 Result<ActivationChoice> parse_activation(const std::string& name);
 
 }  // namespace lowbit

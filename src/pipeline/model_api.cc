@@ -57,6 +57,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LoadOptions load;
   load.activation = activation.kind;
   load.activation_group = activation.group;
+  load.rounding = activation.rounding;
   load.isa = engine.isa;
   load.threads = engine.threads;
   load.tune = options.tune;
@@ -82,7 +83,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.weight_bytes = impl->transformer->resident_bytes();
   const KvShape kv = impl->transformer->kv_shape();
   info.kv_bytes = 2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each
-  info.activation = activation.kind == Activation::kF32 ? "f32" : activation.group > 0 ? "int8" : "int8-row";
+  info.activation = activation.name;
   info.isa = isa_name(engine.isa);
   info.threads = engine.threads;
   info.load_s = seconds_since(start);

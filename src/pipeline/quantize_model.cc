@@ -14,6 +14,7 @@
 #include "pipeline/quantizer.h"
 #include "pipeline/recipe.h"
 #include "pipeline/rotated_source.h"
+#include "pipeline/smoothed_source.h"
 #include "pipeline/source_hash.h"
 
 namespace lowbit {
@@ -42,6 +43,7 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
                         {"recipe_sha256", hash.finish()},
                         {"keep", o.keep},
                         {"rotate", o.rotate},
+                        {"smooth", o.smooth},
                         {"target_bpw", o.target_bpw},
                         {"seed", o.seed}};
 }
@@ -54,6 +56,8 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));
+  if (options.smooth > 0 && options.calibration.file.empty())
+    return fail(ErrorCode::kInvalidArgument, "--smooth", "no text", "a text to measure activations on", "--calib FILE");
   if (options.target_bpw > 0 && options.calibration.file.empty())
     return fail(ErrorCode::kInvalidArgument, "--target-bpw", "no text", "a text to measure each layer's part on",
                 "--calib FILE");
@@ -63,6 +67,11 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
     LOWBIT_TRY_ASSIGN(rotated, rotate_source(*stored, options.seed));
   }
   const WeightSource* source = rotated ? rotated.get() : stored.get();
+  std::unique_ptr<WeightSource> smoothed;
+  if (options.smooth > 0) {
+    LOWBIT_TRY_ASSIGN(smoothed, smooth_source(*source, options, engine));
+    source = smoothed.get();
+  }
   LOWBIT_TRY_ASSIGN(auto writer,
                     CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
   LOWBIT_TRY(copy_side_files(*source, *writer));
@@ -73,6 +82,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   nlohmann::json fit = {{"method", options.linear.fit}, {"seed", options.seed}, {"source_sha256", hash}};
   if (!quantizer.calibration.is_null()) fit["calibration"] = quantizer.calibration;
   if (options.rotate) fit["rotation"] = {{"seed", options.seed}};
+  if (options.smooth > 0) fit["smooth"] = options.smooth;
   if (options.target_bpw > 0) fit["target_bpw"] = options.target_bpw;
   quantizer.info.config_json = source->config_json();
   quantizer.info.fit_json = fit.dump();

@@ -59,7 +59,7 @@ class Usage(CliTest):
                             (f"{q} int4 --isa sse9", "--isa"), (f"{q} int4 --seed -1", "--seed"),
                             (f"run {m} -p x -n -5", "--tokens"), (f"run {m} -p x -n 5T", "--tokens"),
                             (f"run {m} -p x --temp nan", "--temp"), (f"run {m} -p x --top-p 1.5", "--top-p"),
-                            (f"run {m} -p x --act int4", "--act"), (f"ppl {m} -f x -c 1", "--context"),
+                            (f"run {m} -p x --act int5", "--act"), (f"ppl {m} -f x -c 1", "--context"),
                             (f"ppl {m} -f x --method mine", "--method"), ("inspect --format int9", "--format"),
                             ("bench matmul --format int4 --group tensor", "--group"),
                             ("bench matmul --format int4 --vs sse9", "--vs"), ("bench memory --bytes 1K", "--bytes"),

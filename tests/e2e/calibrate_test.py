@@ -74,6 +74,34 @@ class Calibrate(CliTest):
         self.assertEqual(formats["up_proj"], ("int2", False))
         self.assertEqual(formats["q_proj"], ("int3", True))
 
+    def test_migrated_outliers_keep_the_function(self):
+        """An outlier channel in a norm: with one scale per token the others drown in it, unless it has moved into the weights."""
+        model = self.dir / "outlier"
+        shutil.copytree(self.hf, model)
+
+        def grow(values):
+            values[3] *= 300
+
+        change(model, {f"model.layers.{i}.{n}.weight": grow for i in range(2) for n in ("input_layernorm", "post_attention_layernorm")})
+        call = ("--format", "int8", "--calib", self.text, "--fit", "lsq")
+        plain = self.json("quantize", model, self.dir / "plain", *call, "--force")
+        moved = self.json("quantize", model, self.dir / "moved", *call, "--smooth", "0.5", "--force")
+        self.assertAlmostEqual(moved["held_back"]["source_ppl"] / plain["held_back"]["source_ppl"], 1, delta=1e-3)
+        self.assertNotEqual(files_below(self.dir / "plain"), files_below(self.dir / "moved"))
+        self.json("quantize", model, self.dir / "again", *call, "--smooth", "0.5", "--threads", 2, "--force")
+        self.assertEqual(files_below(self.dir / "moved"), files_below(self.dir / "again"))
+        fit = json.loads((self.dir / "moved/config.json").read_text())["quantization_config"]["fit"]
+        self.assertEqual(fit["smooth"], 0.5)
+
+        def loss(name):
+            """What activations with one scale per token cost."""
+            ppl = {act: self.json("ppl", self.dir / name, "-f", self.text, "-c", 64, "--chunks", 4, "--act", act)["ppl"]
+                   for act in ("f32", "int8-row")}
+            return abs(ppl["int8-row"] / ppl["f32"] - 1)
+
+        self.assertLess(loss("moved"), loss("plain"))
+        self.assertIn("--calib", self.refused("quantize", model, self.dir / "x", "--format", "int8", "--smooth", "0.5"))
+
     def test_rotation_keeps_the_function(self):
         plain = self.json("quantize", self.hf, self.dir / "plain", "--format", "int8", "--group", 32, "--calib", self.text)
         turned = self.json("quantize", self.hf, self.dir / "turned", "--format", "int8", "--group", 32, "--calib", self.text, "--rotate")

@@ -32,6 +32,19 @@ class Ppl(CliTest):
         values = {self.json("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 2, "--threads", t)["ppl"] for t in (1, 2)}
         self.assertEqual(len(values), 1)
 
+    def test_activations(self):
+        """Each kind has its value, the same on every instruction set; four bits cost more than eight."""
+        model = self.quantized("int3", "--format", "int3", "--group", 32)
+        values = {}
+        for act in ("f32", "int8", "int8-row", "int8-clip", "int4"):
+            found = {self.json("ppl", model, "-f", self.text, "-c", 64, "--chunks", 2, "--act", act, *isa)["ppl"]
+                     for isa in ((), ("--isa", "scalar"))}
+            if act != "f32":
+                self.assertEqual(len(found), 1, act)
+            values[act] = found.pop()
+        self.assertEqual(len(set(values.values())), 5, values)
+        self.assertGreater(abs(values["int4"] / values["f32"] - 1), abs(values["int8"] / values["f32"] - 1))
+
     def test_against(self):
         logits, args = self.dir / "logits", ("-f", self.text, "-c", 64, "--chunks", 4, "--act", "f32")
         base = self.json("ppl", self.hf, *args, "--save-logits", logits)

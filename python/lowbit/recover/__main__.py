@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
     p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors [by the number of levels]")
     p.add_argument("--lr-scales", type=float, default=2e-4, help="peak rate of scales and norms [2e-4]")
+    p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
     p.add_argument("--rank", type=int, default=16, help="of lora [16]")
     p.add_argument("--block-steps", type=int, default=300, help="steps of each block [300]")
     p.add_argument("--block-windows", type=int, default=512, help="windows of text that blocks are trained on [512]")

@@ -12,7 +12,8 @@ from .data import random
 from .optimize import Optimizer
 from .student import Trainable
 
-RATES = ((4, 4e-4), (16, 2e-4), (256, 1e-4))
+# Peak rates by the number of levels: few levels lie far apart, and latent weights must travel from one to the next.
+RATES = ((3, 4e-3), (4, 2e-3), (8, 1e-3), (16, 5e-4), (256, 1e-4))
 BATCH = 16  # windows of a step
 ATTEMPTS = 3
 PASS = 16  # windows of a pass without gradients
@@ -25,6 +26,12 @@ def rate_of(grid) -> float:
 def _forward(windows, norms, linears, cos, sin, config):
     with torch.no_grad():
         return torch.cat([block(x, norms, linears, cos, sin, config.head_dim, config.eps) for x in windows.split(PASS)])
+
+
+def position_weights(x):
+    """[B, T, 1], 1 / mean square of each position of the teacher's stream [B, T, hidden]. The next norm divides by that size; unweighted, the few
+    positions that this kind of model makes hundreds of times larger than the rest (the sink of attention) would be all that counts."""
+    return 1.0 / (x**2).mean(-1, keepdim=True).clamp(min=1e-12)
 
 
 class BlockReconstruction:
@@ -49,12 +56,14 @@ class BlockReconstruction:
             setattr(self, stream, _forward(getattr(self, stream), *self._weights(tensor, layer), self.cos, self.sin, self.config))
 
     def train(self, layer: int) -> dict:
-        """Trains one block and moves both streams on. The loss is the error of the output relative to what the teacher's block adds.
+        """Trains one block and moves both streams on. The loss is the error of the output relative to what the teacher's block adds, both in
+        parts of each position's size.
 
         A block whose training diverges is trained again at a quarter of the rate, and left as it was when that fails twice.
         """
         wanted = _forward(self.original, *self._weights(self.teacher.__getitem__, layer), self.cos, self.sin, self.config)
-        size = float(((wanted - self.original) ** 2).mean())
+        weight = position_weights(wanted)
+        size = float((weight * (wanted - self.original) ** 2).mean())
         if not size > 0 or size == float("inf"):
             raise LowbitError(f"block {layer}", f"a teacher whose block adds {size}", "activations that are numbers and change")
         report = {"block": layer, "first": None, "last": None, "rate": 0.0}
@@ -83,7 +92,7 @@ class BlockReconstruction:
             linears = [weights[n] if n in weights else fixed[n] for n in names]
             got = self.kernels.block(x, [weights[n] for n in norms], linears, self.cos, self.sin, self.config.head_dim,
                                      self.config.eps)
-            loss = ((got - y) ** 2).mean() / size
+            loss = (position_weights(y) * (got - y) ** 2).mean() / size
             loss.backward()
             return loss
 

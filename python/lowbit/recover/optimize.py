@@ -14,9 +14,9 @@ EAGER_STEPS = 4  # before a graph is captured; they are ordinary steps
 LOG_POINTS = 200
 
 
-def rate(step: int, steps: int) -> float:
-    """Part of the peak rate: linear to 1 over the first steps, then a cosine down to 5 %."""
-    return min(1.0, (step + 1) / WARM_UP_STEPS) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+def rate(step: int, steps: int, end: float) -> float:
+    """Part of the peak rate: linear to 1 over the first steps, then a cosine down to `end`."""
+    return min(1.0, (step + 1) / WARM_UP_STEPS) * (end + (1 - end) * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 class Watch:
@@ -41,7 +41,8 @@ class Optimizer:
     On CUDA with graph=True the whole step (gradients, clipping, AdamW) is captured once and replayed.
     """
 
-    def __init__(self, compute, groups, steps: int, stage: str, graph=False, clip=1.0):
+    def __init__(self, compute, groups, steps: int, stage: str, graph=False, clip=1.0, end=0.05):
+        self.end = end
         self.compute, self.steps, self.stage, self.clip = compute, steps, stage, clip
         self.parameters = [p for group in groups for p in group["params"]]
         self.device = self.parameters[0].device
@@ -59,7 +60,7 @@ class Optimizer:
 
     def _set_rate(self):
         for group, peak in zip(self.adam.param_groups, self.peaks):
-            value = peak * rate(self.step_number, self.steps)
+            value = peak * rate(self.step_number, self.steps, self.end)
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(value)
             else:

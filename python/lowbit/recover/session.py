@@ -48,6 +48,7 @@ class Options:
     batch: int = 16
     lr: float | None = None
     lr_scales: float = 2e-4
+    lr_end: float = 0.0
     rank: int = 16
     block_steps: int = 300
     block_windows: int = 512
@@ -212,7 +213,7 @@ class Session:
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)
         steps = max(1, options.tokens // (options.batch * self.window))
         groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales)
-        optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph)
+        optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
             optimizer.load_state(saved)
         first, last_note = optimizer.step_number, time.monotonic()

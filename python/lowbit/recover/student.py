@@ -132,7 +132,7 @@ class Student:
                 self.dense[name] = torch.from_numpy(np.array(checkpoint.tensor(name))).to(device)
                 continue
             original = teacher.tensor(name)
-            near = self.same_basis and relative_error(original, stored.dequantize()) < 1.0
+            near = self.same_basis and "smooth" not in checkpoint.fit and relative_error(original, stored.dequantize()) < 1.0
             self.layers[name] = Layer.start(name, stored, grid, original if near else None, device)
         missing = [n for i in range(self.config.layers) for n in (*linear_names(i), *norm_names(i)) if n not in self]
         if missing:

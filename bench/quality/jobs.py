@@ -1,0 +1,116 @@
+"""What the scripts of this folder share: runs of `lowbit`, several at a time, and measurements of a checkpoint."""
+import itertools
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - START:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
+def count(text: str) -> int:
+    """64K, 20M, 4096: as `lowbit` reads them."""
+    factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper(), 1)
+    return int(text[:-1] if factor > 1 else text) * factor
+
+
+class Pool:
+    """Threads that do the job of the lowest number first. submit(number, call, ...) gives a Future; each thread names itself to a call that
+    was submitted with worker=True by its first argument."""
+
+    def __init__(self, workers: int):
+        self.waiting, self.order = queue.PriorityQueue(), itertools.count()
+        for i in range(workers):
+            threading.Thread(target=self._work, args=(i,), daemon=True).start()
+
+    def submit(self, number: int, call, *arguments, worker=False) -> Future:
+        future = Future()
+        self.waiting.put((number, next(self.order), call, arguments, worker, future))
+        return future
+
+    def _work(self, index: int) -> None:
+        while True:
+            _, _, call, arguments, worker, future = self.waiting.get()
+            try:
+                future.set_result(call(*((index,) if worker else ()), *arguments))
+            except Exception as error:  # the other jobs go on
+                say(f"failed: {error}")
+                future.set_exception(error)
+
+
+class Bench:
+    """One model, two texts, and a folder `work` that keeps what was quantized."""
+
+    def __init__(self, lowbit: str, model: str, data: Path, work: Path, chunks: int, tiny_chunks: int, threads: int | None):
+        self.program, self.model, self.texts, self.work, self.chunks, self.tiny_chunks = lowbit, model, data / "text", work, chunks, tiny_chunks
+        self.threads = ["--threads", threads] if threads else []
+        self.lock, self.base_lock, self.base_row = threading.Lock(), threading.Lock(), None
+        work.mkdir(parents=True, exist_ok=True)
+
+    def lowbit(self, *args) -> dict:
+        done = subprocess.run([self.program, *map(str, (*args, *self.threads)), "--json"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"lowbit {' '.join(map(str, args))}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def machine(self) -> dict:
+        doctor = self.lowbit("doctor")
+        return {"model": "SmolLM2-135M-Instruct", "chunks": self.chunks, "tiny_chunks": self.tiny_chunks, "cpu": doctor["cpu"]["model"],
+                "isa": doctor["isa"], "threads": doctor["threads"]}
+
+    def quantize(self, step: str, tokens: int):
+        """FORMAT:FIT[:OPTION[=VALUE],...] -> its checkpoint and a part of the report. FORMAT bpw2.5 is --target-bpw 2.5. One that is in `work` is
+        taken from there."""
+        name, fit, *more = step.split(":")
+        target = self.work / (step.replace(":", "-").replace(",", "-").replace("=", "") + f"-{tokens}")
+        note = target.with_name(target.name + ".json")
+        if not note.exists():
+            calibration = ["--calib", self.texts / "wikitext2_raw_train_part.txt", "--calib-tokens", tokens] if tokens else []
+            extra = [part for option in (more[0].split(",") if more else []) for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
+            form = ["--target-bpw", name[3:]] if name.startswith("bpw") else ["--format", name]
+            made = self.lowbit("quantize", self.model, target, *form, "--fit", fit, "--force", *calibration, *extra)
+            made = {key: made[key] for key in ("held_back", "bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
+            note.write_text(json.dumps(made))
+            say(f"quantized {step} on {tokens} tokens in {made['seconds']:.0f} s")
+        return target, json.loads(note.read_text())
+
+    def perplexity(self, model, text: str, chunks: int, activation: str, *logits) -> dict:
+        return self.lowbit("ppl", model, "-f", self.texts / text, "-c", 512, "--chunks", chunks, "--act", activation, *logits)
+
+    def _measure(self, model, *logits) -> dict:
+        begin = time.monotonic()
+        wiki = self.perplexity(model, "wiki.test.raw", self.chunks, "f32", *logits)
+        tiny = self.perplexity(model, "tinystories_excerpt.txt", self.tiny_chunks, "f32")
+        say(f"measured {model}: {wiki['ppl']:.4f}, tiny {tiny['ppl']:.4f}, in {time.monotonic() - begin:.0f} s")
+        return {"ppl": wiki["ppl"], "kld_mean": wiki["kld_mean"], "top1": wiki["top1"], "tiny_ppl": tiny["ppl"]}
+
+    def base(self) -> dict:
+        """The file's own weights, measured once; its logits stay in `work`."""
+        with self.base_lock:
+            note = self.work / "base.json"
+            if self.base_row is None and note.exists():
+                self.base_row = json.loads(note.read_text())
+            if self.base_row is None:
+                self.base_row = self._measure(self.model, "--save-logits", self.work / "base.logits")
+                note.write_text(json.dumps(self.base_row))
+            return self.base_row
+
+    def measure(self, model) -> dict:
+        """Perplexities, their ratios, KL divergence and top-1 agreement of a checkpoint."""
+        base = self.base()
+        row = self._measure(model, "--against", self.work / "base.logits")
+        return {**row, "ratio": row["ppl"] / base["ppl"], "tiny_ratio": row["tiny_ppl"] / base["tiny_ppl"]}
+
+    def save(self, file: Path, report: dict) -> None:
+        with self.lock:
+            file.with_suffix(".tmp").write_text(json.dumps(report, indent=1) + "\n")
+            file.with_suffix(".tmp").replace(file)

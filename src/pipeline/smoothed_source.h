@@ -1,0 +1,18 @@
+#pragma once
+// A model whose activations' outliers have moved into the weights: other weights, the same function.
+
+#include <memory>
+
+#include "lowbit/quantize.h"
+#include "model/source.h"
+#include "pipeline/engine.h"
+
+namespace lowbit {
+
+/// The same model with migration_factors() between each block's norms and the layers behind them (q, k, v; gate, up): the norm's weights are
+/// divided by the factors, the layers' columns multiplied. Inputs are measured on at most 8K tokens of the calibration text. Tensors are computed
+/// at load(), as f32. `source` must outlive the result. Errors: those of Calibration, kShapeMismatch.
+Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, const QuantizeOptions& options,
+                                                    const Engine& engine);
+
+}  // namespace lowbit
