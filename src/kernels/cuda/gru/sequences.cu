@@ -7,11 +7,10 @@ namespace lowbit::cuda::gru {
 namespace {
 
 const SequenceKernel* find(const Shape& s) {
-  for (const auto& list :
-       {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64(), sequences_int64()})
+  for (const auto& list : {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64()})
     for (const SequenceKernel& k : list)
       if (k.number == s.number && k.single == s.single && k.path == s.path && k.tiles8 == s.tiles8 &&
-          k.register_ksteps == s.register_ksteps && k.resident == s.resident)
+          k.resident == s.resident)
         return &k;
   return nullptr;
 }
@@ -49,8 +48,8 @@ struct Launch {
 int h_stride(const Cell& cell) { return stride_of_h(cell.h); }
 
 int shared_bytes_of(const Cell& cell, const Shape& s) {
-  return shared_layout(cell, s.warps, s.number == Number::kF32 ? 1 : 2, 8 * s.tiles8,
-                       s.resident && s.register_ksteps == 0, s.path == GruPath::kGrid, s.path == GruPath::kBlock,
+  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident);
+  return shared_layout(cell, s.warps, 8 * s.tiles8, shared_ksteps(cell, in_registers, s.resident), s.path,
                        s.number == Number::kF32)
       .bytes;
 }
@@ -66,7 +65,9 @@ int tiles_at_once(const Cell&, const Shape& s) {
   Device device;
   if (kernel == nullptr || current_device(&device) != cudaSuccess || s.shared_bytes > device.shared_bytes) return 0;
   const auto* const function = reinterpret_cast<const void*>(kernel->run);
-  if (allow_shared(function, device) != cudaSuccess) {
+  if (allow_shared(function, device) != cudaSuccess ||
+      (s.path == GruPath::kCluster &&
+       cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)) {
     (void)cudaGetLastError();
     return 0;
   }
