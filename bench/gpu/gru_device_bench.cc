@@ -1,5 +1,6 @@
-// gru_device_bench [all]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
-// compared with the CPU's first. `all`: every path and tile that a shape can take, not only the one that is chosen. JSON.
+// gru_device_bench [all [SHAPE]]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
+// compared with the CPU's first. `all`: every path and tile that a shape can take, not only the one that is chosen; SHAPE: the shape of
+// that number alone. JSON.
 
 #include <algorithm>
 #include <cstdio>
@@ -160,11 +161,13 @@ int main(int argc, char** argv) {
       "{\"device\": \"%s\", \"mode\": \"graph\", \"state\": \"hot\", \"statistic\": \"median of 9 times 10 replays\", "
       "\"rows\": [",
       devices[0].name.c_str());
+  const int only = argc > 2 ? std::atoi(argv[2]) : -1;
   bool first = true, right = true;
+  constexpr Shape kShapes[] = {{100, 1, 64, 64},   {100, 64, 256, 256}, {500, 32, 512, 512}, {100, 128, 1024, 1024},
+                               {100, 1, 256, 256}, {100, 1, 512, 512},  {50, 64, 128, 256}};
   for (const char* preset : {"seed8", "accurate"})
-    for (const Shape& shape :
-         {Shape{100, 1, 64, 64}, Shape{100, 64, 256, 256}, Shape{500, 32, 512, 512}, Shape{100, 128, 1024, 1024},
-          Shape{100, 1, 256, 256}, Shape{100, 1, 512, 512}, Shape{50, 64, 128, 256}}) {
+    for (const Shape& shape : kShapes) {
+      if (only >= 0 && &shape != &kShapes[std::min<size_t>(size_t(only), std::size(kShapes) - 1)]) continue;
       const GruModel model = make_model(shape, preset);
       const GruSpec& s = model.impl().cells[0]->spec();
       Run run = make_run(s, shape);

@@ -35,6 +35,8 @@ struct PackedProduct {
   int32_t limbs = 1, wide = 0, fits32 = 0, exact64 = 0, low = 0, high = 0;  // exact64: in double
   int32_t field_bits = 8;                                                   // of byte weights: 8, 4 or 2
   int32_t down = 0;                                                         // sums are 2^down too large
+  int32_t plain = 0;  // one limb, fits32, down 0, no left shift: `round` holds what a right shift adds
+  int64_t round = 0;
 };
 
 /// A table as all its outputs.
@@ -52,7 +54,7 @@ struct PackedCell {
 
 template <class S>
 PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, int64_t k, int weight_bits, bool fits32,
-                           bool exact64, int64_t& at) {
+                           bool exact64, const int32_t* shift, int64_t& at) {
   PackedProduct p;
   p.k = k;
   p.rows = rows;
@@ -79,6 +81,9 @@ PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, 
   p.bias32 = take(4 * p.rows_padded);
   p.left = take(4 * p.rows_padded);
   p.right = take(4 * p.rows_padded);
+  p.plain = !p.wide && p.limbs == 1 && fits32 && p.down == 0;
+  for (int64_t r = 0; r < rows; ++r) p.plain &= shift[r] >= 0;
+  if (p.plain) p.round = take(4 * p.rows_padded);
   return p;
 }
 
@@ -97,8 +102,10 @@ PackedCell plan_cell(const GruSpec& s) {
   c.use_reference = needs_reference(s);
   int64_t at = gru_round_up(sizeof(PackedCell), 64);
   if (!c.use_reference) {
-    c.x = plan_product<S>(s.grid[kSlotX], s.grid[kSlotIh], 3 * s.h, s.c, s.w_bits, s.input32, s.input_f64, at);
-    c.h = plan_product<S>(s.grid[kSlotH], s.grid[kSlotHh], 3 * s.h, s.h, s.r_bits, s.state32, s.state_f64, at);
+    c.x =
+        plan_product<S>(s.grid[kSlotX], s.grid[kSlotIh], 3 * s.h, s.c, s.w_bits, s.input32, s.input_f64, s.x_shift, at);
+    c.h =
+        plan_product<S>(s.grid[kSlotH], s.grid[kSlotHh], 3 * s.h, s.h, s.r_bits, s.state32, s.state_f64, s.h_shift, at);
     const int inputs[3] = {kSlotUi, kSlotRi, kSlotNi}, outputs[3] = {kSlotU, kSlotR, kSlotN};
     for (int i = 0; i < 3; ++i) {
       const int64_t span = int64_t{s.grid[inputs[i]].hi} - s.grid[inputs[i]].lo + 1;
@@ -140,6 +147,7 @@ void pack_product(const PackedProduct& p, const GruGrid& in, const int32_t* w, c
     bias32[r] = int32_t(uint32_t(uint64_t(bias64[r])));
     left[r] = shift[r] < 0 ? -shift[r] : 0;
     right[r] = shift[r] > 0 ? shift[r] : 0;
+    if (p.plain) reinterpret_cast<int32_t*>(base + p.round)[r] = shift[r] > 0 ? (1 << (shift[r] - 1)) - 1 : 0;
   }
 }
 
@@ -225,9 +233,24 @@ void finish_product(const PackedProduct& p, const uint8_t* base, const Sum* sums
   }
 }
 
+/// The same where there is nothing but a bias and a right shift.
+inline void finish_plain(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t first, int64_t count,
+                         int32_t* centered) {
+  const auto* bias = reinterpret_cast<const int32_t*>(base + p.bias32) + first;
+  const auto* right = reinterpret_cast<const int32_t*>(base + p.right) + first;
+  const auto* round = reinterpret_cast<const int32_t*>(base + p.round) + first;
+  const int32_t low = p.low, high = p.high;
+  int32_t* const to = centered + first;
+  for (int64_t r = 0; r < count; ++r) {
+    const int32_t v = sums[r] + bias[r], k = right[r];
+    to[r] = gru_clamp<int32_t>((v + round[r] + ((v >> k) & (k < 1 ? k : 1))) >> k, low, high);
+  }
+}
+
 /// The same from sums in int32, in the cheapest numbers that hold the result.
 inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t limb_stride,
                         int64_t first, int64_t count, int32_t* centered) {
+  if (p.plain) return finish_plain(p, base, sums, first, count, centered);
   if (p.fits32) return finish_product<int32_t>(p, base, sums, limb_stride, first, count, centered);
   if (p.exact64) return finish_product<double>(p, base, sums, limb_stride, first, count, centered);
   finish_product<int64_t>(p, base, sums, limb_stride, first, count, centered);
@@ -235,14 +258,16 @@ inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32
 
 // ---- Products ---------------------------------------------------------------------------------------------------------
 
-/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time; 8 / Bits fields a byte.
+/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time, put away at once: that hides
+/// behind the next weights' way from the second-level cache. 8 / Bits fields a byte.
 template <class S, int M, int L, int Bits>
-void byte_products(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
+void byte_products(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums,
+                   int32_t* out) {
   constexpr int kFields = 8 / Bits, kColumns = S::kColumns * kFields;
   constexpr int kChains = M * L == 1 && kFields == 1 && S::kColumns == 4 ? 2 : 1;  // sums per row, to hide latency
   const int64_t steps = p.k_padded / kColumns, step_bytes = S::kLanes * S::kColumns, panel_bytes = steps * step_bytes;
   for (int64_t row = 0; row < p.rows_padded; row += kPanels * S::kLanes) {
-    const uint8_t* w = weights + row / S::kLanes * panel_bytes;
+    const uint8_t* w = base + p.weights + row / S::kLanes * panel_bytes;
     typename S::Int acc[kChains][kPanels][M][L];
     for (int c = 0; c < kChains; ++c)
       for (int i = 0; i < kPanels; ++i)
@@ -277,6 +302,9 @@ void byte_products(const PackedProduct& p, const uint8_t* weights, const typenam
           for (int c = 1; c < kChains; ++c) sum = S::add(sum, acc[c][i][m][l]);
           S::store(sums + (m * L + l) * p.rows_padded + row + i * S::kLanes, sum);
         }
+    const int64_t left = p.rows - row, count = left < kPanels * S::kLanes ? left : kPanels * S::kLanes;
+    for (int m = 0; m < M && count > 0; ++m)
+      finish_rows(p, base, sums + m * L * p.rows_padded + row, p.rows_padded, row, count, out + m * p.rows);
   }
 }
 
@@ -304,10 +332,14 @@ void wide_products(const PackedProduct& p, const uint8_t* weights, const int16_t
 /// Codes as limbs, zero-padded: [rows][limbs][k_padded].
 template <class E>
 void split_codes(const PackedProduct& p, const uint16_t* codes, int64_t rows, E* out) {
-  for (int64_t m = 0; m < rows; ++m)
-    for (int l = 0; l < p.limbs; ++l, out += p.k_padded) {
-      for (int64_t i = 0; i < p.k; ++i) out[i] = E((codes[m * p.k + i] >> (8 * l)) & 0xff);
-      for (int64_t i = p.k; i < p.k_padded; ++i) out[i] = 0;
+  const int64_t k = p.k, padded = p.k_padded, limbs = p.limbs;  // `out` may alias p for all that the compiler knows
+  for (int64_t m = 0; m < rows; ++m, codes += k)
+    for (int64_t l = 0; l < limbs; ++l, out += padded) {
+      if (l == 0)
+        for (int64_t i = 0; i < k; ++i) out[i] = E(uint8_t(codes[i]));
+      else
+        for (int64_t i = 0; i < k; ++i) out[i] = E(uint8_t(codes[i] >> 8));
+      for (int64_t i = k; i < padded; ++i) out[i] = 0;
     }
 }
 
@@ -383,21 +415,12 @@ void tile_products(const PackedProduct& p, const uint8_t* base, const uint8_t* x
 }
 
 template <class S, int M, int L>
-void byte_rows_of(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
-  if constexpr (S::kUnpacks) {
-    if (p.field_bits == 4) return byte_products<S, M, L, 4>(p, weights, x, sums);
-    if (p.field_bits == 2) return byte_products<S, M, L, 2>(p, weights, x, sums);
-  }
-  byte_products<S, M, L, 8>(p, weights, x, sums);
-}
-
-template <class S, int M, int L>
 void byte_rows(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums, int32_t* out) {
-  byte_rows_of<S, M, L>(p, base + p.weights, x, sums);
-  for (int m = 0; m < M; ++m) {
-    const int32_t* row = sums + m * L * p.rows_padded;
-    finish_rows(p, base, row, p.rows_padded, 0, p.rows, out + m * p.rows);
+  if constexpr (S::kUnpacks) {
+    if (p.field_bits == 4) return byte_products<S, M, L, 4>(p, base, x, sums, out);
+    if (p.field_bits == 2) return byte_products<S, M, L, 2>(p, base, x, sums, out);
   }
+  byte_products<S, M, L, 8>(p, base, x, sums, out);
 }
 
 /// As many rows of x at a time as there are registers for.

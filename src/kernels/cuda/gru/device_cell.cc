@@ -83,7 +83,7 @@ Shape GruDeviceCell::Impl::shape_for(int64_t steps, int64_t batch) const {
   }
   if (best == nullptr) return {};
   Shape shape = *best;
-  if (batch == 1 && gru::has_single(shape)) shape.single = true;
+  if (batch == 1 && gru::has_single(cell, shape)) shape.single = true;
   return shape;
 }
 
@@ -182,7 +182,7 @@ std::string GruDeviceCell::kernel(int64_t batch) const {
   std::string name = gru_path_name(s.path);
   if (s.path == GruPath::kSteps) return name;
   name += std::to_string(s.blocks) + "x" + std::to_string(s.warps) + "_t" + std::to_string(8 * s.tiles8);
-  const int in_registers = gru::ksteps_in_registers(s.number, s.path, s.tiles8, s.resident);
+  const int in_registers = gru::ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, impl_->cell.r.ksteps);
   if (in_registers > 0) name += in_registers >= impl_->cell.r.ksteps ? "_registers" : "_mixed";
   if (!s.resident) name += "_streamed";
   if (s.single) name += "_single";

@@ -22,10 +22,12 @@ constexpr int kSmallTable = 4096;  // entries that fit shared memory
 /// the plain kernels.
 enum class Number : uint8_t { kF32, kF64, kInt64 };
 
-/// Columns / 32 of R that a warp keeps in registers; the others lie in shared memory. A fourth of a lane's registers, or a half.
-constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident) {
+/// Columns / 32 of R, of `ksteps`, that a warp keeps in registers; the others lie in shared memory. Up to half of a lane's registers;
+/// none behind the last but in clusters, so that a kernel needs no branch.
+constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident, int ksteps) {
   if (number != Number::kF32 || !resident || tiles8 > 2 || path == GruPath::kGrid) return 0;
-  return path == GruPath::kCluster && tiles8 == 1 ? 8 : 4;
+  if (path == GruPath::kBlock) return ksteps <= 2 ? 2 : 4;
+  return tiles8 == 1 ? 8 : 4;
 }
 
 /// Unit of row `row` of a group's tile.
@@ -95,7 +97,7 @@ cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& sh
 /// Tiles of this shape that fit the device at the same time; 0 when it cannot run there or has no kernel.
 int tiles_at_once(const Cell& cell, const Shape& shape);
 /// There is a kernel of this shape for one sequence.
-bool has_single(const Shape& shape);
+bool has_single(const Cell& cell, const Shape& shape);
 
 cudaError_t launch_encode(const float* x, int64_t rows, int64_t columns, const GruGrid& grid, const GruCodes& out,
                           cudaStream_t stream);

@@ -23,12 +23,12 @@ struct SequenceArgs {
   int32_t blocks, at_once;
 };
 
-template <class N_, int NT_, GruPath P_, bool Resident_, bool Single_>
+template <class N_, int NT_, GruPath P_, bool Resident_, bool Single_, int KT_>
 struct Config {
   using N = N_;
   using T = typename N::T;
   static constexpr bool kF32 = N::kNumber == Number::kF32, kResident = Resident_, kSingle = Single_;
-  static constexpr int L = kF32 ? 1 : 2, NT = NT_, KT = ksteps_in_registers(N::kNumber, P_, NT_, Resident_);
+  static constexpr int L = kF32 ? 1 : 2, NT = NT_, KT = KT_;
   static constexpr GruPath P = P_;
   static constexpr int kTile = 8 * NT;                         // sequences
   static constexpr int kHalves = P == GruPath::kGrid ? 1 : 2;  // of h in shared memory
@@ -142,7 +142,7 @@ struct Warp {
     for (int i = 0; i < 3; ++i) {
       table_zero[i] = zero_of(c.grid[kInputs[i]]);
       table_centre[i] = T(-zero_of(c.grid[kOutputs[i]]));
-      table[i] = N::address_of_zero(base + uint32_t(to + 4 * table_zero[i]));
+      table[i] = N::address_of_zero(uint32_t(to + 4 * table_zero[i]));
       hold(table[i]);
       to += align_up(4 * c.table[i].entries, 16);
     }
@@ -188,15 +188,22 @@ struct Warp {
         copy_async_16(base + at.weights + uint32_t((warp * tiles + i) * kTileBytes + lane * 16),
                       mine + (C::KT * 3 + i) * kTileBytes);
     if constexpr (C::kF32) {
-      int to = at.tables;
+      int to[3], most = 0;
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
-        auto* const entries = reinterpret_cast<float*>(shared + to);
-        for (int e = int(threadIdx.x); e < c.table[i].entries; e += int(blockDim.x)) {
-          const float y = float(c.table[i].data[e]) + table_centre[i];
-          entries[e] = i == 2 ? elements.shifted(y, elements.n_h) : y;
+        to[i] = i == 0 ? at.tables : to[i - 1] + align_up(4 * c.table[i - 1].entries, 16);
+        most = max(most, c.table[i].entries);
+      }
+      for (int e = int(threadIdx.x); e < most; e += int(blockDim.x)) {
+        uint32_t codes[3];  // three loads at once
+#pragma unroll
+        for (int i = 0; i < 3; ++i) codes[i] = c.table[i].data[min(e, c.table[i].entries - 1)];
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+          const float y = float(codes[i]) + table_centre[i];
+          if (e < c.table[i].entries)
+            reinterpret_cast<float*>(shared + to[i])[e] = i == 2 ? elements.shifted(y, elements.n_h) : y;
         }
-        to += align_up(4 * c.table[i].entries, 16);
       }
     }
     const int item = lane % kItems;
@@ -224,11 +231,13 @@ struct Warp {
       for (int q = 0; q < C::kSequences; ++q) {
         const int i = first + in_tile(nt, q);
         length[nt][q] = i < batch ? s.length[i] : 0;
-        row[nt][q] = length[nt][q] > 0 ? int(row_of(s, 0, s.order[i], length[nt][q])) : 0;
+        const int order = i < batch ? s.order[i] : 0;
+        row[nt][q] = length[nt][q] > 0 ? int(row_of(s, 0, order, length[nt][q])) : 0;
       }
       const int from = first + (C::kSingle ? 0 : nt * 8 + lane / 4), steps = from < batch ? s.length[from] : 0;
       copied_last[nt] = max(steps - 1, 0);
-      copied_row[nt] = steps > 0 ? int(row_of(s, 0, s.order[from], steps)) : 0;
+      const int order = from < batch ? s.order[from] : 0;
+      copied_row[nt] = steps > 0 ? int(row_of(s, 0, order, steps)) : 0;
 #pragma unroll
       for (int e = 0; e < C::kPerTile; ++e) {
         const int i = first + in_tile(nt, sequence_in(e)), unit = unit_of(unit_in(e));
@@ -236,7 +245,10 @@ struct Warp {
         state[nt][e] = N::add(N::kMagic, T(v));
       }
     }
-    for (int i = int(threadIdx.x); i < C::kTile * hs; i += int(blockDim.x)) {
+    if (works)
+      for (int step = 0; step < kIhSlots - 1; ++step) copy_ih(step);
+#pragma unroll 4
+    for (int i = int(threadIdx.x); i < C::kSent * hs; i += int(blockDim.x)) {
       const int sequence = i / hs, unit = i % hs;
       const uint32_t code =
           first + sequence < batch && unit < c.h ? s.state[int64_t(first + sequence) * c.h + unit] : 0;
@@ -327,7 +339,6 @@ struct Warp {
       for (int kp = 0; kp < C::KT / 2; ++kp) load_h(h, kp, all[kp]);
 #pragma unroll
       for (int kp = 0; kp < C::KT / 2; ++kp) {
-        if (kp > 0 && kp >= pairs) break;
         const uint4 first[3] = {weights[6 * kp], weights[6 * kp + 1], weights[6 * kp + 2]};
         const uint4 second[3] = {weights[6 * kp + 3], weights[6 * kp + 4], weights[6 * kp + 5]};
         multiply_pair(first, second, all[kp], acc);
@@ -364,7 +375,7 @@ struct Warp {
 
   __device__ __forceinline__ T look_up(int i, T x) const {
     if constexpr (C::kF32) {
-      return load_shared_f32(N::address(x, table[i]));
+      return load_shared_f32(base + N::address(x, table[i]));  // `base` holds the block's rank above bit 24
     } else {
       const uint32_t code = N::bits(N::add(x, N::kMagic)) + uint32_t(table_zero[i]);
       const T y = N::from_word(__ldg(c.table[i].data + code), table_centre[i]);
@@ -372,6 +383,11 @@ struct Warp {
     }
   }
 
+  /// What a step needs not wait for.
+  __device__ __forceinline__ void work_beside(int step) const {
+    copy_ih(step + kIhSlots - 1);
+    if (step > 0) write_y(step - 1);
+  }
   /// Gates and state of a step.
   __device__ __forceinline__ void update(const Sums& acc, const T (&parts)[C::NT][C::kPerTile][3], int step) {
 #pragma unroll
@@ -381,7 +397,11 @@ struct Warp {
         const int u = unit_in(e);
         const T sums[3] = {sum(acc, 0, nt, e), sum(acc, 1, nt, e), sum(acc, 2, nt, e)};
         const T scales[3] = {scale[0][u], scale[1][u], scale[2][u]};
-        const T next = elements(parts[nt][e], sums, scales, state[nt][e], [&](int i, T x) { return look_up(i, x); });
+        const T next = elements(parts[nt][e], sums, scales, state[nt][e], [&](int i, T x) {
+          const T found = look_up(i, x);
+          if (C::kSingle && i == 2) work_beside(step);  // nothing else could be done while this table answers
+          return found;
+        });
         // A tile of one sequence has as many steps as that.
         state[nt][e] = C::kSingle || step < length[nt][sequence_in(e)] ? next : state[nt][e];
       }
@@ -436,8 +456,8 @@ struct Warp {
       }
   }
 
-  static constexpr int kItems =
-      C::L * C::kSent;  // rows of 16 codes that a warp sends to a block; at most 32 or a multiple
+  /// Rows of 16 codes that a warp sends to a block: at most 32, or a multiple.
+  static constexpr int kItems = C::L * C::kSent;
   __device__ __forceinline__ uint32_t stage() const { return uint32_t(at.stage + warp * C::L * C::kTile * 16); }
   __device__ __forceinline__ uint32_t barrier(int half) const { return base + uint32_t(at.barriers + 8 * half); }
 
@@ -505,8 +525,7 @@ struct Warp {
       Sums acc = {};
       T parts[C::NT][C::kPerTile][3];
       multiply(h_get + now, acc);
-      copy_ih(step + kIhSlots - 1);
-      if (step > 0) write_y(step - 1);
+      if (!C::kSingle) work_beside(step);
       load_parts(step, parts);
       update(acc, parts, step);
     }
@@ -544,8 +563,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) run_sequences(const __grid_
     __syncthreads();
     const int steps = w.begin(tile);
     __syncthreads();
-    if (w.works)
-      for (int step = 0; step < kIhSlots - 1; ++step) w.copy_ih(step);
     for (int step = 0; step < steps; ++step, ++epoch) w.step_once(step, steps, slot, epoch, expected);
     if (w.works && steps > 0) w.write_y(steps - 1);
     copies_wait<0>();
@@ -560,12 +577,14 @@ struct SequenceKernel {
   Number number;
   bool resident, single;
   GruPath path;
-  int tiles8;
+  int tiles8, in_registers;
   void (*run)(SequenceArgs);
 };
-template <class N, int NT, GruPath P, bool Single = false, bool Resident = true>
+/// For cells of `Ksteps` ksteps, and all with as many in registers.
+template <class N, int NT, GruPath P, bool Single = false, bool Resident = true, int Ksteps = 4>
 constexpr SequenceKernel sequence_kernel() {
-  return {N::kNumber, Resident, Single, P, NT, run_sequences<Config<N, NT, P, Resident, Single>>};
+  constexpr int kIn = ksteps_in_registers(N::kNumber, P, NT, Resident, Ksteps);
+  return {N::kNumber, Resident, Single, P, NT, kIn, run_sequences<Config<N, NT, P, Resident, Single, kIn>>};
 }
 // One list per translation unit, so that they compile side by side.
 std::span<const SequenceKernel> sequences_f32_block();

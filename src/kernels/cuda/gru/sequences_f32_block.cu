@@ -6,7 +6,9 @@ namespace lowbit::cuda::gru {
 
 std::span<const SequenceKernel> sequences_f32_block() {
   static constexpr SequenceKernel kList[] = {
+      sequence_kernel<Floats, 1, GruPath::kBlock, true, true, 2>(),
       sequence_kernel<Floats, 1, GruPath::kBlock, true>(),
+      sequence_kernel<Floats, 1, GruPath::kBlock, false, true, 2>(),
       sequence_kernel<Floats, 1, GruPath::kBlock>(),
       sequence_kernel<Floats, 4, GruPath::kBlock>(),
   };

@@ -224,6 +224,7 @@ inline void mma_s8_u8(int (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
 inline void load_blocks(uint32_t (&b)[4], uint32_t address) {
   emulation::Lane* const lanes = emulation::warp_lanes();
   const int lane = emulation::lane();
+  if (address % 16 != 0) std::abort();
   lanes[lane].word = address;
   emulation::warp_sync();
   for (int i = 0; i < 4; ++i)
@@ -235,9 +236,13 @@ inline void load_blocks(uint32_t (&b)[4], uint32_t address) {
 
 inline uint8_t* block_memory() { return emulation::memory_at(0); }
 inline uint32_t shared_address(const void* p) {
-  return uint32_t(static_cast<const uint8_t*>(p) - emulation::memory_at(0));
+  // In a cluster a block's own addresses hold its rank too.
+  const auto offset = uint32_t(static_cast<const uint8_t*>(p) - emulation::memory_at(0));
+  const emulation::Machine& m = *emulation::machine;
+  return m.cluster == 1 ? offset : offset | uint32_t(m.current->block % m.cluster + 1) << 24;
 }
 inline float load_shared_f32(uint32_t address) {
+  if (address % 4 != 0) std::abort();
   float v;
   std::memcpy(&v, emulation::memory_at(address), 4);
   return v;
@@ -277,7 +282,10 @@ Byte* row_at(Byte* data, int row, int stride) {
 inline void copies_commit() {}
 template <int InFlight>
 void copies_wait() {}
-inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(emulation::memory_at(to), from, 16); }
+inline void copy_async_16(uint32_t to, const void* from) {
+  if (to % 16 != 0) std::abort();
+  std::memcpy(emulation::memory_at(to), from, 16);
+}
 inline void wait_for_all_copies() {}
 inline void let_successor_start() {}
 inline void wait_for_predecessor() {}
@@ -290,9 +298,12 @@ inline uint32_t load_acquire(const uint32_t* p) {
   return *p;
 }
 
-inline void barrier_init(uint32_t barrier, uint32_t) { emulation::barrier_at(barrier) = {}; }
+inline void barrier_init(uint32_t barrier, uint32_t) {
+  if (barrier % 8 != 0) std::abort();
+  emulation::barrier_at(barrier) = {};
+}
 inline void barriers_visible() {}
-inline uint32_t shared_of(uint32_t address, uint32_t rank) { return address | (rank + 1) << 24; }
+inline uint32_t shared_of(uint32_t address, uint32_t rank) { return (address & 0xffffff) | (rank + 1) << 24; }
 inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
   emulation::ByteBarrier& b = emulation::barrier_at(barrier);
   if (b.armed) std::abort();
@@ -301,6 +312,7 @@ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
   b.settle();
 }
 inline void send_16(uint32_t address, const uint4& v, uint32_t barrier) {
+  if (address % 16 != 0 || barrier % 8 != 0) std::abort();
   std::memcpy(emulation::memory_at(address), &v, 16);
   emulation::ByteBarrier& b = emulation::barrier_at(barrier);
   b.bytes -= 16;
