@@ -31,7 +31,7 @@ namespace {
 
 constexpr int64_t kMaxMatrixK = 65536;  // 255 * 128 * 65536 < 2^31
 constexpr int64_t kLargestRows = (int64_t{1} << 31) - 1;
-constexpr int kClusterBlocks = 16, kBlockGroups = 8;
+constexpr int kClusterBlocks = 16, kPortableBlocks = 8, kBlockGroups = 8;
 
 int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 
@@ -60,10 +60,17 @@ void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, st
   const int wanted = impl.options.warps;
   if (path == GruPath::kBlock && groups <= kBlockGroups && (wanted == 0 || wanted == groups))
     consider(cell, shape(groups, true), shapes);
-  if (path == GruPath::kCluster && impl.clusters && groups > 1)
+  if (path == GruPath::kCluster && impl.clusters && groups > 1) {
+    // Weights that do not all fit registers: two warps, which share a multiprocessor's memory with nobody, where blocks suffice.
+    const bool mixed = cell.r.ksteps > gru::ksteps_in_registers(impl.number, path, tiles8, true, cell.r.ksteps);
+    if (wanted == 0 && impl.number == gru::Number::kF32 && mixed && tiles8 == 1 &&
+        shape(2, true).blocks <= kClusterBlocks)
+      consider(cell, shape(2, true), shapes);
+    const size_t pairs = shapes.size();
     for (int warps = wanted > 0 ? wanted : std::min(4, (groups + 1) / 2);
-         warps <= (wanted > 0 ? wanted : gru::kMaxWarps) && shapes.size() == before; ++warps)
+         warps <= (wanted > 0 ? wanted : gru::kMaxWarps) && shapes.size() == pairs; ++warps)
       if (shape(warps, true).blocks <= kClusterBlocks) consider(cell, shape(warps, true), shapes);
+  }
   if (path != GruPath::kGrid) return;
   for (const int warps : {4, 3, 2, 1})
     if (shapes.size() == before && (wanted == 0 || wanted == warps) && shape(warps, true).blocks <= impl.processors)
@@ -75,16 +82,19 @@ void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, st
 
 Shape GruDeviceCell::Impl::shape_for(int64_t steps, int64_t batch) const {
   if (steps * batch > kLargestRows) return {};
-  const Shape* best = nullptr;
+  // Of one sequence: a kernel for one, in clusters of the size that every device has.
+  for (const Shape& s : shapes)
+    if (batch == 1 && s.blocks <= kPortableBlocks && gru::has_single(cell, s)) {
+      Shape shape = s;
+      shape.single = true;
+      return shape;
+    }
   // The first path and its smallest tile of which the device holds all at once, else the first path's largest tile.
   const auto holds_all = [&](const Shape& s) { return int64_t{8} * s.tiles8 * s.at_once >= batch; };
-  for (const Shape& s : shapes) {
+  const Shape* best = nullptr;
+  for (const Shape& s : shapes)
     if (best == nullptr || (!holds_all(*best) && (holds_all(s) || s.path == best->path))) best = &s;
-  }
-  if (best == nullptr) return {};
-  Shape shape = *best;
-  if (batch == 1 && gru::has_single(cell, shape)) shape.single = true;
-  return shape;
+  return best == nullptr ? Shape{} : *best;
 }
 
 const char* gru_path_name(GruPath path) {
