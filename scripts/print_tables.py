@@ -9,6 +9,7 @@
   <!-- table: ways_NAME --> ... <!-- end --> bench/results/ways_NAME.json (lowbit_alternatives_bench, with --mib 512 and 0)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
   <!-- table: gru_cpu --> ... <!-- end -->  bench/results/gru_cpu.json   (lowbit_gru_bench)
+  <!-- table: gru_rivals_NAME -->          the same name                    (bench/rivals/gru.py)
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: recovery --> ... <!-- end --> bench/results/recovery.json  (bench/quality/recovery.py)
@@ -165,6 +166,18 @@ def gru_cpu(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['cpu']}, one core, {report['statistic']}, every answer checked against the reference."
 
 
+def gru_rivals(report: dict) -> str:
+    lines = ["| N, C, H | instruction set | us per step | streamed | int4 weights | streamed | `accurate` | oneDNN f32 | bf16 | u8s8, reset first | of f32's |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]
+    for r in report["rows"]:
+        other = r["onednn"]
+        lines.append(f"| {r['n']}, {r['c']}, {r['h']} | {r['isa']} | {r['us_per_step']:.2f} | {r['stream_us_per_step']:.2f} | "
+                     f"{r['int4_us_per_step']:.2f} | {r['int4_stream_us_per_step']:.2f} | {r['accurate_us_per_step']:.2f} | {other['f32']:.2f} | "
+                     f"{optional(other.get('bf16'), 2)} | {optional(other.get('u8s8'), 2)} | {r['us_per_step'] / other['f32']:.2f} |")
+    return "\n".join(lines) + (f"\n\n{report['machine']}, one core, {report['statistic']}, both programs' answers checked; oneDNN {report['onednn']}, "
+                               f"on AVX2 where lowbit is. Presets `seed8`, `accurate`.")
+
+
 def gru_gpu(report: dict) -> str:
     lines = ["| T, N, C, H | preset | kernel | us | us per step | cuDNN fp16, us | ratio |", "|---|---|---|---|---|---|---|"]
     for row in report["rows"]:
@@ -246,8 +259,8 @@ def main() -> int:
         def fill(match: re.Match) -> str:
             name = FILES.get(match[1], re.sub("^steps_", "models_", match[1]))
             data = json.loads((ROOT / f"bench/results/{name}.json").read_text())
-            kinds = {"cpu": matmuls, "models": models, "steps": steps, "ways": ways}
-            printer = PRINTERS.get(match[1]) or kinds[match[1].split("_")[0]]
+            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways}
+            printer = PRINTERS.get(match[1]) or kinds[match[1].rsplit("_", 1)[0] if match[1].startswith("gru_") else match[1].split("_")[0]]
             return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 
         new = re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", fill, text, flags=re.S)

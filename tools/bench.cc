@@ -1,4 +1,4 @@
-// lowbit bench matmul | memory: check the answer, then time. bench_model.cc: lowbit bench model.
+// lowbit bench matmul | memory: check the answer, then time. bench_model.cc and bench_gru.cc: lowbit bench model, lowbit bench gru.
 
 #include "lowbit/bench.h"
 
@@ -159,12 +159,13 @@ void add_memory_bench(CLI::App& bench, Invocation& invocation) {
 }  // namespace
 
 void add_bench_verb(CLI::App& app, Invocation& invocation) {
-  CLI::App* bench = app.add_subcommand("bench", "Check the answer, then time: matmul, model, memory");
+  CLI::App* bench = app.add_subcommand("bench", "Check the answer, then time: matmul, model, memory, gru");
   bench->set_help_flag("-h,--help", "this text");
   bench->require_subcommand(1);
   add_matmul_bench(*bench, invocation);
   add_model_bench(*bench, invocation);
   add_memory_bench(*bench, invocation);
+  add_gru_bench(*bench, invocation);
 }
 
 }  // namespace lowbit::cli

@@ -486,8 +486,11 @@ Status verify_action(Console& console, const VerifyArguments& a) {
   for (const auto& t : report->targets)
     targets.push_back({{"name", t.name}, {"compared", t.compared}, {"different", t.different}});
   for (const auto& t : report->tensors) {
-    tensors.push_back(
-        {{"cell", t.cell}, {"tensor", gru_tensor_name(t.tensor)}, {"sqnr_db", t.sqnr_db}, {"max_abs", t.max_abs}});
+    tensors.push_back({{"cell", t.cell},
+                       {"tensor", gru_tensor_name(t.tensor)},
+                       {"sqnr_db", t.sqnr_db},
+                       {"max_abs", t.max_abs},
+                       {"by_step", t.by_step}});
     table.add({std::to_string(t.cell), gru_tensor_name(t.tensor), fmt::format("{:.2f}", t.sqnr_db),
                fmt::format("{:.5f}", t.max_abs)});
   }

@@ -82,7 +82,7 @@ Result<std::string> rival_program(const char* variable, const char* name) {
       given != nullptr && *given != '\0' ? given : std::string("build/rivals/build/bin/") + name;
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(program, ignored) || program.find('\'') != std::string::npos)
-    return tl::unexpected(error(ErrorCode::kNotFound, "--vs ggml", "no program " + program, "bench/rivals/build.sh's",
+    return tl::unexpected(error(ErrorCode::kNotFound, "--vs", "no program " + program, "bench/rivals/build.sh's",
                                 std::string("run bench/rivals/build.sh, or set ") + variable));
   return program;
 }
@@ -162,6 +162,32 @@ Result<RivalModel> bench_llama(const ModelBenchOptions& options, const std::stri
   if (code != 0 || report.prefill_tok_s <= 0 || report.decode_tok_s <= 0)
     return tl::unexpected(error(ErrorCode::kUnsupported, "--vs " + spec, fmt::format("{} answers {}", *program, code),
                                 "a file that llama.cpp runs"));
+  return report;
+}
+
+bool is_onednn(const std::string& spec) {
+  return spec == "onednn" || spec == "onednn:f32" || spec == "onednn:bf16" || spec == "onednn:u8s8";
+}
+
+Result<RivalGru> bench_onednn_gru(const GruBenchShape& shape, const std::string& spec, double seconds) {
+  if (!is_onednn(spec))
+    return tl::unexpected(error(ErrorCode::kInvalidArgument, "--vs", spec, "onednn, onednn:f32, bf16 or u8s8"));
+  const std::vector<std::string> words = split(spec);
+  RivalGru report;
+  report.kind = words.size() > 1 ? words[1] : "f32";
+  const auto program = rival_program("LOWBIT_ONEDNN_GRU", "onednn_gru");
+  if (!program) return tl::unexpected(program.error());
+  const auto [text, code] = output_of(
+      fmt::format("'{}' {} {} {} {} {} {}", *program, report.kind, shape.t, shape.n, shape.c, shape.h, seconds));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  report.implementation = text_in(json, "implementation");
+  report.us_per_step = number_in(json, "us_per_step");
+  if (report.us_per_step <= 0)
+    return tl::unexpected(error(ErrorCode::kUnsupported, "--vs " + spec, fmt::format("{} answers {}", *program, code),
+                                "a layer that oneDNN has on this machine"));
+  if (code != 0)
+    return tl::unexpected(
+        error(ErrorCode::kCorrupt, "--vs " + spec, "another answer than plain loops give", "the same"));
   return report;
 }
 

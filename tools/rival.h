@@ -1,5 +1,5 @@
 #pragma once
-// bench matmul|model --vs ggml: the same work by bench/rivals' programs.
+// bench matmul|model --vs ggml, bench gru --vs onednn: the same work by bench/rivals' programs.
 
 #include <string>
 
@@ -26,5 +26,19 @@ struct RivalModel {
 /// Errors: kNotFound (no program or file), kInvalidArgument (spec), kUnsupported (it does not run the file).
 Result<RivalModel> bench_llama(const ModelBenchOptions& options, const std::string& model, int threads,
                                const std::string& spec);
+
+struct GruBenchShape {
+  int64_t t = 100, n = 1, c = 256, h = 256;
+};
+struct RivalGru {
+  std::string kind, implementation;  // f32, bf16 or u8s8; oneDNN's name for what it runs
+  double us_per_step = 0;
+};
+
+/// `spec`: "onednn" (f32) or "onednn:KIND". One layer on one core; u8s8 is the GRU whose reset gate comes before the product,
+/// oneDNN has no other in integers. The program is $LOWBIT_ONEDNN_GRU, else build/rivals/build/bin/onednn_gru.
+/// Errors: kNotFound (no program), kInvalidArgument (spec), kUnsupported (not on this machine), kCorrupt (its answer is wrong).
+bool is_onednn(const std::string& spec);
+Result<RivalGru> bench_onednn_gru(const GruBenchShape& shape, const std::string& spec, double seconds);
 
 }  // namespace lowbit::cli

@@ -1,5 +1,6 @@
-// gru_device_bench [all]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
-// compared with the CPU's first. `all`: every path and tile that a shape can take, not only the one that is chosen. JSON.
+// gru_device_bench [all [SHAPE]]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
+// compared with the CPU's first. `all`: every path and tile that a shape can take, not only the one that is chosen; SHAPE: the shape of
+// that number alone. JSON.
 
 #include <algorithm>
 #include <cstdio>
@@ -41,7 +42,7 @@ GruModel make_model(const Shape& s, const char* preset) {
 
 /// A run's memory on the device and the answer it must give.
 struct Run {
-  Buffer x, y, state, first_state, order, length, workspace;
+  Buffer x, y, state, first_state, order, length, one_step, workspace;
   cuda::GruSequences call;
   std::vector<uint16_t> wanted;  // the last state
 };
@@ -84,6 +85,8 @@ Run make_run(const GruSpec& s, const Shape& shape) {
   std::iota(order.begin(), order.end(), 0);
   r.order = up(order.data(), 4 * order.size());
   r.length = up(length.data(), 4 * length.size());
+  std::fill(length.begin(), length.end(), 1);
+  r.one_step = up(length.data(), 4 * length.size());
   r.call.steps = shape.t;
   r.call.batch = shape.n;
   r.call.x.data = r.x.as<uint8_t>();
@@ -95,9 +98,21 @@ Run make_run(const GruSpec& s, const Shape& shape) {
 }
 
 struct Times {
-  double us = 0, quickest = 0, slowest = 0;
+  double us = 0, quickest = 0, slowest = 0,
+         one_step = 0;  // one_step: the input product of all steps, one of the others
   bool checked = false;
 };
+
+/// Seconds of a graph of the call, ascending.
+std::vector<double> replay(const cuda::GruDeviceCell& cell, const cuda::GruSequences& call, void* stream) {
+  std::vector<double> seconds;
+  if (!cuda::Graph::begin(stream) || !cell.run(call)) return {0};
+  const auto graph = cuda::Graph::end(stream);
+  if (!graph || !graph->launch(stream) || !cuda::synchronize(stream)) return {0};
+  for (int i = 0; i < 9; ++i) seconds.push_back(graph->time(stream, 10).value_or(0) / 10);
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
 
 Times time_cell(const cuda::GruDeviceCell& cell, Run& r) {
   r.workspace = *cuda::allocate(cell.workspace_bytes(r.call.steps, r.call.batch), "bench");
@@ -118,15 +133,14 @@ Times time_cell(const cuda::GruDeviceCell& cell, Run& r) {
     for (int64_t j = 0; j < h; ++j)
       t.checked = t.checked && y[size_t(((r.call.steps - 1) * r.call.batch + n) * r.call.y.stride + j)] ==
                                    (got[size_t(n * h + j)] & 0xff);
-  if (!cuda::Graph::begin(stream.handle()) || !cell.run(r.call)) return t;
-  const auto graph = cuda::Graph::end(stream.handle());
-  if (!graph || !graph->launch(stream.handle()) || !cuda::synchronize(stream.handle())) return t;
-  std::vector<double> seconds;
-  for (int i = 0; i < 9; ++i) seconds.push_back(graph->time(stream.handle(), 10).value_or(0) / 10);
-  std::sort(seconds.begin(), seconds.end());
-  t.us = 1e6 * seconds[4];
+  const auto seconds = replay(cell, r.call, stream.handle());
+  t.us = 1e6 * seconds[seconds.size() / 2];
   t.quickest = 1e6 * seconds.front();
   t.slowest = 1e6 * seconds.back();
+  cuda::GruSequences short_call = r.call;
+  short_call.length = r.one_step.as<int32_t>();
+  const auto one = replay(cell, short_call, stream.handle());
+  t.one_step = 1e6 * one[one.size() / 2];
   // The state went on from where it was; put the first one back for the next variant.
   std::vector<uint16_t> first(got.size());
   (void)cuda::download(first.data(), r.first_state, int64_t(2 * first.size()));
@@ -147,20 +161,22 @@ int main(int argc, char** argv) {
       "{\"device\": \"%s\", \"mode\": \"graph\", \"state\": \"hot\", \"statistic\": \"median of 9 times 10 replays\", "
       "\"rows\": [",
       devices[0].name.c_str());
+  const int only = argc > 2 ? std::atoi(argv[2]) : -1;
   bool first = true, right = true;
+  constexpr Shape kShapes[] = {{100, 1, 64, 64},   {100, 64, 256, 256}, {500, 32, 512, 512}, {100, 128, 1024, 1024},
+                               {100, 1, 256, 256}, {100, 1, 512, 512},  {50, 64, 128, 256}};
   for (const char* preset : {"seed8", "accurate"})
-    for (const Shape& shape :
-         {Shape{100, 1, 64, 64}, Shape{100, 64, 256, 256}, Shape{500, 32, 512, 512}, Shape{100, 128, 1024, 1024},
-          Shape{100, 1, 256, 256}, Shape{100, 1, 512, 512}, Shape{50, 64, 128, 256}}) {
+    for (const Shape& shape : kShapes) {
+      if (only >= 0 && &shape != &kShapes[std::min<size_t>(size_t(only), std::size(kShapes) - 1)]) continue;
       const GruModel model = make_model(shape, preset);
       const GruSpec& s = model.impl().cells[0]->spec();
       Run run = make_run(s, shape);
       std::vector<std::string> seen;
       for (const cuda::GruPath path :
            {cuda::GruPath::kAuto, cuda::GruPath::kBlock, cuda::GruPath::kCluster, cuda::GruPath::kGrid})
-        for (const int tile : {0, 8, 16, 32}) {
+        for (const auto& [tile, warps] : {std::pair{0, 0}, {8, 0}, {8, 1}, {8, 2}, {8, 8}, {16, 0}, {16, 2}, {32, 0}}) {
           if ((path == cuda::GruPath::kAuto) != (tile == 0) || (!all && tile != 0)) continue;
-          const auto cell = cuda::GruDeviceCell::make(s, {path, tile});
+          const auto cell = cuda::GruDeviceCell::make(s, {path, tile, warps});
           if (!cell) continue;
           const std::string name = cell->kernel(shape.n);
           if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
@@ -170,10 +186,11 @@ int main(int argc, char** argv) {
           std::printf(
               "%s\n  {\"t\": %ld, \"n\": %ld, \"c\": %ld, \"h\": %ld, \"preset\": \"%s\", \"kernel\": \"%s\", "
               "\"chosen\": %s, "
-              "\"us\": %.2f, \"quickest_us\": %.2f, \"slowest_us\": %.2f, \"us_per_step\": %.4f, \"checked\": %s}",
+              "\"us\": %.2f, \"quickest_us\": %.2f, \"slowest_us\": %.2f, \"one_step_us\": %.2f, \"us_per_step\": "
+              "%.4f, \"checked\": %s}",
               first ? "" : ",", long(shape.t), long(shape.n), long(shape.c), long(shape.h), preset, name.c_str(),
-              path == cuda::GruPath::kAuto ? "true" : "false", t.us, t.quickest, t.slowest, t.us / double(shape.t),
-              t.checked ? "true" : "false");
+              path == cuda::GruPath::kAuto ? "true" : "false", t.us, t.quickest, t.slowest, t.one_step,
+              t.us / double(shape.t), t.checked ? "true" : "false");
           std::fflush(stdout);
           first = false;
         }

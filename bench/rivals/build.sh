@@ -26,4 +26,9 @@ fi
 cmake -S "$here" -B "$dir/build" -G "${CMAKE_GENERATOR:-Ninja}" \
   -DLOWBIT_LLAMA_SOURCE="$source" -DLLAMA_BUILD_COMMIT="0c1e57098" "$@"
 cmake --build "$dir/build" --parallel "${LOWBIT_JOBS:-2}"
+# oneDNN's GRU, where Debian's libdnnl-dev is.
+cxx=${CXX:-c++}
+if echo '#include <dnnl.hpp>' | "$cxx" -std=c++20 -x c++ -E - > /dev/null 2>&1; then
+  "$cxx" -std=c++20 -O2 -fopenmp "$here/onednn_gru.cc" -o "$dir/build/bin/onednn_gru" -ldnnl
+fi
 echo "built: $dir/build/bin"

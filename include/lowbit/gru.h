@@ -280,6 +280,7 @@ struct GruTensorError {
   GruTensor tensor = GruTensor::kX;
   double sqnr_db = 0;  // 10 log10(sum float^2 / sum difference^2), at most 200
   double max_abs = 0;
+  std::vector<double> by_step;  // sqnr_db of each step; of reverse directions from the sequence's end on
 };
 
 /// Formats and ranges out of AIMET encodings of either version, named as save_encodings names them. Ranges give the

@@ -21,10 +21,21 @@ struct Difference {
     error += d * d;
     max = std::max(max, std::fabs(d));
   }
+  void add(const Difference& d) {
+    reference += d.reference;
+    error += d.error;
+    max = std::max(max, d.max);
+  }
   double db() const {
     if (error == 0) return kMaxDb;
     return reference == 0 ? -kMaxDb : std::clamp(10 * std::log10(reference / error), -kMaxDb, kMaxDb);
   }
+};
+
+/// Of one tensor.
+struct TensorDifference {
+  Difference whole;
+  std::vector<double> steps;
 };
 
 using Tensors = std::array<std::vector<float>, kGruTensors>;
@@ -62,8 +73,11 @@ class Comparer {
       auto& sum = sums_[static_cast<size_t>(tap.cell)][static_cast<size_t>(t)];
       size_t& at = at_[static_cast<size_t>(tap.cell)][static_cast<size_t>(t)];
       const auto& wanted = floats_.cells[static_cast<size_t>(tap.cell)][static_cast<size_t>(t)];
+      Difference step;
       for (size_t i = 0; i < rows * columns; ++i, ++at)
-        sum.add(static_cast<double>(wanted[at]), dequantize_value(int64_t{q[i]} + to_q, scale));
+        step.add(static_cast<double>(wanted[at]), dequantize_value(int64_t{q[i]} + to_q, scale));
+      sum.steps.push_back(step.db());
+      sum.whole.add(step);
     };
     codes(kX, tap.x, c, cell[kX].lo());
     codes(kH, tap.h, h, cell[kH].lo());
@@ -81,14 +95,15 @@ class Comparer {
     std::vector<GruTensorError> out;
     for (size_t cell = 0; cell < sums_.size(); ++cell)
       for (size_t t = 0; t < kGruTensors; ++t)
-        out.push_back({static_cast<int>(cell), static_cast<GruTensor>(t), sums_[cell][t].db(), sums_[cell][t].max});
+        out.push_back({static_cast<int>(cell), static_cast<GruTensor>(t), sums_[cell][t].whole.db(),
+                       sums_[cell][t].whole.max, sums_[cell][t].steps});
     return out;
   }
 
  private:
   const GruModel::Impl& model_;
   const Recorder& floats_;
-  std::vector<std::array<Difference, kGruTensors>> sums_;
+  std::vector<std::array<TensorDifference, kGruTensors>> sums_;
   std::vector<std::array<size_t, kGruTensors>> at_;
 };
 

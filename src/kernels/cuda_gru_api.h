@@ -30,7 +30,7 @@ const char* gru_path_name(GruPath path);  // "auto", "block", "cluster", "grid",
 struct GruCellOptions {
   GruPath path = GruPath::kAuto;  // others: for tests; kUnsupported where the cell or the device does not allow it
   int tile = 0;                   // sequences of a tile: 8, 16 or 32; 0: as many as keep the device busy
-  bool integers = false;          // gates in int64 even where floats are exact; for tests
+  int warps = 0;                  // of a thread block, 16 units each; 0: chosen
 };
 
 /// One direction of one layer over whole sequences.

@@ -31,7 +31,7 @@ class Help(CliTest):
             "eval": "MODEL --tasks --questions -c --act",
             "ppl": "MODEL -f -c --act --chunks --method --save-logits --against",
             "bench matmul": "--format --group -M -N -K --act --cold --warm --vs", "bench model": "MODEL -p -n",
-            "bench memory": "--bytes",
+            "bench memory": "--bytes", "bench gru": "-T -N -C -H --preset --weight-bits --vs",
         }
         for verb, options in wanted.items():
             text = self.lowbit(*verb.split(), "--help").stdout.decode()

@@ -62,6 +62,7 @@ class Gru(CliTest):
         self.assertIn("stream", [t["name"] for t in verified["targets"]])
         self.assertGreater(min(t["sqnr_db"] for t in verified["tensors"]), 20)
         self.assertEqual(len(verified["sqnr_by_step"]), 12)
+        self.assertEqual({len(t["by_step"]) for t in verified["tensors"]}, {12})
 
     def test_every_instruction_set_gives_the_same_file(self):
         self.quantize()

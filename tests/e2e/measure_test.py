@@ -89,6 +89,23 @@ class Bench(CliTest):
         self.assertEqual(report["vs"]["isa"], "scalar")
         self.assertGreater(report["ratio"], 0)
 
+    def test_gru(self):
+        gru = ("bench", "gru", "-T", 5, "-C", 24, "-H", 40, "--seconds", 0.01)
+        report = self.json(*gru, "--vs", "scalar")
+        self.assertKeys(report, "isa t n c h preset weight_bits threads bytes checked us_per_step stream_us_per_step vs ratio")
+        self.assertTrue(report["checked"] and report["vs"]["checked"])
+        self.assertEqual((report["t"], report["n"], report["c"], report["h"]), (5, 1, 24, 40))
+        program = self.dir / "onednn_gru"
+        program.write_text("#!/bin/sh\ntest \"$1 $2 $3 $4 $5\" = 'bf16 5 1 24 40' || exit 2\n"
+                           "echo '{\"implementation\": \"ref\", \"us_per_step\": 1000000.0}'\n")
+        program.chmod(0o755)
+        env = {"LOWBIT_ONEDNN_GRU": str(program)}
+        report = self.json(*gru, "--vs", "onednn:bf16", env=env)
+        self.assertEqual((report["vs"]["kind"], report["vs"]["us_per_step"]), ("bf16", 1e6))
+        self.assertGreater(report["ratio"], 1)
+        self.assertIn("oneDNN", self.refused(*gru, "--vs", "onednn", env=env))  # the stand-in answers 2
+        self.refused(*gru, "--vs", "onednn", env={"LOWBIT_ONEDNN_GRU": str(self.dir / "absent")})
+
     def test_matmul_versus_ggml(self):
         """Against a stand-in for bench/rivals' program, which prints its arguments' product and one JSON line."""
         matmul = ("bench", "matmul", "--format", "int4", "-N", 96, "-K", 128, "--warm", "--threads", 1, "--vs")

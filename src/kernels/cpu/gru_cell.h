@@ -15,133 +15,10 @@
 
 #include "base/isa.h"
 #include "kernels/cpu/amx/tiles.h"
-#include "kernels/gru_api.h"
+#include "kernels/cpu/gru_packing.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
-
-constexpr int64_t kMaxBytesK = 65536;  // 255 * 128 * 65536 < 2^31
-constexpr int64_t kWideRun = 128;      // 255 * 32768 * 128 < 2^31
-constexpr int64_t kBlock = 64;
-constexpr int kPanels = 4;                          // vectors of rows side by side
-constexpr int64_t kPackedBytes = int64_t{1} << 20;  // weights that need more as bytes keep their fields packed
-
-constexpr int64_t gru_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
-
-/// Where the parts of a packed product lie, in bytes from its start; rounding shifts as x << left, then half-even >> right.
-struct PackedProduct {
-  int64_t k = 0, k_padded = 0, rows = 0, rows_padded = 0;
-  int64_t weights = 0, bias64 = 0, bias32 = 0, left = 0, right = 0, bytes = 0;
-  int32_t limbs = 1, wide = 0, fits32 = 0, exact64 = 0, low = 0, high = 0;  // exact64: in double
-  int32_t field_bits = 8;                                                   // of byte weights: 8, 4 or 2
-  int32_t down = 0;                                                         // sums are 2^down too large
-};
-
-/// A table as all its outputs.
-struct PackedTable {
-  int32_t bytes = 0;  // 256 bytes, read by S::look_up_bytes
-  int64_t data = 0;   // those, or u16 [2^bits]: output codes minus lo
-};
-
-struct PackedCell {
-  int32_t use_reference = 0;
-  PackedProduct x, h;
-  PackedTable table[3];
-  int64_t bytes = 0;
-};
-
-template <class S>
-PackedProduct plan_product(const GruGrid& in, const GruGrid& out, int64_t rows, int64_t k, int weight_bits, bool fits32,
-                           bool exact64, int64_t& at) {
-  PackedProduct p;
-  p.k = k;
-  p.rows = rows;
-  p.rows_padded = gru_round_up(rows, kPanels * S::kLanes);
-  p.wide = weight_bits > 8;
-  p.limbs = in.hi - in.lo > 255 ? 2 : 1;
-  p.fits32 = fits32;
-  p.exact64 = exact64;
-  p.k_padded = gru_round_up(k, p.wide ? 2 : S::kDepth);
-  if (S::kUnpacks && weight_bits <= 4 && p.rows_padded * p.k_padded > kPackedBytes) {
-    p.field_bits = weight_bits <= 2 ? 2 : 4;
-    p.down = 8 - p.field_bits;
-    p.k_padded = gru_round_up(p.k_padded, S::kColumns * (8 / p.field_bits));
-  }
-  p.low = out.lo - out.zp;
-  p.high = out.hi - out.zp;
-  const auto take = [&](int64_t bytes) {
-    const int64_t start = at;
-    at += gru_round_up(bytes, 64);
-    return start;
-  };
-  p.weights = take(p.rows_padded * p.k_padded * (p.wide ? 16 : p.field_bits) / 8);
-  p.bias64 = take(8 * p.rows_padded);
-  p.bias32 = take(4 * p.rows_padded);
-  p.left = take(4 * p.rows_padded);
-  p.right = take(4 * p.rows_padded);
-  return p;
-}
-
-inline bool needs_reference(const GruSpec& s) {
-  if (s.c > kMaxBytesK || s.h > kMaxBytesK || s.w_bits > 16 || s.r_bits > 16) return true;
-  for (int64_t i = 0; i < 3 * s.h; ++i)
-    if (s.x_shift[i] > 62 || s.h_shift[i] > 62) return true;
-  const GruGrid* g = s.grid;
-  return g[kSlotR].shift + g[kSlotHh].shift - g[kSlotNi].shift > 62 || g[kSlotIh].shift - g[kSlotNi].shift > 62 ||
-         g[kSlotN].shift - g[kSlotH].shift > 62;
-}
-
-template <class S>
-PackedCell plan_cell(const GruSpec& s) {
-  PackedCell c;
-  c.use_reference = needs_reference(s);
-  int64_t at = gru_round_up(sizeof(PackedCell), 64);
-  if (!c.use_reference) {
-    c.x = plan_product<S>(s.grid[kSlotX], s.grid[kSlotIh], 3 * s.h, s.c, s.w_bits, s.input32, s.input_f64, at);
-    c.h = plan_product<S>(s.grid[kSlotH], s.grid[kSlotHh], 3 * s.h, s.h, s.r_bits, s.state32, s.state_f64, at);
-    const int inputs[3] = {kSlotUi, kSlotRi, kSlotNi}, outputs[3] = {kSlotU, kSlotR, kSlotN};
-    for (int i = 0; i < 3; ++i) {
-      const int64_t span = int64_t{s.grid[inputs[i]].hi} - s.grid[inputs[i]].lo + 1;
-      PackedTable& t = c.table[i];
-      t.bytes = S::kByteTables && span <= 256 && s.grid[outputs[i]].hi - s.grid[outputs[i]].lo <= 255;
-      t.data = at;
-      at += gru_round_up(t.bytes ? 256 : 2 * span, 64);
-    }
-  }
-  c.bytes = at;
-  return c;
-}
-
-template <class S>
-void pack_product(const PackedProduct& p, const GruGrid& in, const int32_t* w, const int64_t* bias,
-                  const int32_t* shift, uint8_t* base) {
-  const int fields = 8 / p.field_bits, columns = p.wide ? 2 : S::kColumns * fields;
-  auto* bias64 = reinterpret_cast<int64_t*>(base + p.bias64);
-  auto* bias32 = reinterpret_cast<int32_t*>(base + p.bias32);
-  auto* left = reinterpret_cast<int32_t*>(base + p.left);
-  auto* right = reinterpret_cast<int32_t*>(base + p.right);
-  for (int64_t r = 0; r < p.rows; ++r) {
-    const int64_t panel = r / S::kLanes, lane = r % S::kLanes;
-    int64_t sum = 0;
-    int64_t block = panel * (p.k_padded / columns) * S::kLanes + lane;
-    for (int64_t first = 0; first < p.k; first += columns, block += S::kLanes)
-      for (int j = 0; j < columns && first + j < p.k; ++j) {
-        const auto v = w[r * p.k + first + j];
-        sum += v;
-        if (p.wide) {
-          reinterpret_cast<int16_t*>(base + p.weights)[block * 2 + j] = int16_t(v);
-        } else {  // field f of a byte: its bits from 8 - (f + 1) field_bits on
-          const int f = j / S::kColumns;
-          const uint32_t code = uint32_t(v) & ((1u << p.field_bits) - 1);
-          (base + p.weights)[block * S::kColumns + j % S::kColumns] |= uint8_t(code << (8 - (f + 1) * p.field_bits));
-        }
-      }
-    bias64[r] = bias[r] + int64_t{in.lo} * sum;
-    bias32[r] = int32_t(uint32_t(uint64_t(bias64[r])));
-    left[r] = shift[r] < 0 ? -shift[r] : 0;
-    right[r] = shift[r] > 0 ? shift[r] : 0;
-  }
-}
 
 // ---- Rounding shifts --------------------------------------------------------------------------------------------------
 
@@ -225,9 +102,24 @@ void finish_product(const PackedProduct& p, const uint8_t* base, const Sum* sums
   }
 }
 
+/// The same where there is nothing but a bias and a right shift.
+inline void finish_plain(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t first, int64_t count,
+                         int32_t* centered) {
+  const auto* bias = reinterpret_cast<const int32_t*>(base + p.bias32) + first;
+  const auto* right = reinterpret_cast<const int32_t*>(base + p.right) + first;
+  const auto* round = reinterpret_cast<const int32_t*>(base + p.round) + first;
+  const int32_t low = p.low, high = p.high;
+  int32_t* const to = centered + first;
+  for (int64_t r = 0; r < count; ++r) {
+    const int32_t v = sums[r] + bias[r], k = right[r];
+    to[r] = gru_clamp<int32_t>((v + round[r] + ((v >> k) & (k < 1 ? k : 1))) >> k, low, high);
+  }
+}
+
 /// The same from sums in int32, in the cheapest numbers that hold the result.
 inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t limb_stride,
                         int64_t first, int64_t count, int32_t* centered) {
+  if (p.plain) return finish_plain(p, base, sums, first, count, centered);
   if (p.fits32) return finish_product<int32_t>(p, base, sums, limb_stride, first, count, centered);
   if (p.exact64) return finish_product<double>(p, base, sums, limb_stride, first, count, centered);
   finish_product<int64_t>(p, base, sums, limb_stride, first, count, centered);
@@ -235,14 +127,16 @@ inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32
 
 // ---- Products ---------------------------------------------------------------------------------------------------------
 
-/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time; 8 / Bits fields a byte.
+/// Byte weights: sums[m][l][row] for M rows of x and L limbs, kPanels vectors of rows at a time, put away at once: that hides
+/// behind the next weights' way from the second-level cache. 8 / Bits fields a byte.
 template <class S, int M, int L, int Bits>
-void byte_products(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
+void byte_products(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums,
+                   int32_t* out) {
   constexpr int kFields = 8 / Bits, kColumns = S::kColumns * kFields;
   constexpr int kChains = M * L == 1 && kFields == 1 && S::kColumns == 4 ? 2 : 1;  // sums per row, to hide latency
   const int64_t steps = p.k_padded / kColumns, step_bytes = S::kLanes * S::kColumns, panel_bytes = steps * step_bytes;
   for (int64_t row = 0; row < p.rows_padded; row += kPanels * S::kLanes) {
-    const uint8_t* w = weights + row / S::kLanes * panel_bytes;
+    const uint8_t* w = base + p.weights + row / S::kLanes * panel_bytes;
     typename S::Int acc[kChains][kPanels][M][L];
     for (int c = 0; c < kChains; ++c)
       for (int i = 0; i < kPanels; ++i)
@@ -277,6 +171,9 @@ void byte_products(const PackedProduct& p, const uint8_t* weights, const typenam
           for (int c = 1; c < kChains; ++c) sum = S::add(sum, acc[c][i][m][l]);
           S::store(sums + (m * L + l) * p.rows_padded + row + i * S::kLanes, sum);
         }
+    const int64_t left = p.rows - row, count = left < kPanels * S::kLanes ? left : kPanels * S::kLanes;
+    for (int m = 0; m < M && count > 0; ++m)
+      finish_rows(p, base, sums + m * L * p.rows_padded + row, p.rows_padded, row, count, out + m * p.rows);
   }
 }
 
@@ -304,10 +201,14 @@ void wide_products(const PackedProduct& p, const uint8_t* weights, const int16_t
 /// Codes as limbs, zero-padded: [rows][limbs][k_padded].
 template <class E>
 void split_codes(const PackedProduct& p, const uint16_t* codes, int64_t rows, E* out) {
-  for (int64_t m = 0; m < rows; ++m)
-    for (int l = 0; l < p.limbs; ++l, out += p.k_padded) {
-      for (int64_t i = 0; i < p.k; ++i) out[i] = E((codes[m * p.k + i] >> (8 * l)) & 0xff);
-      for (int64_t i = p.k; i < p.k_padded; ++i) out[i] = 0;
+  const int64_t k = p.k, padded = p.k_padded, limbs = p.limbs;  // `out` may alias p for all that the compiler knows
+  for (int64_t m = 0; m < rows; ++m, codes += k)
+    for (int64_t l = 0; l < limbs; ++l, out += padded) {
+      if (l == 0)
+        for (int64_t i = 0; i < k; ++i) out[i] = E(uint8_t(codes[i]));
+      else
+        for (int64_t i = 0; i < k; ++i) out[i] = E(uint8_t(codes[i] >> 8));
+      for (int64_t i = k; i < padded; ++i) out[i] = 0;
     }
 }
 
@@ -383,21 +284,12 @@ void tile_products(const PackedProduct& p, const uint8_t* base, const uint8_t* x
 }
 
 template <class S, int M, int L>
-void byte_rows_of(const PackedProduct& p, const uint8_t* weights, const typename S::Element* x, int32_t* sums) {
-  if constexpr (S::kUnpacks) {
-    if (p.field_bits == 4) return byte_products<S, M, L, 4>(p, weights, x, sums);
-    if (p.field_bits == 2) return byte_products<S, M, L, 2>(p, weights, x, sums);
-  }
-  byte_products<S, M, L, 8>(p, weights, x, sums);
-}
-
-template <class S, int M, int L>
 void byte_rows(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums, int32_t* out) {
-  byte_rows_of<S, M, L>(p, base + p.weights, x, sums);
-  for (int m = 0; m < M; ++m) {
-    const int32_t* row = sums + m * L * p.rows_padded;
-    finish_rows(p, base, row, p.rows_padded, 0, p.rows, out + m * p.rows);
+  if constexpr (S::kUnpacks) {
+    if (p.field_bits == 4) return byte_products<S, M, L, 4>(p, base, x, sums, out);
+    if (p.field_bits == 2) return byte_products<S, M, L, 2>(p, base, x, sums, out);
   }
+  byte_products<S, M, L, 8>(p, base, x, sums, out);
 }
 
 /// As many rows of x at a time as there are registers for.

@@ -141,9 +141,9 @@ struct Counter {
 /// All paths and tiles that the cell can take.
 void compare_all_paths(const GruSpec& s, const Problem& p, const Answer& wanted, Counter& counter, int which) {
   for (const GruPath path : {GruPath::kAuto, GruPath::kBlock, GruPath::kCluster, GruPath::kGrid, GruPath::kSteps})
-    for (const int tile : {0, 8, 16, 32, -8}) {  // -8: 8, in integers
+    for (const int tile : {0, 8, 16, 32}) {
       if ((path == GruPath::kAuto || path == GruPath::kSteps) != (tile == 0)) continue;
-      const auto cell = cuda::GruDeviceCell::make(s, {path, std::abs(tile), tile < 0});
+      const auto cell = cuda::GruDeviceCell::make(s, {path, tile});
       if (!cell) {
         ASSERT_TRUE(path != GruPath::kAuto && path != GruPath::kSteps) << cell.error().message();
         continue;

@@ -31,7 +31,7 @@ namespace {
 
 constexpr int64_t kMaxMatrixK = 65536;  // 255 * 128 * 65536 < 2^31
 constexpr int64_t kLargestRows = (int64_t{1} << 31) - 1;
-constexpr int kClusterBlocks = 8, kBlockGroups = 8;
+constexpr int kClusterBlocks = 16, kPortableBlocks = 8, kBlockGroups = 8;
 
 int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 
@@ -40,12 +40,6 @@ void consider(const Cell& cell, Shape shape, std::vector<Shape>& shapes) {
   shape.shared_bytes = gru::shared_bytes_of(cell, shape);
   shape.at_once = gru::tiles_at_once(cell, shape);
   if (shape.at_once > 0) shapes.push_back(shape);
-}
-
-int register_ksteps(const Cell& cell, GruPath path, int tiles8, gru::Number number) {
-  if (number != gru::Number::kF32 || tiles8 != 1) return 0;
-  if (path == GruPath::kBlock) return cell.r.ksteps <= 2 ? 2 : cell.r.ksteps <= 4 ? 4 : 0;
-  return path == GruPath::kCluster && cell.r.ksteps <= 8 ? 8 : 0;
 }
 
 /// Blocks and warps per path; a matrix unit for each warp where that can be had.
@@ -60,36 +54,47 @@ void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, st
     s.tiles8 = tiles8;
     s.number = impl.number;
     s.resident = resident;
-    s.register_ksteps = resident ? register_ksteps(cell, path, tiles8, impl.number) : 0;
     return s;
   };
   const size_t before = shapes.size();
-  if (path == GruPath::kBlock && groups <= kBlockGroups) consider(cell, shape(groups, true), shapes);
-  if (path == GruPath::kCluster && impl.clusters && groups > 1)
-    for (int warps = std::min(4, (groups + 1) / 2); warps <= gru::kMaxWarps && shapes.size() == before; ++warps)
+  const int wanted = impl.options.warps;
+  if (path == GruPath::kBlock && groups <= kBlockGroups && (wanted == 0 || wanted == groups))
+    consider(cell, shape(groups, true), shapes);
+  if (path == GruPath::kCluster && impl.clusters && groups > 1) {
+    // Weights that do not all fit registers: two warps, which share a multiprocessor's memory with nobody, where blocks suffice.
+    const bool mixed = cell.r.ksteps > gru::ksteps_in_registers(impl.number, path, tiles8, true, cell.r.ksteps);
+    if (wanted == 0 && impl.number == gru::Number::kF32 && mixed && tiles8 == 1 &&
+        shape(2, true).blocks <= kClusterBlocks)
+      consider(cell, shape(2, true), shapes);
+    const size_t pairs = shapes.size();
+    for (int warps = wanted > 0 ? wanted : std::min(4, (groups + 1) / 2);
+         warps <= (wanted > 0 ? wanted : gru::kMaxWarps) && shapes.size() == pairs; ++warps)
       if (shape(warps, true).blocks <= kClusterBlocks) consider(cell, shape(warps, true), shapes);
+  }
   if (path != GruPath::kGrid) return;
   for (const int warps : {4, 3, 2, 1})
-    if (shapes.size() == before && shape(warps, true).blocks <= impl.processors)
+    if (shapes.size() == before && (wanted == 0 || wanted == warps) && shape(warps, true).blocks <= impl.processors)
       consider(cell, shape(warps, true), shapes);
-  if (shapes.size() == before && tiles8 != 2) consider(cell, shape(gru::kMaxWarps, false), shapes);
+  if (shapes.size() == before && tiles8 != 2 && wanted == 0) consider(cell, shape(gru::kMaxWarps, false), shapes);
 }
 
 }  // namespace
 
 Shape GruDeviceCell::Impl::shape_for(int64_t steps, int64_t batch) const {
   if (steps * batch > kLargestRows) return {};
+  // Of one sequence: a kernel for one, in clusters of the size that every device has.
+  for (const Shape& s : shapes)
+    if (batch == 1 && s.blocks <= kPortableBlocks && gru::has_single(cell, s)) {
+      Shape shape = s;
+      shape.single = true;
+      return shape;
+    }
+  // The first path and its smallest tile of which the device holds all at once, else the first path's largest tile.
+  const auto holds_all = [&](const Shape& s) { return int64_t{8} * s.tiles8 * s.at_once >= batch; };
   const Shape* best = nullptr;
-  for (const Shape& s : shapes) {
-    // The first path that there is, with the smallest tile of which the device holds all at once, else the largest.
-    if (best != nullptr && s.path != best->path) break;
-    best = &s;
-    if (int64_t{8} * s.tiles8 * s.at_once >= batch) break;
-  }
-  if (best == nullptr) return {};
-  Shape shape = *best;
-  if (batch == 1 && gru::has_single(shape)) shape.single = true;
-  return shape;
+  for (const Shape& s : shapes)
+    if (best == nullptr || (!holds_all(*best) && (holds_all(s) || s.path == best->path))) best = &s;
+  return best == nullptr ? Shape{} : *best;
 }
 
 const char* gru_path_name(GruPath path) {
@@ -111,11 +116,12 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
   impl->processors = device.processors;
   impl->clusters = device.bulk_copies;
   const bool may_use_matrix = options.path != GruPath::kSteps;
+  impl->number = gru::number_of(spec);
   impl->matrix_input = may_use_matrix && spec.w_bits <= 8 && spec.c <= kMaxMatrixK;
-  impl->matrix_state = may_use_matrix && spec.r_bits <= 8 && spec.h <= kMaxMatrixK;
+  impl->matrix_state =
+      may_use_matrix && spec.r_bits <= 8 && spec.h <= kMaxMatrixK && impl->number != gru::Number::kInt64;
   Cell& cell = impl->cell;
   const std::vector<uint8_t> image = gru::pack_cell(spec, impl->matrix_input, impl->matrix_state, cell);
-  impl->number = options.integers ? gru::Number::kInt64 : gru::number_of(spec, cell);
   if (impl->matrix_state) {
     for (const GruPath path : {GruPath::kBlock, GruPath::kCluster, GruPath::kGrid}) {
       if (options.path != GruPath::kAuto && options.path != path) continue;
@@ -125,7 +131,7 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
   }
   const bool wanted =
       options.path == GruPath::kBlock || options.path == GruPath::kCluster || options.path == GruPath::kGrid;
-  if (!wanted && impl->matrix_state && impl->shapes.empty()) return make(spec, {GruPath::kSteps, 0, false});
+  if (!wanted && impl->matrix_state && impl->shapes.empty()) return make(spec, {GruPath::kSteps, 0, 0});
   if (wanted && impl->shapes.empty())
     return fail(ErrorCode::kUnsupported, std::string("gru path ") + gru_path_name(options.path),
                 "a cell or a device that it cannot be for", "another path");
@@ -186,10 +192,11 @@ std::string GruDeviceCell::kernel(int64_t batch) const {
   std::string name = gru_path_name(s.path);
   if (s.path == GruPath::kSteps) return name;
   name += std::to_string(s.blocks) + "x" + std::to_string(s.warps) + "_t" + std::to_string(8 * s.tiles8);
-  if (s.register_ksteps > 0) name += "_registers";
+  const int in_registers = gru::ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, impl_->cell.r.ksteps);
+  if (in_registers > 0) name += in_registers >= impl_->cell.r.ksteps ? "_registers" : "_mixed";
   if (!s.resident) name += "_streamed";
   if (s.single) name += "_single";
-  return s.number == gru::Number::kF32 ? name : name + (s.number == gru::Number::kF64 ? "_f64" : "_int64");
+  return s.number == gru::Number::kF32 ? name : name + "_f64";
 }
 
 int64_t GruDeviceCell::device_bytes() const { return impl_->memory.size(); }

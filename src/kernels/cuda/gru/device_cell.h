@@ -18,8 +18,17 @@ constexpr int kTileBytes = 512;  // 16 rows x 32 columns of weights, 16 bytes a 
 constexpr int kMaxWarps = 8;
 constexpr int kSmallTable = 4096;  // entries that fit shared memory
 
-/// What gates and state are computed in. kF32 and kF64 where the plan has proved that nothing is rounded but by rs().
+/// What gates and state are computed in. kF32 and kF64 where the plan has proved that nothing is rounded but by rs(); kInt64: only in
+/// the plain kernels.
 enum class Number : uint8_t { kF32, kF64, kInt64 };
+
+/// Columns / 32 of R, of `ksteps`, that a warp keeps in registers; the others lie in shared memory. Up to half of a lane's registers;
+/// none behind the last but in clusters, so that a kernel needs no branch.
+constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident, int ksteps) {
+  if (number != Number::kF32 || !resident || tiles8 > 2 || path == GruPath::kGrid) return 0;
+  if (path == GruPath::kBlock) return ksteps <= 2 ? 2 : 4;
+  return tiles8 == 1 ? 8 : 4;
+}
 
 /// Unit of row `row` of a group's tile.
 constexpr LOWBIT_HD int unit_of_row(int row) { return row < 8 ? 2 * row : 2 * (row - 8) + 1; }
@@ -68,16 +77,15 @@ struct Shape {
   int at_once = 1;            // tiles that run at the same time
   bool resident = true;       // weights in shared memory
   Number number = Number::kF32;
-  bool single = false;      // tiles of one sequence: a lane has one unit
-  int register_ksteps = 0;  // weights in registers: so many ksteps; 0: in shared memory
+  bool single = false;  // tiles of one sequence: a lane has one unit
   int shared_bytes = 0;
 };
 
 /// Fills `cell` and returns the bytes that it refers to; its pointers are offsets into them until point_into().
 std::vector<uint8_t> pack_cell(const GruSpec& spec, bool matrix_input, bool matrix_state, Cell& cell);
 void point_into(Cell& cell, const uint8_t* base);
-/// The cheapest numbers that are exact for the cell.
-Number number_of(const GruSpec& spec, const Cell& cell);
+/// The cheapest numbers that are exact for a cell.
+Number number_of(const GruSpec& spec);
 
 int h_stride(const Cell& cell);  // bytes of a row of h in shared memory
 int shared_bytes_of(const Cell& cell, const Shape& shape);
@@ -89,7 +97,7 @@ cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& sh
 /// Tiles of this shape that fit the device at the same time; 0 when it cannot run there or has no kernel.
 int tiles_at_once(const Cell& cell, const Shape& shape);
 /// There is a kernel of this shape for one sequence.
-bool has_single(const Shape& shape);
+bool has_single(const Cell& cell, const Shape& shape);
 
 cudaError_t launch_encode(const float* x, int64_t rows, int64_t columns, const GruGrid& grid, const GruCodes& out,
                           cudaStream_t stream);

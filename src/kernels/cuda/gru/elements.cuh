@@ -1,9 +1,9 @@
 #pragma once
-// Gates, tables and state on the device: kernels/ref/gru.cc in floats where the plan has proved that they are exact, else in
-// int64.
+// Gates, tables and state on the device: kernels/ref/gru.cc in floats, where the plan has proved that they are exact.
 
 #include "base/rounding.h"
 #include "kernels/cuda/gru/device_cell.h"
+#include "kernels/cuda/gru/matrix.cuh"
 
 namespace lowbit::cuda::gru {
 
@@ -27,48 +27,31 @@ __device__ __forceinline__ T clamp(T v, T low, T high) {
   return v > high ? high : v;
 }
 
-/// 64-bit integers: right for whatever the plan lets pass.
-struct Integers {
-  using T = int64_t;
-  static constexpr Number kNumber = Number::kInt64;
-  struct Shift {
-    int k;
-    __device__ __forceinline__ explicit Shift(int shift) : k(shift) {}
-    __device__ __forceinline__ T operator()(T v) const { return rounding_shift(v, k); }
-  };
-  __device__ __forceinline__ static T add(T a, T b) { return a + b; }
-  __device__ __forceinline__ static T multiply(T a, T b) { return a * b; }
-  __device__ __forceinline__ static T multiply_add(T a, T b, T c) { return a * b + c; }
-  __device__ __forceinline__ static T clamp(T v, T low, T high) { return v < low ? low : v > high ? high : v; }
-  __device__ __forceinline__ static T from_code(uint32_t code) { return T(code); }
-  /// What code_of() wants instead of `zero`, the distance of a centered number from its code.
-  __device__ __forceinline__ static T code_base(int32_t zero) { return zero; }
-  __device__ __forceinline__ static uint32_t code_of(T centered, T base) { return uint32_t(centered + base); }
-  __device__ __forceinline__ static T product(int low_limb, int high_limb, T bias) {
-    return bias + low_limb + T{256} * high_limb;
-  }
-};
-
-/// Integers in f32: adding 1.5 * 2^23 leaves no fraction bits and rounds half to even; scales are powers of two.
+/// Integers in f32. Adding 1.5 * 2^23 leaves no fraction bits and rounds half to even; scales are powers of two. A number is
+/// *biased* while that constant is in it: comparing, shifting and storing do not need it gone.
 struct Floats {
   using T = float;
   static constexpr Number kNumber = Number::kF32;
   static constexpr float kMagic = 12582912.0f, kTwo23 = 8388608.0f;
-  struct Shift {
-    float scale;
-    __device__ __forceinline__ explicit Shift(int k) { scale = __int_as_float((127 - k) << 23); }
-    __device__ __forceinline__ T operator()(T v) const { return __fadd_rn(__fmaf_rn(v, scale, kMagic), -kMagic); }
-  };
+  static constexpr int kDigits = 24;
+  __device__ __forceinline__ static T power(int k) { return __int_as_float((127 + k) << 23); }
   __device__ __forceinline__ static T add(T a, T b) { return __fadd_rn(a, b); }
   __device__ __forceinline__ static T multiply(T a, T b) { return __fmul_rn(a, b); }
   __device__ __forceinline__ static T multiply_add(T a, T b, T c) { return __fmaf_rn(a, b, c); }
   __device__ __forceinline__ static T clamp(T v, T low, T high) { return fminf(fmaxf(v, low), high); }
-  __device__ __forceinline__ static T from_code(uint32_t code) { return float(code); }
-  __device__ __forceinline__ static T code_base(int32_t zero) { return kTwo23 + float(zero); }
-  __device__ __forceinline__ static uint32_t code_of(T centered, T base) {
-    return uint32_t(__float_as_int(__fadd_rn(centered, base))) & 0x7fffff;
+  /// A code plus `centre`: word holds the code below kExponent, which is to say 2^23 and the code.
+  static constexpr uint32_t kExponent = 0x4b000000u;
+  __device__ __forceinline__ static T from_word(uint32_t word, T centre) {
+    return __fadd_rn(__int_as_float(int(word)), centre - kTwo23);
   }
+  /// A biased number, modulo 2^22.
+  __device__ __forceinline__ static uint32_t bits(T biased) { return uint32_t(__float_as_int(biased)); }
   __device__ __forceinline__ static T product(int sum, int, T) { return float(sum); }
+  /// Where a table's entry of 4 bytes lies, `origin` being address_of_zero(): the bits of a denormal number, exactly.
+  __device__ __forceinline__ static T address_of_zero(uint32_t address) { return __int_as_float(int(address)); }
+  __device__ __forceinline__ static uint32_t address(T centered, T origin) {
+    return uint32_t(__float_as_int(__fmaf_rn(centered, __int_as_float(4), origin)));
+  }
 };
 
 /// The same in f64, with 1.5 * 2^52.
@@ -76,11 +59,8 @@ struct Doubles {
   using T = double;
   static constexpr Number kNumber = Number::kF64;
   static constexpr double kMagic = 6755399441055744.0, kTwo52 = 4503599627370496.0;
-  struct Shift {
-    double scale;
-    __device__ __forceinline__ explicit Shift(int k) { scale = __hiloint2double((1023 - k) << 20, 0); }
-    __device__ __forceinline__ T operator()(T v) const { return __dadd_rn(__fma_rn(v, scale, kMagic), -kMagic); }
-  };
+  static constexpr int kDigits = 53;
+  __device__ __forceinline__ static T power(int k) { return __hiloint2double((1023 + k) << 20, 0); }
   __device__ __forceinline__ static T add(T a, T b) { return __dadd_rn(a, b); }
   __device__ __forceinline__ static T multiply(T a, T b) { return __dmul_rn(a, b); }
   __device__ __forceinline__ static T multiply_add(T a, T b, T c) { return __fma_rn(a, b, c); }
@@ -88,63 +68,91 @@ struct Doubles {
     v = v < low ? low : v;
     return v > high ? high : v;
   }
-  __device__ __forceinline__ static T from_code(uint32_t code) {
-    return __dadd_rn(__hiloint2double(0x43300000, int(code)), -kTwo52);
+  static constexpr uint32_t kExponent = 0;
+  __device__ __forceinline__ static T from_word(uint32_t word, T centre) {
+    return __dadd_rn(__hiloint2double(0x43300000, int(word)), centre - kTwo52);
   }
-  __device__ __forceinline__ static T code_base(int32_t zero) { return kTwo52 + double(zero); }
-  __device__ __forceinline__ static uint32_t code_of(T centered, T base) {
-    return uint32_t(__double2loint(__dadd_rn(centered, base)));
-  }
+  __device__ __forceinline__ static uint32_t bits(T biased) { return uint32_t(__double2loint(biased)); }
   __device__ __forceinline__ static T from_int(int v) {
     return __dadd_rn(__hiloint2double(0x43300000, int(uint32_t(v) ^ 0x80000000u)), -(kTwo52 + 2147483648.0));
   }
   __device__ __forceinline__ static T product(int low_limb, int high_limb, T bias) {
     return __dadd_rn(__fma_rn(256.0, from_int(high_limb), from_int(low_limb)), bias);
   }
+  __device__ __forceinline__ static T address_of_zero(uint32_t) { return 0; }
 };
 
-/// Gates and state of an element on numbers N. What is constant for a cell is found once.
+/// Gates and state of an element on numbers N. What is constant for a cell is found once and held in registers.
 template <class N>
 struct Elements {
   using T = typename N::T;
-  typename N::Shift ih_u, hh_u, ih_r, hh_r, ih_n, rh_n, n_h, to_h;
-  T one, ih_centre, low_u, high_u, low_r, high_r, low_n, high_n, low_h, high_h;
+  T ih[3], ih_centre;        // scales to the gates' inputs
+  T hu, hr, back_u, back_r;  // biased hh times hu plus back_u: hh shifted, biased
+  T rh, n_h, to_h, one;
+  T low_hh, high_hh, low_h, high_h;  // of biased numbers
+  T low[3], high[3];                 // of the gates' inputs
 
   __device__ __forceinline__ static int between(const Cell& c, int from, int to) {
     return c.grid[from].shift - c.grid[to].shift;
   }
-  __device__ __forceinline__ static T low(const GruGrid& g) { return T(g.lo - g.zp); }
-  __device__ __forceinline__ static T high(const GruGrid& g) { return T(g.hi - g.zp); }
+  __device__ __forceinline__ static T lowest(const GruGrid& g) { return T(g.lo - g.zp); }
+  __device__ __forceinline__ static T highest(const GruGrid& g) { return T(g.hi - g.zp); }
+  /// Codes have 16 bits: a larger right shift gives the same 0, and magic (1 - scale) stays exact.
+  __device__ __forceinline__ static int limited(int k) { return min(k, N::kDigits - 2); }
 
   __device__ __forceinline__ explicit Elements(const Cell& c)
-      : ih_u(between(c, kSlotIh, kSlotUi)),
-        hh_u(between(c, kSlotHh, kSlotUi)),
-        ih_r(between(c, kSlotIh, kSlotRi)),
-        hh_r(between(c, kSlotHh, kSlotRi)),
-        ih_n(between(c, kSlotIh, kSlotNi)),
-        rh_n(c.grid[kSlotR].shift + between(c, kSlotHh, kSlotNi)),
-        n_h(between(c, kSlotN, kSlotH)),
-        to_h(c.grid[kSlotU].shift),
-        one(T(int64_t{1} << c.grid[kSlotU].shift)),
-        ih_centre(low(c.grid[kSlotIh])),
-        low_u(low(c.grid[kSlotUi])),
-        high_u(high(c.grid[kSlotUi])),
-        low_r(low(c.grid[kSlotRi])),
-        high_r(high(c.grid[kSlotRi])),
-        low_n(low(c.grid[kSlotNi])),
-        high_n(high(c.grid[kSlotNi])),
-        low_h(low(c.grid[kSlotH])),
-        high_h(high(c.grid[kSlotH])) {}
+      : ih{N::power(-between(c, kSlotIh, kSlotUi)), N::power(-between(c, kSlotIh, kSlotRi)),
+           N::power(-between(c, kSlotIh, kSlotNi))},
+        ih_centre(lowest(c.grid[kSlotIh])),
+        hu(N::power(-limited(between(c, kSlotHh, kSlotUi)))),
+        hr(N::power(-limited(between(c, kSlotHh, kSlotRi)))),
+        back_u(N::multiply_add(-N::kMagic, hu, N::kMagic)),
+        back_r(N::multiply_add(-N::kMagic, hr, N::kMagic)),
+        rh(N::power(-(c.grid[kSlotR].shift + between(c, kSlotHh, kSlotNi)))),
+        n_h(N::power(-between(c, kSlotN, kSlotH))),
+        to_h(N::power(-c.grid[kSlotU].shift)),
+        one(N::power(c.grid[kSlotU].shift)),
+        low_hh(N::kMagic + T(c.r.low)),
+        high_hh(N::kMagic + T(c.r.high)),
+        low_h(N::kMagic + lowest(c.grid[kSlotH])),
+        high_h(N::kMagic + highest(c.grid[kSlotH])) {
+    constexpr int kInputs[3] = {kSlotUi, kSlotRi, kSlotNi};
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      low[i] = lowest(c.grid[kInputs[i]]);
+      high[i] = highest(c.grid[kInputs[i]]);
+      hold(ih[i]), hold(low[i]), hold(high[i]);
+    }
+    hold(ih_centre), hold(hu), hold(hr), hold(back_u), hold(back_r), hold(rh), hold(to_h), hold(one);
+    hold(low_hh), hold(high_hh), hold(low_h), hold(high_h);
+  }
 
-  /// Offset codes of ih, centered hh and h; returns the centered new h. look_up(table, x) goes from centered to centered.
+  __device__ __forceinline__ static T shifted(T v, T scale) {
+    return N::add(N::multiply_add(v, scale, N::kMagic), -N::kMagic);
+  }
+  /// What an offset code of ih gives a gate, less the bias of what is added to it.
+  __device__ __forceinline__ T part(int gate, uint32_t word) const {
+    const T v = N::from_word(word, ih_centre);
+    return N::add(N::multiply_add(v, ih[gate], N::kMagic), -2 * N::kMagic);
+  }
+  /// Parts and sums of R h with their rows' scales; h and the result are biased. look_up(table, x) goes from centered to
+  /// centered, for the new gate aligned with h.
   template <class LookUp>
-  __device__ __forceinline__ T operator()(T iu, T ir, T in, T hu, T hr, T hn, T h, const LookUp& look_up) const {
-    iu = N::add(iu, ih_centre), ir = N::add(ir, ih_centre), in = N::add(in, ih_centre);
-    const T r = look_up(1, N::clamp(N::add(ih_r(ir), hh_r(hr)), low_r, high_r));
-    const T u = look_up(0, N::clamp(N::add(ih_u(iu), hh_u(hu)), low_u, high_u));
-    const T n = look_up(2, N::clamp(N::add(ih_n(in), rh_n(N::multiply(r, hn))), low_n, high_n));
-    const T sum = N::multiply_add(u, h, N::multiply(N::add(one, -u), n_h(n)));
-    return N::clamp(to_h(sum), low_h, high_h);
+  __device__ __forceinline__ T operator()(const T (&parts)[3], const T (&sum)[3], const T (&scale)[3], T h,
+                                          const LookUp& look_up) const {
+    const auto hh = [&](int gate) {
+      return N::clamp(N::multiply_add(sum[gate], scale[gate], N::kMagic), low_hh, high_hh);
+    };
+    const T wr = N::add(N::multiply_add(hh(1), hr, back_r), parts[1]);
+    const T r = look_up(1, N::clamp(wr, low[1], high[1]));
+    const T wu = N::add(N::multiply_add(hh(0), hu, back_u), parts[0]);
+    const T u = look_up(0, N::clamp(wu, low[0], high[0]));
+    const T product = N::multiply(r, N::add(hh(2), -N::kMagic));
+    const T wn = N::add(N::multiply_add(product, rh, N::kMagic), parts[2]);
+    const T kept = N::multiply(u, N::add(h, -N::kMagic));
+    const T n = look_up(2, N::clamp(wn, low[2], high[2]));
+    const T next = N::multiply_add(N::add(one, -u), n, kept);
+    return N::clamp(N::multiply_add(next, to_h, N::kMagic), low_h, high_h);
   }
 };
 

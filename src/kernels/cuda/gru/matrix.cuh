@@ -12,6 +12,12 @@ __device__ __forceinline__ void mma_s8_u8(int (&c)[4], const uint4& a, uint32_t 
                : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+/// The compiler keeps v in a register: it may not find it again from where it came.
+__device__ __forceinline__ void hold(int& v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void hold(uint32_t& v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void hold(float& v) { asm volatile("" : "+f"(v)); }
+__device__ __forceinline__ void hold(double& v) { asm volatile("" : "+d"(v)); }
+
 /// Four blocks of 8 rows x 16 bytes; lane i holds the address of row i % 8 of block i / 8 and gets 4 bytes of each block.
 __device__ __forceinline__ void load_blocks(uint32_t (&b)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -34,6 +40,36 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
   return v;
+}
+
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_shared_2(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ void store_shared_1(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared_2(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(uint16_t(v)) : "memory");
+}
+__device__ __forceinline__ void store_1(uint8_t* p, uint32_t v) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_2(uint8_t* p, uint32_t v) {
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "h"(uint16_t(v)) : "memory");
+}
+/// data + row * stride, in one instruction.
+template <class Byte>
+__device__ __forceinline__ Byte* row_at(Byte* data, int row, int stride) {
+  uint64_t at;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(row), "r"(stride), "l"(data));
+  return reinterpret_cast<Byte*>(at);
 }
 
 /// 16 bytes, or zeros.
@@ -67,7 +103,7 @@ __device__ __forceinline__ void cluster_sync() {
 __device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t rank) {
   uint32_t there = address;
 #if LOWBIT_SM90
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
 #endif
   return there;
 }

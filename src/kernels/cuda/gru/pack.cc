@@ -161,10 +161,10 @@ std::vector<uint8_t> pack_cell(const GruSpec& spec, bool matrix_input, bool matr
   return image.bytes();
 }
 
-Number number_of(const GruSpec& spec, const Cell& cell) {
-  const bool small = std::all_of(std::begin(cell.table), std::end(cell.table),
-                                 [](const Table& t) { return t.entries <= kSmallTable; });
-  if (spec.elements_f32 && spec.state_f32 && cell.r.limbs == 1 && small) return Number::kF32;
+Number number_of(const GruSpec& spec) {
+  const auto small = [&](int slot) { return spec.grid[slot].hi - spec.grid[slot].lo < kSmallTable; };
+  const bool small_tables = small(kSlotUi) && small(kSlotRi) && small(kSlotNi);
+  if (spec.elements_f32 && spec.state_f32 && gru_planes(spec.grid[kSlotH]) == 1 && small_tables) return Number::kF32;
   return spec.elements_f64 && spec.state_f64 ? Number::kF64 : Number::kInt64;
 }
 

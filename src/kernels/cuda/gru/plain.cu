@@ -16,6 +16,22 @@ __device__ __forceinline__ int64_t dot(const Product& p, int64_t row, int64_t pl
   return sum;
 }
 
+/// Gates and state in int64, from centered numbers to the centered new h. look_up(table, x) goes from centered to centered.
+template <class LookUp>
+__device__ __forceinline__ int64_t element(const GruGrid* g, const int64_t (&ih)[3], const int64_t (&hh)[3], int64_t h,
+                                           const LookUp& look_up) {
+  const auto fit = [&](int64_t v, int slot) {
+    return clamp<int64_t>(v, g[slot].lo - g[slot].zp, g[slot].hi - g[slot].zp);
+  };
+  const auto shifted = [&](int64_t v, int from, int to) { return rounding_shift(v, g[from].shift - g[to].shift); };
+  const int64_t u = look_up(0, fit(shifted(ih[0], kSlotIh, kSlotUi) + shifted(hh[0], kSlotHh, kSlotUi), kSlotUi));
+  const int64_t r = look_up(1, fit(shifted(ih[1], kSlotIh, kSlotRi) + shifted(hh[1], kSlotHh, kSlotRi), kSlotRi));
+  const int64_t rh = rounding_shift(r * hh[2], g[kSlotR].shift + g[kSlotHh].shift - g[kSlotNi].shift);
+  const int64_t n = look_up(2, fit(shifted(ih[2], kSlotIh, kSlotNi) + rh, kSlotNi));
+  const int64_t sum = u * h + ((int64_t{1} << g[kSlotU].shift) - u) * shifted(n, kSlotN, kSlotH);
+  return fit(rounding_shift(sum, g[kSlotU].shift), kSlotH);
+}
+
 __device__ __forceinline__ int64_t centered(const Product& p, int64_t row, int64_t sum) {
   return clamp<int64_t>(rounding_shift(sum, p.shift[row]), p.low, p.high);
 }
@@ -43,7 +59,6 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     step_plain(const __grid_constant__ Cell cell, const __grid_constant__ Call call, int64_t step, const uint16_t* from,
                uint16_t* to) {
-  const Elements<Integers> elements(cell);
   constexpr int kInputs[3] = {kSlotUi, kSlotRi, kSlotNi}, kOutputs[3] = {kSlotU, kSlotR, kSlotN};
   const auto look_up = [&](int table, int64_t x) {
     const uint16_t code = cell.table[table].data[x + zero_of(cell.grid[kInputs[table]])];
@@ -65,10 +80,11 @@ __global__ void __launch_bounds__(kThreads)
       hh[gate] = centered(cell.r, row,
                           dot(cell.r, row, int64_t{gate} * cell.h + unit, [&](int64_t k) { return int64_t{h[k]}; }));
       const int64_t place = m * cell.ih_stride + row;
-      ih[gate] = cell.ih_bytes == 1 ? call.ih[place] : reinterpret_cast<const uint16_t*>(call.ih)[place];
+      ih[gate] = (cell.ih_bytes == 1 ? call.ih[place] : reinterpret_cast<const uint16_t*>(call.ih)[place]) -
+                 zero_of(cell.grid[kSlotIh]);
     }
     const int64_t zero = zero_of(cell.grid[kSlotH]);
-    const int64_t code = elements(ih[0], ih[1], ih[2], hh[0], hh[1], hh[2], int64_t{h[unit]} - zero, look_up) + zero;
+    const int64_t code = element(cell.grid, ih, hh, int64_t{h[unit]} - zero, look_up) + zero;
     to[at] = uint16_t(code);
     uint8_t* const y = call.s.y.data + m * call.s.y.stride + call.s.y_column + unit;
     y[0] = uint8_t(code);

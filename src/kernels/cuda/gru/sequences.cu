@@ -6,12 +6,12 @@
 namespace lowbit::cuda::gru {
 namespace {
 
-const SequenceKernel* find(const Shape& s) {
-  for (const auto& list :
-       {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64(), sequences_int64()})
+const SequenceKernel* find(const Cell& cell, const Shape& s) {
+  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps);
+  for (const auto& list : {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64()})
     for (const SequenceKernel& k : list)
       if (k.number == s.number && k.single == s.single && k.path == s.path && k.tiles8 == s.tiles8 &&
-          k.register_ksteps == s.register_ksteps && k.resident == s.resident)
+          k.resident == s.resident && k.in_registers == in_registers)
         return &k;
   return nullptr;
 }
@@ -49,24 +49,26 @@ struct Launch {
 int h_stride(const Cell& cell) { return stride_of_h(cell.h); }
 
 int shared_bytes_of(const Cell& cell, const Shape& s) {
-  return shared_layout(cell, s.warps, s.number == Number::kF32 ? 1 : 2, 8 * s.tiles8,
-                       s.resident && s.register_ksteps == 0, s.path == GruPath::kGrid, s.path == GruPath::kBlock,
+  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps);
+  return shared_layout(cell, s.warps, 8 * s.tiles8, shared_ksteps(cell, in_registers, s.resident), s.path,
                        s.number == Number::kF32)
       .bytes;
 }
 
-bool has_single(const Shape& shape) {
+bool has_single(const Cell& cell, const Shape& shape) {
   Shape s = shape;
   s.single = true;
-  return find(s) != nullptr;
+  return find(cell, s) != nullptr;
 }
 
-int tiles_at_once(const Cell&, const Shape& s) {
-  const SequenceKernel* const kernel = find(s);
+int tiles_at_once(const Cell& cell, const Shape& s) {
+  const SequenceKernel* const kernel = find(cell, s);
   Device device;
   if (kernel == nullptr || current_device(&device) != cudaSuccess || s.shared_bytes > device.shared_bytes) return 0;
   const auto* const function = reinterpret_cast<const void*>(kernel->run);
-  if (allow_shared(function, device) != cudaSuccess) {
+  if (allow_shared(function, device) != cudaSuccess ||
+      (s.path == GruPath::kCluster &&
+       cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)) {
     (void)cudaGetLastError();
     return 0;
   }
@@ -85,7 +87,7 @@ int tiles_at_once(const Cell&, const Shape& s) {
 }
 
 cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream) {
-  const SequenceKernel* const kernel = find(shape);
+  const SequenceKernel* const kernel = find(cell, shape);
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
   Device device;
   if (const auto e = current_device(&device); e != cudaSuccess) return e;

@@ -7,7 +7,8 @@
 //   kCluster: every block's shared memory by st.async, which counts bytes on the receiver's barrier: one trip a step. A block sends
 //             step s + 1 only after it has all of step s, which every warp sent after its last read of step s - 1: two halves suffice;
 //   kGrid:    global memory, then a flag per block; blocks that share a tile run at the same time (cooperative launch).
-// The output row of a step is written during the next one, out of shared memory.
+// A step is a chain of dependent instructions, so nothing stands in it that can be done beside it: what is constant is held in
+// registers, ih is copied into shared memory steps ahead, y of the step before is written while the matrix unit works.
 
 #include <span>
 
@@ -22,7 +23,7 @@ struct SequenceArgs {
   int32_t blocks, at_once;
 };
 
-template <class N_, int NT_, int KT_, GruPath P_, bool Resident_, bool Single_>
+template <class N_, int NT_, GruPath P_, bool Resident_, bool Single_, int KT_>
 struct Config {
   using N = N_;
   using T = typename N::T;
@@ -32,28 +33,38 @@ struct Config {
   static constexpr int kTile = 8 * NT;                         // sequences
   static constexpr int kHalves = P == GruPath::kGrid ? 1 : 2;  // of h in shared memory
   static constexpr int kChains = NT == 1 ? 2 : 1;              // sums per output, to hide the matrix unit's latency
-  // Of a lane: units 2 i and 2 i + 1 of sequences 2 j and 2 j + 1; kSingle: one unit of the first sequence, in every two lanes.
-  static constexpr int kPerTile = kSingle ? 1 : 4, kSequences = kSingle ? 1 : 2;
+  // Of a lane: units 2 i and 2 i + 1 of sequences 2 j and 2 j + 1. kSingle: one of the two units, of the first sequence; every
+  // column of the matrix unit's right side is that sequence, so that four lanes have the same sums.
+  static constexpr int kUnits = kSingle ? 1 : 2, kSequences = kSingle ? 1 : 2;
+  static constexpr int kPerTile = kUnits * kSequences;
   static constexpr int kSent = kSingle ? 1 : kTile;  // sequences whose h goes to the other blocks
   static_assert(!kSingle || NT == 1);
 };
 
+constexpr int kIhSlots = 4;  // steps of ih in shared memory, a power of two
+
 /// Where things lie in shared memory, in bytes.
 struct SharedLayout {
-  int weights, h, stage, tables, barriers, bytes;
+  int weights, h, ih, stage, tables, barriers, bytes;
 };
 inline LOWBIT_HD int align_up(int v, int to) { return (v + to - 1) / to * to; }
 inline LOWBIT_HD int stride_of_h(int hidden) { return align_up(hidden, 64) + 16; }
-inline LOWBIT_HD SharedLayout shared_layout(const Cell& c, int warps, int planes, int tile, bool weights, bool grid,
-                                            bool block, bool f32) {
+/// Of a group's weights, those in shared memory.
+inline LOWBIT_HD int shared_ksteps(const Cell& c, int in_registers, bool resident) {
+  return resident && c.r.ksteps > in_registers ? c.r.ksteps - in_registers : 0;
+}
+inline LOWBIT_HD SharedLayout shared_layout(const Cell& c, int warps, int tile, int ksteps, GruPath path, bool f32) {
   SharedLayout s{};
+  const int planes = f32 ? 1 : 2;
   int at = 0;
   s.weights = at;
-  if (weights) at += warps * c.r.ksteps * 3 * kTileBytes;
+  at += warps * ksteps * 3 * kTileBytes;
   s.h = at;
-  at += (grid ? 1 : 2) * planes * tile * stride_of_h(c.h);
+  at += (path == GruPath::kGrid ? 1 : 2) * planes * tile * stride_of_h(c.h);
+  s.ih = at;
+  at += warps * kIhSlots * tile * 3 * kGroup * c.ih_bytes;
   s.stage = at;
-  if (!block) at += warps * planes * tile * 16;
+  if (path != GruPath::kBlock) at += warps * planes * tile * 16;
   s.tables = at;
   if (f32)
     for (int i = 0; i < 3; ++i) at += align_up(4 * c.table[i].entries, 16);
@@ -68,30 +79,41 @@ template <class C>
 struct Warp {
   using N = typename C::N;
   using T = typename C::T;
+  using Sums = int[C::kChains][C::L][3][C::NT][4];
   const SequenceArgs& a;
   const Cell& c;
+  const Elements<N>& elements;
   SharedLayout at;
   uint8_t* shared;
   uint32_t base;
-  int lane, warp, warps, block, group, hs;
+  int lane, warp, warps, block, group, hs, ksteps;
   bool works;
-  int32_t bias32[3][2];  // where the sums begin (kF32), else bias[] is added behind
-  T bias[3][2], scale_low, scale_high, h_base;
-  typename N::Shift shift[3][2];
-  uint32_t table[3];  // kF32: address in shared memory of the entry 0, less the bits that code_of leaves
-  T table_base[3], table_centre[3];
+  int32_t bias32[3][C::kUnits];  // kF32
+  T bias[3][C::kUnits], scale[3][C::kUnits];
+  int h_zero;
+  T table[3];         // kF32: N::address_of_zero()
+  int table_zero[3];  // else: of the inputs' codes
+  T table_centre[3];  // of the outputs'
   uint4 weights[C::KT > 0 ? C::KT * 3 : 1];
+  uint32_t h_get, h_put, half_bytes;  // what the lane reads of half 0 of h, where it writes; between the halves
+  uint32_t sent_to;                   // kCluster: where the lane's first item goes, in half 0
+  uint32_t ih_shared, ih_slot;        // the lane's codes of its first sequence; bytes of a step
+  const uint8_t* ih_from;             // what the lane copies of row 0: a gate of sequences lane / 4 + 8 nt
+  uint8_t* y_data;
+  int ih_stride, ih_select[C::kUnits], y_stride, y_units;
+  bool ih_bytes, y_pairs;
   // Of the tile.
   int length[C::NT][C::kSequences], row[C::NT][C::kSequences];  // of the lane's sequences: steps, row at step 0
-  int y_length, y_row, row_step;
-  T old[C::NT][C::kPerTile];                                             // centered
-  uint32_t ih[C::NT][C::kSequences][3], ahead[C::NT][C::kSequences][3];  // of this step, of the next
+  int copied_last[C::NT], copied_row[C::NT];                    // of those whose ih it copies: the last step, the row
+  int row_step;
+  T state[C::NT][C::kPerTile];  // biased
 
-  __device__ __forceinline__ Warp(const SequenceArgs& args, uint8_t* memory)
+  __device__ __forceinline__ Warp(const SequenceArgs& args, const Elements<N>& e, uint8_t* memory)
       : a(args),
         c(args.cell),
-        at(shared_layout(args.cell, int(blockDim.x) / 32, C::L, C::kTile, C::kResident && C::KT == 0,
-                         C::P == GruPath::kGrid, C::P == GruPath::kBlock, C::kF32)),
+        elements(e),
+        at(shared_layout(args.cell, int(blockDim.x) / 32, C::kTile, shared_ksteps(args.cell, C::KT, C::kResident), C::P,
+                         C::kF32)),
         shared(memory),
         base(shared_address(memory)),
         lane(int(threadIdx.x) % 32),
@@ -100,67 +122,96 @@ struct Warp {
         block(int(blockIdx.x) % args.blocks),
         group(block * warps + warp),
         hs(stride_of_h(args.cell.h)),
-        works(group < args.cell.groups),
-        scale_low(T(args.cell.r.low)),
-        scale_high(T(args.cell.r.high)),
-        h_base(N::code_base(zero_of(args.cell.grid[kSlotH]))),
-        shift{{row_shift(0, 0), row_shift(0, 1)},
-              {row_shift(1, 0), row_shift(1, 1)},
-              {row_shift(2, 0), row_shift(2, 1)}} {
+        ksteps(args.cell.r.ksteps),
+        works(C::P == GruPath::kBlock || group < args.cell.groups),
+        h_zero(zero_of(args.cell.grid[kSlotH])) {
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        const int64_t b = works ? c.r.bias[row_of_unit(gate, u)] : 0;
+      for (int u = 0; u < C::kUnits; ++u) {
+        const int at_row = gate * c.padded + unit_of(u);
+        const int64_t b = works ? c.r.bias[at_row] : 0;
         bias32[gate][u] = C::kF32 ? int32_t(b) : 0;
         bias[gate][u] = T(b);
+        scale[gate][u] = N::power(-(works ? c.r.shift[at_row] : 0));
+        hold(bias32[gate][u]), hold(bias[gate][u]), hold(scale[gate][u]);
       }
     constexpr int kInputs[3] = {kSlotUi, kSlotRi, kSlotNi}, kOutputs[3] = {kSlotU, kSlotR, kSlotN};
+    int to = at.tables;
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
-      table_base[i] = N::code_base(zero_of(c.grid[kInputs[i]]));
+      table_zero[i] = zero_of(c.grid[kInputs[i]]);
       table_centre[i] = T(-zero_of(c.grid[kOutputs[i]]));
-      table[i] = 0;
+      table[i] = N::address_of_zero(uint32_t(to + 4 * table_zero[i]));
+      hold(table[i]);
+      to += align_up(4 * c.table[i].entries, 16);
     }
+    ih_bytes = c.ih_bytes == 1;
+    ih_stride = c.ih_bytes * c.ih_stride;
+    ih_slot = uint32_t(C::kTile * 3 * kGroup * c.ih_bytes);
+    ih_shared = base + uint32_t(at.ih) + uint32_t(warp * kIhSlots) * ih_slot +
+                uint32_t((in_tile(0, 0) * 3 * kGroup + 2 * (lane / 4)) * c.ih_bytes);
+    ih_from = a.call.ih + c.ih_bytes * (min(lane % 4, 2) * c.padded + group * kGroup);
+#pragma unroll
+    for (int u = 0; u < C::kUnits; ++u) {
+      const int code = C::kSingle ? lane % 2 : u;  // of a pair; behind its bytes zeros and the exponent
+      ih_select[u] = ih_bytes ? 0x7440 | code : 0x7400 | (2 * code + 1) << 4 | 2 * code;
+      hold(ih_select[u]);
+    }
+    y_stride = int(a.call.s.y.stride);
+    y_data = a.call.s.y.data + a.call.s.y_column + unit_of(0);
+    y_units = works && (!C::kSingle || lane % 4 < 2) ? max(0, min(C::kUnits, c.h - unit_of(0))) : 0;
+    y_pairs = C::kUnits == 2 && y_units == 2 && a.call.s.y_column % 2 == 0;
+    hold(ih_stride), hold(y_stride), hold(h_zero), hold(hs), hold(ksteps), hold(group);
   }
-  /// Row of bias and shift of the lane's unit u (0 or 1).
-  __device__ __forceinline__ int row_of_unit(int gate, int u) const {
-    return gate * c.padded + group * kGroup + 2 * (lane / 4) + u;
-  }
-  __device__ __forceinline__ typename N::Shift row_shift(int gate, int u) const {
-    return typename N::Shift(works ? c.r.shift[row_of_unit(gate, u)] : 0);
-  }
-  /// Unit (0 or 1), sequence (0 or 1) of the lane's element e.
-  __device__ __forceinline__ int unit_of(int e) const { return C::kSingle ? lane % 2 : e / 2; }
-  __device__ __forceinline__ static constexpr int sequence_of(int e) { return C::kSingle ? 0 : e % 2; }
+  /// First of the two units that the lane's four sums are for, and the lane's unit u.
+  __device__ __forceinline__ int unit_of_pair() const { return group * kGroup + 2 * (lane / 4); }
+  __device__ __forceinline__ int unit_of(int u) const { return unit_of_pair() + (C::kSingle ? lane % 2 : u); }
+  /// Unit and sequence of the lane's element e, of its own.
+  __device__ __forceinline__ static constexpr int unit_in(int e) { return e / C::kSequences; }
+  __device__ __forceinline__ static constexpr int sequence_in(int e) { return e % C::kSequences; }
   /// Sequence of the tile of the lane's sequence q in eight nt.
   __device__ __forceinline__ int in_tile(int nt, int q) const { return C::kSingle ? 0 : nt * 8 + 2 * (lane % 4) + q; }
 
   /// R, and the tables, onto the chip.
   __device__ __forceinline__ void load_constants() {
-    const int64_t group_bytes = int64_t(c.r.ksteps) * 3 * kTileBytes;
+    const uint8_t* const mine = c.r.tiles + int64_t{group} * ksteps * 3 * kTileBytes + lane * 16;
     if constexpr (C::KT > 0) {
 #pragma unroll
       for (int i = 0; i < C::KT * 3; ++i)
-        weights[i] = works && i < c.r.ksteps * 3
-                         ? *reinterpret_cast<const uint4*>(c.r.tiles + group * group_bytes + i * kTileBytes + lane * 16)
-                         : uint4{0, 0, 0, 0};
-    } else if constexpr (C::kResident) {
-      const int64_t bytes = group_bytes * min(warps, c.groups - block * warps);
-      for (int64_t i = 16 * int64_t(threadIdx.x); i < bytes; i += 16 * int64_t(blockDim.x))
-        copy_async_16(base + at.weights + uint32_t(i), c.r.tiles + block * warps * group_bytes + i);
+        weights[i] =
+            works && i < ksteps * 3 ? *reinterpret_cast<const uint4*>(mine + i * kTileBytes) : uint4{0, 0, 0, 0};
     }
+    const int tiles = shared_ksteps(c, C::KT, C::kResident) * 3;
+    if (works)
+      for (int i = 0; i < tiles; ++i)
+        copy_async_16(base + at.weights + uint32_t((warp * tiles + i) * kTileBytes + lane * 16),
+                      mine + (C::KT * 3 + i) * kTileBytes);
     if constexpr (C::kF32) {
-      int to = at.tables;
+      int to[3], most = 0;
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
-        auto* const entries = reinterpret_cast<float*>(shared + to);
-        for (int e = int(threadIdx.x); e < c.table[i].entries; e += int(blockDim.x))
-          entries[e] = float(c.table[i].data[e]) + table_centre[i];
-        table[i] = base + uint32_t(to);
-        to += align_up(4 * c.table[i].entries, 16);
+        to[i] = i == 0 ? at.tables : to[i - 1] + align_up(4 * c.table[i - 1].entries, 16);
+        most = max(most, c.table[i].entries);
+      }
+      for (int e = int(threadIdx.x); e < most; e += int(blockDim.x)) {
+        uint32_t codes[3];  // three loads at once
+#pragma unroll
+        for (int i = 0; i < 3; ++i) codes[i] = c.table[i].data[min(e, c.table[i].entries - 1)];
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+          const float y = float(codes[i]) + table_centre[i];
+          if (e < c.table[i].entries)
+            reinterpret_cast<float*>(shared + to[i])[e] = i == 2 ? elements.shifted(y, elements.n_h) : y;
+        }
       }
     }
+    const int item = lane % kItems;
+    sent_to = base + h_offset(0, item / C::kSent, item % C::kSent) + uint32_t(group * kGroup);
+    h_get = base + h_offset(0, 0, C::kSingle ? 0 : lane % 8) + 16 * (lane / 8);
+    h_put = base + h_offset(0, 0, 0) + uint32_t(group * kGroup) + first_place(hs);
+    half_bytes = uint32_t(C::L * C::kTile * hs);
+    hold(h_get), hold(h_put), hold(half_bytes), hold(sent_to);
     wait_for_all_copies();
   }
 
@@ -173,25 +224,31 @@ struct Warp {
     const GruSequences& s = a.call.s;
     const int first = tile * C::kTile, batch = int(s.batch);
     row_step = (s.batch_first ? 1 : batch) * (s.reverse ? -1 : 1);
+    hold(row_step);
 #pragma unroll
     for (int nt = 0; nt < C::NT; ++nt) {
 #pragma unroll
       for (int q = 0; q < C::kSequences; ++q) {
         const int i = first + in_tile(nt, q);
         length[nt][q] = i < batch ? s.length[i] : 0;
-        row[nt][q] = length[nt][q] > 0 ? int(row_of(s, 0, s.order[i], length[nt][q])) : 0;
+        const int order = i < batch ? s.order[i] : 0;
+        row[nt][q] = length[nt][q] > 0 ? int(row_of(s, 0, order, length[nt][q])) : 0;
       }
+      const int from = first + (C::kSingle ? 0 : nt * 8 + lane / 4), steps = from < batch ? s.length[from] : 0;
+      copied_last[nt] = max(steps - 1, 0);
+      const int order = from < batch ? s.order[from] : 0;
+      copied_row[nt] = steps > 0 ? int(row_of(s, 0, order, steps)) : 0;
 #pragma unroll
       for (int e = 0; e < C::kPerTile; ++e) {
-        const int i = first + in_tile(nt, sequence_of(e)), unit = group * kGroup + 2 * (lane / 4) + unit_of(e);
-        old[nt][e] =
-            i < batch && unit < c.h ? T(int(s.state[int64_t(i) * c.h + unit]) - zero_of(c.grid[kSlotH])) : T{0};
+        const int i = first + in_tile(nt, sequence_in(e)), unit = unit_of(unit_in(e));
+        const int v = i < batch && unit < c.h ? s.state[int64_t(i) * c.h + unit] - h_zero : 0;
+        state[nt][e] = N::add(N::kMagic, T(v));
       }
     }
-    const int mine = first + lane % C::kTile;
-    y_length = mine < batch ? s.length[mine] : 0;
-    y_row = y_length > 0 ? int(row_of(s, 0, s.order[mine], y_length)) : 0;
-    for (int i = int(threadIdx.x); i < C::kTile * hs; i += int(blockDim.x)) {
+    if (works)
+      for (int step = 0; step < kIhSlots - 1; ++step) copy_ih(step);
+#pragma unroll 4
+    for (int i = int(threadIdx.x); i < C::kSent * hs; i += int(blockDim.x)) {
       const int sequence = i / hs, unit = i % hs;
       const uint32_t code =
           first + sequence < batch && unit < c.h ? s.state[int64_t(first + sequence) * c.h + unit] : 0;
@@ -201,220 +258,249 @@ struct Warp {
     return s.length[first];
   }
 
-  /// Of sequences that have ended some row is read, and thrown away.
-  __device__ __forceinline__ void load_ih(int step, uint32_t (&to)[C::NT][C::kSequences][3]) const {
-    const bool bytes = c.ih_bytes == 1;
+  /// Asks for ih of a step; of sequences that have ended some row comes, and is thrown away.
+  __device__ __forceinline__ void copy_ih(int step) const {
+    if (lane % 4 < 3 && (!C::kSingle || lane < 3)) {
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt)
-#pragma unroll
-      for (int q = 0; q < C::kSequences; ++q) {
-        const int last = max(length[nt][q] - 1, 0);
-        const int64_t place = int64_t(row[nt][q] + min(step, last) * row_step) * c.ih_stride + row_of_unit(0, 0);
-        const uint8_t* const from = a.call.ih + (bytes ? place : 2 * place);
-        const int gate_bytes = bytes ? c.padded : 2 * c.padded;
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate)
-          to[nt][q][gate] = bytes ? *reinterpret_cast<const uint16_t*>(from + gate * gate_bytes)
-                                  : *reinterpret_cast<const uint32_t*>(from + gate * gate_bytes);
+      for (int nt = 0; nt < C::NT; ++nt) {
+        const uint8_t* const from = row_at(ih_from, copied_row[nt] + min(step, copied_last[nt]) * row_step, ih_stride);
+        const int row_bytes = kGroup * c.ih_bytes;
+        const uint32_t to = base + uint32_t(at.ih + ((nt * 8 + lane / 4) * 3 + lane % 4) * row_bytes) +
+                            uint32_t(warp * kIhSlots + step % kIhSlots) * ih_slot;
+        copy_async_16(to, from);
+        if (!ih_bytes) copy_async_16(to + 16, from + 16);
       }
+    }
+    copies_commit();
   }
-  __device__ __forceinline__ void advance_ih() {
+  /// What ih gives the gates of a step.
+  __device__ __forceinline__ void load_parts(int step, T (&parts)[C::NT][C::kPerTile][3]) const {
+    copies_wait<kIhSlots - 2>();
+    __syncwarp();
+    const uint32_t slot = ih_shared + uint32_t(step % kIhSlots) * ih_slot;
 #pragma unroll
     for (int nt = 0; nt < C::NT; ++nt)
 #pragma unroll
       for (int q = 0; q < C::kSequences; ++q)
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) ih[nt][q][gate] = ahead[nt][q][gate];
-  }
-  __device__ __forceinline__ T ih_code(uint32_t pair, int u) const {
-    return N::from_code(c.ih_bytes == 1 ? pair >> (8 * u) & 0xff : pair >> (16 * u) & 0xffff);
+        for (int gate = 0; gate < 3; ++gate) {
+          const int place = ((nt * 8 + q) * 3 + gate) * kGroup;
+          const uint32_t pair =
+              ih_bytes ? load_shared_2(slot + uint32_t(place)) : load_shared_4(slot + uint32_t(2 * place));
+#pragma unroll
+          for (int u = 0; u < C::kUnits; ++u)
+            parts[nt][u * C::kSequences + q][gate] =
+                elements.part(gate, __byte_perm(pair, N::kExponent, uint32_t(ih_select[u])));
+        }
   }
 
+  /// Three gates' weights of 64 columns times 8 NT sequences.
+  __device__ __forceinline__ static void multiply_pair(const uint4 (&first)[3], const uint4 (&second)[3],
+                                                       const uint32_t (&b)[C::L][C::NT][4], Sums& acc) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+        for (int l = 0; l < C::L; ++l)
+#pragma unroll
+          for (int nt = 0; nt < C::NT; ++nt)
+            mma_s8_u8(acc[C::kChains == 2 ? k : 0][l][gate][nt], k == 0 ? first[gate] : second[gate], b[l][nt][2 * k],
+                      b[l][nt][2 * k + 1]);
+  }
+  __device__ __forceinline__ void load_h(uint32_t h, int kp, uint32_t (&b)[C::L][C::NT][4]) const {
+#pragma unroll
+    for (int l = 0; l < C::L; ++l)
+#pragma unroll
+      for (int nt = 0; nt < C::NT; ++nt) load_blocks(b[l][nt], h + uint32_t((l * C::kTile + nt * 8) * hs + kp * 64));
+  }
   /// R times the tile's h.
-  __device__ __forceinline__ void multiply(int half, int (&acc)[C::kChains][C::L][3][C::NT][4]) const {
-    const uint32_t h = base + h_offset(half, 0, lane % 8) + 16 * (lane / 8);
-    const auto pair = [&](int kp, auto&& weight) {
-      uint32_t b[C::L][C::NT][4];
+  __device__ __forceinline__ void multiply(uint32_t h, Sums& acc) const {
+    const int tiles = shared_ksteps(c, C::KT, C::kResident) * 3;
+    const uint32_t mine = base + at.weights + uint32_t(warp * tiles * kTileBytes + lane * 16);
+    const uint8_t* const far = c.r.tiles + int64_t{group} * ksteps * 3 * kTileBytes + lane * 16;
+    const auto fetch = [&](int kp, uint4(&first)[3], uint4(&second)[3]) {  // from behind the registers' ksteps
 #pragma unroll
-      for (int l = 0; l < C::L; ++l)
-#pragma unroll
-        for (int nt = 0; nt < C::NT; ++nt) load_blocks(b[l][nt], h + uint32_t((l * C::kTile + nt * 8) * hs + kp * 64));
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          const uint4 w = weight((2 * kp + k) * 3 + gate);
-#pragma unroll
-          for (int l = 0; l < C::L; ++l)
-#pragma unroll
-            for (int nt = 0; nt < C::NT; ++nt)
-              mma_s8_u8(acc[C::kChains == 2 ? k : 0][l][gate][nt], w, b[l][nt][2 * k], b[l][nt][2 * k + 1]);
+      for (int gate = 0; gate < 3; ++gate) {
+        const int i = (kp * 2 - C::KT) * 3 + gate;
+        if constexpr (C::kResident) {
+          first[gate] = load_shared_16(mine + uint32_t(i * kTileBytes));
+          second[gate] = load_shared_16(mine + uint32_t((i + 3) * kTileBytes));
+        } else {
+          first[gate] = __ldg(reinterpret_cast<const uint4*>(far + int64_t{i} * kTileBytes));
+          second[gate] = __ldg(reinterpret_cast<const uint4*>(far + int64_t{i + 3} * kTileBytes));
         }
+      }
     };
+    const int pairs = ksteps / 2;
     if constexpr (C::KT > 0) {
+      uint32_t all[C::KT / 2][C::L][C::NT][4];  // behind the last column too, where the weights are 0
 #pragma unroll
-      for (int kp = 0; kp < C::KT / 2; ++kp)
-        if (2 * kp < c.r.ksteps) pair(kp, [&](int i) { return weights[i]; });
-    } else {
-      const uint32_t mine = base + at.weights + uint32_t(warp * c.r.ksteps * 3 * kTileBytes + lane * 16);
-      const uint8_t* const far = c.r.tiles + int64_t(group) * c.r.ksteps * 3 * kTileBytes + lane * 16;
+      for (int kp = 0; kp < C::KT / 2; ++kp) load_h(h, kp, all[kp]);
+#pragma unroll
+      for (int kp = 0; kp < C::KT / 2; ++kp) {
+        const uint4 first[3] = {weights[6 * kp], weights[6 * kp + 1], weights[6 * kp + 2]};
+        const uint4 second[3] = {weights[6 * kp + 3], weights[6 * kp + 4], weights[6 * kp + 5]};
+        multiply_pair(first, second, all[kp], acc);
+      }
+      if (pairs <= C::KT / 2) return;
+    }
+    if constexpr (C::P != GruPath::kBlock || C::KT == 0) {
 #pragma unroll 2
-      for (int kp = 0; kp < c.r.ksteps / 2; ++kp)
-        pair(kp, [&](int i) {
-          if constexpr (C::kResident)
-            return load_shared_16(mine + uint32_t(i * kTileBytes));
-          else
-            return __ldg(reinterpret_cast<const uint4*>(far + int64_t(i) * kTileBytes));
-        });
+      for (int kp = C::KT / 2; kp < pairs; ++kp) {
+        uint32_t b[C::L][C::NT][4];
+        uint4 first[3], second[3];
+        load_h(h, kp, b);
+        fetch(kp, first, second);
+        multiply_pair(first, second, b, acc);
+      }
     }
   }
 
-  /// Where sums begin.
-  __device__ __forceinline__ void begin_sums(int (&acc)[C::kChains][C::L][3][C::NT][4]) const {
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-      for (int nt = 0; nt < C::NT; ++nt)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-#pragma unroll
-          for (int chain = 0; chain < C::kChains; ++chain)
-#pragma unroll
-            for (int l = 0; l < C::L; ++l) acc[chain][l][gate][nt][e] = 0;
-          acc[0][0][gate][nt][e] = bias32[gate][e / 2];
-        }
-  }
-  /// Centered hh of the lane's element e.
-  __device__ __forceinline__ T hh(const int (&acc)[C::kChains][C::L][3][C::NT][4], int gate, int nt, int e) const {
+  /// The sum of the lane's element e, with its bias.
+  __device__ __forceinline__ T sum(const Sums& acc, int gate, int nt, int e) const {
+    const int u = unit_in(e);
     int parts[C::L];
 #pragma unroll
     for (int l = 0; l < C::L; ++l) {
       const auto all = [&](int i) {
-        return int(uint32_t(acc[0][l][gate][nt][i]) +
-                   (C::kChains == 2 ? uint32_t(acc[C::kChains - 1][l][gate][nt][i]) : 0));
+        uint32_t v = uint32_t(acc[0][l][gate][nt][i]) + uint32_t(bias32[gate][u]);
+        if (C::kChains == 2) v += uint32_t(acc[C::kChains - 1][l][gate][nt][i]);
+        return int(v);
       };
-      if constexpr (C::kSingle) {  // sequence 0 lies in the first lane of four
-        const int first = __shfl_sync(0xffffffffu, all(0), lane & ~3),
-                  second = __shfl_sync(0xffffffffu, all(2), lane & ~3);
-        parts[l] = lane % 2 == 0 ? first : second;
-      } else {
-        parts[l] = all(e);
-      }
+      parts[l] = C::kSingle ? (lane % 2 != 0 ? all(2) : all(0)) : all(2 * u + sequence_in(e));
     }
-    const bool odd = unit_of(e) != 0;
-    const T b = odd ? bias[gate][1] : bias[gate][0];
-    const T sum = N::product(parts[0], parts[C::L - 1], b);
-    const T shifted = C::kSingle ? (odd ? shift[gate][1](sum) : shift[gate][0](sum)) : shift[gate][e / 2](sum);
-    return N::clamp(shifted, scale_low, scale_high);
+    return N::product(parts[0], parts[C::L - 1], bias[gate][u]);
   }
 
   __device__ __forceinline__ T look_up(int i, T x) const {
-    const uint32_t code = N::code_of(x, table_base[i]);
     if constexpr (C::kF32) {
-      return load_shared_f32(table[i] + 4 * code);
+      return load_shared_f32(base + N::address(x, table[i]));  // `base` holds the block's rank above bit 24
     } else {
-      return N::add(N::from_code(__ldg(c.table[i].data + code)), table_centre[i]);
+      const uint32_t code = N::bits(N::add(x, N::kMagic)) + uint32_t(table_zero[i]);
+      const T y = N::from_word(__ldg(c.table[i].data + code), table_centre[i]);
+      return i == 2 ? elements.shifted(y, elements.n_h) : y;
     }
   }
 
-  /// Gates and state; `old` becomes new.
-  __device__ __forceinline__ void update(const Elements<N>& elements, const int (&acc)[C::kChains][C::L][3][C::NT][4],
-                                         int step) {
+  /// What a step needs not wait for.
+  __device__ __forceinline__ void work_beside(int step) const {
+    copy_ih(step + kIhSlots - 1);
+    if (step > 0) write_y(step - 1);
+  }
+  /// Gates and state of a step.
+  __device__ __forceinline__ void update(const Sums& acc, const T (&parts)[C::NT][C::kPerTile][3], int step) {
 #pragma unroll
     for (int nt = 0; nt < C::NT; ++nt)
 #pragma unroll
       for (int e = 0; e < C::kPerTile; ++e) {
-        const int u = unit_of(e);
-        const int q = sequence_of(e);
-        const T next =
-            elements(ih_code(ih[nt][q][0], u), ih_code(ih[nt][q][1], u), ih_code(ih[nt][q][2], u), hh(acc, 0, nt, e),
-                     hh(acc, 1, nt, e), hh(acc, 2, nt, e), old[nt][e], [&](int i, T x) { return look_up(i, x); });
-        old[nt][e] = step < length[nt][q] ? next : old[nt][e];
+        const int u = unit_in(e);
+        const T sums[3] = {sum(acc, 0, nt, e), sum(acc, 1, nt, e), sum(acc, 2, nt, e)};
+        const T scales[3] = {scale[0][u], scale[1][u], scale[2][u]};
+        const T next = elements(parts[nt][e], sums, scales, state[nt][e], [&](int i, T x) {
+          const T found = look_up(i, x);
+          if (C::kSingle && i == 2) work_beside(step);  // nothing else could be done while this table answers
+          return found;
+        });
+        // A tile of one sequence has as many steps as that.
+        state[nt][e] = C::kSingle || step < length[nt][sequence_in(e)] ? next : state[nt][e];
       }
   }
 
-  /// The lane's codes into rows of 16 units of a group, `stride` bytes apart.
-  __device__ __forceinline__ void put(uint32_t to, int plane_bytes, int stride) const {
-    if constexpr (C::kSingle) {
-      const uint32_t code = N::code_of(old[0][0], h_base);
-#pragma unroll
-      for (int l = 0; l < C::L; ++l)
-        if (lane % 4 < 2) shared[to + l * plane_bytes + 2 * (lane / 4) + lane % 2] = uint8_t(code >> (8 * l));
-    } else {
-#pragma unroll
-      for (int nt = 0; nt < C::NT; ++nt)
-#pragma unroll
-        for (int q = 0; q < C::kSequences; ++q) {
-          const uint32_t first = N::code_of(old[nt][q], h_base),
-                         second = N::code_of(old[nt][C::kPerTile / 2 + q], h_base);
-#pragma unroll
-          for (int l = 0; l < C::L; ++l)
-            *reinterpret_cast<uint16_t*>(shared + to + l * plane_bytes + in_tile(nt, q) * stride + 2 * (lane / 4)) =
-                uint16_t((first >> (8 * l) & 0xff) | (second >> (8 * l) & 0xff) << 8);
-        }
-    }
+  /// Code of the lane's element.
+  __device__ __forceinline__ uint32_t code(int nt, int e) const { return N::bits(state[nt][e]) + uint32_t(h_zero); }
+  /// Plane l of the codes of its units of a sequence, a byte each.
+  __device__ __forceinline__ uint32_t codes_of(int nt, int q, int l) const {
+    const uint32_t first = code(nt, q) >> (8 * l) & 0xff;
+    if constexpr (C::kSingle) return first;
+    return first | (code(nt, C::kPerTile / 2 + q) >> (8 * l) & 0xff) << 8;
   }
+  /// The lane's codes into rows of 16 units of a group, `stride` bytes apart; `to`: where the lane's first pair goes.
+  __device__ __forceinline__ void put(uint32_t to, int plane_bytes, int stride) const {
+#pragma unroll
+    for (int nt = 0; nt < C::NT; ++nt)
+#pragma unroll
+      for (int q = 0; q < C::kSequences; ++q)
+#pragma unroll
+        for (int l = 0; l < C::L; ++l) {
+          const uint32_t place = to + uint32_t(l * plane_bytes + (nt * 8 + q) * stride);
+          if constexpr (C::kSingle) {
+            if (lane % 4 < 2) store_shared_1(place, codes_of(nt, q, l));
+          } else {
+            store_shared_2(place, codes_of(nt, q, l));
+          }
+        }
+  }
+  __device__ __forceinline__ uint32_t first_place(int stride) const {
+    return uint32_t(in_tile(0, 0) * stride + 2 * (lane / 4) + (C::kSingle ? lane % 2 : 0));
+  }
+  __device__ __forceinline__ void write_y(int step) const {
+#pragma unroll
+    for (int nt = 0; nt < C::NT; ++nt)
+#pragma unroll
+      for (int q = 0; q < C::kSequences; ++q) {
+        if (!C::kSingle && step >= length[nt][q]) continue;
+        uint8_t* const to = row_at(y_data, row[nt][q] + step * row_step, y_stride);
+#pragma unroll
+        for (int l = 0; l < C::L; ++l) {
+          if (l >= c.r.limbs) break;
+          const uint32_t pair = codes_of(nt, q, l);
+          uint8_t* const place = l == 0 ? to : to + a.call.s.y.plane_bytes;
+          if (y_pairs) {
+            store_2(place, pair);
+          } else {
+            if (y_units > 0) store_1(place, pair);
+            if (C::kUnits == 2 && y_units > 1) store_1(place + 1, pair >> 8);
+          }
+        }
+      }
+  }
+
+  /// Rows of 16 codes that a warp sends to a block: at most 32, or a multiple.
+  static constexpr int kItems = C::L * C::kSent;
   __device__ __forceinline__ uint32_t stage() const { return uint32_t(at.stage + warp * C::L * C::kTile * 16); }
   __device__ __forceinline__ uint32_t barrier(int half) const { return base + uint32_t(at.barriers + 8 * half); }
 
   __device__ __forceinline__ void send(int half) const {
-    put(stage(), C::kTile * 16, 16);
+    put(base + stage() + first_place(16), C::kTile * 16, 16);
     __syncwarp();
-    constexpr int kItems = C::L * C::kSent;
+    const uint32_t other = half == 0 ? 0 : half_bytes, counts = barrier(half);
     for (int i = lane; i < kItems * a.blocks; i += 32) {
-      const int item = i % kItems, plane = item / C::kSent, sequence = item % C::kSent;
+      const int item = i % kItems;
       const auto rank = uint32_t(i / kItems);
-      const uint4 v = load_shared_16(base + stage() + uint32_t((plane * C::kTile + sequence) * 16));
-      const uint32_t to = base + h_offset(half, plane, sequence) + uint32_t(group * kGroup);
-      send_16(shared_of(to, rank), v, shared_of(barrier(half), rank));
+      const uint4 v = load_shared_16(base + stage() + uint32_t((item / C::kSent * C::kTile + item % C::kSent) * 16));
+      // Up to 32 items a lane has the same one for every block.
+      const uint32_t to = kItems <= 32
+                              ? sent_to + other
+                              : base + h_offset(half, item / C::kSent, item % C::kSent) + uint32_t(group * kGroup);
+      send_16(shared_of(to, rank), v, shared_of(counts, rank));
     }
     __syncwarp();
   }
 
   /// Through global memory; all threads of all blocks of the tile. `epoch` counts steps over all tiles.
   __device__ __forceinline__ void exchange(int slot, uint32_t epoch) const {
-    constexpr int kItems = C::L * C::kTile;
-    uint8_t* const half = a.call.shared_h + (int64_t(slot) * 2 + epoch % 2) * kItems * hs;
+    constexpr int kRows = C::L * C::kTile;
+    uint8_t* const half = a.call.shared_h + (int64_t(slot) * 2 + epoch % 2) * kRows * hs;
     if (works) {
-      put(stage(), C::kTile * 16, 16);
+      put(base + stage() + first_place(16), C::kTile * 16, 16);
       __syncwarp();
-      for (int item = lane; item < kItems; item += 32)
+      for (int item = lane; item < kRows; item += 32)
         *reinterpret_cast<uint4*>(half + int64_t(item) * hs + group * kGroup) =
             load_shared_16(base + stage() + uint32_t(item * 16));
     }
     __syncthreads();
     uint32_t* const flags = a.call.flags + int64_t(slot) * a.blocks;
-    if (threadIdx.x == 0) {
-      __threadfence();
-      store_release(flags + block, epoch + 1);
-    }
+    // The barrier has made the block's stores happen before this release, which is cumulative.
+    if (threadIdx.x == 0) store_release(flags + block, epoch + 1);
     for (int i = int(threadIdx.x); i < a.blocks; i += int(blockDim.x))
       while (int32_t(load_acquire(flags + i) - (epoch + 1)) < 0) {
       }
     __syncthreads();
-    for (int i = 16 * int(threadIdx.x); i < kItems * hs; i += 16 * int(blockDim.x))
+    for (int i = 16 * int(threadIdx.x); i < kRows * hs; i += 16 * int(blockDim.x))
       copy_async_16(base + h_offset(0, 0, 0) + uint32_t(i), half + i);
     wait_for_all_copies();
     __syncthreads();
-  }
-
-  /// The output of `step`, out of shared memory.
-  __device__ __forceinline__ void write_y(int half, int step) const {
-    if (lane >= C::kTile || step >= y_length) return;
-    const GruCodes& y = a.call.s.y;
-    const int count = min(kGroup, c.h - group * kGroup);
-    const int64_t place = int64_t(y_row + step * row_step) * y.stride + a.call.s.y_column + group * kGroup;
-#pragma unroll
-    for (int l = 0; l < C::L; ++l) {
-      if (l >= c.r.limbs) break;
-      const uint32_t from = h_offset(half, l, lane) + uint32_t(group * kGroup);
-      uint8_t* const to = y.data + l * y.plane_bytes + place;
-      if (count == kGroup && a.call.s.y_column % 16 == 0) {
-        *reinterpret_cast<uint4*>(to) = load_shared_16(base + from);
-      } else {
-        for (int i = 0; i < count; ++i) to[i] = shared[from + uint32_t(i)];
-      }
-    }
   }
 
   __device__ __forceinline__ void write_state(int tile) const {
@@ -423,18 +509,41 @@ struct Warp {
     for (int nt = 0; nt < C::NT; ++nt)
 #pragma unroll
       for (int e = 0; e < C::kPerTile; ++e) {
-        const int i = tile * C::kTile + in_tile(nt, sequence_of(e));
-        const int unit = group * kGroup + 2 * (lane / 4) + unit_of(e);
-        if (works && i < s.batch && unit < c.h)
-          s.state[int64_t(i) * c.h + unit] = uint16_t(N::code_of(old[nt][e], h_base));
+        const int i = tile * C::kTile + in_tile(nt, sequence_in(e)), unit = unit_of(unit_in(e));
+        if (works && i < s.batch && unit < c.h) s.state[int64_t(i) * c.h + unit] = uint16_t(code(nt, e));
       }
+  }
+
+  __device__ __forceinline__ void step_once(int step, int steps, int slot, uint32_t epoch, uint32_t expected) {
+    const int half = C::kHalves == 2 ? step % 2 : 0;
+    const uint32_t now = half != 0 ? half_bytes : 0;
+    if (C::P == GruPath::kCluster && step > 0) {
+      wait_for_bytes(barrier(half), uint32_t((step - 1) / 2 % 2));
+      if (threadIdx.x == 0) expect_bytes(barrier(half), expected);
+    }
+    if (works) {
+      Sums acc = {};
+      T parts[C::NT][C::kPerTile][3];
+      multiply(h_get + now, acc);
+      if (!C::kSingle) work_beside(step);
+      load_parts(step, parts);
+      update(acc, parts, step);
+    }
+    if (C::P == GruPath::kBlock) {
+      put(h_put + half_bytes - now, C::kTile * hs, hs);
+      __syncthreads();
+    } else if (C::P == GruPath::kGrid) {
+      exchange(slot, epoch);
+    } else if (works && step + 1 < steps) {
+      send(1 - half);
+    }
   }
 };
 
 template <class C>
 __global__ void __launch_bounds__(32 * kMaxWarps, 1) run_sequences(const __grid_constant__ SequenceArgs args) {
-  Warp<C> w(args, block_memory());
   const Elements<typename C::N> elements(args.cell);
+  Warp<C> w(args, elements, block_memory());
   w.load_constants();
   const uint32_t expected = uint32_t(args.cell.groups * kGroup * C::kSent * C::L);
   if (C::P == GruPath::kCluster) {
@@ -454,35 +563,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) run_sequences(const __grid_
     __syncthreads();
     const int steps = w.begin(tile);
     __syncthreads();
-    if (w.works) w.load_ih(0, w.ih);
-    for (int step = 0; step < steps; ++step, ++epoch) {
-      const int half = C::kHalves == 2 ? step % 2 : 0;
-      if (C::P == GruPath::kCluster && step > 0) {
-        wait_for_bytes(w.barrier(half), uint32_t((step - 1) / 2 % 2));
-        if (threadIdx.x == 0) expect_bytes(w.barrier(half), expected);
-      }
-      if (w.works) {
-        int acc[C::kChains][C::L][3][C::NT][4];
-        w.begin_sums(acc);
-        w.load_ih(step + 1, w.ahead);
-        w.multiply(half, acc);
-        if (step > 0) w.write_y(half, step - 1);
-        w.update(elements, acc, step);
-        w.advance_ih();
-      }
-      if (C::P == GruPath::kBlock) {
-        if (w.works) w.put(w.h_offset(1 - half, 0, 0) + uint32_t(w.group * kGroup), C::kTile * w.hs, w.hs);
-        __syncthreads();
-      } else if (C::P == GruPath::kGrid) {
-        w.exchange(slot, epoch);
-      } else if (w.works && step + 1 < steps) {
-        w.send(1 - half);
-      } else if (w.works) {
-        w.put(w.h_offset(1 - half, 0, 0) + uint32_t(w.group * kGroup), C::kTile * w.hs, w.hs);
-        __syncwarp();
-      }
-    }
-    if (w.works && steps > 0) w.write_y(C::kHalves == 2 ? steps % 2 : 0, steps - 1);
+    for (int step = 0; step < steps; ++step, ++epoch) w.step_once(step, steps, slot, epoch, expected);
+    if (w.works && steps > 0) w.write_y(steps - 1);
+    copies_wait<0>();
     w.write_state(tile);
   }
   __syncthreads();
@@ -494,18 +577,19 @@ struct SequenceKernel {
   Number number;
   bool resident, single;
   GruPath path;
-  int tiles8, register_ksteps;
+  int tiles8, in_registers;
   void (*run)(SequenceArgs);
 };
-template <class C>
+/// For cells of `Ksteps` ksteps, and all with as many in registers.
+template <class N, int NT, GruPath P, bool Single = false, bool Resident = true, int Ksteps = 4>
 constexpr SequenceKernel sequence_kernel() {
-  return {C::N::kNumber, C::kResident, C::kSingle, C::P, C::NT, C::KT, run_sequences<C>};
+  constexpr int kIn = ksteps_in_registers(N::kNumber, P, NT, Resident, Ksteps);
+  return {N::kNumber, Resident, Single, P, NT, kIn, run_sequences<Config<N, NT, P, Resident, Single, kIn>>};
 }
-// One per translation unit, so that they compile side by side.
+// One list per translation unit, so that they compile side by side.
 std::span<const SequenceKernel> sequences_f32_block();
 std::span<const SequenceKernel> sequences_f32_cluster();
 std::span<const SequenceKernel> sequences_f32_grid();
 std::span<const SequenceKernel> sequences_f64();
-std::span<const SequenceKernel> sequences_int64();
 
 }  // namespace lowbit::cuda::gru

@@ -3,22 +3,15 @@
 #include "kernels/cuda/gru/sequences.cuh"
 
 namespace lowbit::cuda::gru {
-namespace {
 
-template <int NT, int KT, GruPath P, bool Single = false, bool Resident = true>
-constexpr SequenceKernel kernel() {
-  return sequence_kernel<Config<Doubles, NT, KT, P, Resident, Single>>();
+std::span<const SequenceKernel> sequences_f64() {
+  static constexpr SequenceKernel kList[] = {
+      sequence_kernel<Doubles, 1, GruPath::kBlock>(),
+      sequence_kernel<Doubles, 1, GruPath::kCluster>(),
+      sequence_kernel<Doubles, 1, GruPath::kGrid>(),
+      sequence_kernel<Doubles, 1, GruPath::kGrid, false, false>(),
+  };
+  return kList;
 }
-
-constexpr SequenceKernel kList[] = {
-    kernel<1, 0, GruPath::kBlock>(),
-    kernel<1, 0, GruPath::kCluster>(),
-    kernel<1, 0, GruPath::kGrid>(),
-    kernel<1, 0, GruPath::kGrid, false, false>(),
-};
-
-}  // namespace
-
-std::span<const SequenceKernel> sequences_f64() { return kList; }
 
 }  // namespace lowbit::cuda::gru

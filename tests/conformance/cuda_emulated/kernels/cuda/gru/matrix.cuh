@@ -174,6 +174,14 @@ inline double __hiloint2double(int high, int low) {
   return std::bit_cast<double>(uint64_t(uint32_t(high)) << 32 | uint32_t(low));
 }
 inline int __double2loint(double v) { return int(uint32_t(std::bit_cast<uint64_t>(v))); }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= uint32_t(bytes >> (8 * (select >> (4 * i) & 7)) & 0xff) << (8 * i);
+  return out;
+}
+template <class T>
+void hold(T&) {}
 template <class T>
 T __ldg(const T* p) {
   return *p;
@@ -183,15 +191,6 @@ T __ldg(const T* p) {
 
 inline void __syncthreads() { emulation::meet(emulation::machine->blocks[size_t(emulation::machine->current->block)]); }
 inline void __syncwarp() { emulation::warp_sync(); }
-inline void __threadfence() {}
-inline int __shfl_sync(uint32_t, int v, int from) {
-  emulation::Lane* const lanes = emulation::warp_lanes();
-  lanes[emulation::lane()].word = uint32_t(v);
-  emulation::warp_sync();
-  const int got = int(lanes[from].word);
-  emulation::warp_sync();
-  return got;
-}
 inline void cluster_sync() {
   emulation::meet(
       emulation::machine->clusters[size_t(emulation::machine->current->block / emulation::machine->cluster)]);
@@ -225,6 +224,7 @@ inline void mma_s8_u8(int (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
 inline void load_blocks(uint32_t (&b)[4], uint32_t address) {
   emulation::Lane* const lanes = emulation::warp_lanes();
   const int lane = emulation::lane();
+  if (address % 16 != 0) std::abort();
   lanes[lane].word = address;
   emulation::warp_sync();
   for (int i = 0; i < 4; ++i)
@@ -236,9 +236,13 @@ inline void load_blocks(uint32_t (&b)[4], uint32_t address) {
 
 inline uint8_t* block_memory() { return emulation::memory_at(0); }
 inline uint32_t shared_address(const void* p) {
-  return uint32_t(static_cast<const uint8_t*>(p) - emulation::memory_at(0));
+  // In a cluster a block's own addresses hold its rank too.
+  const auto offset = uint32_t(static_cast<const uint8_t*>(p) - emulation::memory_at(0));
+  const emulation::Machine& m = *emulation::machine;
+  return m.cluster == 1 ? offset : offset | uint32_t(m.current->block % m.cluster + 1) << 24;
 }
 inline float load_shared_f32(uint32_t address) {
+  if (address % 4 != 0) std::abort();
   float v;
   std::memcpy(&v, emulation::memory_at(address), 4);
   return v;
@@ -249,7 +253,39 @@ inline uint4 load_shared_16(uint32_t address) {
   std::memcpy(&v, emulation::memory_at(address), 16);
   return v;
 }
-inline void copy_async_16(uint32_t to, const void* from) { std::memcpy(emulation::memory_at(to), from, 16); }
+inline uint32_t load_shared_4(uint32_t address) {
+  uint32_t v;
+  std::memcpy(&v, emulation::memory_at(address), 4);
+  return v;
+}
+inline uint32_t load_shared_2(uint32_t address) {
+  uint16_t v;
+  std::memcpy(&v, emulation::memory_at(address), 2);
+  return v;
+}
+inline void store_shared_1(uint32_t address, uint32_t v) { *emulation::memory_at(address) = uint8_t(v); }
+inline void store_shared_2(uint32_t address, uint32_t v) {
+  if (address % 2 != 0) std::abort();
+  const auto word = uint16_t(v);
+  std::memcpy(emulation::memory_at(address), &word, 2);
+}
+inline void store_1(uint8_t* p, uint32_t v) { *p = uint8_t(v); }
+inline void store_2(uint8_t* p, uint32_t v) {
+  if (reinterpret_cast<uintptr_t>(p) % 2 != 0) std::abort();
+  const auto word = uint16_t(v);
+  std::memcpy(p, &word, 2);
+}
+template <class Byte>
+Byte* row_at(Byte* data, int row, int stride) {
+  return data + int64_t{row} * stride;
+}
+inline void copies_commit() {}
+template <int InFlight>
+void copies_wait() {}
+inline void copy_async_16(uint32_t to, const void* from) {
+  if (to % 16 != 0) std::abort();
+  std::memcpy(emulation::memory_at(to), from, 16);
+}
 inline void wait_for_all_copies() {}
 inline void let_successor_start() {}
 inline void wait_for_predecessor() {}
@@ -262,9 +298,12 @@ inline uint32_t load_acquire(const uint32_t* p) {
   return *p;
 }
 
-inline void barrier_init(uint32_t barrier, uint32_t) { emulation::barrier_at(barrier) = {}; }
+inline void barrier_init(uint32_t barrier, uint32_t) {
+  if (barrier % 8 != 0) std::abort();
+  emulation::barrier_at(barrier) = {};
+}
 inline void barriers_visible() {}
-inline uint32_t shared_of(uint32_t address, uint32_t rank) { return address | (rank + 1) << 24; }
+inline uint32_t shared_of(uint32_t address, uint32_t rank) { return (address & 0xffffff) | (rank + 1) << 24; }
 inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
   emulation::ByteBarrier& b = emulation::barrier_at(barrier);
   if (b.armed) std::abort();
@@ -273,6 +312,7 @@ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
   b.settle();
 }
 inline void send_16(uint32_t address, const uint4& v, uint32_t barrier) {
+  if (address % 16 != 0 || barrier % 8 != 0) std::abort();
   std::memcpy(emulation::memory_at(address), &v, 16);
   emulation::ByteBarrier& b = emulation::barrier_at(barrier);
   b.bytes -= 16;
