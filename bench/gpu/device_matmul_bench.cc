@@ -1,6 +1,7 @@
 // Times the CUDA matmuls: answers are checked against the CPU reference first, work is captured into a graph, weights rotate
 // over at least 256 MiB (cold) or stay the same (hot). Prints a table and writes JSON.
-//   lowbit_device_matmul_bench OUT.json [part ...]     parts: shapes stack formats quantized_mm (all by default)
+//   lowbit_device_matmul_bench OUT.json [part ...]     parts: shapes rivals stack formats quantized_mm (all by default)
+// LOWBIT_BITNET_KERNEL, LOWBIT_CUBLAS: shared libraries of rivals (rivals.h), timed in the same way where they are given.
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +21,7 @@
 #include "format/registry.h"
 #include "ops/device_matmul.h"
 #include "ops/matmul.h"
+#include "rivals.h"
 
 namespace lowbit {
 namespace {
@@ -220,6 +222,50 @@ Status shapes(Bench& b) {
   return {};
 }
 
+/// One rival on all shapes: operands at random, weights of `bytes` bytes each, cold.
+Status time_rival(Bench& b, const char* name, int64_t n, int64_t k, int64_t bytes,
+                  const std::function<bool(const uint8_t*, void*)>& call) {
+  const int64_t copies = std::max<int64_t>(2, kColdBytes / bytes + 1);
+  LOWBIT_TRY_ASSIGN(Buffer w, cuda::allocate(bytes * copies, "w"));
+  std::vector<uint8_t> part(size_t{1} << 22);
+  Rng rng(7);
+  for (uint8_t& v : part) v = static_cast<uint8_t>(rng.next() & 0x3f);  // as bf16: finite
+  for (int64_t at = 0; at < w.size(); at += int64_t(part.size())) {
+    const auto length = size_t(std::min<int64_t>(int64_t(part.size()), w.size() - at));
+    Buffer slice = Buffer::borrow(w.span().subspan(size_t(at), length), nullptr, Device::kCuda);
+    LOWBIT_TRY(cuda::upload(slice, part.data(), slice.size()));
+  }
+  LOWBIT_TRY_ASSIGN(Buffer y, cuda::allocate(4 * n, "y"));
+  const auto enqueue = [&](int i) -> Status {
+    if (call(w.as<uint8_t>() + i % copies * bytes, y.data())) return {};
+    return fail(ErrorCode::kUnsupported, name, "the call", "");
+  };
+  LOWBIT_TRY_ASSIGN(const double seconds, time_graph(b, int(std::max<int64_t>(copies, 40)), enqueue));
+  b.rows.push_back(
+      {{"part", "rivals"}, {"rival", name}, {"m", 1}, {"n", n}, {"k", k}, {"cold", true}, {"us", 1e6 * seconds}});
+  std::printf("rivals   %-12s %6lldx%-6lld cold %8.2f us\n", name, static_cast<long long>(n), static_cast<long long>(k),
+              1e6 * seconds);
+  std::fflush(stdout);
+  return {};
+}
+
+Status rivals(Bench& b) {
+  const Rivals all(b.stream.handle());
+  LOWBIT_TRY_ASSIGN(Buffer x, cuda::allocate(1 << 17, "x"));
+  LOWBIT_TRY(cuda::fill(x, 1));
+  for (const auto& [n, k] : kShapes) {
+    const int rows = int(n), columns = int(k);
+    if (all.has_bitnet())
+      LOWBIT_TRY(time_rival(b, "bitnet", n, k, n * k / 4, [&](const uint8_t* w, void* y) {
+        return all.bitnet(x.data(), w, y, x.data(), x.data(), rows, columns);
+      }));
+    if (all.has_cublas())
+      LOWBIT_TRY(time_rival(b, "cublas bf16", n, k, 2 * n * k,
+                            [&](const uint8_t* w, void* y) { return all.cublas(x.data(), w, y, rows, columns); }));
+  }
+  return {};
+}
+
 Status formats(Bench& b) {
   const Inputs in = random_inputs(8, 4096);
   for (const FormatId format :
@@ -365,7 +411,7 @@ Status quantized_mm(Bench& b) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s OUT.json [shapes] [stack] [formats] [quantized_mm]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s OUT.json [shapes] [rivals] [stack] [formats] [quantized_mm]\n", argv[0]);
     return 2;
   }
   const auto all = cuda::devices();
@@ -377,7 +423,7 @@ int run(int argc, char** argv) {
   Bench b{std::move(*stream), {}, {}, {}, Json::array(), ThreadPool(8)};
   const std::set<std::string> wanted(argv + 2, argv + argc);
   const std::pair<const char*, Status (*)(Bench&)> parts[] = {
-      {"stack", stack}, {"shapes", shapes}, {"formats", formats}, {"quantized_mm", quantized_mm}};
+      {"stack", stack}, {"shapes", shapes}, {"rivals", rivals}, {"formats", formats}, {"quantized_mm", quantized_mm}};
   int failed = 0;
   for (const auto& [name, part] : parts) {
     if (!wanted.empty() && !wanted.contains(name)) continue;

@@ -1,9 +1,9 @@
 #pragma once
-// THE list of packed formats. To add one: a line here and its FormatId in include/lowbit/format.h
+// THE list of packed formats. To add one: a line here and its FormatId in include/lowbit/format_id.h
 // (docs/adding-a-format.md).
 
 #include "format/format.h"
-#include "lowbit/format.h"
+#include "lowbit/format_id.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {

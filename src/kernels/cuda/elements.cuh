@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/float.h"
-#include "kernels/cuda_api.h"
+#include "kernels/cuda_operands.h"
 
 namespace lowbit::cuda {
 

@@ -54,6 +54,9 @@ template <bool kGrouped, int kRows>
 __device__ __forceinline__ void stage_codes(const GemvArgs& a, uint8_t* smem, int quads) {
   const auto* const x = static_cast<const int8_t*>(a.x);
   const bool aligned = ((reinterpret_cast<uintptr_t>(x) | static_cast<uintptr_t>(a.m > 1 ? a.ldx : 0)) & 15) == 0;
+  // Scales are under way with x.
+  const int scales = a.m * (a.x_groups ? a.groups : 1), own = threadIdx.x;
+  const float x_scale = own < scales ? a.x_scales[own] : 0.0f;
   int parts[kRows] = {};
   for (int base = threadIdx.x & ~31; base < quads; base += blockDim.x) {
     const int quad = base + static_cast<int>(threadIdx.x & 31);
@@ -68,9 +71,9 @@ __device__ __forceinline__ void stage_codes(const GemvArgs& a, uint8_t* smem, in
     }
   }
   if constexpr (!kGrouped) add_row_sums<kRows>(a, smem, parts);
-  const int scales = a.m * (a.x_groups ? a.groups : 1);
-  for (int i = threadIdx.x; i < scales; i += blockDim.x)
-    reinterpret_cast<float*>(smem + a.x_scales_at)[i] = a.x_scales[i];
+  auto* const to = reinterpret_cast<float*>(smem + a.x_scales_at);
+  if (own < scales) to[own] = x_scale;
+  for (int i = own + blockDim.x; i < scales; i += blockDim.x) to[i] = a.x_scales[i];
 }
 
 /// 16 elements as floats; zeros from k on.

@@ -8,6 +8,7 @@
 
 #include "format/formats.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/gemm/integer_value.cuh"
 #include "kernels/cuda/integer_gemv.h"
 #include "kernels/cuda/launch.h"
 
@@ -131,6 +132,8 @@ struct GenericOf {
 // ---- Re-ordering
 
 struct RelayoutArgs {
+  FormatId format;
+  int bits, mul, add;  // value = mul * code + add
   const uint8_t* from;
   int64_t stride, rows, k;
   uint32_t* to;
@@ -138,8 +141,7 @@ struct RelayoutArgs {
 };
 
 /// One thread per word of integer_gemv.h's order. Rows that fill up the last tile are zero.
-template <class F>
-__global__ void relayout(int bits, RelayoutArgs a) {
+__global__ void relayout(const __grid_constant__ RelayoutArgs a) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   constexpr int kBlockWords = kBlockBytes / 4;
   const int64_t block_of_all = at / (kTileRows * kBlockWords), tile = block_of_all / a.blocks,
@@ -147,35 +149,18 @@ __global__ void relayout(int bits, RelayoutArgs a) {
   if (tile * kTileRows >= a.rows) return;
   const int within = static_cast<int>(at % (kTileRows * kBlockWords)), word = within % kBlockWords;
   const int64_t row = tile * kTileRows + within / kBlockWords;
-  const int t = word / 4, j = word % 4, fields = 8 / bits;
+  const int t = word / 4, j = word % 4, fields = 8 / a.bits;
   uint32_t out = 0;
-  for (int f = 0; f < fields && row < a.rows; ++f)
-    for (int b = 0; b < 4; ++b) {
-      const int64_t k = block * (512 / bits) + 16 * (j * fields + f) + 4 * t + b;
-      if (k >= a.k) continue;
-      const int value =
-          F::decode(a.from + row * a.stride + k / F::kElems * F::kUnitBytes, static_cast<int>(k % F::kElems));
-      int code = value - F::Codec::kMin;
-      if constexpr (F::Codec::kAffine) code = (value - F::Codec::kAdd) / F::Codec::kMul;
-      out |= static_cast<uint32_t>(code) << (8 * b + bits * f);
-    }
+#pragma unroll 1
+  for (int i = 0; i < 4 * fields && row < a.rows; ++i) {
+    const int f = i / 4, b = i % 4;
+    const int64_t k = block * (512 / a.bits) + 16 * (j * fields + f) + 4 * t + b;
+    if (k >= a.k) continue;
+    const int value = integer_value(a.format, a.from + row * a.stride, k);
+    out |= static_cast<uint32_t>((value - a.add) / a.mul) << (8 * b + a.bits * f);
+  }
   a.to[at] = out;
 }
-
-template <class F>
-struct RelayoutOf {
-  static cudaError_t start(int bits, const RelayoutArgs& a, cudaStream_t stream) {
-    if constexpr (kIsInteger<F>) {
-      const int64_t words = (a.rows + kTileRows - 1) / kTileRows * a.blocks * (kTileRows * kBlockBytes / 4);
-      if (words == 0) return cudaSuccess;
-      return launch(relayout<F>, dim3(static_cast<unsigned>((words + 255) / 256)), dim3(256), 0, stream, false, bits,
-                    a);
-    } else {
-      return cudaErrorInvalidValue;
-    }
-  }
-  static constexpr auto value = &start;
-};
 
 // ---- Activations
 
@@ -222,11 +207,13 @@ cudaError_t launch_generic(FormatId format, bool int8, const GenericArgs& args, 
   return (id < kDenseFormats ? kDense[id] : kPacked[id - kDenseFormats])(int8, args, stream);
 }
 
-cudaError_t launch_relayout(FormatId format, int bits, const uint8_t* from, int64_t stride, int64_t rows, int64_t k,
-                            uint8_t* to, int64_t row_bytes, cudaStream_t stream) {
-  static constexpr auto kTable = table_of<RelayoutOf>();
-  return kTable[static_cast<size_t>(format) - kDenseFormats](
-      bits, {from, stride, rows, k, reinterpret_cast<uint32_t*>(to), row_bytes / kBlockBytes}, stream);
+cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, const uint8_t* from, int64_t stride,
+                            int64_t rows, int64_t k, uint8_t* to, int64_t row_bytes, cudaStream_t stream) {
+  const RelayoutArgs a = {
+      format, bits, mul, add, from, stride, rows, k, reinterpret_cast<uint32_t*>(to), row_bytes / kBlockBytes};
+  const int64_t words = (rows + kTileRows - 1) / kTileRows * a.blocks * (kTileRows * kBlockBytes / 4);
+  if (words == 0) return cudaSuccess;
+  return launch(relayout, dim3(static_cast<unsigned>((words + 255) / 256)), dim3(256), 0, stream, false, a);
 }
 
 cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,

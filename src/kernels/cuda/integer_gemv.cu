@@ -1,4 +1,4 @@
-#include "kernels/cuda/integer_gemv.cuh"
+#include "kernels/cuda/bit_gemv.cuh"
 
 #include <algorithm>
 
@@ -14,6 +14,9 @@ constexpr int kMostWarps = 16,
 constexpr int kInFlightBytes = 160 << 10;  // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
 constexpr int kMostTiles = 128;  // of a thread block
+// bit_gemv.cuh: warps, bytes of weights of a thread block, and tiles per multiprocessor from which on it is the faster one.
+// Weights of three thread blocks fit a multiprocessor, so that the next launch's are on their way while this one multiplies.
+constexpr int kBitWarps = 8, kMostBitBytes = 72 << 10, kLeastBitTiles = 6;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
@@ -92,18 +95,58 @@ Launch cut(GemvArgs& a, int processors, int device_shared, bool grouped, int col
   return l;
 }
 
+/// The same for bit_gemv.cuh; false when it does not fit, or is not worth it: x is cut into planes by every thread block.
+bool cut_bits(GemvArgs& a, const Device& device, int columns_of_block, Launch& l) {
+  a.blocks_of_row = std::max(1, ceil_div(a.k, columns_of_block));
+  const int tile_bytes = a.blocks_of_row * kTileBlockBytes, all_tiles = ceil_div(a.n, kTileRows);
+  const int most = std::min(kMostTiles, kMostBitBytes / tile_bytes);
+  if (a.m != 1 || a.x_element != Element::kInt8 || most == 0 || all_tiles < kLeastBitTiles * device.processors)
+    return false;
+  l.grid = device.processors;
+  while (ceil_div(all_tiles, l.grid) > most) l.grid += device.processors;
+  a.least_tiles = all_tiles / l.grid;
+  a.longer = all_tiles % l.grid;
+  a.batch = ceil_div(all_tiles, l.grid);
+  a.planes_at = a.batch * tile_bytes;
+  a.sums_at = a.planes_at + a.blocks_of_row * 512;
+  a.x_sums_at = a.sums_at + 4 * kTileRows * a.batch;
+  a.x_scales_at = a.x_sums_at + 16;
+  a.barriers_at = a.x_scales_at + 16;
+  a.scales_at = a.barriers_at + 16;
+  l.shared_bytes = a.scales_at + 4 * kTileRows * a.batch;
+  l.threads = 32 * kBitWarps;
+  return l.shared_bytes <= device.shared_bytes;
+}
+
+using GemvKernel = void (*)(GemvArgs);
+
 template <int B, bool kGrouped>
-auto choose_kernel(bool float_x, bool one_row, bool resident) {
-  if (resident) return float_x ? integer_gemv<B, kGrouped, true, 1, true> : integer_gemv<B, kGrouped, false, 1, true>;
-  if (one_row) return float_x ? integer_gemv<B, kGrouped, true, 1, false> : integer_gemv<B, kGrouped, false, 1, false>;
-  return float_x ? integer_gemv<B, kGrouped, true, kMaxGemvRows, false>
-                 : integer_gemv<B, kGrouped, false, kMaxGemvRows, false>;
+GemvKernel choose_kernel(bool float_x, bool one_row, bool resident) {
+  if constexpr (kGrouped) {  // the fold takes the time: the kernel for many rows does for one where it is not resident
+    return resident ? integer_gemv<B, true, 1, true> : integer_gemv<B, true, kMaxGemvRows, false>;
+  } else {
+    if (resident)
+      return float_x ? integer_gemv<B, false, 1, true, GemvX::kFloats> : integer_gemv<B, false, 1, true, GemvX::kCodes>;
+    return one_row ? integer_gemv<B, false, 1, false> : integer_gemv<B, false, kMaxGemvRows, false>;
+  }
+}
+
+cudaError_t start_one(GemvKernel kernel, const GemvArgs& a, const Launch& l, const Device& device, bool overlap,
+                      cudaStream_t stream) {
+  return launch(kernel, dim3(static_cast<unsigned>(l.grid)), dim3(static_cast<unsigned>(l.threads)),
+                static_cast<size_t>(l.shared_bytes), stream, overlap && device.bulk_copies, a);
 }
 
 template <int B, bool kGrouped>
 cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStream_t stream) {
   GemvArgs part = a;
   Launch l{};
+  if constexpr (!kGrouped && B <= 2)
+    if (cut_bits(part, device, GemvOrder<B>::kColumns, l)) {
+      const GemvKernel kernel = bit_gemv<B>;
+      const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
+      return e == cudaSuccess ? start_one(kernel, part, l, device, overlap, stream) : e;
+    }
   int rows = std::min(a.m, kMaxGemvRows);  // as many rows of x at a time as fit beside the weights
   for (;; --rows) {
     part.m = rows;
@@ -111,7 +154,7 @@ cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStr
     if (l.shared_bytes <= device.shared_bytes) break;
     if (rows == 1) return cudaErrorInvalidValue;
   }
-  const auto kernel = choose_kernel<B, kGrouped>(a.x_element != Element::kInt8, rows == 1, l.resident);
+  const GemvKernel kernel = choose_kernel<B, kGrouped>(a.x_element != Element::kInt8, rows == 1, l.resident);
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const int64_t x_bytes = element_bytes(a.x_element) * a.ldx, y_bytes = element_bytes(a.y_element) * a.ldy;
   for (int m0 = 0; m0 < a.m; m0 += rows) {
@@ -120,9 +163,7 @@ cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStr
     now.x = static_cast<const uint8_t*>(a.x) + m0 * x_bytes;
     now.y = static_cast<uint8_t*>(a.y) + m0 * y_bytes;
     if (a.x_scales != nullptr) now.x_scales = a.x_scales + static_cast<int64_t>(m0) * (a.x_groups ? a.groups : 1);
-    const auto e = launch(kernel, dim3(static_cast<unsigned>(l.grid)), dim3(static_cast<unsigned>(l.threads)),
-                          static_cast<size_t>(l.shared_bytes), stream, overlap && device.bulk_copies, now);
-    if (e != cudaSuccess) return e;
+    if (const auto e = start_one(kernel, now, l, device, overlap, stream); e != cudaSuccess) return e;
   }
   return cudaSuccess;
 }

@@ -269,8 +269,11 @@ __device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, c
   return {finished, slot};
 }
 
+/// What x comes as; kEither: told by the arguments.
+enum class GemvX { kCodes, kFloats, kEither };
+
 /// kResident: all units have a buffer of their own and all sums a place, so nothing waits in between.
-template <int B, bool kGrouped, bool kFloatX, int kRows, bool kResident>
+template <int B, bool kGrouped, int kRows, bool kResident, GemvX kX = GemvX::kEither>
 __global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __grid_constant__ GemvArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   let_successor_start();
@@ -279,7 +282,7 @@ __global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __g
   __syncthreads();
   wait_for_predecessor();
   const int quads = a.blocks_of_row * GemvOrder<B>::kColumns / 16;
-  if constexpr (kFloatX) {
+  if (kX == GemvX::kFloats || (kX == GemvX::kEither && a.x_element != Element::kInt8)) {
     stage_floats<kGrouped, kRows>(a, smem, quads);
   } else {
     stage_codes<kGrouped, kRows>(a, smem, quads);

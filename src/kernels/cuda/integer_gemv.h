@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda_api.h"
+#include "kernels/cuda_operands.h"
 
 namespace lowbit::cuda {
 
@@ -48,7 +48,8 @@ struct GemvArgs {
   int team_inverse;         // warp / team_warps == warp * team_inverse >> 16
   int batch;                // tiles between two epilogues
   int x_stride;             // bytes of a row of x in shared memory
-  int x_at, sums_at, x_sums_at, x_scales_at, largest_at, barriers_at, scales_at;  // byte positions in shared memory
+  // Byte positions in shared memory.
+  int x_at, planes_at, sums_at, x_sums_at, x_scales_at, largest_at, barriers_at, scales_at;
 };
 
 }  // namespace lowbit::cuda

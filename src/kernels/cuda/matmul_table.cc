@@ -68,9 +68,9 @@ int64_t gemv_row_bytes(int64_t k) {
 template <class F>
 Status gemv_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
   constexpr int kBits = kGemvBits<F>;
-  return check_cuda(
-      launch_relayout(F::kId, kBits, from, stride, rows, k, to, gemv_row_bytes<kBits>(k), as_stream(stream)),
-      "matmul relayout");
+  return check_cuda(launch_relayout(F::kId, kBits, kGemvMul<F>, kGemvAdd<F>, from, stride, rows, k, to,
+                                    gemv_row_bytes<kBits>(k), as_stream(stream)),
+                    "matmul relayout");
 }
 
 int64_t no_workspace(const MatmulShape&, Element) { return 0; }

@@ -1,41 +1,108 @@
-// Launchers of quantized_mm<BITS>, one instance per width and shape of thread block: nothing branches on BITS.
+// Launchers of quantized_mm<BITS>, one set of instances per width: nothing branches on BITS.
 
 #include "kernels/cuda/quantized_mm.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/quantized_mm_tensor.cuh"
+#include "kernels/cuda/quantized_mm_rows.cuh"
 
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kAnyWarps = 4;
-constexpr int kSharedBytes = 96 << 10;  // of parts of x; what every device from 8.0 on gives a thread block
+constexpr int kAnyWarps = 4, kMostGridRows = 65535, kMostSplit = 8;
+constexpr int kSharedBytes =
+    96 << 10;  // of parts of one or two rows of x; what every device from 8.0 on gives a thread block
 
-using Decode = TensorShape<8, 1, 1, 1, 8>;   // 1 or 2 rows of x
-using Batch = TensorShape<8, 2, 1, 6, 2>;    // up to 16
-using Prefill = TensorShape<8, 2, 4, 3, 4>;  // 32 at a time
-using Wide = TensorShape<16, 2, 8, 3, 4>;    // 64 at a time; needs more shared memory
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-template <int BITS, class Shape>
-cudaError_t start(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p, int shared_limit,
-                  const Device& device, bool overlap, cudaStream_t stream) {
-  constexpr int kPairBytes = 16 / BITS * 64;  // of a chunk, in one column of parts
-  const int chunks = static_cast<int>(std::max<int64_t>(1, ((p.k * BITS + 7) / 8 + kChunkBytes - 1) / kChunkBytes));
-  const int columns = static_cast<int>(std::min<int64_t>(p.m, Shape::kRowsOfX)) * kParts;
-  const int stored = Shape::kColumnTiles == 1 ? columns : Shape::kColumns;  // wide shapes read all columns
-  int pass = std::min({chunks, Shape::kMostChunks * Shape::kDepthWarps, (shared_limit / stored - 64) / kPairBytes});
-  pass = std::max(pass, 1);
-  const int column_bytes = (pass * kPairBytes + 127) / 128 * 128 + 64;  // columns meet alternating halves of the banks
-  const int sums = Shape::kDepthWarps * 16 * Shape::kRowTiles * (Shape::kColumns + 1) * 4;
-  const int shared = std::max(stored * column_bytes, sums);
-  const auto kernel = quantized_mm<BITS, Shape>;
+template <int BITS>
+cudaError_t start_decode(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
+                         const Device& device, bool overlap, cudaStream_t stream) {
+  constexpr int kColumnBytes = 16 / BITS * 64;  // of a chunk, in one column of parts
+  const int chunks = static_cast<int>(std::max<int64_t>(1, ceil_div((p.k * BITS + 7) / 8, kChunkBytes)));
+  const int columns = static_cast<int>(p.m) * kParts;
+  const int pass =
+      std::max(1, std::min({chunks, kMostChunks * kDecodeWarps, (kSharedBytes / columns - 64) / kColumnBytes}));
+  const int column_bytes =
+      (pass * kColumnBytes + 127) / 128 * 128 + 64;  // columns meet alternating halves of the banks
+  constexpr int kSums = kDecodeWarps * 16 * 9 * 4;
+  const auto kernel = quantized_mm<BITS>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
-  const dim3 grid(static_cast<unsigned>((p.n + 16 * Shape::kRowTiles - 1) / (16 * Shape::kRowTiles)),
-                  static_cast<unsigned>((p.m + Shape::kRowsOfX - 1) / Shape::kRowsOfX));
-  return launch(kernel, grid, dim3(32 * Shape::kWarps), static_cast<size_t>(shared), stream,
-                overlap && device.bulk_copies, input, weight, output, p, pass, column_bytes);
+  return launch(kernel, dim3(static_cast<unsigned>(ceil_div(p.n, 16))), dim3(32 * kDecodeWarps),
+                static_cast<size_t>(std::max(columns * column_bytes, kSums)), stream, overlap && device.bulk_copies,
+                input, weight, output, p, pass, column_bytes);
+}
+
+/// Clusters of `split` blocks that the device runs at a time. The driver tells; asked once per kernel, device and shape.
+int clusters_at_a_time(const void* kernel, const Device& device, int split, int threads, int shared) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, int, int, int>, int> known;
+  const std::lock_guard lock(mutex);
+  const auto [place, added] = known.try_emplace({kernel, device.index, split, threads, shared}, 0);
+  if (!added) return place->second;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {1, 1, static_cast<unsigned>(split)};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1, 1, static_cast<unsigned>(split));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  if (cudaOccupancyMaxActiveClusters(&place->second, kernel, &config) != cudaSuccess) {
+    (void)cudaGetLastError();
+    place->second = 0;
+  }
+  return place->second;
+}
+
+/// Rows of x of a block and how its warps stand, for a device that gives a block so much shared memory.
+template <int BITS>
+RowsCut cut_rows(const QuantizedConfig& p, const Device& device, const void* kernel, int& shared) {
+  using P = Piece<BITS>;
+  RowsCut c{};
+  c.column_warps = p.m > 32 ? 4 : p.m > 16 ? 2 : 1;
+  c.depth = 4 / c.column_warps;
+  const auto measure = [&] {
+    c.rows_of_x = kWarpRowsOfX * c.column_warps;
+    c.pass_pieces = P::kOfWarp * c.depth;
+    c.column_bytes = kPassQuads * c.depth * 64 + 64;  // columns meet alternating halves of the banks
+    const int rows = static_cast<int>(std::min<int64_t>(p.m, c.rows_of_x));
+    shared = std::max(rows * kParts * c.column_bytes, c.depth * rows * kBlockRows * 4);
+  };
+  for (measure(); shared > device.shared_bytes && c.column_warps * c.depth > 1; measure()) {
+    int& less = c.depth > 1 ? c.depth : c.column_warps;
+    less /= 2;
+  }
+  // Blocks share K as long as all of them run at a time, and each has a whole pass to do.
+  const int64_t pieces = std::max<int64_t>(1, ceil_div((p.k * BITS + 7) / 8, P::kBytes));
+  const int64_t tiles = ceil_div(p.n, kBlockRows) * ceil_div(p.m, c.rows_of_x);
+  const int threads = 32 * kRowWarps * c.column_warps * c.depth;
+  c.split = 1;
+  while (device.bulk_copies && c.split < kMostSplit && 2 * c.split * c.pass_pieces <= pieces &&
+         tiles <= clusters_at_a_time(kernel, device, 2 * c.split, threads, shared))
+    c.split *= 2;
+  c.split_pieces = static_cast<int>(ceil_div(pieces, c.split));
+  return c;
+}
+
+template <int BITS>
+cudaError_t start_rows(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
+                       const Device& device, cudaStream_t stream) {
+  int shared = 0;
+  const auto kernel = quantized_mm_rows<BITS>;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
+  const RowsCut c = cut_rows<BITS>(p, device, reinterpret_cast<const void*>(kernel), shared);
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.n, kBlockRows)), static_cast<unsigned>(ceil_div(p.m, c.rows_of_x)),
+                  static_cast<unsigned>(c.split));
+  const dim3 block(static_cast<unsigned>(32 * kRowWarps * c.column_warps * c.depth));
+  // Without overlap: blocks of the next launch would take places unevenly (measured: 16 to 33 % slower from 8 rows on).
+  return launch_cluster(kernel, grid, block, dim3(1, 1, static_cast<unsigned>(c.split)), static_cast<size_t>(shared),
+                        stream, false, input, weight, output, p, c);
 }
 
 }  // namespace
@@ -45,23 +112,14 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
                                 bool overlap, cudaStream_t stream) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return e;
-  constexpr int kChunkColumns = 8 * kChunkBytes / BITS, kMostGridRows = 65535;
-  if ((p.groups > 1 && p.group % kChunkColumns != 0) || p.m > int64_t{kMostGridRows} * Prefill::kRowsOfX) {
+  constexpr int kChunkColumns = 8 * kChunkBytes / BITS;
+  if ((p.groups > 1 && p.group % kChunkColumns != 0) || p.m > int64_t{kMostGridRows} * kWarpRowsOfX) {
     const dim3 grid(static_cast<unsigned>((p.n + kAnyWarps - 1) / kAnyWarps),
                     static_cast<unsigned>(std::min<int64_t>(p.m, kMostGridRows)));
     return launch(quantized_mm_any<BITS>, grid, dim3(32 * kAnyWarps), 0, stream, false, input, weight, output, p);
   }
-  if (p.m <= Decode::kRowsOfX)
-    return start<BITS, Decode>(input, weight, output, p, kSharedBytes, device, overlap, stream);
-  if (p.m <= Batch::kRowsOfX)
-    return start<BITS, Batch>(input, weight, output, p, kSharedBytes, device, overlap, stream);
-  constexpr int kWideBytes = 208 << 10;
-  if (p.m > Prefill::kRowsOfX && device.shared_bytes >= kWideBytes)
-    return start<BITS, Wide>(input, weight, output, p, kWideBytes, device, overlap, stream);
-  constexpr int kPrefillBytes = 104 << 10;  // one chunk of 1-bit weights is 512 columns of x
-  if (BITS == 1 && device.shared_bytes < kPrefillBytes)
-    return start<BITS, Batch>(input, weight, output, p, kSharedBytes, device, overlap, stream);
-  return start<BITS, Prefill>(input, weight, output, p, kSharedBytes, device, overlap, stream);
+  return p.m <= kDecodeRows ? start_decode<BITS>(input, weight, output, p, device, overlap, stream)
+                            : start_rows<BITS>(input, weight, output, p, device, stream);
 }
 
 template cudaError_t launch_quantized_mm<1>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool,

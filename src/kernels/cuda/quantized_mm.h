@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda_api.h"
+#include "kernels/cuda_operands.h"
 
 namespace lowbit::cuda {
 

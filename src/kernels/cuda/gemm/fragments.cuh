@@ -176,36 +176,36 @@ __device__ __forceinline__ void add_bit_terms(const GemmArgs& p, int n, int m0, 
   }
 }
 
-template <class T>
-__device__ __forceinline__ T to_output(float v);
-template <>
-__device__ __forceinline__ float to_output<float>(float v) {
-  return v;
-}
-template <>
-__device__ __forceinline__ __half to_output<__half>(float v) {
-  return __float2half_rn(v);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 to_output<__nv_bfloat16>(float v) {
-  return __float2bfloat16_rn(v);
-}
-
 __device__ __forceinline__ uint32_t pack(__nv_bfloat162 v) { return *reinterpret_cast<uint32_t*>(&v); }
 __device__ __forceinline__ uint32_t pack(__half2 v) { return *reinterpret_cast<uint32_t*>(&v); }
 
-/// Two neighbours of row m; nothing outside of [m, n).
-template <class T>
-__device__ __forceinline__ void store_pair(const GemmArgs& p, T* row, bool there, int n, float y0, float y1) {
-  struct alignas(2 * sizeof(T)) Pair {
-    T first, second;
-  };
+/// Two outputs of 16 bits. Both conversions and a selection: a branch would double the code of every epilogue.
+__device__ __forceinline__ uint32_t to_halves(const GemmArgs& p, float y0, float y1) {
+  const uint32_t bf16 = pack(__floats2bfloat162_rn(y0, y1)), f16 = pack(__floats2half2_rn(y0, y1));
+  return GemmOutput(p.output) == GemmOutput::kBf16 ? bf16 : f16;
+}
+
+/// Two neighbours of row m from element `at` of y on, of any type; nothing outside of [m, n).
+__device__ __forceinline__ void store_pair(const GemmArgs& p, int64_t at, bool there, int n, float y0, float y1) {
   if (!there) return;
-  if (p.pairs && n + 1 < p.n) {
-    *reinterpret_cast<Pair*>(row) = {to_output<T>(y0), to_output<T>(y1)};
+  const bool two = n + 1 < p.n;
+  if (GemmOutput(p.output) == GemmOutput::kF32) {
+    float* const y = static_cast<float*>(p.y) + at;
+    if (p.pairs && two) {
+      *reinterpret_cast<float2*>(y) = {y0, y1};
+    } else {
+      y[0] = y0;
+      if (two) y[1] = y1;
+    }
   } else {
-    row[0] = to_output<T>(y0);
-    if (n + 1 < p.n) row[1] = to_output<T>(y1);
+    uint16_t* const y = static_cast<uint16_t*>(p.y) + at;
+    const uint32_t halves = to_halves(p, y0, y1);
+    if (p.pairs && two) {
+      *reinterpret_cast<uint32_t*>(y) = halves;
+    } else {
+      y[0] = static_cast<uint16_t>(halves);
+      if (two) y[1] = static_cast<uint16_t>(halves >> 16);
+    }
   }
 }
 
@@ -225,63 +225,34 @@ __device__ __forceinline__ float x_row_scale(const GemmArgs& p, int m) {
 
 /// All outputs of a lane: two rows from n on, Bm rows of x from m0 on. value(i): folded sum i; scale(j, c): of row
 /// m0 + 8 j + 2 t + c. Inside of y there is no branch, so that the conversions overlap.
-template <class T, GemmActivation X, int Bm, class Value, class Scale>
-__device__ __forceinline__ void store_tile(const GemmArgs& p, int n, int m0, float2 bias, Value value, Scale scale) {
-  struct alignas(2 * sizeof(T)) Pair {
-    T first, second;
-  };
-  const int m = m0 + 2 * (threadIdx.x & 3);
-  T* y = static_cast<T*>(p.y) + m * p.ldy + n;
-  if (p.pairs && m0 + Bm <= p.m && (n | 15) < p.n) {
-#pragma unroll
-    for (int j = 0; j < Bm / 8; ++j) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const float xs = scale(j, c);
-        *reinterpret_cast<Pair*>(y + c * p.ldy) = {to_output<T>(finished<X>(value(4 * j + c), xs, bias.x)),
-                                                   to_output<T>(finished<X>(value(4 * j + 2 + c), xs, bias.y))};
-      }
-      y += 8 * p.ldy;
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < Bm / 8; ++j) {
-      if (m0 + 8 * j >= p.m) break;
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const float xs = scale(j, c);
-        store_pair<T>(p, y + (8 * j + c) * p.ldy, m + 8 * j + c < p.m && n < p.n, n,
-                      finished<X>(value(4 * j + c), xs, bias.x), finished<X>(value(4 * j + 2 + c), xs, bias.y));
-      }
-    }
-  }
-}
 template <GemmActivation X, int Bm, class Value, class Scale>
 __device__ __forceinline__ void finish(const GemmArgs& p, int n, int m0, float2 bias, Value value, Scale scale) {
-  switch (GemmOutput(p.output)) {
-    case GemmOutput::kF32:
-      return store_tile<float, X, Bm>(p, n, m0, bias, value, scale);
-    case GemmOutput::kF16:
-      return store_tile<__half, X, Bm>(p, n, m0, bias, value, scale);
-    case GemmOutput::kBf16:
-      return store_tile<__nv_bfloat16, X, Bm>(p, n, m0, bias, value, scale);
+  const int m = m0 + 2 * (threadIdx.x & 3);
+  const int64_t at = m * p.ldy + n;
+  const auto each = [&](auto store) {
+#pragma unroll
+    for (int j = 0; j < Bm / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float xs = scale(j, c);
+        store(8 * j + c, finished<X>(value(4 * j + c), xs, bias.x), finished<X>(value(4 * j + 2 + c), xs, bias.y));
+      }
+  };
+  if (!p.pairs || m0 + Bm > p.m || (n | 15) >= p.n) {
+    each([&](int row, float y0, float y1) { store_pair(p, at + row * p.ldy, m + row < p.m && n < p.n, n, y0, y1); });
+  } else if (GemmOutput(p.output) == GemmOutput::kF32) {
+    float* const y = static_cast<float*>(p.y) + at;
+    each([&](int row, float y0, float y1) { *reinterpret_cast<float2*>(y + row * p.ldy) = {y0, y1}; });
+  } else {
+    uint16_t* const y = static_cast<uint16_t*>(p.y) + at;
+    each([&](int row, float y0, float y1) { *reinterpret_cast<uint32_t*>(y + row * p.ldy) = to_halves(p, y0, y1); });
   }
 }
 
 /// One pair alone.
 template <GemmActivation X>
 __device__ __forceinline__ void finish_pair(const GemmArgs& p, int m, int n, float2 acc, float2 bias, float xs) {
-  const float y0 = finished<X>(acc.x, xs, bias.x), y1 = finished<X>(acc.y, xs, bias.y);
-  const bool there = m < p.m && n < p.n;
-  const int64_t at = m * p.ldy + n;
-  switch (GemmOutput(p.output)) {
-    case GemmOutput::kF32:
-      return store_pair(p, static_cast<float*>(p.y) + at, there, n, y0, y1);
-    case GemmOutput::kF16:
-      return store_pair(p, static_cast<__half*>(p.y) + at, there, n, y0, y1);
-    case GemmOutput::kBf16:
-      return store_pair(p, static_cast<__nv_bfloat16*>(p.y) + at, there, n, y0, y1);
-  }
+  store_pair(p, m * p.ldy + n, m < p.m && n < p.n, n, finished<X>(acc.x, xs, bias.x), finished<X>(acc.y, xs, bias.y));
 }
 
 }  // namespace lowbit::cuda

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lowbit/format.h"
+#include "lowbit/format_id.h"
 
 struct CUstream_st;
 

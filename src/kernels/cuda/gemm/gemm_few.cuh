@@ -82,19 +82,18 @@ __device__ __forceinline__ uint32_t x_word(const uint8_t* x, int at, int row_byt
   return v;
 }
 
-/// All of x, zeros behind its columns; chunks of 16 bytes swizzled by the row.
+/// All of x, zeros behind its columns; chunks of 16 bytes swizzled by the row. A warp brings 128 bytes of four rows at a time.
 __device__ __forceinline__ void few_stage_x(const GemmArgs& p, uint8_t* to, int row_bytes) {
   const uint32_t base = uint32_t(__cvta_generic_to_shared(to));
-  const int chunks = p.unit_blocks * 8;
-  for (int row = 0; row < p.m; ++row) {
-    const uint8_t* const x = static_cast<const uint8_t*>(p.x) + row * p.x_row_bytes;
-    for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
-      const int left = row_bytes - 16 * c, valid = left < 0 ? 0 : left > 16 ? 16 : left;
-      const int at = ((c >> 3) * p.m + row) * 128 + (((c & 7) ^ (row & 7)) << 4);
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(base + at), "l"(x + (valid > 0 ? 16 * c : 0)),
-                   "r"(valid)
+  const int lane = threadIdx.x & 31, chunk = lane & 7, warps = blockDim.x / 32;
+  for (int unit = threadIdx.x / 32; unit < p.unit_blocks; unit += warps) {
+    const int from = unit * 128 + 16 * chunk, left = row_bytes - from, valid = left < 0 ? 0 : left > 16 ? 16 : left;
+    const uint8_t* x = static_cast<const uint8_t*>(p.x) + (lane >> 3) * p.x_row_bytes + (valid > 0 ? from : 0);
+    const uint32_t at = base + unit * p.m * 128;
+    for (int row = lane >> 3; row < p.m; row += 4, x += 4 * p.x_row_bytes)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at + row * 128 + ((chunk ^ (row & 7)) << 4)),
+                   "l"(x), "r"(valid)
                    : "memory");
-    }
   }
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

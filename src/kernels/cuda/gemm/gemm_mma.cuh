@@ -42,6 +42,31 @@ __device__ __forceinline__ void load_x(const GemmArgs& p, uint8_t* shared, uint3
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/// fold_one() of all sums of a lane whose first row of x is m; what decides stands outside of the loops.
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ void fold_any(const GemmArgs& p, const typename SumOf<X>::Type* d, float2 scale, int m,
+                                         int n, int g, float* acc) {
+  const auto row = [&](int i) { return min(m + 8 * (i / 4) + (i & 1), p.m - 1); };
+  if (kIntegers<X> && p.x_scale_group != 0) {
+#pragma unroll
+    for (int i = 0; i < kMmaBm / 2; ++i) {
+      const float v = __fmul_rn(any_sum<X, Bits>(d[i]), x_group_scale(p, row(i), g));
+      acc[i] = __fmaf_rn(v, i & 2 ? scale.y : scale.x, acc[i]);
+    }
+  } else {
+    fold_as<X, Bits, kMmaBm, false, false>(d, scale, nullptr, acc);
+  }
+  if (p.offsets == nullptr) return;
+  const float* const offsets = p.offsets + int64_t(g) * p.n_padded + n;
+  const float low = __ldg(offsets), high = __ldg(offsets + 1);
+#pragma unroll
+  for (int i = 0; i < kMmaBm / 2; ++i) {
+    const float sum = __ldg(p.x_sums + int64_t(row(i)) * p.groups + g);
+    const float xs = kIntegers<X> ? x_group_scale(p, row(i), g) : 1.0f;
+    acc[i] = __fmaf_rn(__fmul_rn(sum, xs), i & 2 ? high : low, acc[i]);
+  }
+}
+
 template <GemmActivation X, int Bits>
 __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ GemmArgs p) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -102,11 +127,7 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
             if (p.x_scale_group == 0 && p.offsets == nullptr && p.group <= kNarrowGroup) {
               fold_as<X, Bits, kMmaBm, true, false>(d, scale, nullptr, acc);
             } else {
-#pragma unroll
-              for (int i = 0; i < kMmaBm / 2; ++i) {
-                const int row = i >> 1 & 1, m = m0 + 8 * (i / 4) + 2 * (lane & 3) + (i & 1);
-                acc[i] = fold_one<X, Bits>(p, d[i], row ? scale.y : scale.x, m, n + row, g, acc[i]);
-              }
+              fold_any<X, Bits>(p, d, scale, m0 + 2 * (lane & 3), n, g, acc);
             }
             ++g;
           }

@@ -24,7 +24,8 @@ struct WgmmaTile {
   static constexpr bool kGrouped = kFold != Fold::kTile;
   using Order = FragmentOrder<kBits, kXBytes<X>>;
   using Sum = typename SumOf<X>::Type;
-  static constexpr int kTileUnits = kWarpgroups * kUnits, kThreads = 128 * (kWarpgroups + 1);
+  static constexpr int kTileUnits = kWarpgroups * kUnits, kMathThreads = 128 * kWarpgroups,
+                       kThreads = kMathThreads + 128;
   static constexpr int kXStage = kBm * 128, kWStage = kTileUnits * Order::kUnitBytes;
   static constexpr int kEnds = kFold == Fold::kTile ? 0 : kFold == Fold::kBatches ? 2 : 1;  // folds in a block, at most
   static constexpr int kScaleRow = kTileUnits * kUnitRows * 4;  // bytes of one group's scales
@@ -240,6 +241,7 @@ __device__ __forceinline__ void sum_every_block(Lane<T>& lane, const GemmArgs& p
     block(i, lane.d, other);
     block(i + 1, other, lane.d);
   }
+  // Two copies: choosing between the sets of sums would serialise the instructions above (C7514).
   if (i < range.count) {
     block(i, lane.d, other);
     wgmma_wait<0>();
@@ -404,9 +406,7 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
     };
     float next_x_scale = kInt8 && p.x_scale_group != 0 ? ask(0) : 1.0f;
     auto fold_group = [&](int g, const typename T::Sum* d, float2 scales, float* acc) {
-      if constexpr (!kInt8) {
-        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
-      } else if (p.x_scale_group != 0) {  // can_run(): groups are narrow then
+      if (p.x_scale_group != 0) {  // can_run(): groups are narrow then
         named_barrier(1 + warpgroup, 128);
         if (at.lane128 < T::kBm) x_scales[at.lane128] = next_x_scale;
         named_barrier(1 + warpgroup, 128);
@@ -425,24 +425,32 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
       for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
       constexpr bool kPipelined =
           T::kBm == 32 || T::kBm == 64;  // others have no registers left for a second set of sums
-      auto end = [&](int g, float2 scales, const typename T::Sum* d) {
+      // The common case, without a branch: those cost a fetch of instructions per block of K.
+      auto fold_narrow = [&](int g, float2 scales, const typename T::Sum* d) {
         if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
-        if (!kInt8 || p.split == 1)
+        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
+      };
+      auto end = [&](int g, float2 scales, const typename T::Sum* d) {
+        if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};
+        if (p.split == 1)
           fold_group(g, d, scales, acc);
         else if (g >= 0 && g < p.groups)
           parts.send(p.groups > 1 ? g : rank, d);
       };
       if constexpr (T::kFold == Fold::kEveryBlock) {
-        sum_every_block(at, p, range, end);
+        sum_every_block(at, p, range, fold_narrow);
       } else if constexpr (T::kFold == Fold::kBatches) {
         sum_groups(at, p, range, end);
       } else if (p.groups == 1) {
         const float2 scales = sum_tile(at, range.count);
         if constexpr (T::X == GemmActivation::kBit)
           if (p.split == 1) add_bit_terms<T::kBm>(p, n, m0, at.d[0]);
-        end(0, scales, at.d[0]);
-      } else if (kPipelined && p.group == T::Order::kUnitK) {
-        sum_every_block(at, p, range, end);
+        if (p.split == 1)
+          fold_as<T::X, T::kBits, T::kBm, false, false>(at.d[0], scales, nullptr, acc);
+        else
+          parts.send(rank, at.d[0]);
+      } else if (kPipelined && p.group == T::Order::kUnitK && p.split == 1 && p.x_scale_group == 0) {
+        sum_every_block(at, p, range, fold_narrow);
       } else {
         sum_groups(at, p, range, end);
       }
@@ -480,18 +488,12 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
         for (int u = 0; u < T::kUnits; ++u) {
           const float2 b = u == 0 ? bias : bias_pair(p, n + 64 * u);
           uint32_t* at_pair = reinterpret_cast<uint32_t*>(out + 2 * (lane & 3) * T::kOutRow + 2 * (n % 64 + 64 * u));
-          auto write = [&](auto to) {
 #pragma unroll
-            for (int i = 0; i < T::kSums; i += i % 2 == 0 ? 1 : 3) {  // sums i and i + 2 are neighbours
-              const int j = i / 4, c = i % 2;
-              at_pair[(8 * j + c) * (T::kOutRow / 4)] = to(finished<T::X>(value(u, i), x_scale(j, c), b.x),
-                                                           finished<T::X>(value(u, i + 2), x_scale(j, c), b.y));
-            }
-          };
-          if (GemmOutput(p.output) == GemmOutput::kBf16)
-            write([](float a, float c) { return pack(__floats2bfloat162_rn(a, c)); });
-          else
-            write([](float a, float c) { return pack(__floats2half2_rn(a, c)); });
+          for (int i = 0; i < T::kSums; i += i % 2 == 0 ? 1 : 3) {  // sums i and i + 2 are neighbours
+            const int j = i / 4, c = i % 2;
+            at_pair[(8 * j + c) * (T::kOutRow / 4)] = to_halves(p, finished<T::X>(value(u, i), x_scale(j, c), b.x),
+                                                                finished<T::X>(value(u, i + 2), x_scale(j, c), b.y));
+          }
         }
         fence_async();
         named_barrier(1 + warpgroup, 128);
@@ -530,9 +532,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
   let_next_kernel_start();
   if (p.split > 1) cluster_arrive();
   __syncthreads();
-  if (threadIdx.x >= T::kWarpgroups * 128) {
+  if (threadIdx.x >= T::kMathThreads) {
     if constexpr (!T::kSmall) give_registers<40>();
-    const int role = threadIdx.x / 32 - 4 * T::kWarpgroups;
+    const int role = (threadIdx.x - T::kMathThreads) / 32;
     if (role == 0) {
       if (elected()) produce<T, Copies::kWeights>(p, &map, base, first_tile, rank, tile_step);
     } else if (role == 1) {

@@ -6,8 +6,9 @@ namespace {
 template <int Bm, int Warpgroups>
 using Tile = WgmmaTile<GemmActivation::kBf16, 4, Bm, Warpgroups, 1, Fold::kEveryBlock>;
 const WgmmaKernel kKernels[] = {
-    wgmma_kernel<Tile<16, 2>>("sm90_128x16"),   wgmma_kernel<Tile<32, 1>>("sm90_64x32"),
-    wgmma_kernel<Tile<64, 1>>("sm90_64x64"),    wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
+    wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
+    wgmma_kernel<Tile<64, 1>>("sm90_64x64"),
+    wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
     wgmma_kernel<Tile<128, 2>>("sm90_128x128"),
 };
 }  // namespace

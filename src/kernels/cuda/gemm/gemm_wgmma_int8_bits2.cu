@@ -7,7 +7,6 @@ template <int Bm, int Warpgroups, int Units, Fold F>
 using Tile = WgmmaTile<GemmActivation::kInt8, 2, Bm, Warpgroups, Units, F>;
 const WgmmaKernel kKernels[] = {
     wgmma_kernel<Tile<16, 2, 1, Fold::kBlocks>>("sm90_128x16"),
-    wgmma_kernel<Tile<16, 2, 1, Fold::kBatches>>("sm90_128x16"),
     wgmma_kernel<Tile<32, 1, 1, Fold::kBlocks>>("sm90_64x32"),
     wgmma_kernel<Tile<32, 1, 1, Fold::kBatches>>("sm90_64x32"),
     wgmma_kernel<Tile<64, 2, 1, Fold::kBlocks>>("sm90_128x64"),

@@ -1,6 +1,7 @@
 // Canonical rows -> fragment order, on the device, one launch per matrix at load.
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/gemm/integer_value.cuh"
 #include "kernels/cuda/gemm/stored_bits.h"
 #include "kernels/cuda/gemm/tile_order.h"
 
@@ -12,72 +13,74 @@ struct Rows {
   int64_t row_bytes, n, k;
 };
 
-/// One thread makes one word of the derived order.
-template <class F, int Bits, int XBytes, int Zero>
-__global__ void relayout(Rows rows, int64_t unit_blocks, int64_t words, uint32_t* out) {
+/// Where field `field` of word `word` of a unit comes from; the order is an argument.
+template <int Bits, int XBytes>
+__device__ __forceinline__ typename FragmentOrder<Bits, XBytes>::Element element_in(int word, int field) {
   using Order = FragmentOrder<Bits, XBytes>;
+  if constexpr (Bits == kTwoPlanes) {
+    return Order::plane_element(word, field);
+  } else {
+    return Order::element(word, field);
+  }
+}
+
+struct FieldPlace {
+  int row, k, shift;
+};
+template <int XBytes>
+__device__ FieldPlace place_of(int bits, int word, int field) {
+  const auto at = [](auto element) { return FieldPlace{element.row, element.k, element.shift}; };
+  if (bits == 2) return at(element_in<2, XBytes>(word, field));
+  if constexpr (XBytes == 1) {
+    if (bits == kTwoPlanes) return at(element_in<kTwoPlanes, XBytes>(word, field));
+    if (bits == 8) return at(element_in<8, XBytes>(word, field));
+  }
+  return at(element_in<4, XBytes>(word, field));
+}
+
+struct Order {
+  FormatId format;
+  StoredBits stored;
+  bool int8;
+  int unit_k, unit_words;
+};
+
+/// One thread makes one word of the derived order. One kernel for all formats and orders: it runs once per weight.
+__global__ void relayout(const Order o, Rows rows, int64_t unit_blocks, int64_t words, uint32_t* out) {
   const int64_t w = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (w >= words) return;
-  const int64_t index = w / Order::kUnitWords, panel = index / (kPanelUnits * unit_blocks);
+  const int64_t index = w / o.unit_words, panel = index / (kPanelUnits * unit_blocks);
   const int64_t n0 = panel * kPanelRows + index % kPanelUnits * kUnitRows;
-  const int64_t k0 = index / kPanelUnits % unit_blocks * Order::kUnitK;
+  const int64_t k0 = index / kPanelUnits % unit_blocks * o.unit_k;
+  const int in_unit = int(w % o.unit_words), fields = o.stored.bits == kTwoPlanes ? 32 : 32 / o.stored.bits;
+  const uint32_t mask = 0xffffffffu >> (32 - o.stored.bits);
   uint32_t word = 0;
-  const auto value_at = [&](int64_t n, int64_t k) {
-    return n < rows.n && k < rows.k
-               ? int(F::decode(rows.codes + n * rows.row_bytes + k / F::kElems * F::kUnitBytes, int(k % F::kElems)))
-               : 0;
-  };
-  if constexpr (Bits == kTwoPlanes) {
-    for (int bit = 0; bit < 32; ++bit) {
-      const auto at = Order::plane_element(int(w % Order::kUnitWords), bit);
-      const int value = value_at(n0 + at.row, k0 + at.k);
-      word |= uint32_t(w % 2 == 0 ? value > 0 : value != 0) << at.shift;
-    }
-  } else {
-    for (int field = 0; field < Order::kFields; ++field) {
-      const auto at = Order::element(int(w % Order::kUnitWords), field);
-      const int value = value_at(n0 + at.row, k0 + at.k);
-      word |= (uint32_t(XBytes == 1 ? value : value + Zero) & (0xffffffffu >> (32 - Bits))) << at.shift;
+#pragma unroll 1
+  for (int field = 0; field < fields; ++field) {
+    const FieldPlace at =
+        o.int8 ? place_of<1>(o.stored.bits, in_unit, field) : place_of<2>(o.stored.bits, in_unit, field);
+    const int64_t n = n0 + at.row, k = k0 + at.k;
+    const int value = n < rows.n && k < rows.k ? integer_value(o.format, rows.codes + n * rows.row_bytes, k) : 0;
+    if (o.stored.bits == kTwoPlanes) {
+      word |= uint32_t(in_unit % 2 == 0 ? value > 0 : value != 0) << at.shift;
+    } else {
+      word |= (uint32_t(o.int8 ? value : value + o.stored.zero) & mask) << at.shift;
     }
   }
   out[w] = word;
 }
 
-using Launch = void (*)(const Rows&, int64_t unit_blocks, int64_t words, uint32_t* out, cudaStream_t);
-
-template <class F, bool Int8>
-void launch(const Rows& rows, int64_t unit_blocks, int64_t words, uint32_t* out, cudaStream_t stream) {
-  constexpr StoredBits kStored = stored_bits_of<F, Int8>();
-  relayout<F, kStored.bits, Int8 ? 1 : 2, kStored.zero>
-      <<<unsigned((words + 255) / 256), 256, 0, stream>>>(rows, unit_blocks, words, out);
-}
-template <class F, bool Int8>
-constexpr Launch launcher() {
-  if constexpr (stored_bits_of<F, Int8>().bits == 0)
-    return nullptr;
-  else
-    return &launch<F, Int8>;
-}
-template <class F>
-struct Int8Launcher {
-  static constexpr Launch value = launcher<F, true>();
-};
-template <class F>
-struct HalfLauncher {
-  static constexpr Launch value = launcher<F, false>();
-};
-
 /// Bytes of canonical binary rows in the order of int8 values; bits behind column k are 0.
 __global__ void relayout_bits(Rows rows, int64_t unit_blocks, int64_t words, uint32_t* out) {
-  using Order = FragmentOrder<8, 1>;
+  using Bytes = FragmentOrder<8, 1>;
   const int64_t w = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (w >= words) return;
-  const int64_t index = w / Order::kUnitWords, panel = index / (kPanelUnits * unit_blocks);
+  const int64_t index = w / Bytes::kUnitWords, panel = index / (kPanelUnits * unit_blocks);
   const int64_t n0 = panel * kPanelRows + index % kPanelUnits * kUnitRows;
-  const int64_t k0 = index / kPanelUnits % unit_blocks * Order::kUnitK, bytes = (rows.k + 7) / 8;
+  const int64_t k0 = index / kPanelUnits % unit_blocks * Bytes::kUnitK, bytes = (rows.k + 7) / 8;
   uint32_t word = 0;
-  for (int field = 0; field < Order::kFields; ++field) {
-    const auto at = Order::element(int(w % Order::kUnitWords), field);
+  for (int field = 0; field < Bytes::kFields; ++field) {
+    const auto at = Bytes::element(int(w % Bytes::kUnitWords), field);
     const int64_t n = n0 + at.row, k = k0 + at.k;
     if (n >= rows.n || k >= bytes) continue;
     const uint32_t keep = k + 1 == bytes && rows.k % 8 != 0 ? (1u << rows.k % 8) - 1u : 0xffu;
@@ -109,8 +112,6 @@ __global__ void transpose_scales(const float* in, int64_t n, int64_t groups, int
 
 GemmStatus relayout_weights(FormatId format, GemmActivation activation, const uint8_t* codes, int64_t row_stride_bytes,
                             int64_t n, int64_t k, void* tiles, cudaStream_t stream) {
-  constexpr auto kInt8 = make_table<Int8Launcher>(FormatList{});
-  constexpr auto kHalf = make_table<HalfLauncher>(FormatList{});
   if (n < 0 || k < 0 || row_stride_bytes < 0) return GemmStatus::kInvalidArgument;
   if (stored_bits(format, activation).bits == 0) return GemmStatus::kUnsupported;
   const int64_t words = int64_t(tile_bytes(format, activation, n, k) / 4);
@@ -121,11 +122,12 @@ GemmStatus relayout_weights(FormatId format, GemmActivation activation, const ui
                                                                      words, static_cast<uint32_t*>(tiles));
     return cudaPeekAtLastError() == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError;
   }
-  const size_t at = size_t(format) - kDenseFormats;
   const bool int8 = activation == GemmActivation::kInt8;
-  const int64_t unit_k = int8 ? 128 : 64;
-  (int8 ? kInt8[at] : kHalf[at])({codes, row_stride_bytes, n, k}, (k + unit_k - 1) / unit_k, words,
-                                 static_cast<uint32_t*>(tiles), stream);
+  const int unit_k = int8 ? 128 : 64;
+  const StoredBits stored = stored_bits(format, activation);
+  const Order order = {format, stored, int8, unit_k, kUnitRows * unit_k * stored_width(stored.bits) / 32};
+  relayout<<<unsigned((words + 255) / 256), 256, 0, stream>>>(
+      order, {codes, row_stride_bytes, n, k}, (k + unit_k - 1) / unit_k, words, static_cast<uint32_t*>(tiles));
   return cudaPeekAtLastError() == cudaSuccess ? GemmStatus::kOk : GemmStatus::kCudaError;
 }
 

@@ -3,6 +3,7 @@
 // Usage: lowbit_gemm_check [cases] [seed] [seconds]. Exit 1: a difference, 77: no device.
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"

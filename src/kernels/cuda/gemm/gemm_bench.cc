@@ -65,8 +65,8 @@ struct Cublas {
   void* handle = nullptr;
   GemmEx gemm = nullptr;
   Cublas() {
-    const char* path = std::getenv("LOWBIT_CUBLAS");
-    void* lib = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : nullptr;
+    const char* path = std::getenv("LOWBIT_CUBLAS");  // absent or empty: no rival
+    void* lib = path != nullptr && *path != 0 ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : nullptr;
     if (lib == nullptr) return;
     gemm = reinterpret_cast<GemmEx>(dlsym(lib, "cublasGemmEx"));
     reinterpret_cast<Create>(dlsym(lib, "cublasCreate_v2"))(&handle);
