@@ -190,7 +190,7 @@ void add_calibrate(CLI::App& gru, Invocation& invocation) {
 
 // ---- quantize
 
-struct QuantizeArguments {
+struct GruQuantizeArguments {
   std::string net, ranges, encodings, out, preset = "seed8", bits;
   GruLoadOptions load;
   DataArguments data;
@@ -225,14 +225,14 @@ Json report_json(const GruModel& model) {
 }
 
 /// Ranges of an encodings file; its formats go into `config`.
-Result<GruRanges> read_encodings(const QuantizeArguments& a, const GruNetwork& net, GruConfig& config) {
+Result<GruRanges> read_encodings(const GruQuantizeArguments& a, const GruNetwork& net, GruConfig& config) {
   auto read = read_gru_encodings(a.encodings, net, config);
   if (!read) return tl::unexpected(read.error());
   config = read->config;
   return std::move(read->ranges);
 }
 
-Status quantize_action(Console& console, const QuantizeArguments& a) {
+Status quantize_action(Console& console, const GruQuantizeArguments& a) {
   const auto net = load_gru(a.net, a.load);
   if (!net) return tl::unexpected(net.error());
   auto config = chosen_config(a.preset, a.bits);
@@ -272,7 +272,7 @@ Status quantize_action(Console& console, const QuantizeArguments& a) {
 }
 
 void add_quantize(CLI::App& gru, Invocation& invocation) {
-  auto a = std::make_shared<QuantizeArguments>();
+  auto a = std::make_shared<GruQuantizeArguments>();
   CLI::App* verb = gru.add_subcommand("quantize", "A float network and its ranges as an integer network");
   add_network(*verb, a->net, a->load);
   auto* ranges = verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->type_name("RANGES.json");
@@ -374,7 +374,7 @@ void add_encodings(CLI::App& gru, Invocation& invocation) {
 
 // ---- run
 
-struct RunArguments {
+struct GruRunArguments {
   std::string model, input, out, net, final_state;
   InputArguments options;
   GruLoadOptions load;
@@ -393,7 +393,7 @@ Result<GruNetwork> float_network(const GruModel& model, const std::string& net, 
   return load_gru(net, load);
 }
 
-Status run_action(Console& console, const RunArguments& a, const Compute& compute) {
+Status run_action(Console& console, const GruRunArguments& a, const Compute& compute) {
   const auto model = GruModel::open(a.model);
   if (!model) return tl::unexpected(model.error());
   const auto sequence = read_sequence(a.input, a.options);
@@ -450,7 +450,7 @@ void add_float_source(CLI::App& verb, std::string& net, GruLoadOptions& load) {
 }
 
 void add_run(CLI::App& gru, Invocation& invocation) {
-  auto a = std::make_shared<RunArguments>();
+  auto a = std::make_shared<GruRunArguments>();
   CLI::App* verb = gru.add_subcommand("run", "An integer network over sequences");
   add_model(*verb, a->model);
   add_input(*verb, a->input, a->options);

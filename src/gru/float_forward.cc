@@ -79,7 +79,7 @@ struct RowCopy {
   }
 };
 
-struct CellRun {
+struct FloatCellRun {
   const GruWeights& w;
   int cell, direction;
   const GruSchedule& schedule;
@@ -91,7 +91,7 @@ struct CellRun {
   float* trace;        // [rows, 4H] or null
 };
 
-void run_cell(const CellRun& run, const GruTaps& taps) {
+void run_cell(const FloatCellRun& run, const GruTaps& taps) {
   const VectorOps& ops = vector_ops(best_isa());
   const int64_t hidden = run.w.hidden, c = run.w.input;
   const RowCopy copy{run.schedule, run.direction};

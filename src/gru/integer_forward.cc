@@ -15,7 +15,7 @@ uint16_t offset_code(float v, const GruParam& p) { return static_cast<uint16_t>(
 
 double real_of(uint16_t code, const GruParam& p) { return dequantize_value(int64_t{code} + p.lo(), p.scale); }
 
-struct CellRun {
+struct IntegerCellRun {
   const GruPlan& plan;
   const uint8_t* packed;
   int cell, direction;
@@ -37,7 +37,7 @@ struct TraceBuffers {
   GruTrace view() { return {hh.data(), ui.data(), u.data(), ri.data(), r.data(), ni.data(), n.data()}; }
 };
 
-void write_trace(const CellRun& run, const TraceBuffers& t, int64_t i, int64_t row) {
+void write_trace(const IntegerCellRun& run, const TraceBuffers& t, int64_t i, int64_t row) {
   const int64_t hidden = run.plan.cell().hidden;
   const auto put = [&](int part, GruTensor tensor, const int32_t* q) {
     float* to = run.trace + row * 4 * hidden + part * hidden;
@@ -58,7 +58,7 @@ int64_t block_end(const GruSchedule& schedule, int64_t s) {
   return e;
 }
 
-Status run_cell(CellRun& run, const GruForwardOptions& options) {
+Status run_cell(IntegerCellRun& run, const GruForwardOptions& options) {
   const GruSpec& spec = run.plan.spec();
   const GruKernel& kernel = *options.kernel;
   const int64_t hidden = spec.h, c = spec.c;
@@ -115,16 +115,16 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
     Codes y(static_cast<size_t>(schedule.rows() * columns), zero);
     for (int d = 0; d < model.directions(); ++d) {
       const size_t cell = first + static_cast<size_t>(d);
-      CellRun run{*model.cells[cell],
-                  packed->cells[cell].as<uint8_t>(),
-                  static_cast<int>(cell),
-                  d,
-                  schedule,
-                  x,
-                  Codes(static_cast<size_t>(n * hidden), zero),
-                  y.data() + d * hidden,
-                  columns,
-                  options.trace ? out.trace.data() + trace_at : nullptr};
+      IntegerCellRun run{*model.cells[cell],
+                         packed->cells[cell].as<uint8_t>(),
+                         static_cast<int>(cell),
+                         d,
+                         schedule,
+                         x,
+                         Codes(static_cast<size_t>(n * hidden), zero),
+                         y.data() + d * hidden,
+                         columns,
+                         options.trace ? out.trace.data() + trace_at : nullptr};
       for (int64_t i = 0; i < n && !input.h0.empty(); ++i)
         for (int64_t j = 0; j < hidden; ++j)
           run.state[static_cast<size_t>(i * hidden + j)] =

@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kRangesVersion = 1;
 constexpr int64_t kMaxRangesBytes = int64_t{64} << 20;
-constexpr int64_t kMaxCells = 4096;
+constexpr int64_t kMostCells = 4096;
 
 /// Counts without the empty tail.
 Json counts_json(std::span<const int64_t> counts) {
@@ -93,7 +93,7 @@ Result<GruCellRanges> read_cell(const Json& json, const std::string& where) {
 Status GruRanges::save(const std::string& path) const {
   Json cells = Json::array();
   for (const GruCellRanges& cell : impl_->cells) cells.push_back(cell_json(cell));
-  Json json = {{"lowbit_gru_ranges", kVersion},
+  Json json = {{"lowbit_gru_ranges", kRangesVersion},
                {"method", gru_method_name(impl_->method)},
                {"steps", impl_->steps},
                {"bidirectional", impl_->bidirectional},
@@ -109,15 +109,15 @@ Result<GruRanges> GruRanges::open(const std::string& path) {
   LOWBIT_TRY_ASSIGN(const Json json, parse_json_object(text, path, limits));
   const auto version = json_int(json, "lowbit_gru_ranges");
   if (!version) return bad(path, "no member lowbit_gru_ranges", "a file of `lowbit gru calibrate`");
-  if (*version != kVersion)
-    return fail(ErrorCode::kUnsupported, path, "version " + std::to_string(*version), std::to_string(kVersion));
+  if (*version != kRangesVersion)
+    return fail(ErrorCode::kUnsupported, path, "version " + std::to_string(*version), std::to_string(kRangesVersion));
   auto impl = std::make_shared<Impl>();
   LOWBIT_TRY_ASSIGN(impl->method, parse_gru_method(json_string(json, "method").value_or("")));
   impl->percentile = json_number(json, "percentile").value_or(impl->percentile);
   impl->steps = json_int(json, "steps").value_or(0);
   impl->bidirectional = json_bool(json, "bidirectional").value_or(false);
   const auto cells = json.find("cells");
-  if (cells == json.end() || !cells->is_array() || cells->empty() || cells->size() > kMaxCells)
+  if (cells == json.end() || !cells->is_array() || cells->empty() || cells->size() > kMostCells)
     return bad(path, "no cells", "at least one");
   for (size_t i = 0; i < cells->size(); ++i) {
     LOWBIT_TRY_ASSIGN(GruCellRanges cell, read_cell((*cells)[i], path + ": cell " + std::to_string(i)));
