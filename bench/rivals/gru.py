@@ -58,7 +58,7 @@ def main():
             print(json.dumps(row), flush=True)
     text = ",\n  ".join(json.dumps(row) for row in rows)
     with open(options.out, "w") as file:
-        file.write(f'{{"machine": {json.dumps(options.machine)}, "threads": 1, "statistic": "quickest run", "onednn": "2.6.3",\n'
+        file.write(f'{{"machine": {json.dumps(options.machine)}, "threads": 1, "statistic": "quickest run in {options.seconds} s", "onednn": "2.6.3",\n'
                    f'"rows": [\n  {text}\n]}}\n')
     return 0
 
