@@ -4,7 +4,9 @@
 The loss is measured on WikiText-2's test set when LOWBIT_DATA (or ../shared/data) has it, else on the Debian FAQ
 (package debian-faq): perplexity by llama.cpp's method, KL divergence and top-1 agreement against the original
 weights with exact f32 activations. Rows named "calibrated" were quantized on 8K tokens of another text (WikiText-2's train
-set, else the second half of the FAQ, of which only the first half is evaluated); all others from the weights alone.
+set, else the second half of the FAQ, of which only the first half is evaluated), those named "recovered" were then trained for a
+minute or two by `python -m lowbit.recover`, where a Python with torch sees a GPU (else the commands are printed); all others are
+from the weights alone.
 """
 import argparse
 import gzip
@@ -19,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ["int8", "int4", "int4 calibrated", "int3", "int3 calibrated", "int2", "ternary", "binary"]
 CALIBRATION_TOKENS = 8192
+RECOVERED = {"int2 recovered": ["--format", "int2odd", "--group", "64"], "ternary recovered": ["--format", "ternary-packed", "--group", "72"]}
+TRAINING = ["--tokens", "6M", "--sample", "3M"]  # a third of what docs/recovery.md was measured with: a minute or two on an H200
 PROMPT = "The three largest cities of Germany are"
 GARBAGE_RATIO = 3.0  # a perplexity this many times the original's means the text is of no use
 
@@ -48,6 +52,38 @@ def choose_texts(out: Path) -> tuple[Path, Path, str]:
     test.write_text(text[:len(text) // 2])
     train.write_text(text[len(text) // 2:])
     return test, train, "the Debian FAQ's first half (package debian-faq)"
+
+
+def trains(python: str) -> bool:
+    """Whether this Python has what lowbit.recover needs, a GPU included."""
+    check = "import numpy, xxhash, matplotlib, gguf, torch, sys; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([python, "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def recovery_commands(options: argparse.Namespace, name: str, text: Path) -> list[list[str]]:
+    """Quantizes, calibrated, to `start`, then trains that to `target`."""
+    target = options.out / name.replace(" ", "-")
+    start, teacher = target.with_name(target.name + "-start"), options.out / "teacher"
+    return [[options.lowbit, "quantize", options.model, str(start), *RECOVERED[name], "--calib", str(text), "--calib-tokens", str(CALIBRATION_TOKENS),
+             "--force"],
+            [options.torch_python, "-m", "lowbit.recover", str(start), "--teacher", str(teacher), "--data", str(text), "-o", str(target),
+             "--lowbit", options.lowbit, *TRAINING, "--force"]]
+
+
+def recover(options: argparse.Namespace, name: str, text: Path) -> tuple[Path, dict]:
+    """The trained checkpoint and what `quantize` said of its start, with the seconds of both."""
+    target, teacher = options.out / name.replace(" ", "-"), options.out / "teacher"
+    for old in options.out.glob(target.name + "*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    if not teacher.exists():
+        run_json(options.lowbit, "import", options.model, str(teacher))
+    quantize, train = recovery_commands(options, name, text)
+    made, begin = run_json(*quantize), time.time()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(train, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(train)}\n{done.stderr.strip()}")
+    return target, {**made, "seconds": made["seconds"] + time.time() - begin, "warnings": []}  # its warnings are the start's
 
 
 def measure(lowbit: str, model: str, text: Path, options: argparse.Namespace, base: Path, is_base: bool) -> dict:
@@ -82,6 +118,7 @@ def main() -> None:
     parser.add_argument("--model", default="default")
     parser.add_argument("--chunks", type=int, default=8, help="chunks of 512 tokens to evaluate (default %(default)s)")
     parser.add_argument("--formats", nargs="+", default=FORMATS)
+    parser.add_argument("--torch-python", default=sys.executable, help="Python that trains the recovered rows (default: this one)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -94,12 +131,16 @@ def main() -> None:
     print("original ...", file=sys.stderr)
     rows = [{"format": "original", "bits_per_weight": original["bits_per_weight"], "bytes": original["bytes"], "quantize_s": 0.0,
              "warnings": [], **measure(options.lowbit, options.model, text, options, base, is_base=True)}]
-    for name in options.formats:
+    recovered = list(RECOVERED) if trains(options.torch_python) else []
+    for name in options.formats + recovered:
         print(f"{name} ...", file=sys.stderr)
-        target = options.out / name.replace(" ", "-")
-        shutil.rmtree(target, ignore_errors=True)
-        calibration = ["--calib", str(calibration_text), "--calib-tokens", str(CALIBRATION_TOKENS)] if "calibrated" in name else []
-        made = run_json(options.lowbit, "quantize", options.model, str(target), "--format", name.split()[0], *calibration)
+        if name in recovered:
+            target, made = recover(options, name, calibration_text)
+        else:
+            target = options.out / name.replace(" ", "-")
+            shutil.rmtree(target, ignore_errors=True)
+            calibration = ["--calib", str(calibration_text), "--calib-tokens", str(CALIBRATION_TOKENS)] if "calibrated" in name else []
+            made = run_json(options.lowbit, "quantize", options.model, str(target), "--format", name.split()[0], *calibration)
         rows.append({"format": name, "bits_per_weight": made["bits_per_weight"], "bytes": made["bytes"], "quantize_s": made["seconds"],
                      "warnings": made["warnings"], **measure(options.lowbit, str(target), text, options, base, is_base=False)})
     base.unlink()
@@ -119,6 +160,11 @@ def main() -> None:
             print(f"warning, {row['format']}: {warning}")
     print(f"\n{table(report)}\n\n{doctor['cpu']['model']}, {doctor['isa']}, {doctor['threads']} threads; {text_name}; "
           f"{report['seconds']:.0f} s; {options.out / 'report.json'}")
+    if not recovered:
+        print("\nTwo bits and fewer need training, minutes on a GPU (docs/recovery.md). With `pip install ./python[recover]` where there is one:\n"
+              f"  {options.lowbit} import {options.model} {options.out / 'teacher'}")
+        for name in RECOVERED:
+            print("\n".join("  " + " ".join(command) for command in recovery_commands(options, name, calibration_text)))
 
 
 if __name__ == "__main__":
