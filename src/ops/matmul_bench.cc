@@ -120,8 +120,7 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
       o.cold ? std::max<int64_t>(1, ceil_div(o.cold_bytes, std::max<int64_t>(result.weight_bytes, 1))) : 1;
   plans.push_back(std::move(first));
   while (int64_t(plans.size()) < copies) {
-    LOWBIT_TRY_ASSIGN(MatmulPlan next,
-                      MatmulPlan::make(w, {o.activation, o.isa, o.reference, o.activation_group}, pool));
+    LOWBIT_TRY_ASSIGN(MatmulPlan next, plans.front().copy(pool));
     plans.push_back(std::move(next));
   }
   std::vector<double> times;
