@@ -9,6 +9,7 @@ more from the caches. Tables: scripts/print_tables.py.
 """
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     threads = len(options.cpus.split(","))
     pin = ["taskset", "-c", options.cpus]
+    reads: list[float] = []
     report: dict = {"note": options.note, "lowbit": [], "ggml": []}
     for number, isa in enumerate(options.isas.split(",")):
         for m, formats, groups, activation_groups in LOWBIT if number == 0 else LOWBIT_SHORT:
@@ -55,7 +57,8 @@ def main() -> int:
                                        "--isa", isa, "--m", m, "--formats", formats, "--groups", groups,
                                        "--activation-groups", activation_groups])
             report |= {"machine": machine["machine"], "features": machine["features"], "threads": threads}
-            report["read_gb_s"] = max(machine["read_gb_s"], report.get("read_gb_s", 0))
+            reads.append(machine["read_gb_s"])
+            report["read_gb_s"] = statistics.median(reads)
             report["lowbit"] += [{"isa": isa, **row} for row in rows]
     for kind, buffer, n in GGML:
         report["ggml"] += lines_of([*pin, options.ggml, kind, str(SIZE), str(SIZE), str(n), str(threads), buffer,

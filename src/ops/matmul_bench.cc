@@ -141,7 +141,7 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   return result;
 }
 
-Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repeats) {
+Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int sweeps) {
   constexpr int64_t kChunk = int64_t{1} << 20, kAhead = 4096;
   bytes = std::max(bytes / kChunk, int64_t{1}) * kChunk;
   LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement"));
@@ -150,8 +150,8 @@ Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repea
   pool.parallel_for(bytes / kChunk, 1, [&](int64_t b, int64_t e, int) {
     for (int64_t c = b; c < e; ++c) std::memset(buffer.data() + c * kChunk, int(c & 0x7f), size_t(kChunk));
   });
-  double best = 0;
-  for (int r = 0; r < repeats; ++r) {
+  std::vector<double> rates;
+  for (int r = 0; r <= std::max(sweeps, 1); ++r) {
     const auto start = Clock::now();
     pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
       const uint64_t* p = buffer.as<uint64_t>() + begin * (kChunk / 8);
@@ -162,11 +162,12 @@ Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repea
       }
       for (uint64_t s : sum) sums[static_cast<size_t>(8 * worker)] += s;
     });
-    best = std::max(best, 1e-9 * double(bytes) / seconds_since(start));
+    if (r > 0) rates.push_back(1e-9 * double(bytes) / seconds_since(start));
   }
   volatile uint64_t keep = 0;  // the sums are used, so the reads happen
   for (uint64_t s : sums) keep = keep + s;
-  return best;
+  std::sort(rates.begin(), rates.end());
+  return ReadBandwidth{rates[rates.size() / 2], rates.front(), rates.back()};
 }
 
 }  // namespace lowbit
