@@ -55,7 +55,7 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
 namespace {
 
 struct Inputs {
-  std::vector<float> x, y;
+  Buffer x, y;  // as a model's workspace has them
 };
 
 /// First and last row of x through the reference, against the rows of y.
@@ -66,9 +66,9 @@ Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const Tim
   std::vector<float> y(static_cast<size_t>(o.n));
   for (const int64_t row : {int64_t{0}, o.m - 1}) {
     ActivationRows x;
-    LOWBIT_TRY(x.prepare(plan.activation(), io.x.data() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
+    LOWBIT_TRY(x.prepare(plan.activation(), io.x.as<float>() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
     LOWBIT_TRY(reference.run(x, nullptr, y.data(), o.n, pool));
-    if (std::memcmp(y.data(), io.y.data() + row * o.n, size_t(o.n) * 4) != 0) return false;
+    if (std::memcmp(y.data(), io.y.as<float>() + row * o.n, size_t(o.n) * 4) != 0) return false;
   }
   return true;
 }
@@ -103,14 +103,14 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   result.cold = o.cold;
 
   Inputs io;
-  io.x.resize(static_cast<size_t>(o.m * o.k));
-  io.y.resize(static_cast<size_t>(o.m * o.n));
+  LOWBIT_TRY_ASSIGN(io.x, Buffer::allocate(4 * o.m * o.k, "bench x", Pages::kLarge));
+  LOWBIT_TRY_ASSIGN(io.y, Buffer::allocate(4 * o.m * o.n, "bench y", Pages::kLarge));
   Rng rng(2);
-  for (float& v : io.x) v = float(rng.uniform()) - 0.5f;
+  for (int64_t i = 0; i < o.m * o.k; ++i) io.x.as<float>()[i] = float(rng.uniform()) - 0.5f;
   ActivationRows x;
   const auto call = [&](const MatmulPlan& plan) -> Status {
-    LOWBIT_TRY(x.prepare(plan.activation(), io.x.data(), o.m, o.k, o.k, o.isa, pool));
-    return plan.run(x, nullptr, io.y.data(), o.n, pool);
+    LOWBIT_TRY(x.prepare(plan.activation(), io.x.as<float>(), o.m, o.k, o.k, o.isa, pool));
+    return plan.run(x, nullptr, io.y.as<float>(), o.n, pool);
   };
   LOWBIT_TRY(call(first));
   LOWBIT_TRY_ASSIGN(result.checked, answer_is_right(w, first, o, io, pool));
