@@ -21,12 +21,12 @@ void* map_pages(size_t size, size_t alignment) {
   if (p == MAP_FAILED) return nullptr;
   if (spare == 0) return p;
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(p), end = begin + size + spare;
-  const uintptr_t first = (begin + alignment - 1) / alignment * alignment,
-                  last = (first + size + page - 1) / page * page;
-  if (first > begin) munmap(p, first - begin);
-  if (end > last) munmap(reinterpret_cast<void*>(last), end - last);
-  return reinterpret_cast<void*>(first);
+  auto* const begin = static_cast<std::byte*>(p);
+  const size_t before = (alignment - reinterpret_cast<uintptr_t>(p) % alignment) % alignment;
+  const size_t used = (before + size + page - 1) / page * page, all = size + spare;
+  if (before > 0) munmap(begin, before);
+  if (used < all) munmap(begin + used, all - used);
+  return begin + before;
 }
 }  // namespace
 
