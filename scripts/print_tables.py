@@ -131,6 +131,23 @@ def steps(report: dict) -> str:
     return "\n".join(lines)
 
 
+def threads(report: dict) -> str:
+    counts = sorted({r["threads"] for r in report["rows"]})
+    lines = ["| rows of x | kernel | " + " | ".join(f"{n} thread{'s' * (n > 1)}" for n in counts) + " |", "|---|---|" + "---|" * len(counts)]
+    for kernel, m in dict.fromkeys((r["kernel"], r["m"]) for r in report["rows"]):
+        of = {r["threads"]: r for r in report["rows"] if (r["kernel"], r["m"]) == (kernel, m)}
+        first = of[min(of)]["gops"]
+        cells = []
+        for n in counts:
+            r = of.get(n)
+            memory = f"; {r['gb_s']:.1f} of {r['plain_gb_s']:.1f} GB/s" if r and r["gb_s"] else ""
+            factor = f", {r['gops'] / first:.2f}x" if r and n > min(of) else ""
+            cells.append(f"{r['gops']:.0f}{factor}{memory}" if r else "-")
+        lines.append(f"| {m} | `{kernel}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + (f"\n\n{report['machine']}, GOPS, median; 4096 x 4096; \"of\": a plain read of as many bytes by as many threads, "
+                              f"between two calls. {report['note']}").rstrip()
+
+
 def ways(report: dict) -> str:
     warm = {r["way"]: f"{r['gops']:.0f}" for r in report["warm"]}
     cold = {r["way"]: r for r in report["cold"]}
@@ -258,7 +275,7 @@ def main() -> int:
         def fill(match: re.Match) -> str:
             name = FILES.get(match[1], re.sub("^steps_", "models_", match[1]))
             data = json.loads((ROOT / f"bench/results/{name}.json").read_text())
-            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways}
+            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads}
             printer = PRINTERS.get(match[1]) or kinds[match[1].rsplit("_", 1)[0] if match[1].startswith("gru_") else match[1].split("_")[0]]
             return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 

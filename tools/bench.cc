@@ -140,7 +140,7 @@ Status memory_action(Console& console, int64_t bytes, const Compute& compute) {
   if (!bandwidth) return tl::unexpected(bandwidth.error());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (console.json()) console.put_json({{"gb_s", *bandwidth}, {"bytes", bytes}, {"seconds", seconds}, {"cold", true}});
-  console.print("{:.2f} GB/s: reading {}, the best of several sweeps\n", *bandwidth,
+  console.print("{:.2f} GB/s: reading {}, the median of nine sweeps\n", *bandwidth,
                 bytes_text(static_cast<double>(bytes)));
   return {};
 }

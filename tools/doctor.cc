@@ -27,6 +27,7 @@ nlohmann::json report_json(const DoctorReport& report) {
           {"isa", report.isa},
           {"threads", report.threads},
           {"bandwidth_gb_s", report.bandwidth_gb_s},
+          {"bandwidth_range_gb_s", {report.bandwidth_least_gb_s, report.bandwidth_most_gb_s}},
           {"kernels", kernel_list},
           {"default_model", report.default_model.empty() ? nlohmann::json() : nlohmann::json(report.default_model)},
           {"data_dir", report.data_dir.empty() ? nlohmann::json() : nlohmann::json(report.data_dir)},
@@ -70,7 +71,8 @@ void print_report(Console& console, const DoctorReport& report) {
   line("features", wrapped(report.cpu.features, 11, 98));
   line("in use", fmt::format("{} kernels, {} threads", report.isa, report.threads));
   line("kernels", kernel_counts(report.kernels));
-  line("memory", fmt::format("{:.1f} GB/s read", report.bandwidth_gb_s));
+  line("memory", fmt::format("{:.1f} GB/s read ({:.1f} to {:.1f} over nine sweeps)", report.bandwidth_gb_s,
+                             report.bandwidth_least_gb_s, report.bandwidth_most_gb_s));
   line("gpu", report.gpu.empty() ? "none" : report.gpu);
   line("default", report.default_model.empty() ? "no default model" : report.default_model);
   line("test data", report.data_dir.empty() ? "not found" : report.data_dir);

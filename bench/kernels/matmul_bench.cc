@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
                                           {"isa", isa_name(*isa)},
                                           {"threads", pool.size()},
                                           {"logical_cpus", cpu_info().logical_cpus},
-                                          {"read_gb_s", bandwidth ? *bandwidth : 0}};
+                                          {"read_gb_s", bandwidth ? bandwidth->median : 0}};
   std::printf("%s\n", machine.dump().c_str());
   bool all_checked = true;
   for (const std::string& m : split(given["--m"]))

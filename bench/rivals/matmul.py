@@ -9,6 +9,7 @@ more from the caches. Tables: scripts/print_tables.py.
 """
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ LOWBIT = [
     ("512", "int4,int3,int2,ternary,ternary-packed,binary", "0,64", "0,32"),
     ("1,64", "int4,f16", "64", "-1"),
 ]
-LOWBIT_SHORT = [("1", "int4,int2,binary", "0,64", "0"), ("512", "int4,int2", "0,64", "0,32")]  # not the first of --isas
+LOWBIT_SHORT = [("1", "int4,int2,ternary,binary", "0,64", "0"), ("512", "int4,int2", "0,64", "0,32")]  # not the first of --isas
 GGML = [("tq2_0", "plain", 1), ("q4_0", "plain", 1), ("q4_0", "repack", 1), ("q4_0", "amx", 1), ("q4_K", "plain", 1),
         ("q1_0", "plain", 1), ("f16", "plain", 1), ("tq2_0", "plain", 8), ("tq2_0", "plain", 512),
         ("q4_0", "repack", 512), ("q4_0", "amx", 512), ("q4_K", "plain", 512), ("q4_K", "amx", 512),
@@ -43,19 +44,22 @@ def main() -> int:
     parser.add_argument("--cpus", default="0,1")
     parser.add_argument("--isas", default="avx2", help="the first is measured in full")
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--short", action="store_true", help="the first of --isas in short, too")
     parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     threads = len(options.cpus.split(","))
     pin = ["taskset", "-c", options.cpus]
+    reads: list[float] = []
     report: dict = {"note": options.note, "lowbit": [], "ggml": []}
     for number, isa in enumerate(options.isas.split(",")):
-        for m, formats, groups, activation_groups in LOWBIT if number == 0 else LOWBIT_SHORT:
+        for m, formats, groups, activation_groups in LOWBIT if number == 0 and not options.short else LOWBIT_SHORT:
             machine, *rows = lines_of([*pin, options.lowbit, "--threads", str(threads), "--seconds", str(options.seconds),
                                        "--isa", isa, "--m", m, "--formats", formats, "--groups", groups,
                                        "--activation-groups", activation_groups])
             report |= {"machine": machine["machine"], "features": machine["features"], "threads": threads}
-            report["read_gb_s"] = max(machine["read_gb_s"], report.get("read_gb_s", 0))
+            reads.append(machine["read_gb_s"])
+            report["read_gb_s"] = statistics.median(reads)
             report["lowbit"] += [{"isa": isa, **row} for row in rows]
     for kind, buffer, n in GGML:
         report["ggml"] += lines_of([*pin, options.ggml, kind, str(SIZE), str(SIZE), str(n), str(threads), buffer,

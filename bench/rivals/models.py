@@ -35,7 +35,8 @@ def write_report(o: argparse.Namespace, runs: dict, doctor: dict) -> list[dict]:
                      "rounds": [[r["prefill_tok_s"], r["decode_tok_s"]] for r in reports]})
     report = {"machine": doctor["cpu"]["model"], "features": doctor["cpu"].get("features", []),
               "threads": len(o.cpus.split(",")), "cpus": os.cpu_count(),
-              "read_gb_s": max([doctor["bandwidth_gb_s"], *(r.get("bandwidth_gb_s", 0) for r in rows)]),
+              "read_gb_s": statistics.median([doctor["bandwidth_gb_s"],
+                                              *(r["bandwidth_gb_s"] for r in rows if "bandwidth_gb_s" in r)]),
               "prompt": o.prompt, "generate": o.tokens, "note": o.note, "rows": rows}
     o.out.write_text(json.dumps(report, indent=1) + "\n")
     return rows

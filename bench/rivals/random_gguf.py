@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 # name: (GGUF type, elements and bytes of a block)
-TYPES = {"F32": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q2_K": (10, 256, 84), "Q4_K": (12, 256, 144),
+TYPES = {"F32": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144),
          "Q6_K": (14, 256, 210), "TQ1_0": (34, 256, 54), "TQ2_0": (35, 256, 66)}
 TRITS4 = bytes(sum((b // 3**i % 3) << (2 * i) for i in range(4)) for b in range(81))
 TRITS5 = bytes((n * 256 + 242) // 243 for n in range(243))
@@ -37,6 +37,8 @@ def block(kind: str, scale: float) -> bytes:
         return half(scale / 80) + codes(32)
     if kind == "Q2_K":
         return codes(16) + codes(64) + half(scale / 16) + half(scale / 16)
+    if kind == "Q3_K":
+        return codes(32) + codes(64) + codes(12) + half(scale / 60)
     if kind == "Q4_K":
         return half(scale / 300) + half(scale / 60) + codes(12) + codes(128)
     if kind == "Q6_K":
@@ -66,6 +68,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", default="TQ2_0", choices=TYPES)
+    parser.add_argument("--down", default="", choices=["", *TYPES], help="of ffn_down, where it differs: llama-quantize's mixes "
+                        "for rows that are no multiple of 256")
     parser.add_argument("--head", default="Q6_K", choices=TYPES, help="of the embedding, which is the head, too")
     for name, value in (("layers", 30), ("hidden", 2560), ("intermediate", 6912), ("heads", 20), ("kv-heads", 5),
                         ("vocab", 128256), ("context", 4096)):
@@ -78,7 +82,7 @@ def main() -> None:
                                  ("attn_q", o.type, o.hidden, o.hidden), ("attn_k", o.type, kv, o.hidden),
                                  ("attn_v", o.type, kv, o.hidden), ("attn_output", o.type, o.hidden, o.hidden),
                                  ("ffn_gate", o.type, o.intermediate, o.hidden), ("ffn_up", o.type, o.intermediate, o.hidden),
-                                 ("ffn_down", o.type, o.hidden, o.intermediate)):
+                                 ("ffn_down", o.down or o.type, o.hidden, o.intermediate)):
             tensors.append((f"blk.{i}.{name}.weight", kind, n, k))
     pairs = {"general.architecture": "llama", "general.name": "random", "llama.context_length": o.context,
              "llama.embedding_length": o.hidden, "llama.block_count": o.layers, "llama.feed_forward_length": o.intermediate,

@@ -45,7 +45,8 @@ struct DoctorReport {
   bool cuda_built = false;
   std::string isa;  // the one in use
   int threads = 0;
-  double bandwidth_gb_s = 0;  // read sweep over 512 MiB with `threads` threads
+  /// Reading 512 MiB of memory with `threads` threads: the median of nine sweeps, and the slowest and fastest of them.
+  double bandwidth_gb_s = 0, bandwidth_least_gb_s = 0, bandwidth_most_gb_s = 0;
   std::vector<KernelInfo> kernels;
   std::string default_model;          // path of the default model, "" when not found
   std::string data_dir;               // LOWBIT_DATA or the checkout's ../shared/data, "" when not found
@@ -53,7 +54,7 @@ struct DoctorReport {
 };
 Result<DoctorReport> doctor(const Compute& compute);
 
-/// Read bandwidth of memory in GB/s: the best of several sweeps over `bytes` (at least 64 MiB).
+/// Read bandwidth of memory in GB/s: the median of nine sweeps over `bytes` (at least 64 MiB).
 Result<double> measure_bandwidth(const Compute& compute, int64_t bytes);
 
 const char* version();  // "0.1.0"

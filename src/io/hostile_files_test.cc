@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "io/checkpoint.h"
 #include "io/gguf.h"
@@ -196,6 +197,28 @@ TEST(HostileFiles, MemoryStaysNearTheFileSize) {
     getrusage(RUSAGE_SELF, &after);
     EXPECT_LE((after.ru_maxrss - before.ru_maxrss) * 1024, static_cast<int64_t>(bytes.size()) + (64 << 20)) << name;
   }
+}
+
+TEST(HostileFiles, ShortenedWhileItIsOpenIsAnErrorOfTheNextTensor) {
+  Scratch dir;
+  write_file(dir / "a", sample_safetensors(dir));
+  const auto f = SafetensorsFile::open(dir / "a");
+  ASSERT_TRUE(f);
+  const auto& first = f->tensors().front();
+  const auto& last = f->tensors().back();
+  ASSERT_TRUE(f->bytes(last));
+  std::filesystem::resize_file(dir / "a", std::filesystem::file_size(dir / "a") - 1);
+  EXPECT_TRUE(f->bytes(first)) << "still whole";
+  const auto gone = f->bytes(last);
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(gone.error().message().find("shortened"), std::string::npos) << gone.error().message();
+  // A file that is renamed over is another one: what is open stays whole.
+  const auto g = SafetensorsFile::open(dir / "sample");
+  ASSERT_TRUE(g);
+  write_file(dir / "short", "x");
+  std::filesystem::rename(dir / "short", dir / "sample");
+  EXPECT_TRUE(g->bytes(g->tensors().back()));
 }
 
 }  // namespace

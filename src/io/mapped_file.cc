@@ -47,10 +47,14 @@ Result<std::shared_ptr<MappedFile>> MappedFile::open(const std::string& path) {
   const auto size = static_cast<size_t>(file.size);
   void* p = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (p == MAP_FAILED) return fail(ErrorCode::kIo, path, std::strerror(errno), "a file that can be mapped");
-  return std::shared_ptr<MappedFile>(new MappedFile(path, {static_cast<std::byte*>(p), size}));
+  return std::shared_ptr<MappedFile>(
+      new MappedFile(path, {static_cast<std::byte*>(p), size}, std::exchange(file.fd, -1)));
 }
 
-MappedFile::~MappedFile() { munmap(bytes_.data(), bytes_.size()); }
+MappedFile::~MappedFile() {
+  munmap(bytes_.data(), bytes_.size());
+  close(descriptor_);
+}
 
 Result<Buffer> MappedFile::borrow(uint64_t offset, uint64_t size, const std::string& what) const {
   const auto end = checked_add(offset, size);
@@ -58,6 +62,11 @@ Result<Buffer> MappedFile::borrow(uint64_t offset, uint64_t size, const std::str
     return fail(ErrorCode::kCorrupt, path_ + ": " + what,
                 "bytes " + std::to_string(offset) + " + " + std::to_string(size),
                 "a range inside the file's " + std::to_string(bytes_.size()));
+  struct stat st {};
+  if (fstat(descriptor_, &st) == 0 && static_cast<uint64_t>(st.st_size) < *end)
+    return fail(ErrorCode::kCorrupt, path_ + ": " + what,
+                "a file that was shortened to " + std::to_string(st.st_size) + " bytes while it was read",
+                std::to_string(bytes_.size()) + " bytes", "write to another file and rename it");
   return Buffer::borrow(bytes_.subspan(offset, size), std::const_pointer_cast<MappedFile>(shared_from_this()));
 }
 

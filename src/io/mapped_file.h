@@ -13,6 +13,8 @@
 namespace lowbit {
 
 /// Immutable and thread safe. Always held by shared_ptr, because borrowed buffers share the ownership.
+/// Nobody may shorten the file meanwhile: a page that is no longer in it cannot be read, and the system ends the process with
+/// SIGBUS. borrow() notices what happened before it; a file that is replaced (renamed over) stays whole for who has it open.
 class MappedFile : public std::enable_shared_from_this<MappedFile> {
  public:
   /// Errors: kNotFound, kIo (permission, a device, ...), kInvalidArgument (a directory), kCorrupt (an empty file).
@@ -26,16 +28,18 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
   std::span<const std::byte> bytes() const { return bytes_; }
 
   /// Bytes [offset, offset + size) without a copy; read-only although Buffer's type does not say so.
-  /// Errors: kCorrupt when the range is not inside the file.
+  /// Errors: kCorrupt when the range is not inside the file, or no longer.
   Result<Buffer> borrow(uint64_t offset, uint64_t size, const std::string& what) const;
 
   /// Drops the pages wholly inside the range from this process; touching them reads the file again.
   void release(uint64_t offset, uint64_t size) const;
 
  private:
-  MappedFile(std::string path, std::span<std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::string path, std::span<std::byte> bytes, int descriptor)
+      : path_(std::move(path)), bytes_(bytes), descriptor_(descriptor) {}
   std::string path_;
   std::span<std::byte> bytes_;
+  int descriptor_;  // kept open to ask for the file's size
 };
 
 /// The whole of a small file (configuration, tokenizer). Errors: as MappedFile::open, kUnsupported above `limit` bytes.

@@ -63,8 +63,9 @@ struct MatmulArgs {
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
   const float* x = nullptr;  // kF32
-  const int8_t* xq =
-      nullptr;  // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says
+  // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a multiple of
+  // kActivationRowMultiple rows, whatever it holds there.
+  const int8_t* xq = nullptr;
   const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
   const float* x_group_scale =
       nullptr;                         // kInt8 [m, segments] or null: one scale per row and segment instead of per row
@@ -77,6 +78,9 @@ struct MatmulArgs {
   int64_t n0 = 0, n1 = 0;      // n0 is a multiple of panel_rows, n1 too or n
   uint8_t* scratch = nullptr;  // scratch_bytes of this worker, 64-byte aligned
 };
+
+/// Rows of x that tiles read at once: those behind the last are read and not used.
+inline constexpr int64_t kActivationRowMultiple = 32;
 
 /// 128 * 127 * 131072 < 2^31, and 127 * 131072 < 2^24: sums of a group are exact in int32, those of xq also in f32.
 inline constexpr int64_t kMaxIntegerGroup = 131072;

@@ -29,7 +29,7 @@ Status Transformer::allocate_workspace(int64_t batch_limit) {
   const int64_t affordable = std::max<int64_t>(16, kWorkspaceBytes / (row_elems * int64_t(sizeof(float))));
   batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
   const auto rows = [&](Buffer& buffer, int64_t width) -> Status {
-    LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(batch_ * width * int64_t(sizeof(float)), "workspace"));
+    LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(batch_ * width * int64_t(sizeof(float)), "workspace", Pages::kLarge));
     return {};
   };
   LOWBIT_TRY(rows(work_.x, c.hidden_size));

@@ -12,7 +12,7 @@ namespace {
 
 Status grow(Buffer& buffer, int64_t bytes, const char* what) {
   if (buffer.size() >= bytes) return {};
-  LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(bytes, what));
+  LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(bytes, what, Pages::kLarge));
   return {};
 }
 
@@ -78,7 +78,7 @@ Result<ActivationRows::Codes*> ActivationRows::room_for_codes(const CodeLayout& 
   found->ld = round_up(std::max<int64_t>(columns, 1), 64);
   if (found->ld % 128 == 0) found->ld += 64;  // an odd number of cache lines: rows of a tile do not share a cache set
   found->groups = layout.group == 0 ? 1 : std::max<int64_t>(1, ceil_div(k_, layout.group));
-  LOWBIT_TRY(grow(found->values, m_ * found->ld, "int8 activations"));
+  LOWBIT_TRY(grow(found->values, round_up(m_, kActivationRowMultiple) * found->ld, "int8 activations"));
   LOWBIT_TRY(grow(found->scales, 4 * m_ * found->groups, "activation scales"));
   LOWBIT_TRY(grow(found->sums, 4 * m_ * found->groups, "activation sums"));
   return &*found;

@@ -196,4 +196,28 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   return plan;
 }
 
+Result<MatmulPlan> MatmulPlan::copy(ThreadPool& pool) const {
+  MatmulPlan plan;
+  plan.kernel_ = kernel_;
+  plan.blocking_ = blocking_;
+  plan.format_ = format_;
+  plan.activation_ = activation_;
+  plan.n_ = n_;
+  plan.k_ = k_;
+  plan.panel_bytes_ = panel_bytes_;
+  plan.activation_group_ = activation_group_;
+  plan.shape_ = shape_;
+  plan.codebook_ = codebook_;
+  plan.kernel_name_ = kernel_name_;
+  plan.reason_ = reason_;
+  if (panels_.size() == 0) return plan;
+  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(panels_.size(), "matmul weight"));
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  pool.parallel_for(ceil_div(panels_.size(), kPiece), 1, [&](int64_t begin, int64_t end, int) {
+    const int64_t from = begin * kPiece, to = std::min(end * kPiece, panels_.size());
+    std::memcpy(plan.panels_.data() + from, panels_.data() + from, static_cast<size_t>(to - from));
+  });
+  return plan;
+}
+
 }  // namespace lowbit

@@ -123,6 +123,9 @@ class MatmulPlan {
   /// says.
   static Result<MatmulPlan> make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool);
 
+  /// The same plan with panels of its own: what reads weights from memory needs several. Error: kOutOfMemory.
+  Result<MatmulPlan> copy(ThreadPool& pool) const;
+
   /// y[m, n] = sum_k x[m,k] real(w)[n,k] + bias[n].  bias: [n] or null. ldy in elements.
   /// Errors: kShapeMismatch when x has another k or another activation kind.
   Status run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const;

@@ -55,7 +55,7 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
 namespace {
 
 struct Inputs {
-  std::vector<float> x, y;
+  Buffer x, y;  // as a model's workspace has them
 };
 
 /// First and last row of x through the reference, against the rows of y.
@@ -66,9 +66,9 @@ Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const Tim
   std::vector<float> y(static_cast<size_t>(o.n));
   for (const int64_t row : {int64_t{0}, o.m - 1}) {
     ActivationRows x;
-    LOWBIT_TRY(x.prepare(plan.activation(), io.x.data() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
+    LOWBIT_TRY(x.prepare(plan.activation(), io.x.as<float>() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
     LOWBIT_TRY(reference.run(x, nullptr, y.data(), o.n, pool));
-    if (std::memcmp(y.data(), io.y.data() + row * o.n, size_t(o.n) * 4) != 0) return false;
+    if (std::memcmp(y.data(), io.y.as<float>() + row * o.n, size_t(o.n) * 4) != 0) return false;
   }
   return true;
 }
@@ -103,14 +103,14 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   result.cold = o.cold;
 
   Inputs io;
-  io.x.resize(static_cast<size_t>(o.m * o.k));
-  io.y.resize(static_cast<size_t>(o.m * o.n));
+  LOWBIT_TRY_ASSIGN(io.x, Buffer::allocate(4 * o.m * o.k, "bench x", Pages::kLarge));
+  LOWBIT_TRY_ASSIGN(io.y, Buffer::allocate(4 * o.m * o.n, "bench y", Pages::kLarge));
   Rng rng(2);
-  for (float& v : io.x) v = float(rng.uniform()) - 0.5f;
+  for (int64_t i = 0; i < o.m * o.k; ++i) io.x.as<float>()[i] = float(rng.uniform()) - 0.5f;
   ActivationRows x;
   const auto call = [&](const MatmulPlan& plan) -> Status {
-    LOWBIT_TRY(x.prepare(plan.activation(), io.x.data(), o.m, o.k, o.k, o.isa, pool));
-    return plan.run(x, nullptr, io.y.data(), o.n, pool);
+    LOWBIT_TRY(x.prepare(plan.activation(), io.x.as<float>(), o.m, o.k, o.k, o.isa, pool));
+    return plan.run(x, nullptr, io.y.as<float>(), o.n, pool);
   };
   LOWBIT_TRY(call(first));
   LOWBIT_TRY_ASSIGN(result.checked, answer_is_right(w, first, o, io, pool));
@@ -120,8 +120,7 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
       o.cold ? std::max<int64_t>(1, ceil_div(o.cold_bytes, std::max<int64_t>(result.weight_bytes, 1))) : 1;
   plans.push_back(std::move(first));
   while (int64_t(plans.size()) < copies) {
-    LOWBIT_TRY_ASSIGN(MatmulPlan next,
-                      MatmulPlan::make(w, {o.activation, o.isa, o.reference, o.activation_group}, pool));
+    LOWBIT_TRY_ASSIGN(MatmulPlan next, plans.front().copy(pool));
     plans.push_back(std::move(next));
   }
   std::vector<double> times;
@@ -142,7 +141,7 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   return result;
 }
 
-Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repeats) {
+Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int sweeps) {
   constexpr int64_t kChunk = int64_t{1} << 20, kAhead = 4096;
   bytes = std::max(bytes / kChunk, int64_t{1}) * kChunk;
   LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement"));
@@ -151,8 +150,8 @@ Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repea
   pool.parallel_for(bytes / kChunk, 1, [&](int64_t b, int64_t e, int) {
     for (int64_t c = b; c < e; ++c) std::memset(buffer.data() + c * kChunk, int(c & 0x7f), size_t(kChunk));
   });
-  double best = 0;
-  for (int r = 0; r < repeats; ++r) {
+  std::vector<double> rates;
+  for (int r = 0; r <= std::max(sweeps, 1); ++r) {
     const auto start = Clock::now();
     pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
       const uint64_t* p = buffer.as<uint64_t>() + begin * (kChunk / 8);
@@ -163,11 +162,12 @@ Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int repea
       }
       for (uint64_t s : sum) sums[static_cast<size_t>(8 * worker)] += s;
     });
-    best = std::max(best, 1e-9 * double(bytes) / seconds_since(start));
+    if (r > 0) rates.push_back(1e-9 * double(bytes) / seconds_since(start));
   }
   volatile uint64_t keep = 0;  // the sums are used, so the reads happen
   for (uint64_t s : sums) keep = keep + s;
-  return best;
+  std::sort(rates.begin(), rates.end());
+  return ReadBandwidth{rates[rates.size() / 2], rates.front(), rates.back()};
 }
 
 }  // namespace lowbit

@@ -46,7 +46,14 @@ Result<QTensor> random_weight(const TimedMatmul& options, ThreadPool& pool);
 /// kInvalidArgument for extents and groups outside of what is timed.
 Status check_options(const TimedMatmul& options);
 
-/// GB/s of reading `bytes` of memory once with every thread of the pool, prefetched as the kernels do, best of `repeats`.
-Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int repeats = 5);
+/// GB/s of reading memory once with every thread, over several sweeps.
+struct ReadBandwidth {
+  double median = 0;           // what to compare with
+  double least = 0, most = 0;  // one sweep may be anything on a shared machine: 54 was seen between sweeps of 37
+};
+
+/// Sweeps over `bytes`, at least 1 MiB, prefetched as the kernels do. Larger than all caches, or it is theirs. The first sweep, in
+/// which threads wake and clocks rise, does not count. Errors: kOutOfMemory.
+Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int sweeps = 9);
 
 }  // namespace lowbit

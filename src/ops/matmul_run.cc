@@ -13,8 +13,7 @@ namespace {
 
 /// Rows of x per pass over the weights, so that they stay in the second-level cache: a multiple of every tile's height.
 int64_t rows_per_pass(const Blocking& b, int64_t row_bytes) {
-  constexpr int64_t kTiles = 48;
-  return std::max<int64_t>(kTiles, b.cache_bytes / std::max<int64_t>(row_bytes, 1) / kTiles * kTiles);
+  return std::max(b.row_multiple, b.cache_bytes / std::max<int64_t>(row_bytes, 1) / b.row_multiple * b.row_multiple);
 }
 
 /// Panels of `bytes` each that make a chunk: so many that a small matrix is not split further than it pays (the more rows of x,

@@ -114,7 +114,8 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   r.bits_per_weight = 8.0 * static_cast<double>(timing.weight_bytes) /
                       (static_cast<double>(options.n) * static_cast<double>(options.k));
   if (options.cold && gpu < 0) {
-    LOWBIT_TRY_ASSIGN(r.bandwidth_gb_s, measure_read_bandwidth(*engine.pool));
+    LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
+    r.bandwidth_gb_s = rate.median;
     r.percent_of_peak = 100 * r.gb_s / r.bandwidth_gb_s;
   }
   return r;
@@ -166,7 +167,8 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   r.decode_spread = decode.spread;
   r.decode_gb_s = decode.median * static_cast<double>(r.weight_bytes) / 1e9;
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
-  LOWBIT_TRY_ASSIGN(r.bandwidth_gb_s, measure_read_bandwidth(*engine.pool));
+  LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
+  r.bandwidth_gb_s = rate.median;
   return r;
 }
 

@@ -49,7 +49,8 @@ std::vector<KernelInfo> kernels() {
 
 Result<double> measure_bandwidth(const Compute& compute, int64_t bytes) {
   LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
-  return measure_read_bandwidth(*engine.pool, std::max(bytes, int64_t{64} << 20));
+  LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool, std::max(bytes, int64_t{64} << 20)));
+  return rate.median;
 }
 
 Result<DoctorReport> doctor(const Compute& compute) {
@@ -65,7 +66,9 @@ Result<DoctorReport> doctor(const Compute& compute) {
   for (const cuda::DeviceInfo& gpu : cuda::devices()) r.gpu += (r.gpu.empty() ? "" : ", ") + gpu.name;
   r.data_dir = find_data();
   if (auto bandwidth = measure_read_bandwidth(*engine.pool, kSweepBytes)) {
-    r.bandwidth_gb_s = *bandwidth;
+    r.bandwidth_gb_s = bandwidth->median;
+    r.bandwidth_least_gb_s = bandwidth->least;
+    r.bandwidth_most_gb_s = bandwidth->most;
   } else {
     r.problems.push_back("memory bandwidth not measured: " + bandwidth.error().message());
   }

@@ -12,6 +12,10 @@ namespace lowbit {
 
 enum class Device : uint8_t { kCpu, kCuda };
 
+/// kLarge: pages of 2 MiB where the system has them to give, for what is read with long strides by many rows at a time (activations):
+/// 512 rows of a matmul touch more small pages than a core can translate. Smaller buffers are as always.
+enum class Pages : uint8_t { kNormal, kLarge };
+
 /// Cheap to copy: copies share the bytes. Host bytes are aligned to 64 unless they belong to a
 /// mapped file.
 class Buffer {
@@ -19,7 +23,7 @@ class Buffer {
   Buffer() = default;
 
   /// `bytes` of host memory, zeroed. kOutOfMemory when the system refuses.
-  static Result<Buffer> allocate(int64_t bytes, const char* what);
+  static Result<Buffer> allocate(int64_t bytes, const char* what, Pages pages = Pages::kNormal);
 
   /// Bytes that live as long as `owner` (a mapped file, another buffer).
   static Buffer borrow(std::span<std::byte> bytes, std::shared_ptr<void> owner, Device device = Device::kCpu);

@@ -37,6 +37,21 @@ TEST(tensor, converts_unaligned_elements) {
   EXPECT_EQ(out[3], 65504.0f);
 }
 
+TEST(buffer, large_pages_are_a_wish_that_changes_nothing_but_the_place) {
+  constexpr int64_t kPage = int64_t{2} << 20;
+  for (const int64_t bytes : {int64_t{64}, kPage - 1, kPage, 3 * kPage + 12345}) {
+    auto buffer = Buffer::allocate(bytes, "test", Pages::kLarge);
+    ASSERT_TRUE(buffer);
+    ASSERT_EQ(buffer->size(), bytes);
+    if (bytes >= kPage) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % kPage, 0u);
+    }
+    for (int64_t i = 0; i < bytes; i += 4001) EXPECT_EQ(buffer->as<uint8_t>()[i], 0);
+    buffer->as<uint8_t>()[bytes - 1] = 7;
+  }
+  EXPECT_FALSE(Buffer::allocate(int64_t{1} << 60, "test", Pages::kLarge));
+}
+
 TEST(buffer, is_zeroed_aligned_and_shared) {
   for (int64_t bytes : {1, 100, 1 << 21}) {
     auto b = Buffer::allocate(bytes, "test");

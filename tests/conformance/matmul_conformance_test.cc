@@ -171,15 +171,21 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
   int bad = 0;
   for (const FormatInfo& info : formats()) {
     if (!info.canonical || info.kind != ValueKind::kInteger) continue;
-    for (const auto& [group, activation_group] : {std::pair<int64_t, int64_t>{Scaling::kAll, 0},
-                                                  {Scaling::kAll, 32},
-                                                  {32, 0},
-                                                  {64, 0},
-                                                  {64, 32},
-                                                  {128, 32},
-                                                  {256, 64},
-                                                  {256, 32},
-                                                  {192, 0}})
+    struct Groups {
+      int64_t of_weight, of_x, k = 1100;
+    };
+    for (const auto& [group, activation_group, k] :
+         {Groups{Scaling::kAll, 0},
+          {Scaling::kAll, 32},
+          {32, 0},
+          {64, 0},
+          {64, 32},
+          {128, 32},
+          {256, 64},
+          {256, 32},
+          {192, 0},
+          {96, 32},
+          {192, 32, 256}})  // the last group is short, and begins where one ended
       for (int64_t m : {16, 31, 33, 96, 101, 112}) {
         Case c;
         c.format = info.id;
@@ -188,7 +194,7 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
         c.activation_group = activation_group;
         c.m = m;
         c.n = c.ldy = 37;
-        c.k = c.ldx = 1100;
+        c.k = c.ldx = k;
         c.bias = m == 31;
         c.seed = uint64_t(2000 + m);
         const QTensor w = conformance::random_weights(c);

@@ -184,10 +184,77 @@ struct IntegerMatmul {
     }
   }
 
+  /// sum[v] = code_sums[0] (where the format has an offset) + the products of a segment of kColumns columns, one row of x.
+  template <int kColumns>
+  LOWBIT_INLINE void segment_sums(const uint8_t* codes, const int8_t* x, const int32_t* code_sums, Int (&sum)[2]) {
+    constexpr int kUnits = kColumns / P::kBlockK, kSteps = Packed::kSteps;
+    constexpr int kPiece = int(smaller(kUnits, Dot::kSteps / kSteps));  // units before sums are widened
+    static_assert(kPiece >= 1 && kUnits % kPiece == 0);
+    sum[0] = sum[1] = kAdd != 0 ? S::broadcast32(code_sums) : S::zero();
+#pragma GCC unroll 8
+    for (int from = 0; from < kUnits; from += kPiece) {
+      Int part[2] = {S::zero(), S::zero()};
+      for (int u = from; u < from + kPiece; ++u) {
+        Blocks block;
+        block.load(codes, u);
+#pragma GCC unroll 8
+        for (int step = 0; step < kSteps; ++step) {
+          const Int xs = S::broadcast4(x + 4 * (u * kSteps + step));
+          for (int v = 0; v < 2; ++v) part[v] = Dot::add(part[v], block.step(v, step), xs);
+          S::pin(part[0], part[1]);
+        }
+      }
+      for (int v = 0; v < 2; ++v) sum[v] = S::add32(sum[v], Dot::widen(part[v]));
+    }
+  }
+
+  /// What decoding mostly is: one row of x, whole segments of kColumns columns, scales in f16, no offsets. The order of tile(),
+  /// without its branches: 12 to 24 % faster with AVX2, nothing with vpdpbusd, which leaves more of the machine idle.
+  template <int kColumns, bool kScales>
+  static void row_of_segments(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n,
+                              int64_t m0) {
+    constexpr int64_t kSegmentBytes = kColumns / P::kBlockK * P::kBlockBytes;
+    const PanelShape& s = a.shape;
+    const int64_t per_group = s.groups == 1 ? s.segments : s.group / kColumns;
+    const int8_t* x = a.xq + m0 * a.ldxq;
+    const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * s.segments : 0);
+    const float* x_scales = kScales ? a.x_group_scale + m0 * s.segments : nullptr;
+    const uint16_t* scales = reinterpret_cast<const uint16_t*>(factors.scales);
+    Float acc[2] = {S::zero_f(), S::zero_f()};
+    for (int64_t j = 0; j < s.segments;) {
+      Float t[2] = {S::zero_f(), S::zero_f()};
+      for (const int64_t end = smaller(j + per_group, s.segments); j < end; ++j) {
+        Int sum[2];
+        segment_sums<kColumns>(codes, x, code_sums, sum);
+        codes += kSegmentBytes;
+        x += kColumns;
+        if constexpr (kAdd != 0) ++code_sums;
+        for (int v = 0; v < 2; ++v)
+          t[v] = kScales ? S::fma(S::to_float(sum[v]), S::set_f(x_scales[j]), t[v]) : S::to_float(sum[v]);
+      }
+      S::prefetch_second(reinterpret_cast<const uint8_t*>(scales) + kAhead);
+      for (int v = 0; v < 2; ++v, scales += S::kLanes) acc[v] = S::fma(t[v], S::load_f16(scales), acc[v]);
+    }
+    for (int v = 0; v < 2; ++v) write_rows<S, Activation::kInt8>(a, m0, n + v * S::kLanes, acc[v]);
+  }
+
+  /// True when row_of_segments() has done it.
+  static bool one_row(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
+    const PanelShape& s = a.shape;
+    const bool scales = a.x_group_scale != nullptr;
+    if (s.offsets || !s.half_scales || s.segments == 1 || s.k % s.segment != 0) return false;
+    if (s.segment == 64 && !scales) return row_of_segments<64, false>(a, codes, factors, n, m0), true;
+    if (s.segment == 32 && scales) return row_of_segments<32, true>(a, codes, factors, n, m0), true;
+    return false;
+  }
+
   /// Rows [m0, m0 + M) of x times a panel; segments are whole units of Codes.
   template <class Codes, int M>
   static void tile(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
     constexpr int64_t kUnitK = 4 * Codes::kSteps;
+    if constexpr (M == 1 && __is_same(Codes, Blocks) && Dot::kWidens) {
+      if (one_row(a, codes, factors, n, m0)) return;
+    }
     const PanelShape& s = a.shape;
     const int64_t ldx = a.ldxq, segments = s.segments, units = (s.k + kUnitK - 1) / kUnitK;
     const int64_t segment_units = segments == 1 ? units : s.segment / kUnitK;

@@ -53,6 +53,9 @@ struct Simd {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
     _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T1);
   }
+  LOWBIT_INLINE void prefetch_to_write(float* p) {  // two vectors, to be written soon
+    __asm__ volatile("prefetchw %0\n\tprefetchw %1" : : "m"(p[0]), "m"(p[16]));
+  }
   LOWBIT_INLINE void prefetch(const uint8_t* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T0);

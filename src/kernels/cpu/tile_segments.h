@@ -1,0 +1,203 @@
+#pragma once
+// Sums of segments on a matrix unit of 16 x 16 x 64 tiles, and their folds: what no weight format changes. A block is 16 rows of
+// x by the 32 rows of a panel, two tiles of products per segment; while the unit works on one segment, vectors fold a part of
+// the four before it, so that products stay in the first-level cache and neither waits long (docs/kernels.md#tiles).
+
+#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/panel.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+template <class S, class Tiles>
+struct TileSegments {
+  using Int = typename S::Int;
+  using Float = typename S::Float;
+  static constexpr int kTurn = 4;                           // segments that are folded together, at most
+  static constexpr int64_t kBlockRows = 16;                 // rows of x
+  static constexpr int64_t kSegmentProducts = 2 * 16 * 16;  // [panel half][16][16]
+  static constexpr int64_t kProducts = kTurn * kSegmentProducts;
+
+  struct Block;
+  /// What segments j .. j + count mean to a panel.
+  struct Turn {
+    void (*fold)(const Block&, int64_t begin, int64_t end) = nullptr;
+    int64_t j = 0;
+    int count = 0;
+    bool ends[kTurn];  // the segment ends a group
+    int64_t group[kTurn];
+    Float scale[kTurn][2], offset[kTurn][2];  // of the group, halves of the panel
+  };
+  /// A turn's products with `rows` rows of x from m0 on; `part` [.][32] of the group so far and `acc` of the groups behind are
+  /// those of m0.
+  struct Block {
+    const MatmulArgs* args = nullptr;
+    const Turn* turn = nullptr;
+    const int32_t* products = nullptr;  // [segment][panel half][16][16]
+    int64_t m0 = 0, rows = 0;
+    float *part = nullptr, *acc = nullptr;
+  };
+
+  /// Groups are kGroup segments and a turn is whole groups; kGroup 0: one group a row, whose scale comes in finish(). Without
+  /// scales of x a segment is a group. No offsets.
+  template <int kCount, int kGroup, bool kScales>
+  static void fold_groups(const Block& b, int64_t begin, int64_t end) {
+    const Turn& turn = *b.turn;
+    Float scale[kCount][2];
+    for (int q = 0; q < kCount; ++q)
+      for (int v = 0; v < 2; ++v) scale[q][v] = kGroup > 0 ? turn.scale[q][v] : S::zero_f();
+    const int64_t stride = kScales ? b.args->shape.segments : 0;
+    const float* x_scales = kScales ? b.args->x_group_scale + (b.m0 + begin) * stride + turn.j : nullptr;
+    float* acc_of = b.acc + 32 * begin;
+    for (int64_t r = begin; r < end; ++r, x_scales += stride, acc_of += 32) {
+      const int32_t* products = b.products + 16 * r;
+      Float acc[2] = {S::load_f(acc_of), S::load_f(acc_of + 16)}, t[2] = {S::zero_f(), S::zero_f()};
+#pragma GCC unroll 4
+      for (int q = 0; q < kCount; ++q) {
+        const Float x = kScales ? S::set_f(x_scales[q]) : S::zero_f();
+        for (int v = 0; v < 2; ++v) {
+          const Float sum =
+              S::to_float(S::load(reinterpret_cast<const uint8_t*>(products + q * kSegmentProducts + v * 256)));
+          if constexpr (kGroup == 0) {
+            acc[v] = S::fma(sum, x, acc[v]);
+            continue;
+          }
+          t[v] = kScales ? S::fma(sum, x, t[v]) : sum;
+          if ((q + 1) % (kGroup > 0 ? kGroup : 1) != 0) continue;
+          acc[v] = S::fma(t[v], scale[q][v], acc[v]);
+          t[v] = S::zero_f();
+        }
+      }
+      S::store_f(acc_of, acc[0]);
+      S::store_f(acc_of + 16, acc[1]);
+    }
+  }
+
+  /// Any groups, with or without offsets and scales of x.
+  static void fold_any(const Block& b, int64_t begin, int64_t end) {
+    const MatmulArgs& a = *b.args;
+    const Turn& turn = *b.turn;
+    for (int64_t r = begin; r < end; ++r)
+      for (int v = 0; v < 2; ++v) {
+        const int32_t* products = b.products + v * 256 + 16 * r;
+        const float* x_scales =
+            a.x_group_scale == nullptr ? nullptr : a.x_group_scale + (b.m0 + r) * a.shape.segments + turn.j;
+        float *part_of = b.part + 32 * r + 16 * v, *acc_of = b.acc + 32 * r + 16 * v;
+        Float acc = S::load_f(acc_of), part = S::load_f(part_of);
+        for (int q = 0; q < turn.count; ++q) {
+          const Float sum = S::to_float(S::load(reinterpret_cast<const uint8_t*>(products + q * kSegmentProducts)));
+          part = x_scales == nullptr ? sum : S::fma(sum, S::set_f(x_scales[q]), part);
+          if (!turn.ends[q]) continue;
+          acc = S::fma(part, turn.scale[q][v], acc);
+          part = S::zero_f();
+          if (a.shape.offsets)
+            acc = S::fma(S::set_f(a.x_sums[(b.m0 + r) * a.shape.groups + turn.group[q]]), turn.offset[q][v], acc);
+        }
+        S::store_f(acc_of, acc);
+        S::store_f(part_of, part);
+      }
+  }
+
+  /// The scale of a row comes behind all its segments.
+  static bool scaled_last(const MatmulArgs& a) { return a.x_group_scale != nullptr && a.shape.groups == 1; }
+
+  static void (*fold_for(const MatmulArgs& a, const Turn& turn, int64_t per_group))(const Block&, int64_t, int64_t) {
+    if (scaled_last(a)) {
+      if (turn.count == 4) return &fold_groups<4, 0, true>;
+      if (turn.count == 2) return &fold_groups<2, 0, true>;
+      return turn.count == 3 ? &fold_groups<3, 0, true> : &fold_groups<1, 0, true>;
+    }
+    if (a.shape.offsets || turn.j % per_group != 0 || turn.count % per_group != 0) return &fold_any;
+    if (a.x_group_scale == nullptr) {
+      if (turn.count == 4) return &fold_groups<4, 1, false>;
+      if (turn.count == 2) return &fold_groups<2, 1, false>;
+      return turn.count == 3 ? &fold_groups<3, 1, false> : &fold_groups<1, 1, false>;
+    }
+    if (turn.count == 4)
+      return per_group == 1   ? &fold_groups<4, 1, true>
+             : per_group == 2 ? &fold_groups<4, 2, true>
+                              : &fold_groups<4, 4, true>;
+    if (turn.count == 2) return per_group == 1 ? &fold_groups<2, 1, true> : &fold_groups<2, 2, true>;
+    return turn.count == 1 ? &fold_groups<1, 1, true> : &fold_any;
+  }
+
+  static Turn turn_of(const MatmulArgs& a, const Factors<S>& factors, int64_t j, int count) {
+    const PanelShape& s = a.shape;
+    const int64_t per_group = s.groups == 1 ? s.segments : s.group / s.segment;
+    Turn turn;
+    turn.j = j;
+    turn.count = count;
+    for (int q = 0; q < count; ++q) {
+      turn.group[q] = (j + q) / per_group;
+      turn.ends[q] = (j + q + 1) % per_group == 0 || j + q + 1 == s.segments;
+      for (int v = 0; v < 2; ++v) {
+        turn.scale[q][v] = factors.scale(turn.group[q], v);
+        turn.offset[q][v] = s.offsets ? factors.offset(turn.group[q], v) : S::zero_f();
+      }
+    }
+    turn.fold = fold_for(a, turn, per_group);
+    return turn;
+  }
+
+  /// Products of one segment, `steps` tiles deep, of both halves of a panel; odd segments use other tiles than even ones.
+  template <int kOdd>
+  LOWBIT_INLINE void segment_products(const int8_t* x, int64_t ldx, const int8_t* bytes, int64_t half_bytes,
+                                      int64_t steps, int64_t depth, int32_t* products) {
+    Tiles::template zero<2 * kOdd>();
+    Tiles::template zero<2 * kOdd + 1>();
+    for (int64_t i = 0; i < steps; ++i, x += depth, bytes += 16 * depth) {
+      Tiles::template load<4 + kOdd>(x, ldx);
+      Tiles::template load<6>(bytes, 64);
+      Tiles::template dot<2 * kOdd, 4 + kOdd, 6>();
+      Tiles::template load<7>(bytes + half_bytes, 64);
+      Tiles::template dot<2 * kOdd + 1, 4 + kOdd, 7>();
+    }
+    Tiles::template store<2 * kOdd>(products, 64);
+    Tiles::template store<2 * kOdd + 1>(products + 256, 64);
+  }
+
+  /// All rows of x times the segments of `turns`, whose bytes lie at `bytes` (of the first turn's first segment) and
+  /// `half_bytes` behind. products: room for 2 * kProducts; part, acc: [m][32].
+  static void multiply(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
+                       int64_t half_bytes, int32_t* products, float* part, float* acc) {
+    const int64_t segment = a.shape.segment, depth = segment == 32 ? 32 : 64, first = turns[0].j;
+    Block before;
+    int64_t slot = 0;
+    for (int64_t m = 0; m < a.m; m += kBlockRows) {
+      const int8_t* x = a.xq + m * a.ldxq;
+      for (int64_t i = 0; i < turn_count; ++i, slot ^= 1) {
+        const Turn& turn = turns[i];
+        int32_t* to = products + slot * kProducts;
+        for (int64_t q = 0; q < turn.count; ++q) {
+          const int64_t k = (turn.j + q) * segment, steps = (smaller(segment, a.shape.k - k) + depth - 1) / depth;
+          const int8_t* b = bytes + (turn.j + q - first) * segment * 16;
+          int32_t* segment_to = to + q * kSegmentProducts;
+          if (q % 2 == 0) segment_products<0>(x + k, a.ldxq, b, half_bytes, steps, depth, segment_to);
+          if (q % 2 == 1) segment_products<1>(x + k, a.ldxq, b, half_bytes, steps, depth, segment_to);
+          if (before.turn != nullptr)
+            before.turn->fold(before, before.rows * q / turn.count, before.rows * (q + 1) / turn.count);
+        }
+        before = {&a, &turn, to, m, smaller(kBlockRows, a.m - m), part + 32 * m, acc + 32 * m};
+      }
+    }
+    before.turn->fold(before, 0, before.rows);
+  }
+
+  /// Results of all rows, after the last chunk.
+  static void write(const MatmulArgs& a, const Factors<S>& factors, int64_t n, const float* acc_of) {
+    for (int v = 0; v < 2; ++v) {
+      const Float scale = factors.scale(0, v), offset = a.shape.offsets ? factors.offset(0, v) : S::zero_f();
+      for (int64_t m = 0; m < a.m; ++m) {
+        Float acc = S::load_f(acc_of + 32 * m + 16 * v);
+        if (scaled_last(a)) {
+          acc = S::fma(acc, scale, S::zero_f());
+          if (a.shape.offsets) acc = S::fma(S::set_f(a.x_sums[m]), offset, acc);
+        }
+        write_rows<S, Activation::kInt8>(a, m, n + 16 * v, acc);
+      }
+    }
+  }
+};
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit
