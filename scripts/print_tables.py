@@ -230,15 +230,27 @@ def activations(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['model']}, WikiText-2 test, {report['chunks']} chunks of 512."
 
 
+def paired(task: dict, base: dict, key: str) -> str:
+    """Difference of two models' answers to the same questions, with the standard error of the mean of the differences."""
+    if key not in task or key not in base or task is base:
+        return "-"
+    n = len(base[key])
+    gained, lost = (sum(pair == wanted for pair in zip(task[key], base[key], strict=True)) for wanted in (("1", "0"), ("0", "1")))
+    mean = (gained - lost) / n
+    return f"{100 * mean:+.1f} ± {100 * (((gained + lost) / n - mean**2) / (n - 1))**0.5:.1f}"
+
+
 def tasks(report: dict) -> str:
-    lines = ["| model | activations | arc_easy | by length | winogrande |", "|---|---|---|---|---|"]
-    percent = lambda task, key: f"{100 * task[key]:.1f} ± {100 * task[key + '_error']:.1f} %"
+    lines = ["| model | x | arc_easy, % | points to the original | by length, % | points to the original | winogrande, % |", "|---|---|---|---|---|---|---|"]
+    percent = lambda task, key: f"{100 * task[key]:.1f} ± {100 * task[key + '_error']:.1f}" if task else "-"
+    base = next(row for row in report["rows"] if row["tasks"].get("arc_easy", {}).get("activation") == "f32")["tasks"]
     for row in report["rows"]:
         if "arc_easy" in row["tasks"]:
-            arc, grande = row["tasks"]["arc_easy"], row["tasks"]["winogrande"]
-            lines.append(f"| {row['name']} | {arc['activation']} | {percent(arc, 'accuracy')} | {percent(arc, 'normalized_accuracy')} | "
-                         f"{percent(grande, 'accuracy')} |")
-    return "\n".join(lines) + f"\n\n{report['model']}; 2376 and 1267 questions, no examples given."
+            arc, grande = row["tasks"]["arc_easy"], row["tasks"].get("winogrande")
+            lines.append(f"| {row['name']} | {arc['activation']} | {percent(arc, 'accuracy')} | {paired(arc, base['arc_easy'], 'right')} | "
+                         f"{percent(arc, 'normalized_accuracy')} | {paired(arc, base['arc_easy'], 'right_normalized')} | {percent(grande, 'accuracy')} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; {base['arc_easy']['questions']} and 1267 questions, no examples given; differences question by "
+                              f"question.")
 
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
