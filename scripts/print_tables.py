@@ -204,17 +204,26 @@ def quality(report: dict) -> str:
 
 
 def recovery(report: dict) -> str:
-    lines = ["| format | bits/weight | stages | tokens | of text | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| format | bits/weight | stages | tokens | of text | settled | temperature | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+
+    def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
+        return (f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
+                f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
+
     for r in report["rows"]:
-        after, trained = r["recovered"], r["tokens"] != "0M"
-        share = next((float(option.split("=")[1]) for option in r["options"] if option.startswith("text-share=")), 0.3)
-        stages = ", ".join(stage["method"] for stage in r["recovery"]["stages"])
-        lines.append(f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {r['tokens'] if trained else '-'} | "
-                     f"{f'{100 * share:.0f} %' if trained else '-'} | {after['ppl']:.2f} | {after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | "
-                     f"{optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
+        options = dict(option.split("=") for option in r["options"])
+        stages = [stage["method"] + (f" ({stage['steps']} steps)" if stage["method"] == "blocks" else "") for stage in r["recovery"]["stages"]]
+        nothing = ("-",) * 4
+        if "blocks" in r:
+            lines.append(line(r, stages[0], r["blocks"], nothing))
+        if "block-text-share" in options:
+            stages[0] += ", half of them sampled windows"
+        trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
+                   options.get("sample-temperature", "1").replace(",", " to "))
+        lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
-                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
+                              f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
 def activations(report: dict) -> str:

@@ -43,13 +43,14 @@ class Options:
     tokens: int = 20_000_000
     method: tuple = ("blocks", "full")
     sample: int = 4_000_000
-    sample_temperature: tuple = (0.6, 1.0)
+    sample_temperature: tuple = (1.0, 1.0)
     text_share: float = 0.3
     window: int = 512
     batch: int = 16
     lr: float | None = None
     lr_scales: float = 2e-4
     lr_end: float = 0.0
+    settle: float = 0.6
     rank: int = 16
     block_steps: int = 300
     block_windows: int = 512
@@ -216,6 +217,9 @@ class Session:
     def run_distillation(self, index: int, method: str, saved) -> None:
         options, clock, student = self.options, Clock(), self.student
         samples = self.samples()
+        if method == "full" and options.settle < 1 and not saved:
+            for layer in student.layers.values():
+                layer.settle(options.settle)
         names = [n for i in range(student.config.layers) for n in linear_names(i)]
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)

@@ -85,6 +85,13 @@ class Layer:
             return self.zero
         return self.zero if self.stored.spec.scale_dtype == "float32" else self.zero.half().float()
 
+    def settle(self, part: float) -> None:
+        """Leaves the latent weight `part` of its distance to its level: away from the borders of its cell, where error feedback and training by
+        blocks leave many."""
+        scale, zero = self.stored_scale(), self.stored_zero()
+        value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid, self.levels)
+        self.latent = torch.lerp(real(value, scale, zero, self.grid), self.latent, part)
+
     def to_weight(self) -> QuantizedWeight:
         """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
         n, k = self.stored.shape
@@ -227,7 +234,7 @@ class Trainable:
             if bank.weights:
                 out.append({"params": bank.weights, "lr": lr_of(bank.grid)})
             if bank.scales:
-                out.append({"params": bank.scales, "lr": lr_scale})
+                out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
         if self.norms:
             out.append({"params": list(self.norms.values()), "lr": lr_scale})
         return out
@@ -255,6 +262,9 @@ class Bank:
     def __init__(self, layers, mode, rank, generator):
         self.layers, self.mode, first = layers, mode, layers[0]
         self.grid, self.storage = first.grid, TORCH_DTYPES.get(first.stored.spec.scale_dtype)
+        # Tables count to 127: their scales are as much smaller than those of even grids, and so must their steps be.
+        tables = [(float(x.levels[0, -1] - x.levels[0, 0]) / (x.grid.count - 1)) for x in layers if x.grid.table]
+        self.scale_unit = len(tables) / sum(tables) if tables else 1.0
         self.rows = [len(x.latent) for x in layers]
         device = first.latent.device
 
