@@ -221,17 +221,26 @@ def quality(report: dict) -> str:
 
 
 def recovery(report: dict) -> str:
-    lines = ["| format | bits/weight | stages | tokens | of text | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| format | bits/weight | stages | tokens | of text | settled | temperature | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+
+    def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
+        return (f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
+                f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
+
     for r in report["rows"]:
-        after, trained = r["recovered"], r["tokens"] != "0M"
-        share = next((float(option.split("=")[1]) for option in r["options"] if option.startswith("text-share=")), 0.3)
-        stages = ", ".join(stage["method"] for stage in r["recovery"]["stages"])
-        lines.append(f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {r['tokens'] if trained else '-'} | "
-                     f"{f'{100 * share:.0f} %' if trained else '-'} | {after['ppl']:.2f} | {after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | "
-                     f"{optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
+        options = dict(option.split("=") for option in r["options"])
+        stages = [stage["method"] + (f" ({stage['steps']} steps)" if stage["method"] == "blocks" else "") for stage in r["recovery"]["stages"]]
+        nothing = ("-",) * 4
+        if "blocks" in r:
+            lines.append(line(r, stages[0], r["blocks"], nothing))
+        if "block-text-share" in options:
+            stages[0] += ", half of them sampled windows"
+        trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
+                   options.get("sample-temperature", "1").replace(",", " to "))
+        lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
-                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
+                              f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
 def activations(report: dict) -> str:
@@ -247,15 +256,27 @@ def activations(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['model']}, WikiText-2 test, {report['chunks']} chunks of 512."
 
 
+def paired(task: dict, base: dict, key: str) -> str:
+    """Difference of two models' answers to the same questions, with the standard error of the mean of the differences."""
+    if key not in task or key not in base or task is base:
+        return "-"
+    n = len(base[key])
+    gained, lost = (sum(pair == wanted for pair in zip(task[key], base[key], strict=True)) for wanted in (("1", "0"), ("0", "1")))
+    mean = (gained - lost) / n
+    return f"{100 * mean:+.1f} ± {100 * (((gained + lost) / n - mean**2) / (n - 1))**0.5:.1f}"
+
+
 def tasks(report: dict) -> str:
-    lines = ["| model | activations | arc_easy | by length | winogrande |", "|---|---|---|---|---|"]
-    percent = lambda task, key: f"{100 * task[key]:.1f} ± {100 * task[key + '_error']:.1f} %"
+    lines = ["| model | x | arc_easy, % | points to the original | by length, % | points to the original | winogrande, % |", "|---|---|---|---|---|---|---|"]
+    percent = lambda task, key: f"{100 * task[key]:.1f} ± {100 * task[key + '_error']:.1f}" if task else "-"
+    base = next(row for row in report["rows"] if row["tasks"].get("arc_easy", {}).get("activation") == "f32")["tasks"]
     for row in report["rows"]:
         if "arc_easy" in row["tasks"]:
-            arc, grande = row["tasks"]["arc_easy"], row["tasks"]["winogrande"]
-            lines.append(f"| {row['name']} | {arc['activation']} | {percent(arc, 'accuracy')} | {percent(arc, 'normalized_accuracy')} | "
-                         f"{percent(grande, 'accuracy')} |")
-    return "\n".join(lines) + f"\n\n{report['model']}; 2376 and 1267 questions, no examples given."
+            arc, grande = row["tasks"]["arc_easy"], row["tasks"].get("winogrande")
+            lines.append(f"| {row['name']} | {arc['activation']} | {percent(arc, 'accuracy')} | {paired(arc, base['arc_easy'], 'right')} | "
+                         f"{percent(arc, 'normalized_accuracy')} | {paired(arc, base['arc_easy'], 'right_normalized')} | {percent(grande, 'accuracy')} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; {base['arc_easy']['questions']} and 1267 questions, no examples given; differences question by "
+                              f"question.")
 
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,17 @@ struct EvalArguments {
   ChoiceOptions options;
 };
 
+/// The other model's answers, and how far apart the two are.
+struct Compared {
+  std::string against;
+  ChoiceReport base;
+  PairedDifference plain, normalized;
+};
+
 struct TaskResult {
   std::string name, file;
   ChoiceReport report;
+  std::optional<Compared> compared;
 };
 
 /// A task is a file, or a name of the test data's: arc_easy, winogrande.
@@ -41,16 +50,39 @@ std::string task_file(const std::string& task) {
          ".jsonl";
 }
 
-nlohmann::json result_json(const TaskResult& result) {
-  const ChoiceReport& r = result.report;
-  return {{"name", result.name},
-          {"file", result.file},
-          {"questions", r.questions},
+/// "0110..": which questions were answered rightly, so that any two reports can be compared question by question.
+std::string answers(const std::vector<bool>& right) {
+  std::string text;
+  for (const bool is_right : right) text += is_right ? '1' : '0';
+  return text;
+}
+
+nlohmann::json shares_json(const ChoiceReport& r) {
+  return {{"right", answers(r.right)},
+          {"right_normalized", answers(r.right_normalized)},
           {"accuracy", r.accuracy},
           {"accuracy_error", r.accuracy_error},
           {"normalized_accuracy", r.normalized_accuracy},
           {"normalized_accuracy_error", r.normalized_accuracy_error},
           {"seconds", r.seconds}};
+}
+
+nlohmann::json difference_json(const PairedDifference& d) {
+  return {{"mean", d.mean}, {"error", d.error}, {"only_model", d.only_model}, {"only_base", d.only_base}};
+}
+
+nlohmann::json result_json(const TaskResult& result) {
+  nlohmann::json json = shares_json(result.report);
+  json["name"] = result.name;
+  json["file"] = result.file;
+  json["questions"] = result.report.questions;
+  if (result.compared) {
+    json["against"] = shares_json(result.compared->base);
+    json["against"]["model"] = result.compared->against;
+    json["difference"] = difference_json(result.compared->plain);
+    json["normalized_difference"] = difference_json(result.compared->normalized);
+  }
+  return json;
 }
 
 void print_results(Console& console, const std::vector<TaskResult>& results) {
@@ -61,9 +93,18 @@ void print_results(Console& console, const std::vector<TaskResult>& results) {
   const auto percent = [](double share, double error) {
     return fmt::format("{:.2f} +/- {:.2f} %", 100 * share, 100 * error);
   };
-  for (const auto& [name, file, r] : results)
+  const auto points = [](const PairedDifference& d) {
+    return fmt::format("{:+.2f} +/- {:.2f} %", 100 * d.mean, 100 * d.error);
+  };
+  for (const auto& [name, file, r, compared] : results) {
     table.add({name, std::to_string(r.questions), percent(r.accuracy, r.accuracy_error),
                percent(r.normalized_accuracy, r.normalized_accuracy_error)});
+    if (!compared) continue;
+    const ChoiceReport& base = compared->base;
+    table.add({"  the other model", "", percent(base.accuracy, base.accuracy_error),
+               percent(base.normalized_accuracy, base.normalized_accuracy_error)});
+    table.add({"  difference, paired", "", points(compared->plain), points(compared->normalized)});
+  }
   console.print("{}", table.str());
 }
 
@@ -95,13 +136,27 @@ Result<std::vector<std::vector<ChoiceQuestion>>> read_questions(const EvalArgume
   return questions;
 }
 
-Result<TaskResult> answer(Console& console, Model& model, const std::string& task,
-                          const std::vector<ChoiceQuestion>& questions, ChoiceOptions options) {
+Result<ChoiceReport> answer(Console& console, Model& model, const std::vector<ChoiceQuestion>& questions,
+                            ChoiceOptions options) {
   ProgressDisplay progress(console);
   options.progress = progress.callback();
-  auto report = multiple_choice(model, questions, options);
+  return multiple_choice(model, questions, options);
+}
+
+Result<TaskResult> answer(Console& console, Model& model, Model* base, const std::string& task,
+                          const std::vector<ChoiceQuestion>& questions, const ChoiceOptions& options) {
+  auto report = answer(console, model, questions, options);
   if (!report) return tl::unexpected(report.error());
-  return TaskResult{task, task_file(task), *report};
+  TaskResult result{task, task_file(task), std::move(*report), std::nullopt};
+  if (base == nullptr) return result;
+  auto other = answer(console, *base, questions, options);
+  if (!other) return tl::unexpected(other.error());
+  const auto plain = paired_difference(result.report.right, other->right);
+  if (!plain) return tl::unexpected(plain.error());
+  const auto normalized = paired_difference(result.report.right_normalized, other->right_normalized);
+  if (!normalized) return tl::unexpected(normalized.error());
+  result.compared = Compared{base->info().path, std::move(*other), *plain, *normalized};
+  return result;
 }
 
 Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
@@ -129,7 +184,7 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
       if (!console.json()) print_text_task(console, *result);
       tasks.push_back(std::move(*result));
     } else {
-      auto result = answer(console, *model, name, (*questions)[i], arguments.options);
+      auto result = answer(console, *model, base.get(), name, (*questions)[i], arguments.options);
       if (!result) return tl::unexpected(result.error());
       tasks.push_back(result_json(*result));
       choices.push_back(std::move(*result));
@@ -165,7 +220,8 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
       ->delimiter(',')
       ->required()
       ->type_name("NAMES");
-  verb->add_option("--against", arguments->against, "the model that kld and drift compare with, on exact activations")
+  verb->add_option("--against", arguments->against,
+                   "the model that kld, drift and questions compare with, on exact activations")
       ->type_name("MODEL");
   verb->add_option("--text", arguments->text, "text of ppl, kld and drift [wiki.test.raw of the test data]")
       ->type_name("FILE");

@@ -4,7 +4,7 @@
   checkpoints.py NAME=CHECKPOINT... [--lowbit BIN] [--data DIR] [--acts f32,int8,int8-row] [--tasks arc_easy,winogrande] [--out bench/results/tasks.json]
 
 Each part is kept as soon as it is measured; what is in the JSON already is not measured again. Questions are answered with int8 activations, those to
-the original (NAME original) with exact ones.
+the original (NAME original) with exact ones. Which questions were answered rightly is kept: differences are those of the same questions.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ class Checkpoints:
         activation = "f32" if name == "original" else "int8"
         done = self.bench.lowbit("eval", path, "--tasks", task, "--act", activation)["tasks"][0]
         self.row(name)["tasks"][task] = {"activation": activation, **{key: done[key] for key in (
-            "questions", "accuracy", "accuracy_error", "normalized_accuracy", "normalized_accuracy_error", "seconds")}}
+            "questions", "accuracy", "accuracy_error", "normalized_accuracy", "normalized_accuracy_error", "right", "right_normalized", "seconds")}}
         say(f"{name}: {task} {done['accuracy']:.4f} in {done['seconds']:.0f} s")
         self.bench.save(self.out, self.report)
 

@@ -6,7 +6,8 @@
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
-TinyStories excerpt, which nothing was trained on. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train, a row each.
+TinyStories excerpt, which nothing was trained on. What the blocks of a row end with is
+measured too. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train.
 Rows already in the JSON are kept.
 """
 import argparse
@@ -26,9 +27,9 @@ WINDOW = 512
 
 
 class Recovery:
-    def __init__(self, bench: Bench, host: Pool, gpus: int, out: Path, calib_tokens: int, sample: str):
+    def __init__(self, bench: Bench, host: Pool, gpus: int, per_gpu: int, out: Path, calib_tokens: int, sample: str):
         self.bench, self.host, self.gpus, self.out, self.calib_tokens, self.sample = bench, host, gpus, out, calib_tokens, sample
-        self.devices, self.lock, self.starts, self.jobs = Pool(gpus), threading.Lock(), {}, []
+        self.devices, self.lock, self.starts, self.jobs = Pool(gpus * per_gpu), threading.Lock(), {}, []
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
                        "sample": sample}
         self.measures_starts = True
@@ -54,7 +55,7 @@ class Recovery:
         target = self.bench.work / f"recovered-{name}"
         command = [sys.executable, "-m", "lowbit.recover", start, "--teacher", self.teacher, "--data", self.bench.texts / "wikitext2_raw_train_part.txt",
                    "-o", target, "--lowbit", self.bench.program, "--save-every", "100000", "--force", "--json", *options]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu % self.gpus)}
         with open(self.bench.work / f"{name}.log", "w") as log:
             done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         if done.returncode != 0:
@@ -85,8 +86,10 @@ class Recovery:
         checkpoint, made = start.result()
         row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
                **made}
-        say(f"training {text} on GPU {gpu}")
-        flags = ["--tokens", tokens, "--sample", len(np.load(self.samples, mmap_mode="r")) * WINDOW, "--samples", self.samples]
+        say(f"training {text} on GPU {gpu % self.gpus}")
+        flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples]
+        if not any(option.startswith("block-text-share=") for option in options):  # else its blocks are no quantization on the text alone
+            flags.append("--keep-stages")
         given = [part for option in options for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
         target, row["recovery"] = self.train(gpu, checkpoint, text.replace(":", "-"), [*flags, *given])
         row["checkpoint"] = target.name
@@ -97,6 +100,9 @@ class Recovery:
             self.report["rows"].append(row)
         self.bench.save(self.out, self.report)
         self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
+        blocks = target.with_name(target.name + "-blocks")
+        if blocks.exists():
+            self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "blocks", blocks))
         if first and self.measures_starts:
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "ptq", checkpoint))
 
@@ -127,6 +133,7 @@ def main() -> None:
     parser.add_argument("--calib-tokens", type=count, default=65536)
     parser.add_argument("--sample", default="12M")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--per-gpu", type=int, default=1, help="rows trained on a GPU at a time")
     parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")
     parser.add_argument("--threads", type=int, help="of each of those")
     parser.add_argument("--chunks", type=int, default=100)
@@ -135,7 +142,7 @@ def main() -> None:
     o = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
-    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.out, o.calib_tokens, o.sample)
+    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample)
     base = recovery.host.submit(0, bench.base)
     for text in o.rows:
         recovery.start(recovery.key(text))

@@ -119,11 +119,23 @@ struct ChoiceReport {
   /// standard errors of the share.
   double accuracy = 0, accuracy_error = 0;
   double normalized_accuracy = 0, normalized_accuracy_error = 0;
+  /// Whether each question was answered rightly, and rightly by length.
+  std::vector<bool> right, right_normalized;
   double seconds = 0;
 };
 
 /// Errors: kInvalidArgument (no questions, a question longer than the context), kCancelled, what the tokenizer and the model say.
 Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuestion>& questions,
                                      const ChoiceOptions& options);
+
+/// The difference of two shares of the same questions. Its standard error is that of the mean of the differences question by question: two
+/// models that mostly agree differ by much less chance than the errors of their shares say.
+struct PairedDifference {
+  double mean = 0, error = 0;             // model - base
+  int64_t only_model = 0, only_base = 0;  // questions that one of them alone has right
+};
+
+/// Errors: kInvalidArgument (not the same number of questions, or none).
+Result<PairedDifference> paired_difference(const std::vector<bool>& model, const std::vector<bool>& base);
 
 }  // namespace lowbit

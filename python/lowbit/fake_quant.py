@@ -13,40 +13,40 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Levels first, first + step, ..; or `table`, ascending, when they are not evenly spread. offset: real = value * scale + zero."""
+    """Levels first, first + step, .. (count of them). table: they are not evenly spread, but an ascending f32 tensor [rows or 1, count] that goes
+    with the weight. offset: real = value * scale + zero."""
 
     first: float
     step: float
     count: int
-    table: tuple | None = None
+    table: bool = False
     offset: bool = False
 
-    @property
-    def last(self) -> float:
-        return self.table[-1] if self.table else self.first + self.step * (self.count - 1)
 
-    @property
-    def low(self) -> float:
-        """Below this the gradient stops."""
-        return self.first - (self.table[1] - self.table[0] if self.table else self.step) / 2
-
-    @property
-    def high(self) -> float:
-        return self.last + (self.table[-1] - self.table[-2] if self.table else self.step) / 2
-
-
-def nearest_index(u, grid: Grid):
-    """Indices of the levels nearest to u, as floats for even grids."""
-    if grid.table is None:
+def nearest_index(u, grid: Grid, levels=None):
+    """Indices of the levels nearest to u [rows, g], as floats for even grids."""
+    if not grid.table:
         return ((u - grid.first) / grid.step).round().clamp(0, grid.count - 1)
-    table = torch.tensor(grid.table, device=u.device, dtype=u.dtype)
-    return torch.bucketize(u, (table[1:] + table[:-1]) / 2)
+    index = torch.zeros_like(u, dtype=torch.uint8)
+    for i in range(grid.count - 1):
+        index = index + (u > (levels[:, i:i + 1] + levels[:, i + 1:i + 2]) / 2)
+    return index
 
 
-def nearest_value(u, grid: Grid):
-    if grid.table is None:
+def nearest_value(u, grid: Grid, levels=None):
+    if not grid.table:
         return nearest_index(u, grid) * grid.step + grid.first
-    return torch.tensor(grid.table, device=u.device, dtype=u.dtype)[nearest_index(u, grid)]
+    value = levels[:, :1].expand_as(u)
+    for i in range(grid.count - 1):  # element by element: one kernel when compiled, and no gather from a table per row
+        value = torch.where(u > (levels[:, i:i + 1] + levels[:, i + 1:i + 2]) / 2, levels[:, i + 1:i + 2], value)
+    return value
+
+
+def limits(grid: Grid, levels=None):
+    """Half a step beyond the outermost levels: outside, the gradient stops."""
+    if not grid.table:
+        return grid.first - grid.step / 2, grid.first + grid.step * (grid.count - 0.5)
+    return 1.5 * levels[:, :1] - 0.5 * levels[:, 1:2], 1.5 * levels[:, -1:] - 0.5 * levels[:, -2:-1]
 
 
 def position(w, scale, zero, grid: Grid):
@@ -63,14 +63,15 @@ def real(value, scale, zero, grid: Grid):
     return value * scale + zero if grid.offset else (value - zero) * scale
 
 
-def _forward(w, scale, zero, grid: Grid):
-    return real(nearest_value(position(w, scale, zero, grid), grid), scale, zero, grid)
+def _forward(w, scale, zero, levels, grid: Grid):
+    return real(nearest_value(position(w, scale, zero, grid), grid, levels), scale, zero, grid)
 
 
-def _backward(gradient, w, scale, zero, grid: Grid):
+def _backward(gradient, w, scale, zero, levels, grid: Grid):
     u = position(w, scale, zero, grid)
-    inside = (u >= grid.low) & (u <= grid.high)
-    value = nearest_value(u, grid)
+    low, high = limits(grid, levels)
+    inside = (u >= low) & (u <= high)
+    value = nearest_value(u, grid, levels)
     shift = zero if zero is not None and not grid.offset else 0.0
     d_scale = (gradient * torch.where(inside, value - u, value - shift)).sum(-1, keepdim=True)
     d_zero = (gradient * ~inside).sum(-1, keepdim=True) if grid.offset and zero is not None else None
@@ -78,17 +79,17 @@ def _backward(gradient, w, scale, zero, grid: Grid):
 
 
 class FakeQuantize(torch.autograd.Function):
-    """apply(w, scale, zero or None, grid, kernels): kernels are _forward and _backward or compiled forms of them."""
+    """apply(w, scale, zero or None, levels or None, grid, kernels): kernels are _forward and _backward or compiled forms of them."""
 
     @staticmethod
-    def forward(ctx, w, scale, zero, grid, kernels):
-        ctx.save_for_backward(w, scale, zero)
+    def forward(ctx, w, scale, zero, levels, grid, kernels):
+        ctx.save_for_backward(w, scale, zero, levels)
         ctx.grid, ctx.kernel = grid, kernels[1]
-        return kernels[0](w, scale, zero, grid)
+        return kernels[0](w, scale, zero, levels, grid)
 
     @staticmethod
     def backward(ctx, gradient):
-        return *ctx.kernel(gradient, *ctx.saved_tensors, ctx.grid), None, None
+        return *ctx.kernel(gradient, *ctx.saved_tensors, ctx.grid), None, None, None
 
 
 KERNELS = (_forward, _backward)

@@ -149,7 +149,6 @@ Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuest
     return fail(ErrorCode::kInvalidArgument, "multiple choice", "no questions", "at least one");
   ThreadPool pool(model.info().threads);
   Scorer scorer(model, pool);
-  int64_t right = 0, right_normalized = 0;
   for (int64_t q = 0; q < report.questions; ++q) {
     if (options.progress && !options.progress("questions", q, report.questions))
       return fail(ErrorCode::kCancelled, "multiple choice", "a request to stop");
@@ -161,16 +160,34 @@ Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuest
       normalized.push_back(likelihood / static_cast<double>(std::max<size_t>(1, choice.continuation.size() - 1)));
     }
     const auto best = [](const std::vector<double>& v) { return std::ranges::max_element(v) - v.begin(); };
-    right += best(plain) == question.gold;
-    right_normalized += best(normalized) == question.gold;
+    report.right.push_back(best(plain) == question.gold);
+    report.right_normalized.push_back(best(normalized) == question.gold);
   }
-  const auto share = [&](int64_t count) { return static_cast<double>(count) / static_cast<double>(report.questions); };
-  report.accuracy = share(right);
+  const auto share = [&](const std::vector<bool>& right) {
+    return static_cast<double>(std::ranges::count(right, true)) / static_cast<double>(report.questions);
+  };
+  report.accuracy = share(report.right);
   report.accuracy_error = standard_error(report.accuracy, report.questions);
-  report.normalized_accuracy = share(right_normalized);
+  report.normalized_accuracy = share(report.right_normalized);
   report.normalized_accuracy_error = standard_error(report.normalized_accuracy, report.questions);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
+}
+
+Result<PairedDifference> paired_difference(const std::vector<bool>& model, const std::vector<bool>& base) {
+  if (model.empty() || model.size() != base.size())
+    return fail(ErrorCode::kInvalidArgument, "paired difference",
+                fmt::format("{} and {} answers", model.size(), base.size()), "answers of both to the same questions");
+  PairedDifference difference;
+  for (size_t i = 0; i < model.size(); ++i) {
+    difference.only_model += model[i] && !base[i];
+    difference.only_base += base[i] && !model[i];
+  }
+  const auto n = static_cast<double>(model.size());
+  difference.mean = static_cast<double>(difference.only_model - difference.only_base) / n;
+  const double squares = static_cast<double>(difference.only_model + difference.only_base) / n;
+  if (model.size() > 1) difference.error = std::sqrt((squares - difference.mean * difference.mean) / (n - 1));
+  return difference;
 }
 
 }  // namespace lowbit

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "io/json_text.h"
 #include "model/config.h"
+#include "pipeline/forwarding_source.h"
 #include "pipeline/tensor_names.h"
 #include "quantize/rotation.h"
 
@@ -18,10 +19,10 @@ struct Matrix {
   std::vector<float> values;
 };
 
-class RotatedSource final : public WeightSource {
+class RotatedSource final : public ForwardingSource {
  public:
   RotatedSource(const WeightSource& base, const ModelConfig& config, std::string config_json, uint64_t seed)
-      : base_(base),
+      : ForwardingSource(base),
         config_(config),
         config_json_(std::move(config_json)),
         stream_(config.hidden_size, seed),
@@ -31,13 +32,7 @@ class RotatedSource final : public WeightSource {
     for (const SourceTensor& t : base.tensors())
       if (t.name == kEmbedding) tensors_.push_back({kHead, t.shape, t.stored_as, t.stored_bytes});
   }
-  const std::string& path() const override { return base_.path(); }
-  const char* kind() const override { return base_.kind(); }
   const std::string& config_json() const override { return config_json_; }
-  const std::string& tokenizer_json() const override { return base_.tokenizer_json(); }
-  Status tokenizer_status() const override { return base_.tokenizer_status(); }
-  const std::string& tokenizer_config_json() const override { return base_.tokenizer_config_json(); }
-  const std::string& generation_config_json() const override { return base_.generation_config_json(); }
   const std::vector<SourceTensor>& tensors() const override { return tensors_; }
   bool has(const std::string& name) const override { return name == kHead || base_.has(name); }
   bool lossless(const std::string& name) const override { return !turns(name) && base_.lossless(name); }
@@ -134,7 +129,6 @@ class RotatedSource final : public WeightSource {
     return {};
   }
 
-  const WeightSource& base_;
   ModelConfig config_;
   std::string config_json_;
   Rotation stream_, heads_;

@@ -13,6 +13,7 @@
 
 #include "base/try.h"
 #include "pipeline/calibration.h"
+#include "pipeline/forwarding_source.h"
 #include "quantize/migration.h"
 
 namespace lowbit {
@@ -38,24 +39,13 @@ std::string tensor_name(int64_t block, const char* part) {
 
 using FactorsByTensor = std::map<std::string, std::shared_ptr<const std::vector<float>>>;
 
-class SmoothedSource final : public WeightSource {
+class SmoothedSource final : public ForwardingSource {
  public:
   SmoothedSource(const WeightSource& base, FactorsByTensor norms, FactorsByTensor layers)
-      : base_(base), norms_(std::move(norms)), layers_(std::move(layers)) {}
-  const std::string& path() const override { return base_.path(); }
-  const char* kind() const override { return base_.kind(); }
-  const std::string& config_json() const override { return base_.config_json(); }
-  const std::string& tokenizer_json() const override { return base_.tokenizer_json(); }
-  Status tokenizer_status() const override { return base_.tokenizer_status(); }
-  const std::string& tokenizer_config_json() const override { return base_.tokenizer_config_json(); }
-  const std::string& generation_config_json() const override { return base_.generation_config_json(); }
-  const std::vector<SourceTensor>& tensors() const override { return base_.tensors(); }
-  bool has(const std::string& name) const override { return base_.has(name); }
+      : ForwardingSource(base), norms_(std::move(norms)), layers_(std::move(layers)) {}
   bool lossless(const std::string& name) const override {
     return !norms_.contains(name) && !layers_.contains(name) && base_.lossless(name);
   }
-  void release(const std::string& name) const override { base_.release(name); }
-
   Result<QTensor> load(const std::string& name) const override {
     LOWBIT_TRY_ASSIGN(QTensor w, base_.load(name));
     const auto norm = norms_.find(name), layer = layers_.find(name);
@@ -76,7 +66,6 @@ class SmoothedSource final : public WeightSource {
   }
 
  private:
-  const WeightSource& base_;
   FactorsByTensor norms_, layers_;
 };
 

@@ -3,7 +3,7 @@ import json
 import math
 import unittest
 
-from cli import CliTest
+from cli import CliTest, make_model
 
 WORDS = ["stone", "river", "bread", "rain", "people", "old houses"]
 
@@ -50,6 +50,28 @@ class Eval(CliTest):
             report.pop("seconds")
         self.assertEqual(reports[0], reports[1])
         self.assertEqual(reports[0], reports[2])
+
+    def test_two_models_on_the_same_questions(self):
+        # Choices of one length: random models would all take the shortest.
+        lines = [{"query": " ".join(WORDS[(n * n + i * n) % 6] for i in range(4)), "choices": list("abcd"), "gold": n % 4} for n in range(40)]
+        path, model = self.write("task.jsonl", lines), make_model(self.dir / "other", "--seed", "2")
+        task = self.json("eval", model, "--tasks", path, "--against", self.hf)["tasks"][0]
+        for key, shares, bits in (("difference", "accuracy", "right"), ("normalized_difference", "normalized_accuracy", "right_normalized")):
+            d = task[key]
+            self.assertGreater(d["only_model"] + d["only_base"], 0)
+            self.assertAlmostEqual(d["mean"], (d["only_model"] - d["only_base"]) / 40)
+            self.assertAlmostEqual(d["mean"], task[shares] - task["against"][shares])
+            pairs = list(zip(task[bits], task["against"][bits], strict=True))
+            self.assertEqual((d["only_model"], d["only_base"]), (pairs.count(("1", "0")), pairs.count(("0", "1"))))
+            each = [1] * d["only_model"] + [-1] * d["only_base"] + [0] * (40 - d["only_model"] - d["only_base"])
+            self.assertAlmostEqual(d["error"], math.sqrt(sum((x - d["mean"])**2 for x in each) / 40 / 39))
+        alone = self.json("eval", self.hf, "--tasks", path)["tasks"][0]
+        self.assertEqual(alone["accuracy"], task["against"]["accuracy"])
+        self.assertNotIn("difference", alone)
+        same = self.json("eval", self.hf, "--tasks", path, "--against", self.hf)["tasks"][0]
+        self.assertEqual(same["difference"], {"mean": 0, "error": 0, "only_model": 0, "only_base": 0})
+        out = self.lowbit("eval", model, "--tasks", path, "--against", self.hf).stdout.decode()
+        self.assertRegex(out, r"difference, paired +[-+]\d")
 
     def test_text_report(self):
         out = self.lowbit("eval", self.hf, "--tasks", self.write("a.jsonl", [self.question(0)])).stdout.decode()

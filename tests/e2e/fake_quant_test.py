@@ -17,11 +17,11 @@ class FakeQuantization(unittest.TestCase):
         import torch
         torch.set_num_threads(1)
 
-    def quantize(self, w, scale, grid, zero=None):
+    def quantize(self, w, scale, grid, zero=None, levels=None):
         import torch
         from lowbit.fake_quant import KERNELS, FakeQuantize
         leaves = [torch.tensor(x, requires_grad=True) if x is not None else None for x in ([w], [[scale]], None if zero is None else [[zero]])]
-        out = FakeQuantize.apply(*leaves, grid, KERNELS)
+        out = FakeQuantize.apply(*leaves, None if levels is None else torch.tensor(levels), grid, KERNELS)
         out.backward(torch.tensor([[1.0, 10.0, 100.0][:len(w)]]))
         return out[0].tolist(), *(None if x is None else x.grad.flatten().tolist() for x in leaves)
 
@@ -37,14 +37,25 @@ class FakeQuantization(unittest.TestCase):
         from lowbit.fake_quant import Grid
         value, dw, _, _ = self.quantize([0.9, -0.45], -0.5, Grid(-2.0, 1.0, 4))
         self.assertEqual((value, dw), ([1.0, -0.5], [1.0, 10.0]))
-        value, dw, ds, dz = self.quantize([1.1, 3.0], 0.5, Grid(-2.0, 1.0, 4, None, True), zero=1.0)
+        value, dw, ds, dz = self.quantize([1.1, 3.0], 0.5, Grid(-2.0, 1.0, 4, False, True), zero=1.0)
         self.assertEqual((value, dw, dz), ([1.0, 1.5], [1.0, 0.0], [10.0]))
         self.assertAlmostEqual(ds[0], (0 - 0.2) + 10 * 1, places=5)
 
     def test_tables(self):
         from lowbit.fake_quant import Grid
-        value, dw, _, _ = self.quantize([0.3, 1.9, 9.0], 1.0, Grid(-1.0, 0.0, 4, (-1.0, 0.0, 0.5, 2.0)))
+        value, dw, _, _ = self.quantize([0.3, 1.9, 9.0], 1.0, Grid(0.0, 0.0, 4, True), levels=[[-1.0, 0.0, 0.5, 2.0]])
         self.assertEqual((value, dw), ([0.5, 2.0, 2.0], [1.0, 10.0, 0.0]))
+
+    def test_a_table_for_each_row(self):
+        import torch
+        from lowbit.fake_quant import Grid, limits, nearest_index, nearest_value
+        torch.manual_seed(0)
+        levels, u, grid = torch.randn(5, 8).sort(-1).values, 3 * torch.randn(5, 64), Grid(0.0, 0.0, 8, True)
+        nearest = (u[:, :, None] - levels[:, None]).abs().argmin(-1)
+        self.assertTrue(torch.equal(nearest_index(u, grid, levels).long(), nearest))
+        self.assertTrue(torch.equal(nearest_value(u, grid, levels), levels.gather(1, nearest)))
+        low, high = limits(grid, levels)
+        self.assertTrue(bool((low[:, 0] < levels[:, 0]).all() and (high[:, 0] > levels[:, -1]).all()))
 
     def test_stored_scales(self):
         """A scale in training is the one that the file holds, never 0 or infinite, and its gradient passes."""
@@ -89,7 +100,7 @@ class FakeQuantization(unittest.TestCase):
         tokens = torch.randint(0, 11, (3, 12))
         given = torch.tensor([[2], [5], [1]])
         start = tokens.clone()
-        _continue(weights, config, "lm_head.weight", tokens, given, torch.float32, torch.Generator().manual_seed(0))
+        _continue(weights, config, "lm_head.weight", tokens, given, torch.full((3, 1), 0.5), torch.float32, torch.Generator().manual_seed(0))
         for b, count in enumerate(given[:, 0].tolist()):
             self.assertEqual(tokens[b, :count].tolist(), start[b, :count].tolist())
         with torch.no_grad():

@@ -107,7 +107,7 @@ class Recover(CliTest):
 
     def test_blocks_and_full_lower_the_divergence(self):
         out = self.dir / "out"
-        report = self.recover(self.start["int3"], "-o", out, "--json", "--tokens", "16K", process=True)
+        report = self.recover(self.start["int3"], "-o", out, "--json", "--tokens", "32K", "--lr", "1e-3", "--keep-stages", process=True)
         self.assertEqual([s["method"] for s in report["stages"]], ["blocks", "full"])
         self.assertLess(report["after"]["kl"], 0.8 * report["before"]["kl"])
         curve = report["stages"][1]["curve"]
@@ -120,6 +120,18 @@ class Recover(CliTest):
         self.assertEqual((config["config_groups"], config["layers"]), (before["config_groups"], before["layers"]))
         self.assertEqual(config["fit"]["source_sha256"], before["fit"]["source_sha256"])
         self.assertEqual(config["fit"]["recovery"]["method"], ["blocks", "full"])
+        self.recover(self.start["int3"], "-o", self.dir / "alone", "--method", "blocks", "--force")  # what --keep-stages wrote
+        self.assertEqual(files_below(self.dir / "alone")["model.safetensors"], files_below(self.dir / "out-blocks")["model.safetensors"])
+
+    def test_blocks_on_sampled_windows(self):
+        text, sampled = (self.recover(self.start["int3"], "-o", self.dir / name, "--json", "--method", "blocks", "--sample", "8K", "--force",
+                                      "--block-text-share", share) for name, share in (("text", "1"), ("sampled", "0.25")))
+        self.assertEqual(text["stages"][0]["tokens"], sampled["stages"][0]["tokens"])
+        self.assertNotIn("sampling", text)
+        self.assertEqual(sampled["sampling"]["tokens"], 8000 // 64 * 64)
+        self.assertNotEqual(text["stages"][0]["blocks"][0]["first"], sampled["stages"][0]["blocks"][0]["first"])
+        self.recover(self.start["int3"], "-o", self.dir / "x", "--sample-temperature", "1,0.5", code=2)
+        self.recover(self.start["int3"], "-o", self.dir / "x", "--block-text-share", "2", code=2)
 
     def test_every_kind_of_format(self):
         for name, start in self.start.items():
@@ -154,6 +166,23 @@ class Recover(CliTest):
         self.assertEqual(files_below(once), files_below(stopped))
         self.recover(self.start["int3"], "-o", stopped, "--force", "--seed", "1")
         self.assertNotEqual(files_below(once), files_below(stopped))
+
+    def test_settled_weights_keep_their_codes(self):
+        """Before distillation latent weights move towards their levels: none changes its code, and none is left beside a border."""
+        import torch
+        from lowbit import Checkpoint
+        from lowbit.fake_quant import position
+        from lowbit.recover.student import Student
+        from lowbit.sources import open_model
+        for name in ("int3", "codebook2", "int2 --zero"):
+            for layer in Student(Checkpoint(self.start[name]), open_model(self.hf), torch.device("cpu")).layers.values():
+                before = layer.to_weight().codes
+                layer.settle(0.5)
+                self.assertTrue((layer.to_weight().codes == before).all())
+                if layer.levels is None and layer.zero is None:
+                    u = (position(layer.latent, layer.stored_scale(), None, layer.grid) - layer.grid.first) / layer.grid.step
+                    inside = (u > 0) & (u < layer.grid.count - 1)
+                    self.assertLess(float((u - u.round()).abs()[inside].max()), 0.26)
 
     def test_teachers(self):
         gguf = make_model(self.dir / "teacher.gguf")

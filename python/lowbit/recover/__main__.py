@@ -29,6 +29,17 @@ def methods(text: str) -> tuple:
     return chosen
 
 
+def span(text: str) -> tuple:
+    """1, or 0.6,1: lowest and highest."""
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        values = ()
+    if not 1 <= len(values) <= 2 or not 0 < values[0] <= values[-1] <= 100:
+        raise argparse.ArgumentTypeError(f"'{text}': wanted a temperature above 0 such as 1, or the lowest and the highest such as 0.6,1")
+    return values[0], values[-1]
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m lowbit.recover", description="Trains a low-bit checkpoint to answer as its teacher does; "
                                 "the formats stay.")
@@ -41,15 +52,20 @@ def parser() -> argparse.ArgumentParser:
                    help="blocks: block after block, text alone; then, against the teacher's logits: full (latent weights), lora (merged "
                    "before rounding) or scales (scales and norms only); several in turn between commas [blocks,full]")
     p.add_argument("--sample", type=size, default="4M", help="tokens to sample from the teacher and mix in; 0: text alone [4M]")
+    p.add_argument("--sample-temperature", type=span, default="1", metavar="LOW,HIGH",
+                   help="one, or each sampled window has one drawn evenly from there [1]")
     p.add_argument("--text-share", type=float, default=0.3, help="part of each batch that is text, when there are samples [0.3]")
     p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
     p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
     p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors [by the number of levels]")
     p.add_argument("--lr-scales", type=float, default=2e-4, help="peak rate of scales and norms [2e-4]")
     p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
+    p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
     p.add_argument("--rank", type=int, default=16, help="of lora [16]")
     p.add_argument("--block-steps", type=int, default=300, help="steps of each block [300]")
     p.add_argument("--block-windows", type=int, default=512, help="windows of text that blocks are trained on [512]")
+    p.add_argument("--block-text-share", type=float, default=1.0,
+                   help="part of those that is text, the others sampled; below 1 `blocks` is no longer quantization on the text alone [1]")
     p.add_argument("--block-lr", type=float, help="peak rate of latent weights in blocks [by the number of levels]")
     p.add_argument("--block-lr-scales", type=float, default=1e-4)
     p.add_argument("--seed", type=int, default=0)
@@ -59,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lowbit", metavar="PROGRAM", help="the lowbit command line, for its tokenizer [from PATH]")
     p.add_argument("--save-every", type=float, default=120.0, metavar="SECONDS", help="save the state so often [120]")
     p.add_argument("--stop-after", type=int, metavar="STEPS", help="save and stop after so many steps; the same command continues")
+    p.add_argument("--keep-stages", action="store_true", help="also write what each method but the last ends with, to OUT-METHOD")
     p.add_argument("--no-compile", dest="compile", action="store_false", help="do not compile kernels (CUDA)")
     p.add_argument("--no-graph", dest="graph", action="store_false", help="do not capture steps as CUDA graphs")
     p.add_argument("--force", action="store_true", help="replace OUT; write also what got worse")
@@ -70,8 +87,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
-    if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not 0 <= options.text_share <= 1:
-        command.error("wanted --batch, --rank and --block-steps of at least 1 and --text-share between 0 and 1")
+    if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
+            0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1):
+        command.error("wanted --batch, --rank and --block-steps of at least 1, and --text-share, --block-text-share and --settle between 0 and 1")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

@@ -76,8 +76,10 @@ def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch
 
 
 @torch.no_grad()
-def sample(tensor, config, head, first_token, count: int, texts: Texts, seed: int, dtype, device, batch: int, progress) -> np.ndarray:
-    """int32 [count, window]: windows that the teacher writes at temperature 1.
+def sample(tensor, config, head, first_token, count: int, texts: Texts, seed: int, temperature: tuple, dtype, device, batch: int,
+           progress) -> np.ndarray:
+    """int32 [count, window]: windows that the teacher writes, each at a temperature drawn evenly from `temperature` (lowest, highest): what a
+    small model writes at 1 strays from prose.
 
     A quarter of them continue a few tokens of the text, a quarter the token that begins a document or a chat (`first_token`; None: as the
     rest), and the rest any token of the vocabulary: what the teacher knows beyond the text. tensor(name): the teacher.
@@ -99,14 +101,15 @@ def sample(tensor, config, head, first_token, count: int, texts: Texts, seed: in
         if first_token is not None:
             opening[:size // 2] = first_token
         tokens[size // 4:, prefix] = opening[size // 4:]
-        _continue(weights, config, head, tokens, given, dtype, generator)
+        heat = torch.from_numpy(rng.uniform(*temperature, (size, 1)).astype(np.float32)).to(device)
+        _continue(weights, config, head, tokens, given, heat, dtype, generator)
         windows.append(tokens.to(torch.int32).cpu().numpy())
         progress(f"sampling: {sum(map(len, windows))} of {count} windows")
     return np.concatenate(windows) if windows else np.zeros((0, length), np.int32)
 
 
-def _continue(weights, config, head, tokens, given, dtype, generator):
-    """Fills tokens [B, T] in place from column given[b] on, one column at a time, with a cache of keys and values."""
+def _continue(weights, config, head, tokens, given, temperature, dtype, generator):
+    """Fills tokens [B, T] in place from column given[b] on, one column at a time, with a cache of keys and values. given, temperature: [B, 1]."""
     size, length = tokens.shape
     shape = (config.layers, size, config.kv_heads, length, config.head_dim)
     keys = torch.empty(shape, dtype=dtype, device=tokens.device)
@@ -129,6 +132,6 @@ def _continue(weights, config, head, tokens, given, dtype, generator):
             x = x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
         logits = F.linear(rms_norm(x[:, 0], weights["model.norm.weight"], config.eps), weights[head])
         # The largest of p / e, e exponential, is a draw from p.
-        chance = torch.softmax(logits.float(), -1)
+        chance = torch.softmax(logits.float() / temperature, -1)
         draw = chance.div_(torch.empty_like(chance).exponential_(generator=generator)).argmax(-1)
         tokens[:, at + 1] = torch.where(given[:, 0] > at + 1, tokens[:, at + 1], draw)

@@ -11,7 +11,7 @@ from .. import fake_quant
 from ..llama import block, hidden_states
 
 LOGIT_ROWS = 4096  # positions whose logits are in memory at once
-RATES = ((3, 7e-4), (4, 5e-4), (8, 2.5e-4), (16, 1.2e-4), (256, 3e-5))  # as in blocks.py
+RATES = ((3, 1e-3), (4, 7e-4), (8, 4e-4), (16, 1.2e-4), (256, 3e-5))  # as in blocks.py
 
 
 def rate_of(grid) -> float:

@@ -29,7 +29,7 @@ from .student import Student, Trainable, relative_error
 
 STAGES = ("blocks", "full", "lora", "scales")
 # What a state may differ in and still be continued.
-NOT_OF_THE_RESULT = {"out", "lowbit", "threads", "force", "json", "quiet", "save_every", "stop_after", "samples"}
+NOT_OF_THE_RESULT = {"out", "lowbit", "threads", "force", "json", "quiet", "save_every", "stop_after", "samples", "keep_stages"}
 
 
 @dataclasses.dataclass
@@ -43,15 +43,18 @@ class Options:
     tokens: int = 20_000_000
     method: tuple = ("blocks", "full")
     sample: int = 4_000_000
+    sample_temperature: tuple = (1.0, 1.0)
     text_share: float = 0.3
     window: int = 512
     batch: int = 16
     lr: float | None = None
     lr_scales: float = 2e-4
     lr_end: float = 0.0
+    settle: float = 0.6
     rank: int = 16
     block_steps: int = 300
     block_windows: int = 512
+    block_text_share: float = 1.0
     block_lr: float | None = None
     block_lr_scales: float = 1e-4
     seed: int = 0
@@ -63,6 +66,7 @@ class Options:
     threads: int | None = None
     save_every: float = 120.0
     stop_after: int | None = None
+    keep_stages: bool = False
     force: bool = False
     json: bool = False
     quiet: bool = False
@@ -171,7 +175,7 @@ class Session:
         first = first if isinstance(first, int) and 0 <= first < self.student.config.vocab else None
         batch = 4096 if self.device.type == "cuda" else 64
         windows = sample(self.teacher.__getitem__, self.student.config, self.teacher_head, first, count, self.texts,
-                         self.options.seed, self.dtype, self.device, batch, self.note)
+                         self.options.seed, self.options.sample_temperature, self.dtype, self.device, batch, self.note)
         self.report["sampling"] = {"tokens": int(windows.size), "seconds": clock.seconds()}
         file.parent.mkdir(parents=True, exist_ok=True)
         np.save(file.with_suffix(".tmp.npy"), windows)
@@ -186,7 +190,12 @@ class Session:
             raise LowbitError(f"{self.checkpoint.path}: blocks", "a rotated checkpoint, whose blocks have no counterpart in the teacher",
                               "one that was not rotated", "--method full")
         available = max(1, sum(map(len, self.texts.parts)) // self.window)
-        windows = self.texts.train(random(options.seed, 5), min(options.block_windows, available))
+        rng, count = random(options.seed, 5), options.block_windows
+        sampled = self.samples() if options.block_text_share < 1 else None
+        written = 0 if sampled is None else min(len(sampled), round(count * (1 - options.block_text_share)))
+        windows = self.texts.train(rng, max(1, min(count - written, available)))
+        if written:
+            windows = np.concatenate([windows, sampled[rng.choice(len(sampled), written, replace=False)].astype(np.int64)])
         torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
         work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options,
                                    self.note)
@@ -208,6 +217,9 @@ class Session:
     def run_distillation(self, index: int, method: str, saved) -> None:
         options, clock, student = self.options, Clock(), self.student
         samples = self.samples()
+        if method == "full" and options.settle < 1 and not saved:
+            for layer in student.layers.values():
+                layer.settle(options.settle)
         names = [n for i in range(student.config.layers) for n in linear_names(i)]
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)
@@ -250,6 +262,8 @@ class Session:
             stage["after"] = self._measure(method)
             if index + 1 < len(options.method):
                 self.save(index + 1)
+                if options.keep_stages:
+                    self.write_checkpoint(f"{str(options.out).rstrip('/')}-{method}", options.method[:index + 1])
         self.report["after"] = self.report["stages"][-1]["after"]
         self.report["held_windows"] = len(held)
         before = self.report["before"]
@@ -264,7 +278,7 @@ class Session:
         self.note(f"{what}: held-back text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %")
         return result
 
-    def write(self) -> None:
+    def write_checkpoint(self, out: str, method: tuple) -> None:
         options, c = self.options, self.checkpoint
         tensors = self.student.tensors_to_write()
         quality = dict(c.quality)
@@ -272,10 +286,14 @@ class Session:
             if name in self.teacher:
                 error = relative_error(self.teacher[name].cpu().numpy(), tensors[name].dequantize())
                 quality[name.removesuffix(".weight")] = {"rel_error": error}
-        recovery = {"method": list(options.method), "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
+        recovery = {"method": list(method), "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
                     "teacher_sha256": self.teacher_sha}
-        write_checkpoint(options.out, c.config, tensors, fit={**c.fit, "recovery": recovery}, quality=quality,
-                         side_files=side_files(c.path), overwrite=options.force)
+        write_checkpoint(out, c.config, tensors, fit={**c.fit, "recovery": recovery}, quality=quality, side_files=side_files(c.path),
+                         overwrite=options.force)
+
+    def write(self) -> None:
+        options = self.options
+        self.write_checkpoint(options.out, options.method)
         self.report["seconds"] = self.clock.seconds()
         base = str(options.out).rstrip("/")
         Path(base + ".loss.json").write_text(json.dumps(self.report, indent=1) + "\n")

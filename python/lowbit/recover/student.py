@@ -25,14 +25,14 @@ def grid_of(weight: QuantizedWeight) -> Grid | None:
     """None for formats that are not trained (fp8)."""
     fmt, offset = find_format(weight.spec.format, "format"), weight.spec.zero_dtype == "offset"
     if fmt.kind == "table":
-        table = tuple(sorted(float(v) for v in weight.codebook))
-        return Grid(table[0], 0.0, len(table), table, offset) if len(set(table)) > 1 else None
-    return Grid(float(fmt.first), float(fmt.step), fmt.count, None, offset) if fmt.kind == "uniform" else None
+        return Grid(0.0, 0.0, len(weight.codebook), True, offset) if len(set(weight.codebook.tolist())) > 1 else None
+    return Grid(float(fmt.first), float(fmt.step), fmt.count, False, offset) if fmt.kind == "uniform" else None
 
 
 @dataclasses.dataclass
 class Layer:
-    """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded."""
+    """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
+    levels [1, count]: the tensor's table, ascending, for such grids."""
 
     name: str
     stored: QuantizedWeight
@@ -40,6 +40,7 @@ class Layer:
     latent: torch.Tensor
     scale: torch.Tensor
     zero: torch.Tensor | None
+    levels: torch.Tensor | None = None
 
     @property
     def trains_scale(self) -> bool:
@@ -68,12 +69,13 @@ class Layer:
         scale = blocks(stored.scale_array())
         scale = torch.where(scale == 0, torch.full_like(scale, MIN_SCALE), scale)
         zero = None if stored.zeros is None else blocks(stored.zero_array())
+        levels = torch.from_numpy(np.sort(np.array(stored.codebook, np.float32))).to(device)[None] if grid.table else None
         u = value
         if teacher is not None:
-            below, above = _gaps(value, grid)
+            below, above = _gaps(value, grid, levels)
             wanted = position(grouped(teacher), scale, zero, grid)
             u = torch.maximum(torch.minimum(wanted, value + CELL * above), value - CELL * below)
-        return cls(name, stored, grid, real(u, scale, zero, grid), scale, zero)
+        return cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels)
 
     def stored_scale(self):
         return round_scale(self.scale, TORCH_DTYPES[self.stored.spec.scale_dtype]) if self.trains_scale else self.scale
@@ -83,14 +85,21 @@ class Layer:
             return self.zero
         return self.zero if self.stored.spec.scale_dtype == "float32" else self.zero.half().float()
 
+    def settle(self, part: float) -> None:
+        """Leaves the latent weight `part` of its distance to its level: away from the borders of its cell, where error feedback and training by
+        blocks leave many."""
+        scale, zero = self.stored_scale(), self.stored_zero()
+        value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid, self.levels)
+        self.latent = torch.lerp(real(value, scale, zero, self.grid), self.latent, part)
+
     def to_weight(self) -> QuantizedWeight:
         """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
         n, k = self.stored.shape
         fmt = find_format(self.stored.spec.format, self.name)
         scale, zero = self.stored_scale(), self.stored_zero()
-        index = nearest_index(position(self.latent, scale, zero, self.grid), self.grid).to(torch.uint8)
+        index = nearest_index(position(self.latent, scale, zero, self.grid), self.grid, self.levels).to(torch.uint8)
         index = index.view(n, -1)[:, :k].cpu().numpy()
-        if self.grid.table is not None:
+        if self.grid.table:
             codes = np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index]
         else:
             codes = fmt.indices_to_codes(index)
@@ -102,13 +111,12 @@ class Layer:
         return dataclasses.replace(self.stored, codes=pack(fmt, codes), scales=scales, zeros=zeros)
 
 
-def _gaps(value, grid: Grid):
+def _gaps(value, grid: Grid, levels):
     """Distances from each value to the levels below and above it; at the ends, as on the other side."""
-    if grid.table is None:
+    if not grid.table:
         return grid.step, grid.step
-    table = torch.tensor(grid.table, device=value.device)
-    gaps = table.diff()
-    i = torch.bucketize(value, (table[1:] + table[:-1]) / 2)
+    gaps = levels[0].diff()
+    i = nearest_index(value, grid, levels).long()
     return gaps[(i - 1).clamp(min=0)], gaps[i.clamp(max=len(gaps) - 1)]
 
 
@@ -152,7 +160,7 @@ class Student:
             return self.dense[name]
         layer = self.layers[name]
         with torch.no_grad():
-            weight = KERNELS[0](layer.latent, layer.stored_scale(), layer.stored_zero(), layer.grid)
+            weight = KERNELS[0](layer.latent, layer.stored_scale(), layer.stored_zero(), layer.levels, layer.grid)
         return weight.view(layer.stored.shape[0], -1)[:, :layer.stored.shape[1]]
 
     def tensors_to_write(self) -> dict:
@@ -226,7 +234,7 @@ class Trainable:
             if bank.weights:
                 out.append({"params": bank.weights, "lr": lr_of(bank.grid)})
             if bank.scales:
-                out.append({"params": bank.scales, "lr": lr_scale})
+                out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
         if self.norms:
             out.append({"params": list(self.norms.values()), "lr": lr_scale})
         return out
@@ -254,6 +262,9 @@ class Bank:
     def __init__(self, layers, mode, rank, generator):
         self.layers, self.mode, first = layers, mode, layers[0]
         self.grid, self.storage = first.grid, TORCH_DTYPES.get(first.stored.spec.scale_dtype)
+        # Tables count to 127: their scales are as much smaller than those of even grids, and so must their steps be.
+        tables = [(float(x.levels[0, -1] - x.levels[0, 0]) / (x.grid.count - 1)) for x in layers if x.grid.table]
+        self.scale_unit = len(tables) / sum(tables) if tables else 1.0
         self.rows = [len(x.latent) for x in layers]
         device = first.latent.device
 
@@ -264,6 +275,7 @@ class Bank:
         self.latent = joined("latent", mode == "full")
         self.scale = joined("scale", first.trains_scale)
         self.zero = joined("zero", first.trains_zero) if first.zero is not None else None
+        self.levels = torch.cat([x.levels.expand(rows, -1) for x, rows in zip(layers, self.rows)]) if self.grid.table else None
         self.weights = [self.latent] if mode == "full" else []
         self.scales = [x for x in (self.scale, self.zero) if isinstance(x, torch.nn.Parameter)]
         self.factors = []
@@ -276,7 +288,7 @@ class Bank:
         if mode == "scales":
             with torch.no_grad():
                 scale, zero = torch.cat([x.stored_scale() for x in layers]), self.zero
-                self.value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid)
+                self.value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid, self.levels)
 
     def merged(self):
         """Latent weights with the low-rank additions."""
@@ -301,7 +313,7 @@ class Bank:
         if self.mode == "scales":
             weight = real(self.value, scale, zero, self.grid)
         else:
-            weight = FakeQuantize.apply(self.merged(), scale, zero, self.grid, kernels)
+            weight = FakeQuantize.apply(self.merged(), scale, zero, self.levels, self.grid, kernels)
         out = {}
         for x, rows in zip(self.layers, torch.split(weight.to(dtype), self.rows)):
             n, k = x.stored.shape
