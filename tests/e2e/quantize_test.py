@@ -197,6 +197,19 @@ class Inspect(CliTest):
                 self.assertTrue(all(any(n in c["kernel"] for n in names) for c in forced), forced)
         self.assertLessEqual(max(map(len, self.lowbit("inspect", "--kernels").stdout.decode().splitlines())), 100)
 
+    def test_kernels_of_a_gpu(self):
+        """Chosen without a device: a build with CUDA says what each layer would get there and why."""
+        out = self.quantized("int4", "--format", "int4")
+        if not self.json("doctor")["cuda_built"]:
+            self.assertIn("cuda", self.refused("inspect", out, "--kernels", "--device", "cuda").lower())
+            return
+        for device in ("cuda", "cuda:0"):
+            layers = self.json("inspect", out, "--kernels", "--device", device)["kernels"]
+            self.assertGreaterEqual(len(layers), 14)
+            for choice in layers:
+                self.assertIn("__cuda_", choice["kernel"])
+                self.assertTrue(choice["reason"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -21,14 +21,17 @@ __device__ __forceinline__ void add_group_sum(const GemvArgs& a, uint8_t* smem, 
     atomicAdd(reinterpret_cast<int*>(smem + a.x_sums_at) + row * a.groups + group, sum);
 }
 
-/// Sums over all columns, one per row, from every thread's part.
+/// The sum over all columns of a row, from every thread's part.
+__device__ __forceinline__ void add_row_sum(const GemvArgs& a, uint8_t* smem, int row, int part) {
+  const int sum = __reduce_add_sync(0xffffffffu, part);
+  if ((threadIdx.x & 31) == 0) atomicAdd(reinterpret_cast<int*>(smem + a.x_sums_at) + row * a.groups, sum);
+}
 template <int kRows>
 __device__ __forceinline__ void add_row_sums(const GemvArgs& a, uint8_t* smem, const int (&parts)[kRows]) {
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     if (kRows > 1 && row >= a.m) break;
-    const int sum = __reduce_add_sync(0xffffffffu, parts[row]);
-    if ((threadIdx.x & 31) == 0) atomicAdd(reinterpret_cast<int*>(smem + a.x_sums_at) + row * a.groups, sum);
+    add_row_sum(a, smem, row, parts[row]);
   }
 }
 
@@ -41,13 +44,17 @@ __device__ __forceinline__ int store_quad(uint32_t* place, const uint4& v) {
   return __dp4a(static_cast<int>(v.w), 0x01010101, sum);
 }
 
-/// Columns 16 quad.. of a row; `aligned`: the row begins at a multiple of 16 bytes.
-__device__ __forceinline__ uint4 load_codes(const int8_t* x, int quad, int k, bool aligned) {
-  if (aligned && 16 * quad + 16 <= k) return *reinterpret_cast<const uint4*>(x + 16 * quad);
+/// Columns 16 quad.. of a row, byte by byte; zeros from k on.
+__device__ __noinline__ uint4 load_loose_codes(const int8_t* x, int quad, int k) {
   uint32_t v[4] = {};
   for (int i = 0; i < 16; ++i)
     if (16 * quad + i < k) v[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(x[16 * quad + i])) << (8 * (i % 4));
   return {v[0], v[1], v[2], v[3]};
+}
+/// The same; `aligned`: the row begins at a multiple of 16 bytes.
+__device__ __forceinline__ uint4 load_codes(const int8_t* x, int quad, int k, bool aligned) {
+  if (aligned && 16 * quad + 16 <= k) return *reinterpret_cast<const uint4*>(x + 16 * quad);
+  return load_loose_codes(x, quad, k);
 }
 
 template <bool kGrouped, int kRows>
@@ -130,11 +137,10 @@ __device__ __forceinline__ void stage_floats(const GemvArgs& a, uint8_t* smem, i
     find_largest<kGrouped>(a, largest + row * scales, static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes, quads,
                            aligned, kept);
   __syncthreads();
-  int parts[kRows] = {};
   const int start = threadIdx.x & ~31;
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    if (kRows > 1 && row >= a.m) break;
+#pragma unroll 1
+  for (int row = 0; row < (kRows == 1 ? 1 : a.m); ++row) {
+    int row_sum = 0;
     const uint8_t* const x = static_cast<const uint8_t*>(a.x) + row * a.ldx * bytes;
     float inverse = quantizer_of(largest[row * scales]).inverse;
 #pragma unroll 1
@@ -150,10 +156,10 @@ __device__ __forceinline__ void stage_floats(const GemvArgs& a, uint8_t* smem, i
       int sum = 0;
       if (quad < quads) sum = store_quad(staged_quad(a, smem, row, quad), {codes[0], codes[1], codes[2], codes[3]});
       if constexpr (kGrouped) add_group_sum(a, smem, row, quad, sum);
-      parts[row] += sum;
+      row_sum += sum;
     }
+    if constexpr (!kGrouped) add_row_sum(a, smem, row, row_sum);
   }
-  if constexpr (!kGrouped) add_row_sums<kRows>(a, smem, parts);
   for (int i = threadIdx.x; i < a.m * scales; i += blockDim.x)
     reinterpret_cast<float*>(smem + a.x_scales_at)[i] = quantizer_of(largest[i]).scale;
 }

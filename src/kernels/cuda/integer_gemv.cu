@@ -14,9 +14,10 @@ constexpr int kMostWarps = 16,
 constexpr int kInFlightBytes = 160 << 10;  // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
 constexpr int kMostTiles = 128;  // of a thread block
-// bit_gemv.cuh: warps, bytes of weights of a thread block, and tiles per multiprocessor from which on it is the faster one.
+// bit_gemv.cuh: warps, bytes of weights of a thread block, and blocks of a row up to which it is taken: it is as fast as the
+// integers or faster where launches of different widths follow each other, as in a model, and every block cuts all of x.
 // Weights of three thread blocks fit a multiprocessor, so that the next launch's are on their way while this one multiplies.
-constexpr int kBitWarps = 8, kMostBitBytes = 72 << 10, kLeastBitTiles = 6;
+constexpr int kBitWarps = 8, kMostBitBytes = 72 << 10, kMostBitBlocks = 28;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
@@ -100,8 +101,7 @@ bool cut_bits(GemvArgs& a, const Device& device, int columns_of_block, Launch& l
   a.blocks_of_row = std::max(1, ceil_div(a.k, columns_of_block));
   const int tile_bytes = a.blocks_of_row * kTileBlockBytes, all_tiles = ceil_div(a.n, kTileRows);
   const int most = std::min(kMostTiles, kMostBitBytes / tile_bytes);
-  if (a.m != 1 || a.x_element != Element::kInt8 || most == 0 || all_tiles < kLeastBitTiles * device.processors)
-    return false;
+  if (a.m != 1 || a.x_element != Element::kInt8 || most == 0 || a.blocks_of_row > kMostBitBlocks) return false;
   l.grid = device.processors;
   while (ceil_div(all_tiles, l.grid) > most) l.grid += device.processors;
   a.least_tiles = all_tiles / l.grid;

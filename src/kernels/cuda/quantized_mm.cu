@@ -13,7 +13,7 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kAnyWarps = 4, kMostGridRows = 65535, kMostSplit = 8;
+constexpr int kAnyWarps = 4, kMostGridRows = 65535, kMostSplit = 8, kManyRows = 32;
 constexpr int kSharedBytes =
     96 << 10;  // of parts of one or two rows of x; what every device from 8.0 on gives a thread block
 
@@ -61,18 +61,18 @@ int clusters_at_a_time(const void* kernel, const Device& device, int split, int 
 }
 
 /// Rows of x of a block and how its warps stand, for a device that gives a block so much shared memory.
-template <int BITS>
+template <int BITS, int RowWarps>
 RowsCut cut_rows(const QuantizedConfig& p, const Device& device, const void* kernel, int& shared) {
   using P = Piece<BITS>;
   RowsCut c{};
-  c.column_warps = p.m > 32 ? 4 : p.m > 16 ? 2 : 1;
+  c.column_warps = p.m > 16 ? 2 : 1;
   c.depth = 4 / c.column_warps;
   const auto measure = [&] {
     c.rows_of_x = kWarpRowsOfX * c.column_warps;
     c.pass_pieces = P::kOfWarp * c.depth;
     c.column_bytes = kPassQuads * c.depth * 64 + 64;  // columns meet alternating halves of the banks
     const int rows = static_cast<int>(std::min<int64_t>(p.m, c.rows_of_x));
-    shared = std::max(rows * kParts * c.column_bytes, c.depth * rows * kBlockRows * 4);
+    shared = std::max(rows * kParts * c.column_bytes, c.depth * rows * 32 * RowWarps * 4);
   };
   for (measure(); shared > device.shared_bytes && c.column_warps * c.depth > 1; measure()) {
     int& less = c.depth > 1 ? c.depth : c.column_warps;
@@ -80,8 +80,8 @@ RowsCut cut_rows(const QuantizedConfig& p, const Device& device, const void* ker
   }
   // Blocks share K as long as all of them run at a time, and each has a whole pass to do.
   const int64_t pieces = std::max<int64_t>(1, ceil_div((p.k * BITS + 7) / 8, P::kBytes));
-  const int64_t tiles = ceil_div(p.n, kBlockRows) * ceil_div(p.m, c.rows_of_x);
-  const int threads = 32 * kRowWarps * c.column_warps * c.depth;
+  const int64_t tiles = ceil_div(p.n, 32 * RowWarps) * ceil_div(p.m, c.rows_of_x);
+  const int threads = 32 * RowWarps * c.column_warps * c.depth;
   c.split = 1;
   while (device.bulk_copies && c.split < kMostSplit && 2 * c.split * c.pass_pieces <= pieces &&
          tiles <= clusters_at_a_time(kernel, device, 2 * c.split, threads, shared))
@@ -90,16 +90,16 @@ RowsCut cut_rows(const QuantizedConfig& p, const Device& device, const void* ker
   return c;
 }
 
-template <int BITS>
+template <int BITS, int RowWarps>
 cudaError_t start_rows(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
                        const Device& device, cudaStream_t stream) {
   int shared = 0;
-  const auto kernel = quantized_mm_rows<BITS>;
+  const auto kernel = quantized_mm_rows<BITS, RowWarps>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
-  const RowsCut c = cut_rows<BITS>(p, device, reinterpret_cast<const void*>(kernel), shared);
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.n, kBlockRows)), static_cast<unsigned>(ceil_div(p.m, c.rows_of_x)),
-                  static_cast<unsigned>(c.split));
-  const dim3 block(static_cast<unsigned>(32 * kRowWarps * c.column_warps * c.depth));
+  const RowsCut c = cut_rows<BITS, RowWarps>(p, device, reinterpret_cast<const void*>(kernel), shared);
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.n, 32 * RowWarps)),
+                  static_cast<unsigned>(ceil_div(p.m, c.rows_of_x)), static_cast<unsigned>(c.split));
+  const dim3 block(static_cast<unsigned>(32 * RowWarps * c.column_warps * c.depth));
   // Without overlap: blocks of the next launch would take places unevenly (measured: 16 to 33 % slower from 8 rows on).
   return launch_cluster(kernel, grid, block, dim3(1, 1, static_cast<unsigned>(c.split)), static_cast<size_t>(shared),
                         stream, false, input, weight, output, p, c);
@@ -118,8 +118,10 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
                     static_cast<unsigned>(std::min<int64_t>(p.m, kMostGridRows)));
     return launch(quantized_mm_any<BITS>, grid, dim3(32 * kAnyWarps), 0, stream, false, input, weight, output, p);
   }
-  return p.m <= kDecodeRows ? start_decode<BITS>(input, weight, output, p, device, overlap, stream)
-                            : start_rows<BITS>(input, weight, output, p, device, stream);
+  if (p.m <= kDecodeRows) return start_decode<BITS>(input, weight, output, p, device, overlap, stream);
+  // 128 rows of weights share what is read of x, where that is much.
+  return p.m > kManyRows ? start_rows<BITS, 4>(input, weight, output, p, device, stream)
+                         : start_rows<BITS, 2>(input, weight, output, p, device, stream);
 }
 
 template cudaError_t launch_quantized_mm<1>(const void*, const uint8_t*, void*, const QuantizedConfig&, bool,

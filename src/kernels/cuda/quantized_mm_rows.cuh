@@ -2,7 +2,8 @@
 // quantized_mm<BITS> for three and more rows of x. x is cut into parts in shared memory, a pass of columns at a time; the first
 // parts have sums of their own, the two small ones share theirs.
 //
-// Shapes:   a thread block makes 64 outputs of up to 16 * column_warps rows of x. Its warps are 2 x column_warps x depth: a warp
+// Shapes:   a thread block makes 32 * RowWarps outputs of up to 16 * column_warps rows of x. Its warps are RowWarps x
+//           column_warps x depth: a warp
 //           multiplies 32 rows of weights with 16 rows of x; depth warps share the pieces of a pass.
 // Clusters: on compute capability 9 a cluster's blocks share K; each adds up a share of the outputs, in ascending order.
 // Memory:   a lane's weights are in registers one piece ahead, x is read once per block.
@@ -13,7 +14,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kRowWarps = 2, kBlockRows = 32 * kRowWarps, kWarpRowsOfX = 16, kPassQuads = 8;
+inline constexpr int kWarpRowsOfX = 16, kPassQuads = 8;
 
 /// How the work is cut (quantized_mm.cu).
 struct RowsCut {
@@ -150,8 +151,10 @@ __device__ __forceinline__ void add_piece(const LaneWeights<BITS>& weights, cons
 }
 
 /// Sums of all depth warps and of the cluster's blocks, then scale, bias and the store. `sums`: [depth][row of x][row].
+template <int RowWarps>
 __device__ __forceinline__ void finish_rows(const QuantizedConfig& p, const RowsCut& c, void* output, const float* sums,
                                             int64_t m0, int rows, int64_t n0) {
+  constexpr int kBlockRows = 32 * RowWarps;
   const int rank = blockIdx.z, outputs = kBlockRows * rows;
 #if LOWBIT_SM90
   if (c.split > 1) cluster_meet();
@@ -177,17 +180,18 @@ __device__ __forceinline__ void finish_rows(const QuantizedConfig& p, const Rows
 #endif
 }
 
-/// Groups of columns are whole pieces.
-template <int BITS>
-__global__ void __launch_bounds__(256, 2)
+/// Groups of columns are whole pieces. RowWarps: x is cut into parts once per 32 * RowWarps rows of weights.
+template <int BITS, int RowWarps>
+__global__ void __launch_bounds__(128 * RowWarps, 4 / RowWarps)
     quantized_mm_rows(const void* input, const uint8_t* weight, void* output, const __grid_constant__ QuantizedConfig p,
                       const __grid_constant__ RowsCut c) {
   using P = Piece<BITS>;
+  constexpr int kBlockRows = 32 * RowWarps;
   extern __shared__ __align__(128) uint8_t smem[];
   let_successor_start();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int row_warp = warp % kRowWarps, column_warp = warp / kRowWarps % c.column_warps,
-            depth = warp / kRowWarps / c.column_warps;
+  const int row_warp = warp % RowWarps, column_warp = warp / RowWarps % c.column_warps,
+            depth = warp / RowWarps / c.column_warps;
   const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kBlockRows, m0 = static_cast<int64_t>(blockIdx.y) * c.rows_of_x;
   const int rows = static_cast<int>(min(static_cast<int64_t>(c.rows_of_x), p.m - m0));
   const int64_t first_row = n0 + 32 * row_warp + g, row_bytes = (p.k * BITS + 7) / 8;
@@ -246,7 +250,7 @@ __global__ void __launch_bounds__(256, 2)
     if (row < rows) all[(depth * rows + row) * kBlockRows + r] = sums[tile][j][e];
   }
   __syncthreads();
-  finish_rows(p, c, output, all, m0, rows, n0);
+  finish_rows<RowWarps>(p, c, output, all, m0, rows, n0);
 }
 
 }  // namespace lowbit::cuda

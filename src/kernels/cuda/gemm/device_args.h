@@ -32,6 +32,8 @@ struct GemmArgs {
   // slots; rows of x that have room
   int row_tiles, depth, warp_batches, fold_batches, slot_batches, slots;
   int half_batches, lane_words;  // of half a warp's ring of weights; words of a lane in a batch
+  // gemm_one_row.cuh: blocks of K and groups of a warp, blocks in its ring; byte positions in shared memory
+  int warp_blocks, warp_groups, ring, sums_at, x_at, weights_at;
 };
 
 }  // namespace lowbit::cuda

@@ -7,7 +7,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kFewRows = 16, kFewThreads = 512;
+inline constexpr int kFewRows = 16, kFewThreads = 512, kOneRowRing = 4;
 inline constexpr const char* kFewName = "sm80_few16";
 
 struct FewKernel {
@@ -19,7 +19,7 @@ struct FewKernel {
 /// The kernel for `rows` rows of x; null when there is none.
 const FewKernel* find_few_kernel(GemmActivation activation, int bits, int64_t rows);
 
-/// Shared memory: scales of the block's rows [groups][rows], sums [slots][m][rows], x [unit][m][128 bytes], weights
+/// Shared memory for two and more rows of x: scales of the block's rows [groups][rows], sums [slots][m][rows], x [unit][m][128 bytes], weights
 /// [warp][two halves][batch][lane].
 struct FewPlaces {
   int rows, scales, sums, x, weights, bytes;
@@ -32,6 +32,9 @@ struct FewPlaces {
     bytes = weights + p.row_tiles * p.depth * 2 * p.half_batches * p.lane_words * 128;
   }
 };
+
+/// Dynamic shared memory and threads of a block, and rows of weights of one; `args` have been cut.
+int few_shared_bytes(const GemmArgs& args);
 
 /// Cuts the work of `args` (its sizes are set); false when the problem is not for this pipeline.
 bool cut_few(const GemmProblem& problem, int processors, int device_shared, GemmArgs& args);

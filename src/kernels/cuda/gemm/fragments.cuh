@@ -63,6 +63,28 @@ __device__ __forceinline__ void load_words(const uint8_t* unit, int batch, int l
   }
 }
 
+/// (word & mask) | Magic in one instruction: the compiler takes two where both constants are immediates.
+template <uint32_t Magic>
+__device__ __forceinline__ uint32_t masked_or(uint32_t word, uint32_t mask) {
+  uint32_t v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(word), "r"(mask), "n"(Magic));
+  return v;
+}
+/// Two f16: v = 1024 + code * 2^at, half_zero = 1024 + zero; code - zero, exactly.
+__device__ __forceinline__ uint32_t f16_value(uint32_t v, int at, uint32_t half_zero) {
+  uint32_t value;
+  if (at == 0) {
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(v), "r"(half_zero));
+  } else {
+    const uint32_t factor = at == 2 ? 0x34003400u : at == 4 ? 0x2c002c00u : 0x24002400u;  // 2^-at
+    const uint32_t rest = at == 2 ? 0x62006200u : at == 4 ? 0x63806380u : 0x63e063e0u;    // 1024 - 1024 * 2^-at
+    uint32_t minus;  // - (1024 * 2^-at + zero); the same in all iterations
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(minus) : "r"(rest), "r"(half_zero));
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(v), "r"(factor), "r"(minus));
+  }
+  return value;
+}
+
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -74,17 +96,14 @@ __device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_z
     if constexpr (kIntegers<X>) {
       constexpr uint32_t kMask = (0xffu << (8 - Bits) & 0xffu) * 0x01010101u;
       a[i] = Bits == 8 ? word : (word << (Bits * nth)) & kMask;
+    } else if constexpr (X == GemmActivation::kF16) {
+      // The ten bits of a mantissa have room for a code at bit 0 to 6: the word is shifted once in eight bits.
+      const int shift = Bits * nth, at = shift % 8;
+      const uint32_t v = masked_or<0x64006400u>(word >> (shift - at), (((1u << Bits) - 1u) << at) * 0x00010001u);
+      a[i] = f16_value(v, at, half_zero);
     } else {
-      constexpr uint32_t kMask = ((1u << Bits) - 1u) * 0x00010001u;
-      constexpr uint32_t kMagic = X == GemmActivation::kF16 ? 0x64006400u : 0x43004300u;  // 1024, 128: the unit is 1
-      uint32_t
-          v;  // (shifted & kMask) | kMagic in one instruction: the compiler takes two, both constants being immediates
-      asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(word >> (Bits * nth)), "r"(kMask), "n"(kMagic));
-      if constexpr (X == GemmActivation::kF16) {
-        asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(a[i]) : "r"(v), "r"(half_zero));
-      } else {
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x3f803f80u), "r"(half_zero ^ 0x80008000u));
-      }
+      const uint32_t v = masked_or<0x43004300u>(word >> (Bits * nth), ((1u << Bits) - 1u) * 0x00010001u);
+      asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x3f803f80u), "r"(half_zero ^ 0x80008000u));
     }
   }
 }
@@ -126,7 +145,7 @@ __device__ __forceinline__ float any_sum(typename SumOf<X>::Type s) {
 
 /// The scale of x for a sum over group g of row m, 1 when x has one scale per row.
 __device__ __forceinline__ float x_group_scale(const GemmArgs& p, int m, int g) {
-  return p.x_scale_group == 0 || m >= p.m ? 1.0f : __ldg(p.x_scale + m * p.x_scale_row + g * p.x_scale_group);
+  return p.x_scale_group == 0 || m >= p.m ? 1.0f : p.x_scale[m * p.x_scale_row + g * p.x_scale_group];
 }
 
 /// acc = fma(sum * x scale, scale, acc), then the offset's term. One group of one output.
@@ -140,7 +159,7 @@ __device__ __forceinline__ float fold_one(const GemmArgs& p, typename SumOf<X>::
   }
   acc = __fmaf_rn(v, scale, acc);
   if (p.offsets != nullptr && m < p.m) {
-    const float sum = __ldg(p.x_sums + int64_t(m) * p.groups + g);
+    const float sum = p.x_sums[int64_t(m) * p.groups + g];
     const float offset = __ldg(p.offsets + int64_t(g) * p.n_padded + n);
     acc = __fmaf_rn(kIntegers<X> ? __fmul_rn(sum, xs) : sum, offset, acc);
   }
@@ -172,7 +191,7 @@ __device__ __forceinline__ void add_bit_terms(const GemmArgs& p, int n, int m0, 
 #pragma unroll
   for (int i = 0; i < Bm / 2; ++i) {
     const int m = m0 + 8 * (i / 4) + 2 * (threadIdx.x & 3) + (i & 1);
-    d[i] = 4 * d[i] + (i & 2 ? of_w.y : of_w.x) + (m < p.m ? __ldg(p.x_terms + m) : 0);
+    d[i] = 4 * d[i] + (i & 2 ? of_w.y : of_w.x) + (m < p.m ? p.x_terms[m] : 0);
   }
 }
 
@@ -220,7 +239,7 @@ __device__ __forceinline__ float finished(float acc, float xs, float bias) {
   return kIntegers<X> ? __fmaf_rn(acc, xs, bias) : __fadd_rn(acc, bias);
 }
 __device__ __forceinline__ float x_row_scale(const GemmArgs& p, int m) {
-  return p.x_scale_group == 0 && m < p.m ? __ldg(p.x_scale + m * p.x_scale_row) : 1.0f;
+  return p.x_scale_group == 0 && m < p.m ? p.x_scale[m * p.x_scale_row] : 1.0f;
 }
 
 /// All outputs of a lane: two rows from n on, Bm rows of x from m0 on. value(i): folded sum i; scale(j, c): of row

@@ -1,10 +1,10 @@
 #pragma once
-// The pipeline for 1 to 16 rows of x, on every architecture from sm_80 on. A block is 16 or 32 rows of weights, its warps
+// The pipeline for 2 to 16 rows of x, on every architecture from sm_80 on. A block is 16 or 32 rows of weights, its warps
 // share K, and every lane copies the words of its own operands to shared memory, all that fit before the previous kernel has
 // ended: no lane waits for another one's weights.
 //
-// Shapes:   any n, k; x with rows at multiples of 16 bytes (one row: any); groups of 64 columns (f16, bf16: 32) or multiples.
-// x:        one row: each warp copies the columns it needs, no barrier. More: all of it, swizzled, then ldmatrix.
+// Shapes:   any n, k; x with rows at multiples of 16 bytes; groups of 64 columns (f16, bf16: 32) or multiples.
+// x:        all of it, swizzled, then ldmatrix. One row: gemm_one_row.cuh.
 // Numerics: integers: the sum of each group is exact and put into shared memory; threads fold them in the order of
 //           docs/numerics.md#matmul. f16, bf16: one fma with the scale per group or 64 columns, warps added in ascending order.
 // Limits:   latency below about 8 MB of weights, then memory; with 16 rows reading x, once per block.
@@ -15,14 +15,14 @@
 
 namespace lowbit::cuda {
 
-/// kColumnTiles tiles of 8 rows of x; 0: one row.
+/// kColumnTiles tiles of 8 rows of x; 0: one row (gemm_one_row.cuh).
 template <GemmActivation X_, int Bits_, int ColumnTiles_>
 struct FewTile {
   static constexpr GemmActivation X = X_;
-  static constexpr int kBits = Bits_, kOneRow = ColumnTiles_ == 0, kColumnTiles = ColumnTiles_ == 0 ? 1 : ColumnTiles_;
+  static constexpr int kBits = Bits_, kColumnTiles = ColumnTiles_;
   using Order = FragmentOrder<kBits, kXBytes<X>>;
   using Sum = typename SumOf<X>::Type;
-  static constexpr int kRows = kOneRow ? 1 : 8 * kColumnTiles;
+  static constexpr int kRows = kColumnTiles == 0 ? 1 : 8 * kColumnTiles;
 };
 
 __device__ __forceinline__ void few_wait_for_previous_kernel() {
@@ -98,73 +98,67 @@ __device__ __forceinline__ void few_stage_x(const GemmArgs& p, uint8_t* to, int 
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/// One row of x: each warp brings the batches [begin, end) that it needs, in the same places.
-__device__ __forceinline__ void few_stage_slice(const GemmArgs& p, uint8_t* to, int row_bytes, int begin, int end) {
-  const int lane = threadIdx.x & 31;
-  const uint8_t* const x = static_cast<const uint8_t*>(p.x);
-  if (p.x_aligned) {
-    const uint32_t base = uint32_t(__cvta_generic_to_shared(to));
-    for (int c = 4 * begin + lane; c < 4 * end; c += 32) {
-      const int left = row_bytes - 16 * c, valid = left < 0 ? 0 : left > 16 ? 16 : left;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(base + 16 * c),
-                   "l"(x + (valid > 0 ? 16 * c : 0)), "r"(valid)
-                   : "memory");
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-  } else {
-    for (int c = 16 * begin + lane; c < 16 * end; c += 32)
-      reinterpret_cast<uint32_t*>(to)[c] = x_word(x, 4 * c, row_bytes);
-    asm volatile("cp.async.wait_all;" ::: "memory");  // the weights
+__device__ __forceinline__ void few_store(const GemmArgs& p, int64_t to, float y) {
+  switch (GemmOutput(p.output)) {
+    case GemmOutput::kF32:
+      static_cast<float*>(p.y)[to] = y;
+      break;
+    case GemmOutput::kF16:
+      static_cast<__half*>(p.y)[to] = __float2half_rn(y);
+      break;
+    case GemmOutput::kBf16:
+      static_cast<__nv_bfloat16*>(p.y)[to] = __float2bfloat16_rn(y);
+      break;
   }
-  __syncwarp();
 }
+
+/// Output i of a block, and what it takes besides the sums: asked for before they are there.
+struct FewOutput {
+  int m, r, n;
+  bool there;
+  float bias = 0.0f, xs = 1.0f;
+  __device__ FewOutput(const GemmArgs& p, const FewPlaces& at, int n0, int i)
+      : m(i >> (p.row_tiles == 2 ? 5 : 4)), r(i & (at.rows - 1)), n(n0 + r), there(i < p.m * at.rows && n < p.n) {
+    if (!there) return;
+    if (p.bias != nullptr) bias = __ldg(p.bias + n);
+    if (p.x_scale != nullptr && p.x_scale_group == 0) xs = p.x_scale[m * p.x_scale_row];
+  }
+};
 
 /// What is left to do to the sums of a block: the fold over groups, or over the warps that shared K.
 template <class T>
-__device__ __forceinline__ void few_finish(const GemmArgs& p, const uint8_t* shared, const FewPlaces& at, int n0) {
+__device__ __forceinline__ void few_finish(const GemmArgs& p, const uint8_t* shared, const FewPlaces& at, int n0,
+                                           FewOutput output) {
   const auto* const sums = reinterpret_cast<const typename T::Sum*>(shared + at.sums);
   const float* const scales = reinterpret_cast<const float*>(shared + at.scales);
   const int slot = p.m * at.rows;
   for (int i = threadIdx.x; i < slot; i += blockDim.x) {
-    const int m = T::kOneRow ? 0 : i / at.rows, r = i - m * at.rows, n = n0 + r;
-    if (n >= p.n) continue;
-    const float bias = p.bias == nullptr ? 0.0f : __ldg(p.bias + n);
-    float acc = 0.0f, xs = 1.0f;
+    if (i != int(threadIdx.x)) output = FewOutput(p, at, n0, i);
+    if (!output.there) continue;
+    const int m = output.m, r = output.r, n = output.n;
+    float acc = 0.0f;
     if constexpr (kIntegers<T::X>) {
-      xs = p.x_scale_group == 0 ? __ldg(p.x_scale + m * p.x_scale_row) : 1.0f;
       if (p.groups > 1) {
 #pragma unroll 8
         for (int g = 0; g < p.groups; ++g) {
           float v = any_sum<T::X, T::kBits>(sums[g * slot + i]);
-          if (p.x_scale_group != 0) v = __fmul_rn(v, __ldg(p.x_scale + m * p.x_scale_row + g * p.x_scale_group));
+          if (p.x_scale_group != 0) v = __fmul_rn(v, p.x_scale[m * p.x_scale_row + g * p.x_scale_group]);
           acc = __fmaf_rn(v, scales[g * at.rows + r], acc);
         }
       } else {
         int sum = 0;
 #pragma unroll 8
         for (int s = 0; s < p.slots; ++s) sum += sums[s * slot + i];
-        if constexpr (T::X == GemmActivation::kBit) sum = 4 * sum + __ldg(p.w_terms + n) + __ldg(p.x_terms + m);
+        if constexpr (T::X == GemmActivation::kBit) sum = 4 * sum + __ldg(p.w_terms + n) + p.x_terms[m];
         float v = any_sum<T::X, T::kBits>(sum);
-        if (p.x_scale_group != 0) v = __fmul_rn(v, __ldg(p.x_scale + m * p.x_scale_row));
+        if (p.x_scale_group != 0) v = __fmul_rn(v, p.x_scale[m * p.x_scale_row]);
         acc = __fmaf_rn(v, scales[r], acc);
       }
     } else {
 #pragma unroll 8
       for (int s = 0; s < p.slots; ++s) acc = __fadd_rn(acc, sums[s * slot + i]);
     }
-    const float y = finished<T::X>(acc, xs, bias);
-    const int64_t to = m * p.ldy + n;
-    switch (GemmOutput(p.output)) {
-      case GemmOutput::kF32:
-        static_cast<float*>(p.y)[to] = y;
-        break;
-      case GemmOutput::kF16:
-        static_cast<__half*>(p.y)[to] = __float2half_rn(y);
-        break;
-      case GemmOutput::kBf16:
-        static_cast<__nv_bfloat16*>(p.y)[to] = __float2bfloat16_rn(y);
-        break;
-    }
+    few_store(p, m * p.ldy + n, finished<T::X>(acc, output.xs, output.bias));
   }
 }
 
@@ -176,21 +170,17 @@ __device__ __forceinline__ void few_put(const GemmArgs& p, uint8_t* sums, int ro
   };
   const int t = threadIdx.x & 3;
   V* const to = reinterpret_cast<V*>(sums) + slot * p.m * rows + row;
-  if constexpr (T::kOneRow) {
-    if (t == 0) *reinterpret_cast<Pair*>(to) = {d[0], d[2]};
-  } else {
 #pragma unroll
-    for (int j = 0; j < T::kColumnTiles; ++j)
+  for (int j = 0; j < T::kColumnTiles; ++j)
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int m = 8 * j + 2 * t + c;
-        if (m < p.m) *reinterpret_cast<Pair*>(to + m * rows) = {d[4 * j + c], d[4 * j + 2 + c]};
-      }
-  }
+    for (int c = 0; c < 2; ++c) {
+      const int m = 8 * j + 2 * t + c;
+      if (m < p.m) *reinterpret_cast<Pair*>(to + m * rows) = {d[4 * j + c], d[4 * j + 2 + c]};
+    }
 }
 
 template <class T>
-__global__ void __maxnreg__(T::kOneRow ? 48 : 64) gemm_few(const __grid_constant__ GemmArgs p) {
+__global__ void __maxnreg__(64) gemm_few(const __grid_constant__ GemmArgs p) {
   using Order = typename T::Order;
   using Sum = typename T::Sum;
   constexpr bool kInts = kIntegers<T::X>;
@@ -227,20 +217,13 @@ __global__ void __maxnreg__(T::kOneRow ? 48 : 64) gemm_few(const __grid_constant
                  "l"(p.scales + int64_t(g) * p.n_padded + n)
                  : "memory");
   }
-  if constexpr (!kInts && T::kOneRow) {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-  }
   few_wait_for_previous_kernel();
   const int row_bytes = p.k * kXBytes<T::X>;
-  if constexpr (T::kOneRow) {
-    few_stage_slice(p, shared + at.x, row_bytes, begin, end);
-  } else {
-    few_stage_x(p, shared + at.x, row_bytes);
-    __syncthreads();
-  }
+  const FewOutput output(p, at, n0, threadIdx.x);
+  few_stage_x(p, shared + at.x, row_bytes);
+  __syncthreads();
 
-  const int g8 = lane >> 2, t = lane & 3, row = row_tile * 16 + 2 * g8;
+  const int g8 = lane >> 2, row = row_tile * 16 + 2 * g8;
   // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8: the two words of a step, of two tiles or two steps.
   const int x_row = T::kColumnTiles == 2 ? (lane & 7) + (lane >> 4 << 3) : lane & 7;
   const int x_read = min(x_row, p.m - 1);
@@ -252,28 +235,19 @@ __global__ void __maxnreg__(T::kOneRow ? 48 : 64) gemm_few(const __grid_constant
   int left = p.fold_batches, slot = kInts && p.groups > 1 ? begin / p.slot_batches : depth;
 
   auto multiply = [&](int batch, const uint32_t* a) {
-    if constexpr (T::kOneRow) {
-      uint32_t b[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        b[j] = *reinterpret_cast<const uint32_t*>(shared + at.x + 64 * batch + 16 * j + 4 * t);
+    const uint32_t unit = x_at + (batch >> 1) * p.m * 128;
+    const int first = (batch & 1) * 4;  // chunk of 16 bytes
+    uint32_t b[4];
+    if constexpr (T::kColumnTiles == 1) {
+      load_matrices(b, unit + (((first + (lane >> 3)) ^ (x_read & 7)) << 4));
       mma<T::X>(d, a, b[0], b[1]);
       mma<T::X>(d, a + 4, b[2], b[3]);
     } else {
-      const uint32_t unit = x_at + (batch >> 1) * p.m * 128;
-      const int first = (batch & 1) * 4;  // chunk of 16 bytes
-      uint32_t b[4];
-      if constexpr (T::kColumnTiles == 1) {
-        load_matrices(b, unit + (((first + (lane >> 3)) ^ (x_read & 7)) << 4));
-        mma<T::X>(d, a, b[0], b[1]);
-        mma<T::X>(d, a + 4, b[2], b[3]);
-      } else {
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          load_matrices(b, unit + (((first + 2 * step + (lane >> 3 & 1)) ^ (x_read & 7)) << 4));
-          mma<T::X>(d, a + 4 * step, b[0], b[1]);
-          mma<T::X>(d + 4, a + 4 * step, b[2], b[3]);
-        }
+      for (int step = 0; step < 2; ++step) {
+        load_matrices(b, unit + (((first + 2 * step + (lane >> 3 & 1)) ^ (x_read & 7)) << 4));
+        mma<T::X>(d, a + 4 * step, b[0], b[1]);
+        mma<T::X>(d + 4, a + 4 * step, b[2], b[3]);
       }
     }
   };
@@ -320,13 +294,7 @@ __global__ void __maxnreg__(T::kOneRow ? 48 : 64) gemm_few(const __grid_constant
     few_put<T>(p, shared + at.sums, at.rows, depth, row, acc);
   }
   __syncthreads();
-  few_finish<T>(p, shared, at, n0);
-}
-
-template <GemmActivation X, int Bits, int ColumnTiles>
-constexpr FewKernel few_kernel() {
-  return {X, Bits, FewTile<X, Bits, ColumnTiles>::kRows,
-          reinterpret_cast<const void*>(&gemm_few<FewTile<X, Bits, ColumnTiles>>)};
+  few_finish<T>(p, shared, at, n0, output);
 }
 
 }  // namespace lowbit::cuda

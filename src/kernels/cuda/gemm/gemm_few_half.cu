@@ -1,5 +1,5 @@
 // Instances of the pipeline for few rows of x: f16 and bf16 activations.
-#include "kernels/cuda/gemm/gemm_few.cuh"
+#include "kernels/cuda/gemm/gemm_one_row.cuh"
 
 namespace lowbit::cuda {
 namespace {

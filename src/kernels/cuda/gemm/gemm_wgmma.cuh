@@ -4,81 +4,10 @@
 // operand: sums are y transposed. Blocks are persistent over tiles; or, with split > 1, a cluster shares one tile's K and
 // adds the parts through distributed shared memory, in an order that does not depend on timing.
 
-#include "kernels/cuda/gemm/fragments.cuh"
-#include "kernels/cuda/gemm/ptx.cuh"
-#include "kernels/cuda/gemm/wgmma.cuh"
 #include "kernels/cuda/gemm/wgmma_kernel.h"
+#include "kernels/cuda/gemm/wgmma_tile.cuh"
 
 namespace lowbit::cuda {
-
-/// Where sums are folded into f32: at the tile's end, at some ends of blocks of K (128 bytes of x), at each half block, at
-/// each block whatever the group is (f16 and bf16, whose sums are not exact anyway).
-enum class Fold { kTile, kBlocks, kBatches, kEveryBlock };
-
-/// Bm rows of x by 64 * Units * Warpgroups rows of weights per tile.
-template <GemmActivation X_, int Bits_, int Bm_, int Warpgroups_, int Units_, Fold Fold_>
-struct WgmmaTile {
-  static constexpr GemmActivation X = X_;
-  static constexpr int kBits = Bits_, kBm = Bm_, kWarpgroups = Warpgroups_, kUnits = Units_;
-  static constexpr Fold kFold = Fold_;
-  static constexpr bool kGrouped = kFold != Fold::kTile;
-  using Order = FragmentOrder<kBits, kXBytes<X>>;
-  using Sum = typename SumOf<X>::Type;
-  static constexpr int kTileUnits = kWarpgroups * kUnits, kMathThreads = 128 * kWarpgroups,
-                       kThreads = kMathThreads + 128;
-  static constexpr int kXStage = kBm * 128, kWStage = kTileUnits * Order::kUnitBytes;
-  static constexpr int kEnds = kFold == Fold::kTile ? 0 : kFold == Fold::kBatches ? 2 : 1;  // folds in a block, at most
-  static constexpr int kScaleRow = kTileUnits * kUnitRows * 4;  // bytes of one group's scales
-  static constexpr int kStage = (kXStage + kWStage + kEnds * kScaleRow + 1023) / 1024 * 1024;
-  static constexpr bool kSmall = kBm * kUnits < 64;  // two blocks on a multiprocessor
-  // Outputs on their way to memory: rows of 64 kUnits elements, padded against bank conflicts.
-  static constexpr int kOutRow = 128 * kUnits + 16, kOut = kFold == Fold::kTile ? kWarpgroups * kBm * kOutRow : 0;
-  static constexpr int kBudget = kSmall ? 96 << 10 : kOut > 0 ? (225 << 10) - kOut : 192 << 10, kFit = kBudget / kStage;
-  static constexpr int kStages = kFit < 12 ? kFit : 12;
-  static constexpr int kRing = kStages * kStage;
-  static constexpr int kSums = kBm / 2, kPairs = kSums / 2;  // of a lane and unit
-  // Byte offsets in shared memory: barriers, scales of x (per warpgroup), parts of other blocks.
-  static constexpr int kBarriers = kRing, kXScales = kRing + 256, kOutputs = kXScales + kWarpgroups * 128 * 4,
-                       kParts = kOutputs + kOut;
-};
-
-template <class T>
-struct Ring {
-  uint32_t base;  // shared address, 1024-byte aligned
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ uint32_t x() const { return base + stage * T::kStage; }
-  __device__ uint32_t full() const { return base + T::kBarriers + 16 * stage; }
-  __device__ uint32_t empty() const { return full() + 8; }
-  __device__ void next() {
-    if (++stage == T::kStages) stage = 0, phase ^= 1;
-  }
-};
-
-struct BlockRange {
-  int first, count;
-};
-__device__ __forceinline__ BlockRange k_range(const GemmArgs& p, int rank) {
-  const int first = rank * p.split_blocks;
-  return {first, min(p.split_blocks, p.unit_blocks - first)};
-}
-
-/// Counts the places where sums may end; tells which group ends there, or -1.
-template <class T>
-struct GroupCounter {
-  int per_group, left, group;
-  __device__ GroupCounter(const GemmArgs& p, int first_block) {
-    constexpr int kEndK = T::Order::kUnitK / (T::kEnds == 2 ? 2 : 1);
-    per_group = (p.group + kEndK - 1) / kEndK, left = per_group;
-    group = first_block * (T::kEnds == 2 ? 2 : 1) / per_group;
-  }
-  __device__ int next(const GemmArgs& p, bool last) {
-    const bool end = --left == 0, fold = T::kFold == Fold::kEveryBlock || end || last;
-    const int here = fold && group < p.groups ? group : -1;
-    if (end) left = per_group, ++group;
-    return here;
-  }
-};
 
 /// What a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in warps of their own, keep up
 /// with small tiles where one would not.
@@ -124,172 +53,6 @@ __device__ __forceinline__ void produce(const GemmArgs& p, const CUtensorMap* ma
             bulk_load(ring.x() + T::kXStage + T::kWStage + e * T::kScaleRow,
                       p.scales + int64_t(ends[e]) * p.n_padded + unit0 * kUnitRows, T::kScaleRow, ring.full());
       }
-    }
-  }
-}
-
-/// A multiplying lane's place and state.
-template <class T>
-struct Lane {
-  using Sum = typename T::Sum;
-  Ring<T> ring;
-  const uint8_t* shared;  // the same place as ring.base
-  int lane128, warpgroup;
-  uint32_t half_zero;
-  Sum d[T::kUnits][T::kSums];
-
-  __device__ void decode_batch(int batch, uint32_t (*a)[8]) const {
-    const uint8_t* units = shared + ring.stage * T::kStage + T::kXStage + warpgroup * T::kUnits * T::Order::kUnitBytes;
-#pragma unroll
-    for (int u = 0; u < T::kUnits; ++u) {
-      uint32_t w[T::Order::kLaneWords];
-      load_words<typename T::Order>(units + u * T::Order::kUnitBytes, batch, lane128, w);
-      decode<T::X, T::kBits>(w, half_zero, a[u]);
-    }
-  }
-  __device__ void multiply(int batch, const uint32_t (*a)[8], bool add, Sum (*d)[T::kSums]) {
-    const uint64_t x = x_descriptor(ring.x()) + 2 * kStepsPerBatch * batch;
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kStepsPerBatch; ++step)
-#pragma unroll
-      for (int u = 0; u < T::kUnits; ++u)
-        wgmma(Wgmma<T::kBm, T::X>{}, d[u], a[u] + 4 * step, x + 2 * step, step > 0 || add);
-    wgmma_commit();
-  }
-  /// Scales of this lane's rows for the group that ends at `end` of the current block.
-  __device__ float2 scales(int end) const {
-    const uint8_t* at = shared + ring.stage * T::kStage + T::kXStage + T::kWStage + end * T::kScaleRow;
-    return reinterpret_cast<const float2*>(at)[(warpgroup * kUnitRows + lane128 / 32 * 16) / 2 + lane128 % 32 / 4];
-  }
-  __device__ void release(const Ring<T>& at) const {
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(at.empty());
-  }
-};
-
-inline constexpr int kStagger = 8;  // named barrier
-
-/// One tile's sums over the blocks of K, no folding: two batches in flight, the next one is decoded meanwhile. Returns the
-/// scales that came with the last block, if any do.
-/// Behind block `signal` the warpgroup lets the next one begin.
-template <class T>
-__device__ __forceinline__ float2 sum_tile(Lane<T>& lane, int blocks, int signal = -1) {
-  uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
-  barrier_wait(lane.ring.full(), lane.ring.phase);
-  lane.decode_batch(0, a0);
-  Ring<T> previous = lane.ring;
-  for (int i = 0; i < blocks; ++i) {
-    lane.multiply(0, a0, i > 0, lane.d);
-    wgmma_wait<1>();
-    if (i > 0) lane.release(previous);
-    lane.decode_batch(1, a1);
-    lane.multiply(1, a1, true, lane.d);
-    wgmma_wait<1>();
-    if (i == signal) named_arrive(kStagger, 256);
-    previous = lane.ring;
-    lane.ring.next();
-    if (i + 1 < blocks) {
-      barrier_wait(lane.ring.full(), lane.ring.phase);
-      lane.decode_batch(0, a0);
-    }
-  }
-  wgmma_wait<0>();
-  float2 scales = {0.0f, 0.0f};
-  if constexpr (T::kEnds > 0) {
-    const Ring<T> next = lane.ring;
-    lane.ring = previous;
-    scales = lane.scales(0);
-    lane.ring = next;
-  }
-  lane.release(previous);
-  return scales;
-}
-
-/// Every block of K is folded, end(group, scales, sums), while the next one's sums go to the other set of registers.
-template <class T, class End>
-__device__ __forceinline__ void sum_every_block(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {
-  typename T::Sum other[T::kUnits][T::kSums];
-#pragma unroll
-  for (int i = 0; i < T::kSums; ++i) other[0][i] = 0;
-  uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
-  GroupCounter<T> counter(p, range.first);
-  int g = -1;
-  float2 s = {0.0f, 0.0f};  // the fold before the first block adds nothing
-  Ring<T> previous = lane.ring;
-  auto block = [&](int i, auto& mine, auto& before) {
-    lane.multiply(0, a0, false, mine);
-    wgmma_wait<1>();
-    if (i > 0) lane.release(previous);
-    end(g, s, before[0]);
-    lane.decode_batch(1, a1);
-    lane.multiply(1, a1, true, mine);
-    g = counter.next(p, i + 1 == range.count);
-    s = lane.scales(0);
-    previous = lane.ring;
-    lane.ring.next();
-    wgmma_wait<1>();
-    if (i + 1 < range.count) {
-      barrier_wait(lane.ring.full(), lane.ring.phase);
-      lane.decode_batch(0, a0);
-    }
-  };
-  barrier_wait(lane.ring.full(), lane.ring.phase);
-  lane.decode_batch(0, a0);
-  int i = 0;
-  for (; i + 1 < range.count; i += 2) {
-    block(i, lane.d, other);
-    block(i + 1, other, lane.d);
-  }
-  // Two copies: choosing between the sets of sums would serialise the instructions above (C7514).
-  if (i < range.count) {
-    block(i, lane.d, other);
-    wgmma_wait<0>();
-    end(g, s, lane.d[0]);
-  } else {
-    wgmma_wait<0>();
-    end(g, s, other[0]);
-  }
-  lane.release(previous);
-}
-
-/// The same with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero. Groups end
-/// where blocks of K do; with kBatches every half block is a group.
-template <class T, class End>
-__device__ __forceinline__ void sum_groups(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {
-  uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
-  GroupCounter<T> counter(p, range.first);
-  bool add = false;
-  barrier_wait(lane.ring.full(), lane.ring.phase);
-  lane.decode_batch(0, a0);
-  for (int i = 0; i < range.count; ++i) {
-    lane.multiply(0, a0, add, lane.d);
-    lane.decode_batch(1, a1);
-    add = true;
-    if constexpr (T::kFold == Fold::kBatches) {
-      // Here every place ends a group: without a branch, which would keep the instructions from being in flight together.
-      const int middle = 2 * (range.first + i);
-      const float2 s = lane.scales(0);
-      wgmma_wait<0>();
-      end(middle, s, lane.d[0]);
-      add = false;
-    }
-    lane.multiply(1, a1, add, lane.d);
-    const int here = T::kFold == Fold::kBatches ? 2 * (range.first + i) + 1 : counter.next(p, i + 1 == range.count);
-    const float2 s = lane.scales(T::kEnds - 1);
-    wgmma_wait<1>();
-    const Ring<T> previous = lane.ring;
-    lane.ring.next();
-    if (i + 1 < range.count) {
-      barrier_wait(lane.ring.full(), lane.ring.phase);
-      lane.decode_batch(0, a0);
-    }
-    add = true;
-    wgmma_wait<0>();
-    lane.release(previous);
-    if (T::kFold == Fold::kBatches || here >= 0) {
-      end(here, s, lane.d[0]);
-      add = false;
     }
   }
 }
@@ -360,7 +123,7 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
         for (int i = 0; i < p.split; ++i) sum[0] += int(part(i).x), sum[1] += int(part(i).y);
         if constexpr (T::X == GemmActivation::kBit) {
           const int2 of_w = __ldg(reinterpret_cast<const int2*>(p.w_terms + min(n, p.n_padded - 2)));
-          const int of_x = m < p.m ? __ldg(p.x_terms + m) : 0;
+          const int of_x = m < p.m ? p.x_terms[m] : 0;
           sum[0] = 4 * sum[0] + of_w.x + of_x, sum[1] = 4 * sum[1] + of_w.y + of_x;
         }
         const float2 s = row_scales;
@@ -423,8 +186,7 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
       float acc[T::kSums];
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
-      constexpr bool kPipelined =
-          T::kBm == 32 || T::kBm == 64;  // others have no registers left for a second set of sums
+      constexpr bool kAhead = T::kBm == 32 || T::kBm == 64;  // others: no registers for second sums and operands
       // The common case, without a branch: those cost a fetch of instructions per block of K.
       auto fold_narrow = [&](int g, float2 scales, const typename T::Sum* d) {
         if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
@@ -437,7 +199,15 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
         else if (g >= 0 && g < p.groups)
           parts.send(p.groups > 1 ? g : rank, d);
       };
-      if constexpr (T::kFold == Fold::kEveryBlock) {
+      auto fold_ahead = [&](float2 scales, const typename T::Sum* d) {
+        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
+      };
+      if constexpr (T::kFold == Fold::kEveryBlock && kAhead) {
+        if (p.group % (2 * T::Order::kUnitK) == 0)
+          sum_ahead<T, 2>(at, range, fold_ahead);
+        else
+          sum_ahead<T, 1>(at, range, fold_ahead);
+      } else if constexpr (T::kFold == Fold::kEveryBlock) {
         sum_every_block(at, p, range, fold_narrow);
       } else if constexpr (T::kFold == Fold::kBatches) {
         sum_groups(at, p, range, end);
@@ -449,10 +219,15 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
           fold_as<T::X, T::kBits, T::kBm, false, false>(at.d[0], scales, nullptr, acc);
         else
           parts.send(rank, at.d[0]);
-      } else if (kPipelined && p.group == T::Order::kUnitK && p.split == 1 && p.x_scale_group == 0) {
-        sum_every_block(at, p, range, fold_narrow);
       } else {
-        sum_groups(at, p, range, end);
+        bool done = false;
+        if constexpr (kAhead) {
+          if (p.group == T::Order::kUnitK && p.split == 1 && p.x_scale_group == 0) {
+            sum_ahead<T, 1>(at, range, fold_ahead);
+            done = true;
+          }
+        }
+        if (!done) sum_groups(at, p, range, end);
       }
       if (p.split == 1) {
         share_x_scales();
