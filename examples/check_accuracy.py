@@ -32,7 +32,12 @@ def check_denoise(report):
     yield "16-bit state and gates: at most 0.1 dB below float", rows["accurate"]["si_sdr_db"] >= base - 0.1
     yield "all 8 bits: 11.3 dB", rows["seed8"]["si_sdr_db"] >= 11.3
     yield "4-bit weights with feedback: within 0.3 dB of float", rows["w4 feedback"]["si_sdr_db"] >= base - 0.3
-    yield "memory at most 0.27 of the float network's", all(rows[k]["bytes_ratio"] <= 0.27 for k in ("seed8", "accurate"))
+    whole = rows["accurate, all layers"]
+    yield "dense layers in integers too: at most 0.1 dB below float", whole["si_sdr_db"] >= base - 0.1
+    # The goal is 200 on a core of one's own (bench/results/gru_denoise.json has it); tests share theirs.
+    yield "all layers: 100 times real time", whole["times_real_time"] >= 100
+    yield "memory at most 0.27 of the float network's", all(
+        rows[k]["bytes_ratio"] <= 0.27 for k in ("seed8", "accurate", "accurate, all layers"))
 
 
 def main():

@@ -1,131 +1,37 @@
-// Noisy speech to clean speech with NSNet2, its two GRUs on integers only.
+// Noisy speech to clean speech with NSNet2: two GRUs and four dense layers, on integers only.
 //
 // usage: denoise DIR IN.wav OUT.wav [--preset P] [--float] [--json]     16 kHz mono; `-` as IN reads raw 16-bit samples
 //        denoise DIR --evaluate [--json]                                SI-SDR of several formats on DIR's own pair
 // DIR holds the network's .npy files; --evaluate needs clean.wav and noisy.wav. Calibration: the first 400 frames of the
 // input for one's own files, of noisy.wav for --evaluate.
 
-#include <kiss_fftr.h>
-#include <sndfile.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "example_error.h"
+#include "lowbit/dense.h"
 #include "lowbit/gru.h"
+#include "sound.h"
 
 namespace {
 
-using Samples = std::vector<float>;
-constexpr int kWindow = 512, kHop = 256, kBins = kWindow / 2 + 1, kRate = 16000, kCalibrationFrames = 400;
-
-[[noreturn]] void stop(const std::string& message) {
-  std::fprintf(stderr, "error: %s\n", message.c_str());
-  std::exit(1);
-}
-
-// ---- Sound ------------------------------------------------------------------------------------------------------------------
-
-Samples read_sound(const std::string& path) {
-  if (path == "-") {
-    Samples out;
-    for (int16_t v = 0; std::fread(&v, 2, 1, stdin) == 1;) out.push_back(static_cast<float>(v) / 32768);
-    return out;
-  }
-  SF_INFO info{};
-  SNDFILE* file = sf_open(path.c_str(), SFM_READ, &info);
-  if (file == nullptr) stop(path + ": got " + sf_strerror(nullptr) + ", wanted a sound file");
-  if (info.samplerate != kRate || info.channels != 1)
-    stop(path + ": got " + std::to_string(info.samplerate) + " Hz and " + std::to_string(info.channels) +
-         " channels, wanted 16000 Hz mono");
-  Samples out;
-  for (Samples block(65536);;) {
-    const sf_count_t n = sf_readf_float(file, block.data(), static_cast<sf_count_t>(block.size()));
-    if (n <= 0) break;
-    out.insert(out.end(), block.begin(), block.begin() + n);
-  }
-  sf_close(file);
-  return out;
-}
-
-void write_sound(const std::string& path, const Samples& samples) {
-  SF_INFO info{};
-  info.samplerate = kRate;
-  info.channels = 1;
-  info.format = SF_FORMAT_WAV | SF_FORMAT_PCM_16;
-  SNDFILE* file = sf_open(path.c_str(), SFM_WRITE, &info);
-  if (file == nullptr) stop(path + ": got " + sf_strerror(nullptr) + ", wanted a file that can be written");
-  sf_command(file, SFC_SET_CLIPPING, nullptr, SF_TRUE);
-  if (sf_writef_float(file, samples.data(), static_cast<sf_count_t>(samples.size())) !=
-      static_cast<sf_count_t>(samples.size()))
-    stop(path + ": got a short write");
-  sf_close(file);
-}
-
-/// Short-time spectra with a square-root Hann window, and back by overlap-add.
-class Stft {
- public:
-  Stft()
-      : forward_(kiss_fftr_alloc(kWindow, 0, nullptr, nullptr)),
-        inverse_(kiss_fftr_alloc(kWindow, 1, nullptr, nullptr)) {
-    for (int i = 0; i < kWindow; ++i)
-      window_[i] = static_cast<float>(std::sqrt(0.5 - 0.5 * std::cos(2 * M_PI * i / kWindow)));
-  }
-  ~Stft() {
-    kiss_fftr_free(forward_);
-    kiss_fftr_free(inverse_);
-  }
-  Stft(const Stft&) = delete;
-  Stft& operator=(const Stft&) = delete;
-
-  static size_t frames(const Samples& s) { return s.size() < kWindow ? 0 : (s.size() - kWindow) / kHop + 1; }
-
-  std::vector<kiss_fft_cpx> spectra(const Samples& s) const {
-    std::vector<kiss_fft_cpx> out(frames(s) * kBins);
-    float frame[kWindow];
-    for (size_t t = 0; t < frames(s); ++t) {
-      for (int i = 0; i < kWindow; ++i) frame[i] = s[t * kHop + static_cast<size_t>(i)] * window_[i];
-      kiss_fftr(forward_, frame, out.data() + t * kBins);
-    }
-    return out;
-  }
-  /// The sound of spectra times a mask.
-  Samples sound(const std::vector<kiss_fft_cpx>& spectra, const std::vector<float>& mask, size_t samples) const {
-    Samples out(samples, 0), weight(samples, 0);
-    kiss_fft_cpx bins[kBins];
-    float frame[kWindow];
-    for (size_t t = 0; t * kBins < spectra.size(); ++t) {
-      for (size_t b = 0; b < kBins; ++b)
-        bins[b] = {spectra[t * kBins + b].r * mask[t * kBins + b], spectra[t * kBins + b].i * mask[t * kBins + b]};
-      kiss_fftri(inverse_, bins, frame);
-      for (size_t i = 0; i < kWindow; ++i) {
-        out[t * kHop + i] += frame[i] / kWindow * window_[i];
-        weight[t * kHop + i] += window_[i] * window_[i];
-      }
-    }
-    for (size_t i = 0; i < samples; ++i) out[i] /= std::max(weight[i], 1e-6f);
-    return out;
-  }
-
- private:
-  kiss_fftr_cfg forward_, inverse_;
-  float window_[kWindow];
-};
+constexpr int kCalibrationFrames = 400;
 
 // ---- The network --------------------------------------------------------------------------------------------------------------
+
+using lowbit::DenseFunction, lowbit::DenseLayer, lowbit::DenseTensor;
 
 struct Dense {
   lowbit::GruArray w;  // [inputs, outputs]
   std::vector<float> bias;
+  DenseFunction function = DenseFunction::kLinear;
 
-  enum Shape { kLinear, kRelu, kSigmoid };
-  std::vector<float> run(const std::vector<float>& x, Shape shape) const {
+  std::vector<float> run(const std::vector<float>& x) const {
     const auto k = static_cast<size_t>(w.shape[0]), n = static_cast<size_t>(w.shape[1]);
     std::vector<float> y(x.size() / k * n);
     for (size_t t = 0; t * k < x.size(); ++t) {
@@ -137,10 +43,16 @@ struct Dense {
         if (v != 0)
           for (size_t j = 0; j < n; ++j) to[j] += v * row[j];
       }
-      for (size_t j = 0; j < n && shape != kLinear; ++j)
-        to[j] = shape == kRelu ? std::max(to[j], 0.0f) : 1 / (1 + std::exp(-to[j]));
+      for (size_t j = 0; j < n && function != DenseFunction::kLinear; ++j)
+        to[j] = function == DenseFunction::kRelu ? std::max(to[j], 0.0f) : 1 / (1 + std::exp(-to[j]));
     }
     return y;
+  }
+  DenseLayer quantized(const DenseTensor& in_tensor, const DenseTensor& out_tensor) const {
+    lowbit::DenseWeights rows{w.shape[0], w.shape[1], {}, bias, function};
+    for (int64_t j = 0; j < rows.outputs; ++j)
+      for (int64_t i = 0; i < rows.inputs; ++i) rows.w.push_back(w.data[static_cast<size_t>(i * rows.outputs + j)]);
+    return value_or_exit(DenseLayer::quantize(rows, in_tensor, out_tensor));
   }
 };
 
@@ -152,14 +64,15 @@ struct Network {
 Network load(const std::string& dir) {
   std::map<std::string, lowbit::GruArray> arrays;
   for (auto& a : value_or_exit(lowbit::read_float_arrays(dir))) arrays[a.name] = std::move(a);
-  const auto dense = [&](const std::string& w, const std::string& b) {
+  const auto dense = [&](const std::string& w, const std::string& b, DenseFunction function) {
     if (arrays.count(w) == 0 || arrays.count(b) == 0 || arrays[w].shape.size() != 2)
       stop(dir + ": got no " + w + ".npy and " + b + ".npy, wanted NSNet2's weights");
-    return Dense{arrays[w], arrays[b].data};
+    return Dense{arrays[w], arrays[b].data, function};
   };
-  return {dense("onnx__MatMul_166", "fc1_bias"),
-          {dense("onnx__MatMul_207", "fc2_bias"), dense("onnx__MatMul_208", "fc3_bias")},
-          dense("onnx__MatMul_209", "fc4_bias"),
+  return {dense("onnx__MatMul_166", "fc1_bias", DenseFunction::kLinear),
+          {dense("onnx__MatMul_207", "fc2_bias", DenseFunction::kRelu),
+           dense("onnx__MatMul_208", "fc3_bias", DenseFunction::kRelu)},
+          dense("onnx__MatMul_209", "fc4_bias", DenseFunction::kSigmoid),
           value_or_exit(lowbit::load_gru(dir))};
 }
 
@@ -178,8 +91,7 @@ lowbit::GruInput sequence(const std::vector<float>& x, int64_t columns) {
 }
 
 std::vector<float> mask_of(const Network& net, const std::vector<float>& gru_output) {
-  const auto a = net.hidden[0].run(gru_output, Dense::kRelu);
-  return net.out.run(net.hidden[1].run(a, Dense::kRelu), Dense::kSigmoid);
+  return net.out.run(net.hidden[1].run(net.hidden[0].run(gru_output)));
 }
 
 lowbit::GruModel quantize(const Network& net, const std::vector<float>& gru_input, const lowbit::GruConfig& config) {
@@ -192,27 +104,70 @@ lowbit::GruModel quantize(const Network& net, const std::vector<float>& gru_inpu
   return value_or_exit(lowbit::GruModel::quantize(net.gru, ranges, config, {std::span(&in, 1)}));
 }
 
+/// The whole network in integers.
+struct IntegerNetwork {
+  DenseLayer in;
+  lowbit::GruModel gru;
+  DenseLayer hidden[2], out;
+
+  /// Masks from features; the GRUs take and give the codes as floats, which is exact.
+  std::vector<float> mask(const std::vector<float>& features) const {
+    const auto x = in.decode(value_or_exit(in.run(in.encode(features))));
+    lowbit::GruModel::RunOptions options;
+    options.codes = true;
+    const auto y = value_or_exit(gru.run(sequence(x, gru.input()), options));
+    const auto least = static_cast<int32_t>(hidden[0].in().format.q_min());
+    std::vector<uint16_t> codes(y.codes.size());
+    std::transform(y.codes.begin(), y.codes.end(), codes.begin(),
+                   [&](int32_t q) { return static_cast<uint16_t>(q - least); });
+    for (const DenseLayer& layer : hidden) codes = value_or_exit(layer.run(codes));
+    return out.decode(value_or_exit(out.run(codes)));
+  }
+  int64_t bytes() const { return in.bytes() + gru.bytes() + hidden[0].bytes() + hidden[1].bytes() + out.bytes(); }
+  int64_t parameters() const {
+    int64_t all = gru.parameters();
+    for (const DenseLayer* layer : {&in, &hidden[0], &hidden[1], &out}) all += (layer->inputs() + 1) * layer->outputs();
+    return all;
+  }
+};
+
+/// Ranges from the floats of the first frames.
+IntegerNetwork quantize_all(const Network& net, std::vector<float> features, const lowbit::GruConfig& config) {
+  features.resize(std::min(features.size(), static_cast<size_t>(kCalibrationFrames * kBins)));
+  const auto x = net.in.run(features);
+  const auto y = value_or_exit(lowbit::run_gru(net.gru, sequence(x, net.gru.input()))).y;
+  const auto a = net.hidden[0].run(y), b = net.hidden[1].run(a);
+  const auto model = quantize(net, x, config);
+  const auto covering = [](const std::vector<float>& v, bool positive) {
+    const auto [low, high] = std::minmax_element(v.begin(), v.end());
+    return DenseTensor::covering({16, positive, false, 1}, *low, *high);
+  };
+  const DenseTensor gru_x{config[lowbit::GruTensor::kX], model.input_scale()};
+  const DenseTensor gru_h{config[lowbit::GruTensor::kH], model.output_scale()};
+  const DenseTensor first = covering(a, true), second = covering(b, true);
+  return {net.in.quantized(covering(features, false), gru_x),
+          model,
+          {net.hidden[0].quantized(gru_h, first), net.hidden[1].quantized(first, second)},
+          net.out.quantized(second, DenseTensor::covering({16, true, false, 1}, 0, 1))};
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// ---- Modes --------------------------------------------------------------------------------------------------------------------
-
-/// Scale-invariant signal-to-distortion ratio in dB, without the ends that a window does not fill.
-double si_sdr(const Samples& reference, const Samples& estimate) {
-  const size_t first = kWindow, last = reference.size() - 2 * kWindow;
-  double dot = 0, energy = 0, target = 0, noise = 0;
-  for (size_t i = first; i < last; ++i) {
-    dot += static_cast<double>(reference[i]) * static_cast<double>(estimate[i]);
-    energy += static_cast<double>(reference[i]) * static_cast<double>(reference[i]);
+/// Seconds of the quickest of three runs.
+template <class Work>
+double quickest(const Work& work) {
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    best = std::min(best, seconds_since(start));
   }
-  for (size_t i = first; i < last; ++i) {
-    const double t = dot / energy * static_cast<double>(reference[i]), e = static_cast<double>(estimate[i]) - t;
-    target += t * t;
-    noise += e * e;
-  }
-  return 10 * std::log10(target / noise);
+  return best;
 }
+
+// ---- Modes --------------------------------------------------------------------------------------------------------------------
 
 int evaluate(const std::string& dir, bool json) {
   const Network net = load(dir);
@@ -220,13 +175,17 @@ int evaluate(const std::string& dir, bool json) {
   if (clean.size() != noisy.size()) stop(dir + ": got clean.wav and noisy.wav of different lengths");
   const Stft stft;
   const auto spectra = stft.spectra(noisy);
-  const auto x = net.in.run(features(spectra), Dense::kLinear);
+  const auto x = net.in.run(features(spectra));
   nlohmann::json rows = nlohmann::json::array();
-  const auto report = [&](const std::string& name, const std::vector<float>& y, double ratio, double seconds) {
-    const double db = si_sdr(clean, stft.sound(spectra, mask_of(net, y), noisy.size()));
+  const auto report_mask = [&](const std::string& name, const std::vector<float>& mask, double ratio, double seconds) {
+    const double db = si_sdr(clean, stft.sound(spectra, mask, noisy.size()));
     const double factor = static_cast<double>(noisy.size()) / kRate / seconds;
     rows.push_back({{"name", name}, {"si_sdr_db", db}, {"bytes_ratio", ratio}, {"times_real_time", factor}});
     if (!json) std::printf("%-12s SI-SDR %6.2f dB   size %.3f   %.0f x real time\n", name.c_str(), db, ratio, factor);
+  };
+  // Of these rows only the GRUs are in integers and timed.
+  const auto report = [&](const std::string& name, const std::vector<float>& y, double ratio, double seconds) {
+    report_mask(name, mask_of(net, y), ratio, seconds);
   };
   if (!json) std::printf("%-12s SI-SDR %6.2f dB\n", "noisy", si_sdr(clean, noisy));
   const lowbit::GruInput in = sequence(x, net.gru.input());
@@ -243,14 +202,17 @@ int evaluate(const std::string& dir, bool json) {
     config.w.bits = config.r.bits = bits;
     config.rounding = rounding;
     const auto model = quantize(net, x, config);
-    double best = 1e9;
     lowbit::GruOutput out;
-    for (int i = 0; i < 3; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      out = value_or_exit(model.run(in));
-      best = std::min(best, seconds_since(begin));
-    }
+    const double best = quickest([&] { out = value_or_exit(model.run(in)); });
     report(name, out.y, static_cast<double>(model.bytes()) / (4.0 * static_cast<double>(model.parameters())), best);
+  }
+  for (const char* preset : {"seed8", "accurate"}) {
+    const auto f = features(spectra);
+    const IntegerNetwork all = quantize_all(net, f, value_or_exit(lowbit::gru_preset(preset)));
+    std::vector<float> mask;
+    const double best = quickest([&] { mask = all.mask(f); });
+    report_mask(std::string(preset) + ", all layers", mask,
+                static_cast<double>(all.bytes()) / (4.0 * static_cast<double>(all.parameters())), best);
   }
   if (json) std::cout << nlohmann::json{{"noisy_db", si_sdr(clean, noisy)}, {"rows", rows}}.dump(1) << "\n";
   return 0;
@@ -266,26 +228,31 @@ int denoise(const Options& o) {
   const Samples noisy = read_sound(o.in);
   const Stft stft;
   const auto spectra = stft.spectra(noisy);
-  const auto x = net.in.run(features(spectra), Dense::kLinear);
-  if (x.empty()) stop(o.in + ": got fewer than 512 samples");
-  std::unique_ptr<lowbit::GruModel> model;
+  const auto f = features(spectra);
+  if (f.empty()) stop(o.in + ": got fewer than 512 samples");
+  std::unique_ptr<IntegerNetwork> integers;
   if (!o.in_float)
-    model = std::make_unique<lowbit::GruModel>(quantize(net, x, value_or_exit(lowbit::gru_preset(o.preset))));
+    integers = std::make_unique<IntegerNetwork>(quantize_all(net, f, value_or_exit(lowbit::gru_preset(o.preset))));
   const auto start = std::chrono::steady_clock::now();
-  const lowbit::GruInput in = sequence(x, net.gru.input());
-  const auto y = o.in_float ? value_or_exit(lowbit::run_gru(net.gru, in)) : value_or_exit(model->run(in));
-  const double gru_seconds = seconds_since(start);
-  write_sound(o.out, stft.sound(spectra, mask_of(net, y.y), noisy.size()));
+  std::vector<float> mask;
+  if (o.in_float) {
+    const auto x = net.in.run(f);
+    mask = mask_of(net, value_or_exit(lowbit::run_gru(net.gru, sequence(x, net.gru.input()))).y);
+  } else {
+    mask = integers->mask(f);
+  }
+  const double network_seconds = seconds_since(start);
+  write_sound(o.out, stft.sound(spectra, mask, noisy.size()));
   const double seconds = static_cast<double>(noisy.size()) / kRate;
   if (o.json)
     std::cout << nlohmann::json{{"seconds", seconds},
-                                {"gru_seconds", gru_seconds},
-                                {"times_real_time", seconds / gru_seconds}}
+                                {"network_seconds", network_seconds},
+                                {"times_real_time", seconds / network_seconds}}
                      .dump(1)
               << "\n";
   else
-    std::printf("%s: %.1f s of sound, the GRUs ran at %.0f x real time\n", o.out.c_str(), seconds,
-                seconds / gru_seconds);
+    std::printf("%s: %.1f s of sound, the network ran at %.0f x real time\n", o.out.c_str(), seconds,
+                seconds / network_seconds);
   return 0;
 }
 

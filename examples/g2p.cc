@@ -2,19 +2,19 @@
 //
 // usage: g2p DIR [--preset P] WORD...        pronounces words
 //        g2p DIR --evaluate [--json]         phoneme error rates of several formats on words held apart
+//        g2p DIR --choose                    8 bits calibrated and rounded in several ways, on other words (minutes)
 // DIR holds checkpoint20.npz and cmudict.dict.
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
+#include "dictionary.h"
 #include "example_error.h"
 #include "lowbit/gru.h"
 
@@ -22,12 +22,9 @@ namespace {
 
 using lowbit::GruModel;
 using lowbit::GruNetwork;
-using Words = std::vector<std::string>;
-using Phonemes = std::vector<std::string>;
 
 constexpr int kHidden = 256, kMaxPhonemes = 20;
 constexpr int kEnd = 2, kStart = 2, kStop = 3;  // letters' </s>, phonemes' <s> and </s>
-constexpr size_t kCalibrationWords = 200, kTestWords = 2000;
 
 const Phonemes& phoneme_names() {
   static const Phonemes names = [] {
@@ -210,10 +207,11 @@ struct IntegerNetwork {
   int32_t state_zero = 0;
 };
 
-IntegerNetwork quantize(const Network& net, const Calibration& c, const lowbit::GruConfig& config) {
+IntegerNetwork quantize(const Network& net, const Calibration& c, const lowbit::GruConfig& config,
+                        const lowbit::GruCalibrateOptions& options = {}) {
   using lowbit::GruTensor;
-  auto enc = value_or_exit(lowbit::GruRanges::measure(net.encoder, c.encoder));
-  auto dec = value_or_exit(lowbit::GruRanges::measure(net.decoder, c.decoder));
+  auto enc = value_or_exit(lowbit::GruRanges::measure(net.encoder, c.encoder, options));
+  auto dec = value_or_exit(lowbit::GruRanges::measure(net.decoder, c.decoder, options));
   // The decoder starts with the encoder's state: both must have the same h.
   const auto a = enc.range(0, GruTensor::kH), b = dec.range(0, GruTensor::kH);
   for (auto* r : {&enc, &dec}) r->set_range(0, GruTensor::kH, std::min(a[0], b[0]), std::max(a[1], b[1]));
@@ -276,86 +274,54 @@ Runner integer_runner(IntegerState& s) {
 
 // ---- Evaluation -------------------------------------------------------------------------------------------------------------
 
-using Dictionary = std::map<std::string, std::vector<Phonemes>>;
-
-Dictionary read_dictionary(const std::string& path) {
-  Dictionary out;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line.substr(0, line.find('#')));
-    std::string word, phoneme;
-    words >> word;
-    if (word.empty() || !std::all_of(word.begin(), word.end(), [](char c) { return c >= 'a' && c <= 'z'; })) continue;
-    Phonemes p;
-    while (words >> phoneme) p.push_back(phoneme);
-    out[word].push_back(p);
-  }
-  return out;
-}
-
-uint32_t fnv1a(const std::string& s) {
-  uint32_t h = 2166136261u;
-  for (const char c : s) h = (h ^ static_cast<unsigned char>(c)) * 16777619u;
-  return h;
-}
-
-/// The rule that holds words apart: in the order of their FNV-1a hash, 200 to calibrate with, then 2,000 to test.
-void hold_apart(const Dictionary& all, Words& calibration, Words& test) {
-  Words words;
-  for (const auto& [word, unused] : all) words.push_back(word);
-  std::sort(words.begin(), words.end(),
-            [](const auto& a, const auto& b) { return std::pair(fnv1a(a), a) < std::pair(fnv1a(b), b); });
-  words.resize(std::min(words.size(), kCalibrationWords + kTestWords));
-  const auto border = words.begin() + static_cast<std::ptrdiff_t>(std::min(kCalibrationWords, words.size()));
-  calibration.assign(words.begin(), border);
-  test.assign(border, words.end());
-}
-
-int edit_distance(const Phonemes& a, const Phonemes& b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j < row.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
-
-struct Score {
-  double per = 0, words = 0, same = 0;  // percent
-};
-
-Score score(const Dictionary& dictionary, const Words& words, std::map<std::string, Phonemes>& got,
-            std::map<std::string, Phonemes>& in_float) {
-  double errors = 0, phonemes = 0, right = 0, same = 0;
-  for (const std::string& w : words) {
-    int least = 1 << 30;
-    for (const Phonemes& p : dictionary.at(w)) least = std::min(least, edit_distance(got[w], p));
-    errors += least;
-    right += least == 0;
-    phonemes += static_cast<double>(dictionary.at(w)[0].size());
-    same += got[w] == in_float[w];
-  }
-  const auto n = static_cast<double>(words.size());
-  return {100 * errors / phonemes, 100 * right / n, 100 * same / n};
-}
+using lowbit::GruRounding, lowbit::GruTableMode;
 
 struct Variant {
   std::string name, preset;
-  int weight_bits;
-  lowbit::GruRounding rounding;
+  int weight_bits = 8;
+  GruRounding rounding = GruRounding::kNearest;
+  GruTableMode table = GruTableMode::kFused;
+  lowbit::GruCalibrateOptions calibration = {};
 };
+
+IntegerNetwork quantize(const Network& net, const Calibration& c, const Variant& v) {
+  auto config = value_or_exit(lowbit::gru_preset(v.preset));
+  config.w.bits = config.r.bits = v.weight_bits;
+  config.rounding = v.rounding;
+  config.table = v.table;
+  return quantize(net, c, config, v.calibration);
+}
+
+/// 8 bits everywhere with the calibration, rounding and tables that lose least on words that are neither calibrated on nor tested.
+int choose(const std::string& dir) {
+  const Network net = load(dir);
+  const Dictionary dictionary = read_dictionary(dir + "/cmudict.dict");
+  const HeldApart words = hold_apart(dictionary);
+  FloatState floats{&net, {}};
+  auto wanted = pronounce(words.choice, float_runner(floats));
+  const Score base = score(dictionary, words.choice, wanted, wanted);
+  const Calibration c = calibrate_on(net, words.calibration);
+  using enum lowbit::GruMethod;
+  for (const auto& [method, percentile] :
+       {std::pair{kMinMax, 1.0}, {kEma, 1.0}, {kPercentile, 0.999}, {kPercentile, 0.995}, {kSqnr, 1.0}})
+    for (const GruTableMode table : {GruTableMode::kFused, GruTableMode::kDirect})
+      for (const GruRounding rounding : {GruRounding::kNearest, GruRounding::kFeedback}) {
+        const IntegerNetwork integers = quantize(net, c, {"", "seed8", 8, rounding, table, {method, percentile}});
+        IntegerState s{&integers, {}, {}, {}};
+        auto got = pronounce(words.choice, integer_runner(s));
+        const Score loss = score(dictionary, words.choice, got, wanted);
+        std::printf("%-10s %-6s %-8s PER %+.3f   same as float %5.2f %%\n", gru_method_name(method),
+                    table == GruTableMode::kDirect ? "direct" : "fused",
+                    rounding == GruRounding::kFeedback ? "feedback" : "nearest", loss.per - base.per, loss.same);
+        std::fflush(stdout);
+      }
+  return 0;
+}
 
 int evaluate(const std::string& dir, bool json) {
   const Network net = load(dir);
   const Dictionary dictionary = read_dictionary(dir + "/cmudict.dict");
-  Words calibration, test;
-  hold_apart(dictionary, calibration, test);
+  const auto [calibration, test, unused] = hold_apart(dictionary);
   FloatState floats{&net, {}};
   auto wanted = pronounce(test, float_runner(floats));
   const Score base = score(dictionary, test, wanted, wanted);
@@ -368,17 +334,15 @@ int evaluate(const std::string& dir, bool json) {
   };
   report("float", base, 1);
   const Calibration c = calibrate_on(net, calibration);
-  using lowbit::GruRounding;
-  for (const Variant& v : std::vector<Variant>{{"seed8", "seed8", 8, GruRounding::kNearest},
-                                               {"gates12", "gates12", 8, GruRounding::kNearest},
-                                               {"w8a16", "w8a16", 8, GruRounding::kNearest},
-                                               {"accurate", "accurate", 8, GruRounding::kNearest},
-                                               {"w4 nearest", "w8a16", 4, GruRounding::kNearest},
-                                               {"w4 feedback", "w8a16", 4, GruRounding::kFeedback}}) {
-    auto config = value_or_exit(lowbit::gru_preset(v.preset));
-    config.w.bits = config.r.bits = v.weight_bits;
-    config.rounding = v.rounding;
-    const IntegerNetwork integers = quantize(net, c, config);
+  for (const Variant& v : std::vector<Variant>{
+           {"seed8", "seed8"},
+           {"seed8, chosen", "seed8", 8, GruRounding::kFeedback, GruTableMode::kDirect},  // by --choose
+           {"gates12", "gates12"},
+           {"w8a16", "w8a16"},
+           {"accurate", "accurate"},
+           {"w4 nearest", "w8a16", 4},
+           {"w4 feedback", "w8a16", 4, GruRounding::kFeedback}}) {
+    const IntegerNetwork integers = quantize(net, c, v);
     IntegerState s{&integers, {}, {}, {}};
     auto got = pronounce(test, integer_runner(s));
     report(v.name, score(dictionary, test, got, wanted),
@@ -393,10 +357,9 @@ int evaluate(const std::string& dir, bool json) {
 
 int speak(const std::string& dir, const std::string& preset, const Words& words) {
   const Network net = load(dir);
-  Words calibration, test;
-  hold_apart(read_dictionary(dir + "/cmudict.dict"), calibration, test);
+  const HeldApart held = hold_apart(read_dictionary(dir + "/cmudict.dict"));
   const IntegerNetwork integers =
-      quantize(net, calibrate_on(net, calibration), value_or_exit(lowbit::gru_preset(preset)));
+      quantize(net, calibrate_on(net, held.calibration), value_or_exit(lowbit::gru_preset(preset)));
   IntegerState s{&integers, {}, {}, {}};
   auto spoken = pronounce(words, integer_runner(s));
   for (const std::string& w : words) {
@@ -412,10 +375,12 @@ int speak(const std::string& dir, const std::string& preset, const Words& words)
 int main(int argc, char** argv) {
   Words words;
   std::string preset = "gates12";
-  bool evaluating = false, json = false;
+  bool evaluating = false, choosing = false, json = false;
   for (int i = 2; i < argc; ++i) {
     if (std::strcmp(argv[i], "--evaluate") == 0) {
       evaluating = true;
+    } else if (std::strcmp(argv[i], "--choose") == 0) {
+      choosing = true;
     } else if (std::strcmp(argv[i], "--json") == 0) {
       json = true;
     } else if (std::strcmp(argv[i], "--preset") == 0 && i + 1 < argc) {
@@ -424,9 +389,10 @@ int main(int argc, char** argv) {
       words.emplace_back(argv[i]);
     }
   }
-  if (argc < 2 || (!evaluating && words.empty())) {
-    std::fprintf(stderr, "usage: g2p DIR [--preset P] WORD... | g2p DIR --evaluate [--json]\n");
+  if (argc < 2 || (!evaluating && !choosing && words.empty())) {
+    std::fprintf(stderr, "usage: g2p DIR [--preset P] WORD... | g2p DIR --evaluate [--json] | g2p DIR --choose\n");
     return 2;
   }
+  if (choosing) return choose(argv[1]);
   return evaluating ? evaluate(argv[1], json) : speak(argv[1], preset, words);
 }

@@ -168,9 +168,11 @@ def gru_g2p(report: dict) -> str:
 
 
 def gru_denoise(report: dict) -> str:
-    lines = ["| network | SI-SDR, dB | size |", "|---|---|---|"]
-    lines += [f"| {row['name']} | {row['si_sdr_db']:.2f} | {row['bytes_ratio']:.3f} |" for row in report["rows"]]
-    return "\n".join(lines) + f"\n\nThe noisy file itself: {report['noisy_db']:.2f} dB."
+    lines = ["| network | SI-SDR, dB | size | times real time |", "|---|---|---|---|"]
+    lines += [f"| {row['name']} | {row['si_sdr_db']:.2f} | {row['bytes_ratio']:.3f} | {row['times_real_time']:.0f} |"
+              for row in report["rows"]]
+    return ("\n".join(lines) + f"\n\nThe noisy file itself: {report['noisy_db']:.2f} dB. Speed: one core of Zen 4, of the GRUs alone but "
+            "in the rows of all layers.")
 
 
 def gru_cpu(report: dict) -> str:

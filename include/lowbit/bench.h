@@ -66,4 +66,24 @@ struct ModelBenchReport {
 };
 Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options);
 
+struct GruBenchOptions {
+  int64_t steps = 100, batch = 1, input = 256, hidden = 256;
+  std::string preset = "seed8";  // gru_presets()
+  int weight_bits = 8;
+  std::vector<std::string> isas = {""};  // as Compute::isa, one after the other
+  double seconds = 0.5;                  // of each timing
+};
+/// Quickest runs on one core.
+struct GruBenchRow {
+  std::string isa;
+  bool checked = false;                            // all integers are the scalar kernel's
+  double us_per_step = 0, stream_us_per_step = 0;  // the whole sequence at once, and step by step
+};
+struct GruBenchReport {
+  std::vector<GruBenchRow> rows;
+  int64_t bytes = 0;  // GruModel::bytes()
+};
+/// One layer with random weights. Errors: kInvalidArgument (preset, bits), kUnsupported (an isa that the machine lacks).
+Result<GruBenchReport> bench_gru(const GruBenchOptions& options);
+
 }  // namespace lowbit
