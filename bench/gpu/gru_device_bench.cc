@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "gru/model.h"
+#include "gru/random_network.h"
 
 namespace {
 
@@ -19,26 +20,6 @@ using namespace lowbit;
 struct Shape {
   int64_t t, n, c, h;
 };
-
-std::vector<float> normals(Rng& rng, int64_t count, double scale) {
-  std::vector<float> v(static_cast<size_t>(count));
-  for (float& x : v) x = static_cast<float>(scale * rng.normal());
-  return v;
-}
-
-GruModel make_model(const Shape& s, const char* preset) {
-  Rng rng(1);
-  const double spread = 0.5 / std::sqrt(static_cast<double>(s.h));
-  GruNetwork net;
-  net.cells.push_back({s.c, s.h, normals(rng, 3 * s.h * s.c, spread), normals(rng, 3 * s.h * s.h, spread),
-                       normals(rng, 3 * s.h, 0.1), normals(rng, 3 * s.h, 0.1)});
-  const auto x = normals(rng, 20 * s.c, 1);
-  GruInput in;
-  in.steps = 20;
-  in.batch = 1;
-  in.x = x;
-  return *GruModel::quantize(net, *GruRanges::measure(net, std::span(&in, 1)), *gru_preset(preset));
-}
 
 /// A run's memory on the device and the answer it must give.
 struct Run {
@@ -168,31 +149,36 @@ int main(int argc, char** argv) {
   for (const char* preset : {"seed8", "accurate"})
     for (const Shape& shape : kShapes) {
       if (only >= 0 && &shape != &kShapes[std::min<size_t>(size_t(only), std::size(kShapes) - 1)]) continue;
-      const GruModel model = make_model(shape, preset);
-      const GruSpec& s = model.impl().cells[0]->spec();
+      const auto random = RandomGru::make(20, 1, shape.c, shape.h, preset, 8);
+      if (!random) return 1;
+      const GruSpec& s = random->model().impl().cells[0]->spec();
       Run run = make_run(s, shape);
       std::vector<std::string> seen;
-      for (const cuda::GruPath path :
-           {cuda::GruPath::kAuto, cuda::GruPath::kBlock, cuda::GruPath::kCluster, cuda::GruPath::kGrid})
-        for (const auto& [tile, warps] : {std::pair{0, 0}, {8, 0}, {8, 1}, {8, 2}, {8, 8}, {16, 0}, {16, 2}, {32, 0}}) {
+      for (const cuda::GruPath path : {cuda::GruPath::kAuto, cuda::GruPath::kFused, cuda::GruPath::kBlock,
+                                       cuda::GruPath::kCluster, cuda::GruPath::kGrid})
+        for (const auto& [tile, warps] :
+             {std::pair{0, 0}, {8, 0}, {8, 1}, {8, 2}, {8, 4}, {8, 8}, {16, 0}, {16, 2}, {16, 4}, {16, 8}, {32, 0}}) {
           if ((path == cuda::GruPath::kAuto) != (tile == 0) || (!all && tile != 0)) continue;
-          const auto cell = cuda::GruDeviceCell::make(s, {path, tile, warps});
-          if (!cell) continue;
-          const std::string name = cell->kernel(shape.n);
-          if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
-          seen.push_back(name);
-          const Times t = time_cell(*cell, run);
-          right = right && t.checked;
-          std::printf(
-              "%s\n  {\"t\": %ld, \"n\": %ld, \"c\": %ld, \"h\": %ld, \"preset\": \"%s\", \"kernel\": \"%s\", "
-              "\"chosen\": %s, "
-              "\"us\": %.2f, \"quickest_us\": %.2f, \"slowest_us\": %.2f, \"one_step_us\": %.2f, \"us_per_step\": "
-              "%.4f, \"checked\": %s}",
-              first ? "" : ",", long(shape.t), long(shape.n), long(shape.c), long(shape.h), preset, name.c_str(),
-              path == cuda::GruPath::kAuto ? "true" : "false", t.us, t.quickest, t.slowest, t.one_step,
-              t.us / double(shape.t), t.checked ? "true" : "false");
-          std::fflush(stdout);
-          first = false;
+          for (const int split : {0, 1, 2}) {
+            if ((path == cuda::GruPath::kAuto) != (split == 0)) continue;
+            const auto cell = cuda::GruDeviceCell::make(s, {path, tile, warps, split});
+            if (!cell) continue;
+            const std::string name = cell->kernel(shape.n);
+            if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
+            seen.push_back(name);
+            const Times t = time_cell(*cell, run);
+            right = right && t.checked;
+            std::printf(
+                "%s\n  {\"t\": %ld, \"n\": %ld, \"c\": %ld, \"h\": %ld, \"preset\": \"%s\", \"kernel\": \"%s\", "
+                "\"chosen\": %s, "
+                "\"us\": %.2f, \"quickest_us\": %.2f, \"slowest_us\": %.2f, \"one_step_us\": %.2f, \"us_per_step\": "
+                "%.4f, \"checked\": %s}",
+                first ? "" : ",", long(shape.t), long(shape.n), long(shape.c), long(shape.h), preset, name.c_str(),
+                path == cuda::GruPath::kAuto ? "true" : "false", t.us, t.quickest, t.slowest, t.one_step,
+                t.us / double(shape.t), t.checked ? "true" : "false");
+            std::fflush(stdout);
+            first = false;
+          }
         }
     }
   std::printf("\n]}\n");

@@ -21,16 +21,17 @@ constexpr int gru_planes(const GruGrid& g) { return g.hi - g.lo > 255 ? 2 : 1; }
 /// Stride and plane_bytes for `rows` rows of `columns` codes; returns the bytes of all planes.
 int64_t gru_codes_bytes(const GruGrid& grid, int64_t rows, int64_t columns, GruCodes& layout);
 
-/// How the steps run. kBlock: a tile of sequences in one thread block. kCluster: in a cluster whose blocks pass h around
+/// How the steps run. kFused: a sequence in a thread block that also computes its input product (small cells). kBlock: a tile of sequences in one thread block. kCluster: in a cluster whose blocks pass h around
 /// through distributed shared memory (compute capability 9). kGrid: in thread blocks that pass it through global memory.
 /// kSteps: one launch per step, any widths. Except for kSteps one launch runs all steps.
-enum class GruPath : uint8_t { kAuto, kBlock, kCluster, kGrid, kSteps };
-const char* gru_path_name(GruPath path);  // "auto", "block", "cluster", "grid", "steps"
+enum class GruPath : uint8_t { kAuto, kFused, kBlock, kCluster, kGrid, kSteps };
+const char* gru_path_name(GruPath path);  // "auto", "fused", "block", "cluster", "grid", "steps"
 
 struct GruCellOptions {
   GruPath path = GruPath::kAuto;  // others: for tests; kUnsupported where the cell or the device does not allow it
   int tile = 0;                   // sequences of a tile: 8, 16 or 32; 0: as many as keep the device busy
-  int warps = 0;                  // of a thread block, 16 units each; 0: chosen
+  int warps = 0;                  // of a thread block; 0: chosen
+  int split = 0;                  // warps of 16 units: 1, or 2 that share the columns; 0: chosen
 };
 
 /// One direction of one layer over whole sequences.

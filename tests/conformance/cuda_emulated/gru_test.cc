@@ -10,6 +10,8 @@
 #define __launch_bounds__(...)
 #include "kernels/cuda/gru/matrix.cuh"
 #include "kernels/cuda/gru/pack.cc"
+// Behind it: sequence_layout.cuh has an align_up of its own.
+#include "kernels/cuda/gru/fused.cu"
 #include "kernels/cuda/gru/sequences_f32_block.cu"
 #include "kernels/cuda/gru/sequences_f32_cluster.cu"
 #include "kernels/cuda/gru/sequences_f32_grid.cu"
@@ -54,63 +56,104 @@ Answer reference(const GruSpec& s, const Problem& p) {
   return a;
 }
 
-/// One kernel on one cell. False where it is not for the cell.
-bool emulate(const GruSpec& s, const SequenceKernel& k, int warps, const Problem& p, const Answer& wanted) {
+/// Memory of a call of a cell, as the device has it.
+struct Emulated {
   Cell cell;
-  const std::vector<uint8_t> image = pack_cell(s, true, true, cell);
-  point_into(cell, image.data());
-  const Number exact = number_of(s);
-  if (k.number < exact) return false;
-  if (k.in_registers != ksteps_in_registers(k.number, k.path, k.tiles8, k.resident, cell.r.ksteps)) return false;
-  if (k.single && p.batch != 1) return false;
-  const int blocks = (cell.groups + warps - 1) / warps, tile = 8 * k.tiles8;
-  if (k.path == GruPath::kBlock ? blocks != 1 || warps > kMaxWarps : blocks > 16) return false;
-  const int planes = k.number == Number::kF32 ? 1 : 2, tiles = int(p.batch + tile - 1) / tile;
-  const int at_once = k.path == GruPath::kGrid ? std::min(2, tiles) : tiles;
-  std::vector<uint8_t> ih(static_cast<size_t>(p.steps * p.batch * cell.ih_stride * cell.ih_bytes), 0x77);
-  for (int64_t row = 0; row < p.steps * p.batch; ++row)
+  std::vector<uint8_t> image, ih, x, y, shared_h;
+  std::vector<uint32_t> flags;
+  std::vector<uint16_t> state;
+  SequenceArgs args{};
+};
+
+std::unique_ptr<Emulated> prepare(const GruSpec& s, const Problem& p, const Answer& wanted) {
+  auto e = std::make_unique<Emulated>();
+  e->image = pack_cell(s, true, true, e->cell);
+  point_into(e->cell, e->image.data());
+  const Cell& cell = e->cell;
+  const int64_t rows = p.steps * p.batch;
+  e->ih.assign(static_cast<size_t>(rows * cell.ih_stride * cell.ih_bytes), 0x77);
+  for (int64_t row = 0; row < rows; ++row)
     for (int64_t c = 0; c < 3 * s.h; ++c) {
       const auto code =
           uint32_t(wanted.ih[static_cast<size_t>(row * 3 * s.h + c)] + s.grid[kSlotIh].zp - s.grid[kSlotIh].lo);
       const auto to = static_cast<size_t>((row * cell.ih_stride + c / s.h * cell.padded + c % s.h) * cell.ih_bytes);
-      std::memcpy(&ih[to], &code, static_cast<size_t>(cell.ih_bytes));
+      std::memcpy(&e->ih[to], &code, static_cast<size_t>(cell.ih_bytes));
     }
-  Answer got{{}, p.state, {}};
-  SequenceArgs args{};
-  args.cell = cell;
-  args.blocks = blocks;
-  args.at_once = at_once;
-  cuda::GruSequences& q = args.call.s;
+  e->state = p.state;
+  e->args.cell = cell;
+  cuda::GruSequences& q = e->args.call.s;
   q.steps = p.steps;
   q.batch = p.batch;
   q.order = p.order.data();
   q.length = p.length.data();
-  std::vector<uint8_t> y(static_cast<size_t>(gru_planes(s.grid[kSlotH]) * p.steps * p.batch * align_up(int(s.h), 16)),
-                         0x5a);
-  q.y.data = y.data();
+  q.x.stride = align_up(int(s.c), 16);
+  q.x.plane_bytes = rows * q.x.stride;
+  e->x.assign(static_cast<size_t>(gru_planes(s.grid[kSlotX]) * q.x.plane_bytes), 0xcd);
+  for (int64_t i = 0; i < rows * s.c; ++i)
+    e->x[static_cast<size_t>(i / s.c * q.x.stride + i % s.c)] = uint8_t(p.x[static_cast<size_t>(i)]);
+  q.x.data = e->x.data();
   q.y.stride = align_up(int(s.h), 16);
-  q.y.plane_bytes = p.steps * p.batch * q.y.stride;
-  q.state = got.state.data();
-  args.call.ih = ih.data();
-  std::vector<uint8_t> shared_h(static_cast<size_t>(at_once * 2 * planes * tile * stride_of_h(cell.h)) + 16, 0x33);
-  args.call.shared_h = shared_h.data() + (16 - reinterpret_cast<uintptr_t>(shared_h.data()) % 16) % 16;
-  std::vector<uint32_t> flags(static_cast<size_t>(at_once * blocks), 0);
-  args.call.flags = flags.data();
-  const int in_registers = ksteps_in_registers(k.number, k.path, k.tiles8, k.resident, cell.r.ksteps);
-  const SharedLayout layout =
-      shared_layout(cell, warps, tile, shared_ksteps(cell, in_registers, k.resident), k.path, k.number == Number::kF32);
-  const bool ended = emulation::run(at_once * blocks, 32 * warps, k.path == GruPath::kCluster ? blocks : 1,
-                                    layout.bytes, [&] { k.run(args); });
-  EXPECT_TRUE(ended) << "threads wait for each other";
-  EXPECT_EQ(got.state, wanted.state);
+  q.y.plane_bytes = rows * q.y.stride;
+  e->y.assign(static_cast<size_t>(gru_planes(s.grid[kSlotH]) * q.y.plane_bytes), 0x5a);
+  q.y.data = e->y.data();
+  q.state = e->state.data();
+  e->args.call.ih = e->ih.data();
+  return e;
+}
+
+void compare(const GruSpec& s, const Problem& p, const Emulated& e, const Answer& wanted) {
+  EXPECT_EQ(e.state, wanted.state);
+  const cuda::GruCodes& layout = e.args.call.s.y;
   for (int64_t row = 0; row < p.steps * p.batch; ++row)
     for (int64_t j = 0; j < s.h; ++j)
       for (int l = 0; l < gru_planes(s.grid[kSlotH]); ++l) {
-        const uint8_t byte = y[static_cast<size_t>(l * q.y.plane_bytes + row * q.y.stride + j)];
+        const uint8_t byte = e.y[static_cast<size_t>(l * layout.plane_bytes + row * layout.stride + j)];
         const uint16_t want = wanted.y[static_cast<size_t>(row * s.h + j)];
-        if (byte != uint8_t(want >> (8 * l)) && !(want == 0x5a && byte == 0x5a))
-          return ADD_FAILURE() << "y of row " << row, true;
+        if (byte != uint8_t(want >> (8 * l)) && !(want == 0x5a && byte == 0x5a)) {
+          ADD_FAILURE() << "y of row " << row;
+          return;
+        }
       }
+}
+
+/// One kernel on one cell, `groups` groups of units to a block. False where it is not for the cell.
+bool emulate(const GruSpec& s, const SequenceKernel& k, int groups, const Problem& p, const Answer& wanted) {
+  const Number exact = number_of(s);
+  const auto e = prepare(s, p, wanted);
+  const Cell& cell = e->cell;
+  const int in_registers = ksteps_in_registers(k.number, k.path, k.tiles8, k.resident, cell.r.ksteps, k.split);
+  if (k.number < exact || k.in_registers != in_registers || (k.single && p.batch != 1)) return false;
+  const int blocks = (cell.groups + groups - 1) / groups, tile = 8 * k.tiles8;
+  if (k.path == GruPath::kBlock ? blocks != 1 || groups > kMaxWarps : blocks > 16) return false;
+  const int planes = k.number == Number::kF32 ? 1 : 2, tiles = int(p.batch + tile - 1) / tile;
+  const int at_once = k.path == GruPath::kGrid ? std::min(2, tiles) : tiles;
+  SequenceArgs& args = e->args;
+  args.blocks = blocks;
+  args.at_once = at_once;
+  e->shared_h.assign(static_cast<size_t>(at_once * 2 * planes * tile * stride_of_h(cell.h)) + 16, 0x33);
+  args.call.shared_h = e->shared_h.data() + (16 - reinterpret_cast<uintptr_t>(e->shared_h.data()) % 16) % 16;
+  e->flags.assign(static_cast<size_t>(at_once * cell.groups * k.split), 0);
+  args.call.flags = e->flags.data();
+  const SharedLayout layout =
+      shared_layout(cell, groups * k.split, tile, shared_ksteps(cell, in_registers, k.resident, k.split), k.path,
+                    k.number == Number::kF32, k.split);
+  const bool ended = emulation::run(at_once * blocks, 32 * groups * k.split, k.path == GruPath::kCluster ? blocks : 1,
+                                    layout.bytes, [&] { k.run(args); });
+  EXPECT_TRUE(ended) << "threads wait for each other";
+  compare(s, p, *e, wanted);
+  return true;
+}
+
+/// The kernel that computes its input product itself.
+bool emulate_fused(const GruSpec& s, const FusedKernel& k, const Problem& p, const Answer& wanted) {
+  const auto e = prepare(s, p, wanted);
+  const Cell& cell = e->cell;
+  if (number_of(s) != Number::kF32 || cell.x.limbs != 1 || cell.x.narrow == 0 || cell.r.small == 0) return false;
+  if (cell.groups > 2 * k.ksteps || cell.x.ksteps > k.ksteps || cell.r.ksteps > k.ksteps) return false;
+  const bool ended =
+      emulation::run(int(p.batch), 64 * cell.groups, 1, fused_layout(cell).bytes, [&] { k.run(e->args); });
+  EXPECT_TRUE(ended) << "threads wait for each other";
+  compare(s, p, *e, wanted);
   return true;
 }
 
@@ -137,15 +180,16 @@ TEST(GruOnFibers, EverySequenceKernelGivesTheBitsOfTheReference) {
   const char* asked = std::getenv("LOWBIT_GRU_EMULATED");
   const int networks = asked != nullptr ? std::atoi(asked) : 60;
   for (int i = 0; i < networks; ++i) {
-    const int columns = between(rng, 1, 6), hidden = i % 12 == 4 ? between(rng, 257, 330)
-                                                                 : between(rng, 1,
-                                                                           i % 4 == 0   ? 120
-                                                                           : i % 4 == 1 ? 60
-                                                                                        : 30);
+    const int columns = between(rng, 1, i % 5 == 1 ? 130 : 6), hidden = i == 7        ? 540
+                                                                        : i % 12 == 4 ? between(rng, 257, 330)
+                                                                                      : between(rng, 1,
+                                                                                                i % 4 == 0   ? 120
+                                                                                                : i % 4 == 1 ? 60
+                                                                                                             : 30);
     const auto plan = i % 2 == 0 ? usual_plan(rng, columns, hidden) : extreme_plan(rng, columns, hidden);
     if (!plan) continue;
     const GruSpec& s = (*plan)->spec();
-    Problem p{between(rng, 1, 4), i % 3 == 0 ? 1 : between(rng, 1, 20), {}, {}, {}, {}};
+    Problem p{between(rng, 1, i % 5 == 0 ? 19 : 4), i % 3 == 0 ? 1 : between(rng, 1, 20), {}, {}, {}, {}};
     for (int64_t n = 0; n < p.batch; ++n) {
       p.order.push_back(static_cast<int32_t>(p.batch - 1 - n));
       p.length.push_back(between(rng, 0, static_cast<int>(p.steps)));
@@ -154,21 +198,23 @@ TEST(GruOnFibers, EverySequenceKernelGivesTheBitsOfTheReference) {
     p.x = random_codes(rng, p.steps * p.batch * s.c, s.grid[kSlotX]);
     p.state = random_codes(rng, p.batch * s.h, s.grid[kSlotH]);
     const Answer wanted = reference(s, p);
+    for (const FusedKernel& k : fused_kernels())
+      if (emulate_fused(s, k, p, wanted)) ++runs["fused k" + std::to_string(k.ksteps)];
     for (const auto& list : {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64()})
       for (const SequenceKernel& k : list) {
-        const int groups = int(s.h + 15) / 16;
-        const int warps = k.path == GruPath::kBlock ? groups : between(rng, 1, std::min(4, groups));
-        if (!emulate(s, k, warps, p, wanted)) continue;
+        const int all = int(s.h + 15) / 16;
+        const int groups = k.path == GruPath::kBlock ? all : between(rng, 1, std::min(4, all));
+        if (!emulate(s, k, groups, p, wanted)) continue;
         ++runs[std::string(cuda::gru_path_name(k.path)) + (k.number == Number::kF32 ? " f32" : " f64") + " t" +
                std::to_string(8 * k.tiles8) + " k" + std::to_string(k.in_registers) + (k.single ? " single" : "") +
-               (k.resident ? "" : " streamed")];
+               (k.split > 1 ? " split" : "") + (k.resident ? "" : " streamed")];
         if (HasFailure())
           FAIL() << "network " << i << " kernel " << runs.rbegin()->first << " path " << int(k.path) << " number "
                  << int(k.number) << " H " << s.h << " N " << p.batch << " T " << p.steps << " single " << k.single;
       }
   }
   for (const auto& [name, count] : runs) std::printf("%-32s %d runs\n", name.c_str(), count);
-  EXPECT_EQ(runs.size(), 18u) << "every kernel of the lists must have run";
+  EXPECT_EQ(runs.size(), 21u) << "every kernel of the lists must have run";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "kernels/cuda/gru/device_cell.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -46,11 +47,12 @@ void consider(const Cell& cell, Shape shape, std::vector<Shape>& shapes) {
 void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, std::vector<Shape>& shapes) {
   const Cell& cell = impl.cell;
   const int groups = cell.groups;
-  const auto shape = [&](int warps, bool resident) {
+  const auto shape = [&](int warps, bool resident, int split = 1) {
     Shape s;
     s.path = path;
     s.warps = warps;
-    s.blocks = static_cast<int>(align_up(groups, warps)) / warps;
+    s.split = split;
+    s.blocks = static_cast<int>(align_up(groups, warps / split)) / (warps / split);
     s.tiles8 = tiles8;
     s.number = impl.number;
     s.resident = resident;
@@ -58,11 +60,20 @@ void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, st
   };
   const size_t before = shapes.size();
   const int wanted = impl.options.warps;
+  const bool may_split = impl.number == gru::Number::kF32 && impl.options.split != 1;
+  if (may_split && tiles8 <= 2 &&
+      (path == GruPath::kCluster ? impl.clusters && groups > 1 : path == GruPath::kGrid && tiles8 == 2))
+    // In a cluster a matrix unit for each warp; through global memory as few blocks as can be.
+    for (const int warps : path == GruPath::kCluster ? std::array{4, 8, 2} : std::array{8, 4, 2})
+      if (shapes.size() == before && (wanted == 0 || wanted == warps) &&
+          shape(warps, true, 2).blocks <= (path == GruPath::kCluster ? kClusterBlocks : impl.processors))
+        consider(cell, shape(warps, true, 2), shapes);
+  if (impl.options.split == 2) return;
   if (path == GruPath::kBlock && groups <= kBlockGroups && (wanted == 0 || wanted == groups))
     consider(cell, shape(groups, true), shapes);
   if (path == GruPath::kCluster && impl.clusters && groups > 1) {
     // Weights that do not all fit registers: two warps, which share a multiprocessor's memory with nobody, where blocks suffice.
-    const bool mixed = cell.r.ksteps > gru::ksteps_in_registers(impl.number, path, tiles8, true, cell.r.ksteps);
+    const bool mixed = cell.r.ksteps > gru::ksteps_in_registers(impl.number, path, tiles8, true, cell.r.ksteps, 1);
     if (wanted == 0 && impl.number == gru::Number::kF32 && mixed && tiles8 == 1 &&
         shape(2, true).blocks <= kClusterBlocks)
       consider(cell, shape(2, true), shapes);
@@ -82,9 +93,12 @@ void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, st
 
 Shape GruDeviceCell::Impl::shape_for(int64_t steps, int64_t batch) const {
   if (steps * batch > kLargestRows) return {};
+  if (!shapes.empty() && shapes.front().path == GruPath::kFused &&
+      (batch <= processors || options.path == GruPath::kFused))
+    return shapes.front();
   // Of one sequence: a kernel for one, in clusters of the size that every device has.
   for (const Shape& s : shapes)
-    if (batch == 1 && s.blocks <= kPortableBlocks && gru::has_single(cell, s)) {
+    if (batch == 1 && s.path != GruPath::kFused && s.blocks <= kPortableBlocks && gru::has_single(cell, s)) {
       Shape shape = s;
       shape.single = true;
       return shape;
@@ -93,12 +107,13 @@ Shape GruDeviceCell::Impl::shape_for(int64_t steps, int64_t batch) const {
   const auto holds_all = [&](const Shape& s) { return int64_t{8} * s.tiles8 * s.at_once >= batch; };
   const Shape* best = nullptr;
   for (const Shape& s : shapes)
-    if (best == nullptr || (!holds_all(*best) && (holds_all(s) || s.path == best->path))) best = &s;
+    if (s.path != GruPath::kFused && (best == nullptr || (!holds_all(*best) && (holds_all(s) || s.path == best->path))))
+      best = &s;
   return best == nullptr ? Shape{} : *best;
 }
 
 const char* gru_path_name(GruPath path) {
-  constexpr const char* kNames[] = {"auto", "block", "cluster", "grid", "steps"};
+  constexpr const char* kNames[] = {"auto", "fused", "block", "cluster", "grid", "steps"};
   return kNames[static_cast<size_t>(path)];
 }
 
@@ -122,6 +137,15 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
       may_use_matrix && spec.r_bits <= 8 && spec.h <= kMaxMatrixK && impl->number != gru::Number::kInt64;
   Cell& cell = impl->cell;
   const std::vector<uint8_t> image = gru::pack_cell(spec, impl->matrix_input, impl->matrix_state, cell);
+  const bool may_fuse = options.tile == 0 && options.warps == 0 && options.split == 0 &&
+                        (options.path == GruPath::kAuto || options.path == GruPath::kFused);
+  if (const int at_once = may_fuse && impl->matrix_state ? gru::fused_at_once(cell, impl->number) : 0; at_once > 0) {
+    Shape shape;
+    shape.path = GruPath::kFused;
+    shape.warps = 2 * cell.groups;
+    shape.at_once = at_once;
+    impl->shapes.push_back(shape);
+  }
   if (impl->matrix_state) {
     for (const GruPath path : {GruPath::kBlock, GruPath::kCluster, GruPath::kGrid}) {
       if (options.path != GruPath::kAuto && options.path != path) continue;
@@ -129,8 +153,7 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
         if (options.tile == 0 || options.tile == 8 * tiles8) consider_path(*impl, path, tiles8, impl->shapes);
     }
   }
-  const bool wanted =
-      options.path == GruPath::kBlock || options.path == GruPath::kCluster || options.path == GruPath::kGrid;
+  const bool wanted = options.path != GruPath::kAuto && options.path != GruPath::kSteps;
   if (!wanted && impl->matrix_state && impl->shapes.empty()) return make(spec, {GruPath::kSteps, 0, 0});
   if (wanted && impl->shapes.empty())
     return fail(ErrorCode::kUnsupported, std::string("gru path ") + gru_path_name(options.path),
@@ -147,6 +170,11 @@ struct Workspace {
   int64_t ih = 0, h = 0, flags = 0, bytes = 0;
 };
 
+/// Of a tile: one per block, or per warp of split groups.
+int flags_of(const Cell& cell, const Shape& shape) {
+  return shape.split == 1 ? shape.blocks : cell.groups * shape.split;
+}
+
 Workspace workspace_of(const Cell& cell, const Shape& shape, int64_t steps, int64_t batch) {
   Workspace w;
   w.h = align_up(steps * batch * cell.ih_stride * cell.ih_bytes, 256);
@@ -154,7 +182,7 @@ Workspace workspace_of(const Cell& cell, const Shape& shape, int64_t steps, int6
   const int64_t shared =
       int64_t{shape.at_once} * 2 * (shape.number == gru::Number::kF32 ? 1 : 2) * 8 * shape.tiles8 * gru::h_stride(cell);
   w.flags = w.h + align_up(shape.path == GruPath::kGrid ? shared : state, 256);
-  w.bytes = w.flags + align_up(4 * int64_t{shape.at_once} * shape.blocks, 256);
+  w.bytes = w.flags + align_up(4 * int64_t{shape.at_once} * flags_of(cell, shape), 256);
   return w;
 }
 
@@ -178,9 +206,10 @@ Status GruDeviceCell::run(const GruSequences& s) const {
   call.shared_h = s.workspace + places.h;
   if (shape.path == GruPath::kGrid) {
     call.flags = reinterpret_cast<uint32_t*>(s.workspace + places.flags);
-    call.flag_count = shape.at_once * shape.blocks;
+    call.flag_count = shape.at_once * flags_of(cell, shape);
   }
   const auto stream = static_cast<cudaStream_t>(s.stream);
+  if (shape.path == GruPath::kFused) return check_cuda(gru::launch_fused(cell, call, stream), "gru sequences");
   const auto input = cell.x.tiles != nullptr ? gru::launch_input : gru::launch_input_plain;
   LOWBIT_TRY(check_cuda(input(cell, call, stream), "gru input product"));
   if (shape.path == GruPath::kSteps) return check_cuda(gru::launch_steps_plain(cell, call, stream), "gru steps");
@@ -191,9 +220,13 @@ std::string GruDeviceCell::kernel(int64_t batch) const {
   const Shape s = impl_->shape_for(1, batch);
   std::string name = gru_path_name(s.path);
   if (s.path == GruPath::kSteps) return name;
-  name += std::to_string(s.blocks) + "x" + std::to_string(s.warps) + "_t" + std::to_string(8 * s.tiles8);
-  const int in_registers = gru::ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, impl_->cell.r.ksteps);
-  if (in_registers > 0) name += in_registers >= impl_->cell.r.ksteps ? "_registers" : "_mixed";
+  name += std::to_string(s.blocks) + "x" + std::to_string(s.warps);
+  if (s.path == GruPath::kFused) return name;
+  name += "_t" + std::to_string(8 * s.tiles8);
+  const int in_registers =
+      gru::ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, impl_->cell.r.ksteps, s.split);
+  if (in_registers > 0) name += in_registers * s.split >= impl_->cell.r.ksteps ? "_registers" : "_mixed";
+  if (s.split > 1) name += "_split";
   if (!s.resident) name += "_streamed";
   if (s.single) name += "_single";
   return s.number == gru::Number::kF32 ? name : name + "_f64";

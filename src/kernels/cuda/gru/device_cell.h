@@ -24,7 +24,9 @@ enum class Number : uint8_t { kF32, kF64, kInt64 };
 
 /// Columns / 32 of R, of `ksteps`, that a warp keeps in registers; the others lie in shared memory. Up to half of a lane's registers;
 /// none behind the last but in clusters, so that a kernel needs no branch.
-constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident, int ksteps) {
+constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident, int ksteps,
+                                            int split) {
+  if (split == 2) return tiles8 == 1 ? 8 : 10;
   if (number != Number::kF32 || !resident || tiles8 > 2 || path == GruPath::kGrid) return 0;
   if (path == GruPath::kBlock) return ksteps <= 2 ? 2 : 4;
   return tiles8 == 1 ? 8 : 4;
@@ -44,6 +46,7 @@ struct Product {
   int32_t limbs = 1;
   int32_t low = 0, high = 0;  // of the centered result
   int32_t narrow = 0;         // sums fit int32
+  int32_t small = 0;          // sums are below 2^22, their right shifts at most 22
 };
 
 struct Table {
@@ -65,7 +68,7 @@ struct Call {
   GruSequences s;
   uint8_t* ih = nullptr;        // [rows][3][padded] offset codes
   uint8_t* shared_h = nullptr;  // kGrid: [tiles at once][2][planes][tile][h_stride]; kSteps: two states of uint16
-  uint32_t* flags = nullptr;    // kGrid: [tiles at once][blocks of a tile]; the input product sets them to 0
+  uint32_t* flags = nullptr;    // kGrid: [tiles at once][blocks of a tile, or warps]; the input product sets them to 0
   int32_t flag_count = 0;
 };
 
@@ -73,6 +76,7 @@ struct Call {
 struct Shape {
   GruPath path = GruPath::kSteps;
   int warps = 1, blocks = 1;  // of a tile
+  int split = 1;              // warps of a group of units: 2 share its columns
   int tiles8 = 1;             // sequences of a tile / 8
   int at_once = 1;            // tiles that run at the same time
   bool resident = true;       // weights in shared memory
@@ -94,6 +98,10 @@ cudaError_t launch_input(const Cell& cell, const Call& call, cudaStream_t stream
 cudaError_t launch_input_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_steps_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream);
+/// One sequence per block, the input product too: sequences that run at the same time, 0 when the cell or the device is not for
+/// it; and the launch.
+int fused_at_once(const Cell& cell, Number number);
+cudaError_t launch_fused(const Cell& cell, const Call& call, cudaStream_t stream);
 /// Tiles of this shape that fit the device at the same time; 0 when it cannot run there or has no kernel.
 int tiles_at_once(const Cell& cell, const Shape& shape);
 /// There is a kernel of this shape for one sequence.

@@ -132,27 +132,37 @@ struct Elements {
   }
   /// What an offset code of ih gives a gate, less the bias of what is added to it.
   __device__ __forceinline__ T part(int gate, uint32_t word) const {
-    const T v = N::from_word(word, ih_centre);
+    return part_of(gate, N::from_word(word, ih_centre));
+  }
+  __device__ __forceinline__ T part_of(int gate, T v) const {
     return N::add(N::multiply_add(v, ih[gate], N::kMagic), -2 * N::kMagic);
   }
-  /// Parts and sums of R h with their rows' scales; h and the result are biased. look_up(table, x) goes from centered to
-  /// centered, for the new gate aligned with h.
-  template <class LookUp>
-  __device__ __forceinline__ T operator()(const T (&parts)[3], const T (&sum)[3], const T (&scale)[3], T h,
-                                          const LookUp& look_up) const {
-    const auto hh = [&](int gate) {
-      return N::clamp(N::multiply_add(sum[gate], scale[gate], N::kMagic), low_hh, high_hh);
-    };
-    const T wr = N::add(N::multiply_add(hh(1), hr, back_r), parts[1]);
-    const T r = look_up(1, N::clamp(wr, low[1], high[1]));
-    const T wu = N::add(N::multiply_add(hh(0), hu, back_u), parts[0]);
-    const T u = look_up(0, N::clamp(wu, low[0], high[0]));
-    const T product = N::multiply(r, N::add(hh(2), -N::kMagic));
-    const T wn = N::add(N::multiply_add(product, rh, N::kMagic), parts[2]);
-    const T kept = N::multiply(u, N::add(h, -N::kMagic));
-    const T n = look_up(2, N::clamp(wn, low[2], high[2]));
-    const T next = N::multiply_add(N::add(one, -u), n, kept);
+  // What the tables are asked for, of parts and R h, shifted and biased; centered. Then the new state, biased as the old one.
+  __device__ __forceinline__ T clamped_hh(T shifted_hh) const { return N::clamp(shifted_hh, low_hh, high_hh); }
+  __device__ __forceinline__ T reset_input(T part, T hh) const {
+    return N::clamp(N::add(N::multiply_add(clamped_hh(hh), hr, back_r), part), low[1], high[1]);
+  }
+  __device__ __forceinline__ T update_input(T part, T hh) const {
+    return N::clamp(N::add(N::multiply_add(clamped_hh(hh), hu, back_u), part), low[0], high[0]);
+  }
+  __device__ __forceinline__ T new_input(T part, T hh, T r) const {
+    const T product = N::multiply(r, N::add(clamped_hh(hh), -N::kMagic));
+    return N::clamp(N::add(N::multiply_add(product, rh, N::kMagic), part), low[2], high[2]);
+  }
+  __device__ __forceinline__ T kept(T u, T h) const { return N::multiply(u, N::add(h, -N::kMagic)); }
+  /// `n` is aligned with h.
+  __device__ __forceinline__ T next_state(T u, T n, T kept_h) const {
+    const T next = N::multiply_add(N::add(one, -u), n, kept_h);
     return N::clamp(N::multiply_add(next, to_h, N::kMagic), low_h, high_h);
+  }
+  /// All of it. `hh` goes from gate to R h; look_up(table, x) from centered to centered.
+  template <class Hh, class LookUp>
+  __device__ __forceinline__ T operator()(const T (&parts)[3], const Hh& hh, T h, const LookUp& look_up) const {
+    const T r = look_up(1, reset_input(parts[1], hh(1)));
+    const T u = look_up(0, update_input(parts[0], hh(0)));
+    const T x = new_input(parts[2], hh(2), r);
+    const T kept_h = kept(u, h);
+    return next_state(u, look_up(2, x), kept_h);
   }
 };
 

@@ -58,6 +58,14 @@ __device__ __forceinline__ void store_shared_1(uint32_t address, uint32_t v) {
 __device__ __forceinline__ void store_shared_2(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(uint16_t(v)) : "memory");
 }
+__device__ __forceinline__ void store_shared_16(uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+/// Warps 2 pair and 2 pair + 1 of a block.
+__device__ __forceinline__ void pair_sync(int pair) { asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory"); }
+/// The first `threads` of a block.
+__device__ __forceinline__ void warps_sync(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
 __device__ __forceinline__ void store_1(uint8_t* p, uint32_t v) {
   asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }

@@ -10,6 +10,8 @@
 namespace lowbit::cuda::gru {
 namespace {
 
+constexpr int64_t kSmallSum = int64_t{1} << 22;
+
 int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 
 /// Host image of the device memory: parts, each aligned to 256.
@@ -84,12 +86,22 @@ void pack_product(const ProductSource& from, const Cell& cell, bool matrix, Prod
   p.high = from.out().hi - from.out().zp;
   p.narrow = from.state ? s.state32 : s.input32;
   const int64_t bias = image.take(8 * int64_t{3} * cell.padded), shift = image.take(4 * int64_t{3} * cell.padded);
+  p.small = 1;
   for (int64_t row = 0; row < 3 * h; ++row) {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < k; ++i) sum += from.weight(row, i);
+    int64_t sum = 0, size = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      sum += from.weight(row, i);
+      size += std::abs(from.weight(row, i));
+    }
     const int64_t to = row / h * cell.padded + row % h;
-    image.at<int64_t>(bias)[to] = (from.state ? s.h_bias : s.x_bias)[row] + int64_t{from.in().lo} * sum;
-    image.at<int32_t>(shift)[to] = (from.state ? s.h_shift : s.x_shift)[row];
+    const int64_t folded = (from.state ? s.h_bias : s.x_bias)[row] + int64_t{from.in().lo} * sum;
+    const int32_t places = (from.state ? s.h_shift : s.x_shift)[row];
+    image.at<int64_t>(bias)[to] = folded;
+    image.at<int32_t>(shift)[to] = places;
+    // A sum passes through its bias alone and through parts of the rest.
+    if (std::abs(folded) >= kSmallSum || std::abs(folded) + size * (from.in().hi - from.in().lo) >= kSmallSum ||
+        places > 22)
+      p.small = 0;
   }
   place(p.bias, bias);
   place(p.shift, shift);

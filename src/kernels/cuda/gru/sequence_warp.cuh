@@ -1,78 +1,11 @@
 #pragma once
-// All steps of a tile of sequences in one launch: R stays on the chip, h goes round.
-//
-// A warp owns a group of 16 units: their three gates' rows of R times the codes of h of 8 NT sequences on the matrix unit, then
-// gates and state in the lanes that hold the sums (a lane has units 2 i and 2 i + 1 of two sequences per 8). New codes go to
-//   kBlock:   the other half of shared memory, one __syncthreads a step;
-//   kCluster: every block's shared memory by st.async, which counts bytes on the receiver's barrier: one trip a step. A block sends
-//             step s + 1 only after it has all of step s, which every warp sent after its last read of step s - 1: two halves suffice;
-//   kGrid:    global memory, then a flag per block; blocks that share a tile run at the same time (cooperative launch).
-// A step is a chain of dependent instructions, so nothing stands in it that can be done beside it: what is constant is held in
-// registers, ih is copied into shared memory steps ahead, y of the step before is written while the matrix unit works.
-
-#include <span>
+// One warp of the sequence kernels (kernels/cuda/gru/sequences.cuh): loading, products, gates, exchange.
 
 #include "kernels/cuda/gru/elements.cuh"
 #include "kernels/cuda/gru/matrix.cuh"
+#include "kernels/cuda/gru/sequence_layout.cuh"
 
 namespace lowbit::cuda::gru {
-
-struct SequenceArgs {
-  Cell cell;
-  Call call;
-  int32_t blocks, at_once;
-};
-
-template <class N_, int NT_, GruPath P_, bool Resident_, bool Single_, int KT_>
-struct Config {
-  using N = N_;
-  using T = typename N::T;
-  static constexpr bool kF32 = N::kNumber == Number::kF32, kResident = Resident_, kSingle = Single_;
-  static constexpr int L = kF32 ? 1 : 2, NT = NT_, KT = KT_;
-  static constexpr GruPath P = P_;
-  static constexpr int kTile = 8 * NT;                         // sequences
-  static constexpr int kHalves = P == GruPath::kGrid ? 1 : 2;  // of h in shared memory
-  static constexpr int kChains = NT == 1 ? 2 : 1;              // sums per output, to hide the matrix unit's latency
-  // Of a lane: units 2 i and 2 i + 1 of sequences 2 j and 2 j + 1. kSingle: one of the two units, of the first sequence; every
-  // column of the matrix unit's right side is that sequence, so that four lanes have the same sums.
-  static constexpr int kUnits = kSingle ? 1 : 2, kSequences = kSingle ? 1 : 2;
-  static constexpr int kPerTile = kUnits * kSequences;
-  static constexpr int kSent = kSingle ? 1 : kTile;  // sequences whose h goes to the other blocks
-  static_assert(!kSingle || NT == 1);
-};
-
-constexpr int kIhSlots = 4;  // steps of ih in shared memory, a power of two
-
-/// Where things lie in shared memory, in bytes.
-struct SharedLayout {
-  int weights, h, ih, stage, tables, barriers, bytes;
-};
-inline LOWBIT_HD int align_up(int v, int to) { return (v + to - 1) / to * to; }
-inline LOWBIT_HD int stride_of_h(int hidden) { return align_up(hidden, 64) + 16; }
-/// Of a group's weights, those in shared memory.
-inline LOWBIT_HD int shared_ksteps(const Cell& c, int in_registers, bool resident) {
-  return resident && c.r.ksteps > in_registers ? c.r.ksteps - in_registers : 0;
-}
-inline LOWBIT_HD SharedLayout shared_layout(const Cell& c, int warps, int tile, int ksteps, GruPath path, bool f32) {
-  SharedLayout s{};
-  const int planes = f32 ? 1 : 2;
-  int at = 0;
-  s.weights = at;
-  at += warps * ksteps * 3 * kTileBytes;
-  s.h = at;
-  at += (path == GruPath::kGrid ? 1 : 2) * planes * tile * stride_of_h(c.h);
-  s.ih = at;
-  at += warps * kIhSlots * tile * 3 * kGroup * c.ih_bytes;
-  s.stage = at;
-  if (path != GruPath::kBlock) at += warps * planes * tile * 16;
-  s.tables = at;
-  if (f32)
-    for (int i = 0; i < 3; ++i) at += align_up(4 * c.table[i].entries, 16);
-  s.barriers = at;
-  at += 16;
-  s.bytes = at;
-  return s;
-}
 
 /// One warp's view of its tile.
 template <class C>
@@ -86,7 +19,7 @@ struct Warp {
   SharedLayout at;
   uint8_t* shared;
   uint32_t base;
-  int lane, warp, warps, block, group, hs, ksteps;
+  int lane, warp, warps, block, part, group, hs, ksteps;
   bool works;
   int32_t bias32[3][C::kUnits];  // kF32
   T bias[3][C::kUnits], scale[3][C::kUnits];
@@ -103,26 +36,30 @@ struct Warp {
   int ih_stride, ih_select[C::kUnits], y_stride, y_units;
   bool ih_bytes, y_pairs;
   // Of the tile.
-  int length[C::NT][C::kSequences], row[C::NT][C::kSequences];  // of the lane's sequences: steps, row at step 0
-  int copied_last[C::NT], copied_row[C::NT];                    // of those whose ih it copies: the last step, the row
+  int length[C::kOwnTiles][C::kSequences],
+      row[C::kOwnTiles][C::kSequences];                     // of the lane's sequences: steps, row at step 0
+  int copied_last[C::kOwnTiles], copied_row[C::kOwnTiles];  // of those whose ih it copies: the last step, the row
   int row_step;
-  T state[C::NT][C::kPerTile];  // biased
+  T state[C::kOwnTiles][C::kPerTile];  // biased
 
   __device__ __forceinline__ Warp(const SequenceArgs& args, const Elements<N>& e, uint8_t* memory)
       : a(args),
         c(args.cell),
         elements(e),
-        at(shared_layout(args.cell, int(blockDim.x) / 32, C::kTile, shared_ksteps(args.cell, C::KT, C::kResident), C::P,
-                         C::kF32)),
+        at(shared_layout(args.cell, int(blockDim.x) / 32, C::kTile, shared_ksteps(args.cell, C::KT, C::kResident, C::S),
+                         C::P, C::kF32, C::S)),
         shared(memory),
         base(shared_address(memory)),
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32),
         warps(int(blockDim.x) / 32),
         block(int(blockIdx.x) % args.blocks),
-        group(block * warps + warp),
+        part(warp % C::S),
+        group((block * warps + warp) / C::S),
         hs(stride_of_h(args.cell.h)),
-        ksteps(args.cell.r.ksteps),
+        ksteps(C::S == 1
+                   ? args.cell.r.ksteps
+                   : 2 * (first_pair(args.cell.r.ksteps, C::S, part + 1) - first_pair(args.cell.r.ksteps, C::S, part))),
         works(C::P == GruPath::kBlock || group < args.cell.groups),
         h_zero(zero_of(args.cell.grid[kSlotH])) {
 #pragma unroll
@@ -148,9 +85,9 @@ struct Warp {
     }
     ih_bytes = c.ih_bytes == 1;
     ih_stride = c.ih_bytes * c.ih_stride;
-    ih_slot = uint32_t(C::kTile * 3 * kGroup * c.ih_bytes);
+    ih_slot = uint32_t(C::kOwn * 3 * kGroup * c.ih_bytes);
     ih_shared = base + uint32_t(at.ih) + uint32_t(warp * kIhSlots) * ih_slot +
-                uint32_t((in_tile(0, 0) * 3 * kGroup + 2 * (lane / 4)) * c.ih_bytes);
+                uint32_t((own(0, 0) * 3 * kGroup + 2 * (lane / 4)) * c.ih_bytes);
     ih_from = a.call.ih + c.ih_bytes * (min(lane % 4, 2) * c.padded + group * kGroup);
 #pragma unroll
     for (int u = 0; u < C::kUnits; ++u) {
@@ -170,21 +107,28 @@ struct Warp {
   /// Unit and sequence of the lane's element e, of its own.
   __device__ __forceinline__ static constexpr int unit_in(int e) { return e / C::kSequences; }
   __device__ __forceinline__ static constexpr int sequence_in(int e) { return e % C::kSequences; }
-  /// Sequence of the tile of the lane's sequence q in eight nt.
-  __device__ __forceinline__ int in_tile(int nt, int q) const { return C::kSingle ? 0 : nt * 8 + 2 * (lane % 4) + q; }
+  /// The lane's sequence q in eight nt, of those whose gates the warp computes; and which of the tile that is.
+  __device__ __forceinline__ int own(int nt, int q) const {
+    return C::kSingle ? 0 : C::kSequences == 1 ? lane % 4 : nt * 8 + 2 * (lane % 4) + q;
+  }
+  __device__ __forceinline__ int of_tile(int mine) const {
+    return C::S == 1 ? mine : C::NT < C::S ? C::S * mine + part : part * C::kOwn + mine;
+  }
+  __device__ __forceinline__ int in_tile(int nt, int q) const { return of_tile(own(nt, q)); }
 
   /// R, and the tables, onto the chip.
   __device__ __forceinline__ void load_constants() {
-    const uint8_t* const mine = c.r.tiles + int64_t{group} * ksteps * 3 * kTileBytes + lane * 16;
+    const int pair = C::S == 1 ? 0 : first_pair(c.r.ksteps, C::S, part);  // of columns, the warp's first
+    const uint8_t* const mine = c.r.tiles + (int64_t{group} * c.r.ksteps + 2 * pair) * 3 * kTileBytes + lane * 16;
     if constexpr (C::KT > 0) {
 #pragma unroll
       for (int i = 0; i < C::KT * 3; ++i)
         weights[i] =
             works && i < ksteps * 3 ? *reinterpret_cast<const uint4*>(mine + i * kTileBytes) : uint4{0, 0, 0, 0};
     }
-    const int tiles = shared_ksteps(c, C::KT, C::kResident) * 3;
+    const int tiles = shared_ksteps(c, C::KT, C::kResident, C::S) * 3;
     if (works)
-      for (int i = 0; i < tiles; ++i)
+      for (int i = 0; i < min(tiles, (ksteps - C::KT) * 3); ++i)
         copy_async_16(base + at.weights + uint32_t((warp * tiles + i) * kTileBytes + lane * 16),
                       mine + (C::KT * 3 + i) * kTileBytes);
     if constexpr (C::kF32) {
@@ -207,8 +151,8 @@ struct Warp {
       }
     }
     const int item = lane % kItems;
-    sent_to = base + h_offset(0, item / C::kSent, item % C::kSent) + uint32_t(group * kGroup);
-    h_get = base + h_offset(0, 0, C::kSingle ? 0 : lane % 8) + 16 * (lane / 8);
+    sent_to = base + h_offset(0, item / C::kOwnSent, of_tile(item % C::kOwnSent)) + uint32_t(group * kGroup);
+    h_get = base + h_offset(0, 0, C::kSingle ? 0 : lane % 8) + 16 * (lane / 8) + uint32_t(64 * pair);
     h_put = base + h_offset(0, 0, 0) + uint32_t(group * kGroup) + first_place(hs);
     half_bytes = uint32_t(C::L * C::kTile * hs);
     hold(h_get), hold(h_put), hold(half_bytes), hold(sent_to);
@@ -226,7 +170,7 @@ struct Warp {
     row_step = (s.batch_first ? 1 : batch) * (s.reverse ? -1 : 1);
     hold(row_step);
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt) {
+    for (int nt = 0; nt < C::kOwnTiles; ++nt) {
 #pragma unroll
       for (int q = 0; q < C::kSequences; ++q) {
         const int i = first + in_tile(nt, q);
@@ -234,7 +178,8 @@ struct Warp {
         const int order = i < batch ? s.order[i] : 0;
         row[nt][q] = length[nt][q] > 0 ? int(row_of(s, 0, order, length[nt][q])) : 0;
       }
-      const int from = first + (C::kSingle ? 0 : nt * 8 + lane / 4), steps = from < batch ? s.length[from] : 0;
+      const int from = first + (C::kSingle ? 0 : of_tile(min(nt * 8 + lane / 4, C::kOwn - 1)));
+      const int steps = from < batch ? s.length[from] : 0;
       copied_last[nt] = max(steps - 1, 0);
       const int order = from < batch ? s.order[from] : 0;
       copied_row[nt] = steps > 0 ? int(row_of(s, 0, order, steps)) : 0;
@@ -260,9 +205,9 @@ struct Warp {
 
   /// Asks for ih of a step; of sequences that have ended some row comes, and is thrown away.
   __device__ __forceinline__ void copy_ih(int step) const {
-    if (lane % 4 < 3 && (!C::kSingle || lane < 3)) {
+    if (lane % 4 < 3 && lane / 4 < (C::kSingle ? 1 : C::kOwn)) {
 #pragma unroll
-      for (int nt = 0; nt < C::NT; ++nt) {
+      for (int nt = 0; nt < C::kOwnTiles; ++nt) {
         const uint8_t* const from = row_at(ih_from, copied_row[nt] + min(step, copied_last[nt]) * row_step, ih_stride);
         const int row_bytes = kGroup * c.ih_bytes;
         const uint32_t to = base + uint32_t(at.ih + ((nt * 8 + lane / 4) * 3 + lane % 4) * row_bytes) +
@@ -274,12 +219,12 @@ struct Warp {
     copies_commit();
   }
   /// What ih gives the gates of a step.
-  __device__ __forceinline__ void load_parts(int step, T (&parts)[C::NT][C::kPerTile][3]) const {
+  __device__ __forceinline__ void load_parts(int step, T (&parts)[C::kOwnTiles][C::kPerTile][3]) const {
     copies_wait<kIhSlots - 2>();
     __syncwarp();
     const uint32_t slot = ih_shared + uint32_t(step % kIhSlots) * ih_slot;
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt)
+    for (int nt = 0; nt < C::kOwnTiles; ++nt)
 #pragma unroll
       for (int q = 0; q < C::kSequences; ++q)
 #pragma unroll
@@ -316,7 +261,7 @@ struct Warp {
   }
   /// R times the tile's h.
   __device__ __forceinline__ void multiply(uint32_t h, Sums& acc) const {
-    const int tiles = shared_ksteps(c, C::KT, C::kResident) * 3;
+    const int tiles = shared_ksteps(c, C::KT, C::kResident, C::S) * 3;
     const uint32_t mine = base + at.weights + uint32_t(warp * tiles * kTileBytes + lane * 16);
     const uint8_t* const far = c.r.tiles + int64_t{group} * ksteps * 3 * kTileBytes + lane * 16;
     const auto fetch = [&](int kp, uint4(&first)[3], uint4(&second)[3]) {  // from behind the registers' ksteps
@@ -357,20 +302,56 @@ struct Warp {
     }
   }
 
+  /// A sum of both chains, and `more`.
+  __device__ __forceinline__ static int all(const Sums& acc, int l, int gate, int nt, int i, int more) {
+    uint32_t v = uint32_t(acc[0][l][gate][nt][i]) + uint32_t(more);
+    if (C::kChains == 2) v += uint32_t(acc[C::kChains - 1][l][gate][nt][i]);
+    return int(v);
+  }
+  /// Two warps of a group give each other their sums of the other's sequences. Leaves those of the lane's elements, in order.
+  __device__ __forceinline__ void gather(const Sums& acc, int (&own_sums)[3][C::kPerTile]) const {
+    // Of gate and element: eight sequences of sixteen, or one of two.
+    const auto sum_of = [&](int to, int gate, int e) {
+      if constexpr (C::NT >= C::S)
+        return to != 0 ? all(acc, 0, gate, C::NT - 1, e, 0) : all(acc, 0, gate, 0, e, 0);
+      else
+        return to != 0 ? all(acc, 0, gate, 0, 2 * e + 1, 0) : all(acc, 0, gate, 0, 2 * e, 0);
+    };
+    constexpr int kCount = 3 * C::kPerTile, kParts = (kCount + 3) / 4;
+    uint32_t words[4 * kParts] = {};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) words[i] = uint32_t(sum_of(1 - part, i / C::kPerTile, i % C::kPerTile));
+    const uint32_t mine = base + uint32_t(at.sums + warp * bytes_of_sums(C::kTile, C::S) + lane * 16);
+    const uint32_t other = base + uint32_t(at.sums + (warp ^ 1) * bytes_of_sums(C::kTile, C::S) + lane * 16);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      store_shared_16(mine + uint32_t(512 * i),
+                      uint4{words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]});
+    pair_sync(warp / 2);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const uint4 v = load_shared_16(other + uint32_t(512 * i));
+      words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      own_sums[i / C::kPerTile][i % C::kPerTile] =
+          int(uint32_t(sum_of(part, i / C::kPerTile, i % C::kPerTile)) + words[i]);
+  }
   /// The sum of the lane's element e, with its bias.
   __device__ __forceinline__ T sum(const Sums& acc, int gate, int nt, int e) const {
     const int u = unit_in(e);
     int parts[C::L];
 #pragma unroll
     for (int l = 0; l < C::L; ++l) {
-      const auto all = [&](int i) {
-        uint32_t v = uint32_t(acc[0][l][gate][nt][i]) + uint32_t(bias32[gate][u]);
-        if (C::kChains == 2) v += uint32_t(acc[C::kChains - 1][l][gate][nt][i]);
-        return int(v);
-      };
-      parts[l] = C::kSingle ? (lane % 2 != 0 ? all(2) : all(0)) : all(2 * u + sequence_in(e));
+      const auto of = [&](int i) { return all(acc, l, gate, nt, i, bias32[gate][u]); };
+      parts[l] = C::kSingle ? (lane % 2 != 0 ? of(2) : of(0)) : of(2 * u + sequence_in(e));
     }
     return N::product(parts[0], parts[C::L - 1], bias[gate][u]);
+  }
+  /// The same of split groups, from gather().
+  __device__ __forceinline__ T sum(const int (&own_sums)[3][C::kPerTile], int gate, int, int e) const {
+    return T(int(uint32_t(own_sums[gate][e]) + uint32_t(bias32[gate][unit_in(e)])));
   }
 
   __device__ __forceinline__ T look_up(int i, T x) const {
@@ -389,22 +370,44 @@ struct Warp {
     if (step > 0) write_y(step - 1);
   }
   /// Gates and state of a step.
-  __device__ __forceinline__ void update(const Sums& acc, const T (&parts)[C::NT][C::kPerTile][3], int step) {
+  template <class AnySums>
+  __device__ __forceinline__ void update(const AnySums& acc, const T (&parts)[C::kOwnTiles][C::kPerTile][3], int step) {
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt)
-#pragma unroll
-      for (int e = 0; e < C::kPerTile; ++e) {
-        const int u = unit_in(e);
-        const T sums[3] = {sum(acc, 0, nt, e), sum(acc, 1, nt, e), sum(acc, 2, nt, e)};
-        const T scales[3] = {scale[0][u], scale[1][u], scale[2][u]};
-        const T next = elements(parts[nt][e], sums, scales, state[nt][e], [&](int i, T x) {
-          const T found = look_up(i, x);
-          if (C::kSingle && i == 2) work_beside(step);  // nothing else could be done while this table answers
-          return found;
-        });
-        // A tile of one sequence has as many steps as that.
+    for (int nt = 0; nt < C::kOwnTiles; ++nt) {
+      const auto hh = [&](int e, int gate) {
+        return N::multiply_add(sum(acc, gate, nt, e), scale[gate][unit_in(e)], N::kMagic);
+      };
+      // A tile of one sequence has as many steps as that.
+      const auto set = [&](int e, T next) {
         state[nt][e] = C::kSingle || step < length[nt][sequence_in(e)] ? next : state[nt][e];
+      };
+      if constexpr (C::kF32) {
+#pragma unroll
+        for (int e = 0; e < C::kPerTile; ++e) {
+          const T shifted[3] = {hh(e, 0), hh(e, 1), hh(e, 2)};
+          set(e, elements(
+                     parts[nt][e], [&](int gate) { return shifted[gate]; }, state[nt][e],
+                     [&](int i, T x) {
+                       const T found = look_up(i, x);
+                       // Nothing else could be done while this table answers.
+                       if (C::kSingle && i == 2) work_beside(step);
+                       return found;
+                     }));
+        }
+      } else {
+        // These tables lie in global memory: all elements ask, then all go on.
+        T r[C::kPerTile], u[C::kPerTile], n[C::kPerTile];
+#pragma unroll
+        for (int e = 0; e < C::kPerTile; ++e) r[e] = look_up(1, elements.reset_input(parts[nt][e][1], hh(e, 1)));
+#pragma unroll
+        for (int e = 0; e < C::kPerTile; ++e) u[e] = look_up(0, elements.update_input(parts[nt][e][0], hh(e, 0)));
+#pragma unroll
+        for (int e = 0; e < C::kPerTile; ++e) n[e] = look_up(2, elements.new_input(parts[nt][e][2], hh(e, 2), r[e]));
+#pragma unroll
+        for (int e = 0; e < C::kPerTile; ++e)
+          set(e, elements.next_state(u[e], n[e], elements.kept(u[e], state[nt][e])));
       }
+    }
   }
 
   /// Code of the lane's element.
@@ -418,7 +421,7 @@ struct Warp {
   /// The lane's codes into rows of 16 units of a group, `stride` bytes apart; `to`: where the lane's first pair goes.
   __device__ __forceinline__ void put(uint32_t to, int plane_bytes, int stride) const {
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt)
+    for (int nt = 0; nt < C::kOwnTiles; ++nt)
 #pragma unroll
       for (int q = 0; q < C::kSequences; ++q)
 #pragma unroll
@@ -432,11 +435,11 @@ struct Warp {
         }
   }
   __device__ __forceinline__ uint32_t first_place(int stride) const {
-    return uint32_t(in_tile(0, 0) * stride + 2 * (lane / 4) + (C::kSingle ? lane % 2 : 0));
+    return uint32_t(own(0, 0) * stride + 2 * (lane / 4) + (C::kSingle ? lane % 2 : 0));
   }
   __device__ __forceinline__ void write_y(int step) const {
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt)
+    for (int nt = 0; nt < C::kOwnTiles; ++nt)
 #pragma unroll
       for (int q = 0; q < C::kSequences; ++q) {
         if (!C::kSingle && step >= length[nt][q]) continue;
@@ -457,48 +460,66 @@ struct Warp {
   }
 
   /// Rows of 16 codes that a warp sends to a block: at most 32, or a multiple.
-  static constexpr int kItems = C::L * C::kSent;
-  __device__ __forceinline__ uint32_t stage() const { return uint32_t(at.stage + warp * C::L * C::kTile * 16); }
+  static constexpr int kItems = C::L * C::kOwnSent;
+  __device__ __forceinline__ uint32_t stage() const { return uint32_t(at.stage + warp * C::L * C::kOwn * 16); }
   __device__ __forceinline__ uint32_t barrier(int half) const { return base + uint32_t(at.barriers + 8 * half); }
 
   __device__ __forceinline__ void send(int half) const {
-    put(base + stage() + first_place(16), C::kTile * 16, 16);
+    put(base + stage() + first_place(16), C::kOwn * 16, 16);
     __syncwarp();
     const uint32_t other = half == 0 ? 0 : half_bytes, counts = barrier(half);
     for (int i = lane; i < kItems * a.blocks; i += 32) {
       const int item = i % kItems;
       const auto rank = uint32_t(i / kItems);
-      const uint4 v = load_shared_16(base + stage() + uint32_t((item / C::kSent * C::kTile + item % C::kSent) * 16));
+      const uint4 v =
+          load_shared_16(base + stage() + uint32_t((item / C::kOwnSent * C::kOwn + item % C::kOwnSent) * 16));
       // Up to 32 items a lane has the same one for every block.
-      const uint32_t to = kItems <= 32
-                              ? sent_to + other
-                              : base + h_offset(half, item / C::kSent, item % C::kSent) + uint32_t(group * kGroup);
+      const uint32_t to = kItems <= 32 ? sent_to + other
+                                       : base + h_offset(half, item / C::kOwnSent, of_tile(item % C::kOwnSent)) +
+                                             uint32_t(group * kGroup);
       send_16(shared_of(to, rank), v, shared_of(counts, rank));
     }
     __syncwarp();
   }
 
-  /// Through global memory; all threads of all blocks of the tile. `epoch` counts steps over all tiles.
-  __device__ __forceinline__ void exchange(int slot, uint32_t epoch) const {
+  /// Through global memory; all threads of all blocks of the tile. `epoch` counts steps over all tiles, `next`: the half of h.
+  __device__ __forceinline__ void exchange(int slot, uint32_t epoch, int next) const {
     constexpr int kRows = C::L * C::kTile;
     uint8_t* const half = a.call.shared_h + (int64_t(slot) * 2 + epoch % 2) * kRows * hs;
     if (works) {
-      put(base + stage() + first_place(16), C::kTile * 16, 16);
+      put(base + stage() + first_place(16), C::kOwn * 16, 16);
       __syncwarp();
-      for (int item = lane; item < kRows; item += 32)
-        *reinterpret_cast<uint4*>(half + int64_t(item) * hs + group * kGroup) =
+      for (int item = lane; item < C::L * C::kOwn; item += 32)
+        *reinterpret_cast<uint4*>(half + int64_t(C::S == 1 ? item : of_tile(item)) * hs + group * kGroup) =
             load_shared_16(base + stage() + uint32_t(item * 16));
     }
-    __syncthreads();
-    uint32_t* const flags = a.call.flags + int64_t(slot) * a.blocks;
-    // The barrier has made the block's stores happen before this release, which is cumulative.
-    if (threadIdx.x == 0) store_release(flags + block, epoch + 1);
-    for (int i = int(threadIdx.x); i < a.blocks; i += int(blockDim.x))
-      while (int32_t(load_acquire(flags + i) - (epoch + 1)) < 0) {
+    if constexpr (C::S == 1) {
+      __syncthreads();
+      uint32_t* const flags = a.call.flags + int64_t(slot) * a.blocks;
+      // The barrier has made the block's stores happen before this release, which is cumulative.
+      if (threadIdx.x == 0) store_release(flags + block, epoch + 1);
+      for (int i = int(threadIdx.x); i < a.blocks; i += int(blockDim.x))
+        while (int32_t(load_acquire(flags + i) - (epoch + 1)) < 0) {
+        }
+      __syncthreads();
+      for (int i = 16 * int(threadIdx.x); i < kRows * hs; i += 16 * int(blockDim.x))
+        copy_async_16(base + h_offset(0, 0, 0) + uint32_t(i), half + i);
+    } else {
+      // A flag per warp; each warp waits for the groups whose codes it copies, into the half that nobody reads.
+      __syncwarp();
+      uint32_t* const flags = a.call.flags + int64_t(slot) * c.groups * C::S;
+      if (works && lane == 0) store_release(flags + group * C::S + part, epoch + 1);
+      const int each = (c.groups + warps - 1) / warps, first = warp * each, count = min(each, c.groups - first);
+      for (int i = lane; i < count * C::S; i += 32)
+        while (int32_t(load_acquire(flags + first * C::S + i) - (epoch + 1)) < 0) {
+        }
+      __syncwarp();
+      const uint32_t to = base + h_offset(next, 0, 0);
+      for (int i = lane; i < kRows * count; i += 32) {
+        const int place = i / count * hs + (first + i % count) * kGroup;
+        copy_async_16(to + uint32_t(place), half + place);
       }
-    __syncthreads();
-    for (int i = 16 * int(threadIdx.x); i < kRows * hs; i += 16 * int(blockDim.x))
-      copy_async_16(base + h_offset(0, 0, 0) + uint32_t(i), half + i);
+    }
     wait_for_all_copies();
     __syncthreads();
   }
@@ -506,7 +527,7 @@ struct Warp {
   __device__ __forceinline__ void write_state(int tile) const {
     const GruSequences& s = a.call.s;
 #pragma unroll
-    for (int nt = 0; nt < C::NT; ++nt)
+    for (int nt = 0; nt < C::kOwnTiles; ++nt)
 #pragma unroll
       for (int e = 0; e < C::kPerTile; ++e) {
         const int i = tile * C::kTile + in_tile(nt, sequence_in(e)), unit = unit_of(unit_in(e));
@@ -517,79 +538,34 @@ struct Warp {
   __device__ __forceinline__ void step_once(int step, int steps, int slot, uint32_t epoch, uint32_t expected) {
     const int half = C::kHalves == 2 ? step % 2 : 0;
     const uint32_t now = half != 0 ? half_bytes : 0;
-    if (C::P == GruPath::kCluster && step > 0) {
+    // Warps without units send nothing, so nobody waits for them: they may not wait for a phase that has gone by.
+    if (C::P == GruPath::kCluster && step > 0 && works) {
       wait_for_bytes(barrier(half), uint32_t((step - 1) / 2 % 2));
       if (threadIdx.x == 0) expect_bytes(barrier(half), expected);
     }
     if (works) {
       Sums acc = {};
-      T parts[C::NT][C::kPerTile][3];
+      T parts[C::kOwnTiles][C::kPerTile][3];
       multiply(h_get + now, acc);
       if (!C::kSingle) work_beside(step);
       load_parts(step, parts);
-      update(acc, parts, step);
+      if constexpr (C::S == 1) {
+        update(acc, parts, step);
+      } else {
+        int sums[3][C::kPerTile];
+        gather(acc, sums);
+        update(sums, parts, step);
+      }
     }
     if (C::P == GruPath::kBlock) {
       put(h_put + half_bytes - now, C::kTile * hs, hs);
       __syncthreads();
     } else if (C::P == GruPath::kGrid) {
-      exchange(slot, epoch);
+      exchange(slot, epoch, 1 - half);
     } else if (works && step + 1 < steps) {
       send(1 - half);
     }
   }
 };
-
-template <class C>
-__global__ void __launch_bounds__(32 * kMaxWarps, 1) run_sequences(const __grid_constant__ SequenceArgs args) {
-  const Elements<typename C::N> elements(args.cell);
-  Warp<C> w(args, elements, block_memory());
-  w.load_constants();
-  const uint32_t expected = uint32_t(args.cell.groups * kGroup * C::kSent * C::L);
-  if (C::P == GruPath::kCluster) {
-    if (threadIdx.x == 0) {
-      barrier_init(w.barrier(0), 1);
-      barrier_init(w.barrier(1), 1);
-      barriers_visible();
-      expect_bytes(w.barrier(0), expected);
-      expect_bytes(w.barrier(1), expected);
-    }
-    cluster_sync();
-  }
-  wait_for_predecessor();
-  const int slot = int(blockIdx.x) / args.blocks;
-  uint32_t epoch = 0;
-  for (int tile = slot; tile * C::kTile < args.call.s.batch; tile += args.at_once) {
-    __syncthreads();
-    const int steps = w.begin(tile);
-    __syncthreads();
-    for (int step = 0; step < steps; ++step, ++epoch) w.step_once(step, steps, slot, epoch, expected);
-    if (w.works && steps > 0) w.write_y(steps - 1);
-    copies_wait<0>();
-    w.write_state(tile);
-  }
-  __syncthreads();
-  if (C::P == GruPath::kCluster) cluster_sync();  // shared memory stays until no block sends
-}
-
-/// A kernel and the shape that it is for.
-struct SequenceKernel {
-  Number number;
-  bool resident, single;
-  GruPath path;
-  int tiles8, in_registers;
-  void (*run)(SequenceArgs);
-};
-/// For cells of `Ksteps` ksteps, and all with as many in registers.
-template <class N, int NT, GruPath P, bool Single = false, bool Resident = true, int Ksteps = 4>
-constexpr SequenceKernel sequence_kernel() {
-  constexpr int kIn = ksteps_in_registers(N::kNumber, P, NT, Resident, Ksteps);
-  return {N::kNumber, Resident, Single, P, NT, kIn, run_sequences<Config<N, NT, P, Resident, Single, kIn>>};
-}
-// One list per translation unit, so that they compile side by side.
-std::span<const SequenceKernel> sequences_f32_block();
-std::span<const SequenceKernel> sequences_f32_cluster();
-std::span<const SequenceKernel> sequences_f32_grid();
-std::span<const SequenceKernel> sequences_f64();
 
 }  // namespace lowbit::cuda::gru

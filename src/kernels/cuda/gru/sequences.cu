@@ -1,5 +1,6 @@
 // Choosing and launching the kernel of a shape.
 
+#include "kernels/cuda/gru/fused.cuh"
 #include "kernels/cuda/gru/sequences.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -7,11 +8,11 @@ namespace lowbit::cuda::gru {
 namespace {
 
 const SequenceKernel* find(const Cell& cell, const Shape& s) {
-  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps);
+  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps, s.split);
   for (const auto& list : {sequences_f32_block(), sequences_f32_cluster(), sequences_f32_grid(), sequences_f64()})
     for (const SequenceKernel& k : list)
       if (k.number == s.number && k.single == s.single && k.path == s.path && k.tiles8 == s.tiles8 &&
-          k.resident == s.resident && k.in_registers == in_registers)
+          k.resident == s.resident && k.in_registers == in_registers && k.split == s.split)
         return &k;
   return nullptr;
 }
@@ -44,14 +45,46 @@ struct Launch {
   }
 };
 
+const FusedKernel* find_fused(const Cell& cell) {
+  for (const FusedKernel& k : fused_kernels())
+    if (cell.groups <= 2 * k.ksteps && cell.x.ksteps <= k.ksteps && cell.r.ksteps <= k.ksteps) return &k;
+  return nullptr;
+}
+
 }  // namespace
+
+int fused_at_once(const Cell& cell, Number number) {
+  const FusedKernel* const kernel = find_fused(cell);
+  Device device;
+  const int bytes = fused_layout(cell).bytes;
+  if (number != Number::kF32 || cell.x.tiles == nullptr || cell.x.limbs != 1 || cell.x.narrow == 0 ||
+      cell.r.small == 0 || kernel == nullptr || current_device(&device) != cudaSuccess || bytes > device.shared_bytes)
+    return 0;
+  const auto* const function = reinterpret_cast<const void*>(kernel->run);
+  int count = 0;
+  if (allow_shared(function, device) == cudaSuccess &&
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, 64 * cell.groups, size_t(bytes)) == cudaSuccess)
+    return count * device.processors;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+cudaError_t launch_fused(const Cell& cell, const Call& call, cudaStream_t stream) {
+  const FusedKernel* const kernel = find_fused(cell);
+  if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+  Device device;
+  if (const auto e = current_device(&device); e != cudaSuccess) return e;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel->run), device); e != cudaSuccess) return e;
+  return launch(kernel->run, dim3(unsigned(call.s.batch)), dim3(unsigned(64 * cell.groups)),
+                size_t(fused_layout(cell).bytes), stream, device.bulk_copies, SequenceArgs{cell, call, 1, 1});
+}
 
 int h_stride(const Cell& cell) { return stride_of_h(cell.h); }
 
 int shared_bytes_of(const Cell& cell, const Shape& s) {
-  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps);
-  return shared_layout(cell, s.warps, 8 * s.tiles8, shared_ksteps(cell, in_registers, s.resident), s.path,
-                       s.number == Number::kF32)
+  const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps, s.split);
+  return shared_layout(cell, s.warps, 8 * s.tiles8, shared_ksteps(cell, in_registers, s.resident, s.split), s.path,
+                       s.number == Number::kF32, s.split)
       .bytes;
 }
 

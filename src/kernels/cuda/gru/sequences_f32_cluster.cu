@@ -8,8 +8,9 @@ std::span<const SequenceKernel> sequences_f32_cluster() {
   static constexpr SequenceKernel kList[] = {
       sequence_kernel<Floats, 1, GruPath::kCluster, true>(),
       sequence_kernel<Floats, 1, GruPath::kCluster>(),
-      sequence_kernel<Floats, 2, GruPath::kCluster>(),
       sequence_kernel<Floats, 4, GruPath::kCluster>(),
+      sequence_kernel<Floats, 1, GruPath::kCluster, false, true, 8, 2>(),
+      sequence_kernel<Floats, 2, GruPath::kCluster, false, true, 8, 2>(),
   };
   return kList;
 }

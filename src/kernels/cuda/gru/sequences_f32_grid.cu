@@ -7,8 +7,8 @@ namespace lowbit::cuda::gru {
 std::span<const SequenceKernel> sequences_f32_grid() {
   static constexpr SequenceKernel kList[] = {
       sequence_kernel<Floats, 1, GruPath::kGrid>(),
-      sequence_kernel<Floats, 2, GruPath::kGrid>(),
       sequence_kernel<Floats, 4, GruPath::kGrid>(),
+      sequence_kernel<Floats, 2, GruPath::kGrid, false, true, 8, 2>(),
       sequence_kernel<Floats, 1, GruPath::kGrid, false, false>(),
       sequence_kernel<Floats, 4, GruPath::kGrid, false, false>(),
   };

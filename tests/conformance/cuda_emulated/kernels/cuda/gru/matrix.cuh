@@ -57,6 +57,7 @@ struct Machine {
   std::vector<Fiber> fibers;
   std::vector<std::vector<uint8_t>> memory;  // per block
   std::vector<Meeting> warps, blocks, clusters;
+  std::map<std::pair<int, int>, Meeting> named;  // by block and number
   std::vector<Lane> lanes;
   std::map<std::pair<int, uint32_t>, ByteBarrier> barriers;
   ucontext_t scheduler;
@@ -190,6 +191,14 @@ T __ldg(const T* p) {
 // ---- What threads do together
 
 inline void __syncthreads() { emulation::meet(emulation::machine->blocks[size_t(emulation::machine->current->block)]); }
+/// A barrier of `threads` threads of the block, by its number.
+inline void named_sync(int number, int threads) {
+  emulation::Meeting& m = emulation::machine->named[{emulation::machine->current->block, number}];
+  m.wanted = threads;
+  emulation::meet(m);
+}
+inline void pair_sync(int pair) { named_sync(1 + pair, 64); }
+inline void warps_sync(int threads) { named_sync(1, threads); }
 inline void __syncwarp() { emulation::warp_sync(); }
 inline void cluster_sync() {
   emulation::meet(
@@ -268,6 +277,10 @@ inline void store_shared_2(uint32_t address, uint32_t v) {
   if (address % 2 != 0) std::abort();
   const auto word = uint16_t(v);
   std::memcpy(emulation::memory_at(address), &word, 2);
+}
+inline void store_shared_16(uint32_t address, const uint4& v) {
+  if (address % 16 != 0) std::abort();
+  std::memcpy(emulation::memory_at(address), &v, 16);
 }
 inline void store_1(uint8_t* p, uint32_t v) { *p = uint8_t(v); }
 inline void store_2(uint8_t* p, uint32_t v) {

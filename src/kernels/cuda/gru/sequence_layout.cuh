@@ -1,0 +1,80 @@
+#pragma once
+// What a sequence kernel is given, its configuration, and where things lie in its shared memory.
+
+#include "kernels/cuda/gru/device_cell.h"
+
+namespace lowbit::cuda::gru {
+
+struct SequenceArgs {
+  Cell cell;
+  Call call;
+  int32_t blocks, at_once;
+};
+
+/// Copies of h in shared memory: one where all of a block is done with it before the next one comes.
+constexpr LOWBIT_HD int halves_of_h(GruPath path, int split) { return path == GruPath::kGrid && split == 1 ? 1 : 2; }
+
+template <class N_, int NT_, GruPath P_, bool Resident_, bool Single_, int KT_, int S_>
+struct Config {
+  using N = N_;
+  using T = typename N::T;
+  static constexpr bool kF32 = N::kNumber == Number::kF32, kResident = Resident_, kSingle = Single_;
+  static constexpr int L = kF32 ? 1 : 2, NT = NT_, KT = KT_, S = S_;
+  static constexpr GruPath P = P_;
+  static constexpr int kTile = 8 * NT;  // sequences
+  static constexpr int kHalves = halves_of_h(P, S);
+  static constexpr int kChains = NT == 1 ? 2 : 1;  // sums per output, to hide the matrix unit's latency
+  // Of a lane: units 2 i and 2 i + 1 of sequences 2 j and 2 j + 1. kSingle: one of the two units, of the first sequence; every
+  // column of the matrix unit's right side is that sequence, so that four lanes have the same sums.
+  // Two warps of a group (S): either the first and the second eight sequences, or of eight the even and the odd ones.
+  static constexpr int kUnits = kSingle ? 1 : 2, kSequences = kSingle || NT < S ? 1 : 2;
+  static constexpr int kPerTile = kUnits * kSequences;
+  static constexpr int kSent = kSingle ? 1 : kTile;  // sequences whose h goes to the other blocks
+  static constexpr int kOwn = kTile / S;             // sequences whose gates a warp computes
+  static constexpr int kOwnTiles = NT < S ? 1 : NT / S, kOwnSent = kSent / S;
+  static_assert(!kSingle || NT == 1);
+  static_assert(S == 1 || (!kSingle && L == 1 && P != GruPath::kBlock));
+};
+
+constexpr int kIhSlots = 4;  // steps of ih in shared memory, a power of two
+
+/// Where things lie in shared memory, in bytes.
+struct SharedLayout {
+  int weights, h, ih, stage, sums, tables, barriers, bytes;
+};
+/// Of `ksteps`, those of warp `part` of a group's `split`, in pairs; the first has the most.
+inline LOWBIT_HD int first_pair(int ksteps, int split, int part) { return (ksteps / 2 * part + split - 1) / split; }
+/// Bytes of a warp's sums for the other warp of its group.
+inline LOWBIT_HD int bytes_of_sums(int tile, int split) { return split == 1 ? 0 : tile == 8 ? 1024 : 1536; }
+inline LOWBIT_HD int align_up(int v, int to) { return (v + to - 1) / to * to; }
+inline LOWBIT_HD int stride_of_h(int hidden) { return align_up(hidden, 64) + 16; }
+/// Of a group's weights, those in shared memory.
+inline LOWBIT_HD int shared_ksteps(const Cell& c, int in_registers, bool resident, int split) {
+  const int most = split == 1 ? c.r.ksteps : 2 * first_pair(c.r.ksteps, split, 1);
+  return resident && most > in_registers ? most - in_registers : 0;
+}
+inline LOWBIT_HD SharedLayout shared_layout(const Cell& c, int warps, int tile, int ksteps, GruPath path, bool f32,
+                                            int split) {
+  SharedLayout s{};
+  const int planes = f32 ? 1 : 2;
+  int at = 0;
+  s.weights = at;
+  at += warps * ksteps * 3 * kTileBytes;
+  s.h = at;
+  at += halves_of_h(path, split) * planes * tile * stride_of_h(c.h);
+  s.ih = at;
+  at += warps * kIhSlots * tile / split * 3 * kGroup * c.ih_bytes;
+  s.stage = at;
+  if (path != GruPath::kBlock) at += warps * planes * tile / split * 16;
+  s.sums = at;
+  at += warps * bytes_of_sums(tile, split);
+  s.tables = at;
+  if (f32)
+    for (int i = 0; i < 3; ++i) at += align_up(4 * c.table[i].entries, 16);
+  s.barriers = at;
+  at += 16;
+  s.bytes = at;
+  return s;
+}
+
+}  // namespace lowbit::cuda::gru
