@@ -134,18 +134,32 @@ def steps(report: dict) -> str:
 def threads(report: dict) -> str:
     counts = sorted({r["threads"] for r in report["rows"]})
     lines = ["| rows of x | kernel | " + " | ".join(f"{n} thread{'s' * (n > 1)}" for n in counts) + " |", "|---|---|" + "---|" * len(counts)]
-    for kernel, m in dict.fromkeys((r["kernel"], r["m"]) for r in report["rows"]):
+    for kernel, m in sorted(dict.fromkeys((r["kernel"], r["m"]) for r in report["rows"]), key=lambda pair: pair[1]):
         of = {r["threads"]: r for r in report["rows"] if (r["kernel"], r["m"]) == (kernel, m)}
         first = of[min(of)]["gops"]
         cells = []
         for n in counts:
             r = of.get(n)
-            memory = f"; {r['gb_s']:.1f} of {r['plain_gb_s']:.1f} GB/s" if r and r["gb_s"] else ""
+            memory = f"; {r['gb_s']:.1f} of {r['plain_gb_s']:.1f} GB/s" if r and r["plain_gb_s"] else ""
             factor = f", {r['gops'] / first:.2f}x" if r and n > min(of) else ""
             cells.append(f"{r['gops']:.0f}{factor}{memory}" if r else "-")
         lines.append(f"| {m} | `{kernel}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + (f"\n\n{report['machine']}, GOPS, median; 4096 x 4096; \"of\": a plain read of as many bytes by as many threads, "
-                              f"between two calls. {report['note']}").rstrip()
+    return "\n".join(lines) + (f"\n\n{report['machine']}, GOPS, median; 4096 x 4096; \"of\": a plain read by as many threads. {report['note']}").rstrip()
+
+
+def variants(report: dict) -> str:
+    columns = [(0, 0), (0, 32), (64, 0), (64, 32)]
+    lines = ["| 512 rows of x | scales per row | per row, x per 32 | per 64 | per 64, x per 32 |", "|---|---|---|---|---|"]
+    for name in dict.fromkeys(r["variant"] for r in report["rows"]):
+        rows = [find(report, variant=name, m=512, group=g, activation_group=a) for g, a in columns]
+        lines.append(f"| {name} | " + " | ".join(f"{1e-3 * r['gops']:.2f} ({1e-3 * r['gops_p10']:.2f})" for r in rows) + " |")
+    return "\n".join(lines) + f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, TOPS, median and best tenth. {report['note']}"
+
+
+def parts(report: dict) -> str:
+    lines = ["| what | ns | cycles |", "|---|---|---|"]
+    lines += [f"| {r['part']} | {r['ns']:.1f} | {r['cycles']:.0f} |" for r in report["rows"]]
+    return "\n".join(lines) + f"\n\n{report['machine']}. {report['note']}".rstrip()
 
 
 def ways(report: dict) -> str:
@@ -298,7 +312,7 @@ def main() -> int:
         def fill(match: re.Match) -> str:
             name = FILES.get(match[1], re.sub("^steps_", "models_", match[1]))
             data = json.loads((ROOT / f"bench/results/{name}.json").read_text())
-            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads}
+            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads, "parts": parts, "variants": variants}
             printer = PRINTERS.get(match[1]) or kinds[match[1].rsplit("_", 1)[0] if match[1].startswith("gru_") else match[1].split("_")[0]]
             return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 
