@@ -12,7 +12,7 @@
   <!-- table: gru_rivals_NAME -->          the same name                    (bench/rivals/gru.py)
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
-  <!-- table: recovery --> ... <!-- end --> bench/results/recovery.json  (bench/quality/recovery.py)
+  <!-- table: recovery --> and recovered   bench/results/recovery.json   (bench/quality/recovery.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
 import argparse
@@ -259,6 +259,25 @@ def recovery(report: dict) -> str:
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
+def recovered(report: dict) -> str:
+    """The best row of each size in short: its ratios after blocks and after distillation may be of different rows."""
+    lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
+    blocks, trained = {}, {}
+    for r in report["rows"]:
+        size = round(4 * r["bits_per_weight"]) if r["bits_per_weight"] > 2 else 0  # a quarter of a bit; below two bits there is one
+        if "blocks" in r:
+            blocks.setdefault(size, []).append(r["blocks"]["ratio"])
+        if r["tokens"] == "0M":
+            blocks.setdefault(size, []).append(r["recovered"]["ratio"])
+        else:
+            trained.setdefault(size, []).append(r)
+    for size in sorted(trained, reverse=True):
+        best = min(trained[size], key=lambda r: r["recovered"]["ratio"])
+        lines.append(f"| {best['bits_per_weight']:.2f} | {'mixed' if best['format'].startswith('bpw') else best['format']} | {min(blocks[size]):.3f} | {best['recovered']['ratio']:.3f} | "
+                     f"{best['recovered']['tiny_ratio']:.2f} |")
+    return "\n".join(lines) + f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; each column has the best row of its size."
+
+
 def activations(report: dict) -> str:
     acts = ["f32", "int8", "int8-row", "int8-clip", "int4"]
     lines = ["| weights | " + " | ".join(acts) + " |", "|---" * (len(acts) + 1) + "|"]
@@ -297,8 +316,8 @@ def tasks(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery, "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
+            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery, "recovered": recovered, "activations": activations, "tasks": tasks}
+FILES = {"activations": "tasks", "recovered": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
 def main() -> int:
