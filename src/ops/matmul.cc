@@ -210,7 +210,7 @@ Result<MatmulPlan> MatmulPlan::copy(ThreadPool& pool) const {
   plan.codebook_ = codebook_;
   plan.kernel_name_ = kernel_name_;
   plan.reason_ = reason_;
-  if (panels_.size() == 0) return plan;
+  if (panels_.empty()) return plan;
   LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(panels_.size(), "matmul weight"));
   constexpr int64_t kPiece = int64_t{1} << 20;
   pool.parallel_for(ceil_div(panels_.size(), kPiece), 1, [&](int64_t begin, int64_t end, int) {
