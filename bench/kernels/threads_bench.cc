@@ -21,6 +21,7 @@
 #include "base/rng.h"
 #include "base/try.h"
 #include "format/registry.h"
+#include "list_argument.h"
 #include "ops/matmul_bench.h"
 
 namespace lowbit {
@@ -29,16 +30,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr int64_t kSize = 4096, kColdBytes = int64_t{512} << 20;
 constexpr double kMoment = 0.02;  // seconds
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
-  for (size_t b = 0; b <= list.size();) {
-    const size_t e = std::min(list.find(',', b), list.size());
-    words.push_back(list.substr(b, e - b));
-    b = e + 1;
-  }
-  return words;
-}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

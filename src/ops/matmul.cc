@@ -198,18 +198,7 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
 
 Result<MatmulPlan> MatmulPlan::copy(ThreadPool& pool) const {
   MatmulPlan plan;
-  plan.kernel_ = kernel_;
-  plan.blocking_ = blocking_;
-  plan.format_ = format_;
-  plan.activation_ = activation_;
-  plan.n_ = n_;
-  plan.k_ = k_;
-  plan.panel_bytes_ = panel_bytes_;
-  plan.activation_group_ = activation_group_;
-  plan.shape_ = shape_;
-  plan.codebook_ = codebook_;
-  plan.kernel_name_ = kernel_name_;
-  plan.reason_ = reason_;
+  static_cast<MatmulChoice&>(plan) = *this;
   if (panels_.empty()) return plan;
   LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(panels_.size(), "matmul weight"));
   constexpr int64_t kPiece = int64_t{1} << 20;

@@ -113,9 +113,23 @@ struct MatmulOptions {
 /// groups, else these.
 int64_t segment_of(const QTensor& w, int64_t activation_group);
 
+/// All of a MatmulPlan but its weight.
+class MatmulChoice {
+ protected:
+  const MatmulKernel* kernel_ = nullptr;
+  const Blocking* blocking_ = nullptr;
+  FormatId format_ = FormatId::kF32;
+  Activation activation_ = Activation::kInt8;
+  int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
+  int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row
+  PanelShape shape_;
+  std::vector<float> codebook_;
+  std::string kernel_name_, reason_;
+};
+
 /// One weight prepared for one device. Immutable; run() may be called from one thread at a time per
 /// ActivationRows.
-class MatmulPlan {
+class MatmulPlan : private MatmulChoice {
  public:
   /// Chooses the kernel and re-orders the weight for it. After that the QTensor may go away.
   /// Dense weights (f32, f16, bf16) always take f32 activations: ask activation() what to prepare.
@@ -145,16 +159,7 @@ class MatmulPlan {
  private:
   friend class ActivationRows;
   friend class MatmulBatch;
-  const MatmulKernel* kernel_ = nullptr;
-  const Blocking* blocking_ = nullptr;
-  FormatId format_ = FormatId::kF32;
-  Activation activation_ = Activation::kInt8;
-  int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
-  int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row
-  PanelShape shape_;
   Buffer panels_;
-  std::vector<float> codebook_;
-  std::string kernel_name_, reason_;
 };
 
 /// A product of several that read the same rows of x.
