@@ -1,9 +1,9 @@
 // lowbit gru search: the formats with the fewest bytes that keep an SQNR.
 
-#include <cstdio>
 #include <memory>
 
 #include "gru_files.h"
+#include "lowbit/file.h"
 #include "option_values.h"
 #include "progress_display.h"
 #include "text_table.h"
@@ -12,14 +12,6 @@ namespace lowbit::cli {
 namespace {
 
 using Json = nlohmann::json;
-
-Status write_config(const std::string& path, const GruConfig& config) {
-  const std::string text = gru_config_json(config) + "\n";
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr && std::fclose(file) == 0 && written) return {};
-  return fail(ErrorCode::kIo, path, "no file that can be written", "one");
-}
 
 struct SearchArguments {
   std::string net, ranges, input, out, preset = "accurate", bits;
@@ -44,7 +36,7 @@ Status search_action(Console& console, const SearchArguments& a) {
   options.floor = static_cast<double>(a.floor);
   const auto report = search_gru_bits(*net, *ranges, options);
   if (!report) return tl::unexpected(report.error());
-  if (auto saved = write_config(a.out, report->config); !saved) return saved;
+  if (auto saved = write_text_file(a.out, gru_config_json(report->config) + "\n"); !saved) return saved;
   Json tried = Json::array();
   TextTable table({{"change"}, {"SQNR dB", Align::kRight}, {"bytes", Align::kRight}});
   for (const auto& t : report->tried) {
@@ -73,7 +65,7 @@ void add_gru_search(CLI::App& gru, Invocation& invocation) {
   add_network(*verb, a->net, a->load);
   verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->required()->type_name("RANGES.json");
   add_input(*verb, a->input, a->options);
-  add_number_option(*verb, "--floor", a->floor, 0.0f, 150.0f, "SQNR of the outputs in dB that must be kept [30]");
+  add_number_option(*verb, "--floor", a->floor, 0.0f, 150.0f, "SQNR of the outputs in dB that must be kept");
   add_choice_option(*verb, "--preset", a->preset, gru_presets(), ": where to start [accurate]");
   verb->add_option("--bits", a->bits, "JSON of formats that replace the preset's; docs/gru.md")->type_name("FILE");
   verb->add_option("-o,--output", a->out, "formats to write")->required()->type_name("BITS.json");

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <vector>
 
+#include "lowbit/file.h"
 #include "svg_plot.h"
 #include "text_file.h"
 #include "verbs.h"
@@ -271,17 +271,7 @@ Status report_action(Console& console, const ReportArguments& arguments) {
     return tl::unexpected(Error{ErrorCode::kNotFound, arguments.inputs.front(),
                                 fmt::format("{} JSON files without figures", found.documents),
                                 "output of quantize --json or eval --json, or a quantized checkpoint", ""});
-  const std::string temporary = arguments.output + ".tmp";
-  std::ofstream file(temporary, std::ios::binary);
-  file << page(found);
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(temporary, arguments.output, error);
-  if (!file || error) {
-    fs::remove(temporary, error);
-    return tl::unexpected(
-        Error{ErrorCode::kIo, arguments.output, "a file that cannot be written", "a writable place", ""});
-  }
+  if (auto written = write_text_file(arguments.output, page(found)); !written) return written;
   if (console.json())
     console.put_json({{"output", arguments.output},
                       {"documents", found.documents},

@@ -66,11 +66,8 @@ Status write_float_array(const std::string& path, std::span<const float> data, s
   std::string start = "\x93NUMPY";
   start += {'\1', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
   start += header;
-  LOWBIT_TRY_ASSIGN(const int fd, create_file(path));
-  Status status = write_all(fd, std::as_bytes(std::span(start)), path);
-  if (status) status = write_all(fd, std::as_bytes(data), path);
-  const Status closed = sync_and_close(fd, path);
-  return status ? closed : status;
+  const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(start)), std::as_bytes(data)};
+  return write_binary_file(path, pieces);
 }
 
 }  // namespace lowbit

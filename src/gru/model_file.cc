@@ -1,17 +1,15 @@
 // .lbgru: a safetensors file with every number of an integer network. Layout: docs/gru.md.
 
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
 #include "base/try.h"
 #include "format/registry.h"
 #include "gru/config_json.h"
 #include "gru/model.h"
-#include "io/posix_file.h"
+#include "io/replace_file.h"
 #include "io/safetensors.h"
 
 namespace lowbit {
@@ -304,17 +302,11 @@ Status GruModel::save(const std::string& path) const {
                                                        {"cells", std::to_string(impl_->cells.size())},
                                                        {"config", gru_config_json(impl_->config)},
                                                        {"xxh3", hash.text()}};
-  const std::string temporary = path + ".tmp-" + std::to_string(getpid());
-  const auto write = [&]() -> Status {
-    LOWBIT_TRY_ASSIGN(auto writer, SafetensorsWriter::create(temporary, decls, metadata));
-    for (const Piece& p : pieces) LOWBIT_TRY(writer->append(p.bytes));
-    LOWBIT_TRY(writer->finish());
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) return io_error(path, "a file that can be written");
-    return {};
-  };
-  Status status = write();
-  if (!status) unlink(temporary.c_str());
-  return status;
+  LOWBIT_TRY_ASSIGN(ReplaceFile file, ReplaceFile::create(path));
+  LOWBIT_TRY_ASSIGN(auto writer, SafetensorsWriter::create(file.path(), decls, metadata));
+  for (const Piece& p : pieces) LOWBIT_TRY(writer->append(p.bytes));
+  LOWBIT_TRY(writer->finish());
+  return file.commit();
 }
 
 Result<GruModel> GruModel::open(const std::string& path) {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "io/replace_file.h"
 
 namespace lowbit {
 
@@ -36,7 +37,7 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
 }
 
 Status sync_and_close(int fd, const std::string& path) {
-  const bool synced = fsync(fd) == 0;
+  const bool synced = fsync(fd) == 0 || errno == EINVAL;  // a device or a pipe has nothing to sync
   const int error = errno;
   const bool closed = close(fd) == 0;
   if (!synced) errno = error;
@@ -56,13 +57,20 @@ Status sync_directory(const std::string& path) {
 }
 
 Status write_text_file(const std::string& path, const std::string& text) {
-  LOWBIT_TRY_ASSIGN(const int fd, create_file(path));
-  const auto written = write_all(fd, std::as_bytes(std::span(text)), path);
-  if (!written) {
-    close(fd);
-    return written;
-  }
-  return sync_and_close(fd, path);
+  const auto bytes = std::as_bytes(std::span(text));
+  return write_binary_file(path, std::span(&bytes, 1));
+}
+
+Status write_binary_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+  LOWBIT_TRY_ASSIGN(ReplaceFile file, ReplaceFile::create(path));
+  LOWBIT_TRY_ASSIGN(const int fd, create_file(file.path()));
+  Status written;
+  for (const auto piece : pieces)
+    if (written) written = write_all(fd, piece, path);
+  const Status closed = sync_and_close(fd, path);
+  LOWBIT_TRY(written);
+  LOWBIT_TRY(closed);
+  return file.commit();
 }
 
 }  // namespace lowbit

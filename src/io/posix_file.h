@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lowbit/error.h"
+#include "lowbit/file.h"
 
 namespace lowbit {
 
@@ -24,7 +25,7 @@ Status sync_and_close(int fd, const std::string& path);
 /// Makes the names in a directory durable.
 Status sync_directory(const std::string& path);
 
-/// Creates, writes, syncs and closes.
-Status write_text_file(const std::string& path, const std::string& text);
+/// As write_text_file of lowbit/file.h, with bytes: `pieces` one behind the other.
+Status write_binary_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
 }  // namespace lowbit

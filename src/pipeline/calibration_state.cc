@@ -48,7 +48,7 @@ Result<std::unique_ptr<CalibrationState>> CalibrationState::open(const std::stri
   std::error_code error;
   bool fresh = true;  // or killed before the first file was whole
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
-    fresh = fresh && it->path().filename() == "run.json.tmp";
+    fresh = fresh && it->path().filename().string().starts_with(".tmp-");
   if (!fresh && !fs::exists(path + "/run.json", error))
     return fail(ErrorCode::kInvalidArgument, path, "a directory with other files in it",
                 "the state of a calibration, or nothing", "move it away first");
@@ -80,10 +80,8 @@ json CalibrationState::load_json(const std::string& name) const {
 }
 
 Status CalibrationState::save_json(const std::string& name, const json& value) const {
-  const std::string path = path_ + "/" + name + ".json", temporary = path + ".tmp";
-  LOWBIT_TRY(
-      write_text_file(temporary, json_dump({{"content", value}, {"sha256", digest(json_dump(value))}}, 1) + "\n"));
-  if (rename(temporary.c_str(), path.c_str()) != 0) return io_error(path, "a file that can be renamed");
+  LOWBIT_TRY(write_text_file(path_ + "/" + name + ".json",
+                             json_dump({{"content", value}, {"sha256", digest(json_dump(value))}}, 1) + "\n"));
   return sync_directory(path_);
 }
 

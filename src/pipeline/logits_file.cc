@@ -51,22 +51,14 @@ LogProbRow::LogProbRow(const uint16_t* row, int64_t) : steps(row + kRowHeaderWor
 Result<LogitsWriter> LogitsWriter::create(const std::string& path, const LogitsHeader& header) {
   LogitsWriter writer;
   writer.path_ = path;
-  writer.temporary_ = path + ".tmp-" + std::to_string(getpid());
-  writer.file_.reset(std::fopen(writer.temporary_.c_str(), "wb"));
-  if (!writer.file_) {
-    writer.temporary_.clear();
-    return system_error(path);
-  }
+  LOWBIT_TRY_ASSIGN(ReplaceFile replace, ReplaceFile::create(path));
+  writer.replace_.emplace(std::move(replace));
+  writer.file_.reset(std::fopen(writer.replace_->path().c_str(), "wb"));
+  if (!writer.file_) return system_error(path);
   LOWBIT_TRY(writer.write(kMagic, sizeof kMagic));
   for (const int32_t* field : {&header.context, &header.vocab_size, &header.chunks}) LOWBIT_TRY(writer.write(field, 4));
   LOWBIT_TRY(writer.write(header.tokens.data(), header.tokens.size() * sizeof(TokenId)));
   return writer;
-}
-
-LogitsWriter::~LogitsWriter() {
-  if (!file_) return;
-  file_.reset();
-  std::remove(temporary_.c_str());
 }
 
 Status LogitsWriter::write(const void* data, size_t bytes) {
@@ -77,10 +69,9 @@ Status LogitsWriter::write(const void* data, size_t bytes) {
 Status LogitsWriter::append(std::span<const uint16_t> rows) { return write(rows.data(), rows.size_bytes()); }
 
 Status LogitsWriter::finish() {
-  if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0) return system_error(path_);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return system_error(path_);
+  if (std::fflush(file_.get()) != 0 || (fsync(fileno(file_.get())) != 0 && errno != EINVAL)) return system_error(path_);
   file_.reset();
-  return {};
+  return replace_->commit();
 }
 
 Result<LogitsReader> LogitsReader::open(const std::string& path) {

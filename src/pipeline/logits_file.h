@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "io/replace_file.h"
 #include "lowbit/error.h"
 #include "lowbit/tokenizer.h"
 
@@ -35,15 +37,12 @@ struct LogProbRow {
   const uint16_t* steps;
 };
 
-/// Writes to a temporary name beside `path`; finish() renames it, anything else removes it.
+/// The file is there when finish() has been called, and not before.
 class LogitsWriter {
  public:
   static Result<LogitsWriter> create(const std::string& path, const LogitsHeader& header);
   Status append(std::span<const uint16_t> rows);
   Status finish();
-  LogitsWriter(LogitsWriter&&) = default;
-  LogitsWriter& operator=(LogitsWriter&&) = default;
-  ~LogitsWriter();
 
  private:
   LogitsWriter() = default;
@@ -51,8 +50,9 @@ class LogitsWriter {
   struct Close {
     void operator()(std::FILE* f) const { std::fclose(f); }
   };
+  std::optional<ReplaceFile> replace_;
   std::unique_ptr<std::FILE, Close> file_;
-  std::string path_, temporary_;
+  std::string path_;
 };
 
 class LogitsReader {

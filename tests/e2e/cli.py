@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ BINARY = None  # set by run_e2e.py
 WORK = None
 
 VERBS = ["import", "quantize", "inspect", "verify", "run", "chat", "tokenize", "ppl", "eval", "report", "bench matmul", "bench model",
-         "bench memory", "bench gru", "gru calibrate", "gru quantize", "gru run", "gru verify", "doctor"]
+         "bench memory", "bench gru", "gru calibrate", "gru quantize", "gru search", "gru encodings", "gru run", "gru verify", "doctor"]
 FORMATS = ["int8", "int4", "int3", "int2", "ternary", "binary", "fp8"]
 ERROR_LINE = re.compile(r"error: [^\n]+\n")
 # Sanitizers write more than one line of their own; a crash is a negative return code.
@@ -32,6 +33,12 @@ def environment(**extra):
     env = {k: v for k, v in os.environ.items() if not k.startswith("LOWBIT_")}
     env.update(extra)
     return env
+
+
+def limit_files(most_bytes):
+    """For a child: a write beyond that size is an error, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 
 def files_below(path):
@@ -55,10 +62,11 @@ class CliTest(unittest.TestCase):
     def setUp(self):
         self.dir = Path(tempfile.mkdtemp(prefix="test_", dir=self.models))
 
-    def lowbit(self, *args, code=0, env=None, stdin=None):
-        """Runs `lowbit ARGS`; fails unless it ends with `code`. Output as bytes."""
+    def lowbit(self, *args, code=0, env=None, stdin=None, file_bytes=None):
+        """Runs `lowbit ARGS`; fails unless it ends with `code`. Output as bytes. Files longer than `file_bytes` cannot be written."""
         done = subprocess.run([BINARY, *map(str, args)], capture_output=True, timeout=TIMEOUT_S,
-                              env=environment(**(env or {})), input=stdin if stdin is not None else b"")
+                              env=environment(**(env or {})), input=stdin if stdin is not None else b"",
+                              preexec_fn=None if file_bytes is None else lambda: limit_files(file_bytes))
         self.assertEqual(done.returncode, code, f"lowbit {' '.join(map(str, args))}\n{done.stdout[-2000:]}\n"
                                                 f"{done.stderr[-2000:].decode(errors='replace')}")
         return done
@@ -73,14 +81,24 @@ class CliTest(unittest.TestCase):
     def assertKeys(self, document, keys):
         self.assertEqual(set(keys.split()) - set(document), set(), "missing keys")
 
-    def refused(self, *args, code=1, env=None):
+    def refused(self, *args, code=1, env=None, file_bytes=None):
         """The call fails with `code` and exactly one error line, which is returned."""
-        done = self.lowbit(*args, code=code, env=env)
+        done = self.lowbit(*args, code=code, env=env, file_bytes=file_bytes)
         errors = done.stderr.decode(errors="replace")
         self.assertRegex(errors, ERROR_LINE)
         self.assertEqual(errors.count("\n"), 1, errors)
         self.assertEqual(done.stdout, b"", args)
         return errors
+
+    def unwritten(self, out, *args):
+        """On a disk that fills up the call fails and leaves everything as it was, with and without a file in its way."""
+        out.write_bytes(b"in the way")
+        for there in (True, False):
+            if not there:
+                out.unlink()
+            before = files_below(out.parent)
+            self.assertIn("File too large", self.refused(*args, file_bytes=16))
+            self.assertEqual(files_below(out.parent), before)
 
     def quantized(self, name, *options, source=None):
         out = self.dir / name
