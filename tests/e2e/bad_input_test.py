@@ -172,6 +172,15 @@ class Targets(CliTest):
         closed.mkdir(mode=0o500)
         self.refused("quantize", self.hf, closed / "out", "--format", "int4")
 
+    def test_files_that_do_not_fit(self):
+        text, page, logits = self.dir / "text", self.dir / "page.html", self.dir / "logits"
+        text.write_text("the cat and the dog are here. " * 20)
+        self.unwritten(logits, "ppl", self.hf, "-f", text, "-c", 64, "--save-logits", logits)
+        self.unwritten(page, "report", self.quantized("c", "--format", "int4"), "-o", page)
+        for verb in (("import",), ("quantize", "--format", "int4")):
+            self.refused(verb[0], self.hf, self.dir / "out", *verb[1:], file_bytes=1000)
+            self.assertEqual([f for f in os.listdir(self.dir) if "out" in f], [])
+
     def test_full_disk(self):
         disk = self.dir / "disk"
         disk.mkdir()
