@@ -1,5 +1,6 @@
 // lowbit gru run | verify: integer networks over sequences.
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
@@ -31,6 +32,15 @@ Result<GruNetwork> float_network(const GruModel& model, const std::string& net, 
   return load_gru(net, load);
 }
 
+/// [cells, rows, columns * H], as PyTorch stacks layers and directions; one axis when the cells' H differ.
+std::vector<int64_t> stacked_shape(const GruModel& model, int64_t rows, int64_t columns, size_t numbers) {
+  const auto cells = model.report();
+  const size_t shifts = cells.front().w_shift.size();  // 3H
+  if (!std::ranges::all_of(cells, [&](const GruCellReport& cell) { return cell.w_shift.size() == shifts; }))
+    return {static_cast<int64_t>(numbers)};
+  return {static_cast<int64_t>(cells.size()), rows, columns * static_cast<int64_t>(shifts / 3)};
+}
+
 Status run_action(Console& console, const GruRunArguments& a, const Compute& compute) {
   const auto model = GruModel::open(a.model);
   if (!model) return tl::unexpected(model.error());
@@ -56,14 +66,13 @@ Status run_action(Console& console, const GruRunArguments& a, const Compute& com
   shape.back() = model->output();
   if (auto saved = write_float_array(a.out, out->y, shape); !saved) return saved;
   if (!a.final_state.empty()) {
-    const std::vector<int64_t> states = {static_cast<int64_t>(out->final_state.size()) / in.batch * in.batch};
+    const auto states = stacked_shape(*model, in.batch, 1, out->final_state.size());
     if (auto saved = write_float_array(a.final_state, out->final_state, states); !saved) return saved;
   }
-  if (a.trace)
-    if (auto saved = write_float_array(beside(a.out, "trace"), out->trace,
-                                       std::vector<int64_t>{static_cast<int64_t>(out->trace.size())});
-        !saved)
-      return saved;
+  if (a.trace) {
+    const auto gates = stacked_shape(*model, in.steps * in.batch, 4, out->trace.size());
+    if (auto saved = write_float_array(beside(a.out, "trace"), out->trace, gates); !saved) return saved;
+  }
   const double per_step = in.steps > 0 ? 1e6 * seconds / static_cast<double>(in.steps) : 0;
   if (console.json())
     console.put_json({{"model", a.model},
@@ -134,10 +143,10 @@ void add_gru_run(CLI::App& gru, Invocation& invocation) {
   add_model(*verb, a->model);
   add_input(*verb, a->input, a->options);
   verb->add_option("-o,--output", a->out, "outputs, [T, N, directions * H]")->required()->type_name("H.npy");
-  verb->add_option("--final", a->final_state, "final states, per layer and direction [N, H]")->type_name("FILE");
+  verb->add_option("--final", a->final_state, "final states, [layers and directions, N, H]")->type_name("FILE");
   verb->add_flag("--float", a->in_float, "run in floats instead");
   add_float_source(*verb, a->net, a->load);
-  verb->add_flag("--trace", a->trace, "u, r, n, hh_n of every cell and step, into H.trace.npy");
+  verb->add_flag("--trace", a->trace, "u, r, n, hh_n of every step into H.trace.npy, [layers and directions, T N, 4H]");
   verb->callback([a, &invocation] {
     invocation.action = [a, &invocation](Console& console) { return run_action(console, *a, invocation.compute); };
   });

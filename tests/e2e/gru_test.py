@@ -56,6 +56,8 @@ class Gru(CliTest):
         self.assertLess(max(abs(p - q) for p, q in zip(a, b)), 0.05)
         self.assertNotEqual(a, b)
         self.assertEqual(floats(self.dir / "f.npy"), a[-21:])
+        self.assertIn(b"'shape': (1, 3, 7, )", (self.dir / "f.npy").read_bytes())
+        self.assertIn(b"'shape': (1, 36, 28, )", (self.dir / "y.trace.npy").read_bytes())
         self.assertEqual(len(floats(self.dir / "y.trace.npy")), 12 * 3 * 4 * 7)
         verified = self.json("gru", "verify", self.model, "--input", self.x, "--net", self.net)
         self.assertTrue(verified["ok"])
@@ -73,6 +75,14 @@ class Gru(CliTest):
             if done.returncode == 0:
                 seen.add(self.y.read_bytes())
         self.assertEqual(len(seen), 1)
+
+    def test_files_that_do_not_fit(self):
+        self.quantize()
+        for verb, *args in (("calibrate", self.net, "--data", self.x), ("quantize", self.net, "--ranges", self.ranges),
+                            ("search", self.net, "--ranges", self.ranges, "--input", self.x, "--floor", 20),
+                            ("encodings", self.model), ("run", self.model, "--input", self.x)):
+            with self.subTest(verb):
+                self.unwritten(self.y, "gru", verb, *args, "-o", self.y)
 
     def test_formats_from_a_file(self):
         bits = self.dir / "bits.json"
@@ -131,11 +141,16 @@ class Gru(CliTest):
         args = Args(ctypes.sizeof(Args), 12, 3, 0, ctypes.addressof(inputs), None, None, ctypes.addressof(outputs), None)
         self.assertEqual(lib.lb_gru_run(gru, ctypes.byref(args)), 0)
         self.assertEqual(tuple(outputs), wanted)
+        for name, size in (("input", 5), ("output", 7), ("state_size", 7)):
+            self.assertEqual(getattr(lib, "lb_gru_" + name)(gru), size)
         lib.lb_gru_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
         step = (ctypes.c_float * 21)()
         for t in range(12):
             self.assertEqual(lib.lb_gru_step(gru, ctypes.addressof(inputs) + 4 * 15 * t, 3, ctypes.addressof(step)), 0)
             self.assertEqual(tuple(step), wanted[21 * t:21 * (t + 1)])
+        lib.lb_gru_reset(gru)
+        self.assertEqual(lib.lb_gru_step(gru, ctypes.addressof(inputs), 3, ctypes.addressof(step)), 0)
+        self.assertEqual(tuple(step), wanted[:21])
         args.struct_size = 8
         self.assertEqual(lib.lb_gru_run(gru, ctypes.byref(args)), 1)
         lib.lb_gru_close(gru)
