@@ -100,6 +100,20 @@ static void check_errors(void) {
   CHECK(lb_quantized_mm_host(&x, &w, 1, NULL, &x, 2, 1, 9, 2, 1, 1, 1) == LB_INVALID_ARGUMENT);
   CHECK(lb_quantized_mm_host(NULL, NULL, 1, NULL, NULL, 0, 0, 0, 2, 0, 0, 0) == LB_OK);
   CHECK(lb_quantized_mm(NULL, NULL, 1, NULL, NULL, 1, 1, 1, 2, 1, 1, 1, NULL) != LB_OK);
+  lb_quantized_mm_args args;
+  memset(&args, 0, sizeof args);
+  CHECK(lb_quantized_mm_args_run(NULL, NULL) != LB_OK);
+  CHECK(lb_quantized_mm_args_run(&args, NULL) != LB_OK); /* no struct_size */
+  CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT);
+  static const char* const kNames[] = {"ok", "invalid_argument", "shape_mismatch", "unsupported", "not_found",
+                                       "io", "corrupt",          "out_of_memory",  "cancelled",   "internal"};
+  for (int status = LB_OK; status <= LB_INTERNAL; ++status)
+    CHECK(strcmp(lb_status_name((lb_status)status), kNames[status]) == 0);
+  CHECK(strcmp(lb_status_name((lb_status)12), "unknown") == 0);
+  lb_gru* gru = (lb_gru*)&x;
+  CHECK(lb_gru_open("/nonexistent/net.lbgru", NULL, &gru) == LB_NOT_FOUND && gru == NULL);
+  CHECK(lb_gru_open(NULL, NULL, &gru) == LB_INVALID_ARGUMENT);
+  lb_gru_close(NULL);
   lb_model* model = (lb_model*)&x;
   CHECK(lb_model_open("/nonexistent/model", NULL, &model) != LB_OK);
   CHECK(model == NULL);

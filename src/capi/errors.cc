@@ -11,6 +11,15 @@ namespace {
 // A fixed size: telling of an error must not need memory.
 thread_local char last_error[1024] = "";
 
+/// The codes of both enumerations follow each other in one order; 0 is LB_OK.
+constexpr lb_status status_of(ErrorCode code) { return static_cast<lb_status>(static_cast<int>(code) + 1); }
+static_assert(status_of(ErrorCode::kInvalidArgument) == LB_INVALID_ARGUMENT &&
+              status_of(ErrorCode::kShapeMismatch) == LB_SHAPE_MISMATCH &&
+              status_of(ErrorCode::kUnsupported) == LB_UNSUPPORTED && status_of(ErrorCode::kNotFound) == LB_NOT_FOUND &&
+              status_of(ErrorCode::kIo) == LB_IO && status_of(ErrorCode::kCorrupt) == LB_CORRUPT &&
+              status_of(ErrorCode::kOutOfMemory) == LB_OUT_OF_MEMORY &&
+              status_of(ErrorCode::kCancelled) == LB_CANCELLED);
+
 }  // namespace
 
 lb_status report(lb_status status, const char* message) {
@@ -18,36 +27,7 @@ lb_status report(lb_status status, const char* message) {
   return status;
 }
 
-lb_status report(const Error& error) {
-  lb_status status = LB_INTERNAL;
-  switch (error.code) {
-    case ErrorCode::kInvalidArgument:
-      status = LB_INVALID_ARGUMENT;
-      break;
-    case ErrorCode::kShapeMismatch:
-      status = LB_SHAPE_MISMATCH;
-      break;
-    case ErrorCode::kUnsupported:
-      status = LB_UNSUPPORTED;
-      break;
-    case ErrorCode::kNotFound:
-      status = LB_NOT_FOUND;
-      break;
-    case ErrorCode::kIo:
-      status = LB_IO;
-      break;
-    case ErrorCode::kCorrupt:
-      status = LB_CORRUPT;
-      break;
-    case ErrorCode::kOutOfMemory:
-      status = LB_OUT_OF_MEMORY;
-      break;
-    case ErrorCode::kCancelled:
-      status = LB_CANCELLED;
-      break;
-  }
-  return report(status, error.message().c_str());
-}
+lb_status report(const Error& error) { return report(status_of(error.code), error.message().c_str()); }
 
 }  // namespace lowbit::capi
 
@@ -57,29 +37,9 @@ const char* lb_version(void) { return lowbit::version(); }
 const char* lb_last_error(void) { return lowbit::capi::last_error; }
 
 const char* lb_status_name(lb_status status) {
-  switch (status) {
-    case LB_OK:
-      return "ok";
-    case LB_INVALID_ARGUMENT:
-      return "invalid_argument";
-    case LB_SHAPE_MISMATCH:
-      return "shape_mismatch";
-    case LB_UNSUPPORTED:
-      return "unsupported";
-    case LB_NOT_FOUND:
-      return "not_found";
-    case LB_IO:
-      return "io";
-    case LB_CORRUPT:
-      return "corrupt";
-    case LB_OUT_OF_MEMORY:
-      return "out_of_memory";
-    case LB_CANCELLED:
-      return "cancelled";
-    case LB_INTERNAL:
-      return "internal";
-  }
-  return "unknown";
+  if (status == LB_OK) return "ok";
+  if (status == LB_INTERNAL) return "internal";
+  return lowbit::error_code_name(static_cast<lowbit::ErrorCode>(static_cast<int>(status) - 1));
 }
 
 }  // extern "C"
