@@ -100,9 +100,9 @@ void add_gru_bench(CLI::App& bench, Invocation& invocation) {
   add_count_option(*verb, "-N", bench_options.batch, {1, 1 << 16}, "sequences [1]");
   add_count_option(*verb, "-C", bench_options.input, {1, 1 << 16}, "inputs [256]");
   add_count_option(*verb, "-H", bench_options.hidden, {1, 1 << 16}, "units [256]");
-  add_choice_option(*verb, "--preset", bench_options.preset, gru_presets(), "formats [seed8]");
+  add_choice_option(*verb, "--preset", bench_options.preset, gru_presets(), ": formats of all tensors [seed8]");
   add_count_option(*verb, "--weight-bits", bench_options.weight_bits, {2, 16}, "of both matrices [8]");
-  add_number_option(*verb, "--seconds", arguments->seconds, 0.01f, 60, "of each timing [0.5]");
+  add_number_option(*verb, "--seconds", arguments->seconds, 0.01f, 60, "of each timing");
   verb->add_option("--vs", arguments->other,
                    "then another instruction set, or oneDNN's layer: onednn[:f32|bf16|u8s8], and the ratio")
       ->type_name("NAME");

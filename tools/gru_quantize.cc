@@ -155,8 +155,8 @@ void add_gru_calibrate(CLI::App& gru, Invocation& invocation) {
   CLI::App* verb = gru.add_subcommand("calibrate", "Ranges of every tensor of a float network over some inputs");
   add_network(*verb, a->net, a->load);
   add_data(*verb, a->data, true);
-  add_choice_option(*verb, "--method", a->method, {"minmax", "ema", "percentile", "mse", "sqnr"}, "[minmax]");
-  add_number_option(*verb, "--percentile", a->percentile, 0.5f, 1.0f, "for --method percentile [0.9999]");
+  add_choice_option(*verb, "--method", a->method, {"minmax", "ema", "percentile", "mse", "sqnr"}, " [minmax]");
+  add_number_option(*verb, "--percentile", a->percentile, 0.5f, 1.0f, "for --method percentile");
   verb->add_option("-o,--output", a->out, "file to write")->required()->type_name("RANGES.json");
   verb->callback(
       [a, &invocation] { invocation.action = [a](Console& console) { return calibrate_action(console, *a); }; });

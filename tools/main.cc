@@ -29,14 +29,30 @@ void add_common_options_to_verbs(CLI::App& app, Invocation& invocation) {
   }
 }
 
+/// The innermost verb that was named; the program when there is none.
+const CLI::App& named_verb(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return *at;
+}
+
+/// "matmul, model, memory, gru"
+std::string verbs_of(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* verb : named_verb(app).get_subcommands({}))
+    names += (names.empty() ? "" : ", ") + verb->get_name();
+  return names;
+}
+
 /// CLI11's words as "got" and "wanted".
 Error parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string name = command_name(app), what = error.what();
   Error out{ErrorCode::kInvalidArgument, name, what, "", "see `" + name + " --help`"};
   const auto ends_with_required = what.find(" is required");
   if (what == "A subcommand is required") {
-    out.got = "no verb";
-    out.wanted = "one";
+    const auto rest = named_verb(app).remaining();
+    out.got = rest.empty() ? "no verb" : "'" + rest.front() + "'";
+    out.wanted = "one of " + verbs_of(app);
   } else if (ends_with_required != std::string::npos) {
     out.got = "no " + what.substr(0, ends_with_required);
     out.wanted = "one";

@@ -150,11 +150,13 @@ CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& 
 }
 
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto) {
-  std::vector<std::string> choices = {"int8", "int8-row", "f32"};
-  if (allow_auto) choices = {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"};
-  return add_choice_option(app, "--act", value, choices,
-                           fmt::format(": activations, int8 (a scale per 32 columns, or per row, or that clipped), 4 "
-                                       "bits (per 32 columns) or exact [{}]",
+  if (!allow_auto)
+    return add_choice_option(
+        app, "--act", value, {"int8", "int8-row", "f32"},
+        fmt::format(": activations in int8 with a scale per 32 columns or per row, or exact [{}]", value));
+  return add_choice_option(app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"},
+                           fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and "
+                                       "clipped, in 4 bits per 32 columns, or exact [{}]",
                                        value));
 }
 

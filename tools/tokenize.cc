@@ -98,7 +98,8 @@ void add_tokenize_verb(CLI::App& app, Invocation& invocation) {
                                 "--decode", [arguments](const std::string& ids) { arguments->ids = parse_ids(ids); },
                                 "ids between commas to text")
                             ->type_name("IDS");
-  verb->add_flag("--no-special{false}", arguments->encode.add_special, "do not put BOS or EOS around the text");
+  verb->add_flag_callback(
+      "--no-special", [arguments] { arguments->encode.add_special = false; }, "do not put BOS or EOS around the text");
   verb->add_flag("--parse-special", arguments->encode.parse_special, "text such as <|im_end|> is that token");
   verb->callback([=, &invocation] {
     if (prompt->count() + file->count() + decode->count() != 1)

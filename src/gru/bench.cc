@@ -12,6 +12,8 @@
 namespace lowbit {
 namespace {
 
+constexpr double kMostNumbers = 1 << 29;  // 2 GiB of floats
+
 std::vector<float> normals(Rng& rng, int64_t count, double scale) {
   std::vector<float> v(static_cast<size_t>(count));
   for (float& x : v) x = static_cast<float>(scale * rng.normal());
@@ -71,6 +73,14 @@ Result<RandomGru> RandomGru::make(int64_t steps, int64_t batch, int64_t c, int64
 GruInput RandomGru::input() const { return input_of(x_, steps_, batch_); }
 
 Result<GruBenchReport> bench_gru(const GruBenchOptions& options) {
+  const double weights = 3.0 * double(options.hidden) * double(options.input + options.hidden);
+  const double columns = double(std::max(options.input, options.hidden));
+  const double states = double(options.steps) * double(options.batch) * columns;
+  if (weights > kMostNumbers || states > kMostNumbers)
+    return fail(ErrorCode::kInvalidArgument, "gru bench",
+                std::to_string(options.steps) + " steps of " + std::to_string(options.batch) + " sequences, " +
+                    std::to_string(options.input) + " inputs, " + std::to_string(options.hidden) + " units",
+                "at most 2^29 weights and numbers in x and y");
   LOWBIT_TRY_ASSIGN(const RandomGru gru, RandomGru::make(options.steps, options.batch, options.input, options.hidden,
                                                          options.preset, options.weight_bits));
   GruModel::RunOptions scalar;

@@ -89,9 +89,10 @@ struct Plan {
 Result<Plan> plan_chunks(Model& model, const std::string& text, const PerplexityOptions& o) {
   Plan plan;
   plan.context = o.context;
-  if (o.context < 2 || o.context > model.info().context)
+  const int64_t least = o.method == PerplexityMethod::kLlamaCpp ? 3 : 2;  // one token is scored
+  if (o.context < least || o.context > model.info().context)
     return fail(ErrorCode::kInvalidArgument, "perplexity", "a context of " + std::to_string(o.context),
-                "2 to " + std::to_string(model.info().context), "-c sets the context");
+                std::to_string(least) + " to " + std::to_string(model.info().context), "-c sets the context");
   const bool add_bos = model.tokenizer().spec().add_bos && o.method == PerplexityMethod::kLlamaCpp;
   LOWBIT_TRY_ASSIGN(plan.tokens, model.tokenizer().encode(text, {.add_special = add_bos, .parse_special = false}));
   const auto count = static_cast<int64_t>(plan.tokens.size());

@@ -31,7 +31,12 @@ class Help(CliTest):
             "eval": "MODEL --tasks --questions -c --act",
             "ppl": "MODEL -f -c --act --chunks --method --save-logits --against",
             "bench matmul": "--format --group -M -N -K --act --cold --warm --vs", "bench model": "MODEL -p -n",
-            "bench memory": "--bytes", "bench gru": "-T -N -C -H --preset --weight-bits --vs",
+            "bench memory": "--bytes", "bench gru": "-T -N -C -H --preset --weight-bits --vs", "report": "DIR --output",
+            "gru calibrate": "NET --data --method --percentile --select --output",
+            "gru quantize": "NET --ranges --encodings --preset --bits --data --output",
+            "gru search": "NET --ranges --input --floor --preset --bits --output", "gru encodings": "MODEL --schema --output",
+            "gru run": "MODEL --input --output --float --net --trace --h0 --lengths --final --batch-first",
+            "gru verify": "MODEL --input --net",
         }
         for verb, options in wanted.items():
             text = self.lowbit(*verb.split(), "--help").stdout.decode()
@@ -49,6 +54,14 @@ class Usage(CliTest):
                      "bench matmul --format int4 --cold --warm"):
             with self.subTest(line):
                 self.refused(*line.split(), code=2)
+
+    def test_wrong_verbs_are_named(self):
+        for line, got, wanted in (("no-such-verb", "'no-such-verb'", "quantize"), ("bench nothing", "'nothing'", "matmul, model"),
+                                  ("gru", "no verb", "calibrate, quantize")):
+            with self.subTest(line):
+                error = self.refused(*line.split(), code=2)
+                self.assertIn(f"got {got}, wanted one of ", error)
+                self.assertIn(wanted, error)
 
     def test_wrong_values(self):
         m, q = self.hf, f"quantize {self.hf} {self.dir}/out --format"

@@ -15,6 +15,7 @@ class Ppl(CliTest):
         cls.text.write_text(TEXT * 30)
 
     def test_json(self):
+        self.refused("ppl", self.hf, "-f", self.text, "-c", 2)  # scores no token
         report = self.json("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 4)
         self.assertKeys(report, "ppl ppl_error tokens chunks kld_mean top1 tok_s")
         # llama.cpp's method: of each chunk of 64 the 31 predictions after the middle count.
@@ -90,6 +91,7 @@ class Bench(CliTest):
         self.assertGreater(report["ratio"], 0)
 
     def test_gru(self):
+        self.assertIn("2^29", self.refused("bench", "gru", "-T", "1M", "-N", "64K", "-C", "64K", "-H", "64K"))
         gru = ("bench", "gru", "-T", 5, "-C", 24, "-H", 40, "--seconds", 0.01)
         report = self.json(*gru, "--vs", "scalar")
         self.assertKeys(report, "isa t n c h preset weight_bits threads bytes checked us_per_step stream_us_per_step vs ratio")
