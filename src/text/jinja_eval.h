@@ -107,16 +107,4 @@ Result<Value> call_builtin(Interpreter& in, const std::string& name, const Argum
 bool is_filter(std::string_view name);
 bool is_test(std::string_view name);
 
-// Shared helpers (jinja_methods.cc).
-std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right);
-std::string replace_text(Interpreter& in, std::string_view s, std::string_view from, std::string_view to,
-                         std::int64_t count);
-std::string upper_text(std::string_view s);
-std::string lower_text(std::string_view s);
-std::string title_text(std::string_view s);
-std::string capitalize_text(std::string_view s);
-std::size_t count_characters(std::string_view s);
-/// Byte offsets of the characters of s, and its size at the end.
-std::vector<std::size_t> character_offsets(std::string_view s);
-
 }  // namespace lowbit::jinja

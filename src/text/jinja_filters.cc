@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_json.h"
+#include "text/jinja_text.h"
 #include "text/utf8.h"
 
 namespace lowbit::jinja {

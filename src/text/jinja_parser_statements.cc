@@ -1,4 +1,4 @@
-// The statements of the template language; expressions are in jinja_parser.cc.
+// The statements of the template language; expressions are in jinja_parser_expressions.cc.
 
 #include <fmt/format.h>
 

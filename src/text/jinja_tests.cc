@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "text/jinja_eval.h"
+#include "text/jinja_text.h"
 
 namespace lowbit::jinja {
 namespace {

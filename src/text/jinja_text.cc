@@ -1,0 +1,135 @@
+#include "text/jinja_text.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "text/utf8.h"
+
+namespace lowbit::jinja {
+namespace {
+
+template <class Map>
+std::string map_characters(std::string_view s, Map map) {
+  std::string out;
+  out.reserve(s.size());
+  for (std::size_t at = 0; at < s.size();) {
+    const text::CodePoint c = text::decode_utf8(s, at);
+    if (c.length == 0) {
+      out += s[at++];
+      continue;
+    }
+    map(c.value, out);
+    at += c.length;
+  }
+  return out;
+}
+
+void append_upper(char32_t c, std::string& out) {
+  if (c == 0xDF) {
+    out += "SS";  // the one letter of everyday text whose upper case is two
+  } else {
+    text::append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  }
+}
+
+void append_lower(char32_t c, std::string& out) {
+  text::append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+}
+
+}  // namespace
+
+bool is_python_space(char32_t c) { return text::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
+
+bool is_cased(char32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL || category == UTF8PROC_CATEGORY_LT;
+}
+
+std::size_t count_characters(std::string_view s) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; at < s.size(); at += std::max(text::decode_utf8(s, at).length, 1)) ++n;
+  return n;
+}
+
+std::vector<std::size_t> character_offsets(std::string_view s) {
+  std::vector<std::size_t> out;
+  for (std::size_t at = 0; at < s.size(); at += std::max(text::decode_utf8(s, at).length, 1)) out.push_back(at);
+  out.push_back(s.size());
+  return out;
+}
+
+std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right) {
+  const auto drops = [&](std::string_view c) {
+    if (!characters.empty()) return characters.find(c) != std::string_view::npos;
+    const text::CodePoint point = text::decode_utf8(c, 0);
+    return point.length > 0 && is_python_space(point.value);
+  };
+  while (left && !s.empty()) {
+    const std::string_view c = s.substr(0, std::max(text::decode_utf8(s, 0).length, 1));
+    if (!drops(c)) break;
+    s.remove_prefix(c.size());
+  }
+  while (right && !s.empty()) {
+    const std::string_view c = s.substr(text::last_character(s));
+    if (!drops(c)) break;
+    s.remove_suffix(c.size());
+  }
+  return std::string(s);
+}
+
+std::string replace_text(Interpreter& in, std::string_view s, std::string_view from, std::string_view to,
+                         std::int64_t count) {
+  if (count == 0) return std::string(s);
+  std::vector<std::size_t> hits;
+  const auto full = [&] { return count > 0 && static_cast<std::int64_t>(hits.size()) == count; };
+  if (from.empty()) {
+    for (const std::size_t at : character_offsets(s)) {
+      if (full()) break;
+      hits.push_back(at);
+    }
+  } else {
+    for (std::size_t at = 0; !full() && (at = s.find(from, at)) != std::string_view::npos; at += from.size())
+      hits.push_back(at);
+  }
+  std::size_t grown = 0;
+  if (__builtin_mul_overflow(hits.size(), to.size(), &grown) || !in.meter().spend_bytes(grown + s.size())) {
+    in.meter().spend_bytes(~std::size_t{0});
+    return {};
+  }
+  std::string out;
+  std::size_t at = 0;
+  for (const std::size_t hit : hits) {
+    out.append(s, at, hit - at).append(to);
+    at = hit + from.size();
+  }
+  return out.append(s, at);
+}
+
+std::string upper_text(std::string_view s) { return map_characters(s, append_upper); }
+std::string lower_text(std::string_view s) { return map_characters(s, append_lower); }
+
+std::string swap_case_text(std::string_view s) {
+  return map_characters(s, [](char32_t c, std::string& out) {
+    utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU ? append_lower(c, out)
+                                                                                : append_upper(c, out);
+  });
+}
+
+std::string title_text(std::string_view s) {
+  bool in_word = false;
+  return map_characters(s, [&](char32_t c, std::string& out) {
+    in_word ? append_lower(c, out) : append_upper(c, out);
+    in_word = is_cased(c);
+  });
+}
+
+std::string capitalize_text(std::string_view s) {
+  bool first = true;
+  return map_characters(s, [&](char32_t c, std::string& out) {
+    first ? append_upper(c, out) : append_lower(c, out);
+    first = false;
+  });
+}
+
+}  // namespace lowbit::jinja
