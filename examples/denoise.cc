@@ -65,15 +65,22 @@ Network load(const std::string& dir) {
   std::map<std::string, lowbit::GruArray> arrays;
   for (auto& a : value_or_exit(lowbit::read_float_arrays(dir))) arrays[a.name] = std::move(a);
   const auto dense = [&](const std::string& w, const std::string& b, DenseFunction function) {
-    if (arrays.count(w) == 0 || arrays.count(b) == 0 || arrays[w].shape.size() != 2)
-      stop(dir + ": got no " + w + ".npy and " + b + ".npy, wanted NSNet2's weights");
+    if (arrays.count(w) == 0 || arrays.count(b) == 0 || arrays[w].shape.size() != 2 ||
+        arrays[b].data.size() != static_cast<size_t>(arrays[w].shape[1]))
+      stop(dir + ": got no " + w + ".npy and " + b + ".npy that fit, wanted NSNet2's weights");
     return Dense{arrays[w], arrays[b].data, function};
   };
-  return {dense("onnx__MatMul_166", "fc1_bias", DenseFunction::kLinear),
-          {dense("onnx__MatMul_207", "fc2_bias", DenseFunction::kRelu),
-           dense("onnx__MatMul_208", "fc3_bias", DenseFunction::kRelu)},
-          dense("onnx__MatMul_209", "fc4_bias", DenseFunction::kSigmoid),
-          value_or_exit(lowbit::load_gru(dir))};
+  Network net{dense("onnx__MatMul_166", "fc1_bias", DenseFunction::kLinear),
+              {dense("onnx__MatMul_207", "fc2_bias", DenseFunction::kRelu),
+               dense("onnx__MatMul_208", "fc3_bias", DenseFunction::kRelu)},
+              dense("onnx__MatMul_209", "fc4_bias", DenseFunction::kSigmoid),
+              value_or_exit(lowbit::load_gru(dir))};
+  const auto joins = [](const Dense& a, const Dense& b) { return a.w.shape[1] == b.w.shape[0]; };
+  if (net.in.w.shape[0] != kBins || net.in.w.shape[1] != net.gru.input() ||
+      net.gru.output() != net.hidden[0].w.shape[0] || !joins(net.hidden[0], net.hidden[1]) ||
+      !joins(net.hidden[1], net.out) || net.out.w.shape[1] != kBins)
+    stop(dir + ": got layers that do not fit each other, wanted NSNet2's weights");
+  return net;
 }
 
 std::vector<float> features(const std::vector<kiss_fft_cpx>& spectra) {
@@ -173,6 +180,7 @@ int evaluate(const std::string& dir, bool json) {
   const Network net = load(dir);
   const Samples clean = read_sound(dir + "/clean.wav"), noisy = read_sound(dir + "/noisy.wav");
   if (clean.size() != noisy.size()) stop(dir + ": got clean.wav and noisy.wav of different lengths");
+  if (clean.size() < 4 * kWindow) stop(dir + ": got clean.wav of fewer than 2048 samples");
   const Stft stft;
   const auto spectra = stft.spectra(noisy);
   const auto x = net.in.run(features(spectra));

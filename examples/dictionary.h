@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "example_error.h"
+
 using Words = std::vector<std::string>;
 using Phonemes = std::vector<std::string>;
 
@@ -29,6 +31,8 @@ inline Dictionary read_dictionary(const std::string& path) {
     while (words >> phoneme) p.push_back(phoneme);
     out[word].push_back(p);
   }
+  if (out.size() < kCalibrationWords + kTestWords + kChoiceWords)
+    stop(path + ": got " + std::to_string(out.size()) + " words, wanted the CMU dictionary");
   return out;
 }
 

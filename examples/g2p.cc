@@ -23,7 +23,7 @@ namespace {
 using lowbit::GruModel;
 using lowbit::GruNetwork;
 
-constexpr int kHidden = 256, kMaxPhonemes = 20;
+constexpr int kHidden = 256, kLetters = 29, kMaxPhonemes = 20;
 constexpr int kEnd = 2, kStart = 2, kStop = 3;  // letters' </s>, phonemes' <s> and </s>
 
 const Phonemes& phoneme_names() {
@@ -50,10 +50,24 @@ Network load(const std::string& dir) {
   n.encoder = value_or_exit(lowbit::load_gru(path, {"enc_"}));
   n.decoder = value_or_exit(lowbit::load_gru(path, {"dec_"}));
   for (auto& a : value_or_exit(lowbit::read_float_arrays(path))) n.arrays[a.name] = std::move(a);
+  const auto phonemes = static_cast<int64_t>(phoneme_names().size());
+  for (const auto& [name, shape] : std::map<std::string, std::vector<int64_t>>{{"enc_emb", {kLetters, kHidden}},
+                                                                               {"dec_emb", {phonemes, kHidden}},
+                                                                               {"fc_w", {phonemes, kHidden}},
+                                                                               {"fc_b", {phonemes}}})
+    if (n.arrays[name].shape != shape)
+      stop(path + ": got no '" + name + "' of the right shape, wanted g2p_en's weights");
+  if (n.encoder.input() != kHidden || n.encoder.output() != kHidden || n.decoder.input() != kHidden ||
+      n.decoder.output() != kHidden || n.encoder.cells.size() != 1 || n.decoder.cells.size() != 1)
+    stop(path + ": got networks of another shape, wanted g2p_en's weights");
   return n;
 }
 
-int letter(char c) { return c >= 'a' && c <= 'z' ? 3 + (c - 'a') : 1; }
+/// Of either case; 1 stands for what is no letter.
+int letter(char c) {
+  const char small = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return small >= 'a' && small <= 'z' ? 3 + (small - 'a') : 1;
+}
 
 /// What runs the two networks: a step of the encoder or decoder for a batch of tokens, and the likeliest phonemes.
 struct Runner {

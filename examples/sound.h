@@ -8,17 +8,15 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "example_error.h"
+
 using Samples = std::vector<float>;
 constexpr int kWindow = 512, kHop = 256, kBins = kWindow / 2 + 1, kRate = 16000;
-
-[[noreturn]] inline void stop(const std::string& message) {
-  std::fprintf(stderr, "error: %s\n", message.c_str());
-  std::exit(1);
-}
+constexpr float kLoudest = 1000;  // float files may go beyond 1, but not to where squares overflow
 
 inline Samples read_sound(const std::string& path) {
   if (path == "-") {
@@ -39,21 +37,33 @@ inline Samples read_sound(const std::string& path) {
     out.insert(out.end(), block.begin(), block.begin() + n);
   }
   sf_close(file);
+  if (!std::all_of(out.begin(), out.end(), [](float v) { return std::fabs(v) <= kLoudest; }))
+    stop(path + ": got samples that are no numbers or louder than " + std::to_string(kLoudest) + ", wanted -1 to 1");
   return out;
 }
 
-inline void write_sound(const std::string& path, const Samples& samples) {
+/// A WAV file, whole or not at all; devices are written as they are.
+inline void write_sound(const std::string& target, const Samples& samples) {
+  std::error_code unknown;
+  const bool in_place = std::filesystem::exists(target, unknown) && !std::filesystem::is_regular_file(target, unknown);
+  const std::string path = in_place ? target : target + ".part";
+  const auto fail = [&](const std::string& what) {
+    if (!in_place) std::filesystem::remove(path, unknown);
+    stop(target + ": got " + what + ", wanted a file that can be written");
+  };
   SF_INFO info{};
   info.samplerate = kRate;
   info.channels = 1;
   info.format = SF_FORMAT_WAV | SF_FORMAT_PCM_16;
   SNDFILE* file = sf_open(path.c_str(), SFM_WRITE, &info);
-  if (file == nullptr) stop(path + ": got " + sf_strerror(nullptr) + ", wanted a file that can be written");
+  if (file == nullptr) fail(sf_strerror(nullptr));
   sf_command(file, SFC_SET_CLIPPING, nullptr, SF_TRUE);
-  if (sf_writef_float(file, samples.data(), static_cast<sf_count_t>(samples.size())) !=
-      static_cast<sf_count_t>(samples.size()))
-    stop(path + ": got a short write");
-  sf_close(file);
+  const auto count = static_cast<sf_count_t>(samples.size());
+  const bool written = sf_writef_float(file, samples.data(), count) == count;
+  if (sf_close(file) != 0 || !written) fail("a short write");
+  if (in_place) return;
+  std::filesystem::rename(path, target, unknown);
+  if (unknown) fail(unknown.message());
 }
 
 /// Short-time spectra with a square-root Hann window, and back by overlap-add.
