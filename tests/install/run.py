@@ -1,11 +1,21 @@
 #!/usr/bin/env python3
-"""Installs a build into a fresh prefix, builds the consumer project against it, and runs it."""
+"""Installs a build into a fresh prefix, builds the consumer project and README's C and C++ programs against it, and runs them; then README's Python."""
 import argparse
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def readme_block(language: str) -> str:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (SOURCE / "README.md").read_text(), re.S | re.M)
+    assert len(blocks) == 1, f"README.md: got {len(blocks)} blocks of {language}, wanted one"
+    return blocks[0]
 
 
 def main() -> int:
@@ -16,20 +26,33 @@ def main() -> int:
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--flags", default="")
     options = parser.parse_args()
-    shutil.rmtree(options.work, ignore_errors=True)
-    prefix, build = options.work / "prefix", options.work / "build"
-    env = dict(os.environ, CXXFLAGS=options.flags)
-    for command in (
-        ["cmake", "--install", str(options.build), "--prefix", str(prefix)],
-        ["cmake", "-S", str(options.consumer), "-B", str(build), f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER={options.compiler}"],
-        ["cmake", "--build", str(build)],
-        [str(build / "consumer")],
-    ):
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
+    work = options.work.resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    prefix, build, readme = work / "prefix", work / "build", work / "readme"
+    readme.mkdir(parents=True)
+    for language, name in (("cpp", "readme.cc"), ("c", "readme.c")):
+        (readme / name).write_text(readme_block(language))
+    env = dict(os.environ, CXXFLAGS=options.flags, CFLAGS=options.flags, LD_LIBRARY_PATH=str(prefix / "lib"), PYTHONPATH=str(SOURCE / "python"))
+    commands = [
+        ["cmake", "--install", options.build.resolve(), "--prefix", prefix],
+        ["cmake", "-S", options.consumer, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER={options.compiler}",
+         f"-DREADME_DIR={readme}"],
+        ["cmake", "--build", build],
+        [sys.executable, SOURCE / "scripts" / "make_test_model.py", work / "model"],
+        [options.build.resolve() / "bin" / "lowbit", "quantize", work / "model", work / "smol-int4", "--format", "int4", "--quiet"],
+        [build / "consumer"], [build / "readme_cpp"], [build / "readme_c"],
+    ]
+    if all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
+        commands.append([sys.executable, "-c", readme_block("python")])
+    for command in commands:
+        done = subprocess.run([str(word) for word in command], env=env, cwd=work, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
-            print(" ".join(command), done.stdout, done.stderr, sep="\n")
+            print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
             return 1
-    print(done.stdout, end="")
+        if command[0] == build / "readme_c":
+            assert done.stdout == "5\n", done.stdout
+        if command[0] == build / "consumer":
+            print(done.stdout, end="")
     return 0
 
 
