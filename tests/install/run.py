@@ -35,11 +35,11 @@ def main() -> int:
     env = dict(os.environ, CXXFLAGS=options.flags, CFLAGS=options.flags, LD_LIBRARY_PATH=str(prefix / "lib"), PYTHONPATH=str(SOURCE / "python"))
     commands = [
         ["cmake", "--install", options.build.resolve(), "--prefix", prefix],
-        ["cmake", "-S", options.consumer, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER={options.compiler}",
+        ["cmake", "-S", options.consumer.resolve(), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER={options.compiler}",
          f"-DREADME_DIR={readme}"],
         ["cmake", "--build", build],
         [sys.executable, SOURCE / "scripts" / "make_test_model.py", work / "model"],
-        [options.build.resolve() / "bin" / "lowbit", "quantize", work / "model", work / "smol-int4", "--format", "int4", "--quiet"],
+        [prefix / "bin" / "lowbit", "quantize", work / "model", work / "smol-int4", "--format", "int4", "--quiet"],
         [build / "consumer"], [build / "readme_cpp"], [build / "readme_c"],
     ]
     if all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
