@@ -7,6 +7,7 @@
 2. Public headers include only std, tl/expected and each other.
 3. Text that names a file of this repository names one that exists.
 4. Source files stay short.
+5. docs/adr/README.md lists every decision, and no number stands twice.
 """
 import re
 import subprocess
@@ -127,9 +128,18 @@ def check_lengths(files: list[Path]) -> list[str]:
     return problems
 
 
+def check_decisions(files: list[Path]) -> list[str]:
+    pages = [p.name for p in files if p.parts[:2] == ("docs", "adr") and p.name != "README.md"]
+    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (ROOT / "docs/adr/README.md").read_text())
+    numbers = [name[:4] for name in pages]
+    problems = [f"docs/adr/README.md: {name} is not listed" for name in pages if name not in listed]
+    problems += [f"docs/adr/README.md: lists {name}, which does not exist" for name in listed if name not in pages]
+    return problems + [f"docs/adr: number {n} stands twice" for n in sorted({n for n in numbers if numbers.count(n) > 1})]
+
+
 def main() -> int:
     files = tracked()
-    problems = check_includes(files) + check_docs(files) + check_lengths(files)
+    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_decisions(files)
     for problem in problems:
         print(f"house: {problem}", file=sys.stderr)
     print(f"house: {len(problems)} problems")
