@@ -165,6 +165,12 @@ def _check_parts(name: str, weight: QuantizedWeight) -> None:
                               "nothing" if shape is None else f"{list(shape)} for {weight.spec.text()}")
 
 
+def _object(value, where: str) -> dict:
+    if not isinstance(value, dict):
+        raise CorruptFile(where, repr(value)[:64], "an object")
+    return value
+
+
 class Checkpoint:
     """A lowbit checkpoint, opened: `config`, `layers` (weight name -> LayerSpec), `names` of all tensors by their plain names."""
 
@@ -174,20 +180,22 @@ class Checkpoint:
             self.config = json.loads((self.path / "config.json").read_text())
         except OSError:
             raise LowbitError(self.path, "no config.json", "a checkpoint directory") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptFile(self.path / "config.json", str(error)[:100], "JSON") from None
         where = f"{self.path}/config.json: quantization_config"
-        q = self.config.get("quantization_config") or {}
+        q = _object(_object(self.config, f"{self.path}/config.json").get("quantization_config", {}), where)
         if q.get("quant_method") != "lowbit":
             raise LowbitError(where, repr(q.get("quant_method")), 'quant_method "lowbit"', "`lowbit quantize` makes checkpoints")
         version = q.get("format_version")
         if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
             raise Unsupported(f"{where}.format_version", repr(version), f"1 to {FORMAT_VERSION}", "update lowbit")
         self.fit, self.quality = q.get("fit", {}), q.get("quality", {})
-        groups = {name: LayerSpec.parse(group, f"{where}.config_groups.{name}") for name, group in q.get("config_groups", {}).items()}
+        groups = {}
+        for name, group in _object(q.get("config_groups", {}), f"{where}.config_groups").items():
+            groups[name] = LayerSpec.parse(_object(group, f"{where}.config_groups.{name}"), f"{where}.config_groups.{name}")
         self.layers = {}
-        for layer, group in q.get("layers", {}).items():
-            if group not in groups:
+        for layer, group in _object(q.get("layers", {}), f"{where}.layers").items():
+            if not isinstance(group, str) or group not in groups:
                 raise CorruptFile(f"{where}.layers.{layer}", repr(group)[:64], "the name of a config group")
             self.layers[layer + ".weight"] = groups[group]
         self._files = {}

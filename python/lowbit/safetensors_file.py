@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 
 import numpy as np
@@ -26,12 +27,14 @@ class SafetensorsFile:
                 raise CorruptFile(self.path, f"a header of {length} bytes in a file of {size}", "a safetensors file")
             try:
                 header = json.loads(f.read(length), object_pairs_hook=self._unique)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise CorruptFile(self.path, str(error)[:100], "a JSON header") from None
-        self.metadata = header.pop("__metadata__", {})
+        self.metadata = header.pop("__metadata__", {}) if isinstance(header, dict) else None
+        if not isinstance(self.metadata, dict):
+            raise CorruptFile(self.path, "a header or metadata that is no object", "a JSON object")
         self._entries, self._start, end = header, 8 + length, 0
         self._bytes = np.memmap(path, np.uint8, "r") if size > 0 else np.zeros(0, np.uint8)
-        for name, entry in sorted(header.items(), key=lambda item: item[1].get("data_offsets", [0])):
+        for name, entry in sorted(header.items(), key=lambda item: self._range(*item)):
             end = self._check(name, entry, end)
         if end != size - self._start:
             raise CorruptFile(self.path, f"{size - self._start} bytes of data", f"{end}, where the last tensor ends")
@@ -41,14 +44,22 @@ class SafetensorsFile:
             raise CorruptFile(self.path, "a key twice in the header", "each key once")
         return dict(pairs)
 
+    def _broken(self, name, entry):
+        return CorruptFile(f"{self.path}: tensor '{name}'", str(entry)[:100], "dtype, shape and data_offsets")
+
+    def _range(self, name, entry):
+        """(begin, end) of the tensor's bytes."""
+        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(isinstance(at, int) for at in offsets):
+            raise self._broken(name, entry)
+        return tuple(offsets)
+
     def _check(self, name, entry, at):
-        try:
-            begin, end = entry["data_offsets"]
-            count, dtype = 1, DTYPES[entry["dtype"]]
-            for extent in entry["shape"]:
-                count *= extent
-        except (KeyError, TypeError, ValueError):
-            raise CorruptFile(f"{self.path}: tensor '{name}'", str(entry)[:100], "dtype, shape and data_offsets") from None
+        begin, end = entry["data_offsets"]
+        dtype, shape = DTYPES.get(str(entry.get("dtype"))), entry.get("shape")
+        if dtype is None or not isinstance(shape, list) or not all(isinstance(extent, int) for extent in shape):
+            raise self._broken(name, entry)
+        count = math.prod(shape)
         if begin != at or end - begin != count * np.dtype(dtype).itemsize or min(entry["shape"], default=0) < 0:
             raise CorruptFile(f"{self.path}: tensor '{name}'", f"bytes {begin} to {end}",
                               f"{count} elements of {entry['dtype']} from {at} on")

@@ -3,6 +3,7 @@
     python check_python_package.py PATH_TO_lowbit_io_dump
 """
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -40,6 +41,51 @@ def check_packings(checkpoint):
         weight = checkpoint.weight(name)
         fmt = find_format(weight.spec.format, name)
         assert np.array_equal(pack(fmt, unpack(fmt, weight.codes, weight.shape[1])), weight.codes), name
+
+
+def check_broken_files(path):
+    """Values of a wrong kind, wherever they stand in config.json or a header, are a LowbitError."""
+
+    def places(value):
+        """Every (container, key) of a JSON document."""
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, inner in list(items):
+            yield value, key
+            yield from places(inner)
+
+    def opens():
+        try:
+            opened = Checkpoint(path)
+            opened.verify()
+            for name in opened.names:
+                opened.tensor(name)
+        except LowbitError:
+            pass
+
+    config, weights = path / "config.json", path / "model.safetensors"
+    text, raw = config.read_text(), weights.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    documents = {config: (lambda: json.loads(text)["quantization_config"],
+                          lambda q: json.dumps(json.loads(text) | {"quantization_config": q}).encode()),
+                 weights: (lambda: dict(list(json.loads(raw[8:8 + length]).items())[:6]),
+                           lambda h: len(json.dumps(h)).to_bytes(8, "little") + json.dumps(h).encode() + raw[8 + length:])}
+    for file, (read, write) in documents.items():
+        whole = file.read_bytes()
+        for i in range(len(list(places(read())))):
+            for wrong in (None, -1, 1 << 70, "x", [], {}, [[]]):
+                document = read()
+                container, key = list(places(document))[i]
+                container[key] = wrong
+                file.write_bytes(write(document))
+                opens()
+        for document in ([], None, "x", 1):
+            file.write_bytes(write(document))
+            opens()
+        file.write_bytes(whole)
+    config.write_text("[" * 100000)
+    opens()
+    config.write_text(text)
+    assert Checkpoint(path).verify() == []
 
 
 def check_refusals(out, tensors, checkpoint):
@@ -88,6 +134,8 @@ def main():
         check_values(again, out + "/of-again/expected.safetensors")
         assert check_values(checkpoint, out + "/of-again/expected.safetensors") == count
         check_refusals(out, tensors, checkpoint)
+        write_checkpoint(out + "/small", checkpoint.config, dict(list(tensors.items())[:3]), fit={})
+        check_broken_files(pathlib.Path(out) / "small")
     print(f"{count} weights equal bit for bit, read and written")
     return 0
 
