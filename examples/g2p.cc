@@ -57,6 +57,9 @@ Network load(const std::string& dir) {
                                                                                {"fc_b", {phonemes}}})
     if (n.arrays[name].shape != shape)
       stop(path + ": got no '" + name + "' of the right shape, wanted g2p_en's weights");
+  for (const auto& [name, array] : n.arrays)
+    if (!std::all_of(array.data.begin(), array.data.end(), [](float v) { return std::isfinite(v); }))
+      stop(path + ": got numbers in '" + name + "' that are not finite, wanted weights");
   if (n.encoder.input() != kHidden || n.encoder.output() != kHidden || n.decoder.input() != kHidden ||
       n.decoder.output() != kHidden || n.encoder.cells.size() != 1 || n.decoder.cells.size() != 1)
     stop(path + ": got networks of another shape, wanted g2p_en's weights");

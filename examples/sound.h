@@ -16,7 +16,7 @@
 
 using Samples = std::vector<float>;
 constexpr int kWindow = 512, kHop = 256, kBins = kWindow / 2 + 1, kRate = 16000;
-constexpr float kLoudest = 1000;  // float files may go beyond 1, but not to where squares overflow
+constexpr int kLoudest = 1000;  // float files may go beyond 1, but not to where squares overflow
 
 inline Samples read_sound(const std::string& path) {
   if (path == "-") {
@@ -37,7 +37,7 @@ inline Samples read_sound(const std::string& path) {
     out.insert(out.end(), block.begin(), block.begin() + n);
   }
   sf_close(file);
-  if (!std::all_of(out.begin(), out.end(), [](float v) { return std::fabs(v) <= kLoudest; }))
+  if (!std::all_of(out.begin(), out.end(), [](float v) { return std::fabs(v) <= static_cast<float>(kLoudest); }))
     stop(path + ": got samples that are no numbers or louder than " + std::to_string(kLoudest) + ", wanted -1 to 1");
   return out;
 }

@@ -2,13 +2,17 @@
 import ctypes
 import json
 import math
+import os
 import pathlib
 import random
 import struct
 import subprocess
+import zipfile
 
 import cli
 from cli import CliTest
+
+DATA = pathlib.Path(os.environ.get("LOWBIT_DATA") or cli.SOURCE / ".." / "shared" / "data")
 
 
 def npy(shape, values):
@@ -22,6 +26,49 @@ def floats(path):
     data = path.read_bytes()
     start = 10 + struct.unpack("<H", data[8:10])[0]
     return struct.unpack(f"<{(len(data) - start) // 4}f", data[start:])
+
+
+class Examples(CliTest):
+    """Broken weights and sounds end the examples with one error line and no file."""
+
+    def run_example(self, name, *args):
+        binary, data = pathlib.Path(cli.BINARY).parent / f"example_{name}", DATA / "rnn"
+        if not binary.exists() or not data.is_dir():
+            self.skipTest(f"needs {binary} and {data}")
+        done = subprocess.run([binary, *map(str, args)], capture_output=True, env=cli.environment(), timeout=cli.TIMEOUT_S)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr.decode(), r"\Aerror: [^\n]+\n\Z")
+        return done.stderr.decode()
+
+    def test_denoise(self):
+        sound, out = self.dir / "in.wav", self.dir / "out.wav"
+
+        def wav(samples, rate=16000):
+            data = struct.pack(f"<{len(samples)}f", *samples)
+            sound.write_bytes(b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 3, 1, rate, 4 * rate, 4, 32)
+                              + b"data" + struct.pack("<I", len(data)) + data)
+
+        network = DATA / "rnn" / "nsnet2"
+        for samples, rate, word in (([math.nan] * 4000, 16000, "no numbers"), ([1e30] * 4000, 16000, "louder"), ([0.0] * 4000, 8000, "8000"),
+                                    ([0.0] * 100, 16000, "512")):
+            wav(samples, rate)
+            self.assertIn(word, self.run_example("denoise", network, sound, out))
+        sound.write_bytes(sound.read_bytes()[:30])
+        self.run_example("denoise", network, sound, out)
+        self.run_example("denoise", self.dir, sound, out)
+        wav([0.0] * 4000)
+        self.run_example("denoise", network, sound, self.dir / "no" / "such" / "out.wav")
+        self.assertEqual(os.listdir(self.dir), ["in.wav"])
+
+    def test_g2p(self):
+        whole = DATA / "rnn" / "g2p"
+        self.run_example("g2p", self.dir, "word")
+        if whole.is_dir():
+            with zipfile.ZipFile(whole / "checkpoint20.npz") as source, zipfile.ZipFile(self.dir / "checkpoint20.npz", "w") as cut:
+                for name in source.namelist():
+                    if name != "dec_emb.npy":
+                        cut.writestr(name, source.read(name))
+        self.assertIn("dec_emb", self.run_example("g2p", self.dir, "word"))
 
 
 class Gru(CliTest):
