@@ -1,7 +1,6 @@
 #include "io/replace_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,38 +12,12 @@
 
 #include "base/try.h"
 #include "io/posix_file.h"
+#include "io/temporary_names.h"
 
 namespace lowbit {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kMaxAttempts = 100;
-
-/// Opens a directory and locks it; -1 when it is gone or another process holds it.
-int lock_directory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return -1;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
-/// Removes what dead builders of this target left behind. Best effort: what cannot be removed does no harm.
-void remove_stale(const std::string& parent, const std::string& prefix) {
-  std::error_code ignored;
-  for (fs::directory_iterator it(parent, ignored), end; !ignored && it != end; it.increment(ignored)) {
-    const std::string name = it->path().filename().string();
-    if (!name.starts_with(prefix)) continue;
-    const std::string digits = name.substr(prefix.size());
-    if (digits.find_first_not_of("0123456789-") != std::string::npos) continue;
-    const int fd = lock_directory(it->path().string());
-    if (fd < 0) continue;
-    std::error_code failed;
-    fs::remove_all(it->path(), failed);
-    close(fd);
-  }
-}
 
 Status check_target(const std::string& target, const std::function<Status(const std::string&)>& may_replace) {
   std::error_code error;
@@ -87,15 +60,15 @@ Result<std::unique_ptr<ReplaceDirectory>> ReplaceDirectory::create(
   std::string parent = fs::path(target).parent_path().string();
   if (parent.empty()) parent = ".";
   LOWBIT_TRY(check_target(target, may_replace));
-  const std::string prefix = ".tmp-" + name.substr(0, 200) + "-";
+  const std::string prefix = temporary_prefix(name);
   remove_stale(parent, prefix);
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    const std::string path = parent + "/" + prefix + std::to_string(getpid()) + "-" + std::to_string(attempt);
+  for (int attempt = 0; attempt < kMaxTemporaryNames; ++attempt) {
+    const std::string path = temporary_path(parent, prefix, attempt);
     if (mkdir(path.c_str(), 0777) != 0) {
       if (errno == EEXIST) continue;
       return io_error(parent, "a directory where new files may be made");
     }
-    const int fd = lock_directory(path);
+    const int fd = lock_path(path);
     if (fd < 0) continue;  // another builder took it for a stale one in this very moment
     return std::unique_ptr<ReplaceDirectory>(new ReplaceDirectory(target, parent, path, fd));
   }

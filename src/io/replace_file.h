@@ -2,13 +2,14 @@
 // A file that appears whole or not at all: it is written beside its target under a temporary name and then renamed.
 
 #include <string>
+#include <utility>
 
 #include "lowbit/error.h"
 
 namespace lowbit {
 
-/// The temporary file `.tmp-PID-N` beside `target`. Destruction without commit removes it. A device or a pipe is written as it is, and a
-/// symbolic link goes on pointing to the file it points to.
+/// The temporary file `.tmp-NAME-PID-N` beside `target` (io/temporary_names.h). Destruction without commit removes it. A device or a pipe
+/// is written as it is, and a symbolic link goes on pointing to the file it points to.
 class ReplaceFile {
  public:
   /// Errors: kInvalidArgument (the target is a directory), kIo (a file that may not be written, no such folder, ...).
@@ -26,9 +27,11 @@ class ReplaceFile {
   Status commit();
 
  private:
-  ReplaceFile(std::string target, std::string path) : target_(std::move(target)), path_(std::move(path)) {}
+  ReplaceFile(std::string target, std::string path, int lock_fd)
+      : target_(std::move(target)), path_(std::move(path)), lock_fd_(lock_fd) {}
   void discard();
   std::string target_, path_;
+  int lock_fd_ = -1;
 };
 
 }  // namespace lowbit

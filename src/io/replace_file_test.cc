@@ -49,6 +49,21 @@ TEST(ReplaceFile, MovedFilesAreRemovedOnce) {
   EXPECT_FALSE(fs::exists(scratch / "a"));
 }
 
+TEST(ReplaceFile, WhatAKilledWriterLeftIsRemoved) {
+  const Scratch scratch;
+  testing_io::write_file(scratch / ".tmp-a-1-0", "left behind");
+  testing_io::write_file(scratch / ".tmp-ab-1-0", "another target's");
+  testing_io::write_file(scratch / ".tmp-a-notes", "no number");
+  auto first = ReplaceFile::create(scratch / "a");  // at work: stays
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(write_text_file(scratch / "a", "text"));
+  EXPECT_FALSE(fs::exists(scratch / ".tmp-a-1-0"));
+  EXPECT_TRUE(fs::exists(scratch / ".tmp-ab-1-0"));
+  EXPECT_TRUE(fs::exists(scratch / ".tmp-a-notes"));
+  EXPECT_TRUE(fs::exists(first->path()));
+  EXPECT_EQ(read_file(scratch / "a"), "text");
+}
+
 TEST(ReplaceFile, KeepsPermissionsAndSymbolicLinks) {
   const Scratch scratch;
   testing_io::write_file(scratch / "real", "old");
