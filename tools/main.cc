@@ -1,5 +1,8 @@
 // The `lowbit` command: `lowbit VERB [options]`, described in docs/cli.md.
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <exception>
 
 #include "console.h"
@@ -62,6 +65,13 @@ Error parse_error(const CLI::App& app, const CLI::ParseError& error) {
   return out;
 }
 
+/// A file that is opened later must not take the place of a closed stdin, stdout or stderr: messages would go into a checkpoint. What
+/// is put there can only be read, so that writing to it is still an error.
+void occupy_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", O_RDONLY);  // takes the lowest free number: this one
+}
+
 int run_action(Console& console, const Invocation& invocation) {
   console.set_json(invocation.json);
   console.set_quiet(invocation.quiet);
@@ -104,6 +114,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace lowbit;
+  cli::occupy_standard_descriptors();
   cli::install_signal_handlers();
   Error error{ErrorCode::kOutOfMemory, "lowbit", "an unexpected failure", "", ""};
   int code = cli::kFailed;

@@ -108,8 +108,8 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Tokenizer alone, without loading weights. `path`: anything Model::open takes, or a
-/// tokenizer.json.
+/// Tokenizer alone; weights and architecture do not matter. `path`: anything Model::open takes, a tokenizer.json, a directory that
+/// holds one, or a GGUF file with a vocabulary alone.
 Result<Tokenizer> open_tokenizer(const std::string& path);
 
 }  // namespace lowbit

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "base/try.h"
 #include "io/checkpoint.h"
@@ -19,6 +20,25 @@ Result<std::string> read_if_there(const std::string& path) {
   return text;
 }
 
+namespace fs = std::filesystem;
+
+/// Errors: kNotFound.
+Result<fs::file_status> status_of(const std::string& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (fs::exists(status)) return status;
+  return fail(ErrorCode::kNotFound, path, status.type() == fs::file_type::not_found ? "nothing there" : error.message(),
+              "a checkpoint directory, a Hugging Face directory or a GGUF file");
+}
+
+/// A pipe is not asked: reading from it may wait for ever.
+bool is_gguf(const std::string& path, fs::file_status status) {
+  char magic[4] = {};
+  if (!fs::is_regular_file(status)) return false;
+  std::ifstream in(path, std::ios::binary);
+  return in.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
+}
+
 }  // namespace
 
 Result<ModelTexts> read_model_texts(const std::string& directory) {
@@ -30,22 +50,34 @@ Result<ModelTexts> read_model_texts(const std::string& directory) {
 }
 
 Result<std::unique_ptr<WeightSource>> open_source(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status))
-    return fail(ErrorCode::kNotFound, path, "nothing there",
-                "a checkpoint directory, a Hugging Face directory or a GGUF file");
-  if (!std::filesystem::is_directory(status)) {
-    std::ifstream in(path, std::ios::binary);
-    char magic[4] = {};
-    if (in.read(magic, 4) && std::string_view(magic, 4) == "GGUF") return open_gguf_source(path);
+  LOWBIT_TRY_ASSIGN(const fs::file_status status, status_of(path));
+  if (!fs::is_directory(status)) {
+    if (is_gguf(path, status)) return open_gguf_source(path);
     return fail(ErrorCode::kUnsupported, path, "a file that is not GGUF",
                 "a checkpoint directory, a Hugging Face directory or a GGUF file",
                 path.ends_with(".safetensors") ? "give the directory that holds it and config.json" : "");
   }
-  if (!std::filesystem::exists(path + "/config.json", error))
+  std::error_code error;
+  if (!fs::exists(path + "/config.json", error))
     return fail(ErrorCode::kNotFound, path, "no config.json", "a checkpoint directory or a Hugging Face directory");
   return Checkpoint::is_checkpoint(path) ? open_lowbit_source(path) : open_huggingface_source(path);
+}
+
+Result<TokenizerTexts> read_tokenizer_texts(const std::string& path) {
+  LOWBIT_TRY_ASSIGN(const fs::file_status status, status_of(path));
+  ModelTexts texts;
+  if (fs::is_directory(status)) {
+    LOWBIT_TRY_ASSIGN(texts, read_model_texts(path));
+  } else if (is_gguf(path, status)) {
+    LOWBIT_TRY_ASSIGN(const GgufFile file, GgufFile::open(path));
+    LOWBIT_TRY(gguf_tokenizer_json(file, &texts));
+  } else if (path.ends_with(".json")) {
+    LOWBIT_TRY_ASSIGN(texts.tokenizer, read_text_file(path, kMaxTextBytes));
+  } else {
+    return fail(ErrorCode::kUnsupported, path, "a file that is not GGUF",
+                "a tokenizer.json, a model's directory or a GGUF file");
+  }
+  return TokenizerTexts{std::move(texts.tokenizer), std::move(texts.tokenizer_config)};
 }
 
 }  // namespace lowbit

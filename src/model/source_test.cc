@@ -186,6 +186,31 @@ TEST(GgufSource, AnUnknownTokenizerDoesNotHideTheWeights) {
   EXPECT_EQ((*s)->tokenizer_status().error().code, ErrorCode::kUnsupported);
 }
 
+TEST(TokenizerTexts, NeedNoModel) {
+  Scratch dir;
+  GgufTestFile f;
+  std::string tokens = raw(GgufValueType::kString) + raw<uint64_t>(4);
+  for (const char* token : {"<unk>", "<s>", "</s>", "a"}) tokens += gguf_string(token);
+  f.kvs = {gguf_text("general.architecture", "an architecture of tomorrow"), gguf_text("tokenizer.ggml.model", "llama"),
+           gguf_kv("tokenizer.ggml.tokens", GgufValueType::kArray, tokens),
+           gguf_kv("tokenizer.ggml.scores", GgufValueType::kArray,
+                   raw(GgufValueType::kF32) + raw<uint64_t>(4) + raw(0.0f) + raw(0.0f) + raw(0.0f) + raw(-1.0f)),
+           gguf_kv("tokenizer.ggml.token_type", GgufValueType::kArray,
+                   raw(GgufValueType::kI32) + raw<uint64_t>(4) + raw(2) + raw(3) + raw(3) + raw(1))};
+  ASSERT_FALSE(open_bytes(dir, f));
+  write_file(dir / "vocabulary.gguf", f.bytes());
+  const auto texts = read_tokenizer_texts(dir / "vocabulary.gguf");
+  ASSERT_TRUE(texts) << texts.error().message();
+  EXPECT_NE(texts->tokenizer.find("<unk>"), std::string::npos);
+
+  write_file(dir / "tokenizer.json", texts->tokenizer);
+  EXPECT_EQ(read_tokenizer_texts(dir / "tokenizer.json")->tokenizer, texts->tokenizer);
+  EXPECT_EQ(read_tokenizer_texts(dir.path())->tokenizer, texts->tokenizer);
+  EXPECT_EQ(read_tokenizer_texts(dir / "absent").error().code, ErrorCode::kNotFound);
+  write_file(dir / "text", "a text");
+  EXPECT_EQ(read_tokenizer_texts(dir / "text").error().code, ErrorCode::kUnsupported);
+}
+
 TEST(HuggingFaceSource, BlockFp8KeepsItsGrid) {
   Scratch dir;
   Rng rng(1);

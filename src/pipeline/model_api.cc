@@ -1,5 +1,3 @@
-#include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "base/clock.h"
@@ -169,14 +167,8 @@ Result<Generation> Model::generate(std::span<const TokenId> prompt, const Genera
 
 Result<Tokenizer> open_tokenizer(const std::string& name) {
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
-  if (std::filesystem::path(path).extension() == ".json") {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return fail(ErrorCode::kNotFound, path, "no such file", "a tokenizer.json");
-    const std::string json((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    return make_tokenizer(json, "", path);
-  }
-  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  return tokenizer_of(*source);
+  LOWBIT_TRY_ASSIGN(const TokenizerTexts texts, read_tokenizer_texts(path));
+  return make_tokenizer(texts.tokenizer, texts.config, path);
 }
 
 }  // namespace lowbit

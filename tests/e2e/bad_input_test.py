@@ -42,6 +42,8 @@ class Sources(CliTest):
         (self.dir / "nothing").touch()
         self.refused_everywhere(self.dir / "nothing")
         self.refused_everywhere("/dev/null")
+        os.mkfifo(self.dir / "pipe")  # nobody will ever write to it
+        self.refused_everywhere(self.dir / "pipe")
 
     def test_broken_config(self):
         good = json.loads((self.copy / "config.json").read_text())

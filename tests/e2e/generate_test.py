@@ -1,6 +1,7 @@
 """run, chat and tokenize."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -83,6 +84,15 @@ class Run(CliTest):
         process.stdout.close()
         errors = process.stderr.read()
         self.assertEqual((process.wait(timeout=60), errors), (0, b""))
+
+    def test_closed_descriptors_do_not_become_files(self):
+        for closed in ((0, 1, 2), (1,), (2,), (0,)):
+            with self.subTest(closed):
+                out = self.dir / ("closed" + "".join(map(str, closed)))
+                done = subprocess.run([cli.BINARY, "quantize", self.hf, out, "--format", "int4"], env=environment(), timeout=cli.TIMEOUT_S,
+                                      preexec_fn=lambda: [os.close(fd) for fd in closed])
+                self.assertEqual(done.returncode, 1 if 1 in closed else 0)
+                self.assertTrue(self.json("verify", out)["ok"])
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full on this machine")
     def test_full_stdout_is_an_error(self):
@@ -179,6 +189,13 @@ class Tokenize(CliTest):
         int4 = self.quantized("int4", "--format", "int4")
         for path in (gguf, int4, self.models / "hf" / "tokenizer.json"):
             self.assertEqual(self.json("tokenize", path, "-p", "the man")["ids"], wanted)
+        alone = self.dir / "alone"  # no model beside it
+        alone.mkdir()
+        self.refused("tokenize", alone, "-p", "x")
+        shutil.copy(self.models / "hf" / "tokenizer.json", alone)
+        self.assertEqual(self.json("tokenize", alone, "-p", "the man")["ids"], wanted)
+        (self.dir / "folder.json").mkdir()
+        self.refused("tokenize", self.dir / "folder.json", "-p", "x")
         self.refused("tokenize", self.hf, "--decode", "100000")
         self.refused("tokenize", self.dir / "absent", "-p", "x")
 
