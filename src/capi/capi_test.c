@@ -105,6 +105,9 @@ static void check_errors(void) {
   CHECK(lb_quantized_mm_args_run(NULL, NULL) != LB_OK);
   CHECK(lb_quantized_mm_args_run(&args, NULL) != LB_OK); /* no struct_size */
   CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT);
+  args.struct_size = sizeof args;
+  args.input_type = (lb_type)9;
+  CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT && strstr(lb_last_error(), "9") != NULL);
   static const char* const kNames[] = {"ok", "invalid_argument", "shape_mismatch", "unsupported", "not_found",
                                        "io", "corrupt",          "out_of_memory",  "cancelled",   "internal"};
   for (int status = LB_OK; status <= LB_INTERNAL; ++status)
@@ -122,10 +125,44 @@ static void check_errors(void) {
   lb_model_close(NULL);
 }
 
+/* What an open network says to impossible sizes and options. */
+static void check_gru(const char* path) {
+  lb_gru* gru = NULL;
+  lb_gru_options options = {sizeof options, "no device", NULL};
+  CHECK(lb_gru_open(path, &options, &gru) == LB_INVALID_ARGUMENT && gru == NULL);
+  options.device = NULL;
+  options.isa = "no isa";
+  CHECK(lb_gru_open(path, &options, &gru) == LB_INVALID_ARGUMENT && gru == NULL);
+  options.isa = "scalar";
+  CHECK(lb_gru_open(path, &options, &gru) == LB_OK);
+  static float x[4096], y[4096];
+  lb_gru_run_args args;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.x = x;
+  args.y = y;
+  static const int64_t kSizes[][2] = {{-1, 1},        {1, -1},
+                                      {INT64_MAX, 1}, {1, INT64_MAX},
+                                      {0, INT64_MAX}, {(int64_t)1 << 31, (int64_t)1 << 31},
+                                      {INT64_MIN, 1}, {(int64_t)1 << 32, (int64_t)1 << 32}};
+  for (size_t i = 0; i < sizeof kSizes / sizeof *kSizes; ++i) {
+    args.steps = kSizes[i][0];
+    args.batch = kSizes[i][1];
+    CHECK(lb_gru_run(gru, &args) == LB_INVALID_ARGUMENT);
+  }
+  args.steps = args.batch = 1;
+  CHECK(lb_gru_run(gru, &args) == LB_OK);
+  CHECK(lb_gru_step(gru, x, 0, y) != LB_OK);
+  CHECK(lb_gru_step(gru, x, INT64_MAX, y) != LB_OK);
+  lb_gru_close(gru);
+}
+
 /* Token by token and in one call give the same logits. */
 static void check_model(const char* path) {
   lb_model *one = NULL, *two = NULL;
-  lb_model_options options = {sizeof options, "f32", "cpu", 64, 1};
+  lb_model_options options = {sizeof options, "f32", "cpu", -1, 1};
+  CHECK(lb_model_open(path, &options, &one) != LB_OK && one == NULL);
+  options.context = 64;
   if (lb_model_open(path, &options, &one) != LB_OK) {
     printf("no model to try: %s\n", lb_last_error());
     return;
@@ -158,6 +195,7 @@ int main(int argc, char** argv) {
   check_scales();
   check_errors();
   if (argc > 1) check_model(argv[1]);
+  if (argc > 2) check_gru(argv[2]);
   printf(failures == 0 ? "C ABI: all right\n" : "C ABI: %d failures\n", failures);
   return failures == 0 ? 0 : 1;
 }

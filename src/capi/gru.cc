@@ -2,8 +2,12 @@
 #include <span>
 #include <string>
 
+#include "base/checked.h"
+#include "base/cpu.h"
 #include "base/try.h"
 #include "capi/errors.h"
+#include "gru/model.h"
+#include "kernels/cuda_api.h"
 #include "lowbit/gru.h"
 
 struct lb_gru {
@@ -15,6 +19,8 @@ struct lb_gru {
 
 namespace lowbit::capi {
 namespace {
+
+constexpr int64_t kMostRows = int64_t{1} << 31;
 
 tl::unexpected<Error> bad(const char* call, const std::string& got, std::string wanted) {
   return fail(ErrorCode::kInvalidArgument, call, got, std::move(wanted));
@@ -30,6 +36,9 @@ Status open_gru(const char* path, const lb_gru_options* options, lb_gru** gru) {
     if (options->device != nullptr) device = options->device;
     if (options->isa != nullptr) isa = options->isa;
   }
+  LOWBIT_TRY_ASSIGN(const int gpu, gru_gpu(device));
+  if (gpu >= 0) LOWBIT_TRY(cuda::use_device(gpu));
+  LOWBIT_TRY(choose_isa(isa));
   LOWBIT_TRY_ASSIGN(GruModel model, GruModel::open(path));
   *gru = std::make_unique<lb_gru>(lb_gru{std::move(model), device, isa, nullptr, 0}).release();
   return {};
@@ -39,11 +48,14 @@ Status run_gru_model(const lb_gru* gru, const lb_gru_run_args* a) {
   if (gru == nullptr || a == nullptr) return bad("lb_gru_run", "NULL", "a network and arguments");
   if (a->struct_size != sizeof *a)
     return bad("lb_gru_run_args struct_size", std::to_string(a->struct_size), std::to_string(sizeof *a));
-  constexpr int64_t kMost = int64_t{1} << 31;
-  if (a->steps < 0 || a->batch < 0 || a->steps > kMost || a->batch > kMost)
+  const auto product = [](int64_t x, int64_t y) {
+    return checked_mul(static_cast<uint64_t>(x), static_cast<uint64_t>(y));
+  };
+  const auto all = product(a->steps, a->batch);
+  if (a->steps < 0 || a->batch < 0 || a->batch > kMostRows || !all || *all > kMostRows)
     return bad("lb_gru_run", std::to_string(a->steps) + " steps of " + std::to_string(a->batch) + " sequences",
-               "0 to 2^31 of both");
-  const int64_t rows = a->steps * a->batch;
+               "0 or more, at most 2^31 together");
+  const auto rows = static_cast<int64_t>(*all);
   if (rows > 0 && (a->x == nullptr || a->y == nullptr)) return bad("lb_gru_run", "NULL", "x and y");
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   GruInput in;

@@ -24,6 +24,9 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
                 std::to_string(sizeof *options));
   ModelOptions o;
   if (options != nullptr) {
+    if (options->context < 0)
+      return fail(ErrorCode::kInvalidArgument, "lb_model_options context", std::to_string(options->context),
+                  "positions, or 0");
     if (options->activation != nullptr) o.activation = options->activation;
     if (options->device != nullptr) o.compute.device = options->device;
     o.context = options->context;

@@ -26,9 +26,13 @@ Status check_args(const lb_quantized_mm_args* args) {
   if (args == nullptr) return bad_mm("args", "NULL", "arguments");
   if (args->struct_size != sizeof *args)
     return bad_mm("struct_size", std::to_string(args->struct_size), std::to_string(sizeof *args));
-  for (const lb_type type : {args->input_type, args->output_type})
-    if (type != LB_F32 && type != LB_F16 && type != LB_BF16)
-      return bad_mm("type", std::to_string(static_cast<int>(type)), "LB_F32, LB_F16 or LB_BF16");
+  for (const lb_type* type : {&args->input_type, &args->output_type}) {
+    int number = 0;  // C may have written any; an lb_type of C++ may hold only its own
+    static_assert(sizeof number == sizeof *type);
+    std::memcpy(&number, type, sizeof number);
+    if (number != LB_F32 && number != LB_F16 && number != LB_BF16)
+      return bad_mm("type", std::to_string(number), "LB_F32, LB_F16 or LB_BF16");
+  }
   return {};
 }
 

@@ -203,6 +203,14 @@ class Gru(CliTest):
         lib.lb_gru_close(gru)
         self.assertNotEqual(lib.lb_gru_open(b"/nonexistent", None, ctypes.byref(gru)), 0)
 
+    def test_the_c_abi_names_impossible_sizes(self):
+        program = pathlib.Path(cli.BINARY).parent / "lowbit_capi_test"
+        if not program.exists():
+            self.skipTest(f"no {program}")
+        self.quantize()
+        done = subprocess.run([program, self.dir / "no model", self.model], capture_output=True, env=cli.environment())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_bad_input_is_named(self):
         self.quantize()
         wrong = self.dir / "wrong.npy"
