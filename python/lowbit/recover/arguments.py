@@ -58,8 +58,8 @@ def add_sampling(p) -> None:
     """Options that `lowbit.recover` and `lowbit.sample` share."""
     p.add_argument("--sample-temperature", type=span, default="1", metavar="LOW,HIGH",
                    help="one, or each sampled window has one drawn evenly from there [1]")
-    p.add_argument("--sample-min-p", type=part, default="0", metavar="LOW,HIGH",
-                   help="never a token less likely than this part of the likeliest one; one, or drawn for each window like the temperature [0]")
+    p.add_argument("--sample-min-p", type=part, default="0,0.06", metavar="LOW,HIGH",
+                   help="never a token less likely than this part of the likeliest one; one, or drawn for each window like the temperature [0,0.06]")
     p.add_argument("--sample-mix", type=shares, default=MIX, metavar="KIND=SHARE,...",
                    help="what sampled windows begin with: a few tokens of the text, the token that begins a document or chat, the model's chat "
                    f"template up to a user's first word, an opening, any token [{MIX}]")

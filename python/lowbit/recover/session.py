@@ -46,7 +46,7 @@ class Options:
     method: tuple = ("blocks", "full")
     sample: int = 4_000_000
     sample_temperature: tuple = (1.0, 1.0)
-    sample_min_p: tuple = (0.0, 0.0)
+    sample_min_p: tuple = (0.0, 0.06)
     sample_mix: dict = dataclasses.field(default_factory=lambda: shares(MIX))
     sample_openings: str | None = None
     text_share: float = 0.3
