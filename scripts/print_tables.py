@@ -237,7 +237,7 @@ def quality(report: dict) -> str:
 
 
 def recovery(report: dict) -> str:
-    lines = ["| format | bits/weight | stages | tokens | of text | settled | temperature | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
+    lines = ["| format | bits/weight | stages | tokens | of text | settled | samples | PPL | ratio | KLD | top-1 | TinyStories, ratio |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
     def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
@@ -250,17 +250,17 @@ def recovery(report: dict) -> str:
         nothing = ("-",) * 4
         if "blocks" in r:
             lines.append(line(r, stages[0], r["blocks"], nothing))
-        if "block-text-share" in options:
+        if float(options.get("block-text-share", 1)) < 1:
             stages[0] += ", half of them sampled windows"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   options.get("sample-temperature", "1").replace(",", " to "))
+                   "chats, openings" if r.get("sampling") else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
 def recovered(report: dict) -> str:
-    """The best row of each size in short: its ratios after blocks and after distillation may be of different rows."""
+    """Of each size in short: the least ratio after blocks, and the distilled row whose two ratios have the least product."""
     lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
     blocks, trained = {}, {}
     for r in report["rows"]:
@@ -272,11 +272,11 @@ def recovered(report: dict) -> str:
         else:
             trained.setdefault(size, []).append(r)
     for size in sorted(trained, reverse=True):
-        best = min(trained[size], key=lambda r: r["recovered"]["ratio"])
+        best = min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"])
         name = "mixed" if best["format"].startswith("bpw") else best["format"]
         lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {min(blocks[size]):.3f} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
-    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; each column has the "
-                              "best row of its size.")
+    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
+                              "each size is the one whose two ratios have the least product.")
 
 
 def activations(report: dict) -> str:

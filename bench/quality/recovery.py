@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What recovery by training is worth on the default model: quantizes, trains, measures, writes one JSON.
 
-  recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 12M] [--gpus 1] [--jobs 1]
+  recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
   ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover, and calib-tokens
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
@@ -27,13 +27,14 @@ WINDOW = 512
 
 
 class Recovery:
-    def __init__(self, bench: Bench, host: Pool, gpus: int, per_gpu: int, out: Path, calib_tokens: int, sample: str):
+    def __init__(self, bench: Bench, host: Pool, gpus: int, per_gpu: int, out: Path, calib_tokens: int, sample: str,
+                 sampling: str = ""):
         self.bench, self.host, self.gpus, self.out, self.calib_tokens, self.sample = bench, host, gpus, out, calib_tokens, sample
         self.devices, self.lock, self.starts, self.jobs = Pool(gpus * per_gpu), threading.Lock(), {}, []
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
-                       "sample": sample}
-        self.measures_starts = True
-        self.teacher, self.samples = bench.work / "teacher", bench.work / "samples.npy"
+                       "sample": sample, "sampling": sampling}
+        self.measures_starts, self.sampling = True, sampling
+        self.teacher, self.samples = bench.work / "teacher", bench.work / "samples.npz"
 
     def prepare(self) -> None:
         """The teacher as a checkpoint, and windows sampled from it, a part on each GPU."""
@@ -41,26 +42,34 @@ class Recovery:
             self.bench.lowbit("import", self.bench.model, self.teacher)
         if self.samples.exists():
             return
-        quick, _ = self.bench.quantize("int4:lsq", 0)  # sampling needs a checkpoint of the model, not a good one
         each = -(-count(self.sample) // WINDOW // self.gpus) * WINDOW
-        parts = [self.bench.work / f"samples-{i}.npy" for i in range(self.gpus)]
-        jobs = [self.devices.submit(0, self.train, quick, f"sampling-{i}", ["--tokens", WINDOW * 16, "--method", "full", "--sample", each, "--samples",
-                                    part, "--seed", i, "--no-compile", "--no-graph"], worker=True) for i, part in enumerate(parts)]
-        for job in jobs:
+        parts = [self.bench.work / f"samples-{i}.npz" for i in range(self.gpus)]
+        for job in [self.devices.submit(0, self.write_samples, part, each, i, worker=True) for i, part in enumerate(parts)]:
             job.result()
-        np.save(self.samples, np.concatenate([np.load(part) for part in parts]))
+        loaded = [np.load(part) for part in parts]
+        whole = self.samples.with_suffix(".tmp.npz")
+        np.savez(whole, **{key: np.concatenate([part[key] for part in loaded]) for key in ("windows", "kinds")})
+        whole.replace(self.samples)
         say(f"sampled {each * self.gpus} tokens")
 
-    def train(self, gpu: int, start, name: str, options: list) -> tuple:
-        target = self.bench.work / f"recovered-{name}"
-        command = [sys.executable, "-m", "lowbit.recover", start, "--teacher", self.teacher, "--data", self.bench.texts / "wikitext2_raw_train_part.txt",
-                   "-o", target, "--lowbit", self.bench.program, "--save-every", "100000", "--force", "--json", *options]
+    def run(self, gpu: int, name: str, module: str, *options) -> str:
+        """python -m MODULE on one GPU; its progress goes to NAME.log. Gives stdout."""
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu % self.gpus)}
+        command = [sys.executable, "-m", module, *options, "--lowbit", self.bench.program, "--data", self.bench.texts / "wikitext2_raw_train_part.txt"]
         with open(self.bench.work / f"{name}.log", "w") as log:
             done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         if done.returncode != 0:
             raise RuntimeError(f"{name}: " + (self.bench.work / f"{name}.log").read_text().strip().splitlines()[-1])
-        return target, json.loads(done.stdout)
+        return done.stdout
+
+    def write_samples(self, gpu: int, part: Path, tokens: int, seed: int) -> None:
+        self.run(gpu, part.stem, "lowbit.sample", self.teacher, "-o", part, "--tokens", tokens, "--seed", seed, "--force",
+                 *self.sampling.split())
+
+    def train(self, gpu: int, start, name: str, options: list) -> tuple:
+        target = self.bench.work / f"recovered-{name}"
+        report = self.run(gpu, name, "lowbit.recover", start, "--teacher", self.teacher, "-o", target, "--save-every", "100000", "--force", "--json", *options)
+        return target, json.loads(report)
 
     def measured(self, row: dict, key: str, model) -> None:
         row[key] = self.bench.measure(model)
@@ -85,7 +94,7 @@ class Recovery:
         options, calib_tokens = [o for o in rest if not o.startswith("calib-tokens=")], self.key(text)[1]
         checkpoint, made = start.result()
         row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
-               **made}
+               "sampling": self.sampling, **made}
         say(f"training {text} on GPU {gpu % self.gpus}")
         flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples]
         if not any(option.startswith("block-text-share=") for option in options):  # else its blocks are no quantization on the text alone
@@ -131,7 +140,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data")
     parser.add_argument("--work", type=Path, default=ROOT / "build/recovery")
     parser.add_argument("--calib-tokens", type=count, default=65536)
-    parser.add_argument("--sample", default="12M")
+    parser.add_argument("--sample", default="10M")
+    parser.add_argument("--sampling", default="", metavar="OPTIONS", help="of lowbit.sample, as one argument: '--sample-min-p 0,0.1'")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--per-gpu", type=int, default=1, help="rows trained on a GPU at a time")
     parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")
@@ -142,7 +152,7 @@ def main() -> None:
     o = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
-    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample)
+    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, o.sampling)
     base = recovery.host.submit(0, bench.base)
     for text in o.rows:
         recovery.start(recovery.key(text))

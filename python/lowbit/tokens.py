@@ -22,15 +22,34 @@ class Tokenizer:
         self._prefix = None
 
     def _ids(self, *arguments) -> list[int]:
-        done = subprocess.run([self.binary, "tokenize", self.model, *arguments, "--json"], capture_output=True)
+        return self._run(*arguments)["ids"]
+
+    def _run(self, *arguments, given: str | None = None) -> dict:
+        done = subprocess.run([self.binary, "tokenize", self.model, *arguments, "--json"], capture_output=True,
+                              input=None if given is None else given.encode())
         if done.returncode != 0:
             message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
             raise LowbitError("lowbit tokenize", message, "token ids")
-        return json.loads(done.stdout)["ids"]
+        return json.loads(done.stdout)
 
     def file(self, path) -> np.ndarray:
         """int64 ids of a text, without any token around it."""
         return np.array(self._ids("--file", str(path), "--no-special"), np.int64)
+
+    def ids(self, text: str) -> list[int]:
+        """Of a short text, without any token around it; text such as <|im_end|> is that token."""
+        return self._ids("-p", text, "--no-special", "--parse-special")
+
+    def lines(self, lines, separator: int) -> list[list[int]]:
+        """ids() of each of many texts, in one run: between them stands the special token `separator`."""
+        joined = self.text([separator]).join(lines)
+        ids = np.array(self._run("--file", "-", "--no-special", "--parse-special", given=joined)["ids"], np.int64)
+        parts = [part[part != separator].tolist() for part in np.split(ids, np.flatnonzero(ids == separator))]
+        return parts if len(parts) == len(lines) else [self.ids(line) for line in lines]
+
+    def text(self, ids) -> str:
+        """What token ids (some 10,000 at most) say."""
+        return self._run("--decode", ",".join(map(str, ids)))["text"]
 
     @property
     def prefix(self) -> list[int]:

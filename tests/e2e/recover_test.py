@@ -129,9 +129,19 @@ class Recover(CliTest):
         self.assertEqual(text["stages"][0]["tokens"], sampled["stages"][0]["tokens"])
         self.assertNotIn("sampling", text)
         self.assertEqual(sampled["sampling"]["tokens"], 8000 // 64 * 64)
+        kinds = ["any", "begin", "chat", "opening", "text"]
+        self.assertEqual((sorted(sampled["sampling"]["windows"]), sorted(sampled["after"]["kinds"])), (kinds, kinds))
+        for part in ("before", "after"):
+            parts = [sampled[part]["kl"], *sampled[part]["kinds"].values()]
+            self.assertAlmostEqual(sampled[part]["kl_mean"], sum(parts) / 6)
+        self.assertEqual((text["after"]["kinds"], text["after"]["kl_mean"]), ({}, text["after"]["kl"]))
         self.assertNotEqual(text["stages"][0]["blocks"][0]["first"], sampled["stages"][0]["blocks"][0]["first"])
         self.recover(self.start["int3"], "-o", self.dir / "x", "--sample-temperature", "1,0.5", code=2)
         self.recover(self.start["int3"], "-o", self.dir / "x", "--block-text-share", "2", code=2)
+        self.recover(self.start["int3"], "-o", self.dir / "x", "--sample-mix", "poems=1", code=2)
+        self.assertIn("none.txt", self.refused(self.start["int3"], "-o", self.dir / "x", "--method", "full", "--sample-openings", self.dir / "none.txt"))
+        (self.dir / "broken.npz").write_bytes(b"no zip")
+        self.assertIn("broken.npz", self.refused(self.start["int3"], "-o", self.dir / "x", "--method", "full", "--samples", self.dir / "broken.npz"))
 
     def test_every_kind_of_format(self):
         for name, start in self.start.items():

@@ -7,37 +7,7 @@ import json
 import sys
 
 from ..errors import LowbitError
-
-
-def size(text: str) -> int:
-    """20M, 4000, 64K."""
-    factor = {"K": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:].upper(), 1)
-    try:
-        value = int(float(text[:-1] if factor > 1 else text) * factor)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}': wanted a count such as 20M or 65536")
-    return value
-
-
-def methods(text: str) -> tuple:
-    known = ("blocks", "full", "lora", "scales")
-    chosen = tuple(text.split(","))
-    if not set(chosen) <= set(known) or len(set(chosen)) != len(chosen):
-        raise argparse.ArgumentTypeError(f"'{text}': wanted {', '.join(known)}, or several in turn between commas")
-    return chosen
-
-
-def span(text: str) -> tuple:
-    """1, or 0.6,1: lowest and highest."""
-    try:
-        values = tuple(map(float, text.split(",")))
-    except ValueError:
-        values = ()
-    if not 1 <= len(values) <= 2 or not 0 < values[0] <= values[-1] <= 100:
-        raise argparse.ArgumentTypeError(f"'{text}': wanted a temperature above 0 such as 1, or the lowest and the highest such as 0.6,1")
-    return values[0], values[-1]
+from .arguments import add_sampling, methods, size
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,8 +22,7 @@ def parser() -> argparse.ArgumentParser:
                    help="blocks: block after block, text alone; then, against the teacher's logits: full (latent weights), lora (merged "
                    "before rounding) or scales (scales and norms only); several in turn between commas [blocks,full]")
     p.add_argument("--sample", type=size, default="4M", help="tokens to sample from the teacher and mix in; 0: text alone [4M]")
-    p.add_argument("--sample-temperature", type=span, default="1", metavar="LOW,HIGH",
-                   help="one, or each sampled window has one drawn evenly from there [1]")
+    add_sampling(p)
     p.add_argument("--text-share", type=float, default=0.3, help="part of each batch that is text, when there are samples [0.3]")
     p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
     p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
@@ -71,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<i> [auto]")
     p.add_argument("--threads", type=int, help="threads on a CPU")
-    p.add_argument("--samples", metavar="FILE.npy", help="keep sampled windows there, and take them from there when it exists")
+    p.add_argument("--samples", metavar="FILE.npz", help="keep sampled windows there, and take them from there when it exists")
     p.add_argument("--lowbit", metavar="PROGRAM", help="the lowbit command line, for its tokenizer [from PATH]")
     p.add_argument("--save-every", type=float, default=120.0, metavar="SECONDS", help="save the state so often [120]")
     p.add_argument("--stop-after", type=int, metavar="STEPS", help="save and stop after so many steps; the same command continues")

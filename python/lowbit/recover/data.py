@@ -1,13 +1,10 @@
-"""Windows of tokens to train on: cut from texts, and sampled from the teacher."""
+"""Windows of tokens to train on: cut from texts, and mixed with sampled ones."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from ..errors import CorruptFile, LowbitError, TextTooShort
-from ..llama import heads_of, linear_names, norm_names, rms_norm, rotate, rotation_table
 from ..tokens import Tokenizer
 
 HELD_BACK = 16  # windows at the end of the text, for the report; at most an eighth of it
@@ -73,65 +70,3 @@ def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch
         at = int((step % per_pass) * (1 - share) * batch)
         parts.append(samples[order[(at + np.arange(batch - count)) % len(samples)]].astype(np.int64))
     return np.concatenate(parts)
-
-
-@torch.no_grad()
-def sample(tensor, config, head, first_token, count: int, texts: Texts, seed: int, temperature: tuple, dtype, device, batch: int,
-           progress) -> np.ndarray:
-    """int32 [count, window]: windows that the teacher writes, each at a temperature drawn evenly from `temperature` (lowest, highest): what a
-    small model writes at 1 strays from prose.
-
-    A quarter of them continue a few tokens of the text, a quarter the token that begins a document or a chat (`first_token`; None: as the
-    rest), and the rest any token of the vocabulary: what the teacher knows beyond the text. tensor(name): the teacher.
-    """
-    windows, length, prefix = [], texts.window, len(texts.prefix)
-    names = [n for i in range(config.layers) for n in (*norm_names(i), *linear_names(i))]
-    weights = {n: tensor(n).to(dtype) for n in (*names, "model.norm.weight", "model.embed_tokens.weight", head)}
-    generator = torch.Generator(device).manual_seed(seed)
-    rng = random(seed, 3)
-    batch = -(-count // -(-count // batch)) if count else 1  # passes of one size: their caches take the same memory
-    while sum(map(len, windows)) < count:
-        size = min(batch, count - sum(map(len, windows)))
-        start = torch.from_numpy(texts.train(rng, size)[:, :prefix + PROMPT]).to(device)
-        tokens = torch.zeros(size, length, dtype=torch.int64, device=device)
-        tokens[:, :start.shape[1]] = start
-        given = torch.full((size, 1), prefix + PROMPT, device=device)
-        given[size // 4:] = prefix + 1
-        opening = torch.from_numpy(rng.integers(0, config.vocab, size)).to(device)
-        if first_token is not None:
-            opening[:size // 2] = first_token
-        tokens[size // 4:, prefix] = opening[size // 4:]
-        heat = torch.from_numpy(rng.uniform(*temperature, (size, 1)).astype(np.float32)).to(device)
-        _continue(weights, config, head, tokens, given, heat, dtype, generator)
-        windows.append(tokens.to(torch.int32).cpu().numpy())
-        progress(f"sampling: {sum(map(len, windows))} of {count} windows")
-    return np.concatenate(windows) if windows else np.zeros((0, length), np.int32)
-
-
-def _continue(weights, config, head, tokens, given, temperature, dtype, generator):
-    """Fills tokens [B, T] in place from column given[b] on, one column at a time, with a cache of keys and values. given, temperature: [B, 1]."""
-    size, length = tokens.shape
-    shape = (config.layers, size, config.kv_heads, length, config.head_dim)
-    keys = torch.empty(shape, dtype=dtype, device=tokens.device)
-    values = torch.empty_like(keys)
-    cos, sin = rotation_table(config, length, tokens.device, dtype)
-    for at in range(length - 1):
-        x = F.embedding(tokens[:, at:at + 1], weights["model.embed_tokens.weight"])
-        for layer in range(config.layers):
-            wq, wk, wv, wo, gate, up, down = (weights[n] for n in linear_names(layer))
-            first, second = (weights[n] for n in norm_names(layer))
-            h = rms_norm(x, first, config.eps)
-            q = rotate(heads_of(h, wq, config.head_dim), cos[at:at + 1], sin[at:at + 1])
-            keys[layer, :, :, at:at + 1] = rotate(heads_of(h, wk, config.head_dim), cos[at:at + 1], sin[at:at + 1])
-            values[layer, :, :, at:at + 1] = heads_of(h, wv, config.head_dim)
-            # The query heads of a kv head are rows of one product: no key is read twice.
-            grouped = q.reshape(size, config.kv_heads, -1, config.head_dim)
-            y = F.scaled_dot_product_attention(grouped, keys[layer, :, :, :at + 1], values[layer, :, :, :at + 1])
-            x = x + F.linear(y.reshape(size, 1, -1), wo)
-            h = rms_norm(x, second, config.eps)
-            x = x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
-        logits = F.linear(rms_norm(x[:, 0], weights["model.norm.weight"], config.eps), weights[head])
-        # The largest of p / e, e exponential, is a draw from p.
-        chance = torch.softmax(logits.float() / temperature, -1)
-        draw = chance.div_(torch.empty_like(chance).exponential_(generator=generator)).argmax(-1)
-        tokens[:, at + 1] = torch.where(given[:, 0] > at + 1, tokens[:, at + 1], draw)

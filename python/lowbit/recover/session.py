@@ -20,11 +20,13 @@ from ..llama import linear_names
 from ..replace_directory import check_replaceable
 from ..sources import file_sha256, open_model
 from ..tokens import Tokenizer
+from .arguments import MIX, shares
 from .blocks import BlockReconstruction
-from .data import PROMPT, Texts, mixed_batch, random, sample
+from .data import PROMPT, Texts, mixed_batch, random
 from .distill import Distillation, Kernels, evaluate, rate_of
 from .optimize import Clock, Optimizer
 from .plot import write_curve_png
+from .sampling import BATCH, Samples, beginnings_of, sample
 from .student import Student, Trainable, relative_error
 
 STAGES = ("blocks", "full", "lora", "scales")
@@ -44,6 +46,9 @@ class Options:
     method: tuple = ("blocks", "full")
     sample: int = 4_000_000
     sample_temperature: tuple = (1.0, 1.0)
+    sample_min_p: tuple = (0.0, 0.06)
+    sample_mix: dict = dataclasses.field(default_factory=lambda: shares(MIX))
+    sample_openings: str | None = None
     text_share: float = 0.3
     window: int = 512
     batch: int = 16
@@ -98,6 +103,7 @@ class Session:
         if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.window:
             raise LowbitError("--window", self.window, f"more than {PROMPT} tokens")
         self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
+        self.sampled = None
         self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
         wanted = set(self.checkpoint.names) | {teacher.head}
         self.teacher = {n: torch.from_numpy(np.array(teacher.tensor(n))).to(self.device) for n in teacher.names if n in wanted}
@@ -161,28 +167,28 @@ class Session:
     # ---- stages ----
 
     def samples(self):
-        """int32 windows sampled from the teacher, kept in a file."""
+        """Samples of the teacher, kept in a file; None where none are asked for."""
         count = self.options.sample // self.window
-        file = Path(self.options.samples) if self.options.samples else self.folder / "samples.npy"
-        if file.exists():
-            windows = np.load(file)
-            if windows.ndim == 2 and windows.shape[1] == self.window and len(windows) >= count:
-                return windows[:count]
-        if not count:
-            return None
-        clock = Clock()
-        first = self.checkpoint.config.get("bos_token_id")
-        first = first if isinstance(first, int) and 0 <= first < self.student.config.vocab else None
-        batch = 4096 if self.device.type == "cuda" else 64
-        windows = sample(self.teacher.__getitem__, self.student.config, self.teacher_head, first, count, self.texts,
-                         self.options.seed, self.options.sample_temperature, self.dtype, self.device, batch, self.note)
-        self.report["sampling"] = {"tokens": int(windows.size), "seconds": clock.seconds()}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file.with_suffix(".tmp.npy"), windows)
-        file.with_suffix(".tmp.npy").replace(file)
+        if self.sampled is not None or not count:
+            return self.sampled
+        file = Path(self.options.samples) if self.options.samples else self.folder / "samples.npz"
+        self.sampled = Samples.load(file, self.window, count)
+        if self.sampled is None:
+            self.sampled = self._sample(count)
+            self.sampled.save(file)
+        return self.sampled
+
+    def _sample(self, count: int):
+        options, clock, student = self.options, Clock(), self.student
+        beginnings = beginnings_of(options.sample_mix, self.checkpoint.path, self.texts, self.texts.prefix, student.config.vocab, options.lowbit,
+                                   options.sample_openings)
+        sampled = sample(self.teacher.__getitem__, student.config, self.teacher_head, count, beginnings, self.window, options.seed,
+                         options.sample_temperature, options.sample_min_p, self.dtype, self.device, BATCH[self.device.type], self.note)
+        kinds = {kind: int((sampled.kinds == kind).sum()) for kind in beginnings.mix}
+        self.report["sampling"] = {"tokens": int(sampled.windows.size), "windows": kinds, "seconds": clock.seconds()}
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return windows
+        return sampled
 
     def run_blocks(self, index: int, first: int) -> None:
         options, clock = self.options, Clock()
@@ -192,10 +198,10 @@ class Session:
         available = max(1, sum(map(len, self.texts.parts)) // self.window)
         rng, count = random(options.seed, 5), options.block_windows
         sampled = self.samples() if options.block_text_share < 1 else None
-        written = 0 if sampled is None else min(len(sampled), round(count * (1 - options.block_text_share)))
+        written = 0 if sampled is None else min(len(sampled.train), round(count * (1 - options.block_text_share)))
         windows = self.texts.train(rng, max(1, min(count - written, available)))
         if written:
-            windows = np.concatenate([windows, sampled[rng.choice(len(sampled), written, replace=False)].astype(np.int64)])
+            windows = np.concatenate([windows, sampled.train[rng.choice(len(sampled.train), written, replace=False)].astype(np.int64)])
         torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
         work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options,
                                    self.note)
@@ -230,7 +236,7 @@ class Session:
             optimizer.load_state(saved)
         first, last_note = optimizer.step_number, time.monotonic()
         for step in range(first, steps):
-            batch = mixed_batch(self.texts, samples, options.text_share, options.seed, step, options.batch)
+            batch = mixed_batch(self.texts, samples.train if samples else None, options.text_share, options.seed, step, options.batch)
             optimizer.step(torch.from_numpy(batch).to(self.device))
             if optimizer.curve and time.monotonic() - last_note > 5:
                 last_note = time.monotonic()
@@ -248,6 +254,8 @@ class Session:
         options = self.options
         held = self.texts.held
         state = self.load_state()
+        if set(options.method) != {"blocks"} or options.block_text_share < 1:
+            self.samples()  # some are held back, and measured from the beginning
         if "before" not in self.report:
             self.report["before"] = self._measure("before")
         for index in range(state["stage"], len(options.method)):
@@ -267,15 +275,24 @@ class Session:
         self.report["after"] = self.report["stages"][-1]["after"]
         self.report["held_windows"] = len(held)
         before = self.report["before"]
-        if not options.force and not self.report["after"]["kl"] <= before["kl"]:
-            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl']:.4g} on held-back text after training, "
-                              f"{before['kl']:.4g} before", "less than before", "lower --lr, more --tokens; --force writes it anyhow")
+        if not options.force and not self.report["after"]["kl_mean"] <= before["kl_mean"]:
+            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl_mean']:.4g} on held-back windows after training, "
+                              f"{before['kl_mean']:.4g} before", "less than before", "lower --lr, more --tokens; --force writes it anyhow")
         self.write()
         return self.report
 
     def _measure(self, what: str) -> dict:
-        result = evaluate(self.student, self.teacher, self.teacher_head, self.texts.held, self.device)
-        self.note(f"{what}: held-back text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %")
+        """Of the held-back text; `kinds`: KL of held-back sampled windows of each kind; `kl_mean`: of the text's and theirs."""
+
+        def on(windows):
+            return evaluate(self.student, self.teacher, self.teacher_head, windows, self.device)
+
+        result = on(self.texts.held)
+        kinds = {kind: on(windows)["kl"] for kind, windows in self.sampled.held.items()} if self.sampled else {}
+        result |= {"kinds": kinds, "kl_mean": float(np.mean([result["kl"], *kinds.values()]))}
+        others = "".join(f", {kind} {kl:.4f}" for kind, kl in kinds.items())
+        self.note(f"{what}: held-back text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %"
+                  + (f"; sampled: KL{others[1:]}; mean {result['kl_mean']:.4f}" if others else ""))
         return result
 
     def write_checkpoint(self, out: str, method: tuple) -> None:

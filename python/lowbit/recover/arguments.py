@@ -1,0 +1,66 @@
+"""Values of options that `lowbit.recover` and `lowbit.sample` share. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import argparse
+
+KINDS = ("text", "begin", "chat", "opening", "any")  # what a sampled window begins with
+MIX = "text=1,begin=1,chat=2,opening=3,any=1"
+
+
+def size(text: str) -> int:
+    """20M, 4000, 64K."""
+    factor = {"K": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:].upper(), 1)
+    try:
+        value = int(float(text[:-1] if factor > 1 else text) * factor)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}': wanted a count such as 20M or 65536")
+    return value
+
+
+def methods(text: str) -> tuple:
+    known = ("blocks", "full", "lora", "scales")
+    chosen = tuple(text.split(","))
+    if not set(chosen) <= set(known) or len(set(chosen)) != len(chosen):
+        raise argparse.ArgumentTypeError(f"'{text}': wanted {', '.join(known)}, or several in turn between commas")
+    return chosen
+
+
+def span(text: str, least: float = 1e-3, most: float = 100) -> tuple:
+    """1, or 0.6,1: lowest and highest."""
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        values = ()
+    if not 1 <= len(values) <= 2 or not least <= values[0] <= values[-1] <= most:
+        raise argparse.ArgumentTypeError(f"'{text}': wanted a number from {least:g} to {most:g}, or the lowest and the highest such as 0.6,1")
+    return values[0], values[-1]
+
+
+def part(text: str) -> tuple:
+    return span(text, 0, 1)
+
+
+def shares(text: str) -> dict:
+    """text=1,chat=2: kinds of sampled windows and their shares."""
+    try:
+        chosen = {kind: float(share) for kind, share in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        chosen = {}
+    if not chosen or not set(chosen) <= set(KINDS) or not all(0 <= share < 1e6 for share in chosen.values()) or not any(chosen.values()):
+        raise argparse.ArgumentTypeError(f"'{text}': wanted shares of {', '.join(KINDS)}, such as text=1,chat=2")
+    return chosen
+
+
+def add_sampling(p) -> None:
+    """Options that `lowbit.recover` and `lowbit.sample` share."""
+    p.add_argument("--sample-temperature", type=span, default="1", metavar="LOW,HIGH",
+                   help="one, or each sampled window has one drawn evenly from there [1]")
+    p.add_argument("--sample-min-p", type=part, default="0,0.06", metavar="LOW,HIGH",
+                   help="never a token less likely than this part of the likeliest one; one, or drawn for each window like the temperature [0,0.06]")
+    p.add_argument("--sample-mix", type=shares, default=MIX, metavar="KIND=SHARE,...",
+                   help="what sampled windows begin with: a few tokens of the text, the token that begins a document or chat, the model's chat "
+                   f"template up to a user's first word, an opening, any token [{MIX}]")
+    p.add_argument("--sample-openings", metavar="FILE", help="openings, one to a line, \\n for a line break [openings.txt of this package]")

@@ -1,0 +1,219 @@
+"""Windows of tokens that the teacher writes itself: what to begin them with, and the writing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ..errors import CorruptFile, LowbitError
+from ..llama import heads_of, linear_names, norm_names, rms_norm, rotate, rotation_table
+from ..tokens import Tokenizer
+from .arguments import KINDS
+from .data import PROMPT, random
+
+HELD_BACK = 16  # windows of each kind, for the report; at most an eighth of them
+BATCH = {"cuda": 4096, "cpu": 64}  # windows of a pass
+USER = "> "
+OPENINGS = Path(__file__).with_name("openings.txt")
+
+
+class Samples:
+    """windows int32 [count, window] with the kind of each; `train` and `held` ({kind: windows}) are made of them, the last of each kind held back."""
+
+    def __init__(self, windows, kinds):
+        self.windows, self.kinds = windows, np.asarray(kinds)
+        kept, self.held = np.ones(len(windows), bool), {}
+        for kind in KINDS:
+            at = np.flatnonzero(self.kinds == kind)
+            last = at[len(at) - min(HELD_BACK, len(at) // 8):]
+            if len(last):
+                kept[last], self.held[kind] = False, windows[last].astype(np.int64)
+        self.train = windows[kept]
+
+    @classmethod
+    def load(cls, file: Path, window: int, count: int):
+        """None when the file is not there, or has windows of another length or fewer than `count`."""
+        if not file.exists():
+            return None
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                windows, kinds = stored["windows"], stored["kinds"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(file, str(error) or type(error).__name__, "sampled windows, as --samples keeps them")
+        whole = windows.ndim == 2 and windows.dtype == np.int32 and kinds.shape == windows.shape[:1]
+        return cls(windows[:count], kinds[:count]) if whole and windows.shape[1] == window and len(windows) >= count else None
+
+    def save(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(file.name + ".tmp.npz")
+        np.savez(temporary, windows=self.windows, kinds=self.kinds)
+        temporary.replace(file)
+
+
+class Beginnings:
+    """What each kind of window begins with, as token ids; a kind that this model or run has nothing for is left out of `mix` ({kind: share}).
+
+    text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
+    first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
+    before begin and any; the other three have all that they need.
+    """
+
+    def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=()):
+        self.texts, self.prefix, self.vocab, self.first_token = texts, list(prefix), vocab, first_token
+        self.chat, self.openings = list(chat), [list(o) for o in openings]
+        there = {"text": texts is not None, "begin": first_token is not None, "chat": bool(self.chat), "opening": bool(self.openings), "any": True}
+        self.mix = {kind: share for kind, share in mix.items() if share > 0 and there[kind]}
+        if not self.mix:
+            raise LowbitError("--sample-mix", f"nothing of {', '.join(mix)} that this model has", "shares of " + ", ".join(KINDS))
+
+    def kinds(self, count: int, rng) -> np.ndarray:
+        """The kind of each of `count` windows, by the shares, in random order."""
+        shares = np.array(list(self.mix.values()), np.float64)
+        edges = np.round(np.cumsum(shares) / shares.sum() * count).astype(int)
+        return rng.permutation(np.repeat(np.array(list(self.mix)), np.diff(edges, prepend=0)))
+
+    def ids(self, kind: str, rng) -> list[int]:
+        if kind == "text":
+            return self.texts.train(rng, 1)[0, :len(self.prefix) + PROMPT].tolist()
+        if kind == "chat":
+            return self.chat
+        if kind == "opening":
+            return self.openings[int(rng.integers(len(self.openings)))]
+        return self.prefix + [self.first_token if kind == "begin" else int(rng.integers(self.vocab))]
+
+
+def read_openings(file) -> list[str]:
+    """Lines of a text; \\n in a line stands for a line break. Lines after "> " are what a user of a chat begins with."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise CorruptFile(file, "bytes that are not UTF-8", "openings, one to a line")
+    lines = [line.replace("\\n", "\n") for line in lines if line.strip()]
+    if not lines:
+        raise CorruptFile(file, "no line", "openings, one to a line")
+    return lines
+
+
+def _json_object(file) -> dict:
+    try:
+        read = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def chat_opening(config: dict) -> str | None:
+    """What the template of a tokenizer_config.json puts before the first word of a user. None: no template, or none that shows it."""
+    template, mark = config.get("chat_template"), "\x02"
+    if not isinstance(template, str):
+        return None
+    tokens = {k: v.get("content") if isinstance(v, dict) else v for k, v in config.items() if k in ("bos_token", "eos_token")}
+    try:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # torch needs jinja2 too
+        text = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(template).render(
+            messages=[{"role": "user", "content": mark}], add_generation_prompt=False, **tokens)
+    except Exception:  # a template may do anything
+        return None
+    before, found, _ = text.partition(mark)
+    return before if found and before else None
+
+
+def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, openings) -> Beginnings:
+    """The beginnings that a model directory has. `openings`: a file, None for the package's own list; without the program `lowbit` (for its
+    tokenizer) there are neither chats nor openings, unless a file was named: then it is an error."""
+    config = _json_object(Path(folder) / "config.json")
+
+    def token(key):
+        value = config.get(key)
+        value = value[0] if isinstance(value, list) and value else value
+        return value if isinstance(value, int) and 0 <= value < vocab else None
+
+    chat, lines, first = [], [], token("bos_token_id")
+    try:
+        tokenizer = Tokenizer(folder, program)
+        text = chat_opening(_json_object(Path(folder) / "tokenizer_config.json"))
+        chat = tokenizer.ids(text) if text else []
+        separator = token("eos_token_id") if token("eos_token_id") is not None else first
+        begun = read_openings(openings or OPENINGS)
+        said = [line.removeprefix(USER) for line in begun]
+        ids = tokenizer.lines(said, separator) if separator is not None else [tokenizer.ids(line) for line in said]
+        lines = [(chat if line.startswith(USER) and chat else list(prefix)) + i for line, i in zip(begun, ids) if i]
+    except LowbitError:
+        if openings:
+            raise
+    return Beginnings(mix, texts, prefix, vocab, first, chat, lines)
+
+
+@torch.no_grad()
+def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int, seed: int, temperature: tuple, min_p: tuple, dtype, device,
+           batch: int, progress) -> Samples:
+    """`count` windows that the teacher writes, each at a temperature and a least probability (in parts of the likeliest token's) drawn evenly from
+    `temperature` and `min_p` (lowest, highest). tensor(name): the teacher."""
+    windows = np.zeros((count, window), np.int32)
+    names = [n for i in range(config.layers) for n in (*norm_names(i), *linear_names(i))]
+    weights = {n: tensor(n).to(dtype) for n in (*names, "model.norm.weight", "model.embed_tokens.weight", head)}
+    generator = torch.Generator(device).manual_seed(seed)
+    rng = random(seed, 3)
+    kinds = beginnings.kinds(count, rng)
+    batch = -(-count // -(-count // batch)) if count else 1  # passes of one size: their caches take the same memory
+    for at in range(0, count, batch):
+        begins = [beginnings.ids(kind, rng)[:window - 1] for kind in kinds[at:at + batch]]
+        for row, ids in zip(windows[at:at + batch], begins):
+            row[:len(ids)] = ids
+        tokens = torch.from_numpy(windows[at:at + batch].astype(np.int64)).to(device)
+        given = torch.tensor([[len(ids)] for ids in begins], device=device)
+        heat, least = (torch.from_numpy(rng.uniform(*span, (len(begins), 1)).astype(np.float32)).to(device) for span in (temperature, min_p))
+        _continue(weights, config, head, tokens, given, heat, least, dtype, generator)
+        windows[at:at + batch] = tokens.to(torch.int32).cpu().numpy()
+        progress(f"sampling: {at + len(begins)} of {count} windows")
+    return Samples(windows, kinds)
+
+
+def _attention_kernels(device):
+    """Without cuDNN's, which plans anew for every length of the cache: half a minute for the first window."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def _continue(weights, config, head, tokens, given, temperature, min_p, dtype, generator):
+    """Fills tokens [B, T] in place from column given[b] on, one column at a time, with a cache of keys and values. given, temperature, min_p: [B, 1]."""
+    size, length = tokens.shape
+    shape = (config.layers, size, config.kv_heads, length, config.head_dim)
+    keys = torch.empty(shape, dtype=dtype, device=tokens.device)
+    values = torch.empty_like(keys)
+    cos, sin = rotation_table(config, length, tokens.device, dtype)
+    with _attention_kernels(tokens.device):
+        for at in range(length - 1):
+            x = F.embedding(tokens[:, at:at + 1], weights["model.embed_tokens.weight"])
+            for layer in range(config.layers):
+                x = _step(weights, config, x, layer, at, keys[layer], values[layer], cos, sin)
+            logits = F.linear(rms_norm(x[:, 0], weights["model.norm.weight"], config.eps), weights[head])
+            # The largest of p / e, e exponential, is a draw from p.
+            chance = torch.softmax(logits.float() / temperature, -1)
+            chance *= chance >= min_p * chance.amax(-1, keepdim=True)
+            draw = chance.div_(torch.empty_like(chance).exponential_(generator=generator)).argmax(-1)
+            tokens[:, at + 1] = torch.where(given[:, 0] > at + 1, tokens[:, at + 1], draw)
+
+
+def _step(weights, config, x, layer: int, at: int, keys, values, cos, sin):
+    """One block on x [B, 1, hidden] at position `at`; its keys and values [B, kv heads, T, head_dim] are added to the cache."""
+    size = len(x)
+    wq, wk, wv, wo, gate, up, down = (weights[n] for n in linear_names(layer))
+    first, second = (weights[n] for n in norm_names(layer))
+    h = rms_norm(x, first, config.eps)
+    q = rotate(heads_of(h, wq, config.head_dim), cos[at:at + 1], sin[at:at + 1])
+    keys[:, :, at:at + 1] = rotate(heads_of(h, wk, config.head_dim), cos[at:at + 1], sin[at:at + 1])
+    values[:, :, at:at + 1] = heads_of(h, wv, config.head_dim)
+    # The query heads of a kv head are rows of one product: no key is read twice.
+    grouped = q.reshape(size, config.kv_heads, -1, config.head_dim)
+    y = F.scaled_dot_product_attention(grouped, keys[:, :, :at + 1], values[:, :, :at + 1])
+    x = x + F.linear(y.reshape(size, 1, -1), wo)
+    h = rms_norm(x, second, config.eps)
+    return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)

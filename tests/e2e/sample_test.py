@@ -1,0 +1,143 @@
+"""python -m lowbit.sample and what lowbit.recover makes of sampled windows. Needs torch."""
+import contextlib
+import importlib.util
+import io
+import sys
+import unittest
+
+import cli
+from cli import SOURCE, CliTest
+
+MISSING = [m for m in ("numpy", "torch", "jinja2") if importlib.util.find_spec(m) is None]
+WORDS = "the river runs past old stone houses while people talk about bread and rain".split()
+
+
+@unittest.skipIf(MISSING, f"Python packages {' and '.join(MISSING)} are not installed")
+class Sample(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        sys.path.insert(0, str(SOURCE / "python"))
+        cls.text = cls.models / "text.txt"
+        cls.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(1500)))
+
+    def sample(self, *options, code=0, model=None):
+        from lowbit.sample import main
+        arguments = [model or self.hf, "--lowbit", cli.BINARY, "--device", "cpu", "--threads", "1", "--window", "32", "--tokens", "1024", "--quiet"]
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            try:
+                got = main(list(map(str, [*arguments, *options])))
+            except SystemExit as left:  # argparse
+                got = left.code
+        self.assertEqual(got, code, errors.getvalue()[-2000:])
+        return errors.getvalue()
+
+    def windows(self, *options, name="out.npz"):
+        import numpy as np
+        self.sample("-o", self.dir / name, "--force", *options)
+        with np.load(self.dir / name) as stored:
+            return stored["windows"], stored["kinds"]
+
+    def ids(self, text):
+        return self.json("tokenize", self.hf, "-p", text, "--no-special", "--parse-special")["ids"]
+
+    def test_windows_begin_as_the_mix_says(self):
+        openings = self.dir / "openings.txt"
+        openings.write_text("the old river\n\nbread:\\n- rain\n> rain\n")
+        mix = "text=1,begin=2,chat=1,opening=3,any=1"
+        windows, kinds = self.windows("--sample-mix", mix, "--sample-openings", openings, "--data", self.text)
+        self.assertEqual((windows.shape, str(windows.dtype)), ((32, 32), "int32"))
+        self.assertEqual({k: int((kinds == k).sum()) for k in set(kinds.tolist())}, {"text": 4, "begin": 8, "chat": 4, "opening": 12, "any": 4})
+        text, seen = self.ids(self.text.read_text()), set()
+        turn = self.ids("<|im_start|>user\n")
+        lines = [self.ids("the old river"), self.ids("bread:\n- rain"), turn + self.ids("rain")]
+        for window, kind in zip(windows.tolist(), kinds):
+            if kind == "begin":
+                self.assertEqual(window[0], 1)
+            elif kind == "opening":
+                seen.add(next(i for i, line in enumerate(lines) if window[:len(line)] == line))
+            elif kind == "text":
+                self.assertTrue(any(text[i:i + 8] == window[:8] for i in range(len(text))))
+            elif kind == "chat":
+                self.assertEqual(window[:len(turn)], turn)
+        self.assertEqual(seen, {0, 1, 2})
+        self.assertGreater(len({tuple(w) for w in windows.tolist()}), 28)
+
+    def test_the_package_s_openings(self):
+        from lowbit.recover.sampling import OPENINGS, read_openings
+        lines = read_openings(OPENINGS)
+        self.assertGreater(len(lines), 100)
+        self.assertEqual(len(set(lines)), len(lines))
+        self.assertFalse([line for line in lines if "Question" in line or "Answer" in line or line != line.rstrip()])
+        from lowbit.tokens import Tokenizer
+        ids = Tokenizer(self.hf, cli.BINARY).lines(lines, 2)
+        self.assertEqual(ids[:3] + ids[-2:], [self.ids(line) for line in lines[:3] + lines[-2:]])
+
+    def test_the_same_seed_gives_the_same_windows(self):
+        first, second, other = (self.windows("--seed", seed, "--sample-mix", "any=1", name=name)[0]
+                                for seed, name in ((3, "a.npz"), (3, "b.npz"), (4, "c.npz")))
+        self.assertTrue((first == second).all())
+        self.assertFalse((first == other).all())
+
+    def test_unlikely_tokens_are_never_drawn(self):
+        """With the least probability at the likeliest's, what is drawn is what greedy decoding gives."""
+        windows, _ = self.windows("--sample-mix", "begin=1", "--sample-min-p", "1")
+        self.assertEqual(len({tuple(w) for w in windows.tolist()}), 1)
+        free, _ = self.windows("--sample-mix", "begin=1")
+        self.assertGreater(len({tuple(w) for w in free.tolist()}), 20)
+        self.sample("-o", self.dir / "x.npz", "--sample-min-p", "1.5", code=2)
+
+    def test_a_text_to_calibrate_on(self):
+        out = self.dir / "out.txt"
+        self.sample("-o", out, "--tokens", "8K", "--sample-mix", "begin=1,chat=1,opening=1", "--sample-temperature", "0.5,1")
+        text = out.read_text()
+        pieces = self.json("tokenize", self.hf, "--decode", "0,1,2")["text"]
+        for special in (self.json("tokenize", self.hf, "--decode", str(i))["text"] for i in range(3)):
+            self.assertIn(special, pieces)
+            self.assertNotIn(special, text)
+        self.assertGreater(len(text), 4000)
+        report = self.json("quantize", self.hf, self.dir / "int4", "--format", "int4", "--group", 32, "--calib", out, "--calib-tokens", "2K")
+        self.assertIsNotNone(report["held_back"])
+        self.assertIn("already there", self.sample("-o", out, code=1))
+
+    def test_a_model_without_a_chat_template(self):
+        import shutil
+        bare = self.dir / "bare"
+        shutil.copytree(self.hf, bare)
+        (bare / "tokenizer_config.json").write_text("{}")
+        from lowbit.recover.sampling import beginnings_of
+        there = beginnings_of({"chat": 1.0, "begin": 1.0, "text": 1.0}, bare, None, [], 300, cli.BINARY, None)
+        self.assertEqual(there.mix, {"begin": 1.0})
+        self.assertIn("--sample-mix", self.sample("-o", self.dir / "x.npz", "--sample-mix", "chat=1", model=bare, code=1))
+
+    def test_windows_are_held_back_of_each_kind(self):
+        import numpy as np
+        from lowbit.recover.sampling import Samples
+        kinds = np.array(["any"] * 8 + ["chat"] * 40 + ["text"] * 7)
+        windows = np.arange(55, dtype=np.int32)[:, None].repeat(4, 1)
+        samples = Samples(windows, kinds)
+        self.assertEqual({k: w[:, 0].tolist() for k, w in samples.held.items()}, {"any": [7], "chat": [43, 44, 45, 46, 47]})
+        self.assertEqual(sorted(samples.train[:, 0].tolist() + [7, 43, 44, 45, 46, 47]), list(range(55)))
+        samples.save(self.dir / "s.npz")
+        self.assertTrue((Samples.load(self.dir / "s.npz", 4, 55).windows == windows).all())
+        self.assertIsNone(Samples.load(self.dir / "s.npz", 8, 55))
+        self.assertIsNone(Samples.load(self.dir / "s.npz", 4, 56))
+        self.assertIsNone(Samples.load(self.dir / "none.npz", 4, 1))
+
+    def test_refused(self):
+        out = self.dir / "x.npz"
+        for mix in ("chat", "poems=1", "chat=-1", "chat=0", "any=nan"):
+            self.sample("-o", out, "--sample-mix", mix, code=2)
+        self.sample("-o", out, "--window", "4", code=2)
+        empty = self.dir / "empty.txt"
+        empty.write_text("\n \n")
+        self.assertIn("empty.txt", self.sample("-o", out, "--sample-openings", empty, code=1))
+        self.assertIn("missing.txt", self.sample("-o", out, "--sample-openings", self.dir / "missing.txt", code=1))
+        self.assertIn(".bin", self.sample("-o", self.dir / "x.bin", code=1))
+        self.assertIn("lowbit import", self.sample("-o", out, model=self.text, code=1))
+        self.assertFalse(out.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
