@@ -20,11 +20,31 @@ struct IntegerCellRun {
   const uint8_t* packed;
   int cell, direction;
   const GruSchedule& schedule;
-  const Codes& x;  // [rows, C]
-  Codes state;     // [N, H] by length
-  uint16_t* y;     // [rows, y_columns], this cell's first column
+  std::span<const float> numbers;  // [rows, C] of the first layer,
+  const Codes& x;                  // or codes from the layer below
+  Codes state;                     // [N, H] by length
+  uint16_t* y;                     // [rows, y_columns], this cell's first column: codes, or null,
+  float* out;                      // numbers, or null
   int64_t y_columns;
   float* trace;  // [rows, 4H] or null
+
+  /// The codes of step t of sequence i.
+  void read(int64_t t, int64_t i, uint16_t* to) const {
+    const int64_t c = plan.cell().input, from = schedule.row(direction, t, i) * c;
+    if (numbers.empty())
+      std::copy_n(x.begin() + from, c, to);
+    else
+      quantize_codes(numbers.subspan(static_cast<size_t>(from), static_cast<size_t>(c)), plan.cell()[GruTensor::kX],
+                     to);
+  }
+  /// The state of sequence i as what step t gives.
+  void write(int64_t t, int64_t i) const {
+    const auto hidden = static_cast<size_t>(plan.cell().hidden);
+    const auto from = std::span(state).subspan(static_cast<size_t>(i) * hidden, hidden);
+    const int64_t to = schedule.row(direction, t, i) * y_columns;
+    if (y != nullptr) std::copy(from.begin(), from.end(), y + to);
+    if (out != nullptr) dequantize_codes(from, plan.cell()[GruTensor::kH], out + to);
+  }
 };
 
 /// A step's tensors, kept only while somebody looks.
@@ -58,12 +78,48 @@ int64_t block_end(const GruSchedule& schedule, int64_t s) {
   return e;
 }
 
+/// One sequence, the input product of the next rows beside the steps of these.
+Status run_ahead(IntegerCellRun& run, const GruKernel& kernel, int64_t ahead_rows) {
+  const GruSpec& spec = run.plan.spec();
+  int64_t steps = 0;
+  while (steps < run.schedule.steps() && run.schedule.active(steps) > 0) ++steps;
+  Codes x(static_cast<size_t>(ahead_rows * spec.c));
+  std::vector<int32_t> now(static_cast<size_t>(ahead_rows * 3 * spec.h)), next(now.size());
+  LOWBIT_TRY_ASSIGN(Buffer scratch, Buffer::allocate(kernel.scratch_bytes(spec, ahead_rows), "gru scratch"));
+  const auto read = [&](int64_t first) {
+    const int64_t rows = std::min(ahead_rows, steps - first);
+    for (int64_t i = 0; i < rows; ++i) run.read(first + i, 0, x.data() + i * spec.c);
+    return rows;
+  };
+  const int64_t first_rows = read(0);
+  kernel.input(spec, run.packed, x.data(), first_rows, now.data(), scratch.as<uint8_t>());
+  for (int64_t s = 0; s < steps; s += ahead_rows) {
+    const int64_t rows = std::min(ahead_rows, steps - s);
+    const bool more = s + ahead_rows < steps;
+    if (more) read(s + ahead_rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int32_t* ih = now.data() + i * 3 * spec.h;
+      if (more)
+        kernel.step_ahead(spec, run.packed, ih, run.state.data(), {x.data(), next.data(), i, rows},
+                          scratch.as<uint8_t>());
+      else
+        kernel.step(spec, run.packed, ih, 1, run.state.data(), nullptr, scratch.as<uint8_t>());
+      run.write(s + i, 0);
+    }
+    std::swap(now, next);
+  }
+  return {};
+}
+
 Status run_cell(IntegerCellRun& run, const GruForwardOptions& options) {
   const GruSpec& spec = run.plan.spec();
   const GruKernel& kernel = *options.kernel;
   const int64_t hidden = spec.h, c = spec.c;
   const int64_t block_rows = std::max(kBlockRows, run.schedule.batch());
   const bool traced = run.trace != nullptr || options.tap;
+  const int64_t ahead_rows =
+      kernel.ahead_rows != nullptr && !traced && run.schedule.batch() == 1 ? kernel.ahead_rows(run.packed) : 0;
+  if (ahead_rows > 0 && run.schedule.steps() > 0) return run_ahead(run, kernel, ahead_rows);
   TraceBuffers buffers(traced ? run.schedule.batch() : 0, hidden);
   const GruTrace trace = buffers.view();
   Codes x(static_cast<size_t>(block_rows * c));
@@ -73,8 +129,7 @@ Status run_cell(IntegerCellRun& run, const GruForwardOptions& options) {
     const int64_t end = block_end(run.schedule, s);
     int64_t rows = 0;
     for (int64_t t = s; t < end; ++t)
-      for (int64_t i = 0; i < run.schedule.active(t); ++i, ++rows)
-        std::copy_n(run.x.begin() + run.schedule.row(run.direction, t, i) * c, c, x.begin() + rows * c);
+      for (int64_t i = 0; i < run.schedule.active(t); ++i, ++rows) run.read(t, i, x.data() + rows * c);
     kernel.input(spec, run.packed, x.data(), rows, ih.data(), scratch.as<uint8_t>());
     for (int64_t first = 0; s < end; ++s) {
       const int64_t active = run.schedule.active(s);
@@ -84,9 +139,8 @@ Status run_cell(IntegerCellRun& run, const GruForwardOptions& options) {
         options.tap(
             {run.cell, s, active, ih.data() + first * 3 * hidden, trace, x.data() + first * c, run.state.data()});
       for (int64_t i = 0; i < active; ++i) {
-        const int64_t row = run.schedule.row(run.direction, s, i);
-        std::copy_n(run.state.begin() + i * hidden, hidden, run.y + row * run.y_columns);
-        if (run.trace != nullptr) write_trace(run, buffers, i, row);
+        run.write(s, i);
+        if (run.trace != nullptr) write_trace(run, buffers, i, run.schedule.row(run.direction, s, i));
       }
       first += active;
     }
@@ -103,8 +157,7 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
   GruOutput out;
   out.final_state.resize(static_cast<size_t>(n * model.state_size()));
   if (options.trace) out.trace.resize(static_cast<size_t>(4 * schedule.rows() * model.state_size()));
-  Codes x(input.x.size());
-  quantize_codes(input.x, model.cells.front()->cell()[GruTensor::kX], x.data());
+  Codes x;
   int64_t state_at = 0, trace_at = 0;
   for (int layer = 0; layer < model.layers(); ++layer) {
     const size_t first = static_cast<size_t>(layer * model.directions());
@@ -112,7 +165,10 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
     const GruParam& h = any[GruTensor::kH];
     const int64_t hidden = any.hidden, columns = model.directions() * hidden;
     const auto zero = static_cast<uint16_t>(h.scale.zp - h.lo());
-    Codes y(static_cast<size_t>(schedule.rows() * columns), zero);
+    const bool last = layer + 1 == model.layers(), codes = !last || options.codes;
+    const auto numbers = static_cast<size_t>(schedule.rows() * columns);
+    Codes y(codes ? numbers : 0, zero);
+    if (last) out.y.resize(numbers);  // 0 behind the end of a sequence, which is what its code says
     for (int d = 0; d < model.directions(); ++d) {
       const size_t cell = first + static_cast<size_t>(d);
       IntegerCellRun run{*model.cells[cell],
@@ -120,9 +176,11 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
                          static_cast<int>(cell),
                          d,
                          schedule,
+                         layer == 0 ? input.x : std::span<const float>(),
                          x,
                          Codes(static_cast<size_t>(n * hidden), zero),
-                         y.data() + d * hidden,
+                         codes ? y.data() + d * hidden : nullptr,
+                         last ? out.y.data() + d * hidden : nullptr,
                          columns,
                          options.trace ? out.trace.data() + trace_at : nullptr};
       for (int64_t i = 0; i < n && !input.h0.empty(); ++i)
@@ -139,10 +197,8 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
     }
     x = std::move(y);
   }
-  const GruParam& h = model.cells.back()->cell()[GruTensor::kH];
-  out.y.resize(x.size());
-  dequantize_codes(x, h, out.y.data());
   if (options.codes) {
+    const GruParam& h = model.cells.back()->cell()[GruTensor::kH];
     out.codes.resize(x.size());
     std::transform(x.begin(), x.end(), out.codes.begin(), [&](uint16_t q) { return int32_t{q} + h.lo(); });
   }

@@ -58,6 +58,13 @@ struct GruTrace {
   int32_t *hh = nullptr, *ui = nullptr, *u = nullptr, *ri = nullptr, *r = nullptr, *ni = nullptr, *n = nullptr;
 };
 
+/// A share of the input product of rows to come, done beside a step of one sequence.
+struct GruAhead {
+  const uint16_t* x = nullptr;    // [ahead_rows(), C], the same for all shares
+  int32_t* ih = nullptr;          // [ahead_rows(), 3H], complete after the last share
+  int64_t share = 0, shares = 1;  // in order
+};
+
 struct GruKernel {
   const char* name;  // "gru_cell__avx512_32x4"
   const char* isa;
@@ -72,6 +79,11 @@ struct GruKernel {
   /// h [rows, H], offset codes, to the next step's in place. `trace` may be null.
   void (*step)(const GruSpec& spec, const uint8_t* packed, const int32_t* ih, int64_t rows, uint16_t* h,
                const GruTrace* trace, uint8_t* scratch);
+  /// Rows that step_ahead() works on, 0 where it may not be called for a cell; null: for none. Scratch as for step(), and kept
+  /// between the shares.
+  int64_t (*ahead_rows)(const uint8_t* packed) = nullptr;
+  void (*step_ahead)(const GruSpec& spec, const uint8_t* packed, const int32_t* ih, uint16_t* h, const GruAhead& ahead,
+                     uint8_t* scratch) = nullptr;
 };
 
 extern const GruKernel kRefGru;

@@ -132,7 +132,8 @@ void pack_product(const PackedProduct& p, const GruGrid& in, const int32_t* w, c
           (base + p.weights)[block * S::kColumns + j % S::kColumns] |= uint8_t(code << (8 - (f + 1) * p.field_bits));
         }
       }
-    bias64[r] = bias[r] + int64_t{in.lo} * sum;
+    const int64_t centre = S::kCentred && !p.wide ? (p.limbs == 2 ? 128 * 257 : 128) : 0;
+    bias64[r] = bias[r] + (int64_t{in.lo} + centre) * sum;
     bias32[r] = int32_t(uint32_t(uint64_t(bias64[r])));
     left[r] = shift[r] < 0 ? -shift[r] : 0;
     right[r] = shift[r] > 0 ? shift[r] : 0;

@@ -5,19 +5,35 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// Two columns a lane, widened to 16 bits: vpmaddubsw would saturate on 8-bit weights.
+/// Four columns a lane. Where the code x is negative the weight's bits are turned over: |x| ~w = x w - |x|, and the |x| are in the
+/// sum from the start. vpmaddubsw adds two products of 0..127 and -128..127, or of 1..128 and -128..127: from -32,768 to 32,512, so that
+/// nothing saturates.
 struct GruSimd {
   using Int = __m256i;
-  using Element = int16_t;  // of x
-  static constexpr int kLanes = 8, kColumns = 2, kRows = 2, kDepth = 2, kTileRows = 0;
-  static constexpr bool kUnpacks = false, kByteTables = false;
+  using Element = uint8_t;  // of x
+  static constexpr int kLanes = 8, kColumns = 4, kRows = 2, kDepth = 4, kTileRows = 0;
+  static constexpr bool kUnpacks = false, kByteTables = false, kCentred = true, kWeaves = false;
 
   static inline __attribute__((always_inline)) Int zero() { return _mm256_setzero_si256(); }
-  static inline __attribute__((always_inline)) Int broadcast(const int16_t* p) { return broadcast_pair(p); }
-  static inline __attribute__((always_inline)) Int load_bytes(const uint8_t* p) {
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  /// What a sum of codes x begins with.
+  static inline __attribute__((always_inline)) Int start(const uint8_t* x, int64_t n) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += x[i] > 127 ? 256 - x[i] : 0;
+    return _mm256_set1_epi32(sum);
   }
-  static inline __attribute__((always_inline)) Int dot(Int acc, Int x, Int w) { return dot_pairs(acc, x, w); }
+  static inline __attribute__((always_inline)) Int broadcast(const uint8_t* p) {
+    int32_t v;
+    __builtin_memcpy(&v, p, 4);
+    return _mm256_set1_epi32(v);
+  }
+  static inline __attribute__((always_inline)) Int load_bytes(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static inline __attribute__((always_inline)) Int dot(Int acc, Int x, Int w) {
+    const Int negative = _mm256_cmpgt_epi8(zero(), x);
+    const Int pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_xor_si256(w, negative));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
   template <int Bits>
   static inline __attribute__((always_inline)) Int field(Int v, int) {
     return v;

@@ -13,9 +13,10 @@ struct GruSimd {
   using Int = __m512i;
   using Element = uint8_t;  // of x
   static constexpr int kLanes = 16, kColumns = 4, kRows = 4, kDepth = 4, kTileRows = 0;
-  static constexpr bool kUnpacks = true, kByteTables = true;
+  static constexpr bool kUnpacks = true, kByteTables = true, kCentred = false, kWeaves = true;
 
   static inline __attribute__((always_inline)) Int zero() { return _mm512_setzero_si512(); }
+  static inline __attribute__((always_inline)) Int start(const uint8_t*, int64_t) { return zero(); }
   static inline __attribute__((always_inline)) Int broadcast(const uint8_t* p) {
     int32_t v;
     __builtin_memcpy(&v, p, 4);
@@ -29,6 +30,15 @@ struct GruSimd {
     if constexpr (Bits == 8) return v;
     const Int mask = _mm512_set1_epi8(int8_t(uint8_t(0xff00 >> Bits)));
     return _mm512_and_si512(_mm512_slli_epi32(v, unsigned(f * Bits)), mask);
+  }
+  static inline __attribute__((always_inline)) Int repeat(int32_t v) { return _mm512_set1_epi32(v); }
+  static inline __attribute__((always_inline)) Int load_ints(const int32_t* p) { return _mm512_loadu_si512(p); }
+  /// clamp(rs(sum + bias, right)) for right >= 0; `round` is what a right shift adds.
+  static inline __attribute__((always_inline)) Int finish(Int sum, Int bias, Int right, Int round, Int low, Int high) {
+    const Int v = _mm512_add_epi32(sum, bias);
+    const Int odd = _mm512_and_si512(_mm512_srav_epi32(v, right), _mm512_min_epi32(right, _mm512_set1_epi32(1)));
+    const Int shifted = _mm512_srav_epi32(_mm512_add_epi32(_mm512_add_epi32(v, round), odd), right);
+    return _mm512_min_epi32(_mm512_max_epi32(shifted, low), high);
   }
   static inline __attribute__((always_inline)) Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
   static inline __attribute__((always_inline)) Int dot(Int acc, Int x, Int w) { return _mm512_dpbusd_epi32(acc, x, w); }
