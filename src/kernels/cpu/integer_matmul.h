@@ -331,8 +331,8 @@ struct IntegerMatmul {
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
-    const int64_t codes = P::blocks(s) * P::kBlockK;  // relayout: one row
-    return m == 0 ? codes : direct(m, s) ? 0 : codes * P::kRows;
+    if (m == 0) return relayout_scratch_bytes(P::kRows);
+    return direct(m, s) ? 0 : P::blocks(s) * P::kBlockK * P::kRows;
   }
 
   /// All rows of x. Folding takes registers that sums would have.
