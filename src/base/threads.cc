@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -67,6 +68,13 @@ class Fetcher {
   int64_t left_ = 0;
 };
 
+/// What a loop's function refers to was just written by another thread: all of it is asked for at once. Never dereferenced.
+inline void fetch_object(const RangeFn& fn) {
+  constexpr size_t kMostBytes = 2048;
+  for (size_t at = 0; at < std::min(fn.bytes(), kMostBytes); at += 64)
+    __builtin_prefetch(static_cast<const char*>(fn.object()) + at);
+}
+
 /// Between two looks at what a thread waits for.
 inline void wait_a_little(int spin, Fetcher& fetcher) {
   if (!fetcher.step() && spin >= kBareSpins) cpu_relax();
@@ -79,23 +87,27 @@ inline void wait_a_little(int spin, Fetcher& fetcher) {
 // thread that has taken nothing: the caller is done when the chunks of all reports add up.
 struct ThreadPool::Impl {
   struct Job {
-    RangeFn fn{nullptr, nullptr};
+    RangeFn fn{nullptr, nullptr, 0};
     int64_t n = 0, grain = 1, chunks = 0;
     uint64_t loop = 0;
     ReadAhead next;
   };
 
-  /// What the caller publishes, under a sequence lock: `sequence` is odd while the rest is written, 2 * loop behind. Fields are
-  /// atomic since a late thread may read them meanwhile; it then sees another sequence and drops them.
+  /// What the caller publishes, in one cache line, under a sequence lock: `sequence` is odd while the rest is written, 2 * loop
+  /// behind. Fields are atomic since a late thread may read them meanwhile; it then sees another sequence and drops them.
   struct alignas(kApart) Board {
     std::atomic<uint64_t> sequence{0};
     std::atomic<const void*> object{nullptr};
     std::atomic<RangeFn::Call> call{nullptr};
     std::atomic<int64_t> n{0}, grain{1};
-    std::atomic<int> sleepers{0};
-    std::atomic<bool> caller_sleeps{false}, stopping{false};
-    alignas(64) std::atomic<const void*> next_data{nullptr};
-    std::atomic<int64_t> next_bytes{0}, next_units{0}, next_unit_bytes{0};
+    std::atomic<const void*> next_data{nullptr};
+    std::atomic<uint32_t> next_units{0}, next_units_there{0}, next_unit_bytes{0}, object_bytes{0};
+  };
+  static_assert(offsetof(Board, object_bytes) + 4 == 64);
+
+  struct alignas(kApart) Sleep {
+    std::atomic<int> workers{0};
+    std::atomic<bool> caller{false}, stopping{false};
   };
 
   /// Of one thread: the first chunk of its part that is free, with the loop it belongs to. An older loop's: all are free.
@@ -114,7 +126,7 @@ struct ThreadPool::Impl {
   ~Impl() {
     {
       std::lock_guard lock(mutex);
-      board.stopping.store(true);
+      sleep.stopping.store(true);
       board.sequence.fetch_add(2);
     }
     wake.notify_all();
@@ -126,7 +138,7 @@ struct ThreadPool::Impl {
   void run(const Job& job) {
     publish(job);
     // A worker that goes to sleep just now may be missed here. It looks again after a millisecond, and nobody waits for it.
-    if (board.sleepers.load(std::memory_order_relaxed) > 0) {
+    if (sleep.workers.load(std::memory_order_relaxed) > 0) {
       { std::lock_guard lock(mutex); }
       wake.notify_all();
     }
@@ -137,9 +149,9 @@ struct ThreadPool::Impl {
         wait_a_little(spin, fetcher);
       } else {
         std::unique_lock lock(mutex);
-        board.caller_sleeps.store(true);
+        sleep.caller.store(true);
         done.wait(lock, [&] { return reported(job.loop) >= others; });
-        board.caller_sleeps.store(false);
+        sleep.caller.store(false);
       }
     }
     own_line(&shares[0]);
@@ -152,20 +164,27 @@ struct ThreadPool::Impl {
     board.n.store(job.n, std::memory_order_release);
     board.grain.store(job.grain, std::memory_order_release);
     board.next_data.store(job.next.data, std::memory_order_release);
-    board.next_bytes.store(job.next.bytes, std::memory_order_release);
-    board.next_units.store(job.next.units, std::memory_order_release);
-    board.next_unit_bytes.store(job.next.unit_bytes, std::memory_order_release);
+    const int64_t unit = job.next.unit_bytes;
+    const bool fits =
+        unit > 0 && std::max(unit, job.next.units) <= UINT32_MAX;  // a hint: dropped where it does not fit
+    const int64_t there = fits ? std::min((job.next.bytes + unit - 1) / unit, job.next.units) : 0;
+    board.next_units.store(fits ? uint32_t(job.next.units) : 0, std::memory_order_release);
+    board.next_units_there.store(uint32_t(there), std::memory_order_release);
+    board.next_unit_bytes.store(fits ? uint32_t(unit) : 0, std::memory_order_release);
+    board.object_bytes.store(uint32_t(job.fn.bytes()), std::memory_order_release);
     board.sequence.store(2 * job.loop, std::memory_order_release);
   }
 
   /// The job of an even `sequence`; false when another has taken its place.
   bool read_board(uint64_t sequence, Job& job) const {
-    job.fn = {board.object.load(std::memory_order_acquire), board.call.load(std::memory_order_acquire)};
+    job.fn = {board.object.load(std::memory_order_acquire), board.call.load(std::memory_order_acquire),
+              board.object_bytes.load(std::memory_order_acquire)};
     job.n = board.n.load(std::memory_order_acquire);
     job.grain = board.grain.load(std::memory_order_acquire);
-    job.next = {board.next_data.load(std::memory_order_acquire), board.next_bytes.load(std::memory_order_acquire),
-                board.next_units.load(std::memory_order_acquire),
-                board.next_unit_bytes.load(std::memory_order_acquire)};
+    const int64_t unit_bytes = board.next_unit_bytes.load(std::memory_order_acquire);
+    job.next = {board.next_data.load(std::memory_order_acquire),
+                board.next_units_there.load(std::memory_order_acquire) * unit_bytes,
+                board.next_units.load(std::memory_order_acquire), unit_bytes};
     job.loop = sequence / 2;
     job.chunks = (job.n - 1) / job.grain + 1;
     return board.sequence.load(std::memory_order_relaxed) == sequence;
@@ -229,9 +248,9 @@ struct ThreadPool::Impl {
     }
     const auto came = [&] { return fresh(board.sequence.load(std::memory_order_acquire)); };
     std::unique_lock lock(mutex);
-    board.sleepers.fetch_add(1);
+    sleep.workers.fetch_add(1);
     if (!wake.wait_for(lock, std::chrono::milliseconds(1), came)) wake.wait(lock, came);  // see run()
-    board.sleepers.fetch_sub(1);
+    sleep.workers.fetch_sub(1);
     return board.sequence.load(std::memory_order_acquire);
   }
 
@@ -240,15 +259,16 @@ struct ThreadPool::Impl {
     for (uint64_t seen = 0;;) {
       const uint64_t sequence = wait_for_job(seen, fetcher);
       if (sequence % 2 != 0) continue;  // being written behind a sleep
-      if (board.stopping.load(std::memory_order_relaxed)) return;
+      if (sleep.stopping.load(std::memory_order_relaxed)) return;
       Job job;
       if (!read_board(sequence, job)) continue;
       seen = sequence;
+      fetch_object(job.fn);
       const int64_t taken = take_chunks(job, worker);
       if (taken > 0) {
-        // An exchange, so that the look at caller_sleeps is behind it: either the caller sees the report, or is seen here.
+        // An exchange, so that the look at sleep.caller is behind it: either the caller sees the report, or is seen here.
         reports[size_t(worker)].done.exchange(word_of(job.loop, taken));
-        if (board.caller_sleeps.load()) {
+        if (sleep.caller.load()) {
           { std::lock_guard lock(mutex); }
           done.notify_one();
         }
@@ -259,6 +279,7 @@ struct ThreadPool::Impl {
   }
 
   Board board;
+  Sleep sleep;
   std::vector<Share> shares;    // one per thread, the caller's first
   std::vector<Report> reports;  // the caller's is not used
   std::vector<std::thread> workers;

@@ -16,16 +16,20 @@ class RangeFn {
 
   template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, RangeFn>>>
   RangeFn(const F& f)  // NOLINT: implicit by design, so that a lambda can be passed
-      : object_(&f), call_([](const void* o, int64_t b, int64_t e, int w) { (*static_cast<const F*>(o))(b, e, w); }) {}
-  RangeFn(const void* object, Call function) : object_(object), call_(function) {}
+      : object_(&f),
+        call_([](const void* o, int64_t b, int64_t e, int w) { (*static_cast<const F*>(o))(b, e, w); }),
+        bytes_(sizeof(F)) {}
+  RangeFn(const void* object, Call function, size_t bytes) : object_(object), call_(function), bytes_(bytes) {}
   void operator()(int64_t begin, int64_t end, int worker) const { call_(object_, begin, end, worker); }
 
   const void* object() const { return object_; }
   Call call() const { return call_; }
+  size_t bytes() const { return bytes_; }  // of the object
 
  private:
   const void* object_;
   Call call_;
+  size_t bytes_;
 };
 
 /// What the loop after this one reads: `units` of `unit_bytes` each, shared out evenly, of which those that begin below `bytes`

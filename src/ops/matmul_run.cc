@@ -126,29 +126,38 @@ class MatmulBatch {
 
 namespace {
 
+// What a loop's threads read is in one object, which the pool fetches for them as a whole.
+
+struct ProductLoop {
+  MatmulBatch batch;
+  size_t calls = 0;
+  std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
+  int64_t m0 = 0, m = 0;                           // rows of x
+
+  void operator()(int64_t begin, int64_t end, int worker) const {
+    for (size_t i = 0; i < calls; ++i) {
+      const int64_t b = std::max(begin, first[i]), e = std::min(end, first[i + 1]);
+      if (b < e) batch.run(i, b - first[i], e - first[i], m0, m, worker);
+    }
+  }
+};
+
 Status run_batch(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking, ThreadPool& pool,
                  const ReadAhead& next) {
-  MatmulBatch batch;
-  LOWBIT_TRY(batch.prepare(calls, x, blocking, pool));
-  std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
+  ProductLoop loop;
+  const MatmulBatch& batch = loop.batch;
+  LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
+  loop.calls = calls.size();
   int64_t bytes = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
-    first[i + 1] = first[i] + batch.panels(i);
+    loop.first[i + 1] = loop.first[i] + batch.panels(i);
     bytes += batch.panels(i) * batch.panel_bytes(i);
   }
-  const int64_t total = first[calls.size()];
+  const int64_t total = loop.first[calls.size()];
   if (batch.pass() == 0 || total == 0) return {};
-  for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
-    const int64_t m = std::min(batch.pass(), batch.rows() - m0);
-    pool.parallel_for(
-        total, panels_per_chunk(blocking, total, bytes / total, m, pool.size()),
-        [&](int64_t begin, int64_t end, int worker) {
-          for (size_t i = 0; i < calls.size(); ++i) {
-            const int64_t b = std::max(begin, first[i]), e = std::min(end, first[i + 1]);
-            if (b < e) batch.run(i, b - first[i], e - first[i], m0, m, worker);
-          }
-        },
-        next);
+  for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
+    loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
+    pool.parallel_for(total, panels_per_chunk(blocking, total, bytes / total, loop.m, pool.size()), loop, next);
   }
   return {};
 }
@@ -160,36 +169,56 @@ struct Gated {
   ReadAhead next;
 };
 
+struct GatedLoop {
+  // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that the next rows may have.
+  static constexpr int64_t kColumns = 64;
+  static constexpr int64_t kOutputsAtOnce = 32768;  // of each product, before silu: they stay in the second-level cache
+
+  explicit GatedLoop(const Gated& g)
+      : gate(g.gate.y),
+        up(g.up.y),
+        ld_gate(g.gate.ldy),
+        ld_up(g.up.ldy),
+        n(g.gate.plan->n()),
+        ops(&g.ops),
+        next_rows(g.next_rows) {}
+
+  MatmulBatch batch;
+  float* gate;
+  const float* up;
+  int64_t ld_gate, ld_up, n;
+  const VectorOps* ops;
+  ActivationRows* next_rows;
+  int64_t m0 = 0, m = 0;  // rows of x
+
+  void operator()(int64_t begin, int64_t end, int worker) const {
+    const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * kColumns));
+    for (; begin < end; begin += at_once) {
+      const int64_t n0 = begin * kColumns, n1 = std::min(std::min(end, begin + at_once) * kColumns, n);
+      for (size_t i = 0; i < 2; ++i)
+        batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
+      for (int64_t r = m0; r < m0 + m; ++r) {
+        float* y = gate + r * ld_gate + n0;
+        ops->silu_mul(y, up + r * ld_up + n0, n1 - n0, y);
+        if (next_rows != nullptr) next_rows->write_codes(r, n0, n1 - n0, y);
+      }
+    }
+  }
+};
+
 Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocking, ThreadPool& pool) {
   const std::array<MatmulCall, 2> calls = {g.gate, g.up};
-  const int64_t n = g.gate.plan->n();
-  MatmulBatch batch;
-  LOWBIT_TRY(batch.prepare(calls, x, blocking, pool));
+  GatedLoop loop(g);
+  const MatmulBatch& batch = loop.batch;
+  LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
   if (batch.pass() == 0) return {};
-  // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that `next` may have.
-  constexpr int64_t kColumns = 64,
-                    kOutputsAtOnce = 32768;  // of each product, before silu: they stay in the second-level cache
-  const int64_t units = ceil_div(n, kColumns);
+  constexpr int64_t kColumns = GatedLoop::kColumns;
+  const int64_t units = ceil_div(loop.n, kColumns);
   const int64_t unit_bytes =
       (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
-  for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
-    const int64_t m = std::min(batch.pass(), batch.rows() - m0);
-    const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * kColumns));
-    pool.parallel_for(
-        units, panels_per_chunk(blocking, units, unit_bytes, m, pool.size()),
-        [&](int64_t begin, int64_t end, int worker) {
-          for (; begin < end; begin += at_once) {
-            const int64_t n0 = begin * kColumns, n1 = std::min(std::min(end, begin + at_once) * kColumns, n);
-            for (size_t i = 0; i < calls.size(); ++i)
-              batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
-            for (int64_t r = m0; r < m0 + m; ++r) {
-              float* y = g.gate.y + r * g.gate.ldy + n0;
-              g.ops.silu_mul(y, g.up.y + r * g.up.ldy + n0, n1 - n0, y);
-              if (g.next_rows != nullptr) g.next_rows->write_codes(r, n0, n1 - n0, y);
-            }
-          }
-        },
-        g.next);
+  for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
+    loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
+    pool.parallel_for(units, panels_per_chunk(blocking, units, unit_bytes, loop.m, pool.size()), loop, g.next);
   }
   return {};
 }

@@ -157,13 +157,18 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
   using Packed = typename P::Packed;
   constexpr uint32_t kFlips = Flip * 0x01010101u;
   constexpr int64_t kChunkBlocks = kRelayoutColumns / P::kBlockK;
+  constexpr int64_t kChunkBytes = kChunkBlocks * P::kBlockK / F::kElems * F::kUnitBytes;
   const FormatOps& ops = format_ops(F::kId);
   const int64_t blocks = P::blocks(s);
   for (int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
     const int64_t b1 = smaller(b0 + kChunkBlocks, blocks);
-    for (int64_t r = 0; r < rows.rows; ++r)
-      unpack_columns(ops, rows.codes + r * rows.row_stride_bytes, rows, s, b0 * P::kBlockK, (b1 - b0) * P::kBlockK,
-                     scratch + r * kRelayoutStride);
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const uint8_t* row = rows.codes + r * rows.row_stride_bytes;
+      const uint8_t* next =
+          row + b1 * P::kBlockK / F::kElems * F::kUnitBytes;  // a few lines of a row: no hardware's guess
+      for (int64_t at = 0; at < kChunkBytes; at += 64) __builtin_prefetch(next + at);
+      unpack_columns(ops, row, rows, s, b0 * P::kBlockK, (b1 - b0) * P::kBlockK, scratch + r * kRelayoutStride);
+    }
     for (int64_t b = b0; b < b1; ++b)
       for (int64_t r = 0; r < rows.rows; ++r) {
         const uint8_t* codes = scratch + r * kRelayoutStride + (b - b0) * P::kBlockK;
