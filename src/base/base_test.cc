@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -14,7 +13,6 @@
 #include "base/rng.h"
 #include "base/rounding.h"
 #include "base/sha256.h"
-#include "base/threads.h"
 #include "lowbit/error.h"
 
 namespace lowbit {
@@ -87,21 +85,6 @@ TEST(checked, overflow_is_seen) {
   EXPECT_FALSE(checked_mul(uint64_t{1} << 42, uint64_t{1} << 22));
   EXPECT_EQ(*checked_add(1, 2), 3u);
   EXPECT_FALSE(checked_add(~uint64_t{0}, 1));
-}
-
-TEST(threads, every_index_once_for_any_pool_and_grain) {
-  for (int threads : {1, 2, 3, 8}) {
-    ThreadPool pool(threads);
-    for (int round = 0; round < 200; ++round) {
-      const int64_t n = 1 + round * 7 % 331, grain = 1 + round % 9;
-      std::vector<std::atomic<int>> hits(static_cast<size_t>(n));
-      pool.parallel_for(n, grain, [&](int64_t b, int64_t e, int worker) {
-        ASSERT_LT(worker, threads);
-        for (int64_t i = b; i < e; ++i) hits[size_t(i)]++;
-      });
-      for (auto& h : hits) ASSERT_EQ(h.load(), 1);
-    }
-  }
 }
 
 TEST(cpu, refuses_an_isa_that_is_unknown_or_missing) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -17,6 +18,20 @@ constexpr int64_t unit_row_bytes(int64_t k, int unit_elems, int unit_bytes, int 
 
 template <class F>
 constexpr bool kDenseBits = F::Packing::kDenseBits;
+
+/// Eight codes of B bits in the lowest 8 B bits, the first lowest, to the eight bytes of the result: halves are moved apart, then
+/// quarters, then single codes.
+template <int B>
+constexpr uint64_t spread_codes(uint64_t v) {
+  constexpr auto repeated = [](uint64_t low, int distance) {
+    for (int d = distance; d < 64; d *= 2) low |= low << d;
+    return low;
+  };
+  constexpr uint64_t kMask = (uint64_t{1} << B) - 1;
+  v = (v | v << (32 - 4 * B)) & repeated((uint64_t{1} << 4 * B) - 1, 32);
+  v = (v | v << (16 - 2 * B)) & repeated((uint64_t{1} << 2 * B) - 1, 16);
+  return (v | v << (8 - B)) & repeated(kMask, 8);
+}
 
 template <class F>
 void unpack_row(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes) {
@@ -34,6 +49,14 @@ void unpack_row(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes) {
     k += take;
   };
   if (k % kElems != 0) one_unit(std::min(kElems - k % kElems, end - k));
+  if constexpr (kDenseBits<F> && std::endian::native == std::endian::little) {
+    for (; k % 8 == 0 && k + 8 <= end; k += 8) {
+      uint64_t v = 0;
+      std::memcpy(&v, row + k / 8 * F::kBits, F::kBits);
+      if constexpr (F::kBits < 8) v = spread_codes<F::kBits>(v);
+      std::memcpy(codes + (k - first), &v, 8);
+    }
+  }
   for (; k + kElems <= end; k += kElems) F::unpack(row + k / kElems * kUnitBytes, codes + (k - first));
   if (k < end) one_unit(end - k);
 }

@@ -49,7 +49,15 @@ Result<ActivationRows*> LinearInput::rows_for(Activation kind) {
   return &input.rows;
 }
 
-Status LinearInput::run(std::span<const LinearCall> calls) {
+ReadAhead LinearInput::read_ahead(NextLinears next) const {
+  constexpr int64_t kFewRows = 16;  // more: weights are read slower than they come
+  if (m_ > kFewRows || next.size() == 0) return {};
+  int64_t columns = 0;
+  for (const Linear* l : next) columns += l->plan.n();
+  return (*next.begin())->plan.read_ahead(columns);
+}
+
+Status LinearInput::run(std::span<const LinearCall> calls, NextLinears next) {
   constexpr size_t kMostCalls = 4;
   if (calls.size() > kMostCalls)
     return fail(ErrorCode::kInvalidArgument, "linear layers", std::to_string(calls.size()) + " of the same rows",
@@ -64,14 +72,14 @@ Status LinearInput::run(std::span<const LinearCall> calls) {
     }
     if (count == 0) continue;
     LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
-    LOWBIT_TRY(run_matmuls(std::span(of_kind).first(count), *input, *pool_, tuner_.get()));
+    LOWBIT_TRY(run_matmuls(std::span(of_kind).first(count), *input, *pool_, tuner_.get(), read_ahead(next)));
   }
   return {};
 }
 
-Status LinearInput::run(const Linear& linear, float* y, int64_t ldy) {
+Status LinearInput::run(const Linear& linear, float* y, int64_t ldy, NextLinears next) {
   const LinearCall call{&linear, y, ldy};
-  return run({&call, 1});
+  return run({&call, 1}, next);
 }
 
 Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader) {
@@ -94,7 +102,7 @@ Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, cons
   if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, codes.group, isa_));
   LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
                                {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, *ops_, *input,
-                               fill ? &next_rows_.rows : nullptr, *pool_, tuner_.get()));
+                               fill ? &next_rows_.rows : nullptr, *pool_, tuner_.get(), read_ahead({&reader})));
   set(gate.y, m, width);
   if (!fill) return {};
   std::swap(int8_rows_, next_rows_);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,6 +36,9 @@ struct LinearCall {
   int64_t ldy = 0;
 };
 
+/// Layers that will run at once.
+using NextLinears = std::initializer_list<const Linear*>;
+
 /// RMS norm of rows x [m, k], dense, by weight [k].
 struct NormedRows {
   const float* x = nullptr;
@@ -56,9 +60,11 @@ class LinearInput {
   /// The normed rows, and what `readers` need of them: int8 codes straight from the rows when all of them take int8, else
   /// the rows themselves in `normed` [m, k], which must stay alive as x above.
   Status set_normed(const NormedRows& rows, std::span<const Linear* const> readers, float* normed);
-  /// All layers at once; each reads the rows that were set. At most four.
-  Status run(std::span<const LinearCall> calls);
-  Status run(const Linear& linear, float* y, int64_t ldy);
+  /// All layers at once; each reads the rows that were set. At most four. `next`: the layers that run behind these, which
+  /// threads that wait begin to fetch when there are few rows.
+  Status run(std::span<const LinearCall> calls, NextLinears next = {});
+  Status run(const Linear& linear, float* y, int64_t ldy, NextLinears next = {});
+  ReadAhead read_ahead(NextLinears next) const;
   /// gate.y = silu(gate.y) * up.y behind both layers, and becomes what is set: rows for `reader`, quantized on the way
   /// where that takes int8 codes with a scale per group.
   Status run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader);

@@ -169,7 +169,7 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
   {
     const StepTimer timer = time_linears(ModelStep::kQkv, m, {&layer.q, &layer.k, &layer.v});
     const std::array<LinearCall, 3> calls = {{{&layer.q, q, q_size}, {&layer.k, k, kv_size}, {&layer.v, v, kv_size}}};
-    LOWBIT_TRY(input_->run(calls));
+    LOWBIT_TRY(input_->run(calls, {&layer.o}));
   }
   {
     const StepTimer timer(profile_, ModelStep::kRotate);
@@ -183,18 +183,19 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
     const double seen = double(m) * (double(position) + 0.5 * double(m + 1));  // pairs of query and position
     const StepTimer timer(profile_, ModelStep::kAttention, 4.0 * double(kv_size) * double(position + m),
                           4.0 * seen * double(q_size));
-    attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_, *pool_);
+    attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_, *pool_,
+           input_->read_ahead({&layer.o}));
   }
   {
     const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});
     input_->set(attn, m, q_size);
-    LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size));
+    LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size, {&layer.gate, &layer.up}));
   }
   add_rows(h, m, x);
   return {};
 }
 
-Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
+Status Transformer::feed_forward_part(const Layer& layer, const Layer* next, int64_t m) {
   const ModelConfig& c = config_;
   const int64_t width = c.intermediate_size;
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *gate = work_.gate.as<float>();
@@ -212,7 +213,8 @@ Status Transformer::feed_forward_part(const Layer& layer, int64_t m) {
   }
   {
     const StepTimer timer = time_linears(ModelStep::kDown, m, {&layer.down});
-    LOWBIT_TRY(input_->run(layer.down, h, c.hidden_size));
+    LOWBIT_TRY(next == nullptr ? input_->run(layer.down, h, c.hidden_size, {&head_})
+                               : input_->run(layer.down, h, c.hidden_size, {&next->q, &next->k, &next->v}));
   }
   add_rows(h, m, x);
   return {};
@@ -228,7 +230,7 @@ Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position,
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     LOWBIT_TRY(attention_part(layers_[i], int64_t(i), m, position, cache));
-    LOWBIT_TRY(feed_forward_part(layers_[i], m));
+    LOWBIT_TRY(feed_forward_part(layers_[i], i + 1 < layers_.size() ? &layers_[i + 1] : nullptr, m));
   }
   if (count == 0) return {};
   input_->set_rounding({});
@@ -247,7 +249,8 @@ Status Transformer::run_head(int64_t first, int64_t count, float* logits) {
                            readers, work_.h.as<float>()));
   }
   const StepTimer timer = time_linears(ModelStep::kHead, count, {&head_});
-  return input_->run(head_, logits, config_.vocab_size);
+  const Layer& first_layer = layers_.front();  // of the next token
+  return input_->run(head_, logits, config_.vocab_size, {&first_layer.q, &first_layer.k, &first_layer.v});
 }
 
 Status Transformer::run_block(std::span<float> x, KvCache& cache) {
@@ -264,7 +267,7 @@ Status Transformer::run_block(std::span<float> x, KvCache& cache) {
     std::copy(rows.begin(), rows.end(), work_.x.as<float>());
     rope_table(frequencies_, done, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
     LOWBIT_TRY(attention_part(layers_[0], 0, m, done, cache));
-    LOWBIT_TRY(feed_forward_part(layers_[0], m));
+    LOWBIT_TRY(feed_forward_part(layers_[0], nullptr, m));
     std::copy_n(work_.x.as<float>(), m * hidden, rows.begin());
     cache.commit(m);
   }

@@ -129,7 +129,8 @@ class Transformer {
                    float* logits);
   void embed(std::span<const int32_t> tokens);
   Status attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache);
-  Status feed_forward_part(const Layer& layer, int64_t m);
+  /// `next`: the layer behind this one; null: the head.
+  Status feed_forward_part(const Layer& layer, const Layer* next, int64_t m);
   void add_rows(const float* h, int64_t m, float* x);
   /// Times a step that multiplies m rows with the weights of some layers.
   StepTimer time_linears(ModelStep step, int64_t m, std::initializer_list<const Linear*> linears) const;

@@ -10,8 +10,8 @@
 namespace lowbit {
 namespace {
 
+/// What follows runs hundreds of times per generated token: it asks what is there before it calls anything that returns a Status.
 Status grow(Buffer& buffer, int64_t bytes, const char* what) {
-  if (buffer.size() >= bytes) return {};
   LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(bytes, what, Pages::kLarge));
   return {};
 }
@@ -78,15 +78,17 @@ Result<ActivationRows::Codes*> ActivationRows::room_for_codes(const CodeLayout& 
   found->ld = round_up(std::max<int64_t>(columns, 1), 64);
   if (found->ld % 128 == 0) found->ld += 64;  // an odd number of cache lines: rows of a tile do not share a cache set
   found->groups = layout.group == 0 ? 1 : std::max<int64_t>(1, ceil_div(k_, layout.group));
-  LOWBIT_TRY(grow(found->values, round_up(m_, kActivationRowMultiple) * found->ld, "int8 activations"));
-  LOWBIT_TRY(grow(found->scales, 4 * m_ * found->groups, "activation scales"));
-  LOWBIT_TRY(grow(found->sums, 4 * m_ * found->groups, "activation sums"));
+  const int64_t bytes = round_up(m_, kActivationRowMultiple) * found->ld, factor_bytes = 4 * m_ * found->groups;
+  if (found->values.size() < bytes) LOWBIT_TRY(grow(found->values, bytes, "int8 activations"));
+  if (found->scales.size() < factor_bytes) LOWBIT_TRY(grow(found->scales, factor_bytes, "activation scales"));
+  if (found->sums.size() < factor_bytes) LOWBIT_TRY(grow(found->sums, factor_bytes, "activation sums"));
   return &*found;
 }
 
 Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& layout, ThreadPool& pool) {
+  for (const Codes& c : codes_)
+    if (c.valid && c.layout == layout) return &c;
   LOWBIT_TRY_ASSIGN(Codes* const entry, room_for_codes(layout));
-  if (entry->valid) return entry;
   if (x_ == nullptr && m_ * k_ > 0)
     return fail(ErrorCode::kShapeMismatch, "matmul x", "codes of another layout", "those that were expected");
   const int64_t width = layout.group == 0 ? std::max<int64_t>(k_, 1) : layout.group;
@@ -152,7 +154,7 @@ Result<const float*> ActivationRows::sums(int64_t group, int64_t k, const CodeLa
   // Columns that share a scale, as they lie in memory.
   const int64_t code_group = layout.group > 0 && layout.run > 0 ? layout.stride : layout.group;
   const int64_t groups = ceil_div(k, group), segments = code_group > 0 ? ceil_div(k, code_group) : 1;
-  LOWBIT_TRY(grow(entry.values, 4 * m_ * groups, "activation sums"));
+  if (entry.values.size() < 4 * m_ * groups) LOWBIT_TRY(grow(entry.values, 4 * m_ * groups, "activation sums"));
   float* out = entry.values.as<float>();
   pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
@@ -181,7 +183,7 @@ Result<const int32_t*> ActivationRows::code_sums(int64_t segment, int64_t k, con
   Sums& entry = sums_entry(segment, layout, factor);
   if (entry.valid) return entry.values.as<int32_t>();
   const int64_t segments = ceil_div(k, segment);
-  LOWBIT_TRY(grow(entry.values, 4 * m_ * segments, "activation sums"));
+  if (entry.values.size() < 4 * m_ * segments) LOWBIT_TRY(grow(entry.values, 4 * m_ * segments, "activation sums"));
   int32_t* out = entry.values.as<int32_t>();
   const int8_t* xq = quantized->values.as<int8_t>();
   // Modulo 2^32, as the kernels' sums are.
@@ -216,7 +218,7 @@ Status ActivationRows::prepare_for(const MatmulPlan& plan, ThreadPool& pool) {
 int64_t ActivationRows::rows_per_chunk() const { return std::max<int64_t>(1, 16384 / std::max<int64_t>(k_, 1)); }
 
 Result<uint8_t*> ActivationRows::scratch(int64_t bytes, int workers) {
-  LOWBIT_TRY(grow(scratch_, bytes * workers, "matmul scratch"));
+  if (scratch_.size() < bytes * workers) LOWBIT_TRY(grow(scratch_, bytes * workers, "matmul scratch"));
   return scratch_.as<uint8_t>();
 }
 

@@ -147,7 +147,7 @@ Status AttentionWorkspace::reserve(int64_t positions) {
 
 void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& cache, int64_t layer,
             int64_t first_position, int64_t m, const float* q, int64_t ldq, float* out, int64_t ldo,
-            AttentionWorkspace& workspace, ThreadPool& pool) {
+            AttentionWorkspace& workspace, ThreadPool& pool, const ReadAhead& next) {
   LOWBIT_DCHECK(workspace.group_ * (first_position + m + 1) <= workspace.scores_elems_);
   const int64_t group = shape.heads / shape.kv_heads, end = first_position + m;
   // Heads of one kv head read its pages together, but for one query when that would leave threads without work.
@@ -157,15 +157,18 @@ void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& ca
   const int64_t head_blocks = shape.heads / heads, row_blocks = ceil_div(m, rows), tasks = head_blocks * row_blocks;
   // Below this much work a second thread costs more than it brings.
   const bool serial = m * shape.heads * end * shape.head_dim < 32 * 1024;
-  pool.parallel_for(tasks, serial ? tasks : 1, [&](int64_t begin, int64_t stop, int worker) {
-    float* scores = workspace.buffer_.as<float>() + worker * workspace.worker_elems_;
-    for (int64_t t = begin; t < stop; ++t) {
-      const int64_t row = (row_blocks - 1 - t / head_blocks) * rows;  // the longest rows first
-      const int64_t head = t % head_blocks * heads;
-      const Block block{head, heads, head / group, row, std::min(rows, m - row), first_position + row};
-      BlockRunner(ops, shape, cache, layer, block, scores, scores + workspace.scores_elems_).run(q, ldq, out, ldo);
-    }
-  });
+  pool.parallel_for(
+      tasks, serial ? tasks : 1,
+      [&](int64_t begin, int64_t stop, int worker) {
+        float* scores = workspace.buffer_.as<float>() + worker * workspace.worker_elems_;
+        for (int64_t t = begin; t < stop; ++t) {
+          const int64_t row = (row_blocks - 1 - t / head_blocks) * rows;  // the longest rows first
+          const int64_t head = t % head_blocks * heads;
+          const Block block{head, heads, head / group, row, std::min(rows, m - row), first_position + row};
+          BlockRunner(ops, shape, cache, layer, block, scores, scores + workspace.scores_elems_).run(q, ldq, out, ldo);
+        }
+      },
+      next);
 }
 
 }  // namespace lowbit

@@ -28,7 +28,7 @@ class AttentionWorkspace {
 
  private:
   friend void attend(const VectorOps&, const AttentionShape&, const KvCache&, int64_t, int64_t, int64_t, const float*,
-                     int64_t, float*, int64_t, AttentionWorkspace&, ThreadPool&);
+                     int64_t, float*, int64_t, AttentionWorkspace&, ThreadPool&, const ReadAhead&);
   int threads_ = 1;
   int64_t group_ = 1, page_elems_ = 0;
   int64_t scores_elems_ = 0, worker_elems_ = 0;
@@ -43,9 +43,9 @@ class AttentionWorkspace {
 /// exp; then the weighted
 ///           sum, divided at the end. A row's bits depend on nothing but its position, its query
 ///           and the cache: not on M, the thread count, the ISA or the blocking. Reference: a loop
-///           in ops/attention_test.cc.
+///           in ops/attention_test.cc. `next`: what the loop behind it reads.
 void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& cache, int64_t layer,
             int64_t first_position, int64_t m, const float* q, int64_t ldq, float* out, int64_t ldo,
-            AttentionWorkspace& workspace, ThreadPool& pool);
+            AttentionWorkspace& workspace, ThreadPool& pool, const ReadAhead& next = {});
 
 }  // namespace lowbit

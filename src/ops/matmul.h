@@ -153,6 +153,8 @@ class MatmulPlan : private MatmulChoice {
   const std::string& reason() const { return reason_; }            // why this kernel, for people
   int64_t resident_bytes() const { return panels_.size(); }
   const Blocking& blocking() const { return *blocking_; }
+  /// For the loop before one over `columns` outputs, of which this plan's are the first.
+  ReadAhead read_ahead(int64_t columns) const;
   /// kInt8: the codes it reads.
   CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.segment : 0}; }
 
@@ -171,14 +173,16 @@ struct MatmulCall {
 };
 
 /// MatmulPlan::run() of every call, in one loop of the pool: small products share it evenly, and threads meet once.
-/// `tuner`: tries cuts in the first calls of a shape; null: the table's. Errors: those of MatmulPlan::run().
+/// `tuner`: tries cuts in the first calls of a shape; null: the table's. `next`: what the loop behind it reads.
+/// Errors: those of MatmulPlan::run().
 Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool,
-                   BlockingTuner* tuner = nullptr);
+                   BlockingTuner* tuner = nullptr, const ReadAhead& next = {});
 
 /// gate.y = silu(gate.y) * up.y behind both products, by whoever computed the columns; gate and up have the same n.
-/// `next`: rows that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of run_matmuls(), then
+/// `next_rows`: those that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of run_matmuls(), then
 /// VectorOps::silu_mul and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(), kShapeMismatch.
 Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
-                 ActivationRows* next, ThreadPool& pool, BlockingTuner* tuner = nullptr);
+                 ActivationRows* next_rows, ThreadPool& pool, BlockingTuner* tuner = nullptr,
+                 const ReadAhead& next = {});
 
 }  // namespace lowbit

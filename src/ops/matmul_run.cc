@@ -30,17 +30,15 @@ constexpr size_t kMostCalls = 4;  // that read the same rows: q, k, v
 /// Calls on the same rows, ready for the kernels.
 class MatmulBatch {
  public:
-  static Result<MatmulBatch> make(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking,
-                                  ThreadPool& pool) {
-    MatmulBatch batch;
-    batch.blocking_ = blocking;
+  Status prepare(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking, ThreadPool& pool) {
+    blocking_ = blocking;
     if (calls.size() > kMostCalls)
       return fail(ErrorCode::kInvalidArgument, "matmul", std::to_string(calls.size()) + " products of the same rows",
                   "at most " + std::to_string(kMostCalls));
-    batch.m_ = x.m();
-    for (const MatmulCall& call : calls) LOWBIT_TRY(batch.add(call, x, pool));
-    LOWBIT_TRY_ASSIGN(batch.scratch_, x.scratch(batch.scratch_bytes_, pool.size()));
-    return batch;
+    m_ = x.m();
+    for (const MatmulCall& call : calls) LOWBIT_TRY(add(call, x, pool));
+    LOWBIT_TRY_ASSIGN(scratch_, x.scratch(scratch_bytes_, pool.size()));
+    return {};
   }
 
   int64_t rows() const { return m_; }
@@ -128,25 +126,38 @@ class MatmulBatch {
 
 namespace {
 
-Status run_batch(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking, ThreadPool& pool) {
-  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, blocking, pool));
+// What a loop's threads read is in one object, which the pool fetches for them as a whole.
+
+struct ProductLoop {
+  MatmulBatch batch;
+  size_t calls = 0;
   std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
+  int64_t m0 = 0, m = 0;                           // rows of x
+
+  void operator()(int64_t begin, int64_t end, int worker) const {
+    for (size_t i = 0; i < calls; ++i) {
+      const int64_t b = std::max(begin, first[i]), e = std::min(end, first[i + 1]);
+      if (b < e) batch.run(i, b - first[i], e - first[i], m0, m, worker);
+    }
+  }
+};
+
+Status run_batch(std::span<const MatmulCall> calls, ActivationRows& x, const Blocking& blocking, ThreadPool& pool,
+                 const ReadAhead& next) {
+  ProductLoop loop;
+  const MatmulBatch& batch = loop.batch;
+  LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
+  loop.calls = calls.size();
   int64_t bytes = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
-    first[i + 1] = first[i] + batch.panels(i);
+    loop.first[i + 1] = loop.first[i] + batch.panels(i);
     bytes += batch.panels(i) * batch.panel_bytes(i);
   }
-  const int64_t total = first[calls.size()];
+  const int64_t total = loop.first[calls.size()];
   if (batch.pass() == 0 || total == 0) return {};
-  for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
-    const int64_t m = std::min(batch.pass(), batch.rows() - m0);
-    pool.parallel_for(total, panels_per_chunk(blocking, total, bytes / total, m, pool.size()),
-                      [&](int64_t begin, int64_t end, int worker) {
-                        for (size_t i = 0; i < calls.size(); ++i) {
-                          const int64_t b = std::max(begin, first[i]), e = std::min(end, first[i + 1]);
-                          if (b < e) batch.run(i, b - first[i], e - first[i], m0, m, worker);
-                        }
-                      });
+  for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
+    loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
+    pool.parallel_for(total, panels_per_chunk(blocking, total, bytes / total, loop.m, pool.size()), loop, next);
   }
   return {};
 }
@@ -154,32 +165,60 @@ Status run_batch(std::span<const MatmulCall> calls, ActivationRows& x, const Blo
 struct Gated {
   const MatmulCall &gate, &up;
   const VectorOps& ops;
-  ActivationRows* next;
+  ActivationRows* next_rows;
+  ReadAhead next;
+};
+
+struct GatedLoop {
+  // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that the next rows may have.
+  static constexpr int64_t kColumns = 64;
+  static constexpr int64_t kOutputsAtOnce = 32768;  // of each product, before silu: they stay in the second-level cache
+
+  explicit GatedLoop(const Gated& g)
+      : gate(g.gate.y),
+        up(g.up.y),
+        ld_gate(g.gate.ldy),
+        ld_up(g.up.ldy),
+        n(g.gate.plan->n()),
+        ops(&g.ops),
+        next_rows(g.next_rows) {}
+
+  MatmulBatch batch;
+  float* gate;
+  const float* up;
+  int64_t ld_gate, ld_up, n;
+  const VectorOps* ops;
+  ActivationRows* next_rows;
+  int64_t m0 = 0, m = 0;  // rows of x
+
+  void operator()(int64_t begin, int64_t end, int worker) const {
+    const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * kColumns));
+    for (; begin < end; begin += at_once) {
+      const int64_t n0 = begin * kColumns, n1 = std::min(std::min(end, begin + at_once) * kColumns, n);
+      for (size_t i = 0; i < 2; ++i)
+        batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
+      for (int64_t r = m0; r < m0 + m; ++r) {
+        float* y = gate + r * ld_gate + n0;
+        ops->silu_mul(y, up + r * ld_up + n0, n1 - n0, y);
+        if (next_rows != nullptr) next_rows->write_codes(r, n0, n1 - n0, y);
+      }
+    }
+  }
 };
 
 Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocking, ThreadPool& pool) {
   const std::array<MatmulCall, 2> calls = {g.gate, g.up};
-  const int64_t n = g.gate.plan->n();
-  LOWBIT_TRY_ASSIGN(const MatmulBatch batch, MatmulBatch::make(calls, x, blocking, pool));
+  GatedLoop loop(g);
+  const MatmulBatch& batch = loop.batch;
+  LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
   if (batch.pass() == 0) return {};
-  // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that `next` may have.
-  constexpr int64_t kColumns = 64;
-  const int64_t units = ceil_div(n, kColumns);
+  constexpr int64_t kColumns = GatedLoop::kColumns;
+  const int64_t units = ceil_div(loop.n, kColumns);
   const int64_t unit_bytes =
       (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
-  for (int64_t m0 = 0; m0 < batch.rows(); m0 += batch.pass()) {
-    const int64_t m = std::min(batch.pass(), batch.rows() - m0);
-    pool.parallel_for(units, panels_per_chunk(blocking, units, unit_bytes, m, pool.size()),
-                      [&](int64_t begin, int64_t end, int worker) {
-                        const int64_t n0 = begin * kColumns, n1 = std::min(end * kColumns, n);
-                        for (size_t i = 0; i < calls.size(); ++i)
-                          batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
-                        for (int64_t r = m0; r < m0 + m; ++r) {
-                          float* y = g.gate.y + r * g.gate.ldy + n0;
-                          g.ops.silu_mul(y, g.up.y + r * g.up.ldy + n0, n1 - n0, y);
-                          if (g.next != nullptr) g.next->write_codes(r, n0, n1 - n0, y);
-                        }
-                      });
+  for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
+    loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
+    pool.parallel_for(units, panels_per_chunk(blocking, units, unit_bytes, loop.m, pool.size()), loop, g.next);
   }
   return {};
 }
@@ -199,9 +238,15 @@ Status tuned(std::span<const MatmulCall> calls, int64_t m, BlockingTuner* tuner,
 
 }  // namespace
 
-Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool, BlockingTuner* tuner) {
+ReadAhead MatmulPlan::read_ahead(int64_t columns) const {
+  if (kernel_ == nullptr) return {};  // a model of one block has no head
+  return {panels_.data(), panels_.size(), ceil_div(columns, kernel_->panel_rows), panel_bytes_};
+}
+
+Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool, BlockingTuner* tuner,
+                   const ReadAhead& next) {
   if (calls.empty()) return {};
-  return tuned(calls, x.m(), tuner, [&](const Blocking& b) { return run_batch(calls, x, b, pool); });
+  return tuned(calls, x.m(), tuner, [&](const Blocking& b) { return run_batch(calls, x, b, pool, next); });
 }
 
 Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t ldy, ThreadPool& pool) const {
@@ -210,11 +255,11 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
 }
 
 Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
-                 ActivationRows* next, ThreadPool& pool, BlockingTuner* tuner) {
+                 ActivationRows* next_rows, ThreadPool& pool, BlockingTuner* tuner, const ReadAhead& next) {
   if (up.plan->n() != gate.plan->n())
     return fail(ErrorCode::kShapeMismatch, "gated matmul", std::to_string(up.plan->n()) + " outputs",
                 std::to_string(gate.plan->n()));
-  const Gated gated{gate, up, ops, next};
+  const Gated gated{gate, up, ops, next_rows, next};
   const std::array<MatmulCall, 2> calls = {gate, up};
   return tuned(calls, x.m(), tuner, [&](const Blocking& b) { return run_gated_batch(gated, x, b, pool); });
 }

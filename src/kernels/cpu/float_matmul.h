@@ -181,8 +181,8 @@ struct FloatMatmul {
     State* states;  // [min(m, kBlockM)]
   };
 
-  static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
-    if (m == 0) return round_up_to(s.k, 64) + 64;  // relayout: one row of codes
+  static int64_t scratch_bytes(int64_t m, const PanelShape&) {
+    if (m == 0) return relayout_scratch_bytes(kRows);
     const int64_t rows = smaller(m, kBlockM);
     return 4 * kChunkK * kRows + 4 * rows * kChunkK + rows * int64_t(sizeof(State));
   }

@@ -26,11 +26,13 @@ struct IntegerMatmul {
   static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
 
-  /// How far ahead of a single pass over memory prefetches go, into the second-level cache.
-  static constexpr int64_t kAhead = 4096;
-  /// What nothing before it has prefetched: the first bytes of a run of panels.
+  /// How far ahead of a single pass over memory prefetches go, into the second-level cache: bytes in flight over the memory's
+  /// latency are all that a core reads a second.
+  static constexpr int64_t kAhead = 16384;
+  /// What nothing before it has prefetched: the first bytes of a run of panels. The rest is the hardware's guess or ReadAhead's.
+  static constexpr int64_t kFirst = 4096;
   static void prefetch_first(const uint8_t* panel) {
-    for (int64_t at = 0; at < kAhead; at += kStepBytes) S::prefetch_second(panel + at);
+    for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch_second(panel + at);
   }
 
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
@@ -331,8 +333,8 @@ struct IntegerMatmul {
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
-    const int64_t codes = P::blocks(s) * P::kBlockK;  // relayout: one row
-    return m == 0 ? codes : direct(m, s) ? 0 : codes * P::kRows;
+    if (m == 0) return relayout_scratch_bytes(P::kRows);
+    return direct(m, s) ? 0 : P::blocks(s) * P::kBlockK * P::kRows;
   }
 
   /// All rows of x. Folding takes registers that sums would have.

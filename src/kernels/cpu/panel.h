@@ -131,35 +131,60 @@ static inline void store_column(const float* from, int64_t groups, int64_t row, 
   }
 }
 
-/// MatmulKernel::relayout. `flip` turns stored codes into what the kernel's dot product wants.
+/// Columns [first, first + count) of a row as they lie in a panel, zeros behind the last.
+static inline void unpack_columns(const FormatOps& ops, const uint8_t* row, const CanonicalRows& rows,
+                                  const PanelShape& s, int64_t first, int64_t count, uint8_t* codes) {
+  __builtin_memset(codes, 0, size_t(count));
+  if (s.run == 0) {
+    ops.unpack(row, first, smaller(count, s.k - first), codes);
+    return;
+  }
+  for (int64_t j = first / s.segment; j * s.run < rows.columns && j * s.segment < first + count; ++j) {
+    const int64_t begin = j * s.segment, end = begin + smaller(s.run, rows.columns - j * s.run);
+    const int64_t from = begin < first ? first : begin, to = smaller(end, first + count);
+    if (from < to) ops.unpack(row, j * s.run + from - begin, to - from, codes + from - first);
+  }
+}
+
+/// Columns that relayout_panel() unpacks of every row before it writes: they and what it writes stay in the first-level cache.
+inline constexpr int64_t kRelayoutColumns = 512, kRelayoutStride = kRelayoutColumns + 64;
+inline constexpr int64_t relayout_scratch_bytes(int64_t panel_rows) { return panel_rows * kRelayoutStride; }
+
+/// MatmulKernel::relayout. `flip` turns stored codes into what the kernel's dot product wants. Scratch: relayout_scratch_bytes().
 template <class S, class F, unsigned Flip>
 void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
   using P = Panel<S, F>;
   using Packed = typename P::Packed;
   constexpr uint32_t kFlips = Flip * 0x01010101u;
+  constexpr int64_t kChunkBlocks = kRelayoutColumns / P::kBlockK;
+  constexpr int64_t kChunkBytes = kChunkBlocks * P::kBlockK / F::kElems * F::kUnitBytes;
   const FormatOps& ops = format_ops(F::kId);
-  const int64_t blocks = P::blocks(s), padded = blocks * P::kBlockK;
-  uint8_t* codes = scratch;  // [padded]
-  __builtin_memset(codes, 0, size_t(padded));
-  for (int64_t r = 0; r < rows.rows; ++r) {
-    const uint8_t* row = rows.codes + r * rows.row_stride_bytes;
-    if (s.run == 0) {
-      ops.unpack(row, 0, s.k, codes);
-    } else {
-      for (int64_t j = 0, at = 0; at < rows.columns; ++j, at += s.run)
-        ops.unpack(row, at, smaller(s.run, rows.columns - at), codes + j * s.segment);
+  const int64_t blocks = P::blocks(s);
+  for (int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
+    const int64_t b1 = smaller(b0 + kChunkBlocks, blocks);
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const uint8_t* row = rows.codes + r * rows.row_stride_bytes;
+      const uint8_t* next =
+          row + b1 * P::kBlockK / F::kElems * F::kUnitBytes;  // a few lines of a row: no hardware's guess
+      for (int64_t at = 0; at < kChunkBytes; at += 64) __builtin_prefetch(next + at);
+      unpack_columns(ops, row, rows, s, b0 * P::kBlockK, (b1 - b0) * P::kBlockK, scratch + r * kRelayoutStride);
     }
-    for (int64_t b = 0; b < blocks; ++b) {
-      uint32_t words[Packed::kWords] = {};
-      for (int step = 0; step < Packed::kSteps; ++step) {
-        uint32_t four;
-        __builtin_memcpy(&four, codes + b * P::kBlockK + 4 * step, 4);
-        Packed::put(words, step, four ^ kFlips);
+    for (int64_t b = b0; b < b1; ++b)
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const uint8_t* codes = scratch + r * kRelayoutStride + (b - b0) * P::kBlockK;
+        uint32_t words[Packed::kWords] = {};
+#pragma GCC unroll 8
+        for (int step = 0; step < Packed::kSteps; ++step) {
+          uint32_t four;
+          __builtin_memcpy(&four, codes + 4 * step, 4);
+          Packed::put(words, step, four ^ kFlips);
+        }
+        if constexpr (requires { Packed::finish(words); }) Packed::finish(words);
+        for (int w = 0; w < Packed::kWords; ++w)
+          __builtin_memcpy(panel + 4 * ((b * Packed::kWords + w) * P::kRows + r), &words[w], 4);
       }
-      if constexpr (requires { Packed::finish(words); }) Packed::finish(words);
-      for (int w = 0; w < Packed::kWords; ++w)
-        __builtin_memcpy(panel + 4 * ((b * Packed::kWords + w) * P::kRows + r), &words[w], 4);
-    }
+  }
+  for (int64_t r = 0; r < rows.rows; ++r) {
     store_column(rows.scales + r * s.groups, s.groups, r, P::kRows, s.half_scales, panel + P::scales_at(s));
     if (s.offsets)
       store_column(rows.offsets + r * s.groups, s.groups, r, P::kRows, s.half_offsets, panel + P::offsets_at(s));
