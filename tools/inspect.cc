@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "lowbit/quantize.h"
 #include "option_values.h"
@@ -97,18 +99,14 @@ Status inspect_tensors(Console& console, const std::string& path, nlohmann::json
   return {};
 }
 
-Status inspect_layer_kernels(Console& console, const std::string& path, const InspectArguments& arguments,
-                             const Compute& compute, nlohmann::json& json) {
-  const auto choices = inspect_kernels(path, arguments.activation, compute);
-  if (!choices) return tl::unexpected(choices.error());
+void inspect_layer_kernels(Console& console, const std::vector<KernelChoice>& choices, nlohmann::json& json) {
   TextTable table({{"layer", Align::kLeft, 34}, {"kernel", Align::kLeft, 34}, {"why", Align::kLeft, 28}});
   json["kernels"] = nlohmann::json::array();
-  for (const KernelChoice& choice : *choices) {
+  for (const KernelChoice& choice : choices) {
     table.add({choice.layer, choice.kernel, choice.reason});
     json["kernels"].push_back({{"layer", choice.layer}, {"kernel", choice.kernel}, {"reason", choice.reason}});
   }
   console.print("\n{}", table.str());
-  return {};
 }
 
 void inspect_build_kernels(Console& console, nlohmann::json& json) {
@@ -135,10 +133,15 @@ Status inspect_action(Console& console, const InspectArguments& arguments, const
     const auto path = resolve_model(arguments.model);
     if (!path) return tl::unexpected(path.error());
     json["path"] = *path;
+    std::vector<KernelChoice> choices;  // before anything is printed: a device that is not there prints nothing
+    if (arguments.kernels) {
+      auto chosen = inspect_kernels(*path, arguments.activation, compute);
+      if (!chosen) return tl::unexpected(chosen.error());
+      choices = std::move(*chosen);
+    }
     if (const Status status = inspect_tensors(console, *path, json); !status) return status;
     json["kernels"] = nlohmann::json::array();
-    if (arguments.kernels)
-      if (const Status status = inspect_layer_kernels(console, *path, arguments, compute, json); !status) return status;
+    if (arguments.kernels) inspect_layer_kernels(console, choices, json);
   } else if (arguments.kernels) {
     inspect_build_kernels(console, json);
   }

@@ -1,4 +1,7 @@
 // Files in and out: networks of other projects, .lbgru, ranges; and what hostile ones get.
+#include <xxhash.h>
+
+#include <cstdio>
 #include <cstring>
 
 #include "base/float.h"
@@ -330,6 +333,55 @@ TEST(GruHostile, IntegerNetworkAndItsChecksum) {
   ASSERT_TRUE(model.save(dir / "a.lbgru"));
   const std::string good = read_file(dir / "a.lbgru");
   EXPECT_GT(attack(good, dir / "net.lbgru", use_model, good.size(), 3), 1400) << "the checksum covers every tensor";
+}
+
+std::string hexadecimal(uint64_t number) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(number));
+  return text;
+}
+
+/// Other numbers in the file, and the checksum that belongs to them: what is not refused gives the same integers everywhere.
+TEST(GruHostile, OtherNumbersBehindARightChecksum) {
+  Scratch dir;
+  Rng rng(11);
+  int refused = 0, ran = 0;
+  for (const auto& [preset, rounds] : {std::pair{"seed8", 300}, {"accurate", 60}}) {
+    const GruModel model = random_model(rng, 1, true, *gru_preset(preset), 3, 2);
+    ASSERT_TRUE(model.save(dir / "a.lbgru"));
+    const std::string good = read_file(dir / "a.lbgru");
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, good.data(), 8);
+    const size_t start = 8 + header_bytes, mark = good.find("\"xxh3\":\"") + 8;
+    for (int i = 0; i < rounds; ++i) {
+      std::string bad = good;
+      for (uint64_t n = 1 + rng.below(3); n > 0; --n) {
+        const size_t at = start + rng.below((bad.size() - start) / 8) * 8, bytes = size_t{1} << rng.below(4);
+        const int64_t numbers[] = {
+            0, 1, -1, 31, 64, 127, 255, -32768, INT32_MAX, INT64_MIN, int64_t(rng.below(600)) - 300};
+        std::memcpy(bad.data() + at, &numbers[rng.below(std::size(numbers))], bytes);
+      }
+      const std::string checksum = hexadecimal(XXH3_64bits(bad.data() + start, bad.size() - start));
+      bad.replace(mark, checksum.size(), checksum);
+      write_file(dir / "b.lbgru", bad);
+      const auto opened = GruModel::open(dir / "b.lbgru");
+      if (!opened) {
+        EXPECT_EQ(opened.error().message().find("checksum"), std::string::npos);
+        ++refused;
+        continue;
+      }
+      const std::vector<float> x(static_cast<size_t>(6 * opened->input()), 0.5f);
+      GruModel::RunOptions scalar, best;
+      scalar.isa = "scalar";
+      scalar.codes = best.codes = true;
+      const auto a = opened->run(input_of(x, 3, 2), scalar), b = opened->run(input_of(x, 3, 2), best);
+      ASSERT_EQ(a.has_value(), b.has_value());
+      EXPECT_TRUE(!a || a->codes == b->codes);
+      ++ran;
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(ran, 30);
 }
 
 /// The same file with other numbers and a right checksum: the plan and the derived shifts must catch it.

@@ -262,7 +262,7 @@ class Resume(CliTest):
     def test_a_folder_of_someone_else_is_left_alone(self):
         other = self.dir / "out.calibration"
         other.mkdir()
-        (other / "run.json.tmp").write_text("{")  # what a kill in the very first moment leaves
+        (other / ".tmp-run.json-1-0").write_text("{")  # what a kill in the very first moment leaves
         self.json(*self.call("out"))
         other.mkdir()
         (other / "thesis.txt").write_text("years of work")
