@@ -124,6 +124,12 @@ class Sample(CliTest):
         self.assertIsNone(Samples.load(self.dir / "s.npz", 8, 55))
         self.assertIsNone(Samples.load(self.dir / "s.npz", 4, 56))
         self.assertIsNone(Samples.load(self.dir / "none.npz", 4, 1))
+        from lowbit.errors import CorruptFile
+        np.save(self.dir / "plain.npy", windows)
+        (self.dir / "cut.npz").write_bytes((self.dir / "s.npz").read_bytes()[:-50])
+        np.savez(self.dir / "other.npz", tokens=windows)
+        for name in ("plain.npy", "cut.npz", "other.npz"):
+            self.assertRaises(CorruptFile, Samples.load, self.dir / name, 4, 1)
 
     def test_refused(self):
         out = self.dir / "x.npz"

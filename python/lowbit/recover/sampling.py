@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +45,7 @@ class Samples:
         try:
             with np.load(file, allow_pickle=False) as stored:
                 windows, kinds = stored["windows"], stored["kinds"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise CorruptFile(file, str(error) or type(error).__name__, "sampled windows, as --samples keeps them")
         whole = windows.ndim == 2 and windows.dtype == np.int32 and kinds.shape == windows.shape[:1]
         return cls(windows[:count], kinds[:count]) if whole and windows.shape[1] == window and len(windows) >= count else None
