@@ -142,7 +142,7 @@ struct Counter {
 void compare_all_paths(const GruSpec& s, const Problem& p, const Answer& wanted, Counter& counter, int which) {
   for (const GruPath path :
        {GruPath::kAuto, GruPath::kFused, GruPath::kBlock, GruPath::kCluster, GruPath::kGrid, GruPath::kSteps})
-    for (const auto& [tile, split] : {std::pair{0, 0}, {8, 1}, {8, 2}, {16, 1}, {16, 2}, {32, 1}}) {
+    for (const auto& [tile, split] : {std::pair{0, 0}, {8, 1}, {8, 2}, {16, 1}, {16, 2}, {24, 2}, {32, 1}}) {
       if ((path == GruPath::kAuto || path == GruPath::kFused || path == GruPath::kSteps) != (tile == 0)) continue;
       const auto cell = cuda::GruDeviceCell::make(s, {path, tile, 0, split});
       if (!cell) {

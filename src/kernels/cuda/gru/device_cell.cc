@@ -61,7 +61,7 @@ void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, st
   const size_t before = shapes.size();
   const int wanted = impl.options.warps;
   const bool may_split = impl.number == gru::Number::kF32 && impl.options.split != 1;
-  if (may_split && tiles8 <= 2 &&
+  if (may_split && tiles8 <= 3 &&
       (path == GruPath::kCluster ? impl.clusters && groups > 1 : path == GruPath::kGrid && tiles8 == 2))
     // In a cluster a matrix unit for each warp; through global memory as few blocks as can be.
     for (const int warps : path == GruPath::kCluster ? std::array{4, 8, 2} : std::array{8, 4, 2})
@@ -149,7 +149,7 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
   if (impl->matrix_state) {
     for (const GruPath path : {GruPath::kBlock, GruPath::kCluster, GruPath::kGrid}) {
       if (options.path != GruPath::kAuto && options.path != path) continue;
-      for (const int tiles8 : {1, 2, 4})
+      for (const int tiles8 : {1, 2, 3, 4})
         if (options.tile == 0 || options.tile == 8 * tiles8) consider_path(*impl, path, tiles8, impl->shapes);
     }
   }

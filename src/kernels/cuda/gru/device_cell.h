@@ -26,7 +26,7 @@ enum class Number : uint8_t { kF32, kF64, kInt64 };
 /// none behind the last but in clusters, so that a kernel needs no branch.
 constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident, int ksteps,
                                             int split) {
-  if (split == 2) return tiles8 == 1 ? 8 : 10;
+  if (split == 2) return tiles8 == 2 ? 10 : 8;
   if (number != Number::kF32 || !resident || tiles8 > 2 || path == GruPath::kGrid) return 0;
   if (path == GruPath::kBlock) return ksteps <= 2 ? 2 : 4;
   return tiles8 == 1 ? 8 : 4;

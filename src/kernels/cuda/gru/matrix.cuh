@@ -124,6 +124,21 @@ __device__ __forceinline__ void send_16(uint32_t address, const uint4& v, uint32
       : "memory");
 #endif
 }
+/// What the thread has written to shared memory may be read by copies.
+__device__ __forceinline__ void writes_visible_to_copies() {
+#if LOWBIT_SM90
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+/// A multiple of 16 bytes of the block's shared memory to another block, as send_16.
+__device__ __forceinline__ void send_bulk(uint32_t address, uint32_t from, uint32_t bytes, uint32_t barrier) {
+#if LOWBIT_SM90
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address),
+      "r"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+#endif
+}
 __device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
 #if LOWBIT_SM90
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -79,7 +79,7 @@ cudaError_t launch_fused(const Cell& cell, const Call& call, cudaStream_t stream
                 size_t(fused_layout(cell).bytes), stream, device.bulk_copies, SequenceArgs{cell, call, 1, 1});
 }
 
-int h_stride(const Cell& cell) { return stride_of_h(cell.h); }
+int h_stride(const Cell& cell) { return width_of_h(cell.h); }
 
 int shared_bytes_of(const Cell& cell, const Shape& s) {
   const int in_registers = ksteps_in_registers(s.number, s.path, s.tiles8, s.resident, cell.r.ksteps, s.split);
@@ -128,6 +128,12 @@ cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& sh
   const int64_t tile = 8 * shape.tiles8, tiles = (call.s.batch + tile - 1) / tile;
   const bool one_each = shape.path != GruPath::kGrid;
   const int64_t at_once = one_each ? tiles : min(tiles, int64_t{shape.at_once});
+  // Tables of 16-bit gates lie in global memory: the first-level cache is to have what shared memory leaves.
+  if (shape.number == Number::kF64) {
+    const auto e = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel->run),
+                                        cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1);
+    if (e != cudaSuccess) return e;
+  }
   const Launch launch(shape, int(at_once * shape.blocks), stream, device.bulk_copies);
   return cudaLaunchKernelEx(&launch.config, kernel->run, SequenceArgs{cell, call, shape.blocks, int32_t(at_once)});
 }

@@ -11,6 +11,7 @@ std::span<const SequenceKernel> sequences_f32_cluster() {
       sequence_kernel<Floats, 4, GruPath::kCluster>(),
       sequence_kernel<Floats, 1, GruPath::kCluster, false, true, 8, 2>(),
       sequence_kernel<Floats, 2, GruPath::kCluster, false, true, 8, 2>(),
+      sequence_kernel<Floats, 3, GruPath::kCluster, false, true, 8, 2>(),
   };
   return kList;
 }

@@ -6,7 +6,9 @@ namespace lowbit::cuda::gru {
 
 std::span<const SequenceKernel> sequences_f64() {
   static constexpr SequenceKernel kList[] = {
+      sequence_kernel<Doubles, 1, GruPath::kBlock, true>(),
       sequence_kernel<Doubles, 1, GruPath::kBlock>(),
+      sequence_kernel<Doubles, 1, GruPath::kCluster, true>(),
       sequence_kernel<Doubles, 1, GruPath::kCluster>(),
       sequence_kernel<Doubles, 1, GruPath::kGrid>(),
       sequence_kernel<Doubles, 1, GruPath::kGrid, false, false>(),

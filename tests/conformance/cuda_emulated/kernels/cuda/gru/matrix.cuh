@@ -332,6 +332,15 @@ inline void send_16(uint32_t address, const uint4& v, uint32_t barrier) {
   b.settle();
   emulation::machine->idle = 0;
 }
+inline void writes_visible_to_copies() {}
+inline void send_bulk(uint32_t address, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  if (address % 16 != 0 || from % 16 != 0 || bytes % 16 != 0 || barrier % 8 != 0) std::abort();
+  std::memcpy(emulation::memory_at(address), emulation::memory_at(from), bytes);
+  emulation::ByteBarrier& b = emulation::barrier_at(barrier);
+  b.bytes -= bytes;
+  b.settle();
+  emulation::machine->idle = 0;
+}
 inline void wait_for_bytes(uint32_t barrier, uint32_t parity) {
   while (emulation::barrier_at(barrier).phase % 2 == parity) emulation::yield();
   emulation::machine->idle = 0;
