@@ -147,15 +147,6 @@ def threads(report: dict) -> str:
     return "\n".join(lines) + (f"\n\n{report['machine']}, GOPS, median; 4096 x 4096; \"of\": a plain read by as many threads. {report['note']}").rstrip()
 
 
-def variants(report: dict) -> str:
-    columns = [(0, 0), (0, 32), (64, 0), (64, 32)]
-    lines = ["| 512 rows of x | scales per row | per row, x per 32 | per 64 | per 64, x per 32 |", "|---|---|---|---|---|"]
-    for name in dict.fromkeys(r["variant"] for r in report["rows"]):
-        rows = [find(report, variant=name, m=512, group=g, activation_group=a) for g, a in columns]
-        lines.append(f"| {name} | " + " | ".join(f"{1e-3 * r['gops']:.2f} ({1e-3 * r['gops_p10']:.2f})" for r in rows) + " |")
-    return "\n".join(lines) + f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, TOPS, median and best tenth. {report['note']}"
-
-
 def parts(report: dict) -> str:
     lines = ["| what | ns | cycles |", "|---|---|---|"]
     lines += [f"| {r['part']} | {r['ns']:.1f} | {r['cycles']:.0f} |" for r in report["rows"]]
@@ -338,7 +329,7 @@ def main() -> int:
         def fill(match: re.Match) -> str:
             name = FILES.get(match[1], re.sub("^steps_", "models_", match[1]))
             data = json.loads((ROOT / f"bench/results/{name}.json").read_text())
-            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads, "parts": parts, "variants": variants}
+            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads, "parts": parts}
             printer = PRINTERS.get(match[1]) or kinds[match[1].rsplit("_", 1)[0] if match[1].startswith("gru_") else match[1].split("_")[0]]
             return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 

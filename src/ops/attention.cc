@@ -150,13 +150,13 @@ void attend(const VectorOps& ops, const AttentionShape& shape, const KvCache& ca
             AttentionWorkspace& workspace, ThreadPool& pool, const ReadAhead& next) {
   LOWBIT_DCHECK(workspace.group_ * (first_position + m + 1) <= workspace.scores_elems_);
   const int64_t group = shape.heads / shape.kv_heads, end = first_position + m;
+  // Below this much work a second thread costs more than it brings.
+  const bool serial = m * shape.heads * end * shape.head_dim < 16 * 1024;
   // Heads of one kv head read its pages together, but for one query when that would leave threads without work.
   const int64_t turns = ceil_div(shape.kv_heads, int64_t{pool.size()}) * pool.size();
-  const int64_t heads = m == 1 && 4 * turns > 5 * shape.kv_heads ? 1 : group;
+  const int64_t heads = m == 1 && !serial && 4 * turns > 5 * shape.kv_heads ? 1 : group;
   const int64_t rows = std::clamp<int64_t>(workspace.scores_elems_ / (heads * (end + 1)), 1, kMaxQueryBlock);
   const int64_t head_blocks = shape.heads / heads, row_blocks = ceil_div(m, rows), tasks = head_blocks * row_blocks;
-  // Below this much work a second thread costs more than it brings.
-  const bool serial = m * shape.heads * end * shape.head_dim < 32 * 1024;
   pool.parallel_for(
       tasks, serial ? tasks : 1,
       [&](int64_t begin, int64_t stop, int worker) {

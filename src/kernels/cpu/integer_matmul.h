@@ -26,13 +26,13 @@ struct IntegerMatmul {
   static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
 
-  /// How far ahead of a single pass over memory prefetches go, into the second-level cache: bytes in flight over the memory's
-  /// latency are all that a core reads a second.
-  static constexpr int64_t kAhead = 16384;
+  /// How far ahead of a single pass over memory prefetches go: bytes in flight over the memory's latency are all that a core
+  /// reads a second.
+  static constexpr int64_t kAhead = S::kAhead;
   /// What nothing before it has prefetched: the first bytes of a run of panels. The rest is the hardware's guess or ReadAhead's.
   static constexpr int64_t kFirst = 4096;
   static void prefetch_first(const uint8_t* panel) {
-    for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch_second(panel + at);
+    for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch_ahead(panel + at);
   }
 
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
@@ -45,7 +45,7 @@ struct IntegerMatmul {
     __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit) {
       const uint8_t* block = codes + unit * P::kBlockBytes;
       for (int w = 0; w < Packed::kWords; ++w) {
-        if constexpr (kStreaming) S::prefetch_second(block + w * kStepBytes + kAhead);
+        if constexpr (kStreaming) S::prefetch_ahead(block + w * kStepBytes + kAhead);
         if constexpr (!kStreaming) S::prefetch(block + w * kStepBytes + 2048);
         words[0][w] = S::load(block + w * kStepBytes);
         words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
@@ -84,7 +84,7 @@ struct IntegerMatmul {
       const int64_t unit = step / kInBlock, from = step - unit * kInBlock,
                     to = smaller(kInBlock, end - unit * kInBlock);
       const uint8_t* block = codes + unit * P::kBlockBytes;
-      S::prefetch_second(block + kAhead);
+      S::prefetch_ahead(block + kAhead);
       Int v0 = S::load(block), v1 = S::load(block + kStepBytes / 2);
       const int8_t* column = x + 4 * kInBlock * unit;
 #pragma GCC unroll 8
@@ -211,7 +211,7 @@ struct IntegerMatmul {
   }
 
   /// What decoding mostly is: one row of x, whole segments of kColumns columns, scales in f16, no offsets. The order of tile(),
-  /// without its branches: 12 to 24 % faster with AVX2, nothing with vpdpbusd, which leaves more of the machine idle.
+  /// without its branches: 12 to 24 % faster with AVX2, up to 10 % with vpdpbusd.
   template <int kColumns, bool kScales>
   static void row_of_segments(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n,
                               int64_t m0) {
@@ -234,7 +234,7 @@ struct IntegerMatmul {
         for (int v = 0; v < 2; ++v)
           t[v] = kScales ? S::fma(S::to_float(sum[v]), S::set_f(x_scales[j]), t[v]) : S::to_float(sum[v]);
       }
-      S::prefetch_second(reinterpret_cast<const uint8_t*>(scales) + kAhead);
+      S::prefetch_ahead(reinterpret_cast<const uint8_t*>(scales) + kAhead);
       for (int v = 0; v < 2; ++v, scales += S::kLanes) acc[v] = S::fma(t[v], S::load_f16(scales), acc[v]);
     }
     for (int v = 0; v < 2; ++v) write_rows<S, Activation::kInt8>(a, m0, n + v * S::kLanes, acc[v]);
@@ -254,7 +254,7 @@ struct IntegerMatmul {
   template <class Codes, int M>
   static void tile(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
     constexpr int64_t kUnitK = 4 * Codes::kSteps;
-    if constexpr (M == 1 && __is_same(Codes, Blocks) && Dot::kWidens) {
+    if constexpr (M == 1 && __is_same(Codes, Blocks)) {
       if (one_row(a, codes, factors, n, m0)) return;
     }
     const PanelShape& s = a.shape;

@@ -204,8 +204,8 @@ struct Factors {
   }
   /// What lies `ahead` of a group's scales and offsets.
   __attribute__((always_inline)) void prefetch(int64_t g, int64_t ahead) const {
-    S::prefetch_second(scales + g * kRows * (half_scales ? 2 : 4) + ahead);
-    if (offsets != nullptr) S::prefetch_second(offsets + g * kRows * (half_offsets ? 2 : 4) + ahead);
+    S::prefetch_ahead(scales + g * kRows * (half_scales ? 2 : 4) + ahead);
+    if (offsets != nullptr) S::prefetch_ahead(offsets + g * kRows * (half_offsets ? 2 : 4) + ahead);
   }
   __attribute__((always_inline)) typename S::Float scale(int64_t g, int v) const {
     return at(scales, half_scales, g * kRows + v * S::kLanes);

@@ -46,7 +46,8 @@ struct Vectors256 {
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+x"(a), "+x"(b));
   }
-  LOWBIT_INLINE void prefetch_second(const uint8_t* p) {  // a step of two vectors, into the second-level cache
+  static constexpr int64_t kAhead = 16384;
+  LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) {  // a step of two vectors, into the second-level cache
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
   }
   LOWBIT_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }

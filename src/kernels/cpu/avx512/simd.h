@@ -49,7 +49,8 @@ struct Simd {
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+v"(a), "+v"(b));
   }
-  LOWBIT_INLINE void prefetch_second(const uint8_t* p) {  // a step of two vectors, into the second-level cache
+  static constexpr int64_t kAhead = 16384;
+  LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) {  // a step of two vectors, into the second-level cache
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
     _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T1);
   }
