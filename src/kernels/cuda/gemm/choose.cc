@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "kernels/cuda/gemm/few.h"
+#include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {
 namespace {
 
 constexpr int kMaxShared = 232448, kMaxSplit = 8;  // sm_90: of a block; portable cluster size
+constexpr int kSmallSumColumns = 16384;            // row_sum() in fragments.cuh
 constexpr int kAnyShared = 99 << 10;               // of a block, on every architecture
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -30,7 +32,11 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   const int64_t waves = ceil_div(ctas, usable * kernel.blocks_per_processor);
   const bool shared = kernel.blocks_per_processor > 1 && ctas > usable;
 
-  const double chain = (int8 ? many ? 0.20 + 0.0035 * bm : 0.10 + 0.001 * bm : 0.15 + 0.0012 * bm) + 0.05 * units;
+  // One warpgroup, one block on a multiprocessor and nothing to join: measured apart.
+  const bool alone = int8 && !many && kernel.bm == 64 && kernel.tile_units == 1;
+  const double chain = alone  ? 0.197
+                       : int8 ? (many ? 0.20 + 0.0035 * bm : 0.10 + 0.001 * bm) + 0.05 * units
+                              : 0.15 + 0.0012 * bm + 0.05 * units;
   // Small tiles slow down when most multiprocessors want the same rows of x.
   const double crowd = bm <= (int8 ? 16 : 32) && ctas * 4 >= usable * 3 && split == 1 ? 1.45 : 1.0;
   const double math = 2 * bm * units / 1750;
@@ -44,7 +50,27 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
                       : int8          ? 2.2 * split * (ctas > usable ? 2.0 : 1.0)
                                       : 1.0 + 0.5 * split;
   const double memory = (double(p.w.n) * k * bits / 8 + double(p.m) * double(p.w.n) * 2) / 4.2e6;
-  return 2.8 + std::max(memory, double(waves) * (double(blocks) * block + epilogue)) + join;
+  return (alone ? 1.45 : 2.8) + std::max(memory, double(waves) * (double(blocks) * block + epilogue)) + join;
+}
+
+/// A slice kernel, where two blocks at most fall to a multiprocessor. Measured (4096 x 4096, 16 rows): integers with groups in
+/// two parts (4.9 us; four: 9.0, the sums go from block to block), others with one scale in as few as fit (3.6; four: 4.1), f16
+/// in as many as there is room for (eight: 6.3; four: 7.4).
+bool choose_slice(const GemmProblem& p, const WgmmaTable& table, int processors, GemmChoice& choice) {
+  for (int i = 0; i < table.count; ++i) {
+    const WgmmaKernel& kernel = table.kernels[i];
+    if (!is_slice(kernel)) continue;
+    const auto sums = SliceSums(kernel.fold);
+    const int64_t tiles = ceil_div(padded_rows(p.w.n) / 64, kernel.tile_units);
+    for (int step = 2; step <= kMaxSplit; step *= 2) {
+      const int split = sums == SliceSums::kScaled ? 2 * kMaxSplit / step : step;
+      if (tiles * split > 2 * processors || !can_run(kernel, p, split)) continue;
+      if (sums == SliceSums::kHeld && split > 2) continue;
+      choice = {&kernel, false, split, 0};
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -59,6 +85,7 @@ const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [
 }
 
 int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
+  if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes;
   if (split == 1) return kernel.shared_bytes;
   const int64_t groups = group_count(p.w);
   const int64_t parts = is_integer(p.w.activation) && groups > 1 ? groups : split;
@@ -67,6 +94,7 @@ int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
 }
 
 bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
+  if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes > 0;
   const int64_t groups = group_count(p.w), unit = unit_k(p.w.activation), blocks = ceil_div(elements(p.w), unit);
   const int64_t row_bytes = p.w.activation == GemmActivation::kBit ? p.ldx / 8 : p.ldx * (128 / unit);
   if (p.w.k == 0 || p.w.offsets != nullptr) return false;
@@ -74,6 +102,7 @@ bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (groups > 1 && (kernel.fold == 2 ? p.w.group != unit / 2 : kernel.fold == 0 || p.w.group % unit != 0))
     return false;
   if (groups == 1 && kernel.fold == 2) return false;
+  if (kernel.fold == 0 && p.w.k >= kSmallSumColumns && stored_bits(p.w.format, p.w.activation).bits == 2) return false;
   if (p.x_scale_group_stride != 0 && (kernel.fold == 0 || groups == 1 || p.w.group > 256)) return false;
   if (split == 1) return true;
   if (kernel.pair_bytes == 0 || (split & (split - 1)) != 0 || split > kMaxSplit) return false;
@@ -85,6 +114,9 @@ bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
 
 GemmChoice choose(const GemmProblem& p, int arch, int processors) {
   GemmChoice best;
+  const int bits = stored_bits(p.w.format, p.w.activation).bits;
+  const WgmmaTable* table = arch == 90 ? find_wgmma_table(p.w.activation, bits) : nullptr;
+  if (table != nullptr && p.m > 1 && choose_slice(p, *table, processors, best)) return best;
   // Measured: with more than one row only where groups make the others wait, or with few rows of 16-bit x.
   const bool bits_or_row =
       p.w.activation == GemmActivation::kBit ||
@@ -94,14 +126,15 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
     best.few = true;
     return best;
   }
-  const int bits = stored_bits(p.w.format, p.w.activation).bits;
-  const WgmmaTable* table = arch == 90 ? find_wgmma_table(p.w.activation, bits) : nullptr;
   if (table == nullptr) return best;
   for (int i = 0; i < table->count; ++i)
     for (int split = 1; split <= kMaxSplit; split *= 2) {
-      if (!can_run(table->kernels[i], p, split)) continue;
-      const double t = microseconds(table->kernels[i], p, bits, split, processors);
-      if (best.wgmma == nullptr || t < best.microseconds) best = {&table->kernels[i], false, split, t};
+      const WgmmaKernel& kernel = table->kernels[i];
+      if (is_slice(kernel) || !can_run(kernel, p, split)) continue;
+      // 64 x 64 of integers in two parts lost to one (4096 x 4096: 8.5 us, 7.8).
+      if (split > 1 && is_integer(p.w.activation) && kernel.bm == 64 && kernel.tile_units == 1) continue;
+      const double t = microseconds(kernel, p, bits, split, processors);
+      if (best.wgmma == nullptr || t < best.microseconds) best = {&kernel, false, split, t};
     }
   return best;
 }

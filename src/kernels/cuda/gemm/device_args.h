@@ -34,6 +34,8 @@ struct GemmArgs {
   int half_batches, lane_words;  // of half a warp's ring of weights; words of a lane in a batch
   // gemm_one_row.cuh: blocks of K and groups of a warp, blocks in its ring; byte positions in shared memory
   int warp_blocks, warp_groups, ring, sums_at, x_at, weights_at;
+  // gemm_slice.cuh: blocks of K of a warpgroup and of a group; byte positions, beside weights_at
+  int depth_blocks, group_blocks, scales_at, parts_at, barriers_at;
 };
 
 }  // namespace lowbit::cuda

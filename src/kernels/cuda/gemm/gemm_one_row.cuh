@@ -18,10 +18,10 @@ struct OneRowLane {
   int first, pairs;        // blocks of K: of this warp, and how many (0 or less: none)
   __device__ explicit OneRowLane(const GemmArgs& p)
       : lane(threadIdx.x & 31),
-        warp(threadIdx.x >> 5),
+        warp(__shfl_sync(0xffffffffu, int(threadIdx.x) >> 5, 0)),  // the compiler sees that it is one for all lanes
         t(threadIdx.x & 3),
         row((threadIdx.x >> 2 & 7) * 2),
-        first((threadIdx.x >> 5) * p.warp_blocks),
+        first(warp * p.warp_blocks),
         pairs(min(p.warp_blocks, p.unit_blocks - first)) {}
 };
 

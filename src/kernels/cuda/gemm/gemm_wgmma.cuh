@@ -141,9 +141,10 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
 
 /// A multiplying lane. Its rows of weights are n and n + 1 (of the second unit: 64 further).
 template <class T>
-__device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int first_tile, int rank, int tile_step) {
+__device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, uint8_t* shared, uint32_t base, int first_tile,
+                        int rank, int tile_step) {
   constexpr bool kInt8 = kIntegers<T::X>;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = threadIdx.x / 128;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = warpgroup_of_thread();
   Lane<T> at{{base}, shared, int(threadIdx.x & 127), warpgroup, p.half_zero};
   const BlockRange range = k_range(p, rank);
   float* x_scales = reinterpret_cast<float*>(shared + T::kXScales) + warpgroup * 128;
@@ -252,29 +253,34 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
         for (int u = 0; u < T::kUnits; ++u) add_bit_terms<T::kBm>(p, n + 64 * u, m0, at.d[u]);
       }
       auto value = [&](int u, int i) {
-        return __fmaf_rn(any_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
+        return __fmaf_rn(row_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
       };
-      const int n_first = n - n % 64;  // of this warpgroup
-      if (p.bulk_rows && m0 + T::kBm <= p.m && n_first + 64 * T::kUnits <= p.n) {
-        store_wait();
+      if (p.bulk_rows) {
+        // Boxes, one thread for each warpgroup: a copy per row kept its lanes busy for 2.5 us of every tile.
+        if (at.lane128 == 0) store_wait();  // the tile's before this one
         share_x_scales();
-        uint8_t* out = shared + T::kOutputs + warpgroup * T::kBm * T::kOutRow;
+        const int row0 = 2 * (lane & 3), chunk = 2 * warp + (lane >> 4);
+        uint8_t* const out = shared + T::kOutputs + warpgroup * T::kUnits * T::kOutBox;
 #pragma unroll
         for (int u = 0; u < T::kUnits; ++u) {
           const float2 b = u == 0 ? bias : bias_pair(p, n + 64 * u);
-          uint32_t* at_pair = reinterpret_cast<uint32_t*>(out + 2 * (lane & 3) * T::kOutRow + 2 * (n % 64 + 64 * u));
 #pragma unroll
-          for (int i = 0; i < T::kSums; i += i % 2 == 0 ? 1 : 3) {  // sums i and i + 2 are neighbours
-            const int j = i / 4, c = i % 2;
-            at_pair[(8 * j + c) * (T::kOutRow / 4)] = to_halves(p, finished<T::X>(value(u, i), x_scale(j, c), b.x),
-                                                                finished<T::X>(value(u, i + 2), x_scale(j, c), b.y));
+          for (int c = 0; c < 2; ++c) {
+            uint8_t* const at_pair =
+                out + u * T::kOutBox + (row0 + c) * 128 + ((chunk ^ (row0 + c)) << 4) + (lane >> 2 & 3) * 4;
+#pragma unroll
+            for (int j = 0; j < T::kSums / 4; ++j)
+              *reinterpret_cast<uint32_t*>(at_pair + j * 1024) =
+                  to_halves(p, finished<T::X>(value(u, 4 * j + c), x_scale(j, c), b.x),
+                            finished<T::X>(value(u, 4 * j + 2 + c), x_scale(j, c), b.y));
           }
         }
         fence_async();
         named_barrier(1 + warpgroup, 128);
-        if (at.lane128 < T::kBm)
-          bulk_store(static_cast<uint16_t*>(p.y) + int64_t(m0 + at.lane128) * p.ldy + n_first,
-                     shared_address(out + at.lane128 * T::kOutRow), 128 * T::kUnits);
+        if (at.lane128 == 0)
+#pragma unroll
+          for (int u = 0; u < T::kUnits; ++u)
+            box_store(&y_map, n - n % 64 + 64 * u, m0, shared_address(out + u * T::kOutBox));
       } else {
         share_x_scales();
 #pragma unroll
@@ -289,7 +295,8 @@ __device__ void consume(const GemmArgs& p, uint8_t* shared, uint32_t base, int f
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
-    gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ GemmArgs p) {
+    gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap y_map,
+               const __grid_constant__ GemmArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
@@ -307,8 +314,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
   let_next_kernel_start();
   if (p.split > 1) cluster_arrive();
   __syncthreads();
-  if (threadIdx.x >= T::kMathThreads) {
-    if constexpr (!T::kSmall) give_registers<40>();
+  if (warpgroup_of_thread() >= T::kWarpgroups) {
+    give_registers<T::kSmall && T::kWarpgroups == 2 ? 32 : 40>();
     const int role = (threadIdx.x - T::kMathThreads) / 32;
     if (role == 0) {
       if (elected()) produce<T, Copies::kWeights>(p, &map, base, first_tile, rank, tile_step);
@@ -323,8 +330,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
     __syncwarp();
     if (p.split > 1) cluster_wait();
   } else {
-    if constexpr (!T::kSmall) take_registers<T::kWarpgroups == 1 ? 240 : 232>();
-    consume<T>(p, shared, base, first_tile, rank, tile_step);
+    take_registers<T::kMathRegisters>();
+    consume<T>(p, y_map, shared, base, first_tile, rank, tile_step);
   }
 #endif
 }

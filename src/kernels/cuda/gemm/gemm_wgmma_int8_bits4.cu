@@ -1,4 +1,5 @@
 // Instances for int8 activations and codes stored in 4 bits.
+#include "kernels/cuda/gemm/gemm_slice.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma.cuh"
 
 namespace lowbit::cuda {
@@ -6,9 +7,12 @@ namespace {
 template <int Bm, int Warpgroups, int Units, Fold F>
 using Tile = WgmmaTile<GemmActivation::kInt8, 4, Bm, Warpgroups, Units, F>;
 const WgmmaKernel kKernels[] = {
+    slice_kernel<SliceTile<GemmActivation::kInt8, 4, 1, SliceSums::kHeld>>("sm90_64x16_slice"),
+    slice_kernel<SliceTile<GemmActivation::kInt8, 4, 1, SliceSums::kAdded>>("sm90_64x16_slice"),
     wgmma_kernel<Tile<16, 2, 1, Fold::kBlocks>>("sm90_128x16"),
     wgmma_kernel<Tile<32, 1, 1, Fold::kBlocks>>("sm90_64x32"),
     wgmma_kernel<Tile<32, 1, 1, Fold::kBatches>>("sm90_64x32"),
+    wgmma_kernel<Tile<64, 1, 1, Fold::kBlocks>>("sm90_64x64"),
     wgmma_kernel<Tile<64, 2, 1, Fold::kBlocks>>("sm90_128x64"),
     wgmma_kernel<Tile<64, 2, 1, Fold::kBatches>>("sm90_128x64"),
     wgmma_kernel<Tile<128, 2, 1, Fold::kBlocks>>("sm90_128x128"),

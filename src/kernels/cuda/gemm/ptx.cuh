@@ -44,13 +44,25 @@ __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap* map, in
       "l"(map), "r"(col), "r"(row), "r"(barrier)
       : "memory");
 }
-/// `bytes` from this block's shared memory to global; a thread's copies are waited for together by store_wait().
-__device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-               "r"(from), "r"(bytes)
-               : "memory");
+/// One box of a 3-D tensor map.
+__device__ __forceinline__ void slab_load(uint32_t to, const CUtensorMap* map, int col, int row, int slab,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(to),
+      "l"(map), "r"(col), "r"(row), "r"(slab), "r"(barrier)
+      : "memory");
 }
-/// The shared memory of this thread's bulk_store() may be written again.
+/// One box from this block's shared memory to a 2-D tensor map; what lies outside of the tensor is left out. A thread's
+/// boxes are waited for together by store_wait().
+__device__ __forceinline__ void box_store(const CUtensorMap* map, int col, int row, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\ncp.async.bulk.commit_group;" ::"l"(
+          map),
+      "r"(col), "r"(row), "r"(from)
+      : "memory");
+}
+/// The shared memory of this thread's box_store() may be written again.
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// Ordinary writes to shared memory become visible to the copy engine.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -94,6 +106,10 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
 __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+
+/// The same in all lanes, and the compiler knows it: what follows from it stays in uniform registers, where descriptors of
+/// wgmma and copies must be. From threadIdx alone it moves each of them over, one by one, in the innermost loops.
+__device__ __forceinline__ int warpgroup_of_thread() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0); }
 
 template <int Registers>
 __device__ __forceinline__ void give_registers() {

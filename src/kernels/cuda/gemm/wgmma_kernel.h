@@ -9,8 +9,8 @@ struct WgmmaKernel {
   const void* function;
   const char* name;  // <isa>_<tile> of docs/kernels.md
   int threads, bm, tile_units;
-  int fold;          // Fold: 0 one group only; 1, 3 groups are whole units of K; 2 half units
-  int shared_bytes;  // without parts
+  int fold;          // Fold: 0 one group only; 1, 3 groups are whole units of K; 2 half units; or SliceSums
+  int shared_bytes;  // without parts; of a slice: SliceCut
   int pair_bytes;    // of two sums of every lane, in a part behind shared_bytes; 0: K cannot be cut
   int pairs;         // of a lane
   int blocks_per_processor;

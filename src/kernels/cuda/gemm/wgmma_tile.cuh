@@ -28,15 +28,16 @@ struct WgmmaTile {
   static constexpr int kScaleRow = kTileUnits * kUnitRows * 4;  // bytes of one group's scales
   static constexpr int kStage = (kXStage + kWStage + kEnds * kScaleRow + 1023) / 1024 * 1024;
   static constexpr bool kSmall = kBm * kUnits < 64;  // two blocks on a multiprocessor
-  // Outputs on their way to memory: rows of 64 kUnits elements, padded against bank conflicts.
-  static constexpr int kOutRow = 128 * kUnits + 16, kOut = kFold == Fold::kTile ? kWarpgroups * kBm * kOutRow : 0;
+  static constexpr int kMathRegisters = kWarpgroups == 1 ? (kSmall ? 208 : 240) : kSmall ? 104 : 232;
+  // Outputs on their way to memory: for each unit a box of kBm rows of 64 elements, 128-byte swizzle.
+  static constexpr int kOutBox = kBm * 128, kOut = kFold == Fold::kTile ? kTileUnits * kOutBox : 0;
   static constexpr int kBudget = kSmall ? 96 << 10 : kOut > 0 ? (225 << 10) - kOut : 192 << 10, kFit = kBudget / kStage;
   static constexpr int kStages = kFit < 12 ? kFit : 12;
   static constexpr int kRing = kStages * kStage;
   static constexpr int kSums = kBm / 2, kPairs = kSums / 2;  // of a lane and unit
-  // Byte offsets in shared memory: barriers, scales of x (per warpgroup), parts of other blocks.
-  static constexpr int kBarriers = kRing, kXScales = kRing + 256, kOutputs = kXScales + kWarpgroups * 128 * 4,
-                       kParts = kOutputs + kOut;
+  // Byte offsets in shared memory: outputs, barriers, scales of x (per warpgroup), parts of other blocks.
+  static constexpr int kOutputs = kRing, kBarriers = kOutputs + kOut, kXScales = kBarriers + 256,
+                       kParts = kXScales + kWarpgroups * 128 * 4;
 };
 
 template <class T>

@@ -1,0 +1,27 @@
+#pragma once
+// What the launcher knows of the pipeline for slices of K (gemm_slice.cuh), and how it cuts a problem.
+
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/wgmma_kernel.h"
+
+namespace lowbit::cuda {
+
+inline constexpr int kSliceRows = 16, kSliceWarpgroups = 2;
+inline constexpr int kSliceHeld = 8;        // groups of a warpgroup whose sums it keeps in registers
+inline constexpr int kSliceCopyBlocks = 4;  // blocks of K per copy of x, and per barrier
+inline constexpr int kSliceBarriers = 16;
+
+/// In WgmmaKernel::fold, behind Fold: what a warpgroup does with its sums. Integers with groups; with one scale per row; f16
+/// and bf16.
+enum class SliceSums { kHeld = 4, kAdded, kScaled };
+inline bool is_slice(const WgmmaKernel& kernel) { return kernel.fold >= int(SliceSums::kHeld); }
+
+/// Blocks of K of a block, of a warpgroup, of a group; byte positions in shared memory (x is at 0).
+struct SliceCut {
+  int split_blocks = 0, depth_blocks = 0, group_blocks = 0;
+  int weights_at = 0, scales_at = 0, parts_at = 0, barriers_at = 0;
+  int bytes = 0;  // 0: the kernel cannot run this
+};
+SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& problem, int split);
+
+}  // namespace lowbit::cuda
