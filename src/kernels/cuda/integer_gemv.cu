@@ -14,10 +14,9 @@ constexpr int kMostWarps = 16,
 constexpr int kInFlightBytes = 160 << 10;  // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
 constexpr int kMostTiles = 128;  // of a thread block
-// bit_gemv.cuh: warps, bytes of weights of a thread block, and blocks of a row up to which it is taken: it is as fast as the
-// integers or faster where launches of different widths follow each other, as in a model, and every block cuts all of x.
+// bit_gemv.cuh: it is as fast as the integers or faster where launches of different widths follow each other, as in a model.
 // Weights of three thread blocks fit a multiprocessor, so that the next launch's are on their way while this one multiplies.
-constexpr int kBitWarps = 8, kMostBitBytes = 72 << 10, kMostBitBlocks = 28;
+constexpr int kMostBitBytes = 72 << 10;  // of weights of a thread block
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
@@ -96,25 +95,26 @@ Launch cut(GemvArgs& a, int processors, int device_shared, bool grouped, int col
   return l;
 }
 
-/// The same for bit_gemv.cuh; false when it does not fit, or is not worth it: x is cut into planes by every thread block.
+/// The same for bit_gemv.cuh with strips of `per` blocks; false when it does not fit.
+template <int kPer>
 bool cut_bits(GemvArgs& a, const Device& device, int columns_of_block, Launch& l) {
   a.blocks_of_row = std::max(1, ceil_div(a.k, columns_of_block));
   const int tile_bytes = a.blocks_of_row * kTileBlockBytes, all_tiles = ceil_div(a.n, kTileRows);
-  const int most = std::min(kMostTiles, kMostBitBytes / tile_bytes);
-  if (a.m != 1 || a.x_element != Element::kInt8 || most == 0 || a.blocks_of_row > kMostBitBlocks) return false;
-  l.grid = device.processors;
+  const int most = std::min(kMostBitTiles, kMostBitBytes / tile_bytes);
+  a.team_warps = ceil_div(a.blocks_of_row, kPer);
+  if (a.m != 1 || most == 0 || a.team_warps > kBitWarps<kPer>) return false;
+  l.grid = std::min(all_tiles, device.processors);
   while (ceil_div(all_tiles, l.grid) > most) l.grid += device.processors;
   a.least_tiles = all_tiles / l.grid;
   a.longer = all_tiles % l.grid;
   a.batch = ceil_div(all_tiles, l.grid);
-  a.planes_at = a.batch * tile_bytes;
-  a.sums_at = a.planes_at + a.blocks_of_row * 512;
-  a.x_sums_at = a.sums_at + 4 * kTileRows * a.batch;
-  a.x_scales_at = a.x_sums_at + 16;
-  a.barriers_at = a.x_scales_at + 16;
-  a.scales_at = a.barriers_at + 16;
-  l.shared_bytes = a.scales_at + 4 * kTileRows * a.batch;
-  l.threads = 32 * kBitWarps;
+  a.teams = std::min(a.batch, kBitWarps<kPer> / a.team_warps);
+  a.team_inverse = 65536 / a.team_warps + 1;
+  const int warps = a.teams * a.team_warps;
+  a.planes_at = kBitWeightsAt + a.batch * tile_bytes;
+  a.plain = a.y_element == Element::kF32 && a.offsets == nullptr && a.bias == nullptr && !a.x_groups;
+  l.shared_bytes = a.planes_at + warps * kExchangeWords<kPer> * 4;
+  l.threads = 32 * warps;
   return l.shared_bytes <= device.shared_bytes;
 }
 
@@ -142,8 +142,8 @@ cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStr
   GemvArgs part = a;
   Launch l{};
   if constexpr (!kGrouped && B <= 2)
-    if (cut_bits(part, device, GemvOrder<B>::kColumns, l)) {
-      const GemvKernel kernel = bit_gemv<B>;
+    if (cut_bits<2>(part, device, GemvOrder<B>::kColumns, l)) {
+      const GemvKernel kernel = a.x_element == Element::kInt8 ? bit_gemv<B, 2, false> : bit_gemv<B, 2, true>;
       const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
       return e == cudaSuccess ? start_one(kernel, part, l, device, overlap, stream) : e;
     }

@@ -27,6 +27,11 @@ struct GemvOrder {
   static constexpr uint32_t kMask = 0x01010101u * ((1u << B) - 1u);
 };
 
+/// bit_gemv.cuh: tiles and warps of a thread block, at most, and where its weights begin in shared memory.
+inline constexpr int kMostBitTiles = 8, kBitWeightsAt = 640;
+template <int kPer>
+inline constexpr int kBitWarps = kPer == 2 ? 16 : 20;
+
 struct GemvArgs {
   const uint8_t* codes;
   const float *scales, *offsets, *bias;  // scales and offsets [groups, factor_rows]
@@ -38,6 +43,7 @@ struct GemvArgs {
   int group_shift;  // grouped: a group is 32 << group_shift columns
   int mul, add;
   bool x_groups;
+  bool plain;  // y is f32; no offsets, no bias, one scale of x
   Element x_element, y_element;
   // How the work is cut (integer_gemv.cu).
   int least_tiles, longer;  // tiles of a thread block; the first `longer` ones have one more

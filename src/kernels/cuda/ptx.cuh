@@ -25,6 +25,19 @@ __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+/// The same. What is given is worked out before: the compiler would put it behind the wait, where every instruction counts.
+/// So the wait is made to depend on it; no address is 1, and neither number is the least one.
+__device__ __forceinline__ void wait_for_predecessor_with(const void* address, const void* other, uint32_t shared_word,
+                                                          int number, int small) {
+#if LOWBIT_SM90
+  asm volatile(
+      "{.reg .pred p; setp.ne.u64 p, %0, 1; setp.ne.and.u64 p, %1, 1, p; setp.ne.and.u32 p, %2, 1, p;"
+      "setp.ne.and.s32 p, %3, 0x80000000, p; setp.ne.and.s32 p, %4, 0x80000000, p; @p griddepcontrol.wait;}" ::"l"(
+          address),
+      "l"(other), "r"(shared_word), "r"(number), "r"(small)
+      : "memory");
+#endif
+}
 
 // ---- Copies from global to shared memory that run beside the program
 
@@ -62,6 +75,16 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
   }
 }
 
+/// Whether a wait would end at once.
+__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
 #if LOWBIT_SM90
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -78,6 +101,16 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
 #endif
 
 __device__ __forceinline__ void prefetch_to_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+__device__ __forceinline__ int load_shared(uint32_t from) {
+  int v;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+/// *to += v in shared memory, by one lane at a time or many.
+__device__ __forceinline__ void add_shared(int* to, int v) {
+  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(shared_address(to)), "r"(v) : "memory");
+}
 
 // ---- Tensor cores
 

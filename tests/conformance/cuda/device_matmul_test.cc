@@ -321,6 +321,39 @@ TEST(DeviceMatmulConformance, LongRowsManyTilesAndRefills) {  // several units o
   }
 }
 
+TEST(DeviceMatmulConformance,
+     OneRowOfBits) {  // tails of a strip and of a tile, one block of it, both types of loads, all ends
+  LOWBIT_NEEDS_GPU();
+  Counts counts;
+  uint64_t seed = 7000;
+  for (const FormatId format : {FormatId::kBinary, FormatId::kTernary, FormatId::kInt2, FormatId::kInt2Odd})
+    for (const auto& [n, k] : {std::array<int64_t, 2>{1, 1},
+                               {15, 255},
+                               {17, 256},
+                               {1003, 1100},
+                               {2560, 516},
+                               {270, 2560},
+                               {2300, 1021},
+                               {40, 6912},
+                               {33, 8192},
+                               {18, 8196},
+                               {16, 16384}})
+      for (const Element x : {Element::kInt8, Element::kF32, Element::kF16, Element::kBf16}) {
+        DeviceCase d;
+        d.c.format = format;
+        d.c.n = d.c.ldy = n;
+        d.c.k = d.c.ldx = k;
+        d.c.seed = ++seed;
+        d.c.bias = seed % 3 == 0;
+        d.quantized_x = x == Element::kInt8;
+        d.x = d.quantized_x ? Element::kF32 : x;
+        d.y = seed % 5 == 0 ? Element::kBf16 : Element::kF32;
+        if (seed % 4 == 0) d.c.scaling.zero = ZeroKind::kOffset;
+        EXPECT_EQ(compare_case(d, counts), 0);
+      }
+  EXPECT_EQ(counts.gemv, counts.compared);
+}
+
 TEST(DeviceMatmulConformance, LargestCodesTimes127DoNotOverflow) {
   LOWBIT_NEEDS_GPU();
   Counts counts;
@@ -371,77 +404,6 @@ TEST(DeviceMatmulConformance, ManyRowsTakeTheTensorCores) {
           EXPECT_EQ(counts.tensor, before + 1) << d.c.name();
         }
       }
-  }
-}
-
-/// Bits times bits against plain loops: zeros of both signs are +1, the scale is the mean magnitude in the stated order.
-TEST(BinaryMatmul, EqualsPlainLoops) {
-  LOWBIT_NEEDS_GPU();
-  for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 70, 203},
-                                {1, 4096, 4096},
-                                {5, 33, 1024},
-                                {16, 300, 5000},
-                                {70, 130, 2000},
-                                {257, 520, 700},
-                                {1, 1, 1}}) {
-    Case c;
-    c.format = FormatId::kBinary;
-    c.m = m;
-    c.n = c.ldy = n;
-    c.k = c.ldx = k;
-    const QTensor w = conformance::random_weights(c);
-    std::vector<float> x = conformance::random_activations(c);
-    for (size_t i = 0; i < x.size(); i += 17) x[i] = i % 2 == 0 ? 0.0f : -0.0f;
-    const auto bias = random_bias(c);
-    std::vector<float> scales(size_t(cuda::factor_rows(n)));
-    for (int64_t r = 0; r < n; ++r) scales[size_t(r)] = w.scale(r, 0);
-    const Buffer codes = on_device(w.codes.data(), size_t(w.codes.size())), xs = on_device(x.data(), 4 * x.size()),
-                 ws = on_device(scales.data(), 4 * scales.size()), b = on_device(bias.data(), 4 * bias.size());
-    auto tiles = cuda::allocate(cuda::binary_tile_bytes(n, k), "test"),
-         ones = cuda::allocate(4 * cuda::factor_rows(n), "test"),
-         bits = cuda::allocate(m * cuda::binary_row_bytes(k), "test"), x_scales = cuda::allocate(4 * m, "test"),
-         x_ones = cuda::allocate(4 * m, "test"), y = cuda::allocate(4 * m * n, "test");
-    ASSERT_TRUE(tiles && ones && bits && x_scales && x_ones && y);
-    ASSERT_TRUE(cuda::binary_relayout(codes.as<uint8_t>(), row_bytes(c.format, k), n, k, tiles->as<uint8_t>(),
-                                      ones->as<int32_t>(), nullptr));
-    ASSERT_TRUE(cuda::binarize_activations(xs.data(), Element::kF32, m, k, k, bits->as<uint8_t>(),
-                                           x_scales->as<float>(), x_ones->as<int32_t>(), nullptr));
-    cuda::BinaryMatmul call;
-    call.tiles = tiles->as<uint8_t>();
-    call.ones = ones->as<int32_t>();
-    call.scales = ws.as<float>();
-    call.bias = b.as<float>();
-    call.x = bits->as<uint8_t>();
-    call.x_scales = x_scales->as<float>();
-    call.x_ones = x_ones->as<int32_t>();
-    call.m = m;
-    call.n = call.ldy = n;
-    call.k = k;
-    call.y = y->data();
-    ASSERT_TRUE(cuda::binary_matmul(call));
-    ASSERT_TRUE(cuda::synchronize(nullptr));
-    std::vector<float> got(size_t(m * n));
-    ASSERT_TRUE(cuda::download(got.data(), *y, 4 * m * n));
-    std::vector<uint8_t> row(static_cast<size_t>(k));
-    int bad = 0;
-    for (int64_t r = 0; r < n; ++r) {
-      format_ops(c.format).unpack(w.row(r), 0, k, row.data());
-      for (int64_t i = 0; i < m; ++i) {
-        float sums[32] = {};
-        int dot = 0;
-        for (int64_t j = 0; j < k; ++j) {
-          const float v = x[size_t(i * k + j)];
-          sums[j % 32] += std::fabs(v);
-          dot += (v < 0 ? -1 : 1) * int(format_ops(c.format).values[row[size_t(j)]]);
-        }
-        for (int half = 16; half > 0; half /= 2)
-          for (int s = 0; s < half; ++s) sums[s] += sums[s + half];
-        const float acc = std::fma(float(dot), scales[size_t(r)], 0.0f);
-        const float want = std::fma(acc, sums[0] / float(k), bias[size_t(r)]);
-        bad += !same_float(got[size_t(i * n + r)], want);
-      }
-    }
-    EXPECT_EQ(bad, 0) << m << " " << n << " " << k;
   }
 }
 
