@@ -250,7 +250,7 @@ def recovery(report: dict) -> str:
         if float(options.get("block-text-share", 1)) < 1:
             stages[0] += ", half of them sampled windows"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   "chats, openings" if r.get("sampling") else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
+                   "chats, openings" if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")

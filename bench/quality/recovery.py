@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build/recovery")
     parser.add_argument("--calib-tokens", type=count, default=65536)
     parser.add_argument("--sample", default="10M")
-    parser.add_argument("--sampling", default="", metavar="OPTIONS", help="of lowbit.sample, as one argument: '--sample-min-p 0,0.1'")
+    parser.add_argument("--sampling", default="", metavar="OPTIONS", help="of lowbit.sample, as one argument: '--sample-mix chat=1,any=1'")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--per-gpu", type=int, default=1, help="rows trained on a GPU at a time")
     parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")

@@ -63,4 +63,5 @@ def add_sampling(p) -> None:
     p.add_argument("--sample-mix", type=shares, default=MIX, metavar="KIND=SHARE,...",
                    help="what sampled windows begin with: a few tokens of the text, the token that begins a document or chat, the model's chat "
                    f"template up to a user's first word, an opening, any token [{MIX}]")
-    p.add_argument("--sample-openings", metavar="FILE", help="openings, one to a line, \\n for a line break [openings.txt of this package]")
+    p.add_argument("--sample-openings", metavar="FILE", help="openings, one to a line, \\n for a line break, '> ' before what a user of a chat says "
+                   "[openings.txt of this package]")
