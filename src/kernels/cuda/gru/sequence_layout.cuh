@@ -50,6 +50,7 @@ struct Config {
   static constexpr bool kBulk = sends_bulk(P, kTile, S);
   // What a step need not wait for stands behind its sending, while codes of h are under way.
   static constexpr bool kWorksBehind = P == GruPath::kCluster && !kSingle;
+  static constexpr bool kPartsAhead = P == GruPath::kCluster && NT == 1;  // more have no registers for them
   static constexpr int kItems = L * kOwnSent,
                        kSenders = 32 / kItems * kItems;  // rows that a warp sends to a block; lanes
   static_assert(kItems <= 32);

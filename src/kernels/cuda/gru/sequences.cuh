@@ -22,14 +22,15 @@ template <class C>
 __device__ __forceinline__ void step_once(Warp<C>& w, int step, int steps, int slot, uint32_t epoch) {
   const int half = C::kHalves == 2 ? step % 2 : 0;
   const uint32_t now = half != 0 ? w.half_bytes : 0;
+  typename C::T parts[C::kOwnTiles][C::kPerTile][3];
+  if (C::kPartsAhead && w.works) w.load_parts(step, parts);
   // Warps without units send nothing, so nobody waits for them: they may not wait for a phase that has gone by.
   if (C::P == GruPath::kCluster && step > 0 && w.works) wait_for_h(w, step);
   if (w.works) {
     typename Warp<C>::Sums acc = {};
-    typename C::T parts[C::kOwnTiles][C::kPerTile][3];
     multiply(w, w.h_get + now, acc);
     if (!C::kSingle && !C::kWorksBehind) work_beside(w, step);
-    w.load_parts(step, parts);
+    if (!C::kPartsAhead) w.load_parts(step, parts);
     if constexpr (C::S == 1) {
       update_state(w, acc, parts, step);
     } else {
