@@ -10,7 +10,6 @@ namespace lowbit::cuda {
 namespace {
 
 constexpr int kMaxShared = 232448, kMaxSplit = 8;  // sm_90: of a block; portable cluster size
-constexpr int kSmallSumColumns = 16384;            // row_sum() in fragments.cuh
 constexpr int kAnyShared = 99 << 10;               // of a block, on every architecture
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -55,7 +54,8 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
 
 /// A slice kernel, where two blocks at most fall to a multiprocessor. Measured (4096 x 4096, 16 rows): integers with groups in
 /// two parts (4.9 us; four: 9.0, the sums go from block to block), others with one scale in as few as fit (3.6; four: 4.1), f16
-/// in as many as there is room for (eight: 6.3; four: 7.4).
+/// in as many as there is room for (eight: 6.3; four: 7.4), if they leave few multiprocessors with one block (2560 x 4096: 6.0
+/// us with 160 blocks, 5.1 by the ring).
 bool choose_slice(const GemmProblem& p, const WgmmaTable& table, int processors, GemmChoice& choice) {
   for (int i = 0; i < table.count; ++i) {
     const WgmmaKernel& kernel = table.kernels[i];
@@ -66,6 +66,7 @@ bool choose_slice(const GemmProblem& p, const WgmmaTable& table, int processors,
       const int split = sums == SliceSums::kScaled ? 2 * kMaxSplit / step : step;
       if (tiles * split > 2 * processors || !can_run(kernel, p, split)) continue;
       if (sums == SliceSums::kHeld && split > 2) continue;
+      if (sums == SliceSums::kScaled && 2 * tiles * split < 3 * processors) continue;
       choice = {&kernel, false, split, 0};
       return true;
     }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/device_args.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/tile_order.h"
+#include "kernels/cuda/gemm/wgmma_kernel.h"
 
 namespace lowbit::cuda {
 
@@ -145,7 +146,6 @@ __device__ __forceinline__ float any_sum(typename SumOf<X>::Type s) {
 
 /// Sums of a whole row, exact in f32: |sum| < 2^22 with two bits and fewer than kSmallSumColumns columns. Conversions of
 /// integers have a quarter of the rate of additions or less.
-inline constexpr int kSmallSumColumns = 16384;
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ float row_sum(typename SumOf<X>::Type s) {
   if constexpr (X == GemmActivation::kInt8 && Bits == 2) {

@@ -176,6 +176,13 @@ GemmStatus launch_few(const GemmProblem& p, const Device& device, cudaStream_t s
   return launched(cudaLaunchKernelExC(&config, kernel->function, list));
 }
 
+/// Blocks of a launch. Where two fit a multiprocessor, those of the next launch begin while this one works: with one block for
+/// each multiprocessor, a few of them idle, both are spread evenly. Without, some got two blocks of one launch (measured: 5.8
+/// us instead of 4.9). With many idle ones it is the other way round.
+int64_t spread_evenly(int64_t blocks, int split, int processors) {
+  return blocks < processors && 4 * blocks >= 3 * processors ? processors / split * split : blocks;
+}
+
 GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int processors, cudaStream_t stream) {
   const WgmmaKernel& kernel = *choice.wgmma;
   const SliceCut cut = cut_slice(kernel, p, choice.split);
@@ -188,12 +195,10 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   if (cudaError_t e = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
       e != cudaSuccess)
     return launched(e);
-  // One block for each multiprocessor, some idle: then the blocks of the next launch, which begin while these work, are spread
-  // evenly as well. With fewer, some multiprocessors got two of a launch (measured: 5.8 us instead of 4.9).
   const int64_t blocks = int64_t(args.n_tiles) * choice.split;
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(std::max<int64_t>(blocks, processors / choice.split * choice.split)));
+  config.gridDim = dim3(unsigned(spread_evenly(blocks, choice.split, processors)));
   config.blockDim = dim3(unsigned(kernel.threads));
   config.dynamicSmemBytes = size_t(cut.bytes), config.stream = stream, config.attrs = attributes;
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -221,7 +226,10 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
 
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(choice.split > 1 ? tiles * choice.split : std::min(tiles, resident)));
+  const bool even = kernel.blocks_per_processor > 1 && p.w.activation == GemmActivation::kInt8 && choice.split == 1;
+  const int64_t blocks = choice.split > 1 ? tiles * choice.split : std::min(tiles, resident);
+  const int64_t grid = even ? spread_evenly(blocks, 1, processors) : blocks;
+  config.gridDim = dim3(unsigned(grid));
   config.blockDim = dim3(unsigned(kernel.threads));
   config.dynamicSmemBytes = size_t(shared), config.stream = stream, config.attrs = attributes;
   if (choice.split > 1) {
@@ -232,7 +240,7 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   // Where a multiprocessor has room for two blocks, some would get two of one launch and others none: that costs more than
   // the overlap gains where a block folds groups of many rows of x (measured: 11.2 us instead of 9.6).
   const bool uneven = kernel.blocks_per_processor > 1 && kernel.bm > kFewRows && group_count(p.w) > 1 &&
-                      tiles * choice.split <= processors;
+                      grid == blocks && blocks <= processors;
   if (p.overlap_previous && !uneven) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;

@@ -43,6 +43,8 @@ GemmCase random_case() {
     c.m = 1, c.n = 1 + below(40), c.k = 8192 + 32 * below(600);
   static const int kGroup[] = {0, 64, 128, 128, 64, 32, 256, 384, 96, 512};
   c.group = kGroup[below(10)];
+  if (int8 && below(6) == 0)  // slices of K, up to eight groups of a warpgroup and several copies of x
+    c.m = 2 + below(15), c.k = 128 * (4 + below(29)), c.group = 128 * below(2);
   const int unit = int8 ? 16 : 8;
   if (below(5) != 0)
     c.x_pad = (unit - c.k % unit) % unit + unit * below(2);  // aligned rows

@@ -5,6 +5,9 @@
 
 namespace lowbit::cuda {
 
+/// Tiles of one scale per row and two bits sum fewer columns than this (row_sum() in fragments.cuh).
+inline constexpr int kSmallSumColumns = 16384;
+
 struct WgmmaKernel {
   const void* function;
   const char* name;  // <isa>_<tile> of docs/kernels.md
