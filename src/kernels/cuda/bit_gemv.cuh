@@ -1,8 +1,8 @@
 #pragma once
 // y[n] = sum_k x[k] real(w)[n, k] for one row of x: integer weights of 1 or 2 bits with one scale per row; x as int8 codes, or
-// as floats that are quantized here. Products of bits: x is cut into its eight bit planes, which are the eight columns of
-// mma.m16n8k256.b1, and weights are its A operand as they lie in memory (integer_gemv.h). Nothing is unpacked, and no column
-// of the mma is wasted:
+// as floats that are quantized here. Products of bits: x is cut into its eight bit planes, which are eight columns of
+// mma.m16n8k256.b1, or eight of its rows for each bit of the codes, and weights are the other operand as they lie in memory
+// (integer_gemv.h). Nothing is unpacked, and nothing of the mma is wasted:
 //
 //     sum_k code x = sum_e sum_p 2^e s_p popcount(bit e of codes & plane p of x),  s_p = 2^p, -128 for p = 7
 //
@@ -241,15 +241,32 @@ struct BitStrip {
   const GemvArgs& a;
   uint8_t* smem;
   int tiles, team, strip;
-  uint4 weights[kPer][2];  // of a tile
-  bool there = false;      // those of the first tile
+  uint4 weights[kPer][2];  // of a tile: rows 0 to 7 and 8 to 15
 
-  /// False where a strip of two blocks has one.
-  __device__ bool whole() const { return kPer == 1 || kPer * strip + 1 < a.blocks_of_row; }
-  __device__ uint32_t barrier(int tile) const {
-    return shared_address(reinterpret_cast<BitShared*>(smem)->barriers) + 8 * tile;
+  /// Adds the products with every tile of the team to its rows' sums. more: what each row gets beside.
+  __device__ void multiply(const uint4 (&planes)[kPer], int more) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int row = B == 2 ? 8 * (g & 1) + 2 * t + (g >> 1) : g + 8 * t;  // whose sum this lane has
+    const bool adds = B == 2 ? g < 4 : t < 2;
+    BitShared& shared = *reinterpret_cast<BitShared*>(smem);
+    for (int tile = team; tile < tiles; tile += a.teams) {
+      barrier_wait(shared_address(shared.barriers) + 8 * tile, 0);
+      fetch(tile);
+      int sum = 0;
+      if constexpr (B == 2) {
+        sum = columns(planes);
+      } else {
+        sum = rows(planes);
+      }
+      if (adds) add_shared(shared.sums + tile * kTileRows + row, a.mul * sum + more);
+    }
   }
 
+ private:
+  /// False where a strip of two blocks has one.
+  __device__ bool whole() const { return kPer == 1 || kPer * strip + 1 < a.blocks_of_row; }
+
+  /// All of a tile's before the first product: what comes behind a branch would wait for it.
   __device__ void fetch(int tile) {
     const uint8_t* const from =
         smem + kBitWeightsAt + (tile * a.blocks_of_row + strip * kPer) * kTileBlockBytes + (threadIdx.x & 31) * 16;
@@ -260,33 +277,7 @@ struct BitStrip {
       weights[i][1] = shared_16(from + i * kTileBlockBytes + 8 * kBlockBytes);
     }
   }
-  /// The first tile's weights, if they have come.
-  __device__ void fetch_early() {
-    there = team < tiles && barrier_passed(barrier(team), 0);
-    if (there) fetch(team);
-  }
-
-  /// more: what every row gets beside the products.
-  __device__ void multiply(const uint4 (&planes)[kPer], int more) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int row = B == 2 ? 8 * (g & 1) + 2 * t + (g >> 1) : g + 8 * t;  // whose sum this lane has
-    const bool adds = B == 2 ? g < 4 : t < 2;
-    int* const sums = reinterpret_cast<BitShared*>(smem)->sums + row;
-    for (int tile = team; tile < tiles; tile += a.teams, there = false) {
-      if (!there) {
-        barrier_wait(barrier(tile), 0);
-        fetch(tile);
-      }
-      int sum = 0;
-      if constexpr (B == 2) {
-        sum = columns(planes);
-      } else {
-        sum = rows(planes);
-      }
-      if (adds) add_shared(sums + tile * kTileRows, a.mul * sum + more);
-    }
-  }
-  __device__ int rows(const uint4 (&planes)[kPer]) {
+  __device__ int rows(const uint4 (&planes)[kPer]) const {
     int c[4] = {};
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
@@ -297,7 +288,7 @@ struct BitStrip {
     }
     return sum_planes(c);
   }
-  __device__ int columns(const uint4 (&planes)[kPer]) {
+  __device__ int columns(const uint4 (&planes)[kPer]) const {
     int c[2][4] = {};
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
@@ -318,9 +309,9 @@ template <int B, int kPer, bool kFloats>
 __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid_constant__ GemvArgs a) {
   using Order = GemvOrder<B>;
   extern __shared__ __align__(128) uint8_t smem[];
-  let_successor_start();
   const GemvRange range(a);
   begin_bits(a, smem, range);
+  let_successor_start();  // its copies come behind these
   const int first_row = range.first * kTileRows, rows = min(range.count * kTileRows, a.n - first_row);
   float scale = static_cast<int>(threadIdx.x) < rows ? a.scales[first_row + threadIdx.x] : 0.0f;
   float* const y = static_cast<float*>(a.y) + first_row + threadIdx.x;
@@ -344,7 +335,6 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid
     load_words<B>(reinterpret_cast<const int8_t*>(from), left, loose == 0, v);
     x_scale = a.x_scales[0];
   }
-  mine.fetch_early();
   int sum = 0;
 #pragma unroll
   for (int f = 0; f < Order::kFields; ++f) sum = __dp4a(static_cast<int>(v[f]), 0x01010101, sum);

@@ -131,6 +131,18 @@ GemvKernel choose_kernel(bool float_x, bool one_row, bool resident) {
   }
 }
 
+/// Cuts for bit_gemv.cuh; null when it does not take the layer. Strips of one block where few tiles are left to hide behind.
+template <int B>
+GemvKernel choose_bits(GemvArgs& a, const Device& device, Launch& l) {
+  constexpr int kColumns = GemvOrder<B>::kColumns;
+  const bool floats = a.x_element != Element::kInt8;
+  if constexpr (B == 2)
+    if (!floats && ceil_div(a.n, kTileRows) <= 2 * device.processors && cut_bits<1>(a, device, kColumns, l))
+      return bit_gemv<B, 1, false>;
+  if (!cut_bits<2>(a, device, kColumns, l)) return nullptr;
+  return floats ? bit_gemv<B, 2, true> : bit_gemv<B, 2, false>;
+}
+
 cudaError_t start_one(GemvKernel kernel, const GemvArgs& a, const Launch& l, const Device& device, bool overlap,
                       cudaStream_t stream) {
   return launch(kernel, dim3(static_cast<unsigned>(l.grid)), dim3(static_cast<unsigned>(l.threads)),
@@ -142,8 +154,7 @@ cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStr
   GemvArgs part = a;
   Launch l{};
   if constexpr (!kGrouped && B <= 2)
-    if (cut_bits<2>(part, device, GemvOrder<B>::kColumns, l)) {
-      const GemvKernel kernel = a.x_element == Element::kInt8 ? bit_gemv<B, 2, false> : bit_gemv<B, 2, true>;
+    if (const GemvKernel kernel = choose_bits<B>(part, device, l); kernel != nullptr) {
       const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
       return e == cudaSuccess ? start_one(kernel, part, l, device, overlap, stream) : e;
     }
