@@ -21,7 +21,7 @@ struct GemmArgs {
   int m, n, k, n_padded;
   int output;              // GemmOutput
   int pairs;               // y may be written two neighbours at a time
-  int bulk_rows;           // rows of y begin at multiples of 16 bytes and its elements have 2
+  int boxes;               // y may be written in boxes of a tensor map: whole, aligned 16 bytes of 16-bit elements
   int group, groups;       // columns per scale, and how many
   uint32_t half_zero;      // f16, bf16: both halves hold the number that magic + code exceeds the value by
   int units, unit_blocks;  // ceil(n / 64), ceil(k / unit's columns)

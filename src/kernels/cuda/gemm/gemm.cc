@@ -59,7 +59,9 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   args.output = int(p.output);
   const int64_t pair_bytes = p.output == GemmOutput::kF32 ? 8 : 4;
   args.pairs = p.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % uintptr_t(pair_bytes) == 0;
-  args.bulk_rows = p.output != GemmOutput::kF32 && p.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
+  // A box is cut at whole 16 bytes: where n is no multiple of 8, elements behind a row of y were overwritten.
+  args.boxes =
+      p.output != GemmOutput::kF32 && p.w.n % 8 == 0 && p.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
   args.group = int(std::max<int64_t>(1, group_of(p.w))), args.groups = int(group_count(p.w));
   const int zero = stored_bits(p.w.format, a).zero;
   // 1024 + zero in f16, 128 + zero in bf16: the unit of both is 1 there.
@@ -215,7 +217,7 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, choice.split);
   CUtensorMap map, y_map{};
   if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
-  if (kernel.fold == 0 && args.bulk_rows && !make_y_map(p, kernel.bm, &y_map)) return GemmStatus::kCudaError;
+  if (kernel.fold == 0 && args.boxes && !make_y_map(p, kernel.bm, &y_map)) return GemmStatus::kCudaError;
   const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
   if (tiles * choice.split >= kTileRowLimit) return GemmStatus::kUnsupported;
   const int shared = shared_bytes(kernel, p, choice.split);

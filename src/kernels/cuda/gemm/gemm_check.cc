@@ -51,6 +51,7 @@ GemmCase random_case() {
   else
     c.x_pad = below(5), c.x_shift = below(3);
   c.y_pad = below(4) == 0 ? 1 + below(5) : 0;
+  if (below(4) == 0) c.y_pad = (8 - c.n % 8) % 8 + 8 * below(2);  // aligned rows of y that are longer than n
   c.x_groups = int8 && below(3) == 0;
   c.offsets = below(6) == 0;
   c.bias = below(2) == 0;

@@ -255,7 +255,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, uint8_t* sh
       auto value = [&](int u, int i) {
         return __fmaf_rn(row_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
       };
-      if (p.bulk_rows) {
+      if (p.boxes) {
         // Boxes, one thread for each warpgroup: a copy per row kept its lanes busy for 2.5 us of every tile.
         if (at.lane128 == 0) store_wait();  // the tile's before this one
         share_x_scales();

@@ -53,7 +53,8 @@ __device__ __forceinline__ void slab_load(uint32_t to, const CUtensorMap* map, i
       "l"(map), "r"(col), "r"(row), "r"(slab), "r"(barrier)
       : "memory");
 }
-/// One box from this block's shared memory to a 2-D tensor map; what lies outside of the tensor is left out. A thread's
+/// One box from this block's shared memory to a 2-D tensor map; what lies outside of the tensor is left out, but for
+/// the rest of 16 bytes that begin inside of it. A thread's
 /// boxes are waited for together by store_wait().
 __device__ __forceinline__ void box_store(const CUtensorMap* map, int col, int row, uint32_t from) {
   asm volatile(
