@@ -157,8 +157,18 @@ int main(int argc, char** argv) {
       std::vector<std::string> seen;
       for (const cuda::GruPath path : {cuda::GruPath::kAuto, cuda::GruPath::kFused, cuda::GruPath::kBlock,
                                        cuda::GruPath::kCluster, cuda::GruPath::kGrid})
-        for (const auto& [tile, warps] :
-             {std::pair{0, 0}, {8, 0}, {8, 1}, {8, 2}, {8, 4}, {8, 8}, {16, 0}, {16, 2}, {16, 4}, {16, 8}, {24, 0}, {32, 0}}) {
+        for (const auto& [tile, warps] : {std::pair{0, 0},
+                                          {8, 0},
+                                          {8, 1},
+                                          {8, 2},
+                                          {8, 4},
+                                          {8, 8},
+                                          {16, 0},
+                                          {16, 2},
+                                          {16, 4},
+                                          {16, 8},
+                                          {24, 0},
+                                          {32, 0}}) {
           if ((path == cuda::GruPath::kAuto) != (tile == 0) || (!all && tile != 0)) continue;
           for (const int split : {0, 1, 2}) {
             if ((path == cuda::GruPath::kAuto) != (split == 0)) continue;
