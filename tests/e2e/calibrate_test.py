@@ -7,14 +7,7 @@ import time
 import unittest
 from pathlib import Path
 
-from cli import TIMEOUT_S, CliTest, files_below, interrupt, make_model, start
-
-WORDS = "the river runs past old stone houses while people talk about bread and rain".split()
-
-
-def text(count):
-    return " ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(count))
-
+from cli import TIMEOUT_S, CliTest, files_below, interrupt, make_model, start, text
 
 def change(model, changes):
     """Rewrites f32 tensors of a Hugging Face directory: changes[name](list of values) edits in place."""

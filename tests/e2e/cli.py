@@ -23,6 +23,12 @@ ERROR_LINE = re.compile(r"error: [^\n]+\n")
 TIMEOUT_S = 120
 
 
+def text(count):
+    """`count` words to calibrate and train on."""
+    words = "the river runs past old stone houses while people talk about bread and rain".split()
+    return " ".join(words[(i * i + i // 7) % len(words)] for i in range(count))
+
+
 def make_model(out, *options):
     subprocess.run([sys.executable, SOURCE / "scripts" / "make_test_model.py", out, *options], check=True)
     return str(out)

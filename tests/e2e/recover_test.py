@@ -12,7 +12,6 @@ import cli
 from cli import SOURCE, TIMEOUT_S, CliTest, environment, files_below, make_model
 
 MISSING = [m for m in ("numpy", "xxhash", "torch") if importlib.util.find_spec(m) is None]
-WORDS = "the river runs past old stone houses while people talk about bread and rain".split()
 QUICK = ("--tokens", "4K", "--sample", "1K", "--window", "64", "--batch", "4", "--block-steps", "6", "--block-windows", "16",
          "--threads", "1", "--device", "cpu", "--quiet")
 
@@ -24,7 +23,7 @@ class Recover(CliTest):
         super().setUpClass()
         sys.path.insert(0, str(SOURCE / "python"))
         cls.text = cls.models / "text.txt"
-        cls.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(3000)))
+        cls.text.write_text(cli.text(3000))
         cls.start = {}
         for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double"):
             out = cls.models / options.split()[0] / str(len(cls.start))

@@ -9,7 +9,6 @@ import cli
 from cli import SOURCE, CliTest
 
 MISSING = [m for m in ("numpy", "torch", "jinja2") if importlib.util.find_spec(m) is None]
-WORDS = "the river runs past old stone houses while people talk about bread and rain".split()
 
 
 @unittest.skipIf(MISSING, f"Python packages {' and '.join(MISSING)} are not installed")
@@ -19,7 +18,7 @@ class Sample(CliTest):
         super().setUpClass()
         sys.path.insert(0, str(SOURCE / "python"))
         cls.text = cls.models / "text.txt"
-        cls.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(1500)))
+        cls.text.write_text(cli.text(1500))
 
     def sample(self, *options, code=0, model=None):
         from lowbit.sample import main

@@ -29,7 +29,6 @@ from .plot import write_curve_png
 from .sampling import BATCH, Samples, beginnings_of, sample
 from .student import Student, Trainable, relative_error
 
-STAGES = ("blocks", "full", "lora", "scales")
 # What a state may differ in and still be continued.
 NOT_OF_THE_RESULT = {"out", "lowbit", "threads", "force", "json", "quiet", "save_every", "stop_after", "samples", "keep_stages"}
 

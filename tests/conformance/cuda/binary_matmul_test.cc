@@ -7,21 +7,15 @@
 #include <cmath>
 
 #include "kernels/cuda_api.h"
+#include "tests/conformance/cuda/on_device.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit {
 namespace {
 
 using conformance::Case;
+using conformance::on_device;
 using cuda::Element;
-
-Buffer on_device(const void* bytes, size_t size) {
-  auto b = cuda::allocate(int64_t(size), "test");
-  EXPECT_TRUE(b.has_value());
-  if (!b) return {};
-  EXPECT_TRUE(cuda::upload(*b, bytes, int64_t(size)));
-  return *b;
-}
 
 std::vector<float> random_bias(const Case& c) {
   std::vector<float> bias(size_t(c.n));
@@ -32,7 +26,7 @@ std::vector<float> random_bias(const Case& c) {
 
 /// Bits times bits against plain loops: zeros of both signs are +1, the scale is the mean magnitude in the stated order.
 TEST(BinaryMatmul, EqualsPlainLoops) {
-  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher";
+  LOWBIT_NEEDS_GPU();
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 70, 203},
                                 {1, 4096, 4096},
                                 {5, 33, 1024},

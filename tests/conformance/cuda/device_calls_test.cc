@@ -10,6 +10,7 @@
 #include "base/float.h"
 #include "base/try.h"
 #include "ops/device_matmul.h"
+#include "tests/conformance/cuda/on_device.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit {
@@ -17,9 +18,6 @@ namespace {
 
 using conformance::Case;
 using cuda::Element;
-
-#define LOWBIT_NEEDS_GPU() \
-  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher"
 
 struct Wanted {
   FormatId format;

@@ -11,6 +11,7 @@
 
 #include "kernels/registry.h"
 #include "ops/matmul.h"
+#include "tests/conformance/cuda/on_device.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit {
@@ -18,6 +19,7 @@ namespace {
 
 using conformance::Case;
 using conformance::Fill;
+using conformance::on_device;
 using conformance::pick;
 using cuda::Element;
 
@@ -25,9 +27,6 @@ ThreadPool& pool() {
   static ThreadPool one(1);
   return one;
 }
-
-#define LOWBIT_NEEDS_GPU() \
-  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher"
 
 int64_t case_count() {
   const char* wanted = std::getenv("LOWBIT_CONFORMANCE_CASES");
@@ -55,14 +54,6 @@ float read_stored(const std::vector<uint8_t>& bytes, Element e, size_t i) {
   return e == Element::kF16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 float rounded(float v, Element e) { return read_stored(stored({v}, e), e, 0); }
-
-Buffer on_device(const void* bytes, size_t size) {
-  auto b = cuda::allocate(int64_t(size), "test");
-  EXPECT_TRUE(b.has_value());
-  if (!b) return {};
-  EXPECT_TRUE(cuda::upload(*b, bytes, int64_t(size)));
-  return *b;
-}
 
 constexpr uint8_t kPoison = 0x5b;
 

@@ -3,15 +3,13 @@
 
 #include "gru/test_networks.h"
 #include "kernels/cuda_gru_api.h"
+#include "tests/conformance/cuda/on_device.h"
 
 namespace lowbit {
 namespace {
 
 using namespace testing_gru;  // NOLINT
 using cuda::GruPath;
-
-#define LOWBIT_NEEDS_GPU() \
-  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher"
 
 int networks_wanted(int otherwise) {
   const char* asked = std::getenv("LOWBIT_GRU_NETWORKS");

@@ -11,10 +11,12 @@
 #include "base/rng.h"
 #include "format/registry.h"
 #include "kernels/cuda_api.h"
+#include "tests/conformance/cuda/on_device.h"
 
 namespace lowbit {
 namespace {
 
+using conformance::on_device;
 using cuda::Element;
 
 constexpr FormatId kFormatOf[] = {FormatId::kBinary, FormatId::kInt2, FormatId::kInt4, FormatId::kInt8};
@@ -69,12 +71,6 @@ float load(const std::vector<uint8_t>& from, size_t i, Element e) {
   std::memcpy(&f, from.data() + (e == Element::kF32 ? 4 * i : 0), 4);
   std::memcpy(&h, from.data() + (e == Element::kF32 ? 0 : 2 * i), 2);
   return e == Element::kF32 ? f : e == Element::kF16 ? f16_to_f32(h) : bf16_to_f32(h);
-}
-
-Buffer on_device(const void* bytes, size_t size) {
-  Buffer b = *cuda::allocate(int64_t(size), "test");
-  EXPECT_TRUE(cuda::upload(b, bytes, int64_t(size)));
-  return b;
 }
 
 /// The largest error relative to the sum of magnitudes of an output's terms, in units of what its type allows.
@@ -161,7 +157,7 @@ double worst_error(const QuantizedCase& c) {
 }
 
 TEST(QuantizedMm, AgreesWithDoubleArithmetic) {
-  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher";
+  LOWBIT_NEEDS_GPU();
   const char* wanted = std::getenv("LOWBIT_CONFORMANCE_CASES");
   const int64_t count = wanted != nullptr ? std::atoll(wanted) / 3 : 1500;
   int bad = 0;
@@ -176,7 +172,7 @@ TEST(QuantizedMm, AgreesWithDoubleArithmetic) {
 }
 
 TEST(QuantizedMm, NothingToDoIsNoError) {
-  if (cuda::devices().empty()) GTEST_SKIP() << "no CUDA device of compute capability 8.0 or higher";
+  LOWBIT_NEEDS_GPU();
   cuda::QuantizedMm call;
   EXPECT_TRUE(cuda::quantized_mm(2, call));
   call.m = call.n = 1;
