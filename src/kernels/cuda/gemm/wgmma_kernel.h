@@ -8,6 +8,9 @@ namespace lowbit::cuda {
 /// Tiles of one scale per row and two bits sum fewer columns than this (row_sum() in fragments.cuh).
 inline constexpr int kSmallSumColumns = 16384;
 
+/// Rows of x of the narrow tiles that fill a last wave, where there is one scale per row.
+inline constexpr int kNarrowRows = 96;
+
 struct WgmmaKernel {
   const void* function;
   const char* name;  // <isa>_<tile> of docs/kernels.md
