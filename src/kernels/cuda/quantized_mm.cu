@@ -68,10 +68,10 @@ bool make_weight_map(const uint8_t* weight, const QuantizedConfig& p, CUtensorMa
 }
 
 /// One row of x on a device with tensor maps; false when it is not for quantized_mm_one_row.
-template <int BITS>
+template <int BITS, int kSlots>
 bool start_one_row(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
                    const Device& device, bool overlap, cudaStream_t stream, cudaError_t* error) {
-  const auto kernel = quantized_mm_one_row<BITS>;
+  const auto kernel = quantized_mm_one_row<BITS, kSlots>;
   static const bool compiled = [&] {  // for 9.0: code for 8.0 is empty
     cudaFuncAttributes attributes;
     return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
@@ -79,7 +79,7 @@ bool start_one_row(const void* input, const uint8_t* weight, void* output, const
   if (!device.bulk_copies || !compiled || p.m != 1 || p.groups > 1) return false;
   const int64_t lines = ceil_div((p.k * BITS + 7) / 8, kLineBytes), warp_lines = ceil_div(lines, kLineWarps);
   const int64_t shared =
-      kLinePartsAt + int64_t{kLineWarps} * kParts * line_part_bytes<BITS>(static_cast<int>(warp_lines));
+      kLinePartsAt<kSlots> + int64_t{kLineWarps} * kParts * line_part_bytes<BITS>(static_cast<int>(warp_lines));
   CUtensorMap map;
   if (warp_lines > 64 || shared > device.shared_bytes || !make_weight_map<BITS>(weight, p, &map)) return false;
   *error = allow_shared(reinterpret_cast<const void*>(kernel), device);
@@ -173,9 +173,11 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
                     static_cast<unsigned>(std::min<int64_t>(p.m, kMostGridRows)));
     return launch(quantized_mm_any<BITS>, grid, dim3(32 * kAnyWarps), 0, stream, false, input, weight, output, p);
   }
-  if constexpr (BITS == 8)
-    if (cudaError_t e = cudaSuccess; start_one_row<BITS>(input, weight, output, p, device, overlap, stream, &e))
-      return e;
+  if constexpr (BITS == 8) {
+    cudaError_t e = cudaSuccess;
+    if (overlap && start_one_row<BITS, kSlotsOverlapping>(input, weight, output, p, device, true, stream, &e)) return e;
+    if (start_one_row<BITS, kSlotsAlone>(input, weight, output, p, device, overlap, stream, &e)) return e;
+  }
   if (p.m <= kDecodeRows) return start_decode<BITS>(input, weight, output, p, device, overlap, stream);
   // 128 rows of weights share what is read of x, where that is much.
   return p.m > kManyRows ? start_rows<BITS, 4>(input, weight, output, p, device, stream)

@@ -1,11 +1,11 @@
 #pragma once
-// quantized_mm<BITS> for one row of x, aligned rows of weights and one scale for each, compute capability 9. Twice as many launches find room on a
-// multiprocessor as with weights in registers (quantized_mm_decode.cuh): the next one's weights come while this one multiplies.
+// quantized_mm<BITS> for one row of x, aligned rows of weights and one scale for each, compute capability 9: weights come to shared
+// memory by the copy engine, and a thread block has twice as many rows for each x that it cuts as quantized_mm_decode.cuh.
 //
 // Shapes:   a thread block makes 32 outputs. A line is 128 bytes of a weight row; a warp has every 16th line of all 32 rows. It
 //           cuts its own columns of x into parts and goes through its units, 16 rows of a line, on its own: one barrier, at the
 //           end.
-// Memory:   units come as boxes of a tensor map with 128-byte swizzle, two of a warp at a time. Lane t has pieces 2 t and 2 t + 1
+// Memory:   units come as boxes of a tensor map with 128-byte swizzle, two or four of a warp at a time. Lane t has pieces 2 t and 2 t + 1
 //           of a line, 16 bytes each, so that neighbouring rows meet different banks.
 // Error:    as quantized_mm_decode.cuh: sums of 64 bytes are added by ordinary additions.
 // Limits:   reading the weights.
@@ -16,9 +16,15 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kLineWarps = 16, kLineRows = 32, kLineBytes = 128, kUnitSlots = 2;
-inline constexpr int kLineUnitBytes = 16 * kLineBytes, kLineBarriersAt = kLineWarps * kUnitSlots * kLineUnitBytes;
-inline constexpr int kLinePartsAt = kLineBarriersAt + kLineWarps * kUnitSlots * 8;
+inline constexpr int kLineWarps = 16, kLineRows = 32, kLineBytes = 128;
+inline constexpr int kLineUnitBytes = 16 * kLineBytes;
+/// Units of a warp that have room at a time. Measured, 4096 x 4096, launches that overlap and alone: four 7.43 and 9.20 us, two
+/// 7.85 and 7.87.
+inline constexpr int kSlotsAlone = 2, kSlotsOverlapping = 4;
+template <int kSlots>
+inline constexpr int kLineBarriersAt = kLineWarps* kSlots* kLineUnitBytes;
+template <int kSlots>
+inline constexpr int kLinePartsAt = kLineBarriersAt<kSlots> + kLineWarps* kSlots * 8;
 
 /// Bytes of a warp's parts of x, one after the other: columns of the mma meet alternating halves of the banks.
 template <int BITS>
@@ -61,7 +67,7 @@ __device__ __forceinline__ void stage_lines(const QuantizedConfig& p, const void
   }
 }
 
-template <int BITS>
+template <int BITS, int kSlots>
 __global__ void __launch_bounds__(32 * kLineWarps, 2)
     quantized_mm_one_row(const __grid_constant__ CUtensorMap weights, const void* input, void* output,
                          const __grid_constant__ QuantizedConfig p, int warp_lines) {
@@ -80,22 +86,22 @@ __global__ void __launch_bounds__(32 * kLineWarps, 2)
       __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0);  // the compiler knows that it is uniform
   const int row_lines = static_cast<int>(((p.k * BITS + 7) / 8 + kLineBytes - 1) / kLineBytes);
   const int lines = max(0, (row_lines - warp + kLineWarps - 1) / kLineWarps), units = 2 * lines;
-  const uint32_t ring = shared_address(smem) + warp * kUnitSlots * kLineUnitBytes;
-  const uint32_t barriers = shared_address(smem) + kLineBarriersAt + warp * kUnitSlots * 8;
+  const uint32_t ring = shared_address(smem) + warp * kSlots * kLineUnitBytes;
+  const uint32_t barriers = shared_address(smem) + kLineBarriersAt<kSlots> + warp * kSlots * 8;
   const auto load = [&](int unit) {
     load_unit(weights, (warp + unit / 2 * kLineWarps) * kLineBytes, static_cast<int>(n0) + 16 * (unit & 1),
-              ring + (unit & 1) * kLineUnitBytes, barriers + (unit & 1) * 8);
+              ring + unit % kSlots * kLineUnitBytes, barriers + unit % kSlots * 8);
   };
   if (elected()) {
-    for (int slot = 0; slot < kUnitSlots; ++slot) barrier_init(barriers + 8 * slot, 1);
+    for (int slot = 0; slot < kSlots; ++slot) barrier_init(barriers + 8 * slot, 1);
     barriers_visible_to_copies();
-    for (int unit = 0; unit < min(units, kUnitSlots); ++unit) load(unit);
+    for (int unit = 0; unit < min(units, kSlots); ++unit) load(unit);
   }
   __syncwarp();
   const int part_bytes = line_part_bytes<BITS>(warp_lines);
-  uint8_t* const parts = smem + kLinePartsAt + warp * kParts * part_bytes;
+  uint8_t* const parts = smem + kLinePartsAt<kSlots> + warp * kParts * part_bytes;
   const uint8_t* const column = parts + min(g, kParts - 1) * part_bytes + t * 16;
-  const uint8_t* const mine = smem + warp * kUnitSlots * kLineUnitBytes + g * kLineBytes;
+  const uint8_t* const mine = smem + warp * kSlots * kLineUnitBytes + g * kLineBytes;
   float sums[2][4] = {};
   wait_for_predecessor();
   stage_lines<BITS>(p, input, warp, lines, part_bytes, parts);
@@ -103,16 +109,17 @@ __global__ void __launch_bounds__(32 * kLineWarps, 2)
   for (int i = 0; i < lines; ++i) {
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      barrier_wait(barriers + 8 * tile, i & 1);
+      const int unit = 2 * i + tile, slot = unit % kSlots;
+      barrier_wait(barriers + 8 * slot, unit / kSlots & 1);
 #pragma unroll
       for (int piece = 0; piece < 2; ++piece) {
-        const uint8_t* const from = mine + tile * kLineUnitBytes + (((2 * t + piece) ^ g) << 4);
+        const uint8_t* const from = mine + slot * kLineUnitBytes + (((2 * t + piece) ^ g) << 4);
         const uint4 low = *reinterpret_cast<const uint4*>(from),
                     high = *reinterpret_cast<const uint4*>(from + 8 * kLineBytes);
         add_chunk<BITS>(low, high, column + (2 * i + piece) * kPieceBytes, 1.0f, 1.0f, sums[tile]);
       }
       __syncwarp();
-      if (i + 1 < lines && elected()) load(2 * (i + 1) + tile);
+      if (unit + kSlots < units && elected()) load(unit + kSlots);
     }
   }
   __syncwarp();
@@ -129,7 +136,7 @@ __global__ void __launch_bounds__(32 * kLineWarps, 2)
   __syncthreads();
   const int r = static_cast<int>(threadIdx.x) / kLineWarps, of_warp = static_cast<int>(threadIdx.x) % kLineWarps;
   const float* const from =
-      reinterpret_cast<const float*>(smem + kLinePartsAt + of_warp * kParts * part_bytes) + r * kParts;
+      reinterpret_cast<const float*>(smem + kLinePartsAt<kSlots> + of_warp * kParts * part_bytes) + r * kParts;
   float y = __fadd_rn(__fadd_rn(from[2], from[1]), from[0]);  // the small ones first
 #pragma unroll
   for (int d = kLineWarps / 2; d > 0; d /= 2) y = __fadd_rn(y, __shfl_xor_sync(0xffffffffu, y, d));

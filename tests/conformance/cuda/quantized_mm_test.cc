@@ -185,6 +185,7 @@ TEST(QuantizedMm,
       c.k = k;
       c.extra_weight = (16 - ceil_div(k << c.log_bits, 8) % 16) % 16 + (seed % 3 == 0 ? 16 : 0);
       c.bias = seed % 4 == 0;
+      c.overlap = seed / 2 % 2 == 0;
       c.row_scales = seed % 6 == 0;
       c.ranges = seed % 7 == 0 ? 1 : 0;
       c.input = Element(seed % 3);

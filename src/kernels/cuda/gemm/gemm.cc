@@ -245,7 +245,9 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
   if (kernel.fold == 0 && args.boxes) {
     fill_last_wave(p, kernel.bm, kNarrowRows, processors, args);
-    if (!make_y_map(p, kernel.bm, &y_map) || !make_y_map(p, kNarrowRows, &narrow_y_map)) return GemmStatus::kCudaError;
+    if (!make_y_map(p, kernel.bm, &y_map)) return GemmStatus::kCudaError;
+    const bool narrow = args.wide_columns < args.n_tiles;
+    if (narrow && !make_y_map(p, kNarrowRows, &narrow_y_map)) return GemmStatus::kCudaError;
   }
   const int64_t tiles = args.tile_count;
   const int shared = shared_bytes(kernel, p, choice.split);
@@ -276,7 +278,7 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
   }
-  void* list[] = {&map, &y_map, &narrow_y_map, &args};
+  void* list[] = {&map, &y_map, &args, &narrow_y_map};
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 

@@ -337,7 +337,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
     gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap y_map,
-               const __grid_constant__ CUtensorMap narrow_y_map, const __grid_constant__ GemmArgs p) {
+               const __grid_constant__ GemmArgs p, const __grid_constant__ CUtensorMap narrow_y_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
