@@ -17,6 +17,7 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{1} << 30;
+constexpr int64_t kMostHeads = 65535, kMostRows = int64_t{1} << 22;  // of a launch: bounds of a grid
 constexpr auto kFloat = int64_t{sizeof(float)};
 
 Result<Buffer> to_device(const std::vector<float>& values, const char* what) {
@@ -61,7 +62,8 @@ Result<DeviceBlockWorkspace> DeviceBlockWorkspace::make(const ModelConfig& c, in
   const int64_t row = c.hidden_size + 2 * c.q_size() + 2 * c.kv_size() + 2 * c.intermediate_size;
   const int64_t window = context * row * kFloat + cuda::attend_workspace_bytes(1, context, c.heads);
   work.context_ = context;
-  work.windows_ = std::clamp<int64_t>(kWorkspaceBytes / window, 1, std::max<int64_t>(1, windows));
+  work.windows_ = std::clamp<int64_t>(std::min({kWorkspaceBytes / window, kMostHeads / c.heads, kMostRows / context}),
+                                      1, std::max<int64_t>(1, windows));
   const auto rows = [&](Buffer& buffer, int64_t width) -> Status {
     LOWBIT_TRY_ASSIGN(buffer, cuda::allocate(work.windows_ * context * width * kFloat, "workspace"));
     return {};
