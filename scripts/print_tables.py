@@ -12,6 +12,7 @@
   <!-- table: gru_rivals_NAME -->          the same name                    (bench/rivals/gru.py)
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
+  <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
   <!-- table: recovery --> and recovered   bench/results/recovery.json   (bench/quality/recovery.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
@@ -276,6 +277,13 @@ def recovered(report: dict) -> str:
                               "each size is the one whose two ratios have the least product.")
 
 
+def calibration(report: dict) -> str:
+    lines = ["| device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|"]
+    for r in report["rows"]:
+        lines.append(f"| {r['device'].upper()} | {r['threads']} | {r['tokens']} | {r['measure']:.1f} | {r['fit']:.1f} | {r['advance']:.1f} | {r['seconds']:.1f} |")
+    return "\n".join(lines) + f"\n\n{report['cpu']}; {report['gpu']}; {report['model']}, int4. Rows of equal tokens wrote the same bytes."
+
+
 def activations(report: dict) -> str:
     acts = ["f32", "int8", "int8-row", "int8-clip", "int4"]
     lines = ["| weights | " + " | ".join(acts) + " |", "|---" * (len(acts) + 1) + "|"]
@@ -314,7 +322,7 @@ def tasks(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery, "recovered": recovered, "activations": activations, "tasks": tasks}
+            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "activations": activations, "tasks": tasks}
 FILES = {"activations": "tasks", "recovered": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 

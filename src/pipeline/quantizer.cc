@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/try.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/sensitivity.h"
@@ -127,7 +128,7 @@ Status Quantizer::run_calibrated() {
     else
       LOWBIT_TRY(convert(t));
   }
-  text.held_back().start_quantized(ends_.at(kEmbedding));
+  LOWBIT_TRY(text.held_back().start_quantized(ends_.at(kEmbedding)));
   for (int64_t block = 0; block < text.blocks(); ++block)
     LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
   return check_held_back(text);
@@ -159,12 +160,20 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
   const auto show_part = [&](double begin, double end) {
     text.set_progress([show, begin, end](double share) { return show(begin + share * (end - begin)); });
   };
+  CalibrationTimes& times = report.times.emplace(report.times.value_or(CalibrationTimes{}));
+  auto start = Clock::now();
+  const auto add_time = [&start](double& seconds) {
+    seconds += seconds_since(start);
+    start = Clock::now();
+  };
   if (resumed) {
     show_part(0, 1);
     LOWBIT_TRY(text.skip_measuring(block));
+    add_time(times.measure);
   } else {
     show_part(0, kMeasured);
     LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
+    add_time(times.measure);
     double fitted = 0;
     for (const SourceTensor* t : linears) {
       if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
@@ -185,7 +194,10 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
                   "remove that directory");
     LOWBIT_TRY(finish(*t, it->second, finished.fits[t->name]));
   }
-  return text.advance(block, finished.weights);
+  add_time(times.fit);
+  LOWBIT_TRY(text.advance(block, finished.weights));
+  add_time(times.advance);
+  return {};
 }
 
 Status Quantizer::check_held_back(Calibration& text) {

@@ -12,6 +12,7 @@
 #include "base/try.h"
 #include "kernels/registry.h"
 #include "model/config.h"
+#include "model/transformer.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "pipeline/calibration.h"
@@ -158,7 +159,8 @@ class Allocator {
     few.tokens = std::min(few.tokens, kMomentTokens);
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, engine_));
     const int64_t rows = std::min(kProbeTokens, text.context());
-    LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, text.first_rows(rows)));
+    LOWBIT_TRY_ASSIGN(std::vector<float> states, text.first_rows(rows));
+    LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, std::move(states)));
     for (int64_t block = 0; block < text.blocks(); ++block) {
       LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
       for (size_t p = 0; p < kParts.size(); ++p) {
