@@ -243,15 +243,18 @@ def recovery(report: dict) -> str:
                 f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
 
     for r in report["rows"]:
-        options = dict(option.split("=") for option in r["options"])
+        options = dict(option.partition("=")[::2] for option in r["options"])
         stages = [stage["method"] + (f" ({stage['steps']} steps)" if stage["method"] == "blocks" else "") for stage in r["recovery"]["stages"]]
         nothing = ("-",) * 4
         if "blocks" in r:
             lines.append(line(r, stages[0], r["blocks"], nothing))
-        if float(options.get("block-text-share", 1)) < 1:
-            stages[0] += ", half of them sampled windows"
+        share = float(options.get("block-text-share", 1))
+        if share < 1:
+            stages[0] += f", {'half' if share == 0.5 else f'{100 * (1 - share):.0f} %'} of them sampled windows"
+        if "train-embedding" in options:
+            stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   "chats, openings" if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
+                   ("chats, openings" + (", rewritten" if "rewritten" in r["sampling"] else "")) if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
