@@ -20,8 +20,14 @@ struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 
+  /// In place of an index: the argument has no place, only a name.
+  static constexpr std::size_t kNamedOnly = ~std::size_t{0};
+
   /// The argument at `index` or called `name`, or null.
   const Value* get(std::size_t index, std::string_view name = {}) const;
+  /// The same as a truth value or a whole number; `fallback` when it was not given (a number: or is none).
+  bool flag(std::size_t index, std::string_view name, bool fallback) const;
+  Result<std::int64_t> integer(std::size_t index, std::string_view name, std::int64_t fallback) const;
 };
 
 class Interpreter {

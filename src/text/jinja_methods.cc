@@ -44,14 +44,6 @@ Result<std::string_view> text_argument(const Arguments& args, std::size_t i, con
   return std::string_view(v->text());
 }
 
-Result<std::int64_t> integer_argument(const Arguments& args, std::size_t i, std::string_view name,
-                                      std::int64_t fallback) {
-  const Value* v = args.get(i, name);
-  if (v == nullptr || v->is_none()) return fallback;
-  if (!v->is_integer()) return complain(fmt::format("{} as argument", v->type_name()), "a whole number");
-  return v->integer();
-}
-
 Result<Value> split_at(Interpreter& in, std::string_view s, std::string_view separator, std::int64_t limit,
                        bool right) {
   if (separator.empty()) return complain("an empty separator", "a text");
@@ -92,7 +84,7 @@ Result<Value> split_words(Interpreter& in, std::string_view s, std::int64_t limi
 }
 
 Result<Value> split(Interpreter& in, const std::string& s, const Arguments& args, bool right) {
-  LOWBIT_TRY_ASSIGN(const std::int64_t limit, integer_argument(args, 1, "maxsplit", -1));
+  LOWBIT_TRY_ASSIGN(const std::int64_t limit, args.integer(1, "maxsplit", -1));
   const Value* separator = args.get(0, "sep");
   if (separator == nullptr || separator->is_none()) {
     if (right && limit >= 0) return complain("rsplit with a limit and no separator", "a separator");
@@ -146,7 +138,7 @@ Result<Value> format_text(Interpreter& in, const std::string& s, const Arguments
                            std::all_of(field.begin(), field.end(), [](char d) { return d >= '0' && d <= '9'; });
       const Value* value = field.empty() ? args.get(automatic++)
                            : numeric     ? args.get(std::stoul(field))
-                                         : args.get(~std::size_t{0}, field);
+                                         : args.get(Arguments::kNamedOnly, field);
       if (value == nullptr)
         return complain(fmt::format("the field '{{{:.40}}}' in format", field), "a plain field with an argument");
       out += to_text(*value, in.meter());
@@ -232,7 +224,7 @@ Result<Value> text_method(Interpreter& in, const std::string& s, const std::stri
   if (name == "replace") {
     LOWBIT_TRY_ASSIGN(const std::string_view from, text_argument(args, 0, name));
     LOWBIT_TRY_ASSIGN(const std::string_view to, text_argument(args, 1, name));
-    LOWBIT_TRY_ASSIGN(const std::int64_t count, integer_argument(args, 2, "count", -1));
+    LOWBIT_TRY_ASSIGN(const std::int64_t count, args.integer(2, "count", -1));
     return Value(replace_text(in, s, from, to, count));
   }
   if (name == "join") return in.apply_filter("join", args.get(0) != nullptr ? *args.get(0) : Value(), {{Value(s)}, {}});
@@ -244,7 +236,7 @@ Result<Value> text_method(Interpreter& in, const std::string& s, const std::stri
   }
   if (name == "format") return format_text(in, s, args);
   if (name == "zfill") {
-    LOWBIT_TRY_ASSIGN(const std::int64_t width, integer_argument(args, 0, "", 0));
+    LOWBIT_TRY_ASSIGN(const std::int64_t width, args.integer(0, "width", 0));
     const auto n = static_cast<std::int64_t>(count_characters(s));
     if (width <= n) return in.text(s);
     if (!in.meter().spend_bytes(static_cast<std::size_t>(width - n))) return Value();
