@@ -157,6 +157,96 @@ static void check_gru(const char* path) {
   lb_gru_close(gru);
 }
 
+static void check_tokens(const lb_model* model) {
+  static const char kText[] = "Once upon a time <s>";
+  int32_t tokens[64];
+  char text[64];
+  size_t count = 0, with_special = 0, size = 0;
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 0, 0, NULL, 0, &count) == LB_OK && count > 4 && count < 64);
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 1, 0, tokens, 64, &with_special) == LB_OK);
+  CHECK(with_special == count + 1 && tokens[0] == 1); /* BOS */
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 0, 1, tokens, 64, &with_special) == LB_OK);
+  CHECK(with_special < count && tokens[with_special - 1] == 1); /* "<s>" is one token */
+  tokens[2] = -7;
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 0, 0, tokens, 2, &with_special) == LB_OK);
+  CHECK(with_special == count && tokens[2] == -7); /* no more than there is room for */
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 1, 0, tokens, 64, &count) == LB_OK);
+  CHECK(lb_model_detokenize(model, tokens, count, NULL, 0, &size) == LB_OK && size == sizeof kText - 1);
+  text[4] = '#';
+  CHECK(lb_model_detokenize(model, tokens, count, text, 4, &size) == LB_OK);
+  CHECK(size == sizeof kText - 1 && memcmp(text, "Once#", 5) == 0);
+  CHECK(lb_model_detokenize(model, tokens, count, text, sizeof text, &size) == LB_OK);
+  CHECK(size == sizeof kText - 1 && memcmp(text, kText, size) == 0);
+  tokens[0] = -1;
+  CHECK(lb_model_detokenize(model, tokens, 1, text, sizeof text, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_tokenize(model, NULL, 0, 0, 0, NULL, 0, &count) == LB_OK && count == 0);
+  CHECK(lb_model_tokenize(model, NULL, 1, 0, 0, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_tokenize(model, kText, 4, 0, 0, NULL, 1, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_tokenize(NULL, kText, 4, 0, 0, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_detokenize(model, NULL, 1, NULL, 0, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_detokenize(model, tokens, 0, NULL, 1, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_length(model) == 0);
+}
+
+typedef struct heard {
+  char text[512];
+  size_t size;
+  int calls, stop_after;
+} heard;
+
+static int32_t listen(void* user, const char* text, size_t size) {
+  heard* h = user;
+  if (h->size + size < sizeof h->text) memcpy(h->text + h->size, text, size);
+  h->size += size;
+  return ++h->calls == h->stop_after;
+}
+
+/* What is heard is what the tokens spell; the likeliest tokens are those that the logits name. */
+static void check_generation(lb_model* model) {
+  static const int32_t kPrompt[2] = {1, 403};
+  int32_t tokens[8] = {0};
+  char text[512];
+  size_t count = 0, size = 0;
+  heard h = {{0}, 0, 0, 0};
+  lb_generate_options options;
+  lb_generate_options_init(&options);
+  CHECK(options.struct_size == sizeof options && options.max_tokens == 128 && options.temperature == 0.8f);
+  CHECK(options.top_k == 40 && options.top_p == 0.95f && options.min_p == 0.05f && options.repeat_penalty == 1);
+  options.temperature = 0;
+  options.max_tokens = 8;
+  options.on_text = listen;
+  options.user = &h;
+  CHECK(lb_model_generate(model, kPrompt, 2, &options, tokens, 8, &count) == LB_OK && count == 8);
+  CHECK(lb_model_detokenize(model, tokens, count, text, sizeof text, &size) == LB_OK);
+  CHECK(h.calls > 1 && size > 0 && h.size == size && memcmp(text, h.text, size) == 0);
+  CHECK(lb_model_length(model) == 9);
+  const float* logits = NULL;
+  CHECK(lb_model_logits(model, &logits, &count) == LB_NOT_FOUND);
+  CHECK(lb_model_truncate(model, 0) == LB_OK && lb_model_prefill(model, kPrompt, 2) == LB_OK);
+  for (int i = 0; i < 8; ++i) {
+    CHECK(lb_model_logits(model, &logits, &count) == LB_OK);
+    int32_t best = 0;
+    for (size_t j = 1; j < count; ++j)
+      if (logits[j] > logits[best]) best = (int32_t)j;
+    CHECK(best == tokens[i]);
+    CHECK(lb_model_decode(model, best) == LB_OK);
+  }
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  h.calls = 0;
+  h.stop_after = 2;
+  CHECK(lb_model_generate(model, kPrompt, 2, &options, NULL, 0, &count) == LB_OK && h.calls == 2 && count < 8);
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_generate(model, kPrompt, 2, NULL, NULL, 0, NULL) == LB_OK); /* 62 of 64 positions are left */
+  CHECK(lb_model_length(model) <= 64);
+  options.temperature = -1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  options.struct_size = 1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_generate(model, NULL, 1, NULL, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_generate(NULL, kPrompt, 1, NULL, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  lb_generate_options_init(NULL);
+}
+
 /* Token by token and in one call give the same logits. */
 static void check_model(const char* path) {
   lb_model *one = NULL, *two = NULL;
@@ -182,6 +272,9 @@ static void check_model(const char* path) {
   CHECK(lb_model_decode(one, -1) == LB_INVALID_ARGUMENT);
   CHECK(lb_model_truncate(one, 0) == LB_OK);
   CHECK(lb_model_length(one) == 0);
+  CHECK(lb_model_logits(one, &a, &count_a) == LB_NOT_FOUND);
+  check_tokens(one);
+  check_generation(one);
   lb_model_close(one);
   lb_model_close(two);
 }
