@@ -46,6 +46,7 @@ class Interpreter {
   Result<bool> apply_test(const std::string& name, const Value& input, const Arguments& args);
   Result<Value> attribute(const Value& object, const std::string& name);
   Result<Value> item(const Value& object, const Value& key);
+  Result<bool> contains(const Value& container, const Value& item);
   /// What a for loop walks over: list items, dict keys, characters of a text.
   Result<std::vector<Value>> items_of(const Value& value);
   Value new_namespace(Dict attributes);
@@ -85,7 +86,6 @@ class Interpreter {
   Result<Value> eval_dict(const Expr& expr);
   Result<Value> eval_compare(const Expr& expr);
   Result<Value> binary(const std::string& op, const Value& a, const Value& b);
-  Result<bool> contains(const Value& container, const Value& item);
   Result<Arguments> arguments(const Expr& expr, std::size_t first);
 
   ChatLimits limits_;
