@@ -117,6 +117,13 @@ lb_status lb_model_tokenize(const lb_model* model, const char* text, size_t text
 lb_status lb_model_detokenize(const lb_model* model, const int32_t* tokens, size_t count, char* text, size_t capacity,
                               size_t* size);
 
+/* A conversation as the model's own template writes it, special tokens included: tokenize it with add_special 0 and parse_special
+ * 1. variables: JSON, {"messages": [{"role": "user", "content": "Hi"}]} and what else the template may look at;
+ * add_generation_prompt is true unless given. text, capacity and size as above.
+ * Errors: LB_UNSUPPORTED (no template), LB_INVALID_ARGUMENT (not JSON; what the template refuses). */
+lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_t variables_size, char* text,
+                             size_t capacity, size_t* size);
+
 /* What `lowbit run` has options for. lb_generate_options_init() sets all of it to the defaults given here. */
 typedef struct lb_generate_options {
   size_t struct_size;   /* sizeof(lb_generate_options) */

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import operator
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -54,6 +55,7 @@ _SIGNATURES = {
     "lb_model_logits": (c_int32, c_void_p, POINTER(POINTER(c_float)), _count), "lb_model_truncate": (c_int32, c_void_p, c_int64),
     "lb_model_tokenize": (c_int32, c_void_p, c_char_p, c_size_t, c_int32, c_int32, _tokens, c_size_t, _count),
     "lb_model_detokenize": (c_int32, c_void_p, _tokens, c_size_t, c_char_p, c_size_t, _count),
+    "lb_model_chat_text": (c_int32, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, _count),
     "lb_generate_options_init": (None, POINTER(_GenerateOptions)),
     "lb_model_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(_GenerateOptions), _tokens, c_size_t, _count),
 }
@@ -133,7 +135,8 @@ class Model:
     def vocab_size(self) -> int:
         return library().lb_model_vocab_size(self._handle)
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
         """Tokens in the sequence."""
         return library().lb_model_length(self._handle)
 
@@ -149,10 +152,21 @@ class Model:
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """Without special tokens; bytes that are no UTF-8 become U+FFFD."""
-        ids, size = _ids(tokens), c_size_t()
-        self._call("lb_model_detokenize", ids, len(ids), None, 0, byref(size))
+        ids = _ids(tokens)
+        return self._text("lb_model_detokenize", ids, len(ids))
+
+    def chat_text(self, messages: Sequence[Mapping[str, object]], **variables: object) -> str:
+        """A conversation as the model's own template writes it: [{"role": "user", "content": "Hi"}]. Other variables go to the
+        template, such as add_generation_prompt (true unless given) or tools. Tokenize it with add_special=False, parse_special=True."""
+        raw = json.dumps({"messages": list(messages), **variables}).encode()
+        return self._text("lb_model_chat_text", raw, len(raw))
+
+    def _text(self, name: str, *arguments: object) -> str:
+        """The text of a call that says how long it is."""
+        size = c_size_t()
+        self._call(name, *arguments, None, 0, byref(size))
         text = ctypes.create_string_buffer(size.value + 1)
-        self._call("lb_model_detokenize", ids, len(ids), text, size.value, byref(size))
+        self._call(name, *arguments, text, size.value, byref(size))
         return text.raw[:size.value].decode(errors="replace")
 
     def append(self, tokens: Iterable[int]) -> np.ndarray:
@@ -174,7 +188,7 @@ class Model:
         A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. Ctrl-C and
         whatever on_text raises end the generation and reach the caller.
         """
-        ids = _ids(self.tokenize(prompt, add_special=not (keep and len(self))) if isinstance(prompt, str) else prompt)
+        ids = _ids(self.tokenize(prompt, add_special=not (keep and self.length)) if isinstance(prompt, str) else prompt)
         if not keep:
             self.truncate()
         pieces: list[str] = []
@@ -195,3 +209,7 @@ class Model:
         if raised:
             raise raised[0]
         return "".join(pieces)
+
+    def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
+        """The model's answer to a conversation, [{"role": "user", "content": "Hi"}]; options as for generate()."""
+        return self.generate(self.tokenize(self.chat_text(messages), add_special=False, parse_special=True), **options)

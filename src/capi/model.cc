@@ -74,6 +74,15 @@ Status detokenize(const lb_model* model, const int32_t* tokens, size_t count, ch
   return {};
 }
 
+Status chat_text(const lb_model* model, std::string_view variables, char* text, size_t capacity, size_t* size) {
+  if (model == nullptr || variables.data() == nullptr || size == nullptr || (text == nullptr && capacity > 0))
+    return fail(ErrorCode::kInvalidArgument, "lb_model_chat_text", "NULL", "a model, variables and places");
+  if (variables.empty()) return fail(ErrorCode::kInvalidArgument, "chat variables", "nothing", "a JSON object");
+  LOWBIT_TRY_ASSIGN(const std::string written, model->model.chat_text({.extra_json = std::string(variables)}));
+  hand_over(written, text, capacity, size);
+  return {};
+}
+
 GenerateOptions generate_options(const lb_generate_options& o) {
   GenerateOptions options;
   options.max_tokens = o.max_tokens;
@@ -170,6 +179,11 @@ lb_status lb_model_tokenize(const lb_model* model, const char* text, size_t text
 lb_status lb_model_detokenize(const lb_model* model, const int32_t* tokens, size_t count, char* text, size_t capacity,
                               size_t* size) {
   return guarded([&] { return lowbit::capi::detokenize(model, tokens, count, text, capacity, size); });
+}
+
+lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_t variables_size, char* text,
+                             size_t capacity, size_t* size) {
+  return guarded([&] { return lowbit::capi::chat_text(model, {variables, variables_size}, text, capacity, size); });
 }
 
 void lb_generate_options_init(lb_generate_options* options) {

@@ -58,11 +58,23 @@ class Runtime(cli.CliTest):
             self.assertEqual("".join(heard), wanted)
             self.assertGreater(len(heard), 1)
 
+    def test_chat_is_the_command_lines(self):
+        lines = "hello\nand then?\n"
+        wanted = self.json("chat", self.hf, "--system", "be brief", "--temp", 0, "-n", 8, stdin=lines.encode())["messages"]
+        said = [{"role": "system", "content": "be brief"}]
+        for line in lines.splitlines():
+            said.append({"role": "user", "content": line})
+            said.append({"role": "assistant", "content": self.model.chat(said, temperature=0, max_tokens=8)})
+        self.assertEqual(said, wanted)
+        self.assertNotEqual(self.model.chat_text(said), self.model.chat_text(said, add_generation_prompt=False))
+        with self.assertRaises(self.lowbit_package.LowbitError):
+            self.model.chat_text([{"role": "user"}, 3])
+
     def test_logits_continue_a_sequence(self):
         tokens = self.model.tokenize("old stone houses while people talk")
         self.model.truncate()
         whole = self.model.append(tokens)
-        self.assertEqual((whole.dtype, whole.shape, len(self.model)), (np.float32, (self.model.vocab_size,), len(tokens)))
+        self.assertEqual((whole.dtype, whole.shape, self.model.length), (np.float32, (self.model.vocab_size,), len(tokens)))
         self.model.truncate(2)
         for token in tokens[2:]:
             step = self.model.append([token])
@@ -73,11 +85,11 @@ class Runtime(cli.CliTest):
 
     def test_keep_goes_on_where_the_sequence_is(self):
         first = self.model.generate("the river", max_tokens=4, temperature=0, ignore_eos=True)
-        length = len(self.model)
+        length = self.model.length
         self.model.generate(" runs", max_tokens=4, temperature=0, ignore_eos=True, keep=True)
-        self.assertGreater(len(self.model), length)
+        self.assertGreater(self.model.length, length)
         self.assertEqual(self.model.generate("the river", max_tokens=4, temperature=0, ignore_eos=True), first)
-        self.assertEqual(len(self.model), length)
+        self.assertEqual(self.model.length, length)
 
     def test_what_on_text_raises_reaches_the_caller(self):
         def stop(_):
@@ -85,7 +97,7 @@ class Runtime(cli.CliTest):
 
         with self.assertRaises(KeyboardInterrupt):
             self.model.generate("the river", on_text=stop, ignore_eos=True)
-        self.assertLess(len(self.model), 20)
+        self.assertLess(self.model.length, 20)
 
     def test_errors_have_the_librarys_words(self):
         lowbit = self.lowbit_package
@@ -107,7 +119,7 @@ class Runtime(cli.CliTest):
                 model.append([1] * 17)
         with self.assertRaisesRegex(lowbit.LowbitError, "after close"):
             model.append([1])
-        self.assertEqual((len(model), model.vocab_size), (0, 0))
+        self.assertEqual((model.length, model.vocab_size), (0, 0))
 
     def test_two_calls_at_once_are_refused(self):
         lowbit, refused = self.lowbit_package, []

@@ -66,6 +66,9 @@ mod sys {
         pub fn lb_model_detokenize(
             model: *const Model, tokens: *const i32, count: usize, text: *mut c_char, capacity: usize, size: *mut usize,
         ) -> c_int;
+        pub fn lb_model_chat_text(
+            model: *const Model, variables: *const c_char, variables_size: usize, text: *mut c_char, capacity: usize, size: *mut usize,
+        ) -> c_int;
         pub fn lb_model_generate(
             model: *mut Model, prompt: *const i32, prompt_count: usize, options: *const GenerateOptions, tokens: *mut i32,
             capacity: usize, count: *mut usize,
@@ -194,6 +197,19 @@ impl QuantizedMm {
     }
 }
 
+/// The text of a call that says how long it is when there is too little room.
+fn text_of(call: impl Fn(*mut c_char, usize, *mut usize) -> c_int) -> Result<String> {
+    let mut text: Vec<u8> = Vec::new();
+    loop {
+        let mut size = 0;
+        check(call(text.as_mut_ptr().cast(), text.len(), &mut size))?;
+        if size <= text.len() {
+            return Ok(String::from_utf8_lossy(&text[..size]).into_owned());
+        }
+        text.resize(size, 0);
+    }
+}
+
 /// How text is sampled; the defaults are those of `lowbit run`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Generate {
@@ -242,6 +258,13 @@ extern "C" fn listen(user: *mut c_void, text: *const c_char, size: usize) -> i32
 }
 
 /// A language model and one sequence of tokens.
+///
+/// ```no_run
+/// let mut model = lowbit::Model::open("smol-int4", 0)?;
+/// let prompt = model.tokenize("The three largest cities are", true, false)?;
+/// model.generate(&prompt, &lowbit::Generate::default(), |text| { print!("{text}"); true })?;
+/// # Ok::<(), lowbit::Error>(())
+/// ```
 pub struct Model {
     handle: *mut sys::Model,
 }
@@ -309,19 +332,17 @@ impl Model {
 
     /// Token ids to text, without special tokens; bytes that are no UTF-8 become U+FFFD.
     pub fn detokenize(&self, tokens: &[i32]) -> Result<String> {
-        let mut text: Vec<u8> = Vec::new();
-        loop {
-            let mut size = 0;
-            check(unsafe {
-                sys::lb_model_detokenize(
-                    self.handle, tokens.as_ptr(), tokens.len(), text.as_mut_ptr().cast(), text.len(), &mut size,
-                )
-            })?;
-            if size <= text.len() {
-                return Ok(String::from_utf8_lossy(&text[..size]).into_owned());
-            }
-            text.resize(size, 0);
-        }
+        text_of(|text, capacity, size| unsafe {
+            sys::lb_model_detokenize(self.handle, tokens.as_ptr(), tokens.len(), text, capacity, size)
+        })
+    }
+
+    /// A conversation as the model's own template writes it; tokenize it without special tokens added and with those in it parsed.
+    /// `variables`: JSON, `{"messages": [{"role": "user", "content": "Hi"}]}` and what else the template may look at.
+    pub fn chat_text(&self, variables: &str) -> Result<String> {
+        text_of(|text, capacity, size| unsafe {
+            sys::lb_model_chat_text(self.handle, variables.as_ptr().cast(), variables.len(), text, capacity, size)
+        })
     }
 
     /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on.
