@@ -91,6 +91,110 @@ static void check_scales(void) {
   CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT);
 }
 
+/* Inputs and outputs of 16 bits, beside rows that are not to be touched: small numbers, so every result is exact. */
+static void check_types(void) {
+  static const uint8_t kWeight[2][2] = {{0x21, 0xf3}, {0x78, 0x10}}; /* 4 bits: 1 2 3 -1; -8 7 0 1 */
+  static const float kBias[2] = {0.25f, -1};
+  static const float kInput[2][5] = {{1, 2, -1, 0.5f, 99}, {0.5f, 0.5f, 2, 1, 99}},
+                     kOutput[2][2] = {{3.25f, 12}, {13.25f, 0}};
+  static const uint16_t kHalfIn[2][2][5] = {{{0x3c00, 0x4000, 0xbc00, 0x3800, 0}, {0x3800, 0x3800, 0x4000, 0x3c00, 0}},
+                                            {{0x3f80, 0x4000, 0xbf80, 0x3f00, 0}, {0x3f00, 0x3f00, 0x4000, 0x3f80, 0}}};
+  static const uint16_t kHalfOut[2][2][2] = {{{0x4280, 0x4a00}, {0x4aa0, 0}}, {{0x4050, 0x4140}, {0x4154, 0}}};
+  for (int in = LB_F32; in <= LB_BF16; ++in) {
+    for (int out = LB_F32; out <= LB_BF16; ++out) {
+      float floats[2][3] = {{7, 7, 7}, {7, 7, 7}};
+      uint16_t halves[2][3] = {{7, 7, 7}, {7, 7, 7}};
+      lb_quantized_mm_args args;
+      memset(&args, 0, sizeof args);
+      args.struct_size = sizeof args;
+      args.input = in == LB_F32 ? (const void*)kInput : kHalfIn[in - 1];
+      args.output = out == LB_F32 ? (void*)floats : halves;
+      args.input_type = (lb_type)in;
+      args.output_type = (lb_type)out;
+      args.weight = kWeight[0];
+      args.bias = kBias;
+      args.m = args.n = args.weight_stride = 2;
+      args.k = args.bits = 4;
+      args.input_stride = 5;
+      args.output_stride = 3;
+      args.scale = 2;
+      CHECK(lb_quantized_mm_args_run_host(&args) == LB_OK);
+      for (int i = 0; i < 2; ++i) {
+        for (int j = 0; j < 2; ++j)
+          CHECK(out == LB_F32 ? floats[i][j] == kOutput[i][j] : halves[i][j] == kHalfOut[out - 1][i][j]);
+        CHECK(floats[i][2] == 7 && halves[i][2] == 7);
+      }
+    }
+  }
+}
+
+/* Each of these is one step outside of what is allowed. */
+static void check_limits(void) {
+  float x[16] = {0}, y[16], scales[4] = {1, 1, 1, 1};
+  uint8_t w[16] = {0};
+  int32_t ends[2] = {1, 2};
+  lb_quantized_mm_args good;
+  memset(&good, 0, sizeof good);
+  good.struct_size = sizeof good;
+  good.input = x;
+  good.weight = w;
+  good.output = y;
+  good.m = good.n = good.output_stride = 2;
+  good.k = good.input_stride = 5;
+  good.weight_stride = 2;
+  good.bits = 2;
+  good.scale = 1;
+  good.scales = scales;
+  good.row_ends = ends;
+  good.ranges = 2;
+  CHECK(lb_quantized_mm_args_run_host(&good) == LB_OK);
+#define REFUSED(change)                                                 \
+  do {                                                                  \
+    lb_quantized_mm_args args = good;                                   \
+    change;                                                             \
+    CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT); \
+  } while (0)
+  REFUSED(args.m = -1);
+  REFUSED(args.n = -1);
+  REFUSED(args.k = ((int64_t)1 << 30) + 1);
+  REFUSED(args.input_stride = 4);
+  REFUSED(args.output_stride = 1);
+  REFUSED(args.weight_stride = 1);
+  REFUSED(args.input = NULL);
+  REFUSED(args.weight = NULL);
+  REFUSED(args.output = NULL);
+  REFUSED(args.scales = NULL);
+  REFUSED(args.ranges = 0);
+  REFUSED(args.group = 5);
+  REFUSED(args.group = -1; args.row_ends = NULL);
+  REFUSED(args.ranges = 1);
+  for (int32_t last = 0; last <= 3; ++last) {
+    ends[1] = last;
+    CHECK(lb_quantized_mm_args_run_host(&good) == (last == 2 ? LB_OK : LB_INVALID_ARGUMENT));
+  }
+#undef REFUSED
+  CHECK(lb_quantized_mm_host(x, w, 1, NULL, y, 1, 1, 5, 2, 0, 0, 0) == LB_OK); /* one row needs no stride */
+}
+
+/* Large enough for several threads. */
+static void check_large(void) {
+  const uint32_t m = 64, n = 2048, k = 1024;
+  float* x = malloc(sizeof(float) * m * k);
+  float* y = malloc(sizeof(float) * m * n);
+  uint8_t* w = malloc((size_t)n * k / 4);
+  for (uint32_t i = 0; i < m * k; ++i) x[i] = (float)(int32_t)(next() >> 28) - 8;
+  for (uint32_t i = 0; i < n * k / 4; ++i) w[i] = (uint8_t)(next() >> 24);
+  CHECK(lb_quantized_mm_host(x, w, 1, NULL, y, m, n, k, 2, k, k / 4, n) == LB_OK);
+  for (uint32_t at = 0; at < m * n; at += 997) {
+    double sum = 0;
+    for (uint32_t p = 0; p < k; ++p) sum += x[at / n * k + p] * value_of(w + (size_t)(at % n) * (k / 4), p, 2);
+    CHECK(y[at] == sum); /* whole numbers: exact */
+  }
+  free(x);
+  free(y);
+  free(w);
+}
+
 static void check_errors(void) {
   float x = 0;
   uint8_t w = 0;
@@ -134,6 +238,9 @@ static void check_gru(const char* path) {
   options.isa = "no isa";
   CHECK(lb_gru_open(path, &options, &gru) == LB_INVALID_ARGUMENT && gru == NULL);
   options.isa = "scalar";
+  options.struct_size = 8;
+  CHECK(lb_gru_open(path, &options, &gru) == LB_INVALID_ARGUMENT && gru == NULL);
+  options.struct_size = sizeof options;
   CHECK(lb_gru_open(path, &options, &gru) == LB_OK);
   static float x[4096], y[4096];
   lb_gru_run_args args;
@@ -152,6 +259,15 @@ static void check_gru(const char* path) {
   }
   args.steps = args.batch = 1;
   CHECK(lb_gru_run(gru, &args) == LB_OK);
+  CHECK(lb_gru_run(NULL, &args) == LB_INVALID_ARGUMENT && lb_gru_run(gru, NULL) == LB_INVALID_ARGUMENT);
+  args.x = NULL;
+  CHECK(lb_gru_run(gru, &args) == LB_INVALID_ARGUMENT);
+  args.x = x;
+  args.y = NULL;
+  CHECK(lb_gru_run(gru, &args) == LB_INVALID_ARGUMENT);
+  CHECK(lb_gru_step(NULL, x, 1, y) == LB_INVALID_ARGUMENT);
+  CHECK(lb_gru_step(gru, NULL, 1, y) == LB_INVALID_ARGUMENT);
+  CHECK(lb_gru_step(gru, x, 1, NULL) == LB_INVALID_ARGUMENT);
   CHECK(lb_gru_step(gru, x, 0, y) != LB_OK);
   CHECK(lb_gru_step(gru, x, INT64_MAX, y) != LB_OK);
   lb_gru_close(gru);
@@ -185,6 +301,10 @@ static void check_tokens(const lb_model* model) {
   CHECK(lb_model_tokenize(NULL, kText, 4, 0, 0, NULL, 0, &count) == LB_INVALID_ARGUMENT);
   CHECK(lb_model_detokenize(model, NULL, 1, NULL, 0, &size) == LB_INVALID_ARGUMENT);
   CHECK(lb_model_detokenize(model, tokens, 0, NULL, 1, &size) == LB_INVALID_ARGUMENT);
+  /* This model has no template; tests/e2e/runtime_test.py asks one that has. */
+  CHECK(lb_model_chat_text(model, "{}", 2, text, sizeof text, &size) == LB_UNSUPPORTED);
+  CHECK(lb_model_chat_text(model, "", 0, text, sizeof text, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_chat_text(model, NULL, 2, text, sizeof text, &size) == LB_INVALID_ARGUMENT);
   CHECK(lb_model_length(model) == 0);
 }
 
@@ -286,6 +406,9 @@ int main(int argc, char** argv) {
     check_product(bits, 4, 40, 256);
   }
   check_scales();
+  check_types();
+  check_limits();
+  check_large();
   check_errors();
   if (argc > 1) check_model(argv[1]);
   if (argc > 2) check_gru(argv[2]);
