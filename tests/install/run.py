@@ -43,6 +43,9 @@ def main() -> int:
         [prefix / "bin" / "lowbit", "quantize", work / "model", work / "smol-int4", "--format", "int4", "--quiet"],
         [build / "consumer"], [build / "readme_cpp"], [build / "readme_c"],
     ]
+    if shutil.which("pkg-config"):
+        env["PKG_CONFIG_PATH"] = str(prefix / "lib" / "pkgconfig")
+        commands += [["sh", "-c", f"${{CC:-cc}} {options.flags} -o readme_pc readme/readme.c $(pkg-config --cflags --libs lowbit)"], [work / "readme_pc"]]
     # A sanitizer's library must be loaded before Python itself.
     if "sanitize" not in options.flags and all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
         commands.append([sys.executable, "-c", readme_block("python")])
@@ -51,7 +54,7 @@ def main() -> int:
         if done.returncode != 0:
             print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
             return 1
-        if command[0] == build / "readme_c":
+        if command[0] in (build / "readme_c", work / "readme_pc"):
             assert done.stdout == "5\n", done.stdout
         if command[0] == build / "consumer":
             print(done.stdout, end="")
