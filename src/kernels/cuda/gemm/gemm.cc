@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/mma_kernel.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace lowbit::cuda {
 
@@ -81,19 +82,6 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, split), step) * step);
   args.x_aligned = reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && args.x_row_bytes % 16 == 0;
   return args;
-}
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
-        cudaSuccess)
-      f = nullptr;
-    return reinterpret_cast<EncodeTiled>(f);
-  }();
-  return found;
 }
 
 /// Boxes of `bm` rows by 128 bytes of x, zeros outside.
