@@ -35,9 +35,10 @@ struct ActivationChoice {
   int64_t group = 0;  // columns of x per scale; 0: one scale per row
   ActivationRounding rounding;
   const char* name = "int8";
+  bool as_trained = false;  // LoadOptions::activations_as_trained
 };
 
-/// "auto", "int8": int8 with a scale per 32 columns. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
+/// "int8": int8 with a scale per 32 columns. "auto": that, but as_trained. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
 /// row. "int4": -7..7 with a scale per 32 columns. "f32": exact.
 Result<ActivationChoice> parse_activation(const std::string& name);
 

@@ -55,6 +55,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LoadOptions load;
   load.activation = activation.kind;
   load.activation_group = activation.group;
+  load.activations_as_trained = activation.as_trained;
   load.rounding = activation.rounding;
   load.isa = engine.isa;
   load.threads = engine.threads;
@@ -82,6 +83,9 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const KvShape kv = impl->transformer->kv_shape();
   info.kv_bytes = 2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each
   info.activation = activation.name;
+  for (const LinearInfo& l : impl->transformer->linears())
+    if (activation.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
+      info.activation = "int8-row";
   info.isa = isa_name(engine.isa);
   info.threads = engine.threads;
   info.load_s = seconds_since(start);
