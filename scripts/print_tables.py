@@ -281,10 +281,13 @@ def recovered(report: dict) -> str:
 
 
 def calibration(report: dict) -> str:
-    lines = ["| device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|"]
-    for r in report["rows"]:
-        lines.append(f"| {r['device'].upper()} | {r['threads']} | {r['tokens']} | {r['measure']:.1f} | {r['fit']:.1f} | {r['advance']:.1f} | {r['seconds']:.1f} |")
-    return "\n".join(lines) + f"\n\n{report['cpu']}; {report['gpu']}; {report['model']}, int4. Rows of equal tokens wrote the same bytes."
+    lines = ["| model | device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|---|"]
+    for part in report["reports"]:
+        for r in part["rows"]:
+            lines.append(f"| {part['model']} | {r['device'].upper()} | {r['threads']} | {r['tokens']} | {r['measure']:.1f} | {r['fit']:.1f} | {r['advance']:.1f} | "
+                         f"{r['seconds']:.1f} |")
+    first = report["reports"][0]
+    return "\n".join(lines) + f"\n\n{first['cpu']}; {first['gpu']}. int4; rows of one model and as many tokens wrote the same bytes."
 
 
 def activations(report: dict) -> str:

@@ -15,12 +15,10 @@
 #include "pipeline/block_runner.h"
 #include "pipeline/engine.h"
 #include "pipeline/held_back.h"
+#include "pipeline/layer_fit.h"
 #include "quantize/feedback.h"
 
 namespace lowbit {
-
-/// Moments of the inputs by weight name ("model.layers.0.mlp.up_proj.weight"); layers with the same input share theirs.
-using MomentsByWeight = std::map<std::string, std::shared_ptr<const SecondMoments>>;
 
 class Calibration {
  public:

@@ -174,15 +174,15 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
     show_part(0, kMeasured);
     LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
     add_time(times.measure);
+    LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(linears));
+    const FactoredInputs inputs(moments, names, *engine_.pool);
     double fitted = 0;
     for (const SourceTensor* t : linears) {
       if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
         return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
                     fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
-      const auto it = moments.find(t->name);
       LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
-      LOWBIT_TRY_ASSIGN(finished.weights[t->name],
-                        quantize(*t, w, it == moments.end() ? nullptr : it->second.get(), finished.fits[t->name]));
+      LOWBIT_TRY_ASSIGN(finished.weights[t->name], quantize(*t, w, inputs.of(t->name), finished.fits[t->name]));
     }
     LOWBIT_TRY(state_->save(block, finished, version()));
     show_part(kFitted, 1);
@@ -221,10 +221,18 @@ Status Quantizer::check_held_back(Calibration& text) {
   return {};
 }
 
-Result<QTensor> Quantizer::quantize(const SourceTensor& t, const QTensor& w, const SecondMoments* moments,
-                                    LayerFit& fit) {
+Result<std::vector<std::string>> Quantizer::to_be_factored(const Tensors& linears) const {
+  std::vector<std::string> names;
+  for (const SourceTensor* t : linears) {
+    LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t->name, LayerRole::kLinear));
+    if (needs_factor(spec)) names.push_back(t->name);
+  }
+  return names;
+}
+
+Result<QTensor> Quantizer::quantize(const SourceTensor& t, const QTensor& w, const LayerInput& input, LayerFit& fit) {
   LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, layer_role(t.name, t.shape.size())));
-  if (!spec.keep) return fit_layer(t.name, w, spec, options_.seed, moments, *engine_.pool, fit);
+  if (!spec.keep) return fit_layer(t.name, w, spec, options_.seed, input, *engine_.pool, fit);
   return source_.lossless(t.name) ? Result<QTensor>(w) : to_bf16(w);
 }
 
@@ -245,7 +253,7 @@ Status Quantizer::convert(const SourceTensor& t) {
   LOWBIT_TRY(conversion_.check_progress());
   LOWBIT_TRY_ASSIGN(const QTensor loaded, source_.load(t.name));
   LayerFit fit;
-  LOWBIT_TRY_ASSIGN(const QTensor w, quantize(t, loaded, nullptr, fit));
+  LOWBIT_TRY_ASSIGN(const QTensor w, quantize(t, loaded, {}, fit));
   return finish(t, w, fit);
 }
 
