@@ -358,6 +358,11 @@ static void check_generation(lb_model* model) {
   CHECK(lb_model_truncate(model, 0) == LB_OK);
   CHECK(lb_model_generate(model, kPrompt, 2, NULL, NULL, 0, NULL) == LB_OK); /* 62 of 64 positions are left */
   CHECK(lb_model_length(model) <= 64);
+  const int64_t length = lb_model_length(model);
+  options.max_tokens = -1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_length(model) == length); /* what is refused changes nothing */
+  options.max_tokens = 1;
   options.temperature = -1;
   CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
   options.struct_size = 1;
