@@ -49,7 +49,7 @@ struct StepProfile {
 };
 
 struct GenerateOptions {
-  int64_t max_tokens = 128;
+  int64_t max_tokens = 128;  // 0: none, the prompt is only read
   bool stop_at_eos = true;
   SamplerOptions sampler;
 };

@@ -130,7 +130,7 @@ static void check_types(void) {
 
 /* Each of these is one step outside of what is allowed. */
 static void check_limits(void) {
-  float x[16] = {0}, y[16], scales[4] = {1, 1, 1, 1};
+  float x[32] = {0}, y[16], scales[4] = {1, 1, 1, 1};
   uint8_t w[16] = {0};
   int32_t ends[2] = {1, 2};
   lb_quantized_mm_args good;
@@ -140,8 +140,8 @@ static void check_limits(void) {
   good.weight = w;
   good.output = y;
   good.m = good.n = good.output_stride = 2;
-  good.k = good.input_stride = 5;
-  good.weight_stride = 2;
+  good.k = good.input_stride = 9;
+  good.weight_stride = 3; /* 9 codes of 2 bits */
   good.bits = 2;
   good.scale = 1;
   good.scales = scales;
@@ -157,9 +157,9 @@ static void check_limits(void) {
   REFUSED(args.m = -1);
   REFUSED(args.n = -1);
   REFUSED(args.k = ((int64_t)1 << 30) + 1);
-  REFUSED(args.input_stride = 4);
+  REFUSED(args.input_stride = 8);
   REFUSED(args.output_stride = 1);
-  REFUSED(args.weight_stride = 1);
+  REFUSED(args.weight_stride = 2);
   REFUSED(args.input = NULL);
   REFUSED(args.weight = NULL);
   REFUSED(args.output = NULL);
@@ -358,6 +358,11 @@ static void check_generation(lb_model* model) {
   CHECK(lb_model_truncate(model, 0) == LB_OK);
   CHECK(lb_model_generate(model, kPrompt, 2, NULL, NULL, 0, NULL) == LB_OK); /* 62 of 64 positions are left */
   CHECK(lb_model_length(model) <= 64);
+  const int64_t length = lb_model_length(model);
+  options.max_tokens = -1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_length(model) == length); /* what is refused changes nothing */
+  options.max_tokens = 1;
   options.temperature = -1;
   CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
   options.struct_size = 1;

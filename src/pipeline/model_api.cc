@@ -142,6 +142,8 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
 
 Result<Generation> Model::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                                    const std::function<bool(std::string_view)>& on_text) {
+  if (options.max_tokens < 0)
+    return fail(ErrorCode::kInvalidArgument, "max_tokens", std::to_string(options.max_tokens), "0 or more");
   LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
   for (TokenId id : prompt) sampler.accept(id);
   Generation out;

@@ -77,6 +77,7 @@ fn a_model_reads_and_writes_text() {
     assert_eq!(tokens[0], 1);
     assert_eq!(model.detokenize(&tokens).unwrap(), "Once upon a time");
     assert!(model.detokenize(&[-1]).is_err());
+    assert!(model.chat_text("{}").unwrap_err().message.contains("no chat template"));
     let how = Generate { max_tokens: 12, temperature: 0.0, ..Generate::default() };
     let mut write = |seed| {
         let (mut text, mut calls) = (String::new(), 0);
