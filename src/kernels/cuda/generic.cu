@@ -25,10 +25,6 @@ struct Dense {
 };
 
 template <class F>
-constexpr bool kIsDense = !requires {
-  typename F::Codec;
-};
-template <class F>
 constexpr bool kIsInteger = false;
 template <class F>
 requires requires { F::Codec::kKind; }

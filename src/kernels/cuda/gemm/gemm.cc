@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/mma_kernel.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace lowbit::cuda {
 
@@ -81,19 +82,6 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, split), step) * step);
   args.x_aligned = reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && args.x_row_bytes % 16 == 0;
   return args;
-}
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
-        cudaSuccess)
-      f = nullptr;
-    return reinterpret_cast<EncodeTiled>(f);
-  }();
-  return found;
 }
 
 /// Boxes of `bm` rows by 128 bytes of x, zeros outside.
@@ -207,7 +195,8 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   const int64_t blocks = int64_t(args.n_tiles) * choice.split;
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(spread_evenly(blocks, choice.split, processors)));
+  config.gridDim =
+      dim3(unsigned(kernel.blocks_per_processor > 1 ? spread_evenly(blocks, choice.split, processors) : blocks));
   config.blockDim = dim3(unsigned(kernel.threads));
   config.dynamicSmemBytes = size_t(cut.bytes), config.stream = stream, config.attrs = attributes;
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -241,6 +230,10 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, choice.split);
   if (int64_t(args.m_tiles) * args.n_tiles * choice.split >= kTileRowLimit) return GemmStatus::kUnsupported;
   args.tile_count = args.m_tiles * args.n_tiles, args.wide_columns = args.n_tiles, args.narrow_m_tiles = 1;
+  if (is_deep(kernel)) {
+    const int64_t step = args.groups > 1 ? args.group / 64 : 2;
+    args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, choice.split), step) * step);
+  }
   CUtensorMap map, y_map{}, narrow_y_map{};
   if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
   if (kernel.fold == 0 && args.boxes) {
@@ -259,7 +252,7 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   const bool even = kernel.blocks_per_processor > 1 && p.w.activation == GemmActivation::kInt8 && choice.split == 1;
-  const int64_t blocks = choice.split > 1 ? tiles * choice.split : std::min(tiles, resident);
+  const int64_t blocks = choice.split > 1 || is_deep(kernel) ? tiles * choice.split : std::min(tiles, resident);
   const int64_t grid = even ? spread_evenly(blocks, 1, processors) : blocks;
   config.gridDim = dim3(unsigned(grid));
   config.blockDim = dim3(unsigned(kernel.threads));
@@ -278,8 +271,9 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
   }
-  void* list[] = {&map, &y_map, &args, &narrow_y_map};
-  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
+  void* with_boxes[] = {&map, &y_map, &narrow_y_map, &args};
+  void* without[] = {&map, &args};
+  return launched(cudaLaunchKernelExC(&config, kernel.function, is_deep(kernel) ? without : with_boxes));
 }
 
 }  // namespace
@@ -318,16 +312,6 @@ bool supports(const GemmProblem& p, int arch) {
     return group_count(p.w) == 1 && p.w.offsets == nullptr && p.x_scale_group_stride == 0;
   if (int8 && group > kMaxIntegerGroup) return false;
   return group == p.w.k || group % (int8 ? 32 : 16) == 0;
-}
-
-size_t gemm_workspace_bytes(const GemmProblem&, int) { return 0; }
-
-const char* gemm_kernel_name(const GemmProblem& p, int arch) {
-  if (!supports(p, arch)) return nullptr;
-  const GemmChoice c = choose(p, arch, current_device().processors);
-  return c.few                ? kFewName
-         : c.wgmma != nullptr ? c.wgmma->name
-                              : find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits)->name;
 }
 
 GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {

@@ -4,6 +4,7 @@
 // operand: sums are y transposed. Blocks are persistent over tiles; or, with split > 1, a cluster shares one tile's K and
 // adds the parts through distributed shared memory, in an order that does not depend on timing.
 
+#include "kernels/cuda/gemm/cluster_parts.cuh"
 #include "kernels/cuda/gemm/wgmma_kernel.h"
 #include "kernels/cuda/gemm/wgmma_tile.cuh"
 
@@ -98,14 +99,7 @@ struct Parts {
   }
   template <class V>
   __device__ void send(int part, const V* v) const {
-    const int shift = __popc(share - 1);
-    auto bits = [&](int i) { return *reinterpret_cast<const uint32_t*>(&v[i]); };
-#pragma unroll
-    for (int pair = 0; pair < T::kPairs; ++pair) {
-      const uint32_t there = shared_of(base, pair >> shift);
-      const int i = pair / 2 * 4 + pair % 2;
-      send_pair(there + place(part, pair), bits(i), bits(i + 2), there + (barrier() - base));
-    }
+    send_pairs<T::kPairs>(base, barrier() - base, share, v, [&](int pair) { return place(part, pair); });
   }
 };
 
@@ -337,7 +331,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
     gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap y_map,
-               const __grid_constant__ GemmArgs p, const __grid_constant__ CUtensorMap narrow_y_map) {
+               const __grid_constant__ CUtensorMap narrow_y_map, const __grid_constant__ GemmArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);

@@ -11,6 +11,9 @@ inline constexpr int kSmallSumColumns = 16384;
 /// Rows of x of the narrow tiles that fill a last wave, where there is one scale per row.
 inline constexpr int kNarrowRows = 96;
 
+/// In WgmmaKernel::fold: gemm_deep.cuh, one block or two for a tile.
+inline constexpr int kDeepFold = 7, kDeepPairFold = 8;
+
 struct WgmmaKernel {
   const void* function;
   const char* name;  // <isa>_<tile> of docs/kernels.md
@@ -21,6 +24,8 @@ struct WgmmaKernel {
   int pairs;         // of a lane
   int blocks_per_processor;
 };
+
+inline bool is_deep(const WgmmaKernel& kernel) { return kernel.fold >= kDeepFold; }
 
 /// One row per (activation, stored bits); ascending bm.
 struct WgmmaTable {
