@@ -291,13 +291,13 @@ __device__ __forceinline__ void deep_consume(const GemmArgs& p, uint8_t* shared,
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
-    gemm_deep(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap,
-              const __grid_constant__ GemmArgs p) {
+    gemm_deep(const __grid_constant__ CUtensorMap map, const __grid_constant__ GemmArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
   const int rank = blockIdx.x % T::kSplit;
-  const TileAt where = tile_at(p, blockIdx.x / T::kSplit);
+  const int tile = int(blockIdx.x) / T::kSplit;
+  const TileAt where{tile % p.m_tiles, tile / p.m_tiles};
   if (threadIdx.x == 0) {
     for (DeepRing<T> r{base, 0}; r.phase == 0; r.template next<1>()) {
       barrier_init(r.full(), 3);  // the copying threads
