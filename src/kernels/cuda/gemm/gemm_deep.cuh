@@ -296,8 +296,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
   const int rank = blockIdx.x % T::kSplit;
-  const int tile = int(blockIdx.x) / T::kSplit;
-  const TileAt where{tile % p.m_tiles, tile / p.m_tiles};
+  const TileAt where = tile_at(p, p.n_tiles, blockIdx.x / T::kSplit);
   if (threadIdx.x == 0) {
     for (DeepRing<T> r{base, 0}; r.phase == 0; r.template next<1>()) {
       barrier_init(r.full(), 3);  // the copying threads
