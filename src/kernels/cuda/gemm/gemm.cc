@@ -106,12 +106,12 @@ bool make_y_map(const GemmProblem& p, int bm, CUtensorMap* map) {
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// kSliceCopyBlocks blocks of K of up to kSliceRows rows, each as 128 bytes; zeros outside.
-bool make_slab_map(const GemmProblem& p, CUtensorMap* map) {
+/// `blocks` blocks of K of up to kSliceRows rows, each as 128 bytes; zeros outside.
+bool make_slab_map(const GemmProblem& p, int blocks, CUtensorMap* map) {
   const cuuint64_t unit = cuuint64_t(unit_k(p.w.activation));
   const cuuint64_t sizes[3] = {unit, cuuint64_t(p.m), cuuint64_t(p.w.k) / unit},
                    strides[2] = {cuuint64_t(row_bytes_of(p)), 128};
-  const cuuint32_t box[3] = {cuuint32_t(unit), kSliceRows, kSliceCopyBlocks}, steps[3] = {1, 1, 1};
+  const cuuint32_t box[3] = {cuuint32_t(unit), kSliceRows, cuuint32_t(blocks)}, steps[3] = {1, 1, 1};
   return encode_tiled() != nullptr &&
          encode_tiled()(map,
                         is_integer(p.w.activation) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 3,
@@ -188,7 +188,7 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   args.weights_at = cut.weights_at, args.scales_at = cut.scales_at, args.parts_at = cut.parts_at;
   args.barriers_at = cut.barriers_at;
   CUtensorMap map;
-  if (!make_slab_map(p, &map)) return GemmStatus::kCudaError;
+  if (!make_slab_map(p, copy_blocks(SliceSums(kernel.fold)), &map)) return GemmStatus::kCudaError;
   if (cudaError_t e = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
       e != cudaSuccess)
     return launched(e);
@@ -204,6 +204,38 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.numAttrs = p.overlap_previous ? 2 : 1;
+  void* list[] = {&map, &args};
+  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
+}
+
+/// One tile for each block, or for each cluster of two.
+GemmStatus launch_deep(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
+  const WgmmaKernel& kernel = *choice.wgmma;
+  GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, choice.split);
+  const int64_t step = args.groups > 1 ? args.group / unit_k(p.w.activation) : 2;  // whole groups, pairs of blocks
+  args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, choice.split), step) * step);
+  const int64_t blocks = int64_t(args.m_tiles) * args.n_tiles * choice.split;
+  if (blocks >= kTileRowLimit) return GemmStatus::kUnsupported;
+  CUtensorMap map;
+  if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
+  if (cudaError_t e =
+          cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+      e != cudaSuccess)
+    return launched(e);
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(unsigned(kernel.threads));
+  config.dynamicSmemBytes = size_t(kernel.shared_bytes), config.stream = stream, config.attrs = attributes;
+  if (choice.split > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim = {unsigned(choice.split), 1, 1};
+    ++config.numAttrs;
+  }
+  if (p.overlap_previous) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    ++config.numAttrs;
+  }
   void* list[] = {&map, &args};
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
@@ -230,10 +262,6 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, choice.split);
   if (int64_t(args.m_tiles) * args.n_tiles * choice.split >= kTileRowLimit) return GemmStatus::kUnsupported;
   args.tile_count = args.m_tiles * args.n_tiles, args.wide_columns = args.n_tiles, args.narrow_m_tiles = 1;
-  if (is_deep(kernel)) {
-    const int64_t step = args.groups > 1 ? args.group / 64 : 2;
-    args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, choice.split), step) * step);
-  }
   CUtensorMap map, y_map{}, narrow_y_map{};
   if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
   if (kernel.fold == 0 && args.boxes) {
@@ -252,7 +280,7 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   const bool even = kernel.blocks_per_processor > 1 && p.w.activation == GemmActivation::kInt8 && choice.split == 1;
-  const int64_t blocks = choice.split > 1 || is_deep(kernel) ? tiles * choice.split : std::min(tiles, resident);
+  const int64_t blocks = choice.split > 1 ? tiles * choice.split : std::min(tiles, resident);
   const int64_t grid = even ? spread_evenly(blocks, 1, processors) : blocks;
   config.gridDim = dim3(unsigned(grid));
   config.blockDim = dim3(unsigned(kernel.threads));
@@ -271,9 +299,8 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
   }
-  void* with_boxes[] = {&map, &y_map, &narrow_y_map, &args};
-  void* without[] = {&map, &args};
-  return launched(cudaLaunchKernelExC(&config, kernel.function, is_deep(kernel) ? without : with_boxes));
+  void* list[] = {&map, &y_map, &narrow_y_map, &args};
+  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 
 }  // namespace
@@ -322,6 +349,7 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
   if (choice.few) return launch_few(p, device, stream);
   if (choice.wgmma == nullptr) return launch_mma(p, stream);
   if (device.arch != 90 || !can_run(*choice.wgmma, p, choice.split)) return GemmStatus::kUnsupported;
+  if (is_deep(*choice.wgmma)) return launch_deep(p, choice, stream);
   return is_slice(*choice.wgmma) ? launch_slice(p, choice, device.processors, stream)
                                  : launch_wgmma(p, choice, device.processors, stream);
 }

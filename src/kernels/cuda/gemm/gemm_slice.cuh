@@ -133,7 +133,7 @@ __device__ __forceinline__ void slice_chain(const GemmArgs& p, uint8_t* shared, 
 }
 
 template <class T>
-__global__ void __launch_bounds__(128 * T::kWarpgroups, T::kPerProcessor)
+__global__ void __launch_bounds__(128 * T::kWarpgroups, 2)
     gemm_slice(const __grid_constant__ CUtensorMap map, const __grid_constant__ GemmArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(128 * T::kWarpgroups, T::kPerProcessor)
 #pragma unroll
       for (int i = 0; i < T::kLaneSums; ++i) acc[i] = 0.0f;
       const float2 s = __ldg(reinterpret_cast<const float2*>(p.scales + n));
-      slice_sum_scaled<T>(at, p, s, acc);
+      slice_sum_scaled<T>(at, p, &map, s, acc);
       slice_add_depths<T>(at, shared, acc);
       if (at.depth == 0) parts.send(at, rank, acc);
     }
@@ -206,7 +206,7 @@ constexpr WgmmaKernel slice_kernel(const char* name) {
           0,
           0,
           T::kPairs,
-          T::kPerProcessor};
+          2};
 }
 
 }  // namespace lowbit::cuda

@@ -36,13 +36,14 @@ SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   const int64_t each = round_up(ceil_div(blocks, split), per);
   if (each * (split - 1) >= blocks) return {};  // an empty block
   const int units = kernel.tile_units, depth = kernel.threads / 128 / units;
-  const int64_t step = per % kSliceCopyBlocks == 0 ? per : kSliceCopyBlocks * per;  // whole groups and whole copies
+  const int64_t step = per % copy_blocks(sums) == 0 ? per : copy_blocks(sums) * per;  // whole groups and whole copies
   const int64_t deep = round_up(ceil_div(each, depth), step), places = deep * depth;
   if (sums == SliceSums::kHeld && deep > kSliceHeld) return {};
-  if (places / kSliceCopyBlocks > kSliceBarriers) return {};
+  if (places / copy_blocks(sums) > kSliceBarriers) return {};
 
   const int64_t unit_bytes = 64 * unit * stored_width(stored_bits(p.w.format, a).bits) / 8;
-  const int64_t weights_at = places * kSliceRows * 128, scales_at = weights_at + places * units * unit_bytes;
+  const int64_t x_places = sums == SliceSums::kScaled ? depth * kSliceXCopies * kSliceHalfCopyBlocks : places;
+  const int64_t weights_at = x_places * kSliceRows * 128, scales_at = weights_at + places * units * unit_bytes;
   const int64_t parts_at = scales_at + (groups > 1 ? places / per * units * 256 : 0);
   const int64_t share = std::max(1, kernel.pairs / split);
   const int64_t parts = sums == SliceSums::kHeld

@@ -15,7 +15,8 @@ struct SliceTile {
   static constexpr int kBits = Bits_, kUnits = Units_, kBm = kSliceRows;
   static constexpr SliceSums kSums = Sums_;
   static constexpr int kWarpgroups = kSums == SliceSums::kScaled ? 4 : 2, kDepth = kWarpgroups / kUnits;
-  static constexpr int kPerProcessor = kSums == SliceSums::kScaled ? 1 : 2;
+  static constexpr int kCopyBlocks = copy_blocks(kSums);
+  static constexpr bool kTurns = kSums == SliceSums::kScaled;  // of copies of x, in few places
   using Order = FragmentOrder<kBits, kXBytes<X>>;
   using Sum = typename SumOf<X>::Type;
   static constexpr int kLaneSums = kBm / 2, kPairs = kLaneSums / 2, kXBlock = kBm * 128;
@@ -45,7 +46,11 @@ struct SliceLane {
     first = rank * p.split_blocks + slot;
     count = max(0, min(p.depth_blocks, min(p.unit_blocks, (rank + 1) * p.split_blocks) - first));
   }
-  __device__ uint32_t barrier(int i) const { return base + barriers_at + 8 * ((slot + i) / kSliceCopyBlocks); }
+  __device__ int x_at(int i) const {
+    return T::kXBlock *
+           (T::kTurns ? depth * (kSliceXCopies * T::kCopyBlocks) + i % (kSliceXCopies * T::kCopyBlocks) : slot + i);
+  }
+  __device__ uint32_t barrier(int i) const { return base + barriers_at + 8 * ((slot + i) / T::kCopyBlocks); }
   __device__ void wait(int i) const { barrier_wait(barrier(i), 0); }
   __device__ void decode_block(int i, uint32_t (*a)[8]) const {
     const uint8_t* at = shared + weights_at + ((slot + i) * T::kUnits + unit) * T::Order::kUnitBytes;
@@ -71,13 +76,11 @@ struct SliceLane {
   }
 };
 
-/// Every `step`-th barrier's weights, from barrier `nth` on.
 template <class T>
-__device__ __forceinline__ void slice_ask_weights(const GemmArgs& p, const SliceLane<T>& at, int unit0, int nth,
-                                                  int step) {
+__device__ __forceinline__ void slice_ask_weights(const GemmArgs& p, const SliceLane<T>& at, int unit0) {
   constexpr int kUnitBytes = T::Order::kUnitBytes;
-  for (int i = nth * kSliceCopyBlocks; i < at.count; i += step * kSliceCopyBlocks) {
-    const int n = min(kSliceCopyBlocks, at.count - i);
+  for (int i = 0; i < at.count; i += T::kCopyBlocks) {
+    const int n = min(T::kCopyBlocks, at.count - i);
     const uint32_t to = at.base + at.weights_at + (at.slot + i) * T::kUnits * kUnitBytes;
     barrier_expect(at.barrier(i), n * T::kUnits * kUnitBytes);
     const uint8_t* const from = p.tiles + unit_index(unit0, at.first + i, p.unit_blocks) * kUnitBytes;
@@ -93,8 +96,8 @@ __device__ __forceinline__ void slice_ask_weights(const GemmArgs& p, const Slice
 template <class T>
 __device__ __forceinline__ void slice_ask_scales(const GemmArgs& p, const SliceLane<T>& at, int unit0) {
   const int per = p.group_blocks;
-  for (int i = 0; i < at.count; i += kSliceCopyBlocks) {
-    const int n = min(kSliceCopyBlocks, at.count - i);
+  for (int i = 0; i < at.count; i += T::kCopyBlocks) {
+    const int n = min(T::kCopyBlocks, at.count - i);
     const int from = (i + per - 1) / per, to = (i + n + per - 1) / per;  // groups that begin in these blocks
     barrier_expect(at.barrier(i), p.groups > 1 ? (to - from) * T::kUnits * 256 : 0);
     for (int g = from; p.groups > 1 && g < to; ++g)
@@ -104,32 +107,34 @@ __device__ __forceinline__ void slice_ask_scales(const GemmArgs& p, const SliceL
   }
 }
 
-/// Behind the previous kernel. A copy has kSliceCopyBlocks blocks of K; those behind the last one are zeros, or not used.
+/// A copy of x: those blocks behind the last one are zeros, or not used. 16-bit x: copies of a warpgroup take turns in two
+/// places, so that two blocks fit a multiprocessor.
+template <class T>
+__device__ __forceinline__ void slice_ask_x_copy(const CUtensorMap* map, const SliceLane<T>& at, int i) {
+  barrier_expect(at.barrier(i), T::kCopyBlocks * T::kXBlock);
+  slab_load(at.base + at.x_at(i), map, 0, 0, at.first + i, at.barrier(i));
+}
+
+/// Behind the previous kernel.
 template <class T>
 __device__ __forceinline__ void slice_ask_x(const CUtensorMap* map, const SliceLane<T>& at) {
   prefetch_map(map);
   wait_for_previous_kernel();
-  for (int i = 0; i < at.count; i += kSliceCopyBlocks) {
-    barrier_expect(at.barrier(i), kSliceCopyBlocks * T::kXBlock);
-    slab_load(at.base + (at.slot + i) * T::kXBlock, map, 0, 0, at.first + i, at.barrier(i));
-  }
+  const int count = T::kTurns ? min(at.count, kSliceXCopies * T::kCopyBlocks) : at.count;
+  for (int i = 0; i < count; i += T::kCopyBlocks) slice_ask_x_copy(map, at, i);
 }
 
 /// One warp of a warpgroup for each kind of copy.
 template <class T>
 __device__ __forceinline__ void slice_ask(const GemmArgs& p, const CUtensorMap* map, const SliceLane<T>& at, int tile) {
-  // 16-bit x: nothing has come before the previous kernel's end, and one thread takes 80 ns for each of its copies.
-  constexpr int kAskers = T::kSums == SliceSums::kScaled ? 2 : 1;
   const int role = threadIdx.x / 32 & 3;
   if (at.unit != 0) return;
   if (role == 0) {
-    if (elected()) slice_ask_weights(p, at, tile * T::kUnits, 0, kAskers);
+    if (elected()) slice_ask_weights(p, at, tile * T::kUnits);
   } else if (role == 1 && T::kScales) {
     if (elected()) slice_ask_scales(p, at, tile * T::kUnits);
   } else if (role == 2) {
     if (elected()) slice_ask_x(map, at);
-  } else if (role == 3 && kAskers == 2) {
-    if (elected()) slice_ask_weights(p, at, tile * T::kUnits, 1, kAskers);
   }
   __syncwarp();
 }
@@ -181,8 +186,8 @@ __device__ __forceinline__ void slice_sum_added(const SliceLane<T>& at, typename
 /// 16-bit x: mma.sync, whose warps need not wait for one another; sixteen of them hide decoding and latency. One fma with the
 /// scale per 64 columns.
 template <class T>
-__device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const GemmArgs& p, float2 row_scales,
-                                                 float* acc) {
+__device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const GemmArgs& p, const CUtensorMap* map,
+                                                 float2 row_scales, float* acc) {
   static_assert(T::kBm == 16);
   constexpr int kWords = T::Order::kLaneWords, kWordBytes = 4 * kWords, kBlockBytes = T::kUnits * T::Order::kUnitBytes;
   static_assert(kWords <= 2);
@@ -191,12 +196,12 @@ __device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const G
   uint32_t x[kStepsPerUnit];
 #pragma unroll
   for (int step = 0; step < kStepsPerUnit; ++step)
-    x[step] = at.base + at.slot * T::kXBlock + row * 128 + (((2 * step + chunk) ^ (row & 7)) << 4);
+    x[step] = at.base + at.x_at(0) + row * 128 + (((2 * step + chunk) ^ (row & 7)) << 4);
   uint32_t words =
       at.base + at.weights_at + (at.slot * T::kUnits + at.unit) * T::Order::kUnitBytes + at.lane128 * kWordBytes;
   const bool many = p.groups > 1;
   int left = p.group_blocks, group = many ? at.slot / p.group_blocks : 0;  // one scale: read, not used
-  // Block `nth` behind those that have been done.
+  // Block `nth` of this copy.
   auto block = [&](int nth) {
     const float2 of_group = at.scales(group), s = many ? of_group : row_scales;
     const bool end = --left == 0 && many;  // no branch: the blocks of a copy are to overlap
@@ -226,23 +231,32 @@ __device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const G
 #pragma unroll
     for (int j = 0; j < T::kLaneSums; ++j) acc[j] = __fmaf_rn(d[j], j & 2 ? s.y : s.x, acc[j]);
   };
-  auto done = [&](int blocks) {
-    words += blocks * kBlockBytes;
-#pragma unroll
-    for (int step = 0; step < kStepsPerUnit; ++step) x[step] += blocks * T::kXBlock;
-  };
-  int i = 0;
+  constexpr int kCopy = T::kCopyBlocks, kAhead = kSliceXCopies * kCopy;
+  static_assert(kSliceXCopies == 2);
+  int i = 0, turn = kCopy * T::kXBlock;
 #pragma unroll 1
-  for (; i + kSliceCopyBlocks <= at.count; i += kSliceCopyBlocks) {
+  for (; i + kCopy <= at.count; i += kCopy) {
     at.wait(i);
 #pragma unroll
-    for (int nth = 0; nth < kSliceCopyBlocks; ++nth) block(nth);
-    done(kSliceCopyBlocks);
+    for (int nth = 0; nth < kCopy; ++nth) block(nth);
+    if (i + kAhead < at.count) {
+      named_barrier(1 + at.depth, 128 * T::kUnits);  // all warps have read this copy of x: its place is free
+      if (at.unit == 0 && (threadIdx.x / 32 & 3) == 2 && elected()) slice_ask_x_copy(map, at, i + kAhead);
+      __syncwarp();
+    }
+    words += kCopy * kBlockBytes;
+#pragma unroll
+    for (int step = 0; step < kStepsPerUnit; ++step) x[step] += turn;
+    turn = -turn;
   }
   if (i == at.count) return;
   at.wait(i);
-#pragma unroll 1
-  for (; i < at.count; ++i) block(0), done(1);
+  for (; i < at.count; ++i) {
+    block(0);
+    words += kBlockBytes;
+#pragma unroll
+    for (int step = 0; step < kStepsPerUnit; ++step) x[step] += T::kXBlock;
+  }
 }
 
 /// Sums of the warpgroups of a block that share its K, in ascending order, to the first one; where x was.
