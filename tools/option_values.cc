@@ -97,7 +97,7 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& va
               throw usage_error(name, text, fmt::format("a number from {} to {}", low, high));
             value = number;
           },
-          fmt::format("{} [{}]", help, value))
+          value < low ? help : fmt::format("{} [{}]", help, value))  // below: an option that is off
       ->type_name("X");
 }
 
@@ -156,7 +156,8 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
         fmt::format(": activations in int8 with a scale per 32 columns or per row, or exact [{}]", value));
   return add_choice_option(app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"},
                            fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and "
-                                       "clipped, in 4 bits per 32 columns, or exact [{}]",
+                                       "clipped, in 4 bits per 32 columns, or exact; auto: int8, and per row for "
+                                       "ternary and binary layers with one scale per row [{}]",
                                        value));
 }
 

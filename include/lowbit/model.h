@@ -18,7 +18,8 @@ namespace lowbit {
 
 struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token; int8-clip: that at the token's 99.9 % quantile.
-  /// int4: -7..7 with a scale per 32 columns (the head's input keeps int8). f32: exact. auto: int8.
+  /// int4: -7..7 with a scale per 32 columns (the head's input keeps int8). f32: exact. auto: int8, but as int8-row for ternary
+  /// and binary layers with one scale per row, which are trained so.
   /// Layers whose weights are floats (dense, fp8, codebooks) take f32 in any case.
   std::string activation = "auto";
   /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
@@ -48,7 +49,7 @@ struct StepProfile {
 };
 
 struct GenerateOptions {
-  int64_t max_tokens = 128;
+  int64_t max_tokens = 128;  // 0: none, the prompt is only read
   bool stop_at_eos = true;
   SamplerOptions sampler;
 };
@@ -78,6 +79,9 @@ class Model {
   const Tokenizer& tokenizer() const;
   /// The model's own template; null when it has none.
   const ChatTemplate* chat_template() const;
+  /// A conversation as that template writes it, with its special tokens: encode it with {.add_special = false, .parse_special = true}.
+  /// bos_token and eos_token need not be given. Errors: kUnsupported (no template), those of ChatTemplate::render.
+  Result<std::string> chat_text(ChatInput input) const;
 
   /// Appends tokens to the sequence; the logits [vocab_size] after the last one. Errors:
   /// kInvalidArgument (an id outside the vocabulary, no tokens), kOutOfMemory (context full).

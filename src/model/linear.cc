@@ -13,6 +13,12 @@ Activation layer_activation(FormatId weights, Activation wanted) {
   return format_info(weights).kind == ValueKind::kInteger ? wanted : Activation::kF32;
 }
 
+int64_t trained_activation_group(const QTensor& w, int64_t group) {
+  const bool low =
+      w.format == FormatId::kTernary || w.format == FormatId::kTernaryPacked || w.format == FormatId::kBinary;
+  return low && w.group() >= w.k ? 0 : group;
+}
+
 void LinearInput::set_rounding(const ActivationRounding& rounding) {
   clips_ = rounding.clipped > 0;
   for (Rows* rows : {&int8_rows_, &next_rows_}) rows->rows.set_rounding(rounding);

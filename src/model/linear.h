@@ -26,6 +26,10 @@ struct Linear {
 /// What a layer takes when the model is asked for `wanted`: int8 only where the weights are integers, whose sums it keeps exact.
 Activation layer_activation(FormatId weights, Activation wanted);
 
+/// Columns of x per scale in a layer whose model leaves that to its weights: 0, one scale per token, for ternary and binary weights
+/// with one scale per row or more, as such networks are trained (docs/adr/0047-scales-of-x-as-trained.md); else `group`.
+int64_t trained_activation_group(const QTensor& w, int64_t group);
+
 /// Sees the input of every linear layer before it runs: x [m, k], dense rows. For calibration.
 using LinearObserver = std::function<void(const std::string& name, const float* x, int64_t m, int64_t k)>;
 

@@ -59,7 +59,7 @@ std::vector<LinearInfo> Transformer::linears() const {
   std::vector<LinearInfo> all;
   const auto append = [&](const Linear& l) {
     all.push_back({l.name, l.plan.kernel_name(), l.plan.reason(), l.plan.format(), l.plan.n(), l.plan.k(),
-                   l.plan.resident_bytes()});
+                   l.plan.resident_bytes(), l.plan.activation(), l.plan.code_layout().group});
   };
   for (const Layer& layer : layers_)
     for (const Linear* l : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) append(*l);

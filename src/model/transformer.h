@@ -28,8 +28,9 @@ struct LoadOptions {
   /// kInt8: layers with integer weights take int8 activations, all others f32. kF32: the exact path
   /// everywhere.
   Activation activation = Activation::kInt8;
-  int64_t activation_group = 0;  // kInt8: columns of x per scale, see MatmulOptions; 0: one scale per row
-  ActivationRounding rounding;   // kInt8: of the blocks' layers; the head's input keeps 8 bits
+  int64_t activation_group = 0;         // kInt8: columns of x per scale, see MatmulOptions; 0: one scale per row
+  bool activations_as_trained = false;  // kInt8: trained_activation_group() of each layer in place of activation_group
+  ActivationRounding rounding;          // kInt8: of the blocks' layers; the head's input keeps 8 bits
   Isa isa = Isa::kScalar;
   bool reference = false;  // the kernels of kernels/ref, whatever the ISA
   int threads = 1;
@@ -57,6 +58,8 @@ struct LinearInfo {
   std::string name, kernel, reason;
   FormatId format;
   int64_t n, k, resident_bytes;
+  Activation activation;
+  int64_t activation_group;  // columns of x per scale; 0: one scale per row
 };
 
 class Transformer {

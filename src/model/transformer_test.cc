@@ -303,6 +303,34 @@ TEST(Transformer, BlocksOneByOneAreTheModel) {
   EXPECT_EQ(Transformer::load(source, options).error().code, ErrorCode::kInvalidArgument);
 }
 
+/// Scales of x where the model leaves them to its weights: docs/adr/0047-scales-of-x-as-trained.md.
+TEST(Transformer, ActivationsAsTrained) {
+  struct Case {
+    FormatId format;
+    int64_t group, wanted;
+  };
+  for (const Case& c : {Case{FormatId::kTernary, Scaling::kAll, 0}, Case{FormatId::kTernaryPacked, Scaling::kAll, 0},
+                        Case{FormatId::kBinary, Scaling::kAll, 0}, Case{FormatId::kTernary, 32, 32},
+                        Case{FormatId::kInt4, Scaling::kAll, 32}, Case{FormatId::kInt2, Scaling::kAll, 32}}) {
+    RandomModelSpec spec;
+    spec.format = c.format;
+    spec.group = c.group;
+    const MemorySource source = make_random_model(spec);
+    LoadOptions options;
+    options.activation_group = 32;
+    options.activations_as_trained = true;
+    auto model = must_load(source, options);
+    ASSERT_TRUE(model);
+    for (const LinearInfo& info : model->linears()) EXPECT_EQ(info.activation_group, c.wanted) << info.kernel;
+    options.activations_as_trained = false;
+    options.activation_group = c.wanted;
+    auto asked = must_load(source, options);
+    ASSERT_TRUE(asked);
+    const auto tokens = random_tokens(20, spec.vocab);
+    EXPECT_TRUE(same_bits(all_logits(*model, tokens, 20), all_logits(*asked, tokens, 20)));
+  }
+}
+
 TEST(Transformer, ObserverSeesEveryLinear) {
   const RandomModelSpec spec;
   auto model = must_load(make_random_model(spec), {});

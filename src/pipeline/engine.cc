@@ -49,9 +49,16 @@ Result<Engine> Engine::beside_gpu(const Compute& compute) {
   return engine;
 }
 
+Result<Engine> Engine::with_gpu(const Compute& compute) {
+  LOWBIT_TRY_ASSIGN(Engine engine, beside_gpu(compute));
+  LOWBIT_TRY_ASSIGN(engine.gpu, wanted_gpu(compute));
+  if (engine.gpu >= 0) LOWBIT_TRY(cuda::use_device(engine.gpu));
+  return engine;
+}
+
 Result<ActivationChoice> parse_activation(const std::string& name) {
-  if (name == "auto" || name == "int8" || name.empty())
-    return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8"};
+  if (name == "auto" || name.empty()) return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8", true};
+  if (name == "int8") return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8"};
   if (name == "int8-row") return ActivationChoice{Activation::kInt8, 0, {}, "int8-row"};
   if (name == "int8-clip") return ActivationChoice{Activation::kInt8, 0, {127, kClipped}, "int8-clip"};
   if (name == "int4") return ActivationChoice{Activation::kInt8, kActivationGroup, {7, 0}, "int4"};

@@ -14,16 +14,19 @@ namespace lowbit {
 /// Which GPU `compute` asks for, by --device or LOWBIT_DEVICE: cuda or cuda:<i>; -1 for none of them.
 Result<int> wanted_gpu(const Compute& compute);
 
-/// The CPU's part. Models run there.
+/// The CPU's part. Models run there; the blocks of a calibration may run on a GPU.
 struct Engine {
   Isa isa = Isa::kScalar;
   int threads = 1;
+  int gpu = -1;  // of cuda::devices(); -1: none
   std::unique_ptr<ThreadPool> pool;
 
   /// Errors: kInvalidArgument, kUnsupported (an ISA or device that this machine or build lacks).
   static Result<Engine> make(const Compute& compute);
   /// The same beside a GPU: does not refuse --device cuda.
   static Result<Engine> beside_gpu(const Compute& compute);
+  /// With the GPU that is asked for, which is made the current device. Errors: kUnsupported (there is no such GPU).
+  static Result<Engine> with_gpu(const Compute& compute);
 };
 
 /// What the linear layers take. Layers whose weights are floats take f32 in any case.
@@ -32,9 +35,10 @@ struct ActivationChoice {
   int64_t group = 0;  // columns of x per scale; 0: one scale per row
   ActivationRounding rounding;
   const char* name = "int8";
+  bool as_trained = false;  // LoadOptions::activations_as_trained
 };
 
-/// "auto", "int8": int8 with a scale per 32 columns. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
+/// "int8": int8 with a scale per 32 columns. "auto": that, but as_trained. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
 /// row. "int4": -7..7 with a scale per 32 columns. "f32": exact.
 Result<ActivationChoice> parse_activation(const std::string& name);
 

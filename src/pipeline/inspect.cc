@@ -60,16 +60,17 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
+    const int64_t group = act.as_trained ? trained_activation_group(w, act.group) : act.group;
     if (gpu >= 0) {
       LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice,
-                        choose_device_kernel(w, {layer_activation(w.format, act.kind), act.group, false}));
+                        choose_device_kernel(w, {layer_activation(w.format, act.kind), group, false}));
       out.push_back({t.name, choice.name, choice.reason});
       source->release(t.name);
       continue;
     }
     LOWBIT_TRY_ASSIGN(
         const MatmulPlan plan,
-        MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, act.group}, *engine.pool));
+        MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, group}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason()});
     source->release(t.name);
   }

@@ -185,7 +185,8 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
           {256, 32},
           {192, 0},
           {96, 32},
-          {192, 32, 256}})  // the last group is short, and begins where one ended
+          {192, 32, 256},             // the last group is short, and begins where one ended
+          {Scaling::kAll, 0, 4500}})  // more than a wide chunk
       for (int64_t m : {16, 31, 33, 96, 101, 112}) {
         Case c;
         c.format = info.id;

@@ -186,27 +186,63 @@ struct IntegerMatmul {
     }
   }
 
+  /// Fields of a word that segment_sums() multiplies where they lie, in sums of their own: shifts saved are more than what puts the
+  /// sums together. With sums of 16 bits the fields of a nibble, so that a segment of 64 columns fits.
+  template <int kColumns>
+  static constexpr int fields_in_place() {
+    constexpr int kBits = Codec::kBits, kUnits = kColumns / P::kBlockK;
+    if constexpr (kBits == 4 && !Dot::kWidens) return 2;
+    if constexpr (kBits > 2) return 1;
+    constexpr int kFields = 4 / kBits, kSaved = kUnits * (Packed::kSteps - 2), kPaid = 2 * (kFields - 1);
+    return kSaved > kPaid ? kFields : 1;
+  }
+  /// Sums of fields as they lie, those of field f times 2^(bits * f), into one of codes shifted by kUp.
+  template <int kFields>
+  LOWBIT_INLINE Int gathered(const Int (&part)[kFields][2], int v) {
+    Int sum = part[kFields - 1][v];
+    if constexpr (kFields > 1) {
+      for (int f = kFields - 2; f > 0; --f) sum = Dot::add_sums(Dot::shift_sums(sum, Codec::kBits), part[f][v]);
+      if constexpr (Codec::kBits > kUp) sum = Dot::shift_sums(sum, Codec::kBits - kUp);
+      for (int i = 0; i < 1 << kUp; ++i) sum = Dot::add_sums(sum, part[0][v]);
+    }
+    return sum;
+  }
+
   /// sum[v] = code_sums[0] (where the format has an offset) + the products of a segment of kColumns columns, one row of x.
   template <int kColumns>
   LOWBIT_INLINE void segment_sums(const uint8_t* codes, const int8_t* x, const int32_t* code_sums, Int (&sum)[2]) {
-    constexpr int kUnits = kColumns / P::kBlockK, kSteps = Packed::kSteps;
-    constexpr int kPiece = int(smaller(kUnits, Dot::kSteps / kSteps));  // units before sums are widened
+    constexpr int kUnits = kColumns / P::kBlockK, kSteps = Packed::kSteps, kFields = fields_in_place<kColumns>();
+    constexpr int kPiece =
+        kFields > 1 ? kUnits : int(smaller(kUnits, Dot::kSteps / kSteps));  // before sums are widened
     static_assert(kPiece >= 1 && kUnits % kPiece == 0);
-    sum[0] = sum[1] = kAdd != 0 ? S::broadcast32(code_sums) : S::zero();
+    static_assert(kFields == 1 || !Dot::kWidens ||
+                  (kSteps * kUnits / kFields) << (4 - Codec::kBits) <= Dot::kSteps << kUp);
+    constexpr bool kStartsInField = !Dot::kWidens && (kFields == 1 || kUp == 0);  // one piece, and sums of int32
+    const Int start = kAdd != 0 ? S::broadcast32(code_sums) : S::zero();
+    sum[0] = sum[1] = start;
 #pragma GCC unroll 8
     for (int from = 0; from < kUnits; from += kPiece) {
-      Int part[2] = {S::zero(), S::zero()};
+      Int part[kFields][2];
+      for (int f = 0; f < kFields; ++f) part[f][0] = part[f][1] = kStartsInField && f == 0 ? start : S::zero();
       for (int u = from; u < from + kPiece; ++u) {
         Blocks block;
         block.load(codes, u);
 #pragma GCC unroll 8
         for (int step = 0; step < kSteps; ++step) {
           const Int xs = S::broadcast4(x + 4 * (u * kSteps + step));
-          for (int v = 0; v < 2; ++v) part[v] = Dot::add(part[v], block.step(v, step), xs);
-          S::pin(part[0], part[1]);
+          Int(&to)[2] = part[step % kFields];
+          for (int v = 0; v < 2; ++v) {
+            if constexpr (kFields > 1)
+              to[v] = Dot::add(to[v], Packed::template in_place<S>(block.words[v][0], step, kFields), xs);
+            if constexpr (kFields == 1) to[v] = Dot::add(to[v], block.step(v, step), xs);
+          }
+          S::pin(to[0], to[1]);
         }
       }
-      for (int v = 0; v < 2; ++v) sum[v] = S::add32(sum[v], Dot::widen(part[v]));
+      for (int v = 0; v < 2; ++v) {
+        const Int whole = Dot::widen(gathered<kFields>(part, v));
+        sum[v] = kStartsInField ? whole : S::add32(sum[v], whole);
+      }
     }
   }
 

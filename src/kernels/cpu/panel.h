@@ -30,6 +30,13 @@ struct Fields {
     if constexpr (Bits == 8) return words[0];
     return S::and_(moved<S>(words[0], Bits * s - Up), S::set8(((1 << Bits) - 1) << Up));
   }
+  /// Field s of a word as it lies, or behind one shift by four bits: the codes of step s times 2^(Bits * (s % fields)), with as
+  /// many `fields` as one mask each can tell apart, those of a nibble or of the byte.
+  template <class S>
+  LOWBIT_INLINE typename S::Int in_place(typename S::Int word, int s, int fields) {
+    const int from = Bits * s, down = from - Bits * (s % fields);
+    return S::and_(moved<S>(word, down), S::set8(((1 << Bits) - 1) << (from - down)));
+  }
   /// The codes of column c of the block, one a lane; bits above them are kept unless kMasked.
   template <class S, bool kMasked>
   LOWBIT_INLINE typename S::Int column(const typename S::Int* words, int c) {

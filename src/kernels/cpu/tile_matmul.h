@@ -25,6 +25,7 @@ struct TileMatmul {
   /// With one segment a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache: sums then
   /// need not leave their tiles, which pays more than the nearer bytes.
   static constexpr int64_t kWideChunkK = 4096, kFewRows = 64;
+  static constexpr int64_t kPieceK = 512;  // of a wide chunk: unpacked, and passed by the first rows of x at once
   static constexpr int kTurns = kChunkK / 32 / Segments::kTurn;  // at most, of a chunk
   static constexpr int64_t kTileBytes = 1024, kProductBytes = 4 * Segments::kProducts;
 
@@ -66,21 +67,37 @@ struct TileMatmul {
     return t;
   }
 
-  /// Values of columns [k0, k1) of both halves of a panel; the first step lies at the returned pointer.
-  static const int8_t* unpack_chunk(const PanelShape& s, const uint8_t* panel, int64_t k0, int64_t k1,
-                                    const Scratch& t) {
-    const int64_t first = k0 / P::kBlockK, last = smaller((k1 + P::kBlockK - 1) / P::kBlockK, P::blocks(s));
-    const Int add = S::set8(Vector::Codec::kAdd);
-    uint8_t* out = reinterpret_cast<uint8_t*>(t.bytes);
-    for (int64_t b = first; b < last; ++b) {
-      typename Vector::Blocks block;
-      block.template load<false>(panel, b);
-#pragma GCC unroll 8
-      for (int step = 0; step < Packed::kSteps; ++step, out += 64)
-        for (int v = 0; v < 2; ++v) S::store(out + v * t.half, S::add8(block.step(v, step), add));
+  /// Puts the values of a chunk's columns, of both halves of a panel, where Scratch wants them, from column k0 on.
+  class Unpacking {
+   public:
+    Unpacking(const PanelShape& s, const uint8_t* panel, int64_t k0, const Scratch& t)
+        : panel_(panel), blocks_(P::blocks(s)), block_(k0 / P::kBlockK), out_(t.bytes), half_(t.half) {
+      first_ = t.bytes + (k0 - block_ * P::kBlockK) * 16;
     }
-    return t.bytes + (k0 - first * P::kBlockK) * 16;
-  }
+    /// Where the first step of column k0 lies.
+    const int8_t* first() const { return first_; }
+    /// All columns below k are there behind it.
+    void until(int64_t k) {
+      const Int add = S::set8(Vector::Codec::kAdd);
+      const int64_t last = smaller((k + P::kBlockK - 1) / P::kBlockK, blocks_), half = half_;
+      uint8_t* out = reinterpret_cast<uint8_t*>(out_);
+      for (; block_ < last; ++block_) {
+        typename Vector::Blocks block;
+        block.template load<false>(panel_, block_);
+#pragma GCC unroll 8
+        for (int step = 0; step < Packed::kSteps; ++step, out += 64)
+          for (int v = 0; v < 2; ++v) S::store(out + v * half, S::add8(block.step(v, step), add));
+      }
+      out_ = reinterpret_cast<int8_t*>(out);
+    }
+
+   private:
+    const uint8_t* panel_;
+    int64_t blocks_, block_;
+    int8_t* out_;
+    const int8_t* first_;
+    int64_t half_;
+  };
 
   /// C: tiles 0..3, A: 4 and 5, B: 6 and 7.
   static TileConfig config(int64_t depth) {
@@ -94,10 +111,9 @@ struct TileMatmul {
 
   // ---- Whole rows are one segment: 32 x 32 blocks of C in int32 ----
 
-  /// Columns [k0, k0 + 64 * steps) of 16 + kSecond * 16 rows of x; sums [rows][32] come from the chunks before.
+  /// Tiles of sums [rows][32] of 16 + kSecond * 16 rows of x, zero at first.
   template <bool kSecond>
-  static void row_block(const int8_t* x, int64_t ldx, const int8_t* bytes, int64_t half, int64_t steps, bool first,
-                        int32_t* sums) {
+  static void begin_block(bool first, const int32_t* sums) {
     if (first) {
       Tiles::template zero<0>();
       Tiles::template zero<1>();
@@ -113,6 +129,10 @@ struct TileMatmul {
         Tiles::template load<3>(sums + 16 * 32 + 16, 128);
       }
     }
+  }
+  /// Their next 64 * steps columns.
+  template <bool kSecond>
+  LOWBIT_INLINE void add_steps(const int8_t* x, int64_t ldx, const int8_t* bytes, int64_t half, int64_t steps) {
     for (int64_t i = 0; i < steps; ++i) {
       Tiles::template load<6>(bytes + i * kTileBytes, 64);
       Tiles::template load<4>(x + 64 * i, ldx);
@@ -125,12 +145,30 @@ struct TileMatmul {
         Tiles::template dot<3, 5, 7>();
       }
     }
+  }
+  template <bool kSecond>
+  static void end_block(int32_t* sums) {
     Tiles::template store<0>(sums, 128);
     Tiles::template store<1>(sums + 16, 128);
     if constexpr (kSecond) {
       Tiles::template store<2>(sums + 16 * 32, 128);
       Tiles::template store<3>(sums + 16 * 32 + 16, 128);
     }
+  }
+
+  /// Columns [k0, k1) of a block of rows; the first rows of x wait for each kPieceK columns and find them in the first-level cache.
+  template <bool kSecond>
+  static void row_block(const MatmulArgs& a, int64_t m, int64_t k0, int64_t k1, Unpacking& unpacking, int64_t half,
+                        int32_t* sums) {
+    const int8_t* x = a.xq + m * a.ldxq;
+    const int64_t piece = m == 0 ? kPieceK : k1 - k0;
+    begin_block<kSecond>(k0 == 0, sums);
+    for (int64_t k = k0; k < k1; k += piece) {
+      const int64_t end = smaller(k + piece, k1);
+      unpacking.until(end);
+      add_steps<kSecond>(x + k, a.ldxq, unpacking.first() + (k - k0) * 16, half, (end - k + 63) / 64);
+    }
+    end_block<kSecond>(sums);
   }
 
   /// Rows [m0, m1) of x: exact sums to results.
@@ -154,15 +192,14 @@ struct TileMatmul {
     const int64_t chunk = chunk_of(a.m, s);
     int32_t* sums = reinterpret_cast<int32_t*>(t.acc);  // [m][32]
     for (int64_t k0 = 0; k0 < s.k; k0 += chunk) {
-      const int64_t k1 = smaller(k0 + chunk, s.k), steps = (k1 - k0 + 63) / 64;
-      const int8_t* bytes = unpack_chunk(s, panel, k0, k1, t);
+      const int64_t k1 = smaller(k0 + chunk, s.k);
+      Unpacking unpacking(s, panel, k0, t);
       for (int64_t m = 0; m < a.m; m += 32) {
         const int64_t end = smaller(m + 32, a.m);
-        const int8_t* x = a.xq + m * a.ldxq + k0;
         // Results go to rows far apart, which nothing has brought near.
         for (int64_t r = m; k1 == s.k && r < end; ++r) S::prefetch_to_write(a.y + r * a.ldy + n);
-        if (end - m > 16) row_block<true>(x, a.ldxq, bytes, t.half, steps, k0 == 0, sums + 32 * m);
-        if (end - m <= 16) row_block<false>(x, a.ldxq, bytes, t.half, steps, k0 == 0, sums + 32 * m);
+        if (end - m > 16) row_block<true>(a, m, k0, k1, unpacking, t.half, sums + 32 * m);
+        if (end - m <= 16) row_block<false>(a, m, k0, k1, unpacking, t.half, sums + 32 * m);
         if (k1 == s.k) write_sums(a, factors, n, m, end, sums);
       }
     }
@@ -178,11 +215,12 @@ struct TileMatmul {
     typename Segments::Turn turns[kTurns];
     for (int64_t j0 = 0; j0 < s.segments; j0 += per_chunk) {
       const int64_t j1 = smaller(j0 + per_chunk, s.segments);
-      const int8_t* bytes = unpack_chunk(s, panel, j0 * s.segment, smaller(j1 * s.segment, s.k), t);
+      Unpacking unpacking(s, panel, j0 * s.segment, t);
+      unpacking.until(smaller(j1 * s.segment, s.k));
       int64_t count = 0;
       for (int64_t j = j0; j < j1; j += Segments::kTurn)
         turns[count++] = Segments::turn_of(a, factors, j, int(smaller(Segments::kTurn, j1 - j)));
-      Segments::multiply(a, turns, count, bytes, t.half, t.products, t.part, t.acc);
+      Segments::multiply(a, turns, count, unpacking.first(), t.half, t.products, t.part, t.acc);
     }
     Segments::write(a, factors, n, t.acc);
   }

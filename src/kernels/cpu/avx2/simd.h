@@ -22,6 +22,8 @@ struct Simd : Vectors256 {
     static_assert(kSteps >= 1);
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x)); }
     LOWBIT_INLINE Int widen(Int sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
+    LOWBIT_INLINE Int add_sums(Int a, Int b) { return add16(a, b); }
+    LOWBIT_INLINE Int shift_sums(Int sum, int n) { return shift_right_signed16(sum, n); }
   };
 };
 

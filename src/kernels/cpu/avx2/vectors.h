@@ -35,8 +35,10 @@ struct Vectors256 {
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm256_or_si256(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm256_add_epi8(a, b); }
   LOWBIT_INLINE Int add32(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  LOWBIT_INLINE Int add16(Int a, Int b) { return _mm256_add_epi16(a, b); }
   LOWBIT_INLINE Int sub32(Int a, Int b) { return _mm256_sub_epi32(a, b); }
   LOWBIT_INLINE Int shift_right_signed32(Int a, int n) { return _mm256_srai_epi32(a, n); }
+  LOWBIT_INLINE Int shift_right_signed16(Int a, int n) { return _mm256_srai_epi16(a, n); }
   LOWBIT_INLINE Int shift_right16(Int a, int n) { return _mm256_srli_epi16(a, n); }
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm256_slli_epi16(a, n); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm256_srli_epi32(a, n); }
