@@ -15,9 +15,8 @@
 using Words = std::vector<std::string>;
 using Phonemes = std::vector<std::string>;
 
-constexpr size_t kCalibrationWords = 200, kTestWords = 2000, kChoiceWords = 10000, kTuningWords = 2000,
-                 kMoreChoiceWords = 20000;
-constexpr size_t kHeldApart = kCalibrationWords + kTestWords + kChoiceWords + kTuningWords + kMoreChoiceWords;
+constexpr size_t kCalibrationWords = 200, kTestWords = 2000, kChoiceWords = 10000, kTuningWords = 2000;
+constexpr size_t kHeldApart = kCalibrationWords + kTestWords + kChoiceWords + kTuningWords;
 
 using Dictionary = std::map<std::string, std::vector<Phonemes>>;
 
@@ -44,7 +43,7 @@ inline uint32_t fnv1a(const std::string& s) {
 }
 
 /// The rule that holds words apart: in the order of their FNV-1a hash, 200 to calibrate with, then 2,000 to test, then 10,000 to
-/// choose by, then 2,000 to find scales with, then 20,000 more to choose by.
+/// choose by, then 2,000 to find scales with.
 struct HeldApart {
   Words calibration, test, choice, tuning;
 };
@@ -59,9 +58,8 @@ inline HeldApart hold_apart(const Dictionary& all) {
   for (const auto& [set, count] : {std::pair{&out.calibration, kCalibrationWords},
                                    {&out.test, kTestWords},
                                    {&out.choice, kChoiceWords},
-                                   {&out.tuning, kTuningWords},
-                                   {&out.choice, kMoreChoiceWords}}) {
-    set->insert(set->end(), next, next + static_cast<std::ptrdiff_t>(count));
+                                   {&out.tuning, kTuningWords}}) {
+    set->assign(next, next + static_cast<std::ptrdiff_t>(count));
     next += static_cast<std::ptrdiff_t>(count);
   }
   return out;

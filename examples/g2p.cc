@@ -185,8 +185,7 @@ int evaluate(const std::string& dir, bool json) {
   const Calibration c = calibrate_on(net, calibration), tuning = calibrate_on(net, tuning_words);
   for (const Variant& v : std::vector<Variant>{
            {"seed8", "seed8"},
-           {"accurate8", "accurate8"},
-           {"accurate8, tuned", "accurate8", 8, GruRounding::kFeedback, GruTableMode::kFused, {}, true},  // by --choose
+           {"seed8, tuned", "seed8", 8, GruRounding::kNearest, GruTableMode::kFused, {}, true},  // by --choose
            {"gates12", "gates12"},
            {"w8a16", "w8a16"},
            {"accurate", "accurate"},

@@ -170,7 +170,8 @@ def gru_g2p(report: dict) -> str:
     lines = ["| network | phoneme error rate, % | words right, % | words as in float, % | size |", "|---|---|---|---|---|"]
     for row in report["rows"]:
         lines.append(f"| {row['name']} | {row['per']:.2f} | {row['words']:.2f} | {row['same']:.2f} | {row['bytes_ratio']:.3f} |")
-    return "\n".join(lines) + f"\n\n{report['test_words']} words, calibrated on {report['calibration_words']} others."
+    return "\n".join(lines) + (f"\n\n{report['test_words']} words, calibrated on {report['calibration_words']} others, tuned on "
+                               f"{report['tuning_words']}.")
 
 
 def gru_denoise(report: dict) -> str:

@@ -89,6 +89,23 @@ class Gru(CliTest):
         self.lowbit("gru", "calibrate", self.net, "--data", self.x, "-o", self.ranges, "--quiet")
         return self.json("gru", "quantize", self.net, "--ranges", self.ranges, "-o", self.model, *options)
 
+    def test_tuned_scales_come_nearer(self):
+        plain = self.quantize("--preset", "seed8")
+        tuned = self.dir / "tuned.json"
+        report = self.json("gru", "tune", self.net, "--ranges", self.ranges, "--data", self.x, "-o", tuned)
+        self.assertKeys(report, "source target preset start_sqnr_db sqnr_db tried changes")
+        self.assertGreater(report["sqnr_db"], report["start_sqnr_db"])
+        self.assertKeys(report["changes"][0], "cell tensor before after sqnr_db")
+        self.assertEqual(report["changes"][-1]["sqnr_db"], report["sqnr_db"])
+        self.ranges = tuned
+        after = self.json("gru", "quantize", self.net, "--ranges", tuned, "-o", self.model, "--preset", "seed8")
+        self.assertNotEqual(after["cells"][0]["scales"], plain["cells"][0]["scales"])
+        last = {c["tensor"]: c["after"] for c in report["changes"]}
+        for tensor, scale in last.items():
+            self.assertEqual(after["cells"][0]["scales"][tensor], scale)
+        verified = self.json("gru", "verify", self.model, "--input", self.x, "--net", self.net)
+        self.assertTrue(verified["ok"])
+
     def test_the_whole_way(self):
         report = self.json("gru", "calibrate", self.net, "--data", self.x, "--method", "ema", "-o", self.ranges)
         self.assertEqual((report["steps"], report["layers"], report["method"]), (36, 1, "ema"))

@@ -24,10 +24,10 @@ constexpr int kMostShared = 227 << 10;
 template <int Units, int Bytes>
 struct Tile {
   static constexpr int kUnits = Units, kBytes = Bytes;
-  static constexpr int kTiles = 4 * Units * kWarpgroups;  // of 16 rows of W
+  static constexpr int kTiles = 4 * kUnits * kWarpgroups;  // of 16 rows of W
   static constexpr int kXStage = kRows * kStageK, kStage = kXStage + kTiles * kStageTileBytes;
   static constexpr int kBox = kRows * 64 * Bytes;  // codes of 64 rows of W
-  static constexpr int kOut = kWarpgroups * Units * kBox;
+  static constexpr int kOut = kWarpgroups * kUnits * kBox;
   static constexpr int kStages = (kMostShared - kOut - 256) / kStage;
   static constexpr int kBarriers = kStages * kStage + kOut, kSharedBytes = kBarriers + 16 * kStages;
 };
