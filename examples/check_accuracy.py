@@ -34,8 +34,9 @@ def check_denoise(report):
     yield "4-bit weights with feedback: within 0.3 dB of float", rows["w4 feedback"]["si_sdr_db"] >= base - 0.3
     whole = rows["accurate, all layers"]
     yield "dense layers in integers too: at most 0.1 dB below float", whole["si_sdr_db"] >= base - 0.1
-    # The goal is 200 on a core of one's own (bench/results/gru_denoise.json has it); tests share theirs.
-    yield "all layers: 100 times real time", whole["times_real_time"] >= 100
+    # Of a core's time, so that what runs beside the test hardly counts; a neighbour on the same core costs up to half.
+    yield "all layers in 8 bits: 200 times real time", rows["seed8, all layers"]["times_real_time"] >= 200
+    yield "all layers, 16-bit state: 130 times (387 with AVX-512 on a core of its own)", whole["times_real_time"] >= 130
     yield "memory at most 0.27 of the float network's", all(
         rows[k]["bytes_ratio"] <= 0.27 for k in ("seed8", "accurate", "accurate, all layers"))
 

@@ -15,7 +15,9 @@
 using Words = std::vector<std::string>;
 using Phonemes = std::vector<std::string>;
 
-constexpr size_t kCalibrationWords = 200, kTestWords = 2000, kChoiceWords = 10000;
+constexpr size_t kCalibrationWords = 200, kTestWords = 2000, kChoiceWords = 10000, kTuningWords = 2000,
+                 kMoreChoiceWords = 20000;
+constexpr size_t kHeldApart = kCalibrationWords + kTestWords + kChoiceWords + kTuningWords + kMoreChoiceWords;
 
 using Dictionary = std::map<std::string, std::vector<Phonemes>>;
 
@@ -31,8 +33,7 @@ inline Dictionary read_dictionary(const std::string& path) {
     while (words >> phoneme) p.push_back(phoneme);
     out[word].push_back(p);
   }
-  if (out.size() < kCalibrationWords + kTestWords + kChoiceWords)
-    stop(path + ": got " + std::to_string(out.size()) + " words, wanted the CMU dictionary");
+  if (out.size() < kHeldApart) stop(path + ": got " + std::to_string(out.size()) + " words, wanted the CMU dictionary");
   return out;
 }
 
@@ -43,9 +44,9 @@ inline uint32_t fnv1a(const std::string& s) {
 }
 
 /// The rule that holds words apart: in the order of their FNV-1a hash, 200 to calibrate with, then 2,000 to test, then 10,000 to
-/// choose by.
+/// choose by, then 2,000 to find scales with, then 20,000 more to choose by.
 struct HeldApart {
-  Words calibration, test, choice;
+  Words calibration, test, choice, tuning;
 };
 
 inline HeldApart hold_apart(const Dictionary& all) {
@@ -54,11 +55,15 @@ inline HeldApart hold_apart(const Dictionary& all) {
   std::sort(words.begin(), words.end(),
             [](const auto& a, const auto& b) { return std::pair(fnv1a(a), a) < std::pair(fnv1a(b), b); });
   HeldApart out;
-  for (size_t i = 0; i < words.size() && i < kCalibrationWords + kTestWords + kChoiceWords; ++i)
-    (i < kCalibrationWords                ? out.calibration
-     : i < kCalibrationWords + kTestWords ? out.test
-                                          : out.choice)
-        .push_back(words[i]);
+  auto next = words.begin();
+  for (const auto& [set, count] : {std::pair{&out.calibration, kCalibrationWords},
+                                   {&out.test, kTestWords},
+                                   {&out.choice, kChoiceWords},
+                                   {&out.tuning, kTuningWords},
+                                   {&out.choice, kMoreChoiceWords}}) {
+    set->insert(set->end(), next, next + static_cast<std::ptrdiff_t>(count));
+    next += static_cast<std::ptrdiff_t>(count);
+  }
   return out;
 }
 

@@ -8,6 +8,7 @@
 3. Text that names a file of this repository names one that exists.
 4. Source files stay short.
 5. docs/adr/README.md lists every decision, and no number stands twice.
+6. C++, Python and Rust have one version.
 """
 import re
 import subprocess
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = {
     "base": 0, "tensor": 1, "format": 2, "text": 3, "quantize": 3, "io": 3,
     "kernels/ref": 3, "kernels/cpu": 3, "kernels/cuda": 3, "kernels/cuda_stub": 3, "kernels": 3.5,
-    "ops": 4, "model": 5, "gru": 5, "pipeline": 6, "serve": 6, "capi": 7,
+    "ops": 4, "model": 5, "gru": 5, "pipeline": 6, "capi": 7,
 }
 KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
 MAX_LINES = 600
@@ -137,9 +138,19 @@ def check_decisions(files: list[Path]) -> list[str]:
     return problems + [f"docs/adr: number {n} stands twice" for n in sorted({n for n in numbers if numbers.count(n) > 1})]
 
 
+VERSIONS = {"CMakeLists.txt": r"^project\(lowbit VERSION ([\d.]+)", "python/lowbit/__init__.py": r'^__version__ = "([\d.]+)"',
+            "bindings/rust/Cargo.toml": r'^version = "([\d.]+)"'}
+
+
+def check_versions() -> list[str]:
+    found = {name: re.findall(pattern, (ROOT / name).read_text(), re.M) for name, pattern in VERSIONS.items()}
+    wanted = found["CMakeLists.txt"]
+    return [f"{name}: version {got}, wanted {wanted} as in CMakeLists.txt" for name, got in found.items() if got != wanted or len(got) != 1]
+
+
 def main() -> int:
     files = tracked()
-    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_decisions(files)
+    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_decisions(files) + check_versions()
     for problem in problems:
         print(f"house: {problem}", file=sys.stderr)
     print(f"house: {len(problems)} problems")

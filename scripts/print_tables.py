@@ -12,6 +12,7 @@
   <!-- table: gru_rivals_NAME -->          the same name                    (bench/rivals/gru.py)
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
+  <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
   <!-- table: recovery --> and recovered   bench/results/recovery.json   (bench/quality/recovery.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
@@ -242,15 +243,18 @@ def recovery(report: dict) -> str:
                 f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
 
     for r in report["rows"]:
-        options = dict(option.split("=") for option in r["options"])
+        options = dict(option.partition("=")[::2] for option in r["options"])
         stages = [stage["method"] + (f" ({stage['steps']} steps)" if stage["method"] == "blocks" else "") for stage in r["recovery"]["stages"]]
         nothing = ("-",) * 4
         if "blocks" in r:
             lines.append(line(r, stages[0], r["blocks"], nothing))
-        if float(options.get("block-text-share", 1)) < 1:
-            stages[0] += ", half of them sampled windows"
+        share = float(options.get("block-text-share", 1))
+        if share < 1:
+            stages[0] += f", {'half' if share == 0.5 else f'{100 * (1 - share):.0f} %'} of them sampled windows"
+        if "train-embedding" in options:
+            stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   "chats, openings" if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
+                   ("chats, openings" + (", rewritten" if "rewritten" in r["sampling"] else "")) if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
@@ -274,6 +278,16 @@ def recovered(report: dict) -> str:
         lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {min(blocks[size]):.3f} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
                               "each size is the one whose two ratios have the least product.")
+
+
+def calibration(report: dict) -> str:
+    lines = ["| model | device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|---|"]
+    for part in report["reports"]:
+        for r in part["rows"]:
+            lines.append(f"| {part['model']} | {r['device'].upper()} | {r['threads']} | {r['tokens']} | {r['measure']:.1f} | {r['fit']:.1f} | {r['advance']:.1f} | "
+                         f"{r['seconds']:.1f} |")
+    first = report["reports"][0]
+    return "\n".join(lines) + f"\n\n{first['cpu']}; {first['gpu']}. int4; rows of one model and as many tokens wrote the same bytes."
 
 
 def activations(report: dict) -> str:
@@ -314,7 +328,7 @@ def tasks(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "recovery": recovery, "recovered": recovered, "activations": activations, "tasks": tasks}
+            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "activations": activations, "tasks": tasks}
 FILES = {"activations": "tasks", "recovered": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 

@@ -8,12 +8,6 @@ namespace {
 
 constexpr int64_t kRoomForAnswer = 32;  // tokens
 
-std::string token_text(const Tokenizer& tokenizer, const std::optional<TokenId>& id) {
-  const auto& tokens = tokenizer.spec().tokens;
-  if (!id || *id < 0 || static_cast<size_t>(*id) >= tokens.size()) return "";
-  return tokens[static_cast<size_t>(*id)];
-}
-
 }  // namespace
 
 ChatSession::ChatSession(Model model, std::string system_text, GenerateOptions options)
@@ -34,15 +28,10 @@ void ChatSession::reset() {
 }
 
 Result<std::vector<TokenId>> ChatSession::render() const {
-  const Tokenizer& tokenizer = model_.tokenizer();
-  ChatInput input;
-  input.messages = messages_;
-  input.bos_token = token_text(tokenizer, tokenizer.spec().bos_id);
-  input.eos_token = token_text(tokenizer, tokenizer.spec().eos_id);
-  const auto text = model_.chat_template()->render(input);
+  const auto text = model_.chat_text({.messages = messages_});
   if (!text) return tl::unexpected(text.error());
   // The template writes the special tokens itself, BOS included.
-  return tokenizer.encode(*text, {false, true});
+  return model_.tokenizer().encode(*text, {.add_special = false, .parse_special = true});
 }
 
 Result<std::vector<TokenId>> ChatSession::render_to_fit() {

@@ -1,4 +1,4 @@
-// lowbit gru calibrate | quantize | search | encodings | run | verify: recurrent networks on integers only.
+// lowbit gru calibrate | quantize | tune | search | encodings | run | verify: recurrent networks on integers only.
 
 #include "gru_files.h"
 
@@ -10,6 +10,7 @@ void add_gru_verb(CLI::App& app, Invocation& invocation) {
   gru->require_subcommand(1);
   add_gru_calibrate(*gru, invocation);
   add_gru_quantize(*gru, invocation);
+  add_gru_tune(*gru, invocation);
   add_gru_search(*gru, invocation);
   add_gru_encodings(*gru, invocation);
   add_gru_run(*gru, invocation);

@@ -60,6 +60,7 @@ void add_gru_calibrate(CLI::App& gru, Invocation& invocation);  // gru_quantize.
 void add_gru_quantize(CLI::App& gru, Invocation& invocation);
 void add_gru_encodings(CLI::App& gru, Invocation& invocation);
 void add_gru_search(CLI::App& gru, Invocation& invocation);  // gru_search.cc
+void add_gru_tune(CLI::App& gru, Invocation& invocation);    // gru_tune.cc
 void add_gru_run(CLI::App& gru, Invocation& invocation);     // gru_run.cc
 void add_gru_verify(CLI::App& gru, Invocation& invocation);
 

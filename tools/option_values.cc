@@ -97,7 +97,7 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& va
               throw usage_error(name, text, fmt::format("a number from {} to {}", low, high));
             value = number;
           },
-          fmt::format("{} [{}]", help, value))
+          value < low ? help : fmt::format("{} [{}]", help, value))  // below: an option that is off
       ->type_name("X");
 }
 

@@ -55,6 +55,8 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
                  {"source_ppl", held->source_ppl},
                  {"ppl", held->ppl},
                  {"ratio", held->ratio()}};
+  nlohmann::json times;
+  if (const auto& t = report.times) times = {{"measure", t->measure}, {"fit", t->fit}, {"advance", t->advance}};
   return {{"source", source},
           {"target", target},
           {"held_back", held_back},
@@ -63,6 +65,7 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
           {"bits_per_weight_total", report.bits_per_weight_total},
           {"bytes", report.bytes},
           {"seconds", report.seconds},
+          {"calibration_seconds", times},
           {"warnings", report.warnings},
           {"layers", layers}};
 }
@@ -130,6 +133,9 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
   if (const auto& held = report.held_back)
     console.print("{} of the calibration text: perplexity {:.4g}, {:.4g} times the source's {:.4g}\n",
                   held->was_seen ? "The first window" : "A held-back part", held->ppl, held->ratio(), held->source_ppl);
+  if (const auto& t = report.times)
+    console.print("{:.1f} s to measure inputs, {:.1f} s to fit, {:.1f} s to run the quantized blocks\n", t->measure,
+                  t->fit, t->advance);
   return {};
 }
 

@@ -275,6 +275,7 @@ Status formats(Bench& b) {
       c.format = format;
       c.n = c.k = 4096;
       c.group = group;
+      c.m = 8;  // one order of the weight for all rows of x
       const QTensor w = random_weight(format, c.n, c.k, group, b.pool);
       LOWBIT_TRY_ASSIGN(const auto plans, make_plans(w, c, kColdBytes));
       for (const int64_t m : {1, 2, 8}) {

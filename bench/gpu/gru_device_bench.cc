@@ -1,6 +1,6 @@
-// gru_device_bench [all [SHAPE]]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
+// gru_device_bench [all|chosen [SHAPE [PRESET]]]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
 // compared with the CPU's first. `all`: every path and tile that a shape can take, not only the one that is chosen; SHAPE: the shape of
-// that number alone. JSON.
+// that number alone (-1: all). JSON.
 
 #include <algorithm>
 #include <cstdio>
@@ -147,7 +147,8 @@ int main(int argc, char** argv) {
   bool first = true, right = true;
   constexpr Shape kShapes[] = {{100, 1, 64, 64},   {100, 64, 256, 256}, {500, 32, 512, 512}, {100, 128, 1024, 1024},
                                {100, 1, 256, 256}, {100, 1, 512, 512},  {50, 64, 128, 256}};
-  for (const char* preset : {"seed8", "accurate"})
+  for (const char* preset : {"seed8", "accurate"}) {
+    if (argc > 3 && std::strcmp(argv[3], preset) != 0) continue;
     for (const Shape& shape : kShapes) {
       if (only >= 0 && &shape != &kShapes[std::min<size_t>(size_t(only), std::size(kShapes) - 1)]) continue;
       const auto random = RandomGru::make(20, 1, shape.c, shape.h, preset, 8);
@@ -192,6 +193,7 @@ int main(int argc, char** argv) {
           }
         }
     }
+  }
   std::printf("\n]}\n");
   return right ? 0 : 1;
 }

@@ -25,19 +25,21 @@ def count(text: str) -> int:
 
 class Pool:
     """Threads that do the job of the lowest number first. submit(number, call, ...) gives a Future; each thread names itself to a call that
-    was submitted with worker=True by its first argument."""
+    was submitted with worker=True by its first argument. Threads after the `first` ones begin `later` seconds after the program."""
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, first: int | None = None, later: float = 0.0):
         self.waiting, self.order = queue.PriorityQueue(), itertools.count()
         for i in range(workers):
-            threading.Thread(target=self._work, args=(i,), daemon=True).start()
+            begin = 0.0 if first is None or i < first else later
+            threading.Thread(target=self._work, args=(i, begin), daemon=True).start()
 
     def submit(self, number: int, call, *arguments, worker=False) -> Future:
         future = Future()
         self.waiting.put((number, next(self.order), call, arguments, worker, future))
         return future
 
-    def _work(self, index: int) -> None:
+    def _work(self, index: int, begin: float) -> None:
+        time.sleep(max(0.0, START + begin - time.monotonic()))
         while True:
             _, _, call, arguments, worker, future = self.waiting.get()
             try:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoints import Checkpoints
 from jobs import ROOT, Bench, Pool, count, say
 
 QUANTIZE, MEASURE_TRAINED, MEASURE_START = 1, 2, 3  # what the host does first
@@ -28,9 +29,10 @@ WINDOW = 512
 
 class Recovery:
     def __init__(self, bench: Bench, host: Pool, gpus: int, per_gpu: int, out: Path, calib_tokens: int, sample: str,
-                 sampling: str = ""):
+                 sampling: str = "", later: float = 0.0, tasks: Path | None = None):
         self.bench, self.host, self.gpus, self.out, self.calib_tokens, self.sample = bench, host, gpus, out, calib_tokens, sample
-        self.devices, self.lock, self.starts, self.jobs = Pool(gpus * per_gpu), threading.Lock(), {}, []
+        self.devices, self.lock, self.starts, self.jobs = Pool(gpus * per_gpu, gpus, later), threading.Lock(), {}, []
+        self.tasks = Checkpoints(bench, host, tasks) if tasks else None
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
                        "sample": sample, "sampling": sampling}
         self.measures_starts, self.sampling = True, sampling
@@ -109,6 +111,8 @@ class Recovery:
             self.report["rows"].append(row)
         self.bench.save(self.out, self.report)
         self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
+        if self.tasks:
+            self.jobs.append(self.host.submit(MEASURE_TRAINED, self.tasks.task, text, target, "arc_easy"))
         blocks = target.with_name(target.name + "-blocks")
         if blocks.exists():
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "blocks", blocks))
@@ -144,6 +148,9 @@ def main() -> None:
     parser.add_argument("--sampling", default="", metavar="OPTIONS", help="of lowbit.sample, as one argument: '--sample-mix chat=1,any=1'")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--per-gpu", type=int, default=1, help="rows trained on a GPU at a time")
+    parser.add_argument("--later", type=float, default=0, metavar="SECONDS",
+                        help="the second of those begins so long after the program: it loads while the first one ends")
+    parser.add_argument("--tasks-out", type=Path, metavar="FILE.json", help="what is trained also answers arc_easy, as checkpoints.py has it do")
     parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")
     parser.add_argument("--threads", type=int, help="of each of those")
     parser.add_argument("--chunks", type=int, default=100)
@@ -152,7 +159,8 @@ def main() -> None:
     o = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
-    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, o.sampling)
+    os.environ.setdefault("LOWBIT_DATA", str(o.data))
+    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, o.sampling, o.later, o.tasks_out)
     base = recovery.host.submit(0, bench.base)
     for text in o.rows:
         recovery.start(recovery.key(text))

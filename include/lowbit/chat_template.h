@@ -22,7 +22,7 @@ struct ChatMessage {
 };
 
 struct ChatInput {
-  std::vector<ChatMessage> messages;
+  std::vector<ChatMessage> messages = {};
   bool add_generation_prompt = true;
   std::string bos_token = {};
   std::string eos_token = {};

@@ -151,7 +151,7 @@ struct GruConfig {
 };
 
 /// "seed8": seed 001's defaults, everything 8 bits. "w8a16": 8-bit weights, 16-bit activations. "accurate": w8a16 with an
-/// update gate that can hold 1.0. "gates12": seed8 with 12-bit sums and gates.
+/// update gate that can hold 1.0. "accurate8": seed8 with such gates. "gates12": seed8 with 12-bit sums and gates.
 Result<GruConfig> gru_preset(const std::string& name);
 std::vector<std::string> gru_presets();
 
@@ -316,6 +316,32 @@ struct GruSearchReport {
 /// start below the floor, no inputs).
 Result<GruSearchReport> search_gru_bits(const GruNetwork& network, const GruRanges& ranges,
                                         const GruSearchOptions& options);
+
+struct GruTuneOptions {
+  GruConfig config;                                       // the formats whose scales are sought
+  std::span<const GruInput> inputs;                       // for the default metric, and for feedback rounding
+  std::function<Result<double>(const GruModel&)> metric;  // larger is better, in dB; empty: SQNR of y over `inputs`
+  std::vector<GruTensor> tensors;  // only these, in this order; empty: all that have a scale of their own
+  int passes = 3;                  // over all tensors, at most
+  double gain = 0.01;              // dB that a change must bring
+};
+struct GruTuneReport {
+  struct Change {
+    int cell = 0;
+    GruTensor tensor = GruTensor::kX;
+    GruScale before, after;
+    double value = 0;  // with it
+  };
+  GruRanges ranges;  // what GruModel::quantize turns into the scales that were found
+  double start = 0, value = 0;
+  int tried = 0;
+  std::vector<Change> changes;
+};
+/// Shifts and zero points by what they do to the outputs: one tensor after the other, finer and coarser steps and zero points
+/// moved by a quarter of the codes down to a 64th are tried, and what raises the metric stays. The inputs of gates begin where
+/// their function still tells codes apart. Deterministic. Errors: as quantize and run; kInvalidArgument (no inputs).
+Result<GruTuneReport> tune_gru_ranges(const GruNetwork& network, const GruRanges& ranges,
+                                      const GruTuneOptions& options);
 
 struct GruVerifyReport {
   struct Target {

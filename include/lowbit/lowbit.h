@@ -106,6 +106,48 @@ lb_status lb_model_logits(const lb_model* model, const float** logits, size_t* c
 /* Forgets all but the first `length` tokens. The logits are gone until the next token. */
 lb_status lb_model_truncate(lb_model* model, int64_t length);
 
+/* Text to token ids and back, by the model's own tokenizer. At most `capacity` of what comes goes to the array, which may be NULL
+ * when capacity is 0; *count (*size) is how much there is: more than capacity means that the array was too small. Texts are
+ * UTF-8 and need not end in a zero; the one that comes does not.
+ * add_special: begin (and end) as the model wants it, for a whole prompt. parse_special: text such as "<|im_end|>" becomes the
+ * token; 0 for text from users. lb_model_detokenize leaves special tokens out.
+ * Errors: LB_INVALID_ARGUMENT (an id outside the vocabulary). Neither changes the sequence. */
+lb_status lb_model_tokenize(const lb_model* model, const char* text, size_t text_size, int32_t add_special,
+                            int32_t parse_special, int32_t* tokens, size_t capacity, size_t* count);
+lb_status lb_model_detokenize(const lb_model* model, const int32_t* tokens, size_t count, char* text, size_t capacity,
+                              size_t* size);
+
+/* A conversation as the model's own template writes it, special tokens included: tokenize it with add_special 0 and parse_special
+ * 1. variables: JSON, {"messages": [{"role": "user", "content": "Hi"}]} and what else the template may look at;
+ * add_generation_prompt is true unless given. text, capacity and size as above.
+ * Errors: LB_UNSUPPORTED (no template), LB_INVALID_ARGUMENT (not JSON; what the template refuses). */
+lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_t variables_size, char* text,
+                             size_t capacity, size_t* size);
+
+/* What `lowbit run` has options for. lb_generate_options_init() sets all of it to the defaults given here. */
+typedef struct lb_generate_options {
+  size_t struct_size;   /* sizeof(lb_generate_options) */
+  int64_t max_tokens;   /* 128 */
+  float temperature;    /* 0.8; 0 takes the likeliest token */
+  float top_p, min_p;   /* 0.95, 0.05; 1 and 0: all tokens */
+  float repeat_penalty; /* 1; over 1: repeat less */
+  int64_t top_k;        /* 40; 0: all tokens */
+  uint64_t seed;        /* 0; the same seed gives the same text */
+  int32_t ignore_eos;   /* 0; else goes on after the end of the text */
+  /* Gets the text as it comes, whole UTF-8 characters without a zero at the end, and returns 0 to go on. NULL: nobody. It must
+   * not call functions with this model. */
+  int32_t (*on_text)(void* user, const char* text, size_t size);
+  void* user; /* handed to on_text */
+} lb_generate_options;
+
+void lb_generate_options_init(lb_generate_options* options);
+
+/* Appends the prompt, then samples and appends tokens until the text ends, on_text stops it, max_tokens came or the context is
+ * full. options may be NULL. tokens, capacity and count as above, of the tokens that were sampled. The last of them may not be
+ * in the sequence: lb_model_length() tells. The logits are gone until the next token. */
+lb_status lb_model_generate(lb_model* model, const int32_t* prompt, size_t prompt_count,
+                            const lb_generate_options* options, int32_t* tokens, size_t capacity, size_t* count);
+
 /* ---- Recurrent networks on integers ----
  *
  * A .lbgru file of `lowbit gru quantize`. Inputs and outputs are floats on the host; everything between is integers, with the
@@ -117,7 +159,7 @@ typedef struct lb_gru lb_gru;
 typedef struct lb_gru_options {
   size_t struct_size; /* sizeof(lb_gru_options) */
   const char* device; /* "cpu", "cuda", "cuda:<i>"; "auto" and NULL are the CPU. Of lb_gru_run; steps are the CPU's */
-  const char* isa;    /* "scalar", "avx2", "avx512", "amx"; NULL: the best */
+  const char* isa;    /* "scalar", "avx2", "avxvnni", "avx512", "amx"; NULL: the best */
 } lb_gru_options;
 
 /* options may be NULL. *gru is NULL after an error. */

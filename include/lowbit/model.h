@@ -49,7 +49,7 @@ struct StepProfile {
 };
 
 struct GenerateOptions {
-  int64_t max_tokens = 128;
+  int64_t max_tokens = 128;  // 0: none, the prompt is only read
   bool stop_at_eos = true;
   SamplerOptions sampler;
 };
@@ -79,6 +79,9 @@ class Model {
   const Tokenizer& tokenizer() const;
   /// The model's own template; null when it has none.
   const ChatTemplate* chat_template() const;
+  /// A conversation as that template writes it, with its special tokens: encode it with {.add_special = false, .parse_special = true}.
+  /// bos_token and eos_token need not be given. Errors: kUnsupported (no template), those of ChatTemplate::render.
+  Result<std::string> chat_text(ChatInput input) const;
 
   /// Appends tokens to the sequence; the logits [vocab_size] after the last one. Errors:
   /// kInvalidArgument (an id outside the vocabulary, no tokens), kOutOfMemory (context full).

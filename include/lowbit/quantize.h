@@ -85,6 +85,13 @@ struct HeldBackReport {
   double ratio() const { return source_ppl > 0 ? ppl / source_ppl : 0; }
 };
 
+/// Where a calibration's time went, in seconds.
+struct CalibrationTimes {
+  double measure = 0;  // the source's blocks and the moments of their inputs
+  double fit = 0;      // scales and codes
+  double advance = 0;  // the quantized blocks
+};
+
 struct QuantizeReport {
   std::vector<LayerReport> layers;
   double bits_per_weight = 0;        // over the linear layers, scales included
@@ -92,6 +99,7 @@ struct QuantizeReport {
   int64_t bytes = 0;                 // of the checkpoint's tensors
   double seconds = 0;
   std::optional<HeldBackReport> held_back;  // with a calibration text
+  std::optional<CalibrationTimes> times;    // likewise
   int64_t resumed_blocks = 0;               // taken over from a calibration that was stopped
   std::vector<std::string> warnings;
 };

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,12 @@ class LayerSpec:
 
     @classmethod
     def parse(cls, group: dict, where: str) -> LayerSpec:
-        def known(key, value, table):
+        def known(key: str, value: str, table: dict) -> str:
             if value not in table:
                 raise Unsupported(f"{where}.{key}", f"'{value}'", " or ".join(table))
             return value
 
-        def block(key, default, words=()):
+        def block(key: str, default, words: tuple[str, ...] = ()):
             value = group.get(key, default)
             if value in words:
                 return value
@@ -138,7 +139,7 @@ class QuantizedWeight:
         fmt = find_format(self.spec.format, "format")
         group = k if self.spec.group_size == -1 else self.spec.group_size
 
-        def spread(blocks):
+        def spread(blocks: np.ndarray) -> np.ndarray:
             return np.repeat(self.per_row(blocks), group, axis=1)[:, :k]
 
         values = code_values(fmt, self.codebook)[self.code_array()]
@@ -165,16 +166,24 @@ def _check_parts(name: str, weight: QuantizedWeight) -> None:
                               "nothing" if shape is None else f"{list(shape)} for {weight.spec.text()}")
 
 
-def _object(value, where: str) -> dict:
+def _object(value: object, where: str) -> dict:
     if not isinstance(value, dict):
         raise CorruptFile(where, repr(value)[:64], "an object")
     return value
 
 
 class Checkpoint:
-    """A lowbit checkpoint, opened: `config`, `layers` (weight name -> LayerSpec), `names` of all tensors by their plain names."""
+    """A lowbit checkpoint, opened. Tensors stay mapped files until they are asked for.
 
-    def __init__(self, path):
+    config: the model's config.json. layers: full weight name -> LayerSpec. names: all tensors by their plain names.
+    Errors: LowbitError, its CorruptFile and Unsupported, here and from every method.
+    """
+
+    config: dict
+    layers: dict[str, LayerSpec]
+    names: list[str]
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         try:
             self.config = json.loads((self.path / "config.json").read_text())
@@ -198,7 +207,7 @@ class Checkpoint:
             if not isinstance(group, str) or group not in groups:
                 raise CorruptFile(f"{where}.layers.{layer}", repr(group)[:64], "the name of a config group")
             self.layers[layer + ".weight"] = groups[group]
-        self._files = {}
+        self._files: dict[str, SafetensorsFile] = {}
         for file in sorted(self.path.glob("*.safetensors")):
             opened = SafetensorsFile(file)
             self._files.update(dict.fromkeys(opened.names, opened))
@@ -209,13 +218,15 @@ class Checkpoint:
                 raise CorruptFile(f"{self.path}: tensor '{name}'", self._files[name].dtype(name), "floats, or a part of a listed layer")
         self.names = sorted([*self.layers, *dense])
 
-    def _part(self, name):
+    def _part(self, name: str) -> np.ndarray:
         if name not in self._files:
             raise CorruptFile(f"{self.path}: tensor '{name}'", "nothing", "a tensor that quantization_config promises")
         return self._files[name].array(name)
 
     def weight(self, name: str) -> QuantizedWeight:
         """A quantized weight by its full name ("model.layers.0.mlp.up_proj.weight")."""
+        if name not in self.layers:
+            raise LowbitError(self.path, f"no quantized weight '{name}'", "a name in Checkpoint.layers")
         spec = self.layers[name]
         fmt = find_format(spec.format, name)
         shape = tuple(int(x) for x in self._part(name + ".shape"))
@@ -229,14 +240,14 @@ class Checkpoint:
 
     def dense(self, name: str) -> tuple[str, np.ndarray]:
         """(dtype, array) of a tensor that is not quantized; BF16 as uint16."""
+        if name not in self._files:
+            raise LowbitError(self.path, f"no tensor '{name}'", "a name in Checkpoint.names")
         return self._files[name].dtype(name), self._part(name)
 
     def tensor(self, name: str) -> np.ndarray:
         """Any tensor as f32."""
         if name in self.layers:
             return self.weight(name).dequantize()
-        if name not in self._files:
-            raise LowbitError(self.path, f"no tensor '{name}'", "a tensor of this checkpoint")
         dtype, array = self.dense(name)
         return to_f32(array, dtype)
 
@@ -268,7 +279,8 @@ def _number_pattern(layer: str) -> str:
 
 def describe_layers(specs: dict, dense: list) -> dict:
     """config_groups, layers and ignore for `specs` (layer without .weight -> LayerSpec)."""
-    groups, seen = {}, {}
+    groups: dict[LayerSpec, list[str]] = {}
+    seen: dict[str, set[LayerSpec | None]] = {}
     for layer, spec in specs.items():
         groups.setdefault(spec, []).append(layer)
         seen.setdefault(_number_pattern(layer), set()).add(spec)
@@ -293,7 +305,7 @@ def _write_text(path: Path, text: str) -> None:
         os.fsync(f.fileno())
 
 
-def _shards(tensors: dict):
+def _shards(tensors: dict) -> Iterator[tuple[dict, dict]]:
     """(file tensors, metadata) of each file: at most SHARD_BYTES, the parts of a weight together."""
     shard, notes, size = {}, {}, 0
     for name, value in tensors.items():
@@ -312,7 +324,7 @@ def _shards(tensors: dict):
     yield shard, notes
 
 
-def write_checkpoint(target, config: dict, tensors: dict, *, fit: dict, quality: dict | None = None, side_files: dict | None = None,
+def write_checkpoint(target: str | os.PathLike[str], config: dict, tensors: dict, *, fit: dict, quality: dict | None = None, side_files: dict | None = None,
                      overwrite: bool = False) -> None:
     """Writes a checkpoint directory, whole or not at all.
 
@@ -344,7 +356,7 @@ def write_checkpoint(target, config: dict, tensors: dict, *, fit: dict, quality:
         _write_text(directory / "config.json", json.dumps(plain | {"quantization_config": q}, indent=2) + "\n")
 
 
-def side_files(directory) -> dict:
+def side_files(directory: str | os.PathLike[str]) -> dict[str, str]:
     """Tokenizer and generation files of a model directory: file name -> text."""
     found = [name for name in SIDE_FILES if (Path(directory) / name).is_file()]
     return {name: (Path(directory) / name).read_text(encoding="utf-8") for name in found}

@@ -4,7 +4,7 @@
 class LowbitError(Exception):
     """One line: `WHERE: got X, wanted Y. hint: Z`. Subclasses are the kinds a caller may want to tell apart."""
 
-    def __init__(self, where, got, wanted, hint=""):
+    def __init__(self, where: object, got: object, wanted: object, hint: str = "") -> None:
         super().__init__(f"{where}: got {got}, wanted {wanted}" + (f". hint: {hint}" if hint else ""))
         self.where, self.got, self.wanted, self.hint = str(where), str(got), str(wanted), hint
 

@@ -60,10 +60,27 @@ def block(x, norms, linears, cos, sin, head_dim: int, eps: float):
     return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
 
 
+class Lookup(torch.autograd.Function):
+    """apply(tokens, table): rows of a table that is trained; its gradient is summed in f32, by operations that a CUDA graph can hold."""
+
+    @staticmethod
+    def forward(ctx, tokens, table):
+        ctx.save_for_backward(tokens)
+        ctx.shape = table.shape
+        return F.embedding(tokens, table)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = torch.zeros(ctx.shape, dtype=torch.float32, device=gradient.device)
+        total.index_add_(0, ctx.saved_tensors[0].flatten(), gradient.flatten(0, -2).float())
+        return None, total.to(gradient.dtype)
+
+
 def hidden_states(tokens, config, weight, dtype, run_block=block):
     """Outputs of the last norm, [B, T, hidden] in `dtype`. weight(name) gives a tensor; `run_block` may be a compiled `block`."""
     cos, sin = rotation_table(config, tokens.shape[1], tokens.device, dtype)
-    x = F.embedding(tokens, weight("model.embed_tokens.weight")).to(dtype)
+    table = weight("model.embed_tokens.weight")
+    x = (Lookup.apply(tokens, table) if table.requires_grad else F.embedding(tokens, table)).to(dtype)
     if torch.is_grad_enabled():
         x.requires_grad_()  # all blocks alike: one compiled form serves them
     for layer in range(config.layers):

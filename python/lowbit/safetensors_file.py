@@ -18,7 +18,7 @@ MAX_HEADER_BYTES = 100_000_000
 class SafetensorsFile:
     """names, dtype(name), array(name); BF16 arrays come as their uint16 bits. `metadata` is the file's own."""
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
         size = os.path.getsize(path)
         with open(path, "rb") as f:
@@ -66,13 +66,13 @@ class SafetensorsFile:
         return end
 
     @property
-    def names(self):
+    def names(self) -> list[str]:
         return list(self._entries)
 
-    def dtype(self, name) -> str:
+    def dtype(self, name: str) -> str:
         return self._entries[name]["dtype"]
 
-    def array(self, name) -> np.ndarray:
+    def array(self, name: str) -> np.ndarray:
         entry = self._entries[name]
         begin, end = entry["data_offsets"]
         return self._bytes[self._start + begin:self._start + end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
@@ -93,7 +93,7 @@ def from_f32(array: np.ndarray, dtype: str) -> np.ndarray:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def write_safetensors(path, tensors: dict, metadata: dict) -> None:
+def write_safetensors(path: str | os.PathLike[str], tensors: dict, metadata: dict) -> None:
     """tensors: name -> (dtype name, array). Widest element type first, so that each tensor lies aligned. The file is synced."""
     order = sorted(tensors, key=lambda name: -np.dtype(DTYPES[tensors[name][0]]).itemsize)
     header, at = {"__metadata__": metadata}, 0

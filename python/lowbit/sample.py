@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("model", help="Hugging Face directory or checkpoint (`lowbit import` makes one of a GGUF file)")
     p.add_argument("-o", "--out", required=True, metavar="OUT.txt|OUT.npz")
     p.add_argument("--tokens", type=size, default="64K", help="how many [64K]")
-    p.add_argument("--data", nargs="+", default=[], metavar="FILE", help="texts that windows of the kind `text` continue; none: no such windows")
+    p.add_argument("--data", nargs="+", default=[], metavar="FILE", help="texts that windows of the kinds `text` and `rewritten` are made from; none: no such windows")
     p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
     add_sampling(p)
     p.add_argument("--seed", type=int, default=0)

@@ -91,6 +91,110 @@ static void check_scales(void) {
   CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT);
 }
 
+/* Inputs and outputs of 16 bits, beside rows that are not to be touched: small numbers, so every result is exact. */
+static void check_types(void) {
+  static const uint8_t kWeight[2][2] = {{0x21, 0xf3}, {0x78, 0x10}}; /* 4 bits: 1 2 3 -1; -8 7 0 1 */
+  static const float kBias[2] = {0.25f, -1};
+  static const float kInput[2][5] = {{1, 2, -1, 0.5f, 99}, {0.5f, 0.5f, 2, 1, 99}},
+                     kOutput[2][2] = {{3.25f, 12}, {13.25f, 0}};
+  static const uint16_t kHalfIn[2][2][5] = {{{0x3c00, 0x4000, 0xbc00, 0x3800, 0}, {0x3800, 0x3800, 0x4000, 0x3c00, 0}},
+                                            {{0x3f80, 0x4000, 0xbf80, 0x3f00, 0}, {0x3f00, 0x3f00, 0x4000, 0x3f80, 0}}};
+  static const uint16_t kHalfOut[2][2][2] = {{{0x4280, 0x4a00}, {0x4aa0, 0}}, {{0x4050, 0x4140}, {0x4154, 0}}};
+  for (int in = LB_F32; in <= LB_BF16; ++in) {
+    for (int out = LB_F32; out <= LB_BF16; ++out) {
+      float floats[2][3] = {{7, 7, 7}, {7, 7, 7}};
+      uint16_t halves[2][3] = {{7, 7, 7}, {7, 7, 7}};
+      lb_quantized_mm_args args;
+      memset(&args, 0, sizeof args);
+      args.struct_size = sizeof args;
+      args.input = in == LB_F32 ? (const void*)kInput : kHalfIn[in - 1];
+      args.output = out == LB_F32 ? (void*)floats : halves;
+      args.input_type = (lb_type)in;
+      args.output_type = (lb_type)out;
+      args.weight = kWeight[0];
+      args.bias = kBias;
+      args.m = args.n = args.weight_stride = 2;
+      args.k = args.bits = 4;
+      args.input_stride = 5;
+      args.output_stride = 3;
+      args.scale = 2;
+      CHECK(lb_quantized_mm_args_run_host(&args) == LB_OK);
+      for (int i = 0; i < 2; ++i) {
+        for (int j = 0; j < 2; ++j)
+          CHECK(out == LB_F32 ? floats[i][j] == kOutput[i][j] : halves[i][j] == kHalfOut[out - 1][i][j]);
+        CHECK(floats[i][2] == 7 && halves[i][2] == 7);
+      }
+    }
+  }
+}
+
+/* Each of these is one step outside of what is allowed. */
+static void check_limits(void) {
+  float x[32] = {0}, y[16], scales[4] = {1, 1, 1, 1};
+  uint8_t w[16] = {0};
+  int32_t ends[2] = {1, 2};
+  lb_quantized_mm_args good;
+  memset(&good, 0, sizeof good);
+  good.struct_size = sizeof good;
+  good.input = x;
+  good.weight = w;
+  good.output = y;
+  good.m = good.n = good.output_stride = 2;
+  good.k = good.input_stride = 9;
+  good.weight_stride = 3; /* 9 codes of 2 bits */
+  good.bits = 2;
+  good.scale = 1;
+  good.scales = scales;
+  good.row_ends = ends;
+  good.ranges = 2;
+  CHECK(lb_quantized_mm_args_run_host(&good) == LB_OK);
+#define REFUSED(change)                                                 \
+  do {                                                                  \
+    lb_quantized_mm_args args = good;                                   \
+    change;                                                             \
+    CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT); \
+  } while (0)
+  REFUSED(args.m = -1);
+  REFUSED(args.n = -1);
+  REFUSED(args.k = ((int64_t)1 << 30) + 1);
+  REFUSED(args.input_stride = 8);
+  REFUSED(args.output_stride = 1);
+  REFUSED(args.weight_stride = 2);
+  REFUSED(args.input = NULL);
+  REFUSED(args.weight = NULL);
+  REFUSED(args.output = NULL);
+  REFUSED(args.scales = NULL);
+  REFUSED(args.ranges = 0);
+  REFUSED(args.group = 5);
+  REFUSED(args.group = -1; args.row_ends = NULL);
+  REFUSED(args.ranges = 1);
+  for (int32_t last = 0; last <= 3; ++last) {
+    ends[1] = last;
+    CHECK(lb_quantized_mm_args_run_host(&good) == (last == 2 ? LB_OK : LB_INVALID_ARGUMENT));
+  }
+#undef REFUSED
+  CHECK(lb_quantized_mm_host(x, w, 1, NULL, y, 1, 1, 5, 2, 0, 0, 0) == LB_OK); /* one row needs no stride */
+}
+
+/* Large enough for several threads. */
+static void check_large(void) {
+  const uint32_t m = 64, n = 2048, k = 1024;
+  float* x = malloc(sizeof(float) * m * k);
+  float* y = malloc(sizeof(float) * m * n);
+  uint8_t* w = malloc((size_t)n * k / 4);
+  for (uint32_t i = 0; i < m * k; ++i) x[i] = (float)(int32_t)(next() >> 28) - 8;
+  for (uint32_t i = 0; i < n * k / 4; ++i) w[i] = (uint8_t)(next() >> 24);
+  CHECK(lb_quantized_mm_host(x, w, 1, NULL, y, m, n, k, 2, k, k / 4, n) == LB_OK);
+  for (uint32_t at = 0; at < m * n; at += 997) {
+    double sum = 0;
+    for (uint32_t p = 0; p < k; ++p) sum += x[at / n * k + p] * value_of(w + (size_t)(at % n) * (k / 4), p, 2);
+    CHECK(y[at] == sum); /* whole numbers: exact */
+  }
+  free(x);
+  free(y);
+  free(w);
+}
+
 static void check_errors(void) {
   float x = 0;
   uint8_t w = 0;
@@ -134,6 +238,9 @@ static void check_gru(const char* path) {
   options.isa = "no isa";
   CHECK(lb_gru_open(path, &options, &gru) == LB_INVALID_ARGUMENT && gru == NULL);
   options.isa = "scalar";
+  options.struct_size = 8;
+  CHECK(lb_gru_open(path, &options, &gru) == LB_INVALID_ARGUMENT && gru == NULL);
+  options.struct_size = sizeof options;
   CHECK(lb_gru_open(path, &options, &gru) == LB_OK);
   static float x[4096], y[4096];
   lb_gru_run_args args;
@@ -152,9 +259,117 @@ static void check_gru(const char* path) {
   }
   args.steps = args.batch = 1;
   CHECK(lb_gru_run(gru, &args) == LB_OK);
+  CHECK(lb_gru_run(NULL, &args) == LB_INVALID_ARGUMENT && lb_gru_run(gru, NULL) == LB_INVALID_ARGUMENT);
+  args.x = NULL;
+  CHECK(lb_gru_run(gru, &args) == LB_INVALID_ARGUMENT);
+  args.x = x;
+  args.y = NULL;
+  CHECK(lb_gru_run(gru, &args) == LB_INVALID_ARGUMENT);
+  CHECK(lb_gru_step(NULL, x, 1, y) == LB_INVALID_ARGUMENT);
+  CHECK(lb_gru_step(gru, NULL, 1, y) == LB_INVALID_ARGUMENT);
+  CHECK(lb_gru_step(gru, x, 1, NULL) == LB_INVALID_ARGUMENT);
   CHECK(lb_gru_step(gru, x, 0, y) != LB_OK);
   CHECK(lb_gru_step(gru, x, INT64_MAX, y) != LB_OK);
   lb_gru_close(gru);
+}
+
+static void check_tokens(const lb_model* model) {
+  static const char kText[] = "Once upon a time <s>";
+  int32_t tokens[64];
+  char text[64];
+  size_t count = 0, with_special = 0, size = 0;
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 0, 0, NULL, 0, &count) == LB_OK && count > 4 && count < 64);
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 1, 0, tokens, 64, &with_special) == LB_OK);
+  CHECK(with_special == count + 1 && tokens[0] == 1); /* BOS */
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 0, 1, tokens, 64, &with_special) == LB_OK);
+  CHECK(with_special < count && tokens[with_special - 1] == 1); /* "<s>" is one token */
+  tokens[2] = -7;
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 0, 0, tokens, 2, &with_special) == LB_OK);
+  CHECK(with_special == count && tokens[2] == -7); /* no more than there is room for */
+  CHECK(lb_model_tokenize(model, kText, sizeof kText - 1, 1, 0, tokens, 64, &count) == LB_OK);
+  CHECK(lb_model_detokenize(model, tokens, count, NULL, 0, &size) == LB_OK && size == sizeof kText - 1);
+  text[4] = '#';
+  CHECK(lb_model_detokenize(model, tokens, count, text, 4, &size) == LB_OK);
+  CHECK(size == sizeof kText - 1 && memcmp(text, "Once#", 5) == 0);
+  CHECK(lb_model_detokenize(model, tokens, count, text, sizeof text, &size) == LB_OK);
+  CHECK(size == sizeof kText - 1 && memcmp(text, kText, size) == 0);
+  tokens[0] = -1;
+  CHECK(lb_model_detokenize(model, tokens, 1, text, sizeof text, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_tokenize(model, NULL, 0, 0, 0, NULL, 0, &count) == LB_OK && count == 0);
+  CHECK(lb_model_tokenize(model, NULL, 1, 0, 0, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_tokenize(model, kText, 4, 0, 0, NULL, 1, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_tokenize(NULL, kText, 4, 0, 0, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_detokenize(model, NULL, 1, NULL, 0, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_detokenize(model, tokens, 0, NULL, 1, &size) == LB_INVALID_ARGUMENT);
+  /* This model has no template; tests/e2e/runtime_test.py asks one that has. */
+  CHECK(lb_model_chat_text(model, "{}", 2, text, sizeof text, &size) == LB_UNSUPPORTED);
+  CHECK(lb_model_chat_text(model, "", 0, text, sizeof text, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_chat_text(model, NULL, 2, text, sizeof text, &size) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_length(model) == 0);
+}
+
+typedef struct heard {
+  char text[512];
+  size_t size;
+  int calls, stop_after;
+} heard;
+
+static int32_t listen(void* user, const char* text, size_t size) {
+  heard* h = user;
+  if (h->size + size < sizeof h->text) memcpy(h->text + h->size, text, size);
+  h->size += size;
+  return ++h->calls == h->stop_after;
+}
+
+/* What is heard is what the tokens spell; the likeliest tokens are those that the logits name. */
+static void check_generation(lb_model* model) {
+  static const int32_t kPrompt[2] = {1, 403};
+  int32_t tokens[8] = {0};
+  char text[512];
+  size_t count = 0, size = 0;
+  heard h = {{0}, 0, 0, 0};
+  lb_generate_options options;
+  lb_generate_options_init(&options);
+  CHECK(options.struct_size == sizeof options && options.max_tokens == 128 && options.temperature == 0.8f);
+  CHECK(options.top_k == 40 && options.top_p == 0.95f && options.min_p == 0.05f && options.repeat_penalty == 1);
+  options.temperature = 0;
+  options.max_tokens = 8;
+  options.on_text = listen;
+  options.user = &h;
+  CHECK(lb_model_generate(model, kPrompt, 2, &options, tokens, 8, &count) == LB_OK && count == 8);
+  CHECK(lb_model_detokenize(model, tokens, count, text, sizeof text, &size) == LB_OK);
+  CHECK(h.calls > 1 && size > 0 && h.size == size && memcmp(text, h.text, size) == 0);
+  CHECK(lb_model_length(model) == 9);
+  const float* logits = NULL;
+  CHECK(lb_model_logits(model, &logits, &count) == LB_NOT_FOUND);
+  CHECK(lb_model_truncate(model, 0) == LB_OK && lb_model_prefill(model, kPrompt, 2) == LB_OK);
+  for (int i = 0; i < 8; ++i) {
+    CHECK(lb_model_logits(model, &logits, &count) == LB_OK);
+    int32_t best = 0;
+    for (size_t j = 1; j < count; ++j)
+      if (logits[j] > logits[best]) best = (int32_t)j;
+    CHECK(best == tokens[i]);
+    CHECK(lb_model_decode(model, best) == LB_OK);
+  }
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  h.calls = 0;
+  h.stop_after = 2;
+  CHECK(lb_model_generate(model, kPrompt, 2, &options, NULL, 0, &count) == LB_OK && h.calls == 2 && count < 8);
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_generate(model, kPrompt, 2, NULL, NULL, 0, NULL) == LB_OK); /* 62 of 64 positions are left */
+  CHECK(lb_model_length(model) <= 64);
+  const int64_t length = lb_model_length(model);
+  options.max_tokens = -1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_length(model) == length); /* what is refused changes nothing */
+  options.max_tokens = 1;
+  options.temperature = -1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  options.struct_size = 1;
+  CHECK(lb_model_generate(model, kPrompt, 1, &options, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_generate(model, NULL, 1, NULL, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_model_generate(NULL, kPrompt, 1, NULL, NULL, 0, &count) == LB_INVALID_ARGUMENT);
+  lb_generate_options_init(NULL);
 }
 
 /* Token by token and in one call give the same logits. */
@@ -182,6 +397,9 @@ static void check_model(const char* path) {
   CHECK(lb_model_decode(one, -1) == LB_INVALID_ARGUMENT);
   CHECK(lb_model_truncate(one, 0) == LB_OK);
   CHECK(lb_model_length(one) == 0);
+  CHECK(lb_model_logits(one, &a, &count_a) == LB_NOT_FOUND);
+  check_tokens(one);
+  check_generation(one);
   lb_model_close(one);
   lb_model_close(two);
 }
@@ -193,6 +411,9 @@ int main(int argc, char** argv) {
     check_product(bits, 4, 40, 256);
   }
   check_scales();
+  check_types();
+  check_limits();
+  check_large();
   check_errors();
   if (argc > 1) check_model(argv[1]);
   if (argc > 2) check_gru(argv[2]);

@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/try.h"
 #include "capi/errors.h"
@@ -45,6 +48,86 @@ Status append(lb_model* model, const int32_t* tokens, size_t count) {
   return {};
 }
 
+/// What a caller's array takes of `from`, and how much there was.
+template <class From, class T>
+void hand_over(const From& from, T* to, size_t capacity, size_t* count) {
+  std::copy_n(from.data(), std::min(capacity, from.size()), to);
+  *count = from.size();
+}
+
+Status tokenize(const lb_model* model, std::string_view text, EncodeOptions options, int32_t* tokens, size_t capacity,
+                size_t* count) {
+  if (model == nullptr || count == nullptr || (text.data() == nullptr && !text.empty()) ||
+      (tokens == nullptr && capacity > 0))
+    return fail(ErrorCode::kInvalidArgument, "lb_model_tokenize", "NULL", "a model, a text and places");
+  LOWBIT_TRY_ASSIGN(const std::vector<TokenId> ids, model->model.tokenizer().encode(text, options));
+  hand_over(ids, tokens, capacity, count);
+  return {};
+}
+
+Status detokenize(const lb_model* model, const int32_t* tokens, size_t count, char* text, size_t capacity,
+                  size_t* size) {
+  if (model == nullptr || size == nullptr || (tokens == nullptr && count > 0) || (text == nullptr && capacity > 0))
+    return fail(ErrorCode::kInvalidArgument, "lb_model_detokenize", "NULL", "a model, tokens and places");
+  LOWBIT_TRY_ASSIGN(const std::string decoded, model->model.tokenizer().decode({tokens, count}));
+  hand_over(decoded, text, capacity, size);
+  return {};
+}
+
+Status chat_text(const lb_model* model, std::string_view variables, char* text, size_t capacity, size_t* size) {
+  if (model == nullptr || variables.data() == nullptr || size == nullptr || (text == nullptr && capacity > 0))
+    return fail(ErrorCode::kInvalidArgument, "lb_model_chat_text", "NULL", "a model, variables and places");
+  if (variables.empty()) return fail(ErrorCode::kInvalidArgument, "chat variables", "nothing", "a JSON object");
+  LOWBIT_TRY_ASSIGN(const std::string written, model->model.chat_text({.extra_json = std::string(variables)}));
+  hand_over(written, text, capacity, size);
+  return {};
+}
+
+GenerateOptions generate_options(const lb_generate_options& o) {
+  GenerateOptions options;
+  options.max_tokens = o.max_tokens;
+  options.stop_at_eos = o.ignore_eos == 0;
+  options.sampler.temperature = o.temperature;
+  options.sampler.top_k = o.top_k;
+  options.sampler.top_p = o.top_p;
+  options.sampler.min_p = o.min_p;
+  options.sampler.repeat_penalty = o.repeat_penalty;
+  options.sampler.seed = o.seed;
+  return options;
+}
+
+lb_generate_options default_generate_options() {
+  const GenerateOptions options;
+  lb_generate_options o{};
+  o.struct_size = sizeof o;
+  o.max_tokens = options.max_tokens;
+  o.temperature = options.sampler.temperature;
+  o.top_p = options.sampler.top_p;
+  o.min_p = options.sampler.min_p;
+  o.repeat_penalty = options.sampler.repeat_penalty;
+  o.top_k = options.sampler.top_k;
+  o.seed = options.sampler.seed;
+  return o;
+}
+
+Status generate(lb_model* model, std::span<const TokenId> prompt, const lb_generate_options* given, int32_t* tokens,
+                size_t capacity, size_t* count) {
+  if (model == nullptr || (prompt.data() == nullptr && !prompt.empty()) || (tokens == nullptr && capacity > 0))
+    return fail(ErrorCode::kInvalidArgument, "lb_model_generate", "NULL", "a model, a prompt and a place for tokens");
+  if (given != nullptr && given->struct_size != sizeof *given)
+    return fail(ErrorCode::kInvalidArgument, "lb_generate_options struct_size", std::to_string(given->struct_size),
+                std::to_string(sizeof *given));
+  const lb_generate_options o = given != nullptr ? *given : default_generate_options();
+  const auto on_text = [&o](std::string_view text) {
+    return o.on_text == nullptr || o.on_text(o.user, text.data(), text.size()) == 0;
+  };
+  model->logits = {};
+  LOWBIT_TRY_ASSIGN(const Generation made, model->model.generate(prompt, generate_options(o), on_text));
+  size_t ignored = 0;
+  hand_over(made.tokens, tokens, capacity, count != nullptr ? count : &ignored);
+  return {};
+}
+
 }  // namespace
 }  // namespace lowbit::capi
 
@@ -84,6 +167,33 @@ lb_status lb_model_truncate(lb_model* model, int64_t length) {
       return lowbit::fail(lowbit::ErrorCode::kInvalidArgument, "lb_model_truncate", "NULL", "a model");
     model->logits = {};
     return model->model.truncate(length);
+  });
+}
+
+lb_status lb_model_tokenize(const lb_model* model, const char* text, size_t text_size, int32_t add_special,
+                            int32_t parse_special, int32_t* tokens, size_t capacity, size_t* count) {
+  const lowbit::EncodeOptions options{add_special != 0, parse_special != 0};
+  return guarded([&] { return lowbit::capi::tokenize(model, {text, text_size}, options, tokens, capacity, count); });
+}
+
+lb_status lb_model_detokenize(const lb_model* model, const int32_t* tokens, size_t count, char* text, size_t capacity,
+                              size_t* size) {
+  return guarded([&] { return lowbit::capi::detokenize(model, tokens, count, text, capacity, size); });
+}
+
+lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_t variables_size, char* text,
+                             size_t capacity, size_t* size) {
+  return guarded([&] { return lowbit::capi::chat_text(model, {variables, variables_size}, text, capacity, size); });
+}
+
+void lb_generate_options_init(lb_generate_options* options) {
+  if (options != nullptr) *options = lowbit::capi::default_generate_options();
+}
+
+lb_status lb_model_generate(lb_model* model, const int32_t* prompt, size_t prompt_count,
+                            const lb_generate_options* options, int32_t* tokens, size_t capacity, size_t* count) {
+  return guarded([&] {
+    return lowbit::capi::generate(model, {prompt, prompt_count}, options, tokens, capacity, count);
   });
 }
 

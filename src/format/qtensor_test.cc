@@ -59,7 +59,7 @@ TEST(qtensor, every_format_and_scaling_packs_dequantizes_and_unpacks) {
             const Scaling s{n_block, k_block, scale, zero};
             const auto v = random_values(
                 info.id, n, k, s,
-                n_block == Scaling::kRowRanges ? std::vector<int64_t>{2, 3, 7} : std::vector<int64_t>{}, rng);
+                n_block == Scaling::kRowRanges ? std::vector<int64_t>{1, 3, 7} : std::vector<int64_t>{}, rng);
             const auto w = pack(v);
             ASSERT_TRUE(w) << w.error().message();
             std::vector<float> real(size_t(n * k));
@@ -97,6 +97,16 @@ TEST(qtensor, bits_per_weight_counts_scales) {
   const auto t =
       pack(random_values(FormatId::kTernaryPacked, 8, 640, {1, 64, ScaleKind::kF16, ZeroKind::kNone}, {}, rng));
   EXPECT_DOUBLE_EQ(t->bits_per_weight(), 1.85);
+}
+
+TEST(qtensor, total_bytes_counts_every_part) {
+  Rng rng(3);
+  const Scaling ranges{Scaling::kRowRanges, 32, ScaleKind::kDouble, ZeroKind::kPointI8};
+  const auto w = pack(random_values(FormatId::kCodebook3, 7, 77, ranges, {1, 3, 7}, rng));
+  ASSERT_TRUE(w);
+  const int64_t codes = 7 * 29, blocks = 3 * 3;  // 77 codes of 3 bits; 3 ranges of rows, 3 groups of columns
+  EXPECT_EQ(w->total_bytes(), codes + blocks + blocks + 2 * 3 + 4 * 8 + 8 * 3);
+  EXPECT_DOUBLE_EQ(w->bits_per_weight(), 8.0 * static_cast<double>(w->total_bytes()) / (7 * 77));
 }
 
 TEST(qtensor, check_names_what_does_not_fit) {

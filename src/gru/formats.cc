@@ -43,6 +43,10 @@ Result<GruConfig> gru_preset(const std::string& name) {
   GruConfig c = seed8();
   using enum GruTensor;
   if (name == "seed8") return c;
+  if (name == "accurate8") {
+    c[kU].saturate = c[kR].saturate = 0;  // shift 7: gates that can be exactly 1
+    return c;
+  }
   c.bw.bits = c.br.bits = 32;
   c.bias_at_product_scale = true;
   if (name == "gates12") {
@@ -55,10 +59,10 @@ Result<GruConfig> gru_preset(const std::string& name) {
     c[kU].saturate = 0;  // strict cover of [0, 1]: shift 15, so that a gate can be exactly 1 and hold the state
     return c;
   }
-  return fail(ErrorCode::kInvalidArgument, "gru preset", name, "seed8, gates12, w8a16 or accurate");
+  return fail(ErrorCode::kInvalidArgument, "gru preset", name, "seed8, accurate8, gates12, w8a16 or accurate");
 }
 
-std::vector<std::string> gru_presets() { return {"seed8", "gates12", "w8a16", "accurate"}; }
+std::vector<std::string> gru_presets() { return {"seed8", "accurate8", "gates12", "w8a16", "accurate"}; }
 
 Status check_gru_config(const GruConfig& config) {
   for (int i = 0; i < kGruTensors; ++i)

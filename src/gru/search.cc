@@ -1,11 +1,11 @@
 // The fewest bytes that meet a floor: formats are narrowed one at a time from a start that meets it.
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/try.h"
 #include "gru/model.h"
+#include "gru/output_sqnr.h"
 
 namespace lowbit {
 namespace {
@@ -62,7 +62,7 @@ struct Tried {
 class Search {
  public:
   Search(const GruNetwork& network, const GruRanges& ranges, const GruSearchOptions& options, GruSearchReport& report)
-      : network_(network), ranges_(ranges), options_(options), report_(report) {}
+      : network_(network), ranges_(ranges), options_(options), report_(report), sqnr_(network, options.inputs) {}
 
   Result<Tried> attempt(const GruConfig& config, const std::string& what) {
     Tried t{config, 0, 0};
@@ -74,27 +74,9 @@ class Search {
     }
     if (!model) return tl::unexpected(model.error());
     t.bytes = model->bytes();
-    LOWBIT_TRY_ASSIGN(t.value, options_.metric ? options_.metric(*model) : sqnr(*model));
+    LOWBIT_TRY_ASSIGN(t.value, options_.metric ? options_.metric(*model) : sqnr_(*model));
     report_.tried.push_back({what, t.value, t.bytes, t.value >= options_.floor});
     return t;
-  }
-
-  /// Of all outputs over the inputs, in dB.
-  Result<double> sqnr(const GruModel& model) {
-    double signal = 0, error = 0;
-    for (size_t i = 0; i < options_.inputs.size(); ++i) {
-      if (wanted_.size() <= i) {
-        LOWBIT_TRY_ASSIGN(GruOutput floats, run_gru(network_, options_.inputs[i]));
-        wanted_.push_back(std::move(floats.y));
-      }
-      LOWBIT_TRY_ASSIGN(const GruOutput out, model.run(options_.inputs[i]));
-      for (size_t j = 0; j < out.y.size(); ++j) {
-        const double w = static_cast<double>(wanted_[i][j]), d = static_cast<double>(out.y[j]) - w;
-        signal += w * w;
-        error += d * d;
-      }
-    }
-    return error == 0 ? 200.0 : 10 * std::log10(signal / error);
   }
 
  private:
@@ -102,7 +84,7 @@ class Search {
   const GruRanges& ranges_;
   const GruSearchOptions& options_;
   GruSearchReport& report_;
-  std::vector<std::vector<float>> wanted_;
+  OutputSqnr sqnr_;
 };
 
 /// Fewer bytes first, then fewer bits of activations, then the better value.

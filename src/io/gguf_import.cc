@@ -294,6 +294,48 @@ Result<QTensor> import_dense(FormatId format, Import t, const Buffer& source) {
   return t.w;
 }
 
+/// Types that gguf_type_info() calls decodable, floats aside.
+Status import_blocks(GgufType type, Import& t) {
+  switch (type) {
+    case GgufType::kQ4_0:
+      return import_q4_0(t);
+    case GgufType::kQ4_1:
+      return import_q4_1(t);
+    case GgufType::kQ5_0:
+      return import_q5_0(t);
+    case GgufType::kQ5_1:
+      return import_q5_1(t);
+    case GgufType::kQ8_0:
+      return import_q8_0(t);
+    case GgufType::kQ2K:
+      return import_k_with_mins(t, FormatId::kCodebook2, 16, split_q2k);
+    case GgufType::kQ3K:
+      return import_q3k(t);
+    case GgufType::kQ4K:
+      return import_k_with_mins(t, FormatId::kUint4, 32, split_q4k);
+    case GgufType::kQ5K:
+      return import_k_with_mins(t, FormatId::kInt8, 32, split_q5k);
+    case GgufType::kQ6K:
+      return import_q6k(t);
+    case GgufType::kIq4Nl:
+      return import_iq4_nl(t);
+    case GgufType::kIq4Xs:
+      return import_iq4_xs(t);
+    case GgufType::kTq1_0:
+      return import_tq1(t);
+    case GgufType::kTq2_0:
+      return import_tq2(t);
+    case GgufType::kMxfp4:
+      return import_mxfp4(t);
+    case GgufType::kQ1_0:
+      return import_q1_0(t);
+    case GgufType::kQ2_0:
+      return import_q2_0(t);
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
 Result<QTensor> gguf_to_qtensor(GgufType type, int64_t n, int64_t k, const Buffer& raw) {
@@ -317,50 +359,10 @@ Result<QTensor> gguf_to_qtensor(GgufType type, int64_t n, int64_t k, const Buffe
   t.blocks = static_cast<int64_t>(*count) / info->block_elems;
   t.block_bytes = info->block_bytes;
   t.block_elems = info->block_elems;
-  const auto done = [&]() -> Status {
-    switch (type) {
-      case GgufType::kQ4_0:
-        return import_q4_0(t);
-      case GgufType::kQ4_1:
-        return import_q4_1(t);
-      case GgufType::kQ5_0:
-        return import_q5_0(t);
-      case GgufType::kQ5_1:
-        return import_q5_1(t);
-      case GgufType::kQ8_0:
-        return import_q8_0(t);
-      case GgufType::kQ2K:
-        return import_k_with_mins(t, FormatId::kCodebook2, 16, split_q2k);
-      case GgufType::kQ3K:
-        return import_q3k(t);
-      case GgufType::kQ4K:
-        return import_k_with_mins(t, FormatId::kUint4, 32, split_q4k);
-      case GgufType::kQ5K:
-        return import_k_with_mins(t, FormatId::kInt8, 32, split_q5k);
-      case GgufType::kQ6K:
-        return import_q6k(t);
-      case GgufType::kIq4Nl:
-        return import_iq4_nl(t);
-      case GgufType::kIq4Xs:
-        return import_iq4_xs(t);
-      case GgufType::kTq1_0:
-        return import_tq1(t);
-      case GgufType::kTq2_0:
-        return import_tq2(t);
-      case GgufType::kMxfp4:
-        return import_mxfp4(t);
-      case GgufType::kQ1_0:
-        return import_q1_0(t);
-      case GgufType::kQ2_0:
-        return import_q2_0(t);
-      default:
-        return {};
-    }
-  };
   if (type == GgufType::kF32) return import_dense(FormatId::kF32, std::move(t), raw);
   if (type == GgufType::kF16) return import_dense(FormatId::kF16, std::move(t), raw);
   if (type == GgufType::kBf16) return import_dense(FormatId::kBf16, std::move(t), raw);
-  LOWBIT_TRY(done());
+  LOWBIT_TRY(import_blocks(type, t));
   return std::move(t.w);
 }
 

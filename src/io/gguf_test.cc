@@ -89,6 +89,25 @@ TEST_F(GgufTypes, GridsAreTheDocumentedOnes) {
   EXPECT_FALSE(gguf_to_qtensor(GgufType::kQ4_0, INT64_MAX, INT64_MAX, Buffer()));
 }
 
+TEST(GgufMxfp4, OnlyBothEndsOfTheExponentsTogetherNeedFloats) {
+  const auto import = [](std::vector<uint8_t> exponents) {
+    std::vector<std::byte> blocks;
+    for (const uint8_t e : exponents) {
+      blocks.push_back(std::byte{e});
+      blocks.insert(blocks.end(), 16, std::byte{0x21});
+    }
+    const auto n = static_cast<int64_t>(exponents.size());
+    return *gguf_to_qtensor(GgufType::kMxfp4, n, 32, Buffer::borrow(blocks, nullptr));
+  };
+  const auto low = import({0, 254}), middle = import({1, 254}), high = import({1, 255}), both = import({0, 255});
+  EXPECT_EQ(low.scaling.scale, ScaleKind::kPow2);
+  EXPECT_EQ(middle.scaling.scale, ScaleKind::kPow2);
+  EXPECT_EQ(high.scaling.scale, ScaleKind::kPow2);
+  EXPECT_EQ(both.scaling.scale, ScaleKind::kF32);
+  for (size_t i = 0; i < low.codebook.size(); ++i) EXPECT_EQ(low.codebook[i], 0.5f * middle.codebook[i]);
+  EXPECT_EQ(high.codebook, middle.codebook);
+}
+
 TEST(Gguf, ReadsMetadataAndTensors) {
   Scratch dir;
   for (const uint32_t version : {2u, 3u}) {

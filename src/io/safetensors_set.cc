@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "base/try.h"
@@ -14,10 +14,12 @@ namespace {
 
 constexpr int64_t kMaxIndexBytes = 100'000'000;
 
+using WeightMap = std::vector<std::pair<std::string, std::string>>;  // tensor, shard
+
 /// {"metadata": anything, "weight_map": {name: file}}; nothing but the map is kept.
 class IndexSax : public nlohmann::json_sax<nlohmann::json> {
  public:
-  std::vector<std::pair<std::string, std::string>> weight_map;
+  WeightMap weight_map;
   bool has_map = false;
   std::string problem;
 
@@ -82,57 +84,66 @@ bool is_plain_file_name(const std::string& name) {
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
+/// By tensor; each tensor once, each shard a plain file name.
+Result<WeightMap> read_weight_map(const std::string& index) {
+  LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(index, kMaxIndexBytes));
+  LOWBIT_TRY(check_json_limits(text, index,
+                               {.depth = 16, .string_bytes = size_t{1} << 20, .text_bytes = size_t{kMaxIndexBytes}}));
+  IndexSax sax;
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &sax) || !sax.has_map)
+    return fail(ErrorCode::kCorrupt, index, sax.problem.empty() ? "no weight_map" : sax.problem,
+                "{\"weight_map\": {tensor: file}}");
+  WeightMap& map = sax.weight_map;
+  for (const auto& [tensor, shard] : map)
+    if (!is_plain_file_name(shard))
+      return fail(ErrorCode::kCorrupt, index + ": tensor '" + tensor + "'", "the shard '" + shard.substr(0, 128) + "'",
+                  "a plain file name in the same directory");
+  std::sort(map.begin(), map.end());
+  const auto twice =
+      std::adjacent_find(map.begin(), map.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (twice != map.end())
+    return fail(ErrorCode::kCorrupt, index, "the tensor '" + twice->first + "' twice", "each name once");
+  return std::move(map);
+}
+
+Result<SafetensorsFile> open_shard(const std::string& directory, const std::string& shard, const std::string& index) {
+  auto file = SafetensorsFile::open(directory + "/" + shard);
+  if (!file && file.error().code == ErrorCode::kNotFound)
+    return fail(ErrorCode::kNotFound, index, "no shard '" + shard + "'", "every file of weight_map",
+                "download the missing file");
+  return file;
+}
+
 }  // namespace
 
 Result<SafetensorsSet> SafetensorsSet::open(const std::string& directory) {
   SafetensorsSet set;
   set.files_ = std::make_shared<std::vector<SafetensorsFile>>();
   const std::string single = directory + "/model.safetensors", index = single + ".index.json";
-  if (!exists(index)) {
-    if (!exists(single))
-      return fail(ErrorCode::kNotFound, directory, "neither model.safetensors nor model.safetensors.index.json",
-                  "a directory with safetensors weights");
-    LOWBIT_TRY_ASSIGN(auto file, SafetensorsFile::open(single));
-    set.files_->push_back(std::move(file));
-    for (const auto& e : set.files_->front().tensors()) set.tensors_.push_back({&set.files_->front(), &e});
-  } else {
-    LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(index, kMaxIndexBytes));
-    LOWBIT_TRY(check_json_limits(text, index,
-                                 {.depth = 16, .string_bytes = size_t{1} << 20, .text_bytes = size_t{kMaxIndexBytes}}));
-    IndexSax sax;
-    if (!nlohmann::json::sax_parse(text.begin(), text.end(), &sax) || !sax.has_map)
-      return fail(ErrorCode::kCorrupt, index, sax.problem.empty() ? "no weight_map" : sax.problem,
-                  "{\"weight_map\": {tensor: file}}");
-    std::set<std::string> names;
-    for (const auto& [tensor, shard] : sax.weight_map) {
-      if (!is_plain_file_name(shard))
-        return fail(ErrorCode::kCorrupt, index + ": tensor '" + tensor + "'",
-                    "the shard '" + shard.substr(0, 128) + "'", "a plain file name in the same directory");
-      names.insert(shard);
+  if (exists(index)) {
+    LOWBIT_TRY_ASSIGN(const WeightMap weight_map, read_weight_map(index));
+    std::map<std::string, size_t> place;  // of each shard in files_
+    for (const auto& [tensor, shard] : weight_map) place.emplace(shard, 0);
+    for (auto& [shard, at] : place) {
+      at = set.files_->size();
+      LOWBIT_TRY_ASSIGN(auto file, open_shard(directory, shard, index));
+      set.files_->push_back(std::move(file));
     }
-    set.files_->reserve(names.size());
-    for (const auto& shard : names) {
-      auto file = SafetensorsFile::open(directory + "/" + shard);
-      if (!file && file.error().code == ErrorCode::kNotFound)
-        return fail(ErrorCode::kNotFound, index, "no shard '" + shard + "'", "every file of weight_map",
-                    "download the missing file");
-      if (!file) return tl::unexpected<Error>(file.error());
-      set.files_->push_back(std::move(*file));
-    }
-    const std::vector<std::string> order(names.begin(), names.end());
-    std::sort(sax.weight_map.begin(), sax.weight_map.end());
-    for (size_t i = 0; i < sax.weight_map.size(); ++i) {
-      const auto& [tensor, shard] = sax.weight_map[i];
-      if (i > 0 && sax.weight_map[i - 1].first == tensor)
-        return fail(ErrorCode::kCorrupt, index, "the tensor '" + tensor + "' twice", "each name once");
-      const auto at = std::lower_bound(order.begin(), order.end(), shard) - order.begin();
-      const SafetensorsFile& file = (*set.files_)[static_cast<size_t>(at)];
+    for (const auto& [tensor, shard] : weight_map) {
+      const SafetensorsFile& file = (*set.files_)[place.at(shard)];
       const SafetensorsEntry* entry = file.find(tensor);
       if (entry == nullptr)
         return fail(ErrorCode::kNotFound, index, "no tensor '" + tensor + "' in " + shard,
                     "the tensors that weight_map names");
       set.tensors_.push_back({&file, entry});
     }
+  } else if (exists(single)) {
+    LOWBIT_TRY_ASSIGN(auto file, SafetensorsFile::open(single));
+    set.files_->push_back(std::move(file));
+    for (const auto& e : set.files_->front().tensors()) set.tensors_.push_back({&set.files_->front(), &e});
+  } else {
+    return fail(ErrorCode::kNotFound, directory, "neither model.safetensors nor model.safetensors.index.json",
+                "a directory with safetensors weights");
   }
   std::sort(set.tensors_.begin(), set.tensors_.end(),
             [](const Located& a, const Located& b) { return a.entry->name < b.entry->name; });

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -46,7 +47,12 @@ TEST(ActivationRounding, With127LevelsIsTheDefault) {
     for (const int64_t group : {32, 577}) {
       auto v = random_floats(rng, k);
       if (k > 40) v[3] = 0, v[40] = std::numeric_limits<float>::quiet_NaN();
-      if (k == 577) v[200] = std::numeric_limits<float>::infinity();
+      if (k == 577) {
+        v[200] = std::numeric_limits<float>::infinity();
+        std::fill(v.begin() + 320, v.begin() + 352, 0.0f);
+        std::fill(v.begin() + 352, v.begin() + 384, 1e-37f);  // a group below the floor, and one above
+        std::fill(v.begin() + 384, v.begin() + 416, -1e-30f);
+      }
       Rounded want = room(k, group);
       ref_table().vector->quantize_groups_int8(v.data(), nullptr, 1.0f, k, group, int64_t(want.codes.size()),
                                                want.codes.data(), want.scales.data(), want.sums.data());
@@ -63,6 +69,10 @@ TEST(ActivationRounding, FourBits) {
             (std::vector<int8_t>{7, -4, 2, -7, 0, 0, 0, 0, 7, 0, 0}));
   EXPECT_EQ(r.scales, (std::vector<float>{1, 2}));
   EXPECT_EQ(r.sums, (std::vector<int32_t>{-2, 7}));
+  const Rounded tiny = round({1e-37f, -1e-37f, 0, 0}, 4, 7);  // counts as all zero
+  EXPECT_EQ(tiny.codes[0], 0);
+  EXPECT_EQ(tiny.codes[1], 0);
+  EXPECT_EQ(tiny.scales[0], 0);
 }
 
 TEST(ActivationRounding, ClipsTheLargest) {

@@ -23,11 +23,14 @@ struct Choice {
   std::string reason;
 };
 
-Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulShape& shape, bool fallback) {
+/// `most_rows`: of x that the plan will see, 0: any number. A kernel for one row has an order of the weight for nothing else.
+Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulShape& shape, bool fallback,
+                     int64_t most_rows) {
   Choice c;
   for (const cuda::MatmulKernel& k : cuda::matmul_kernels()) {
     if (k.format != format || k.activation != activation || (fallback && !is_fallback(k))) continue;
     if (k.most_rows > 0 && shape.m > k.most_rows) continue;
+    if (k.most_rows == 1 && most_rows != 1) continue;
     const std::string refusal = k.refuses(shape);
     if (refusal.empty()) {
       c.kernel = &k;
@@ -55,12 +58,12 @@ struct KernelPair {
 KernelPair choose_kernels(FormatId format, Activation activation, cuda::MatmulShape shape,
                           const DeviceMatmulOptions& options) {
   shape.m = 1;
-  Choice few = choose_kernel(format, activation, shape, options.fallback);
+  Choice few = choose_kernel(format, activation, shape, options.fallback, options.most_rows);
   KernelPair pair{few.kernel, nullptr, std::move(few.reason)};
   const int64_t most = few.kernel == nullptr ? 0 : few.kernel->most_rows;
   if (most == 0 || (options.most_rows > 0 && options.most_rows <= most)) return pair;
   shape.m = kManyRows;
-  pair.many = choose_kernel(format, activation, shape, options.fallback).kernel;
+  pair.many = choose_kernel(format, activation, shape, options.fallback, options.most_rows).kernel;
   // A GEMV that takes a few rows at a time is faster than one warp per row of the weight.
   if (pair.many != nullptr && is_fallback(*pair.many)) pair.many = nullptr;
   return pair;

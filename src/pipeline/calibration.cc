@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
-#include <optional>
 
 #include "base/sha256.h"
 #include "base/try.h"
 #include "io/mapped_file.h"
 #include "model/config.h"
-#include "pipeline/moment_sum.h"
 #include "pipeline/overlay_source.h"
 #include "pipeline/source_tokenizer.h"
 #include "pipeline/tensor_names.h"
@@ -22,25 +21,6 @@ namespace {
 /// Windows held back: one of sixteen, and enough for a perplexity that means something.
 constexpr int64_t kHeldBackShare = 16, kLeastHeldBack = 2, kMostHeldBack = 8;
 constexpr int64_t kLongestText = int64_t{1} << 30;
-
-/// The layers whose inputs are measured, and those that share each input.
-struct SharedInput {
-  const char* measured;
-  std::vector<const char*> shared;
-};
-const std::vector<SharedInput>& shared_inputs() {
-  static const std::vector<SharedInput> all = {
-      {"self_attn.q_proj", {"self_attn.k_proj", "self_attn.v_proj"}},
-      {"self_attn.o_proj", {}},
-      {"mlp.gate_proj", {"mlp.up_proj"}},
-      {"mlp.down_proj", {}},
-  };
-  return all;
-}
-
-std::string weight_name(int64_t block, const char* layer) {
-  return fmt::format("model.layers.{}.{}.weight", block, layer);
-}
 
 /// Tokens [windows, context]: windows evenly spread over the tokens, each begun by `first` unless that is negative.
 std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t windows, int64_t context, TokenId first) {
@@ -54,16 +34,24 @@ std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t window
   return out;
 }
 
-Result<std::vector<float>> embed(const WeightSource& source, const std::vector<TokenId>& tokens) {
+/// The tokens' embeddings, where the runner wants them.
+Result<Buffer> embed(const WeightSource& source, const std::vector<TokenId>& tokens, int64_t context,
+                     BlockRunner& runner) {
   LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(kEmbedding));
-  std::vector<float> rows(tokens.size() * static_cast<size_t>(embedding.k));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= embedding.n)
-      return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", tokens[i]),
-                  fmt::format("0..{}, the rows of the embedding", embedding.n - 1));
-    dequantize_rows(embedding, tokens[i], 1, rows.data() + static_cast<int64_t>(i) * embedding.k);
+  LOWBIT_TRY_ASSIGN(Buffer states, runner.allocate(static_cast<int64_t>(tokens.size()) / context));
+  const auto window = static_cast<size_t>(context);
+  std::vector<float> rows(window * static_cast<size_t>(embedding.k));
+  for (size_t first = 0; first < tokens.size(); first += window) {
+    for (size_t i = 0; i < window; ++i) {
+      const TokenId token = tokens[first + i];
+      if (token < 0 || token >= embedding.n)
+        return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", token),
+                    fmt::format("0..{}, the rows of the embedding", embedding.n - 1));
+      dequantize_rows(embedding, token, 1, rows.data() + static_cast<int64_t>(i) * embedding.k);
+    }
+    LOWBIT_TRY(runner.write(states, static_cast<int64_t>(first) * embedding.k, rows));
   }
-  return rows;
+  return states;
 }
 
 }  // namespace
@@ -72,8 +60,6 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
                                        const Engine& engine) {
   Calibration c;
   c.source_ = &source;
-  c.isa_ = engine.isa;
-  c.threads_ = engine.threads;
   LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
   c.context_ = std::min(options.context, config.longest_context());
   c.blocks_ = config.layers;
@@ -98,56 +84,33 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   const std::span<const TokenId> all(tokens);
   const auto windows =
       cut_windows(all.first(static_cast<size_t>(have - held * c.context_)), c.windows_, c.context_, first);
-  LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows));
   const auto kept = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * c.context_)) : all,
                                 std::max<int64_t>(1, held), c.context_, first);
-  LOWBIT_TRY_ASSIGN(auto kept_rows, embed(source, kept));
-  c.held_back_ = HeldBack(kept, c.context_, std::move(kept_rows), held == 0);
+  LOWBIT_TRY_ASSIGN(c.runner_, BlockRunner::make(config, c.context_, std::max(c.windows_, held), engine));
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows, c.context_, *c.runner_));
+  std::array<Buffer, 2> kept_states;
+  for (Buffer& states : kept_states) {
+    LOWBIT_TRY_ASSIGN(states, embed(source, kept, c.context_, *c.runner_));
+  }
+  c.held_back_ = HeldBack(kept, c.context_, c.hidden_, std::move(kept_states), *c.runner_, held == 0);
   return c;
 }
 
-Result<std::unique_ptr<Transformer>> Calibration::load_block(const WeightSource& source, int64_t block) const {
-  LoadOptions load;
-  load.activation = Activation::kF32;
-  load.isa = isa_;
-  load.threads = threads_;
-  load.context = context_;
-  load.only_block = block;
-  return Transformer::load(source, load);
+Result<std::vector<float>> Calibration::first_rows(int64_t n) const {
+  std::vector<float> rows(static_cast<size_t>(n * hidden_));
+  LOWBIT_TRY(runner_->read(states_, 0, rows));
+  return rows;
 }
 
 Result<MomentsByWeight> Calibration::measure(int64_t block) {
-  LOWBIT_TRY_ASSIGN(const auto model, load_block(*source_, block));
-  LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
-  std::map<std::string, MomentSum> sums;
-  std::optional<Error> failure;
-  for (const SharedInput& input : shared_inputs()) {
-    const std::string name = weight_name(block, input.measured);
-    const bool is_down = name.ends_with("down_proj.weight"), is_o = name.ends_with("o_proj.weight");
-    const ModelConfig& config = model->config();
-    const int64_t k = is_down ? config.intermediate_size : is_o ? config.q_size() : config.hidden_size;
-    sums.try_emplace(name, k, isa_, model->pool());
-  }
-  model->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t) {
-    const auto it = sums.find(name);
-    if (it == sums.end() || failure) return;
-    if (auto status = it->second.add(name, x, m); !status) failure = std::move(status.error());
-  });
-  std::vector<float> x(static_cast<size_t>(context_ * hidden_));
-  for (int64_t i = 0; i < windows_ && !failure; ++i) {
-    LOWBIT_TRY(report(i));
-    std::copy_n(window(i), x.size(), x.begin());
-    LOWBIT_TRY(model->run_block(x, cache));
-  }
-  if (failure) return tl::unexpected<Error>(std::move(*failure));
-  model->set_observer({});
-  LOWBIT_TRY(held_back_.run_source(*model, cache));
+  LOWBIT_TRY(runner_->load(*source_, block));
+  LOWBIT_TRY_ASSIGN(auto measured, runner_->measure(states_, [this](int64_t window) { return report(window); }));
+  LOWBIT_TRY(held_back_.run_source());
   MomentsByWeight moments;
-  for (const SharedInput& input : shared_inputs()) {
-    const std::string name = weight_name(block, input.measured);
-    LOWBIT_TRY_ASSIGN(auto measured, sums.at(name).finish());
-    const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
-    moments[name] = shared;
+  for (size_t i = 0; i < shared_inputs().size(); ++i) {
+    const SharedInput& input = shared_inputs()[i];
+    const auto shared = std::make_shared<const SecondMoments>(std::move(measured[i]));
+    moments[weight_name(block, input.measured)] = shared;
     for (const char* other : input.shared) moments[weight_name(block, other)] = shared;
   }
   return moments;
@@ -160,23 +123,16 @@ Status Calibration::report(int64_t window) const {
 }
 
 Status Calibration::skip_measuring(int64_t block) {
-  LOWBIT_TRY_ASSIGN(const auto model, load_block(*source_, block));
-  LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
-  return held_back_.run_source(*model, cache);
+  LOWBIT_TRY(runner_->load(*source_, block));
+  return held_back_.run_source();
 }
 
 Status Calibration::advance(int64_t block, const std::map<std::string, QTensor>& weights,
                             const LinearObserver& observer) {
-  const OverlaySource overlay(*source_, weights);
-  LOWBIT_TRY_ASSIGN(const auto model, load_block(overlay, block));
-  LOWBIT_TRY_ASSIGN(KvCache cache, model->make_cache());
-  if (observer) model->set_observer(observer);
-  for (int64_t i = 0; i < windows_; ++i) {
-    LOWBIT_TRY(report(i));
-    LOWBIT_TRY(model->run_block({window(i), static_cast<size_t>(context_ * hidden_)}, cache));
-  }
-  model->set_observer({});
-  return held_back_.run_quantized(*model, cache);
+  LOWBIT_TRY(runner_->load(OverlaySource(*source_, weights), block));
+  LOWBIT_TRY(runner_->advance(
+      states_, [this](int64_t window) { return report(window); }, observer));
+  return held_back_.run_quantized();
 }
 
 }  // namespace lowbit

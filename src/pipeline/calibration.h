@@ -12,28 +12,27 @@
 
 #include "lowbit/quantize.h"
 #include "model/source.h"
-#include "model/transformer.h"
+#include "pipeline/block_runner.h"
 #include "pipeline/engine.h"
 #include "pipeline/held_back.h"
+#include "pipeline/layer_fit.h"
 #include "quantize/feedback.h"
 
 namespace lowbit {
-
-/// Moments of the inputs by weight name ("model.layers.0.mlp.up_proj.weight"); layers with the same input share theirs.
-using MomentsByWeight = std::map<std::string, std::shared_ptr<const SecondMoments>>;
 
 class Calibration {
  public:
   /// Cuts windows of `context` tokens, evenly spread over the text, and holds its last ones back (a text of less than four windows
   /// has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound, kIo (the text);
-  /// kInvalidArgument (a text shorter than one window); what the source and its tokenizer say.
+  /// kInvalidArgument (a text shorter than one window); what the source and its tokenizer
+  /// and BlockRunner::make say.
   static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, const Engine& engine);
 
   int64_t blocks() const { return blocks_; }
   int64_t tokens() const { return windows_ * context_; }
   int64_t context() const { return context_; }
   /// The first n hidden states of the first window, before the next block. n <= context().
-  std::vector<float> first_rows(int64_t n) const { return {states_.begin(), states_.begin() + n * hidden_}; }
+  Result<std::vector<float>> first_rows(int64_t n) const;
   const std::string& text_sha256() const { return text_sha256_; }
   HeldBack& held_back() { return held_back_; }
 
@@ -51,18 +50,15 @@ class Calibration {
   Status skip_measuring(int64_t block);
 
  private:
-  Result<std::unique_ptr<Transformer>> load_block(const WeightSource& source, int64_t block) const;
   Status report(int64_t window) const;
-  float* window(int64_t i) { return states_.data() + i * context_ * hidden_; }
 
   const WeightSource* source_ = nullptr;
-  Isa isa_ = Isa::kScalar;
-  int threads_ = 1;
   int64_t blocks_ = 0, hidden_ = 0, windows_ = 0, context_ = 0;
   std::string text_sha256_;
   HeldBack held_back_;
   std::function<bool(double)> progress_;
-  std::vector<float> states_;  // [windows, context, hidden]: the inputs of the next block
+  std::unique_ptr<BlockRunner> runner_;
+  Buffer states_;  // [windows, context, hidden]: the inputs of the next block
 };
 
 }  // namespace lowbit

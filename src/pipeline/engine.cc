@@ -49,6 +49,13 @@ Result<Engine> Engine::beside_gpu(const Compute& compute) {
   return engine;
 }
 
+Result<Engine> Engine::with_gpu(const Compute& compute) {
+  LOWBIT_TRY_ASSIGN(Engine engine, beside_gpu(compute));
+  LOWBIT_TRY_ASSIGN(engine.gpu, wanted_gpu(compute));
+  if (engine.gpu >= 0) LOWBIT_TRY(cuda::use_device(engine.gpu));
+  return engine;
+}
+
 Result<ActivationChoice> parse_activation(const std::string& name) {
   if (name == "auto" || name.empty()) return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8", true};
   if (name == "int8") return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8"};

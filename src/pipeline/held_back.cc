@@ -25,42 +25,37 @@ double nll_of(std::span<const float> logits, TokenId truth) {
 
 }  // namespace
 
-HeldBack::HeldBack(std::vector<TokenId> tokens, int64_t context, std::vector<float> embeddings, bool was_seen)
+HeldBack::HeldBack(std::vector<TokenId> tokens, int64_t context, int64_t hidden, std::array<Buffer, 2> states,
+                   BlockRunner& runner, bool was_seen)
     : tokens_(std::move(tokens)),
       context_(context),
+      hidden_(hidden),
       was_seen_(was_seen),
-      source_(std::move(embeddings)),
-      quantized_(source_) {}
+      runner_(&runner),
+      source_(std::move(states[0])),
+      quantized_(std::move(states[1])) {}
 
-void HeldBack::start_quantized(const QTensor& embedding) {
+Status HeldBack::start_quantized(const QTensor& embedding) {
+  std::vector<float> rows(tokens_.size() * static_cast<size_t>(hidden_));
   for (size_t i = 0; i < tokens_.size(); ++i)
-    dequantize_rows(embedding, tokens_[i], 1, quantized_.data() + static_cast<int64_t>(i) * hidden());
+    dequantize_rows(embedding, tokens_[i], 1, rows.data() + static_cast<int64_t>(i) * hidden_);
+  return runner_->write(quantized_, 0, rows);
 }
 
-Status HeldBack::run(std::vector<float>& states, Transformer& block, KvCache& cache) const {
-  const auto size = static_cast<size_t>(context_ * hidden());
-  for (size_t at = 0; at < states.size(); at += size)
-    LOWBIT_TRY(block.run_block(std::span(states).subspan(at, size), cache));
-  return {};
-}
-
-Status HeldBack::run_source(Transformer& block, KvCache& cache) { return run(source_, block, cache); }
-Status HeldBack::run_quantized(Transformer& block, KvCache& cache) { return run(quantized_, block, cache); }
-
-Result<double> HeldBack::perplexity(const std::vector<float>& states, const std::vector<float>& norm, float eps,
+Result<double> HeldBack::perplexity(const Buffer& states, const std::vector<float>& norm, float eps,
                                     const QTensor& head, Isa isa, ThreadPool& pool) const {
   MatmulOptions options;
   options.activation = Activation::kF32;
   options.isa = isa;
   LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(head, options, pool));
-  const auto count = static_cast<int64_t>(tokens_.size()), vocab = head.n, width = hidden();
+  const auto count = static_cast<int64_t>(tokens_.size()), vocab = head.n, width = hidden_;
   std::vector<float> rows(static_cast<size_t>(kRowsOfLogits * width)),
       logits(static_cast<size_t>(kRowsOfLogits * vocab));
   std::vector<double> nll(tokens_.size());
   for (int64_t first = 0; first < count; first += kRowsOfLogits) {
     const int64_t m = std::min(kRowsOfLogits, count - first);
-    rms_norm_rows(vector_ops(isa), states.data() + first * width, width, norm.data(), m, width, eps, rows.data(), width,
-                  pool);
+    LOWBIT_TRY(runner_->read(states, first * width, std::span(rows).first(static_cast<size_t>(m * width))));
+    rms_norm_rows(vector_ops(isa), rows.data(), width, norm.data(), m, width, eps, rows.data(), width, pool);
     ActivationRows x;
     LOWBIT_TRY(x.prepare(Activation::kF32, rows.data(), m, width, width, isa, pool));
     LOWBIT_TRY(plan.run(x, nullptr, logits.data(), vocab, pool));

@@ -1,6 +1,7 @@
 #pragma once
 // The part of a calibration text that nothing is fitted to: what the quantized model makes of it, against the source.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -13,7 +14,8 @@
 #include "lowbit/quantize.h"
 #include "lowbit/tokenizer.h"
 #include "model/source.h"
-#include "model/transformer.h"
+#include "pipeline/block_runner.h"
+#include "tensor/buffer.h"
 
 namespace lowbit {
 
@@ -22,16 +24,19 @@ namespace lowbit {
 class HeldBack {
  public:
   HeldBack() = default;
-  /// tokens [windows, context]. `embeddings` are those of the source.
-  HeldBack(std::vector<TokenId> tokens, int64_t context, std::vector<float> embeddings, bool was_seen);
+  /// tokens [windows, context]; `states` are their embeddings by the source, twice: for its stream and the quantized one. `runner` must
+  /// outlive the object.
+  HeldBack(std::vector<TokenId> tokens, int64_t context, int64_t hidden, std::array<Buffer, 2> states,
+           BlockRunner& runner, bool was_seen);
 
   bool empty() const { return tokens_.empty(); }
   const std::vector<TokenId>& tokens() const { return tokens_; }
 
   /// The quantized embedding's rows in place of the source's, at the start of the quantized stream.
-  void start_quantized(const QTensor& embedding);
-  Status run_source(Transformer& block, KvCache& cache);
-  Status run_quantized(Transformer& block, KvCache& cache);
+  Status start_quantized(const QTensor& embedding);
+  /// Through the runner's block.
+  Status run_source() { return runner_->advance(source_); }
+  Status run_quantized() { return runner_->advance(quantized_); }
 
   /// After the last block. `head`: the weight that makes logits, of the source and as quantized. Errors: what loading and the
   /// product say.
@@ -39,15 +44,14 @@ class HeldBack {
                                 ThreadPool& pool) const;
 
  private:
-  Status run(std::vector<float>& states, Transformer& block, KvCache& cache) const;
-  Result<double> perplexity(const std::vector<float>& states, const std::vector<float>& norm, float eps,
-                            const QTensor& head, Isa isa, ThreadPool& pool) const;
-  int64_t hidden() const { return static_cast<int64_t>(source_.size() / std::max<size_t>(1, tokens_.size())); }
+  Result<double> perplexity(const Buffer& states, const std::vector<float>& norm, float eps, const QTensor& head,
+                            Isa isa, ThreadPool& pool) const;
 
   std::vector<TokenId> tokens_;
-  int64_t context_ = 0;
+  int64_t context_ = 0, hidden_ = 0;
   bool was_seen_ = false;
-  std::vector<float> source_, quantized_;  // [windows, context, hidden]
+  BlockRunner* runner_ = nullptr;
+  Buffer source_, quantized_;  // [windows, context, hidden]
 };
 
 }  // namespace lowbit

@@ -1,5 +1,8 @@
 #include "pipeline/layer_fit.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/try.h"
@@ -22,8 +25,8 @@ Result<MomentUse> moment_use(const QuantizeSpec& spec, const SecondMoments* mome
   return spec.fit == "auto" && moments != nullptr ? MomentUse::kRefit : MomentUse::kNone;
 }
 
-Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const SecondMoments& moments,
-                               MomentUse use, ThreadPool& pool, LayerFit& fit) {
+Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const LayerInput& input, MomentUse use,
+                               ThreadPool& pool, LayerFit& fit) {
   std::vector<float> w(static_cast<size_t>(source.n * source.k));
   pool.parallel_for(source.n, 16, [&](int64_t begin, int64_t end, int) {
     dequantize_rows(source, begin, end - begin, w.data() + begin * source.k);
@@ -31,16 +34,48 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
   FeedbackOptions feedback;
   if (use == MomentUse::kFeedback) feedback.refine_rounds = 0;
   FeedbackReport report;
-  LOWBIT_TRY_ASSIGN(const ValueTensor values,
-                    fit_with_feedback(w.data(), source.n, source.k, options, moments, feedback, pool, &report));
+  auto values = input.factored != nullptr
+                    ? fit_with_feedback(w.data(), source.n, source.k, options, *input.factored, feedback, pool, &report)
+                    : fit_with_feedback(w.data(), source.n, source.k, options, *input.moments, feedback, pool, &report);
+  if (!values) return tl::unexpected<Error>(std::move(values.error()));
   fit = {report.weights.rel_error, report.output_error};
-  return pack(values);
+  return pack(*values);
 }
 
 }  // namespace
 
+bool needs_factor(const QuantizeSpec& spec) {
+  return !spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit");
+}
+
+FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights,
+                               ThreadPool& pool)
+    : moments_(moments) {
+  std::vector<std::shared_ptr<const SecondMoments>> inputs;
+  for (const std::string& name : weights)
+    if (const auto it = moments.find(name);
+        it != moments.end() && std::ranges::find(inputs, it->second) == inputs.end())
+      inputs.push_back(it->second);
+  std::ranges::stable_sort(inputs, std::greater<>(), &SecondMoments::k);  // the longest first
+  std::vector<std::optional<FeedbackInput>> made(inputs.size());
+  pool.parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      if (auto input = FeedbackInput::make(inputs[i], FeedbackOptions{})) made[i] = std::move(*input);
+  });
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (made[i]) factored_.emplace(inputs[i].get(), std::move(*made[i]));
+}
+
+LayerInput FactoredInputs::of(const std::string& weight) const {
+  const auto it = moments_.find(weight);
+  if (it == moments_.end()) return {};
+  const auto factored = factored_.find(it->second.get());
+  return {it->second.get(), factored == factored_.end() ? nullptr : &factored->second};
+}
+
 Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
-                          const SecondMoments* moments, ThreadPool& pool, LayerFit& fit) {
+                          const LayerInput& input, ThreadPool& pool, LayerFit& fit) {
+  const SecondMoments* const moments = input.moments;
   const auto named = [&](Result<QTensor> w) {
     if (!w) w.error().where = name + ": " + w.error().where;
     return w;
@@ -55,7 +90,7 @@ Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const 
     LOWBIT_TRY_ASSIGN(options.method, parse_fit_method(spec.fit));
   }
   if (*use == MomentUse::kFeedback || *use == MomentUse::kRefit)
-    return named(fit_to_outputs(source, options, *moments, *use, pool, fit));
+    return named(fit_to_outputs(source, options, input, *use, pool, fit));
 
   const RowReader rows = [&](int64_t first, int64_t count, float* out) -> Status {
     dequantize_rows(source, first, count, out);

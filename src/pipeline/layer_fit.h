@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/threads.h"
 #include "format/qtensor.h"
@@ -16,9 +19,33 @@ struct LayerFit {
   std::optional<double> output_error;  // with moments
 };
 
-/// One weight in the format a spec asks for. `moments` of its inputs, or null. Errors: those of the fitters, with the tensor's
+/// Moments of the inputs by weight name ("model.layers.0.mlp.up_proj.weight"); layers with the same input share theirs.
+using MomentsByWeight = std::map<std::string, std::shared_ptr<const SecondMoments>>;
+
+/// What is known of a layer's input.
+struct LayerInput {
+  const SecondMoments* moments = nullptr;
+  const FeedbackInput* factored = nullptr;  // the same, when they are
+};
+
+/// Inputs of a block, factored for error feedback: each once, all at the same time.
+class FactoredInputs {
+ public:
+  /// Those of `weights`. One that cannot be factored is left to the fit that will say so, with its layer's name.
+  FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights, ThreadPool& pool);
+  LayerInput of(const std::string& weight) const;
+
+ private:
+  const MomentsByWeight& moments_;
+  std::map<const SecondMoments*, FeedbackInput> factored_;
+};
+
+/// Whether a layer that is fitted like this needs its input factored.
+bool needs_factor(const QuantizeSpec& spec);
+
+/// One weight in the format a spec asks for; `input` may be empty. Errors: those of the fitters, with the tensor's
 /// name; kInvalidArgument for a fit that needs moments where there are none.
 Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
-                          const SecondMoments* moments, ThreadPool& pool, LayerFit& fit);
+                          const LayerInput& input, ThreadPool& pool, LayerFit& fit);
 
 }  // namespace lowbit

@@ -95,6 +95,19 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
 const ModelInfo& Model::info() const { return impl_->info; }
 const Tokenizer& Model::tokenizer() const { return impl_->tokenizer; }
 const ChatTemplate* Model::chat_template() const { return impl_->chat ? &*impl_->chat : nullptr; }
+Result<std::string> Model::chat_text(ChatInput input) const {
+  if (!impl_->chat)
+    return fail(ErrorCode::kUnsupported, impl_->info.path, "no chat template", "a model trained for conversation");
+  const TokenizerSpec& spec = impl_->tokenizer.spec();
+  const auto text_of = [&](const std::optional<TokenId>& id) {
+    const bool known = id && *id >= 0 && static_cast<size_t>(*id) < spec.tokens.size();
+    return known ? spec.tokens[static_cast<size_t>(*id)] : std::string();
+  };
+  if (input.bos_token.empty()) input.bos_token = text_of(spec.bos_id);
+  if (input.eos_token.empty()) input.eos_token = text_of(spec.eos_id);
+  return impl_->chat->render(input);
+}
+
 int64_t Model::length() const { return impl_->cache.length(); }
 Status Model::truncate(int64_t length) { return impl_->cache.truncate(length); }
 
@@ -129,6 +142,8 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
 
 Result<Generation> Model::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                                    const std::function<bool(std::string_view)>& on_text) {
+  if (options.max_tokens < 0)
+    return fail(ErrorCode::kInvalidArgument, "max_tokens", std::to_string(options.max_tokens), "0 or more");
   LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
   for (TokenId id : prompt) sampler.accept(id);
   Generation out;

@@ -11,6 +11,9 @@
 
 namespace lowbit {
 
+/// Rows that are summed in f32 before they join the sum in f64.
+inline constexpr int64_t kMomentChunk = 1024;
+
 /// Accumulates sum x x^T over rows x [k]. Same bits for any ISA, thread count and cut of the rows into calls.
 class MomentSum {
  public:
@@ -27,8 +30,8 @@ class MomentSum {
   int64_t k_, filled_ = 0, count_ = 0;
   Isa isa_;
   ThreadPool* pool_;
-  std::vector<float> rows_;     // [kChunk, k]: rows not yet summed
-  std::vector<float> columns_;  // [k, kChunk]: their transpose
+  std::vector<float> rows_;     // [kMomentChunk, k]: rows not yet summed
+  std::vector<float> columns_;  // [k, kMomentChunk]: their transpose
   std::vector<float> product_;  // [k, k]
   std::vector<double> sum_;     // [k, k]
 };

@@ -48,13 +48,23 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
                         {"seed", o.seed}};
 }
 
+/// A GPU runs a calibration's blocks and nothing else.
+Result<Engine> engine_for(const QuantizeOptions& options) {
+  if (!options.calibration.file.empty()) return Engine::with_gpu(options.compute);
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
+  if (gpu >= 0)
+    return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu",
+                "without a text weights are fitted on the CPU; --calib FILE runs the model on the GPU");
+  return Engine::make(options.compute);
+}
+
 }  // namespace
 
 Result<QuantizeReport> quantize_model(const std::string& name, const std::string& target,
                                       const QuantizeOptions& options) {
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
-  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));
   if (options.smooth > 0 && options.calibration.file.empty())
     return fail(ErrorCode::kInvalidArgument, "--smooth", "no text", "a text to measure activations on", "--calib FILE");

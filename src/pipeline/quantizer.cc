@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/try.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/sensitivity.h"
@@ -127,7 +128,7 @@ Status Quantizer::run_calibrated() {
     else
       LOWBIT_TRY(convert(t));
   }
-  text.held_back().start_quantized(ends_.at(kEmbedding));
+  LOWBIT_TRY(text.held_back().start_quantized(ends_.at(kEmbedding)));
   for (int64_t block = 0; block < text.blocks(); ++block)
     LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
   return check_held_back(text);
@@ -159,21 +160,29 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
   const auto show_part = [&](double begin, double end) {
     text.set_progress([show, begin, end](double share) { return show(begin + share * (end - begin)); });
   };
+  CalibrationTimes& times = report.times.emplace(report.times.value_or(CalibrationTimes{}));
+  auto start = Clock::now();
+  const auto add_time = [&start](double& seconds) {
+    seconds += seconds_since(start);
+    start = Clock::now();
+  };
   if (resumed) {
     show_part(0, 1);
     LOWBIT_TRY(text.skip_measuring(block));
+    add_time(times.measure);
   } else {
     show_part(0, kMeasured);
     LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
+    add_time(times.measure);
+    LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(linears));
+    const FactoredInputs inputs(moments, names, *engine_.pool);
     double fitted = 0;
     for (const SourceTensor* t : linears) {
       if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
         return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
                     fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
-      const auto it = moments.find(t->name);
       LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
-      LOWBIT_TRY_ASSIGN(finished.weights[t->name],
-                        quantize(*t, w, it == moments.end() ? nullptr : it->second.get(), finished.fits[t->name]));
+      LOWBIT_TRY_ASSIGN(finished.weights[t->name], quantize(*t, w, inputs.of(t->name), finished.fits[t->name]));
     }
     LOWBIT_TRY(state_->save(block, finished, version()));
     show_part(kFitted, 1);
@@ -185,7 +194,10 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
                   "remove that directory");
     LOWBIT_TRY(finish(*t, it->second, finished.fits[t->name]));
   }
-  return text.advance(block, finished.weights);
+  add_time(times.fit);
+  LOWBIT_TRY(text.advance(block, finished.weights));
+  add_time(times.advance);
+  return {};
 }
 
 Status Quantizer::check_held_back(Calibration& text) {
@@ -209,10 +221,18 @@ Status Quantizer::check_held_back(Calibration& text) {
   return {};
 }
 
-Result<QTensor> Quantizer::quantize(const SourceTensor& t, const QTensor& w, const SecondMoments* moments,
-                                    LayerFit& fit) {
+Result<std::vector<std::string>> Quantizer::to_be_factored(const Tensors& linears) const {
+  std::vector<std::string> names;
+  for (const SourceTensor* t : linears) {
+    LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t->name, LayerRole::kLinear));
+    if (needs_factor(spec)) names.push_back(t->name);
+  }
+  return names;
+}
+
+Result<QTensor> Quantizer::quantize(const SourceTensor& t, const QTensor& w, const LayerInput& input, LayerFit& fit) {
   LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, layer_role(t.name, t.shape.size())));
-  if (!spec.keep) return fit_layer(t.name, w, spec, options_.seed, moments, *engine_.pool, fit);
+  if (!spec.keep) return fit_layer(t.name, w, spec, options_.seed, input, *engine_.pool, fit);
   return source_.lossless(t.name) ? Result<QTensor>(w) : to_bf16(w);
 }
 
@@ -233,7 +253,7 @@ Status Quantizer::convert(const SourceTensor& t) {
   LOWBIT_TRY(conversion_.check_progress());
   LOWBIT_TRY_ASSIGN(const QTensor loaded, source_.load(t.name));
   LayerFit fit;
-  LOWBIT_TRY_ASSIGN(const QTensor w, quantize(t, loaded, nullptr, fit));
+  LOWBIT_TRY_ASSIGN(const QTensor w, quantize(t, loaded, {}, fit));
   return finish(t, w, fit);
 }
 

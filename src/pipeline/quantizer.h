@@ -38,7 +38,9 @@ class Quantizer {
   Status choose_formats();
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
   Status check_held_back(Calibration& text);
-  Result<QTensor> quantize(const SourceTensor& t, const QTensor& w, const SecondMoments* moments, LayerFit& fit);
+  /// Names of the weights whose fits need their inputs factored.
+  Result<std::vector<std::string>> to_be_factored(const Tensors& linears) const;
+  Result<QTensor> quantize(const SourceTensor& t, const QTensor& w, const LayerInput& input, LayerFit& fit);
   Status finish(const SourceTensor& t, const QTensor& w, const LayerFit& fit);
   Status convert(const SourceTensor& t);
 

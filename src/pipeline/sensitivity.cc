@@ -12,6 +12,7 @@
 #include "base/try.h"
 #include "kernels/registry.h"
 #include "model/config.h"
+#include "model/transformer.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "pipeline/calibration.h"
@@ -158,15 +159,19 @@ class Allocator {
     few.tokens = std::min(few.tokens, kMomentTokens);
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, engine_));
     const int64_t rows = std::min(kProbeTokens, text.context());
-    LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, text.first_rows(rows)));
+    LOWBIT_TRY_ASSIGN(std::vector<float> states, text.first_rows(rows));
+    LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, std::move(states)));
     for (int64_t block = 0; block < text.blocks(); ++block) {
       LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
+      std::vector<std::string> names;
+      for (const auto& [name, unused] : moments) names.push_back(name);
+      const FactoredInputs inputs(moments, names, *engine_.pool);
       for (size_t p = 0; p < kParts.size(); ++p) {
         if (options_.progress &&
             !options_.progress("measuring sensitivity", block * int64_t{kParts.size()} + int64_t(p),
                                text.blocks() * int64_t{kParts.size()}))
           return fail(ErrorCode::kCancelled, "measuring sensitivity", "a request to stop");
-        LOWBIT_TRY(add_part(block, kParts[p], moments, probe));
+        LOWBIT_TRY(add_part(block, kParts[p], inputs, probe));
       }
       LOWBIT_TRY(text.advance(block, {}));
     }
@@ -174,8 +179,7 @@ class Allocator {
   }
 
  private:
-  Status add_part(int64_t block, const std::array<const char*, 2>& layers, const MomentsByWeight& moments,
-                  Probe& probe) {
+  Status add_part(int64_t block, const std::array<const char*, 2>& layers, const FactoredInputs& inputs, Probe& probe) {
     Part part;
     std::array<double, kFormats.size()> error{};
     std::array<int64_t, kFormats.size()> bytes{};
@@ -195,8 +199,7 @@ class Allocator {
         spec.format = kFormats[f];
         spec.fit = "gptq";
         LayerFit fit;
-        LOWBIT_TRY_ASSIGN(QTensor q,
-                          fit_layer(name, w, spec, options_.seed, moments.at(name).get(), *engine_.pool, fit));
+        LOWBIT_TRY_ASSIGN(QTensor q, fit_layer(name, w, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
         error[f] += fit.output_error.value_or(0);
         bytes[f] += q.total_bytes();
         if (f == kProbe) probed[name] = std::move(q);
@@ -220,7 +223,7 @@ class Allocator {
     QuantizeSpec plain = spec;
     plain.fit = "absmax";  // the size is all that counts
     LayerFit fit;
-    LOWBIT_TRY_ASSIGN(const QTensor q, fit_layer(name, w, plain, options_.seed, nullptr, *engine_.pool, fit));
+    LOWBIT_TRY_ASSIGN(const QTensor q, fit_layer(name, w, plain, options_.seed, {}, *engine_.pool, fit));
     fixed_bytes_ += q.total_bytes();
     return {};
   }

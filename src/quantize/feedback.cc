@@ -121,15 +121,47 @@ FeedbackReport summarize(const std::vector<RowLoss>& rows, const ScaleArrays& ar
   return report;
 }
 
+Status check_width(const SecondMoments& moments, int64_t k) {
+  if (moments.k == k) return {};
+  return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(moments.k) + " inputs",
+              std::to_string(k) + ", the weight's columns");
+}
+
 }  // namespace
+
+struct FeedbackInput::Parts {
+  std::shared_ptr<const SecondMoments> moments;
+  FeedbackFactor factor;
+  float damping = 0;  // added to H's diagonal
+  ColumnStrips h{0};  // damped
+};
+
+Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const SecondMoments> moments,
+                                          const FeedbackOptions& options) {
+  LOWBIT_TRY_ASSIGN(FeedbackFactor factor, factor_moments(*moments, options));
+  const std::vector<float> diagonal = moments->diagonal();
+  const double mean = std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(moments->k);
+  const auto damping = static_cast<float>(factor.damping * mean);
+  ColumnStrips h = damped(*moments, damping);
+  return FeedbackInput(
+      std::make_shared<const Parts>(Parts{std::move(moments), std::move(factor), damping, std::move(h)}));
+}
 
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const SecondMoments& moments, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report) {
-  if (moments.k != k)
-    return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(moments.k) + " inputs",
-                std::to_string(k) + ", the weight's columns");
-  LOWBIT_TRY_ASSIGN(const FeedbackFactor factor, factor_moments(moments, feedback));
+  LOWBIT_TRY(check_width(moments, k));
+  const std::shared_ptr<const SecondMoments> borrowed(std::shared_ptr<void>(), &moments);
+  LOWBIT_TRY_ASSIGN(const FeedbackInput input, FeedbackInput::make(borrowed, feedback));
+  return fit_with_feedback(w, n, k, options, input, feedback, pool, report);
+}
+
+Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
+                                      const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
+                                      FeedbackReport* report) {
+  const auto& [shared, factor, damping, h] = input.parts();
+  const SecondMoments& moments = *shared;
+  LOWBIT_TRY(check_width(moments, k));
   const std::vector<float> importance = moments.diagonal();
   const RowReader reader = [w, k](int64_t first, int64_t count, float* out) -> Status {
     std::copy_n(w + first * k, count * k, out);
@@ -138,9 +170,6 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance.data()));
   LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
 
-  const double mean = std::accumulate(importance.begin(), importance.end(), 0.0) / static_cast<double>(k);
-  const auto damping = static_cast<float>(factor.damping * mean);
-  const ColumnStrips h = damped(moments, damping);
   const Job job{plan, feedback, moments, factor, h, damping};
   std::vector<uint8_t> codes(static_cast<size_t>(n * k));
   std::vector<RowLoss> losses(static_cast<size_t>(n));

@@ -4,6 +4,8 @@
 // outputs over the inputs that H was measured on.
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "quantize/fit.h"
@@ -26,6 +28,20 @@ struct FeedbackOptions {
   int refine_rounds = 2;  // of refitted scales and coordinate descent; 0: plain GPTQ
 };
 
+/// An input of one or more layers, factored once for all of their fits. Immutable; copies share it.
+class FeedbackInput {
+ public:
+  /// `options`: damping and act_order are used. Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
+  static Result<FeedbackInput> make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options);
+
+  struct Parts;
+  const Parts& parts() const { return *parts_; }
+
+ private:
+  explicit FeedbackInput(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  std::shared_ptr<const Parts> parts_;
+};
+
 struct FeedbackReport {
   FitReport weights;        // as fit() reports
   double output_error = 0;  // tr(E H E^T) / tr(W H W^T)
@@ -38,6 +54,10 @@ struct FeedbackReport {
 /// GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
 /// (w_d - q_d) R_dc / R_cc). Same bits for any thread count. Errors: as fit(); kShapeMismatch (moments of another k);
 /// kInvalidArgument (NaN, infinity or a negative diagonal in H).
+Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
+                                      const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
+                                      FeedbackReport* report = nullptr);
+/// Factors the moments for this fit alone.
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const SecondMoments& moments, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);

@@ -200,6 +200,28 @@ TEST(Feedback, DampingRisesAndThenGivesUp) {
   EXPECT_LT(report.weights.rel_error, 0.02);
 }
 
+TEST(Feedback, AnInputIsFactoredOnceForSeveralFits) {
+  const Problem p;
+  ThreadPool pool(2);
+  const auto input = FeedbackInput::make(std::make_shared<const SecondMoments>(p.moments), {});
+  ASSERT_TRUE(input);
+  for (const FormatId format : {FormatId::kInt3, FormatId::kInt4})
+    for (const int rounds : {0, 2}) {
+      const FeedbackOptions feedback{.refine_rounds = rounds};
+      FeedbackReport shared_report, own_report;
+      const auto shared =
+          fit_with_feedback(p.w.data(), p.n, p.k, grouped(format), *input, feedback, pool, &shared_report);
+      ASSERT_TRUE(shared);
+      const ValueTensor own = run(p, grouped(format), feedback, 1, &own_report);
+      EXPECT_EQ(shared->codes, own.codes);
+      EXPECT_EQ(shared->scales, own.scales);
+      EXPECT_EQ(shared_report.output_error, own_report.output_error);
+    }
+  const auto other = fit_with_feedback(p.w.data(), p.n, p.k - 1, grouped(FormatId::kInt4), *input, {}, pool);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, ErrorCode::kShapeMismatch);
+}
+
 TEST(Feedback, BadMomentsAreErrors) {
   Problem p;
   ThreadPool pool(1);

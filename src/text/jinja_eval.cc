@@ -42,6 +42,18 @@ const Value* Arguments::get(std::size_t index, std::string_view name) const {
   return nullptr;
 }
 
+bool Arguments::flag(std::size_t index, std::string_view name, bool fallback) const {
+  const Value* v = get(index, name);
+  return v != nullptr ? v->truthy() : fallback;
+}
+
+Result<std::int64_t> Arguments::integer(std::size_t index, std::string_view name, std::int64_t fallback) const {
+  const Value* v = get(index, name);
+  if (v == nullptr || v->is_none()) return fallback;
+  if (!v->is_integer()) return complain(fmt::format("{} for '{}'", v->type_name(), name), "a whole number");
+  return v->integer();
+}
+
 Value Interpreter::text(std::string s) {
   meter_.spend_bytes(s.size() + 32);
   return Value(std::move(s));

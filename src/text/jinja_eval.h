@@ -20,8 +20,14 @@ struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 
+  /// In place of an index: the argument has no place, only a name.
+  static constexpr std::size_t kNamedOnly = ~std::size_t{0};
+
   /// The argument at `index` or called `name`, or null.
   const Value* get(std::size_t index, std::string_view name = {}) const;
+  /// The same as a truth value or a whole number; `fallback` when it was not given (a number: or is none).
+  bool flag(std::size_t index, std::string_view name, bool fallback) const;
+  Result<std::int64_t> integer(std::size_t index, std::string_view name, std::int64_t fallback) const;
 };
 
 class Interpreter {
@@ -40,6 +46,7 @@ class Interpreter {
   Result<bool> apply_test(const std::string& name, const Value& input, const Arguments& args);
   Result<Value> attribute(const Value& object, const std::string& name);
   Result<Value> item(const Value& object, const Value& key);
+  Result<bool> contains(const Value& container, const Value& item);
   /// What a for loop walks over: list items, dict keys, characters of a text.
   Result<std::vector<Value>> items_of(const Value& value);
   Value new_namespace(Dict attributes);
@@ -79,7 +86,6 @@ class Interpreter {
   Result<Value> eval_dict(const Expr& expr);
   Result<Value> eval_compare(const Expr& expr);
   Result<Value> binary(const std::string& op, const Value& a, const Value& b);
-  Result<bool> contains(const Value& container, const Value& item);
   Result<Arguments> arguments(const Expr& expr, std::size_t first);
 
   ChatLimits limits_;

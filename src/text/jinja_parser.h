@@ -36,7 +36,7 @@ class Parser {
   Status enter();
   void leave() { --nesting_; }
 
-  // Expressions, loosest first (jinja_parser.cc).
+  // Expressions, loosest first (jinja_parser_expressions.cc).
   Result<ExprPtr> expression();
   Result<ExprPtr> expression_inner();
   Result<ExprPtr> or_expr();
@@ -59,6 +59,7 @@ class Parser {
   Result<ExprPtr> dict();
   Result<ExprPtr> tuple_or_expression(bool with_condition, bool parenthesized = false);
   Result<ExprPtr> left_associative(Parse operand, std::initializer_list<std::string_view> ops);
+  Result<ExprPtr> joined_by(std::string_view word, Expr::Kind kind, Parse operand);
   Status arguments(Expr& call);
   bool at_tuple_end() const;
 

@@ -44,22 +44,15 @@ Result<ExprPtr> Parser::expression_inner() {
   return node;
 }
 
-Result<ExprPtr> Parser::or_expr() {
-  LOWBIT_TRY_ASSIGN(ExprPtr node, and_expr());
-  while (is_name("or")) {
-    const int line = next().line;
-    LOWBIT_TRY_ASSIGN(ExprPtr right, and_expr());
-    LOWBIT_TRY_ASSIGN(node, make(Kind::kOr, line, list_of(std::move(node), std::move(right))));
-  }
-  return node;
-}
+Result<ExprPtr> Parser::or_expr() { return joined_by("or", Kind::kOr, &Parser::and_expr); }
+Result<ExprPtr> Parser::and_expr() { return joined_by("and", Kind::kAnd, &Parser::not_expr); }
 
-Result<ExprPtr> Parser::and_expr() {
-  LOWBIT_TRY_ASSIGN(ExprPtr node, not_expr());
-  while (is_name("and")) {
+Result<ExprPtr> Parser::joined_by(std::string_view word, Kind kind, Parse operand) {
+  LOWBIT_TRY_ASSIGN(ExprPtr node, (this->*operand)());
+  while (is_name(word)) {
     const int line = next().line;
-    LOWBIT_TRY_ASSIGN(ExprPtr right, not_expr());
-    LOWBIT_TRY_ASSIGN(node, make(Kind::kAnd, line, list_of(std::move(node), std::move(right))));
+    LOWBIT_TRY_ASSIGN(ExprPtr right, (this->*operand)());
+    LOWBIT_TRY_ASSIGN(node, make(kind, line, list_of(std::move(node), std::move(right))));
   }
   return node;
 }

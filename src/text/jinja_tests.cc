@@ -1,8 +1,8 @@
-// `value is name`.
+// `value is name(...)`.
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <functional>
 
 #include "base/try.h"
 #include "text/jinja_eval.h"
@@ -11,67 +11,124 @@
 namespace lowbit::jinja {
 namespace {
 
-constexpr std::string_view kTests[] = {
-    "defined", "undefined", "none",     "string", "mapping", "iterable",    "sequence", "number", "integer", "float",
-    "boolean", "true",      "false",    "odd",    "even",    "in",          "equalto",  "eq",     "==",      "ne",
-    "!=",      "lt",        "lessthan", "<",      "gt",      "greaterthan", ">",        "le",     "<=",      "ge",
-    ">=",      "sameas",    "callable", "upper",  "lower",   "divisibleby", "filter",   "test"};
+/// `other` is the value that the name is followed by; null only for tests of one value.
+using Test = Result<bool> (*)(Interpreter&, const Value& v, const Value* other);
+
+struct NamedTest {
+  std::string_view name;
+  Test test;
+  bool compares = false;  // with another value
+};
+
+bool is_bool(const Value& v) { return v.as<bool>() != nullptr; }
+
+bool is_sequence(const Value& v) {
+  return v.is_string() || v.list() != nullptr || v.dict() != nullptr || v.is_undefined();
+}
+
+/// Some letter has a case, and none the wrong one.
+template <std::string (*kSame)(std::string_view), std::string (*kOther)(std::string_view)>
+Result<bool> has_case(Interpreter& in, const Value& v, const Value*) {
+  const std::string s = to_text(v, in.meter());
+  return s == kSame(s) && kSame(s) != kOther(s);
+}
+
+template <bool kOdd>
+Result<bool> has_parity(Interpreter&, const Value& v, const Value*) {
+  if (!v.is_integer()) return complain(fmt::format("{} is {}", v.type_name(), kOdd ? "odd" : "even"), "a whole number");
+  return (v.integer() % 2 != 0) == kOdd;
+}
+
+Result<bool> is_divisible(Interpreter&, const Value& v, const Value* by) {
+  if (!v.is_integer() || !by->is_integer() || by->integer() == 0 || by->integer() == -1)
+    return complain("'is divisibleby' of these values", "whole numbers");
+  return v.integer() % by->integer() == 0;
+}
+
+Result<bool> is_same(Interpreter& in, const Value& v, const Value* other) {
+  return std::string_view(v.type_name()) == other->type_name() && equal(v, *other, in.meter());
+}
+
+template <bool kWanted>
+Result<bool> is_equal(Interpreter& in, const Value& v, const Value* other) {
+  return equal(v, *other, in.meter()) == kWanted;
+}
+
+template <class Relation>
+Result<bool> in_order(Interpreter& in, const Value& v, const Value* other) {
+  LOWBIT_TRY_ASSIGN(const int order, compare(v, *other, in.meter()));
+  return Relation()(order, 0);
+}
+
+template <bool (*kKnown)(std::string_view)>
+Result<bool> is_name(Interpreter&, const Value& v, const Value*) {
+  return v.is_string() && kKnown(v.text());
+}
+
+template <bool (*kHolds)(const Value&)>
+Result<bool> alone(Interpreter&, const Value& v, const Value*) {
+  return kHolds(v);
+}
+
+constexpr NamedTest kTests[] = {
+    {"boolean", alone<is_bool>},
+    {"callable", alone<[](const Value& v) { return v.callable() != nullptr; }>},
+    {"defined", alone<[](const Value& v) { return !v.is_undefined(); }>},
+    {"even", has_parity<false>},
+    {"false", alone<[](const Value& v) { return is_bool(v) && !v.truthy(); }>},
+    {"float", alone<[](const Value& v) { return v.as<double>() != nullptr; }>},
+    {"integer", alone<[](const Value& v) { return v.is_integer() && !is_bool(v); }>},
+    {"iterable", alone<[](const Value& v) { return is_sequence(v) || v.loop() != nullptr; }>},
+    {"lower", has_case<lower_text, upper_text>},
+    {"mapping", alone<[](const Value& v) { return v.dict() != nullptr; }>},
+    {"none", alone<[](const Value& v) { return v.is_none(); }>},
+    {"number", alone<[](const Value& v) { return v.is_number(); }>},
+    {"odd", has_parity<true>},
+    {"sequence", alone<is_sequence>},
+    {"string", alone<[](const Value& v) { return v.is_string(); }>},
+    {"true", alone<[](const Value& v) { return is_bool(v) && v.truthy(); }>},
+    {"undefined", alone<[](const Value& v) { return v.is_undefined(); }>},
+    {"upper", has_case<upper_text, lower_text>},
+
+    {"!=", is_equal<false>, true},
+    {"<", in_order<std::less<>>, true},
+    {"<=", in_order<std::less_equal<>>, true},
+    {"==", is_equal<true>, true},
+    {">", in_order<std::greater<>>, true},
+    {">=", in_order<std::greater_equal<>>, true},
+    {"divisibleby", is_divisible, true},
+    {"eq", is_equal<true>, true},
+    {"equalto", is_equal<true>, true},
+    {"filter", is_name<is_filter>},
+    {"ge", in_order<std::greater_equal<>>, true},
+    {"greaterthan", in_order<std::greater<>>, true},
+    {"gt", in_order<std::greater<>>, true},
+    {"in", [](Interpreter& in, const Value& v, const Value* other) { return in.contains(*other, v); }, true},
+    {"le", in_order<std::less_equal<>>, true},
+    {"lessthan", in_order<std::less<>>, true},
+    {"lt", in_order<std::less<>>, true},
+    {"ne", is_equal<false>, true},
+    {"sameas", is_same, true},
+    {"test", is_name<is_test>},
+};
+
+const NamedTest* find_test(std::string_view name) {
+  for (const NamedTest& known : kTests)
+    if (name == known.name) return &known;
+  return nullptr;
+}
 
 }  // namespace
 
-bool is_test(std::string_view name) {
-  return std::find(std::begin(kTests), std::end(kTests), name) != std::end(kTests);
-}
+bool is_test(std::string_view name) { return find_test(name) != nullptr; }
 
 Result<bool> Interpreter::apply_test(const std::string& name, const Value& v, const Arguments& args) {
-  const bool is_bool = v.as<bool>() != nullptr;
-  if (name == "defined") return !v.is_undefined();
-  if (name == "undefined") return v.is_undefined();
-  if (name == "none") return v.is_none();
-  if (name == "string") return v.is_string();
-  if (name == "mapping") return v.dict() != nullptr;
-  if (name == "iterable" || name == "sequence")
-    return v.is_string() || v.list() != nullptr || v.dict() != nullptr || v.is_undefined() ||
-           (name == "iterable" && v.loop() != nullptr);
-  if (name == "number") return v.is_number();
-  if (name == "integer") return v.is_integer() && !is_bool;
-  if (name == "float") return v.as<double>() != nullptr;
-  if (name == "boolean") return is_bool;
-  if (name == "true") return is_bool && v.truthy();
-  if (name == "false") return is_bool && !v.truthy();
-  if (name == "callable") return v.callable() != nullptr;
-  if (name == "upper" || name == "lower") {
-    const std::string s = to_text(v, meter_);
-    const std::string other = name == "upper" ? lower_text(s) : upper_text(s);
-    return s == (name == "upper" ? upper_text(s) : lower_text(s)) && s != other;
-  }
-  if (name == "odd" || name == "even") {
-    if (!v.is_integer()) return complain(fmt::format("{} is {}", v.type_name(), name), "a whole number");
-    return (v.integer() % 2 != 0) == (name == "odd");
-  }
-  if (!is_test(name))
+  const NamedTest* known = find_test(name);
+  if (known == nullptr)
     return fail(ErrorCode::kUnsupported, "", fmt::format("the test '{:.40}'", name), "a test of Jinja's own");
   const Value* other = args.get(0);
-  if (other == nullptr) return complain(fmt::format("'is {}' without a value", name), "a value");
-  if (name == "filter" || name == "test")
-    return v.is_string() && (name == "filter" ? is_filter(v.text()) : is_test(v.text()));
-  if (name == "in") return contains(*other, v);
-  if (name == "divisibleby") {
-    if (!v.is_integer() || !other->is_integer() || other->integer() == 0 || other->integer() == -1)
-      return complain("'is divisibleby' of these values", "whole numbers");
-    return v.integer() % other->integer() == 0;
-  }
-  if (name == "equalto" || name == "eq" || name == "==") return equal(v, *other, meter_);
-  if (name == "ne" || name == "!=") return !equal(v, *other, meter_);
-  if (name == "sameas") {
-    const bool same_type = std::string_view(v.type_name()) == other->type_name();
-    return same_type && equal(v, *other, meter_);
-  }
-  LOWBIT_TRY_ASSIGN(const int order, compare(v, *other, meter_));
-  if (name == "lt" || name == "lessthan" || name == "<") return order < 0;
-  if (name == "gt" || name == "greaterthan" || name == ">") return order > 0;
-  if (name == "le" || name == "<=") return order <= 0;
-  return order >= 0;
+  if (known->compares && other == nullptr) return complain(fmt::format("'is {}' without a value", name), "a value");
+  return known->test(*this, v, other);
 }
 
 }  // namespace lowbit::jinja

@@ -109,6 +109,15 @@ std::string replace_text(Interpreter& in, std::string_view s, std::string_view f
 std::string upper_text(std::string_view s) { return map_characters(s, append_upper); }
 std::string lower_text(std::string_view s) { return map_characters(s, append_lower); }
 
+std::string fold_case_text(std::string_view s) {
+  return map_characters(s, [](char32_t c, std::string& out) {
+    utf8proc_int32_t folded[8];
+    int boundary = 0;
+    const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded, 8, UTF8PROC_CASEFOLD, &boundary);
+    for (utf8proc_ssize_t i = 0; i < n && n <= 8; ++i) text::append_utf8(out, static_cast<char32_t>(folded[i]));
+  });
+}
+
 std::string swap_case_text(std::string_view s) {
   return map_characters(s, [](char32_t c, std::string& out) {
     utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU ? append_lower(c, out)

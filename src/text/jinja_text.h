@@ -20,6 +20,8 @@ std::string replace_text(Interpreter& in, std::string_view s, std::string_view f
                          std::int64_t count);
 std::string upper_text(std::string_view s);
 std::string lower_text(std::string_view s);
+/// Python's str.casefold: the lower case for comparisons, in which one letter may become several.
+std::string fold_case_text(std::string_view s);
 std::string swap_case_text(std::string_view s);
 std::string title_text(std::string_view s);
 std::string capitalize_text(std::string_view s);

@@ -75,6 +75,7 @@ TEST(TokenizerHostile, WrongParts) {
       {"/model/merges/0", "a x"},
       {"/model/merges/0", "b a"},
       {"/model/merges/0", " b"},
+      {"/model/merges/0", "a "},
       {"/model/merges/0", 7},
       {"/model/merges/0", Json::array({"a"})},
       {"/model/merges/0", Json::array({"a", 1})},

@@ -47,6 +47,19 @@ TEST(Tokenizer, DecodeOfEncodeIsTheTextForAnyBytes) {
   }
 }
 
+TEST(Tokenizer, BytesWithoutATokenAreDroppedOrUnknown) {
+  TokenizerSpec spec;
+  spec.tokens = {"a", "b", "?"};
+  spec.types.assign(3, TokenType::kNormal);
+  spec.pre_tokenizer.emplace_back().kind = PreTokenizerStep::Kind::kByteLevel;
+  spec.decoder.emplace_back().kind = DecoderStep::Kind::kByteLevel;
+  const Tokenizer dropping = test::must(Tokenizer::build(spec));
+  EXPECT_FALSE(dropping.covers_all_bytes());
+  EXPECT_EQ(test::must(dropping.encode("azb")), (std::vector<TokenId>{0, 1}));
+  spec.unk_id = 2;
+  EXPECT_EQ(test::must(test::must(Tokenizer::build(spec)).encode("azb")), (std::vector<TokenId>{0, 2, 1}));
+}
+
 TEST(Tokenizer, SpecialTokensInTextNeedPermission) {
   const Tokenizer t = golden_tokenizer("llama-3");
   const TokenId special = *t.find("<|special|>");

@@ -27,6 +27,14 @@ TEST(Utf8, EveryCodePointRoundTripsAndNothingElseDecodes) {
   }
 }
 
+TEST(Utf8, LastCharacterIsAWholeOneOrOneByte) {
+  for (const auto& [text, at] :
+       {std::pair{"a", 0u}, std::pair{"ab", 1u}, std::pair{"a\u00e9", 1u}, std::pair{"\u6771", 0u},
+        std::pair{"a\U0001f999", 1u}, std::pair{"a\x80", 1u}, std::pair{"\u00e9\x80", 2u},
+        std::pair{"a\xf0\x9f\xa6", 3u}, std::pair{"\x80\x80\x80\x80\x80", 4u}})
+    EXPECT_EQ(last_character(text), at) << text;
+}
+
 TEST(ByteAlphabet, IsGpt2s) {
   EXPECT_EQ(byte_to_alphabet(' '), "Ġ");
   EXPECT_EQ(byte_to_alphabet('\n'), "Ċ");

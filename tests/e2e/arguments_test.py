@@ -34,6 +34,7 @@ class Help(CliTest):
             "bench memory": "--bytes", "bench gru": "-T -N -C -H --preset --weight-bits --vs", "report": "DIR --output",
             "gru calibrate": "NET --data --method --percentile --select --output",
             "gru quantize": "NET --ranges --encodings --preset --bits --data --output",
+            "gru tune": "NET --ranges --data --preset --bits --passes --output",
             "gru search": "NET --ranges --input --floor --preset --bits --output", "gru encodings": "MODEL --schema --output",
             "gru run": "MODEL --input --output --float --net --trace --h0 --lengths --final --batch-first",
             "gru verify": "MODEL --input --net",

@@ -57,6 +57,26 @@ class Calibrate(CliTest):
         self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "b"))
         self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "c"))
 
+    def test_on_a_gpu(self):
+        """The same bytes as on the CPU; without a GPU an error that says so."""
+        call = ("quantize", self.hf, self.dir / "gpu", "--format", "int3", "--group", 32, "--device", "cuda")
+        self.assertIn("--calib", self.refused(*call))
+        doctor = self.json("doctor")
+        if doctor["gpu"] is None:
+            error = self.refused(*call, "--calib", self.text)
+            self.assertIn("compute capability" if doctor["cuda_built"] else "nvcc", error)
+            self.assertFalse((self.dir / "gpu").exists() or (self.dir / "gpu.calibration").exists())
+            self.skipTest("no CUDA device of compute capability 8.0 or higher")
+        self.assertIn("CUDA device 99", self.refused(*call[:-1], "cuda:99", "--calib", self.text))
+        self.calibrated("cpu")
+        times = self.calibrated("gpu", "--device", "cuda")["calibration_seconds"]
+        self.assertEqual(set(times), {"measure", "fit", "advance"})
+        self.assertEqual(files_below(self.dir / "cpu"), files_below(self.dir / "gpu"))
+        budget = ("--target-bpw", 3.5, "--group", 32, "--calib", self.text, "--calib-tokens", "2K", "--smooth", "0.5")
+        for name in ("cpu", "cuda"):
+            self.json("quantize", self.hf, self.dir / f"mixed-{name}", *budget, "--device", name)
+        self.assertEqual(files_below(self.dir / "mixed-cpu"), files_below(self.dir / "mixed-cuda"))
+
     def test_recipes_and_kept_layers(self):
         recipe = self.dir / "recipe"
         recipe.write_text("v_proj keep\ndown_proj int4 fit=lsq\nup_proj int2 fit=wls\n")

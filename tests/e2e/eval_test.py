@@ -1,9 +1,13 @@
 """eval: multiple choice by log-likelihood."""
+import importlib.util
 import json
 import math
+import struct
+import subprocess
+import sys
 import unittest
 
-from cli import CliTest, make_model
+from cli import SOURCE, CliTest, environment, make_model
 
 WORDS = ["stone", "river", "bread", "rain", "people", "old houses"]
 
@@ -123,10 +127,16 @@ class Eval(CliTest):
         (folder / "quantize.json").write_text(json.dumps(made))
         (folder / "eval.json").write_text(json.dumps(self.json("eval", self.dir / "q3", "--against", self.hf, "--text", text, "--tasks", "kld,drift", "-c", 128)))
         (folder / "rivals.json").write_text(json.dumps({"program": "<others>", "rows": [{"type": "X & Y", "bits_per_weight": 4.5, "ratio": 1.2}]}))
+        (folder / "q3.loss.json").write_text(json.dumps({"stages": [
+            {"method": "blocks", "blocks": [{"block": 0, "first": 0.5, "last": 0.25}, {"block": 1, "first": None, "last": None}]},
+            {"method": "full", "curve": [[1, 2.0], [2, 1.5], [3, 1.25]]}]}))
         page = self.dir / "page.html"
-        self.assertEqual(self.json("report", folder, self.dir / "q3", "-o", page)["comparisons"], 2)
+        report = self.json("report", folder, self.dir / "q3", "-o", page)
+        self.assertEqual(report["comparisons"], 2)
+        self.check_figures(report)
         html = page.read_text()
-        for wanted in ("<svg", "X &amp; Y", "&lt;others&gt;", "Error per layer", "Drift", "Where the models differ most", "down_proj"):
+        for wanted in ("<svg", "X &amp; Y", "&lt;others&gt;", "Error per layer", "Drift", "Where the models differ most", "down_proj",
+                       "block reconstruction", "KL divergence per token"):
             self.assertIn(wanted, html)
         self.assertNotIn("<script", html)
         self.assertNotIn("http", html.replace("http-equiv", ""))
@@ -135,6 +145,39 @@ class Eval(CliTest):
         first = page.read_bytes()
         self.json("report", folder, self.dir / "q3", "-o", page)
         self.assertEqual(page.read_bytes(), first)
+
+    def check_figures(self, report):
+        """The numbers behind the page, and a PNG of each."""
+        figures = {figure["name"]: figure for figure in report["figures"]}
+        self.assertEqual(set(figures), {"perplexity", "errors-run", "errors-q3", "divergence", "drift", "loss-run-blocks", "loss-run-full"})
+        self.assertIn([4.5, 1.2, 0, "X & Y"], [point for series in figures["perplexity"]["series"] for point in series["points"]])
+        self.assertEqual([s["points"] for s in figures["loss-run-blocks"]["series"]], [[[0, 0.5, 0, ""]], [[0, 0.25, 0, ""]]])
+        self.assertEqual(figures["loss-run-full"]["series"][0]["points"], [[1, 2, 0, ""], [2, 1.5, 0, ""], [3, 1.25, 0, ""]])
+        heat = figures["errors-run"]
+        self.assertEqual((len(heat["cells"]), len(heat["cells"][0]), heat["rows"][-1]), (7, 2, "down_proj"))
+        self.assertAlmostEqual(sum(p[1] for p in figures["divergence"]["series"][0]["points"]), 100, delta=1e-6)
+        missing = [m for m in ("numpy", "xxhash", "matplotlib") if importlib.util.find_spec(m) is None]
+        if missing:
+            print(f"no PNG files: Python packages {' and '.join(missing)} are not installed", file=sys.stderr)
+            return
+        out = self.dir / "pictures"
+
+        def draw(text):
+            return subprocess.run([sys.executable, "-m", "lowbit.plots", "-", "-o", out], input=text, capture_output=True, text=True,
+                                  env=environment(PYTHONPATH=str(SOURCE / "python")))
+        done = draw(json.dumps(report))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual({path.name for path in out.iterdir()}, {name + ".png" for name in figures})
+        for path in out.iterdir():
+            data = path.read_bytes()
+            width, height = struct.unpack(">II", data[16:24])
+            self.assertEqual((data[:8], data[12:16]), (b"\x89PNG\r\n\x1a\n", b"IHDR"))
+            self.assertGreater(min(width, height), 300)
+            self.assertGreater(len(data), 8000)  # something is drawn
+        for bad in ("{", "[]", "{}", '{"figures": [{"name": "x", "kind": "cake"}]}', '{"figures": [7]}'):
+            failed = draw(bad)
+            self.assertEqual(failed.returncode, 1, bad)
+            self.assertRegex(failed.stderr, r"^error: [^\n]*\n$")
 
     def test_reports_refused(self):
         self.refused("report", self.dir / "nothing")

@@ -163,6 +163,52 @@ class Recover(CliTest):
             self.assertEqual(all(equal), same, method)
             self.assertTrue(any(not np.array_equal(before.weight(n).scales, after.weight(n).scales) for n in before.layers))
 
+    def test_the_embedding_is_trained_where_asked(self):
+        """Its codes alone change, the file's other parts as without, and what is written is what the runtime decodes."""
+        import numpy as np
+        from lowbit import Checkpoint
+        name, checkpoints, reports = "model.embed_tokens.weight", [Checkpoint(self.start["int3"])], []
+        for part, options in (("kept", ()), ("trained", ("--train-embedding", "--lr-embedding", "3e-3"))):
+            reports.append(self.recover(self.start["int3"], "-o", self.dir / part, "--json", "--method", "full", "--tokens", "32K", "--lr", "1e-3",
+                                        "--force", *options))
+            checkpoints.append(Checkpoint(self.dir / part))
+        self.check_decoded(self.dir / "trained")
+        before, kept, trained = (c.weight(name) for c in checkpoints)
+        self.assertTrue(np.array_equal(before.codes, kept.codes))
+        self.assertFalse(np.array_equal(before.codes, trained.codes))
+        self.assertTrue(np.array_equal(before.scales, trained.scales))
+        self.assertLess(reports[1]["after"]["kl_mean"], reports[0]["after"]["kl_mean"])
+
+    def test_the_gradient_of_a_trained_table(self):
+        """Of embedding and head in one, against what differentiating the divergence gives."""
+        import torch
+        from lowbit.llama import hidden_states
+        from lowbit.recover.distill import Distillation, Kernels
+        from lowbit.recover.student import Student, Trainable
+        from lowbit import Checkpoint
+        from lowbit.llama import linear_names
+        from lowbit.sources import open_model
+        import numpy as np
+        model, device = open_model(self.hf), torch.device("cpu")
+        student = Student(Checkpoint(self.start["int3"]), model, device, embedding=True)
+        teacher = {n: torch.from_numpy(np.array(model.tensor(n))) for n in model.names}
+        names = [n for i in range(student.config.layers) for n in linear_names(i)] + student.tables
+        self.assertEqual(student.tables, ["model.embed_tokens.weight"])
+        trainable = Trainable(student, names, student.norms)
+        work = Distillation(trainable, teacher, model.head, torch.float32, Kernels(False, print))
+        tokens = torch.from_numpy(np.random.default_rng(0).integers(0, student.config.vocab, (3, 40)))
+        bank = next(b for b in trainable.banks if b.layers[0].name == model.head)
+        loss = work.compute(tokens)
+        got, bank.latent.grad = bank.latent.grad.clone(), None
+        weights = trainable.tensors(torch.float32)
+        h = hidden_states(tokens, student.config, weights.__getitem__, torch.float32)
+        wanted = hidden_states(tokens, student.config, teacher.__getitem__, torch.float32) @ teacher[model.head].T
+        wanted, scores = wanted.log_softmax(-1), (h @ weights[model.head].T).log_softmax(-1)
+        kl = (wanted.exp() * (wanted - scores)).sum() / tokens.numel()
+        kl.backward()
+        self.assertAlmostEqual(float(loss), float(kl), places=5)
+        self.assertLess(float((got - bank.latent.grad).norm() / bank.latent.grad.norm()), 1e-4)
+
     def test_same_bytes_also_when_stopped_and_continued(self):
         once, twice, stopped = (self.dir / n for n in ("once", "twice", "stopped"))
         self.recover(self.start["int3"], "-o", once)

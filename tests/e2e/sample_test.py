@@ -63,6 +63,21 @@ class Sample(CliTest):
         self.assertEqual(seen, {0, 1, 2})
         self.assertGreater(len({tuple(w) for w in windows.tolist()}), 28)
 
+    def test_rewritten_windows_are_text_but_for_every_second_span(self):
+        windows, kinds = self.windows("--sample-mix", "rewritten=1,any=1", "--data", self.text, "--window", "128", "--tokens", "4096")
+        self.assertEqual((windows.shape[1], int((kinds == "rewritten").sum())), (128, 16))
+        text, returns = self.ids(self.text.read_text()), 0
+        for window in windows[kinds == "rewritten"].tolist():
+            at = [i for i in range(len(text) - 127) if text[i:i + 16] == window[:16]]
+            same = max(([a == b for a, b in zip(window, text[i:])] for i in at), key=sum)
+            first = same.index(False) if False in same else 128
+            self.assertGreaterEqual(first, 16)
+            # A model with random weights does not write on as the text goes on: where it does for 16 tokens, it is the text.
+            returns += any(all(same[i:i + 16]) for i in range(first, 112))
+        self.assertGreater(returns, 2)
+        from lowbit.recover.sampling import beginnings_of
+        self.assertEqual(beginnings_of({"rewritten": 1.0, "any": 1.0}, self.hf, None, [], 300, cli.BINARY, None).mix, {"any": 1.0})
+
     def test_the_package_s_openings(self):
         from lowbit.recover.sampling import OPENINGS, read_openings
         lines = read_openings(OPENINGS)

@@ -35,6 +35,17 @@ def check_values(checkpoint, expected_file):
     return len(expected.names)
 
 
+def check_missing_names(checkpoint):
+    """A name that is not there is a LowbitError that says so, whichever way it is asked for."""
+    for ask in (checkpoint.weight, checkpoint.dense, checkpoint.tensor):
+        try:
+            ask("no.such.weight")
+        except LowbitError as error:
+            assert "no.such.weight" in str(error), error
+        else:
+            raise AssertionError(f"{ask.__name__} found no.such.weight")
+
+
 def check_packings(checkpoint):
     """Packing what was unpacked gives the same bytes."""
     for name in checkpoint.layers:
@@ -122,6 +133,7 @@ def main():
         checkpoint = Checkpoint(out + "/checkpoint")
         assert not checkpoint.verify()
         count = check_values(checkpoint, out + "/expected.safetensors")
+        check_missing_names(checkpoint)
         check_packings(checkpoint)
         tensors = {n: checkpoint.weight(n) if n in checkpoint.layers else checkpoint.dense(n) for n in checkpoint.names}
         write_checkpoint(out + "/again", checkpoint.config, tensors, fit=checkpoint.fit, quality=checkpoint.quality)

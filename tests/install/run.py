@@ -32,7 +32,8 @@ def main() -> int:
     readme.mkdir(parents=True)
     for language, name in (("cpp", "readme.cc"), ("c", "readme.c")):
         (readme / name).write_text(readme_block(language))
-    env = dict(os.environ, CXXFLAGS=options.flags, CFLAGS=options.flags, LD_LIBRARY_PATH=str(prefix / "lib"), PYTHONPATH=str(SOURCE / "python"))
+    env = dict(os.environ, CXXFLAGS=options.flags, CFLAGS=options.flags, LD_LIBRARY_PATH=str(prefix / "lib"), PYTHONPATH=str(SOURCE / "python"),
+               LOWBIT_LIBRARY=str(prefix / "lib" / "liblowbit.so.0"))
     commands = [
         ["cmake", "--install", options.build.resolve(), "--prefix", prefix],
         ["cmake", "-S", options.consumer.resolve(), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER={options.compiler}",
@@ -42,14 +43,18 @@ def main() -> int:
         [prefix / "bin" / "lowbit", "quantize", work / "model", work / "smol-int4", "--format", "int4", "--quiet"],
         [build / "consumer"], [build / "readme_cpp"], [build / "readme_c"],
     ]
-    if all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
+    if shutil.which("pkg-config"):
+        env["PKG_CONFIG_PATH"] = str(prefix / "lib" / "pkgconfig")
+        commands += [["sh", "-c", f"${{CC:-cc}} {options.flags} -o readme_pc readme/readme.c $(pkg-config --cflags --libs lowbit)"], [work / "readme_pc"]]
+    # A sanitizer's library must be loaded before Python itself.
+    if "sanitize" not in options.flags and all(importlib.util.find_spec(package) for package in ("numpy", "xxhash")):
         commands.append([sys.executable, "-c", readme_block("python")])
     for command in commands:
         done = subprocess.run([str(word) for word in command], env=env, cwd=work, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
             return 1
-        if command[0] == build / "readme_c":
+        if command[0] in (build / "readme_c", work / "readme_pc"):
             assert done.stdout == "5\n", done.stdout
         if command[0] == build / "consumer":
             print(done.stdout, end="")

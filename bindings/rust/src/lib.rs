@@ -27,6 +27,20 @@ mod sys {
         pub context: i64,
         pub threads: i32,
     }
+    #[repr(C)]
+    pub struct GenerateOptions {
+        pub struct_size: usize,
+        pub max_tokens: i64,
+        pub temperature: f32,
+        pub top_p: f32,
+        pub min_p: f32,
+        pub repeat_penalty: f32,
+        pub top_k: i64,
+        pub seed: u64,
+        pub ignore_eos: i32,
+        pub on_text: Option<extern "C" fn(*mut c_void, *const c_char, usize) -> i32>,
+        pub user: *mut c_void,
+    }
     extern "C" {
         pub fn lb_version() -> *const c_char;
         pub fn lb_last_error() -> *const c_char;
@@ -45,6 +59,20 @@ mod sys {
         pub fn lb_model_prefill(model: *mut Model, tokens: *const i32, count: usize) -> c_int;
         pub fn lb_model_logits(model: *const Model, logits: *mut *const f32, count: *mut usize) -> c_int;
         pub fn lb_model_truncate(model: *mut Model, length: i64) -> c_int;
+        pub fn lb_model_tokenize(
+            model: *const Model, text: *const c_char, text_size: usize, add_special: i32, parse_special: i32, tokens: *mut i32,
+            capacity: usize, count: *mut usize,
+        ) -> c_int;
+        pub fn lb_model_detokenize(
+            model: *const Model, tokens: *const i32, count: usize, text: *mut c_char, capacity: usize, size: *mut usize,
+        ) -> c_int;
+        pub fn lb_model_chat_text(
+            model: *const Model, variables: *const c_char, variables_size: usize, text: *mut c_char, capacity: usize, size: *mut usize,
+        ) -> c_int;
+        pub fn lb_model_generate(
+            model: *mut Model, prompt: *const i32, prompt_count: usize, options: *const GenerateOptions, tokens: *mut i32,
+            capacity: usize, count: *mut usize,
+        ) -> c_int;
     }
 }
 
@@ -169,7 +197,74 @@ impl QuantizedMm {
     }
 }
 
+/// The text of a call that says how long it is when there is too little room.
+fn text_of(call: impl Fn(*mut c_char, usize, *mut usize) -> c_int) -> Result<String> {
+    let mut text: Vec<u8> = Vec::new();
+    loop {
+        let mut size = 0;
+        check(call(text.as_mut_ptr().cast(), text.len(), &mut size))?;
+        if size <= text.len() {
+            return Ok(String::from_utf8_lossy(&text[..size]).into_owned());
+        }
+        text.resize(size, 0);
+    }
+}
+
+/// How text is sampled; the defaults are those of `lowbit run`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generate {
+    pub max_tokens: i64,
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// 0: all tokens.
+    pub top_k: i64,
+    /// 1: all tokens.
+    pub top_p: f32,
+    /// 0: all tokens.
+    pub min_p: f32,
+    /// Over 1: repeat less.
+    pub repeat_penalty: f32,
+    /// The same seed gives the same text.
+    pub seed: u64,
+    /// Goes on after the end of the text.
+    pub ignore_eos: bool,
+}
+
+impl Default for Generate {
+    fn default() -> Self {
+        Generate {
+            max_tokens: 128, temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, seed: 0, ignore_eos: false,
+        }
+    }
+}
+
+/// What `listen` calls, and a panic of it, which must not unwind through C.
+struct Listener<'a> {
+    on_text: &'a mut dyn FnMut(&str) -> bool,
+    panic: Option<Box<dyn std::any::Any + Send>>,
+}
+
+extern "C" fn listen(user: *mut c_void, text: *const c_char, size: usize) -> i32 {
+    // `user` is the Listener that Model::generate lends for the time of the call.
+    let (listener, text) = unsafe { (&mut *user.cast::<Listener>(), std::slice::from_raw_parts(text.cast::<u8>(), size)) };
+    let text = String::from_utf8_lossy(text);
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (listener.on_text)(&text))) {
+        Ok(go_on) => i32::from(!go_on),
+        Err(panic) => {
+            listener.panic = Some(panic);
+            1
+        }
+    }
+}
+
 /// A language model and one sequence of tokens.
+///
+/// ```no_run
+/// let mut model = lowbit::Model::open("smol-int4", 0)?;
+/// let prompt = model.tokenize("The three largest cities are", true, false)?;
+/// model.generate(&prompt, &lowbit::Generate::default(), |text| { print!("{text}"); true })?;
+/// # Ok::<(), lowbit::Error>(())
+/// ```
 pub struct Model {
     handle: *mut sys::Model,
 }
@@ -213,6 +308,68 @@ impl Model {
         check(unsafe { sys::lb_model_logits(self.handle, &mut logits, &mut count) })?;
         // Valid until the next call with this model, which needs it mutably.
         Ok(unsafe { std::slice::from_raw_parts(logits, count) })
+    }
+
+    /// Text to token ids. `add_special`: begin (and end) as the model wants it, for a whole prompt. `parse_special`: text such as
+    /// "<|im_end|>" becomes the token; false for text from users.
+    pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>> {
+        let mut tokens = vec![0; text.len() + 8];
+        loop {
+            let mut count = 0;
+            check(unsafe {
+                sys::lb_model_tokenize(
+                    self.handle, text.as_ptr().cast(), text.len(), add_special.into(), parse_special.into(), tokens.as_mut_ptr(),
+                    tokens.len(), &mut count,
+                )
+            })?;
+            let enough = count <= tokens.len();
+            tokens.resize(count, 0);
+            if enough {
+                return Ok(tokens);
+            }
+        }
+    }
+
+    /// Token ids to text, without special tokens; bytes that are no UTF-8 become U+FFFD.
+    pub fn detokenize(&self, tokens: &[i32]) -> Result<String> {
+        text_of(|text, capacity, size| unsafe {
+            sys::lb_model_detokenize(self.handle, tokens.as_ptr(), tokens.len(), text, capacity, size)
+        })
+    }
+
+    /// A conversation as the model's own template writes it; tokenize it without special tokens added and with those in it parsed.
+    /// `variables`: JSON, `{"messages": [{"role": "user", "content": "Hi"}]}` and what else the template may look at.
+    pub fn chat_text(&self, variables: &str) -> Result<String> {
+        text_of(|text, capacity, size| unsafe {
+            sys::lb_model_chat_text(self.handle, variables.as_ptr().cast(), variables.len(), text, capacity, size)
+        })
+    }
+
+    /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on.
+    pub fn generate(&mut self, prompt: &[i32], how: &Generate, mut on_text: impl FnMut(&str) -> bool) -> Result<()> {
+        let mut listener = Listener { on_text: &mut on_text, panic: None };
+        let options = sys::GenerateOptions {
+            struct_size: std::mem::size_of::<sys::GenerateOptions>(),
+            max_tokens: how.max_tokens,
+            temperature: how.temperature,
+            top_p: how.top_p,
+            min_p: how.min_p,
+            repeat_penalty: how.repeat_penalty,
+            top_k: how.top_k,
+            seed: how.seed,
+            ignore_eos: how.ignore_eos.into(),
+            on_text: Some(listen),
+            user: (&mut listener as *mut Listener).cast(),
+        };
+        let status = unsafe {
+            sys::lb_model_generate(
+                self.handle, prompt.as_ptr(), prompt.len(), &options, std::ptr::null_mut(), 0, std::ptr::null_mut(),
+            )
+        };
+        match listener.panic {
+            Some(panic) => std::panic::resume_unwind(panic),
+            None => check(status),
+        }
     }
 
     /// Forgets all but the first `length` tokens.

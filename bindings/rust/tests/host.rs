@@ -1,6 +1,6 @@
 //! The host-pointer product against the plain loop, and what goes wrong.
 
-use lowbit::{Bits, Model, QuantizedMm};
+use lowbit::{Bits, Generate, Model, QuantizedMm};
 
 fn value(row: &[u8], k: usize, bits: usize) -> i32 {
     let code = (row[k * bits / 8] >> (k * bits % 8)) as i32 & ((1 << bits) - 1);
@@ -62,4 +62,37 @@ fn a_missing_model_says_so() {
     let error = Model::open("/nonexistent/model", 0).err().unwrap();
     assert!(error.message.contains("/nonexistent/model"), "{error}");
     assert!(!lowbit::version().is_empty());
+}
+
+#[test]
+fn a_model_reads_and_writes_text() {
+    let data = std::env::var("LOWBIT_DATA").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data").into());
+    let path = format!("{data}/lm/stories260K");
+    if !std::path::Path::new(&path).is_dir() {
+        eprintln!("no model to try: {path}");
+        return;
+    }
+    let mut model = Model::open(&path, 64).unwrap();
+    let tokens = model.tokenize("Once upon a time", true, false).unwrap();
+    assert_eq!(tokens[0], 1);
+    assert_eq!(model.detokenize(&tokens).unwrap(), "Once upon a time");
+    assert!(model.detokenize(&[-1]).is_err());
+    assert!(model.chat_text("{}").unwrap_err().message.contains("no chat template"));
+    let how = Generate { max_tokens: 12, temperature: 0.0, ..Generate::default() };
+    let mut write = |seed| {
+        let (mut text, mut calls) = (String::new(), 0);
+        model.truncate(0).unwrap();
+        model.generate(&tokens, &Generate { seed, ..how }, |piece| { text += piece; calls += 1; true }).unwrap();
+        (text, calls)
+    };
+    let (text, calls) = write(0);
+    assert!(calls > 1 && text.contains("there"), "{text}");
+    assert_eq!(write(1).0, text);
+    model.truncate(0).unwrap();
+    let mut calls = 0;
+    model.generate(&tokens, &how, |_| { calls += 1; calls < 2 }).unwrap();
+    assert_eq!(calls, 2);
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.generate(&tokens, &how, |_| panic!("heard enough"))));
+    assert!(panics.is_err());
+    assert!(model.generate(&tokens, &Generate { temperature: -1.0, ..how }, |_| true).unwrap_err().message.contains("temperature"));
 }

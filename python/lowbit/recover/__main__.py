@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lr-scales", type=float, default=2e-4, help="peak rate of scales and norms [2e-4]")
     p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
     p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
+    p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "
+                   "they keep their format and scales")
+    p.add_argument("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
     p.add_argument("--rank", type=int, default=16, help="of lora [16]")
     p.add_argument("--block-steps", type=int, default=300, help="steps of each block [300]")
     p.add_argument("--block-windows", type=int, default=512, help="windows of text that blocks are trained on [512]")

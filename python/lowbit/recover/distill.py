@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from .. import fake_quant
 from ..llama import block, hidden_states
 
+PASS = 4  # windows of a pass of evaluation
 LOGIT_ROWS = 4096  # positions whose logits are in memory at once
 RATES = ((3, 1e-3), (4, 7e-4), (8, 4e-4), (16, 1.2e-4), (256, 3e-5))  # as in blocks.py
 
@@ -18,14 +19,14 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float):
-    """Sum of KL(teacher || student) over rows [R, hidden], and the gradient of weight * that sum for student_h."""
+def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool):
+    """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * that sum for student_h and, where asked, for student_head."""
     teacher = F.linear(teacher_h, teacher_head).float().log_softmax(-1)
     student = F.linear(student_h, student_head).float().log_softmax(-1)
     p = teacher.exp()
     kl = (p * (teacher - student)).sum()
     gradient = ((student.exp() - p) * weight).to(student_h.dtype)
-    return kl, gradient @ student_head
+    return kl, gradient @ student_head, gradient.T @ student_h if of_head else None
 
 
 class Kernels:
@@ -69,14 +70,22 @@ class Distillation:
         weights = self.trainable.tensors(self.dtype)
         got = hidden_states(tokens, self.config, lambda n: weights[n] if n in weights else self.fixed[n], self.dtype,
                             self.kernels.block).flatten(0, 1)
+        head = weights.get(self.trainable.student.head)
+        trained, head = head is not None, self.student_head if head is None else head
         gradient = torch.empty_like(got)
+        of_head = torch.zeros(head.shape, device=head.device) if trained else None
         total, rows = torch.zeros((), device=got.device), len(got)
         with torch.no_grad():
             for at in range(0, rows, LOGIT_ROWS):
                 part = slice(at, at + LOGIT_ROWS)
-                kl, gradient[part] = self.kernels.kl(wanted[part], got[part], self.teacher_head, self.student_head, 1.0 / rows)
+                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained)
                 total += kl
-        got.backward(gradient)
+                if trained:
+                    of_head += more
+        if trained:
+            torch.autograd.backward([got, head], [gradient, of_head.to(head.dtype)])
+        else:
+            got.backward(gradient)
         return total / rows
 
 
@@ -85,12 +94,12 @@ def evaluate(student, teacher: dict, teacher_head: str, windows, device) -> dict
     """Mean KL from the teacher, perplexity and top-1 agreement of the student as the runtime decodes it, f32, on windows [n, T]."""
     weights = {n: student.tensor(n) for n in student.checkpoint.names}
     kl = nll = same = count = 0
-    for row in torch.from_numpy(windows).to(device).split(1):
-        wanted = F.linear(hidden_states(row, student.config, teacher.__getitem__, torch.float32)[0], teacher[teacher_head])
-        got = F.linear(hidden_states(row, student.config, weights.__getitem__, torch.float32)[0], weights[student.head])
+    for row in torch.from_numpy(windows).to(device).split(PASS):
+        wanted = F.linear(hidden_states(row, student.config, teacher.__getitem__, torch.float32), teacher[teacher_head])
+        got = F.linear(hidden_states(row, student.config, weights.__getitem__, torch.float32), weights[student.head])
         wanted, got = wanted.log_softmax(-1), got.log_softmax(-1)
-        kl += float((wanted.exp() * (wanted - got)).sum())
-        nll -= float(got[:-1].gather(-1, row[0, 1:, None]).sum())
+        kl += float((wanted.exp() * (wanted - got)).sum(dtype=torch.float64))
+        nll -= float(got[:, :-1].gather(-1, row[:, 1:, None]).sum())
         same += int((wanted.argmax(-1) == got.argmax(-1)).sum())
-        count += len(got)
+        count += row.numel()
     return {"kl": kl / count, "ppl": math.exp(min(700.0, nll / (count - len(windows)))), "top1": same / count}

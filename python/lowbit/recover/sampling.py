@@ -20,6 +20,7 @@ from .data import PROMPT, random
 
 HELD_BACK = 16  # windows of each kind, for the report; at most an eighth of them
 BATCH = {"cuda": 4096, "cpu": 64}  # windows of a pass
+SPAN = (16, 128)  # tokens, of a rewritten window
 USER = "> "
 OPENINGS = Path(__file__).with_name("openings.txt")
 
@@ -62,13 +63,13 @@ class Beginnings:
 
     text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
     first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
-    before begin and any; the other three have all that they need.
+    before begin and any; the others have all that they need. rewritten: a window of the texts in which the model writes every second span anew.
     """
 
     def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=()):
         self.texts, self.prefix, self.vocab, self.first_token = texts, list(prefix), vocab, first_token
         self.chat, self.openings = list(chat), [list(o) for o in openings]
-        there = {"text": texts is not None, "begin": first_token is not None, "chat": bool(self.chat), "opening": bool(self.openings), "any": True}
+        there = {"text": texts is not None, "rewritten": texts is not None, "begin": first_token is not None, "chat": bool(self.chat), "opening": bool(self.openings), "any": True}
         self.mix = {kind: share for kind, share in mix.items() if share > 0 and there[kind]}
         if not self.mix:
             raise LowbitError("--sample-mix", f"nothing of {', '.join(mix)} that this model has", "shares of " + ", ".join(KINDS))
@@ -78,6 +79,19 @@ class Beginnings:
         shares = np.array(list(self.mix.values()), np.float64)
         edges = np.round(np.cumsum(shares) / shares.sum() * count).astype(int)
         return rng.permutation(np.repeat(np.array(list(self.mix)), np.diff(edges, prepend=0)))
+
+    def given(self, kind: str, rng, window: int):
+        """Tokens int64 [window], and which of them the model is given; the others it writes."""
+        ids, given = np.zeros(window, np.int64), np.zeros(window, bool)
+        if kind == "rewritten":
+            ids[:], at, own = self.texts.train(rng, 1)[0], 0, True
+            while at < window:
+                length = int(rng.integers(SPAN[0], SPAN[1] + 1))
+                given[at:at + length], at, own = own, at + length, not own
+        else:
+            begun = self.ids(kind, rng)[:window - 1]
+            ids[:len(begun)], given[:len(begun)] = begun, True
+        return ids, given
 
     def ids(self, kind: str, rng) -> list[int]:
         if kind == "text":
@@ -164,11 +178,8 @@ def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int
     kinds = beginnings.kinds(count, rng)
     batch = -(-count // -(-count // batch)) if count else 1  # passes of one size: their caches take the same memory
     for at in range(0, count, batch):
-        begins = [beginnings.ids(kind, rng)[:window - 1] for kind in kinds[at:at + batch]]
-        for row, ids in zip(windows[at:at + batch], begins):
-            row[:len(ids)] = ids
-        tokens = torch.from_numpy(windows[at:at + batch].astype(np.int64)).to(device)
-        given = torch.tensor([[len(ids)] for ids in begins], device=device)
+        begins, given = map(np.stack, zip(*(beginnings.given(kind, rng, window) for kind in kinds[at:at + batch])))
+        tokens, given = torch.from_numpy(begins).to(device), torch.from_numpy(given).to(device)
         heat, least = (torch.from_numpy(rng.uniform(*span, (len(begins), 1)).astype(np.float32)).to(device) for span in (temperature, min_p))
         _continue(weights, config, head, tokens, given, heat, least, dtype, generator)
         windows[at:at + batch] = tokens.to(torch.int32).cpu().numpy()
@@ -185,7 +196,7 @@ def _attention_kernels(device):
 
 
 def _continue(weights, config, head, tokens, given, temperature, min_p, dtype, generator):
-    """Fills tokens [B, T] in place from column given[b] on, one column at a time, with a cache of keys and values. given, temperature, min_p: [B, 1]."""
+    """Fills tokens [B, T] in place where they are not given [B, T], one column at a time, with a cache of keys and values. temperature, min_p: [B, 1]."""
     size, length = tokens.shape
     shape = (config.layers, size, config.kv_heads, length, config.head_dim)
     keys = torch.empty(shape, dtype=dtype, device=tokens.device)
@@ -201,7 +212,7 @@ def _continue(weights, config, head, tokens, given, temperature, min_p, dtype, g
             chance = torch.softmax(logits.float() / temperature, -1)
             chance *= chance >= min_p * chance.amax(-1, keepdim=True)
             draw = chance.div_(torch.empty_like(chance).exponential_(generator=generator)).argmax(-1)
-            tokens[:, at + 1] = torch.where(given[:, 0] > at + 1, tokens[:, at + 1], draw)
+            tokens[:, at + 1] = torch.where(given[:, at + 1], tokens[:, at + 1], draw)
 
 
 def _step(weights, config, x, layer: int, at: int, keys, values, cos, sin):

@@ -55,6 +55,8 @@ class Options:
     lr_scales: float = 2e-4
     lr_end: float = 0.0
     settle: float = 0.6
+    train_embedding: bool = False
+    lr_embedding: float = 3e-5
     rank: int = 16
     block_steps: int = 300
     block_windows: int = 512
@@ -94,7 +96,9 @@ class Session:
         check_replaceable(Path(options.out), options.force)
         self.checkpoint = Checkpoint(options.checkpoint)
         teacher = open_model(options.teacher)
-        self.student = Student(self.checkpoint, teacher, self.device)
+        self.student = Student(self.checkpoint, teacher, self.device, options.train_embedding)
+        if options.train_embedding and not self.student.tables:
+            raise LowbitError(f"{self.checkpoint.path}: --train-embedding", "an embedding that is not quantized to a grid", "one in int8 or fewer bits")
         config = self.student.config
         needs_text = not all(str(f).endswith(".npy") for f in options.data)
         tokenizer = Tokenizer(options.checkpoint, options.lowbit) if needs_text else None
@@ -225,11 +229,11 @@ class Session:
         if method == "full" and options.settle < 1 and not saved:
             for layer in student.layers.values():
                 layer.settle(options.settle)
-        names = [n for i in range(student.config.layers) for n in linear_names(i)]
+        names = [n for i in range(student.config.layers) for n in linear_names(i)] + (student.tables if method == "full" else [])
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)
         steps = max(1, options.tokens // (options.batch * self.window))
-        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales)
+        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_embedding)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
             optimizer.load_state(saved)

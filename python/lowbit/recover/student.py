@@ -17,6 +17,7 @@ from ..safetensors_file import from_f32
 from ..sources import LlamaConfig, Model
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 CELL = 0.49  # of the way to the neighbouring level: how far from its level a latent weight may start
 MIN_SCALE = 1e-5  # stands for a scale of 0, so that a group of zeros can come alive
 
@@ -44,7 +45,8 @@ class Layer:
 
     @property
     def trains_scale(self) -> bool:
-        return self.stored.spec.row_block == 1 and self.stored.spec.scale_dtype in TORCH_DTYPES
+        """Scales of tables of 256 levels are a hundredth of those that the rates are for, and stay."""
+        return self.name not in TABLES and self.stored.spec.row_block == 1 and self.stored.spec.scale_dtype in TORCH_DTYPES
 
     @property
     def trains_zero(self) -> bool:
@@ -125,14 +127,15 @@ def relative_error(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Student:
-    """`layers`: what is trained; `dense`: all other tensors in f32 (norms are trained too); `config`: the architecture."""
+    """`layers`: what is trained; `dense`: all other tensors in f32 (norms are trained too); `config`: the architecture. `tables`: the embedding and
+    a head of its own where they are among the layers: asked for by `embedding`, and quantized to a grid."""
 
-    def __init__(self, checkpoint: Checkpoint, teacher: Model, device):
+    def __init__(self, checkpoint: Checkpoint, teacher: Model, device, embedding=False):
         self.checkpoint, self.device = checkpoint, device
         self.config = LlamaConfig.parse(checkpoint.config, checkpoint.path)
         self.same_basis = check_teacher(checkpoint, self.config, teacher)
         self.layers, self.dense, self.trained_norms = {}, {}, set()
-        wanted = {name for i in range(self.config.layers) for name in linear_names(i)}
+        wanted = {name for i in range(self.config.layers) for name in linear_names(i)} | set(TABLES if embedding else ())
         for name in checkpoint.names:
             stored = checkpoint.weight(name) if name in checkpoint.layers and name in wanted else None
             grid = grid_of(stored) if stored is not None else None
@@ -142,6 +145,7 @@ class Student:
             original = teacher.tensor(name)
             near = self.same_basis and "smooth" not in checkpoint.fit and relative_error(original, stored.dequantize()) < 1.0
             self.layers[name] = Layer.start(name, stored, grid, original if near else None, device)
+        self.tables = [name for name in TABLES if name in self.layers]
         missing = [n for i in range(self.config.layers) for n in (*linear_names(i), *norm_names(i)) if n not in self]
         if missing:
             raise LowbitError(checkpoint.path, f"no tensor '{missing[0]}'", "a llama's tensors")
@@ -220,19 +224,19 @@ class Trainable:
         for name in names:
             if name in student.layers:
                 layer = student.layers[name]
-                key = (layer.grid, layer.latent.shape[1], layer.zero is not None, layer.trains_scale, layer.stored.spec.scale_dtype)
+                key = (layer.grid, layer.latent.shape[1], layer.zero is not None, layer.trains_scale, layer.stored.spec.scale_dtype, name in TABLES)
                 keyed.setdefault(key, []).append(layer)
         generator = torch.Generator().manual_seed(seed)
         for layers in keyed.values():
             self.banks.append(Bank(layers, mode, rank, generator))
         self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
 
-    def groups(self, lr_of, lr_scale: float) -> list[dict]:
-        """Optimizer groups; lr_of(grid) is the rate of latent weights."""
+    def groups(self, lr_of, lr_scale: float, lr_tables: float = 0.0) -> list[dict]:
+        """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head."""
         out = []
         for bank in self.banks:
             if bank.weights:
-                out.append({"params": bank.weights, "lr": lr_of(bank.grid)})
+                out.append({"params": bank.weights, "lr": lr_tables if bank.layers[0].name in TABLES else lr_of(bank.grid)})
             if bank.scales:
                 out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
         if self.norms:

@@ -6,6 +6,9 @@
 //
 //     sum_k code x = sum_e sum_p 2^e s_p popcount(bit e of codes & plane p of x),  s_p = 2^p, -128 for p = 7
 //
+// Counted codes (ternary, plans for one row of x): value + 1 of the two bits are set, so that both weigh the same. Planes have every
+// bit twice, one popcount serves both bits of the codes, and two bits cost what one does.
+//
 // Shapes:   a thread block takes consecutive tiles of 16 rows of w. A strip is kPer blocks of 64 bytes of every row. A warp
 //           has one strip, cuts its columns of x itself, and keeps their planes in registers: no barrier stands between x and
 //           the products. Teams of warps, one warp per strip, take tiles in turn.
@@ -138,7 +141,7 @@ inline constexpr int kExchangeWords = kPer == 2 ? 288 : 160;
 
 /// Cuts a lane's words into planes and returns those that it multiplies by: plane g, words of lane t, of each of its blocks.
 /// Two blocks: lanes g < 4 have word j = g of the first, others of the second. One: they share its words, four planes each.
-template <int B, int kPer>
+template <int B, int kPer, bool kCounted>
 __device__ __forceinline__ void exchange_planes(uint32_t (&v)[8 / B], uint32_t* exchange, uint4 (&planes)[kPer]) {
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, upper = g >> 2;
   constexpr int kWords = kPer == 2 ? 8 / B : 4 / B, kApart = kPer == 2 ? 144 : 80;
@@ -152,7 +155,10 @@ __device__ __forceinline__ void exchange_planes(uint32_t (&v)[8 / B], uint32_t* 
 #pragma unroll
   for (int f = 0; f < kWords; ++f) {
 #pragma unroll
-    for (int e = 0; e < B; ++e) place[(B * f + e) * 16] = v[f] >> e & (B == 1 ? 0xffffffffu : 0x55555555u);
+    for (int e = 0; e < B; ++e) {
+      const uint32_t bits = v[f] >> e & (B == 1 ? 0xffffffffu : 0x55555555u);
+      place[(B * f + e) * 16] = kCounted ? bits * 3 : bits;
+    }
   }
   __syncwarp();
 #pragma unroll
@@ -160,7 +166,7 @@ __device__ __forceinline__ void exchange_planes(uint32_t (&v)[8 / B], uint32_t* 
     planes[i] = *reinterpret_cast<const uint4*>(exchange + (kPer == 2 ? i * kApart : upper * 16) + lane * 4);
 }
 
-/// Sums of a tile's rows of codes of one bit: rows of w are the rows of the mma, planes its columns. Lane t has planes 2 t and
+/// Sums of a tile's rows of codes of one bit, or counted ones: rows of w are the rows of the mma, planes its columns. Lane t has planes 2 t and
 /// 2 t + 1 of rows g and g + 8. Returns the row's sum; lanes of t < 2 have row g + 8 t.
 __device__ __forceinline__ int sum_planes(const int (&c)[4]) {
   const int t = threadIdx.x & 3;
@@ -236,7 +242,7 @@ __device__ __forceinline__ void finish_row(const GemvArgs& a, const BitShared& s
 }
 
 /// A warp's strip and the tiles of its team.
-template <int B, int kPer>
+template <int B, int kPer, bool kCounted>
 struct BitStrip {
   const GemvArgs& a;
   uint8_t* smem;
@@ -245,15 +251,16 @@ struct BitStrip {
 
   /// Adds the products with every tile of the team to its rows' sums. more: what each row gets beside.
   __device__ void multiply(const uint4 (&planes)[kPer], int more) {
+    constexpr bool kColumns = B == 2 && !kCounted;
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int row = B == 2 ? 8 * (g & 1) + 2 * t + (g >> 1) : g + 8 * t;  // whose sum this lane has
-    const bool adds = B == 2 ? g < 4 : t < 2;
+    const int row = kColumns ? 8 * (g & 1) + 2 * t + (g >> 1) : g + 8 * t;  // whose sum this lane has
+    const bool adds = kColumns ? g < 4 : t < 2;
     BitShared& shared = *reinterpret_cast<BitShared*>(smem);
     for (int tile = team; tile < tiles; tile += a.teams) {
       barrier_wait(shared_address(shared.barriers) + 8 * tile, 0);
       fetch(tile);
       int sum = 0;
-      if constexpr (B == 2) {
+      if constexpr (kColumns) {
         sum = columns(planes);
       } else {
         sum = rows(planes);
@@ -305,7 +312,7 @@ struct BitStrip {
   }
 };
 
-template <int B, int kPer, bool kFloats>
+template <int B, int kPer, bool kFloats, bool kCounted = false>
 __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid_constant__ GemvArgs a) {
   using Order = GemvOrder<B>;
   extern __shared__ __align__(128) uint8_t smem[];
@@ -323,7 +330,7 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid
   const int bytes = kFloats ? element_bytes(a.x_element) : 1;
   const uint8_t* const from = static_cast<const uint8_t*>(a.x) + first * bytes;
   const int loose = (static_cast<int>(reinterpret_cast<uintptr_t>(a.x)) & (4 * bytes - 1)) | (a.k & 3);
-  BitStrip<B, kPer> mine{a, smem, range.count, team, strip};
+  BitStrip<B, kPer, kCounted> mine{a, smem, range.count, team, strip};
   __syncthreads();
   wait_for_predecessor_with(from, y, own, left, loose);
 
@@ -340,7 +347,8 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid
   for (int f = 0; f < Order::kFields; ++f) sum = __dp4a(static_cast<int>(v[f]), 0x01010101, sum);
   if (kPer == 1 && g >= 4) sum = 0;
   uint4 planes[kPer];
-  exchange_planes<B, kPer>(v, reinterpret_cast<uint32_t*>(smem + a.planes_at) + warp * kExchangeWords<kPer>, planes);
+  exchange_planes<B, kPer, kCounted>(v, reinterpret_cast<uint32_t*>(smem + a.planes_at) + warp * kExchangeWords<kPer>,
+                                     planes);
   sum = __reduce_add_sync(0xffffffffu, sum);
   if (a.offsets != nullptr && team == 0 && lane == 0) add_shared(&reinterpret_cast<BitShared*>(smem)->sum_x, sum);
   mine.multiply(planes, a.add * sum);

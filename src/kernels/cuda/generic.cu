@@ -25,10 +25,6 @@ struct Dense {
 };
 
 template <class F>
-constexpr bool kIsDense = !requires {
-  typename F::Codec;
-};
-template <class F>
 constexpr bool kIsInteger = false;
 template <class F>
 requires requires { F::Codec::kKind; }
@@ -134,6 +130,7 @@ struct GenericOf {
 struct RelayoutArgs {
   FormatId format;
   int bits, mul, add;  // value = mul * code + add
+  bool counted;        // a code is so many set bits
   const uint8_t* from;
   int64_t stride, rows, k;
   uint32_t* to;
@@ -157,7 +154,8 @@ __global__ void relayout(const __grid_constant__ RelayoutArgs a) {
     const int64_t k = block * (512 / a.bits) + 16 * (j * fields + f) + 4 * t + b;
     if (k >= a.k) continue;
     const int value = integer_value(a.format, a.from + row * a.stride, k);
-    out |= static_cast<uint32_t>((value - a.add) / a.mul) << (8 * b + a.bits * f);
+    const int code = (value - a.add) / a.mul;
+    out |= static_cast<uint32_t>(a.counted ? (1 << code) - 1 : code) << (8 * b + a.bits * f);
   }
   a.to[at] = out;
 }
@@ -207,10 +205,11 @@ cudaError_t launch_generic(FormatId format, bool int8, const GenericArgs& args, 
   return (id < kDenseFormats ? kDense[id] : kPacked[id - kDenseFormats])(int8, args, stream);
 }
 
-cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, const uint8_t* from, int64_t stride,
-                            int64_t rows, int64_t k, uint8_t* to, int64_t row_bytes, cudaStream_t stream) {
+cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, bool counted, const uint8_t* from,
+                            int64_t stride, int64_t rows, int64_t k, uint8_t* to, int64_t row_bytes,
+                            cudaStream_t stream) {
   const RelayoutArgs a = {
-      format, bits, mul, add, from, stride, rows, k, reinterpret_cast<uint32_t*>(to), row_bytes / kBlockBytes};
+      format, bits, mul, add, counted, from, stride, rows, k, reinterpret_cast<uint32_t*>(to), row_bytes / kBlockBytes};
   const int64_t words = (rows + kTileRows - 1) / kTileRows * a.blocks * (kTileRows * kBlockBytes / 4);
   if (words == 0) return cudaSuccess;
   return launch(relayout, dim3(static_cast<unsigned>((words + 255) / 256)), dim3(256), 0, stream, false, a);

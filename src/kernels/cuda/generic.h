@@ -26,9 +26,11 @@ struct GenericArgs {
 /// One warp per row of w, in the order of docs/numerics.md#matmul for integer sums and over groups.
 cudaError_t launch_generic(FormatId format, bool int8, const GenericArgs& args, cudaStream_t stream);
 
-/// Canonical rows -> the order of integer_gemv.h with `bits` bits, value = mul * code + add. Integer formats.
-cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, const uint8_t* from, int64_t stride,
-                            int64_t rows, int64_t k, uint8_t* to, int64_t row_bytes, cudaStream_t stream);
+/// Canonical rows -> the order of integer_gemv.h with `bits` bits, value = mul * code + add. Integer formats. `counted`: instead of
+/// the code so many set bits.
+cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, bool counted, const uint8_t* from,
+                            int64_t stride, int64_t rows, int64_t k, uint8_t* to, int64_t row_bytes,
+                            cudaStream_t stream);
 
 cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
                             int8_t* codes, int64_t ldq, float* scales, cudaStream_t stream);

@@ -13,7 +13,8 @@ constexpr int kMostWarps = 16,
               kMostResidentWarps = 12;     // the fewer, the more launches a multiprocessor holds at a time
 constexpr int kInFlightBytes = 160 << 10;  // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
-constexpr int kMostTiles = 128;  // of a thread block
+constexpr int kSmallestShared = 99 << 10;  // of a thread block, on compute capability 8.6 and 8.9
+constexpr int kMostTiles = 128;            // of a thread block
 // bit_gemv.cuh: it is as fast as the integers or faster where launches of different widths follow each other, as in a model.
 // Weights of three thread blocks fit a multiprocessor, so that the next launch's are on their way while this one multiplies.
 constexpr int kMostBitBytes = 72 << 10;  // of weights of a thread block
@@ -132,15 +133,15 @@ GemvKernel choose_kernel(bool float_x, bool one_row, bool resident) {
 }
 
 /// Cuts for bit_gemv.cuh; null when it does not take the layer. Strips of one block where few tiles are left to hide behind.
-template <int B>
+template <int B, bool kCounted = false>
 GemvKernel choose_bits(GemvArgs& a, const Device& device, Launch& l) {
   constexpr int kColumns = GemvOrder<B>::kColumns;
   const bool floats = a.x_element != Element::kInt8;
   if constexpr (B == 2)
     if (!floats && ceil_div(a.n, kTileRows) <= 2 * device.processors && cut_bits<1>(a, device, kColumns, l))
-      return bit_gemv<B, 1, false>;
+      return bit_gemv<B, 1, false, kCounted>;
   if (!cut_bits<2>(a, device, kColumns, l)) return nullptr;
-  return floats ? bit_gemv<B, 2, true> : bit_gemv<B, 2, false>;
+  return floats ? bit_gemv<B, 2, true, kCounted> : bit_gemv<B, 2, false, kCounted>;
 }
 
 cudaError_t start_one(GemvKernel kernel, const GemvArgs& a, const Launch& l, const Device& device, bool overlap,
@@ -195,8 +196,37 @@ bool gemv_fits(int k, int groups) {
   a.k = k;
   a.m = 1;
   a.groups = groups;
-  constexpr int kSmallestShared = 99 << 10;  // of a thread block, on compute capability 8.6 and 8.9
   return cut(a, 100, kSmallestShared, groups > 1, GemvOrder<B>::kColumns).shared_bytes <= kSmallestShared;
+}
+
+cudaError_t launch_counted_gemv(const GemvArgs& a, bool overlap, cudaStream_t stream) {
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return e;
+  for (int row = 0; row < a.m; ++row) {
+    GemvArgs part = a;
+    Launch l{};
+    part.m = 1;
+    part.x = static_cast<const uint8_t*>(a.x) + row * a.ldx * element_bytes(a.x_element);
+    part.y = static_cast<uint8_t*>(a.y) + row * a.ldy * element_bytes(a.y_element);
+    if (a.x_scales != nullptr) part.x_scales = a.x_scales + row;
+    const GemvKernel kernel = choose_bits<2, true>(part, device, l);
+    if (kernel == nullptr) return cudaErrorInvalidValue;
+    if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
+    if (const auto e = start_one(kernel, part, l, device, overlap, stream); e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+bool counted_gemv_fits(int k) {
+  GemvArgs a{};
+  Launch l{};
+  a.n = 1 << 20;
+  a.k = k;
+  a.m = 1;
+  Device smallest;
+  smallest.processors = 100;
+  smallest.shared_bytes = kSmallestShared;
+  return cut_bits<2>(a, smallest, GemvOrder<2>::kColumns, l);
 }
 
 #define LOWBIT_GEMV(B)                                                                    \

@@ -20,6 +20,8 @@ template <int B>
 cudaError_t launch_integer_gemv(const GemvArgs& a, bool grouped, bool overlap, cudaStream_t stream);
 template <int B>
 bool gemv_fits(int k, int groups);
+cudaError_t launch_counted_gemv(const GemvArgs& a, bool overlap, cudaStream_t stream);
+bool counted_gemv_fits(int k);
 
 namespace {
 
@@ -65,17 +67,27 @@ int64_t gemv_row_bytes(int64_t k) {
   return std::max<int64_t>(1, ceil_div(k, GemvOrder<B>::kColumns)) * kBlockBytes;
 }
 
+/// Values that the kernel for one row of x takes with codes of two bits that are counted.
 template <class F>
+constexpr bool kCountable = F::Codec::kMax - F::Codec::kMin == 2 && kGemvBits<F> == 2;
+
+const char* counted_refuses(const MatmulShape& s) {
+  if (s.n > kLargestExtent || s.k > kLargestExtent) return "extents over 2^30";
+  if (s.groups > 1) return "scales per group";
+  return counted_gemv_fits(static_cast<int>(s.k)) ? "" : "more columns than the warps of a thread block share";
+}
+
+template <class F, bool kCounted>
 Status gemv_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
   constexpr int kBits = kGemvBits<F>;
-  return check_cuda(launch_relayout(F::kId, kBits, kGemvMul<F>, kGemvAdd<F>, from, stride, rows, k, to,
+  return check_cuda(launch_relayout(F::kId, kBits, kGemvMul<F>, kGemvAdd<F>, kCounted, from, stride, rows, k, to,
                                     gemv_row_bytes<kBits>(k), as_stream(stream)),
                     "matmul relayout");
 }
 
 int64_t no_workspace(const MatmulShape&, Element) { return 0; }
 
-template <class F>
+template <class F, bool kCounted>
 Status gemv_run(const Matmul& call) {
   const Weight& w = call.w;
   GemvArgs a{};
@@ -101,6 +113,7 @@ Status gemv_run(const Matmul& call) {
   a.x_groups = call.x_groups;
   a.x_element = call.x_element;
   a.y_element = call.y_element;
+  if constexpr (kCounted) return check_cuda(launch_counted_gemv(a, call.overlap, as_stream(call.stream)), "matmul");
   return check_cuda(launch_integer_gemv<kGemvBits<F>>(a, w.groups > 1, call.overlap, as_stream(call.stream)), "matmul");
 }
 
@@ -184,6 +197,8 @@ Status generic_run(const Matmul& call) {
 
 template <class F>
 constexpr KernelName kGemvName = matmul_name(F::kName, Activation::kInt8, "cuda_gemv16x8");
+template <class F>
+constexpr KernelName kCountedName = matmul_name(F::kName, Activation::kInt8, "cuda_gemv16x1");
 template <class F, Activation kX>
 constexpr KernelName kTensorName = matmul_name(F::kName, kX, "cuda_tensor");
 template <class F>
@@ -198,8 +213,12 @@ template <class F>
 void add_gemv(std::vector<MatmulKernel>& all) {
   if constexpr (F::Codec::kKind == CodecKind::kInteger) {
     constexpr int kBits = kGemvBits<F>;
+    if constexpr (kCountable<F>)
+      all.push_back({kCountedName<F>.text, kGemvDoc, F::kId, Activation::kInt8, 1, kTileRows, &counted_refuses,
+                     &gemv_row_bytes<2>, &gemv_relayout<F, true>, &no_workspace, &gemv_run<F, true>});
     all.push_back({kGemvName<F>.text, kGemvDoc, F::kId, Activation::kInt8, kMaxGemvRows, kTileRows,
-                   &gemv_refuses<kBits>, &gemv_row_bytes<kBits>, &gemv_relayout<F>, &no_workspace, &gemv_run<F>});
+                   &gemv_refuses<kBits>, &gemv_row_bytes<kBits>, &gemv_relayout<F, false>, &no_workspace,
+                   &gemv_run<F, false>});
   }
 }
 template <class F, Activation kX>

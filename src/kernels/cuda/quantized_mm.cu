@@ -2,12 +2,15 @@
 
 #include "kernels/cuda/quantized_mm.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <tuple>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/quantized_mm_one_row.cuh"
 #include "kernels/cuda/quantized_mm_rows.cuh"
 
 namespace lowbit::cuda {
@@ -35,6 +38,58 @@ cudaError_t start_decode(const void* input, const uint8_t* weight, void* output,
   return launch(kernel, dim3(static_cast<unsigned>(ceil_div(p.n, 16))), dim3(32 * kDecodeWarps),
                 static_cast<size_t>(std::max(columns * column_bytes, kSums)), stream, overlap && device.bulk_copies,
                 input, weight, output, p, pass, column_bytes);
+}
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+EncodeTiled encode_tiled() {
+  static const EncodeTiled found = [] {
+    void* f = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
+        cudaSuccess)
+      f = nullptr;
+    return reinterpret_cast<EncodeTiled>(f);
+  }();
+  return found;
+}
+
+/// Boxes of 16 rows by 128 bytes of the weights; false where rows are not whole, aligned 16 bytes.
+template <int BITS>
+bool make_weight_map(const uint8_t* weight, const QuantizedConfig& p, CUtensorMap* map) {
+  const int64_t row_bytes = (p.k * BITS + 7) / 8;
+  if (reinterpret_cast<uintptr_t>(weight) % 16 != 0 || p.weight_stride % 16 != 0 || p.weight_stride < row_bytes ||
+      p.k == 0 || encode_tiled() == nullptr)
+    return false;
+  const cuuint64_t sizes[2] = {cuuint64_t(row_bytes), cuuint64_t(p.n)}, strides[1] = {cuuint64_t(p.weight_stride)};
+  const cuuint32_t box[2] = {kLineBytes, 16}, steps[2] = {1, 1};
+  return encode_tiled()(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(weight), sizes, strides, box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/// One row of x on a device with tensor maps; false when it is not for quantized_mm_one_row.
+template <int BITS>
+bool start_one_row(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
+                   const Device& device, bool overlap, cudaStream_t stream, cudaError_t* error) {
+  const auto kernel = quantized_mm_one_row<BITS>;
+  static const bool compiled = [&] {  // for 9.0: code for 8.0 is empty
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+  }();
+  if (!device.bulk_copies || !compiled || p.m != 1 || p.groups > 1) return false;
+  const int64_t lines = ceil_div((p.k * BITS + 7) / 8, kLineBytes), warp_lines = ceil_div(lines, kLineWarps);
+  const int64_t shared =
+      kLinePartsAt + int64_t{kLineWarps} * kParts * line_part_bytes<BITS>(static_cast<int>(warp_lines));
+  CUtensorMap map;
+  if (warp_lines > 64 || shared > device.shared_bytes || !make_weight_map<BITS>(weight, p, &map)) return false;
+  *error = allow_shared(reinterpret_cast<const void*>(kernel), device);
+  if (*error != cudaSuccess) return true;
+  // A block for every multiprocessor, a few idle: of two launches on the device none has two blocks on one.
+  const int64_t blocks = ceil_div(p.n, kLineRows);
+  const int64_t grid = blocks < device.processors && 4 * blocks >= 3 * device.processors ? device.processors : blocks;
+  *error = launch(kernel, dim3(static_cast<unsigned>(grid)), dim3(32 * kLineWarps), static_cast<size_t>(shared), stream,
+                  overlap, map, input, output, p, static_cast<int>(warp_lines));
+  return true;
 }
 
 /// Clusters of `split` blocks that the device runs at a time. The driver tells; asked once per kernel, device and shape.
@@ -118,6 +173,9 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
                     static_cast<unsigned>(std::min<int64_t>(p.m, kMostGridRows)));
     return launch(quantized_mm_any<BITS>, grid, dim3(32 * kAnyWarps), 0, stream, false, input, weight, output, p);
   }
+  if constexpr (BITS == 8)
+    if (cudaError_t e = cudaSuccess; start_one_row<BITS>(input, weight, output, p, device, overlap, stream, &e))
+      return e;
   if (p.m <= kDecodeRows) return start_decode<BITS>(input, weight, output, p, device, overlap, stream);
   // 128 rows of weights share what is read of x, where that is much.
   return p.m > kManyRows ? start_rows<BITS, 4>(input, weight, output, p, device, stream)

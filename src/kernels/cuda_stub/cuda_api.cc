@@ -1,6 +1,7 @@
 // Stands in for kernels/cuda where there is no CUDA toolkit: no devices, no kernels, and an error for each call.
 
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_block_api.h"
 #include "kernels/cuda_gru_api.h"
 
 namespace lowbit::cuda {
@@ -43,6 +44,20 @@ Status binarize_activations(const void*, Element, int64_t, int64_t, int64_t, uin
 }
 Status binary_matmul(const BinaryMatmul&) { return not_built(); }
 Status quantized_mm(int, const QuantizedMm&) { return not_built(); }
+
+Status f32_matmul(const F32Matmul&) { return not_built(); }
+int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
+Status add_moments(const AddMoments&) { return not_built(); }
+Status finish_moments(const double*, int64_t, double, float*, void*) { return not_built(); }
+Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
+Status rotate_rows(const RotateRows&) { return not_built(); }
+Status round_to_f16(float*, int64_t, void*) { return not_built(); }
+int64_t attend_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
+Status attend_windows(const AttendWindows&) { return not_built(); }
+Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
+Status add_rows(const float*, int64_t, float*, void*) { return not_built(); }
+Status copy_floats(const float*, int64_t, float*, void*) { return not_built(); }
+Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { return not_built(); }
 
 struct GruDeviceCell::Impl {};
 

@@ -64,6 +64,7 @@ struct DeviceCase {
   Element x = Element::kF32, y = Element::kF32;
   bool quantized_x = false;  // int8 codes come in, made by the CPU
   bool fallback = false, overlap = true;
+  int64_t most_rows = 0;
 };
 
 std::vector<float> random_bias(const Case& c) {
@@ -223,7 +224,7 @@ int compare_case(DeviceCase d, Counts& counts) {
     for (float& v : x) v = rounded(v, d.x);
   if (info.kind == ValueKind::kDense) d.activation = Activation::kF32;
   d.quantized_x = d.quantized_x && d.activation == Activation::kInt8;
-  auto plan = DeviceMatmulPlan::make(w, {d.activation, d.c.activation_group, d.fallback});
+  auto plan = DeviceMatmulPlan::make(w, {d.activation, d.c.activation_group, d.fallback, d.most_rows});
   EXPECT_TRUE(plan.has_value()) << d.c.name() << ": " << (plan ? "" : plan.error().message());
   if (!plan) return 1;
   const auto want = run_reference(d.c, w, x, d.activation);
@@ -246,6 +247,7 @@ DeviceCase random_device_case(uint64_t seed) {
   d.quantized_x = rng.below(3) == 0;
   d.fallback = rng.below(4) == 0;
   d.overlap = rng.below(2) == 0;
+  d.most_rows = d.c.m == 1 && rng.below(2) == 0 ? 1 : 0;
   return d;
 }
 
@@ -340,7 +342,10 @@ TEST(DeviceMatmulConformance,
         d.x = d.quantized_x ? Element::kF32 : x;
         d.y = seed % 5 == 0 ? Element::kBf16 : Element::kF32;
         if (seed % 4 == 0) d.c.scaling.zero = ZeroKind::kOffset;
-        EXPECT_EQ(compare_case(d, counts), 0);
+        for (const int64_t most_rows : {0, 1}) {  // ternary codes for one row are counted
+          d.most_rows = most_rows;
+          EXPECT_EQ(compare_case(d, counts), 0);
+        }
       }
   EXPECT_EQ(counts.gemv, counts.compared);
 }
@@ -488,6 +493,14 @@ TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
   const auto choice = choose_device_kernel(conformance::random_weights(c), decoding);
   ASSERT_TRUE(choice.has_value());
   EXPECT_EQ(choice->reason.find("cuda_tensor"), std::string::npos) << choice->reason;
+  c.format = FormatId::kTernary;
+  for (const auto& [most_rows, kernel] :
+       {std::pair{1, "__cuda_gemv16x1"}, {8, "__cuda_gemv16x8"}, {0, "__cuda_gemv16x8"}}) {
+    decoding.most_rows = most_rows;  // counted codes serve one row only
+    const auto of_ternary = choose_device_kernel(conformance::random_weights(c), decoding);
+    ASSERT_TRUE(of_ternary.has_value());
+    EXPECT_NE(of_ternary->name.find(kernel), std::string::npos) << of_ternary->name;
+  }
 }
 
 TEST(DeviceMatmul, RefusesWhatDoesNotFit) {

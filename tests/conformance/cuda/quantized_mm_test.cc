@@ -171,6 +171,28 @@ TEST(QuantizedMm, AgreesWithDoubleArithmetic) {
   }
 }
 
+TEST(QuantizedMm,
+     OneAlignedRow) {  // weights by the copy engine: tails of a line, of 32 rows, and rows that fill shared memory
+  LOWBIT_NEEDS_GPU();
+  uint64_t seed = 900;
+  for (const int64_t n : {1, 31, 32, 33, 63, 1000, 4300})
+    for (const int64_t k : {1, 16, 100, 128, 136, 2048, 2064, 4096, 5003, 14336, 40000}) {
+      if (n > 1000 && k > 5003) continue;
+      QuantizedCase c;
+      c.seed = ++seed;
+      c.log_bits = int(seed % 5 == 0 ? seed / 5 % 4 : 3);
+      c.n = n;
+      c.k = k;
+      c.extra_weight = (16 - ceil_div(k << c.log_bits, 8) % 16) % 16 + (seed % 3 == 0 ? 16 : 0);
+      c.bias = seed % 4 == 0;
+      c.row_scales = seed % 6 == 0;
+      c.ranges = seed % 7 == 0 ? 1 : 0;
+      c.input = Element(seed % 3);
+      c.output = seed % 2 == 0 ? Element::kF32 : Element(seed % 3);
+      EXPECT_LE(worst_error(c), 1) << "bits " << (1 << c.log_bits) << " n " << n << " k " << k << " seed " << c.seed;
+    }
+}
+
 TEST(QuantizedMm, NothingToDoIsNoError) {
   LOWBIT_NEEDS_GPU();
   cuda::QuantizedMm call;

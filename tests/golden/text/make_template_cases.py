@@ -191,6 +191,19 @@ FEATURES = r"""
 {{ [1, 2, 3][1] }} {{ 'abc'[1] }} {{ (l|sort)[0] }} {{ l|first + 1 }} {{ not l }} {{ l is not string and s is string }} {{ 'a' in 'abc' and 'b' not in 'xyz' }}
 {{ 10 // 3 * 3 + 10 % 3 == 10 }} {{ 1 if 0 else 2 if 0 else 3 }}
 {{ [x for x in l] }}
+{{ 'upper' is filter }} {{ 'nosuch' is filter }} {{ 'odd' is test }} {{ 'nosuch' is test }} {{ n is not test }} {{ s is callable }} {{ 'a' is sequence }}
+{{ n is ge 7 }} {{ n is le 6 }} {{ n is lt 8 }} {{ n is greaterthan 7 }} {{ 1 is eq 1.0 }} {{ 'a' is sameas 'a' }} {{ 'A1' is upper }} {{ '1' is upper }} {{ neg is odd }}
+{{ 'aXb'.swapcase() }} {{ 'Straße ΑΣ'.casefold() }} {{ '+7'.zfill(4) }} {{ 'ab'.zfill(1) }} {{ 'abc'.find('') }} {{ 'aaa'.count('') }} {{ 'abcb'.index('b') }} {{ 'abcb'.rfind('b') }}
+{{ 'abc'.partition('x') }} {{ 'abc'.rpartition('x') }} {{ ' a b c '.rsplit() }} {{ 'aXbXc'.rsplit('X') }} {{ 'abc'.startswith(('x', 'a')) }} {{ 'abc'.endswith('b') }} {{ 'abc'.removeprefix('b') }} {{ 'abc'.removesuffix('b') }}
+{{ 'ABC'.islower() }} {{ 'a b'.isalpha() }} {{ ''.isalpha() }} {{ '٣'.isdecimal() }} {{ '1.5'.isnumeric() }} {{ ''.isspace() }} {{ 'aB'.isupper() }} {{ 'abcba'.strip('ab') }} {{ 'abcba'.lstrip('ab') }} {{ ' a '.strip('') }}|
+{{ 'abc'.index('x') }}
+{{ 'a'.split('') }}
+{{ 'a'.zfill('x') }}
+{{ 'a'.startswith(1) }}
+{{ 'a'.strip(1) }}
+{{ 5 is divisibleby 0 }}
+{{ s is odd }}
+{{ n is gt }}
 """.strip("\n").split("\n")
 
 # White space: tabs, newlines and signs around tags, with the newlines inside one case.

@@ -18,10 +18,21 @@ int64_t unit_k(GemmActivation a) { return is_integer(a) ? 128 : 64; }
 /// Columns; of bits: bytes.
 int64_t elements(const GemmWeights& w) { return w.activation == GemmActivation::kBit ? ceil_div(w.k, 8) : w.k; }
 
+/// The same for gemm_deep.cuh, fitted to clock stamps: x arrives 1.2 us behind the previous launch; a block of K takes the
+/// tensor cores' time and, beside it, that of decoding and folding; sums of two blocks meet in 0.6 us.
+double deep_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int split, int processors) {
+  const double bm = kernel.bm, units = kernel.tile_units;
+  const int64_t blocks = ceil_div(ceil_div(p.w.k, unit_k(p.w.activation)), split);
+  const int64_t ctas = ceil_div(p.m, kernel.bm) * ceil_div(p.w.n, 64 * kernel.tile_units) * split;
+  const double block = 0.007 + units * (0.043 + 0.00105 * bm);
+  return 1.2 + double(ceil_div(ctas, processors)) * (double(blocks) * block + 1.0) + (split > 1 ? 0.6 : 0.0);
+}
+
 /// Microseconds of one call. The constants were fitted to an H200's times of every instance on the shapes of
 /// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing else
 /// holds it up, the tensor cores' own time, and what the second-level cache delivers.
 double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
+  if (is_deep(kernel)) return deep_microseconds(kernel, p, split, processors);
   const bool int8 = is_integer(p.w.activation), many = group_count(p.w) > 1;
   const double bm = kernel.bm, units = kernel.tile_units, k = double(elements(p.w));
   const int64_t blocks = ceil_div(ceil_div(elements(p.w), unit_k(p.w.activation)), split);
@@ -52,21 +63,18 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   return (alone ? 1.45 : 2.8) + std::max(memory, double(waves) * (double(blocks) * block + epilogue)) + join;
 }
 
-/// A slice kernel, where two blocks at most fall to a multiprocessor. Measured (4096 x 4096, 16 rows): integers with groups in
-/// two parts (4.9 us; four: 9.0, the sums go from block to block), others with one scale in as few as fit (3.6; four: 4.1), f16
-/// in as many as there is room for (eight: 6.3; four: 7.4), if they leave few multiprocessors with one block (2560 x 4096: 6.0
-/// us with 160 blocks, 5.1 by the ring).
+/// A slice kernel. Measured (4096 x 4096, 16 rows): integers with groups in two parts (4.9 us; four: 9.0, the sums go from block
+/// to block), others with one scale in as few as fit (3.6; four: 4.1), two blocks at most on a multiprocessor; f16 in as few as
+/// fit, one block on a multiprocessor: clusters of four cannot be spread evenly.
 bool choose_slice(const GemmProblem& p, const WgmmaTable& table, int processors, GemmChoice& choice) {
   for (int i = 0; i < table.count; ++i) {
     const WgmmaKernel& kernel = table.kernels[i];
     if (!is_slice(kernel)) continue;
-    const auto sums = SliceSums(kernel.fold);
     const int64_t tiles = ceil_div(padded_rows(p.w.n) / 64, kernel.tile_units);
-    for (int step = 2; step <= kMaxSplit; step *= 2) {
-      const int split = sums == SliceSums::kScaled ? 2 * kMaxSplit / step : step;
-      if (tiles * split > 2 * processors || !can_run(kernel, p, split)) continue;
-      if (sums == SliceSums::kHeld && split > 2) continue;
-      if (sums == SliceSums::kScaled && 2 * tiles * split < 3 * processors) continue;
+    for (int split = 2; split <= kMaxSplit; split *= 2) {
+      if (tiles * split > int64_t{processors} * kernel.blocks_per_processor || !can_run(kernel, p, split)) continue;
+      if (SliceSums(kernel.fold) == SliceSums::kHeld && split > 2) continue;
+      if (SliceSums(kernel.fold) == SliceSums::kScaled && 2 * tiles * split < processors) continue;
       choice = {&kernel, false, split, 0};
       return true;
     }
@@ -87,7 +95,7 @@ const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [
 
 int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes;
-  if (split == 1) return kernel.shared_bytes;
+  if (split == 1 || is_deep(kernel)) return kernel.shared_bytes;
   const int64_t groups = group_count(p.w);
   const int64_t parts = is_integer(p.w.activation) && groups > 1 ? groups : split;
   const int64_t bytes = kernel.shared_bytes + parts * std::max(1, kernel.pairs / split) * kernel.pair_bytes;
@@ -102,12 +110,16 @@ bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (reinterpret_cast<uintptr_t>(p.x) % 16 != 0 || row_bytes % 16 != 0) return false;
   if (groups > 1 && (kernel.fold == 2 ? p.w.group != unit / 2 : kernel.fold == 0 || p.w.group % unit != 0))
     return false;
+  if (is_deep(kernel) && (p.w.k % 128 != 0 || (groups > 1 && p.w.group % 128 != 0))) return false;
   if (groups == 1 && kernel.fold == 2) return false;
   if (kernel.fold == 0 && p.w.k >= kSmallSumColumns && stored_bits(p.w.format, p.w.activation).bits == 2) return false;
   if (p.x_scale_group_stride != 0 && (kernel.fold == 0 || groups == 1 || p.w.group > 256)) return false;
+  if (is_deep(kernel) && split != kernel.fold - kDeepFold + 1) return false;
   if (split == 1) return true;
-  if (kernel.pair_bytes == 0 || (split & (split - 1)) != 0 || split > kMaxSplit) return false;
-  const int64_t step = groups > 1 ? std::max<int64_t>(1, p.w.group / unit) : 1;  // blocks of K between places to cut
+  if ((kernel.pair_bytes == 0 && !is_deep(kernel)) || (split & (split - 1)) != 0 || split > kMaxSplit) return false;
+  const int64_t least = is_deep(kernel) ? 2 : 1;
+  const int64_t step =
+      groups > 1 ? std::max<int64_t>(least, p.w.group / unit) : least;  // blocks of K between places to cut
   const int64_t per_block = ceil_div(ceil_div(blocks, split), step) * step;
   if (per_block * (split - 1) >= blocks) return false;  // an empty block
   return shared_bytes(kernel, p, split) <= kMaxShared;

@@ -26,6 +26,8 @@ struct GemmArgs {
   uint32_t half_zero;      // f16, bf16: both halves hold the number that magic + code exceeds the value by
   int units, unit_blocks;  // ceil(n / 64), ceil(k / unit's columns)
   int m_tiles, n_tiles, band;
+  int tile_count, wide_columns,
+      narrow_m_tiles;       // wgmma: in all; n tiles of full height; m tiles of each n tile behind them
   int split, split_blocks;  // blocks of a cluster that share a tile's K; unit blocks of each
   int x_aligned;            // rows of x begin at multiples of 16 bytes
   // gemm_few.cuh: 16-row tiles of a block and how many warps share their K; batches of a warp, of a fold, of a slot of sums;

@@ -12,13 +12,13 @@
 
 namespace lowbit::cuda {
 
-/// Tile number -> (m tile, n tile): bands of `band` m tiles, n slowest inside, so that blocks that run together share both x
+/// Tile number -> (m tile, n tile of n_tiles): bands of `band` m tiles, n slowest inside, so that blocks that run together share both x
 /// and weights in the second-level cache.
 struct TileAt {
   int m, n;
 };
-__device__ __forceinline__ TileAt tile_at(const GemmArgs& p, int tile) {
-  const int per_band = p.band * p.n_tiles, b = tile / per_band, rest = tile - b * per_band;
+__device__ __forceinline__ TileAt tile_at(const GemmArgs& p, int n_tiles, int tile) {
+  const int per_band = p.band * n_tiles, b = tile / per_band, rest = tile - b * per_band;
   const int height = min(p.band, p.m_tiles - b * p.band);
   return {b * p.band + rest % height, rest / height};
 }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/mma_kernel.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace lowbit::cuda {
 
@@ -46,6 +47,13 @@ GemmStatus check(const GemmProblem& p) {
   return GemmStatus::kOk;
 }
 
+/// Rows of x of a band of tiles (tile_at()). What a wave reads from memory is least where its rows of x and of weights are as many
+/// bytes: wide weights want high bands. 8192^3 with 8 bits 1398 -> 1415 TOP/s, since memory takes power too.
+int band_rows(const GemmProblem& p) {
+  const int bits = stored_width(stored_bits(p.w.format, p.w.activation).bits);
+  return !is_integer(p.w.activation) || bits <= 2 ? 1024 : bits == 4 ? 1536 : 2048;
+}
+
 GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   const GemmActivation a = p.w.activation;
   GemmArgs args{};
@@ -68,25 +76,12 @@ GemmArgs make_args(const GemmProblem& p, int bm, int tile_units, int split) {
   args.half_zero = (a == GemmActivation::kF16 ? 0x6400u + unsigned(zero) : 0x4300u + unsigned(zero)) * 0x10001u;
   args.units = int(padded_rows(p.w.n) / kUnitRows), args.unit_blocks = int(ceil_div(elements(p.w), unit_k(a)));
   args.m_tiles = int(ceil_div(p.m, bm)), args.n_tiles = int(ceil_div(args.units, tile_units));
-  args.band = std::max(1, 1024 / bm);
+  args.band = std::max(1, band_rows(p) / bm);
   args.split = split;
   const int64_t step = args.groups > 1 ? std::max<int64_t>(1, args.group / unit_k(a)) : 1;
   args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, split), step) * step);
   args.x_aligned = reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && args.x_row_bytes % 16 == 0;
   return args;
-}
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
-        cudaSuccess)
-      f = nullptr;
-    return reinterpret_cast<EncodeTiled>(f);
-  }();
-  return found;
 }
 
 /// Boxes of `bm` rows by 128 bytes of x, zeros outside.
@@ -200,7 +195,8 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   const int64_t blocks = int64_t(args.n_tiles) * choice.split;
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(spread_evenly(blocks, choice.split, processors)));
+  config.gridDim =
+      dim3(unsigned(kernel.blocks_per_processor > 1 ? spread_evenly(blocks, choice.split, processors) : blocks));
   config.blockDim = dim3(unsigned(kernel.threads));
   config.dynamicSmemBytes = size_t(cut.bytes), config.stream = stream, config.attrs = attributes;
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -212,14 +208,39 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 
+/// Blocks take whole tiles; where the last wave of them is far from full, the columns of n tiles that it would have are cut into
+/// narrow tiles, so that it is shorter and all blocks take part: 13824 rows of weights and 512 of x are one wave of 128 rows and
+/// one of 96, not two of 128.
+void fill_last_wave(const GemmProblem& p, int bm, int narrow, int processors, GemmArgs& args) {
+  const int narrow_tiles = int(ceil_div(p.m, narrow));
+  const int64_t waves = ceil_div(args.tile_count, processors);
+  int64_t best = waves * bm - waves * bm / 32;  // not for less
+  for (int64_t wide = waves - 1; wide >= std::max<int64_t>(1, waves - 3); --wide) {
+    const int64_t columns = std::min<int64_t>(args.n_tiles, wide * processors / args.m_tiles);
+    const int64_t tiles = columns * args.m_tiles + (args.n_tiles - columns) * narrow_tiles;
+    const int64_t cost = wide * bm + std::max<int64_t>(0, ceil_div(tiles, processors) - wide) * narrow;
+    if (columns == 0 || cost >= best) continue;
+    best = cost;
+    args.tile_count = int(tiles), args.wide_columns = int(columns), args.narrow_m_tiles = narrow_tiles;
+  }
+}
+
 GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int processors, cudaStream_t stream) {
   const WgmmaKernel& kernel = *choice.wgmma;
   GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, choice.split);
-  CUtensorMap map, y_map{};
+  if (int64_t(args.m_tiles) * args.n_tiles * choice.split >= kTileRowLimit) return GemmStatus::kUnsupported;
+  args.tile_count = args.m_tiles * args.n_tiles, args.wide_columns = args.n_tiles, args.narrow_m_tiles = 1;
+  if (is_deep(kernel)) {
+    const int64_t step = args.groups > 1 ? args.group / 64 : 2;
+    args.split_blocks = int(ceil_div(ceil_div(args.unit_blocks, choice.split), step) * step);
+  }
+  CUtensorMap map, y_map{}, narrow_y_map{};
   if (!make_map(p, kernel.bm, &map)) return GemmStatus::kCudaError;
-  if (kernel.fold == 0 && args.boxes && !make_y_map(p, kernel.bm, &y_map)) return GemmStatus::kCudaError;
-  const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
-  if (tiles * choice.split >= kTileRowLimit) return GemmStatus::kUnsupported;
+  if (kernel.fold == 0 && args.boxes) {
+    fill_last_wave(p, kernel.bm, kNarrowRows, processors, args);
+    if (!make_y_map(p, kernel.bm, &y_map) || !make_y_map(p, kNarrowRows, &narrow_y_map)) return GemmStatus::kCudaError;
+  }
+  const int64_t tiles = args.tile_count;
   const int shared = shared_bytes(kernel, p, choice.split);
   const int64_t resident = int64_t(processors) * kernel.blocks_per_processor;
   if (cudaError_t e = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -229,7 +250,7 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   const bool even = kernel.blocks_per_processor > 1 && p.w.activation == GemmActivation::kInt8 && choice.split == 1;
-  const int64_t blocks = choice.split > 1 ? tiles * choice.split : std::min(tiles, resident);
+  const int64_t blocks = choice.split > 1 || is_deep(kernel) ? tiles * choice.split : std::min(tiles, resident);
   const int64_t grid = even ? spread_evenly(blocks, 1, processors) : blocks;
   config.gridDim = dim3(unsigned(grid));
   config.blockDim = dim3(unsigned(kernel.threads));
@@ -248,8 +269,9 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
   }
-  void* list[] = {&map, &y_map, &args};
-  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
+  void* with_boxes[] = {&map, &y_map, &narrow_y_map, &args};
+  void* without[] = {&map, &args};
+  return launched(cudaLaunchKernelExC(&config, kernel.function, is_deep(kernel) ? without : with_boxes));
 }
 
 }  // namespace
@@ -288,16 +310,6 @@ bool supports(const GemmProblem& p, int arch) {
     return group_count(p.w) == 1 && p.w.offsets == nullptr && p.x_scale_group_stride == 0;
   if (int8 && group > kMaxIntegerGroup) return false;
   return group == p.w.k || group % (int8 ? 32 : 16) == 0;
-}
-
-size_t gemm_workspace_bytes(const GemmProblem&, int) { return 0; }
-
-const char* gemm_kernel_name(const GemmProblem& p, int arch) {
-  if (!supports(p, arch)) return nullptr;
-  const GemmChoice c = choose(p, arch, current_device().processors);
-  return c.few                ? kFewName
-         : c.wgmma != nullptr ? c.wgmma->name
-                              : find_mma_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits)->name;
 }
 
 GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {

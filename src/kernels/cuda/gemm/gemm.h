@@ -76,12 +76,6 @@ size_t tile_bytes(FormatId format, GemmActivation activation, int64_t n, int64_t
 /// within -8..7 or 0..15, group a multiple of 16. Pointers are not looked at.
 bool supports(const GemmProblem& problem, int arch);
 
-/// Bytes of device scratch a call needs: 0, partial sums stay on the chip. Kept in the contract for kernels to come.
-size_t gemm_workspace_bytes(const GemmProblem& problem, int arch);
-
-/// What gemm() would run: the <isa>_<tile> part of a name as in docs/kernels.md; null when unsupported.
-const char* gemm_kernel_name(const GemmProblem& problem, int arch);
-
 /// Runs on `stream`; the device is the current one.
 /// Errors: kInvalidArgument, kUnsupported, kCudaError; nothing is launched with the first two.
 GemmStatus gemm(const GemmProblem& problem, CUstream_st* stream);

@@ -65,14 +65,30 @@ GemmCase random_case() {
   return c;
 }
 
-void run_one(CaseData& data, const GemmCase& c, const GemmChoice& choice, Tally& tally) {
+/// More tiles than multiprocessors, one scale per row: the last wave may be of narrow tiles.
+GemmCase many_tiles() {
+  GemmCase c;
+  static const FormatId kFormats[] = {FormatId::kTernary, FormatId::kInt4, FormatId::kInt8, FormatId::kBinary};
+  c.format = kFormats[below(4)];
+  c.activation = c.format == FormatId::kBinary ? GemmActivation::kBit : GemmActivation::kInt8;
+  c.output = below(2) == 0 ? GemmOutput::kF16 : GemmOutput::kBf16;
+  c.m = 1 + below(1500), c.n = 8 * (1 + below(1800)), c.k = 16 * (1 + below(40));
+  if (c.activation == GemmActivation::kBit) c.k *= 8;
+  c.x_pad = (128 - c.k % 128) % 128;
+  c.y_pad = 8 * below(2);
+  c.bias = below(2) == 0;
+  c.overlap = below(2) == 0;
+  return c;
+}
+
+void run_one(CaseData& data, const GemmCase& c, const GemmChoice& choice, Tally& tally, int64_t samples = 0) {
   data.poison();
   const GemmStatus status = gemm_as(data.problem(), choice, nullptr);
   const cudaError_t e = cudaDeviceSynchronize();
   std::string wrong = status != GemmStatus::kOk ? gemm_status_name(status)
                       : e != cudaSuccess        ? cudaGetErrorString(e)
                                                 : "";
-  if (wrong.empty()) wrong = data.check(0, &tally.worst);
+  if (wrong.empty()) wrong = data.check(samples, &tally.worst);
   ++tally.launches, ++tally.by_kernel[choice.few ? 2 : choice.wgmma != nullptr];
   if (wrong.empty()) return;
   ++tally.failures;
@@ -96,6 +112,17 @@ void run_case(const GemmCase& c, uint64_t seed, bool all_kernels, int arch, Tall
   for (int i = 0; all_kernels && table != nullptr && i < table->count; ++i)
     for (int split = 1; split <= 8; split *= 2)
       if (can_run(table->kernels[i], p, split)) run_one(data, c, {&table->kernels[i], false, split, 0}, tally);
+}
+
+void run_many_tiles(Tally& tally) {
+  const GemmCase c = many_tiles();
+  CaseData data(c, state, 1);
+  const WgmmaTable* table = find_wgmma_table(c.activation, stored_bits(c.format, c.activation).bits);
+  if (table == nullptr) return;
+  ++tally.cases;
+  for (int i = 0; i < table->count; ++i)
+    if (table->kernels[i].fold == 0 && can_run(table->kernels[i], data.problem(), 1))
+      run_one(data, c, {&table->kernels[i], false, 1, 0}, tally, 20000);
 }
 
 int refusals() {
@@ -143,8 +170,10 @@ int main(int argc, char** argv) {
   Tally tally;
   tally.failures += refusals();
   const clock_t begin = clock();
-  for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i)
+  for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i) {
     run_case(random_case(), state, i % 2 == 0, 10 * major + minor, tally);
+    if (i % 32 == 0 && 10 * major + minor == 90) run_many_tiles(tally);
+  }
   std::printf(
       "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma, %d few rows), %d failures, worst half error "
       "%.3g of the "

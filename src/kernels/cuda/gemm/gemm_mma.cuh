@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
   __shared__ __align__(128) uint8_t shared[kMmaStages * kMmaStageBytes];
   const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, lane128 = threadIdx.x & 127;
-  const TileAt where = tile_at(p, blockIdx.x);
+  const TileAt where = tile_at(p, p.n_tiles, blockIdx.x);
   const int m0 = where.m * kMmaBm, unit = min(where.n * kMmaUnits + warp / 4, p.units - 1);
   const bool present = where.n * kMmaUnits + warp / 4 < p.units;
   const uint8_t* tiles =

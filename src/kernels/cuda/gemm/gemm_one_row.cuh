@@ -188,8 +188,42 @@ __global__ void __maxnreg__(48) gemm_one_row(const __grid_constant__ GemmArgs p)
   };
   const uint8_t* const ring = shared + ring_at;
   const uint32_t* own_x = x + at.first * 32 + 8 * at.t;
+  int i = 0;
+  if constexpr (!kInts) {
+    // Groups of 128 columns or multiples, or one: two blocks of K are folded at once, and nothing is decided in between.
+    static_assert(kOneRowRing % 2 == 0);
+    const int twos = p.groups == 1 || p.slot_batches % 4 == 0 ? at.pairs & ~1 : 0;
 #pragma unroll 1
-  for (int i = 0; i < at.pairs; ++i, own_x += 32) {
+    for (; i < twos; i += 2, own_x += 64) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(kOneRowRing - 2) : "memory");
+      if (p.groups > 1) {
+        __syncwarp();  // scales come by other lanes
+        s = *scales;
+      }
+      const int slot0 = i % kOneRowRing;
+      const uint8_t* const here = ring + slot0 * (2 * kBatchBytes);
+      uint32_t w[4][kWords];
+#pragma unroll
+      for (int b = 0; b < 4; ++b) one_row_words<kWords>(here + b * kBatchBytes, w[b]);
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        uint32_t a[8];
+        const uint4 of_x = *reinterpret_cast<const uint4*>(own_x + b / 2 * 32 + b % 2 * 4);
+        decode<T::X, T::kBits>(w[b], p.half_zero, a);
+        mma<T::X>(b % 2 == 0 ? d : e, a, of_x.x, of_x.y);
+        mma<T::X>(b % 2 == 0 ? d : e, a + 4, of_x.z, of_x.w);
+      }
+      if (i + kOneRowRing < at.pairs) ask(slot0);
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      if (i + 1 + kOneRowRing < at.pairs) ask(slot0 + 1);
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      scaled(d[0] + e[0], d[2] + e[2]);
+      clear(d), clear(e);
+      if ((left -= 4) == 0) next_group();
+    }
+  }
+#pragma unroll 1
+  for (; i < at.pairs; ++i, own_x += 32) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kOneRowRing - 1) : "memory");
     if (!kInts && p.groups > 1) {
       __syncwarp();  // scales come by other lanes

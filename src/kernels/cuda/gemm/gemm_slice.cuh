@@ -11,6 +11,7 @@
 //           order. f16, bf16: one fma with the scale per 64 columns, parts added in ascending order.
 // Limits:   the way from the end of the previous kernel to the last output: x, the products, the exchange.
 
+#include "kernels/cuda/gemm/cluster_parts.cuh"
 #include "kernels/cuda/gemm/slice_tile.cuh"
 
 namespace lowbit::cuda {
@@ -18,6 +19,7 @@ namespace lowbit::cuda {
 /// The parts of a tile: every warpgroup that shares its K sends each block of the cluster the sums that this one finishes.
 template <class T>
 struct SliceParts {
+  static constexpr int kPerBlock = T::kSums == SliceSums::kScaled ? 1 : T::kDepth;  // those of f16 have been added
   uint32_t base;
   int at, barrier_at, share;
   __device__ SliceParts(const GemmArgs& p, uint32_t base_)
@@ -30,18 +32,12 @@ struct SliceParts {
     return at + (((part * share + (pair & (share - 1))) * T::kUnits + unit) * 128 + lane128) * 8;
   }
   __device__ uint32_t bytes(const GemmArgs& p, int rank) const {
-    return rank * share < T::kPairs ? uint32_t(p.split * T::kDepth * share * T::kUnits * 1024) : 0;
+    return rank * share < T::kPairs ? uint32_t(p.split * kPerBlock * share * T::kUnits * 1024) : 0;
   }
   template <class V>
   __device__ void send(const SliceLane<T>& lane, int part, const V* v) const {
-    const int shift = __popc(share - 1);
-    auto bits = [&](int i) { return *reinterpret_cast<const uint32_t*>(&v[i]); };
-#pragma unroll
-    for (int pair = 0; pair < T::kPairs; ++pair) {
-      const uint32_t there = shared_of(base, pair >> shift);
-      const int i = pair / 2 * 4 + pair % 2;
-      send_pair(there + place(part, pair, lane.unit, lane.lane128), bits(i), bits(i + 2), there + barrier_at);
-    }
+    send_pairs<T::kPairs>(base, barrier_at, share, v,
+                          [&](int pair) { return place(part, pair, lane.unit, lane.lane128); });
   }
 };
 
@@ -63,14 +59,14 @@ __device__ __forceinline__ void slice_join(const GemmArgs& p, const uint8_t* sha
                                            int rank, SliceOutput out) {
   constexpr bool kInts = kIntegers<T::X>;
   const int all = rank * parts.share < T::kPairs ? parts.share * T::kUnits * 128 : 0;
-  for (int i = threadIdx.x; i < all; i += 128 * kSliceWarpgroups) {
+  for (int i = threadIdx.x; i < all; i += 128 * T::kWarpgroups) {
     const int lane128 = i & 127, unit = i / 128 % T::kUnits, pair = rank * parts.share + i / 128 / T::kUnits;
     if (i != int(threadIdx.x)) out = SliceOutput(p, n0, pair, unit, lane128, kInts);
     if (i == int(threadIdx.x)) barrier_wait(parts.barrier(), 0);
     float2 acc = {0.0f, 0.0f};
     int sum[2] = {0, 0};
 #pragma unroll 4
-    for (int part = 0; part < p.split * T::kDepth; ++part) {
+    for (int part = 0; part < p.split * parts.kPerBlock; ++part) {
       const uint2 v = *reinterpret_cast<const uint2*>(shared + parts.place(part, pair, unit, lane128));
       if constexpr (kInts)
         sum[0] += int(v.x), sum[1] += int(v.y);
@@ -137,7 +133,7 @@ __device__ __forceinline__ void slice_chain(const GemmArgs& p, uint8_t* shared, 
 }
 
 template <class T>
-__global__ void __launch_bounds__(128 * kSliceWarpgroups, 2)
+__global__ void __launch_bounds__(128 * T::kWarpgroups, T::kPerProcessor)
     gemm_slice(const __grid_constant__ CUtensorMap map, const __grid_constant__ GemmArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -191,7 +187,8 @@ __global__ void __launch_bounds__(128 * kSliceWarpgroups, 2)
       for (int i = 0; i < T::kLaneSums; ++i) acc[i] = 0.0f;
       const float2 s = __ldg(reinterpret_cast<const float2*>(p.scales + n));
       slice_sum_scaled<T>(at, p, s, acc);
-      parts.send(at, rank * T::kDepth + at.depth, acc);
+      slice_add_depths<T>(at, shared, acc);
+      if (at.depth == 0) parts.send(at, rank, acc);
     }
     slice_join<T>(p, shared, parts, n0, rank, out);
   }
@@ -202,14 +199,14 @@ template <class T>
 constexpr WgmmaKernel slice_kernel(const char* name) {
   return {reinterpret_cast<const void*>(&gemm_slice<T>),
           name,
-          128 * kSliceWarpgroups,
+          128 * T::kWarpgroups,
           T::kBm,
           T::kUnits,
           int(T::kSums),
           0,
           0,
           T::kPairs,
-          2};
+          T::kPerProcessor};
 }
 
 }  // namespace lowbit::cuda

@@ -4,6 +4,7 @@
 // operand: sums are y transposed. Blocks are persistent over tiles; or, with split > 1, a cluster shares one tile's K and
 // adds the parts through distributed shared memory, in an order that does not depend on timing.
 
+#include "kernels/cuda/gemm/cluster_parts.cuh"
 #include "kernels/cuda/gemm/wgmma_kernel.h"
 #include "kernels/cuda/gemm/wgmma_tile.cuh"
 
@@ -13,19 +14,37 @@ namespace lowbit::cuda {
 /// with small tiles where one would not.
 enum class Copies { kWeights, kX, kScales };
 
+/// Where a tile is: rows of x from m0 on, n tile `n`. Behind the tiles of kBm rows come narrow ones, for which the last wave has
+/// blocks and no whole tiles.
+struct TilePlace {
+  int m0, n;
+  bool narrow;
+};
+template <class T>
+__device__ __forceinline__ TilePlace place_of(const GemmArgs& p, int tile) {
+  if constexpr (!T::kGrouped) {
+    const int wide = p.m_tiles * p.wide_columns;
+    if (tile >= wide) {
+      const int column = (tile - wide) / p.narrow_m_tiles;
+      return {(tile - wide - column * p.narrow_m_tiles) * kNarrowRows, p.wide_columns + column, true};
+    }
+  }
+  const TileAt at = tile_at(p, p.wide_columns, tile);
+  return {at.m * T::kBm, at.n, false};
+}
+
 template <class T, Copies What>
 __device__ __forceinline__ void produce(const GemmArgs& p, const CUtensorMap* map, uint32_t base, int first_tile,
                                         int rank, int tile_step) {
   constexpr int kUnitBytes = T::Order::kUnitBytes, kUnitK = T::Order::kUnitK;
   constexpr int kCopyUnits = T::kTileUnits == 1 ? 1 : kPanelUnits, kCopies = T::kTileUnits / kCopyUnits;
   const BlockRange range = k_range(p, rank);
-  const int tiles = p.m_tiles * p.n_tiles;
   Ring<T> ring{base};
   if constexpr (What == Copies::kX)
     wait_for_previous_kernel();  // it does not write weights: those are asked for at once
   int asked = 0;
-  for (int tile = first_tile; tile < tiles; tile += tile_step) {
-    const TileAt at = tile_at(p, tile);
+  for (int tile = first_tile; tile < p.tile_count; tile += tile_step) {
+    const TilePlace at = place_of<T>(p, tile);
     const int unit0 = at.n * T::kTileUnits;
     const bool whole = kCopies == 1 || unit0 + T::kTileUnits <= p.units;  // or the last copy lies outside
     GroupCounter<T> counter(p, range.first);
@@ -41,7 +60,7 @@ __device__ __forceinline__ void produce(const GemmArgs& p, const CUtensorMap* ma
                       kCopyUnits * kUnitBytes, ring.full());
       } else if constexpr (What == Copies::kX) {
         barrier_expect(ring.full(), T::kXStage);
-        box_load(ring.x(), map, (range.first + i) * kUnitK, at.m * T::kBm, ring.full());
+        box_load(ring.x(), map, (range.first + i) * kUnitK, at.m0, ring.full());
       } else {
         int ends[2] = {-1, -1};
 #pragma unroll
@@ -80,14 +99,7 @@ struct Parts {
   }
   template <class V>
   __device__ void send(int part, const V* v) const {
-    const int shift = __popc(share - 1);
-    auto bits = [&](int i) { return *reinterpret_cast<const uint32_t*>(&v[i]); };
-#pragma unroll
-    for (int pair = 0; pair < T::kPairs; ++pair) {
-      const uint32_t there = shared_of(base, pair >> shift);
-      const int i = pair / 2 * 4 + pair % 2;
-      send_pair(there + place(part, pair), bits(i), bits(i + 2), there + (barrier() - base));
-    }
+    send_pairs<T::kPairs>(base, barrier() - base, share, v, [&](int pair) { return place(part, pair); });
   }
 };
 
@@ -139,10 +151,76 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
   }
 }
 
+/// A tile of one scale per row: Rows rows of x from m0 on, a lane's rows of weights from n on. `first`: the block's first one.
+template <class T, int Rows>
+__device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, const CUtensorMap* y_map, uint8_t* shared,
+                                              int n, int m0, int blocks, bool first) {
+  constexpr bool kInt8 = kIntegers<T::X>;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = at.warpgroup;
+  float* const x_scales = reinterpret_cast<float*>(shared + T::kXScales) + warpgroup * 128;
+  const auto x_scale = [&](int j, int c) { return kInt8 ? x_scales[8 * j + 2 * (threadIdx.x & 3) + c] : 1.0f; };
+  const float my_x_scale = kInt8 && at.lane128 < Rows ? x_row_scale(p, m0 + at.lane128) : 1.0f;
+  const auto share_x_scales = [&] {
+    named_barrier(1 + warpgroup, 128);  // the last tile's have been read
+    if (at.lane128 < Rows) x_scales[at.lane128] = my_x_scale;
+    named_barrier(1 + warpgroup, 128);
+  };
+  float2 scales[T::kUnits], bias[T::kUnits];
+#pragma unroll
+  for (int u = 0; u < T::kUnits; ++u) {  // units behind the last one compute nothing that is stored
+    scales[u] = __ldg(reinterpret_cast<const float2*>(p.scales + min(n + 64 * u, p.n_padded - 64 + n % 64)));
+    bias[u] = bias_pair(p, n + 64 * u);
+  }
+  // Two warpgroups in step would store their outputs at the same time and leave the tensor cores idle: the second one
+  // begins half a ring later, and stays behind.
+  static_assert(T::kWarpgroups == 2);
+  if (first && warpgroup == 1) named_barrier(kStagger, 256);
+  sum_tile<T, Rows>(at, blocks, first && warpgroup == 0 ? min(T::kStages / 2, blocks) - 1 : -1);
+  if constexpr (T::X == GemmActivation::kBit) {
+#pragma unroll
+    for (int u = 0; u < T::kUnits; ++u) add_bit_terms<Rows>(p, n + 64 * u, m0, at.d[u]);
+  }
+  const auto value = [&](int u, int i) {
+    return __fmaf_rn(row_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
+  };
+  if (Rows != T::kBm || p.boxes) {
+    // Boxes, one thread for each warpgroup: a copy per row kept its lanes busy for 2.5 us of every tile.
+    if (at.lane128 == 0) store_wait();  // the tile's before this one
+    share_x_scales();
+    const int row0 = 2 * (lane & 3), chunk = 2 * warp + (lane >> 4);
+    uint8_t* const out = shared + T::kOutputs + warpgroup * T::kUnits * T::kOutBox;
+#pragma unroll
+    for (int u = 0; u < T::kUnits; ++u) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        uint8_t* const at_pair =
+            out + u * T::kOutBox + (row0 + c) * 128 + ((chunk ^ (row0 + c)) << 4) + (lane >> 2 & 3) * 4;
+#pragma unroll
+        for (int j = 0; j < Rows / 8; ++j)
+          *reinterpret_cast<uint32_t*>(at_pair + j * 1024) =
+              to_halves(p, finished<T::X>(value(u, 4 * j + c), x_scale(j, c), bias[u].x),
+                        finished<T::X>(value(u, 4 * j + 2 + c), x_scale(j, c), bias[u].y));
+      }
+    }
+    fence_async();
+    named_barrier(1 + warpgroup, 128);
+    if (at.lane128 == 0)
+#pragma unroll
+      for (int u = 0; u < T::kUnits; ++u)
+        box_store(y_map, n - n % 64 + 64 * u, m0, shared_address(out + u * T::kOutBox));
+  } else {
+    share_x_scales();
+#pragma unroll
+    for (int u = 0; u < T::kUnits; ++u)
+      finish<T::X, Rows>(
+          p, n + 64 * u, m0, bias[u], [&](int i) { return value(u, i); }, x_scale);
+  }
+}
+
 /// A multiplying lane. Its rows of weights are n and n + 1 (of the second unit: 64 further).
 template <class T>
-__device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, uint8_t* shared, uint32_t base, int first_tile,
-                        int rank, int tile_step) {
+__device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUtensorMap& narrow_y_map, uint8_t* shared,
+                        uint32_t base, int first_tile, int rank, int tile_step) {
   constexpr bool kInt8 = kIntegers<T::X>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = warpgroup_of_thread();
   Lane<T> at{{base}, shared, int(threadIdx.x & 127), warpgroup, p.half_zero};
@@ -151,10 +229,17 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, uint8_t* sh
   auto x_scale = [&](int j, int c) { return kInt8 ? x_scales[8 * j + 2 * (threadIdx.x & 3) + c] : 1.0f; };
   if (p.split > 1) cluster_wait();  // every block of the cluster has begun
   wait_for_previous_kernel();
-  for (int tile = first_tile; tile < p.m_tiles * p.n_tiles; tile += tile_step) {
-    const TileAt where = tile_at(p, tile);
-    const int m0 = where.m * T::kBm;
+  for (int tile = first_tile; tile < p.tile_count; tile += tile_step) {
+    const TilePlace where = place_of<T>(p, tile);
+    const int m0 = where.m0;
     const int n = 64 * (where.n * T::kTileUnits + warpgroup * T::kUnits) + 16 * warp + lane / 4 * 2;
+    if constexpr (!T::kGrouped) {
+      if (where.narrow)
+        multiply_rows<T, kNarrowRows>(p, at, &narrow_y_map, shared, n, m0, range.count, tile == first_tile);
+      else
+        multiply_rows<T, T::kBm>(p, at, &y_map, shared, n, m0, range.count, tile == first_tile);
+      continue;
+    }
     const int n_scales = min(n, p.n_padded - 64 + n % 64);  // units behind the last one compute nothing that is stored
     const float2 bias = bias_pair(p, n);
     const float my_x_scale = kInt8 && at.lane128 < T::kBm ? x_row_scale(p, m0 + at.lane128) : 1.0f;
@@ -238,56 +323,6 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, uint8_t* sh
         if (!kInt8) parts.send(rank, acc);
         join_parts<T>(p, shared, parts, rank, n, n_scales, m0);
       }
-    } else {
-      float2 scales[T::kUnits];
-#pragma unroll
-      for (int u = 0; u < T::kUnits; ++u)
-        scales[u] = __ldg(reinterpret_cast<const float2*>(p.scales + min(n_scales + 64 * u, p.n_padded - 64 + n % 64)));
-      // Two warpgroups in step would store their outputs at the same time and leave the tensor cores idle: the second one
-      // begins half a ring later, and stays behind.
-      static_assert(T::kWarpgroups == 2);
-      if (tile == first_tile && warpgroup == 1) named_barrier(kStagger, 256);
-      sum_tile(at, range.count, tile == first_tile && warpgroup == 0 ? min(T::kStages / 2, range.count) - 1 : -1);
-      if constexpr (T::X == GemmActivation::kBit) {
-#pragma unroll
-        for (int u = 0; u < T::kUnits; ++u) add_bit_terms<T::kBm>(p, n + 64 * u, m0, at.d[u]);
-      }
-      auto value = [&](int u, int i) {
-        return __fmaf_rn(row_sum<T::X, T::kBits>(at.d[u][i]), i & 2 ? scales[u].y : scales[u].x, 0.0f);
-      };
-      if (p.boxes) {
-        // Boxes, one thread for each warpgroup: a copy per row kept its lanes busy for 2.5 us of every tile.
-        if (at.lane128 == 0) store_wait();  // the tile's before this one
-        share_x_scales();
-        const int row0 = 2 * (lane & 3), chunk = 2 * warp + (lane >> 4);
-        uint8_t* const out = shared + T::kOutputs + warpgroup * T::kUnits * T::kOutBox;
-#pragma unroll
-        for (int u = 0; u < T::kUnits; ++u) {
-          const float2 b = u == 0 ? bias : bias_pair(p, n + 64 * u);
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            uint8_t* const at_pair =
-                out + u * T::kOutBox + (row0 + c) * 128 + ((chunk ^ (row0 + c)) << 4) + (lane >> 2 & 3) * 4;
-#pragma unroll
-            for (int j = 0; j < T::kSums / 4; ++j)
-              *reinterpret_cast<uint32_t*>(at_pair + j * 1024) =
-                  to_halves(p, finished<T::X>(value(u, 4 * j + c), x_scale(j, c), b.x),
-                            finished<T::X>(value(u, 4 * j + 2 + c), x_scale(j, c), b.y));
-          }
-        }
-        fence_async();
-        named_barrier(1 + warpgroup, 128);
-        if (at.lane128 == 0)
-#pragma unroll
-          for (int u = 0; u < T::kUnits; ++u)
-            box_store(&y_map, n - n % 64 + 64 * u, m0, shared_address(out + u * T::kOutBox));
-      } else {
-        share_x_scales();
-#pragma unroll
-        for (int u = 0; u < T::kUnits; ++u)
-          finish<T::X, T::kBm>(
-              p, n + 64 * u, m0, u == 0 ? bias : bias_pair(p, n + 64 * u), [&](int i) { return value(u, i); }, x_scale);
-      }
     }
   }
   if constexpr (!T::kGrouped) store_wait();
@@ -296,7 +331,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, uint8_t* sh
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
     gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap y_map,
-               const __grid_constant__ GemmArgs p) {
+               const __grid_constant__ CUtensorMap narrow_y_map, const __grid_constant__ GemmArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
@@ -331,7 +366,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
     if (p.split > 1) cluster_wait();
   } else {
     take_registers<T::kMathRegisters>();
-    consume<T>(p, y_map, shared, base, first_tile, rank, tile_step);
+    consume<T>(p, y_map, narrow_y_map, shared, base, first_tile, rank, tile_step);
   }
 #endif
 }

@@ -7,7 +7,7 @@ namespace {
 template <int Bm, int Warpgroups>
 using Tile = WgmmaTile<GemmActivation::kBf16, 2, Bm, Warpgroups, 1, Fold::kEveryBlock>;
 const WgmmaKernel kKernels[] = {
-    slice_kernel<SliceTile<GemmActivation::kBf16, 2, 2, SliceSums::kScaled>>("sm90_128x16_slice"),
+    slice_kernel<SliceTile<GemmActivation::kBf16, 2, 1, SliceSums::kScaled>>("sm90_64x16_slice"),
     wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
     wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
     wgmma_kernel<Tile<128, 2>>("sm90_128x128"),

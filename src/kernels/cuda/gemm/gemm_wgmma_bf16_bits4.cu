@@ -1,4 +1,5 @@
 // Instances for bf16 activations and codes stored in 4 bits.
+#include "kernels/cuda/gemm/gemm_deep.cuh"
 #include "kernels/cuda/gemm/gemm_slice.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma.cuh"
 
@@ -6,11 +7,15 @@ namespace lowbit::cuda {
 namespace {
 template <int Bm, int Warpgroups>
 using Tile = WgmmaTile<GemmActivation::kBf16, 4, Bm, Warpgroups, 1, Fold::kEveryBlock>;
+template <int Bm, int Units, int Split, bool Ahead>
+using Deep = DeepTile<GemmActivation::kBf16, 4, Bm, Units, 2, Split, Ahead>;
 const WgmmaKernel kKernels[] = {
-    slice_kernel<SliceTile<GemmActivation::kBf16, 4, 2, SliceSums::kScaled>>("sm90_128x16_slice"),
+    slice_kernel<SliceTile<GemmActivation::kBf16, 4, 1, SliceSums::kScaled>>("sm90_64x16_slice"),
     wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
-    wgmma_kernel<Tile<64, 1>>("sm90_64x64"),
+    deep_kernel<Deep<64, 1, 2, true>>("sm90_64x64_deep"),
+    deep_kernel<Deep<64, 2, 1, false>>("sm90_128x64_deep"),
     wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
+    deep_kernel<Deep<128, 1, 1, true>>("sm90_64x128_deep"),
     wgmma_kernel<Tile<128, 2>>("sm90_128x128"),
 };
 }  // namespace

@@ -7,8 +7,8 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int64_t kHalfShared = 113 << 10;  // two blocks on a multiprocessor of sm_90
-constexpr int kMaxSplit = 8;                // portable cluster size
+constexpr int64_t kShared = 226 << 10;  // of a multiprocessor of sm_90, for its blocks
+constexpr int kMaxSplit = 8;            // portable cluster size
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -35,7 +35,7 @@ SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (split < 2 || split > kMaxSplit || (split & (split - 1)) != 0) return {};
   const int64_t each = round_up(ceil_div(blocks, split), per);
   if (each * (split - 1) >= blocks) return {};  // an empty block
-  const int units = kernel.tile_units, depth = kSliceWarpgroups / units;
+  const int units = kernel.tile_units, depth = kernel.threads / 128 / units;
   const int64_t step = per % kSliceCopyBlocks == 0 ? per : kSliceCopyBlocks * per;  // whole groups and whole copies
   const int64_t deep = round_up(ceil_div(each, depth), step), places = deep * depth;
   if (sums == SliceSums::kHeld && deep > kSliceHeld) return {};
@@ -45,9 +45,11 @@ SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   const int64_t weights_at = places * kSliceRows * 128, scales_at = weights_at + places * units * unit_bytes;
   const int64_t parts_at = scales_at + (groups > 1 ? places / per * units * 256 : 0);
   const int64_t share = std::max(1, kernel.pairs / split);
-  const int64_t parts = sums == SliceSums::kHeld ? 128 * kSliceRows * 4 : split * depth * share * units * 1024;
+  const int64_t parts = sums == SliceSums::kHeld
+                            ? 128 * kSliceRows * 4
+                            : split * (sums == SliceSums::kScaled ? 1 : depth) * share * units * 1024;
   const int64_t bytes = parts_at + parts + 8 * (kSliceBarriers + 1);
-  if (bytes > kHalfShared) return {};
+  if (bytes > kShared / kernel.blocks_per_processor) return {};
   return {int(each), int(deep), int(per), int(weights_at), int(scales_at), int(parts_at), int(parts_at + parts),
           int(bytes)};
 }

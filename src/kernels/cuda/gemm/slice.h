@@ -6,7 +6,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kSliceRows = 16, kSliceWarpgroups = 2;
+inline constexpr int kSliceRows = 16;
 inline constexpr int kSliceHeld = 8;        // groups of a warpgroup whose sums it keeps in registers
 inline constexpr int kSliceCopyBlocks = 4;  // blocks of K per copy of x, and per barrier
 inline constexpr int kSliceBarriers = 16;
@@ -14,7 +14,7 @@ inline constexpr int kSliceBarriers = 16;
 /// In WgmmaKernel::fold, behind Fold: what a warpgroup does with its sums. Integers with groups; with one scale per row; f16
 /// and bf16.
 enum class SliceSums { kHeld = 4, kAdded, kScaled };
-inline bool is_slice(const WgmmaKernel& kernel) { return kernel.fold >= int(SliceSums::kHeld); }
+inline bool is_slice(const WgmmaKernel& kernel) { return kernel.fold >= int(SliceSums::kHeld) && !is_deep(kernel); }
 
 /// Blocks of K of a block, of a warpgroup, of a group; byte positions in shared memory (x is at 0).
 struct SliceCut {

@@ -2,6 +2,7 @@
 // A slice of gemm_slice.cuh: its sizes, what a warpgroup asks for, and the loops that multiply.
 
 #include "kernels/cuda/gemm/fragments.cuh"
+#include "kernels/cuda/gemm/mma.cuh"
 #include "kernels/cuda/gemm/ptx.cuh"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/wgmma.cuh"
@@ -11,8 +12,10 @@ namespace lowbit::cuda {
 template <GemmActivation X_, int Bits_, int Units_, SliceSums Sums_>
 struct SliceTile {
   static constexpr GemmActivation X = X_;
-  static constexpr int kBits = Bits_, kUnits = Units_, kDepth = kSliceWarpgroups / Units_, kBm = kSliceRows;
+  static constexpr int kBits = Bits_, kUnits = Units_, kBm = kSliceRows;
   static constexpr SliceSums kSums = Sums_;
+  static constexpr int kWarpgroups = kSums == SliceSums::kScaled ? 4 : 2, kDepth = kWarpgroups / kUnits;
+  static constexpr int kPerProcessor = kSums == SliceSums::kScaled ? 1 : 2;
   using Order = FragmentOrder<kBits, kXBytes<X>>;
   using Sum = typename SumOf<X>::Type;
   static constexpr int kLaneSums = kBm / 2, kPairs = kLaneSums / 2, kXBlock = kBm * 128;
@@ -68,10 +71,12 @@ struct SliceLane {
   }
 };
 
+/// Every `step`-th barrier's weights, from barrier `nth` on.
 template <class T>
-__device__ __forceinline__ void slice_ask_weights(const GemmArgs& p, const SliceLane<T>& at, int unit0) {
+__device__ __forceinline__ void slice_ask_weights(const GemmArgs& p, const SliceLane<T>& at, int unit0, int nth,
+                                                  int step) {
   constexpr int kUnitBytes = T::Order::kUnitBytes;
-  for (int i = 0; i < at.count; i += kSliceCopyBlocks) {
+  for (int i = nth * kSliceCopyBlocks; i < at.count; i += step * kSliceCopyBlocks) {
     const int n = min(kSliceCopyBlocks, at.count - i);
     const uint32_t to = at.base + at.weights_at + (at.slot + i) * T::kUnits * kUnitBytes;
     barrier_expect(at.barrier(i), n * T::kUnits * kUnitBytes);
@@ -113,14 +118,18 @@ __device__ __forceinline__ void slice_ask_x(const CUtensorMap* map, const SliceL
 /// One warp of a warpgroup for each kind of copy.
 template <class T>
 __device__ __forceinline__ void slice_ask(const GemmArgs& p, const CUtensorMap* map, const SliceLane<T>& at, int tile) {
+  // 16-bit x: nothing has come before the previous kernel's end, and one thread takes 80 ns for each of its copies.
+  constexpr int kAskers = T::kSums == SliceSums::kScaled ? 2 : 1;
   const int role = threadIdx.x / 32 & 3;
   if (at.unit != 0) return;
   if (role == 0) {
-    if (elected()) slice_ask_weights(p, at, tile * T::kUnits);
+    if (elected()) slice_ask_weights(p, at, tile * T::kUnits, 0, kAskers);
   } else if (role == 1 && T::kScales) {
     if (elected()) slice_ask_scales(p, at, tile * T::kUnits);
   } else if (role == 2) {
     if (elected()) slice_ask_x(map, at);
+  } else if (role == 3 && kAskers == 2) {
+    if (elected()) slice_ask_weights(p, at, tile * T::kUnits, 1, kAskers);
   }
   __syncwarp();
 }
@@ -169,45 +178,93 @@ __device__ __forceinline__ void slice_sum_added(const SliceLane<T>& at, typename
   wgmma_wait<0>();
 }
 
+/// 16-bit x: mma.sync, whose warps need not wait for one another; sixteen of them hide decoding and latency. One fma with the
+/// scale per 64 columns.
 template <class T>
 __device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const GemmArgs& p, float2 row_scales,
                                                  float* acc) {
-  if (at.count == 0) return;
-  float d[T::kLaneSums], e[T::kLaneSums];
+  static_assert(T::kBm == 16);
+  constexpr int kWords = T::Order::kLaneWords, kWordBytes = 4 * kWords, kBlockBytes = T::kUnits * T::Order::kUnitBytes;
+  static_assert(kWords <= 2);
+  // ldmatrix: lane l gives row l % 8 + 8 (l / 16) and 16 bytes l / 8 % 2 of a step; rows of 128 bytes, swizzled.
+  const int lane = threadIdx.x & 31, row = (lane & 7) | (lane >> 1 & 8), chunk = lane >> 3 & 1;
+  uint32_t x[kStepsPerUnit];
 #pragma unroll
-  for (int i = 0; i < T::kLaneSums; ++i) d[i] = 0.0f, e[i] = 0.0f;
-  uint32_t a0[2][8], a1[2][8];
-  int left = p.group_blocks, group = at.slot / p.group_blocks;
-  auto scales = [&] {  // of the next block
-    const float2 s = p.groups > 1 ? at.scales(group) : row_scales;
-    if (--left == 0) left = p.group_blocks, ++group;
-    return s;
-  };
-  auto fold = [&](const float* sums, float2 s) {
+  for (int step = 0; step < kStepsPerUnit; ++step)
+    x[step] = at.base + at.slot * T::kXBlock + row * 128 + (((2 * step + chunk) ^ (row & 7)) << 4);
+  uint32_t words =
+      at.base + at.weights_at + (at.slot * T::kUnits + at.unit) * T::Order::kUnitBytes + at.lane128 * kWordBytes;
+  const bool many = p.groups > 1;
+  int left = p.group_blocks, group = many ? at.slot / p.group_blocks : 0;  // one scale: read, not used
+  // Block `nth` behind those that have been done.
+  auto block = [&](int nth) {
+    const float2 of_group = at.scales(group), s = many ? of_group : row_scales;
+    const bool end = --left == 0 && many;  // no branch: the blocks of a copy are to overlap
+    group += end, left = end ? p.group_blocks : left;
+    float d[T::kLaneSums];
 #pragma unroll
-    for (int i = 0; i < T::kLaneSums; ++i) acc[i] = __fmaf_rn(sums[i], i & 2 ? s.y : s.x, acc[i]);
+    for (int j = 0; j < T::kLaneSums; ++j) d[j] = 0.0f;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      uint32_t w[2], a[8];
+      const uint32_t from = words + nth * kBlockBytes + b * (kUnitLanes * kWordBytes);
+      if constexpr (kWords == 2)
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(from));
+      else
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w[0]) : "r"(from));
+      decode<T::X, T::kBits>(w, at.half_zero, a);
+#pragma unroll
+      for (int step = 0; step < kStepsPerBatch; ++step) {
+        uint32_t of_x[4];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(of_x[0]), "=r"(of_x[1]), "=r"(of_x[2]), "=r"(of_x[3])
+                     : "r"(x[kStepsPerBatch * b + step] + nth * T::kXBlock));
+        mma<T::X>(d, a + 4 * step, of_x[0], of_x[1]);
+        mma<T::X>(d + 4, a + 4 * step, of_x[2], of_x[3]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < T::kLaneSums; ++j) acc[j] = __fmaf_rn(d[j], j & 2 ? s.y : s.x, acc[j]);
   };
-  at.wait(0);
-  at.decode_block(0, a0);
+  auto done = [&](int blocks) {
+    words += blocks * kBlockBytes;
+#pragma unroll
+    for (int step = 0; step < kStepsPerUnit; ++step) x[step] += blocks * T::kXBlock;
+  };
   int i = 0;
-  for (; i + 1 < at.count; i += 2) {
-    at.multiply(i, a0, false, d);
-    at.wait(i + 1);
-    at.decode_block(i + 1, a1);
-    wgmma_wait<0>();
-    at.multiply(i + 1, a1, false, e);
-    fold(d, scales());
-    const int next = min(i + 2, at.count - 1);
-    at.wait(next);
-    at.decode_block(next, a0);
-    wgmma_wait<0>();
-    fold(e, scales());
+#pragma unroll 1
+  for (; i + kSliceCopyBlocks <= at.count; i += kSliceCopyBlocks) {
+    at.wait(i);
+#pragma unroll
+    for (int nth = 0; nth < kSliceCopyBlocks; ++nth) block(nth);
+    done(kSliceCopyBlocks);
   }
-  if (i < at.count) {
-    at.multiply(i, a0, false, d);
-    wgmma_wait<0>();
-    fold(d, scales());
+  if (i == at.count) return;
+  at.wait(i);
+#pragma unroll 1
+  for (; i < at.count; ++i) block(0), done(1);
+}
+
+/// Sums of the warpgroups of a block that share its K, in ascending order, to the first one; where x was.
+template <class T>
+__device__ __forceinline__ void slice_add_depths(const SliceLane<T>& at, uint8_t* shared, float* acc) {
+  auto place = [&](int depth, int half) {
+    return reinterpret_cast<float4*>(shared) + (((depth - 1) * T::kUnits + at.unit) * 2 + half) * 128 + at.lane128;
+  };
+  __syncthreads();  // nobody reads x any more
+  if (at.depth > 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) *place(at.depth, h) = {acc[4 * h], acc[4 * h + 1], acc[4 * h + 2], acc[4 * h + 3]};
   }
+  __syncthreads();
+  if (at.depth > 0) return;
+#pragma unroll
+  for (int depth = 1; depth < T::kDepth; ++depth)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float4 v = *place(depth, h);
+      acc[4 * h] += v.x, acc[4 * h + 1] += v.y, acc[4 * h + 2] += v.z, acc[4 * h + 3] += v.w;
+    }
 }
 
 }  // namespace lowbit::cuda

@@ -26,10 +26,12 @@ __device__ __forceinline__ void wgmma_wait() {
 #define LOWBIT_R_32 LOWBIT_R_16 ", " LOWBIT_R8(16, 17, 18, 19, 20, 21, 22, 23) ", " LOWBIT_R8(24, 25, 26, 27, 28, 29, 30, 31)
 #define LOWBIT_R_64 LOWBIT_R_32 ", " LOWBIT_R8(32, 33, 34, 35, 36, 37, 38, 39) ", " LOWBIT_R8(40, 41, 42, 43, 44, 45, 46, 47) ", " \
                     LOWBIT_R8(48, 49, 50, 51, 52, 53, 54, 55) ", " LOWBIT_R8(56, 57, 58, 59, 60, 61, 62, 63)
+#define LOWBIT_R_48 LOWBIT_R_32 ", " LOWBIT_R8(32, 33, 34, 35, 36, 37, 38, 39) ", " LOWBIT_R8(40, 41, 42, 43, 44, 45, 46, 47)
 #define LOWBIT_D8(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define LOWBIT_D_8(c) LOWBIT_D8(c, 0)
 #define LOWBIT_D_16(c) LOWBIT_D_8(c), LOWBIT_D8(c, 8)
 #define LOWBIT_D_32(c) LOWBIT_D_16(c), LOWBIT_D8(c, 16), LOWBIT_D8(c, 24)
+#define LOWBIT_D_48(c) LOWBIT_D_32(c), LOWBIT_D8(c, 32), LOWBIT_D8(c, 40)
 #define LOWBIT_D_64(c) LOWBIT_D_32(c), LOWBIT_D8(c, 32), LOWBIT_D8(c, 40), LOWBIT_D8(c, 48), LOWBIT_D8(c, 56)
 #define LOWBIT_WGMMA(N, REGS, TYPE, CONSTRAINT, A0, A1, A2, A3, B, ADD, SHAPE, TAIL)                                             \
   __device__ __forceinline__ void wgmma(Wgmma<N, GemmActivation::TYPE>, typename Wgmma<N, GemmActivation::TYPE>::Sum* d,         \
@@ -39,9 +41,11 @@ __device__ __forceinline__ void wgmma_wait() {
                  : LOWBIT_D_##REGS(CONSTRAINT)                                                                                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add));                                                \
   }
-#define LOWBIT_WGMMA_TYPES(N, REGS, ...)                                                     \
+#define LOWBIT_WGMMA_INTEGERS(N, REGS, ...)                                                  \
   LOWBIT_WGMMA(N, REGS, kInt8, "+r", __VA_ARGS__, "k32.s32.s8.s8", "")                       \
-  LOWBIT_WGMMA(N, REGS, kBit, "+r", __VA_ARGS__, "k256.s32.b1.b1.and.popc", "")              \
+  LOWBIT_WGMMA(N, REGS, kBit, "+r", __VA_ARGS__, "k256.s32.b1.b1.and.popc", "")
+#define LOWBIT_WGMMA_TYPES(N, REGS, ...)                                                     \
+  LOWBIT_WGMMA_INTEGERS(N, REGS, __VA_ARGS__)                                                \
   LOWBIT_WGMMA(N, REGS, kF16, "+f", __VA_ARGS__, "k16.f32.f16.f16", ", 1, 1, 0")             \
   LOWBIT_WGMMA(N, REGS, kBf16, "+f", __VA_ARGS__, "k16.f32.bf16.bf16", ", 1, 1, 0")
 // clang-format on
@@ -55,6 +59,7 @@ struct Wgmma {
 LOWBIT_WGMMA_TYPES(16, 8, 8, 9, 10, 11, 12, 13)
 LOWBIT_WGMMA_TYPES(32, 16, 16, 17, 18, 19, 20, 21)
 LOWBIT_WGMMA_TYPES(64, 32, 32, 33, 34, 35, 36, 37)
+LOWBIT_WGMMA_INTEGERS(96, 48, 48, 49, 50, 51, 52, 53)
 LOWBIT_WGMMA_TYPES(128, 64, 64, 65, 66, 67, 68, 69)
 #endif
 

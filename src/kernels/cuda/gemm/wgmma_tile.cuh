@@ -96,6 +96,7 @@ struct Lane {
       decode<T::X, T::kBits>(w, half_zero, a[u]);
     }
   }
+  template <int Rows = T::kBm>  // of x
   __device__ void multiply(int batch, const uint32_t (*a)[8], bool add, Sum (*d)[T::kSums]) {
     const uint64_t x = x_descriptor(ring.x()) + 2 * kStepsPerBatch * batch;
     wgmma_fence();
@@ -103,7 +104,7 @@ struct Lane {
     for (int step = 0; step < kStepsPerBatch; ++step)
 #pragma unroll
       for (int u = 0; u < T::kUnits; ++u)
-        wgmma(Wgmma<T::kBm, T::X>{}, d[u], a[u] + 4 * step, x + 2 * step, step > 0 || add);
+        wgmma(Wgmma<Rows, T::X>{}, d[u], a[u] + 4 * step, x + 2 * step, step > 0 || add);
     wgmma_commit();
   }
   /// A whole block of K as one group of instructions.
@@ -132,18 +133,18 @@ inline constexpr int kStagger = 8;  // named barrier
 /// One tile's sums over the blocks of K, no folding: two batches in flight, the next one is decoded meanwhile. Returns the
 /// scales that came with the last block, if any do.
 /// Behind block `signal` the warpgroup lets the next one begin.
-template <class T>
+template <class T, int Rows = T::kBm>
 __device__ __forceinline__ float2 sum_tile(Lane<T>& lane, int blocks, int signal = -1) {
   uint32_t a0[T::kUnits][8], a1[T::kUnits][8];
   barrier_wait(lane.ring.full(), lane.ring.phase);
   lane.decode_batch(0, a0);
   Ring<T> previous = lane.ring;
   for (int i = 0; i < blocks; ++i) {
-    lane.multiply(0, a0, i > 0, lane.d);
+    lane.template multiply<Rows>(0, a0, i > 0, lane.d);
     wgmma_wait<1>();
     if (i > 0) lane.release(previous);
     lane.decode_batch(1, a1);
-    lane.multiply(1, a1, true, lane.d);
+    lane.template multiply<Rows>(1, a1, true, lane.d);
     wgmma_wait<1>();
     if (i == signal) named_arrive(kStagger, 256);
     previous = lane.ring;

@@ -40,7 +40,9 @@ int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 void consider(const Cell& cell, Shape shape, std::vector<Shape>& shapes) {
   shape.shared_bytes = gru::shared_bytes_of(cell, shape);
   shape.at_once = gru::tiles_at_once(cell, shape);
-  if (shape.at_once > 0) shapes.push_back(shape);
+  if (shape.at_once == 0) return;
+  if (shape.path == GruPath::kCluster && shape.number == gru::Number::kF32) shape.alone = gru::tiles_alone(cell, shape);
+  shapes.push_back(shape);
 }
 
 /// Blocks and warps per path; a matrix unit for each warp where that can be had.
@@ -210,7 +212,10 @@ Status GruDeviceCell::run(const GruSequences& s) const {
   }
   const auto stream = static_cast<cudaStream_t>(s.stream);
   if (shape.path == GruPath::kFused) return check_cuda(gru::launch_fused(cell, call, stream), "gru sequences");
-  const auto input = cell.x.tiles != nullptr ? gru::launch_input : gru::launch_input_plain;
+  const bool boxes = gru::has_input_boxes(cell, s.steps * s.batch, impl_->options.input_boxes);
+  const auto input = boxes                     ? gru::launch_input_boxes
+                     : cell.x.tiles != nullptr ? gru::launch_input
+                                               : gru::launch_input_plain;
   LOWBIT_TRY(check_cuda(input(cell, call, stream), "gru input product"));
   if (shape.path == GruPath::kSteps) return check_cuda(gru::launch_steps_plain(cell, call, stream), "gru steps");
   return check_cuda(gru::launch_sequences(cell, call, shape, stream), "gru sequences");

@@ -47,6 +47,7 @@ struct Product {
   int32_t low = 0, high = 0;  // of the centered result
   int32_t narrow = 0;         // sums fit int32
   int32_t small = 0;          // sums are below 2^22, their right shifts at most 22
+  int32_t exact = 0;          // sums with and without their bias, and biases, are below 2^24
 };
 
 struct Table {
@@ -83,6 +84,7 @@ struct Shape {
   Number number = Number::kF32;
   bool single = false;  // tiles of one sequence: a lane has one unit
   int shared_bytes = 0;
+  int alone = 0;  // clusters in f32: tiles that run at the same time when no two blocks share a multiprocessor
 };
 
 /// Fills `cell` and returns the bytes that it refers to; its pointers are offsets into them until point_into().
@@ -95,6 +97,10 @@ int h_stride(const Cell& cell);  // bytes of a row of h in shared memory
 int shared_bytes_of(const Cell& cell, const Shape& shape);
 
 cudaError_t launch_input(const Cell& cell, const Call& call, cudaStream_t stream);
+/// The same by boxes, for one plane of x and sums in int32 (input_wgmma.cu). has_input_boxes: compute capability 9.0, and as
+/// many tiles as multiprocessors unless `few_too`.
+cudaError_t launch_input_boxes(const Cell& cell, const Call& call, cudaStream_t stream);
+bool has_input_boxes(const Cell& cell, int64_t rows, bool few_too);
 cudaError_t launch_input_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_steps_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream);
@@ -104,6 +110,8 @@ int fused_at_once(const Cell& cell, Number number);
 cudaError_t launch_fused(const Cell& cell, const Call& call, cudaStream_t stream);
 /// Tiles of this shape that fit the device at the same time; 0 when it cannot run there or has no kernel.
 int tiles_at_once(const Cell& cell, const Shape& shape);
+/// The same with all of a multiprocessor's shared memory for each block.
+int tiles_alone(const Cell& cell, const Shape& shape);
 /// There is a kernel of this shape for one sequence.
 bool has_single(const Cell& cell, const Shape& shape);
 

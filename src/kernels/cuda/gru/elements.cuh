@@ -4,28 +4,9 @@
 #include "base/rounding.h"
 #include "kernels/cuda/gru/device_cell.h"
 #include "kernels/cuda/gru/matrix.cuh"
+#include "kernels/cuda/gru/rounding.cuh"
 
 namespace lowbit::cuda::gru {
-
-/// Right shift, half to even, where nothing but 0 is ever shifted by more than 31 places.
-struct Shift32 {
-  int left, right, add, odd;
-  __device__ __forceinline__ explicit Shift32(int k)
-      : left(k < 0 ? min(-k, 31) : 0),
-        right(k > 0 ? min(k, 31) : 0),
-        add(k > 0 ? (1 << (right - 1)) - 1 : 0),
-        odd(k > 0) {}
-  __device__ __forceinline__ int32_t operator()(int32_t v) const {
-    v = int32_t(uint32_t(v) << left);
-    return (v + add + ((v >> right) & odd)) >> right;
-  }
-};
-
-template <class T>
-__device__ __forceinline__ T clamp(T v, T low, T high) {
-  v = v < low ? low : v;
-  return v > high ? high : v;
-}
 
 /// Integers in f32. Adding 1.5 * 2^23 leaves no fraction bits and rounds half to even; scales are powers of two. A number is
 /// *biased* while that constant is in it: comparing, shifting and storing do not need it gone.

@@ -10,7 +10,7 @@
 namespace lowbit::cuda::gru {
 namespace {
 
-constexpr int64_t kSmallSum = int64_t{1} << 22;
+constexpr int64_t kSmallSum = int64_t{1} << 22, kExactSum = int64_t{1} << 24;
 
 int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 
@@ -86,7 +86,7 @@ void pack_product(const ProductSource& from, const Cell& cell, bool matrix, Prod
   p.high = from.out().hi - from.out().zp;
   p.narrow = from.state ? s.state32 : s.input32;
   const int64_t bias = image.take(8 * int64_t{3} * cell.padded), shift = image.take(4 * int64_t{3} * cell.padded);
-  p.small = 1;
+  p.small = p.exact = 1;
   for (int64_t row = 0; row < 3 * h; ++row) {
     int64_t sum = 0, size = 0;
     for (int64_t i = 0; i < k; ++i) {
@@ -98,6 +98,10 @@ void pack_product(const ProductSource& from, const Cell& cell, bool matrix, Prod
     const int32_t places = (from.state ? s.h_shift : s.x_shift)[row];
     image.at<int64_t>(bias)[to] = folded;
     image.at<int32_t>(shift)[to] = places;
+    const int64_t range = from.in().hi - from.in().lo, most = (size + sum) / 2 * range,
+                  least = (sum - size) / 2 * range;
+    for (const int64_t v : {folded, most, least, folded + most, folded + least})
+      if (std::abs(v) >= kExactSum) p.exact = 0;
     // A sum passes through its bias alone and through parts of the rest.
     if (std::abs(folded) >= kSmallSum || std::abs(folded) + size * (from.in().hi - from.in().lo) >= kSmallSum ||
         places > 22)

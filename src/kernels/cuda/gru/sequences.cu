@@ -119,6 +119,14 @@ int tiles_at_once(const Cell& cell, const Shape& s) {
   return 0;
 }
 
+int tiles_alone(const Cell& cell, const Shape& shape) {
+  Device device;
+  if (current_device(&device) != cudaSuccess) return 0;
+  Shape s = shape;
+  s.shared_bytes = device.shared_bytes;
+  return tiles_at_once(cell, s);
+}
+
 cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream) {
   const SequenceKernel* const kernel = find(cell, shape);
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
@@ -134,7 +142,10 @@ cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& sh
                                         cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1);
     if (e != cudaSuccess) return e;
   }
-  const Launch launch(shape, int(at_once * shape.blocks), stream, device.bulk_copies);
+  // Blocks start while the input product's last ones still run, and would share the multiprocessors that are free first.
+  Shape placed = shape;
+  if (tiles <= shape.alone) placed.shared_bytes = device.shared_bytes;
+  const Launch launch(placed, int(at_once * shape.blocks), stream, device.bulk_copies);
   return cudaLaunchKernelEx(&launch.config, kernel->run, SequenceArgs{cell, call, shape.blocks, int32_t(at_once)});
 }
 

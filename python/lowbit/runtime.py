@@ -1,0 +1,215 @@
+"""Language models run by liblowbit.so, through its C ABI (include/lowbit/lowbit.h): text in, text out, or logits as NumPy arrays.
+
+The library is the file that LOWBIT_LIBRARY names, else the one of the checkout that this package lies in, else what the system's
+loader finds (an installed lowbit).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import operator
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .errors import LowbitError
+
+LIBRARY = "liblowbit.so.0"
+ON_TEXT = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(ctypes.c_char), c_size_t)
+
+
+class RuntimeFailure(LowbitError):
+    """What a call of the library said; `status` is the name of its lb_status ("not_found")."""
+
+    def __init__(self, status: str, line: str) -> None:
+        parts = re.fullmatch(r"(.*?): got (.*?)(?:, wanted (.*?))?(?:\. hint: (.*))?", line, re.S)
+        where, got, wanted, hint = parts.groups("") if parts else ("", line, "", "")
+        super().__init__(where, got, wanted, hint)
+        self.args, self.status = (line,), status
+
+
+class _ModelOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("activation", c_char_p), ("device", c_char_p), ("context", c_int64), ("threads", c_int32)]
+
+
+class _GenerateOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("max_tokens", c_int64), ("temperature", c_float), ("top_p", c_float), ("min_p", c_float),
+                ("repeat_penalty", c_float), ("top_k", c_int64), ("seed", c_uint64), ("ignore_eos", c_int32), ("on_text", ON_TEXT),
+                ("user", c_void_p)]
+
+
+_tokens, _count = POINTER(c_int32), POINTER(c_size_t)
+_SIGNATURES = {
+    "lb_last_error": (c_char_p,), "lb_status_name": (c_char_p, c_int32), "lb_version": (c_char_p,),
+    "lb_model_open": (c_int32, c_char_p, POINTER(_ModelOptions), POINTER(c_void_p)), "lb_model_close": (None, c_void_p),
+    "lb_model_vocab_size": (c_int64, c_void_p), "lb_model_length": (c_int64, c_void_p),
+    "lb_model_prefill": (c_int32, c_void_p, _tokens, c_size_t),
+    "lb_model_logits": (c_int32, c_void_p, POINTER(POINTER(c_float)), _count), "lb_model_truncate": (c_int32, c_void_p, c_int64),
+    "lb_model_tokenize": (c_int32, c_void_p, c_char_p, c_size_t, c_int32, c_int32, _tokens, c_size_t, _count),
+    "lb_model_detokenize": (c_int32, c_void_p, _tokens, c_size_t, c_char_p, c_size_t, _count),
+    "lb_model_chat_text": (c_int32, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, _count),
+    "lb_generate_options_init": (None, POINTER(_GenerateOptions)),
+    "lb_model_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(_GenerateOptions), _tokens, c_size_t, _count),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """liblowbit.so, with its signatures. Errors: LowbitError when none is found or it is too old."""
+    named, checkout = os.environ.get("LOWBIT_LIBRARY"), Path(__file__).resolve().parents[2]
+    built = [path for path in (checkout / "build" / preset / "lib" / LIBRARY for preset in ("cuda", "release")) if path.is_file()]
+    path = named or str(built[0] if built else LIBRARY)
+    hint = "build it with scripts/build.sh and name it in LOWBIT_LIBRARY"
+    try:
+        found = ctypes.CDLL(path)
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise LowbitError("liblowbit", str(error), "the library of this version of lowbit", hint) from None
+    return found
+
+
+def _fail(status: int) -> NoReturn:
+    raise RuntimeFailure(library().lb_status_name(status).decode(), library().lb_last_error().decode(errors="replace"))
+
+
+def _ids(tokens: Iterable[int]) -> ctypes.Array:
+    ids = [operator.index(token) for token in tokens]
+    if not all(0 <= i < 2**31 for i in ids):  # ctypes would cut them to 32 bits
+        raise LowbitError("tokens", f"token {next(i for i in ids if not 0 <= i < 2**31)}", "ids of the vocabulary")
+    return (c_int32 * len(ids))(*ids)
+
+
+class Model:
+    """One model and one sequence of tokens.
+
+    path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions, 0
+    for the model's own (at most 4096). threads: 0 for the physical cores. Results do not depend on threads.
+    Not for two threads at once: a call while another one runs is an error. Errors: LowbitError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
+                 threads: int = 0) -> None:
+        self._handle, self._busy = c_void_p(), threading.Lock()
+        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), context, threads)
+        if status := library().lb_model_open(os.fsencode(path), byref(options), byref(self._handle)):
+            _fail(status)
+
+    def close(self) -> None:
+        """Gives the memory back; the model is of no use afterwards. Happens by itself when the object dies."""
+        if self._handle:
+            library().lb_model_close(self._handle)
+            self._handle = c_void_p()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if not self._handle:
+            raise LowbitError("model", "a call after close()", "an open model")
+        if not self._busy.acquire(blocking=False):
+            raise LowbitError("model", "a call while another one runs", "one call at a time", "open the model twice for two sequences")
+        try:
+            if status := getattr(library(), name)(self._handle, *arguments):
+                _fail(status)
+        finally:
+            self._busy.release()
+
+    @property
+    def vocab_size(self) -> int:
+        return library().lb_model_vocab_size(self._handle)
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return library().lb_model_length(self._handle)
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """add_special: begin and end as the model wants it. parse_special: "<|im_end|>" becomes the token; not for text from users."""
+        raw, count = text.encode(), c_size_t()
+        room = (c_int32 * (len(raw) + 8))()  # no tokenizer makes more tokens than bytes, but for bos and eos
+        self._call("lb_model_tokenize", raw, len(raw), add_special, parse_special, room, len(room), byref(count))
+        if count.value > len(room):
+            room = (c_int32 * count.value)()
+            self._call("lb_model_tokenize", raw, len(raw), add_special, parse_special, room, len(room), byref(count))
+        return room[:count.value]
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """Without special tokens; bytes that are no UTF-8 become U+FFFD."""
+        ids = _ids(tokens)
+        return self._text("lb_model_detokenize", ids, len(ids))
+
+    def chat_text(self, messages: Sequence[Mapping[str, object]], **variables: object) -> str:
+        """A conversation as the model's own template writes it: [{"role": "user", "content": "Hi"}]. Other variables go to the
+        template, such as add_generation_prompt (true unless given) or tools. Tokenize it with add_special=False, parse_special=True."""
+        raw = json.dumps({"messages": list(messages), **variables}).encode()
+        return self._text("lb_model_chat_text", raw, len(raw))
+
+    def _text(self, name: str, *arguments: object) -> str:
+        """The text of a call that says how long it is."""
+        size = c_size_t()
+        self._call(name, *arguments, None, 0, byref(size))
+        text = ctypes.create_string_buffer(size.value + 1)
+        self._call(name, *arguments, text, size.value, byref(size))
+        return text.raw[:size.value].decode(errors="replace")
+
+    def append(self, tokens: Iterable[int]) -> np.ndarray:
+        """Appends tokens to the sequence; f32 [vocab_size], the logits after the last one."""
+        ids, logits, count = _ids(tokens), POINTER(c_float)(), c_size_t()
+        self._call("lb_model_prefill", ids, len(ids))
+        self._call("lb_model_logits", byref(logits), byref(count))
+        return np.ctypeslib.as_array(logits, (count.value,)).copy()
+
+    def truncate(self, length: int = 0) -> None:
+        """Forgets all but the first `length` tokens."""
+        self._call("lb_model_truncate", length)
+
+    def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
+                 top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
+                 keep: bool = False, on_text: Callable[[str], object] | None = None) -> str:
+        """What the model writes after `prompt` (a text, or token ids); the same seed gives the same text.
+
+        A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. Ctrl-C and
+        whatever on_text raises end the generation and reach the caller.
+        """
+        ids = _ids(self.tokenize(prompt, add_special=not (keep and self.length)) if isinstance(prompt, str) else prompt)
+        if not keep:
+            self.truncate()
+        pieces: list[str] = []
+        raised: list[BaseException] = []
+
+        def listen(_: object, text: ctypes._Pointer, size: int) -> int:
+            try:
+                pieces.append(ctypes.string_at(text, size).decode(errors="replace"))
+                if on_text:
+                    on_text(pieces[-1])
+            except BaseException as error:  # must not pass through C; raised again below
+                raised.append(error)
+            return len(raised)
+
+        options = _GenerateOptions(ctypes.sizeof(_GenerateOptions), max_tokens, temperature, top_p, min_p, repeat_penalty, top_k, seed,
+                                   ignore_eos, ON_TEXT(listen), None)
+        self._call("lb_model_generate", ids, len(ids), byref(options), None, 0, None)
+        if raised:
+            raise raised[0]
+        return "".join(pieces)
+
+    def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
+        """The model's answer to a conversation, [{"role": "user", "content": "Hi"}]; options as for generate()."""
+        return self.generate(self.tokenize(self.chat_text(messages), add_special=False, parse_special=True), **options)

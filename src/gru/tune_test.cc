@@ -1,0 +1,128 @@
+// Scales by what they do to the outputs.
+#include <cmath>
+
+#include "gru/test_networks.h"
+
+namespace lowbit {
+namespace {
+
+using namespace testing_gru;  // NOLINT
+
+struct Fixture {
+  GruNetwork net;
+  std::vector<float> x;
+  GruInput in;
+  GruRanges ranges;
+};
+
+/// Weights so large that gates saturate: what minmax ranges are worst at.
+Fixture make_fixture(uint64_t seed, int layers = 1, bool both = false) {
+  Rng rng(seed);
+  GruNetwork net = random_network(rng, layers, both, 9, 14, 1.2);
+  std::vector<float> x = normals(rng, int64_t{25} * 3 * 9, 1);
+  const GruInput in = input_of(x, 25, 3);
+  GruRanges ranges = *GruRanges::measure(net, std::span(&in, 1));
+  Fixture f{std::move(net), std::move(x), {}, std::move(ranges)};
+  f.in = input_of(f.x, 25, 3);
+  return f;
+}
+
+double sqnr(const Fixture& f, const GruModel& model) {
+  const auto wanted = run_gru(f.net, f.in)->y, got = model.run(f.in)->y;
+  double signal = 0, error = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    signal += double(wanted[i]) * double(wanted[i]);
+    error += (double(got[i]) - double(wanted[i])) * (double(got[i]) - double(wanted[i]));
+  }
+  return 10 * std::log10(signal / error);
+}
+
+GruTuneOptions options_for(const Fixture& f) {
+  GruTuneOptions options;
+  options.config = *gru_preset("seed8");
+  options.config.table = GruTableMode::kDirect;  // made at once
+  options.inputs = std::span(&f.in, 1);
+  return options;
+}
+
+TEST(GruTune, OutputsComeNearerToTheFloats) {
+  for (const auto& [layers, both] : {std::pair{1, false}, {2, false}, {2, true}}) {
+    const Fixture f = make_fixture(1, layers, both);
+    const GruTuneOptions options = options_for(f);
+    const auto report = tune_gru_ranges(f.net, f.ranges, options);
+    ASSERT_TRUE(report) << report.error().message();
+    const auto before = GruModel::quantize(f.net, f.ranges, options.config),
+               after = GruModel::quantize(f.net, report->ranges, options.config);
+    ASSERT_TRUE(before && after);
+    EXPECT_NEAR(sqnr(f, *before), report->start, 1e-9);
+    EXPECT_NEAR(sqnr(f, *after), report->value, 1e-9);
+    EXPECT_GT(report->value, report->start + 3) << layers << both;
+    // The changes tell how it came about.
+    double last = report->start;
+    for (const auto& c : report->changes) {
+      EXPECT_GE(c.value, last);
+      EXPECT_FALSE(c.before == c.after);
+      last = c.value;
+    }
+    EXPECT_EQ(last, report->value);
+    const auto scales = after->report();
+    std::map<std::pair<int, GruTensor>, GruScale> found;
+    for (const auto& c : report->changes) found[{c.cell, c.tensor}] = c.after;
+    for (const auto& [where, scale] : found)
+      EXPECT_TRUE(scales[size_t(where.first)].scales[size_t(where.second)] == scale) << where.first;
+  }
+}
+
+TEST(GruTune, IsTheSameEveryTimeAndSurvivesAFile) {
+  const Fixture f = make_fixture(2);
+  const GruTuneOptions options = options_for(f);
+  const auto a = tune_gru_ranges(f.net, f.ranges, options), b = tune_gru_ranges(f.net, f.ranges, options);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(a->value, b->value);
+  EXPECT_EQ(a->tried, b->tried);
+  const std::string path = testing::TempDir() + "gru_tuned.json";
+  ASSERT_TRUE(a->ranges.save(path));
+  const auto read = GruRanges::open(path);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(GruModel::quantize(f.net, *read, options.config)->run(f.in)->y,
+            GruModel::quantize(f.net, b->ranges, options.config)->run(f.in)->y);
+}
+
+TEST(GruTune, GoesByAnyMetricAndOnlyTheTensorsAskedFor) {
+  const Fixture f = make_fixture(3);
+  GruTuneOptions options = options_for(f);
+  options.tensors = {GruTensor::kIh};
+  int calls = 0;
+  // The finest ih wins, whatever that does to the outputs.
+  options.metric = [&](const GruModel& m) -> Result<double> {
+    ++calls;
+    return double(m.report()[0].scales[size_t(GruTensor::kIh)].shift);
+  };
+  const auto before = GruModel::quantize(f.net, f.ranges, options.config)->report();
+  const auto report = tune_gru_ranges(f.net, f.ranges, options);
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(calls, report->tried);
+  const auto after = GruModel::quantize(f.net, report->ranges, options.config)->report();
+  for (size_t t = 0; t < kGruTensors; ++t)
+    if (t == size_t(GruTensor::kIh))
+      EXPECT_EQ(after[0].scales[t].shift, before[0].scales[t].shift + options.passes);
+    else
+      EXPECT_TRUE(after[0].scales[t] == before[0].scales[t]) << t;
+}
+
+TEST(GruTune, NamesWhatIsMissing) {
+  const Fixture f = make_fixture(4), other = make_fixture(4, 2);
+  GruTuneOptions options = options_for(f);
+  EXPECT_FALSE(tune_gru_ranges(f.net, other.ranges, options));
+  options.inputs = {};
+  const auto none = tune_gru_ranges(f.net, f.ranges, options);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
+  options.metric = [](const GruModel&) -> Result<double> { return 1.0; };
+  EXPECT_TRUE(tune_gru_ranges(f.net, f.ranges, options));
+  options.config.rounding = GruRounding::kFeedback;
+  EXPECT_FALSE(tune_gru_ranges(f.net, f.ranges, options));
+}
+
+}  // namespace
+}  // namespace lowbit

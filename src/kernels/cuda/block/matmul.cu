@@ -1,0 +1,99 @@
+// y = x W^T with f32 activations, in the order of the CPU's sums.
+
+#include <algorithm>
+
+#include "kernels/cuda/block/tile.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_block_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+/// kPlain: no scales. kScaled: groups are whole steps of the reduction. kAny: groups of any width, offsets.
+enum class Folding { kPlain, kScaled, kAny };
+
+/// The sums of a group join those of the row: acc = fma(S, scale, acc), then fma(sum of x, offset, acc).
+__device__ __forceinline__ void fold_group(const F32Matmul& call, int64_t group, int64_t first_column, Sums& sums,
+                                           float (&x_sums)[kMicro], Sums& acc) {
+#pragma unroll
+  for (int j = 0; j < kMicro; ++j) {
+    const int64_t column = first_column + output_column(j);
+    const bool inside = column < call.n;
+    const float scale = inside ? call.scales[group * call.n + column] : 0.0f;
+    const float offset = inside && call.offsets != nullptr ? call.offsets[group * call.n + column] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMicro; ++i) {
+      acc[i][j] = __fmaf_rn(sums[i][j], scale, acc[i][j]);
+      if (call.offsets != nullptr) acc[i][j] = __fmaf_rn(x_sums[i], offset, acc[i][j]);
+      sums[i][j] = 0;
+    }
+  }
+#pragma unroll
+  for (float& sum : x_sums) sum = 0;
+}
+
+__device__ __forceinline__ void store_outputs(const F32Matmul& call, int64_t first_row, int64_t first_column,
+                                              const Sums& acc) {
+#pragma unroll
+  for (int i = 0; i < kMicro; ++i) {
+    const int64_t row = first_row + output_row(i);
+    if (row >= call.m) continue;
+#pragma unroll
+    for (int j = 0; j < kMicro; ++j) {
+      const int64_t column = first_column + output_column(j);
+      if (column < call.n)
+        call.y[row * call.n + column] = __fadd_rn(acc[i][j], call.bias == nullptr ? 0.0f : call.bias[column]);
+    }
+  }
+}
+
+template <Folding kFolding>
+__global__ void __launch_bounds__(kTileThreads, kFolding == Folding::kPlain ? 2 : 1)
+    matmul_tiles(const __grid_constant__ F32Matmul call) {
+  const int64_t first_row = int64_t{blockIdx.y} * kTile, first_column = int64_t{blockIdx.x} * kTile;
+  const OutputsAreRows x{call.x, call.m, call.k, first_row}, w{call.values, call.n, call.k, first_column};
+  Sums sums = {}, acc = {};
+  float x_sums[kMicro] = {};
+  each_step(x, w, call.k, [&](int64_t step, const TileRows& a, const TileRows& b) {
+    const int64_t begin = step * kTileDepth, end = min(begin + kTileDepth, call.k);
+    if constexpr (kFolding == Folding::kAny) {
+#pragma unroll 1
+      for (int64_t k = begin; k < end; ++k) {
+        float rows[kMicro];
+        add_step(a[k - begin], b[k - begin], sums, rows);
+#pragma unroll
+        for (int i = 0; i < kMicro; ++i) x_sums[i] = __fadd_rn(x_sums[i], rows[i]);
+        if ((k + 1) % call.group == 0 || k + 1 == call.k)
+          fold_group(call, k / call.group, first_column, sums, x_sums, acc);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kTileDepth; ++k) {
+        float rows[kMicro];
+        add_step(a[k], b[k], sums, rows);
+      }
+      if (kFolding == Folding::kScaled && (end % call.group == 0 || end == call.k))
+        fold_group(call, begin / call.group, first_column, sums, x_sums, acc);
+    }
+  });
+  store_outputs(call, first_row, first_column, kFolding == Folding::kPlain ? sums : acc);
+}
+
+}  // namespace
+
+Status f32_matmul(const F32Matmul& call) {
+  if (call.m == 0 || call.n == 0) return {};
+  const bool whole = call.group % kTileDepth == 0 || call.group >= call.k;
+  auto* const kernel = call.scales == nullptr             ? &matmul_tiles<Folding::kPlain>
+                       : whole && call.offsets == nullptr ? &matmul_tiles<Folding::kScaled>
+                                                          : &matmul_tiles<Folding::kAny>;
+  const dim3 grid(static_cast<unsigned>((call.n + kTile - 1) / kTile),
+                  static_cast<unsigned>((call.m + kTile - 1) / kTile));
+  return check_cuda(launch(kernel, grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
+                    "f32 matmul");
+}
+
+}  // namespace lowbit::cuda

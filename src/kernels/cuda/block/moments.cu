@@ -1,0 +1,96 @@
+// Second moments of activations: x^T x, chunk by chunk, in the order of pipeline/moment_sum.cc.
+
+#include <algorithm>
+
+#include "kernels/cuda/block/tile.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_block_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int64_t kBlocksWanted = 512;  // thread blocks that keep a large device busy
+constexpr int kThreads = 256;
+
+int64_t tiles_of(int64_t k) { return (k + kTile - 1) / kTile; }
+int64_t pairs_of(int64_t k) { return tiles_of(k) * (tiles_of(k) + 1) / 2; }
+/// Chunks that are multiplied at once, each into a part of the workspace of its own.
+int64_t chunks_at_once(int64_t rows, int64_t k, int64_t chunk) {
+  const int64_t chunks = std::max<int64_t>(1, (rows + chunk - 1) / chunk);
+  return std::clamp<int64_t>((kBlocksWanted + pairs_of(k) - 1) / pairs_of(k), 1, chunks);
+}
+
+/// One tile of the upper triangle of one chunk's x^T x.
+__global__ void __launch_bounds__(kTileThreads, 2)
+    multiply_chunk(const float* x, int64_t rows, int64_t k, int64_t chunk, float* products) {
+  int64_t tile = blockIdx.x, i0 = 0;
+  for (int64_t left = (k + kTile - 1) / kTile; tile >= left; --left, ++i0) tile -= left;
+  const int64_t j0 = i0 + tile, first = int64_t{blockIdx.y} * chunk, count = min(chunk, rows - first);
+  const OutputsAreColumns a{x + first * k, k, count, i0 * kTile}, b{x + first * k, k, count, j0 * kTile};
+  Sums sums = {};
+  each_step(a, b, count, [&](int64_t, const TileRows& rows_a, const TileRows& rows_b) {
+#pragma unroll
+    for (int d = 0; d < kTileDepth; ++d) {
+      float unused[kMicro];
+      add_step(rows_a[d], rows_b[d], sums, unused);
+    }
+  });
+  float* const to = products + int64_t{blockIdx.y} * k * k;
+#pragma unroll
+  for (int i = 0; i < kMicro; ++i)
+#pragma unroll
+    for (int j = 0; j < kMicro; ++j) {
+      const int64_t row = i0 * kTile + output_row(i), column = j0 * kTile + output_column(j);
+      if (row < k && column < k) to[row * k + column] = sums[i][j];
+    }
+}
+
+__global__ void add_products(const float* products, int64_t count, int64_t k, double* sum) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= k * k || at / k > at % k) return;
+  double total = sum[at];
+  for (int64_t i = 0; i < count; ++i) total = __dadd_rn(total, static_cast<double>(products[i * k * k + at]));
+  sum[at] = total;
+}
+
+__global__ void scale_sums(const double* sum, int64_t k, double scale, float* h) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= k * k) return;
+  const int64_t row = at / k, column = at % k;
+  h[at] = __double2float_rn(__dmul_rn(sum[min(row, column) * k + max(row, column)], scale));
+}
+
+dim3 blocks_for(int64_t count) { return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)); }
+
+}  // namespace
+
+int64_t moments_workspace_bytes(int64_t rows, int64_t k, int64_t chunk) {
+  return chunks_at_once(rows, k, chunk) * k * k * int64_t(sizeof(float));
+}
+
+Status add_moments(const AddMoments& call) {
+  auto* const stream = static_cast<cudaStream_t>(call.stream);
+  const int64_t k = call.k, at_once = chunks_at_once(call.rows, k, call.chunk) * call.chunk;
+  for (int64_t first = 0; first < call.rows; first += at_once) {
+    const int64_t rows = std::min(at_once, call.rows - first), chunks = (rows + call.chunk - 1) / call.chunk;
+    const dim3 grid(static_cast<unsigned>(pairs_of(k)), static_cast<unsigned>(chunks));
+    auto e = launch(multiply_chunk, grid, dim3(kTileThreads), 0, stream, false, call.x + first * k, rows, k, call.chunk,
+                    call.workspace);
+    if (e == cudaSuccess)
+      e = launch(add_products, blocks_for(k * k), dim3(kThreads), 0, stream, false, call.workspace, chunks, k,
+                 call.sum);
+    if (auto status = check_cuda(e, "second moments"); !status) return status;
+  }
+  return {};
+}
+
+Status finish_moments(const double* sum, int64_t k, double scale, float* h, void* stream) {
+  return check_cuda(launch(scale_sums, blocks_for(k * k), dim3(kThreads), 0, static_cast<cudaStream_t>(stream), false,
+                           sum, k, scale, h),
+                    "second moments");
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,99 @@
+// What happens to the rows of a block between its products.
+
+#include <algorithm>
+
+#include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_block_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kThreads = 256;
+
+/// Half a warp per row.
+__global__ void norm(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y) {
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const bool inside = row < rows;  // the other half of the warp may be
+  float sum = 0;
+  for (int64_t i = lane; inside && i < n; i += kLanes) sum = __fmaf_rn(x[row * n + i], x[row * n + i], sum);
+  const float dot = fold_lanes(sum);
+  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(n)), eps)));
+  for (int64_t i = lane; inside && i < n; i += kLanes)
+    y[row * n + i] = __fmul_rn(__fmul_rn(x[row * n + i], r), weight[i]);
+}
+
+__global__ void rotate(const __grid_constant__ RotateRows call) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, head = at / call.half, i = at % call.half;
+  if (head >= call.rows * call.heads) return;
+  const int64_t angle = head / call.heads % call.positions * call.half + i;
+  const float cos = call.cos[angle], sin = call.sin[angle];
+  float* const low = call.x + head * 2 * call.half + i;
+  const float a = low[0], b = low[call.half];
+  low[0] = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
+  low[call.half] = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
+}
+
+__global__ void to_f16_and_back(float* x, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) x[i] = f16_value(f16_nearest(x[i]));
+}
+
+__global__ void gate_all(float* gate, const float* up, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float g = gate[i];
+  gate[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(-g))), up[i]);
+}
+
+__global__ void add_all(const float* x, int64_t count, float* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) y[i] = __fadd_rn(y[i], x[i]);
+}
+
+__global__ void find_bad(const float* x, int64_t count, uint64_t base, unsigned long long* first) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count && (__float_as_uint(x[i]) & 0x7f800000u) == 0x7f800000u)
+    atomicMin(first, static_cast<unsigned long long>(base + static_cast<uint64_t>(i)));
+}
+
+template <class... Parameters, class... Arguments>
+Status each(const char* where, void (*kernel)(Parameters...), int64_t count, void* stream, Arguments... arguments) {
+  if (count == 0) return {};
+  const dim3 grid(static_cast<unsigned>((count + kThreads - 1) / kThreads));
+  return check_cuda(launch(kernel, grid, dim3(kThreads), 0, static_cast<cudaStream_t>(stream), false, arguments...),
+                    where);
+}
+
+}  // namespace
+
+Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream) {
+  return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
+}
+Status rotate_rows(const RotateRows& call) {
+  return each("rotation", rotate, call.rows * call.heads * call.half, call.stream, call);
+}
+Status round_to_f16(float* x, int64_t count, void* stream) {
+  return each("keys and values", to_f16_and_back, count, stream, x, count);
+}
+Status gate_rows(float* gate, const float* up, int64_t count, void* stream) {
+  return each("gate", gate_all, count, stream, gate, up, count);
+}
+Status add_rows(const float* x, int64_t count, float* y, void* stream) {
+  return each("residual", add_all, count, stream, x, count, y);
+}
+Status copy_floats(const float* from, int64_t count, float* to, void* stream) {
+  return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(float), cudaMemcpyDeviceToDevice,
+                                    static_cast<cudaStream_t>(stream)),
+                    "copy");
+}
+Status find_non_finite(const float* x, int64_t count, uint64_t base, uint64_t* first, void* stream) {
+  return each("activations", find_bad, count, stream, x, count, base, reinterpret_cast<unsigned long long*>(first));
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,339 @@
+#pragma once
+// The sm_90a pipeline for 16-bit x with groups of 128 columns or multiples: kDepth warpgroups share a tile's K, so that one
+// decodes while another one's products run. A stage of the ring is 128 columns: two blocks of K and the scales of their group.
+// A block has one tile.
+
+#include "kernels/cuda/gemm/fragments.cuh"
+#include "kernels/cuda/gemm/ptx.cuh"
+#include "kernels/cuda/gemm/wgmma.cuh"
+
+namespace lowbit::cuda {
+
+/// Bm rows of x by 64 * Units rows of weights. Ahead: operands of the next 64 columns are decoded while products run.
+template <GemmActivation X_, int Bits_, int Bm_, int Units_, int Depth_, int Split_, bool Ahead_>
+struct DeepTile {
+  static constexpr GemmActivation X = X_;
+  static constexpr int kBits = Bits_, kBm = Bm_, kUnits = Units_, kDepth = Depth_, kSplit = Split_;
+  static constexpr bool kAhead = Ahead_;
+  using Order = FragmentOrder<kBits, 2>;
+  static constexpr int kWarpgroups = kUnits * kDepth, kMathThreads = 128 * kWarpgroups, kThreads = kMathThreads + 128;
+  static constexpr int kXBlock = kBm * 128, kWBlock = kUnits * Order::kUnitBytes, kScaleRow = kUnits * 256;
+  static constexpr int kWeightsAt = 2 * kXBlock, kScalesAt = kWeightsAt + 2 * kWBlock;
+  static constexpr int kStage = (kScalesAt + kScaleRow + 16 + 1023) / 1024 * 1024;  // its two barriers last
+  static constexpr int kSums = kBm / 2, kPairs = kSums / 2;
+  // Every stage belongs to one warpgroup's share of K: a barrier is waited for in each of its phases, by the same warps.
+  static constexpr int kBudget = kBm == 128 ? 224 << 10 : 190 << 10;
+  static constexpr int kFit = kBudget / kStage < 16 ? kBudget / kStage : 16, kStages = kFit / kDepth * kDepth;
+  static_assert(kStages >= kDepth);
+  static constexpr int kRing = kStages * kStage, kPartsBarrier = kRing, kParts = kRing + 128;
+  // Sums: everyone who shares a tile's K finishes every kOwners-th pair of outputs. They meet where the ring was, or, as other
+  // blocks may be done sooner, behind it.
+  static constexpr int kOwners = kSplit * kDepth, kShare = kPairs / kOwners,
+                       kPartBytes = kDepth * kOwners * kShare * kUnits * 1024;
+  static_assert((kOwners == 2 || kOwners == 4) && kRing >= kPartBytes);
+  static constexpr int kShared = kSplit == 1 ? kParts : kParts + kPartBytes;
+  // Registers of a block are what it was launched with: the copying warpgroup keeps few of them.
+  static constexpr int kLaunched = 65536 / kThreads / 8 * 8;
+  static constexpr int kGiven = kThreads > 512 ? 24 : 40;
+  static constexpr int kRoom = (kLaunched * kThreads - 128 * kGiven) / kMathThreads / 8 * 8;
+  static constexpr int kMathRegisters = kRoom < 240 ? kRoom : 240;
+};
+
+template <class T>
+struct DeepRing {
+  uint32_t base, at;  // shared addresses: of the ring, of the stage
+  uint32_t phase = 0;
+  __device__ DeepRing(uint32_t base_, int stage) : base(base_), at(base_ + stage * T::kStage) {}
+  __device__ uint32_t full() const { return at + T::kStage - 16; }
+  __device__ uint32_t empty() const { return at + T::kStage - 8; }
+  template <int Step>
+  __device__ void next() {
+    at += Step * T::kStage;
+    if (at >= base + T::kRing) at -= T::kRing, phase ^= 1;
+  }
+};
+
+/// Stages of a block: pairs of blocks of K.
+struct PairRange {
+  int first, count;
+};
+__device__ __forceinline__ PairRange pair_range(const GemmArgs& p, int rank) {
+  const int first = rank * p.split_blocks;
+  return {first, min(p.split_blocks, p.unit_blocks - first) / 2};
+}
+
+enum class DeepCopies { kWeights, kX, kScales };
+
+template <class T, DeepCopies What>
+__device__ __forceinline__ void deep_produce(const GemmArgs& p, const CUtensorMap* map, uint32_t base, TileAt where,
+                                             int rank) {
+  constexpr int kUnitBytes = T::Order::kUnitBytes, kUnitK = T::Order::kUnitK;
+  const PairRange range = pair_range(p, rank);
+  const int unit0 = where.n * T::kUnits;
+  DeepRing<T> ring{base, 0};
+  if constexpr (What == DeepCopies::kX) wait_for_previous_kernel();
+  const int per = p.groups > 1 ? p.group / kUnitK : 1 << 30;
+  for (int i = 0; i < range.count; ++i, ring.template next<1>()) {
+    if (i >= T::kStages) barrier_wait(ring.empty(), ring.phase ^ 1);
+    const int block = range.first + 2 * i;
+    if constexpr (What == DeepCopies::kWeights) {
+      barrier_expect(ring.full(), 2 * T::kWBlock);
+      const uint8_t* const from = p.tiles + unit_index(unit0, block, p.unit_blocks) * kUnitBytes;
+      if constexpr (T::kUnits == kPanelUnits) {
+        bulk_load(ring.at + T::kWeightsAt, from, 2 * T::kWBlock, ring.full());
+      } else {
+        bulk_load(ring.at + T::kWeightsAt, from, kUnitBytes, ring.full());
+        bulk_load(ring.at + T::kWeightsAt + kUnitBytes, from + kPanelUnits * kUnitBytes, kUnitBytes, ring.full());
+      }
+    } else if constexpr (What == DeepCopies::kX) {
+      barrier_expect(ring.full(), 2 * T::kXBlock);
+      box_load(ring.at, map, block * kUnitK, where.m * T::kBm, ring.full());
+      box_load(ring.at + T::kXBlock, map, (block + 1) * kUnitK, where.m * T::kBm, ring.full());
+    } else {
+      barrier_expect(ring.full(), T::kScaleRow);
+      bulk_load(ring.at + T::kScalesAt, p.scales + int64_t(block / per) * p.n_padded + unit0 * kUnitRows, T::kScaleRow,
+                ring.full());
+    }
+  }
+}
+
+/// The same value, which the compiler must keep instead of working it out again from threadIdx in every turn of a loop.
+__device__ __forceinline__ uint32_t kept(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
+template <class T>
+struct DeepLane {
+  DeepRing<T> ring;
+  uint32_t words_at, scales_at;  // inside of a stage
+  uint32_t half_zero;
+  __device__ DeepLane(uint32_t base, int depth, int unit, int lane128, uint32_t half_zero_)
+      : ring(base, depth), half_zero(half_zero_) {
+    words_at = kept(T::kWeightsAt + unit * T::Order::kUnitBytes + lane128 * T::Order::kLaneWords * 4);
+    scales_at = kept(T::kScalesAt + unit * 256 + (lane128 / 32 * 8 + lane128 % 32 / 4) * 8);
+  }
+  __device__ void wait() const { barrier_wait(ring.full(), ring.phase); }
+  __device__ void decode_block(int half, uint32_t (*a)[8]) const {
+    constexpr int kWords = T::Order::kLaneWords;
+    static_assert(kWords == 1 || kWords == 2);
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      const uint32_t at = ring.at + words_at + half * T::kWBlock + b * (kUnitLanes * kWords * 4);
+      uint32_t w[2];
+      if constexpr (kWords == 2)
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(at));
+      else
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w[0]) : "r"(at));
+      decode<T::X, T::kBits>(w, half_zero, a[b]);
+    }
+  }
+  __device__ void multiply(int half, const uint32_t (*a)[8], float* d) const {
+    const uint64_t x = x_descriptor(ring.at + half * T::kXBlock);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kStepsPerUnit; ++step)
+      wgmma(Wgmma<T::kBm, T::X>{}, d, a[step / 2] + 4 * (step % 2), x + 2 * step, step > 0 || half > 0);
+    wgmma_commit();
+  }
+  __device__ float2 scales() const {
+    float2 s;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(s.x), "=f"(s.y) : "r"(ring.at + scales_at));
+    return s;
+  }
+  __device__ void release(const DeepRing<T>& at) const {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(at.empty());
+  }
+};
+
+/// acc += the sums of this warpgroup's pairs of blocks: every kDepth-th.
+template <class T>
+__device__ __forceinline__ void deep_sum(DeepLane<T>& lane, int first, int count, float* acc) {
+  if (first >= count) return;
+  float d[T::kSums];
+#pragma unroll
+  for (int i = 0; i < T::kSums; ++i) d[i] = 0.0f;
+  auto fold = [&](float2 s) {
+#pragma unroll
+    for (int i = 0; i < T::kSums; ++i) acc[i] = __fmaf_rn(d[i], i & 2 ? s.y : s.x, acc[i]);
+  };
+  uint32_t a0[2][8];
+  if constexpr (T::kAhead) {
+    uint32_t a1[2][8];
+    lane.wait();
+    lane.decode_block(0, a0);
+    for (int i = first; i < count; i += T::kDepth) {
+      lane.multiply(0, a0, d);
+      lane.decode_block(1, a1);
+      lane.multiply(1, a1, d);
+      const float2 s = lane.scales();
+      const DeepRing<T> here = lane.ring;
+      lane.ring.template next<T::kDepth>();
+      wgmma_wait<1>();
+      if (i + T::kDepth < count) {
+        lane.wait();
+        lane.decode_block(0, a0);
+      }
+      wgmma_wait<0>();
+      lane.release(here);
+      fold(s);
+    }
+  } else {
+    for (int i = first; i < count; i += T::kDepth) {
+      lane.wait();
+      lane.decode_block(0, a0);
+      lane.multiply(0, a0, d);
+      wgmma_wait<0>();
+      lane.decode_block(1, a0);
+      lane.multiply(1, a0, d);
+      const float2 s = lane.scales();
+      wgmma_wait<0>();
+      lane.release(lane.ring);
+      lane.ring.template next<T::kDepth>();
+      fold(s);
+    }
+  }
+}
+
+/// Adds the sums of all who share the tile's K and stores this warpgroup's outputs.
+template <class T>
+struct DeepJoin {
+  uint32_t base;
+  __device__ uint32_t barrier() const { return base + T::kPartsBarrier; }
+  /// By one thread, before the cluster's blocks know of each other.
+  __device__ void expect() const {
+    barrier_init(barrier(), 1);
+    barrier_expect(barrier(), T::kDepth * (T::kOwners - 1) * T::kShare * T::kUnits * 1024);
+  }
+  /// Byte offset of pair `k` of the warpgroup `depth` of the block that finishes it, from `part`.
+  static __device__ int place(int depth, int part, int k, int unit, int lane128) {
+    return (T::kSplit == 1 ? 0 : T::kParts) +
+           ((((depth * T::kOwners + part) * T::kShare + k) * T::kUnits + unit) * 128 + lane128) * 8;
+  }
+  __device__ void join(uint8_t* shared, int me, int unit, int lane128, const float* acc, float2* out) const {
+    if constexpr (T::kSplit == 1) named_barrier(1, T::kMathThreads);  // nobody reads the ring any more
+#pragma unroll
+    for (int pair = 0; pair < T::kPairs; ++pair) {
+      const int i = pair / 2 * 4 + pair % 2, owner = pair % T::kOwners, k = pair / T::kOwners;
+      const int to = place(owner % T::kDepth, me, k, unit, lane128);
+      if (owner == me) {
+        out[k] = {acc[i], acc[i + 2]};
+      } else if constexpr (T::kSplit == 1) {
+        *reinterpret_cast<float2*>(shared + to) = {acc[i], acc[i + 2]};
+      } else {
+        const uint32_t there = shared_of(base, owner / T::kDepth);
+        send_pair(there + to, __float_as_uint(acc[i]), __float_as_uint(acc[i + 2]), there + T::kPartsBarrier);
+      }
+    }
+    if constexpr (T::kSplit == 1)
+      named_barrier(1, T::kMathThreads);
+    else
+      barrier_wait(barrier(), 0);
+    const uint8_t* const from = shared + place(me % T::kDepth, 0, 0, unit, lane128);
+#pragma unroll
+    for (int k = 0; k < T::kShare; ++k) {
+      float2 sum = {0.0f, 0.0f};
+#pragma unroll
+      for (int part = 0; part < T::kOwners; ++part) {
+        float2 v = out[k];
+        if (part != me) v = *reinterpret_cast<const float2*>(from + (part * T::kShare + k) * (T::kUnits * 1024));
+        sum.x = __fadd_rn(sum.x, v.x), sum.y = __fadd_rn(sum.y, v.y);
+      }
+      out[k] = sum;
+    }
+  }
+};
+
+/// Outputs of rows n and n + 1 and every 4 kOwners-th row of x from m on.
+template <class T>
+__device__ __forceinline__ void deep_store(const GemmArgs& p, int n, int m, bool inside, float2 bias, float2* out) {
+  constexpr int kRows = 4 * T::kOwners;
+#pragma unroll
+  for (int k = 0; k < T::kShare; ++k) out[k] = {__fadd_rn(out[k].x, bias.x), __fadd_rn(out[k].y, bias.y)};
+  const int64_t at = m * p.ldy + n;
+  if (!inside) {
+#pragma unroll
+    for (int k = 0; k < T::kShare; ++k)
+      store_pair(p, at + kRows * k * p.ldy, m + kRows * k < p.m && n < p.n, n, out[k].x, out[k].y);
+  } else if (GemmOutput(p.output) == GemmOutput::kF32) {
+#pragma unroll
+    for (int k = 0; k < T::kShare; ++k)
+      *reinterpret_cast<float2*>(static_cast<float*>(p.y) + at + kRows * k * p.ldy) = out[k];
+  } else {
+#pragma unroll
+    for (int k = 0; k < T::kShare; ++k)
+      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + at + kRows * k * p.ldy) =
+          to_halves(p, out[k].x, out[k].y);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void deep_consume(const GemmArgs& p, uint8_t* shared, uint32_t base, TileAt where,
+                                             int rank) {
+  const int wg = warpgroup_of_thread(), unit = wg % T::kUnits, depth = wg / T::kUnits, lane128 = threadIdx.x & 127;
+  const int n0 = 64 * where.n * T::kUnits, n = n0 + 64 * unit + lane128 / 32 * 16 + lane128 % 32 / 4 * 2,
+            m0 = where.m * T::kBm;
+  DeepLane<T> lane(base, depth, unit, lane128, p.half_zero);
+  if (T::kSplit > 1) cluster_wait();  // every block of the cluster has begun
+  const float2 bias = bias_pair(p, n);
+  wait_for_previous_kernel();
+  float acc[T::kSums];
+#pragma unroll
+  for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
+  deep_sum<T>(lane, depth, pair_range(p, rank).count, acc);
+  float2 out[T::kShare];
+  const int me = rank * T::kDepth + depth;
+  DeepJoin<T>{base}.join(shared, me, unit, lane128, acc, out);
+  const bool inside = p.pairs && m0 + T::kBm <= p.m && (n | 15) < p.n;
+  deep_store<T>(p, n, m0 + 8 * (me / 2) + me % 2 + 2 * (lane128 & 3), inside, bias, out);
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    gemm_deep(const __grid_constant__ CUtensorMap map, const __grid_constant__ GemmArgs p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t base = shared_address(shared);
+  const int rank = blockIdx.x % T::kSplit;
+  const TileAt where = tile_at(p, p.n_tiles, blockIdx.x / T::kSplit);
+  if (threadIdx.x == 0) {
+    for (DeepRing<T> r{base, 0}; r.phase == 0; r.template next<1>()) {
+      barrier_init(r.full(), 3);  // the copying threads
+      barrier_init(r.empty(), 4 * T::kUnits);
+    }
+    if (T::kSplit > 1) DeepJoin<T>{base}.expect();
+    barrier_init_done();
+  }
+  let_next_kernel_start();
+  if (T::kSplit > 1) cluster_arrive();
+  __syncthreads();
+  if (warpgroup_of_thread() >= T::kWarpgroups) {
+    give_registers<T::kGiven>();
+    const int role = (threadIdx.x - T::kMathThreads) / 32;
+    if (role == 0) {
+      if (elected()) deep_produce<T, DeepCopies::kWeights>(p, &map, base, where, rank);
+    } else if (role == 1) {
+      if (elected()) {
+        prefetch_map(&map);
+        deep_produce<T, DeepCopies::kX>(p, &map, base, where, rank);
+      }
+    } else if (role == 2) {
+      if (elected()) deep_produce<T, DeepCopies::kScales>(p, &map, base, where, rank);
+    }
+    __syncwarp();
+    if (T::kSplit > 1) cluster_wait();
+  } else {
+    take_registers<T::kMathRegisters>();
+    deep_consume<T>(p, shared, base, where, rank);
+  }
+#endif
+}
+
+template <class T>
+constexpr WgmmaKernel deep_kernel(const char* name) {
+  return {reinterpret_cast<const void*>(&gemm_deep<T>), name,       T::kThreads, T::kBm,    T::kUnits,
+          T::kSplit == 1 ? kDeepFold : kDeepPairFold,   T::kShared, 0,           T::kPairs, 1};
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,80 @@
+#pragma once
+// The contract between model/ and the kernels that run a transformer's blocks in f32 on the GPU, for calibration; no CUDA types.
+// kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
+//
+// Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device memory, rows are
+// dense, f32 unless it says otherwise. Calls enqueue work on `stream` and return. Errors: what CUDA says.
+
+#include <cstdint>
+
+#include "lowbit/error.h"
+
+namespace lowbit::cuda {
+
+/// y[m, n] = sum_k x[m, k] real(w)[n, k] + bias[n].
+struct F32Matmul {
+  const float* values = nullptr;   // [n, k], without their scales
+  const float* scales = nullptr;   // [ceil(k / group), n]; null: all 1
+  const float* offsets = nullptr;  // likewise; null: none
+  const float* bias = nullptr;     // [n]; null: none
+  int64_t n = 0, k = 0, group = 0;
+  const float* x = nullptr;  // [m, k]
+  float* y = nullptr;        // [m, n]
+  int64_t m = 0;
+  void* stream = nullptr;
+};
+Status f32_matmul(const F32Matmul& call);
+
+/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across.
+struct AddMoments {
+  const float* x = nullptr;  // [rows, k]
+  int64_t rows = 0, k = 0, chunk = 0;
+  double* sum = nullptr;
+  float* workspace = nullptr;  // moments_workspace_bytes()
+  void* stream = nullptr;
+};
+int64_t moments_workspace_bytes(int64_t rows, int64_t k, int64_t chunk);
+Status add_moments(const AddMoments& call);
+/// h [k, k] = sum * scale, rounded once, both triangles.
+Status finish_moments(const double* sum, int64_t k, double scale, float* h, void* stream);
+
+/// y [rows, n] = x / sqrt(mean(x^2) + eps) * weight; y may be x.
+Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream);
+
+/// Rotates x [rows, heads * 2 * half] in place, row r at position r mod `positions`; cos, sin [positions, half].
+struct RotateRows {
+  float* x = nullptr;
+  const float *cos = nullptr, *sin = nullptr;
+  int64_t rows = 0, heads = 0, half = 0, positions = 0;
+  void* stream = nullptr;
+};
+Status rotate_rows(const RotateRows& call);
+
+/// x = f32(f16(x)), as keys and values are kept.
+Status round_to_f16(float* x, int64_t count, void* stream);
+
+/// Causal attention inside windows of `positions` rows: out[r, h] = sum_t softmax_t(scale * q[r, h] . key[t]) value[t].
+struct AttendWindows {
+  const float* q = nullptr;                      // [windows * positions, heads * head_dim]
+  const float *key = nullptr, *value = nullptr;  // [windows * positions, kv_heads * head_dim], rounded to f16
+  float* out = nullptr;                          // as q
+  float* scores = nullptr;                       // attend_workspace_bytes()
+  int64_t windows = 0, positions = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0;
+  void* stream = nullptr;
+};
+int64_t attend_workspace_bytes(int64_t windows, int64_t positions, int64_t heads);
+Status attend_windows(const AttendWindows& call);
+
+/// gate = silu(gate) * up
+Status gate_rows(float* gate, const float* up, int64_t count, void* stream);
+/// y += x
+Status add_rows(const float* x, int64_t count, float* y, void* stream);
+
+/// to = from, both in device memory; they do not overlap.
+Status copy_floats(const float* from, int64_t count, float* to, void* stream);
+
+/// *first = min(*first, base + the index of the first NaN or infinity in x).
+Status find_non_finite(const float* x, int64_t count, uint64_t base, uint64_t* first, void* stream);
+
+}  // namespace lowbit::cuda

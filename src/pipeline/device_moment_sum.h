@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lowbit/error.h"
+#include "quantize/feedback.h"
+#include "tensor/buffer.h"
+
+namespace lowbit {
+
+/// MomentSum on the GPU, with its bits: sums of kMomentChunk rows in f32, their sum in f64.
+class DeviceMomentSum {
+ public:
+  /// rows [m, k] in device memory; k is the same for all calls. Errors: kOutOfMemory, what CUDA says.
+  Status add(const float* rows, int64_t m, int64_t k);
+  /// The mean over all rows added. Errors: kInvalidArgument (NaN or infinity somewhere, with `name`), kOutOfMemory.
+  Result<SecondMoments> finish(const std::string& name);
+
+ private:
+  Status prepare(int64_t m, int64_t k);
+  Status sum_up(int64_t rows);
+
+  int64_t k_ = 0, capacity_ = 0, filled_ = 0, count_ = 0;
+  Buffer rows_;       // [capacity, k]: rows not yet summed
+  Buffer workspace_;  // of add_moments()
+  Buffer sum_;        // f64 [k, k]
+  Buffer bad_;        // index of the first number that is not finite
+};
+
+}  // namespace lowbit

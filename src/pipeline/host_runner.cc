@@ -1,0 +1,106 @@
+// Blocks of a calibration on the CPU.
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/try.h"
+#include "model/transformer.h"
+#include "pipeline/block_runner.h"
+#include "pipeline/moment_sum.h"
+
+namespace lowbit {
+namespace {
+
+constexpr auto kFloat = int64_t{sizeof(float)};
+
+class HostRunner final : public BlockRunner {
+ public:
+  HostRunner(const ModelConfig& config, int64_t context, const Engine& engine)
+      : hidden_(config.hidden_size), context_(context), isa_(engine.isa), threads_(engine.threads) {}
+
+  Result<Buffer> allocate(int64_t windows) override {
+    return Buffer::allocate(windows * floats_per_window() * kFloat, "hidden states");
+  }
+  Status write(Buffer& states, int64_t floats, std::span<const float> from) override {
+    std::copy(from.begin(), from.end(), states.as<float>() + floats);
+    return {};
+  }
+  Status read(const Buffer& states, int64_t floats, std::span<float> to) override {
+    std::copy_n(states.as<float>() + floats, to.size(), to.begin());
+    return {};
+  }
+
+  Status load(const WeightSource& source, int64_t block) override {
+    LoadOptions load;
+    load.activation = Activation::kF32;
+    load.isa = isa_;
+    load.threads = threads_;
+    load.context = context_;
+    load.only_block = block;
+    model_.reset();
+    LOWBIT_TRY_ASSIGN(model_, Transformer::load(source, load));
+    LOWBIT_TRY_ASSIGN(KvCache cache, model_->make_cache());
+    cache_ = std::make_unique<KvCache>(std::move(cache));
+    block_ = block;
+    return {};
+  }
+
+  Result<std::vector<SecondMoments>> measure(const Buffer& states, const BeforeWindow& before) override {
+    std::map<std::string, MomentSum> sums;
+    std::optional<Error> failure;
+    model_->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t k) {
+      const bool wanted = std::ranges::any_of(
+          shared_inputs(), [&](const SharedInput& input) { return name == weight_name(block_, input.measured); });
+      if (!wanted || failure) return;
+      MomentSum& sum = sums.try_emplace(name, k, isa_, model_->pool()).first->second;
+      if (auto status = sum.add(name, x, m); !status) failure = std::move(status.error());
+    });
+    std::vector<float> x(static_cast<size_t>(floats_per_window()));
+    for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
+      if (before) LOWBIT_TRY(before(i));
+      std::copy_n(states.as<float>() + i * floats_per_window(), x.size(), x.begin());
+      LOWBIT_TRY(model_->run_block(x, *cache_));
+    }
+    model_->set_observer({});
+    if (failure) return tl::unexpected<Error>(std::move(*failure));
+    std::vector<SecondMoments> moments;
+    for (const SharedInput& input : shared_inputs()) {
+      LOWBIT_TRY_ASSIGN(auto measured, sums.at(weight_name(block_, input.measured)).finish());
+      moments.push_back(std::move(measured));
+    }
+    return moments;
+  }
+
+  Status advance(Buffer& states, const BeforeWindow& before, const LinearObserver& observer) override {
+    model_->set_observer(observer);
+    for (int64_t i = 0; i < windows_of(states); ++i) {
+      if (before) LOWBIT_TRY(before(i));
+      const auto size = static_cast<size_t>(floats_per_window());
+      LOWBIT_TRY(model_->run_block({states.as<float>() + i * floats_per_window(), size}, *cache_));
+    }
+    model_->set_observer({});
+    return {};
+  }
+
+ private:
+  int64_t floats_per_window() const { return context_ * hidden_; }
+  int64_t windows_of(const Buffer& states) const { return states.size() / (floats_per_window() * kFloat); }
+
+  int64_t hidden_, context_, block_ = 0;
+  Isa isa_;
+  int threads_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<KvCache> cache_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BlockRunner>> make_host_runner(const ModelConfig& config, int64_t context,
+                                                      const Engine& engine) {
+  return std::make_unique<HostRunner>(config, context, engine);
+}
+
+}  // namespace lowbit

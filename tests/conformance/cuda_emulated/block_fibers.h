@@ -1,0 +1,152 @@
+#pragma once
+// Kernels of src/kernels/cuda/block/ for a host compiler: the threads of a block are fibers that wait for each other at barriers and
+// shuffles, blocks run one after the other, and shared memory is static.
+
+#include <cuda_runtime.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#undef __global__
+#undef __device__
+#undef __forceinline__
+#undef __shared__
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+namespace lowbit::fibers {
+
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+};
+
+/// Counts arrivals of a group; a round is over when all of it has come.
+struct Meeting {
+  int wanted = 0, arrived = 0;
+  uint64_t round = 0;
+};
+
+struct Machine {
+  std::vector<Fiber> fibers;
+  std::vector<Meeting> warps;
+  Meeting all;
+  std::vector<float> lanes;
+  ucontext_t scheduler;
+  size_t current = 0;
+  std::function<void()> body;
+};
+inline Machine* machine = nullptr;
+
+inline void meet(Meeting& m) {
+  const uint64_t round = m.round;
+  if (++m.arrived == m.wanted) {
+    m.arrived = 0;
+    ++m.round;
+  }
+  while (m.round == round) swapcontext(&machine->fibers[machine->current].context, &machine->scheduler);
+}
+
+inline void enter() {
+  machine->body();
+  machine->fibers[machine->current].done = true;
+  swapcontext(&machine->fibers[machine->current].context, &machine->scheduler);
+}
+
+}  // namespace lowbit::fibers
+
+namespace lowbit::cuda {
+
+inline dim3 threadIdx, blockIdx;
+
+inline void __syncthreads() { fibers::meet(fibers::machine->all); }
+
+inline float exchange(float v, int from) {
+  fibers::Machine& m = *fibers::machine;
+  const size_t thread = m.current, warp = thread / 32;
+  m.lanes[thread] = v;
+  fibers::meet(m.warps[warp]);
+  const float taken = m.lanes[warp * 32 + static_cast<size_t>(from)];
+  fibers::meet(m.warps[warp]);
+  return taken;
+}
+inline float __shfl_down_sync(unsigned, float v, int delta, int width) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return exchange(v, lane % width + delta < width ? lane + delta : lane);
+}
+inline float __shfl_sync(unsigned, float v, int source, int width) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return exchange(v, lane / width * width + source);
+}
+
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __double2float_rn(double v) { return static_cast<float>(v); }
+inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
+inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
+inline unsigned long long atomicMin(unsigned long long* to, unsigned long long v) {
+  const auto before = *to;
+  *to = std::min(before, v);
+  return before;
+}
+using std::max;
+using std::min;
+
+/// Runs a kernel. Threads that wait for each other for ever would hang the test.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t, cudaStream_t, bool,
+                   Arguments... arguments) {
+  constexpr size_t kStack = 64 << 10;
+  fibers::Machine m;
+  fibers::machine = &m;
+  m.body = [&] { kernel(static_cast<Parameters>(arguments)...); };
+  m.fibers.resize(block.x);
+  for (auto& f : m.fibers) f.stack = std::make_unique<char[]>(kStack);
+  m.lanes.resize(block.x);
+  for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
+      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+        m.all = {static_cast<int>(block.x), 0, 0};
+        m.warps.assign((block.x + 31) / 32, {32, 0, 0});
+        for (auto& f : m.fibers) {
+          f.done = false;
+          getcontext(&f.context);
+          f.context.uc_stack.ss_sp = f.stack.get();
+          f.context.uc_stack.ss_size = kStack;
+          f.context.uc_link = nullptr;
+          makecontext(&f.context, fibers::enter, 0);
+        }
+        for (bool left = true; left;) {
+          left = false;
+          for (size_t i = 0; i < m.fibers.size(); ++i) {
+            if (m.fibers[i].done) continue;
+            left = true;
+            m.current = i;
+            threadIdx = dim3(static_cast<unsigned>(i));
+            swapcontext(&m.scheduler, &m.fibers[i].context);
+          }
+        }
+      }
+  return cudaSuccess;
+}
+
+}  // namespace lowbit::cuda

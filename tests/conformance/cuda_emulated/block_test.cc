@@ -1,0 +1,79 @@
+// The kernels of a calibration's blocks, their own source, compiled for the host and run on fibers: needs no GPU.
+
+// A namespace of its own: the program also holds what nvcc made of them.
+#define cuda cuda_on_fibers
+#include "tests/conformance/cuda_emulated/block_fibers.h"
+// Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+Status check_cuda(cudaError_t error, const char* where) {
+  return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
+}
+}  // namespace lowbit::cuda
+
+namespace {
+
+/// What kernels call device memory is host memory here.
+cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
+  std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
+  return cudaSuccess;
+}
+
+}  // namespace
+
+#define cudaMemcpyAsync(to, from, bytes, kind, stream) copy_on_fibers(to, from, bytes)
+// One after the other: each has an unnamed namespace with the same constants.
+#include "kernels/cuda/block/matmul.cu"
+#define kThreads kMomentThreads
+#include "kernels/cuda/block/moments.cu"
+#undef kThreads
+#define kThreads kRowThreads
+#include "kernels/cuda/block/rows.cu"
+#undef kThreads
+#define kThreads kAttentionThreads
+#define tiles attention_tiles
+#include "kernels/cuda/block/attention.cu"
+#undef tiles
+#undef kThreads
+
+namespace lowbit {
+namespace {
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(std::vector<T> values) : values_(std::move(values)) {}
+  T* data() { return values_.data(); }
+  const T* data() const { return values_.data(); }
+  const std::vector<T>& back() const { return values_; }
+
+ private:
+  std::vector<T> values_;
+};
+
+}  // namespace
+}  // namespace lowbit
+
+#include "tests/conformance/block_checks.h"
+
+namespace lowbit {
+namespace {
+
+TEST(BlocksOnFibers, Products) { check_matmuls(60, 130); }
+
+TEST(BlocksOnFibers, Moments) {
+  for (const auto& [rows, k, chunk] : {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {64, 300, 64}})
+    check_moments(rows, k, chunk);
+}
+
+TEST(BlocksOnFibers, Rows) { check_rows(); }
+
+TEST(BlocksOnFibers, Attention) {
+  check_attention(2, 70, 4, 2, 16);
+  check_attention(1, 33, 2, 1, 80);
+  check_attention(2, 5, 3, 3, 128);
+}
+
+}  // namespace
+}  // namespace lowbit

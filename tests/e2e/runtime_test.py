@@ -1,0 +1,142 @@
+"""The Python package's Model against the command line: the same library, tokens and texts."""
+import os
+import pathlib
+import sys
+import threading
+import unittest
+
+import cli
+
+try:
+    import numpy as np
+    import xxhash  # noqa: F401
+except ImportError:
+    np = None
+
+LIBRARY = "liblowbit.so.0"
+
+
+@unittest.skipIf(np is None, "no numpy or no xxhash: pip install numpy xxhash")
+class Runtime(cli.CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        library = pathlib.Path(cli.BINARY).parents[1] / "lib" / LIBRARY
+        if not library.exists():
+            raise unittest.SkipTest(f"no {library}")
+        if b"__asan_init" in library.read_bytes():
+            raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
+        os.environ["LOWBIT_LIBRARY"] = str(library)
+        sys.path.insert(0, str(cli.SOURCE / "python"))
+        import lowbit
+        cls.lowbit_package = lowbit
+        cls.model = lowbit.Model(cls.hf, threads=1)
+
+    @classmethod
+    def tearDownClass(cls):
+        if hasattr(cls, "model"):
+            cls.model.close()
+        super().tearDownClass()
+
+    def test_tokens_are_those_of_the_command_line(self):
+        for text in ("old stone houses", "", "bread <|im_end|> rain", "\N{SNOWMAN} \0 z"):
+            file = self.dir / "text"
+            file.write_text(text)
+            for options, arguments in (({}, []), ({"add_special": False}, ["--no-special"]), ({"parse_special": True}, ["--parse-special"])):
+                wanted = self.json("tokenize", self.hf, "--file", file, *arguments)["ids"]
+                self.assertEqual(self.model.tokenize(text, **options), wanted, text)
+        self.assertEqual(self.model.detokenize(self.model.tokenize("old stone houses")), "old stone houses")
+
+    def test_generation_is_the_command_lines(self):
+        for options, arguments in (({"temperature": 0}, ["--temp", 0]), ({"seed": 3}, ["--seed", 3]),
+                                   ({"top_k": 5, "top_p": 0.5, "min_p": 0.1, "repeat_penalty": 1.3, "temperature": 1.5},
+                                    ["--top-k", 5, "--top-p", 0.5, "--min-p", 0.1, "--repeat-penalty", 1.3, "--temp", 1.5])):
+            wanted = self.json("run", self.hf, "-p", "the river", "-n", 30, "--ignore-eos", *arguments)["text"]
+            heard = []
+            got = self.model.generate("the river", max_tokens=30, ignore_eos=True, on_text=heard.append, **options)
+            self.assertEqual(got, wanted)
+            self.assertEqual("".join(heard), wanted)
+            self.assertGreater(len(heard), 1)
+
+    def test_chat_is_the_command_lines(self):
+        lines = "hello\nand then?\n"
+        wanted = self.json("chat", self.hf, "--system", "be brief", "--temp", 0, "-n", 8, stdin=lines.encode())["messages"]
+        said = [{"role": "system", "content": "be brief"}]
+        for line in lines.splitlines():
+            said.append({"role": "user", "content": line})
+            said.append({"role": "assistant", "content": self.model.chat(said, temperature=0, max_tokens=8)})
+        self.assertEqual(said, wanted)
+        self.assertNotEqual(self.model.chat_text(said), self.model.chat_text(said, add_generation_prompt=False))
+        with self.assertRaises(self.lowbit_package.LowbitError):
+            self.model.chat_text([{"role": "user"}, 3])
+
+    def test_logits_continue_a_sequence(self):
+        tokens = self.model.tokenize("old stone houses while people talk")
+        self.model.truncate()
+        whole = self.model.append(tokens)
+        self.assertEqual((whole.dtype, whole.shape, self.model.length), (np.float32, (self.model.vocab_size,), len(tokens)))
+        self.model.truncate(2)
+        for token in tokens[2:]:
+            step = self.model.append([token])
+        self.assertTrue(np.array_equal(step, whole))
+        kept = whole.copy()
+        self.model.generate([1], max_tokens=2)
+        self.assertTrue(np.array_equal(whole, kept), "logits must not change with the model")
+
+    def test_keep_goes_on_where_the_sequence_is(self):
+        first = self.model.generate("the river", max_tokens=4, temperature=0, ignore_eos=True)
+        length = self.model.length
+        self.model.generate(" runs", max_tokens=4, temperature=0, ignore_eos=True, keep=True)
+        self.assertGreater(self.model.length, length)
+        self.assertEqual(self.model.generate("the river", max_tokens=4, temperature=0, ignore_eos=True), first)
+        self.assertEqual(self.model.length, length)
+
+    def test_what_on_text_raises_reaches_the_caller(self):
+        def stop(_):
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.model.generate("the river", on_text=stop, ignore_eos=True)
+        self.assertLess(self.model.length, 20)
+
+    def test_errors_have_the_librarys_words(self):
+        lowbit = self.lowbit_package
+        with self.assertRaises(lowbit.LowbitError) as caught:
+            lowbit.Model("/nonexistent/model")
+        self.assertIn("/nonexistent/model", str(caught.exception))
+        self.assertEqual(caught.exception.status, "not_found")
+        with self.assertRaisesRegex(lowbit.LowbitError, "temperature"):
+            self.model.generate("x", temperature=-1)
+        with self.assertRaises(lowbit.LowbitError):
+            self.model.append([])
+        for token in (self.model.vocab_size, -1, 2**32 + 1):
+            with self.assertRaisesRegex(lowbit.LowbitError, str(token)):
+                self.model.append(np.array([token]))
+        with self.assertRaises(lowbit.LowbitError):
+            lowbit.Model(self.hf, activation="float17")
+        with lowbit.Model(self.hf, context=16, threads=1) as model:
+            with self.assertRaises(lowbit.LowbitError):
+                model.append([1] * 17)
+        with self.assertRaisesRegex(lowbit.LowbitError, "after close"):
+            model.append([1])
+        self.assertEqual((model.length, model.vocab_size), (0, 0))
+
+    def test_two_calls_at_once_are_refused(self):
+        lowbit, refused = self.lowbit_package, []
+
+        def meddle(_):
+            def other():
+                try:
+                    self.model.append([1])
+                except lowbit.LowbitError as error:
+                    refused.append(str(error))
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+
+        self.model.generate("the river", max_tokens=3, ignore_eos=True, on_text=meddle)
+        self.assertTrue(refused and all("one call at a time" in line for line in refused))
+
+
+if __name__ == "__main__":
+    unittest.main()
