@@ -34,10 +34,13 @@ std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t window
   return out;
 }
 
-/// The tokens' embeddings, where the runner wants them.
-Result<Buffer> embed(const WeightSource& source, const std::vector<TokenId>& tokens, int64_t context,
+/// The tokens' embeddings, `hidden` wide, where the runner wants them.
+Result<Buffer> embed(const WeightSource& source, const std::vector<TokenId>& tokens, int64_t context, int64_t hidden,
                      BlockRunner& runner) {
   LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(kEmbedding));
+  if (embedding.k != hidden)
+    return fail(ErrorCode::kShapeMismatch, kEmbedding, fmt::format("rows of {}", embedding.k),
+                fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
   LOWBIT_TRY_ASSIGN(Buffer states, runner.allocate(static_cast<int64_t>(tokens.size()) / context));
   const auto window = static_cast<size_t>(context);
   std::vector<float> rows(window * static_cast<size_t>(embedding.k));
@@ -87,10 +90,10 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   const auto kept = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * c.context_)) : all,
                                 std::max<int64_t>(1, held), c.context_, first);
   LOWBIT_TRY_ASSIGN(c.runner_, BlockRunner::make(config, c.context_, std::max(c.windows_, held), engine));
-  LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows, c.context_, *c.runner_));
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows, c.context_, c.hidden_, *c.runner_));
   std::array<Buffer, 2> kept_states;
   for (Buffer& states : kept_states) {
-    LOWBIT_TRY_ASSIGN(states, embed(source, kept, c.context_, *c.runner_));
+    LOWBIT_TRY_ASSIGN(states, embed(source, kept, c.context_, c.hidden_, *c.runner_));
   }
   c.held_back_ = HeldBack(kept, c.context_, c.hidden_, std::move(kept_states), *c.runner_, held == 0);
   return c;

@@ -160,6 +160,11 @@ class Calibrate(CliTest):
         self.assertIn("window", self.refused(*call, short))
         self.refused(*call, self.dir)
         self.refused(*call, self.text, "--calib-tokens", "0", code=2)
+        narrow = self.dir / "narrow"  # config.json says less than the embedding is wide
+        shutil.copytree(self.hf, narrow)
+        config = json.loads((narrow / "config.json").read_text())
+        (narrow / "config.json").write_text(json.dumps(config | {"hidden_size": config["hidden_size"] // 2}))
+        self.assertIn("hidden_size", self.refused("quantize", narrow, out, "--format", "int4", "--calib", self.text))
         self.assertFalse(out.exists())
 
 
