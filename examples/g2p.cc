@@ -3,7 +3,7 @@
 // usage: g2p DIR [--preset P [--tune]] WORD...        pronounces words
 //        g2p DIR --evaluate [--json]         phoneme error rates of several formats on words held apart
 //        g2p DIR --choose                    8 bits calibrated and rounded in several ways, on other words (minutes)
-// --tune: scales sought by what they do to the phonemes of 2,000 other words, weights rounded with feedback (a minute).
+// --tune: scales sought by what they do to the phonemes of 2,000 other words (a minute).
 // DIR holds checkpoint20.npz and cmudict.dict.
 
 #include <algorithm>
@@ -239,7 +239,6 @@ int main(int argc, char** argv) {
       variant.preset = argv[++i];
     } else if (std::strcmp(argv[i], "--tune") == 0) {
       variant.tuned = true;
-      variant.rounding = GruRounding::kFeedback;
     } else {
       words.emplace_back(argv[i]);
     }
