@@ -14,7 +14,7 @@ if(LOWBIT_RECIPE STREQUAL "model")
   # The whole library would bring files, tokenizers and templates along; a model in memory needs these only.
   file(GLOB MODEL_SOURCES ${PROJECT_SOURCE_DIR}/src/model/transformer*.cc)
   list(FILTER MODEL_SOURCES EXCLUDE REGEX _test.cc$)
-  foreach(source model/config model/linear model/random_model io/json_text)
+  foreach(source model/config model/fetch_tensor model/linear model/random_model io/json_text)
     list(APPEND MODEL_SOURCES ${PROJECT_SOURCE_DIR}/src/${source}.cc)
   endforeach()
   target_sources(${TEST} PRIVATE ${MODEL_SOURCES})
