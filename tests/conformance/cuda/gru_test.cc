@@ -1,5 +1,6 @@
 // The GRU on the GPU against the CPU reference, bit for bit: random cells on every path that they can take, whole models with
-// layers, directions, lengths and first states. LOWBIT_GRU_NETWORKS sets how many random cells run.
+// layers, directions, lengths and first states. LOWBIT_GRU_NETWORKS sets how many random cells run, LOWBIT_GRU_SEED which:
+// programs with different ones share a long list.
 
 #include "gru/test_networks.h"
 #include "kernels/cuda_gru_api.h"
@@ -11,8 +12,8 @@ namespace {
 using namespace testing_gru;  // NOLINT
 using cuda::GruPath;
 
-int networks_wanted(int otherwise) {
-  const char* asked = std::getenv("LOWBIT_GRU_NETWORKS");
+int asked_for(const char* variable, int otherwise) {
+  const char* asked = std::getenv(variable);
   return asked != nullptr ? std::atoi(asked) : otherwise;
 }
 
@@ -165,8 +166,8 @@ void compare_all_paths(const GruSpec& s, const Problem& p, const Answer& wanted,
 
 TEST(GruOnGpu, RandomCellsOnEveryPath) {
   LOWBIT_NEEDS_GPU();
-  Rng rng(20260202);
-  const int wanted = networks_wanted(2000);
+  Rng rng(uint64_t(asked_for("LOWBIT_GRU_SEED", 20260202)));
+  const int wanted = asked_for("LOWBIT_GRU_NETWORKS", 2000);
   Counter counter;
   int compared = 0;
   for (int i = 0; compared < wanted && i < 4 * wanted; ++i) {
