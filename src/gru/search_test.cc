@@ -10,25 +10,11 @@ namespace {
 
 using namespace testing_gru;  // NOLINT
 
-struct Fixture {
-  GruNetwork net;
-  std::vector<float> x;
-  GruInput in;
-  GruRanges ranges;
-};
-
-Fixture make_fixture(uint64_t seed, int layers = 1, bool both = false) {
-  Rng rng(seed);
-  GruNetwork net = random_network(rng, layers, both, 9, 14, 0.3);
-  std::vector<float> x = normals(rng, int64_t{25} * 3 * 9, 1);
-  GruInput in = input_of(x, 25, 3);
-  GruRanges ranges = *GruRanges::measure(net, std::span(&in, 1));
-  Fixture f{std::move(net), std::move(x), {}, std::move(ranges)};
-  f.in = input_of(f.x, 25, 3);
-  return f;
+MeasuredNetwork make_fixture(uint64_t seed, int layers = 1, bool both = false) {
+  return measured_network(seed, layers, both, 0.3);
 }
 
-double sqnr(const Fixture& f, const GruModel& model) {
+double sqnr(const MeasuredNetwork& f, const GruModel& model) {
   const auto wanted = run_gru(f.net, f.in)->y, got = model.run(f.in)->y;
   double signal = 0, error = 0;
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -39,7 +25,7 @@ double sqnr(const Fixture& f, const GruModel& model) {
 }
 
 TEST(GruSearch, MeetsTheFloorWithFewerBytesThanTheStart) {
-  const Fixture f = make_fixture(1);
+  const MeasuredNetwork f = make_fixture(1);
   GruSearchOptions options;
   options.start = *gru_preset("gates12");
   options.start.table = GruTableMode::kDirect;  // made at once
@@ -64,7 +50,7 @@ TEST(GruSearch, MeetsTheFloorWithFewerBytesThanTheStart) {
 }
 
 TEST(GruSearch, TakesAnyMetric) {
-  const Fixture f = make_fixture(2);
+  const MeasuredNetwork f = make_fixture(2);
   GruSearchOptions options;
   options.start = *gru_preset("w8a16");
   options.start.table = GruTableMode::kDirect;
@@ -84,7 +70,7 @@ TEST(GruSearch, TakesAnyMetric) {
 }
 
 TEST(GruEncodings, AreWhatTheSchemaSays) {
-  const Fixture f = make_fixture(3);
+  const MeasuredNetwork f = make_fixture(3);
   const auto model = GruModel::quantize(f.net, f.ranges, *gru_preset("seed8"));
   const std::string path = testing::TempDir() + "gru_encodings.json";
   ASSERT_TRUE(model->save_encodings(path, true));
@@ -116,7 +102,7 @@ TEST(GruEncodings, AreWhatTheSchemaSays) {
 TEST(GruEncodings, ComeBackAsTheyWent) {
   for (const char* preset : {"seed8", "gates12", "accurate"})
     for (const bool lists : {true, false}) {
-      const Fixture f = make_fixture(4, 2, true);
+      const MeasuredNetwork f = make_fixture(4, 2, true);
       GruConfig config = *gru_preset(preset);
       config.table = GruTableMode::kDirect;
       const auto model = GruModel::quantize(f.net, f.ranges, config);
@@ -135,7 +121,7 @@ TEST(GruEncodings, ComeBackAsTheyWent) {
 }
 
 TEST(GruEncodings, BrokenFilesAreNamed) {
-  const Fixture f = make_fixture(5);
+  const MeasuredNetwork f = make_fixture(5);
   const auto model = GruModel::quantize(f.net, f.ranges, *gru_preset("seed8"));
   const std::string path = testing::TempDir() + "gru_encodings_broken.json";
   ASSERT_TRUE(model->save_encodings(path, true));
@@ -197,7 +183,7 @@ TEST(GruWeights, ZeroPointsGiveTheIntegersOfCentredWeights) {
 }
 
 TEST(GruWeights, EveryFormatAndGranularityQuantizesAndSurvivesItsFile) {
-  const Fixture f = make_fixture(7, 2);
+  const MeasuredNetwork f = make_fixture(7, 2);
   for (const int bits : {4, 8, 12, 16})
     for (const bool is_unsigned : {false, true})
       for (const bool symmetric : {false, true})

@@ -168,4 +168,23 @@ inline void make_few_bits(Rng& rng, GruCell& cell, int bits) {
           between(rng, static_cast<int>(cell.w_format.q_min()), static_cast<int>(cell.w_format.q_max())));
 }
 
+/// A network of 9 inputs and 14 units, an input of 25 steps of 3 sequences, and the ranges measured on it.
+struct MeasuredNetwork {
+  GruNetwork net;
+  std::vector<float> x;
+  GruInput in;
+  GruRanges ranges;
+};
+
+inline MeasuredNetwork measured_network(uint64_t seed, int layers, bool bidirectional, double spread) {
+  Rng rng(seed);
+  GruNetwork net = random_network(rng, layers, bidirectional, 9, 14, spread);
+  std::vector<float> x = normals(rng, int64_t{25} * 3 * 9, 1);
+  const GruInput in = input_of(x, 25, 3);
+  GruRanges ranges = *GruRanges::measure(net, std::span(&in, 1));
+  MeasuredNetwork m{std::move(net), std::move(x), {}, std::move(ranges)};
+  m.in = input_of(m.x, 25, 3);
+  return m;
+}
+
 }  // namespace lowbit::testing_gru

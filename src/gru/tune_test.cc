@@ -8,26 +8,12 @@ namespace {
 
 using namespace testing_gru;  // NOLINT
 
-struct Fixture {
-  GruNetwork net;
-  std::vector<float> x;
-  GruInput in;
-  GruRanges ranges;
-};
-
 /// Weights so large that gates saturate: what minmax ranges are worst at.
-Fixture make_fixture(uint64_t seed, int layers = 1, bool both = false) {
-  Rng rng(seed);
-  GruNetwork net = random_network(rng, layers, both, 9, 14, 1.2);
-  std::vector<float> x = normals(rng, int64_t{25} * 3 * 9, 1);
-  const GruInput in = input_of(x, 25, 3);
-  GruRanges ranges = *GruRanges::measure(net, std::span(&in, 1));
-  Fixture f{std::move(net), std::move(x), {}, std::move(ranges)};
-  f.in = input_of(f.x, 25, 3);
-  return f;
+MeasuredNetwork make_fixture(uint64_t seed, int layers = 1, bool both = false) {
+  return measured_network(seed, layers, both, 1.2);
 }
 
-double sqnr(const Fixture& f, const GruModel& model) {
+double sqnr(const MeasuredNetwork& f, const GruModel& model) {
   const auto wanted = run_gru(f.net, f.in)->y, got = model.run(f.in)->y;
   double signal = 0, error = 0;
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -37,7 +23,7 @@ double sqnr(const Fixture& f, const GruModel& model) {
   return 10 * std::log10(signal / error);
 }
 
-GruTuneOptions options_for(const Fixture& f) {
+GruTuneOptions options_for(const MeasuredNetwork& f) {
   GruTuneOptions options;
   options.config = *gru_preset("seed8");
   options.config.table = GruTableMode::kDirect;  // made at once
@@ -47,7 +33,7 @@ GruTuneOptions options_for(const Fixture& f) {
 
 TEST(GruTune, OutputsComeNearerToTheFloats) {
   for (const auto& [layers, both] : {std::pair{1, false}, {2, false}, {2, true}}) {
-    const Fixture f = make_fixture(1, layers, both);
+    const MeasuredNetwork f = make_fixture(1, layers, both);
     const GruTuneOptions options = options_for(f);
     const auto report = tune_gru_ranges(f.net, f.ranges, options);
     ASSERT_TRUE(report) << report.error().message();
@@ -74,7 +60,7 @@ TEST(GruTune, OutputsComeNearerToTheFloats) {
 }
 
 TEST(GruTune, IsTheSameEveryTimeAndSurvivesAFile) {
-  const Fixture f = make_fixture(2);
+  const MeasuredNetwork f = make_fixture(2);
   const GruTuneOptions options = options_for(f);
   const auto a = tune_gru_ranges(f.net, f.ranges, options), b = tune_gru_ranges(f.net, f.ranges, options);
   ASSERT_TRUE(a && b);
@@ -89,7 +75,7 @@ TEST(GruTune, IsTheSameEveryTimeAndSurvivesAFile) {
 }
 
 TEST(GruTune, GoesByAnyMetricAndOnlyTheTensorsAskedFor) {
-  const Fixture f = make_fixture(3);
+  const MeasuredNetwork f = make_fixture(3);
   GruTuneOptions options = options_for(f);
   options.tensors = {GruTensor::kIh};
   int calls = 0;
@@ -111,7 +97,7 @@ TEST(GruTune, GoesByAnyMetricAndOnlyTheTensorsAskedFor) {
 }
 
 TEST(GruTune, NamesWhatIsMissing) {
-  const Fixture f = make_fixture(4), other = make_fixture(4, 2);
+  const MeasuredNetwork f = make_fixture(4), other = make_fixture(4, 2);
   GruTuneOptions options = options_for(f);
   EXPECT_FALSE(tune_gru_ranges(f.net, other.ranges, options));
   options.inputs = {};

@@ -2,8 +2,6 @@
 
 #include "kernels/cuda/quantized_mm.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -12,6 +10,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/quantized_mm_one_row.cuh"
 #include "kernels/cuda/quantized_mm_rows.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -38,19 +37,6 @@ cudaError_t start_decode(const void* input, const uint8_t* weight, void* output,
   return launch(kernel, dim3(static_cast<unsigned>(ceil_div(p.n, 16))), dim3(32 * kDecodeWarps),
                 static_cast<size_t>(std::max(columns * column_bytes, kSums)), stream, overlap && device.bulk_copies,
                 input, weight, output, p, pass, column_bytes);
-}
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) !=
-        cudaSuccess)
-      f = nullptr;
-    return reinterpret_cast<EncodeTiled>(f);
-  }();
-  return found;
 }
 
 /// Boxes of 16 rows by 128 bytes of the weights; false where rows are not whole, aligned 16 bytes.
