@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm/choose.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/slice.h"
@@ -29,11 +30,39 @@ double deep_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int sp
   return double(ceil_div(ctas, processors)) * (2.2 + (split > 1 ? 0.6 : 0.0) + double(blocks) * block);
 }
 
+/// Microseconds of one call with int8 and groups of one block of K, of the tiles that fold one block under the products of another;
+/// 0 for other kernels and problems. Measured: what a block of K takes, alone on a multiprocessor and beside another block.
+double folded_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
+  if (p.w.activation != GemmActivation::kInt8 || p.w.group != 128 || group_count(p.w) == 1 || kernel.fold != 1)
+    return 0;
+  if (split != 1 || p.x_scale_group_stride != 0) return 0;
+  struct Measured {
+    int bm, units;
+    double alone, beside;
+  };
+  static constexpr Measured kAll[] = {{32, 1, 0.20, 0.27}, {64, 1, 0.205, 0.32}, {64, 2, 0.33, 0}, {128, 2, 0.47, 0}};
+  const auto* const m = std::find_if(std::begin(kAll), std::end(kAll), [&](const Measured& v) {
+    return v.bm == kernel.bm && v.units == kernel.tile_units;
+  });
+  if (m == std::end(kAll)) return 0;
+  const int64_t tiles = ceil_div(p.m, kernel.bm) * ceil_div(p.w.n, 64 * kernel.tile_units);
+  const int64_t blocks = ceil_div(p.w.k, 128),
+                waves = ceil_div(tiles, int64_t{processors} * kernel.blocks_per_processor);
+  const bool beside = kernel.blocks_per_processor > 1 && tiles > processors;
+  const double bytes = 128.0 * kernel.bm + kernel.tile_units * 64.0 * 16 * bits;
+  const double fill = bytes * double(std::min<int64_t>(tiles, int64_t{processors} * (beside ? 2 : 1))) / 13e6;
+  const double block = std::max(beside ? m->beside : m->alone, fill);
+  // The next launch asks for its weights meanwhile where it finds multiprocessors without a block.
+  const double start = 2 * tiles <= processors && kernel.blocks_per_processor == 1 && p.m >= kernel.bm ? 0.8 : 1.5;
+  return start + double(waves) * (double(blocks) * block + 0.2 + kernel.bm * kernel.tile_units / 300.0);
+}
+
 /// Microseconds of one call. The constants were fitted to an H200's times of every instance on the shapes of
 /// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing else
 /// holds it up, the tensor cores' own time, and what the second-level cache delivers.
 double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
   if (is_deep(kernel)) return deep_microseconds(kernel, p, split, processors);
+  if (const double t = folded_microseconds(kernel, p, bits, split, processors); t > 0) return t;
   const bool int8 = is_integer(p.w.activation), many = group_count(p.w) > 1;
   const double bm = kernel.bm, units = kernel.tile_units, k = double(elements(p.w));
   const int64_t blocks = ceil_div(ceil_div(elements(p.w), unit_k(p.w.activation)), split);
@@ -44,7 +73,7 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   const bool shared = kernel.blocks_per_processor > 1 && ctas > usable;
 
   // One warpgroup, one block on a multiprocessor and nothing to join: measured apart.
-  const bool alone = int8 && !many && kernel.bm == 64 && kernel.tile_units == 1;
+  const bool alone = int8 && !many && kernel.bm == 64 && kernel.tile_units == 1 && kernel.blocks_per_processor == 1;
   const double chain = alone  ? 0.197
                        : int8 ? (many ? 0.20 + 0.0035 * bm : 0.10 + 0.001 * bm) + 0.05 * units
                               : 0.15 + 0.0012 * bm + 0.05 * units;

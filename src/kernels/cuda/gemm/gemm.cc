@@ -16,8 +16,9 @@ namespace lowbit::cuda {
 
 namespace {
 
-constexpr int64_t kMaxSize = int64_t(1) << 30;       // of m, n, k: indices inside a kernel are int
-constexpr int64_t kMaxIntegerGroup = 131072;         // kernels/api.h: sums of a group are exact
+constexpr int64_t kMaxSize = int64_t(1) << 30;  // of m, n, k: indices inside a kernel are int
+constexpr int64_t kMaxIntegerGroup = 131072;    // kernels/api.h: sums of a group are exact
+constexpr int64_t kManyWaves = 8;
 constexpr int64_t kTileRowLimit = int64_t(1) << 31;  // tiles of a launch
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -294,7 +295,9 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   // the overlap gains where a block folds groups of many rows of x (measured: 11.2 us instead of 9.6).
   const bool uneven = kernel.blocks_per_processor > 1 && kernel.bm > kFewRows && group_count(p.w) > 1 &&
                       grid == blocks && blocks <= processors;
-  if (p.overlap_previous && !uneven) {
+  // Launches of many waves have nothing to gain, and are slower by 1 to 3 % where power holds the clock down (8192^3 with 8 bits).
+  const bool many_waves = tiles > kManyWaves * resident;
+  if (p.overlap_previous && !uneven && !many_waves) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
