@@ -225,7 +225,7 @@ class Gru(CliTest):
         if not program.exists():
             self.skipTest(f"no {program}")
         self.quantize()
-        done = subprocess.run([program, self.dir / "no model", self.model], capture_output=True, env=cli.environment())
+        done = subprocess.run([program, "gru", self.model], capture_output=True, env=cli.environment())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_bad_input_is_named(self):
