@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 
@@ -12,10 +14,12 @@ from .errors import LowbitError
 
 
 class Tokenizer:
-    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it in PATH."""
+    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it beside this Python, where pip
+    puts it, then in PATH."""
 
     def __init__(self, model, binary=None):
-        self.model, self.binary = str(model), shutil.which(str(binary or "lowbit"))
+        beside = None if binary else shutil.which("lowbit", path=os.path.dirname(sys.executable))
+        self.model, self.binary = str(model), beside or shutil.which(str(binary or "lowbit"))
         if self.binary is None:
             raise LowbitError("lowbit", f"no program '{binary or 'lowbit'}'", "the command line, to tokenize texts",
                               "--lowbit build/release/bin/lowbit, or give token ids as .npy files")
