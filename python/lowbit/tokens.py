@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from .errors import LowbitError
+from .errors import LowbitError, parts_of_line
 
 
 class Tokenizer:
@@ -33,7 +33,7 @@ class Tokenizer:
                               input=None if given is None else given.encode())
         if done.returncode != 0:
             message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-            raise LowbitError("lowbit tokenize", message, "token ids")
+            raise LowbitError(*(parts_of_line(message) or ("lowbit tokenize", message, "token ids")))
         return json.loads(done.stdout)
 
     def file(self, path) -> np.ndarray:
