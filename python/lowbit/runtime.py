@@ -111,9 +111,12 @@ class Model:
     def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
                  threads: int = 0) -> None:
         self._handle, self._busy = c_void_p(), threading.Lock()
+        raw = os.fsencode(path)
+        if b"\0" in raw:  # C would take what is before it
+            raise ValueError("embedded null byte")
         options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), _whole("context", context, 64),
                                 _whole("threads", threads, 32))
-        if status := library().lb_model_open(os.fsencode(path), byref(options), byref(self._handle)):
+        if status := library().lb_model_open(raw, byref(options), byref(self._handle)):
             _fail(status)
 
     def close(self) -> None:
