@@ -13,6 +13,7 @@
 #include "io/json_text.h"
 #include "io/posix_file.h"
 #include "io/replace_directory.h"
+#include "lowbit/version.h"
 
 namespace lowbit {
 namespace {
@@ -35,7 +36,7 @@ Status check_replaceable(const std::string& target, bool overwrite) {
                 "a new or empty directory or a lowbit checkpoint");
   if (!overwrite)
     return fail(ErrorCode::kInvalidArgument, target, "a checkpoint that is already there", "a new directory",
-                "ask for overwriting to replace it");
+                "--force, or `overwrite` in code, replaces it");
   std::error_code error;
   for (fs::directory_iterator it(target, error), end; !error && it != end; it.increment(error)) {
     const std::string extension = it->path().extension().string();
@@ -233,7 +234,7 @@ Status CheckpointWriter::Impl::write_config(const CheckpointInfo& info) {
   json q = describe_layers(quantized, dense_matrices);
   q["quant_method"] = "lowbit";
   q["format_version"] = kCheckpointVersion;
-  q["lowbit_version"] = options.lowbit_version;
+  q["lowbit_version"] = version();
   q["fit"] = fit;
   q["quality"] = json::object();
   for (const auto& [layer, error] : info.rel_error) q["quality"][layer] = {{"rel_error", error}};

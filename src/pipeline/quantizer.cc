@@ -184,7 +184,7 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
       LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
       LOWBIT_TRY_ASSIGN(finished.weights[t->name], quantize(*t, w, inputs.of(t->name), finished.fits[t->name]));
     }
-    LOWBIT_TRY(state_->save(block, finished, version()));
+    LOWBIT_TRY(state_->save(block, finished));
     show_part(kFitted, 1);
   }
   for (const SourceTensor* t : linears) {
