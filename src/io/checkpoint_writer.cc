@@ -233,7 +233,12 @@ Status CheckpointWriter::Impl::write_config(const CheckpointInfo& info) {
   LOWBIT_TRY_ASSIGN(const json fit, parse_json_object(info.fit_json, "fit"));
   json q = describe_layers(quantized, dense_matrices);
   q["quant_method"] = "lowbit";
-  q["format_version"] = kCheckpointVersion;
+  const json* before = json_object(config, "quantization_config");
+  const json* transforms = before != nullptr && json_string(*before, "quant_method") == "lowbit"
+                               ? json_object(*before, kOnlineHadamard)
+                               : nullptr;
+  q["format_version"] = transforms != nullptr ? kVersionOfTransforms : 1;
+  if (transforms != nullptr) q[kOnlineHadamard] = *transforms;
   q["lowbit_version"] = version();
   q["fit"] = fit;
   q["quality"] = json::object();

@@ -12,6 +12,7 @@
 #include "model/source.h"
 #include "pipeline/conversion.h"
 #include "pipeline/engine.h"
+#include "pipeline/hadamard_source.h"
 #include "pipeline/quantizer.h"
 #include "pipeline/recipe.h"
 #include "pipeline/rotated_source.h"
@@ -44,6 +45,7 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
                         {"recipe_sha256", hash.finish()},
                         {"keep", o.keep},
                         {"rotate", o.rotate},
+                        {"hadamard", o.hadamard},
                         {"smooth", o.smooth},
                         {"target_bpw", o.target_bpw},
                         {"seed", o.seed}};
@@ -78,6 +80,11 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
     LOWBIT_TRY_ASSIGN(rotated, rotate_source(*stored, options.seed));
   }
   const WeightSource* source = rotated ? rotated.get() : stored.get();
+  std::unique_ptr<WeightSource> transformed;
+  if (options.hadamard) {
+    LOWBIT_TRY_ASSIGN(transformed, hadamard_source(*source));
+    source = transformed.get();
+  }
   std::unique_ptr<WeightSource> smoothed;
   if (options.smooth > 0) {
     LOWBIT_TRY_ASSIGN(smoothed, smooth_source(*source, options, engine));
