@@ -230,7 +230,8 @@ class Session:
             for layer in student.layers.values():
                 layer.settle(options.settle)
         names = [n for i in range(student.config.layers) for n in linear_names(i)] + (student.tables if method == "full" else [])
-        trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed)
+        trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed,
+                              trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)
         steps = max(1, options.tokens // (options.batch * self.window))
         groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_embedding)
