@@ -178,6 +178,18 @@ class Recover(CliTest):
             self.assertEqual(all(equal), same, method)
             self.assertTrue(any(not np.array_equal(before.weight(n).scales, after.weight(n).scales) for n in before.layers))
 
+    def test_scales_and_norms_have_rates_of_their_own(self):
+        import numpy as np
+        from lowbit import Checkpoint
+        before, name = Checkpoint(self.start["int3"]), "model.layers.0.mlp.up_proj.weight"
+        for still, moved in (("norms", "scales"), ("scales", "norms")):
+            self.recover(self.start["int3"], "-o", self.dir / still, "--method", "scales", f"--lr-{still}", "0", f"--lr-{moved}", "3e-3", "--force",
+                         "--sample", "0")
+            after = Checkpoint(self.dir / still)
+            same = {"scales": np.array_equal(before.weight(name).scales, after.weight(name).scales),
+                    "norms": np.array_equal(before.tensor("model.norm.weight"), after.tensor("model.norm.weight"))}
+            self.assertEqual(same, {still: True, moved: False})
+
     def test_the_embedding_is_trained_where_asked(self):
         """Its codes alone change, the file's other parts as without, and what is written is what the runtime decodes."""
         import numpy as np

@@ -248,7 +248,7 @@ class Trainable:
             self.banks.append(Bank(layers, mode, rank, generator, trains_double))
         self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
 
-    def groups(self, lr_of, lr_scale: float, lr_tables: float = 0.0) -> list[dict]:
+    def groups(self, lr_of, lr_scale: float, lr_norm: float, lr_tables: float = 0.0) -> list[dict]:
         """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head."""
         out = []
         for bank in self.banks:
@@ -257,7 +257,7 @@ class Trainable:
             if bank.scales:
                 out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
         if self.norms:
-            out.append({"params": list(self.norms.values()), "lr": lr_scale})
+            out.append({"params": list(self.norms.values()), "lr": lr_norm})
         return out
 
     def tensors(self, dtype) -> dict:
