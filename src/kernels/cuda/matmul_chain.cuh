@@ -26,9 +26,7 @@ struct alignas(16) ChainFlight {
   int at, wrap;         // where its first tile is; which tile is the first of those that begin at the ring's beginning
   int stride, count;    // bytes of a tile and its scales; tiles
   int first_row, left;  // rows from there on whose outputs are wanted
-  int k, strips;
-  int out, x;  // where its own outputs, and the previous one's first, are in the exchange, in bytes
-  int teams, team_inverse;
+  int out, teams;       // where the first one's goes in the exchange, in bytes; teams
 };
 
 struct ChainShared {
@@ -44,7 +42,8 @@ struct ChainShared {
   int finished;  // linears
 };
 
-inline constexpr uint32_t kLargestAt = offsetof(ChainShared, largest), kScaleAt = offsetof(ChainShared, x_scale),
+inline constexpr uint32_t kShapeAt = offsetof(ChainShared, linears) + offsetof(ChainLinear, k),
+                          kLargestAt = offsetof(ChainShared, largest), kScaleAt = offsetof(ChainShared, x_scale),
                           kFinishedAt = offsetof(ChainShared, finished);
 
 /// The tiles of this thread block of a linear.
@@ -66,18 +65,14 @@ __device__ __forceinline__ void settle(T*& v) {
   asm volatile("" : "+l"(v));
 }
 
-__device__ __forceinline__ uint4 load_exchange_16(const void* from) {
-  uint4 v;
+__device__ __forceinline__ void load_exchange_16(const void* from, uint32_t (&v)[4]) {
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "l"(from)
                : "memory");
-  return v;
 }
-__device__ __forceinline__ uint2 load_exchange_8(const void* from) {
-  uint2 v;
-  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
-  return v;
+__device__ __forceinline__ void load_exchange_8(const void* from, uint32_t (&v)[2]) {
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(from) : "memory");
 }
 __device__ __forceinline__ void store_exchange(void* to, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
@@ -146,7 +141,7 @@ struct ChainCopies {
   const ChainArgs& a;
   ChainShared& shared;
   uint32_t ring;
-  int linear = 0, tile = 0;     // the next to be copied
+  int linear = 0;               // the next to be copied
   int finished = 0;             // linears
   uint32_t head = 0, tail = 0;  // bytes that were given away, and given back
 
@@ -167,12 +162,8 @@ struct ChainCopies {
                               range.count,
                               first_row,
                               (linear + 1 < a.count ? l.out_count : l.n) - first_row,
-                              l.k,
-                              l.strips,
                               l.out + first_row * (a.half ? 2 : 4),
-                              linear > 0 ? shared.linears[linear - 1].out : 0,
-                              l.teams,
-                              l.team_inverse};
+                              l.teams};
       const uint8_t* codes = l.codes + static_cast<int64_t>(range.first) * tile_bytes;
       const float* scales = l.scales + range.first * kTileRows;
       for (int i = 0; i < range.count; ++i, codes += tile_bytes, scales += kTileRows) {
@@ -244,41 +235,52 @@ __device__ __forceinline__ void load_given(const ChainArgs& a, int first, int k,
   }
 }
 
-/// The same of what a predecessor in the chain gives, when it is there.
+/// The same of what a predecessor in the chain gives. Asked for early, taken when it is there.
 template <bool kHalf>
-__device__ __forceinline__ void load_handed(const ChainArgs& a, const void* x, int first, int k, uint4 (&v)[2]) {
-  const bool has[2] = {first < k, first + 16 < k};
-  if constexpr (kHalf) {
-    const uint16_t* const from = static_cast<const uint16_t*>(x) + first;
-    uint2 raw[2] = {};
-    while (true) {
-      if (has[0]) raw[0] = load_exchange_8(from);
-      if (has[1]) raw[1] = load_exchange_8(from + 16);
-      if (max(max(raw[0].x, raw[0].y), max(raw[1].x, raw[1].y)) != kEmpty) break;
-    }
+struct ChainStrip {
+  const uint8_t* from;
+  int first, k;
+  uint32_t raw[2][kHalf ? 2 : 4];
+
+  __device__ void ask() {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) v[i] = {raw[i].x << 16, raw[i].x & 0xffff0000u, raw[i].y << 16, raw[i].y & 0xffff0000u};
-  } else {
-    const float* const from = static_cast<const float*>(x) + first;
-    v[0] = v[1] = uint4{};
-    while (true) {
-      if (has[0]) v[0] = load_exchange_16(from);
-      if (has[1]) v[1] = load_exchange_16(from + 16);
-      if (max(max(max(v[0].x, v[0].y), max(v[0].z, v[0].w)), max(max(v[1].x, v[1].y), max(v[1].z, v[1].w))) != kEmpty)
-        break;
+    for (int i = 0; i < 2; ++i) {
+      if (first + 16 * i >= k) continue;
+      if constexpr (kHalf) {
+        load_exchange_8(from + 32 * i, raw[i]);
+      } else {
+        load_exchange_16(from + 64 * i, raw[i]);
+      }
     }
   }
+  __device__ bool has_come() const {
+    uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {  // behind the last column there is what nobody asked for
-    const int left = k - first - 16 * i;
-    if (left < 4) {
-      if (left < 4) v[i].w = 0;
-      if (left < 3) v[i].z = 0;
-      if (left < 2) v[i].y = 0;
-      if (left < 1) v[i].x = 0;
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < (kHalf ? 2 : 4); ++j) most = max(most, raw[i][j]);
+    }
+    return most != kEmpty;
+  }
+  __device__ void take(uint4 (&v)[2]) {
+    while (!has_come()) ask();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kHalf) {
+        v[i] = {raw[i][0] << 16, raw[i][0] & 0xffff0000u, raw[i][1] << 16, raw[i][1] & 0xffff0000u};
+      } else {
+        v[i] = {raw[i][0], raw[i][1], raw[i][2], raw[i][3]};
+      }
+      const int left = k - first - 16 * i;  // behind the last column there is what nobody asked for
+      if (left < 4) {
+        v[i].w = 0;
+        if (left < 3) v[i].z = 0;
+        if (left < 2) v[i].y = 0;
+        if (left < 1) v[i].x = 0;
+      }
     }
   }
-}
+};
 
 __device__ __forceinline__ uint32_t largest_of(const uint4 (&v)[2]) {
   uint32_t most = 0;
@@ -327,12 +329,8 @@ __global__ void __launch_bounds__(kChainThreads, 1) matmul_chain(const __grid_co
   for (int i = thread; i < a.count * static_cast<int>(sizeof(ChainLinear) / 4); i += kChainThreads)
     reinterpret_cast<int*>(shared.linears)[i] = reinterpret_cast<const int*>(a.linears)[i];
   if (thread < kMostChainTiles * kTileRows) shared.sums[thread] = 0;
-  if (thread == 0) {
-    shared.finished = 0;
-  }
-  if (thread < kChainFlights) {
-    barrier_init(shared_address(shared.barriers) + 8 * thread, 1);
-  }
+  if (thread == 0) shared.finished = 0;
+  if (thread < kChainFlights) barrier_init(shared_address(shared.barriers) + 8 * thread, 1);
   barriers_visible_to_copies();
   __syncthreads();
 
@@ -350,15 +348,18 @@ __global__ void __launch_bounds__(kChainThreads, 1) matmul_chain(const __grid_co
   uint8_t* const now = a.exchange + static_cast<int64_t>(half) * a.half_bytes;
   const int64_t to_other = half != 0 ? -static_cast<int64_t>(a.half_bytes) : a.half_bytes;
   for (int at = 0; at < a.count; ++at) {
-    wait_for_tiles(base + offsetof(ChainShared, barriers), at);
+    const uint4 shape = load_shared_16(base + kShapeAt + at * static_cast<uint32_t>(sizeof(ChainLinear)));
+    const int k = static_cast<int>(shape.x), strips = static_cast<int>(shape.z);
+    const int team = (warp * static_cast<int>(shape.w)) >> 16, strip = warp - team * strips;
+    const int first = strip * 256 + (lane >> 2 & 3) * 64 + (lane >> 4) * 32 + 4 * (lane & 3);
+    ChainStrip<kHalf> handed{now + shape.y + first * kBytes, first, k, {}};
+    if (at > 0 && team == 0) handed.ask();
+    wait_for_tiles(base + static_cast<uint32_t>(offsetof(ChainShared, barriers)), at);
     const uint32_t flight = base + static_cast<uint32_t>(offsetof(ChainShared, flights)) +
                             at % kChainFlights * static_cast<uint32_t>(sizeof(ChainFlight));
-    const uint4 tile_of = load_shared_16(flight), shape = load_shared_16(flight + 16),
-                more = load_shared_16(flight + 32);
+    const uint4 tile_of = load_shared_16(flight), rows = load_shared_16(flight + 16);
     const int wrap = static_cast<int>(tile_of.y), stride = static_cast<int>(tile_of.z),
-              count = static_cast<int>(tile_of.w);
-    const int k = static_cast<int>(shape.z), strips = static_cast<int>(shape.w), teams = static_cast<int>(more.z);
-    const int team = (warp * static_cast<int>(more.w)) >> 16, strip = warp - team * strips;
+              count = static_cast<int>(tile_of.w), teams = static_cast<int>(rows.w);
     if (team > 0 && (team >= teams || team >= count) && 64 * warp >= count * kTileRows && warp + 1 < kChainWarps) {
       meet(2, 32 * kChainWarps);  // nothing to do in this one
       meet(3, 32 * kChainWarps);
@@ -369,8 +370,8 @@ __global__ void __launch_bounds__(kChainThreads, 1) matmul_chain(const __grid_co
     };
     // Whatever does not need x: two rows of a thread that will finish them, the weights of the first tile, addresses.
     const bool finishes = 2 * thread < count * kTileRows;
-    const int row = static_cast<int>(shape.x) + 2 * thread, left = static_cast<int>(shape.y) - 2 * thread;
-    uint8_t* to = now + static_cast<int>(more.x) + 2 * kBytes * thread;
+    const int row = static_cast<int>(rows.x) + 2 * thread, left = static_cast<int>(rows.y) - 2 * thread;
+    uint8_t* to = now + rows.z + 2 * kBytes * thread;
     uint8_t* clear = to + to_other;
     float2 scale = {0.0f, 0.0f};
     if (finishes) {
@@ -396,20 +397,19 @@ __global__ void __launch_bounds__(kChainThreads, 1) matmul_chain(const __grid_co
                        4 * (team * kTileRows + (lane >> 2) + 8 * (lane & 3));
     uint32_t own_sums = base + static_cast<uint32_t>(offsetof(ChainShared, sums)) + 8 * thread;
     settle(planes_at);
-    settle(cut_at);
     uint32_t largest_at = base + kLargestAt + 4 * strip;
+    settle(cut_at);
     settle(sum_at);
     settle(largest_at);
     settle(sums_at);
     settle(own_sums);
 
     if (team == 0) {
-      const int first = strip * 256 + (lane >> 2 & 3) * 64 + (lane >> 4) * 32 + 4 * (lane & 3);
       uint4 v[2];
       if (at == 0) {
         load_given(a, first, k, v);
       } else {
-        load_handed<kHalf>(a, now + more.y, first, k, v);
+        handed.take(v);
       }
       const uint32_t most = __reduce_max_sync(0xffffffffu, largest_of(v));
       if (lane == 0) store_shared_4(largest_at, most);

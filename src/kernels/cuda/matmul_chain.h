@@ -13,16 +13,17 @@ namespace lowbit::cuda {
 inline constexpr int kChainWarps = 30, kMostChainLinears = 128, kChainFlights = 16;
 inline constexpr int kMostChainColumns = kChainWarps * GemvOrder<2>::kColumns;
 
-struct ChainLinear {
+struct alignas(16) ChainLinear {
   const uint8_t* codes;  // counted, in the order of integer_gemv.h
   const float* scales;   // zeros up to a multiple of 16
-  int n, k, tiles;
+  int k, x;              // columns; where x is in the exchange, in bytes
+  int strips;            // warps of a team, one for each block of K
+  int team_inverse;      // warp / strips == warp * team_inverse >> 16
+  int n, tiles;
   int least, longer;   // tiles of a thread block; `longer` of them have one more,
   int turn;            // and this one is the first of those
-  int out, out_count;  // where its outputs go in the exchange, in bytes, and how many the next one reads
-  int strips, teams;   // warps of a team, one for each block of K; teams
-  int team_inverse;    // warp / strips == warp * team_inverse >> 16
-  int unused;
+  int out, out_count;  // where outputs go in the exchange, in bytes, and how many the next one reads
+  int teams;
 };
 
 struct ChainArgs {

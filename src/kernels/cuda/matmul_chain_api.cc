@@ -86,6 +86,7 @@ Result<MatmulChain> make_matmul_chain(const std::vector<Weight>& weights, Elemen
     linears[i].least = linears[i].tiles / fit.grid;
     linears[i].longer = linears[i].tiles % fit.grid;
     turn = (turn + linears[i].tiles) % fit.grid;
+    linears[i].x = i == 0 ? 0 : linears[i - 1].out;
     linears[i].out = static_cast<int>(handed);
     linears[i].out_count = i + 1 < linears.size() ? linears[i + 1].k : 0;
     handed += round_up(linears[i].out_count * element_bytes(between), kLine);
