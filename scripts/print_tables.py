@@ -240,7 +240,8 @@ def recovery(report: dict) -> str:
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
     def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
-        return (f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
+        scales = ", scales double" if r.get("scale") == "double" else ""
+        return (f"| {r['format']} g{r['group']}{scales} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
                 f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
 
     for r in report["rows"]:

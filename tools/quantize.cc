@@ -161,6 +161,8 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
       verb, "--target-bpw", options.target_bpw, 0.5f, 16.0f,
       "in place of --format: bits per weight of all linear layers, each layer's format chosen by measured loss");
   verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
+  verb.add_flag("--hadamard", options.hadamard,
+                "spread down_proj's inputs by a Hadamard transform at run time: for 4-bit activations");
   add_number_option(
       verb, "--smooth", options.smooth, 0.0f, 1.0f,
       "move outliers of activations into the weights first, by this strength; for --act int8-row; needs --calib");
@@ -175,8 +177,8 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
           "how scales are stored: f16, bf16, f32, pow2 or double [f16]")
       ->type_name("NAME");
   verb.add_flag("--zero", arguments.zero, "fit an offset per group too");
-  add_choice_option(verb, "--fit", arguments.fit, {"auto", "absmax", "mse", "lsq", "wls", "gptq", "refit"},
-                    ": how scales and codes are found; wls, gptq and refit need --calib [auto]");
+  add_choice_option(verb, "--fit", arguments.fit, {"auto", "absmax", "mse", "lsq", "wls", "gptq", "refit", "align"},
+                    ": how scales and codes are found; the last four need --calib [auto]");
   CalibrationOptions& calibration = options.calibration;
   verb.add_option("--calib", calibration.file, "text the model is run on, to learn which errors matter")
       ->type_name("FILE");

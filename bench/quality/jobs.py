@@ -52,7 +52,9 @@ class Pool:
 class Bench:
     """One model, two texts, and a folder `work` that keeps what was quantized."""
 
-    def __init__(self, lowbit: str, model: str, data: Path, work: Path, chunks: int, tiny_chunks: int, threads: int | None):
+    def __init__(self, lowbit: str, model: str, data: Path, work: Path, chunks: int, tiny_chunks: int, threads: int | None,
+                 device: str = "cpu"):
+        self.device = device  # of calibrations: the same bytes come out
         self.program, self.model, self.texts, self.work, self.chunks, self.tiny_chunks = lowbit, model, data / "text", work, chunks, tiny_chunks
         self.threads = ["--threads", threads] if threads else []
         self.lock, self.base_lock, self.base_row = threading.Lock(), threading.Lock(), None
@@ -76,7 +78,7 @@ class Bench:
         target = self.work / (step.replace(":", "-").replace(",", "-").replace("=", "") + f"-{tokens}")
         note = target.with_name(target.name + ".json")
         if not note.exists():
-            calibration = ["--calib", self.texts / "wikitext2_raw_train_part.txt", "--calib-tokens", tokens] if tokens else []
+            calibration = ["--calib", self.texts / "wikitext2_raw_train_part.txt", "--calib-tokens", tokens, "--device", self.device] if tokens else []
             extra = [part for option in (more[0].split(",") if more else []) for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
             form = ["--target-bpw", name[3:]] if name.startswith("bpw") else ["--format", name]
             made = self.lowbit("quantize", self.model, target, *form, "--fit", fit, "--force", *calibration, *extra)

@@ -52,11 +52,12 @@ def main() -> None:
     parser.add_argument("--tiny-chunks", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=1, help="steps at a time")
     parser.add_argument("--threads", type=int, help="of each job")
+    parser.add_argument("--device", default="cpu", help="of calibrations: cpu or cuda")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/quality.json")
     parser.add_argument("--only", nargs="+", default=STEPS)
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(o.lowbit, o.model, o.data, o.work or Path(scratch), o.chunks, o.tiny_chunks, o.threads)
+        bench = Bench(o.lowbit, o.model, o.data, o.work or Path(scratch), o.chunks, o.tiny_chunks, o.threads, o.device)
         for job in Ladder(bench, Pool(o.jobs), o.out, o.tokens).submit(o.only, 0):
             job.result()
 

@@ -25,6 +25,9 @@ struct ModelOptions {
   /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
   bool tune = false;
   int64_t context = 0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
+  /// logits_of_all() of a text from its beginning runs on the GPU that `compute` names, in f32, with the CPU's bits; all else stays on the CPU. Needs
+  /// activation "f32".
+  bool scores_on_gpu = false;
   Compute compute;
   Progress progress;
 };

@@ -21,7 +21,8 @@ struct QuantizeSpec {
   ScaleKind scale = ScaleKind::kF16;
   bool zero = false;  // fit a zero point too (real = value * scale + zero)
   /// From the weights alone: absmax, mse, lsq. With a calibration text also: wls (least squares weighted by the inputs'
-  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes). auto: refit with a text, lsq
+  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes), align (refit that aims at the
+  /// outputs of the source's layer on the source's own stream). auto: refit with a text, lsq
   /// without; absmax for fp8.
   std::string fit = "auto";
 
@@ -50,6 +51,8 @@ struct QuantizeOptions {
   /// little. Needs a calibration text.
   float target_bpw = 0;
   bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
+  /// down_proj's inputs pass a Hadamard transform at run time, its weight the inverse before quantizing: docs/calibration.md.
+  bool hadamard = false;
   /// > 0: outliers of activations move into the weights before quantizing, by this strength (0..1, SmoothQuant's alpha). Needs a calibration
   /// text.
   float smooth = 0;

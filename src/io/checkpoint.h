@@ -18,17 +18,23 @@
 
 namespace lowbit {
 
-inline constexpr int64_t kCheckpointVersion = 1;  // format_version; a reader refuses a higher one
+/// format_version: a reader refuses a higher one. A file gets the lowest that its content needs.
+inline constexpr int64_t kCheckpointVersion = 2;
+/// What a model computes at run time beside its weights, in quantization_config; needs format_version 2, since an older reader would
+/// leave it out: {"online_hadamard": {"mlp.down_proj": 512}}.
+inline constexpr const char* kOnlineHadamard = "online_hadamard";
+inline constexpr const char* kDownProjection = "mlp.down_proj";
+inline constexpr int64_t kVersionOfTransforms = 2;
 
 struct CheckpointOptions {
   bool overwrite = false;                  // replace a checkpoint that is already there
   int64_t shard_bytes = int64_t{4} << 30;  // a new file starts before this is exceeded
-  std::string lowbit_version = "0.1.0";
 };
 
 /// What goes into config.json besides the tensors.
 struct CheckpointInfo {
-  std::string config_json = "{}";                // the model's own; a quantization_config in it is replaced
+  /// The model's own. A quantization_config in it is replaced, but what lowbit computes at run time stays (kOnlineHadamard).
+  std::string config_json = "{}";
   std::string fit_json = "{}";                   // {"method": "lsq", "seed": 0, "source_sha256": "..."}
   std::map<std::string, double> rel_error = {};  // by layer name, without ".weight"
 };

@@ -137,6 +137,28 @@ TEST(Checkpoint, ConfigSaysWhatTheLayersAre) {
                                               "re:model\\.layers\\.\\d+\\.mlp\\.up_proj"}));
 }
 
+TEST(Checkpoint, TransformsAtRunTimeRaiseTheVersion) {
+  Scratch dir;
+  Rng rng(4);
+  const auto written = [&](const char* quantization_config) {
+    auto writer = CheckpointWriter::create(dir / "c", {.overwrite = true});
+    EXPECT_TRUE((*writer)->add("lm_head.weight", random_qtensor(rng, FormatId::kBf16, 4, 128, {}), {4, 128}));
+    EXPECT_TRUE(
+        (*writer)->finish({.config_json = std::string(R"({"quantization_config":)") + quantization_config + "}"}));
+    EXPECT_TRUE(Checkpoint::open(dir / "c"));
+    return (*parse_json_object(read_file(dir / "c/config.json"), "config"))["quantization_config"];
+  };
+  const auto turned = written(R"({"quant_method":"lowbit","format_version":2,"online_hadamard":{"mlp.down_proj":64}})");
+  EXPECT_EQ(turned["format_version"], 2);
+  EXPECT_EQ(turned["online_hadamard"], nlohmann::json({{"mlp.down_proj", 64}}));
+  for (const char* plain : {R"({"quant_method":"lowbit","format_version":1})",
+                            R"({"quant_method":"other","online_hadamard":{"mlp.down_proj":64}})"}) {
+    const auto q = written(plain);
+    EXPECT_EQ(q["format_version"], 1);
+    EXPECT_FALSE(q.contains("online_hadamard"));
+  }
+}
+
 TEST(Checkpoint, RefusesWhatItMustNotTouch) {
   Scratch dir;
   ASSERT_TRUE(write_all_kinds(dir / "c"));
@@ -191,9 +213,12 @@ TEST(Checkpoint, ReaderNamesWhatIsWrong) {
     EXPECT_FALSE(verify_checkpoint(dir / "c")->problems.empty());
     return c ? Error{} : c.error();
   };
-  const Error newer = with("\"format_version\": 1", "\"format_version\": 2");
+  const Error newer = with("\"format_version\": 1", "\"format_version\": 3");
   EXPECT_EQ(newer.code, ErrorCode::kUnsupported);
   EXPECT_NE(newer.message().find("newer lowbit"), std::string::npos);
+  // An older reader would take it for a plain model.
+  EXPECT_EQ(with("\"quant_method\":", R"("online_hadamard": {"mlp.down_proj": 2}, "quant_method":)").code,
+            ErrorCode::kCorrupt);
   const Error unknown = with("\"format\": \"int8\"", "\"format\": \"int7\"");
   EXPECT_EQ(unknown.code, ErrorCode::kUnsupported);
   EXPECT_NE(unknown.message().find("int7"), std::string::npos);

@@ -110,6 +110,9 @@ struct MatmulKernel {
   void (*run)(const MatmulArgs& args);
 };
 
+/// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.
+inline constexpr int64_t kLargestHadamard = 4096;
+
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
 /// % 16) with fma, folded as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
 /// kernels/vector_math.h. So every ISA gives the same bits.
@@ -129,6 +132,9 @@ struct VectorOps {
   /// x[i] = exp(x[i] - shift); returns the sum.
   float (*exp_sum)(float* x, float shift, int64_t n);
   void (*scale)(float* x, float a, int64_t n);
+  /// The Hadamard transform of each `block` elements of x [n], in place: for width = 1, 2, .. block / 2 pairs (a, b) that lie
+  /// `width` apart become (a + b, a - b); then all are multiplied by f32(1 / sqrt(block)). block: a power of two that divides n.
+  void (*hadamard)(float* x, int64_t n, int64_t block);
   /// Attention of several queries against f16 pages, which are read once for a few of them: out[j * ldo + t] =
   /// a * dot(q_j, keys[t]) for t < count, query j at q + j * ldq, row t at keys + t * stride (elements).
   void (*dot_f16_rows)(const float* q, int64_t ldq, int64_t queries, const uint16_t* keys, int64_t stride,

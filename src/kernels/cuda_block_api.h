@@ -25,18 +25,19 @@ struct F32Matmul {
 };
 Status f32_matmul(const F32Matmul& call);
 
-/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across.
+/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum += y^T x, all of it.
 struct AddMoments {
   const float* x = nullptr;  // [rows, k]
   int64_t rows = 0, k = 0, chunk = 0;
   double* sum = nullptr;
   float* workspace = nullptr;  // moments_workspace_bytes()
   void* stream = nullptr;
+  const float* y = nullptr;  // [rows, k]; null: none
 };
 int64_t moments_workspace_bytes(int64_t rows, int64_t k, int64_t chunk);
 Status add_moments(const AddMoments& call);
-/// h [k, k] = sum * scale, rounded once, both triangles.
-Status finish_moments(const double* sum, int64_t k, double scale, float* h, void* stream);
+/// h [k, k] = sum * scale, rounded once; `upper`: of its upper triangle, into both.
+Status finish_moments(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream);
 
 /// y [rows, n] = x / sqrt(mean(x^2) + eps) * weight; y may be x.
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream);
@@ -68,8 +69,14 @@ Status attend_windows(const AttendWindows& call);
 
 /// gate = silu(gate) * up
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream);
+/// Each `block` columns of x [rows, n] become their Hadamard transform, in place: VectorOps::hadamard. `scale`: 1 / sqrt(block).
+/// block: a power of two from 2 to 4096 that divides n.
+Status hadamard_rows(float* x, int64_t rows, int64_t n, int64_t block, float scale, void* stream);
 /// y += x
 Status add_rows(const float* x, int64_t count, float* y, void* stream);
+
+/// y -= x
+Status subtract_rows(const float* x, int64_t count, float* y, void* stream);
 
 /// to = from, both in device memory; they do not overlap.
 Status copy_floats(const float* from, int64_t count, float* to, void* stream);

@@ -64,5 +64,8 @@ inline RowQuantizer row_quantizer(float absmax, bool has_nan) {
   return {absmax / 127.0f, 127.0f / absmax};
 }
 
+/// What makes the Hadamard transform of `block` elements orthogonal.
+inline float hadamard_scale(int64_t block) { return float(1.0 / __builtin_sqrt(double(block))); }
+
 }  // namespace LOWBIT_ISA
 }  // namespace lowbit

@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "base/try.h"
+#include "io/checkpoint.h"
 #include "io/json_text.h"
+#include "kernels/api.h"
 
 namespace lowbit {
 namespace {
@@ -188,6 +190,23 @@ Status read_sizes(const Json& root, ModelConfig& config) {
   return {};
 }
 
+/// What a lowbit checkpoint computes beside its weights: docs/checkpoint.md.
+Status read_transforms(const Json& root, ModelConfig& config) {
+  const Json* q = json_object(root, "quantization_config");
+  if (q == nullptr || json_string(*q, "quant_method") != "lowbit") return {};
+  const Json* transforms = find(*q, kOnlineHadamard);
+  if (transforms == nullptr) return {};
+  if (!transforms->is_object() || transforms->size() != 1 || !transforms->contains(kDownProjection))
+    return fail(ErrorCode::kUnsupported, where(kOnlineHadamard), shown(*transforms),
+                fmt::format("{{\"{}\": the size of a block}}", kDownProjection));
+  LOWBIT_TRY_ASSIGN(config.down_hadamard, read_int(*transforms, kDownProjection, 2, kLargestHadamard));
+  const int64_t block = config.down_hadamard;
+  if ((block & (block - 1)) != 0 || config.intermediate_size % block != 0)
+    return fail(ErrorCode::kInvalidArgument, where(kOnlineHadamard), fmt::format("{}", block),
+                fmt::format("a power of two that divides intermediate_size = {}", config.intermediate_size));
+  return {};
+}
+
 }  // namespace
 
 int64_t ModelConfig::longest_context() const {
@@ -201,6 +220,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   LOWBIT_TRY(read_sizes(root, config));
   LOWBIT_TRY(read_family(root, config));
   LOWBIT_TRY(read_rope(root, config));
+  LOWBIT_TRY(read_transforms(root, config));
   LOWBIT_TRY_ASSIGN(const double eps, read_number(root, "rms_norm_eps", 0, 1, 1e-6));
   config.rms_eps = float(eps);
   LOWBIT_TRY_ASSIGN(config.tied_head, read_bool(root, "tie_word_embeddings", false));

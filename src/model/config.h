@@ -31,6 +31,7 @@ struct ModelConfig {
   bool tied_head = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;                   // RMSNorm of each head of q and k, before the rotation (Qwen3)
+  int64_t down_hadamard = 0;              // > 0: each so many inputs of down_proj pass a Hadamard transform first
   std::vector<int32_t> bos_ids, eos_ids;  // may be empty
 
   int64_t q_size() const { return heads * head_dim; }

@@ -140,6 +140,24 @@ TEST(ModelConfig, RefusesByName) {
   expect_error(j, ErrorCode::kInvalidArgument, "head_dim");
 }
 
+TEST(ModelConfig, TransformsOfALowbitCheckpoint) {
+  const auto with = [](const Json& transforms, const char* method = "lowbit") {
+    Json j = smollm2();
+    j["quantization_config"] = {{"quant_method", method}, {"online_hadamard", transforms}};
+    return j;
+  };
+  EXPECT_EQ(parse_model_config(smollm2().dump())->down_hadamard, 0);
+  EXPECT_EQ(parse_model_config(with({{"mlp.down_proj", 512}}).dump())->down_hadamard, 512);  // of 1536
+  EXPECT_EQ(parse_model_config(with({{"mlp.down_proj", 512}}, "gptq").dump())->down_hadamard, 0);
+  EXPECT_EQ(parse_model_config(with(nullptr).dump())->down_hadamard, 0);
+  for (const Json& block : {Json(1), Json(3), Json(1024), Json(8192), Json(-2), Json("512"), Json(2.5), Json(true)})
+    expect_error(with({{"mlp.down_proj", block}}), ErrorCode::kInvalidArgument, "");
+  // What is not known must not be left out.
+  for (const Json& other : {Json({{"self_attn.o_proj", 64}}), Json({{"mlp.down_proj", 512}, {"self_attn.o_proj", 64}}),
+                            Json::object(), Json(512)})
+    expect_error(with(other), ErrorCode::kUnsupported, "online_hadamard");
+}
+
 TEST(ModelConfig, WrongTypesAndBoundsNameTheKey) {
   const Json bad_values[] = {"text", -1, 0, 1.5, 1e300, Json::array(), Json::object(), true, uint64_t(1) << 63};
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

@@ -9,6 +9,7 @@
 
 #include "base/try.h"
 #include "kernels/cuda_api.h"
+#include "kernels/vector_math.h"
 #include "model/fetch_tensor.h"
 #include "ops/rope.h"
 #include "ops/weight_parts.h"
@@ -183,6 +184,9 @@ Status DeviceBlock::feed_forward_part(DeviceBlockWorkspace& work, float* x, int6
   LOWBIT_TRY(gate_.run(h, m, gate));
   LOWBIT_TRY(up_.run(h, m, up));
   LOWBIT_TRY(cuda::gate_rows(gate, up, m * c.intermediate_size, nullptr));
+  if (c.down_hadamard > 0)
+    LOWBIT_TRY(
+        cuda::hadamard_rows(gate, m, c.intermediate_size, c.down_hadamard, hadamard_scale(c.down_hadamard), nullptr));
   LOWBIT_TRY(observe(observer, {&down_}, gate, m));
   LOWBIT_TRY(down_.run(gate, m, h));
   return cuda::add_rows(h, m * c.hidden_size, x, nullptr);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "ops/hadamard.h"
 #include "ops/norm.h"
 
 namespace lowbit {
@@ -88,7 +89,12 @@ Status LinearInput::run(const Linear& linear, float* y, int64_t ldy, NextLinears
   return run({&call, 1}, next);
 }
 
-Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader) {
+void LinearInput::set_gated(float* y, int64_t m, int64_t width, int64_t hadamard) {
+  if (hadamard > 0) hadamard_rows(*ops_, y, m, width, hadamard, *pool_);
+  set(y, m, width);
+}
+
+Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader, int64_t hadamard) {
   const Activation kind = gate.linear->plan.activation();
   const int64_t m = m_, width = gate.linear->plan.n();
   if (up.linear->plan.activation() != kind) {  // a recipe that gives the two different kinds of formats
@@ -96,20 +102,22 @@ Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, cons
     LOWBIT_TRY(run(both));
     for (int64_t r = 0; r < m; ++r)
       ops_->silu_mul(gate.y + r * gate.ldy, up.y + r * up.ldy, width, gate.y + r * gate.ldy);
-    set(gate.y, m, width);
+    set_gated(gate.y, m, width, hadamard);
     return {};
   }
   observe(*gate.linear);
   observe(*up.linear);
   LOWBIT_TRY_ASSIGN(ActivationRows* const input, rows_for(kind));
   const CodeLayout codes = reader.plan.code_layout();
-  const bool fill = !observer_ && !clips_ && reader.plan.activation() == Activation::kInt8 && codes.run == 0 &&
-                    codes.group > 0 && 64 % codes.group == 0;  // run_gated()'s chunks are whole groups
+  // Codes on the way need rows that are done.
+  const bool fill = hadamard == 0 && !observer_ && !clips_ && reader.plan.activation() == Activation::kInt8 &&
+                    codes.run == 0 && codes.group > 0 &&
+                    64 % codes.group == 0;  // run_gated()'s chunks are whole groups
   if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, codes.group, isa_));
   LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
                                {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, *ops_, *input,
                                fill ? &next_rows_.rows : nullptr, *pool_, tuner_.get(), read_ahead({&reader})));
-  set(gate.y, m, width);
+  set_gated(gate.y, m, width, hadamard);
   if (!fill) return {};
   std::swap(int8_rows_, next_rows_);
   int8_rows_.ready = true;

@@ -70,9 +70,15 @@ class LinearInput {
   Status run(const Linear& linear, float* y, int64_t ldy, NextLinears next = {});
   ReadAhead read_ahead(NextLinears next) const;
   /// gate.y = silu(gate.y) * up.y behind both layers, and becomes what is set: rows for `reader`, quantized on the way
-  /// where that takes int8 codes with a scale per group.
-  Status run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader);
+  /// where that takes int8 codes with a scale per group. `hadamard` > 0: each so many columns are transformed first
+  /// (VectorOps::hadamard).
+  Status run_gated(const LinearCall& gate, const LinearCall& up, const Linear& reader, int64_t hadamard = 0);
 
+  /// The observer sees what is set as this layer's input.
+  Status show(const Linear& linear) const {
+    observe(linear);
+    return {};
+  }
   void set_observer(LinearObserver observer) { observer_ = std::move(observer); }
   /// Tries cuts of products in the first calls of each shape (ops/blocking.h).
   void tune() { tuner_ = std::make_unique<BlockingTuner>(); }
@@ -83,6 +89,8 @@ class LinearInput {
     bool ready = false;
   };
   Result<ActivationRows*> rows_for(Activation kind);
+  /// Sets rows that the gate left in y [m, width].
+  void set_gated(float* y, int64_t m, int64_t width, int64_t hadamard);
   void observe(const Linear& linear) const {
     if (observer_) observer_(linear.name, x_, m_, k_);
   }

@@ -166,6 +166,7 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
     const std::array<const Linear*, 3> readers = {&layer.q, &layer.k, &layer.v};
     LOWBIT_TRY(input_->set_normed({x, layer.input_norm.data(), c.rms_eps, m, c.hidden_size}, readers, h));
   }
+  if (stop_at_ == 0) return input_->show(layer.q);
   {
     const StepTimer timer = time_linears(ModelStep::kQkv, m, {&layer.q, &layer.k, &layer.v});
     const std::array<LinearCall, 3> calls = {{{&layer.q, q, q_size}, {&layer.k, k, kv_size}, {&layer.v, v, kv_size}}};
@@ -189,6 +190,7 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
   {
     const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});
     input_->set(attn, m, q_size);
+    if (stop_at_ == 1) return input_->show(layer.o);
     LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size, {&layer.gate, &layer.up}));
   }
   add_rows(h, m, x);
@@ -205,12 +207,14 @@ Status Transformer::feed_forward_part(const Layer& layer, const Layer* next, int
     const std::array<const Linear*, 2> readers = {&layer.gate, &layer.up};
     LOWBIT_TRY(input_->set_normed({x, layer.post_norm.data(), c.rms_eps, m, c.hidden_size}, readers, h));
   }
+  if (stop_at_ == 2) return input_->show(layer.gate);
   switch (c.hidden_act) {
     case HiddenAct::kSilu: {
       const StepTimer timer = time_linears(ModelStep::kGateUp, m, {&layer.gate, &layer.up});
-      LOWBIT_TRY(input_->run_gated({&layer.gate, gate, width}, {&layer.up, up, width}, layer.down));
+      LOWBIT_TRY(input_->run_gated({&layer.gate, gate, width}, {&layer.up, up, width}, layer.down, c.down_hadamard));
     }
   }
+  if (stop_at_ == 3) return input_->show(layer.down);
   {
     const StepTimer timer = time_linears(ModelStep::kDown, m, {&layer.down});
     LOWBIT_TRY(next == nullptr ? input_->run(layer.down, h, c.hidden_size, {&head_})
@@ -253,7 +257,7 @@ Status Transformer::run_head(int64_t first, int64_t count, float* logits) {
   return input_->run(head_, logits, config_.vocab_size, {&first_layer.q, &first_layer.k, &first_layer.v});
 }
 
-Status Transformer::run_block(std::span<float> x, KvCache& cache) {
+Status Transformer::run_block(std::span<float> x, KvCache& cache, int stop_at) {
   const int64_t hidden = config_.hidden_size, n = int64_t(x.size()) / hidden;
   if (layers_.size() != 1 || n * hidden != int64_t(x.size()) || n < 1 || n > context_)
     return fail(ErrorCode::kInvalidArgument, "run_block", fmt::format("{} floats", x.size()),
@@ -261,13 +265,14 @@ Status Transformer::run_block(std::span<float> x, KvCache& cache) {
   LOWBIT_TRY(cache.truncate(0));
   LOWBIT_TRY(attention_work_.reserve(n));
   LOWBIT_TRY(cache.reserve(n));
+  stop_at_ = stop_at;
   for (int64_t done = 0; done < n; done += batch_) {
     const int64_t m = std::min(batch_, n - done);
     const auto rows = x.subspan(size_t(done * hidden), size_t(m * hidden));
     std::copy(rows.begin(), rows.end(), work_.x.as<float>());
     rope_table(frequencies_, done, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
     LOWBIT_TRY(attention_part(layers_[0], 0, m, done, cache));
-    LOWBIT_TRY(feed_forward_part(layers_[0], nullptr, m));
+    if (stop_at > 1) LOWBIT_TRY(feed_forward_part(layers_[0], nullptr, m));
     std::copy_n(work_.x.as<float>(), m * hidden, rows.begin());
     cache.commit(m);
   }

@@ -93,7 +93,10 @@ class Transformer {
 
   /// The block of a model loaded with `only_block`, on a whole sequence: x [m, hidden] at positions 0..m-1, in place. The
   /// cache is of make_cache() and emptied first. Errors: kInvalidArgument (more rows than context()), kOutOfMemory.
-  Status run_block(std::span<float> x, KvCache& cache);
+  /// With `stop_at` it ends where the observer has seen an input: 0 that of q, k and v, 1 of o, 2 of gate and up, 3 of down; x is
+  /// then lost.
+  Status run_block(std::span<float> x, KvCache& cache, int stop_at = kWholeBlock);
+  static constexpr int kWholeBlock = 4;
 
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;
@@ -153,6 +156,7 @@ class Transformer {
   Workspace work_;
   AttentionWorkspace attention_work_;
   Profile* profile_ = nullptr;
+  int stop_at_ = kWholeBlock;
 };
 
 }  // namespace lowbit

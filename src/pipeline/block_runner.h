@@ -51,6 +51,11 @@ class BlockRunner {
   /// Runs it without keeping what comes out; moments by the measured layer's weight name, in the order of shared_inputs().
   /// Errors: kInvalidArgument when an activation is NaN or infinite, with the layer's name; kOutOfMemory.
   virtual Result<std::vector<SecondMoments>> measure(const Buffer& states, const BeforeWindow& before) = 0;
+  /// Runs the source's own stream in place and keeps what the measured layers see, for measure_followed().
+  virtual Status follow(Buffer& source, const BeforeWindow& before) = 0;
+  /// The moments of input `which` of shared_inputs() on as many states, the deviation of what follow() kept among them. The loaded block's layers
+  /// before that input may be others than follow() had. Each input once. Errors: as measure().
+  virtual Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) = 0;
   /// Runs it in place. `observer` sees the inputs of its layers, in host memory.
   virtual Status advance(Buffer& states, const BeforeWindow& before = {}, const LinearObserver& observer = {}) = 0;
 };

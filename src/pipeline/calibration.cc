@@ -57,9 +57,17 @@ Result<Buffer> embed(const WeightSource& source, const std::vector<TokenId>& tok
   return states;
 }
 
+/// What was measured at an input, for every weight that reads it.
+void share(SecondMoments measured, int64_t block, size_t which, MomentsByWeight& moments) {
+  const SharedInput& input = shared_inputs()[which];
+  const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
+  moments[weight_name(block, input.measured)] = shared;
+  for (const char* other : input.shared) moments[weight_name(block, other)] = shared;
+}
+
 }  // namespace
 
-Result<Calibration> Calibration::start(const WeightSource& source, const CalibrationOptions& options,
+Result<Calibration> Calibration::start(const WeightSource& source, const CalibrationOptions& options, bool follows,
                                        const Engine& engine) {
   Calibration c;
   c.source_ = &source;
@@ -91,6 +99,9 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
                                 std::max<int64_t>(1, held), c.context_, first);
   LOWBIT_TRY_ASSIGN(c.runner_, BlockRunner::make(config, c.context_, std::max(c.windows_, held), engine));
   LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows, c.context_, c.hidden_, *c.runner_));
+  if (follows) {
+    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, windows, c.context_, c.hidden_, *c.runner_));
+  }
   std::array<Buffer, 2> kept_states;
   for (Buffer& states : kept_states) {
     LOWBIT_TRY_ASSIGN(states, embed(source, kept, c.context_, c.hidden_, *c.runner_));
@@ -110,12 +121,23 @@ Result<MomentsByWeight> Calibration::measure(int64_t block) {
   LOWBIT_TRY_ASSIGN(auto measured, runner_->measure(states_, [this](int64_t window) { return report(window); }));
   LOWBIT_TRY(held_back_.run_source());
   MomentsByWeight moments;
-  for (size_t i = 0; i < shared_inputs().size(); ++i) {
-    const SharedInput& input = shared_inputs()[i];
-    const auto shared = std::make_shared<const SecondMoments>(std::move(measured[i]));
-    moments[weight_name(block, input.measured)] = shared;
-    for (const char* other : input.shared) moments[weight_name(block, other)] = shared;
-  }
+  for (size_t i = 0; i < shared_inputs().size(); ++i) share(std::move(measured[i]), block, i, moments);
+  return moments;
+}
+
+Status Calibration::follow(int64_t block) {
+  LOWBIT_TRY(runner_->load(*source_, block));
+  LOWBIT_TRY(runner_->follow(source_states_, [this](int64_t window) { return report(window); }));
+  return held_back_.run_source();
+}
+
+Result<MomentsByWeight> Calibration::measure_input(int64_t block, size_t which,
+                                                   const std::map<std::string, QTensor>& weights) {
+  LOWBIT_TRY(runner_->load(OverlaySource(*source_, weights), block));
+  LOWBIT_TRY_ASSIGN(auto measured,
+                    runner_->measure_followed(states_, which, [this](int64_t window) { return report(window); }));
+  MomentsByWeight moments;
+  share(std::move(measured), block, which, moments);
   return moments;
 }
 
@@ -127,6 +149,7 @@ Status Calibration::report(int64_t window) const {
 
 Status Calibration::skip_measuring(int64_t block) {
   LOWBIT_TRY(runner_->load(*source_, block));
+  if (!source_states_.empty()) LOWBIT_TRY(runner_->advance(source_states_));
   return held_back_.run_source();
 }
 

@@ -26,7 +26,9 @@ class Calibration {
   /// has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound, kIo (the text);
   /// kInvalidArgument (a text shorter than one window); what the source and its tokenizer
   /// and BlockRunner::make say.
-  static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, const Engine& engine);
+  /// `follows`: the source's own stream is kept too, for follow() and measure_input().
+  static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, bool follows,
+                                   const Engine& engine);
 
   int64_t blocks() const { return blocks_; }
   int64_t tokens() const { return windows_ * context_; }
@@ -41,6 +43,11 @@ class Calibration {
 
   /// Runs block i as the source has it. Errors: kInvalidArgument when an activation is NaN or infinite.
   Result<MomentsByWeight> measure(int64_t block);
+
+  /// In place of measure(), for fits that aim at what the source's layers give on its own stream: follow(), then measure_input() for
+  /// each of shared_inputs(). `weights`: those of the block that are fitted already; the others are the source's.
+  Status follow(int64_t block);
+  Result<MomentsByWeight> measure_input(int64_t block, size_t which, const std::map<std::string, QTensor>& weights);
 
   /// Runs block i with `weights` in place of the source's; what comes out is what block i + 1 will see. `observer` sees the inputs of its
   /// layers.
@@ -58,7 +65,8 @@ class Calibration {
   HeldBack held_back_;
   std::function<bool(double)> progress_;
   std::unique_ptr<BlockRunner> runner_;
-  Buffer states_;  // [windows, context, hidden]: the inputs of the next block
+  Buffer states_;         // [windows, context, hidden]: the inputs of the next block
+  Buffer source_states_;  // the same of the source's own stream; empty: not followed
 };
 
 }  // namespace lowbit

@@ -63,14 +63,10 @@ class DeviceRunner final : public BlockRunner {
     for (const SharedInput& input : shared_inputs()) sums.try_emplace(weight_name(index_, input.measured));
     const DeviceObserver observer = [&](const DeviceLinear& layer, const float* x, int64_t m) -> Status {
       const auto it = sums.find(layer.name());
-      return it == sums.end() ? Status{} : it->second.add(x, m, layer.k());
+      return it == sums.end() ? Status{} : it->second.add(x, nullptr, m, layer.k());
     };
-    const auto run = [&](int64_t first, int64_t windows) -> Status {
-      const float* const from = states.as<float>() + first * floats_per_window();
-      LOWBIT_TRY(cuda::copy_floats(from, windows * floats_per_window(), x_.as<float>(), nullptr));
-      return block_->run(work_, x_.as<float>(), windows, observer);
-    };
-    LOWBIT_TRY(each_batch(states, before, run));
+    LOWBIT_TRY(each_batch(states, before,
+                          [&](int64_t first, int64_t windows) { return run_copy(states, first, windows, observer); }));
     std::vector<SecondMoments> moments;
     for (const SharedInput& input : shared_inputs()) {
       const std::string name = weight_name(index_, input.measured);
@@ -78,6 +74,44 @@ class DeviceRunner final : public BlockRunner {
       moments.push_back(std::move(measured));
     }
     return moments;
+  }
+
+  Status follow(Buffer& source, const BeforeWindow& before) override {
+    followed_.clear();
+    followed_.resize(shared_inputs().size());
+    const int64_t all = rows_of(source);
+    std::vector<int64_t> used(followed_.size());
+    const DeviceObserver observer = [&](const DeviceLinear& layer, const float* x, int64_t m) -> Status {
+      for (size_t i = 0; i < followed_.size(); ++i) {
+        if (layer.name() != weight_name(index_, shared_inputs()[i].measured)) continue;
+        if (followed_[i].empty()) {
+          LOWBIT_TRY_ASSIGN(followed_[i], cuda::allocate(all * layer.k() * kFloat, "inputs of the source's stream"));
+        }
+        LOWBIT_TRY(cuda::copy_floats(x, m * layer.k(), followed_[i].as<float>() + used[i], nullptr));
+        used[i] += m * layer.k();
+      }
+      return {};
+    };
+    const auto run = [&](int64_t first, int64_t windows) {
+      return block_->run(work_, source.as<float>() + first * floats_per_window(), windows, observer);
+    };
+    return each_batch(source, before, run);
+  }
+
+  Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) override {
+    const Buffer followed = std::move(followed_[which]);
+    const std::string wanted = weight_name(index_, shared_inputs()[which].measured);
+    DeviceMomentSum sum;
+    const float* y = followed.as<float>();
+    const DeviceObserver observer = [&](const DeviceLinear& layer, const float* x, int64_t m) -> Status {
+      if (layer.name() != wanted) return {};
+      LOWBIT_TRY(sum.add(x, y, m, layer.k()));
+      y += m * layer.k();
+      return {};
+    };
+    LOWBIT_TRY(each_batch(states, before,
+                          [&](int64_t first, int64_t windows) { return run_copy(states, first, windows, observer); }));
+    return sum.finish(wanted);
   }
 
   Status advance(Buffer& states, const BeforeWindow& before, const LinearObserver& observer) override {
@@ -100,6 +134,14 @@ class DeviceRunner final : public BlockRunner {
 
  private:
   int64_t floats_per_window() const { return context_ * config_.hidden_size; }
+  int64_t rows_of(const Buffer& states) const { return states.size() / (config_.hidden_size * kFloat); }
+
+  /// Without keeping what comes out.
+  Status run_copy(const Buffer& states, int64_t first, int64_t windows, const DeviceObserver& observer) {
+    const float* const from = states.as<float>() + first * floats_per_window();
+    LOWBIT_TRY(cuda::copy_floats(from, windows * floats_per_window(), x_.as<float>(), nullptr));
+    return block_->run(work_, x_.as<float>(), windows, observer);
+  }
 
   /// As many windows at a time as the workspace takes.
   Status each_batch(const Buffer& states, const BeforeWindow& before,
@@ -117,7 +159,8 @@ class DeviceRunner final : public BlockRunner {
   int64_t context_, index_ = 0;
   ThreadPool* pool_;
   DeviceBlockWorkspace work_;
-  Buffer x_;  // what measure() runs on
+  Buffer x_;                      // what measure() runs on
+  std::vector<Buffer> followed_;  // by input: rows of the source's stream
   std::unique_ptr<DeviceBlock> block_;
 };
 

@@ -55,8 +55,8 @@ class HostRunner final : public BlockRunner {
       const bool wanted = std::ranges::any_of(
           shared_inputs(), [&](const SharedInput& input) { return name == weight_name(block_, input.measured); });
       if (!wanted || failure) return;
-      MomentSum& sum = sums.try_emplace(name, k, isa_, model_->pool()).first->second;
-      if (auto status = sum.add(name, x, m); !status) failure = std::move(status.error());
+      MomentSum& sum = sums.try_emplace(name, k, false, isa_, model_->pool()).first->second;
+      if (auto status = sum.add(name, x, nullptr, m); !status) failure = std::move(status.error());
     });
     std::vector<float> x(static_cast<size_t>(floats_per_window()));
     for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
@@ -72,6 +72,41 @@ class HostRunner final : public BlockRunner {
       moments.push_back(std::move(measured));
     }
     return moments;
+  }
+
+  Status follow(Buffer& source, const BeforeWindow& before) override {
+    followed_.assign(shared_inputs().size(), {});
+    const int64_t rows_of_all = windows_of(source) * context_;
+    return advance(source, before, [&](const std::string& name, const float* x, int64_t m, int64_t k) {
+      for (size_t i = 0; i < followed_.size(); ++i) {
+        if (name != weight_name(block_, shared_inputs()[i].measured)) continue;
+        followed_[i].reserve(static_cast<size_t>(rows_of_all * k));
+        followed_[i].insert(followed_[i].end(), x, x + m * k);
+      }
+    });
+  }
+
+  Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) override {
+    const std::vector<float> followed = std::move(followed_[which]);
+    const std::string wanted = weight_name(block_, shared_inputs()[which].measured);
+    std::optional<MomentSum> sum;
+    std::optional<Error> failure;
+    const float* y = followed.data();
+    model_->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t k) {
+      if (name != wanted || failure) return;
+      if (!sum) sum.emplace(k, true, isa_, model_->pool());
+      if (auto status = sum->add(name, x, y, m); !status) failure = std::move(status.error());
+      y += m * k;
+    });
+    std::vector<float> x(static_cast<size_t>(floats_per_window()));
+    for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
+      if (before) LOWBIT_TRY(before(i));
+      std::copy_n(states.as<float>() + i * floats_per_window(), x.size(), x.begin());
+      LOWBIT_TRY(model_->run_block(x, *cache_, static_cast<int>(which)));
+    }
+    model_->set_observer({});
+    if (failure) return tl::unexpected<Error>(std::move(*failure));
+    return sum->finish();
   }
 
   Status advance(Buffer& states, const BeforeWindow& before, const LinearObserver& observer) override {
@@ -90,6 +125,7 @@ class HostRunner final : public BlockRunner {
   int64_t windows_of(const Buffer& states) const { return states.size() / (floats_per_window() * kFloat); }
 
   int64_t hidden_, context_, block_ = 0;
+  std::vector<std::vector<float>> followed_;  // by input: rows of the source's stream
   Isa isa_;
   int threads_;
   std::unique_ptr<Transformer> model_;

@@ -13,13 +13,17 @@ namespace lowbit {
 namespace {
 
 /// How the inputs' moments are used.
-enum class MomentUse { kNone, kWeights, kFeedback, kRefit };
+enum class MomentUse { kNone, kWeights, kFeedback, kRefit, kAlign };
+
+/// How far aligned targets go: the whole way would fit the noise of what was measured, too.
+constexpr float kAlignment = 0.5f;
 
 Result<MomentUse> moment_use(const QuantizeSpec& spec, const SecondMoments* moments) {
-  if (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit") {
+  if (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit" || aligns(spec)) {
     if (moments == nullptr)
       return fail(ErrorCode::kInvalidArgument, "fit " + spec.fit, "no inputs measured for this layer",
                   "a linear layer of a block, and a calibration text", "--calib FILE; or fit=lsq for this layer");
+    if (aligns(spec)) return MomentUse::kAlign;
     return spec.fit == "wls" ? MomentUse::kWeights : spec.fit == "gptq" ? MomentUse::kFeedback : MomentUse::kRefit;
   }
   return spec.fit == "auto" && moments != nullptr ? MomentUse::kRefit : MomentUse::kNone;
@@ -33,6 +37,7 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
   });
   FeedbackOptions feedback;
   if (use == MomentUse::kFeedback) feedback.refine_rounds = 0;
+  if (use == MomentUse::kAlign) feedback.shift = kAlignment;
   FeedbackReport report;
   auto values = input.factored != nullptr
                     ? fit_with_feedback(w.data(), source.n, source.k, options, *input.factored, feedback, pool, &report)
@@ -44,8 +49,10 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
 
 }  // namespace
 
+bool aligns(const QuantizeSpec& spec) { return !spec.keep && spec.fit == "align"; }
+
 bool needs_factor(const QuantizeSpec& spec) {
-  return !spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit");
+  return aligns(spec) || (!spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit"));
 }
 
 FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights,
@@ -89,7 +96,7 @@ Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const 
   if (*use == MomentUse::kNone) {
     LOWBIT_TRY_ASSIGN(options.method, parse_fit_method(spec.fit));
   }
-  if (*use == MomentUse::kFeedback || *use == MomentUse::kRefit)
+  if (*use == MomentUse::kFeedback || *use == MomentUse::kRefit || *use == MomentUse::kAlign)
     return named(fit_to_outputs(source, options, input, *use, pool, fit));
 
   const RowReader rows = [&](int64_t first, int64_t count, float* out) -> Status {

@@ -40,6 +40,8 @@ class FactoredInputs {
   std::map<const SecondMoments*, FeedbackInput> factored_;
 };
 
+/// Whether a layer that is fitted like this aims at the outputs that the source has on its own stream.
+bool aligns(const QuantizeSpec& spec);
 /// Whether a layer that is fitted like this needs its input factored.
 bool needs_factor(const QuantizeSpec& spec);
 

@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
+#include "model/device_transformer.h"
 #include "model/sampler.h"
 #include "model/source.h"
 #include "model/transformer.h"
@@ -24,6 +25,14 @@ Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenize
   return std::optional<ChatTemplate>(std::move(*parsed));
 }
 
+Result<Engine> engine_for(const ModelOptions& options, const ActivationChoice& activation) {
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
+  if (gpu < 0 || !options.scores_on_gpu) return Engine::make(options.compute);
+  if (activation.kind != Activation::kF32)
+    return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "a GPU scores with exact activations: --act f32");
+  return Engine::with_gpu(options.compute);
+}
+
 }  // namespace
 
 struct Model::Impl {
@@ -32,6 +41,7 @@ struct Model::Impl {
   std::unique_ptr<Transformer> transformer;
   KvCache cache;
   Tokenizer tokenizer;
+  std::unique_ptr<DeviceTransformer> scorer;  // with ModelOptions::scores_on_gpu
   std::optional<ChatTemplate> chat;
   ModelInfo info;
   std::vector<float> logits;  // of the last token
@@ -46,8 +56,8 @@ Model& Model::operator=(Model&&) noexcept = default;
 Result<Model> Model::open(const std::string& name, const ModelOptions& options) {
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
-  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
+  LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options, activation));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source->config_json()));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
@@ -88,6 +98,9 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
       info.activation = "int8-row";
   info.isa = isa_name(engine.isa);
   info.threads = engine.threads;
+  if (engine.gpu >= 0) {
+    LOWBIT_TRY_ASSIGN(impl->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
+  }
   info.load_s = seconds_since(start);
   return Model(std::move(impl));
 }
@@ -137,6 +150,7 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
     return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
                 "0 to " + std::to_string(n));
   out.resize(static_cast<size_t>((n - first) * impl_->info.vocab_size));
+  if (impl_->scorer && length() == 0) return impl_->scorer->logits(tokens, first, out);
   return impl_->transformer->forward(tokens, impl_->cache, LogitsWanted::range(first, n - first), out);
 }
 

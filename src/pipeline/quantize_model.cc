@@ -8,9 +8,11 @@
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
 #include "lowbit/quantize.h"
+#include "lowbit/version.h"
 #include "model/source.h"
 #include "pipeline/conversion.h"
 #include "pipeline/engine.h"
+#include "pipeline/hadamard_source.h"
 #include "pipeline/quantizer.h"
 #include "pipeline/recipe.h"
 #include "pipeline/rotated_source.h"
@@ -43,6 +45,7 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
                         {"recipe_sha256", hash.finish()},
                         {"keep", o.keep},
                         {"rotate", o.rotate},
+                        {"hadamard", o.hadamard},
                         {"smooth", o.smooth},
                         {"target_bpw", o.target_bpw},
                         {"seed", o.seed}};
@@ -77,13 +80,17 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
     LOWBIT_TRY_ASSIGN(rotated, rotate_source(*stored, options.seed));
   }
   const WeightSource* source = rotated ? rotated.get() : stored.get();
+  std::unique_ptr<WeightSource> transformed;
+  if (options.hadamard) {
+    LOWBIT_TRY_ASSIGN(transformed, hadamard_source(*source));
+    source = transformed.get();
+  }
   std::unique_ptr<WeightSource> smoothed;
   if (options.smooth > 0) {
     LOWBIT_TRY_ASSIGN(smoothed, smooth_source(*source, options, engine));
     source = smoothed.get();
   }
-  LOWBIT_TRY_ASSIGN(auto writer,
-                    CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
+  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   LOWBIT_TRY(copy_side_files(*source, *writer));
   LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
   LOWBIT_TRY_ASSIGN(nlohmann::json run, describe_run(options, hash));
@@ -107,8 +114,7 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(auto writer,
-                    CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
+  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   ImportReport report;
   Conversion conversion(*source, *writer, options.progress, "importing");
   LOWBIT_TRY(copy_side_files(*source, *writer));

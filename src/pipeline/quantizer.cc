@@ -115,7 +115,8 @@ Status Quantizer::run() {
 
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
 Status Quantizer::run_calibrated() {
-  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, engine_));
+  LOWBIT_TRY(ask_whether_to_follow());
+  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, follows_, engine_));
   calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
   run_["calibration"] = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}, {"context", text.context()}};
   LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
@@ -132,6 +133,15 @@ Status Quantizer::run_calibrated() {
   for (int64_t block = 0; block < text.blocks(); ++block)
     LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
   return check_held_back(text);
+}
+
+Status Quantizer::ask_whether_to_follow() {
+  for (const SourceTensor& t : source_.tensors()) {
+    if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear || block_of(t.name) < 0) continue;
+    LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, LayerRole::kLinear));
+    follows_ = follows_ || aligns(spec);
+  }
+  return {};
 }
 
 /// Or takes over what an earlier run chose.
@@ -171,20 +181,36 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
     LOWBIT_TRY(text.skip_measuring(block));
     add_time(times.measure);
   } else {
-    show_part(0, kMeasured);
-    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
-    add_time(times.measure);
-    LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(linears));
-    const FactoredInputs inputs(moments, names, *engine_.pool);
     double fitted = 0;
-    for (const SourceTensor* t : linears) {
-      if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
-        return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
-                    fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
-      LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
-      LOWBIT_TRY_ASSIGN(finished.weights[t->name], quantize(*t, w, inputs.of(t->name), finished.fits[t->name]));
+    const auto fit_all = [&](const MomentsByWeight& moments, const Tensors& layers) -> Status {
+      add_time(times.measure);
+      LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(layers));
+      const FactoredInputs inputs(moments, names, *engine_.pool);
+      for (const SourceTensor* t : layers) {
+        if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
+          return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
+                      fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
+        LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
+        LOWBIT_TRY_ASSIGN(finished.weights[t->name], quantize(*t, w, inputs.of(t->name), finished.fits[t->name]));
+      }
+      add_time(times.fit);
+      return {};
+    };
+    show_part(0, kMeasured);
+    if (follows_) {
+      LOWBIT_TRY(text.follow(block));
+      for (size_t i = 0; i < shared_inputs().size(); ++i) {
+        LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure_input(block, i, finished.weights));
+        Tensors readers;
+        for (const SourceTensor* t : linears)
+          if (moments.contains(t->name)) readers.push_back(t);
+        LOWBIT_TRY(fit_all(moments, readers));
+      }
+    } else {
+      LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
+      LOWBIT_TRY(fit_all(moments, linears));
     }
-    LOWBIT_TRY(state_->save(block, finished, version()));
+    LOWBIT_TRY(state_->save(block, finished));
     show_part(kFitted, 1);
   }
   for (const SourceTensor* t : linears) {

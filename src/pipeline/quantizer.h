@@ -35,6 +35,7 @@ class Quantizer {
   using Tensors = std::vector<const SourceTensor*>;
 
   Status run_calibrated();
+  Status ask_whether_to_follow();
   Status choose_formats();
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
   Status check_held_back(Calibration& text);
@@ -53,6 +54,7 @@ class Quantizer {
   nlohmann::json run_;
   std::unique_ptr<CalibrationState> state_;
   std::map<std::string, QTensor> ends_;  // embedding and head as quantized, for the held-back text
+  bool follows_ = false;                 // some layer's fit aims at the source's stream
   int64_t all_bytes_ = 0, all_elements_ = 0;
 };
 

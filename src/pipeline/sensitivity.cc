@@ -157,7 +157,7 @@ class Allocator {
   Result<std::map<std::string, FormatId>> run() {
     CalibrationOptions few = options_.calibration;
     few.tokens = std::min(few.tokens, kMomentTokens);
-    LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, engine_));
+    LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, false, engine_));
     const int64_t rows = std::min(kProbeTokens, text.context());
     LOWBIT_TRY_ASSIGN(std::vector<float> states, text.first_rows(rows));
     LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, std::move(states)));

@@ -99,7 +99,7 @@ Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, 
                                                     const Engine& engine) {
   CalibrationOptions few = options.calibration;
   few.tokens = std::min(few.tokens, kMostTokens);
-  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source, few, engine));
+  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source, few, false, engine));
   FactorsByTensor norms, layers;
   for (int64_t block = 0; block < text.blocks(); ++block) {
     if (options.progress && !options.progress("measuring activations", block, text.blocks()))

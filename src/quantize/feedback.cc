@@ -105,6 +105,33 @@ struct Job {
   }
 };
 
+/// w + strength * w shift.
+std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength,
+                           ThreadPool& pool) {
+  std::vector<float> aim(static_cast<size_t>(n * k));
+  pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
+      const auto count = static_cast<size_t>(std::min(kRowsPerPass, n - first));
+      std::vector<SparseVector> rows(count);
+      std::vector<std::vector<float>> added(count, std::vector<float>(static_cast<size_t>(shift.padded())));
+      std::vector<float*> to;
+      for (size_t r = 0; r < count; ++r) {
+        const float* const row = w + (first + static_cast<int64_t>(r)) * k;
+        for (int64_t i = 0; i < k; ++i)
+          if (row[i] != 0) rows[r].push(row[i], i);
+        to.push_back(added[r].data());
+      }
+      add_products(shift, rows, 0, shift.strips(), -1, to);
+      for (size_t r = 0; r < count; ++r)
+        for (int64_t i = 0; i < k; ++i) {
+          const int64_t at = (first + static_cast<int64_t>(r)) * k + i;
+          aim[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
+        }
+    }
+  });
+  return aim;
+}
+
 FeedbackReport summarize(const std::vector<RowLoss>& rows, const ScaleArrays& arrays, const FeedbackFactor& factor) {
   FeedbackReport report;
   std::vector<RowError> weights;
@@ -162,6 +189,11 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   const auto& [shared, factor, damping, h] = input.parts();
   const SecondMoments& moments = *shared;
   LOWBIT_TRY(check_width(moments, k));
+  std::vector<float> aim;
+  if (feedback.shift != 0 && factor.shift.k() > 0) {
+    aim = shifted(w, n, k, factor.shift, feedback.shift, pool);
+    w = aim.data();
+  }
   const std::vector<float> importance = moments.diagonal();
   const RowReader reader = [w, k](int64_t first, int64_t count, float* out) -> Status {
     std::copy_n(w + first * k, count * k, out);

@@ -16,6 +16,8 @@ namespace lowbit {
 struct SecondMoments {
   int64_t k = 0;
   std::vector<float> h;  // [k, k], symmetric
+  /// d[i, j] = mean over tokens of (y_i - x_i) x_j, y being what the source's layer sees in place of x; or empty.
+  std::vector<float> deviation;
 
   std::vector<float> diagonal() const;
 };
@@ -26,6 +28,8 @@ struct FeedbackOptions {
   bool act_order =
       true;  // columns of large inputs first; scales stay with their groups, so nothing changes at run time
   int refine_rounds = 2;  // of refitted scales and coordinate descent; 0: plain GPTQ
+  /// How far targets go from the weights towards what gives the source's outputs: 0 to 1, needs SecondMoments::deviation.
+  float shift = 0;
 };
 
 /// An input of one or more layers, factored once for all of their fits. Immutable; copies share it.
@@ -49,7 +53,8 @@ struct FeedbackReport {
   bool fell_back = false;   // H could not be factored: scales and codes weighted by its diagonal, no feedback
 };
 
-/// Quantizes w [n, k] for inputs of second moments `moments`. Scales are those of fit() with importance diag(H) (static groups);
+/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the deviation; at 1 the least squares of (w y - q x)), for inputs of second
+/// moments `moments`; errors are those to the target. Scales are those of fit() with importance diag(H) (static groups);
 /// codes are then chosen column by column, each carrying the errors of the columns before it (the recurrence of
 /// GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
 /// (w_d - q_d) R_dc / R_cc). Same bits for any thread count. Errors: as fit(); kShapeMismatch (moments of another k);

@@ -32,6 +32,24 @@ std::vector<int64_t> column_order(const SecondMoments& m, bool act_order) {
   return order;
 }
 
+/// D H^-1 from H's factor; row and column i of the factor are column(i) of H.
+template <class Column>
+ColumnStrips shift_of(const SecondMoments& m, const Eigen::LLT<Eigen::MatrixXd>& cholesky, const Column& column) {
+  constexpr int64_t kAtOnce = 64;
+  const int64_t k = m.k;
+  ColumnStrips shift(k);
+  for (int64_t first = 0; first < k; first += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, k - first);
+    Eigen::MatrixXd d(k, count);
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t i = 0; i < k; ++i) d(i, r) = m.deviation[static_cast<size_t>((first + r) * k + column(i))];
+    cholesky.solveInPlace(d);
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t i = 0; i < k; ++i) shift.at(first + r, column(i)) = static_cast<float>(d(i, r));
+  }
+  return shift;
+}
+
 }  // namespace
 
 std::vector<float> SecondMoments::diagonal() const {
@@ -67,6 +85,7 @@ Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const Feedba
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
       factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
+  if (!moments.deviation.empty()) factor.shift = shift_of(moments, cholesky, column);
   return factor;
 }
 

@@ -15,6 +15,8 @@ struct FeedbackFactor {
   /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column j. Empty
   /// without `ok`.
   ColumnStrips carry{0};
+  /// [k, k], D (H + damping)^-1 of SecondMoments::deviation D; what is added to a row w is w times it. Empty without `ok` or D.
+  ColumnStrips shift{0};
   double damping = 0;
   bool ok = false;  // false: H could not be factored with damping up to 1
 };

@@ -154,6 +154,29 @@ TEST(Feedback, SameBitsForAnyThreadCount) {
   EXPECT_EQ(a.scales, b.scales);
 }
 
+TEST(Feedback, RowsDoNotInfluenceEachOther) {  // and each goes on as long as it moves, whatever the others do
+  const Problem p;
+  const ValueTensor all = run(p, grouped(FormatId::kInt2Odd), {});
+  Problem one = p;
+  one.n = 1;
+  for (int64_t r = 0; r < p.n; ++r) {
+    one.w.assign(p.w.begin() + r * p.k, p.w.begin() + (r + 1) * p.k);
+    const ValueTensor alone = run(one, grouped(FormatId::kInt2Odd), {});
+    EXPECT_TRUE(std::equal(alone.codes.begin(), alone.codes.end(), all.codes.begin() + r * p.k)) << r;
+    EXPECT_TRUE(std::equal(alone.scales.begin(), alone.scales.end(), all.scales.begin() + r * p.k / 64)) << r;
+  }
+}
+
+TEST(Feedback, EveryRoundOfRefiningHelps) {
+  const Problem p;
+  double before = std::numeric_limits<double>::infinity();
+  for (const int rounds : {0, 1, 2, 4}) {
+    const double loss = p.loss(run(p, grouped(FormatId::kInt2Odd), {.refine_rounds = rounds}));
+    EXPECT_LT(loss, before) << rounds << " rounds";
+    before = loss;
+  }
+}
+
 TEST(Feedback, EveryScalingIsServed) {
   const Problem p;
   ThreadPool pool(1);
@@ -243,6 +266,54 @@ TEST(Feedback, BadMomentsAreErrors) {
   EXPECT_EQ(code(m), ErrorCode::kShapeMismatch);
   p.w[3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(code(p.moments), ErrorCode::kInvalidArgument);
+}
+
+/// Inputs y of the source's layer and x of the quantized one, whose channels leak into each other; means over tokens.
+TEST(Feedback, AlignedTargetsGiveTheSourcesOutputs) {
+  constexpr int64_t kTokens = 1500, kRows = 6, kColumns = 70;
+  Rng rng(3, 0);
+  std::vector<float> y(kTokens * kColumns), x(y.size()), w(kRows * kColumns);
+  for (float& v : y) v = static_cast<float>(rng.normal());
+  for (float& v : w) v = static_cast<float>(rng.normal());
+  for (int64_t i = 0; i < kTokens * kColumns; ++i) {
+    const int64_t next = i % kColumns + 1 < kColumns ? i + 1 : i;
+    x[static_cast<size_t>(i)] = 0.9f * y[static_cast<size_t>(i)] + 0.3f * y[static_cast<size_t>(next)];
+  }
+  SecondMoments moments;
+  moments.k = kColumns;
+  moments.h.assign(kColumns * kColumns, 0.0f);
+  moments.deviation = moments.h;
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t i = 0; i < kColumns; ++i)
+      for (int64_t j = 0; j < kColumns; ++j) {
+        const auto a = static_cast<size_t>(t * kColumns + i), b = static_cast<size_t>(t * kColumns + j);
+        moments.h[static_cast<size_t>(i * kColumns + j)] += x[a] * x[b] / kTokens;
+        moments.deviation[static_cast<size_t>(i * kColumns + j)] += (y[a] - x[a]) * x[b] / kTokens;
+      }
+  ThreadPool pool(2);
+  const auto loss = [&](float shift) {
+    FeedbackOptions feedback;
+    feedback.shift = shift;
+    feedback.damping = 1e-4;
+    const auto q = fit_with_feedback(w.data(), kRows, kColumns, grouped(FormatId::kInt8, 32), moments, feedback, pool);
+    EXPECT_TRUE(q);
+    std::vector<float> reals(w.size());
+    dequantize_rows(*pack(*q), 0, kRows, reals.data());
+    double sum = 0;
+    for (int64_t t = 0; t < kTokens; ++t)
+      for (int64_t r = 0; r < kRows; ++r) {
+        double d = 0;
+        for (int64_t i = 0; i < kColumns; ++i) {
+          const auto at = static_cast<size_t>(r * kColumns + i), in = static_cast<size_t>(t * kColumns + i);
+          d += static_cast<double>(w[at]) * y[in] - static_cast<double>(reals[at]) * x[in];
+        }
+        sum += d * d;
+      }
+    return sum;
+  };
+  const double none = loss(0), half = loss(0.5f), whole = loss(1);
+  EXPECT_LT(half, 0.4 * none);    // half of the way leaves a quarter of the square
+  EXPECT_LT(whole, 0.05 * none);  // x is y turned, so that weights can make up for all of it
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "kernels/cuda_block_api.h"
 #include "kernels/registry.h"
+#include "kernels/vector_math.h"
 #include "ops/attention.h"
 #include "ops/matmul.h"
 #include "ops/weight_parts.h"
@@ -98,10 +99,10 @@ void check_matmuls(uint64_t cases, int64_t rows) {
   }
 }
 
-/// A plain double loop.
-void check_moments(int64_t rows, int64_t k, int64_t chunk) {
+/// A plain double loop. `crossed`: of y and x, else of x alone.
+void check_moments(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
   Rng rng(static_cast<uint64_t>(rows * 1000 + k));
-  const std::vector<float> x = random_floats(rng, rows * k);
+  const std::vector<float> x = random_floats(rng, rows * k), y = crossed ? random_floats(rng, rows * k) : x;
   std::vector<double> sum(static_cast<size_t>(k * k), 0.25);
   std::vector<float> wanted(sum.size());
   const double scale = 1.0 / static_cast<double>(rows);
@@ -111,17 +112,18 @@ void check_moments(int64_t rows, int64_t k, int64_t chunk) {
       for (int64_t first = 0; first < rows; first += chunk) {
         float s = 0;
         for (int64_t r = first; r < std::min(rows, first + chunk); ++r)
-          s = std::fma(x[static_cast<size_t>(r * k + i)], x[static_cast<size_t>(r * k + j)], s);
+          s = std::fma(y[static_cast<size_t>(r * k + i)], x[static_cast<size_t>(r * k + j)], s);
         total += static_cast<double>(s);
       }
       wanted[static_cast<size_t>(i * k + j)] = static_cast<float>(total * scale);
     }
-  const OnDevice<float> on_device(x);
+  const OnDevice<float> on_device(x), others(y);
   const auto workspace_bytes = cuda::moments_workspace_bytes(rows, k, chunk);
   OnDevice<float> workspace(std::vector<float>(static_cast<size_t>(workspace_bytes) / sizeof(float))), h(wanted);
   OnDevice<double> sums(sum);
-  ASSERT_TRUE(cuda::add_moments({on_device.data(), rows, k, chunk, sums.data(), workspace.data(), nullptr}));
-  ASSERT_TRUE(cuda::finish_moments(sums.data(), k, scale, h.data(), nullptr));
+  ASSERT_TRUE(cuda::add_moments(
+      {on_device.data(), rows, k, chunk, sums.data(), workspace.data(), nullptr, crossed ? others.data() : nullptr}));
+  ASSERT_TRUE(cuda::finish_moments(sums.data(), k, scale, !crossed, h.data(), nullptr));
   expect_same(h.back(), wanted, std::to_string(rows) + " rows of " + std::to_string(k));
 }
 
@@ -150,6 +152,14 @@ void check_rows() {
   ops.add(x.data(), kRows * kWidth, wanted.data());
   ASSERT_TRUE(cuda::add_rows(source.data(), kRows * kWidth, xd.data(), nullptr));
   expect_same(xd.back(), wanted, "residual");
+
+  for (const auto& [n, block] : {std::pair<int64_t, int64_t>{1536, 512}, {96, 32}, {48, 2}, {4096, 4096}}) {
+    std::vector<float> rows = random_floats(rng, 3 * n);
+    OnDevice<float> rows_d(rows);
+    ops.hadamard(rows.data(), 3 * n, block);
+    ASSERT_TRUE(cuda::hadamard_rows(rows_d.data(), 3, n, block, hadamard_scale(block), nullptr));
+    expect_same(rows_d.back(), rows, "Hadamard transform");
+  }
 
   wanted[0] = -120.0f, wanted[1] = 95.0f, wanted[2] = 1e-20f, wanted[3] = -87.3f;
   OnDevice<float> gate(wanted);

@@ -107,6 +107,12 @@ TEST_P(VectorOpsConformance, Elementwise) {
     ref.scale(want.data(), 0.3f, n);
     ops.scale(got.data(), 0.3f, n);
     expect_same(want, got, "scale");
+    for (int64_t block = 2; n > 0 && block <= (n & -n); block *= 2) {
+      want = got = x;
+      ref.hadamard(want.data(), n, block);
+      ops.hadamard(got.data(), n, block);
+      expect_same(want, got, "hadamard");
+    }
     std::vector<float> sin(static_cast<size_t>(n / 2)), cos(sin.size());
     for (size_t i = 0; i < sin.size(); ++i) {
       sin[i] = std::sin(float(i));

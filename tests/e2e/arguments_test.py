@@ -24,7 +24,7 @@ class Help(CliTest):
     def test_options_of_interface(self):
         wanted = {
             "import": "SRC OUT --force", "verify": "PATH", "doctor": "",
-            "quantize": "SRC OUT --format --group --scale --zero --fit --calib --calib-tokens --recipe --embedding --head --keep --target-bpw --rotate --force",
+            "quantize": "SRC OUT --format --group --scale --zero --fit --calib --calib-tokens --recipe --embedding --head --keep --target-bpw --rotate --hadamard --force",
             "inspect": "PATH --formats --format --kernels",
             "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos",
             "chat": "MODEL --system", "tokenize": "MODEL -p --file --decode",

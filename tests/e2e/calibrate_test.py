@@ -44,6 +44,44 @@ class Calibrate(CliTest):
         self.assertEqual(self.json("verify", self.dir / "refit")["ok"], True)
         self.assertTrue(self.greedy(self.dir / "refit"))
 
+    def test_aligned_fits(self):
+        self.calibrated("a", "--fit", "align", "--threads", 1)
+        self.calibrated("b", "--fit", "align", "--threads", 2, "--isa", "scalar")
+        self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "b"))
+        self.calibrated("refit", "--fit", "refit")
+        codes = [(self.dir / name / "model.safetensors").read_bytes() for name in ("a", "refit")]
+        self.assertNotEqual(*codes)
+        recipe = self.dir / "recipe"  # a layer that is not aligned, between others that are
+        recipe.write_text("o_proj int3 group=32 fit=refit\n.* int3 group=32 fit=align\n")
+        self.calibrated("mixed", "--recipe", recipe)
+        self.assertTrue(self.greedy(self.dir / "mixed"))
+        self.assertIn("--calib", self.refused("quantize", self.hf, self.dir / "x", "--format", "int3", "--fit", "align"))
+
+    def test_a_hadamard_transform_at_run_time_keeps_the_function(self):
+        call = ("--format", "int8", "--group", 32, "--calib", self.text)
+        plain = self.json("quantize", self.hf, self.dir / "plain", *call)
+        turned = self.json("quantize", self.hf, self.dir / "turned", *call, "--hadamard")
+        self.assertAlmostEqual(turned["held_back"]["source_ppl"] / plain["held_back"]["source_ppl"], 1, delta=1e-4)
+        self.assertAlmostEqual(turned["held_back"]["ratio"], 1, delta=0.01)
+        configs = [json.loads((self.dir / name / "config.json").read_text())["quantization_config"] for name in ("plain", "turned")]
+        self.assertEqual([c["format_version"] for c in configs], [1, 2])
+        self.assertNotIn("online_hadamard", configs[0])
+        block = configs[1]["online_hadamard"]["mlp.down_proj"]
+        self.assertEqual(block & (block - 1), 0)
+        ppl = {name: self.json("ppl", self.dir / name, "-f", self.text, "-c", 64, "--chunks", 4, "--act", "f32")["ppl"] for name in ("plain", "turned")}
+        self.assertAlmostEqual(ppl["turned"] / ppl["plain"], 1, delta=0.01)
+        self.assertEqual(self.json("verify", self.dir / "turned")["ok"], True)
+        self.json("import", self.dir / "turned", self.dir / "copy")  # keeps it
+        self.assertEqual(self.greedy(self.dir / "copy", n=6), self.greedy(self.dir / "turned", n=6))
+        self.json("quantize", self.dir / "turned", self.dir / "again", "--format", "int4", "--group", 32)
+        again = json.loads((self.dir / "again/config.json").read_text())["quantization_config"]
+        self.assertEqual((again["format_version"], again["online_hadamard"]), (2, {"mlp.down_proj": block}))
+        self.assertIn("--hadamard", self.refused("quantize", self.dir / "turned", self.dir / "x", "--format", "int4", "--hadamard"))
+        self.json("quantize", self.hf, self.dir / "both", *call, "--hadamard", "--rotate", "--smooth", "0.5", "--threads", 2)
+        config = self.dir / "turned/config.json"  # an older reader would take it for a plain model
+        config.write_text(config.read_text().replace('"format_version": 2', '"format_version": 1'))
+        self.assertIn("online_hadamard", self.refused("run", self.dir / "turned", "-p", "a"))
+
     def test_the_checkpoint_names_its_text(self):
         self.calibrated("out")
         fit = json.loads((self.dir / "out/config.json").read_text())["quantization_config"]["fit"]
@@ -72,6 +110,9 @@ class Calibrate(CliTest):
         times = self.calibrated("gpu", "--device", "cuda")["calibration_seconds"]
         self.assertEqual(set(times), {"measure", "fit", "advance"})
         self.assertEqual(files_below(self.dir / "cpu"), files_below(self.dir / "gpu"))
+        for name in ("cpu", "cuda"):
+            self.calibrated(f"aligned-{name}", "--fit", "align", "--hadamard", "--device", name)
+        self.assertEqual(files_below(self.dir / "aligned-cpu"), files_below(self.dir / "aligned-cuda"))
         budget = ("--target-bpw", 3.5, "--group", 32, "--calib", self.text, "--calib-tokens", "2K", "--smooth", "0.5")
         for name in ("cpu", "cuda"):
             self.json("quantize", self.hf, self.dir / f"mixed-{name}", *budget, "--device", name)

@@ -33,6 +33,14 @@ class Ppl(CliTest):
         values = {self.json("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 2, "--threads", t)["ppl"] for t in (1, 2)}
         self.assertEqual(len(values), 1)
 
+    def test_on_a_gpu(self):
+        call = ("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 2, "--device", "cuda")
+        self.assertIn("--act f32", self.refused(*call))
+        if self.json("doctor")["gpu"] is None:
+            self.refused(*call, "--act", "f32")
+            self.skipTest("no CUDA device of compute capability 8.0 or higher")
+        self.assertEqual(self.json(*call, "--act", "f32")["ppl"], self.json(*call[:-2], "--act", "f32")["ppl"])
+
     def test_activations(self):
         """Each kind has its value, the same on every instruction set; four bits cost more than eight."""
         model = self.quantized("int3", "--format", "int3", "--group", 32)

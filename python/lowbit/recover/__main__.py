@@ -27,7 +27,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
     p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
     p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors [by the number of levels]")
-    p.add_argument("--lr-scales", type=float, default=2e-4, help="peak rate of scales and norms [2e-4]")
+    p.add_argument("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in parts of their smaller unit [2e-5]")
+    p.add_argument("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
     p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
     p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "

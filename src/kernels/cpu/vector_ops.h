@@ -125,6 +125,35 @@ struct LaneOps {
                __attribute__((always_inline)) { store(x + i, L::mul(load(x + i, count), av), count); });
   }
 
+  /// The first four steps stay inside a vector, the others take two.
+  static void hadamard(float* x, int64_t n, int64_t block) {
+    const float last = hadamard_scale(block);
+    if (block < kLanes) {
+      for (int64_t width = 1; width < block; width *= 2)
+        for (int64_t begin = 0; begin < n; begin += 2 * width)
+          for (int64_t i = begin; i < begin + width; ++i) {
+            const float a = x[i], b = x[i + width];
+            x[i] = a + b;
+            x[i + width] = a - b;
+          }
+      return scale(x, last, n);
+    }
+    for (int64_t i = 0; i < n; i += kLanes) {
+      F v = L::template butterflies<1>(L::load(x + i));
+      v = L::template butterflies<2>(v);
+      v = L::template butterflies<4>(v);
+      L::store(x + i, L::template butterflies<8>(v));
+    }
+    for (int64_t width = kLanes; width < block; width *= 2)
+      for (int64_t begin = 0; begin < n; begin += 2 * width)
+        for (int64_t i = begin; i < begin + width; i += kLanes) {
+          const F a = L::load(x + i), b = L::load(x + i + width);
+          L::store(x + i, L::add(a, b));
+          L::store(x + i + width, L::sub(a, b));
+        }
+    scale(x, last, n);
+  }
+
   // ---- Attention: L::kPairs sums of (query, key) in registers ----
 
   /// out[q * ldo + t] for Q queries and the first `count` of kPairs / Q keys.
@@ -353,6 +382,7 @@ struct LaneOps {
         .max = max,
         .exp_sum = exp_sum,
         .scale = scale,
+        .hadamard = hadamard,
         .dot_f16_rows = dot_rows<uint16_t>,
         .axpy_f16_rows = axpy_rows<uint16_t>,
         .dot_f32_rows = dot_rows<float>,

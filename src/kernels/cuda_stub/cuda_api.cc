@@ -37,6 +37,8 @@ const std::vector<MatmulKernel>& matmul_kernels() {
 Status quantize_activations(const void*, Element, int64_t, int64_t, int64_t, int64_t, int8_t*, int64_t, float*, void*) {
   return not_built();
 }
+Result<MatmulChain> make_matmul_chain(const std::vector<Weight>&, Element) { return not_built(); }
+Status run_matmul_chain(const MatmulChain&, const void*, Element, float*, uint8_t*, void*) { return not_built(); }
 int64_t binary_tile_bytes(int64_t, int64_t) { return 0; }
 Status binary_relayout(const uint8_t*, int64_t, int64_t, int64_t, uint8_t*, int32_t*, void*) { return not_built(); }
 Status binarize_activations(const void*, Element, int64_t, int64_t, int64_t, uint8_t*, float*, int32_t*, void*) {
@@ -48,14 +50,16 @@ Status quantized_mm(int, const QuantizedMm&) { return not_built(); }
 Status f32_matmul(const F32Matmul&) { return not_built(); }
 int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
 Status add_moments(const AddMoments&) { return not_built(); }
-Status finish_moments(const double*, int64_t, double, float*, void*) { return not_built(); }
+Status finish_moments(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
 Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
 Status rotate_rows(const RotateRows&) { return not_built(); }
 Status round_to_f16(float*, int64_t, void*) { return not_built(); }
 int64_t attend_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
 Status attend_windows(const AttendWindows&) { return not_built(); }
 Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
+Status hadamard_rows(float*, int64_t, int64_t, int64_t, float, void*) { return not_built(); }
 Status add_rows(const float*, int64_t, float*, void*) { return not_built(); }
+Status subtract_rows(const float*, int64_t, float*, void*) { return not_built(); }
 Status copy_floats(const float*, int64_t, float*, void*) { return not_built(); }
 Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { return not_built(); }
 

@@ -63,6 +63,17 @@ void scale(float* x, float a, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= a;
 }
 
+void hadamard(float* x, int64_t n, int64_t block) {
+  for (int64_t width = 1; width < block; width *= 2)
+    for (int64_t begin = 0; begin < n; begin += 2 * width)
+      for (int64_t i = begin; i < begin + width; ++i) {
+        const float a = x[i], b = x[i + width];
+        x[i] = a + b;
+        x[i + width] = a - b;
+      }
+  scale(x, hadamard_scale(block), n);
+}
+
 float to_f32(float v) { return v; }
 float to_f32(uint16_t v) { return f16_to_f32(v); }
 
@@ -130,6 +141,7 @@ const VectorOps kRefVectorOps = {
     .max = max,
     .exp_sum = exp_sum,
     .scale = scale,
+    .hadamard = hadamard,
     .dot_f16_rows = dot_rows<uint16_t>,
     .axpy_f16_rows = axpy_rows<uint16_t>,
     .dot_f32_rows = dot_rows<float>,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/device_block.h"
+#include "model/device_transformer.h"
 #include "model/random_model.h"
 #include "model/transformer.h"
 #include "tests/conformance/cuda/on_device.h"
@@ -47,7 +48,7 @@ TEST(Blocks, Moments) {
   LOWBIT_NEEDS_GPU();
   for (const auto& [rows, k, chunk] :
        {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {5000, 300, 1024}, {2048, 576, 1024}})
-    check_moments(rows, k, chunk);
+    for (const bool crossed : {false, true}) check_moments(rows, k, chunk, crossed);
 }
 
 TEST(Blocks, Rows) {
@@ -64,8 +65,9 @@ TEST(Blocks, Attention) {
 }
 
 /// Windows through block 1, three at a time at most, against one after the other on the CPU.
-void check_block(const RandomModelSpec& spec, int64_t context) {
-  const MemorySource source = make_random_model(spec);
+void check_block(const RandomModelSpec& spec, int64_t context, const std::string& lowbit_config = "") {
+  MemorySource source = make_random_model(spec);
+  if (!lowbit_config.empty()) source.config.insert(source.config.find('{') + 1, lowbit_config);
   LoadOptions load;
   load.activation = Activation::kF32;
   load.context = context;
@@ -123,6 +125,40 @@ TEST(Blocks, AWholeBlock) {
   RandomModelSpec qwen;
   qwen.model_type = "qwen3";
   check_block(qwen, 33);
+  spec.intermediate = 3 * 64;
+  check_block(spec, 50,
+              R"("quantization_config": {"quant_method": "lowbit", "online_hadamard": {"mlp.down_proj": 64}},)");
+}
+
+TEST(Blocks, AWholeModelScoresATextAsTheCpuDoes) {
+  LOWBIT_NEEDS_GPU();
+  for (const bool tied : {false, true}) {
+    RandomModelSpec spec;
+    spec.tied = tied;
+    spec.format = FormatId::kInt4;
+    MemorySource source = make_random_model(spec);
+    constexpr int64_t kContext = 24;
+    LoadOptions load;
+    load.activation = Activation::kF32;
+    load.context = kContext;
+    const auto model = Transformer::load(source, load);
+    ASSERT_TRUE(model.has_value()) << model.error().message();
+    const auto scorer = DeviceTransformer::load(source, kContext, one_thread());
+    ASSERT_TRUE(scorer.has_value()) << scorer.error().message();
+    for (const int64_t n : {int64_t{1}, int64_t{11}, kContext}) {
+      std::vector<int32_t> tokens;
+      for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>((i * 31 + n) % spec.vocab));
+      const int64_t first = n / 2;
+      std::vector<float> wanted(static_cast<size_t>((n - first) * spec.vocab)), got(wanted.size());
+      auto cache = (*model)->make_cache();
+      ASSERT_TRUE((*model)->forward(tokens, *cache, LogitsWanted::range(first, n - first), wanted));
+      ASSERT_TRUE((*scorer)->logits(tokens, first, got));
+      expect_same(got, wanted, std::to_string(n) + " tokens");
+    }
+    std::vector<float> room(100);
+    EXPECT_FALSE((*scorer)->logits(std::vector<int32_t>{int32_t(spec.vocab)}, 0, std::span<float>(room)));
+    EXPECT_FALSE((*scorer)->logits(std::vector<int32_t>(kContext + 1), kContext, std::span<float>(room)));
+  }
 }
 
 TEST(Blocks, ErrorsNameTheTensor) {

@@ -64,7 +64,7 @@ TEST(BlocksOnFibers, Products) { check_matmuls(60, 130); }
 
 TEST(BlocksOnFibers, Moments) {
   for (const auto& [rows, k, chunk] : {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {64, 300, 64}})
-    check_moments(rows, k, chunk);
+    for (const bool crossed : {false, true}) check_moments(rows, k, chunk, crossed);
 }
 
 TEST(BlocksOnFibers, Rows) { check_rows(); }

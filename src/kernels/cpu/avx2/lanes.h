@@ -66,6 +66,22 @@ struct Lanes256 {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_xor_ps(v.a, sign), _mm256_xor_ps(v.b, sign)};
   }
+  /// Lanes i and i + W, for i without bit W: their sum and their difference.
+  template <int W>
+  static F butterflies(F v) {
+    if constexpr (W == 8) return {_mm256_add_ps(v.a, v.b), _mm256_sub_ps(v.a, v.b)};
+    constexpr int kSign = int(0x80000000u);
+    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), bit = _mm256_set1_epi32(W);
+    const __m256 sign = _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_cmpeq_epi32(_mm256_and_si256(index, bit), bit), _mm256_set1_epi32(kSign)));
+    return {_mm256_add_ps(partners<W>(v.a), _mm256_xor_ps(v.a, sign)),
+            _mm256_add_ps(partners<W>(v.b), _mm256_xor_ps(v.b, sign))};
+  }
+  template <int W>
+  static __m256 partners(__m256 v) {
+    if constexpr (W == 4) return _mm256_permute2f128_ps(v, v, 1);
+    return _mm256_permute_ps(v, W == 2 ? 0x4e : 0xb1);
+  }
   static bool any_nan(F v) {
     // Of two vectors: a lane is unordered when either of its operands is NaN.
     return _mm256_movemask_ps(_mm256_cmp_ps(v.a, v.b, _CMP_UNORD_Q)) != 0;

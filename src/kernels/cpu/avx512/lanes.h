@@ -38,6 +38,18 @@ struct Lanes512 {
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F abs(F v) { return _mm512_abs_ps(v); }
   static F negate(F v) { return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f)); }
+  /// Lanes i and i + W, for i without bit W: their sum and their difference.
+  template <int W>
+  static F butterflies(F v) {
+    constexpr __mmask16 kUpper = W == 8 ? 0xff00 : W == 4 ? 0xf0f0 : W == 2 ? 0xcccc : 0xaaaa;
+    F partner;
+    if constexpr (W >= 4) {
+      partner = _mm512_shuffle_f32x4(v, v, W == 8 ? 0x4e : 0xb1);
+    } else {
+      partner = _mm512_permute_ps(v, W == 2 ? 0x4e : 0xb1);
+    }
+    return _mm512_mask_sub_ps(_mm512_add_ps(partner, v), kUpper, partner, v);
+  }
   static bool any_nan(F v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
   /// x where it is NaN, else v.
   static F nan_or(F x, F v) { return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }

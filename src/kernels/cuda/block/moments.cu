@@ -23,13 +23,21 @@ int64_t chunks_at_once(int64_t rows, int64_t k, int64_t chunk) {
   return std::clamp<int64_t>((kBlocksWanted + pairs_of(k) - 1) / pairs_of(k), 1, chunks);
 }
 
-/// One tile of the upper triangle of one chunk's x^T x.
+/// One tile of the upper triangle of one chunk's x^T x; with y, of y^T x.
 __global__ void __launch_bounds__(kTileThreads, 2)
-    multiply_chunk(const float* x, int64_t rows, int64_t k, int64_t chunk, float* products) {
-  int64_t tile = blockIdx.x, i0 = 0;
-  for (int64_t left = (k + kTile - 1) / kTile; tile >= left; --left, ++i0) tile -= left;
-  const int64_t j0 = i0 + tile, first = int64_t{blockIdx.y} * chunk, count = min(chunk, rows - first);
-  const OutputsAreColumns a{x + first * k, k, count, i0 * kTile}, b{x + first * k, k, count, j0 * kTile};
+    multiply_chunk(const float* x, const float* y, int64_t rows, int64_t k, int64_t chunk, float* products) {
+  const int64_t tiles = (k + kTile - 1) / kTile;
+  int64_t j0 = blockIdx.x, i0 = 0;
+  if (y == nullptr) {
+    for (int64_t left = tiles; j0 >= left; --left, ++i0) j0 -= left;
+    j0 += i0;
+  } else {
+    i0 = j0 / tiles;
+    j0 %= tiles;
+  }
+  const int64_t first = int64_t{blockIdx.y} * chunk, count = min(chunk, rows - first);
+  const float* const rows_i = (y == nullptr ? x : y) + first * k;
+  const OutputsAreColumns a{rows_i, k, count, i0 * kTile}, b{x + first * k, k, count, j0 * kTile};
   Sums sums = {};
   each_step(a, b, count, [&](int64_t, const TileRows& rows_a, const TileRows& rows_b) {
 #pragma unroll
@@ -48,19 +56,20 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     }
 }
 
-__global__ void add_products(const float* products, int64_t count, int64_t k, double* sum) {
+__global__ void add_products(const float* products, int64_t count, int64_t k, bool upper, double* sum) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= k * k || at / k > at % k) return;
+  if (at >= k * k || (upper && at / k > at % k)) return;
   double total = sum[at];
   for (int64_t i = 0; i < count; ++i) total = __dadd_rn(total, static_cast<double>(products[i * k * k + at]));
   sum[at] = total;
 }
 
-__global__ void scale_sums(const double* sum, int64_t k, double scale, float* h) {
+__global__ void scale_sums(const double* sum, int64_t k, double scale, bool upper, float* h) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= k * k) return;
   const int64_t row = at / k, column = at % k;
-  h[at] = __double2float_rn(__dmul_rn(sum[min(row, column) * k + max(row, column)], scale));
+  const int64_t from = upper ? min(row, column) * k + max(row, column) : at;
+  h[at] = __double2float_rn(__dmul_rn(sum[from], scale));
 }
 
 dim3 blocks_for(int64_t count) { return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)); }
@@ -76,20 +85,23 @@ Status add_moments(const AddMoments& call) {
   const int64_t k = call.k, at_once = chunks_at_once(call.rows, k, call.chunk) * call.chunk;
   for (int64_t first = 0; first < call.rows; first += at_once) {
     const int64_t rows = std::min(at_once, call.rows - first), chunks = (rows + call.chunk - 1) / call.chunk;
-    const dim3 grid(static_cast<unsigned>(pairs_of(k)), static_cast<unsigned>(chunks));
-    auto e = launch(multiply_chunk, grid, dim3(kTileThreads), 0, stream, false, call.x + first * k, rows, k, call.chunk,
-                    call.workspace);
+    const bool upper = call.y == nullptr;
+    const int64_t tiles = upper ? pairs_of(k) : tiles_of(k) * tiles_of(k);
+    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks));
+    const float* const y = upper ? nullptr : call.y + first * k;
+    auto e = launch(multiply_chunk, grid, dim3(kTileThreads), 0, stream, false, call.x + first * k, y, rows, k,
+                    call.chunk, call.workspace);
     if (e == cudaSuccess)
-      e = launch(add_products, blocks_for(k * k), dim3(kThreads), 0, stream, false, call.workspace, chunks, k,
+      e = launch(add_products, blocks_for(k * k), dim3(kThreads), 0, stream, false, call.workspace, chunks, k, upper,
                  call.sum);
     if (auto status = check_cuda(e, "second moments"); !status) return status;
   }
   return {};
 }
 
-Status finish_moments(const double* sum, int64_t k, double scale, float* h, void* stream) {
+Status finish_moments(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream) {
   return check_cuda(launch(scale_sums, blocks_for(k * k), dim3(kThreads), 0, static_cast<cudaStream_t>(stream), false,
-                           sum, k, scale, h),
+                           sum, k, scale, upper, h),
                     "second moments");
 }
 

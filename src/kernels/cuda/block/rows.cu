@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/api.h"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
@@ -51,9 +52,32 @@ __global__ void gate_all(float* gate, const float* up, int64_t count) {
   gate[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(-g))), up[i]);
 }
 
+/// One thread block per `size` columns, in shared memory.
+__global__ void hadamard(float* x, int size, float scale) {
+  __shared__ float shared[kLargestHadamard];
+  float* const from = x + int64_t{blockIdx.x} * size;
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) shared[i] = from[i];
+  for (int width = 1; width < size; width *= 2) {
+    __syncthreads();
+    for (int pair = static_cast<int>(threadIdx.x); pair < size / 2; pair += kThreads) {
+      const int low = pair / width * 2 * width + pair % width;
+      const float a = shared[low], b = shared[low + width];
+      shared[low] = __fadd_rn(a, b);
+      shared[low + width] = __fsub_rn(a, b);
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) from[i] = __fmul_rn(shared[i], scale);
+}
+
 __global__ void add_all(const float* x, int64_t count, float* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) y[i] = __fadd_rn(y[i], x[i]);
+}
+
+__global__ void subtract_all(const float* x, int64_t count, float* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) y[i] = __fsub_rn(y[i], x[i]);
 }
 
 __global__ void find_bad(const float* x, int64_t count, uint64_t base, unsigned long long* first) {
@@ -84,8 +108,18 @@ Status round_to_f16(float* x, int64_t count, void* stream) {
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream) {
   return each("gate", gate_all, count, stream, gate, up, count);
 }
+Status hadamard_rows(float* x, int64_t rows, int64_t n, int64_t block, float scale, void* stream) {
+  const int64_t blocks = rows * (n / block);
+  if (blocks == 0) return {};
+  return check_cuda(launch(hadamard, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0,
+                           static_cast<cudaStream_t>(stream), false, x, static_cast<int>(block), scale),
+                    "Hadamard transform");
+}
 Status add_rows(const float* x, int64_t count, float* y, void* stream) {
   return each("residual", add_all, count, stream, x, count, y);
+}
+Status subtract_rows(const float* x, int64_t count, float* y, void* stream) {
+  return each("deviation", subtract_all, count, stream, x, count, y);
 }
 Status copy_floats(const float* from, int64_t count, float* to, void* stream) {
   return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(float), cudaMemcpyDeviceToDevice,

@@ -1,0 +1,79 @@
+#include "model/device_transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/try.h"
+#include "kernels/cuda_api.h"
+#include "kernels/cuda_block_api.h"
+#include "model/fetch_tensor.h"
+
+namespace lowbit {
+namespace {
+
+constexpr auto kFloat = int64_t{sizeof(float)};
+constexpr int64_t kRowsOfLogits = 256;  // in device memory at once
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceTransformer>> DeviceTransformer::load(const WeightSource& source, int64_t context,
+                                                                   ThreadPool& pool) {
+  std::unique_ptr<DeviceTransformer> model(new DeviceTransformer());
+  LOWBIT_TRY_ASSIGN(model->config_, parse_model_config(source.config_json()));
+  const ModelConfig& c = model->config_;
+  model->context_ = context;
+  if (c.layers > static_cast<int64_t>(source.tensors().size()))
+    return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
+                fmt::format("those of num_hidden_layers = {}", c.layers));
+  LOWBIT_TRY_ASSIGN(model->embedding_, fetch_tensor(source, kEmbeddingName, c.vocab_size, c.hidden_size, pool));
+  if (c.tied_head) {
+    LOWBIT_TRY_ASSIGN(model->head_, DeviceLinear::upload(kEmbeddingName, model->embedding_, nullptr, pool));
+  } else {
+    LOWBIT_TRY_ASSIGN(const QTensor head, fetch_tensor(source, "lm_head.weight", c.vocab_size, c.hidden_size, pool));
+    LOWBIT_TRY_ASSIGN(model->head_, DeviceLinear::upload("lm_head.weight", head, nullptr, pool));
+  }
+  LOWBIT_TRY_ASSIGN(const QTensor norm, fetch_tensor(source, "model.norm.weight", 1, c.hidden_size, pool));
+  std::vector<float> values(static_cast<size_t>(c.hidden_size));
+  dequantize_rows(norm, 0, 1, values.data());
+  LOWBIT_TRY_ASSIGN(model->final_norm_, cuda::allocate(c.hidden_size * kFloat, "norm"));
+  LOWBIT_TRY(cuda::upload(model->final_norm_, values.data(), c.hidden_size * kFloat));
+  for (int64_t i = 0; i < c.layers; ++i) {
+    LOWBIT_TRY_ASSIGN(DeviceBlock block, DeviceBlock::load(source, c, i, pool));
+    model->blocks_.push_back(std::move(block));
+  }
+  LOWBIT_TRY_ASSIGN(model->work_, DeviceBlockWorkspace::make(c, context, 1, pool));
+  LOWBIT_TRY_ASSIGN(model->x_, cuda::allocate(context * c.hidden_size * kFloat, "hidden states"));
+  LOWBIT_TRY_ASSIGN(model->logits_, cuda::allocate(std::min(kRowsOfLogits, context) * c.vocab_size * kFloat, "logits"));
+  return model;
+}
+
+Status DeviceTransformer::logits(std::span<const int32_t> tokens, int64_t first, std::span<float> out) {
+  const int64_t n = static_cast<int64_t>(tokens.size()), hidden = config_.hidden_size, vocab = config_.vocab_size;
+  if (n < 1 || n > context_ || first < 0 || first > n || static_cast<int64_t>(out.size()) < (n - first) * vocab)
+    return fail(ErrorCode::kInvalidArgument, "logits", fmt::format("{} tokens from {}", n, first),
+                fmt::format("1 to {} tokens, and room for their logits", context_));
+  // Positions behind the text are zeros: attention does not look forward.
+  std::vector<float> x(static_cast<size_t>(context_ * hidden));
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t token = tokens[static_cast<size_t>(i)];
+    if (token < 0 || token >= vocab)
+      return fail(ErrorCode::kInvalidArgument, "logits", fmt::format("token id {}", token),
+                  fmt::format("0..{}", vocab - 1), "does the tokenizer belong to this model?");
+    dequantize_rows(embedding_, token, 1, x.data() + i * hidden);
+  }
+  LOWBIT_TRY(cuda::upload(x_, x.data(), context_ * hidden * kFloat));
+  for (const DeviceBlock& block : blocks_) LOWBIT_TRY(block.run(work_, x_.as<float>(), 1));
+  float* const states = x_.as<float>();
+  LOWBIT_TRY(cuda::norm_rows(states, final_norm_.as<float>(), context_, hidden, config_.rms_eps, states, nullptr));
+  const int64_t most = logits_.size() / (vocab * kFloat);
+  for (int64_t row = first; row < n; row += most) {
+    const int64_t m = std::min(most, n - row);
+    LOWBIT_TRY(head_.run(states + row * hidden, m, logits_.as<float>()));
+    LOWBIT_TRY(cuda::download(out.data() + (row - first) * vocab, logits_, m * vocab * kFloat));
+  }
+  return {};
+}
+
+}  // namespace lowbit

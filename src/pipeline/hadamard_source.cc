@@ -1,0 +1,64 @@
+#include "pipeline/hadamard_source.h"
+
+#include <string>
+#include <utility>
+
+#include "base/try.h"
+#include "io/checkpoint.h"
+#include "io/json_text.h"
+#include "kernels/registry.h"
+#include "model/config.h"
+#include "ops/hadamard.h"
+#include "pipeline/forwarding_source.h"
+
+namespace lowbit {
+namespace {
+
+class HadamardSource final : public ForwardingSource {
+ public:
+  HadamardSource(const WeightSource& base, std::string config_json, int64_t block)
+      : ForwardingSource(base), config_json_(std::move(config_json)), block_(block) {}
+  const std::string& config_json() const override { return config_json_; }
+  bool lossless(const std::string& name) const override { return !turns(name) && base_.lossless(name); }
+
+  /// The transform is symmetric and its own inverse: (w H) (H x) = w x.
+  Result<QTensor> load(const std::string& name) const override {
+    if (!turns(name)) return base_.load(name);
+    LOWBIT_TRY_ASSIGN(const QTensor w, base_.load(name));
+    if (w.k % block_ != 0)
+      return fail(ErrorCode::kShapeMismatch, name, std::to_string(w.k) + " columns",
+                  "a multiple of " + std::to_string(block_));
+    QTensor out;
+    out.n = w.n;
+    out.k = w.k;
+    LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * w.k * int64_t(sizeof(float)), "transformed weights"));
+    dequantize_rows(w, 0, w.n, out.codes.as<float>());
+    vector_ops(Isa::kScalar).hadamard(out.codes.as<float>(), w.n * w.k, block_);
+    return out;
+  }
+
+ private:
+  static bool turns(const std::string& name) { return name.ends_with(std::string(kDownProjection) + ".weight"); }
+
+  std::string config_json_;
+  int64_t block_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WeightSource>> hadamard_source(const WeightSource& source) {
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  if (config.down_hadamard > 0)
+    return fail(ErrorCode::kInvalidArgument, "--hadamard", "a model whose down_proj has such a transform",
+                "one without", "it keeps its own: leave --hadamard out");
+  const int64_t block = hadamard_block(config.intermediate_size);
+  if (block < 2)
+    return fail(ErrorCode::kInvalidArgument, "--hadamard",
+                "intermediate_size = " + std::to_string(config.intermediate_size), "an even number");
+  LOWBIT_TRY_ASSIGN(auto json, parse_json_object(source.config_json(), "config.json",
+                                                 {.text_bytes = source.config_json().size() + 1}));
+  json["quantization_config"] = {{"quant_method", "lowbit"}, {kOnlineHadamard, {{kDownProjection, block}}}};
+  return std::unique_ptr<WeightSource>(std::make_unique<HadamardSource>(source, json_dump(json, 2), block));
+}
+
+}  // namespace lowbit
