@@ -174,15 +174,16 @@ struct TileSegments {
     int half = 0;
   };
 
-  template <int kSegment>
-  LOWBIT_INLINE void multiply_segment(const MatmulArgs& a, const Unit& u) {
-    constexpr int kA = 4 + kSegment % 2, kB = 6 + kSegment % 2;
-    const int64_t segment = a.shape.segment, depth = segment == 32 ? 32 : 64;
+  /// kColumns of a segment: 32, 64, or 0 where it is more of whole tiles.
+  template <int kSegment, int kColumns>
+  LOWBIT_INLINE void multiply_segment(const Unit& u, int64_t ldx, int64_t columns) {
+    constexpr int kA = 4 + kSegment % 2, kB = 6 + kSegment % 2, kDepth = kColumns == 32 ? 32 : 64;
+    const int64_t segment = kColumns > 0 ? kColumns : columns;
     const int8_t *x = u.x + kSegment * segment, *bytes = u.bytes + kSegment * segment * 16;
     Tiles::template zero<kSegment>();
-    for (int64_t k = 0; k < segment; k += depth, x += depth, bytes += 16 * depth) {
-      Tiles::template load<kA>(x, a.ldxq);
-      Tiles::template load<kB>(bytes, 64);
+    for (int64_t k = 0; k < segment; k += kDepth) {
+      Tiles::template load<kA>(x + k, ldx);
+      Tiles::template load<kB>(bytes + 16 * k, 64);
       Tiles::template dot<kSegment, kA, kB>();
     }
   }
@@ -220,6 +221,11 @@ struct TileSegments {
     float* acc;
     int64_t m = 0, turn = 0, half = 0;
     float edge[2][16 * kTurn] = {};  // scales of x where fewer than 16 rows are left, of this unit and the next
+    /// Behind the last unit its own products once more, in the other half's place: nobody reads them.
+    Unit after_last(Unit u) const {
+      u.products = products + half * kTurn * 256;
+      return u;
+    }
     Unit next() {
       const Turn& t = turns[turn];
       const int64_t at = (t.j - turns[0].j) * a.shape.segment, segments = a.shape.segments;
@@ -249,32 +255,35 @@ struct TileSegments {
     }
   };
 
-  /// Products run two segments ahead of their folds and are stored one behind: what a unit begins with, the unit before it does.
-  template <int kGroup, bool kScales>
+  /// Products run three segments ahead of their folds and are stored one behind: what a unit begins with, the unit before it does.
+  template <int kGroup, bool kScales, int kColumns>
   static void fold_units(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
                          int64_t half_bytes, int32_t* products, float* acc_of) {
+    const int64_t ldx = a.ldxq, columns = a.shape.segment;
     UnitOrder order = {a, turns, turn_count, bytes, half_bytes, products, acc_of};
     Unit u = order.next();
-    multiply_segment<0>(a, u);
-    multiply_segment<1>(a, u);
+    multiply_segment<0, kColumns>(u, ldx, columns);
+    multiply_segment<1, kColumns>(u, ldx, columns);
     store_segment<0>(u);
+    multiply_segment<2, kColumns>(u, ldx, columns);
+    store_segment<1>(u);
     for (bool last = false; !last;) {
       last = order.m >= a.m;
-      const Unit next = last ? u : order.next();  // behind the last unit its own products once more, which nobody reads
+      const Unit next = last ? order.after_last(u) : order.next();
       Float acc[16];
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r) acc[r] = S::load_f(u.acc + 32 * r);
-      multiply_segment<2>(a, u);
-      store_segment<1>(u);
-      fold_segment<0, kGroup, kScales>(u, acc);
-      multiply_segment<3>(a, u);
+      multiply_segment<3, kColumns>(u, ldx, columns);
       store_segment<2>(u);
-      fold_segment<1, kGroup, kScales>(u, acc);
-      multiply_segment<0>(a, next);
+      fold_segment<0, kGroup, kScales>(u, acc);
+      multiply_segment<0, kColumns>(next, ldx, columns);
       store_segment<3>(u);
+      fold_segment<1, kGroup, kScales>(u, acc);
+      multiply_segment<1, kColumns>(next, ldx, columns);
+      store_segment<0>(next);
       fold_segment<2, kGroup, kScales>(u, acc);
-      multiply_segment<1>(a, next);
-      if (!last) store_segment<0>(next);
+      multiply_segment<2, kColumns>(next, ldx, columns);
+      store_segment<1>(next);
       fold_segment<3, kGroup, kScales>(u, acc);
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r) S::store_f(u.acc + 32 * r, acc[r]);
@@ -282,11 +291,14 @@ struct TileSegments {
     }
   }
 
+  /// One scale per 32 columns of x in groups of four takes fold_groups(): it is faster.
   static Units units_for(const MatmulArgs& a, const Turn& turn, int64_t per_group) {
-    if (scaled_last(a)) return &fold_units<0, true>;
-    if (a.shape.offsets || turn.j % per_group != 0 || kTurn % per_group != 0) return nullptr;
-    if (a.x_group_scale == nullptr) return &fold_units<1, false>;
-    return per_group == 1 ? &fold_units<1, true> : per_group == 2 ? &fold_units<2, true> : &fold_units<4, true>;
+    const int64_t columns = a.shape.segment;
+    if (scaled_last(a)) return columns == 32 ? &fold_units<0, true, 32> : &fold_units<0, true, 0>;
+    if (a.shape.offsets || turn.j % per_group != 0 || per_group > 2) return nullptr;
+    if (a.x_group_scale == nullptr) return columns == 64 ? &fold_units<1, false, 64> : &fold_units<1, false, 0>;
+    if (columns != 32) return nullptr;
+    return per_group == 1 ? &fold_units<1, true, 32> : &fold_units<2, true, 32>;
   }
 
   /// All rows of x times the segments of `turns`, whose bytes lie at `bytes` (of the first turn's first segment) and
