@@ -93,6 +93,14 @@ class FakeQuantization(unittest.TestCase):
         self.assertTrue(torch.allclose(gradient, s.grad, atol=1e-5))
         self.assertTrue(torch.allclose(of_head, own.grad, atol=1e-5))
         self.assertIsNone(kl_and_gradient(t, s.detach(), head, own.detach(), 0.25, False)[2])
+        s.grad = own.grad = None
+        same, gradient, of_head = kl_and_gradient(t, s.detach(), head, own.detach(), 0.25, True, 0.3, 2.0)
+        p, q = (t @ head.T).log_softmax(-1), (s @ own.T).log_softmax(-1)
+        hot_p, hot_q = (t @ head.T / 2).log_softmax(-1), (s @ own.T / 2).log_softmax(-1)
+        (0.25 * (0.7 * (p.exp() * (p - q)).sum() + 0.3 * 4 * (hot_p.exp() * (hot_p - hot_q)).sum())).backward()
+        self.assertAlmostEqual(float(same), float(kl), places=5)
+        self.assertTrue(torch.allclose(gradient, s.grad, atol=1e-5))
+        self.assertTrue(torch.allclose(of_head, own.grad, atol=1e-5))
 
     def test_sampling_cache_equals_the_forward_pass(self):
         """With one token so likely that nothing else is drawn, sampled windows are what the whole forward pass says."""
