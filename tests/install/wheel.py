@@ -38,7 +38,8 @@ def main() -> int:
         return done.stdout
 
     pip = [sys.executable, "-m", "pip"]
-    run(*pip, "wheel", SOURCE, "--no-build-isolation", "--no-deps", "--no-index", "-w", work, "--config-settings=cmake.define.LOWBIT_WERROR=ON")
+    run(*pip, "wheel", SOURCE, "--no-build-isolation", "--no-deps", "--no-index", "-w", work, "--config-settings=cmake.define.LOWBIT_WERROR=ON",
+        "--config-settings=build-dir=build/wheel-test")
     (wheel,) = work.glob("lowbit-*-py3-none-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     wanted = ["lowbit/liblowbit.so", "lowbit/py.typed", "lowbit/runtime.py", "lowbit/recover/openings.txt"]
