@@ -1,9 +1,12 @@
 // Noisy speech to clean speech with NSNet2: two GRUs and four dense layers, on integers only.
 //
-// usage: denoise DIR IN.wav OUT.wav [--preset P] [--float] [--json]     16 kHz mono; `-` as IN reads raw 16-bit samples
+// usage: denoise DIR IN.wav OUT.wav [--preset P] [--calibrate SOUND.wav] [--float] [--json]    16 kHz mono
+//        denoise DIR - OUT             a stream: raw 16-bit samples from stdin, each 16 ms written when they are done; OUT a WAV
+//                                      file, or `-` for raw samples on stdout, e.g.
+//                                      arecord -t raw -f S16_LE -r 16000 | denoise DIR - - | aplay -t raw -f S16_LE -r 16000
 //        denoise DIR --evaluate [--json]                                SI-SDR of several formats on DIR's own pair
-// DIR holds the network's .npy files; --evaluate needs clean.wav and noisy.wav. Calibration: the first 400 frames of the
-// input for one's own files, of noisy.wav for --evaluate.
+// DIR holds the network's .npy files; --evaluate needs clean.wav and noisy.wav. Calibration: the first 400 frames of SOUND.wav;
+// without it of the input for files, and of DIR's noisy.wav for streams and --evaluate.
 
 #include <algorithm>
 #include <chrono>
@@ -131,6 +134,20 @@ struct IntegerNetwork {
     for (const DenseLayer& layer : hidden) codes = value_or_exit(layer.run(codes));
     return out.decode(value_or_exit(out.run(codes)));
   }
+  /// The mask of the next frame, with the bits of mask() over all frames.
+  std::vector<float> next_mask(lowbit::GruStream& stream, const std::vector<float>& features) const {
+    const auto x = value_or_exit(in.run(in.encode(features)));
+    const auto x_least = static_cast<int32_t>(in.out().format.q_min()),
+               y_least = static_cast<int32_t>(hidden[0].in().format.q_min());
+    std::vector<int32_t> x_codes(x.begin(), x.end()), y_codes(static_cast<size_t>(gru.output()));
+    for (int32_t& q : x_codes) q += x_least;
+    if (const auto done = stream.step_codes(x_codes, y_codes); !done) stop(done.error().message());
+    std::vector<uint16_t> codes(y_codes.size());
+    std::transform(y_codes.begin(), y_codes.end(), codes.begin(),
+                   [&](int32_t q) { return static_cast<uint16_t>(q - y_least); });
+    for (const DenseLayer& layer : hidden) codes = value_or_exit(layer.run(codes));
+    return out.decode(value_or_exit(out.run(codes)));
+  }
   int64_t bytes() const { return in.bytes() + gru.bytes() + hidden[0].bytes() + hidden[1].bytes() + out.bytes(); }
   int64_t parameters() const {
     int64_t all = gru.parameters();
@@ -228,9 +245,55 @@ int evaluate(const std::string& dir, bool json) {
 }
 
 struct Options {
-  std::string dir, in, out, preset = "accurate";
+  std::string dir, in, out, calibration, preset = "accurate";
   bool in_float = false, json = false, evaluating = false;
 };
+
+IntegerNetwork quantize_on(const Network& net, const std::vector<float>& features, const Options& o) {
+  if (features.empty()) stop((o.calibration.empty() ? o.in : o.calibration) + ": got fewer than 512 samples");
+  return quantize_all(net, features, value_or_exit(lowbit::gru_preset(o.preset)));
+}
+
+void say(const Options& o, double seconds, double network_seconds) {
+  std::FILE* to = o.out == "-" ? stderr : stdout;
+  const nlohmann::json report = {
+      {"seconds", seconds}, {"network_seconds", network_seconds}, {"times_real_time", seconds / network_seconds}};
+  if (o.json)
+    std::fprintf(to, "%s\n", report.dump(1).c_str());
+  else
+    std::fprintf(to, "%s: %.1f s of sound, the network ran at %.0f x real time\n", o.out.c_str(), seconds,
+                 seconds / network_seconds);
+}
+
+/// From stdin, as it comes.
+int denoise_stream(Options o) {
+  if (o.calibration.empty()) o.calibration = o.dir + "/noisy.wav";
+  const Network net = load(o.dir);
+  const IntegerNetwork integers = quantize_on(net, features(Stft().spectra(read_sound(o.calibration))), o);
+  lowbit::GruStream gru = value_or_exit(integers.gru.stream());
+  StftStream stft;
+  SoundWriter file(o.out);
+  double network_seconds = 0;
+  size_t samples = 0;
+  for (bool more = true; more;) {
+    Samples hop;
+    more = read_raw(hop, kHop);
+    samples += hop.size();
+    file.put(stft.push(hop, [&](const std::vector<kiss_fft_cpx>& spectrum) {
+      const auto start = std::chrono::steady_clock::now();
+      auto mask = integers.next_mask(gru, features(spectrum));
+      network_seconds += seconds_since(start);
+      return mask;
+    }));
+  }
+  if (samples < kWindow) {
+    file.discard();
+    stop("-: got fewer than 512 samples");
+  }
+  file.finish();
+  say(o, static_cast<double>(samples) / kRate, network_seconds);
+  return 0;
+}
 
 int denoise(const Options& o) {
   const Network net = load(o.dir);
@@ -241,7 +304,8 @@ int denoise(const Options& o) {
   if (f.empty()) stop(o.in + ": got fewer than 512 samples");
   std::unique_ptr<IntegerNetwork> integers;
   if (!o.in_float)
-    integers = std::make_unique<IntegerNetwork>(quantize_all(net, f, value_or_exit(lowbit::gru_preset(o.preset))));
+    integers = std::make_unique<IntegerNetwork>(
+        quantize_on(net, o.calibration.empty() ? f : features(stft.spectra(read_sound(o.calibration))), o));
   const auto start = std::chrono::steady_clock::now();
   std::vector<float> mask;
   if (o.in_float) {
@@ -252,16 +316,7 @@ int denoise(const Options& o) {
   }
   const double network_seconds = seconds_since(start);
   write_sound(o.out, stft.sound(spectra, mask, noisy.size()));
-  const double seconds = static_cast<double>(noisy.size()) / kRate;
-  if (o.json)
-    std::cout << nlohmann::json{{"seconds", seconds},
-                                {"network_seconds", network_seconds},
-                                {"times_real_time", seconds / network_seconds}}
-                     .dump(1)
-              << "\n";
-  else
-    std::printf("%s: %.1f s of sound, the network ran at %.0f x real time\n", o.out.c_str(), seconds,
-                seconds / network_seconds);
+  say(o, static_cast<double>(noisy.size()) / kRate, network_seconds);
   return 0;
 }
 
@@ -280,19 +335,21 @@ int main(int argc, char** argv) {
       o.in_float = true;
     } else if (a == "--preset" && i + 1 < argc) {
       o.preset = argv[++i];
+    } else if (a == "--calibrate" && i + 1 < argc) {
+      o.calibration = argv[++i];
     } else {
       names.push_back(a);
     }
   }
   if (names.size() != (o.evaluating ? 1u : 3u)) {
-    std::fprintf(
-        stderr,
-        "usage: denoise DIR IN.wav OUT.wav [--preset P] [--float] [--json] | denoise DIR --evaluate [--json]\n");
+    std::fprintf(stderr,
+                 "usage: denoise DIR IN.wav|- OUT.wav|- [--preset P] [--calibrate SOUND.wav] [--float] [--json] | "
+                 "denoise DIR --evaluate [--json]\n");
     return 2;
   }
   o.dir = names[0];
   if (o.evaluating) return evaluate(o.dir, o.json);
   o.in = names[1];
   o.out = names[2];
-  return denoise(o);
+  return o.in == "-" && !o.in_float ? denoise_stream(o) : denoise(o);
 }

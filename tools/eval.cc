@@ -129,7 +129,12 @@ Result<std::vector<std::vector<ChoiceQuestion>>> read_questions(const EvalArgume
   std::vector<std::vector<ChoiceQuestion>> questions(arguments.tasks.size());
   for (size_t i = 0; i < questions.size(); ++i) {
     if (is_text_task(arguments.tasks[i])) continue;
-    auto read = read_choice_questions(task_file(arguments.tasks[i]));
+    const std::string& task = arguments.tasks[i];
+    auto read = read_choice_questions(task_file(task));
+    if (!read && read.error().code == ErrorCode::kNotFound && task_file(task) != task)
+      return tl::unexpected(Error{ErrorCode::kNotFound, "--tasks", "'" + task + "', and no " + task_file(task),
+                                  "ppl, kld, drift, a .jsonl file, or arc_easy and winogrande of the test data",
+                                  "LOWBIT_DATA names the folder of the test data"});
     if (!read) return tl::unexpected(read.error());
     questions[i] = std::move(*read);
   }

@@ -27,6 +27,7 @@ void install_signal_handlers() {
   sigaction(SIGINT, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);  // a limit on files is an error of the write
 }
 
 InterruptFlag::InterruptFlag() {

@@ -154,11 +154,12 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
     return add_choice_option(
         app, "--act", value, {"int8", "int8-row", "f32"},
         fmt::format(": activations in int8 with a scale per 32 columns or per row, or exact [{}]", value));
-  return add_choice_option(app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"},
-                           fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and "
-                                       "clipped, in 4 bits per 32 columns, or exact; auto: int8, and per row for "
-                                       "ternary and binary layers with one scale per row [{}]",
-                                       value));
+  return add_choice_option(
+      app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"},
+      fmt::format(": activations in int8 with a scale per\n32 columns, per row, or per row and clipped, in 4 bits per "
+                  "32 columns, or exact;\nauto: int8, and per row for ternary and binary layers with one scale per row "
+                  "[{}]",
+                  value));
 }
 
 CLI::Option* add_model_argument(CLI::App& app, std::string& value) {

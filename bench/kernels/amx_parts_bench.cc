@@ -11,6 +11,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -77,6 +78,36 @@ void stores_read_back(Memory& m) {
     for (int r = 0; r < 16; ++r) sum = _mm512_add_epi32(sum, _mm512_loadu_si512(p + 64 * r));
   }
   __asm__ volatile("" : : "v"(sum));
+}
+
+/// A tile load behind a store to elsewhere, whose addresses end in the same 12 bits (kAway 0) or in others.
+template <int64_t kAway>
+void load_behind_store(Memory& m) {
+  for (int64_t i = 0; i < 1000; ++i) {
+    T::store<0>(m.products.data() + i % 4 * 4096, 64);
+    T::load<4>(m.bytes.data() + i % 2 * 4096 + kAway, 64);
+  }
+}
+
+/// 32 operations that either vector port takes.
+void vector_operations() {
+  __asm__ volatile(
+      ".rept 2\n\t.irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n\tvpaddd %%zmm16, %%zmm17, "
+      "%%zmm\\r\n\t.endr\n\t.endr" ::
+          : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+            "xmm13", "xmm14", "xmm15");
+}
+/// What shares the core with what: a product, a tile's store, vector operations, 80 instructions that do nothing.
+template <bool kProduct, bool kStore, bool kVectors, bool kNothing>
+void beside(Memory& m) {
+  for (int i = 0; i < 250; ++i) [&]<int... C>(std::integer_sequence<int, C...>) {
+      ((kProduct ? T::dot<C, 4, 6>() : void(),
+        kStore ? T::store<(C + 1) % 4>(m.products.data() + C * kTile, 64) : void(),
+        kVectors ? vector_operations() : void()),
+       ...);
+      if constexpr (kNothing) __asm__ volatile(".rept 320\n\tnop\n\t.endr");
+    }
+  (std::make_integer_sequence<int, 4>{});
 }
 
 void configurations(Memory&) {
@@ -161,6 +192,15 @@ constexpr Part kParts[] = {
     {"16 vector loads, second-level cache", 1024, lines},
     {"tile store", 4000, stores},
     {"tile store, and 16 vector loads of an earlier one", 1000, stores_read_back},
+    {"tile load behind a store, other addresses", 1000, load_behind_store<2048>},
+    {"tile load behind a store, addresses that end in the same 12 bits", 1000, load_behind_store<0>},
+    {"32 vector operations", 1000, beside<false, false, true, false>},
+    {"80 instructions that do nothing", 1000, beside<false, false, false, true>},
+    {"product, and 32 vector operations", 1000, beside<true, false, true, false>},
+    {"tile store, and 32 vector operations", 1000, beside<false, true, true, false>},
+    {"product and tile store", 1000, beside<true, true, false, false>},
+    {"product, tile store, and 32 vector operations", 1000, beside<true, true, true, false>},
+    {"tile store, and 80 instructions that do nothing", 1000, beside<false, true, false, true>},
     {"tile configuration", 1000, configurations},
     {"product of a 32 x 32 step, first-level cache", 4000, steps_from_first_level},
     {"product, 160 rows of x, chunks of 512 columns", kProducts, rows_of_blocks<false>},

@@ -4,6 +4,7 @@
 // Every combination of the lists on one matrix, answers checked first; one JSON line each, the first one about the machine.
 // Group 0: one scale per row; activation group 0: one scale per token, -1: f32 activations.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "format/registry.h"
 #include "list_argument.h"
@@ -25,7 +27,24 @@ int usage(const std::string& what) {
   return 2;
 }
 
-nlohmann::ordered_json to_json(const TimedMatmul& o, const MatmulTiming& t) {
+/// Instructions that do nothing a ns, of the thread with the fewest: those of a whole core, or of half of one, where another hyperthread
+/// of it works (of another machine on the same host, maybe). 0: not known here.
+double instructions_per_ns(ThreadPool& pool) {
+#if defined(__x86_64__)
+  constexpr int kBlock = 500, kBlocks = 1600;
+  std::vector<double> rates(size_t(pool.size()), 1e9);
+  pool.parallel_for(pool.size(), 1, [&](int64_t, int64_t, int worker) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kBlocks; ++i) __asm__ volatile(".rept %c0\n\tnop\n\t.endr" : : "i"(kBlock));
+    rates[size_t(worker)] = std::min(rates[size_t(worker)], 1e-9 * kBlock * kBlocks / seconds_since(start));
+  });
+  return *std::min_element(rates.begin(), rates.end());
+#else
+  return 0 * pool.size();
+#endif
+}
+
+nlohmann::ordered_json to_json(const TimedMatmul& o, const MatmulTiming& t, double instructions) {
   return {{"kernel", t.kernel},
           {"format", format_info(o.format).name},
           {"group", o.group == Scaling::kAll ? 0 : o.group},
@@ -42,6 +61,7 @@ nlohmann::ordered_json to_json(const TimedMatmul& o, const MatmulTiming& t) {
           {"gops", t.gops},
           {"gb_s", t.gb_s},
           {"weight_bytes", t.weight_bytes},
+          {"instructions_per_ns", instructions},
           {"checked", t.checked}};
 }
 
@@ -98,10 +118,12 @@ int main(int argc, char** argv) {
           o.cold = o.m <= 16 && given["--warm"].empty();
           o.isa = *isa;
           o.seconds = std::atof(given["--seconds"].c_str());
+          const double before = instructions_per_ns(pool);
           const auto timing = time_matmul(o, pool);
           if (!timing) return usage(timing.error().message());
           all_checked = all_checked && timing->checked;
-          std::printf("%s\n", to_json(o, *timing).dump().c_str());
+          const double instructions = std::min(before, instructions_per_ns(pool));
+          std::printf("%s\n", to_json(o, *timing, instructions).dump().c_str());
           std::fflush(stdout);
         }
   return all_checked ? 0 : 1;

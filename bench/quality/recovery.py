@@ -2,7 +2,8 @@
 """What recovery by training is worth on the default model: quantizes, trains, measures, writes one JSON.
 
   recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
-  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover, and calib-tokens
+  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover, calib-tokens, and
+  scale (how `lowbit quantize` stores scales: scale=double)
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
@@ -25,17 +26,18 @@ from jobs import ROOT, Bench, Pool, count, say
 
 QUANTIZE, MEASURE_TRAINED, MEASURE_START = 1, 2, 3  # what the host does first
 WINDOW = 512
+OF_THE_START = ("calib-tokens=", "scale=")  # options of a row that `lowbit quantize` takes
 
 
 class Recovery:
     def __init__(self, bench: Bench, host: Pool, gpus: int, per_gpu: int, out: Path, calib_tokens: int, sample: str,
-                 sampling: str = "", later: float = 0.0, tasks: Path | None = None):
+                 sampling: str = "", later: float = 0.0, tasks: Path | None = None, measures_starts: bool = True):
         self.bench, self.host, self.gpus, self.out, self.calib_tokens, self.sample = bench, host, gpus, out, calib_tokens, sample
         self.devices, self.lock, self.starts, self.jobs = Pool(gpus * per_gpu, gpus, later), threading.Lock(), {}, []
         self.tasks = Checkpoints(bench, host, tasks) if tasks else None
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
                        "sample": sample, "sampling": sampling}
-        self.measures_starts, self.sampling = True, sampling
+        self.measures_starts, self.sampling = measures_starts, sampling
         self.teacher, self.samples = bench.work / "teacher", bench.work / "samples.npz"
 
     def prepare(self) -> None:
@@ -81,8 +83,9 @@ class Recovery:
     def key(self, text: str) -> tuple:
         """What a row begins from: a step of ladder.py and the tokens of its calibration."""
         fmt, group, _, *rest = text.split(":")
-        tokens = next((count(o.split("=")[1]) for o in rest if o.startswith("calib-tokens=")), self.calib_tokens)
-        return f"{fmt}:refit:group={group}", tokens
+        given = dict(option.split("=", 1) for option in rest if option.startswith(OF_THE_START))
+        step = f"{fmt}:refit:group={group}" + (f",scale={given['scale']}" if "scale" in given else "")
+        return step, count(given["calib-tokens"]) if "calib-tokens" in given else self.calib_tokens
 
     def start(self, key: tuple):
         """The quantized model of a key, made once for all its rows."""
@@ -93,9 +96,9 @@ class Recovery:
 
     def row(self, gpu: int, text: str, start) -> None:
         fmt, group, tokens, *rest = text.split(":")
-        options, calib_tokens = [o for o in rest if not o.startswith("calib-tokens=")], self.key(text)[1]
+        options, (step, calib_tokens) = [o for o in rest if not o.startswith(OF_THE_START)], self.key(text)
         checkpoint, made = start.result()
-        row = {"row": text, "format": fmt, "group": group, "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
+        row = {"row": text, "format": fmt, "group": group, "scale": "double" if "scale=double" in step else "float16", "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
                "sampling": self.sampling, **made}
         say(f"training {text} on GPU {gpu % self.gpus}")
         flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples]
@@ -107,7 +110,7 @@ class Recovery:
         after = row["recovery"]["after"]
         say(f"trained {text}: held-back KL {after['kl']:.4f}, PPL {after['ppl']:.2f}")
         with self.lock:
-            first = not any((r["format"], r["group"], r["calib_tokens"]) == (fmt, group, calib_tokens) for r in self.report["rows"])
+            first = not any(self.key(r["row"]) == (step, calib_tokens) for r in self.report["rows"])
             self.report["rows"].append(row)
         self.bench.save(self.out, self.report)
         self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
@@ -151,6 +154,7 @@ def main() -> None:
     parser.add_argument("--later", type=float, default=0, metavar="SECONDS",
                         help="the second of those begins so long after the program: it loads while the first one ends")
     parser.add_argument("--tasks-out", type=Path, metavar="FILE.json", help="what is trained also answers arc_easy, as checkpoints.py has it do")
+    parser.add_argument("--no-starts", action="store_true", help="do not measure what rows begin with")
     parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")
     parser.add_argument("--threads", type=int, help="of each of those")
     parser.add_argument("--chunks", type=int, default=100)
@@ -160,7 +164,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
     os.environ.setdefault("LOWBIT_DATA", str(o.data))
-    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, o.sampling, o.later, o.tasks_out)
+    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, o.sampling, o.later, o.tasks_out, not o.no_starts)
     base = recovery.host.submit(0, bench.base)
     for text in o.rows:
         recovery.start(recovery.key(text))

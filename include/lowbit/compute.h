@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lowbit/error.h"
+#include "lowbit/version.h"
 
 namespace lowbit {
 
@@ -56,7 +57,5 @@ Result<DoctorReport> doctor(const Compute& compute);
 
 /// Read bandwidth of memory in GB/s: the median of nine sweeps over `bytes` (at least 64 MiB).
 Result<double> measure_bandwidth(const Compute& compute, int64_t bytes);
-
-const char* version();  // "0.1.0"
 
 }  // namespace lowbit

@@ -1,5 +1,9 @@
 """Errors with the parts that the command line prints: where, what was there, what was wanted, and what to do."""
 
+from __future__ import annotations
+
+import re
+
 
 class LowbitError(Exception):
     """One line: `WHERE: got X, wanted Y. hint: Z`. Subclasses are the kinds a caller may want to tell apart."""
@@ -27,3 +31,9 @@ class TextTooShort(LowbitError):
 
 class Diverged(LowbitError):
     """Training stopped: the loss rose or is no number."""
+
+
+def parts_of_line(line: str) -> tuple[str, ...] | None:
+    """where, got, wanted and hint of an error line of the library or the command; None when it is none."""
+    parts = re.fullmatch(r"(?:error: )?(.*?): got (.*?)(?:, wanted (.*?))?(?:\. hint: (.*))?", line, re.S)
+    return parts.groups("") if parts else None

@@ -103,3 +103,10 @@ def round_scale(scale, dtype: torch.dtype):
     tiny = 2.0**-24 if dtype == torch.float16 else info.tiny
     rounded = torch.sign(scale) * scale.abs().clamp(tiny, info.max)
     return rounded.to(dtype).to(torch.float32).detach() + (scale - scale.detach())
+
+
+def round_double(scale, unit):
+    """The nearest of unit * (1..127), either sign: what an int8 code times its super-scale can hold. The gradient passes."""
+    u = scale / unit
+    code = u.abs().round().clamp(1, 127)
+    return (torch.where(u < 0, -code, code) * unit).detach() + (scale - scale.detach())

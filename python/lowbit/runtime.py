@@ -1,28 +1,27 @@
 """Language models run by liblowbit.so, through its C ABI (include/lowbit/lowbit.h): text in, text out, or logits as NumPy arrays.
 
-The library is the file that LOWBIT_LIBRARY names, else the one of the checkout that this package lies in, else what the system's
-loader finds (an installed lowbit).
+The library is the file that LOWBIT_LIBRARY names, else the one that `pip install` put beside this file, else the one last built in the
+checkout that this package lies in, else what the system's loader finds (an installed lowbit).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import operator
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .errors import LowbitError
+from .errors import LowbitError, parts_of_line
 
-LIBRARY = "liblowbit.so.0"
 ON_TEXT = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(ctypes.c_char), c_size_t)
 
 
@@ -30,9 +29,7 @@ class RuntimeFailure(LowbitError):
     """What a call of the library said; `status` is the name of its lb_status ("not_found")."""
 
     def __init__(self, status: str, line: str) -> None:
-        parts = re.fullmatch(r"(.*?): got (.*?)(?:, wanted (.*?))?(?:\. hint: (.*))?", line, re.S)
-        where, got, wanted, hint = parts.groups("") if parts else ("", line, "", "")
-        super().__init__(where, got, wanted, hint)
+        super().__init__(*(parts_of_line(line) or ("", line, "", "")))
         self.args, self.status = (line,), status
 
 
@@ -61,13 +58,20 @@ _SIGNATURES = {
 }
 
 
+def _installed_library() -> str | None:
+    """Of this package, or of the checkout that it lies in."""
+    here = Path(__file__).resolve().parent
+    beside, builds = here / "liblowbit.so", here.parents[1] / "build"
+    built = [builds / "cuda/lib/liblowbit.so", builds / "release/lib/liblowbit.so", builds / "wheel/lib/liblowbit.so"]
+    found = [beside] if beside.is_file() else sorted((path for path in built if path.is_file()), key=lambda path: path.stat().st_mtime)
+    return str(found[-1]) if found else None
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """liblowbit.so, with its signatures. Errors: LowbitError when none is found or it is too old."""
-    named, checkout = os.environ.get("LOWBIT_LIBRARY"), Path(__file__).resolve().parents[2]
-    built = [path for path in (checkout / "build" / preset / "lib" / LIBRARY for preset in ("cuda", "release")) if path.is_file()]
-    path = named or str(built[0] if built else LIBRARY)
-    hint = "build it with scripts/build.sh and name it in LOWBIT_LIBRARY"
+    path = os.environ.get("LOWBIT_LIBRARY") or _installed_library() or "liblowbit.so.0"
+    hint = "install lowbit with pip, or build it with scripts/build.sh and name the library in LOWBIT_LIBRARY"
     try:
         found = ctypes.CDLL(path)
         for name, (result, *arguments) in _SIGNATURES.items():
@@ -89,6 +93,13 @@ def _ids(tokens: Iterable[int]) -> ctypes.Array:
     return (c_int32 * len(ids))(*ids)
 
 
+def _whole(where: str, value: int, bits: int) -> int:
+    """ctypes would cut it to so many bits."""
+    if not -(2 ** (bits - 1)) <= operator.index(value) < 2 ** (bits - 1):
+        raise LowbitError(where, str(value), f"a whole number of {bits} bits")
+    return value
+
+
 class Model:
     """One model and one sequence of tokens.
 
@@ -100,15 +111,20 @@ class Model:
     def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
                  threads: int = 0) -> None:
         self._handle, self._busy = c_void_p(), threading.Lock()
-        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), context, threads)
-        if status := library().lb_model_open(os.fsencode(path), byref(options), byref(self._handle)):
+        raw = os.fsencode(path)
+        if b"\0" in raw:  # C would take what is before it
+            raise ValueError("embedded null byte")
+        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), _whole("context", context, 64),
+                                _whole("threads", threads, 32))
+        if status := library().lb_model_open(raw, byref(options), byref(self._handle)):
             _fail(status)
 
     def close(self) -> None:
         """Gives the memory back; the model is of no use afterwards. Happens by itself when the object dies."""
-        if self._handle:
-            library().lb_model_close(self._handle)
-            self._handle = c_void_p()
+        with self._alone():
+            if self._handle:
+                library().lb_model_close(self._handle)
+                self._handle = c_void_p()
 
     def __enter__(self) -> Model:
         return self
@@ -120,16 +136,21 @@ class Model:
         if getattr(self, "_handle", None):
             self.close()
 
-    def _call(self, name: str, *arguments: object) -> None:
-        if not self._handle:
-            raise LowbitError("model", "a call after close()", "an open model")
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             raise LowbitError("model", "a call while another one runs", "one call at a time", "open the model twice for two sequences")
         try:
-            if status := getattr(library(), name)(self._handle, *arguments):
-                _fail(status)
+            yield
         finally:
             self._busy.release()
+
+    def _call(self, name: str, *arguments: object) -> None:
+        with self._alone():
+            if not self._handle:
+                raise LowbitError("model", "a call after close()", "an open model")
+            if status := getattr(library(), name)(self._handle, *arguments):
+                _fail(status)
 
     @property
     def vocab_size(self) -> int:
@@ -203,8 +224,8 @@ class Model:
                 raised.append(error)
             return len(raised)
 
-        options = _GenerateOptions(ctypes.sizeof(_GenerateOptions), max_tokens, temperature, top_p, min_p, repeat_penalty, top_k, seed,
-                                   ignore_eos, ON_TEXT(listen), None)
+        options = _GenerateOptions(ctypes.sizeof(_GenerateOptions), _whole("max_tokens", max_tokens, 64), temperature, top_p, min_p,
+                                   repeat_penalty, _whole("top_k", top_k, 64), seed, ignore_eos, ON_TEXT(listen), None)
         self._call("lb_model_generate", ids, len(ids), byref(options), None, 0, None)
         if raised:
             raise raised[0]

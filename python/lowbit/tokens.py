@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 
-from .errors import LowbitError
+from .errors import LowbitError, parts_of_line
 
 
 class Tokenizer:
-    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it in PATH."""
+    """The tokenizer of a model directory or GGUF file. `binary`: the lowbit program; None looks for it beside this Python, where pip
+    puts it, then in PATH."""
 
     def __init__(self, model, binary=None):
-        self.model, self.binary = str(model), shutil.which(str(binary or "lowbit"))
+        beside = None if binary else shutil.which("lowbit", path=os.path.dirname(sys.executable))
+        self.model, self.binary = str(model), beside or shutil.which(str(binary or "lowbit"))
         if self.binary is None:
             raise LowbitError("lowbit", f"no program '{binary or 'lowbit'}'", "the command line, to tokenize texts",
                               "--lowbit build/release/bin/lowbit, or give token ids as .npy files")
@@ -29,7 +33,7 @@ class Tokenizer:
                               input=None if given is None else given.encode())
         if done.returncode != 0:
             message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-            raise LowbitError("lowbit tokenize", message, "token ids")
+            raise LowbitError(*(parts_of_line(message) or ("lowbit tokenize", message, "token ids")))
         return json.loads(done.stdout)
 
     def file(self, path) -> np.ndarray:

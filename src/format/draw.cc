@@ -44,14 +44,11 @@ std::string draw_bits(const FormatInfo& info) {
 }
 
 std::string draw_values(const FormatInfo& info) {
-  const int codes = 1 << info.code_bits, shown = codes > 16 ? 8 : codes;
-  const bool is_ternary = info.id == FormatId::kTernary || info.id == FormatId::kTernaryPacked;
+  const FormatOps& ops = format_ops(info.id);
+  const unsigned shown = ops.codes > 16 ? 8 : ops.codes;
   std::string out = info.kind == ValueKind::kTable ? "code -> table entry: " : "code -> value: ";
-  for (int c = 0; c < shown; ++c) {
-    if (is_ternary && c == 3) break;
-    out += fmt::format("{}{} -> {:g}", c ? ", " : "", c, format_ops(info.id).values[c]);
-  }
-  if (shown < codes) out += fmt::format(", ... {} -> {:g}", codes - 1, format_ops(info.id).values[codes - 1]);
+  for (unsigned c = 0; c < shown; ++c) out += fmt::format("{}{} -> {:g}", c ? ", " : "", c, ops.values[c]);
+  if (shown < ops.codes) out += fmt::format(", ... {} -> {:g}", ops.codes - 1, ops.values[ops.codes - 1]);
   return out + "\n";
 }
 

@@ -247,18 +247,16 @@ Result<QTensor> pack(const ValueTensor& v) {
     return mismatch("pack", "scales", static_cast<int64_t>(v.scales.size()), scale_count);
   if (static_cast<int64_t>(v.zeros.size()) != (has_zeros ? scale_count : 0))
     return mismatch("pack", "zero points", static_cast<int64_t>(v.zeros.size()), has_zeros ? scale_count : 0);
-  const bool is_ternary = v.format == FormatId::kTernary || v.format == FormatId::kTernaryPacked;
-  const unsigned codes_in_use = is_ternary ? 3u : 1u << info.code_bits;
+  const FormatOps& ops = format_ops(v.format);
   for (size_t i = 0; i < v.codes.size(); ++i)
-    if (v.codes[i] >= codes_in_use)
+    if (v.codes[i] >= ops.codes)
       return fail(ErrorCode::kInvalidArgument, "pack", "code " + std::to_string(v.codes[i]),
-                  "a code below " + std::to_string(codes_in_use) + " for " + info.name);
+                  "a code below " + std::to_string(ops.codes) + " for " + info.name);
 
   const int64_t stride = row_bytes(v.format, v.k);
   LOWBIT_TRY_ASSIGN(w.codes, Buffer::allocate(v.n * stride, "weight codes"));
   LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(scale_count * scale_bytes(v.scaling.scale), "weight scales"));
   LOWBIT_TRY_ASSIGN(w.zeros, Buffer::allocate(scale_count * zero_bytes(v.scaling), "weight zero points"));
-  const FormatOps& ops = format_ops(v.format);
   for (int64_t r = 0; r < v.n; ++r) ops.pack(v.codes.data() + r * v.k, v.k, w.codes.as<uint8_t>() + r * stride);
   LOWBIT_TRY(store_scales(v, w));
   LOWBIT_TRY(check_qtensor(w, "pack"));

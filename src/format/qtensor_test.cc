@@ -21,9 +21,7 @@ ValueTensor random_values(FormatId format, int64_t n, int64_t k, const Scaling& 
   v.k = k;
   v.scaling = scaling;
   v.row_ends = std::move(row_ends);
-  const bool ternary = format == FormatId::kTernary || format == FormatId::kTernaryPacked;
-  for (int64_t i = 0; i < n * k; ++i)
-    v.codes.push_back(uint8_t(rng.below(ternary ? 3 : uint64_t{1} << info.code_bits)));
+  for (int64_t i = 0; i < n * k; ++i) v.codes.push_back(uint8_t(rng.below(format_ops(format).codes)));
   if (format == FormatId::kFp8)
     for (auto& c : v.codes) c = (c & 0x7f) == 0x7f ? 0 : c;  // no NaN
   const int64_t rows = scaling.n_block == Scaling::kAll         ? 1

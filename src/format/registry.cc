@@ -84,7 +84,7 @@ constexpr auto kValues = value_table<F>();
 
 template <class F>
 struct OpsOf {
-  static constexpr FormatOps value{&unpack_row<F>, &pack_row<F>, kValues<F>.data()};
+  static constexpr FormatOps value{&unpack_row<F>, &pack_row<F>, kValues<F>.data(), unsigned(F::Codec::kCodes)};
 };
 
 template <class F>

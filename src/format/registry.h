@@ -15,6 +15,8 @@ struct FormatOps {
   void (*pack)(const uint8_t* codes, int64_t n, uint8_t* row);
   /// Value of each code as float: 2^code_bits entries; for codebooks the index itself.
   const float* values;
+  /// The codes in use are 0 .. codes - 1: all that the bits can hold, but for ternary.
+  unsigned codes;
 };
 
 const FormatOps& format_ops(FormatId id);

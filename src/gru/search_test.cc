@@ -14,16 +14,6 @@ MeasuredNetwork make_fixture(uint64_t seed, int layers = 1, bool both = false) {
   return measured_network(seed, layers, both, 0.3);
 }
 
-double sqnr(const MeasuredNetwork& f, const GruModel& model) {
-  const auto wanted = run_gru(f.net, f.in)->y, got = model.run(f.in)->y;
-  double signal = 0, error = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    signal += double(wanted[i]) * double(wanted[i]);
-    error += (double(got[i]) - double(wanted[i])) * (double(got[i]) - double(wanted[i]));
-  }
-  return 10 * std::log10(signal / error);
-}
-
 TEST(GruSearch, MeetsTheFloorWithFewerBytesThanTheStart) {
   const MeasuredNetwork f = make_fixture(1);
   GruSearchOptions options;

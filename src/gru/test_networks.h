@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -185,6 +186,17 @@ inline MeasuredNetwork measured_network(uint64_t seed, int layers, bool bidirect
   MeasuredNetwork m{std::move(net), std::move(x), {}, std::move(ranges)};
   m.in = input_of(m.x, 25, 3);
   return m;
+}
+
+/// Of the outputs on the network's own input, in dB.
+inline double sqnr(const MeasuredNetwork& f, const GruModel& model) {
+  const auto wanted = run_gru(f.net, f.in)->y, got = model.run(f.in)->y;
+  double signal = 0, error = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    signal += double(wanted[i]) * double(wanted[i]);
+    error += (double(got[i]) - double(wanted[i])) * (double(got[i]) - double(wanted[i]));
+  }
+  return 10 * std::log10(signal / error);
 }
 
 }  // namespace lowbit::testing_gru

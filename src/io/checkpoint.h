@@ -29,7 +29,6 @@ inline constexpr int64_t kVersionOfTransforms = 2;
 struct CheckpointOptions {
   bool overwrite = false;                  // replace a checkpoint that is already there
   int64_t shard_bytes = int64_t{4} << 30;  // a new file starts before this is exceeded
-  std::string lowbit_version = "0.1.0";
 };
 
 /// What goes into config.json besides the tensors.

@@ -13,6 +13,7 @@
 #include "io/json_text.h"
 #include "io/posix_file.h"
 #include "io/replace_directory.h"
+#include "lowbit/version.h"
 
 namespace lowbit {
 namespace {
@@ -35,7 +36,7 @@ Status check_replaceable(const std::string& target, bool overwrite) {
                 "a new or empty directory or a lowbit checkpoint");
   if (!overwrite)
     return fail(ErrorCode::kInvalidArgument, target, "a checkpoint that is already there", "a new directory",
-                "ask for overwriting to replace it");
+                "--force, or `overwrite` in code, replaces it");
   std::error_code error;
   for (fs::directory_iterator it(target, error), end; !error && it != end; it.increment(error)) {
     const std::string extension = it->path().extension().string();
@@ -232,16 +233,13 @@ Status CheckpointWriter::Impl::write_config(const CheckpointInfo& info) {
   LOWBIT_TRY_ASSIGN(const json fit, parse_json_object(info.fit_json, "fit"));
   json q = describe_layers(quantized, dense_matrices);
   q["quant_method"] = "lowbit";
-  q["format_version"] = 1;
   const json* before = json_object(config, "quantization_config");
   const json* transforms = before != nullptr && json_string(*before, "quant_method") == "lowbit"
                                ? json_object(*before, kOnlineHadamard)
                                : nullptr;
-  if (transforms != nullptr) {
-    q["format_version"] = kVersionOfTransforms;
-    q[kOnlineHadamard] = *transforms;
-  }
-  q["lowbit_version"] = options.lowbit_version;
+  q["format_version"] = transforms != nullptr ? kVersionOfTransforms : 1;
+  if (transforms != nullptr) q[kOnlineHadamard] = *transforms;
+  q["lowbit_version"] = version();
   q["fit"] = fit;
   q["quality"] = json::object();
   for (const auto& [layer, error] : info.rel_error) q["quality"][layer] = {{"rel_error", error}};

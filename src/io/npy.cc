@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "io/inflate.h"
 #include "io/mapped_file.h"
 
 namespace lowbit {
@@ -140,9 +141,8 @@ Result<Buffer> from_fortran(const Buffer& in, const Shape& shape, int64_t elemen
   return out;
 }
 
-/// An .npy file that lies at [offset, offset + size) of a mapped file.
-Result<NpyArray> parse_npy(const MappedFile& file, uint64_t offset, uint64_t size, const std::string& where) {
-  LOWBIT_TRY_ASSIGN(const Buffer all, file.borrow(offset, size, "array"));
+/// A whole .npy file. The array may borrow from it.
+Result<NpyArray> parse_npy(const Buffer& all, const std::string& where) {
   const auto bytes = all.span();
   if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY", 6) != 0)
     return fail(ErrorCode::kCorrupt, where, "no .npy header", "a NumPy array");
@@ -168,7 +168,8 @@ Result<NpyArray> parse_npy(const MappedFile& file, uint64_t offset, uint64_t siz
   if (!data || *data != bytes.size() - start - length)
     return fail(ErrorCode::kCorrupt, where, std::to_string(bytes.size() - start - length) + " data bytes",
                 "as many as " + shape_string(a.shape) + " of '" + header->descr + "' has", "the file may be truncated");
-  LOWBIT_TRY_ASSIGN(a.data, file.borrow(offset + start + length, *data, "array"));
+  const auto owner = std::make_shared<Buffer>(all);
+  a.data = Buffer::borrow(owner->span().subspan(start + length), owner);
   if (header->fortran && a.shape.size() > 1 && *data > 0) {
     LOWBIT_TRY_ASSIGN(a.data, from_fortran(a.data, a.shape, element, where));
   } else if (reinterpret_cast<uintptr_t>(a.data.data()) % static_cast<uint64_t>(element) != 0) {
@@ -181,6 +182,7 @@ Result<NpyArray> parse_npy(const MappedFile& file, uint64_t offset, uint64_t siz
 
 constexpr uint32_t kEndSignature = 0x06054b50, kCentralSignature = 0x02014b50, kLocalSignature = 0x04034b50;
 constexpr size_t kEndBytes = 22, kCentralBytes = 46, kLocalBytes = 30;
+constexpr unsigned kStored = 0, kDeflated = 8;
 
 /// Offset of the end-of-directory record, which a comment of up to 65,535 bytes may follow.
 std::optional<size_t> find_end(std::span<const std::byte> bytes) {
@@ -194,7 +196,9 @@ std::optional<size_t> find_end(std::span<const std::byte> bytes) {
 
 struct Member {
   std::string name;
-  uint64_t offset = 0, size = 0;  // of the data
+  uint64_t offset = 0, packed = 0, size = 0;  // of the data in the file, and its size unpacked
+  uint32_t checksum = 0;
+  bool is_packed = false;
 };
 
 Result<Member> read_member(std::span<const std::byte> bytes, size_t* at, size_t end, const std::string& path) {
@@ -209,29 +213,47 @@ Result<Member> read_member(std::span<const std::byte> bytes, size_t* at, size_t 
                comment = load<uint16_t>(bytes, *at + 32);
   if (end - *at - kCentralBytes < name + extra + comment) return broken("an entry longer than the directory");
   Member m;
+  m.checksum = load<uint32_t>(bytes, *at + 16);
   m.name.assign(reinterpret_cast<const char*>(bytes.data()) + *at + kCentralBytes, name);
   *at += kCentralBytes + name + extra + comment;
   const std::string where = path + ": '" + m.name.substr(0, 128) + "'";
   if (flags & 1) return fail(ErrorCode::kUnsupported, where, "an encrypted member", "a plain one");
-  if (method != 0)
-    return fail(ErrorCode::kUnsupported, where, "a compressed member", "a stored one",
-                "save with numpy.savez instead of savez_compressed");
+  if (method != kStored && method != kDeflated)
+    return fail(ErrorCode::kUnsupported, where, "compression " + std::to_string(method), "DEFLATE, or none");
   if (packed == UINT32_MAX || size == UINT32_MAX || local == UINT32_MAX)
     return fail(ErrorCode::kUnsupported, where, "a member of 4 GiB or more", "smaller ones", "save it as .npy");
-  if (packed != size) return broken("a stored member with two sizes");
+  m.is_packed = method == kDeflated;
+  // A byte of DEFLATE makes at most 1,032: no file can ask for any amount of memory.
+  if (m.is_packed ? size / 1032 > packed : packed != size) return broken("a member whose sizes cannot be");
   if (local > bytes.size() || bytes.size() - local < kLocalBytes || load<uint32_t>(bytes, local) != kLocalSignature)
     return broken("a member outside the file");
   m.offset = local + kLocalBytes + load<uint16_t>(bytes, local + 26) + load<uint16_t>(bytes, local + 28);
+  m.packed = packed;
   m.size = size;
-  if (m.offset > bytes.size() || size > bytes.size() - m.offset) return broken("a member outside the file");
+  if (m.offset > bytes.size() || packed > bytes.size() - m.offset) return broken("a member outside the file");
   return m;
+}
+
+/// The bytes of a member: borrowed from the file, or unpacked.
+Result<Buffer> unpack_member(const MappedFile& file, const Member& m, const std::string& path) {
+  const std::string where = path + ": '" + m.name.substr(0, 128) + "'";
+  LOWBIT_TRY_ASSIGN(Buffer bytes, file.borrow(m.offset, m.packed, "array"));
+  if (m.is_packed) {
+    LOWBIT_TRY_ASSIGN(Buffer unpacked, Buffer::allocate(static_cast<int64_t>(m.size), where.c_str()));
+    LOWBIT_TRY(inflate(bytes.span(), unpacked.span(), where));
+    bytes = std::move(unpacked);
+  }
+  if (crc32(bytes.span()) != m.checksum)
+    return fail(ErrorCode::kCorrupt, where, "other bytes than its checksum says", "a sound .npz file");
+  return bytes;
 }
 
 }  // namespace
 
 Result<NpyArray> read_npy(const std::string& path) {
   LOWBIT_TRY_ASSIGN(const auto file, MappedFile::open(path));
-  return parse_npy(*file, 0, static_cast<uint64_t>(file->size()), path);
+  LOWBIT_TRY_ASSIGN(const Buffer all, file->borrow(0, static_cast<uint64_t>(file->size()), "array"));
+  return parse_npy(all, path);
 }
 
 Result<std::vector<NpyArray>> read_npz(const std::string& path) {
@@ -249,7 +271,7 @@ Result<std::vector<NpyArray>> read_npz(const std::string& path) {
   uint64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
     LOWBIT_TRY_ASSIGN(const Member m, read_member(bytes, &at, *end, path));
-    total += m.size;  // members that share bytes could ask for any amount of memory
+    total += m.packed;  // members that share bytes could ask for any amount of memory
     if (total > bytes.size())
       return fail(ErrorCode::kCorrupt, path + ": zip directory", "members that overlap", "a sound .npz file");
     if (!m.name.ends_with(".npy"))
@@ -257,7 +279,8 @@ Result<std::vector<NpyArray>> read_npz(const std::string& path) {
                   "only .npy members");
     if (!names.insert(m.name).second)
       return fail(ErrorCode::kCorrupt, path, "'" + m.name + "' twice", "each name once");
-    LOWBIT_TRY_ASSIGN(NpyArray a, parse_npy(*file, m.offset, m.size, path + ": '" + m.name + "'"));
+    LOWBIT_TRY_ASSIGN(const Buffer member, unpack_member(*file, m, path));
+    LOWBIT_TRY_ASSIGN(NpyArray a, parse_npy(member, path + ": '" + m.name + "'"));
     a.name = m.name.substr(0, m.name.size() - 4);
     out.push_back(std::move(a));
   }

@@ -1,5 +1,5 @@
 #pragma once
-// NumPy's .npy (versions 1 to 3) and .npz (stored, not compressed) files, read without unpickling anything.
+// NumPy's .npy (versions 1 to 3) and .npz (stored or compressed) files, read without unpickling anything.
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +17,8 @@ struct NpyArray {
   std::string name;  // inside an .npz, without ".npy"; "" otherwise
   DType dtype = DType::kF32;
   Shape shape;
-  Buffer data;  // row-major, borrowed from the mapped file; copied where it lies unaligned or in Fortran order
+  Buffer
+      data;  // row-major, borrowed from the mapped file; of its own where it lies unaligned, in Fortran order or compressed
 
   TensorView view() const { return {dtype, shape, data.span()}; }
 };
@@ -26,8 +27,8 @@ struct NpyArray {
 /// Errors: as MappedFile::open; kCorrupt (broken header, too few or too many bytes), kUnsupported (objects, strings, big-endian).
 Result<NpyArray> read_npy(const std::string& path);
 
-/// All arrays of an .npz in the order of its directory. Errors: as read_npy; kUnsupported (a compressed member, encrypted, zip64 sizes
-/// beyond the file), kCorrupt (directory, sizes, names twice).
+/// All arrays of an .npz in the order of its directory. Errors: as read_npy; kUnsupported (other compression than DEFLATE,
+/// encrypted, members of 4 GiB), kCorrupt (directory, sizes, checksums, names twice), kOutOfMemory.
 Result<std::vector<NpyArray>> read_npz(const std::string& path);
 
 }  // namespace lowbit

@@ -1,5 +1,6 @@
 #include "io/npy.h"
 
+#include "io/inflate.h"
 #include "io/test_files.h"
 
 namespace lowbit {
@@ -21,7 +22,7 @@ std::string zip(const std::vector<std::pair<std::string, std::string>>& members,
     const auto at = static_cast<uint32_t>(out.size());
     const auto size = static_cast<uint32_t>(data.size() + size_lie), name_size = static_cast<uint32_t>(name.size());
     const std::string common = raw<uint16_t>(20) + raw<uint16_t>(0) + raw<uint16_t>(method) + raw<uint32_t>(0) +
-                               raw<uint32_t>(0) + raw<uint32_t>(size) + raw<uint32_t>(size) +
+                               raw(crc32(std::as_bytes(std::span(data)))) + raw<uint32_t>(size) + raw<uint32_t>(size) +
                                raw<uint16_t>(static_cast<uint16_t>(name_size)) + raw<uint16_t>(0);
     out += raw<uint32_t>(0x04034b50) + common + name + data;
     directory += raw<uint32_t>(0x02014b50) + raw<uint16_t>(20) + common + raw<uint16_t>(0) + raw<uint16_t>(0) +
@@ -98,9 +99,12 @@ TEST(Npz, ReadsStoredMembersAndRefusesTheRest) {
   EXPECT_EQ((*a)[1].name, "y");
   EXPECT_EQ(std::string((*a)[1].data.as<char>(), 6), "ghijkl");
   EXPECT_TRUE(open(zip({})));
-  const auto deflated = open(zip({{"x.npy", one}}, 8));
-  ASSERT_FALSE(deflated);
-  EXPECT_NE(deflated.error().message().find("savez"), std::string::npos);
+  for (uint16_t method : {8, 12}) EXPECT_FALSE(open(zip({{"x.npy", one}}, method)));  // no DEFLATE stream; bzip2
+  std::string changed = good;
+  changed[changed.find("abcdef")] = 'z';
+  const auto wrong = open(changed);
+  ASSERT_FALSE(wrong);
+  EXPECT_NE(wrong.error().message().find("checksum"), std::string::npos);
   EXPECT_FALSE(open(zip({{"x.npy", one}, {"x.npy", one}})));
   EXPECT_FALSE(open(zip({{"x.txt", one}})));
   EXPECT_FALSE(open(zip({{"x.npy", one}}, 0, 1)));

@@ -92,14 +92,14 @@ inline QTensor random_qtensor(Rng& rng, FormatId format, int64_t n, int64_t k, S
     fill_numbers(rng, w.codes, info.unit_bytes);
     return w;
   }
-  const bool ternary = format == FormatId::kTernary || format == FormatId::kTernaryPacked;
+  const FormatOps& ops = format_ops(format);
   std::vector<uint8_t> codes(static_cast<size_t>(k));
   for (int64_t r = 0; r < n; ++r) {
     for (auto& c : codes) {
-      c = static_cast<uint8_t>(rng.below(ternary ? 3 : uint64_t{1} << info.code_bits));
+      c = static_cast<uint8_t>(rng.below(ops.codes));
       if (format == FormatId::kFp8 && (c & 0x7f) == 0x7f) c = 0;  // no NaN
     }
-    format_ops(format).pack(codes.data(), k, w.codes.as<uint8_t>() + r * row_bytes(format, k));
+    ops.pack(codes.data(), k, w.codes.as<uint8_t>() + r * row_bytes(format, k));
   }
   w.scaling = scaling;
   if (scaling.n_block == Scaling::kRowRanges) w.row_ends = {1, n / 2 + 1, n};

@@ -8,6 +8,7 @@
 
 #include "base/float.h"
 #include "base/rng.h"
+#include "format/registry.h"
 #include "model/config.h"
 #include "ops/rope.h"
 
@@ -29,8 +30,7 @@ QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_
   t.k = k;
   t.scaling = {1, group, ScaleKind::kF32, ZeroKind::kNone};
   t.codes.resize(size_t(n * k));
-  const uint64_t codes = uint64_t(info.max_value - info.min_value + 1);
-  for (uint8_t& c : t.codes) c = uint8_t(rng.below(std::min<uint64_t>(codes, uint64_t{1} << info.code_bits)));
+  for (uint8_t& c : t.codes) c = uint8_t(rng.below(format_ops(format).codes));
   t.scales.resize(size_t(n * (group == Scaling::kAll ? 1 : (k + group - 1) / group)));
   const double spread = double(info.max_value - info.min_value) / 3.5;
   for (float& s : t.scales) s = float(deviation / spread * (0.75 + 0.5 * rng.uniform()));

@@ -130,7 +130,7 @@ Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
                 "lowbit has no sliding-window attention; up to the window it makes no difference");
   if (asked > config.max_positions)
     return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{} positions", asked),
-                fmt::format("at most max_position_embeddings = {}", config.max_positions));
+                fmt::format("at most max_position_embeddings = {}", config.max_positions), "ask for a shorter context");
   return asked;
 }
 

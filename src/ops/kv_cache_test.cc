@@ -84,6 +84,7 @@ TEST(KvPool, RefusesNonsense) {
   EXPECT_FALSE(KvPool::make({1, 1, 2}, 0).has_value());
   EXPECT_FALSE(KvPool::make({int64_t{1} << 40, int64_t{1} << 30, 2}, 3).has_value());
   EXPECT_FALSE(KvCache::make({1, 1, 2}, 0).has_value());
+  EXPECT_TRUE(KvPool::make({1, 1, 1}, 1).has_value());  // the least that is one
 }
 
 }  // namespace

@@ -27,8 +27,7 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
     if (info.kind == ValueKind::kTable)
       for (int i = 0; i < 1 << info.code_bits; ++i) w.codebook.push_back(float(i) - float(1 << info.code_bits) / 2);
   }
-  const bool ternary = o.format == FormatId::kTernary || o.format == FormatId::kTernaryPacked;
-  const uint64_t codes = ternary ? 3 : o.format == FormatId::kFp8 ? 0x7f : uint64_t{1} << info.code_bits;
+  const uint64_t codes = dense ? 0 : o.format == FormatId::kFp8 ? 0x7f : format_ops(o.format).codes;  // no NaN
   pool.parallel_for(o.n, 16, [&](int64_t begin, int64_t end, int) {
     std::vector<uint8_t> row(static_cast<size_t>(o.k));
     for (int64_t r = begin; r < end; ++r) {

@@ -106,9 +106,8 @@ bool CalibrationState::load(int64_t block, FinishedBlock& out) const {
   return true;
 }
 
-Status CalibrationState::save(int64_t block, const FinishedBlock& finished, const std::string& version) const {
-  LOWBIT_TRY_ASSIGN(auto writer,
-                    CheckpointWriter::create(block_path(block), {.overwrite = true, .lowbit_version = version}));
+Status CalibrationState::save(int64_t block, const FinishedBlock& finished) const {
+  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(block_path(block), {.overwrite = true}));
   json fits = json::object();
   for (const auto& [name, w] : finished.weights) {
     LOWBIT_TRY(writer->add(name, w, {w.n, w.k}));

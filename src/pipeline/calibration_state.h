@@ -35,7 +35,7 @@ class CalibrationState {
 
   /// Block i, if it is there and undamaged.
   bool load(int64_t block, FinishedBlock& out) const;
-  Status save(int64_t block, const FinishedBlock& finished, const std::string& version) const;
+  Status save(int64_t block, const FinishedBlock& finished) const;
   /// Some JSON of the run under a name of its own, written whole or not at all; null when it is absent or damaged.
   nlohmann::json load_json(const std::string& name) const;
   Status save_json(const std::string& name, const nlohmann::json& value) const;

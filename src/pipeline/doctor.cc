@@ -31,8 +31,6 @@ Isa isa_of(const MatmulKernel& kernel) {
 
 }  // namespace
 
-const char* version() { return LOWBIT_VERSION; }
-
 std::vector<KernelInfo> kernels() {
   std::vector<KernelInfo> out;
   for (const MatmulKernel* k : all_matmul_kernels()) {

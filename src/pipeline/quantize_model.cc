@@ -8,6 +8,7 @@
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
 #include "lowbit/quantize.h"
+#include "lowbit/version.h"
 #include "model/source.h"
 #include "pipeline/conversion.h"
 #include "pipeline/engine.h"
@@ -89,8 +90,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
     LOWBIT_TRY_ASSIGN(smoothed, smooth_source(*source, options, engine));
     source = smoothed.get();
   }
-  LOWBIT_TRY_ASSIGN(auto writer,
-                    CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
+  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   LOWBIT_TRY(copy_side_files(*source, *writer));
   LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
   LOWBIT_TRY_ASSIGN(nlohmann::json run, describe_run(options, hash));
@@ -114,8 +114,7 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(auto writer,
-                    CheckpointWriter::create(target, {.overwrite = options.overwrite, .lowbit_version = version()}));
+  LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   ImportReport report;
   Conversion conversion(*source, *writer, options.progress, "importing");
   LOWBIT_TRY(copy_side_files(*source, *writer));

@@ -219,7 +219,7 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
       LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
       LOWBIT_TRY(fit_all(moments, linears));
     }
-    LOWBIT_TRY(state_->save(block, finished, version()));
+    LOWBIT_TRY(state_->save(block, finished));
     show_part(kFitted, 1);
   }
   for (const SourceTensor* t : linears) {

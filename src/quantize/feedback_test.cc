@@ -154,6 +154,29 @@ TEST(Feedback, SameBitsForAnyThreadCount) {
   EXPECT_EQ(a.scales, b.scales);
 }
 
+TEST(Feedback, RowsDoNotInfluenceEachOther) {  // and each goes on as long as it moves, whatever the others do
+  const Problem p;
+  const ValueTensor all = run(p, grouped(FormatId::kInt2Odd), {});
+  Problem one = p;
+  one.n = 1;
+  for (int64_t r = 0; r < p.n; ++r) {
+    one.w.assign(p.w.begin() + r * p.k, p.w.begin() + (r + 1) * p.k);
+    const ValueTensor alone = run(one, grouped(FormatId::kInt2Odd), {});
+    EXPECT_TRUE(std::equal(alone.codes.begin(), alone.codes.end(), all.codes.begin() + r * p.k)) << r;
+    EXPECT_TRUE(std::equal(alone.scales.begin(), alone.scales.end(), all.scales.begin() + r * p.k / 64)) << r;
+  }
+}
+
+TEST(Feedback, EveryRoundOfRefiningHelps) {
+  const Problem p;
+  double before = std::numeric_limits<double>::infinity();
+  for (const int rounds : {0, 1, 2, 4}) {
+    const double loss = p.loss(run(p, grouped(FormatId::kInt2Odd), {.refine_rounds = rounds}));
+    EXPECT_LT(loss, before) << rounds << " rounds";
+    before = loss;
+  }
+}
+
 TEST(Feedback, EveryScalingIsServed) {
   const Problem p;
   ThreadPool pool(1);

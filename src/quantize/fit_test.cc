@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "base/rng.h"
 #include "format/registry.h"
+#include "quantize/grid.h"
 
 namespace lowbit {
 namespace {
@@ -114,6 +116,21 @@ TEST(Ladder, EveryFitterReachesItsStep) {
     std::printf("  %-46s measured %.4f  table %.4f\n", step.name, f.report.rel_error, step.want);
     EXPECT_NEAR(f.report.rel_error, step.want, 0.03 * step.want) << step.name;
     EXPECT_NEAR(rel_error(w, dequantize(f.values)), f.report.rel_error, 1e-9) << step.name;
+  }
+}
+
+/// A scale is rounded for storage; then the grid's middle stays at the middle of what it has to cover.
+TEST(Fit, ARoundedScaleKeepsTheMiddleOfTheRange) {
+  for (const FormatId id : {FormatId::kUint4, FormatId::kInt4, FormatId::kInt2}) {
+    const Grid grid = make_grid(id, {});
+    for (uint64_t seed = 1; seed < 20; ++seed) {
+      std::vector<float> w = normal(64, seed, 0.1);
+      for (float& v : w) v += 0.5f;
+      const auto [low, high] = std::minmax_element(w.begin(), w.end());
+      const auto fitted = fit_ok(w, 1, 64, options(id, 64, FitMethod::kAbsmax, ScaleKind::kPow2, ZeroKind::kOffset));
+      const float scale = fitted.values.scales.at(0), zero = fitted.values.zeros.at(0);
+      EXPECT_NEAR(scale * (grid.low() + grid.high()) / 2 + zero, (*low + *high) / 2, 1e-3) << format_info(id).name;
+    }
   }
 }
 

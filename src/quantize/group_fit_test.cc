@@ -262,5 +262,33 @@ TEST(Tables, KmeansFindsTheLevelsOfTheData) {
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(table[i] / -table[0], levels[i], 0.005) << i;
 }
 
+/// Groups made of a table with scales (and offsets) of their own, and a little noise: the table that is found leaves little but noise.
+TEST(KmeansTable, FindsTheTableThatMadeTheGroups) {
+  const std::vector<float> table = {-127, -104, -30, -11, 8, 52, 71, 127};
+  for (const OffsetRule rule : {OffsetRule::kNone, OffsetRule::kFree}) {
+    Rng rng(6);
+    std::vector<Data> rows(96);
+    std::vector<Group> groups;
+    double noise = 0;
+    for (Data& row : rows) {
+      const double scale = std::exp(rng.normal()), offset = rule == OffsetRule::kFree ? 60 * scale * rng.normal() : 0;
+      for (int i = 0; i < 64; ++i) {
+        const double error = 2 * scale * rng.normal();
+        row.x.push_back(static_cast<float>(scale * table[rng.below(table.size())] + offset + error));
+        row.h.push_back(static_cast<float>(std::exp(rng.normal())));
+        noise += static_cast<double>(row.h.back()) * error * error;
+      }
+      groups.push_back(row.group(true));
+    }
+    const Grid grid = make_grid(FormatId::kCodebook3, kmeans_table(FormatId::kCodebook3, groups, rule));
+    double left = 0;
+    for (const Group& g : groups) {
+      const AffineFit fit = fit_least_squares(grid, g, rule);
+      left += residual_sums(grid, g, fit.scale, fit.offset).dd;
+    }
+    EXPECT_LT(left, noise);
+  }
+}
+
 }  // namespace
 }  // namespace lowbit

@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "text/jinja_methods.h"
 #include "text/jinja_text.h"
+#include "text/numeric_characters.h"
 #include "text/utf8.h"
 
 namespace lowbit::jinja {
@@ -19,9 +20,7 @@ bool is_letter(char32_t c) {
   return is_cased(c) || category == UTF8PROC_CATEGORY_LM || category == UTF8PROC_CATEGORY_LO;
 }
 
-bool is_digit(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
-
-bool is_letter_or_digit(char32_t c) { return is_letter(c) || is_digit(c); }
+bool is_letter_or_number(char32_t c) { return is_letter(c) || is_numeric(c); }
 
 Result<std::string_view> text_argument(const Arguments& args, std::size_t i, const std::string& method) {
   const Value* v = args.get(i);
@@ -259,12 +258,12 @@ constexpr NamedTextMethod kTextMethods[] = {
     {"find", find<false>},
     {"format", format_text},
     {"index", index},
-    {"isalnum", every_character<is_letter_or_digit>},
+    {"isalnum", every_character<is_letter_or_number>},
     {"isalpha", every_character<is_letter>},
-    {"isdecimal", every_character<is_digit>},
+    {"isdecimal", every_character<is_decimal>},
     {"isdigit", every_character<is_digit>},
     {"islower", has_case<lower_text, upper_text>},
-    {"isnumeric", every_character<is_digit>},
+    {"isnumeric", every_character<is_numeric>},
     {"isspace", every_character<is_python_space>},
     {"isupper", has_case<upper_text, lower_text>},
     {"join", join},

@@ -102,8 +102,7 @@ inline QTensor random_weights(const Case& c) {
   v.scaling = c.scaling;
   if (c.scaling.n_block == Scaling::kRowRanges)
     for (int64_t end = 0; end < c.n;) v.row_ends.push_back(end = std::min(c.n, end + 1 + int64_t(rng.below(20))));
-  const bool ternary = c.format == FormatId::kTernary || c.format == FormatId::kTernaryPacked;
-  const unsigned codes = ternary ? 3u : 1u << info.code_bits;
+  const unsigned codes = format_ops(c.format).codes;
   v.codes.resize(size_t(c.n * c.k));
   // Extreme: every code of a row is the one of the largest, or of the smallest, value.
   const unsigned low = info.kind == ValueKind::kInteger ? code_of(c.format, info.min_value) : 0x7eu % codes;

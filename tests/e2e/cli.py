@@ -43,7 +43,6 @@ def environment(**extra):
 
 def limit_files(most_bytes):
     """For a child: a write beyond that size is an error, as on a full disk."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 

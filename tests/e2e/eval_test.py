@@ -188,7 +188,7 @@ class Eval(CliTest):
         self.assertFalse((self.dir / "lowbit-report.html").exists())
 
     def test_refused(self):
-        self.assertIn("nowhere", self.refused("eval", self.hf, "--tasks", "nowhere"))
+        self.assertRegex(self.refused("eval", self.hf, "--tasks", "nowhere"), "nowhere.*ppl, kld, drift")
         for line in ({"query": "q", "choices": ["a"], "gold": 0}, {"query": "q", "choices": ["a", "b"], "gold": 2},
                      {"query": "q", "choices": ["a", 1], "gold": 0}, {"continuation": "x", "gold": 0}, {}):
             path = self.write("bad.jsonl", [self.question(0), line])

@@ -68,25 +68,46 @@ class FakeQuantization(unittest.TestCase):
         self.assertEqual(scale.grad.tolist(), [1.0] * 4)
         self.assertTrue(math.isfinite(rounded.sum().item()))
 
+    def test_double_scales(self):
+        """Codes of 1 to 127 of either sign under a super-scale; the gradient passes."""
+        import torch
+        from lowbit.fake_quant import round_double
+        scale = torch.tensor([0.26, -0.26, 0.001, -0.0, 99.0], requires_grad=True)
+        got = round_double(scale, torch.full((5,), 0.125))
+        self.assertEqual(got.tolist(), [0.25, -0.25, 0.125, 0.125, 127 * 0.125])
+        got.sum().backward()
+        self.assertEqual(scale.grad.tolist(), [1.0] * 5)
+
     def test_kl_gradient(self):
         """The gradient that distillation writes by hand is autograd's."""
         import torch
         from lowbit.recover.distill import kl_and_gradient
         torch.manual_seed(0)
-        t, s, head = torch.randn(5, 8), torch.randn(5, 8, requires_grad=True), torch.randn(20, 8)
-        kl, gradient = kl_and_gradient(t, s.detach(), head, head, 0.25)
-        p, q = (t @ head.T).log_softmax(-1), (s @ head.T).log_softmax(-1)
+        t, s = torch.randn(5, 8), torch.randn(5, 8, requires_grad=True)
+        head, own = torch.randn(20, 8), torch.randn(20, 8, requires_grad=True)
+        kl, gradient, of_head = kl_and_gradient(t, s.detach(), head, own.detach(), 0.25, True)
+        p, q = (t @ head.T).log_softmax(-1), (s @ own.T).log_softmax(-1)
         wanted = (p.exp() * (p - q)).sum()
         (0.25 * wanted).backward()
         self.assertAlmostEqual(float(kl), float(wanted), places=4)
         self.assertTrue(torch.allclose(gradient, s.grad, atol=1e-5))
+        self.assertTrue(torch.allclose(of_head, own.grad, atol=1e-5))
+        self.assertIsNone(kl_and_gradient(t, s.detach(), head, own.detach(), 0.25, False)[2])
+        s.grad = own.grad = None
+        same, gradient, of_head = kl_and_gradient(t, s.detach(), head, own.detach(), 0.25, True, 0.3, 2.0)
+        p, q = (t @ head.T).log_softmax(-1), (s @ own.T).log_softmax(-1)
+        hot_p, hot_q = (t @ head.T / 2).log_softmax(-1), (s @ own.T / 2).log_softmax(-1)
+        (0.25 * (0.7 * (p.exp() * (p - q)).sum() + 0.3 * 4 * (hot_p.exp() * (hot_p - hot_q)).sum())).backward()
+        self.assertAlmostEqual(float(same), float(kl), places=5)
+        self.assertTrue(torch.allclose(gradient, s.grad, atol=1e-5))
+        self.assertTrue(torch.allclose(of_head, own.grad, atol=1e-5))
 
     def test_sampling_cache_equals_the_forward_pass(self):
         """With one token so likely that nothing else is drawn, sampled windows are what the whole forward pass says."""
         import numpy as np
         import torch
         from lowbit.llama import hidden_states, linear_names, norm_names
-        from lowbit.recover.data import _continue
+        from lowbit.recover.sampling import _continue
         from lowbit.sources import LlamaConfig
         config = LlamaConfig(16, 2, 4, 2, 4, 24, 11, 1e-5, 1e4, 32)
         torch.manual_seed(1)
@@ -98,14 +119,16 @@ class FakeQuantization(unittest.TestCase):
             weights |= {n: torch.randn(shapes[n.split(".")[-2]]) / 4 for n in linear_names(layer)}
             weights |= {n: 1 + 0.1 * torch.randn(16) for n in norm_names(layer)}
         tokens = torch.randint(0, 11, (3, 12))
-        given = torch.tensor([[2], [5], [1]])
+        counts = [2, 5, 1]
+        given = torch.arange(12)[None] < torch.tensor(counts)[:, None]
         start = tokens.clone()
-        _continue(weights, config, "lm_head.weight", tokens, given, torch.full((3, 1), 0.5), torch.float32, torch.Generator().manual_seed(0))
-        for b, count in enumerate(given[:, 0].tolist()):
+        _continue(weights, config, "lm_head.weight", tokens, given, torch.full((3, 1), 0.5), torch.zeros(3, 1), torch.float32,
+                  torch.Generator().manual_seed(0))
+        for b, count in enumerate(counts):
             self.assertEqual(tokens[b, :count].tolist(), start[b, :count].tolist())
         with torch.no_grad():
             best = (hidden_states(tokens, config, weights.__getitem__, torch.float32) @ weights["lm_head.weight"].T).argmax(-1)
-        for b, count in enumerate(given[:, 0].tolist()):
+        for b, count in enumerate(counts):
             self.assertEqual(tokens[b, count:].tolist(), best[b, count - 1:-1].tolist())
         self.assertTrue(np.isfinite(weights["lm_head.weight"].numpy()).all())
 

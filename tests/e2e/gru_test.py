@@ -60,6 +60,55 @@ class Examples(CliTest):
         self.run_example("denoise", network, sound, self.dir / "no" / "such" / "out.wav")
         self.assertEqual(os.listdir(self.dir), ["in.wav"])
 
+    def test_denoise_a_stream(self):
+        """Samples from stdin, frame by frame, give the file that the whole sound gives."""
+        binary = pathlib.Path(cli.BINARY).parent / "example_denoise"
+        if not binary.exists():
+            self.skipTest(f"needs {binary}")
+        rng, net = random.Random(5), self.dir / "net"
+        net.mkdir()
+
+        def weights(name, *shape, size=0.5):
+            (net / f"{name}.npy").write_bytes(npy(shape, [rng.gauss(0, size) for _ in range(math.prod(shape))]))
+
+        inputs, hidden, dense = 7, 5, 6
+        weights("onnx__MatMul_166", 257, inputs, size=0.02)
+        for name, rows, columns in ((207, hidden, dense), (208, dense, dense), (209, dense, 257)):
+            weights(f"onnx__MatMul_{name}", rows, columns)
+        for name, columns in (("fc1", inputs), ("fc2", dense), ("fc3", dense), ("fc4", 257)):
+            weights(f"{name}_bias", columns)
+        for first, columns in ((184, inputs), (204, hidden)):
+            weights(f"onnx__GRU_{first}", 1, 3 * hidden, columns)
+            weights(f"onnx__GRU_{first + 1}", 1, 3 * hidden, hidden)
+            weights(f"onnx__GRU_{first + 2}", 1, 6 * hidden)
+
+        def wav(path, raw):
+            path.write_bytes(b"RIFF" + struct.pack("<I", 36 + len(raw)) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16000, 32000, 2, 16)
+                             + b"data" + struct.pack("<I", len(raw)) + raw)
+
+        raw = b"".join(struct.pack("<h", int(3000 * rng.gauss(0, 1)) % 8000) for _ in range(5000))
+        wav(net / "noisy.wav", raw[:6000])
+
+        def run(*args, given=b""):
+            return subprocess.run([binary, net, *map(str, args)], capture_output=True, input=given, env=cli.environment(), timeout=cli.TIMEOUT_S)
+
+        for size in (1024, 2 * 1536, len(raw)):  # two hops, six, and a part of one
+            wav(self.dir / "in.wav", raw[:size])
+            whole = run(self.dir / "in.wav", self.dir / "whole.wav", "--calibrate", net / "noisy.wav")
+            self.assertEqual(whole.returncode, 0, whole.stderr)
+            stream = run("-", self.dir / "stream.wav", given=raw[:size])
+            self.assertEqual(stream.returncode, 0, stream.stderr)
+            self.assertEqual((self.dir / "stream.wav").read_bytes(), (self.dir / "whole.wav").read_bytes())
+            self.assertIn(b"x real time", stream.stdout)
+        piped = run("-", "-", given=raw)
+        self.assertEqual((piped.returncode, len(piped.stdout)), (0, len(raw)), piped.stderr)
+        for given in (b"", raw[:1023]):
+            short = run("-", self.dir / "short.wav", given=given)
+            self.assertEqual((short.returncode, short.stderr), (1, b"error: -: got fewer than 512 samples\n"))
+        (net / "noisy.wav").unlink()
+        self.assertIn(b"noisy.wav", run("-", self.dir / "short.wav", given=raw).stderr)
+        self.assertEqual(sorted(os.listdir(self.dir)), ["in.wav", "net", "stream.wav", "whole.wav"])
+
     def test_g2p(self):
         whole = DATA / "rnn" / "g2p"
         self.run_example("g2p", self.dir, "word")
@@ -225,7 +274,7 @@ class Gru(CliTest):
         if not program.exists():
             self.skipTest(f"no {program}")
         self.quantize()
-        done = subprocess.run([program, self.dir / "no model", self.model], capture_output=True, env=cli.environment())
+        done = subprocess.run([program, "gru", self.model], capture_output=True, env=cli.environment())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_bad_input_is_named(self):

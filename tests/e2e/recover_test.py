@@ -150,6 +150,21 @@ class Recover(CliTest):
                 self.check_decoded(out)
                 self.assertNotEqual(files_below(out)["model.safetensors"], files_below(start)["model.safetensors"])
 
+    def test_double_scales_are_trained_in_blocks(self):
+        """By whole codes under super-scales that stay; distillation leaves them."""
+        import numpy as np
+        from lowbit import Checkpoint
+        start, name, got = self.start["int3 --scale double"], "model.layers.0.mlp.up_proj.weight", {}
+        for method, options in (("blocks", ("--block-lr-scales", "1e-2")), ("full", ("--lr-scales", "1e-2"))):
+            self.recover(start, "-o", self.dir / method, "--method", method, *options, "--force", "--sample", "0")
+            got[method] = Checkpoint(self.dir / method).weight(name)
+        self.check_decoded(self.dir / "blocks")
+        before = Checkpoint(start).weight(name).scale_array()
+        unit = np.repeat(got["full"].super_scales.astype(np.float32), 16, axis=1)[:, :before.shape[1]]
+        self.assertTrue(np.array_equal(got["blocks"].super_scales, got["full"].super_scales))
+        self.assertLessEqual(float(np.abs((got["full"].scale_array() - before) / unit).max()), 0.51)
+        self.assertGreater(float(np.mean(np.abs((got["blocks"].scale_array() - before) / unit) > 1)), 0.3)
+
     def test_scales_keeps_the_codes_and_lora_changes_them(self):
         from lowbit import Checkpoint
         import numpy as np
@@ -162,6 +177,18 @@ class Recover(CliTest):
             equal = [np.array_equal(before.weight(n).codes, after.weight(n).codes) for n in before.layers if "proj" in n]
             self.assertEqual(all(equal), same, method)
             self.assertTrue(any(not np.array_equal(before.weight(n).scales, after.weight(n).scales) for n in before.layers))
+
+    def test_scales_and_norms_have_rates_of_their_own(self):
+        import numpy as np
+        from lowbit import Checkpoint
+        before, name = Checkpoint(self.start["int3"]), "model.layers.0.mlp.up_proj.weight"
+        for still, moved in (("norms", "scales"), ("scales", "norms")):
+            self.recover(self.start["int3"], "-o", self.dir / still, "--method", "scales", f"--lr-{still}", "0", f"--lr-{moved}", "3e-3", "--force",
+                         "--sample", "0")
+            after = Checkpoint(self.dir / still)
+            same = {"scales": np.array_equal(before.weight(name).scales, after.weight(name).scales),
+                    "norms": np.array_equal(before.tensor("model.norm.weight"), after.tensor("model.norm.weight"))}
+            self.assertEqual(same, {still: True, moved: False})
 
     def test_the_embedding_is_trained_where_asked(self):
         """Its codes alone change, the file's other parts as without, and what is written is what the runtime decodes."""

@@ -114,6 +114,10 @@ class Runtime(cli.CliTest):
                 self.model.append(np.array([token]))
         with self.assertRaises(lowbit.LowbitError):
             lowbit.Model(self.hf, activation="float17")
+        with self.assertRaisesRegex(lowbit.LowbitError, "32 bits"):
+            lowbit.Model(self.hf, threads=2**32 + 1)
+        with self.assertRaisesRegex(lowbit.LowbitError, "max_tokens"):
+            self.model.generate("x", max_tokens=2**64 + 1)
         with lowbit.Model(self.hf, context=16, threads=1) as model:
             with self.assertRaises(lowbit.LowbitError):
                 model.append([1] * 17)
@@ -133,6 +137,8 @@ class Runtime(cli.CliTest):
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
+            with self.assertRaisesRegex(lowbit.LowbitError, "one call at a time"):
+                self.model.close()
 
         self.model.generate("the river", max_tokens=3, ignore_eos=True, on_text=meddle)
         self.assertTrue(refused and all("one call at a time" in line for line in refused))

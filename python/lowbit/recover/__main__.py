@@ -27,9 +27,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
     p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
     p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors [by the number of levels]")
-    p.add_argument("--lr-scales", type=float, default=2e-4, help="peak rate of scales and norms [2e-4]")
+    p.add_argument("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in parts of their smaller unit [2e-5]")
+    p.add_argument("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
     p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
+    p.add_argument("--soft-share", type=float, default=0.0, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
+                   "for more [0]")
+    p.add_argument("--soft-temperature", type=float, default=2.0, help="[2]")
     p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "
                    "they keep their format and scales")
     p.add_argument("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
@@ -60,8 +64,10 @@ def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
-            0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1):
-        command.error("wanted --batch, --rank and --block-steps of at least 1, and --text-share, --block-text-share and --settle between 0 and 1")
+            0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1
+            and 0 <= options.soft_share <= 1 and 0.1 <= options.soft_temperature <= 100):
+        command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle and --soft-share between 0 and 1, "
+                      "and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

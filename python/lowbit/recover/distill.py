@@ -19,13 +19,17 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool):
-    """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * that sum for student_h and, where asked, for student_head."""
-    teacher = F.linear(teacher_h, teacher_head).float().log_softmax(-1)
-    student = F.linear(student_h, student_head).float().log_softmax(-1)
+def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0):
+    """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where asked, for student_head. The loss
+    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more."""
+    a, b = F.linear(teacher_h, teacher_head).float(), F.linear(student_h, student_head).float()
+    teacher, student = a.log_softmax(-1), b.log_softmax(-1)
     p = teacher.exp()
     kl = (p * (teacher - student)).sum()
-    gradient = ((student.exp() - p) * weight).to(student_h.dtype)
+    difference = student.exp() - p
+    if soft:
+        difference = (1 - soft) * difference + soft * heat * ((b / heat).softmax(-1) - (a / heat).softmax(-1))
+    gradient = (difference * weight).to(student_h.dtype)
     return kl, gradient @ student_head, gradient.T @ student_h if of_head else None
 
 
@@ -56,8 +60,8 @@ class Kernels:
 class Distillation:
     """compute(tokens [B, T]) -> mean KL per position; gradients are in the trainable's parameters."""
 
-    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels):
-        student = trainable.student
+    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, soft: float = 0.0, heat: float = 1.0):
+        student, self.soft = trainable.student, (soft, heat)
         self.trainable, self.config, self.dtype, self.kernels = trainable, student.config, dtype, kernels
         self.teacher = {n: w.to(dtype) for n, w in teacher.items() if w.ndim == 2}
         self.teacher |= {n: w for n, w in teacher.items() if w.ndim != 2}
@@ -78,7 +82,7 @@ class Distillation:
         with torch.no_grad():
             for at in range(0, rows, LOGIT_ROWS):
                 part = slice(at, at + LOGIT_ROWS)
-                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained)
+                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.soft)
                 total += kl
                 if trained:
                     of_head += more

@@ -52,9 +52,12 @@ class Options:
     window: int = 512
     batch: int = 16
     lr: float | None = None
-    lr_scales: float = 2e-4
+    lr_scales: float = 2e-5
+    lr_norms: float = 2e-4
     lr_end: float = 0.0
     settle: float = 0.6
+    soft_share: float = 0.0
+    soft_temperature: float = 2.0
     train_embedding: bool = False
     lr_embedding: float = 3e-5
     rank: int = 16
@@ -230,10 +233,11 @@ class Session:
             for layer in student.layers.values():
                 layer.settle(options.settle)
         names = [n for i in range(student.config.layers) for n in linear_names(i)] + (student.tables if method == "full" else [])
-        trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed)
-        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels)
+        trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed,
+                              trains_double=False)
+        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
         steps = max(1, options.tokens // (options.batch * self.window))
-        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_embedding)
+        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
             optimizer.load_state(saved)

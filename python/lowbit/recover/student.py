@@ -8,9 +8,9 @@ import math
 import numpy as np
 import torch
 
-from ..checkpoint import SCALE_DTYPES, Checkpoint, QuantizedWeight
+from ..checkpoint import SCALE_DTYPES, SUPER_GROUP, Checkpoint, QuantizedWeight
 from ..errors import LowbitError, WrongTeacher
-from ..fake_quant import KERNELS, FakeQuantize, Grid, nearest_index, nearest_value, position, real, round_scale
+from ..fake_quant import KERNELS, FakeQuantize, Grid, nearest_index, nearest_value, position, real, round_double, round_scale
 from ..formats import code_values, find_format, pack
 from ..llama import linear_names, norm_names
 from ..safetensors_file import from_f32
@@ -19,6 +19,7 @@ from ..sources import LlamaConfig, Model
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 CELL = 0.49  # of the way to the neighbouring level: how far from its level a latent weight may start
+HEADROOM = 1.2  # of super-scales, so that the largest scale under one may grow
 MIN_SCALE = 1e-5  # stands for a scale of 0, so that a group of zeros can come alive
 
 
@@ -33,7 +34,7 @@ def grid_of(weight: QuantizedWeight) -> Grid | None:
 @dataclasses.dataclass
 class Layer:
     """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
-    levels [1, count]: the tensor's table, ascending, for such grids."""
+    levels [1, count]: the tensor's table, ascending, for such grids. unit [rows, 1]: the super-scale of each scale of kind `double`."""
 
     name: str
     stored: QuantizedWeight
@@ -42,11 +43,12 @@ class Layer:
     scale: torch.Tensor
     zero: torch.Tensor | None
     levels: torch.Tensor | None = None
+    unit: torch.Tensor | None = None
 
     @property
     def trains_scale(self) -> bool:
         """Scales of tables of 256 levels are a hundredth of those that the rates are for, and stay."""
-        return self.name not in TABLES and self.stored.spec.row_block == 1 and self.stored.spec.scale_dtype in TORCH_DTYPES
+        return self.name not in TABLES and self.stored.spec.row_block == 1 and self.stored.spec.scale_dtype in (*TORCH_DTYPES, "double")
 
     @property
     def trains_zero(self) -> bool:
@@ -77,10 +79,17 @@ class Layer:
             below, above = _gaps(value, grid, levels)
             wanted = position(grouped(teacher), scale, zero, grid)
             u = torch.maximum(torch.minimum(wanted, value + CELL * above), value - CELL * below)
-        return cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels)
+        layer = cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels)
+        if layer.trains_scale and stored.spec.scale_dtype == "double":
+            supers = (stored.super_scales.astype(np.float32) * HEADROOM).astype(np.float16).astype(np.float32)
+            supers = np.where(supers == 0, np.float32(MIN_SCALE), supers).astype(np.float16).astype(np.float32)
+            layer.unit = torch.from_numpy(np.repeat(supers, SUPER_GROUP, axis=1)[:, :columns].copy()).to(device).reshape(-1, 1)
+        return layer
 
     def stored_scale(self):
-        return round_scale(self.scale, TORCH_DTYPES[self.stored.spec.scale_dtype]) if self.trains_scale else self.scale
+        if not self.trains_scale:
+            return self.scale
+        return rounded(self.scale, TORCH_DTYPES.get(self.stored.spec.scale_dtype), self.unit)
 
     def stored_zero(self):
         if self.zero is None or not self.trains_zero:
@@ -105,12 +114,20 @@ class Layer:
             codes = np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index]
         else:
             codes = fmt.indices_to_codes(index)
-        scales, zeros = self.stored.scales, self.stored.zeros
-        if self.trains_scale:
+        scales, zeros, supers = self.stored.scales, self.stored.zeros, self.stored.super_scales
+        if self.unit is not None:
+            scales = (scale / self.unit).round().view(n, -1).cpu().numpy().astype(np.int8)
+            supers = self.unit.view(n, -1)[:, ::SUPER_GROUP].cpu().numpy().astype(np.float16)
+        elif self.trains_scale:
             scales = from_f32(scale.view(n, -1).cpu().numpy(), SCALE_DTYPES[self.stored.spec.scale_dtype])
         if self.trains_zero:
             zeros = zero.view(n, -1).cpu().numpy().astype(zeros.dtype)
-        return dataclasses.replace(self.stored, codes=pack(fmt, codes), scales=scales, zeros=zeros)
+        return dataclasses.replace(self.stored, codes=pack(fmt, codes), scales=scales, zeros=zeros, super_scales=supers)
+
+
+def rounded(scale, dtype, unit):
+    """Scales as they are stored: in a float type, or as multiples of their super-scales."""
+    return round_scale(scale, dtype) if unit is None else round_double(scale, unit)
 
 
 def _gaps(value, grid: Grid, levels):
@@ -214,10 +231,10 @@ def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -
 class Trainable:
     """What one stage trains of a student: layers by bank (same grid and group: one tensor), scales, zeros and norms.
 
-    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are).
+    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are). trains_double: scales of kind `double` too.
     """
 
-    def __init__(self, student: Student, names, norms, mode="full", rank=16, kernels=KERNELS, seed=0):
+    def __init__(self, student: Student, names, norms, mode="full", rank=16, kernels=KERNELS, seed=0, trains_double=True):
         self.student, self.mode, self.kernels = student, mode, kernels
         self.banks, self.rank = [], rank
         keyed = {}
@@ -228,10 +245,10 @@ class Trainable:
                 keyed.setdefault(key, []).append(layer)
         generator = torch.Generator().manual_seed(seed)
         for layers in keyed.values():
-            self.banks.append(Bank(layers, mode, rank, generator))
+            self.banks.append(Bank(layers, mode, rank, generator, trains_double))
         self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
 
-    def groups(self, lr_of, lr_scale: float, lr_tables: float = 0.0) -> list[dict]:
+    def groups(self, lr_of, lr_scale: float, lr_norm: float, lr_tables: float = 0.0) -> list[dict]:
         """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head."""
         out = []
         for bank in self.banks:
@@ -240,7 +257,7 @@ class Trainable:
             if bank.scales:
                 out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
         if self.norms:
-            out.append({"params": list(self.norms.values()), "lr": lr_scale})
+            out.append({"params": list(self.norms.values()), "lr": lr_norm})
         return out
 
     def tensors(self, dtype) -> dict:
@@ -263,7 +280,7 @@ class Trainable:
 class Bank:
     """Layers with the same grid, group and kind of scale as one tensor of group rows."""
 
-    def __init__(self, layers, mode, rank, generator):
+    def __init__(self, layers, mode, rank, generator, trains_double=True):
         self.layers, self.mode, first = layers, mode, layers[0]
         self.grid, self.storage = first.grid, TORCH_DTYPES.get(first.stored.spec.scale_dtype)
         # Tables count to 127: their scales are as much smaller than those of even grids, and so must their steps be.
@@ -276,9 +293,12 @@ class Bank:
             tensor = torch.cat([getattr(x, part) for x in layers])
             return torch.nn.Parameter(tensor) if trained else tensor
 
+        self.scale = joined("scale", first.trains_scale and (trains_double or first.unit is None))
+        if not isinstance(self.scale, torch.nn.Parameter):
+            self.scale = torch.cat([x.stored_scale() for x in layers]).detach()
         self.latent = joined("latent", mode == "full")
-        self.scale = joined("scale", first.trains_scale)
         self.zero = joined("zero", first.trains_zero) if first.zero is not None else None
+        self.unit = joined("unit", False) if first.unit is not None else None
         self.levels = torch.cat([x.levels.expand(rows, -1) for x, rows in zip(layers, self.rows)]) if self.grid.table else None
         self.weights = [self.latent] if mode == "full" else []
         self.scales = [x for x in (self.scale, self.zero) if isinstance(x, torch.nn.Parameter)]
@@ -306,7 +326,7 @@ class Bank:
         return self.latent + torch.cat(additions)
 
     def scale_and_zero(self):
-        scale = round_scale(self.scale, self.storage) if isinstance(self.scale, torch.nn.Parameter) else self.scale
+        scale = rounded(self.scale, self.storage, self.unit) if isinstance(self.scale, torch.nn.Parameter) else self.scale
         zero = self.zero
         if isinstance(zero, torch.nn.Parameter) and self.storage != torch.float32:
             zero = zero.half().float().detach() + (zero - zero.detach())

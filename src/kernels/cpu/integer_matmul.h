@@ -208,8 +208,8 @@ struct IntegerMatmul {
     return sum;
   }
 
-  /// sum[v] = code_sums[0] (where the format has an offset) + the products of a segment of kColumns columns, one row of x.
-  template <int kColumns>
+  /// sum[v] = code_sums[0] (where the format has an offset, and kStart) + the products of kColumns columns, one row of x.
+  template <int kColumns, bool kStart = true>
   LOWBIT_INLINE void segment_sums(const uint8_t* codes, const int8_t* x, const int32_t* code_sums, Int (&sum)[2]) {
     constexpr int kUnits = kColumns / P::kBlockK, kSteps = Packed::kSteps, kFields = fields_in_place<kColumns>();
     constexpr int kPiece =
@@ -218,7 +218,7 @@ struct IntegerMatmul {
     static_assert(kFields == 1 || !Dot::kWidens ||
                   (kSteps * kUnits / kFields) << (4 - Codec::kBits) <= Dot::kSteps << kUp);
     constexpr bool kStartsInField = !Dot::kWidens && (kFields == 1 || kUp == 0);  // one piece, and sums of int32
-    const Int start = kAdd != 0 ? S::broadcast32(code_sums) : S::zero();
+    const Int start = kStart && kAdd != 0 ? S::broadcast32(code_sums) : S::zero();
     sum[0] = sum[1] = start;
 #pragma GCC unroll 8
     for (int from = 0; from < kUnits; from += kPiece) {
@@ -244,6 +244,24 @@ struct IntegerMatmul {
         sum[v] = kStartsInField ? whole : S::add32(sum[v], whole);
       }
     }
+  }
+
+  /// Columns that long_sums() takes at a time: as many as sums of 16 bits hold, and else what shifts at their end are little beside.
+  static constexpr int kLongColumns = Dot::kWidens && Codec::kBits > 1 ? 64 : 128;
+  static constexpr bool kLong = Codec::kBits != 3 && !kBase3 && P::kBlockK <= 32 && fields_in_place<kLongColumns>() > 1;
+
+  /// exact_sums() of one row of x, fields multiplied where they lie.
+  LOWBIT_INLINE void long_sums(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
+                               const int32_t* code_sums, int64_t stride, Int (&sum)[2][1]) {
+    constexpr int kUnits = kLongColumns / P::kBlockK;
+    Int total[2] = {S::zero(), S::zero()};
+    for (; unit + kUnits <= end; unit += kUnits) {
+      Int part[2];
+      segment_sums<kLongColumns, false>(codes + unit * P::kBlockBytes, x + unit * P::kBlockK, code_sums, part);
+      for (int v = 0; v < 2; ++v) total[v] = S::add32(total[v], part[v]);
+    }
+    exact_sums<Blocks, 1>(codes, x, ldx, unit, end, code_sums, stride, sum);
+    for (int v = 0; v < 2; ++v) sum[v][0] = S::add32(sum[v][0], total[v]);
   }
 
   /// What decoding mostly is: one row of x, whole segments of kColumns columns, scales in f16, no offsets. The order of tile(),
@@ -311,6 +329,8 @@ struct IntegerMatmul {
         const int64_t first = j * segment_units, end = smaller(first + segment_units, units);
         if constexpr (kBase3 && __is_same(Codes, Base3Steps)) {
           base3_sums<M>(codes, x, ldx, first, end, code_sums + j, segments, sum);
+        } else if constexpr (kLong && M == 1 && __is_same(Codes, Blocks)) {
+          long_sums(codes, x, ldx, first, end, code_sums + j, segments, sum);
         } else {
           exact_sums<Codes, M>(codes, x, ldx, first, end, code_sums + j, segments, sum);
         }

@@ -37,7 +37,10 @@ struct TileMatmul {
     int64_t half;       // from one half of bytes to the other
   };
   static constexpr int64_t kSpareSteps = 10;  // blocks of 20 columns do not start where chunks do
-  static constexpr int64_t half_bytes(int64_t chunk) { return (chunk / 4 + kSpareSteps) * 64; }
+  /// Products and bytes lie so that a tile is not loaded from where, modulo kAlias, products before it were stored: a load waits for a
+  /// store in flight whose address ends in the same 12 bits.
+  static constexpr int64_t kAlias = 4096;
+  static constexpr int64_t half_bytes(int64_t chunk) { return round_up_to((chunk / 4 + kSpareSteps) * 64, kAlias); }
   /// Columns that are unpacked at a time.
   static int64_t chunk_of(int64_t m, const PanelShape& s) {
     return s.segments > 1 || m <= kFewRows ? kChunkK : smaller(kWideChunkK, round_up_to(s.k, 64));
@@ -51,7 +54,7 @@ struct TileMatmul {
   /// Tiles read and write whole blocks of rows; those that are none are not looked at.
   static int64_t padded(int64_t m) { return round_up_to(m, kActivationRowMultiple); }
   static int64_t tile_scratch_bytes(int64_t m, const PanelShape& s) {
-    return 2 * half_bytes(chunk_of(m, s)) + 2 * kProductBytes + 2 * 128 * padded(m);
+    return kAlias + 2 * half_bytes(chunk_of(m, s)) + 2 * kProductBytes + 2 * 128 * padded(m);
   }
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
     const int64_t vector = Vector::scratch_bytes(m, s);  // enough for fewer rows, too
@@ -59,6 +62,7 @@ struct TileMatmul {
   }
   static Scratch split(uint8_t* scratch, int64_t m, const PanelShape& s) {
     Scratch t;
+    scratch += -reinterpret_cast<uintptr_t>(scratch) % kAlias;
     t.products = reinterpret_cast<int32_t*>(scratch);
     t.part = reinterpret_cast<float*>(scratch + 2 * kProductBytes);
     t.acc = t.part + 32 * padded(m);

@@ -19,9 +19,13 @@ struct TileSegments {
   static constexpr int64_t kProducts = kTurn * kSegmentProducts;
 
   struct Block;
+  struct Turn;
+  using Units = void (*)(const MatmulArgs&, const Turn* turns, int64_t turn_count, const int8_t* bytes,
+                         int64_t half_bytes, int32_t* products, float* acc);
   /// What segments j .. j + count mean to a panel.
   struct Turn {
     void (*fold)(const Block&, int64_t begin, int64_t end) = nullptr;
+    Units units = nullptr;  // where all turns of a chunk are four whole segments: instead of fold
     int64_t j = 0;
     int count = 0;
     bool ends[kTurn];  // the segment ends a group
@@ -136,6 +140,7 @@ struct TileSegments {
       }
     }
     turn.fold = fold_for(a, turn, per_group);
+    if (count == kTurn && (j + count) * s.segment <= s.k) turn.units = units_for(a, turn, per_group);
     return turn;
   }
 
@@ -156,11 +161,154 @@ struct TileSegments {
     Tiles::template store<2 * kOdd + 1>(products + 256, 64);
   }
 
+  // ---- Four whole segments a turn: 16 float sums of 16 lanes stay in registers while products pass ----
+
+  /// Products of a turn's segments with 16 rows of x, half a panel.
+  struct Unit {
+    const Turn* turn = nullptr;
+    const int8_t *x = nullptr, *bytes = nullptr;  // of the first segment
+    int32_t* products = nullptr;                  // [segment][16][16]
+    const float* x_scales = nullptr;              // of row r and segment q at r * x_stride + q
+    int64_t x_stride = 0;
+    float* acc = nullptr;  // rows are 32 apart
+    int half = 0;
+  };
+
+  /// kColumns of a segment: 32, 64, or 0 where it is more of whole tiles.
+  template <int kSegment, int kColumns>
+  LOWBIT_INLINE void multiply_segment(const Unit& u, int64_t ldx, int64_t columns) {
+    constexpr int kA = 4 + kSegment % 2, kB = 6 + kSegment % 2, kDepth = kColumns == 32 ? 32 : 64;
+    const int64_t segment = kColumns > 0 ? kColumns : columns;
+    const int8_t *x = u.x + kSegment * segment, *bytes = u.bytes + kSegment * segment * 16;
+    Tiles::template zero<kSegment>();
+    for (int64_t k = 0; k < segment; k += kDepth) {
+      Tiles::template load<kA>(x + k, ldx);
+      Tiles::template load<kB>(bytes + 16 * k, 64);
+      Tiles::template dot<kSegment, kA, kB>();
+    }
+  }
+  template <int kSegment>
+  LOWBIT_INLINE void store_segment(const Unit& u) {
+    Tiles::template store<kSegment>(u.products + kSegment * 256, 64);
+  }
+  /// The fold behind segment kSegment, of fold_groups().
+  template <int kSegment, int kGroup, bool kScales>
+  LOWBIT_INLINE void fold_segment(const Unit& u, Float (&acc)[16]) {
+    if constexpr (kGroup > 0 && (kSegment + 1) % kGroup != 0) return;
+    constexpr int kFirst = kGroup > 0 ? kSegment + 1 - kGroup : kSegment;
+    const Float scale = kGroup > 0 ? u.turn->scale[kSegment][u.half] : S::zero_f();
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) {
+      const float* x_scales = u.x_scales + (kScales ? r * u.x_stride : 0);
+      Float t = kGroup == 0 ? acc[r] : S::zero_f();
+#pragma GCC unroll 4
+      for (int q = kFirst; q <= kSegment; ++q) {
+        const Float sum = S::to_float(S::load(reinterpret_cast<const uint8_t*>(u.products + q * 256 + r * 16)));
+        t = kScales ? S::fma(sum, S::set_f(x_scales[q]), t) : sum;
+      }
+      acc[r] = kGroup == 0 ? t : S::fma(t, scale, acc[r]);
+    }
+  }
+
+  /// Goes through the units of a chunk: halves of the panel, then turns, then rows of x.
+  struct UnitOrder {
+    const MatmulArgs& a;
+    const Turn* turns;
+    int64_t turn_count;
+    const int8_t* bytes;
+    int64_t half_bytes;
+    int32_t* products;
+    float* acc;
+    int64_t m = 0, turn = 0, half = 0;
+    float edge[2][16 * kTurn] = {};  // scales of x where fewer than 16 rows are left, of this unit and the next
+    /// Behind the last unit its own products once more, in the other half's place: nobody reads them.
+    Unit after_last(Unit u) const {
+      u.products = products + half * kTurn * 256;
+      return u;
+    }
+    Unit next() {
+      const Turn& t = turns[turn];
+      const int64_t at = (t.j - turns[0].j) * a.shape.segment, segments = a.shape.segments;
+      Unit u;
+      u.turn = &t;
+      u.x = a.xq + m * a.ldxq + t.j * a.shape.segment;
+      u.bytes = bytes + half * half_bytes + at * 16;
+      u.products = products + half * kTurn * 256;
+      u.acc = acc + 32 * m + 16 * half;
+      u.half = int(half);
+      if (a.x_group_scale != nullptr) {
+        u.x_scales = a.x_group_scale + m * segments + t.j;
+        u.x_stride = segments;
+        if (a.m - m < 16) {
+          for (int64_t r = 0; r < a.m - m; ++r)
+            for (int q = 0; q < kTurn; ++q) edge[half][r * kTurn + q] = u.x_scales[r * segments + q];
+          u.x_scales = edge[half];
+          u.x_stride = kTurn;
+        }
+      }
+      half ^= 1;
+      if (half == 0 && ++turn == turn_count) {
+        turn = 0;
+        m += kBlockRows;
+      }
+      return u;
+    }
+  };
+
+  /// Products run three segments ahead of their folds and are stored one behind: what a unit begins with, the unit before it does.
+  template <int kGroup, bool kScales, int kColumns>
+  static void fold_units(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
+                         int64_t half_bytes, int32_t* products, float* acc_of) {
+    const int64_t ldx = a.ldxq, columns = a.shape.segment;
+    UnitOrder order = {a, turns, turn_count, bytes, half_bytes, products, acc_of};
+    Unit u = order.next();
+    multiply_segment<0, kColumns>(u, ldx, columns);
+    multiply_segment<1, kColumns>(u, ldx, columns);
+    store_segment<0>(u);
+    multiply_segment<2, kColumns>(u, ldx, columns);
+    store_segment<1>(u);
+    for (bool last = false; !last;) {
+      last = order.m >= a.m;
+      const Unit next = last ? order.after_last(u) : order.next();
+      Float acc[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) acc[r] = S::load_f(u.acc + 32 * r);
+      multiply_segment<3, kColumns>(u, ldx, columns);
+      store_segment<2>(u);
+      fold_segment<0, kGroup, kScales>(u, acc);
+      multiply_segment<0, kColumns>(next, ldx, columns);
+      store_segment<3>(u);
+      fold_segment<1, kGroup, kScales>(u, acc);
+      multiply_segment<1, kColumns>(next, ldx, columns);
+      store_segment<0>(next);
+      fold_segment<2, kGroup, kScales>(u, acc);
+      multiply_segment<2, kColumns>(next, ldx, columns);
+      store_segment<1>(next);
+      fold_segment<3, kGroup, kScales>(u, acc);
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) S::store_f(u.acc + 32 * r, acc[r]);
+      u = next;
+    }
+  }
+
+  /// One scale per 32 columns of x in groups of four takes fold_groups(): it is faster.
+  static Units units_for(const MatmulArgs& a, const Turn& turn, int64_t per_group) {
+    const int64_t columns = a.shape.segment;
+    if (scaled_last(a)) return columns == 32 ? &fold_units<0, true, 32> : &fold_units<0, true, 0>;
+    if (a.shape.offsets || turn.j % per_group != 0 || per_group > 2) return nullptr;
+    if (a.x_group_scale == nullptr) return columns == 64 ? &fold_units<1, false, 64> : &fold_units<1, false, 0>;
+    if (columns != 32) return nullptr;
+    return per_group == 1 ? &fold_units<1, true, 32> : &fold_units<2, true, 32>;
+  }
+
   /// All rows of x times the segments of `turns`, whose bytes lie at `bytes` (of the first turn's first segment) and
   /// `half_bytes` behind. products: room for 2 * kProducts; part, acc: [m][32].
   static void multiply(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
                        int64_t half_bytes, int32_t* products, float* part, float* acc) {
     const int64_t segment = a.shape.segment, depth = segment == 32 ? 32 : 64, first = turns[0].j;
+    bool whole = true;
+    for (int64_t i = 0; i < turn_count; ++i) whole = whole && turns[i].units != nullptr;
+    if (whole) return turns[0].units(a, turns, turn_count, bytes, half_bytes, products, acc);
     Block before;
     int64_t slot = 0;
     for (int64_t m = 0; m < a.m; m += kBlockRows) {

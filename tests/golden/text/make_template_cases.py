@@ -196,6 +196,8 @@ FEATURES = r"""
 {{ 'aXb'.swapcase() }} {{ 'Straße ΑΣ'.casefold() }} {{ '+7'.zfill(4) }} {{ 'ab'.zfill(1) }} {{ 'abc'.find('') }} {{ 'aaa'.count('') }} {{ 'abcb'.index('b') }} {{ 'abcb'.rfind('b') }}
 {{ 'abc'.partition('x') }} {{ 'abc'.rpartition('x') }} {{ ' a b c '.rsplit() }} {{ 'aXbXc'.rsplit('X') }} {{ 'abc'.startswith(('x', 'a')) }} {{ 'abc'.endswith('b') }} {{ 'abc'.removeprefix('b') }} {{ 'abc'.removesuffix('b') }}
 {{ 'ABC'.islower() }} {{ 'a b'.isalpha() }} {{ ''.isalpha() }} {{ '٣'.isdecimal() }} {{ '1.5'.isnumeric() }} {{ ''.isspace() }} {{ 'aB'.isupper() }} {{ 'abcba'.strip('ab') }} {{ 'abcba'.lstrip('ab') }} {{ ' a '.strip('') }}|
+{% for c in '7A±²³´¸¹º½٣፨፩፱፲᧙᧚⁯⁰ⁱ⁴⁹⁺ⁿ₀₉₊Ⅷ①⑨⑩⑳⑴⑼⑽⒇⒈⒐⒑ⓩ⓪⓫⓴⓵⓽⓾⓿─❵❶❾❿➀➈➉➊➒➓〇㐄㐅㐆㒂㒃㒄㠩㠪㠫㭌㭍㭎䷿一丁丂七丄丆万丈三上乜九乞事二亍亓五井亖亗亾亿什仁仞仟仠仧仨仩伌伍伎佯佰佱儃億儅充兆兇全兩兪八公六兮區十卂千卅卆卋卌卍叀叁叄叅囚四囜声壱売壸壹壺幹幺幻廽廾廿开弋弌弎式弐弑拽拾拿捋捌捍柑柒染漅漆漇玕玖玗白百癿肅肆肇萫萬萭貭貮貯貲貳貴贯贰贱阠阡阢际陆陇陋陌降陷陸陹雵零雷索參塞沈拾若亮兩凉鈴零靈類六戮陸倫識什茶𐨿𐩀𐩃𐩄𐹠𐹨𐹩𑁒𑁚𑁛𝟘🄀🄊🄋𠀀𠀁𠀂𠁣𠁤𠁥𠃡𠃢𠃣𠄠𠄡𠄢𠤩𠤪𠤫𠦂𠦃𠦄𠦋𠦌𠦍𠦛𠦜𠦝𠫩𠫪𠫫𠫼𠫽𠫾𠬘𠬙𠬚𢎏𢎐𢎑𢦗𢦘𢦙𣬚𣬛𣬜𦉬𦉭𦉮𪎒廾𢌱' %}{{ [c.isdecimal(), c.isdigit(), c.isnumeric(), c.isalnum()]|map('int')|join }} {% endfor %}
+{{ '½3'.isnumeric() }} {{ '3a'.isnumeric() }} {{ '²٣'.isdigit() }} {{ '½٣'.isdigit() }} {{ '三千'.isnumeric() }} {{ ''.isnumeric() }}
 {{ 'abc'.index('x') }}
 {{ 'a'.split('') }}
 {{ 'a'.zfill('x') }}

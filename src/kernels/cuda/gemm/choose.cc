@@ -1,10 +1,13 @@
 #include "kernels/cuda/gemm/choose.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "kernels/cuda/gemm/bulk_row.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/gemm/tile_order.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -29,11 +32,39 @@ double deep_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int sp
   return double(ceil_div(ctas, processors)) * (2.2 + (split > 1 ? 0.6 : 0.0) + double(blocks) * block);
 }
 
+/// Microseconds of one call with int8 and groups of one block of K, of the tiles that fold one block under the products of another;
+/// 0 for other kernels and problems. Measured: what a block of K takes, alone on a multiprocessor and beside another block.
+double folded_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
+  if (p.w.activation != GemmActivation::kInt8 || p.w.group != 128 || group_count(p.w) == 1 || kernel.fold != 1)
+    return 0;
+  if (split != 1 || p.x_scale_group_stride != 0) return 0;
+  struct Measured {
+    int bm, units;
+    double alone, beside;
+  };
+  static constexpr Measured kAll[] = {{32, 1, 0.20, 0.27}, {64, 1, 0.205, 0.32}, {64, 2, 0.33, 0}, {128, 2, 0.47, 0}};
+  const auto* const m = std::find_if(std::begin(kAll), std::end(kAll), [&](const Measured& v) {
+    return v.bm == kernel.bm && v.units == kernel.tile_units;
+  });
+  if (m == std::end(kAll)) return 0;
+  const int64_t tiles = ceil_div(p.m, kernel.bm) * ceil_div(p.w.n, 64 * kernel.tile_units);
+  const int64_t blocks = ceil_div(p.w.k, 128),
+                waves = ceil_div(tiles, int64_t{processors} * kernel.blocks_per_processor);
+  const bool beside = kernel.blocks_per_processor > 1 && tiles > processors;
+  const double bytes = 128.0 * kernel.bm + kernel.tile_units * 64.0 * 16 * bits;
+  const double fill = bytes * double(std::min<int64_t>(tiles, int64_t{processors} * (beside ? 2 : 1))) / 13e6;
+  const double block = std::max(beside ? m->beside : m->alone, fill);
+  // The next launch asks for its weights meanwhile where it finds multiprocessors without a block.
+  const double start = 2 * tiles <= processors && kernel.blocks_per_processor == 1 && p.m >= kernel.bm ? 0.8 : 1.5;
+  return start + double(waves) * (double(blocks) * block + 0.2 + kernel.bm * kernel.tile_units / 300.0);
+}
+
 /// Microseconds of one call. The constants were fitted to an H200's times of every instance on the shapes of
 /// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing else
 /// holds it up, the tensor cores' own time, and what the second-level cache delivers.
 double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
   if (is_deep(kernel)) return deep_microseconds(kernel, p, split, processors);
+  if (const double t = folded_microseconds(kernel, p, bits, split, processors); t > 0) return t;
   const bool int8 = is_integer(p.w.activation), many = group_count(p.w) > 1;
   const double bm = kernel.bm, units = kernel.tile_units, k = double(elements(p.w));
   const int64_t blocks = ceil_div(ceil_div(elements(p.w), unit_k(p.w.activation)), split);
@@ -44,7 +75,7 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   const bool shared = kernel.blocks_per_processor > 1 && ctas > usable;
 
   // One warpgroup, one block on a multiprocessor and nothing to join: measured apart.
-  const bool alone = int8 && !many && kernel.bm == 64 && kernel.tile_units == 1;
+  const bool alone = int8 && !many && kernel.bm == 64 && kernel.tile_units == 1 && kernel.blocks_per_processor == 1;
   const double chain = alone  ? 0.197
                        : int8 ? (many ? 0.20 + 0.0035 * bm : 0.10 + 0.001 * bm) + 0.05 * units
                               : 0.15 + 0.0012 * bm + 0.05 * units;
@@ -83,6 +114,17 @@ bool choose_slice(const GemmProblem& p, const WgmmaTable& table, int processors,
   return false;
 }
 
+/// One row of x in bulk copies, where there are blocks of weights for all multiprocessors.
+bool choose_bulk_row(const GemmProblem& p, const WgmmaTable& table, int processors, GemmChoice& choice) {
+  if (p.w.n < int64_t{kUnitRows} * processors) return false;
+  for (int i = 0; i < table.count; ++i)
+    if (is_bulk_row(table.kernels[i]) && can_run(table.kernels[i], p, 1)) {
+      choice = {&table.kernels[i], false, 1, 0};
+      return true;
+    }
+  return false;
+}
+
 }  // namespace
 
 const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [[maybe_unused]] int bits) {
@@ -96,6 +138,7 @@ const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [
 
 int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes;
+  if (is_bulk_row(kernel)) return cut_bulk_row(p).bytes;
   if (split == 1 || is_deep(kernel)) return kernel.shared_bytes;
   const int64_t groups = group_count(p.w);
   const int64_t parts = is_integer(p.w.activation) && groups > 1 ? groups : split;
@@ -105,6 +148,7 @@ int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
 
 bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes > 0;
+  if (is_bulk_row(kernel)) return split == 1 && cut_bulk_row(p).bytes > 0;
   const int64_t groups = group_count(p.w), unit = unit_k(p.w.activation), blocks = ceil_div(elements(p.w), unit);
   const int64_t row_bytes = p.w.activation == GemmActivation::kBit ? p.ldx / 8 : p.ldx * (128 / unit);
   if (p.w.k == 0 || p.w.offsets != nullptr) return false;
@@ -131,6 +175,7 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
   const int bits = stored_bits(p.w.format, p.w.activation).bits;
   const WgmmaTable* table = arch == 90 ? find_wgmma_table(p.w.activation, bits) : nullptr;
   if (table != nullptr && p.m > 1 && choose_slice(p, *table, processors, best)) return best;
+  if (table != nullptr && p.m == 1 && choose_bulk_row(p, *table, processors, best)) return best;
   // Measured: with more than one row only where groups make the others wait, or with few rows of 16-bit x.
   const bool bits_or_row =
       p.w.activation == GemmActivation::kBit ||
@@ -144,7 +189,7 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
   for (int i = 0; i < table->count; ++i)
     for (int split = 1; split <= kMaxSplit; split *= 2) {
       const WgmmaKernel& kernel = table->kernels[i];
-      if (is_slice(kernel) || !can_run(kernel, p, split)) continue;
+      if (is_slice(kernel) || is_bulk_row(kernel) || !can_run(kernel, p, split)) continue;
       // 64 x 64 of integers in two parts lost to one (4096 x 4096: 8.5 us, 7.8).
       if (split > 1 && is_integer(p.w.activation) && kernel.bm == 64 && kernel.tile_units == 1) continue;
       const double t = microseconds(kernel, p, bits, split, processors);

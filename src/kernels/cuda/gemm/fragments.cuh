@@ -196,6 +196,15 @@ __device__ __forceinline__ void fold_as(const typename SumOf<X>::Type* d, float2
   }
 }
 
+/// The same without scales of x, for sums and acc that are both 2^kFactor times too large: one conversion and one fma each. Equal
+/// bits after the division by 2^kFactor: roundings are relative, and every term is a multiple of 2^-149 anyway, so that what would be
+/// subnormal is exact in both. Only |acc| from 2^(128 - kFactor) on becomes infinite too early.
+template <GemmActivation X, int Bits, int Bm>
+__device__ __forceinline__ void fold_factored(const typename SumOf<X>::Type* d, float2 s, float* acc) {
+#pragma unroll
+  for (int i = 0; i < Bm / 2; ++i) acc[i] = __fmaf_rn(float(d[i]), i & 2 ? s.y : s.x, acc[i]);
+}
+
 /// Bits of x: sums count columns with both bits set, products are 1 where two bits are equal and -1 elsewhere, so that
 /// the sum of products is 4 * sum + (k - 2 ones of w) + (-2 ones of x). `d`: a lane's sums for rows n, n + 1 and Bm rows of x.
 template <int Bm>
@@ -215,6 +224,20 @@ __device__ __forceinline__ uint32_t pack(__half2 v) { return *reinterpret_cast<u
 __device__ __forceinline__ uint32_t to_halves(const GemmArgs& p, float y0, float y1) {
   const uint32_t bf16 = pack(__floats2bfloat162_rn(y0, y1)), f16 = pack(__floats2half2_rn(y0, y1));
   return GemmOutput(p.output) == GemmOutput::kBf16 ? bf16 : f16;
+}
+
+__device__ __forceinline__ void store_one(const GemmArgs& p, int64_t to, float y) {
+  switch (GemmOutput(p.output)) {
+    case GemmOutput::kF32:
+      static_cast<float*>(p.y)[to] = y;
+      break;
+    case GemmOutput::kF16:
+      static_cast<__half*>(p.y)[to] = __float2half_rn(y);
+      break;
+    case GemmOutput::kBf16:
+      static_cast<__nv_bfloat16*>(p.y)[to] = __float2bfloat16_rn(y);
+      break;
+  }
 }
 
 /// Two neighbours of row m from element `at` of y on, of any type; nothing outside of [m, n).

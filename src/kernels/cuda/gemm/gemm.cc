@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/cuda/gemm/bulk_row.h"
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/mma_kernel.h"
@@ -16,8 +17,9 @@ namespace lowbit::cuda {
 
 namespace {
 
-constexpr int64_t kMaxSize = int64_t(1) << 30;       // of m, n, k: indices inside a kernel are int
-constexpr int64_t kMaxIntegerGroup = 131072;         // kernels/api.h: sums of a group are exact
+constexpr int64_t kMaxSize = int64_t(1) << 30;  // of m, n, k: indices inside a kernel are int
+constexpr int64_t kMaxIntegerGroup = 131072;    // kernels/api.h: sums of a group are exact
+constexpr int64_t kManyWaves = 8;
 constexpr int64_t kTileRowLimit = int64_t(1) << 31;  // tiles of a launch
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -208,6 +210,27 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 
+GemmStatus launch_bulk_row(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
+  const WgmmaKernel& kernel = *choice.wgmma;
+  const BulkRowCut cut = cut_bulk_row(p);
+  GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, 1);
+  args.depth_blocks = cut.depth_blocks, args.group_blocks = cut.group_blocks;
+  args.weights_at = cut.weights_at, args.x_at = cut.x_at, args.scales_at = cut.scales_at;
+  args.barriers_at = cut.barriers_at;
+  if (cudaError_t e = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
+      e != cudaSuccess)
+    return launched(e);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(ceil_div(p.w.n, kUnitRows))), config.blockDim = dim3(unsigned(kernel.threads));
+  config.dynamicSmemBytes = size_t(cut.bytes), config.stream = stream;
+  config.attrs = &attribute, config.numAttrs = p.overlap_previous ? 1 : 0;
+  void* list[] = {&args};
+  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
+}
+
 /// One tile for each block, or for each cluster of two.
 GemmStatus launch_deep(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
   const WgmmaKernel& kernel = *choice.wgmma;
@@ -294,7 +317,9 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
   // the overlap gains where a block folds groups of many rows of x (measured: 11.2 us instead of 9.6).
   const bool uneven = kernel.blocks_per_processor > 1 && kernel.bm > kFewRows && group_count(p.w) > 1 &&
                       grid == blocks && blocks <= processors;
-  if (p.overlap_previous && !uneven) {
+  // Launches of many waves have nothing to gain, and are slower by 1 to 3 % where power holds the clock down (8192^3 with 8 bits).
+  const bool many_waves = tiles > kManyWaves * resident;
+  if (p.overlap_previous && !uneven && !many_waves) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
     ++config.numAttrs;
@@ -350,6 +375,7 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
   if (choice.wgmma == nullptr) return launch_mma(p, stream);
   if (device.arch != 90 || !can_run(*choice.wgmma, p, choice.split)) return GemmStatus::kUnsupported;
   if (is_deep(*choice.wgmma)) return launch_deep(p, choice, stream);
+  if (is_bulk_row(*choice.wgmma)) return launch_bulk_row(p, choice, stream);
   return is_slice(*choice.wgmma) ? launch_slice(p, choice, device.processors, stream)
                                  : launch_wgmma(p, choice, device.processors, stream);
 }

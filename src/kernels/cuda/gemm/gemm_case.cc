@@ -94,6 +94,9 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     packer.pack(random, c.k, c.extremes, codes.data() + i * row_bytes, values_.data() + i * c.k);
   scales_.resize(size_t(c.n * groups_));
   for (float& s : scales_) s = (0.5f + random.unit()) * 0.01f;
+  // Terms that are subnormal, and some that are 2^40 times as large.
+  if (int8 && c.extremes && c.output == GemmOutput::kF32 && random.below(2) == 0)
+    for (float& s : scales_) s *= random.below(3) == 0 ? 0x1p-92f : 0x1p-132f;
   if (c.offsets) {
     offsets_.resize(scales_.size());
     for (float& o : offsets_) o = (random.unit() - 0.5f) * 0.02f;

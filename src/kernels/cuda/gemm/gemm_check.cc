@@ -45,8 +45,8 @@ GemmCase random_case() {
   c.group = kGroup[below(10)];
   if (int8 && below(6) == 0)  // slices of K, up to eight groups of a warpgroup and several copies of x
     c.m = 2 + below(15), c.k = 128 * (4 + below(29)), c.group = 128 * below(2);
-  if (!int8 && !bits && below(6) == 0)  // the same: copies of x that take turns; stages of 128 columns
-    c.m = below(2) == 0 ? 2 + below(15) : 64, c.k = 128 * (1 + below(32)), c.group = 128 * below(3);
+  if (!int8 && !bits && below(6) == 0)  // the same: copies of x that take turns; stages of 128 columns; bulk copies
+    c.m = below(3) == 0 ? 1 : below(2) == 0 ? 2 + below(15) : 64, c.k = 128 * (1 + below(32)), c.group = 128 * below(3);
   const int unit = int8 ? 16 : 8;
   if (below(5) != 0)
     c.x_pad = (unit - c.k % unit) % unit + unit * below(2);  // aligned rows

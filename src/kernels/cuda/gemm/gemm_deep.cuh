@@ -103,13 +103,51 @@ __device__ __forceinline__ uint32_t kept(uint32_t v) {
   return v;
 }
 
+/// decode() with its constants in registers: every instruction of the loop costs the tensor cores' time.
+template <GemmActivation X>
+struct DeepDecode {
+  uint32_t half_zero;
+  __device__ explicit DeepDecode(uint32_t zero) : half_zero(kept(zero)) {}
+  template <int Bits>
+  __device__ void decode_batch(const uint32_t* w, uint32_t* a) const {
+    decode<X, Bits>(w, half_zero, a);
+  }
+};
+template <>
+struct DeepDecode<GemmActivation::kF16> {
+  uint32_t half_zero, magic, minus;  // minus: 960 - half_zero, for codes at bit 4
+  __device__ explicit DeepDecode(uint32_t zero) : half_zero(kept(zero)), magic(kept(0x64006400u)) {
+    asm volatile("sub.rn.f16x2 %0, %1, %2;" : "=r"(minus) : "r"(0x63806380u), "r"(zero));
+  }
+  template <int Bits>
+  __device__ void decode_batch(const uint32_t* w, uint32_t* a) const {
+    if constexpr (Bits == 4) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t word = i % 4 < 2 ? w[i / 4] : w[i / 4] >> 8;
+        uint32_t v;
+        if (i % 2 == 0) {
+          asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(v) : "r"(word), "r"(magic));
+          asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(a[i]) : "r"(v), "r"(half_zero));
+        } else {
+          asm("lop3.b32 %0, %1, 0x00f000f0, %2, 0xea;" : "=r"(v) : "r"(word), "r"(magic));
+          asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x2c002c00u), "r"(minus));
+        }
+      }
+    } else {
+      decode<GemmActivation::kF16, Bits>(w, half_zero, a);
+    }
+  }
+};
+
 template <class T>
 struct DeepLane {
   DeepRing<T> ring;
   uint32_t words_at, scales_at;  // inside of a stage
-  uint32_t half_zero;
-  __device__ DeepLane(uint32_t base, int depth, int unit, int lane128, uint32_t half_zero_)
-      : ring(base, depth), half_zero(half_zero_) {
+  DeepDecode<T::X> values;
+  bool leader;  // of a warp
+  __device__ DeepLane(uint32_t base, int depth, int unit, int lane128, uint32_t half_zero)
+      : ring(base, depth), values(half_zero), leader(lane128 % 32 == 0) {
     words_at = kept(T::kWeightsAt + unit * T::Order::kUnitBytes + lane128 * T::Order::kLaneWords * 4);
     scales_at = kept(T::kScalesAt + unit * 256 + (lane128 / 32 * 8 + lane128 % 32 / 4) * 8);
   }
@@ -125,11 +163,13 @@ struct DeepLane {
         asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(at));
       else
         asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w[0]) : "r"(at));
-      decode<T::X, T::kBits>(w, half_zero, a[b]);
+      values.template decode_batch<T::kBits>(w, a[b]);
     }
   }
   __device__ void multiply(int half, const uint32_t (*a)[8], float* d) const {
-    const uint64_t x = x_descriptor(ring.at + half * T::kXBlock);
+    // x_descriptor() of an address below 2^18, in fewer instructions.
+    const uint64_t fields = x_descriptor(0);
+    const uint64_t x = (fields >> 32) << 32 | (uint32_t(fields) + ((ring.at + half * T::kXBlock) >> 4));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kStepsPerUnit; ++step)
@@ -143,7 +183,7 @@ struct DeepLane {
   }
   __device__ void release(const DeepRing<T>& at) const {
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(at.empty());
+    if (leader) barrier_arrive(at.empty());
   }
 };
 

@@ -261,12 +261,11 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
         named_barrier(1 + warpgroup, 128);
         next_x_scale = ask(g + 1);
         fold_as<T::X, T::kBits, T::kBm, true, true>(d, scales, x_scales, acc);
-      } else if (p.group <= kNarrowGroup) {
-        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
       } else {
-        fold_as<T::X, T::kBits, T::kBm, false, false>(d, scales, nullptr, acc);
+        fold_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
       }
     };
+    const float unit = kInt8 && p.x_scale_group == 0 ? 1.0f / float(1 << kFactor<T::kBits>) : 1.0f;  // of acc
     if constexpr (T::kGrouped) {
       const Parts<T> parts(p, base);
       float acc[T::kSums];
@@ -276,7 +275,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
       // The common case, without a branch: those cost a fetch of instructions per block of K.
       auto fold_narrow = [&](int g, float2 scales, const typename T::Sum* d) {
         if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
-        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
+        fold_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
       };
       auto end = [&](int g, float2 scales, const typename T::Sum* d) {
         if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};
@@ -286,7 +285,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
           parts.send(p.groups > 1 ? g : rank, d);
       };
       auto fold_ahead = [&](float2 scales, const typename T::Sum* d) {
-        fold_as<T::X, T::kBits, T::kBm, true, false>(d, scales, nullptr, acc);
+        fold_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
       };
       if constexpr (T::kFold == Fold::kEveryBlock && kAhead) {
         if (p.group % (2 * T::Order::kUnitK) == 0)
@@ -302,7 +301,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
         if constexpr (T::X == GemmActivation::kBit)
           if (p.split == 1) add_bit_terms<T::kBm>(p, n, m0, at.d[0]);
         if (p.split == 1)
-          fold_as<T::X, T::kBits, T::kBm, false, false>(at.d[0], scales, nullptr, acc);
+          fold_factored<T::X, T::kBits, T::kBm>(at.d[0], scales, acc);
         else
           parts.send(rank, at.d[0]);
       } else {
@@ -312,13 +311,19 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
             sum_ahead<T, 1>(at, range, fold_ahead);
             done = true;
           }
+        } else if constexpr (T::X == GemmActivation::kInt8 && T::kFold == Fold::kBlocks && T::kBm == 128 &&
+                             T::kWarpgroups == 2) {
+          if (p.group == T::Order::kUnitK && p.split == 1 && p.x_scale_group == 0) {
+            sum_turns(at, range, fold_ahead, tile == first_tile);
+            done = true;
+          }
         }
         if (!done) sum_groups(at, p, range, end);
       }
       if (p.split == 1) {
         share_x_scales();
         finish<T::X, T::kBm>(
-            p, n, m0, bias, [&](int i) { return acc[i]; }, x_scale);
+            p, n, m0, bias, [&](int i) { return __fmul_rn(acc[i], unit); }, x_scale);
       } else {
         if (!kInt8) parts.send(rank, acc);
         join_parts<T>(p, shared, parts, rank, n, n_scales, m0);

@@ -1,4 +1,5 @@
 // Instances for bf16 activations and codes stored in 2 bits.
+#include "kernels/cuda/gemm/gemm_deep.cuh"
 #include "kernels/cuda/gemm/gemm_slice.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma.cuh"
 
@@ -6,9 +7,12 @@ namespace lowbit::cuda {
 namespace {
 template <int Bm, int Warpgroups>
 using Tile = WgmmaTile<GemmActivation::kBf16, 2, Bm, Warpgroups, 1, Fold::kEveryBlock>;
+template <int Bm, int Units, int Split>
+using Deep = DeepTile<GemmActivation::kBf16, 2, Bm, Units, 2, Split, true>;
 const WgmmaKernel kKernels[] = {
     slice_kernel<SliceTile<GemmActivation::kBf16, 2, 1, SliceSums::kScaled>>("sm90_64x16_slice"),
     wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
+    deep_kernel<Deep<64, 1, 2>>("sm90_64x64_deep"),
     wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
     wgmma_kernel<Tile<128, 2>>("sm90_128x128"),
 };

@@ -1,12 +1,16 @@
 // Instances for f16 activations and codes stored in 2 bits.
+#include "kernels/cuda/gemm/gemm_deep.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma.cuh"
 
 namespace lowbit::cuda {
 namespace {
 template <int Bm, int Warpgroups>
 using Tile = WgmmaTile<GemmActivation::kF16, 2, Bm, Warpgroups, 1, Fold::kEveryBlock>;
+template <int Bm, int Units, int Split>
+using Deep = DeepTile<GemmActivation::kF16, 2, Bm, Units, 2, Split, true>;
 const WgmmaKernel kKernels[] = {
     wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
+    deep_kernel<Deep<64, 1, 2>>("sm90_64x64_deep"),
     wgmma_kernel<Tile<64, 2>>("sm90_128x64"),
     wgmma_kernel<Tile<128, 2>>("sm90_128x128"),
 };

@@ -4,8 +4,8 @@
 
 namespace lowbit::cuda {
 namespace {
-template <int Bm, int Warpgroups, int Units, Fold F>
-using Tile = WgmmaTile<GemmActivation::kInt8, 4, Bm, Warpgroups, Units, F>;
+template <int Bm, int Warpgroups, int Units, Fold F, bool Paired = false>
+using Tile = WgmmaTile<GemmActivation::kInt8, 4, Bm, Warpgroups, Units, F, Paired>;
 const WgmmaKernel kKernels[] = {
     slice_kernel<SliceTile<GemmActivation::kInt8, 4, 1, SliceSums::kHeld>>("sm90_64x16_slice"),
     slice_kernel<SliceTile<GemmActivation::kInt8, 4, 1, SliceSums::kAdded>>("sm90_64x16_slice"),
@@ -13,6 +13,7 @@ const WgmmaKernel kKernels[] = {
     wgmma_kernel<Tile<32, 1, 1, Fold::kBlocks>>("sm90_64x32"),
     wgmma_kernel<Tile<32, 1, 1, Fold::kBatches>>("sm90_64x32"),
     wgmma_kernel<Tile<64, 1, 1, Fold::kBlocks>>("sm90_64x64"),
+    wgmma_kernel<Tile<64, 1, 1, Fold::kBlocks, true>>("sm90_64x64"),
     wgmma_kernel<Tile<64, 2, 1, Fold::kBlocks>>("sm90_128x64"),
     wgmma_kernel<Tile<64, 2, 1, Fold::kBatches>>("sm90_128x64"),
     wgmma_kernel<Tile<128, 2, 1, Fold::kBlocks>>("sm90_128x128"),

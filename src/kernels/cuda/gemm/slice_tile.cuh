@@ -31,7 +31,7 @@ struct SliceLane {
   int lane128, unit, depth;
   int first, count, slot;  // blocks of K: the first one, how many, place of the first one in shared memory
   uint32_t half_zero;
-  int weights_at, scales_at, barriers_at;
+  int weights_at, scales_at, barriers_at, depth_blocks;
   __device__ SliceLane(const GemmArgs& p, const uint8_t* shared_, uint32_t base_, int rank)
       : shared(shared_),
         base(base_),
@@ -41,7 +41,8 @@ struct SliceLane {
         half_zero(p.half_zero),
         weights_at(p.weights_at),
         scales_at(p.scales_at),
-        barriers_at(p.barriers_at) {
+        barriers_at(p.barriers_at),
+        depth_blocks(p.depth_blocks) {
     slot = depth * p.depth_blocks;
     first = rank * p.split_blocks + slot;
     count = max(0, min(p.depth_blocks, min(p.unit_blocks, (rank + 1) * p.split_blocks) - first));
@@ -259,25 +260,33 @@ __device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const G
   }
 }
 
-/// Sums of the warpgroups of a block that share its K, in ascending order, to the first one; where x was.
+/// Sums of the warpgroups of a block that share its K, in ascending order, to the first one. They lie where the lane that sends them
+/// had its own words, which nobody else reads; with 2 bits those are too few, and all wait until x may be written over.
 template <class T>
 __device__ __forceinline__ void slice_add_depths(const SliceLane<T>& at, uint8_t* shared, float* acc) {
-  auto place = [&](int depth, int half) {
-    return reinterpret_cast<float4*>(shared) + (((depth - 1) * T::kUnits + at.unit) * 2 + half) * 128 + at.lane128;
+  constexpr bool kOwn = T::Order::kLaneWords == 2;
+  auto place = [&](int depth, int pair) {
+    if constexpr (kOwn) {  // of blocks 0 and 1 of the warpgroup: there are two at least
+      const int block = (at.slot + (depth - at.depth) * at.depth_blocks + pair / 2) * T::kUnits + at.unit;
+      return reinterpret_cast<float2*>(shared + at.weights_at + block * T::Order::kUnitBytes + pair % 2 * 1024) +
+             at.lane128;
+    } else {
+      return reinterpret_cast<float2*>(shared) + (((depth - 1) * T::kUnits + at.unit) * 4 + pair) * 128 + at.lane128;
+    }
   };
-  __syncthreads();  // nobody reads x any more
+  if constexpr (!kOwn) __syncthreads();  // nobody reads x any more
   if (at.depth > 0) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) *place(at.depth, h) = {acc[4 * h], acc[4 * h + 1], acc[4 * h + 2], acc[4 * h + 3]};
+    for (int i = 0; i < 4; ++i) *place(at.depth, i) = {acc[2 * i], acc[2 * i + 1]};
   }
   __syncthreads();
   if (at.depth > 0) return;
 #pragma unroll
   for (int depth = 1; depth < T::kDepth; ++depth)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float4 v = *place(depth, h);
-      acc[4 * h] += v.x, acc[4 * h + 1] += v.y, acc[4 * h + 2] += v.z, acc[4 * h + 3] += v.w;
+    for (int i = 0; i < 4; ++i) {
+      const float2 v = *place(depth, i);
+      acc[2 * i] += v.x, acc[2 * i + 1] += v.y;
     }
 }
 

@@ -12,8 +12,8 @@ namespace lowbit::cuda {
 /// each block whatever the group is (f16 and bf16, whose sums are not exact anyway).
 enum class Fold { kTile, kBlocks, kBatches, kEveryBlock };
 
-/// Bm rows of x by 64 * Units * Warpgroups rows of weights per tile.
-template <GemmActivation X_, int Bits_, int Bm_, int Warpgroups_, int Units_, Fold Fold_>
+/// Bm rows of x by 64 * Units * Warpgroups rows of weights per tile. Paired: two blocks on a multiprocessor, as small tiles have.
+template <GemmActivation X_, int Bits_, int Bm_, int Warpgroups_, int Units_, Fold Fold_, bool Paired_ = false>
 struct WgmmaTile {
   static constexpr GemmActivation X = X_;
   static constexpr int kBits = Bits_, kBm = Bm_, kWarpgroups = Warpgroups_, kUnits = Units_;
@@ -27,7 +27,7 @@ struct WgmmaTile {
   static constexpr int kEnds = kFold == Fold::kTile ? 0 : kFold == Fold::kBatches ? 2 : 1;  // folds in a block, at most
   static constexpr int kScaleRow = kTileUnits * kUnitRows * 4;  // bytes of one group's scales
   static constexpr int kStage = (kXStage + kWStage + kEnds * kScaleRow + 1023) / 1024 * 1024;
-  static constexpr bool kSmall = kBm * kUnits < 64;  // two blocks on a multiprocessor
+  static constexpr bool kSmall = kBm * kUnits < 64 || Paired_;  // two blocks on a multiprocessor
   static constexpr int kMathRegisters = kWarpgroups == 1 ? (kSmall ? 208 : 240) : kSmall ? 104 : 232;
   // Outputs on their way to memory: for each unit a box of kBm rows of 64 elements, 128-byte swizzle.
   static constexpr int kOutBox = kBm * 128, kOut = kFold == Fold::kTile ? kTileUnits * kOutBox : 0;
@@ -128,7 +128,7 @@ struct Lane {
   }
 };
 
-inline constexpr int kStagger = 8;  // named barrier
+inline constexpr int kStagger = 8, kTurn = 4;  // named barriers; kTurn: one for each warpgroup
 
 /// One tile's sums over the blocks of K, no folding: two batches in flight, the next one is decoded meanwhile. Returns the
 /// scales that came with the last block, if any do.
@@ -279,6 +279,40 @@ __device__ __forceinline__ void sum_ahead(Lane<T>& lane, const BlockRange& range
     }
   }
   lane.release(previous);
+}
+
+/// The same for tiles with registers for one set of sums: two warpgroups take turns at the tensor cores, so that one folds while the
+/// products of the other run. end(scales, sums) for every block. `first`: the block's first tile.
+template <class T, class End>
+__device__ __forceinline__ void sum_turns(Lane<T>& lane, const BlockRange& range, End end, bool first) {
+  uint32_t a0[2][8], a1[2][8];
+  const int mine = kTurn + lane.warpgroup, other = kTurn + 1 - lane.warpgroup;
+  if (first && lane.warpgroup == 1) named_arrive(kTurn, 256);
+  barrier_wait(lane.ring.full(), lane.ring.phase);
+  lane.decode_batch(0, a0);
+  lane.decode_batch(1, a0 + 1);
+  auto block = [&](int i, auto& a, auto& next_a) {
+    named_barrier(mine, 256);
+    lane.multiply_block(a, false, lane.d[0]);
+    named_arrive(other, 256);
+    const float2 s = lane.scales(0);
+    const Ring<T> previous = lane.ring;
+    lane.ring.next();
+    if (i + 1 < range.count) {
+      barrier_wait(lane.ring.full(), lane.ring.phase);
+      lane.decode_batch(0, next_a);
+      lane.decode_batch(1, next_a + 1);
+    }
+    wgmma_wait<0>();
+    lane.release(previous);
+    end(s, lane.d[0]);
+  };
+  int i = 0;
+  for (; i + 1 < range.count; i += 2) {
+    block(i, a0, a1);
+    block(i + 1, a1, a0);
+  }
+  if (i < range.count) block(i, a0, a1);
 }
 
 /// The same with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero. Groups end
