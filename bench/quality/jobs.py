@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, lowbit: str, model: str, data: Path, work: Path, chunks: int, tiny_chunks: int, threads: int | None,
                  device: str = "cpu"):
-        self.device = device  # of calibrations: the same bytes come out
+        self.device = device  # of calibrations and exact perplexities: the same bytes and numbers come out
         self.program, self.model, self.texts, self.work, self.chunks, self.tiny_chunks = lowbit, model, data / "text", work, chunks, tiny_chunks
         self.threads = ["--threads", threads] if threads else []
         self.lock, self.base_lock, self.base_row = threading.Lock(), threading.Lock(), None
@@ -88,7 +88,8 @@ class Bench:
         return target, json.loads(note.read_text())
 
     def perplexity(self, model, text: str, chunks: int, activation: str, *logits) -> dict:
-        return self.lowbit("ppl", model, "-f", self.texts / text, "-c", 512, "--chunks", chunks, "--act", activation, *logits)
+        device = self.device if activation == "f32" else "cpu"
+        return self.lowbit("ppl", model, "-f", self.texts / text, "-c", 512, "--chunks", chunks, "--act", activation, "--device", device, *logits)
 
     def _measure(self, model, *logits) -> dict:
         begin = time.monotonic()

@@ -18,7 +18,8 @@ from jobs import ROOT, Bench, Pool, count
 # FORMAT bpw2.5 is --target-bpw 2.5.
 STEPS = ["int4:lsq", "int4:wls", "int4:gptq", "int4:refit", "int3:lsq", "int3:wls", "int3:gptq", "int3:refit", "int2odd:wls",
          "int2odd:gptq", "int2odd:refit", "ternary-packed:refit:group=72", "int3:refit:rotate", "int2odd:refit:rotate", "bpw2.5:refit",
-         "int2odd:refit:group=32,scale=double", "codebook2:refit", "codebook3:refit"]
+         "int2odd:refit:group=32,scale=double", "codebook2:refit", "codebook3:refit", "int4:align", "codebook4:refit:group=48,scale=double",
+         "codebook4:align:group=48,scale=double", "int3:align", "int3:align:rotate,hadamard", "int2odd:align", "int2odd:align:rotate"]
 
 
 class Ladder:
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--tiny-chunks", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=1, help="steps at a time")
     parser.add_argument("--threads", type=int, help="of each job")
-    parser.add_argument("--device", default="cpu", help="of calibrations: cpu or cuda")
+    parser.add_argument("--device", default="cpu", help="of calibrations and perplexities: cpu or cuda, with the same numbers")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/quality.json")
     parser.add_argument("--only", nargs="+", default=STEPS)
     o = parser.parse_args()

@@ -22,8 +22,8 @@ struct QuantizeSpec {
   bool zero = false;  // fit a zero point too (real = value * scale + zero)
   /// From the weights alone: absmax, mse, lsq. With a calibration text also: wls (least squares weighted by the inputs'
   /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes), align (refit that aims at the
-  /// outputs of the source's layer on the source's own stream). auto: refit with a text, lsq
-  /// without; absmax for fp8.
+  /// outputs of the source's layer on the source's own stream). auto: with a text refit, or align for formats of at most 3 bits
+  /// and 8K tokens or more; without lsq; absmax for fp8.
   std::string fit = "auto";
 
   static constexpr int64_t kDefaultGroup = 0, kRow = -1, kTensor = -2;

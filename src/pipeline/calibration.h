@@ -44,6 +44,8 @@ class Calibration {
   /// Runs block i as the source has it. Errors: kInvalidArgument when an activation is NaN or infinite.
   Result<MomentsByWeight> measure(int64_t block);
 
+  /// Gives up the source's stream.
+  void stop_following() { source_states_ = Buffer(); }
   /// In place of measure(), for fits that aim at what the source's layers give on its own stream: follow(), then measure_input() for
   /// each of shared_inputs(). `weights`: those of the block that are fitted already; the others are the source's.
   Status follow(int64_t block);

@@ -17,16 +17,19 @@ enum class MomentUse { kNone, kWeights, kFeedback, kRefit, kAlign };
 
 /// How far aligned targets go: the whole way would fit the noise of what was measured, too.
 constexpr float kAlignment = 0.5f;
+/// What auto aligns: more values lose too little for it.
+constexpr int kMostAlignedBits = 3;
 
 Result<MomentUse> moment_use(const QuantizeSpec& spec, const SecondMoments* moments) {
-  if (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit" || aligns(spec)) {
+  if (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit" || must_align(spec)) {
     if (moments == nullptr)
       return fail(ErrorCode::kInvalidArgument, "fit " + spec.fit, "no inputs measured for this layer",
                   "a linear layer of a block, and a calibration text", "--calib FILE; or fit=lsq for this layer");
-    if (aligns(spec)) return MomentUse::kAlign;
+    if (must_align(spec)) return MomentUse::kAlign;
     return spec.fit == "wls" ? MomentUse::kWeights : spec.fit == "gptq" ? MomentUse::kFeedback : MomentUse::kRefit;
   }
-  return spec.fit == "auto" && moments != nullptr ? MomentUse::kRefit : MomentUse::kNone;
+  if (spec.fit != "auto" || moments == nullptr) return MomentUse::kNone;
+  return aligns(spec) && !moments->deviation.empty() ? MomentUse::kAlign : MomentUse::kRefit;
 }
 
 Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const LayerInput& input, MomentUse use,
@@ -49,10 +52,15 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
 
 }  // namespace
 
-bool aligns(const QuantizeSpec& spec) { return !spec.keep && spec.fit == "align"; }
+bool must_align(const QuantizeSpec& spec) { return !spec.keep && spec.fit == "align"; }
+
+bool aligns(const QuantizeSpec& spec) {
+  return must_align(spec) ||
+         (!spec.keep && spec.fit == "auto" && format_info(spec.format).code_bits <= kMostAlignedBits);
+}
 
 bool needs_factor(const QuantizeSpec& spec) {
-  return aligns(spec) || (!spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit"));
+  return !spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit" || spec.fit == "align");
 }
 
 FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights,
@@ -65,6 +73,11 @@ FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector
       inputs.push_back(it->second);
   std::ranges::stable_sort(inputs, std::greater<>(), &SecondMoments::k);  // the longest first
   std::vector<std::optional<FeedbackInput>> made(inputs.size());
+  if (inputs.size() == 1) {  // then the pool is free for it
+    if (auto input = FeedbackInput::make(inputs[0], FeedbackOptions{}, &pool))
+      factored_.emplace(inputs[0].get(), std::move(*input));
+    return;
+  }
   pool.parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
       if (auto input = FeedbackInput::make(inputs[i], FeedbackOptions{})) made[i] = std::move(*input);

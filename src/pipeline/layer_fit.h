@@ -40,8 +40,10 @@ class FactoredInputs {
   std::map<const SecondMoments*, FeedbackInput> factored_;
 };
 
-/// Whether a layer that is fitted like this aims at the outputs that the source has on its own stream.
+/// Whether a layer that is fitted like this aims at the outputs that the source has on its own stream where that is known
+/// (SecondMoments::deviation): auto does for few values. must_align(): it was asked for.
 bool aligns(const QuantizeSpec& spec);
+bool must_align(const QuantizeSpec& spec);
 /// Whether a layer that is fitted like this needs its input factored.
 bool needs_factor(const QuantizeSpec& spec);
 

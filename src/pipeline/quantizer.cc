@@ -35,6 +35,8 @@ std::string describe(const QTensor& w) {
 /// What part of a block's time goes by before its layers are fitted, and before it is run again: for the progress display.
 constexpr double kMeasured = 0.35, kFitted = 0.75;
 constexpr int64_t kStepsPerBlock = 100;
+/// Tokens from which on auto aims at the source's stream: with fewer it would follow their noise.
+constexpr int64_t kLeastToAlign = 8192;
 
 /// 7 for "model.layers.7.mlp.up_proj.weight", -1 for other names.
 int64_t block_of(const std::string& tensor) {
@@ -115,8 +117,12 @@ Status Quantizer::run() {
 
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
 Status Quantizer::run_calibrated() {
-  LOWBIT_TRY(ask_whether_to_follow());
+  LOWBIT_TRY_ASSIGN(const bool must_follow, ask_whether_to_follow());
   LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, follows_, engine_));
+  if (!must_follow && text.tokens() < kLeastToAlign) {
+    follows_ = false;
+    text.stop_following();
+  }
   calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
   run_["calibration"] = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}, {"context", text.context()}};
   LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
@@ -135,13 +141,16 @@ Status Quantizer::run_calibrated() {
   return check_held_back(text);
 }
 
-Status Quantizer::ask_whether_to_follow() {
+/// Formats of a budget are not chosen yet: some will have few values.
+Result<bool> Quantizer::ask_whether_to_follow() {
+  bool must = false;
   for (const SourceTensor& t : source_.tensors()) {
     if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear || block_of(t.name) < 0) continue;
     LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, LayerRole::kLinear));
-    follows_ = follows_ || aligns(spec);
+    must = must || must_align(spec);
+    follows_ = follows_ || aligns(spec) || (options_.target_bpw > 0 && !spec.keep && spec.fit == "auto");
   }
-  return {};
+  return must;
 }
 
 /// Or takes over what an earlier run chose.

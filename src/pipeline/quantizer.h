@@ -35,7 +35,8 @@ class Quantizer {
   using Tensors = std::vector<const SourceTensor*>;
 
   Status run_calibrated();
-  Status ask_whether_to_follow();
+  /// Sets follows_; whether a layer was told to align.
+  Result<bool> ask_whether_to_follow();
   Status choose_formats();
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
   Status check_held_back(Calibration& text);

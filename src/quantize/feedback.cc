@@ -163,9 +163,9 @@ struct FeedbackInput::Parts {
   ColumnStrips h{0};  // damped
 };
 
-Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const SecondMoments> moments,
-                                          const FeedbackOptions& options) {
-  LOWBIT_TRY_ASSIGN(FeedbackFactor factor, factor_moments(*moments, options));
+Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options,
+                                          ThreadPool* pool) {
+  LOWBIT_TRY_ASSIGN(FeedbackFactor factor, factor_moments(*moments, options, pool));
   const std::vector<float> diagonal = moments->diagonal();
   const double mean = std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(moments->k);
   const auto damping = static_cast<float>(factor.damping * mean);
@@ -179,7 +179,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
                                       FeedbackReport* report) {
   LOWBIT_TRY(check_width(moments, k));
   const std::shared_ptr<const SecondMoments> borrowed(std::shared_ptr<void>(), &moments);
-  LOWBIT_TRY_ASSIGN(const FeedbackInput input, FeedbackInput::make(borrowed, feedback));
+  LOWBIT_TRY_ASSIGN(const FeedbackInput input, FeedbackInput::make(borrowed, feedback, &pool));
   return fit_with_feedback(w, n, k, options, input, feedback, pool, report);
 }
 

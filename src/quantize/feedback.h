@@ -35,8 +35,10 @@ struct FeedbackOptions {
 /// An input of one or more layers, factored once for all of their fits. Immutable; copies share it.
 class FeedbackInput {
  public:
-  /// `options`: damping and act_order are used. Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
-  static Result<FeedbackInput> make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options);
+  /// `options`: damping and act_order are used. `pool`: for what a deviation adds; null: the caller's thread alone does it. Errors:
+  /// kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
+  static Result<FeedbackInput> make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options,
+                                    ThreadPool* pool = nullptr);
 
   struct Parts;
   const Parts& parts() const { return *parts_; }

@@ -34,19 +34,27 @@ std::vector<int64_t> column_order(const SecondMoments& m, bool act_order) {
 
 /// D H^-1 from H's factor; row and column i of the factor are column(i) of H.
 template <class Column>
-ColumnStrips shift_of(const SecondMoments& m, const Eigen::LLT<Eigen::MatrixXd>& cholesky, const Column& column) {
-  constexpr int64_t kAtOnce = 64;
-  const int64_t k = m.k;
+ColumnStrips shift_of(const SecondMoments& m, const Eigen::LLT<Eigen::MatrixXd>& cholesky, const Column& column,
+                      ThreadPool* pool) {
+  constexpr int64_t kAtOnce =
+      64;  // right sides; the same for any number of threads, since Eigen's sums may depend on it
+  const int64_t k = m.k, parts = (k + kAtOnce - 1) / kAtOnce;
   ColumnStrips shift(k);
-  for (int64_t first = 0; first < k; first += kAtOnce) {
-    const int64_t count = std::min(kAtOnce, k - first);
-    Eigen::MatrixXd d(k, count);
-    for (int64_t r = 0; r < count; ++r)
-      for (int64_t i = 0; i < k; ++i) d(i, r) = m.deviation[static_cast<size_t>((first + r) * k + column(i))];
-    cholesky.solveInPlace(d);
-    for (int64_t r = 0; r < count; ++r)
-      for (int64_t i = 0; i < k; ++i) shift.at(first + r, column(i)) = static_cast<float>(d(i, r));
-  }
+  const auto solve = [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * kAtOnce; first < std::min(k, end * kAtOnce); first += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, k - first);
+      Eigen::MatrixXd d(k, count);
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t i = 0; i < k; ++i) d(i, r) = m.deviation[static_cast<size_t>((first + r) * k + column(i))];
+      cholesky.solveInPlace(d);
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t i = 0; i < k; ++i) shift.at(first + r, column(i)) = static_cast<float>(d(i, r));
+    }
+  };
+  if (pool != nullptr)
+    pool->parallel_for(parts, 1, solve);
+  else
+    solve(0, parts, 0);
   return shift;
 }
 
@@ -58,7 +66,7 @@ std::vector<float> SecondMoments::diagonal() const {
   return d;
 }
 
-Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options) {
+Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options, ThreadPool* pool) {
   if (auto status = check_moments(moments); !status) return tl::unexpected<Error>(std::move(status.error()));
   const int64_t k = moments.k;
   FeedbackFactor factor;
@@ -85,7 +93,7 @@ Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const Feedba
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
       factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
-  if (!moments.deviation.empty()) factor.shift = shift_of(moments, cholesky, column);
+  if (!moments.deviation.empty()) factor.shift = shift_of(moments, cholesky, column, pool);
   return factor;
 }
 

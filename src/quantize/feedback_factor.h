@@ -22,6 +22,7 @@ struct FeedbackFactor {
 };
 
 /// Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
-Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options);
+Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options,
+                                      ThreadPool* pool = nullptr);
 
 }  // namespace lowbit

@@ -51,8 +51,15 @@ class Calibrate(CliTest):
         self.calibrated("refit", "--fit", "refit")
         codes = [(self.dir / name / "model.safetensors").read_bytes() for name in ("a", "refit")]
         self.assertNotEqual(*codes)
+        # Of itself for few values and enough text.
+        self.text.write_text(text(20000))
+        for name, fit in (("long-auto", "auto"), ("long-align", "align"), ("long-refit", "refit")):
+            self.json("quantize", self.hf, self.dir / name, "--format", "int3", "--calib", self.text, "--calib-tokens", "8K", "--fit", fit)
+        self.assertEqual(*((self.dir / name / "model.safetensors").read_bytes() for name in ("long-auto", "long-align")))
+        self.assertNotEqual(*((self.dir / name / "model.safetensors").read_bytes() for name in ("long-auto", "long-refit")))
+        self.text.write_text(text(1500))
         recipe = self.dir / "recipe"  # a layer that is not aligned, between others that are
-        recipe.write_text("o_proj int3 group=32 fit=refit\n.* int3 group=32 fit=align\n")
+        recipe.write_text("o_proj int3 group=32 fit=refit\n_proj int3 group=32 fit=align\n")
         self.calibrated("mixed", "--recipe", recipe)
         self.assertTrue(self.greedy(self.dir / "mixed"))
         self.assertIn("--calib", self.refused("quantize", self.hf, self.dir / "x", "--format", "int3", "--fit", "align"))
