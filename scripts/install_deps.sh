@@ -2,7 +2,7 @@
 # Installs what building and testing need from Debian's packages; does nothing when all of it is there.
 set -euo pipefail
 packages=(build-essential cmake ninja-build ccache pkg-config git clang-format clang-tidy python3 python3-venv
-  libexpected-dev libfmt-dev libcli11-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libxxhash-dev
+  libexpected-dev libfmt-dev libcli11-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev
   libeigen3-dev libgtest-dev libbenchmark-dev libsndfile1-dev libkissfft-dev)
 missing=()
 for p in "${packages[@]}"; do

@@ -72,11 +72,13 @@ TEST(Inflate, BrokenStreamsAreNamed) {
     return status ? std::string("nothing") : status.error().message();
   };
   const auto contains = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
-  EXPECT_PRED2(contains, said("\x07"), "no kind");
-  EXPECT_PRED2(contains, said(std::string("\x01\x02\x00\x02\x00", 5)), "two sizes");
-  EXPECT_PRED2(contains, said("\x4b\x04\x12\x00"), "before its begin");  // fixed codes: 'a', then a copy from 5 before
-  EXPECT_PRED2(contains, said(std::string("\xfd\xff\xff\xff", 4)), "too many symbols");
-  EXPECT_PRED2(contains, said(std::string("\x05\x00\x92\x24\x49\x92\x24\x49", 8)), "cannot be");  // more codes than fit
+  EXPECT_PRED2(contains, said("\x07"), "invalid block type");
+  EXPECT_PRED2(contains, said(std::string("\x01\x02\x00\x02\x00", 5)), "invalid stored block lengths");
+  EXPECT_PRED2(contains, said("\x4b\x04\x12\x00"), "too far back");  // fixed codes: 'a', then a copy from 5 before
+  EXPECT_PRED2(contains, said(std::string("\xfd\xff\xff\xff", 4)), "too many length or distance symbols");
+  EXPECT_PRED2(contains, said(std::string("\x05\x00\x92\x24\x49\x92\x24\x49", 8)),
+               "invalid code lengths set");  // more codes than fit
+  EXPECT_PRED2(contains, said(std::string("\x01\x02\x00\xfd\xff", 5)), "end missing");
 }
 
 TEST(Inflate, MutatedStreamsNeverCrash) {
