@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/cuda/gemm/bulk_row.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
-#include "kernels/cuda/gemm/tile_order.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -114,17 +112,6 @@ bool choose_slice(const GemmProblem& p, const WgmmaTable& table, int processors,
   return false;
 }
 
-/// One row of x in bulk copies, where there are blocks of weights for all multiprocessors.
-bool choose_bulk_row(const GemmProblem& p, const WgmmaTable& table, int processors, GemmChoice& choice) {
-  if (p.w.n < int64_t{kUnitRows} * processors) return false;
-  for (int i = 0; i < table.count; ++i)
-    if (is_bulk_row(table.kernels[i]) && can_run(table.kernels[i], p, 1)) {
-      choice = {&table.kernels[i], false, 1, 0};
-      return true;
-    }
-  return false;
-}
-
 }  // namespace
 
 const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [[maybe_unused]] int bits) {
@@ -138,7 +125,6 @@ const WgmmaTable* find_wgmma_table([[maybe_unused]] GemmActivation activation, [
 
 int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes;
-  if (is_bulk_row(kernel)) return cut_bulk_row(p).bytes;
   if (split == 1 || is_deep(kernel)) return kernel.shared_bytes;
   const int64_t groups = group_count(p.w);
   const int64_t parts = is_integer(p.w.activation) && groups > 1 ? groups : split;
@@ -148,7 +134,6 @@ int shared_bytes(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
 
 bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (is_slice(kernel)) return cut_slice(kernel, p, split).bytes > 0;
-  if (is_bulk_row(kernel)) return split == 1 && cut_bulk_row(p).bytes > 0;
   const int64_t groups = group_count(p.w), unit = unit_k(p.w.activation), blocks = ceil_div(elements(p.w), unit);
   const int64_t row_bytes = p.w.activation == GemmActivation::kBit ? p.ldx / 8 : p.ldx * (128 / unit);
   if (p.w.k == 0 || p.w.offsets != nullptr) return false;
@@ -175,7 +160,6 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
   const int bits = stored_bits(p.w.format, p.w.activation).bits;
   const WgmmaTable* table = arch == 90 ? find_wgmma_table(p.w.activation, bits) : nullptr;
   if (table != nullptr && p.m > 1 && choose_slice(p, *table, processors, best)) return best;
-  if (table != nullptr && p.m == 1 && choose_bulk_row(p, *table, processors, best)) return best;
   // Measured: with more than one row only where groups make the others wait, or with few rows of 16-bit x.
   const bool bits_or_row =
       p.w.activation == GemmActivation::kBit ||
@@ -189,7 +173,7 @@ GemmChoice choose(const GemmProblem& p, int arch, int processors) {
   for (int i = 0; i < table->count; ++i)
     for (int split = 1; split <= kMaxSplit; split *= 2) {
       const WgmmaKernel& kernel = table->kernels[i];
-      if (is_slice(kernel) || is_bulk_row(kernel) || !can_run(kernel, p, split)) continue;
+      if (is_slice(kernel) || !can_run(kernel, p, split)) continue;
       // 64 x 64 of integers in two parts lost to one (4096 x 4096: 8.5 us, 7.8).
       if (split > 1 && is_integer(p.w.activation) && kernel.bm == 64 && kernel.tile_units == 1) continue;
       const double t = microseconds(kernel, p, bits, split, processors);

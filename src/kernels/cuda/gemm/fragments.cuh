@@ -226,20 +226,6 @@ __device__ __forceinline__ uint32_t to_halves(const GemmArgs& p, float y0, float
   return GemmOutput(p.output) == GemmOutput::kBf16 ? bf16 : f16;
 }
 
-__device__ __forceinline__ void store_one(const GemmArgs& p, int64_t to, float y) {
-  switch (GemmOutput(p.output)) {
-    case GemmOutput::kF32:
-      static_cast<float*>(p.y)[to] = y;
-      break;
-    case GemmOutput::kF16:
-      static_cast<__half*>(p.y)[to] = __float2half_rn(y);
-      break;
-    case GemmOutput::kBf16:
-      static_cast<__nv_bfloat16*>(p.y)[to] = __float2bfloat16_rn(y);
-      break;
-  }
-}
-
 /// Two neighbours of row m from element `at` of y on, of any type; nothing outside of [m, n).
 __device__ __forceinline__ void store_pair(const GemmArgs& p, int64_t at, bool there, int n, float y0, float y1) {
   if (!there) return;

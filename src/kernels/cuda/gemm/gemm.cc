@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "kernels/cuda/gemm/bulk_row.h"
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/mma_kernel.h"
@@ -210,27 +209,6 @@ GemmStatus launch_slice(const GemmProblem& p, const GemmChoice& choice, int proc
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 
-GemmStatus launch_bulk_row(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
-  const WgmmaKernel& kernel = *choice.wgmma;
-  const BulkRowCut cut = cut_bulk_row(p);
-  GemmArgs args = make_args(p, kernel.bm, kernel.tile_units, 1);
-  args.depth_blocks = cut.depth_blocks, args.group_blocks = cut.group_blocks;
-  args.weights_at = cut.weights_at, args.x_at = cut.x_at, args.scales_at = cut.scales_at;
-  args.barriers_at = cut.barriers_at;
-  if (cudaError_t e = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
-      e != cudaSuccess)
-    return launched(e);
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(ceil_div(p.w.n, kUnitRows))), config.blockDim = dim3(unsigned(kernel.threads));
-  config.dynamicSmemBytes = size_t(cut.bytes), config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = p.overlap_previous ? 1 : 0;
-  void* list[] = {&args};
-  return launched(cudaLaunchKernelExC(&config, kernel.function, list));
-}
-
 /// One tile for each block, or for each cluster of two.
 GemmStatus launch_deep(const GemmProblem& p, const GemmChoice& choice, cudaStream_t stream) {
   const WgmmaKernel& kernel = *choice.wgmma;
@@ -375,7 +353,6 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
   if (choice.wgmma == nullptr) return launch_mma(p, stream);
   if (device.arch != 90 || !can_run(*choice.wgmma, p, choice.split)) return GemmStatus::kUnsupported;
   if (is_deep(*choice.wgmma)) return launch_deep(p, choice, stream);
-  if (is_bulk_row(*choice.wgmma)) return launch_bulk_row(p, choice, stream);
   return is_slice(*choice.wgmma) ? launch_slice(p, choice, device.processors, stream)
                                  : launch_wgmma(p, choice, device.processors, stream);
 }

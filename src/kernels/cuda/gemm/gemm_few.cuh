@@ -98,6 +98,20 @@ __device__ __forceinline__ void few_stage_x(const GemmArgs& p, uint8_t* to, int 
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+__device__ __forceinline__ void few_store(const GemmArgs& p, int64_t to, float y) {
+  switch (GemmOutput(p.output)) {
+    case GemmOutput::kF32:
+      static_cast<float*>(p.y)[to] = y;
+      break;
+    case GemmOutput::kF16:
+      static_cast<__half*>(p.y)[to] = __float2half_rn(y);
+      break;
+    case GemmOutput::kBf16:
+      static_cast<__nv_bfloat16*>(p.y)[to] = __float2bfloat16_rn(y);
+      break;
+  }
+}
+
 /// Output i of a block, and what it takes besides the sums: asked for before they are there.
 struct FewOutput {
   int m, r, n;
@@ -144,7 +158,7 @@ __device__ __forceinline__ void few_finish(const GemmArgs& p, const uint8_t* sha
 #pragma unroll 8
       for (int s = 0; s < p.slots; ++s) acc = __fadd_rn(acc, sums[s * slot + i]);
     }
-    store_one(p, m * p.ldy + n, finished<T::X>(acc, output.xs, output.bias));
+    few_store(p, m * p.ldy + n, finished<T::X>(acc, output.xs, output.bias));
   }
 }
 

@@ -107,7 +107,7 @@ __device__ __forceinline__ void one_row_finish(const GemmArgs& p, const uint8_t*
 #pragma unroll 4
     for (int s = 0; s < p.slots; ++s) acc = __fadd_rn(acc, sums[16 * s]);
   }
-  store_one(p, end.n, finished<X>(acc, end.xs, end.bias));
+  few_store(p, end.n, finished<X>(acc, end.xs, end.bias));
 }
 
 template <class T>

@@ -1,5 +1,4 @@
 // Instances for bf16 activations and codes stored in 4 bits.
-#include "kernels/cuda/gemm/gemm_bulk_row.cuh"
 #include "kernels/cuda/gemm/gemm_deep.cuh"
 #include "kernels/cuda/gemm/gemm_slice.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma.cuh"
@@ -11,7 +10,6 @@ using Tile = WgmmaTile<GemmActivation::kBf16, 4, Bm, Warpgroups, 1, Fold::kEvery
 template <int Bm, int Units, int Split, bool Ahead>
 using Deep = DeepTile<GemmActivation::kBf16, 4, Bm, Units, 2, Split, Ahead>;
 const WgmmaKernel kKernels[] = {
-    bulk_row_kernel<BulkRow<GemmActivation::kBf16, 4>>("sm90_64x1_bulk"),
     slice_kernel<SliceTile<GemmActivation::kBf16, 4, 1, SliceSums::kScaled>>("sm90_64x16_slice"),
     wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
     deep_kernel<Deep<64, 1, 2, true>>("sm90_64x64_deep"),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/gemm/bulk_row.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {
@@ -53,23 +52,6 @@ SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   const int64_t bytes = parts_at + parts + 8 * (kSliceBarriers + 1);
   if (bytes > kShared / kernel.blocks_per_processor) return {};
   return {int(each), int(deep), int(per), int(weights_at), int(scales_at), int(parts_at), int(parts_at + parts),
-          int(bytes)};
-}
-
-BulkRowCut cut_bulk_row(const GemmProblem& p) {
-  const GemmActivation a = p.w.activation;
-  const int64_t groups = group_count(p.w);
-  if ((a != GemmActivation::kF16 && a != GemmActivation::kBf16) || p.m != 1 || p.w.k < 128 || p.w.k % 128 != 0)
-    return {};
-  if (p.w.offsets != nullptr || reinterpret_cast<uintptr_t>(p.x) % 16 != 0) return {};
-  if ((groups > 1 && p.w.group % 128 != 0) || stored_bits(p.w.format, a).bits != 4) return {};
-  const int64_t blocks = p.w.k / 64, unit_bytes = 64 * 64 * stored_bits(p.w.format, a).bits / 8;
-  const int64_t deep = round_up(ceil_div(blocks, kBulkRowDepth), 2);
-  const int64_t x_at = kBulkRowDepth * kBulkRowPlaces * kBulkRowCopy * unit_bytes, scales_at = x_at + 128 * blocks;
-  const int64_t barriers_at = scales_at + (groups > 1 ? 256 * groups : 0);
-  const int64_t bytes = barriers_at + 8 * kBulkRowDepth * kBulkRowPlaces;
-  if (bytes > kShared / 2) return {};
-  return {int(deep), int(groups > 1 ? p.w.group / 64 : blocks), 0, int(x_at), int(scales_at), int(barriers_at),
           int(bytes)};
 }
 

@@ -18,9 +18,7 @@ enum class SliceSums { kHeld = 4, kAdded, kScaled };
 inline constexpr int copy_blocks(SliceSums sums) {
   return sums == SliceSums::kScaled ? kSliceHalfCopyBlocks : kSliceCopyBlocks;
 }
-inline bool is_slice(const WgmmaKernel& kernel) {
-  return kernel.fold >= int(SliceSums::kHeld) && kernel.fold <= int(SliceSums::kScaled);
-}
+inline bool is_slice(const WgmmaKernel& kernel) { return kernel.fold >= int(SliceSums::kHeld) && !is_deep(kernel); }
 
 /// Blocks of K of a block, of a warpgroup, of a group; byte positions in shared memory (x is at 0).
 struct SliceCut {

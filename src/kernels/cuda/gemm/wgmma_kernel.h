@@ -25,7 +25,7 @@ struct WgmmaKernel {
   int blocks_per_processor;
 };
 
-inline bool is_deep(const WgmmaKernel& kernel) { return kernel.fold == kDeepFold || kernel.fold == kDeepPairFold; }
+inline bool is_deep(const WgmmaKernel& kernel) { return kernel.fold >= kDeepFold; }
 
 /// One row per (activation, stored bits); ascending bm.
 struct WgmmaTable {
