@@ -1,6 +1,6 @@
 // Times the CUDA matmuls: answers are checked against the CPU reference first, work is captured into a graph, weights rotate
 // over at least 256 MiB (cold) or stay the same (hot). Prints a table and writes JSON.
-//   lowbit_device_matmul_bench OUT.json [part ...]     parts: shapes rivals stack chain formats quantized_mm (all by default)
+//   lowbit_device_matmul_bench OUT.json [part ...]     parts: shapes rivals stack formats quantized_mm (all by default)
 // LOWBIT_BITNET_KERNEL, LOWBIT_CUBLAS: shared libraries of rivals (rivals.h), timed in the same way where they are given.
 
 #include <algorithm>
@@ -20,7 +20,6 @@
 #include "base/try.h"
 #include "format/registry.h"
 #include "ops/device_matmul.h"
-#include "ops/device_matmul_chain.h"
 #include "ops/matmul.h"
 #include "rivals.h"
 
@@ -339,103 +338,6 @@ Status stack(Bench& b) {
   return {};
 }
 
-/// The same layers where each reads what the one before it gave (its first columns): one launch each, and all in one.
-struct ChainCase {
-  std::vector<QTensor> weights;  // of one layer; the others have the same values elsewhere in memory
-  std::vector<DeviceMatmulPlan> plans;
-  Inputs in;
-  int64_t bytes = 0;
-};
-
-/// What the CPU's reference gives after all of them.
-Result<std::vector<float>> chain_reference(Bench& b, const ChainCase& c, Element between) {
-  std::vector<MatmulPlan> plans;
-  for (const QTensor& w : c.weights) {
-    LOWBIT_TRY_ASSIGN(MatmulPlan plan, MatmulPlan::make(w, {Activation::kInt8, best_isa(), false, 0}, b.pool));
-    plans.push_back(std::move(plan));
-  }
-  std::vector<float> x = c.in.x, y;
-  for (size_t i = 0; i < c.plans.size(); ++i) {
-    const QTensor& w = c.weights[i % c.weights.size()];
-    if (i > 0) x.assign(y.begin(), y.begin() + w.k);
-    if (i > 0 && between == Element::kBf16)
-      for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
-    const MatmulPlan& plan = plans[i % plans.size()];
-    ActivationRows rows;
-    LOWBIT_TRY(rows.prepare(plan.activation(), x.data(), 1, w.k, int64_t(x.size()), best_isa(), b.pool));
-    y.assign(size_t(w.n), 0.0f);
-    LOWBIT_TRY(plan.run(rows, nullptr, y.data(), w.n, b.pool));
-  }
-  return y;
-}
-
-Status report_chain(Bench& b, const ChainCase& c, Element between, const Buffer& y, int launches, double seconds) {
-  LOWBIT_TRY_ASSIGN(const std::vector<float> want, chain_reference(b, c, between));
-  std::vector<float> got(want.size());
-  LOWBIT_TRY(cuda::download(got.data(), y, 4 * int64_t(got.size())));
-  const bool checked = std::memcmp(want.data(), got.data(), 4 * got.size()) == 0;
-  const double us = 1e6 * seconds;
-  const char* const name = between == Element::kBf16 ? "bf16" : "f32";
-  b.rows.push_back({{"part", "chain"},
-                    {"linears", c.plans.size()},
-                    {"launches", launches},
-                    {"between", name},
-                    {"us", us},
-                    {"mb", 1e-6 * double(c.bytes)},
-                    {"gb_s", 1e-3 * double(c.bytes) / us},
-                    {"checked", checked}});
-  std::printf("chain    %zu linears, %s between, %3d launches %8.1f us in a graph, %5.0f GB/s %s\n", c.plans.size(),
-              name, launches, us, 1e-3 * double(c.bytes) / us, checked ? "right" : "WRONG");
-  std::fflush(stdout);
-  return {};
-}
-
-Status chain(Bench& b) {
-  constexpr std::pair<int64_t, int64_t> kLayer[] = {{3840, 2560}, {2560, 2560}, {13824, 2560}, {2560, 6912}};
-  constexpr int kLinears = 120;
-  ChainCase c;
-  for (const auto& [n, k] : kLayer) {
-    c.weights.push_back(random_weight(FormatId::kTernary, n, k, 0, b.pool));
-    for (int64_t i = 0; i < n; ++i)  // so that outputs are about as large as x
-      c.weights.back().scales.as<float>()[i] /= std::sqrt(float(k) * 2 / 3);
-  }
-  for (size_t i = 0; i < kLinears; ++i) {
-    LOWBIT_TRY_ASSIGN(DeviceMatmulPlan plan,
-                      DeviceMatmulPlan::make(c.weights[i % 4], {Activation::kInt8, 0, false, 1}));
-    c.bytes += plan.resident_bytes();
-    c.plans.push_back(std::move(plan));
-  }
-  c.in = random_inputs(1, kLayer[0].second);
-  LOWBIT_TRY_ASSIGN(Buffer x, cuda::allocate(4 * kLayer[0].second, "x"));
-  LOWBIT_TRY(cuda::upload(x, c.in.x.data(), x.size()));
-  LOWBIT_TRY_ASSIGN(Buffer y, cuda::allocate(4 * 13824, "y"));
-  LOWBIT_TRY_ASSIGN(Buffer steps, cuda::allocate(4 * 13824 * kLinears, "y"));
-  for (const Element between : {Element::kF32, Element::kBf16}) {
-    const auto one_by_one = [&](int) -> Status {
-      const void* from = x.data();
-      for (size_t i = 0; i < kLinears; ++i) {
-        const bool last = i + 1 == kLinears;
-        void* const to = last ? y.as<float>() : steps.as<float>() + i * 13824;
-        LOWBIT_TRY(c.plans[i].run({from, i == 0 ? Element::kF32 : between, 1, c.plans[i].k(), nullptr}, nullptr, to,
-                                  last ? Element::kF32 : between, c.plans[i].n(), nullptr, b.stream.handle(), true));
-        from = to;
-      }
-      return {};
-    };
-    LOWBIT_TRY(cuda::fill(y, 0xff));
-    LOWBIT_TRY_ASSIGN(const double launches, time_graph(b, 1, one_by_one));
-    LOWBIT_TRY(report_chain(b, c, between, y, kLinears, launches));
-    LOWBIT_TRY_ASSIGN(const DeviceMatmulChain together, DeviceMatmulChain::make(c.plans, between));
-    LOWBIT_TRY_ASSIGN(Buffer workspace, together.make_workspace());
-    LOWBIT_TRY(cuda::fill(y, 0xff));
-    LOWBIT_TRY_ASSIGN(const double one, time_graph(b, 1, [&](int) {
-                        return together.run(x.data(), Element::kF32, y.as<float>(), workspace, b.stream.handle());
-                      }));
-    LOWBIT_TRY(report_chain(b, c, between, y, 1, one));
-  }
-  return {};
-}
-
 /// f32 x on packed weights, seed 000: relative error against double, and time.
 Status quantized_mm(Bench& b) {
   constexpr int64_t kN = 4096, kK = 4096;
@@ -510,7 +412,7 @@ Status quantized_mm(Bench& b) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s OUT.json [shapes] [rivals] [stack] [chain] [formats] [quantized_mm]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s OUT.json [shapes] [rivals] [stack] [formats] [quantized_mm]\n", argv[0]);
     return 2;
   }
   const auto all = cuda::devices();
@@ -521,9 +423,8 @@ int run(int argc, char** argv) {
   }
   Bench b{std::move(*stream), {}, {}, {}, Json::array(), ThreadPool(8)};
   const std::set<std::string> wanted(argv + 2, argv + argc);
-  const std::pair<const char*, Status (*)(Bench&)> parts[] = {{"stack", stack},     {"chain", chain},
-                                                              {"shapes", shapes},   {"rivals", rivals},
-                                                              {"formats", formats}, {"quantized_mm", quantized_mm}};
+  const std::pair<const char*, Status (*)(Bench&)> parts[] = {
+      {"stack", stack}, {"shapes", shapes}, {"rivals", rivals}, {"formats", formats}, {"quantized_mm", quantized_mm}};
   int failed = 0;
   for (const auto& [name, part] : parts) {
     if (!wanted.empty() && !wanted.contains(name)) continue;

@@ -133,29 +133,6 @@ const std::vector<MatmulKernel>& matmul_kernels();
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
                             int8_t* codes, int64_t ldq, float* scales, void* stream);
 
-// ---- Chains of matmuls with one row of x
-
-/// Matmuls in one launch: the first k columns of what each gives, as `between` stores them, are the x of the next one (k of that
-/// one). x is quantized to int8 by its largest magnitude each time. Needs compute capability 9; weights in the order of the
-/// kernels for one row of x, which is what MatmulKernel::most_rows == 1 says. Numbers: those of one call after the other.
-struct MatmulChain {
-  Buffer linears;  // what the kernel reads of each, in device memory
-  Element between = Element::kF32;
-  int64_t count = 0, n = 0, k = 0;  // n of the last one, k of the first
-  int64_t workspace_bytes = 0;
-  std::vector<uint8_t> empty;  // a workspace before its first use
-  // For the launch.
-  int thread_blocks = 0, ring_at = 0, ring_bytes = 0, half_bytes = 0;
-};
-
-/// Errors: kInvalidArgument (none or too many, `between` not f32 or bf16), kShapeMismatch, kUnsupported (another device, rows
-/// that do not fit), kOutOfMemory.
-Result<MatmulChain> make_matmul_chain(const std::vector<Weight>& weights, Element between);
-/// Enqueues it. All thread blocks of it run at a time and wait for each other: kUnsupported where others keep the device from it.
-/// x [k] of a float type, y [n] f32. workspace: workspace_bytes, `empty` at first; one launch at a time may use it.
-Status run_matmul_chain(const MatmulChain& chain, const void* x, Element x_element, float* y, uint8_t* workspace,
-                        void* stream);
-
 // ---- Bits times bits, source: seed 003
 
 /// y[m, n] = (sum_k sign(x[m, k]) * value(w)[n, k]) * scale[n] * x_scale[m] + bias[n], binary weights (+1, -1) and activations

@@ -252,20 +252,6 @@ int64_t DeviceMatmulPlan::workspace_bytes(int64_t m, cuda::Element x) const {
   return order_for(m).kernel->workspace_bytes(shape(m), x);
 }
 
-cuda::Weight DeviceMatmulPlan::weight(int64_t m) const {
-  const Order& order = order_for(m);
-  return {order.codes.as<uint8_t>(),
-          order.row_bytes,
-          scales_.empty() ? nullptr : scales_.as<float>(),
-          offsets_.empty() ? nullptr : offsets_.as<float>(),
-          table_.empty() ? nullptr : table_.as<float>(),
-          n_,
-          k_,
-          group_,
-          groups_,
-          groups_per_scale_};
-}
-
 Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
                              uint8_t* workspace, void* stream, bool overlap) const {
   const bool int8 = x.element == cuda::Element::kInt8;
@@ -283,7 +269,16 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
                 std::to_string(workspace_bytes(x.m, x.element)) + " bytes");
   const Order& order = order_for(x.m);
   cuda::Matmul call;
-  call.w = weight(x.m);
+  call.w = {order.codes.as<uint8_t>(),
+            order.row_bytes,
+            scales_.empty() ? nullptr : scales_.as<float>(),
+            offsets_.empty() ? nullptr : offsets_.as<float>(),
+            table_.empty() ? nullptr : table_.as<float>(),
+            n_,
+            k_,
+            group_,
+            groups_,
+            groups_per_scale_};
   call.bias = bias;
   call.x = x.x;
   call.x_element = x.element;

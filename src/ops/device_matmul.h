@@ -49,9 +49,6 @@ class DeviceMatmulPlan {
              void* stream, bool overlap = true) const;
   int64_t workspace_bytes(int64_t m, cuda::Element x) const;
 
-  /// The weight in device memory, as the kernel for `m` rows of x reads it; valid while the plan is.
-  cuda::Weight weight(int64_t m = 1) const;
-
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   int64_t group() const { return group_; }

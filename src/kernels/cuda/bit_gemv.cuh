@@ -16,7 +16,6 @@
 // Numerics: integer sums are exact and equal the reference's.
 // Limits:   reading the weights; for few rows of w, the chain wait - read x - cut it - mma - add over warps - store.
 
-#include "kernels/cuda/bit_cells.cuh"
 #include "kernels/cuda/integer_gemv.cuh"
 
 namespace lowbit::cuda {
@@ -36,6 +35,23 @@ struct BitShared {
   uint32_t largest;  // magnitude of x, as bits
   uint64_t barriers[kMostBitTiles];
 };
+
+/// Of kWords words of kWords cells of B bits in every half or whole byte: word f gets, at cell c, what word c held at cell f.
+template <int B, int kWords>
+__device__ __forceinline__ void transpose_cells(uint32_t* v) {
+#pragma unroll
+  for (int d = 1; d < kWords; d *= 2) {
+    const int shift = B * d;
+    const uint32_t low = shift == 1 ? 0x55555555u : shift == 2 ? 0x33333333u : 0x0f0f0f0fu;
+#pragma unroll
+    for (int f = 0; f < kWords; ++f) {
+      if ((f & d) != 0) continue;
+      const uint32_t a = v[f], b = v[f + d];
+      v[f] = (a & low) | (b << shift & ~low);
+      v[f + d] = (a >> shift & low) | (b & ~low);
+    }
+  }
+}
 
 /// Four codes of x from a column on, byte by byte; zeros behind the end.
 __device__ __forceinline__ uint32_t load_four_codes(const int8_t* x, int column, int k) {

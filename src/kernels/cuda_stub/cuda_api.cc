@@ -37,8 +37,6 @@ const std::vector<MatmulKernel>& matmul_kernels() {
 Status quantize_activations(const void*, Element, int64_t, int64_t, int64_t, int64_t, int8_t*, int64_t, float*, void*) {
   return not_built();
 }
-Result<MatmulChain> make_matmul_chain(const std::vector<Weight>&, Element) { return not_built(); }
-Status run_matmul_chain(const MatmulChain&, const void*, Element, float*, uint8_t*, void*) { return not_built(); }
 int64_t binary_tile_bytes(int64_t, int64_t) { return 0; }
 Status binary_relayout(const uint8_t*, int64_t, int64_t, int64_t, uint8_t*, int32_t*, void*) { return not_built(); }
 Status binarize_activations(const void*, Element, int64_t, int64_t, int64_t, uint8_t*, float*, int32_t*, void*) {
