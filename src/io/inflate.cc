@@ -1,5 +1,6 @@
 #include "io/inflate.h"
 
+#define ZLIB_CONST  // zlib: next_in is const
 #include <zlib.h>
 
 #include <algorithm>
