@@ -234,6 +234,15 @@ TEST(LeastSquares, IntegerZeroStaysAnInteger) {
   }
 }
 
+TEST(Tables, QuantilesOfTheNormalDistribution) {
+  for (const int count : {1, 4, 255}) {
+    const std::vector<float> x = normal_quantiles(count);
+    ASSERT_EQ(x.size(), static_cast<size_t>(count));
+    for (int i = 0; i < count; ++i)
+      EXPECT_NEAR(0.5 * std::erfc(-x[static_cast<size_t>(i)] / std::sqrt(2.0)), (i + 0.5) / count, 1e-6);
+  }
+}
+
 TEST(Tables, LloydMaxOfTheNormalDistribution) {
   EXPECT_EQ(lloyd_max_table(4), (std::vector<float>{-127, -38, 38, 127}));  // .4528 / 1.5104
   const std::vector<float> eight = lloyd_max_table(8);
