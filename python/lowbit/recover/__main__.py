@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<i> [auto]")
     p.add_argument("--threads", type=int, help="threads on a CPU")
     p.add_argument("--samples", metavar="FILE.npz", help="keep sampled windows there, and take them from there when it exists")
+    p.add_argument("--held", metavar="FILE.npz", help="sampled windows to report on, in place of the last of each kind, which are then trained on too")
     p.add_argument("--lowbit", metavar="PROGRAM", help="the lowbit command line, for its tokenizer [from PATH]")
     p.add_argument("--save-every", type=float, default=120.0, metavar="SECONDS", help="save the state so often [120]")
     p.add_argument("--stop-after", type=int, metavar="STEPS", help="save and stop after so many steps; the same command continues")

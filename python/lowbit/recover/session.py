@@ -48,6 +48,7 @@ class Options:
     sample_min_p: tuple = (0.0, 0.06)
     sample_mix: dict = dataclasses.field(default_factory=lambda: shares(MIX))
     sample_openings: str | None = None
+    sample_words: str | None = None
     text_share: float = 0.3
     window: int = 512
     batch: int = 16
@@ -71,6 +72,7 @@ class Options:
     graph: bool = True
     compile: bool = True
     samples: str | None = None
+    held: str | None = None
     lowbit: str | None = None
     threads: int | None = None
     save_every: float = 120.0
@@ -182,12 +184,17 @@ class Session:
         if self.sampled is None:
             self.sampled = self._sample(count)
             self.sampled.save(file)
+        if self.options.held:
+            held = Samples.load(Path(self.options.held), self.window)
+            if held is None:
+                raise LowbitError(self.options.held, f"no file of windows of {self.window} tokens", "what `lowbit.sample --window` wrote")
+            self.sampled.hold(held)
         return self.sampled
 
     def _sample(self, count: int):
         options, clock, student = self.options, Clock(), self.student
         beginnings = beginnings_of(options.sample_mix, self.checkpoint.path, self.texts, self.texts.prefix, student.config.vocab, options.lowbit,
-                                   options.sample_openings)
+                                   options.sample_openings, options.sample_words)
         sampled = sample(self.teacher.__getitem__, student.config, self.teacher_head, count, beginnings, self.window, options.seed,
                          options.sample_temperature, options.sample_min_p, self.dtype, self.device, BATCH[self.device.type], self.note)
         kinds = {kind: int((sampled.kinds == kind).sum()) for kind in beginnings.mix}
