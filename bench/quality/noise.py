@@ -24,6 +24,21 @@ from lowbit.safetensors_file import from_f32  # noqa: E402
 from lowbit.sources import open_model  # noqa: E402
 
 
+def write_noisy(bench: Bench, teacher: Path, out: Path, size: float, seed: int = 0) -> dict:
+    """The checkpoint `out`, and what `lowbit quantize --json` says of it."""
+    model, rng, tensors = open_model(teacher), np.random.default_rng(seed), {}
+    noisy = {name for i in range(model.config.layers) for name in linear_names(i)}
+    for name in model.names:
+        weight = np.array(model.tensor(name), np.float32)
+        if name in noisy:
+            row_size = np.sqrt(np.mean(weight**2, axis=1, keepdims=True))
+            weight += size * row_size * rng.standard_normal(weight.shape, np.float32)
+        tensors[name] = ("F16", from_f32(weight, "F16")) if weight.ndim == 2 else ("F32", weight)
+    dense = out.with_name(out.name + "-f16")
+    write_checkpoint(dense, Checkpoint(teacher).config, tensors, fit={}, side_files=side_files(teacher), overwrite=True)
+    return bench.lowbit("quantize", dense, out, "--format", "int8", "--group", 64, "--force")
+
+
 class Noise:
     def __init__(self, bench: Bench, out: Path):
         self.bench, self.out, self.teacher = bench, out, bench.work / "teacher"
@@ -32,23 +47,10 @@ class Noise:
         if not self.teacher.exists():
             bench.lowbit("import", bench.model, self.teacher)
 
-    def write(self, out: Path, size: float, seed: int) -> None:
-        model, rng, tensors = open_model(self.teacher), np.random.default_rng(seed), {}
-        noisy = {name for i in range(model.config.layers) for name in linear_names(i)}
-        for name in model.names:
-            weight = np.array(model.tensor(name), np.float32)
-            if name in noisy:
-                row_size = np.sqrt(np.mean(weight**2, axis=1, keepdims=True))
-                weight += size * row_size * rng.standard_normal(weight.shape, np.float32)
-            tensors[name] = ("F16", from_f32(weight, "F16")) if weight.ndim == 2 else ("F32", weight)
-        dense = out.with_name(out.name + "-f16")
-        write_checkpoint(dense, Checkpoint(self.teacher).config, tensors, fit={}, side_files=side_files(self.teacher), overwrite=True)
-        self.bench.lowbit("quantize", dense, out, "--format", "int8", "--group", 64, "--force")
-
     def row(self, text: str) -> None:
         size, _, seed = text.partition(":")
         target = self.bench.work / f"noise-{size}-{seed or 0}"
-        self.write(target, float(size), int(seed or 0))
+        write_noisy(self.bench, self.teacher, target, float(size), int(seed or 0))
         row = {"size": float(size), "seed": int(seed or 0), **self.bench.measure(target)}
         self.report["rows"].append(row)
         self.bench.save(self.out, self.report)

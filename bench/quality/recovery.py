@@ -2,8 +2,8 @@
 """What recovery by training is worth on the default model: quantizes, trains, measures, writes one JSON.
 
   recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
-  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover, calib-tokens, scale
-  (how `lowbit quantize` stores scales: scale=double) and mix (NAME of a --mix: what its sampled windows begin with)
+  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover; calib-tokens, scale
+  and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with format int8: noise of that size, as noise.py adds it); and mix (NAME of a --mix: what its sampled windows begin with)
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
@@ -23,13 +23,14 @@ import numpy as np
 
 from checkpoints import Checkpoints
 from jobs import ROOT, Bench, Pool, count, say
+from noise import write_noisy
 
 sys.path.insert(0, str(ROOT / "python"))
 from lowbit.recover.arguments import KINDS  # noqa: E402
 
 QUANTIZE, MEASURE_TRAINED, MEASURE_START = 1, 2, 3  # what the host does first
 WINDOW = 512
-OF_THE_START = ("calib-tokens=", "scale=")  # options of a row that `lowbit quantize` takes
+OF_THE_START = ("calib-tokens=", "scale=", "fit=")  # options of a row that `lowbit quantize` takes
 HELD_BACK = 32  # windows of each kind, sampled apart from all that is trained on, the same for all rows
 HELD_SEED = 1000
 
@@ -49,9 +50,7 @@ class Recovery:
         return self.bench.work / f"samples-{mix}.npz"
 
     def prepare(self) -> None:
-        """The teacher as a checkpoint, windows sampled from it by each mix, a part on each GPU, and those that all rows are compared on."""
-        if not self.teacher.exists():
-            self.bench.lowbit("import", self.bench.model, self.teacher)
+        """Windows sampled from the teacher by each mix, a part on each GPU, and those that all rows are compared on."""
         each, jobs = -(-count(self.sample) // WINDOW // self.gpus) * WINDOW, []
         wanted = [mix for mix in self.mixes if not self.samples(mix).exists()]
         if not self.held.exists():
@@ -96,15 +95,22 @@ class Recovery:
         """What a row begins from: a step of ladder.py and the tokens of its calibration."""
         fmt, group, _, *rest = text.split(":")
         given = dict(option.split("=", 1) for option in rest if option.startswith(OF_THE_START))
-        step = f"{fmt}:refit:group={group}" + (f",scale={given['scale']}" if "scale" in given else "")
+        step = f"{fmt}:{given.get('fit', 'refit')}:group={group}" + (f",scale={given['scale']}" if "scale" in given else "")
         return step, count(given["calib-tokens"]) if "calib-tokens" in given else self.calib_tokens
 
     def start(self, key: tuple):
         """The quantized model of a key, made once for all its rows."""
         with self.lock:
             if key not in self.starts:
-                self.starts[key] = self.host.submit(QUANTIZE, self.bench.quantize, *key)
+                fit = key[0].split(":")[1]
+                noisy = fit.startswith("noise-")
+                self.starts[key] = self.host.submit(QUANTIZE, *((self.noisy, fit) if noisy else (self.bench.quantize, *key)))
             return self.starts[key]
+
+    def noisy(self, fit: str):
+        target = self.bench.work / fit
+        made = write_noisy(self.bench, self.teacher, target, float(fit.removeprefix("noise-")))
+        return target, {key: made[key] for key in ("bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
 
     def row(self, gpu: int, text: str, start) -> None:
         fmt, group, tokens, *rest = text.split(":")
@@ -179,6 +185,8 @@ def main() -> None:
     bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
     os.environ.setdefault("LOWBIT_DATA", str(o.data))
     recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, dict(o.mixes), o.later, o.tasks_out, not o.no_starts)
+    if not recovery.teacher.exists():
+        bench.lowbit("import", bench.model, recovery.teacher)
     base = recovery.host.submit(0, bench.base)
     for text in o.rows:
         recovery.start(recovery.key(text))

@@ -142,6 +142,12 @@ class Recover(CliTest):
         (self.dir / "broken.npz").write_bytes(b"no zip")
         self.assertIn("broken.npz", self.refused(self.start["int3"], "-o", self.dir / "x", "--method", "full", "--samples", self.dir / "broken.npz"))
 
+    def test_decay_keeps_weights_near_the_teacher_s(self):
+        free, drawn = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--lr", "2e-2", "--settle", "1",
+                                    "--sample", "0", "--decay", decay) for decay in ("0", "10"))
+        self.assertLess(drawn["weight_error"], 0.95 * free["weight_error"])
+        self.recover(self.start["int3"], "-o", self.dir / "x", "--decay", "-1", code=2)
+
     def test_windows_held_back_apart(self):
         samples, held = self.dir / "samples.npz", self.dir / "held.npz"
         for file, mix in ((samples, "any=1"), (held, "begin=1,chat=1")):

@@ -57,6 +57,7 @@ class Options:
     lr_norms: float = 2e-4
     lr_end: float = 0.0
     settle: float = 0.6
+    decay: float = 0.0
     soft_share: float = 0.0
     soft_temperature: float = 2.0
     train_embedding: bool = False
@@ -244,7 +245,8 @@ class Session:
                               trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
         steps = max(1, options.tokens // (options.batch * self.window))
-        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding)
+        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
+                                  options.decay)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
             optimizer.load_state(saved)
@@ -317,6 +319,8 @@ class Session:
             if name in self.teacher:
                 error = relative_error(self.teacher[name].cpu().numpy(), tensors[name].dequantize())
                 quality[name.removesuffix(".weight")] = {"rel_error": error}
+        errors = [of["rel_error"] for of in quality.values() if "rel_error" in of]
+        self.report["weight_error"] = float(np.mean(errors)) if errors else None
         recovery = {"method": list(method), "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
                     "teacher_sha256": self.teacher_sha}
         write_checkpoint(out, c.config, tensors, fit={**c.fit, "recovery": recovery}, quality=quality, side_files=side_files(c.path),
