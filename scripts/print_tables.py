@@ -345,29 +345,42 @@ def changed(task: dict, base: dict) -> str:
     return f"{100 * sum(a != b for a, b in zip(task['right'], base['right'], strict=True)) / len(base['right']):.1f} %"
 
 
+def answers(row: dict, base: dict) -> str:
+    """arc_easy of a row: points, questions changed, points by length."""
+    if "tasks" in row:
+        task = row["tasks"]["arc_easy"]
+        return f"{paired(task, base, 'right')} | {changed(task, base)} | {paired(task, base, 'right_normalized')}"
+    return f"{100 * (row['accuracy'] - base['accuracy']):+.1f} | - | -" if "accuracy" in row else "- | - | -"
+
+
 def mixes(report: dict) -> str:
-    """Rows that were trained on a named mixture and compared on the same held-back windows."""
-    kinds = ("chat", "opening", "rewritten", "word")
-    lines = ["| format | mixture | tokens | of text | at T 2 | " + " | ".join(f"held back: {kind}" for kind in ("the text", *kinds))
-             + " | WikiText-2, ratio | TinyStories | arc_easy, points | changed | by length |", "|---" * (10 + len(kinds) + 1) + "|"]
+    """Rows that differ in what they were trained on, all compared on the same held-back windows."""
+    kinds = ("chat", "rewritten", "word")
+    lines = ["| format | start | mixture | text in blocks, batches | at T 2 | decay | seed | " + " | ".join(f"held back: {kind}" for kind in ("text", *kinds))
+             + " | WikiText-2, ratio | TinyStories | arc_easy, points | changed | by length |", "|---" * (12 + len(kinds) + 1) + "|"]
     base = original_answers()
-    for r in (r for r in report["rows"] if "tasks" in r):
-        options, after, task = dict(option.partition("=")[::2] for option in r["options"]), r["recovery"]["after"], r["tasks"]["arc_easy"]
-        soft = f"{100 * float(options['soft-share']):.0f} %" if "soft-share" in options else "-"
-        name = f"{r['format']} g{r['group']}" + (", scales double" if r["scale"] == "double" else "") + (", embedding" if "train-embedding" in options else "")
-        held = " | ".join(f"{value:.4f}" for value in (after["kl"], *(after["kinds"][kind] for kind in kinds)))
-        lines.append(f"| {name} | {r['mix']} | {r['tokens']} | {100 * float(options.get('text-share', 0.3)):.0f} % | {soft} | {held} | {r['recovered']['ratio']:.3f} | "
-                     f"{r['recovered']['tiny_ratio']:.3f} | {paired(task, base, 'right')} | {changed(task, base)} | {paired(task, base, 'right_normalized')} |")
-    return "\n".join(lines) + f"\n\n{report['model']} on {report['device']}; KL divergence on held-back windows, 32 of each kind (16 of the text)."
+    for r in report["mixes"]:
+        options = dict(option.partition("=")[::2] for option in r["options"])
+        soft, decay, seed = (options.get(name, default) for name, default in (("soft-share", "-"), ("decay", "-"), ("seed", "0")))
+        text = ", ".join(f"{100 * float(options.get(name, default)):.0f} %" for name, default in (("block-text-share", 1), ("text-share", 0.3)))
+        held = " | ".join(f"{value:.4f}" for value in (r["after"]["kl"], *(r["after"]["kinds"][kind] for kind in kinds)))
+        measured = " | ".join(f"{r['recovered'][key]:.3f}" if "recovered" in r else "-" for key in ("ratio", "tiny_ratio"))
+        lines.append(f"| {r['format']} g{r['group']} | {r['fit']} | {r['mix']} | {text} | {soft} | {decay} | {seed} | {held} | {measured} | {answers(r, base)} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}, 14M tokens after 200 steps of blocks; KL divergence on held-back windows, 32 of each "
+                              "kind (16 of the text).")
 
 
 def noise(report: dict) -> str:
     lines = ["| noise, parts of a row's size | seed | KLD | top-1 | PPL, ratio | TinyStories, ratio | arc_easy, points | changed | by length |", "|---" * 9 + "|"]
     base = original_answers()
+
+    def line(size: str, seed, measured: dict, row: dict) -> str:
+        return (f"| {size} | {seed} | {measured['kld_mean']:.3f} | {measured['top1']:.3f} | {measured['ratio']:.3f} | {measured['tiny_ratio']:.3f} | "
+                f"{answers(row, base)} |")
+
     for r in sorted(report["rows"], key=lambda r: (r["size"], r["seed"])):
-        task = r["tasks"]["arc_easy"]
-        lines.append(f"| {r['size']:g} | {r['seed']} | {r['kld_mean']:.3f} | {r['top1']:.3f} | {r['ratio']:.3f} | {r['tiny_ratio']:.3f} | {paired(task, base, 'right')} | "
-                     f"{changed(task, base)} | {paired(task, base, 'right_normalized')} |")
+        lines.append(line(f"{r['size']:g}", r["seed"], r, r))
+    lines += [line(f"{r['row'].partition('noise-')[2].split(':')[0]}, distilled", 0, r["recovered"], r) for r in report["distilled"]]
     return "\n".join(lines) + f"\n\n{report['model']}; weights in int8 in groups of 64, int8 activations for the questions; {report['chunks']} chunks of 512."
 
 

@@ -132,9 +132,9 @@ class Recovery:
             first = not any(self.key(r["row"]) == (step, calib_tokens) for r in self.report["rows"])
             self.report["rows"].append(row)
         self.bench.save(self.out, self.report)
-        self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
         if self.tasks:
             self.jobs.append(self.host.submit(MEASURE_TRAINED, self.tasks.task, text, target, "arc_easy"))
+        self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
         blocks = target.with_name(target.name + "-blocks")
         if blocks.exists():
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "blocks", blocks))
