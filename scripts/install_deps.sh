@@ -23,6 +23,10 @@ for p in "${missing[@]}"; do
   keep+=("$p")
 done
 [ ${#keep[@]} -eq 0 ] && exit 0
+if ! have apt-get; then
+  echo "install_deps: no apt-get here; these packages of Debian's, or your system's own, are needed: ${keep[*]}" >&2
+  exit 0  # CMake says what is really missing
+fi
 sudo=()
 if [ "$(id -u)" -ne 0 ]; then
   have sudo || { echo "install_deps: these packages are missing and neither root nor sudo is at hand: ${keep[*]}" >&2; exit 1; }

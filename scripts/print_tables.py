@@ -13,7 +13,8 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
-  <!-- table: recovery --> and recovered   bench/results/recovery.json   (bench/quality/recovery.py)
+  <!-- table: recovery -->, recovered, mixes bench/results/recovery.json (bench/quality/recovery.py)
+  <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
 import argparse
@@ -258,28 +259,31 @@ def recovery(report: dict) -> str:
         if "train-embedding" in options:
             stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   ("chats, openings" + (", rewritten" if "rewritten" in r["sampling"] else "")) if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
+                   ("chats, openings" + "".join(f", {kind}" for kind, mark in (("rewritten", "rewritten="), ("words", "word=")) if mark in r["sampling"]))
+                   if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
 def recovered(report: dict) -> str:
-    """Of each size in short: the least ratio after blocks, and the distilled row whose two ratios have the least product."""
+    """Of each size in short: the distilled row whose two ratios have the least product, and the least ratio that blocks alone reached in its format."""
     lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
     blocks, trained = {}, {}
     for r in report["rows"]:
         size = round(4 * r["bits_per_weight"]) if r["bits_per_weight"] > 2 else 0  # a quarter of a bit; below two bits there is one
+        ratios = blocks.setdefault((size, r["format"]), [])
         if "blocks" in r:
-            blocks.setdefault(size, []).append(r["blocks"]["ratio"])
+            ratios.append(r["blocks"]["ratio"])
         if r["tokens"] == "0M":
-            blocks.setdefault(size, []).append(r["recovered"]["ratio"])
+            ratios.append(r["recovered"]["ratio"])
         else:
             trained.setdefault(size, []).append(r)
     for size in sorted(trained, reverse=True):
         best = min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"])
         name = "mixed" if best["format"].startswith("bpw") else best["format"]
-        lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {min(blocks[size]):.3f} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
+        alone = min(blocks[size, best["format"]], default=None)
+        lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {optional(alone, 3)} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
                               "each size is the one whose two ratios have the least product.")
 
@@ -330,10 +334,60 @@ def tasks(report: dict) -> str:
                               f"question.")
 
 
+def original_answers() -> dict:
+    """arc_easy of the file's own weights."""
+    report = json.loads((ROOT / "bench/results/tasks.json").read_text())
+    return next(row for row in report["rows"] if row["tasks"].get("arc_easy", {}).get("activation") == "f32")["tasks"]["arc_easy"]
+
+
+def changed(task: dict, base: dict) -> str:
+    """Questions that were answered rightly by one of two models alone."""
+    return f"{100 * sum(a != b for a, b in zip(task['right'], base['right'], strict=True)) / len(base['right']):.1f} %"
+
+
+def answers(row: dict, base: dict) -> str:
+    """arc_easy of a row: points, questions changed, points by length."""
+    if "tasks" in row:
+        task = row["tasks"]["arc_easy"]
+        return f"{paired(task, base, 'right')} | {changed(task, base)} | {paired(task, base, 'right_normalized')}"
+    return f"{100 * (row['accuracy'] - base['accuracy']):+.1f} | - | -" if "accuracy" in row else "- | - | -"
+
+
+def mixes(report: dict) -> str:
+    """Rows that differ in what they were trained on, all compared on the same held-back windows."""
+    kinds = ("chat", "rewritten", "word")
+    lines = ["| format | start | mixture | text in blocks, batches | at T 2 | decay | seed | " + " | ".join(f"held back: {kind}" for kind in ("text", *kinds))
+             + " | WikiText-2, ratio | TinyStories | arc_easy, points | changed | by length |", "|---" * (12 + len(kinds) + 1) + "|"]
+    base = original_answers()
+    for r in report["mixes"]:
+        options = dict(option.partition("=")[::2] for option in r["options"])
+        soft, decay, seed = (options.get(name, default) for name, default in (("soft-share", "-"), ("decay", "-"), ("seed", "0")))
+        text = ", ".join(f"{100 * float(options.get(name, default)):.0f} %" for name, default in (("block-text-share", 1), ("text-share", 0.3)))
+        held = " | ".join(f"{value:.4f}" for value in (r["after"]["kl"], *(r["after"]["kinds"][kind] for kind in kinds)))
+        measured = " | ".join(f"{r['recovered'][key]:.3f}" if "recovered" in r else "-" for key in ("ratio", "tiny_ratio"))
+        lines.append(f"| {r['format']} g{r['group']} | {r['fit']} | {r['mix']} | {text} | {soft} | {decay} | {seed} | {held} | {measured} | {answers(r, base)} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}, 14M tokens after 200 steps of blocks; KL divergence on held-back windows, 32 of each "
+                              "kind (16 of the text).")
+
+
+def noise(report: dict) -> str:
+    lines = ["| noise, parts of a row's size | seed | KLD | top-1 | PPL, ratio | TinyStories, ratio | arc_easy, points | changed | by length |", "|---" * 9 + "|"]
+    base = original_answers()
+
+    def line(size: str, seed, measured: dict, row: dict) -> str:
+        return (f"| {size} | {seed} | {measured['kld_mean']:.3f} | {measured['top1']:.3f} | {measured['ratio']:.3f} | {measured['tiny_ratio']:.3f} | "
+                f"{answers(row, base)} |")
+
+    for r in sorted(report["rows"], key=lambda r: (r["size"], r["seed"])):
+        lines.append(line(f"{r['size']:g}", r["seed"], r, r))
+    lines += [line(f"{r['row'].partition('noise-')[2].split(':')[0]}, distilled", 0, r["recovered"], r) for r in report["distilled"]]
+    return "\n".join(lines) + f"\n\n{report['model']}; weights in int8 in groups of 64, int8 activations for the questions; {report['chunks']} chunks of 512."
+
+
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", "recovered": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
+            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "noise": noise, "activations": activations, "tasks": tasks}
+FILES = {"activations": "tasks", "recovered": "recovery", "mixes": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
 def main() -> int:

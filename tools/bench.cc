@@ -159,7 +159,7 @@ void add_memory_bench(CLI::App& bench, Invocation& invocation) {
 }  // namespace
 
 void add_bench_verb(CLI::App& app, Invocation& invocation) {
-  CLI::App* bench = app.add_subcommand("bench", "Check the answer, then time: matmul, model, memory, gru");
+  CLI::App* bench = app.add_subcommand("bench", "Speed of products, models, memory; answers are checked");
   bench->set_help_flag("-h,--help", "this text");
   bench->require_subcommand(1);
   add_matmul_bench(*bench, invocation);

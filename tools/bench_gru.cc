@@ -94,7 +94,7 @@ Status gru_action(Console& console, Arguments a, const Compute& compute) {
 
 void add_gru_bench(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* verb = bench.add_subcommand("gru", "One layer of a recurrent network on integers, on one core");
+  CLI::App* verb = bench.add_subcommand("gru", "One layer of a GRU on integers, on one core");
   GruBenchOptions& bench_options = arguments->bench;
   add_count_option(*verb, "-T", bench_options.steps, {1, 1 << 20}, "steps [100]");
   add_count_option(*verb, "-N", bench_options.batch, {1, 1 << 16}, "sequences [1]");

@@ -62,15 +62,16 @@ class ChatLoop {
     std::string line;
     while (console_.stdout_status()) {
       InterruptFlag::lower();
+      if (InterruptFlag::ends_program()) return interrupted();
       if (by_hand_) console_.print("> ");
       const LineReader::Outcome outcome = reader_.next(line);
-      if (outcome == LineReader::Outcome::kEnd) break;
-      if (outcome == LineReader::Outcome::kInterrupted) {
-        if (!by_hand_) return fail(ErrorCode::kCancelled, "lowbit chat", "an interrupt");
+      if (InterruptFlag::is_raised()) {
+        if (!by_hand_ || InterruptFlag::ends_program()) return interrupted();
         console_.print("\n");
         continue;
       }
-      if (line.empty()) continue;
+      if (outcome == LineReader::Outcome::kEnd) break;
+      if (outcome == LineReader::Outcome::kInterrupted || line.empty()) continue;
       if (line == "/quit" || line == "/exit") return {};
       if (line[0] == '/')
         command(line);
@@ -82,6 +83,8 @@ class ChatLoop {
   }
 
  private:
+  static Status interrupted() { return fail(ErrorCode::kCancelled, "lowbit chat", "an interrupt"); }
+
   void command(const std::string& line) {
     if (line == "/help") {
       console_.print("{}", kHelp);
@@ -111,6 +114,7 @@ class ChatLoop {
     if (session_.stats().dropped_messages > dropped)
       console_.note("(the context is full: the oldest {} messages are forgotten)",
                     session_.stats().dropped_messages - dropped);
+    if (InterruptFlag::ends_program()) return interrupted();
     if (InterruptFlag::is_raised())
       console_.note("(stopped)");
     else if (generation->stop_reason == "length" || generation->stop_reason == "context")
@@ -145,7 +149,7 @@ Status chat_action(Console& console, ChatArguments& arguments, const Compute& co
 void add_chat_verb(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<ChatArguments>();
   arguments->generate.max_tokens = 512;
-  CLI::App* verb = app.add_subcommand("chat", "A conversation; lines come from the terminal or from stdin");
+  CLI::App* verb = app.add_subcommand("chat", "A conversation, on the terminal or from stdin");
   add_model_argument(*verb, arguments->model);
   verb->add_option("--system", arguments->system_text, "what the model is told first")->type_name("TEXT");
   add_generation_options(*verb, arguments->generate);

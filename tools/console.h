@@ -14,7 +14,7 @@ namespace lowbit::cli {
 
 enum class LogLevel { kError, kWarn, kInfo, kDebug };
 
-enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
+enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2 };
 
 /// A mistake on the command line: one error line, exit 2. Thrown from option callbacks only.
 struct UsageError {

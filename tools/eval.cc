@@ -218,7 +218,7 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
 
 void add_eval_verb(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = app.add_subcommand("eval", "Multiple choice, perplexity, and divergence from another model");
+  CLI::App* verb = app.add_subcommand("eval", "Questions, perplexity, divergence from another model");
   add_model_argument(*verb, arguments->model);
   verb->add_option("--tasks", arguments->tasks,
                    "arc_easy, winogrande (of the test data), JSON-lines files, ppl, kld, drift")
@@ -238,7 +238,8 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
   verb->callback([arguments, &invocation] {
     for (const std::string& task : arguments->tasks)
       if ((task == "kld" || task == "drift") && arguments->against.empty())
-        throw usage_error("--against", "nothing", "the model to compare with, for task " + task);
+        throw UsageError{{ErrorCode::kInvalidArgument, "--tasks " + task, "no --against", "the model to compare with",
+                          "--against MODEL"}};
     invocation.action = [arguments, &invocation](Console& console) {
       return eval_action(console, *arguments, invocation.compute);
     };

@@ -5,7 +5,7 @@
 namespace lowbit::cli {
 
 void add_gru_verb(CLI::App& app, Invocation& invocation) {
-  CLI::App* gru = app.add_subcommand("gru", "Recurrent networks on integers only: calibrate, quantize, run, verify");
+  CLI::App* gru = app.add_subcommand("gru", "Recurrent networks (GRU) on integers only");
   gru->set_help_flag("-h,--help", "this text");
   gru->require_subcommand(1);
   add_gru_calibrate(*gru, invocation);

@@ -173,7 +173,9 @@ void add_gru_quantize(CLI::App& gru, Invocation& invocation) {
   add_data(*verb, a->data, false);
   verb->add_option("-o,--output", a->out, "file to write")->required()->type_name("NET.lbgru");
   verb->callback([a, &invocation] {
-    if (a->ranges.empty() && a->encodings.empty()) throw usage_error("--ranges", "nothing", "ranges or encodings");
+    if (a->ranges.empty() && a->encodings.empty())
+      throw UsageError{{ErrorCode::kInvalidArgument, "lowbit gru quantize", "no ranges",
+                        "--ranges RANGES.json or --encodings AIMET.json", "`lowbit gru calibrate` makes ranges"}};
     invocation.action = [a](Console& console) { return quantize_action(console, *a); };
   });
 }

@@ -5,38 +5,44 @@
 
 #include <atomic>
 
-#include "console.h"
-
 namespace lowbit::cli {
 namespace {
 
 std::atomic<int> flags_alive{0};
-std::atomic<bool> raised{false};
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+std::atomic<int> raised{0};  // the signal
+static_assert(std::atomic<int>::is_always_lock_free);
 
-void on_interrupt(int) {
-  if (flags_alive.load() == 0 || raised.exchange(true)) _exit(kInterrupted);
+void on_signal(int signal) {
+  if (flags_alive.load() == 0 || raised.exchange(signal) != 0) _exit(128 + signal);
 }
 
 }  // namespace
 
 void install_signal_handlers() {
-  struct sigaction action = {};
-  action.sa_handler = on_interrupt;  // no SA_RESTART: a read of the keyboard must return
+  struct sigaction action = {}, before = {};
+  action.sa_handler = on_signal;  // no SA_RESTART: a read of the keyboard must return
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
   sigaction(SIGXFSZ, &action, nullptr);  // a limit on files is an error of the write
 }
 
 InterruptFlag::InterruptFlag() {
-  raised = false;
+  raised = 0;
   ++flags_alive;
 }
 InterruptFlag::~InterruptFlag() { --flags_alive; }
 
-bool InterruptFlag::is_raised() { return raised.load(); }
-void InterruptFlag::lower() { raised = false; }
+bool InterruptFlag::is_raised() { return raised.load() != 0; }
+bool InterruptFlag::ends_program() { return is_raised() && raised.load() != SIGINT; }
+void InterruptFlag::lower() {
+  int interrupt = SIGINT;
+  raised.compare_exchange_strong(interrupt, 0);
+}
+int InterruptFlag::exit_code() { return 128 + (is_raised() ? raised.load() : SIGINT); }
 
 }  // namespace lowbit::cli

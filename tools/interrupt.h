@@ -1,11 +1,11 @@
 #pragma once
-// Ctrl-C. Without an InterruptFlag it ends the program with exit code 130; while one lives it only
-// raises the flag, so that the call under way can stop and tidy up. A second Ctrl-C while the flag
-// is up ends the program.
+// Ctrl-C, and the signals of whoever ends programs (SIGTERM, SIGHUP). Without an InterruptFlag they end the program at once, with
+// exit code 128 + the signal's number; while one lives they only raise the flag, so that the call under way can stop and tidy up. A
+// second one while the flag is up ends the program.
 
 namespace lowbit::cli {
 
-/// Takes SIGINT over, and makes a closed pipe an error of write() instead of a signal.
+/// Takes the signals over, SIGHUP unless it is ignored (nohup), and makes a closed pipe an error of write() instead of a signal.
 void install_signal_handlers();
 
 class InterruptFlag {
@@ -16,7 +16,12 @@ class InterruptFlag {
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
   static bool is_raised();
+  /// Raised by a signal that a conversation does not survive either.
+  static bool ends_program();
+  /// Forgets a Ctrl-C, but no order to end.
   static void lower();
+  /// 128 + the signal that was raised; 130 where a call stopped for another reason.
+  static int exit_code();
 };
 
 }  // namespace lowbit::cli

@@ -13,6 +13,17 @@
 namespace lowbit::cli {
 namespace {
 
+/// 1073741824 -> "1G"
+std::string size_text(int64_t size) {
+  const char* unit = "";
+  for (const char* larger : {"K", "M", "G"}) {
+    if (size == 0 || size % 1024 != 0) break;
+    size /= 1024;
+    unit = larger;
+  }
+  return fmt::format("{}{}", size, unit);
+}
+
 template <class T>
 CLI::Option* add_count(CLI::App& app, const std::string& name, T& value, CountRange range, const std::string& help) {
   return app
@@ -21,8 +32,9 @@ CLI::Option* add_count(CLI::App& app, const std::string& name, T& value, CountRa
           [name, range, &value](const std::string& text) {
             const Result<int64_t> parsed = parse_size(text);
             if (!parsed || *parsed < range.low || *parsed > range.high)
-              throw usage_error(name, text, fmt::format("a whole number from {} to {}", range.low, range.high),
-                                "K, M and G may follow it: 4K is 4096");
+              throw usage_error(
+                  name, text, fmt::format("a whole number from {} to {}", size_text(range.low), size_text(range.high)),
+                  "K, M and G may follow it: 4K is 4096");
             value = static_cast<T>(*parsed);
           },
           help)
@@ -156,8 +168,8 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
         fmt::format(": activations in int8 with a scale per 32 columns or per row, or exact [{}]", value));
   return add_choice_option(
       app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"},
-      fmt::format(": activations in int8 with a scale per\n32 columns, per row, or per row and clipped, in 4 bits per "
-                  "32 columns, or exact;\nauto: int8, and per row for ternary and binary layers with one scale per row "
+      fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and clipped, in 4 bits per "
+                  "32 columns, or exact; auto: int8, and per row for ternary and binary layers with one scale per row "
                   "[{}]",
                   value));
 }

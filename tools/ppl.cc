@@ -103,12 +103,12 @@ Status ppl_action(Console& console, PplArguments& arguments, const Compute& comp
 
 void add_ppl_verb(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<PplArguments>();
-  CLI::App* verb = app.add_subcommand("ppl", "Perplexity on a text; KL divergence against saved logits");
+  CLI::App* verb = app.add_subcommand("ppl", "Perplexity on a text; divergence from saved logits");
   add_model_argument(*verb, arguments->model);
   verb->add_option("-f,--file", arguments->file, "text; - is stdin")->required()->type_name("FILE");
   add_count_option(*verb, "-c,--context", arguments->options.context, {2, int64_t{1} << 30}, "tokens of a chunk [512]");
   add_activation_option(*verb, arguments->model_options.activation);
-  add_count_option(*verb, "--chunks", arguments->options.chunks, {0, int64_t{1} << 40}, "only the first N chunks");
+  add_count_option(*verb, "--chunks", arguments->options.chunks, {1, int64_t{1} << 40}, "only the first N chunks");
   add_choice_option(*verb, "--method", arguments->method, {"llama.cpp", "gptq"},
                     ": the second half of each chunk after BOS, or all of it [llama.cpp]");
   verb->add_option("--save-logits", arguments->options.save_logits, "write all logits, as llama.cpp does")

@@ -1,6 +1,8 @@
 #include "progress_display.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -10,8 +12,15 @@ namespace {
 using std::chrono::milliseconds;
 constexpr auto kBarDelay = milliseconds(1000), kBarPeriod = milliseconds(100), kLinePeriod = milliseconds(5000);
 constexpr int kBarCells = 30;
+constexpr int64_t kMostCounted = 99999;
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+/// A bar that is longer than the terminal's lines could not be taken back.
+size_t terminal_columns() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
 
 }  // namespace
 
@@ -51,8 +60,10 @@ std::string ProgressDisplay::bar(const std::string& stage, int64_t done, int64_t
   const double elapsed = seconds(Clock::now() - stage_started_);
   const std::string left =
       share > 0.02 && share < 1 ? fmt::format(", {:.0f} s left", elapsed * (1 - share) / share) : "";
-  if (!console_.stderr_is_terminal())
-    return fmt::format("{}: {} of {} ({:.0f} %{})", stage, done, total, 100 * share, left);
+  if (!console_.stderr_is_terminal()) {
+    const std::string counts = total <= kMostCounted ? fmt::format("{} of {}, ", done, total) : "";  // else of bytes
+    return fmt::format("{}: {}{:.0f} %{}", stage, counts, 100 * share, left);
+  }
   const int full = static_cast<int>(share * kBarCells);
   return fmt::format("{:<14.14} [{:#>{}}{:.>{}}] {:3.0f} %{}", stage, "", full, "", kBarCells - full, 100 * share,
                      left);
@@ -61,7 +72,7 @@ std::string ProgressDisplay::bar(const std::string& stage, int64_t done, int64_t
 void ProgressDisplay::show(const std::string& text) {
   shown_ = Clock::now();
   if (console_.stderr_is_terminal()) {
-    console_.write_progress("\r" + text + "\x1b[K");
+    console_.write_progress("\r" + text.substr(0, terminal_columns() - 1) + "\x1b[K");
     on_screen_ = true;
   } else {
     console_.write_progress(text + "\n");

@@ -211,8 +211,9 @@ void add_quantize_verb(CLI::App& app, Invocation& invocation) {
                  "replace OUT if it is a lowbit checkpoint; write a calibrated result even if it is broken");
   verb->callback([arguments, verb, &invocation] {
     if ((verb->count("--format") == 0) == (verb->count("--target-bpw") == 0))
-      throw usage_error("--format", verb->count("--format") == 0 ? "nothing" : "--target-bpw too",
-                        "one of --format and --target-bpw");
+      throw UsageError{{ErrorCode::kInvalidArgument, "lowbit quantize",
+                        verb->count("--format") == 0 ? "no format" : "--format and --target-bpw",
+                        "--format F, or --target-bpw X", "`lowbit inspect --formats` lists formats"}};
     fill_specs(*arguments);
     invocation.action = [arguments, &invocation](Console& console) {
       return quantize_action(console, *arguments, invocation.compute);

@@ -42,7 +42,8 @@ std::vector<TokenId> parse_ids(const std::string& text) {
     if (error != std::errc() || (rest != end && *rest != ',' && *rest != ' '))
       throw usage_error("--decode", text, "token ids between commas");
     ids.push_back(id);
-    for (at = rest; at != end && (*at == ',' || *at == ' ');) ++at;
+    at = rest;
+    for (bool comma = false; at != end && (*at == ' ' || (*at == ',' && !comma)); ++at) comma |= *at == ',';
   }
   return ids;
 }

@@ -2,8 +2,8 @@
 """What recovery by training is worth on the default model: quantizes, trains, measures, writes one JSON.
 
   recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
-  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover, calib-tokens, and
-  scale (how `lowbit quantize` stores scales: scale=double)
+  ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover; calib-tokens, scale
+  and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with format int8: noise of that size, as noise.py adds it); and mix (NAME of a --mix: what its sampled windows begin with)
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
@@ -23,38 +23,50 @@ import numpy as np
 
 from checkpoints import Checkpoints
 from jobs import ROOT, Bench, Pool, count, say
+from noise import write_noisy
+
+sys.path.insert(0, str(ROOT / "python"))
+from lowbit.recover.arguments import KINDS  # noqa: E402
 
 QUANTIZE, MEASURE_TRAINED, MEASURE_START = 1, 2, 3  # what the host does first
 WINDOW = 512
-OF_THE_START = ("calib-tokens=", "scale=")  # options of a row that `lowbit quantize` takes
+OF_THE_START = ("calib-tokens=", "scale=", "fit=")  # options of a row that `lowbit quantize` takes
+HELD_BACK = 32  # windows of each kind, sampled apart from all that is trained on, the same for all rows
+HELD_SEED = 1000
 
 
 class Recovery:
     def __init__(self, bench: Bench, host: Pool, gpus: int, per_gpu: int, out: Path, calib_tokens: int, sample: str,
-                 sampling: str = "", later: float = 0.0, tasks: Path | None = None, measures_starts: bool = True):
+                 mixes: dict, later: float = 0.0, tasks: Path | None = None, measures_starts: bool = True):
         self.bench, self.host, self.gpus, self.out, self.calib_tokens, self.sample = bench, host, gpus, out, calib_tokens, sample
         self.devices, self.lock, self.starts, self.jobs = Pool(gpus * per_gpu, gpus, later), threading.Lock(), {}, []
         self.tasks = Checkpoints(bench, host, tasks) if tasks else None
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
-                       "sample": sample, "sampling": sampling}
-        self.measures_starts, self.sampling = measures_starts, sampling
-        self.teacher, self.samples = bench.work / "teacher", bench.work / "samples.npz"
+                       "sample": sample, "mixes": mixes}
+        self.measures_starts, self.mixes = measures_starts, mixes
+        self.teacher, self.held = bench.work / "teacher", bench.work / "held.npz"
+
+    def samples(self, mix: str) -> Path:
+        return self.bench.work / f"samples-{mix}.npz"
 
     def prepare(self) -> None:
-        """The teacher as a checkpoint, and windows sampled from it, a part on each GPU."""
-        if not self.teacher.exists():
-            self.bench.lowbit("import", self.bench.model, self.teacher)
-        if self.samples.exists():
-            return
-        each = -(-count(self.sample) // WINDOW // self.gpus) * WINDOW
-        parts = [self.bench.work / f"samples-{i}.npz" for i in range(self.gpus)]
-        for job in [self.devices.submit(0, self.write_samples, part, each, i, worker=True) for i, part in enumerate(parts)]:
+        """Windows sampled from the teacher by each mix, a part on each GPU, and those that all rows are compared on."""
+        each, jobs = -(-count(self.sample) // WINDOW // self.gpus) * WINDOW, []
+        wanted = [mix for mix in self.mixes if not self.samples(mix).exists()]
+        if not self.held.exists():
+            even = ",".join(f"{kind}=1" for kind in KINDS)
+            jobs.append(self.devices.submit(0, self.write_samples, self.held, HELD_BACK * WINDOW * len(KINDS), HELD_SEED, ["--sample-mix", even], worker=True))
+        parts = {mix: [self.bench.work / f"samples-{mix}-{i}.npz" for i in range(self.gpus)] for mix in wanted}
+        for mix in wanted:
+            jobs += [self.devices.submit(0, self.write_samples, part, each, i, self.mixes[mix].split(), worker=True) for i, part in enumerate(parts[mix])]
+        for job in jobs:
             job.result()
-        loaded = [np.load(part) for part in parts]
-        whole = self.samples.with_suffix(".tmp.npz")
-        np.savez(whole, **{key: np.concatenate([part[key] for part in loaded]) for key in ("windows", "kinds")})
-        whole.replace(self.samples)
-        say(f"sampled {each * self.gpus} tokens")
+        for mix in wanted:
+            loaded = [np.load(part) for part in parts[mix]]
+            whole = self.samples(mix).with_suffix(".tmp.npz")
+            np.savez(whole, **{key: np.concatenate([part[key] for part in loaded]) for key in ("windows", "kinds")})
+            whole.replace(self.samples(mix))
+            say(f"sampled {each * self.gpus} tokens ({mix})")
 
     def run(self, gpu: int, name: str, module: str, *options) -> str:
         """python -m MODULE on one GPU; its progress goes to NAME.log. Gives stdout."""
@@ -66,9 +78,8 @@ class Recovery:
             raise RuntimeError(f"{name}: " + (self.bench.work / f"{name}.log").read_text().strip().splitlines()[-1])
         return done.stdout
 
-    def write_samples(self, gpu: int, part: Path, tokens: int, seed: int) -> None:
-        self.run(gpu, part.stem, "lowbit.sample", self.teacher, "-o", part, "--tokens", tokens, "--seed", seed, "--force",
-                 *self.sampling.split())
+    def write_samples(self, gpu: int, part: Path, tokens: int, seed: int, options: list) -> None:
+        self.run(gpu, part.stem, "lowbit.sample", self.teacher, "-o", part, "--tokens", tokens, "--seed", seed, "--force", *options)
 
     def train(self, gpu: int, start, name: str, options: list) -> tuple:
         target = self.bench.work / f"recovered-{name}"
@@ -84,24 +95,32 @@ class Recovery:
         """What a row begins from: a step of ladder.py and the tokens of its calibration."""
         fmt, group, _, *rest = text.split(":")
         given = dict(option.split("=", 1) for option in rest if option.startswith(OF_THE_START))
-        step = f"{fmt}:refit:group={group}" + (f",scale={given['scale']}" if "scale" in given else "")
+        step = f"{fmt}:{given.get('fit', 'refit')}:group={group}" + (f",scale={given['scale']}" if "scale" in given else "")
         return step, count(given["calib-tokens"]) if "calib-tokens" in given else self.calib_tokens
 
     def start(self, key: tuple):
         """The quantized model of a key, made once for all its rows."""
         with self.lock:
             if key not in self.starts:
-                self.starts[key] = self.host.submit(QUANTIZE, self.bench.quantize, *key)
+                fit = key[0].split(":")[1]
+                noisy = fit.startswith("noise-")
+                self.starts[key] = self.host.submit(QUANTIZE, *((self.noisy, fit) if noisy else (self.bench.quantize, *key)))
             return self.starts[key]
+
+    def noisy(self, fit: str):
+        target = self.bench.work / fit
+        made = write_noisy(self.bench, self.teacher, target, float(fit.removeprefix("noise-")))
+        return target, {key: made[key] for key in ("bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
 
     def row(self, gpu: int, text: str, start) -> None:
         fmt, group, tokens, *rest = text.split(":")
-        options, (step, calib_tokens) = [o for o in rest if not o.startswith(OF_THE_START)], self.key(text)
+        options, (step, calib_tokens) = [o for o in rest if not o.startswith((*OF_THE_START, "mix="))], self.key(text)
+        mix = next((o.removeprefix("mix=") for o in rest if o.startswith("mix=")), next(iter(self.mixes)))
         checkpoint, made = start.result()
         row = {"row": text, "format": fmt, "group": group, "scale": "double" if "scale=double" in step else "float16", "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
-               "sampling": self.sampling, **made}
+               "mix": mix, "sampling": self.mixes[mix], **made}
         say(f"training {text} on GPU {gpu % self.gpus}")
-        flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples]
+        flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples(mix), "--held", self.held]
         if not any(option.startswith("block-text-share=") for option in options):  # else its blocks are no quantization on the text alone
             flags.append("--keep-stages")
         given = [part for option in options for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
@@ -113,9 +132,9 @@ class Recovery:
             first = not any(self.key(r["row"]) == (step, calib_tokens) for r in self.report["rows"])
             self.report["rows"].append(row)
         self.bench.save(self.out, self.report)
-        self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
         if self.tasks:
             self.jobs.append(self.host.submit(MEASURE_TRAINED, self.tasks.task, text, target, "arc_easy"))
+        self.jobs.append(self.host.submit(MEASURE_TRAINED, self.measured, row, "recovered", target))
         blocks = target.with_name(target.name + "-blocks")
         if blocks.exists():
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "blocks", blocks))
@@ -148,7 +167,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build/recovery")
     parser.add_argument("--calib-tokens", type=count, default=65536)
     parser.add_argument("--sample", default="10M")
-    parser.add_argument("--sampling", default="", metavar="OPTIONS", help="of lowbit.sample, as one argument: '--sample-mix chat=1,any=1'")
+    parser.add_argument("--mix", dest="mixes", nargs="+", type=lambda text: text.split("=", 1), default=[["plain", ""]], metavar="NAME=OPTIONS",
+                        help="options of lowbit.sample, each as one argument: 'chats=--sample-mix chat=1,any=1'; rows that name none take the first")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--per-gpu", type=int, default=1, help="rows trained on a GPU at a time")
     parser.add_argument("--later", type=float, default=0, metavar="SECONDS",
@@ -164,7 +184,9 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
     os.environ.setdefault("LOWBIT_DATA", str(o.data))
-    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, o.sampling, o.later, o.tasks_out, not o.no_starts)
+    recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, dict(o.mixes), o.later, o.tasks_out, not o.no_starts)
+    if not recovery.teacher.exists():
+        bench.lowbit("import", bench.model, recovery.teacher)
     base = recovery.host.submit(0, bench.base)
     for text in o.rows:
         recovery.start(recovery.key(text))

@@ -150,7 +150,7 @@ struct GruConfig {
   const GruFormat& operator[](GruTensor t) const { return tensors[static_cast<size_t>(t)]; }
 };
 
-/// "seed8": seed 001's defaults, everything 8 bits. "w8a16": 8-bit weights, 16-bit activations. "accurate": w8a16 with an
+/// "seed8": everything 8 bits, as seed 001 (ARCHITECTURE.md) has it. "w8a16": 8-bit weights, 16-bit activations. "accurate": w8a16 with an
 /// update gate that can hold 1.0. "accurate8": seed8 with such gates. "gates12": seed8 with 12-bit sums and gates.
 Result<GruConfig> gru_preset(const std::string& name);
 std::vector<std::string> gru_presets();
@@ -262,6 +262,7 @@ class GruStream {
   Status step_codes(std::span<const int32_t> x, std::span<int32_t> y);
   void reset();                      // all states to 0
   std::vector<float> state() const;  // per cell [N, H]
+  /// Errors of both: kShapeMismatch, kInvalidArgument (a code outside the format); the state stays as it was.
   Status set_state(std::span<const float> state);
   std::vector<int32_t> state_codes() const;  // the same on integers
   Status set_state_codes(std::span<const int32_t> state);

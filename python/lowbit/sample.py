@@ -72,7 +72,8 @@ def run(options) -> None:
     model, tokenizer = open_model(options.model), Tokenizer(options.model, options.lowbit)
     config, window = model.config, min(options.window, model.config.context)
     texts = Texts(options.data, tokenizer, window, config.vocab) if options.data else None
-    beginnings = beginnings_of(options.sample_mix, options.model, texts, tokenizer.prefix, config.vocab, options.lowbit, options.sample_openings)
+    beginnings = beginnings_of(options.sample_mix, options.model, texts, tokenizer.prefix, config.vocab, options.lowbit, options.sample_openings,
+                               options.sample_words)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
     def tensor(name):

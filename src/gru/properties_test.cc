@@ -115,6 +115,56 @@ TEST(GruProperties, StreamingGivesTheBitsOfTheWholeSequence) {
   }
 }
 
+/// A stream stopped anywhere goes on from its state, as codes and as floats, in another stream.
+TEST(GruProperties, AStreamGoesOnFromItsState) {
+  Rng rng(21);
+  const int64_t steps = 6, batch = 2, c = 3, h = 5;
+  const GruNetwork net = random_network(rng, 2, false, c, h);
+  const auto x = normals(rng, steps * batch * c, 1);
+  const GruModel model = quantized(net, x, steps, batch, *gru_preset("accurate"));
+  const auto whole = *model.run(input_of(x, steps, batch));
+  for (const bool as_codes : {false, true}) {
+    std::vector<float> y(static_cast<size_t>(batch * h));
+    auto stream = *model.stream(batch, "scalar");
+    for (int64_t t = 0; t < steps; ++t) {
+      auto next = *model.stream(batch, "scalar");
+      ASSERT_TRUE(as_codes ? next.set_state_codes(stream.state_codes()) : next.set_state(stream.state()));
+      EXPECT_EQ(next.state_codes(), stream.state_codes());
+      ASSERT_TRUE(
+          next.step(std::span(x).subspan(static_cast<size_t>(t * batch * c), static_cast<size_t>(batch * c)), y));
+      for (size_t j = 0; j < y.size(); ++j) ASSERT_EQ(y[j], whole.y[static_cast<size_t>(t * batch * h) + j]);
+      stream = std::move(next);
+    }
+    stream.reset();
+    EXPECT_EQ(stream.state(), std::vector<float>(static_cast<size_t>(2 * batch * h)));
+  }
+}
+
+TEST(GruProperties, AWrongStateChangesNothing) {
+  Rng rng(22);
+  const GruNetwork net = random_network(rng, 2, false, 3, 5);
+  const GruModel model = quantized(net, normals(rng, 12, 1), 4, 1, *gru_preset("seed8"));
+  auto stream = *model.stream(1, "scalar");
+  auto state = stream.state_codes();
+  for (int32_t& q : state) q = 1;
+  ASSERT_TRUE(stream.set_state_codes(state));
+  const auto before = stream.state_codes();
+  for (const int32_t wrong : {-129, 128}) {
+    std::vector<int32_t> bad(state.size(), 2);
+    bad.back() = wrong;  // of the last layer
+    const auto refused = stream.set_state_codes(bad);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message().find(std::to_string(wrong)), std::string::npos);
+    EXPECT_EQ(stream.state_codes(), before);
+    std::vector<int32_t> y(5);
+    EXPECT_FALSE(stream.step_codes(std::vector<int32_t>{0, 0, wrong}, y));
+    EXPECT_EQ(stream.state_codes(), before);
+  }
+  EXPECT_EQ(stream.set_state_codes(std::vector<int32_t>(3)).error().code, ErrorCode::kShapeMismatch);
+  EXPECT_EQ(stream.set_state(std::vector<float>(11)).error().code, ErrorCode::kShapeMismatch);
+}
+
 TEST(GruProperties, SequencesOfABatchDoNotSeeEachOther) {
   Rng rng(3);
   const int64_t steps = 6, batch = 5, c = 4, h = 7;

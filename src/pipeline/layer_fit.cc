@@ -21,7 +21,7 @@ constexpr float kAlignment = 0.5f;
 constexpr int kMostAlignedBits = 3;
 
 Result<MomentUse> moment_use(const QuantizeSpec& spec, const SecondMoments* moments) {
-  if (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit" || must_align(spec)) {
+  if (needs_moments(spec)) {
     if (moments == nullptr)
       return fail(ErrorCode::kInvalidArgument, "fit " + spec.fit, "no inputs measured for this layer",
                   "a linear layer of a block, and a calibration text", "--calib FILE; or fit=lsq for this layer");
@@ -57,6 +57,10 @@ bool must_align(const QuantizeSpec& spec) { return !spec.keep && spec.fit == "al
 bool aligns(const QuantizeSpec& spec) {
   return must_align(spec) ||
          (!spec.keep && spec.fit == "auto" && format_info(spec.format).code_bits <= kMostAlignedBits);
+}
+
+bool needs_moments(const QuantizeSpec& spec) {
+  return !spec.keep && (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit" || spec.fit == "align");
 }
 
 bool needs_factor(const QuantizeSpec& spec) {

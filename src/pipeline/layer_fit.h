@@ -44,6 +44,8 @@ class FactoredInputs {
 /// (SecondMoments::deviation): auto does for few values. must_align(): it was asked for.
 bool aligns(const QuantizeSpec& spec);
 bool must_align(const QuantizeSpec& spec);
+/// Whether a layer cannot be fitted like this without its input's moments.
+bool needs_moments(const QuantizeSpec& spec);
 /// Whether a layer that is fitted like this needs its input factored.
 bool needs_factor(const QuantizeSpec& spec);
 

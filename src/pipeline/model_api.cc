@@ -158,10 +158,13 @@ Result<Generation> Model::generate(std::span<const TokenId> prompt, const Genera
                                    const std::function<bool(std::string_view)>& on_text) {
   if (options.max_tokens < 0)
     return fail(ErrorCode::kInvalidArgument, "max_tokens", std::to_string(options.max_tokens), "0 or more");
-  LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
-  for (TokenId id : prompt) sampler.accept(id);
   Generation out;
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
+  if (const int64_t room = impl_->info.context - length(); out.prompt_tokens > room)
+    return fail(ErrorCode::kInvalidArgument, "prompt", std::to_string(out.prompt_tokens) + " tokens",
+                "at most " + std::to_string(room), "shorten it, or ask for a larger context (-c)");
+  LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  for (TokenId id : prompt) sampler.accept(id);
   auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));
   out.prefill_s = seconds_since(start);

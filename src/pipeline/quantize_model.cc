@@ -13,6 +13,7 @@
 #include "pipeline/conversion.h"
 #include "pipeline/engine.h"
 #include "pipeline/hadamard_source.h"
+#include "pipeline/layer_fit.h"
 #include "pipeline/quantizer.h"
 #include "pipeline/recipe.h"
 #include "pipeline/rotated_source.h"
@@ -51,6 +52,18 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
                         {"seed", o.seed}};
 }
 
+/// What cannot be done without a calibration text.
+Status check_text(const QuantizeOptions& o) {
+  const auto needs = [](std::string option, const char* what) {
+    return fail(ErrorCode::kInvalidArgument, std::move(option), "no text", what, "--calib FILE");
+  };
+  if (!o.calibration.file.empty()) return {};
+  if (needs_moments(o.linear)) return needs("--fit " + o.linear.fit, "a text to measure the layers' inputs on");
+  if (o.smooth > 0) return needs("--smooth", "a text to measure activations on");
+  if (o.target_bpw > 0) return needs("--target-bpw", "a text to measure each layer's part on");
+  return {};
+}
+
 /// A GPU runs a calibration's blocks and nothing else.
 Result<Engine> engine_for(const QuantizeOptions& options) {
   if (!options.calibration.file.empty()) return Engine::with_gpu(options.compute);
@@ -69,11 +82,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));
-  if (options.smooth > 0 && options.calibration.file.empty())
-    return fail(ErrorCode::kInvalidArgument, "--smooth", "no text", "a text to measure activations on", "--calib FILE");
-  if (options.target_bpw > 0 && options.calibration.file.empty())
-    return fail(ErrorCode::kInvalidArgument, "--target-bpw", "no text", "a text to measure each layer's part on",
-                "--calib FILE");
+  LOWBIT_TRY(check_text(options));
   LOWBIT_TRY_ASSIGN(const auto stored, open_source(path));
   std::unique_ptr<WeightSource> rotated;
   if (options.rotate) {

@@ -201,6 +201,12 @@ AffineFit fit_shrink(const Grid& grid, const Group& g, OffsetRule rule) {
   return best;
 }
 
+AffineFit refit(const Grid& grid, const Group& g, const AffineFit& fit, OffsetRule rule) {
+  if (fit.scale == 0) return fit;
+  const float zero = rule == OffsetRule::kInteger ? std::nearbyint(-fit.offset / fit.scale) : 0.0f;
+  return solve(residual_sums(grid, g, fit.scale, fit.offset), fit, rule, zero);
+}
+
 AffineFit fit_least_squares(const Grid& grid, const Group& g, OffsetRule rule) {
   if (rule != OffsetRule::kNone) return search_scale_and_offset(grid, g, rule);
   constexpr int64_t kFewValues = 4, kFewEvents = 256;

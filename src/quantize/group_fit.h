@@ -57,6 +57,9 @@ AffineFit fit_shrink(const Grid& grid, const Group& group, OffsetRule rule);
 /// starts, and the best few alternate between nearest codes and closed-form scale (and offset).
 AffineFit fit_least_squares(const Grid& grid, const Group& group, OffsetRule rule);
 
+/// The least-squares scale (and offset; kInteger keeps its zero) for the codes that `fit` gives: one step of alternation.
+AffineFit refit(const Grid& grid, const Group& group, const AffineFit& fit, OffsetRule rule);
+
 /// The exact search of fit_least_squares for any number of values; OffsetRule::kNone.
 AffineFit fit_exact_scale(const Grid& grid, const Group& group);
 

@@ -220,6 +220,42 @@ TEST(LeastSquares, OffsetWithinOnePercentOfAFineGrid) {
   }
 }
 
+/// Against all small changes of scale and offset, the codes being what they were.
+TEST(LeastSquares, ARefitIsTheBestForItsCodes) {
+  const std::vector<float> table = {-127, -90, -20, 127};
+  for (const OffsetRule rule : {OffsetRule::kNone, OffsetRule::kFree, OffsetRule::kInteger})
+    for (const FormatId id : {FormatId::kInt3, FormatId::kCodebook2}) {
+      const Grid grid = id == FormatId::kCodebook2 ? make_grid(id, table) : grid_of(id);
+      const Data d = random_data(60, 70);
+      const Group g = d.group(true);
+      const float scale = 1.3f * g.abs_max / grid.reach(), zero = rule == OffsetRule::kInteger ? 2.0f : 0.0f;
+      const AffineFit start{scale, rule == OffsetRule::kFree ? 0.1f : -zero * scale, 0};
+      const AffineFit fit = refit(grid, g, start, rule);
+      const auto error = [&](double s, double o) {
+        double sum = 0;
+        for (int64_t i = 0; i < g.n; ++i) {
+          const float v = grid.values[static_cast<size_t>(grid.nearest((g.x[i] - start.offset) / start.scale))];
+          sum += g.h[i] * (g.x[i] - v * s - o) * (g.x[i] - v * s - o);
+        }
+        return sum;
+      };
+      const double least = error(fit.scale, fit.offset);
+      EXPECT_LT(least, error(start.scale, start.offset));
+      EXPECT_NEAR(fit.error, least, 1e-4 * least);
+      for (const double step : {-1e-2, 1e-2}) {
+        const double other = fit.scale * (1 + step);
+        EXPECT_LT(least, error(other, rule == OffsetRule::kInteger ? -zero * other : fit.offset));
+        if (rule == OffsetRule::kFree) {
+          EXPECT_LT(least, error(fit.scale, fit.offset + step));
+        }
+      }
+      if (rule != OffsetRule::kFree) {
+        EXPECT_FLOAT_EQ(fit.offset, -zero * fit.scale);
+      }
+    }
+  EXPECT_EQ(refit(grid_of(FormatId::kInt3), random_data(9, 1).group(), {}, OffsetRule::kFree).scale, 0);
+}
+
 TEST(LeastSquares, IntegerZeroStaysAnInteger) {
   const Grid grid = grid_of(FormatId::kInt2);
   for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -231,6 +267,15 @@ TEST(LeastSquares, IntegerZeroStaysAnInteger) {
     EXPECT_NEAR(zero, std::nearbyint(zero), 1e-4);
     const AffineFit covering = fit_absmax(grid, g, OffsetRule::kInteger);
     EXPECT_LE(error_of(grid, g, fit.scale, fit.offset), error_of(grid, g, covering.scale, covering.offset) * 1.0001);
+  }
+}
+
+TEST(Tables, QuantilesOfTheNormalDistribution) {
+  for (const int count : {1, 4, 255}) {
+    const std::vector<float> x = normal_quantiles(count);
+    ASSERT_EQ(x.size(), static_cast<size_t>(count));
+    for (int i = 0; i < count; ++i)
+      EXPECT_NEAR(0.5 * std::erfc(-x[static_cast<size_t>(i)] / std::sqrt(2.0)), (i + 0.5) / count, 1e-6);
   }
 }
 
@@ -288,6 +333,27 @@ TEST(KmeansTable, FindsTheTableThatMadeTheGroups) {
     }
     EXPECT_LT(left, noise);
   }
+}
+
+/// A table for elements of which some count for more is better for them than one for all alike.
+TEST(KmeansTable, WeighsItsElements) {
+  std::vector<Data> rows;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    rows.push_back(random_data(64, 300 + seed));
+    for (size_t i = 0; i < 64; ++i) rows.back().h[i] = rows.back().x[i] > 0.3f ? 50.0f : 1.0f;
+  }
+  std::vector<Group> weighted, alike;
+  for (const Data& row : rows) {
+    weighted.push_back(row.group(true));
+    alike.push_back(row.group(false));
+  }
+  const auto error = [&](const std::vector<Group>& sample) {
+    const Grid grid = make_grid(FormatId::kCodebook2, kmeans_table(FormatId::kCodebook2, sample, OffsetRule::kNone));
+    double sum = 0;
+    for (const Group& g : weighted) sum += fit_least_squares(grid, g, OffsetRule::kNone).error;
+    return sum;
+  };
+  EXPECT_LT(error(weighted), 0.92 * error(alike));
 }
 
 }  // namespace

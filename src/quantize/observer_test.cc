@@ -141,6 +141,23 @@ TEST(RealParams, CoverTheRange) {
   EXPECT_EQ(real_params({0, 0}, {8, false, true}).scale, 1);
 }
 
+/// Values that lie alone in their bins, on both sides of 0, clipped ones among them.
+TEST(QuantizationError, IsThatOfEveryValue) {
+  const IntGrid grid{3, false, true};
+  const IntParams p{0.5f, 0, 1};
+  for (const double weight : {1.0, 3.0}) {
+    const auto x = normal(60, 10);
+    Histogram h;
+    h.observe(x);
+    double want = 0;
+    for (const double v : x) {
+      const double q = std::nearbyint(v / 0.5), clipped = std::min(std::max(q, -4.0), 3.0);
+      want += (v - 0.5 * clipped) * (v - 0.5 * clipped) * (q == clipped ? 1 : weight);
+    }
+    EXPECT_NEAR(quantization_error(h, p, grid, weight), want, 0.02 * want);
+  }
+}
+
 TEST(Search, ClippingHelpsHeavyTails) {
   Histogram h;
   auto x = normal(100000, 9);

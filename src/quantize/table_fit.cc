@@ -32,23 +32,6 @@ void accumulate(const Grid& grid, const Group& g, const AffineFit& fit, std::vec
   }
 }
 
-/// One step of alternation from an earlier fit.
-AffineFit refit(const Grid& grid, const Group& g, AffineFit fit, OffsetRule rule) {
-  if (fit.scale == 0) return fit;
-  const ResidualSums s = residual_sums(grid, g, fit.scale, fit.offset);
-  if (rule == OffsetRule::kFree) {
-    const double det = s.h * s.vv - s.v * s.v;
-    if (det <= 1e-9 * s.h * s.vv) return fit;
-    fit.scale += static_cast<float>((s.h * s.dv - s.v * s.d) / det);
-    fit.offset += static_cast<float>((s.vv * s.d - s.v * s.dv) / det);
-  } else if (s.vv > 0) {
-    const auto change = static_cast<float>(s.dv / s.vv);
-    fit.offset *= 1 + change / fit.scale;
-    fit.scale += change;
-  }
-  return fit;
-}
-
 struct Table {
   std::vector<float> entries;
   double error = INFINITY;

@@ -1,7 +1,11 @@
 """Help, versions and the mistakes a command line can hold: exit 2 and one line."""
+import json
+import random
+import shlex
 import unittest
+import zipfile
 
-from cli import VERBS, CliTest
+from cli import VERBS, CliTest, gru_files, make_model, text
 
 
 class Help(CliTest):
@@ -20,6 +24,34 @@ class Help(CliTest):
                     self.assertIn(option, text)
                 self.assertEqual(done.stderr, b"")
                 self.lowbit(*verb.split(), "--version")
+
+    def test_fits_a_terminal(self):
+        for verb in ["", "bench", "gru", *VERBS]:
+            for line in self.lowbit(*verb.split(), "--help").stdout.decode().splitlines():
+                with self.subTest(verb):
+                    self.assertLessEqual(len(line), 80, line)
+                    self.assertEqual(line, line.rstrip())
+
+    def test_examples_work(self):
+        """Those of every verb, one after the other in one folder."""
+        net, x = gru_files(random.Random(1))
+        with zipfile.ZipFile(self.dir / "net.npz", "w") as file:
+            for name, data in net.items():
+                file.writestr(name, data)
+        (self.dir / "x.npy").write_bytes(x)
+        (self.dir / "text.txt").write_text(text(1500))
+        (self.dir / "eval").mkdir()
+        question = {"query": "Which is bread?", "choices": ["bread", "rain"], "gold": 0}
+        (self.dir / "eval" / "arc_easy.jsonl").write_text(json.dumps(question) + "\n")
+        env = {"LOWBIT_MODEL": make_model(self.dir / "model", "--context", "512"), "LOWBIT_DATA": str(self.dir)}
+        for verb in VERBS:
+            lines = self.lowbit(*verb.split(), "--help").stdout.decode().partition("\nExample")[2].replace("\\\n", "").splitlines()[1:]
+            self.assertTrue(lines, f"{verb} has no example")
+            for line in lines:
+                with self.subTest(line):
+                    words = shlex.split(line)
+                    self.assertEqual(words[:len(verb.split()) + 1], ["lowbit", *verb.split()])
+                    self.lowbit(*words[1:], env=env, cwd=self.dir)
 
     def test_options_of_interface(self):
         wanted = {
@@ -56,6 +88,31 @@ class Usage(CliTest):
             with self.subTest(line):
                 self.refused(*line.split(), code=2)
 
+    def test_what_was_meant(self):
+        """The word that is wrong and what it may have been, whatever stands around it."""
+        for line, got, wanted in (("quantise a b", "'quantise'", "did you mean `quantize`?"),
+                                  ("bench mtmul", "'mtmul'", "did you mean `matmul`?"),
+                                  ("quantize a b --fromat int4", "'--fromat'", "did you mean `--format`?"),
+                                  ("quantize a b --fromat=int4", "'--fromat'", "did you mean `--format`?"),
+                                  ("quantize a b -format int4", "'-format'", "did you mean `--format`?"),
+                                  ("run a --top_k 3 -p x", "'--top_k'", "did you mean `--top-k`?"),
+                                  ("run a -p x -q", "'-q'", "one of its options. hint: see"),
+                                  ("run a b -p x", "also 'b'", "MODEL and options"), ("doctor a", "also 'a'", "options only"),
+                                  ("--json run a -p x", "'--json' before the verb", "options behind it"),
+                                  ("--threads 2 doctor", "'--threads' before the verb", "options behind it"),
+                                  ("run a -p", "--prompt without a value", "wanted one"),
+                                  ("run a -p x --temp=", "--temp without a value", "wanted one"),
+                                  ("run a -p x -n 3 -n 4", "--tokens twice", "it once"),
+                                  ("run a -p x --file y", "--prompt and --file", "one of them"),
+                                  ("quantize a b", "no format", "--format F, or --target-bpw X"),
+                                  ("quantize a b --format int4 --target-bpw 3", "--format and --target-bpw", "--format F, or"),
+                                  ("eval a --tasks ppl,kld", "no --against", "--against MODEL"),
+                                  ("gru quantize a -o b", "no ranges", "gru calibrate")):
+            with self.subTest(line):
+                error = self.refused(*line.split(), code=2)
+                self.assertIn(f": got {got}", error)
+                self.assertIn(wanted, error)
+
     def test_wrong_verbs_are_named(self):
         for line, got, wanted in (("no-such-verb", "'no-such-verb'", "quantize"), ("bench nothing", "'nothing'", "matmul, model"),
                                   ("gru", "no verb", "calibrate, quantize")):
@@ -77,7 +134,8 @@ class Usage(CliTest):
                             (f"ppl {m} -f x --method mine", "--method"), ("inspect --format int9", "--format"),
                             ("bench matmul --format int4 --group tensor", "--group"),
                             ("bench matmul --format int4 --vs sse9", "--vs"), ("bench memory --bytes 1K", "--bytes"),
-                            (f"tokenize {m} --decode 1,x", "--decode")):
+                            (f"tokenize {m} --decode 1,x", "--decode"), (f"tokenize {m} --decode 1,,2", "--decode"),
+                            (f"ppl {m} -f x --chunks 0", "--chunks")):
             with self.subTest(line):
                 error = self.refused(*line.split(), code=2)
                 self.assertRegex(error, rf"\Aerror: [^:]*{named}: got ['\"][^'\"]*['\"], wanted ")

@@ -1,4 +1,5 @@
 """Files that are missing, cut, wrong or in the way: one error line, exit 1, nothing left behind."""
+import contextlib
 import json
 import os
 import random
@@ -44,6 +45,18 @@ class Sources(CliTest):
         self.refused_everywhere("/dev/null")
         os.mkfifo(self.dir / "pipe")  # nobody will ever write to it
         self.refused_everywhere(self.dir / "pipe")
+
+    def test_where_models_are_found(self):
+        """What a name that is no model probably was."""
+        self.assertIn("lowbit downloads nothing", self.refused("inspect", "owner/model-name"))
+        self.assertNotIn("downloads", self.refused("inspect", "./model-name"))
+        self.assertIn("model: got an empty name", self.refused("verify", ""))
+        (self.copy / "model.safetensors").unlink()
+        for name in ("pytorch_model.bin", "pytorch_model.bin.index.json"):
+            (self.copy / name).touch()
+            self.assertIn("pickled weights are never read", self.refused("inspect", self.copy))
+            (self.copy / name).unlink()
+        self.assertNotIn("pickled", self.refused("inspect", self.copy))
 
     def test_broken_config(self):
         good = json.loads((self.copy / "config.json").read_text())
@@ -168,11 +181,42 @@ class Targets(CliTest):
                 self.refused("quantize", self.hf, target, "--format", "int4")
         self.assertEqual((self.dir / "file").read_text(), "in the way")
 
-    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    @contextlib.contextmanager
+    def mounted(self, options):
+        """A folder that is a file system of its own; skips where that is not allowed."""
+        disk = self.dir / "disk"
+        disk.mkdir()
+        can = shutil.which("mount") and os.geteuid() == 0
+        if not can or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "lowbit-test", disk], capture_output=True).returncode != 0:
+            self.skipTest("needs root and the right to mount a tmpfs")
+        try:
+            yield disk
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    def refuses_to_write(self, folder):
+        """Every verb that makes files says where else to."""
+        text = self.dir / "text"
+        text.write_text("the cat and the dog are here. " * 20)
+        checkpoint = self.quantized("checkpoint", "--format", "int4")
+        for call in (("quantize", self.hf, folder / "out", "--format", "int4"), ("import", self.hf, folder / "out"),
+                     ("quantize", self.hf, folder / "out", "--format", "int2", "--calib", text, "--calib-tokens", 64),
+                     ("ppl", self.hf, "-f", text, "-c", 64, "--save-logits", folder / "out"),
+                     ("report", checkpoint, "-o", folder / "out")):
+            with self.subTest(call[0]):
+                self.assertIn("choose a place where you may write", self.refused(*call))
+                self.assertEqual(os.listdir(folder), [])
+
     def test_read_only_folder(self):
         closed = self.dir / "closed"
         closed.mkdir(mode=0o500)
-        self.refused("quantize", self.hf, closed / "out", "--format", "int4")
+        if os.access(closed, os.W_OK):
+            self.skipTest("this user may write everywhere")
+        self.refuses_to_write(closed)
+
+    def test_read_only_disk(self):
+        with self.mounted("ro") as disk:
+            self.refuses_to_write(disk)
 
     def test_files_that_do_not_fit(self):
         text, page, logits = self.dir / "text", self.dir / "page.html", self.dir / "logits"
@@ -184,20 +228,12 @@ class Targets(CliTest):
             self.assertEqual([f for f in os.listdir(self.dir) if "out" in f], [])
 
     def test_full_disk(self):
-        disk = self.dir / "disk"
-        disk.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "lowbit-test", disk], capture_output=True) \
-            if shutil.which("mount") and os.geteuid() == 0 else None
-        if mounted is None or mounted.returncode != 0:
-            self.skipTest("needs root and the right to mount a tmpfs")
-        try:
+        with self.mounted("size=96k") as disk:
             self.refused("quantize", self.hf, disk / "out", "--format", "int8")
             self.assertEqual(files_below(disk), {})
             self.assertEqual(os.listdir(disk), [])
             self.refused("import", self.hf, disk / "out")
             self.assertEqual(os.listdir(disk), [])
-        finally:
-            subprocess.run(["umount", disk], check=True)
 
 
 if __name__ == "__main__":

@@ -199,8 +199,10 @@ class Calibrate(CliTest):
 
     def test_refused(self):
         out = self.dir / "out"
-        for fit in ("wls", "gptq", "refit"):
-            self.assertIn("--calib", self.refused("quantize", self.hf, out, "--format", "int4", "--fit", fit))
+        for fit in ("wls", "gptq", "refit", "align"):
+            error = self.refused("quantize", self.hf, out, "--format", "int4", "--fit", fit)
+            self.assertIn(f"--fit {fit}: got no text", error)
+            self.assertIn("--calib FILE", error)
         call = ("quantize", self.hf, out, "--format", "int4", "--calib")
         self.assertIn("missing.txt", self.refused(*call, self.dir / "missing.txt"))
         short = self.dir / "short.txt"

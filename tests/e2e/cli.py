@@ -1,10 +1,12 @@
 """What the tests of this folder share: the binary, tiny models, and what every call must keep to."""
 import json
+import math
 import os
 import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,20 @@ def text(count):
 def make_model(out, *options):
     subprocess.run([sys.executable, SOURCE / "scripts" / "make_test_model.py", out, *options], check=True)
     return str(out)
+
+
+def npy(shape, values):
+    """A float32 .npy file as bytes."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({''.join(f'{n}, ' for n in shape)}), }}"
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(values)}f", *values)
+
+
+def gru_files(rng, inputs=5, hidden=7, steps=12, batch=3):
+    """A GRU's weights by file name, with PyTorch's names and order, and a sequence for it, all as the bytes of .npy files."""
+    shapes = {"w_ih": (3 * hidden, inputs), "w_hh": (3 * hidden, hidden), "b_ih": (3 * hidden,), "b_hh": (3 * hidden,)}
+    files = {f"{name}.npy": npy(shape, [rng.gauss(0, 0.4) for _ in range(math.prod(shape))]) for name, shape in shapes.items()}
+    return files, npy((steps, batch, inputs), [rng.gauss(0, 1) for _ in range(steps * batch * inputs)])
 
 
 def environment(**extra):
@@ -67,18 +83,18 @@ class CliTest(unittest.TestCase):
     def setUp(self):
         self.dir = Path(tempfile.mkdtemp(prefix="test_", dir=self.models))
 
-    def lowbit(self, *args, code=0, env=None, stdin=None, file_bytes=None):
+    def lowbit(self, *args, code=0, env=None, stdin=None, file_bytes=None, cwd=None):
         """Runs `lowbit ARGS`; fails unless it ends with `code`. Output as bytes. Files longer than `file_bytes` cannot be written."""
-        done = subprocess.run([BINARY, *map(str, args)], capture_output=True, timeout=TIMEOUT_S,
+        done = subprocess.run([BINARY, *map(str, args)], capture_output=True, timeout=TIMEOUT_S, cwd=cwd,
                               env=environment(**(env or {})), input=stdin if stdin is not None else b"",
                               preexec_fn=None if file_bytes is None else lambda: limit_files(file_bytes))
         self.assertEqual(done.returncode, code, f"lowbit {' '.join(map(str, args))}\n{done.stdout[-2000:]}\n"
                                                 f"{done.stderr[-2000:].decode(errors='replace')}")
         return done
 
-    def json(self, *args, code=0, env=None, stdin=None):
+    def json(self, *args, code=0, env=None, stdin=None, cwd=None):
         """Runs with --json: stdout must be one JSON document and a newline."""
-        done = self.lowbit(*args, "--json", code=code, env=env, stdin=stdin)
+        done = self.lowbit(*args, "--json", code=code, env=env, stdin=stdin, cwd=cwd)
         text = done.stdout.decode("utf-8")
         self.assertTrue(text.endswith("}\n"), text[-200:])
         return json.loads(text)
@@ -120,6 +136,6 @@ def start(*args, **kwargs):
                             stderr=subprocess.PIPE, env=environment(), **kwargs)
 
 
-def interrupt(process):
-    process.send_signal(signal.SIGINT)
+def interrupt(process, stop=signal.SIGINT):
+    process.send_signal(stop)
     return process.communicate(timeout=TIMEOUT_S)

@@ -76,7 +76,7 @@ class Run(CliTest):
         report = self.json("run", self.int4, "-p", "", "-n", "1K", "-c", 32, "--ignore-eos")
         self.assertEqual(report["stop_reason"], "context")
         self.assertLessEqual(len(report["tokens"]), 32)
-        self.refused("run", self.int4, "-p", "the king and " * 40, "-c", 32)
+        self.assertRegex(self.refused("run", self.int4, "-p", "the king and " * 40, "-c", 32), r"prompt: got \d+ tokens, wanted at most 32\.")
         self.refused("run", self.int4, "-p", "", "-c", "1G")
 
     def test_closed_stdout_is_a_quiet_end(self):
@@ -150,18 +150,23 @@ class Chat(CliTest):
         done = self.lowbit("chat", self.hf, "-c", 64, code=1, stdin=b"word " * 400)
         self.assertRegex(done.stderr.decode(), r"\Aerror: message: got \d+ tokens, wanted [^\n]+\n\Z")
 
-    def test_ctrl_c_at_a_script(self):
-        process = subprocess.Popen([cli.BINARY, "chat", self.hf, "--quiet"], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
-        process.stdin.write(b"hello\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-        for stream in (process.stdin, process.stdout, process.stderr):
-            stream.close()
-        self.assertEqual(process.returncode, 130)
+    def test_signals_at_a_script(self):
+        """While it waits for a line, and in the middle of an answer without end."""
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            for answering in (False, True):
+                if answering and stop == signal.SIGINT:
+                    continue  # that stops the answer and not the conversation
+                with self.subTest(f"{stop} {answering}"):
+                    options = ("-n", "1M", "-c", 256) if answering else ()
+                    process = subprocess.Popen([cli.BINARY, "chat", self.hf, "--quiet", *map(str, options)], stdin=subprocess.PIPE,
+                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+                    process.stdin.write(b"hello\n" * (1000 if answering else 1))
+                    process.stdin.flush()
+                    process.stdout.readline()
+                    time.sleep(0.1 if answering else 0.5)
+                    process.send_signal(stop)
+                    process.communicate(timeout=60)
+                    self.assertEqual(process.returncode, 128 + stop)
 
 
 class Tokenize(CliTest):

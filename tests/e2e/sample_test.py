@@ -78,6 +78,67 @@ class Sample(CliTest):
         from lowbit.recover.sampling import beginnings_of
         self.assertEqual(beginnings_of({"rewritten": 1.0, "any": 1.0}, self.hf, None, [], 300, cli.BINARY, None).mix, {"any": 1.0})
 
+    def test_words_of_a_vocabulary(self):
+        from lowbit.recover.words import FORMS, WORD, special_tokens, vocabulary_words
+        tokens = ["Ġthe", "Ġthem", "ĠThem", "ĠParis", "ĠNASA", "▁bread", "river", "Ġcafé", "Ġr2d2x", "Ġ    ", "Ġ<|im_end|>"]
+        tokenizer = {"model": {"vocab": {token: i for i, token in enumerate(tokens)}}, "added_tokens": [{"id": 7, "special": True}, {"id": 8, "special": False}]}
+        self.assertEqual(vocabulary_words(tokenizer), ["NASA", "Paris", "bread", "them"])
+        self.assertEqual(special_tokens(tokenizer), {7})
+        for nothing in ({}, {"model": None}, {"model": {"vocab": [["Ġwords", -1.0]]}}):
+            self.assertEqual((vocabulary_words(nothing), special_tokens(nothing)), ([], set()))
+        lines = FORMS.read_text().splitlines()
+        self.assertTrue(all(line.count(WORD) == 1 and line == line.strip() for line in lines) and len(set(lines)) == len(lines))
+        self.assertFalse([line for line in lines if "Question" in line or "Answer" in line])
+
+    def test_passages_are_packed(self):
+        """What the teacher is given and what becomes of what it writes, with a teacher that ends a passage with token 2 after some 'a's."""
+        import numpy as np
+        from lowbit.recover.words import MIN_P, Words, pack
+
+        def ids(lines):
+            return [list(line.encode()) for line in lines]
+
+        turn = ([1, 50, 51, 1, 60], [2, 61])  # a system prompt, then the user's turn
+        words = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis"]
+        about = Words(words, [(True, "WORD?"), (False, "WORD is")], turn, [], ids, {0}, 2)
+        rng = np.random.default_rng(0)
+        said = [bytes(i for i in part if i > 61).decode().lower() for part in about.draw(rng, 18)]
+        for nine in (said[:9], said[9:]):  # all before any comes again
+            self.assertEqual(sorted(next(word for word in words if text.startswith(word)) for text in nine), words)
+        passes = []
+
+        def write(begins, given, min_p):
+            passes.append((begins.shape, min_p))
+            out = np.where(given, begins, ord("a"))
+            for row, known in zip(out, given):
+                length = int(known.sum())
+                if length % 2:  # the others are cut
+                    row[length + 4] = 2
+            return out
+
+        windows = pack(about, 5, 100, rng, write)
+        self.assertEqual((windows.shape, str(windows.dtype)), ((5, 100), "int32"))
+        self.assertTrue(all(shape[1] == 100 and min_p == MIN_P for shape, min_p in passes))
+        for window in windows.tolist():
+            first = window.index(2) if 2 in window else 100
+            self.assertLessEqual(window[first:].count(50), 0)  # a system prompt stands at the window's beginning alone
+
+    def test_word_windows(self):
+        words = self.dir / "words.txt"
+        words.write_text("river\n\nstone\n bread \n")
+        windows, kinds = self.windows("--sample-mix", "word=1,any=1", "--sample-words", words, "--window", "64", "--tokens", "2048")
+        self.assertEqual((windows.shape, int((kinds == "word").sum())), ((32, 64), 16))
+        turn, answer = self.ids("<|im_start|>user\n"), self.ids("<|im_end|>\n<|im_start|>assistant\n")
+        begun = [turn + self.ids(form.replace("WORD", word)) + answer for word in ("river", "stone", "bread")
+                 for form in ("What is WORD?", "Explain WORD.", "Tell me about WORD.", "Why is WORD important?", "How does WORD work?")]
+        begun += [self.ids(form) for word in ("River", "Stone", "Bread") for form in (f"{word} is", f"{word} means", f"The {word.lower()}", f"All about {word.lower()}\n\n")]
+        for window in windows[kinds == "word"].tolist():
+            self.assertTrue(any(window[:len(ids)] == ids for ids in begun), window)
+        self.assertEqual(set(self.windows("--sample-mix", "word=1,any=1")[1].tolist()), {"any"})  # a vocabulary without words
+        words.write_text("\n")
+        self.assertIn("words.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", words, code=1))
+        self.assertIn("none.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", self.dir / "none.txt", code=1))
+
     def test_the_package_s_openings(self):
         from lowbit.recover.sampling import OPENINGS, read_openings
         lines = read_openings(OPENINGS)
@@ -133,6 +194,9 @@ class Sample(CliTest):
         samples = Samples(windows, kinds)
         self.assertEqual({k: w[:, 0].tolist() for k, w in samples.held.items()}, {"any": [7], "chat": [43, 44, 45, 46, 47]})
         self.assertEqual(sorted(samples.train[:, 0].tolist() + [7, 43, 44, 45, 46, 47]), list(range(55)))
+        samples.hold(Samples(windows[:3], ["chat", "any", "chat"]))
+        self.assertEqual({k: w[:, 0].tolist() for k, w in samples.held.items()}, {"any": [1], "chat": [0, 2]})
+        self.assertTrue((samples.train == windows).all())
         samples.save(self.dir / "s.npz")
         self.assertTrue((Samples.load(self.dir / "s.npz", 4, 55).windows == windows).all())
         self.assertIsNone(Samples.load(self.dir / "s.npz", 8, 55))

@@ -31,6 +31,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
     p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
+    p.add_argument("--decay", type=float, default=0.0, help="weight decay of latent weights towards the teacher's, in blocks and in `full`: each step takes "
+                   "this times the rate of their distance [0]")
     p.add_argument("--soft-share", type=float, default=0.0, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
                    "for more [0]")
     p.add_argument("--soft-temperature", type=float, default=2.0, help="[2]")
@@ -48,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<i> [auto]")
     p.add_argument("--threads", type=int, help="threads on a CPU")
     p.add_argument("--samples", metavar="FILE.npz", help="keep sampled windows there, and take them from there when it exists")
+    p.add_argument("--held", metavar="FILE.npz", help="sampled windows to report on, in place of the last of each kind, which are then trained on too")
     p.add_argument("--lowbit", metavar="PROGRAM", help="the lowbit command line, for its tokenizer [from PATH]")
     p.add_argument("--save-every", type=float, default=120.0, metavar="SECONDS", help="save the state so often [120]")
     p.add_argument("--stop-after", type=int, metavar="STEPS", help="save and stop after so many steps; the same command continues")
@@ -65,9 +68,9 @@ def main(arguments=None) -> int:
     options = command.parse_args(arguments)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
             0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1
-            and 0 <= options.soft_share <= 1 and 0.1 <= options.soft_temperature <= 100):
+            and 0 <= options.decay <= 100 and 0 <= options.soft_share <= 1 and 0.1 <= options.soft_temperature <= 100):
         command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle and --soft-share between 0 and 1, "
-                      "and a --soft-temperature from 0.1 to 100")
+                      "a --decay from 0 to 100 and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

@@ -96,7 +96,8 @@ class BlockReconstruction:
             loss.backward()
             return loss
 
-        groups = trainable.groups(lambda grid: rate * (options.block_lr or rate_of(grid)), rate * options.block_lr_scales, rate * options.block_lr_scales)
+        groups = trainable.groups(lambda grid: rate * (options.block_lr or rate_of(grid)), rate * options.block_lr_scales, rate * options.block_lr_scales,
+                                  decay=options.decay)
         optimizer = Optimizer(compute, groups, self.steps, f"block {layer}", graph=options.graph, clip=None)
         batch = min(BATCH, len(wanted))
         for step in range(self.steps):

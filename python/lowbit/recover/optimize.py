@@ -36,7 +36,8 @@ class Watch:
 
 
 class Optimizer:
-    """compute(*inputs) -> loss runs forward and backward. groups: dicts of params and lr.
+    """compute(*inputs) -> loss runs forward and backward. groups: dicts of params and lr; with `towards` (a tensor as the group's one parameter) and
+    `decay`, that parameter is drawn there by lr * decay of its distance in each step: decoupled weight decay, but not to zero.
 
     On CUDA with graph=True the whole step (gradients, clipping, AdamW) is captured once and replayed.
     """
@@ -46,6 +47,8 @@ class Optimizer:
         self.compute, self.steps, self.stage, self.clip = compute, steps, stage, clip
         self.parameters = [p for group in groups for p in group["params"]]
         self.device = self.parameters[0].device
+        drawn = [(at, group.pop("decay", 0.0), group.pop("towards", None)) for at, group in enumerate(groups)]
+        self.drawn = [entry for entry in drawn if entry[2] is not None and entry[1]]
         self.peaks = [group["lr"] for group in groups]
         cuda = self.device.type == "cuda"
         if cuda:
@@ -72,6 +75,10 @@ class Optimizer:
         if self.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.adam.step()
+        with torch.no_grad():
+            for at, decay, towards in self.drawn:
+                group = self.adam.param_groups[at]
+                group["params"][0].add_((towards - group["params"][0]) * (group["lr"] * decay))
         self.total += loss.detach()
 
     def step(self, *inputs) -> None:

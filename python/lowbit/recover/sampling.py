@@ -17,6 +17,7 @@ from ..llama import heads_of, linear_names, norm_names, rms_norm, rotate, rotati
 from ..tokens import Tokenizer
 from .arguments import KINDS
 from .data import PROMPT, random
+from .words import FORMS, Words, pack, read_words, special_tokens, vocabulary_words
 
 HELD_BACK = 16  # windows of each kind, for the report; at most an eighth of them
 BATCH = {"cuda": 4096, "cpu": 64}  # windows of a pass
@@ -38,9 +39,14 @@ class Samples:
                 kept[last], self.held[kind] = False, windows[last].astype(np.int64)
         self.train = windows[kept]
 
+    def hold(self, others: Samples) -> None:
+        """Holds back all windows of `others` in place of its own, which are trained on."""
+        self.train = self.windows
+        self.held = {kind: others.windows[others.kinds == kind].astype(np.int64) for kind in KINDS if (others.kinds == kind).any()}
+
     @classmethod
-    def load(cls, file: Path, window: int, count: int):
-        """None when the file is not there, or has windows of another length or fewer than `count`."""
+    def load(cls, file: Path, window: int, count: int | None = None):
+        """The first `count` windows, or all. None when the file is not there, or has windows of another length or fewer than `count`."""
         if not file.exists():
             return None
         try:
@@ -49,7 +55,7 @@ class Samples:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise CorruptFile(file, str(error) or type(error).__name__, "sampled windows, as --samples keeps them")
         whole = windows.ndim == 2 and windows.dtype == np.int32 and kinds.shape == windows.shape[:1]
-        return cls(windows[:count], kinds[:count]) if whole and windows.shape[1] == window and len(windows) >= count else None
+        return cls(windows[:count], kinds[:count]) if whole and windows.shape[1] == window and len(windows) >= (count or 1) else None
 
     def save(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,12 +70,14 @@ class Beginnings:
     text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
     first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
     before begin and any; the others have all that they need. rewritten: a window of the texts in which the model writes every second span anew.
+    word: passages about a word each, packed (words.py).
     """
 
-    def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=()):
+    def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=(), words: Words | None = None):
         self.texts, self.prefix, self.vocab, self.first_token = texts, list(prefix), vocab, first_token
-        self.chat, self.openings = list(chat), [list(o) for o in openings]
-        there = {"text": texts is not None, "rewritten": texts is not None, "begin": first_token is not None, "chat": bool(self.chat), "opening": bool(self.openings), "any": True}
+        self.chat, self.openings, self.words = list(chat), [list(o) for o in openings], words
+        there = {"text": texts is not None, "rewritten": texts is not None, "begin": first_token is not None, "chat": bool(self.chat),
+                 "opening": bool(self.openings), "any": True, "word": words is not None}
         self.mix = {kind: share for kind, share in mix.items() if share > 0 and there[kind]}
         if not self.mix:
             raise LowbitError("--sample-mix", f"nothing of {', '.join(mix)} that this model has", "shares of " + ", ".join(KINDS))
@@ -123,8 +131,9 @@ def _json_object(file) -> dict:
     return read if isinstance(read, dict) else {}
 
 
-def chat_opening(config: dict) -> str | None:
-    """What the template of a tokenizer_config.json puts before the first word of a user. None: no template, or none that shows it."""
+def chat_turn(config: dict) -> tuple[str, str] | None:
+    """What the template of a tokenizer_config.json puts before the first words of a user, and from behind them to the first word of the answer. None: no
+    template, or none that shows it."""
     template, mark = config.get("chat_template"), "\x02"
     if not isinstance(template, str):
         return None
@@ -132,37 +141,47 @@ def chat_opening(config: dict) -> str | None:
     try:
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # torch needs jinja2 too
         text = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(template).render(
-            messages=[{"role": "user", "content": mark}], add_generation_prompt=False, **tokens)
+            messages=[{"role": "user", "content": mark}], add_generation_prompt=True, **tokens)
     except Exception:  # a template may do anything
         return None
-    before, found, _ = text.partition(mark)
-    return before if found and before else None
+    before, found, after = text.partition(mark)
+    return (before, after) if found and before else None
 
 
-def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, openings) -> Beginnings:
-    """The beginnings that a model directory has. `openings`: a file, None for the package's own list; without the program `lowbit` (for its
-    tokenizer) there are neither chats nor openings, unless a file was named: then it is an error."""
-    config = _json_object(Path(folder) / "config.json")
+def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, openings, words=None) -> Beginnings:
+    """The beginnings that a model directory has. `openings`, `words`: files, None for the package's own list and the words of the vocabulary; without
+    the program `lowbit` (for its tokenizer) there are no chats, openings and words, unless a file was named: then it is an error."""
+    folder = Path(folder)
+    config, described = _json_object(folder / "config.json"), _json_object(folder / "tokenizer.json")
 
     def token(key):
         value = config.get(key)
         value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, int) and 0 <= value < vocab else None
 
-    chat, lines, first = [], [], token("bos_token_id")
+    def begun(file):
+        """(said by a user, text) of each line; without a chat template nobody says anything."""
+        return [(line.startswith(USER) and bool(chat[0]), line.removeprefix(USER)) for line in read_openings(file)]
+
+    chat, lines, about, first = ([], []), [], None, token("bos_token_id")
     try:
         tokenizer = Tokenizer(folder, program)
-        text = chat_opening(_json_object(Path(folder) / "tokenizer_config.json"))
-        chat = tokenizer.ids(text) if text else []
+        turn = chat_turn(_json_object(folder / "tokenizer_config.json"))
+        chat = tuple(map(tokenizer.ids, turn)) if turn else chat
         separator = token("eos_token_id") if token("eos_token_id") is not None else first
-        begun = read_openings(openings or OPENINGS)
-        said = [line.removeprefix(USER) for line in begun]
-        ids = tokenizer.lines(said, separator) if separator is not None else [tokenizer.ids(line) for line in said]
-        lines = [(chat if line.startswith(USER) and chat else list(prefix)) + i for line, i in zip(begun, ids) if i]
+
+        def ids(texts):
+            return tokenizer.lines(texts, separator) if separator is not None else [tokenizer.ids(text) for text in texts]
+
+        given = begun(openings or OPENINGS)
+        lines = [(chat[0] if said else list(prefix)) + i for (said, _), i in zip(given, ids([line for _, line in given])) if i]
+        listed = read_words(words) if words else vocabulary_words(described)
+        if listed and separator is not None:
+            about = Words(listed, begun(FORMS), chat, prefix, ids, special_tokens(described), separator)
     except LowbitError:
-        if openings:
+        if openings or words:
             raise
-    return Beginnings(mix, texts, prefix, vocab, first, chat, lines)
+    return Beginnings(mix, texts, prefix, vocab, first, chat[0], lines, about)
 
 
 @torch.no_grad()
@@ -176,14 +195,25 @@ def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int
     generator = torch.Generator(device).manual_seed(seed)
     rng = random(seed, 3)
     kinds = beginnings.kinds(count, rng)
-    batch = -(-count // -(-count // batch)) if count else 1  # passes of one size: their caches take the same memory
-    for at in range(0, count, batch):
-        begins, given = map(np.stack, zip(*(beginnings.given(kind, rng, window) for kind in kinds[at:at + batch])))
-        tokens, given = torch.from_numpy(begins).to(device), torch.from_numpy(given).to(device)
-        heat, least = (torch.from_numpy(rng.uniform(*span, (len(begins), 1)).astype(np.float32)).to(device) for span in (temperature, min_p))
-        _continue(weights, config, head, tokens, given, heat, least, dtype, generator)
-        windows[at:at + batch] = tokens.to(torch.int32).cpu().numpy()
-        progress(f"sampling: {at + len(begins)} of {count} windows")
+
+    def write(begins, given, min_p):
+        """Tokens [B, T] that begin as given, in passes that take the memory of `batch` windows at most."""
+        passes = -(-begins.size // (batch * window))
+        out = []
+        for some, which in zip(np.array_split(begins, passes), np.array_split(given, passes)):
+            tokens, fixed = torch.from_numpy(some).to(device), torch.from_numpy(which).to(device)
+            heat, least = (torch.from_numpy(rng.uniform(*span, (len(some), 1)).astype(np.float32)).to(device) for span in (temperature, min_p))
+            _continue(weights, config, head, tokens, fixed, heat, least, dtype, generator)
+            out.append(tokens.to(torch.int32).cpu().numpy())
+            progress(f"sampling: {sum(map(np.size, out))} of {begins.size} tokens")
+        return np.concatenate(out)
+
+    about = np.flatnonzero(kinds == "word")
+    others = np.flatnonzero(kinds != "word")
+    if len(others):
+        windows[others] = write(*map(np.stack, zip(*(beginnings.given(kind, rng, window) for kind in kinds[others]))), min_p)
+    if len(about):
+        windows[about] = pack(beginnings.words, len(about), window, rng, write)
     return Samples(windows, kinds)
 
 

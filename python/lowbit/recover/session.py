@@ -48,6 +48,7 @@ class Options:
     sample_min_p: tuple = (0.0, 0.06)
     sample_mix: dict = dataclasses.field(default_factory=lambda: shares(MIX))
     sample_openings: str | None = None
+    sample_words: str | None = None
     text_share: float = 0.3
     window: int = 512
     batch: int = 16
@@ -56,6 +57,7 @@ class Options:
     lr_norms: float = 2e-4
     lr_end: float = 0.0
     settle: float = 0.6
+    decay: float = 0.0
     soft_share: float = 0.0
     soft_temperature: float = 2.0
     train_embedding: bool = False
@@ -71,6 +73,7 @@ class Options:
     graph: bool = True
     compile: bool = True
     samples: str | None = None
+    held: str | None = None
     lowbit: str | None = None
     threads: int | None = None
     save_every: float = 120.0
@@ -182,12 +185,17 @@ class Session:
         if self.sampled is None:
             self.sampled = self._sample(count)
             self.sampled.save(file)
+        if self.options.held:
+            held = Samples.load(Path(self.options.held), self.window)
+            if held is None:
+                raise LowbitError(self.options.held, f"no file of windows of {self.window} tokens", "what `lowbit.sample --window` wrote")
+            self.sampled.hold(held)
         return self.sampled
 
     def _sample(self, count: int):
         options, clock, student = self.options, Clock(), self.student
         beginnings = beginnings_of(options.sample_mix, self.checkpoint.path, self.texts, self.texts.prefix, student.config.vocab, options.lowbit,
-                                   options.sample_openings)
+                                   options.sample_openings, options.sample_words)
         sampled = sample(self.teacher.__getitem__, student.config, self.teacher_head, count, beginnings, self.window, options.seed,
                          options.sample_temperature, options.sample_min_p, self.dtype, self.device, BATCH[self.device.type], self.note)
         kinds = {kind: int((sampled.kinds == kind).sum()) for kind in beginnings.mix}
@@ -237,7 +245,8 @@ class Session:
                               trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
         steps = max(1, options.tokens // (options.batch * self.window))
-        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding)
+        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
+                                  options.decay)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
             optimizer.load_state(saved)
@@ -310,6 +319,8 @@ class Session:
             if name in self.teacher:
                 error = relative_error(self.teacher[name].cpu().numpy(), tensors[name].dequantize())
                 quality[name.removesuffix(".weight")] = {"rel_error": error}
+        errors = [of["rel_error"] for of in quality.values() if "rel_error" in of]
+        self.report["weight_error"] = float(np.mean(errors)) if errors else None
         recovery = {"method": list(method), "tokens": options.tokens, "sampled": options.sample, "seed": options.seed,
                     "teacher_sha256": self.teacher_sha}
         write_checkpoint(out, c.config, tensors, fit={**c.fit, "recovery": recovery}, quality=quality, side_files=side_files(c.path),

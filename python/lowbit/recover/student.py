@@ -34,7 +34,8 @@ def grid_of(weight: QuantizedWeight) -> Grid | None:
 @dataclasses.dataclass
 class Layer:
     """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
-    levels [1, count]: the tensor's table, ascending, for such grids. unit [rows, 1]: the super-scale of each scale of kind `double`."""
+    levels [1, count]: the tensor's table, ascending, for such grids. unit [rows, 1]: the super-scale of each scale of kind `double`. original [rows, g]: the
+    teacher's weight, where it is known."""
 
     name: str
     stored: QuantizedWeight
@@ -44,6 +45,7 @@ class Layer:
     zero: torch.Tensor | None
     levels: torch.Tensor | None = None
     unit: torch.Tensor | None = None
+    original: torch.Tensor | None = None
 
     @property
     def trains_scale(self) -> bool:
@@ -74,12 +76,13 @@ class Layer:
         scale = torch.where(scale == 0, torch.full_like(scale, MIN_SCALE), scale)
         zero = None if stored.zeros is None else blocks(stored.zero_array())
         levels = torch.from_numpy(np.sort(np.array(stored.codebook, np.float32))).to(device)[None] if grid.table else None
-        u = value
+        u, original = value, None
         if teacher is not None:
             below, above = _gaps(value, grid, levels)
-            wanted = position(grouped(teacher), scale, zero, grid)
+            original = grouped(teacher)
+            wanted = position(original, scale, zero, grid)
             u = torch.maximum(torch.minimum(wanted, value + CELL * above), value - CELL * below)
-        layer = cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels)
+        layer = cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels, original=original)
         if layer.trains_scale and stored.spec.scale_dtype == "double":
             supers = (stored.super_scales.astype(np.float32) * HEADROOM).astype(np.float16).astype(np.float32)
             supers = np.where(supers == 0, np.float32(MIN_SCALE), supers).astype(np.float16).astype(np.float32)
@@ -248,12 +251,14 @@ class Trainable:
             self.banks.append(Bank(layers, mode, rank, generator, trains_double))
         self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
 
-    def groups(self, lr_of, lr_scale: float, lr_norm: float, lr_tables: float = 0.0) -> list[dict]:
-        """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head."""
+    def groups(self, lr_of, lr_scale: float, lr_norm: float, lr_tables: float = 0.0, decay: float = 0.0) -> list[dict]:
+        """Optimizer groups; lr_of(grid) is the rate of latent weights, lr_tables that of embedding and head. decay: of latent weights, towards the
+        teacher's."""
         out = []
         for bank in self.banks:
             if bank.weights:
-                out.append({"params": bank.weights, "lr": lr_tables if bank.layers[0].name in TABLES else lr_of(bank.grid)})
+                rate = lr_tables if bank.layers[0].name in TABLES else lr_of(bank.grid)
+                out.append({"params": bank.weights, "lr": rate, "decay": decay, "towards": bank.original() if decay else None})
             if bank.scales:
                 out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
         if self.norms:
@@ -313,6 +318,11 @@ class Bank:
             with torch.no_grad():
                 scale, zero = torch.cat([x.stored_scale() for x in layers]), self.zero
                 self.value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid, self.levels)
+
+    def original(self):
+        """The teacher's weights as the latent ones lie; None where they are not known or not what is trained."""
+        known = self.mode == "full" and all(x.original is not None for x in self.layers)
+        return torch.cat([x.original for x in self.layers]) if known else None
 
     def merged(self):
         """Latent weights with the low-rank additions."""

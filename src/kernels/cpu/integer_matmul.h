@@ -39,6 +39,7 @@ struct IntegerMatmul {
   struct Blocks {
     static constexpr int kSteps = Packed::kSteps;
     static constexpr bool kStreams = true;
+    static constexpr int64_t kBytes = P::kBlockBytes;
     Int words[2][Packed::kWords];
     /// Behind a single pass over memory prefetches go further ahead than where each panel is worked on for a while.
     template <bool kStreaming = true>
@@ -56,6 +57,7 @@ struct IntegerMatmul {
   struct Bytes {
     static constexpr int kSteps = 1;
     static constexpr bool kStreams = false;
+    static constexpr int64_t kBytes = kStepBytes;
     Int codes[2];
     __attribute__((always_inline)) void load(const uint8_t* bytes, int64_t unit) {
       codes[0] = S::load(bytes + unit * kStepBytes);
@@ -128,25 +130,39 @@ struct IntegerMatmul {
     }
   }
 
-  /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first.
-  template <class Codes, int M>
+  /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first. kStarts: sums of chain 0 are
+  /// zero, and are written where there are products: no addition for the first of them.
+  template <class Codes, int M, bool kStarts = false>
   LOWBIT_INLINE void add_products(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
                                   Int (&part)[S::template kChains<M>][2][M]) {
-    for (; unit < end; ++unit) {
-      Codes block;
-      block.load(codes, unit);
+    if constexpr (kStarts) {
+      if (unit < end) add_unit<Codes, M, true>(codes, x, ldx, unit++, part);
+    }
+    for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, x, ldx, unit, part);
+  }
+  template <class Codes, int M, bool kStarts>
+  LOWBIT_INLINE void add_unit(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit,
+                              Int (&part)[S::template kChains<M>][2][M]) {
+    Codes block;
+    block.load(codes, unit);
 #pragma GCC unroll 8
-      for (int s = 0; s < Codes::kSteps; ++s) {
-        const Int c0 = block.step(0, s), c1 = block.step(1, s);
-        const int8_t* column = x + 4 * (unit * Codes::kSteps + s);
+    for (int s = 0; s < Codes::kSteps; ++s) {
+      const Int c0 = block.step(0, s), c1 = block.step(1, s);
+      const int8_t* column = x + 4 * (unit * Codes::kSteps + s);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-          const Int xs = S::broadcast4(column + m * ldx);
-          Int(&to)[2][M] = part[s % S::template kChains<M>];
-          to[0][m] = Dot::add(to[0][m], c0, xs);
-          to[1][m] = Dot::add(to[1][m], c1, xs);
-          S::pin(to[0][m], to[1][m]);
+      for (int m = 0; m < M; ++m) {
+        const Int xs = S::broadcast4(column + m * ldx);
+        Int(&to)[2][M] = part[s % S::template kChains<M>];
+        if constexpr (kStarts) {
+          if (s == 0) {
+            to[0][m] = Dot::first(c0, xs);
+            to[1][m] = Dot::first(c1, xs);
+            continue;
+          }
         }
+        Dot::add_to(to[0][m], c0, xs);
+        Dot::add_to(to[1][m], c1, xs);
+        S::pin(to[0][m], to[1][m]);
       }
     }
   }
@@ -164,7 +180,8 @@ struct IntegerMatmul {
       for (int m = 0; m < M; ++m)
         part[c][0][m] = part[c][1][m] =
             !Dot::kWidens && c == 0 && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
-    add_products<Codes, M>(codes, x, ldx, unit, Dot::kWidens ? smaller(unit + kUnitsPerWiden, end) : end, part);
+    add_products<Codes, M, (Dot::kWidens)>(codes, x, ldx, unit,
+                                           Dot::kWidens ? smaller(unit + kUnitsPerWiden, end) : end, part);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const Int first = Dot::kWidens && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
@@ -264,43 +281,64 @@ struct IntegerMatmul {
     for (int v = 0; v < 2; ++v) sum[v][0] = S::add32(sum[v][0], total[v]);
   }
 
-  /// What decoding mostly is: one row of x, whole segments of kColumns columns, scales in f16, no offsets. The order of tile(),
-  /// without its branches: 12 to 24 % faster with AVX2, up to 10 % with vpdpbusd.
-  template <int kColumns, bool kScales>
-  static void row_of_segments(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n,
-                              int64_t m0) {
-    constexpr int64_t kSegmentBytes = kColumns / P::kBlockK * P::kBlockBytes;
+  /// What most layers are: whole segments of kColumns columns, scales in f16, no offsets. The order of tile(), without its branches
+  /// and, without scales of x, without sums of a group: a segment is one. A function of its own, so that sums have all registers.
+  template <class Codes, int M, int kColumns, bool kScales>
+  __attribute__((noinline)) static void tile_of_segments(const MatmulArgs& a, const uint8_t* codes,
+                                                         const Factors<S>& factors, int64_t n, int64_t m0) {
+    constexpr int64_t kUnits = kColumns / (4 * Codes::kSteps);
     const PanelShape& s = a.shape;
-    const int64_t per_group = s.groups == 1 ? s.segments : s.group / kColumns;
+    const int64_t segments = s.segments, per_group = s.groups == 1 ? segments : s.group / kColumns;
     const int8_t* x = a.xq + m0 * a.ldxq;
-    const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * s.segments : 0);
-    const float* x_scales = kScales ? a.x_group_scale + m0 * s.segments : nullptr;
+    const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
+    const float* x_scales = kScales ? a.x_group_scale + m0 * segments : nullptr;
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(factors.scales);
-    Float acc[2] = {S::zero_f(), S::zero_f()};
-    for (int64_t j = 0; j < s.segments;) {
-      Float t[2] = {S::zero_f(), S::zero_f()};
-      for (const int64_t end = smaller(j + per_group, s.segments); j < end; ++j) {
-        Int sum[2];
-        segment_sums<kColumns>(codes, x, code_sums, sum);
-        codes += kSegmentBytes;
+    Float acc[2][M], t[2][M];
+    for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = t[0][m] = t[1][m] = S::zero_f();
+    for (int64_t j = 0; j < segments;) {
+      Int sum[2][M];
+      for (const int64_t first = j, end = kScales ? smaller(j + per_group, segments) : j + 1; j < end; ++j) {
+        if constexpr (M == 1 && Codes::kStreams) {
+          Int one[2];
+          segment_sums<kColumns>(codes, x, code_sums, one);
+          for (int v = 0; v < 2; ++v) sum[v][0] = one[v];
+        } else {
+          exact_sums<Codes, M>(codes, x, a.ldxq, 0, kUnits, code_sums, segments, sum);
+        }
+        codes += kUnits * Codes::kBytes;
         x += kColumns;
         if constexpr (kAdd != 0) ++code_sums;
-        for (int v = 0; v < 2; ++v)
-          t[v] = kScales ? S::fma(S::to_float(sum[v]), S::set_f(x_scales[j]), t[v]) : S::to_float(sum[v]);
+        if constexpr (!kScales) continue;
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          const Float xs = S::set_f(x_scales[m * segments + j]);
+          for (int v = 0; v < 2; ++v) t[v][m] = S::fma(S::to_float(sum[v][m]), xs, j == first ? S::zero_f() : t[v][m]);
+        }
       }
-      S::prefetch_ahead(reinterpret_cast<const uint8_t*>(scales) + kAhead);
-      for (int v = 0; v < 2; ++v, scales += S::kLanes) acc[v] = S::fma(t[v], S::load_f16(scales), acc[v]);
+      if constexpr (Codes::kStreams) S::prefetch_ahead(reinterpret_cast<const uint8_t*>(scales) + kAhead);
+      for (int v = 0; v < 2; ++v, scales += S::kLanes) {
+        const Float scale = S::load_f16(scales);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) acc[v][m] = S::fma(kScales ? t[v][m] : S::to_float(sum[v][m]), scale, acc[v][m]);
+      }
     }
-    for (int v = 0; v < 2; ++v) write_rows<S, Activation::kInt8>(a, m0, n + v * S::kLanes, acc[v]);
+    for (int v = 0; v < 2; ++v)
+      for (int m = 0; m < M; ++m) write_rows<S, Activation::kInt8>(a, m0 + m, n + v * S::kLanes, acc[v][m]);
   }
 
-  /// True when row_of_segments() has done it.
-  static bool one_row(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
+  /// Where that loop is worth its code: for one row of x, and for tiles of as many rows as most are.
+  template <class Codes, int M>
+  static constexpr bool kOneSize = M == S::kFoldRows || (__is_same(Codes, Blocks) && (M == 1 || M == S::kTileRows));
+
+  /// True when tile_of_segments() has done it.
+  template <class Codes, int M>
+  static bool segments_of_one_size(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n,
+                                   int64_t m0) {
     const PanelShape& s = a.shape;
     const bool scales = a.x_group_scale != nullptr;
     if (s.offsets || !s.half_scales || s.segments == 1 || s.k % s.segment != 0) return false;
-    if (s.segment == 64 && !scales) return row_of_segments<64, false>(a, codes, factors, n, m0), true;
-    if (s.segment == 32 && scales) return row_of_segments<32, true>(a, codes, factors, n, m0), true;
+    if (s.segment == 64 && !scales) return tile_of_segments<Codes, M, 64, false>(a, codes, factors, n, m0), true;
+    if (s.segment == 32 && scales) return tile_of_segments<Codes, M, 32, true>(a, codes, factors, n, m0), true;
     return false;
   }
 
@@ -308,8 +346,8 @@ struct IntegerMatmul {
   template <class Codes, int M>
   static void tile(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
     constexpr int64_t kUnitK = 4 * Codes::kSteps;
-    if constexpr (M == 1 && __is_same(Codes, Blocks)) {
-      if (one_row(a, codes, factors, n, m0)) return;
+    if constexpr (kOneSize<Codes, M>) {
+      if (segments_of_one_size<Codes, M>(a, codes, factors, n, m0)) return;
     }
     const PanelShape& s = a.shape;
     const int64_t ldx = a.ldxq, segments = s.segments, units = (s.k + kUnitK - 1) / kUnitK;

@@ -20,8 +20,21 @@ struct Simd : Vectors256 {
     static constexpr bool kSigned = false, kWidens = true;
     static constexpr int kSteps = 32767 / (256 * MaxCode);
     static_assert(kSteps >= 1);
-    LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x)); }
-    LOWBIT_INLINE Int widen(Int sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
+    LOWBIT_INLINE Int first(Int codes, Int x) { return _mm256_maddubs_epi16(codes, x); }
+    LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, first(codes, x)); }
+    /// The same in place, for the sums of several rows: GCC 12 copies most of them once a step, which no port does for nothing.
+    LOWBIT_INLINE void add_to(Int& sum, Int codes, Int x) {
+      Int products;
+      __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(codes), "x"(x));
+    }
+    /// Ones from memory: in a register they would cost the loop before two sums, which then go through memory in every step.
+    LOWBIT_INLINE Int widen(Int sum) {
+      static constexpr int64_t kOnes = 0x0001000100010001;
+      alignas(32) static constexpr int64_t kFourTimes[4] = {kOnes, kOnes, kOnes, kOnes};
+      Int wide;
+      __asm__("vpmaddwd %2, %1, %0" : "=x"(wide) : "x"(sum), "m"(kFourTimes));
+      return wide;
+    }
     LOWBIT_INLINE Int add_sums(Int a, Int b) { return add16(a, b); }
     LOWBIT_INLINE Int shift_sums(Int sum, int n) { return shift_right_signed16(sum, n); }
   };
@@ -37,6 +50,7 @@ struct Simd::Dot<255> {
     const Int pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
+  LOWBIT_INLINE void add_to(Int& sum, Int w, Int x) { sum = add(sum, w, x); }
   LOWBIT_INLINE Int widen(Int sum) { return sum; }
 };
 

@@ -119,6 +119,7 @@ struct Simd {
     static constexpr bool kSigned = false, kWidens = false;
     static constexpr int kSteps = 1 << 30;
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+    LOWBIT_INLINE void add_to(Int& sum, Int codes, Int x) { sum = add(sum, codes, x); }
     LOWBIT_INLINE Int widen(Int sum) { return sum; }
     LOWBIT_INLINE Int add_sums(Int a, Int b) { return add32(a, b); }
     LOWBIT_INLINE Int shift_sums(Int sum, int n) { return shift_right_signed32(sum, n); }

@@ -30,12 +30,12 @@ struct GemmArgs {
       narrow_m_tiles;       // wgmma: in all; n tiles of full height; m tiles of each n tile behind them
   int split, split_blocks;  // blocks of a cluster that share a tile's K; unit blocks of each
   int x_aligned;            // rows of x begin at multiples of 16 bytes
-  // gemm_few.cuh: 16-row tiles of a block and how many warps share their K; batches of a warp, of a fold, of a slot of sums;
+  // gemm_few.cuh: blocks; 16-row tiles of one and how many warps share their K; batches of a warp, of a fold, of a slot of sums;
   // slots; rows of x that have room
-  int row_tiles, depth, warp_batches, fold_batches, slot_batches, slots;
+  int few_blocks, row_tiles, depth, warp_batches, fold_batches, slot_batches, slots;
   int half_batches, lane_words;  // of half a warp's ring of weights; words of a lane in a batch
-  // gemm_one_row.cuh: blocks of K and groups of a warp, blocks in its ring; byte positions in shared memory
-  int warp_blocks, warp_groups, ring, sums_at, x_at, weights_at;
+  // gemm_one_row.cuh: blocks of K of a step; steps and groups of a warp; byte positions in shared memory
+  int step_blocks, warp_steps, warp_groups, sums_at, x_at, weights_at;
   // gemm_slice.cuh: blocks of K of a warpgroup and of a group; byte positions, beside weights_at
   int depth_blocks, group_blocks, scales_at, parts_at, barriers_at;
 };

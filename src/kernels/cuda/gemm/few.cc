@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm/few.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cuda/gemm/stored_bits.h"
 
@@ -22,36 +23,65 @@ const FewKernel* find_in(const FewKernel* all, int count, GemmActivation activat
   return nullptr;
 }
 
-/// One row of x: warps get whole groups and whole blocks of K.
-bool cut_one_row(const GemmProblem& p, int processors, int device_shared, GemmArgs& args) {
-  const bool half = p.w.activation == GemmActivation::kF16 || p.w.activation == GemmActivation::kBf16;
-  const int tiles = args.units * 4;
-  // Measured: as many warps as fit where there are few blocks; elsewhere several blocks share a multiprocessor.
-  const int most = tiles <= 2 * processors ? kFewThreads / 32 : half ? 8 : 12;
-  int step = 1;  // blocks of K
-  if (args.groups > 1) step = args.slot_batches % 2 == 0 ? args.slot_batches / 2 : args.slot_batches;
-  if (half && step > kMostHalfStep) return false;  // too few warps would share K
-  const int steps = ceil_div(args.unit_blocks, step), each = ceil_div(steps, std::min(most, steps));
-  args.row_tiles = 1;
-  args.warp_blocks = each * step;
-  args.warp_groups = args.groups > 1 ? 2 * args.warp_blocks / args.slot_batches : 0;
-  args.depth = ceil_div(steps, each);
-  args.slots = !half && args.groups > 1 ? args.groups : args.depth;
-  args.ring = std::min(kOneRowRing, args.warp_blocks);
-  const int64_t scales = args.groups > 1 ? int64_t{args.groups} * 64 : 0, sums = int64_t{args.slots} * 64;
-  const int64_t bytes =
-      scales + sums + int64_t{args.unit_blocks} * 128 + args.depth * args.ring * args.lane_words * 256;
-  if (bytes > device_shared) return false;
+/// Byte positions in shared memory for one row of x; the bytes in all.
+int64_t place_one_row(GemmArgs& args) {
+  const int64_t scales = (args.groups > 1 ? int64_t{args.row_tiles} * args.groups : args.depth) * 64;
+  const int64_t sums = int64_t{args.row_tiles} * args.slots * 64, step_bytes = args.step_blocks * args.lane_words * 256;
+  const int64_t x = int64_t{ceil_div(args.unit_blocks, args.step_blocks)} * args.step_blocks * 128;
   args.sums_at = int(scales);
   args.x_at = int(scales + sums);
-  args.weights_at = args.x_at + args.unit_blocks * 128;
-  return true;
+  args.weights_at = int(scales + sums + x);
+  return scales + sums + x + args.depth * one_row_slots(int(step_bytes)) * step_bytes;
+}
+
+/// Tiles of a block, at most: those at one place of their panels of eight are dealt to the blocks of that place (one_row_stride()).
+int most_tiles(int tiles, int blocks) {
+  int most = 1;
+  for (int place = 0; place < std::min(8, blocks); ++place)
+    most = std::max(most, ceil_div(ceil_div(tiles - place, 8), ceil_div(blocks - place, 8)));
+  return most;
+}
+
+/// One row of x: warps get whole groups and whole steps, blocks as many tiles as there is room for: as few waves of blocks as can
+/// be. A multiprocessor has one block of a launch, short rows more of fewer warps, and room for the next launch's. As many warps
+/// as fit; below eight of them rather another wave.
+bool cut_one_row(const GemmProblem& p, int processors, int device_shared, bool overlap, GemmArgs& args) {
+  const bool half = p.w.activation == GemmActivation::kF16 || p.w.activation == GemmActivation::kBf16;
+  constexpr int kMostWarps = kFewThreads / 32, kFewestWarps = 8, kReserved = 1 << 10;  // bytes that the device takes
+  args.step_blocks = half ? 2 : 1;
+  const int step_batches = 2 * args.step_blocks, tiles = ceil_div(args.n, 16);
+  const int align = args.groups > 1 ? args.slot_batches / std::gcd(args.slot_batches, step_batches) : 1;
+  if (half && align * args.step_blocks > kMostHalfStep) return false;  // too few warps would share K
+  const int parts = ceil_div(ceil_div(args.unit_blocks, args.step_blocks), align);
+  const auto fits = [&](int row_tiles, int most_warps, int room) {
+    const int each = ceil_div(parts, std::min(most_warps, parts));
+    args.row_tiles = row_tiles;
+    args.warp_steps = each * align;
+    args.warp_groups = args.groups > 1 ? args.warp_steps * step_batches / args.slot_batches : 0;
+    args.depth = ceil_div(parts, each);
+    args.slots = !half && args.groups > 1 ? args.groups : args.depth;
+    return row_tiles <= 2 * args.depth && place_one_row(args) <= room;  // a thread for each row
+  };
+  const int beside = kMostWarps / std::min(kMostWarps, parts);  // blocks of a launch on a multiprocessor
+  const int wave = processors * (overlap || tiles > 2 * processors ? beside : 2 * beside);
+  const int shared = (device_shared + kReserved) / ((overlap ? 2 : 1) * beside) - kReserved;
+  for (const int room : {shared, device_shared}) {
+    if (!fits(1, kFewestWarps, room)) continue;
+    for (int waves = ceil_div(tiles, wave * 2 * kMostWarps);; ++waves) {
+      args.few_blocks = std::min(tiles, wave * waves);
+      for (int warps = kMostWarps; warps >= kFewestWarps; --warps)
+        if (fits(most_tiles(tiles, args.few_blocks), warps, room)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
 
 int few_shared_bytes(const GemmArgs& args) {
-  return args.m == 1 ? args.weights_at + args.depth * args.ring * args.lane_words * 256 : FewPlaces(args).bytes;
+  if (args.m > 1) return FewPlaces(args).bytes;
+  GemmArgs one = args;
+  return int(place_one_row(one));
 }
 
 const FewKernel* find_few_kernel(GemmActivation activation, int bits, int64_t rows) {
@@ -60,19 +90,20 @@ const FewKernel* find_few_kernel(GemmActivation activation, int bits, int64_t ro
               : find_in(kFewInt8, kFewInt8Count, activation, bits, rows);
 }
 
-bool cut_few(const GemmProblem& p, int processors, int device_shared, GemmArgs& args) {
+bool cut_few(const GemmProblem& p, int processors, int device_shared, bool overlap, GemmArgs& args) {
   const bool half = p.w.activation == GemmActivation::kF16 || p.w.activation == GemmActivation::kBf16;
-  if (args.k == 0 || p.w.offsets != nullptr || p.m < 1 || p.m > kFewRows) return false;
+  if (args.n == 0 || args.k == 0 || p.w.offsets != nullptr || p.m < 1 || p.m > kFewRows) return false;
   if (p.m > 1 && args.x_aligned == 0) return false;
   const int batch_k = half ? 32 : 64, batches = ceil_div(args.k, batch_k);
   if (args.groups > 1 && args.group % batch_k != 0) return false;
   args.slot_batches = args.groups > 1 ? args.group / batch_k : batches;
   args.fold_batches = !half ? args.slot_batches : args.groups > 1 && args.slot_batches % 2 != 0 ? 1 : 2;
   args.lane_words = stored_width(stored_bits(p.w.format, p.w.activation).bits) / (half ? 2 : 1);
-  if (p.m == 1) return cut_one_row(p, processors, device_shared, args);
+  if (p.m == 1) return cut_one_row(p, processors, device_shared, overlap, args);
   // Warps of a block: more where there are few blocks and much to read.
   const int tiles = args.units * 4, words = batches * args.lane_words;
   args.row_tiles = tiles > processors ? 2 : 1;
+  args.few_blocks = ceil_div(args.n, 16 * args.row_tiles);
   const bool long_rows = words >= 128 && tiles <= 2 * processors;
   const int most = args.row_tiles == 2 || long_rows ? kFewThreads / 32 / args.row_tiles : 8;
   const int step = half ? args.fold_batches : args.groups > 1 ? args.slot_batches : 1, steps = ceil_div(batches, step);

@@ -7,7 +7,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kFewRows = 16, kFewThreads = 512, kOneRowRing = 4;
+inline constexpr int kFewRows = 16, kFewThreads = 512;
 inline constexpr const char* kFewName = "sm80_few16";
 
 struct FewKernel {
@@ -18,6 +18,9 @@ struct FewKernel {
 
 /// The kernel for `rows` rows of x; null when there is none.
 const FewKernel* find_few_kernel(GemmActivation activation, int bits, int64_t rows);
+
+/// One row of x: steps of a warp's weights on their way; `bytes`: of one.
+constexpr int one_row_slots(int bytes) { return ((5 << 10) + bytes - 1) / bytes; }
 
 /// Shared memory for two and more rows of x: scales of the block's rows [groups][rows], sums [slots][m][rows], x [unit][m][128 bytes], weights
 /// [warp][two halves][batch][lane].
@@ -33,10 +36,11 @@ struct FewPlaces {
   }
 };
 
-/// Dynamic shared memory and threads of a block, and rows of weights of one; `args` have been cut.
+/// Dynamic shared memory of a block; `args` have been cut.
 int few_shared_bytes(const GemmArgs& args);
 
-/// Cuts the work of `args` (its sizes are set); false when the problem is not for this pipeline.
-bool cut_few(const GemmProblem& problem, int processors, int device_shared, GemmArgs& args);
+/// Cuts the work of `args` (its sizes are set); false when the problem is not for this pipeline. overlap: the next launch's blocks
+/// begin beside this one's.
+bool cut_few(const GemmProblem& problem, int processors, int device_shared, bool overlap, GemmArgs& args);
 
 }  // namespace lowbit::cuda

@@ -155,21 +155,28 @@ GemmStatus launch_mma(const GemmProblem& p, cudaStream_t stream) {
 GemmStatus launch_few(const GemmProblem& p, const Device& device, cudaStream_t stream) {
   const FewKernel* kernel = find_few_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits, p.m);
   GemmArgs args = make_args(p, kFewRows, 1, 1);
-  if (kernel == nullptr || !cut_few(p, device.processors, device.shared, args)) return GemmStatus::kUnsupported;
+  const bool overlap = p.overlap_previous && device.arch >= 90;
+  if (kernel == nullptr || !cut_few(p, device.processors, device.shared, overlap, args))
+    return GemmStatus::kUnsupported;
   const int shared = few_shared_bytes(args);
   if (shared > device.shared) return GemmStatus::kUnsupported;
   if (cudaError_t e =
           cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
       e != cudaSuccess)
     return launched(e);
+  // Room for blocks of two launches, and the same split of the first-level cache for both: a change empties the multiprocessor.
+  if (cudaError_t e = cudaFuncSetAttribute(kernel->function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared);
+      e != cudaSuccess)
+    return launched(e);
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(ceil_div(p.w.n, 16 * args.row_tiles)));
-  config.blockDim = dim3(unsigned(32 * args.row_tiles * args.depth));
+  config.gridDim = dim3(unsigned(args.few_blocks));
+  config.blockDim = dim3(unsigned(32 * args.depth * (p.m == 1 ? 1 : args.row_tiles)));
   config.dynamicSmemBytes = size_t(shared), config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
+  config.attrs = &attribute, config.numAttrs = overlap ? 1 : 0;
   void* list[] = {&args};
   return launched(cudaLaunchKernelExC(&config, kernel->function, list));
 }
@@ -360,7 +367,7 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
 bool can_run_few(const GemmProblem& p, int processors, int device_shared) {
   GemmArgs args = make_args(p, kFewRows, 1, 1);
   return find_few_kernel(p.w.activation, stored_bits(p.w.format, p.w.activation).bits, p.m) != nullptr &&
-         cut_few(p, processors, device_shared, args) && few_shared_bytes(args) <= device_shared;
+         cut_few(p, processors, device_shared, false, args) && few_shared_bytes(args) <= device_shared;
 }
 
 GemmStatus gemm(const GemmProblem& p, cudaStream_t stream) {

@@ -267,7 +267,7 @@ int main(int argc, char** argv) {
   bool right = true;
   for (const Row& r : kRows) {
     char name[96];
-    std::snprintf(name, sizeof name, "%s-m%lld", r.name, (long long)r.m);
+    std::snprintf(name, sizeof name, "%s-m%lld-n%lld", r.name, (long long)r.m, (long long)r.n);
     if (argc > 2 && std::strstr(name, argv[2]) == nullptr) continue;
     right = time_row(r, explore, cublas) && right;
   }

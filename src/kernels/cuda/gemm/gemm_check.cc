@@ -83,6 +83,15 @@ GemmCase many_tiles() {
   return c;
 }
 
+/// One row of x and more tiles of 16 rows of weights than multiprocessors: blocks take several.
+GemmCase tall() {
+  GemmCase c;
+  do c = random_case();
+  while (c.k > 2500);
+  c.m = 1, c.n = 2000 + below(below(2) == 0 ? 3000 : 24000);
+  return c;
+}
+
 void run_one(CaseData& data, const GemmCase& c, const GemmChoice& choice, Tally& tally, int64_t samples = 0) {
   data.poison();
   const GemmStatus status = gemm_as(data.problem(), choice, nullptr);
@@ -125,6 +134,13 @@ void run_many_tiles(Tally& tally) {
   for (int i = 0; i < table->count; ++i)
     if (table->kernels[i].fold == 0 && can_run(table->kernels[i], data.problem(), 1))
       run_one(data, c, {&table->kernels[i], false, 1, 0}, tally, 20000);
+}
+
+void run_tall(Tally& tally) {
+  const GemmCase c = tall();
+  CaseData data(c, state, 1);
+  ++tally.cases;
+  if (can_run_few(data.problem(), 132, 232448)) run_one(data, c, {nullptr, true, 1, 0}, tally, 20000);
 }
 
 int refusals() {
@@ -175,6 +191,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i) {
     run_case(random_case(), state, i % 2 == 0, 10 * major + minor, tally);
     if (i % 32 == 0 && 10 * major + minor == 90) run_many_tiles(tally);
+    if (i % 8 == 0) run_tall(tally);
   }
   std::printf(
       "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma, %d few rows), %d failures, worst half error "

@@ -1,34 +1,119 @@
 #pragma once
-// The pipeline for one row of x, on every architecture from sm_80 on. A block is 16 rows of weights, its warps share K. A warp
-// works alone until its sums are done: it copies its own weights, scales and columns of x.
+// The pipeline for one row of x, on every architecture from sm_80 on. A block takes several tiles of 16 rows of weights, its
+// warps share K. A warp works alone until the sums of all tiles are done: it copies its own weights, scales and columns of x.
 //
 // Shapes:   any n, k and alignment of x; groups of 64 columns (f16, bf16: 32) or multiples.
-// Memory:   weights of kOneRowRing blocks of K are on their way per warp, asked for before the previous kernel has ended.
+// Memory:   a warp's weights are one sequence of steps of 128 columns (bits: 1024), tile after tile, several of them on their way at
+//           any time, the first ones asked for before the previous kernel has ended. Where launches overlap, a multiprocessor has one
+//           block of each of two: the next launch's weights arrive while this one ends (docs/adr/0036-one-row-a-sequence-of-tiles.md).
 // x:        in shared memory as lanes want it: [block of K][lane t][word], so that 32 bytes are all that a lane needs of a block.
-// Numerics: as gemm_few.cuh.
-// Limits:   instructions: all that does not depend on the block of K is worked out once, and nothing is divided.
+// Numerics: integers as gemm_few.cuh; f16, bf16: one fma with the scale per 128 columns where groups are multiples of that, elsewhere
+//           per 32, warps added in ascending order.
+// Limits:   memory; for few rows of weights, the chain wait - read x - products - sums - store.
+
+#include <climits>
+#include <type_traits>
 
 #include "kernels/cuda/gemm/gemm_few.cuh"
 
 namespace lowbit::cuda {
 
-/// Shared memory: sums [slots][16 rows] behind the scales [groups][16 rows].
+/// A step: 128 bytes of x with integers, 256 with halves, and 16 rows of weights.
+template <class T>
+struct OneRowStep {
+  static constexpr int kWords = T::Order::kLaneWords, kBlocks = kXBytes<T::X>, kBatches = 2 * kBlocks;
+  static constexpr int kBatchBytes = 128 * kWords, kBytes = kBatches * kBatchBytes, kSlots = one_row_slots(kBytes);
+  // In memory: pieces of up to 512 bytes, those of four tiles side by side.
+  static constexpr int kPiece = kBatchBytes < 512 ? kBatchBytes : 512,
+                       kPieces = 2 * kBatchBytes / kPiece;  // of a block
+  static constexpr int kNextBlock = kPanelUnits * T::Order::kUnitBytes;
+};
+
+/// A block's tiles: every stride-th one from blockIdx.x on, so that all of them lie at the same place of their panels and blocks that
+/// run together read neighbours.
+__device__ __forceinline__ int one_row_stride() { return int((gridDim.x - (blockIdx.x & 7) + 7) >> 3) << 3; }
+
 struct OneRowLane {
-  int lane, warp, t, row;  // row: the first of this lane's two
-  int first, pairs;        // blocks of K: of this warp, and how many (0 or less: none)
-  __device__ explicit OneRowLane(const GemmArgs& p)
+  int lane, warp, t, row;    // row: the first of this lane's two
+  int first, blocks, steps;  // blocks of K of this warp, the same as steps
+  int stride, tiles;         // of the block
+  __device__ OneRowLane(const GemmArgs& p, int step_blocks)
       : lane(threadIdx.x & 31),
         warp(__shfl_sync(0xffffffffu, int(threadIdx.x) >> 5, 0)),  // the compiler sees that it is one for all lanes
         t(threadIdx.x & 3),
         row((threadIdx.x >> 2 & 7) * 2),
-        first(warp * p.warp_blocks),
-        pairs(min(p.warp_blocks, p.unit_blocks - first)) {}
+        first(warp * p.warp_steps * step_blocks),
+        blocks(min(p.warp_steps * step_blocks, p.unit_blocks - first)),
+        steps((blocks + step_blocks - 1) / step_blocks),
+        stride(one_row_stride()),
+        tiles((p.n - 16 * int(blockIdx.x) + 16 * stride - 1) / (16 * stride)) {}
 };
 
-/// Columns of x of this warp's blocks: word w of 16 bytes j of a block is word 8 w + j here. Zeros behind the row's end.
-__device__ __forceinline__ void one_row_stage_x(const GemmArgs& p, const OneRowLane& at, uint32_t* to, int row_bytes) {
+/// A warp's weights on their way. Lanes copy 16 bytes each, which others read.
+template <class T>
+struct OneRowRing {
+  using Step = OneRowStep<T>;
+  static constexpr int kNextStep = Step::kBlocks * Step::kNextBlock;
+  static constexpr int kNextCopy = Step::kBlocks == 2 ? Step::kNextBlock : 4 * Step::kPiece;
+  // Offsets that fit an instruction.
+  static constexpr int kMiddle = Step::kBytes == 1024 && kNextCopy == 2048 ? 1024 : 0;
+  const uint8_t* from;   // this lane's 16 bytes of the next step
+  uint32_t slots;        // where they go
+  int left, steps;       // steps left of this tile, 0: there is none; of a tile
+  int tiles, next_tile;  // tiles left; blocks from the end of a tile's steps to the next one's
+  int whole;             // steps left behind one that has all its blocks
+  bool second;           // this lane copies the second block of a step
+
+  __device__ OneRowRing(const GemmArgs& p, const OneRowLane& at, uint32_t to) {
+    const int piece = at.lane * 16 / Step::kPiece, block = piece / Step::kPieces, tile = blockIdx.x;
+    from = p.tiles + unit_index(tile >> 2, at.first + block, p.unit_blocks) * T::Order::kUnitBytes +
+           ((tile & 3) + piece % Step::kPieces * 4) * Step::kPiece + at.lane * 16 % Step::kPiece + kMiddle;
+    slots = to + at.lane * 16;
+    left = steps = at.steps;
+    tiles = at.tiles;
+    whole = Step::kBlocks == 2 && at.blocks % 2 != 0 ? 1 : 0;
+    second = block != 0;
+    next_tile = (at.stride >> 3) * p.unit_blocks - steps * Step::kBlocks;
+    asm volatile("" : "+r"(next_tile));  // worked out once, not in every step
+  }
+  /// The next step, if there is one, into slot `slot` bytes from the first; a group of its own in any case.
+  __device__ void ask(int slot) {
+    static_assert(Step::kBytes % 512 == 0);
+    if (left > 0) {
+#pragma unroll
+      for (int i = 0; i < Step::kBytes / 512; ++i)
+        if ((i == 0 && !second) || left > whole)  // what is left out is multiplied by zeros of x
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + i * 512),
+                       "l"(from + (i * kNextCopy - kMiddle))
+                       : "memory");
+      from += kNextStep;
+      if (--left == 0) {
+        from += int64_t(next_tile) * Step::kNextBlock;
+        if (--tiles > 0) left = steps;
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+};
+
+/// Scales of this warp's groups for all tiles of the block, [tile][group][16 rows]: 64 aligned bytes each, and rows behind the last
+/// one have scales too.
+__device__ __forceinline__ void one_row_ask_scales(const GemmArgs& p, const OneRowLane& at, uint32_t to, int first,
+                                                   int groups) {
+  for (int i = at.lane; i < 4 * groups; i += 32) {
+    uint32_t place = to + first * 64 + i * 16;
+    const float* from = p.scales + int64_t(first + (i >> 2)) * p.n_padded + 16 * int(blockIdx.x) + 4 * (i & 3);
+#pragma unroll 1
+    for (int tile = 0; tile < at.tiles; ++tile, place += p.groups * 64, from += 16 * at.stride)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
+  }
+}
+
+/// Columns of x of this warp's steps: word w of 16 bytes j of a block is word 8 w + j here. Zeros behind the row's end.
+__device__ __forceinline__ void one_row_stage_x(const GemmArgs& p, const OneRowLane& at, uint32_t* to, int row_bytes,
+                                                int blocks) {
   const auto* const x = static_cast<const uint8_t*>(p.x);
-  for (int c = at.lane; c < 8 * at.pairs; c += 32) {
+  for (int c = at.lane; c < 8 * blocks; c += 32) {
     const int byte = (8 * at.first + c) * 16;
     uint4 v;
     if (p.x_aligned && byte + 16 <= row_bytes)
@@ -42,17 +127,18 @@ __device__ __forceinline__ void one_row_stage_x(const GemmArgs& p, const OneRowL
   __syncwarp();
 }
 
-/// What a thread that finishes a row needs, asked for long before.
+/// What a thread that finishes a row needs, asked for long before. Thread r has row r % 16 of tile r / 16 of the block.
 template <GemmActivation X>
 struct OneRowEnd {
-  bool mine;
   int n, terms = 0;
+  bool mine;
   float bias = 0.0f, scale = 1.0f, xs = 1.0f;
-  __device__ OneRowEnd(const GemmArgs& p, int n0)
-      : mine(threadIdx.x < 16 && n0 + int(threadIdx.x) < p.n), n(n0 + threadIdx.x) {
+  __device__ explicit OneRowEnd(const GemmArgs& p)
+      : n((int(blockIdx.x) + int(threadIdx.x >> 4) * one_row_stride()) * 16 + int(threadIdx.x & 15)),
+        mine(int(threadIdx.x) < 16 * p.row_tiles && n < p.n) {
     if (!mine) return;
     if (p.bias != nullptr) bias = __ldg(p.bias + n);
-    if (kIntegers<X> && p.groups == 1) scale = __ldg(p.scales + n);
+    if (p.groups == 1) scale = __ldg(p.scales + n);
     if constexpr (X == GemmActivation::kBit) terms = __ldg(p.w_terms + n);
   }
   __device__ void ask_for_x(const GemmArgs& p) {  // behind the wait
@@ -82,9 +168,9 @@ __device__ __forceinline__ void one_row_words(const uint8_t* from, uint32_t* w) 
 /// The fold over groups, or the sum over warps, and the output.
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ void one_row_finish(const GemmArgs& p, const uint8_t* shared, const OneRowEnd<X>& end) {
-  const int r = threadIdx.x;
-  const auto* const sums = reinterpret_cast<const float*>(shared + p.sums_at) + r;
-  const auto* const scales = reinterpret_cast<const float*>(shared) + r;
+  const int tile = threadIdx.x >> 4, r = threadIdx.x & 15;
+  const auto* const sums = reinterpret_cast<const float*>(shared + p.sums_at) + tile * p.slots * 16 + r;
+  const auto* const scales = reinterpret_cast<const float*>(shared) + tile * p.groups * 16 + r;
   float acc = 0.0f;
   if (kIntegers<X> && p.groups > 1) {
     if (p.x_scale_group == 0) {
@@ -106,162 +192,156 @@ __device__ __forceinline__ void one_row_finish(const GemmArgs& p, const uint8_t*
   } else {
 #pragma unroll 4
     for (int s = 0; s < p.slots; ++s) acc = __fadd_rn(acc, sums[16 * s]);
+    acc = __fmul_rn(acc, end.scale);
   }
   few_store(p, end.n, finished<X>(acc, end.xs, end.bias));
 }
 
-template <class T>
-__global__ void __maxnreg__(48) gemm_one_row(const __grid_constant__ GemmArgs p) {
-  using Order = typename T::Order;
+/// All tiles of the block, this warp's share of K. Coarse: groups end where steps do, or there is one.
+template <class T, bool Coarse>
+struct OneRowTiles {
+  using Step = OneRowStep<T>;
   using Sum = typename T::Sum;
-  constexpr bool kInts = kIntegers<T::X>;
-  constexpr int kWords = Order::kLaneWords, kLoad = kWords < 4 ? 4 * kWords : 16, kLoads = kWords < 4 ? 1 : kWords / 4;
-  constexpr int kBatchBytes = 128 * kWords, kNextBlock = kPanelUnits * Order::kUnitBytes;
-  extern __shared__ __align__(128) uint8_t shared[];
-  few_let_next_kernel_start();
-  const OneRowLane at(p);
-  const int tile = blockIdx.x, n0 = 16 * tile;
-  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
-  // Weights: a lane's own, to where it reads them.
-  const uint8_t* from = p.tiles + unit_index(tile >> 2, at.first, p.unit_blocks) * Order::kUnitBytes +
-                        ((tile & 3) * 32 + at.lane) * kLoad;
-  const int ring_at = p.weights_at + at.warp * (p.ring * 2 * kBatchBytes) + at.lane * kLoad;
-  auto ask = [&](int slot) {
-    const uint32_t to = base + ring_at + slot * (2 * kBatchBytes);
-#pragma unroll
-    for (int i = 0; i < 2 * kLoads; ++i) {
-      const uint8_t* const source = from + i * (kUnitLanes * kLoad);
-      if constexpr (kLoad == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * 512), "l"(source) : "memory");
-      else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to + i * kBatchBytes), "l"(source), "n"(kLoad)
-                     : "memory");
+  static constexpr bool kInts = kIntegers<T::X>;
+  const GemmArgs& p;
+  const OneRowLane& at;
+  const int first_group, warp_groups;
+  Sum d[4], e[4];         // of the even and the odd batches
+  float acc[2];           // halves: folded sums
+  const float2* scales;   // halves: of the two rows, of this group
+  uint8_t* sums;          // of this lane's rows: the next slot
+  int left, groups_left;  // batches of this group, groups of this warp
+
+  __device__ void run(OneRowRing<T>& ring, uint8_t* shared, const uint8_t* words, const uint32_t* x) {
+    const auto* tile_scales =
+        reinterpret_cast<const float2*>(shared + ((p.groups > 1 ? first_group : at.warp) * 16 + at.row) * 4);
+    uint8_t* tile_sums = shared + p.sums_at + at.row * 4 + (kInts && p.groups > 1 ? first_group : at.warp) * 64;
+    int here = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < at.tiles; ++tile) {
+      scales = tile_scales, sums = tile_sums;
+      left = p.groups > 1 ? p.slot_batches : INT_MAX;
+      groups_left = warp_groups;
+      clear();
+      acc[0] = acc[1] = 0.0f;
+      const uint32_t* own_x = x;
+#pragma unroll 1
+      for (int i = at.steps; i > 0; --i) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(Step::kSlots - 1) : "memory");
+        __syncwarp();
+        multiply(words + here, own_x);
+        __syncwarp();
+        ring.ask(here);  // while the last products are under way
+        if constexpr (Coarse) end_step();
+        own_x += 32 * Step::kBlocks;
+        here = here + Step::kBytes == Step::kSlots * Step::kBytes ? 0 : here + Step::kBytes;
+      }
+      end_tile();
+      if (p.groups > 1) tile_scales += p.groups * 8;
+      tile_sums += p.slots * 64;
     }
-    from += kNextBlock;
-  };
-  // Scales of this warp's groups: 16 rows are 64 aligned bytes, and rows behind the last one have scales too.
-  const int g0 = at.warp * p.warp_groups;
-  int warp_groups = min(p.warp_groups, p.groups - g0);
-  if (p.groups > 1)
-    for (int i = at.lane; i < 4 * warp_groups; i += 32)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(base + (4 * g0 + i) * 16),
-                   "l"(p.scales + int64_t(g0 + (i >> 2)) * p.n_padded + n0 + 4 * (i & 3))
-                   : "memory");
-#pragma unroll
-  for (int i = 0; i < kOneRowRing; ++i) {
-    if (i < at.pairs) ask(i);
-    asm volatile("cp.async.commit_group;" ::: "memory");
   }
-  OneRowEnd<T::X> end(p, n0);
-  float2 s = {1.0f, 1.0f};
-  if (!kInts && p.groups == 1) s = __ldg(reinterpret_cast<const float2*>(p.scales + n0 + at.row));
+
+ private:
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) d[i] = e[i] = 0;
+  }
+  template <class V>
+  __device__ void put(V first, V second) {
+    struct alignas(8) Pair {
+      V a, b;
+    };
+    if (at.t == 0) *reinterpret_cast<Pair*>(sums) = {first, second};
+  }
+  __device__ void put_group() {  // integers: the exact sums of a group
+    put(any_sum<T::X, T::kBits>(d[0] + e[0]), any_sum<T::X, T::kBits>(d[2] + e[2]));
+    sums += 64;
+    left = p.slot_batches;
+    --groups_left;
+    clear();
+  }
+  __device__ void fold() {  // halves
+    const float2 s = *scales;
+    acc[0] = __fmaf_rn(d[0] + e[0], s.x, acc[0]), acc[1] = __fmaf_rn(d[2] + e[2], s.y, acc[1]);
+    clear();
+  }
+  __device__ void multiply(const uint8_t* words, const uint32_t* x) {
+    uint32_t w[Step::kBatches][Step::kWords];
+#pragma unroll
+    for (int b = 0; b < Step::kBatches; ++b) one_row_words<Step::kWords>(words + b * Step::kBatchBytes, w[b]);
+#pragma unroll
+    for (int b = 0; b < Step::kBatches; ++b) {
+      uint32_t a[8];
+      const uint4 of_x = *reinterpret_cast<const uint4*>(x + b / 2 * 32 + b % 2 * 4);
+      decode<T::X, T::kBits>(w[b], p.half_zero, a);
+      mma<T::X>(b % 2 == 0 ? d : e, a, of_x.x, of_x.y);
+      mma<T::X>(b % 2 == 0 ? d : e, a + 4, of_x.z, of_x.w);
+      if constexpr (!Coarse) end_batch();
+    }
+  }
+  __device__ void end_batch() {  // behind the row's end there may be batches without a group
+    if constexpr (!kInts) fold();
+    if (--left != 0 || groups_left == 0) return;
+    if constexpr (kInts) {
+      put_group();
+    } else {
+      left = p.slot_batches;
+      if (--groups_left > 0) scales += 8;
+    }
+  }
+  __device__ void end_step() {
+    left -= Step::kBatches;
+    if constexpr (kInts) {
+      if (left == 0) put_group();
+    } else {
+      fold();
+      scales += left == 0 ? 8 : 0;
+      left = left == 0 ? p.slot_batches : left;
+    }
+  }
+  __device__ void end_tile() {
+    if constexpr (!kInts)
+      put(acc[0], acc[1]);
+    else if (p.groups == 1)
+      put(d[0] + e[0], d[2] + e[2]);
+    else if (groups_left > 0)  // the last group, a short one
+      put_group();
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kFewThreads, 2) gemm_one_row(const __grid_constant__ GemmArgs p) {
+  using Step = OneRowStep<T>;
+  extern __shared__ __align__(128) uint8_t shared[];
+  const OneRowLane at(p, Step::kBlocks);
+  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
+  const int ring_at = p.weights_at + at.warp * (Step::kSlots * Step::kBytes);
+  const int first_group = at.warp * p.warp_groups, warp_groups = min(p.warp_groups, p.groups - first_group);
+  if (p.groups > 1)
+    one_row_ask_scales(p, at, base, first_group, warp_groups);
+  else if (at.lane < 16)  // one scale for the row comes last: ones for every warp
+    reinterpret_cast<float*>(shared)[16 * at.warp + at.lane] = 1.0f;
+  OneRowRing<T> ring(p, at, base + ring_at);
+#pragma unroll 1
+  for (int i = 0; i < Step::kSlots; ++i) ring.ask(i * Step::kBytes);
+  few_let_next_kernel_start();  // its weights come behind these
+  OneRowEnd<T::X> end(p);
 
   few_wait_for_previous_kernel();
   end.ask_for_x(p);
   auto* const x = reinterpret_cast<uint32_t*>(shared + p.x_at);
-  one_row_stage_x(p, at, x, p.k * kXBytes<T::X>);
-
-  Sum d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};  // of the even and the odd batches
-  float acc[2] = {0.0f, 0.0f};
-  const bool odd = p.groups > 1 && p.slot_batches % 2 != 0;  // groups may end between the two batches of a block
-  int left = p.slot_batches, slot = kInts && p.groups > 1 ? g0 : at.warp;
-  const auto* scales = reinterpret_cast<const float2*>(shared + (g0 * 16 + at.row) * 4);
-  auto clear = [](Sum(&v)[4]) { v[0] = v[1] = v[2] = v[3] = 0; };
-  auto put = [&](auto first, auto second) {
-    struct alignas(8) Pair {
-      decltype(first) a, b;
-    };
-    if (at.t == 0) *reinterpret_cast<Pair*>(shared + p.sums_at + (slot * 16 + at.row) * 4) = {first, second};
+  one_row_stage_x(p, at, x, p.k * kXBytes<T::X>, at.steps * Step::kBlocks);
+  const uint8_t* const words = shared + ring_at + at.lane * (Step::kWords < 4 ? 4 * Step::kWords : 16);
+  const uint32_t* const own_x = x + at.first * 32 + 8 * at.t;
+  const auto run = [&](auto coarse) {
+    OneRowTiles<T, coarse.value> tiles{p, at, first_group, warp_groups};
+    tiles.run(ring, shared, words, own_x);
   };
-  auto put_group = [&] {  // integers: the exact sums of a group
-    if (slot < p.groups) put(any_sum<T::X, T::kBits>(d[0] + e[0]), any_sum<T::X, T::kBits>(d[2] + e[2]));
-    ++slot;
-    left = p.slot_batches;
-    clear(d), clear(e);
-  };
-  auto next_group = [&] {  // halves
-    left = p.slot_batches;
-    if (--warp_groups > 0) scales += 8;
-  };
-  auto scaled = [&](Sum first, Sum second) {  // halves
-    acc[0] = __fmaf_rn(first, s.x, acc[0]), acc[1] = __fmaf_rn(second, s.y, acc[1]);
-  };
-  const uint8_t* const ring = shared + ring_at;
-  const uint32_t* own_x = x + at.first * 32 + 8 * at.t;
-  int i = 0;
-  if constexpr (!kInts) {
-    // Groups of 128 columns or multiples, or one: two blocks of K are folded at once, and nothing is decided in between.
-    static_assert(kOneRowRing % 2 == 0);
-    const int twos = p.groups == 1 || p.slot_batches % 4 == 0 ? at.pairs & ~1 : 0;
-#pragma unroll 1
-    for (; i < twos; i += 2, own_x += 64) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kOneRowRing - 2) : "memory");
-      if (p.groups > 1) {
-        __syncwarp();  // scales come by other lanes
-        s = *scales;
-      }
-      const int slot0 = i % kOneRowRing;
-      const uint8_t* const here = ring + slot0 * (2 * kBatchBytes);
-      uint32_t w[4][kWords];
-#pragma unroll
-      for (int b = 0; b < 4; ++b) one_row_words<kWords>(here + b * kBatchBytes, w[b]);
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        uint32_t a[8];
-        const uint4 of_x = *reinterpret_cast<const uint4*>(own_x + b / 2 * 32 + b % 2 * 4);
-        decode<T::X, T::kBits>(w[b], p.half_zero, a);
-        mma<T::X>(b % 2 == 0 ? d : e, a, of_x.x, of_x.y);
-        mma<T::X>(b % 2 == 0 ? d : e, a + 4, of_x.z, of_x.w);
-      }
-      if (i + kOneRowRing < at.pairs) ask(slot0);
-      asm volatile("cp.async.commit_group;" ::: "memory");
-      if (i + 1 + kOneRowRing < at.pairs) ask(slot0 + 1);
-      asm volatile("cp.async.commit_group;" ::: "memory");
-      scaled(d[0] + e[0], d[2] + e[2]);
-      clear(d), clear(e);
-      if ((left -= 4) == 0) next_group();
-    }
-  }
-#pragma unroll 1
-  for (; i < at.pairs; ++i, own_x += 32) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kOneRowRing - 1) : "memory");
-    if (!kInts && p.groups > 1) {
-      __syncwarp();  // scales come by other lanes
-      s = *scales;
-    }
-    const uint8_t* const here = ring + i % kOneRowRing * (2 * kBatchBytes);
-    uint32_t w[2][kWords], a[8];
-#pragma unroll
-    for (int b = 0; b < 2; ++b) one_row_words<kWords>(here + b * kBatchBytes, w[b]);
-    const uint4 x0 = reinterpret_cast<const uint4*>(own_x)[0], x1 = reinterpret_cast<const uint4*>(own_x)[1];
-    decode<T::X, T::kBits>(w[0], p.half_zero, a);
-    mma<T::X>(d, a, x0.x, x0.y);
-    mma<T::X>(d, a + 4, x0.z, x0.w);
-    if (kInts && odd && --left == 0) put_group();
-    decode<T::X, T::kBits>(w[1], p.half_zero, a);
-    mma<T::X>(e, a, x1.x, x1.y);
-    mma<T::X>(e, a + 4, x1.z, x1.w);
-    if (i + kOneRowRing < at.pairs) ask(i % kOneRowRing);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    if constexpr (kInts) {
-      left -= odd ? 1 : 2;
-      if (p.groups > 1 && (left == 0 || i + 1 == at.pairs)) put_group();
-    } else if (!odd) {
-      scaled(d[0] + e[0], d[2] + e[2]);
-      clear(d), clear(e);
-      if ((left -= 2) == 0) next_group();
-    } else {
-      scaled(d[0], d[2]);
-      if (--left == 0) next_group(), s = *scales;
-      scaled(e[0], e[2]);
-      if (--left == 0) next_group();
-      clear(d), clear(e);
-    }
-  }
-  if constexpr (!kInts)
-    put(acc[0], acc[1]);
-  else if (p.groups == 1)
-    put(d[0] + e[0], d[2] + e[2]);
+  if (p.groups == 1 || p.slot_batches % Step::kBatches == 0)
+    run(std::true_type{});
+  else
+    run(std::false_type{});
   asm volatile("cp.async.wait_all;" ::: "memory");  // scales
   __syncthreads();
   if (end.mine) one_row_finish<T::X, T::kBits>(p, shared, end);
