@@ -21,12 +21,14 @@ int64_t elements(const GemmWeights& w) { return w.activation == GemmActivation::
 
 /// Microseconds of one call of gemm_deep.cuh, fitted to clock stamps and times: x arrives 1.2 us behind the previous launch, a
 /// block of K takes the tensor cores' time and that of decoding and folding, sums meet and leave in 1 us, those of two blocks
-/// in 1.6; waves do not overlap. Boxes of x that lie half outside of it arrive at half the rate.
+/// in 1.6; waves do not overlap. Boxes of x that lie half outside of it arrive at half the rate. Where half of the multiprocessors
+/// have no block the others are faster.
 double deep_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int split, int processors) {
   const double bm = kernel.bm, units = kernel.tile_units;
   const int64_t blocks = ceil_div(ceil_div(p.w.k, unit_k(p.w.activation)), split);
   const int64_t ctas = ceil_div(p.m, kernel.bm) * ceil_div(p.w.n, 64 * kernel.tile_units) * split;
-  const double block = (0.007 + units * (0.043 + 0.00105 * bm)) * (p.m < kernel.bm ? 2.0 : 1.0);
+  const double alone = 0.0315 + units * (0.0269 + 0.00098 * bm);
+  const double block = alone * (p.m < kernel.bm ? 2.0 : 1.0) * (2 * ctas <= processors ? 0.88 : 1.0);
   return double(ceil_div(ctas, processors)) * (2.2 + (split > 1 ? 0.6 : 0.0) + double(blocks) * block);
 }
 

@@ -20,16 +20,16 @@ struct DeepTile {
   static constexpr int kXBlock = kBm * 128, kWBlock = kUnits * Order::kUnitBytes, kScaleRow = kUnits * 256;
   static constexpr int kWeightsAt = 2 * kXBlock, kScalesAt = kWeightsAt + 2 * kWBlock;
   static constexpr int kStage = (kScalesAt + kScaleRow + 16 + 1023) / 1024 * 1024;  // its two barriers last
-  static constexpr int kSums = kBm / 2, kPairs = kSums / 2;
+  static constexpr int kSums = kBm / 2, kQuads = kSums / 4;
   // Every stage belongs to one warpgroup's share of K: a barrier is waited for in each of its phases, by the same warps.
   static constexpr int kBudget = kBm == 128 ? 224 << 10 : 190 << 10;
   static constexpr int kFit = kBudget / kStage < 16 ? kBudget / kStage : 16, kStages = kFit / kDepth * kDepth;
   static_assert(kStages >= kDepth);
   static constexpr int kRing = kStages * kStage, kPartsBarrier = kRing, kParts = kRing + 128;
-  // Sums: everyone who shares a tile's K finishes every kOwners-th pair of outputs. They meet where the ring was, or, as other
+  // Sums: everyone who shares a tile's K finishes every kOwners-th quad of outputs. They meet where the ring was, or, as other
   // blocks may be done sooner, behind it.
-  static constexpr int kOwners = kSplit * kDepth, kShare = kPairs / kOwners,
-                       kPartBytes = kDepth * kOwners * kShare * kUnits * 1024;
+  static constexpr int kOwners = kSplit * kDepth, kShare = kQuads / kOwners,
+                       kPartBytes = kDepth * kOwners * kShare * kUnits * 2048;
   static_assert((kOwners == 2 || kOwners == 4) && kRing >= kPartBytes);
   static constexpr int kShared = kSplit == 1 ? kParts : kParts + kPartBytes;
   // Registers of a block are what it was launched with: the copying warpgroup keeps few of them.
@@ -236,6 +236,12 @@ __device__ __forceinline__ void deep_sum(DeepLane<T>& lane, int first, int count
   }
 }
 
+/// A lane's sums 4 i .. 4 i + 3 in the order in which they are sent: 1, 0, 3, 2. What is sent are pairs of registers that begin at an
+/// even one, and so do the sums of a block of K: thus each of these lies in the other bank of registers than the sum it is added to.
+struct DeepQuad {
+  float2 first, second;  // rows n and n + 1 of weights; .y belongs to the first row of x, .x to the second
+};
+
 /// Adds the sums of all who share the tile's K and stores this warpgroup's outputs.
 template <class T>
 struct DeepJoin {
@@ -244,67 +250,77 @@ struct DeepJoin {
   /// By one thread, before the cluster's blocks know of each other.
   __device__ void expect() const {
     barrier_init(barrier(), 1);
-    barrier_expect(barrier(), T::kDepth * (T::kOwners - 1) * T::kShare * T::kUnits * 1024);
+    barrier_expect(barrier(), T::kDepth * (T::kOwners - 1) * T::kShare * T::kUnits * 2048);
   }
-  /// Byte offset of pair `k` of the warpgroup `depth` of the block that finishes it, from `part`.
+  /// Byte offset of the first pair of quad `k` of the warpgroup `depth` of the block that finishes it, from `part`; the second one is
+  /// 1024 bytes further.
   static __device__ int place(int depth, int part, int k, int unit, int lane128) {
     return (T::kSplit == 1 ? 0 : T::kParts) +
-           ((((depth * T::kOwners + part) * T::kShare + k) * T::kUnits + unit) * 128 + lane128) * 8;
+           (((depth * T::kOwners + part) * T::kShare + k) * T::kUnits + unit) * 2048 + lane128 * 8;
   }
-  __device__ void join(uint8_t* shared, int me, int unit, int lane128, const float* acc, float2* out) const {
+  __device__ void send(uint8_t* shared, int owner, int to, float2 v) const {
+    if constexpr (T::kSplit == 1) {
+      *reinterpret_cast<float2*>(shared + to) = v;
+    } else {
+      const uint32_t there = shared_of(base, owner / T::kDepth);
+      send_pair(there + to, __float_as_uint(v.x), __float_as_uint(v.y), there + T::kPartsBarrier);
+    }
+  }
+  __device__ void join(uint8_t* shared, int me, int unit, int lane128, const float* acc, DeepQuad* out) const {
     if constexpr (T::kSplit == 1) named_barrier(1, T::kMathThreads);  // nobody reads the ring any more
 #pragma unroll
-    for (int pair = 0; pair < T::kPairs; ++pair) {
-      const int i = pair / 2 * 4 + pair % 2, owner = pair % T::kOwners, k = pair / T::kOwners;
+    for (int quad = 0; quad < T::kQuads; ++quad) {
+      const float* const d = acc + 4 * quad;
+      const DeepQuad v = {{d[1], d[0]}, {d[3], d[2]}};
+      const int owner = quad % T::kOwners, k = quad / T::kOwners;
       const int to = place(owner % T::kDepth, me, k, unit, lane128);
-      if (owner == me) {
-        out[k] = {acc[i], acc[i + 2]};
-      } else if constexpr (T::kSplit == 1) {
-        *reinterpret_cast<float2*>(shared + to) = {acc[i], acc[i + 2]};
-      } else {
-        const uint32_t there = shared_of(base, owner / T::kDepth);
-        send_pair(there + to, __float_as_uint(acc[i]), __float_as_uint(acc[i + 2]), there + T::kPartsBarrier);
-      }
+      if (owner == me)
+        out[k] = v;
+      else
+        send(shared, owner, to, v.first), send(shared, owner, to + 1024, v.second);
     }
     if constexpr (T::kSplit == 1)
       named_barrier(1, T::kMathThreads);
     else
       barrier_wait(barrier(), 0);
-    const uint8_t* const from = shared + place(me % T::kDepth, 0, 0, unit, lane128);
+    auto add = [](float2& sum, float2 v) { sum = {__fadd_rn(sum.x, v.x), __fadd_rn(sum.y, v.y)}; };
 #pragma unroll
     for (int k = 0; k < T::kShare; ++k) {
-      float2 sum = {0.0f, 0.0f};
+      const uint8_t* const from = shared + place(me % T::kDepth, 0, k, unit, lane128);
+      DeepQuad sum = {{0.0f, 0.0f}, {0.0f, 0.0f}};
 #pragma unroll
       for (int part = 0; part < T::kOwners; ++part) {
-        float2 v = out[k];
-        if (part != me) v = *reinterpret_cast<const float2*>(from + (part * T::kShare + k) * (T::kUnits * 1024));
-        sum.x = __fadd_rn(sum.x, v.x), sum.y = __fadd_rn(sum.y, v.y);
+        DeepQuad v = out[k];
+        const uint8_t* const at = from + part * (T::kShare * T::kUnits * 2048);
+        if (part != me) v = {*reinterpret_cast<const float2*>(at), *reinterpret_cast<const float2*>(at + 1024)};
+        add(sum.first, v.first), add(sum.second, v.second);
       }
       out[k] = sum;
     }
   }
 };
 
-/// Outputs of rows n and n + 1 and every 4 kOwners-th row of x from m on.
+/// Outputs of rows n and n + 1 of weights and, of every 8 kOwners rows of x from m on, the first two.
 template <class T>
-__device__ __forceinline__ void deep_store(const GemmArgs& p, int n, int m, bool inside, float2 bias, float2* out) {
-  constexpr int kRows = 4 * T::kOwners;
-#pragma unroll
-  for (int k = 0; k < T::kShare; ++k) out[k] = {__fadd_rn(out[k].x, bias.x), __fadd_rn(out[k].y, bias.y)};
+__device__ __forceinline__ void deep_store(const GemmArgs& p, int n, int m, bool inside, float2 bias,
+                                           const DeepQuad* out) {
   const int64_t at = m * p.ldy + n;
+  auto each = [&](auto store) {
+#pragma unroll
+    for (int k = 0; k < T::kShare; ++k) {
+      const int row = 8 * T::kOwners * k;
+      store(row, __fadd_rn(out[k].first.y, bias.x), __fadd_rn(out[k].second.y, bias.y));
+      store(row + 1, __fadd_rn(out[k].first.x, bias.x), __fadd_rn(out[k].second.x, bias.y));
+    }
+  };
   if (!inside) {
-#pragma unroll
-    for (int k = 0; k < T::kShare; ++k)
-      store_pair(p, at + kRows * k * p.ldy, m + kRows * k < p.m && n < p.n, n, out[k].x, out[k].y);
+    each([&](int row, float y0, float y1) { store_pair(p, at + row * p.ldy, m + row < p.m && n < p.n, n, y0, y1); });
   } else if (GemmOutput(p.output) == GemmOutput::kF32) {
-#pragma unroll
-    for (int k = 0; k < T::kShare; ++k)
-      *reinterpret_cast<float2*>(static_cast<float*>(p.y) + at + kRows * k * p.ldy) = out[k];
+    float* const y = static_cast<float*>(p.y) + at;
+    each([&](int row, float y0, float y1) { *reinterpret_cast<float2*>(y + row * p.ldy) = {y0, y1}; });
   } else {
-#pragma unroll
-    for (int k = 0; k < T::kShare; ++k)
-      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + at + kRows * k * p.ldy) =
-          to_halves(p, out[k].x, out[k].y);
+    uint16_t* const y = static_cast<uint16_t*>(p.y) + at;
+    each([&](int row, float y0, float y1) { *reinterpret_cast<uint32_t*>(y + row * p.ldy) = to_halves(p, y0, y1); });
   }
 }
 
@@ -322,11 +338,11 @@ __device__ __forceinline__ void deep_consume(const GemmArgs& p, uint8_t* shared,
 #pragma unroll
   for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
   deep_sum<T>(lane, depth, pair_range(p, rank).count, acc);
-  float2 out[T::kShare];
+  DeepQuad out[T::kShare];
   const int me = rank * T::kDepth + depth;
   DeepJoin<T>{base}.join(shared, me, unit, lane128, acc, out);
   const bool inside = p.pairs && m0 + T::kBm <= p.m && (n | 15) < p.n;
-  deep_store<T>(p, n, m0 + 8 * (me / 2) + me % 2 + 2 * (lane128 & 3), inside, bias, out);
+  deep_store<T>(p, n, m0 + 8 * me + 2 * (lane128 & 3), inside, bias, out);
 }
 
 template <class T>
@@ -373,7 +389,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 template <class T>
 constexpr WgmmaKernel deep_kernel(const char* name) {
   return {reinterpret_cast<const void*>(&gemm_deep<T>), name,       T::kThreads, T::kBm,    T::kUnits,
-          T::kSplit == 1 ? kDeepFold : kDeepPairFold,   T::kShared, 0,           T::kPairs, 1};
+          T::kSplit == 1 ? kDeepFold : kDeepPairFold,   T::kShared, 0,           T::kQuads, 1};
 }
 
 }  // namespace lowbit::cuda
