@@ -317,8 +317,8 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid
   using Order = GemvOrder<B>;
   extern __shared__ __align__(128) uint8_t smem[];
   const GemvRange range(a);
+  if constexpr (!kFloats) let_successor_start();
   begin_bits(a, smem, range);
-  if constexpr (!kFloats) let_successor_start();  // its copies come behind these
   const int first_row = range.first * kTileRows, rows = min(range.count * kTileRows, a.n - first_row);
   float scale = static_cast<int>(threadIdx.x) < rows ? a.scales[first_row + threadIdx.x] : 0.0f;
   float* const y = static_cast<float*>(a.y) + first_row + threadIdx.x;
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_gemv(const __grid
   BitStrip<B, kPer, kCounted> mine{a, smem, range.count, team, strip};
   __syncthreads();
   wait_for_predecessor_with(from, y, own, left, loose);
-  if constexpr (kFloats) let_successor_start();  // any earlier, and its copies hold up x, which is longer here
+  if constexpr (kFloats) let_successor_start();  // any earlier, and its copies would hold up x, which is longer here
 
   uint32_t v[Order::kFields];
   float x_scale;
