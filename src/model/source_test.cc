@@ -123,23 +123,26 @@ TEST(GgufSource, RopeFactorsBecomeLlama3Scaling) {
   Scratch dir;
   GgufTestFile file = tiny_llama();
   file.kvs.push_back(gguf_u32("llama.attention.key_length", 64));
-  // What llama.cpp's converter writes for Llama 3.2 1B (head 64, theta 500000, factor 32), computed here in another way.
-  std::string factors;
-  for (int i = 0; i < 32; ++i) {
-    const double frequency = std::pow(500000.0, -i / 32.0), wavelength = 2 * M_PI / frequency;
-    const double smooth = (8192.0 / wavelength - 1) / 3;
-    factors += raw(static_cast<float>(wavelength < 2048   ? 1.0
-                                      : wavelength > 8192 ? 32.0
-                                                          : 1 / ((1 - smooth) / 32 + smooth)));
+  file.tensors.push_back({"rope_freqs.weight", {32}, 0, ""});
+  for (const int original : {2048, 4096, 8192, 16384, 32768}) {
+    // What llama.cpp's converter writes for Llama 3.2 1B (head 64, theta 500000, factor 32; 8192), computed here in another way.
+    std::string factors;
+    for (int i = 0; i < 32; ++i) {
+      const double frequency = std::pow(500000.0, -i / 32.0), wavelength = 2 * M_PI / frequency;
+      const double smooth = (original / wavelength - 1) / 3;
+      factors += raw(static_cast<float>(wavelength < original / 4 ? 1.0
+                                        : wavelength > original   ? 32.0
+                                                                  : 1 / ((1 - smooth) / 32 + smooth)));
+    }
+    file.tensors.back().data = factors;
+    const auto s = open_bytes(dir, file);
+    ASSERT_TRUE(s) << s.error().message();
+    const auto config = *parse_json_object((*s)->config_json(), "config");
+    EXPECT_EQ(config["rope_scaling"]["rope_type"], "llama3");
+    EXPECT_EQ(config["rope_scaling"]["factor"], 32.0);
+    EXPECT_EQ(config["rope_scaling"]["original_max_position_embeddings"], original);
+    EXPECT_FALSE((*s)->has("rope_freqs.weight"));
   }
-  file.tensors.push_back({"rope_freqs.weight", {32}, 0, factors});
-  const auto s = open_bytes(dir, file);
-  ASSERT_TRUE(s) << s.error().message();
-  const auto config = *parse_json_object((*s)->config_json(), "config");
-  EXPECT_EQ(config["rope_scaling"]["rope_type"], "llama3");
-  EXPECT_EQ(config["rope_scaling"]["factor"], 32.0);
-  EXPECT_EQ(config["rope_scaling"]["original_max_position_embeddings"], 8192);
-  EXPECT_FALSE((*s)->has("rope_freqs.weight"));
   const float odd = 3.5f;
   std::memcpy(file.tensors.back().data.data() + 40, &odd, 4);
   EXPECT_EQ(open_bytes(dir, file).error().code, ErrorCode::kUnsupported);
