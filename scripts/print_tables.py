@@ -88,25 +88,39 @@ SAME_BITS = {"int4": ("q4_0", "q4_K"), "int2": ("tq2_0", "q2_K", "iq2_xxs"), "te
              "ternary-packed": ("tq2_0",), "binary": ("q1_0", "tq2_0"), "f16": ("f16",)}
 
 
+# (columns a scale of the weight, of x) of a column of the matmul tables; 0: whole rows
+SCALES = {(0, 0): "scales per row", (0, 32): "per row, of x per 32", (64, 0): "per 64", (64, 32): "per 64, of x per 32"}
+
+
 def matmuls(report: dict) -> str:
-    def rival(row: dict) -> dict | None:
-        same = [r for r in report["ggml"] if r["type"] in SAME_BITS.get(row["format"], ()) and r["n"] == row["m"]]
+    """GOPS, the share of what memory gives (cold) or of the multipliers' peak, and how many times the best of ggml."""
+    def rival(format_name: str, m: int) -> dict | None:
+        same = [r for r in report["ggml"] if r["type"] in SAME_BITS.get(format_name, ()) and r["n"] == m]
         return max(same, key=lambda r: r["gops"], default=None)
 
-    whole_core = max(row.get("instructions_per_ns", 0) for row in report["lowbit"])
-    lines = ["| rows of x | weights | scales | scales of x | instructions | GOPS | GB/s | of memory's | best of ggml with as many bits | ratio |"
-             + (" of a core |" if whole_core else ""), "|---|---|---|---|---|---|---|---|---|---|" + ("---|" if whole_core else "")]
-    for row in sorted(report["lowbit"], key=lambda r: r["m"]):
-        other = rival(row)
-        scales = f"per {row['group']}" if row["group"] else "per row"
-        x_scales = {0: "per row", -1: "f32"}.get(row["activation_group"], f"per {row['activation_group']}")
-        share = f"{100 * row['gb_s'] / report['read_gb_s']:.0f} %" if row["cold"] else "-"
-        against = f"{other['type']} {other['buffer']}: {other['gops']:.0f} | {row['gops'] / other['gops']:.2f}" if other else "- | -"
-        lines.append(f"| {row['m']} | {row['format']} | {scales if row['format'] != 'f16' else '-'} | {x_scales} | {row['isa']} | "
-                     f"{row['gops']:.0f} | {row['gb_s']:.1f} | {share} | {against} |"
-                     + (f" {100 * row['instructions_per_ns'] / whole_core:.0f} % |" if whole_core else ""))
-    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096; read of memory: "
-                               f"{report['read_gb_s']:.1f} GB/s; median of runs. {report['note']}").rstrip()
+    peaks = report.get("peak_gops", {})
+    whole_core = max((row.get("instructions_per_ns", 0) for row in report["lowbit"]), default=0)
+
+    def cell(row: dict, other: dict | None) -> str:
+        peak = peaks.get(row["isa"], 0) if row["activation_group"] != -1 else 0  # of integers
+        share = row["gb_s"] / report["read_gb_s"] if row["cold"] else row["gops"] / peak if peak else 0
+        text = f"{row['gops']:.0f}" + (f", {100 * share:.0f} %" if share else "") + (f", {row['gops'] / other['gops']:.2f}x" if other else "")
+        shared = whole_core and report.get("shared_cores") and row["instructions_per_ns"] < 0.7 * whole_core
+        return text + (" *" if shared else "")
+
+    lines = ["| rows of x | weights | instructions | " + " | ".join(SCALES.values()) + " | best of ggml |", "|---|---|---|" + "---|" * len(SCALES) + "---|"]
+    keys = dict.fromkeys((r["m"], r["isa"], r["format"], r["activation_group"] == -1) for r in report["lowbit"])
+    for m, isa, name, floats in sorted(keys, key=lambda k: (k[0], [r["isa"] for r in report["lowbit"]].index(k[1]))):
+        of = {(r["group"], max(r["activation_group"], 0)): r for r in report["lowbit"]
+              if (r["m"], r["isa"], r["format"], r["activation_group"] == -1) == (m, isa, name, floats)}
+        other = rival(name, m)
+        cells = [cell(of[pair], other) if pair in of else "-" for pair in SCALES]
+        lines.append(f"| {m} | {name}{', f32 x' if floats else ''} | {isa} | " + " | ".join(cells) +
+                     (f" | {other['type']} {other['buffer']}: {other['gops']:.0f} |" if other else " | - |"))
+    peak = "; ".join(f"{isa} {gops:.0f}" for isa, gops in peaks.items())
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share "
+                               f"is of a plain read's {report['read_gb_s']:.1f} GB/s" + (f", of more rows of the multipliers' peak ({peak})" if peak else "") +
+                               (", *: on less than 70 % of a core" if report.get("shared_cores") else "") + f". {report['note']}").rstrip()
 
 
 def models(report: dict) -> str:

@@ -45,13 +45,16 @@ def main() -> int:
     parser.add_argument("--isas", default="avx2", help="the first is measured in full")
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--short", action="store_true", help="the first of --isas in short, too")
+    parser.add_argument("--peak-gops", default="", help="of the multipliers, by instruction set: avx512=2124,avx2=1062")
+    parser.add_argument("--shared-cores", action="store_true", help="mark rows in which a thread had less than 70 %% of a core")
     parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     threads = len(options.cpus.split(","))
     pin = ["taskset", "-c", options.cpus]
     reads: list[float] = []
-    report: dict = {"note": options.note, "lowbit": [], "ggml": []}
+    report: dict = {"note": options.note, "lowbit": [], "ggml": [], "shared_cores": options.shared_cores,
+                    "peak_gops": {isa: float(gops) for isa, gops in (pair.split("=") for pair in options.peak_gops.split(",") if pair)}}
     for number, isa in enumerate(options.isas.split(",")):
         for m, formats, groups, activation_groups in LOWBIT if number == 0 and not options.short else LOWBIT_SHORT:
             machine, *rows = lines_of([*pin, options.lowbit, "--threads", str(threads), "--seconds", str(options.seconds),

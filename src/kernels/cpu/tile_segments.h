@@ -291,14 +291,13 @@ struct TileSegments {
     }
   }
 
-  /// One scale per 32 columns of x in groups of four takes fold_groups(): it is faster.
+  /// One scale per 32 columns of x in groups of one or four segments takes fold_groups(): it is faster.
   static Units units_for(const MatmulArgs& a, const Turn& turn, int64_t per_group) {
     const int64_t columns = a.shape.segment;
     if (scaled_last(a)) return columns == 32 ? &fold_units<0, true, 32> : &fold_units<0, true, 0>;
     if (a.shape.offsets || turn.j % per_group != 0 || per_group > 2) return nullptr;
     if (a.x_group_scale == nullptr) return columns == 64 ? &fold_units<1, false, 64> : &fold_units<1, false, 0>;
-    if (columns != 32) return nullptr;
-    return per_group == 1 ? &fold_units<1, true, 32> : &fold_units<2, true, 32>;
+    return columns == 32 && per_group == 2 ? &fold_units<2, true, 32> : nullptr;
   }
 
   /// All rows of x times the segments of `turns`, whose bytes lie at `bytes` (of the first turn's first segment) and
