@@ -3,7 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "console.h"
 #include "help.h"
@@ -47,6 +51,16 @@ int run_action(Console& console, const Invocation& invocation) {
   return kFailed;
 }
 
+/// `lowbit help VERB` is `lowbit VERB --help`.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  return words;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Language models in few bits: quantize, look at, measure and run them."};
   app.name("lowbit");
@@ -66,7 +80,9 @@ int run(int argc, char** argv) {
   finish_verbs(app, "lowbit", invocation);
   Console console;
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = words_of(argc, argv);
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app.parse(std::move(words));
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
