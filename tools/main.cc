@@ -46,7 +46,10 @@ int run_action(Console& console, const Invocation& invocation) {
   Status status = invocation.action(console);
   if (status) status = console.stdout_status();
   if (status) return kDone;
-  if (status.error().code == ErrorCode::kCancelled) return InterruptFlag::exit_code();
+  if (status.error().code == ErrorCode::kCancelled) {
+    if (!status.error().hint.empty()) console.note("stopped: {}", status.error().hint);
+    return InterruptFlag::exit_code();
+  }
   console.error(status.error());
   return kFailed;
 }

@@ -174,8 +174,13 @@ Status Quantizer::run_calibrated() {
       LOWBIT_TRY(convert(t));
   }
   LOWBIT_TRY(text.held_back().start_quantized(ends_.at(kEmbedding)));
-  for (int64_t block = 0; block < text.blocks(); ++block)
-    LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
+  for (int64_t block = 0; block < text.blocks(); ++block) {
+    Status done = calibrate_block(text, block, linears[static_cast<size_t>(block)]);
+    if (!done && done.error().code == ErrorCode::kCancelled)
+      done.error().hint =
+          fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
+    LOWBIT_TRY(done);
+  }
   return check_held_back(text);
 }
 
@@ -269,8 +274,7 @@ Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, cons
   for (const SourceTensor* t : layers) {
     const double fitted = static_cast<double>(run.finished.weights.size()) / static_cast<double>(run.linears.size());
     if (!run.progress.show(kMeasured + (kFitted - kMeasured) * fitted))
-      return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
-                  fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
+      return fail(ErrorCode::kCancelled, "calibrating", "a request to stop");
     LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
     LOWBIT_TRY_ASSIGN(run.finished.weights[t->name], quantize(*t, w, inputs.of(t->name), run.finished.fits[t->name]));
   }
