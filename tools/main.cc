@@ -3,7 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "console.h"
 #include "help.h"
@@ -42,9 +46,22 @@ int run_action(Console& console, const Invocation& invocation) {
   Status status = invocation.action(console);
   if (status) status = console.stdout_status();
   if (status) return kDone;
-  if (status.error().code == ErrorCode::kCancelled) return InterruptFlag::exit_code();
+  if (status.error().code == ErrorCode::kCancelled) {
+    if (!status.error().hint.empty()) console.note("stopped: {}", status.error().hint);
+    return InterruptFlag::exit_code();
+  }
   console.error(status.error());
   return kFailed;
+}
+
+/// `lowbit help VERB` is `lowbit VERB --help`.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  return words;
 }
 
 int run(int argc, char** argv) {
@@ -66,7 +83,9 @@ int run(int argc, char** argv) {
   finish_verbs(app, "lowbit", invocation);
   Console console;
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = words_of(argc, argv);
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app.parse(std::move(words));
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {

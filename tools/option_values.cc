@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "lowbit/quantize.h"
 
@@ -41,6 +42,20 @@ CLI::Option* add_count(CLI::App& app, const std::string& name, T& value, CountRa
       ->type_name("COUNT");
 }
 
+/// lowbit's name for a format of that many bits, found in what other programs call theirs (Q4_K_M, nf4, w4a16, INT4): "did you mean
+/// `int4`? ", or "".
+std::string format_suggestion(const std::string& text) {
+  constexpr std::pair<std::string_view, const char*> kByBits[] = {
+      {"1", "binary"}, {"2", "int2"}, {"3", "int3"}, {"4", "int4"}, {"8", "int8"}, {"16", "f16"}, {"32", "f32"}};
+  constexpr const char* kDigits = "0123456789";
+  const size_t first = text.find_first_of(kDigits);
+  if (first == text.npos) return "";
+  const std::string number = text.substr(first, text.find_first_not_of(kDigits, first) - first);
+  for (const auto& [bits, name] : kByBits)
+    if (number == bits) return fmt::format("did you mean `{}`? ", name);
+  return "";
+}
+
 FormatId checked_format(const std::string& option, const std::string& text) {
   std::vector<std::string> names;
   for (const FormatInfo& info : formats()) {
@@ -49,7 +64,7 @@ FormatId checked_format(const std::string& option, const std::string& text) {
     names.push_back(info.name);
   }
   throw usage_error(option, text, fmt::format("one of {}", fmt::join(names, " ")),
-                    "`lowbit inspect --formats` explains them");
+                    format_suggestion(text) + "`lowbit inspect --formats` explains them");
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+#include <utility>
 
 namespace lowbit::cli {
 namespace {
@@ -15,9 +17,17 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return names;
 }
 
-/// "--group", "-M": as a user types them.
-std::vector<std::string> options_of(const CLI::App& verb) {
+/// "MODEL", "OUT".
+std::vector<std::string> arguments_of(const CLI::App& verb) {
   std::vector<std::string> names;
+  for (const CLI::Option* o : verb.get_options([](const CLI::Option* o) { return o->get_positional(); }))
+    names.push_back(o->get_name());
+  return names;
+}
+
+/// "--group", "-M": as a user types them; arguments, too.
+std::vector<std::string> options_of(const CLI::App& verb) {
+  std::vector<std::string> names = arguments_of(verb);
   for (const CLI::Option* option : verb.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
@@ -40,8 +50,33 @@ size_t distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+/// What llama.cpp, vLLM and others call what lowbit has by another name.
+constexpr std::pair<std::string_view, std::string_view> kNamesElsewhere[] = {
+    {"-t", "--threads"},
+    {"-m", "MODEL"},
+    {"-m", "SRC"},
+    {"--model", "MODEL"},
+    {"--model", "SRC"},
+    {"-o", "OUT"},
+    {"--output", "OUT"},
+    {"--n-predict", "--tokens"},
+    {"--max-new-tokens", "--tokens"},
+    {"--ctx-size", "--context"},
+    {"--max-model-len", "--context"},
+    {"--temperature", "--temp"},
+    {"--repetition-penalty", "--repeat-penalty"},
+    {"--bits", "--format"},
+    {"--quantization", "--format"},
+    {"--group-size", "--group"},
+    {"--imatrix", "--calib"},
+    {"--dataset", "--calib"},
+};
+
 /// "did you mean `quantize`? ", or "" where nothing is near.
 std::string suggestion(const std::string& got, const std::vector<std::string>& names) {
+  for (const auto& [elsewhere, here] : kNamesElsewhere)
+    if (got == elsewhere && std::find(names.begin(), names.end(), here) != names.end())
+      return fmt::format("here it is `{}`; ", here);
   const auto nearest = std::min_element(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
     return distance(got, a) < distance(got, b);
   });
@@ -53,9 +88,7 @@ std::string suggestion(const std::string& got, const std::vector<std::string>& n
 void name_extras(const CLI::App& verb, std::vector<std::string> words, Error& out) {
   const auto option = std::find_if(words.begin(), words.end(), [](const std::string& w) { return w.starts_with("-"); });
   if (option == words.end()) {
-    std::vector<std::string> arguments;
-    for (const CLI::Option* o : verb.get_options([](const CLI::Option* o) { return o->get_positional(); }))
-      arguments.push_back(o->get_name());
+    const auto arguments = arguments_of(verb);
     out.got = fmt::format("also '{}'", fmt::join(words, " "));
     out.wanted = arguments.empty() ? "options only" : fmt::format("{} and options", fmt::join(arguments, " "));
     return;

@@ -2,8 +2,7 @@
 //
 // Prints, as one JSON object, what an implementation of the same model must agree with: the
 // prompt's token ids, the five largest logits after it, and a greedy continuation. The KV cache is
-// F32 and flash attention is off, so only the weights' type rounds. LOGITS.f32 receives the raw
-// logits
+// F32 and flash attention is off, so only the weights' type rounds. LOGITS.f32 receives the raw logits
 // ([tokens, vocabulary], float32, this machine's byte order) of all prompt positions.
 #include <algorithm>
 #include <cstdio>

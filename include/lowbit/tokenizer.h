@@ -119,11 +119,9 @@ struct GgufTokenizerFields {
   std::string chat_template;  // tokenizer.chat_template
 };
 
-/// Reads Hugging Face's tokenizer.json, and beside it tokenizer_config.json ("" when there is
-/// none). Errors: kCorrupt (not JSON, wrong types, merges or ids that do not fit the vocabulary),
-/// kUnsupported (not BPE,
-///         or a normalizer, pre-tokenizer, post-processor or decoder that lowbit lacks; it is
-///         named).
+/// Reads Hugging Face's tokenizer.json, and beside it tokenizer_config.json ("" when there is none).
+/// Errors: kCorrupt (not JSON, wrong types, merges or ids that do not fit the vocabulary), kUnsupported (not BPE, or a normalizer,
+///         pre-tokenizer, post-processor or decoder that lowbit lacks; it is named).
 Result<TokenizerSpec> spec_from_tokenizer_json(std::string_view tokenizer_json,
                                                std::string_view tokenizer_config_json = {});
 

@@ -228,7 +228,8 @@ class Checkpoint:
     def weight(self, name: str) -> QuantizedWeight:
         """A quantized weight by its full name ("model.layers.0.mlp.up_proj.weight")."""
         if name not in self.layers:
-            raise LowbitError(self.path, f"no quantized weight '{name}'", "a name in Checkpoint.layers")
+            hint = f"did you mean '{name}.weight'?" if f"{name}.weight" in self.layers else ""
+            raise LowbitError(self.path, f"no quantized weight '{name}'", "a name in Checkpoint.layers", hint)
         spec = self.layers[name]
         fmt = find_format(spec.format, name)
         shape = tuple(int(x) for x in self._part(name + ".shape"))

@@ -93,10 +93,11 @@ def _ids(tokens: Iterable[int]) -> ctypes.Array:
     return (c_int32 * len(ids))(*ids)
 
 
-def _whole(where: str, value: int, bits: int) -> int:
+def _whole(where: str, value: int, bits: int, *, signed: bool = True) -> int:
     """ctypes would cut it to so many bits."""
-    if not -(2 ** (bits - 1)) <= operator.index(value) < 2 ** (bits - 1):
-        raise LowbitError(where, str(value), f"a whole number of {bits} bits")
+    low = -(2 ** (bits - 1)) if signed else 0
+    if not low <= operator.index(value) < low + 2**bits:
+        raise LowbitError(where, str(value), f"a whole number of {bits} bits" + ("" if signed else ", 0 or more"))
     return value
 
 
@@ -199,7 +200,7 @@ class Model:
 
     def truncate(self, length: int = 0) -> None:
         """Forgets all but the first `length` tokens."""
-        self._call("lb_model_truncate", length)
+        self._call("lb_model_truncate", _whole("length", length, 64))
 
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
                  top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
@@ -210,8 +211,6 @@ class Model:
         whatever on_text raises end the generation and reach the caller.
         """
         ids = _ids(self.tokenize(prompt, add_special=not (keep and self.length)) if isinstance(prompt, str) else prompt)
-        if not keep:
-            self.truncate()
         pieces: list[str] = []
         raised: list[BaseException] = []
 
@@ -225,7 +224,10 @@ class Model:
             return len(raised)
 
         options = _GenerateOptions(ctypes.sizeof(_GenerateOptions), _whole("max_tokens", max_tokens, 64), temperature, top_p, min_p,
-                                   repeat_penalty, _whole("top_k", top_k, 64), seed, ignore_eos, ON_TEXT(listen), None)
+                                   repeat_penalty, _whole("top_k", top_k, 64), _whole("seed", seed, 64, signed=False), ignore_eos,
+                                   ON_TEXT(listen), None)
+        if not keep:
+            self.truncate()
         self._call("lb_model_generate", ids, len(ids), byref(options), None, 0, None)
         if raised:
             raise raised[0]

@@ -106,7 +106,13 @@ struct InfoOf {
                                     F::kBits, F::kElems, F::kUnitBytes, F::Codec::kMin, F::Codec::kMax};
 };
 
+template <class F>
+struct DenseBitsOf {
+  static constexpr bool value = kDenseBits<F>;
+};
+
 constexpr auto kOps = make_table<OpsOf>(FormatList{});
+constexpr auto kHasDenseBits = make_table<DenseBitsOf>(FormatList{});
 constexpr auto kCodeOf = make_table<CodeOf>(FormatList{});
 
 constexpr auto all_infos() {
@@ -152,7 +158,7 @@ uint8_t code_of(FormatId id, int value) { return kCodeOf[packed_index(id)](value
 
 int64_t row_bytes(FormatId id, int64_t k) {
   const FormatInfo& info = format_info(id);
-  const bool dense_bits = info.canonical && id != FormatId::kTernaryPacked;
+  const bool dense_bits = is_dense(id) || kHasDenseBits[packed_index(id)];
   return unit_row_bytes(k, info.unit_elems, info.unit_bytes, info.code_bits, dense_bits);
 }
 

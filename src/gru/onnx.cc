@@ -115,54 +115,74 @@ std::optional<DType> dtype_of(uint64_t onnx) {
   }
 }
 
-/// A TensorProto's numbers: raw_data, or float_data as packed or single values.
-Result<GruArrayView> read_tensor(std::span<const std::byte> bytes, const std::string& name, const std::string& path) {
-  const std::string where = path + ": '" + name.substr(0, 128) + "'";
-  GruArrayView out;
-  out.name = name;
-  std::span<const std::byte> raw;
-  std::vector<float> floats;
+/// What of a TensorProto is read.
+struct TensorFields {
+  std::vector<int64_t> shape;
   uint64_t type = 0;
-  bool external = false, has_raw = false;
+  std::vector<float> floats;                      // float_data
+  std::optional<std::span<const std::byte>> raw;  // raw_data
+  bool external = false;
+};
+
+bool add_dim(uint64_t extent, std::vector<int64_t>& shape) {
+  shape.push_back(static_cast<int64_t>(std::min<uint64_t>(extent, uint64_t{1} << 40)));
+  return shape.size() <= 8;
+}
+
+/// One extent, or packed ones. False: broken, or too many.
+bool add_dims(const ProtoField& f, std::vector<int64_t>& shape) {
+  if (f.wire == 0) return add_dim(f.value, shape);
+  if (f.wire != 2) return true;
+  ProtoReader packed(f.bytes);
+  while (!packed.at_end()) {
+    const auto extent = packed.varint();
+    if (!extent || !add_dim(*extent, shape)) return false;
+  }
+  return true;
+}
+
+/// One number, or packed ones. False: broken.
+bool add_floats(const ProtoField& f, std::vector<float>& floats) {
+  if (f.wire == 5) floats.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(f.value)));
+  if (f.wire != 2) return true;
+  if (f.bytes.size() % sizeof(float) != 0) return false;
+  const size_t had = floats.size();
+  floats.resize(had + f.bytes.size() / sizeof(float));
+  if (!f.bytes.empty()) __builtin_memcpy(floats.data() + had, f.bytes.data(), f.bytes.size());
+  return true;
+}
+
+Result<TensorFields> read_tensor_fields(std::span<const std::byte> bytes, const std::string& path) {
+  TensorFields t;
   ProtoReader reader(bytes);
-  const auto add_dim = [&](uint64_t v) {
-    out.view.shape.push_back(static_cast<int64_t>(std::min<uint64_t>(v, uint64_t{1} << 40)));
-    return out.view.shape.size() <= 8;
-  };
   while (const auto f = reader.next()) {
-    if (f->number == 1 && f->wire == 0 && !add_dim(f->value)) return corrupt(path, "shape");
-    if (f->number == 1 && f->wire == 2) {
-      ProtoReader dims(f->bytes);
-      while (!dims.at_end()) {
-        const auto v = dims.varint();
-        if (!v || !add_dim(*v)) return corrupt(path, "shape");
-      }
-    }
-    if (f->number == 2 && f->wire == 0) type = f->value;
-    if (f->number == 4 && f->wire == 5) floats.push_back(__builtin_bit_cast(float, static_cast<uint32_t>(f->value)));
-    if (f->number == 4 && f->wire == 2) {
-      if (f->bytes.size() % 4 != 0) return corrupt(path, "float_data");
-      const size_t had = floats.size();
-      floats.resize(had + f->bytes.size() / 4);
-      if (!f->bytes.empty()) __builtin_memcpy(floats.data() + had, f->bytes.data(), f->bytes.size());
-    }
-    if (f->number == 9 && f->wire == 2) {
-      raw = f->bytes;
-      has_raw = true;
-    }
-    external = external || (f->number == 14 && f->value == 1);
+    if (f->number == 1 && !add_dims(*f, t.shape)) return corrupt(path, "shape");
+    if (f->number == 2 && f->wire == 0) t.type = f->value;
+    if (f->number == 4 && !add_floats(*f, t.floats)) return corrupt(path, "float_data");
+    if (f->number == 9 && f->wire == 2) t.raw = f->bytes;
+    if (f->number == 14 && f->value == 1) t.external = true;
   }
   if (!reader.ok()) return corrupt(path, "tensor");
-  if (external)
+  return t;
+}
+
+/// A TensorProto's numbers.
+Result<GruArrayView> read_tensor(std::span<const std::byte> bytes, const std::string& name, const std::string& path) {
+  const std::string where = path + ": '" + name.substr(0, 128) + "'";
+  LOWBIT_TRY_ASSIGN(const TensorFields t, read_tensor_fields(bytes, path));
+  if (t.external)
     return fail(ErrorCode::kUnsupported, where, "weights in another file", "weights inside the model",
                 "save with onnx.save(model, path, save_as_external_data=False)");
-  const auto dtype = dtype_of(type);
+  const auto dtype = dtype_of(t.type);
   if (!dtype)
-    return fail(ErrorCode::kUnsupported, where, "element type " + std::to_string(type),
+    return fail(ErrorCode::kUnsupported, where, "element type " + std::to_string(t.type),
                 "float, double, float16 or bfloat16");
+  GruArrayView out;
+  out.name = name;
+  out.view.shape = t.shape;
+  out.view.dtype = t.raw ? *dtype : DType::kF32;
   LOWBIT_TRY_ASSIGN(const int64_t count, element_count(out.view.shape));
-  const std::span<const std::byte> data = has_raw ? raw : std::as_bytes(std::span(floats));
-  out.view.dtype = has_raw ? *dtype : DType::kF32;
+  const std::span<const std::byte> data = t.raw ? *t.raw : std::as_bytes(std::span(t.floats));
   const auto size = checked_mul(static_cast<uint64_t>(count), static_cast<uint64_t>(dtype_bytes(out.view.dtype)));
   if (!size || *size != data.size())
     return fail(ErrorCode::kCorrupt, where, std::to_string(data.size()) + " bytes",

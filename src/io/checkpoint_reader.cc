@@ -192,33 +192,51 @@ void Checkpoint::release(std::string_view name) const {
     if (const auto* located = impl_->files.find(t->name + suffix)) located->file->release(*located->entry);
 }
 
+namespace {
+
+/// Every tensor's bytes against the checksum beside them.
+void verify_bytes(const SafetensorsSet& files, CheckpointReport& report) {
+  for (const auto& file : files.files()) {
+    report.bytes += file.size_bytes();
+    for (const auto& entry : file.tensors()) {
+      ++report.tensors;
+      const auto bytes = file.bytes(entry);
+      const auto sum = file.metadata().find(checksum_key(entry.name));
+      const std::string where = file.path() + ": tensor '" + entry.name + "'";
+      if (!bytes) {
+        report.problems.push_back(bytes.error().message());
+      } else if (sum == file.metadata().end()) {
+        report.problems.push_back(where + ": got no checksum");
+      } else if (const std::string got = xxh3_hex(bytes->span()); got != sum->second) {
+        report.problems.push_back(where + ": got checksum " + got + ", wanted " + sum->second.substr(0, 32));
+      }
+      file.release(entry);
+    }
+  }
+}
+
+/// The format that config.json says against the note in the tensor's own file: "" when they agree, or there are no codes.
+std::string format_problem(const CheckpointTensor& t, const SafetensorsSet& files, const std::string& path) {
+  const auto* codes = files.find(t.name + ".codes");
+  if (codes == nullptr) return "";
+  const auto& metadata = codes->file->metadata();
+  const auto written = metadata.find(format_key(t.name));
+  const std::string configured = format_text(t.format, t.scaling);
+  if (written != metadata.end() && written->second == configured) return "";
+  return path + "/config.json: layer of '" + t.name + "': got " + configured + ", wanted " +
+         (written == metadata.end() ? "a format note in the file" : written->second.substr(0, 64));
+}
+
+}  // namespace
+
 Result<CheckpointReport> verify_checkpoint(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error))
     return fail(ErrorCode::kNotFound, path, "no directory", "a checkpoint directory");
   CheckpointReport report;
   const auto files = SafetensorsSet::open(path);
-  if (!files) {
-    report.problems.push_back(files.error().message());
-  } else {
-    for (const auto& file : files->files()) {
-      report.bytes += file.size_bytes();
-      for (const auto& entry : file.tensors()) {
-        ++report.tensors;
-        const auto bytes = file.bytes(entry);
-        const auto sum = file.metadata().find(checksum_key(entry.name));
-        const std::string where = file.path() + ": tensor '" + entry.name + "'";
-        if (!bytes) {
-          report.problems.push_back(bytes.error().message());
-        } else if (sum == file.metadata().end()) {
-          report.problems.push_back(where + ": got no checksum");
-        } else if (const std::string got = xxh3_hex(bytes->span()); got != sum->second) {
-          report.problems.push_back(where + ": got checksum " + got + ", wanted " + sum->second.substr(0, 32));
-        }
-        file.release(entry);
-      }
-    }
-  }
+  if (files) verify_bytes(*files, report);
+  if (!files) report.problems.push_back(files.error().message());
   const auto checkpoint = Checkpoint::open(path);
   if (!checkpoint) {
     if (report.problems.empty() || report.problems.front() != checkpoint.error().message())
@@ -228,16 +246,8 @@ Result<CheckpointReport> verify_checkpoint(const std::string& path) {
   for (const auto& t : checkpoint->tensors()) {
     const auto w = checkpoint->load(t.name);
     if (!w) report.problems.push_back(w.error().message());
-    const auto* codes = files ? files->find(t.name + ".codes") : nullptr;
-    if (codes != nullptr) {
-      const auto& metadata = codes->file->metadata();
-      const auto written = metadata.find(format_key(t.name));
-      const std::string configured = format_text(t.format, t.scaling);
-      if (written == metadata.end() || written->second != configured)
-        report.problems.push_back(
-            path + "/config.json: layer of '" + t.name + "': got " + configured + ", wanted " +
-            (written == metadata.end() ? "a format note in the file" : written->second.substr(0, 64)));
-    }
+    if (std::string problem = files ? format_problem(t, *files, path) : ""; !problem.empty())
+      report.problems.push_back(std::move(problem));
     checkpoint->release(t.name);
   }
   return report;

@@ -21,6 +21,8 @@ std::optional<uint64_t> fixed_bytes(uint32_t type) {
   return kBytes[type];
 }
 
+constexpr const char* kTruncated = "the file may be truncated";
+
 /// Reads from the mapped file, front to back; nothing is read that is not there.
 class Cursor {
  public:
@@ -28,8 +30,8 @@ class Cursor {
   uint64_t at() const { return at_; }
   uint64_t left() const { return bytes_.size() - at_; }
 
-  tl::unexpected<Error> corrupt(const std::string& got, const std::string& wanted) const {
-    return fail(ErrorCode::kCorrupt, path_ + ": byte " + std::to_string(at_), got, wanted);
+  tl::unexpected<Error> corrupt(const std::string& got, const std::string& wanted, const char* hint = "") const {
+    return fail(ErrorCode::kCorrupt, path_ + ": byte " + std::to_string(at_), got, wanted, hint);
   }
   template <class T>
   Result<T> number(const char* what) {
@@ -41,7 +43,7 @@ class Cursor {
   Result<std::span<const std::byte>> take(uint64_t size, const char* what) {
     if (size > left())
       return corrupt(std::string(what) + " of " + std::to_string(size) + " bytes",
-                     "at most the " + std::to_string(left()) + " left in the file");
+                     "at most the " + std::to_string(left()) + " left in the file", kTruncated);
     const auto out = bytes_.subspan(at_, size);
     at_ += size;
     return out;
@@ -50,7 +52,7 @@ class Cursor {
     LOWBIT_TRY_ASSIGN(const uint64_t length, number<uint64_t>(what));
     if (length > limit || length > left())
       return corrupt(std::string(what) + " of " + std::to_string(length) + " bytes",
-                     "at most " + std::to_string(std::min(limit, left())));
+                     "at most " + std::to_string(std::min(limit, left())), length > limit ? "" : kTruncated);
     LOWBIT_TRY_ASSIGN(const auto raw, take(length, what));
     return std::string_view(reinterpret_cast<const char*>(raw.data()), raw.size());
   }
@@ -205,7 +207,7 @@ Status place_tensors(PartHeader* header, uint64_t info_end, uint64_t file_size, 
     if (!end || *end > file_size)
       return fail(ErrorCode::kCorrupt, where,
                   std::to_string(t.size_bytes) + " bytes at offset " + std::to_string(t.offset),
-                  "data inside the file of " + std::to_string(file_size), "the file may be truncated");
+                  "data inside the file of " + std::to_string(file_size), kTruncated);
     const auto next = padded(t.offset + t.size_bytes);
     if (!next) return fail(ErrorCode::kCorrupt, where, "an end beyond 2^64");
     expected = *next;
@@ -221,9 +223,9 @@ Result<PartHeader> read_part(std::span<const std::byte> bytes, const std::string
   LOWBIT_TRY_ASSIGN(const uint64_t tensors, cursor.number<uint64_t>("number of tensors"));
   LOWBIT_TRY_ASSIGN(const uint64_t keys, cursor.number<uint64_t>("number of keys"));
   if (tensors > cursor.left() / kMinTensorInfoBytes)
-    return cursor.corrupt(std::to_string(tensors) + " tensors", "a number that the file can hold");
+    return cursor.corrupt(std::to_string(tensors) + " tensors", "a number that the file can hold", kTruncated);
   if (keys > kMaxKeys || keys > cursor.left() / kMinKeyBytes)
-    return cursor.corrupt(std::to_string(keys) + " keys", "a number that the file can hold, at most 65536");
+    return cursor.corrupt(std::to_string(keys) + " keys", "a number that the file can hold, at most 65536", kTruncated);
   for (uint64_t i = 0; i < keys; ++i) {
     LOWBIT_TRY_ASSIGN(const auto key, cursor.text(kMaxKeyBytes, "key"));
     if (key.empty()) return cursor.corrupt("an empty key", "a name");

@@ -69,7 +69,8 @@ Result<json> parse_json_object(std::string_view text, const std::string& where, 
   DuplicateKeys check;
   json value = json::parse(
       text.begin(), text.end(), [&check](int d, json::parse_event_t e, json& v) { return check(d, e, v); }, false);
-  if (value.is_discarded()) return fail(ErrorCode::kCorrupt, where, "text that is not JSON", "a JSON object");
+  if (value.is_discarded())
+    return fail(ErrorCode::kCorrupt, where, "text that is not JSON", "a JSON object", "is the file complete?");
   if (!value.is_object())
     return fail(ErrorCode::kCorrupt, where, std::string("a JSON ") + value.type_name(), "a JSON object");
   if (!check.duplicate.empty())

@@ -29,7 +29,7 @@ const char* gru_path_name(GruPath path);  // "auto", "fused", "block", "cluster"
 
 struct GruCellOptions {
   GruPath path = GruPath::kAuto;  // others: for tests; kUnsupported where the cell or the device does not allow it
-  int tile = 0;                   // sequences of a tile: 8, 16 or 32; 0: as many as keep the device busy
+  int tile = 0;                   // sequences of a tile: 8, 16, 24 or 32; 0: as many as keep the device busy
   int warps = 0;                  // of a thread block; 0: chosen
   int split = 0;                  // warps of 16 units: 1, or 2 that share the columns; 0: chosen
   bool input_boxes = false;       // the input product that is for many rows, however few there are

@@ -11,6 +11,7 @@
 #include "io/checkpoint.h"
 #include "io/json_text.h"
 #include "kernels/api.h"
+#include "model/source.h"
 
 namespace lowbit {
 namespace {
@@ -232,6 +233,12 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
     return fail(ErrorCode::kUnsupported, where("partial_rotary_factor"), fmt::format("{:g}", rotary), "1");
   LOWBIT_TRY_ASSIGN(config.bos_ids, read_ids(root, "bos_token_id", config.vocab_size));
   LOWBIT_TRY_ASSIGN(config.eos_ids, read_ids(root, "eos_token_id", config.vocab_size));
+  return config;
+}
+
+Result<ModelConfig> model_config_of(const WeightSource& source) {
+  auto config = parse_model_config(source.config_json());
+  if (!config) config.error().where = source.path() + ": " + config.error().where;
   return config;
 }
 

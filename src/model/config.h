@@ -12,6 +12,8 @@
 
 namespace lowbit {
 
+class WeightSource;
+
 /// The gate of the feed-forward part: y = act(gate) * up.
 enum class HiddenAct { kSilu };
 
@@ -41,10 +43,11 @@ struct ModelConfig {
 };
 
 /// Reads config.json.
-/// Errors: kCorrupt (not JSON), kInvalidArgument (a key that is missing, of a wrong type or out of
-/// bounds; it is named),
-///         kUnsupported (a model_type, hidden_act, rope type or feature that lowbit lacks; it is
-///         named).
+/// Errors, with the key's name: kCorrupt (not JSON), kInvalidArgument (a key that is missing, of a wrong type or out of bounds),
+///         kUnsupported (a model_type, hidden_act, rope type or feature that lowbit lacks).
 Result<ModelConfig> parse_model_config(std::string_view json);
+
+/// The same of a source's config.json; errors name the source, too.
+Result<ModelConfig> model_config_of(const WeightSource& source);
 
 }  // namespace lowbit

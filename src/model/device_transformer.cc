@@ -21,7 +21,7 @@ constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 Result<std::unique_ptr<DeviceTransformer>> DeviceTransformer::load(const WeightSource& source, int64_t context,
                                                                    ThreadPool& pool) {
   std::unique_ptr<DeviceTransformer> model(new DeviceTransformer());
-  LOWBIT_TRY_ASSIGN(model->config_, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(model->config_, model_config_of(source));
   const ModelConfig& c = model->config_;
   model->context_ = context;
   if (c.layers > static_cast<int64_t>(source.tensors().size()))

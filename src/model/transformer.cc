@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/try.h"
 #include "ops/norm.h"
@@ -42,15 +43,16 @@ Status Transformer::allocate_workspace(int64_t batch_limit) {
   LOWBIT_TRY(rows(work_.up, c.intermediate_size));
   LOWBIT_TRY(rows(work_.cos, c.head_dim / 2));
   LOWBIT_TRY(rows(work_.sin, c.head_dim / 2));
-  LOWBIT_TRY_ASSIGN(attention_work_, AttentionWorkspace::make(attention_, pool_->size()));
-  LOWBIT_TRY(attention_work_.reserve(context_));  // decoding allocates nothing
+  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, float(1.0 / std::sqrt(double(c.head_dim)))};
+  LOWBIT_TRY_ASSIGN(attention_, Attention::make(*ops_, shape, *pool_));
+  LOWBIT_TRY(attention_.reserve(context_));  // decoding allocates nothing
   return {};
 }
 
 Result<KvCache> Transformer::make_cache() const { return KvCache::make(kv_shape(), context_); }
 
 int64_t Transformer::resident_bytes() const {
-  int64_t total = embedding_.total_bytes() + work_.bytes() + attention_work_.bytes();
+  int64_t total = embedding_.total_bytes() + work_.bytes() + attention_.bytes();
   for (const LinearInfo& info : linears()) total += info.resident_bytes;
   return total;
 }
@@ -106,7 +108,7 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
     want_begin = wanted.first;
     want_end = wanted.first + wanted.count;
   }
-  LOWBIT_TRY(attention_work_.reserve(start + n));
+  LOWBIT_TRY(attention_.reserve(start + n));
   LOWBIT_TRY(cache.reserve(n));
   for (int64_t done = 0; done < n; done += batch_) {
     const int64_t m = std::min(batch_, n - done);
@@ -184,8 +186,7 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
     const double seen = double(m) * (double(position) + 0.5 * double(m + 1));  // pairs of query and position
     const StepTimer timer(profile_, ModelStep::kAttention, 4.0 * double(kv_size) * double(position + m),
                           4.0 * seen * double(q_size));
-    attend(*ops_, attention_, cache, index, position, m, q, q_size, attn, q_size, attention_work_, *pool_,
-           input_->read_ahead({&layer.o}));
+    attention_.run({index, position, m, q, attn}, cache, input_->read_ahead({&layer.o}));
   }
   {
     const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});
@@ -263,7 +264,7 @@ Status Transformer::run_block(std::span<float> x, KvCache& cache, int stop_at) {
     return fail(ErrorCode::kInvalidArgument, "run_block", fmt::format("{} floats", x.size()),
                 fmt::format("1 to {} rows of {}, and a model of one block", context_, hidden));
   LOWBIT_TRY(cache.truncate(0));
-  LOWBIT_TRY(attention_work_.reserve(n));
+  LOWBIT_TRY(attention_.reserve(n));
   LOWBIT_TRY(cache.reserve(n));
   stop_at_ = stop_at;
   for (int64_t done = 0; done < n; done += batch_) {

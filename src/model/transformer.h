@@ -64,12 +64,10 @@ struct LinearInfo {
 
 class Transformer {
  public:
-  /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor;
-  /// the source may go away afterwards, except for what an embedding borrows (its bytes are kept
-  /// alive by the QTensor itself). Errors: those of parse_model_config and WeightSource::load;
-  /// kNotFound (a tensor is missing), kShapeMismatch, kCorrupt
-  ///         (NaN or infinity in a weight or scale), kInvalidArgument (context), kUnsupported,
-  ///         kOutOfMemory, kCancelled. Each names its tensor.
+  /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor; the source may go away afterwards,
+  /// except for what an embedding borrows (its bytes are kept alive by the QTensor itself).
+  /// Errors: those of model_config_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or
+  ///         infinity in a weight or scale), kInvalidArgument (context), kUnsupported, kOutOfMemory, kCancelled. Each names its tensor.
   static Result<std::unique_ptr<Transformer>> load(const WeightSource& source, const LoadOptions& options);
 
   const ModelConfig& config() const { return config_; }
@@ -83,11 +81,9 @@ class Transformer {
 
   /// Runs `tokens` at positions cache.length()... and appends them to the cache.
   /// Shapes:   logits [rows wanted, vocab_size], row-major; may be empty for LogitsWanted::none().
-  /// Numerics: same bits for any thread count, ISA, batch size and any cut of the tokens into
-  /// calls. Errors:   kInvalidArgument (no tokens, an id outside the vocabulary, a range or buffer
-  /// that does not fit, more
-  ///           positions than the cache holds), kShapeMismatch (a cache of another model),
-  ///           kOutOfMemory. After an error the cache is as it was.
+  /// Numerics: same bits for any thread count, ISA, batch size and any cut of the tokens into calls.
+  /// Errors:   kInvalidArgument (no tokens, an id outside the vocabulary, a range or buffer that does not fit, more positions than the
+  ///           cache holds), kShapeMismatch (a cache of another model), kOutOfMemory. After an error the cache is as it was.
   /// One call at a time per Transformer.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
 
@@ -128,9 +124,9 @@ class Transformer {
   Status allocate_workspace(int64_t batch_limit);
   Status check_call(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
                     std::span<float> logits) const;
-  /// One batch at `position`; logits of its rows [first, first + count).
   /// Logits of rows [first, first + count) of the batch. Their rounding is the default one.
   Status run_head(int64_t first, int64_t count, float* logits);
+  /// One batch at `position`; logits of its rows [first, first + count).
   Status run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first, int64_t count,
                    float* logits);
   void embed(std::span<const int32_t> tokens);
@@ -144,7 +140,6 @@ class Transformer {
   ModelConfig config_;
   int64_t context_ = 0, batch_ = 0;
   const VectorOps* ops_ = nullptr;
-  AttentionShape attention_;
   std::vector<double> frequencies_;
   QTensor embedding_;  // borrows the source's bytes where it can
   std::vector<Layer> layers_;
@@ -154,7 +149,7 @@ class Transformer {
   std::unique_ptr<LinearInput> input_;
   ActivationRounding rounding_;
   Workspace work_;
-  AttentionWorkspace attention_work_;
+  Attention attention_;
   Profile* profile_ = nullptr;
   int stop_at_ = kWholeBlock;
 };

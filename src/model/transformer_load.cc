@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <unordered_map>
 
 #include "base/try.h"
@@ -130,7 +129,8 @@ Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
                 "lowbit has no sliding-window attention; up to the window it makes no difference");
   if (asked > config.max_positions)
     return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{} positions", asked),
-                fmt::format("at most max_position_embeddings = {}", config.max_positions), "ask for a shorter context");
+                fmt::format("at most max_position_embeddings = {}", config.max_positions),
+                "ask for a shorter context (-c)");
   return asked;
 }
 
@@ -138,7 +138,7 @@ Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
 
 Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& source, const LoadOptions& options) {
   std::unique_ptr<Transformer> model(new Transformer());
-  LOWBIT_TRY_ASSIGN(model->config_, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(model->config_, model_config_of(source));
   const ModelConfig& c = model->config_;
   LOWBIT_TRY_ASSIGN(model->context_, choose_context(c, options.context));
   // A config.json may claim anything; what is allocated per layer must be backed by tensors that
@@ -150,7 +150,6 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
     return fail(ErrorCode::kInvalidArgument, "block", fmt::format("{}", *options.only_block),
                 fmt::format("0..{}", c.layers - 1));
   model->ops_ = options.reference ? ref_table().vector : &vector_ops(options.isa);
-  model->attention_ = {c.heads, c.kv_heads, c.head_dim, float(1.0 / std::sqrt(double(c.head_dim)))};
   model->frequencies_ = rope_frequencies(c.head_dim, c.rope_theta, c.rope_scaling);
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   model->input_ = std::make_unique<LinearInput>(options.reference ? Isa::kScalar : options.isa, *model->pool_);

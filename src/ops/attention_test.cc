@@ -41,16 +41,16 @@ std::vector<float> run(const Problem& p, int64_t call, Isa isa, int threads) {
   ThreadPool pool(threads);
   const AttentionShape& s = p.shape;
   auto cache = KvCache::make({2, s.kv_heads, s.head_dim}, p.positions);
-  auto work = AttentionWorkspace::make(s, threads);
-  EXPECT_TRUE(cache && work);
+  auto attention = Attention::make(ops, s, pool);
+  EXPECT_TRUE(cache && attention);
   const int64_t kv = s.kv_heads * s.head_dim, width = s.heads * s.head_dim;
   std::vector<float> out(p.q.size(), -1.0f);
   for (int64_t i = 0; i < p.positions; i += call) {
     const int64_t m = std::min(call, p.positions - i);
     EXPECT_TRUE(cache->reserve(m));
-    EXPECT_TRUE(work->reserve(i + m));
+    EXPECT_TRUE(attention->reserve(i + m));
     cache->store(ops, 1, i, m, p.k.data() + i * kv, p.v.data() + i * kv, kv, pool);
-    attend(ops, s, *cache, 1, i, m, p.q.data() + i * width, width, out.data() + i * width, width, *work, pool);
+    attention->run({1, i, m, p.q.data() + i * width, out.data() + i * width}, *cache);
     cache->commit(m);
   }
   return out;
@@ -109,18 +109,18 @@ TEST(Attention, LongContextsShrinkTheQueryBlock) {
   ThreadPool pool(2);
   const VectorOps& ops = vector_ops(best_isa());
   auto cache = KvCache::make({1, 1, 8}, positions);
-  auto work = AttentionWorkspace::make(s, 2);
-  ASSERT_TRUE(cache && work);
+  auto attention = Attention::make(ops, s, pool);
+  ASSERT_TRUE(cache && attention);
   Rng rng(4);
   const auto k = random_floats(rng, positions * 8), v = random_floats(rng, positions * 8),
              q = random_floats(rng, 5 * 64);
   ASSERT_TRUE(cache->reserve(positions));
-  ASSERT_TRUE(work->reserve(positions));
+  ASSERT_TRUE(attention->reserve(positions));
   cache->store(ops, 0, 0, positions, k.data(), v.data(), 8, pool);
   std::vector<float> block(5 * 64), single(5 * 64);
-  attend(ops, s, *cache, 0, positions - 5, 5, q.data(), 64, block.data(), 64, *work, pool);
+  attention->run({0, positions - 5, 5, q.data(), block.data()}, *cache);
   for (int64_t r = 0; r < 5; ++r)
-    attend(ops, s, *cache, 0, positions - 5 + r, 1, q.data() + r * 64, 64, single.data() + r * 64, 64, *work, pool);
+    attention->run({0, positions - 5 + r, 1, q.data() + r * 64, single.data() + r * 64}, *cache);
   EXPECT_EQ(block, single);
 }
 

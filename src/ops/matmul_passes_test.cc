@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
+#include <utility>
 
 #include "base/rng.h"
 #include "ops/matmul.h"
@@ -18,7 +20,8 @@ std::vector<float> normals(int64_t count) {
   return x;
 }
 
-Result<MatmulPlan> plan_of(FormatId format, int64_t n, int64_t k, Activation activation, ThreadPool& pool) {
+Result<MatmulPlan> plan_of(FormatId format, int64_t n, int64_t k, Activation activation, ThreadPool& pool,
+                           bool offsets = false) {
   TimedMatmul spec;
   spec.format = format;
   spec.group = 64;
@@ -26,6 +29,11 @@ Result<MatmulPlan> plan_of(FormatId format, int64_t n, int64_t k, Activation act
   spec.k = k;
   auto w = random_weight(spec, pool);
   if (!w) return tl::unexpected(w.error());
+  if (offsets) {
+    w->scaling.zero = ZeroKind::kOffset;
+    w->zeros = *Buffer::allocate(w->scales.size(), "test");
+    std::memcpy(w->zeros.data(), w->scales.data(), size_t(w->scales.size()));
+  }
   return MatmulPlan::make(*w, {activation, best_isa(), false, activation == Activation::kInt8 ? 32 : 0}, pool);
 }
 
@@ -34,8 +42,9 @@ TEST(MatmulPasses, LongRowsTakeSeveral) {
   constexpr int64_t kM = 100, kN = 20, kK = 17000;
   ThreadPool pool(2);
   const std::vector<float> x = normals(kM * kK);
-  for (const Activation activation : {Activation::kInt8, Activation::kF32}) {
-    const auto plan = plan_of(FormatId::kInt4, kN, kK, activation, pool);
+  for (const auto& [activation, offsets] : {std::pair{Activation::kInt8, false}, std::pair{Activation::kInt8, true},
+                                            std::pair{Activation::kF32, false}, std::pair{Activation::kF32, true}}) {
+    const auto plan = plan_of(FormatId::kInt4, kN, kK, activation, pool, offsets);
     ASSERT_TRUE(plan) << plan.error().message();
     std::vector<float> together(kM * kN, -1.0f), alone(kN);
     ActivationRows rows;
@@ -46,7 +55,7 @@ TEST(MatmulPasses, LongRowsTakeSeveral) {
       ASSERT_TRUE(plan->run(rows, nullptr, alone.data(), kN, pool));
       for (int64_t n = 0; n < kN; ++n)
         ASSERT_EQ(together[static_cast<size_t>(m * kN + n)], alone[static_cast<size_t>(n)])
-            << "row " << m << ", output " << n;
+            << activation_name(activation) << (offsets ? ", offsets" : "") << ", row " << m << ", output " << n;
     }
   }
 }

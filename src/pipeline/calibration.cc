@@ -71,7 +71,7 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
                                        const Engine& engine) {
   Calibration c;
   c.source_ = &source;
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
   c.context_ = std::min(options.context, config.longest_context());
   c.blocks_ = config.layers;
   c.hidden_ = config.hidden_size;

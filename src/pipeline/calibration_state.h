@@ -19,8 +19,7 @@ struct FinishedBlock {
 };
 
 /// The directory TARGET.calibration: run.json names source, text and options; block-N is a checkpoint of block N's linear layers,
-/// with
-/// checksums, that appears whole or not at all, block-N.json what was measured of them.
+/// with checksums, that appears whole or not at all, block-N.json what was measured of them.
 class CalibrationState {
  public:
   /// `run`: whatever decides the bytes. `discard`: a directory of another run is emptied instead of refused. Errors: kInvalidArgument

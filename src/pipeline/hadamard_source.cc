@@ -47,7 +47,7 @@ class HadamardSource final : public ForwardingSource {
 }  // namespace
 
 Result<std::unique_ptr<WeightSource>> hadamard_source(const WeightSource& source) {
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
   if (config.down_hadamard > 0)
     return fail(ErrorCode::kInvalidArgument, "--hadamard", "a model whose down_proj has such a transform",
                 "one without", "it keeps its own: leave --hadamard out");

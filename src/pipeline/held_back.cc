@@ -74,7 +74,7 @@ Result<double> HeldBack::perplexity(const Buffer& states, const std::vector<floa
 
 Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
                                         Isa isa, ThreadPool& pool) const {
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
   LOWBIT_TRY_ASSIGN(const QTensor weight, source.load(kFinalNorm));
   std::vector<float> norm(static_cast<size_t>(weight.k));
   dequantize_rows(weight, 0, 1, norm.data());

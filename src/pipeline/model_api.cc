@@ -59,7 +59,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options, activation));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source->config_json()));
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(*source));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
 
   LoadOptions load;

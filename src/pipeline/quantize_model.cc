@@ -115,6 +115,9 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   QuantizeReport report = std::move(quantizer.report);
   LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(quantizer.info));
   quantizer.remove_state();
+  if (source->tokenizer_json().empty())
+    report.warnings.push_back(
+        "no tokenizer: run, chat and ppl need tokenizer.json and tokenizer_config.json of the model in the checkpoint");
   report.seconds = seconds_since(start);
   return report;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -93,6 +94,43 @@ void summarize(QuantizeReport& r, int64_t all_bytes, int64_t all_elements) {
                                : "--calib TEXT, more bits, a smaller --group, or --keep"));
 }
 
+/// Seconds since the last time it was asked, added to one of several sums.
+class Laps {
+ public:
+  void add_to(double& seconds) {
+    seconds += seconds_since(start_);
+    start_ = Clock::now();
+  }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+};
+
+/// How far a block is, for the progress display. Blocks that were taken over go by faster, so they count for themselves.
+class BlockProgress {
+ public:
+  BlockProgress(const Progress& callback, int64_t block, int64_t blocks, int64_t resumed_blocks, bool resumed)
+      : callback_(&callback),
+        what_(resumed ? "resuming" : "calibrating"),
+        block_(resumed ? block : block - resumed_blocks),
+        blocks_(resumed ? blocks : blocks - resumed_blocks) {}
+
+  /// False: stop. `share`: of the block.
+  bool show(double share) const {
+    return !*callback_ || (*callback_)(what_, block_ * kStepsPerBlock + static_cast<int64_t>(share * kStepsPerBlock),
+                                       blocks_ * kStepsPerBlock);
+  }
+  /// For what takes the block from `begin` to `end`.
+  std::function<bool(double)> part(double begin, double end) const {
+    return [*this, begin, end](double share) { return show(begin + share * (end - begin)); };
+  }
+
+ private:
+  const Progress* callback_;
+  const char* what_;
+  int64_t block_, blocks_;
+};
+
 }  // namespace
 
 Quantizer::Quantizer(const WeightSource& source, CheckpointWriter& writer, Recipe& recipe, const Engine& engine,
@@ -136,8 +174,13 @@ Status Quantizer::run_calibrated() {
       LOWBIT_TRY(convert(t));
   }
   LOWBIT_TRY(text.held_back().start_quantized(ends_.at(kEmbedding)));
-  for (int64_t block = 0; block < text.blocks(); ++block)
-    LOWBIT_TRY(calibrate_block(text, block, linears[static_cast<size_t>(block)]));
+  for (int64_t block = 0; block < text.blocks(); ++block) {
+    Status done = calibrate_block(text, block, linears[static_cast<size_t>(block)]);
+    if (!done && done.error().code == ErrorCode::kCancelled)
+      done.error().hint =
+          fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
+    LOWBIT_TRY(done);
+  }
   return check_held_back(text);
 }
 
@@ -164,74 +207,78 @@ Status Quantizer::choose_formats() {
   return {};
 }
 
+/// A block on its way through.
+struct Quantizer::BlockRun {
+  Calibration& text;
+  int64_t block;
+  const Tensors& linears;
+  FinishedBlock finished;
+  BlockProgress progress;
+  CalibrationTimes& times;
+  Laps laps = {};
+};
+
 Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensors& linears) {
   FinishedBlock finished;
   const bool resumed = state_->load(block, finished);
   report.resumed_blocks += resumed;
-  const auto show = [&](double share) {
-    if (!options_.progress) return true;
-    // Blocks that were taken over go by faster, so they count for themselves.
-    const int64_t first = resumed ? 0 : report.resumed_blocks, total = resumed ? text.blocks() : text.blocks() - first;
-    return options_.progress(resumed ? "resuming" : "calibrating",
-                             (block - first) * kStepsPerBlock + static_cast<int64_t>(share * kStepsPerBlock),
-                             total * kStepsPerBlock);
-  };
-  const auto show_part = [&](double begin, double end) {
-    text.set_progress([show, begin, end](double share) { return show(begin + share * (end - begin)); });
-  };
-  CalibrationTimes& times = report.times.emplace(report.times.value_or(CalibrationTimes{}));
-  auto start = Clock::now();
-  const auto add_time = [&start](double& seconds) {
-    seconds += seconds_since(start);
-    start = Clock::now();
-  };
+  BlockRun run{text,
+               block,
+               linears,
+               std::move(finished),
+               BlockProgress(options_.progress, block, text.blocks(), report.resumed_blocks, resumed),
+               report.times.emplace(report.times.value_or(CalibrationTimes{}))};
   if (resumed) {
-    show_part(0, 1);
+    text.set_progress(run.progress.part(0, 1));
     LOWBIT_TRY(text.skip_measuring(block));
-    add_time(times.measure);
+    run.laps.add_to(run.times.measure);
   } else {
-    double fitted = 0;
-    const auto fit_all = [&](const MomentsByWeight& moments, const Tensors& layers) -> Status {
-      add_time(times.measure);
-      LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(layers));
-      const FactoredInputs inputs(moments, names, *engine_.pool);
-      for (const SourceTensor* t : layers) {
-        if (!show(kMeasured + (kFitted - kMeasured) * fitted++ / static_cast<double>(linears.size())))
-          return fail(ErrorCode::kCancelled, "calibrating", "a request to stop", "",
-                      fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path()));
-        LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
-        LOWBIT_TRY_ASSIGN(finished.weights[t->name], quantize(*t, w, inputs.of(t->name), finished.fits[t->name]));
-      }
-      add_time(times.fit);
-      return {};
-    };
-    show_part(0, kMeasured);
-    if (follows_) {
-      LOWBIT_TRY(text.follow(block));
-      for (size_t i = 0; i < shared_inputs().size(); ++i) {
-        LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure_input(block, i, finished.weights));
-        Tensors readers;
-        for (const SourceTensor* t : linears)
-          if (moments.contains(t->name)) readers.push_back(t);
-        LOWBIT_TRY(fit_all(moments, readers));
-      }
-    } else {
-      LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
-      LOWBIT_TRY(fit_all(moments, linears));
-    }
-    LOWBIT_TRY(state_->save(block, finished));
-    show_part(kFitted, 1);
+    LOWBIT_TRY(measure_and_fit(run));
+    LOWBIT_TRY(state_->save(block, run.finished));
+    text.set_progress(run.progress.part(kFitted, 1));
   }
   for (const SourceTensor* t : linears) {
-    const auto it = finished.weights.find(t->name);
-    if (it == finished.weights.end())
+    const auto it = run.finished.weights.find(t->name);
+    if (it == run.finished.weights.end())
       return fail(ErrorCode::kCorrupt, state_->path(), "no " + t->name, "the state of this calibration",
                   "remove that directory");
-    LOWBIT_TRY(finish(*t, it->second, finished.fits[t->name]));
+    LOWBIT_TRY(finish(*t, it->second, run.finished.fits[t->name]));
   }
-  add_time(times.fit);
-  LOWBIT_TRY(text.advance(block, finished.weights));
-  add_time(times.advance);
+  run.laps.add_to(run.times.fit);
+  LOWBIT_TRY(text.advance(block, run.finished.weights));
+  run.laps.add_to(run.times.advance);
+  return {};
+}
+
+Status Quantizer::measure_and_fit(BlockRun& run) {
+  run.text.set_progress(run.progress.part(0, kMeasured));
+  if (!follows_) {
+    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure(run.block));
+    return fit_layers(run, moments, run.linears);
+  }
+  LOWBIT_TRY(run.text.follow(run.block));
+  for (size_t i = 0; i < shared_inputs().size(); ++i) {
+    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure_input(run.block, i, run.finished.weights));
+    Tensors readers;
+    for (const SourceTensor* t : run.linears)
+      if (moments.contains(t->name)) readers.push_back(t);
+    LOWBIT_TRY(fit_layers(run, moments, readers));
+  }
+  return {};
+}
+
+Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers) {
+  run.laps.add_to(run.times.measure);
+  LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(layers));
+  const FactoredInputs inputs(moments, names, *engine_.pool);
+  for (const SourceTensor* t : layers) {
+    const double fitted = static_cast<double>(run.finished.weights.size()) / static_cast<double>(run.linears.size());
+    if (!run.progress.show(kMeasured + (kFitted - kMeasured) * fitted))
+      return fail(ErrorCode::kCancelled, "calibrating", "a request to stop");
+    LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
+    LOWBIT_TRY_ASSIGN(run.finished.weights[t->name], quantize(*t, w, inputs.of(t->name), run.finished.fits[t->name]));
+  }
+  run.laps.add_to(run.times.fit);
   return {};
 }
 

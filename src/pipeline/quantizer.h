@@ -38,7 +38,12 @@ class Quantizer {
   /// Sets follows_; whether a layer was told to align.
   Result<bool> ask_whether_to_follow();
   Status choose_formats();
+  struct BlockRun;
+  /// Fits the block's layers, or takes over what an earlier run fitted, and lets the text through them.
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
+  /// Fits its layers to the text's activations: all at once, or, following the source's stream, those of one input after the other.
+  Status measure_and_fit(BlockRun& run);
+  Status fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers);
   Status check_held_back(Calibration& text);
   /// Names of the weights whose fits need their inputs factored.
   Result<std::vector<std::string>> to_be_factored(const Tensors& linears) const;

@@ -138,7 +138,7 @@ class RotatedSource final : public ForwardingSource {
 }  // namespace
 
 Result<std::unique_ptr<WeightSource>> rotate_source(const WeightSource& source, uint64_t seed) {
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, parse_model_config(source.config_json()));
+  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
   LOWBIT_TRY_ASSIGN(auto json, parse_json_object(source.config_json(), "config.json",
                                                  {.text_bytes = source.config_json().size() + 1}));
   json["tie_word_embeddings"] = false;

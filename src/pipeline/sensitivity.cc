@@ -51,7 +51,7 @@ class Probe {
  public:
   static Result<Probe> make(const WeightSource& source, const Engine& engine, std::vector<float> states) {
     Probe p(source, engine);
-    LOWBIT_TRY_ASSIGN(p.config_, parse_model_config(source.config_json()));
+    LOWBIT_TRY_ASSIGN(p.config_, model_config_of(source));
     p.rows_ = static_cast<int64_t>(states.size()) / p.config_.hidden_size;
     p.inputs_.push_back(std::move(states));
     LOWBIT_TRY_ASSIGN(const QTensor norm, source.load(kFinalNorm));

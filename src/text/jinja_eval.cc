@@ -59,9 +59,9 @@ Value Interpreter::text(std::string s) {
   return Value(std::move(s));
 }
 
-Result<Value> Interpreter::list(std::vector<Value> items, bool is_tuple) {
+Result<Value> Interpreter::list(std::vector<Value> items, ListKind kind) {
   meter_.spend_bytes(items.size() * sizeof(Value) + 32);
-  return make_list(std::move(items), is_tuple);
+  return make_list(std::move(items), kind);
 }
 
 Result<Value> Interpreter::eval(const Expr& expr) {
@@ -86,7 +86,7 @@ Result<Value> Interpreter::eval_node(const Expr& expr) {
     case Kind::kList:
     case Kind::kTuple: {
       LOWBIT_TRY_ASSIGN(Arguments items, arguments(expr, 0));
-      return list(std::move(items.positional), expr.kind == Kind::kTuple);
+      return list(std::move(items.positional), expr.kind == Kind::kTuple ? ListKind::kTuple : ListKind::kList);
     }
     case Kind::kDict:
       return eval_dict(expr);
@@ -307,7 +307,7 @@ Result<Value> Interpreter::eval_slice(const Value& object, const Expr& slice) {
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   if (items == nullptr) return text(std::move(piece));
-  return list(std::move(picked), items->is_tuple);
+  return list(std::move(picked), items->kind);
 }
 
 Result<std::vector<Value>> Interpreter::items_of(const Value& value) {

@@ -52,7 +52,7 @@ class Interpreter {
   Value new_namespace(Dict attributes);
   /// A text value, charged to the memory limit.
   Value text(std::string s);
-  Result<Value> list(std::vector<Value> items, bool is_tuple = false);
+  Result<Value> list(std::vector<Value> items, ListKind kind = ListKind::kList);
 
  private:
   enum class Flow { kNext, kBreak, kContinue };

@@ -17,8 +17,9 @@ namespace {
 
 Result<Value> trim(Interpreter& in, const Value& v, const Arguments& args) {
   const Value* characters = args.get(0, "chars");
-  const std::string which = characters != nullptr && characters->is_string() ? characters->text() : "";
-  return in.text(strip_text(to_text(v, in.meter()), which, true, true));
+  const bool given = characters != nullptr && characters->is_string();
+  if (given && characters->text().empty()) return in.text(to_text(v, in.meter()));
+  return in.text(strip_text(to_text(v, in.meter()), given ? characters->text() : "", true, true));
 }
 
 Result<Value> length(Interpreter& in, const Value& v, const Arguments&) {
@@ -26,7 +27,8 @@ Result<Value> length(Interpreter& in, const Value& v, const Arguments&) {
     in.meter().spend_steps(v.text().size() / 256);
     return Value(static_cast<std::int64_t>(count_characters(v.text())));
   }
-  if (v.list() != nullptr) return Value(static_cast<std::int64_t>(v.list()->items.size()));
+  if (v.list() != nullptr && v.list()->kind != ListKind::kGenerator)
+    return Value(static_cast<std::int64_t>(v.list()->items.size()));
   if (v.dict() != nullptr) return Value(static_cast<std::int64_t>(v.dict()->entries.size()));
   if (v.is_undefined()) return Value(std::int64_t{0});
   return complain(fmt::format("length of {}", v.type_name()), "a text, list or dict");
@@ -45,13 +47,15 @@ Result<Value> title(Interpreter& in, const Value& v, const Arguments&) {
     out += capitalize_text(word);
     word.clear();
   };
-  for (const char c : to_text(v, in.meter())) {
-    if (std::string_view(" \t\n\r\v\f-({[<").find(c) == std::string_view::npos) {
-      word += c;
-    } else {
-      end_word();
-      out += c;
-    }
+  const std::string s = to_text(v, in.meter());
+  for (std::size_t at = 0; at < s.size();) {
+    const text::CodePoint c = text::decode_utf8(s, at);
+    const std::string_view bytes = std::string_view(s).substr(at, static_cast<std::size_t>(std::max(c.length, 1)));
+    const bool ends =
+        c.length > 0 && (is_python_space(c.value) || std::string_view("-({[<").find(bytes) != std::string_view::npos);
+    if (ends) end_word();
+    (ends ? out : word) += bytes;
+    at += bytes.size();
   }
   end_word();
   return in.text(std::move(out));
@@ -61,7 +65,6 @@ Result<Value> capitalize(Interpreter& in, const Value& v, const Arguments&) {
   return in.text(capitalize_text(to_text(v, in.meter())));
 }
 Result<Value> string(Interpreter& in, const Value& v, const Arguments&) { return in.text(to_text(v, in.meter())); }
-Result<Value> safe(Interpreter&, const Value& v, const Arguments&) { return v; }
 
 Result<Value> escape(Interpreter& in, const Value& v, const Arguments&) {
   std::string s = to_text(v, in.meter());
@@ -113,12 +116,19 @@ Result<Value> fallback(Interpreter&, const Value& v, const Arguments& args) {
   return other != nullptr ? *other : Value(std::string());
 }
 
+/// As Python's int() and float() take it: white space around it, a plus before it.
+std::string number_text(const std::string& s) {
+  std::string number = strip_text(s, {}, true, true);
+  if (number.starts_with('+') && !number.starts_with("+-")) number.erase(0, 1);
+  return number;
+}
+
 Result<Value> to_int(Interpreter&, const Value& v, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::int64_t otherwise, args.integer(0, "default", 0));
   if (v.is_integer()) return Value(v.integer());
   double d = 0;
   if (v.is_string()) {
-    const std::string s = strip_text(v.text(), {}, true, true);
+    const std::string s = number_text(v.text());
     std::int64_t i = 0;
     if (const auto r = std::from_chars(s.data(), s.data() + s.size(), i);
         r.ec == std::errc() && r.ptr == s.data() + s.size())
@@ -130,7 +140,8 @@ Result<Value> to_int(Interpreter&, const Value& v, const Arguments& args) {
   } else {
     return Value(otherwise);
   }
-  if (!(std::fabs(d) < 9e18)) return Value(otherwise);
+  if (std::isnan(d)) return Value(otherwise);
+  if (!(std::fabs(d) < 9e18)) return complain(fmt::format("{:g} as an integer", d), "one of 64 bits");
   return Value(static_cast<std::int64_t>(d));
 }
 
@@ -138,7 +149,7 @@ Result<Value> to_float(Interpreter&, const Value& v, const Arguments& args) {
   const Value* otherwise = args.get(0, "default");
   if (v.is_number()) return Value(v.number());
   if (v.is_string()) {
-    const std::string s = strip_text(v.text(), {}, true, true);
+    const std::string s = number_text(v.text());
     double d = 0;
     const auto r = std::from_chars(s.data(), s.data() + s.size(), d);
     if (r.ec == std::errc() && r.ptr == s.data() + s.size()) return Value(d);
@@ -161,16 +172,14 @@ Result<Value> indent(Interpreter& in, const Value& v, const Arguments& args) {
     pad.assign(static_cast<std::size_t>(width->integer()), ' ');
   }
   const bool first_too = args.flag(1, "first", false), blank_too = args.flag(2, "blank", false);
-  const std::string s = to_text(v, in.meter());
-  const auto lines = static_cast<std::size_t>(std::count(s.begin(), s.end(), '\n')) + 1;
-  if (!in.meter().spend_bytes(s.size() + lines * pad.size())) return Value();
+  const std::string s = to_text(v, in.meter()) + "\n";
+  const std::vector<std::string_view> lines = lines_of(s, false, in.meter());
+  if (!in.meter().spend_bytes(s.size() + lines.size() * pad.size())) return Value();
   std::string out;
-  for (std::size_t at = 0, line = 0; at <= s.size(); ++line) {
-    const std::size_t end = std::min(s.find('\n', at), s.size());
-    if (line > 0) out += '\n';
-    if ((line > 0 || first_too) && (end > at || blank_too)) out += pad;
-    out.append(s, at, end - at);
-    at = end + 1;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) out += '\n';
+    if (i > 0 ? !lines[i].empty() || blank_too : first_too) out += pad;
+    out += lines[i];
   }
   return Value(std::move(out));
 }
@@ -178,7 +187,7 @@ Result<Value> indent(Interpreter& in, const Value& v, const Arguments& args) {
 constexpr NamedFilter kFilters[] = {
     {"abs", absolute},  {"capitalize", capitalize}, {"count", length},    {"d", fallback},    {"default", fallback},
     {"e", escape},      {"escape", escape},         {"float", to_float},  {"indent", indent}, {"int", to_int},
-    {"length", length}, {"lower", lower},           {"replace", replace}, {"safe", safe},     {"string", string},
+    {"length", length}, {"lower", lower},           {"replace", replace}, {"safe", string},   {"string", string},
     {"title", title},   {"tojson", tojson},         {"trim", trim},       {"upper", upper},
 };
 

@@ -64,28 +64,34 @@ Result<Value> list(Interpreter& in, const Value& v, const Arguments&) {
 }
 
 Result<Value> items(Interpreter& in, const Value& v, const Arguments&) {
-  if (v.is_undefined()) return in.list({});
+  if (v.is_undefined()) return in.list({}, ListKind::kGenerator);
   if (v.dict() == nullptr) return complain(fmt::format("items of {}", v.type_name()), "a dict");
-  return call_method(in, v, "items", {});
+  LOWBIT_TRY_ASSIGN(const Value pairs, call_method(in, v, "items", {}));
+  return in.list(pairs.list()->items, ListKind::kGenerator);
 }
 
 Result<Value> reverse(Interpreter& in, const Value& v, const Arguments&) {
   LOWBIT_TRY_ASSIGN(std::vector<Value> parts, in.items_of(v));
   std::reverse(parts.begin(), parts.end());
-  if (!v.is_string()) return in.list(std::move(parts));
+  if (!v.is_string()) return in.list(std::move(parts), ListKind::kGenerator);
   std::string out;
   for (const Value& part : parts) out += part.text();
   return in.text(std::move(out));
 }
 
+/// What of an item is compared: itself or its attribute, without its case unless that matters.
+Result<Value> key_of(Interpreter& in, const Value& item, const Value* path, bool case_sensitive) {
+  const bool has_path = path != nullptr && !path->is_none();
+  LOWBIT_TRY_ASSIGN(Value key, has_path ? attribute_path(in, item, *path) : Result<Value>(item));
+  return !case_sensitive && key.is_string() ? in.text(lower_text(key.text())) : key;
+}
+
 // Sorts by key(item); the order of equal ones stays.
 template <class Key>
-Result<std::vector<Value>> sorted(Interpreter& in, std::vector<Value> items, bool backwards, bool case_sensitive,
-                                  Key key) {
+Result<std::vector<Value>> sorted(Interpreter& in, std::vector<Value> items, bool backwards, Key key) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) {
     LOWBIT_TRY_ASSIGN(Value k, key(item));
-    if (!case_sensitive && k.is_string()) k = in.text(lower_text(k.text()));
     keyed.emplace_back(std::move(k), std::move(item));
   }
   in.meter().spend_steps(keyed.size() * 16);
@@ -110,11 +116,9 @@ Result<std::vector<Value>> sorted(Interpreter& in, std::vector<Value> items, boo
 Result<Value> sort(Interpreter& in, const Value& v, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(std::vector<Value> items, in.items_of(v));
   const Value* path = args.get(2, "attribute");
-  const bool has_path = path != nullptr && !path->is_none();
-  LOWBIT_TRY_ASSIGN(items, sorted(in, std::move(items), args.flag(0, "reverse", false),
-                                  args.flag(1, "case_sensitive", false), [&](const Value& item) {
-                                    return has_path ? attribute_path(in, item, *path) : Result<Value>(item);
-                                  }));
+  const bool case_sensitive = args.flag(1, "case_sensitive", false);
+  const auto key = [&](const Value& item) { return key_of(in, item, path, case_sensitive); };
+  LOWBIT_TRY_ASSIGN(items, sorted(in, std::move(items), args.flag(0, "reverse", false), key));
   return in.list(std::move(items));
 }
 
@@ -122,25 +126,26 @@ Result<Value> dictsort(Interpreter& in, const Value& v, const Arguments& args) {
   if (v.dict() == nullptr) return complain(fmt::format("dictsort of {}", v.type_name()), "a dict");
   LOWBIT_TRY_ASSIGN(const Value pairs, call_method(in, v, "items", {}));
   const Value* by = args.get(1, "by");
-  const std::int64_t part = by != nullptr && by->is_string() && by->text() == "value" ? 1 : 0;
-  LOWBIT_TRY_ASSIGN(std::vector<Value> items, sorted(in, pairs.list()->items, args.flag(2, "reverse", false),
-                                                     args.flag(0, "case_sensitive", false),
-                                                     [&](const Value& item) { return in.item(item, Value(part)); }));
+  const Value part(std::int64_t{by != nullptr && by->is_string() && by->text() == "value"});
+  const bool case_sensitive = args.flag(0, "case_sensitive", false);
+  const auto key = [&](const Value& item) { return key_of(in, item, &part, case_sensitive); };
+  LOWBIT_TRY_ASSIGN(std::vector<Value> items, sorted(in, pairs.list()->items, args.flag(2, "reverse", false), key));
   return in.list(std::move(items));
 }
 
 Result<Value> unique(Interpreter& in, const Value& v, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::vector<Value> items, in.items_of(v));
   const bool case_sensitive = args.flag(0, "case_sensitive", false);
+  const Value* path = args.get(1, "attribute");
   std::vector<Value> out, seen;
   for (const Value& item : items) {
-    const Value key = !case_sensitive && item.is_string() ? in.text(lower_text(item.text())) : item;
+    LOWBIT_TRY_ASSIGN(const Value key, key_of(in, item, path, case_sensitive));
     if (in.meter().exhausted()) break;
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& s) { return equal(s, key, in.meter()); })) continue;
     seen.push_back(key);
     out.push_back(item);
   }
-  return in.list(std::move(out));
+  return in.list(std::move(out), ListKind::kGenerator);
 }
 
 // The arguments behind the first n.
@@ -169,7 +174,7 @@ Result<Value> map(Interpreter& in, const Value& v, const Arguments& args) {
     if (!in.meter().spend_steps()) break;
     out.push_back(std::move(mapped));
   }
-  return in.list(std::move(out));
+  return in.list(std::move(out), ListKind::kGenerator);
 }
 
 // select, reject (by_attribute = false), selectattr, rejectattr.
@@ -195,7 +200,7 @@ Result<Value> choose(Interpreter& in, const Value& v, const Arguments& args, boo
     if (!in.meter().spend_steps()) break;
     if (holds == keep) out.push_back(item);
   }
-  return in.list(std::move(out));
+  return in.list(std::move(out), ListKind::kGenerator);
 }
 
 Result<Value> select(Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, true, false); }
@@ -203,19 +208,24 @@ Result<Value> reject(Interpreter& in, const Value& v, const Arguments& a) { retu
 Result<Value> selectattr(Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, true, true); }
 Result<Value> rejectattr(Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, false, true); }
 
-Result<Value> extreme(Interpreter& in, const Value& v, bool largest) {
+template <bool kLargest>
+Result<Value> extreme(Interpreter& in, const Value& v, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::vector<Value> items, in.items_of(v));
   if (items.empty()) return Value::undefined("the extreme of nothing");
-  Value best = items[0];
+  const bool case_sensitive = args.flag(0, "case_sensitive", false);
+  const Value* path = args.get(1, "attribute");
+  const Value* best = nullptr;
+  Value best_key;
   for (const Value& item : items) {
-    LOWBIT_TRY_ASSIGN(const int order, compare(item, best, in.meter()));
-    if (largest ? order > 0 : order < 0) best = item;
+    LOWBIT_TRY_ASSIGN(Value key, key_of(in, item, path, case_sensitive));
+    LOWBIT_TRY_ASSIGN(const int order,
+                      best == nullptr ? Result<int>(kLargest ? 1 : -1) : compare(key, best_key, in.meter()));
+    if (kLargest ? order <= 0 : order >= 0) continue;
+    best = &item;
+    best_key = std::move(key);
   }
-  return best;
+  return *best;
 }
-
-Result<Value> smallest(Interpreter& in, const Value& v, const Arguments&) { return extreme(in, v, false); }
-Result<Value> largest(Interpreter& in, const Value& v, const Arguments&) { return extreme(in, v, true); }
 
 Result<Value> sum(Interpreter& in, const Value& v, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::vector<Value> items, in.items_of(v));
@@ -243,8 +253,8 @@ constexpr NamedFilter kListFilters[] = {
     {"last", last},
     {"list", list},
     {"map", map},
-    {"max", largest},
-    {"min", smallest},
+    {"max", extreme<true>},
+    {"min", extreme<false>},
     {"reject", reject},
     {"rejectattr", rejectattr},
     {"reverse", reverse},

@@ -31,7 +31,7 @@ Result<Value> dict_method(Interpreter& in, const Dict& dict, const std::string& 
   std::vector<Value> out;
   for (const auto& [key, value] : dict.entries) {
     if (name == "items") {
-      LOWBIT_TRY_ASSIGN(Value pair, in.list({key, value}, true));
+      LOWBIT_TRY_ASSIGN(Value pair, in.list({key, value}, ListKind::kTuple));
       out.push_back(std::move(pair));
     } else {
       out.push_back(name == "keys" ? key : value);
@@ -45,7 +45,7 @@ Result<Value> loop_method(Interpreter& in, const Loop& loop, const std::string& 
     if (args.positional.empty()) return complain("loop.cycle without values", "values");
     return args.positional[loop.index % args.positional.size()];
   }
-  LOWBIT_TRY_ASSIGN(Value now, in.list(args.positional, true));
+  LOWBIT_TRY_ASSIGN(Value now, in.list(args.positional, ListKind::kTuple));
   const bool changed = !loop.has_changed || !equal(loop.changed, now, in.meter());
   loop.changed = std::move(now);
   loop.has_changed = true;

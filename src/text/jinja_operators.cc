@@ -98,10 +98,10 @@ Result<Value> Interpreter::binary(const std::string& op, const Value& a, const V
     if (!meter_.spend_bytes(a.text().size() + b.text().size())) return Value();
     return Value(a.text() + b.text());
   }
-  if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->is_tuple == b.list()->is_tuple) {
+  if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->kind == b.list()->kind) {
     std::vector<Value> items = a.list()->items;
     items.insert(items.end(), b.list()->items.begin(), b.list()->items.end());
-    return list(std::move(items), a.list()->is_tuple);
+    return list(std::move(items), a.list()->kind);
   }
   const bool left_sequence = a.is_string() || a.list() != nullptr;
   if (op == "*" && ((left_sequence && b.is_integer()) || (a.is_integer() && (b.is_string() || b.list() != nullptr)))) {
@@ -125,7 +125,7 @@ Result<Value> Interpreter::binary(const std::string& op, const Value& a, const V
       }
     }
     return sequence.is_string() ? Result<Value>(Value(std::move(s)))
-                                : make_list(std::move(items), sequence.list()->is_tuple);
+                                : make_list(std::move(items), sequence.list()->kind);
   }
   for (const Value* v : {&a, &b})
     if (const Undefined* u = v->as<Undefined>())

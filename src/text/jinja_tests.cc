@@ -23,8 +23,11 @@ struct NamedTest {
 bool is_bool(const Value& v) { return v.as<bool>() != nullptr; }
 
 bool is_sequence(const Value& v) {
-  return v.is_string() || v.list() != nullptr || v.dict() != nullptr || v.is_undefined();
+  const bool has_places = v.list() != nullptr && v.list()->kind != ListKind::kGenerator;
+  return v.is_string() || has_places || v.dict() != nullptr || v.is_undefined();
 }
+
+bool is_iterable(const Value& v) { return is_sequence(v) || v.list() != nullptr || v.loop() != nullptr; }
 
 /// Some letter has a case, and none the wrong one.
 template <std::string (*kSame)(std::string_view), std::string (*kOther)(std::string_view)>
@@ -78,7 +81,7 @@ constexpr NamedTest kTests[] = {
     {"false", alone<[](const Value& v) { return is_bool(v) && !v.truthy(); }>},
     {"float", alone<[](const Value& v) { return v.as<double>() != nullptr; }>},
     {"integer", alone<[](const Value& v) { return v.is_integer() && !is_bool(v); }>},
-    {"iterable", alone<[](const Value& v) { return is_sequence(v) || v.loop() != nullptr; }>},
+    {"iterable", alone<is_iterable>},
     {"lower", has_case<lower_text, upper_text>},
     {"mapping", alone<[](const Value& v) { return v.dict() != nullptr; }>},
     {"none", alone<[](const Value& v) { return v.is_none(); }>},

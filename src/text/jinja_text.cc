@@ -59,6 +59,26 @@ std::vector<std::size_t> character_offsets(std::string_view s) {
   return out;
 }
 
+std::vector<std::string_view> lines_of(std::string_view s, bool keepends, Meter& meter) {
+  const auto ends_line = [](char32_t c) {
+    return (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+  };
+  std::vector<std::string_view> lines;
+  std::size_t begin = 0, at = 0;
+  while (at < s.size()) {
+    const text::CodePoint c = text::decode_utf8(s, at);
+    const std::size_t end = at;
+    at += static_cast<std::size_t>(std::max(c.length, 1));
+    if (c.length == 0 || !ends_line(c.value)) continue;
+    if (!meter.spend_bytes(sizeof(std::string_view))) return lines;
+    if (c.value == '\r' && at < s.size() && s[at] == '\n') ++at;
+    lines.push_back(s.substr(begin, (keepends ? at : end) - begin));
+    begin = at;
+  }
+  if (begin < s.size()) lines.push_back(s.substr(begin));
+  return lines;
+}
+
 std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right) {
   const auto drops = [&](std::string_view c) {
     if (!characters.empty()) return characters.find(c) != std::string_view::npos;

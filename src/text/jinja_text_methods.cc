@@ -74,7 +74,7 @@ Result<Value> split_words(Interpreter& in, std::string_view s, std::int64_t limi
     while (at < s.size() && space_at(at, length)) at += length;
     if (at >= s.size()) break;
     if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {
-      parts.push_back(in.text(strip_text(s.substr(at), {}, false, true)));
+      parts.push_back(in.text(std::string(s.substr(at))));
       break;
     }
     const std::size_t begin = at;
@@ -96,23 +96,21 @@ Result<Value> split(Interpreter& in, const std::string& s, const Arguments& args
   return split_at(in, s, separator->text(), limit, kFromRight);
 }
 
-Result<Value> split_lines(Interpreter& in, const std::string& text, const Arguments&) {
-  std::string_view s = text;
-  std::vector<Value> parts;
-  while (!s.empty() && !in.meter().exhausted()) {
-    const std::size_t end = s.find_first_of("\n\r\v\f");
-    parts.push_back(in.text(std::string(s.substr(0, end))));
-    if (end == std::string_view::npos) break;
-    s.remove_prefix(end + (s.substr(end).starts_with("\r\n") ? 2 : 1));
+Result<Value> split_lines(Interpreter& in, const std::string& s, const Arguments& args) {
+  const Value* keepends = args.get(0, "keepends");
+  std::vector<Value> lines;
+  for (const std::string_view line : lines_of(s, keepends != nullptr && keepends->truthy(), in.meter())) {
+    if (in.meter().exhausted()) break;
+    lines.push_back(in.text(std::string(line)));
   }
-  return in.list(std::move(parts));
+  return in.list(std::move(lines));
 }
 
 template <bool kBegins>
 Result<Value> begins_or_ends(Interpreter&, const std::string& s, const Arguments& args) {
   const Value* what = args.get(0);
   if (what == nullptr) return complain("no argument for startswith or endswith", "a text");
-  const List* tuple = what->list() != nullptr && what->list()->is_tuple ? what->list() : nullptr;
+  const List* tuple = what->list() != nullptr && what->list()->kind == ListKind::kTuple ? what->list() : nullptr;
   for (const Value& option : tuple != nullptr ? std::span<const Value>(tuple->items) : std::span(what, 1)) {
     if (!option.is_string())
       return complain(fmt::format("{} for startswith or endswith", option.type_name()), "a text or a tuple of texts");
@@ -188,9 +186,10 @@ Result<Value> partition(Interpreter& in, const std::string& s, const Arguments& 
   const auto part = [&](std::string_view v) { return in.text(std::string(v)); };
   const std::string_view all = s;
   if (hit != std::string::npos)
-    return in.list({part(all.substr(0, hit)), part(separator), part(all.substr(hit + separator.size()))}, true);
-  if (kFromRight) return in.list({part(""), part(""), part(all)}, true);
-  return in.list({part(all), part(""), part("")}, true);
+    return in.list({part(all.substr(0, hit)), part(separator), part(all.substr(hit + separator.size()))},
+                   ListKind::kTuple);
+  if (kFromRight) return in.list({part(""), part(""), part(all)}, ListKind::kTuple);
+  return in.list({part(all), part(""), part("")}, ListKind::kTuple);
 }
 
 /// What find and its like look for; they take no start here.

@@ -72,13 +72,14 @@ std::string quote(std::string_view s) {
 void append_repr(const Value& value, Meter& meter, std::string& out);
 
 void append_list(const List& list, Meter& meter, std::string& out) {
-  out += list.is_tuple ? '(' : '[';
+  const bool is_tuple = list.kind == ListKind::kTuple;
+  out += is_tuple ? '(' : '[';
   for (std::size_t i = 0; i < list.items.size() && !meter.exhausted(); ++i) {
     if (i > 0) out += ", ";
     append_repr(list.items[i], meter, out);
   }
-  if (list.is_tuple && list.items.size() == 1) out += ',';
-  out += list.is_tuple ? ')' : ']';
+  if (is_tuple && list.items.size() == 1) out += ',';
+  out += is_tuple ? ')' : ']';
 }
 
 void append_dict(const Dict& dict, Meter& meter, std::string& out) {
@@ -179,7 +180,7 @@ bool Value::truthy() const {
   if (is_undefined() || is_none()) return false;
   if (is_number()) return number() != 0;
   if (is_string()) return !text().empty();
-  if (list() != nullptr) return !list()->items.empty();
+  if (list() != nullptr) return list()->kind == ListKind::kGenerator || !list()->items.empty();
   if (dict() != nullptr) return !dict()->entries.empty();
   return true;
 }
@@ -187,7 +188,8 @@ bool Value::truthy() const {
 const char* Value::type_name() const {
   constexpr const char* kNames[] = {"undefined", "None", "bool",      "int",  "float",   "str",
                                     "list",      "dict", "namespace", "loop", "callable"};
-  if (list() != nullptr && list()->is_tuple) return "tuple";
+  if (list() != nullptr && list()->kind == ListKind::kTuple) return "tuple";
+  if (list() != nullptr && list()->kind == ListKind::kGenerator) return "generator";
   return kNames[data_.index()];
 }
 
@@ -235,13 +237,13 @@ void Dict::set(Value key, Value value) {
   entries.emplace_back(std::move(key), std::move(value));
 }
 
-Result<Value> make_list(std::vector<Value> items, bool is_tuple) {
+Result<Value> make_list(std::vector<Value> items, ListKind kind) {
   auto list = std::make_shared<List>();
   for (const Value& item : items) list->depth = std::max(list->depth, item.depth() + 1);
   if (list->depth > kMaxValueDepth)
     return complain("a list nested too deep", fmt::format("at most {}", kMaxValueDepth));
   list->items = std::move(items);
-  list->is_tuple = is_tuple;
+  list->kind = kind;
   return Value(std::shared_ptr<const List>(std::move(list)));
 }
 
@@ -262,7 +264,7 @@ bool equal(const Value& a, const Value& b, Meter& meter) {
   }
   if (a.list() != nullptr && b.list() != nullptr) {
     const List &x = *a.list(), &y = *b.list();
-    if (x.is_tuple != y.is_tuple || x.items.size() != y.items.size()) return false;
+    if (x.kind != y.kind || x.items.size() != y.items.size()) return false;
     for (std::size_t i = 0; i < x.items.size(); ++i)
       if (!equal(x.items[i], y.items[i], meter)) return false;
     return true;
@@ -288,7 +290,7 @@ Result<int> compare(const Value& a, const Value& b, Meter& meter) {
     meter.spend_steps(std::min(a.text().size(), b.text().size()) / 256);
     return a.text().compare(b.text());
   }
-  if (a.list() != nullptr && b.list() != nullptr && a.list()->is_tuple == b.list()->is_tuple) {
+  if (a.list() != nullptr && b.list() != nullptr && a.list()->kind == b.list()->kind) {
     const auto &x = a.list()->items, &y = b.list()->items;
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
       if (meter.exhausted()) return 0;

@@ -91,9 +91,12 @@ class Value {
       data_;
 };
 
+/// kGenerator: what filters such as map and select give in Python: true whatever comes of it, and without a length.
+enum class ListKind : uint8_t { kList, kTuple, kGenerator };
+
 struct List {
   std::vector<Value> items;
-  bool is_tuple = false;
+  ListKind kind = ListKind::kList;
   int depth = 1;
 };
 
@@ -114,7 +117,7 @@ struct Namespace {
 };
 
 /// Makes a list or dictionary; kInvalidArgument if it nests too deep.
-Result<Value> make_list(std::vector<Value> items, bool is_tuple = false);
+Result<Value> make_list(std::vector<Value> items, ListKind kind = ListKind::kList);
 Result<Value> make_dict(Dict dict);
 
 bool equal(const Value& a, const Value& b, Meter& meter);

@@ -63,8 +63,8 @@ Result<Json> parse_json(std::string_view text, std::string_view where, std::size
   ErrorPlace place;
   Json::sax_parse(text.begin(), text.end(), &place);
   return fail(ErrorCode::kCorrupt, std::string(where),
-              fmt::format("text that is no JSON at byte {} of {}", place.byte, text.size()), "JSON",
-              "is the file complete?");
+              fmt::format("text that is no JSON at byte {} of {}", std::min(place.byte, text.size()), text.size()),
+              "JSON", "is the file complete?");
 }
 
 const Json& member(const Json& object, const char* key) {

@@ -196,12 +196,12 @@ void check_attention(int64_t windows, int64_t positions, int64_t heads, int64_t 
   std::vector<float> wanted(q.size());
   for (int64_t w = 0; w < windows; ++w) {
     auto cache = KvCache::make({1, kv_heads, head_dim}, positions);
-    auto work = AttentionWorkspace::make(shape, 1);
-    ASSERT_TRUE(cache && work && cache->reserve(positions) && work->reserve(positions));
+    auto attention = Attention::make(ops, shape, one_thread());
+    ASSERT_TRUE(cache && attention && cache->reserve(positions) && attention->reserve(positions));
     cache->store(ops, 0, 0, positions, &k[size_t(w * positions * kv)], &v[size_t(w * positions * kv)], kv,
                  one_thread());
-    attend(ops, shape, *cache, 0, 0, positions, &q[size_t(w * positions * width)], width,
-           &wanted[size_t(w * positions * width)], width, *work, one_thread());
+    attention->run({0, 0, positions, &q[size_t(w * positions * width)], &wanted[size_t(w * positions * width)]},
+                   *cache);
   }
   const OnDevice<float> qd(q), kd(k), vd(v);
   const auto bytes = cuda::attend_workspace_bytes(windows, positions, heads);

@@ -13,6 +13,7 @@ class Help(CliTest):
         text = self.lowbit("--help").stdout.decode()
         for verb in VERBS:
             self.assertIn(verb.split()[0], text)
+        self.assertEqual(self.lowbit("help").stdout.decode(), text)
         self.assertRegex(self.lowbit("--version").stdout.decode(), r"\Alowbit \d+\.\d+\.\d+\n\Z")
 
     def test_every_verb(self):
@@ -24,6 +25,7 @@ class Help(CliTest):
                     self.assertIn(option, text)
                 self.assertEqual(done.stderr, b"")
                 self.lowbit(*verb.split(), "--version")
+                self.assertEqual(self.lowbit("help", *verb.split()).stdout, done.stdout)
 
     def test_fits_a_terminal(self):
         for verb in ["", "bench", "gru", *VERBS]:
@@ -96,6 +98,15 @@ class Usage(CliTest):
                                   ("quantize a b --fromat=int4", "'--fromat'", "did you mean `--format`?"),
                                   ("quantize a b -format int4", "'-format'", "did you mean `--format`?"),
                                   ("run a --top_k 3 -p x", "'--top_k'", "did you mean `--top-k`?"),
+                                  ("run -m a -p x", "'-m'", "here it is `MODEL`;"), ("quantize -m a b", "'-m'", "here it is `SRC`;"),
+                                  ("run a -p x --n-predict 4", "'--n-predict'", "here it is `--tokens`;"),
+                                  ("tokenize a --n-predict 4", "'--n-predict'", "hint: see"),  # which has no such option
+                                  ("quantize a b --bits 4", "'--bits'", "here it is `--format`;"),
+                                  ("quantize a b --format Q4_K_M", '"Q4_K_M"', "did you mean `int4`?"),
+                                  ("quantize a b --format INT3", '"INT3"', "did you mean `int3`?"),
+                                  ("quantize a b --format fp16", '"fp16"', "did you mean `f16`?"),
+                                  ("quantize a b --format int5", '"int5"', "codebook2. hint: `lowbit inspect"),
+                                  ("quantize a b --format best", '"best"', "codebook2. hint: `lowbit inspect"),
                                   ("run a -p x -q", "'-q'", "one of its options. hint: see"),
                                   ("run a b -p x", "also 'b'", "MODEL and options"), ("doctor a", "also 'a'", "options only"),
                                   ("--json run a -p x", "'--json' before the verb", "options behind it"),

@@ -65,7 +65,7 @@ class Sources(CliTest):
                        {"vocab_size": 1 << 33}, {"hidden_size": 63}):
             with self.subTest(change):
                 (self.copy / "config.json").write_text(json.dumps(good | change))
-                self.refused("run", self.copy, "-p", "x", "-n", 1)
+                self.assertIn(f"error: {self.copy}: config.json", self.refused("run", self.copy, "-p", "x", "-n", 1))
         for text in ("", "{", "[]", "null", "[" * 100000):
             with self.subTest(text[:10]):
                 (self.copy / "config.json").write_text(text)
@@ -104,13 +104,17 @@ class Sources(CliTest):
         for size in [0, 3, 4, 8, 24, *(rng.randrange(len(whole)) for _ in range(25)), len(whole) - 1]:
             with self.subTest(gguf=size):
                 cut.write_bytes(whole[:size])
-                self.refused("quantize", cut, self.dir / "out", "--format", "int2")
+                error = self.refused("quantize", cut, self.dir / "out", "--format", "int2")
+                self.assertIn("truncated" if size >= 4 else "not GGUF", error)
         for name in ("model.safetensors", "config.json", "tokenizer.json"):
             whole = (self.copy / name).read_bytes()
             for size in [0, 7, *(rng.randrange(len(whole)) for _ in range(12)), len(whole) - 1]:
                 with self.subTest(name=name, size=size):
                     (self.copy / name).write_bytes(whole[:size])
-                    self.refused("run", self.copy, "-p", "x", "-n", 1)
+                    error = self.refused("run", self.copy, "-p", "x", "-n", 1)
+                    self.assertIn(str(self.copy), error)
+                    if name.endswith(".json") and size > 0:
+                        self.assertIn("is the file complete?", error)
             (self.copy / name).write_bytes(whole)
         self.assertFalse((self.dir / "out").exists())
 

@@ -295,7 +295,7 @@ class Resume(CliTest):
 
     def stop_after_block(self, name, block, stop, *options):
         """Starts a run and stops it once a block is there; its state is left."""
-        process = start(*self.call(name, *options), "--quiet")
+        process = start(*self.call(name, *options))
         marker, end = self.dir / f"{name}.calibration" / f"block-{block}.json", time.monotonic() + TIMEOUT_S
         while not marker.exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.002)
@@ -318,7 +318,10 @@ class Resume(CliTest):
 
     def test_ctrl_c_keeps_the_finished_blocks_and_damaged_ones_are_done_again(self):
         self.lowbit(*self.call("whole"))
-        self.stop_after_block("out", 1, interrupt)
+        said = []
+        self.stop_after_block("out", 1, lambda process: said.append(interrupt(process)[1].decode()))
+        self.assertIn("stopped: the same command goes on where it stopped; ", said[0].splitlines()[-1])
+        self.assertIn("out.calibration holds what is done", said[0])
         block = self.dir / "out.calibration/block-0/model.safetensors"
         data = bytearray(block.read_bytes())
         data[-5] ^= 1

@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import shutil
 import unittest
 from pathlib import Path
 
@@ -54,6 +55,15 @@ class Quantize(CliTest):
         codes = header["model.layers.0.mlp.down_proj.weight.codes"]
         self.assertEqual((codes["dtype"], codes["shape"]), ("U8", [64, 86]))
         self.assertEqual(header["model.layers.0.mlp.down_proj.weight.scales"]["shape"], [64, 3])
+
+    def test_a_source_without_a_tokenizer(self):
+        source, out = self.dir / "source", self.dir / "out"
+        shutil.copytree(self.hf, source)
+        (source / "tokenizer.json").unlink()
+        self.assertIn("no tokenizer", self.json("quantize", source, out, "--format", "int4")["warnings"][0])
+        self.assertIn("tokenizer.json", self.refused("run", out, "-p", ""))
+        shutil.copy(Path(self.hf) / "tokenizer.json", out)
+        self.assertEqual(self.greedy(out), self.greedy(self.quantized("whole", "--format", "int4")))
 
     def test_the_source_is_named_by_its_hash(self):
         for source, weights in ((Path(self.gguf), Path(self.gguf)), (Path(self.bf16), Path(self.bf16) / "model.safetensors")):

@@ -118,6 +118,14 @@ class Runtime(cli.CliTest):
             lowbit.Model(self.hf, threads=2**32 + 1)
         with self.assertRaisesRegex(lowbit.LowbitError, "max_tokens"):
             self.model.generate("x", max_tokens=2**64 + 1)
+        self.model.truncate()
+        self.model.append([5, 6])
+        for seed in (-1, 2**64):
+            with self.assertRaisesRegex(lowbit.LowbitError, f"seed: got {seed}, wanted .* 0 or more"):
+                self.model.generate("x", seed=seed)
+        with self.assertRaisesRegex(lowbit.LowbitError, "length"):
+            self.model.truncate(2**64)
+        self.assertEqual(self.model.length, 2)  # as it was
         with lowbit.Model(self.hf, context=16, threads=1) as model:
             with self.assertRaises(lowbit.LowbitError):
                 model.append([1] * 17)
@@ -142,6 +150,13 @@ class Runtime(cli.CliTest):
 
         self.model.generate("the river", max_tokens=3, ignore_eos=True, on_text=meddle)
         self.assertTrue(refused and all("one call at a time" in line for line in refused))
+
+    def test_layers_without_their_ending(self):
+        checkpoint = self.lowbit_package.Checkpoint(self.quantized("int4", "--format", "int4"))
+        name = next(iter(checkpoint.layers))
+        for asked, hint in ((name.removesuffix(".weight"), f"did you mean '{name}'"), ("no.such.layer", "Checkpoint.layers$")):
+            with self.assertRaisesRegex(self.lowbit_package.LowbitError, hint):
+                checkpoint.weight(asked)
 
 
 if __name__ == "__main__":

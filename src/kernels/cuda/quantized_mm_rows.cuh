@@ -3,8 +3,7 @@
 // parts have sums of their own, the two small ones share theirs.
 //
 // Shapes:   a thread block makes 32 * RowWarps outputs of up to 16 * column_warps rows of x. Its warps are RowWarps x
-//           column_warps x depth: a warp
-//           multiplies 32 rows of weights with 16 rows of x; depth warps share the pieces of a pass.
+//           column_warps x depth: a warp multiplies 32 rows of weights with 16 rows of x; depth warps share the pieces of a pass.
 // Clusters: on compute capability 9 a cluster's blocks share K; each adds up a share of the outputs, in ascending order.
 // Memory:   a lane's weights are in registers one piece ahead, x is read once per block.
 // Error:    sums of 256 columns are added to f32 sums by ordinary additions, since tensor cores truncate.

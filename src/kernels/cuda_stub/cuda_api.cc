@@ -8,7 +8,7 @@ namespace lowbit::cuda {
 namespace {
 
 tl::unexpected<Error> not_built() {
-  return fail(ErrorCode::kUnsupported, "CUDA", "a build without it", "", "build on a machine with nvcc");
+  return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "", "build where nvcc is installed");
 }
 
 }  // namespace

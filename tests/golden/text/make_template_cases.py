@@ -198,6 +198,20 @@ FEATURES = r"""
 {{ 'ABC'.islower() }} {{ 'a b'.isalpha() }} {{ ''.isalpha() }} {{ '٣'.isdecimal() }} {{ '1.5'.isnumeric() }} {{ ''.isspace() }} {{ 'aB'.isupper() }} {{ 'abcba'.strip('ab') }} {{ 'abcba'.lstrip('ab') }} {{ ' a '.strip('') }}|
 {% for c in '7A±²³´¸¹º½٣፨፩፱፲᧙᧚⁯⁰ⁱ⁴⁹⁺ⁿ₀₉₊Ⅷ①⑨⑩⑳⑴⑼⑽⒇⒈⒐⒑ⓩ⓪⓫⓴⓵⓽⓾⓿─❵❶❾❿➀➈➉➊➒➓〇㐄㐅㐆㒂㒃㒄㠩㠪㠫㭌㭍㭎䷿一丁丂七丄丆万丈三上乜九乞事二亍亓五井亖亗亾亿什仁仞仟仠仧仨仩伌伍伎佯佰佱儃億儅充兆兇全兩兪八公六兮區十卂千卅卆卋卌卍叀叁叄叅囚四囜声壱売壸壹壺幹幺幻廽廾廿开弋弌弎式弐弑拽拾拿捋捌捍柑柒染漅漆漇玕玖玗白百癿肅肆肇萫萬萭貭貮貯貲貳貴贯贰贱阠阡阢际陆陇陋陌降陷陸陹雵零雷索參塞沈拾若亮兩凉鈴零靈類六戮陸倫識什茶𐨿𐩀𐩃𐩄𐹠𐹨𐹩𑁒𑁚𑁛𝟘🄀🄊🄋𠀀𠀁𠀂𠁣𠁤𠁥𠃡𠃢𠃣𠄠𠄡𠄢𠤩𠤪𠤫𠦂𠦃𠦄𠦋𠦌𠦍𠦛𠦜𠦝𠫩𠫪𠫫𠫼𠫽𠫾𠬘𠬙𠬚𢎏𢎐𢎑𢦗𢦘𢦙𣬚𣬛𣬜𦉬𦉭𦉮𪎒廾𢌱' %}{{ [c.isdecimal(), c.isdigit(), c.isnumeric(), c.isalnum()]|map('int')|join }} {% endfor %}
 {{ '½3'.isnumeric() }} {{ '3a'.isnumeric() }} {{ '²٣'.isdigit() }} {{ '½٣'.isdigit() }} {{ '三千'.isnumeric() }} {{ ''.isnumeric() }}
+{{ '  1  2   3  '.split(none, 1) }} {{ ' a  '.split(none, 0) }} {{ 'a b'.split(' ', 0) }} {{ 'a b'.rsplit(' ', 0) }} {{ 'a '.split(none, 1) }}
+{{ 'a\u2028b\x85c\x1cd\x0be\r\nf\n\ng'.splitlines() }} {{ 'a\r\nb\n'.splitlines(true) }} {{ '\n'.splitlines(keepends=true) }}
+{{ 1 <= 1 }} {{ 'a' <= 'a' }} {{ 2 >= 2 }} {{ 1 < 1 }} {{ 'b' > 'b' }} {{ 1 <= 1 < 2 <= 2 }}
+{{ ('' * 1000000000000000)|length }} {{ [] * 1000000000000000 }} {{ () * 3 }}
+{{ ['b', 'a', 'C']|max }} {{ ['b', 'A']|min }} {{ ['b', 'a', 'C']|max(case_sensitive=true) }} {{ ['a', 'A']|min }} {{ ['A', 'a']|max }} {{ [{'n': 2}, {'n': 1}]|min(attribute='n') }}
+{{ ['a', 'A', 'b']|unique|list }} {{ [{'n': 'x'}, {'n': 'X'}, {'n': 'y'}]|unique(attribute='n')|list }} {{ {'b': 1, 'A': 2}|dictsort }} {{ {'b': 1, 'a': 0}|dictsort(by='value') }}
+{{ 'yes' if [1]|select('odd') else 'no' }} {{ 'yes' if [2]|select('odd') else 'no' }} {{ 'yes' if []|map('upper') else 'no' }} {{ 'yes' if []|reverse else 'no' }} {{ 'yes' if []|list else 'no' }} {{ []|unique is sequence }} {{ []|unique is iterable }} {{ [1]|map('int') == [1] }}
+{{ '\u2028x\x1cy'|title }} {{ 'a-b (c) {d} <e> [f]g'|title }} {{ "it's é'x"|title }}
+{{ '+7'|int }} {{ ' -7 '|int }} {{ '+-7'|int(5) }} {{ '++7'|int }} {{ '+1.5'|float }} {{ '1e3'|int }} {{ 'nan'|int(3) }} {{ '+'|int }}
+{{ 'a\r\nb\n\nc\n'|indent }}| {{ ''|indent(2, true) }}| {{ 'a\n\nb'|indent(2, false, true) }}| {{ 'a\n\nb'|indent(2, true) }}|
+{{ ' a '|trim('') }}| {{ ' a '|trim(none) }}| {{ 'xax'|trim('x') }}| {{ [1, 2]|safe|length }} {{ true|safe|int(3) }}
+{{ [1] + (2,) }}
+{{ [1]|map('int')|length }}
+{{ [1]|select('odd') <= [1] }}
 {{ 'abc'.index('x') }}
 {{ 'a'.split('') }}
 {{ 'a'.zfill('x') }}

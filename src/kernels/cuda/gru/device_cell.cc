@@ -1,13 +1,13 @@
-// A cell's numbers in device memory, and the choice of a path.
+// A cell's numbers in device memory, and the choice of a shape for a call.
 
 #include "kernels/cuda/gru/device_cell.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
 #include "base/try.h"
+#include "kernels/cuda/gru/shapes.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
@@ -22,7 +22,6 @@ struct GruDeviceCell::Impl {
   gru::Number number = gru::Number::kInt64;
   bool matrix_state = false, matrix_input = false;
   int processors = 1;
-  bool clusters = false;
   std::vector<Shape> shapes;  // that can run here, better ones first; by tile, smaller ones first
 
   Shape shape_for(int64_t steps, int64_t batch) const;
@@ -32,64 +31,9 @@ namespace {
 
 constexpr int64_t kMaxMatrixK = 65536;  // 255 * 128 * 65536 < 2^31
 constexpr int64_t kLargestRows = (int64_t{1} << 31) - 1;
-constexpr int kClusterBlocks = 16, kPortableBlocks = 8, kBlockGroups = 8;
+constexpr int kPortableBlocks = 8;
 
 int64_t align_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
-
-/// Adds the shape when the device can run it.
-void consider(const Cell& cell, Shape shape, std::vector<Shape>& shapes) {
-  shape.shared_bytes = gru::shared_bytes_of(cell, shape);
-  shape.at_once = gru::tiles_at_once(cell, shape);
-  if (shape.at_once == 0) return;
-  if (shape.path == GruPath::kCluster && shape.number == gru::Number::kF32) shape.alone = gru::tiles_alone(cell, shape);
-  shapes.push_back(shape);
-}
-
-/// Blocks and warps per path; a matrix unit for each warp where that can be had.
-void consider_path(const GruDeviceCell::Impl& impl, GruPath path, int tiles8, std::vector<Shape>& shapes) {
-  const Cell& cell = impl.cell;
-  const int groups = cell.groups;
-  const auto shape = [&](int warps, bool resident, int split = 1) {
-    Shape s;
-    s.path = path;
-    s.warps = warps;
-    s.split = split;
-    s.blocks = static_cast<int>(align_up(groups, warps / split)) / (warps / split);
-    s.tiles8 = tiles8;
-    s.number = impl.number;
-    s.resident = resident;
-    return s;
-  };
-  const size_t before = shapes.size();
-  const int wanted = impl.options.warps;
-  const bool may_split = impl.number == gru::Number::kF32 && impl.options.split != 1;
-  if (may_split && tiles8 <= 3 &&
-      (path == GruPath::kCluster ? impl.clusters && groups > 1 : path == GruPath::kGrid && tiles8 == 2))
-    // In a cluster a matrix unit for each warp; through global memory as few blocks as can be.
-    for (const int warps : path == GruPath::kCluster ? std::array{4, 8, 2} : std::array{8, 4, 2})
-      if (shapes.size() == before && (wanted == 0 || wanted == warps) &&
-          shape(warps, true, 2).blocks <= (path == GruPath::kCluster ? kClusterBlocks : impl.processors))
-        consider(cell, shape(warps, true, 2), shapes);
-  if (impl.options.split == 2) return;
-  if (path == GruPath::kBlock && groups <= kBlockGroups && (wanted == 0 || wanted == groups))
-    consider(cell, shape(groups, true), shapes);
-  if (path == GruPath::kCluster && impl.clusters && groups > 1) {
-    // Weights that do not all fit registers: two warps, which share a multiprocessor's memory with nobody, where blocks suffice.
-    const bool mixed = cell.r.ksteps > gru::ksteps_in_registers(impl.number, path, tiles8, true, cell.r.ksteps, 1);
-    if (wanted == 0 && impl.number == gru::Number::kF32 && mixed && tiles8 == 1 &&
-        shape(2, true).blocks <= kClusterBlocks)
-      consider(cell, shape(2, true), shapes);
-    const size_t pairs = shapes.size();
-    for (int warps = wanted > 0 ? wanted : std::min(4, (groups + 1) / 2);
-         warps <= (wanted > 0 ? wanted : gru::kMaxWarps) && shapes.size() == pairs; ++warps)
-      if (shape(warps, true).blocks <= kClusterBlocks) consider(cell, shape(warps, true), shapes);
-  }
-  if (path != GruPath::kGrid) return;
-  for (const int warps : {4, 3, 2, 1})
-    if (shapes.size() == before && (wanted == 0 || wanted == warps) && shape(warps, true).blocks <= impl.processors)
-      consider(cell, shape(warps, true), shapes);
-  if (shapes.size() == before && tiles8 != 2 && wanted == 0) consider(cell, shape(gru::kMaxWarps, false), shapes);
-}
 
 }  // namespace
 
@@ -131,7 +75,6 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
   LOWBIT_TRY(check_cuda(current_device(&device), "gru on the GPU"));
   impl->options = options;
   impl->processors = device.processors;
-  impl->clusters = device.bulk_copies;
   const bool may_use_matrix = options.path != GruPath::kSteps;
   impl->number = gru::number_of(spec);
   impl->matrix_input = may_use_matrix && spec.w_bits <= 8 && spec.c <= kMaxMatrixK;
@@ -148,13 +91,8 @@ Result<GruDeviceCell> GruDeviceCell::make(const GruSpec& spec, const GruCellOpti
     shape.at_once = at_once;
     impl->shapes.push_back(shape);
   }
-  if (impl->matrix_state) {
-    for (const GruPath path : {GruPath::kBlock, GruPath::kCluster, GruPath::kGrid}) {
-      if (options.path != GruPath::kAuto && options.path != path) continue;
-      for (const int tiles8 : {1, 2, 3, 4})
-        if (options.tile == 0 || options.tile == 8 * tiles8) consider_path(*impl, path, tiles8, impl->shapes);
-    }
-  }
+  if (impl->matrix_state)
+    gru::add_shapes({cell, impl->number, options, impl->processors, device.bulk_copies}, impl->shapes);
   const bool wanted = options.path != GruPath::kAuto && options.path != GruPath::kSteps;
   if (!wanted && impl->matrix_state && impl->shapes.empty()) return make(spec, {GruPath::kSteps, 0, 0});
   if (wanted && impl->shapes.empty())
