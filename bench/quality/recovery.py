@@ -8,7 +8,7 @@
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
 TinyStories excerpt, which nothing was trained on. What the blocks of a row end with is
-measured too. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train.
+measured too, and what choices.py says of each row, right after its training. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train.
 Rows already in the JSON are kept.
 """
 import argparse
@@ -33,6 +33,7 @@ WINDOW = 512
 OF_THE_START = ("calib-tokens=", "scale=", "fit=")  # options of a row that `lowbit quantize` takes
 HELD_BACK = 32  # windows of each kind, sampled apart from all that is trained on, the same for all rows
 HELD_SEED = 1000
+CHOICES, CHOICE_WINDOW, CHOICE_MIX = 2048, 128, "word=3,chat=1,opening=1,begin=1"  # what choices.py makes its pseudo choices of, sampled apart too
 
 
 class Recovery:
@@ -44,7 +45,7 @@ class Recovery:
         self.report = {**(json.loads(out.read_text()) if out.exists() else {"rows": []}), **bench.machine(), "text": "WikiText-2 train",
                        "sample": sample, "mixes": mixes}
         self.measures_starts, self.mixes = measures_starts, mixes
-        self.teacher, self.held = bench.work / "teacher", bench.work / "held.npz"
+        self.teacher, self.held, self.choices = bench.work / "teacher", bench.work / "held.npz", bench.work / "choices.npz"
 
     def samples(self, mix: str) -> Path:
         return self.bench.work / f"samples-{mix}.npz"
@@ -56,6 +57,9 @@ class Recovery:
         if not self.held.exists():
             even = ",".join(f"{kind}=1" for kind in KINDS)
             jobs.append(self.devices.submit(0, self.write_samples, self.held, HELD_BACK * WINDOW * len(KINDS), HELD_SEED, ["--sample-mix", even], worker=True))
+        if not self.choices.exists():
+            options = ["--window", CHOICE_WINDOW, "--sample-mix", CHOICE_MIX]
+            jobs.append(self.devices.submit(0, self.write_samples, self.choices, CHOICES * CHOICE_WINDOW, HELD_SEED + 1, options, worker=True))
         parts = {mix: [self.bench.work / f"samples-{mix}-{i}.npz" for i in range(self.gpus)] for mix in wanted}
         for mix in wanted:
             jobs += [self.devices.submit(0, self.write_samples, part, each, i, self.mixes[mix].split(), worker=True) for i, part in enumerate(parts[mix])]
@@ -77,6 +81,17 @@ class Recovery:
         if done.returncode != 0:
             raise RuntimeError(f"{name}: " + (self.bench.work / f"{name}.log").read_text().strip().splitlines()[-1])
         return done.stdout
+
+    def choose(self, gpu: int, model: Path) -> dict:
+        """What choices.py says of a checkpoint."""
+        out = model.with_name(model.name + ".choices.json")
+        command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--windows", self.choices, "--questions",
+                   self.bench.texts.parent / "eval/arc_easy.jsonl", "--lowbit", self.bench.program, "--out", out]
+        done = subprocess.run(list(map(str, command)), stderr=subprocess.PIPE, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu % self.gpus)})
+        if done.returncode != 0:
+            raise RuntimeError(f"choices.py {model.name}: {done.stderr.strip().splitlines()[-1]}")
+        say(done.stderr.strip().replace("\n", "; "))
+        return json.loads(out.read_text())
 
     def write_samples(self, gpu: int, part: Path, tokens: int, seed: int, options: list) -> None:
         self.run(gpu, part.stem, "lowbit.sample", self.teacher, "-o", part, "--tokens", tokens, "--seed", seed, "--force", *options)
@@ -140,6 +155,8 @@ class Recovery:
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "blocks", blocks))
         if first and self.measures_starts:
             self.jobs.append(self.host.submit(MEASURE_START, self.measured, row, "ptq", checkpoint))
+        row["choices"] = self.choose(gpu, target)
+        self.bench.save(self.out, self.report)
 
     def submit(self, text: str, number=1) -> None:
         if text in [r["row"] for r in self.report["rows"]]:
@@ -174,6 +191,7 @@ def main() -> None:
     parser.add_argument("--later", type=float, default=0, metavar="SECONDS",
                         help="the second of those begins so long after the program: it loads while the first one ends")
     parser.add_argument("--tasks-out", type=Path, metavar="FILE.json", help="what is trained also answers arc_easy, as checkpoints.py has it do")
+    parser.add_argument("--device", default="cpu", help="cuda: calibrations and exact perplexities on the first GPU; the same numbers [cpu]")
     parser.add_argument("--no-starts", action="store_true", help="do not measure what rows begin with")
     parser.add_argument("--jobs", type=int, default=1, help="models quantized or measured at a time")
     parser.add_argument("--threads", type=int, help="of each of those")
@@ -182,7 +200,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/recovery.json")
     o = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
-    bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads)
+    bench = Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads, o.device)
     os.environ.setdefault("LOWBIT_DATA", str(o.data))
     recovery = Recovery(bench, Pool(o.jobs), o.gpus, o.per_gpu, o.out, o.calib_tokens, o.sample, dict(o.mixes), o.later, o.tasks_out, not o.no_starts)
     if not recovery.teacher.exists():

@@ -36,6 +36,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--soft-share", type=float, default=0.0, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
                    "for more [0]")
     p.add_argument("--soft-temperature", type=float, default=2.0, help="[2]")
+    p.add_argument("--hidden-weight", type=float, default=0.0, help="this times the squared error of the last norm's output, in parts of its size, is added to "
+                   "the loss [0]")
+    p.add_argument("--exchange", type=float, default=0.0, help="part of each batch's windows that exchange every second span of 8 to 48 tokens, in pairs: "
+                   "passages that go on with something else [0]")
+    p.add_argument("--piece", type=size, default="0", help="distillation cuts its windows into pieces of so many tokens: short contexts; 0: whole [0]")
     p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "
                    "they keep their format and scales")
     p.add_argument("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
@@ -68,9 +73,10 @@ def main(arguments=None) -> int:
     options = command.parse_args(arguments)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
             0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1
-            and 0 <= options.decay <= 100 and 0 <= options.soft_share <= 1 and 0.1 <= options.soft_temperature <= 100):
-        command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle and --soft-share between 0 and 1, "
-                      "a --decay from 0 to 100 and a --soft-temperature from 0.1 to 100")
+            and 0 <= options.exchange <= 1 and 0 <= options.decay <= 100 and 0 <= options.hidden_weight <= 100 and 0 <= options.soft_share <= 1
+            and 0.1 <= options.soft_temperature <= 100):
+        command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle, --soft-share and --exchange between "
+                      "0 and 1, --decay and --hidden-weight from 0 to 100 and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

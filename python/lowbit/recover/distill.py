@@ -19,9 +19,11 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0):
+def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0,
+                    hidden: float = 0.0):
     """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where asked, for student_head. The loss
-    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more."""
+    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more; and `hidden` times
+    the squared errors of student_h, each row's in parts of its size."""
     a, b = F.linear(teacher_h, teacher_head).float(), F.linear(student_h, student_head).float()
     teacher, student = a.log_softmax(-1), b.log_softmax(-1)
     p = teacher.exp()
@@ -30,7 +32,11 @@ def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: fl
     if soft:
         difference = (1 - soft) * difference + soft * heat * ((b / heat).softmax(-1) - (a / heat).softmax(-1))
     gradient = (difference * weight).to(student_h.dtype)
-    return kl, gradient @ student_head, gradient.T @ student_h if of_head else None
+    of_states = gradient @ student_head
+    if hidden:
+        error = (student_h.float() - teacher_h.float()) / teacher_h.float().square().sum(-1, keepdim=True)
+        of_states = of_states + (2 * hidden * weight * error).to(of_states.dtype)
+    return kl, of_states, gradient.T @ student_h if of_head else None
 
 
 class Kernels:
@@ -60,8 +66,9 @@ class Kernels:
 class Distillation:
     """compute(tokens [B, T]) -> mean KL per position; gradients are in the trainable's parameters."""
 
-    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, soft: float = 0.0, heat: float = 1.0):
-        student, self.soft = trainable.student, (soft, heat)
+    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, *loss: float):
+        """loss: soft, heat and hidden of kl_and_gradient."""
+        student, self.loss = trainable.student, loss
         self.trainable, self.config, self.dtype, self.kernels = trainable, student.config, dtype, kernels
         self.teacher = {n: w.to(dtype) for n, w in teacher.items() if w.ndim == 2}
         self.teacher |= {n: w for n, w in teacher.items() if w.ndim != 2}
@@ -82,7 +89,7 @@ class Distillation:
         with torch.no_grad():
             for at in range(0, rows, LOGIT_ROWS):
                 part = slice(at, at + LOGIT_ROWS)
-                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.soft)
+                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.loss)
                 total += kl
                 if trained:
                     of_head += more
