@@ -13,13 +13,14 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
-  <!-- table: recovery -->, recovered, mixes bench/results/recovery.json (bench/quality/recovery.py)
+  <!-- table: recovery -->, recovered, mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -384,6 +385,40 @@ def mixes(report: dict) -> str:
                               "kind (16 of the text).")
 
 
+def losses(report: dict) -> str:
+    """Recipes by format, each with the mean over its seeds, and the error of the mean where there are several."""
+    usual = {"block-windows": "2048", "block-text-share": "0.5", "text-share": "0.25"}
+    lines = ["| format | bits/weight | tokens | blocks | of the usual recipe | seeds | held back: text | word | rms | agree | WikiText-2, ratio | TinyStories | arc_easy, points | by length |",
+             "|---" * 14 + "|"]
+    base, recipes = original_answers(), {}
+    for r in report["losses"]:
+        recipes.setdefault(tuple(part for part in r["row"].split(":") if not part.startswith("seed=")), []).append(r)
+
+    def mean(values: list, digits: int) -> str:
+        values = [v for v in values if v is not None]
+        if not values:
+            return "-"
+        error = f" ± {statistics.stdev(values) / len(values)**0.5:.{digits}f}" if len(values) > 1 else ""
+        return f"{statistics.mean(values):.{digits}f}{error}"
+
+    def points(rows: list, key: str) -> str:
+        if len(rows) == 1:
+            return paired(rows[0]["answers"], base, key)
+        right = [100 * r["answers"][key].count("1") / len(base[key]) for r in rows]
+        return f"{statistics.mean(right) - 100 * base[key].count('1') / len(base[key]):+.1f} ± {statistics.stdev(right) / len(right)**0.5:.1f}"
+
+    for rows in recipes.values():
+        first, options = rows[0], dict(option.partition("=")[::2] for option in rows[0]["options"])
+        told = ", ".join(f"{name} {value}".strip() for name, value in options.items() if usual.get(name) != value and name not in ("block-steps", "seed"))
+        measured = [[r["recovered"][key] if "recovered" in r else None for r in rows] for key in ("ratio", "tiny_ratio")]
+        lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['block-steps']} | {told} | {len(rows)} | "
+                     f"{mean([r['after']['kl'] for r in rows], 4)} | {mean([r['after']['kinds']['word'] for r in rows], 4)} | {mean([r['rms'] for r in rows], 3)} | "
+                     f"{mean([r['agree'] for r in rows], 3)} | {' | '.join(mean(values, 3) for values in measured)} | {points(rows, 'right')} | "
+                     f"{points(rows, 'right_normalized')} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; mixture of words, text 25 % of batches, blocks half on text; exact activations. Errors of one "
+                              "seed are of the questions, of several of the mean over them.")
+
+
 def noise(report: dict) -> str:
     lines = ["| noise, parts of a row's size | seed | KLD | top-1 | PPL, ratio | TinyStories, ratio | arc_easy, points | changed | by length |", "|---" * 9 + "|"]
     base = original_answers()
@@ -400,8 +435,8 @@ def noise(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "noise": noise, "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", "recovered": "recovery", "mixes": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
+            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise, "activations": activations, "tasks": tasks}
+FILES = {"activations": "tasks", "recovered": "recovery", "mixes": "recovery", "losses": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
 def main() -> int:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How far a checkpoint's scores of whole continuations lie from its teacher's, and what it answers, in torch with exact activations.
 
-  choices.py CHECKPOINT --teacher DIR --windows FILE.npz [--questions FILE.jsonl...] [--lowbit BIN] [--out FILE.json]
+  choices.py CHECKPOINT --teacher DIR --windows FILE.npz [--questions FILE.jsonl...] [--keep FOLDER] [--lowbit BIN] [--out FILE.json]
 
 Pseudo choices are made of windows that the teacher wrote (`python -m lowbit.sample`): the beginning of each, its own continuation, and those of three other
 windows of its kind. All four are scored by their summed log-probability under both models. Reported are `rms`: the root of the mean squared difference of
-the scores, centred over the four, in nats; and `agree`: how often the likeliest of the three that do not belong is the same. No question is looked
-at for them. Questions are those that `lowbit eval` asks, scored alike; `rms` is that of their choices.
+the scores, centred over the four, in nats; `near`: the same of the difference of two choices, over pairs that the teacher's scores hold less than five
+nats apart; and `agree`: how often the likeliest of the three that do not belong is the same. No question is looked at for them. Questions are those that
+`lowbit eval` asks, scored alike; `rms` is that of their choices. What the teacher says is kept in FOLDER and taken from there.
 """
 import argparse
 import json
@@ -21,6 +22,7 @@ from jobs import ROOT, say
 sys.path.insert(0, str(ROOT / "python"))
 
 PROMPT, CONTINUATION, OTHERS = (12, 96), (8, 20), 3  # tokens, tokens, windows
+NEAR = 5.0  # nats
 ROWS, POSITIONS = 256, 4096  # choices of a pass; positions whose logits are in memory at once
 SEED = 7
 
@@ -82,6 +84,11 @@ def rms(teacher, student) -> float:
     return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
 
+def near_rms(teacher, student) -> float:
+    errors = [(s[i] - s[j]) - (t[i] - t[j]) for t, s in zip(teacher, student) for i in range(len(t)) for j in range(i) if abs(t[i] - t[j]) < NEAR]
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
+
+
 def agreement(teacher, student) -> float:
     return float(np.mean([np.argmax(t[1:]) == np.argmax(s[1:]) for t, s in zip(teacher, student)]))
 
@@ -104,6 +111,7 @@ def main() -> None:
     parser.add_argument("--windows", required=True, metavar="FILE.npz")
     parser.add_argument("--questions", nargs="*", default=[], metavar="FILE.jsonl")
     parser.add_argument("--first", type=int, help="only so many questions of each")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the teacher's scores")
     parser.add_argument("--lowbit", default=str(ROOT / "build/release/bin/lowbit"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
@@ -118,20 +126,27 @@ def main() -> None:
     device = torch.device(o.device if o.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = False
     teacher, checkpoint = open_model(o.teacher), Checkpoint(o.checkpoint)
-    original, trained = weights_of(teacher, device), weights_of(checkpoint, device)
+    trained = weights_of(checkpoint, device)
 
-    def both(items):
-        return (scores(items, teacher.config, original, teacher.head, device),
-                scores(items, teacher.config, trained, "lm_head.weight" if "lm_head.weight" in trained else "model.embed_tokens.weight", device))
+    def both(name, items):
+        kept = o.keep / f"{name}.npz" if o.keep else None
+        if kept and kept.exists():
+            of_teacher = np.split(np.load(kept)["scores"], np.cumsum([len(item) for item in items])[:-1])
+        else:
+            of_teacher = scores(items, teacher.config, weights_of(teacher, device), teacher.head, device)
+            if kept:
+                o.keep.mkdir(exist_ok=True)
+                np.savez(kept, scores=np.concatenate(of_teacher))
+        return of_teacher, scores(items, teacher.config, trained, "lm_head.weight" if "lm_head.weight" in trained else "model.embed_tokens.weight", device)
 
     with np.load(o.windows) as stored:
         windows, kinds = stored["windows"], stored["kinds"]
-    pairs = both(pseudo_choices(windows, kinds))
-    report = {"prompts": len(pairs[0]), "rms": rms(*pairs), "agree": agreement(*pairs), "tasks": {}}
-    say(f"{o.checkpoint}: {len(pairs[0])} pseudo choices, rms {report['rms']:.4f}, agree {report['agree']:.4f}")
+    pairs = both("pseudo", pseudo_choices(windows, kinds))
+    report = {"prompts": len(pairs[0]), "rms": rms(*pairs), "near": near_rms(*pairs), "agree": agreement(*pairs), "tasks": {}}
+    say(f"{o.checkpoint}: {len(pairs[0])} pseudo choices, rms {report['rms']:.4f}, near {report['near']:.4f}, agree {report['agree']:.4f}")
     for file in o.questions:
         lines = [json.loads(line) for line in Path(file).read_text().splitlines() if line.strip()][:o.first]
-        asked = both(question_choices(lines, Tokenizer(o.teacher, o.lowbit), checkpoint.config["eos_token_id"]))
+        asked = both(Path(file).stem, question_choices(lines, Tokenizer(o.teacher, o.lowbit), checkpoint.config["eos_token_id"]))
         lengths = [[len(choice.encode()) for choice in q["choices"]] for q in lines]
         answers = {name: {"right": right(lines, of), "right_normalized": right(lines, of, lengths)} for name, of in zip(("teacher", "model"), asked)}
         report["tasks"][Path(file).stem] = {"questions": len(lines), "rms": rms(*asked), **answers}

@@ -58,8 +58,7 @@ class Recovery:
             even = ",".join(f"{kind}=1" for kind in KINDS)
             jobs.append(self.devices.submit(0, self.write_samples, self.held, HELD_BACK * WINDOW * len(KINDS), HELD_SEED, ["--sample-mix", even], worker=True))
         if not self.choices.exists():
-            options = ["--window", CHOICE_WINDOW, "--sample-mix", CHOICE_MIX]
-            jobs.append(self.devices.submit(0, self.write_samples, self.choices, CHOICES * CHOICE_WINDOW, HELD_SEED + 1, options, worker=True))
+            self.devices.submit(0, self.write_choices, worker=True)
         parts = {mix: [self.bench.work / f"samples-{mix}-{i}.npz" for i in range(self.gpus)] for mix in wanted}
         for mix in wanted:
             jobs += [self.devices.submit(0, self.write_samples, part, each, i, self.mixes[mix].split(), worker=True) for i, part in enumerate(parts[mix])]
@@ -86,12 +85,16 @@ class Recovery:
         """What choices.py says of a checkpoint."""
         out = model.with_name(model.name + ".choices.json")
         command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--windows", self.choices, "--questions",
-                   self.bench.texts.parent / "eval/arc_easy.jsonl", "--lowbit", self.bench.program, "--out", out]
+                   self.bench.texts.parent / "eval/arc_easy.jsonl", "--keep", self.bench.work / "scores", "--lowbit", self.bench.program, "--out", out]
         done = subprocess.run(list(map(str, command)), stderr=subprocess.PIPE, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu % self.gpus)})
         if done.returncode != 0:
             raise RuntimeError(f"choices.py {model.name}: {done.stderr.strip().splitlines()[-1]}")
         say(done.stderr.strip().replace("\n", "; "))
         return json.loads(out.read_text())
+
+    def write_choices(self, gpu: int) -> None:
+        self.write_samples(gpu, self.choices, CHOICES * CHOICE_WINDOW, HELD_SEED + 1, ["--window", CHOICE_WINDOW, "--sample-mix", CHOICE_MIX])
+        self.choose(gpu, self.teacher)  # keeps the teacher's own scores
 
     def write_samples(self, gpu: int, part: Path, tokens: int, seed: int, options: list) -> None:
         self.run(gpu, part.stem, "lowbit.sample", self.teacher, "-o", part, "--tokens", tokens, "--seed", seed, "--force", *options)

@@ -65,8 +65,13 @@ class Choices(CliTest):
             self.assertEqual(len({bool(kinds[w] == "word") for w in whose}), 1)
             self.assertTrue(all(ids[:given] == own[:given] and at == given for ids, at in others))
         same, other = self.choices(self.teacher), self.choices(self.start)
-        self.assertEqual((same["prompts"], same["rms"], same["agree"]), (12, 0, 1))
+        self.assertEqual((same["prompts"], same["rms"], same["near"], same["agree"]), (12, 0, 0, 1))
         self.assertGreater(other["rms"], 0.01)
+        self.assertGreater(other["near"], 0.01)
+        for _ in range(2):  # writes the teacher's scores, then reads them
+            again = self.choices(self.start, "--keep", self.dir / "scores")
+            self.assertEqual([again[key] for key in ("rms", "near", "agree")], [other[key] for key in ("rms", "near", "agree")])
+        self.assertTrue((self.dir / "scores/pseudo.npz").exists())
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ class Recover(CliTest):
 
     def test_contexts_that_are_short_or_go_on_with_something_else(self):
         plain, *others = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", *options)
-                          for options in ((), ("--piece", "16"), ("--exchange", "1"), ("--hidden-weight", "10")))
+                          for options in ((), ("--piece", "16"), ("--exchange", "1"), ("--hidden-weight", "10"), ("--stream-weight", "10")))
         for other in others:
             self.assertEqual(other["stages"][0]["tokens"], plain["stages"][0]["tokens"])
             self.assertNotEqual(other["after"]["kl"], plain["after"]["kl"])
@@ -264,7 +264,7 @@ class Recover(CliTest):
         self.assertLess(reports[1]["after"]["kl_mean"], reports[0]["after"]["kl_mean"])
 
     def test_the_gradient_of_a_trained_table(self):
-        """Of embedding and head in one, against what differentiating the divergence gives."""
+        """Of embedding and head in one, against what differentiating the divergence and the errors between the blocks gives."""
         import torch
         from lowbit.llama import hidden_states
         from lowbit.recover.distill import Distillation, Kernels
@@ -279,17 +279,20 @@ class Recover(CliTest):
         names = [n for i in range(student.config.layers) for n in linear_names(i)] + student.tables
         self.assertEqual(student.tables, ["model.embed_tokens.weight"])
         trainable = Trainable(student, names, student.norms)
-        work = Distillation(trainable, teacher, model.head, torch.float32, Kernels(False, print))
+        work = Distillation(trainable, teacher, model.head, torch.float32, Kernels(False, print), stream=3.0)
         tokens = torch.from_numpy(np.random.default_rng(0).integers(0, student.config.vocab, (3, 40)))
         bank = next(b for b in trainable.banks if b.layers[0].name == model.head)
         loss = work.compute(tokens)
         got, bank.latent.grad = bank.latent.grad.clone(), None
         weights = trainable.tensors(torch.float32)
-        h = hidden_states(tokens, student.config, weights.__getitem__, torch.float32)
-        wanted = hidden_states(tokens, student.config, teacher.__getitem__, torch.float32) @ teacher[model.head].T
+        mine, its = [], []
+        h = hidden_states(tokens, student.config, weights.__getitem__, torch.float32, each=mine)
+        wanted = hidden_states(tokens, student.config, teacher.__getitem__, torch.float32, each=its) @ teacher[model.head].T
         wanted, scores = wanted.log_softmax(-1), (h @ weights[model.head].T).log_softmax(-1)
         kl = (wanted.exp() * (wanted - scores)).sum() / tokens.numel()
-        kl.backward()
+        stream = torch.stack([((a - b).square().sum(-1) / b.square().sum(-1)).mean() for a, b in zip(mine, its)]).mean()
+        self.assertEqual(len(mine), student.config.layers)
+        (kl + 3 * stream).backward()
         self.assertAlmostEqual(float(loss), float(kl), places=5)
         self.assertLess(float((got - bank.latent.grad).norm() / bank.latent.grad.norm()), 1e-4)
 

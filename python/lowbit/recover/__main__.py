@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--soft-temperature", type=float, default=2.0, help="[2]")
     p.add_argument("--hidden-weight", type=float, default=0.0, help="this times the squared error of the last norm's output, in parts of its size, is added to "
                    "the loss [0]")
+    p.add_argument("--stream-weight", type=float, default=0.0, help="the same of what each block gives, the mean over blocks [0]")
     p.add_argument("--exchange", type=float, default=0.0, help="part of each batch's windows that exchange every second span of 8 to 48 tokens, in pairs: "
                    "passages that go on with something else [0]")
     p.add_argument("--piece", type=size, default="0", help="distillation cuts its windows into pieces of so many tokens: short contexts; 0: whole [0]")
@@ -71,12 +72,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
+    shares = (options.text_share, options.block_text_share, options.settle, options.soft_share, options.exchange)
+    weights = (options.decay, options.hidden_weight, options.stream_weight)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
-            0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1
-            and 0 <= options.exchange <= 1 and 0 <= options.decay <= 100 and 0 <= options.hidden_weight <= 100 and 0 <= options.soft_share <= 1
-            and 0.1 <= options.soft_temperature <= 100):
+            all(0 <= share <= 1 for share in shares) and all(0 <= weight <= 100 for weight in weights) and 0.1 <= options.soft_temperature <= 100):
         command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle, --soft-share and --exchange between "
-                      "0 and 1, --decay and --hidden-weight from 0 to 100 and a --soft-temperature from 0.1 to 100")
+                      "0 and 1, --decay, --hidden-weight and --stream-weight from 0 to 100 and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

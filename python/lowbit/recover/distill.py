@@ -39,13 +39,20 @@ def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: fl
     return kl, of_states, gradient.T @ student_h if of_head else None
 
 
+def stream_gradient(wanted, got, weight: float):
+    """Of weight / 2 times the squared error of `got` [B, T, hidden], each position's in parts of its size, without gradients."""
+    with torch.no_grad():
+        wanted = wanted.float()
+        return ((got.float() - wanted) * (weight / wanted.square().sum(-1, keepdim=True).clamp(min=1e-12))).to(got.dtype)
+
+
 class Kernels:
     """The functions that a step is made of, compiled where asked; when compiling fails they run as they are."""
 
     def __init__(self, compiled: bool, note):
         self.compiled, self.note = compiled, note
-        functions = (block, kl_and_gradient, fake_quant._forward, fake_quant._backward)
-        self.block, self.kl, *self.fake_quant = map(self._wrap, functions) if compiled else functions
+        functions = (block, kl_and_gradient, stream_gradient, fake_quant._forward, fake_quant._backward)
+        self.block, self.kl, self.stream, *self.fake_quant = map(self._wrap, functions) if compiled else functions
 
     def _wrap(self, function):
         quick = torch.compile(function, dynamic=False)
@@ -66,9 +73,9 @@ class Kernels:
 class Distillation:
     """compute(tokens [B, T]) -> mean KL per position; gradients are in the trainable's parameters."""
 
-    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, *loss: float):
-        """loss: soft, heat and hidden of kl_and_gradient."""
-        student, self.loss = trainable.student, loss
+    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, *loss: float, stream: float = 0.0):
+        """loss: soft, heat and hidden of kl_and_gradient; stream: weight of the squared error of what each block gives, the mean over blocks."""
+        student, self.loss, self.stream = trainable.student, loss, stream
         self.trainable, self.config, self.dtype, self.kernels = trainable, student.config, dtype, kernels
         self.teacher = {n: w.to(dtype) for n, w in teacher.items() if w.ndim == 2}
         self.teacher |= {n: w for n, w in teacher.items() if w.ndim != 2}
@@ -76,11 +83,12 @@ class Distillation:
         self.teacher_head, self.student_head = self.teacher[teacher_head], self.fixed[student.head]
 
     def compute(self, tokens):
+        streams = ([], []) if self.stream else (None, None)  # the teacher's and the student's
         with torch.no_grad():
-            wanted = hidden_states(tokens, self.config, self.teacher.__getitem__, self.dtype, self.kernels.block).flatten(0, 1)
+            wanted = hidden_states(tokens, self.config, self.teacher.__getitem__, self.dtype, self.kernels.block, streams[0]).flatten(0, 1)
         weights = self.trainable.tensors(self.dtype)
         got = hidden_states(tokens, self.config, lambda n: weights[n] if n in weights else self.fixed[n], self.dtype,
-                            self.kernels.block).flatten(0, 1)
+                            self.kernels.block, streams[1]).flatten(0, 1)
         head = weights.get(self.trainable.student.head)
         trained, head = head is not None, self.student_head if head is None else head
         gradient = torch.empty_like(got)
@@ -93,10 +101,13 @@ class Distillation:
                 total += kl
                 if trained:
                     of_head += more
+        outputs, gradients = [got], [gradient]
         if trained:
-            torch.autograd.backward([got, head], [gradient, of_head.to(head.dtype)])
-        else:
-            got.backward(gradient)
+            outputs, gradients = [got, head], [gradient, of_head.to(head.dtype)]
+        if self.stream:
+            outputs += streams[1]
+            gradients += [self.kernels.stream(a, b, 2 * self.stream / (rows * len(streams[0]))) for a, b in zip(*streams)]
+        torch.autograd.backward(outputs, gradients)
         return total / rows
 
 

@@ -61,6 +61,7 @@ class Options:
     soft_share: float = 0.0
     soft_temperature: float = 2.0
     hidden_weight: float = 0.0
+    stream_weight: float = 0.0
     exchange: float = 0.0
     piece: int = 0
     train_embedding: bool = False
@@ -249,7 +250,7 @@ class Session:
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed,
                               trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature,
-                            options.hidden_weight)
+                            options.hidden_weight, stream=options.stream_weight)
         steps = max(1, options.tokens // (options.batch * self.window))
         groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
                                   options.decay)
