@@ -385,38 +385,38 @@ def mixes(report: dict) -> str:
                               "kind (16 of the text).")
 
 
-def losses(report: dict) -> str:
-    """Recipes by format, each with the mean over its seeds, and the error of the mean where there are several."""
-    usual = {"block-windows": "2048", "block-text-share": "0.5", "text-share": "0.25"}
-    lines = ["| format | bits/weight | tokens | blocks | of the usual recipe | seeds | held back: text | word | rms | agree | WikiText-2, ratio | TinyStories | arc_easy, points | by length |",
-             "|---" * 14 + "|"]
-    base, recipes = original_answers(), {}
-    for r in report["losses"]:
-        recipes.setdefault(tuple(part for part in r["row"].split(":") if not part.startswith("seed=")), []).append(r)
+def mean(values: list, digits: int) -> str:
+    """Of those that were measured, with the error of the mean where there are several."""
+    values = [v for v in values if v is not None]
+    error = f" ± {statistics.stdev(values) / len(values)**0.5:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{error}" if values else "-"
 
-    def mean(values: list, digits: int) -> str:
-        values = [v for v in values if v is not None]
-        if not values:
-            return "-"
-        error = f" ± {statistics.stdev(values) / len(values)**0.5:.{digits}f}" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.{digits}f}{error}"
+
+def losses(report: dict) -> str:
+    """Recipes by format, each with the mean over its seeds."""
+    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | rms | near | agree | WikiText-2, ratio | TinyStories | "
+             "arc_easy, points | changed | by length |", "|---" * 17 + "|"]
+    base, recipes = report["teacher_answers"], {}
+    for r in report["losses"]:
+        recipes.setdefault(":".join(part for part in r["row"].split(":") if not part.startswith("seed=")), []).append(r)
 
     def points(rows: list, key: str) -> str:
         if len(rows) == 1:
             return paired(rows[0]["answers"], base, key)
-        right = [100 * r["answers"][key].count("1") / len(base[key]) for r in rows]
-        return f"{statistics.mean(right) - 100 * base[key].count('1') / len(base[key]):+.1f} ± {statistics.stdev(right) / len(right)**0.5:.1f}"
+        return mean([100 * (r["answers"][key].count("1") - base[key].count("1")) / len(base[key]) for r in rows], 1)
 
     for rows in recipes.values():
-        first, options = rows[0], dict(option.partition("=")[::2] for option in rows[0]["options"])
-        told = ", ".join(f"{name} {value}".strip() for name, value in options.items() if usual.get(name) != value and name not in ("block-steps", "seed"))
-        measured = [[r["recovered"][key] if "recovered" in r else None for r in rows] for key in ("ratio", "tiny_ratio")]
-        lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['block-steps']} | {told} | {len(rows)} | "
-                     f"{mean([r['after']['kl'] for r in rows], 4)} | {mean([r['after']['kinds']['word'] for r in rows], 4)} | {mean([r['rms'] for r in rows], 3)} | "
-                     f"{mean([r['agree'] for r in rows], 3)} | {' | '.join(mean(values, 3) for values in measured)} | {points(rows, 'right')} | "
-                     f"{points(rows, 'right_normalized')} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; mixture of words, text 25 % of batches, blocks half on text; exact activations. Errors of one "
-                              "seed are of the questions, of several of the mean over them.")
+        first, options = rows[0], {"soft-temperature": "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
+        other = ", ".join(f"{name.replace('-', ' ')} {options[name]}" for name in ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight")
+                          if name in options and (name, options[name]) != ("soft-share", "0.5")) or "-"
+        values = [mean([r["after"]["kl"] for r in rows], 4), mean([r["after"]["kinds"]["word"] for r in rows], 4)]
+        values += [mean([r.get(key) for r in rows], 3) for key in ("rms", "near", "agree")]
+        values += [mean([r.get("recovered", {}).get(key) for r in rows], 3) for key in ("ratio", "tiny_ratio")]
+        values += [points(rows, "right"), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %", points(rows, "right_normalized")]
+        lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
+                     f"{other} | {len(rows)} | {' | '.join(values)} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text 25 % of "
+                              "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
 
 
 def noise(report: dict) -> str:

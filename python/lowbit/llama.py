@@ -76,9 +76,8 @@ class Lookup(torch.autograd.Function):
         return None, total.to(gradient.dtype)
 
 
-def hidden_states(tokens, config, weight, dtype, run_block=block, each=None):
-    """Outputs of the last norm, [B, T, hidden] in `dtype`. weight(name) gives a tensor; `run_block` may be a compiled `block`; to the list `each` what
-    every block gives is added."""
+def hidden_states(tokens, config, weight, dtype, run_block=block):
+    """Outputs of the last norm, [B, T, hidden] in `dtype`. weight(name) gives a tensor; `run_block` may be a compiled `block`."""
     cos, sin = rotation_table(config, tokens.shape[1], tokens.device, dtype)
     table = weight("model.embed_tokens.weight")
     x = (Lookup.apply(tokens, table) if table.requires_grad else F.embedding(tokens, table)).to(dtype)
@@ -87,6 +86,4 @@ def hidden_states(tokens, config, weight, dtype, run_block=block, each=None):
     for layer in range(config.layers):
         x = run_block(x, [weight(n) for n in norm_names(layer)], [weight(n) for n in linear_names(layer)], cos, sin, config.head_dim,
                       config.eps)
-        if each is not None:
-            each.append(x)
     return rms_norm(x, weight("model.norm.weight"), config.eps)

@@ -33,15 +33,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
     p.add_argument("--decay", type=float, default=0.0, help="weight decay of latent weights towards the teacher's, in blocks and in `full`: each step takes "
                    "this times the rate of their distance [0]")
-    p.add_argument("--soft-share", type=float, default=0.0, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
-                   "for more [0]")
-    p.add_argument("--soft-temperature", type=float, default=2.0, help="[2]")
-    p.add_argument("--hidden-weight", type=float, default=0.0, help="this times the squared error of the last norm's output, in parts of its size, is added to "
-                   "the loss [0]")
-    p.add_argument("--stream-weight", type=float, default=0.0, help="the same of what each block gives, the mean over blocks [0]")
+    p.add_argument("--soft-share", type=float, default=0.5, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
+                   "for more [0.5]")
+    p.add_argument("--soft-temperature", type=float, default=4.0, help="[4]")
     p.add_argument("--exchange", type=float, default=0.0, help="part of each batch's windows that exchange every second span of 8 to 48 tokens, in pairs: "
                    "passages that go on with something else [0]")
-    p.add_argument("--piece", type=size, default="0", help="distillation cuts its windows into pieces of so many tokens: short contexts; 0: whole [0]")
     p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "
                    "they keep their format and scales")
     p.add_argument("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
@@ -73,11 +69,10 @@ def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
     shares = (options.text_share, options.block_text_share, options.settle, options.soft_share, options.exchange)
-    weights = (options.decay, options.hidden_weight, options.stream_weight)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
-            all(0 <= share <= 1 for share in shares) and all(0 <= weight <= 100 for weight in weights) and 0.1 <= options.soft_temperature <= 100):
+            all(0 <= share <= 1 for share in shares) and 0 <= options.decay <= 100 and 0.1 <= options.soft_temperature <= 100):
         command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle, --soft-share and --exchange between "
-                      "0 and 1, --decay, --hidden-weight and --stream-weight from 0 to 100 and a --soft-temperature from 0.1 to 100")
+                      "0 and 1, a --decay from 0 to 100 and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

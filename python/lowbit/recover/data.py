@@ -82,6 +82,6 @@ def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch
         at = int((step % per_pass) * (1 - share) * batch)
         parts.append(samples[order[(at + np.arange(batch - count)) % len(samples)]].astype(np.int64))
     windows = np.concatenate(parts)
-    for pair in range(int(exchange * batch / 2 + 0.5)):
+    for pair in range(min(batch // 2, round(exchange * batch / 2))):
         exchange_spans(windows[-1 - 2 * pair], windows[-2 - 2 * pair], rng)
     return windows

@@ -19,11 +19,9 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0,
-                    hidden: float = 0.0):
+def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0):
     """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where asked, for student_head. The loss
-    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more; and `hidden` times
-    the squared errors of student_h, each row's in parts of its size."""
+    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more."""
     a, b = F.linear(teacher_h, teacher_head).float(), F.linear(student_h, student_head).float()
     teacher, student = a.log_softmax(-1), b.log_softmax(-1)
     p = teacher.exp()
@@ -32,18 +30,7 @@ def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: fl
     if soft:
         difference = (1 - soft) * difference + soft * heat * ((b / heat).softmax(-1) - (a / heat).softmax(-1))
     gradient = (difference * weight).to(student_h.dtype)
-    of_states = gradient @ student_head
-    if hidden:
-        error = (student_h.float() - teacher_h.float()) / teacher_h.float().square().sum(-1, keepdim=True)
-        of_states = of_states + (2 * hidden * weight * error).to(of_states.dtype)
-    return kl, of_states, gradient.T @ student_h if of_head else None
-
-
-def stream_gradient(wanted, got, weight: float):
-    """Of weight / 2 times the squared error of `got` [B, T, hidden], each position's in parts of its size, without gradients."""
-    with torch.no_grad():
-        wanted = wanted.float()
-        return ((got.float() - wanted) * (weight / wanted.square().sum(-1, keepdim=True).clamp(min=1e-12))).to(got.dtype)
+    return kl, gradient @ student_head, gradient.T @ student_h if of_head else None
 
 
 class Kernels:
@@ -51,8 +38,8 @@ class Kernels:
 
     def __init__(self, compiled: bool, note):
         self.compiled, self.note = compiled, note
-        functions = (block, kl_and_gradient, stream_gradient, fake_quant._forward, fake_quant._backward)
-        self.block, self.kl, self.stream, *self.fake_quant = map(self._wrap, functions) if compiled else functions
+        functions = (block, kl_and_gradient, fake_quant._forward, fake_quant._backward)
+        self.block, self.kl, *self.fake_quant = map(self._wrap, functions) if compiled else functions
 
     def _wrap(self, function):
         quick = torch.compile(function, dynamic=False)
@@ -73,9 +60,8 @@ class Kernels:
 class Distillation:
     """compute(tokens [B, T]) -> mean KL per position; gradients are in the trainable's parameters."""
 
-    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, *loss: float, stream: float = 0.0):
-        """loss: soft, heat and hidden of kl_and_gradient; stream: weight of the squared error of what each block gives, the mean over blocks."""
-        student, self.loss, self.stream = trainable.student, loss, stream
+    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, soft: float = 0.0, heat: float = 1.0):
+        student, self.soft = trainable.student, (soft, heat)
         self.trainable, self.config, self.dtype, self.kernels = trainable, student.config, dtype, kernels
         self.teacher = {n: w.to(dtype) for n, w in teacher.items() if w.ndim == 2}
         self.teacher |= {n: w for n, w in teacher.items() if w.ndim != 2}
@@ -83,12 +69,11 @@ class Distillation:
         self.teacher_head, self.student_head = self.teacher[teacher_head], self.fixed[student.head]
 
     def compute(self, tokens):
-        streams = ([], []) if self.stream else (None, None)  # the teacher's and the student's
         with torch.no_grad():
-            wanted = hidden_states(tokens, self.config, self.teacher.__getitem__, self.dtype, self.kernels.block, streams[0]).flatten(0, 1)
+            wanted = hidden_states(tokens, self.config, self.teacher.__getitem__, self.dtype, self.kernels.block).flatten(0, 1)
         weights = self.trainable.tensors(self.dtype)
         got = hidden_states(tokens, self.config, lambda n: weights[n] if n in weights else self.fixed[n], self.dtype,
-                            self.kernels.block, streams[1]).flatten(0, 1)
+                            self.kernels.block).flatten(0, 1)
         head = weights.get(self.trainable.student.head)
         trained, head = head is not None, self.student_head if head is None else head
         gradient = torch.empty_like(got)
@@ -97,17 +82,14 @@ class Distillation:
         with torch.no_grad():
             for at in range(0, rows, LOGIT_ROWS):
                 part = slice(at, at + LOGIT_ROWS)
-                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.loss)
+                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.soft)
                 total += kl
                 if trained:
                     of_head += more
-        outputs, gradients = [got], [gradient]
         if trained:
-            outputs, gradients = [got, head], [gradient, of_head.to(head.dtype)]
-        if self.stream:
-            outputs += streams[1]
-            gradients += [self.kernels.stream(a, b, 2 * self.stream / (rows * len(streams[0]))) for a, b in zip(*streams)]
-        torch.autograd.backward(outputs, gradients)
+            torch.autograd.backward([got, head], [gradient, of_head.to(head.dtype)])
+        else:
+            got.backward(gradient)
         return total / rows
 
 

@@ -58,12 +58,9 @@ class Options:
     lr_end: float = 0.0
     settle: float = 0.6
     decay: float = 0.0
-    soft_share: float = 0.0
-    soft_temperature: float = 2.0
-    hidden_weight: float = 0.0
-    stream_weight: float = 0.0
+    soft_share: float = 0.5
+    soft_temperature: float = 4.0
     exchange: float = 0.0
-    piece: int = 0
     train_embedding: bool = False
     lr_embedding: float = 3e-5
     rank: int = 16
@@ -115,8 +112,6 @@ class Session:
         self.window = min(options.window, config.context)
         if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.window:
             raise LowbitError("--window", self.window, f"more than {PROMPT} tokens")
-        if options.piece and (options.piece < 2 or self.window % options.piece):
-            raise LowbitError("--piece", options.piece, f"a part of the window's {self.window} tokens, such as {self.window // 2}")
         self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
         self.sampled = None
         self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
@@ -249,8 +244,7 @@ class Session:
         names = [n for i in range(student.config.layers) for n in linear_names(i)] + (student.tables if method == "full" else [])
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed,
                               trains_double=False)
-        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature,
-                            options.hidden_weight, stream=options.stream_weight)
+        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
         steps = max(1, options.tokens // (options.batch * self.window))
         groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
                                   options.decay)
@@ -260,7 +254,7 @@ class Session:
         first, last_note = optimizer.step_number, time.monotonic()
         for step in range(first, steps):
             batch = mixed_batch(self.texts, samples.train if samples else None, options.text_share, options.seed, step, options.batch, options.exchange)
-            optimizer.step(torch.from_numpy(batch.reshape(-1, options.piece or self.window)).to(self.device))
+            optimizer.step(torch.from_numpy(batch).to(self.device))
             if optimizer.curve and time.monotonic() - last_note > 5:
                 last_note = time.monotonic()
                 rate = (step + 1 - first) / clock.seconds()
