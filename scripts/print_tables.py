@@ -13,13 +13,14 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
-  <!-- table: recovery -->, recovered, mixes bench/results/recovery.json (bench/quality/recovery.py)
+  <!-- table: recovery -->, recovered, mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -384,6 +385,40 @@ def mixes(report: dict) -> str:
                               "kind (16 of the text).")
 
 
+def mean(values: list, digits: int) -> str:
+    """Of those that were measured, with the error of the mean where there are several."""
+    values = [v for v in values if v is not None]
+    error = f" ± {statistics.stdev(values) / len(values)**0.5:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{error}" if values else "-"
+
+
+def losses(report: dict) -> str:
+    """Recipes by format, each with the mean over its seeds."""
+    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | rms | near | agree | WikiText-2, ratio | TinyStories | "
+             "arc_easy, points | changed | by length |", "|---" * 17 + "|"]
+    base, recipes = report["teacher_answers"], {}
+    for r in report["losses"]:
+        recipes.setdefault(":".join(part for part in r["row"].split(":") if not part.startswith("seed=")), []).append(r)
+
+    def points(rows: list, key: str) -> str:
+        if len(rows) == 1:
+            return paired(rows[0]["answers"], base, key)
+        return mean([100 * (r["answers"][key].count("1") - base[key].count("1")) / len(base[key]) for r in rows], 1)
+
+    for rows in recipes.values():
+        first, options = rows[0], {"soft-temperature": "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
+        other = ", ".join(f"{name.replace('-', ' ')} {options[name]}" for name in ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight")
+                          if name in options and (name, options[name]) != ("soft-share", "0.5")) or "-"
+        values = [mean([r["after"]["kl"] for r in rows], 4), mean([r["after"]["kinds"]["word"] for r in rows], 4)]
+        values += [mean([r.get(key) for r in rows], 3) for key in ("rms", "near", "agree")]
+        values += [mean([r.get("recovered", {}).get(key) for r in rows], 3) for key in ("ratio", "tiny_ratio")]
+        values += [points(rows, "right"), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %", points(rows, "right_normalized")]
+        lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
+                     f"{other} | {len(rows)} | {' | '.join(values)} |")
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text 25 % of "
+                              "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
+
+
 def noise(report: dict) -> str:
     lines = ["| noise, parts of a row's size | seed | KLD | top-1 | PPL, ratio | TinyStories, ratio | arc_easy, points | changed | by length |", "|---" * 9 + "|"]
     base = original_answers()
@@ -400,8 +435,8 @@ def noise(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "noise": noise, "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", "recovered": "recovery", "mixes": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
+            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise, "activations": activations, "tasks": tasks}
+FILES = {"activations": "tasks", "recovered": "recovery", "mixes": "recovery", "losses": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """What the scripts of this folder share: runs of `lowbit`, several at a time, and measurements of a checkpoint."""
 import itertools
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -23,27 +24,32 @@ def count(text: str) -> int:
     return int(text[:-1] if factor > 1 else text) * factor
 
 
+def gpu_environment(gpu: int) -> dict:
+    """Of a process that sees one of the GPUs that this one sees."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu) if seen is None else seen.split(",")[gpu]}
+
+
 class Pool:
-    """Threads that do the job of the lowest number first. submit(number, call, ...) gives a Future; each thread names itself to a call that
-    was submitted with worker=True by its first argument. Threads after the `first` ones begin `later` seconds after the program."""
+    """Threads that do the job of the lowest number first. submit(number, call, ...) gives a Future. Threads after the `first` ones begin `later` seconds after the program."""
 
     def __init__(self, workers: int, first: int | None = None, later: float = 0.0):
         self.waiting, self.order = queue.PriorityQueue(), itertools.count()
         for i in range(workers):
             begin = 0.0 if first is None or i < first else later
-            threading.Thread(target=self._work, args=(i, begin), daemon=True).start()
+            threading.Thread(target=self._work, args=(begin,), daemon=True).start()
 
-    def submit(self, number: int, call, *arguments, worker=False) -> Future:
+    def submit(self, number: int, call, *arguments) -> Future:
         future = Future()
-        self.waiting.put((number, next(self.order), call, arguments, worker, future))
+        self.waiting.put((number, next(self.order), call, arguments, future))
         return future
 
-    def _work(self, index: int, begin: float) -> None:
+    def _work(self, begin: float) -> None:
         time.sleep(max(0.0, START + begin - time.monotonic()))
         while True:
-            _, _, call, arguments, worker, future = self.waiting.get()
+            _, _, call, arguments, future = self.waiting.get()
             try:
-                future.set_result(call(*((index,) if worker else ()), *arguments))
+                future.set_result(call(*arguments))
             except Exception as error:  # the other jobs go on
                 say(f"failed: {error}")
                 future.set_exception(error)
@@ -60,8 +66,8 @@ class Bench:
         self.lock, self.base_lock, self.base_row = threading.Lock(), threading.Lock(), None
         work.mkdir(parents=True, exist_ok=True)
 
-    def lowbit(self, *args) -> dict:
-        done = subprocess.run([self.program, *map(str, (*args, *self.threads)), "--json"], capture_output=True, text=True)
+    def lowbit(self, *args, gpu: int = 0) -> dict:
+        done = subprocess.run([self.program, *map(str, (*args, *self.threads)), "--json"], capture_output=True, text=True, env=gpu_environment(gpu))
         if done.returncode != 0:
             raise RuntimeError(f"lowbit {' '.join(map(str, args))}: {done.stderr.strip()}")
         return json.loads(done.stdout)
@@ -87,14 +93,14 @@ class Bench:
             say(f"quantized {step} on {tokens} tokens in {made['seconds']:.0f} s")
         return target, json.loads(note.read_text())
 
-    def perplexity(self, model, text: str, chunks: int, activation: str, *logits) -> dict:
+    def perplexity(self, model, text: str, chunks: int, activation: str, *logits, gpu: int = 0) -> dict:
         device = self.device if activation == "f32" else "cpu"
-        return self.lowbit("ppl", model, "-f", self.texts / text, "-c", 512, "--chunks", chunks, "--act", activation, "--device", device, *logits)
+        return self.lowbit("ppl", model, "-f", self.texts / text, "-c", 512, "--chunks", chunks, "--act", activation, "--device", device, *logits, gpu=gpu)
 
-    def _measure(self, model, *logits) -> dict:
+    def _measure(self, model, *logits, gpu: int = 0) -> dict:
         begin = time.monotonic()
-        wiki = self.perplexity(model, "wiki.test.raw", self.chunks, "f32", *logits)
-        tiny = self.perplexity(model, "tinystories_excerpt.txt", self.tiny_chunks, "f32")
+        wiki = self.perplexity(model, "wiki.test.raw", self.chunks, "f32", *logits, gpu=gpu)
+        tiny = self.perplexity(model, "tinystories_excerpt.txt", self.tiny_chunks, "f32", gpu=gpu)
         say(f"measured {model}: {wiki['ppl']:.4f}, tiny {tiny['ppl']:.4f}, in {time.monotonic() - begin:.0f} s")
         return {"ppl": wiki["ppl"], "kld_mean": wiki["kld_mean"], "top1": wiki["top1"], "tiny_ppl": tiny["ppl"]}
 
@@ -109,10 +115,10 @@ class Bench:
                 note.write_text(json.dumps(self.base_row))
             return self.base_row
 
-    def measure(self, model) -> dict:
-        """Perplexities, their ratios, KL divergence and top-1 agreement of a checkpoint."""
+    def measure(self, model, gpu: int = 0) -> dict:
+        """Perplexities, their ratios, KL divergence and top-1 agreement of a checkpoint; on that GPU where the device is `cuda`."""
         base = self.base()
-        row = self._measure(model, "--against", self.work / "base.logits")
+        row = self._measure(model, "--against", self.work / "base.logits", gpu=gpu)
         return {**row, "ratio": row["ppl"] / base["ppl"], "tiny_ratio": row["tiny_ppl"] / base["tiny_ppl"]}
 
     def save(self, file: Path, report: dict) -> None:

@@ -148,6 +148,45 @@ class Recover(CliTest):
         self.assertLess(drawn["weight_error"], 0.95 * free["weight_error"])
         self.recover(self.start["int3"], "-o", self.dir / "x", "--decay", "-1", code=2)
 
+    def test_windows_that_exchange_spans(self):
+        """Every second span of two windows changes places, from a place of its own on; nothing else does."""
+        import numpy as np
+        from lowbit.recover.data import SPAN, exchange_spans, mixed_batch, random
+        a, b = np.arange(512), 1000 + np.arange(512)
+        exchange_spans(a, b, random(0))
+        self.assertTrue((a % 1000 == np.arange(512)).all() and (a + b == 1000 + 2 * np.arange(512)).all())
+        edges = np.flatnonzero(np.diff(a >= 1000)) + 1
+        self.assertTrue(a[0] == 0 and SPAN[0] <= edges[0] and SPAN[0] <= np.diff(edges).min() and np.diff(edges).max() <= SPAN[1])
+        samples = np.repeat(np.arange(64)[:, None], 512, 1)
+        for part, mixed in ((0.0, 0), (0.5, 4), (1.0, 8)):
+            batch = mixed_batch(None, samples, 0.0, 0, 3, 8, part)
+            self.assertEqual(sum(len(set(row)) > 1 for row in batch.tolist()), mixed)
+
+    def test_training_on_exchanged_spans(self):
+        plain, mixed = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--exchange", share) for share in ("0", "1"))
+        self.assertEqual(mixed["stages"][0]["tokens"], plain["stages"][0]["tokens"])
+        self.assertNotEqual(mixed["after"]["kl"], plain["after"]["kl"])
+        self.assertLess(mixed["after"]["kl"], mixed["before"]["kl"])
+        self.recover(self.start["int3"], "-o", self.dir / "y", "--exchange", "2", code=2)
+
+    def test_the_gradient_of_every_part_of_the_loss(self):
+        import torch
+        from lowbit.recover.distill import kl_and_gradient
+        generator = torch.Generator().manual_seed(0)
+        h, wanted, head = (torch.randn(rows, 12, generator=generator) for rows in (5, 5, 40))
+        h.requires_grad_()
+        for soft, heat in ((0, 1), (0.5, 2), (0.5, 4), (1, 4)):
+            a, b = wanted @ head.T, h @ head.T
+
+            def kl(t):
+                return torch.nn.functional.kl_div((b / t).log_softmax(-1), (a / t).softmax(-1), reduction="sum")
+
+            loss = (1 - soft) * kl(1) + soft * heat**2 * kl(heat)
+            gradient, = torch.autograd.grad(0.1 * loss, h)
+            plain, got, _ = kl_and_gradient(wanted, h.detach(), head, head, 0.1, False, soft, heat)
+            self.assertAlmostEqual(float(plain), float(kl(1).detach()), places=4)
+            self.assertLess(float((got - gradient).norm() / gradient.norm()), 1e-5)
+
     def test_windows_held_back_apart(self):
         samples, held = self.dir / "samples.npz", self.dir / "held.npz"
         for file, mix in ((samples, "any=1"), (held, "begin=1,chat=1")):

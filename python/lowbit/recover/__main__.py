@@ -33,9 +33,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--settle", type=float, default=0.6, help="before `full`, part of its distance to its level that each latent weight keeps [0.6]")
     p.add_argument("--decay", type=float, default=0.0, help="weight decay of latent weights towards the teacher's, in blocks and in `full`: each step takes "
                    "this times the rate of their distance [0]")
-    p.add_argument("--soft-share", type=float, default=0.0, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
-                   "for more [0]")
-    p.add_argument("--soft-temperature", type=float, default=2.0, help="[2]")
+    p.add_argument("--soft-share", type=float, default=0.5, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
+                   "for more [0.5]")
+    p.add_argument("--soft-temperature", type=float, default=4.0, help="[4]")
+    p.add_argument("--exchange", type=float, default=0.0, help="part of each batch's windows that exchange every second span of 8 to 48 tokens, in pairs: "
+                   "passages that go on with something else [0]")
     p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "
                    "they keep their format and scales")
     p.add_argument("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
@@ -66,11 +68,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
+    shares = (options.text_share, options.block_text_share, options.settle, options.soft_share, options.exchange)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
-            0 <= options.text_share <= 1 and 0 <= options.block_text_share <= 1 and 0 <= options.settle <= 1
-            and 0 <= options.decay <= 100 and 0 <= options.soft_share <= 1 and 0.1 <= options.soft_temperature <= 100):
-        command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle and --soft-share between 0 and 1, "
-                      "a --decay from 0 to 100 and a --soft-temperature from 0.1 to 100")
+            all(0 <= share <= 1 for share in shares) and 0 <= options.decay <= 100 and 0.1 <= options.soft_temperature <= 100):
+        command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle, --soft-share and --exchange between "
+                      "0 and 1, a --decay from 0 to 100 and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

@@ -9,6 +9,7 @@ from ..tokens import Tokenizer
 
 HELD_BACK = 16  # windows at the end of the text, for the report; at most an eighth of it
 PROMPT = 8  # tokens of text that a sampled window continues
+SPAN = (8, 48)  # tokens that two windows exchange at a time
 
 
 def random(seed: int, *path: int) -> np.random.Generator:
@@ -58,8 +59,19 @@ def _read(file, tokenizer):
     return tokenizer.file(file)
 
 
-def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch: int) -> np.ndarray:
-    """int64 [batch, window]: `share` of it text, the rest sampled windows; which ones depends on seed and step alone."""
+def exchange_spans(a: np.ndarray, b: np.ndarray, rng) -> None:
+    """Two windows exchange every second span, in place: passages go on with what has nothing to do with them."""
+    at, own = 0, True
+    while at < len(a):
+        length = int(rng.integers(SPAN[0], SPAN[1] + 1))
+        if not own:
+            a[at:at + length], b[at:at + length] = b[at:at + length].copy(), a[at:at + length].copy()
+        at, own = at + length, not own
+
+
+def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch: int, exchange: float = 0.0) -> np.ndarray:
+    """int64 [batch, window]: `share` of it text, the rest sampled windows; which ones depends on seed and step alone. `exchange`: part of the windows that
+    exchange spans in pairs, the sampled ones first."""
     rng = random(seed, 1, step)
     count = batch if samples is None or not len(samples) else int(np.floor(share * batch + rng.random()))
     parts = [texts.train(rng, count)] if count else []
@@ -69,4 +81,7 @@ def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch
         order = random(seed, 2, step // per_pass).permutation(len(samples))
         at = int((step % per_pass) * (1 - share) * batch)
         parts.append(samples[order[(at + np.arange(batch - count)) % len(samples)]].astype(np.int64))
-    return np.concatenate(parts)
+    windows = np.concatenate(parts)
+    for pair in range(min(batch // 2, round(exchange * batch / 2))):
+        exchange_spans(windows[-1 - 2 * pair], windows[-2 - 2 * pair], rng)
+    return windows

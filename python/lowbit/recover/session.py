@@ -58,8 +58,9 @@ class Options:
     lr_end: float = 0.0
     settle: float = 0.6
     decay: float = 0.0
-    soft_share: float = 0.0
-    soft_temperature: float = 2.0
+    soft_share: float = 0.5
+    soft_temperature: float = 4.0
+    exchange: float = 0.0
     train_embedding: bool = False
     lr_embedding: float = 3e-5
     rank: int = 16
@@ -252,7 +253,7 @@ class Session:
             optimizer.load_state(saved)
         first, last_note = optimizer.step_number, time.monotonic()
         for step in range(first, steps):
-            batch = mixed_batch(self.texts, samples.train if samples else None, options.text_share, options.seed, step, options.batch)
+            batch = mixed_batch(self.texts, samples.train if samples else None, options.text_share, options.seed, step, options.batch, options.exchange)
             optimizer.step(torch.from_numpy(batch).to(self.device))
             if optimizer.curve and time.monotonic() - last_note > 5:
                 last_note = time.monotonic()
