@@ -352,6 +352,7 @@ static void check_generation(lb_model* model) {
     CHECK(lb_model_decode(model, best) == LB_OK);
   }
   CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_logits(model, &logits, &count) == LB_NOT_FOUND); /* those of tokens that are forgotten */
   h.calls = 0;
   h.stop_after = 2;
   CHECK(lb_model_generate(model, kPrompt, 2, &options, NULL, 0, &count) == LB_OK && h.calls == 2 && count < 8);

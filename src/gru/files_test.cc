@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <functional>
 
 #include "base/float.h"
 #include "gru/test_networks.h"
@@ -88,7 +89,15 @@ std::string tensor_proto(const std::string& name, const std::vector<uint64_t>& d
 std::string attribute(const std::string& name, uint64_t v) { return field(5, field(1, name) + field(3, v)); }
 std::string attribute(const std::string& name, const std::string& v) { return field(5, field(1, name) + field(4, v)); }
 
-std::string onnx_bytes(const GruNetwork& net, uint64_t before_reset = 1, uint64_t gates = 3) {
+using TensorWriter =
+    std::function<std::string(const std::string&, const std::vector<uint64_t>&, const std::vector<float>&)>;
+
+std::string onnx_bytes(const GruNetwork& net, uint64_t before_reset = 1, uint64_t gates = 3,
+                       const TensorWriter& write = {}) {
+  const auto tensor = [&](const std::string& name, const std::vector<uint64_t>& dims, const std::vector<float>& data,
+                          bool raw) {
+    return field(5, write ? write(name, dims, data) : tensor_proto(name, dims, data, raw));
+  };
   std::string graph;
   const auto d = static_cast<uint64_t>(net.directions());
   for (int l = 0; l < net.layers(); ++l) {
@@ -104,9 +113,9 @@ std::string onnx_bytes(const GruNetwork& net, uint64_t before_reset = 1, uint64_
         to->insert(to->end(), v.begin(), v.end());
       }
     }
-    graph += field(5, tensor_proto("W" + id, {d, gates * h, c}, w, true));
-    graph += field(5, tensor_proto("R" + id, {d, gates * h, h}, r, false));
-    graph += field(5, tensor_proto("B" + id, {d, 2 * gates * h}, b, true));
+    graph += tensor("W" + id, {d, gates * h, c}, w, true);
+    graph += tensor("R" + id, {d, gates * h, h}, r, false);
+    graph += tensor("B" + id, {d, 2 * gates * h}, b, true);
     std::string node;
     for (const std::string& name : {std::string("x"), "W" + id, "R" + id, "B" + id}) node += field(1, name);
     node += field(2, std::string("y")) + field(3, "gru" + id) + field(4, std::string("GRU"));
@@ -187,6 +196,60 @@ TEST(GruLoad, NamesWhatItDoesNotRun) {
   const auto bad = load_gru(dir / "nan.onnx");
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code, ErrorCode::kInvalidArgument);
+}
+
+/// Everything that a TensorProto may hold its numbers in.
+TEST(GruLoad, OnnxTensorsOfEveryKind) {
+  Scratch dir;
+  Rng rng(4);
+  GruNetwork net = random_network(rng, 1, false, 3, 4);
+  for (GruWeights& c : net.cells)
+    for (auto* part : {&c.w, &c.r, &c.bw, &c.br})
+      for (float& v : *part) v = f16_to_f32(f32_to_f16(v));  // so that every type holds it
+  struct Kind {
+    std::string name;
+    uint64_t type;
+    std::function<std::string(float)> bytes;  // of one number in raw_data
+    std::string problem;                      // "": it is read
+  };
+  const auto raw = [](auto v) { return std::string(reinterpret_cast<const char*>(&v), sizeof v); };
+  for (const Kind& kind : {Kind{"float", 1, [&](float v) { return raw(v); }, ""},
+                           Kind{"float16", 10, [&](float v) { return raw(f32_to_f16(v)); }, ""},
+                           Kind{"double", 11, [&](float v) { return raw(double(v)); }, ""},
+                           Kind{"int64", 7, [&](float v) { return raw(int64_t(v)); }, "element type 7"},
+                           Kind{"too few", 11, [&](float v) { return raw(v); }, "bytes, wanted as many as"},
+                           Kind{"external", 1, [&](float v) { return raw(v); }, "weights in another file"}}) {
+    write_file(dir / "net.onnx", onnx_bytes(net, 1, 3, [&](const auto& name, const auto& dims, const auto& data) {
+                 std::string packed, bytes;  // dimensions as one packed field
+                 for (const uint64_t d : dims) packed += varint(d);
+                 for (const float v : data) bytes += kind.bytes(v);
+                 return field(1, packed) + field(2, kind.type) + field(8, name) + field(9, bytes) +
+                        (kind.name == "external" ? field(14, uint64_t{1}) : "");
+               }));
+    const auto read = load_gru(dir / "net.onnx");
+    if (kind.problem.empty()) {
+      expect_same(net, read);
+    } else {
+      ASSERT_FALSE(read) << kind.name;
+      EXPECT_NE(read.error().message().find(kind.problem), std::string::npos) << read.error().message();
+    }
+  }
+  write_file(dir / "single.onnx", onnx_bytes(net, 1, 3, [&](const auto& name, const auto& dims, const auto& data) {
+               std::string out = field(2, uint64_t{1}) + field(8, name);
+               for (const uint64_t d : dims) out += field(1, d);
+               for (const float v : data) out += varint(4 << 3 | 5) + raw(v);  // float_data, not packed
+               return out;
+             }));
+  expect_same(net, load_gru(dir / "single.onnx"));
+  for (const std::string& packed :
+       {std::string(9, '\1'), std::string(1, '\x80')}) {  // too many, and one that does not end
+    write_file(dir / "dims.onnx", onnx_bytes(net, 1, 3, [&](const auto& name, const auto&, const auto&) {
+                 return field(1, packed) + field(2, uint64_t{1}) + field(8, name) + field(9, std::string(4, '\0'));
+               }));
+    const auto read = load_gru(dir / "dims.onnx");
+    ASSERT_FALSE(read);
+    EXPECT_NE(read.error().message().find("a broken shape"), std::string::npos) << read.error().message();
+  }
 }
 
 // ---- Integer networks ---------------------------------------------------------------------------------------------------

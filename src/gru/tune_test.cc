@@ -1,4 +1,5 @@
 // Scales by what they do to the outputs.
+#include <algorithm>
 #include <cmath>
 
 #include "gru/test_networks.h"
@@ -84,6 +85,24 @@ TEST(GruTune, GoesByAnyMetricAndOnlyTheTensorsAskedFor) {
       EXPECT_EQ(after[0].scales[t].shift, before[0].scales[t].shift + options.passes);
     else
       EXPECT_TRUE(after[0].scales[t] == before[0].scales[t]) << t;
+}
+
+/// Beyond some 9 ln 2, sigmoid of 8 bits gives its last code: a range that goes on wastes its steps, at either end.
+TEST(GruTune, RangesOfGateInputsEndWhereTheGatesDo) {
+  const MeasuredNetwork f = make_fixture(5);
+  GruTuneOptions options = options_for(f);
+  options.tensors = {GruTensor::kUi};
+  options.passes = 0;
+  for (const auto& [low, high] : {std::pair{-500.0f, 4.0f}, std::pair{-4.0f, 500.0f}}) {
+    GruRanges ranges = f.ranges;
+    ranges.set_range(0, GruTensor::kUi, low, high);
+    const auto report = tune_gru_ranges(f.net, ranges, options);
+    ASSERT_TRUE(report) << report.error().message();
+    EXPECT_GT(report->value, report->start);
+    const auto [from, to] = report->ranges.range(0, GruTensor::kUi);
+    EXPECT_FLOAT_EQ(from, std::max(low, -9 * std::log(2.0f)));
+    EXPECT_FLOAT_EQ(to, std::min(high, 9 * std::log(2.0f)));
+  }
 }
 
 TEST(GruTune, NamesWhatIsMissing) {

@@ -47,9 +47,14 @@ Result<Value> float_binary(const std::string& op, double a, double b) {
   if (op == "**") return Value(std::pow(a, b));
   if (b == 0) return complain("a division by zero");
   if (op == "/") return Value(a / b);
-  if (op == "//") return Value(std::floor(a / b));
-  const double remainder = std::fmod(a, b);
-  return Value(remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder);
+  // As Python's float_divmod: the exact remainder first, so that 1 // 0.1 is 9.
+  double remainder = std::fmod(a, b), quotient = (a - remainder) / b;
+  if (remainder != 0 && (remainder < 0) != (b < 0)) {
+    remainder += b;
+    quotient -= 1;
+  }
+  if (op == "%") return Value(remainder != 0 ? remainder : std::copysign(0.0, b));
+  return Value(quotient != 0 ? std::round(quotient) : std::copysign(0.0, a / b));
 }
 
 }  // namespace

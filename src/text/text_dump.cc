@@ -1,7 +1,8 @@
-// What scripts compare lowbit's tokenizers with: reads texts, writes ids. Not installed.
+// What scripts compare lowbit's tokenizers and chat templates with: reads texts, writes ids and texts. Not installed.
 //
 //   lowbit_text_dump convert FIELDS.json OUT_DIR   GGUF fields as JSON -> OUT_DIR/tokenizer{,_config}.json
 //   lowbit_text_dump encode TOKENIZER.json [special] < texts > ids
+//   lowbit_text_dump render < templates > texts    lines of JSON: a template as a text, {"text": ...} or {"error": ...}
 //
 // texts: 4 bytes of little-endian length, then the bytes, repeated. ids: one line per text; a line ends in " !" when
 // decode does not give the text back.
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lowbit/chat_template.h"
 #include "lowbit/tokenizer.h"
 #include "text/json_input.h"
 
@@ -92,12 +94,26 @@ int encode(const std::string& path, bool parse_special) {
   return 0;
 }
 
+int render() {
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto source = lowbit::text::parse_json(line, "a line", 1u << 30, 8);
+    if (!source) return complain(source.error());
+    const auto parsed = lowbit::ChatTemplate::parse(source->get<std::string>());
+    const auto text = parsed ? parsed->render_json("{}") : Result<std::string>(tl::unexpected(parsed.error()));
+    const Json answer = text ? Json{{"text", *text}} : Json{{"error", text.error().message()}};
+    std::cout << answer.dump(-1, ' ', /*ensure_ascii=*/true) << '\n';
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 4 && std::strcmp(argv[1], "convert") == 0) return convert(argv[2], argv[3]);
   if (argc >= 3 && std::strcmp(argv[1], "encode") == 0)
     return encode(argv[2], argc > 3 && std::strcmp(argv[3], "special") == 0);
-  std::fprintf(stderr, "usage: lowbit_text_dump convert FIELDS.json OUT_DIR | encode TOKENIZER.json [special]\n");
+  if (argc == 2 && std::strcmp(argv[1], "render") == 0) return render();
+  std::fprintf(stderr,
+               "usage: lowbit_text_dump convert FIELDS.json OUT_DIR | encode TOKENIZER.json [special] | render\n");
   return 2;
 }

@@ -23,6 +23,13 @@ def change(model, changes):
     path.write_bytes(data)
 
 
+def tensor_bytes(model, name):
+    data = (Path(model) / "model.safetensors").read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + length])[name]["data_offsets"]
+    return data[8 + length + begin:8 + length + end]
+
+
 class Calibrate(CliTest):
     def setUp(self):
         super().setUp()
@@ -51,6 +58,14 @@ class Calibrate(CliTest):
         self.calibrated("refit", "--fit", "refit")
         codes = [(self.dir / name / "model.safetensors").read_bytes() for name in ("a", "refit")]
         self.assertNotEqual(*codes)
+        # What a layer reads is what the block's layers before it give as they are quantized.
+        recipe = self.dir / "recipe"
+        outputs = []
+        for name in ("binary", "int8"):
+            recipe.write_text(f"v_proj {name}\n")
+            self.calibrated(f"v-{name}", "--fit", "align", "--recipe", recipe)
+            outputs.append(tensor_bytes(self.dir / f"v-{name}", "model.layers.0.self_attn.o_proj.weight.codes"))
+        self.assertNotEqual(*outputs)
         # Of itself for few values and enough text.
         self.text.write_text(text(20000))
         for name, fit in (("long-auto", "auto"), ("long-align", "align"), ("long-refit", "refit")):
@@ -268,6 +283,13 @@ class HeldBack(CliTest):
         held = self.json(*self.call)["held_back"]
         self.assertTrue(held["was_seen"])
         self.assertAlmostEqual(held["ratio"], 1, delta=0.1)
+
+    def test_no_more_than_half_of_a_short_text_is_held_back(self):
+        self.text.write_text("z" * 2300)
+        held = self.json(*self.call[:-1], "64K")["held_back"]
+        fit = json.loads((self.dir / "out/config.json").read_text())["quantization_config"]["fit"]
+        self.assertFalse(held["was_seen"])
+        self.assertGreaterEqual(fit["calibration"]["tokens"], held["tokens"])
 
     def test_activations_that_overflow_are_named(self):
         def explode(values):

@@ -58,6 +58,14 @@ class Runtime(cli.CliTest):
             self.assertEqual("".join(heard), wanted)
             self.assertGreater(len(heard), 1)
 
+    def test_the_end_of_a_text_can_be_ignored(self):
+        def length(seed, ignore_eos):
+            self.model.generate("x", max_tokens=100, temperature=1e3, top_k=0, top_p=1, min_p=0, seed=seed, ignore_eos=ignore_eos)
+            return self.model.length
+        prompt = len(self.model.tokenize("x"))
+        self.assertEqual({length(seed, True) for seed in range(30)}, {prompt + 99})
+        self.assertGreater(len({length(seed, False) for seed in range(30)}), 1)
+
     def test_chat_is_the_command_lines(self):
         lines = "hello\nand then?\n"
         wanted = self.json("chat", self.hf, "--system", "be brief", "--temp", 0, "-n", 8, stdin=lines.encode())["messages"]
