@@ -25,13 +25,15 @@ struct DeepTile {
   static constexpr int kBudget = kBm == 128 ? 224 << 10 : 190 << 10;
   static constexpr int kFit = kBudget / kStage < 16 ? kBudget / kStage : 16, kStages = kFit / kDepth * kDepth;
   static_assert(kStages >= kDepth);
-  static constexpr int kRing = kStages * kStage, kPartsBarrier = kRing, kParts = kRing + 128;
-  // Sums: everyone who shares a tile's K finishes every kOwners-th quad of outputs. They meet where the ring was, or, as other
-  // blocks may be done sooner, behind it.
+  static constexpr int kPlaces = kStages / kDepth, kStep = kDepth * kStage;  // of a warpgroup's stages in the ring
+  static constexpr int kRing = kStages * kStage, kPartsBarrier = kRing, kBehindRing = kRing + 128;
+  // Sums: everyone who shares a tile's K finishes every kOwners-th quad of outputs. They meet behind the ring, as others may be done
+  // sooner, or, where there is no room, in its place.
   static constexpr int kOwners = kSplit * kDepth, kShare = kQuads / kOwners,
-                       kPartBytes = kDepth * kOwners * kShare * kUnits * 2048;
-  static_assert((kOwners == 2 || kOwners == 4) && kRing >= kPartBytes);
-  static constexpr int kShared = kSplit == 1 ? kParts : kParts + kPartBytes;
+                       kPartBytes = kDepth * (kOwners - 1) * kShare * kUnits * 2048;
+  static constexpr bool kPartsApart = kBehindRing + kPartBytes <= 227 << 10;
+  static_assert((kOwners == 2 || kOwners == 4) && kRing >= kPartBytes && (kPartsApart || kSplit == 1));
+  static constexpr int kParts = kPartsApart ? kBehindRing : 0, kShared = kBehindRing + (kPartsApart ? kPartBytes : 0);
   // Registers of a block are what it was launched with: the copying warpgroup keeps few of them.
   static constexpr int kLaunched = 65536 / kThreads / 8 * 8;
   static constexpr int kGiven = kThreads > 512 ? 24 : 40;
@@ -39,17 +41,27 @@ struct DeepTile {
   static constexpr int kMathRegisters = kRoom < 240 ? kRoom : 240;
 };
 
+/// Barriers of the stage at a shared address.
+template <class T>
+__device__ __forceinline__ uint32_t full_barrier(uint32_t stage) {
+  return stage + T::kStage - 16;
+}
+template <class T>
+__device__ __forceinline__ uint32_t empty_barrier(uint32_t stage) {
+  return stage + T::kStage - 8;
+}
+
+/// The stages as copying threads fill them, one after the other.
 template <class T>
 struct DeepRing {
   uint32_t base, at;  // shared addresses: of the ring, of the stage
   uint32_t phase = 0;
-  __device__ DeepRing(uint32_t base_, int stage) : base(base_), at(base_ + stage * T::kStage) {}
-  __device__ uint32_t full() const { return at + T::kStage - 16; }
-  __device__ uint32_t empty() const { return at + T::kStage - 8; }
-  template <int Step>
+  __device__ explicit DeepRing(uint32_t base_) : base(base_), at(base_) {}
+  __device__ uint32_t full() const { return full_barrier<T>(at); }
+  __device__ uint32_t empty() const { return empty_barrier<T>(at); }
   __device__ void next() {
-    at += Step * T::kStage;
-    if (at >= base + T::kRing) at -= T::kRing, phase ^= 1;
+    at += T::kStage;
+    if (at == base + T::kRing) at = base, phase ^= 1;
   }
 };
 
@@ -70,10 +82,10 @@ __device__ __forceinline__ void deep_produce(const GemmArgs& p, const CUtensorMa
   constexpr int kUnitBytes = T::Order::kUnitBytes, kUnitK = T::Order::kUnitK;
   const PairRange range = pair_range(p, rank);
   const int unit0 = where.n * T::kUnits;
-  DeepRing<T> ring{base, 0};
+  DeepRing<T> ring(base);
   if constexpr (What == DeepCopies::kX) wait_for_previous_kernel();
   const int per = p.groups > 1 ? p.group / kUnitK : 1 << 30;
-  for (int i = 0; i < range.count; ++i, ring.template next<1>()) {
+  for (int i = 0; i < range.count; ++i, ring.next()) {
     if (i >= T::kStages) barrier_wait(ring.empty(), ring.phase ^ 1);
     const int block = range.first + 2 * i;
     if constexpr (What == DeepCopies::kWeights) {
@@ -140,24 +152,28 @@ struct DeepDecode<GemmActivation::kF16> {
   }
 };
 
+/// A multiplying lane: what it does with the stage at place `place` of its warpgroup's, which the compiler knows, so that all
+/// addresses are one register and a constant.
 template <class T>
 struct DeepLane {
-  DeepRing<T> ring;
-  uint32_t words_at, scales_at;  // inside of a stage
+  uint32_t stages, words, scales;  // shared addresses at place 0: of the stage, of this lane's words and its scales
+  uint64_t x;                      // descriptor
   DeepDecode<T::X> values;
   bool leader;  // of a warp
   __device__ DeepLane(uint32_t base, int depth, int unit, int lane128, uint32_t half_zero)
-      : ring(base, depth), values(half_zero), leader(lane128 % 32 == 0) {
-    words_at = kept(T::kWeightsAt + unit * T::Order::kUnitBytes + lane128 * T::Order::kLaneWords * 4);
-    scales_at = kept(T::kScalesAt + unit * 256 + (lane128 / 32 * 8 + lane128 % 32 / 4) * 8);
+      : stages(base + depth * T::kStage), x(x_descriptor(stages)), values(half_zero), leader(lane128 % 32 == 0) {
+    words = stages + kept(T::kWeightsAt + unit * T::Order::kUnitBytes + lane128 * T::Order::kLaneWords * 4);
+    scales = stages + kept(T::kScalesAt + unit * 256 + (lane128 / 32 * 8 + lane128 % 32 / 4) * 8);
   }
-  __device__ void wait() const { barrier_wait(ring.full(), ring.phase); }
-  __device__ void decode_block(int half, uint32_t (*a)[8]) const {
+  __device__ void wait(int place, uint32_t phase) const {
+    barrier_wait(full_barrier<T>(stages + place * T::kStep), phase);
+  }
+  __device__ void decode_block(int place, int half, uint32_t (*a)[8]) const {
     constexpr int kWords = T::Order::kLaneWords;
     static_assert(kWords == 1 || kWords == 2);
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
-      const uint32_t at = ring.at + words_at + half * T::kWBlock + b * (kUnitLanes * kWords * 4);
+      const uint32_t at = words + place * T::kStep + half * T::kWBlock + b * (kUnitLanes * kWords * 4);
       uint32_t w[2];
       if constexpr (kWords == 2)
         asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(at));
@@ -166,30 +182,28 @@ struct DeepLane {
       values.template decode_batch<T::kBits>(w, a[b]);
     }
   }
-  __device__ void multiply(int half, const uint32_t (*a)[8], float* d) const {
-    // x_descriptor() of an address below 2^18, in fewer instructions.
-    const uint64_t fields = x_descriptor(0);
-    const uint64_t x = (fields >> 32) << 32 | (uint32_t(fields) + ((ring.at + half * T::kXBlock) >> 4));
+  __device__ void multiply(int place, int half, const uint32_t (*a)[8], float* d) const {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kStepsPerUnit; ++step)
-      wgmma(Wgmma<T::kBm, T::X>{}, d, a[step / 2] + 4 * (step % 2), x + 2 * step, step > 0 || half > 0);
+      wgmma(Wgmma<T::kBm, T::X>{}, d, a[step / 2] + 4 * (step % 2),
+            x + ((place * T::kStep + half * T::kXBlock) / 16 + 2 * step), step > 0 || half > 0);
     wgmma_commit();
   }
-  __device__ float2 scales() const {
+  __device__ float2 load_scales(int place) const {
     float2 s;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(s.x), "=f"(s.y) : "r"(ring.at + scales_at));
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(s.x), "=f"(s.y) : "r"(scales + place * T::kStep));
     return s;
   }
-  __device__ void release(const DeepRing<T>& at) const {
+  __device__ void release(int place) const {
     __syncwarp();
-    if (leader) barrier_arrive(at.empty());
+    if (leader) barrier_arrive(empty_barrier<T>(stages + place * T::kStep));
   }
 };
 
 /// acc += the sums of this warpgroup's pairs of blocks: every kDepth-th.
 template <class T>
-__device__ __forceinline__ void deep_sum(DeepLane<T>& lane, int first, int count, float* acc) {
+__device__ __forceinline__ void deep_sum(const DeepLane<T>& lane, int first, int count, float* acc) {
   if (first >= count) return;
   float d[T::kSums];
 #pragma unroll
@@ -198,40 +212,47 @@ __device__ __forceinline__ void deep_sum(DeepLane<T>& lane, int first, int count
 #pragma unroll
     for (int i = 0; i < T::kSums; ++i) acc[i] = __fmaf_rn(d[i], i & 2 ? s.y : s.x, acc[i]);
   };
-  uint32_t a0[2][8];
-  if constexpr (T::kAhead) {
-    uint32_t a1[2][8];
-    lane.wait();
-    lane.decode_block(0, a0);
-    for (int i = first; i < count; i += T::kDepth) {
-      lane.multiply(0, a0, d);
-      lane.decode_block(1, a1);
-      lane.multiply(1, a1, d);
-      const float2 s = lane.scales();
-      const DeepRing<T> here = lane.ring;
-      lane.ring.template next<T::kDepth>();
-      wgmma_wait<1>();
-      if (i + T::kDepth < count) {
-        lane.wait();
-        lane.decode_block(0, a0);
-      }
-      wgmma_wait<0>();
-      lane.release(here);
-      fold(s);
+  uint32_t a0[2][8], a1[2][8], phase = 0;
+  auto ahead = [&](int place, bool more) {  // a0 has been decoded
+    lane.multiply(place, 0, a0, d);
+    lane.decode_block(place, 1, a1);
+    lane.multiply(place, 1, a1, d);
+    const float2 s = lane.load_scales(place);
+    wgmma_wait<1>();
+    if (more) {
+      const int next = (place + 1) % T::kPlaces;
+      lane.wait(next, next == 0 ? phase ^ 1 : phase);
+      lane.decode_block(next, 0, a0);
     }
-  } else {
-    for (int i = first; i < count; i += T::kDepth) {
-      lane.wait();
-      lane.decode_block(0, a0);
-      lane.multiply(0, a0, d);
-      wgmma_wait<0>();
-      lane.decode_block(1, a0);
-      lane.multiply(1, a0, d);
-      const float2 s = lane.scales();
-      wgmma_wait<0>();
-      lane.release(lane.ring);
-      lane.ring.template next<T::kDepth>();
-      fold(s);
+    wgmma_wait<0>();
+    lane.release(place);
+    fold(s);
+  };
+  auto in_turn = [&](int place) {
+    lane.wait(place, phase);
+    lane.decode_block(place, 0, a0);
+    lane.multiply(place, 0, a0, d);
+    wgmma_wait<0>();
+    lane.decode_block(place, 1, a0);
+    lane.multiply(place, 1, a0, d);
+    const float2 s = lane.load_scales(place);
+    wgmma_wait<0>();
+    lane.release(place);
+    fold(s);
+  };
+  if constexpr (T::kAhead) {
+    lane.wait(0, 0);
+    lane.decode_block(0, 0, a0);
+  }
+  for (int i = first; i < count; i += T::kPlaces * T::kDepth, phase ^= 1) {
+#pragma unroll
+    for (int place = 0; place < T::kPlaces; ++place) {
+      const int left = count - i - place * T::kDepth;
+      if (place > 0 && left <= 0) continue;
+      if constexpr (T::kAhead)
+        ahead(place, left > T::kDepth);
+      else
+        in_turn(place);
     }
   }
 }
@@ -250,13 +271,13 @@ struct DeepJoin {
   /// By one thread, before the cluster's blocks know of each other.
   __device__ void expect() const {
     barrier_init(barrier(), 1);
-    barrier_expect(barrier(), T::kDepth * (T::kOwners - 1) * T::kShare * T::kUnits * 2048);
+    barrier_expect(barrier(), T::kPartBytes);
   }
-  /// Byte offset of the first pair of quad `k` of the warpgroup `depth` of the block that finishes it, from `part`; the second one is
-  /// 1024 bytes further.
-  static __device__ int place(int depth, int part, int k, int unit, int lane128) {
-    return (T::kSplit == 1 ? 0 : T::kParts) +
-           (((depth * T::kOwners + part) * T::kShare + k) * T::kUnits + unit) * 2048 + lane128 * 8;
+  /// Byte offset of the first pair of quad `k` of owner `owner`, in its block, from participant `part`; the second one is 1024 bytes
+  /// further.
+  static __device__ int place(int owner, int part, int k, int unit, int lane128) {
+    const int other = owner % T::kDepth * (T::kOwners - 1) + part - (part > owner);
+    return T::kParts + ((other * T::kShare + k) * T::kUnits + unit) * 2048 + lane128 * 8;
   }
   __device__ void send(uint8_t* shared, int owner, int to, float2 v) const {
     if constexpr (T::kSplit == 1) {
@@ -267,31 +288,30 @@ struct DeepJoin {
     }
   }
   __device__ void join(uint8_t* shared, int me, int unit, int lane128, const float* acc, DeepQuad* out) const {
-    if constexpr (T::kSplit == 1) named_barrier(1, T::kMathThreads);  // nobody reads the ring any more
+    if constexpr (!T::kPartsApart) named_barrier(1, T::kMathThreads);  // nobody reads the ring any more
 #pragma unroll
     for (int quad = 0; quad < T::kQuads; ++quad) {
       const float* const d = acc + 4 * quad;
       const DeepQuad v = {{d[1], d[0]}, {d[3], d[2]}};
       const int owner = quad % T::kOwners, k = quad / T::kOwners;
-      const int to = place(owner % T::kDepth, me, k, unit, lane128);
+      const int to = place(owner, me, k, unit, lane128);
       if (owner == me)
         out[k] = v;
       else
         send(shared, owner, to, v.first), send(shared, owner, to + 1024, v.second);
     }
     if constexpr (T::kSplit == 1)
-      named_barrier(1, T::kMathThreads);
+      named_barrier(1 + unit, 128 * T::kDepth);
     else
       barrier_wait(barrier(), 0);
     auto add = [](float2& sum, float2 v) { sum = {__fadd_rn(sum.x, v.x), __fadd_rn(sum.y, v.y)}; };
 #pragma unroll
     for (int k = 0; k < T::kShare; ++k) {
-      const uint8_t* const from = shared + place(me % T::kDepth, 0, k, unit, lane128);
       DeepQuad sum = {{0.0f, 0.0f}, {0.0f, 0.0f}};
 #pragma unroll
       for (int part = 0; part < T::kOwners; ++part) {
         DeepQuad v = out[k];
-        const uint8_t* const at = from + part * (T::kShare * T::kUnits * 2048);
+        const uint8_t* const at = shared + place(me, part, k, unit, lane128);
         if (part != me) v = {*reinterpret_cast<const float2*>(at), *reinterpret_cast<const float2*>(at + 1024)};
         add(sum.first, v.first), add(sum.second, v.second);
       }
@@ -354,7 +374,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int rank = blockIdx.x % T::kSplit;
   const TileAt where = tile_at(p, p.n_tiles, blockIdx.x / T::kSplit);
   if (threadIdx.x == 0) {
-    for (DeepRing<T> r{base, 0}; r.phase == 0; r.template next<1>()) {
+    for (DeepRing<T> r(base); r.phase == 0; r.next()) {
       barrier_init(r.full(), 3);  // the copying threads
       barrier_init(r.empty(), 4 * T::kUnits);
     }
