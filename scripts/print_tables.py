@@ -5,6 +5,7 @@
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
   <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
+  <!-- table: rounds_NAME --> ... <!-- end --> the same name             (bench/rivals/rounds.py)
   <!-- table: models_NAME --> and steps_NAME bench/results/models_NAME.json (bench/rivals/models.py)
   <!-- table: ways_NAME --> ... <!-- end --> bench/results/ways_NAME.json (lowbit_alternatives_bench, with --mib 512 and 0)
   <!-- table: gru_g2p --> and gru_denoise   the same names               (examples/check_accuracy.py --write)
@@ -122,6 +123,24 @@ def matmuls(report: dict) -> str:
     return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share "
                                f"is of a plain read's {report['read_gb_s']:.1f} GB/s" + (f", of more rows of the multipliers' peak ({peak})" if peak else "") +
                                (", *: on less than 70 % of a core" if report.get("shared_cores") else "") + f". {report['note']}").rstrip()
+
+
+def rounds(report: dict) -> str:
+    """One row of x: medians and ranges of rounds, ratios of neighbours in time."""
+    def spread(values: list[float], digits: int) -> str:
+        values = sorted(values)
+        return f"{statistics.median(values):.{digits}f} ({values[0]:.{digits}f} to {values[-1]:.{digits}f})"
+
+    lines = ["| N x K | weights | scales | GOPS | of a plain read | rival | its GOPS | times |", "|---|---|---|---|---|---|---|---|"]
+    for first in report["rounds"][0]:
+        same = [r for one in report["rounds"] for r in one if all(r[key] == first[key] for key in ("n", "k", "format", "group"))]
+        share = statistics.median(r["gb_s"] / r["read_gb_s"] for r in same)
+        lines.append(f"| {first['n']} x {first['k']} | {first['format']} | {SCALES[first['group'], 0].removeprefix('scales ')} | "
+                     f"{spread([r['gops'] for r in same], 0)} | {100 * share:.0f} % | {first['rival']} | "
+                     f"{statistics.median(r['rival_gops'] for r in same):.0f} | {spread([r['gops'] / r['rival_gops'] for r in same], 2)} |")
+    reads = [r["read_gb_s"] for one in report["rounds"] for r in one]
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['isa']}, {report['threads']} pinned threads, {len(report['rounds'])} rounds: "
+                               f"median (range); a plain read got {spread(reads, 0)} GB/s. {report['note']}").rstrip()
 
 
 def models(report: dict) -> str:
@@ -450,7 +469,7 @@ def main() -> int:
         def fill(match: re.Match) -> str:
             name = FILES.get(match[1], re.sub("^steps_", "models_", match[1]))
             data = json.loads((ROOT / f"bench/results/{name}.json").read_text())
-            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads, "parts": parts}
+            kinds = {"gru_rivals": gru_rivals, "cpu": matmuls, "models": models, "steps": steps, "ways": ways, "threads": threads, "parts": parts, "rounds": rounds}
             printer = PRINTERS.get(match[1]) or kinds[match[1].rsplit("_", 1)[0] if match[1].startswith("gru_") else match[1].split("_")[0]]
             return f"<!-- table: {match[1]} -->\n{printer(data)}\n<!-- end -->"
 

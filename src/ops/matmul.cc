@@ -191,7 +191,7 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   if (!bytes || *bytes > uint64_t(INT64_MAX))
     return fail(ErrorCode::kOutOfMemory, "matmul weight", "sizes that overflow");
   if (*bytes == 0) return plan;
-  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(int64_t(*bytes), "matmul weight"));
+  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(int64_t(*bytes), "matmul weight", Pages::kLarge));
   LOWBIT_TRY(write_panels(w, *plan.kernel_, plan.shape_, plan.panel_bytes_, plan.panels_, pool));
   return plan;
 }
@@ -200,7 +200,7 @@ Result<MatmulPlan> MatmulPlan::copy(ThreadPool& pool) const {
   MatmulPlan plan;
   static_cast<MatmulChoice&>(plan) = *this;
   if (panels_.empty()) return plan;
-  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(panels_.size(), "matmul weight"));
+  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(panels_.size(), "matmul weight", Pages::kLarge));
   constexpr int64_t kPiece = int64_t{1} << 20;
   pool.parallel_for(ceil_div(panels_.size(), kPiece), 1, [&](int64_t begin, int64_t end, int) {
     const int64_t from = begin * kPiece, to = std::min(end * kPiece, panels_.size());

@@ -140,10 +140,44 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   return result;
 }
 
+namespace {
+
+/// The sum of all words: what reading them takes. Whole vectors, prefetched as the kernels do: a core has so many loads in flight,
+/// whatever their width.
+__attribute__((always_inline)) inline uint64_t sum_lines(const std::byte* p, int64_t bytes) {
+  constexpr int64_t kAhead = 8192;
+  using Line = uint64_t __attribute__((vector_size(64)));
+  Line sum = {};
+  for (const std::byte* end = p + bytes; p < end; p += sizeof(Line)) {
+    __builtin_prefetch(p + kAhead);
+    Line line;
+    std::memcpy(&line, p, sizeof line);
+    sum += line;
+  }
+  uint64_t total = 0;
+  for (int i = 0; i < 8; ++i) total += sum[i];
+  return total;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) uint64_t sum_lines_avx2(const std::byte* p, int64_t bytes) {
+  return sum_lines(p, bytes);
+}
+#endif
+
+uint64_t read_range(const std::byte* p, int64_t bytes) {
+#if defined(__x86_64__)
+  if (isa_available(Isa::kAvx2)) return sum_lines_avx2(p, bytes);
+#endif
+  return sum_lines(p, bytes);
+}
+
+}  // namespace
+
 Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int sweeps) {
-  constexpr int64_t kChunk = int64_t{1} << 20, kAhead = 4096;
+  constexpr int64_t kChunk = int64_t{1} << 20;
   bytes = std::max(bytes / kChunk, int64_t{1}) * kChunk;
-  LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement"));
+  LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement", Pages::kLarge));
   std::vector<uint64_t> sums(static_cast<size_t>(8 * pool.size()));
   // Written first, so that each page is one of its own and not the shared page of zeros.
   pool.parallel_for(bytes / kChunk, 1, [&](int64_t b, int64_t e, int) {
@@ -153,13 +187,7 @@ Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, in
   for (int r = 0; r <= std::max(sweeps, 1); ++r) {
     const auto start = Clock::now();
     pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
-      const uint64_t* p = buffer.as<uint64_t>() + begin * (kChunk / 8);
-      uint64_t sum[8] = {};
-      for (int64_t i = 0; i < (end - begin) * (kChunk / 8); i += 8) {
-        __builtin_prefetch(p + i + kAhead / 8, 0, 2);  // as the kernels do
-        for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
-      }
-      for (uint64_t s : sum) sums[static_cast<size_t>(8 * worker)] += s;
+      sums[static_cast<size_t>(8 * worker)] += read_range(buffer.data() + begin * kChunk, (end - begin) * kChunk);
     });
     if (r > 0) rates.push_back(1e-9 * double(bytes) / seconds_since(start));
   }

@@ -40,9 +40,10 @@ struct PackedSource {
     typename S::Table table = {};
     if constexpr (kKind == CodecKind::kTable) table = S::load_table(a.table);
     const int64_t first = k0 / P::kBlockK, last = smaller(first + kChunkK / P::kBlockK, P::blocks(a.shape));
+    typename P::Walk walk(a.shape, panel, first);
     float* to = out;
     for (int64_t b = first; b < last; ++b) {
-      const uint8_t* block = panel + b * P::kBlockBytes;
+      const uint8_t* block = walk.next();
       for (int v = 0; v < 2; ++v) {
         typename S::Int words[Packed::kWords];
         for (int w = 0; w < Packed::kWords; ++w) words[w] = S::load(block + 4 * (w * P::kRows + v * S::kLanes));
@@ -101,6 +102,7 @@ struct PackedSource {
   }
 
   static int64_t bytes(const PanelShape& s) { return P::bytes(s); }
+  static int64_t gap(const PanelShape& s) { return P::gap(s); }
   static Factors<S> factors(const uint8_t* panel, const PanelShape& s) { return factors_of<S, F>(panel, s); }
   static void relayout(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
     if constexpr (kKind == CodecKind::kInteger) {
@@ -155,6 +157,7 @@ struct DenseSource {
   }
 
   static int64_t bytes(const PanelShape& s) { return round_up_to(s.k * kRows * kElementBytes, 64); }
+  static int64_t gap(const PanelShape&) { return 0; }
   static Factors<S> factors(const uint8_t*, const PanelShape&) { return {}; }
   static void relayout(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t*) {
     for (int64_t k = 0; k < s.k; ++k)
@@ -306,6 +309,7 @@ struct FloatMatmul {
     const int64_t panel_bytes = Source::bytes(s), whole_units = s.k / Source::kUnitK,
                   units = (s.k + Source::kUnitK - 1) / Source::kUnitK;
     const int64_t group_units = s.groups == 1 ? units : s.group / Source::kUnitK;
+    const int64_t gap = Source::gap(s);
     const typename S::Table table = Source::unit_table(a);
     Float acc[Panels][2];
     for (int p = 0; p < Panels; ++p) acc[p][0] = acc[p][1] = S::zero_f();
@@ -315,8 +319,8 @@ struct FloatMatmul {
       int64_t unit = g * group_units;
       const int64_t end = smaller(unit + group_units, units);
       for (; unit < smaller(end, whole_units); ++unit)
-        add_unit<Panels, false>(panel, panel_bytes, table, unit, a.x, s.k, sum);
-      if (unit < end) add_unit<Panels, true>(panel, panel_bytes, table, unit, a.x, s.k, sum);
+        add_unit<Panels, false>(panel + (g + 1) * gap, panel_bytes, table, unit, a.x, s.k, sum);
+      if (unit < end) add_unit<Panels, true>(panel + (g + 1) * gap, panel_bytes, table, unit, a.x, s.k, sum);
       for (int p = 0; p < Panels; ++p) {
         const Factors<S> factors = Source::factors(panel + p * panel_bytes, s);
         for (int v = 0; v < 2; ++v) acc[p][v] = fold(a, factors, 0, g, v, sum[p][v], acc[p][v]);

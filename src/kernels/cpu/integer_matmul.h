@@ -30,9 +30,9 @@ struct IntegerMatmul {
   /// reads a second.
   static constexpr int64_t kAhead = S::kAhead;
   /// What nothing before it has prefetched: the first bytes of a run of panels. The rest is the hardware's guess or ReadAhead's.
-  static constexpr int64_t kFirst = 4096;
+  static constexpr int64_t kFirst = 8192;
   static void prefetch_first(const uint8_t* panel) {
-    for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch_ahead(panel + at);
+    for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch(panel + at);
   }
 
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
@@ -288,15 +288,17 @@ struct IntegerMatmul {
                                                          const Factors<S>& factors, int64_t n, int64_t m0) {
     constexpr int64_t kUnits = kColumns / (4 * Codes::kSteps);
     const PanelShape& s = a.shape;
+    const int64_t gap = Codes::kStreams ? P::gap(s) : 0;
     const int64_t segments = s.segments, per_group = s.groups == 1 ? segments : s.group / kColumns;
     const int8_t* x = a.xq + m0 * a.ldxq;
     const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
     const float* x_scales = kScales ? a.x_group_scale + m0 * segments : nullptr;
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(factors.scales);
+    const uint8_t* scales = factors.scales;
     Float acc[2][M], t[2][M];
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = t[0][m] = t[1][m] = S::zero_f();
-    for (int64_t j = 0; j < segments;) {
+    for (int64_t j = 0; j < segments; scales += factors.stride) {
       Int sum[2][M];
+      codes += gap;
       for (const int64_t first = j, end = kScales ? smaller(j + per_group, segments) : j + 1; j < end; ++j) {
         if constexpr (M == 1 && Codes::kStreams) {
           Int one[2];
@@ -315,9 +317,9 @@ struct IntegerMatmul {
           for (int v = 0; v < 2; ++v) t[v][m] = S::fma(S::to_float(sum[v][m]), xs, j == first ? S::zero_f() : t[v][m]);
         }
       }
-      if constexpr (Codes::kStreams) S::prefetch_ahead(reinterpret_cast<const uint8_t*>(scales) + kAhead);
-      for (int v = 0; v < 2; ++v, scales += S::kLanes) {
-        const Float scale = S::load_f16(scales);
+      if constexpr (Codes::kStreams) S::prefetch_ahead(scales + kAhead);
+      for (int v = 0; v < 2; ++v) {
+        const Float scale = S::load_f16(reinterpret_cast<const uint16_t*>(scales) + v * S::kLanes);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) acc[v][m] = S::fma(kScales ? t[v][m] : S::to_float(sum[v][m]), scale, acc[v][m]);
       }
@@ -353,6 +355,7 @@ struct IntegerMatmul {
     const int64_t ldx = a.ldxq, segments = s.segments, units = (s.k + kUnitK - 1) / kUnitK;
     const int64_t segment_units = segments == 1 ? units : s.segment / kUnitK;
     const int64_t group_segments = s.groups == 1 ? segments : s.group / s.segment;
+    const int64_t gap = Codes::kStreams ? P::gap(s) : 0;
     const int8_t* x = a.xq + m0 * ldx;
     const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
     const float* x_scales = a.x_group_scale != nullptr ? a.x_group_scale + m0 * segments : nullptr;
@@ -360,6 +363,7 @@ struct IntegerMatmul {
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
     int64_t j = 0;
     for (int64_t g = 0; g < s.groups; ++g) {
+      codes += gap;
       Float t[2][M];
       for (int m = 0; m < M; ++m) t[0][m] = t[1][m] = S::zero_f();
       for (const int64_t last = smaller(j + group_segments, segments); j < last; ++j) {
@@ -384,7 +388,7 @@ struct IntegerMatmul {
             for (int v = 0; v < 2; ++v) t[v][m] = S::to_float(sum[v][m]);
         }
       }
-      // The lines that codes do not prefetch: they lie before the scales of this panel, or are those of the next.
+      // Codes prefetch as many lines as they are.
       if constexpr (Codes::kStreams) factors.prefetch(g, kAhead);
       for (int v = 0; v < 2; ++v) {
         const Float scale = factors.scale(g, v);
@@ -402,9 +406,10 @@ struct IntegerMatmul {
   /// bytes[step][row][4] = codes of the whole panel.
   static void unpack_panel(const PanelShape& s, const uint8_t* panel, uint8_t* bytes) {
     const int64_t blocks = P::blocks(s);
+    typename P::Walk walk(s, panel, 0);
     for (int64_t b = 0; b < blocks; ++b) {
       Blocks block;
-      block.template load<false>(panel, b);
+      block.template load<false>(walk.next(), 0);
       uint8_t* out = bytes + b * Packed::kSteps * kStepBytes;
 #pragma GCC unroll 8
       for (int step = 0; step < Packed::kSteps; ++step)

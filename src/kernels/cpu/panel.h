@@ -4,8 +4,9 @@
 // A panel is 2 * S::kLanes weight rows side by side. A step is four columns: their codes of one row fill the four bytes of
 // a 32-bit lane. A block packs kSteps steps into kWords words per row, so that each vector load brings the same columns of
 // S::kLanes rows and a step comes out with a shift and a mask:
-//   word w of row r of block b lies at 4 * ((b * kWords + w) * kRows + r).
-// Behind the codes: scales [groups][rows] in f32 or f16, then offsets likewise.
+//   word w of row r lies at 4 * (w * kRows + r) in its block.
+// A group's factors are its scales [rows] in f32 or f16, and offsets likewise behind them. They lie before the group's codes, so that one
+// row of x reads one stream, which prefetches and hardware follow; behind all codes where a row is one group or blocks span two.
 
 #include <cstdint>
 
@@ -116,24 +117,55 @@ struct Panel {
   static constexpr int kBlockK = 4 * Packed::kSteps;
   static constexpr int64_t kBlockBytes = 4 * Packed::kWords * kRows;
 
+  static bool woven(const PanelShape& s) { return s.groups > 1 && s.group % kBlockK == 0; }
   static int64_t blocks(const PanelShape& s) { return (s.k + kBlockK - 1) / kBlockK; }
-  static int64_t scales_at(const PanelShape& s) { return round_up_to(blocks(s) * kBlockBytes, 64); }
-  static int64_t offsets_at(const PanelShape& s) { return scales_at(s) + s.groups * kRows * (s.half_scales ? 2 : 4); }
-  static int64_t bytes(const PanelShape& s) {
-    return round_up_to(offsets_at(s) + (s.offsets ? s.groups * kRows * (s.half_offsets ? 2 : 4) : 0), 64);
+  static int64_t group_blocks(const PanelShape& s) { return woven(s) ? s.group / kBlockK : blocks(s); }
+  static int64_t factor_bytes(const PanelShape& s) {
+    return kRows * ((s.half_scales ? 2 : 4) + (!s.offsets ? 0 : s.half_offsets ? 2 : 4));
   }
+  /// Bytes between the codes of one group and the next, and before the first: block b of group g begins at b blocks and g + 1 gaps.
+  static int64_t gap(const PanelShape& s) { return woven(s) ? factor_bytes(s) : 0; }
+  static int64_t factors_at(const PanelShape& s) { return woven(s) ? 0 : round_up_to(blocks(s) * kBlockBytes, 64); }
+  static int64_t factor_stride(const PanelShape& s) {
+    return gap(s) + (woven(s) ? group_blocks(s) * kBlockBytes : factor_bytes(s));
+  }
+  static int64_t bytes(const PanelShape& s) {
+    return round_up_to(round_up_to(blocks(s) * kBlockBytes, 64) + s.groups * factor_bytes(s), 64);
+  }
+
+  /// The blocks of a panel in their order, from one of them on.
+  class Walk {
+   public:
+    Walk(const PanelShape& s, const uint8_t* panel, int64_t block) : group_blocks_(group_blocks(s)), gap_(gap(s)) {
+      const int64_t groups = gap_ > 0 ? block / group_blocks_ : 0;
+      at_ = panel + block * kBlockBytes + (groups + 1) * gap_;
+      left_ = (groups + 1) * group_blocks_ - block;
+    }
+    __attribute__((always_inline)) const uint8_t* next() {
+      const uint8_t* block = at_;
+      at_ += kBlockBytes;
+      if (--left_ == 0) {
+        at_ += gap_;
+        left_ = group_blocks_;
+      }
+      return block;
+    }
+
+   private:
+    const uint8_t* at_;
+    int64_t group_blocks_, gap_, left_;
+  };
 };
 
-/// to[g * rows_in_panel + row] = from[g] for one row.
-static inline void store_column(const float* from, int64_t groups, int64_t row, int64_t rows_in_panel, bool half,
+/// Element `row` of the values at to + g * stride becomes from[g].
+static inline void store_column(const float* from, int64_t groups, int64_t row, int64_t stride, bool half,
                                 uint8_t* to) {
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t i = g * rows_in_panel + row;
+  for (int64_t g = 0; g < groups; ++g, to += stride) {
     if (half) {
       const uint16_t h = f32_to_f16(from[g]);
-      __builtin_memcpy(to + 2 * i, &h, 2);
+      __builtin_memcpy(to + 2 * row, &h, 2);
     } else {
-      __builtin_memcpy(to + 4 * i, &from[g], 4);
+      __builtin_memcpy(to + 4 * row, &from[g], 4);
     }
   }
 }
@@ -176,7 +208,9 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
       for (int64_t at = 0; at < kChunkBytes; at += 64) __builtin_prefetch(next + at);
       unpack_columns(ops, row, rows, s, b0 * P::kBlockK, (b1 - b0) * P::kBlockK, scratch + r * kRelayoutStride);
     }
-    for (int64_t b = b0; b < b1; ++b)
+    typename P::Walk walk(s, panel, b0);
+    for (int64_t b = b0; b < b1; ++b) {
+      uint8_t* const block = panel + (walk.next() - panel);
       for (int64_t r = 0; r < rows.rows; ++r) {
         const uint8_t* codes = scratch + r * kRelayoutStride + (b - b0) * P::kBlockK;
         uint32_t words[Packed::kWords] = {};
@@ -187,45 +221,47 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
           Packed::put(words, step, four ^ kFlips);
         }
         if constexpr (requires { Packed::finish(words); }) Packed::finish(words);
-        for (int w = 0; w < Packed::kWords; ++w)
-          __builtin_memcpy(panel + 4 * ((b * Packed::kWords + w) * P::kRows + r), &words[w], 4);
+        for (int w = 0; w < Packed::kWords; ++w) __builtin_memcpy(block + 4 * (w * P::kRows + r), &words[w], 4);
       }
+    }
   }
+  uint8_t *const scales = panel + P::factors_at(s), *const offsets = scales + P::kRows * (s.half_scales ? 2 : 4);
   for (int64_t r = 0; r < rows.rows; ++r) {
-    store_column(rows.scales + r * s.groups, s.groups, r, P::kRows, s.half_scales, panel + P::scales_at(s));
-    if (s.offsets)
-      store_column(rows.offsets + r * s.groups, s.groups, r, P::kRows, s.half_offsets, panel + P::offsets_at(s));
+    store_column(rows.scales + r * s.groups, s.groups, r, P::factor_stride(s), s.half_scales, scales);
+    if (s.offsets) store_column(rows.offsets + r * s.groups, s.groups, r, P::factor_stride(s), s.half_offsets, offsets);
   }
 }
 
 /// A panel's scales and offsets: row half v (0, 1) of group g.
 template <class S>
 struct Factors {
-  const uint8_t *scales, *offsets;  // offsets: null when there are none
+  const uint8_t *scales, *offsets;  // of group 0; offsets: null when there are none
+  int64_t stride;                   // from a group to the next
   bool half_scales, half_offsets;
-  static constexpr int kRows = 2 * S::kLanes;
 
-  LOWBIT_INLINE typename S::Float at(const uint8_t* base, bool half, int64_t i) {
-    return half ? S::load_f16(reinterpret_cast<const uint16_t*>(base) + i)
-                : S::load_f(reinterpret_cast<const float*>(base) + i);
+  LOWBIT_INLINE typename S::Float at(const uint8_t* base, bool half, int v) {
+    return half ? S::load_f16(reinterpret_cast<const uint16_t*>(base) + v * S::kLanes)
+                : S::load_f(reinterpret_cast<const float*>(base) + v * S::kLanes);
   }
   /// What lies `ahead` of a group's scales and offsets.
   __attribute__((always_inline)) void prefetch(int64_t g, int64_t ahead) const {
-    S::prefetch_ahead(scales + g * kRows * (half_scales ? 2 : 4) + ahead);
-    if (offsets != nullptr) S::prefetch_ahead(offsets + g * kRows * (half_offsets ? 2 : 4) + ahead);
+    S::prefetch_ahead(scales + g * stride + ahead);
+    if (offsets != nullptr) S::prefetch_ahead(offsets + g * stride + ahead);
   }
   __attribute__((always_inline)) typename S::Float scale(int64_t g, int v) const {
-    return at(scales, half_scales, g * kRows + v * S::kLanes);
+    return at(scales + g * stride, half_scales, v);
   }
   __attribute__((always_inline)) typename S::Float offset(int64_t g, int v) const {
-    return at(offsets, half_offsets, g * kRows + v * S::kLanes);
+    return at(offsets + g * stride, half_offsets, v);
   }
 };
 
 template <class S, class F>
 Factors<S> factors_of(const uint8_t* panel, const PanelShape& s) {
   using P = Panel<S, F>;
-  return {panel + P::scales_at(s), s.offsets ? panel + P::offsets_at(s) : nullptr, s.half_scales, s.half_offsets};
+  const uint8_t* const scales = panel + P::factors_at(s);
+  return {scales, s.offsets ? scales + P::kRows * (s.half_scales ? 2 : 4) : nullptr, P::factor_stride(s), s.half_scales,
+          s.half_offsets};
 }
 
 /// y[m0 + i, n + row] = acc * x_scale + bias (int8 activations) or acc + bias (f32), of the rows of one half panel.

@@ -75,7 +75,11 @@ struct TileMatmul {
   class Unpacking {
    public:
     Unpacking(const PanelShape& s, const uint8_t* panel, int64_t k0, const Scratch& t)
-        : panel_(panel), blocks_(P::blocks(s)), block_(k0 / P::kBlockK), out_(t.bytes), half_(t.half) {
+        : walk_(s, panel, k0 / P::kBlockK),
+          blocks_(P::blocks(s)),
+          block_(k0 / P::kBlockK),
+          out_(t.bytes),
+          half_(t.half) {
       first_ = t.bytes + (k0 - block_ * P::kBlockK) * 16;
     }
     /// Where the first step of column k0 lies.
@@ -87,7 +91,7 @@ struct TileMatmul {
       uint8_t* out = reinterpret_cast<uint8_t*>(out_);
       for (; block_ < last; ++block_) {
         typename Vector::Blocks block;
-        block.template load<false>(panel_, block_);
+        block.template load<false>(walk_.next(), 0);
 #pragma GCC unroll 8
         for (int step = 0; step < Packed::kSteps; ++step, out += 64)
           for (int v = 0; v < 2; ++v) S::store(out + v * half, S::add8(block.step(v, step), add));
@@ -96,7 +100,7 @@ struct TileMatmul {
     }
 
    private:
-    const uint8_t* panel_;
+    typename P::Walk walk_;
     int64_t blocks_, block_;
     int8_t* out_;
     const int8_t* first_;

@@ -48,11 +48,11 @@ struct Vectors256 {
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+x"(a), "+x"(b));
   }
-  static constexpr int64_t kAhead = 16384;
-  LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) {  // a step of two vectors, into the second-level cache
-    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+  static constexpr int64_t kAhead = 8192;
+  LOWBIT_INLINE void prefetch(const uint8_t* p) {  // a step of two vectors
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
   }
-  LOWBIT_INLINE void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) { prefetch(p); }
 
   /// floor(3 v / 256) of each byte, 0, 1 or 2: of w = max(v - 1, 0), the rounded averages of w and 0, and of w and that, are
   /// below 64, 128 and 256 for just these v.

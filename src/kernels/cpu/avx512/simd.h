@@ -49,18 +49,15 @@ struct Simd {
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+v"(a), "+v"(b));
   }
-  static constexpr int64_t kAhead = 16384;
-  LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) {  // a step of two vectors, into the second-level cache
-    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T1);
-  }
+  static constexpr int64_t kAhead = 8192;
   LOWBIT_INLINE void prefetch_to_write(float* p) {  // two vectors, to be written soon
     __asm__ volatile("prefetchw %0\n\tprefetchw %1" : : "m"(p[0]), "m"(p[16]));
   }
-  LOWBIT_INLINE void prefetch(const uint8_t* p) {
+  LOWBIT_INLINE void prefetch(const uint8_t* p) {  // a step of two vectors
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T0);
   }
+  LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) { prefetch(p); }
 
   /// floor(3 v / 256) of each byte: 0, 1 or 2.
   LOWBIT_INLINE Int base3_digit(Int v) {
