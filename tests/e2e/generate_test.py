@@ -35,7 +35,8 @@ class Run(CliTest):
         self.assertEqual(texts[0], texts[4])
 
     def test_every_isa_the_same_at_temperature_0(self):
-        isas = {k["isa"] for k in self.json("inspect", "--kernels")["kernels"] if k["runs_here"]}
+        kernels = self.json("inspect", "--kernels")["kernels"]
+        isas = {k["isa"] for k in kernels if k["runs_here"] and k["isa"] != "cuda"}  # models run on the CPU
         for act in ("int8", "f32"):
             texts = {isa: self.greedy(self.int4, "--isa", isa, "--act", act) for isa in isas | {"scalar"}}
             for isa, tokens in texts.items():
