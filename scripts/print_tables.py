@@ -105,7 +105,7 @@ def matmuls(report: dict) -> str:
 
     def cell(row: dict, other: dict | None) -> str:
         peak = peaks.get(row["isa"], 0) if row["activation_group"] != -1 else 0  # of integers
-        share = row["gb_s"] / report["read_gb_s"] if row["cold"] else row["gops"] / peak if peak else 0
+        share = row["gb_s"] / row.get("read_gb_s", report["read_gb_s"]) if row["cold"] else row["gops"] / peak if peak else 0
         text = f"{row['gops']:.0f}" + (f", {100 * share:.0f} %" if share else "") + (f", {row['gops'] / other['gops']:.2f}x" if other else "")
         shared = whole_core and report.get("shared_cores") and row["instructions_per_ns"] < 0.7 * whole_core
         return text + (" *" if shared else "")
@@ -121,7 +121,7 @@ def matmuls(report: dict) -> str:
                      (f" | {other['type']} {other['buffer']}: {other['gops']:.0f} |" if other else " | - |"))
     peak = "; ".join(f"{isa} {gops:.0f}" for isa, gops in peaks.items())
     return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share "
-                               f"is of a plain read's {report['read_gb_s']:.1f} GB/s" + (f", of more rows of the multipliers' peak ({peak})" if peak else "") +
+                               f"is of a plain read{' just before' if 'read_gb_s' in report['lowbit'][0] else ''}, {report['read_gb_s']:.1f} GB/s" + (" in the middle" if "read_gb_s" in report["lowbit"][0] else "") + (f", of more rows of the multipliers' peak ({peak})" if peak else "") +
                                (", *: on less than 70 % of a core" if report.get("shared_cores") else "") + f". {report['note']}").rstrip()
 
 

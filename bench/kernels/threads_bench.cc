@@ -36,19 +36,11 @@ double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Reads `bytes` once, in as many chunks as a product has.
-void read_once(const std::byte* from, int64_t bytes, ThreadPool& pool, std::vector<uint64_t>& sums) {
-  constexpr int64_t kAhead = 4096;
+/// Reads `bytes`, in as many chunks as a product has.
+void read_plain(const std::byte* from, int64_t bytes, ThreadPool& pool, std::vector<uint64_t>& sums) {
   const int64_t lines = bytes / 64;
   pool.parallel_for(lines, std::max<int64_t>(1, lines / (8 * pool.size())), [&](int64_t b, int64_t e, int worker) {
-    uint64_t sum = 0;
-    for (int64_t i = b; i < e; ++i) {
-      uint64_t words[8];
-      __builtin_prefetch(from + 64 * i + kAhead, 0, 2);
-      std::memcpy(words, from + 64 * i, 64);
-      for (uint64_t w : words) sum += w;
-    }
-    sums[size_t(64 * worker)] += sum;
+    sums[size_t(64 * worker)] += read_once(from + 64 * b, 64 * (e - b));
   });
 }
 
@@ -70,7 +62,7 @@ Status measure(const TimedMatmul& o, std::vector<std::unique_ptr<Pool>>& pools, 
     plans.push_back(std::move(next));
   }
   const int64_t count = int64_t(plans.size());
-  LOWBIT_TRY_ASSIGN(Buffer plain, Buffer::allocate(o.cold ? count * bytes : 64, "bytes to read"));
+  LOWBIT_TRY_ASSIGN(Buffer plain, Buffer::allocate(o.cold ? count * bytes : 64, "bytes to read", Pages::kLarge));
   std::memset(plain.data(), 1, size_t(plain.size()));
   LOWBIT_TRY_ASSIGN(Buffer x, Buffer::allocate(4 * o.m * o.k, "x", Pages::kLarge));
   LOWBIT_TRY_ASSIGN(Buffer y, Buffer::allocate(4 * o.m * o.n, "y", Pages::kLarge));
@@ -87,7 +79,7 @@ Status measure(const TimedMatmul& o, std::vector<std::unique_ptr<Pool>>& pools, 
         p->seconds.push_back(seconds_since(begin));
         if (!o.cold) continue;
         begin = Clock::now();
-        read_once(plain.data() + turn % count * bytes, bytes, p->pool, p->sums);
+        read_plain(plain.data() + turn % count * bytes, bytes, p->pool, p->sums);
         p->plain_seconds.push_back(seconds_since(begin));
       }
   for (auto& p : pools) {

@@ -56,14 +56,15 @@ def main() -> int:
     report: dict = {"note": options.note, "lowbit": [], "ggml": [], "shared_cores": options.shared_cores,
                     "peak_gops": {isa: float(gops) for isa, gops in (pair.split("=") for pair in options.peak_gops.split(",") if pair)}}
     for number, isa in enumerate(options.isas.split(",")):
-        for m, formats, groups, activation_groups in LOWBIT if number == 0 and not options.short else LOWBIT_SHORT:
+        parts = LOWBIT if number == 0 and not options.short else LOWBIT_SHORT
+        for m, name, groups, activation_groups in ((m, name, *rest) for m, formats, *rest in parts for name in formats.split(",")):
             machine, *rows = lines_of([*pin, options.lowbit, "--threads", str(threads), "--seconds", str(options.seconds),
-                                       "--isa", isa, "--m", m, "--formats", formats, "--groups", groups,
+                                       "--isa", isa, "--m", m, "--formats", name, "--groups", groups,
                                        "--activation-groups", activation_groups])
             report |= {"machine": machine["machine"], "features": machine["features"], "threads": threads}
             reads.append(machine["read_gb_s"])
             report["read_gb_s"] = statistics.median(reads)
-            report["lowbit"] += [{"isa": isa, **row} for row in rows]
+            report["lowbit"] += [{"isa": isa, "read_gb_s": machine["read_gb_s"], **row} for row in rows]
     for kind, buffer, n in GGML:
         report["ggml"] += lines_of([*pin, options.ggml, kind, str(SIZE), str(SIZE), str(n), str(threads), buffer,
                                     "512" if n <= 16 else "0", str(options.seconds)])

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -142,37 +147,45 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
 
 namespace {
 
-/// The sum of all words: what reading them takes. Whole vectors, prefetched as the kernels do: a core has so many loads in flight,
-/// whatever their width.
-__attribute__((always_inline)) inline uint64_t sum_lines(const std::byte* p, int64_t bytes) {
-  constexpr int64_t kAhead = 8192;
-  using Line = uint64_t __attribute__((vector_size(64)));
-  Line sum = {};
-  for (const std::byte* end = p + bytes; p < end; p += sizeof(Line)) {
-    __builtin_prefetch(p + kAhead);
-    Line line;
-    std::memcpy(&line, p, sizeof line);
-    sum += line;
+constexpr int64_t kReadAhead = 8192;
+
+/// The sum of all words, prefetched as the kernels do: what reading them takes.
+uint64_t sum_words(const std::byte* p, int64_t bytes) {
+  uint64_t sum[8] = {};
+  for (const std::byte* end = p + bytes; p < end; p += sizeof sum) {
+    __builtin_prefetch(p + kReadAhead);
+    for (size_t j = 0; j < 8; ++j) {
+      uint64_t word;
+      std::memcpy(&word, p + 8 * j, 8);
+      sum[j] += word;
+    }
   }
-  uint64_t total = 0;
-  for (int i = 0; i < 8; ++i) total += sum[i];
-  return total;
+  return std::accumulate(sum, sum + 8, uint64_t{0});
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) uint64_t sum_lines_avx2(const std::byte* p, int64_t bytes) {
-  return sum_lines(p, bytes);
+/// In whole vectors: a core has so many loads in flight, whatever their width.
+__attribute__((target("avx2"))) uint64_t sum_vectors(const std::byte* p, int64_t bytes) {
+  __m256i sum[2] = {};
+  for (const std::byte* end = p + bytes; p < end; p += sizeof sum) {
+    __builtin_prefetch(p + kReadAhead);
+    for (int j = 0; j < 2; ++j)
+      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + j));
+  }
+  uint64_t words[8];
+  std::memcpy(words, sum, sizeof sum);
+  return std::accumulate(words, words + 8, uint64_t{0});
 }
 #endif
-
-uint64_t read_range(const std::byte* p, int64_t bytes) {
-#if defined(__x86_64__)
-  if (isa_available(Isa::kAvx2)) return sum_lines_avx2(p, bytes);
-#endif
-  return sum_lines(p, bytes);
-}
 
 }  // namespace
+
+uint64_t read_once(const std::byte* p, int64_t bytes) {
+#if defined(__x86_64__)
+  if (isa_available(Isa::kAvx2)) return sum_vectors(p, bytes);
+#endif
+  return sum_words(p, bytes);
+}
 
 Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int sweeps) {
   constexpr int64_t kChunk = int64_t{1} << 20;
@@ -187,7 +200,7 @@ Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, in
   for (int r = 0; r <= std::max(sweeps, 1); ++r) {
     const auto start = Clock::now();
     pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
-      sums[static_cast<size_t>(8 * worker)] += read_range(buffer.data() + begin * kChunk, (end - begin) * kChunk);
+      sums[static_cast<size_t>(8 * worker)] += read_once(buffer.data() + begin * kChunk, (end - begin) * kChunk);
     });
     if (r > 0) rates.push_back(1e-9 * double(bytes) / seconds_since(start));
   }

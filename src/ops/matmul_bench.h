@@ -46,13 +46,16 @@ Result<QTensor> random_weight(const TimedMatmul& options, ThreadPool& pool);
 /// kInvalidArgument for extents and groups outside of what is timed.
 Status check_options(const TimedMatmul& options);
 
+/// Reads `bytes`, a multiple of 64, by loads as wide as the kernels', prefetched as they do. The sum of all words.
+uint64_t read_once(const std::byte* p, int64_t bytes);
+
 /// GB/s of reading memory once with every thread, over several sweeps.
 struct ReadBandwidth {
   double median = 0;           // what to compare with
   double least = 0, most = 0;  // one sweep may be anything on a shared machine: 54 was seen between sweeps of 37
 };
 
-/// Sweeps over `bytes`, at least 1 MiB, prefetched as the kernels do. Larger than all caches, or it is theirs. The first sweep, in
+/// Sweeps of read_once() over `bytes`, at least 1 MiB, in large pages. Larger than all caches, or it is theirs. The first sweep, in
 /// which threads wake and clocks rise, does not count. Errors: kOutOfMemory.
 Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int sweeps = 9);
 

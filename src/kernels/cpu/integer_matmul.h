@@ -388,8 +388,9 @@ struct IntegerMatmul {
             for (int v = 0; v < 2; ++v) t[v][m] = S::to_float(sum[v][m]);
         }
       }
-      // Codes prefetch as many lines as they are.
+      // Codes prefetch as many lines as they are. Factors behind all codes, as with blocks of 20 columns, are a stream of their own.
       if constexpr (Codes::kStreams) factors.prefetch(g, kAhead);
+      if constexpr (Codes::kStreams && kBase3) factors.prefetch(g, P::bytes(s));
       for (int v = 0; v < 2; ++v) {
         const Float scale = factors.scale(g, v);
 #pragma GCC unroll 8
