@@ -63,7 +63,8 @@ class Interpreter {
   Result<Flow> statement(const Stmt& stmt);
   Result<Flow> if_statement(const Stmt& stmt);
   Result<Flow> for_statement(const Stmt& stmt);
-  Result<Flow> loop_body(const Stmt& stmt, Loop& loop);
+  /// Whether an iteration came to its end: else, in jinja2, belongs to loops of which none did.
+  Result<bool> loop_body(const Stmt& stmt, Loop& loop);
   Result<Flow> with_statement(const Stmt& stmt);
   Result<std::vector<Value>> loop_items(const Stmt& stmt);
   Result<std::string> capture(const Block& block);

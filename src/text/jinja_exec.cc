@@ -189,18 +189,17 @@ Result<std::vector<Value>> Interpreter::loop_items(const Stmt& stmt) {
 
 Result<Interpreter::Flow> Interpreter::for_statement(const Stmt& stmt) {
   LOWBIT_TRY_ASSIGN(std::vector<Value> items, loop_items(stmt));
-  if (items.empty()) {
-    if (stmt.blocks.size() > 1) return run_in(new_scope(scope_), stmt.blocks[1]);
-    return Flow::kNext;
-  }
   loops_.emplace_back();
   Loop& loop = loops_.back();
   loop.items = std::move(items);
-  return loop_body(stmt, loop);
+  LOWBIT_TRY_ASSIGN(const bool finished, loop_body(stmt, loop));
+  if (!finished && stmt.blocks.size() > 1) return run_in(new_scope(scope_), stmt.blocks[1]);
+  return Flow::kNext;
 }
 
-Result<Interpreter::Flow> Interpreter::loop_body(const Stmt& stmt, Loop& loop) {
+Result<bool> Interpreter::loop_body(const Stmt& stmt, Loop& loop) {
   Scope* const before = scope_;
+  bool finished = false;
   for (loop.index = 0; loop.index < loop.items.size(); ++loop.index) {
     meter_.spend_bytes(sizeof(Scope) + 4 * sizeof(Value));
     scope_ = new_scope(before);
@@ -208,9 +207,10 @@ Result<Interpreter::Flow> Interpreter::loop_body(const Stmt& stmt, Loop& loop) {
     LOWBIT_TRY(located(stmt.line, assign_all(stmt.targets, loop.items[loop.index])));
     LOWBIT_TRY_ASSIGN(const Flow flow, run(stmt.blocks[0]));
     if (flow == Flow::kBreak) break;
+    finished = finished || flow == Flow::kNext;
   }
   scope_ = before;
-  return Flow::kNext;
+  return finished;
 }
 
 Result<Interpreter::Flow> Interpreter::with_statement(const Stmt& stmt) {

@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -98,17 +99,19 @@ int render() {
   for (std::string line; std::getline(std::cin, line);) {
     const auto source = lowbit::text::parse_json(line, "a line", 1u << 30, 8);
     if (!source) return complain(source.error());
-    const auto parsed = lowbit::ChatTemplate::parse(source->get<std::string>());
-    const auto text = parsed ? parsed->render_json("{}") : Result<std::string>(tl::unexpected(parsed.error()));
-    const Json answer = text ? Json{{"text", *text}} : Json{{"error", text.error().message()}};
-    std::cout << answer.dump(-1, ' ', /*ensure_ascii=*/true) << '\n';
+    const auto* const text = source->get_ptr<const std::string*>();
+    const auto parsed = lowbit::ChatTemplate::parse(text != nullptr ? *text : "");
+    const auto rendered = parsed ? parsed->render_json("{}") : Result<std::string>(tl::unexpected(parsed.error()));
+    Json answer = Json::object();
+    answer[rendered ? "text" : "error"] = rendered ? *rendered : rendered.error().message();
+    std::cout << answer.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) << '\n';
   }
   return 0;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   if (argc == 4 && std::strcmp(argv[1], "convert") == 0) return convert(argv[2], argv[3]);
   if (argc >= 3 && std::strcmp(argv[1], "encode") == 0)
     return encode(argv[2], argc > 3 && std::strcmp(argv[3], "special") == 0);
@@ -116,4 +119,7 @@ int main(int argc, char** argv) {
   std::fprintf(stderr,
                "usage: lowbit_text_dump convert FIELDS.json OUT_DIR | encode TOKENIZER.json [special] | render\n");
   return 2;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
 }

@@ -208,6 +208,7 @@ FEATURES = r"""
 {{ '\u2028x\x1cy'|title }} {{ 'a-b (c) {d} <e> [f]g'|title }} {{ "it's é'x"|title }}
 {{ '+7'|int }} {{ ' -7 '|int }} {{ '+-7'|int(5) }} {{ '++7'|int }} {{ '+1.5'|float }} {{ '1e3'|int }} {{ 'nan'|int(3) }} {{ '+'|int }}
 {{ 'a\r\nb\n\nc\n'|indent }}| {{ ''|indent(2, true) }}| {{ 'a\n\nb'|indent(2, false, true) }}| {{ 'a\n\nb'|indent(2, true) }}|
+{% for x in [1, 2] %}{{ x }}{% break %}{% else %}none{% endfor %} {% for x in [1, 2] %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}none{% endfor %} {% for y in [1] %}{% for x in [1] %}{% continue %}{% else %}{% break %}{% endfor %}y{% endfor %}
 {{ 1 // 0.1 }} {{ 1 % 0.1 }} {{ 3.0 % -3.0 }} {{ -1 // 0.3 }} {{ -1 % 0.3 }} {{ 1 // -3.0 }} {{ -0.5 // 2.0 }} {{ 0.5 // 2 }} {{ -0.0 // 2 }} {{ 7.5 // 2 }}
 {{ ' a '|trim('') }}| {{ ' a '|trim(none) }}| {{ 'xax'|trim('x') }}| {{ [1, 2]|safe|length }} {{ true|safe|int(3) }}
 {{ [1] + (2,) }}
