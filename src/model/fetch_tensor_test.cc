@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <tuple>
@@ -78,7 +79,8 @@ TEST(FetchTensor, WhatIsNotFiniteIsFoundInEveryPart) {
   w.scales = filled<uint16_t>(kScales, kBf16One);
   expect_found(w, &QTensor::scales, kBf16Infinity, "scales");
   w = weight(FormatId::kInt4, ScaleKind::kF32, ZeroKind::kOffset);
-  w.scales = w.zeros = filled<float>(kScales, 1);
+  w.scales = w.zeros =
+      filled(kScales, std::bit_cast<float>(0x3f807c00u));  // whose lower half would be an infinity in f16
   expect_found(w, &QTensor::scales, kInfinity, "scales");
   expect_found(w, &QTensor::zeros, kInfinity, "zeros");
   for (const ZeroKind zero : {ZeroKind::kOffset, ZeroKind::kPointF16}) {
