@@ -120,9 +120,13 @@ def matmuls(report: dict) -> str:
         lines.append(f"| {m} | {name}{', f32 x' if floats else ''} | {isa} | " + " | ".join(cells) +
                      (f" | {other['type']} {other['buffer']}: {other['gops']:.0f} |" if other else " | - |"))
     peak = "; ".join(f"{isa} {gops:.0f}" for isa, gops in peaks.items())
-    return "\n".join(lines) + (f"\n\n{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share "
-                               f"is of a plain read{' just before' if 'read_gb_s' in report['lowbit'][0] else ''}, {report['read_gb_s']:.1f} GB/s" + (" in the middle" if "read_gb_s" in report["lowbit"][0] else "") + (f", of more rows of the multipliers' peak ({peak})" if peak else "") +
-                               (", *: on less than 70 % of a core" if report.get("shared_cores") else "") + f". {report['note']}").rstrip()
+    read = f"{report['read_gb_s']:.1f} GB/s"
+    each = "read_gb_s" in report["lowbit"][0]  # a row has a plain read of its own
+    caption = [f"{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share is of a plain read",
+               f" just before, {read} in the middle" if each else f", {read}",
+               f", of more rows of the multipliers' peak ({peak})" if peak else "",
+               ", *: on less than 70 % of a core" if report.get("shared_cores") else "", f". {report['note']}"]
+    return "\n".join(lines) + ("\n\n" + "".join(caption)).rstrip()
 
 
 def rounds(report: dict) -> str:
@@ -454,8 +458,10 @@ def noise(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise, "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", "recovered": "recovery", "mixes": "recovery", "losses": "recovery", **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
+            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes,
+            "losses": losses, "noise": noise, "activations": activations, "tasks": tasks}
+FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "mixes", "losses"), "recovery"),
+         **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
 def main() -> int:

@@ -31,7 +31,8 @@ def gpu_environment(gpu: int) -> dict:
 
 
 class Pool:
-    """Threads that do the job of the lowest number first. submit(number, call, ...) gives a Future. Threads after the `first` ones begin `later` seconds after the program."""
+    """Threads that do the job of the lowest number first. submit(number, call, ...) gives a Future.
+    Threads after the `first` ones begin `later` seconds after the program."""
 
     def __init__(self, workers: int, first: int | None = None, later: float = 0.0):
         self.waiting, self.order = queue.PriorityQueue(), itertools.count()

@@ -3,12 +3,13 @@
 
   recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
   ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover; calib-tokens, scale
-  and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with format int8: noise of that size, as noise.py adds it); and mix (NAME of a --mix: what its sampled windows begin with)
+  and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with format int8: noise of that size, as noise.py adds it);
+  and mix (NAME of a --mix: what its sampled windows begin with)
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
-TinyStories excerpt, which nothing was trained on. What the blocks of a row end with is
-measured too, and what choices.py says of each row, right after its training. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train.
+TinyStories excerpt, which nothing was trained on. What the blocks of a row end with is measured too, and what choices.py says of each row, right
+after its training. The host's cores quantize and measure (`--jobs` at a time) while the GPUs train.
 Rows already in the JSON are kept.
 """
 import argparse
@@ -139,8 +140,8 @@ class Recovery:
         options, (step, calib_tokens) = [o for o in rest if not o.startswith((*OF_THE_START, "mix="))], self.key(text)
         mix = next((o.removeprefix("mix=") for o in rest if o.startswith("mix=")), next(iter(self.mixes)))
         checkpoint, made = start.result()
-        row = {"row": text, "format": fmt, "group": group, "scale": "double" if "scale=double" in step else "float16", "tokens": tokens, "options": options, "calib_tokens": calib_tokens, "sample": self.sample,
-               "mix": mix, "sampling": self.mixes[mix], **made}
+        row = {"row": text, "format": fmt, "group": group, "scale": "double" if "scale=double" in step else "float16", "tokens": tokens,
+               "options": options, "calib_tokens": calib_tokens, "sample": self.sample, "mix": mix, "sampling": self.mixes[mix], **made}
         say(f"training {text} on GPU {gpu}")
         flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples(mix), "--held", self.held]
         if not any(option.startswith("block-text-share=") for option in options):  # else its blocks are no quantization on the text alone
