@@ -210,11 +210,14 @@ def main() -> None:
         return
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("LOWBIT_DATA", str(o.data))
-    work = Reproduction(Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads), o)
-    for part in parts:
-        say(f"{part}: {len(work.wanted(part))} of {len(rows_of(part))} rows")
-        getattr(work, part)()
-        work.compare(part)
+    try:
+        work = Reproduction(Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads), o)
+        for part in parts:
+            say(f"{part}: {len(work.wanted(part))} of {len(rows_of(part))} rows")
+            getattr(work, part)()
+            work.compare(part)
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
