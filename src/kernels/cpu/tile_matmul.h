@@ -74,9 +74,10 @@ struct TileMatmul {
   /// Puts the values of a chunk's columns, of both halves of a panel, where Scratch wants them, from column k0 on.
   class Unpacking {
    public:
-    Unpacking(const PanelShape& s, const uint8_t* panel, int64_t k0, const Scratch& t)
-        : walk_(s, panel, k0 / P::kBlockK),
-          blocks_(P::blocks(s)),
+    Unpacking(const MatmulArgs& a, const uint8_t* panel, int64_t k0, const Scratch& t)
+        : walk_(a.shape, panel, k0 / P::kBlockK),
+          levels_(Vector::template levels_of<0>(a)),
+          blocks_(P::blocks(a.shape)),
           block_(k0 / P::kBlockK),
           out_(t.bytes),
           half_(t.half) {
@@ -94,13 +95,17 @@ struct TileMatmul {
         block.template load<false>(walk_.next(), 0);
 #pragma GCC unroll 8
         for (int step = 0; step < Packed::kSteps; ++step, out += 64)
-          for (int v = 0; v < 2; ++v) S::store(out + v * half, S::add8(block.step(v, step), add));
+          for (int v = 0; v < 2; ++v) {
+            const Int codes = block.step(v, step, levels_);
+            S::store(out + v * half, Vector::kTable ? codes : S::add8(codes, add));
+          }
       }
       out_ = reinterpret_cast<int8_t*>(out);
     }
 
    private:
     typename P::Walk walk_;
+    typename Vector::Levels levels_;
     int64_t blocks_, block_;
     int8_t* out_;
     const int8_t* first_;
@@ -201,7 +206,7 @@ struct TileMatmul {
     int32_t* sums = reinterpret_cast<int32_t*>(t.acc);  // [m][32]
     for (int64_t k0 = 0; k0 < s.k; k0 += chunk) {
       const int64_t k1 = smaller(k0 + chunk, s.k);
-      Unpacking unpacking(s, panel, k0, t);
+      Unpacking unpacking(a, panel, k0, t);
       for (int64_t m = 0; m < a.m; m += 32) {
         const int64_t end = smaller(m + 32, a.m);
         // Results go to rows far apart, which nothing has brought near.
@@ -223,7 +228,7 @@ struct TileMatmul {
     typename Segments::Turn turns[kTurns];
     for (int64_t j0 = 0; j0 < s.segments; j0 += per_chunk) {
       const int64_t j1 = smaller(j0 + per_chunk, s.segments);
-      Unpacking unpacking(s, panel, j0 * s.segment, t);
+      Unpacking unpacking(a, panel, j0 * s.segment, t);
       unpacking.until(smaller(j1 * s.segment, s.k));
       int64_t count = 0;
       for (int64_t j = j0; j < j1; j += Segments::kTurn)
@@ -268,6 +273,8 @@ inline constexpr MatmulKernel kTileKernels[] = {
     TileMatmul<S, Tiles, Int2>::kernel(),        TileMatmul<S, Tiles, Int3Odd>::kernel(),
     TileMatmul<S, Tiles, Int2Odd>::kernel(),     TileMatmul<S, Tiles, Binary>::kernel(),
     TileMatmul<S, Tiles, Ternary2Bit>::kernel(), TileMatmul<S, Tiles, TernaryPacked>::kernel(),
+    TileMatmul<S, Tiles, Codebook4>::kernel(),   TileMatmul<S, Tiles, Codebook3>::kernel(),
+    TileMatmul<S, Tiles, Codebook2>::kernel(),
 };
 template <class S, class Tiles>
 inline constexpr int kTileKernelCount = sizeof(kTileKernels<S, Tiles>) / sizeof(MatmulKernel);
