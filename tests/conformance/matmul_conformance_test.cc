@@ -184,7 +184,14 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
           {256, 32},
           {192, 0},
           {96, 32},
-          {192, 32, 256},             // the last group is short, and begins where one ended
+          {192, 32, 256},  // the last group is short, and begins where one ended
+          {40, 0},         // tiles of fewer columns; rows of x that end with the last, without scales of x
+          {40, 0, 1024},
+          {40, 32},
+          {48, 32, 576},
+          {80, 40, 1536},
+          {80, 0},
+          {144, 32, 1280},
           {Scaling::kAll, 0, 4500}})  // more than a wide chunk
       for (int64_t m : {16, 31, 33, 96, 101, 112}) {
         Case c;

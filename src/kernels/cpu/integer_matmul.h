@@ -100,6 +100,15 @@ struct IntegerMatmul {
     __attribute__((always_inline)) Int step(int v, int, const Levels&) const { return codes[v]; }
   };
 
+  /// Packed blocks too, but a unit is a step: segments begin and end inside of blocks.
+  struct Steps {
+    static constexpr int kSteps = 1;
+    static constexpr bool kStreams = true;
+  };
+  /// More rows of x than these have such panels unpacked to bytes.
+  static constexpr int64_t kStepsRows = 2;
+  static constexpr bool kPartialBlocks = !kBase3 && P::kBlockK > 4;
+
   /// Ternary digits five a byte, a unit is a step: partial blocks are read as they are.
   struct Base3Steps {
     static constexpr int kSteps = 1;
@@ -169,10 +178,40 @@ struct IntegerMatmul {
   template <class Codes, int M, bool kStarts = false>
   LOWBIT_INLINE void add_products(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx,
                                   int64_t unit, int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
-    if constexpr (kStarts) {
-      if (unit < end) add_unit<Codes, M, true>(codes, levels, x, ldx, unit++, part);
+    if constexpr (__is_same(Codes, Steps)) {
+      add_steps<M>(codes, levels, x, ldx, unit, end, part);
+    } else {
+      if constexpr (kStarts) {
+        if (unit < end) add_unit<Codes, M, true>(codes, levels, x, ldx, unit++, part);
+      }
+      for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, levels, x, ldx, unit, part);
     }
-    for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, levels, x, ldx, unit, part);
+  }
+  /// Steps [step, end); the first and the last block may have others, too.
+  template <int M>
+  LOWBIT_INLINE void add_steps(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t step,
+                               int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
+    constexpr int64_t kInBlock = Packed::kSteps;
+    while (step < end) {
+      const int64_t unit = step / kInBlock, from = step - unit * kInBlock,
+                    to = smaller(kInBlock, end - unit * kInBlock);
+      Blocks block;
+      block.load(codes, unit);
+      const int8_t* column = x + 4 * kInBlock * unit;
+#pragma GCC unroll 8
+      for (int s = 0; s < kInBlock; ++s) {
+        if (s < from || s >= to) continue;
+        const Int c0 = block.step(0, s, levels), c1 = block.step(1, s, levels);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          const Int xs = S::broadcast4(column + 4 * s + m * ldx);
+          Int(&sum)[2][M] = part[s % S::template kChains<M>];
+          Dot::add_to(sum[0][m], c0, xs);
+          Dot::add_to(sum[1][m], c1, xs);
+        }
+      }
+      step = unit * kInBlock + to;
+    }
   }
   template <class Codes, int M, bool kStarts>
   LOWBIT_INLINE void add_unit(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t unit,
@@ -366,7 +405,8 @@ struct IntegerMatmul {
 
   /// Where that loop is worth its code: for one row of x, and for tiles of as many rows as most are.
   template <class Codes, int M>
-  static constexpr bool kOneSize = M == S::kFoldRows || (__is_same(Codes, Blocks) && (M == 1 || M == S::kTileRows));
+  static constexpr bool kOneSize = !__is_same(Codes, Steps) && !__is_same(Codes, Base3Steps) &&
+                                   (M == S::kFoldRows || (__is_same(Codes, Blocks) && (M == 1 || M == S::kTileRows)));
 
   /// True when tile_of_segments() has done it.
   template <class Codes, int M>
@@ -427,7 +467,7 @@ struct IntegerMatmul {
       }
       // Codes prefetch as many lines as they are. Factors behind all codes, as with blocks of 20 columns, are a stream of their own.
       if constexpr (Codes::kStreams) factors.prefetch(g, kAhead);
-      if constexpr (Codes::kStreams && kBase3) factors.prefetch(g, P::bytes(s));
+      if constexpr (Codes::kStreams && Codes::kSteps == 1 && P::kBlockK > 4) factors.prefetch(g, P::bytes(s));
       for (int v = 0; v < 2; ++v) {
         const Float scale = factors.scale(g, v);
 #pragma GCC unroll 8
@@ -465,9 +505,10 @@ struct IntegerMatmul {
     }
   }
 
+  static bool whole_blocks(const PanelShape& s) { return s.segments == 1 || s.segment % P::kBlockK == 0; }
   static bool direct(int64_t m, const PanelShape& s) {
     if (kBase3) return m <= kBase3Rows && s.segment <= kMaxFractionK;
-    return m <= S::kDirectRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
+    return m <= (whole_blocks(s) ? S::kDirectRows : kStepsRows);
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
@@ -496,8 +537,10 @@ struct IntegerMatmul {
       if (in_registers) {
         if constexpr (kBase3) {
           tiles<Base3Steps, int(kBase3Rows)>(a, panel, factors, n, 0);
-        } else {
+        } else if (whole_blocks(a.shape)) {
           all_rows<Blocks>(a, panel, factors, n);
+        } else if constexpr (kPartialBlocks) {
+          tiles<Steps, int(kStepsRows)>(a, panel, factors, n, 0);
         }
       } else {
         unpack_panel(a, panel, a.scratch);

@@ -19,8 +19,8 @@ struct TileMatmul {
   using Float = typename S::Float;
   using Segments = TileSegments<S, Tiles>;
   static_assert(S::kLanes == 16);
-  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns or more, of 32.
-  static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48;
+  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns a tile, of fewer, but 32.
+  static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48, kLeastDepth = 32;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
   /// With one segment a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache: sums then
   /// need not leave their tiles, which pays more than the nearer bytes.
@@ -48,8 +48,13 @@ struct TileMatmul {
 
   static bool on_tiles(int64_t m, const PanelShape& s) {
     if (s.segments == 1) return m >= kLeastRows;
-    if (s.segment == 32) return m >= kLeastRows32;
-    return m >= kLeastRows64 && s.segment % 64 == 0 && s.segment <= kChunkK;
+    const int64_t depth = Segments::depth_of(s.segment);
+    return depth >= kLeastDepth && s.segment <= kChunkK && m >= (depth == 64 ? kLeastRows64 : kLeastRows32);
+  }
+  /// Columns of x that tiles read: a last segment that is short ends with a whole tile.
+  static int64_t columns_of_x(const PanelShape& s) {
+    const int64_t whole = (s.segments - 1) * s.segment;
+    return s.segments == 1 ? s.k : whole + round_up_to(s.k - whole, Segments::depth_of(s.segment));
   }
   /// Tiles read and write whole blocks of rows; those that are none are not looked at.
   static int64_t padded(int64_t m) { return round_up_to(m, kActivationRowMultiple); }
@@ -239,10 +244,10 @@ struct TileMatmul {
   }
 
   static void run(const MatmulArgs& a) {
-    if (!on_tiles(a.m, a.shape)) return Vector::run(a);
+    if (!on_tiles(a.m, a.shape) || columns_of_x(a.shape) > a.ldxq) return Vector::run(a);
     const Scratch t = split(a.scratch, a.m, a.shape);
     const int64_t bytes = P::bytes(a.shape);
-    Tiles::configure(config(a.shape.segment == 32 && a.shape.segments > 1 ? 32 : 64));
+    Tiles::configure(config(a.shape.segments > 1 ? Segments::depth_of(a.shape.segment) : 64));
     for (int64_t n = a.n0; n < a.n1; n += P::kRows) {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
       if (a.shape.segments == 1) {
