@@ -3,7 +3,7 @@
 
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
-  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
+  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc); gpu_seed: and bitnet_a100.json
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
   <!-- table: rounds_NAME --> ... <!-- end --> the same name             (bench/rivals/rounds.py)
   <!-- table: models_NAME --> and steps_NAME bench/results/models_NAME.json (bench/rivals/models.py)
@@ -57,6 +57,27 @@ def gpu_gemv(report: dict) -> str:
         lines.append(f"| {n} x {k} | {row[True]['us']:.2f} | {row[False]['us']:.2f} | {bf16['us']:.2f} | {row[True]['gb_s']:.0f} | "
                      f"{bitnet:.2f} | {bitnet / row[True]['us']:.2f} | {cublas:.2f} |")
     return "\n".join(lines)
+
+
+def gpu_seed(report: dict) -> str:
+    """The seed's five shapes and a layer of the 2B-4T model: as it prints them (A100), and its kernel, cuBLAS and ours here."""
+    lines = ["| N x K | seed 002, A100: its kernel, us | bf16, us | times | here: its kernel, us | bf16, us | times | this library, us | times bf16 |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    first = json.loads((ROOT / "bench/results/bitnet_a100.json").read_text())
+
+    def line(name: str, before: tuple | None, bitnet: float, bf16: float, ours: float) -> str:
+        left = f"{before[0]:.2f} | {before[1]:.2f} | {before[1] / before[0]:.2f}" if before else "- | - | -"
+        return f"| {name} | {left} | {bitnet:.2f} | {bf16:.2f} | {bf16 / bitnet:.2f} | {ours:.2f} | {bf16 / ours:.2f} |"
+
+    for r in first["rows"]:
+        shape = {"n": r["n"], "k": r["k"]}
+        bitnet, bf16 = (find(report, part="rivals", rival=name, **shape)["us"] for name in ("bitnet", "cublas bf16"))
+        ours = find(report, part="shapes", x="int8", cold=True, overlap=True, **shape)["us"]
+        lines.append(line(f"{r['n']} x {r['k']}", (r["w2a8_us"], r["bf16_us"]), bitnet, bf16, ours))
+    layers = 30
+    bitnet, bf16 = (statistics.mean(report["rivals"][f"{name}_stack_us"]) / layers for name in ("bitnet", "bf16"))
+    lines.append(line("a layer of the 2B-4T, of 30", None, bitnet, bf16, find(report, part="stack", x="int8", overlap=True)["us"] / layers))
+    return "\n".join(lines) + f"\n\n{first['device']}: {first['source']}. Here: {report['device']}, int8 x, cold, in graphs; the layer from the stack of 120 below."
 
 
 def gpu_stack(report: dict) -> str:
@@ -456,10 +477,10 @@ def noise(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['model']}; weights in int8 in groups of 64, int8 activations for the questions; {report['chunks']} chunks of 512."
 
 
-PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
-            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes,
-            "losses": losses, "noise": noise, "activations": activations, "tasks": tasks}
+PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_seed": gpu_seed, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
+            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu,
+            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise,
+            "activations": activations, "tasks": tasks}
 FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "mixes", "losses"), "recovery"),
          **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 

@@ -28,6 +28,7 @@ struct Case {
   int64_t shift = 0;             // elements by which x, y and bias are moved off their alignment
   Fill weights = Fill::kNormal, activations = Fill::kNormal;
   uint64_t seed = 0;
+  std::vector<int64_t> row_ends = {};  // of row ranges; drawn when empty
 
   std::string name() const {
     return std::string(format_info(format).name) + " " + scaling_name(scaling) + " n_block " +
@@ -37,6 +38,20 @@ struct Case {
            "/" + std::to_string(int(activations)) + " seed " + std::to_string(seed);
   }
 };
+
+/// q, k and v of BitNet's 2B-4T in one weight: 2560, 640 and 640 rows with a scale each (seed 002 would cut it in thirds).
+inline Case qkv_case(int64_t m) {
+  Case c;
+  c.format = FormatId::kTernary;
+  c.scaling.n_block = Scaling::kRowRanges;
+  c.scaling.k_block = Scaling::kAll;
+  c.row_ends = {2560, 3200, 3840};
+  c.m = m;
+  c.n = c.ldy = 3840;
+  c.k = c.ldx = 2560;
+  c.seed = 2000 + uint64_t(m);
+  return c;
+}
 
 template <class T>
 T pick(Rng& rng, std::initializer_list<T> choices) {
@@ -115,7 +130,8 @@ inline QTensor random_weights(const Case& c) {
   v.n = c.n;
   v.k = c.k;
   v.scaling = c.scaling;
-  if (c.scaling.n_block == Scaling::kRowRanges)
+  v.row_ends = c.row_ends;
+  if (c.scaling.n_block == Scaling::kRowRanges && c.row_ends.empty())
     for (int64_t end = 0; end < c.n;) v.row_ends.push_back(end = std::min(c.n, end + 1 + int64_t(rng.below(20))));
   const unsigned codes = format_ops(c.format).codes;
   v.codes.resize(size_t(c.n * c.k));

@@ -166,6 +166,18 @@ TEST(MatmulConformance, EveryFormatMeetsEveryGroupAndRowCount) {
   }
 }
 
+TEST(MatmulConformance, ScalesOfQueriesKeysAndValues) {
+  for (const int64_t m : {1, 8}) {
+    const Case c = conformance::qkv_case(m);
+    const QTensor w = conformance::random_weights(c);
+    ASSERT_EQ(w.scale_rows(), 3);
+    EXPECT_EQ(w.scale_row_of(2559), 0);
+    EXPECT_EQ(w.scale_row_of(2560), 1);
+    EXPECT_EQ(w.scale_row_of(3200), 2);
+    EXPECT_EQ(compare_all(c), 0);
+  }
+}
+
 TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where the machine has none; codebooks too
   int bad = 0;
   for (const FormatInfo& info : formats()) {

@@ -126,16 +126,14 @@ struct Device {
 };
 Device current_device() {
   thread_local Device known;
-  int id = 0, major = 0, minor = 0;
+  int id = 0;
   Device d;
   if (cudaGetDevice(&id) != cudaSuccess) return d;
   if (known.id == id) return known;
   d.id = id;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
   cudaDeviceGetAttribute(&d.processors, cudaDevAttrMultiProcessorCount, id);
   cudaDeviceGetAttribute(&d.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  d.arch = 10 * major + minor;
+  d.arch = running_arch();
   known = d;
   return d;
 }
