@@ -318,7 +318,7 @@ def recovery(report: dict) -> str:
         if "train-embedding" in options:
             stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   ("chats, openings" + "".join(f", {kind}" for kind, mark in (("rewritten", "rewritten="), ("words", "word=")) if mark in r["sampling"]))
+                   ("chats, openings" + "".join(f", {kind}" for kind, mark in (("rewritten", "rewritten="), ("words", "word="), ("questions", "question=")) if mark in r["sampling"]))
                    if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
@@ -436,29 +436,38 @@ def mean(values: list, digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f}{error}" if values else "-"
 
 
+OTHER_MIXES = {"asked": "questions", "exam": "questions in the test's form"}
+
+
 def losses(report: dict) -> str:
     """Recipes by format, each with the mean over its seeds."""
-    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | rms | near | agree | WikiText-2, ratio | TinyStories | "
-             "arc_easy, points | changed | by length |", "|---" * 17 + "|"]
+    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | question | rms | near | agree | WikiText-2, ratio | TinyStories | "
+             "arc_easy, points | changed | by length | winogrande |", "|---" * 19 + "|"]
     base, recipes = report["teacher_answers"], {}
     for r in report["losses"]:
         recipes.setdefault(":".join(part for part in r["row"].split(":") if not part.startswith("seed=")), []).append(r)
 
-    def points(rows: list, key: str) -> str:
+    def points(rows: list, key: str, answers: str, base: dict) -> str:
+        if any(answers not in r for r in rows):
+            return "-"
         if len(rows) == 1:
-            return paired(rows[0]["answers"], base, key)
-        return mean([100 * (r["answers"][key].count("1") - base[key].count("1")) / len(base[key]) for r in rows], 1)
+            return paired(rows[0][answers], base, key)
+        return mean([100 * (r[answers][key].count("1") - base[key].count("1")) / len(base[key]) for r in rows], 1)
 
     for rows in recipes.values():
-        first, options = rows[0], {"soft-temperature": "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
-        other = ", ".join(f"{name.replace('-', ' ')} {options[name]}" for name in ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight")
-                          if name in options and (name, options[name]) != ("soft-share", "0.5")) or "-"
-        values = [mean([r["after"]["kl"] for r in rows], 4), mean([r["after"]["kinds"]["word"] for r in rows], 4)]
+        first, options = rows[0], {"soft-temperature": "4" if "mix" in rows[0] else "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
+        other = [f"{name.replace('-', ' ')} {options[name]}".strip() for name in
+                 ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight", "train-embedding")
+                 if name in options and (name, options[name]) != ("soft-share", "0.5")]
+        other += [OTHER_MIXES[first["mix"]]] if "mix" in first else []
+        other += [f"text {100 * float(options['text-share']):.0f} %"] if options["text-share"] != "0.25" else []
+        values = [mean([r["after"]["kl"] for r in rows], 4), *(mean([r["after"]["kinds"].get(kind) for r in rows], 4) for kind in ("word", "question"))]
         values += [mean([r.get(key) for r in rows], 3) for key in ("rms", "near", "agree")]
         values += [mean([r.get("recovered", {}).get(key) for r in rows], 3) for key in ("ratio", "tiny_ratio")]
-        values += [points(rows, "right"), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %", points(rows, "right_normalized")]
+        values += [points(rows, "right", "answers", base), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %"]
+        values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
-                     f"{other} | {len(rows)} | {' | '.join(values)} |")
+                     f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text 25 % of "
                               "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
 

@@ -106,6 +106,21 @@ inline QTensor dense_weights(const Case& c, Rng& rng) {
   return w;
 }
 
+/// Integers of 8 bits, as they are fitted, of few bits or with -128, or floats.
+inline std::vector<float> random_table(Rng& rng, unsigned entries) {
+  const uint64_t kind = rng.below(4);
+  std::vector<float> table;
+  for (unsigned i = 0; i < entries; ++i)
+    table.push_back(kind == 0   ? float(rng.normal())
+                    : kind == 1 ? float(int(rng.below(25)) - 12)
+                                : float(int(rng.below(255)) - 127));
+  if (kind < 2) return table;
+  table.front() = kind == 2 ? -127 : -128;
+  table.back() = 127;
+  table[1] = -0.0f;
+  return table;
+}
+
 inline QTensor random_weights(const Case& c) {
   Rng rng(c.seed, 2);
   const FormatInfo& info = format_info(c.format);
@@ -121,15 +136,18 @@ inline QTensor random_weights(const Case& c) {
   const unsigned codes = format_ops(c.format).codes;
   v.codes.resize(size_t(c.n * c.k));
   // Extreme: every code of a row is the one of the largest, or of the smallest, value.
-  const unsigned low = info.kind == ValueKind::kInteger ? code_of(c.format, info.min_value) : 0x7eu % codes;
-  const unsigned high = info.kind == ValueKind::kInteger ? code_of(c.format, info.max_value) : 0xfeu % codes;
+  const unsigned low = info.kind == ValueKind::kInteger ? code_of(c.format, info.min_value)
+                       : info.kind == ValueKind::kTable ? 0u
+                                                        : 0x7eu % codes;
+  const unsigned high = info.kind == ValueKind::kInteger ? code_of(c.format, info.max_value)
+                        : info.kind == ValueKind::kTable ? codes - 1
+                                                         : 0xfeu % codes;
   for (int64_t r = 0; r < c.n; ++r) {
     const unsigned extreme = rng.below(2) ? high : low;
     for (int64_t i = 0; i < c.k; ++i)
       v.codes[size_t(r * c.k + i)] = uint8_t(c.weights == Fill::kExtreme ? extreme : rng.below(codes));
   }
-  if (info.kind == ValueKind::kTable)
-    for (unsigned i = 0; i < codes; ++i) v.codebook.push_back(float(rng.normal()));
+  if (info.kind == ValueKind::kTable) v.codebook = random_table(rng, codes);
   const int64_t rows = c.scaling.n_block == Scaling::kAll         ? 1
                        : c.scaling.n_block == Scaling::kRowRanges ? int64_t(v.row_ends.size())
                                                                   : ceil_div(c.n, c.scaling.n_block);
