@@ -26,7 +26,7 @@ import print_tables  # noqa: E402
 RESULTS = ROOT / "bench/results"
 TABLES = {"quality": ("quality",), "tasks": ("activations", "tasks"), "noise": ("noise",), "losses": ("losses",)}  # parts and their tables of the page
 GONE = ("piece=", "hidden-weight=", "stream-weight=")  # options of training that were tried and taken out
-RECORD = "a record: llama.cpp's file, or an option of training that is gone"
+RECORD = "a record: llama.cpp's file, or an option of training or a form of questions that is gone"
 MIXES = {  # name: tokens sampled, options of lowbit.sample
     "any": ("16M", "--sample-mix text=1,begin=1,any=2 --sample-min-p 0"),
     "anycool": ("16M", "--sample-mix text=1,begin=1,any=2 --sample-min-p 0 --sample-temperature 0.6,1"),
@@ -34,6 +34,8 @@ MIXES = {  # name: tokens sampled, options of lowbit.sample
     "rewritten": ("8M", "--sample-mix text=1,rewritten=2,begin=1,chat=2,opening=3,any=1"),
     "rewritten12": ("12000K", "--sample-mix text=1,rewritten=2,begin=1,chat=2,opening=3,any=1"),
     "words": ("13600K", "--sample-mix word=6,chat=2,opening=2,begin=1"),
+    "questions5": ("13600K", "--sample-mix question=5,word=3,chat=2,opening=2,begin=1"),
+    "questions6": ("13600K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
 }
 
 
@@ -64,6 +66,7 @@ MADE = {
     "int8 per row, `--hadamard`": Step("int8:auto:hadamard"),
     "int4, calibrated on 8K tokens": Step("int4:refit", 8192),
     "int4, calibrated on 8K tokens, `--hadamard`": Step("int4:refit:hadamard", 8192),
+    "codebook4 g40, scales double, calibrated on 8K tokens": Step("codebook4:refit:group=40,scale=double", 8192),
     "int4, calibrated on 64K tokens": Step("int4:refit", 65536),
     "int4, calibrated on 64K tokens, half of them sampled": Step(f"int4:refit:{HALF_SAMPLED}", 65536),
     "int4 g32, scales double, calibrated on 64K tokens, half of them sampled": Step(f"int4:refit:group=32,scale=double,{HALF_SAMPLED}", 65536),
@@ -94,10 +97,12 @@ def recorded(part: str) -> list[dict]:
 
 
 def loss_row(row: dict) -> Trained | None:
-    """None where an option is gone."""
+    """None where an option is gone, or the questions were in the test's form ("exam")."""
     parts = [part for part in row["row"].split(":") if not part.startswith("mix=")]
-    if any(part.startswith(GONE) for part in parts):
+    if any(part.startswith(GONE) for part in parts) or row.get("mix") == "exam":
         return None
+    if "mix" in row:
+        return Trained(":".join(parts), next(name for name, (_, sampling) in MIXES.items() if sampling == row["sampling"]))
     return Trained(":".join(parts) + ("" if any(part.startswith("soft-temperature=") for part in parts) else ":soft-temperature=2"), "words")
 
 
@@ -164,15 +169,16 @@ class Reproduction:
     def losses(self) -> None:
         wanted = self.wanted("losses")
         trained = self.train(list(wanted.values()))
-        rows, teacher = [], {}
+        rows, teacher = [], {"arc_easy": {}, "winogrande": {}}
         for name, made in wanted.items():
             row, original = trained[made.row], next(row for row in recorded("losses") if row["row"] == name)
-            answers, teacher = (row["choices"]["tasks"]["arc_easy"][whose] for whose in ("model", "teacher"))
-            rows.append({**{key: original[key] for key in ("row", "format", "group", "tokens", "options")}, "bits_per_weight": row["bits_per_weight"],
-                         "after": row["recovery"]["after"], "recovered": row["recovered"], "answers": answers,
-                         **{key: row["choices"][key] for key in ("rms", "near", "agree")}})
+            answers, teacher = ({task: row["choices"]["tasks"][task][whose] for task in teacher} for whose in ("model", "teacher"))
+            rows.append({**{key: original[key] for key in ("row", "format", "group", "tokens", "options", "mix") if key in original},
+                         "bits_per_weight": row["bits_per_weight"], "after": row["recovery"]["after"], "recovered": row["recovered"],
+                         "answers": answers["arc_easy"], "winogrande": answers["winogrande"], **{key: row["choices"][key] for key in ("rms", "near", "agree")}})
         if rows:
-            report = {**self.bench.machine(), "device": f"{self.o.gpus} GPUs", "losses": rows, "teacher_answers": teacher}
+            report = {**self.bench.machine(), "device": f"{self.o.gpus} GPUs", "losses": rows, "teacher_answers": teacher["arc_easy"],
+                      "teacher_winogrande": teacher["winogrande"]}
             self.bench.save(self.results / "losses.json", report)
 
     def compare(self, part: str) -> None:
@@ -210,11 +216,14 @@ def main() -> None:
         return
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("LOWBIT_DATA", str(o.data))
-    work = Reproduction(Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads), o)
-    for part in parts:
-        say(f"{part}: {len(work.wanted(part))} of {len(rows_of(part))} rows")
-        getattr(work, part)()
-        work.compare(part)
+    try:
+        work = Reproduction(Bench(o.lowbit, o.model, o.data, o.work, o.chunks, o.tiny_chunks, o.threads), o)
+        for part in parts:
+            say(f"{part}: {len(work.wanted(part))} of {len(rows_of(part))} rows")
+            getattr(work, part)()
+            work.compare(part)
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

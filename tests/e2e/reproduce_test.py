@@ -12,10 +12,10 @@ SCRIPT = SOURCE / "bench/quality/reproduce.py"
 
 
 class Reproduce(CliTest):
-    def reproduce(self, *options):
+    def reproduce(self, *options, code=0):
         done = subprocess.run([sys.executable, SCRIPT, *map(str, options)], capture_output=True, text=True, timeout=cli.TIMEOUT_S, env=environment())
-        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-        return done.stdout
+        self.assertEqual(done.returncode, code, done.stderr[-2000:])
+        return done.stderr if code else done.stdout
 
     def test_every_table_and_row(self):
         made = [line.split("\t") for line in self.reproduce("--list").splitlines()]
@@ -45,6 +45,9 @@ class Reproduce(CliTest):
             for where in ("here", "page"):
                 self.assertIn(f"\n  {where} | {step} | ", told)
         self.assertEqual(self.reproduce(*call), told)  # nothing is measured twice
+        told = self.reproduce("quality", "--model", self.dir / "none", "--data", data, "--work", self.dir / "other", "--lowbit", cli.BINARY, "--only", "int4:lsq", code=1)
+        self.assertRegex(told.splitlines()[-1], r"^error: .*none")
+        self.assertNotIn("Traceback", told)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,6 @@ size_t tile_bytes(FormatId format, GemmActivation activation, int64_t n, int64_t
 /// within -8..7 or 0..15, group a multiple of 16. Pointers are not looked at.
 bool supports(const GemmProblem& problem, int arch);
 
-/// The compute capability, 90 for 9.0, whose code runs on the current device: its own, or an older one where nothing newer was compiled (PTX for
-/// 8.0 on 9.0), which then has no clusters and bulk copies. 0 without a device.
-int running_arch();
-
 /// Runs on `stream`; the device is the current one.
 /// Errors: kInvalidArgument, kUnsupported, kCudaError; nothing is launched with the first two.
 GemmStatus gemm(const GemmProblem& problem, CUstream_st* stream);

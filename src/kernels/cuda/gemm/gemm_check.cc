@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/gemm_case.h"
+#include "kernels/cuda/gemm/running_arch.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {

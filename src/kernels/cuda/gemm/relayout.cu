@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/gemm/integer_value.cuh"
+#include "kernels/cuda/gemm/running_arch.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 #include "kernels/cuda/gemm/tile_order.h"
 
