@@ -3,7 +3,7 @@
 
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
-  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc)
+  <!-- table: gpu_... --> ... <!-- end -->  bench/results/gpu.json       (bench/gpu/device_matmul_bench.cc); gpu_seed: and bitnet_a100.json
   <!-- table: cpu_NAME --> ... <!-- end --> bench/results/cpu_NAME.json  (bench/rivals/matmul.py)
   <!-- table: rounds_NAME --> ... <!-- end --> the same name             (bench/rivals/rounds.py)
   <!-- table: models_NAME --> and steps_NAME bench/results/models_NAME.json (bench/rivals/models.py)
@@ -57,6 +57,27 @@ def gpu_gemv(report: dict) -> str:
         lines.append(f"| {n} x {k} | {row[True]['us']:.2f} | {row[False]['us']:.2f} | {bf16['us']:.2f} | {row[True]['gb_s']:.0f} | "
                      f"{bitnet:.2f} | {bitnet / row[True]['us']:.2f} | {cublas:.2f} |")
     return "\n".join(lines)
+
+
+def gpu_seed(report: dict) -> str:
+    """The seed's five shapes and a layer of the 2B-4T model: as it prints them (A100), and its kernel, cuBLAS and ours here."""
+    lines = ["| N x K | seed 002, A100: its kernel, us | bf16, us | times | here: its kernel, us | bf16, us | times | this library, us | times bf16 |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    first = json.loads((ROOT / "bench/results/bitnet_a100.json").read_text())
+
+    def line(name: str, before: tuple | None, bitnet: float, bf16: float, ours: float) -> str:
+        left = f"{before[0]:.2f} | {before[1]:.2f} | {before[1] / before[0]:.2f}" if before else "- | - | -"
+        return f"| {name} | {left} | {bitnet:.2f} | {bf16:.2f} | {bf16 / bitnet:.2f} | {ours:.2f} | {bf16 / ours:.2f} |"
+
+    for r in first["rows"]:
+        shape = {"n": r["n"], "k": r["k"]}
+        bitnet, bf16 = (find(report, part="rivals", rival=name, **shape)["us"] for name in ("bitnet", "cublas bf16"))
+        ours = find(report, part="shapes", x="int8", cold=True, overlap=True, **shape)["us"]
+        lines.append(line(f"{r['n']} x {r['k']}", (r["w2a8_us"], r["bf16_us"]), bitnet, bf16, ours))
+    layers = 30
+    bitnet, bf16 = (statistics.mean(report["rivals"][f"{name}_stack_us"]) / layers for name in ("bitnet", "bf16"))
+    lines.append(line("a layer of the 2B-4T, of 30", None, bitnet, bf16, find(report, part="stack", x="int8", overlap=True)["us"] / layers))
+    return "\n".join(lines) + f"\n\n{first['device']}: {first['source']}. Here: {report['device']}, int8 x, cold, in graphs; the layer from the stack of 120 below."
 
 
 def gpu_stack(report: dict) -> str:
@@ -297,7 +318,7 @@ def recovery(report: dict) -> str:
         if "train-embedding" in options:
             stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
-                   ("chats, openings" + "".join(f", {kind}" for kind, mark in (("rewritten", "rewritten="), ("words", "word=")) if mark in r["sampling"]))
+                   ("chats, openings" + "".join(f", {kind}" for kind, mark in (("rewritten", "rewritten="), ("words", "word="), ("questions", "question=")) if mark in r["sampling"]))
                    if "sampling" in r else f"any token, T {options.get('sample-temperature', '1').replace(',', ' to ')}")
         lines.append(line(r, ", ".join(stages), r["recovered"], trained if r["tokens"] != "0M" else nothing))
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; {report['chunks']} chunks of 512, base {report['base']['ppl']:.4f} "
@@ -415,29 +436,38 @@ def mean(values: list, digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f}{error}" if values else "-"
 
 
+OTHER_MIXES = {"asked": "questions", "exam": "questions in the test's form"}
+
+
 def losses(report: dict) -> str:
     """Recipes by format, each with the mean over its seeds."""
-    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | rms | near | agree | WikiText-2, ratio | TinyStories | "
-             "arc_easy, points | changed | by length |", "|---" * 17 + "|"]
+    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | question | rms | near | agree | WikiText-2, ratio | TinyStories | "
+             "arc_easy, points | changed | by length | winogrande |", "|---" * 19 + "|"]
     base, recipes = report["teacher_answers"], {}
     for r in report["losses"]:
         recipes.setdefault(":".join(part for part in r["row"].split(":") if not part.startswith("seed=")), []).append(r)
 
-    def points(rows: list, key: str) -> str:
+    def points(rows: list, key: str, answers: str, base: dict) -> str:
+        if any(answers not in r for r in rows):
+            return "-"
         if len(rows) == 1:
-            return paired(rows[0]["answers"], base, key)
-        return mean([100 * (r["answers"][key].count("1") - base[key].count("1")) / len(base[key]) for r in rows], 1)
+            return paired(rows[0][answers], base, key)
+        return mean([100 * (r[answers][key].count("1") - base[key].count("1")) / len(base[key]) for r in rows], 1)
 
     for rows in recipes.values():
-        first, options = rows[0], {"soft-temperature": "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
-        other = ", ".join(f"{name.replace('-', ' ')} {options[name]}" for name in ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight")
-                          if name in options and (name, options[name]) != ("soft-share", "0.5")) or "-"
-        values = [mean([r["after"]["kl"] for r in rows], 4), mean([r["after"]["kinds"]["word"] for r in rows], 4)]
+        first, options = rows[0], {"soft-temperature": "4" if "mix" in rows[0] else "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
+        other = [f"{name.replace('-', ' ')} {options[name]}".strip() for name in
+                 ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight", "train-embedding")
+                 if name in options and (name, options[name]) != ("soft-share", "0.5")]
+        other += [OTHER_MIXES[first["mix"]]] if "mix" in first else []
+        other += [f"text {100 * float(options['text-share']):.0f} %"] if options["text-share"] != "0.25" else []
+        values = [mean([r["after"]["kl"] for r in rows], 4), *(mean([r["after"]["kinds"].get(kind) for r in rows], 4) for kind in ("word", "question"))]
         values += [mean([r.get(key) for r in rows], 3) for key in ("rms", "near", "agree")]
         values += [mean([r.get("recovered", {}).get(key) for r in rows], 3) for key in ("ratio", "tiny_ratio")]
-        values += [points(rows, "right"), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %", points(rows, "right_normalized")]
+        values += [points(rows, "right", "answers", base), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %"]
+        values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
-                     f"{other} | {len(rows)} | {' | '.join(values)} |")
+                     f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")
     return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text 25 % of "
                               "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
 
@@ -456,10 +486,10 @@ def noise(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['model']}; weights in int8 in groups of 64, int8 activations for the questions; {report['chunks']} chunks of 512."
 
 
-PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
-            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu,
-            "gru_gpu": gru_gpu, "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes,
-            "losses": losses, "noise": noise, "activations": activations, "tasks": tasks}
+PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_seed": gpu_seed, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
+            "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu,
+            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise,
+            "activations": activations, "tasks": tasks}
 FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "mixes", "losses"), "recovery"),
          **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 

@@ -195,13 +195,18 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
       choices.push_back(std::move(*result));
     }
   }
-  if (!console.json()) {
-    if (!choices.empty()) print_results(console, choices);
-    return {};
-  }
+  if (!choices.empty() && !console.json()) print_results(console, choices);
   auto speed = measure_speed(*model);
   if (!speed) return tl::unexpected(speed.error());
   const ModelInfo& info = model->info();
+  if (!console.json()) {
+    console.print(
+        "\nweights {}, KV cache {}, peak {} of memory; {:.0f} tok/s for a prompt of {}, {:.0f} tok/s generated\n",
+        bytes_text(double(info.weight_bytes)), bytes_text(double(info.kv_bytes)),
+        bytes_text(double(peak_memory_bytes())), speed->at("prefill_tok_s").get<double>(),
+        speed->at("prompt").get<size_t>(), speed->at("decode_tok_s").get<double>());
+    return {};
+  }
   console.put_json(
       {{"model", info.path},
        {"activation", info.activation},

@@ -1,7 +1,9 @@
 // lowbit inspect: what is in a model, which formats exist, which kernels run.
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,13 +102,17 @@ Status inspect_tensors(Console& console, const std::string& path, nlohmann::json
 }
 
 void inspect_layer_kernels(Console& console, const std::vector<KernelChoice>& choices, nlohmann::json& json) {
-  TextTable table({{"layer", Align::kLeft, 34}, {"kernel", Align::kLeft, 34}, {"why", Align::kLeft, 28}});
+  TextTable table({{"layer", Align::kLeft, 46}, {"kernel", Align::kLeft, 50}});
   json["kernels"] = nlohmann::json::array();
+  std::map<std::pair<std::string, std::string>, int> why;  // layers of a kernel for a reason
   for (const KernelChoice& choice : choices) {
-    table.add({choice.layer, choice.kernel, choice.reason});
+    table.add({choice.layer, choice.kernel});
+    ++why[{choice.kernel, choice.reason}];
     json["kernels"].push_back({{"layer", choice.layer}, {"kernel", choice.kernel}, {"reason", choice.reason}});
   }
-  console.print("\n{}", table.str());
+  console.print("\n{}\n", table.str());
+  for (const auto& [choice, layers] : why)
+    console.print("{}, {} layer{}:\n  {}\n", choice.first, layers, layers == 1 ? "" : "s", choice.second);
 }
 
 void inspect_build_kernels(Console& console, nlohmann::json& json) {

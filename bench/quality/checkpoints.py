@@ -15,8 +15,8 @@ from jobs import ROOT, Bench, Pool, say
 
 
 class Checkpoints:
-    def __init__(self, bench: Bench, pool: Pool, out: Path):
-        self.bench, self.pool, self.out = bench, pool, out
+    def __init__(self, bench: Bench, pool: Pool, out: Path, exact: str = "original"):
+        self.bench, self.pool, self.out, self.exact = bench, pool, out, exact
         self.report = json.loads(out.read_text()) if out.exists() else {**bench.machine(), "rows": []}
 
     def row(self, name: str) -> dict:
@@ -32,7 +32,7 @@ class Checkpoints:
         self.bench.save(self.out, self.report)
 
     def task(self, name: str, path, task: str) -> None:
-        activation = "f32" if name == "original" else "int8"
+        activation = "f32" if name == self.exact else "int8"
         done = self.bench.lowbit("eval", path, "--tasks", task, "--act", activation)["tasks"][0]
         self.row(name)["tasks"][task] = {"activation": activation, **{key: done[key] for key in (
             "questions", "accuracy", "accuracy_error", "normalized_accuracy", "normalized_accuracy_error", "right", "right_normalized", "seconds")}}

@@ -43,17 +43,24 @@ def pseudo_choices(windows, kinds) -> list[list[tuple]]:
     return items
 
 
+def choice_texts(question: dict) -> list[tuple[str, str]]:
+    """What is given and what is scored, for each choice: choices to one question, or contexts of one continuation."""
+    if "query" in question:
+        return [(question["query"] + "\nAnswer:", " " + choice) for choice in question["choices"]]
+    return [(context, " " + question["continuation"]) for context in question["context_options"]]
+
+
 def question_choices(questions: list[dict], tokenizer, separator: int) -> list[list[tuple]]:
     """The choices of questions as `lowbit eval` tokenizes them: whole, and scored from where the context alone would have had other tokens. separator: a
     special token."""
-    texts = [(q["query"] + "\nAnswer:", " " + choice) for q in questions for choice in q["choices"]]
+    texts = [text for q in questions for text in choice_texts(q)]
     whole, contexts = ([tokenizer.prefix + ids for ids in tokenizer.lines(lines, separator)] for lines in ([a + b for a, b in texts], [a for a, _ in texts]))
     scored = []
     for ids, context in zip(whole, contexts):
         same = next((i for i, (a, b) in enumerate(zip(ids, context)) if a != b), min(len(ids), len(context)))
         scored.append((ids, min(same, len(ids) - 1)))
     parts = iter(scored)
-    return [[next(parts) for _ in q["choices"]] for q in questions]
+    return [[next(parts) for _ in choice_texts(q)] for q in questions]
 
 
 def scores(items, config, weights: dict, head: str, device) -> list[np.ndarray]:
@@ -147,7 +154,7 @@ def main() -> None:
     for file in o.questions:
         lines = [json.loads(line) for line in Path(file).read_text().splitlines() if line.strip()][:o.first]
         asked = both(Path(file).stem, question_choices(lines, Tokenizer(o.teacher, o.lowbit), checkpoint.config["eos_token_id"]))
-        lengths = [[len(choice.encode()) for choice in q["choices"]] for q in lines]
+        lengths = [[len(scored.encode()) - 1 for _, scored in choice_texts(q)] for q in lines]
         answers = {name: {"right": right(lines, of), "right_normalized": right(lines, of, lengths)} for name, of in zip(("teacher", "model"), asked)}
         report["tasks"][Path(file).stem] = {"questions": len(lines), "rms": rms(*asked), **answers}
         said = {name: np.mean([c == "1" for c in of["right"]]) for name, of in answers.items()}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 START = time.monotonic()
+HALF_SAMPLED = "half of the text sampled"  # an option of a step: the calibration text is Bench.mixed_text()
+PART = 2000  # characters of each text in turn
 
 
 def say(text: str) -> None:
@@ -82,17 +84,32 @@ class Bench:
         """FORMAT:FIT[:OPTION[=VALUE],...] -> its checkpoint and a part of the report. FORMAT bpw2.5 is --target-bpw 2.5. One that is in `work` is
         taken from there."""
         name, fit, *more = step.split(":")
-        target = self.work / (step.replace(":", "-").replace(",", "-").replace("=", "") + f"-{tokens}")
+        target = self.work / (step.replace(":", "-").replace(",", "-").replace("=", "").replace(" ", "-") + f"-{tokens}")
         note = target.with_name(target.name + ".json")
         if not note.exists():
-            calibration = ["--calib", self.texts / "wikitext2_raw_train_part.txt", "--calib-tokens", tokens, "--device", self.device] if tokens else []
-            extra = [part for option in (more[0].split(",") if more else []) for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
+            options = more[0].split(",") if more else []
+            text = self.mixed_text() if HALF_SAMPLED in options else self.texts / "wikitext2_raw_train_part.txt"
+            calibration = ["--calib", text, "--calib-tokens", tokens, "--device", self.device] if tokens else []
+            extra = [part for option in options if option != HALF_SAMPLED for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
             form = ["--target-bpw", name[3:]] if name.startswith("bpw") else ["--format", name]
             made = self.lowbit("quantize", self.model, target, *form, "--fit", fit, "--force", *calibration, *extra)
             made = {key: made[key] for key in ("held_back", "bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
             note.write_text(json.dumps(made))
             say(f"quantized {step} on {tokens} tokens in {made['seconds']:.0f} s")
         return target, json.loads(note.read_text())
+
+    def mixed_text(self) -> Path:
+        """WikiText-2's train text and as much that the model writes itself (needs torch), in turn."""
+        with self.base_lock:
+            mixed, sampled, teacher = (self.work / name for name in ("mixed.txt", "sampled.txt", "teacher"))
+            if not teacher.exists():
+                self.lowbit("import", self.model, teacher)
+            if not sampled.exists():
+                subprocess.run([sys.executable, "-m", "lowbit.sample", teacher, "-o", sampled, "--tokens", "64K", "--lowbit", self.program, "--quiet"], check=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+            parts = [[text[i:i + PART] for i in range(0, len(text), PART)] for text in (self.texts.joinpath("wikitext2_raw_train_part.txt").read_text(), sampled.read_text())]
+            mixed.write_text("\n\n".join(part for both in zip(*parts) for part in both))
+        return mixed
 
     def perplexity(self, model, text: str, chunks: int, activation: str, *logits, gpu: int = 0) -> dict:
         device = self.device if activation == "f32" else "cpu"

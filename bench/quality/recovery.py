@@ -89,8 +89,9 @@ class Recovery:
     def choose(self, gpu: int, model: Path) -> dict:
         """What choices.py says of a checkpoint."""
         out = model.with_name(model.name + ".choices.json")
-        command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--windows", self.choices, "--questions",
-                   self.bench.texts.parent / "eval/arc_easy.jsonl", "--keep", self.bench.work / "scores", "--lowbit", self.bench.program, "--out", out]
+        questions = [self.bench.texts.parent / f"eval/{name}.jsonl" for name in ("arc_easy", "winogrande")]
+        command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--windows", self.choices, "--questions", *questions,
+                   "--keep", self.bench.work / "scores", "--lowbit", self.bench.program, "--out", out]
         done = subprocess.run(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=gpu_environment(gpu))
         if done.returncode != 0:
             raise RuntimeError(f"choices.py {model.name}: {done.stderr.strip().splitlines()[-1]}")

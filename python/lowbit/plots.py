@@ -46,6 +46,11 @@ def draw_plot(axis, figure: dict) -> None:
                 axis.annotate(point[2], point[:2], xytext=(4, 3), textcoords="offset points", fontsize=7)
     axis.set(xlabel=figure["x_label"], ylabel=figure["y_label"], xscale="log" if figure["log_x"] else "linear",
              yscale="log" if figure["log_y"] else "linear")
+    for one, log in ((axis.xaxis, figure["log_x"]), (axis.yaxis, figure["log_y"])):
+        low, high = one.get_view_interval()
+        if log and high < 20 * low:  # few powers of ten to read: 1.1 and not 1.1 x 10^0
+            one.set_minor_formatter("{x:g}")
+            one.set_major_formatter("{x:g}")
     axis.grid(alpha=0.3)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8)

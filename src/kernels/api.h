@@ -47,7 +47,7 @@ struct PanelShape {
 ///                  t = fma(float(sum_k value * xq over j), x_group_scale[j], t); acc = fma(t, scale[g], acc), offsets as
 ///                  above; y = acc + (bias or +0).
 ///   a8, float values (fp8, codebooks, dense): as above, but the sum over a segment is s = 0; for k ascending:
-///                  s = fma(value, float(xq), s).
+///                  s = fma(value, float(xq), s). Kernels with `levels` sum integers where none of these is rounded.
 ///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s, scale[g],
 ///                  acc); with offsets acc = fma(x_sums[g], offset[g], acc); y = acc + (bias or +0).
 ///   x_sums[m, g] is what an offset is multiplied by: f32 activations: T = 0; T = T + x, k ascending. int8: float(sum_k xq);
@@ -58,6 +58,8 @@ struct MatmulArgs {
   const uint8_t* w =
       nullptr;  // panels of `panel_rows` rows, panel_bytes(shape) apart; the last padded with zero scales
   const float* table = nullptr;  // kTable formats: the codebook, 16 entries (zeros behind the format's own)
+  const int8_t* levels =
+      nullptr;  // kernels with `levels`: the codebook as int8, 16 entries (its own again behind the format's)
   PanelShape shape;
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
@@ -108,6 +110,8 @@ struct MatmulKernel {
   void (*relayout)(const CanonicalRows& rows, const PanelShape& shape, uint8_t* panel, uint8_t* scratch);
   int64_t (*scratch_bytes)(int64_t m, const PanelShape& shape);  // of one worker
   void (*run)(const MatmulArgs& args);
+  /// kTable formats: reads MatmulArgs::levels, so only where sums of floats are sums of integers (why_float_sums(), ops/matmul.h).
+  bool levels = false;
 };
 
 /// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.

@@ -15,13 +15,13 @@ struct KernelName {
   }
 };
 
-constexpr KernelName matmul_name(const char* format, Activation activation, const char* isa_and_tile) {
+constexpr KernelName matmul_name(const char* format, const char* activation, const char* isa_and_tile) {
   KernelName name;
-  name.append("matmul_");
-  name.append(format);
-  name.append(activation == Activation::kInt8 ? "_a8__" : "_af32__");
-  name.append(isa_and_tile);
+  for (const char* part : {"matmul_", format, "_", activation, "__", isa_and_tile}) name.append(part);
   return name;
+}
+constexpr KernelName matmul_name(const char* format, Activation activation, const char* isa_and_tile) {
+  return matmul_name(format, activation == Activation::kInt8 ? "a8" : "af32", isa_and_tile);
 }
 
 }  // namespace LOWBIT_ISA

@@ -10,8 +10,11 @@
 
 namespace lowbit {
 
-Activation layer_activation(FormatId weights, Activation wanted) {
-  return format_info(weights).kind == ValueKind::kInteger ? wanted : Activation::kF32;
+LayerActivation layer_activation(const QTensor& w, Activation wanted, int64_t group) {
+  if (wanted == Activation::kF32 || is_dense(w.format)) return {};
+  const std::string floats = why_float_sums(w, group);
+  if (floats.empty()) return {wanted, ""};
+  return {Activation::kF32, "f32 activations: " + floats};
 }
 
 int64_t trained_activation_group(const QTensor& w, int64_t group) {

@@ -23,8 +23,13 @@ struct Linear {
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
 };
 
-/// What a layer takes when the model is asked for `wanted`: int8 only where the weights are integers, whose sums it keeps exact.
-Activation layer_activation(FormatId weights, Activation wanted);
+/// What a layer takes when the model is asked for `wanted` with `group` columns of x per scale.
+struct LayerActivation {
+  Activation kind = Activation::kF32;
+  std::string reason;  // why not what was wanted; empty: it is
+};
+/// int8 only where the sums are those of integers, which it keeps exact: not for fp8, nor for all tables (why_float_sums()).
+LayerActivation layer_activation(const QTensor& w, Activation wanted, int64_t group);
 
 /// Columns of x per scale in a layer whose model leaves that to its weights: 0, one scale per token, for ternary and binary weights
 /// with one scale per row or more, as such networks are trained (docs/adr/0047-scales-of-x-as-trained.md); else `group`.

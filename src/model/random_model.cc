@@ -32,7 +32,12 @@ QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_
   t.codes.resize(size_t(n * k));
   for (uint8_t& c : t.codes) c = uint8_t(rng.below(format_ops(format).codes));
   t.scales.resize(size_t(n * (group == Scaling::kAll ? 1 : (k + group - 1) / group)));
-  const double spread = double(info.max_value - info.min_value) / 3.5;
+  double spread = double(info.max_value - info.min_value) / 3.5;
+  if (info.kind == ValueKind::kTable) {  // integers, as tables are fitted
+    const int entries = 1 << info.code_bits;
+    for (int i = 0; i < entries; ++i) t.codebook.push_back(float(127 * (2 * i - entries + 1) / (entries - 1)));
+    spread = 254 / 3.5;
+  }
   for (float& s : t.scales) s = float(deviation / spread * (0.75 + 0.5 * rng.uniform()));
   return *pack(t);
 }
@@ -177,7 +182,7 @@ MemorySource make_random_model(const RandomModelSpec& s) {
   Rng rng(s.seed);
   const auto matrix = [&](const std::string& name, int64_t n, int64_t k) {
     const double deviation = 1.5 / std::sqrt(double(k));
-    if (format_info(s.format).kind == ValueKind::kInteger) {
+    if (!is_dense(s.format)) {
       source.add(name, random_quantized(rng, s.format, n, k, s.group, deviation));
     } else {
       source.add(name, n, k, random_values(rng, n * k, 0, deviation));

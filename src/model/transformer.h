@@ -25,8 +25,8 @@
 namespace lowbit {
 
 struct LoadOptions {
-  /// kInt8: layers with integer weights take int8 activations, all others f32. kF32: the exact path
-  /// everywhere.
+  /// kInt8: layers whose weights are integers, or tables of them, take int8 activations (layer_activation()), all others f32.
+  /// kF32: the exact path everywhere.
   Activation activation = Activation::kInt8;
   int64_t activation_group = 0;         // kInt8: columns of x per scale, see MatmulOptions; 0: one scale per row
   bool activations_as_trained = false;  // kInt8: trained_activation_group() of each layer in place of activation_group

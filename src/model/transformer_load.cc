@@ -53,9 +53,9 @@ class TransformerLoader {
 
   Status plan_linear(const QTensor& w, const std::string& name, Linear& out) {
     MatmulOptions options;
-    options.activation = layer_activation(w.format, options_.activation);
     options.activation_group = options_.activations_as_trained ? trained_activation_group(w, options_.activation_group)
                                                                : options_.activation_group;
+    options.activation = layer_activation(w, options_.activation, options.activation_group).kind;
     options.isa = options_.isa;
     options.reference = options_.reference;
     auto plan = MatmulPlan::make(w, options, *model_.pool_);

@@ -94,6 +94,10 @@ std::vector<Variant> variants() {
   s.format = FormatId::kInt8;
   s.tied = true;
   all.push_back({"Int8Tied", s});
+  s = {};
+  s.format = FormatId::kCodebook4;
+  s.group = 40;
+  all.push_back({"Codebook4", s});
   return all;
 }
 
@@ -114,9 +118,8 @@ TEST_P(TransformerVariants, EqualsDoubleReference) {
   model = must_load(source, options);
   ASSERT_TRUE(model);
   const double error = relative_error(all_logits(*model, tokens, 80), want);
-  const bool integer = format_info(spec.format).kind == ValueKind::kInteger;
-  EXPECT_LT(error, integer ? 0.1 : 1e-4);
-  if (integer) {
+  EXPECT_LT(error, is_dense(spec.format) ? 1e-4 : 0.1);
+  if (!is_dense(spec.format)) {
     EXPECT_GT(error, 1e-4);  // the integer path was really taken
   }
 }
@@ -301,6 +304,26 @@ TEST(Transformer, BlocksOneByOneAreTheModel) {
   for (const auto& [name, rows] : pieces) EXPECT_TRUE(same_bits(rows, whole.at(name))) << name;
   options.only_block = spec.layers;
   EXPECT_EQ(Transformer::load(source, options).error().code, ErrorCode::kInvalidArgument);
+}
+
+/// fp8 and tables that are not integers take f32 activations, whatever is wanted.
+TEST(Transformer, ActivationsOfTables) {
+  RandomModelSpec spec;
+  spec.format = FormatId::kCodebook3;
+  spec.intermediate = 1200;
+  spec.group = 40;
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  QTensor w = make_random_model(spec).weights.at(name);
+  EXPECT_EQ(layer_activation(w, Activation::kInt8, 32).kind, Activation::kInt8);
+  EXPECT_EQ(layer_activation(w, Activation::kF32, 32).kind, Activation::kF32);
+  w.codebook[3] = 0.25f;
+  const LayerActivation floats = layer_activation(w, Activation::kInt8, 32);
+  EXPECT_EQ(floats.kind, Activation::kF32);
+  EXPECT_NE(floats.reason.find("f32 activations: the table has values"), std::string::npos) << floats.reason;
+  spec.group = Scaling::kAll;
+  w = make_random_model(spec).weights.at(name);
+  EXPECT_EQ(layer_activation(w, Activation::kInt8, 32).kind, Activation::kInt8);  // sums of 32 columns
+  EXPECT_NE(layer_activation(w, Activation::kInt8, 0).reason.find("sums of 1200 columns"), std::string::npos);
 }
 
 /// Scales of x where the model leaves them to its weights: docs/adr/0047-scales-of-x-as-trained.md.

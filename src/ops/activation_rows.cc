@@ -74,7 +74,8 @@ Result<ActivationRows::Codes*> ActivationRows::room_for_codes(const CodeLayout& 
     codes_.back().layout = layout;
     found = codes_.end() - 1;
   }
-  const int64_t columns = layout.run == 0 ? k_ : ceil_div(k_, layout.run) * layout.stride;
+  int64_t columns = layout.run == 0 ? k_ : ceil_div(k_, layout.run) * layout.stride;
+  if (layout.group > 0 && 64 % layout.group != 0) columns += 60;  // tiles of fewer than 64 columns end behind the last
   found->ld = round_up(std::max<int64_t>(columns, 1), 64);
   if (found->ld % 128 == 0) found->ld += 64;  // an odd number of cache lines: rows of a tile do not share a cache set
   found->groups = layout.group == 0 ? 1 : std::max<int64_t>(1, ceil_div(k_, layout.group));

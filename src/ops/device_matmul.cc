@@ -41,7 +41,9 @@ Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulS
       } else if (!is_fallback(k)) {
         c.reason = "integer weights, exact in 16 bits; f32 activations in three parts";
       } else if (c.reason.empty()) {
-        c.reason = activation == Activation::kF32 ? "f32 activations" : "values that are not integers";
+        c.reason = activation == Activation::kF32                  ? "f32 activations"
+                   : format_info(format).kind == ValueKind::kTable ? "values of a table"
+                                                                   : "values that are not integers";
       }
       return c;
     }

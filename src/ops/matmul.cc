@@ -1,6 +1,7 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/checked.h"
@@ -42,15 +43,22 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   return s;
 }
 
-bool fits(const MatmulKernel& kernel, FormatId format, Activation activation, const PanelShape& s) {
-  return kernel.format == format && kernel.activation == activation &&
-         (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
+/// What a kernel is looked for.
+struct Wanted {
+  FormatId format;
+  Activation activation;
+  bool levels;  // kernels that multiply a codebook's entries as integers may be taken
+};
+
+bool fits(const MatmulKernel& kernel, const Wanted& wanted, const PanelShape& s) {
+  return kernel.format == wanted.format && kernel.activation == wanted.activation &&
+         (!kernel.levels || wanted.levels) && (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
          (s.segments <= 1 || s.segment % kernel.group_multiple == 0);
 }
 
-const MatmulKernel* find_kernel(const KernelTable& table, FormatId format, Activation activation, const PanelShape& s) {
+const MatmulKernel* find_kernel(const KernelTable& table, const Wanted& wanted, const PanelShape& s) {
   for (int i = 0; i < table.matmul_count; ++i)
-    if (fits(table.matmul[i], format, activation, s)) return table.matmul + i;
+    if (fits(table.matmul[i], wanted, s)) return table.matmul + i;
   return nullptr;
 }
 
@@ -69,26 +77,26 @@ struct KernelChoice {
   std::string reason;
 };
 
-KernelChoice choose(FormatId format, Activation activation, const PanelShape& s, const MatmulOptions& options) {
+KernelChoice choose(const Wanted& wanted, const PanelShape& s, const MatmulOptions& options) {
   KernelChoice choice;
   if (options.reference) {
-    choice.kernel = find_kernel(ref_table(), format, activation, s);
+    choice.kernel = find_kernel(ref_table(), wanted, s);
     choice.reason = "the reference was asked for";
     return choice;
   }
   if (options.first_table != nullptr) {
-    choice.kernel = find_kernel(*options.first_table, format, activation, s);
+    choice.kernel = find_kernel(*options.first_table, wanted, s);
     choice.reason = std::string("asked for: ") + options.first_table->isa;
     if (choice.kernel != nullptr) return choice;
   }
   std::string without;
   for (const KernelTable* table : kernel_tables(options.isa)) {
-    choice.kernel = find_kernel(*table, format, activation, s);
+    choice.kernel = find_kernel(*table, wanted, s);
     if (choice.kernel != nullptr) {
       choice.reason = without.empty() ? std::string("strongest instruction set in use: ") + table->isa
-                                      : without + " has no kernel for " + format_info(format).name + " x " +
-                                            activation_name(activation) + " with groups of " + std::to_string(s.group) +
-                                            "; " + table->isa + " has";
+                                      : without + " has no kernel for " + format_info(wanted.format).name + " x " +
+                                            activation_name(wanted.activation) + " with groups of " +
+                                            std::to_string(s.group) + "; " + table->isa + " has";
       return choice;
     }
     without += (without.empty() ? "" : ", ") + std::string(table->isa);
@@ -147,6 +155,22 @@ int64_t segment_of(const QTensor& w, int64_t activation_group) {
   return activation_group > 0 && activation_group < group && divides ? activation_group : group;
 }
 
+std::string why_float_sums(const QTensor& w, int64_t activation_group) {
+  const FormatInfo& info = format_info(w.format);
+  if (info.kind == ValueKind::kInteger) return "";
+  if (info.kind != ValueKind::kTable) return std::string("values of ") + info.name + " are not integers";
+  int64_t largest = 1;
+  for (const float v : w.codebook) {
+    if (v != std::nearbyint(v) || v < -128 || v > 127) return "the table has values that are not integers of 8 bits";
+    largest = std::max(largest, int64_t(std::fabs(v)));
+  }
+  constexpr int64_t kExact = 1 << 24;  // integers up to here are floats
+  const int64_t segment = segment_of(w, activation_group), longest = kExact / (127 * largest);
+  if (segment <= longest) return "";
+  return "sums of " + std::to_string(segment) + " columns, more than " + std::to_string(longest) +
+         ", may pass 2^24 and be rounded";
+}
+
 Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
   MatmulPlan plan;
@@ -162,12 +186,15 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
                 "one scale for " + std::to_string(plan.shape_.segment) + " columns",
                 "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
                 "use a smaller group, or f32 activations");
-  KernelChoice choice = choose(plan.format_, plan.activation_, plan.shape_, options);
+  const bool int8 = plan.activation_ == Activation::kInt8;
+  const std::string floats = int8 ? why_float_sums(w, options.activation_group) : "";
+  const Wanted wanted{plan.format_, plan.activation_, int8 && floats.empty()};
+  KernelChoice choice = choose(wanted, plan.shape_, options);
   constexpr int64_t kLaneColumns = 4;
-  const bool integers = format_info(w.format).kind == ValueKind::kInteger && plan.activation_ == Activation::kInt8;
-  if (integers && !options.reference && plan.shape_.segments > 1 && plan.shape_.segment % kLaneColumns != 0) {
+  if (int8 && floats.empty() && !options.reference && plan.shape_.segments > 1 &&
+      plan.shape_.segment % kLaneColumns != 0) {
     const PanelShape wide = spread(plan.shape_, kLaneColumns);
-    KernelChoice other = choose(plan.format_, plan.activation_, wide, options);
+    KernelChoice other = choose(wanted, wide, options);
     if (other.kernel != nullptr && other.kernel->group_multiple > 1) {
       choice = std::move(other);
       choice.reason += "; groups padded to " + std::to_string(wide.segment) + " columns";
@@ -181,11 +208,14 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.blocking_ = &default_blocking(plan.kernel_->name);
   plan.reason_ = std::move(choice.reason);
   if (plan.activation_ != options.activation) plan.reason_ += "; dense weights take f32 activations";
+  if (!floats.empty()) plan.reason_ += "; sums of floats: " + floats;
   plan.kernel_name_ = full_name(*plan.kernel_, w, plan.activation_group_);
   if (format_info(w.format).kind == ValueKind::kTable) {
     plan.codebook_ = w.codebook;
     plan.codebook_.resize(16, 0.0f);
   }
+  for (size_t i = 0; plan.kernel_->levels && i < 16; ++i)
+    plan.levels_.push_back(static_cast<int8_t>(w.codebook[i % w.codebook.size()]));
   plan.panel_bytes_ = plan.kernel_->panel_bytes(plan.shape_);
   const auto bytes = checked_mul(uint64_t(plan.panel_bytes_), uint64_t(ceil_div(w.n, plan.kernel_->panel_rows)));
   if (!bytes || *bytes > uint64_t(INT64_MAX))

@@ -113,6 +113,10 @@ struct MatmulOptions {
 /// groups, else these.
 int64_t segment_of(const QTensor& w, int64_t activation_group);
 
+/// Why sums with int8 activations are sums of floats; empty: they are integers, or integers give the same bits. So they do for a
+/// codebook of integers within int8 whose segments are so short that no sum of floats is rounded (docs/numerics.md#matmul).
+std::string why_float_sums(const QTensor& w, int64_t activation_group);
+
 /// All of a MatmulPlan but its weight.
 class MatmulChoice {
  protected:
@@ -124,6 +128,7 @@ class MatmulChoice {
   int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row
   PanelShape shape_;
   std::vector<float> codebook_;
+  std::vector<int8_t> levels_;  // with a kernel that reads them
   std::string kernel_name_, reason_;
 };
 

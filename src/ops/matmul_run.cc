@@ -89,6 +89,7 @@ class MatmulBatch {
     MatmulArgs& a = part.args;
     a.w = plan.panels_.as<uint8_t>();
     a.table = plan.codebook_.empty() ? nullptr : plan.codebook_.data();
+    a.levels = plan.levels_.empty() ? nullptr : plan.levels_.data();
     a.shape = plan.shape_;
     a.n = plan.n_;
     a.bias = call.bias;

@@ -24,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr char kRefused[] = "refused";
 constexpr int64_t kLongestJson = int64_t{4} << 20;
 
 std::string digest(const std::string& text) {
@@ -53,7 +54,7 @@ Result<std::unique_ptr<CalibrationState>> CalibrationState::open(const std::stri
     return fail(ErrorCode::kInvalidArgument, path, "a directory with other files in it",
                 "the state of a calibration, or nothing", "move it away first");
   if (!fresh && state->load_json("run") == run) return state;
-  if (!fresh && !discard)
+  if (!fresh && !discard && state->load_json(kRefused).is_null())
     return fail(ErrorCode::kInvalidArgument, path, "an unfinished calibration of another source, text or other options",
                 "the state of this one", "remove that directory, or --force to start again");
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
@@ -84,6 +85,8 @@ Status CalibrationState::save_json(const std::string& name, const json& value) c
                              json_dump({{"content", value}, {"sha256", digest(json_dump(value))}}, 1) + "\n"));
   return sync_directory(path_);
 }
+
+Status CalibrationState::mark_refused() const { return save_json(kRefused, true); }
 
 bool CalibrationState::load(int64_t block, FinishedBlock& out) const {
   const std::string path = block_path(block);

@@ -22,8 +22,8 @@ struct FinishedBlock {
 /// with checksums, that appears whole or not at all, block-N.json what was measured of them.
 class CalibrationState {
  public:
-  /// `run`: whatever decides the bytes. `discard`: a directory of another run is emptied instead of refused. Errors: kInvalidArgument
-  /// (another run's state; another process at work), kIo.
+  /// `run`: whatever decides the bytes. `discard`: a directory of another run is emptied instead of refused, as one whose result was
+  /// refused always is. Errors: kInvalidArgument (another run's state; another process at work), kIo.
   static Result<std::unique_ptr<CalibrationState>> open(const std::string& target, const nlohmann::json& run,
                                                         bool discard);
   ~CalibrationState();
@@ -39,6 +39,8 @@ class CalibrationState {
   nlohmann::json load_json(const std::string& name) const;
   Status save_json(const std::string& name, const nlohmann::json& value) const;
 
+  /// The run has ended and its result was refused as broken: other options may take its place.
+  Status mark_refused() const;
   /// After success.
   void remove();
 

@@ -61,17 +61,16 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
     const int64_t group = act.as_trained ? trained_activation_group(w, act.group) : act.group;
+    const LayerActivation x = layer_activation(w, act.kind, group);
+    const std::string about_x = x.reason.empty() ? "" : "; " + x.reason;
     if (gpu >= 0) {
-      LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice,
-                        choose_device_kernel(w, {layer_activation(w.format, act.kind), group, false}));
-      out.push_back({t.name, choice.name, choice.reason});
+      LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice, choose_device_kernel(w, {x.kind, group, false}));
+      out.push_back({t.name, choice.name, choice.reason + about_x});
       source->release(t.name);
       continue;
     }
-    LOWBIT_TRY_ASSIGN(
-        const MatmulPlan plan,
-        MatmulPlan::make(w, {layer_activation(w.format, act.kind), engine.isa, false, group}, *engine.pool));
-    out.push_back({t.name, plan.kernel_name(), plan.reason()});
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {x.kind, engine.isa, false, group}, *engine.pool));
+    out.push_back({t.name, plan.kernel_name(), plan.reason() + about_x});
     source->release(t.name);
   }
   return out;

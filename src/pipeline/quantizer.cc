@@ -294,11 +294,13 @@ Status Quantizer::check_held_back(Calibration& text) {
   const std::string what =
       fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,
                   held.was_seen ? "of the text" : "held back from the text", held.ratio(), held.source_ppl);
-  if (!options_.accept_broken)
-    return fail(
-        ErrorCode::kInvalidArgument, "quantize", what, fmt::format("at most {:g} times", kBrokenRatio),
-        fmt::format("more bits, a smaller --group, --target-bpw; or --force to write it anyway, at once from {}",
-                    state_->path()));
+  if (!options_.accept_broken) {
+    LOWBIT_TRY(state_->mark_refused());
+    return fail(ErrorCode::kInvalidArgument, "quantize", what, fmt::format("at most {:g} times", kBrokenRatio),
+                fmt::format("more bits, a smaller --group, --keep for fragile layers, --target-bpw; or --force to "
+                            "write it anyway, at once from {}",
+                            state_->path()));
+  }
   report.warnings.push_back("broken: " + what);
   return {};
 }

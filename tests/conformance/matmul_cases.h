@@ -28,6 +28,7 @@ struct Case {
   int64_t shift = 0;             // elements by which x, y and bias are moved off their alignment
   Fill weights = Fill::kNormal, activations = Fill::kNormal;
   uint64_t seed = 0;
+  std::vector<int64_t> row_ends = {};  // of row ranges; drawn when empty
 
   std::string name() const {
     return std::string(format_info(format).name) + " " + scaling_name(scaling) + " n_block " +
@@ -37,6 +38,20 @@ struct Case {
            "/" + std::to_string(int(activations)) + " seed " + std::to_string(seed);
   }
 };
+
+/// q, k and v of BitNet's 2B-4T in one weight: 2560, 640 and 640 rows with a scale each (seed 002 would cut it in thirds).
+inline Case qkv_case(int64_t m) {
+  Case c;
+  c.format = FormatId::kTernary;
+  c.scaling.n_block = Scaling::kRowRanges;
+  c.scaling.k_block = Scaling::kAll;
+  c.row_ends = {2560, 3200, 3840};
+  c.m = m;
+  c.n = c.ldy = 3840;
+  c.k = c.ldx = 2560;
+  c.seed = 2000 + uint64_t(m);
+  return c;
+}
 
 template <class T>
 T pick(Rng& rng, std::initializer_list<T> choices) {
@@ -91,6 +106,21 @@ inline QTensor dense_weights(const Case& c, Rng& rng) {
   return w;
 }
 
+/// Integers of 8 bits, as they are fitted, of few bits or with -128, or floats.
+inline std::vector<float> random_table(Rng& rng, unsigned entries) {
+  const uint64_t kind = rng.below(4);
+  std::vector<float> table;
+  for (unsigned i = 0; i < entries; ++i)
+    table.push_back(kind == 0   ? float(rng.normal())
+                    : kind == 1 ? float(int(rng.below(25)) - 12)
+                                : float(int(rng.below(255)) - 127));
+  if (kind < 2) return table;
+  table.front() = kind == 2 ? -127 : -128;
+  table.back() = 127;
+  table[1] = -0.0f;
+  return table;
+}
+
 inline QTensor random_weights(const Case& c) {
   Rng rng(c.seed, 2);
   const FormatInfo& info = format_info(c.format);
@@ -100,20 +130,24 @@ inline QTensor random_weights(const Case& c) {
   v.n = c.n;
   v.k = c.k;
   v.scaling = c.scaling;
-  if (c.scaling.n_block == Scaling::kRowRanges)
+  v.row_ends = c.row_ends;
+  if (c.scaling.n_block == Scaling::kRowRanges && c.row_ends.empty())
     for (int64_t end = 0; end < c.n;) v.row_ends.push_back(end = std::min(c.n, end + 1 + int64_t(rng.below(20))));
   const unsigned codes = format_ops(c.format).codes;
   v.codes.resize(size_t(c.n * c.k));
   // Extreme: every code of a row is the one of the largest, or of the smallest, value.
-  const unsigned low = info.kind == ValueKind::kInteger ? code_of(c.format, info.min_value) : 0x7eu % codes;
-  const unsigned high = info.kind == ValueKind::kInteger ? code_of(c.format, info.max_value) : 0xfeu % codes;
+  const unsigned low = info.kind == ValueKind::kInteger ? code_of(c.format, info.min_value)
+                       : info.kind == ValueKind::kTable ? 0u
+                                                        : 0x7eu % codes;
+  const unsigned high = info.kind == ValueKind::kInteger ? code_of(c.format, info.max_value)
+                        : info.kind == ValueKind::kTable ? codes - 1
+                                                         : 0xfeu % codes;
   for (int64_t r = 0; r < c.n; ++r) {
     const unsigned extreme = rng.below(2) ? high : low;
     for (int64_t i = 0; i < c.k; ++i)
       v.codes[size_t(r * c.k + i)] = uint8_t(c.weights == Fill::kExtreme ? extreme : rng.below(codes));
   }
-  if (info.kind == ValueKind::kTable)
-    for (unsigned i = 0; i < codes; ++i) v.codebook.push_back(float(rng.normal()));
+  if (info.kind == ValueKind::kTable) v.codebook = random_table(rng, codes);
   const int64_t rows = c.scaling.n_block == Scaling::kAll         ? 1
                        : c.scaling.n_block == Scaling::kRowRanges ? int64_t(v.row_ends.size())
                                                                   : ceil_div(c.n, c.scaling.n_block);

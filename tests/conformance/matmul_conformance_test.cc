@@ -81,10 +81,8 @@ int differences(const Case& c, const Outcome& want, const Outcome& got) {
 }
 
 /// Whose kernels `isa` uses for a case.
-const char* isa_with_kernel(const Case& c, Activation activation, Isa isa) {
-  const bool integer =
-      activation == Activation::kInt8 && format_info(c.format).kind == ValueKind::kInteger;  // all others are float
-  if (integer) return isa_name(isa);
+const char* isa_with_kernel(bool integers, Isa isa) {
+  if (integers) return isa_name(isa);
   return isa_name(isa == Isa::kAmx ? Isa::kAvx512 : isa == Isa::kAvxVnni ? Isa::kAvx2 : isa);
 }
 
@@ -112,12 +110,13 @@ int compare_all(const Case& c) {
       const int threads = 1 + int((c.seed + uint64_t(isa)) % 8);
       const Outcome got = run_case(c, w, x, activation, isa, false, threads);
       bad += differences(c, want, got);
-      const int64_t k_block = c.scaling.k_block;
-      const bool any_group = activation == Activation::kF32 || format_info(c.format).kind == ValueKind::kInteger ||
-                             k_block == Scaling::kAll || k_block % 4 == 0 || k_block >= c.k;
-      if (any_group) {  // the forced kernel really ran
-        EXPECT_NE(got.kernel.find(std::string("__") + isa_with_kernel(c, activation, isa)), std::string::npos)
-            << got.kernel << ": " << got.reason;
+      const bool integers =
+          activation == Activation::kInt8 && why_float_sums(w, c.activation_group).empty() && !is_dense(c.format);
+      EXPECT_NE(got.kernel.find(std::string("__") + isa_with_kernel(integers, isa)), std::string::npos)
+          << got.kernel << ": " << got.reason;  // the forced kernel really ran
+      if (activation == Activation::kInt8 && !is_dense(c.format)) {
+        EXPECT_EQ(got.kernel.find("_a8f") == std::string::npos, integers) << got.kernel;
+        EXPECT_EQ(got.reason.find("sums of floats") == std::string::npos, integers) << got.reason;
       }
     }
 #if defined(LOWBIT_HAS_EMULATED_AMX)
@@ -167,10 +166,22 @@ TEST(MatmulConformance, EveryFormatMeetsEveryGroupAndRowCount) {
   }
 }
 
-TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where the machine has none
+TEST(MatmulConformance, ScalesOfQueriesKeysAndValues) {
+  for (const int64_t m : {1, 8}) {
+    const Case c = conformance::qkv_case(m);
+    const QTensor w = conformance::random_weights(c);
+    ASSERT_EQ(w.scale_rows(), 3);
+    EXPECT_EQ(w.scale_row_of(2559), 0);
+    EXPECT_EQ(w.scale_row_of(2560), 1);
+    EXPECT_EQ(w.scale_row_of(3200), 2);
+    EXPECT_EQ(compare_all(c), 0);
+  }
+}
+
+TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where the machine has none; codebooks too
   int bad = 0;
   for (const FormatInfo& info : formats()) {
-    if (!info.canonical || info.kind != ValueKind::kInteger) continue;
+    if (!info.canonical || (info.kind != ValueKind::kInteger && info.kind != ValueKind::kTable)) continue;
     struct Groups {
       int64_t of_weight, of_x, k = 1100;
     };
@@ -185,7 +196,14 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
           {256, 32},
           {192, 0},
           {96, 32},
-          {192, 32, 256},             // the last group is short, and begins where one ended
+          {192, 32, 256},  // the last group is short, and begins where one ended
+          {40, 0},         // tiles of fewer columns; rows of x that end with the last, without scales of x
+          {40, 0, 1024},
+          {40, 32},
+          {48, 32, 576},
+          {80, 40, 1536},
+          {80, 0},
+          {144, 32, 1280},
           {Scaling::kAll, 0, 4500}})  // more than a wide chunk
       for (int64_t m : {16, 31, 33, 96, 101, 112}) {
         Case c;
@@ -226,6 +244,54 @@ TEST(MatmulConformance, LargestCodesTimes127DoNotOverflow) {
       c.weights = c.activations = Fill::kExtreme;
       EXPECT_EQ(compare_all(c), 0);
     }
+  }
+}
+
+/// A codebook of `value` alone, k columns in one segment, all codes of x 127.
+QTensor one_value(FormatId format, float value, int64_t n, int64_t k) {
+  ValueTensor v;
+  v.format = format;
+  v.n = n;
+  v.k = k;
+  v.scaling.scale = ScaleKind::kF32;
+  v.codes.assign(size_t(n * k), 1);
+  v.codebook.assign(size_t{1} << format_info(format).code_bits, value);
+  v.scales.assign(size_t(n), 1.0f);
+  auto w = pack(v);
+  EXPECT_TRUE(w.has_value());
+  return w ? std::move(*w) : QTensor{};
+}
+
+TEST(MatmulConformance, CodebooksAreIntegersAsLongAsNoSumOfFloatsIsRounded) {
+  Case c;
+  c.n = c.ldy = 33;
+  for (const FormatId format : {FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kCodebook2})
+    for (const auto& [value, longest] : {std::pair{127.0f, 1040}, {-128.0f, 1032}, {-12.0f, 11008}})
+      for (const int64_t k : {longest, longest + 1})
+        for (const int64_t m : {1, 2, 9, 40}) {
+          c.format = format;
+          c.m = m;
+          c.k = c.ldx = k;
+          const QTensor w = one_value(format, value, c.n, k);
+          const std::vector<float> x(size_t(c.m * c.k), 127.0f);
+          const Outcome want = run_case(c, w, x, Activation::kInt8, Isa::kScalar, true, 1);
+          if (k == longest) {
+            EXPECT_EQ(want.y[0], 127 * value * float(k));
+          }
+          for (Isa isa : isas()) {
+            const Outcome got = run_case(c, w, x, Activation::kInt8, isa, false, 2);
+            ASSERT_EQ(differences(c, want, got), 0);
+            const bool says_floats = got.reason.find("sums of floats: sums of") != std::string::npos;
+            ASSERT_EQ(says_floats, k > longest) << got.reason;
+            ASSERT_EQ(got.kernel.find("_a8f") != std::string::npos, k > longest && isa != Isa::kScalar) << got.kernel;
+          }
+        }
+  c.k = 64;
+  QTensor w = one_value(FormatId::kCodebook4, 3.0f, c.n, c.k);
+  EXPECT_EQ(why_float_sums(w, 0), "");
+  for (const float other : {0.5f, 128.0f, -129.0f}) {
+    w.codebook[15] = other;
+    EXPECT_NE(why_float_sums(w, 0).find("not integers of 8 bits"), std::string::npos) << other;
   }
 }
 

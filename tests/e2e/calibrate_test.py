@@ -271,6 +271,11 @@ class HeldBack(CliTest):
         self.assertIn("times the source's", error)
         self.assertIn("--force", error)
         self.assertFalse((self.dir / "out").exists())
+        self.assertIn("--keep", error)
+        report = self.json(*self.call)  # other options may follow a refusal at once
+        self.assertEqual(report["resumed_blocks"], 0)
+        shutil.rmtree(self.dir / "out")
+        self.refused(*broken)
         report = self.json(*broken, "--force")
         self.assertEqual(report["resumed_blocks"], 2)  # nothing is calibrated twice
         self.assertGreater(report["held_back"]["ratio"], 3)

@@ -50,6 +50,18 @@ class Choices(CliTest):
             self.assertEqual(got[name], {key: wanted[key] for key in ("right", "right_normalized")})
         self.assertGreater(got["rms"], 0)
 
+    def test_contexts_of_one_continuation(self):
+        """The form of winogrande: what differs stands before what is scored."""
+        words, questions = cli.text(90).split(), self.dir / "asked.jsonl"
+        lines = [{"context_options": [" ".join(words[3 * i:3 * i + n]) for n in (1, 3)], "continuation": words[i + 5] + ".", "gold": i % 2} for i in range(24)]
+        questions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        got = self.choices(self.start, "--questions", questions)["tasks"]["asked"]
+        for name, model in (("model", self.start), ("teacher", self.teacher)):
+            wanted = self.json("eval", model, "--tasks", questions, "--act", "f32")["tasks"][0]
+            self.assertEqual(got[name], {key: wanted[key] for key in ("right", "right_normalized")})
+            self.assertIn("0", got[name]["right"])
+            self.assertIn("1", got[name]["right"])
+
     def test_pseudo_choices(self):
         import choices
         import numpy as np

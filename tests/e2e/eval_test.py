@@ -80,6 +80,7 @@ class Eval(CliTest):
     def test_text_report(self):
         out = self.lowbit("eval", self.hf, "--tasks", self.write("a.jsonl", [self.question(0)])).stdout.decode()
         self.assertRegex(out, r"accuracy")
+        self.assertRegex(out, r"\nweights [\d.]+ [kM]?B, KV cache [\d.]+ [kM]?B, peak [\d.]+ MB of memory; \d+ tok/s for a prompt of \d+, \d+ tok/s generated\n$")
 
     def compared(self, *options, model=None):
         text = self.dir / "text.txt"

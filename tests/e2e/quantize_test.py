@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import unittest
 from pathlib import Path
@@ -215,6 +216,10 @@ class Inspect(CliTest):
         for choice in layers:
             self.assertKeys(choice, "layer kernel reason")
             self.assertTrue(choice["reason"])
+        shown = self.lowbit("inspect", out, "--kernels").stdout.decode()
+        for choice in layers:
+            self.assertRegex(shown, re.escape(choice["kernel"]) + r", \d+ layers?:\n  " + re.escape(choice["reason"]) + "\n")
+            self.assertRegex(shown, re.escape(choice["layer"]) + " +" + re.escape(choice["kernel"]) + "\n")
         for isa in ("scalar", "avx2"):
             if any(k["isa"] == isa and k["runs_here"] for k in every):
                 forced = self.json("inspect", out, "--kernels", "--isa", isa)["kernels"]

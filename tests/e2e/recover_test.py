@@ -114,6 +114,8 @@ class Recover(CliTest):
         self.check_decoded(out)
         self.assertEqual(json.loads((self.dir / "out.loss.json").read_text())["after"], report["after"])
         self.assertFalse((self.dir / "out.state").exists())
+        if importlib.util.find_spec("matplotlib"):
+            self.assertEqual((self.dir / "out.loss.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         config = json.loads((out / "config.json").read_text())["quantization_config"]
         before = json.loads((self.start["int3"] / "config.json").read_text())["quantization_config"]
         self.assertEqual((config["config_groups"], config["layers"]), (before["config_groups"], before["layers"]))

@@ -123,6 +123,64 @@ class Sample(CliTest):
             first = window.index(2) if 2 in window else 100
             self.assertLessEqual(window[first:].count(50), 0)  # a system prompt stands at the window's beginning alone
 
+    def test_questions_are_packed(self):
+        """A teacher of letters: it asks about a word after some talk, and answers with the letter that the question begins with, or with nothing."""
+        import numpy as np
+        from lowbit.errors import LowbitError
+        from lowbit.recover.questions import FORMS, Questions, pack_questions
+        from lowbit.recover.words import WORD, Words
+
+        lines = FORMS.read_text().splitlines()
+        self.assertTrue(all(line.count(WORD) == 1 for line in lines) and len(set(lines)) == len(lines))
+        vocabulary = {chr(i): i for i in range(32, 127)} | {"Ċ": 10, "Ġw": 200, '?"': 201}
+
+        def ids(lines):
+            return [list(line.encode()) for line in lines]
+
+        asked = Words([letter * 4 for letter in "abcdefgh"], [(False, "on WORD:")], ([], []), [7], ids, {0}, 2)
+        questions = Questions(asked, vocabulary, *ids(["Q:", "\nA:"]))
+        self.assertEqual(questions.question([9, *b"Ask. why so?"], 1), list(b" why so?"))
+        self.assertEqual(questions.question([9, *b"no:why", 201], 1), [200, *b"hy?"])
+        for nothing in (b"never", b"a. b?", b"x?", b"a" * 40 + b"?"):  # none, or too short or too long
+            self.assertIsNone(questions.question(list(nothing), 0), nothing)
+        self.assertEqual([bytes(questions.answer(list(b"Q:x?\nA:an ant\nQ:"), 7, most)) for most in (4, 16)], [b"an a", b"an ant"])
+
+        def write(begins, given, min_p):
+            out = np.where(given, begins, ord("x"))
+            for row, known in zip(out, given):
+                length, text = int(known.sum()), bytes(row[:int(known.sum())].tolist())
+                if text.endswith(b"A:"):
+                    row[length:length + 4] = [10, 10, 10, 10] if text[4:5] == b"h" else [text[4], text[4], 10, 10]
+                else:
+                    said = b"Well. %sck it?" % text[4:5]
+                    row[length:length + len(said)] = list(said)
+            return out
+
+        windows = pack_questions(questions, 6, 90, np.random.default_rng(0), write)
+        self.assertEqual((windows.shape, str(windows.dtype)), ((6, 90), "int32"))
+        passages = bytes(windows.ravel().tolist()).split(bytes([2]))[:-1]
+        pairs = [(p[4:5], p.partition(b"\nA:")[2]) for p in passages]
+        for passage, (letter, answer) in zip(passages, pairs):
+            self.assertTrue(passage.startswith(b"\x07Q: %sck it?\nA:" % letter), passage)
+            self.assertTrue(len(answer) == 2 and answer[:1] == answer[1:] != b"h", passage)
+        own = sum(answer[:1] == letter for letter, answer in pairs)
+        self.assertTrue(0.2 < own / len(pairs) < 0.7, own / len(pairs))
+        self.assertIn(b"h", [letter for letter, _ in pairs])  # no answer of its own, but others'
+
+        def talk(said):
+            def write(begins, given, min_p):
+                out = np.where(given, begins, 10)
+                for row, known in zip(out, given):
+                    length = int(known.sum())
+                    if row[length - 1] == ord(":") and row[length - 2] != ord("A"):
+                        row[length:length + len(said)] = list(said)
+                return out
+            return write
+
+        for nothing in (b"no. no.", b" why so?"):  # it asks nothing; it asks and does not answer
+            with self.assertRaisesRegex(LowbitError, "no question with an answer"):
+                pack_questions(questions, 1, 90, np.random.default_rng(0), talk(nothing))
+
     def test_word_windows(self):
         words = self.dir / "words.txt"
         words.write_text("river\n\nstone\n bread \n")

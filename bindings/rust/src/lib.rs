@@ -9,6 +9,8 @@
 //! # Ok::<(), lowbit::Error>(())
 //! ```
 
+#![deny(missing_docs)]
+
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::fmt;
 
@@ -81,6 +83,7 @@ mod sys {
 pub struct Error {
     /// The number of an `lb_status`.
     pub status: i32,
+    /// Where, what was got and what was wanted: one line.
     pub message: String,
 }
 
@@ -91,6 +94,7 @@ impl fmt::Display for Error {
 }
 impl std::error::Error for Error {}
 
+/// What every call here gives.
 pub type Result<T> = std::result::Result<T, Error>;
 
 const INVALID_ARGUMENT: i32 = 1;
@@ -128,12 +132,17 @@ pub enum Bits {
 
 /// `output[m, n] = scale * input[m, k] * weight[n, k]^T + bias[n]`: shapes and strides of one product.
 ///
-/// Weights are packed least significant bits first, each row in whole bytes.
+/// Weights are packed least significant bits first, each row in whole bytes. The error is at most 1e-6 times the sum of the terms' magnitudes.
+/// Scales per row, group or row range and 16-bit types are in the C ABI alone (`lb_quantized_mm_args`).
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizedMm {
+    /// Of a weight.
     pub bits: Bits,
+    /// Rows of the input and of the output.
     pub m: u32,
+    /// Rows of the weights, columns of the output.
     pub n: u32,
+    /// Columns of the input and of the weights.
     pub k: u32,
     /// Elements from one row of the input to the next.
     pub input_stride: u32,
@@ -154,7 +163,7 @@ impl QuantizedMm {
         if rows == 0 { 0 } else { u64::from(rows - 1) * u64::from(stride) + row }
     }
 
-    /// Computes on the CPU. Slices shorter than shapes and strides say are an error, not undefined behaviour.
+    /// Computes on the CPU: `input` [m, k], `weight` [n, k] packed, `bias` [n], `output` [m, n]. Slices shorter than shapes and strides say are an error, not undefined behaviour.
     pub fn run(&self, input: &[f32], weight: &[u8], scale: f32, bias: Option<&[f32]>, output: &mut [f32]) -> Result<()> {
         let row_bytes = (u64::from(self.k) * self.bits as u64).div_ceil(8);
         if self.m > 1 && (self.input_stride < self.k || self.output_stride < self.n) {
@@ -213,6 +222,7 @@ fn text_of(call: impl Fn(*mut c_char, usize, *mut usize) -> c_int) -> Result<Str
 /// How text is sampled; the defaults are those of `lowbit run`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Generate {
+    /// Fewer come when the text ends or the context is full.
     pub max_tokens: i64,
     /// 0 takes the likeliest token.
     pub temperature: f32,
@@ -288,6 +298,7 @@ impl Model {
         Ok(Model { handle })
     }
 
+    /// How many logits there are.
     pub fn vocab_size(&self) -> usize {
         unsafe { sys::lb_model_vocab_size(self.handle) as usize }
     }
@@ -297,6 +308,7 @@ impl Model {
         unsafe { sys::lb_model_length(self.handle) as usize }
     }
 
+    /// No tokens in the sequence, as after `truncate(0)`.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word")  # what a sampled window begins with
+KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word", "question")  # what a sampled window begins with
 MIX = "text=1,begin=1,chat=2,opening=3,any=1"
 
 
@@ -62,7 +62,8 @@ def add_sampling(p) -> None:
                    help="never a token less likely than this part of the likeliest one; one, or drawn for each window like the temperature [0,0.06]")
     p.add_argument("--sample-mix", type=shares, default=MIX, metavar="KIND=SHARE,...",
                    help="what sampled windows begin with: a few tokens of the text, the token that begins a document or chat, the model's chat "
-                   f"template up to a user's first word, an opening, any token; rewritten: all of it text, but for every second span; word: passages about one word each [{MIX}]")
+                   f"template up to a user's first word, an opening, any token; rewritten: all of it text, but for every second span; word: passages about one word each; "
+                   f"question: questions and answers [{MIX}]")
     p.add_argument("--sample-openings", metavar="FILE", help="openings, one to a line, \\n for a line break, '> ' before what a user of a chat says "
                    "[openings.txt of this package]")
     p.add_argument("--sample-words", metavar="FILE", help="words for the kind `word`, one to a line [words of the model's vocabulary]")

@@ -17,6 +17,8 @@ from ..llama import heads_of, linear_names, norm_names, rms_norm, rotate, rotati
 from ..tokens import Tokenizer
 from .arguments import KINDS
 from .data import PROMPT, random
+from .questions import BEFORE, BETWEEN, Questions, pack_questions
+from .questions import FORMS as ASKING_FORMS
 from .words import FORMS, Words, pack, read_words, special_tokens, vocabulary_words
 
 HELD_BACK = 16  # windows of each kind, for the report; at most an eighth of them
@@ -70,14 +72,15 @@ class Beginnings:
     text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
     first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
     before begin and any; the others have all that they need. rewritten: a window of the texts in which the model writes every second span anew.
-    word: passages about a word each, packed (words.py).
+    word: passages about a word each, packed (words.py); question: questions about a word each, packed (questions.py).
     """
 
-    def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=(), words: Words | None = None):
+    def __init__(self, mix: dict, texts, prefix, vocab: int, first_token=None, chat=(), openings=(), words: Words | None = None,
+                 questions: Questions | None = None):
         self.texts, self.prefix, self.vocab, self.first_token = texts, list(prefix), vocab, first_token
-        self.chat, self.openings, self.words = list(chat), [list(o) for o in openings], words
+        self.chat, self.openings, self.words, self.questions = list(chat), [list(o) for o in openings], words, questions
         there = {"text": texts is not None, "rewritten": texts is not None, "begin": first_token is not None, "chat": bool(self.chat),
-                 "opening": bool(self.openings), "any": True, "word": words is not None}
+                 "opening": bool(self.openings), "any": True, "word": words is not None, "question": questions is not None}
         self.mix = {kind: share for kind, share in mix.items() if share > 0 and there[kind]}
         if not self.mix:
             raise LowbitError("--sample-mix", f"nothing of {', '.join(mix)} that this model has", "shares of " + ", ".join(KINDS))
@@ -163,7 +166,7 @@ def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, opening
         """(said by a user, text) of each line; without a chat template nobody says anything."""
         return [(line.startswith(USER) and bool(chat[0]), line.removeprefix(USER)) for line in read_openings(file)]
 
-    chat, lines, about, first = ([], []), [], None, token("bos_token_id")
+    chat, lines, about, questions, first = ([], []), [], None, None, token("bos_token_id")
     try:
         tokenizer = Tokenizer(folder, program)
         turn = chat_turn(_json_object(folder / "tokenizer_config.json"))
@@ -177,11 +180,13 @@ def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, opening
         lines = [(chat[0] if said else list(prefix)) + i for (said, _), i in zip(given, ids([line for _, line in given])) if i]
         listed = read_words(words) if words else vocabulary_words(described)
         if listed and separator is not None:
-            about = Words(listed, begun(FORMS), chat, prefix, ids, special_tokens(described), separator)
+            about, asked = (Words(listed, begun(forms), chat, prefix, ids, special_tokens(described), separator) for forms in (FORMS, ASKING_FORMS))
+            if "?" in described["model"]["vocab"]:
+                questions = Questions(asked, described["model"]["vocab"], *ids([BEFORE, BETWEEN]))
     except LowbitError:
         if openings or words:
             raise
-    return Beginnings(mix, texts, prefix, vocab, first, chat[0], lines, about)
+    return Beginnings(mix, texts, prefix, vocab, first, chat[0], lines, about, questions)
 
 
 @torch.no_grad()
@@ -208,12 +213,13 @@ def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int
             progress(f"sampling: {sum(map(np.size, out))} of {begins.size} tokens")
         return np.concatenate(out)
 
-    about = np.flatnonzero(kinds == "word")
-    others = np.flatnonzero(kinds != "word")
+    packed = {"word": (pack, beginnings.words), "question": (pack_questions, beginnings.questions)}
+    others = np.flatnonzero(~np.isin(kinds, list(packed)))
     if len(others):
         windows[others] = write(*map(np.stack, zip(*(beginnings.given(kind, rng, window) for kind in kinds[others]))), min_p)
-    if len(about):
-        windows[about] = pack(beginnings.words, len(about), window, rng, write)
+    for kind, (packer, source) in packed.items():
+        if len(of_kind := np.flatnonzero(kinds == kind)):
+            windows[of_kind] = packer(source, len(of_kind), window, rng, write)
     return Samples(windows, kinds)
 
 

@@ -350,7 +350,7 @@ struct FloatMatmul {
     for (int64_t n = a.n0; n < a.n1; n += kRows) one_panel(a, a.w + n / kRows * bytes, n, t);
   }
 
-  static constexpr KernelName kName = matmul_name(Source::kName, A, S::kTileName);
+  static constexpr KernelName kName = matmul_name(Source::kName, A == Activation::kInt8 ? "a8f" : "af32", S::kTileName);
   static constexpr MatmulKernel kernel() {
     return {kName.text,
             "docs/kernels.md#f32-panels",

@@ -1,5 +1,5 @@
 #pragma once
-// Integer-valued formats x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in registers. More: a panel is
+// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in registers. More: a panel is
 // unpacked once into bytes, and tiles of x rows run over those. Both sum exactly inside a segment and fold it in the order of
 // kernels/ref/matmul.cc, so all agree bit for bit.
 
@@ -9,11 +9,30 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
+/// What is multiplied: a format's values, or of a codebook the levels that its codes stand for, as int8's.
+template <class Codec, CodecKind Kind = Codec::kKind>
+struct Multiplied {
+  using type = Codec;
+};
+template <class Codec>
+struct Multiplied<Codec, CodecKind::kTable> {
+  using type = Int8::Codec;
+};
+
+/// A codebook's levels: a look-up is all that unpacking does more. Nothing for other formats.
+template <class S, bool kTable>
+struct LevelTable {};
+template <class S>
+struct LevelTable<S, true> {
+  typename S::Int bytes;
+};
+
 template <class S, class F>
 struct IntegerMatmul {
   using Int = typename S::Int;
   using Float = typename S::Float;
-  using Codec = typename F::Codec;
+  using Codec = typename Multiplied<typename F::Codec>::type;
+  static constexpr bool kTable = F::Codec::kKind == CodecKind::kTable;
   using P = Panel<S, F>;
   using Packed = typename P::Packed;
   static constexpr bool kBase3 = F::kId == FormatId::kTernaryPacked;
@@ -25,6 +44,16 @@ struct IntegerMatmul {
   static constexpr unsigned kFlip = Dot::kSigned ? 0u : Codec::kFlip;
   static constexpr int kAdd = Dot::kSigned ? 0 : Codec::kAdd;
   static constexpr int64_t kStepBytes = 4 * P::kRows;
+
+  using Levels = LevelTable<S, kTable>;
+  /// Flipped as int8's codes are.
+  template <unsigned Flip = kFlip>
+  LOWBIT_INLINE Levels levels_of(const MatmulArgs& a) {
+    if constexpr (kTable)
+      return {S::xor_(S::load_levels(a.levels), S::set8(int(Flip)))};
+    else
+      return {};
+  }
 
   /// How far ahead of a single pass over memory prefetches go: bytes in flight over the memory's latency are all that a core
   /// reads a second.
@@ -52,7 +81,12 @@ struct IntegerMatmul {
         words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
       }
     }
-    __attribute__((always_inline)) Int step(int v, int s) const { return Packed::template step<S, kUp>(words[v], s); }
+    __attribute__((always_inline)) Int step(int v, int s, const Levels& levels) const {
+      if constexpr (kTable)
+        return S::look_up8(levels.bytes, Packed::template step<S, 0, S::kMaskedLevels>(words[v], s));
+      else
+        return Packed::template step<S, kUp>(words[v], s);
+    }
   };
   struct Bytes {
     static constexpr int kSteps = 1;
@@ -63,8 +97,17 @@ struct IntegerMatmul {
       codes[0] = S::load(bytes + unit * kStepBytes);
       codes[1] = S::load(bytes + unit * kStepBytes + kStepBytes / 2);
     }
-    __attribute__((always_inline)) Int step(int v, int) const { return codes[v]; }
+    __attribute__((always_inline)) Int step(int v, int, const Levels&) const { return codes[v]; }
   };
+
+  /// Packed blocks too, but a unit is a step: segments begin and end inside of blocks.
+  struct Steps {
+    static constexpr int kSteps = 1;
+    static constexpr bool kStreams = true;
+  };
+  /// More rows of x than these have such panels unpacked to bytes.
+  static constexpr int64_t kStepsRows = 2;
+  static constexpr bool kPartialBlocks = !kBase3 && P::kBlockK > 4;
 
   /// Ternary digits five a byte, a unit is a step: partial blocks are read as they are.
   struct Base3Steps {
@@ -133,21 +176,51 @@ struct IntegerMatmul {
   /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first. kStarts: sums of chain 0 are
   /// zero, and are written where there are products: no addition for the first of them.
   template <class Codes, int M, bool kStarts = false>
-  LOWBIT_INLINE void add_products(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
-                                  Int (&part)[S::template kChains<M>][2][M]) {
-    if constexpr (kStarts) {
-      if (unit < end) add_unit<Codes, M, true>(codes, x, ldx, unit++, part);
+  LOWBIT_INLINE void add_products(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx,
+                                  int64_t unit, int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
+    if constexpr (__is_same(Codes, Steps)) {
+      add_steps<M>(codes, levels, x, ldx, unit, end, part);
+    } else {
+      if constexpr (kStarts) {
+        if (unit < end) add_unit<Codes, M, true>(codes, levels, x, ldx, unit++, part);
+      }
+      for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, levels, x, ldx, unit, part);
     }
-    for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, x, ldx, unit, part);
+  }
+  /// Steps [step, end); the first and the last block may have others, too.
+  template <int M>
+  LOWBIT_INLINE void add_steps(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t step,
+                               int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
+    constexpr int64_t kInBlock = Packed::kSteps;
+    while (step < end) {
+      const int64_t unit = step / kInBlock, from = step - unit * kInBlock,
+                    to = smaller(kInBlock, end - unit * kInBlock);
+      Blocks block;
+      block.load(codes, unit);
+      const int8_t* column = x + 4 * kInBlock * unit;
+#pragma GCC unroll 8
+      for (int s = 0; s < kInBlock; ++s) {
+        if (s < from || s >= to) continue;
+        const Int c0 = block.step(0, s, levels), c1 = block.step(1, s, levels);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          const Int xs = S::broadcast4(column + 4 * s + m * ldx);
+          Int(&sum)[2][M] = part[s % S::template kChains<M>];
+          Dot::add_to(sum[0][m], c0, xs);
+          Dot::add_to(sum[1][m], c1, xs);
+        }
+      }
+      step = unit * kInBlock + to;
+    }
   }
   template <class Codes, int M, bool kStarts>
-  LOWBIT_INLINE void add_unit(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit,
+  LOWBIT_INLINE void add_unit(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t unit,
                               Int (&part)[S::template kChains<M>][2][M]) {
     Codes block;
     block.load(codes, unit);
 #pragma GCC unroll 8
     for (int s = 0; s < Codes::kSteps; ++s) {
-      const Int c0 = block.step(0, s), c1 = block.step(1, s);
+      const Int c0 = block.step(0, s, levels), c1 = block.step(1, s, levels);
       const int8_t* column = x + 4 * (unit * Codes::kSteps + s);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) {
@@ -169,8 +242,8 @@ struct IntegerMatmul {
 
   /// sum[v][m] = code_sums[m * stride] (where the format has an offset) + the products of units [unit, end).
   template <class Codes, int M>
-  LOWBIT_INLINE void exact_sums(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
-                                const int32_t* code_sums, int64_t stride, Int (&sum)[2][M]) {
+  LOWBIT_INLINE void exact_sums(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t unit,
+                                int64_t end, const int32_t* code_sums, int64_t stride, Int (&sum)[2][M]) {
     constexpr int kChains = S::template kChains<M>;  // sums per output, where the dot product's latency asks for them
     constexpr int64_t kUnitsPerWiden = Dot::kSteps / ((Codes::kSteps + kChains - 1) / kChains);
     static_assert(kUnitsPerWiden >= 1);
@@ -180,7 +253,7 @@ struct IntegerMatmul {
       for (int m = 0; m < M; ++m)
         part[c][0][m] = part[c][1][m] =
             !Dot::kWidens && c == 0 && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
-    add_products<Codes, M, (Dot::kWidens)>(codes, x, ldx, unit,
+    add_products<Codes, M, (Dot::kWidens)>(codes, levels, x, ldx, unit,
                                            Dot::kWidens ? smaller(unit + kUnitsPerWiden, end) : end, part);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
@@ -195,7 +268,7 @@ struct IntegerMatmul {
       while (__builtin_expect((unit += kUnitsPerWiden) < end, 0)) {
         for (int c = 0; c < kChains; ++c)
           for (int m = 0; m < M; ++m) part[c][0][m] = part[c][1][m] = S::zero();
-        add_products<Codes, M>(codes, x, ldx, unit, smaller(unit + kUnitsPerWiden, end), part);
+        add_products<Codes, M>(codes, levels, x, ldx, unit, smaller(unit + kUnitsPerWiden, end), part);
         for (int c = 0; c < kChains; ++c)
           for (int m = 0; m < M; ++m)
             for (int v = 0; v < 2; ++v) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
@@ -227,7 +300,8 @@ struct IntegerMatmul {
 
   /// sum[v] = code_sums[0] (where the format has an offset, and kStart) + the products of kColumns columns, one row of x.
   template <int kColumns, bool kStart = true>
-  LOWBIT_INLINE void segment_sums(const uint8_t* codes, const int8_t* x, const int32_t* code_sums, Int (&sum)[2]) {
+  LOWBIT_INLINE void segment_sums(const uint8_t* codes, const Levels& levels, const int8_t* x, const int32_t* code_sums,
+                                  Int (&sum)[2]) {
     constexpr int kUnits = kColumns / P::kBlockK, kSteps = Packed::kSteps, kFields = fields_in_place<kColumns>();
     constexpr int kPiece =
         kFields > 1 ? kUnits : int(smaller(kUnits, Dot::kSteps / kSteps));  // before sums are widened
@@ -251,7 +325,7 @@ struct IntegerMatmul {
           for (int v = 0; v < 2; ++v) {
             if constexpr (kFields > 1)
               to[v] = Dot::add(to[v], Packed::template in_place<S>(block.words[v][0], step, kFields), xs);
-            if constexpr (kFields == 1) to[v] = Dot::add(to[v], block.step(v, step), xs);
+            if constexpr (kFields == 1) to[v] = Dot::add(to[v], block.step(v, step, levels), xs);
           }
           S::pin(to[0], to[1]);
         }
@@ -268,16 +342,16 @@ struct IntegerMatmul {
   static constexpr bool kLong = Codec::kBits != 3 && !kBase3 && P::kBlockK <= 32 && fields_in_place<kLongColumns>() > 1;
 
   /// exact_sums() of one row of x, fields multiplied where they lie.
-  LOWBIT_INLINE void long_sums(const uint8_t* codes, const int8_t* x, int64_t ldx, int64_t unit, int64_t end,
-                               const int32_t* code_sums, int64_t stride, Int (&sum)[2][1]) {
+  LOWBIT_INLINE void long_sums(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t unit,
+                               int64_t end, const int32_t* code_sums, int64_t stride, Int (&sum)[2][1]) {
     constexpr int kUnits = kLongColumns / P::kBlockK;
     Int total[2] = {S::zero(), S::zero()};
     for (; unit + kUnits <= end; unit += kUnits) {
       Int part[2];
-      segment_sums<kLongColumns, false>(codes + unit * P::kBlockBytes, x + unit * P::kBlockK, code_sums, part);
+      segment_sums<kLongColumns, false>(codes + unit * P::kBlockBytes, levels, x + unit * P::kBlockK, code_sums, part);
       for (int v = 0; v < 2; ++v) total[v] = S::add32(total[v], part[v]);
     }
-    exact_sums<Blocks, 1>(codes, x, ldx, unit, end, code_sums, stride, sum);
+    exact_sums<Blocks, 1>(codes, levels, x, ldx, unit, end, code_sums, stride, sum);
     for (int v = 0; v < 2; ++v) sum[v][0] = S::add32(sum[v][0], total[v]);
   }
 
@@ -294,6 +368,7 @@ struct IntegerMatmul {
     const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
     const float* x_scales = kScales ? a.x_group_scale + m0 * segments : nullptr;
     const uint8_t* scales = factors.scales;
+    const Levels levels = levels_of(a);
     Float acc[2][M], t[2][M];
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = t[0][m] = t[1][m] = S::zero_f();
     for (int64_t j = 0; j < segments; scales += factors.stride) {
@@ -302,10 +377,10 @@ struct IntegerMatmul {
       for (const int64_t first = j, end = kScales ? smaller(j + per_group, segments) : j + 1; j < end; ++j) {
         if constexpr (M == 1 && Codes::kStreams) {
           Int one[2];
-          segment_sums<kColumns>(codes, x, code_sums, one);
+          segment_sums<kColumns>(codes, levels, x, code_sums, one);
           for (int v = 0; v < 2; ++v) sum[v][0] = one[v];
         } else {
-          exact_sums<Codes, M>(codes, x, a.ldxq, 0, kUnits, code_sums, segments, sum);
+          exact_sums<Codes, M>(codes, levels, x, a.ldxq, 0, kUnits, code_sums, segments, sum);
         }
         codes += kUnits * Codes::kBytes;
         x += kColumns;
@@ -330,7 +405,8 @@ struct IntegerMatmul {
 
   /// Where that loop is worth its code: for one row of x, and for tiles of as many rows as most are.
   template <class Codes, int M>
-  static constexpr bool kOneSize = M == S::kFoldRows || (__is_same(Codes, Blocks) && (M == 1 || M == S::kTileRows));
+  static constexpr bool kOneSize = !__is_same(Codes, Steps) && !__is_same(Codes, Base3Steps) &&
+                                   (M == S::kFoldRows || (__is_same(Codes, Blocks) && (M == 1 || M == S::kTileRows)));
 
   /// True when tile_of_segments() has done it.
   template <class Codes, int M>
@@ -359,6 +435,7 @@ struct IntegerMatmul {
     const int8_t* x = a.xq + m0 * ldx;
     const int32_t* code_sums = a.code_sums + (kAdd != 0 ? m0 * segments : 0);
     const float* x_scales = a.x_group_scale != nullptr ? a.x_group_scale + m0 * segments : nullptr;
+    const Levels levels = levels_of(a);
     Float acc[2][M];
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
     int64_t j = 0;
@@ -372,9 +449,9 @@ struct IntegerMatmul {
         if constexpr (kBase3 && __is_same(Codes, Base3Steps)) {
           base3_sums<M>(codes, x, ldx, first, end, code_sums + j, segments, sum);
         } else if constexpr (kLong && M == 1 && __is_same(Codes, Blocks)) {
-          long_sums(codes, x, ldx, first, end, code_sums + j, segments, sum);
+          long_sums(codes, levels, x, ldx, first, end, code_sums + j, segments, sum);
         } else {
-          exact_sums<Codes, M>(codes, x, ldx, first, end, code_sums + j, segments, sum);
+          exact_sums<Codes, M>(codes, levels, x, ldx, first, end, code_sums + j, segments, sum);
         }
         if (x_scales != nullptr) {
 #pragma GCC unroll 8
@@ -390,7 +467,7 @@ struct IntegerMatmul {
       }
       // Codes prefetch as many lines as they are. Factors behind all codes, as with blocks of 20 columns, are a stream of their own.
       if constexpr (Codes::kStreams) factors.prefetch(g, kAhead);
-      if constexpr (Codes::kStreams && kBase3) factors.prefetch(g, P::bytes(s));
+      if constexpr (Codes::kStreams && Codes::kSteps == 1 && P::kBlockK > 4) factors.prefetch(g, P::bytes(s));
       for (int v = 0; v < 2; ++v) {
         const Float scale = factors.scale(g, v);
 #pragma GCC unroll 8
@@ -404,17 +481,18 @@ struct IntegerMatmul {
       for (int m = 0; m < M; ++m) write_rows<S, Activation::kInt8>(a, m0 + m, n + v * S::kLanes, acc[v][m]);
   }
 
-  /// bytes[step][row][4] = codes of the whole panel.
-  static void unpack_panel(const PanelShape& s, const uint8_t* panel, uint8_t* bytes) {
-    const int64_t blocks = P::blocks(s);
-    typename P::Walk walk(s, panel, 0);
+  /// bytes[step][row][4] = codes (levels) of the whole panel.
+  static void unpack_panel(const MatmulArgs& a, const uint8_t* panel, uint8_t* bytes) {
+    const int64_t blocks = P::blocks(a.shape);
+    const Levels levels = levels_of(a);
+    typename P::Walk walk(a.shape, panel, 0);
     for (int64_t b = 0; b < blocks; ++b) {
       Blocks block;
       block.template load<false>(walk.next(), 0);
       uint8_t* out = bytes + b * Packed::kSteps * kStepBytes;
 #pragma GCC unroll 8
       for (int step = 0; step < Packed::kSteps; ++step)
-        for (int v = 0; v < 2; ++v) S::store(out + step * kStepBytes + v * kStepBytes / 2, block.step(v, step));
+        for (int v = 0; v < 2; ++v) S::store(out + step * kStepBytes + v * kStepBytes / 2, block.step(v, step, levels));
     }
   }
 
@@ -427,9 +505,10 @@ struct IntegerMatmul {
     }
   }
 
+  static bool whole_blocks(const PanelShape& s) { return s.segments == 1 || s.segment % P::kBlockK == 0; }
   static bool direct(int64_t m, const PanelShape& s) {
     if (kBase3) return m <= kBase3Rows && s.segment <= kMaxFractionK;
-    return m <= S::kDirectRows && (s.segments == 1 || s.segment % P::kBlockK == 0);
+    return m <= (whole_blocks(s) ? S::kDirectRows : kStepsRows);
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {
@@ -458,11 +537,13 @@ struct IntegerMatmul {
       if (in_registers) {
         if constexpr (kBase3) {
           tiles<Base3Steps, int(kBase3Rows)>(a, panel, factors, n, 0);
-        } else {
+        } else if (whole_blocks(a.shape)) {
           all_rows<Blocks>(a, panel, factors, n);
+        } else if constexpr (kPartialBlocks) {
+          tiles<Steps, int(kStepsRows)>(a, panel, factors, n, 0);
         }
       } else {
-        unpack_panel(a.shape, panel, a.scratch);
+        unpack_panel(a, panel, a.scratch);
         all_rows<Bytes>(a, a.scratch, factors, n);
       }
     }
@@ -478,9 +559,10 @@ struct IntegerMatmul {
             P::kRows,
             4,
             &P::bytes,
-            &relayout_panel<S, F, kFlip>,
-            &scratch_bytes,
-            &run};
+            &relayout_panel < S,
+            F,
+            kTable ? 0u : kFlip >
+            , &scratch_bytes, &run, kTable};
   }
 };
 

@@ -14,6 +14,8 @@ inline constexpr MatmulKernel kIntegerKernels[] = {
     IntegerMatmul<S, Int2>::kernel(),        IntegerMatmul<S, Int3Odd>::kernel(),
     IntegerMatmul<S, Int2Odd>::kernel(),     IntegerMatmul<S, Binary>::kernel(),
     IntegerMatmul<S, Ternary2Bit>::kernel(), IntegerMatmul<S, TernaryPacked>::kernel(),
+    IntegerMatmul<S, Codebook4>::kernel(),   IntegerMatmul<S, Codebook3>::kernel(),
+    IntegerMatmul<S, Codebook2>::kernel(),
 };
 template <class S>
 inline constexpr int kIntegerKernelCount = sizeof(kIntegerKernels<S>) / sizeof(MatmulKernel);
@@ -30,6 +32,9 @@ inline constexpr MatmulKernel kPanelKernels[] = {
     kIntegerKernels<S>[7],
     kIntegerKernels<S>[8],
     kIntegerKernels<S>[9],
+    kIntegerKernels<S>[10],
+    kIntegerKernels<S>[11],
+    kIntegerKernels<S>[12],
     FloatMatmul<S, PackedSource<S, Fp8>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook4>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook3>, Activation::kInt8>::kernel(),

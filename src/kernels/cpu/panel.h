@@ -21,15 +21,17 @@ inline namespace LOWBIT_ISA {
 constexpr int64_t round_up_to(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/// Bits that divide 8: field s of the word's bytes is step s. Steps come out shifted left by Up bits (0 or 1).
+/// Bits that divide 8: field s of the word's bytes is step s. Steps come out shifted left by Up bits (0 or 1); bits above a code
+/// are zero where kMasked.
 template <int Bits>
 struct Fields {
   static constexpr int kSteps = 8 / Bits, kWords = 1;
   static void put(uint32_t* words, int step, uint32_t codes) { words[0] |= codes << (Bits * step); }
-  template <class S, int Up = 0>
+  template <class S, int Up = 0, bool kMasked = true>
   LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
     if constexpr (Bits == 8) return words[0];
-    return S::and_(moved<S>(words[0], Bits * s - Up), S::set8(((1 << Bits) - 1) << Up));
+    const typename S::Int codes = moved<S>(words[0], Bits * s - Up);
+    return kMasked ? S::and_(codes, S::set8(((1 << Bits) - 1) << Up)) : codes;
   }
   /// Field s of a word as it lies, or behind one shift by four bits: the codes of step s times 2^(Bits * (s % fields)), with as
   /// many `fields` as one mask each can tell apart, those of a nibble or of the byte.
@@ -59,10 +61,11 @@ struct Fields<3> {
     words[step / 4] |= (codes & 0x03030303u) << (2 * (step % 4));
     words[2] |= ((codes >> 2) & 0x01010101u) << step;
   }
-  template <class S, int Up = 0>
+  template <class S, int Up = 0, bool kMasked = true>
   LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
     const typename S::Int low = Fields<2>::moved<S>(words[s / 4], 2 * (s % 4) - Up);
     const typename S::Int high = Fields<2>::moved<S>(words[2], s - 2 - Up);
+    if constexpr (!kMasked) return S::choose(S::set8(4 << Up), high, low);
     return S::or_(S::and_(low, S::set8(3 << Up)), S::and_(high, S::set8(4 << Up)));
   }
   template <class S, bool kMasked>

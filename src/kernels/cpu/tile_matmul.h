@@ -19,8 +19,8 @@ struct TileMatmul {
   using Float = typename S::Float;
   using Segments = TileSegments<S, Tiles>;
   static_assert(S::kLanes == 16);
-  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns or more, of 32.
-  static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48;
+  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns a tile, of fewer, but 32.
+  static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48, kLeastDepth = 32;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
   /// With one segment a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache: sums then
   /// need not leave their tiles, which pays more than the nearer bytes.
@@ -48,8 +48,13 @@ struct TileMatmul {
 
   static bool on_tiles(int64_t m, const PanelShape& s) {
     if (s.segments == 1) return m >= kLeastRows;
-    if (s.segment == 32) return m >= kLeastRows32;
-    return m >= kLeastRows64 && s.segment % 64 == 0 && s.segment <= kChunkK;
+    const int64_t depth = Segments::depth_of(s.segment);
+    return depth >= kLeastDepth && s.segment <= kChunkK && m >= (depth == 64 ? kLeastRows64 : kLeastRows32);
+  }
+  /// Columns of x that tiles read: a last segment that is short ends with a whole tile.
+  static int64_t columns_of_x(const PanelShape& s) {
+    const int64_t whole = (s.segments - 1) * s.segment;
+    return s.segments == 1 ? s.k : whole + round_up_to(s.k - whole, Segments::depth_of(s.segment));
   }
   /// Tiles read and write whole blocks of rows; those that are none are not looked at.
   static int64_t padded(int64_t m) { return round_up_to(m, kActivationRowMultiple); }
@@ -74,9 +79,10 @@ struct TileMatmul {
   /// Puts the values of a chunk's columns, of both halves of a panel, where Scratch wants them, from column k0 on.
   class Unpacking {
    public:
-    Unpacking(const PanelShape& s, const uint8_t* panel, int64_t k0, const Scratch& t)
-        : walk_(s, panel, k0 / P::kBlockK),
-          blocks_(P::blocks(s)),
+    Unpacking(const MatmulArgs& a, const uint8_t* panel, int64_t k0, const Scratch& t)
+        : walk_(a.shape, panel, k0 / P::kBlockK),
+          levels_(Vector::template levels_of<0>(a)),
+          blocks_(P::blocks(a.shape)),
           block_(k0 / P::kBlockK),
           out_(t.bytes),
           half_(t.half) {
@@ -94,13 +100,17 @@ struct TileMatmul {
         block.template load<false>(walk_.next(), 0);
 #pragma GCC unroll 8
         for (int step = 0; step < Packed::kSteps; ++step, out += 64)
-          for (int v = 0; v < 2; ++v) S::store(out + v * half, S::add8(block.step(v, step), add));
+          for (int v = 0; v < 2; ++v) {
+            const Int codes = block.step(v, step, levels_);
+            S::store(out + v * half, Vector::kTable ? codes : S::add8(codes, add));
+          }
       }
       out_ = reinterpret_cast<int8_t*>(out);
     }
 
    private:
     typename P::Walk walk_;
+    typename Vector::Levels levels_;
     int64_t blocks_, block_;
     int8_t* out_;
     const int8_t* first_;
@@ -201,7 +211,7 @@ struct TileMatmul {
     int32_t* sums = reinterpret_cast<int32_t*>(t.acc);  // [m][32]
     for (int64_t k0 = 0; k0 < s.k; k0 += chunk) {
       const int64_t k1 = smaller(k0 + chunk, s.k);
-      Unpacking unpacking(s, panel, k0, t);
+      Unpacking unpacking(a, panel, k0, t);
       for (int64_t m = 0; m < a.m; m += 32) {
         const int64_t end = smaller(m + 32, a.m);
         // Results go to rows far apart, which nothing has brought near.
@@ -223,7 +233,7 @@ struct TileMatmul {
     typename Segments::Turn turns[kTurns];
     for (int64_t j0 = 0; j0 < s.segments; j0 += per_chunk) {
       const int64_t j1 = smaller(j0 + per_chunk, s.segments);
-      Unpacking unpacking(s, panel, j0 * s.segment, t);
+      Unpacking unpacking(a, panel, j0 * s.segment, t);
       unpacking.until(smaller(j1 * s.segment, s.k));
       int64_t count = 0;
       for (int64_t j = j0; j < j1; j += Segments::kTurn)
@@ -234,10 +244,10 @@ struct TileMatmul {
   }
 
   static void run(const MatmulArgs& a) {
-    if (!on_tiles(a.m, a.shape)) return Vector::run(a);
+    if (!on_tiles(a.m, a.shape) || columns_of_x(a.shape) > a.ldxq) return Vector::run(a);
     const Scratch t = split(a.scratch, a.m, a.shape);
     const int64_t bytes = P::bytes(a.shape);
-    Tiles::configure(config(a.shape.segment == 32 && a.shape.segments > 1 ? 32 : 64));
+    Tiles::configure(config(a.shape.segments > 1 ? Segments::depth_of(a.shape.segment) : 64));
     for (int64_t n = a.n0; n < a.n1; n += P::kRows) {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
       if (a.shape.segments == 1) {
@@ -268,6 +278,8 @@ inline constexpr MatmulKernel kTileKernels[] = {
     TileMatmul<S, Tiles, Int2>::kernel(),        TileMatmul<S, Tiles, Int3Odd>::kernel(),
     TileMatmul<S, Tiles, Int2Odd>::kernel(),     TileMatmul<S, Tiles, Binary>::kernel(),
     TileMatmul<S, Tiles, Ternary2Bit>::kernel(), TileMatmul<S, Tiles, TernaryPacked>::kernel(),
+    TileMatmul<S, Tiles, Codebook4>::kernel(),   TileMatmul<S, Tiles, Codebook3>::kernel(),
+    TileMatmul<S, Tiles, Codebook2>::kernel(),
 };
 template <class S, class Tiles>
 inline constexpr int kTileKernelCount = sizeof(kTileKernels<S, Tiles>) / sizeof(MatmulKernel);

@@ -18,6 +18,12 @@ struct TileSegments {
   static constexpr int64_t kSegmentProducts = 2 * 16 * 16;  // [panel half][16][16]
   static constexpr int64_t kProducts = kTurn * kSegmentProducts;
 
+  /// Columns of a segment that a tile takes: all up to 64, else an equal part; 0 where there is none of whole fours.
+  static constexpr int64_t depth_of(int64_t segment) {
+    const int64_t parts = (segment + 63) / 64;
+    return segment % (4 * parts) == 0 ? segment / parts : 0;
+  }
+
   struct Block;
   struct Turn;
   using Units = void (*)(const MatmulArgs&, const Turn* turns, int64_t turn_count, const int8_t* bytes,
@@ -174,14 +180,14 @@ struct TileSegments {
     int half = 0;
   };
 
-  /// kColumns of a segment: 32, 64, or 0 where it is more of whole tiles.
+  /// kColumns of a segment: 32, 64, or 0 for any; then depth_of() these `columns`.
   template <int kSegment, int kColumns>
-  LOWBIT_INLINE void multiply_segment(const Unit& u, int64_t ldx, int64_t columns) {
-    constexpr int kA = 4 + kSegment % 2, kB = 6 + kSegment % 2, kDepth = kColumns == 32 ? 32 : 64;
-    const int64_t segment = kColumns > 0 ? kColumns : columns;
+  LOWBIT_INLINE void multiply_segment(const Unit& u, int64_t ldx, int64_t columns, int64_t depth) {
+    constexpr int kA = 4 + kSegment % 2, kB = 6 + kSegment % 2;
+    const int64_t segment = kColumns > 0 ? kColumns : columns, step = kColumns > 0 ? kColumns : depth;
     const int8_t *x = u.x + kSegment * segment, *bytes = u.bytes + kSegment * segment * 16;
     Tiles::template zero<kSegment>();
-    for (int64_t k = 0; k < segment; k += kDepth) {
+    for (int64_t k = 0; k < segment; k += step) {
       Tiles::template load<kA>(x + k, ldx);
       Tiles::template load<kB>(bytes + 16 * k, 64);
       Tiles::template dot<kSegment, kA, kB>();
@@ -259,13 +265,13 @@ struct TileSegments {
   template <int kGroup, bool kScales, int kColumns>
   static void fold_units(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
                          int64_t half_bytes, int32_t* products, float* acc_of) {
-    const int64_t ldx = a.ldxq, columns = a.shape.segment;
+    const int64_t ldx = a.ldxq, columns = a.shape.segment, depth = depth_of(columns);
     UnitOrder order = {a, turns, turn_count, bytes, half_bytes, products, acc_of};
     Unit u = order.next();
-    multiply_segment<0, kColumns>(u, ldx, columns);
-    multiply_segment<1, kColumns>(u, ldx, columns);
+    multiply_segment<0, kColumns>(u, ldx, columns, depth);
+    multiply_segment<1, kColumns>(u, ldx, columns, depth);
     store_segment<0>(u);
-    multiply_segment<2, kColumns>(u, ldx, columns);
+    multiply_segment<2, kColumns>(u, ldx, columns, depth);
     store_segment<1>(u);
     for (bool last = false; !last;) {
       last = order.m >= a.m;
@@ -273,16 +279,16 @@ struct TileSegments {
       Float acc[16];
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r) acc[r] = S::load_f(u.acc + 32 * r);
-      multiply_segment<3, kColumns>(u, ldx, columns);
+      multiply_segment<3, kColumns>(u, ldx, columns, depth);
       store_segment<2>(u);
       fold_segment<0, kGroup, kScales>(u, acc);
-      multiply_segment<0, kColumns>(next, ldx, columns);
+      multiply_segment<0, kColumns>(next, ldx, columns, depth);
       store_segment<3>(u);
       fold_segment<1, kGroup, kScales>(u, acc);
-      multiply_segment<1, kColumns>(next, ldx, columns);
+      multiply_segment<1, kColumns>(next, ldx, columns, depth);
       store_segment<0>(next);
       fold_segment<2, kGroup, kScales>(u, acc);
-      multiply_segment<2, kColumns>(next, ldx, columns);
+      multiply_segment<2, kColumns>(next, ldx, columns, depth);
       store_segment<1>(next);
       fold_segment<3, kGroup, kScales>(u, acc);
 #pragma GCC unroll 16
@@ -304,7 +310,7 @@ struct TileSegments {
   /// `half_bytes` behind. products: room for 2 * kProducts; part, acc: [m][32].
   static void multiply(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
                        int64_t half_bytes, int32_t* products, float* part, float* acc) {
-    const int64_t segment = a.shape.segment, depth = segment == 32 ? 32 : 64, first = turns[0].j;
+    const int64_t segment = a.shape.segment, depth = depth_of(segment), first = turns[0].j;
     bool whole = true;
     for (int64_t i = 0; i < turn_count; ++i) whole = whole && turns[i].units != nullptr;
     if (whole) return turns[0].units(a, turns, turn_count, bytes, half_bytes, products, acc);

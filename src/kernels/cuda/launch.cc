@@ -5,21 +5,20 @@
 #include <set>
 #include <utility>
 
+#include "kernels/cuda/gemm/running_arch.h"
+
 namespace lowbit::cuda {
 namespace {
 
 constexpr int kMostDevices = 64;
 
 cudaError_t read_device(int index, Device* device) {
-  int major = 0, minor = 0;
   device->index = index;
   cudaError_t e = cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, index);
   if (e == cudaSuccess)
     e = cudaDeviceGetAttribute(&device->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
-  device->arch = 10 * major + minor;
-  device->bulk_copies = major >= 9;
+  device->arch = running_arch();
+  device->bulk_copies = device->arch >= 90;
   return e;
 }
 

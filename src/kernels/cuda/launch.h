@@ -8,8 +8,8 @@ namespace lowbit::cuda {
 struct Device {
   int processors = 0;
   int shared_bytes = 0;      // of a thread block, at most
-  int arch = 0;              // compute capability, 90 for 9.0
-  bool bulk_copies = false;  // compute capability 9 and higher: bulk copies and dependent launches
+  int arch = 0;              // compute capability of the code that runs on it, 90 for 9.0
+  bool bulk_copies = false;  // arch 90 and higher: bulk copies and dependent launches
   int index = 0;
 };
 

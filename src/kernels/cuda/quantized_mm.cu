@@ -53,16 +53,12 @@ bool make_weight_map(const uint8_t* weight, const QuantizedConfig& p, CUtensorMa
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// One row of x on a device with tensor maps; false when it is not for quantized_mm_one_row.
+/// One row of x on a device with tensor maps (code for 8.0 is empty); false when it is not for quantized_mm_one_row.
 template <int BITS, int kSlots>
 bool start_one_row(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
                    const Device& device, bool overlap, cudaStream_t stream, cudaError_t* error) {
   const auto kernel = quantized_mm_one_row<BITS, kSlots>;
-  static const bool compiled = [&] {  // for 9.0: code for 8.0 is empty
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
-  }();
-  if (!device.bulk_copies || !compiled || p.m != 1 || p.groups > 1) return false;
+  if (!device.bulk_copies || p.m != 1 || p.groups > 1) return false;
   const int64_t lines = ceil_div((p.k * BITS + 7) / 8, kLineBytes), warp_lines = ceil_div(lines, kLineWarps);
   const int64_t shared =
       kLinePartsAt<kSlots> + int64_t{kLineWarps} * kParts * line_part_bytes<BITS>(static_cast<int>(warp_lines));

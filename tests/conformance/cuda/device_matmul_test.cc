@@ -288,6 +288,21 @@ TEST(DeviceMatmulConformance, EveryFormatMeetsEveryGroupRowCountAndType) {
   EXPECT_EQ(bad, 0);
 }
 
+TEST(DeviceMatmulConformance, ScalesOfQueriesKeysAndValues) {
+  LOWBIT_NEEDS_GPU();
+  Counts counts;
+  for (int64_t m = 1; m <= 8; ++m)
+    for (const int64_t most_rows : {0, 1}) {
+      if (m > 1 && most_rows == 1) continue;
+      DeviceCase d;
+      d.c = conformance::qkv_case(m);
+      d.quantized_x = m % 2 == 1;
+      d.most_rows = most_rows;
+      EXPECT_EQ(compare_case(d, counts), 0);
+    }
+  EXPECT_EQ(counts.gemv, counts.compared);
+}
+
 TEST(DeviceMatmulConformance, LongRowsManyTilesAndRefills) {  // several units of a row, several rounds of buffers
   LOWBIT_NEEDS_GPU();
   Counts counts;

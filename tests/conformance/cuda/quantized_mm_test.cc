@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/checked.h"
@@ -192,6 +193,21 @@ TEST(QuantizedMm,
       c.output = seed % 2 == 0 ? Element::kF32 : Element(seed % 3);
       EXPECT_LE(worst_error(c), 1) << "bits " << (1 << c.log_bits) << " n " << n << " k " << k << " seed " << c.seed;
     }
+}
+
+TEST(QuantizedMm, MoreRowsThanAGridIsHigh) {
+  LOWBIT_NEEDS_GPU();
+  for (const auto& [m, n] :
+       {std::pair{1, 1200000}, std::pair{3, 1200000}, std::pair{70000, 3}, std::pair{1100000, 2}}) {
+    QuantizedCase c;
+    c.seed = uint64_t(m + n);
+    c.log_bits = m % 4;
+    c.m = m;
+    c.n = n;
+    c.k = 13;
+    c.row_scales = true;
+    EXPECT_LE(worst_error(c), 1) << "m " << m << " n " << n;
+  }
 }
 
 TEST(QuantizedMm, NothingToDoIsNoError) {

@@ -33,6 +33,7 @@ struct Vectors256 {
   LOWBIT_INLINE Int broadcast32(const int32_t* p) { return _mm256_set1_epi32(*p); }
   LOWBIT_INLINE Int and_(Int a, Int b) { return _mm256_and_si256(a, b); }
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm256_or_si256(a, b); }
+  LOWBIT_INLINE Int xor_(Int a, Int b) { return _mm256_xor_si256(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm256_add_epi8(a, b); }
   LOWBIT_INLINE Int add32(Int a, Int b) { return _mm256_add_epi32(a, b); }
   LOWBIT_INLINE Int add16(Int a, Int b) { return _mm256_add_epi16(a, b); }
@@ -53,6 +54,13 @@ struct Vectors256 {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
   }
   LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) { prefetch(p); }
+
+  /// A table of 16 bytes. A look-up wants bytes below 16.
+  static constexpr bool kMaskedLevels = true;
+  LOWBIT_INLINE Int load_levels(const int8_t* p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  LOWBIT_INLINE Int look_up8(Int table, Int codes) { return _mm256_shuffle_epi8(table, codes); }
 
   /// floor(3 v / 256) of each byte, 0, 1 or 2: of w = max(v - 1, 0), the rounded averages of w and 0, and of w and that, are
   /// below 64, 128 and 256 for just these v.

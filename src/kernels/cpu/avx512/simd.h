@@ -36,6 +36,8 @@ struct Simd {
   LOWBIT_INLINE Int broadcast32(const int32_t* p) { return _mm512_set1_epi32(*p); }
   LOWBIT_INLINE Int and_(Int a, Int b) { return _mm512_and_si512(a, b); }
   LOWBIT_INLINE Int or_(Int a, Int b) { return _mm512_or_si512(a, b); }
+  LOWBIT_INLINE Int choose(Int mask, Int ones, Int zeros) { return _mm512_ternarylogic_epi32(mask, ones, zeros, 0xca); }
+  LOWBIT_INLINE Int xor_(Int a, Int b) { return _mm512_xor_si512(a, b); }
   LOWBIT_INLINE Int add8(Int a, Int b) { return _mm512_add_epi8(a, b); }
   LOWBIT_INLINE Int add32(Int a, Int b) { return _mm512_add_epi32(a, b); }
   LOWBIT_INLINE Int sub32(Int a, Int b) { return _mm512_sub_epi32(a, b); }
@@ -58,6 +60,13 @@ struct Simd {
     _mm_prefetch(reinterpret_cast<const char*>(p) + 64, _MM_HINT_T0);
   }
   LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) { prefetch(p); }
+
+  /// A table of 16 bytes. A look-up reads the low four bits of each byte.
+  static constexpr bool kMaskedLevels = false;
+  LOWBIT_INLINE Int load_levels(const int8_t* p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  LOWBIT_INLINE Int look_up8(Int table, Int codes) { return _mm512_permutexvar_epi8(codes, table); }
 
   /// floor(3 v / 256) of each byte: 0, 1 or 2.
   LOWBIT_INLINE Int base3_digit(Int v) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/mma_kernel.h"
+#include "kernels/cuda/gemm/running_arch.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 #include "kernels/cuda/tensor_map.h"
@@ -126,16 +127,14 @@ struct Device {
 };
 Device current_device() {
   thread_local Device known;
-  int id = 0, major = 0, minor = 0;
+  int id = 0;
   Device d;
   if (cudaGetDevice(&id) != cudaSuccess) return d;
   if (known.id == id) return known;
   d.id = id;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
   cudaDeviceGetAttribute(&d.processors, cudaDevAttrMultiProcessorCount, id);
   cudaDeviceGetAttribute(&d.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  d.arch = 10 * major + minor;
+  d.arch = running_arch();
   known = d;
   return d;
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/gemm_case.h"
+#include "kernels/cuda/gemm/running_arch.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
@@ -218,17 +219,15 @@ int main(int argc, char** argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 500;
   state = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   const int seconds = argc > 3 ? std::atoi(argv[3]) : 1000000;  // stop after
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  const int arch = running_arch();
   Tally tally;
   tally.failures += refusals();
   const clock_t begin = clock();
   for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i) {
-    run_case(random_case(), state, i % 2 == 0, 10 * major + minor, tally);
-    if (i % 32 == 0 && 10 * major + minor == 90) run_many_tiles(tally);
+    run_case(random_case(), state, i % 2 == 0, arch, tally);
+    if (i % 32 == 0 && arch == 90) run_many_tiles(tally);
     if (i % 8 == 0) run_tall(tally);
-    if (i % 16 == 0 && 10 * major + minor == 90) run_repeated(tally);
+    if (i % 16 == 0 && arch == 90) run_repeated(tally);
   }
   std::printf(
       "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma, %d few rows), %d failures, worst half error "

@@ -1,7 +1,10 @@
 // Canonical rows -> fragment order, on the device, one launch per matrix at load.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/gemm/integer_value.cuh"
+#include "kernels/cuda/gemm/running_arch.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 #include "kernels/cuda/gemm/tile_order.h"
 
@@ -109,6 +112,19 @@ __global__ void transpose_scales(const float* in, int64_t n, int64_t groups, int
 }
 
 }  // namespace
+
+int running_arch() {
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  cudaFuncAttributes compiled{};
+  if (cudaFuncGetAttributes(&compiled, transpose_scales) != cudaSuccess) {  // no code for it: the first launch says so
+    (void)cudaGetLastError();
+    return 10 * major + minor;
+  }
+  return std::min(10 * major + minor, compiled.ptxVersion);
+}
 
 GemmStatus relayout_weights(FormatId format, GemmActivation activation, const uint8_t* codes, int64_t row_stride_bytes,
                             int64_t n, int64_t k, void* tiles, cudaStream_t stream) {
