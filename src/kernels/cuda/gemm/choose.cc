@@ -55,7 +55,9 @@ double folded_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int 
   const double fill = bytes * double(std::min<int64_t>(tiles, int64_t{processors} * (beside ? 2 : 1))) / 13e6;
   const double block = std::max(beside ? m->beside : m->alone, fill);
   // The next launch asks for its weights meanwhile where it finds multiprocessors without a block.
-  const double start = 2 * tiles <= processors && kernel.blocks_per_processor == 1 && p.m >= kernel.bm ? 0.8 : 1.5;
+  const bool apart = 2 * tiles <= processors && kernel.blocks_per_processor == 1 && p.m >= kernel.bm;
+  const bool spread = kernel.bm == 32 && tiles <= processors && 4 * tiles >= 3 * processors;  // spread_evenly()
+  const double start = apart ? 0.8 : spread ? 0.6 : 1.5;
   return start + double(waves) * (double(blocks) * block + 0.2 + kernel.bm * kernel.tile_units / 300.0);
 }
 

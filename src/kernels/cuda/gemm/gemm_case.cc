@@ -229,10 +229,15 @@ double CaseData::expected(int64_t m, int64_t n, double* magnitude) const {
   return acc;
 }
 
+std::vector<uint8_t> CaseData::output() const {
+  std::vector<uint8_t> host(size_t(c_.m * ldy_ * output_bytes(c_.output)));
+  must(cudaMemcpy(host.data(), d_y_, host.size(), cudaMemcpyDeviceToHost), "read y");
+  return host;
+}
+
 std::string CaseData::check(int64_t samples, double* worst) const {
   const int64_t bytes = output_bytes(c_.output);
-  std::vector<uint8_t> host(size_t(c_.m * ldy_ * bytes));
-  must(cudaMemcpy(host.data(), d_y_, host.size(), cudaMemcpyDeviceToHost), "read y");
+  const std::vector<uint8_t> host = output();
   const uint8_t* y = host.data();
   auto value = [&](int64_t i) -> float {
     if (c_.output == GemmOutput::kF32) {

@@ -36,6 +36,8 @@ class CaseData {
   /// Compares outputs on the host; `samples` random ones, or all when 0. Empty text: right. *worst: largest error over the
   /// sum of the terms' magnitudes (half activations).
   std::string check(int64_t samples, double* worst) const;
+  /// The bytes of y, behind all launches of the default stream.
+  std::vector<uint8_t> output() const;
 
  private:
   double expected(int64_t m, int64_t n, double* magnitude) const;

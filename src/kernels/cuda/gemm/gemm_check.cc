@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/gemm_case.h"
 #include "kernels/cuda/gemm/running_arch.h"
+#include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 
 namespace lowbit::cuda {
@@ -48,6 +49,9 @@ GemmCase random_case() {
     c.m = 2 + below(15), c.k = 128 * (4 + below(29)), c.group = 128 * below(2);
   if (!int8 && !bits && below(6) == 0)  // the same: copies of x that take turns; stages of 128 columns; bulk copies
     c.m = below(3) == 0 ? 1 : below(2) == 0 ? 2 + below(15) : 64, c.k = 128 * (1 + below(32)), c.group = 128 * below(3);
+  if (!int8 && !bits &&
+      below(6) == 0)  // slices of K: any number of blocks for each warp, groups that end within its part
+    c.m = 1 + below(16), c.k = 64 * (1 + below(64)), c.group = 64 * below(6);
   const int unit = int8 ? 16 : 8;
   if (below(5) != 0)
     c.x_pad = (unit - c.k % unit) % unit + unit * below(2);  // aligned rows
@@ -144,6 +148,38 @@ void run_tall(Tally& tally) {
   if (can_run_few(data.problem(), 132, 232448)) run_one(data, c, {nullptr, true, 1, 0}, tally, 20000);
 }
 
+/// Slices of many tiles, launches that overlap: every one gives the bits of the first, which is checked.
+void run_repeated(Tally& tally) {
+  GemmCase c;
+  static const FormatId kFormats[] = {FormatId::kInt4, FormatId::kInt2};
+  c.format = kFormats[below(2)], c.activation = below(2) == 0 ? GemmActivation::kF16 : GemmActivation::kBf16;
+  c.output = GemmOutput::kBf16;
+  c.m = 2 + below(15), c.n = 64 * (16 + below(100)), c.k = 512 * (1 + below(8)), c.group = 128 * below(2);
+  CaseData data(c, state, 2);
+  const WgmmaTable* table = find_wgmma_table(c.activation, stored_bits(c.format, c.activation).bits);
+  ++tally.cases;
+  for (int i = 0; i < table->count; ++i)
+    for (int split = 2; split <= 8; split *= 2) {
+      const GemmChoice choice{&table->kernels[i], false, split, 0};
+      if (!is_slice(table->kernels[i]) || !can_run(table->kernels[i], data.problem(), split)) continue;
+      run_one(data, c, choice, tally, 5000);
+      const std::vector<uint8_t> first = data.output();
+      for (int round = 0; round < 100; ++round) {
+        for (int copy = 0; copy < 4; ++copy) {
+          GemmProblem p = data.problem(copy % 2);
+          p.overlap_previous = true;
+          if (gemm_as(p, choice, nullptr) != GemmStatus::kOk) ++tally.failures;
+        }
+        ++tally.launches, ++tally.by_kernel[1];
+        if (data.output() == first) continue;
+        ++tally.failures;
+        std::printf("FAIL %s: %s split %d: other bits in round %d\n", c.text().c_str(), choice.wgmma->name, split,
+                    round);
+        break;
+      }
+    }
+}
+
 int refusals() {
   int wrong = 0;
   auto expect = [&](const char* what, GemmProblem p, GemmStatus status) {
@@ -191,6 +227,7 @@ int main(int argc, char** argv) {
     run_case(random_case(), state, i % 2 == 0, arch, tally);
     if (i % 32 == 0 && arch == 90) run_many_tiles(tally);
     if (i % 8 == 0) run_tall(tally);
+    if (i % 16 == 0 && arch == 90) run_repeated(tally);
   }
   std::printf(
       "gemm conformance: %d cases, %d launches (%d mma.sync, %d wgmma, %d few rows), %d failures, worst half error "

@@ -333,6 +333,10 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
   if constexpr (!T::kGrouped) store_wait();
 }
 
+/// Nanoseconds per block of K, a third of what the others need, that a block without a tile (spread_evenly()) stays behind the previous
+/// launch's end: until the next launch's blocks have their places. If it goes at once a multiprocessor takes two of them.
+inline constexpr int kIdleSleep = 64;
+
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
     gemm_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap y_map,
@@ -372,6 +376,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kSmall ? 2 : 1)
   } else {
     take_registers<T::kMathRegisters>();
     consume<T>(p, y_map, narrow_y_map, shared, base, first_tile, rank, tile_step);
+    if (first_tile >= p.tile_count) __nanosleep(min(2000, kIdleSleep * p.unit_blocks));
   }
 #endif
 }
