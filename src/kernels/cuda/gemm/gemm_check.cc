@@ -157,6 +157,7 @@ void run_repeated(Tally& tally) {
   c.m = 2 + below(15), c.n = 64 * (16 + below(100)), c.k = 512 * (1 + below(8)), c.group = 128 * below(2);
   CaseData data(c, state, 2);
   const WgmmaTable* table = find_wgmma_table(c.activation, stored_bits(c.format, c.activation).bits);
+  if (table == nullptr) return;
   ++tally.cases;
   for (int i = 0; i < table->count; ++i)
     for (int split = 2; split <= 8; split *= 2) {
