@@ -20,6 +20,9 @@ enum class Activation : uint8_t {
 /// In messages.
 constexpr const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
 
+/// Groups of a row that share a factor of their scales where these are double-quantized (kSuperGroup of format/qtensor.h).
+inline constexpr int64_t kSuperGroups = 16;
+
 /// What a panel's bytes depend on, besides the kernel.
 struct PanelShape {
   int64_t k = 0;              // columns
@@ -28,6 +31,8 @@ struct PanelShape {
   bool offsets = false;       // one f32 or f16 offset beside each scale
   bool half_scales = false;   // scales are stored as f16, which is exact for every scale of this weight
   bool half_offsets = false;  // likewise
+  bool double_scales =
+      false;  // scales are stored as int8, times an f16 for each kSuperGroups of them; no half_scales then
   /// int8 activations: columns whose products are summed exactly before a fold. `group`, or with scales of x per group of
   /// columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
   int64_t segment = 0;
@@ -94,6 +99,9 @@ struct CanonicalRows {
   const float* scales = nullptr;   // [rows, groups]; null for dense formats
   const float* offsets = nullptr;  // [rows, groups] or null
   int64_t rows = 0, columns = 0;
+  // PanelShape::double_scales: scales as they are stored, [rows, groups] and [rows, ceil(groups / kSuperGroups)].
+  const int8_t* scale_codes = nullptr;
+  const uint16_t* super_scales = nullptr;
 };
 
 struct MatmulKernel {

@@ -12,6 +12,8 @@
 namespace lowbit {
 namespace {
 
+static_assert(kSuperGroups == kSuperGroup);
+
 bool exact_in_f16(float v) { return f16_to_f32(f32_to_f16(v)) == v; }
 
 PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
@@ -29,17 +31,23 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   s.offsets = w.scaling.zero != ZeroKind::kNone;
   s.half_scales = true;
   s.half_offsets = s.offsets;
-  if (w.scaling.scale == ScaleKind::kF16 && !s.offsets) return s;
+  s.double_scales = w.scaling.scale == ScaleKind::kDouble && s.groups > 1;
+  if ((w.scaling.scale == ScaleKind::kF16 || s.double_scales) && !s.offsets) {
+    s.half_scales = !s.double_scales;
+    return s;
+  }
   const int64_t scale_rows = w.scale_rows();  // rows of one block share their scales: look at one of each
   for (int64_t r = 0, seen = -1; r < w.n && seen + 1 < scale_rows; ++r) {
     if (w.scale_row_of(r) == seen) continue;
     seen = w.scale_row_of(r);
     for (int64_t g = 0; g < w.scale_cols(); ++g) {
-      if (w.scaling.scale != ScaleKind::kF16) s.half_scales = s.half_scales && exact_in_f16(w.scale(r, g));
+      if (w.scaling.scale != ScaleKind::kF16 && !s.double_scales)
+        s.half_scales = s.half_scales && exact_in_f16(w.scale(r, g));
       if (s.offsets) s.half_offsets = s.half_offsets && exact_in_f16(w.offset(r, g));
     }
     if (!s.half_scales && !s.half_offsets) break;
   }
+  if (s.double_scales) s.half_scales = false;
   return s;
 }
 
@@ -113,19 +121,34 @@ std::string full_name(const MatmulKernel& kernel, const QTensor& w, int64_t acti
   return name;
 }
 
+/// Scales of the panel's rows, from row `first` of w on, as they are stored.
+void gather_double_scales(const QTensor& w, int64_t first, int64_t groups, uint8_t* out, CanonicalRows& rows) {
+  const int64_t supers = ceil_div(groups, kSuperGroup);
+  int8_t* codes = reinterpret_cast<int8_t*>(out);
+  uint16_t* factors = reinterpret_cast<uint16_t*>(out + round_up(rows.rows * groups, 2));
+  rows.scale_codes = codes;
+  rows.super_scales = factors;
+  for (int64_t r = first; r < first + rows.rows; ++r, codes += groups, factors += supers) {
+    const int64_t from = w.scale_row_of(r);
+    std::copy_n(w.scales.as<int8_t>() + from * groups, groups, codes);
+    std::copy_n(w.super_scales.as<uint16_t>() + from * supers, supers, factors);
+  }
+}
+
 /// Writes the panels; each worker expands the scales of one panel at a time.
 Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelShape& s, int64_t panel_bytes,
                     Buffer& panels, ThreadPool& pool) {
   const int64_t rows_per_panel = kernel.panel_rows, count = ceil_div(w.n, rows_per_panel);
   const int64_t factor_bytes = round_up(4 * rows_per_panel * s.groups, 64);
   const int64_t scratch_bytes = round_up(kernel.scratch_bytes(0, s), 64);
-  const int64_t worker_bytes = scratch_bytes + 2 * factor_bytes;
+  const int64_t worker_bytes = scratch_bytes + 3 * factor_bytes;
   LOWBIT_TRY_ASSIGN(Buffer workers, Buffer::allocate(std::max<int64_t>(64, worker_bytes * pool.size()), "matmul load"));
   const bool dense = is_dense(w.format);
   pool.parallel_for(count, std::max<int64_t>(1, 64 / rows_per_panel), [&](int64_t begin, int64_t end, int worker) {
     uint8_t* scratch = workers.as<uint8_t>() + worker * worker_bytes;
     float* scales = reinterpret_cast<float*>(scratch + scratch_bytes);
     float* offsets = reinterpret_cast<float*>(scratch + scratch_bytes + factor_bytes);
+    uint8_t* stored = scratch + scratch_bytes + 2 * factor_bytes;  // scales of PanelShape::double_scales
     for (int64_t p = begin; p < end; ++p) {
       CanonicalRows rows;
       rows.rows = std::min(rows_per_panel, w.n - p * rows_per_panel);
@@ -140,6 +163,7 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
           }
         rows.scales = scales;
         rows.offsets = s.offsets ? offsets : nullptr;
+        if (s.double_scales) gather_double_scales(w, p * rows_per_panel, s.groups, stored, rows);
       }
       kernel.relayout(rows, s, panels.as<uint8_t>() + p * panel_bytes, scratch);
     }

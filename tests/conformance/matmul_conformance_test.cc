@@ -210,6 +210,7 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
         c.format = info.id;
         c.scaling.k_block = group;
         c.scaling.zero = m == 33 ? ZeroKind::kOffset : ZeroKind::kNone;
+        c.scaling.scale = m == 101 || m == 33 ? ScaleKind::kDouble : ScaleKind::kF16;
         c.activation_group = activation_group;
         c.m = m;
         c.n = c.ldy = 37;

@@ -5,7 +5,7 @@
 // a 32-bit lane. A block packs kSteps steps into kWords words per row, so that each vector load brings the same columns of
 // S::kLanes rows and a step comes out with a shift and a mask:
 //   word w of row r lies at 4 * (w * kRows + r) in its block.
-// A group's factors are its scales [rows] in f32 or f16, and offsets likewise behind them. They lie before the group's codes, so that one
+// A group's factors are its scales [rows] in f32, f16 or int8, and offsets likewise behind them. They lie before the group's codes, so that one
 // row of x reads one stream, which prefetches and hardware follow; behind all codes where a row is one group or blocks span two.
 
 #include <cstdint>
@@ -123,8 +123,17 @@ struct Panel {
   static bool woven(const PanelShape& s) { return s.groups > 1 && s.group % kBlockK == 0; }
   static int64_t blocks(const PanelShape& s) { return (s.k + kBlockK - 1) / kBlockK; }
   static int64_t group_blocks(const PanelShape& s) { return woven(s) ? s.group / kBlockK : blocks(s); }
+  static int64_t scale_bytes(const PanelShape& s) { return kRows * (s.double_scales ? 1 : s.half_scales ? 2 : 4); }
   static int64_t factor_bytes(const PanelShape& s) {
-    return kRows * ((s.half_scales ? 2 : 4) + (!s.offsets ? 0 : s.half_offsets ? 2 : 4));
+    const int64_t bytes = scale_bytes(s) + kRows * (!s.offsets ? 0 : s.half_offsets ? 2 : 4);
+    return woven(s) ? round_up_to(bytes, 2 * kRows) : bytes;  // codes stay aligned to vectors
+  }
+  /// f16 factors of int8 scales, [ceil(groups / kSuperGroups)][rows]: behind everything else.
+  static int64_t supers_at(const PanelShape& s) {
+    return round_up_to(round_up_to(blocks(s) * kBlockBytes, 64) + s.groups * factor_bytes(s), 64);
+  }
+  static int64_t super_bytes(const PanelShape& s) {
+    return s.double_scales ? 2 * kRows * ((s.groups + kSuperGroups - 1) / kSuperGroups) : 0;
   }
   /// Bytes between the codes of one group and the next, and before the first: block b of group g begins at b blocks and g + 1 gaps.
   static int64_t gap(const PanelShape& s) { return woven(s) ? factor_bytes(s) : 0; }
@@ -132,9 +141,7 @@ struct Panel {
   static int64_t factor_stride(const PanelShape& s) {
     return gap(s) + (woven(s) ? group_blocks(s) * kBlockBytes : factor_bytes(s));
   }
-  static int64_t bytes(const PanelShape& s) {
-    return round_up_to(round_up_to(blocks(s) * kBlockBytes, 64) + s.groups * factor_bytes(s), 64);
-  }
+  static int64_t bytes(const PanelShape& s) { return round_up_to(supers_at(s) + super_bytes(s), 64); }
 
   /// The blocks of a panel in their order, from one of them on.
   class Walk {
@@ -228,9 +235,17 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
       }
     }
   }
-  uint8_t *const scales = panel + P::factors_at(s), *const offsets = scales + P::kRows * (s.half_scales ? 2 : 4);
+  uint8_t *const scales = panel + P::factors_at(s), *const offsets = scales + P::scale_bytes(s);
+  const int64_t supers = (s.groups + kSuperGroups - 1) / kSuperGroups;
   for (int64_t r = 0; r < rows.rows; ++r) {
-    store_column(rows.scales + r * s.groups, s.groups, r, P::factor_stride(s), s.half_scales, scales);
+    if (s.double_scales) {
+      for (int64_t g = 0; g < s.groups; ++g)
+        scales[g * P::factor_stride(s) + r] = uint8_t(rows.scale_codes[r * s.groups + g]);
+      for (int64_t g = 0; g < supers; ++g)
+        __builtin_memcpy(panel + P::supers_at(s) + 2 * (g * P::kRows + r), &rows.super_scales[r * supers + g], 2);
+    } else {
+      store_column(rows.scales + r * s.groups, s.groups, r, P::factor_stride(s), s.half_scales, scales);
+    }
     if (s.offsets) store_column(rows.offsets + r * s.groups, s.groups, r, P::factor_stride(s), s.half_offsets, offsets);
   }
 }
@@ -239,6 +254,7 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
 template <class S>
 struct Factors {
   const uint8_t *scales, *offsets;  // of group 0; offsets: null when there are none
+  const uint8_t* supers;            // of int8 scales; else null
   int64_t stride;                   // from a group to the next
   bool half_scales, half_offsets;
 
@@ -252,6 +268,10 @@ struct Factors {
     if (offsets != nullptr) S::prefetch_ahead(offsets + g * stride + ahead);
   }
   __attribute__((always_inline)) typename S::Float scale(int64_t g, int v) const {
+    if (supers != nullptr) {  // exact: 7 and 11 bits
+      const int8_t* codes = reinterpret_cast<const int8_t*>(scales + g * stride) + v * S::kLanes;
+      return S::mul_f(S::load_i8(codes), at(supers + g / kSuperGroups * (4 * S::kLanes), true, v));
+    }
     return at(scales + g * stride, half_scales, v);
   }
   __attribute__((always_inline)) typename S::Float offset(int64_t g, int v) const {
@@ -263,7 +283,11 @@ template <class S, class F>
 Factors<S> factors_of(const uint8_t* panel, const PanelShape& s) {
   using P = Panel<S, F>;
   const uint8_t* const scales = panel + P::factors_at(s);
-  return {scales, s.offsets ? scales + P::kRows * (s.half_scales ? 2 : 4) : nullptr, P::factor_stride(s), s.half_scales,
+  return {scales,
+          s.offsets ? scales + P::scale_bytes(s) : nullptr,
+          s.double_scales ? panel + P::supers_at(s) : nullptr,
+          P::factor_stride(s),
+          s.half_scales,
           s.half_offsets};
 }
 
