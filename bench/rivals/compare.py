@@ -53,10 +53,11 @@ def main() -> None:
         if not target.exists():
             output(RIVALS / "llama-quantize", "--allow-requantize", options.model, target, kind, options.threads)
         jobs.append(("llama.cpp", kind, target, llama_bench, (target, options.threads)))
-    for kind in ("int8", "int4", "int3", "int2", "ternary", "binary"):
+    for kind in ("int8", "int4", "codebook4", "int3", "codebook3", "int2", "codebook2", "ternary", "binary"):
         target = options.work / kind
         shutil.rmtree(target, ignore_errors=True)
-        output(options.lowbit, "quantize", options.model, target, "--format", kind, "--quiet")
+        scales = ("--group", 40, "--scale", "double") if kind.startswith("codebook") else ()  # as those of docs/recovery.md
+        output(options.lowbit, "quantize", options.model, target, "--format", kind, *scales, "--quiet")
         jobs.append(("lowbit", kind, target, lowbit_bench, (options.lowbit, target, options.threads)))
 
     times = {index: [] for index in range(len(jobs))}
