@@ -79,13 +79,13 @@ class Sample(CliTest):
         self.assertEqual(beginnings_of({"rewritten": 1.0, "any": 1.0}, self.hf, None, [], 300, cli.BINARY, None).mix, {"any": 1.0})
 
     def test_words_of_a_vocabulary(self):
-        from lowbit.recover.words import FORMS, WORD, special_tokens, vocabulary_words
+        from lowbit.recover.words import FORMS, WORD, special_tokens, vocabulary_of, vocabulary_words
         tokens = ["Ġthe", "Ġthem", "ĠThem", "ĠParis", "ĠNASA", "▁bread", "river", "Ġcafé", "Ġr2d2x", "Ġ    ", "Ġ<|im_end|>"]
         tokenizer = {"model": {"vocab": {token: i for i, token in enumerate(tokens)}}, "added_tokens": [{"id": 7, "special": True}, {"id": 8, "special": False}]}
         self.assertEqual(vocabulary_words(tokenizer), ["NASA", "Paris", "bread", "them"])
         self.assertEqual(special_tokens(tokenizer), {7})
         for nothing in ({}, {"model": None}, {"model": {"vocab": [["Ġwords", -1.0]]}}):
-            self.assertEqual((vocabulary_words(nothing), special_tokens(nothing)), ([], set()))
+            self.assertEqual((vocabulary_words(nothing), vocabulary_of(nothing), special_tokens(nothing)), ([], {}, set()))
         lines = FORMS.read_text().splitlines()
         self.assertTrue(all(line.count(WORD) == 1 and line == line.strip() for line in lines) and len(set(lines)) == len(lines))
         self.assertFalse([line for line in lines if "Question" in line or "Answer" in line])
@@ -193,6 +193,7 @@ class Sample(CliTest):
         for window in windows[kinds == "word"].tolist():
             self.assertTrue(any(window[:len(ids)] == ids for ids in begun), window)
         self.assertEqual(set(self.windows("--sample-mix", "word=1,any=1")[1].tolist()), {"any"})  # a vocabulary without words
+        self.assertIn("nothing of question", self.sample("-o", self.dir / "x.npz", "--sample-mix", "question=1", code=1))  # a vocabulary without "?"
         words.write_text("\n")
         self.assertIn("words.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", words, code=1))
         self.assertIn("none.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", self.dir / "none.txt", code=1))

@@ -19,7 +19,7 @@ from .arguments import KINDS
 from .data import PROMPT, random
 from .questions import BEFORE, BETWEEN, Questions, pack_questions
 from .questions import FORMS as ASKING_FORMS
-from .words import FORMS, Words, pack, read_words, special_tokens, vocabulary_words
+from .words import FORMS, Words, pack, read_words, special_tokens, vocabulary_of, vocabulary_words
 
 HELD_BACK = 16  # windows of each kind, for the report; at most an eighth of them
 BATCH = {"cuda": 4096, "cpu": 64}  # windows of a pass
@@ -181,8 +181,8 @@ def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, opening
         listed = read_words(words) if words else vocabulary_words(described)
         if listed and separator is not None:
             about, asked = (Words(listed, begun(forms), chat, prefix, ids, special_tokens(described), separator) for forms in (FORMS, ASKING_FORMS))
-            if "?" in described["model"]["vocab"]:
-                questions = Questions(asked, described["model"]["vocab"], *ids([BEFORE, BETWEEN]))
+            if "?" in (vocabulary := vocabulary_of(described)):
+                questions = Questions(asked, vocabulary, *ids([BEFORE, BETWEEN]))
     except LowbitError:
         if openings or words:
             raise

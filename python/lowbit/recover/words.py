@@ -16,12 +16,16 @@ MIN_P = (0.05, 0.3)  # drawn evenly for each passage: what the teacher is sure o
 USUAL = 0.6  # of PASSAGE, how long a passage is: a guess for the first pass
 
 
-def vocabulary_words(tokenizer: dict) -> list[str]:
-    """Words of a tokenizer.json: tokens that begin with a space and go on with four Latin letters or more, one for "The" and "the"."""
+def vocabulary_of(tokenizer: dict) -> dict:
+    """{token: id} of a tokenizer.json; nothing where it has another form."""
     model = tokenizer.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    tokens = vocabulary if isinstance(vocabulary, dict) else []
-    words = {token[1:] for token in tokens if re.fullmatch("[Ġ▁][A-Za-z]{4,}", token)}
+    return vocabulary if isinstance(vocabulary, dict) else {}
+
+
+def vocabulary_words(tokenizer: dict) -> list[str]:
+    """Words of a tokenizer.json: tokens that begin with a space and go on with four Latin letters or more, one for "The" and "the"."""
+    words = {token[1:] for token in vocabulary_of(tokenizer) if re.fullmatch("[Ġ▁][A-Za-z]{4,}", token)}
     return sorted(word for word in words if word == word.lower() or word.lower() not in words)
 
 
