@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import LowbitError
-from .words import MIN_P, Words
+from .words import Words, continued
 
 FORMS = Path(__file__).with_name("questions.txt")
 BEFORE, BETWEEN = "Q:", "\nA:"
@@ -48,15 +48,6 @@ class Questions:
         return tokens[begun:min(end, begun + most)]
 
 
-def continued(begun: list[list[int]], more: int, write) -> list[list[int]]:
-    """`more` tokens behind the longest beginning, and as far behind the others."""
-    length = max(map(len, begun)) + more
-    ids, given = np.zeros((len(begun), length), np.int64), np.zeros((len(begun), length), bool)
-    for row, beginning in enumerate(begun):
-        ids[row, :len(beginning)], given[row, :len(beginning)] = beginning, True
-    return write(ids, given, MIN_P).tolist()
-
-
 def pack_questions(questions: Questions, count: int, window: int, rng, write) -> np.ndarray:
     """int32 [count, window]: questions one behind the other in random order, each with its own answer (where there is one) and with another's.
     write: as for words.pack. Errors: LowbitError where the teacher asks or answers nothing."""
@@ -65,9 +56,9 @@ def pack_questions(questions: Questions, count: int, window: int, rng, write) ->
         usual = max(1.0, length / asked) if asked else USUAL
         begun = questions.asked.draw(rng, int((wanted - length) / usual) + FEWEST)
         asked += len(begun)
-        found = [questions.question(row, len(beginning)) for row, beginning in zip(continued(begun, ASKING, write), begun)]
+        found = [questions.question(row, len(beginning)) for row, beginning in zip(continued(begun, max(map(len, begun)) + ASKING, write), begun)]
         heads = [questions.before + question + questions.between for question in found if question]
-        rows = continued(heads, ANSWER[1], write) if heads else []
+        rows = continued(heads, max(map(len, heads)) + ANSWER[1], write) if heads else []
         own = [questions.answer(row, len(head), int(rng.integers(ANSWER[0], ANSWER[1] + 1))) for row, head in zip(rows, heads)]
         answered = [i for i, answer in enumerate(own) if answer]
         if not answered:

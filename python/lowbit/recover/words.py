@@ -73,16 +73,21 @@ class Words:
         return body
 
 
+def continued(begun: list[list[int]], length: int, write) -> list[list[int]]:
+    """Beginnings and what is written behind each of them, `length` tokens in all. write: as for pack()."""
+    ids, given = np.zeros((len(begun), length), np.int64), np.zeros((len(begun), length), bool)
+    for row, beginning in enumerate(begun):
+        ids[row, :len(beginning)], given[row, :len(beginning)] = beginning, True
+    return write(ids, given, MIN_P).tolist()
+
+
 def pack(words: Words, count: int, window: int, rng, write) -> np.ndarray:
     """int32 [count, window]: passages one behind the other. write(begins [B, T], given [B, T], min_p) gives tokens [B, T]."""
     length, windows, current, written, passages = min(PASSAGE, window), [], [], 0, 0
     while len(windows) < count:
         usual = written / passages if passages else USUAL * length
         begun = [ids[:length - 1] for ids in words.draw(rng, max(1, int((count - len(windows)) * window / usual)))]
-        ids, given = np.zeros((len(begun), length), np.int64), np.zeros((len(begun), length), bool)
-        for row, beginning in enumerate(begun):
-            ids[row, :len(beginning)], given[row, :len(beginning)] = beginning, True
-        for row, beginning in zip(write(ids, given, MIN_P).tolist(), begun):
+        for row, beginning in zip(continued(begun, length, write), begun):
             passage = words.cut(row, len(beginning), not current)
             written, passages = written + len(passage), passages + 1
             current += passage

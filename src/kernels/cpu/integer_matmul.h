@@ -1,7 +1,7 @@
 #pragma once
-// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in registers. More: a panel is
-// unpacked once into bytes, and tiles of x rows run over those. Both sum exactly inside a segment and fold it in the order of
-// kernels/ref/matmul.cc, so all agree bit for bit.
+// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in
+// registers. More: a panel is unpacked once into bytes, and tiles of x rows run over those. Both sum exactly inside a segment
+// and fold it in the order of kernels/ref/matmul.cc, so all agree bit for bit.
 
 #include "kernels/cpu/panel.h"
 #include "kernels/kernel_name.h"
