@@ -459,12 +459,15 @@ def losses(report: dict) -> str:
         other = [f"{name.replace('-', ' ')} {options[name]}".strip() for name in
                  ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight", "train-embedding")
                  if name in options and (name, options[name]) != ("soft-share", "0.5")]
+        named = {"recipe": first.get("recipe"), "batch": options.get("batch")}
+        other = [f"{key} {value}" for key, value in named.items() if value] + other
         other += [OTHER_MIXES[first["mix"]]] if "mix" in first else []
         other += [f"text {100 * float(options['text-share']):.0f} %"] if options["text-share"] != "0.25" else []
         values = [mean([r["after"]["kl"] for r in rows], 4), *(mean([r["after"]["kinds"].get(kind) for r in rows], 4) for kind in ("word", "question"))]
         values += [mean([r.get(key) for r in rows], 3) for key in ("rms", "near", "agree")]
         values += [mean([r.get("recovered", {}).get(key) for r in rows], 3) for key in ("ratio", "tiny_ratio")]
-        values += [points(rows, "right", "answers", base), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %"]
+        share = mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows if "answers" in r], 1)
+        values += [points(rows, "right", "answers", base), share if share == "-" else share + " %"]
         values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
                      f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")

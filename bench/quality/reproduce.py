@@ -36,6 +36,8 @@ MIXES = {  # name: tokens sampled, options of lowbit.sample
     "words": ("13600K", "--sample-mix word=6,chat=2,opening=2,begin=1"),
     "questions5": ("13600K", "--sample-mix question=5,word=3,chat=2,opening=2,begin=1"),
     "questions6": ("13600K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
+    "questions6 of 6400K": ("6400K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
+    "questions6 of 8200K": ("8200K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
 }
 
 
@@ -102,7 +104,7 @@ def loss_row(row: dict) -> Trained | None:
     if any(part.startswith(GONE) for part in parts) or row.get("mix") == "exam":
         return None
     if "mix" in row:
-        return Trained(":".join(parts), next(name for name, (_, sampling) in MIXES.items() if sampling == row["sampling"]))
+        return Trained(":".join(parts), next(name for name, (tokens, sampling) in MIXES.items() if (row.get("sample", tokens), row["sampling"]) == (tokens, sampling)))
     return Trained(":".join(parts) + ("" if any(part.startswith("soft-temperature=") for part in parts) else ":soft-temperature=2"), "words")
 
 

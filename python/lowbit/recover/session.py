@@ -246,7 +246,9 @@ class Session:
                               trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
         steps = max(1, options.tokens // (options.batch * self.window))
-        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
+        coarsest = max((rate_of(bank.grid) for bank in trainable.banks if bank.layers[0].name not in student.tables), default=1.0)
+        factor = options.lr / coarsest if options.lr else 1.0
+        groups = trainable.groups(lambda grid: factor * rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
                                   options.decay)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
