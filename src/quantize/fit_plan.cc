@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/rng.h"
 #include "base/try.h"
+#include "format/registry.h"
 #include "quantize/table_fit.h"
 
 namespace lowbit {
@@ -45,6 +46,9 @@ Status check_options(int64_t n, int64_t k, const FitOptions& o) {
   if (info.kind == ValueKind::kDense)
     return fail(ErrorCode::kUnsupported, "quantize", std::string("format ") + info.name, "a format with codes",
                 "dense formats are conversions, not fits");
+  if (trellis_of(o.format) != nullptr)
+    return fail(ErrorCode::kUnsupported, "quantize", std::string("format ") + info.name,
+                "a format whose codes are chosen one by one", "checkpoints of trellises come from training");
   if (o.method == FitMethod::kAbsmean && o.scaling.zero != ZeroKind::kNone)
     return invalid("method absmean with zero points", "absmean without, or another method");
   if (info.kind != ValueKind::kTable || o.table != TableMethod::kGiven) return {};
