@@ -28,6 +28,11 @@ struct TrellisInfo {
   unsigned states;
   const uint8_t* codes;   // [states << stored_bits]: the code of window = state << stored_bits | stored
   const uint8_t* stored;  // [states][16]: what to store for a code, or kOffTrellis (format/trellis.h)
+
+  /// The state behind a weight of `code`, which `state` must offer.
+  uint8_t next(unsigned state, unsigned code) const {
+    return static_cast<uint8_t>((state << stored_bits | stored[16 * state + code]) % states);
+  }
 };
 /// Null for formats without one.
 const TrellisInfo* trellis_of(FormatId id);
