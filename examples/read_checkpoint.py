@@ -32,8 +32,15 @@ def values(fmt, codes, k, table):
         digits = ((codes[:, :, None] * np.array([1, 3, 9, 27, 81], np.uint8)).astype(np.uint16) * 3) >> 8
         return digits.reshape(len(codes), -1)[:, :k].astype(np.int32) - 1
     b = {"int4": 4, "uint4": 4, "codebook4": 4, "int3": 3, "int3odd": 3, "codebook3": 3, "binary": 1}.get(fmt, 2)
+    if fmt == "trellis3":
+        b = 3
     bits = np.unpackbits(codes, axis=1, bitorder="little", count=k * b).reshape(len(codes), k, b)
     c = bits.astype(np.int32) @ (1 << np.arange(b))
+    if fmt.startswith("trellis"):  # bit a of an index is the parity of some bits of the code and of those before it in the row
+        back, masks = {"trellis2": (4, (0x24, 0x28, 0x63, 0x86)), "trellis3": (3, (0x30, 0xA1, 0x152, 0x44))}[fmt]
+        window = sum(np.pad(c, ((0, 0), (j, 0)))[:, :k] << (b * j) for j in range(back))
+        parity = lambda v: (v[..., None] >> np.arange(9) & 1).sum(-1) & 1
+        return table[sum(parity(window & m) << a for a, m in enumerate(masks))]
     if fmt.startswith("codebook"):
         return table[c]
     if fmt in ("binary", "int2odd", "int3odd"):

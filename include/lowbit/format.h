@@ -32,6 +32,7 @@ struct FormatInfo {
   int unit_bytes;  // and its bytes
   int min_value;   // kInteger only
   int max_value;
+  FormatId expanded;  // a format with the same codes that stores each on its own: `id` itself, but for a trellis
 
   /// Storage of one code, e.g. 1.6 for five ternary values in a byte. Scales not included.
   double bits_per_code() const { return 8.0 * unit_bytes / unit_elems; }

@@ -33,6 +33,9 @@ enum class FormatId : uint8_t {
   kInt3Planes,
   kInt4Planes,
   kTernaryPlanes,  // one word "is not zero", one word "is positive"
+  // Canonical, but a code reads only behind those before it; kernels run them as codebook4.
+  kTrellis2,  // 2 bits stored for an index into a table of 16
+  kTrellis3,  // 3 bits
 };
 
 }  // namespace lowbit

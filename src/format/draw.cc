@@ -52,6 +52,24 @@ std::string draw_values(const FormatInfo& info) {
   return out + "\n";
 }
 
+/// Each bit of a code is linear in the window's: what a window of one set bit gives.
+std::string draw_trellis(const TrellisInfo& trellis) {
+  const auto stored = static_cast<unsigned>(trellis.stored_bits);
+  std::string out = fmt::format(
+      "stored: {} bits for a code, as {} stores them; c[i] for column i, 0 in front of the row\n"
+      "code -> table entry: bit by bit the parity of\n",
+      stored, stored == 2 ? "codebook2" : "codebook3");
+  for (unsigned a = 0; a < 4; ++a) {
+    std::string bits;
+    for (unsigned b = 0; 1u << b < trellis.states << stored; ++b)
+      if (trellis.codes[1u << b] >> a & 1u)
+        bits += fmt::format("{}c[{}].{}", bits.empty() ? "" : " ", b < stored ? "i" : fmt::format("i-{}", b / stored),
+                            b % stored);
+    out += fmt::format("  bit {}: {}\n", a, bits);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string draw_layout(FormatId id) {
@@ -64,6 +82,7 @@ std::string draw_layout(FormatId id) {
     return out + draw_values(info) +
            "byte = ceil(number * 256 / 243), number = the five codes as base-3 digits, element 0 "
            "first\n";
+  if (const TrellisInfo* trellis = trellis_of(id)) return out + draw_trellis(*trellis);
   return out + draw_values(info) + draw_bits(info);
 }
 

@@ -41,6 +41,7 @@ TEST(registry, any_row_length_packs_and_any_slice_unpacks) {
     for (int64_t k : {1, 2, 3, 5, 7, 8, 16, 31, 32, 33, 63, 64, 65, 257}) {
       std::vector<uint8_t> codes(size_t(k), 0);
       for (auto& c : codes) c = uint8_t(rng.below(ops.codes));
+      make_storable(info.id, codes.data(), k);
       std::vector<uint8_t> row(size_t(row_bytes(info.id, k)) + 1, 0xa5), back(codes.size());
       ops.pack(codes.data(), k, row.data());
       EXPECT_EQ(row.back(), 0xa5) << info.name << " wrote past the row";

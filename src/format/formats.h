@@ -3,6 +3,7 @@
 // (docs/adding-a-format.md).
 
 #include "format/format.h"
+#include "format/trellis.h"
 #include "lowbit/format_id.h"
 
 namespace lowbit {
@@ -72,14 +73,29 @@ struct TernaryPlanes : Entry<FormatId::kTernaryPlanes, Format<NonzeroSign, Bitpl
   static constexpr const char *kName = "ternary-planes", *kAlphabet = "-1, 0, 1";
 };
 
-/// In the order of FormatId, after the dense ones.
-using FormatList =
+struct Trellis2 : Entry<FormatId::kTrellis2, Format<Codebook<4>, Trellis<2>>> {
+  static constexpr const char *kName = "trellis2", *kAlphabet = "16 table entries, 4 behind each";
+};
+struct Trellis3 : Entry<FormatId::kTrellis3, Format<Codebook<4>, Trellis<3>>> {
+  static constexpr const char *kName = "trellis3", *kAlphabet = "16 table entries, 8 behind each";
+};
+
+/// Formats whose units can be read alone, in the order of FormatId, after the dense ones.
+using UnitFormatList =
     TypeList<Int8, Int4, Uint4, Int3, Int2, Int3Odd, Int2Odd, Binary, Ternary2Bit, TernaryPacked, Fp8, Codebook4,
              Codebook3, Codebook2, Int2Transposed, Int2Planes, Int3Planes, Int4Planes, TernaryPlanes>;
 
+template <class... A, class... B>
+constexpr TypeList<A..., B...> join(TypeList<A...>, TypeList<B...>) {
+  return {};
+}
+
+/// All, in the order of FormatId.
+using FormatList = decltype(join(UnitFormatList{}, TypeList<Trellis2, Trellis3>{}));
+
 inline constexpr int kDenseFormats = 3;  // kF32, kF16, kBf16 come first in FormatId
 
-/// Calls `Kernel<F>::value` for each format: a constexpr table indexed by FormatId - kDenseFormats,
+/// Calls `Kernel<F>::value` for each format of either list: a constexpr table indexed by FormatId - kDenseFormats,
 /// so that the host finds a launcher by one look-up and nothing ever branches on the bit width.
 /// Source: seed 000 section 5.
 template <template <class> class Kernel, class... F>

@@ -81,6 +81,15 @@ Status check_scaling(const QTensor& w, const std::string& where) {
   return {};
 }
 
+tl::unexpected<Error> cannot_store(FormatId format, unsigned code, int64_t row, int64_t column) {
+  const unsigned codes = format_ops(format).codes;
+  return fail(ErrorCode::kInvalidArgument, "pack",
+              "code " + std::to_string(code) + " at row " + std::to_string(row) + ", column " + std::to_string(column),
+              (code < codes ? std::string("a code that the trellis offers behind those before it")
+                            : "a code below " + std::to_string(codes)) +
+                  " for " + format_info(format).name);
+}
+
 Status store_scales(const ValueTensor& v, QTensor& w) {
   const int64_t cols = w.scale_cols(), supers = ceil_div(cols, kSuperGroup), count = w.scale_rows() * cols;
   if (v.scaling.scale == ScaleKind::kDouble) {
@@ -217,6 +226,20 @@ void dequantize_rows(const QTensor& w, int64_t first, int64_t count, float* out)
   }
 }
 
+Result<QTensor> expand(const QTensor& w) {
+  QTensor out = w;
+  out.format = format_info(w.format).expanded;
+  if (out.format == w.format) return out;
+  const int64_t stride = row_bytes(out.format, w.k);
+  LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * stride, "weight codes"));
+  std::vector<uint8_t> codes(static_cast<size_t>(w.k));
+  for (int64_t r = 0; r < w.n; ++r) {
+    format_ops(w.format).unpack(w.row(r), 0, w.k, codes.data());
+    format_ops(out.format).pack(codes.data(), w.k, out.codes.as<uint8_t>() + r * stride);
+  }
+  return out;
+}
+
 std::vector<int32_t> value_sums(const QTensor& w) {
   const int64_t cols = w.scale_cols(), group = w.group();
   std::vector<int32_t> sums(static_cast<size_t>(w.n * cols));
@@ -247,17 +270,16 @@ Result<QTensor> pack(const ValueTensor& v) {
     return mismatch("pack", "scales", static_cast<int64_t>(v.scales.size()), scale_count);
   if (static_cast<int64_t>(v.zeros.size()) != (has_zeros ? scale_count : 0))
     return mismatch("pack", "zero points", static_cast<int64_t>(v.zeros.size()), has_zeros ? scale_count : 0);
-  const FormatOps& ops = format_ops(v.format);
-  for (size_t i = 0; i < v.codes.size(); ++i)
-    if (v.codes[i] >= ops.codes)
-      return fail(ErrorCode::kInvalidArgument, "pack", "code " + std::to_string(v.codes[i]),
-                  "a code below " + std::to_string(ops.codes) + " for " + info.name);
 
   const int64_t stride = row_bytes(v.format, v.k);
   LOWBIT_TRY_ASSIGN(w.codes, Buffer::allocate(v.n * stride, "weight codes"));
   LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(scale_count * scale_bytes(v.scaling.scale), "weight scales"));
   LOWBIT_TRY_ASSIGN(w.zeros, Buffer::allocate(scale_count * zero_bytes(v.scaling), "weight zero points"));
-  for (int64_t r = 0; r < v.n; ++r) ops.pack(v.codes.data() + r * v.k, v.k, w.codes.as<uint8_t>() + r * stride);
+  for (int64_t r = 0; r < v.n; ++r) {
+    const uint8_t* const codes = v.codes.data() + r * v.k;
+    const int64_t packed = format_ops(v.format).pack(codes, v.k, w.codes.as<uint8_t>() + r * stride);
+    if (packed < v.k) return cannot_store(v.format, codes[packed], r, packed);
+  }
   LOWBIT_TRY(store_scales(v, w));
   LOWBIT_TRY(check_qtensor(w, "pack"));
   return w;

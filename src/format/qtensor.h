@@ -50,6 +50,9 @@ Status check_qtensor(const QTensor& w, const char* name);
 /// format.
 void dequantize_rows(const QTensor& w, int64_t first, int64_t count, float* out);
 
+/// The same weight with codes that each stand on their own: in format_info(w.format).expanded. Errors: kOutOfMemory.
+Result<QTensor> expand(const QTensor& w);
+
 /// Sum of the values (not reals) of each row over each group: [n, scale_cols]. Integer formats
 /// only. With it sum (value)(x - zero_x) = sum value x - zero_x * row_sum, the one identity behind
 /// every zero point.
@@ -71,7 +74,7 @@ struct ValueTensor {
 };
 
 /// Packs codes canonically and stores scales in their kind. Errors: kInvalidArgument when a code is
-/// outside the alphabet or a size does not fit; kOutOfMemory.
+/// outside the alphabet or off its trellis or a size does not fit; kOutOfMemory.
 Result<QTensor> pack(const ValueTensor& values);
 Result<ValueTensor> unpack(const QTensor& w);
 

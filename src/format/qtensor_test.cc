@@ -22,6 +22,7 @@ ValueTensor random_values(FormatId format, int64_t n, int64_t k, const Scaling& 
   v.scaling = scaling;
   v.row_ends = std::move(row_ends);
   for (int64_t i = 0; i < n * k; ++i) v.codes.push_back(uint8_t(rng.below(format_ops(format).codes)));
+  for (int64_t r = 0; r < n; ++r) make_storable(format, v.codes.data() + r * k, k);
   if (format == FormatId::kFp8)
     for (auto& c : v.codes) c = (c & 0x7f) == 0x7f ? 0 : c;  // no NaN
   const int64_t rows = scaling.n_block == Scaling::kAll         ? 1

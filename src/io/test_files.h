@@ -99,6 +99,7 @@ inline QTensor random_qtensor(Rng& rng, FormatId format, int64_t n, int64_t k, S
       c = static_cast<uint8_t>(rng.below(ops.codes));
       if (format == FormatId::kFp8 && (c & 0x7f) == 0x7f) c = 0;  // no NaN
     }
+    make_storable(format, codes.data(), k);
     ops.pack(codes.data(), k, w.codes.as<uint8_t>() + r * row_bytes(format, k));
   }
   w.scaling = scaling;

@@ -31,6 +31,7 @@ QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_
   t.scaling = {1, group, ScaleKind::kF32, ZeroKind::kNone};
   t.codes.resize(size_t(n * k));
   for (uint8_t& c : t.codes) c = uint8_t(rng.below(format_ops(format).codes));
+  for (int64_t r = 0; r < n; ++r) make_storable(format, t.codes.data() + r * k, k);
   t.scales.resize(size_t(n * (group == Scaling::kAll ? 1 : (k + group - 1) / group)));
   double spread = double(info.max_value - info.min_value) / 3.5;
   if (info.kind == ValueKind::kTable) {  // integers, as tables are fitted

@@ -201,6 +201,12 @@ Status DeviceMatmulPlan::upload_factors(const float* scales, const float* offset
 
 Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& options) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
+  if (format_info(w.format).expanded != w.format) {
+    LOWBIT_TRY_ASSIGN(const QTensor expanded, expand(w));
+    LOWBIT_TRY_ASSIGN(DeviceMatmulPlan of_expanded, make(expanded, options));
+    of_expanded.reason_ += about_expanded(w.format, expanded.format);
+    return of_expanded;
+  }
   DeviceMatmulPlan plan;
   plan.n_ = w.n;
   plan.k_ = w.k;
@@ -306,13 +312,14 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   const Groups g = groups_of(w, activation, options.activation_group);
   const cuda::MatmulShape shape = {
       1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
-  const KernelPair pair = choose_kernels(w.format, activation, shape, options);
+  const KernelPair pair = choose_kernels(format_info(w.format).expanded, activation, shape, options);
   if (pair.few == nullptr)
     return fail(ErrorCode::kUnsupported, "matmul", format_info(w.format).name, "a CUDA kernel for it", pair.reason);
   const std::string scaling = dense ? "" : scaling_name(w.scaling);
   const int64_t x_group = g.x_groups ? g.group : 0;
-  return DeviceKernelChoice{full_name(*pair.few, scaling, x_group),
-                            pair.reason + about_many(pair, shape, scaling, x_group)};
+  return DeviceKernelChoice{
+      full_name(*pair.few, scaling, x_group),
+      pair.reason + about_many(pair, shape, scaling, x_group) + about_expanded(w.format, pair.few->format)};
 }
 
 }  // namespace lowbit

@@ -53,20 +53,21 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
 
 /// What a kernel is looked for.
 struct Wanted {
-  FormatId format;
+  FormatId format;  // or, where a table has no kernel for it, what it is expanded to
   Activation activation;
   bool levels;  // kernels that multiply a codebook's entries as integers may be taken
 };
 
-bool fits(const MatmulKernel& kernel, const Wanted& wanted, const PanelShape& s) {
-  return kernel.format == wanted.format && kernel.activation == wanted.activation &&
-         (!kernel.levels || wanted.levels) && (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
+bool fits(const MatmulKernel& kernel, FormatId format, const Wanted& wanted, const PanelShape& s) {
+  return kernel.format == format && kernel.activation == wanted.activation && (!kernel.levels || wanted.levels) &&
+         (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
          (s.segments <= 1 || s.segment % kernel.group_multiple == 0);
 }
 
 const MatmulKernel* find_kernel(const KernelTable& table, const Wanted& wanted, const PanelShape& s) {
-  for (int i = 0; i < table.matmul_count; ++i)
-    if (fits(table.matmul[i], wanted, s)) return table.matmul + i;
+  for (const FormatId format : {wanted.format, format_info(wanted.format).expanded})
+    for (int i = 0; i < table.matmul_count; ++i)
+      if (fits(table.matmul[i], format, wanted, s)) return table.matmul + i;
   return nullptr;
 }
 
@@ -153,6 +154,7 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
       CanonicalRows rows;
       rows.rows = std::min(rows_per_panel, w.n - p * rows_per_panel);
       rows.columns = w.k;
+      rows.format = w.format;
       rows.codes = w.row(p * rows_per_panel);
       rows.row_stride_bytes = rows.rows > 1 ? w.row(p * rows_per_panel + 1) - rows.codes : 0;
       if (!dense) {
@@ -195,6 +197,11 @@ std::string why_float_sums(const QTensor& w, int64_t activation_group) {
          ", may pass 2^24 and be rounded";
 }
 
+std::string about_expanded(FormatId stored, FormatId in_memory) {
+  if (stored == in_memory) return "";
+  return std::string("; ") + format_info(stored).name + " becomes " + format_info(in_memory).name + " in memory";
+}
+
 Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
   MatmulPlan plan;
@@ -232,6 +239,7 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.blocking_ = &default_blocking(plan.kernel_->name);
   plan.reason_ = std::move(choice.reason);
   if (plan.activation_ != options.activation) plan.reason_ += "; dense weights take f32 activations";
+  plan.reason_ += about_expanded(w.format, plan.kernel_->format);
   if (!floats.empty()) plan.reason_ += "; sums of floats: " + floats;
   plan.kernel_name_ = full_name(*plan.kernel_, w, plan.activation_group_);
   if (format_info(w.format).kind == ValueKind::kTable) {

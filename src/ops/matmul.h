@@ -117,6 +117,9 @@ int64_t segment_of(const QTensor& w, int64_t activation_group);
 /// codebook of integers within int8 whose segments are so short that no sum of floats is rounded (docs/numerics.md#matmul).
 std::string why_float_sums(const QTensor& w, int64_t activation_group);
 
+/// For a reason: "; trellis2 becomes codebook4 in memory", or nothing where both are the same.
+std::string about_expanded(FormatId stored, FormatId in_memory);
+
 /// All of a MatmulPlan but its weight.
 class MatmulChoice {
  protected:

@@ -48,6 +48,7 @@ Result<QTensor> random_weight(const TimedMatmul& o, ThreadPool& pool) {
         continue;
       }
       for (auto& c : row) c = static_cast<uint8_t>(rng.below(codes));
+      make_storable(o.format, row.data(), o.k);
       format_ops(o.format).pack(row.data(), o.k, to);
       for (int64_t g = 0; g < w.scale_cols(); ++g)
         w.scales.as<uint16_t>()[r * w.scale_cols() + g] = f32_to_f16(0.01f + 0.01f * float(rng.uniform()));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/try.h"
+#include "format/registry.h"
 #include "pipeline/recipe.h"
 #include "quantize/fit.h"
 
@@ -42,7 +43,8 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
   if (use == MomentUse::kFeedback) feedback.refine_rounds = 0;
   if (use == MomentUse::kAlign) feedback.shift = kAlignment;
   FeedbackReport report;
-  auto values = input.factored != nullptr
+  const bool factored = input.factored != nullptr && trellis_of(options.format) == nullptr;  // columns in another order
+  auto values = factored
                     ? fit_with_feedback(w.data(), source.n, source.k, options, *input.factored, feedback, pool, &report)
                     : fit_with_feedback(w.data(), source.n, source.k, options, *input.moments, feedback, pool, &report);
   if (!values) return tl::unexpected<Error>(std::move(values.error()));
@@ -56,7 +58,7 @@ bool must_align(const QuantizeSpec& spec) { return !spec.keep && spec.fit == "al
 
 bool aligns(const QuantizeSpec& spec) {
   return must_align(spec) ||
-         (!spec.keep && spec.fit == "auto" && format_info(spec.format).code_bits <= kMostAlignedBits);
+         (!spec.keep && spec.fit == "auto" && format_info(spec.format).bits_per_code() <= kMostAlignedBits);
 }
 
 bool needs_moments(const QuantizeSpec& spec) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/registry.h"
 #include "quantize/fit.h"
 #include "quantize/grid.h"
 #include "quantize/group_fit.h"
@@ -15,8 +16,9 @@ namespace lowbit {
 /// Everything that all blocks of a tensor share.
 struct FitPlan {
   int64_t n = 0, k = 0;
-  FitOptions options;  // method resolved, codebook filled in
-  Grid grid;           // of options.format
+  FitOptions options;                    // method resolved, codebook filled in
+  Grid grid;                             // of options.format
+  const TrellisInfo* trellis = nullptr;  // of options.format, or none
   OffsetRule rule = OffsetRule::kNone;
   std::vector<float> weights;         // [k] importance, scaled and kept above 0; empty for none
   const float* importance = nullptr;  // as given
@@ -55,6 +57,9 @@ bool fit_blocks(const FitPlan& plan, const RowSlice& w, int64_t scale_row, int64
 struct RowError {
   double error = 0, energy = 0, weighted_error = 0, weighted_energy = 0;
 };
+
+/// Adds what n elements x lose as `real`; h: their importance, or null.
+void add_error(const float* x, const float* real, const float* h, int64_t n, RowError& sums);
 
 /// codes[0..k) of one row from its blocks' scales and zeros, and what the row lost.
 RowError encode_row(const FitPlan& plan, const float* row, const float* scales, const float* zeros, uint8_t* codes);

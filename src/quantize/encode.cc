@@ -65,6 +65,8 @@ void to_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
   for (int64_t i = 0; i < n; ++i) codes[i] = table[level[i]];
 }
 
+}  // namespace
+
 /// Four sums side by side: the order of additions is fixed and the compiler may use vectors.
 void add_error(const float* x, const float* real, const float* h, int64_t n, RowError& sums) {
   double error[4] = {}, energy[4] = {}, weighted_error[4] = {}, weighted_energy[4] = {};
@@ -85,8 +87,6 @@ void add_error(const float* x, const float* real, const float* h, int64_t n, Row
     sums.weighted_energy += weighted_energy[e];
   }
 }
-
-}  // namespace
 
 RowError encode_row(const FitPlan& plan, const float* row, const float* scales, const float* zeros, uint8_t* codes) {
   const ZeroKind kind = plan.options.scaling.zero;

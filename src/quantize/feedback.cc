@@ -11,6 +11,8 @@
 #include "quantize/fit_plan.h"
 #include "quantize/refine.h"
 #include "quantize/tensor_fit.h"
+#include "quantize/trellis_feedback.h"
+#include "quantize/trellis_fit.h"
 
 namespace lowbit {
 namespace {
@@ -80,10 +82,13 @@ struct Job {
   const FeedbackFactor& factor;
   const ColumnStrips& h;  // damped
   float damping = 0;      // added to H's diagonal
+  std::vector<std::vector<TrellisBlock>> trellis_sweeps = {};
 
   void fit_rows(std::span<RowCodes> rows, uint8_t* codes, RowLoss* losses) const {
     RowRefiner refiner(h, damping, rows);
-    if (factor.ok) {
+    if (plan.trellis != nullptr) {  // without a factor: the codes that fitted the scales
+      if (factor.ok) round_trellis_with_feedback(factor, rows);
+    } else if (factor.ok) {
       round_with_feedback(factor.carry, factor.order, rows);
     } else {
       for (RowCodes& row : rows)
@@ -94,7 +99,8 @@ struct Job {
     if (rounds == 0 || !refits) refiner.set_gradients();
     for (int round = 0; round < rounds; ++round) {
       if (refits) refiner.refit_scales(plan.options.scaling.scale);
-      refiner.descend();
+      if (plan.trellis == nullptr) refiner.descend();
+      for (const auto& blocks : trellis_sweeps) refiner.descend_blocks(blocks);
     }
     for (size_t r = 0; r < rows.size(); ++r) {
       rows[r].write(codes + static_cast<int64_t>(r) * plan.k);
@@ -148,6 +154,20 @@ FeedbackReport summarize(const std::vector<RowLoss>& rows, const ScaleArrays& ar
   return report;
 }
 
+/// Scales as fit() chooses them; and codes, where those are chosen together with them.
+struct Start {
+  ScaleArrays arrays;
+  std::vector<uint8_t> codes;
+};
+Result<Start> fit_start(const FitPlan& plan, const float* w, ThreadPool& pool) {
+  if (plan.trellis != nullptr) {
+    LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, pool));
+    return Start{std::move(fits.arrays), std::move(fits.codes)};
+  }
+  LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
+  return Start{std::move(arrays), std::vector<uint8_t>(static_cast<size_t>(plan.n * plan.k))};
+}
+
 Status check_width(const SecondMoments& moments, int64_t k) {
   if (moments.k == k) return {};
   return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(moments.k) + " inputs",
@@ -179,7 +199,9 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
                                       FeedbackReport* report) {
   LOWBIT_TRY(check_width(moments, k));
   const std::shared_ptr<const SecondMoments> borrowed(std::shared_ptr<void>(), &moments);
-  LOWBIT_TRY_ASSIGN(const FeedbackInput input, FeedbackInput::make(borrowed, feedback, &pool));
+  FeedbackOptions of_input = feedback;
+  of_input.act_order = feedback.act_order && trellis_of(options.format) == nullptr;
+  LOWBIT_TRY_ASSIGN(const FeedbackInput input, FeedbackInput::make(borrowed, of_input, &pool));
   return fit_with_feedback(w, n, k, options, input, feedback, pool, report);
 }
 
@@ -200,10 +222,15 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
     return {};
   };
   LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance.data()));
-  LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
+  if (plan.trellis != nullptr && !std::ranges::is_sorted(factor.order))
+    return fail(ErrorCode::kInvalidArgument, "second moments", "columns in the order of their inputs' size",
+                "their own order for a trellis", "FeedbackOptions::act_order = false");
+  LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, pool));
+  auto& [arrays, codes] = start;
 
-  const Job job{plan, feedback, moments, factor, h, damping};
-  std::vector<uint8_t> codes(static_cast<size_t>(n * k));
+  Job job{plan, feedback, moments, factor, h, damping};
+  if (plan.trellis != nullptr && factor.ok)
+    for (const int64_t offset : {kStripWidth / 2, int64_t{0}}) job.trellis_sweeps.push_back(trellis_blocks(h, offset));
   std::vector<RowLoss> losses(static_cast<size_t>(n));
   const std::vector<int64_t> scale_row_of = scale_row_index(plan);
   pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
@@ -212,6 +239,8 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
       for (int64_t r = first; r < std::min(n, first + kRowsPerPass); ++r) {
         const ScaleRow at = arrays.at(scale_row_of[static_cast<size_t>(r)]);
         rows.emplace_back(plan, w + r * k, at);
+        for (int64_t c = 0; plan.trellis != nullptr && c < k; ++c)
+          rows.back().set(c, codes[static_cast<size_t>(r * k + c)]);
       }
       job.fit_rows(rows, codes.data() + first * k, losses.data() + first);
     }

@@ -59,12 +59,12 @@ struct FeedbackReport {
 /// moments `moments`; errors are those to the target. Scales are those of fit() with importance diag(H) (static groups);
 /// codes are then chosen column by column, each carrying the errors of the columns before it (the recurrence of
 /// GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
-/// (w_d - q_d) R_dc / R_cc). Same bits for any thread count. Errors: as fit(); kShapeMismatch (moments of another k);
+/// (w_d - q_d) R_dc / R_cc). On a trellis 64 columns are searched together, and refined as such blocks. Same bits for any thread count. Errors: as fit(); kShapeMismatch (moments of another k);
 /// kInvalidArgument (NaN, infinity or a negative diagonal in H).
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);
-/// Factors the moments for this fit alone.
+/// Factors the moments for this fit alone; on a trellis columns keep their order, whatever act_order says.
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const SecondMoments& moments, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);

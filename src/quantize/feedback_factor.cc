@@ -90,6 +90,7 @@ Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const Feedba
   if (!factor.ok) return factor;
   factor.carry = ColumnStrips(k);
   const Eigen::MatrixXd& lower = cholesky.matrixLLT();
+  for (int64_t j = 0; j < k; ++j) factor.gain.push_back(static_cast<float>(lower(k - 1 - j, k - 1 - j)));
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
       factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));

@@ -15,6 +15,7 @@ struct FeedbackFactor {
   /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column j. Empty
   /// without `ok`.
   ColumnStrips carry{0};
+  std::vector<float> gain;  // [k] R_jj: what is lost in column j is (R_jj * (target_j - q_j))^2. Empty without `ok`
   /// [k, k], D (H + damping)^-1 of SecondMoments::deviation D; what is added to a row w is w times it. Empty without `ok` or D.
   ColumnStrips shift{0};
   double damping = 0;

@@ -15,6 +15,7 @@
 #include "quantize/block_fit.h"
 #include "quantize/fit_plan.h"
 #include "quantize/tensor_fit.h"
+#include "quantize/trellis_fit.h"
 
 namespace lowbit {
 namespace {
@@ -25,7 +26,14 @@ constexpr std::array<std::pair<FitMethod, const char*>, 5> kMethodNames = {{{Fit
                                                                             {FitMethod::kMse, "mse"},
                                                                             {FitMethod::kLsq, "lsq"}}};
 
+Result<ValueTensor> fit_on_trellis(const FitPlan& plan, const float* w, ThreadPool& pool, FitReport* report) {
+  LOWBIT_TRY_ASSIGN(TrellisRowFits fits, fit_all_trellis_rows(plan, w, pool));
+  if (report) *report = make_report(fits.errors, count_zeros(fits.arrays.scales), plan.importance != nullptr);
+  return assemble(plan, plan.n, fits.arrays, std::move(fits.codes));
+}
+
 Result<ValueTensor> fit_with_plan(const FitPlan& plan, const float* w, ThreadPool& pool, FitReport* report) {
+  if (plan.trellis != nullptr) return fit_on_trellis(plan, w, pool, report);
   LOWBIT_TRY_ASSIGN(ScaleArrays arrays, fit_all_scales(plan, w, pool));
   std::vector<uint8_t> codes(static_cast<size_t>(plan.n * plan.k));
   std::vector<RowError> errors(static_cast<size_t>(plan.n));
@@ -49,11 +57,17 @@ Result<QTensor> fit_rows(const FitPlan& plan, const RowReader& reader, int64_t f
   const int64_t n_block = plan.options.scaling.n_block;
   const int64_t first_block = first / n_block, blocks = ceil_div(rows, n_block);
   ScaleArrays arrays(plan, first_block, blocks);
+  std::vector<uint8_t> codes(static_cast<size_t>(rows * plan.k));
+  if (plan.trellis != nullptr) {
+    if (!fit_trellis_rows(plan, slice, first, rows, arrays, codes.data(), errors))
+      return find_not_finite(slice, first, first + rows, plan.k);
+    zero_scales += count_zeros(arrays.scales);
+    return pack(assemble(plan, rows, arrays, std::move(codes)));
+  }
   BlockScratch scratch;
   for (int64_t b = first_block; b < first_block + blocks; ++b)
     if (!fit_blocks(plan, slice, b, 0, plan.scale_cols(), arrays.at(b), scratch))
       return find_not_finite(slice, first, first + rows, plan.k);
-  std::vector<uint8_t> codes(static_cast<size_t>(rows * plan.k));
   for (int64_t r = first; r < first + rows; ++r) {
     const ScaleRow at = arrays.at(r / n_block);
     errors[r - first] =

@@ -7,7 +7,9 @@
 #include "base/checked.h"
 #include "base/rng.h"
 #include "base/try.h"
+#include "format/registry.h"
 #include "quantize/table_fit.h"
+#include "quantize/trellis_fit.h"
 
 namespace lowbit {
 namespace {
@@ -37,6 +39,18 @@ Status check_scaling(int64_t n, const FitOptions& o) {
   return {};
 }
 
+/// Codes of a whole row are searched together, with its own scales.
+Status check_trellis_options(const FitOptions& o) {
+  const auto unsupported = [&](const std::string& got, const char* wanted) -> Status {
+    return fail(ErrorCode::kUnsupported, "quantize", std::string(format_info(o.format).name) + " with " + got, wanted);
+  };
+  if (o.method != FitMethod::kAuto && o.method != FitMethod::kLsq)
+    return unsupported(std::string("method ") + fit_method_name(o.method), "method lsq");
+  if (o.scaling.zero != ZeroKind::kNone) return unsupported("zero points", "none");
+  if (o.scaling.n_block != 1) return unsupported("scales " + scaling_name(o.scaling), "scales of each row");
+  return {};
+}
+
 Status check_options(int64_t n, int64_t k, const FitOptions& o) {
   if (n <= 0 || k <= 0 || !checked_mul(static_cast<uint64_t>(n), static_cast<uint64_t>(k) * 8))
     return fail(ErrorCode::kInvalidArgument, "quantize", "a matrix of " + std::to_string(n) + " x " + std::to_string(k),
@@ -45,6 +59,7 @@ Status check_options(int64_t n, int64_t k, const FitOptions& o) {
   if (info.kind == ValueKind::kDense)
     return fail(ErrorCode::kUnsupported, "quantize", std::string("format ") + info.name, "a format with codes",
                 "dense formats are conversions, not fits");
+  if (trellis_of(o.format) != nullptr) LOWBIT_TRY(check_trellis_options(o));
   if (o.method == FitMethod::kAbsmean && o.scaling.zero != ZeroKind::kNone)
     return invalid("method absmean with zero points", "absmean without, or another method");
   if (info.kind != ValueKind::kTable || o.table != TableMethod::kGiven) return {};
@@ -153,6 +168,7 @@ Result<FitPlan> make_plan(const RowReader& rows, int64_t n, int64_t k, const Fit
   plan.options = options;
   plan.rule = rule_of(options.scaling.zero);
   plan.importance = importance;
+  plan.trellis = trellis_of(options.format);
   LOWBIT_TRY(prepare_weights(plan));
   const FormatInfo& info = format_info(options.format);
   if (options.method == FitMethod::kAuto)
@@ -160,9 +176,11 @@ Result<FitPlan> make_plan(const RowReader& rows, int64_t n, int64_t k, const Fit
   if (info.kind != ValueKind::kTable) {
     plan.options.codebook.clear();
   } else if (options.table == TableMethod::kLloydMax) {
-    plan.options.codebook = lloyd_max_table(1 << info.code_bits);
+    plan.options.codebook =
+        plan.trellis != nullptr ? gaussian_table(options.format) : lloyd_max_table(1 << info.code_bits);
   } else if (options.table == TableMethod::kKmeans) {
-    LOWBIT_TRY_ASSIGN(plan.options.codebook, kmeans_of(plan, rows));
+    LOWBIT_TRY_ASSIGN(plan.options.codebook,
+                      plan.trellis != nullptr ? fit_trellis_table(plan, rows) : kmeans_of(plan, rows));
   }
   plan.grid = make_grid(options.format, plan.options.codebook);
   plan.grid.may_flip = options.scaling.scale != ScaleKind::kPow2;

@@ -3,11 +3,13 @@
 #include <Eigen/Cholesky>
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 namespace lowbit {
 namespace {
 
 constexpr int kSweeps = 3;
+constexpr float kLeastGain = 0.99999f;  // less is no gain but rounding
 
 }  // namespace
 
@@ -91,6 +93,61 @@ void RowRefiner::descend() {
     bool any = false;
     for (size_t r = 0; r < rows_.size(); ++r) any |= rows_[r].changed = moved[r] != 0;
     if (!any) return;
+  }
+}
+
+/// The codes of a block that minimize the row's loss; vectors_[r] is what they change.
+void RowRefiner::search_block(size_t r, const TrellisBlock& block, TrellisStripScratch& scratch) {
+  RowCodes& row = codes_[r];
+  Row& own = rows_[r];
+  const FitPlan& plan = row.plan();
+  const int64_t n = block.columns, behind = block.begin + n;
+  const float* const gradient = own.gradient.data() + block.begin;
+  float targets[kStripWidth], scales[kStripWidth];
+  uint8_t codes[kStripWidth];
+  float loss = 0;  // of the codes that it has, above that of the best real numbers
+  for (int64_t j = 0; j < n; ++j) {
+    const float step = dot_product(block.inverse.data() + j * n, gradient, n);
+    loss += step * gradient[j];
+    targets[j] = row.real(block.begin + j) + step;
+    scales[j] = row.scale_at(block.begin + j);
+  }
+  const TrellisStrip job{plan.trellis,
+                         plan.options.codebook.data(),
+                         n,
+                         targets,
+                         nullptr,
+                         scales,
+                         block.gain.data(),
+                         block.carry.data(),
+                         own.states[static_cast<size_t>(block.begin)],
+                         behind < row.k() ? own.states[static_cast<size_t>(behind)] : -1,
+                         codes};
+  if (!(search_strip(job, scratch).loss < loss * kLeastGain)) return;
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t c = block.begin + j;
+    const float before = row.real(c);
+    row.set(c, codes[j]);
+    own.states[static_cast<size_t>(c + 1)] = plan.trellis->next(own.states[static_cast<size_t>(c)], codes[j]);
+    if (row.real(c) != before) vectors_[r].push(before - row.real(c), c);
+  }
+}
+
+void RowRefiner::descend_blocks(std::span<const TrellisBlock> blocks) {
+  const auto scratch = std::make_unique<TrellisStripScratch>();
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const RowCodes& row = codes_[r];
+    std::vector<uint8_t>& states = rows_[r].states;
+    states.assign(static_cast<size_t>(row.k() + 1), 0);
+    for (int64_t c = 0; c < row.k(); ++c)
+      states[static_cast<size_t>(c + 1)] = row.plan().trellis->next(states[static_cast<size_t>(c)], row.code(c));
+  }
+  for (const TrellisBlock& block : blocks) {
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      vectors_[r].clear();
+      search_block(r, block, *scratch);
+    }
+    add_products(*h_, vectors_, 0, h_->strips(), -1, starts(&Row::gradient));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "quantize/column_strips.h"
 #include "quantize/feedback.h"
 #include "quantize/row_codes.h"
+#include "quantize/trellis_feedback.h"
 
 namespace lowbit {
 
@@ -24,6 +25,10 @@ class RowRefiner {
   /// (at most three).
   void descend();
 
+  /// The same on a trellis: `blocks` of columns (trellis_blocks()) one after the other, all others fixed. Blocks keep the states at
+  /// their ends, so another offset comes next.
+  void descend_blocks(std::span<const TrellisBlock> blocks);
+
   /// (w - q) H (w - q)^T of row r; set_gradients() or a step above must have run since the codes last changed.
   double output_error(size_t r) const;
   double output_energy(size_t r) const;  // w H w^T
@@ -36,12 +41,14 @@ class RowRefiner {
     std::vector<float> gradient;  // [padded] (w - q) H
     std::vector<float> by_group;  // [groups, padded]: v_g H, v_g the values of group g and zeros elsewhere
     bool changed = false;         // in this sweep
+    std::vector<uint8_t> states;  // [k + 1] of a trellis before each column
   };
   using Target = std::vector<float> Row::*;
 
   void multiply_groups();
   void solve_scales(size_t r, ScaleKind kind);
   void sweep_block(int64_t block);
+  void search_block(size_t r, const TrellisBlock& block, TrellisStripScratch& scratch);
   std::vector<float*> starts(Target target, int64_t offset = 0);
 
   const ColumnStrips* h_;

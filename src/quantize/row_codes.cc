@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace lowbit {
+namespace {
+
+constexpr uint8_t kSameCode[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+}  // namespace
 
 RowCodes::RowCodes(const FitPlan& plan, const float* w, const ScaleRow& at)
     : plan_(&plan),
@@ -10,8 +15,11 @@ RowCodes::RowCodes(const FitPlan& plan, const float* w, const ScaleRow& at)
       scales_(at.scales),
       supers_(at.supers),
       zeros_(at.zeros),
-      group_(static_cast<uint32_t>(plan.group())) {
-  level_.assign(static_cast<size_t>(plan.k), static_cast<uint8_t>(plan.grid.zero_level));
+      group_(static_cast<uint32_t>(plan.group())),
+      values_(plan.trellis != nullptr ? plan.options.codebook.data() : plan.grid.values.data()),
+      code_of_level_(plan.trellis != nullptr ? kSameCode : plan.grid.codes.data()) {
+  level_.assign(static_cast<size_t>(plan.k),
+                plan.trellis != nullptr ? uint8_t{0} : static_cast<uint8_t>(plan.grid.zero_level));
   real_.resize(static_cast<size_t>(plan.k));
 }
 
@@ -44,6 +52,11 @@ float RowCodes::choose(int64_t c, float target) {
   return real_[static_cast<size_t>(c)] = real_of(c);
 }
 
+void RowCodes::set(int64_t c, uint8_t code) {
+  level_[static_cast<size_t>(c)] = code;
+  real_[static_cast<size_t>(c)] = real_of(c);
+}
+
 void RowCodes::set_scales(const float* scales, const float* supers) {
   std::copy_n(scales, groups(), scales_);
   if (supers != nullptr) std::copy_n(supers, plan_->super_cols(), supers_);
@@ -51,7 +64,7 @@ void RowCodes::set_scales(const float* scales, const float* supers) {
 }
 
 void RowCodes::write(uint8_t* codes) const {
-  for (size_t c = 0; c < level_.size(); ++c) codes[c] = plan_->grid.codes[level_[c]];
+  for (int64_t c = 0; c < k(); ++c) codes[c] = code(c);
 }
 
 }  // namespace lowbit

@@ -13,17 +13,22 @@ class RowCodes {
   /// Scales (and super-scales, of ScaleKind::kDouble) are changed in place by set_scales().
   RowCodes(const FitPlan& plan, const float* w, const ScaleRow& at);
 
-  /// Gives column c the code whose real value is nearest to `target`; returns that real value.
+  /// Gives column c the code whose real value is nearest to `target`; returns that real value. Not on a trellis.
   float choose(int64_t c, float target);
+  /// Gives column c a code. On a trellis alone, where codes are not levels of the grid.
+  void set(int64_t c, uint8_t code);
+  uint8_t code(int64_t c) const { return code_of_level_[level_[static_cast<size_t>(c)]]; }
   /// scales [groups()] and supers as double_quantize makes them, or null. Real values follow.
   void set_scales(const float* scales, const float* supers);
 
+  const FitPlan& plan() const { return *plan_; }
   int64_t k() const { return plan_->k; }
   int64_t group() const { return group_; }
   int64_t groups() const { return plan_->scale_cols(); }
   const float* weights() const { return w_; }
   float scale(int64_t g) const { return scales_[g]; }
-  float value(int64_t c) const { return plan_->grid.values[level_[static_cast<size_t>(c)]]; }  // in steps of the scale
+  float scale_at(int64_t c) const { return scales_[group_of(c)]; }
+  float value(int64_t c) const { return values_[level_[static_cast<size_t>(c)]]; }  // in steps of the scale
   float real(int64_t c) const { return real_[static_cast<size_t>(c)]; }
   const std::vector<float>& reals() const { return real_; }
   void write(uint8_t* codes) const;
@@ -38,6 +43,8 @@ class RowCodes {
   float* supers_;
   const float* zeros_;
   uint32_t group_;
+  const float* values_;           // by level: the grid's, or a trellis's table
+  const uint8_t* code_of_level_;  // likewise
   std::vector<uint8_t> level_;
   std::vector<float> real_;
 };

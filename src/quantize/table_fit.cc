@@ -12,12 +12,6 @@ namespace {
 double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0.70710678118654752); }
 double normal_pdf(double x) { return 0.39894228040143268 * std::exp(-0.5 * x * x); }
 
-void to_integers(std::vector<double>& table) {
-  double largest = 0;
-  for (double t : table) largest = std::max(largest, std::fabs(t));
-  for (double& t : table) t = largest > 0 ? std::nearbyint(t * (127.0 / largest)) : 0.0;
-}
-
 std::vector<float> as_floats(const std::vector<double>& table) { return {table.begin(), table.end()}; }
 
 /// Adds one group's share to each entry's sums of h s (x - offset) and h s s.
@@ -77,6 +71,12 @@ std::vector<float> quantile_table(std::span<const Group> sample, int entries) {
 }
 
 }  // namespace
+
+void to_integers(std::vector<double>& table) {
+  double largest = 0;
+  for (double t : table) largest = std::max(largest, std::fabs(t));
+  for (double& t : table) t = largest > 0 ? std::nearbyint(t * (127.0 / largest)) : 0.0;
+}
 
 std::vector<float> normal_quantiles(int count) {
   std::vector<float> x(static_cast<size_t>(count));

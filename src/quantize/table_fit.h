@@ -13,6 +13,9 @@ namespace lowbit {
 /// `count` values x_i with P(X < x_i) = (i + 1/2) / count for a standard normal X, ascending.
 std::vector<float> normal_quantiles(int count);
 
+/// Rounds to integers with the largest magnitude 127.
+void to_integers(std::vector<double>& table);
+
 /// Lloyd-Max quantizer of the standard normal distribution: `entries` values, ascending, as
 /// integers with the largest magnitude 127, so that int8 kernels can use the table without error.
 std::vector<float> lloyd_max_table(int entries);

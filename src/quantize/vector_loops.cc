@@ -3,14 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-// One copy for each width of vector, chosen when the program starts. Without contraction (-ffp-contract=off) every copy
-// rounds the same way. Sanitizers do not support functions resolved that early.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define LOWBIT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define LOWBIT_VECTOR_CLONES
-#endif
+#include "quantize/vector_clones.h"
 
 namespace lowbit {
 

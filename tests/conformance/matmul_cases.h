@@ -146,6 +146,7 @@ inline QTensor random_weights(const Case& c) {
     const unsigned extreme = rng.below(2) ? high : low;
     for (int64_t i = 0; i < c.k; ++i)
       v.codes[size_t(r * c.k + i)] = uint8_t(c.weights == Fill::kExtreme ? extreme : rng.below(codes));
+    make_storable(c.format, v.codes.data() + r * c.k, c.k);
   }
   if (info.kind == ValueKind::kTable) v.codebook = random_table(rng, codes);
   const int64_t rows = c.scaling.n_block == Scaling::kAll         ? 1

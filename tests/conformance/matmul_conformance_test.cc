@@ -256,6 +256,7 @@ QTensor one_value(FormatId format, float value, int64_t n, int64_t k) {
   v.k = k;
   v.scaling.scale = ScaleKind::kF32;
   v.codes.assign(size_t(n * k), 1);
+  for (int64_t r = 0; r < n; ++r) make_storable(format, v.codes.data() + r * k, k);
   v.codebook.assign(size_t{1} << format_info(format).code_bits, value);
   v.scales.assign(size_t(n), 1.0f);
   auto w = pack(v);
@@ -266,7 +267,7 @@ QTensor one_value(FormatId format, float value, int64_t n, int64_t k) {
 TEST(MatmulConformance, CodebooksAreIntegersAsLongAsNoSumOfFloatsIsRounded) {
   Case c;
   c.n = c.ldy = 33;
-  for (const FormatId format : {FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kCodebook2})
+  for (const FormatId format : {FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kCodebook2, FormatId::kTrellis2})
     for (const auto& [value, longest] : {std::pair{127.0f, 1040}, {-128.0f, 1032}, {-12.0f, 11008}})
       for (const int64_t k : {longest, longest + 1})
         for (const int64_t m : {1, 2, 9, 40}) {
@@ -294,6 +295,33 @@ TEST(MatmulConformance, CodebooksAreIntegersAsLongAsNoSumOfFloatsIsRounded) {
     w.codebook[15] = other;
     EXPECT_NE(why_float_sums(w, 0).find("not integers of 8 bits"), std::string::npos) << other;
   }
+}
+
+TEST(MatmulConformance, TrellisesRunAsTheCodebookOfTheirCodes) {
+  for (const FormatId format : {FormatId::kTrellis2, FormatId::kTrellis3})
+    for (const int64_t m : {1, 5, 33}) {
+      Case c;
+      c.format = format;
+      c.scaling.k_block = 40;
+      c.m = m;
+      c.n = c.ldy = 37;
+      c.k = c.ldx = 203;
+      c.seed = uint64_t(3000 + m);
+      const QTensor w = conformance::random_weights(c);
+      const Result<QTensor> expanded = expand(w);
+      ASSERT_TRUE(expanded) << expanded.error().message();
+      EXPECT_EQ(expanded->format, FormatId::kCodebook4);
+      EXPECT_EQ(unpack(*expanded)->codes, unpack(w)->codes);
+      const std::vector<float> x = conformance::random_activations(c);
+      for (const Activation activation : {Activation::kInt8, Activation::kF32})
+        for (Isa isa : isas()) {
+          const Outcome want = run_case(c, *expanded, x, activation, isa, false, 1);
+          const Outcome got = run_case(c, w, x, activation, isa, false, 2);
+          EXPECT_EQ(differences(c, want, got), 0);
+          EXPECT_EQ(got.reason.find("becomes codebook4 in memory") != std::string::npos, isa != Isa::kScalar)
+              << got.kernel << ": " << got.reason;
+        }
+    }
 }
 
 TEST(MatmulConformance, AllOnesTimes127IsExact) {  // bitnet.cpp's int16 sums wrap here

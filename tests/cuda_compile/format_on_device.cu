@@ -25,6 +25,6 @@ struct LauncherOf {
 
 // One launcher per format, found by FormatId: no branch on the bit width.
 void decode_on_device(int format, const uint8_t* units, float* values, int count) {
-  constexpr auto kLaunchers = lowbit::make_table<LauncherOf>(lowbit::FormatList{});
+  constexpr auto kLaunchers = lowbit::make_table<LauncherOf>(lowbit::UnitFormatList{});
   kLaunchers[static_cast<size_t>(format)](units, values, count);
 }

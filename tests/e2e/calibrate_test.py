@@ -36,8 +36,8 @@ class Calibrate(CliTest):
         self.text = self.dir / "text.txt"
         self.text.write_text(text(1500))
 
-    def calibrated(self, name, *options):
-        return self.json("quantize", self.hf, self.dir / name, "--format", "int3", "--group", 32, "--calib", self.text,
+    def calibrated(self, name, *options, format="int3"):
+        return self.json("quantize", self.hf, self.dir / name, "--format", format, "--group", 32, "--calib", self.text,
                          "--calib-tokens", "2K", *options)
 
     def outputs(self, report):
@@ -50,6 +50,16 @@ class Calibrate(CliTest):
         self.assertLess(refit, gptq)
         self.assertEqual(self.json("verify", self.dir / "refit")["ok"], True)
         self.assertTrue(self.greedy(self.dir / "refit"))
+
+    def test_trellises(self):
+        codebook, gptq, refit = (self.outputs(self.calibrated(f"{form} {fit}", "--fit", fit, "--force", format=form))
+                                 for form, fit in (("codebook2", "refit"), ("trellis2", "gptq"), ("trellis2", "refit")))
+        self.assertLess(refit, gptq)
+        self.assertLess(refit, 0.8 * codebook)
+        self.calibrated("auto", "--threads", 1, "--force", format="trellis2")
+        self.calibrated("again", "--threads", 2, "--isa", "scalar", "--force", format="trellis2")
+        self.assertEqual(files_below(self.dir / "auto"), files_below(self.dir / "again"))
+        self.assertTrue(self.greedy(self.dir / "auto"))
 
     def test_aligned_fits(self):
         self.calibrated("a", "--fit", "align", "--threads", 1)

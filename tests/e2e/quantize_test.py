@@ -37,6 +37,21 @@ class Quantize(CliTest):
                 self.assertTrue(self.greedy(out))
                 self.assertTrue(self.greedy(out, "--act", "f32"))
 
+    def test_trellises(self):
+        for name, bits, rival in (("trellis2", 2, "codebook2"), ("trellis3", 3, "codebook3")):
+            error = {}
+            for format in (name, rival):
+                report = self.json("quantize", self.bf16, self.dir / format, "--format", format)
+                error[format] = sum(x["rel_error"] for x in report["layers"] if "proj" in x["name"])
+                self.assertAlmostEqual(report["bits_per_weight"], bits, delta=0.6)  # tables of matrices this small count
+            self.assertLess(error[name], 0.8 * error[rival])
+            self.assertEqual(self.json("verify", self.dir / name)["ok"], True)
+            self.assertEqual(self.greedy(self.dir / name, "--act", "f32"), self.greedy(self.dir / name, "--act", "f32", "--isa", "scalar"))
+            kernels = [k for k in self.json("inspect", self.dir / name, "--kernels")["kernels"] if "proj" in k["layer"]]
+            self.assertTrue(all("codebook4 in memory" in k["reason"] or "__ref" in k["kernel"] for k in kernels), kernels[0])
+        for options, wanted in (("--zero", "zero points"), ("--fit absmax", "method absmax")):
+            self.assertIn(f"trellis2 with {wanted}", self.refused("quantize", self.bf16, self.dir / "x", "--format", "trellis2", *options.split()))
+
     def test_errors_of_layers_fall_with_bits(self):
         errors = []
         for name in ("int8", "int4", "int3", "int2", "binary"):

@@ -35,6 +35,27 @@ def check_values(checkpoint, expected_file):
     return len(expected.names)
 
 
+def check_trellises():
+    """Any bytes are a row; codes off the trellis are refused with their place, at its beginning as in its middle."""
+    rng = np.random.default_rng(1)
+    for name in ("trellis2", "trellis3"):
+        fmt = find_format(name, name)
+        codes = unpack(fmt, rng.integers(0, 256, (3, fmt.row_bytes(50)), np.uint8), 50)
+        assert np.array_equal(unpack(fmt, pack(fmt, codes), 50), codes), name
+        offered = {tuple(unpack(fmt, np.array([[c]], np.uint8), 1)[0]) for c in range(2**fmt.trellis)}
+        assert len(offered) == 2**fmt.trellis
+        off = next(c for c in range(16) if (c,) not in offered)
+        for code, column in ((off, 0), (16, 0), (255, 49)):
+            wrong = codes.copy()
+            wrong[1, column] = code
+            try:
+                pack(fmt, wrong)
+            except LowbitError as error:
+                assert f"code {code} at row 1, column {column}" in str(error) and name in str(error), error
+            else:
+                raise AssertionError(f"{name} took {code}")
+
+
 def check_missing_names(checkpoint):
     """A name that is not there is a LowbitError that says so, whichever way it is asked for."""
     for ask in (checkpoint.weight, checkpoint.dense, checkpoint.tensor):
@@ -135,6 +156,7 @@ def main():
         count = check_values(checkpoint, out + "/expected.safetensors")
         check_missing_names(checkpoint)
         check_packings(checkpoint)
+        check_trellises()
         tensors = {n: checkpoint.weight(n) if n in checkpoint.layers else checkpoint.dense(n) for n in checkpoint.names}
         write_checkpoint(out + "/again", checkpoint.config, tensors, fit=checkpoint.fit, quality=checkpoint.quality)
         again = Checkpoint(out + "/again")

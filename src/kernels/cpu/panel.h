@@ -199,23 +199,22 @@ static inline void unpack_columns(const FormatOps& ops, const uint8_t* row, cons
 inline constexpr int64_t kRelayoutColumns = 512, kRelayoutStride = kRelayoutColumns + 64;
 inline constexpr int64_t relayout_scratch_bytes(int64_t panel_rows) { return panel_rows * kRelayoutStride; }
 
-/// MatmulKernel::relayout. `flip` turns stored codes into what the kernel's dot product wants. Scratch: relayout_scratch_bytes().
+/// MatmulKernel::relayout; rows.format is F's, or one with the same codes. `flip` turns stored codes into what the kernel's dot product wants. Scratch: relayout_scratch_bytes().
 template <class S, class F, unsigned Flip>
 void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
   using P = Panel<S, F>;
   using Packed = typename P::Packed;
   constexpr uint32_t kFlips = Flip * 0x01010101u;
   constexpr int64_t kChunkBlocks = kRelayoutColumns / P::kBlockK;
-  constexpr int64_t kChunkBytes = kChunkBlocks * P::kBlockK / F::kElems * F::kUnitBytes;
-  const FormatOps& ops = format_ops(F::kId);
+  const int64_t chunk_bytes = row_bytes(rows.format, kChunkBlocks * P::kBlockK);
+  const FormatOps& ops = format_ops(rows.format);
   const int64_t blocks = P::blocks(s);
   for (int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
     const int64_t b1 = smaller(b0 + kChunkBlocks, blocks);
     for (int64_t r = 0; r < rows.rows; ++r) {
       const uint8_t* row = rows.codes + r * rows.row_stride_bytes;
-      const uint8_t* next =
-          row + b1 * P::kBlockK / F::kElems * F::kUnitBytes;  // a few lines of a row: no hardware's guess
-      for (int64_t at = 0; at < kChunkBytes; at += 64) __builtin_prefetch(next + at);
+      const uint8_t* next = row + row_bytes(rows.format, b1 * P::kBlockK);  // a few lines of a row: no hardware's guess
+      for (int64_t at = 0; at < chunk_bytes; at += 64) __builtin_prefetch(next + at);
       unpack_columns(ops, row, rows, s, b0 * P::kBlockK, (b1 - b0) * P::kBlockK, scratch + r * kRelayoutStride);
     }
     typename P::Walk walk(s, panel, b0);

@@ -218,7 +218,7 @@ __global__ void quantize_rows(const __grid_constant__ QuantizeArgs a) {
 
 template <template <class> class Kernel>
 constexpr auto table_of() {
-  return make_table<Kernel>(FormatList{});
+  return make_table<Kernel>(UnitFormatList{});
 }
 
 }  // namespace

@@ -260,7 +260,7 @@ std::vector<MatmulKernel> make_kernels(TypeList<F...>) {
 }  // namespace
 
 const std::vector<MatmulKernel>& matmul_kernels() {
-  static const std::vector<MatmulKernel> all = make_kernels(FormatList{});
+  static const std::vector<MatmulKernel> all = make_kernels(UnitFormatList{});
   return all;
 }
 

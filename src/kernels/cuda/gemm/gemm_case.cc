@@ -45,7 +45,7 @@ template <class F>
 struct PackerOf {
   static constexpr Packer value{&pack_row<F>, F::kElems, F::kUnitBytes};
 };
-constexpr auto kPackers = make_table<PackerOf>(FormatList{});
+constexpr auto kPackers = make_table<PackerOf>(UnitFormatList{});
 
 template <class T>
 T* upload(const std::vector<T>& host, std::vector<void*>& owned) {

@@ -27,7 +27,7 @@ __device__ __forceinline__ int integer_value_of(TypeList<F...>, FormatId format,
 
 /// The integer at column k of a canonical row.
 __device__ __forceinline__ int integer_value(FormatId format, const uint8_t* row, int64_t k) {
-  return integer_value_of(FormatList{}, format, row, k);
+  return integer_value_of(UnitFormatList{}, format, row, k);
 }
 
 }  // namespace lowbit::cuda

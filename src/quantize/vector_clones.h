@@ -1,0 +1,11 @@
+#pragma once
+// Functions with one copy for each width of vector, chosen when the program starts. Internal to src/quantize.
+//
+// Without contraction (-ffp-contract=off) every copy rounds the same way. Sanitizers do not support functions resolved that early.
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define LOWBIT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define LOWBIT_VECTOR_CLONES
+#endif
