@@ -302,7 +302,7 @@ def recovery(report: dict) -> str:
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
     def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
-        scales = ", scales double" if r.get("scale") == "double" else ""
+        scales = (", scales double" if r.get("scale") == "double" else "") + (f", recipe {r['recipe']}" if "recipe" in r else "")
         return (f"| {r['format']} g{r['group']}{scales} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
                 f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
 
@@ -340,7 +340,7 @@ def recovered(report: dict) -> str:
             trained.setdefault(size, []).append(r)
     for size in sorted(trained, reverse=True):
         best = min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"])
-        name = "mixed" if best["format"].startswith("bpw") else best["format"]
+        name = "mixed" if best["format"].startswith("bpw") else best["format"] + ", three bits where they count" * ("recipe" in best)
         alone = min(blocks[size, best["format"]], default=None)
         lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {optional(alone, 3)} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
