@@ -34,9 +34,9 @@ bool has(const std::vector<std::string>& features, const char* name) {
 CpuInfo read_cpu_info() {
   CpuInfo info;
   static const std::set<std::string> kInteresting = {
-      "sse4_2",      "avx",      "avx2",     "fma",      "f16c",        "avx_vnni",        "avx512f",
-      "avx512bw",    "avx512dq", "avx512vl", "avx512cd", "avx512_vnni", "avx512vbmi",      "avx512_bf16",
-      "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "gfni",        "avx512_vpopcntdq"};
+      "sse4_2",      "avx",      "avx2",     "fma",      "f16c",        "avx_vnni",         "avx512f",
+      "avx512bw",    "avx512dq", "avx512vl", "avx512cd", "avx512_vnni", "avx512vbmi",       "avx512_bf16",
+      "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "gfni",        "avx512_vpopcntdq", "avx512_vbmi2"};
   cpu_set_t usable;
   CPU_ZERO(&usable);
   if (sched_getaffinity(0, sizeof usable, &usable) != 0) CPU_ZERO(&usable);
@@ -97,7 +97,7 @@ bool isa_available(Isa isa) {
   const auto& f = cpu_info().features;
   const bool avx2 = has(f, "avx2") && has(f, "fma") && has(f, "f16c");
   const bool avx512 = avx2 && has(f, "avx512f") && has(f, "avx512bw") && has(f, "avx512dq") && has(f, "avx512vl") &&
-                      has(f, "avx512_vnni") && has(f, "avx512vbmi");
+                      has(f, "avx512_vnni") && has(f, "avx512vbmi") && has(f, "avx512_vbmi2") && has(f, "gfni");
   switch (isa) {
     case Isa::kScalar:
       return true;

@@ -16,7 +16,7 @@ const char* isa_name(Isa isa);  // "scalar", "avx2", "avxvnni", "avx512", "amx"
 Result<Isa> parse_isa(const std::string& name);
 
 /// True when CPU and operating system both allow it. kAvx2: AVX2, FMA, F16C. kAvxVnni:
-/// kAvx2 and the VEX form of VNNI. kAvx512: F, BW, DQ, VL, VNNI, VBMI. kAmx: kAvx512 and AMX int8
+/// kAvx2 and the VEX form of VNNI. kAvx512: F, BW, DQ, VL, VNNI, VBMI, VBMI2, GFNI. kAmx: kAvx512 and AMX int8
 /// with the kernel's permission to use tiles (asked for on first use).
 bool isa_available(Isa isa);
 Isa best_isa();

@@ -59,6 +59,7 @@ struct Wanted {
 };
 
 bool fits(const MatmulKernel& kernel, FormatId format, const Wanted& wanted, const PanelShape& s) {
+  if (s.run > 0 && format_info(format).expanded != format) return false;  // codes that go on from group to group
   return kernel.format == format && kernel.activation == wanted.activation && (!kernel.levels || wanted.levels) &&
          (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
          (s.segments <= 1 || s.segment % kernel.group_multiple == 0);

@@ -226,7 +226,8 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
     return fail(ErrorCode::kInvalidArgument, "second moments", "columns in the order of their inputs' size",
                 "their own order for a trellis", "FeedbackOptions::act_order = false");
   LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, pool));
-  auto& [arrays, codes] = start;
+  ScaleArrays& arrays = start.arrays;
+  std::vector<uint8_t>& codes = start.codes;
 
   Job job{plan, feedback, moments, factor, h, damping};
   if (plan.trellis != nullptr && factor.ok)

@@ -25,6 +25,25 @@ V load(const void* from) {
   return v;
 }
 
+/// Lane i is element at[i] modulo their number of a, or of a and behind it b.
+__attribute__((always_inline)) inline Floats picked(Floats a, Ints at) {
+#if defined(__clang__)
+  Floats v{};
+  for (int i = 0; i < kLanes; ++i) v[i] = a[at[i] % kLanes];
+  return v;
+#else
+  return __builtin_shuffle(a, at);
+#endif
+}
+__attribute__((always_inline)) inline Floats picked(Floats a, Floats b, Ints at) {
+#if defined(__clang__)
+  const Ints second = (at & kLanes) != 0;
+  return second ? picked(b, at) : picked(a, at);
+#else
+  return __builtin_shuffle(a, b, at);
+#endif
+}
+
 /// What a column leaves behind: each state's cost, the state it came from and the error of its code.
 struct Column {
   Floats cost[kVectors];
@@ -55,9 +74,9 @@ __attribute__((always_inline)) inline void choose_ways(const Choices& of, const 
     for (int p = 0; p < 1 << B; ++p) {
       const int source = p * kOldest / kLanes;
       const Ints at = same + p * kOldest % kLanes;
-      const Floats q = __builtin_shuffle(of.reals, load<Ints>(of.codes + p * kTrellisStates + v * kLanes));
-      const Floats d = __builtin_shuffle(targets[source], at) - q;
-      const Floats cost = __builtin_shuffle(before.cost[source], at) + of.weight * (d * d);
+      const Floats q = picked(of.reals, load<Ints>(of.codes + p * kTrellisStates + v * kLanes));
+      const Floats d = picked(targets[source], at) - q;
+      const Floats cost = picked(before.cost[source], at) + of.weight * (d * d);
       const Ints less = p == 0 ? Ints{} - 1 : cost < best;
       best = less ? cost : best;
       real = less ? q : real;
@@ -89,7 +108,7 @@ void follow_ways(const Column& column, const float* carry, int64_t columns, cons
     std::memcpy(old, from[j], sizeof old);
     for (int v = 0; v < kVectors; ++v) {
       const Ints at = column.from[v];
-      const Floats low = __builtin_shuffle(old[0], old[1], at), high = __builtin_shuffle(old[2], old[3], at);
+      const Floats low = picked(old[0], old[1], at), high = picked(old[2], old[3], at);
       const Floats followed = (at < 2 * kLanes ? low : high) + column.error[v] * carry[j];
       std::memcpy(to[j] + v * kLanes, &followed, sizeof followed);
     }

@@ -64,21 +64,35 @@ struct IntegerMatmul {
     for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch(panel + at);
   }
 
+  /// On a trellis a block's first codes depend on the block before it. That lies kBlockBytes before it, but for `unit`, the first of a
+  /// group or of what `codes` points to.
+  static constexpr bool kHistory = OnTrellis<F>;
+  struct History {
+    int64_t unit = 0;
+    const uint8_t* before = kNoBlock;
+  };
+  alignas(64) static constexpr uint8_t kNoBlock[kHistory ? P::kBlockBytes : 1] = {};
+
   /// Where codes come from: packed blocks, unpacked in registers, or the bytes of unpack_panel.
   struct Blocks {
     static constexpr int kSteps = Packed::kSteps;
     static constexpr bool kStreams = true;
     static constexpr int64_t kBytes = P::kBlockBytes;
-    Int words[2][Packed::kWords];
+    Int words[2][Packed::kWords + int(kHistory)];
     /// Behind a single pass over memory prefetches go further ahead than where each panel is worked on for a while.
     template <bool kStreaming = true>
-    __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit) {
+    __attribute__((always_inline)) void load(const uint8_t* codes, int64_t unit, const History& history = {}) {
       const uint8_t* block = codes + unit * P::kBlockBytes;
       for (int w = 0; w < Packed::kWords; ++w) {
         if constexpr (kStreaming) S::prefetch_ahead(block + w * kStepBytes + kAhead);
         if constexpr (!kStreaming) S::prefetch(block + w * kStepBytes + 2048);
         words[0][w] = S::load(block + w * kStepBytes);
         words[1][w] = S::load(block + w * kStepBytes + kStepBytes / 2);
+      }
+      if constexpr (kHistory) {
+        const uint8_t* const before = unit == history.unit ? history.before : block - P::kBlockBytes;
+        for (int v = 0; v < 2; ++v)
+          words[v][1] = S::with_last_byte_of(S::load(before + v * kStepBytes / 2), words[v][0]);
       }
     }
     __attribute__((always_inline)) Int step(int v, int s, const Levels& levels) const {
@@ -93,7 +107,7 @@ struct IntegerMatmul {
     static constexpr bool kStreams = false;
     static constexpr int64_t kBytes = kStepBytes;
     Int codes[2];
-    __attribute__((always_inline)) void load(const uint8_t* bytes, int64_t unit) {
+    __attribute__((always_inline)) void load(const uint8_t* bytes, int64_t unit, const History& = {}) {
       codes[0] = S::load(bytes + unit * kStepBytes);
       codes[1] = S::load(bytes + unit * kStepBytes + kStepBytes / 2);
     }
@@ -176,27 +190,27 @@ struct IntegerMatmul {
   /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first. kStarts: sums of chain 0 are
   /// zero, and are written where there are products: no addition for the first of them.
   template <class Codes, int M, bool kStarts = false>
-  LOWBIT_INLINE void add_products(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx,
-                                  int64_t unit, int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
+  LOWBIT_INLINE void add_products(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
+                                  int64_t ldx, int64_t unit, int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
     if constexpr (__is_same(Codes, Steps)) {
-      add_steps<M>(codes, levels, x, ldx, unit, end, part);
+      add_steps<M>(codes, history, levels, x, ldx, unit, end, part);
     } else {
       if constexpr (kStarts) {
-        if (unit < end) add_unit<Codes, M, true>(codes, levels, x, ldx, unit++, part);
+        if (unit < end) add_unit<Codes, M, true>(codes, history, levels, x, ldx, unit++, part);
       }
-      for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, levels, x, ldx, unit, part);
+      for (; unit < end; ++unit) add_unit<Codes, M, false>(codes, history, levels, x, ldx, unit, part);
     }
   }
   /// Steps [step, end); the first and the last block may have others, too.
   template <int M>
-  LOWBIT_INLINE void add_steps(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t step,
-                               int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
+  LOWBIT_INLINE void add_steps(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
+                               int64_t ldx, int64_t step, int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
     constexpr int64_t kInBlock = Packed::kSteps;
     while (step < end) {
       const int64_t unit = step / kInBlock, from = step - unit * kInBlock,
                     to = smaller(kInBlock, end - unit * kInBlock);
       Blocks block;
-      block.load(codes, unit);
+      block.load(codes, unit, history);
       const int8_t* column = x + 4 * kInBlock * unit;
 #pragma GCC unroll 8
       for (int s = 0; s < kInBlock; ++s) {
@@ -214,10 +228,10 @@ struct IntegerMatmul {
     }
   }
   template <class Codes, int M, bool kStarts>
-  LOWBIT_INLINE void add_unit(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t unit,
-                              Int (&part)[S::template kChains<M>][2][M]) {
+  LOWBIT_INLINE void add_unit(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
+                              int64_t ldx, int64_t unit, Int (&part)[S::template kChains<M>][2][M]) {
     Codes block;
-    block.load(codes, unit);
+    block.load(codes, unit, history);
 #pragma GCC unroll 8
     for (int s = 0; s < Codes::kSteps; ++s) {
       const Int c0 = block.step(0, s, levels), c1 = block.step(1, s, levels);
@@ -242,8 +256,9 @@ struct IntegerMatmul {
 
   /// sum[v][m] = code_sums[m * stride] (where the format has an offset) + the products of units [unit, end).
   template <class Codes, int M>
-  LOWBIT_INLINE void exact_sums(const uint8_t* codes, const Levels& levels, const int8_t* x, int64_t ldx, int64_t unit,
-                                int64_t end, const int32_t* code_sums, int64_t stride, Int (&sum)[2][M]) {
+  LOWBIT_INLINE void exact_sums(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
+                                int64_t ldx, int64_t unit, int64_t end, const int32_t* code_sums, int64_t stride,
+                                Int (&sum)[2][M]) {
     constexpr int kChains = S::template kChains<M>;  // sums per output, where the dot product's latency asks for them
     constexpr int64_t kUnitsPerWiden = Dot::kSteps / ((Codes::kSteps + kChains - 1) / kChains);
     static_assert(kUnitsPerWiden >= 1);
@@ -253,7 +268,7 @@ struct IntegerMatmul {
       for (int m = 0; m < M; ++m)
         part[c][0][m] = part[c][1][m] =
             !Dot::kWidens && c == 0 && kAdd != 0 ? S::broadcast32(code_sums + m * stride) : S::zero();
-    add_products<Codes, M, (Dot::kWidens)>(codes, levels, x, ldx, unit,
+    add_products<Codes, M, (Dot::kWidens)>(codes, history, levels, x, ldx, unit,
                                            Dot::kWidens ? smaller(unit + kUnitsPerWiden, end) : end, part);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
@@ -268,7 +283,7 @@ struct IntegerMatmul {
       while (__builtin_expect((unit += kUnitsPerWiden) < end, 0)) {
         for (int c = 0; c < kChains; ++c)
           for (int m = 0; m < M; ++m) part[c][0][m] = part[c][1][m] = S::zero();
-        add_products<Codes, M>(codes, levels, x, ldx, unit, smaller(unit + kUnitsPerWiden, end), part);
+        add_products<Codes, M>(codes, history, levels, x, ldx, unit, smaller(unit + kUnitsPerWiden, end), part);
         for (int c = 0; c < kChains; ++c)
           for (int m = 0; m < M; ++m)
             for (int v = 0; v < 2; ++v) sum[v][m] = S::add32(sum[v][m], Dot::widen(part[c][v][m]));
@@ -300,8 +315,8 @@ struct IntegerMatmul {
 
   /// sum[v] = code_sums[0] (where the format has an offset, and kStart) + the products of kColumns columns, one row of x.
   template <int kColumns, bool kStart = true>
-  LOWBIT_INLINE void segment_sums(const uint8_t* codes, const Levels& levels, const int8_t* x, const int32_t* code_sums,
-                                  Int (&sum)[2]) {
+  LOWBIT_INLINE void segment_sums(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
+                                  const int32_t* code_sums, Int (&sum)[2]) {
     constexpr int kUnits = kColumns / P::kBlockK, kSteps = Packed::kSteps, kFields = fields_in_place<kColumns>();
     constexpr int kPiece =
         kFields > 1 ? kUnits : int(smaller(kUnits, Dot::kSteps / kSteps));  // before sums are widened
@@ -317,7 +332,7 @@ struct IntegerMatmul {
       for (int f = 0; f < kFields; ++f) part[f][0] = part[f][1] = kStartsInField && f == 0 ? start : S::zero();
       for (int u = from; u < from + kPiece; ++u) {
         Blocks block;
-        block.load(codes, u);
+        block.load(codes, u, history);
 #pragma GCC unroll 8
         for (int step = 0; step < kSteps; ++step) {
           const Int xs = S::broadcast4(x + 4 * (u * kSteps + step));
@@ -348,10 +363,11 @@ struct IntegerMatmul {
     Int total[2] = {S::zero(), S::zero()};
     for (; unit + kUnits <= end; unit += kUnits) {
       Int part[2];
-      segment_sums<kLongColumns, false>(codes + unit * P::kBlockBytes, levels, x + unit * P::kBlockK, code_sums, part);
+      segment_sums<kLongColumns, false>(codes + unit * P::kBlockBytes, {}, levels, x + unit * P::kBlockK, code_sums,
+                                        part);
       for (int v = 0; v < 2; ++v) total[v] = S::add32(total[v], part[v]);
     }
-    exact_sums<Blocks, 1>(codes, levels, x, ldx, unit, end, code_sums, stride, sum);
+    exact_sums<Blocks, 1>(codes, {}, levels, x, ldx, unit, end, code_sums, stride, sum);
     for (int v = 0; v < 2; ++v) sum[v][0] = S::add32(sum[v][0], total[v]);
   }
 
@@ -373,16 +389,19 @@ struct IntegerMatmul {
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = t[0][m] = t[1][m] = S::zero_f();
     for (int64_t j = 0; j < segments; scales += factors.stride) {
       Int sum[2][M];
+      History history;
+      if (kHistory && j > 0) history.before = codes - Codes::kBytes;
       codes += gap;
       for (const int64_t first = j, end = kScales ? smaller(j + per_group, segments) : j + 1; j < end; ++j) {
         if constexpr (M == 1 && Codes::kStreams) {
           Int one[2];
-          segment_sums<kColumns>(codes, levels, x, code_sums, one);
+          segment_sums<kColumns>(codes, history, levels, x, code_sums, one);
           for (int v = 0; v < 2; ++v) sum[v][0] = one[v];
         } else {
-          exact_sums<Codes, M>(codes, levels, x, a.ldxq, 0, kUnits, code_sums, segments, sum);
+          exact_sums<Codes, M>(codes, history, levels, x, a.ldxq, 0, kUnits, code_sums, segments, sum);
         }
         codes += kUnits * Codes::kBytes;
+        if (kHistory) history.before = codes - Codes::kBytes;
         x += kColumns;
         if constexpr (kAdd != 0) ++code_sums;
         if constexpr (!kScales) continue;
@@ -440,6 +459,11 @@ struct IntegerMatmul {
     for (int m = 0; m < M; ++m) acc[0][m] = acc[1][m] = S::zero_f();
     int64_t j = 0;
     for (int64_t g = 0; g < s.groups; ++g) {
+      History history;
+      if (kHistory && gap > 0 && g > 0) {
+        history.unit = g * P::group_blocks(s);
+        history.before = codes + (history.unit - 1) * P::kBlockBytes;
+      }
       codes += gap;
       Float t[2][M];
       for (int m = 0; m < M; ++m) t[0][m] = t[1][m] = S::zero_f();
@@ -451,7 +475,7 @@ struct IntegerMatmul {
         } else if constexpr (kLong && M == 1 && __is_same(Codes, Blocks)) {
           long_sums(codes, levels, x, ldx, first, end, code_sums + j, segments, sum);
         } else {
-          exact_sums<Codes, M>(codes, levels, x, ldx, first, end, code_sums + j, segments, sum);
+          exact_sums<Codes, M>(codes, history, levels, x, ldx, first, end, code_sums + j, segments, sum);
         }
         if (x_scales != nullptr) {
 #pragma GCC unroll 8
@@ -486,9 +510,12 @@ struct IntegerMatmul {
     const int64_t blocks = P::blocks(a.shape);
     const Levels levels = levels_of(a);
     typename P::Walk walk(a.shape, panel, 0);
+    const uint8_t* before = kNoBlock;
     for (int64_t b = 0; b < blocks; ++b) {
       Blocks block;
-      block.template load<false>(walk.next(), 0);
+      const uint8_t* const at = walk.next();
+      block.template load<false>(at, 0, {0, before});
+      before = at;
       uint8_t* out = bytes + b * Packed::kSteps * kStepBytes;
 #pragma GCC unroll 8
       for (int step = 0; step < Packed::kSteps; ++step)
@@ -508,7 +535,8 @@ struct IntegerMatmul {
   static bool whole_blocks(const PanelShape& s) { return s.segments == 1 || s.segment % P::kBlockK == 0; }
   static bool direct(int64_t m, const PanelShape& s) {
     if (kBase3) return m <= kBase3Rows && s.segment <= kMaxFractionK;
-    return m <= (whole_blocks(s) ? S::kDirectRows : kStepsRows);
+    const int64_t most = kHistory ? 2 * S::kTileRows : S::kDirectRows;  // a trellis costs more to unpack again
+    return m <= (whole_blocks(s) ? most : kStepsRows);
   }
 
   static int64_t scratch_bytes(int64_t m, const PanelShape& s) {

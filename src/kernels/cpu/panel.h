@@ -103,9 +103,35 @@ struct Base3Fields {
   static typename S::Int column(const typename S::Int* words, int c);  // never used: its blocks fit no group
 };
 
+/// What trellis2 stores, 16 columns of a row in a word in their order. A code depends on its own two bits and the six before them: eight
+/// bits in a row, which for the first columns begin in the word before. words[1]: the word moved up by a byte, below it that word's last.
+struct TrellisFields {
+  static constexpr int kSteps = 4, kWords = 1;
+  static void put(uint32_t* words, int step, uint32_t codes) {
+    words[0] |= ((codes | codes >> 6 | codes >> 12 | codes >> 18) & 0xffu) << (8 * step);
+  }
+  /// Bit a of the result's code: the parity of these bits of the eight, oldest lowest, where Trellis<2>::mask() has the newest lowest.
+  static constexpr uint64_t kBits = [] {
+    uint64_t rows = 0;
+    for (int a = 0; a < 4; ++a)
+      for (int i = 0; i < 8; ++i)
+        rows |= uint64_t(Trellis<2>::mask(a) >> i & 1u) << (8 * (7 - a) + 2 * (3 - i / 2) + i % 2);
+    return rows;
+  }();
+  template <class S, int Up = 0, bool kMasked = true>
+  LOWBIT_INLINE typename S::Int step(const typename S::Int* words, int s) {
+    return s < 3 ? S::parities(S::bits_of_bytes(words[1], 2 + 8 * s), kBits)
+                 : S::parities(S::bits_of_bytes(words[0], 18), kBits);
+  }
+};
+
 template <class F>
 struct FieldsOf {
   using type = Fields<F::kBits>;
+};
+template <>
+struct FieldsOf<Trellis2> {
+  using type = TrellisFields;
 };
 template <>
 struct FieldsOf<TernaryPacked> {
@@ -207,7 +233,8 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
   constexpr uint32_t kFlips = Flip * 0x01010101u;
   constexpr int64_t kChunkBlocks = kRelayoutColumns / P::kBlockK;
   const int64_t chunk_bytes = row_bytes(rows.format, kChunkBlocks * P::kBlockK);
-  const FormatOps& ops = format_ops(rows.format);
+  const FormatOps& ops =
+      format_ops(OnTrellis<F> ? FormatId::kCodebook2 : rows.format);  // what is stored, not what it means
   const int64_t blocks = P::blocks(s);
   for (int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
     const int64_t b1 = smaller(b0 + kChunkBlocks, blocks);

@@ -87,6 +87,7 @@ struct TileMatmul {
           out_(t.bytes),
           half_(t.half) {
       first_ = t.bytes + (k0 - block_ * P::kBlockK) * 16;
+      if (block_ > 0) before_ = typename P::Walk(a.shape, panel, block_ - 1).next();
     }
     /// Where the first step of column k0 lies.
     const int8_t* first() const { return first_; }
@@ -97,7 +98,9 @@ struct TileMatmul {
       uint8_t* out = reinterpret_cast<uint8_t*>(out_);
       for (; block_ < last; ++block_) {
         typename Vector::Blocks block;
-        block.template load<false>(walk_.next(), 0);
+        const uint8_t* const at = walk_.next();
+        block.template load<false>(at, 0, {0, before_});
+        before_ = at;
 #pragma GCC unroll 8
         for (int step = 0; step < Packed::kSteps; ++step, out += 64)
           for (int v = 0; v < 2; ++v) {
@@ -111,6 +114,7 @@ struct TileMatmul {
    private:
     typename P::Walk walk_;
     typename Vector::Levels levels_;
+    const uint8_t* before_ = Vector::kNoBlock;
     int64_t blocks_, block_;
     int8_t* out_;
     const int8_t* first_;
@@ -279,7 +283,7 @@ inline constexpr MatmulKernel kTileKernels[] = {
     TileMatmul<S, Tiles, Int2Odd>::kernel(),     TileMatmul<S, Tiles, Binary>::kernel(),
     TileMatmul<S, Tiles, Ternary2Bit>::kernel(), TileMatmul<S, Tiles, TernaryPacked>::kernel(),
     TileMatmul<S, Tiles, Codebook4>::kernel(),   TileMatmul<S, Tiles, Codebook3>::kernel(),
-    TileMatmul<S, Tiles, Codebook2>::kernel(),
+    TileMatmul<S, Tiles, Codebook2>::kernel(),   TileMatmul<S, Tiles, Trellis2>::kernel(),
 };
 template <class S, class Tiles>
 inline constexpr int kTileKernelCount = sizeof(kTileKernels<S, Tiles>) / sizeof(MatmulKernel);

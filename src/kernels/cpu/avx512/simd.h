@@ -68,6 +68,18 @@ struct Simd {
   }
   LOWBIT_INLINE Int look_up8(Int table, Int codes) { return _mm512_permutexvar_epi8(codes, table); }
 
+  /// Each lane moved up by a byte, below it the last byte of the same lane of `before`.
+  LOWBIT_INLINE Int with_last_byte_of(Int before, Int v) { return _mm512_shldi_epi32(v, before, 8); }
+  /// Byte b of each lane: the lane's bits from `first` + 2 b on.
+  LOWBIT_INLINE Int bits_of_bytes(Int v, int first) {
+    const Int from = _mm512_set1_epi64(0x2624222006040200 + first * 0x0101010101010101);
+    return _mm512_multishift_epi64_epi8(from, v);
+  }
+  /// Bit i of each byte: the parity of the bits that byte 7 - i of `rows` picks from it.
+  LOWBIT_INLINE Int parities(Int v, uint64_t rows) {
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(int64_t(rows)), 0);
+  }
+
   /// floor(3 v / 256) of each byte: 0, 1 or 2.
   LOWBIT_INLINE Int base3_digit(Int v) {
     const Int one = _mm512_maskz_mov_epi8(_mm512_cmpge_epu8_mask(v, set8(86)), set8(1));
