@@ -94,7 +94,7 @@ inline constexpr int64_t kMaxIntegerGroup = 131072;
 
 /// Canonical weights as relayout() sees them: rows of packed codes, and scales already expanded to f32 per (row, group).
 struct CanonicalRows {
-  const uint8_t* codes = nullptr;    // row r at codes + r * row_stride_bytes
+  const uint8_t* codes = nullptr;  // row r at codes + r * row_stride_bytes
   int64_t row_stride_bytes = 0;
   const float* scales = nullptr;   // [rows, groups]; null for dense formats
   const float* offsets = nullptr;  // [rows, groups] or null
