@@ -302,7 +302,7 @@ def recovery(report: dict) -> str:
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
     def line(r: dict, stages: str, after: dict, of_distillation: tuple) -> str:
-        scales = ", scales double" if r.get("scale") == "double" else ""
+        scales = (", scales double" if r.get("scale") == "double" else "") + (f", recipe {r['recipe']}" if "recipe" in r else "")
         return (f"| {r['format']} g{r['group']}{scales} | {r['bits_per_weight']:.2f} | {stages} | {' | '.join(of_distillation)} | {after['ppl']:.2f} | "
                 f"{after['ratio']:.3f} | {optional(after['kld_mean'], 3)} | {optional(after['top1'], 3)} | {after['tiny_ratio']:.2f} |")
 
@@ -340,7 +340,7 @@ def recovered(report: dict) -> str:
             trained.setdefault(size, []).append(r)
     for size in sorted(trained, reverse=True):
         best = min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"])
-        name = "mixed" if best["format"].startswith("bpw") else best["format"]
+        name = "mixed" if best["format"].startswith("bpw") else best["format"] + ", three bits where they count" * ("recipe" in best)
         alone = min(blocks[size, best["format"]], default=None)
         lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {optional(alone, 3)} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
@@ -459,12 +459,15 @@ def losses(report: dict) -> str:
         other = [f"{name.replace('-', ' ')} {options[name]}".strip() for name in
                  ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight", "train-embedding")
                  if name in options and (name, options[name]) != ("soft-share", "0.5")]
+        named = {"recipe": first.get("recipe"), "batch": options.get("batch")}
+        other = [f"{key} {value}" for key, value in named.items() if value] + other
         other += [OTHER_MIXES[first["mix"]]] if "mix" in first else []
         other += [f"text {100 * float(options['text-share']):.0f} %"] if options["text-share"] != "0.25" else []
         values = [mean([r["after"]["kl"] for r in rows], 4), *(mean([r["after"]["kinds"].get(kind) for r in rows], 4) for kind in ("word", "question"))]
         values += [mean([r.get(key) for r in rows], 3) for key in ("rms", "near", "agree")]
         values += [mean([r.get("recovered", {}).get(key) for r in rows], 3) for key in ("ratio", "tiny_ratio")]
-        values += [points(rows, "right", "answers", base), mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows], 1) + " %"]
+        share = mean([float(changed(r["answers"], base).rstrip(" %")) for r in rows if "answers" in r], 1)
+        values += [points(rows, "right", "answers", base), share if share == "-" else share + " %"]
         values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
                      f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")

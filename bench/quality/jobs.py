@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 START = time.monotonic()
 HALF_SAMPLED = "half of the text sampled"  # an option of a step: the calibration text is Bench.mixed_text()
+RECIPES = Path(__file__).resolve().parent / "recipes"  # of `lowbit quantize`, by name
 PART = 2000  # characters of each text in turn
 
 
@@ -90,7 +91,8 @@ class Bench:
             options = more[0].split(",") if more else []
             text = self.mixed_text() if HALF_SAMPLED in options else self.texts / "wikitext2_raw_train_part.txt"
             calibration = ["--calib", text, "--calib-tokens", tokens, "--device", self.device] if tokens else []
-            extra = [part for option in options if option != HALF_SAMPLED for part in ("--" + option.split("=")[0], *option.split("=")[1:])]
+            given = [option.split("=", 1) for option in options if option != HALF_SAMPLED]
+            extra = [part for key, *value in given for part in ("--" + key, *([RECIPES / f"{value[0]}.txt"] if key == "recipe" else value))]
             form = ["--target-bpw", name[3:]] if name.startswith("bpw") else ["--format", name]
             made = self.lowbit("quantize", self.model, target, *form, "--fit", fit, "--force", *calibration, *extra)
             made = {key: made[key] for key in ("held_back", "bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}

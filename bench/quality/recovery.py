@@ -31,7 +31,7 @@ from lowbit.recover.arguments import KINDS  # noqa: E402
 
 QUANTIZE, MEASURE_TRAINED, ANSWER, MEASURE_START = 1, 2, 3, 4  # what the host does first
 WINDOW = 512
-OF_THE_START = ("calib-tokens=", "scale=", "fit=")  # options of a row that `lowbit quantize` takes
+OF_THE_START = ("calib-tokens=", "scale=", "fit=", "recipe=")  # options of a row that `lowbit quantize` takes
 HELD_BACK = 32  # windows of each kind, sampled apart from all that is trained on, the same for all rows
 HELD_SEED = 1000
 CHOICES, CHOICE_WINDOW, CHOICE_MIX = 2048, 128, "word=3,chat=1,opening=1,begin=1"  # what choices.py makes its pseudo choices of, sampled apart too
@@ -119,7 +119,7 @@ class Recovery:
         """What a row begins from: a step of ladder.py and the tokens of its calibration."""
         fmt, group, _, *rest = text.split(":")
         given = dict(option.split("=", 1) for option in rest if option.startswith(OF_THE_START))
-        step = f"{fmt}:{given.get('fit', 'refit')}:group={group}" + (f",scale={given['scale']}" if "scale" in given else "")
+        step = f"{fmt}:{given.get('fit', 'refit')}:group={group}" + "".join(f",{option}={given[option]}" for option in ("scale", "recipe") if option in given)
         return step, count(given["calib-tokens"]) if "calib-tokens" in given else self.calib_tokens
 
     def start(self, key: tuple):

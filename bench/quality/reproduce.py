@@ -36,6 +36,8 @@ MIXES = {  # name: tokens sampled, options of lowbit.sample
     "words": ("13600K", "--sample-mix word=6,chat=2,opening=2,begin=1"),
     "questions5": ("13600K", "--sample-mix question=5,word=3,chat=2,opening=2,begin=1"),
     "questions6": ("13600K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
+    "questions6 of 6400K": ("6400K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
+    "questions6 of 8200K": ("8200K", "--sample-mix question=6,word=3,chat=2,opening=2,begin=1"),
 }
 
 
@@ -67,6 +69,10 @@ MADE = {
     "int4, calibrated on 8K tokens": Step("int4:refit", 8192),
     "int4, calibrated on 8K tokens, `--hadamard`": Step("int4:refit:hadamard", 8192),
     "codebook4 g40, scales double, calibrated on 8K tokens": Step("codebook4:refit:group=40,scale=double", 8192),
+    "codebook3 g40, scales double, calibrated on 8K tokens": Step("codebook3:refit:group=40,scale=double", 8192),
+    "trellis3, calibrated on 8K tokens": Step("trellis3:refit", 8192),
+    "trellis2, calibrated on 8K tokens": Step("trellis2:refit", 8192),
+    "trellis2 and trellis3, recipe v-early-trellis, calibrated on 8K tokens": Step("trellis2:refit:group=192,scale=double,recipe=v-early-trellis", 8192),
     "int4, calibrated on 64K tokens": Step("int4:refit", 65536),
     "int4, calibrated on 64K tokens, half of them sampled": Step(f"int4:refit:{HALF_SAMPLED}", 65536),
     "int4 g32, scales double, calibrated on 64K tokens, half of them sampled": Step(f"int4:refit:group=32,scale=double,{HALF_SAMPLED}", 65536),
@@ -102,7 +108,7 @@ def loss_row(row: dict) -> Trained | None:
     if any(part.startswith(GONE) for part in parts) or row.get("mix") == "exam":
         return None
     if "mix" in row:
-        return Trained(":".join(parts), next(name for name, (_, sampling) in MIXES.items() if sampling == row["sampling"]))
+        return Trained(":".join(parts), next(name for name, (tokens, sampling) in MIXES.items() if (row.get("sample", tokens), row["sampling"]) == (tokens, sampling)))
     return Trained(":".join(parts) + ("" if any(part.startswith("soft-temperature=") for part in parts) else ":soft-temperature=2"), "words")
 
 

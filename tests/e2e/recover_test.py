@@ -25,7 +25,7 @@ class Recover(CliTest):
         cls.text = cls.models / "text.txt"
         cls.text.write_text(cli.text(3000))
         cls.start = {}
-        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double"):
+        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double", "trellis2 --fit lsq"):
             out = cls.models / options.split()[0] / str(len(cls.start))
             out.parent.mkdir(exist_ok=True)
             subprocess.run([cli.BINARY, "quantize", cls.hf, out, "--quiet", "--format", *options.split()], check=True,
@@ -199,6 +199,8 @@ class Recover(CliTest):
 
     def test_every_kind_of_format(self):
         for name, start in self.start.items():
+            if "trellis" in name:  # codes that are not trained
+                continue
             with self.subTest(name):
                 out = self.dir / name.replace(" ", "")
                 self.recover(start, "-o", out, "--method", "full", "--force")
@@ -232,6 +234,31 @@ class Recover(CliTest):
             equal = [np.array_equal(before.weight(n).codes, after.weight(n).codes) for n in before.layers if "proj" in n]
             self.assertEqual(all(equal), same, method)
             self.assertTrue(any(not np.array_equal(before.weight(n).scales, after.weight(n).scales) for n in before.layers))
+
+    def test_codes_on_a_trellis_stay(self):
+        from lowbit import Checkpoint
+        import numpy as np
+        start, out = self.start["trellis2 --fit lsq"], self.dir / "trellis"
+        for method in ("blocks,full", "lora", "blocks,scales"):
+            error = self.refused(start, "-o", out, "--method", method)
+            self.assertIn("trellis2", error)
+            self.assertIn("--method scales", error)
+        self.assertFalse(out.exists())
+        self.recover(start, "-o", out, "--method", "scales", "--lr-scales", "1e-3", "--force")
+        self.check_decoded(out)
+        before, after = Checkpoint(start), Checkpoint(out)
+        for name in (n for n in before.layers if "proj" in n):
+            self.assertTrue(np.array_equal(before.weight(name).codes, after.weight(name).codes), name)
+            self.assertFalse(np.array_equal(before.weight(name).scales, after.weight(name).scales), name)
+
+    def test_rates_of_mixed_levels(self):
+        from lowbit.fake_quant import Grid
+        from lowbit.recover.distill import rates
+        two, three = (Grid(0.0, 0.0, count, True) for count in (4, 8))
+        self.assertEqual([rates([two, three], None)(grid) for grid in (two, three)], [7e-4, 4e-4])
+        for grids, lr, wanted in (([two, three], 1.4e-3, (1.4e-3, 8e-4)), ([three], 6e-4, (1.05e-3, 6e-4))):
+            for grid, rate in zip((two, three), wanted):
+                self.assertAlmostEqual(rates(grids, lr)(grid), rate, places=9)
 
     def test_scales_and_norms_have_rates_of_their_own(self):
         import numpy as np

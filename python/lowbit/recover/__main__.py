@@ -26,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--text-share", type=float, default=0.3, help="part of each batch that is text, when there are samples [0.3]")
     p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
     p.add_argument("--batch", type=int, default=16, help="windows of a step [16]")
-    p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors [by the number of levels]")
+    p.add_argument("--lr", type=float, help="peak rate of latent weights or low-rank factors; in mixed checkpoints of those with the fewest "
+                   "levels, others in proportion [by the number of levels]")
     p.add_argument("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in parts of their smaller unit [2e-5]")
     p.add_argument("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     p.add_argument("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")

@@ -19,6 +19,12 @@ def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
+def rates(grids, lr: float | None):
+    """grid -> peak rate of latent weights: `lr` for those of the fewest levels among `grids`, less for others as in RATES; without `lr` RATES as they are."""
+    factor = lr / max(map(rate_of, grids), default=1.0) if lr else 1.0
+    return lambda grid: factor * rate_of(grid)
+
+
 def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0):
     """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where asked, for student_head. The loss
     is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more."""

@@ -23,7 +23,7 @@ from ..tokens import Tokenizer
 from .arguments import MIX, shares
 from .blocks import BlockReconstruction
 from .data import PROMPT, Texts, mixed_batch, random
-from .distill import Distillation, Kernels, evaluate, rate_of
+from .distill import Distillation, Kernels, evaluate, rates
 from .optimize import Clock, Optimizer
 from .plot import write_curve_png
 from .sampling import BATCH, Samples, beginnings_of, sample
@@ -104,6 +104,10 @@ class Session:
         self.checkpoint = Checkpoint(options.checkpoint)
         teacher = open_model(options.teacher)
         self.student = Student(self.checkpoint, teacher, self.device, options.train_embedding)
+        if self.student.trellis_layer and set(options.method) != {"scales"}:
+            layer = self.student.trellis_layer
+            raise LowbitError(f"{self.checkpoint.path}: {layer}", f"{self.checkpoint.weight(layer).spec.format} and --method {','.join(options.method)}",
+                              "--method scales, which keeps the codes", "or a codebook format, whose codes are trained")
         if options.train_embedding and not self.student.tables:
             raise LowbitError(f"{self.checkpoint.path}: --train-embedding", "an embedding that is not quantized to a grid", "one in int8 or fewer bits")
         config = self.student.config
@@ -246,8 +250,8 @@ class Session:
                               trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
         steps = max(1, options.tokens // (options.batch * self.window))
-        groups = trainable.groups(lambda grid: options.lr or rate_of(grid), options.lr_scales, options.lr_norms, options.lr_embedding,
-                                  options.decay)
+        lr_of = rates([bank.grid for bank in trainable.banks if bank.layers[0].name not in student.tables], options.lr)
+        groups = trainable.groups(lr_of, options.lr_scales, options.lr_norms, options.lr_embedding, options.decay)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
         if saved:
             optimizer.load_state(saved)

@@ -108,15 +108,8 @@ class Layer:
 
     def to_weight(self) -> QuantizedWeight:
         """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
-        n, k = self.stored.shape
-        fmt = find_format(self.stored.spec.format, self.name)
+        n, _ = self.stored.shape
         scale, zero = self.stored_scale(), self.stored_zero()
-        index = nearest_index(position(self.latent, scale, zero, self.grid), self.grid, self.levels).to(torch.uint8)
-        index = index.view(n, -1)[:, :k].cpu().numpy()
-        if self.grid.table:
-            codes = np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index]
-        else:
-            codes = fmt.indices_to_codes(index)
         scales, zeros, supers = self.stored.scales, self.stored.zeros, self.stored.super_scales
         if self.unit is not None:
             scales = (scale / self.unit).round().view(n, -1).cpu().numpy().astype(np.int8)
@@ -125,7 +118,16 @@ class Layer:
             scales = from_f32(scale.view(n, -1).cpu().numpy(), SCALE_DTYPES[self.stored.spec.scale_dtype])
         if self.trains_zero:
             zeros = zero.view(n, -1).cpu().numpy().astype(zeros.dtype)
-        return dataclasses.replace(self.stored, codes=pack(fmt, codes), scales=scales, zeros=zeros, super_scales=supers)
+        return dataclasses.replace(self.stored, codes=self._packed_codes(scale, zero), scales=scales, zeros=zeros, super_scales=supers)
+
+    def _packed_codes(self, scale, zero) -> np.ndarray:
+        n, k = self.stored.shape
+        fmt = find_format(self.stored.spec.format, self.name)
+        if fmt.trellis:
+            return self.stored.codes  # never trained (see trellis_layer)
+        index = nearest_index(position(self.latent, scale, zero, self.grid), self.grid, self.levels).to(torch.uint8)
+        index = index.view(n, -1)[:, :k].cpu().numpy()
+        return pack(fmt, np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index] if self.grid.table else fmt.indices_to_codes(index))
 
 
 def rounded(scale, dtype, unit):
@@ -173,6 +175,12 @@ class Student:
 
     def __contains__(self, name):
         return name in self.layers or name in self.dense
+
+    @property
+    def trellis_layer(self) -> str | None:
+        """A layer whose codes lie on a trellis. Straight-through gradients cannot train them: a small step of one weight moves codes far along its row
+        (docs/adr/0097-trellis-codes-are-not-trained.md)."""
+        return next((name for name, layer in self.layers.items() if find_format(layer.stored.spec.format, name).trellis), None)
 
     @property
     def norms(self) -> list[str]:

@@ -11,6 +11,7 @@
 #include "kernels/cuda/gemm/integer_value.cuh"
 #include "kernels/cuda/integer_gemv.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace lowbit::cuda {
 namespace {
@@ -166,27 +167,53 @@ struct QuantizeArgs {
   const void* x;
   Element element;
   int64_t m, k, ldx, group, groups;
+  bool aligned;  // every scale's columns begin at a multiple of four elements, in x and in codes
   int8_t* codes;
   int64_t ldq;
   float* scales;
 };
 
-/// One warp per scale.
+/// A row of a block's threads takes a scale: a warp few columns, a whole block many.
 __global__ void quantize_rows(const __grid_constant__ QuantizeArgs a) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (at >= a.m * a.groups) return;
-  const int lane = threadIdx.x & 31;
+  __shared__ uint32_t of_warps[32];
+  let_successor_start();
+  wait_for_predecessor();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (at >= a.m * a.groups) return;  // only where a warp takes a scale
+  const unsigned lane = threadIdx.x & 31, step = 4 * blockDim.x;
   const int64_t row = at / a.groups, g = at - row * a.groups, begin = g * a.group, end = min(a.k, begin + a.group);
-  const int64_t padded = g + 1 < a.groups ? end : a.ldq;
+  const int64_t padded = g + 1 < a.groups ? end : a.ldq, x = row * a.ldx;
+  float v[4];
   uint32_t largest = 0;
-  for (int64_t k = begin + lane; k < end; k += 32)
-    largest = max(largest, magnitude_bits(load_element(a.x, a.element, row * a.ldx + k)));
-  const Quantizer q = quantizer_of(__reduce_max_sync(0xffffffffu, largest));
-  for (int64_t k = begin + lane; k < padded; k += 32)
-    a.codes[row * a.ldq + k] =
-        k < end ? static_cast<int8_t>(quantize_one(load_element(a.x, a.element, row * a.ldx + k), q.inverse))
-                : int8_t{0};
-  if (lane == 0) a.scales[at] = q.scale;
+#pragma unroll 4
+  for (int64_t k = begin + 4 * threadIdx.x; k < end; k += step) {
+    load_four(a.x, a.element, x + k, x + end, a.aligned, v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = max(largest, magnitude_bits(v[i]));
+  }
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  if (blockDim.x > 32) {
+    if (lane == 0) of_warps[threadIdx.x / 32] = largest;
+    __syncthreads();
+    largest = __reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? of_warps[lane] : 0);
+  }
+  const Quantizer q = quantizer_of(largest);
+#pragma unroll 4
+  for (int64_t k = begin + 4 * threadIdx.x; k < padded; k += step) {
+    load_four(a.x, a.element, x + k, x + end, a.aligned, v);  // zeros from the end on
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(quantize_one(v[i], q.inverse)) & 0xffu) << (8 * i);
+    int8_t* const to = a.codes + row * a.ldq + k;
+    if (a.aligned && k + 4 <= padded) {
+      *reinterpret_cast<uint32_t*>(to) = word;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (k + i < padded) to[i] = static_cast<int8_t>(word >> (8 * i));
+    }
+  }
+  if (threadIdx.x == 0) a.scales[at] = q.scale;
 }
 
 template <template <class> class Kernel>
@@ -216,13 +243,19 @@ cudaError_t launch_relayout(FormatId format, int bits, int mul, int add, bool co
 }
 
 cudaError_t launch_quantize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
-                            int8_t* codes, int64_t ldq, float* scales, cudaStream_t stream) {
+                            int8_t* codes, int64_t ldq, float* scales, bool overlap, cudaStream_t stream) {
   const int64_t width = group > 0 ? group : std::max<int64_t>(k, 1);
   const int64_t groups = std::max<int64_t>(1, (k + width - 1) / width), count = m * groups;
   if (count == 0) return cudaSuccess;
-  const QuantizeArgs a = {x, element, m, k, ldx, width, groups, codes, ldq, scales};
-  return launch(quantize_rows, dim3(static_cast<unsigned>((count + kWarps - 1) / kWarps)), dim3(32 * kWarps), 0, stream,
-                false, a);
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return e;
+  const int64_t four = element == Element::kF32 ? 16 : 8;
+  const bool aligned = reinterpret_cast<uintptr_t>(x) % four == 0 && reinterpret_cast<uintptr_t>(codes) % 4 == 0 &&
+                       (m == 1 || (ldx % 4 == 0 && ldq % 4 == 0)) && (groups == 1 || group % 4 == 0);
+  const QuantizeArgs a = {x, element, m, k, ldx, width, groups, aligned, codes, ldq, scales};
+  const unsigned threads = width <= 256 ? 32 : width <= 2048 ? 256 : 1024, rows = threads == 32 ? kWarps : 1;
+  return launch(quantize_rows, dim3(static_cast<unsigned>((count + rows - 1) / rows)), dim3(threads, rows), 0, stream,
+                overlap && device.bulk_copies, a);
 }
 
 }  // namespace lowbit::cuda

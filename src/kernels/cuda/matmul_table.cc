@@ -180,9 +180,10 @@ Status generic_run(const Matmul& call) {
     const auto at = quantized_places(call.m, call.w.k, call.x_groups ? call.w.groups : 1);
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales_at);
-    if (auto s = check_cuda(launch_quantize(call.x, call.x_element, call.m, call.w.k, call.ldx,
-                                            call.x_groups ? call.w.group : 0, codes, at.ldq, scales, stream),
-                            "quantize activations");
+    if (auto s =
+            check_cuda(launch_quantize(call.x, call.x_element, call.m, call.w.k, call.ldx,
+                                       call.x_groups ? call.w.group : 0, codes, at.ldq, scales, call.overlap, stream),
+                       "quantize activations");
         !s)
       return s;
     a.x = codes;
@@ -265,7 +266,7 @@ const std::vector<MatmulKernel>& matmul_kernels() {
 
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
                             int8_t* codes, int64_t ldq, float* scales, void* stream) {
-  return check_cuda(launch_quantize(x, element, m, k, ldx, group, codes, ldq, scales, as_stream(stream)),
+  return check_cuda(launch_quantize(x, element, m, k, ldx, group, codes, ldq, scales, false, as_stream(stream)),
                     "quantize activations");
 }
 

@@ -132,13 +132,14 @@ Status run_int8(FormatId format, const Matmul& call) {
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales);
     if (auto s = check_cuda(launch_quantize(call.x, call.x_element, call.m, w.k, call.ldx, call.x_groups ? group : 0,
-                                            codes, at.ldq, scales, as_stream(call.stream)),
+                                            codes, at.ldq, scales, call.overlap, as_stream(call.stream)),
                             "quantize activations");
         !s)
       return s;
     p.x = codes;
     p.ldx = at.ldq;
     p.x_scale = scales;
+    p.overlap_previous = true;  // that one writes no weights, and waits itself
   }
   if (w.offsets != nullptr) {
     auto* const sums = reinterpret_cast<float*>(call.workspace + at.sums);

@@ -19,7 +19,6 @@ namespace lowbit::cuda {
 /// The parts of a tile: every warpgroup that shares its K sends each block of the cluster the sums that this one finishes.
 template <class T>
 struct SliceParts {
-  static constexpr int kPerBlock = T::kSums == SliceSums::kScaled ? 1 : T::kDepth;  // those of f16 have been added
   uint32_t base;
   int at, barrier_at, share;
   __device__ SliceParts(const GemmArgs& p, uint32_t base_)
@@ -32,7 +31,7 @@ struct SliceParts {
     return at + (((part * share + (pair & (share - 1))) * T::kUnits + unit) * 128 + lane128) * 8;
   }
   __device__ uint32_t bytes(const GemmArgs& p, int rank) const {
-    return rank * share < T::kPairs ? uint32_t(p.split * kPerBlock * share * T::kUnits * 1024) : 0;
+    return rank * share < T::kPairs ? uint32_t(p.split * T::kDepth * share * T::kUnits * 1024) : 0;
   }
   template <class V>
   __device__ void send(const SliceLane<T>& lane, int part, const V* v) const {
@@ -46,37 +45,30 @@ struct SliceOutput {
   int m, n;
   float2 bias, scales;
   float xs;
-  __device__ SliceOutput(const GemmArgs& p, int n0, int pair, int unit, int lane128, bool ints)
+  __device__ SliceOutput(const GemmArgs& p, int n0, int pair, int unit, int lane128)
       : m(8 * (pair / 2) + 2 * (lane128 & 3) + pair % 2), n(n0 + 64 * unit + lane128 / 32 * 16 + lane128 % 32 / 4 * 2) {
     bias = bias_pair(p, n);
-    scales = ints ? __ldg(reinterpret_cast<const float2*>(p.scales + n)) : float2{1.0f, 1.0f};
-    xs = ints ? x_row_scale(p, m) : 1.0f;
+    scales = __ldg(reinterpret_cast<const float2*>(p.scales + n));
+    xs = x_row_scale(p, m);
   }
 };
 
 template <class T>
 __device__ __forceinline__ void slice_join(const GemmArgs& p, const uint8_t* shared, const SliceParts<T>& parts, int n0,
                                            int rank, SliceOutput out) {
-  constexpr bool kInts = kIntegers<T::X>;
   const int all = rank * parts.share < T::kPairs ? parts.share * T::kUnits * 128 : 0;
   for (int i = threadIdx.x; i < all; i += 128 * T::kWarpgroups) {
     const int lane128 = i & 127, unit = i / 128 % T::kUnits, pair = rank * parts.share + i / 128 / T::kUnits;
-    if (i != int(threadIdx.x)) out = SliceOutput(p, n0, pair, unit, lane128, kInts);
+    if (i != int(threadIdx.x)) out = SliceOutput(p, n0, pair, unit, lane128);
     if (i == int(threadIdx.x)) barrier_wait(parts.barrier(), 0);
-    float2 acc = {0.0f, 0.0f};
     int sum[2] = {0, 0};
 #pragma unroll 4
-    for (int part = 0; part < p.split * parts.kPerBlock; ++part) {
+    for (int part = 0; part < p.split * T::kDepth; ++part) {
       const uint2 v = *reinterpret_cast<const uint2*>(shared + parts.place(part, pair, unit, lane128));
-      if constexpr (kInts)
-        sum[0] += int(v.x), sum[1] += int(v.y);
-      else
-        acc.x = __fadd_rn(acc.x, __uint_as_float(v.x)), acc.y = __fadd_rn(acc.y, __uint_as_float(v.y));
+      sum[0] += int(v.x), sum[1] += int(v.y);
     }
-    if constexpr (kInts) {
-      acc.x = __fmaf_rn(any_sum<T::X, T::kBits>(sum[0]), out.scales.x, 0.0f);
-      acc.y = __fmaf_rn(any_sum<T::X, T::kBits>(sum[1]), out.scales.y, 0.0f);
-    }
+    const float2 acc = {__fmaf_rn(any_sum<T::X, T::kBits>(sum[0]), out.scales.x, 0.0f),
+                        __fmaf_rn(any_sum<T::X, T::kBits>(sum[1]), out.scales.y, 0.0f)};
     finish_pair<T::X>(p, out.m, out.n, acc, out.bias, out.xs);
   }
 }
@@ -174,22 +166,12 @@ __global__ void __launch_bounds__(128 * T::kWarpgroups, 2)
     slice_chain<T>(p, shared, base, at, n, rank, sums, bias, xs);
   } else {
     const int pair = rank * parts.share + int(threadIdx.x) / 128 / T::kUnits;
-    const SliceOutput out(p, n0, pair, at.unit, at.lane128, kIntegers<T::X>);
-    if constexpr (T::kSums == SliceSums::kAdded) {
-      int d[T::kLaneSums];
+    const SliceOutput out(p, n0, pair, at.unit, at.lane128);
+    int d[T::kLaneSums];
 #pragma unroll
-      for (int i = 0; i < T::kLaneSums; ++i) d[i] = 0;
-      slice_sum_added<T>(at, d);
-      parts.send(at, rank * T::kDepth + at.depth, d);
-    } else {
-      float acc[T::kLaneSums];
-#pragma unroll
-      for (int i = 0; i < T::kLaneSums; ++i) acc[i] = 0.0f;
-      const float2 s = __ldg(reinterpret_cast<const float2*>(p.scales + n));
-      slice_sum_scaled<T>(at, p, &map, s, acc);
-      slice_add_depths<T>(at, shared, acc);
-      if (at.depth == 0) parts.send(at, rank, acc);
-    }
+    for (int i = 0; i < T::kLaneSums; ++i) d[i] = 0;
+    slice_sum_added<T>(at, d);
+    parts.send(at, rank * T::kDepth + at.depth, d);
     slice_join<T>(p, shared, parts, n0, rank, out);
   }
 #endif

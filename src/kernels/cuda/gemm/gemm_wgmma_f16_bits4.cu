@@ -1,6 +1,6 @@
 // Instances for f16 activations and codes stored in 4 bits.
 #include "kernels/cuda/gemm/gemm_deep.cuh"
-#include "kernels/cuda/gemm/gemm_slice.cuh"
+#include "kernels/cuda/gemm/gemm_slice_half.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma.cuh"
 
 namespace lowbit::cuda {
@@ -10,7 +10,7 @@ using Tile = WgmmaTile<GemmActivation::kF16, 4, Bm, Warpgroups, 1, Fold::kEveryB
 template <int Bm, int Units, int Split, bool Ahead>
 using Deep = DeepTile<GemmActivation::kF16, 4, Bm, Units, 2, Split, Ahead>;
 const WgmmaKernel kKernels[] = {
-    slice_kernel<SliceTile<GemmActivation::kF16, 4, 1, SliceSums::kScaled>>("sm90_64x16_slice"),
+    slice_half_kernel<SliceHalfTile<GemmActivation::kF16, 4>>("sm90_64x16_slice"),
     wgmma_kernel<Tile<16, 2>>("sm90_128x16"),
     deep_kernel<Deep<64, 1, 2, true>>("sm90_64x64_deep"),
     deep_kernel<Deep<64, 2, 1, false>>("sm90_128x64_deep"),

@@ -94,6 +94,12 @@ __device__ __forceinline__ void send_pair(uint32_t address, uint32_t a, uint32_t
                "r"(a), "r"(b), "r"(barrier)
                : "memory");
 }
+__device__ __forceinline__ void send_quad(uint32_t address, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
 /// One thread of a converged warp. The compiler knows that it is one, as it does not of a comparison with threadIdx.
 __device__ __forceinline__ bool elected() {
   uint32_t yes;

@@ -19,6 +19,20 @@ bool fits_sums(SliceSums sums, int64_t groups, int64_t group, int64_t unit) {
   return groups == 1 || group % unit == 0;
 }
 
+/// 16-bit x: a part of K for each warp; behind the weights the parts of the cluster's other blocks.
+SliceCut cut_half_slice(int64_t blocks, int64_t per, int64_t unit_bytes, int split) {
+  constexpr int64_t kQuadBytes = 512, kQuads = 8;  // of a warp's sums
+  const int64_t each = ceil_div(blocks, split);
+  const int64_t deep = ceil_div(each, kSliceWarps);
+  if (each * (split - 1) >= blocks) return {};  // an empty block
+  const int64_t weights_at = int64_t{kSliceWarps} * kSliceXPlaces * kSliceRows * 128;
+  const int64_t parts_at = weights_at + kSliceWarps * deep * unit_bytes;
+  const int64_t barriers_at = parts_at + (split - 1) * (kQuads / split) * kQuadBytes;
+  const int64_t bytes = barriers_at + 8 * (1 + kSliceWarps * deep);
+  if (bytes > kShared / 2) return {};
+  return {int(each), int(deep), int(per), int(weights_at), 0, int(parts_at), int(barriers_at), int(bytes)};
+}
+
 }  // namespace
 
 SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
@@ -33,6 +47,8 @@ SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   const int64_t blocks = p.w.k / unit, per = groups > 1 ? p.w.group / unit : 1;
   // One block alone has nobody to hand its sums to.
   if (split < 2 || split > kMaxSplit || (split & (split - 1)) != 0) return {};
+  const int64_t unit_bytes = 64 * unit * stored_width(stored_bits(p.w.format, a).bits) / 8;
+  if (sums == SliceSums::kScaled) return cut_half_slice(blocks, per, unit_bytes, split);
   const int64_t each = round_up(ceil_div(blocks, split), per);
   if (each * (split - 1) >= blocks) return {};  // an empty block
   const int units = kernel.tile_units, depth = kernel.threads / 128 / units;
@@ -41,14 +57,10 @@ SliceCut cut_slice(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if (sums == SliceSums::kHeld && deep > kSliceHeld) return {};
   if (places / copy_blocks(sums) > kSliceBarriers) return {};
 
-  const int64_t unit_bytes = 64 * unit * stored_width(stored_bits(p.w.format, a).bits) / 8;
-  const int64_t x_places = sums == SliceSums::kScaled ? depth * kSliceXCopies * kSliceHalfCopyBlocks : places;
-  const int64_t weights_at = x_places * kSliceRows * 128, scales_at = weights_at + places * units * unit_bytes;
+  const int64_t weights_at = places * kSliceRows * 128, scales_at = weights_at + places * units * unit_bytes;
   const int64_t parts_at = scales_at + (groups > 1 ? places / per * units * 256 : 0);
   const int64_t share = std::max(1, kernel.pairs / split);
-  const int64_t parts = sums == SliceSums::kHeld
-                            ? 128 * kSliceRows * 4
-                            : split * (sums == SliceSums::kScaled ? 1 : depth) * share * units * 1024;
+  const int64_t parts = sums == SliceSums::kHeld ? 128 * kSliceRows * 4 : split * depth * share * units * 1024;
   const int64_t bytes = parts_at + parts + 8 * (kSliceBarriers + 1);
   if (bytes > kShared / kernel.blocks_per_processor) return {};
   return {int(each), int(deep), int(per), int(weights_at), int(scales_at), int(parts_at), int(parts_at + parts),

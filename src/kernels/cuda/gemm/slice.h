@@ -7,17 +7,16 @@
 namespace lowbit::cuda {
 
 inline constexpr int kSliceRows = 16;
-inline constexpr int kSliceHeld = 8;  // groups of a warpgroup whose sums it keeps in registers
-/// Blocks of K per copy of x, and per barrier; 16-bit x has room for two copies of each warpgroup at a time.
-inline constexpr int kSliceCopyBlocks = 4, kSliceHalfCopyBlocks = 2, kSliceXCopies = 2;
+inline constexpr int kSliceHeld = 8;        // groups of a warpgroup whose sums it keeps in registers
+inline constexpr int kSliceCopyBlocks = 4;  // blocks of K per copy of x, and per barrier
 inline constexpr int kSliceBarriers = 16;
+/// 16-bit x: warps of a block, and blocks of x of each that have room at a time.
+inline constexpr int kSliceWarps = 8, kSliceXPlaces = 2;
 
 /// In WgmmaKernel::fold, behind Fold: what a warpgroup does with its sums. Integers with groups; with one scale per row; f16
 /// and bf16.
 enum class SliceSums { kHeld = 4, kAdded, kScaled };
-inline constexpr int copy_blocks(SliceSums sums) {
-  return sums == SliceSums::kScaled ? kSliceHalfCopyBlocks : kSliceCopyBlocks;
-}
+inline constexpr int copy_blocks(SliceSums sums) { return sums == SliceSums::kScaled ? 1 : kSliceCopyBlocks; }
 inline bool is_slice(const WgmmaKernel& kernel) { return kernel.fold >= int(SliceSums::kHeld) && !is_deep(kernel); }
 
 /// Blocks of K of a block, of a warpgroup, of a group; byte positions in shared memory (x is at 0).

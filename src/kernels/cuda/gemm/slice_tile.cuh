@@ -2,7 +2,6 @@
 // A slice of gemm_slice.cuh: its sizes, what a warpgroup asks for, and the loops that multiply.
 
 #include "kernels/cuda/gemm/fragments.cuh"
-#include "kernels/cuda/gemm/mma.cuh"
 #include "kernels/cuda/gemm/ptx.cuh"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/wgmma.cuh"
@@ -14,9 +13,8 @@ struct SliceTile {
   static constexpr GemmActivation X = X_;
   static constexpr int kBits = Bits_, kUnits = Units_, kBm = kSliceRows;
   static constexpr SliceSums kSums = Sums_;
-  static constexpr int kWarpgroups = kSums == SliceSums::kScaled ? 4 : 2, kDepth = kWarpgroups / kUnits;
-  static constexpr int kCopyBlocks = copy_blocks(kSums);
-  static constexpr bool kTurns = kSums == SliceSums::kScaled;  // of copies of x, in few places
+  static constexpr int kWarpgroups = 2, kDepth = kWarpgroups / kUnits;
+  static constexpr int kCopyBlocks = kSliceCopyBlocks;
   using Order = FragmentOrder<kBits, kXBytes<X>>;
   using Sum = typename SumOf<X>::Type;
   static constexpr int kLaneSums = kBm / 2, kPairs = kLaneSums / 2, kXBlock = kBm * 128;
@@ -46,10 +44,6 @@ struct SliceLane {
     slot = depth * p.depth_blocks;
     first = rank * p.split_blocks + slot;
     count = max(0, min(p.depth_blocks, min(p.unit_blocks, (rank + 1) * p.split_blocks) - first));
-  }
-  __device__ int x_at(int i) const {
-    return T::kXBlock *
-           (T::kTurns ? depth * (kSliceXCopies * T::kCopyBlocks) + i % (kSliceXCopies * T::kCopyBlocks) : slot + i);
   }
   __device__ uint32_t barrier(int i) const { return base + barriers_at + 8 * ((slot + i) / T::kCopyBlocks); }
   __device__ void wait(int i) const { barrier_wait(barrier(i), 0); }
@@ -108,21 +102,15 @@ __device__ __forceinline__ void slice_ask_scales(const GemmArgs& p, const SliceL
   }
 }
 
-/// A copy of x: those blocks behind the last one are zeros, or not used. 16-bit x: copies of a warpgroup take turns in two
-/// places, so that two blocks fit a multiprocessor.
-template <class T>
-__device__ __forceinline__ void slice_ask_x_copy(const CUtensorMap* map, const SliceLane<T>& at, int i) {
-  barrier_expect(at.barrier(i), T::kCopyBlocks * T::kXBlock);
-  slab_load(at.base + at.x_at(i), map, 0, 0, at.first + i, at.barrier(i));
-}
-
-/// Behind the previous kernel.
+/// Behind the previous kernel. Blocks of a copy behind the last one are zeros, or not used.
 template <class T>
 __device__ __forceinline__ void slice_ask_x(const CUtensorMap* map, const SliceLane<T>& at) {
   prefetch_map(map);
   wait_for_previous_kernel();
-  const int count = T::kTurns ? min(at.count, kSliceXCopies * T::kCopyBlocks) : at.count;
-  for (int i = 0; i < count; i += T::kCopyBlocks) slice_ask_x_copy(map, at, i);
+  for (int i = 0; i < at.count; i += T::kCopyBlocks) {
+    barrier_expect(at.barrier(i), T::kCopyBlocks * T::kXBlock);
+    slab_load(at.base + (at.slot + i) * T::kXBlock, map, 0, 0, at.first + i, at.barrier(i));
+  }
 }
 
 /// One warp of a warpgroup for each kind of copy.
@@ -182,112 +170,6 @@ __device__ __forceinline__ void slice_sum_added(const SliceLane<T>& at, typename
   }
   if (i < at.count) at.multiply(i, a0, i > 0, d);
   wgmma_wait<0>();
-}
-
-/// 16-bit x: mma.sync, whose warps need not wait for one another; sixteen of them hide decoding and latency. One fma with the
-/// scale per 64 columns.
-template <class T>
-__device__ __forceinline__ void slice_sum_scaled(const SliceLane<T>& at, const GemmArgs& p, const CUtensorMap* map,
-                                                 float2 row_scales, float* acc) {
-  static_assert(T::kBm == 16);
-  constexpr int kWords = T::Order::kLaneWords, kWordBytes = 4 * kWords, kBlockBytes = T::kUnits * T::Order::kUnitBytes;
-  static_assert(kWords <= 2);
-  // ldmatrix: lane l gives row l % 8 + 8 (l / 16) and 16 bytes l / 8 % 2 of a step; rows of 128 bytes, swizzled.
-  const int lane = threadIdx.x & 31, row = (lane & 7) | (lane >> 1 & 8), chunk = lane >> 3 & 1;
-  uint32_t x[kStepsPerUnit];
-#pragma unroll
-  for (int step = 0; step < kStepsPerUnit; ++step)
-    x[step] = at.base + at.x_at(0) + row * 128 + (((2 * step + chunk) ^ (row & 7)) << 4);
-  uint32_t words =
-      at.base + at.weights_at + (at.slot * T::kUnits + at.unit) * T::Order::kUnitBytes + at.lane128 * kWordBytes;
-  const bool many = p.groups > 1;
-  int left = p.group_blocks, group = many ? at.slot / p.group_blocks : 0;  // one scale: read, not used
-  // Block `nth` of this copy.
-  auto block = [&](int nth) {
-    const float2 of_group = at.scales(group), s = many ? of_group : row_scales;
-    const bool end = --left == 0 && many;  // no branch: the blocks of a copy are to overlap
-    group += end, left = end ? p.group_blocks : left;
-    float d[T::kLaneSums];
-#pragma unroll
-    for (int j = 0; j < T::kLaneSums; ++j) d[j] = 0.0f;
-#pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      uint32_t w[2], a[8];
-      const uint32_t from = words + nth * kBlockBytes + b * (kUnitLanes * kWordBytes);
-      if constexpr (kWords == 2)
-        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "r"(from));
-      else
-        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w[0]) : "r"(from));
-      decode<T::X, T::kBits>(w, at.half_zero, a);
-#pragma unroll
-      for (int step = 0; step < kStepsPerBatch; ++step) {
-        uint32_t of_x[4];
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(of_x[0]), "=r"(of_x[1]), "=r"(of_x[2]), "=r"(of_x[3])
-                     : "r"(x[kStepsPerBatch * b + step] + nth * T::kXBlock));
-        mma<T::X>(d, a + 4 * step, of_x[0], of_x[1]);
-        mma<T::X>(d + 4, a + 4 * step, of_x[2], of_x[3]);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < T::kLaneSums; ++j) acc[j] = __fmaf_rn(d[j], j & 2 ? s.y : s.x, acc[j]);
-  };
-  constexpr int kCopy = T::kCopyBlocks, kAhead = kSliceXCopies * kCopy;
-  static_assert(kSliceXCopies == 2);
-  int i = 0, turn = kCopy * T::kXBlock;
-#pragma unroll 1
-  for (; i + kCopy <= at.count; i += kCopy) {
-    at.wait(i);
-#pragma unroll
-    for (int nth = 0; nth < kCopy; ++nth) block(nth);
-    if (i + kAhead < at.count) {
-      named_barrier(1 + at.depth, 128 * T::kUnits);  // all warps have read this copy of x: its place is free
-      if (at.unit == 0 && (threadIdx.x / 32 & 3) == 2 && elected()) slice_ask_x_copy(map, at, i + kAhead);
-      __syncwarp();
-    }
-    words += kCopy * kBlockBytes;
-#pragma unroll
-    for (int step = 0; step < kStepsPerUnit; ++step) x[step] += turn;
-    turn = -turn;
-  }
-  if (i == at.count) return;
-  at.wait(i);
-  for (; i < at.count; ++i) {
-    block(0);
-    words += kBlockBytes;
-#pragma unroll
-    for (int step = 0; step < kStepsPerUnit; ++step) x[step] += T::kXBlock;
-  }
-}
-
-/// Sums of the warpgroups of a block that share its K, in ascending order, to the first one. They lie where the lane that sends them
-/// had its own words, which nobody else reads; with 2 bits those are too few, and all wait until x may be written over.
-template <class T>
-__device__ __forceinline__ void slice_add_depths(const SliceLane<T>& at, uint8_t* shared, float* acc) {
-  constexpr bool kOwn = T::Order::kLaneWords == 2;
-  auto place = [&](int depth, int pair) {
-    if constexpr (kOwn) {  // of blocks 0 and 1 of the warpgroup: there are two at least
-      const int block = (at.slot + (depth - at.depth) * at.depth_blocks + pair / 2) * T::kUnits + at.unit;
-      return reinterpret_cast<float2*>(shared + at.weights_at + block * T::Order::kUnitBytes + pair % 2 * 1024) +
-             at.lane128;
-    } else {
-      return reinterpret_cast<float2*>(shared) + (((depth - 1) * T::kUnits + at.unit) * 4 + pair) * 128 + at.lane128;
-    }
-  };
-  if constexpr (!kOwn) __syncthreads();  // nobody reads x any more
-  if (at.depth > 0) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) *place(at.depth, i) = {acc[2 * i], acc[2 * i + 1]};
-  }
-  __syncthreads();
-  if (at.depth > 0) return;
-#pragma unroll
-  for (int depth = 1; depth < T::kDepth; ++depth)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 v = *place(depth, i);
-      acc[2 * i] += v.x, acc[2 * i + 1] += v.y;
-    }
 }
 
 }  // namespace lowbit::cuda
