@@ -20,7 +20,7 @@ STEPS = ["int4:lsq", "int4:wls", "int4:gptq", "int4:refit", "int3:lsq", "int3:wl
          "int2odd:gptq", "int2odd:refit", "ternary-packed:refit:group=72", "int3:refit:rotate", "int3:refit:keep=layers.0.,keep=layers.29.", "int2odd:refit:rotate", "bpw2.5:refit",
          "int2odd:refit:group=32,scale=double", "codebook2:refit", "codebook3:refit", "int4:align", "codebook4:refit:group=48,scale=double",
          "codebook4:align:group=48,scale=double", "int3:align", "int3:align:rotate,hadamard", "int2odd:align", "int2odd:align:rotate",
-         "trellis2:refit", "trellis2:align", "trellis3:refit", "trellis3:align"]
+         "trellis2:refit", "trellis2:align", "trellis2:align:group=192,scale=double,recipe=v-early-trellis-align", "trellis3:refit", "trellis3:align"]
 
 
 class Ladder:

@@ -73,6 +73,7 @@ MADE = {
     "trellis3, calibrated on 8K tokens": Step("trellis3:refit", 8192),
     "trellis2, calibrated on 8K tokens": Step("trellis2:refit", 8192),
     "trellis2 and trellis3, recipe v-early-trellis, calibrated on 8K tokens": Step("trellis2:refit:group=192,scale=double,recipe=v-early-trellis", 8192),
+    "trellis2 and trellis3, recipe v-early-trellis-align, calibrated on 64K tokens": Step("trellis2:align:group=192,scale=double,recipe=v-early-trellis-align", 65536),
     "int4, calibrated on 64K tokens": Step("int4:refit", 65536),
     "int4, calibrated on 64K tokens, half of them sampled": Step(f"int4:refit:{HALF_SAMPLED}", 65536),
     "int4 g32, scales double, calibrated on 64K tokens, half of them sampled": Step(f"int4:refit:group=32,scale=double,{HALF_SAMPLED}", 65536),
