@@ -21,8 +21,8 @@ struct Trellis {
   static constexpr int kStoredBits = B, kMemory = B == 2 ? 3 : 2;
   static constexpr unsigned kStates = 1u << (B * kMemory), kWindows = kStates << B;
 
-  /// Which bits of the window make bit `a` of the code. Found by a search over all masks for the least squared error on Gaussian
-  /// values (docs/adr/0094-trellis-formats.md).
+  /// Which bits of the window make bit `a` of the code. Found by searching for the least squared error on Gaussian values
+  /// (docs/adr/0094-trellis-formats.md).
   static constexpr LOWBIT_HD unsigned mask(int a) {
     constexpr unsigned kMasks[2][4] = {{0x24, 0x28, 0x63, 0x86}, {0x30, 0xa1, 0x152, 0x44}};
     return kMasks[B - 2][a];
