@@ -457,10 +457,11 @@ def losses(report: dict) -> str:
     for rows in recipes.values():
         first, options = rows[0], {"soft-temperature": "4" if "mix" in rows[0] else "2", **dict(option.partition("=")[::2] for option in rows[0]["options"])}
         other = [f"{name.replace('-', ' ')} {options[name]}".strip() for name in
-                 ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight", "train-embedding")
+                 ("soft-share", "exchange", "piece", "hidden-weight", "stream-weight", "score-weight", "alone", "train-embedding")
                  if name in options and (name, options[name]) != ("soft-share", "0.5")]
         named = {"recipe": first.get("recipe"), "batch": options.get("batch")}
         other = [f"{key} {value}" for key, value in named.items() if value] + other
+        other += ["no blocks"] if options.get("method") == "full" else []
         other += [OTHER_MIXES[first["mix"]]] if "mix" in first else []
         other += [f"text {100 * float(options['text-share']):.0f} %"] if options["text-share"] != "0.25" else []
         values = [mean([r["after"]["kl"] for r in rows], 4), *(mean([r["after"]["kinds"].get(kind) for r in rows], 4) for kind in ("word", "question"))]
@@ -471,7 +472,7 @@ def losses(report: dict) -> str:
         values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
                      f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text 25 % of "
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text, where not said, 25 % of "
                               "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
 
 

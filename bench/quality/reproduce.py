@@ -25,7 +25,7 @@ import print_tables  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
 TABLES = {"quality": ("quality",), "tasks": ("activations", "tasks"), "noise": ("noise",), "losses": ("losses",)}  # parts and their tables of the page
-GONE = ("piece=", "hidden-weight=", "stream-weight=")  # options of training that were tried and taken out
+GONE = ("piece=", "hidden-weight=", "stream-weight=", "alone")  # options of training that were tried and taken out
 RECORD = "a record: llama.cpp's file, or an option of training or a form of questions that is gone"
 MIXES = {  # name: tokens sampled, options of lowbit.sample
     "any": ("16M", "--sample-mix text=1,begin=1,any=2 --sample-min-p 0"),
@@ -98,6 +98,12 @@ MADE = {
         Trained(f"int2odd:64:14M:{LONG}:{HALF}:block-steps=200:lr=1e-3:soft-share=0.3:soft-temperature=2", "rewritten12"),
 }
 
+ANSWERED = {  # rows of `tasks` that are rows of `losses`: by fields of their names
+    **{f"codebook4 g40, scales double, recovered with half of the loss at temperature 4, seed {seed}": {"codebook4", "40", "11M", f"seed={seed}"} for seed in range(3)},
+    "trellis2 and tables, recipe mlp-trellis, recovered on questions and scores, seed 0": {"recipe=mlp-trellis", "16M", "score-weight=0.2", "seed=0"},
+    "codebook2 and codebook3, recipe vo-ends, recovered on questions and scores, seed 1": {"recipe=vo-ends", "12M", "score-weight=0.2", "seed=1"},
+}
+
 
 def recorded(part: str) -> list[dict]:
     return json.loads((RESULTS / f"{'recovery' if part == 'losses' else part}.json").read_text())["losses" if part == "losses" else "rows"]
@@ -121,9 +127,9 @@ def rows_of(part: str) -> dict:
         return {f"{row['size']:g}:{row['seed']}": f"{row['size']:g}:{row['seed']}" for row in recorded(part)}
     if part == "losses":
         return {row["row"]: loss_row(row) for row in recorded(part)}
-    with_loss = {f"seed {seed}": row for row in recorded("losses") for seed in range(3) if row["row"].startswith("codebook4:40:11M") and row["row"].endswith(f"seed={seed}")}
-    seeds = {row["name"]: loss_row(with_loss[row["name"][-6:]]) for row in recorded(part) if row["name"].startswith("codebook4 g40") and row["name"][-6:] in with_loss}
-    return {row["name"]: {**MADE, **seeds}.get(row["name"]) for row in recorded(part)}
+    by_fields = sorted(((set(row["row"].split(":")), row) for row in recorded("losses")), key=lambda pair: len(pair[0]))  # the plainest that has them
+    answered = {name: loss_row(next(row for has, row in by_fields if fields <= has)) for name, fields in ANSWERED.items()}
+    return {row["name"]: {**MADE, **answered}.get(row["name"]) for row in recorded(part)}
 
 
 class Reproduction:

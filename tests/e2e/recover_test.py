@@ -24,13 +24,15 @@ class Recover(CliTest):
         sys.path.insert(0, str(SOURCE / "python"))
         cls.text = cls.models / "text.txt"
         cls.text.write_text(cli.text(3000))
+        (cls.models / "mlp.txt").write_text("mlp trellis3 scale=double fit=lsq\n")
         cls.start = {}
-        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double", "trellis2 --fit lsq"):
+        for options in ("int3 --group 32", "ternary-packed --group 48", "int2 --group 32 --zero", "codebook2", "int3 --scale double", "trellis2 --fit lsq",
+                        "trellis2 --scale double --fit lsq", f"codebook2 --fit lsq --recipe {cls.models / 'mlp.txt'}"):
             out = cls.models / options.split()[0] / str(len(cls.start))
             out.parent.mkdir(exist_ok=True)
             subprocess.run([cli.BINARY, "quantize", cls.hf, out, "--quiet", "--format", *options.split()], check=True,
                            stdout=subprocess.DEVNULL, env=environment())
-            cls.start[options.replace(" --group 32", "").replace(" --group 48", "")] = out
+            cls.start[options.partition(" --recipe")[0].replace(" --group 32", "").replace(" --group 48", "")] = out
 
     def recover(self, start, *options, code=0, teacher=None, text=None, process=False):
         """Runs it, in this process or as the module of a new one; gives stderr or, with --json, the report."""
@@ -175,19 +177,31 @@ class Recover(CliTest):
         import torch
         from lowbit.recover.distill import kl_and_gradient
         generator = torch.Generator().manual_seed(0)
-        h, wanted, head = (torch.randn(rows, 12, generator=generator) for rows in (5, 5, 40))
+        h, wanted, head = (torch.randn(rows, 12, generator=generator) for rows in (16, 16, 40))
+        h[8:] = wanted[8:] + 0.05 * h[8:]  # a score that is nearly the teacher's
         h.requires_grad_()
-        for soft, heat in ((0, 1), (0.5, 2), (0.5, 4), (1, 4)):
+        said = torch.tensor([3, 0, 39, 7, 7, 1, -1, 20, *range(8, 16)])
+        for soft, heat, score in ((0, 1, 0), (0.5, 2, 0), (0.5, 4, 0.2), (1, 4, 0), (0, 1, 3)):
             a, b = wanted @ head.T, h @ head.T
 
             def kl(t):
                 return torch.nn.functional.kl_div((b / t).log_softmax(-1), (a / t).softmax(-1), reduction="sum")
 
-            loss = (1 - soft) * kl(1) + soft * heat**2 * kl(heat)
+            one_hot = torch.nn.functional.one_hot(said.clamp(min=0), 40) * (said >= 0)[:, None]
+            errors = ((b.log_softmax(-1) - a.log_softmax(-1)) * one_hot).view(2, 8, 40).sum((1, 2))
+            self.assertTrue(bool((errors.abs() > 8).any() and (errors.abs() < 8).any()))  # where Huber's loss is linear, and where it is square
+            loss = (1 - soft) * kl(1) + soft * heat**2 * kl(heat) + score * torch.nn.functional.huber_loss(errors, torch.zeros(2), reduction="sum", delta=8.0)
             gradient, = torch.autograd.grad(0.1 * loss, h)
-            plain, got, _ = kl_and_gradient(wanted, h.detach(), head, head, 0.1, False, soft, heat)
+            plain, got, _ = kl_and_gradient(wanted, h.detach(), head, head, 0.1, False, soft, heat, score, said)
             self.assertAlmostEqual(float(plain), float(kl(1).detach()), places=4)
             self.assertLess(float((got - gradient).norm() / gradient.norm()), 1e-5)
+
+    def test_training_on_scores(self):
+        plain, scored = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--score-weight", weight) for weight in ("0", "1"))
+        self.assertNotEqual(scored["after"]["kl"], plain["after"]["kl"])
+        self.assertLess(scored["after"]["kl"], scored["before"]["kl"])
+        self.assertIn("multiple of 8", self.refused(self.start["int3"], "-o", self.dir / "y", "--score-weight", "1", "--window", "60"))
+        self.recover(self.start["int3"], "-o", self.dir / "y", "--score-weight", "-1", code=2)
 
     def test_windows_held_back_apart(self):
         samples, held = self.dir / "samples.npz", self.dir / "held.npz"
@@ -199,8 +213,6 @@ class Recover(CliTest):
 
     def test_every_kind_of_format(self):
         for name, start in self.start.items():
-            if "trellis" in name:  # codes that are not trained
-                continue
             with self.subTest(name):
                 out = self.dir / name.replace(" ", "")
                 self.recover(start, "-o", out, "--method", "full", "--force")
@@ -236,20 +248,45 @@ class Recover(CliTest):
             self.assertTrue(any(not np.array_equal(before.weight(n).scales, after.weight(n).scales) for n in before.layers))
 
     def test_codes_on_a_trellis_stay(self):
+        """Whatever the method; their scales are trained, and the other layers' codes."""
         from lowbit import Checkpoint
         import numpy as np
-        start, out = self.start["trellis2 --fit lsq"], self.dir / "trellis"
-        for method in ("blocks,full", "lora", "blocks,scales"):
-            error = self.refused(start, "-o", out, "--method", method)
-            self.assertIn("trellis2", error)
-            self.assertIn("--method scales", error)
-        self.assertFalse(out.exists())
-        self.recover(start, "-o", out, "--method", "scales", "--lr-scales", "1e-3", "--force")
-        self.check_decoded(out)
-        before, after = Checkpoint(start), Checkpoint(out)
-        for name in (n for n in before.layers if "proj" in n):
-            self.assertTrue(np.array_equal(before.weight(name).codes, after.weight(name).codes), name)
-            self.assertFalse(np.array_equal(before.weight(name).scales, after.weight(name).scales), name)
+        for start in ("trellis2 --fit lsq", "trellis2 --scale double --fit lsq", "codebook2 --fit lsq"):
+            for method in ("blocks", "full", "lora", "scales"):
+                with self.subTest(start, method=method):
+                    out = self.dir / method
+                    self.recover(self.start[start], "-o", out, "--method", method, "--lr", "1e-2", "--lr-scales", "1e-2", "--block-lr", "1e-2", "--block-lr-scales", "1e-2",
+                                 "--force")
+                    before, after = Checkpoint(self.start[start]), Checkpoint(out)
+                    for name in (n for n in before.layers if "proj" in n):
+                        a, b = before.weight(name), after.weight(name)
+                        same = "trellis" in a.spec.format or method == "scales"
+                        self.assertEqual(np.array_equal(a.codes, b.codes), same, name)
+                        self.assertFalse(np.array_equal(a.scales, b.scales), name)
+            self.check_decoded(out)
+
+    def test_what_is_trained_is_what_is_written(self):
+        """For every format, at the start and after a stage: also where scales are rounded anew under larger super-scales."""
+        import numpy as np
+        import torch
+        from lowbit import Checkpoint
+        from lowbit.llama import linear_names
+        from lowbit.recover.student import Student, Trainable
+        from lowbit.sources import open_model
+        teacher = open_model(self.hf)
+        for name, start in self.start.items():
+            for method in ("full", "scales"):
+                student = Student(Checkpoint(start), teacher, torch.device("cpu"))
+                for stage in (None, method):
+                    if stage:
+                        trainable = Trainable(student, [n for i in range(student.config.layers) for n in linear_names(i)], student.norms, stage)
+                        with torch.no_grad():
+                            for parameter in (p for group in trainable.groups(lambda grid: 1.0, 1.0, 1.0) for p in group["params"]):
+                                parameter.mul_(1 + 0.02 * torch.rand(parameter.shape))
+                        trainable.store()
+                    written = student.tensors_to_write()
+                    for layer in student.layers:
+                        self.assertTrue(np.array_equal(student.tensor(layer).numpy(), written[layer].dequantize()), (name, stage, layer))
 
     def test_rates_of_mixed_levels(self):
         from lowbit.fake_quant import Grid

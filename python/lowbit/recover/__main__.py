@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--soft-temperature", type=float, default=4.0, help="[4]")
     p.add_argument("--exchange", type=float, default=0.0, help="part of each batch's windows that exchange every second span of 8 to 48 tokens, in pairs: "
                    "passages that go on with something else [0]")
-    p.add_argument("--train-embedding", action="store_true", help="`full` trains the embedding too, and the head where it is another table; "
+    p.add_argument("--score-weight", type=float, default=0.0, help="weight of a loss on scores: on how far the student's log-probability of 8 tokens in "
+                   "turn, as they stand in the window, lies from the teacher's [0]")
+    p.add_argument("--train-embedding", action="store_true", help="distillation trains the embedding too, and the head where it is another table; "
                    "they keep their format and scales")
     p.add_argument("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
     p.add_argument("--rank", type=int, default=16, help="of lora [16]")
@@ -71,9 +73,9 @@ def main(arguments=None) -> int:
     options = command.parse_args(arguments)
     shares = (options.text_share, options.block_text_share, options.settle, options.soft_share, options.exchange)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
-            all(0 <= share <= 1 for share in shares) and 0 <= options.decay <= 100 and 0.1 <= options.soft_temperature <= 100):
+            all(0 <= share <= 1 for share in shares) and 0 <= options.decay <= 100 and 0.1 <= options.soft_temperature <= 100 and 0 <= options.score_weight <= 100):
         command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --settle, --soft-share and --exchange between "
-                      "0 and 1, a --decay from 0 to 100 and a --soft-temperature from 0.1 to 100")
+                      "0 and 1, --decay and --score-weight from 0 to 100 and a --soft-temperature from 0.1 to 100")
     options.out = options.out or options.checkpoint.rstrip("/") + "-recovered"
     try:
         import torch

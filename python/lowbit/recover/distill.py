@@ -12,6 +12,8 @@ from ..llama import block, hidden_states
 
 PASS = 4  # windows of a pass of evaluation
 LOGIT_ROWS = 4096  # positions whose logits are in memory at once
+SCORED = 8  # tokens whose log-probabilities are summed for the loss on scores
+MOST = 8.0  # nats of such a sum's error, beyond which the loss is linear
 RATES = ((3, 1e-3), (4, 7e-4), (8, 4e-4), (16, 1.2e-4), (256, 3e-5))  # as in blocks.py
 
 
@@ -25,9 +27,14 @@ def rates(grids, lr: float | None):
     return lambda grid: factor * rate_of(grid)
 
 
-def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0):
+def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: float, of_head: bool, soft: float = 0.0, heat: float = 1.0,
+                    score: float = 0.0, said=None):
     """Sum of KL(teacher || student) over rows [R, hidden], and the gradients of weight * loss for student_h and, where asked, for student_head. The loss
-    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more."""
+    is that sum, but for a part `soft` of it: heat^2 times the same at a temperature of `heat`, where unlikely tokens count for more.
+
+    With `score`, that times Huber's loss of the scores' errors is added: of what the student's summed log-probabilities of every SCORED tokens in turn
+    differ from the teacher's. said [R]: the tokens that follow the rows, -1 where none does; R is a multiple of SCORED.
+    """
     a, b = F.linear(teacher_h, teacher_head).float(), F.linear(student_h, student_head).float()
     teacher, student = a.log_softmax(-1), b.log_softmax(-1)
     p = teacher.exp()
@@ -35,6 +42,11 @@ def kl_and_gradient(teacher_h, student_h, teacher_head, student_head, weight: fl
     difference = student.exp() - p
     if soft:
         difference = (1 - soft) * difference + soft * heat * ((b / heat).softmax(-1) - (a / heat).softmax(-1))
+    if score:
+        known, at = said >= 0, said.clamp(min=0)[:, None]
+        errors = ((student - teacher).gather(-1, at)[:, 0] * known).view(-1, SCORED).sum(-1)
+        pull = (score * errors.clamp(-MOST, MOST).repeat_interleave(SCORED) * known)[:, None]
+        difference = (difference - pull * student.exp()).scatter_add(-1, at, pull)
     gradient = (difference * weight).to(student_h.dtype)
     return kl, gradient @ student_head, gradient.T @ student_h if of_head else None
 
@@ -66,8 +78,9 @@ class Kernels:
 class Distillation:
     """compute(tokens [B, T]) -> mean KL per position; gradients are in the trainable's parameters."""
 
-    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, soft: float = 0.0, heat: float = 1.0):
-        student, self.soft = trainable.student, (soft, heat)
+    def __init__(self, trainable, teacher: dict, teacher_head: str, dtype, kernels: Kernels, soft: float = 0.0, heat: float = 1.0,
+                 score: float = 0.0):
+        student, self.weighed = trainable.student, (soft, heat, score)
         self.trainable, self.config, self.dtype, self.kernels = trainable, student.config, dtype, kernels
         self.teacher = {n: w.to(dtype) for n, w in teacher.items() if w.ndim == 2}
         self.teacher |= {n: w for n, w in teacher.items() if w.ndim != 2}
@@ -77,6 +90,7 @@ class Distillation:
     def compute(self, tokens):
         with torch.no_grad():
             wanted = hidden_states(tokens, self.config, self.teacher.__getitem__, self.dtype, self.kernels.block).flatten(0, 1)
+            said = F.pad(tokens[:, 1:], (0, 1), value=-1).flatten()
         weights = self.trainable.tensors(self.dtype)
         got = hidden_states(tokens, self.config, lambda n: weights[n] if n in weights else self.fixed[n], self.dtype,
                             self.kernels.block).flatten(0, 1)
@@ -88,7 +102,7 @@ class Distillation:
         with torch.no_grad():
             for at in range(0, rows, LOGIT_ROWS):
                 part = slice(at, at + LOGIT_ROWS)
-                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.soft)
+                kl, gradient[part], more = self.kernels.kl(wanted[part], got[part], self.teacher_head, head, 1.0 / rows, trained, *self.weighed, said[part])
                 total += kl
                 if trained:
                     of_head += more

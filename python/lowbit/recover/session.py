@@ -23,7 +23,7 @@ from ..tokens import Tokenizer
 from .arguments import MIX, shares
 from .blocks import BlockReconstruction
 from .data import PROMPT, Texts, mixed_batch, random
-from .distill import Distillation, Kernels, evaluate, rates
+from .distill import SCORED, Distillation, Kernels, evaluate, rates
 from .optimize import Clock, Optimizer
 from .plot import write_curve_png
 from .sampling import BATCH, Samples, beginnings_of, sample
@@ -61,6 +61,7 @@ class Options:
     soft_share: float = 0.5
     soft_temperature: float = 4.0
     exchange: float = 0.0
+    score_weight: float = 0.0
     train_embedding: bool = False
     lr_embedding: float = 3e-5
     rank: int = 16
@@ -104,10 +105,8 @@ class Session:
         self.checkpoint = Checkpoint(options.checkpoint)
         teacher = open_model(options.teacher)
         self.student = Student(self.checkpoint, teacher, self.device, options.train_embedding)
-        if self.student.trellis_layer and set(options.method) != {"scales"}:
-            layer = self.student.trellis_layer
-            raise LowbitError(f"{self.checkpoint.path}: {layer}", f"{self.checkpoint.weight(layer).spec.format} and --method {','.join(options.method)}",
-                              "--method scales, which keeps the codes", "or a codebook format, whose codes are trained")
+        if self.student.fixed:
+            self.note(f"{len(self.student.fixed)} layers on a trellis: their codes stay, their scales are trained")
         if options.train_embedding and not self.student.tables:
             raise LowbitError(f"{self.checkpoint.path}: --train-embedding", "an embedding that is not quantized to a grid", "one in int8 or fewer bits")
         config = self.student.config
@@ -116,6 +115,8 @@ class Session:
         self.window = min(options.window, config.context)
         if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.window:
             raise LowbitError("--window", self.window, f"more than {PROMPT} tokens")
+        if options.score_weight and self.window % SCORED:
+            raise LowbitError("--score-weight", f"windows of {self.window} tokens", f"a multiple of {SCORED}", "--window")
         self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
         self.sampled = None
         self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
@@ -245,10 +246,11 @@ class Session:
         if method == "full" and options.settle < 1 and not saved:
             for layer in student.layers.values():
                 layer.settle(options.settle)
-        names = [n for i in range(student.config.layers) for n in linear_names(i)] + (student.tables if method == "full" else [])
+        names = [n for i in range(student.config.layers) for n in linear_names(i)] + student.tables
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed,
                               trains_double=False)
-        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature)
+        work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature,
+                            options.score_weight)
         steps = max(1, options.tokens // (options.batch * self.window))
         lr_of = rates([bank.grid for bank in trainable.banks if bank.layers[0].name not in student.tables], options.lr)
         groups = trainable.groups(lr_of, options.lr_scales, options.lr_norms, options.lr_embedding, options.decay)

@@ -35,7 +35,8 @@ def grid_of(weight: QuantizedWeight) -> Grid | None:
 class Layer:
     """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
     levels [1, count]: the tensor's table, ascending, for such grids. unit [rows, 1]: the super-scale of each scale of kind `double`. original [rows, g]: the
-    teacher's weight, where it is known."""
+    teacher's weight, where it is known. fixed [rows, g]: the values of codes that are not trained: those on a trellis, where a small step of one weight
+    would move codes far along its row (docs/adr/0097-trellis-codes-are-not-trained.md)."""
 
     name: str
     stored: QuantizedWeight
@@ -46,6 +47,7 @@ class Layer:
     levels: torch.Tensor | None = None
     unit: torch.Tensor | None = None
     original: torch.Tensor | None = None
+    fixed: torch.Tensor | None = None
 
     @property
     def trains_scale(self) -> bool:
@@ -82,7 +84,8 @@ class Layer:
             original = grouped(teacher)
             wanted = position(original, scale, zero, grid)
             u = torch.maximum(torch.minimum(wanted, value + CELL * above), value - CELL * below)
-        layer = cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels, original=original)
+        fixed = value if find_format(stored.spec.format, name).trellis else None
+        layer = cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels, original=original, fixed=fixed)
         if layer.trains_scale and stored.spec.scale_dtype == "double":
             supers = (stored.super_scales.astype(np.float32) * HEADROOM).astype(np.float16).astype(np.float32)
             supers = np.where(supers == 0, np.float32(MIN_SCALE), supers).astype(np.float16).astype(np.float32)
@@ -99,12 +102,20 @@ class Layer:
             return self.zero
         return self.zero if self.stored.spec.scale_dtype == "float32" else self.zero.half().float()
 
+    def value(self):
+        """The levels that the file will hold, in steps of the grid."""
+        if self.fixed is not None:
+            return self.fixed
+        return nearest_value(position(self.latent, self.stored_scale(), self.stored_zero(), self.grid), self.grid, self.levels)
+
+    def decoded(self):
+        """[rows, g], as the runtime will decode it."""
+        return real(self.value(), self.stored_scale(), self.stored_zero(), self.grid)
+
     def settle(self, part: float) -> None:
         """Leaves the latent weight `part` of its distance to its level: away from the borders of its cell, where error feedback and training by
         blocks leave many."""
-        scale, zero = self.stored_scale(), self.stored_zero()
-        value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid, self.levels)
-        self.latent = torch.lerp(real(value, scale, zero, self.grid), self.latent, part)
+        self.latent = torch.lerp(self.decoded(), self.latent, part)
 
     def to_weight(self) -> QuantizedWeight:
         """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
@@ -121,10 +132,10 @@ class Layer:
         return dataclasses.replace(self.stored, codes=self._packed_codes(scale, zero), scales=scales, zeros=zeros, super_scales=supers)
 
     def _packed_codes(self, scale, zero) -> np.ndarray:
+        if self.fixed is not None:
+            return self.stored.codes
         n, k = self.stored.shape
         fmt = find_format(self.stored.spec.format, self.name)
-        if fmt.trellis:
-            return self.stored.codes  # never trained (see trellis_layer)
         index = nearest_index(position(self.latent, scale, zero, self.grid), self.grid, self.levels).to(torch.uint8)
         index = index.view(n, -1)[:, :k].cpu().numpy()
         return pack(fmt, np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index] if self.grid.table else fmt.indices_to_codes(index))
@@ -177,10 +188,9 @@ class Student:
         return name in self.layers or name in self.dense
 
     @property
-    def trellis_layer(self) -> str | None:
-        """A layer whose codes lie on a trellis. Straight-through gradients cannot train them: a small step of one weight moves codes far along its row
-        (docs/adr/0097-trellis-codes-are-not-trained.md)."""
-        return next((name for name, layer in self.layers.items() if find_format(layer.stored.spec.format, name).trellis), None)
+    def fixed(self) -> list[str]:
+        """Layers whose codes are not trained."""
+        return [name for name, layer in self.layers.items() if layer.fixed is not None]
 
     @property
     def norms(self) -> list[str]:
@@ -192,7 +202,7 @@ class Student:
             return self.dense[name]
         layer = self.layers[name]
         with torch.no_grad():
-            weight = KERNELS[0](layer.latent, layer.stored_scale(), layer.stored_zero(), layer.levels, layer.grid)
+            weight = layer.decoded()
         return weight.view(layer.stored.shape[0], -1)[:, :layer.stored.shape[1]]
 
     def tensors_to_write(self) -> dict:
@@ -242,7 +252,8 @@ def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -
 class Trainable:
     """What one stage trains of a student: layers by bank (same grid and group: one tensor), scales, zeros and norms.
 
-    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are). trains_double: scales of kind `double` too.
+    mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are); of embedding and head always full, of layers
+    whose codes are fixed always scales. trains_double: scales of kind `double` too, which otherwise are trained where codes stay.
     """
 
     def __init__(self, student: Student, names, norms, mode="full", rank=16, kernels=KERNELS, seed=0, trains_double=True):
@@ -252,11 +263,13 @@ class Trainable:
         for name in names:
             if name in student.layers:
                 layer = student.layers[name]
-                key = (layer.grid, layer.latent.shape[1], layer.zero is not None, layer.trains_scale, layer.stored.spec.scale_dtype, name in TABLES)
+                key = (layer.grid, layer.latent.shape[1], layer.zero is not None, layer.trains_scale, layer.stored.spec.scale_dtype, name in TABLES,
+                       layer.fixed is not None)
                 keyed.setdefault(key, []).append(layer)
         generator = torch.Generator().manual_seed(seed)
-        for layers in keyed.values():
-            self.banks.append(Bank(layers, mode, rank, generator, trains_double))
+        for (*_, table, fixed), layers in keyed.items():
+            own = "full" if table else "scales" if fixed else mode
+            self.banks.append(Bank(layers, own, rank, generator, trains_double or own == "scales"))
         self.norms = {n: torch.nn.Parameter(student.dense[n].clone()) for n in norms}
 
     def groups(self, lr_of, lr_scale: float, lr_norm: float, lr_tables: float = 0.0, decay: float = 0.0) -> list[dict]:
@@ -323,9 +336,7 @@ class Bank:
                 self.factors.append([torch.nn.Parameter(down.to(device)), torch.nn.Parameter(torch.zeros(n, rank, device=device))])
             self.weights = [p for pair in self.factors for p in pair]
         if mode == "scales":
-            with torch.no_grad():
-                scale, zero = torch.cat([x.stored_scale() for x in layers]), self.zero
-                self.value = nearest_value(position(self.latent, scale, zero, self.grid), self.grid, self.levels)
+            self.value = torch.cat([x.value() for x in layers]).detach()
 
     def original(self):
         """The teacher's weights as the latent ones lie; None where they are not known or not what is trained."""
