@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FORMATS = ["int8", "int4", "int4 calibrated", "int3", "int3 calibrated", "int2", "ternary", "binary"]
+FORMATS = ["int8", "int4", "int4 calibrated", "int3", "int3 calibrated", "int2", "trellis2 calibrated", "ternary", "binary"]
 CALIBRATION_TOKENS = 8192
 RECOVERED = {"int2 recovered": ["--format", "int2odd", "--group", "64"], "ternary recovered": ["--format", "ternary-packed", "--group", "72"]}
 TRAINING = ["--tokens", "6M", "--sample", "3M"]  # a third of what docs/recovery.md was measured with: a minute or two on an H200

@@ -58,14 +58,12 @@ LayerReport report_layer(const std::string& name, const QTensor& w, const LayerF
                     fit.rel_error, fit.output_error, ""};
   const double error = error_of(layer);
   if (error > (fit.output_error ? kRuinousOutputError : kRuinousError))
-    layer.warning = fit.output_error ? fmt::format(
-                                           "loses {:.1f} % of its output's energy on the calibration text; "
-                                           "the model will probably write garbage",
-                                           100 * error)
-                                     : fmt::format(
-                                           "loses {:.1f} % of its energy; without calibration the model will "
-                                           "probably write garbage",
-                                           100 * error);
+    layer.warning = fit.output_error
+                        ? fmt::format("loses {:.1f} % of its output's energy on the calibration text", 100 * error)
+                        : fmt::format(
+                              "loses {:.1f} % of its energy; without calibration the model will "
+                              "probably write garbage",
+                              100 * error);
   return layer;
 }
 
@@ -84,14 +82,17 @@ void summarize(QuantizeReport& r, int64_t all_bytes, int64_t all_elements) {
   };
   r.bits_per_weight = bits(bytes, elements);
   r.bits_per_weight_total = bits(all_bytes, all_elements);
-  const bool calibrated =
-      std::ranges::any_of(r.layers, [](const LayerReport& layer) { return layer.output_error.has_value(); });
-  if (ruined > 0)
-    r.warnings.push_back(
-        fmt::format("{} of {} layers lose too much of their {}energy (worst {:.1f} %): expect garbage. {}", ruined,
-                    r.layers.size(), calibrated ? "output's " : "", 100 * worst,
-                    calibrated ? "More bits, or a smaller --group, or --keep"
-                               : "--calib TEXT, more bits, a smaller --group, or --keep"));
+  if (ruined == 0) return;
+  const std::string lost = fmt::format("{} of {} layers lose too much of their {}energy (worst {:.1f} %)", ruined,
+                                       r.layers.size(), r.held_back ? "output's " : "", 100 * worst);
+  // The perplexity of the whole was measured after calibration: what layers lose says where more bits would help.
+  r.warnings.push_back(r.held_back
+                           ? fmt::format("{}; measured, the perplexity is {:.3g} times the source's. More bits, a "
+                                         "smaller --group, or --keep",
+                                         lost, r.held_back->ratio())
+                           : fmt::format("{}: expect garbage. --calib TEXT, more bits, a smaller --group, or "
+                                         "--keep",
+                                         lost));
 }
 
 /// Seconds since the last time it was asked, added to one of several sums.

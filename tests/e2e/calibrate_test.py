@@ -51,6 +51,13 @@ class Calibrate(CliTest):
         self.assertEqual(self.json("verify", self.dir / "refit")["ok"], True)
         self.assertTrue(self.greedy(self.dir / "refit"))
 
+    def test_what_was_measured_is_said_in_place_of_a_guess(self):
+        guessed, measured = (next(w for w in report["warnings"] if "layers lose too much" in w) for report in (
+            self.json("quantize", self.hf, self.dir / "plain", "--format", "binary", "--group", 32), self.calibrated("calibrated", "--force", format="binary")))
+        self.assertIn("expect garbage", guessed)
+        self.assertNotIn("garbage", measured)
+        self.assertIn("times the source's", measured)
+
     def test_trellises(self):
         codebook, gptq, refit = (self.outputs(self.calibrated(f"{form} {fit}", "--fit", fit, "--force", format=form))
                                  for form, fit in (("codebook2", "refit"), ("trellis2", "gptq"), ("trellis2", "refit")))
