@@ -161,7 +161,7 @@ def main() -> None:
     print(f"\n{table(report)}\n\n{doctor['cpu']['model']}, {doctor['isa']}, {doctor['threads']} threads; {text_name}; "
           f"{report['seconds']:.0f} s; {options.out / 'report.json'}")
     if not recovered:
-        print("\nTwo bits and fewer need training, minutes on a GPU (docs/recovery.md). With `pip install '.[recover]'` where there is one:\n"
+        print("\nTraining brings two bits and fewer near the original, minutes on a GPU (docs/recovery.md). With `pip install '.[recover]'` where there is one:\n"
               f"  {options.lowbit} import {options.model} {options.out / 'teacher'}")
         for name in RECOVERED:
             print("\n".join("  " + " ".join(command) for command in recovery_commands(options, name, calibration_text)))

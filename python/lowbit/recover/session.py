@@ -105,8 +105,8 @@ class Session:
         self.checkpoint = Checkpoint(options.checkpoint)
         teacher = open_model(options.teacher)
         self.student = Student(self.checkpoint, teacher, self.device, options.train_embedding)
-        if self.student.fixed:
-            self.note(f"{len(self.student.fixed)} layers on a trellis: their codes stay, their scales are trained")
+        if fixed := sum(layer.fixed is not None for layer in self.student.layers.values()):
+            self.note(f"{fixed} layers on a trellis: their codes stay, their scales are trained")
         if options.train_embedding and not self.student.tables:
             raise LowbitError(f"{self.checkpoint.path}: --train-embedding", "an embedding that is not quantized to a grid", "one in int8 or fewer bits")
         config = self.student.config

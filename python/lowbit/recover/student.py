@@ -60,7 +60,7 @@ class Layer:
 
     @classmethod
     def start(cls, name, stored, grid, teacher: np.ndarray | None, device) -> Layer:
-        """The latent weight is the teacher's, moved into the cell of the stored code; without a teacher it is the level itself."""
+        """The latent weight is the teacher's, moved into the cell of the stored code; without a teacher, and where codes stay, it is the level itself."""
         n, k = stored.shape
         group = k if stored.spec.group_size == -1 else stored.spec.group_size
         columns = -(-k // group)
@@ -73,18 +73,19 @@ class Layer:
         def blocks(array):
             return torch.from_numpy(np.ascontiguousarray(stored.per_row(array), np.float32)).to(device).reshape(-1, 1)
 
-        value = grouped(code_values(find_format(stored.spec.format, name), stored.codebook)[stored.code_array()])
+        fmt = find_format(stored.spec.format, name)
+        value = grouped(code_values(fmt, stored.codebook)[stored.code_array()])
+        fixed = value if fmt.trellis else None
         scale = blocks(stored.scale_array())
         scale = torch.where(scale == 0, torch.full_like(scale, MIN_SCALE), scale)
         zero = None if stored.zeros is None else blocks(stored.zero_array())
         levels = torch.from_numpy(np.sort(np.array(stored.codebook, np.float32))).to(device)[None] if grid.table else None
         u, original = value, None
-        if teacher is not None:
+        if teacher is not None and fixed is None:
             below, above = _gaps(value, grid, levels)
             original = grouped(teacher)
             wanted = position(original, scale, zero, grid)
             u = torch.maximum(torch.minimum(wanted, value + CELL * above), value - CELL * below)
-        fixed = value if find_format(stored.spec.format, name).trellis else None
         layer = cls(name, stored, grid, real(u, scale, zero, grid), scale, zero, levels, original=original, fixed=fixed)
         if layer.trains_scale and stored.spec.scale_dtype == "double":
             supers = (stored.super_scales.astype(np.float32) * HEADROOM).astype(np.float16).astype(np.float32)
@@ -186,11 +187,6 @@ class Student:
 
     def __contains__(self, name):
         return name in self.layers or name in self.dense
-
-    @property
-    def fixed(self) -> list[str]:
-        """Layers whose codes are not trained."""
-        return [name for name, layer in self.layers.items() if layer.fixed is not None]
 
     @property
     def norms(self) -> list[str]:
