@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/try.h"
+#include "kernels/vector_math.h"
 
 namespace lowbit {
 namespace {
@@ -15,6 +16,30 @@ tl::unexpected<Error> out_of_range(const char* option, double got, const char* w
 }
 
 constexpr int64_t kMaxWindow = 1 << 20;
+constexpr size_t kMostLogits = size_t{1} << 23;  // their weights, at most 2^40 each, sum to less than 2^64
+
+/// The largest logit and the first token that has it. NaN is an error.
+struct Largest {
+  int32_t id = 0;
+  float logit = 0;
+};
+Result<Largest> find_largest(std::span<const float> logits) {
+  Largest largest{0, logits[0]};
+  constexpr size_t kBlock = 64;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    int passes = 0;
+    for (const float l : block) passes |= int(!(l <= largest.logit));  // NaN passes, too
+    if (passes == 0) continue;
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (std::isnan(block[i]))
+        return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", begin + i), "numbers",
+                    "the model overflowed; --act f32 may help");
+      if (block[i] > largest.logit) largest = {int32_t(begin + i), block[i]};
+    }
+  }
+  return largest;
+}
 
 }  // namespace
 
@@ -66,7 +91,7 @@ std::span<const float> Sampler::penalize(std::span<const float> logits) {
 
 /// The k largest, in order: a heap whose front is the least of them, and a threshold that few of the others pass. Blocks are
 /// compared with it whole, so that most logits are read once and copied never.
-Status Sampler::keep_largest(std::span<const float> logits, size_t k) {
+void Sampler::keep_largest(std::span<const float> logits, size_t k) {
   const auto larger = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
@@ -74,23 +99,19 @@ Status Sampler::keep_largest(std::span<const float> logits, size_t k) {
   candidates_.clear();
   candidates_.reserve(k);
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    const float* block = logits.data() + begin;
-    const size_t count = std::min(kBlock, logits.size() - begin);
-    if (candidates_.size() == k && count == kBlock) {
+    const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    if (candidates_.size() == k) {
       const float least = candidates_[0].logit;
       int passes = 0;
-      for (size_t i = 0; i < kBlock; ++i) passes |= int(!(block[i] <= least));  // NaN passes, too
+      for (const float l : block) passes |= int(l > least);  // an equal one has a larger id
       if (passes == 0) continue;
     }
-    for (size_t i = 0; i < count; ++i) {
-      if (std::isnan(block[i]))
-        return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", begin + i), "numbers",
-                    "the model overflowed; --act f32 may help");
-      const Candidate c{int32_t(begin + i), block[i], 0.0};
+    for (size_t i = 0; i < block.size(); ++i) {
+      const Candidate c{int32_t(begin + i), block[i], 0};
       if (candidates_.size() < k) {
         candidates_.push_back(c);
         std::push_heap(candidates_.begin(), candidates_.end(), larger);
-      } else if (c.logit > candidates_[0].logit) {  // an equal one has a larger id
+      } else if (c.logit > candidates_[0].logit) {
         std::pop_heap(candidates_.begin(), candidates_.end(), larger);
         candidates_.back() = c;
         std::push_heap(candidates_.begin(), candidates_.end(), larger);
@@ -98,50 +119,70 @@ Status Sampler::keep_largest(std::span<const float> logits, size_t k) {
     }
   }
   std::sort_heap(candidates_.begin(), candidates_.end(), larger);
-  for (Candidate& c : candidates_)
-    c.weight = c.logit == candidates_[0].logit ? 1.0 : std::exp(double(c.logit) - double(candidates_[0].logit));
-  return {};
+  for (Candidate& c : candidates_) c.weight = token_weight(c.logit, candidates_[0].logit, 1);
+}
+
+/// All of them, in the order of their ids; where a part of the sum is asked for, those that add to it, the largest first.
+void Sampler::keep_all(std::span<const float> logits, float largest) {
+  candidates_.clear();
+  candidates_.reserve(logits.size());
+  const bool sums = options_.top_p < 1;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const uint64_t weight = sums || options_.min_p > 0 ? token_weight(logits[i], largest, 1) : 0;
+    if (!sums || weight > 0) candidates_.push_back({int32_t(i), logits[i], weight});
+  }
+  if (sums)
+    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    });
 }
 
 void Sampler::keep_top_p() {
   if (options_.top_p >= 1) return;
-  double total = 0, sum = 0;
+  uint64_t total = 0, sum = 0;
   for (const Candidate& c : candidates_) total += c.weight;
+  const auto part = uint64_t(double(options_.top_p) * 0x1p32);  // of 2^32
+  const uint64_t wanted = (total >> 32) * part + (((total & 0xffffffffu) * part) >> 32);
   size_t n = 0;
-  while (n < candidates_.size() && sum < double(options_.top_p) * total) sum += candidates_[n++].weight;
+  while (n < candidates_.size() && sum < wanted) sum += candidates_[n++].weight;
   candidates_.resize(std::max<size_t>(n, 1));
 }
 
 void Sampler::keep_min_p() {
-  size_t n = 1;
-  while (n < candidates_.size() && candidates_[n].weight >= double(options_.min_p)) ++n;
-  candidates_.resize(n);
+  if (options_.min_p <= 0) return;
+  const auto least = uint64_t(options_.min_p * kTokenWeightOne);
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < least; });
 }
 
-int32_t Sampler::draw() {
-  double total = 0;
-  for (Candidate& c : candidates_) {
-    c.weight = c.logit == candidates_[0].logit
-                   ? 1.0
-                   : std::exp((double(c.logit) - double(candidates_[0].logit)) / double(options_.temperature));
-    total += c.weight;
-  }
-  double left = rng_.uniform() * total;
+int32_t Sampler::draw(float largest) {
+  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
+  if (!std::is_sorted(candidates_.begin(), candidates_.end(), by_id))
+    std::sort(candidates_.begin(), candidates_.end(), by_id);
+  uint64_t total = 0;
+  for (Candidate& c : candidates_) total += c.weight = token_weight(c.logit, largest, options_.temperature);
+  uint64_t left = rng_.below(total);
   for (const Candidate& c : candidates_) {
+    if (left < c.weight) return c.id;
     left -= c.weight;
-    if (left < 0) return c.id;
   }
-  return candidates_[0].id;  // rounding ate the rest
+  return candidates_.back().id;  // not reached: left < total
 }
 
 Result<int32_t> Sampler::sample(std::span<const float> logits) {
-  if (logits.empty()) return fail(ErrorCode::kInvalidArgument, "sampler", "no logits", "one per token");
-  const size_t wanted = options_.temperature == 0 ? 1 : options_.top_k == 0 ? logits.size() : size_t(options_.top_k);
-  LOWBIT_TRY(keep_largest(penalize(logits), std::min(wanted, logits.size())));
-  if (options_.temperature == 0) return candidates_[0].id;
+  if (logits.empty() || logits.size() > kMostLogits)
+    return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("{} logits", logits.size()),
+                fmt::format("one per token, at most {}", kMostLogits));
+  logits = penalize(logits);
+  LOWBIT_TRY_ASSIGN(const Largest largest, find_largest(logits));
+  if (options_.temperature == 0) return largest.id;
+  if (options_.top_k > 0 && size_t(options_.top_k) < logits.size()) {
+    keep_largest(logits, size_t(options_.top_k));
+  } else {
+    keep_all(logits, largest.logit);
+  }
   keep_top_p();
   keep_min_p();
-  return draw();
+  return draw(largest.logit);
 }
 
 }  // namespace lowbit

@@ -11,14 +11,15 @@
 
 namespace lowbit {
 
-/// Deterministic: the same options, logits and accepted tokens give the same choices.
+/// Deterministic: the same options, logits and accepted tokens give the same choices, on every device. Weights of tokens are
+/// integers (token_weight() of kernels/vector_math.h), so are their sums and the draw: docs/numerics.md#sampling.
 class Sampler {
  public:
   /// Errors: kInvalidArgument (an option out of its range or not a number; it is named).
   static Result<Sampler> make(const SamplerOptions& options);
 
   /// Does not accept() the token by itself. Allocates only on the first call.
-  /// Errors: kInvalidArgument (no logits, or a NaN among them).
+  /// Errors: kInvalidArgument (no logits, more than 2^23, or a NaN among them).
   Result<int32_t> sample(std::span<const float> logits);
 
   /// Tells the repeat penalty that `token` is now part of the text: prompt tokens too.
@@ -30,22 +31,23 @@ class Sampler {
   struct Candidate {
     int32_t id;
     float logit;
-    double weight;  // exp(logit - largest), once computed
+    uint64_t weight;  // at temperature 1 until the draw
   };
 
   explicit Sampler(const SamplerOptions& options) : options_(options), rng_(options.seed) {}
   std::span<const float> penalize(std::span<const float> logits);
-  Status keep_largest(std::span<const float> logits, size_t k);
+  void keep_largest(std::span<const float> logits, size_t k);
+  void keep_all(std::span<const float> logits, float largest);
   void keep_top_p();
   void keep_min_p();
-  int32_t draw();
+  int32_t draw(float largest);
 
   SamplerOptions options_;
   Rng rng_;
   std::vector<int32_t> recent_;  // a ring of repeat_window tokens
   size_t recent_next_ = 0;
-  std::vector<float> adjusted_;  // logits after the repeat penalty
-  std::vector<Candidate> candidates_;
+  std::vector<float> adjusted_;        // logits after the repeat penalty
+  std::vector<Candidate> candidates_;  // those that are still to be had
 };
 
 }  // namespace lowbit

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
 
 #include "base/rng.h"
+#include "kernels/vector_math.h"
 
 namespace lowbit {
 namespace {
@@ -130,6 +132,73 @@ TEST(Sampler, TheLargestOfManyInOrder) {
       }
 }
 
+/// docs/numerics.md#sampling word by word, on 128-bit integers.
+int32_t sample_by_definition(const SamplerOptions& o, const std::vector<float>& logits, Rng& rng) {
+  using Wide = unsigned __int128;
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[size_t(a)] > logits[size_t(b)]; });
+  if (o.top_k > 0) ids.resize(std::min(ids.size(), size_t(o.top_k)));
+  const float largest = logits[size_t(ids[0])];
+  const auto weight = [&](int32_t id, float temperature) {
+    const float l = logits[size_t(id)];
+    return uint64_t((l == largest ? 1.0f : exp_f32((l - largest) / temperature)) * 0x1p40f);
+  };
+  if (o.top_p < 1) {
+    Wide total = 0, sum = 0;
+    for (const int32_t id : ids) total += weight(id, 1);
+    const Wide wanted = total * uint64_t(double(o.top_p) * 0x1p32) >> 32;
+    size_t n = 0;
+    while (n < ids.size() && sum < wanted) sum += weight(ids[n++], 1);
+    ids.resize(std::max<size_t>(n, 1));
+  }
+  std::erase_if(ids, [&](int32_t id) { return weight(id, 1) < uint64_t(o.min_p * 0x1p40f); });
+  std::sort(ids.begin(), ids.end());
+  Wide total = 0;
+  for (const int32_t id : ids) total += weight(id, o.temperature);
+  Wide left = Wide(rng.next()) * total >> 64;
+  for (const int32_t id : ids) {
+    if (left < weight(id, o.temperature)) return id;
+    left -= weight(id, o.temperature);
+  }
+  return -1;
+}
+
+TEST(Sampler, FollowsTheDefinition) {
+  Rng rng(5);
+  for (int round = 0; round < 400; ++round) {
+    SamplerOptions o;
+    o.temperature = std::array{0.01f, 0.8f, 1.0f, 3.0f, 1e6f}[rng.below(5)];
+    o.top_k = int64_t(std::array{0, 1, 7, 40, 100000}[rng.below(5)]);
+    o.top_p = std::array{1.0f, 0.95f, 0.5f, 1e-12f}[rng.below(4)];
+    o.min_p = std::array{0.0f, 0.05f, 1.0f}[rng.below(3)];
+    o.seed = rng.next();
+    auto sampler = Sampler::make(o);
+    ASSERT_TRUE(sampler);
+    Rng draws(o.seed);
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> logits(1 + rng.below(300));
+      const bool ties = rng.below(2) == 0;
+      for (float& l : logits) l = ties ? float(rng.below(4)) : 5 * float(rng.normal());
+      if (rng.below(8) == 0) logits[rng.below(logits.size())] = std::numeric_limits<float>::infinity();
+      if (rng.below(8) == 0) logits.assign(logits.size(), -std::numeric_limits<float>::infinity());
+      ASSERT_EQ(*sampler->sample(logits), sample_by_definition(o, logits, draws)) << round << " " << i;
+    }
+  }
+}
+
+// The choices themselves, so that no later change of a device or a library moves them.
+TEST(Sampler, ChoicesOfOneSeed) {
+  std::vector<float> logits(1000);
+  Rng rng(3);
+  for (float& l : logits) l = 2 * float(int64_t(rng.below(2001)) - 1000) / 1000.0f;
+  auto sampler = Sampler::make({.seed = 42});
+  ASSERT_TRUE(sampler);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 8; ++i) ids.push_back(*sampler->sample(logits));
+  EXPECT_EQ(ids, (std::vector<int32_t>{855, 47, 303, 372, 433, 406, 119, 930}));
+}
+
 TEST(Sampler, SeedDecides) {
   const std::vector<float> logits(100, 0.0f);
   const auto sequence = [&](uint64_t seed) {
@@ -149,6 +218,7 @@ TEST(Sampler, Errors) {
   auto sampler = Sampler::make({});
   ASSERT_TRUE(sampler);
   EXPECT_FALSE(sampler->sample({}).has_value());
+  EXPECT_FALSE(sampler->sample(std::vector<float>((size_t{1} << 23) + 1)).has_value());
   const auto result = sampler->sample(std::vector<float>{1, nan});
   ASSERT_FALSE(result.has_value());
   EXPECT_NE(result.error().message().find("NaN for token 1"), std::string::npos);
