@@ -1,6 +1,7 @@
 #pragma once
 // A language model ready to run.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,7 +25,10 @@ struct ModelOptions {
   std::string activation = "auto";
   /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
   bool tune = false;
-  int64_t context = 0;  // positions of the KV cache; 0 = what the model was trained for, at most 4096
+  int64_t context = 0;  // positions of a session; 0 = what the model was trained for, at most 4096
+  /// Positions that all sessions have together, in pages of 64; forks share theirs. 0: as many as there is memory for. Memory is
+  /// taken as positions are written.
+  int64_t kv_positions = 0;
   /// logits_of_all() of a text from its beginning runs on the GPU that `compute` names, in f32, with the CPU's bits; all else stays on the CPU. Needs
   /// activation "f32".
   bool scores_on_gpu = false;
@@ -68,7 +72,47 @@ struct Generation {
   double decode_tok_s() const { return decode_s > 0 ? static_cast<double>(tokens.size()) / decode_s : 0; }
 };
 
-/// One model and one sequence of tokens. Not thread safe; open it twice for two sequences.
+/// One sequence of tokens of a model. Cheap. One call at a time; sessions of one model may run on different threads: they are computed
+/// together, each with the bits that it would have alone. Keeps what it needs of its model alive.
+class Session {
+ public:
+  ~Session();
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+
+  /// The same sequence once more; its memory is shared until one of the two goes on otherwise.
+  Session fork() const;
+  /// How long calls wait for pages that other sessions hold, before they say kOutOfMemory. 0, as it begins: not at all.
+  void wait_for_pages(std::chrono::milliseconds most);
+
+  /// Appends tokens to the sequence; the logits [vocab_size] after the last one, valid until the next call. Errors:
+  /// kInvalidArgument (an id outside the vocabulary, no tokens, more than the context), kOutOfMemory (no page is left).
+  Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
+  Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
+
+  /// Logits of every position: row i at out[i * vocab_size]. For evaluation. `first`: rows before
+  /// it are not computed.
+  Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
+
+  int64_t length() const;   // tokens in the sequence
+  int64_t context() const;  // the most it may have
+  Status truncate(int64_t length);
+  void clear() { (void)truncate(0); }
+
+  /// Appends `prompt` and samples until a stop. `on_text` gets whole UTF-8 characters and returns
+  /// false to stop.
+  Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                              const std::function<bool(std::string_view)>& on_text = {});
+
+ private:
+  friend class Model;
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A model, and a session of its own for those who need just one: prefill() to generate() are that session's, one call at a time. All
+/// else may be called from several threads.
 class Model {
  public:
   /// Errors: what the file's reader says; kUnsupported for an architecture lowbit lacks;
@@ -78,6 +122,9 @@ class Model {
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
+  /// An empty sequence.
+  Session session() const;
+
   const ModelInfo& info() const;
   const Tokenizer& tokenizer() const;
   /// The model's own template; null when it has none.
@@ -86,26 +133,18 @@ class Model {
   /// bos_token and eos_token need not be given. Errors: kUnsupported (no template), those of ChatTemplate::render.
   Result<std::string> chat_text(ChatInput input) const;
 
-  /// Appends tokens to the sequence; the logits [vocab_size] after the last one. Errors:
-  /// kInvalidArgument (an id outside the vocabulary, no tokens), kOutOfMemory (context full).
-  Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
-  Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
-
-  /// Logits of every position: row i at out[i * vocab_size]. For evaluation. `first`: rows before
-  /// it are not computed.
-  Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
-
-  /// Clears the profile and times every step from now on (true), or stops (false). Off by default.
+  /// Clears the profile and times every step from now on (true), or stops (false). Off by default. Not while a session runs.
   void set_profiling(bool on);
   /// Steps that were called while profiling, in the order of a pass.
   std::vector<StepProfile> profile() const;
 
-  int64_t length() const;  // tokens in the sequence
+  // Of its own session: see Session.
+  Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
+  Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
+  Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
+  int64_t length() const;
   Status truncate(int64_t length);
   void clear() { (void)truncate(0); }
-
-  /// Appends `prompt` and samples until a stop. `on_text` gets whole UTF-8 characters and returns
-  /// false to stop.
   Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                               const std::function<bool(std::string_view)>& on_text = {});
 

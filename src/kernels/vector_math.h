@@ -41,13 +41,6 @@ inline float exp_f32(float x) {
 
 inline float silu_mul_f32(float gate, float up) { return gate / (1.0f + exp_f32(-gate)) * up; }
 
-/// What a token weighs in a draw: exp((logit - largest) / temperature) in steps of 2^-40, rounded down. Integers, so that sums have one
-/// result on every device, whatever their order. `largest` weighs 2^40 even where it is infinite.
-inline constexpr float kTokenWeightOne = 0x1p40f;
-inline uint64_t token_weight(float logit, float largest, float temperature) {
-  return uint64_t((logit == largest ? 1.0f : exp_f32((logit - largest) / temperature)) * kTokenWeightOne);
-}
-
 /// s[0] = the sum of all lanes, halving the width each time.
 inline float fold_lanes(float* s) {
   for (int w = kLanes / 2; w > 0; w /= 2)

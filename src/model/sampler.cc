@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/try.h"
-#include "kernels/vector_math.h"
+#include "kernels/token_weight.h"
 
 namespace lowbit {
 namespace {

@@ -12,7 +12,7 @@
 namespace lowbit {
 
 /// Deterministic: the same options, logits and accepted tokens give the same choices, on every device. Weights of tokens are
-/// integers (token_weight() of kernels/vector_math.h), so are their sums and the draw: docs/numerics.md#sampling.
+/// integers (token_weight() of kernels/token_weight.h), so are their sums and the draw: docs/numerics.md#sampling.
 class Sampler {
  public:
   /// Errors: kInvalidArgument (an option out of its range or not a number; it is named).

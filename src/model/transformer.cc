@@ -49,7 +49,7 @@ Status Transformer::allocate_workspace(int64_t batch_limit) {
   return {};
 }
 
-Result<KvCache> Transformer::make_cache() const { return KvCache::make(kv_shape(), context_); }
+Result<KvCache> Transformer::make_cache() const { return KvCache::make(kv_groups(), context_); }
 
 int64_t Transformer::resident_bytes() const {
   int64_t total = embedding_.total_bytes() + work_.bytes() + attention_.bytes();
@@ -69,19 +69,19 @@ std::vector<LinearInfo> Transformer::linears() const {
   return all;
 }
 
-Status Transformer::check_call(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
-                               std::span<float> logits) const {
+Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
+                          std::span<const float> logits) const {
   const int64_t n = int64_t(tokens.size());
   if (n == 0) return fail(ErrorCode::kInvalidArgument, "forward", "no tokens", "at least one");
   for (int32_t token : tokens)
     if (token < 0 || token >= config_.vocab_size)
       return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("token id {}", token),
                   fmt::format("0..{}", config_.vocab_size - 1), "does the tokenizer belong to this model?");
-  const KvShape want = kv_shape(), got = cache.shape();
-  if (got.layers != want.layers || got.kv_heads != want.kv_heads || got.head_dim != want.head_dim)
+  const KvGroup& got = cache.group_of(0);
+  if (cache.pool().layers() != config_.layers || got.kv_heads != config_.kv_heads || got.head_dim != config_.head_dim)
     return fail(ErrorCode::kShapeMismatch, "forward kv cache",
-                fmt::format("{} layers, {} heads of {}", got.layers, got.kv_heads, got.head_dim),
-                fmt::format("{} layers, {} heads of {}", want.layers, want.kv_heads, want.head_dim));
+                fmt::format("{} layers, {} heads of {}", cache.pool().layers(), got.kv_heads, got.head_dim),
+                fmt::format("{} layers, {} heads of {}", config_.layers, config_.kv_heads, config_.head_dim));
   if (n > context_ - cache.length())
     return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("{} + {} positions", cache.length(), n),
                 fmt::format("at most {}", context_), "shorten the text or ask for a larger context (-c)");
@@ -100,7 +100,7 @@ Status Transformer::check_call(std::span<const int32_t> tokens, const KvCache& c
 
 Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted,
                             std::span<float> logits) {
-  LOWBIT_TRY(check_call(tokens, cache, wanted, logits));
+  LOWBIT_TRY(check(tokens, cache, wanted, logits));
   const int64_t n = int64_t(tokens.size()), start = cache.length();
   int64_t want_begin = n, want_end = n;
   if (wanted.kind == LogitsWanted::Kind::kLast) want_begin = n - 1;
@@ -108,19 +108,17 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
     want_begin = wanted.first;
     want_end = wanted.first + wanted.count;
   }
-  LOWBIT_TRY(attention_.reserve(start + n));
   LOWBIT_TRY(cache.reserve(n));
   for (int64_t done = 0; done < n; done += batch_) {
     const int64_t m = std::min(batch_, n - done);
     const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
     const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
     float* out = last > first ? logits.data() + (done + first - want_begin) * config_.vocab_size : nullptr;
-    auto status = run_batch(tokens.subspan(size_t(done), size_t(m)), start + done, cache, first, last - first, out);
-    if (!status) {
+    const BatchPart part{tokens.subspan(size_t(done), size_t(m)), &cache, first, last - first, out};
+    if (auto status = run({&part, 1}); !status) {
       LOWBIT_TRY(cache.truncate(start));
       return status;
     }
-    cache.commit(m);
   }
   return {};
 }
@@ -141,9 +139,8 @@ StepTimer Transformer::time_linears(ModelStep step, int64_t m, std::initializer_
   return {profile_, step, bytes, operations};
 }
 
-void Transformer::embed(std::span<const int32_t> tokens) {
+void Transformer::embed(std::span<const int32_t> tokens, float* x) {
   const int64_t hidden = config_.hidden_size;
-  float* x = work_.x.as<float>();
   pool_->parallel_for(int64_t(tokens.size()), 32, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) dequantize_rows(embedding_, tokens[size_t(r)], 1, x + r * hidden);
   });
@@ -157,7 +154,7 @@ void Transformer::add_rows(const float* h, int64_t m, float* x) {
   });
 }
 
-Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache) {
+Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m) {
   const ModelConfig& c = config_;
   const int64_t q_size = c.q_size(), kv_size = c.kv_size(), d = c.head_dim;
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *q = work_.q.as<float>(), *k = work_.k.as<float>();
@@ -180,13 +177,18 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
       rms_norm_rows(*ops_, q, d, layer.q_norm.data(), m * c.heads, d, c.rms_eps, q, d, *pool_);
       rms_norm_rows(*ops_, k, d, layer.k_norm.data(), m * c.kv_heads, d, c.rms_eps, k, d, *pool_);
     }
-    rotate_and_store(*ops_, {index, position, m, c.heads, q, k, v, cos, sin}, cache, *pool_);
+    rotate_and_store(*ops_, {index, c.heads, q, k, v, cos, sin}, sequences_, *pool_);
   }
   {
-    const double seen = double(m) * (double(position) + 0.5 * double(m + 1));  // pairs of query and position
-    const StepTimer timer(profile_, ModelStep::kAttention, 4.0 * double(kv_size) * double(position + m),
-                          4.0 * seen * double(q_size));
-    attention_.run({index, position, m, q, attn}, cache, input_->read_ahead({&layer.o}));
+    double keys = 0, seen = 0;  // positions that are read, and pairs of query and position
+    for (const SequenceRows& s : sequences_) {
+      keys += double(s.position + s.rows);
+      seen += double(s.rows) * (double(s.position) + 0.5 * double(s.rows + 1));
+    }
+    const StepTimer timer(profile_, ModelStep::kAttention, 4.0 * double(kv_size) * keys, 4.0 * seen * double(q_size));
+    for (const SequenceRows& s : sequences_)
+      attention_.run({index, s.position, s.rows, q + s.row * q_size, attn + s.row * q_size}, *s.cache,
+                     input_->read_ahead({&layer.o}));
   }
   {
     const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});
@@ -225,23 +227,65 @@ Status Transformer::feed_forward_part(const Layer& layer, const Layer* next, int
   return {};
 }
 
-Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first,
-                              int64_t count, float* logits) {
-  const int64_t m = int64_t(tokens.size());
-  {
-    const StepTimer timer(profile_, ModelStep::kEmbed);
-    embed(tokens);
-    rope_table(frequencies_, position, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
+int64_t Transformer::start(std::span<const BatchPart> batch) {
+  const StepTimer timer(profile_, ModelStep::kEmbed);
+  const int64_t hidden = config_.hidden_size, half = config_.head_dim / 2;
+  int64_t row = 0;
+  sequences_.clear();
+  for (const BatchPart& part : batch) {
+    const int64_t rows = int64_t(part.tokens.size()), position = part.cache->length();
+    sequences_.push_back({part.cache, position, row, rows});
+    embed(part.tokens, work_.x.as<float>() + row * hidden);
+    rope_table(frequencies_, position, rows, work_.cos.as<float>() + row * half, work_.sin.as<float>() + row * half,
+               *pool_);
+    row += rows;
   }
+  return row;
+}
+
+Status Transformer::run(std::span<const BatchPart> batch) {
+  for (const BatchPart& part : batch)
+    LOWBIT_TRY(attention_.reserve(part.cache->length() + int64_t(part.tokens.size())));
+  const int64_t m = start(batch);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    LOWBIT_TRY(attention_part(layers_[i], int64_t(i), m, position, cache));
+    LOWBIT_TRY(attention_part(layers_[i], int64_t(i), m));
     LOWBIT_TRY(feed_forward_part(layers_[i], i + 1 < layers_.size() ? &layers_[i + 1] : nullptr, m));
   }
-  if (count == 0) return {};
   input_->set_rounding({});
-  const Status done = run_head(first, count, logits);
+  const Status done = finish(batch);
   input_->set_rounding(rounding_);
+  if (done)
+    for (const BatchPart& part : batch) part.cache->commit(int64_t(part.tokens.size()));
   return done;
+}
+
+Status Transformer::finish(std::span<const BatchPart> batch) {
+  if (batch.size() == 1) {
+    const BatchPart& part = batch.front();
+    return part.count == 0 ? Status{} : run_head(part.first, part.count, part.logits);
+  }
+  const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
+  float* const x = work_.x.as<float>();
+  // Rows that need logits come together at the front of the residual stream, which has done its work.
+  int64_t total = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const float* rows = x + (sequences_[i].row + batch[i].first) * hidden;
+    if (rows != x + total * hidden) std::copy_n(rows, batch[i].count * hidden, x + total * hidden);
+    total += batch[i].count;
+  }
+  constexpr int64_t kMostRows = 64;  // logits in memory at once, beside those of the callers
+  logits_.resize(std::max(logits_.size(), size_t(std::min(kMostRows, total) * vocab)));
+  size_t part = 0;
+  int64_t taken = 0;  // rows that batch[part] has got
+  for (int64_t first = 0; first < total; first += kMostRows) {
+    const int64_t count = std::min(kMostRows, total - first);
+    LOWBIT_TRY(run_head(first, count, logits_.data()));
+    for (int64_t i = 0; i < count; ++i) {
+      for (; taken == batch[part].count; taken = 0) ++part;
+      std::copy_n(logits_.data() + i * vocab, vocab, batch[part].logits + taken++ * vocab);
+    }
+  }
+  return {};
 }
 
 Status Transformer::run_head(int64_t first, int64_t count, float* logits) {
@@ -272,7 +316,8 @@ Status Transformer::run_block(std::span<float> x, KvCache& cache, int stop_at) {
     const auto rows = x.subspan(size_t(done * hidden), size_t(m * hidden));
     std::copy(rows.begin(), rows.end(), work_.x.as<float>());
     rope_table(frequencies_, done, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
-    LOWBIT_TRY(attention_part(layers_[0], 0, m, done, cache));
+    sequences_.assign(1, {&cache, done, 0, m});
+    LOWBIT_TRY(attention_part(layers_[0], 0, m));
     if (stop_at > 1) LOWBIT_TRY(feed_forward_part(layers_[0], nullptr, m));
     std::copy_n(work_.x.as<float>(), m * hidden, rows.begin());
     cache.commit(m);

@@ -54,6 +54,14 @@ struct LogitsWanted {
   static LogitsWanted range(int64_t first, int64_t count) { return {Kind::kRange, first, count}; }
 };
 
+/// Tokens of one sequence in a batch: they continue what its cache holds. Logits of `count` of them, from `first` on.
+struct BatchPart {
+  std::span<const int32_t> tokens;
+  KvCache* cache = nullptr;
+  int64_t first = 0, count = 0;
+  float* logits = nullptr;  // [count, vocab_size]
+};
+
 struct LinearInfo {
   std::string name, kernel, reason;
   FormatId format;
@@ -75,7 +83,9 @@ class Transformer {
   int64_t batch() const { return batch_; }
   ThreadPool& pool() { return *pool_; }
 
-  KvShape kv_shape() const { return {config_.layers, config_.kv_heads, config_.head_dim}; }
+  std::vector<KvGroup> kv_groups() const {
+    return uniform_kv_groups(config_.layers, config_.kv_heads, config_.head_dim);
+  }
   /// A cache of its own for one sequence of at most context() positions.
   Result<KvCache> make_cache() const;
 
@@ -86,6 +96,13 @@ class Transformer {
   ///           cache holds), kShapeMismatch (a cache of another model), kOutOfMemory. After an error the cache is as it was.
   /// One call at a time per Transformer.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
+  /// What forward() refuses, without running it. May be called while another thread is in forward() or run().
+  Status check(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
+               std::span<const float> logits) const;
+  /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single tokens mixed.
+  /// Every part has passed check(), its cache has reserved its positions and stands in no other part. The caches get their rows.
+  /// Numerics: each row has the bits that it would have alone. Errors: kOutOfMemory; then the caches are as they were.
+  Status run(std::span<const BatchPart> batch);
 
   /// The block of a model loaded with `only_block`, on a whole sequence: x [m, hidden] at positions 0..m-1, in place. The
   /// cache is of make_cache() and emptied first. Errors: kInvalidArgument (more rows than context()), kOutOfMemory.
@@ -122,15 +139,14 @@ class Transformer {
 
   Transformer() = default;
   Status allocate_workspace(int64_t batch_limit);
-  Status check_call(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
-                    std::span<float> logits) const;
-  /// Logits of rows [first, first + count) of the batch. Their rounding is the default one.
+  /// Logits of rows [first, first + count) of the residual stream. Their rounding is the default one.
   Status run_head(int64_t first, int64_t count, float* logits);
-  /// One batch at `position`; logits of its rows [first, first + count).
-  Status run_batch(std::span<const int32_t> tokens, int64_t position, KvCache& cache, int64_t first, int64_t count,
-                   float* logits);
-  void embed(std::span<const int32_t> tokens);
-  Status attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache);
+  /// Fills sequences_, the residual stream and the rotations; returns the number of rows.
+  int64_t start(std::span<const BatchPart> batch);
+  /// Logits of the rows that parts ask for.
+  Status finish(std::span<const BatchPart> batch);
+  void embed(std::span<const int32_t> tokens, float* x);
+  Status attention_part(const Layer& layer, int64_t index, int64_t m);
   /// `next`: the layer behind this one; null: the head.
   Status feed_forward_part(const Layer& layer, const Layer* next, int64_t m);
   void add_rows(const float* h, int64_t m, float* x);
@@ -150,6 +166,8 @@ class Transformer {
   ActivationRounding rounding_;
   Workspace work_;
   Attention attention_;
+  std::vector<SequenceRows> sequences_;  // of the batch that runs
+  std::vector<float> logits_;            // of several sequences together, before each gets its own
   Profile* profile_ = nullptr;
   int stop_at_ = kWholeBlock;
 };

@@ -221,7 +221,7 @@ TEST(Transformer, CallErrorsLeaveTheCacheAlone) {
   expect_error(random_tokens(101, spec.vocab), LogitsWanted::last(), "101 positions");
   expect_error({1, 2}, LogitsWanted::range(0, 2), "room for 97");
   expect_error({1, 2}, LogitsWanted::range(2, 1), "1 rows from 2");
-  auto other = KvCache::make({spec.layers, spec.kv_heads + 1, spec.head_dim}, 64);
+  auto other = KvCache::make(uniform_kv_groups(spec.layers, spec.kv_heads + 1, spec.head_dim), 64);
   ASSERT_TRUE(other);
   const std::vector<int32_t> one = {1};
   EXPECT_EQ(model->forward(one, *other, LogitsWanted::last(), logits).error().code, ErrorCode::kShapeMismatch);

@@ -66,11 +66,11 @@ class BlockRunner {
     return std::clamp<int64_t>(b_.position + r + 1 - page * kKvPage, 0, kKvPage);
   }
 
-  bool read_direct(int64_t page) const { return direct_ && cache_.page_format(page) == KvFormat::kF16; }
+  bool read_direct() const { return direct_ && cache_.page_format(layer_) == KvFormat::kF16; }
 
   void score_page(int64_t page) {
     const int64_t count = visible(b_.rows - 1, page);
-    const bool direct = read_direct(page);
+    const bool direct = read_direct();
     if (!direct) cache_.keys_f32(ops_, layer_, b_.kv_head, page, count, page_rows_);
     // Scores that a query must not see are overwritten or never read: a row's sums end at its own position.
     const auto score = [&](const float* queries, int64_t ld, int64_t n, float* s, int64_t lds) {
@@ -87,7 +87,7 @@ class BlockRunner {
   }
 
   void weigh_page(int64_t page) {
-    const bool direct = read_direct(page);
+    const bool direct = read_direct();
     if (!direct) cache_.values_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
     const auto weigh = [&](const float* s, int64_t lds, int64_t n, int64_t first, int64_t last, float* y, int64_t ldy) {
       if (last <= first) return;

@@ -40,7 +40,7 @@ std::vector<float> run(const Problem& p, int64_t call, Isa isa, int threads) {
   const VectorOps& ops = vector_ops(isa);
   ThreadPool pool(threads);
   const AttentionShape& s = p.shape;
-  auto cache = KvCache::make({2, s.kv_heads, s.head_dim}, p.positions);
+  auto cache = KvCache::make(uniform_kv_groups(2, s.kv_heads, s.head_dim), p.positions);
   auto attention = Attention::make(ops, s, pool);
   EXPECT_TRUE(cache && attention);
   const int64_t kv = s.kv_heads * s.head_dim, width = s.heads * s.head_dim;
@@ -108,7 +108,7 @@ TEST(Attention, LongContextsShrinkTheQueryBlock) {
   const int64_t positions = 20000;
   ThreadPool pool(2);
   const VectorOps& ops = vector_ops(best_isa());
-  auto cache = KvCache::make({1, 1, 8}, positions);
+  auto cache = KvCache::make(uniform_kv_groups(1, 1, 8), positions);
   auto attention = Attention::make(ops, s, pool);
   ASSERT_TRUE(cache && attention);
   Rng rng(4);

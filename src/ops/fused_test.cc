@@ -134,13 +134,15 @@ TEST(Fused, RotationAndNewRows) {
   for (const Isa isa : isas()) {
     ThreadPool pool(3);
     const VectorOps& ops = vector_ops(isa);
-    auto apart = KvCache::make({2, kv_heads, d}, m), fused = KvCache::make({2, kv_heads, d}, m);
+    auto apart = KvCache::make(uniform_kv_groups(2, kv_heads, d), m),
+         fused = KvCache::make(uniform_kv_groups(2, kv_heads, d), m);
     ASSERT_TRUE(apart && fused && apart->reserve(m) && fused->reserve(m));
     std::vector<float> q1 = q, k1 = k, q2 = q, k2 = k;
     rope_rows(ops, q1.data(), heads * d, m, heads, half, cos.data(), sin.data(), pool);
     rope_rows(ops, k1.data(), kv_heads * d, m, kv_heads, half, cos.data(), sin.data(), pool);
     apart->store(ops, 1, 0, m, k1.data(), v.data(), kv_heads * d, pool);
-    rotate_and_store(ops, {1, 0, m, heads, q2.data(), k2.data(), v.data(), cos.data(), sin.data()}, *fused, pool);
+    const SequenceRows sequence{&*fused, 0, 0, m};
+    rotate_and_store(ops, {1, heads, q2.data(), k2.data(), v.data(), cos.data(), sin.data()}, {&sequence, 1}, pool);
     EXPECT_EQ(q1, q2);
     for (int64_t h = 0; h < kv_heads; ++h)
       for (int64_t p = 0; p < m; ++p) {

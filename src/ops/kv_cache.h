@@ -3,84 +3,38 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/threads.h"
 #include "kernels/api.h"
 #include "lowbit/error.h"
-#include "tensor/buffer.h"
+#include "ops/kv_pool.h"
 
 namespace lowbit {
 
-/// How the rows of a page are stored. Quantized pages (codes with double-quantized scales) join
-/// here: a page carries its own tag, so that a full page may be re-coded while the newest stay as
-/// they are, and attention reads every kind through KvCache::keys_f32 / values_f32.
-enum class KvFormat : uint8_t {
-  kF16,  // [layer][key, value][kv head][position][head_dim] binary16
-};
-
-struct KvShape {
-  int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  int64_t row_elems() const { return kv_heads * head_dim; }  // one position of one layer, keys or values
-};
-
-/// Positions of a page.
-inline constexpr int64_t kKvPage = 64;
-
-struct KvPage {
-  KvFormat format = KvFormat::kF16;
-  Buffer data;
-};
-
-/// Hands out pages and takes them back. Address space for all of them is taken at once, so that decoding never allocates;
-/// the system gives memory to a page when it is first written, so that an unused context costs nothing. Thread safe.
-class KvPool {
- public:
-  /// Errors: kInvalidArgument (an extent below 1, or pages that would not fit in memory's address
-  /// range), kOutOfMemory.
-  static Result<std::shared_ptr<KvPool>> make(const KvShape& shape, int64_t max_pages);
-
-  const KvShape& shape() const { return shape_; }
-  int64_t page_bytes() const { return page_bytes_; }
-  int64_t max_pages() const { return max_pages_; }
-  int64_t pages_in_use() const;
-  int64_t allocated_bytes() const;  // of pages that have been in use
-
-  /// Errors: kOutOfMemory (all `max_pages` are in use).
-  Result<std::unique_ptr<KvPage>> take();
-  void give_back(std::unique_ptr<KvPage> page);
-
- private:
-  KvPool(const KvShape& shape, int64_t max_pages, int64_t page_bytes)
-      : shape_(shape), max_pages_(max_pages), page_bytes_(page_bytes) {}
-
-  const KvShape shape_;
-  const int64_t max_pages_, page_bytes_;
-  mutable std::mutex mutex_;
-  int64_t in_use_ = 0, most_in_use_ = 0;
-  std::vector<std::unique_ptr<KvPage>> spare_;
-};
-
-/// The page table of one sequence. Appending goes in three steps, because each layer writes at
-/// another time: reserve(n), then store() for every layer, then commit(n).
+/// The page tables of one sequence, one per group of layers. Appending goes in three steps, because each layer writes at
+/// another time: reserve(n), then store() for every layer, then commit(n). One call at a time; sequences that share pages may be
+/// used from different threads.
 class KvCache {
  public:
   /// `capacity`: the most positions this sequence may hold.
   KvCache(std::shared_ptr<KvPool> pool, int64_t capacity);
   ~KvCache();
   KvCache(KvCache&&) = default;
-  KvCache& operator=(KvCache&&) = delete;
+  KvCache& operator=(KvCache&& other) noexcept;
 
   /// A pool of its own, for one sequence.
-  static Result<KvCache> make(const KvShape& shape, int64_t capacity);
+  static Result<KvCache> make(std::vector<KvGroup> groups, int64_t capacity);
+  /// The same positions in a sequence of its own: pages are shared until one of the two writes to them.
+  KvCache fork() const;
 
-  const KvShape& shape() const { return pool_->shape(); }
+  const KvPool& pool() const { return *pool_; }
+  const KvGroup& group_of(int64_t layer) const { return pool_->group_of(layer); }
   int64_t length() const { return length_; }
   int64_t capacity() const { return capacity_; }
-  int64_t bytes() const { return int64_t(pages_.size()) * pool_->page_bytes(); }
+  int64_t bytes() const;  // of its pages, shared ones included
 
-  /// Makes room for positions [length, length + n). Errors: kInvalidArgument (beyond the capacity),
+  /// Makes room for positions [length, length + n), on pages that nobody else has. Errors: kInvalidArgument (beyond the capacity),
   /// kOutOfMemory. After an error the cache is as it was.
   Status reserve(int64_t n);
   /// Rounds rows of reserved positions [position, position + n) to f16. Shapes: k, v [n, kv_heads *
@@ -89,10 +43,10 @@ class KvCache {
              int64_t ld, ThreadPool& pool);
   /// Where the key and the value of one head at a reserved position go: head_dim binary16 numbers each.
   uint16_t* key_row(int64_t layer, int64_t head, int64_t position) {
-    return rows(layer, 0, head, position / kKvPage) + position % kKvPage * shape().head_dim;
+    return rows(layer, 0, head, position / kKvPage) + position % kKvPage * group_of(layer).head_dim;
   }
   uint16_t* value_row(int64_t layer, int64_t head, int64_t position) {
-    return rows(layer, 1, head, position / kKvPage) + position % kKvPage * shape().head_dim;
+    return rows(layer, 1, head, position / kKvPage) + position % kKvPage * group_of(layer).head_dim;
   }
   void commit(int64_t n) { length_ += n; }
   /// Forgets positions [length, ...) and gives their pages back. Errors: kInvalidArgument (not in
@@ -107,14 +61,25 @@ class KvCache {
   /// The first `count` rows of a page of any format as f32, to `out` [count, head_dim].
   void keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count, float* out) const;
   void values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count, float* out) const;
-  KvFormat page_format(int64_t page) const { return pages_[static_cast<size_t>(page)]->format; }
+  KvFormat page_format(int64_t layer) const { return group_of(layer).format; }
 
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;
+  Status add_pages(int64_t count);
+  void drop_pages(int64_t count);
+  /// Copies a page that has other owners.
+  Status own_page(int64_t index);
+  int64_t pages() const { return tables_.empty() ? 0 : static_cast<int64_t>(tables_[0].size()); }
 
   std::shared_ptr<KvPool> pool_;
   int64_t capacity_ = 0, length_ = 0;
-  std::vector<std::unique_ptr<KvPage>> pages_;
+  std::vector<std::vector<KvPool::Page>> tables_;  // [group][page]
+};
+
+/// Consecutive rows of a batch that continue one sequence: rows [row, row + rows) are its positions [position, position + rows).
+struct SequenceRows {
+  KvCache* cache = nullptr;
+  int64_t position = 0, row = 0, rows = 0;
 };
 
 }  // namespace lowbit

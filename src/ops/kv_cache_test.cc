@@ -11,8 +11,7 @@ namespace {
 TEST(KvCache, StoresRowsWhereReadersLook) {
   ThreadPool pool(2);
   const VectorOps& ops = vector_ops(Isa::kScalar);
-  const KvShape shape{3, 2, 4};
-  auto cache = KvCache::make(shape, 200);
+  auto cache = KvCache::make(uniform_kv_groups(3, 2, 4), 200);
   ASSERT_TRUE(cache);
   ASSERT_TRUE(cache->reserve(130));
   EXPECT_EQ(cache->bytes(),
@@ -44,7 +43,7 @@ TEST(KvCache, StoresRowsWhereReadersLook) {
 }
 
 TEST(KvCache, CapacityIsAnErrorAndChangesNothing) {
-  auto cache = KvCache::make({1, 1, 2}, 100);
+  auto cache = KvCache::make(uniform_kv_groups(1, 1, 2), 100);
   ASSERT_TRUE(cache);
   ASSERT_TRUE(cache->reserve(60));
   cache->commit(60);
@@ -60,7 +59,7 @@ TEST(KvCache, CapacityIsAnErrorAndChangesNothing) {
 }
 
 TEST(KvPool, SequencesSharePages) {
-  auto pool = KvPool::make({1, 1, 2}, 3);
+  auto pool = KvPool::make(uniform_kv_groups(1, 1, 2), 3);
   ASSERT_TRUE(pool);
   {
     KvCache a(*pool, 1000), b(*pool, 1000);
@@ -76,15 +75,117 @@ TEST(KvPool, SequencesSharePages) {
     EXPECT_TRUE(b.reserve(1));
   }
   EXPECT_EQ((*pool)->pages_in_use(), 0);
-  EXPECT_EQ((*pool)->allocated_bytes(), 3 * (*pool)->page_bytes());
+  EXPECT_EQ((*pool)->allocated_bytes(), 3 * (*pool)->page_bytes(0));
+}
+
+/// Exact in f16.
+float number_at(int64_t position, int64_t column, float mark) { return mark + float((position + 37 * column) % 509); }
+
+/// Fills position p of every layer with numbers that tell sequence and place.
+void append(KvCache& cache, int64_t n, float mark) {
+  ThreadPool pool(1);
+  const int64_t start = cache.length();
+  for (int64_t layer = 0; layer < cache.pool().layers(); ++layer) {
+    const int64_t width = cache.group_of(layer).row_elems();
+    std::vector<float> rows(size_t(n * width));
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t c = 0; c < width; ++c) rows[size_t(i * width + c)] = number_at(start + i, layer * width + c, mark);
+    cache.store(vector_ops(Isa::kScalar), layer, start, n, rows.data(), rows.data(), width, pool);
+  }
+  cache.commit(n);
+}
+
+/// Every number of positions [first, last) is the one that append() wrote with `mark`.
+bool holds(const KvCache& cache, int64_t first, int64_t last, float mark) {
+  for (int64_t layer = 0; layer < cache.pool().layers(); ++layer) {
+    const KvGroup& g = cache.group_of(layer);
+    std::vector<float> k(size_t(kKvPage * g.head_dim)), v(k.size());
+    for (int64_t p = first; p < last; ++p)
+      for (int64_t h = 0; h < g.kv_heads; ++h) {
+        cache.keys_f32(vector_ops(Isa::kScalar), layer, h, p / kKvPage, kKvPage, k.data());
+        cache.values_f32(vector_ops(Isa::kScalar), layer, h, p / kKvPage, kKvPage, v.data());
+        for (int64_t i = 0; i < g.head_dim; ++i) {
+          const int64_t column = layer * g.row_elems() + h * g.head_dim + i;
+          const float want = number_at(p, column, mark);
+          const auto at = size_t(p % kKvPage * g.head_dim + i);
+          if (k[at] != want || v[at] != want) return false;
+        }
+      }
+  }
+  return true;
+}
+
+TEST(KvCache, ForksShareUntilTheyWrite) {
+  // Two groups: layers 0 and 2 have one head of 4, layer 1 two of 2 and a window.
+  auto pool = KvPool::make(
+      {{.layers = {0, 2}, .kv_heads = 1, .head_dim = 4}, {.layers = {1}, .kv_heads = 2, .head_dim = 2, .window = 70}},
+      16, 3);
+  ASSERT_TRUE(pool) << pool.error().message();
+  EXPECT_EQ((*pool)->group_of(1).window, 70);
+  EXPECT_EQ((*pool)->group_of(2).head_dim, 4);
+  KvCache a(*pool, 1000);
+  ASSERT_TRUE(a.reserve(100));
+  append(a, 100, 0);
+  KvCache b = a.fork();
+  EXPECT_EQ(b.length(), 100);
+  EXPECT_EQ((*pool)->pages_in_use(), 4);
+  ASSERT_TRUE(b.reserve(60));
+  EXPECT_EQ((*pool)->pages_in_use(), 8);  // its own copy of the second page, and a third, in both groups
+  append(b, 60, 0.5f);
+  ASSERT_TRUE(a.reserve(1));
+  append(a, 1, 0);
+  EXPECT_TRUE(holds(a, 0, 101, 0));
+  EXPECT_TRUE(holds(b, 0, 100, 0));
+  EXPECT_TRUE(holds(b, 100, 160, 0.5f));
+  // Back into the page that is still shared, and on.
+  ASSERT_TRUE(b.truncate(10));
+  ASSERT_TRUE(b.reserve(20));
+  append(b, 20, 0.25f);
+  EXPECT_TRUE(holds(a, 0, 101, 0));
+  EXPECT_TRUE(holds(b, 0, 10, 0));
+  EXPECT_TRUE(holds(b, 10, 30, 0.25f));
+  KvCache c = b.fork();
+  b = KvCache(*pool, 10);
+  EXPECT_TRUE(holds(c, 10, 30, 0.25f));
+  c.clear();
+  a.clear();
+  EXPECT_EQ((*pool)->pages_in_use(), 0);
+}
+
+TEST(KvCache, NoPageLeftChangesNothing) {
+  auto pool = KvPool::make(uniform_kv_groups(1, 1, 2), 3, 2);
+  ASSERT_TRUE(pool);
+  KvCache a(*pool, 1000);
+  ASSERT_TRUE(a.reserve(100));
+  append(a, 100, 0);
+  KvCache b = a.fork();
+  // Of the two pages it needs, a copy and a new one, there is one.
+  const auto status = b.reserve(40);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ((*pool)->pages_in_use(), 2);
+  EXPECT_TRUE(holds(b, 0, 100, 0));
+  const uint64_t since = (*pool)->times_freed();
+  EXPECT_FALSE((*pool)->wait_until_freed(since, std::chrono::milliseconds(1)));
+  a.clear();  // its pages are the fork's alone now: none is free
+  EXPECT_FALSE((*pool)->wait_until_freed(since, std::chrono::milliseconds(1)));
+  ASSERT_TRUE(b.reserve(40));
+  append(b, 40, 0);
+  EXPECT_TRUE(holds(b, 0, 140, 0));
+  b.clear();
+  EXPECT_TRUE((*pool)->wait_until_freed(since, std::chrono::milliseconds(1)));
 }
 
 TEST(KvPool, RefusesNonsense) {
-  EXPECT_FALSE(KvPool::make({0, 1, 2}, 3).has_value());
-  EXPECT_FALSE(KvPool::make({1, 1, 2}, 0).has_value());
-  EXPECT_FALSE(KvPool::make({int64_t{1} << 40, int64_t{1} << 30, 2}, 3).has_value());
-  EXPECT_FALSE(KvCache::make({1, 1, 2}, 0).has_value());
-  EXPECT_TRUE(KvPool::make({1, 1, 1}, 1).has_value());  // the least that is one
+  EXPECT_FALSE(KvPool::make(
+      {{.layers = {0, 1}, .kv_heads = 1, .head_dim = 2}, {.layers = {1}, .kv_heads = 1, .head_dim = 2}}, 3));
+  EXPECT_FALSE(KvPool::make({}, 3));
+
+  EXPECT_FALSE(KvPool::make(uniform_kv_groups(0, 1, 2), 3).has_value());
+  EXPECT_FALSE(KvPool::make(uniform_kv_groups(1, 1, 2), 0).has_value());
+  EXPECT_FALSE(KvPool::make(uniform_kv_groups(1, int64_t{1} << 40, int64_t{1} << 30), 3).has_value());
+  EXPECT_FALSE(KvCache::make(uniform_kv_groups(1, 1, 2), 0).has_value());
+  EXPECT_TRUE(KvPool::make(uniform_kv_groups(1, 1, 1), 1).has_value());  // the least that is one
 }
 
 }  // namespace

@@ -4,19 +4,24 @@
 
 namespace lowbit {
 
-void rotate_and_store(const VectorOps& ops, const NewRows& rows, KvCache& cache, ThreadPool& pool) {
-  const int64_t d = cache.shape().head_dim, half = d / 2, kv_heads = cache.shape().kv_heads;
-  const int64_t ldq = rows.heads * d, ldk = kv_heads * d;
+void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const SequenceRows> sequences,
+                      ThreadPool& pool) {
+  const KvGroup& group = sequences.front().cache->group_of(rows.layer);
+  const int64_t d = group.head_dim, half = d / 2, kv_heads = group.kv_heads;
+  const int64_t ldq = rows.heads * d, ldk = kv_heads * d, m = sequences.back().row + sequences.back().rows;
   const int64_t grain = std::max<int64_t>(1, 16384 / (ldq + 2 * ldk));
-  pool.parallel_for(rows.m, grain, [&](int64_t begin, int64_t end, int) {
+  pool.parallel_for(m, grain, [&](int64_t begin, int64_t end, int) {
+    const SequenceRows* s = &sequences.front();
     for (int64_t r = begin; r < end; ++r) {
+      while (r >= s->row + s->rows) ++s;
+      const int64_t position = s->position + r - s->row;
       const float *cos = rows.cos + r * half, *sin = rows.sin + r * half;
       for (int64_t h = 0; h < rows.heads; ++h) ops.rope(rows.q + r * ldq + h * d, cos, sin, half);
       for (int64_t h = 0; h < kv_heads; ++h) {
         float* key = rows.k + r * ldk + h * d;
         ops.rope(key, cos, sin, half);
-        ops.f32_to_f16(key, d, cache.key_row(rows.layer, h, rows.position + r));
-        ops.f32_to_f16(rows.v + r * ldk + h * d, d, cache.value_row(rows.layer, h, rows.position + r));
+        ops.f32_to_f16(key, d, s->cache->key_row(rows.layer, h, position));
+        ops.f32_to_f16(rows.v + r * ldk + h * d, d, s->cache->value_row(rows.layer, h, position));
       }
     }
   });

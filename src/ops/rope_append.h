@@ -2,22 +2,25 @@
 // Rotation of queries and keys, and the cache's new rows, in one pass over a block's rows.
 
 #include <cstdint>
+#include <span>
 
 #include "ops/kv_cache.h"
 
 namespace lowbit {
 
-/// What one layer's projections gave for positions [position, position + m): rotated and stored.
+/// What one layer's projections gave for the rows of a batch: rotated and stored.
 struct NewRows {
-  int64_t layer = 0, position = 0, m = 0, heads = 0;
+  int64_t layer = 0, heads = 0;
   float* q = nullptr;                          // [m, heads * head_dim], rotated in place
   float* k = nullptr;                          // [m, kv_heads * head_dim], rotated in place
   const float* v = nullptr;                    // as k
   const float *cos = nullptr, *sin = nullptr;  // [m, head_dim / 2]
 };
 
-/// q = rope(q); the cache's rows = f16(rope(k)), f16(v). The cache has reserved the positions.
+/// q = rope(q); the caches' rows = f16(rope(k)), f16(v). The sequences' rows follow each other from row 0 to m; their caches have
+/// reserved the positions.
 /// Numerics: those of rope_rows() and KvCache::store() one after the other, the same bits for any thread count and ISA.
-void rotate_and_store(const VectorOps& ops, const NewRows& rows, KvCache& cache, ThreadPool& pool);
+void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const SequenceRows> sequences,
+                      ThreadPool& pool);
 
 }  // namespace lowbit

@@ -195,7 +195,7 @@ void check_attention(int64_t windows, int64_t positions, int64_t heads, int64_t 
   const AttentionShape shape{heads, kv_heads, head_dim, static_cast<float>(1 / std::sqrt(double(head_dim)))};
   std::vector<float> wanted(q.size());
   for (int64_t w = 0; w < windows; ++w) {
-    auto cache = KvCache::make({1, kv_heads, head_dim}, positions);
+    auto cache = KvCache::make(uniform_kv_groups(1, kv_heads, head_dim), positions);
     auto attention = Attention::make(ops, shape, one_thread());
     ASSERT_TRUE(cache && attention && cache->reserve(positions) && attention->reserve(positions));
     cache->store(ops, 0, 0, positions, &k[size_t(w * positions * kv)], &v[size_t(w * positions * kv)], kv,

@@ -1,0 +1,145 @@
+#include "ops/kv_pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+#include "base/try.h"
+
+namespace lowbit {
+namespace {
+
+/// Bytes of a page, or nothing where a size is senseless.
+std::optional<uint64_t> bytes_of_page(const KvGroup& g) {
+  uint64_t bytes = 2 * sizeof(uint16_t) * kKvPage;
+  for (const int64_t factor : {int64_t(g.layers.size()), g.kv_heads, g.head_dim}) {
+    const auto product = factor < 1 ? std::nullopt : checked_mul(bytes, uint64_t(factor));
+    if (!product) return std::nullopt;
+    bytes = *product;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window) {
+  KvGroup group;
+  group.layers.resize(size_t(std::max<int64_t>(layers, 0)));
+  std::iota(group.layers.begin(), group.layers.end(), 0);
+  group.kv_heads = kv_heads;
+  group.head_dim = head_dim;
+  group.window = window;
+  return {std::move(group)};
+}
+
+Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) {
+  std::shared_ptr<KvPool> pool(new KvPool());
+  pool->max_pages_ = max_pages;
+  pool->slab_pages_ = slab_pages > 0 ? std::min(slab_pages, max_pages) : max_pages;
+  size_t layers = 0;
+  for (const KvGroup& g : groups) layers += g.layers.size();
+  pool->places_.resize(layers, {-1, 0});
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const KvGroup& g = groups[i];
+    const auto bytes = bytes_of_page(g);
+    const auto total = bytes && max_pages > 0 ? checked_mul(*bytes, uint64_t(max_pages)) : std::nullopt;
+    if (!total || *total > uint64_t{1} << 62 || max_pages > int64_t{UINT32_MAX})
+      return fail(
+          ErrorCode::kInvalidArgument, "kv cache",
+          fmt::format("{} layers, {} heads of {}, {} pages", g.layers.size(), g.kv_heads, g.head_dim, max_pages),
+          "at least 1 of each, and sizes that fit in memory");
+    for (size_t l = 0; l < g.layers.size(); ++l) {
+      const int layer = g.layers[l];
+      if (layer < 0 || size_t(layer) >= layers || pool->places_[size_t(layer)].group >= 0)
+        return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("layer {} in group {}", layer, i),
+                    fmt::format("each of {} layers in one group", layers));
+      pool->places_[size_t(layer)] = {int(i), int(l)};
+    }
+    pool->stores_.push_back({.page_bytes = int64_t(*bytes), .slabs = {}, .owners = {}, .spare = {}});
+  }
+  if (groups.empty()) return fail(ErrorCode::kInvalidArgument, "kv cache", "no groups of layers", "at least one");
+  pool->groups_ = std::move(groups);
+  for (Store& store : pool->stores_) {
+    store.slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
+    LOWBIT_TRY(pool->add_slab(store));
+  }
+  return pool;
+}
+
+Status KvPool::add_slab(Store& store) {
+  const auto first = int64_t(store.owners.size());
+  const int64_t pages = std::min(slab_pages_, max_pages_ - first);
+  if (pages < 1)
+    return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", in_use(store)),
+                fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
+                "shorten the text, end other sessions, or ask for a larger context");
+  LOWBIT_TRY_ASSIGN(Buffer slab, Buffer::allocate(pages * store.page_bytes, "kv cache"));
+  store.slabs.push_back(std::move(slab));
+  store.owners.resize(size_t(first + pages));
+  store.spare.reserve(store.owners.size());
+  for (int64_t i = first + pages - 1; i >= first; --i) store.spare.push_back(uint32_t(i));
+  return {};
+}
+
+int64_t KvPool::pages_in_use() const {
+  const std::lock_guard lock(mutex_);
+  int64_t pages = 0;
+  for (const Store& store : stores_) pages += in_use(store);
+  return pages;
+}
+
+int64_t KvPool::allocated_bytes() const {
+  const std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const Store& store : stores_) bytes += store.most_in_use * store.page_bytes;
+  return bytes;
+}
+
+Result<KvPool::Page> KvPool::take(int group) {
+  const std::lock_guard lock(mutex_);
+  Store& store = stores_[size_t(group)];
+  if (store.spare.empty()) LOWBIT_TRY(add_slab(store));
+  const uint32_t id = store.spare.back();
+  store.spare.pop_back();
+  store.owners[id] = 1;
+  store.most_in_use = std::max(store.most_in_use, in_use(store));
+  return Page{id, store.slabs[id / size_t(slab_pages_)].data() + id % slab_pages_ * store.page_bytes};
+}
+
+void KvPool::share(int group, uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  ++stores_[size_t(group)].owners[id];
+}
+
+bool KvPool::is_shared(int group, uint32_t id) const {
+  const std::lock_guard lock(mutex_);
+  return stores_[size_t(group)].owners[id] > 1;
+}
+
+void KvPool::give_back(int group, uint32_t id) {
+  {
+    const std::lock_guard lock(mutex_);
+    Store& store = stores_[size_t(group)];
+    LOWBIT_DCHECK(store.owners[id] > 0);
+    if (--store.owners[id] > 0) return;
+    store.spare.push_back(id);
+    ++times_freed_;
+  }
+  freed_.notify_all();
+}
+
+uint64_t KvPool::times_freed() const {
+  const std::lock_guard lock(mutex_);
+  return times_freed_;
+}
+
+bool KvPool::wait_until_freed(uint64_t since, std::chrono::milliseconds most) const {
+  std::unique_lock lock(mutex_);
+  return freed_.wait_for(lock, most, [&] { return times_freed_ != since; });
+}
+
+}  // namespace lowbit

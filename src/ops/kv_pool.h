@@ -1,0 +1,99 @@
+#pragma once
+// Pages of keys and values, counted, so that sequences may share them.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "lowbit/error.h"
+#include "tensor/buffer.h"
+
+namespace lowbit {
+
+/// How the rows of a page are stored. Quantized pages (codes with double-quantized scales) join here.
+enum class KvFormat : uint8_t {
+  kF16,  // [layer][key, value][kv head][position][head_dim] binary16
+};
+
+/// Positions of a page.
+inline constexpr int64_t kKvPage = 64;
+
+/// Layers whose keys and values have one form: they share pages, 64 positions of all of them in each.
+struct KvGroup {
+  std::vector<int> layers;  // of the model, ascending
+  int64_t kv_heads = 0, head_dim = 0;
+  int64_t window = 0;  // positions that a query sees, its own included; 0: all
+  KvFormat format = KvFormat::kF16;
+
+  int64_t row_elems() const { return kv_heads * head_dim; }  // one position of one layer, keys or values
+};
+
+/// `layers` layers of one form.
+std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window = 0);
+
+/// Hands out pages of every group, counts their owners and takes them back. Address space comes in slabs of so many pages, the first of
+/// them at once, so that decoding within it never allocates; the system gives memory to a page when it is first written, so that
+/// an unused context costs nothing. Thread safe.
+class KvPool {
+ public:
+  struct Page {
+    uint32_t id = 0;
+    std::byte* data = nullptr;  // page_bytes(group)
+  };
+
+  /// Each group has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
+  /// Errors: kInvalidArgument (an extent below 1, a layer in two groups or none, sizes beyond memory's address range), kOutOfMemory.
+  static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0);
+
+  std::span<const KvGroup> groups() const { return groups_; }
+  int64_t layers() const { return static_cast<int64_t>(places_.size()); }
+  /// Where a layer of the model lies: layer `index` of groups()[group].
+  struct Place {
+    int group = 0, index = 0;
+  };
+  Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
+  const KvGroup& group_of(int64_t layer) const { return groups_[static_cast<size_t>(place(layer).group)]; }
+
+  int64_t page_bytes(int group) const { return stores_[static_cast<size_t>(group)].page_bytes; }
+  int64_t max_pages() const { return max_pages_; }
+  int64_t pages_in_use() const;     // of all groups; a shared page counts once
+  int64_t allocated_bytes() const;  // of pages that have been in use
+
+  /// A page with one owner. Error: kOutOfMemory (all `max_pages` are in use, or the system has no address space).
+  Result<Page> take(int group);
+  /// One owner more.
+  void share(int group, uint32_t id);
+  bool is_shared(int group, uint32_t id) const;
+  /// One owner less; without any the page is free again.
+  void give_back(int group, uint32_t id);
+
+  /// How often pages have become free. A caller that got none reads it first, then waits until it has grown; false when the time is up.
+  uint64_t times_freed() const;
+  bool wait_until_freed(uint64_t since, std::chrono::milliseconds most) const;
+
+ private:
+  /// The pages of one group.
+  struct Store {
+    int64_t page_bytes = 0, most_in_use = 0;
+    std::vector<Buffer> slabs;     // reserved: elements stay where they are
+    std::vector<uint32_t> owners;  // of each page
+    std::vector<uint32_t> spare;   // the last is taken first
+  };
+  KvPool() = default;
+  Status add_slab(Store& store);
+  int64_t in_use(const Store& store) const { return int64_t(store.owners.size() - store.spare.size()); }
+
+  std::vector<KvGroup> groups_;
+  std::vector<Place> places_;
+  int64_t max_pages_ = 0, slab_pages_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable freed_;
+  uint64_t times_freed_ = 0;
+  std::vector<Store> stores_;
+};
+
+}  // namespace lowbit

@@ -1,0 +1,104 @@
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/try.h"
+#include "model/sampler.h"
+#include "pipeline/shared_model.h"
+
+namespace lowbit {
+
+Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
+  const auto end = std::chrono::steady_clock::now() + most_wait;
+  while (true) {
+    const uint64_t freed = model->pages->times_freed();
+    Status status = model->executor.forward(tokens, cache, wanted, out);
+    if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
+  }
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
+Session Session::fork() const {
+  auto other = std::make_unique<Impl>(impl_->model);
+  other->cache = impl_->cache.fork();
+  other->logits = impl_->logits;
+  other->most_wait = impl_->most_wait;
+  return Session(std::move(other));
+}
+
+void Session::wait_for_pages(std::chrono::milliseconds most) { impl_->most_wait = most; }
+int64_t Session::length() const { return impl_->cache.length(); }
+int64_t Session::context() const { return impl_->model->info.context; }
+Status Session::truncate(int64_t length) { return impl_->cache.truncate(length); }
+
+Result<std::span<const float>> Session::prefill(std::span<const TokenId> tokens) {
+  LOWBIT_TRY(impl_->forward(tokens, LogitsWanted::last(), impl_->logits));
+  return std::span<const float>(impl_->logits);
+}
+
+Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out) {
+  const auto n = static_cast<int64_t>(tokens.size());
+  if (first < 0 || first > n)
+    return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
+                "0 to " + std::to_string(n));
+  out.resize(static_cast<size_t>((n - first) * impl_->model->info.vocab_size));
+  if (impl_->model->scorer && length() == 0) {
+    const std::lock_guard lock(impl_->model->scorer_mutex);
+    return impl_->model->scorer->logits(tokens, first, out);
+  }
+  return impl_->forward(tokens, LogitsWanted::range(first, n - first), out);
+}
+
+Result<Generation> Session::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                                     const std::function<bool(std::string_view)>& on_text) {
+  if (options.max_tokens < 0)
+    return fail(ErrorCode::kInvalidArgument, "max_tokens", std::to_string(options.max_tokens), "0 or more");
+  Generation out;
+  out.prompt_tokens = static_cast<int64_t>(prompt.size());
+  if (const int64_t room = impl_->model->info.context - length(); out.prompt_tokens > room)
+    return fail(ErrorCode::kInvalidArgument, "prompt", std::to_string(out.prompt_tokens) + " tokens",
+                "at most " + std::to_string(room), "shorten it, or ask for a larger context (-c)");
+  LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  for (TokenId id : prompt) sampler.accept(id);
+  auto start = Clock::now();
+  LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));
+  out.prefill_s = seconds_since(start);
+
+  StreamDecoder decoder(impl_->model->tokenizer);
+  start = Clock::now();
+  const auto emit = [&](const std::string& text) {
+    out.text += text;
+    return text.empty() || !on_text || on_text(text);
+  };
+  out.stop_reason = "length";
+  while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
+    LOWBIT_TRY_ASSIGN(const TokenId token, sampler.sample(logits));
+    if (options.stop_at_eos && impl_->model->tokenizer.is_eos(token)) {
+      out.stop_reason = "eos";
+      break;
+    }
+    sampler.accept(token);
+    out.tokens.push_back(token);
+    LOWBIT_TRY_ASSIGN(const std::string text, decoder.push(token));
+    if (!emit(text)) {
+      out.stop_reason = "callback";
+      break;
+    }
+    if (static_cast<int64_t>(out.tokens.size()) == options.max_tokens) break;  // its successor is not needed
+    if (length() >= impl_->model->info.context) {
+      out.stop_reason = "context";
+      break;
+    }
+    LOWBIT_TRY_ASSIGN(logits, decode(token));
+  }
+  emit(decoder.flush());
+  out.decode_s = seconds_since(start);
+  return out;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,46 @@
+#pragma once
+// What the sessions of a model share.
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "lowbit/model.h"
+#include "model/device_transformer.h"
+#include "model/transformer.h"
+#include "runtime/executor.h"
+
+namespace lowbit {
+
+/// Immutable once it is open, but for the executor, which is thread safe, and the profile.
+struct SharedModel {
+  SharedModel(std::unique_ptr<Transformer> t, std::shared_ptr<KvPool> p, Tokenizer tok)
+      : transformer(std::move(t)), executor(*transformer), pages(std::move(p)), tokenizer(std::move(tok)) {}
+
+  std::unique_ptr<Transformer> transformer;
+  Executor executor;
+  std::shared_ptr<KvPool> pages;
+  Tokenizer tokenizer;
+  std::unique_ptr<DeviceTransformer> scorer;  // with ModelOptions::scores_on_gpu
+  std::mutex scorer_mutex;
+  std::optional<ChatTemplate> chat;
+  ModelInfo info;
+  Profile profile;
+};
+
+struct Session::Impl {
+  explicit Impl(std::shared_ptr<SharedModel> m)
+      : model(std::move(m)),
+        cache(model->pages, model->info.context),
+        logits(static_cast<size_t>(model->info.vocab_size)) {}
+
+  /// Through the executor; waits for pages where that is wanted.
+  Status forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
+
+  std::shared_ptr<SharedModel> model;
+  KvCache cache;
+  std::vector<float> logits;  // of the last token
+  std::chrono::milliseconds most_wait{0};
+};
+
+}  // namespace lowbit

@@ -1,0 +1,234 @@
+#include "runtime/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "base/cpu.h"
+#include "base/rng.h"
+#include "model/random_model.h"
+#include "model/sampler.h"
+
+namespace lowbit {
+namespace {
+
+struct Variant {
+  const char* name;
+  FormatId format;
+  Activation activation;
+  int64_t activation_group;
+};
+constexpr Variant kVariants[] = {{"dense", FormatId::kBf16, Activation::kF32, 0},
+                                 {"int4", FormatId::kInt4, Activation::kInt8, 32},
+                                 {"ternary, int8-row", FormatId::kTernaryPacked, Activation::kInt8, 0}};
+
+std::unique_ptr<Transformer> load(const Variant& variant, const RandomModelSpec& spec, int threads, int64_t batch) {
+  const MemorySource source = make_random_model(spec);
+  LoadOptions options;
+  options.activation = variant.activation;
+  options.activation_group = variant.activation_group;
+  options.isa = best_isa();
+  options.threads = threads;
+  options.batch = batch;
+  auto model = Transformer::load(source, options);
+  EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message());
+  return model ? std::move(*model) : nullptr;
+}
+
+/// A text of its own: a random prompt, then what the sampler takes; some forget their end and go on otherwise, some leave a fork behind.
+/// Everything is derived from `seed`, so that it can be told again alone.
+class Story {
+ public:
+  Story(Transformer& model, KvCache cache, uint64_t seed)
+      : model_(&model),
+        cache_(std::move(cache)),
+        rng_(seed),
+        sampler_(*Sampler::make({.seed = seed})),
+        logits_(size_t(model.config().vocab_size)) {}
+  explicit Story(const Story& from)
+      : model_(from.model_),
+        cache_(from.cache_.fork()),
+        rng_(from.rng_),
+        sampler_(from.sampler_),
+        logits_(from.logits_) {}
+
+  template <class Forward>
+  void run(int steps, const Forward& forward) {
+    std::vector<int32_t> prompt(1 + rng_.below(90));
+    for (int32_t& t : prompt) t = int32_t(rng_.below(uint64_t(model_->config().vocab_size)));
+    take(prompt, forward);
+    for (int i = 0; i < steps; ++i) {
+      const uint64_t what = rng_.below(12);
+      if (what == 0 && cache_.length() > 2) {
+        const auto status = cache_.truncate(1 + int64_t(rng_.below(uint64_t(cache_.length() - 1))));
+        EXPECT_TRUE(status.has_value());
+      }
+      if (what == 1) {  // a fork that runs ahead and is dropped must not be felt
+        Story other(*this);
+        const int32_t token = int32_t(other.rng_.below(uint64_t(model_->config().vocab_size)));
+        other.take({&token, 1}, forward);
+        other.take(prompt, forward);
+      }
+      const int32_t token = *sampler_.sample(logits_);
+      take({&token, 1}, forward);
+    }
+  }
+  const std::vector<float>& record() const { return record_; }
+
+ private:
+  template <class Forward>
+  void take(std::span<const int32_t> tokens, const Forward& forward) {
+    const Status status = forward(tokens, cache_, logits_);
+    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message());
+    record_.insert(record_.end(), logits_.begin(), logits_.end());
+  }
+
+  Transformer* model_;
+  KvCache cache_;
+  Rng rng_;
+  Sampler sampler_;
+  std::vector<float> logits_, record_;
+};
+
+std::vector<float> told_alone(Transformer& model, uint64_t seed, int steps) {
+  Story story(model, *model.make_cache(), seed);
+  story.run(steps, [&](std::span<const int32_t> tokens, KvCache& cache, std::span<float> logits) {
+    return model.forward(tokens, cache, LogitsWanted::last(), logits);
+  });
+  return story.record();
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// The promise that everything else stands on: whoever runs beside a sequence, its bits are those that it has alone.
+TEST(Executor, ThirtyTwoSessionsAreEqualToThemselvesAlone) {
+  constexpr int kSteps = 14;
+  for (const Variant& variant : kVariants) {
+    RandomModelSpec spec;
+    spec.format = variant.format;
+    spec.max_positions = 512;
+    auto model = load(variant, spec, 2, 48);  // a batch that prompts must share
+    ASSERT_TRUE(model);
+    std::vector<std::vector<float>> alone;
+    for (uint64_t seed = 0; seed < 32; ++seed) alone.push_back(told_alone(*model, seed, kSteps));
+    Executor executor(*model);
+    auto pool = KvPool::make(model->kv_groups(), 1000, 50);
+    ASSERT_TRUE(pool.has_value());
+    std::vector<std::unique_ptr<Story>> stories;
+    for (uint64_t seed = 0; seed < 32; ++seed)
+      stories.push_back(std::make_unique<Story>(*model, KvCache(*pool, 512), seed));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t)
+      threads.emplace_back([&, t] {
+        for (size_t i = size_t(t); i < stories.size(); i += 8)
+          stories[i]->run(kSteps, [&](std::span<const int32_t> tokens, KvCache& cache, std::span<float> logits) {
+            return executor.forward(tokens, cache, LogitsWanted::last(), logits);
+          });
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < stories.size(); ++i)
+      EXPECT_TRUE(same_bits(stories[i]->record(), alone[i])) << variant.name << ", session " << i;
+    stories.clear();
+    EXPECT_EQ((*pool)->pages_in_use(), 0);
+  }
+}
+
+// Batches put together at random on one thread: every mixture of prompt chunks and tokens, rows with and without logits.
+TEST(Transformer, RaggedBatchesHaveTheBitsOfEachSequence) {
+  for (const Variant& variant : kVariants) {
+    RandomModelSpec spec;
+    spec.format = variant.format;
+    spec.max_positions = 256;
+    auto model = load(variant, spec, 2, 64);
+    ASSERT_TRUE(model);
+    const int64_t vocab = model->config().vocab_size;
+    Rng rng(7);
+    constexpr size_t kSequences = 9;
+    std::vector<std::vector<int32_t>> texts(kSequences);
+    std::vector<std::vector<float>> want(kSequences), got(kSequences);
+    std::vector<KvCache> caches;
+    for (size_t s = 0; s < kSequences; ++s) {
+      texts[s].resize(2 + rng.below(150));
+      for (int32_t& t : texts[s]) t = int32_t(rng.below(uint64_t(vocab)));
+      want[s].resize(texts[s].size() * size_t(vocab));
+      got[s].assign(want[s].size(), -1);
+      auto cache = model->make_cache();
+      ASSERT_TRUE(model->forward(texts[s], *cache, LogitsWanted::range(0, int64_t(texts[s].size())), want[s]));
+      caches.push_back(*model->make_cache());
+    }
+    for (bool more = true; more;) {
+      std::vector<BatchPart> batch;
+      int64_t room = model->batch();
+      for (size_t s = 0; s < kSequences; ++s) {
+        const int64_t at = caches[s].length(), left = int64_t(texts[s].size()) - at;
+        const int64_t rows =
+            std::min({left, room, rng.below(3) == 0 ? int64_t(1 + rng.below(30)) : int64_t(rng.below(2))});
+        if (rows <= 0) continue;
+        room -= rows;
+        ASSERT_TRUE(caches[s].reserve(rows));
+        const auto first = int64_t(rng.below(uint64_t(rows + 1))),
+                   count = int64_t(rng.below(uint64_t(rows - first + 1)));
+        batch.push_back({std::span(texts[s]).subspan(size_t(at), size_t(rows)), &caches[s], first, count,
+                         got[s].data() + (at + first) * vocab});
+      }
+      if (!batch.empty()) {
+        ASSERT_TRUE(model->run(batch));
+      }
+      more = false;
+      for (size_t s = 0; s < kSequences; ++s) more = more || caches[s].length() < int64_t(texts[s].size());
+    }
+    int64_t rows = 0;
+    for (size_t s = 0; s < kSequences; ++s)
+      for (size_t i = 0; i < texts[s].size(); ++i) {
+        const float* row = got[s].data() + int64_t(i) * vocab;
+        if (std::all_of(row, row + vocab, [](float l) { return l == -1; })) continue;  // not asked for
+        ++rows;
+        EXPECT_EQ(std::memcmp(row, want[s].data() + int64_t(i) * vocab, size_t(vocab) * sizeof(float)), 0)
+            << variant.name << ", sequence " << s << ", row " << i;
+      }
+    EXPECT_GT(rows, 100);
+  }
+}
+
+TEST(Executor, OneWithoutPagesFailsAndTheOthersGoOn) {
+  RandomModelSpec spec;
+  spec.max_positions = 512;
+  auto model = load(kVariants[0], spec, 1, 64);
+  ASSERT_TRUE(model);
+  Executor executor(*model);
+  auto pool = KvPool::make(model->kv_groups(), 3);
+  ASSERT_TRUE(pool.has_value());
+  std::vector<int32_t> text(100, 3);
+  std::vector<float> logits(size_t(model->config().vocab_size)), other(logits.size());
+  KvCache a(*pool, 512), b(*pool, 512);
+  ASSERT_TRUE(executor.forward(text, a, LogitsWanted::last(), logits));
+  const Status status = executor.forward(text, b, LogitsWanted::last(), other);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(b.length(), 0);
+  ASSERT_TRUE(executor.forward(std::span(text).first(1), a, LogitsWanted::last(), logits));
+  a.clear();
+  EXPECT_TRUE(executor.forward(text, b, LogitsWanted::last(), other));
+}
+
+TEST(Executor, RefusesWhatAForwardRefuses) {
+  RandomModelSpec spec;
+  auto model = load(kVariants[0], spec, 1, 64);
+  ASSERT_TRUE(model);
+  Executor executor(*model);
+  auto cache = model->make_cache();
+  std::vector<float> logits(size_t(model->config().vocab_size));
+  const int32_t bad = -1, good = 1;
+  EXPECT_FALSE(executor.forward({}, *cache, LogitsWanted::last(), logits));
+  EXPECT_FALSE(executor.forward({&bad, 1}, *cache, LogitsWanted::last(), logits));
+  EXPECT_FALSE(executor.forward({&good, 1}, *cache, LogitsWanted::last(), {}));
+  EXPECT_FALSE(executor.forward({&good, 1}, *cache, LogitsWanted::range(1, 1), logits));
+  EXPECT_TRUE(executor.forward({&good, 1}, *cache, LogitsWanted::none(), {}));
+}
+
+}  // namespace
+}  // namespace lowbit
