@@ -15,8 +15,7 @@ void rotate_and_store(const VectorOps& ops, const NewRows& rows, KvCache& cache,
       for (int64_t h = 0; h < kv_heads; ++h) {
         float* key = rows.k + r * ldk + h * d;
         ops.rope(key, cos, sin, half);
-        ops.f32_to_f16(key, d, cache.key_row(rows.layer, h, rows.position + r));
-        ops.f32_to_f16(rows.v + r * ldk + h * d, d, cache.value_row(rows.layer, h, rows.position + r));
+        cache.store_head(ops, rows.layer, h, rows.position + r, key, rows.v + r * ldk + h * d);
       }
     }
   });
