@@ -126,6 +126,31 @@ struct MatmulKernel {
 /// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.
 inline constexpr int64_t kLargestHadamard = 4096;
 
+/// Positions of a page of the KV cache, and pages of a span: attention takes spans one after the other (docs/numerics.md).
+inline constexpr int64_t kKvPage = 64, kSpanPages = 4, kAttentionSpan = kKvPage * kSpanPages;
+
+/// Queries of heads that share one kv head, against one span of positions of one sequence. t counts from the span's first
+/// position, which is a multiple of kAttentionSpan. Query j sees t in [begin[j], end[j]); no other position takes part in anything.
+///
+/// Numerics (normative; kernels/ref/vector_ops.cc is the definition, every kernel gives the same bits, the sign of m = 0 aside):
+///   c = 0; c = fma(q[i], k[t][i], c), i ascending;  s[t] = scale * c;  m = max s, NaN passed over (-inf when all are NaN)
+///   e[t] = exp(s[t] - (m == -inf ? 0 : m));  l = sum e in 16 partial sums, t to sum t % 16, folded as VectorOps' others
+///   o[i] = 0;  o[i] = fma(e[t], v[t][i], o[i]), t ascending
+struct SpanArgs {
+  const uint16_t* keys[kSpanPages] = {};    // f16 [d, kKvPage] each: a row holds one element of all positions
+  const uint16_t* values[kSpanPages] = {};  // f16 [kKvPage, d] each; read from the first to the last page that is seen
+  int64_t d = 0;                            // of a head
+  float scale = 0;
+  int64_t queries = 0;
+  const float* q = nullptr;  // [queries, d], query j at q + j * ldq
+  int64_t ldq = 0;
+  const int32_t *begin = nullptr, *end = nullptr;  // [queries]; of a query that sees nothing no result is written
+  float *m = nullptr, *l = nullptr;                // [queries]
+  float* o = nullptr;                              // [queries, d], query j at o + j * ldo
+  int64_t ldo = 0;                                 // a multiple of 16; what lies behind d may be overwritten
+  float* scratch = nullptr;                        // queries * kAttentionSpan + kKvPage * ldo floats, 64-byte aligned
+};
+
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
 /// % 16) with fma, folded as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
 /// kernels/vector_math.h. So every ISA gives the same bits.
@@ -141,28 +166,17 @@ struct VectorOps {
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y);
   void (*add)(const float* x, int64_t n, float* y);  // y += x
   float (*dot_f32)(const float* a, const float* b, int64_t n);
-  float (*max)(const float* x, int64_t n);  // -inf for n == 0
-  /// x[i] = exp(x[i] - shift); returns the sum.
-  float (*exp_sum)(float* x, float shift, int64_t n);
   void (*scale)(float* x, float a, int64_t n);
   /// The Hadamard transform of each `block` elements of x [n], in place: for width = 1, 2, .. block / 2 pairs (a, b) that lie
   /// `width` apart become (a + b, a - b); then all are multiplied by f32(1 / sqrt(block)). block: a power of two that divides n.
   void (*hadamard)(float* x, int64_t n, int64_t block);
-  /// Attention of several queries against f16 pages, which are read once for a few of them: out[j * ldo + t] =
-  /// a * dot(q_j, keys[t]) for t < count, query j at q + j * ldq, row t at keys + t * stride (elements).
-  void (*dot_f16_rows)(const float* q, int64_t ldq, int64_t queries, const uint16_t* keys, int64_t stride,
-                       int64_t count, int64_t d, float a, float* out, int64_t ldo);
-  /// y_j[0..d) += sum_t p[j * ldp + t] * values[t], t ascending; y_j at y + j * ldy.
-  void (*axpy_f16_rows)(const float* p, int64_t ldp, int64_t queries, const uint16_t* values, int64_t stride,
-                        int64_t count, int64_t d, float* y, int64_t ldy);
-  /// The same two on f32 rows: pages converted (or dequantized) once for many queries. Same bits as
-  /// on the f16 rows.
-  void (*dot_f32_rows)(const float* q, int64_t ldq, int64_t queries, const float* keys, int64_t stride, int64_t count,
-                       int64_t d, float a, float* out, int64_t ldo);
-  void (*axpy_f32_rows)(const float* p, int64_t ldp, int64_t queries, const float* values, int64_t stride,
-                        int64_t count, int64_t d, float* y, int64_t ldy);
+  /// Attention of some queries to one span of positions.
+  void (*attend_span)(const SpanArgs& args);
+  /// What a query has from earlier spans takes in the next one, (m, l, o [d]). running[0] = M, running[1] = L, y [d] = O:
+  /// M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L = fma(l, b, L * a); O = fma(o, b, O * a); M = M'. Where M' is -inf, 0
+  /// stands in its place in both exponents.
+  void (*merge_span)(float m, float l, const float* o, int64_t d, float* running, float* y);
   void (*f32_to_f16)(const float* x, int64_t n, uint16_t* y);
-  void (*f16_to_f32)(const uint16_t* x, int64_t n, float* y);
   /// A row of the integer path, k >= 1 elements in groups of `group` (the last may be short), each on its own. Elements are
   /// v[i] = x[i], or with a weight v[i] = (x[i] * factor) * weight[i]: rms_norm and quantization in one pass. Per group:
   /// scale = absmax / 127 (0 when all are zero), xq = round-half-even(v * (127 / absmax)), NaN -> the whole group's scale is

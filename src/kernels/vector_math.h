@@ -41,6 +41,9 @@ inline float exp_f32(float x) {
 
 inline float silu_mul_f32(float gate, float up) { return gate / (1.0f + exp_f32(-gate)) * up; }
 
+/// What is subtracted from scores whose largest is m: where all are -inf, exp(-inf - 0) = 0 keeps them out of the sums.
+inline float span_shift(float m) { return m == -__builtin_inff() ? 0.0f : m; }
+
 /// s[0] = the sum of all lanes, halving the width each time.
 inline float fold_lanes(float* s) {
   for (int w = kLanes / 2; w > 0; w /= 2)

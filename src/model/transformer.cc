@@ -186,9 +186,7 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m)
       seen += double(s.rows) * (double(s.position) + 0.5 * double(s.rows + 1));
     }
     const StepTimer timer(profile_, ModelStep::kAttention, 4.0 * double(kv_size) * keys, 4.0 * seen * double(q_size));
-    for (const SequenceRows& s : sequences_)
-      attention_.run({index, s.position, s.rows, q + s.row * q_size, attn + s.row * q_size}, *s.cache,
-                     input_->read_ahead({&layer.o}));
+    attention_.run({index, sequences_, q, attn}, input_->read_ahead({&layer.o}));
   }
   {
     const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});

@@ -9,168 +9,245 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kScoreBudget = 64 * 1024;  // floats per worker: stays in a level-2 cache
-constexpr int64_t kMaxQueryBlock = 32;
-// Converting a page to f32 pays when more query rows than this read it; up to here the kernels read it once.
-constexpr int64_t kDirectRows = 4;
-constexpr int64_t kQueryTile = 4;  // queries that VectorOps' attention rows take at a time
+// Queries that share a kv head and are computed together: enough to make conversion of a page cheap beside the products, few
+// enough that their scores of a span stay in a level-2 cache.
+constexpr int64_t kBlockQueries = 48;
+// Threads get so many tasks each, or spans are shared out where there is room for the results of so many rows.
+constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kSharedRows = 4;
+// Below this many products a second thread costs more than it brings.
+constexpr int64_t kSerialProducts = 16 * 1024;
+constexpr int64_t kFirstReserve = 4096;  // positions
 
-/// A block of query rows times a few heads that share one kv head.
-struct Block {
-  int64_t head, heads, kv_head;  // heads [head, head + heads)
-  int64_t row, rows;             // rows [row, row + rows) of q
-  int64_t position;              // of the first row
-  int64_t end() const { return position + rows; }
-};
+constexpr int64_t padded(int64_t floats) { return round_up(floats, 16); }  // to 64 bytes
 
-class BlockRunner {
+}  // namespace
+
+/// Computes blocks of rows for one kv head on one thread.
+class Attention::Runner {
  public:
-  BlockRunner(const VectorOps& ops, const AttentionShape& shape, const AttentionCall& call, const KvCache& cache,
-              const Block& b, float* scores, float* page_rows)
-      : ops_(ops),
-        cache_(cache),
-        layer_(call.layer),
-        b_(b),
-        d_(shape.head_dim),
-        scale_(shape.scale),
-        ld_(shape.heads * d_),
-        q_(call.q + b.row * ld_ + b.head * d_),
-        out_(call.out + b.row * ld_ + b.head * d_),
-        score_row_(b.end() + 1),
-        scores_(scores),
-        page_rows_(page_rows),
-        direct_(b.rows * b.heads <= kDirectRows) {}
+  Runner(Attention& a, const BatchAttention& call, int worker)
+      : a_(a), call_(call), d_(a.shape_.head_dim), group_(a.shape_.group()), ld_(a.shape_.heads * d_) {
+    float* at = a.scratch_.as<float>() + worker * a.worker_elems_;
+    const auto take = [&](int64_t floats) {
+      float* const from = at;
+      at += padded(floats);
+      return from;
+    };
+    args_.scratch = take(a.most_queries_ * kAttentionSpan + kKvPage * a.padded_dim_);
+    result_ = take(a.most_queries_ * (a.padded_dim_ + 2));
+    running_ = take(2 * a.most_queries_);
+    copies_ = take(a.most_queries_ * d_);
+    begin_ = reinterpret_cast<int32_t*>(take(a.most_queries_));
+    end_ = reinterpret_cast<int32_t*>(take(a.most_queries_));
+  }
+  static int64_t elems(const Attention& a) {
+    return padded(a.most_queries_ * kAttentionSpan + kKvPage * a.padded_dim_) +
+           padded(a.most_queries_ * (a.padded_dim_ + 2)) + padded(2 * a.most_queries_) +
+           padded(a.most_queries_ * a.shape_.head_dim) + 2 * padded(a.most_queries_);
+  }
 
-  void run() {
-    for (int64_t page = 0; page * kKvPage < b_.end(); ++page) score_page(page);
-    each_row([&](int64_t count, float* s, float* y) {
-      const float sum = ops_.exp_sum(s, ops_.max(s, count), count);
-      s[count] = 1.0f / sum;  // the slot after a row's last score
-      std::fill(y, y + d_, 0.0f);
-    });
-    for (int64_t page = 0; page * kKvPage < b_.end(); ++page) weigh_page(page);
-    each_row([&](int64_t count, const float* s, float* y) { ops_.scale(y, s[count], d_); });
+  /// All spans of a block.
+  void run(const Block& block, int64_t kv_head) {
+    select(block, kv_head);
+    gather();
+    for (int64_t i = 0; i < block.spans; ++i) {
+      attend(block.first_span + i, result_);
+      merge(block.first_span + i, result_);
+    }
+    finish();
+  }
+  /// One span of a block, the i-th: its result alone.
+  void run_span(const Block& block, int64_t kv_head, int64_t i, float* result) {
+    select(block, kv_head);
+    gather();
+    attend(block.first_span + i, result);
+  }
+  /// The block's outcome from its spans' results, which lie one behind the other.
+  void merge_spans(const Block& block, int64_t kv_head, const float* results) {
+    select(block, kv_head);
+    for (int64_t i = 0; i < block.spans; ++i) {
+      see(block.first_span + i);
+      merge(block.first_span + i, results + i * a_.result_elems(block.rows));
+    }
+    finish();
   }
 
  private:
-  /// f(positions that the row sees, its scores, its result) for every row and head.
-  template <class F>
-  void each_row(const F& f) {
-    for (int64_t r = 0; r < b_.rows; ++r)
-      for (int64_t h = 0; h < b_.heads; ++h)
-        f(b_.position + r + 1, scores_ + (r * b_.heads + h) * score_row_, out_ + r * ld_ + h * d_);
+  void select(const Block& block, int64_t kv_head) {
+    block_ = &block;
+    kv_head_ = kv_head;
+    queries_ = block.rows * group_;
+  }
+  int64_t offset(int64_t row) const { return (block_->row + row) * ld_ + kv_head_ * group_ * d_; }  // in q and out
+
+  void gather() {
+    args_.q = call_.q + offset(0);
+    args_.ldq = d_;
+    if (block_->rows == 1) return;
+    for (int64_t r = 0; r < block_->rows; ++r) std::copy_n(call_.q + offset(r), group_ * d_, copies_ + r * group_ * d_);
+    args_.q = copies_;
   }
 
-  /// How many positions of the page row r may see.
-  int64_t visible(int64_t r, int64_t page) const {
-    return std::clamp<int64_t>(b_.position + r + 1 - page * kKvPage, 0, kKvPage);
+  int64_t first_seen(int64_t row) const {
+    return call_.window == 0 ? 0 : std::max<int64_t>(0, block_->position + row + 1 - call_.window);
+  }
+  /// What every query sees of a span.
+  void see(int64_t span) {
+    const int64_t first = span * kAttentionSpan;
+    for (int64_t r = 0; r < block_->rows; ++r) {
+      const auto begin = std::clamp<int64_t>(first_seen(r) - first, 0, kAttentionSpan);
+      const auto end = std::clamp<int64_t>(block_->position + r + 1 - first, 0, kAttentionSpan);
+      std::fill_n(begin_ + r * group_, group_, static_cast<int32_t>(begin));
+      std::fill_n(end_ + r * group_, group_, static_cast<int32_t>(end));
+    }
   }
 
-  bool read_direct() const { return direct_ && cache_.page_format(layer_) == KvFormat::kF16; }
+  /// m, l and o of all queries.
+  void attend(int64_t span, float* result) {
+    see(span);
+    const KvCache& cache = *block_->cache;
+    const int64_t end = block_->position + block_->rows;
+    for (int64_t p = 0, page = span * kSpanPages; p < kSpanPages && page * kKvPage < end; ++p, ++page) {
+      LOWBIT_DCHECK(cache.page_format(call_.layer) == KvFormat::kF16);
+      args_.keys[p] = cache.keys_f16(call_.layer, kv_head_, page);
+      args_.values[p] = cache.values_f16(call_.layer, kv_head_, page);
+    }
+    args_.d = d_;
+    args_.scale = a_.shape_.scale;
+    args_.queries = queries_;
+    args_.begin = begin_;
+    args_.end = end_;
+    args_.m = result;
+    args_.l = result + queries_;
+    args_.o = result + 2 * queries_;
+    args_.ldo = a_.padded_dim_;
+    a_.ops_->attend_span(args_);
+  }
 
-  void score_page(int64_t page) {
-    const int64_t count = visible(b_.rows - 1, page);
-    const bool direct = read_direct();
-    if (!direct) cache_.keys_f32(ops_, layer_, b_.kv_head, page, count, page_rows_);
-    // Scores that a query must not see are overwritten or never read: a row's sums end at its own position.
-    const auto score = [&](const float* queries, int64_t ld, int64_t n, float* s, int64_t lds) {
-      s += page * kKvPage;
-      if (direct) {
-        ops_.dot_f16_rows(queries, ld, n, cache_.keys_f16(layer_, b_.kv_head, page), d_, count, d_, scale_, s, lds);
+  /// see() was last called for this span.
+  void merge(int64_t span, const float* result) {
+    const float *m = result, *l = m + queries_, *o = l + queries_;
+    for (int64_t j = 0; j < queries_; ++j) {
+      if (begin_[j] >= end_[j]) continue;
+      float *const y = out(j), *const running = running_ + 2 * j;
+      if (first_seen(j / group_) >= span * kAttentionSpan) {  // the query's first span
+        running[0] = m[j];
+        running[1] = l[j];
+        std::copy_n(o + j * a_.padded_dim_, d_, y);
       } else {
-        ops_.dot_f32_rows(queries, ld, n, page_rows_, d_, count, d_, scale_, s, lds);
+        a_.ops_->merge_span(m[j], l[j], o + j * a_.padded_dim_, d_, running, y);
       }
-    };
-    if (b_.rows == 1) return score(q_, d_, b_.heads, scores_, score_row_);  // heads are the queries
-    for (int64_t h = 0; h < b_.heads; ++h)
-      score(q_ + h * d_, ld_, b_.rows, scores_ + h * score_row_, b_.heads * score_row_);
+    }
   }
-
-  void weigh_page(int64_t page) {
-    const bool direct = read_direct();
-    if (!direct) cache_.values_f32(ops_, layer_, b_.kv_head, page, visible(b_.rows - 1, page), page_rows_);
-    const auto weigh = [&](const float* s, int64_t lds, int64_t n, int64_t first, int64_t last, float* y, int64_t ldy) {
-      if (last <= first) return;
-      const int64_t count = last - first;
-      s += page * kKvPage + first;
-      if (direct) {
-        const auto* values = cache_.values_f16(layer_, b_.kv_head, page) + first * d_;
-        ops_.axpy_f16_rows(s, lds, n, values, d_, count, d_, y, ldy);
-      } else {
-        ops_.axpy_f32_rows(s, lds, n, page_rows_ + first * d_, d_, count, d_, y, ldy);
-      }
-    };
-    if (b_.rows == 1) return weigh(scores_, score_row_, b_.heads, 0, visible(0, page), out_, d_);
-    const int64_t lds = b_.heads * score_row_;
-    for (int64_t h = 0; h < b_.heads; ++h)
-      for (int64_t r = 0; r < b_.rows; r += kQueryTile) {
-        const int64_t n = std::min(kQueryTile, b_.rows - r), shared = visible(r, page);
-        const float* s = scores_ + (r * b_.heads + h) * score_row_;
-        float* y = out_ + r * ld_ + h * d_;
-        weigh(s, lds, n, 0, shared, y, ld_);  // what all of them see, then the rest of each
-        for (int64_t j = 1; j < n; ++j) weigh(s + j * lds, lds, 1, shared, visible(r + j, page), y + j * ld_, ld_);
-      }
+  void finish() {
+    for (int64_t j = 0; j < queries_; ++j) a_.ops_->scale(out(j), 1.0f / running_[2 * j + 1], d_);
   }
+  float* out(int64_t query) const { return call_.out + offset(query / group_) + query % group_ * d_; }
 
-  const VectorOps& ops_;
-  const KvCache& cache_;
-  const int64_t layer_;
-  const Block& b_;
-  const int64_t d_;  // of a head
-  const float scale_;
-  const int64_t ld_;      // elements of a row of q and out
-  const float* const q_;  // the block's first row and head
-  float* const out_;
-  const int64_t score_row_;  // positions of a row of scores, and one slot behind them
-  float* const scores_;
-  float* const page_rows_;
-  const bool direct_;
+  const Attention& a_;
+  const BatchAttention& call_;
+  const int64_t d_, group_, ld_;
+  const Block* block_ = nullptr;
+  int64_t kv_head_ = 0, queries_ = 0;
+  SpanArgs args_;
+  float *result_, *running_, *copies_;
+  int32_t *begin_, *end_;
 };
-
-}  // namespace
 
 Result<Attention> Attention::make(const VectorOps& ops, const AttentionShape& shape, ThreadPool& pool) {
   Attention a;
   a.ops_ = &ops;
   a.shape_ = shape;
   a.pool_ = &pool;
-  a.page_elems_ = round_up(kKvPage * shape.head_dim, 16);
-  LOWBIT_TRY(a.reserve(0));
+  a.most_queries_ = std::max(kBlockQueries, shape.group());
+  a.padded_dim_ = padded(shape.head_dim);
+  a.worker_elems_ = Runner::elems(a);
+  LOWBIT_TRY_ASSIGN(a.scratch_,
+                    Buffer::allocate(pool.size() * a.worker_elems_ * int64_t(sizeof(float)), "attention scratch"));
+  a.left_ = std::make_unique<std::atomic<int64_t>[]>(size_t(kTasksPerThread * pool.size()));
+  a.blocks_.reserve(64);
+  LOWBIT_TRY(a.reserve(kFirstReserve));
   return a;
 }
 
 Status Attention::reserve(int64_t positions) {
-  const int64_t needed = std::max(kScoreBudget, round_up(shape_.group() * (positions + 1), 16));
-  if (needed <= scores_elems_) return {};
-  const int64_t scores = std::max(needed, 2 * scores_elems_), worker = scores + page_elems_;
-  LOWBIT_TRY_ASSIGN(buffer_, Buffer::allocate(pool_->size() * worker * int64_t(sizeof(float)), "attention scores"));
-  scores_elems_ = scores;
-  worker_elems_ = worker;
+  if (pool_->size() == 1) return {};  // nobody to share with
+  const int64_t needed = ceil_div(positions, kAttentionSpan) * shape_.kv_heads * result_elems(kSharedRows) * 4;
+  if (needed <= results_.size()) return {};
+  LOWBIT_TRY_ASSIGN(results_, Buffer::allocate(std::max(needed, 2 * results_.size()), "attention spans"));
   return {};
 }
 
-void Attention::run(const AttentionCall& call, const KvCache& cache, const ReadAhead& next) {
-  const int64_t m = call.m, end = call.position + m, group = shape_.group(), threads = pool_->size();
-  LOWBIT_DCHECK(group * (end + 1) <= scores_elems_);
-  // Below this much work a second thread costs more than it brings.
-  const bool serial = m * shape_.heads * end * shape_.head_dim < 16 * 1024;
-  // Heads of one kv head read its pages together, but for one query when that would leave threads without work.
-  const int64_t turns = ceil_div(shape_.kv_heads, threads) * threads;
-  const int64_t heads = m == 1 && !serial && 4 * turns > 5 * shape_.kv_heads ? 1 : group;
-  const int64_t rows = std::clamp<int64_t>(scores_elems_ / (heads * (end + 1)), 1, kMaxQueryBlock);
-  const int64_t head_blocks = shape_.heads / heads, row_blocks = ceil_div(m, rows), tasks = head_blocks * row_blocks;
+/// Blocks of rows; those of a sequence with the longest rows first.
+void Attention::cut(const BatchAttention& call) {
+  int64_t all = 0;
+  for (const SequenceRows& s : call.sequences) all += s.rows;
+  const int64_t most = std::max<int64_t>(1, kBlockQueries / shape_.group());
+  const int64_t shared = ceil_div(all * shape_.kv_heads, kTasksPerThread * pool_->size());
+  const int64_t rows = pool_->size() == 1 ? most : std::clamp<int64_t>(shared, 1, most);
+  blocks_.clear();
+  int64_t task = 0, result = 0;
+  for (const SequenceRows& s : call.sequences)
+    for (int64_t row = ceil_div(s.rows, rows) * rows - rows; row >= 0; row -= rows) {
+      const int64_t count = std::min(rows, s.rows - row), position = s.position + row;
+      const int64_t seen = call.window == 0 ? 0 : std::max<int64_t>(0, position + 1 - call.window);
+      const int64_t first = seen / kAttentionSpan, spans = ceil_div(position + count, kAttentionSpan) - first;
+      blocks_.push_back({s.cache, s.row + row, count, position, first, spans, task, result});
+      task += spans * shape_.kv_heads;
+      result += spans * shape_.kv_heads * result_elems(count);
+    }
+}
+
+/// Whether the blocks alone would leave threads without work, and results have room.
+bool Attention::share_spans() {
+  if (blocks_.empty() || int64_t(blocks_.size()) * shape_.kv_heads >= kTasksPerThread * pool_->size()) return false;
+  const Block& last = blocks_.back();
+  const int64_t tasks = last.task + last.spans * shape_.kv_heads;
+  const int64_t floats = last.result + last.spans * shape_.kv_heads * result_elems(last.rows);
+  return tasks > int64_t(blocks_.size()) * shape_.kv_heads && floats * int64_t(sizeof(float)) <= results_.size();
+}
+
+void Attention::run(const BatchAttention& call, const ReadAhead& next) {
+  cut(call);
+  int64_t products = 0;
+  for (const Block& b : blocks_)
+    products += b.rows * (b.position + b.rows - b.first_span * kAttentionSpan) * shape_.heads * shape_.head_dim;
+  const int64_t kv_heads = shape_.kv_heads, tasks = int64_t(blocks_.size()) * kv_heads;
+  const bool serial = products < kSerialProducts;
+  if (serial || !share_spans())
+    return pool_->parallel_for(
+        tasks, serial ? tasks : 1,
+        [&](int64_t begin, int64_t end, int worker) {
+          Runner runner(*this, call, worker);
+          for (int64_t t = begin; t < end; ++t) runner.run(blocks_[size_t(t / kv_heads)], t % kv_heads);
+        },
+        next);
+  for (int64_t i = 0; i < tasks; ++i)
+    left_[size_t(i)].store(blocks_[size_t(i / kv_heads)].spans, std::memory_order_relaxed);
+  const Block& last = blocks_.back();
   pool_->parallel_for(
-      tasks, serial ? tasks : 1,
-      [&](int64_t begin, int64_t stop, int worker) {
-        float* scores = buffer_.as<float>() + worker * worker_elems_;
-        for (int64_t t = begin; t < stop; ++t) {
-          const int64_t row = (row_blocks - 1 - t / head_blocks) * rows;  // the longest rows first
-          const int64_t head = t % head_blocks * heads;
-          const Block block{head, heads, head / group, row, std::min(rows, m - row), call.position + row};
-          BlockRunner(*ops_, shape_, call, cache, block, scores, scores + scores_elems_).run();
+      last.task + last.spans * kv_heads, 1,
+      [&](int64_t begin, int64_t end, int worker) {
+        Runner runner(*this, call, worker);
+        for (int64_t t = begin; t < end; ++t) {
+          const auto behind = std::upper_bound(blocks_.begin(), blocks_.end(), t,
+                                               [](int64_t task, const Block& b) { return task < b.task; });
+          const Block& b = *(behind - 1);
+          const int64_t kv_head = (t - b.task) / b.spans, elems = result_elems(b.rows);
+          float* const results = results_.as<float>() + b.result + kv_head * b.spans * elems;
+          runner.run_span(b, kv_head, (t - b.task) % b.spans, results + (t - b.task) % b.spans * elems);
+          // Who does the last span puts all of them together.
+          const int64_t i = (behind - 1 - blocks_.begin()) * kv_heads + kv_head;
+          if (left_[size_t(i)].fetch_sub(1, std::memory_order_acq_rel) == 1) runner.merge_spans(b, kv_head, results);
         }
       },
       next);
+}
+
+void Attention::run(const AttentionCall& call, KvCache& cache, const ReadAhead& next) {
+  const SequenceRows rows{&cache, call.position, 0, call.m};
+  run({call.layer, {&rows, 1}, call.q, call.out, call.window}, next);
 }
 
 }  // namespace lowbit

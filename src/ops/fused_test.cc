@@ -145,10 +145,12 @@ TEST(Fused, RotationAndNewRows) {
     rotate_and_store(ops, {1, heads, q2.data(), k2.data(), v.data(), cos.data(), sin.data()}, {&sequence, 1}, pool);
     EXPECT_EQ(q1, q2);
     for (int64_t h = 0; h < kv_heads; ++h)
-      for (int64_t p = 0; p < m; ++p) {
-        EXPECT_EQ(std::memcmp(apart->key_row(1, h, p), fused->key_row(1, h, p), size_t(2 * d)), 0);
-        EXPECT_EQ(std::memcmp(apart->value_row(1, h, p), fused->value_row(1, h, p), size_t(2 * d)), 0);
-        EXPECT_EQ(fused->key_row(0, h, p)[0], 0);  // no other layer's
+      for (int64_t page = 0; page < 2; ++page) {
+        const auto bytes = size_t(2 * d * kKvPage);
+        EXPECT_EQ(std::memcmp(apart->keys_f16(1, h, page), fused->keys_f16(1, h, page), bytes), 0);
+        EXPECT_EQ(std::memcmp(apart->values_f16(1, h, page), fused->values_f16(1, h, page), bytes), 0);
+        EXPECT_NE(fused->keys_f16(1, h, page)[0], 0);
+        EXPECT_EQ(fused->keys_f16(0, h, page)[0], 0);  // no other layer's
       }
   }
 }

@@ -108,11 +108,24 @@ void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64
   pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t h = 0; h < heads; ++h) {
-        ops.f32_to_f16(k + i * ld + h * d, d, key_row(layer, h, position + i));
-        ops.f32_to_f16(v + i * ld + h * d, d, value_row(layer, h, position + i));
+        store_head(ops, layer, h, position + i, k + i * ld + h * d, v + i * ld + h * d);
       }
     }
   });
+}
+
+void KvCache::store_head(const VectorOps& ops, int64_t layer, int64_t head, int64_t position, const float* k,
+                         const float* v) {
+  constexpr int64_t kChunk = 128;
+  const int64_t d = group_of(layer).head_dim, page = position / kKvPage, at = position % kKvPage;
+  ops.f32_to_f16(v, d, rows(layer, 1, head, page) + at * d);
+  uint16_t* const column = rows(layer, 0, head, page) + at;
+  for (int64_t i = 0; i < d; i += kChunk) {
+    uint16_t half[kChunk];
+    const int64_t n = std::min(kChunk, d - i);
+    ops.f32_to_f16(k + i, n, half);
+    for (int64_t e = 0; e < n; ++e) column[(i + e) * kKvPage] = half[e];
+  }
 }
 
 Status KvCache::truncate(int64_t length) {
@@ -125,21 +138,5 @@ Status KvCache::truncate(int64_t length) {
 }
 
 void KvCache::clear() { (void)truncate(0); }
-
-void KvCache::keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
-                       float* out) const {
-  switch (page_format(layer)) {
-    case KvFormat::kF16:
-      ops.f16_to_f32(keys_f16(layer, head, page), count * group_of(layer).head_dim, out);
-  }
-}
-
-void KvCache::values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count,
-                         float* out) const {
-  switch (page_format(layer)) {
-    case KvFormat::kF16:
-      ops.f16_to_f32(values_f16(layer, head, page), count * group_of(layer).head_dim, out);
-  }
-}
 
 }  // namespace lowbit

@@ -41,26 +41,18 @@ class KvCache {
   /// head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
-  /// Where the key and the value of one head at a reserved position go: head_dim binary16 numbers each.
-  uint16_t* key_row(int64_t layer, int64_t head, int64_t position) {
-    return rows(layer, 0, head, position / kKvPage) + position % kKvPage * group_of(layer).head_dim;
-  }
-  uint16_t* value_row(int64_t layer, int64_t head, int64_t position) {
-    return rows(layer, 1, head, position / kKvPage) + position % kKvPage * group_of(layer).head_dim;
-  }
+  /// The same for one head of one position: k, v [head_dim].
+  void store_head(const VectorOps& ops, int64_t layer, int64_t head, int64_t position, const float* k, const float* v);
   void commit(int64_t n) { length_ += n; }
   /// Forgets positions [length, ...) and gives their pages back. Errors: kInvalidArgument (not in
   /// [0, length()]).
   Status truncate(int64_t length);
   void clear();
 
-  /// Rows of one head in a page: position i of page p at result + i * head_dim. Only for kF16
-  /// pages.
+  /// One head of a page: element i of the key at position t of it lies at keys + i * kKvPage + t, that of the value at
+  /// values + t * head_dim + i. Only for kF16 pages.
   const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 0, head, page); }
   const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
-  /// The first `count` rows of a page of any format as f32, to `out` [count, head_dim].
-  void keys_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count, float* out) const;
-  void values_f32(const VectorOps& ops, int64_t layer, int64_t head, int64_t page, int64_t count, float* out) const;
   KvFormat page_format(int64_t layer) const { return group_of(layer).format; }
 
  private:

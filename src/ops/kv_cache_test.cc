@@ -29,17 +29,29 @@ TEST(KvCache, StoresRowsWhereReadersLook) {
   for (int64_t layer = 0; layer < 3; ++layer)
     for (int64_t head = 0; head < 2; ++head)
       for (int64_t p = 0; p < 130; ++p) {
-        float k[64 * 4], v[64 * 4];
-        const int64_t count = std::min<int64_t>(64, 130 - p / 64 * 64);
-        cache->keys_f32(ops, layer, head, p / 64, count, k);
-        cache->values_f32(ops, layer, head, p / 64, count, v);
+        const uint16_t* const keys = cache->keys_f16(layer, head, p / 64);
+        const uint16_t* const values = cache->values_f16(layer, head, p / 64);
         for (int64_t i = 0; i < 4; ++i) {
-          const float want = f16_to_f32(f32_to_f16(float(layer * 2000 + p * 8 + head * 4 + i)));
-          ASSERT_EQ(k[p % 64 * 4 + i], want);
-          ASSERT_EQ(v[p % 64 * 4 + i], -want);
-          ASSERT_EQ(cache->keys_f16(layer, head, p / 64)[p % 64 * 4 + i], f32_to_f16(want));
+          const uint16_t want = f32_to_f16(float(layer * 2000 + p * 8 + head * 4 + i));
+          ASSERT_EQ(keys[i * 64 + p % 64], want);
+          ASSERT_EQ(values[p % 64 * 4 + i], want ^ 0x8000);
         }
       }
+}
+
+TEST(KvCache, LongHeadsAreStoredWhole) {
+  const VectorOps& ops = vector_ops(Isa::kScalar);
+  auto cache = KvCache::make(uniform_kv_groups(1, 2, 300), 64);
+  ASSERT_TRUE(cache && cache->reserve(64));
+  std::vector<float> k(300), v(300);
+  for (size_t i = 0; i < k.size(); ++i) k[i] = float(i), v[i] = -float(i);
+  cache->store_head(ops, 0, 1, 63, k.data(), v.data());
+  for (int64_t i = 0; i < 300; ++i) {
+    ASSERT_EQ(f16_to_f32(cache->keys_f16(0, 1, 0)[i * 64 + 63]), float(i));
+    ASSERT_EQ(f16_to_f32(cache->values_f16(0, 1, 0)[63 * 300 + i]), -float(i));
+    ASSERT_EQ(cache->keys_f16(0, 1, 0)[i * 64 + 62], 0);
+    ASSERT_EQ(cache->keys_f16(0, 0, 0)[i * 64 + 63], 0);
+  }
 }
 
 TEST(KvCache, CapacityIsAnErrorAndChangesNothing) {
@@ -99,16 +111,13 @@ void append(KvCache& cache, int64_t n, float mark) {
 bool holds(const KvCache& cache, int64_t first, int64_t last, float mark) {
   for (int64_t layer = 0; layer < cache.pool().layers(); ++layer) {
     const KvGroup& g = cache.group_of(layer);
-    std::vector<float> k(size_t(kKvPage * g.head_dim)), v(k.size());
     for (int64_t p = first; p < last; ++p)
       for (int64_t h = 0; h < g.kv_heads; ++h) {
-        cache.keys_f32(vector_ops(Isa::kScalar), layer, h, p / kKvPage, kKvPage, k.data());
-        cache.values_f32(vector_ops(Isa::kScalar), layer, h, p / kKvPage, kKvPage, v.data());
+        const uint16_t* const keys = cache.keys_f16(layer, h, p / kKvPage);
+        const uint16_t* const values = cache.values_f16(layer, h, p / kKvPage);
         for (int64_t i = 0; i < g.head_dim; ++i) {
-          const int64_t column = layer * g.row_elems() + h * g.head_dim + i;
-          const float want = number_at(p, column, mark);
-          const auto at = size_t(p % kKvPage * g.head_dim + i);
-          if (k[at] != want || v[at] != want) return false;
+          const uint16_t want = f32_to_f16(number_at(p, layer * g.row_elems() + h * g.head_dim + i, mark));
+          if (keys[i * kKvPage + p % kKvPage] != want || values[p % kKvPage * g.head_dim + i] != want) return false;
         }
       }
   }

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/api.h"
 #include "lowbit/error.h"
 #include "tensor/buffer.h"
 
@@ -16,11 +17,8 @@ namespace lowbit {
 
 /// How the rows of a page are stored. Quantized pages (codes with double-quantized scales) join here.
 enum class KvFormat : uint8_t {
-  kF16,  // [layer][key, value][kv head][position][head_dim] binary16
+  kF16,  // [layer][key, value][kv head], keys [head_dim][position], values [position][head_dim], binary16
 };
-
-/// Positions of a page.
-inline constexpr int64_t kKvPage = 64;
 
 /// Layers whose keys and values have one form: they share pages, 64 positions of all of them in each.
 struct KvGroup {

@@ -20,8 +20,7 @@ void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const
       for (int64_t h = 0; h < kv_heads; ++h) {
         float* key = rows.k + r * ldk + h * d;
         ops.rope(key, cos, sin, half);
-        ops.f32_to_f16(key, d, s->cache->key_row(rows.layer, h, position));
-        ops.f32_to_f16(rows.v + r * ldk + h * d, d, s->cache->value_row(rows.layer, h, position));
+        s->cache->store_head(ops, rows.layer, h, position, key, rows.v + r * ldk + h * d);
       }
     }
   });

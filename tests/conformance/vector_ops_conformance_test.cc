@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "base/float.h"
 #include "base/rng.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
@@ -129,13 +130,6 @@ TEST_P(VectorOpsConformance, Reductions) {
   for_sizes([&](int64_t n, Fill fill) {
     const auto x = random_floats(rng, n, fill), w = random_floats(rng, n, fill);
     EXPECT_TRUE(same(ref.dot_f32(x.data(), w.data(), n), ops.dot_f32(x.data(), w.data(), n))) << n;
-    EXPECT_TRUE(same(ref.max(x.data(), n), ops.max(x.data(), n))) << n;
-    for (float shift : {0.0f, 3.0f, -80.0f}) {
-      std::vector<float> want = x, got = x;
-      const float a = ref.exp_sum(want.data(), shift, n), b = ops.exp_sum(got.data(), shift, n);
-      EXPECT_TRUE(same(a, b)) << n << ": " << a << " vs " << b;
-      expect_same(want, got, "exp_sum");
-    }
   });
 }
 
@@ -147,44 +141,170 @@ TEST_P(VectorOpsConformance, HalfConversions) {
     ops.f32_to_f16(x.data(), n, got.data());
     EXPECT_EQ(want, got);
   });
-  std::vector<uint16_t> all(65536);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  std::vector<float> want(all.size()), got(all.size());
-  ref.f16_to_f32(all.data(), 65536, want.data());
-  ops.f16_to_f32(all.data(), 65536, got.data());
-  expect_same(want, got, "f16_to_f32");
 }
 
-TEST_P(VectorOpsConformance, AttentionRows) {
+/// Pages of a span with what SpanArgs points to.
+struct Span {
+  int64_t d, queries, ldq, ldo;
+  std::vector<uint16_t> pages[2];  // keys, values
+  std::vector<float> q;
+  std::vector<int32_t> begin, end;
+
+  struct Outcome {
+    std::vector<float> m, l, o;
+  };
+  Outcome run(const VectorOps& ops) const {
+    Outcome r{std::vector<float>(size_t(queries), 5), std::vector<float>(size_t(queries), 6),
+              std::vector<float>(size_t(queries * ldo), 7)};
+    std::vector<float> scratch(size_t(queries * kAttentionSpan + kKvPage * ldo), std::nanf(""));
+    SpanArgs a;
+    for (int64_t p = 0; p < kSpanPages; ++p) {
+      a.keys[p] = pages[0].data() + p * kKvPage * d;
+      a.values[p] = pages[1].data() + p * kKvPage * d;
+    }
+    a.d = d, a.scale = 0.125f, a.queries = queries, a.q = q.data(), a.ldq = ldq;
+    a.begin = begin.data(), a.end = end.data(), a.m = r.m.data(), a.l = r.l.data(), a.o = r.o.data(), a.ldo = ldo;
+    a.scratch = scratch.data();
+    ops.attend_span(a);
+    for (int64_t j = 0; j < queries; ++j)  // behind d anything may stand
+      for (int64_t i = d; i < ldo; ++i) r.o[size_t(j * ldo + i)] = 0;
+    return r;
+  }
+};
+
+Span random_span(Rng& rng, int64_t d, int64_t queries, Fill fill) {
+  Span s{d, queries, d + 1, (d + 15) / 16 * 16, {}, random_floats(rng, queries * (d + 1), fill), {}, {}};
+  for (auto& page : s.pages) {
+    const auto rows = random_floats(rng, kAttentionSpan * d, fill);
+    page.resize(rows.size());
+    kRefVectorOps.f32_to_f16(rows.data(), int64_t(rows.size()), page.data());
+  }
+  return s;
+}
+
+void expect_same_span(const Span& s, const VectorOps& ref, const VectorOps& ops, const char* what) {
+  const auto want = s.run(ref), got = s.run(ops);
+  for (size_t j = 0; j < want.m.size(); ++j)
+    ASSERT_EQ(want.m[j], got.m[j]) << what << " " << s.begin[j] << ".." << s.end[j];  // either zero will do
+  expect_same(want.l, got.l, what);
+  expect_same(want.o, got.o, what);
+}
+
+TEST_P(VectorOpsConformance, AttentionSpans) {
   for (Fill fill : {Fill::kNormal, Fill::kSpecial})
-    for (int64_t queries : {0, 1, 2, 3, 4, 5, 7, 8, 13})
-      for (int64_t d : {1, 8, 15, 16, 24, 40, 64, 80, 96, 128, 131})
-        for (int64_t count : {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64}) {
-          const int64_t stride = d + 3, ldq = d + 1, ldp = count + 2;
-          const auto q = random_floats(rng, queries * ldq, fill), p = random_floats(rng, queries * ldp, fill);
-          const auto rows = random_floats(rng, stride * count, fill);
-          std::vector<uint16_t> half(rows.size());
-          std::vector<float> rounded(rows.size());
-          ref.f32_to_f16(rows.data(), int64_t(rows.size()), half.data());
-          ref.f16_to_f32(half.data(), int64_t(rows.size()), rounded.data());
-          std::vector<float> want = p, got = p, want32 = p, got32 = p;  // what lies between the rows stays as it is
-          ref.dot_f16_rows(q.data(), ldq, queries, half.data(), stride, count, d, 0.125f, want.data(), ldp);
-          ops.dot_f16_rows(q.data(), ldq, queries, half.data(), stride, count, d, 0.125f, got.data(), ldp);
-          ref.dot_f32_rows(q.data(), ldq, queries, rounded.data(), stride, count, d, 0.125f, want32.data(), ldp);
-          ops.dot_f32_rows(q.data(), ldq, queries, rounded.data(), stride, count, d, 0.125f, got32.data(), ldp);
-          expect_same(want, got, "dot_f16_rows");
-          expect_same(want, want32, "ref dot_f32_rows");
-          expect_same(want, got32, "dot_f32_rows");
-          std::vector<float> y = q, z = q, y32 = q, z32 = q;
-          ref.axpy_f16_rows(p.data(), ldp, queries, half.data(), stride, count, d, y.data(), ldq);
-          ops.axpy_f16_rows(p.data(), ldp, queries, half.data(), stride, count, d, z.data(), ldq);
-          ref.axpy_f32_rows(p.data(), ldp, queries, rounded.data(), stride, count, d, y32.data(), ldq);
-          ops.axpy_f32_rows(p.data(), ldp, queries, rounded.data(), stride, count, d, z32.data(), ldq);
-          expect_same(y, z, "axpy_f16_rows");
-          expect_same(y, y32, "ref axpy_f32_rows");
-          expect_same(y, z32, "axpy_f32_rows");
-          if (HasFatalFailure()) return;
+    for (int64_t queries : {0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 25, 50})
+      for (int64_t d : {1, 8, 15, 16, 24, 64, 80, 112, 128, 131}) {
+        Span s = random_span(rng, d, queries, fill);
+        const auto below = [&](int64_t n) { return int32_t(rng.below(uint32_t(n))); };
+        const int32_t seen = 1 + below(kAttentionSpan), first = below(seen), window = 1 + below(100);
+        for (int64_t j = 0; j < queries; ++j) {  // a decoding step: every head sees the same
+          s.begin.push_back(first);
+          s.end.push_back(seen);
         }
+        expect_same_span(s, ref, ops, "the same positions");
+        const int32_t heads = 1 + below(4), row = below(int32_t(kAttentionSpan)) - 20;
+        for (int64_t j = 0; j < queries; ++j) {  // rows of a prompt, the first perhaps before this span
+          const int32_t end = row + int32_t(j) / heads;
+          s.end[size_t(j)] = std::clamp<int32_t>(end, 0, kAttentionSpan);
+          s.begin[size_t(j)] = 0;
+        }
+        expect_same_span(s, ref, ops, "causal rows");
+        for (int64_t j = 0; j < queries; ++j)
+          s.begin[size_t(j)] = std::max<int32_t>(0, row + int32_t(j) / heads - window);
+        expect_same_span(s, ref, ops, "windows");
+        for (int64_t j = 0; j < queries; ++j) {
+          s.begin[size_t(j)] = below(kAttentionSpan);
+          s.end[size_t(j)] = s.begin[size_t(j)] + below(kAttentionSpan + 1 - s.begin[size_t(j)]);
+        }
+        expect_same_span(s, ref, ops, "any ranges");
+        if (HasFatalFailure()) return;
+      }
+}
+
+TEST_P(VectorOpsConformance, AttentionSpansAtTheirEdges) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const float nan = std::nanf("");
+  for (int64_t queries : {1, 6, 20}) {
+    Span s = random_span(rng, 16, queries, Fill::kNormal);
+    s.begin.assign(size_t(queries), 3);
+    s.end.assign(size_t(queries), 200);
+    const auto set_q = [&](float v) { s.q.assign(s.q.size(), v); };
+    const auto set_key = [&](int64_t t, float v) {
+      for (int64_t i = 0; i < 16; ++i) s.pages[0][size_t((t / 64 * 16 + i) * 64 + t % 64)] = f32_to_f16(v);
+    };
+    const auto set_value = [&](int64_t t, float v) {
+      for (int64_t i = 0; i < 16; ++i) s.pages[1][size_t(t * 16 + i)] = f32_to_f16(v);
+    };
+    // What is hidden may be anything.
+    for (int64_t t : {0, 2, 200, 255}) {
+      set_key(t, nan);
+      set_value(t, t == 0 ? kInf : nan);
+    }
+    const auto seen = s.run(ops);
+    for (float v : seen.o) ASSERT_TRUE(std::isfinite(v));
+    expect_same_span(s, ref, ops, "hidden NaN");
+    // Scores of -inf alone: no weight, no NaN.
+    set_q(1.0f);
+    for (int64_t t = 3; t < 200; ++t) set_key(t, -kInf);
+    const auto none = s.run(ops);
+    for (int64_t j = 0; j < queries; ++j) {
+      EXPECT_EQ(none.m[size_t(j)], -kInf);
+      EXPECT_EQ(none.l[size_t(j)], 0.0f);
+      EXPECT_EQ(none.o[size_t(j * 16)], 0.0f);
+    }
+    expect_same_span(s, ref, ops, "-inf");
+    // One finite score among them takes all.
+    set_key(77, 0.5f);
+    const auto one = s.run(ops);
+    for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(one.o[size_t(i)], f16_to_f32(s.pages[1][size_t(77 * 16 + i)]));
+    EXPECT_EQ(one.l[0], 1.0f);
+    // NaN goes through, and +inf becomes it.
+    for (float v : {nan, kInf}) {
+      set_key(100, v);
+      EXPECT_TRUE(std::isnan(s.run(ops).l[0])) << v;
+      EXPECT_TRUE(std::isnan(s.run(ops).o[0])) << v;
+      expect_same_span(s, ref, ops, "NaN");
+    }
+  }
+}
+
+TEST_P(VectorOpsConformance, AttentionReadsEveryHalf) {
+  for (int64_t d : {1, 16}) {  // converted beforehand, and as they are
+    Span s = random_span(rng, d, 1, Fill::kNormal);
+    s.begin.assign(1, 5);
+    s.end.assign(1, 6);
+    for (uint32_t code = 0; code < 65536; ++code) {
+      for (int64_t i = 0; i < d; ++i) s.pages[1][size_t(5 * d + i)] = uint16_t(code);
+      const auto got = s.run(ops);
+      ASSERT_TRUE(same(got.o[0], f16_to_f32(uint16_t(code))) || (got.o[0] == 0 && (code & 0x7fff) == 0)) << code;
+    }
+  }
+}
+
+TEST_P(VectorOpsConformance, SpansMerge) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (Fill fill : {Fill::kNormal, Fill::kSpecial})
+    for (int64_t d : {1, 8, 15, 16, 24, 64, 80, 128, 131})
+      for (float m : {0.0f, -3.0f, 7.5f, 200.0f, -kInf, kInf})
+        for (float before : {0.0f, 1.0f, -200.0f, -kInf, kInf}) {
+          const auto o = random_floats(rng, d, fill), y = random_floats(rng, d, fill);
+          std::vector<float> want = y, got = y, w{before, 3.0f}, g = w;
+          ref.merge_span(m, 2.0f, o.data(), d, w.data(), want.data());
+          ops.merge_span(m, 2.0f, o.data(), d, g.data(), got.data());
+          expect_same(want, got, "merge_span");
+          expect_same(w, g, "running");
+          ASSERT_FALSE(HasFatalFailure());
+        }
+  // A span without weight leaves the rest as it is, and the other way round.
+  float running[2] = {2.0f, 3.0f}, o = 0, y = 5;
+  ops.merge_span(-kInf, 0, &o, 1, running, &y);
+  EXPECT_TRUE(running[0] == 2 && running[1] == 3 && y == 5);
+  running[0] = -kInf, running[1] = 0, y = 0, o = 4;
+  ops.merge_span(2.0f, 3.0f, &o, 1, running, &y);
+  EXPECT_TRUE(running[0] == 2 && running[1] == 3 && y == 4);
+  running[0] = -kInf, running[1] = 0, y = 0, o = 0;
+  ops.merge_span(-kInf, 0, &o, 1, running, &y);
+  EXPECT_TRUE(running[0] == -kInf && running[1] == 0 && y == 0);
 }
 
 struct Quantized {
@@ -259,8 +379,6 @@ TEST(VectorOpsReference, ReductionsAndNorms) {
   kRefVectorOps.rms_norm(x.data(), one.data(), 2, 0.0f, y.data());
   EXPECT_NEAR(y[0], 3 / std::sqrt(12.5), 1e-6);
   EXPECT_NEAR(y[1], -8 / std::sqrt(12.5), 1e-6);
-  EXPECT_EQ(kRefVectorOps.max(x.data(), 0), -std::numeric_limits<float>::infinity());
-  EXPECT_EQ(kRefVectorOps.max(x.data(), 2), 3.0f);
 }
 
 TEST(VectorOpsReference, QuantizeEdges) {

@@ -7,31 +7,18 @@
 
 #include "base/isa.h"
 #include "kernels/api.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/lane_loops.h"
 #include "kernels/vector_math.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 template <class L>
-struct LaneOps {
+struct LaneOps : LaneLoops<L> {
   using F = typename L::F;
   using I = typename L::I;
-  static_assert(kLanes == 16);
-  static constexpr int64_t whole(int64_t n) { return n & ~int64_t{kLanes - 1}; }
-
-  /// Calls body(i, count) for the elements [i, i + count) of 0..n, count = 16 but for the last.
-  template <class Body>
-  __attribute__((always_inline)) static void each(int64_t n, const Body& body) {
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) body(i, kLanes);
-    if (i < n) body(i, int(n - i));
-  }
-
-  static F load(const float* p, int count) { return count == kLanes ? L::load(p) : L::load_first(p, count); }
-  static void store(float* p, F v, int count) {
-    if (count == kLanes) return L::store(p, v);
-    L::store_first(p, v, count);
-  }
+  using LaneLoops<L>::each, LaneLoops<L>::exp, LaneLoops<L>::load, LaneLoops<L>::store;
 
   static float dot_f32(const float* a, const float* b, int64_t n) {
     F s = L::zero();
@@ -66,21 +53,6 @@ struct LaneOps {
         });
   }
 
-  /// exp_f32 of 16 elements.
-  static F exp(F x) {
-    F v = L::max(L::set(kExpMin), x);  // of a NaN pair the second comes out
-    v = L::min(L::set(kExpMax), v);
-    const I e = L::to_int(L::mul(v, L::set(kLog2E)));  // ties to even
-    const F n = L::to_float(e);
-    F r = L::fma(n, L::set(-kLn2Hi), v);
-    r = L::fma(n, L::set(-kLn2Lo), r);
-    F p = L::set(kExpPoly[0]);
-    for (int i = 1; i < 6; ++i) p = L::fma(p, r, L::set(kExpPoly[i]));
-    p = L::add(L::fma(p, L::mul(r, r), r), L::set(1.0f));
-    const I e1 = L::half(e), e2 = L::sub_i(e, e1);
-    return L::nan_or(x, L::mul(L::mul(p, L::pow2(e1)), L::pow2(e2)));
-  }
-
   static void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
     const F one = L::set(1.0f);
     each(
@@ -94,28 +66,6 @@ struct LaneOps {
     each(
         n, [&](int64_t i, int count)
                __attribute__((always_inline)) { store(y + i, L::add(load(y + i, count), load(x + i, count)), count); });
-  }
-
-  static float max(const float* x, int64_t n) {
-    F s = L::set(-__builtin_inff());
-    each(
-        n, [&](int64_t i, int count) __attribute__((always_inline)) {
-          const F m = L::max(load(x + i, count), s);  // x > s ? x : s
-          s = count == kLanes ? m : L::keep_first(m, s, count);
-        });
-    return L::fold_max(s);
-  }
-
-  static float exp_sum(float* x, float shift, int64_t n) {
-    const F sv = L::set(shift);
-    F s = L::zero();
-    each(
-        n, [&](int64_t i, int count) __attribute__((always_inline)) {
-          const F e = exp(L::sub(load(x + i, count), sv));
-          store(x + i, e, count);
-          s = count == kLanes ? L::add(s, e) : L::keep_first(L::add(s, e), s, count);
-        });
-    return L::fold(s);
   }
 
   static void scale(float* x, float a, int64_t n) {
@@ -154,124 +104,6 @@ struct LaneOps {
     scale(x, last, n);
   }
 
-  // ---- Attention: L::kPairs sums of (query, key) in registers ----
-
-  /// out[q * ldo + t] for Q queries and the first `count` of kPairs / Q keys.
-  template <int Q, class K>
-  static void dot_block(const float* q, int64_t ldq, const K* keys, int64_t stride, int64_t count, int64_t d, float a,
-                        float* out, int64_t ldo) {
-    constexpr int T = L::kPairs / Q;
-    const K* key[T];
-    for (int t = 0; t < T; ++t) key[t] = keys + (t < count ? t : count - 1) * stride;
-    F sum[L::kPairs];
-#pragma GCC unroll 16
-    for (int p = 0; p < L::kPairs; ++p) sum[p] = L::zero();
-    const int64_t end = whole(d);
-    for (int64_t i = 0; i < end; i += kLanes) {
-      F query[Q];
-#pragma GCC unroll 16
-      for (int j = 0; j < Q; ++j) query[j] = L::load(q + j * ldq + i);
-#pragma GCC unroll 16
-      for (int t = 0; t < T; ++t) {
-        const F k = L::load(key[t] + i);
-#pragma GCC unroll 16
-        for (int j = 0; j < Q; ++j) sum[j * T + t] = L::fma(query[j], k, sum[j * T + t]);
-      }
-    }
-    if (end < d) {
-      const int rest = int(d - end);
-      for (int j = 0; j < Q; ++j) {
-        const F query = L::load_first(q + j * ldq + end, rest);
-        for (int t = 0; t < T; ++t)
-          sum[j * T + t] =
-              L::keep_first(L::fma(query, L::load_first(key[t] + end, rest), sum[j * T + t]), sum[j * T + t], rest);
-      }
-    }
-    alignas(64) float total[L::kPairs];
-    L::fold_pairs(sum, a, total);
-    for (int j = 0; j < Q; ++j) {
-      if (count >= T) {
-        __builtin_memcpy(out + j * ldo, total + j * T, sizeof(float) * T);
-      } else {
-        for (int64_t t = 0; t < count; ++t) out[j * ldo + t] = total[j * T + t];
-      }
-    }
-  }
-
-  template <int Q, class K>
-  static void dot_queries(const float* q, int64_t ldq, const K* keys, int64_t stride, int64_t count, int64_t d, float a,
-                          float* out, int64_t ldo) {
-    constexpr int T = L::kPairs / Q;
-    for (int64_t t = 0; t < count; t += T)
-      dot_block<Q>(q, ldq, keys + t * stride, stride, count - t, d, a, out + t, ldo);
-  }
-
-  template <class K>
-  static void dot_rows(const float* q, int64_t ldq, int64_t queries, const K* keys, int64_t stride, int64_t count,
-                       int64_t d, float a, float* out, int64_t ldo) {
-    constexpr int kMost = L::kPairs >= 16 ? 4 : 2;
-    int64_t j = 0;
-    for (; j + kMost <= queries; j += kMost)
-      dot_queries<kMost>(q + j * ldq, ldq, keys, stride, count, d, a, out + j * ldo, ldo);
-    if constexpr (kMost > 2) {
-      for (; j + 2 <= queries; j += 2) dot_queries<2>(q + j * ldq, ldq, keys, stride, count, d, a, out + j * ldo, ldo);
-    }
-    for (; j < queries; ++j) dot_queries<1>(q + j * ldq, ldq, keys, stride, count, d, a, out + j * ldo, ldo);
-  }
-
-  /// Q rows of y, R vectors wide, stay in registers over all values.
-  template <int Q, int R, class V>
-  static void axpy_block(const float* p, int64_t ldp, const V* values, int64_t stride, int64_t count, float* y,
-                         int64_t ldy) {
-    F acc[Q][R];
-#pragma GCC unroll 8
-    for (int j = 0; j < Q; ++j)
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) acc[j][r] = L::load(y + j * ldy + kLanes * r);
-    for (int64_t t = 0; t < count; ++t, values += stride) {
-      F v[R];
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) v[r] = L::load(values + kLanes * r);
-#pragma GCC unroll 8
-      for (int j = 0; j < Q; ++j) {
-        const F pt = L::set(p[j * ldp + t]);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) acc[j][r] = L::fma(pt, v[r], acc[j][r]);
-      }
-    }
-#pragma GCC unroll 8
-    for (int j = 0; j < Q; ++j)
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) L::store(y + j * ldy + kLanes * r, acc[j][r]);
-  }
-
-  template <int Q, class V>
-  static void axpy_queries(const float* p, int64_t ldp, const V* values, int64_t stride, int64_t count, int64_t d,
-                           float* y, int64_t ldy) {
-    constexpr int R = L::kSums / Q < 4 ? L::kSums / Q : 4;
-    int64_t i = 0;
-    for (; i + R * kLanes <= d; i += R * kLanes) axpy_block<Q, R>(p, ldp, values + i, stride, count, y + i, ldy);
-    for (; i + kLanes <= d; i += kLanes) axpy_block<Q, 1>(p, ldp, values + i, stride, count, y + i, ldy);
-    if (i == d) return;
-    const int rest = int(d - i);
-    for (int j = 0; j < Q; ++j) {
-      F acc = L::load_first(y + j * ldy + i, rest);
-      for (int64_t t = 0; t < count; ++t)
-        acc = L::fma(L::set(p[j * ldp + t]), L::load_first(values + t * stride + i, rest), acc);
-      L::store_first(y + j * ldy + i, acc, rest);
-    }
-  }
-
-  template <class V>
-  static void axpy_rows(const float* p, int64_t ldp, int64_t queries, const V* values, int64_t stride, int64_t count,
-                        int64_t d, float* y, int64_t ldy) {
-    constexpr int kMost = L::kSums >= 16 ? 4 : 2;
-    int64_t j = 0;
-    for (; j + kMost <= queries; j += kMost)
-      axpy_queries<kMost>(p + j * ldp, ldp, values, stride, count, d, y + j * ldy, ldy);
-    for (; j < queries; ++j) axpy_queries<1>(p + j * ldp, ldp, values, stride, count, d, y + j * ldy, ldy);
-  }
-
   static void f32_to_f16_rows(const float* x, int64_t n, uint16_t* y) {
     each(
         n, [&](int64_t i, int count) __attribute__((always_inline)) {
@@ -280,13 +112,6 @@ struct LaneOps {
           uint16_t last[kLanes];
           L::store_f16(last, v);
           __builtin_memcpy(y + i, last, sizeof(uint16_t) * size_t(count));
-        });
-  }
-
-  static void f16_to_f32_rows(const uint16_t* x, int64_t n, float* y) {
-    each(
-        n, [&](int64_t i, int count) __attribute__((always_inline)) {
-          store(y + i, count == kLanes ? L::load(x + i) : L::load_first(x + i, count), count);
         });
   }
 
@@ -379,16 +204,11 @@ struct LaneOps {
         .silu_mul = silu_mul,
         .add = add,
         .dot_f32 = dot_f32,
-        .max = max,
-        .exp_sum = exp_sum,
         .scale = scale,
         .hadamard = hadamard,
-        .dot_f16_rows = dot_rows<uint16_t>,
-        .axpy_f16_rows = axpy_rows<uint16_t>,
-        .dot_f32_rows = dot_rows<float>,
-        .axpy_f32_rows = axpy_rows<float>,
+        .attend_span = LaneAttention<L>::attend_span,
+        .merge_span = LaneAttention<L>::merge_span,
         .f32_to_f16 = f32_to_f16_rows,
-        .f16_to_f32 = f16_to_f32_rows,
         .quantize_groups_int8 = quantize_groups_int8,
     };
   }

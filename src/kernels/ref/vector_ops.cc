@@ -41,24 +41,6 @@ void add(const float* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
 
-float max(const float* x, int64_t n) {
-  float s[kLanes];
-  for (float& lane : s) lane = -std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < n; ++i) s[i % kLanes] = x[i] > s[i % kLanes] ? x[i] : s[i % kLanes];
-  for (int w = kLanes / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) s[i] = s[i + w] > s[i] ? s[i + w] : s[i];
-  return s[0];
-}
-
-float exp_sum(float* x, float shift, int64_t n) {
-  float s[kLanes] = {};
-  for (int64_t i = 0; i < n; ++i) {
-    x[i] = exp_f32(x[i] - shift);
-    s[i % kLanes] += x[i];
-  }
-  return fold_lanes(s);
-}
-
 void scale(float* x, float a, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= a;
 }
@@ -74,36 +56,49 @@ void hadamard(float* x, int64_t n, int64_t block) {
   scale(x, hadamard_scale(block), n);
 }
 
-float to_f32(float v) { return v; }
-float to_f32(uint16_t v) { return f16_to_f32(v); }
-
-template <class K>
-void dot_rows(const float* q, int64_t ldq, int64_t queries, const K* keys, int64_t stride, int64_t count, int64_t d,
-              float a, float* out, int64_t ldo) {
-  for (int64_t j = 0; j < queries; ++j)
-    for (int64_t t = 0; t < count; ++t) {
-      float s[kLanes] = {};
-      for (int64_t i = 0; i < d; ++i)
-        s[i % kLanes] = __builtin_fmaf(q[j * ldq + i], to_f32(keys[t * stride + i]), s[i % kLanes]);
-      out[j * ldo + t] = a * fold_lanes(s);
-    }
+/// Query j of a span; the operations are those of SpanArgs, one after the other.
+void attend_one(const SpanArgs& a, int64_t j) {
+  const float* const q = a.q + j * a.ldq;
+  const int64_t begin = a.begin[j], end = a.end[j];
+  float e[kAttentionSpan];  // first the scores
+  float m = -std::numeric_limits<float>::infinity();
+  for (int64_t t = begin; t < end; ++t) {
+    const uint16_t* const key = a.keys[t / kKvPage] + t % kKvPage;
+    float c = 0;
+    for (int64_t i = 0; i < a.d; ++i) c = __builtin_fmaf(q[i], f16_to_f32(key[i * kKvPage]), c);
+    e[t] = a.scale * c;
+    m = e[t] > m ? e[t] : m;
+  }
+  float l[kLanes] = {};
+  for (int64_t t = begin; t < end; ++t) {
+    e[t] = exp_f32(e[t] - span_shift(m));
+    l[t % kLanes] += e[t];
+  }
+  for (int64_t i = 0; i < a.d; ++i) {
+    float o = 0;
+    for (int64_t t = begin; t < end; ++t)
+      o = __builtin_fmaf(e[t], f16_to_f32(a.values[t / kKvPage][t % kKvPage * a.d + i]), o);
+    a.o[j * a.ldo + i] = o;
+  }
+  a.m[j] = m;
+  a.l[j] = fold_lanes(l);
 }
 
-template <class V>
-void axpy_rows(const float* p, int64_t ldp, int64_t queries, const V* values, int64_t stride, int64_t count, int64_t d,
-               float* y, int64_t ldy) {
-  for (int64_t j = 0; j < queries; ++j)
-    for (int64_t t = 0; t < count; ++t)
-      for (int64_t i = 0; i < d; ++i)
-        y[j * ldy + i] = __builtin_fmaf(p[j * ldp + t], to_f32(values[t * stride + i]), y[j * ldy + i]);
+void attend_span(const SpanArgs& a) {
+  for (int64_t j = 0; j < a.queries; ++j)
+    if (a.begin[j] < a.end[j]) attend_one(a, j);
+}
+
+void merge_span(float m, float l, const float* o, int64_t d, float* running, float* y) {
+  const float most = m > running[0] ? m : running[0];
+  const float a = exp_f32(running[0] - span_shift(most)), b = exp_f32(m - span_shift(most));
+  for (int64_t i = 0; i < d; ++i) y[i] = __builtin_fmaf(o[i], b, y[i] * a);
+  running[0] = most;
+  running[1] = __builtin_fmaf(l, b, running[1] * a);
 }
 
 void f32_to_f16_n(const float* x, int64_t n, uint16_t* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = f32_to_f16(x[i]);
-}
-
-void f16_to_f32_n(const uint16_t* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = f16_to_f32(x[i]);
 }
 
 void quantize_groups_int8(const float* x, const float* weight, float factor, int64_t k, int64_t group, int64_t padded,
@@ -138,16 +133,11 @@ const VectorOps kRefVectorOps = {
     .silu_mul = silu_mul,
     .add = add,
     .dot_f32 = dot_f32,
-    .max = max,
-    .exp_sum = exp_sum,
     .scale = scale,
     .hadamard = hadamard,
-    .dot_f16_rows = dot_rows<uint16_t>,
-    .axpy_f16_rows = axpy_rows<uint16_t>,
-    .dot_f32_rows = dot_rows<float>,
-    .axpy_f32_rows = axpy_rows<float>,
+    .attend_span = attend_span,
+    .merge_span = merge_span,
     .f32_to_f16 = f32_to_f16_n,
-    .f16_to_f32 = f16_to_f32_n,
     .quantize_groups_int8 = quantize_groups_int8,
 };
 

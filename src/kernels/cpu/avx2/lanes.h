@@ -17,8 +17,7 @@ struct Lanes256 {
   struct I {
     __m256i a, b;
   };
-  static constexpr int kPairs = 4;  // sums of (query, key) at a time
-  static constexpr int kSums = 4;   // vectors of y at a time
+  static constexpr int kTileSums = 6;  // sums that attention keeps in registers
 
   static __m256i first8(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -137,20 +136,6 @@ struct Lanes256 {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
-  }
-
-  /// out[p] = a * fold(sum[p])
-  static void fold_pairs(const F (&sum)[kPairs], float a, float* out) {
-    const __m256 s0 = _mm256_add_ps(sum[0].a, sum[0].b), s1 = _mm256_add_ps(sum[1].a, sum[1].b);
-    const __m256 s2 = _mm256_add_ps(sum[2].a, sum[2].b), s3 = _mm256_add_ps(sum[3].a, sum[3].b);
-    const __m256 s01 = _mm256_add_ps(_mm256_permute2f128_ps(s0, s1, 0x20), _mm256_permute2f128_ps(s0, s1, 0x31));
-    const __m256 s23 = _mm256_add_ps(_mm256_permute2f128_ps(s2, s3, 0x20), _mm256_permute2f128_ps(s2, s3, 0x31));
-    const __m256d u = _mm256_castps_pd(s01), v = _mm256_castps_pd(s23);
-    const __m256 pairs =  // lanes of sums 0, 2 | 1, 3
-        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(u, v)), _mm256_castpd_ps(_mm256_unpackhi_pd(u, v)));
-    const __m256 one = _mm256_add_ps(pairs, _mm256_movehdup_ps(pairs));
-    const __m256 in_order = _mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 4, 2, 6, 0, 0, 0, 0));
-    _mm_storeu_ps(out, _mm_mul_ps(_mm_set1_ps(a), _mm256_castps256_ps128(in_order)));
   }
 };
 

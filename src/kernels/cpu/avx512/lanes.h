@@ -13,8 +13,7 @@ inline namespace LOWBIT_ISA {
 struct Lanes512 {
   using F = __m512;
   using I = __m512i;
-  static constexpr int kPairs = 16;  // sums of (query, key) at a time
-  static constexpr int kSums = 16;   // vectors of y at a time
+  static constexpr int kTileSums = 24;  // sums that attention keeps in registers
 
   static __mmask16 first(int count) { return __mmask16((1u << count) - 1u); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
@@ -88,30 +87,6 @@ struct Lanes512 {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
-  }
-
-  /// One step of fold() for two vectors at once: 16 -> 8, then 8 -> 4 of the results.
-  static F fold_halves(F a, F b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-  }
-  static F fold_quarters(F ab, F cd) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  }
-  /// out[p] = a * fold(sum[p]). After two steps a vector holds four lanes of each of four sums; the last two steps leave sum
-  /// 4 * lane + i of the i-th such vector in lane `lane` of each 128 bits.
-  static void fold_pairs(const F (&sum)[kPairs], float a, float* out) {
-    F four[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      four[i] = fold_quarters(fold_halves(sum[i], sum[4 + i]), fold_halves(sum[8 + i], sum[12 + i]));
-    F two[2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      const __m512d u = _mm512_castps_pd(four[2 * i]), v = _mm512_castps_pd(four[2 * i + 1]);
-      two[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(u, v)), _mm512_castpd_ps(_mm512_unpackhi_pd(u, v)));
-    }
-    const F one = _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
-    _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_set1_ps(a), one));
   }
 };
 
