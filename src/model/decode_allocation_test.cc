@@ -58,7 +58,7 @@ TEST(Allocations, NoneInDecoding) {
       sampling.repeat_penalty = 1.1f;
       auto sampler = Sampler::make(sampling);
       ASSERT_TRUE(cache.has_value() && sampler.has_value());
-      std::vector<float> logits(static_cast<size_t>((*model)->config().vocab_size));
+      std::vector<float> logits(static_cast<size_t>((*model)->spec().vocab_size));
       bool good = true;
       const auto step = [&] {
         const auto token = sampler->sample(logits);

@@ -70,7 +70,7 @@ class Stories : public testing::Test {
     cold.temperature = 0;
     auto sampler = Sampler::make(cold);
     auto cache = (*model)->make_cache();
-    std::vector<float> logits(size_t((*model)->config().vocab_size));
+    std::vector<float> logits(size_t((*model)->spec().vocab_size));
     std::vector<TokenId> text;
     int32_t token = 1;
     for (int step = 0; step < 200; ++step) {

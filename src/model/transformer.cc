@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/try.h"
 #include "ops/norm.h"
@@ -25,25 +24,26 @@ int64_t Transformer::Workspace::bytes() const {
 }
 
 Status Transformer::allocate_workspace(int64_t batch_limit) {
-  const ModelConfig& c = config_;
-  const int64_t row_elems = 2 * c.hidden_size + 2 * c.q_size() + 2 * c.kv_size() + 2 * c.intermediate_size + c.head_dim;
+  const AttentionSpec& a = attention_spec();
+  const int64_t hidden = spec_.hidden_size, mlp_width = spec_.blocks.front().mlp.width;
+  const int64_t row_elems = 2 * hidden + 2 * a.q_size() + 2 * a.kv_size() + 2 * mlp_width + a.head_dim;
   const int64_t affordable = std::max<int64_t>(16, kWorkspaceBytes / (row_elems * int64_t(sizeof(float))));
   batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
   const auto rows = [&](Buffer& buffer, int64_t width) -> Status {
     LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(batch_ * width * int64_t(sizeof(float)), "workspace", Pages::kLarge));
     return {};
   };
-  LOWBIT_TRY(rows(work_.x, c.hidden_size));
-  LOWBIT_TRY(rows(work_.h, c.hidden_size));
-  LOWBIT_TRY(rows(work_.q, c.q_size()));
-  LOWBIT_TRY(rows(work_.attn, c.q_size()));
-  LOWBIT_TRY(rows(work_.k, c.kv_size()));
-  LOWBIT_TRY(rows(work_.v, c.kv_size()));
-  LOWBIT_TRY(rows(work_.gate, c.intermediate_size));
-  LOWBIT_TRY(rows(work_.up, c.intermediate_size));
-  LOWBIT_TRY(rows(work_.cos, c.head_dim / 2));
-  LOWBIT_TRY(rows(work_.sin, c.head_dim / 2));
-  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, float(1.0 / std::sqrt(double(c.head_dim)))};
+  LOWBIT_TRY(rows(work_.x, hidden));
+  LOWBIT_TRY(rows(work_.h, hidden));
+  LOWBIT_TRY(rows(work_.q, a.q_size()));
+  LOWBIT_TRY(rows(work_.attn, a.q_size()));
+  LOWBIT_TRY(rows(work_.k, a.kv_size()));
+  LOWBIT_TRY(rows(work_.v, a.kv_size()));
+  LOWBIT_TRY(rows(work_.gate, mlp_width));
+  LOWBIT_TRY(rows(work_.up, mlp_width));
+  LOWBIT_TRY(rows(work_.cos, a.head_dim / 2));
+  LOWBIT_TRY(rows(work_.sin, a.head_dim / 2));
+  const AttentionShape shape{a.heads, a.kv_heads, a.head_dim, a.scale};
   LOWBIT_TRY_ASSIGN(attention_, Attention::make(*ops_, shape, *pool_));
   LOWBIT_TRY(attention_.reserve(context_));  // decoding allocates nothing
   return {};
@@ -74,9 +74,9 @@ Status Transformer::check_call(std::span<const int32_t> tokens, const KvCache& c
   const int64_t n = int64_t(tokens.size());
   if (n == 0) return fail(ErrorCode::kInvalidArgument, "forward", "no tokens", "at least one");
   for (int32_t token : tokens)
-    if (token < 0 || token >= config_.vocab_size)
+    if (token < 0 || token >= spec_.vocab_size)
       return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("token id {}", token),
-                  fmt::format("0..{}", config_.vocab_size - 1), "does the tokenizer belong to this model?");
+                  fmt::format("0..{}", spec_.vocab_size - 1), "does the tokenizer belong to this model?");
   const KvShape want = kv_shape(), got = cache.shape();
   if (got.layers != want.layers || got.kv_heads != want.kv_heads || got.head_dim != want.head_dim)
     return fail(ErrorCode::kShapeMismatch, "forward kv cache",
@@ -92,9 +92,9 @@ Status Transformer::check_call(std::span<const int32_t> tokens, const KvCache& c
       return fail(ErrorCode::kInvalidArgument, "forward logits range",
                   fmt::format("{} rows from {}", rows, wanted.first), fmt::format("inside the {} tokens", n));
   }
-  if (int64_t(logits.size()) < rows * config_.vocab_size)
+  if (int64_t(logits.size()) < rows * spec_.vocab_size)
     return fail(ErrorCode::kInvalidArgument, "forward logits", fmt::format("room for {} floats", logits.size()),
-                fmt::format("{} x {}", rows, config_.vocab_size));
+                fmt::format("{} x {}", rows, spec_.vocab_size));
   return {};
 }
 
@@ -114,7 +114,7 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
     const int64_t m = std::min(batch_, n - done);
     const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
     const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
-    float* out = last > first ? logits.data() + (done + first - want_begin) * config_.vocab_size : nullptr;
+    float* out = last > first ? logits.data() + (done + first - want_begin) * spec_.vocab_size : nullptr;
     auto status = run_batch(tokens.subspan(size_t(done), size_t(m)), start + done, cache, first, last - first, out);
     if (!status) {
       LOWBIT_TRY(cache.truncate(start));
@@ -142,7 +142,7 @@ StepTimer Transformer::time_linears(ModelStep step, int64_t m, std::initializer_
 }
 
 void Transformer::embed(std::span<const int32_t> tokens) {
-  const int64_t hidden = config_.hidden_size;
+  const int64_t hidden = spec_.hidden_size;
   float* x = work_.x.as<float>();
   pool_->parallel_for(int64_t(tokens.size()), 32, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) dequantize_rows(embedding_, tokens[size_t(r)], 1, x + r * hidden);
@@ -151,22 +151,22 @@ void Transformer::embed(std::span<const int32_t> tokens) {
 
 void Transformer::add_rows(const float* h, int64_t m, float* x) {
   const StepTimer timer(profile_, ModelStep::kAdd);
-  const int64_t hidden = config_.hidden_size;
+  const int64_t hidden = spec_.hidden_size;
   pool_->parallel_for(m, std::max<int64_t>(1, 32768 / hidden), [&](int64_t begin, int64_t end, int) {
     ops_->add(h + begin * hidden, (end - begin) * hidden, x + begin * hidden);
   });
 }
 
 Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m, int64_t position, KvCache& cache) {
-  const ModelConfig& c = config_;
-  const int64_t q_size = c.q_size(), kv_size = c.kv_size(), d = c.head_dim;
+  const AttentionSpec& a = layer.spec.attention;
+  const int64_t hidden = spec_.hidden_size, q_size = a.q_size(), kv_size = a.kv_size(), d = a.head_dim;
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *q = work_.q.as<float>(), *k = work_.k.as<float>();
   float *v = work_.v.as<float>(), *attn = work_.attn.as<float>();
   const float *cos = work_.cos.as<float>(), *sin = work_.sin.as<float>();
   {
     const StepTimer timer(profile_, ModelStep::kNorm);
     const std::array<const Linear*, 3> readers = {&layer.q, &layer.k, &layer.v};
-    LOWBIT_TRY(input_->set_normed({x, layer.input_norm.data(), c.rms_eps, m, c.hidden_size}, readers, h));
+    LOWBIT_TRY(input_->set_normed({x, layer.input_norm.data(), a.qkv.norm->eps, m, hidden}, readers, h));
   }
   if (stop_at_ == 0) return input_->show(layer.q);
   {
@@ -176,11 +176,9 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
   }
   {
     const StepTimer timer(profile_, ModelStep::kRotate);
-    if (c.qk_norm) {
-      rms_norm_rows(*ops_, q, d, layer.q_norm.data(), m * c.heads, d, c.rms_eps, q, d, *pool_);
-      rms_norm_rows(*ops_, k, d, layer.k_norm.data(), m * c.kv_heads, d, c.rms_eps, k, d, *pool_);
-    }
-    rotate_and_store(*ops_, {index, position, m, c.heads, q, k, v, cos, sin}, cache, *pool_);
+    if (a.q_norm) rms_norm_rows(*ops_, q, d, layer.q_norm.data(), m * a.heads, d, a.q_norm->eps, q, d, *pool_);
+    if (a.k_norm) rms_norm_rows(*ops_, k, d, layer.k_norm.data(), m * a.kv_heads, d, a.k_norm->eps, k, d, *pool_);
+    rotate_and_store(*ops_, {index, position, m, a.heads, q, k, v, cos, sin}, cache, *pool_);
   }
   {
     const double seen = double(m) * (double(position) + 0.5 * double(m + 1));  // pairs of query and position
@@ -192,34 +190,32 @@ Status Transformer::attention_part(const Layer& layer, int64_t index, int64_t m,
     const StepTimer timer = time_linears(ModelStep::kOutput, m, {&layer.o});
     input_->set(attn, m, q_size);
     if (stop_at_ == 1) return input_->show(layer.o);
-    LOWBIT_TRY(input_->run(layer.o, h, c.hidden_size, {&layer.gate, &layer.up}));
+    LOWBIT_TRY(input_->run(layer.o, h, hidden, {&layer.gate, &layer.up}));
   }
   add_rows(h, m, x);
   return {};
 }
 
 Status Transformer::feed_forward_part(const Layer& layer, const Layer* next, int64_t m) {
-  const ModelConfig& c = config_;
-  const int64_t width = c.intermediate_size;
+  const MlpSpec& mlp = layer.spec.mlp;
+  const int64_t hidden = spec_.hidden_size, width = mlp.width;
   float *x = work_.x.as<float>(), *h = work_.h.as<float>(), *gate = work_.gate.as<float>();
   float* up = work_.up.as<float>();
   {
     const StepTimer timer(profile_, ModelStep::kNorm);
     const std::array<const Linear*, 2> readers = {&layer.gate, &layer.up};
-    LOWBIT_TRY(input_->set_normed({x, layer.post_norm.data(), c.rms_eps, m, c.hidden_size}, readers, h));
+    LOWBIT_TRY(input_->set_normed({x, layer.post_norm.data(), mlp.gate_up.norm->eps, m, hidden}, readers, h));
   }
   if (stop_at_ == 2) return input_->show(layer.gate);
-  switch (c.hidden_act) {
-    case HiddenAct::kSilu: {
-      const StepTimer timer = time_linears(ModelStep::kGateUp, m, {&layer.gate, &layer.up});
-      LOWBIT_TRY(input_->run_gated({&layer.gate, gate, width}, {&layer.up, up, width}, layer.down, c.down_hadamard));
-    }
+  {
+    const StepTimer timer = time_linears(ModelStep::kGateUp, m, {&layer.gate, &layer.up});
+    LOWBIT_TRY(input_->run_gated({&layer.gate, gate, width}, {&layer.up, up, width}, layer.down, mlp.down.hadamard));
   }
   if (stop_at_ == 3) return input_->show(layer.down);
   {
     const StepTimer timer = time_linears(ModelStep::kDown, m, {&layer.down});
-    LOWBIT_TRY(next == nullptr ? input_->run(layer.down, h, c.hidden_size, {&head_})
-                               : input_->run(layer.down, h, c.hidden_size, {&next->q, &next->k, &next->v}));
+    LOWBIT_TRY(next == nullptr ? input_->run(layer.down, h, hidden, {&head_})
+                               : input_->run(layer.down, h, hidden, {&next->q, &next->k, &next->v}));
   }
   add_rows(h, m, x);
   return {};
@@ -245,21 +241,21 @@ Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position,
 }
 
 Status Transformer::run_head(int64_t first, int64_t count, float* logits) {
-  const int64_t hidden = config_.hidden_size;
+  const int64_t hidden = spec_.hidden_size;
   {
     const StepTimer timer(profile_, ModelStep::kNorm);
     const std::array<const Linear*, 1> readers = {&head_};
-    LOWBIT_TRY(
-        input_->set_normed({work_.x.as<float>() + first * hidden, final_norm_.data(), config_.rms_eps, count, hidden},
-                           readers, work_.h.as<float>()));
+    LOWBIT_TRY(input_->set_normed(
+        {work_.x.as<float>() + first * hidden, final_norm_.data(), spec_.final_norm.eps, count, hidden}, readers,
+        work_.h.as<float>()));
   }
   const StepTimer timer = time_linears(ModelStep::kHead, count, {&head_});
   const Layer& first_layer = layers_.front();  // of the next token
-  return input_->run(head_, logits, config_.vocab_size, {&first_layer.q, &first_layer.k, &first_layer.v});
+  return input_->run(head_, logits, spec_.vocab_size, {&first_layer.q, &first_layer.k, &first_layer.v});
 }
 
 Status Transformer::run_block(std::span<float> x, KvCache& cache, int stop_at) {
-  const int64_t hidden = config_.hidden_size, n = int64_t(x.size()) / hidden;
+  const int64_t hidden = spec_.hidden_size, n = int64_t(x.size()) / hidden;
   if (layers_.size() != 1 || n * hidden != int64_t(x.size()) || n < 1 || n > context_)
     return fail(ErrorCode::kInvalidArgument, "run_block", fmt::format("{} floats", x.size()),
                 fmt::format("1 to {} rows of {}, and a model of one block", context_, hidden));

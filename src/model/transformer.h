@@ -15,8 +15,8 @@
 #include "format/qtensor.h"
 #include "kernels/api.h"
 #include "lowbit/error.h"
-#include "model/config.h"
 #include "model/linear.h"
+#include "model/model_spec.h"
 #include "model/profile.h"
 #include "model/source.h"
 #include "ops/attention.h"
@@ -66,16 +66,16 @@ class Transformer {
  public:
   /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor; the source may go away afterwards,
   /// except for what an embedding borrows (its bytes are kept alive by the QTensor itself).
-  /// Errors: those of model_config_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or
+  /// Errors: those of executable_spec_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or
   ///         infinity in a weight or scale), kInvalidArgument (context), kUnsupported, kOutOfMemory, kCancelled. Each names its tensor.
   static Result<std::unique_ptr<Transformer>> load(const WeightSource& source, const LoadOptions& options);
 
-  const ModelConfig& config() const { return config_; }
+  const ModelSpec& spec() const { return spec_; }
   int64_t context() const { return context_; }
   int64_t batch() const { return batch_; }
   ThreadPool& pool() { return *pool_; }
 
-  KvShape kv_shape() const { return {config_.layers, config_.kv_heads, config_.head_dim}; }
+  KvShape kv_shape() const { return {spec_.block_count(), attention_spec().kv_heads, attention_spec().head_dim}; }
   /// A cache of its own for one sequence of at most context() positions.
   Result<KvCache> make_cache() const;
 
@@ -105,9 +105,13 @@ class Transformer {
  private:
   friend class TransformerLoader;
   struct Layer {
+    BlockSpec spec;
     std::vector<float> input_norm, post_norm;  // [hidden]
     std::vector<float> q_norm, k_norm;         // [head_dim] or empty
     Linear q, k, v, o, gate, up, down;
+    /// Null: not executed.
+    Linear* linear(LinearRole role);
+    std::vector<float>* norm(InputRole role);
   };
   /// Rows of one batch; allocated once.
   struct Workspace {
@@ -137,7 +141,10 @@ class Transformer {
   /// Times a step that multiplies m rows with the weights of some layers.
   StepTimer time_linears(ModelStep step, int64_t m, std::initializer_list<const Linear*> linears) const;
 
-  ModelConfig config_;
+  /// The same in all blocks: check_executable().
+  const AttentionSpec& attention_spec() const { return spec_.blocks.front().attention; }
+
+  ModelSpec spec_;
   int64_t context_ = 0, batch_ = 0;
   const VectorOps* ops_ = nullptr;
   std::vector<double> frequencies_;

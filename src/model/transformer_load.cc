@@ -8,25 +8,55 @@
 #include "kernels/registry.h"
 #include "model/fetch_tensor.h"
 #include "model/transformer.h"
+#include "ops/rope.h"
 
 namespace lowbit {
+
+Linear* Transformer::Layer::linear(LinearRole role) {
+  switch (role) {
+    case LinearRole::kQuery:
+      return &q;
+    case LinearRole::kKey:
+      return &k;
+    case LinearRole::kValue:
+      return &v;
+    case LinearRole::kOutput:
+      return &o;
+    case LinearRole::kGate:
+      return &gate;
+    case LinearRole::kUp:
+      return &up;
+    case LinearRole::kDown:
+      return &down;
+    case LinearRole::kHead:
+      break;  // in no block
+  }
+  return nullptr;
+}
+
+std::vector<float>* Transformer::Layer::norm(InputRole role) {
+  if (!reads_stream(role)) return nullptr;
+  return role == InputRole::kAttention ? &input_norm : &post_norm;
+}
+
 class TransformerLoader {
  public:
   TransformerLoader(const WeightSource& source, const LoadOptions& options, Transformer& model)
-      : source_(source), options_(options), model_(model), config_(model.config_) {
+      : source_(source), options_(options), model_(model) {
     for (const SourceTensor& t : source.tensors()) bytes_of_[t.name] = t.stored_bytes;
     for (const SourceTensor& t : source.tensors()) bytes_total_ += t.stored_bytes;
   }
 
   Status run() {
+    std::vector<BlockSpec>& blocks = model_.spec_.blocks;
     if (options_.only_block) {
-      model_.config_.layers = 1;
+      blocks = {blocks[size_t(*options_.only_block)]};
       model_.layers_.resize(1);
-      return load_layer(*options_.only_block, model_.layers_[0]);
+      return load_layer(*options_.only_block, blocks[0], model_.layers_[0]);
     }
-    model_.layers_.resize(size_t(config_.layers));
+    model_.layers_.resize(blocks.size());
     LOWBIT_TRY(load_ends());
-    for (int64_t i = 0; i < config_.layers; ++i) LOWBIT_TRY(load_layer(i, model_.layers_[size_t(i)]));
+    for (size_t i = 0; i < blocks.size(); ++i) LOWBIT_TRY(load_layer(int64_t(i), blocks[i], model_.layers_[i]));
     return {};
   }
 
@@ -68,68 +98,73 @@ class TransformerLoader {
     return {};
   }
 
-  Status load_linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias, Linear& out) {
-    const std::string name = prefix + ".weight";
+  Status load_linear(const std::string& name, const std::string& bias, const LinearSpec& linear, Linear& out) {
     {
-      LOWBIT_TRY_ASSIGN(const QTensor w, fetch(name, n, k));
+      LOWBIT_TRY_ASSIGN(const QTensor w, fetch(name, linear.n, linear.k));
       LOWBIT_TRY(plan_linear(w, name, out));
     }
     LOWBIT_TRY(done(name));
-    if (with_bias) LOWBIT_TRY(load_vector(prefix + ".bias", n, out.bias));
+    if (linear.bias) LOWBIT_TRY(load_vector(bias, linear.n, out.bias));
     return {};
   }
 
   Status load_ends() {
-    const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
-    const std::string embedding = "model.embed_tokens.weight";
-    LOWBIT_TRY_ASSIGN(model_.embedding_, fetch(embedding, vocab, hidden));
-    if (config_.tied_head) {
+    const ModelSpec& c = model_.spec_;
+    const std::string embedding = weight_name(c.embedding);
+    LOWBIT_TRY_ASSIGN(model_.embedding_, fetch(embedding, c.vocab_size, c.hidden_size));
+    if (c.tied_head) {
       LOWBIT_TRY(plan_linear(model_.embedding_, embedding, model_.head_));
     } else {
-      LOWBIT_TRY(load_linear("lm_head", vocab, hidden, false, model_.head_));
+      LOWBIT_TRY(load_linear(weight_name(c.head.name), "", c.head, model_.head_));
     }
     LOWBIT_TRY(done(embedding));  // single rows are read again as tokens need them
-    return load_vector("model.norm.weight", hidden, model_.final_norm_);
+    return load_vector(weight_name(c.final_norm.name), c.final_norm.size, model_.final_norm_);
   }
 
-  Status load_layer(int64_t index, Transformer::Layer& l) {
-    const ModelConfig& c = config_;
-    const std::string at = fmt::format("model.layers.{}.", index);
-    LOWBIT_TRY(load_vector(at + "input_layernorm.weight", c.hidden_size, l.input_norm));
-    LOWBIT_TRY(load_linear(at + "self_attn.q_proj", c.q_size(), c.hidden_size, c.qkv_bias, l.q));
-    LOWBIT_TRY(load_linear(at + "self_attn.k_proj", c.kv_size(), c.hidden_size, c.qkv_bias, l.k));
-    LOWBIT_TRY(load_linear(at + "self_attn.v_proj", c.kv_size(), c.hidden_size, c.qkv_bias, l.v));
-    if (c.qk_norm) {
-      LOWBIT_TRY(load_vector(at + "self_attn.q_norm.weight", c.head_dim, l.q_norm));
-      LOWBIT_TRY(load_vector(at + "self_attn.k_norm.weight", c.head_dim, l.k_norm));
+  /// `index`: of the block in the source.
+  Status load_layer(int64_t index, const BlockSpec& spec, Transformer::Layer& l) {
+    l.spec = spec;
+    const auto norm = [&](const std::optional<NormSpec>& of, std::vector<float>* out) -> Status {
+      if (!of) return {};
+      if (out == nullptr) return not_executed(of->name);
+      return load_vector(weight_name(index, of->name), of->size, *out);
+    };
+    for (const InputSpec* input : inputs_of(spec)) {
+      LOWBIT_TRY(norm(input->norm, l.norm(input->role)));
+      for (const LinearSpec& linear : input->readers) {
+        Linear* const out = l.linear(linear.role);
+        if (out == nullptr) return not_executed(linear.name);
+        LOWBIT_TRY(load_linear(weight_name(index, linear.name), bias_name(index, linear.name), linear, *out));
+      }
     }
-    LOWBIT_TRY(load_linear(at + "self_attn.o_proj", c.hidden_size, c.q_size(), c.o_bias, l.o));
-    LOWBIT_TRY(load_vector(at + "post_attention_layernorm.weight", c.hidden_size, l.post_norm));
-    LOWBIT_TRY(load_linear(at + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias, l.gate));
-    LOWBIT_TRY(load_linear(at + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias, l.up));
-    return load_linear(at + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias, l.down);
+    LOWBIT_TRY(norm(spec.attention.q_norm, &l.q_norm));
+    return norm(spec.attention.k_norm, &l.k_norm);
+  }
+
+  static Status not_executed(const TensorName& name) {
+    return fail(ErrorCode::kUnsupported, std::string(name.hf), "a part of a block that is not executed yet");
   }
 
   const WeightSource& source_;
   const LoadOptions& options_;
   Transformer& model_;
-  const ModelConfig& config_;
   std::unordered_map<std::string, int64_t> bytes_of_;
   int64_t bytes_done_ = 0, bytes_total_ = 0;
 };
 
 namespace {
 
-Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
-  if (asked == 0) return config.longest_context();
+Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
+  if (asked == 0) return spec.longest_context();
   if (asked < 0) return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{}", asked), "at least 1");
-  if (config.sliding_window > 0 && asked > config.sliding_window)
+  const int64_t window = spec.shortest_window();
+  if (window > 0 && asked > window)
     return fail(ErrorCode::kUnsupported, "context", fmt::format("{} positions", asked),
-                fmt::format("at most sliding_window = {}", config.sliding_window),
+                fmt::format("at most sliding_window = {}", window),
                 "lowbit has no sliding-window attention; up to the window it makes no difference");
-  if (asked > config.max_positions)
+  if (asked > spec.max_positions)
     return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{} positions", asked),
-                fmt::format("at most max_position_embeddings = {}", config.max_positions),
+                fmt::format("at most max_position_embeddings = {}", spec.max_positions),
                 "ask for a shorter context (-c)");
   return asked;
 }
@@ -138,19 +173,19 @@ Result<int64_t> choose_context(const ModelConfig& config, int64_t asked) {
 
 Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& source, const LoadOptions& options) {
   std::unique_ptr<Transformer> model(new Transformer());
-  LOWBIT_TRY_ASSIGN(model->config_, model_config_of(source));
-  const ModelConfig& c = model->config_;
+  LOWBIT_TRY_ASSIGN(model->spec_, executable_spec_of(source));
+  const ModelSpec& c = model->spec_;
   LOWBIT_TRY_ASSIGN(model->context_, choose_context(c, options.context));
   // A config.json may claim anything; what is allocated per layer must be backed by tensors that
   // exist.
-  if (c.layers > int64_t(source.tensors().size()))
+  if (c.block_count() > int64_t(source.tensors().size()))
     return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
-                fmt::format("those of num_hidden_layers = {}", c.layers));
-  if (options.only_block && (*options.only_block < 0 || *options.only_block >= c.layers))
+                fmt::format("those of num_hidden_layers = {}", c.block_count()));
+  if (options.only_block && (*options.only_block < 0 || *options.only_block >= c.block_count()))
     return fail(ErrorCode::kInvalidArgument, "block", fmt::format("{}", *options.only_block),
-                fmt::format("0..{}", c.layers - 1));
+                fmt::format("0..{}", c.block_count() - 1));
   model->ops_ = options.reference ? ref_table().vector : &vector_ops(options.isa);
-  model->frequencies_ = rope_frequencies(c.head_dim, c.rope_theta, c.rope_scaling);
+  model->frequencies_ = rope_frequencies(*c.blocks.front().attention.rope);
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   model->input_ = std::make_unique<LinearInput>(options.reference ? Isa::kScalar : options.isa, *model->pool_);
   if (options.tune) model->input_->tune();

@@ -29,7 +29,7 @@ std::unique_ptr<Transformer> must_load(const MemorySource& source, const LoadOpt
 
 /// Logits of all tokens, given in calls of `call` tokens.
 std::vector<float> all_logits(Transformer& model, const std::vector<int32_t>& tokens, int64_t call) {
-  const int64_t vocab = model.config().vocab_size, n = int64_t(tokens.size());
+  const int64_t vocab = model.spec().vocab_size, n = int64_t(tokens.size());
   std::vector<float> logits(size_t(n * vocab));
   auto cache = model.make_cache();
   EXPECT_TRUE(cache.has_value());

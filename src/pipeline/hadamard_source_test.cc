@@ -7,7 +7,6 @@
 #include "base/rng.h"
 #include "io/checkpoint.h"
 #include "kernels/registry.h"
-#include "model/config.h"
 #include "model/random_model.h"
 #include "model/transformer.h"
 #include "ops/hadamard.h"
@@ -51,7 +50,7 @@ TEST(HadamardSource, IsTheSameFunction) {
       const MemorySource source = make_random_model(spec);
       const auto turned = hadamard_source(source);
       ASSERT_TRUE(turned) << turned.error().message();
-      EXPECT_EQ(parse_model_config((*turned)->config_json())->down_hadamard, intermediate & -intermediate);
+      EXPECT_EQ(parse_model_spec((*turned)->config_json())->blocks[0].mlp.down.hadamard, intermediate & -intermediate);
       const auto before = logits_of(source, exact(), spec.vocab), after = logits_of(**turned, exact(), spec.vocab);
       // One layer: f32's rounding alone (u is 6e-8). Two: the second one's keys and values may fall to another f16.
       EXPECT_LT(distance(before, after), layers == 1 ? 1e-12 : 1e-7) << intermediate;

@@ -18,8 +18,8 @@ constexpr auto kFloat = int64_t{sizeof(float)};
 
 class HostRunner final : public BlockRunner {
  public:
-  HostRunner(const ModelConfig& config, int64_t context, const Engine& engine)
-      : hidden_(config.hidden_size), context_(context), isa_(engine.isa), threads_(engine.threads) {}
+  HostRunner(const ModelSpec& spec, int64_t context, const Engine& engine)
+      : spec_(spec), hidden_(spec.hidden_size), context_(context), isa_(engine.isa), threads_(engine.threads) {}
 
   Result<Buffer> allocate(int64_t windows) override {
     return Buffer::allocate(windows * floats_per_window() * kFloat, "hidden states");
@@ -44,7 +44,7 @@ class HostRunner final : public BlockRunner {
     LOWBIT_TRY_ASSIGN(model_, Transformer::load(source, load));
     LOWBIT_TRY_ASSIGN(KvCache cache, model_->make_cache());
     cache_ = std::make_unique<KvCache>(std::move(cache));
-    block_ = block;
+    measured_ = measured_layers(spec_, block);
     return {};
   }
 
@@ -52,9 +52,7 @@ class HostRunner final : public BlockRunner {
     std::map<std::string, MomentSum> sums;
     std::optional<Error> failure;
     model_->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t k) {
-      const bool wanted = std::ranges::any_of(
-          shared_inputs(), [&](const SharedInput& input) { return name == weight_name(block_, input.measured); });
-      if (!wanted || failure) return;
+      if (failure || std::ranges::find(measured_, name) == measured_.end()) return;
       MomentSum& sum = sums.try_emplace(name, k, false, isa_, model_->pool()).first->second;
       if (auto status = sum.add(name, x, nullptr, m); !status) failure = std::move(status.error());
     });
@@ -67,19 +65,19 @@ class HostRunner final : public BlockRunner {
     model_->set_observer({});
     if (failure) return tl::unexpected<Error>(std::move(*failure));
     std::vector<SecondMoments> moments;
-    for (const SharedInput& input : shared_inputs()) {
-      LOWBIT_TRY_ASSIGN(auto measured, sums.at(weight_name(block_, input.measured)).finish());
+    for (const std::string& name : measured_) {
+      LOWBIT_TRY_ASSIGN(auto measured, sums.at(name).finish());
       moments.push_back(std::move(measured));
     }
     return moments;
   }
 
   Status follow(Buffer& source, const BeforeWindow& before) override {
-    followed_.assign(shared_inputs().size(), {});
+    followed_.assign(measured_.size(), {});
     const int64_t rows_of_all = windows_of(source) * context_;
     return advance(source, before, [&](const std::string& name, const float* x, int64_t m, int64_t k) {
       for (size_t i = 0; i < followed_.size(); ++i) {
-        if (name != weight_name(block_, shared_inputs()[i].measured)) continue;
+        if (name != measured_[i]) continue;
         followed_[i].reserve(static_cast<size_t>(rows_of_all * k));
         followed_[i].insert(followed_[i].end(), x, x + m * k);
       }
@@ -88,7 +86,7 @@ class HostRunner final : public BlockRunner {
 
   Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) override {
     const std::vector<float> followed = std::move(followed_[which]);
-    const std::string wanted = weight_name(block_, shared_inputs()[which].measured);
+    const std::string& wanted = measured_[which];
     std::optional<MomentSum> sum;
     std::optional<Error> failure;
     const float* y = followed.data();
@@ -124,7 +122,9 @@ class HostRunner final : public BlockRunner {
   int64_t floats_per_window() const { return context_ * hidden_; }
   int64_t windows_of(const Buffer& states) const { return states.size() / (floats_per_window() * kFloat); }
 
-  int64_t hidden_, context_, block_ = 0;
+  ModelSpec spec_;
+  int64_t hidden_, context_;
+  std::vector<std::string> measured_;         // layers of the loaded block
   std::vector<std::vector<float>> followed_;  // by input: rows of the source's stream
   Isa isa_;
   int threads_;
@@ -134,9 +134,8 @@ class HostRunner final : public BlockRunner {
 
 }  // namespace
 
-Result<std::unique_ptr<BlockRunner>> make_host_runner(const ModelConfig& config, int64_t context,
-                                                      const Engine& engine) {
-  return std::make_unique<HostRunner>(config, context, engine);
+Result<std::unique_ptr<BlockRunner>> make_host_runner(const ModelSpec& spec, int64_t context, const Engine& engine) {
+  return std::make_unique<HostRunner>(spec, context, engine);
 }
 
 }  // namespace lowbit

@@ -59,7 +59,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options, activation));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(*source));
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
 
   LoadOptions load;
@@ -70,7 +70,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.isa = engine.isa;
   load.threads = engine.threads;
   load.tune = options.tune;
-  load.context = options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
+  load.context = options.context > 0 ? options.context : std::min(spec.longest_context(), kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
@@ -78,17 +78,17 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
 
   auto impl = std::make_unique<Impl>(std::move(transformer), std::move(cache), std::move(tokenizer));
   LOWBIT_TRY_ASSIGN(impl->chat, make_chat_template(impl->tokenizer));
-  impl->logits.resize(static_cast<size_t>(config.vocab_size));
+  impl->logits.resize(static_cast<size_t>(spec.vocab_size));
   ModelInfo& info = impl->info;
   info.path = path;
   info.kind = source->kind();
-  info.architecture = config.model_type;
+  info.architecture = spec.family;
   for (const SourceTensor& t : source->tensors()) info.parameters += element_count(t.shape).value_or(0);
-  info.vocab_size = config.vocab_size;
-  info.layers = config.layers;
-  info.hidden_size = config.hidden_size;
+  info.vocab_size = spec.vocab_size;
+  info.layers = spec.block_count();
+  info.hidden_size = spec.hidden_size;
   info.context = load.context;
-  info.max_context = config.longest_context();
+  info.max_context = spec.longest_context();
   info.weight_bytes = impl->transformer->resident_bytes();
   const KvShape kv = impl->transformer->kv_shape();
   info.kv_bytes = 2 * 2 * kv.layers * kv.row_elems() * load.context;  // keys and values, two bytes each

@@ -87,10 +87,10 @@ void check_block(const RandomModelSpec& spec, int64_t context, const std::string
     ASSERT_TRUE((*model)->run_block(
         std::span(wanted).subspan(size_t(w * context * spec.hidden), size_t(context * spec.hidden)), *cache));
 
-  auto work = DeviceBlockWorkspace::make((*model)->config(), context, kWindows, one_thread());
+  auto work = DeviceBlockWorkspace::make((*model)->spec(), context, kWindows, one_thread());
   ASSERT_TRUE(work.has_value()) << work.error().message();
   ASSERT_EQ(work->windows(), kWindows);
-  const auto block = DeviceBlock::load(source, *parse_model_config(source.config), 1, one_thread());
+  const auto block = DeviceBlock::load(source, *parse_model_spec(source.config), 1, one_thread());
   ASSERT_TRUE(block.has_value()) << block.error().message();
   OnDevice<float> states(x);
   size_t observed = 0;
@@ -165,7 +165,7 @@ TEST(Blocks, ErrorsNameTheTensor) {
   LOWBIT_NEEDS_GPU();
   MemorySource source = make_random_model({});
   source.weights.erase("model.layers.0.mlp.up_proj.weight");
-  const auto block = DeviceBlock::load(source, *parse_model_config(source.config), 0, one_thread());
+  const auto block = DeviceBlock::load(source, *parse_model_spec(source.config), 0, one_thread());
   ASSERT_FALSE(block.has_value());
   EXPECT_EQ(block.error().code, ErrorCode::kNotFound);
   EXPECT_NE(block.error().where.find("up_proj"), std::string::npos);
