@@ -9,7 +9,7 @@
 #include "format/qtensor.h"
 #include "kernels/cuda_block_api.h"
 #include "lowbit/error.h"
-#include "model/config.h"
+#include "model/model_spec.h"
 #include "model/source.h"
 #include "tensor/buffer.h"
 
@@ -38,8 +38,7 @@ using DeviceObserver = std::function<Status(const DeviceLinear& layer, const flo
 class DeviceBlockWorkspace {
  public:
   /// As many windows of `context` positions at once, at most `windows`, as a gigabyte holds. Errors: kOutOfMemory, kUnsupported.
-  static Result<DeviceBlockWorkspace> make(const ModelConfig& config, int64_t context, int64_t windows,
-                                           ThreadPool& pool);
+  static Result<DeviceBlockWorkspace> make(const ModelSpec& spec, int64_t context, int64_t windows, ThreadPool& pool);
   int64_t windows() const { return windows_; }
 
  private:
@@ -55,20 +54,24 @@ class DeviceBlockWorkspace {
 
 class DeviceBlock {
  public:
-  /// Errors: those of Transformer::load for this block; kOutOfMemory, kUnsupported (no GPU).
-  static Result<DeviceBlock> load(const WeightSource& source, const ModelConfig& config, int64_t block,
-                                  ThreadPool& pool);
+  /// `spec`: check_executable(). Errors: those of Transformer::load for this block; kOutOfMemory, kUnsupported (no GPU).
+  static Result<DeviceBlock> load(const WeightSource& source, const ModelSpec& spec, int64_t block, ThreadPool& pool);
 
   /// `windows` windows [windows, context, hidden] in device memory, each at positions 0..context-1, in place: what
   /// Transformer::run_block() does, bit for bit. windows <= work.windows().
   Status run(DeviceBlockWorkspace& work, float* x, int64_t windows, const DeviceObserver& observer = {}) const;
 
  private:
-  explicit DeviceBlock(const ModelConfig& config) : config_(config) {}
+  DeviceBlock(const BlockSpec& spec, int64_t hidden) : spec_(spec), hidden_(hidden) {}
   Status attention_part(DeviceBlockWorkspace& work, float* x, int64_t windows, const DeviceObserver& observer) const;
   Status feed_forward_part(DeviceBlockWorkspace& work, float* x, int64_t windows, const DeviceObserver& observer) const;
 
-  ModelConfig config_;
+  /// Null: not executed.
+  DeviceLinear* linear(LinearRole role);
+  Buffer* norm(InputRole role);
+
+  BlockSpec spec_;
+  int64_t hidden_;
   Buffer input_norm_, post_norm_, q_norm_, k_norm_;
   DeviceLinear q_, k_, v_, o_, gate_, up_, down_;
 };

@@ -8,7 +8,6 @@
 
 #include "base/threads.h"
 #include "lowbit/error.h"
-#include "model/config.h"
 #include "model/device_block.h"
 #include "model/source.h"
 #include "tensor/buffer.h"
@@ -29,7 +28,7 @@ class DeviceTransformer {
  private:
   DeviceTransformer() = default;
 
-  ModelConfig config_;
+  ModelSpec spec_;
   int64_t context_ = 0;
   QTensor embedding_;
   std::vector<DeviceBlock> blocks_;

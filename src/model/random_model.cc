@@ -9,7 +9,6 @@
 #include "base/float.h"
 #include "base/rng.h"
 #include "format/registry.h"
-#include "model/config.h"
 #include "ops/rope.h"
 
 namespace lowbit {

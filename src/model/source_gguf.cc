@@ -1,50 +1,16 @@
-// A GGUF file of the llama, qwen2 or qwen3 architecture as a WeightSource: names and row order become Hugging Face's.
+// A GGUF file as a WeightSource: names and row order become Hugging Face's. What the file calls its tensors says the family's spec.
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <utility>
 
+#include "arch/family.h"
 #include "base/try.h"
 #include "lowbit/tokenizer.h"
 #include "model/source_kinds.h"
 
 namespace lowbit {
 namespace {
-
-struct NamePair {
-  std::string_view gguf, hf;
-};
-constexpr NamePair kModelNames[] = {
-    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-constexpr NamePair kLayerNames[] = {{"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
-                                    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
-                                    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
-                                    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-                                    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-                                    {"ffn_down", "mlp.down_proj"}};
-
-/// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; nullopt for names that the family does not have.
-std::optional<std::string> hf_name(std::string_view gguf) {
-  const size_t dot = gguf.rfind('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  const std::string_view stem = gguf.substr(0, dot), suffix = gguf.substr(dot);
-  if (suffix != ".weight" && suffix != ".bias") return std::nullopt;
-  if (!stem.starts_with("blk.")) {
-    for (const auto& pair : kModelNames)
-      if (stem == pair.gguf) return std::string(pair.hf) + std::string(suffix);
-    return std::nullopt;
-  }
-  const size_t end = stem.find('.', 4);
-  if (end == std::string_view::npos) return std::nullopt;
-  const std::string_view number = stem.substr(4, end - 4), part = stem.substr(end + 1);
-  if (number.empty() || number.size() > 6 || number.find_first_not_of("0123456789") != std::string_view::npos)
-    return std::nullopt;
-  for (const auto& pair : kLayerNames)
-    if (part == pair.gguf)
-      return "model.layers." + std::string(number) + "." + std::string(pair.hf) + std::string(suffix);
-  return std::nullopt;
-}
 
 /// llama.cpp stores each head's rows so that the pairs of the rotation are neighbours: row 2 i + j of a head is Hugging Face's row
 /// j * head_dim / 2 + i. This undoes it for rows of `row_bytes` bytes, whatever they hold.
@@ -73,18 +39,25 @@ class GgufSource final : public WeightSource {
       const GgufValue* v = file_.value(architecture + key);
       return v == nullptr ? int64_t{0} : v->as_int().value_or(0);
     };
-    interleaved_ = architecture == "llama";
-    heads_ = number(".attention.head_count");
-    kv_heads_ =
-        file_.value(architecture + ".attention.head_count_kv") != nullptr ? number(".attention.head_count_kv") : heads_;
+    const Family& family = *family_of_gguf(architecture);  // gguf_config_json() refuses others
+    LOWBIT_TRY_ASSIGN(const ModelSpec outline, outline_of(family));
+    const int64_t heads = number(".attention.head_count");
+    const int64_t kv_heads =
+        file_.value(architecture + ".attention.head_count_kv") != nullptr ? number(".attention.head_count_kv") : heads;
     for (const auto& t : file_.tensors()) {
       if (t.name == "rope_freqs.weight") continue;  // became rope_scaling in config.json
-      const auto name = hf_name(t.name);
+      const auto name = name_of_gguf(outline, t.name);
       if (!name)
         return fail(ErrorCode::kUnsupported, path_ + ": tensor '" + t.name + "'",
                     "no place in a " + architecture + " model", "a dense decoder",
                     "mixtures of experts and other variants are not read yet");
-      by_name_[*name] = &t;
+      const LinearSpec* linear = linear_of(outline.blocks.front(), *name);
+      int64_t permuted = 0;
+      if (linear != nullptr && family.gguf_interleaved) {
+        if (linear->role == LinearRole::kQuery) permuted = heads;
+        if (linear->role == LinearRole::kKey) permuted = kv_heads;
+      }
+      by_name_[*name] = {&t, permuted};
       tensors_.push_back({*name, t.shape, gguf_type_info(t.type_id)->name, static_cast<int64_t>(t.size_bytes)});
     }
     return {};
@@ -101,29 +74,24 @@ class GgufSource final : public WeightSource {
   bool has(const std::string& name) const override { return by_name_.contains(name); }
   bool lossless(const std::string& name) const override {
     const auto it = by_name_.find(name);
-    return it != by_name_.end() && gguf_type_info(it->second->type_id)->decodable;
+    return it != by_name_.end() && gguf_type_info(it->second.tensor->type_id)->decodable;
   }
   Result<QTensor> load(const std::string& name) const override;
   void release(const std::string& name) const override {
-    if (const auto it = by_name_.find(name); it != by_name_.end()) file_.release(*it->second);
+    if (const auto it = by_name_.find(name); it != by_name_.end()) file_.release(*it->second.tensor);
   }
 
  private:
-  /// Heads whose rows are permuted in this tensor, 0 for none.
-  int64_t permuted_heads(const std::string& name) const {
-    if (!interleaved_) return 0;
-    if (name.find(".self_attn.q_proj.") != std::string::npos) return heads_;
-    if (name.find(".self_attn.k_proj.") != std::string::npos) return kv_heads_;
-    return 0;
-  }
+  struct Stored {
+    const GgufTensor* tensor;
+    int64_t permuted_heads;  // 0: none
+  };
 
   GgufFile file_;
   std::string path_;
   ModelTexts texts_;
   Status tokenizer_status_;
-  bool interleaved_ = false;
-  int64_t heads_ = 0, kv_heads_ = 0;
-  std::map<std::string, const GgufTensor*> by_name_;
+  std::map<std::string, Stored> by_name_;
   std::vector<SourceTensor> tensors_;
 };
 
@@ -131,8 +99,8 @@ Result<QTensor> GgufSource::load(const std::string& name) const {
   const auto it = by_name_.find(name);
   if (it == by_name_.end())
     return fail(ErrorCode::kNotFound, path_, "no tensor '" + name + "'", "a tensor of this model");
-  const GgufTensor& t = *it->second;
-  const int64_t heads = permuted_heads(name), rows = t.shape.front();
+  const GgufTensor& t = *it->second.tensor;
+  const int64_t heads = it->second.permuted_heads, rows = t.shape.front();
   if (heads == 0) return file_.load(t);
   const std::string where = path_ + ": tensor '" + t.name + "'";
   const GgufTypeInfo* info = gguf_type_info(t.type_id);

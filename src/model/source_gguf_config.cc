@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "arch/family.h"
 #include "base/try.h"
 #include "io/json_text.h"
 #include "model/source_kinds.h"
@@ -136,19 +137,20 @@ void add_token_ids(const GgufFile& file, json* config) {
 Result<std::string> gguf_config_json(const GgufFile& file) {
   const GgufValue* v = file.value("general.architecture");
   const std::string architecture(v == nullptr ? "" : v->as_string().value_or(""));
-  const char* class_name = architecture == "llama"   ? "LlamaForCausalLM"
-                           : architecture == "qwen2" ? "Qwen2ForCausalLM"
-                           : architecture == "qwen3" ? "Qwen3ForCausalLM"
-                                                     : nullptr;
-  if (class_name == nullptr)
+  const Family* family = family_of_gguf(architecture);
+  if (family == nullptr)
     return fail(ErrorCode::kUnsupported, file.path() + ": general.architecture", "'" + architecture.substr(0, 64) + "'",
-                "llama, qwen2 or qwen3");
-  const GgufTensor* embedding = file.find("token_embd.weight");
+                gguf_family_list());
+  LOWBIT_TRY_ASSIGN(const ModelSpec outline, outline_of(*family));
+  const std::string embedding_name = gguf_weight_name(outline.embedding);
+  const GgufTensor* embedding = file.find(embedding_name);
   if (embedding == nullptr || embedding->shape.size() != 2)
-    return fail(ErrorCode::kNotFound, file.path() + ": tensor 'token_embd.weight'", "nothing",
+    return fail(ErrorCode::kNotFound, file.path() + ": tensor '" + embedding_name + "'", "nothing",
                 "an embedding [vocabulary, hidden]", file.tensors().empty() ? "this file holds a vocabulary only" : "");
   const Metadata m(file, architecture);
-  json config = {{"architectures", {class_name}}, {"model_type", architecture}, {"hidden_act", "silu"}};
+  json config = {{"architectures", {family->class_name}},
+                 {"model_type", family->model_type},
+                 {"hidden_act", family->defaults.hidden_act}};
   LOWBIT_TRY_ASSIGN(const int64_t hidden, m.integer(".embedding_length"));
   LOWBIT_TRY_ASSIGN(const int64_t heads, m.integer(".attention.head_count"));
   LOWBIT_TRY_ASSIGN(const int64_t kv_heads, m.integer(".attention.head_count_kv", heads));
@@ -168,15 +170,20 @@ Result<std::string> gguf_config_json(const GgufFile& file) {
   LOWBIT_TRY_ASSIGN(config["max_position_embeddings"], m.integer(".context_length"));
   config["vocab_size"] = embedding->shape[0];
   config["rms_norm_eps"] = shortest(m.number(".attention.layer_norm_rms_epsilon").value_or(1e-5));
-  config["tie_word_embeddings"] = file.find("output.weight") == nullptr;
+  config["tie_word_embeddings"] = file.find(gguf_weight_name(outline.head.name)) == nullptr;
   LOWBIT_TRY_ASSIGN(const int64_t window, m.integer(".attention.sliding_window", 0));
   if (window > 0) {
     config["sliding_window"] = window;
     config["use_sliding_window"] = true;
-    if (architecture == "llama") config["model_type"] = "mistral";
+    config["max_window_layers"] = 0;  // the metadata names no layers: all have it
+    if (family == &kLlama) config["model_type"] = kMistral.model_type;
   }
-  if (architecture != "qwen2") config["attention_bias"] = file.find("blk.0.attn_q.bias") != nullptr;
-  if (architecture == "llama") config["mlp_bias"] = file.find("blk.0.ffn_gate.bias") != nullptr;
+  const auto has_bias = [&](const InputSpec& input) {
+    return file.find(gguf_bias_name(0, input.readers.front().name)) != nullptr;
+  };
+  const BlockSpec& block = outline.blocks.front();
+  if (family != &kQwen2) config["attention_bias"] = has_bias(block.attention.qkv);
+  if (family == &kLlama) config["mlp_bias"] = has_bias(block.mlp.gate_up);
   LOWBIT_TRY(add_rope(file, m, head_dim, &config));
   add_token_ids(file, &config);
   return json_dump(config, 2) + "\n";

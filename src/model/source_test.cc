@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "arch/spec.h"
 #include "io/checkpoint.h"
 #include "io/gguf_test_files.h"
 #include "io/json_text.h"
@@ -117,6 +118,25 @@ TEST(GgufSource, ConfigComesFromMetadata) {
   linear.kvs.push_back(gguf_text("llama.rope.scaling.type", "linear"));
   linear.kvs.push_back(gguf_kv("llama.rope.scaling.factor", GgufValueType::kF32, raw(2.5f)));
   EXPECT_EQ(config_of(linear)["rope_scaling"], (nlohmann::json{{"rope_type", "linear"}, {"factor", 2.5}}));
+  GgufTestFile windowed = file;
+  windowed.kvs.push_back(gguf_u32("llama.attention.sliding_window", 64));
+  config = config_of(windowed);
+  EXPECT_EQ(config["model_type"], "mistral");
+  const auto spec = parse_model_spec(config.dump());
+  ASSERT_TRUE(spec) << spec.error().message();
+  EXPECT_EQ(spec->longest_context(), 64);
+  config["model_type"] = "qwen2";  // as in its files: the metadata name no layers
+  EXPECT_EQ(parse_model_spec(config.dump())->blocks.front().attention.window, 64);
+}
+
+TEST(GgufSource, ANormThatTheFamilyLacksIsAnError) {
+  Scratch dir;
+  GgufTestFile file = tiny_llama();
+  file.tensors.push_back({"blk.0.attn_q_norm.weight", {4}, 0, std::string(16, '\0')});
+  const auto source = open_bytes(dir, file);
+  ASSERT_FALSE(source);
+  EXPECT_EQ(source.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(source.error().message().find("attn_q_norm"), std::string::npos);
 }
 
 TEST(GgufSource, RopeFactorsBecomeLlama3Scaling) {

@@ -19,10 +19,11 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling) {
-  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
+std::vector<double> rope_frequencies(const RopeSpec& rope) {
+  const RopeScaling& scaling = rope.scaling;
+  std::vector<double> frequencies(static_cast<size_t>(rope.dims / 2));
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    double f = std::pow(theta, -2.0 * double(i) / double(head_dim));
+    double f = std::pow(rope.theta, -2.0 * double(i) / double(rope.dims));
     if (scaling.kind == RopeScaling::Kind::kLinear) f /= scaling.factor;
     if (scaling.kind == RopeScaling::Kind::kLlama3) f = llama3_frequency(f, scaling);
     frequencies[i] = f;

@@ -10,14 +10,14 @@ namespace lowbit {
 namespace {
 
 TEST(Rope, PlainAndLinearFrequencies) {
-  const auto plain = rope_frequencies(64, 10000.0, {});
+  const auto plain = rope_frequencies({64, 10000.0, {}});
   ASSERT_EQ(plain.size(), 32u);
   EXPECT_EQ(plain[0], 1.0);
   EXPECT_NEAR(plain[16], 0.01, 1e-15);
   RopeScaling linear;
   linear.kind = RopeScaling::Kind::kLinear;
   linear.factor = 4;
-  const auto scaled = rope_frequencies(64, 10000.0, linear);
+  const auto scaled = rope_frequencies({64, 10000.0, linear});
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(scaled[i], plain[i] / 4);
 }
 
@@ -30,7 +30,7 @@ TEST(Rope, Llama3Frequencies) {
   s.low_freq_factor = 1;
   s.high_freq_factor = 4;
   s.original_max_positions = 8192;
-  const auto f = rope_frequencies(64, 500000.0, s);
+  const auto f = rope_frequencies({64, 500000.0, s});
   const std::pair<size_t, double> want[] = {{0, 1.0},
                                             {10, 0.016560440080994446},
                                             {14, 0.0032114459947525913},
@@ -44,7 +44,7 @@ TEST(Rope, Llama3Frequencies) {
 
 TEST(Rope, TableDoesNotDependOnTheCut) {
   ThreadPool pool(2);
-  const auto f = rope_frequencies(16, 10000.0, {});
+  const auto f = rope_frequencies({16, 10000.0, {}});
   std::vector<float> cos(100 * 8), sin(100 * 8), c(8), s(8);
   rope_table(f, 0, 100, cos.data(), sin.data(), pool);
   for (int64_t p = 0; p < 100; ++p) {
@@ -60,7 +60,7 @@ TEST(Rope, TableDoesNotDependOnTheCut) {
 TEST(Rope, RotatesHalvesOfEveryHead) {
   ThreadPool pool(2);
   const int64_t half = 3, heads = 2, rows = 4;
-  const auto f = rope_frequencies(2 * half, 100.0, {});
+  const auto f = rope_frequencies({2 * half, 100.0, {}});
   std::vector<float> cos(size_t(rows * half)), sin(cos.size()), x(size_t(rows * heads * 2 * half));
   rope_table(f, 7, rows, cos.data(), sin.data(), pool);
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(i % 13) - 6;

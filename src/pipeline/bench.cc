@@ -88,8 +88,8 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   timed.n = options.n;
   timed.k = options.k;
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
-  timed.activation = activation.kind;
-  timed.activation_group = activation.group;
+  timed.activation = activation.x.activation;
+  timed.activation_group = activation.x.group;
   timed.cold = options.cold;
   timed.isa = engine.isa;
   timed.seconds = options.min_seconds;

@@ -1,27 +1,18 @@
 #include "pipeline/block_runner.h"
 
-#include <fmt/format.h>
-
 namespace lowbit {
 
-const std::vector<SharedInput>& shared_inputs() {
-  static const std::vector<SharedInput> all = {
-      {"self_attn.q_proj", {"self_attn.k_proj", "self_attn.v_proj"}},
-      {"self_attn.o_proj", {}},
-      {"mlp.gate_proj", {"mlp.up_proj"}},
-      {"mlp.down_proj", {}},
-  };
-  return all;
+std::vector<std::string> measured_layers(const ModelSpec& spec, int64_t block) {
+  std::vector<std::string> names;
+  for (const InputSpec* input : inputs_of(spec.blocks[static_cast<size_t>(block)]))
+    names.push_back(weight_name(block, input->readers.front().name));
+  return names;
 }
 
-std::string weight_name(int64_t block, const char* layer) {
-  return fmt::format("model.layers.{}.{}.weight", block, layer);
-}
-
-Result<std::unique_ptr<BlockRunner>> BlockRunner::make(const ModelConfig& config, int64_t context, int64_t most_windows,
+Result<std::unique_ptr<BlockRunner>> BlockRunner::make(const ModelSpec& spec, int64_t context, int64_t most_windows,
                                                        const Engine& engine) {
-  return engine.gpu >= 0 ? make_device_runner(config, context, most_windows, engine)
-                         : make_host_runner(config, context, engine);
+  return engine.gpu >= 0 ? make_device_runner(spec, context, most_windows, engine)
+                         : make_host_runner(spec, context, engine);
 }
 
 }  // namespace lowbit

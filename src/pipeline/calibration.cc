@@ -10,10 +10,9 @@
 #include "base/sha256.h"
 #include "base/try.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
+#include "model/model_spec.h"
 #include "pipeline/overlay_source.h"
 #include "pipeline/source_tokenizer.h"
-#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -34,12 +33,14 @@ std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t window
   return out;
 }
 
-/// The tokens' embeddings, `hidden` wide, where the runner wants them.
-Result<Buffer> embed(const WeightSource& source, const std::vector<TokenId>& tokens, int64_t context, int64_t hidden,
-                     BlockRunner& runner) {
-  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(kEmbedding));
+/// The tokens' embeddings, where the runner wants them.
+Result<Buffer> embed(const WeightSource& source, const ModelSpec& spec, const std::vector<TokenId>& tokens,
+                     int64_t context, BlockRunner& runner) {
+  const std::string name = weight_name(spec.embedding);
+  const int64_t hidden = spec.hidden_size;
+  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(name));
   if (embedding.k != hidden)
-    return fail(ErrorCode::kShapeMismatch, kEmbedding, fmt::format("rows of {}", embedding.k),
+    return fail(ErrorCode::kShapeMismatch, name, fmt::format("rows of {}", embedding.k),
                 fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
   LOWBIT_TRY_ASSIGN(Buffer states, runner.allocate(static_cast<int64_t>(tokens.size()) / context));
   const auto window = static_cast<size_t>(context);
@@ -57,24 +58,14 @@ Result<Buffer> embed(const WeightSource& source, const std::vector<TokenId>& tok
   return states;
 }
 
-/// What was measured at an input, for every weight that reads it.
-void share(SecondMoments measured, int64_t block, size_t which, MomentsByWeight& moments) {
-  const SharedInput& input = shared_inputs()[which];
-  const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
-  moments[weight_name(block, input.measured)] = shared;
-  for (const char* other : input.shared) moments[weight_name(block, other)] = shared;
-}
-
 }  // namespace
 
 Result<Calibration> Calibration::start(const WeightSource& source, const CalibrationOptions& options, bool follows,
                                        const Engine& engine) {
   Calibration c;
   c.source_ = &source;
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
-  c.context_ = std::min(options.context, config.longest_context());
-  c.blocks_ = config.layers;
-  c.hidden_ = config.hidden_size;
+  LOWBIT_TRY_ASSIGN(c.spec_, executable_spec_of(source));
+  c.context_ = std::min(options.context, c.spec_.longest_context());
   LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
   LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
   LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
@@ -97,21 +88,21 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
       cut_windows(all.first(static_cast<size_t>(have - held * c.context_)), c.windows_, c.context_, first);
   const auto kept = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * c.context_)) : all,
                                 std::max<int64_t>(1, held), c.context_, first);
-  LOWBIT_TRY_ASSIGN(c.runner_, BlockRunner::make(config, c.context_, std::max(c.windows_, held), engine));
-  LOWBIT_TRY_ASSIGN(c.states_, embed(source, windows, c.context_, c.hidden_, *c.runner_));
+  LOWBIT_TRY_ASSIGN(c.runner_, BlockRunner::make(c.spec_, c.context_, std::max(c.windows_, held), engine));
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, windows, c.context_, *c.runner_));
   if (follows) {
-    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, windows, c.context_, c.hidden_, *c.runner_));
+    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, c.spec_, windows, c.context_, *c.runner_));
   }
   std::array<Buffer, 2> kept_states;
   for (Buffer& states : kept_states) {
-    LOWBIT_TRY_ASSIGN(states, embed(source, kept, c.context_, c.hidden_, *c.runner_));
+    LOWBIT_TRY_ASSIGN(states, embed(source, c.spec_, kept, c.context_, *c.runner_));
   }
-  c.held_back_ = HeldBack(kept, c.context_, c.hidden_, std::move(kept_states), *c.runner_, held == 0);
+  c.held_back_ = HeldBack(kept, c.context_, c.spec_.hidden_size, std::move(kept_states), *c.runner_, held == 0);
   return c;
 }
 
 Result<std::vector<float>> Calibration::first_rows(int64_t n) const {
-  std::vector<float> rows(static_cast<size_t>(n * hidden_));
+  std::vector<float> rows(static_cast<size_t>(n * spec_.hidden_size));
   LOWBIT_TRY(runner_->read(states_, 0, rows));
   return rows;
 }
@@ -121,8 +112,15 @@ Result<MomentsByWeight> Calibration::measure(int64_t block) {
   LOWBIT_TRY_ASSIGN(auto measured, runner_->measure(states_, [this](int64_t window) { return report(window); }));
   LOWBIT_TRY(held_back_.run_source());
   MomentsByWeight moments;
-  for (size_t i = 0; i < shared_inputs().size(); ++i) share(std::move(measured[i]), block, i, moments);
+  for (size_t i = 0; i < measured.size(); ++i) share(std::move(measured[i]), block, i, moments);
   return moments;
+}
+
+/// What was measured at an input, for every weight that reads it.
+void Calibration::share(SecondMoments measured, int64_t block, size_t which, MomentsByWeight& moments) const {
+  const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
+  for (const LinearSpec& reader : inputs_of(spec_.blocks[static_cast<size_t>(block)])[which]->readers)
+    moments[weight_name(block, reader.name)] = shared;
 }
 
 Status Calibration::follow(int64_t block) {

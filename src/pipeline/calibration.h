@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/spec.h"
 #include "lowbit/quantize.h"
 #include "model/source.h"
 #include "pipeline/block_runner.h"
@@ -30,7 +31,9 @@ class Calibration {
   static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, bool follows,
                                    const Engine& engine);
 
-  int64_t blocks() const { return blocks_; }
+  int64_t blocks() const { return spec_.block_count(); }
+  /// Of a block: see measure_input().
+  size_t inputs(int64_t block) const { return inputs_of(spec_.blocks[static_cast<size_t>(block)]).size(); }
   int64_t tokens() const { return windows_ * context_; }
   int64_t context() const { return context_; }
   /// The first n hidden states of the first window, before the next block. n <= context().
@@ -47,7 +50,7 @@ class Calibration {
   /// Gives up the source's stream.
   void stop_following() { source_states_ = Buffer(); }
   /// In place of measure(), for fits that aim at what the source's layers give on its own stream: follow(), then measure_input() for
-  /// each of shared_inputs(). `weights`: those of the block that are fitted already; the others are the source's.
+  /// each of its inputs(). `weights`: those of the block that are fitted already; the others are the source's.
   Status follow(int64_t block);
   Result<MomentsByWeight> measure_input(int64_t block, size_t which, const std::map<std::string, QTensor>& weights);
 
@@ -60,9 +63,11 @@ class Calibration {
 
  private:
   Status report(int64_t window) const;
+  void share(SecondMoments measured, int64_t block, size_t which, MomentsByWeight& moments) const;
 
   const WeightSource* source_ = nullptr;
-  int64_t blocks_ = 0, hidden_ = 0, windows_ = 0, context_ = 0;
+  ModelSpec spec_;
+  int64_t windows_ = 0, context_ = 0;
   std::string text_sha256_;
   HeldBack held_back_;
   std::function<bool(double)> progress_;

@@ -27,16 +27,16 @@ Buffer part_of(const Buffer& whole, int64_t floats, size_t count) {
 
 class DeviceRunner final : public BlockRunner {
  public:
-  static Result<std::unique_ptr<BlockRunner>> make(const ModelConfig& config, int64_t context, int64_t most_windows,
+  static Result<std::unique_ptr<BlockRunner>> make(const ModelSpec& spec, int64_t context, int64_t most_windows,
                                                    const Engine& engine) {
     LOWBIT_TRY(cuda::use_device(engine.gpu));
-    auto runner = std::make_unique<DeviceRunner>(config, context, engine);
-    LOWBIT_TRY_ASSIGN(runner->work_, DeviceBlockWorkspace::make(config, context, most_windows, *engine.pool));
+    auto runner = std::make_unique<DeviceRunner>(spec, context, engine);
+    LOWBIT_TRY_ASSIGN(runner->work_, DeviceBlockWorkspace::make(spec, context, most_windows, *engine.pool));
     LOWBIT_TRY_ASSIGN(runner->x_, runner->allocate(runner->work_.windows()));
     return std::unique_ptr<BlockRunner>(std::move(runner));
   }
-  DeviceRunner(const ModelConfig& config, int64_t context, const Engine& engine)
-      : config_(config), context_(context), pool_(engine.pool.get()) {}
+  DeviceRunner(const ModelSpec& spec, int64_t context, const Engine& engine)
+      : spec_(spec), context_(context), pool_(engine.pool.get()) {}
 
   Result<Buffer> allocate(int64_t windows) override {
     return cuda::allocate(windows * floats_per_window() * kFloat, "hidden states");
@@ -52,15 +52,15 @@ class DeviceRunner final : public BlockRunner {
 
   Status load(const WeightSource& source, int64_t block) override {
     block_.reset();  // one block in device memory at a time
-    LOWBIT_TRY_ASSIGN(DeviceBlock loaded, DeviceBlock::load(source, config_, block, *pool_));
+    LOWBIT_TRY_ASSIGN(DeviceBlock loaded, DeviceBlock::load(source, spec_, block, *pool_));
     block_ = std::make_unique<DeviceBlock>(std::move(loaded));
-    index_ = block;
+    measured_ = measured_layers(spec_, block);
     return {};
   }
 
   Result<std::vector<SecondMoments>> measure(const Buffer& states, const BeforeWindow& before) override {
     std::map<std::string, DeviceMomentSum> sums;
-    for (const SharedInput& input : shared_inputs()) sums.try_emplace(weight_name(index_, input.measured));
+    for (const std::string& name : measured_) sums.try_emplace(name);
     const DeviceObserver observer = [&](const DeviceLinear& layer, const float* x, int64_t m) -> Status {
       const auto it = sums.find(layer.name());
       return it == sums.end() ? Status{} : it->second.add(x, nullptr, m, layer.k());
@@ -68,8 +68,7 @@ class DeviceRunner final : public BlockRunner {
     LOWBIT_TRY(each_batch(states, before,
                           [&](int64_t first, int64_t windows) { return run_copy(states, first, windows, observer); }));
     std::vector<SecondMoments> moments;
-    for (const SharedInput& input : shared_inputs()) {
-      const std::string name = weight_name(index_, input.measured);
+    for (const std::string& name : measured_) {
       LOWBIT_TRY_ASSIGN(auto measured, sums.at(name).finish(name));
       moments.push_back(std::move(measured));
     }
@@ -78,12 +77,12 @@ class DeviceRunner final : public BlockRunner {
 
   Status follow(Buffer& source, const BeforeWindow& before) override {
     followed_.clear();
-    followed_.resize(shared_inputs().size());
+    followed_.resize(measured_.size());
     const int64_t all = rows_of(source);
     std::vector<int64_t> used(followed_.size());
     const DeviceObserver observer = [&](const DeviceLinear& layer, const float* x, int64_t m) -> Status {
       for (size_t i = 0; i < followed_.size(); ++i) {
-        if (layer.name() != weight_name(index_, shared_inputs()[i].measured)) continue;
+        if (layer.name() != measured_[i]) continue;
         if (followed_[i].empty()) {
           LOWBIT_TRY_ASSIGN(followed_[i], cuda::allocate(all * layer.k() * kFloat, "inputs of the source's stream"));
         }
@@ -100,7 +99,7 @@ class DeviceRunner final : public BlockRunner {
 
   Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) override {
     const Buffer followed = std::move(followed_[which]);
-    const std::string wanted = weight_name(index_, shared_inputs()[which].measured);
+    const std::string& wanted = measured_[which];
     DeviceMomentSum sum;
     const float* y = followed.as<float>();
     const DeviceObserver observer = [&](const DeviceLinear& layer, const float* x, int64_t m) -> Status {
@@ -133,8 +132,8 @@ class DeviceRunner final : public BlockRunner {
   }
 
  private:
-  int64_t floats_per_window() const { return context_ * config_.hidden_size; }
-  int64_t rows_of(const Buffer& states) const { return states.size() / (config_.hidden_size * kFloat); }
+  int64_t floats_per_window() const { return context_ * spec_.hidden_size; }
+  int64_t rows_of(const Buffer& states) const { return states.size() / (spec_.hidden_size * kFloat); }
 
   /// Without keeping what comes out.
   Status run_copy(const Buffer& states, int64_t first, int64_t windows, const DeviceObserver& observer) {
@@ -155,8 +154,9 @@ class DeviceRunner final : public BlockRunner {
     return {};
   }
 
-  ModelConfig config_;
-  int64_t context_, index_ = 0;
+  ModelSpec spec_;
+  int64_t context_;
+  std::vector<std::string> measured_;  // layers of the loaded block
   ThreadPool* pool_;
   DeviceBlockWorkspace work_;
   Buffer x_;                      // what measure() runs on
@@ -166,9 +166,9 @@ class DeviceRunner final : public BlockRunner {
 
 }  // namespace
 
-Result<std::unique_ptr<BlockRunner>> make_device_runner(const ModelConfig& config, int64_t context,
-                                                        int64_t most_windows, const Engine& engine) {
-  return DeviceRunner::make(config, context, most_windows, engine);
+Result<std::unique_ptr<BlockRunner>> make_device_runner(const ModelSpec& spec, int64_t context, int64_t most_windows,
+                                                        const Engine& engine) {
+  return DeviceRunner::make(spec, context, most_windows, engine);
 }
 
 }  // namespace lowbit

@@ -57,12 +57,12 @@ Result<Engine> Engine::with_gpu(const Compute& compute) {
 }
 
 Result<ActivationChoice> parse_activation(const std::string& name) {
-  if (name == "auto" || name.empty()) return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8", true};
-  if (name == "int8") return ActivationChoice{Activation::kInt8, kActivationGroup, {}, "int8"};
-  if (name == "int8-row") return ActivationChoice{Activation::kInt8, 0, {}, "int8-row"};
-  if (name == "int8-clip") return ActivationChoice{Activation::kInt8, 0, {127, kClipped}, "int8-clip"};
-  if (name == "int4") return ActivationChoice{Activation::kInt8, kActivationGroup, {7, 0}, "int4"};
-  if (name == "f32") return ActivationChoice{Activation::kF32, 0, {}, "f32"};
+  if (name == "auto" || name.empty()) return ActivationChoice{{Activation::kInt8, kActivationGroup, true, {}}, "int8"};
+  if (name == "int8") return ActivationChoice{{Activation::kInt8, kActivationGroup, false, {}}, "int8"};
+  if (name == "int8-row") return ActivationChoice{{Activation::kInt8, 0, false, {}}, "int8-row"};
+  if (name == "int8-clip") return ActivationChoice{{Activation::kInt8, 0, false, {127, kClipped}}, "int8-clip"};
+  if (name == "int4") return ActivationChoice{{Activation::kInt8, kActivationGroup, false, {7, 0}}, "int4"};
+  if (name == "f32") return ActivationChoice{{Activation::kF32, 0, false, {}}, "f32"};
   return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'", "auto, int8, int8-row, int8-clip, int4 or f32");
 }
 

@@ -3,11 +3,11 @@
 
 #include <memory>
 
+#include "backend/x_spec.h"
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "kernels/api.h"
 #include "lowbit/compute.h"
-#include "ops/activation_rounding.h"
 
 namespace lowbit {
 
@@ -31,14 +31,11 @@ struct Engine {
 
 /// What the linear layers take. Layers whose weights are floats take f32 in any case.
 struct ActivationChoice {
-  Activation kind = Activation::kInt8;
-  int64_t group = 0;  // columns of x per scale; 0: one scale per row
-  ActivationRounding rounding;
+  XPolicy x;
   const char* name = "int8";
-  bool as_trained = false;  // LoadOptions::activations_as_trained
 };
 
-/// "int8": int8 with a scale per 32 columns. "auto": that, but as_trained. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
+/// "int8": int8 with a scale per 32 columns. "auto": that, but with XPolicy::as_trained. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
 /// row. "int4": -7..7 with a scale per 32 columns. "f32": exact.
 Result<ActivationChoice> parse_activation(const std::string& name);
 

@@ -1,5 +1,6 @@
 #include "pipeline/hadamard_source.h"
 
+#include <set>
 #include <string>
 #include <utility>
 
@@ -7,7 +8,7 @@
 #include "io/checkpoint.h"
 #include "io/json_text.h"
 #include "kernels/registry.h"
-#include "model/config.h"
+#include "model/model_spec.h"
 #include "ops/hadamard.h"
 #include "pipeline/forwarding_source.h"
 
@@ -16,8 +17,12 @@ namespace {
 
 class HadamardSource final : public ForwardingSource {
  public:
-  HadamardSource(const WeightSource& base, std::string config_json, int64_t block)
-      : ForwardingSource(base), config_json_(std::move(config_json)), block_(block) {}
+  HadamardSource(const WeightSource& base, const ModelSpec& spec, std::string config_json, int64_t block)
+      : ForwardingSource(base), config_json_(std::move(config_json)), block_(block) {
+    for (int64_t i = 0; i < spec.block_count(); ++i)
+      for (const LinearSpec& reader : spec.blocks[static_cast<size_t>(i)].mlp.down.readers)
+        turned_.insert(weight_name(i, reader.name));
+  }
   const std::string& config_json() const override { return config_json_; }
   bool lossless(const std::string& name) const override { return !turns(name) && base_.lossless(name); }
 
@@ -38,8 +43,9 @@ class HadamardSource final : public ForwardingSource {
   }
 
  private:
-  static bool turns(const std::string& name) { return name.ends_with(std::string(kDownProjection) + ".weight"); }
+  bool turns(const std::string& name) const { return turned_.contains(name); }
 
+  std::set<std::string> turned_;
   std::string config_json_;
   int64_t block_;
 };
@@ -47,18 +53,24 @@ class HadamardSource final : public ForwardingSource {
 }  // namespace
 
 Result<std::unique_ptr<WeightSource>> hadamard_source(const WeightSource& source) {
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
-  if (config.down_hadamard > 0)
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, model_spec_of(source));
+  const MlpSpec& mlp = spec.blocks.front().mlp;
+  if (mlp.down.hadamard > 0)
     return fail(ErrorCode::kInvalidArgument, "--hadamard", "a model whose down_proj has such a transform",
                 "one without", "it keeps its own: leave --hadamard out");
-  const int64_t block = hadamard_block(config.intermediate_size);
+  const int64_t block = hadamard_block(mlp.width);
   if (block < 2)
-    return fail(ErrorCode::kInvalidArgument, "--hadamard",
-                "intermediate_size = " + std::to_string(config.intermediate_size), "an even number");
+    return fail(ErrorCode::kInvalidArgument, "--hadamard", "intermediate_size = " + std::to_string(mlp.width),
+                "an even number");
+  for (int64_t i = 0; i < spec.block_count(); ++i)  // the manifest has one size for all
+    if (const int64_t width = spec.blocks[static_cast<size_t>(i)].mlp.width; width % block != 0)
+      return fail(ErrorCode::kUnsupported, "--hadamard",
+                  "block " + std::to_string(i) + " is " + std::to_string(width) + " wide",
+                  "multiples of " + std::to_string(block) + ", as in the first block");
   LOWBIT_TRY_ASSIGN(auto json, parse_json_object(source.config_json(), "config.json",
                                                  {.text_bytes = source.config_json().size() + 1}));
   json["quantization_config"] = {{"quant_method", "lowbit"}, {kOnlineHadamard, {{kDownProjection, block}}}};
-  return std::unique_ptr<WeightSource>(std::make_unique<HadamardSource>(source, json_dump(json, 2), block));
+  return std::unique_ptr<WeightSource>(std::make_unique<HadamardSource>(source, spec, json_dump(json, 2), block));
 }
 
 }  // namespace lowbit

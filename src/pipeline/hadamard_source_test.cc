@@ -7,9 +7,8 @@
 #include "base/rng.h"
 #include "io/checkpoint.h"
 #include "kernels/registry.h"
-#include "model/config.h"
 #include "model/random_model.h"
-#include "model/transformer.h"
+#include "runtime/transformer.h"
 #include "ops/hadamard.h"
 
 namespace lowbit {
@@ -28,7 +27,7 @@ std::vector<float> logits_of(const WeightSource& source, const LoadOptions& opti
 
 LoadOptions exact() {
   LoadOptions options;
-  options.activation = Activation::kF32;
+  options.x.activation = Activation::kF32;
   return options;
 }
 
@@ -51,7 +50,7 @@ TEST(HadamardSource, IsTheSameFunction) {
       const MemorySource source = make_random_model(spec);
       const auto turned = hadamard_source(source);
       ASSERT_TRUE(turned) << turned.error().message();
-      EXPECT_EQ(parse_model_config((*turned)->config_json())->down_hadamard, intermediate & -intermediate);
+      EXPECT_EQ(parse_model_spec((*turned)->config_json())->blocks[0].mlp.down.hadamard, intermediate & -intermediate);
       const auto before = logits_of(source, exact(), spec.vocab), after = logits_of(**turned, exact(), spec.vocab);
       // One layer: f32's rounding alone (u is 6e-8). Two: the second one's keys and values may fall to another f16.
       EXPECT_LT(distance(before, after), layers == 1 ? 1e-12 : 1e-7) << intermediate;
@@ -82,15 +81,15 @@ TEST(HadamardSource, EveryInstructionSetAndBatchGivesTheSameBits) {
   ASSERT_TRUE(turned);
   for (const Activation activation : {Activation::kF32, Activation::kInt8}) {
     LoadOptions reference;
-    reference.activation = activation;
-    reference.activation_group = 32;
+    reference.x.activation = activation;
+    reference.x.group = 32;
     reference.reference = true;
     const auto wanted = logits_of(**turned, reference, spec.vocab);
     for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
       if (!isa_available(isa)) continue;
       LoadOptions options;
-      options.activation = activation;
-      options.activation_group = 32;
+      options.x.activation = activation;
+      options.x.group = 32;
       options.isa = isa;
       options.threads = 2;
       options.batch = 3;

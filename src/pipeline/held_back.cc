@@ -6,10 +6,9 @@
 
 #include "base/try.h"
 #include "kernels/registry.h"
-#include "model/config.h"
+#include "model/model_spec.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
-#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -74,15 +73,15 @@ Result<double> HeldBack::perplexity(const Buffer& states, const std::vector<floa
 
 Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
                                         Isa isa, ThreadPool& pool) const {
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
-  LOWBIT_TRY_ASSIGN(const QTensor weight, source.load(kFinalNorm));
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source));
+  LOWBIT_TRY_ASSIGN(const QTensor weight, source.load(weight_name(spec.final_norm.name)));
   std::vector<float> norm(static_cast<size_t>(weight.k));
   dequantize_rows(weight, 0, 1, norm.data());
   HeldBackReport report;
   report.tokens = static_cast<int64_t>(tokens_.size());
   report.was_seen = was_seen_;
-  LOWBIT_TRY_ASSIGN(report.source_ppl, perplexity(source_, norm, config.rms_eps, head, isa, pool));
-  LOWBIT_TRY_ASSIGN(report.ppl, perplexity(quantized_, norm, config.rms_eps, quantized_head, isa, pool));
+  LOWBIT_TRY_ASSIGN(report.source_ppl, perplexity(source_, norm, spec.final_norm.eps, head, isa, pool));
+  LOWBIT_TRY_ASSIGN(report.ppl, perplexity(quantized_, norm, spec.final_norm.eps, quantized_head, isa, pool));
   return report;
 }
 

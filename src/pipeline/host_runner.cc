@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/try.h"
-#include "model/transformer.h"
 #include "pipeline/block_runner.h"
 #include "pipeline/moment_sum.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {
@@ -18,8 +18,8 @@ constexpr auto kFloat = int64_t{sizeof(float)};
 
 class HostRunner final : public BlockRunner {
  public:
-  HostRunner(const ModelConfig& config, int64_t context, const Engine& engine)
-      : hidden_(config.hidden_size), context_(context), isa_(engine.isa), threads_(engine.threads) {}
+  HostRunner(const ModelSpec& spec, int64_t context, const Engine& engine)
+      : spec_(spec), hidden_(spec.hidden_size), context_(context), isa_(engine.isa), threads_(engine.threads) {}
 
   Result<Buffer> allocate(int64_t windows) override {
     return Buffer::allocate(windows * floats_per_window() * kFloat, "hidden states");
@@ -35,7 +35,7 @@ class HostRunner final : public BlockRunner {
 
   Status load(const WeightSource& source, int64_t block) override {
     LoadOptions load;
-    load.activation = Activation::kF32;
+    load.x.activation = Activation::kF32;
     load.isa = isa_;
     load.threads = threads_;
     load.context = context_;
@@ -44,7 +44,7 @@ class HostRunner final : public BlockRunner {
     LOWBIT_TRY_ASSIGN(model_, Transformer::load(source, load));
     LOWBIT_TRY_ASSIGN(KvCache cache, model_->make_cache());
     cache_ = std::make_unique<KvCache>(std::move(cache));
-    block_ = block;
+    measured_ = measured_layers(spec_, block);
     return {};
   }
 
@@ -52,34 +52,30 @@ class HostRunner final : public BlockRunner {
     std::map<std::string, MomentSum> sums;
     std::optional<Error> failure;
     model_->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t k) {
-      const bool wanted = std::ranges::any_of(
-          shared_inputs(), [&](const SharedInput& input) { return name == weight_name(block_, input.measured); });
-      if (!wanted || failure) return;
+      if (failure || std::ranges::find(measured_, name) == measured_.end()) return;
       MomentSum& sum = sums.try_emplace(name, k, false, isa_, model_->pool()).first->second;
       if (auto status = sum.add(name, x, nullptr, m); !status) failure = std::move(status.error());
     });
-    std::vector<float> x(static_cast<size_t>(floats_per_window()));
     for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
       if (before) LOWBIT_TRY(before(i));
-      std::copy_n(states.as<float>() + i * floats_per_window(), x.size(), x.begin());
-      LOWBIT_TRY(model_->run_block(x, *cache_));
+      LOWBIT_TRY(model_->show_block_input(window(states, i), *cache_, InputRole::kDown));  // and those before it
     }
     model_->set_observer({});
     if (failure) return tl::unexpected<Error>(std::move(*failure));
     std::vector<SecondMoments> moments;
-    for (const SharedInput& input : shared_inputs()) {
-      LOWBIT_TRY_ASSIGN(auto measured, sums.at(weight_name(block_, input.measured)).finish());
+    for (const std::string& name : measured_) {
+      LOWBIT_TRY_ASSIGN(auto measured, sums.at(name).finish());
       moments.push_back(std::move(measured));
     }
     return moments;
   }
 
   Status follow(Buffer& source, const BeforeWindow& before) override {
-    followed_.assign(shared_inputs().size(), {});
+    followed_.assign(measured_.size(), {});
     const int64_t rows_of_all = windows_of(source) * context_;
     return advance(source, before, [&](const std::string& name, const float* x, int64_t m, int64_t k) {
       for (size_t i = 0; i < followed_.size(); ++i) {
-        if (name != weight_name(block_, shared_inputs()[i].measured)) continue;
+        if (name != measured_[i]) continue;
         followed_[i].reserve(static_cast<size_t>(rows_of_all * k));
         followed_[i].insert(followed_[i].end(), x, x + m * k);
       }
@@ -88,7 +84,7 @@ class HostRunner final : public BlockRunner {
 
   Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) override {
     const std::vector<float> followed = std::move(followed_[which]);
-    const std::string wanted = weight_name(block_, shared_inputs()[which].measured);
+    const std::string& wanted = measured_[which];
     std::optional<MomentSum> sum;
     std::optional<Error> failure;
     const float* y = followed.data();
@@ -98,11 +94,9 @@ class HostRunner final : public BlockRunner {
       if (auto status = sum->add(name, x, y, m); !status) failure = std::move(status.error());
       y += m * k;
     });
-    std::vector<float> x(static_cast<size_t>(floats_per_window()));
     for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
       if (before) LOWBIT_TRY(before(i));
-      std::copy_n(states.as<float>() + i * floats_per_window(), x.size(), x.begin());
-      LOWBIT_TRY(model_->run_block(x, *cache_, static_cast<int>(which)));
+      LOWBIT_TRY(model_->show_block_input(window(states, i), *cache_, static_cast<InputRole>(which)));
     }
     model_->set_observer({});
     if (failure) return tl::unexpected<Error>(std::move(*failure));
@@ -122,9 +116,14 @@ class HostRunner final : public BlockRunner {
 
  private:
   int64_t floats_per_window() const { return context_ * hidden_; }
+  std::span<const float> window(const Buffer& states, int64_t index) const {
+    return {states.as<float>() + index * floats_per_window(), static_cast<size_t>(floats_per_window())};
+  }
   int64_t windows_of(const Buffer& states) const { return states.size() / (floats_per_window() * kFloat); }
 
-  int64_t hidden_, context_, block_ = 0;
+  ModelSpec spec_;
+  int64_t hidden_, context_;
+  std::vector<std::string> measured_;         // layers of the loaded block
   std::vector<std::vector<float>> followed_;  // by input: rows of the source's stream
   Isa isa_;
   int threads_;
@@ -134,9 +133,8 @@ class HostRunner final : public BlockRunner {
 
 }  // namespace
 
-Result<std::unique_ptr<BlockRunner>> make_host_runner(const ModelConfig& config, int64_t context,
-                                                      const Engine& engine) {
-  return std::make_unique<HostRunner>(config, context, engine);
+Result<std::unique_ptr<BlockRunner>> make_host_runner(const ModelSpec& spec, int64_t context, const Engine& engine) {
+  return std::make_unique<HostRunner>(spec, context, engine);
 }
 
 }  // namespace lowbit

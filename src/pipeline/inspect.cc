@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "io/checkpoint.h"
 #include "lowbit/quantize.h"
-#include "model/linear.h"
+#include "backend/x_spec.h"
 #include "model/source.h"
 #include "ops/device_matmul.h"
 #include "ops/matmul.h"
@@ -60,16 +60,15 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
   for (const SourceTensor& t : source->tensors()) {
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
-    const int64_t group = act.as_trained ? trained_activation_group(w, act.group) : act.group;
-    const LayerActivation x = layer_activation(w, act.kind, group);
+    const XSpec x = choose_x(w, act.x);
     const std::string about_x = x.reason.empty() ? "" : "; " + x.reason;
     if (gpu >= 0) {
-      LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice, choose_device_kernel(w, {x.kind, group, false}));
+      LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice, choose_device_kernel(w, {x.activation, x.group, false}));
       out.push_back({t.name, choice.name, choice.reason + about_x});
       source->release(t.name);
       continue;
     }
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {x.kind, engine.isa, false, group}, *engine.pool));
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {x.activation, engine.isa, false, x.group}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason() + about_x});
     source->release(t.name);
   }

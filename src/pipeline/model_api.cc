@@ -28,7 +28,7 @@ Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenize
 Result<Engine> engine_for(const ModelOptions& options, const ActivationChoice& activation) {
   LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
   if (gpu < 0 || !options.scores_on_gpu) return Engine::make(options.compute);
-  if (activation.kind != Activation::kF32)
+  if (activation.x.activation != Activation::kF32)
     return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "a GPU scores with exact activations: --act f32");
   return Engine::with_gpu(options.compute);
 }
@@ -52,18 +52,15 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options, activation));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(*source));
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
 
   LoadOptions load;
-  load.activation = activation.kind;
-  load.activation_group = activation.group;
-  load.activations_as_trained = activation.as_trained;
-  load.rounding = activation.rounding;
+  load.x = activation.x;
   load.isa = engine.isa;
   load.threads = engine.threads;
   load.tune = options.tune;
-  load.context = options.context > 0 ? options.context : std::min(config.longest_context(), kDefaultContext);
+  load.context = options.context > 0 ? options.context : std::min(spec.longest_context(), kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
@@ -76,19 +73,19 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   ModelInfo& info = shared->info;
   info.path = path;
   info.kind = source->kind();
-  info.architecture = config.model_type;
+  info.architecture = spec.family;
   for (const SourceTensor& t : source->tensors()) info.parameters += element_count(t.shape).value_or(0);
-  info.vocab_size = config.vocab_size;
-  info.layers = config.layers;
-  info.hidden_size = config.hidden_size;
+  info.vocab_size = spec.vocab_size;
+  info.layers = spec.block_count();
+  info.hidden_size = spec.hidden_size;
   info.context = load.context;
-  info.max_context = config.longest_context();
+  info.max_context = spec.max_positions;
   info.weight_bytes = shared->transformer->resident_bytes();
   for (size_t g = 0; g < shared->pages->groups().size(); ++g)
     info.kv_bytes += of_one * shared->pages->page_bytes(static_cast<int>(g));
   info.activation = activation.name;
-  for (const LinearInfo& l : shared->transformer->linears())
-    if (activation.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
+  for (const WeightInfo& l : shared->transformer->linears())
+    if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
   info.isa = isa_name(engine.isa);
   info.threads = engine.threads;

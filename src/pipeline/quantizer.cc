@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <optional>
-#include <string_view>
 #include <utility>
 
+#include "arch/names.h"
 #include "base/clock.h"
 #include "base/try.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/sensitivity.h"
-#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -38,15 +36,6 @@ constexpr double kMeasured = 0.35, kFitted = 0.75;
 constexpr int64_t kStepsPerBlock = 100;
 /// Tokens from which on auto aims at the source's stream: with fewer it would follow their noise.
 constexpr int64_t kLeastToAlign = 8192;
-
-/// 7 for "model.layers.7.mlp.up_proj.weight", -1 for other names.
-int64_t block_of(const std::string& tensor) {
-  constexpr std::string_view kPrefix = "model.layers.";
-  int64_t block = -1;
-  if (!tensor.starts_with(kPrefix)) return -1;
-  std::from_chars(tensor.data() + kPrefix.size(), tensor.data() + tensor.size(), block);
-  return block;
-}
 
 std::string layer_name(const std::string& tensor) {
   const size_t dot = tensor.rfind(".weight");
@@ -174,7 +163,7 @@ Status Quantizer::run_calibrated() {
     else
       LOWBIT_TRY(convert(t));
   }
-  LOWBIT_TRY(text.held_back().start_quantized(ends_.at(kEmbedding)));
+  LOWBIT_TRY(text.held_back().start_quantized(ends_.at(weight_name(names::kEmbedding))));
   for (int64_t block = 0; block < text.blocks(); ++block) {
     Status done = calibrate_block(text, block, linears[static_cast<size_t>(block)]);
     if (!done && done.error().code == ErrorCode::kCancelled)
@@ -258,7 +247,7 @@ Status Quantizer::measure_and_fit(BlockRun& run) {
     return fit_layers(run, moments, run.linears);
   }
   LOWBIT_TRY(run.text.follow(run.block));
-  for (size_t i = 0; i < shared_inputs().size(); ++i) {
+  for (size_t i = 0; i < run.text.inputs(run.block); ++i) {
     LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure_input(run.block, i, run.finished.weights));
     Tensors readers;
     for (const SourceTensor* t : run.linears)
@@ -284,11 +273,11 @@ Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, cons
 }
 
 Status Quantizer::check_held_back(Calibration& text) {
-  const bool own_head = source_.has(kHead);
-  LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(own_head ? kHead : kEmbedding));
-  LOWBIT_TRY_ASSIGN(
-      const HeldBackReport held,
-      text.held_back().finish(source_, head, ends_.at(own_head ? kHead : kEmbedding), engine_.isa, *engine_.pool));
+  const std::string own = weight_name(names::kHead);
+  const std::string name = source_.has(own) ? own : weight_name(names::kEmbedding);
+  LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(name));
+  LOWBIT_TRY_ASSIGN(const HeldBackReport held,
+                    text.held_back().finish(source_, head, ends_.at(name), engine_.isa, *engine_.pool));
   report.held_back = held;
   calibration["held_back"] = {{"tokens", held.tokens}, {"ppl_ratio", held.ratio()}};
   if (held.ratio() <= kBrokenRatio) return {};
@@ -330,7 +319,8 @@ Status Quantizer::finish(const SourceTensor& t, const QTensor& w, const LayerFit
     report.layers.push_back(report_layer(layer_name(t.name), w, fit));
     if (!is_dense(w.format)) info.rel_error[layer_name(t.name)] = fit.rel_error;
   }
-  if (!options_.calibration.file.empty() && (t.name == kEmbedding || t.name == kHead)) ends_[t.name] = w;
+  if (!options_.calibration.file.empty() && (role == LayerRole::kEmbedding || role == LayerRole::kHead))
+    ends_[t.name] = w;
   return conversion_.add(t, w);
 }
 

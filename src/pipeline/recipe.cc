@@ -8,8 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "arch/names.h"
 #include "base/try.h"
-#include "pipeline/tensor_names.h"
 
 namespace lowbit {
 namespace {
@@ -63,9 +63,9 @@ Result<int64_t> parse_group(const std::string& text) {
 
 LayerRole layer_role(const std::string& name, size_t dimensions) {
   if (dimensions != 2) return LayerRole::kOther;
-  if (name == kEmbedding) return LayerRole::kEmbedding;
-  if (name == kHead) return LayerRole::kHead;
-  return name.rfind("model.layers.", 0) == 0 ? LayerRole::kLinear : LayerRole::kOther;
+  if (name == weight_name(names::kEmbedding)) return LayerRole::kEmbedding;
+  if (name == weight_name(names::kHead)) return LayerRole::kHead;
+  return name.starts_with(names::kBlocks.hf) ? LayerRole::kLinear : LayerRole::kOther;
 }
 
 Scaling scaling_of(const QuantizeSpec& spec) {

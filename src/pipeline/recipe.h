@@ -15,8 +15,8 @@ namespace lowbit {
 /// What a tensor is to the quantizer.
 enum class LayerRole {
   kLinear,     // a matrix inside a block
-  kEmbedding,  // model.embed_tokens.weight
-  kHead,       // lm_head.weight
+  kEmbedding,  // the rows that tokens become
+  kHead,       // the matrix that makes logits
   kOther,      // norms, biases: always kept
 };
 LayerRole layer_role(const std::string& name, size_t dimensions);

@@ -1,14 +1,15 @@
 #include "pipeline/rotated_source.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
-#include <string_view>
+#include <map>
 #include <utility>
 
 #include "base/try.h"
 #include "io/json_text.h"
-#include "model/config.h"
+#include "model/model_spec.h"
 #include "pipeline/forwarding_source.h"
-#include "pipeline/tensor_names.h"
 #include "quantize/rotation.h"
 
 namespace lowbit {
@@ -19,50 +20,79 @@ struct Matrix {
   std::vector<float> values;
 };
 
+/// What happens to a tensor; in this order.
+struct Turn {
+  bool becomes_ones = false;  // a norm's weights, which move into the layers behind it
+  bool stream_inputs = false;
+  std::string norm = {};                // whose weights join the columns first; "": none
+  int64_t heads_in = 0, heads_out = 0;  // > 0: columns or rows are values in heads of so many
+  bool stream_outputs = false;
+  int64_t n = 0, k = 0;  // > 0: its shape
+};
+
 class RotatedSource final : public ForwardingSource {
  public:
-  RotatedSource(const WeightSource& base, const ModelConfig& config, std::string config_json, uint64_t seed)
+  RotatedSource(const WeightSource& base, const ModelSpec& spec, std::string config_json, uint64_t seed)
       : ForwardingSource(base),
-        config_(config),
+        embedding_(weight_name(spec.embedding)),
+        head_(weight_name(names::kHead)),
         config_json_(std::move(config_json)),
-        stream_(config.hidden_size, seed),
-        heads_(config.head_dim, seed + 1),
+        stream_(spec.hidden_size, seed),
         tensors_(base.tensors()) {
-    if (base.has(kHead)) return;
+    const std::string final_norm = weight_name(spec.final_norm.name);
+    turns_[final_norm] = {.becomes_ones = true};
+    turns_[embedding_] = {.stream_inputs = true};
+    turns_[head_] = {.stream_inputs = true, .norm = final_norm};
+    for (int64_t i = 0; i < spec.block_count(); ++i) add_block(i, spec.blocks[static_cast<size_t>(i)], seed + 1);
+    if (base.has(head_)) return;
     for (const SourceTensor& t : base.tensors())
-      if (t.name == kEmbedding) tensors_.push_back({kHead, t.shape, t.stored_as, t.stored_bytes});
+      if (t.name == embedding_) tensors_.push_back({head_, t.shape, t.stored_as, t.stored_bytes});
   }
   const std::string& config_json() const override { return config_json_; }
   const std::vector<SourceTensor>& tensors() const override { return tensors_; }
-  bool has(const std::string& name) const override { return name == kHead || base_.has(name); }
-  bool lossless(const std::string& name) const override { return !turns(name) && base_.lossless(name); }
+  bool has(const std::string& name) const override { return name == head_ || base_.has(name); }
+  bool lossless(const std::string& name) const override { return !turns_.contains(name) && base_.lossless(name); }
   void release(const std::string& name) const override { base_.release(stored(name)); }
 
   Result<QTensor> load(const std::string& name) const override {
-    if (!turns(name)) return base_.load(name);
+    const auto turn = turns_.find(name);
+    if (turn == turns_.end()) return base_.load(name);
     LOWBIT_TRY_ASSIGN(Matrix w, read(stored(name)));
-    LOWBIT_TRY(turn(name, w));
     QTensor out;
     out.n = w.n;
     out.k = w.k;
+    if (name.ends_with(".bias")) std::swap(w.n, w.k);  // outputs are rows
+    LOWBIT_TRY(apply(turn->second, name, w));
     LOWBIT_TRY_ASSIGN(out.codes, Buffer::allocate(w.n * w.k * int64_t(sizeof(float)), "rotated weights"));
     std::memcpy(out.codes.data(), w.values.data(), w.values.size() * sizeof(float));
     return out;
   }
 
  private:
-  std::string stored(const std::string& name) const { return name == kHead && !base_.has(kHead) ? kEmbedding : name; }
-  static bool is_block_norm(const std::string& name) {
-    return name.ends_with(".input_layernorm.weight") || name.ends_with(".post_attention_layernorm.weight");
+  void add_block(int64_t block, const BlockSpec& spec, uint64_t seed) {
+    const int64_t head_dim = spec.attention.head_dim;
+    heads_.try_emplace(head_dim, head_dim, seed);
+    for (const InputSpec* input : inputs_of(spec)) {
+      const bool of_stream = reads_stream(input->role);
+      const std::string norm = of_stream && input->norm ? weight_name(block, input->norm->name) : "";
+      if (!norm.empty()) turns_[norm] = {.becomes_ones = true};
+      for (const LinearSpec& reader : input->readers) {
+        Turn outputs;
+        if (reader.role == LinearRole::kValue) outputs.heads_out = head_dim;
+        outputs.stream_outputs = adds_to_stream(reader.role);
+        outputs.n = reader.n;
+        outputs.k = 1;
+        if (outputs.heads_out > 0 || outputs.stream_outputs) turns_[bias_name(block, reader.name)] = outputs;
+        Turn& turn = turns_[weight_name(block, reader.name)] = outputs;
+        turn.k = reader.k;
+        turn.stream_inputs = of_stream;
+        turn.norm = norm;
+        if (input->role == InputRole::kOutput) turn.heads_in = head_dim;
+      }
+    }
   }
-  static bool turns(const std::string& name) {
-    if (name == kEmbedding || name == kHead || name == kFinalNorm || is_block_norm(name)) return true;
-    for (const char* layer :
-         {"q_proj.weight", "k_proj.weight", "v_proj.weight", "v_proj.bias", "o_proj.weight", "o_proj.bias",
-          "gate_proj.weight", "up_proj.weight", "down_proj.weight", "down_proj.bias"})
-      if (name.ends_with(layer)) return true;
-    return false;
-  }
+
+  std::string stored(const std::string& name) const { return name == head_ && !base_.has(head_) ? embedding_ : name; }
 
   Result<Matrix> read(const std::string& name) const {
     LOWBIT_TRY_ASSIGN(const QTensor w, base_.load(name));
@@ -72,27 +102,23 @@ class RotatedSource final : public ForwardingSource {
   }
 
   /// What the tensor must be in the rotated model.
-  Status turn(const std::string& name, Matrix& w) const {
-    const auto ends = [&](const char* end) { return name.ends_with(end); };
-    if (name == kFinalNorm || is_block_norm(name)) {
-      w.values.assign(w.values.size(), 1.0f);
-      return {};
+  Status apply(const Turn& turn, const std::string& name, Matrix& w) const {
+    if (turn.n > 0) LOWBIT_TRY(check(name, w.n, turn.n));
+    if (turn.k > 0) LOWBIT_TRY(check(name, w.k, turn.k));
+    if (turn.becomes_ones) w.values.assign(w.values.size(), 1.0f);
+    if (turn.stream_inputs) LOWBIT_TRY(turn_inputs(name, turn.norm, w));
+    if (turn.heads_in > 0) {
+      for (int64_t at = 0; at < w.k; at += turn.heads_in)
+        heads_.at(turn.heads_in).rotate_rows(w.values.data() + at, w.n, w.k);
     }
-    if (name == kEmbedding) return turn_inputs(name, "", w);
-    if (name == kHead) return turn_inputs(name, kFinalNorm, w);
-    if (ends(".bias")) {  // of a layer that writes to the stream or to the values
-      if (ends("v_proj.bias")) return turn_heads(name, w.values.data(), w.k, 1, true);
-      return turn_outputs(name, w.k, 1, w);
+    if (turn.heads_out > 0) {
+      for (int64_t at = 0; at < w.n; at += turn.heads_out)
+        heads_.at(turn.heads_out).rotate_outputs(w.values.data() + at * w.k, w.k);
     }
-    const std::string block = name.substr(0, name.find('.', sizeof("model.layers.") - 1) + 1);
-    if (ends("o_proj.weight")) {
-      LOWBIT_TRY(turn_heads(name, w.values.data(), w.n, w.k, false));
-      return turn_outputs(name, w.n, w.k, w);
-    }
-    if (ends("down_proj.weight")) return turn_outputs(name, w.n, w.k, w);
-    const bool is_mlp = ends("gate_proj.weight") || ends("up_proj.weight");
-    LOWBIT_TRY(turn_inputs(name, block + (is_mlp ? "post_attention_layernorm.weight" : "input_layernorm.weight"), w));
-    return ends("v_proj.weight") ? turn_heads(name, w.values.data(), w.n, w.k, true) : Status{};
+    if (!turn.stream_outputs) return {};
+    LOWBIT_TRY(check(name, w.n, stream_.size()));
+    stream_.rotate_outputs(w.values.data(), w.k);
+    return {};
   }
 
   static Status check(const std::string& name, int64_t got, int64_t wanted) {
@@ -113,36 +139,54 @@ class RotatedSource final : public ForwardingSource {
     stream_.rotate_rows(w.values.data(), w.n, w.k);
     return {};
   }
-  Status turn_outputs(const std::string& name, int64_t n, int64_t k, Matrix& w) const {
-    LOWBIT_TRY(check(name, n, stream_.size()));
-    stream_.rotate_outputs(w.values.data(), k);
-    return {};
-  }
-  /// Rows (outputs) or columns of w [n, k] are heads of values, one after another.
-  Status turn_heads(const std::string& name, float* w, int64_t n, int64_t k, bool outputs) const {
-    const int64_t d = heads_.size();
-    LOWBIT_TRY(check(name, outputs ? n : k, outputs ? config_.kv_size() : config_.q_size()));
-    if (outputs)
-      for (int64_t at = 0; at < n; at += d) heads_.rotate_outputs(w + at * k, k);
-    else
-      for (int64_t at = 0; at < k; at += d) heads_.rotate_rows(w + at, n, k);
-    return {};
-  }
 
-  ModelConfig config_;
-  std::string config_json_;
-  Rotation stream_, heads_;
+  std::string embedding_, head_, config_json_;
+  Rotation stream_;
+  std::map<int64_t, Rotation> heads_;  // by size
+  std::map<std::string, Turn> turns_;
   std::vector<SourceTensor> tensors_;
 };
 
+/// Of one block.
+Status check_rotatable(int64_t index, const BlockSpec& block) {
+  const auto refuse = [&](const TensorName& name, std::string got, const char* wanted) {
+    return fail(ErrorCode::kUnsupported, weight_name(index, name), std::move(got), wanted, "leave --rotate out");
+  };
+  for (const InputSpec* input : inputs_of(block)) {
+    const bool of_stream = reads_stream(input->role);
+    if (of_stream && input->norm && input->norm->offset != 0)
+      return refuse(input->norm->name, fmt::format("{:g} is added to its weights", input->norm->offset),
+                    "a norm whose weights alone can move into the layers behind it");
+    if (input->role == InputRole::kOutput && input->norm)
+      return refuse(input->norm->name, "a norm between attention and the layer behind it",
+                    "nothing between them: its weights do not commute with a rotation of the values");
+    if (input->hadamard > 0 && input->role != InputRole::kDown)
+      return refuse(input->readers.front().name, "inputs that pass a Hadamard transform", "inputs as they are");
+  }
+  for (const auto* norm : {&block.post_attention, &block.post_mlp})
+    if (*norm)
+      return refuse((*norm)->name, "a norm of what is added to the residual stream",
+                    "nothing between a layer and the stream: its weights do not commute with a rotation");
+  return {};
+}
+
 }  // namespace
 
+Status check_rotatable(const ModelSpec& spec) {
+  for (int64_t i = 0; i < spec.block_count(); ++i) LOWBIT_TRY(check_rotatable(i, spec.blocks[static_cast<size_t>(i)]));
+  if (spec.final_norm.offset == 0) return {};
+  return fail(ErrorCode::kUnsupported, weight_name(spec.final_norm.name),
+              fmt::format("{:g} is added to its weights", spec.final_norm.offset),
+              "a norm whose weights alone can move into the head", "leave --rotate out");
+}
+
 Result<std::unique_ptr<WeightSource>> rotate_source(const WeightSource& source, uint64_t seed) {
-  LOWBIT_TRY_ASSIGN(const ModelConfig config, model_config_of(source));
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, model_spec_of(source));
+  LOWBIT_TRY(check_rotatable(spec));
   LOWBIT_TRY_ASSIGN(auto json, parse_json_object(source.config_json(), "config.json",
                                                  {.text_bytes = source.config_json().size() + 1}));
   json["tie_word_embeddings"] = false;
-  return std::unique_ptr<WeightSource>(std::make_unique<RotatedSource>(source, config, json_dump(json, 2), seed));
+  return std::unique_ptr<WeightSource>(std::make_unique<RotatedSource>(source, spec, json_dump(json, 2), seed));
 }
 
 }  // namespace lowbit

@@ -1,7 +1,5 @@
 #include "pipeline/sensitivity.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,15 +9,14 @@
 
 #include "base/try.h"
 #include "kernels/registry.h"
-#include "model/config.h"
-#include "model/transformer.h"
+#include "model/model_spec.h"
+#include "runtime/transformer.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "pipeline/calibration.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/log_probabilities.h"
 #include "pipeline/overlay_source.h"
-#include "pipeline/tensor_names.h"
 #include "quantize/allocation.h"
 
 namespace lowbit {
@@ -32,12 +29,18 @@ constexpr int64_t kMomentTokens = 4096;  // for the errors of outputs
 constexpr int64_t kProbeTokens = 256;    // for the KL divergence
 constexpr int64_t kLogitsAtOnce = 64;
 
-/// The layers that get a format together.
-constexpr std::array<std::array<const char*, 2>, 5> kParts = {{{"self_attn.q_proj", "self_attn.k_proj"},
-                                                               {"self_attn.v_proj", nullptr},
-                                                               {"self_attn.o_proj", nullptr},
-                                                               {"mlp.gate_proj", "mlp.up_proj"},
-                                                               {"mlp.down_proj", nullptr}}};
+/// The layers of a block that get a format together: readers of one input, values apart.
+std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
+  std::vector<std::vector<const LinearSpec*>> parts;
+  for (const InputSpec* input : inputs_of(block)) {
+    std::vector<const LinearSpec*> together, values;
+    for (const LinearSpec& reader : input->readers)
+      (reader.role == LinearRole::kValue ? values : together).push_back(&reader);
+    for (auto* part : {&together, &values})
+      if (!part->empty()) parts.push_back(*part);
+  }
+  return parts;
+}
 
 double kl_divergence(std::span<const float> base, std::span<const float> other) {
   double sum = 0;
@@ -51,18 +54,18 @@ class Probe {
  public:
   static Result<Probe> make(const WeightSource& source, const Engine& engine, std::vector<float> states) {
     Probe p(source, engine);
-    LOWBIT_TRY_ASSIGN(p.config_, model_config_of(source));
-    p.rows_ = static_cast<int64_t>(states.size()) / p.config_.hidden_size;
+    LOWBIT_TRY_ASSIGN(p.spec_, executable_spec_of(source));
+    p.rows_ = static_cast<int64_t>(states.size()) / p.spec_.hidden_size;
     p.inputs_.push_back(std::move(states));
-    LOWBIT_TRY_ASSIGN(const QTensor norm, source.load(kFinalNorm));
+    LOWBIT_TRY_ASSIGN(const QTensor norm, source.load(weight_name(p.spec_.final_norm.name)));
     p.norm_.resize(static_cast<size_t>(norm.k));
     dequantize_rows(norm, 0, 1, p.norm_.data());
-    LOWBIT_TRY_ASSIGN(const QTensor head, source.load(p.config_.tied_head ? kEmbedding : kHead));
+    LOWBIT_TRY_ASSIGN(const QTensor head, source.load(weight_name(p.spec_.head.name)));
     MatmulOptions options;
     options.activation = Activation::kF32;
     options.isa = engine.isa;
     LOWBIT_TRY_ASSIGN(p.head_, MatmulPlan::make(head, options, *engine.pool));
-    for (int64_t b = 0; b < p.config_.layers; ++b) {
+    for (int64_t b = 0; b < p.spec_.block_count(); ++b) {
       LOWBIT_TRY_ASSIGN(auto block, p.load(source, b));
       std::vector<float> x = p.inputs_.back();
       LOWBIT_TRY(p.run(*block, x));
@@ -98,7 +101,7 @@ class Probe {
 
   Result<std::unique_ptr<Transformer>> load(const WeightSource& source, int64_t block) const {
     LoadOptions load;
-    load.activation = Activation::kF32;
+    load.x.activation = Activation::kF32;
     load.isa = engine_.isa;
     load.threads = engine_.threads;
     load.context = rows_;
@@ -112,13 +115,13 @@ class Probe {
   /// Calls use(row, log probabilities), from several threads.
   template <class Use>
   Status each_logits(const std::vector<float>& x, const Use& use) const {
-    const int64_t width = config_.hidden_size, vocab = head_.n();
+    const int64_t width = spec_.hidden_size, vocab = head_.n();
     std::vector<float> rows(static_cast<size_t>(kLogitsAtOnce * width)),
         logits(static_cast<size_t>(kLogitsAtOnce * vocab));
     for (int64_t first = 0; first < rows_; first += kLogitsAtOnce) {
       const int64_t m = std::min(kLogitsAtOnce, rows_ - first);
-      rms_norm_rows(vector_ops(engine_.isa), x.data() + first * width, width, norm_.data(), m, width, config_.rms_eps,
-                    rows.data(), width, *engine_.pool);
+      rms_norm_rows(vector_ops(engine_.isa), x.data() + first * width, width, norm_.data(), m, width,
+                    spec_.final_norm.eps, rows.data(), width, *engine_.pool);
       ActivationRows prepared;
       LOWBIT_TRY(prepared.prepare(Activation::kF32, rows.data(), m, width, width, engine_.isa, *engine_.pool));
       LOWBIT_TRY(head_.run(prepared, nullptr, logits.data(), vocab, *engine_.pool));
@@ -135,7 +138,7 @@ class Probe {
 
   const WeightSource& source_;
   const Engine& engine_;
-  ModelConfig config_;
+  ModelSpec spec_;
   int64_t rows_ = 0;
   std::vector<float> norm_, base_;          // base_: [rows, vocab] log probabilities
   std::vector<std::vector<float>> inputs_;  // of each block, and of the head
@@ -155,6 +158,7 @@ class Allocator {
       : source_(source), recipe_(recipe), engine_(engine), options_(options) {}
 
   Result<std::map<std::string, FormatId>> run() {
+    LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source_));
     CalibrationOptions few = options_.calibration;
     few.tokens = std::min(few.tokens, kMomentTokens);
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, false, engine_));
@@ -166,12 +170,12 @@ class Allocator {
       std::vector<std::string> names;
       for (const auto& [name, unused] : moments) names.push_back(name);
       const FactoredInputs inputs(moments, names, *engine_.pool);
-      for (size_t p = 0; p < kParts.size(); ++p) {
-        if (options_.progress &&
-            !options_.progress("measuring sensitivity", block * int64_t{kParts.size()} + int64_t(p),
-                               text.blocks() * int64_t{kParts.size()}))
+      const auto parts = parts_of(spec.blocks[static_cast<size_t>(block)]);
+      const auto count = static_cast<int64_t>(parts.size());
+      for (int64_t p = 0; p < count; ++p) {
+        if (options_.progress && !options_.progress("measuring sensitivity", block * count + p, text.blocks() * count))
           return fail(ErrorCode::kCancelled, "measuring sensitivity", "a request to stop");
-        LOWBIT_TRY(add_part(block, kParts[p], inputs, probe));
+        LOWBIT_TRY(add_part(block, parts[static_cast<size_t>(p)], inputs, probe));
       }
       LOWBIT_TRY(text.advance(block, {}));
     }
@@ -179,14 +183,14 @@ class Allocator {
   }
 
  private:
-  Status add_part(int64_t block, const std::array<const char*, 2>& layers, const FactoredInputs& inputs, Probe& probe) {
+  Status add_part(int64_t block, const std::vector<const LinearSpec*>& layers, const FactoredInputs& inputs,
+                  Probe& probe) {
     Part part;
     std::array<double, kFormats.size()> error{};
     std::array<int64_t, kFormats.size()> bytes{};
     std::map<std::string, QTensor> probed;
-    for (const char* layer : layers) {
-      if (layer == nullptr) continue;
-      const std::string name = fmt::format("model.layers.{}.{}.weight", block, layer);
+    for (const LinearSpec* layer : layers) {
+      const std::string name = weight_name(block, layer->name);
       LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(name));
       elements_ += w.n * w.k;
       if (recipe_.names(name)) {

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/try.h"
-#include "model/sampler.h"
+#include "runtime/sampler.h"
 #include "pipeline/shared_model.h"
 
 namespace lowbit {

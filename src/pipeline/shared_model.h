@@ -7,7 +7,7 @@
 
 #include "lowbit/model.h"
 #include "model/device_transformer.h"
-#include "model/transformer.h"
+#include "runtime/transformer.h"
 #include "runtime/executor.h"
 
 namespace lowbit {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/try.h"
+#include "model/model_spec.h"
 #include "pipeline/calibration.h"
 #include "pipeline/forwarding_source.h"
 #include "quantize/migration.h"
@@ -20,22 +20,6 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kMostTokens = 8192;
-
-/// A norm of a block and the layers that read its outputs, the first of them observed.
-struct Reading {
-  const char* norm;
-  std::vector<const char*> layers;
-};
-const std::array<Reading, 2>& readings() {
-  static const std::array<Reading, 2> all = {
-      Reading{"input_layernorm", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-      Reading{"post_attention_layernorm", {"mlp.gate_proj", "mlp.up_proj"}}};
-  return all;
-}
-
-std::string tensor_name(int64_t block, const char* part) {
-  return fmt::format("model.layers.{}.{}.weight", block, part);
-}
 
 using FactorsByTensor = std::map<std::string, std::shared_ptr<const std::vector<float>>>;
 
@@ -79,10 +63,10 @@ void join_columns(const float* x, int64_t m, int64_t k, std::vector<float>& larg
     }
 }
 
-Result<std::vector<float>> largest_weights(const WeightSource& source, int64_t block, const Reading& reading) {
+Result<std::vector<float>> largest_weights(const WeightSource& source, int64_t block, const InputSpec& input) {
   std::vector<float> largest;
-  for (const char* layer : reading.layers) {
-    const std::string name = tensor_name(block, layer);
+  for (const LinearSpec& reader : input.readers) {
+    const std::string name = weight_name(block, reader.name);
     LOWBIT_TRY_ASSIGN(const QTensor w, source.load(name));
     if (!largest.empty() && w.k != static_cast<int64_t>(largest.size()))
       return fail(ErrorCode::kShapeMismatch, name, fmt::format("{} columns", w.k), fmt::format("{}", largest.size()));
@@ -95,8 +79,25 @@ Result<std::vector<float>> largest_weights(const WeightSource& source, int64_t b
 
 }  // namespace
 
+Status check_smoothable(const ModelSpec& spec) {
+  for (size_t i = 0; i < spec.blocks.size(); ++i)
+    for (const InputSpec* input : inputs_of(spec.blocks[i])) {
+      if (!input->norm) continue;
+      const std::string where = weight_name(static_cast<int64_t>(i), input->norm->name);
+      if (input->norm->offset != 0)
+        return fail(ErrorCode::kUnsupported, where, fmt::format("{:g} is added to its weights", input->norm->offset),
+                    "a norm whose weights alone scale its outputs", "leave --smooth out");
+      if (input->hadamard > 0)
+        return fail(ErrorCode::kUnsupported, where, "a Hadamard transform between it and the layers behind it",
+                    "layers that read the norm's outputs themselves", "leave --smooth out");
+    }
+  return {};
+}
+
 Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, const QuantizeOptions& options,
                                                     const Engine& engine) {
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, model_spec_of(source));
+  LOWBIT_TRY(check_smoothable(spec));
   CalibrationOptions few = options.calibration;
   few.tokens = std::min(few.tokens, kMostTokens);
   LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source, few, false, engine));
@@ -108,15 +109,17 @@ Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, 
     LOWBIT_TRY(text.advance(block, {}, [&](const std::string& name, const float* x, int64_t m, int64_t k) {
       join_columns(x, m, k, inputs[name]);
     }));
-    for (const Reading& reading : readings()) {
-      LOWBIT_TRY_ASSIGN(const auto weights, largest_weights(source, block, reading));
-      const auto& seen = inputs[tensor_name(block, reading.layers.front())];
+    for (const InputSpec* input : inputs_of(spec.blocks[static_cast<size_t>(block)])) {
+      if (!input->norm) continue;
+      const std::string norm = weight_name(block, input->norm->name);
+      LOWBIT_TRY_ASSIGN(const auto weights, largest_weights(source, block, *input));
+      const auto& seen = inputs[weight_name(block, input->readers.front().name)];
       if (seen.size() != weights.size())
-        return fail(ErrorCode::kShapeMismatch, tensor_name(block, reading.norm), fmt::format("{} inputs", seen.size()),
+        return fail(ErrorCode::kShapeMismatch, norm, fmt::format("{} inputs", seen.size()),
                     fmt::format("{}, the columns of the layers behind it", weights.size()));
       const auto factors = std::make_shared<const std::vector<float>>(migration_factors(seen, weights, options.smooth));
-      norms[tensor_name(block, reading.norm)] = factors;
-      for (const char* layer : reading.layers) layers[tensor_name(block, layer)] = factors;
+      norms[norm] = factors;
+      for (const LinearSpec& reader : input->readers) layers[weight_name(block, reader.name)] = factors;
     }
   }
   return std::unique_ptr<WeightSource>(std::make_unique<SmoothedSource>(source, std::move(norms), std::move(layers)));

@@ -66,7 +66,7 @@ void Executor::run_batch(std::unique_lock<std::mutex>& lock) {
     r.tokens = r.tokens.subspan(size_t(rows_[i]));
     r.first = std::max<int64_t>(r.first - rows_[i], 0);
     r.count -= ran.count;
-    r.logits += ran.count * model_.config().vocab_size;
+    r.logits += ran.count * model_.spec().vocab_size;
     if (status && !r.tokens.empty()) continue;
     r.status = status;
     r.done = true;

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "model/transformer.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 

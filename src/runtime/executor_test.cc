@@ -9,7 +9,7 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "model/random_model.h"
-#include "model/sampler.h"
+#include "runtime/sampler.h"
 
 namespace lowbit {
 namespace {
@@ -27,8 +27,8 @@ constexpr Variant kVariants[] = {{"dense", FormatId::kBf16, Activation::kF32, 0}
 std::unique_ptr<Transformer> load(const Variant& variant, const RandomModelSpec& spec, int threads, int64_t batch) {
   const MemorySource source = make_random_model(spec);
   LoadOptions options;
-  options.activation = variant.activation;
-  options.activation_group = variant.activation_group;
+  options.x.activation = variant.activation;
+  options.x.group = variant.activation_group;
   options.isa = best_isa();
   options.threads = threads;
   options.batch = batch;
@@ -46,7 +46,7 @@ class Story {
         cache_(std::move(cache)),
         rng_(seed),
         sampler_(*Sampler::make({.seed = seed})),
-        logits_(size_t(model.config().vocab_size)) {}
+        logits_(size_t(model.spec().vocab_size)) {}
   explicit Story(const Story& from)
       : model_(from.model_),
         cache_(from.cache_.fork()),
@@ -57,7 +57,7 @@ class Story {
   template <class Forward>
   void run(int steps, const Forward& forward) {
     std::vector<int32_t> prompt(1 + rng_.below(90));
-    for (int32_t& t : prompt) t = int32_t(rng_.below(uint64_t(model_->config().vocab_size)));
+    for (int32_t& t : prompt) t = int32_t(rng_.below(uint64_t(model_->spec().vocab_size)));
     take(prompt, forward);
     for (int i = 0; i < steps; ++i) {
       const uint64_t what = rng_.below(12);
@@ -67,7 +67,7 @@ class Story {
       }
       if (what == 1) {  // a fork that runs ahead and is dropped must not be felt
         Story other(*this);
-        const int32_t token = int32_t(other.rng_.below(uint64_t(model_->config().vocab_size)));
+        const int32_t token = int32_t(other.rng_.below(uint64_t(model_->spec().vocab_size)));
         other.take({&token, 1}, forward);
         other.take(prompt, forward);
       }
@@ -145,7 +145,7 @@ TEST(Transformer, RaggedBatchesHaveTheBitsOfEachSequence) {
     spec.max_positions = 256;
     auto model = load(variant, spec, 2, 64);
     ASSERT_TRUE(model);
-    const int64_t vocab = model->config().vocab_size;
+    const int64_t vocab = model->spec().vocab_size;
     Rng rng(7);
     constexpr size_t kSequences = 9;
     std::vector<std::vector<int32_t>> texts(kSequences);
@@ -203,7 +203,7 @@ TEST(Executor, OneWithoutPagesFailsAndTheOthersGoOn) {
   auto pool = KvPool::make(model->kv_groups(), 3);
   ASSERT_TRUE(pool.has_value());
   std::vector<int32_t> text(100, 3);
-  std::vector<float> logits(size_t(model->config().vocab_size)), other(logits.size());
+  std::vector<float> logits(size_t(model->spec().vocab_size)), other(logits.size());
   KvCache a(*pool, 512), b(*pool, 512);
   ASSERT_TRUE(executor.forward(text, a, LogitsWanted::last(), logits));
   const Status status = executor.forward(text, b, LogitsWanted::last(), other);
@@ -221,7 +221,7 @@ TEST(Executor, RefusesWhatAForwardRefuses) {
   ASSERT_TRUE(model);
   Executor executor(*model);
   auto cache = model->make_cache();
-  std::vector<float> logits(size_t(model->config().vocab_size));
+  std::vector<float> logits(size_t(model->spec().vocab_size));
   const int32_t bad = -1, good = 1;
   EXPECT_FALSE(executor.forward({}, *cache, LogitsWanted::last(), logits));
   EXPECT_FALSE(executor.forward({&bad, 1}, *cache, LogitsWanted::last(), logits));

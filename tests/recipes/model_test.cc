@@ -1,4 +1,4 @@
-// The toy family of docs/adding-a-model.md: its configuration, and a forward pass against the plain double-precision loops.
+// The toy family of docs/adding-a-model.md: its spec, and a forward pass against the plain double-precision loops.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/random_model.h"
-#include "model/transformer.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {
@@ -31,14 +31,15 @@ MemorySource source_of(const RandomModelSpec& spec) {
 }
 
 TEST(RecipeModel, DefaultsAreTheFamilys) {
-  const auto config = parse_model_config(source_of(acorn()).config);
-  ASSERT_TRUE(config.has_value()) << config.error().message();
-  EXPECT_TRUE(config->qkv_bias);
-  EXPECT_TRUE(config->o_bias);
-  EXPECT_FALSE(config->mlp_bias);
+  const auto spec = parse_model_spec(source_of(acorn()).config);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message();
+  const BlockSpec& block = spec->blocks.back();
+  for (const InputSpec* input : inputs_of(block))
+    for (const LinearSpec& linear : input->readers)
+      EXPECT_EQ(linear.bias, input == &block.attention.qkv || input == &block.attention.output) << linear.name.hf;
   auto unknown = acorn();
   unknown.model_type = "walnut";
-  const auto refused = parse_model_config(make_random_model(unknown).config);
+  const auto refused = parse_model_spec(make_random_model(unknown).config);
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message().find("acorn"), std::string::npos) << refused.error().message();
 }
@@ -47,7 +48,7 @@ TEST(RecipeModel, ForwardEqualsTheDoubleReference) {
   const RandomModelSpec spec = acorn();
   const MemorySource source = source_of(spec);
   LoadOptions options;
-  options.activation = Activation::kF32;
+  options.x.activation = Activation::kF32;
   const auto model = Transformer::load(source, options);
   ASSERT_TRUE(model.has_value()) << model.error().message();
   const std::vector<int32_t> tokens = {7, 0, 40, 12, 3, 3, 29};

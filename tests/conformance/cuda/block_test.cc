@@ -7,7 +7,7 @@
 #include "model/device_block.h"
 #include "model/device_transformer.h"
 #include "model/random_model.h"
-#include "model/transformer.h"
+#include "runtime/transformer.h"
 #include "tests/conformance/cuda/on_device.h"
 
 namespace lowbit {
@@ -69,7 +69,7 @@ void check_block(const RandomModelSpec& spec, int64_t context, const std::string
   MemorySource source = make_random_model(spec);
   if (!lowbit_config.empty()) source.config.insert(source.config.find('{') + 1, lowbit_config);
   LoadOptions load;
-  load.activation = Activation::kF32;
+  load.x.activation = Activation::kF32;
   load.context = context;
   load.only_block = 1;
   const auto model = Transformer::load(source, load);
@@ -87,10 +87,10 @@ void check_block(const RandomModelSpec& spec, int64_t context, const std::string
     ASSERT_TRUE((*model)->run_block(
         std::span(wanted).subspan(size_t(w * context * spec.hidden), size_t(context * spec.hidden)), *cache));
 
-  auto work = DeviceBlockWorkspace::make((*model)->config(), context, kWindows, one_thread());
+  auto work = DeviceBlockWorkspace::make((*model)->spec(), context, kWindows, one_thread());
   ASSERT_TRUE(work.has_value()) << work.error().message();
   ASSERT_EQ(work->windows(), kWindows);
-  const auto block = DeviceBlock::load(source, *parse_model_config(source.config), 1, one_thread());
+  const auto block = DeviceBlock::load(source, *parse_model_spec(source.config), 1, one_thread());
   ASSERT_TRUE(block.has_value()) << block.error().message();
   OnDevice<float> states(x);
   size_t observed = 0;
@@ -139,7 +139,7 @@ TEST(Blocks, AWholeModelScoresATextAsTheCpuDoes) {
     MemorySource source = make_random_model(spec);
     constexpr int64_t kContext = 24;
     LoadOptions load;
-    load.activation = Activation::kF32;
+    load.x.activation = Activation::kF32;
     load.context = kContext;
     const auto model = Transformer::load(source, load);
     ASSERT_TRUE(model.has_value()) << model.error().message();
@@ -165,7 +165,7 @@ TEST(Blocks, ErrorsNameTheTensor) {
   LOWBIT_NEEDS_GPU();
   MemorySource source = make_random_model({});
   source.weights.erase("model.layers.0.mlp.up_proj.weight");
-  const auto block = DeviceBlock::load(source, *parse_model_config(source.config), 0, one_thread());
+  const auto block = DeviceBlock::load(source, *parse_model_spec(source.config), 0, one_thread());
   ASSERT_FALSE(block.has_value());
   EXPECT_EQ(block.error().code, ErrorCode::kNotFound);
   EXPECT_NE(block.error().where.find("up_proj"), std::string::npos);

@@ -11,8 +11,8 @@
 
 #include "lowbit/tokenizer.h"
 #include "model/random_model.h"
-#include "model/sampler.h"
-#include "model/transformer.h"
+#include "runtime/sampler.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {
@@ -70,7 +70,7 @@ class Stories : public testing::Test {
     cold.temperature = 0;
     auto sampler = Sampler::make(cold);
     auto cache = (*model)->make_cache();
-    std::vector<float> logits(size_t((*model)->config().vocab_size));
+    std::vector<float> logits(size_t((*model)->spec().vocab_size));
     std::vector<TokenId> text;
     int32_t token = 1;
     for (int step = 0; step < 200; ++step) {
@@ -92,7 +92,7 @@ TEST_F(Stories, GreedyTextByteForByte) {
     for (Activation activation : {Activation::kF32, Activation::kInt8}) {  // dense weights: the same path
       LoadOptions options;
       options.isa = isa;
-      options.activation = activation;
+      options.x.activation = activation;
       options.threads = 2;
       EXPECT_EQ(greedy(options), want) << isa_name(isa);
     }

@@ -1,4 +1,4 @@
-#include "model/transformer.h"
+#include "runtime/transformer.h"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::unique_ptr<Transformer> must_load(const MemorySource& source, const LoadOpt
 
 /// Logits of all tokens, given in calls of `call` tokens.
 std::vector<float> all_logits(Transformer& model, const std::vector<int32_t>& tokens, int64_t call) {
-  const int64_t vocab = model.config().vocab_size, n = int64_t(tokens.size());
+  const int64_t vocab = model.spec().vocab_size, n = int64_t(tokens.size());
   std::vector<float> logits(size_t(n * vocab));
   auto cache = model.make_cache();
   EXPECT_TRUE(cache.has_value());
@@ -107,14 +107,14 @@ TEST_P(TransformerVariants, EqualsDoubleReference) {
   const RandomModelSpec& spec = GetParam().spec;
   const MemorySource source = make_random_model(spec);
   LoadOptions options;
-  options.activation = Activation::kF32;
+  options.x.activation = Activation::kF32;
   auto model = must_load(source, options);
   ASSERT_TRUE(model);
   const auto tokens = random_tokens(80, spec.vocab);  // more than a page of the cache
   const auto want = naive_forward(source, spec, tokens);
   EXPECT_LT(relative_error(all_logits(*model, tokens, 80), want), 1e-4);
   // int8 activations are an approximation, but of the same function.
-  options.activation = Activation::kInt8;
+  options.x.activation = Activation::kInt8;
   model = must_load(source, options);
   ASSERT_TRUE(model);
   const double error = relative_error(all_logits(*model, tokens, 80), want);
@@ -130,7 +130,7 @@ TEST_P(TransformerVariants, SameBitsForAnyCutIsaAndThreads) {
   const auto tokens = random_tokens(75, spec.vocab);
   for (Activation activation : {Activation::kF32, Activation::kInt8}) {
     LoadOptions options;
-    options.activation = activation;
+    options.x.activation = activation;
     auto model = must_load(source, options);
     ASSERT_TRUE(model);
     const auto want = all_logits(*model, tokens, 75);
@@ -153,7 +153,7 @@ TEST_P(TransformerVariants, SameBitsForAnyCutIsaAndThreads) {
       }
     }
     options = {};
-    options.activation = activation;
+    options.x.activation = activation;
     options.reference = true;
     model = must_load(source, options);
     ASSERT_TRUE(model);
@@ -274,7 +274,7 @@ TEST(Transformer, BlocksOneByOneAreTheModel) {
   spec.layers = 3;
   const MemorySource source = make_random_model(spec);
   LoadOptions options;
-  options.activation = Activation::kF32;
+  options.x.activation = Activation::kF32;
   options.context = 40;
   options.batch = 16;  // three batches a sequence
   const auto tokens = random_tokens(40, spec.vocab);
@@ -314,16 +314,16 @@ TEST(Transformer, ActivationsOfTables) {
   spec.group = 40;
   const std::string name = "model.layers.0.mlp.down_proj.weight";
   QTensor w = make_random_model(spec).weights.at(name);
-  EXPECT_EQ(layer_activation(w, Activation::kInt8, 32).kind, Activation::kInt8);
-  EXPECT_EQ(layer_activation(w, Activation::kF32, 32).kind, Activation::kF32);
+  EXPECT_EQ(choose_x(w, {.activation = Activation::kInt8, .group = 32}).activation, Activation::kInt8);
+  EXPECT_EQ(choose_x(w, {.activation = Activation::kF32, .group = 32}).activation, Activation::kF32);
   w.codebook[3] = 0.25f;
-  const LayerActivation floats = layer_activation(w, Activation::kInt8, 32);
-  EXPECT_EQ(floats.kind, Activation::kF32);
+  const XSpec floats = choose_x(w, {.activation = Activation::kInt8, .group = 32});
+  EXPECT_EQ(floats.activation, Activation::kF32);
   EXPECT_NE(floats.reason.find("f32 activations: the table has values"), std::string::npos) << floats.reason;
   spec.group = Scaling::kAll;
   w = make_random_model(spec).weights.at(name);
-  EXPECT_EQ(layer_activation(w, Activation::kInt8, 32).kind, Activation::kInt8);  // sums of 32 columns
-  EXPECT_NE(layer_activation(w, Activation::kInt8, 0).reason.find("sums of 1200 columns"), std::string::npos);
+  EXPECT_EQ(choose_x(w, {.group = 32}).activation, Activation::kInt8);  // sums of 32 columns
+  EXPECT_NE(choose_x(w, {.group = 0}).reason.find("sums of 1200 columns"), std::string::npos);
 }
 
 /// Scales of x where the model leaves them to its weights: docs/adr/0047-scales-of-x-as-trained.md.
@@ -340,13 +340,13 @@ TEST(Transformer, ActivationsAsTrained) {
     spec.group = c.group;
     const MemorySource source = make_random_model(spec);
     LoadOptions options;
-    options.activation_group = 32;
-    options.activations_as_trained = true;
+    options.x.group = 32;
+    options.x.as_trained = true;
     auto model = must_load(source, options);
     ASSERT_TRUE(model);
-    for (const LinearInfo& info : model->linears()) EXPECT_EQ(info.activation_group, c.wanted) << info.kernel;
-    options.activations_as_trained = false;
-    options.activation_group = c.wanted;
+    for (const WeightInfo& info : model->linears()) EXPECT_EQ(info.activation_group, c.wanted) << info.kernel;
+    options.x.as_trained = false;
+    options.x.group = c.wanted;
     auto asked = must_load(source, options);
     ASSERT_TRUE(asked);
     const auto tokens = random_tokens(20, spec.vocab);
@@ -370,7 +370,7 @@ TEST(Transformer, ObserverSeesEveryLinear) {
   const std::vector<int32_t> tokens = {4};
   ASSERT_TRUE(model->forward(tokens, *cache, LogitsWanted::last(), logits));
   std::vector<std::string> want;
-  for (const LinearInfo& info : model->linears()) want.push_back(info.name);
+  for (const WeightInfo& info : model->linears()) want.push_back(info.name);
   EXPECT_EQ(seen, want);
   EXPECT_EQ(seen.size(), 15u);
 }

@@ -1,38 +1,26 @@
 #pragma once
-// A decoder-only transformer of the llama family: weights of any format in, logits out.
+// A decoder-only transformer: weights of any format in, logits out.
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/cpu.h"
-#include "base/threads.h"
-#include "format/qtensor.h"
-#include "kernels/api.h"
+#include "backend/backend.h"
 #include "lowbit/error.h"
-#include "model/config.h"
-#include "model/linear.h"
-#include "model/profile.h"
 #include "model/source.h"
-#include "ops/attention.h"
-#include "ops/kv_cache.h"
+#include "runtime/forward.h"
+#include "runtime/linear_observer.h"
 
 namespace lowbit {
 
 struct LoadOptions {
-  /// kInt8: layers whose weights are integers, or tables of them, take int8 activations (layer_activation()), all others f32.
-  /// kF32: the exact path everywhere.
-  Activation activation = Activation::kInt8;
-  int64_t activation_group = 0;         // kInt8: columns of x per scale, see MatmulOptions; 0: one scale per row
-  bool activations_as_trained = false;  // kInt8: trained_activation_group() of each layer in place of activation_group
-  ActivationRounding rounding;          // kInt8: of the blocks' layers; the head's input keeps 8 bits
+  XPolicy x;  // of the blocks' layers; the head's input keeps 8 bits
   Isa isa = Isa::kScalar;
-  bool reference = false;  // the kernels of kernels/ref, whatever the ISA
+  bool reference = false;  // the ref backend, whatever the ISA
   int threads = 1;
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
@@ -62,30 +50,21 @@ struct BatchPart {
   float* logits = nullptr;  // [count, vocab_size]
 };
 
-struct LinearInfo {
-  std::string name, kernel, reason;
-  FormatId format;
-  int64_t n, k, resident_bytes;
-  Activation activation;
-  int64_t activation_group;  // columns of x per scale; 0: one scale per row
-};
-
 class Transformer {
  public:
   /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor; the source may go away afterwards,
   /// except for what an embedding borrows (its bytes are kept alive by the QTensor itself).
-  /// Errors: those of model_config_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or
+  /// Errors: those of executable_spec_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or
   ///         infinity in a weight or scale), kInvalidArgument (context), kUnsupported, kOutOfMemory, kCancelled. Each names its tensor.
   static Result<std::unique_ptr<Transformer>> load(const WeightSource& source, const LoadOptions& options);
 
-  const ModelConfig& config() const { return config_; }
+  const ModelSpec& spec() const { return spec_; }
   int64_t context() const { return context_; }
   int64_t batch() const { return batch_; }
   ThreadPool& pool() { return *pool_; }
 
-  std::vector<KvGroup> kv_groups() const {
-    return uniform_kv_groups(config_.layers, config_.kv_heads, config_.head_dim);
-  }
+  /// What its layers keep of a sequence.
+  std::vector<KvGroup> kv_groups() const;
   /// A cache of its own for one sequence of at most context() positions.
   Result<KvCache> make_cache() const;
 
@@ -106,70 +85,43 @@ class Transformer {
 
   /// The block of a model loaded with `only_block`, on a whole sequence: x [m, hidden] at positions 0..m-1, in place. The
   /// cache is of make_cache() and emptied first. Errors: kInvalidArgument (more rows than context()), kOutOfMemory.
-  /// With `stop_at` it ends where the observer has seen an input: 0 that of q, k and v, 1 of o, 2 of gate and up, 3 of down; x is
-  /// then lost.
-  Status run_block(std::span<float> x, KvCache& cache, int stop_at = kWholeBlock);
-  static constexpr int kWholeBlock = 4;
+  Status run_block(std::span<float> x, KvCache& cache);
+  /// The same up to where the observer has seen one of the block's inputs; x stays as it is.
+  Status show_block_input(std::span<const float> x, KvCache& cache, InputRole input);
 
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;
-  std::vector<LinearInfo> linears() const;
+  /// Of all layers, in the order in which they run.
+  std::vector<WeightInfo> linears() const;
   /// Sees every linear layer's input; null to stop.
-  void set_observer(LinearObserver observer) { input_->set_observer(std::move(observer)); }
+  void set_observer(LinearObserver observer);
   /// Adds the times of all calls from now on; must outlive them. Null to stop.
-  void set_profile(Profile* profile) { profile_ = profile; }
+  void set_profile(Profile* profile) { work_->set_profile(profile); }
 
  private:
   friend class TransformerLoader;
-  struct Layer {
-    std::vector<float> input_norm, post_norm;  // [hidden]
-    std::vector<float> q_norm, k_norm;         // [head_dim] or empty
-    Linear q, k, v, o, gate, up, down;
-  };
-  /// Rows of one batch; allocated once.
-  struct Workspace {
-    Buffer x;         // [batch, hidden] residual stream
-    Buffer h;         // [batch, hidden] normed rows, outputs of o and down
-    Buffer q, attn;   // [batch, q_size]
-    Buffer k, v;      // [batch, kv_size]
-    Buffer gate, up;  // [batch, intermediate]
-    Buffer cos, sin;  // [batch, head_dim / 2]
-    int64_t bytes() const;
-  };
-
   Transformer() = default;
-  Status allocate_workspace(int64_t batch_limit);
-  /// Logits of rows [first, first + count) of the residual stream. Their rounding is the default one.
-  Status run_head(int64_t first, int64_t count, float* logits);
-  /// Fills sequences_, the residual stream and the rotations; returns the number of rows.
-  int64_t start(std::span<const BatchPart> batch);
-  /// Logits of the rows that parts ask for.
-  Status finish(std::span<const BatchPart> batch);
-  void embed(std::span<const int32_t> tokens, float* x);
-  Status attention_part(const Layer& layer, int64_t index, int64_t m);
-  /// `next`: the layer behind this one; null: the head.
-  Status feed_forward_part(const Layer& layer, const Layer* next, int64_t m);
-  void add_rows(const float* h, int64_t m, float* x);
-  /// Times a step that multiplies m rows with the weights of some layers.
-  StepTimer time_linears(ModelStep step, int64_t m, std::initializer_list<const Linear*> linears) const;
+  Status prepare_to_run(int64_t batch_limit);
+  /// The program that shows inputs, compiled when it is first needed.
+  Result<const Program*> program();
+  /// Chunks of a block's rows: run(rows before, batch).
+  template <class Run>
+  Status each_chunk(std::span<const float> x, KvCache& cache, const Run& run);
 
-  ModelConfig config_;
+  ModelSpec spec_;
   int64_t context_ = 0, batch_ = 0;
-  const VectorOps* ops_ = nullptr;
-  std::vector<double> frequencies_;
-  QTensor embedding_;  // borrows the source's bytes where it can
-  std::vector<Layer> layers_;
-  std::vector<float> final_norm_;
-  Linear head_;
   std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<LinearInput> input_;
-  ActivationRounding rounding_;
-  Workspace work_;
-  Attention attention_;
-  std::vector<SequenceRows> sequences_;  // of the batch that runs
-  std::vector<float> logits_;            // of several sequences together, before each gets its own
-  Profile* profile_ = nullptr;
-  int stop_at_ = kWholeBlock;
+  std::unique_ptr<Backend> backend_;
+  ModelWeights weights_;
+  int64_t embedding_bytes_ = 0;
+  std::vector<Step> steps_;
+  std::unique_ptr<Program> program_, with_taps_;
+  std::unique_ptr<Workspace> work_;
+  bool observed_ = false;
+  // Of the batch that runs.
+  std::vector<int32_t> tokens_;
+  std::vector<SequenceRows> sequences_;
+  std::vector<WantedRows> wanted_;
 };
 
 }  // namespace lowbit

@@ -8,8 +8,8 @@
 #include "base/cpu.h"
 #include "base/test_allocations.h"
 #include "model/random_model.h"
-#include "model/sampler.h"
-#include "model/transformer.h"
+#include "runtime/sampler.h"
+#include "runtime/transformer.h"
 
 #ifdef LOWBIT_COUNTS_ALLOCATIONS
 
@@ -47,8 +47,8 @@ TEST(Allocations, NoneInDecoding) {
     for (const int threads : {1, 3}) {
       const MemorySource source = make_random_model(variant.spec);
       LoadOptions options;
-      options.activation = variant.activation;
-      options.activation_group = variant.activation_group;
+      options.x.activation = variant.activation;
+      options.x.group = variant.activation_group;
       options.isa = best_isa();
       options.threads = threads;
       auto model = Transformer::load(source, options);
@@ -58,7 +58,7 @@ TEST(Allocations, NoneInDecoding) {
       sampling.repeat_penalty = 1.1f;
       auto sampler = Sampler::make(sampling);
       ASSERT_TRUE(cache.has_value() && sampler.has_value());
-      std::vector<float> logits(static_cast<size_t>((*model)->config().vocab_size));
+      std::vector<float> logits(static_cast<size_t>((*model)->spec().vocab_size));
       bool good = true;
       const auto step = [&] {
         const auto token = sampler->sample(logits);

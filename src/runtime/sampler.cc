@@ -1,4 +1,4 @@
-#include "model/sampler.h"
+#include "runtime/sampler.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,108 @@
+#pragma once
+// The forward pass as data: a short list of steps over rows in a workspace. runtime/ builds it from a model's description; backends
+// compile it once and run it, or any range of it.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "arch/spec.h"
+#include "backend/profile.h"
+#include "backend/x_spec.h"
+#include "format/format.h"
+#include "ops/kv_cache.h"
+
+namespace lowbit {
+
+/// Rows of a workspace: [rows, width] f32 to those who look. A backend may keep them in another form between two of its steps.
+using Slot = uint8_t;
+inline constexpr Slot kLogits = 255;  // no slot: the logits that the batch asks for
+
+/// RMS norm by weight [n].
+struct Norm {
+  std::vector<float> weight;
+  float eps = 0;
+};
+
+/// A weight as people see it.
+struct WeightInfo {
+  std::string name, kernel, reason;
+  FormatId format = FormatId::kF32;
+  int64_t n = 0, k = 0, resident_bytes = 0;
+  Activation activation = Activation::kF32;
+  int64_t activation_group = 0;  // columns of x per scale; 0: one scale per row
+};
+
+/// A weight that a backend has prepared: for products, for its rows (an embedding), or for both. Immutable.
+class Weight {
+ public:
+  Weight() = default;
+  Weight(const Weight&) = delete;
+  Weight& operator=(const Weight&) = delete;
+  virtual ~Weight() = default;
+  virtual WeightInfo info() const = 0;
+};
+
+/// What a step multiplies: rows of a slot, normed and transformed first where it says so.
+struct StepInput {
+  Slot from = 0;
+  const Norm* norm = nullptr;
+  int64_t hadamard = 0;  // > 0: each so many columns pass a Hadamard transform
+  int tap = -1;          // >= 0: what an observer knows this input by
+};
+
+/// rows W^T + bias to a slot, or added to it.
+struct Product {
+  const Weight* weight = nullptr;
+  Slot to = 0;
+  bool add = false;
+};
+
+/// Rows of the table for the batch's tokens.
+struct EmbedStep {
+  const Weight* table = nullptr;
+  Slot to = 0;
+};
+/// Products of the same input: q, k and v.
+struct LinearStep {
+  StepInput in;
+  std::vector<Product> out;
+  ModelStep label = ModelStep::kQkv;
+};
+/// act(gate) * up of the same input.
+struct GluStep {
+  StepInput in;
+  const Weight *gate = nullptr, *up = nullptr;
+  Glu glu = Glu::kSilu;
+  Slot to = 0;
+};
+/// Norms of heads, rotation, the new rows of the cache, attention. q and k are lost.
+struct AttentionStep {
+  int layer = 0;
+  const AttentionSpec* spec = nullptr;
+  const Norm *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
+  Slot q = 0, k = 0, v = 0, to = 0;
+};
+/// The rows whose logits are wanted come to the front of a slot; the steps behind it see them alone, and do nothing without any.
+struct GatherStep {
+  Slot slot = 0;
+};
+using Step = std::variant<EmbedStep, LinearStep, GluStep, AttentionStep, GatherStep>;
+
+/// Rows [row, row + rows) of a batch, and where their logits [rows, vocab] go.
+struct WantedRows {
+  int64_t row = 0, rows = 0;
+  float* logits = nullptr;
+};
+
+/// What one pass reads: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their positions.
+struct Batch {
+  std::span<const int32_t> tokens;          // [m]; only an EmbedStep looks at them
+  std::span<const SequenceRows> sequences;  // rows follow each other from 0 to m
+  std::span<const WantedRows> wanted;       // ascending
+  int64_t rows() const { return sequences.empty() ? 0 : sequences.back().row + sequences.back().rows; }
+};
+
+}  // namespace lowbit

@@ -1,0 +1,31 @@
+#include "backend/x_spec.h"
+
+#include "ops/matmul.h"
+
+namespace lowbit {
+namespace {
+
+/// Networks of such weights are trained with one scale of x per token.
+bool trained_per_token(const QTensor& w) {
+  const bool low =
+      w.format == FormatId::kTernary || w.format == FormatId::kTernaryPacked || w.format == FormatId::kBinary;
+  return low && w.group() >= w.k;
+}
+
+}  // namespace
+
+XSpec choose_x(const QTensor& w, const XPolicy& policy) {
+  XSpec x;
+  x.group = policy.as_trained && trained_per_token(w) ? 0 : policy.group;
+  x.rounding = policy.rounding;
+  if (policy.activation == Activation::kF32 || is_dense(w.format)) return x;
+  const std::string floats = why_float_sums(w, x.group);
+  if (floats.empty()) {
+    x.activation = policy.activation;
+  } else {
+    x.reason = "f32 activations: " + floats;
+  }
+  return x;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,35 @@
+#pragma once
+// What a linear layer takes as x: decided here alone, from the weight and what the caller asked for, and never by the device. Otherwise
+// two devices would run two models.
+
+#include <cstdint>
+#include <string>
+
+#include "format/qtensor.h"
+#include "kernels/api.h"
+#include "ops/activation_rounding.h"
+
+namespace lowbit {
+
+/// What a caller asks for.
+struct XPolicy {
+  Activation activation = Activation::kInt8;
+  int64_t group = 0;  // kInt8: columns of x per scale; 0: one scale per row
+  bool as_trained =
+      false;  // kInt8: ternary and binary weights with one scale per row take one scale per token, as such networks are trained
+  ActivationRounding rounding = {};  // kInt8
+};
+
+/// What a layer gets.
+struct XSpec {
+  Activation activation = Activation::kF32;
+  int64_t group = 0;
+  ActivationRounding rounding = {};
+  std::string reason;  // why not what was asked for; empty: it is
+};
+
+/// int8 only where sums are those of integers, which it keeps exact: not for dense weights and fp8, nor for all codebooks (why_float_sums()
+/// of ops/matmul.h). as_trained: docs/adr/0047-scales-of-x-as-trained.md.
+XSpec choose_x(const QTensor& w, const XPolicy& policy);
+
+}  // namespace lowbit

@@ -1,0 +1,17 @@
+#pragma once
+// The spec of a source's model, and whether lowbit executes it.
+
+#include "arch/spec.h"
+#include "lowbit/error.h"
+#include "model/source.h"
+
+namespace lowbit {
+
+/// Of a source's config.json: parse_model_spec(), whose errors name the source, too.
+Result<ModelSpec> model_spec_of(const WeightSource& source);
+
+/// The same for a model that will run. Errors: kUnsupported, with all that is not executed yet, of the first block that has any.
+Result<ModelSpec> executable_spec_of(const WeightSource& source);
+Status check_executable(const ModelSpec& spec);
+
+}  // namespace lowbit

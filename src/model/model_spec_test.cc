@@ -1,0 +1,90 @@
+#include "model/model_spec.h"
+
+#include <gtest/gtest.h>
+
+#include "model/device_transformer.h"
+#include "model/random_model.h"
+#include "runtime/transformer.h"
+
+namespace lowbit {
+namespace {
+
+ModelSpec plain() { return *parse_model_spec(make_random_model({}).config); }
+
+void expect_refused(const ModelSpec& spec, const std::string& text) {
+  const auto status = check_executable(spec);
+  ASSERT_FALSE(status) << text;
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(status.error().message().find(text), std::string::npos) << status.error().message();
+}
+
+TEST(CheckExecutable, NamesWhatIsMissing) {
+  EXPECT_TRUE(check_executable(plain()));
+  ModelSpec spec = plain();
+  spec.blocks[1].mlp.glu = Glu::kGeluTanh;
+  expect_refused(spec, "block 1");
+  expect_refused(spec, "GELU (tanh)");
+  spec = plain();
+  spec.blocks[0].post_mlp = NormSpec{{"a_norm", "a_norm"}, 64, 1e-5f, 0};
+  expect_refused(spec, "norms behind attention or MLP");
+  spec = plain();
+  spec.blocks[1].attention.qkv.norm->offset = 1;
+  expect_refused(spec, "norms with an offset");
+  spec = plain();
+  spec.final_norm.offset = 1;
+  expect_refused(spec, "model.norm");
+  spec = plain();
+  spec.blocks[1].attention.kv_heads = 4;
+  expect_refused(spec, "blocks of different shapes");
+  spec = plain();
+  spec.blocks[1].attention.rope->dims = 8;
+  expect_refused(spec, "not rotated whole");
+  spec = plain();
+  spec.blocks[1].mlp.down.hadamard = 8192;
+  expect_refused(spec, "8192");
+  spec = plain();
+  spec.blocks[1].attention.qkv.norm.reset();
+  expect_refused(spec, "without a norm");
+}
+
+TEST(CheckExecutable, BitNetIsDescribedButNotRun) {
+  MemorySource source = make_random_model({});
+  std::string& config = source.config;
+  for (const auto& [from, to] :
+       {std::pair<std::string, std::string>{R"("llama")", R"("bitnet")"}, {R"("silu")", R"("relu2")"}})
+    config.replace(config.find(from), from.size(), to);
+  ASSERT_TRUE(model_spec_of(source));
+  ThreadPool pool(1);
+  const auto expect = [](const auto& model) {
+    ASSERT_FALSE(model);
+    EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
+    const std::string message = model.error().message();
+    for (const char* part : {"bitnet", "not executed yet: squared ReLU, sub-norms", "attn_sub_norm", "ffn_sub_norm"})
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect(Transformer::load(source, {}));
+  expect(DeviceTransformer::load(source, 16, pool));
+}
+
+TEST(LongestContext, IsTheShortestWindow) {
+  RandomModelSpec random;
+  random.model_type = "qwen2";
+  MemorySource source = make_random_model(random);
+  const std::string key = R"("hidden_act")";
+  source.config.insert(source.config.find(key),
+                       R"("use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1, )");
+  LoadOptions options;
+  const auto model = Transformer::load(source, options);
+  ASSERT_TRUE(model) << model.error().message();
+  EXPECT_EQ((*model)->context(), 32);
+  EXPECT_EQ((*model)->spec().blocks[0].attention.window, 0);
+  EXPECT_EQ((*model)->spec().blocks[1].attention.window, 32);
+  options.context = 33;
+  const auto longer = Transformer::load(source, options);
+  ASSERT_FALSE(longer);
+  EXPECT_EQ(longer.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(longer.error().message().find("sliding_window = 32"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lowbit

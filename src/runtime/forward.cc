@@ -1,0 +1,61 @@
+#include "runtime/forward.h"
+
+#include <algorithm>
+
+namespace lowbit {
+namespace {
+
+StepInput input_step(const InputSpec& input, const BlockWeights& weights, int block, Slot from) {
+  return {from, weights.norm_of(input), input.hadamard, tap_of(block, input.role)};
+}
+
+void append_block(const BlockSpec& spec, const BlockWeights& w, int block, std::vector<Step>& steps) {
+  const AttentionSpec& a = spec.attention;
+  const MlpSpec& mlp = spec.mlp;
+  steps.emplace_back(LinearStep{
+      input_step(a.qkv, w, block, kStream),
+      {{w.of(LinearRole::kQuery), kQuery}, {w.of(LinearRole::kKey), kKey}, {w.of(LinearRole::kValue), kValue}},
+      ModelStep::kQkv});
+  steps.emplace_back(AttentionStep{block, &a, a.q_norm ? &w.q_norm : nullptr, a.k_norm ? &w.k_norm : nullptr, kQuery,
+                                   kKey, kValue, kAttended});
+  steps.emplace_back(LinearStep{
+      input_step(a.output, w, block, kAttended), {{w.of(LinearRole::kOutput), kStream, true}}, ModelStep::kOutput});
+  steps.emplace_back(GluStep{input_step(mlp.gate_up, w, block, kStream), w.of(LinearRole::kGate), w.of(LinearRole::kUp),
+                             mlp.glu, kGated});
+  steps.emplace_back(
+      LinearStep{input_step(mlp.down, w, block, kGated), {{w.of(LinearRole::kDown), kStream, true}}, ModelStep::kDown});
+}
+
+}  // namespace
+
+std::array<int64_t, kModelSlots> slot_widths(const ModelSpec& spec) {
+  std::array<int64_t, kModelSlots> widths{};
+  widths[kStream] = spec.hidden_size;
+  for (const BlockSpec& block : spec.blocks) {
+    const AttentionSpec& a = block.attention;
+    const auto grow = [&](ModelSlot slot, int64_t width) { widths[slot] = std::max(widths[slot], width); };
+    grow(kQuery, a.q_size());
+    grow(kKey, a.kv_size());
+    grow(kValue, a.kv_size());
+    grow(kAttended, a.q_size());
+    grow(kGated, block.mlp.width);
+  }
+  return widths;
+}
+
+std::vector<Step> block_steps(const ModelSpec& spec, const ModelWeights& weights) {
+  std::vector<Step> steps;
+  for (size_t b = 0; b < spec.blocks.size(); ++b) append_block(spec.blocks[b], weights.blocks[b], int(b), steps);
+  return steps;
+}
+
+std::vector<Step> model_steps(const ModelSpec& spec, const ModelWeights& weights) {
+  std::vector<Step> steps = {EmbedStep{weights.embedding.get(), kStream}};
+  for (size_t b = 0; b < spec.blocks.size(); ++b) append_block(spec.blocks[b], weights.blocks[b], int(b), steps);
+  steps.emplace_back(GatherStep{kStream});
+  const int tap = tap_of(int(spec.blocks.size()), InputRole::kAttention);  // the one behind the last block's
+  steps.emplace_back(LinearStep{{kStream, &weights.final_norm, 0, tap}, {{weights.head(), kLogits}}, ModelStep::kHead});
+  return steps;
+}
+
+}  // namespace lowbit

@@ -1,0 +1,187 @@
+#include "runtime/transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/try.h"
+
+namespace lowbit {
+
+const char* model_step_name(ModelStep step) {
+  static constexpr std::array<const char*, static_cast<size_t>(ModelStep::kCount)> kNames = {
+      "embed", "norm", "qkv", "rotate", "attention", "output", "gate_up", "down", "add", "head"};
+  return kNames[static_cast<size_t>(step)];
+}
+
+std::vector<KvGroup> Transformer::kv_groups() const {
+  std::vector<KvGroup> groups;
+  for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
+    const AttentionSpec& a = spec_.blocks[layer].attention;
+    const auto same = [&](const KvGroup& g) {
+      return g.kv_heads == a.kv_heads && g.head_dim == a.head_dim && g.window == a.window;
+    };
+    auto group = std::ranges::find_if(groups, same);
+    if (group == groups.end())
+      group = groups.insert(group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window});
+    group->layers.push_back(int(layer));
+  }
+  return groups;
+}
+
+Result<KvCache> Transformer::make_cache() const { return KvCache::make(kv_groups(), context_); }
+
+int64_t Transformer::resident_bytes() const {
+  int64_t total = embedding_bytes_ + work_->bytes();
+  for (const WeightInfo& info : linears()) total += info.resident_bytes;
+  return total;
+}
+
+std::vector<WeightInfo> Transformer::linears() const {
+  std::vector<WeightInfo> all;
+  for (const BlockWeights& block : weights_.blocks)
+    for (const auto& weight : block.linears) all.push_back(weight->info());
+  if (const Weight* head = weights_.head()) all.push_back(head->info());
+  return all;
+}
+
+Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
+                          std::span<const float> logits) const {
+  const int64_t n = int64_t(tokens.size());
+  if (n == 0) return fail(ErrorCode::kInvalidArgument, "forward", "no tokens", "at least one");
+  for (int32_t token : tokens)
+    if (token < 0 || token >= spec_.vocab_size)
+      return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("token id {}", token),
+                  fmt::format("0..{}", spec_.vocab_size - 1), "does the tokenizer belong to this model?");
+  if (cache.pool().layers() != spec_.block_count())
+    return fail(ErrorCode::kShapeMismatch, "forward kv cache", fmt::format("{} layers", cache.pool().layers()),
+                fmt::format("{}", spec_.block_count()));
+  for (int64_t layer = 0; layer < spec_.block_count(); ++layer) {
+    const KvGroup& got = cache.group_of(layer);
+    const AttentionSpec& want = spec_.blocks[size_t(layer)].attention;
+    if (got.kv_heads != want.kv_heads || got.head_dim != want.head_dim)
+      return fail(ErrorCode::kShapeMismatch, fmt::format("forward kv cache, layer {}", layer),
+                  fmt::format("{} heads of {}", got.kv_heads, got.head_dim),
+                  fmt::format("{} heads of {}", want.kv_heads, want.head_dim));
+  }
+  if (n > context_ - cache.length())
+    return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("{} + {} positions", cache.length(), n),
+                fmt::format("at most {}", context_), "shorten the text or ask for a larger context (-c)");
+  int64_t rows = wanted.kind == LogitsWanted::Kind::kLast ? 1 : 0;
+  if (wanted.kind == LogitsWanted::Kind::kRange) {
+    rows = wanted.count;
+    if (wanted.first < 0 || rows < 0 || wanted.first > n || rows > n - wanted.first)
+      return fail(ErrorCode::kInvalidArgument, "forward logits range",
+                  fmt::format("{} rows from {}", rows, wanted.first), fmt::format("inside the {} tokens", n));
+  }
+  if (int64_t(logits.size()) < rows * spec_.vocab_size)
+    return fail(ErrorCode::kInvalidArgument, "forward logits", fmt::format("room for {} floats", logits.size()),
+                fmt::format("{} x {}", rows, spec_.vocab_size));
+  return {};
+}
+
+Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted,
+                            std::span<float> logits) {
+  LOWBIT_TRY(check(tokens, cache, wanted, logits));
+  const int64_t n = int64_t(tokens.size()), start = cache.length();
+  int64_t want_begin = n, want_end = n;
+  if (wanted.kind == LogitsWanted::Kind::kLast) want_begin = n - 1;
+  if (wanted.kind == LogitsWanted::Kind::kRange) {
+    want_begin = wanted.first;
+    want_end = wanted.first + wanted.count;
+  }
+  LOWBIT_TRY(cache.reserve(n));
+  for (int64_t done = 0; done < n; done += batch_) {
+    const int64_t m = std::min(batch_, n - done);
+    const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
+    const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
+    float* out = last > first ? logits.data() + (done + first - want_begin) * spec_.vocab_size : nullptr;
+    const BatchPart part{tokens.subspan(size_t(done), size_t(m)), &cache, first, last - first, out};
+    if (auto status = run({&part, 1}); !status) {
+      LOWBIT_TRY(cache.truncate(start));
+      return status;
+    }
+  }
+  return {};
+}
+
+Status Transformer::run(std::span<const BatchPart> batch) {
+  tokens_.clear();
+  sequences_.clear();
+  wanted_.clear();
+  for (const BatchPart& part : batch) {
+    const auto row = int64_t(tokens_.size()), rows = int64_t(part.tokens.size());
+    tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
+    sequences_.push_back({part.cache, part.cache->length(), row, rows});
+    if (part.count > 0) wanted_.push_back({row + part.first, part.count, part.logits});
+  }
+  LOWBIT_TRY_ASSIGN(const Program* const run, program());
+  LOWBIT_TRY(run->run(*work_, {tokens_, sequences_, wanted_}, 0, run->steps()));
+  for (const BatchPart& part : batch) part.cache->commit(int64_t(part.tokens.size()));
+  return {};
+}
+
+Result<const Program*> Transformer::program() {
+  if (!observed_) return program_.get();
+  if (with_taps_ == nullptr) {
+    LOWBIT_TRY_ASSIGN(with_taps_, backend_->compile(steps_, {.taps = true}));
+  }
+  return with_taps_.get();
+}
+
+void Transformer::set_observer(LinearObserver observer) {
+  observed_ = observer != nullptr;
+  if (!observed_) return work_->set_observer({});
+  // The layers behind each tap, by the names of their weights.
+  std::vector<std::vector<std::string>> names;
+  for (size_t block = 0; block < spec_.blocks.size(); ++block)
+    for (const InputSpec* input : inputs_of(spec_.blocks[block])) {
+      names.emplace_back();
+      for (const LinearSpec& reader : input->readers)
+        names.back().push_back(weights_.blocks[block].of(reader.role)->info().name);
+    }
+  if (const Weight* head = weights_.head()) names.push_back({head->info().name});
+  work_->set_observer([observer = std::move(observer), names = std::move(names)](int tap, const float* x, int64_t m,
+                                                                                 int64_t k) -> Status {
+    for (const std::string& name : names[size_t(tap)]) observer(name, x, m, k);
+    return {};
+  });
+}
+
+template <class Run>
+Status Transformer::each_chunk(std::span<const float> x, KvCache& cache, const Run& run) {
+  const int64_t hidden = spec_.hidden_size, n = int64_t(x.size()) / hidden;
+  if (weights_.embedding != nullptr || n * hidden != int64_t(x.size()) || n < 1 || n > context_)
+    return fail(ErrorCode::kInvalidArgument, "run_block", fmt::format("{} floats", x.size()),
+                fmt::format("1 to {} rows of {}, and a model of one block", context_, hidden));
+  LOWBIT_TRY(cache.truncate(0));
+  LOWBIT_TRY(cache.reserve(n));
+  for (int64_t done = 0; done < n; done += batch_) {
+    const int64_t m = std::min(batch_, n - done);
+    LOWBIT_TRY(work_->write(kStream, 0, m, x.data() + done * hidden));
+    sequences_.assign(1, {&cache, done, 0, m});
+    LOWBIT_TRY(run(done, m, Batch{{}, sequences_, {}}));
+    cache.commit(m);
+  }
+  return {};
+}
+
+Status Transformer::run_block(std::span<float> x, KvCache& cache) {
+  LOWBIT_TRY_ASSIGN(const Program* const block, program());
+  return each_chunk(x, cache, [&](int64_t done, int64_t m, const Batch& batch) -> Status {
+    LOWBIT_TRY(block->run(*work_, batch, 0, kBlockSteps));
+    return work_->read(kStream, 0, m, x.data() + done * spec_.hidden_size);
+  });
+}
+
+Status Transformer::show_block_input(std::span<const float> x, KvCache& cache, InputRole input) {
+  LOWBIT_TRY_ASSIGN(const Program* const block, program());
+  const int step = kInputSteps[static_cast<size_t>(input)];
+  return each_chunk(x, cache, [&](int64_t, int64_t, const Batch& batch) -> Status {
+    LOWBIT_TRY(block->run(*work_, batch, 0, step));
+    return block->show(*work_, batch, step);
+  });
+}
+
+}  // namespace lowbit
