@@ -124,7 +124,7 @@ struct ModelSpec {
 
   int64_t block_count() const { return static_cast<int64_t>(blocks.size()); }
   int64_t shortest_window() const;  // 0: none has one
-  /// The longest context that lowbit computes as the model means it: without windows.
+  /// The longest context in which no window hides anything.
   int64_t longest_context() const;
   bool operator==(const ModelSpec&) const = default;
 };

@@ -23,6 +23,9 @@ Result<std::unique_ptr<DeviceTransformer>> DeviceTransformer::load(const WeightS
   LOWBIT_TRY_ASSIGN(model->spec_, executable_spec_of(source));
   const ModelSpec& c = model->spec_;
   model->context_ = context;
+  if (const int64_t window = c.shortest_window(); window > 0 && context > window)
+    return fail(ErrorCode::kUnsupported, "--device cuda", fmt::format("a context of {}", context),
+                fmt::format("at most sliding_window = {}", window), "windows are the CPU's alone so far: --device cpu");
   if (c.block_count() > static_cast<int64_t>(source.tensors().size()))
     return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
                 fmt::format("those of num_hidden_layers = {}", c.block_count()));

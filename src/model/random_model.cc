@@ -112,6 +112,11 @@ class Naive {
   }
 
  private:
+  size_t first_seen(size_t layer, size_t position) const {
+    const auto window = size_t(s_.window);
+    return window == 0 || layer < size_t(s_.first_windowed) || position < window ? 0 : position + 1 - window;
+  }
+
   Rows attention(const std::string& at, size_t l, const Rows& h, size_t position) {
     const size_t d = size_t(s_.head_dim), heads = size_t(s_.heads), group = heads / size_t(s_.kv_heads);
     Rows q = linear(at + "q_proj", h), k = linear(at + "k_proj", h), v = linear(at + "v_proj", h);
@@ -126,16 +131,16 @@ class Naive {
     values_[l].push_back(v);
     Rows out(q.size(), 0.0);
     for (size_t hd = 0; hd < heads; ++hd) {
-      const size_t kv = hd / group * d;
+      const size_t kv = hd / group * d, first = first_seen(l, position);
       Rows p(position + 1);
       double sum = 0;
-      for (size_t t = 0; t <= position; ++t) {
+      for (size_t t = first; t <= position; ++t) {
         double dot = 0;
         for (size_t i = 0; i < d; ++i) dot += q[hd * d + i] * keys_[l][t][kv + i];
         p[t] = std::exp(dot / std::sqrt(double(d)));
         sum += p[t];
       }
-      for (size_t t = 0; t <= position; ++t)
+      for (size_t t = first; t <= position; ++t)
         for (size_t i = 0; i < d; ++i) out[hd * d + i] += p[t] / sum * values_[l][t][kv + i];
     }
     return out;
@@ -176,9 +181,16 @@ MemorySource make_random_model(const RandomModelSpec& s) {
       R"({{"model_type": "{}", "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": {}, "tie_word_embeddings": {},
-          "attention_bias": {}, "mlp_bias": {}, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": [2, 3]}})",
+          "attention_bias": {}, "mlp_bias": {}, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": [2, 3],
+          "use_sliding_window": {}, "sliding_window": {}, "max_window_layers": {}{}}})",
       s.model_type, s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head_dim, s.max_positions,
-      s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias);
+      s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias, s.window > 0,
+      s.window > 0 ? std::to_string(s.window) : "null", s.first_windowed,
+      s.down_hadamard == 0
+          ? ""
+          : fmt::format(
+                R"(, "quantization_config": {{"quant_method": "lowbit", "online_hadamard": {{"mlp.down_proj": {}}}}})",
+                s.down_hadamard));
   Rng rng(s.seed);
   const auto matrix = [&](const std::string& name, int64_t n, int64_t k) {
     const double deviation = 1.5 / std::sqrt(double(k));

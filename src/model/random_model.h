@@ -19,7 +19,10 @@ struct RandomModelSpec {
   bool tied = false;
   bool attention_bias = false, mlp_bias = false;
   std::string rope_scaling = "null";  // JSON
-  FormatId format = FormatId::kF32;   // of linear layers and embedding
+  int64_t window = 0;  // > 0: mistral's sliding window; of qwen2's and qwen3's blocks from first_windowed on
+  int64_t first_windowed = 0;
+  int64_t down_hadamard = 0;         // > 0: of the checkpoint, docs/checkpoint.md; naive_forward() does not know it
+  FormatId format = FormatId::kF32;  // of linear layers and embedding
   int64_t group = 32;
   uint64_t seed = 1;
 };

@@ -60,7 +60,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.isa = engine.isa;
   load.threads = engine.threads;
   load.tune = options.tune;
-  load.context = options.context > 0 ? options.context : std::min(spec.longest_context(), kDefaultContext);
+  load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));

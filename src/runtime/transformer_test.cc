@@ -89,6 +89,14 @@ std::vector<Variant> variants() {
   s.head_dim = 24;
   all.push_back({"Qwen3", s});
   s = {};
+  s.model_type = "mistral";
+  s.window = 20;
+  all.push_back({"MistralWindow", s});
+  s.model_type = "qwen2";
+  s.layers = 3;
+  s.first_windowed = 2;
+  all.push_back({"Qwen2Windows", s});
+  s = {};
   s.format = FormatId::kInt4;
   all.push_back({"Int4", s});
   s.format = FormatId::kInt8;

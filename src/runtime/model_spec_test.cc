@@ -66,21 +66,21 @@ TEST(CheckExecutable, BitNetIsDescribedButNotRun) {
   expect(DeviceTransformer::load(source, 16, pool));
 }
 
-TEST(LongestContext, IsTheShortestWindow) {
+TEST(Windows, AreNoLimitButOfTheGpu) {
   RandomModelSpec random;
   random.model_type = "qwen2";
-  MemorySource source = make_random_model(random);
-  const std::string key = R"("hidden_act")";
-  source.config.insert(source.config.find(key),
-                       R"("use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1, )");
-  LoadOptions options;
-  const auto model = Transformer::load(source, options);
+  random.window = 32;
+  random.first_windowed = 1;
+  const MemorySource source = make_random_model(random);
+  const auto model = Transformer::load(source, {});
   ASSERT_TRUE(model) << model.error().message();
-  EXPECT_EQ((*model)->context(), 32);
-  EXPECT_EQ((*model)->spec().blocks[0].attention.window, 0);
-  EXPECT_EQ((*model)->spec().blocks[1].attention.window, 32);
-  options.context = 33;
-  const auto longer = Transformer::load(source, options);
+  EXPECT_EQ((*model)->context(), random.max_positions);
+  const auto groups = (*model)->kv_groups();
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].window, 0);
+  EXPECT_EQ(groups[1].window, 32);
+  ThreadPool pool(1);
+  const auto longer = DeviceTransformer::load(source, 33, pool);
   ASSERT_FALSE(longer);
   EXPECT_EQ(longer.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(longer.error().message().find("sliding_window = 32"), std::string::npos);
