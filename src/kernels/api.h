@@ -139,6 +139,7 @@ inline constexpr int64_t kKvPage = 64, kSpanPages = 4, kAttentionSpan = kKvPage 
 struct SpanArgs {
   const uint16_t* keys[kSpanPages] = {};    // f16 [d, kKvPage] each: a row holds one element of all positions
   const uint16_t* values[kSpanPages] = {};  // f16 [kKvPage, d] each; read from the first to the last page that is seen
+  const uint16_t* next = nullptr;           // keys of the span behind it, fetched ahead; a hint, null for none
   int64_t d = 0;                            // of a head
   float scale = 0;
   int64_t queries = 0;

@@ -113,6 +113,8 @@ class Attention::Runner {
       args_.keys[p] = cache.keys_f16(call_.layer, kv_head_, page);
       args_.values[p] = cache.values_f16(call_.layer, kv_head_, page);
     }
+    const int64_t next = (span + 1) * kSpanPages;
+    args_.next = next * kKvPage < end ? cache.keys_f16(call_.layer, kv_head_, next) : nullptr;
     args_.d = d_;
     args_.scale = a_.shape_.scale;
     args_.queries = queries_;

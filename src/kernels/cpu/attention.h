@@ -1,6 +1,6 @@
 #pragma once
 // VectorOps::attend_span and merge_span for any instruction set that has 16 lanes: what kernels/ref/vector_ops.cc does, in tiles of
-// queries x 16 R columns. A column is a position for scores and an element of the head for results, so nothing is folded across
+// queries x some vectors of columns. A column is a position for scores and an element of the head for results, so nothing is folded across
 // lanes, and both products are one loop: sums[j][column] += a[j][k] * b[k][column], k ascending.
 
 #include <cstdint>
@@ -18,65 +18,94 @@ struct LaneAttention : LaneLoops<L> {
   using F = typename L::F;
   using LaneLoops<L>::each, LaneLoops<L>::exp, LaneLoops<L>::load, LaneLoops<L>::store;
 
+  using V = typename L::V;
+  static constexpr int kWidth = L::kWidth, kPageVectors = int(kKvPage) / kWidth;
+
   static constexpr int kMostQueries = 6;  // of a tile
-  /// Vectors of columns in a tile of `queries`: their sums fill the registers.
+  /// Vectors of columns in a tile of `queries`: their sums fill the registers, and a row of a page is read as whole as it can be.
   static constexpr int columns(int queries) {
-    return 4 * queries <= L::kTileSums ? 4 : 2 * queries <= L::kTileSums ? 2 : 1;
+    int most = 1;
+    while (most < kPageVectors && 2 * most * queries <= L::kTileSums) most *= 2;
+    return most;
   }
   /// Up to this many queries read f16 pages as they are; for more a page is converted to f32 once.
   static constexpr int64_t kDirectQueries = 2 * kMostQueries;
 
-  /// A matrix in columns of 16: those of vector c of row k lie at `at + k * row + c * column`.
+  /// A matrix by vectors: vector c of row k lies at `at + k * row + c * column`. While its rows are read, memory at `ahead` is
+  /// fetched, as many bytes.
   template <class B>
   struct Columns {
     const B* at;
     int64_t row, column;
-    Columns from(int64_t k, int64_t c) const { return {at + k * row + c * column, row, column}; }
+    const B* ahead;
+    Columns from(int64_t k, int64_t c) const { return {at + k * row + c * column, row, column, ahead}; }
   };
 
   template <int Q, int R, class B>
   __attribute__((always_inline)) static void add_products(const float* a, int64_t lda, const Columns<B>& b, int64_t k,
-                                                          F (&sums)[Q][R]) {
-    const B* row = b.at;
+                                                          V (&sums)[Q][R]) {
+    const B *row = b.at, *ahead = b.ahead;
     for (const float* const end = a + k; a < end; ++a, row += b.row) {
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        const F v = L::load(row + r * b.column);
+      if constexpr (sizeof(B) == sizeof(uint16_t)) {
+        constexpr int kLine = 64 / sizeof(B);
+        __builtin_prefetch(ahead);
+        if constexpr (R * kWidth > kLine) __builtin_prefetch(ahead + kLine);
+        ahead += R * kWidth;
+      }
+      // The side with fewer vectors stays in registers, the other goes by.
+      if constexpr (Q < R) {
+        V x[Q];
 #pragma GCC unroll 6
-        for (int j = 0; j < Q; ++j) sums[j][r] = L::fma(L::set(a[j * lda]), v, sums[j][r]);
+        for (int j = 0; j < Q; ++j) x[j] = L::set_v(a[j * lda]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const V v = L::load_v(row + r * b.column);
+#pragma GCC unroll 6
+          for (int j = 0; j < Q; ++j) sums[j][r] = L::fma_v(x[j], v, sums[j][r]);
+        }
+      } else {
+        V v[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) v[r] = L::load_v(row + r * b.column);
+#pragma GCC unroll 6
+        for (int j = 0; j < Q; ++j) {
+          const V x = L::set_v(a[j * lda]);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) sums[j][r] = L::fma_v(x, v[r], sums[j][r]);
+        }
       }
     }
   }
 
-  /// s[j][16 R columns] = scale * (q[j] . keys)
+  /// s[j][R vectors of columns] = scale * (q[j] . keys)
   template <int Q, int R, class B>
   static void score_tile(const SpanArgs& a, const float* q, const Columns<B>& keys, float* s) {
-    F sums[Q][R];
+    V sums[Q][R];
 #pragma GCC unroll 6
     for (int j = 0; j < Q; ++j)
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) sums[j][r] = L::zero();
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sums[j][r] = L::set_v(0.0f);
     add_products<Q, R>(q, a.ldq, keys, a.d, sums);
-    const F scale = L::set(a.scale);
+    const V scale = L::set_v(a.scale);
 #pragma GCC unroll 6
     for (int j = 0; j < Q; ++j)
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) L::store(s + j * kAttentionSpan + r * kLanes, L::mul(scale, sums[j][r]));
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) L::store_v(s + j * kAttentionSpan + r * kWidth, L::mul_v(scale, sums[j][r]));
   }
 
-  /// o[j][16 R columns] += e[j] . values
+  /// o[j][R vectors of columns] += e[j] . values
   template <int Q, int R, class B>
   static void weigh_tile(const float* e, const Columns<B>& values, int64_t count, float* o, int64_t ldo) {
-    F sums[Q][R];
+    V sums[Q][R];
 #pragma GCC unroll 6
     for (int j = 0; j < Q; ++j)
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) sums[j][r] = L::load(o + j * ldo + r * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sums[j][r] = L::load_v(o + j * ldo + r * kWidth);
     add_products<Q, R>(e, kAttentionSpan, values, count, sums);
 #pragma GCC unroll 6
     for (int j = 0; j < Q; ++j)
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) L::store(o + j * ldo + r * kLanes, sums[j][r]);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) L::store_v(o + j * ldo + r * kWidth, sums[j][r]);
   }
 
   /// Positions of the span, or of a page of it.
@@ -99,9 +128,22 @@ struct LaneAttention : LaneLoops<L> {
       if (r.empty()) continue;
       any = {r.begin < any.begin ? r.begin : any.begin, r.end > any.end ? r.end : any.end};
     }
+    if (any.empty()) return;
     float* const s = scores + j * kAttentionSpan + page * kKvPage;
-    for (int64_t c = any.begin / kLanes & -R; c * kLanes < any.end; c += R)
-      score_tile<Q, R>(a, a.q + j * a.ldq, keys.from(0, c), s + c * kLanes);
+    Columns<B> ahead = keys;
+    for (int64_t c = any.begin / kWidth & -R, end = (any.end + kWidth - 1) / kWidth; c < end;) {
+      c += score_columns<Q, R>(a, a.q + j * a.ldq, ahead.from(0, c), end - c, s + c * kWidth);
+      ahead.ahead += a.d * R * kWidth;
+    }
+  }
+  /// The narrowest tile that has `left` columns, R at most; returns how many it has.
+  template <int Q, int R, class B>
+  static int score_columns(const SpanArgs& a, const float* q, const Columns<B>& keys, int64_t left, float* s) {
+    if constexpr (R > 1) {
+      if (2 * left <= R) return score_columns<Q, R / 2>(a, q, keys, left, s);
+    }
+    score_tile<Q, R>(a, q, keys, s);
+    return R;
   }
 
   /// Q queries over positions that all of them see.
@@ -109,14 +151,20 @@ struct LaneAttention : LaneLoops<L> {
   static void weigh_range(const SpanArgs& a, int64_t page, int64_t j, const Columns<B>& values, Range r,
                           const float* scores) {
     if (r.empty()) return;
-    constexpr int R = columns(Q);
     const float* const e = scores + j * kAttentionSpan + page * kKvPage + r.begin;
-    const int64_t count = r.end - r.begin, all = (a.d + kLanes - 1) / kLanes;
-    float* const o = a.o + j * a.ldo;
-    int64_t c = 0;
-    for (; c + R <= all; c += R) weigh_tile<Q, R>(e, values.from(r.begin, c), count, o + c * kLanes, a.ldo);
+    weigh_columns<Q, columns(Q)>(e, values.from(r.begin, 0), r.end - r.begin, (a.d + kWidth - 1) / kWidth,
+                                 a.o + j * a.ldo, a.ldo);
+  }
+  /// The widest tiles first.
+  template <int Q, int R, class B>
+  static void weigh_columns(const float* e, Columns<B> values, int64_t count, int64_t left, float* o, int64_t ldo) {
+    for (; left >= R; left -= R, o += R * kWidth) {
+      weigh_tile<Q, R>(e, values, count, o, ldo);
+      values.at += R * values.column;
+      values.ahead += count * R * kWidth;
+    }
     if constexpr (R > 1) {
-      for (; c < all; ++c) weigh_tile<Q, 1>(e, values.from(r.begin, c), count, o + c * kLanes, a.ldo);
+      if (left > 0) weigh_columns<Q, R / 2>(e, values, count, left, o, ldo);
     }
   }
 
@@ -169,26 +217,39 @@ struct LaneAttention : LaneLoops<L> {
     }
   }
 
+  /// Only the first tile fetches what comes next; the others find the page in the nearest cache.
+  template <class B>
+  static Columns<B> of_tile(const Columns<B>& page, int64_t j) {
+    return j == 0 ? page : Columns<B>{page.at, page.row, page.column, page.at};
+  }
   template <class B>
   static void score_page(const SpanArgs& a, int64_t page, const Columns<B>& keys, float* scores) {
-    for_tiles(a.queries, [&](auto count, int64_t j) { score_queries<count.kQueries>(a, page, j, keys, scores); });
+    for_tiles(a.queries,
+              [&](auto count, int64_t j) { score_queries<count.kQueries>(a, page, j, of_tile(keys, j), scores); });
   }
   template <class B>
   static void weigh_page(const SpanArgs& a, int64_t page, const Columns<B>& values, const float* scores) {
-    for_tiles(a.queries, [&](auto count, int64_t j) { weigh_queries<count.kQueries>(a, page, j, values, scores); });
+    for_tiles(a.queries,
+              [&](auto count, int64_t j) { weigh_queries<count.kQueries>(a, page, j, of_tile(values, j), scores); });
   }
 
-  /// `rows` rows of f16 in columns of 16, from vector `begin` up to `end`: column c lies at panels + c * rows * 16.
-  static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, Range vectors, float* panels) {
-    for (int64_t c = vectors.begin; c < vectors.end; ++c) {
-      const int64_t left = width - c * kLanes;
-      const int count = left < kLanes ? int(left) : kLanes;
-      for (int64_t k = 0; k < rows; ++k)
-        L::store(panels + (c * rows + k) * kLanes, count == kLanes
-                                                       ? L::load(from + k * width + c * kLanes)
-                                                       : L::load_first(from + k * width + c * kLanes, count));
+  /// `rows` rows of f16 by vectors, from one behind each other: vector c of all rows lies at panels + c * rows * kWidth. Behind
+  /// `width` come zeros.
+  static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, float* panels) {
+    for (int64_t c = 0; c * kWidth < width; ++c) {
+      const uint16_t* source = from + c * kWidth;
+      float* to = panels + c * rows * kWidth;
+      if (width - c * kWidth >= kWidth) {
+        for (int64_t k = 0; k < rows; ++k) L::store_v(to + k * kWidth, L::load_v(source + k * width));
+        continue;
+      }
+      for (int64_t k = 0; k < rows; ++k) {
+        uint16_t last[kWidth] = {};
+        __builtin_memcpy(last, source + k * width, sizeof(uint16_t) * size_t(width - c * kWidth));
+        L::store_v(to + k * kWidth, L::load_v(last));
+      }
     }
-    return {panels, kLanes, rows * kLanes};
+    return {panels, kWidth, rows * kWidth, panels};
   }
 
   /// Scores of query j become exponentials; whole vectors of them, hidden ones 0.
@@ -217,26 +278,27 @@ struct LaneAttention : LaneLoops<L> {
     }
     if (any.empty()) return;
     // The last vector of a row of values must not pass the page's end, so odd heads are converted, with zeros behind them.
-    const bool direct = a.queries <= kDirectQueries && a.d % kLanes == 0;
+    const bool direct = a.queries <= kDirectQueries && a.d % kWidth == 0;
     float *const scores = a.scratch, *const panels = scores + a.queries * kAttentionSpan;
-    const int64_t first = any.begin / kKvPage, vectors = (a.d + kLanes - 1) / kLanes;
-    for (int64_t p = first; p * kKvPage < any.end; ++p) {
+    const int64_t first = any.begin / kKvPage, last = (any.end - 1) / kKvPage;
+    for (int64_t p = first; p <= last; ++p) {
       if (direct) {
-        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kLanes}, scores);
+        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, p < last ? a.keys[p + 1] : a.values[first]}, scores);
       } else {
-        score_page(a, p, convert(a.keys[p], kKvPage, a.d, {0, kKvPage / kLanes}, panels), scores);
+        score_page(a, p, convert(a.keys[p], kKvPage, a.d, panels), scores);
       }
     }
     for (int64_t j = 0; j < a.queries; ++j) {
       if (a.begin[j] >= a.end[j]) continue;
       exponentials(a, j, scores + j * kAttentionSpan);
-      __builtin_memset(a.o + j * a.ldo, 0, sizeof(float) * size_t(vectors * kLanes));
+      __builtin_memset(a.o + j * a.ldo, 0, sizeof(float) * size_t(a.ldo));
     }
-    for (int64_t p = first; p * kKvPage < any.end; ++p) {
+    for (int64_t p = first; p <= last; ++p) {
       if (direct) {
-        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kLanes}, scores);
+        const uint16_t* const next = p < last ? a.values[p + 1] : a.next != nullptr ? a.next : a.values[p];
+        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next}, scores);
       } else {
-        weigh_page(a, p, convert(a.values[p], a.d, kKvPage, {0, vectors}, panels), scores);
+        weigh_page(a, p, convert(a.values[p], a.d, kKvPage, panels), scores);
       }
     }
   }

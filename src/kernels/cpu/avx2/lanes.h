@@ -17,7 +17,15 @@ struct Lanes256 {
   struct I {
     __m256i a, b;
   };
-  static constexpr int kTileSums = 6;  // sums that attention keeps in registers
+  // Attention's tiles are of single vectors: 12 sums, 3 broadcast elements of queries and one vector fill the 16 registers.
+  using V = __m256;
+  static constexpr int kWidth = 8, kTileSums = 12;
+  static V load_v(const float* p) { return _mm256_loadu_ps(p); }
+  static V load_v(const uint16_t* p) { return load8(p); }
+  static void store_v(float* p, V v) { _mm256_storeu_ps(p, v); }
+  static V set_v(float v) { return _mm256_set1_ps(v); }
+  static V mul_v(V x, V y) { return _mm256_mul_ps(x, y); }
+  static V fma_v(V x, V y, V z) { return _mm256_fmadd_ps(x, y, z); }
 
   static __m256i first8(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

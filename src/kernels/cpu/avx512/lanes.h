@@ -13,7 +13,14 @@ inline namespace LOWBIT_ISA {
 struct Lanes512 {
   using F = __m512;
   using I = __m512i;
-  static constexpr int kTileSums = 24;  // sums that attention keeps in registers
+  using V = __m512;  // of attention's tiles
+  static constexpr int kWidth = 16, kTileSums = 24;
+  static V load_v(const float* p) { return load(p); }
+  static V load_v(const uint16_t* p) { return load(p); }
+  static void store_v(float* p, V v) { store(p, v); }
+  static V set_v(float v) { return set(v); }
+  static V mul_v(V x, V y) { return mul(x, y); }
+  static V fma_v(V x, V y, V z) { return fma(x, y, z); }
 
   static __mmask16 first(int count) { return __mmask16((1u << count) - 1u); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
