@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -173,6 +174,7 @@ struct ThreadPool::Impl {
       }
     }
     own_line(&shares[0]);
+    if (raised) std::rethrow_exception(std::exchange(raised, nullptr));  // nobody is at work any more
   }
 
   void publish(const Job& job) {
@@ -246,7 +248,12 @@ struct ThreadPool::Impl {
                                       std::memory_order_relaxed))
         continue;
       word = word_of(job.loop, first + count);
-      job.fn(first * job.grain, std::min((first + count) * job.grain, job.n), worker);
+      try {
+        job.fn(first * job.grain, std::min((first + count) * job.grain, job.n), worker);
+      } catch (...) {  // out of memory, most likely
+        const std::lock_guard lock(mutex);
+        if (!raised) raised = std::current_exception();
+      }
       taken += count;
     }
   }
@@ -301,6 +308,7 @@ struct ThreadPool::Impl {
   std::vector<Share> shares;    // one per thread, the caller's first
   std::vector<Report> reports;  // the caller's is not used
   std::vector<std::thread> workers;
+  std::exception_ptr raised;  // by a loop's function, in whichever thread; the caller gets the first
   std::mutex mutex;
   std::condition_variable wake, done;
   int64_t started = 1;  // threads that there are, the caller among them
