@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/try.h"
+#include "io/lost_pages.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/rope_append.h"
@@ -231,6 +232,7 @@ Status Transformer::run_batch(std::span<const int32_t> tokens, int64_t position,
   {
     const StepTimer timer(profile_, ModelStep::kEmbed);
     embed(tokens);
+    LOWBIT_TRY(check_pages(embedding_.codes.data(), "model.embed_tokens.weight"));
     rope_table(frequencies_, position, m, work_.cos.as<float>(), work_.sin.as<float>(), *pool_);
   }
   for (size_t i = 0; i < layers_.size(); ++i) {

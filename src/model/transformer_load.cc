@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/try.h"
+#include "io/lost_pages.h"
 #include "kernels/registry.h"
 #include "model/fetch_tensor.h"
 #include "model/transformer.h"
@@ -156,7 +157,9 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   if (options.tune) model->input_->tune();
   model->rounding_ = options.rounding;
   model->input_->set_rounding(options.rounding);
+  const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
+  LOWBIT_TRY(lost.status(source.path()));
   LOWBIT_TRY(model->allocate_workspace(options.batch));
   return model;
 }
