@@ -97,7 +97,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
     if (activation.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
   info.isa = isa_name(engine.isa);
-  info.threads = engine.threads;
+  info.threads = impl->transformer->pool().size();
   if (engine.gpu >= 0) {
     LOWBIT_TRY_ASSIGN(impl->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
   }
@@ -173,7 +173,7 @@ Result<Generation> Model::generate(std::span<const TokenId> prompt, const Genera
   start = Clock::now();
   const auto emit = [&](const std::string& text) {
     out.text += text;
-    return text.empty() || !on_text || on_text(text);
+    return !on_text || on_text(text);
   };
   out.stop_reason = "length";
   while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
@@ -196,7 +196,7 @@ Result<Generation> Model::generate(std::span<const TokenId> prompt, const Genera
     }
     LOWBIT_TRY_ASSIGN(logits, decode(token));
   }
-  emit(decoder.flush());
+  if (const std::string rest = decoder.flush(); !rest.empty()) emit(rest);
   out.decode_s = seconds_since(start);
   return out;
 }
