@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the CTest suite of a build folder and prints one summary: each skip with its reason, then "N passed, N failed, N skipped".
+"""Runs the CTest suite of a build folder and prints one summary: what was skipped, by reason, then "N passed, N failed, N skipped".
 
 GoogleTest binaries are counted test by test from their XML, Python's unittest scripts from what they print, anything else is
 one test.
@@ -54,6 +54,19 @@ def count_scripts(junit: Path) -> tuple[int, int, list]:
     return passed, failed, skips
 
 
+def skip_lines(skips: list, most_names: int = 4) -> list[str]:
+    """One line for each reason, the most frequent first; paths and numbers that differ do not make another reason."""
+    groups: dict[str, list] = {}
+    for name, reason in skips:
+        groups.setdefault(re.sub(r"\d+|/\S+", "*", reason or "no reason given"), []).append((name, reason or "no reason given"))
+    lines = []
+    for group in sorted(groups.values(), key=lambda group: (-len(group), group[0])):
+        names = [name for name, _ in group]
+        rest = f" and {len(names) - most_names} more" if len(names) > most_names else ""
+        lines.append(f"skipped {len(group)}: {group[0][1]} ({', '.join(names[:most_names])}{rest})")
+    return lines
+
+
 def run(build: Path, suite: str) -> int:
     reports = build / "test-reports"
     shutil.rmtree(reports, ignore_errors=True)
@@ -65,8 +78,7 @@ def run(build: Path, suite: str) -> int:
     ctest = subprocess.run(command, env=dict(os.environ, GTEST_OUTPUT=f"xml:{reports.resolve()}/"))
     counts = [count_gtest(reports), count_scripts(junit)]
     passed, failed, skips = (sum((c[i] for c in counts), start) for i, start in enumerate((0, 0, [])))
-    for name, reason in skips:
-        print(f"skipped {name}: {reason or 'no reason given'}")
+    print("\n".join(skip_lines(skips)) or "nothing skipped")
     if ctest.returncode != 0 and failed == 0:
         failed = 1
     print(f"{passed} passed, {failed} failed, {len(skips)} skipped")

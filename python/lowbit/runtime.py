@@ -6,6 +6,7 @@ checkout that this package lies in, else what the system's loader finds (an inst
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -13,6 +14,8 @@ import json
 import operator
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .errors import LowbitError, parts_of_line
+from .signals import DeferredSignals
 
 ON_TEXT = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(ctypes.c_char), c_size_t)
 
@@ -101,17 +105,46 @@ def _whole(where: str, value: int, bits: int, *, signed: bool = True) -> int:
     return value
 
 
+_models: weakref.WeakSet[Model] = weakref.WeakSet()
+_ending = False  # the interpreter: generations stop at their next token
+
+
+@atexit.register
+def _stop_generations(patience_s: float = 10) -> None:
+    """A daemon thread must not be inside the library when the process tears it down."""
+    global _ending
+    _ending = True
+    until = time.monotonic() + patience_s
+    while any(model._busy_elsewhere() for model in list(_models)) and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def _drop_broken_models() -> None:
+    """In a child of fork(): what another thread was in the middle of stays unfinished."""
+    for model in list(_models):
+        if model._busy_elsewhere():
+            model._handle, model._why_none = c_void_p(), "a call in a child of a fork that came while another thread was in a call"
+            model._free[:] = [None]
+
+
+os.register_at_fork(after_in_child=_drop_broken_models)
+
+
 class Model:
     """One model and one sequence of tokens.
 
     path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions, 0
     for the model's own (at most 4096). threads: 0 for the physical cores. Results do not depend on threads.
-    Not for two threads at once: a call while another one runs is an error. Errors: LowbitError.
+    Not for two threads at once: a call while another one runs is an error. It cannot be copied or pickled. A child of os.fork() has a
+    copy of it, unless another thread was in a call just then. Errors: LowbitError.
     """
 
     def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
                  threads: int = 0) -> None:
-        self._handle, self._busy = c_void_p(), threading.Lock()
+        self._handle, self._length, self._vocab_size = c_void_p(), 0, 0
+        # One element while no call runs: taking it out is one step, between whose halves no signal's handler and no thread gets in.
+        self._free: list[None] = [None]
+        self._owner, self._why_none = 0, "a call after close()"
         raw = os.fsencode(path)
         if b"\0" in raw:  # C would take what is before it
             raise ValueError("embedded null byte")
@@ -119,13 +152,16 @@ class Model:
                                 _whole("threads", threads, 32))
         if status := library().lb_model_open(raw, byref(options), byref(self._handle)):
             _fail(status)
+        self._vocab_size = library().lb_model_vocab_size(self._handle)
+        _models.add(self)
 
     def close(self) -> None:
         """Gives the memory back; the model is of no use afterwards. Happens by itself when the object dies."""
         with self._alone():
             if self._handle:
-                library().lb_model_close(self._handle)
-                self._handle = c_void_p()
+                handle, self._handle = self._handle, c_void_p()
+                self._length = self._vocab_size = 0
+                library().lb_model_close(handle)
 
     def __enter__(self) -> Model:
         return self
@@ -137,30 +173,49 @@ class Model:
         if getattr(self, "_handle", None):
             self.close()
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:  # also what the copy module asks
+        raise LowbitError("model", "a copy or a pickle", "an open model where it is", "open the model twice for two sequences")
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            raise LowbitError("model", "a call while another one runs", "one call at a time", "open the model twice for two sequences")
         try:
+            del self._free[0]
+        except IndexError:
+            raise LowbitError("model", "a call while another one runs", "one call at a time",
+                              "open the model twice for two sequences") from None
+        try:
+            self._owner = threading.get_ident()
             yield
         finally:
-            self._busy.release()
+            self._owner = 0
+            self._free.append(None)
+
+    def _busy_elsewhere(self) -> bool:
+        return not self._free and self._owner != threading.get_ident()
+
+    def _run(self, name: str, *arguments: object) -> None:
+        """Inside _alone()."""
+        if _ending and threading.current_thread() is not threading.main_thread():
+            raise SystemExit  # ends this thread, and says nothing
+        if not self._handle:
+            raise LowbitError("model", self._why_none, "an open model")
+        status = getattr(library(), name)(self._handle, *arguments)
+        self._length = library().lb_model_length(self._handle)
+        if status:
+            _fail(status)
 
     def _call(self, name: str, *arguments: object) -> None:
         with self._alone():
-            if not self._handle:
-                raise LowbitError("model", "a call after close()", "an open model")
-            if status := getattr(library(), name)(self._handle, *arguments):
-                _fail(status)
+            self._run(name, *arguments)
 
     @property
     def vocab_size(self) -> int:
-        return library().lb_model_vocab_size(self._handle)
+        return self._vocab_size
 
     @property
     def length(self) -> int:
-        """Tokens in the sequence."""
-        return library().lb_model_length(self._handle)
+        """Tokens in the sequence; while a call runs, those there were before it or at the text last heard."""
+        return self._length
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """add_special: begin and end as the model wants it. parse_special: "<|im_end|>" becomes the token; not for text from users."""
@@ -194,9 +249,10 @@ class Model:
     def append(self, tokens: Iterable[int]) -> np.ndarray:
         """Appends tokens to the sequence; f32 [vocab_size], the logits after the last one."""
         ids, logits, count = _ids(tokens), POINTER(c_float)(), c_size_t()
-        self._call("lb_model_prefill", ids, len(ids))
-        self._call("lb_model_logits", byref(logits), byref(count))
-        return np.ctypeslib.as_array(logits, (count.value,)).copy()
+        with self._alone():  # the copy too: the next call writes over the logits
+            self._run("lb_model_prefill", ids, len(ids))
+            self._run("lb_model_logits", byref(logits), byref(count))
+            return np.ctypeslib.as_array(logits, (count.value,)).copy()
 
     def truncate(self, length: int = 0) -> None:
         """Forgets all but the first `length` tokens."""
@@ -207,30 +263,45 @@ class Model:
                  keep: bool = False, on_text: Callable[[str], object] | None = None) -> str:
         """What the model writes after `prompt` (a text, or token ids); the same seed gives the same text.
 
-        A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. Ctrl-C and
-        whatever on_text raises end the generation and reach the caller.
+        A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. What a signal's
+        handler raises (Ctrl-C) and what on_text raises ends the generation at that token and reaches the caller. At the end of the
+        interpreter it ends by itself.
         """
         ids = _ids(self.tokenize(prompt, add_special=not (keep and self.length)) if isinstance(prompt, str) else prompt)
         pieces: list[str] = []
         raised: list[BaseException] = []
 
+        signals = DeferredSignals(raised)
+
         def listen(_: object, text: ctypes._Pointer, size: int) -> int:
             try:
-                pieces.append(ctypes.string_at(text, size).decode(errors="replace"))
-                if on_text:
-                    on_text(pieces[-1])
+                signals.listening = True
+                self._length = library().lb_model_length(self._handle)
+                if size:
+                    pieces.append(ctypes.string_at(text, size).decode(errors="replace"))
+                    if on_text:
+                        on_text(pieces[-1])
+                signals.listening = False
             except BaseException as error:  # must not pass through C; raised again below
+                signals.listening = False
                 raised.append(error)
-            return len(raised)
+            return bool(raised) or _ending
 
         options = _GenerateOptions(ctypes.sizeof(_GenerateOptions), _whole("max_tokens", max_tokens, 64), temperature, top_p, min_p,
                                    repeat_penalty, _whole("top_k", top_k, 64), _whole("seed", seed, 64, signed=False), ignore_eos,
                                    ON_TEXT(listen), None)
         if not keep:
             self.truncate()
-        self._call("lb_model_generate", ids, len(ids), byref(options), None, 0, None)
+        with signals:
+            try:
+                self._call("lb_model_generate", ids, len(ids), byref(options), None, 0, None)
+            except LowbitError:
+                if not raised:
+                    raise
         if raised:
             raise raised[0]
+        if _ending and threading.current_thread() is not threading.main_thread():
+            raise SystemExit
         return "".join(pieces)
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:

@@ -13,34 +13,29 @@
 #include <thread>
 #include <utility>
 
+#include "base/cpuid.h"
+
 namespace lowbit {
 namespace {
 
-#if defined(__x86_64__)
+bool has(const std::vector<std::string>& features, const char* name) {
+  return std::find(features.begin(), features.end(), name) != features.end();
+}
+
 bool amx_permitted() {
+#if defined(__x86_64__)
   // Linux hands out the tile registers on request only: arch_prctl(ARCH_REQ_XCOMP_PERM,
   // XFEATURE_XTILEDATA).
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return permitted;
-}
-
-bool has(const std::vector<std::string>& features, const char* name) {
-  return std::find(features.begin(), features.end(), name) != features.end();
-}
+#else
+  return false;
 #endif
+}
 
-// The kernel's own list already accounts for what the operating system saves and restores.
-CpuInfo read_cpu_info() {
-  CpuInfo info;
-  static const std::set<std::string> kInteresting = {
-      "sse4_2",      "avx",      "avx2",     "fma",      "f16c",        "avx_vnni",         "avx512f",
-      "avx512bw",    "avx512dq", "avx512vl", "avx512cd", "avx512_vnni", "avx512vbmi",       "avx512_bf16",
-      "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "gfni",        "avx512_vpopcntdq", "avx512_vbmi2"};
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  if (sched_getaffinity(0, sizeof usable, &usable) != 0) CPU_ZERO(&usable);
-
+/// Of the processors that this process may use; 0 where the system does not tell.
+int count_cores(const cpu_set_t& usable) {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
   int processor = -1, package = 0;
@@ -49,25 +44,26 @@ CpuInfo read_cpu_info() {
     const size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
     const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
-    const std::string value = colon + 2 <= line.size() ? line.substr(colon + 2) : "";
-    if (key == "processor") processor = std::atoi(value.c_str());
-    if (key == "physical id") package = std::atoi(value.c_str());
-    if (key == "core id" && processor >= 0 && CPU_ISSET(processor, &usable))
-      cores.insert({package, std::atoi(value.c_str())});
-    if (key == "model name" && info.model.empty()) info.model = value;
-    if (key == "flags" && info.features.empty()) {
-      for (size_t b = 0; b < value.size();) {
-        const size_t e = std::min(value.find(' ', b), value.size());
-        if (std::string word = value.substr(b, e - b); kInteresting.count(word)) info.features.push_back(word);
-        b = e + 1;
-      }
-    }
+    const int value = std::atoi(line.c_str() + colon + 1);
+    if (key == "processor") processor = value;
+    if (key == "physical id") package = value;
+    if (key == "core id" && processor >= 0 && processor < CPU_SETSIZE && CPU_ISSET(processor, &usable))
+      cores.insert({package, value});
   }
-  info.logical_cpus =
-      std::max(1, CPU_COUNT(&usable) > 0 ? CPU_COUNT(&usable) : static_cast<int>(std::thread::hardware_concurrency()));
-  info.physical_cores =
-      cores.empty() ? info.logical_cpus : std::min<int>(static_cast<int>(cores.size()), info.logical_cpus);
-  if (info.model.empty()) info.model = "unknown";
+  return static_cast<int>(cores.size());
+}
+
+CpuInfo read_cpu_info() {
+  CpuInfo info;
+  const CpuidWords words = read_cpuid();
+  info.model = cpu_model(words);
+  info.features = cpu_features(words);
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) CPU_ZERO(&usable);
+  const int known = CPU_COUNT(&usable), cores = count_cores(usable);
+  info.logical_cpus = std::max(1, known > 0 ? known : static_cast<int>(std::thread::hardware_concurrency()));
+  info.physical_cores = cores == 0 ? info.logical_cpus : std::min(cores, info.logical_cpus);
   return info;
 }
 
@@ -92,9 +88,7 @@ Result<Isa> parse_isa(const std::string& name) {
   return fail(ErrorCode::kInvalidArgument, "instruction set", "'" + name + "'", "scalar, avx2, avxvnni, avx512 or amx");
 }
 
-bool isa_available(Isa isa) {
-#if defined(__x86_64__)
-  const auto& f = cpu_info().features;
+bool isa_runs_with(const std::vector<std::string>& f, Isa isa) {
   const bool avx2 = has(f, "avx2") && has(f, "fma") && has(f, "f16c");
   const bool avx512 = avx2 && has(f, "avx512f") && has(f, "avx512bw") && has(f, "avx512dq") && has(f, "avx512vl") &&
                       has(f, "avx512_vnni") && has(f, "avx512vbmi") && has(f, "avx512_vbmi2") && has(f, "gfni");
@@ -108,13 +102,12 @@ bool isa_available(Isa isa) {
     case Isa::kAvx512:
       return avx512;
     case Isa::kAmx:
-      return avx512 && has(f, "amx_tile") && has(f, "amx_int8") && amx_permitted();
+      return avx512 && has(f, "amx_tile") && has(f, "amx_int8");
   }
   return false;
-#else
-  return isa == Isa::kScalar;
-#endif
 }
+
+bool isa_available(Isa isa) { return isa_runs_with(cpu_info().features, isa) && (isa != Isa::kAmx || amx_permitted()); }
 
 Isa best_isa() {
   for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvxVnni, Isa::kAvx2})

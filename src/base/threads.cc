@@ -1,12 +1,16 @@
 #include "base/threads.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -75,6 +79,15 @@ inline void fetch_object(const RangeFn& fn) {
     __builtin_prefetch(static_cast<const char*>(fn.object()) + at);
 }
 
+/// How many forks lie between this process and the one that loaded the library. fork() copies the calling thread alone.
+std::atomic<uint64_t> forks{0};
+
+uint64_t forks_so_far() {
+  [[maybe_unused]] static const int watched =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return forks.load(std::memory_order_relaxed);
+}
+
 /// Between two looks at what a thread waits for.
 inline void wait_a_little(int spin, Fetcher& fetcher) {
   if (!fetcher.step() && spin >= kBareSpins) cpu_relax();
@@ -120,7 +133,13 @@ struct ThreadPool::Impl {
   };
 
   explicit Impl(int threads) : shares(static_cast<size_t>(threads)), reports(static_cast<size_t>(threads)) {
-    for (int w = 1; w < threads; ++w) workers.emplace_back([this, w] { serve(w); });
+    workers.reserve(static_cast<size_t>(threads - 1));
+    try {
+      for (int w = 1; w < threads; ++w) workers.emplace_back([this, w] { serve(w); });
+    } catch (const std::exception&) {
+      // No room for another stack, or a limit on threads. Those that started do the work; they read `started` with the first job.
+    }
+    started = static_cast<int64_t>(workers.size()) + 1;
   }
 
   ~Impl() {
@@ -133,7 +152,7 @@ struct ThreadPool::Impl {
     for (auto& t : workers) t.join();
   }
 
-  int64_t size() const { return int64_t(shares.size()); }
+  int64_t size() const { return started; }
 
   void run(const Job& job) {
     publish(job);
@@ -155,6 +174,7 @@ struct ThreadPool::Impl {
       }
     }
     own_line(&shares[0]);
+    if (raised) std::rethrow_exception(std::exchange(raised, nullptr));  // nobody is at work any more
   }
 
   void publish(const Job& job) {
@@ -193,7 +213,7 @@ struct ThreadPool::Impl {
   /// Chunks that workers have reported of a loop.
   int64_t reported(uint64_t loop) const {
     int64_t sum = 0;
-    for (size_t w = 1; w < reports.size(); ++w) sum += of_loop(reports[w].done.load(std::memory_order_acquire), loop);
+    for (size_t w = 1; w < size_t(started); ++w) sum += of_loop(reports[w].done.load(std::memory_order_acquire), loop);
     return sum;
   }
 
@@ -228,7 +248,12 @@ struct ThreadPool::Impl {
                                       std::memory_order_relaxed))
         continue;
       word = word_of(job.loop, first + count);
-      job.fn(first * job.grain, std::min((first + count) * job.grain, job.n), worker);
+      try {
+        job.fn(first * job.grain, std::min((first + count) * job.grain, job.n), worker);
+      } catch (...) {  // out of memory, most likely
+        const std::lock_guard lock(mutex);
+        if (!raised) raised = std::current_exception();
+      }
       taken += count;
     }
   }
@@ -283,17 +308,28 @@ struct ThreadPool::Impl {
   std::vector<Share> shares;    // one per thread, the caller's first
   std::vector<Report> reports;  // the caller's is not used
   std::vector<std::thread> workers;
+  std::exception_ptr raised;  // by a loop's function, in whichever thread; the caller gets the first
   std::mutex mutex;
   std::condition_variable wake, done;
-  uint64_t loops = 0;  // the caller's
+  int64_t started = 1;  // threads that there are, the caller among them
+  uint64_t loops = 0;   // the caller's
+  const uint64_t process = forks_so_far();
 };
 
 ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>(std::max(threads, 1))) {}
-ThreadPool::~ThreadPool() = default;
+ThreadPool::~ThreadPool() {
+  if (impl_->process != forks_so_far()) (void)impl_.release();  // there is nobody to join
+}
 int ThreadPool::size() const { return static_cast<int>(impl_->size()); }
 
 void ThreadPool::parallel_for(int64_t n, int64_t grain, RangeFn fn, const ReadAhead& next) {
   if (n <= 0) return;
+  if (impl_->process != forks_so_far()) {
+    // In a child of fork(): threads of its own, never more than before. What the parent's had, locks perhaps, is left as it is.
+    auto own = std::make_unique<Impl>(size());
+    (void)impl_.release();
+    impl_ = std::move(own);
+  }
   grain = std::max<int64_t>(grain, 1);
   if (impl_->size() == 1 || n <= grain) return fn(0, n, 0);
   grain *= (n - 1) / grain / kMostChunks + 1;

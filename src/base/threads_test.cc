@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -105,6 +106,25 @@ TEST(Threads, PoolsComeAndGo) {
     for (const int64_t p : parts) sum += p;
     ASSERT_EQ(sum, 100);
     if (i % 50 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its workers sleep when it ends
+  }
+}
+
+// What a loop's function throws, out of memory most likely, is thrown by the loop when all of it is done.
+TEST(Threads, WhatIsThrownReachesTheCaller) {
+  ThreadPool pool(4);
+  for (int64_t thrower = 0; thrower < 40; ++thrower) {
+    std::vector<int> hits(40);
+    EXPECT_THROW(pool.parallel_for(40, 1,
+                                   [&](int64_t b, int64_t e, int) {
+                                     for (int64_t i = b; i < e; ++i) ++hits[size_t(i)];
+                                     if (b <= thrower && thrower < e) throw std::bad_alloc();
+                                   }),
+                 std::bad_alloc);
+    for (const int h : hits) ASSERT_EQ(h, 1);
+    pool.parallel_for(40, 1, [&](int64_t b, int64_t e, int) {
+      for (int64_t i = b; i < e; ++i) ++hits[size_t(i)];
+    });
+    for (const int h : hits) ASSERT_EQ(h, 2);
   }
 }
 

@@ -1,21 +1,14 @@
 /* The C ABI as a C program sees it: arguments, errors, results. Prints what is wrong; exit 0 when nothing is. */
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lowbit/lowbit.h"
+#include "capi_check.h"
 
-static int failures = 0;
-
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, lb_last_error()); \
-      ++failures;                                                                 \
-    }                                                                             \
-  } while (0)
+int failures = 0;
 
 static uint32_t state = 1;
 static uint32_t next(void) { return state = state * 1664525u + 1013904223u; }
@@ -126,54 +119,6 @@ static void check_types(void) {
       }
     }
   }
-}
-
-/* Each of these is one step outside of what is allowed. */
-static void check_limits(void) {
-  float x[32] = {0}, y[16], scales[4] = {1, 1, 1, 1};
-  uint8_t w[16] = {0};
-  int32_t ends[2] = {1, 2};
-  lb_quantized_mm_args good;
-  memset(&good, 0, sizeof good);
-  good.struct_size = sizeof good;
-  good.input = x;
-  good.weight = w;
-  good.output = y;
-  good.m = good.n = good.output_stride = 2;
-  good.k = good.input_stride = 9;
-  good.weight_stride = 3; /* 9 codes of 2 bits */
-  good.bits = 2;
-  good.scale = 1;
-  good.scales = scales;
-  good.row_ends = ends;
-  good.ranges = 2;
-  CHECK(lb_quantized_mm_args_run_host(&good) == LB_OK);
-#define REFUSED(change)                                                 \
-  do {                                                                  \
-    lb_quantized_mm_args args = good;                                   \
-    change;                                                             \
-    CHECK(lb_quantized_mm_args_run_host(&args) == LB_INVALID_ARGUMENT); \
-  } while (0)
-  REFUSED(args.m = -1);
-  REFUSED(args.n = -1);
-  REFUSED(args.k = ((int64_t)1 << 30) + 1);
-  REFUSED(args.input_stride = 8);
-  REFUSED(args.output_stride = 1);
-  REFUSED(args.weight_stride = 2);
-  REFUSED(args.input = NULL);
-  REFUSED(args.weight = NULL);
-  REFUSED(args.output = NULL);
-  REFUSED(args.scales = NULL);
-  REFUSED(args.ranges = 0);
-  REFUSED(args.group = 5);
-  REFUSED(args.group = -1; args.row_ends = NULL);
-  REFUSED(args.ranges = 1);
-  for (int32_t last = 0; last <= 3; ++last) {
-    ends[1] = last;
-    CHECK(lb_quantized_mm_args_run_host(&good) == (last == 2 ? LB_OK : LB_INVALID_ARGUMENT));
-  }
-#undef REFUSED
-  CHECK(lb_quantized_mm_host(x, w, 1, NULL, y, 1, 1, 5, 2, 0, 0, 0) == LB_OK); /* one row needs no stride */
 }
 
 /* Large enough for several threads. */
@@ -399,6 +344,7 @@ static int check_model(const char* path) {
   CHECK(lb_model_length(one) == 0);
   CHECK(lb_model_logits(one, &a, &count_a) == LB_NOT_FOUND);
   check_tokens(one);
+  check_counts(one);
   check_generation(one);
   lb_model_close(one);
   lb_model_close(two);

@@ -44,6 +44,7 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
 Status append(lb_model* model, const int32_t* tokens, size_t count) {
   if (model == nullptr || (tokens == nullptr && count > 0))
     return fail(ErrorCode::kInvalidArgument, "lb_model_prefill", "NULL", "a model and tokens");
+  LOWBIT_TRY(check_count("lb_model_prefill count", count, sizeof *tokens));
   LOWBIT_TRY_ASSIGN(model->logits, model->model.prefill({tokens, count}));
   return {};
 }
@@ -60,6 +61,7 @@ Status tokenize(const lb_model* model, std::string_view text, EncodeOptions opti
   if (model == nullptr || count == nullptr || (text.data() == nullptr && !text.empty()) ||
       (tokens == nullptr && capacity > 0))
     return fail(ErrorCode::kInvalidArgument, "lb_model_tokenize", "NULL", "a model, a text and places");
+  LOWBIT_TRY(check_count("lb_model_tokenize text_size", text.size(), 1));
   LOWBIT_TRY_ASSIGN(const std::vector<TokenId> ids, model->model.tokenizer().encode(text, options));
   hand_over(ids, tokens, capacity, count);
   return {};
@@ -69,6 +71,7 @@ Status detokenize(const lb_model* model, const int32_t* tokens, size_t count, ch
                   size_t* size) {
   if (model == nullptr || size == nullptr || (tokens == nullptr && count > 0) || (text == nullptr && capacity > 0))
     return fail(ErrorCode::kInvalidArgument, "lb_model_detokenize", "NULL", "a model, tokens and places");
+  LOWBIT_TRY(check_count("lb_model_detokenize count", count, sizeof *tokens));
   LOWBIT_TRY_ASSIGN(const std::string decoded, model->model.tokenizer().decode({tokens, count}));
   hand_over(decoded, text, capacity, size);
   return {};
@@ -78,6 +81,7 @@ Status chat_text(const lb_model* model, std::string_view variables, char* text, 
   if (model == nullptr || variables.data() == nullptr || size == nullptr || (text == nullptr && capacity > 0))
     return fail(ErrorCode::kInvalidArgument, "lb_model_chat_text", "NULL", "a model, variables and places");
   if (variables.empty()) return fail(ErrorCode::kInvalidArgument, "chat variables", "nothing", "a JSON object");
+  LOWBIT_TRY(check_count("lb_model_chat_text variables_size", variables.size(), 1));
   LOWBIT_TRY_ASSIGN(const std::string written, model->model.chat_text({.extra_json = std::string(variables)}));
   hand_over(written, text, capacity, size);
   return {};
@@ -114,6 +118,7 @@ Status generate(lb_model* model, std::span<const TokenId> prompt, const lb_gener
                 size_t capacity, size_t* count) {
   if (model == nullptr || (prompt.data() == nullptr && !prompt.empty()) || (tokens == nullptr && capacity > 0))
     return fail(ErrorCode::kInvalidArgument, "lb_model_generate", "NULL", "a model, a prompt and a place for tokens");
+  LOWBIT_TRY(check_count("lb_model_generate prompt_count", prompt.size(), sizeof(TokenId)));
   if (given != nullptr && given->struct_size != sizeof *given)
     return fail(ErrorCode::kInvalidArgument, "lb_generate_options struct_size", std::to_string(given->struct_size),
                 std::to_string(sizeof *given));

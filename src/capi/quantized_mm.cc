@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@
 namespace lowbit::capi {
 namespace {
 
-constexpr int64_t kLargestExtent = int64_t{1} << 30;
+constexpr int64_t kLargestExtent = int64_t{1} << 30, kLargestStride = int64_t{1} << 32;
 
 tl::unexpected<Error> bad_mm(const char* what, const std::string& got, std::string wanted) {
   return fail(ErrorCode::kInvalidArgument, std::string("quantized_mm ") + what, got, std::move(wanted));
@@ -75,6 +76,15 @@ Status check_host_args(const lb_quantized_mm_args& a) {
   if (a.m > 1 && (a.input_stride < a.k || a.output_stride < a.n))
     return bad_mm("strides", std::to_string(a.input_stride) + " and " + std::to_string(a.output_stride),
                   "at least k and n");
+  struct Stride {
+    const char* name;
+    int64_t stride, rows, bytes;
+  };
+  for (const auto& [name, stride, rows, bytes] :
+       {Stride{"input_stride", a.input_stride, a.m, 4}, Stride{"output_stride", a.output_stride, a.m, 4},
+        Stride{"weight_stride", a.weight_stride, a.n, 1}})
+    if (stride < 0 || stride > std::min(kLargestStride, INT64_MAX / bytes / rows))
+      return bad_mm(name, std::to_string(stride), "rows that fit into memory");
   const int64_t row_bytes = ceil_div(a.k * static_cast<int64_t>(a.bits), 8);
   if (a.n > 1 && a.weight_stride < row_bytes)
     return bad_mm("weight_stride", std::to_string(a.weight_stride) + " bytes", "at least " + std::to_string(row_bytes));

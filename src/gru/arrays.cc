@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/try.h"
+#include "io/lost_pages.h"
 #include "io/npy.h"
 #include "io/posix_file.h"
 #include "lowbit/gru.h"
@@ -16,6 +17,7 @@ Result<GruArray> as_floats(const NpyArray& array, std::string name) {
   LOWBIT_TRY_ASSIGN(const int64_t count, element_count(array.shape));
   GruArray out{std::move(name), array.shape, std::vector<float>(static_cast<size_t>(count))};
   convert_to_f32(array.view(), 0, count, out.data.data());
+  LOWBIT_TRY(check_pages(array.data.data(), out.name.c_str()));
   return out;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/try.h"
 #include "gru/gate_order.h"
+#include "io/lost_pages.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
 
@@ -206,9 +207,7 @@ class Reader {
   std::string path_;
 };
 
-}  // namespace
-
-Result<GruNetwork> load_gru(const std::string& path, const GruLoadOptions& options) {
+Result<GruNetwork> load_any(const std::string& path, const GruLoadOptions& options) {
   if (path.ends_with(".onnx")) return load_onnx_gru(path, options.select);
   LOWBIT_TRY_ASSIGN(const Arrays arrays, read_arrays(path));
   const Reader reader(arrays, path);
@@ -230,6 +229,15 @@ Result<GruNetwork> load_gru(const std::string& path, const GruLoadOptions& optio
     e.where = path + ": " + e.where;
     return tl::unexpected<Error>(std::move(e));
   }
+  return network;
+}
+
+}  // namespace
+
+Result<GruNetwork> load_gru(const std::string& path, const GruLoadOptions& options) {
+  const LostPages lost;
+  auto network = load_any(path, options);
+  LOWBIT_TRY(lost.status(path));
   return network;
 }
 

@@ -10,6 +10,7 @@
 #include "io/checkpoint.h"
 #include "io/checkpoint_layout.h"
 #include "io/json_text.h"
+#include "io/lost_pages.h"
 
 namespace lowbit {
 namespace {
@@ -234,6 +235,7 @@ Result<CheckpointReport> verify_checkpoint(const std::string& path) {
   if (!std::filesystem::is_directory(path, error))
     return fail(ErrorCode::kNotFound, path, "no directory", "a checkpoint directory");
   CheckpointReport report;
+  const LostPages lost;
   const auto files = SafetensorsSet::open(path);
   if (files) verify_bytes(*files, report);
   if (!files) report.problems.push_back(files.error().message());
@@ -250,6 +252,7 @@ Result<CheckpointReport> verify_checkpoint(const std::string& path) {
       report.problems.push_back(std::move(problem));
     checkpoint->release(t.name);
   }
+  if (const Status read = lost.status(path); !read) report.problems.push_back(read.error().message());
   return report;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "io/lost_pages.h"
 
 namespace lowbit {
 namespace {
@@ -250,6 +251,7 @@ Result<PartHeader> read_part(std::span<const std::byte> bytes, const std::string
 Status GgufFile::open_part(const std::string& path, uint32_t part) {
   LOWBIT_TRY_ASSIGN(auto file, MappedFile::open(path));
   LOWBIT_TRY_ASSIGN(auto header, read_part(file->bytes(), path));
+  LOWBIT_TRY(check_pages(file->bytes().data(), path.c_str()));
   const GgufValue* number = find_value(header.metadata, "split.no");
   if (number != nullptr && number->as_int().value_or(-1) != int64_t{part})
     return fail(ErrorCode::kInvalidArgument, path, "part " + std::to_string(number->as_int().value_or(-1) + 1),

@@ -201,7 +201,10 @@ TEST(HostileFiles, MemoryStaysNearTheFileSize) {
 
 TEST(HostileFiles, ShortenedWhileItIsOpenIsAnErrorOfTheNextTensor) {
   Scratch dir;
-  write_file(dir / "a", sample_safetensors(dir));
+  // Large enough to be mapped: a small file is copied when it is opened.
+  write_file(dir / "a", safetensors_bytes(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
+                                          R"("b":{"dtype":"F32","shape":[250000],"data_offsets":[16,1000016]}})",
+                                          1000016));
   const auto f = SafetensorsFile::open(dir / "a");
   ASSERT_TRUE(f);
   const auto& first = f->tensors().front();
@@ -214,6 +217,7 @@ TEST(HostileFiles, ShortenedWhileItIsOpenIsAnErrorOfTheNextTensor) {
   EXPECT_EQ(gone.error().code, ErrorCode::kCorrupt);
   EXPECT_NE(gone.error().message().find("shortened"), std::string::npos) << gone.error().message();
   // A file that is renamed over is another one: what is open stays whole.
+  (void)sample_safetensors(dir);
   const auto g = SafetensorsFile::open(dir / "sample");
   ASSERT_TRUE(g);
   write_file(dir / "short", "x");

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "io/inflate.h"
+#include "io/lost_pages.h"
 #include "io/mapped_file.h"
 
 namespace lowbit {
@@ -253,7 +254,9 @@ Result<Buffer> unpack_member(const MappedFile& file, const Member& m, const std:
 Result<NpyArray> read_npy(const std::string& path) {
   LOWBIT_TRY_ASSIGN(const auto file, MappedFile::open(path));
   LOWBIT_TRY_ASSIGN(const Buffer all, file->borrow(0, static_cast<uint64_t>(file->size()), "array"));
-  return parse_npy(all, path);
+  LOWBIT_TRY_ASSIGN(NpyArray array, parse_npy(all, path));
+  LOWBIT_TRY(check_pages(all.data(), path.c_str()));
+  return array;
 }
 
 Result<std::vector<NpyArray>> read_npz(const std::string& path) {
@@ -286,6 +289,7 @@ Result<std::vector<NpyArray>> read_npz(const std::string& path) {
   }
   if (at != *end)
     return fail(ErrorCode::kCorrupt, path + ": zip directory", "bytes after its last entry", "a sound .npz file");
+  LOWBIT_TRY(check_pages(bytes.data(), path.c_str()));
   return out;
 }
 

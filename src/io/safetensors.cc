@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "io/json_text.h"
+#include "io/lost_pages.h"
 
 static_assert(std::endian::native == std::endian::little, "safetensors and GGUF are read in place");
 
@@ -238,6 +239,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   if (twice != f.by_name_.end())
     return fail(ErrorCode::kCorrupt, path + ": header", "the tensor '" + tensors[*twice].name + "' twice",
                 "each name once");
+  LOWBIT_TRY(check_pages(bytes.data(), path.c_str()));
   return f;
 }
 

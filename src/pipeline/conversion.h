@@ -3,6 +3,7 @@
 
 #include "base/try.h"
 #include "io/checkpoint.h"
+#include "io/lost_pages.h"
 #include "lowbit/compute.h"
 #include "model/source.h"
 
@@ -34,6 +35,7 @@ class Conversion {
   Status add(const SourceTensor& t, const QTensor& w) {
     LOWBIT_TRY(writer_.add(t.name, w, t.shape));
     source_.release(t.name);
+    LOWBIT_TRY(lost_.status(source_.path()));
     done_ += t.stored_bytes;
     return {};
   }
@@ -47,6 +49,7 @@ class Conversion {
   CheckpointWriter& writer_;
   const Progress& progress_;
   const char* stage_;
+  const LostPages lost_;
   int64_t done_ = 0, total_ = 0;
 };
 

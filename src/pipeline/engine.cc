@@ -46,6 +46,7 @@ Result<Engine> Engine::beside_gpu(const Compute& compute) {
   LOWBIT_TRY_ASSIGN(engine.isa, choose_isa(compute.isa));
   LOWBIT_TRY_ASSIGN(engine.threads, choose_threads(compute.threads));
   engine.pool = std::make_unique<ThreadPool>(engine.threads);
+  engine.threads = engine.pool->size();
   return engine;
 }
 

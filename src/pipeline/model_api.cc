@@ -88,7 +88,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
     if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
   info.isa = isa_name(engine.isa);
-  info.threads = engine.threads;
+  info.threads = shared->transformer->pool().size();
   if (engine.gpu >= 0) {
     LOWBIT_TRY_ASSIGN(shared->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
   }

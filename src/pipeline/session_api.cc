@@ -73,7 +73,7 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
   start = Clock::now();
   const auto emit = [&](const std::string& text) {
     out.text += text;
-    return text.empty() || !on_text || on_text(text);
+    return !on_text || on_text(text);
   };
   out.stop_reason = "length";
   while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
@@ -96,7 +96,7 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
     }
     LOWBIT_TRY_ASSIGN(logits, decode(token));
   }
-  emit(decoder.flush());
+  if (const std::string rest = decoder.flush(); !rest.empty()) emit(rest);
   out.decode_s = seconds_since(start);
   return out;
 }

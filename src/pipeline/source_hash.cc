@@ -6,6 +6,7 @@
 
 #include "base/sha256.h"
 #include "base/try.h"
+#include "io/lost_pages.h"
 #include "io/mapped_file.h"
 
 namespace lowbit {
@@ -23,6 +24,7 @@ Result<std::string> file_sha256(const std::string& path, const Progress& progres
       return fail(ErrorCode::kCancelled, "hashing", "a request to stop");
     const uint64_t count = std::min(kChunkBytes, size - at);
     hash.update(file->bytes().subspan(at, count));
+    LOWBIT_TRY(check_pages(file->bytes().data(), path.c_str()));
     file->release(at, count);
   }
   return hash.finish();

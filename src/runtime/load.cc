@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/try.h"
+#include "io/lost_pages.h"
 #include "model/fetch_tensor.h"
 #include "model/model_spec.h"
 #include "runtime/transformer.h"
@@ -169,7 +170,9 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   model->backend_ =
       options.reference ? make_ref_backend(*model->pool_) : make_cpu_backend(options.isa, *model->pool_, options.tune);
+  const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
+  LOWBIT_TRY(lost.status(source.path()));
   LOWBIT_TRY(model->prepare_to_run(options.batch));
   return model;
 }

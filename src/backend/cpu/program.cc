@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/try.h"
+#include "io/lost_pages.h"
 #include "ops/hadamard.h"
 #include "ops/norm.h"
 #include "ops/rope_append.h"
@@ -105,7 +106,7 @@ Status CpuProgram::run_step(const Compiled&, const EmbedStep& step, Run& run) co
   run.work.pool_->parallel_for(run.m, 32, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) dequantize_rows(table, run.batch.tokens[size_t(r)], 1, x + r * table.k);
   });
-  return {};
+  return check_pages(table.codes.data(), cpu_weight(step.table)->name.c_str());
 }
 
 Status CpuProgram::set_input(const Compiled& c, const StepInput& in, int64_t row, int64_t m, CpuWorkspace& work) const {
