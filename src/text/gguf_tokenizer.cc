@@ -184,7 +184,10 @@ Status set_tokens(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
   return {};
 }
 
-void set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
+Status set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
+  std::size_t bytes = 0;
+  for (const std::string& token : spec.tokens) bytes += token.size();
+  Budget budget = Budget::of_file(bytes);
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const TokenType type = spec.types[i];
     if (type != TokenType::kControl && type != TokenType::kUserDefined && type != TokenType::kUnknown) continue;
@@ -193,9 +196,11 @@ void set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
     token.id = static_cast<TokenId>(i);
     token.special = type != TokenType::kUserDefined;
     // What people write is a space, not the mark that SentencePiece keeps in its vocabulary.
-    token.content = sentencepiece ? replace_all(spec.tokens[i], kSpaceMark, " ") : spec.tokens[i];
+    token.content = sentencepiece ? replace_all(spec.tokens[i], kSpaceMark, " ", budget) : spec.tokens[i];
+    if (!budget.spend_bytes(sizeof(AddedToken))) return budget.status("gguf added tokens");
     spec.added_tokens.push_back(std::move(token));
   }
+  return budget.status("gguf added tokens");
 }
 
 Status set_merges(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
@@ -238,7 +243,7 @@ Result<TokenizerSpec> spec_from_gguf_fields(const GgufTokenizerFields& fields) {
     LOWBIT_TRY(text::set_byte_level_steps(fields, spec));
     LOWBIT_TRY(text::set_merges(fields, spec));
   }
-  text::set_added_tokens(sentencepiece, spec);
+  LOWBIT_TRY(text::set_added_tokens(sentencepiece, spec));
   const std::size_t n = spec.tokens.size();
   LOWBIT_TRY(text::set_id("bos_token_id", fields.bos_token_id, n, spec.bos_id));
   LOWBIT_TRY(text::set_id("eos_token_id", fields.eos_token_id, n, spec.eos_id));

@@ -40,7 +40,11 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, DecodeOption
       return fail(ErrorCode::kInvalidArgument, "tokenizer decode", fmt::format("token id {}", id),
                   fmt::format("0 to {}", static_cast<std::int64_t>(vocab_size()) - 1),
                   "were the ids made with another model's tokenizer?");
-    if (!(options.skip_special && impl_->special[id])) out += impl_->pieces[id];
+    if (options.skip_special && impl_->special[id]) continue;
+    if (impl_->pieces[id].size() > kMaxTextBytes - out.size())
+      return fail(ErrorCode::kInvalidArgument, "tokenizer decode", "ids for a longer text",
+                  fmt::format("at most {} bytes", kMaxTextBytes), "decode them in parts");
+    out += impl_->pieces[id];
   }
   std::size_t left = 0;
   while (left < out.size() && left < static_cast<std::size_t>(impl_->strip_left) && out[left] == ' ') ++left;
