@@ -38,7 +38,6 @@ struct PreTokenizerName {
 };
 
 constexpr PreTokenizerName kPreTokenizerNames[] = {
-    {"", PreTokenizerName::kDefault},
     {"default", PreTokenizerName::kDefault},
     {"gpt-2", PreTokenizerName::kGpt2},
     {"gpt2", PreTokenizerName::kGpt2},
@@ -67,6 +66,37 @@ constexpr PreTokenizerName kPreTokenizerNames[] = {
     {"llama4", PreTokenizerName::kGpt4o},
 };
 
+// What the models of an architecture have in common, for files from before `tokenizer.ggml.pre` (April 2024). Architectures whose models
+// differ in it, as those of llama do, are not here.
+struct ArchitectureName {
+  const char* architecture;
+  const char* pre;
+};
+constexpr ArchitectureName kArchitectures[] = {
+    {"gpt2", "gpt-2"},     {"gptj", "gpt-2"},          {"gptneox", "gpt-2"},
+    {"phi2", "phi-2"},     {"olmo", "olmo"},           {"mpt", "mpt"},
+    {"jais", "jais"},      {"starcoder", "starcoder"}, {"starcoder2", "starcoder"},
+    {"refact", "refact"},  {"codeshell", "codeshell"}, {"command-r", "command-r"},
+    {"dbrx", "dbrx"},      {"exaone", "exaone"},       {"qwen2", "qwen2"},
+    {"qwen2moe", "qwen2"}, {"qwen3", "qwen2"},         {"qwen3moe", "qwen2"},
+};
+
+// The pre-tokenizer of a file that names none, with a warning.
+std::string assumed_pre(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
+  const auto* known = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                   [&](const auto& a) { return fields.architecture == a.architecture; });
+  std::string pre = known != std::end(kArchitectures) ? known->pre : "default";
+  // Llama 3's vocabulary says which it is.
+  if (fields.architecture == "llama" &&
+      std::find(fields.tokens.begin(), fields.tokens.end(), "<|begin_of_text|>") != fields.tokens.end())
+    pre = "llama-bpe";
+  spec.warnings.push_back(fmt::format("the GGUF file has no tokenizer.ggml.pre; '{}' is assumed{}", pre,
+                                      pre == "default"
+                                          ? ", which splits many texts otherwise than the model's own tokenizer"
+                                          : fmt::format(", which the models of {:.40} have", fields.architecture)));
+  return pre;
+}
+
 PreTokenizerStep split_step(const char* pattern, SplitBehavior behavior = SplitBehavior::kIsolated) {
   PreTokenizerStep step;
   step.pattern = pattern;
@@ -90,10 +120,11 @@ PreTokenizerStep digits_step() {
 }
 
 Status set_byte_level_steps(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
+  const std::string pre = fields.pre.empty() ? assumed_pre(fields, spec) : fields.pre;
   const auto* known = std::find_if(std::begin(kPreTokenizerNames), std::end(kPreTokenizerNames),
-                                   [&](const auto& p) { return fields.pre == p.name; });
+                                   [&](const auto& p) { return pre == p.name; });
   if (known == std::end(kPreTokenizerNames))
-    return fail(ErrorCode::kUnsupported, "gguf tokenizer.ggml.pre", fmt::format("{:.40}", fields.pre),
+    return fail(ErrorCode::kUnsupported, "gguf tokenizer.ggml.pre", fmt::format("{:.40}", pre),
                 "default, gpt-2, smollm, llama-bpe, qwen2, tekken, gpt-4o or one of their aliases",
                 "use the model's Hugging Face directory with its tokenizer.json instead");
   const bool prefix = fields.add_space_prefix.value_or(false);
@@ -114,7 +145,7 @@ Status set_byte_level_steps(const GgufTokenizerFields& fields, TokenizerSpec& sp
       break;
     case PreTokenizerName::kQwen2:
       steps = {split_step(kQwen2Pattern)};
-      if (fields.pre == "qwen2") spec.normalizer.emplace_back();  // NFC
+      if (pre == "qwen2") spec.normalizer.emplace_back();  // NFC
       break;
     case PreTokenizerName::kTekken:
       steps = {split_step(kTekkenPattern)};
@@ -128,8 +159,7 @@ Status set_byte_level_steps(const GgufTokenizerFields& fields, TokenizerSpec& sp
   steps.push_back(byte_level_step(prefix, use_regex));
   spec.decoder.emplace_back();  // ByteLevel
   // Files from before the key existed: only Llama 3's own tokenizer wants a bos.
-  spec.add_bos =
-      known->kind == PreTokenizerName::kLlama3 && (fields.pre == "llama-bpe" || fields.pre.starts_with("llama"));
+  spec.add_bos = known->kind == PreTokenizerName::kLlama3 && (pre == "llama-bpe" || pre.starts_with("llama"));
   return {};
 }
 

@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kMaxFileBytes = std::size_t{128} << 20;
 constexpr std::size_t kMaxConfigBytes = std::size_t{32} << 20;
 constexpr int kMaxDepth = 64;
+constexpr std::size_t kMaxWarnings = 8, kMaxWarningBytes = 300;
 constexpr std::string_view kWhere = "tokenizer.json";
 constexpr std::string_view kConfigWhere = "tokenizer_config.json";
 
@@ -199,6 +200,25 @@ Result<std::string> config_template(const Json& config) {
   return chosen;
 }
 
+// What lowbit noted when it made the file of a GGUF file. Shown on terminals, so only what is printable.
+Status read_warnings(const Json& config, TokenizerSpec& spec) {
+  const Json& warnings = member(config, "lowbit_warnings");
+  if (warnings.is_null()) return {};
+  if (!warnings.is_array() || warnings.size() > kMaxWarnings)
+    return fail(ErrorCode::kCorrupt, fmt::format("{} \"lowbit_warnings\"", kConfigWhere), warnings.type_name(),
+                fmt::format("at most {} strings", kMaxWarnings));
+  for (const Json& warning : warnings) {
+    if (!warning.is_string())
+      return fail(ErrorCode::kCorrupt, fmt::format("{} \"lowbit_warnings\"", kConfigWhere), warning.type_name(),
+                  "strings");
+    std::string text = warning.get<std::string>().substr(0, kMaxWarningBytes);
+    for (char& c : text)
+      if (c < ' ' || c > '~') c = '?';
+    spec.warnings.push_back(std::move(text));
+  }
+  return {};
+}
+
 Status read_config(std::string_view text, const Ids& ids, TokenizerSpec& spec) {
   if (text.empty()) return {};
   LOWBIT_TRY_ASSIGN(const Json config, parse_json(text, kConfigWhere, kMaxConfigBytes, kMaxDepth));
@@ -215,7 +235,7 @@ Status read_config(std::string_view text, const Ids& ids, TokenizerSpec& spec) {
   LOWBIT_TRY_ASSIGN(spec.add_bos, bool_member(config, "add_bos_token", spec.add_bos, kConfigWhere));
   LOWBIT_TRY_ASSIGN(spec.add_eos, bool_member(config, "add_eos_token", spec.add_eos, kConfigWhere));
   LOWBIT_TRY_ASSIGN(spec.chat_template, config_template(config));
-  return {};
+  return read_warnings(config, spec);
 }
 
 void guess_eos(const Ids& ids, TokenizerSpec& spec) {

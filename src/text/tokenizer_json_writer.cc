@@ -135,6 +135,7 @@ Result<std::string> to_tokenizer_config_json(const TokenizerSpec& spec) {
   token("unk_token", spec.unk_id);
   token("pad_token", spec.pad_id);
   if (!spec.chat_template.empty()) root["chat_template"] = spec.chat_template;
+  if (!spec.warnings.empty()) root["lowbit_warnings"] = spec.warnings;
   root["clean_up_tokenization_spaces"] = false;
   root["tokenizer_class"] = "PreTrainedTokenizerFast";
   return text::dump(root);
