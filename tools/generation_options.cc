@@ -36,7 +36,13 @@ Result<Model> open_model(Console& console, const std::string& name, const Comput
   ProgressDisplay progress(console);
   options.compute = compute;
   options.progress = progress.callback();
-  return Model::open(*path, options);
+  auto model = Model::open(*path, options);
+  if (model) warn_of(console, model->tokenizer());
+  return model;
+}
+
+void warn_of(Console& console, const Tokenizer& tokenizer) {
+  for (const std::string& warning : tokenizer.spec().warnings) console.warn(warning);
 }
 
 int64_t peak_memory_bytes() {

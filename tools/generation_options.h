@@ -18,6 +18,9 @@ void add_model_options(CLI::App& verb, ModelOptions& options);
 /// Opens the model that the user named, with progress on the console. `options.compute` and `options.progress` are set here.
 Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options);
 
+/// What was assumed of the tokenizer because its file does not say it, as warnings.
+void warn_of(Console& console, const Tokenizer& tokenizer);
+
 /// Peak resident memory of this process so far.
 int64_t peak_memory_bytes();
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <memory>
 
+#include "generation_options.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
 #include "option_values.h"
@@ -59,6 +60,7 @@ Status tokenize_action(Console& console, TokenizeArguments& arguments) {
   if (!path) return tl::unexpected(path.error());
   const auto tokenizer = open_tokenizer(*path);
   if (!tokenizer) return tl::unexpected(tokenizer.error());
+  warn_of(console, *tokenizer);
 
   std::vector<TokenId> ids = arguments.ids;
   if (arguments.decode) {

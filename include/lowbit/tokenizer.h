@@ -102,14 +102,16 @@ struct TokenizerSpec {
   bool fuse_unk = false;
   std::optional<TokenId> bos_id, eos_id, unk_id, pad_id;
   bool add_bos = false, add_eos = false;
-  std::string chat_template;  // Jinja source, may be empty
+  std::string chat_template;          // Jinja source, may be empty
+  std::vector<std::string> warnings;  // what was assumed because the file does not say it
   bool operator==(const TokenizerSpec&) const = default;
 };
 
 /// The `tokenizer.*` metadata of a GGUF file, filled by whoever read it. Absent keys stay empty.
 struct GgufTokenizerFields {
-  std::string model;  // tokenizer.ggml.model: "gpt2" or "llama"
-  std::string pre;    // tokenizer.ggml.pre
+  std::string model;         // tokenizer.ggml.model: "gpt2" or "llama"
+  std::string pre;           // tokenizer.ggml.pre
+  std::string architecture;  // general.architecture: where `pre` is empty it may name the pre-tokenizer
   std::vector<std::string> tokens;
   std::vector<float> scores;
   std::vector<std::int32_t> token_type;
@@ -125,6 +127,7 @@ struct GgufTokenizerFields {
 Result<TokenizerSpec> spec_from_tokenizer_json(std::string_view tokenizer_json,
                                                std::string_view tokenizer_config_json = {});
 
+/// Without `pre` the pre-tokenizer of the architecture's models is taken where there is one, else llama.cpp's "default"; either is a warning.
 /// Errors: kCorrupt, kUnsupported (a `model` or `pre` that lowbit lacks; it is named).
 Result<TokenizerSpec> spec_from_gguf_fields(const GgufTokenizerFields& fields);
 

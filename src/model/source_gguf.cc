@@ -128,6 +128,8 @@ Status gguf_tokenizer_json(const GgufFile& file, ModelTexts* texts) {
   if (find("ggml.tokens") == nullptr) return {};
   GgufTokenizerFields fields;
   fields.model = text("ggml.model");
+  if (const GgufValue* v = file.value("general.architecture"))
+    fields.architecture = std::string(v->as_string().value_or(""));
   fields.pre = text("ggml.pre");
   auto tokens = find("ggml.tokens")->as_strings();
   if (!tokens)

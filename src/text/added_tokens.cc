@@ -5,6 +5,9 @@
 namespace lowbit::text {
 namespace {
 
+constexpr std::size_t kEdgeBytes = 80;  // an entry of the map, its bucket and a node
+constexpr std::size_t kEdgeSteps = 16, kMatchBytes = 48;
+
 bool ends_with_word(std::string_view s) {
   return !s.empty() && is_word_character(decode_utf8(s, last_character(s)).value);
 }
@@ -34,41 +37,47 @@ std::size_t space_after(std::string_view s) {
 
 }  // namespace
 
-void AddedTokenMatcher::add(std::string_view content, std::int32_t index) {
-  if (content.empty()) return;
+void AddedTokenMatcher::add(std::string_view content, std::int32_t index, Budget& budget) {
+  if (content.empty() || !budget.spend_steps(content.size(), kEdgeSteps)) return;
   std::uint32_t node = 0;
   for (const char c : content) {
     const auto [edge, created] = edges_.try_emplace((std::uint64_t{node} << 8) | static_cast<unsigned char>(c),
                                                     static_cast<std::uint32_t>(nodes_.size()));
-    if (created) nodes_.emplace_back();
+    if (created) {
+      nodes_.emplace_back();
+      if (!budget.spend_bytes(kEdgeBytes)) return;
+    }
     node = edge->second;
   }
   nodes_[node].index = index;
   starts_[static_cast<unsigned char>(content[0])] = true;
 }
 
-AddedTokenMatcher::Match AddedTokenMatcher::longest_at(std::string_view text, std::size_t at) const {
+std::pair<AddedTokenMatcher::Match, std::size_t> AddedTokenMatcher::longest_at(std::string_view text,
+                                                                               std::size_t at) const {
   Match best;
   std::uint32_t node = 0;
-  for (std::size_t i = at; i < text.size(); ++i) {
+  std::size_t i = at;
+  for (; i < text.size(); ++i) {
     const auto edge = edges_.find((std::uint64_t{node} << 8) | static_cast<unsigned char>(text[i]));
     if (edge == edges_.end()) break;
     node = edge->second;
     if (nodes_[node].index >= 0) best = {{at, i + 1}, nodes_[node].index};
   }
-  return best;
+  return {best, i - at + 1};
 }
 
-void AddedTokenMatcher::find_all(std::string_view text, const std::vector<AddedToken>& tokens,
-                                 std::vector<Match>& matches) const {
-  if (empty()) return;
+Status AddedTokenMatcher::find_all(std::string_view text, const std::vector<AddedToken>& tokens, Budget& budget,
+                                   std::vector<Match>& matches) const {
+  if (empty()) return {};
   std::size_t taken = 0;  // everything before belongs to a match
   for (std::size_t at = 0; at < text.size();) {
     if (!starts_[static_cast<unsigned char>(text[at])]) {
       ++at;
       continue;
     }
-    Match match = longest_at(text, at);
+    auto [match, looked_at] = longest_at(text, at);
+    if (!budget.spend_steps(looked_at, kEdgeSteps)) return budget.status("tokenizer added tokens");
     if (match.index < 0) {
       ++at;
       continue;
@@ -81,8 +90,10 @@ void AddedTokenMatcher::find_all(std::string_view text, const std::vector<AddedT
     if (token.lstrip) match.range.begin -= space_before(text.substr(taken, match.range.begin - taken));
     if (token.rstrip) at = match.range.end += space_after(text.substr(match.range.end));
     taken = match.range.end;
+    if (!budget.spend_bytes(kMatchBytes)) return budget.status("tokenizer added tokens");
     matches.push_back(match);
   }
+  return {};
 }
 
 }  // namespace lowbit::text

@@ -4,17 +4,19 @@
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lowbit/tokenizer.h"
+#include "text/budget.h"
 #include "text/regex.h"
 
 namespace lowbit::text {
 
 class AddedTokenMatcher {
  public:
-  /// `index` is what matches are reported as.
-  void add(std::string_view content, std::int32_t index);
+  /// `index` is what matches are reported as. Adds nothing once the budget is exhausted.
+  void add(std::string_view content, std::int32_t index, Budget& budget);
   bool empty() const { return nodes_.size() == 1; }
 
   struct Match {
@@ -23,13 +25,16 @@ class AddedTokenMatcher {
   };
 
   /// Appends the matches in text, not overlapping. `tokens` gives the flags (lstrip, rstrip, single_word) by index.
-  void find_all(std::string_view text, const std::vector<AddedToken>& tokens, std::vector<Match>& matches) const;
+  /// Errors: kInvalidArgument: the budget is exhausted.
+  Status find_all(std::string_view text, const std::vector<AddedToken>& tokens, Budget& budget,
+                  std::vector<Match>& matches) const;
 
  private:
   struct Node {
     std::int32_t index = -1;
   };
-  Match longest_at(std::string_view text, std::size_t at) const;
+  /// The longest match at `at`, and how many bytes were looked at.
+  std::pair<Match, std::size_t> longest_at(std::string_view text, std::size_t at) const;
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
   std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // node << 8 | byte -> node

@@ -8,6 +8,7 @@
 
 #include "lowbit/chat_template.h"
 #include "text/test_data.h"
+#include "text/test_limits.h"
 
 namespace lowbit {
 namespace {
@@ -95,6 +96,119 @@ TEST(ChatTemplateLimits, HostileTemplatesEndInOneError) {
     EXPECT_LT(result.error().message().size(), 400u) << source.substr(0, 120);
     EXPECT_LT(seconds, 10.0) << source.substr(0, 120);
   }
+}
+
+// Work on long texts that leaves nothing behind: searches, strips and numbers, once or in a loop.
+TEST(ChatTemplateLimits, StepsCountTheBytesThatAreTouched) {
+  const std::string long_texts = "{% set h = 'a'*14000000 %}{% set n = 'a'*7000000 ~ 'b' %}";
+  const std::string spaces = "{% set s = ' '*14000000 %}";
+  const std::string loop = "{% for i in range(100000) %}", end = "{% endfor %}";
+  const std::string hostile[] = {
+      long_texts + "{{ n in h }}",
+      long_texts + "{{ h.find(n) }}",
+      long_texts + "{{ h.rfind('b' ~ h[:7000000]) }}",
+      long_texts + "{{ h.count(n) }}",
+      long_texts + "{{ h.index(n) }}",
+      long_texts + "{{ h.replace(n, '') }}",
+      long_texts + "{{ h|replace(n, '') }}",
+      long_texts + "{{ h.split(n)|length }}",
+      long_texts + "{{ h.rsplit(n)|length }}",
+      long_texts + "{{ h.partition(n)|length }}",
+      long_texts + "{{ h.rpartition(n)|length }}",
+      long_texts + "{{ h.strip(n) }}",
+      "{% set c = 'x'*500000 ~ 'a' %}{{ ('a'*14000000).strip(c) }}",
+      "{% set h = 'a'*10000000 %}{{ h.startswith((h ~ 'b',)*100000) }}",
+      "{% set h = 'a'*10000000 %}{{ h.endswith(('b' ~ h[1:],)*100000) }}",
+      spaces + loop + "{{ s|trim }}" + end,
+      spaces + loop + "{{ s|int }}" + end,
+      spaces + loop + "{{ s|float }}" + end,
+      spaces + loop + "{{ s.isspace() }}" + end,
+      spaces + loop + "{{ s.islower() }}{{ s is lower }}" + end,
+      spaces + loop + "{{ s|length }}" + end,
+      spaces + loop + "{{ s[-1] }}" + end,
+      spaces + loop + "{{ s[:1] }}" + end,
+      spaces + loop + "{{ s.split()|length }}" + end,
+      spaces + loop + "{{ 'x' in s }}{{ s == s }}" + end,
+      spaces + "{% set d = {s: 1} %}" + loop + "{{ d[s] }}" + end,
+      spaces + "{% set d = {s: 1} %}" + loop + "{{ d.get(s) }}" + end,
+      spaces + "{% set d = {'a': 1} %}" + loop + "{{ s in d }}" + end,
+      spaces + "{{ s[::-1] }}",
+      "{{ ('a'*16000000).replace('a', '') }}" + loop + "{{ ('a'*1000000).replace('a', '') }}" + end,
+      "{{ ('a'*16000000).split('a')|length }}",
+      "{{ ('a '*8000000).split()|length }}",
+      "{{ ('a\n'*8000000).splitlines()|length }}",
+      "{{ ('a'*16000000)|list|length }}",
+      "{% set l = ['a']*100000 %}{% set ns = namespace(l=[]) %}" + loop +
+          "{% set ns.l = [ns.l, l|map(attribute='strip')|list][-1:] %}" + end,
+      "{% set l = ['a']*10000 %}{% set ns = namespace(l=[]) %}" + loop +
+          "{% set ns.l = ns.l + [dict(a=1, b=2, c=3)] %}{{ l|map('upper')|join }}" + end,
+      "{{ raise_exception('x'*10000000) }}",
+      "{{ " + repeat("x", 1000000) + " }}",
+      "{% macro m(x) %}{% endmacro %}" + loop + loop + "{{ m(i) }}" + end + end,
+  };
+  for (const std::string& source : hostile) {
+    const test::Promise promise;
+    const auto result = render(source);
+    promise.check(source.size(), source.substr(0, 160));
+    if (!result) {
+      EXPECT_LT(result.error().message().size(), 500u) << source.substr(0, 160);
+    }
+  }
+  // Long enough to matter, and what a conversation of a million characters may still do.
+  EXPECT_TRUE(
+      render("{% set s = 'abc '*250000 %}{{ s|trim|length }}{{ s.split('b')|length }}{{ 'x' in s }}"
+             "{{ s.replace('abc', 'd')|length }}{{ (s|upper).find('D') }}{{ s|tojson|length }}"));
+}
+
+TEST(ChatTemplateLimits, SearchesAgreeWithTheSimpleOnes) {
+  std::mt19937 rng(3);
+  for (int i = 0; i < 300; ++i) {
+    std::string h, n;
+    for (unsigned k = 0; k < 60 + rng() % 200; ++k) h += "ab"[rng() % 8 == 0];
+    n = h.substr(rng() % 30, 17 + rng() % 12);
+    if (i % 3 == 0) n.back() ^= 3;
+    const auto number = [](std::size_t at) {
+      return std::to_string(at == std::string::npos ? -1 : static_cast<long>(at));
+    };
+    const std::string set = "{% set h = '" + h + "' %}{% set n = '" + n + "' %}";
+    EXPECT_EQ(test::must(render(set + "{{ h.find(n) }} {{ h.rfind(n) }}")),
+              number(h.find(n)) + " " + number(h.rfind(n)));
+    EXPECT_EQ(test::must(render(set + "{{ h.rsplit(n)|join(n) }}{{ h.split(n)|join(n) }}")), h + h);
+    EXPECT_EQ(test::must(render(set + "{{ h.rsplit(n, 1)|last }}")),
+              h.rfind(n) == std::string::npos ? h : h.substr(h.rfind(n) + n.size()));
+  }
+}
+
+// Variables come from whoever sends a request: they are data, whatever they are called and however large they are.
+TEST(ChatTemplateLimits, TemplateArgumentsNeitherBlockNorReplaceAnything) {
+  const auto parsed = test::must(ChatTemplate::parse(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{{ range(3)|list }}{{ loop is defined }}{{ tools|length }}"));
+  ChatInput input;
+  input.messages = {{"user", "hi"}};
+  input.extra_json = R"({"chat_template": "{{ 1 }}", "tokenize": true, "loop": [], "tools": [1]})";
+  EXPECT_EQ(test::must(parsed.render(input)), "hi[0, 1, 2]True1");
+  const std::pair<const char*, std::string> floods[] = {{"lists", repeat("[],", 3'000'000)},
+                                                        {"objects", repeat("{},", 3'000'000)},
+                                                        {"numbers", repeat("1,", 5'000'000)},
+                                                        {"members", repeat(R"({"":0},)", 1'400'000)},
+                                                        {"texts", repeat("\"\",", 3'000'000)}};
+  for (const auto& [what, part] : floods) {
+    input.extra_json = "{\"tools\": [" + part + "1]}";
+    const test::Promise promise;
+    (void)parsed.render(input);
+    promise.check(input.extra_json.size(), what);
+  }
+}
+
+TEST(ChatTemplateLimits, NothingLeadsOutOfTheSandbox) {
+  for (const char* source :
+       {"{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.__init__.__globals__ }}",
+        "{{ self.__init__ }}{{ self.__dict__.x }}", "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ lipsum.__globals__['os'].system('id') }}", "{{ ''|attr('__class__') }}", "{{ namespace.__init__.x }}",
+        "{% include '/etc/passwd' %}", "{% import 'os' as os %}", "{% extends '/etc/passwd' %}",
+        "{{ messages.append(1) }}", "{{ messages|map(attribute='__class__.__mro__.x')|list }}",
+        "{{ '{0.__class__.__init__}'.format(1) }}", "{{ url_for.__globals__ }}", "{{ config.items() }}"})
+    EXPECT_FALSE(render(source)) << source;
 }
 
 TEST(ChatTemplateLimits, LimitsAreTheCallers) {

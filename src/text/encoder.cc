@@ -9,6 +9,7 @@ namespace {
 constexpr std::size_t kRememberFromBytes = 2048;  // shorter texts repeat too few words
 constexpr std::size_t kMaxRememberedWord = 64;    // bytes
 constexpr std::size_t kMaxRememberedWords = 1 << 16;
+constexpr std::size_t kMergeBytes = 64, kMergeSteps = 96;  // per byte of a word
 
 // Calls gap(text, offset) for what lies between matches and token(match) for each match.
 template <class Gap, class Token>
@@ -26,11 +27,12 @@ Status walk(std::string_view text, const std::vector<AddedTokenMatcher::Match>& 
 }  // namespace
 
 Encoder::Encoder(const Tokenizer::Impl& tokenizer, std::size_t text_bytes)
-    : t_(tokenizer), remember_(text_bytes >= kRememberFromBytes) {}
+    : t_(tokenizer), budget_(Budget::of_text(text_bytes)), remember_(text_bytes >= kRememberFromBytes) {}
 
 Status Encoder::encode(std::string_view text, bool parse_special, std::vector<TokenId>& out) {
   std::vector<AddedTokenMatcher::Match> matches;
-  (parse_special ? t_.raw_all : t_.raw_plain).find_all(text, t_.spec.added_tokens, matches);
+  const AddedTokenMatcher& matcher = parse_special ? t_.raw_all : t_.raw_plain;
+  LOWBIT_TRY(matcher.find_all(text, t_.spec.added_tokens, budget_, matches));
   return walk(
       text, matches, [&](std::string_view gap, std::size_t at) { return encode_gap(gap, at == 0, parse_special, out); },
       [&](const auto& match) { out.push_back(t_.spec.added_tokens[match.index].id); });
@@ -45,7 +47,7 @@ Status Encoder::encode_gap(std::string_view gap, bool at_start, bool parse_speci
       gap.remove_prefix(n);
     }
     if (const std::size_t n = invalid_prefix(gap); n > 0) {
-      encode_word(gap.substr(0, n), out);
+      LOWBIT_TRY(encode_word(gap.substr(0, n), out));
       gap.remove_prefix(n);
     }
     first = false;
@@ -57,9 +59,9 @@ Status Encoder::encode_run(std::string_view run, bool with_prefix, bool at_start
                            std::vector<TokenId>& out) {
   const AddedTokenMatcher& matcher = parse_special ? t_.normalized_all : t_.normalized_plain;
   if (t_.normalizer.empty() && matcher.empty()) return encode_normalized(run, with_prefix, at_start, out);
-  LOWBIT_TRY_ASSIGN(const std::string normalized, t_.normalizer.apply(run, with_prefix, regex_));
+  LOWBIT_TRY_ASSIGN(const std::string normalized, t_.normalizer.apply(run, with_prefix, regex_, budget_));
   std::vector<AddedTokenMatcher::Match> matches;
-  matcher.find_all(normalized, t_.spec.added_tokens, matches);
+  LOWBIT_TRY(matcher.find_all(normalized, t_.spec.added_tokens, budget_, matches));
   return walk(
       normalized, matches,
       [&](std::string_view gap, std::size_t at) {
@@ -69,24 +71,26 @@ Status Encoder::encode_run(std::string_view run, bool with_prefix, bool at_start
 }
 
 Status Encoder::encode_normalized(std::string_view text, bool with_prefix, bool at_start, std::vector<TokenId>& out) {
-  LOWBIT_TRY_ASSIGN(const Words words, t_.pre_tokenizer.cut(std::string(text), with_prefix, at_start, regex_));
+  LOWBIT_TRY_ASSIGN(const Words words, t_.pre_tokenizer.cut(std::string(text), with_prefix, at_start, regex_, budget_));
   for (const Range& r : words.ranges) {
     const std::string_view word = std::string_view(words.text).substr(r.begin, r.size());
     for (std::size_t at = 0; at < word.size();) {
       const std::size_t end = t_.cut_at_word_marks ? next_word_start(word, at) : word.size();
-      encode_word(word.substr(at, end - at), out);
+      LOWBIT_TRY(encode_word(word.substr(at, end - at), out));
       at = end;
     }
   }
   return {};
 }
 
-void Encoder::encode_word(std::string_view word, std::vector<TokenId>& out) {
+Status Encoder::encode_word(std::string_view word, std::vector<TokenId>& out) {
+  if (!budget_.spend_bytes(word.size(), kMergeBytes) || !budget_.spend_steps(word.size(), kMergeSteps))
+    return budget_.status("tokenizer merges");
   const bool remember = remember_ && word.size() <= kMaxRememberedWord;
   if (remember) {
     if (const auto it = seen_.find(word); it != seen_.end()) {
       out.insert(out.end(), it->second.begin(), it->second.end());
-      return;
+      return {};
     }
   }
   symbols_.clear();
@@ -98,6 +102,7 @@ void Encoder::encode_word(std::string_view word, std::vector<TokenId>& out) {
   }
   out.insert(out.end(), symbols_.begin(), symbols_.end());
   if (remember && seen_.size() < kMaxRememberedWords) seen_.emplace(word, symbols_);
+  return {};
 }
 
 void Encoder::push_unknown() {

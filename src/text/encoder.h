@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "text/bpe.h"
+#include "text/budget.h"
 #include "text/regex.h"
 #include "text/tokenizer_impl.h"
 
@@ -31,12 +32,13 @@ class Encoder {
   Status encode_run(std::string_view run, bool with_prefix, bool at_start, bool parse_special,
                     std::vector<TokenId>& out);
   Status encode_normalized(std::string_view text, bool with_prefix, bool at_start, std::vector<TokenId>& out);
-  void encode_word(std::string_view word, std::vector<TokenId>& out);
+  Status encode_word(std::string_view word, std::vector<TokenId>& out);
   void byte_symbols(std::string_view word);
   void character_symbols(std::string_view word);
   void push_unknown();
 
   const Tokenizer::Impl& t_;
+  Budget budget_;
   RegexScratch regex_;
   BpeScratch bpe_;
   std::vector<TokenId> symbols_;

@@ -38,7 +38,6 @@ struct PreTokenizerName {
 };
 
 constexpr PreTokenizerName kPreTokenizerNames[] = {
-    {"", PreTokenizerName::kDefault},
     {"default", PreTokenizerName::kDefault},
     {"gpt-2", PreTokenizerName::kGpt2},
     {"gpt2", PreTokenizerName::kGpt2},
@@ -67,6 +66,37 @@ constexpr PreTokenizerName kPreTokenizerNames[] = {
     {"llama4", PreTokenizerName::kGpt4o},
 };
 
+// What the models of an architecture have in common, for files from before `tokenizer.ggml.pre` (April 2024). Architectures whose models
+// differ in it, as those of llama do, are not here.
+struct ArchitectureName {
+  const char* architecture;
+  const char* pre;
+};
+constexpr ArchitectureName kArchitectures[] = {
+    {"gpt2", "gpt-2"},     {"gptj", "gpt-2"},          {"gptneox", "gpt-2"},
+    {"phi2", "phi-2"},     {"olmo", "olmo"},           {"mpt", "mpt"},
+    {"jais", "jais"},      {"starcoder", "starcoder"}, {"starcoder2", "starcoder"},
+    {"refact", "refact"},  {"codeshell", "codeshell"}, {"command-r", "command-r"},
+    {"dbrx", "dbrx"},      {"exaone", "exaone"},       {"qwen2", "qwen2"},
+    {"qwen2moe", "qwen2"}, {"qwen3", "qwen2"},         {"qwen3moe", "qwen2"},
+};
+
+// The pre-tokenizer of a file that names none, with a warning.
+std::string assumed_pre(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
+  const auto* known = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                   [&](const auto& a) { return fields.architecture == a.architecture; });
+  std::string pre = known != std::end(kArchitectures) ? known->pre : "default";
+  // Llama 3's vocabulary says which it is.
+  if (fields.architecture == "llama" &&
+      std::find(fields.tokens.begin(), fields.tokens.end(), "<|begin_of_text|>") != fields.tokens.end())
+    pre = "llama-bpe";
+  spec.warnings.push_back(fmt::format("the GGUF file has no tokenizer.ggml.pre; '{}' is assumed{}", pre,
+                                      pre == "default"
+                                          ? ", which splits many texts otherwise than the model's own tokenizer"
+                                          : fmt::format(", which the models of {:.40} have", fields.architecture)));
+  return pre;
+}
+
 PreTokenizerStep split_step(const char* pattern, SplitBehavior behavior = SplitBehavior::kIsolated) {
   PreTokenizerStep step;
   step.pattern = pattern;
@@ -90,10 +120,11 @@ PreTokenizerStep digits_step() {
 }
 
 Status set_byte_level_steps(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
+  const std::string pre = fields.pre.empty() ? assumed_pre(fields, spec) : fields.pre;
   const auto* known = std::find_if(std::begin(kPreTokenizerNames), std::end(kPreTokenizerNames),
-                                   [&](const auto& p) { return fields.pre == p.name; });
+                                   [&](const auto& p) { return pre == p.name; });
   if (known == std::end(kPreTokenizerNames))
-    return fail(ErrorCode::kUnsupported, "gguf tokenizer.ggml.pre", fmt::format("{:.40}", fields.pre),
+    return fail(ErrorCode::kUnsupported, "gguf tokenizer.ggml.pre", fmt::format("{:.40}", pre),
                 "default, gpt-2, smollm, llama-bpe, qwen2, tekken, gpt-4o or one of their aliases",
                 "use the model's Hugging Face directory with its tokenizer.json instead");
   const bool prefix = fields.add_space_prefix.value_or(false);
@@ -114,7 +145,7 @@ Status set_byte_level_steps(const GgufTokenizerFields& fields, TokenizerSpec& sp
       break;
     case PreTokenizerName::kQwen2:
       steps = {split_step(kQwen2Pattern)};
-      if (fields.pre == "qwen2") spec.normalizer.emplace_back();  // NFC
+      if (pre == "qwen2") spec.normalizer.emplace_back();  // NFC
       break;
     case PreTokenizerName::kTekken:
       steps = {split_step(kTekkenPattern)};
@@ -128,8 +159,7 @@ Status set_byte_level_steps(const GgufTokenizerFields& fields, TokenizerSpec& sp
   steps.push_back(byte_level_step(prefix, use_regex));
   spec.decoder.emplace_back();  // ByteLevel
   // Files from before the key existed: only Llama 3's own tokenizer wants a bos.
-  spec.add_bos =
-      known->kind == PreTokenizerName::kLlama3 && (fields.pre == "llama-bpe" || fields.pre.starts_with("llama"));
+  spec.add_bos = known->kind == PreTokenizerName::kLlama3 && (pre == "llama-bpe" || pre.starts_with("llama"));
   return {};
 }
 
@@ -184,7 +214,10 @@ Status set_tokens(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
   return {};
 }
 
-void set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
+Status set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
+  std::size_t bytes = 0;
+  for (const std::string& token : spec.tokens) bytes += token.size();
+  Budget budget = Budget::of_file(bytes);
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const TokenType type = spec.types[i];
     if (type != TokenType::kControl && type != TokenType::kUserDefined && type != TokenType::kUnknown) continue;
@@ -193,9 +226,11 @@ void set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
     token.id = static_cast<TokenId>(i);
     token.special = type != TokenType::kUserDefined;
     // What people write is a space, not the mark that SentencePiece keeps in its vocabulary.
-    token.content = sentencepiece ? replace_all(spec.tokens[i], kSpaceMark, " ") : spec.tokens[i];
+    token.content = sentencepiece ? replace_all(spec.tokens[i], kSpaceMark, " ", budget) : spec.tokens[i];
+    if (!budget.spend_bytes(sizeof(AddedToken))) return budget.status("gguf added tokens");
     spec.added_tokens.push_back(std::move(token));
   }
+  return budget.status("gguf added tokens");
 }
 
 Status set_merges(const GgufTokenizerFields& fields, TokenizerSpec& spec) {
@@ -238,7 +273,7 @@ Result<TokenizerSpec> spec_from_gguf_fields(const GgufTokenizerFields& fields) {
     LOWBIT_TRY(text::set_byte_level_steps(fields, spec));
     LOWBIT_TRY(text::set_merges(fields, spec));
   }
-  text::set_added_tokens(sentencepiece, spec);
+  LOWBIT_TRY(text::set_added_tokens(sentencepiece, spec));
   const std::size_t n = spec.tokens.size();
   LOWBIT_TRY(text::set_id("bos_token_id", fields.bos_token_id, n, spec.bos_id));
   LOWBIT_TRY(text::set_id("eos_token_id", fields.eos_token_id, n, spec.eos_id));

@@ -14,10 +14,11 @@ namespace {
 constexpr std::string_view kBuiltins[] = {"namespace", "range", "dict", "raise_exception", "strftime_now"};
 constexpr std::int64_t kMaxRange = 100'000;  // as Jinja's sandbox
 
-Result<Dict> dict_of(const Arguments& args) {
+Result<Dict> dict_of(Interpreter& in, const Arguments& args) {
   Dict out;
   if (const Value* from = args.get(0)) {
     if (from->dict() == nullptr) return complain(fmt::format("{}", from->type_name()), "a dict or name=value");
+    if (!in.meter().spend_bytes(from->dict()->entries.size() * kEntryBytes)) return out;
     out = *from->dict();
   }
   for (const auto& [name, value] : args.named) out.set(Value(name), value);
@@ -66,12 +67,12 @@ bool is_builtin(std::string_view name) {
 
 Result<Value> call_builtin(Interpreter& in, const std::string& name, const Arguments& args) {
   if (name == "namespace") {
-    LOWBIT_TRY_ASSIGN(Dict attributes, dict_of(args));
+    LOWBIT_TRY_ASSIGN(Dict attributes, dict_of(in, args));
     return in.new_namespace(std::move(attributes));
   }
   if (name == "dict") {
-    LOWBIT_TRY_ASSIGN(Dict dict, dict_of(args));
-    in.meter().spend_bytes(dict.entries.size() * 2 * sizeof(Value));
+    LOWBIT_TRY_ASSIGN(Dict dict, dict_of(in, args));
+    in.meter().spend_bytes(dict.entries.size() * kEntryBytes);
     return make_dict(std::move(dict));
   }
   if (name == "range") return range(in, args);

@@ -54,13 +54,14 @@ Result<std::int64_t> Arguments::integer(std::size_t index, std::string_view name
   return v->integer();
 }
 
-Value Interpreter::text(std::string s) {
-  meter_.spend_bytes(s.size() + 32);
-  return Value(std::move(s));
+Value Interpreter::text(std::string s, bool markup) {
+  meter_.spend_bytes(s.size() + kTextBytes);
+  meter_.spend_text(s.size());
+  return markup ? Value::markup(std::move(s)) : Value(std::move(s));
 }
 
 Result<Value> Interpreter::list(std::vector<Value> items, ListKind kind) {
-  meter_.spend_bytes(items.size() * sizeof(Value) + 32);
+  meter_.spend_bytes(items.size() * sizeof(Value) + kListBytes);
   return make_list(std::move(items), kind);
 }
 
@@ -161,6 +162,7 @@ Result<Arguments> Interpreter::arguments(const Expr& expr, std::size_t first) {
     LOWBIT_TRY_ASSIGN(Value value, eval(*expr.args[i]));
     out.positional.push_back(std::move(value));
   }
+  meter_.spend_steps(expr.kwargs.size() * expr.kwargs.size() / 64);  // who asks for one looks through all
   for (const auto& [name, node] : expr.kwargs) {
     LOWBIT_TRY_ASSIGN(Value value, eval(*node));
     out.named.emplace_back(name, std::move(value));
@@ -175,9 +177,13 @@ Result<Value> Interpreter::eval_dict(const Expr& expr) {
     LOWBIT_TRY_ASSIGN(Value value, eval(*expr.args[i + 1]));
     if (!key.is_string() && !key.is_number() && !key.is_none())
       return complain(fmt::format("{} as a key", key.type_name()), "a text or number");
+    if (key.is_string()) {
+      meter_.spend_text(key.text().size());
+      meter_.spend_bytes(key.text().size());  // the dictionary's index has its own
+    }
     dict.set(std::move(key), std::move(value));
   }
-  meter_.spend_bytes(dict.entries.size() * 2 * sizeof(Value) + 64);
+  meter_.spend_bytes(dict.entries.size() * kEntryBytes + kListBytes);
   return make_dict(std::move(dict));
 }
 
@@ -240,6 +246,7 @@ Result<Value> Interpreter::attribute(const Value& object, const std::string& nam
     if (name == "nextitem") return i + 1 < n ? loop->items[i + 1] : Value::undefined("nextitem");
   }
   if (has_method(object, name)) {
+    meter_.spend_bytes(sizeof(Callable) + kTextBytes);
     auto method = std::make_shared<Callable>();
     method->kind = Callable::Kind::kMethod;
     method->name = name;
@@ -254,6 +261,7 @@ Result<Value> Interpreter::attribute(const Value& object, const std::string& nam
 Result<Value> Interpreter::item(const Value& object, const Value& key) {
   if (const Undefined* u = object.as<Undefined>())
     return complain(fmt::format("an item of '{}', which is undefined", u->name ? *u->name : ""));
+  if (key.is_string()) meter_.spend_text(key.text().size());
   if (const Dict* dict = object.dict()) {
     if (const Value* found = dict->find(key)) return *found;
   } else if (key.is_integer() && object.list() != nullptr) {
@@ -263,11 +271,13 @@ Result<Value> Interpreter::item(const Value& object, const Value& key) {
     if (i >= 0 && i < n) return items[i];
   } else if (key.is_integer() && object.is_string()) {
     const std::string& s = object.text();
-    meter_.spend_steps(s.size() / 64);
-    const std::vector<std::size_t> offsets = character_offsets(s);
-    const auto n = static_cast<std::int64_t>(offsets.size()) - 1;
+    if (!meter_.spend_text(4 * s.size())) return Value();
+    const auto n = static_cast<std::int64_t>(count_characters(s));
     const std::int64_t i = key.integer() < 0 ? key.integer() + n : key.integer();
-    if (i >= 0 && i < n) return text(s.substr(offsets[i], offsets[i + 1] - offsets[i]));
+    if (i >= 0 && i < n) {
+      const std::size_t begin = character_offset(s, static_cast<std::size_t>(i));
+      return text(s.substr(begin, character_offset(std::string_view(s).substr(begin), 1)), object.is_markup());
+    }
   }
   if (key.is_string()) return attribute(object, key.text());
   return Value::undefined(to_text(key, meter_));
@@ -287,27 +297,40 @@ Result<Value> Interpreter::eval_slice(const Value& object, const Expr& slice) {
     if (object.is_undefined()) return complain("a slice of something undefined", "a list or text");
     return complain(fmt::format("a slice of {}", object.type_name()), "a list or text");
   }
-  std::vector<std::size_t> offsets;
-  if (items == nullptr) offsets = character_offsets(object.text());
-  const auto n = static_cast<std::int64_t>(items != nullptr ? items->items.size() : offsets.size() - 1);
+  if (items == nullptr && !meter_.spend_text(4 * object.text().size())) return Value();
+  const auto n = static_cast<std::int64_t>(items != nullptr ? items->items.size() : count_characters(object.text()));
   meter_.spend_steps(static_cast<std::size_t>(n) / 16);
   const std::int64_t step = parts[2].value_or(1);
   if (step == 0) return complain("a slice with step 0", "another step");
   const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
   const std::int64_t start = parts[0] ? clamp_index(*parts[0], n, low, high) : (step > 0 ? 0 : n - 1);
   const std::int64_t stop = parts[1] ? clamp_index(*parts[1], n, low, high) : (step > 0 ? n : -1);
+  if (items == nullptr) return slice_text(object, start, stop, step);
   std::vector<Value> picked;
-  std::string piece;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
-    if (items != nullptr) {
-      picked.push_back(items->items[i]);
-    } else {
-      piece.append(object.text(), offsets[i], offsets[i + 1] - offsets[i]);
-    }
+    picked.push_back(items->items[i]);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  if (items == nullptr) return text(std::move(piece));
   return list(std::move(picked), items->kind);
+}
+
+Result<Value> Interpreter::slice_text(const Value& object, std::int64_t start, std::int64_t stop, std::int64_t step) {
+  const std::string& s = object.text();
+  if (step == 1) {
+    if (start >= stop) return text({}, object.is_markup());
+    const std::size_t begin = character_offset(s, static_cast<std::size_t>(start));
+    const std::string_view rest = std::string_view(s).substr(begin);
+    return text(std::string(rest.substr(0, character_offset(rest, static_cast<std::size_t>(stop - start)))),
+                object.is_markup());
+  }
+  if (!meter_.spend_bytes(s.size() * sizeof(std::size_t))) return Value();
+  const std::vector<std::size_t> offsets = character_offsets(s);
+  std::string piece;
+  for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    piece.append(s, offsets[i], offsets[i + 1] - offsets[i]);
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return text(std::move(piece), object.is_markup());
 }
 
 Result<std::vector<Value>> Interpreter::items_of(const Value& value) {
@@ -317,8 +340,10 @@ Result<std::vector<Value>> Interpreter::items_of(const Value& value) {
   } else if (const Dict* dict = value.dict()) {
     for (const auto& entry : dict->entries) out.push_back(entry.first);
   } else if (value.is_string()) {
+    if (!meter_.spend_text(4 * value.text().size()) ||
+        !meter_.spend_bytes(count_characters(value.text()) * (kTextBytes + sizeof(std::size_t))))
+      return out;
     const std::vector<std::size_t> offsets = character_offsets(value.text());
-    if (!meter_.spend_bytes(offsets.size() * 64)) return out;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
       out.emplace_back(value.text().substr(offsets[i], offsets[i + 1] - offsets[i]));
   } else if (!value.is_undefined()) {

@@ -50,9 +50,11 @@ class Interpreter {
   /// What a for loop walks over: list items, dict keys, characters of a text.
   Result<std::vector<Value>> items_of(const Value& value);
   Value new_namespace(Dict attributes);
-  /// A text value, charged to the memory limit.
-  Value text(std::string s);
+  /// A text value, charged to the limits.
+  Value text(std::string s, bool markup = false);
   Result<Value> list(std::vector<Value> items, ListKind kind = ListKind::kList);
+  /// Charges the texts among these values as read.
+  void read_texts(const Value& value, const Arguments& args);
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
@@ -84,6 +86,7 @@ class Interpreter {
   Result<Value> eval_call(const Expr& expr, const Value* caller);
   Result<Value> eval_filter(const Expr& expr, const Value* block_text);
   Result<Value> eval_slice(const Value& object, const Expr& slice);
+  Result<Value> slice_text(const Value& object, std::int64_t start, std::int64_t stop, std::int64_t step);
   Result<Value> eval_dict(const Expr& expr);
   Result<Value> eval_compare(const Expr& expr);
   Result<Value> binary(const std::string& op, const Value& a, const Value& b);

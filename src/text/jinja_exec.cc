@@ -24,6 +24,7 @@ Result<std::string> Interpreter::render(const Block& block) {
 }
 
 Scope* Interpreter::new_scope(Scope* parent) {
+  meter_.spend_bytes(sizeof(Scope) + 4 * sizeof(Value));
   scopes_.push_back({parent, {}});
   return &scopes_.back();
 }
@@ -36,6 +37,7 @@ void Interpreter::set(std::string_view name, Value value) {
       return;
     }
   }
+  meter_.spend_bytes(2 * sizeof(scope_->variables[0]));
   scope_->variables.emplace_back(name, std::move(value));
 }
 
@@ -56,7 +58,7 @@ Value Interpreter::lookup(const std::string& name) {
 
 Value Interpreter::new_namespace(Dict attributes) {
   namespaces_.push_back({std::move(attributes)});
-  meter_.spend_bytes(sizeof(Namespace) + namespaces_.back().attributes.entries.size() * 2 * sizeof(Value));
+  meter_.spend_bytes(sizeof(Namespace) + namespaces_.back().attributes.entries.size() * kEntryBytes);
   return Value(&namespaces_.back());
 }
 
@@ -189,6 +191,7 @@ Result<std::vector<Value>> Interpreter::loop_items(const Stmt& stmt) {
 
 Result<Interpreter::Flow> Interpreter::for_statement(const Stmt& stmt) {
   LOWBIT_TRY_ASSIGN(std::vector<Value> items, loop_items(stmt));
+  meter_.spend_bytes(sizeof(Loop));
   loops_.emplace_back();
   Loop& loop = loops_.back();
   loop.items = std::move(items);
@@ -201,7 +204,6 @@ Result<bool> Interpreter::loop_body(const Stmt& stmt, Loop& loop) {
   Scope* const before = scope_;
   bool finished = false;
   for (loop.index = 0; loop.index < loop.items.size(); ++loop.index) {
-    meter_.spend_bytes(sizeof(Scope) + 4 * sizeof(Value));
     scope_ = new_scope(before);
     set("loop", Value(static_cast<const Loop*>(&loop)));
     LOWBIT_TRY(located(stmt.line, assign_all(stmt.targets, loop.items[loop.index])));
@@ -246,6 +248,7 @@ Result<Value> Interpreter::call_macro(const Callable& macro, const Arguments& ar
   if (args.positional.size() > stmt.params.size())
     return complain(fmt::format("{} arguments for macro '{}'", args.positional.size(), name),
                     fmt::format("at most {}", stmt.params.size()));
+  meter_.spend_steps(stmt.params.size() * args.named.size() / 16);
   for (const auto& [key, value] : args.named)
     if (std::find(stmt.params.begin(), stmt.params.end(), key) == stmt.params.end() && key != "caller")
       return complain(fmt::format("argument '{}' for macro '{}'", key, name), "one of its parameters");

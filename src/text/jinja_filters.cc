@@ -15,16 +15,25 @@
 namespace lowbit::jinja {
 namespace {
 
+// What a filter makes of a text: one that counted as escaped still does.
+Value same_kind(Interpreter& in, const Value& v, std::string s) { return in.text(std::move(s), v.is_markup()); }
+
+template <std::string (*kChange)(std::string_view)>
+Result<Value> changed(Interpreter& in, const Value& v, const Arguments&) {
+  const std::string s = to_text(v, in.meter());
+  if (!in.meter().spend_text(3 * s.size())) return Value();
+  return same_kind(in, v, kChange(s));
+}
+
 Result<Value> trim(Interpreter& in, const Value& v, const Arguments& args) {
   const Value* characters = args.get(0, "chars");
   const bool given = characters != nullptr && characters->is_string();
-  if (given && characters->text().empty()) return in.text(to_text(v, in.meter()));
-  return in.text(strip_text(to_text(v, in.meter()), given ? characters->text() : "", true, true));
+  if (given && characters->text().empty()) return same_kind(in, v, to_text(v, in.meter()));
+  return same_kind(in, v, strip_text(to_text(v, in.meter()), given ? characters->text() : "", true, true));
 }
 
-Result<Value> length(Interpreter& in, const Value& v, const Arguments&) {
+Result<Value> length(Interpreter&, const Value& v, const Arguments&) {
   if (v.is_string()) {
-    in.meter().spend_steps(v.text().size() / 256);
     return Value(static_cast<std::int64_t>(count_characters(v.text())));
   }
   if (v.list() != nullptr && v.list()->kind != ListKind::kGenerator)
@@ -34,12 +43,6 @@ Result<Value> length(Interpreter& in, const Value& v, const Arguments&) {
   return complain(fmt::format("length of {}", v.type_name()), "a text, list or dict");
 }
 
-Result<Value> upper(Interpreter& in, const Value& v, const Arguments&) {
-  return in.text(upper_text(to_text(v, in.meter())));
-}
-Result<Value> lower(Interpreter& in, const Value& v, const Arguments&) {
-  return in.text(lower_text(to_text(v, in.meter())));
-}
 // Unlike the method: words are what lies between white space, '-' and opening brackets.
 Result<Value> title(Interpreter& in, const Value& v, const Arguments&) {
   std::string out, word;
@@ -48,6 +51,7 @@ Result<Value> title(Interpreter& in, const Value& v, const Arguments&) {
     word.clear();
   };
   const std::string s = to_text(v, in.meter());
+  if (!in.meter().spend_text(3 * s.size())) return Value();
   for (std::size_t at = 0; at < s.size();) {
     const text::CodePoint c = text::decode_utf8(s, at);
     const std::string_view bytes = std::string_view(s).substr(at, static_cast<std::size_t>(std::max(c.length, 1)));
@@ -58,20 +62,20 @@ Result<Value> title(Interpreter& in, const Value& v, const Arguments&) {
     at += bytes.size();
   }
   end_word();
-  return in.text(std::move(out));
+  return in.text(std::move(out));  // jinja2 builds a new text here: one that counted as escaped no longer does
 }
 
-Result<Value> capitalize(Interpreter& in, const Value& v, const Arguments&) {
-  return in.text(capitalize_text(to_text(v, in.meter())));
+Result<Value> string(Interpreter& in, const Value& v, const Arguments&) {
+  return v.is_string() ? v : in.text(to_text(v, in.meter()));
 }
-Result<Value> string(Interpreter& in, const Value& v, const Arguments&) { return in.text(to_text(v, in.meter())); }
+
+Result<Value> safe(Interpreter& in, const Value& v, const Arguments&) {
+  return in.text(to_text(v, in.meter()), /*markup=*/true);
+}
 
 Result<Value> escape(Interpreter& in, const Value& v, const Arguments&) {
-  std::string s = to_text(v, in.meter());
-  constexpr std::pair<const char*, const char*> kEscapes[] = {
-      {"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}};
-  for (const auto& [from, to] : kEscapes) s = replace_text(in, s, from, to, -1);
-  return Value(std::move(s));
+  if (v.is_markup()) return v;
+  return in.text(escape_text(in, to_text(v, in.meter())), /*markup=*/true);
 }
 
 Result<Value> tojson(Interpreter& in, const Value& v, const Arguments& args) {
@@ -181,14 +185,29 @@ Result<Value> indent(Interpreter& in, const Value& v, const Arguments& args) {
     if (i > 0 ? !lines[i].empty() || blank_too : first_too) out += pad;
     out += lines[i];
   }
-  return Value(std::move(out));
+  return v.is_markup() ? Value::markup(std::move(out)) : Value(std::move(out));
 }
 
 constexpr NamedFilter kFilters[] = {
-    {"abs", absolute},  {"capitalize", capitalize}, {"count", length},    {"d", fallback},    {"default", fallback},
-    {"e", escape},      {"escape", escape},         {"float", to_float},  {"indent", indent}, {"int", to_int},
-    {"length", length}, {"lower", lower},           {"replace", replace}, {"safe", string},   {"string", string},
-    {"title", title},   {"tojson", tojson},         {"trim", trim},       {"upper", upper},
+    {"abs", absolute},
+    {"capitalize", changed<capitalize_text>},
+    {"count", length},
+    {"d", fallback},
+    {"default", fallback},
+    {"e", escape},
+    {"escape", escape},
+    {"float", to_float},
+    {"indent", indent},
+    {"int", to_int},
+    {"length", length},
+    {"lower", changed<lower_text>},
+    {"replace", replace},
+    {"safe", safe},
+    {"string", string},
+    {"title", title},
+    {"tojson", tojson},
+    {"trim", trim},
+    {"upper", changed<upper_text>},
 };
 
 Filter find_filter(std::string_view name) {
@@ -202,7 +221,18 @@ Filter find_filter(std::string_view name) {
 
 bool is_filter(std::string_view name) { return find_filter(name) != nullptr; }
 
+void Interpreter::read_texts(const Value& value, const Arguments& args) {
+  const auto read = [&](const Value& v) {
+    if (v.is_string()) meter_.spend_text(v.text().size());
+  };
+  read(value);
+  for (const Value& v : args.positional) read(v);
+  for (const auto& [name, v] : args.named) read(v);
+}
+
 Result<Value> Interpreter::apply_filter(const std::string& name, const Value& input, const Arguments& args) {
+  read_texts(input, args);
+  if (meter_.exhausted()) return Value();
   if (const Filter filter = find_filter(name)) return filter(*this, input, args);
   return fail(ErrorCode::kUnsupported, "", fmt::format("the filter '{:.40}'", name),
               "a filter that chat templates use");

@@ -14,14 +14,16 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::size_t kContainerBytes = 192;
 constexpr std::size_t kMaxJsonDepth = 90;
+constexpr std::size_t kMaxJsonBytes = std::size_t{128} << 20;  // of the values
 
 // Builds values as the parser goes: keeps the order of keys and never recurses.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   Value result;
   std::size_t error_byte = 0;
-  bool too_deep = false;
+  bool too_deep = false, too_large = false;
 
   bool null() override { return put(Value(None{})); }
   bool boolean(bool b) override { return put(Value(b)); }
@@ -31,11 +33,12 @@ class Builder : public nlohmann::json_sax<Json> {
     return put(Value(static_cast<std::int64_t>(u)));
   }
   bool number_float(number_float_t d, const string_t&) override { return put(Value(double{d})); }
-  bool string(string_t& s) override { return put(Value(std::move(s))); }
+  bool string(string_t& s) override { return spend(s.size() + kTextBytes) && put(Value(std::move(s))); }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(true); }
   bool start_array(std::size_t) override { return open(false); }
   bool key(string_t& k) override {
+    if (!spend(kEntryBytes + 2 * k.size())) return false;
     stack_.back().key = std::move(k);
     return true;
   }
@@ -54,7 +57,13 @@ class Builder : public nlohmann::json_sax<Json> {
     std::string key;
   };
 
+  bool spend(std::size_t n) {
+    too_large = n > bytes_;
+    bytes_ -= too_large ? 0 : n;
+    return !too_large;
+  }
   bool put(Value value) {
+    if (!spend(2 * sizeof(Value))) return false;
     if (stack_.empty()) {
       result = std::move(value);
     } else if (stack_.back().is_object) {
@@ -65,6 +74,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(bool is_object) {
+    if (!spend(kContainerBytes)) return false;
     too_deep = stack_.size() >= kMaxJsonDepth;
     if (!too_deep) stack_.push_back({is_object, {}, {}, {}});
     return !too_deep;
@@ -77,6 +87,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   std::vector<Open> stack_;
+  std::size_t bytes_ = kMaxJsonBytes;
 };
 
 void append_string(std::string_view s, bool ensure_ascii, std::string& out) {
@@ -112,6 +123,7 @@ class Writer {
     if (!meter_.spend_steps()) return {};
     const std::size_t before = out.size();
     if (value.is_string()) {
+      if (!meter_.spend_text(4 * value.text().size())) return {};
       append_string(value.text(), style_.ensure_ascii, out);
     } else if (value.is_none()) {
       out += "null";
@@ -207,6 +219,9 @@ class Writer {
 Result<Value> from_json(std::string_view json, std::string_view where) {
   Builder builder;
   if (Json::sax_parse(json.begin(), json.end(), &builder)) return std::move(builder.result);
+  if (builder.too_large)
+    return fail(ErrorCode::kInvalidArgument, std::string(where), fmt::format("{} bytes of JSON", json.size()),
+                fmt::format("values of at most {} bytes in memory", kMaxJsonBytes));
   if (builder.too_deep)
     return fail(ErrorCode::kCorrupt, std::string(where), "JSON nested too deep",
                 fmt::format("at most {}", kMaxJsonDepth));

@@ -11,6 +11,8 @@
 namespace lowbit::jinja {
 namespace {
 
+constexpr std::size_t kMaxNameBytes = 256;  // names are compared at each look-up
+
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // \r\n and \r become \n, and one newline at the very end goes away.
@@ -226,6 +228,9 @@ class Lexer {
       while (end < source_.size() && (std::isalnum(static_cast<unsigned char>(source_[end])) != 0 ||
                                       source_[end] == '_' || static_cast<unsigned char>(source_[end]) >= 0x80))
         ++end;
+      if (end - at_ > kMaxNameBytes)
+        return fail(ErrorCode::kInvalidArgument, place(line_), fmt::format("a name of {} bytes", end - at_),
+                    fmt::format("at most {}", kMaxNameBytes));
       push(Token::Kind::kName, std::string_view(source_).substr(at_, end - at_));
       at_ = end;
       return {};

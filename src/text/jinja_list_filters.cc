@@ -41,7 +41,7 @@ Result<Value> join(Interpreter& in, const Value& v, const Arguments& args) {
       LOWBIT_TRY_ASSIGN(part, attribute_path(in, part, *path));
     }
     const std::string s = to_text(part, in.meter());
-    if (!in.meter().spend_bytes(s.size() + between.size())) return Value();
+    if (!in.meter().spend_bytes(s.size() + between.size()) || !in.meter().spend_text(between.size())) return Value();
     if (i > 0) out += between;
     out += s;
   }
@@ -157,6 +157,7 @@ Arguments behind(const Arguments& args, std::size_t n) {
 }
 
 Result<Value> map(Interpreter& in, const Value& v, const Arguments& args) {
+  if (v.is_none()) return in.list({}, ListKind::kGenerator);  // as jinja2, for these five filters only
   LOWBIT_TRY_ASSIGN(const std::vector<Value> items, in.items_of(v));
   const Value* path = args.positional.empty() ? args.get(Arguments::kNamedOnly, "attribute") : nullptr;
   const Value* otherwise = args.get(Arguments::kNamedOnly, "default");
@@ -179,6 +180,7 @@ Result<Value> map(Interpreter& in, const Value& v, const Arguments& args) {
 
 // select, reject (by_attribute = false), selectattr, rejectattr.
 Result<Value> choose(Interpreter& in, const Value& v, const Arguments& args, bool keep, bool by_attribute) {
+  if (v.is_none()) return in.list({}, ListKind::kGenerator);
   LOWBIT_TRY_ASSIGN(const std::vector<Value> items, in.items_of(v));
   const std::size_t test_at = by_attribute ? 1 : 0;
   if (by_attribute && args.positional.empty())

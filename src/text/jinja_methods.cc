@@ -24,6 +24,7 @@ Result<Value> dict_method(Interpreter& in, const Dict& dict, const std::string& 
   if (name == "get") {
     const Value* key = args.get(0);
     if (key == nullptr) return complain("get without a key", "a key");
+    if (key->is_string()) in.meter().spend_text(key->text().size());
     if (const Value* found = dict.find(*key)) return *found;
     const Value* fallback = args.get(1, "default");
     return fallback != nullptr ? *fallback : Value(None{});
@@ -52,6 +53,47 @@ Result<Value> loop_method(Interpreter& in, const Loop& loop, const std::string& 
   return Value(changed);
 }
 
+Result<Arguments> escaped_texts(Interpreter& in, const Arguments& args) {
+  const auto escaped = [&](const Value& v) -> Result<Value> {
+    if (v.is_string()) return v.is_markup() ? v : in.apply_filter("escape", v, {});
+    if (v.list() == nullptr) return v;
+    std::vector<Value> items;
+    for (const Value& item : v.list()->items) {
+      LOWBIT_TRY_ASSIGN(Value text, item.is_string() ? in.apply_filter("escape", item, {}) : Result<Value>(item));
+      items.push_back(std::move(text));
+    }
+    return in.list(std::move(items), v.list()->kind);
+  };
+  Arguments out;
+  for (const Value& v : args.positional) {
+    LOWBIT_TRY_ASSIGN(Value value, escaped(v));
+    out.positional.push_back(std::move(value));
+  }
+  for (const auto& [name, v] : args.named) {
+    LOWBIT_TRY_ASSIGN(Value value, escaped(v));
+    out.named.emplace_back(name, std::move(value));
+  }
+  return out;
+}
+
+// Methods that keep a text escaped: what they give counts as escaped, and the texts they are given are escaped first.
+constexpr std::string_view kMarkupMethods[] = {
+    "capitalize", "casefold",   "format", "join",  "lower",    "lstrip", "partition", "removeprefix", "removesuffix",
+    "replace",    "rpartition", "rstrip", "strip", "swapcase", "title",  "upper",     "zfill"};
+constexpr std::string_view kMarkupSplits[] = {"rsplit", "split", "splitlines"};  // these take their separator as it is
+
+Result<Value> call_markup_method(Interpreter& in, const Value& self, const std::string& name, const Arguments& args) {
+  const bool escapes = is_one_of(kMarkupMethods, name);
+  if (!escapes && !is_one_of(kMarkupSplits, name)) return call_text_method(in, self.text(), name, args);
+  LOWBIT_TRY_ASSIGN(const Arguments used, escapes ? escaped_texts(in, args) : Result<Arguments>(args));
+  LOWBIT_TRY_ASSIGN(const Value out, call_text_method(in, self.text(), name, used));
+  if (out.is_string()) return in.text(out.text(), /*markup=*/true);
+  if (out.list() == nullptr) return out;
+  std::vector<Value> parts;
+  for (const Value& part : out.list()->items) parts.push_back(in.text(part.text(), /*markup=*/true));
+  return in.list(std::move(parts), out.list()->kind);
+}
+
 }  // namespace
 
 bool has_method(const Value& self, std::string_view name) {
@@ -62,6 +104,7 @@ bool has_method(const Value& self, std::string_view name) {
 }
 
 Result<Value> call_method(Interpreter& in, const Value& self, const std::string& name, const Arguments& args) {
+  if (self.is_markup()) return call_markup_method(in, self, name, args);
   if (self.is_string()) return call_text_method(in, self.text(), name, args);
   if (const Dict* dict = self.dict()) return dict_method(in, *dict, name, args);
   if (const Loop* loop = self.loop()) return loop_method(in, *loop, name, args);

@@ -7,6 +7,8 @@
 
 #include "base/try.h"
 #include "text/jinja_eval.h"
+#include "text/jinja_text.h"
+#include "text/search.h"
 
 namespace lowbit::jinja {
 namespace {
@@ -63,9 +65,10 @@ Result<bool> Interpreter::contains(const Value& container, const Value& wanted) 
   if (container.is_undefined()) return false;
   if (container.is_string()) {
     if (!wanted.is_string()) return complain(fmt::format("{} in a text", wanted.type_name()), "a text");
-    meter_.spend_steps(container.text().size() / 256);
-    return container.text().find(wanted.text()) != std::string::npos;
+    if (!meter_.spend_text(container.text().size() + wanted.text().size())) return false;
+    return text::find_text(container.text(), wanted.text()) != std::string::npos;
   }
+  if (wanted.is_string()) meter_.spend_text(wanted.text().size());
   if (const Dict* dict = container.dict()) return dict->find(wanted) != nullptr;
   if (const List* items = container.list()) {
     for (const Value& v : items->items)
@@ -100,8 +103,12 @@ Result<Value> Interpreter::binary(const std::string& op, const Value& a, const V
   if (a.is_integer() && b.is_integer()) return integer_binary(op, a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return float_binary(op, a.number(), b.number());
   if (op == "+" && a.is_string() && b.is_string()) {
-    if (!meter_.spend_bytes(a.text().size() + b.text().size())) return Value();
-    return Value(a.text() + b.text());
+    if (!meter_.spend_text(a.text().size() + b.text().size())) return Value();
+    if (!a.is_markup() && !b.is_markup()) return text(a.text() + b.text());
+    // What is added to a text that counts as escaped is escaped itself.
+    std::string sum = a.is_markup() ? a.text() : escape_text(*this, a.text());
+    sum += b.is_markup() ? b.text() : escape_text(*this, b.text());
+    return text(std::move(sum), /*markup=*/true);
   }
   if (op == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->kind == b.list()->kind) {
     std::vector<Value> items = a.list()->items;
@@ -129,8 +136,10 @@ Result<Value> Interpreter::binary(const std::string& op, const Value& a, const V
         items.insert(items.end(), sequence.list()->items.begin(), sequence.list()->items.end());
       }
     }
-    return sequence.is_string() ? Result<Value>(Value(std::move(s)))
-                                : make_list(std::move(items), sequence.list()->kind);
+    if (sequence.is_string()) meter_.spend_text(s.size());
+    return sequence.is_string()
+               ? Result<Value>(sequence.is_markup() ? Value::markup(std::move(s)) : Value(std::move(s)))
+               : make_list(std::move(items), sequence.list()->kind);
   }
   for (const Value* v : {&a, &b})
     if (const Undefined* u = v->as<Undefined>())

@@ -33,6 +33,7 @@ bool is_iterable(const Value& v) { return is_sequence(v) || v.list() != nullptr 
 template <std::string (*kSame)(std::string_view), std::string (*kOther)(std::string_view)>
 Result<bool> has_case(Interpreter& in, const Value& v, const Value*) {
   const std::string s = to_text(v, in.meter());
+  if (!in.meter().spend_text(12 * s.size())) return false;
   return s == kSame(s) && kSame(s) != kOther(s);
 }
 

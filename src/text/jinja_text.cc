@@ -3,7 +3,9 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <unordered_set>
 
+#include "text/search.h"
 #include "text/utf8.h"
 
 namespace lowbit::jinja {
@@ -52,6 +54,12 @@ std::size_t count_characters(std::string_view s) {
   return n;
 }
 
+std::size_t character_offset(std::string_view s, std::size_t n) {
+  std::size_t at = 0;
+  for (; n > 0 && at < s.size(); --n) at += static_cast<std::size_t>(std::max(text::decode_utf8(s, at).length, 1));
+  return at;
+}
+
 std::vector<std::size_t> character_offsets(std::string_view s) {
   std::vector<std::size_t> out;
   for (std::size_t at = 0; at < s.size(); at += std::max(text::decode_utf8(s, at).length, 1)) out.push_back(at);
@@ -80,8 +88,14 @@ std::vector<std::string_view> lines_of(std::string_view s, bool keepends, Meter&
 }
 
 std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right) {
+  std::unordered_set<std::string_view> set;
+  for (std::size_t at = 0; at < characters.size();) {
+    const auto length = static_cast<std::size_t>(std::max(text::decode_utf8(characters, at).length, 1));
+    set.insert(characters.substr(at, length));
+    at += length;
+  }
   const auto drops = [&](std::string_view c) {
-    if (!characters.empty()) return characters.find(c) != std::string_view::npos;
+    if (!characters.empty()) return set.contains(c);
     const text::CodePoint point = text::decode_utf8(c, 0);
     return point.length > 0 && is_python_space(point.value);
   };
@@ -101,29 +115,40 @@ std::string strip_text(std::string_view s, std::string_view characters, bool lef
 std::string replace_text(Interpreter& in, std::string_view s, std::string_view from, std::string_view to,
                          std::int64_t count) {
   if (count == 0) return std::string(s);
-  std::vector<std::size_t> hits;
-  const auto full = [&] { return count > 0 && static_cast<std::int64_t>(hits.size()) == count; };
+  const auto limit = count < 0 ? ~std::size_t{0} : static_cast<std::size_t>(count);
+  // Without `from` a place is before each character and at the end.
+  const auto next = [&](std::size_t at) {
+    return from.empty() ? character_offset(s.substr(at), 1) + at : text::find_text(s, from, at);
+  };
+  std::size_t hits = 0;
   if (from.empty()) {
-    for (const std::size_t at : character_offsets(s)) {
-      if (full()) break;
-      hits.push_back(at);
-    }
+    hits = std::min(limit, count_characters(s) + 1);
   } else {
-    for (std::size_t at = 0; !full() && (at = s.find(from, at)) != std::string_view::npos; at += from.size())
-      hits.push_back(at);
+    for (std::size_t at = 0; hits < limit && (at = text::find_text(s, from, at)) != std::string_view::npos; ++hits)
+      at += from.size();
   }
   std::size_t grown = 0;
-  if (__builtin_mul_overflow(hits.size(), to.size(), &grown) || !in.meter().spend_bytes(grown + s.size())) {
+  if (__builtin_mul_overflow(hits, to.size(), &grown) || !in.meter().spend_bytes(grown + s.size() + kTextBytes) ||
+      !in.meter().spend_text(grown + 2 * s.size() + from.size())) {
     in.meter().spend_bytes(~std::size_t{0});
     return {};
   }
   std::string out;
-  std::size_t at = 0;
-  for (const std::size_t hit : hits) {
+  std::size_t at = 0, hit = from.empty() ? 0 : next(0);
+  for (; hits > 0; --hits) {
     out.append(s, at, hit - at).append(to);
     at = hit + from.size();
+    if (hits > 1) hit = next(at);
   }
   return out.append(s, at);
+}
+
+std::string escape_text(Interpreter& in, std::string_view s) {
+  constexpr std::pair<std::string_view, std::string_view> kEscapes[] = {
+      {"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&#34;"}, {"'", "&#39;"}};
+  std::string out(s);
+  for (const auto& [from, to] : kEscapes) out = replace_text(in, out, from, to, -1);
+  return out;
 }
 
 std::string upper_text(std::string_view s) { return map_characters(s, append_upper); }

@@ -28,6 +28,10 @@ std::string swap_case_text(std::string_view s);
 std::string title_text(std::string_view s);
 std::string capitalize_text(std::string_view s);
 std::size_t count_characters(std::string_view s);
+/// The bytes of the first n characters of s.
+std::size_t character_offset(std::string_view s, std::size_t n);
+/// s with what HTML has entities for replaced by them, as the filter escape does.
+std::string escape_text(Interpreter& in, std::string_view s);
 /// Byte offsets of the characters of s, and its size at the end.
 std::vector<std::size_t> character_offsets(std::string_view s);
 

@@ -10,6 +10,7 @@
 #include "text/jinja_methods.h"
 #include "text/jinja_text.h"
 #include "text/numeric_characters.h"
+#include "text/search.h"
 #include "text/utf8.h"
 
 namespace lowbit::jinja {
@@ -32,6 +33,7 @@ Result<std::string_view> text_argument(const Arguments& args, std::size_t i, con
 
 template <std::string (*kChange)(std::string_view)>
 Result<Value> changed(Interpreter& in, const std::string& s, const Arguments&) {
+  if (!in.meter().spend_text(3 * s.size())) return Value();
   return in.text(kChange(s));
 }
 
@@ -48,14 +50,24 @@ Result<Value> strip(Interpreter& in, const std::string& s, const Arguments& args
 Result<Value> split_at(Interpreter& in, std::string_view s, std::string_view separator, std::int64_t limit,
                        bool right) {
   if (separator.empty()) return complain("an empty separator", "a text");
+  // From the right: both are reversed, so that each search starts where the last one ended.
+  const std::string backwards(right ? s.rbegin() : s.rend(), s.rend());
+  const std::string separator_backwards(separator.rbegin(), separator.rend());
+  if (right) {
+    s = backwards;
+    separator = separator_backwards;
+  }
+  const auto part = [&](std::string_view v) {
+    return in.text(right ? std::string(v.rbegin(), v.rend()) : std::string(v));
+  };
   std::vector<Value> parts;
   while (limit < 0 || static_cast<std::int64_t>(parts.size()) < limit) {
-    const std::size_t hit = right ? s.rfind(separator) : s.find(separator);
+    const std::size_t hit = text::find_text(s, separator);
     if (hit == std::string_view::npos || in.meter().exhausted()) break;
-    parts.push_back(in.text(std::string(right ? s.substr(hit + separator.size()) : s.substr(0, hit))));
-    s = right ? s.substr(0, hit) : s.substr(hit + separator.size());
+    parts.push_back(part(s.substr(0, hit)));
+    s = s.substr(hit + separator.size());
   }
-  parts.push_back(in.text(std::string(s)));
+  parts.push_back(part(s));
   if (right) std::reverse(parts.begin(), parts.end());
   return in.list(std::move(parts));
 }
@@ -107,13 +119,14 @@ Result<Value> split_lines(Interpreter& in, const std::string& s, const Arguments
 }
 
 template <bool kBegins>
-Result<Value> begins_or_ends(Interpreter&, const std::string& s, const Arguments& args) {
+Result<Value> begins_or_ends(Interpreter& in, const std::string& s, const Arguments& args) {
   const Value* what = args.get(0);
   if (what == nullptr) return complain("no argument for startswith or endswith", "a text");
   const List* tuple = what->list() != nullptr && what->list()->kind == ListKind::kTuple ? what->list() : nullptr;
   for (const Value& option : tuple != nullptr ? std::span<const Value>(tuple->items) : std::span(what, 1)) {
     if (!option.is_string())
       return complain(fmt::format("{} for startswith or endswith", option.type_name()), "a text or a tuple of texts");
+    if (!in.meter().spend_steps(1 + std::min(s.size(), option.text().size()) / 64)) return Value(false);
     if (kBegins ? s.starts_with(option.text()) : s.ends_with(option.text())) return Value(true);
   }
   return Value(false);
@@ -182,7 +195,7 @@ template <bool kFromRight>
 Result<Value> partition(Interpreter& in, const std::string& s, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::string_view separator, text_argument(args, 0, "partition"));
   if (separator.empty()) return complain("an empty separator", "a text");
-  const std::size_t hit = kFromRight ? s.rfind(separator) : s.find(separator);
+  const std::size_t hit = kFromRight ? text::rfind_text(s, separator) : text::find_text(s, separator);
   const auto part = [&](std::string_view v) { return in.text(std::string(v)); };
   const std::string_view all = s;
   if (hit != std::string::npos)
@@ -207,12 +220,12 @@ std::int64_t character_index(std::string_view s, std::size_t hit) {
 template <bool kFromRight>
 Result<Value> find(Interpreter&, const std::string& s, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::string_view wanted, wanted_text(args, "find"));
-  return Value(character_index(s, kFromRight ? s.rfind(wanted) : s.find(wanted)));
+  return Value(character_index(s, kFromRight ? text::rfind_text(s, wanted) : text::find_text(s, wanted)));
 }
 
 Result<Value> index(Interpreter&, const std::string& s, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::string_view wanted, wanted_text(args, "index"));
-  const std::int64_t at = character_index(s, s.find(wanted));
+  const std::int64_t at = character_index(s, text::find_text(s, wanted));
   if (at < 0) return complain("a text without the part that index looks for");
   return Value(at);
 }
@@ -221,7 +234,7 @@ Result<Value> count(Interpreter&, const std::string& s, const Arguments& args) {
   LOWBIT_TRY_ASSIGN(const std::string_view wanted, wanted_text(args, "count"));
   if (wanted.empty()) return Value(static_cast<std::int64_t>(count_characters(s)) + 1);
   std::int64_t n = 0;
-  for (std::size_t at = 0; (at = s.find(wanted, at)) != std::string::npos; at += wanted.size()) ++n;
+  for (std::size_t at = 0; (at = text::find_text(s, wanted, at)) != std::string::npos; at += wanted.size()) ++n;
   return Value(n);
 }
 
@@ -238,7 +251,8 @@ Result<Value> every_character(Interpreter&, const std::string& s, const Argument
 
 /// Some letter has a case, and none the wrong one.
 template <std::string (*kSame)(std::string_view), std::string (*kOther)(std::string_view)>
-Result<Value> has_case(Interpreter&, const std::string& s, const Arguments&) {
+Result<Value> has_case(Interpreter& in, const std::string& s, const Arguments&) {
+  if (!in.meter().spend_text(6 * s.size())) return Value(false);
   return Value(s == kSame(s) && s != kOther(s));
 }
 
@@ -297,7 +311,12 @@ TextMethod find_text_method(std::string_view name) {
 bool has_text_method(std::string_view name) { return find_text_method(name) != nullptr; }
 
 Result<Value> call_text_method(Interpreter& in, const std::string& self, std::string_view name, const Arguments& args) {
-  in.meter().spend_steps(self.size() / 256);
+  // startswith and endswith look at what they compare only, and count that themselves.
+  if (name != "startswith" && name != "endswith") {
+    in.meter().spend_text(self.size());
+    in.read_texts(Value(), args);
+  }
+  if (in.meter().exhausted()) return Value();
   return find_text_method(name)(in, self, args);
 }
 

@@ -13,6 +13,14 @@
 namespace lowbit::jinja {
 namespace {
 
+constexpr std::size_t kMaxShownBytes = 300;  // of a template's texts in messages
+
+// Where to cut s so that no character of it is cut.
+std::size_t last_whole_character(std::string_view s, std::size_t limit) {
+  while (limit > 0 && (static_cast<unsigned char>(s[limit]) & 0xC0) == 0x80) --limit;
+  return limit;
+}
+
 std::string float_text(double d) {
   if (std::isnan(d)) return "nan";
   if (std::isinf(d)) return d < 0 ? "-inf" : "inf";
@@ -142,7 +150,13 @@ bool Meter::spend_bytes(std::size_t n) {
 
 Value Value::undefined(std::string_view name) {
   Value v;
-  v.data_ = Undefined{std::make_shared<const std::string>(name)};
+  v.data_ = Undefined{std::make_shared<const std::string>(name.substr(0, kMaxShownBytes))};
+  return v;
+}
+
+Value Value::markup(std::string s) {
+  Value v;
+  v.data_ = std::make_shared<const TextData>(TextData{std::move(s), true});
   return v;
 }
 
@@ -259,7 +273,7 @@ bool equal(const Value& a, const Value& b, Meter& meter) {
     return a.number() == b.number();
   }
   if (a.is_string() && b.is_string()) {
-    meter.spend_steps(std::min(a.text().size(), b.text().size()) / 256);
+    meter.spend_text(std::min(a.text().size(), b.text().size()));
     return a.text() == b.text();
   }
   if (a.list() != nullptr && b.list() != nullptr) {
@@ -272,6 +286,7 @@ bool equal(const Value& a, const Value& b, Meter& meter) {
   if (a.dict() != nullptr && b.dict() != nullptr) {
     if (a.dict()->entries.size() != b.dict()->entries.size()) return false;
     for (const auto& [key, value] : a.dict()->entries) {
+      if (key.is_string()) meter.spend_text(key.text().size());
       const Value* other = b.dict()->find(key);
       if (other == nullptr || !equal(value, *other, meter)) return false;
     }
@@ -287,7 +302,7 @@ Result<int> compare(const Value& a, const Value& b, Meter& meter) {
   if (a.is_integer() && b.is_integer()) return order(a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return order(a.number(), b.number());
   if (a.is_string() && b.is_string()) {
-    meter.spend_steps(std::min(a.text().size(), b.text().size()) / 256);
+    meter.spend_text(std::min(a.text().size(), b.text().size()));
     return a.text().compare(b.text());
   }
   if (a.list() != nullptr && b.list() != nullptr && a.list()->kind == b.list()->kind) {
@@ -302,7 +317,10 @@ Result<int> compare(const Value& a, const Value& b, Meter& meter) {
 }
 
 std::string to_text(const Value& value, Meter& meter) {
-  if (value.is_string()) return value.text();
+  if (value.is_string()) {
+    meter.spend_text(value.text().size());
+    return value.text();
+  }
   if (value.is_undefined()) return {};
   if (value.is_none()) return "None";
   if (const bool* b = value.as<bool>()) return *b ? "True" : "False";
@@ -319,6 +337,7 @@ std::string repr(const Value& value, Meter& meter) {
 }
 
 tl::unexpected<Error> complain(std::string got, std::string wanted) {
+  if (got.size() > kMaxShownBytes) got.resize(last_whole_character(got, kMaxShownBytes));
   return fail(ErrorCode::kInvalidArgument, "", std::move(got), std::move(wanted));
 }
 

@@ -20,6 +20,8 @@ class Meter {
  public:
   Meter(std::size_t steps, std::size_t bytes) : steps_(steps), bytes_(bytes), largest_(bytes / 8) {}
   bool spend_steps(std::size_t n = 1);
+  /// Reading or copying that many bytes of text, which is nothing to be had for free: 64 bytes are a step.
+  bool spend_text(std::size_t n) { return spend_steps(n / 64); }
   /// Also refuses a single value over an eighth of the whole: working on it takes a multiple of its size.
   bool spend_bytes(std::size_t n);
   bool exhausted() const { return exhausted_ != nullptr; }
@@ -45,22 +47,30 @@ struct None {};
 
 /// Lists and dictionaries may nest this deep; deeper ones are refused where they are made.
 inline constexpr int kMaxValueDepth = 100;
+/// What a list, a text and an entry of a dictionary take beside what they hold.
+inline constexpr std::size_t kListBytes = 96, kTextBytes = 96, kEntryBytes = 256;
 
 class Value {
  public:
-  using Text = std::shared_ptr<const std::string>;
+  struct TextData {
+    std::string text;
+    bool is_markup;
+  };
+  using Text = std::shared_ptr<const TextData>;
   Value() = default;
   explicit Value(None) : data_(None{}) {}
   explicit Value(bool b) : data_(b) {}
   explicit Value(std::int64_t i) : data_(i) {}
   explicit Value(double d) : data_(d) {}
-  explicit Value(std::string s) : data_(std::make_shared<const std::string>(std::move(s))) {}
+  explicit Value(std::string s) : data_(std::make_shared<const TextData>(TextData{std::move(s), false})) {}
   explicit Value(std::shared_ptr<const List> l) : data_(std::move(l)) {}
   explicit Value(std::shared_ptr<const Dict> d) : data_(std::move(d)) {}
   explicit Value(std::shared_ptr<const Callable> c) : data_(std::move(c)) {}
   explicit Value(Namespace* n) : data_(n) {}
   explicit Value(const Loop* l) : data_(l) {}
   static Value undefined(std::string_view name);
+  /// A text that counts as escaped (what the filters safe and escape give): what is added to it is escaped.
+  static Value markup(std::string s);
 
   template <class T>
   const T* as() const {
@@ -71,7 +81,8 @@ class Value {
   bool is_string() const { return as<Text>() != nullptr; }
   bool is_number() const;  // bool included, as in Python
   bool is_integer() const { return as<std::int64_t>() != nullptr || as<bool>() != nullptr; }
-  const std::string& text() const { return **as<Text>(); }  // is_string() only
+  const std::string& text() const { return (*as<Text>())->text; }  // is_string() only
+  bool is_markup() const { return is_string() && (*as<Text>())->is_markup; }
   const List* list() const;
   const Dict* dict() const;
   Namespace* space() const;

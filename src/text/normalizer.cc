@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/try.h"
+#include "text/search.h"
 #include "text/utf8.h"
 
 namespace lowbit::text {
@@ -15,14 +16,36 @@ namespace {
 
 using Kind = NormalizerStep::Kind;
 
-constexpr std::size_t kMaxGrowth = 64, kMaxExtra = 1 << 20;
+constexpr std::size_t kMatchBytes = 32;                                             // in a growing list
+constexpr std::size_t kUnicodeSteps = 32, kUnicodeBytes = 32, kLowercaseSteps = 8;  // per byte
+
+// Whether a character is moved, or is made of characters that are moved, when marks are put in canonical order.
+bool is_mark(char32_t c) {
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0 || c == 0xF73 || c == 0xF75 ||
+         c == 0xF81;
+}
+
+// utf8proc sorts the marks of a character by exchanging neighbours: the square of their number.
+std::size_t sorting_steps(std::string_view text) {
+  std::size_t steps = 0, run = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_utf8(text, at);
+    at += static_cast<std::size_t>(std::max(c.length, 1));
+    run = is_mark(c.value) ? run + 2 : 0;  // one may become two
+    steps += run;
+  }
+  return steps;
+}
 
 bool is_ascii(std::string_view s) {
   return std::all_of(s.begin(), s.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 
-Result<std::string> unicode_form(std::string_view text, Kind kind) {
+Result<std::string> unicode_form(std::string_view text, Kind kind, Budget& budget) {
   if (is_ascii(text)) return std::string(text);
+  if (!budget.spend_steps(text.size(), kUnicodeSteps) || !budget.spend_bytes(text.size(), kUnicodeBytes) ||
+      !budget.spend_steps(sorting_steps(text), 4))
+    LOWBIT_TRY(budget.status("tokenizer normalizer"));
   int options = UTF8PROC_STABLE;
   options |= (kind == Kind::kNfc || kind == Kind::kNfkc) ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (kind == Kind::kNfkc || kind == Kind::kNfkd) options |= UTF8PROC_COMPAT;
@@ -75,20 +98,30 @@ std::string replace_ranges(std::string_view text, const std::vector<Range>& rang
   return out.append(text, at);
 }
 
-}  // namespace
-
-void find_literal(std::string_view text, std::string_view pattern, std::vector<Range>& matches) {
-  for (std::size_t at = 0; (at = text.find(pattern, at)) != std::string_view::npos; at += pattern.size())
-    matches.push_back({at, at + pattern.size()});
+// Charges what replace_ranges makes, which is at most this.
+bool spend_replaced(std::string_view text, const std::vector<Range>& ranges, std::string_view content, Budget& budget) {
+  return budget.spend_bytes(ranges.size(), content.size()) && budget.spend_bytes(text.size()) &&
+         budget.spend_steps(ranges.size(), content.size()) && budget.spend_steps(text.size());
 }
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+}  // namespace
+
+void find_literal(std::string_view text, std::string_view pattern, Budget& budget, std::vector<Range>& matches) {
+  if (!budget.spend_steps(text.size() + pattern.size())) return;
+  for (std::size_t at = 0; (at = find_text(text, pattern, at)) != std::string_view::npos; at += pattern.size()) {
+    if (!budget.spend_bytes(kMatchBytes)) return;
+    matches.push_back({at, at + pattern.size()});
+  }
+}
+
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to, Budget& budget) {
   std::vector<Range> matches;
-  find_literal(text, from, matches);
+  find_literal(text, from, budget, matches);
+  if (!spend_replaced(text, matches, to, budget)) return {};
   return replace_ranges(text, matches, to);
 }
 
-Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps) {
+Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps, Budget& budget) {
   Normalizer normalizer;
   for (const NormalizerStep& step : steps) {
     Compiled compiled{step, std::nullopt};
@@ -96,7 +129,7 @@ Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps) {
       if (step.pattern.empty())
         return fail(ErrorCode::kCorrupt, "tokenizer normalizer Replace", "an empty pattern", "a text");
       if (step.is_regex) {
-        LOWBIT_TRY_ASSIGN(compiled.regex, Regex::compile(step.pattern, "tokenizer normalizer Replace"));
+        LOWBIT_TRY_ASSIGN(compiled.regex, Regex::compile(step.pattern, "tokenizer normalizer Replace", budget));
       }
     }
     normalizer.steps_.push_back(std::move(compiled));
@@ -104,15 +137,33 @@ Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps) {
   return normalizer;
 }
 
-Result<std::string> Normalizer::apply(std::string_view text, bool with_prefix, RegexScratch& scratch) const {
+Result<std::string> Normalizer::replace(const Compiled& compiled, std::string_view text, RegexScratch& scratch,
+                                        Budget& budget) {
+  std::vector<Range> matches;
+  if (compiled.regex) {
+    LOWBIT_TRY(compiled.regex->find_all(text, scratch, budget, matches));
+  } else {
+    find_literal(text, compiled.step.pattern, budget, matches);
+  }
+  if (!spend_replaced(text, matches, compiled.step.content, budget))
+    LOWBIT_TRY(budget.status("tokenizer normalizer Replace"));
+  return replace_ranges(text, matches, compiled.step.content);
+}
+
+Result<std::string> Normalizer::apply(std::string_view text, bool with_prefix, RegexScratch& scratch,
+                                      Budget& budget) const {
   std::string out(text);
-  for (const auto& [step, regex] : steps_) {
+  for (const Compiled& compiled : steps_) {
+    const NormalizerStep& step = compiled.step;
+    if (!budget.spend_bytes(out.size() + step.content.size()) ||
+        !budget.spend_steps(out.size(), step.kind == Kind::kLowercase ? kLowercaseSteps : 1))
+      LOWBIT_TRY(budget.status("tokenizer normalizer"));
     switch (step.kind) {
       case Kind::kNfc:
       case Kind::kNfd:
       case Kind::kNfkc:
       case Kind::kNfkd: {
-        LOWBIT_TRY_ASSIGN(out, unicode_form(out, step.kind));
+        LOWBIT_TRY_ASSIGN(out, unicode_form(out, step.kind, budget));
         break;
       }
       case Kind::kLowercase:
@@ -125,18 +176,7 @@ Result<std::string> Normalizer::apply(std::string_view text, bool with_prefix, R
         out = std::string(strip(out, step.left, step.right));
         break;
       case Kind::kReplace: {
-        std::vector<Range> matches;
-        if (regex) {
-          LOWBIT_TRY(regex->find_all(out, scratch, matches));
-        } else {
-          find_literal(out, step.pattern, matches);
-        }
-        // A chain of steps that each lengthen the text would otherwise grow it without bound.
-        if (out.size() + matches.size() * step.content.size() > kMaxGrowth * text.size() + kMaxExtra)
-          return fail(ErrorCode::kInvalidArgument, "tokenizer normalizer Replace",
-                      fmt::format("a text of {} bytes that grows over {} times", text.size(), kMaxGrowth),
-                      "a normalizer that keeps the text's length roughly");
-        out = replace_ranges(out, matches, step.content);
+        LOWBIT_TRY_ASSIGN(out, replace(compiled, out, scratch, budget));
         break;
       }
     }

@@ -13,11 +13,12 @@ namespace lowbit::text {
 
 class Normalizer {
  public:
-  static Result<Normalizer> build(const std::vector<NormalizerStep>& steps);
+  static Result<Normalizer> build(const std::vector<NormalizerStep>& steps, Budget& budget);
 
   /// text is valid UTF-8. with_prefix = false leaves out Prepend steps: for text that continues after bytes that are
   /// no UTF-8, where a prefix would not be undone by decode.
-  Result<std::string> apply(std::string_view text, bool with_prefix, RegexScratch& scratch) const;
+  /// Every step charges the budget with what it reads and makes.
+  Result<std::string> apply(std::string_view text, bool with_prefix, RegexScratch& scratch, Budget& budget) const;
 
   bool empty() const { return steps_.empty(); }
 
@@ -26,13 +27,16 @@ class Normalizer {
     NormalizerStep step;
     std::optional<Regex> regex;
   };
+  static Result<std::string> replace(const Compiled& compiled, std::string_view text, RegexScratch& scratch,
+                                     Budget& budget);
+
   std::vector<Compiled> steps_;
 };
 
-/// Appends the places of `pattern` (not empty) in text, from left to right, not overlapping.
-void find_literal(std::string_view text, std::string_view pattern, std::vector<Range>& matches);
+/// Appends the places of `pattern` (not empty) in text, from left to right, not overlapping. Ends early when the budget is exhausted.
+void find_literal(std::string_view text, std::string_view pattern, Budget& budget, std::vector<Range>& matches);
 
-/// Replaces every occurrence of `from` (not empty).
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
+/// Replaces every occurrence of `from` (not empty); "" when the budget is exhausted.
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to, Budget& budget);
 
 }  // namespace lowbit::text

@@ -1,15 +1,21 @@
 #include "text/pre_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/try.h"
 #include "text/normalizer.h"
+#include "text/utf8.h"
 
 namespace lowbit::text {
 namespace {
 
 using Kind = PreTokenizerStep::Kind;
 using Prepend = PreTokenizerStep::Prepend;
+
+constexpr std::size_t kRangeBytes = 64;  // of lists that grow: matches, pieces, words
+constexpr std::size_t kRangeSteps = 16;
 
 constexpr const char* kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 
@@ -70,9 +76,17 @@ void merge_pieces(const std::vector<Piece>& pieces, SplitBehavior behavior, std:
   }
 }
 
+// What a step makes of words: texts with `more` bytes for each word, and their ranges.
+bool spend_words(const Words& words, std::size_t more, Budget& budget) {
+  const std::size_t n = words.ranges.size();
+  return budget.spend_bytes(words.text.size()) && budget.spend_bytes(n, kRangeBytes) && budget.spend_bytes(n, more) &&
+         budget.spend_steps(words.text.size()) && budget.spend_steps(n, kRangeSteps + more);
+}
+
 // Puts `prefix` before each range for which wanted(range text, is first) holds.
 template <class Wanted>
-void insert_prefixes(Words& words, std::string_view prefix, Wanted wanted) {
+void insert_prefixes(Words& words, std::string_view prefix, Budget& budget, Wanted wanted) {
+  if (!spend_words(words, prefix.size(), budget)) return;
   Words out;
   out.text.reserve(words.text.size() + prefix.size());
   for (std::size_t i = 0; i < words.ranges.size(); ++i) {
@@ -85,11 +99,12 @@ void insert_prefixes(Words& words, std::string_view prefix, Wanted wanted) {
   words = std::move(out);
 }
 
-void replace_spaces(Words& words, std::string_view replacement) {
+void replace_spaces(Words& words, std::string_view replacement, Budget& budget) {
+  if (!spend_words(words, 0, budget)) return;
   Words out;
   for (const Range& r : words.ranges) {
     const std::size_t begin = out.text.size();
-    out.text += replace_all(std::string_view(words.text).substr(r.begin, r.size()), " ", replacement);
+    out.text += replace_all(std::string_view(words.text).substr(r.begin, r.size()), " ", replacement, budget);
     out.ranges.push_back({begin, out.text.size()});
   }
   words = std::move(out);
@@ -137,7 +152,7 @@ SplitBehavior behavior_of(const PreTokenizerStep& step) {
 
 const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-Result<PreTokenizer> PreTokenizer::build(const std::vector<PreTokenizerStep>& steps) {
+Result<PreTokenizer> PreTokenizer::build(const std::vector<PreTokenizerStep>& steps, Budget& budget) {
   PreTokenizer out;
   for (const PreTokenizerStep& step : steps) {
     if (out.byte_level_)
@@ -147,13 +162,15 @@ Result<PreTokenizer> PreTokenizer::build(const std::vector<PreTokenizerStep>& st
     if (step.kind == Kind::kWhitespace) compiled.step.invert = true;
     if (step.kind == Kind::kMetaspace) {
       compiled.step.pattern = step.replacement;
-      if (step.replacement.empty())
-        return fail(ErrorCode::kCorrupt, "tokenizer pre_tokenizer Metaspace", "an empty replacement", "one character");
+      if (!is_one_character(step.replacement))
+        return fail(ErrorCode::kCorrupt, "tokenizer pre_tokenizer Metaspace",
+                    fmt::format("a replacement of {} bytes", step.replacement.size()), "one character");
     }
     if (step.kind == Kind::kSplit && step.pattern.empty())
       return fail(ErrorCode::kCorrupt, "tokenizer pre_tokenizer Split", "an empty pattern", "a pattern");
     if (const std::string pattern = pattern_of(step); !pattern.empty()) {
-      LOWBIT_TRY_ASSIGN(compiled.regex, Regex::compile(pattern, "tokenizer pre_tokenizer"));
+      const bool own = step.kind != Kind::kSplit;  // written here and linear
+      LOWBIT_TRY_ASSIGN(compiled.regex, Regex::compile(pattern, "tokenizer pre_tokenizer", budget, own));
     }
     out.byte_level_ = step.kind == Kind::kByteLevel;
     out.steps_.push_back(std::move(compiled));
@@ -161,17 +178,19 @@ Result<PreTokenizer> PreTokenizer::build(const std::vector<PreTokenizerStep>& st
   return out;
 }
 
-Status PreTokenizer::split(const Compiled& compiled, Words& words, RegexScratch& scratch) const {
+Status PreTokenizer::split(const Compiled& compiled, Words& words, RegexScratch& scratch, Budget& budget) const {
   std::vector<Range> out, matches;
   out.reserve(words.ranges.size());
   for (const Range& r : words.ranges) {
     const auto text = std::string_view(words.text).substr(r.begin, r.size());
     matches.clear();
     if (compiled.regex) {
-      LOWBIT_TRY(compiled.regex->find_all(text, scratch, matches));
+      LOWBIT_TRY(compiled.regex->find_all(text, scratch, budget, matches));
     } else {
-      find_literal(text, compiled.step.pattern, matches);
+      find_literal(text, compiled.step.pattern, budget, matches);
     }
+    if (!budget.spend_bytes(2 * matches.size() + 1, kRangeBytes) || !budget.spend_steps(text.size() + kRangeSteps))
+      return budget.status("tokenizer pre_tokenizer");
     for (Range& m : matches) m = {m.begin + r.begin, m.end + r.begin};
     merge_pieces(cut_at(r, matches, compiled.step.invert), compiled.behavior, out);
   }
@@ -179,26 +198,28 @@ Status PreTokenizer::split(const Compiled& compiled, Words& words, RegexScratch&
   return {};
 }
 
-Result<Words> PreTokenizer::cut(std::string text, bool with_prefix, bool at_start, RegexScratch& scratch) const {
+Result<Words> PreTokenizer::cut(std::string text, bool with_prefix, bool at_start, RegexScratch& scratch,
+                                Budget& budget) const {
   Words words{std::move(text), {}};
   if (!words.text.empty()) words.ranges.push_back({0, words.text.size()});
   for (const Compiled& compiled : steps_) {
     const PreTokenizerStep& step = compiled.step;
     if (step.kind == Kind::kByteLevel) {
       if (step.add_prefix_space && with_prefix)
-        insert_prefixes(words, " ", [](std::string_view t, bool) { return !t.starts_with(' '); });
+        insert_prefixes(words, " ", budget, [](std::string_view t, bool) { return !t.starts_with(' '); });
       if (!step.use_regex) continue;
     }
     if (step.kind == Kind::kMetaspace) {
-      replace_spaces(words, step.replacement);
+      replace_spaces(words, step.replacement, budget);
       if (step.prepend != Prepend::kNever && with_prefix)
-        insert_prefixes(words, step.replacement, [&](std::string_view t, bool first) {
+        insert_prefixes(words, step.replacement, budget, [&](std::string_view t, bool first) {
           return !t.starts_with(step.replacement) && (step.prepend == Prepend::kAlways || (first && at_start));
         });
       if (!step.split) continue;
     }
-    LOWBIT_TRY(split(compiled, words, scratch));
+    LOWBIT_TRY(split(compiled, words, scratch, budget));
   }
+  LOWBIT_TRY(budget.status("tokenizer pre_tokenizer"));
   return words;
 }
 

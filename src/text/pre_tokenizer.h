@@ -23,10 +23,11 @@ struct Words {
 class PreTokenizer {
  public:
   /// Errors: kUnsupported (a bad pattern; ByteLevel not in last place, since later steps would see its alphabet).
-  static Result<PreTokenizer> build(const std::vector<PreTokenizerStep>& steps);
+  static Result<PreTokenizer> build(const std::vector<PreTokenizerStep>& steps, Budget& budget);
 
   /// text is valid UTF-8. with_prefix: as in Normalizer::apply. at_start: the text opens the whole input.
-  Result<Words> cut(std::string text, bool with_prefix, bool at_start, RegexScratch& scratch) const;
+  /// Every step charges the budget with what it reads and makes.
+  Result<Words> cut(std::string text, bool with_prefix, bool at_start, RegexScratch& scratch, Budget& budget) const;
 
   /// Whether words are sequences of bytes rather than of characters.
   bool byte_level() const { return byte_level_; }
@@ -37,7 +38,7 @@ class PreTokenizer {
     SplitBehavior behavior = SplitBehavior::kIsolated;
     std::optional<Regex> regex;
   };
-  Status split(const Compiled& compiled, Words& words, RegexScratch& scratch) const;
+  Status split(const Compiled& compiled, Words& words, RegexScratch& scratch, Budget& budget) const;
 
   std::vector<Compiled> steps_;
   bool byte_level_ = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lowbit/error.h"
+#include "text/budget.h"
 
 namespace lowbit::text {
 
@@ -33,15 +34,17 @@ class RegexScratch {
 /// A compiled pattern; immutable, thread safe.
 class Regex {
  public:
-  /// `where` names the pattern's place in messages.
-  static Result<Regex> compile(std::string_view pattern, std::string where);
+  /// `where` names the pattern's place in messages. The compiled pattern's memory is charged. `linear`: known to take time in
+  /// proportion to the text, as a single character class does; the search is faster then.
+  static Result<Regex> compile(std::string_view pattern, std::string where, Budget& budget, bool linear = false);
 
   /// Appends the matches in text (valid UTF-8) from left to right; empty matches are left out.
-  /// Errors: kInvalidArgument when the pattern needs more steps than allowed.
-  Status find_all(std::string_view text, RegexScratch& scratch, std::vector<Range>& matches) const;
+  /// Errors: kInvalidArgument when one match needs more steps, or all of a text together more time than allowed.
+  Status find_all(std::string_view text, RegexScratch& scratch, Budget& budget, std::vector<Range>& matches) const;
 
  private:
   struct Impl;
+  struct Search;
   std::shared_ptr<const Impl> impl_;
 };
 

@@ -39,6 +39,7 @@ lowbit::GgufTokenizerFields read_fields(const Json& json) {
   lowbit::GgufTokenizerFields f;
   f.model = json.value("model", "");
   f.pre = json.value("pre", "");
+  f.architecture = json.value("architecture", "");
   f.tokens = json.value("tokens", std::vector<std::string>());
   f.scores = json.value("scores", std::vector<float>());
   f.token_type = json.value("token_type", std::vector<std::int32_t>());

@@ -34,14 +34,22 @@ Result<std::size_t> Tokenizer::token_count(std::string_view text, EncodeOptions 
 }
 
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, DecodeOptions options) const {
-  std::string out;
+  std::size_t bytes = 0;
+  const auto is_left_out = [&](TokenId id) { return options.skip_special && impl_->special[id]; };
   for (const TokenId id : ids) {
     if (!impl_->valid_id(id))
       return fail(ErrorCode::kInvalidArgument, "tokenizer decode", fmt::format("token id {}", id),
                   fmt::format("0 to {}", static_cast<std::int64_t>(vocab_size()) - 1),
                   "were the ids made with another model's tokenizer?");
-    if (!(options.skip_special && impl_->special[id])) out += impl_->pieces[id];
+    bytes += is_left_out(id) ? 0 : impl_->pieces[id].size();
+    if (bytes > kMaxTextBytes)
+      return fail(ErrorCode::kInvalidArgument, "tokenizer decode", "ids for a longer text",
+                  fmt::format("at most {} bytes", kMaxTextBytes), "decode them in parts");
   }
+  std::string out;
+  out.reserve(bytes);
+  for (const TokenId id : ids)
+    if (!is_left_out(id)) out += impl_->pieces[id];
   std::size_t left = 0;
   while (left < out.size() && left < static_cast<std::size_t>(impl_->strip_left) && out[left] == ' ') ++left;
   out.erase(0, left);

@@ -14,9 +14,13 @@ namespace lowbit {
 namespace text {
 namespace {
 
-constexpr std::size_t kMaxAddedTokenBytes = 1024;  // bounds the search at each position of a text
-constexpr std::size_t kMaxScoredTokenBytes = 256;  // SentencePiece makes none over 16 characters
+constexpr std::size_t kMaxAddedTokenBytes = 1024;                      // bounds the search at each position of a text
+constexpr std::size_t kMaxNormalizedBytes = 18 * kMaxAddedTokenBytes;  // NFKC's longest growth
+constexpr std::size_t kMaxScoredTokenBytes = 256;                      // SentencePiece makes none over 16 characters
 constexpr std::size_t kMaxVocab = std::size_t{1} << 24;
+constexpr std::size_t kMaxPieceBytes = 64 * 1024;                            // of a token, as written and as decoded
+constexpr std::size_t kTokenBytes = 112, kMergeBytes = 64, kWordBytes = 64;  // in the tables, without texts
+constexpr std::size_t kLookUpSteps = 128;
 
 // Texts of tokens that end an answer although a model's files may not name them as eos.
 constexpr std::string_view kEndTexts[] = {
@@ -32,6 +36,14 @@ Status check_id(const char* name, std::optional<TokenId> id, std::size_t n) {
   if (id && (*id < 0 || static_cast<std::size_t>(*id) >= n))
     return corrupt(name, fmt::format("id {}", *id), fmt::format("0 to {}", n - 1));
   return {};
+}
+
+std::size_t text_bytes(const TokenizerSpec& spec) {
+  std::size_t n = 0;
+  for (const std::string& token : spec.tokens) n += token.size() + 1;
+  for (const auto& [left, right] : spec.merges) n += left.size() + right.size() + 2;
+  for (const AddedToken& token : spec.added_tokens) n += token.content.size() + 1;
+  return n;
 }
 
 Status check_shape(const TokenizerSpec& spec) {
@@ -67,13 +79,19 @@ std::size_t next_word_start(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const TokenizerSpec& spec) {
+Budget budget_of(const TokenizerSpec& spec) { return Budget::of_spec(text_bytes(spec)); }
+
+Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const TokenizerSpec& spec, Budget& budget) {
   LOWBIT_TRY(check_shape(spec));
+  if (!budget.spend_bytes(spec.tokens.size(), kTokenBytes)) LOWBIT_TRY(budget.status("tokenizer vocabulary"));
   std::unordered_map<std::string_view, TokenId> ids;
   ids.reserve(spec.tokens.size());
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const std::string& token = spec.tokens[i];
     if (token.empty()) continue;
+    if (token.size() > kMaxPieceBytes)
+      return corrupt(fmt::format("token {}", i), fmt::format("{} bytes", token.size()),
+                     fmt::format("at most {}", kMaxPieceBytes));
     const auto [it, created] = ids.emplace(token, static_cast<TokenId>(i));
     if (!created)
       return corrupt("vocabulary", fmt::format("{:.60} twice, ids {} and {}", token, it->second, i), "each token once");
@@ -81,8 +99,8 @@ Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const Tokeniz
   return ids;
 }
 
-std::vector<ScoreMerge> score_merges(const TokenizerSpec& spec,
-                                     const std::unordered_map<std::string_view, TokenId>& ids) {
+Result<std::vector<ScoreMerge>> score_merges(const TokenizerSpec& spec,
+                                             const std::unordered_map<std::string_view, TokenId>& ids, Budget& budget) {
   std::vector<TokenId> order;
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const TokenType type = spec.types[i];
@@ -101,12 +119,16 @@ std::vector<ScoreMerge> score_merges(const TokenizerSpec& spec,
     previous = spec.scores[id];
     const std::string_view token = spec.tokens[id];
     const std::size_t first = merges.size();
+    if (!budget.spend_steps(token.size(), token.size() + kLookUpSteps))
+      LOWBIT_TRY(budget.status("tokenizer merges by score"));
     for (std::size_t cut = 1; cut < token.size(); ++cut) {
       const auto left = ids.find(token.substr(0, cut));
       if (left == ids.end()) continue;
       const auto right = ids.find(token.substr(cut));
       if (right != ids.end()) merges.push_back({left->second, right->second, id, rank});
     }
+    if (!budget.spend_bytes(merges.size() - first, kMergeBytes + 2 * sizeof(ScoreMerge)))
+      LOWBIT_TRY(budget.status("tokenizer merges by score"));
     std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(),
               [](const ScoreMerge& a, const ScoreMerge& b) {
                 return std::pair(a.left, a.right) < std::pair(b.left, b.right);
@@ -131,13 +153,14 @@ Status insert_ranked(const TokenizerSpec& spec, Tokenizer::Impl& impl) {
   return {};
 }
 
-Status build_merges(Tokenizer::Impl& impl) {
+Status build_merges(Tokenizer::Impl& impl, Budget& budget) {
   const TokenizerSpec& spec = impl.spec;
   if (spec.merge_rule == TokenizerSpec::MergeRule::kRanks) {
+    if (!budget.spend_bytes(spec.merges.size(), kMergeBytes)) LOWBIT_TRY(budget.status("tokenizer merges"));
     impl.merges = MergeTable(spec.merges.size());
     return insert_ranked(spec, impl);
   }
-  const std::vector<ScoreMerge> merges = score_merges(spec, impl.ids);
+  LOWBIT_TRY_ASSIGN(const std::vector<ScoreMerge> merges, score_merges(spec, impl.ids, budget));
   impl.merges = MergeTable(merges.size());
   for (const ScoreMerge& m : merges) impl.merges.insert(m.left, m.right, {m.rank, m.merged});
   return {};
@@ -180,7 +203,8 @@ class PieceMaker {
           replace_.emplace_back(step.pattern, step.content);
           break;
         case DecoderStep::Kind::kMetaspace:
-          if (step.pattern.empty()) return corrupt("decoder Metaspace", "no character", "one");
+          if (!is_one_character(step.pattern))
+            return corrupt("decoder Metaspace", fmt::format("{} bytes", step.pattern.size()), "one character");
           replace_.emplace_back(step.pattern, " ");
           if (step.prepend != PreTokenizerStep::Prepend::kNever) impl.strip_left = 1;
           break;
@@ -196,18 +220,17 @@ class PieceMaker {
     return {};
   }
 
-  Result<std::string> make(const std::string& token) const {
+  Result<std::string> make(const std::string& token, Budget& budget) const {
     if (byte_fallback_) {
       if (const auto byte = parse_byte_token(token)) return std::string(1, static_cast<char>(*byte));
     }
     std::string out = token;
     for (const auto& [from, to] : replace_) {
-      if (to.size() > 64 * from.size())
-        return fail(ErrorCode::kUnsupported, "tokenizer decoder Replace",
-                    fmt::format("a replacement of {} bytes", to.size()), "one that is not much longer");
-      if (out.size() > (std::size_t{1} << 22))
-        return corrupt("decoder", "a token that grows over 4 MiB", "a short one");
-      out = replace_all(out, from, to);
+      out = replace_all(out, from, to, budget);
+      LOWBIT_TRY(budget.status("tokenizer decoder"));
+      if (out.size() > kMaxPieceBytes)
+        return corrupt("decoder", fmt::format("a token that becomes {} bytes", out.size()),
+                       fmt::format("at most {}", kMaxPieceBytes));
     }
     if (byte_level_) {
       if (auto bytes = alphabet_to_bytes(out)) return std::move(*bytes);
@@ -220,7 +243,7 @@ class PieceMaker {
   std::vector<std::pair<std::string, std::string>> replace_;
 };
 
-Status build_pieces(Tokenizer::Impl& impl) {
+Status build_pieces(Tokenizer::Impl& impl, Budget& budget) {
   PieceMaker maker;
   LOWBIT_TRY(maker.build(impl));
   const std::size_t n = impl.spec.tokens.size();
@@ -236,9 +259,11 @@ Status build_pieces(Tokenizer::Impl& impl) {
     const TokenType type = impl.spec.types[i];
     if (type == TokenType::kControl || type == TokenType::kUnknown) impl.special[i] = true;
     if (literal[i]) continue;
-    LOWBIT_TRY_ASSIGN(impl.pieces[i], maker.make(impl.spec.tokens[i]));
+    LOWBIT_TRY_ASSIGN(impl.pieces[i], maker.make(impl.spec.tokens[i], budget));
+    if (!budget.spend_bytes(impl.pieces[i].size())) LOWBIT_TRY(budget.status("tokenizer decoder"));
   }
   if (!impl.spec.ignore_merges) return {};
+  if (!budget.spend_bytes(n, kWordBytes)) LOWBIT_TRY(budget.status("tokenizer vocabulary"));
   const bool byte_level = impl.pre_tokenizer.byte_level();
   for (std::size_t i = 0; i < n; ++i)
     if (!impl.pieces[i].empty() && !literal[i])
@@ -246,7 +271,7 @@ Status build_pieces(Tokenizer::Impl& impl) {
   return {};
 }
 
-Status build_added_tokens(Tokenizer::Impl& impl) {
+Status build_added_tokens(Tokenizer::Impl& impl, Budget& budget) {
   RegexScratch scratch;
   for (std::size_t i = 0; i < impl.spec.added_tokens.size(); ++i) {
     const AddedToken& token = impl.spec.added_tokens[i];
@@ -255,10 +280,15 @@ Status build_added_tokens(Tokenizer::Impl& impl) {
     const bool normalized = token.normalized && !impl.normalizer.empty();
     std::string content = token.content;
     if (normalized && valid_prefix(content) == content.size()) {
-      LOWBIT_TRY_ASSIGN(content, impl.normalizer.apply(token.content, true, scratch));
+      LOWBIT_TRY_ASSIGN(content, impl.normalizer.apply(token.content, true, scratch, budget));
     }
-    (normalized ? impl.normalized_all : impl.raw_all).add(content, index);
-    if (!token.special) (normalized ? impl.normalized_plain : impl.raw_plain).add(content, index);
+    if (content.size() > kMaxNormalizedBytes)
+      return corrupt(fmt::format("added token {}", token.id),
+                     fmt::format("a text normalized to {} bytes", content.size()),
+                     fmt::format("at most {}", kMaxNormalizedBytes));
+    (normalized ? impl.normalized_all : impl.raw_all).add(content, index, budget);
+    if (!token.special) (normalized ? impl.normalized_plain : impl.raw_plain).add(content, index, budget);
+    LOWBIT_TRY(budget.status("tokenizer added tokens"));
   }
   return {};
 }
@@ -292,13 +322,14 @@ void build_eos(Tokenizer::Impl& impl) {
 Result<Tokenizer> Tokenizer::build(TokenizerSpec spec) {
   auto impl = std::make_shared<Impl>();
   impl->spec = std::move(spec);
-  LOWBIT_TRY_ASSIGN(impl->ids, text::index_tokens(impl->spec));
-  LOWBIT_TRY_ASSIGN(impl->normalizer, text::Normalizer::build(impl->spec.normalizer));
-  LOWBIT_TRY_ASSIGN(impl->pre_tokenizer, text::PreTokenizer::build(impl->spec.pre_tokenizer));
-  LOWBIT_TRY(text::build_merges(*impl));
+  text::Budget budget = text::budget_of(impl->spec);
+  LOWBIT_TRY_ASSIGN(impl->ids, text::index_tokens(impl->spec, budget));
+  LOWBIT_TRY_ASSIGN(impl->normalizer, text::Normalizer::build(impl->spec.normalizer, budget));
+  LOWBIT_TRY_ASSIGN(impl->pre_tokenizer, text::PreTokenizer::build(impl->spec.pre_tokenizer, budget));
+  LOWBIT_TRY(text::build_merges(*impl, budget));
   LOWBIT_TRY(text::build_bytes(*impl));
-  LOWBIT_TRY(text::build_pieces(*impl));
-  LOWBIT_TRY(text::build_added_tokens(*impl));
+  LOWBIT_TRY(text::build_pieces(*impl, budget));
+  LOWBIT_TRY(text::build_added_tokens(*impl, budget));
   text::build_word_starts(*impl);
   text::build_eos(*impl);
   return Tokenizer(std::move(impl));

@@ -207,6 +207,72 @@ TEST(TokenizerHostile, GgufFieldsThatLie) {
   }
 }
 
+// A token's text goes out as long as it is, whatever it is: no length of it is taken from elsewhere.
+TEST(TokenizerHostile, PiecesAreCopiedWhole) {
+  TokenizerSpec spec;
+  spec.tokens = {"a", std::string(64 * 1024, 'x'), std::string("\0\0", 2), "\xFF\xFE", ""};
+  spec.types.assign(5, TokenType::kNormal);
+  const Tokenizer t = test::must(Tokenizer::build(spec));
+  const std::vector<TokenId> all = {0, 1, 2, 3, 4};
+  std::string wanted;
+  for (const TokenId id : all) {
+    EXPECT_EQ(t.piece(id), spec.tokens[id]);
+    wanted += spec.tokens[id];
+  }
+  EXPECT_EQ(test::must(t.decode(all)), wanted);
+  for (const TokenId id : {-1, 5, std::numeric_limits<TokenId>::min(), std::numeric_limits<TokenId>::max()}) {
+    EXPECT_EQ(t.piece(id), "");
+    EXPECT_FALSE(t.decode(std::vector<TokenId>{0, id}));
+    EXPECT_FALSE(StreamDecoder(t).push(id));
+  }
+  spec.tokens[1] += 'x';
+  EXPECT_FALSE(Tokenizer::build(spec)) << "a token of over 64 KiB";
+  const std::vector<TokenId> long_text((std::size_t{1} << 30) / (64 * 1024) + 1, 1);
+  EXPECT_FALSE(t.decode(long_text)) << "over 1 GiB";
+}
+
+// <0x-1>, <0x100> and the like are texts: only <0x00> to <0xFF> are bytes.
+TEST(TokenizerHostile, ByteTokensThatAreNoneStayTexts) {
+  Json json = Json::parse(with("/model/byte_fallback", true));
+  int id = 3;
+  for (const char* text : {"<0x-1>", "<0x100>", "<0x1>", "<0x+1>", "<0x 1>", "<0xG0>", "<0x41>"})
+    json["model"]["vocab"][text] = id++;
+  json["decoder"] = {{"type", "ByteFallback"}};
+  const Tokenizer t = test::must(load(json.dump()));
+  for (TokenId i = 3; i < id - 1; ++i)
+    EXPECT_EQ(test::must(t.decode(std::vector<TokenId>{i})), t.spec().tokens[static_cast<std::size_t>(i)]);
+  EXPECT_EQ(test::must(t.decode(std::vector<TokenId>{id - 1})), "A");
+}
+
+// Text from users never becomes a control token, in whatever way the file describes that token.
+TEST(TokenizerHostile, UserTextIsNoSpecialToken) {
+  Json json =
+      Json::parse(with("/normalizer", {{"type", "Replace"}, {"pattern", {{"String", "Q"}}}, {"content", "<e>"}}));
+  json["model"]["vocab"]["<"] = 3;
+  json["model"]["vocab"]["e"] = 4;
+  json["model"]["vocab"][">"] = 5;
+  int id = 6;
+  for (const bool normalized : {false, true})
+    for (const bool strips : {false, true})
+      json["added_tokens"].push_back(
+          {{"id", id},
+           {"content", id++ == 6 ? "<e>" : "<" + std::string(static_cast<std::size_t>(id), 'e') + ">"},
+           {"special", true},
+           {"normalized", normalized},
+           {"lstrip", strips},
+           {"rstrip", strips}});
+  const Tokenizer t = test::must(load(json.dump()));
+  for (const AddedToken& token : t.spec().added_tokens) {
+    for (const std::string& text :
+         {token.content, "a " + token.content + " b", std::string("aQb"), token.content + token.content}) {
+      for (const TokenId got : test::must(t.encode(text, {.add_special = false})))
+        EXPECT_LT(got, 6) << text;  // the added ones begin there
+    }
+    EXPECT_EQ(test::must(t.encode(token.content, {.add_special = false, .parse_special = true})),
+              std::vector<TokenId>{token.id});
+  }
+}
+
 TEST(TokenizerHostile, SpecsMadeByHandAreChecked) {
   TokenizerSpec spec;
   EXPECT_FALSE(Tokenizer::build(spec));

@@ -10,6 +10,7 @@
 #include "lowbit/tokenizer.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/budget.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 
@@ -46,11 +47,14 @@ struct ScoreMerge {
   TokenId left, right, merged;
   std::int32_t rank;  // the same for the same score
 };
-std::vector<ScoreMerge> score_merges(const TokenizerSpec& spec,
-                                     const std::unordered_map<std::string_view, TokenId>& ids);
+Result<std::vector<ScoreMerge>> score_merges(const TokenizerSpec& spec,
+                                             const std::unordered_map<std::string_view, TokenId>& ids, Budget& budget);
+
+/// What may be used to work on a spec: it grows with the texts in it.
+Budget budget_of(const TokenizerSpec& spec);
 
 /// Shape, types, ids and duplicates of a spec; fills the index of its tokens. kCorrupt if they do not fit.
-Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const TokenizerSpec& spec);
+Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const TokenizerSpec& spec, Budget& budget);
 
 }  // namespace text
 }  // namespace lowbit

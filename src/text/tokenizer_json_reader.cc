@@ -10,6 +10,7 @@
 #include "lowbit/tokenizer.h"
 #include "text/byte_alphabet.h"
 #include "text/json_input.h"
+#include "text/tokenizer_json_parts.h"
 #include "text/tokenizer_json_steps.h"
 
 namespace lowbit {
@@ -17,7 +18,9 @@ namespace text {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{128} << 20;
+constexpr std::size_t kMaxConfigBytes = std::size_t{32} << 20;
 constexpr int kMaxDepth = 64;
+constexpr std::size_t kMaxWarnings = 8, kMaxWarningBytes = 300;
 constexpr std::string_view kWhere = "tokenizer.json";
 constexpr std::string_view kConfigWhere = "tokenizer_config.json";
 
@@ -52,14 +55,18 @@ Status put_token(TokenizerSpec& spec, TokenId id, const std::string& text) {
   return {};
 }
 
-Status read_vocab(const Json& model, const Json& added, TokenizerSpec& spec) {
-  const Json& vocab = member(model, "vocab");
-  if (!vocab.is_object()) return corrupt("model.vocab", vocab.type_name(), "an object of token: id");
+Status read_vocab(TokenizerParts& parts, TokenizerSpec& spec) {
+  const Json& vocab = member(member(parts.rest, "model"), "vocab");
+  if (!parts.has_vocab || !vocab.is_null()) return corrupt("model.vocab", vocab.type_name(), "an object of token: id");
+  const Json& added = member(parts.rest, "added_tokens");
   if (!added.is_null() && !added.is_array()) return corrupt("added_tokens", added.type_name(), "an array");
-  const std::size_t limit = 2 * (vocab.size() + added.size()) + 1024;
-  for (const auto& [text, json] : vocab.items()) {
-    LOWBIT_TRY_ASSIGN(const TokenId id, read_id(json, limit, text));
-    LOWBIT_TRY(put_token(spec, id, text));
+  const std::size_t limit = 2 * (parts.vocab.size() + added.size()) + 1024;
+  for (auto& [text, id] : parts.vocab) {
+    if (id >= limit)
+      return corrupt(fmt::format("id of {:.60}", text), fmt::format("{}", id),
+                     fmt::format("a number from 0 to {}", limit - 1));
+    LOWBIT_TRY(put_token(spec, static_cast<TokenId>(id), text));
+    std::string().swap(text);
   }
   for (const Json& json : added) {
     if (!json.is_object()) return corrupt("added_tokens", json.type_name(), "objects");
@@ -80,25 +87,10 @@ Status read_vocab(const Json& model, const Json& added, TokenizerSpec& spec) {
   return {};
 }
 
-// "left right" in older files, ["left", "right"] in newer ones.
-Status read_merges(const Json& model, TokenizerSpec& spec) {
-  const Json& merges = member(model, "merges");
-  if (!merges.is_array()) return corrupt("model.merges", merges.type_name(), "an array");
-  spec.merges.reserve(merges.size());
-  for (const Json& merge : merges) {
-    if (merge.is_string()) {
-      const std::string& text = merge.get_ref<const std::string&>();
-      const std::size_t space = text.find(' ');
-      if (space == 0 || space == std::string::npos || space + 1 == text.size() ||
-          text.find(' ', space + 1) != std::string::npos)
-        return corrupt(fmt::format("merge {}", spec.merges.size()), fmt::format("{:.60}", text), "\"left right\"");
-      spec.merges.emplace_back(text.substr(0, space), text.substr(space + 1));
-    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      spec.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
-    } else {
-      return corrupt(fmt::format("merge {}", spec.merges.size()), merge.type_name(), "a pair of strings");
-    }
-  }
+Status read_merges(TokenizerParts& parts, TokenizerSpec& spec) {
+  const Json& merges = member(member(parts.rest, "model"), "merges");
+  if (!parts.has_merges || !merges.is_null()) return corrupt("model.merges", merges.type_name(), "an array");
+  spec.merges = std::move(parts.merges);
   return {};
 }
 
@@ -120,11 +112,11 @@ Status check_model(const Json& model) {
   return {};
 }
 
-Status read_model(const Json& root, TokenizerSpec& spec) {
-  const Json& model = member(root, "model");
+Status read_model(TokenizerParts& parts, TokenizerSpec& spec) {
+  const Json& model = member(parts.rest, "model");
   LOWBIT_TRY(check_model(model));
-  LOWBIT_TRY(read_vocab(model, member(root, "added_tokens"), spec));
-  LOWBIT_TRY(read_merges(model, spec));
+  LOWBIT_TRY(read_vocab(parts, spec));
+  LOWBIT_TRY(read_merges(parts, spec));
   constexpr std::string_view kModel = "tokenizer.json model";
   LOWBIT_TRY_ASSIGN(spec.byte_fallback, bool_member(model, "byte_fallback", false, kModel));
   LOWBIT_TRY_ASSIGN(spec.ignore_merges, bool_member(model, "ignore_merges", false, kModel));
@@ -208,9 +200,28 @@ Result<std::string> config_template(const Json& config) {
   return chosen;
 }
 
+// What lowbit noted when it made the file of a GGUF file. Shown on terminals, so only what is printable.
+Status read_warnings(const Json& config, TokenizerSpec& spec) {
+  const Json& warnings = member(config, "lowbit_warnings");
+  if (warnings.is_null()) return {};
+  if (!warnings.is_array() || warnings.size() > kMaxWarnings)
+    return fail(ErrorCode::kCorrupt, fmt::format("{} \"lowbit_warnings\"", kConfigWhere), warnings.type_name(),
+                fmt::format("at most {} strings", kMaxWarnings));
+  for (const Json& warning : warnings) {
+    if (!warning.is_string())
+      return fail(ErrorCode::kCorrupt, fmt::format("{} \"lowbit_warnings\"", kConfigWhere), warning.type_name(),
+                  "strings");
+    std::string text = warning.get<std::string>().substr(0, kMaxWarningBytes);
+    for (char& c : text)
+      if (c < ' ' || c > '~') c = '?';
+    spec.warnings.push_back(std::move(text));
+  }
+  return {};
+}
+
 Status read_config(std::string_view text, const Ids& ids, TokenizerSpec& spec) {
   if (text.empty()) return {};
-  LOWBIT_TRY_ASSIGN(const Json config, parse_json(text, kConfigWhere, kMaxFileBytes, kMaxDepth));
+  LOWBIT_TRY_ASSIGN(const Json config, parse_json(text, kConfigWhere, kMaxConfigBytes, kMaxDepth));
   if (!config.is_object()) return fail(ErrorCode::kCorrupt, std::string(kConfigWhere), config.type_name(), "an object");
   const std::pair<const char*, std::optional<TokenId>*> tokens[] = {{"bos_token", &spec.bos_id},
                                                                     {"eos_token", &spec.eos_id},
@@ -224,7 +235,7 @@ Status read_config(std::string_view text, const Ids& ids, TokenizerSpec& spec) {
   LOWBIT_TRY_ASSIGN(spec.add_bos, bool_member(config, "add_bos_token", spec.add_bos, kConfigWhere));
   LOWBIT_TRY_ASSIGN(spec.add_eos, bool_member(config, "add_eos_token", spec.add_eos, kConfigWhere));
   LOWBIT_TRY_ASSIGN(spec.chat_template, config_template(config));
-  return {};
+  return read_warnings(config, spec);
 }
 
 void guess_eos(const Ids& ids, TokenizerSpec& spec) {
@@ -241,10 +252,15 @@ void guess_eos(const Ids& ids, TokenizerSpec& spec) {
 Result<TokenizerSpec> spec_from_tokenizer_json(std::string_view tokenizer_json,
                                                std::string_view tokenizer_config_json) {
   using namespace text;  // NOLINT: one function, the readers of this file
-  LOWBIT_TRY_ASSIGN(const Json root, parse_json(tokenizer_json, kWhere, kMaxFileBytes, kMaxDepth));
+  if (tokenizer_json.size() > kMaxFileBytes)
+    return fail(ErrorCode::kCorrupt, std::string(kWhere), fmt::format("{} bytes", tokenizer_json.size()),
+                fmt::format("at most {}", kMaxFileBytes));
+  Budget budget = Budget::of_file(tokenizer_json.size());
+  LOWBIT_TRY_ASSIGN(TokenizerParts parts, parse_tokenizer_json(tokenizer_json, kWhere, kMaxDepth, budget));
+  const Json& root = parts.rest;
   if (!root.is_object()) return fail(ErrorCode::kCorrupt, std::string(kWhere), root.type_name(), "an object");
   TokenizerSpec spec;
-  LOWBIT_TRY(read_model(root, spec));
+  LOWBIT_TRY(read_model(parts, spec));
   LOWBIT_TRY_ASSIGN(spec.normalizer, read_normalizer(member(root, "normalizer")));
   LOWBIT_TRY_ASSIGN(spec.pre_tokenizer, read_pre_tokenizer(member(root, "pre_tokenizer")));
   LOWBIT_TRY_ASSIGN(spec.decoder, read_decoder(member(root, "decoder")));

@@ -14,19 +14,33 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
+constexpr std::size_t kMergeBytes = 16, kTokenBytes = 64, kAddedTokenBytes = 640;
+
 template <class AnyJson>
 std::string dump(const AnyJson& json) {
   return json.dump(1, ' ', false, AnyJson::error_handler_t::replace) + "\n";
 }
 
-Ordered merges_json(const TokenizerSpec& spec, const std::unordered_map<std::string_view, TokenId>& ids) {
-  Ordered out = Ordered::array();
+// Written as text: as a tree each pair would take 200 bytes.
+Result<std::string> merges_text(const TokenizerSpec& spec, const std::unordered_map<std::string_view, TokenId>& ids,
+                                Budget& budget) {
+  std::string out = "[";
+  const auto quoted = [](const std::string& text) {
+    return Ordered(text).dump(-1, ' ', false, Ordered::error_handler_t::replace);
+  };
+  const auto put = [&](const std::string& left, const std::string& right) {
+    out += (out.size() == 1 ? "\n   [" : ",\n   [") + quoted(left) + ", " + quoted(right) + "]";
+    return budget.spend_bytes(2 * (left.size() + right.size()) + kMergeBytes);
+  };
+  bool fits = true;
   if (spec.merge_rule == TokenizerSpec::MergeRule::kScores) {
-    for (const ScoreMerge& m : score_merges(spec, ids)) out.push_back({spec.tokens[m.left], spec.tokens[m.right]});
+    LOWBIT_TRY_ASSIGN(const std::vector<ScoreMerge> merges, score_merges(spec, ids, budget));
+    for (const ScoreMerge& m : merges) fits = fits && put(spec.tokens[m.left], spec.tokens[m.right]);
   } else {
-    for (const auto& [left, right] : spec.merges) out.push_back({left, right});
+    for (const auto& [left, right] : spec.merges) fits = fits && put(left, right);
   }
-  return out;
+  LOWBIT_TRY(budget.status("tokenizer merges"));
+  return out + "]";
 }
 
 Ordered added_json(const TokenizerSpec& spec) {
@@ -67,7 +81,8 @@ Ordered post_processor_json(const TokenizerSpec& spec) {
           {"special_tokens", std::move(special)}};
 }
 
-Ordered model_json(const TokenizerSpec& spec, const std::unordered_map<std::string_view, TokenId>& ids) {
+// Without its merges, which stand last.
+Ordered model_json(const TokenizerSpec& spec) {
   // Pushed one by one: ordered_json looks for the key of each insertion from the start, which is quadratic.
   Ordered::object_t vocab;
   vocab.reserve(spec.tokens.size());
@@ -81,7 +96,7 @@ Ordered model_json(const TokenizerSpec& spec, const std::unordered_map<std::stri
   model["byte_fallback"] = spec.byte_fallback;
   model["ignore_merges"] = spec.ignore_merges;
   model["vocab"] = std::move(vocab);
-  model["merges"] = merges_json(spec, ids);
+  model["merges"] = Ordered::array();
   return model;
 }
 
@@ -89,19 +104,26 @@ Ordered model_json(const TokenizerSpec& spec, const std::unordered_map<std::stri
 }  // namespace text
 
 Result<std::string> to_tokenizer_json(const TokenizerSpec& spec) {
-  LOWBIT_TRY_ASSIGN(const auto ids, text::index_tokens(spec));
+  text::Budget budget = text::budget_of(spec);
+  LOWBIT_TRY_ASSIGN(const auto ids, text::index_tokens(spec, budget));
+  if (!budget.spend_bytes(spec.tokens.size(), text::kTokenBytes) ||
+      !budget.spend_bytes(spec.added_tokens.size(), text::kAddedTokenBytes))
+    LOWBIT_TRY(budget.status("tokenizer vocabulary"));
+  LOWBIT_TRY_ASSIGN(const std::string merges, text::merges_text(spec, ids, budget));
   text::Ordered root{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   root["added_tokens"] = text::added_json(spec);
   root["normalizer"] = text::write_normalizer(spec.normalizer);
   root["pre_tokenizer"] = text::write_pre_tokenizer(spec.pre_tokenizer);
   root["post_processor"] = text::post_processor_json(spec);
   root["decoder"] = text::write_decoder(spec.decoder);
-  root["model"] = text::model_json(spec, ids);
-  return text::dump(root);
+  root["model"] = text::model_json(spec);
+  std::string out = text::dump(root);
+  return out.replace(out.rfind("[]"), 2, merges);
 }
 
 Result<std::string> to_tokenizer_config_json(const TokenizerSpec& spec) {
-  LOWBIT_TRY_ASSIGN(const auto ids, text::index_tokens(spec));
+  text::Budget budget = text::budget_of(spec);
+  LOWBIT_TRY(text::index_tokens(spec, budget));
   text::Ordered root = text::Ordered::object();
   root["add_bos_token"] = spec.add_bos;
   root["add_eos_token"] = spec.add_eos;
@@ -113,6 +135,7 @@ Result<std::string> to_tokenizer_config_json(const TokenizerSpec& spec) {
   token("unk_token", spec.unk_id);
   token("pad_token", spec.pad_id);
   if (!spec.chat_template.empty()) root["chat_template"] = spec.chat_template;
+  if (!spec.warnings.empty()) root["lowbit_warnings"] = spec.warnings;
   root["clean_up_tokenization_spaces"] = false;
   root["tokenizer_class"] = "PreTrainedTokenizerFast";
   return text::dump(root);

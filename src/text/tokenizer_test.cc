@@ -164,6 +164,41 @@ TEST(Tokenizer, GgufPreTokenizersAreKnownByName) {
   EXPECT_EQ(bad.error().got, "no-such-model");
 }
 
+// Files from before tokenizer.ggml.pre: the architecture's pre-tokenizer where there is one, and a warning that outlives conversion.
+TEST(Tokenizer, GgufWithoutAPreTokenizerTakesTheArchitecturesAndWarns) {
+  GgufTokenizerFields f;
+  f.model = "gpt2";
+  for (int b = 0; b < 256; ++b) f.tokens.push_back(text::byte_to_alphabet(static_cast<unsigned char>(b)));
+  const std::pair<const char*, const char*> cases[] = {
+      {"gptneox", "gpt-2"}, {"starcoder2", "starcoder"}, {"qwen3", "qwen2"}, {"llama", "default"}, {"", "default"}};
+  for (const auto& [architecture, pre] : cases) {
+    f.pre.clear();
+    f.architecture = architecture;
+    const TokenizerSpec assumed = test::must(spec_from_gguf_fields(f));
+    ASSERT_EQ(assumed.warnings.size(), 1u) << architecture;
+    EXPECT_NE(assumed.warnings[0].find(std::string("'") + pre + "'"), std::string::npos) << assumed.warnings[0];
+    f.pre = pre;
+    TokenizerSpec named = test::must(spec_from_gguf_fields(f));
+    EXPECT_TRUE(named.warnings.empty());
+    named.warnings = assumed.warnings;
+    EXPECT_EQ(assumed, named) << architecture;
+  }
+  f.pre.clear();
+  f.architecture = "llama";
+  f.tokens.emplace_back("<|begin_of_text|>");
+  const TokenizerSpec llama3 = test::must(spec_from_gguf_fields(f));
+  EXPECT_TRUE(llama3.add_bos);
+  EXPECT_NE(llama3.warnings.at(0).find("llama-bpe"), std::string::npos);
+  const TokenizerSpec again = test::must(
+      spec_from_tokenizer_json(test::must(to_tokenizer_json(llama3)), test::must(to_tokenizer_config_json(llama3))));
+  EXPECT_EQ(again.warnings, llama3.warnings);
+  EXPECT_FALSE(spec_from_tokenizer_json(test::must(to_tokenizer_json(llama3)), R"({"lowbit_warnings": [1]})"));
+  EXPECT_EQ(test::must(spec_from_tokenizer_json(test::must(to_tokenizer_json(llama3)),
+                                                "{\"lowbit_warnings\": [\"\\u001b[2J\"]}"))
+                .warnings.at(0),
+            "?[2J");
+}
+
 TEST(Tokenizer, ConfigNamesTheSpecialTokens) {
   const std::string json =
       R"({"added_tokens": [{"id": 2, "content": "<b>", "special": true}, {"id": 3, "content": "<e>", "special": true}],

@@ -71,6 +71,10 @@ void append_utf8(std::string& out, char32_t value) {
   }
 }
 
+bool is_one_character(std::string_view s) {
+  return !s.empty() && decode_utf8(s, 0).length == static_cast<int>(s.size());
+}
+
 std::size_t valid_prefix(std::string_view s) {
   std::size_t at = 0;
   while (at < s.size()) {

@@ -18,6 +18,9 @@ CodePoint decode_utf8(std::string_view s, std::size_t at);
 /// Appends a code point that is valid (below 0x110000, not a surrogate).
 void append_utf8(std::string& out, char32_t value);
 
+/// Whether s is one character and nothing else.
+bool is_one_character(std::string_view s);
+
 /// Length of the longest prefix that is valid UTF-8.
 std::size_t valid_prefix(std::string_view s);
 

@@ -135,6 +135,16 @@ FEATURES = r"""
 {{ people|selectattr('age', 'equalto', 30)|map(attribute='name')|join(',') }} {{ people|rejectattr('tags')|map(attribute='name')|list }} {{ people|selectattr('tags', 'defined')|list|length }} {{ l|select('odd')|list }} {{ l|reject('gt', 1)|list }} {{ [0, 1, '']|select|list }}
 {{ '42'|int }} {{ '4x'|int }} {{ '4x'|int(5) }} {{ 4.9|int }} {{ '3.7'|int }} {{ '2.5'|float }} {{ 3|float }} {{ 'x'|float(1.5) }} {{ -3|abs }} {{ 5|string ~ 'x' }} {{ z|int }} {{ ' 12 '|int }}
 {{ multi|indent }} {{ multi|indent(2, true) }} {{ multi|indent(width=1, blank=true) }} {{ 'x'|indent(3, first=true) }}
+{{ none|map('upper')|list }} {{ none|map(attribute='a')|list }} {{ none|select|list }} {{ none|reject|list }}
+{{ none|selectattr('a')|list }} {{ none|rejectattr('a', 'equalto', 1)|list }}
+{{ none|list }}
+{{ none|first }}
+{{ 'x'|safe + '<' }} {{ '<' + 'x'|safe }} {{ '<'|safe|e }} {{ '<'|e|e }} {{ ('<'|safe) ~ '<' }} {{ ('a'|safe)*2 + '<' }}
+{{ ('a'|safe).replace('a', '<') }} {{ ('<'|e|upper) + '&' }} {{ (' a '|safe).strip() + '<' }} {{ (' a '|safe|trim) + '<' }}
+{{ ('a'|safe|string) + '<' }} {{ ('a'|safe)[0] + '<' }} {{ ('abc'|safe)[1:] + '<' }} {{ ('abc'|safe)[::2] + '<' }}
+{{ ('-'|safe).join(['<', 'a']) }} {{ ('a b'|safe).split()[0] + '<' }} {{ ('a'|safe|replace('a', 'b')) + '<' }}
+{{ ['<', 'a'|safe]|join }} {{ ('a'|safe|indent) + '<' }} {{ ('{}'|safe).format('<') }} {{ ('a'|safe|title) + '<' }}
+{{ (1|safe) + '<' }} {{ ('a'|safe|default('x')) + '<' }} {{ ('a,b'|safe).partition(',')[2] + '<' }} {{ ('a'|safe) == 'a' }}
 {{ s|safe }} {{ '<a & "b">'|e }} {{ ['a', 'A', 'b', 'a']|unique|list }} {{ [1, 1.0, 2]|unique|list }}
 {{ d|tojson }} {{ people|tojson(indent=2) }} {{ u|tojson }} {{ u|tojson(ensure_ascii=true) }} {{ [1, 2.0, none, true, 'q"\n\t\\/<>&\u007f']|tojson }} {{ {}|tojson(indent=2) }} {{ []|tojson(indent=2) }} {{ d|tojson(sort_keys=true) }} {{ d|tojson(separators=(',', ':')) }} {{ {1: 'x', none: 'y', true: 'z', 1.5: 'w'}|tojson }} {{ (1, 2)|tojson }} {{ 1e100|tojson }}
 {{ missing|tojson }}
