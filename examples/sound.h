@@ -1,14 +1,20 @@
 #pragma once
 // Sound of 16 kHz, one channel: files, short-time spectra, how near one is to another.
 
+#include <fcntl.h>
 #include <kiss_fftr.h>
 #include <sndfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,28 +36,41 @@ inline bool read_raw(Samples& out, size_t count) {
   return true;
 }
 
-inline Samples read_sound(const std::string& path) {
-  if (path == "-") {
-    Samples out;
-    while (read_raw(out, 65536)) {
-    }
-    return out;
-  }
+constexpr size_t kMostRawSamples = size_t{1} << 28;     // of stdin at once: four and a half hours
+constexpr uintmax_t kExtraBytes = uintmax_t{64} << 20;  // that a compressed file may unpack to beyond 4 times its size
+
+/// A sound file. Errors: another rate than 16 kHz, several channels, samples that are no numbers, more of them than the file can hold.
+inline lowbit::Result<Samples> load_sound(const std::string& path) {
+  const auto bad = [&](const std::string& got, const std::string& wanted) {
+    return tl::unexpected(lowbit::Error{lowbit::ErrorCode::kInvalidArgument, path, got, wanted, ""});
+  };
   SF_INFO info{};
-  SNDFILE* file = sf_open(path.c_str(), SFM_READ, &info);
-  if (file == nullptr) stop(path + ": got " + sf_strerror(nullptr) + ", wanted a sound file");
+  const std::unique_ptr<SNDFILE, int (*)(SNDFILE*)> file(sf_open(path.c_str(), SFM_READ, &info), sf_close);
+  if (file == nullptr) return bad(sf_strerror(nullptr), "a sound file");
   if (info.samplerate != kRate || info.channels != 1)
-    stop(path + ": got " + std::to_string(info.samplerate) + " Hz and " + std::to_string(info.channels) +
-         " channels, wanted 16000 Hz mono");
+    return bad(std::to_string(info.samplerate) + " Hz and " + std::to_string(info.channels) + " channels",
+               "16000 Hz mono");
+  std::error_code unknown;
+  const auto size = std::filesystem::file_size(path, unknown);  // a pipe has none
+  const auto most = (unknown ? 0 : 4 * size) + kExtraBytes;
   Samples out;
   for (Samples block(65536);;) {
-    const sf_count_t n = sf_readf_float(file, block.data(), static_cast<sf_count_t>(block.size()));
+    const sf_count_t n = sf_readf_float(file.get(), block.data(), static_cast<sf_count_t>(block.size()));
     if (n <= 0) break;
     out.insert(out.end(), block.begin(), block.begin() + n);
+    if (out.size() * sizeof(float) > most)
+      return bad("samples of more than 4 times the file and 64 MiB", "fewer, or a WAV file");
   }
-  sf_close(file);
   if (!std::all_of(out.begin(), out.end(), [](float v) { return std::fabs(v) <= static_cast<float>(kLoudest); }))
-    stop(path + ": got samples that are no numbers or louder than " + std::to_string(kLoudest) + ", wanted -1 to 1");
+    return bad("samples that are no numbers or louder than " + std::to_string(kLoudest), "-1 to 1");
+  return out;
+}
+
+inline Samples read_sound(const std::string& path) {
+  if (path != "-") return value_or_exit(load_sound(path));
+  Samples out;
+  while (read_raw(out, 65536))
+    if (out.size() > kMostRawSamples) stop("-: got more than 2^28 samples, wanted fewer, or `- OUT`: a stream");
   return out;
 }
 
@@ -67,7 +86,7 @@ class SoundWriter {
     info.samplerate = kRate;
     info.channels = 1;
     info.format = SF_FORMAT_WAV | SF_FORMAT_PCM_16;
-    file_ = sf_open(path_.c_str(), SFM_WRITE, &info);
+    file_ = in_place_ ? sf_open(path_.c_str(), SFM_WRITE, &info) : open_part(info);
     if (file_ == nullptr) fail(sf_strerror(nullptr));
     sf_command(file_, SFC_SET_CLIPPING, nullptr, SF_TRUE);
   }
@@ -96,6 +115,18 @@ class SoundWriter {
   }
 
  private:
+  /// What lies at OUT.part, left behind or put there by somebody, is removed and never written through: it may be a link.
+  SNDFILE* open_part(SF_INFO& info) {
+    unlink(path_.c_str());
+    const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) {
+      path_.clear();  // not ours to remove
+      fail(std::strerror(errno));
+    }
+    struct stat old = {};
+    if (stat(target_.c_str(), &old) == 0) (void)!fchmod(fd, old.st_mode & 0777);
+    return sf_open_fd(fd, SFM_WRITE, &info, SF_TRUE);
+  }
   void put_raw(const Samples& samples) {
     for (const float v : samples) {
       const auto sample = static_cast<int16_t>(std::lrint(std::clamp(v, -1.0f, 1.0f) * 32767));

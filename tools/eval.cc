@@ -226,7 +226,7 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand("eval", "Questions, perplexity, divergence from another model");
   add_model_argument(*verb, arguments->model);
   verb->add_option("--tasks", arguments->tasks,
-                   "arc_easy, winogrande (of the test data), JSON-lines files, ppl, kld, drift")
+                   "arc_easy, winogrande (of the test data), JSON-lines files (docs/cli.md), ppl, kld, drift")
       ->delimiter(',')
       ->required()
       ->type_name("NAMES");

@@ -1,10 +1,11 @@
 #include "gru_files.h"
 
 #include "option_values.h"
+#include "text_table.h"
 
 namespace lowbit::cli {
 
-Result<Sequence> read_sequence(const std::string& path, const InputArguments& options) {
+Result<Sequence> read_sequence(const std::string& path, const InputArguments& options, bool batch_first) {
   auto array = read_float_array(path);
   if (!array) return tl::unexpected(array.error());
   if (array->shape.size() != 2 && array->shape.size() != 3)
@@ -12,7 +13,7 @@ Result<Sequence> read_sequence(const std::string& path, const InputArguments& op
                 "[steps, sequences, columns] or [steps, columns]");
   Sequence s;
   s.array = std::move(*array);
-  s.batch_first = options.batch_first;
+  s.batch_first = options.batch_first || batch_first;
   if (!options.h0.empty()) {
     auto h0 = read_float_array(options.h0);
     if (!h0) return tl::unexpected(h0.error());
@@ -30,10 +31,10 @@ Result<Sequence> read_sequence(const std::string& path, const InputArguments& op
   return s;
 }
 
-Result<std::vector<Sequence>> read_data(const DataArguments& data) {
+Result<std::vector<Sequence>> read_data(const DataArguments& data, bool batch_first) {
   std::vector<Sequence> out;
   for (const std::string& path : data.files) {
-    auto s = read_sequence(path, data.input);
+    auto s = read_sequence(path, data.input, batch_first);
     if (!s) return tl::unexpected(s.error());
     out.push_back(std::move(*s));
   }
@@ -44,6 +45,15 @@ std::vector<GruInput> inputs_of(const std::vector<Sequence>& sequences) {
   std::vector<GruInput> out;
   for (const Sequence& s : sequences) out.push_back(s.input());
   return out;
+}
+
+Result<GruNetwork> load_network(Console& console, const std::string& net, const GruLoadOptions& options) {
+  auto network = load_gru(net, options);
+  if (!network || network->left_out.empty()) return network;
+  std::string names;
+  for (const std::string& name : network->left_out) names += (names.empty() ? "" : ", ") + name;
+  console.note("{}: only the GRU is read; left out: {}", net, printable(names));
+  return network;
 }
 
 void add_network(CLI::App& verb, std::string& net, GruLoadOptions& options) {
@@ -58,6 +68,8 @@ void add_data(CLI::App& verb, DataArguments& data, bool required) {
       ->allow_extra_args(false)
       ->type_name("X.npy");
   if (required) option->required();
+  verb.add_option("--h0", data.input.h0, "initial states of every input, per layer and direction [N, H]")
+      ->type_name("FILE");
   verb.add_flag("--batch-first", data.input.batch_first, "arrays are [N, T, C]");
 }
 

@@ -37,15 +37,19 @@ struct InputArguments {
 };
 
 /// Errors: as read_float_array; kShapeMismatch, kInvalidArgument (lengths that are no whole numbers).
-Result<Sequence> read_sequence(const std::string& path, const InputArguments& options);
+/// `batch_first`: the network says so; the option need not.
+Result<Sequence> read_sequence(const std::string& path, const InputArguments& options, bool batch_first);
 
 struct DataArguments {
   std::vector<std::string> files;
   InputArguments input;
 };
 
-Result<std::vector<Sequence>> read_data(const DataArguments& data);
+Result<std::vector<Sequence>> read_data(const DataArguments& data, bool batch_first);
 std::vector<GruInput> inputs_of(const std::vector<Sequence>& sequences);
+
+/// load_gru, with a note that names what of the file is left out.
+Result<GruNetwork> load_network(Console& console, const std::string& net, const GruLoadOptions& options);
 
 void add_network(CLI::App& verb, std::string& net, GruLoadOptions& options);
 void add_data(CLI::App& verb, DataArguments& data, bool required);

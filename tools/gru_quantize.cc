@@ -20,11 +20,11 @@ struct CalibrateArguments {
 };
 
 Status calibrate_action(Console& console, const CalibrateArguments& a) {
-  const auto net = load_gru(a.net, a.load);
+  const auto net = load_network(console, a.net, a.load);
   if (!net) return tl::unexpected(net.error());
   const auto method = parse_gru_method(a.method);
   if (!method) return tl::unexpected(method.error());
-  const auto sequences = read_data(a.data);
+  const auto sequences = read_data(a.data, net->batch_first);
   if (!sequences) return tl::unexpected(sequences.error());
   const auto inputs = inputs_of(*sequences);
   const auto ranges = GruRanges::measure(*net, inputs, {*method, static_cast<double>(a.percentile)});
@@ -48,6 +48,7 @@ Status calibrate_action(Console& console, const CalibrateArguments& a) {
                       {"method", a.method},
                       {"steps", ranges->steps_seen()},
                       {"layers", net->layers()},
+                      {"left_out", net->left_out},
                       {"bidirectional", net->bidirectional},
                       {"cells", cells}});
   console.print("{}\n{}: ranges by {} over {} steps\n", table.str(), a.out, a.method, ranges->steps_seen());
@@ -97,13 +98,13 @@ Result<GruRanges> read_encodings(const GruQuantizeArguments& a, const GruNetwork
 }
 
 Status quantize_action(Console& console, const GruQuantizeArguments& a) {
-  const auto net = load_gru(a.net, a.load);
+  const auto net = load_network(console, a.net, a.load);
   if (!net) return tl::unexpected(net.error());
   auto config = chosen_config(a.preset, a.bits);
   if (!config) return tl::unexpected(config.error());
   auto ranges = a.encodings.empty() ? GruRanges::open(a.ranges) : read_encodings(a, *net, *config);
   if (!ranges) return tl::unexpected(ranges.error());
-  const auto sequences = read_data(a.data);
+  const auto sequences = read_data(a.data, net->batch_first);
   if (!sequences) return tl::unexpected(sequences.error());
   const auto inputs = inputs_of(*sequences);
   const auto model = GruModel::quantize(*net, *ranges, *config, {inputs});

@@ -44,7 +44,7 @@ std::vector<int64_t> stacked_shape(const GruModel& model, int64_t rows, int64_t 
 Status run_action(Console& console, const GruRunArguments& a, const Compute& compute) {
   const auto model = GruModel::open(a.model);
   if (!model) return tl::unexpected(model.error());
-  const auto sequence = read_sequence(a.input, a.options);
+  const auto sequence = read_sequence(a.input, a.options, model->batch_first());
   if (!sequence) return tl::unexpected(sequence.error());
   const GruInput in = sequence->input();
   const auto start = std::chrono::steady_clock::now();
@@ -101,7 +101,7 @@ struct VerifyArguments {
 Status verify_action(Console& console, const VerifyArguments& a) {
   const auto model = GruModel::open(a.model);
   if (!model) return tl::unexpected(model.error());
-  const auto sequence = read_sequence(a.input, a.options);
+  const auto sequence = read_sequence(a.input, a.options, model->batch_first());
   if (!sequence) return tl::unexpected(sequence.error());
   const auto net = float_network(*model, a.net, a.load);
   if (!net) return tl::unexpected(net.error());

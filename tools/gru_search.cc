@@ -21,11 +21,11 @@ struct SearchArguments {
 };
 
 Status search_action(Console& console, const SearchArguments& a) {
-  const auto net = load_gru(a.net, a.load);
+  const auto net = load_network(console, a.net, a.load);
   if (!net) return tl::unexpected(net.error());
   const auto ranges = GruRanges::open(a.ranges);
   if (!ranges) return tl::unexpected(ranges.error());
-  const auto sequence = read_sequence(a.input, a.options);
+  const auto sequence = read_sequence(a.input, a.options, net->batch_first);
   if (!sequence) return tl::unexpected(sequence.error());
   const auto start = chosen_config(a.preset, a.bits);
   if (!start) return tl::unexpected(start.error());

@@ -22,11 +22,11 @@ struct TuneArguments {
 std::string scale_text(const GruScale& s) { return fmt::format("{}, {}", s.shift, s.zp); }
 
 Status tune_action(Console& console, const TuneArguments& a) {
-  const auto net = load_gru(a.net, a.load);
+  const auto net = load_network(console, a.net, a.load);
   if (!net) return tl::unexpected(net.error());
   const auto ranges = GruRanges::open(a.ranges);
   if (!ranges) return tl::unexpected(ranges.error());
-  const auto sequences = read_data(a.data);
+  const auto sequences = read_data(a.data, net->batch_first);
   if (!sequences) return tl::unexpected(sequences.error());
   const auto config = chosen_config(a.preset, a.bits);
   if (!config) return tl::unexpected(config.error());

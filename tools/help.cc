@@ -53,6 +53,9 @@ constexpr std::array kExamples = {
     Examples{"lowbit tokenize",
              "lowbit tokenize smol-int4 -p \"a few words\"\n"
              "lowbit tokenize smol-int4 --decode 1,2,3\n"},
+    Examples{"lowbit logits",
+             "lowbit logits smol-int4 -p \"The three largest\" --top 5\n"
+             "lowbit logits smol-int4 -p \"a few words\" --all --top 0 -o logits.npy\n"},
     Examples{"lowbit ppl",
              "lowbit ppl smol-int4 -f text.txt --chunks 20\n"
              "lowbit ppl default -f text.txt --act f32 --save-logits base.logits\n"

@@ -1,6 +1,7 @@
 #include "text_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +25,12 @@ Result<std::string> read_text(const std::string& path) {
   const Descriptor file{path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0)
     return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, path, std::strerror(errno), "a text file");
+  // A terminal and /dev/null end; /dev/zero and its like never do.
+  struct stat info = {}, null = {};
+  const bool device = fstat(file.fd, &info) == 0 && (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode));
+  const bool is_null = stat("/dev/null", &null) == 0 && null.st_rdev == info.st_rdev;
+  if (device && !is_null && isatty(file.fd) == 0)
+    return fail(ErrorCode::kInvalidArgument, path, "a device", "a text file or a pipe");
   std::string text;
   char chunk[1 << 16];
   while (true) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace lowbit::cli {
 namespace {
@@ -60,6 +61,16 @@ std::string TextTable::str() const {
   add_line(rules);
   for (const auto& row : rows) add_line(row);
   return out;
+}
+
+std::string in_quotes(std::string_view piece) {
+  try {
+    return nlohmann::json(piece).dump();
+  } catch (const nlohmann::json::type_error&) {
+    std::string out = "\"";
+    for (const unsigned char byte : piece) out += fmt::format("\\x{:02X}", byte);
+    return out + "\"";
+  }
 }
 
 }  // namespace lowbit::cli

@@ -2,6 +2,7 @@
 // Tables of text that fit a terminal of 100 columns.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lowbit::cli {
@@ -29,6 +30,9 @@ class TextTable {
 
 /// Text from a file made harmless for a terminal: control characters become '?'.
 std::string printable(std::string text);
+
+/// A token's piece between quotes; the bytes of one that is not whole characters as \\xNN.
+std::string in_quotes(std::string_view piece);
 /// "11.5 MB": 1 MB = 10^6 bytes.
 std::string bytes_text(double bytes);
 

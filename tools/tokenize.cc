@@ -23,17 +23,6 @@ struct TokenizeArguments {
   EncodeOptions encode;
 };
 
-/// A piece between quotes; the bytes of one that is not whole characters as \\xNN.
-std::string in_quotes(std::string_view piece) {
-  try {
-    return nlohmann::json(piece).dump();
-  } catch (const nlohmann::json::type_error&) {
-    std::string out = "\"";
-    for (const unsigned char byte : piece) out += fmt::format("\\x{:02X}", byte);
-    return out + "\"";
-  }
-}
-
 std::vector<TokenId> parse_ids(const std::string& text) {
   std::vector<TokenId> ids;
   const char *at = text.data(), *end = at + text.size();

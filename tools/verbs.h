@@ -15,6 +15,7 @@ void add_run_verb(CLI::App& app, Invocation& invocation);
 void add_chat_verb(CLI::App& app, Invocation& invocation);
 void add_tokenize_verb(CLI::App& app, Invocation& invocation);
 void add_eval_verb(CLI::App& app, Invocation& invocation);
+void add_logits_verb(CLI::App& app, Invocation& invocation);
 void add_ppl_verb(CLI::App& app, Invocation& invocation);
 void add_bench_verb(CLI::App& app, Invocation& invocation);
 void add_model_bench(CLI::App& bench, Invocation& invocation);  // of the verb bench

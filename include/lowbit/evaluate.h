@@ -95,17 +95,23 @@ Result<CompareReport> compare_models(Model& model, Model& base, const std::strin
 
 // ---- Multiple choice -----------------------------------------------------------------------------
 
-/// One way to go on: the log-likelihood of `continuation` after `context` is what counts.
+/// One way to go on: the log-likelihood of `continuation` after `context` is what counts. An empty context is the token that starts
+/// a text, or where the tokenizer has none, the one that ends it.
 struct Choice {
   std::string context, continuation;
 };
 struct ChoiceQuestion {
-  std::vector<Choice> choices;  // at least two
-  int64_t gold = 0;             // index of the right one
+  /// One choice: the answer is right when each token of it is the likeliest one. Several: when the right one is the likeliest.
+  std::vector<Choice> choices;
+  int64_t gold = 0;  // index of the right one
 };
 
-/// One question per line of JSON: {"query", "choices", "gold"} (asked as "QUERY\nAnswer: CHOICE") or {"context_options",
-/// "continuation", "gold"}. Errors: kNotFound, kIo, kCorrupt (by line).
+/// One question per line of JSON:
+///   {"query", "choices", "gold"}                   asked as "QUERY\nAnswer: CHOICE"; with an empty query the choices are whole texts
+///   {"context_options", "continuation", "gold"}    one continuation, several contexts (WinoGrande)
+///   {"context", "continuation"}                    exactly this continuation, spaces and all (LAMBADA)
+///   {"sentence_good", "sentence_bad"}              whole sentences (BLiMP)
+/// Errors: kNotFound, kIo, kCorrupt (by line).
 Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path);
 
 struct ChoiceOptions {

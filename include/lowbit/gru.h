@@ -32,6 +32,8 @@ struct GruWeights {
 struct GruNetwork {
   std::vector<GruWeights> cells;  // layer 0 forward, [layer 0 reverse,] layer 1 forward, ...
   bool bidirectional = false;
+  bool batch_first = false;           // the file says that its sequences are [N, T, C] (ONNX: layout=1)
+  std::vector<std::string> left_out;  // what the file computes before, behind or beside the GRU: "Gemm 'fc'"
 
   int directions() const { return bidirectional ? 2 : 1; }
   int layers() const { return static_cast<int>(cells.size()) / directions(); }
@@ -51,7 +53,9 @@ struct GruLoadOptions {
 /// A network from .npz, a directory of .npy, .onnx (GRU nodes) or .safetensors. Names understood: PyTorch's
 /// weight_ih_l0[_reverse], w_ih/w_hh/b_ih/b_hh, Keras' kernel/recurrent_kernel/bias, haste's with recurrent_bias, and
 /// unnamed ONNX triples W [D,3H,C], R [D,3H,H], B [D,6H]. Gates are put in the order u, r, n.
-/// Errors: as the readers; kUnsupported (reset-before networks, other activations), kNotFound (no GRU), kShapeMismatch.
+/// GRU nodes of ONNX must read each other's outputs, with nothing between but nodes that change shapes; other nodes around them
+/// are left out and named. Errors: as the readers; kUnsupported (reset-before networks, other activations, a node between,
+/// states or lengths stored in the model), kNotFound (no GRU), kShapeMismatch.
 Result<GruNetwork> load_gru(const std::string& path, const GruLoadOptions& options = {});
 
 struct GruInput {
@@ -210,6 +214,7 @@ class GruModel {
 
   int layers() const;
   int directions() const;
+  bool batch_first() const;  // as GruNetwork::batch_first: what files are read as where nobody says otherwise
   int64_t input() const;
   int64_t output() const;
   int64_t state_size() const;

@@ -212,6 +212,10 @@ class Checkpoint:
         self._files: dict[str, SafetensorsFile] = {}
         for file in sorted(self.path.glob("*.safetensors")):
             opened = SafetensorsFile(file)
+            got, wanted = opened.metadata.get("generation"), q.get("generation")
+            if got != wanted:
+                raise CorruptFile(file, f"generation {got}", f"{wanted}, as config.json has",
+                                  "the checkpoint was replaced while it was read: open it again; or files of two checkpoints are mixed")
             self._files.update(dict.fromkeys(opened.names, opened))
         parts = {w + s for w in self.layers for s in (".codes", ".scales", ".shape", ".zeros", ".codebook", ".super_scales", ".row_ends")}
         dense = [name for name in self._files if name not in parts]
@@ -272,6 +276,13 @@ def _xxh3(array: np.ndarray) -> str:
     import xxhash
 
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).data if array.size else b"")
+
+
+def _generation(content) -> str:
+    """16 digits that all files of one checkpoint carry, and no other checkpoint's: a reader never mixes two."""
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())
 
 
 def _number_pattern(layer: str) -> str:
@@ -342,20 +353,21 @@ def write_checkpoint(target: str | os.PathLike[str], config: dict, tensors: dict
     q = {"quant_method": "lowbit", "format_version": FORMAT_VERSION, "lowbit_version": __version__, **describe_layers(specs, dense),
          "fit": fit, "quality": quality or {}}
     with replace_directory(target, overwrite) as directory:
+        plain = {key: value for key, value in config.items() if key != "quantization_config"}
+        shards = [(shard, notes, {"xxh3." + name: _xxh3(array) for name, (_, array) in shard.items()}) for shard, notes in _shards(tensors)]
+        q["generation"] = _generation([[notes, sums] for _, notes, sums in shards] + [plain, q, side_files or {}])
         index, written = {}, []
-        for i, (shard, notes) in enumerate(_shards(tensors)):
-            sums = {"xxh3." + name: _xxh3(array) for name, (_, array) in shard.items()}
-            write_safetensors(directory / f"shard-{i}", shard, {"format": "pt", **notes, **sums})
+        for i, (shard, notes, sums) in enumerate(shards):
+            write_safetensors(directory / f"shard-{i}", shard, {"format": "pt", "generation": q["generation"], **notes, **sums})
             written.append(sorted(shard))
         for i, names in enumerate(written):
             name = "model.safetensors" if len(written) == 1 else f"model-{i + 1:05}-of-{len(written):05}.safetensors"
             os.rename(directory / f"shard-{i}", directory / name)
             index.update(dict.fromkeys(names, name))
         if len(written) > 1:
-            _write_text(directory / "model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": index}, indent=2) + "\n")
+            _write_text(directory / "model.safetensors.index.json", json.dumps({"metadata": {"generation": q["generation"]}, "weight_map": index}, indent=2) + "\n")
         for name, text in (side_files or {}).items():
             _write_text(directory / name, text)
-        plain = {key: value for key, value in config.items() if key != "quantization_config"}
         _write_text(directory / "config.json", json.dumps(plain | {"quantization_config": q}, indent=2) + "\n")
 
 

@@ -76,7 +76,19 @@ def _exchange(a: Path, b: Path) -> bool:
     return renameat2(AT_FDCWD, os.fsencode(a), AT_FDCWD, os.fsencode(b), RENAME_EXCHANGE) == 0
 
 
+def _keep_permissions(temporary: Path, target: Path) -> None:
+    """Nobody may read what is put there who could not read what it replaces."""
+    if not target.exists():
+        return
+    directory = target.stat().st_mode
+    for entry in temporary.iterdir():
+        old = target / entry.name
+        entry.chmod(old.stat().st_mode & 0o777 if old.exists() else entry.stat().st_mode & directory & 0o666)
+    temporary.chmod(directory & 0o7777)
+
+
 def _commit(temporary: Path, target: Path) -> None:
+    _keep_permissions(temporary, target)
     _sync(temporary)
     try:
         os.rename(temporary, target)  # no target, or an empty directory
@@ -103,7 +115,7 @@ def replace_directory(target, overwrite=False):
     for attempt in range(100):
         temporary = target.parent / f"{prefix}{os.getpid()}-{attempt}"
         with contextlib.suppress(FileExistsError):
-            temporary.mkdir()
+            temporary.mkdir(0o700 if target.exists() else 0o777)
             break
     else:
         raise LowbitError(target.parent, "no free temporary name", "fewer writers of one target")

@@ -27,10 +27,11 @@ Result<std::vector<GruArray>> read_float_arrays(const std::string& path) {
   namespace fs = std::filesystem;
   std::vector<GruArray> out;
   if (path.ends_with(".npz")) {
-    LOWBIT_TRY_ASSIGN(const auto all, read_npz(path));
-    for (const NpyArray& a : all) {
+    LOWBIT_TRY_ASSIGN(auto all, read_npz(path));
+    for (NpyArray& a : all) {
       LOWBIT_TRY_ASSIGN(GruArray array, as_floats(a, a.name));
       out.push_back(std::move(array));
+      a = {};  // both at once would be twice the memory
     }
     return out;
   }

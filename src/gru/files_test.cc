@@ -1,4 +1,5 @@
 // Files in and out: networks of other projects, .lbgru, ranges; and what hostile ones get.
+#include <sys/resource.h>
 #include <xxhash.h>
 
 #include <cstdio>
@@ -6,6 +7,7 @@
 #include <functional>
 
 #include "base/float.h"
+#include "gru/onnx_test_files.h"
 #include "gru/test_networks.h"
 #include "io/safetensors.h"
 #include "io/test_files.h"
@@ -17,17 +19,6 @@ using namespace testing_gru;  // NOLINT
 using namespace testing_io;   // NOLINT
 
 // ---- Float networks ---------------------------------------------------------------------------------------------------
-
-/// Rows of our order u, r, n in a source's order.
-std::vector<float> reordered(const std::vector<float>& ours, std::array<size_t, 3> gate_at) {
-  std::vector<float> out(ours.size());
-  const size_t block = ours.size() / 3;
-  for (size_t g = 0; g < 3; ++g)
-    std::copy_n(ours.begin() + static_cast<std::ptrdiff_t>(g * block), block,
-                out.begin() + static_cast<std::ptrdiff_t>(gate_at[g] * block));
-  return out;
-}
-constexpr std::array<size_t, 3> kTorch = {1, 0, 2}, kOnnx = {0, 1, 2};
 
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<SafetensorsDecl, std::vector<float>>>& all) {
@@ -66,64 +57,6 @@ std::string torch_file(const Scratch& dir, const GruNetwork& net) {
   const std::string path = dir / "torch.safetensors";
   write_safetensors(path, all);
   return path;
-}
-
-// A little of protocol buffers, to write ONNX files.
-std::string varint(uint64_t v) {
-  std::string out;
-  for (; v >= 0x80; v >>= 7) out += static_cast<char>(v | 0x80);
-  return out + static_cast<char>(v);
-}
-std::string field(int number, const std::string& bytes) {
-  return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(bytes.size()) + bytes;
-}
-std::string field(int number, uint64_t v) { return varint(static_cast<uint64_t>(number) << 3) + varint(v); }
-
-std::string tensor_proto(const std::string& name, const std::vector<uint64_t>& dims, const std::vector<float>& data,
-                         bool raw) {
-  std::string out;
-  for (const uint64_t d : dims) out += field(1, d);
-  const std::string bytes(reinterpret_cast<const char*>(data.data()), 4 * data.size());
-  return out + field(2, uint64_t{1}) + field(8, name) + field(raw ? 9 : 4, bytes);
-}
-std::string attribute(const std::string& name, uint64_t v) { return field(5, field(1, name) + field(3, v)); }
-std::string attribute(const std::string& name, const std::string& v) { return field(5, field(1, name) + field(4, v)); }
-
-using TensorWriter =
-    std::function<std::string(const std::string&, const std::vector<uint64_t>&, const std::vector<float>&)>;
-
-std::string onnx_bytes(const GruNetwork& net, uint64_t before_reset = 1, uint64_t gates = 3,
-                       const TensorWriter& write = {}) {
-  const auto tensor = [&](const std::string& name, const std::vector<uint64_t>& dims, const std::vector<float>& data,
-                          bool raw) {
-    return field(5, write ? write(name, dims, data) : tensor_proto(name, dims, data, raw));
-  };
-  std::string graph;
-  const auto d = static_cast<uint64_t>(net.directions());
-  for (int l = 0; l < net.layers(); ++l) {
-    const std::string id = std::to_string(l);
-    std::vector<float> w, r, b;
-    uint64_t c = 0, h = 0;
-    for (uint64_t at = 0; at < d; ++at) {
-      const GruWeights& cell = net.cells[static_cast<size_t>(l) * d + at];
-      c = static_cast<uint64_t>(cell.input);
-      h = static_cast<uint64_t>(cell.hidden);
-      for (const auto& [from, to] : {std::pair{&cell.w, &w}, {&cell.r, &r}, {&cell.bw, &b}, {&cell.br, &b}}) {
-        const auto v = reordered(*from, kOnnx);
-        to->insert(to->end(), v.begin(), v.end());
-      }
-    }
-    graph += tensor("W" + id, {d, gates * h, c}, w, true);
-    graph += tensor("R" + id, {d, gates * h, h}, r, false);
-    graph += tensor("B" + id, {d, 2 * gates * h}, b, true);
-    std::string node;
-    for (const std::string& name : {std::string("x"), "W" + id, "R" + id, "B" + id}) node += field(1, name);
-    node += field(2, std::string("y")) + field(3, "gru" + id) + field(4, std::string("GRU"));
-    node += attribute("hidden_size", h) + attribute("linear_before_reset", before_reset);
-    if (d == 2) node += attribute("direction", std::string("bidirectional"));
-    graph += field(1, node);
-  }
-  return field(1, uint64_t{8}) + field(7, graph);
 }
 
 TEST(GruLoad, EveryConventionGivesTheSameNetwork) {
@@ -173,7 +106,7 @@ TEST(GruLoad, NamesWhatItDoesNotRun) {
   Scratch dir;
   Rng rng(3);
   const GruNetwork net = random_network(rng, 1, false, 3, 4);
-  write_file(dir / "before.onnx", onnx_bytes(net, 0));
+  write_file(dir / "before.onnx", onnx_bytes(net, {.before_reset = 0}));
   const auto before = load_gru(dir / "before.onnx");
   ASSERT_FALSE(before);
   EXPECT_EQ(before.error().code, ErrorCode::kUnsupported);
@@ -219,13 +152,14 @@ TEST(GruLoad, OnnxTensorsOfEveryKind) {
                            Kind{"int64", 7, [&](float v) { return raw(int64_t(v)); }, "element type 7"},
                            Kind{"too few", 11, [&](float v) { return raw(v); }, "bytes, wanted as many as"},
                            Kind{"external", 1, [&](float v) { return raw(v); }, "weights in another file"}}) {
-    write_file(dir / "net.onnx", onnx_bytes(net, 1, 3, [&](const auto& name, const auto& dims, const auto& data) {
-                 std::string packed, bytes;  // dimensions as one packed field
-                 for (const uint64_t d : dims) packed += varint(d);
-                 for (const float v : data) bytes += kind.bytes(v);
-                 return field(1, packed) + field(2, kind.type) + field(8, name) + field(9, bytes) +
-                        (kind.name == "external" ? field(14, uint64_t{1}) : "");
-               }));
+    write_file(dir / "net.onnx", onnx_bytes(net, {.write = [&](const auto& name, const auto& dims, const auto& data) {
+                                              std::string packed, bytes;  // dimensions as one packed field
+                                              for (const uint64_t d : dims) packed += varint(d);
+                                              for (const float v : data) bytes += kind.bytes(v);
+                                              return field(1, packed) + field(2, kind.type) + field(8, name) +
+                                                     field(9, bytes) +
+                                                     (kind.name == "external" ? field(14, uint64_t{1}) : "");
+                                            }}));
     const auto read = load_gru(dir / "net.onnx");
     if (kind.problem.empty()) {
       expect_same(net, read);
@@ -234,18 +168,20 @@ TEST(GruLoad, OnnxTensorsOfEveryKind) {
       EXPECT_NE(read.error().message().find(kind.problem), std::string::npos) << read.error().message();
     }
   }
-  write_file(dir / "single.onnx", onnx_bytes(net, 1, 3, [&](const auto& name, const auto& dims, const auto& data) {
-               std::string out = field(2, uint64_t{1}) + field(8, name);
-               for (const uint64_t d : dims) out += field(1, d);
-               for (const float v : data) out += varint(4 << 3 | 5) + raw(v);  // float_data, not packed
-               return out;
-             }));
+  write_file(dir / "single.onnx", onnx_bytes(net, {.write = [&](const auto& name, const auto& dims, const auto& data) {
+                                               std::string out = field(2, uint64_t{1}) + field(8, name);
+                                               for (const uint64_t d : dims) out += field(1, d);
+                                               for (const float v : data)
+                                                 out += varint(4 << 3 | 5) + raw(v);  // float_data, not packed
+                                               return out;
+                                             }}));
   expect_same(net, load_gru(dir / "single.onnx"));
   for (const std::string& packed :
        {std::string(9, '\1'), std::string(1, '\x80')}) {  // too many, and one that does not end
-    write_file(dir / "dims.onnx", onnx_bytes(net, 1, 3, [&](const auto& name, const auto&, const auto&) {
-                 return field(1, packed) + field(2, uint64_t{1}) + field(8, name) + field(9, std::string(4, '\0'));
-               }));
+    write_file(dir / "dims.onnx", onnx_bytes(net, {.write = [&](const auto& name, const auto&, const auto&) {
+                                               return field(1, packed) + field(2, uint64_t{1}) + field(8, name) +
+                                                      field(9, std::string(4, '\0'));
+                                             }}));
     const auto read = load_gru(dir / "dims.onnx");
     ASSERT_FALSE(read);
     EXPECT_NE(read.error().message().find("a broken shape"), std::string::npos) << read.error().message();
@@ -444,6 +380,35 @@ TEST(GruHostile, OtherNumbersBehindARightChecksum) {
   }
   EXPECT_GT(refused, 100);
   EXPECT_GT(ran, 30);
+}
+
+/// A shape that the file's tensors do not have must be noticed before anything of its size is made.
+TEST(GruHostile, AShapeThatLiesTakesNoMemory) {
+  Scratch dir;
+  Rng rng(12);
+  for (const char* preset : {"seed8", "w8a16"}) {
+    const GruModel model = random_model(rng, 1, false, *gru_preset(preset), 5, 7);
+    ASSERT_TRUE(model.save(dir / "a.lbgru"));
+    std::string bad = read_file(dir / "a.lbgru");
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, bad.data(), 8);
+    const size_t start = 8 + header_bytes, mark = bad.find("\"xxh3\":\"") + 8;
+    const std::string shape = raw<int64_t>(5) + raw<int64_t>(7);
+    const size_t at = bad.find(shape, start);
+    ASSERT_NE(at, std::string::npos);
+    bad.replace(at, 16, raw<int64_t>(20000) + raw<int64_t>(20000));
+    bad.replace(mark, 16, hexadecimal(XXH3_64bits(bad.data() + start, bad.size() - start)));
+    write_file(dir / "b.lbgru", bad);
+    struct rusage before {
+    }, after{};
+    getrusage(RUSAGE_SELF, &before);
+    const auto opened = GruModel::open(dir / "b.lbgru");
+    getrusage(RUSAGE_SELF, &after);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(opened.error().message().find("W.codes"), std::string::npos) << opened.error().message();
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "kilobytes";
+  }
 }
 
 /// The same file with other numbers and a right checksum: the plan and the derived shifts must catch it.

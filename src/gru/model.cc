@@ -77,10 +77,11 @@ Result<std::shared_ptr<const GruPacked>> GruModel::Impl::packed_for(const GruKer
 }
 
 Result<std::shared_ptr<const GruModel::Impl>> make_gru_impl(GruConfig config, bool bidirectional,
-                                                            std::vector<GruCell> cells) {
+                                                            std::vector<GruCell> cells, bool batch_first) {
   auto impl = std::make_shared<GruModel::Impl>();
   impl->config = config;
   impl->bidirectional = bidirectional;
+  impl->batch_first = batch_first;
   const auto directions = static_cast<size_t>(impl->directions());
   if (cells.empty() || cells.size() % directions != 0)
     return fail(ErrorCode::kShapeMismatch, "gru model", std::to_string(cells.size()) + " cells", "whole layers");
@@ -121,12 +122,13 @@ Result<GruModel> GruModel::quantize(const GruNetwork& network, const GruRanges& 
     LOWBIT_TRY_ASSIGN(GruCell cell, build_gru_cell(network.cells[i], scales[i], config, moments[i]));
     cells.push_back(std::move(cell));
   }
-  LOWBIT_TRY_ASSIGN(auto impl, make_gru_impl(config, network.bidirectional, std::move(cells)));
+  LOWBIT_TRY_ASSIGN(auto impl, make_gru_impl(config, network.bidirectional, std::move(cells), network.batch_first));
   return GruModel(std::move(impl));
 }
 
 int GruModel::layers() const { return impl_->layers(); }
 int GruModel::directions() const { return impl_->directions(); }
+bool GruModel::batch_first() const { return impl_->batch_first; }
 int64_t GruModel::input() const { return impl_->input(); }
 int64_t GruModel::output() const { return impl_->directions() * impl_->cells.back()->spec().h; }
 int64_t GruModel::state_size() const { return impl_->state_size(); }
@@ -182,6 +184,7 @@ Result<GruOutput> GruModel::run(const GruInput& input, const RunOptions& options
 GruNetwork GruModel::dequantized() const {
   GruNetwork network;
   network.bidirectional = impl_->bidirectional;
+  network.batch_first = impl_->batch_first;
   const auto floats = [](const auto& q, const std::vector<int32_t>& shift, const std::vector<int32_t>& zp) {
     std::vector<float> out(q.size());
     const size_t k = q.size() / shift.size();

@@ -23,7 +23,7 @@ using GruDeviceCells = std::vector<cuda::GruDeviceCell>;
 
 struct GruModel::Impl {
   GruConfig config;
-  bool bidirectional = false;
+  bool bidirectional = false, batch_first = false;
   std::vector<std::shared_ptr<const GruPlan>> cells;
   // Made on first use, one per kernel.
   mutable std::mutex mutex;
@@ -41,7 +41,7 @@ struct GruModel::Impl {
 
 /// Layers fit each other as in check_gru, x formats are those of the h below. Errors: kShapeMismatch, kCorrupt.
 Result<std::shared_ptr<const GruModel::Impl>> make_gru_impl(GruConfig config, bool bidirectional,
-                                                            std::vector<GruCell> cells);
+                                                            std::vector<GruCell> cells, bool batch_first = false);
 
 /// The strongest kernel up to `isa`.
 const GruKernel& gru_kernel(Isa isa);

@@ -205,17 +205,19 @@ class CellReader {
   }
 
   Result<std::vector<int32_t>> weights(const std::string& name, int64_t rows, int64_t k, const GruFormat& f) {
-    std::vector<int32_t> out(static_cast<size_t>(rows * k));
     const int bits = f.bits;
     const int32_t offset = f.is_unsigned ? 1 << (bits - 1) : 0;
+    std::vector<int32_t> out;  // of no size before the tensor has proved to have it
     if (bits > 8) {
       LOWBIT_TRY_ASSIGN(const Buffer b, tensor(name, DType::kI16, {rows, k}));
+      out.resize(static_cast<size_t>(rows * k));
       std::transform(b.as<int16_t>(), b.as<int16_t>() + out.size(), out.begin(), [&](int16_t v) { return v + offset; });
       return out;
     }
     const FormatId id = packed_format(bits);
     const int64_t stride = row_bytes(id, k);
     LOWBIT_TRY_ASSIGN(const Buffer b, tensor(name, DType::kU8, {rows, stride}));
+    out.resize(static_cast<size_t>(rows * k));
     std::vector<uint8_t> codes(static_cast<size_t>(k));
     const float* values = format_ops(id).values;
     for (int64_t r = 0; r < rows; ++r) {
@@ -296,12 +298,13 @@ Status GruModel::save(const std::string& path) const {
     hash.add(p.bytes);
     decls.push_back(p.decl);
   }
-  const std::map<std::string, std::string> metadata = {{"format", kFormat},
-                                                       {"version", std::to_string(kVersion)},
-                                                       {"bidirectional", impl_->bidirectional ? "1" : "0"},
-                                                       {"cells", std::to_string(impl_->cells.size())},
-                                                       {"config", gru_config_json(impl_->config)},
-                                                       {"xxh3", hash.text()}};
+  std::map<std::string, std::string> metadata = {{"format", kFormat},
+                                                 {"version", std::to_string(kVersion)},
+                                                 {"bidirectional", impl_->bidirectional ? "1" : "0"},
+                                                 {"cells", std::to_string(impl_->cells.size())},
+                                                 {"config", gru_config_json(impl_->config)},
+                                                 {"xxh3", hash.text()}};
+  if (impl_->batch_first) metadata["batch_first"] = "1";
   LOWBIT_TRY_ASSIGN(ReplaceFile file, ReplaceFile::create(path));
   LOWBIT_TRY_ASSIGN(auto writer, SafetensorsWriter::create(file.path(), decls, metadata));
   for (const Piece& p : pieces) LOWBIT_TRY(writer->append(p.bytes));
@@ -333,7 +336,10 @@ Result<GruModel> GruModel::open(const std::string& path) {
     LOWBIT_TRY_ASSIGN(GruCell cell, CellReader(file, config, i).read());
     list.push_back(std::move(cell));
   }
-  auto impl = make_gru_impl(config, bidirectional == "1", std::move(list));
+  const auto batch_first = file.metadata().find("batch_first");
+  if (batch_first != file.metadata().end() && batch_first->second != "1")
+    return fail(ErrorCode::kCorrupt, path, "batch_first " + batch_first->second.substr(0, 16), "1, or none");
+  auto impl = make_gru_impl(config, bidirectional == "1", std::move(list), batch_first != file.metadata().end());
   if (!impl) {
     Error e = impl.error();
     e.where = path + ": " + e.where;

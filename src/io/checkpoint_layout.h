@@ -46,6 +46,10 @@ std::string checksum_key(std::string_view tensor);
 std::string format_key(std::string_view weight);
 std::string format_text(FormatId format, const Scaling& scaling);
 
+/// In __metadata__ of every safetensors file and in quantization_config: the same 16 digits in all files of one checkpoint, other ones in
+/// another, so that files of two are never read as one.
+inline constexpr const char* kGenerationKey = "generation";
+
 inline constexpr std::string_view kWeightSuffix = ".weight";
 
 }  // namespace lowbit

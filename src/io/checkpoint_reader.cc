@@ -42,8 +42,35 @@ Status check_version(const json& q, const std::string& where) {
   return {};
 }
 
+/// Files of two checkpoints: the directory was replaced while it was read, or somebody mixed them.
+Status check_generation(const json& q, const SafetensorsSet& files, const std::string& where) {
+  const std::string wanted = json_string(q, kGenerationKey).value_or("none");
+  for (const SafetensorsFile& file : files.files()) {
+    const auto it = file.metadata().find(kGenerationKey);
+    const std::string got = it == file.metadata().end() ? "none" : it->second;
+    if (got != wanted)
+      return fail(
+          ErrorCode::kCorrupt, file.path(), "generation " + got.substr(0, 32),
+          wanted.substr(0, 32) + " as " + where + " has",
+          "the checkpoint was replaced while it was read: open it again; or files of two checkpoints are mixed");
+  }
+  return {};
+}
+
 std::string shape_text(const SafetensorsEntry& e) {
   return std::string(dtype_name(e.dtype)) + " " + shape_string(e.shape);
+}
+
+/// The format that config.json says against the note in the tensor's own file: "" when they agree, or there are no codes. A missing
+/// note is a problem only where `must` is set: other writers need not write one.
+std::string format_problem(const CheckpointTensor& t, const SafetensorsSet& files, bool must) {
+  const auto* codes = files.find(t.name + ".codes");
+  if (codes == nullptr) return "";
+  const auto& metadata = codes->file->metadata();
+  const auto written = metadata.find(format_key(t.name));
+  const std::string configured = format_text(t.format, t.scaling);
+  if (written == metadata.end()) return must ? "a format note in the file" : "";
+  return written->second == configured ? "" : written->second.substr(0, 64);
 }
 
 }  // namespace
@@ -127,8 +154,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   LOWBIT_TRY(check_version(*q, where));
   LOWBIT_TRY_ASSIGN(const auto layers, parse_layers(*q, where));
   LOWBIT_TRY_ASSIGN(impl->files, SafetensorsSet::open(path));
+  LOWBIT_TRY(check_generation(*q, impl->files, where));
   std::set<std::string> used;
-  for (const auto& layer : layers) LOWBIT_TRY(impl->add_quantized(layer, &used));
+  for (const auto& layer : layers) {
+    LOWBIT_TRY(impl->add_quantized(layer, &used));
+    const CheckpointTensor& t = impl->tensors.back();
+    if (const std::string wanted = format_problem(t, impl->files, false); !wanted.empty())
+      return fail(ErrorCode::kCorrupt, path + "/config.json: layer of '" + t.name + "'",
+                  format_text(t.format, t.scaling), wanted + " as the note in its file says");
+  }
   for (const auto& located : impl->files.tensors())
     if (!used.contains(located.entry->name)) LOWBIT_TRY(impl->add_dense(*located.entry));
   std::sort(impl->tensors.begin(), impl->tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -216,18 +250,6 @@ void verify_bytes(const SafetensorsSet& files, CheckpointReport& report) {
   }
 }
 
-/// The format that config.json says against the note in the tensor's own file: "" when they agree, or there are no codes.
-std::string format_problem(const CheckpointTensor& t, const SafetensorsSet& files, const std::string& path) {
-  const auto* codes = files.find(t.name + ".codes");
-  if (codes == nullptr) return "";
-  const auto& metadata = codes->file->metadata();
-  const auto written = metadata.find(format_key(t.name));
-  const std::string configured = format_text(t.format, t.scaling);
-  if (written != metadata.end() && written->second == configured) return "";
-  return path + "/config.json: layer of '" + t.name + "': got " + configured + ", wanted " +
-         (written == metadata.end() ? "a format note in the file" : written->second.substr(0, 64));
-}
-
 }  // namespace
 
 Result<CheckpointReport> verify_checkpoint(const std::string& path) {
@@ -248,8 +270,9 @@ Result<CheckpointReport> verify_checkpoint(const std::string& path) {
   for (const auto& t : checkpoint->tensors()) {
     const auto w = checkpoint->load(t.name);
     if (!w) report.problems.push_back(w.error().message());
-    if (std::string problem = files ? format_problem(t, *files, path) : ""; !problem.empty())
-      report.problems.push_back(std::move(problem));
+    if (const std::string wanted = files ? format_problem(t, *files, true) : ""; !wanted.empty())
+      report.problems.push_back(path + "/config.json: layer of '" + t.name + "': got " +
+                                format_text(t.format, t.scaling) + ", wanted " + wanted);
     checkpoint->release(t.name);
   }
   if (const Status read = lost.status(path); !read) report.problems.push_back(read.error().message());

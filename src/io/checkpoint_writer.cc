@@ -23,6 +23,9 @@ using nlohmann::json;
 
 constexpr int64_t kCopyBytes = int64_t{4} << 20;
 
+/// Stands in a file's header until everything is written and the checkpoint's own is known.
+constexpr const char* kNoGeneration = "0000000000000000";
+
 struct SpooledTensor {
   SafetensorsDecl decl;
   int64_t offset = 0, bytes = 0;  // in the spool
@@ -50,6 +53,29 @@ Status check_replaceable(const std::string& target, bool overwrite) {
   return {};
 }
 
+/// Puts `id` in the place of kNoGeneration into a finished safetensors file.
+Status write_generation(const std::string& path, const std::string& id) {
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return io_error(path, "the file just written");
+  const std::string wanted = std::string("\"") + kGenerationKey + "\":\"" + kNoGeneration;
+  uint64_t header_bytes = 0;
+  std::string header;
+  bool done = pread(fd, &header_bytes, 8, 0) == 8;
+  if (done) {
+    header.resize(header_bytes);
+    done = pread(fd, header.data(), header.size(), 8) == static_cast<ssize_t>(header.size());
+  }
+  const size_t at = header.find(wanted);
+  done = done && at != std::string::npos;
+  if (done) {
+    const size_t place = 8 + at + wanted.size() - id.size();
+    done = pwrite(fd, id.data(), id.size(), static_cast<off_t>(place)) == static_cast<ssize_t>(id.size());
+  }
+  const Status closed = sync_and_close(fd, path);
+  if (!done) return fail(ErrorCode::kIo, path, "a header that could not be completed", "the file just written");
+  return closed;
+}
+
 std::span<const std::byte> as_bytes(const std::vector<int64_t>& v) { return std::as_bytes(std::span(v)); }
 
 std::string shard_name(size_t i, size_t count) {
@@ -72,6 +98,7 @@ struct CheckpointWriter::Impl {
   std::map<std::string, std::string> metadata;   // of the shard under way
   std::vector<std::vector<std::string>> shards;  // names of the tensors in each finished one
   std::set<std::string> names, files;
+  std::string digest;  // names and checksums of everything written so far
   std::vector<LayerFormat> quantized;
   std::vector<std::string> dense_matrices;
   int64_t total_bytes = 0;
@@ -87,8 +114,8 @@ struct CheckpointWriter::Impl {
   Status append(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
   Status add_parts(const std::string& name, const QTensor& w);
   Status close_shard();
-  Status rename_shards();
-  Status write_config(const CheckpointInfo& info);
+  Status rename_shards(const std::string& generation);
+  Result<json> make_config(const CheckpointInfo& info) const;
   Status remember(Status status) {
     if (!status && !failed) failed = status.error();
     return status;
@@ -118,6 +145,7 @@ Status CheckpointWriter::Impl::append(const std::string& name, DType dtype, cons
   LOWBIT_TRY(write_all(spool, bytes, spool_path()));
   const auto size = static_cast<int64_t>(bytes.size());
   spooled.push_back({{name, dtype, shape}, spool_bytes, size, xxh3_hex(bytes)});
+  digest += name + " " + dtype_name(dtype) + shape_string(shape) + " " + spooled.back().hash + "\n";
   spool_bytes += size;
   return {};
 }
@@ -171,6 +199,7 @@ Status CheckpointWriter::Impl::close_shard() {
                    [](const auto& a, const auto& b) { return dtype_bytes(a.decl.dtype) > dtype_bytes(b.decl.dtype); });
   std::vector<SafetensorsDecl> decls;
   metadata["format"] = "pt";  // what transformers looks for
+  metadata[kGenerationKey] = kNoGeneration;
   shards.emplace_back();
   for (const auto& t : spooled) {
     decls.push_back(t.decl);
@@ -212,23 +241,26 @@ Status CheckpointWriter::add_file(const std::string& name, const std::string& te
       !m.files.insert(name).second)
     return fail(ErrorCode::kInvalidArgument, "checkpoint file", "'" + name + "'",
                 "a plain file name that is not in use");
+  m.digest += name + " " + xxh3_hex(std::as_bytes(std::span(text))) + "\n";
   return m.remember(write_text_file(m.file(name), text));
 }
 
-Status CheckpointWriter::Impl::rename_shards() {
+Status CheckpointWriter::Impl::rename_shards(const std::string& generation) {
   json map = json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i, shards.size());
+    LOWBIT_TRY(write_generation(shard_path(i), generation));
     if (rename(shard_path(i).c_str(), file(name).c_str()) != 0)
       return io_error(file(name), "a file that can be renamed");
     for (const auto& tensor : shards[i]) map[tensor] = name;
   }
   if (shards.size() == 1) return {};
-  const json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", std::move(map)}};
+  const json index = {{"metadata", {{"total_size", total_bytes}, {kGenerationKey, generation}}},
+                      {"weight_map", std::move(map)}};
   return write_text_file(file("model.safetensors.index.json"), json_dump(index, 2) + "\n");
 }
 
-Status CheckpointWriter::Impl::write_config(const CheckpointInfo& info) {
+Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) const {
   LOWBIT_TRY_ASSIGN(json config, parse_json_object(info.config_json, "config.json"));
   LOWBIT_TRY_ASSIGN(const json fit, parse_json_object(info.fit_json, "fit"));
   json q = describe_layers(quantized, dense_matrices);
@@ -244,7 +276,7 @@ Status CheckpointWriter::Impl::write_config(const CheckpointInfo& info) {
   q["quality"] = json::object();
   for (const auto& [layer, error] : info.rel_error) q["quality"][layer] = {{"rel_error", error}};
   config["quantization_config"] = std::move(q);
-  return write_text_file(file("config.json"), json_dump(config, 2) + "\n");
+  return config;
 }
 
 Result<int64_t> CheckpointWriter::finish(const CheckpointInfo& info) {
@@ -252,8 +284,12 @@ Result<int64_t> CheckpointWriter::finish(const CheckpointInfo& info) {
   const auto all = [&]() -> Result<int64_t> {
     if (m.failed) return tl::unexpected<Error>(*m.failed);
     if (!m.spooled.empty() || m.shards.empty()) LOWBIT_TRY(m.close_shard());
-    LOWBIT_TRY(m.rename_shards());
-    LOWBIT_TRY(m.write_config(info));
+    LOWBIT_TRY_ASSIGN(json config, m.make_config(info));
+    const std::string all_texts = m.digest + json_dump(config);
+    const std::string generation = xxh3_hex(std::as_bytes(std::span(all_texts)));
+    config["quantization_config"][kGenerationKey] = generation;
+    LOWBIT_TRY(m.rename_shards(generation));
+    LOWBIT_TRY(write_text_file(m.file("config.json"), json_dump(config, 2) + "\n"));
     int64_t bytes = 0;
     std::error_code error;
     for (fs::directory_iterator it(m.directory->path(), error), end; !error && it != end; it.increment(error))

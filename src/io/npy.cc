@@ -132,12 +132,17 @@ Result<DType> dtype_of(const std::string& descr, const std::string& where) {
 Result<Buffer> from_fortran(const Buffer& in, const Shape& shape, int64_t element, const std::string& where) {
   LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(in.size(), where.c_str()));
   const int64_t count = in.size() / element;
-  std::vector<int64_t> index(shape.size(), 0);
+  std::vector<int64_t> index(shape.size(), 0), stride(shape.size(), 1);
+  for (size_t d = shape.size() - 1; d-- > 0;) stride[d] = stride[d + 1] * shape[d + 1];
+  int64_t at = 0;
   for (int64_t i = 0; i < count; ++i) {  // i counts in file order: the first index runs fastest
-    int64_t at = 0;
-    for (size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + index[d];
     std::memcpy(out.data() + at * element, in.data() + i * element, static_cast<size_t>(element));
-    for (size_t d = 0; d < shape.size() && ++index[d] == shape[d]; ++d) index[d] = 0;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      at += stride[d];
+      if (++index[d] < shape[d]) break;
+      at -= stride[d] * shape[d];
+      index[d] = 0;
+    }
   }
   return out;
 }
@@ -235,6 +240,25 @@ Result<Member> read_member(std::span<const std::byte> bytes, size_t* at, size_t 
   return m;
 }
 
+/// What all compressed members of a file may unpack to, so that a small file cannot ask for any amount of memory. Narrow elements count
+/// as the four bytes that readers make of them.
+class UnpackBudget {
+ public:
+  explicit UnpackBudget(uint64_t file_bytes) : limit_(std::max(file_bytes + kExtra, 4 * file_bytes)), left_(limit_) {}
+
+  Status take(uint64_t bytes, const std::string& where) {
+    if (bytes > left_)
+      return fail(ErrorCode::kUnsupported, where, "compressed arrays of more than " + std::to_string(limit_) + " bytes",
+                  "4 times the file, or 96 MiB more than it", "save them with np.savez, which does not compress");
+    left_ -= bytes;
+    return {};
+  }
+
+ private:
+  static constexpr uint64_t kExtra = uint64_t{96} << 20;
+  uint64_t limit_, left_;
+};
+
 /// The bytes of a member: borrowed from the file, or unpacked.
 Result<Buffer> unpack_member(const MappedFile& file, const Member& m, const std::string& path) {
   const std::string where = path + ": '" + m.name.substr(0, 128) + "'";
@@ -272,6 +296,7 @@ Result<std::vector<NpyArray>> read_npz(const std::string& path) {
   std::set<std::string> names;
   size_t at = start;
   uint64_t total = 0;
+  UnpackBudget budget(bytes.size());
   for (size_t i = 0; i < count; ++i) {
     LOWBIT_TRY_ASSIGN(const Member m, read_member(bytes, &at, *end, path));
     total += m.packed;  // members that share bytes could ask for any amount of memory
@@ -282,8 +307,12 @@ Result<std::vector<NpyArray>> read_npz(const std::string& path) {
                   "only .npy members");
     if (!names.insert(m.name).second)
       return fail(ErrorCode::kCorrupt, path, "'" + m.name + "' twice", "each name once");
+    const std::string where = path + ": '" + m.name.substr(0, 128) + "'";
+    if (m.is_packed) LOWBIT_TRY(budget.take(m.size, where));
     LOWBIT_TRY_ASSIGN(const Buffer member, unpack_member(*file, m, path));
-    LOWBIT_TRY_ASSIGN(NpyArray a, parse_npy(member, path + ": '" + m.name + "'"));
+    LOWBIT_TRY_ASSIGN(NpyArray a, parse_npy(member, where));
+    const auto element = static_cast<uint64_t>(dtype_bytes(a.dtype)), wide = uint64_t{4};
+    if (m.is_packed && element < wide) LOWBIT_TRY(budget.take(m.size / element * (wide - element), where));
     a.name = m.name.substr(0, m.name.size() - 4);
     out.push_back(std::move(a));
   }

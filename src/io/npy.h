@@ -28,7 +28,8 @@ struct NpyArray {
 Result<NpyArray> read_npy(const std::string& path);
 
 /// All arrays of an .npz in the order of its directory. Errors: as read_npy; kUnsupported (other compression than DEFLATE,
-/// encrypted, members of 4 GiB), kCorrupt (directory, sizes, checksums, names twice), kOutOfMemory.
+/// encrypted, members of 4 GiB, more data than 4 times the file and than 96 MiB above it), kCorrupt (directory, sizes, checksums, names
+/// twice), kOutOfMemory.
 Result<std::vector<NpyArray>> read_npz(const std::string& path);
 
 }  // namespace lowbit

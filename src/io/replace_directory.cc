@@ -62,9 +62,10 @@ Result<std::unique_ptr<ReplaceDirectory>> ReplaceDirectory::create(
   LOWBIT_TRY(check_target(target, may_replace));
   const std::string prefix = temporary_prefix(name);
   remove_stale(parent, prefix);
+  const bool exists = fs::exists(target, error);
   for (int attempt = 0; attempt < kMaxTemporaryNames; ++attempt) {
     const std::string path = temporary_path(parent, prefix, attempt);
-    if (mkdir(path.c_str(), 0777) != 0) {
+    if (mkdir(path.c_str(), exists ? 0700 : 0777) != 0) {
       if (errno == EEXIST) continue;
       return io_error(parent, "a directory where new files may be made");
     }
@@ -83,7 +84,26 @@ ReplaceDirectory::~ReplaceDirectory() {
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
+Status ReplaceDirectory::keep_permissions() const {
+  struct stat old = {};
+  if (stat(target_.c_str(), &old) != 0) return {};  // nothing is replaced
+  std::error_code error;
+  for (fs::directory_iterator it(temporary_, error), end; !error && it != end; it.increment(error)) {
+    const std::string path = it->path().string();
+    struct stat now = {}, before = {};
+    if (stat(path.c_str(), &now) != 0) return io_error(path, "the file just written");
+    const bool had = stat((target_ + "/" + it->path().filename().string()).c_str(), &before) == 0;
+    const mode_t mode = had ? before.st_mode & 0777 : now.st_mode & old.st_mode & 0666;
+    if (chmod(path.c_str(), mode) != 0) return io_error(path, "a file whose permissions can be set");
+  }
+  if (error) return fail(ErrorCode::kIo, temporary_, error.message(), "a directory that can be read");
+  if (chmod(temporary_.c_str(), old.st_mode & 07777) != 0)
+    return io_error(temporary_, "a directory whose permissions can be set");
+  return {};
+}
+
 Status ReplaceDirectory::commit() {
+  LOWBIT_TRY(keep_permissions());
   LOWBIT_TRY(sync_directory(temporary_));
   if (rename(temporary_.c_str(), target_.c_str()) == 0) {  // no target, or an empty directory
     committed_ = true;

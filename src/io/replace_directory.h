@@ -24,6 +24,8 @@ class ReplaceDirectory {
   const std::string& path() const { return temporary_; }  // where to write the files; each must be synced by its writer
   const std::string& target() const { return target_; }
 
+  /// What replaces something may be read by nobody who could not read that: the directory and its files get the permissions of the old
+  /// ones; a file without an old one keeps at most those of the directory.
   /// Syncs the directory and renames it to the target. An old target is swapped out in one step where the file system can, else moved
   /// aside first, and then removed.
   Status commit();
@@ -31,6 +33,7 @@ class ReplaceDirectory {
  private:
   ReplaceDirectory(std::string target, std::string parent, std::string temporary, int lock_fd)
       : target_(std::move(target)), parent_(std::move(parent)), temporary_(std::move(temporary)), lock_fd_(lock_fd) {}
+  Status keep_permissions() const;
   std::string target_, parent_, temporary_;
   int lock_fd_ = -1;
   bool committed_ = false;

@@ -89,7 +89,8 @@ Bits bits_of_zeros(const Scaling& scaling) {
   }
 }
 
-/// No NaN and no infinity in anything that makes a weight.
+}  // namespace
+
 Status check_finite(const QTensor& w, const std::string& name, ThreadPool& pool) {
   const char* part = nullptr;
   if (!all_finite(bits_of_codes(w.format), w.codes, pool)) part = "weights";
@@ -103,8 +104,6 @@ Status check_finite(const QTensor& w, const std::string& name, ThreadPool& pool)
                 "the file is damaged, or the model overflowed when it was converted");
   return {};
 }
-
-}  // namespace
 
 Result<QTensor> fetch_tensor(const WeightSource& source, const std::string& name, int64_t n, int64_t k,
                              ThreadPool& pool) {

@@ -1,5 +1,7 @@
 #include "model/source.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -7,6 +9,7 @@
 
 #include "base/try.h"
 #include "io/checkpoint.h"
+#include "io/json_text.h"
 #include "io/mapped_file.h"
 #include "model/source_kinds.h"
 
@@ -42,6 +45,12 @@ Result<fs::file_status> status_of(const std::string& path) {
               is_hub_name(path) ? "lowbit downloads nothing; fetch the model first and name its directory" : "");
 }
 
+/// Another number when the directory was replaced by another one of the same name.
+std::pair<dev_t, ino_t> identity_of(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 ? std::pair{info.st_dev, info.st_ino} : std::pair{dev_t{0}, ino_t{0}};
+}
+
 /// A pipe is not asked: reading from it may wait for ever.
 bool is_gguf(const std::string& path, fs::file_status status) {
   char magic[4] = {};
@@ -56,7 +65,12 @@ Result<ModelTexts> read_model_texts(const std::string& directory) {
   ModelTexts texts;
   LOWBIT_TRY_ASSIGN(texts.tokenizer, read_if_there(directory + "/tokenizer.json"));
   LOWBIT_TRY_ASSIGN(texts.tokenizer_config, read_if_there(directory + "/tokenizer_config.json"));
-  LOWBIT_TRY_ASSIGN(texts.generation_config, read_if_there(directory + "/generation_config.json"));
+  const std::string generation = directory + "/generation_config.json";
+  LOWBIT_TRY_ASSIGN(texts.generation_config, read_if_there(generation));
+  std::error_code ignored;
+  if (!texts.generation_config.empty() || fs::exists(generation, ignored)) {
+    LOWBIT_TRY(parse_json_object(texts.generation_config, generation));  // broken: not what its author meant
+  }
   return texts;
 }
 
@@ -71,7 +85,15 @@ Result<std::unique_ptr<WeightSource>> open_source(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path + "/config.json", error))
     return fail(ErrorCode::kNotFound, path, "no config.json", "a checkpoint directory or a Hugging Face directory");
-  return Checkpoint::is_checkpoint(path) ? open_lowbit_source(path) : open_huggingface_source(path);
+  // A directory that is replaced meanwhile could give files of both: then all are read again.
+  constexpr int kAttempts = 8;
+  for (int attempt = 0;; ++attempt) {
+    const auto before = identity_of(path);
+    auto source = Checkpoint::is_checkpoint(path) ? open_lowbit_source(path) : open_huggingface_source(path);
+    if (identity_of(path) == before) return source;
+    if (attempt == kAttempts)
+      return fail(ErrorCode::kIo, path, "a directory that is replaced again and again", "one that stays");
+  }
 }
 
 Result<TokenizerTexts> read_tokenizer_texts(const std::string& path) {

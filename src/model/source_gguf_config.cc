@@ -39,14 +39,27 @@ class Metadata {
   Result<int64_t> integer(const char* key, int64_t fallback) const {
     return find(key) == nullptr ? Result<int64_t>(fallback) : integer(key);
   }
-  std::optional<double> number(const char* key) const {
-    return find(key) == nullptr ? std::nullopt : find(key)->as_double();
+  /// nullopt: there is no such key. Errors: kCorrupt (no number, NaN, infinity, a negative one).
+  Result<std::optional<double>> number(const char* key) const {
+    const GgufValue* v = find(key);
+    if (v == nullptr) return std::optional<double>();
+    const auto number = v->as_double();
+    if (number && std::isfinite(*number) && *number >= 0) return number;
+    return bad(key, number ? fmt::format("{}", *number) : "no single number", "a finite number, not below 0");
+  }
+  Result<double> positive(const char* key, double fallback) const {
+    LOWBIT_TRY_ASSIGN(const auto number, this->number(key));
+    if (number && *number == 0) return bad(key, "0", "a number above 0");
+    return number.value_or(fallback);
   }
   std::string text(const char* key) const {
     return std::string(find(key) == nullptr ? "" : find(key)->as_string().value_or(""));
   }
 
  private:
+  tl::unexpected<Error> bad(const char* key, const std::string& got, const char* wanted) const {
+    return fail(ErrorCode::kCorrupt, file_.path() + ": " + architecture_ + key, got, wanted);
+  }
   const GgufFile& file_;
   std::string architecture_;
 };
@@ -99,8 +112,31 @@ Result<json> rope_scaling_of_factors(const GgufFile& file, const GgufTensor& ten
               "low 1, high 4, 2048 to 32768 positions", "start from the Hugging Face directory of this model");
 }
 
+/// A count that some writers store as a float.
+Result<int64_t> whole_number(const Metadata& m, const char* key) {
+  constexpr double kMost = 9007199254740992;  // 2^53: integers up to here are exact
+  LOWBIT_TRY_ASSIGN(const auto number, m.number(key));
+  if (number && *number <= kMost && *number == std::floor(*number)) return static_cast<int64_t>(*number);
+  return m.integer(key);
+}
+
+/// Blocks beyond block_count would silently be left out.
+Status check_block_count(const GgufFile& file, int64_t blocks) {
+  for (const GgufTensor& t : file.tensors()) {
+    const size_t end = t.name.starts_with("blk.") ? t.name.find('.', 4) : std::string::npos;
+    if (end == std::string::npos || end > 4 + 9) continue;
+    const std::string number = t.name.substr(4, end - 4);
+    if (number.empty() || number.find_first_not_of("0123456789") != std::string::npos || std::stoll(number) < blocks)
+      continue;
+    return fail(ErrorCode::kCorrupt, file.path() + ": block_count", std::to_string(blocks),
+                "more, since there is a tensor '" + t.name + "'");
+  }
+  return {};
+}
+
 Status add_rope(const GgufFile& file, const Metadata& m, int64_t head_dim, json* config) {
-  const double theta = shortest(m.number(".rope.freq_base").value_or(10000.0));
+  LOWBIT_TRY_ASSIGN(const double base, m.positive(".rope.freq_base", 10000.0));
+  const double theta = shortest(base);
   (*config)["rope_theta"] = theta;
   LOWBIT_TRY_ASSIGN(const int64_t rotated, m.integer(".rope.dimension_count", head_dim));
   if (rotated != head_dim)
@@ -110,15 +146,17 @@ Status add_rope(const GgufFile& file, const Metadata& m, int64_t head_dim, json*
     return {};
   }
   std::string type = m.text(".rope.scaling.type");
-  auto factor = m.number(".rope.scaling.factor");
-  if (type.empty() && m.number(".rope.scale_linear")) {  // the key's older name
+  LOWBIT_TRY_ASSIGN(auto factor, m.number(".rope.scaling.factor"));
+  if (type.empty() && m.find(".rope.scale_linear") != nullptr) {  // the key's older name
     type = "linear";
-    factor = m.number(".rope.scale_linear");
+    LOWBIT_TRY_ASSIGN(factor, m.number(".rope.scale_linear"));
   }
-  if (type.empty() || type == "none" || factor.value_or(1) == 1) return {};
+  if (type.empty() || type == "none" || factor.value_or(1) == 1 || *factor == 0) return {};
   json scaling = {{"rope_type", type}, {"factor", shortest(*factor)}};
-  if (const auto original = m.number(".rope.scaling.original_context_length"))
-    scaling["original_max_position_embeddings"] = static_cast<int64_t>(*original);
+  if (m.find(".rope.scaling.original_context_length") != nullptr) {
+    LOWBIT_TRY_ASSIGN(scaling["original_max_position_embeddings"],
+                      whole_number(m, ".rope.scaling.original_context_length"));
+  }
   (*config)["rope_scaling"] = std::move(scaling);
   return {};
 }
@@ -166,10 +204,13 @@ Result<std::string> gguf_config_json(const GgufFile& file) {
   config["num_key_value_heads"] = kv_heads;
   config["head_dim"] = head_dim;
   LOWBIT_TRY_ASSIGN(config["intermediate_size"], m.integer(".feed_forward_length"));
-  LOWBIT_TRY_ASSIGN(config["num_hidden_layers"], m.integer(".block_count"));
+  LOWBIT_TRY_ASSIGN(const int64_t blocks, m.integer(".block_count"));
+  LOWBIT_TRY(check_block_count(file, blocks));
+  config["num_hidden_layers"] = blocks;
   LOWBIT_TRY_ASSIGN(config["max_position_embeddings"], m.integer(".context_length"));
   config["vocab_size"] = embedding->shape[0];
-  config["rms_norm_eps"] = shortest(m.number(".attention.layer_norm_rms_epsilon").value_or(1e-5));
+  LOWBIT_TRY_ASSIGN(const double epsilon, m.positive(".attention.layer_norm_rms_epsilon", 1e-5));
+  config["rms_norm_eps"] = shortest(epsilon);
   config["tie_word_embeddings"] = file.find(gguf_weight_name(outline.head.name)) == nullptr;
   LOWBIT_TRY_ASSIGN(const int64_t window, m.integer(".attention.sliding_window", 0));
   if (window > 0) {

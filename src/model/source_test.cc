@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "io/json_text.h"
 #include "io/safetensors.h"
 #include "lowbit/tokenizer.h"
+#include "model/source_kinds.h"
 
 namespace lowbit {
 namespace {
@@ -193,6 +195,57 @@ TEST(GgufSource, WhatItCannotBeIsAnError) {
   EXPECT_EQ(open_source(dir.path()).error().code, ErrorCode::kNotFound);
   write_file(dir / "x.bin", "hello");
   EXPECT_EQ(open_source(dir / "x.bin").error().code, ErrorCode::kUnsupported);
+}
+
+TEST(GgufSource, NumbersThatAreNoneAreErrorsAndNoDefaults) {
+  Scratch dir;
+  const auto error_of = [&](size_t key, const std::string& kv) {
+    GgufTestFile f = tiny_llama();
+    f.kvs[key] = kv;
+    const auto s = open_bytes(dir, f);
+    return s ? Error{ErrorCode::kCancelled, "", "", "", ""} : s.error();
+  };
+  constexpr size_t kEpsilon = 7, kBase = 8;
+  for (const float v : {NAN, INFINITY, -INFINITY, -1.0f, 0.0f}) {
+    for (const auto& [at, key] :
+         {std::pair{kEpsilon, "llama.attention.layer_norm_rms_epsilon"}, {kBase, "llama.rope.freq_base"}}) {
+      const Error e = error_of(at, gguf_kv(key, GgufValueType::kF32, raw(v)));
+      EXPECT_EQ(e.code, ErrorCode::kCorrupt) << key << " " << v;
+      EXPECT_NE(e.where.find(key), std::string::npos) << e.where;
+    }
+  }
+  EXPECT_EQ(error_of(kBase, gguf_text("llama.rope.freq_base", "10000")).code, ErrorCode::kCorrupt) << "no number";
+  for (const double v : {1e300, 1e19, -1.0, double{NAN}, 8192.5}) {
+    GgufTestFile f = tiny_llama();
+    f.kvs.push_back(gguf_text("llama.rope.scaling.type", "linear"));
+    f.kvs.push_back(gguf_kv("llama.rope.scaling.factor", GgufValueType::kF32, raw(2.0f)));
+    f.kvs.push_back(gguf_kv("llama.rope.scaling.original_context_length", GgufValueType::kF64, raw(v)));
+    EXPECT_FALSE(open_bytes(dir, f)) << v;
+  }
+}
+
+TEST(GgufSource, BlocksBeyondBlockCountAreNotLeftOut) {
+  Scratch dir;
+  GgufTestFile f = tiny_llama();
+  f.tensors.push_back({"blk.1.attn_q.bias", {32}, 0, std::string(128, '\0')});
+  const auto s = open_bytes(dir, f);
+  ASSERT_FALSE(s);
+  EXPECT_EQ(s.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(s.error().message().find("blk.1.attn_q.bias"), std::string::npos) << s.error().message();
+  f.kvs[5] = gguf_u32("llama.block_count", 2);
+  EXPECT_TRUE(open_bytes(dir, f));
+}
+
+TEST(ModelTexts, ABrokenGenerationConfigIsAnError) {
+  Scratch dir;
+  for (const char* text : {"", "{", "[]", "{\"a\":1,}", "7"}) {
+    write_file(dir / "generation_config.json", text);
+    const auto texts = read_model_texts(dir.path());
+    ASSERT_FALSE(texts) << text;
+    EXPECT_NE(texts.error().message().find("generation_config.json"), std::string::npos);
+  }
+  write_file(dir / "generation_config.json", "{\"eos_token_id\": 2}");
+  EXPECT_TRUE(read_model_texts(dir.path()));
 }
 
 TEST(GgufSource, AnUnknownTokenizerDoesNotHideTheWeights) {

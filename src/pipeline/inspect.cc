@@ -2,10 +2,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/x_spec.h"
 #include "base/try.h"
 #include "io/checkpoint.h"
 #include "lowbit/quantize.h"
-#include "backend/x_spec.h"
+#include "model/fetch_tensor.h"
 #include "model/source.h"
 #include "ops/device_matmul.h"
 #include "ops/matmul.h"
@@ -80,19 +81,24 @@ Result<VerifyReport> verify_model(const std::string& name) {
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   VerifyReport r;
   r.tensors = static_cast<int64_t>(source->tensors().size());
-  if (std::string(source->kind()) == "lowbit") {
+  const bool checkpoint = std::string(source->kind()) == "lowbit";
+  if (checkpoint) {
     LOWBIT_TRY_ASSIGN(CheckpointReport report, verify_checkpoint(path));
     r.problems = std::move(report.problems);
-  } else {
-    for (const SourceTensor& t : source->tensors()) {
-      const auto w = source->load(t.name);
-      if (!w) {
-        r.problems.push_back(w.error().message());
-      } else if (const Status s = check_qtensor(*w, t.name.c_str()); !s) {
-        r.problems.push_back(s.error().message());
-      }
-      source->release(t.name);
+  }
+  ThreadPool pool(1);
+  const bool damaged = !r.problems.empty();  // then its numbers are of no interest
+  for (const SourceTensor& t : source->tensors()) {
+    if (damaged) break;
+    const auto w = source->load(t.name);
+    if (!w) {
+      r.problems.push_back(w.error().message());
+    } else if (const Status s = check_qtensor(*w, t.name.c_str()); !s) {
+      r.problems.push_back(s.error().message());
+    } else if (const Status finite = check_finite(*w, t.name, pool); !finite) {
+      r.problems.push_back(finite.error().message());
     }
+    source->release(t.name);
   }
   r.ok = r.problems.empty();
   return r;

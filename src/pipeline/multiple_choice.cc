@@ -31,16 +31,28 @@ std::optional<std::vector<std::string>> strings_of(const json& question, const c
 
 Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& where) {
   LOWBIT_TRY_ASSIGN(const json object, parse_json_object(line, where));
-  const auto query = json_string(object, "query"), continuation = json_string(object, "continuation");
+  const auto query = json_string(object, "query"), continuation = json_string(object, "continuation"),
+             context = json_string(object, "context"), good = json_string(object, "sentence_good"),
+             bad = json_string(object, "sentence_bad");
   const auto choices = strings_of(object, "choices"), contexts = strings_of(object, "context_options");
   ChoiceQuestion question;
-  if (query && choices) {
+  if (query && query->empty() && choices) {
+    for (const std::string& choice : *choices) question.choices.push_back({"", choice});
+  } else if (query && choices) {
     for (const std::string& choice : *choices) question.choices.push_back({*query + "\nAnswer:", " " + choice});
   } else if (continuation && contexts) {
-    for (const std::string& context : *contexts) question.choices.push_back({context, " " + *continuation});
+    for (const std::string& option : *contexts) question.choices.push_back({option, " " + *continuation});
+  } else if (continuation && context) {
+    if (continuation->empty()) return fail(ErrorCode::kCorrupt, where, "an empty continuation", "some text");
+    question.choices = {{*context, *continuation}};
+    return question;
+  } else if (good && bad) {
+    question.choices = {{"", *good}, {"", *bad}};
+    return question;
   } else {
     return fail(ErrorCode::kCorrupt, where, "other keys",
-                "\"query\" and \"choices\", or \"context_options\" and \"continuation\"");
+                "\"query\" and \"choices\", \"context_options\" and \"continuation\", \"context\" and "
+                "\"continuation\", or \"sentence_good\" and \"sentence_bad\"");
   }
   question.gold = json_int(object, "gold").value_or(-1);
   const auto count = static_cast<int64_t>(question.choices.size());
@@ -50,11 +62,18 @@ Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& 
   return question;
 }
 
-double log_probability(std::span<const float> logits, TokenId token) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
+struct TokenScore {
+  double log_probability = 0;
+  bool likeliest = false;  // of equal ones the first
+};
+
+TokenScore score_of(std::span<const float> logits, TokenId token) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  const float largest = *best;
   double sum = 0;
   for (const float l : logits) sum += std::exp(l - largest);
-  return static_cast<double>(logits[static_cast<size_t>(token)] - largest) - std::log(sum);
+  return {static_cast<double>(logits[static_cast<size_t>(token)] - largest) - std::log(sum),
+          best - logits.begin() == token};
 }
 
 /// A choice in tokens: `context` of them are given, the others are scored.
@@ -68,7 +87,12 @@ Result<ChoiceTokens> tokenize(const Tokenizer& tokenizer, const Choice& choice) 
   const EncodeOptions options{.add_special = true, .parse_special = false};
   ChoiceTokens tokens;
   LOWBIT_TRY_ASSIGN(tokens.all, tokenizer.encode(choice.context + choice.continuation, options));
-  LOWBIT_TRY_ASSIGN(const auto context, tokenizer.encode(choice.context, options));
+  LOWBIT_TRY_ASSIGN(auto context, tokenizer.encode(choice.context, options));
+  const TokenizerSpec& spec = tokenizer.spec();
+  if (const auto start = spec.bos_id ? spec.bos_id : spec.eos_id; context.empty() && start) {
+    context = {*start};  // something must stand before the first token that is scored
+    tokens.all.insert(tokens.all.begin(), *start);
+  }
   const auto [a, b] = std::mismatch(tokens.all.begin(), tokens.all.end(), context.begin(), context.end());
   tokens.context = std::min<int64_t>(a - tokens.all.begin(), static_cast<int64_t>(tokens.all.size()) - 1);
   if (tokens.context < 1)
@@ -82,7 +106,8 @@ class Scorer {
  public:
   Scorer(Model& model, ThreadPool& pool) : model_(model), pool_(pool) {}
 
-  Result<double> log_likelihood(const Choice& choice) {
+  /// Of all tokens of the continuation.
+  Result<TokenScore> score(const Choice& choice) {
     LOWBIT_TRY_ASSIGN(const ChoiceTokens tokens, tokenize(model_.tokenizer(), choice));
     const std::span<const TokenId> all(tokens.all), context = all.first(static_cast<size_t>(tokens.context));
     if (!std::ranges::equal(context, context_)) {
@@ -95,19 +120,22 @@ class Scorer {
     LOWBIT_TRY(model_.truncate(tokens.context));
     const std::span<const TokenId> scored = all.subspan(static_cast<size_t>(tokens.context));
     const auto count = static_cast<int64_t>(scored.size());
-    std::vector<double> parts(scored.size());
-    parts[0] = log_probability(last_, scored[0]);
+    std::vector<TokenScore> parts(scored.size());
+    parts[0] = score_of(last_, scored[0]);
     if (count > 1) {
       LOWBIT_TRY(model_.logits_of_all(scored.first(scored.size() - 1), 0, rows_));
       const auto vocab = static_cast<size_t>(model_.info().vocab_size);
       pool_.parallel_for(count - 1, 1, [&](int64_t begin, int64_t end, int) {
         for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-          parts[i + 1] = log_probability(std::span(rows_).subspan(i * vocab, vocab), scored[i + 1]);
+          parts[i + 1] = score_of(std::span(rows_).subspan(i * vocab, vocab), scored[i + 1]);
       });
     }
-    double sum = 0;
-    for (const double part : parts) sum += part;
-    return sum;
+    TokenScore all_of_them{0, true};
+    for (const TokenScore& part : parts) {
+      all_of_them.log_probability += part.log_probability;
+      all_of_them.likeliest &= part.likeliest;
+    }
+    return all_of_them;
   }
 
  private:
@@ -116,6 +144,12 @@ class Scorer {
   std::vector<TokenId> context_;
   std::vector<float> last_, rows_;
 };
+
+/// Without the space that parts it from its context.
+double bytes_of(const std::string& continuation) {
+  const size_t space = continuation.starts_with(' ') ? 1 : 0;
+  return static_cast<double>(std::max<size_t>(1, continuation.size() - space));
+}
 
 double standard_error(double share, int64_t n) {
   return n > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(n - 1)) : 0;
@@ -154,10 +188,17 @@ Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuest
       return fail(ErrorCode::kCancelled, "multiple choice", "a request to stop");
     const ChoiceQuestion& question = questions[static_cast<size_t>(q)];
     std::vector<double> plain, normalized;
+    bool exact = false;
     for (const Choice& choice : question.choices) {
-      LOWBIT_TRY_ASSIGN(const double likelihood, scorer.log_likelihood(choice));
-      plain.push_back(likelihood);
-      normalized.push_back(likelihood / static_cast<double>(std::max<size_t>(1, choice.continuation.size() - 1)));
+      LOWBIT_TRY_ASSIGN(const TokenScore score, scorer.score(choice));
+      plain.push_back(score.log_probability);
+      normalized.push_back(score.log_probability / bytes_of(choice.continuation));
+      exact = score.likeliest;
+    }
+    if (question.choices.size() == 1) {
+      report.right.push_back(exact);
+      report.right_normalized.push_back(exact);
+      continue;
     }
     const auto best = [](const std::vector<double>& v) { return std::ranges::max_element(v) - v.begin(); };
     report.right.push_back(best(plain) == question.gold);

@@ -1,5 +1,6 @@
 """Files that are missing, cut, wrong or in the way: one error line, exit 1, nothing left behind."""
 import contextlib
+import importlib.util
 import json
 import os
 import random
@@ -123,7 +124,61 @@ class Sources(CliTest):
         self.assertNotIn("\x1b", errors)
 
 
+    @unittest.skipUnless(os.path.exists("/dev/zero"), "no /dev/zero on this machine")
+    def test_a_text_without_end(self):
+        for verb in (("tokenize", self.hf), ("run", self.hf), ("logits", self.hf)):
+            self.assertIn("a device", self.refused(*verb, "--file", "/dev/zero"))
+        self.assertIn("a device", self.refused("ppl", self.hf, "-f", "/dev/zero"))
+        self.assertEqual(self.json("tokenize", self.hf, "--file", "/dev/null", "--no-special")["ids"], [])
+
+    def test_a_broken_generation_config(self):
+        (self.copy / "generation_config.json").write_text('{"eos_token_id": 2,')
+        self.assertIn("generation_config.json", self.refused("run", self.copy, "-p", "x", "-n", 1))
+
+
 class Checkpoints(CliTest):
+    @unittest.skipIf(importlib.util.find_spec("xxhash") is None, "Python package xxhash is not installed")
+    def test_nan_in_scales_is_found_by_verify(self):
+        """With a right checksum: what run refuses, verify must not pass."""
+        import xxhash
+        out = self.quantized("c", "--format", "int4")
+        file = out / "model.safetensors"
+        raw = bytearray(file.read_bytes())
+        length = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8:8 + length])
+        name = next(k for k in header if k.endswith(".scales") and header[k]["dtype"] == "F16")
+        begin, end = (8 + length + at for at in header[name]["data_offsets"])
+        old = xxhash.xxh3_64_hexdigest(bytes(raw[begin:end])).encode()
+        raw[begin:begin + 2] = b"\x00\x7e"
+        new = xxhash.xxh3_64_hexdigest(bytes(raw[begin:end])).encode()
+        self.assertEqual(raw.count(old), 1)
+        file.write_bytes(raw.replace(old, new))
+        self.assertIn("NaN", self.refused("run", out, "-p", "x", "-n", 1))
+        report = self.json("verify", out, code=1)
+        self.assertEqual(len(report["problems"]), 1, report["problems"])
+        self.assertIn("NaN or infinity in its scales", report["problems"][0])
+
+    def test_a_format_note_that_lies_stops_run(self):
+        out = self.quantized("c", "--format", "int4")
+        file = out / "model.safetensors"
+        raw = file.read_bytes()
+        self.assertIn(b'"int4 g', raw)
+        file.write_bytes(raw.replace(b'"int4 g', b'"int3 g', 1))
+        self.assertIn("int3 g", self.refused("run", out, "-p", "x", "-n", 1))
+
+    def test_files_of_two_checkpoints(self):
+        one, two = self.quantized("one", "--format", "int4"), self.quantized("two", "--format", "int4", "--fit", "absmax")
+        (one / "config.json").write_bytes((two / "config.json").read_bytes())
+        self.assertIn("generation", self.refused("run", one, "-p", "x", "-n", 1))
+
+    def test_what_was_private_stays_private(self):
+        out = self.quantized("c", "--format", "int4")
+        os.chmod(out, 0o700)
+        os.chmod(out / "model.safetensors", 0o600)
+        self.lowbit("quantize", self.hf, out, "--quiet", "--format", "int2", "--force")
+        self.assertEqual(out.stat().st_mode & 0o777, 0o700)
+        self.assertEqual((out / "model.safetensors").stat().st_mode & 0o777, 0o600)
+
     def test_every_flipped_byte_is_found(self):
         out = self.quantized("c", "--format", "int4")
         file = out / "model.safetensors"

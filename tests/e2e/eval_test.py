@@ -39,6 +39,53 @@ class Eval(CliTest):
                          {"context_options": contexts[::-1], "continuation": "and slept", "gold": 1 - winner})
         self.assertEqual(both["accuracy"], 1)
 
+    def test_exact_continuations(self):
+        """LAMBADA's form: right when every token is the likeliest, spaces and all."""
+        prompt = "the river runs past"
+        ids = self.json("tokenize", self.hf, "-p", prompt)["ids"]
+        following = self.json("run", self.hf, "-p", prompt, "-n", 3, "--temp", 0, "--ignore-eos", "--act", "f32")["tokens"]
+        pieces = self.json("tokenize", self.hf, "--decode", ",".join(map(str, following)))["text"]
+        whole = self.json("tokenize", self.hf, "-p", prompt + pieces)["ids"]
+        report = self.task({"context": prompt, "continuation": pieces}, {"context": prompt, "continuation": pieces + " stone"},
+                           {"context": prompt, "continuation": " no such words"}, options=("--act", "f32"))
+        self.assertEqual(report["questions"], 3)
+        self.assertEqual(report["right"], ("1" if whole == ids + following else "0") + "00")
+        # The likeliest token alone, which needs no luck in how texts are cut.
+        first = max((self.json("logits", self.hf, "-p", prompt, "--act", "f32")["positions"][0]["top"]), key=lambda t: t["logit"])
+        self.assertEqual(first["id"], following[0])
+        self.refused("eval", self.hf, "--tasks", self.write("bad.jsonl", [{"context": "a", "continuation": ""}]))
+
+    def test_whole_sentences(self):
+        """BLiMP's form, and the same with an empty query: the sentence alone is scored, nothing is put before it."""
+        pairs = [(f"the {WORDS[i % 6]} runs", f"the {WORDS[i % 6]} {WORDS[(i + 1) % 6]}") for i in range(12)]
+        blimp = self.task(*({"sentence_good": a, "sentence_bad": b} for a, b in pairs))
+        query = self.task(*({"query": "", "choices": [a, b], "gold": 0} for a, b in pairs))
+        swapped = self.task(*({"sentence_good": b, "sentence_bad": a} for a, b in pairs))
+        asked = self.task(*({"query": " ", "choices": [a, b], "gold": 0} for a, b in pairs))
+        self.assertEqual(blimp["right"], query["right"])
+        self.assertEqual([a != b for a, b in zip(blimp["right"], swapped["right"])], [True] * 12)
+        self.assertNotEqual((blimp["right"], blimp["right_normalized"]), (None, None))
+        self.assertEqual(len(asked["right"]), 12)
+
+    def test_logits(self):
+        text = "the river runs past old stone"
+        ids = self.json("tokenize", self.hf, "-p", text)["ids"]
+        report = self.json("logits", self.hf, "-p", text, "--all", "--top", 3, "-o", self.dir / "l.npy", "--act", "f32")
+        self.assertEqual((report["tokens"], len(report["positions"])), (ids, len(ids)))
+        raw = (self.dir / "l.npy").read_bytes()
+        length = struct.unpack_from("<H", raw, 8)[0]
+        vocab = report["vocab_size"]
+        self.assertEqual(len(raw) - 10 - length, 4 * len(ids) * vocab)
+        rows = struct.unpack_from(f"<{len(ids) * vocab}f", raw, 10 + length)
+        for i, position in enumerate(report["positions"]):
+            row = rows[i * vocab:(i + 1) * vocab]
+            self.assertEqual((position["position"], position["after"]), (i, ids[i]))
+            self.assertEqual([t["id"] for t in position["top"]], sorted(range(vocab), key=lambda t: (-row[t], t))[:3])
+            self.assertAlmostEqual(position["top"][0]["probability"], 1 / sum(math.exp(x - max(row)) for x in row), 4)
+        last = self.json("logits", self.hf, "-p", text, "--act", "f32")["positions"]
+        self.assertEqual(last[0]["top"][:3], report["positions"][-1]["top"])
+        self.refused("logits", self.hf, "-p", text, "-c", 2)
+
     def test_shares_and_errors(self):
         winner = next(g for g in range(len(WORDS)) if self.task(self.question(g))["accuracy"] == 1)
         lines = [self.question(winner)] * 3 + [self.question((winner + 1) % len(WORDS))]

@@ -53,6 +53,23 @@ class Examples(CliTest):
         self.run_example("denoise", network, sound, self.dir / "no" / "such" / "out.wav")
         self.assertEqual(os.listdir(self.dir), ["in.wav"])
 
+    def test_denoise_writes_through_no_link(self):
+        """Whoever may write into the folder must not have another file written by leaving a link at OUT.part."""
+        sound, out, victim = self.dir / "in.wav", self.dir / "out.wav", self.dir / "victim"
+        samples = struct.pack("<4000h", *([100] * 4000))
+        sound.write_bytes(b"RIFF" + struct.pack("<I", 36 + len(samples)) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16000, 32000, 2, 16)
+                          + b"data" + struct.pack("<I", len(samples)) + samples)
+        victim.write_bytes(b"precious")
+        (self.dir / "out.wav.part").symlink_to(victim)
+        binary = pathlib.Path(cli.BINARY).parent / "example_denoise"
+        if not binary.exists():
+            self.skipTest(f"no {binary}")
+        done = subprocess.run([binary, DATA / "rnn" / "nsnet2", sound, out], capture_output=True)
+        self.assertEqual(victim.read_bytes(), b"precious")
+        if (DATA / "rnn" / "nsnet2").exists():
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(sorted(os.listdir(self.dir)), ["in.wav", "out.wav", "victim"])
+
     def test_denoise_a_stream(self):
         """Samples from stdin, frame by frame, give the file that the whole sound gives."""
         binary = pathlib.Path(cli.BINARY).parent / "example_denoise"
