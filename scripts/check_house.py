@@ -17,11 +17,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Level of each folder of src/. A subfolder of kernels/ is a folder of its own.
+# Level of each folder of src/. Subfolders of kernels/ and backend/ are folders of their own.
 LEVELS = {
     "base": 0, "tensor": 1, "format": 2, "text": 3, "quantize": 3, "io": 3,
     "kernels/ref": 3, "kernels/cpu": 3, "kernels/cuda": 3, "kernels/cuda_stub": 3, "kernels": 3.5, "arch": 3.5,
-    "ops": 4, "backend/ref": 4.5, "backend/cpu": 4.5, "backend": 4.5, "model": 5, "gru": 5, "runtime": 5.5, "pipeline": 6, "capi": 7,
+    "ops": 4, "backend": 4.5, "backend/ref": 4.6, "backend/cpu": 4.6, "model": 5, "gru": 5, "runtime": 5.5, "pipeline": 6, "capi": 7,
 }
 KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
 MAX_LINES = 600
