@@ -183,17 +183,18 @@ TEST(Attention, IsItsDefinition) {
 }
 
 TEST(Attention, SameBitsForAnyCutIsaAndThreads) {
-  const Problem p = make_problem(6, 2, 24, 600);
+  const Problem p = make_problem(6, 2, 24, 300);
   for (const int64_t window : {0, 100}) {
-    const auto want = run(p, 600, Isa::kScalar, 1, window);
-    for (Isa isa : isas())
+    const auto want = run(p, 300, Isa::kScalar, 1, window);
+    for (Isa isa : isas()) {
+      if (isa == Isa::kScalar && window != 0) continue;  // slow; IsItsDefinition has it
       for (int threads : {1, 2, 5, 8})
-        for (int64_t call : {1, 2, 3, 7, 64, 65, 600}) {
-          if (isa == Isa::kScalar && call < 64 && threads != 2) continue;  // slow, and the same code
+        for (int64_t call : {1, 2, 3, 7, 64, 65, 300}) {
           expect_same(
               run(p, call, isa, threads, window), want,
               std::string(isa_name(isa)) + " threads " + std::to_string(threads) + " call " + std::to_string(call));
         }
+    }
   }
 }
 
@@ -228,7 +229,7 @@ TEST(Attention, BatchesOfSequences) {
   for (int64_t positions : {700, 1, 40, 300, 257}) problems.push_back(make_problem(6, 2, 24, positions));
   const int64_t width = 6 * 24;
   for (Isa isa : isas())
-    for (int threads : {1, 2, 8})
+    for (int threads : {1, 3})
       for (int64_t window : {0, 60}) {
         ThreadPool pool(threads);
         const VectorOps& ops = vector_ops(isa);

@@ -187,8 +187,13 @@ void check_rows() {
 void check_attention(int64_t windows, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_dim) {
   Rng rng(static_cast<uint64_t>(positions));
   const int64_t width = heads * head_dim, kv = kv_heads * head_dim;
-  const std::vector<float> q = random_floats(rng, windows * positions * width);
+  std::vector<float> q = random_floats(rng, windows * positions * width);
   std::vector<float> k = random_floats(rng, windows * positions * kv), v = random_floats(rng, windows * positions * kv);
+  v[size_t((positions - 1) * kv)] = INFINITY;  // seen by one row alone
+  if (positions > kAttentionSpan) {            // the first span's scores are all -inf for the first kv head
+    for (size_t i = 0; i < q.size(); i += size_t(head_dim)) q[i] = std::fabs(q[i]);
+    for (int64_t t = 0; t < kAttentionSpan; ++t) k[size_t(t * kv)] = -INFINITY;
+  }
   for (auto* x : {&k, &v})
     for (float& e : *x) e = f16_to_f32(f32_to_f16(e));
   const VectorOps& ops = *ref_table().vector;

@@ -62,6 +62,7 @@ TEST(Blocks, Attention) {
   check_attention(1, 33, 2, 1, 80);
   check_attention(2, 5, 3, 3, 128);
   check_attention(3, 512, 9, 3, 64);
+  check_attention(2, 700, 4, 2, 20);
 }
 
 /// Windows through block 1, three at a time at most, against one after the other on the CPU.

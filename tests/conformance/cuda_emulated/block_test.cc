@@ -73,6 +73,7 @@ TEST(BlocksOnFibers, Attention) {
   check_attention(2, 70, 4, 2, 16);
   check_attention(1, 33, 2, 1, 80);
   check_attention(2, 5, 3, 3, 128);
+  check_attention(1, 270, 2, 1, 12);  // two spans
 }
 
 }  // namespace
