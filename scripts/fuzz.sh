@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # scripts/fuzz.sh [seconds] [target ...]: builds the fuzz targets (tests/fuzz) with clang into build/fuzz and runs each for that long
-# (default 20); 0 seconds only replays the seeds. Without names: all targets.
+# (default 20, or LOWBIT_FUZZ_SECONDS); 0 seconds only replays the seeds. Without names: all targets.
 #   LOWBIT_FUZZ_TIMEOUT  seconds that one input may wait or work before libFuzzer ends it (default 25; tests/fuzz/fuzz_limits.h asks for
 #                        2 s of CPU time, which a busy machine does not lengthen)
 #   LOWBIT_FUZZ_RSS_MB   memory of a target (default 768: 256 for an input, the rest for AddressSanitizer)
+#   LOWBIT_FUZZ_CXX      the compiler (default clang++); LOWBIT_FUZZ_JOBS: compilers at a time (default: the processors)
 # Found inputs are kept in build/fuzz/corpus, failing ones in build/fuzz/failures. Exit status 77: no clang with libFuzzer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=${1:-20}
+seconds=${1:-${LOWBIT_FUZZ_SECONDS:-20}}
 [ $# -gt 0 ] && shift
 case "$seconds" in '' | *[!0-9]*) echo "usage: scripts/fuzz.sh [seconds] [target ...]" >&2; exit 2 ;; esac
 build=build/fuzz
@@ -28,7 +29,7 @@ fi
 mapfile -t all <"$build/fuzz_targets.txt"
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
-cmake --build "$build" -j "$(nproc)" --target "${targets[@]/#/fuzz_}"
+cmake --build "$build" -j "${LOWBIT_FUZZ_JOBS:-$(nproc)}" --target "${targets[@]/#/fuzz_}"
 export ASAN_OPTIONS=quarantine_size_mb=16:allocator_may_return_null=1:${ASAN_OPTIONS:-}
 common=(-timeout="${LOWBIT_FUZZ_TIMEOUT:-25}" -rss_limit_mb="${LOWBIT_FUZZ_RSS_MB:-768}" -max_len=65536 -print_final_stats=1
   -artifact_prefix="$build/failures/")

@@ -7,6 +7,7 @@
 #include "io/checkpoint.h"
 #include "io/gguf.h"
 #include "io/gguf_test_files.h"
+#include "io/json_text.h"
 #include "io/safetensors.h"
 
 namespace lowbit {
@@ -197,6 +198,31 @@ TEST(HostileFiles, MemoryStaysNearTheFileSize) {
     getrusage(RUSAGE_SELF, &after);
     EXPECT_LE((after.ru_maxrss - before.ru_maxrss) * 1024, static_cast<int64_t>(bytes.size()) + (64 << 20)) << name;
   }
+}
+
+// A tree takes up to a hundred times its text: what would is refused before it is built.
+TEST(HostileFiles, JsonOfManySmallValuesTakesLittleMemory) {
+  const auto repeated = [](const std::string& part) {
+    std::string s = "{\"x\": [";
+    while (s.size() < 10'000'000) s += part;
+    return s + "1]}";
+  };
+  for (const char* part : {"[],", "{},", "1,", "\"\",", "{\"\":0},", "[1,2],"}) {
+    const std::string text = repeated(part);
+    struct rusage before {
+    }, after{};
+    getrusage(RUSAGE_SELF, &before);
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_FALSE(parse_json_object(text, "config.json", {.text_bytes = size_t{32} << 20})) << part;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2)) << part;
+    getrusage(RUSAGE_SELF, &after);
+    EXPECT_LE((after.ru_maxrss - before.ru_maxrss) * 1024, static_cast<int64_t>(text.size()) + (256 << 20)) << part;
+  }
+  // What may be there: a layer of a checkpoint has some ten values.
+  std::string layers = "{\"layers\": [";
+  for (int i = 0; i < 20'000; ++i)
+    layers += R"({"name": "a.b", "format": "int4", "group": 64, "scale": "f16", "n": 1, "k": 2},)";
+  EXPECT_TRUE(parse_json_object(layers + "{}]}", "config.json", {.text_bytes = size_t{32} << 20}));
 }
 
 TEST(HostileFiles, ShortenedWhileItIsOpenIsAnErrorOfTheNextTensor) {

@@ -31,6 +31,26 @@ class DuplicateKeys {
   std::vector<std::set<std::string>> open_;
 };
 
+/// Before the tree is built: commas, colons and brackets outside of strings are as many as its values and keys.
+Status check_json_elements(std::string_view text, const std::string& where, size_t limit) {
+  size_t elements = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == ',' || c == ':' || c == '{' || c == '[')) {
+      ++elements;
+    }
+  }
+  if (elements > limit)
+    return fail(ErrorCode::kUnsupported, where, std::to_string(elements) + " values in JSON",
+                "at most " + std::to_string(limit), "is it the file that the model came with?");
+  return {};
+}
+
 }  // namespace
 
 Status check_json_limits(std::string_view text, const std::string& where, const JsonLimits& limits) {
@@ -66,6 +86,7 @@ Status check_json_limits(std::string_view text, const std::string& where, const 
 
 Result<json> parse_json_object(std::string_view text, const std::string& where, const JsonLimits& limits) {
   LOWBIT_TRY(check_json_limits(text, where, limits));
+  LOWBIT_TRY(check_json_elements(text, where, limits.elements));
   DuplicateKeys check;
   json value = json::parse(
       text.begin(), text.end(), [&check](int d, json::parse_event_t e, json& v) { return check(d, e, v); }, false);

@@ -16,6 +16,8 @@
 namespace lowbit {
 namespace {
 
+constexpr int64_t kMaxTemplateBytes = int64_t{4} << 20;
+constexpr size_t kMaxTokenizerConfigBytes = size_t{32} << 20;
 constexpr int64_t kMaxTextBytes = int64_t{256} << 20;  // some tokenizer.json files have tens of megabytes
 
 Result<std::string> read_if_there(const std::string& path) {
@@ -59,12 +61,51 @@ bool is_gguf(const std::string& path, fs::file_status status) {
   return in.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
 }
 
+/// The files DIRECTORY/chat_templates/NAME.jinja, or those of additional_chat_templates, where transformers writes them; by name.
+std::vector<std::string> named_templates(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const char* folder : {"/chat_templates", "/additional_chat_templates"}) {
+    std::error_code error;
+    for (fs::directory_iterator it(directory + folder, error), end; !error && it != end; it.increment(error))
+      if (it->path().extension() == ".jinja") names.push_back(it->path().string());
+    if (!names.empty()) break;
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Puts a template that stands beside the model where all readers look for it. chat_template.jinja (written by transformers since version 5)
+/// counts for more than tokenizer_config.json, so does one named default; another name is taken where there is nothing else.
+Status add_chat_template(const std::string& directory, std::string* tokenizer_config) {
+  std::string path = directory + "/chat_template.jinja";
+  std::error_code error;
+  bool counts = fs::exists(path, error);
+  if (!counts) {
+    const std::vector<std::string> names = named_templates(directory);
+    const auto usual =
+        std::find_if(names.begin(), names.end(), [](const auto& n) { return n.ends_with("/default.jinja"); });
+    if (names.empty()) return {};
+    counts = usual != names.end();
+    path = counts ? *usual : names.front();
+  }
+  nlohmann::json config = nlohmann::json::object();
+  if (!tokenizer_config->empty()) {
+    LOWBIT_TRY_ASSIGN(config, parse_json_object(*tokenizer_config, directory + "/tokenizer_config.json",
+                                                {.text_bytes = kMaxTokenizerConfigBytes}));
+  }
+  if (!counts && config.contains("chat_template") && !config["chat_template"].is_null()) return {};
+  LOWBIT_TRY_ASSIGN(config["chat_template"], read_text_file(path, kMaxTemplateBytes));
+  *tokenizer_config = json_dump(config, 2) + "\n";
+  return {};
+}
+
 }  // namespace
 
 Result<ModelTexts> read_model_texts(const std::string& directory) {
   ModelTexts texts;
   LOWBIT_TRY_ASSIGN(texts.tokenizer, read_if_there(directory + "/tokenizer.json"));
   LOWBIT_TRY_ASSIGN(texts.tokenizer_config, read_if_there(directory + "/tokenizer_config.json"));
+  LOWBIT_TRY(add_chat_template(directory, &texts.tokenizer_config));
   const std::string generation = directory + "/generation_config.json";
   LOWBIT_TRY_ASSIGN(texts.generation_config, read_if_there(generation));
   std::error_code ignored;

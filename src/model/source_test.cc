@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "arch/spec.h"
 #include "io/checkpoint.h"
@@ -260,6 +261,36 @@ TEST(GgufSource, AnUnknownTokenizerDoesNotHideTheWeights) {
   EXPECT_EQ((*s)->tokenizer_json(), "");
   ASSERT_FALSE((*s)->tokenizer_status());
   EXPECT_EQ((*s)->tokenizer_status().error().code, ErrorCode::kUnsupported);
+}
+
+TEST(TokenizerTexts, ChatTemplatesBesideTheModelCount) {
+  Scratch dir;
+  const auto chosen = [&] {
+    const auto texts = read_tokenizer_texts(dir.path());
+    if (!texts) return texts.error().message();
+    return nlohmann::json::parse(texts->config).value("chat_template", "none");
+  };
+  write_file(dir / "tokenizer.json", "{}");
+  write_file(dir / "tokenizer_config.json", R"({"chat_template": "in the config", "bos_token": "<s>"})");
+  EXPECT_EQ(chosen(), "in the config");
+  std::filesystem::create_directory(dir / "additional_chat_templates");
+  write_file(dir / "additional_chat_templates/tool_use.jinja", "for tools");
+  EXPECT_EQ(chosen(), "in the config");
+  write_file(dir / "tokenizer_config.json", R"({"bos_token": "<s>"})");
+  EXPECT_EQ(chosen(), "for tools");
+  write_file(dir / "tokenizer_config.json", R"({"chat_template": "in the config", "bos_token": "<s>"})");
+  std::filesystem::create_directory(dir / "chat_templates");
+  write_file(dir / "chat_templates/a.jinja", "first by name");
+  EXPECT_EQ(chosen(), "in the config");
+  write_file(dir / "chat_templates/default.jinja", "the default one");
+  EXPECT_EQ(chosen(), "the default one");
+  write_file(dir / "chat_template.jinja", "beside the model");
+  EXPECT_EQ(chosen(), "beside the model");
+  EXPECT_EQ(nlohmann::json::parse(read_tokenizer_texts(dir.path())->config)["bos_token"], "<s>");
+  std::filesystem::remove(dir / "tokenizer_config.json");
+  EXPECT_EQ(chosen(), "beside the model");
+  write_file(dir / "tokenizer_config.json", "{ broken");
+  EXPECT_EQ(read_tokenizer_texts(dir.path()).error().code, ErrorCode::kCorrupt);
 }
 
 TEST(TokenizerTexts, NeedNoModel) {

@@ -38,7 +38,8 @@ std::vector<std::string> split_words(const std::string& line) {
 
 Result<RecipeRule> make_rule(const std::string& pattern, QuantizeSpec spec, const std::string& where) {
   const std::string plain = pattern.rfind("re:", 0) == 0 ? pattern.substr(3) : pattern;  // as targets in config.json
-  auto regex = text::Regex::compile(plain, where);
+  text::Budget budget = text::Budget::of_file(plain.size());
+  auto regex = text::Regex::compile(plain, where, budget);
   if (!regex) regex.error().code = ErrorCode::kInvalidArgument;  // a person wrote it, just now
   if (!regex) return tl::unexpected<Error>(std::move(regex.error()));
   return RecipeRule{std::move(*regex), std::move(spec)};
@@ -156,9 +157,10 @@ Result<QuantizeSpec> Recipe::spec_for(const std::string& name, LayerRole role) c
 
 Result<const RecipeRule*> Recipe::first_match(const std::string& name) const {
   text::RegexScratch scratch;
+  text::Budget budget = text::Budget::of_text(name.size());
   for (const RecipeRule& rule : rules_) {
     std::vector<text::Range> matches;
-    LOWBIT_TRY(rule.pattern.find_all(name, scratch, matches));
+    LOWBIT_TRY(rule.pattern.find_all(name, scratch, budget, matches));
     if (!matches.empty()) return &rule;
   }
   return nullptr;

@@ -134,6 +134,15 @@ def _json_object(file) -> dict:
     return read if isinstance(read, dict) else {}
 
 
+def _chat_config(folder) -> dict:
+    """tokenizer_config.json, with the template that stands beside it as a file (transformers 5) in its place."""
+    config, beside = _json_object(folder / "tokenizer_config.json"), folder / "chat_template.jinja"
+    try:
+        return {**config, "chat_template": beside.read_text(encoding="utf-8")} if beside.is_file() else config
+    except (OSError, ValueError):
+        return config
+
+
 def chat_turn(config: dict) -> tuple[str, str] | None:
     """What the template of a tokenizer_config.json puts before the first words of a user, and from behind them to the first word of the answer. None: no
     template, or none that shows it."""
@@ -169,7 +178,7 @@ def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, opening
     chat, lines, about, questions, first = ([], []), [], None, None, token("bos_token_id")
     try:
         tokenizer = Tokenizer(folder, program)
-        turn = chat_turn(_json_object(folder / "tokenizer_config.json"))
+        turn = chat_turn(_chat_config(folder))
         chat = tuple(map(tokenizer.ids, turn)) if turn else chat
         separator = token("eos_token_id") if token("eos_token_id") is not None else first
 
