@@ -9,8 +9,8 @@
 namespace lowbit {
 namespace {
 
-constexpr size_t kMaxNodes = 1 << 18, kMaxConstants = 1 << 18;
-constexpr size_t kMaxLinks = 1 << 20;  // inputs, outputs and attributes of all nodes
+constexpr size_t kMaxNodes = 1 << 16, kMaxConstants = 1 << 16;
+constexpr size_t kMaxLinks = 1 << 18;  // inputs, outputs and attributes of all nodes
 constexpr uint64_t kExtraBytes = uint64_t{64} << 20;
 
 tl::unexpected<Error> corrupt(const std::string& path, const char* what) {
@@ -53,6 +53,8 @@ bool read_node(std::span<const std::byte> bytes, OnnxNode& node) {
   ProtoReader reader(bytes);
   while (const auto f = reader.next()) {
     if (f->wire != 2) continue;
+    if (node.inputs.size() + node.outputs.size() + node.attributes.size() > kMaxLinks)
+      return true;  // refused by read()
     if (f->number == 1) node.inputs.emplace_back(f->text());
     if (f->number == 2) node.outputs.emplace_back(f->text());
     if (f->number == 3) node.name = f->text();
@@ -151,20 +153,20 @@ Result<OnnxGraph> OnnxGraph::open(const std::string& path) {
 }
 
 Status OnnxGraph::read(std::span<const std::byte> bytes) {
-  const auto too_many = [&](const char* what) {
+  const auto too_many = [&](const char* what, size_t most) {
     return fail(ErrorCode::kUnsupported, path(), std::string("more ") + what + " than any network has",
-                std::to_string(kMaxNodes) + " at most");
+                std::to_string(most) + " at most");
   };
   ProtoReader reader(bytes);
   size_t links = 0;
   while (const auto f = reader.next()) {
     if (f->wire != 2) continue;
     if (f->number == 1) {
-      if (nodes_.size() == kMaxNodes) return too_many("nodes");
+      if (nodes_.size() == kMaxNodes) return too_many("nodes", kMaxNodes);
       OnnxNode node;
       if (!read_node(f->bytes, node)) return corrupt(path(), "node");
       links += node.inputs.size() + node.outputs.size() + node.attributes.size();
-      if (links > kMaxLinks) return too_many("inputs and outputs");
+      if (links > kMaxLinks) return too_many("inputs and outputs", kMaxLinks);
       const auto value = node.type == "Constant" ? node.attribute("value") : std::nullopt;
       if (value && value->tensor.data() != nullptr && node.outputs.size() == 1)
         constants_[node.outputs[0]] = value->tensor;
@@ -178,7 +180,7 @@ Status OnnxGraph::read(std::span<const std::byte> bytes) {
       if (!tensor.ok()) return corrupt(path(), "initializer");
       constants_[name] = f->bytes;
     }
-    if (constants_.size() > kMaxConstants) return too_many("constants");
+    if (constants_.size() > kMaxConstants) return too_many("constants", kMaxConstants);
   }
   if (!reader.ok()) return corrupt(path(), "graph");
   for (uint32_t i = 0; i < nodes_.size(); ++i) {

@@ -129,9 +129,13 @@ Result<DType> dtype_of(const std::string& descr, const std::string& where) {
 }
 
 /// A column-major array's elements in row-major order.
-Result<Buffer> from_fortran(const Buffer& in, const Shape& shape, int64_t element, const std::string& where) {
+Result<Buffer> from_fortran(const Buffer& in, const Shape& given, int64_t element, const std::string& where) {
   LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(in.size(), where.c_str()));
   const int64_t count = in.size() / element;
+  Shape shape;
+  for (const int64_t extent : given)
+    if (extent != 1) shape.push_back(extent);  // dozens of axes of one would cost a step each for every element
+  if (shape.empty()) shape = {1};
   std::vector<int64_t> index(shape.size(), 0), stride(shape.size(), 1);
   for (size_t d = shape.size() - 1; d-- > 0;) stride[d] = stride[d + 1] * shape[d + 1];
   int64_t at = 0;

@@ -162,6 +162,17 @@ class Gru(CliTest):
         verified = self.json("gru", "verify", self.model, "--input", self.x, "--net", self.net)
         self.assertTrue(verified["ok"])
 
+    def test_calibration_from_given_states(self):
+        states, wrong = self.dir / "h0.npy", self.dir / "wrong.npy"
+        states.write_bytes(npy((1, 3, 7), [0.97] * 21))
+        wrong.write_bytes(npy((1, 3, 6), [0.97] * 18))
+        call = ("gru", "calibrate", self.net, "--data", self.x, "-o", self.ranges)
+        plain, given = self.json(*call), self.json(*call, "--h0", states)
+        self.assertLess(plain["cells"][0]["output.h"][1], 0.97)
+        self.assertNotEqual(plain["cells"], given["cells"])
+        self.assertEqual(plain["left_out"], [])
+        self.refused(*call, "--h0", wrong)
+
     def test_the_whole_way(self):
         report = self.json("gru", "calibrate", self.net, "--data", self.x, "--method", "ema", "-o", self.ranges)
         self.assertEqual((report["steps"], report["layers"], report["method"]), (36, 1, "ema"))
