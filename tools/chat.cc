@@ -8,14 +8,16 @@
 #include "generation_options.h"
 #include "interrupt.h"
 #include "line_reader.h"
+#include "lowbit/quantize.h"
 #include "option_values.h"
+#include "text_file.h"
 #include "verbs.h"
 
 namespace lowbit::cli {
 namespace {
 
 struct ChatArguments {
-  std::string model, system_text;
+  std::string model, system_text, render;
   ModelOptions model_options;
   GenerateOptions generate;
 };
@@ -144,6 +146,37 @@ Status chat_action(Console& console, ChatArguments& arguments, const Compute& co
   return {};
 }
 
+/// What the model's template makes of variables, a JSON object such as {"messages": [...]}. Needs the tokenizer's files alone.
+Status render_action(Console& console, const ChatArguments& arguments) {
+  ChatInput input;
+  auto variables = read_text(arguments.render);
+  if (!variables) return tl::unexpected(variables.error());
+  if (variables->empty())
+    return fail(ErrorCode::kInvalidArgument, arguments.render, "nothing",
+                R"({"messages": [{"role": "user", "content": "..."}]})");
+  input.extra_json = std::move(*variables);
+  const auto path = resolve_model(arguments.model);
+  if (!path) return tl::unexpected(path.error());
+  const auto tokenizer = open_tokenizer(*path);
+  if (!tokenizer) return tl::unexpected(tokenizer.error());
+  warn_of(console, *tokenizer);
+  const TokenizerSpec& spec = tokenizer->spec();
+  if (spec.chat_template.empty())
+    return fail(ErrorCode::kUnsupported, *path, "no chat template", "a model trained for conversation");
+  const auto parsed = ChatTemplate::parse(spec.chat_template);
+  if (!parsed) return tl::unexpected(parsed.error());
+  if (spec.bos_id) input.bos_token = spec.tokens.at(static_cast<size_t>(*spec.bos_id));
+  if (spec.eos_id) input.eos_token = spec.tokens.at(static_cast<size_t>(*spec.eos_id));
+  const auto rendered = parsed->render(input);
+  if (!rendered) return tl::unexpected(rendered.error());
+  if (console.json()) {
+    console.put_json({{"model", *path}, {"text", *rendered}});
+  } else {
+    console.print("{}", *rendered);
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_chat_verb(CLI::App& app, Invocation& invocation) {
@@ -151,11 +184,18 @@ void add_chat_verb(CLI::App& app, Invocation& invocation) {
   arguments->generate.max_tokens = 512;
   CLI::App* verb = app.add_subcommand("chat", "A conversation, on the terminal or from stdin");
   add_model_argument(*verb, arguments->model);
-  verb->add_option("--system", arguments->system_text, "what the model is told first")->type_name("TEXT");
+  CLI::Option* system_text =
+      verb->add_option("--system", arguments->system_text, "what the model is told first")->type_name("TEXT");
+  verb->add_option(
+          "--render", arguments->render,
+          "print what the chat template makes of {\"messages\": [...]} in this JSON file and leave; - is stdin")
+      ->type_name("FILE")
+      ->excludes(system_text);
   add_generation_options(*verb, arguments->generate);
   add_model_options(*verb, arguments->model_options);
   verb->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation](Console& console) {
+      if (!arguments->render.empty()) return render_action(console, *arguments);
       return chat_action(console, *arguments, invocation.compute);
     };
   });

@@ -137,6 +137,21 @@ class Chat(CliTest):
         # The cache kept the common prefix; the text must be what a fresh start gives.
         self.assertEqual(answers[1], self.json("run", self.hf, "-p", prompt, *by_hand)["text"])
 
+    def test_render_prints_what_the_template_makes(self):
+        variables = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+        wanted = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        self.assertEqual(self.lowbit("chat", self.hf, "--render", "-", stdin=variables).stdout.decode(), wanted)
+        self.assertEqual(self.json("chat", self.hf, "--render", "-", stdin=variables)["text"], wanted)
+        beside = self.dir / "beside"  # as transformers 5 writes it; weights are not needed
+        beside.mkdir()
+        (beside / "tokenizer.json").write_bytes((self.models / "hf" / "tokenizer.json").read_bytes())
+        (beside / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+        self.assertEqual(self.lowbit("chat", beside, "--render", "-", stdin=variables).stdout.decode(), "[hi]")
+        for bad in (b"", b"[]", b"{", b"[" * 100000):
+            done = self.lowbit("chat", self.hf, "--render", "-", code=1, stdin=bad)
+            self.assertRegex(done.stderr.decode(), r"\Aerror: [^\n]+\n\Z")
+            self.assertEqual(done.stdout, b"")
+
     def test_full_context_forgets_the_oldest(self):
         report = self.json("chat", self.hf, "-c", 128, "-n", 24, "--temp", 0, stdin=b"tell me of the man\n" * 8)
         self.assertEqual(report["stats"]["turns"], 8)
