@@ -102,17 +102,16 @@ int main(int argc, char** argv) {
   using namespace lowbit;
   cli::occupy_standard_descriptors();
   cli::install_signal_handlers();
-  Error error{ErrorCode::kOutOfMemory, "lowbit", "an unexpected failure", "", ""};
-  int code = cli::kFailed;
   try {
-    return cli::run(argc, argv);
-  } catch (const cli::UsageError& usage) {
-    error = usage.error;
-    code = cli::kUsage;
-  } catch (const std::exception& exception) {  // out of memory, or a fault of this program
-    error.got = exception.what();
+    try {
+      return cli::run(argc, argv);
+    } catch (const cli::UsageError& usage) {
+      const std::string line = "error: " + usage.error.message() + "\n";
+      fputs(line.c_str(), stderr);
+      return cli::kUsage;
+    }
+  } catch (const std::exception& exception) {  // out of memory, so none is asked for here; or a fault of this program
+    for (const char* part : {"error: lowbit: got ", exception.what(), "\n"}) fputs(part, stderr);
+    return cli::kFailed;
   }
-  const std::string line = "error: " + error.message() + "\n";
-  fputs(line.c_str(), stderr);
-  return code;
 }

@@ -134,8 +134,9 @@ typedef struct lb_generate_options {
   int64_t top_k;        /* 40; 0: all tokens */
   uint64_t seed;        /* 0; the same seed gives the same text */
   int32_t ignore_eos;   /* 0; else goes on after the end of the text */
-  /* Gets the text as it comes, whole UTF-8 characters without a zero at the end, and returns 0 to go on. NULL: nobody. It must
-   * not call functions with this model. */
+  /* Called for each token: gets the text as it comes, whole UTF-8 characters without a zero at the end (size 0 while a token
+   * completes none), and returns 0 to go on. NULL: nobody. It may ask for the model's length and vocabulary and must not call
+   * other functions with this model. */
   int32_t (*on_text)(void* user, const char* text, size_t size);
   void* user; /* handed to on_text */
 } lb_generate_options;

@@ -99,8 +99,8 @@ class Session {
   Status truncate(int64_t length);
   void clear() { (void)truncate(0); }
 
-  /// Appends `prompt` and samples until a stop. `on_text` gets whole UTF-8 characters and returns
-  /// false to stop.
+  /// Appends `prompt` and samples until a stop. `on_text` is called for each token, gets whole UTF-8 characters, none while
+  /// a token completes none, and returns false to stop.
   Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                               const std::function<bool(std::string_view)>& on_text = {});
 

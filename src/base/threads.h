@@ -42,18 +42,22 @@ struct ReadAhead {
 
 class ThreadPool {
  public:
-  /// `threads` >= 1 counts the calling thread, so `threads - 1` workers are started.
+  /// `threads` >= 1 counts the calling thread, so `threads - 1` workers are started: fewer where the system has no more (a limit
+  /// on threads or on memory), see size().
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  /// Threads that there are. It never grows.
   int size() const;
 
   /// Calls fn(begin, end, worker) for disjoint ranges that cover [0, n); each begins at a multiple of `grain` and ends at one or
   /// at n; worker is in [0, size()). A worker takes half of what is left of its own part of [0, n), and so on down to one
   /// grain, then what others have left of theirs; a thread that does not run takes none and is not waited for. So fn's result
   /// must not depend on who does what. Not re-entrant: fn must not call parallel_for of the same pool. One caller at a time.
+  /// What fn throws is thrown here when all ranges are done; the first, where several do. In a child of fork() the first loop
+  /// starts threads of its own; no loop of the pool may be under way when it forks.
   void parallel_for(int64_t n, int64_t grain, RangeFn fn, const ReadAhead& next = {});
 
  private:

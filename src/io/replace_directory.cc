@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <utility>
 
 #include "base/try.h"
@@ -77,9 +78,15 @@ Result<std::unique_ptr<ReplaceDirectory>> ReplaceDirectory::create(
 }
 
 ReplaceDirectory::~ReplaceDirectory() {
-  if (!committed_) {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
+  // Walking a directory takes memory. What stays is removed by the next writer.
+  for (int tries = committed_ ? 0 : 2; tries > 0; --tries) {
+    try {
+      std::error_code ignored;
+      fs::remove_all(temporary_, ignored);
+      break;
+    } catch (const std::bad_alloc&) {
+      continue;
+    }
   }
   if (lock_fd_ >= 0) close(lock_fd_);
 }
