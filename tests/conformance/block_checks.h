@@ -54,7 +54,7 @@ void check_matmul(const Case& c) {
   const std::vector<float> x = random_floats(rng, c.m * c.k), bias = random_floats(rng, c.n);
   const float* const wanted_bias = c.bias ? bias.data() : nullptr;
   MatmulOptions options;
-  options.x.activation = Activation::kF32;
+  options.activation = Activation::kF32;
   options.reference = true;
   const auto plan = MatmulPlan::make(w, options, one_thread());
   ASSERT_TRUE(plan.has_value());
