@@ -67,7 +67,7 @@ Status DeviceTransformer::logits(std::span<const int32_t> tokens, int64_t first,
                   fmt::format("0..{}", vocab - 1), "does the tokenizer belong to this model?");
     dequantize_rows(embedding_, token, 1, x.data() + i * hidden);
   }
-  LOWBIT_TRY(check_pages(embedding_.codes.data(), kEmbeddingName));
+  LOWBIT_TRY(check_pages(embedding_.codes.data(), "embedding"));
   LOWBIT_TRY(cuda::upload(x_, x.data(), context_ * hidden * kFloat));
   for (const DeviceBlock& block : blocks_) LOWBIT_TRY(block.run(work_, x_.as<float>(), 1));
   float* const states = x_.as<float>();
