@@ -1,7 +1,12 @@
 /* lowbit for C and everything that can call C.
  *
  * Sizes are explicit, handles are opaque, nothing is thrown. Every call returns LB_OK or what went wrong; lb_last_error() tells
- * the rest, per thread. Functions may be called from any thread; one lb_model from one thread at a time.
+ * the rest, per thread. Functions may be called from any thread; one lb_model, and one lb_session, from one thread at a time, but for what is
+ * said below.
+ *
+ * Structs begin with their size, as the caller's header has it: set all of a struct to zero, then struct_size. A library that is newer than the
+ * caller takes the fields that are missing as 0 or, where a function sets defaults, as those. An older one accepts a longer struct whose unknown
+ * fields are zero, and says LB_UNSUPPORTED to others. A size that no version has is LB_INVALID_ARGUMENT.
  */
 #ifndef LOWBIT_LOWBIT_H
 #define LOWBIT_LOWBIT_H
@@ -89,16 +94,20 @@ typedef struct lb_model_options {
   const char* device;     /* "auto", "cpu", "cuda", "cuda:<i>"; NULL is "auto" */
   int64_t context;        /* positions; 0: what the model was trained for, at most 4096 */
   int32_t threads;        /* 0: physical cores */
+  /* Positions that all sequences of the model have together, in pages of 64; forks share theirs. 0: as many as there is memory for */
+  int64_t kv_positions;
 } lb_model_options;
 
 /* path: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". options may be NULL. *model is NULL after
  * an error. */
 lb_status lb_model_open(const char* path, const lb_model_options* options, lb_model** model);
-void lb_model_close(lb_model* model); /* NULL is allowed */
+void lb_model_close(lb_model* model); /* NULL is allowed. Its sessions stay as they are */
 
+/* This one, lb_session_open, lb_model_tokenize, _detokenize and _chat_text may be called in several threads at once, beside any other call with the
+ * model but lb_model_close. */
 int64_t lb_model_vocab_size(const lb_model* model);
 int64_t lb_model_length(const lb_model* model); /* tokens in the sequence */
-/* Appends tokens to the sequence. */
+/* Appends tokens to the sequence. LB_OUT_OF_MEMORY: no page is left (kv_positions), and nothing was appended. */
 lb_status lb_model_prefill(lb_model* model, const int32_t* tokens, size_t count);
 lb_status lb_model_decode(lb_model* model, int32_t token);
 /* Logits [vocab_size] after the last token; valid until the next call with this model. LB_NOT_FOUND before the first token. */
@@ -124,7 +133,7 @@ lb_status lb_model_detokenize(const lb_model* model, const int32_t* tokens, size
 lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_t variables_size, char* text,
                              size_t capacity, size_t* size);
 
-/* What `lowbit run` has options for. lb_generate_options_init() sets all of it to the defaults given here. */
+/* What `lowbit run` has options for. lb_generate_options_init2() sets all of it to the defaults given here. */
 typedef struct lb_generate_options {
   size_t struct_size;   /* sizeof(lb_generate_options) */
   int64_t max_tokens;   /* 128 */
@@ -136,11 +145,14 @@ typedef struct lb_generate_options {
   int32_t ignore_eos;   /* 0; else goes on after the end of the text */
   /* Called for each token: gets the text as it comes, whole UTF-8 characters without a zero at the end (size 0 while a token
    * completes none), and returns 0 to go on. NULL: nobody. It may ask for the model's length and vocabulary and must not call
-   * other functions with this model. */
+   * other functions with this model, or this session where it is one's. */
   int32_t (*on_text)(void* user, const char* text, size_t size);
   void* user; /* handed to on_text */
 } lb_generate_options;
 
+/* size: sizeof(lb_generate_options), which becomes struct_size. Errors: LB_INVALID_ARGUMENT (shorter than the fields up to `user`). */
+lb_status lb_generate_options_init2(lb_generate_options* options, size_t size);
+/* The same for the fields up to `user`, which were the first version's: struct_size says that there are no others. */
 void lb_generate_options_init(lb_generate_options* options);
 
 /* Appends the prompt, then samples and appends tokens until the text ends, on_text stops it, max_tokens came or the context is
@@ -148,6 +160,35 @@ void lb_generate_options_init(lb_generate_options* options);
  * in the sequence: lb_model_length() tells. The logits are gone until the next token. */
 lb_status lb_model_generate(lb_model* model, const int32_t* prompt, size_t prompt_count,
                             const lb_generate_options* options, int32_t* tokens, size_t capacity, size_t* count);
+
+/* ---- Sessions ----
+ *
+ * More sequences of a model, beside the one that lb_model_prefill() and the like work on. Each is for one thread at a time. Those of one model
+ * may run in different threads at once: what they ask for meanwhile is computed together, each with the bits that it would have alone, and the
+ * weights are read once for all. A session keeps what it needs of its model alive, also after lb_model_close().
+ */
+
+typedef struct lb_session lb_session;
+
+/* An empty sequence. *session is NULL after an error. */
+lb_status lb_session_open(const lb_model* model, lb_session** session);
+/* The same sequence once more, its logits too. Memory is shared until one of the two goes on otherwise. *fork is NULL after an error. */
+lb_status lb_session_fork(const lb_session* session, lb_session** fork);
+void lb_session_close(lb_session* session); /* NULL is allowed */
+
+/* How long calls with this session, and with forks made of it later, wait for pages that others hold before they say LB_OUT_OF_MEMORY. 0,
+ * as it begins: not at all. */
+lb_status lb_session_wait_for_pages(lb_session* session, int64_t milliseconds);
+
+/* As lb_model_length and the others, of this sequence. */
+int64_t lb_session_length(const lb_session* session);
+lb_status lb_session_prefill(lb_session* session, const int32_t* tokens, size_t count);
+lb_status lb_session_decode(lb_session* session, int32_t token);
+lb_status lb_session_logits(const lb_session* session, const float** logits, size_t* count);
+lb_status lb_session_truncate(lb_session* session, int64_t length);
+/* When pages run out in the middle, the error is LB_OUT_OF_MEMORY and the sequence keeps what was appended. */
+lb_status lb_session_generate(lb_session* session, const int32_t* prompt, size_t prompt_count,
+                              const lb_generate_options* options, int32_t* tokens, size_t capacity, size_t* count);
 
 /* ---- Recurrent networks on integers ----
  *

@@ -89,6 +89,9 @@ class Session {
   /// kInvalidArgument (an id outside the vocabulary, no tokens, more than the context), kOutOfMemory (no page is left).
   Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
   Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
+  /// What the last prefill() or decode() gave, also of the session that this one was forked from; empty before it, and after truncate()
+  /// and generate(). Valid until the next call.
+  std::span<const float> logits() const;
 
   /// Logits of every position: row i at out[i * vocab_size]. For evaluation. `first`: rows before
   /// it are not computed.

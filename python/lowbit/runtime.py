@@ -38,7 +38,8 @@ class RuntimeFailure(LowbitError):
 
 
 class _ModelOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("activation", c_char_p), ("device", c_char_p), ("context", c_int64), ("threads", c_int32)]
+    _fields_ = [("struct_size", c_size_t), ("activation", c_char_p), ("device", c_char_p), ("context", c_int64), ("threads", c_int32),
+                ("kv_positions", c_int64)]
 
 
 class _GenerateOptions(ctypes.Structure):
@@ -57,8 +58,12 @@ _SIGNATURES = {
     "lb_model_tokenize": (c_int32, c_void_p, c_char_p, c_size_t, c_int32, c_int32, _tokens, c_size_t, _count),
     "lb_model_detokenize": (c_int32, c_void_p, _tokens, c_size_t, c_char_p, c_size_t, _count),
     "lb_model_chat_text": (c_int32, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, _count),
-    "lb_generate_options_init": (None, POINTER(_GenerateOptions)),
     "lb_model_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(_GenerateOptions), _tokens, c_size_t, _count),
+    "lb_session_open": (c_int32, c_void_p, POINTER(c_void_p)), "lb_session_fork": (c_int32, c_void_p, POINTER(c_void_p)),
+    "lb_session_close": (None, c_void_p), "lb_session_length": (c_int64, c_void_p),
+    "lb_session_wait_for_pages": (c_int32, c_void_p, c_int64), "lb_session_prefill": (c_int32, c_void_p, _tokens, c_size_t),
+    "lb_session_logits": (c_int32, c_void_p, POINTER(POINTER(c_float)), _count), "lb_session_truncate": (c_int32, c_void_p, c_int64),
+    "lb_session_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(_GenerateOptions), _tokens, c_size_t, _count),
 }
 
 
@@ -105,7 +110,7 @@ def _whole(where: str, value: int, bits: int, *, signed: bool = True) -> int:
     return value
 
 
-_models: weakref.WeakSet[Model] = weakref.WeakSet()
+_sequences: weakref.WeakSet[_Sequence] = weakref.WeakSet()
 _ending = False  # the interpreter: generations stop at their next token
 
 
@@ -115,56 +120,74 @@ def _stop_generations(patience_s: float = 10) -> None:
     global _ending
     _ending = True
     until = time.monotonic() + patience_s
-    while any(model._busy_elsewhere() for model in list(_models)) and time.monotonic() < until:
+    while any(sequence._busy_elsewhere() for sequence in list(_sequences)) and time.monotonic() < until:
         time.sleep(0.002)
 
 
 def _drop_broken_models() -> None:
-    """In a child of fork(): what another thread was in the middle of stays unfinished."""
-    for model in list(_models):
-        if model._busy_elsewhere():
-            model._handle, model._why_none = c_void_p(), "a call in a child of a fork that came while another thread was in a call"
-            model._free[:] = [None]
+    """In a child of fork(): what another thread was in the middle of stays unfinished, and all sequences of a model depend on that."""
+    sequences = list(_sequences)
+    broken = {id(sequence._opened) for sequence in sequences if sequence._opened and sequence._busy_elsewhere()}
+    for sequence in sequences:
+        if sequence._opened and id(sequence._opened) in broken:
+            sequence._opened.handle = c_void_p()  # nobody closes it
+            sequence._handle, sequence._opened = c_void_p(), None
+            sequence._why_none = "a call in a child of a fork that came while another thread was in a call"
+            sequence._free[:] = [None]
 
 
 os.register_at_fork(after_in_child=_drop_broken_models)
 
 
-class Model:
-    """One model and one sequence of tokens.
+class _Opened:
+    """An lb_model, for as long as its Model, a Session of it or a call needs it."""
 
-    path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions, 0
-    for the model's own (at most 4096). threads: 0 for the physical cores. Results do not depend on threads.
-    Not for two threads at once: a call while another one runs is an error. It cannot be copied or pickled. A child of os.fork() has a
-    copy of it, unless another thread was in a call just then. Errors: LowbitError.
-    """
+    def __init__(self, path: bytes, options: _ModelOptions) -> None:
+        self.handle = c_void_p()
+        self.inside: list[int] = []  # threads that are in a call which several may make at once
+        if status := library().lb_model_open(path, byref(options), byref(self.handle)):
+            _fail(status)
 
-    def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
-                 threads: int = 0) -> None:
-        self._handle, self._length, self._vocab_size = c_void_p(), 0, 0
+    def __del__(self) -> None:
+        if self.handle:
+            library().lb_model_close(self.handle)
+
+    def call(self, name: str, *arguments: object) -> None:
+        """One that several threads may make at once."""
+        thread = threading.get_ident()
+        try:
+            self.inside.append(thread)
+            status = getattr(library(), name)(self.handle, *arguments)
+            if status:
+                _fail(status)
+        finally:
+            with contextlib.suppress(ValueError):  # a signal came before the first line
+                self.inside.remove(thread)
+
+
+class _Sequence:
+    """What a Model and a Session have in common: one sequence of tokens, and one call at a time with it."""
+
+    _what, _prefix, _instead = "", "", ""  # for errors; of C's functions; what to do instead of two calls at once
+    _opened: _Opened | None = None
+
+    def __init__(self) -> None:
+        self._handle, self._length, self._why_none = c_void_p(), 0, "a call after close()"
         # One element while no call runs: taking it out is one step, between whose halves no signal's handler and no thread gets in.
         self._free: list[None] = [None]
-        self._owner, self._why_none = 0, "a call after close()"
-        raw = os.fsencode(path)
-        if b"\0" in raw:  # C would take what is before it
-            raise ValueError("embedded null byte")
-        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), _whole("context", context, 64),
-                                _whole("threads", threads, 32))
-        if status := library().lb_model_open(raw, byref(options), byref(self._handle)):
-            _fail(status)
-        self._vocab_size = library().lb_model_vocab_size(self._handle)
-        _models.add(self)
+        self._owner = 0
+        _sequences.add(self)
 
     def close(self) -> None:
-        """Gives the memory back; the model is of no use afterwards. Happens by itself when the object dies."""
+        """Gives the memory back; of no use afterwards. Happens by itself when the object dies."""
         with self._alone():
             if self._handle:
-                handle, self._handle = self._handle, c_void_p()
-                self._length = self._vocab_size = 0
-                library().lb_model_close(handle)
+                handle, self._handle, self._length = self._handle, c_void_p(), 0
+                self._release(handle)
+                self._opened = None
 
-    def __enter__(self) -> Model:
-        return self
+    def _release(self, handle: c_void_p) -> None:
+        raise NotImplementedError
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -174,15 +197,14 @@ class Model:
             self.close()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:  # also what the copy module asks
-        raise LowbitError("model", "a copy or a pickle", "an open model where it is", "open the model twice for two sequences")
+        raise LowbitError(self._what, "a copy or a pickle", f"an open {self._what} where it is", self._instead)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         try:
             del self._free[0]
         except IndexError:
-            raise LowbitError("model", "a call while another one runs", "one call at a time",
-                              "open the model twice for two sequences") from None
+            raise LowbitError(self._what, "a call while another one runs", "one call at a time", self._instead) from None
         try:
             self._owner = threading.get_ident()
             yield
@@ -191,83 +213,60 @@ class Model:
             self._free.append(None)
 
     def _busy_elsewhere(self) -> bool:
-        return not self._free and self._owner != threading.get_ident()
+        thread, opened = threading.get_ident(), self._opened
+        return (not self._free and self._owner != thread) or (opened is not None and any(i != thread for i in list(opened.inside)))
+
+    def _in_use(self) -> _Opened:
+        if _ending and threading.current_thread() is not threading.main_thread():
+            raise SystemExit  # ends this thread, and says nothing
+        if (opened := self._opened) is None:
+            raise LowbitError(self._what, self._why_none, f"an open {self._what}")
+        return opened
 
     def _run(self, name: str, *arguments: object) -> None:
         """Inside _alone()."""
-        if _ending and threading.current_thread() is not threading.main_thread():
-            raise SystemExit  # ends this thread, and says nothing
-        if not self._handle:
-            raise LowbitError("model", self._why_none, "an open model")
-        status = getattr(library(), name)(self._handle, *arguments)
-        self._length = library().lb_model_length(self._handle)
+        self._in_use()
+        status = getattr(library(), self._prefix + name)(self._handle, *arguments)
+        self._length = self._length_now()
         if status:
             _fail(status)
+
+    def _length_now(self) -> int:
+        return getattr(library(), self._prefix + "length")(self._handle)
 
     def _call(self, name: str, *arguments: object) -> None:
         with self._alone():
             self._run(name, *arguments)
 
     @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
     def length(self) -> int:
         """Tokens in the sequence; while a call runs, those there were before it or at the text last heard."""
         return self._length
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """add_special: begin and end as the model wants it. parse_special: "<|im_end|>" becomes the token; not for text from users."""
-        raw, count = text.encode(), c_size_t()
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        opened, raw, count = self._in_use(), text.encode(), c_size_t()
         room = (c_int32 * (len(raw) + 8))()  # no tokenizer makes more tokens than bytes, but for bos and eos
-        self._call("lb_model_tokenize", raw, len(raw), add_special, parse_special, room, len(room), byref(count))
+        opened.call("lb_model_tokenize", raw, len(raw), add_special, parse_special, room, len(room), byref(count))
         if count.value > len(room):
             room = (c_int32 * count.value)()
-            self._call("lb_model_tokenize", raw, len(raw), add_special, parse_special, room, len(room), byref(count))
+            opened.call("lb_model_tokenize", raw, len(raw), add_special, parse_special, room, len(room), byref(count))
         return room[:count.value]
-
-    def detokenize(self, tokens: Iterable[int]) -> str:
-        """Without special tokens; bytes that are no UTF-8 become U+FFFD."""
-        ids = _ids(tokens)
-        return self._text("lb_model_detokenize", ids, len(ids))
-
-    def chat_text(self, messages: Sequence[Mapping[str, object]], **variables: object) -> str:
-        """A conversation as the model's own template writes it: [{"role": "user", "content": "Hi"}]. Other variables go to the
-        template, such as add_generation_prompt (true unless given) or tools. Tokenize it with add_special=False, parse_special=True."""
-        raw = json.dumps({"messages": list(messages), **variables}).encode()
-        return self._text("lb_model_chat_text", raw, len(raw))
-
-    def _text(self, name: str, *arguments: object) -> str:
-        """The text of a call that says how long it is."""
-        size = c_size_t()
-        self._call(name, *arguments, None, 0, byref(size))
-        text = ctypes.create_string_buffer(size.value + 1)
-        self._call(name, *arguments, text, size.value, byref(size))
-        return text.raw[:size.value].decode(errors="replace")
 
     def append(self, tokens: Iterable[int]) -> np.ndarray:
         """Appends tokens to the sequence; f32 [vocab_size], the logits after the last one."""
         ids, logits, count = _ids(tokens), POINTER(c_float)(), c_size_t()
         with self._alone():  # the copy too: the next call writes over the logits
-            self._run("lb_model_prefill", ids, len(ids))
-            self._run("lb_model_logits", byref(logits), byref(count))
+            self._run("prefill", ids, len(ids))
+            self._run("logits", byref(logits), byref(count))
             return np.ctypeslib.as_array(logits, (count.value,)).copy()
 
     def truncate(self, length: int = 0) -> None:
         """Forgets all but the first `length` tokens."""
-        self._call("lb_model_truncate", _whole("length", length, 64))
+        self._call("truncate", _whole("length", length, 64))
 
-    def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
-                 top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
-                 keep: bool = False, on_text: Callable[[str], object] | None = None) -> str:
-        """What the model writes after `prompt` (a text, or token ids); the same seed gives the same text.
-
-        A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. What a signal's
-        handler raises (Ctrl-C) and what on_text raises ends the generation at that token and reaches the caller. At the end of the
-        interpreter it ends by itself.
-        """
-        ids = _ids(self.tokenize(prompt, add_special=not (keep and self.length)) if isinstance(prompt, str) else prompt)
+    def _generate(self, prompt: str | Iterable[int], keep: bool, on_text: Callable[[str], object] | None, max_tokens: int,
+                  temperature: float, top_k: int, top_p: float, min_p: float, repeat_penalty: float, seed: int, ignore_eos: bool) -> str:
+        ids = _ids(self._tokenize(prompt, not (keep and self.length), False) if isinstance(prompt, str) else prompt)
         pieces: list[str] = []
         raised: list[BaseException] = []
 
@@ -276,7 +275,7 @@ class Model:
         def listen(_: object, text: ctypes._Pointer, size: int) -> int:
             try:
                 signals.listening = True
-                self._length = library().lb_model_length(self._handle)
+                self._length = self._length_now()
                 if size:
                     pieces.append(ctypes.string_at(text, size).decode(errors="replace"))
                     if on_text:
@@ -294,7 +293,7 @@ class Model:
             self.truncate()
         with signals:
             try:
-                self._call("lb_model_generate", ids, len(ids), byref(options), None, 0, None)
+                self._call("generate", ids, len(ids), byref(options), None, 0, None)
             except LowbitError:
                 if not raised:
                     raise
@@ -304,6 +303,127 @@ class Model:
             raise SystemExit
         return "".join(pieces)
 
+
+class Model(_Sequence):
+    """A model and one sequence of tokens; session() makes more of them.
+
+    path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions of a
+    sequence, 0 for the model's own (at most 4096). threads: 0 for the physical cores. kv_positions: positions that all sequences have
+    together, 0 for as many as there is memory for. Results do not depend on threads.
+    Its own sequence is not for two threads at once: a call while another one runs is an error. tokenize(), detokenize(), chat_text() and
+    session() may be called in any thread at any time. It cannot be copied or pickled. A child of os.fork() has a copy of it and of its
+    sessions, unless another thread was in a call with one of them just then. Errors: LowbitError.
+    """
+
+    _what, _prefix, _instead = "model", "lb_model_", "open the model twice, or take a session() for each sequence"
+
+    def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
+                 threads: int = 0, kv_positions: int = 0) -> None:
+        super().__init__()
+        self._vocab_size = 0
+        raw = os.fsencode(path)
+        if b"\0" in raw:  # C would take what is before it
+            raise ValueError("embedded null byte")
+        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), _whole("context", context, 64),
+                                _whole("threads", threads, 32), _whole("kv_positions", kv_positions, 64))
+        self._opened = _Opened(raw, options)
+        self._handle = self._opened.handle
+        self._vocab_size = library().lb_model_vocab_size(self._handle)
+
+    def _release(self, handle: c_void_p) -> None:
+        self._vocab_size = 0
+        library().lb_model_truncate(handle, 0)  # where sessions keep the rest
+
+    def __enter__(self) -> Model:
+        return self
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    def session(self) -> Session:
+        """An empty sequence of its own."""
+        opened = self._in_use()
+        session = Session(opened)
+        opened.call("lb_session_open", byref(session._handle))
+        return session
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """add_special: begin and end as the model wants it. parse_special: "<|im_end|>" becomes the token; not for text from users."""
+        return self._tokenize(text, add_special, parse_special)
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """Without special tokens; bytes that are no UTF-8 become U+FFFD."""
+        ids = _ids(tokens)
+        return self._text("lb_model_detokenize", ids, len(ids))
+
+    def chat_text(self, messages: Sequence[Mapping[str, object]], **variables: object) -> str:
+        """A conversation as the model's own template writes it: [{"role": "user", "content": "Hi"}]. Other variables go to the
+        template, such as add_generation_prompt (true unless given) or tools. Tokenize it with add_special=False, parse_special=True."""
+        raw = json.dumps({"messages": list(messages), **variables}).encode()
+        return self._text("lb_model_chat_text", raw, len(raw))
+
+    def _text(self, name: str, *arguments: object) -> str:
+        """The text of a call that says how long it is."""
+        opened, size = self._in_use(), c_size_t()
+        opened.call(name, *arguments, None, 0, byref(size))
+        text = ctypes.create_string_buffer(size.value + 1)
+        opened.call(name, *arguments, text, size.value, byref(size))
+        return text.raw[:size.value].decode(errors="replace")
+
+    def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
+                 top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
+                 keep: bool = False, on_text: Callable[[str], object] | None = None) -> str:
+        """What the model writes after `prompt` (a text, or token ids); the same seed gives the same text.
+
+        A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. What a signal's
+        handler raises (Ctrl-C) and what on_text raises ends the generation at that token and reaches the caller. At the end of the
+        interpreter it ends by itself.
+        """
+        return self._generate(prompt, keep, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos)
+
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
         """The model's answer to a conversation, [{"role": "user", "content": "Hi"}]; options as for generate()."""
         return self.generate(self.tokenize(self.chat_text(messages), add_special=False, parse_special=True), **options)
+
+
+class Session(_Sequence):
+    """One sequence of tokens of a model, made by Model.session() or fork().
+
+    Not for two threads at once, but sessions of one model may run in different threads: what they ask for meanwhile is computed together,
+    each with the bits that it would have alone. It needs no open Model: close() of that leaves it as it is. Else as Model.
+    """
+
+    _what, _prefix, _instead = "session", "lb_session_", "use a fork() for each thread"
+
+    def __init__(self, opened: _Opened) -> None:
+        super().__init__()
+        self._opened = opened
+
+    def _release(self, handle: c_void_p) -> None:
+        library().lb_session_close(handle)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def fork(self) -> Session:
+        """The same sequence once more. Memory is shared until one of the two goes on otherwise."""
+        with self._alone():
+            other = Session(self._in_use())
+            self._run("fork", byref(other._handle))
+            other._length = self._length
+            return other
+
+    def wait_for_pages(self, seconds: float) -> None:
+        """How long calls with this session, and with forks made of it later, wait for memory that other sessions hold (kv_positions) before
+        they are an error. Not at all, as it begins. Ctrl-C is heard after the wait."""
+        if not 0 <= seconds:
+            raise LowbitError("seconds", str(seconds), "0 or more")
+        self._call("wait_for_pages", int(min(seconds * 1000, 2**62)))
+
+    def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
+                 top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
+                 on_text: Callable[[str], object] | None = None) -> str:
+        """Appends `prompt` (a text, or token ids) to the sequence, and what the model writes after it, which it returns. The last token
+        may not be in the sequence. Else as Model.generate()."""
+        return self._generate(prompt, True, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos)

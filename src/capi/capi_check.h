@@ -19,5 +19,7 @@ extern int failures;
 /* capi_counts_test.c */
 void check_limits(void);
 void check_counts(lb_model* model);
+/* capi_session_test.c */
+void check_sessions(const char* path);
 
 #endif

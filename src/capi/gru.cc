@@ -6,6 +6,7 @@
 #include "base/cpu.h"
 #include "base/try.h"
 #include "capi/errors.h"
+#include "capi/versioned.h"
 #include "gru/model.h"
 #include "kernels/cuda_api.h"
 #include "lowbit/gru.h"
@@ -31,10 +32,10 @@ Status open_gru(const char* path, const lb_gru_options* options, lb_gru** gru) {
   *gru = nullptr;
   std::string device, isa;
   if (options != nullptr) {
-    if (options->struct_size != sizeof *options)
-      return bad("lb_gru_options struct_size", std::to_string(options->struct_size), std::to_string(sizeof *options));
-    if (options->device != nullptr) device = options->device;
-    if (options->isa != nullptr) isa = options->isa;
+    lb_gru_options given{};
+    LOWBIT_TRY(read_versioned("lb_gru_options", options, {}, given));
+    if (given.device != nullptr) device = given.device;
+    if (given.isa != nullptr) isa = given.isa;
   }
   LOWBIT_TRY_ASSIGN(const int gpu, gru_gpu(device));
   if (gpu >= 0) LOWBIT_TRY(cuda::use_device(gpu));
@@ -44,10 +45,11 @@ Status open_gru(const char* path, const lb_gru_options* options, lb_gru** gru) {
   return {};
 }
 
-Status run_gru_model(const lb_gru* gru, const lb_gru_run_args* a) {
-  if (gru == nullptr || a == nullptr) return bad("lb_gru_run", "NULL", "a network and arguments");
-  if (a->struct_size != sizeof *a)
-    return bad("lb_gru_run_args struct_size", std::to_string(a->struct_size), std::to_string(sizeof *a));
+Status run_gru_model(const lb_gru* gru, const lb_gru_run_args* args) {
+  if (gru == nullptr || args == nullptr) return bad("lb_gru_run", "NULL", "a network and arguments");
+  lb_gru_run_args given{};
+  LOWBIT_TRY(read_versioned("lb_gru_run_args", args, {}, given));
+  const lb_gru_run_args* const a = &given;
   const auto product = [](int64_t x, int64_t y) {
     return checked_mul(static_cast<uint64_t>(x), static_cast<uint64_t>(y));
   };

@@ -1,19 +1,14 @@
-#include <algorithm>
+#include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/try.h"
 #include "capi/errors.h"
-#include "lowbit/model.h"
+#include "capi/sequence.h"
+#include "capi/versioned.h"
 #include "lowbit/quantize.h"
-
-struct lb_model {
-  lowbit::Model model;
-  std::span<const float> logits;
-};
 
 namespace lowbit::capi {
 namespace {
@@ -22,38 +17,26 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
   if (model == nullptr || path == nullptr)
     return fail(ErrorCode::kInvalidArgument, "lb_model_open", "NULL", "a path and a place");
   *model = nullptr;
-  if (options != nullptr && options->struct_size != sizeof *options)
-    return fail(ErrorCode::kInvalidArgument, "lb_model_options struct_size", std::to_string(options->struct_size),
-                std::to_string(sizeof *options));
   ModelOptions o;
   if (options != nullptr) {
-    if (options->context < 0)
-      return fail(ErrorCode::kInvalidArgument, "lb_model_options context", std::to_string(options->context),
-                  "positions, or 0");
-    if (options->activation != nullptr) o.activation = options->activation;
-    if (options->device != nullptr) o.compute.device = options->device;
-    o.context = options->context;
-    o.compute.threads = options->threads;
+    lb_model_options given{};
+    LOWBIT_TRY(read_versioned("lb_model_options", options, {offsetof(lb_model_options, kv_positions)}, given));
+    for (const auto& [name, positions] :
+         {std::pair{"context", given.context}, std::pair{"kv_positions", given.kv_positions}})
+      if (positions < 0)
+        return fail(ErrorCode::kInvalidArgument, std::string("lb_model_options ") + name, std::to_string(positions),
+                    "positions, or 0");
+    if (given.activation != nullptr) o.activation = given.activation;
+    if (given.device != nullptr) o.compute.device = given.device;
+    o.context = given.context;
+    o.kv_positions = given.kv_positions;
+    o.compute.threads = given.threads;
   }
   LOWBIT_TRY_ASSIGN(const std::string resolved, resolve_model(path));
   LOWBIT_TRY_ASSIGN(Model opened, Model::open(resolved, o));
-  *model = std::make_unique<lb_model>(lb_model{std::move(opened), {}}).release();
+  Session sequence = opened.session();
+  *model = std::make_unique<lb_model>(lb_model{std::move(opened), std::move(sequence)}).release();
   return {};
-}
-
-Status append(lb_model* model, const int32_t* tokens, size_t count) {
-  if (model == nullptr || (tokens == nullptr && count > 0))
-    return fail(ErrorCode::kInvalidArgument, "lb_model_prefill", "NULL", "a model and tokens");
-  LOWBIT_TRY(check_count("lb_model_prefill count", count, sizeof *tokens));
-  LOWBIT_TRY_ASSIGN(model->logits, model->model.prefill({tokens, count}));
-  return {};
-}
-
-/// What a caller's array takes of `from`, and how much there was.
-template <class From, class T>
-void hand_over(const From& from, T* to, size_t capacity, size_t* count) {
-  std::copy_n(from.data(), std::min(capacity, from.size()), to);
-  *count = from.size();
 }
 
 Status tokenize(const lb_model* model, std::string_view text, EncodeOptions options, int32_t* tokens, size_t capacity,
@@ -87,56 +70,11 @@ Status chat_text(const lb_model* model, std::string_view variables, char* text, 
   return {};
 }
 
-GenerateOptions generate_options(const lb_generate_options& o) {
-  GenerateOptions options;
-  options.max_tokens = o.max_tokens;
-  options.stop_at_eos = o.ignore_eos == 0;
-  options.sampler.temperature = o.temperature;
-  options.sampler.top_k = o.top_k;
-  options.sampler.top_p = o.top_p;
-  options.sampler.min_p = o.min_p;
-  options.sampler.repeat_penalty = o.repeat_penalty;
-  options.sampler.seed = o.seed;
-  return options;
-}
-
-lb_generate_options default_generate_options() {
-  const GenerateOptions options;
-  lb_generate_options o{};
-  o.struct_size = sizeof o;
-  o.max_tokens = options.max_tokens;
-  o.temperature = options.sampler.temperature;
-  o.top_p = options.sampler.top_p;
-  o.min_p = options.sampler.min_p;
-  o.repeat_penalty = options.sampler.repeat_penalty;
-  o.top_k = options.sampler.top_k;
-  o.seed = options.sampler.seed;
-  return o;
-}
-
-Status generate(lb_model* model, std::span<const TokenId> prompt, const lb_generate_options* given, int32_t* tokens,
-                size_t capacity, size_t* count) {
-  if (model == nullptr || (prompt.data() == nullptr && !prompt.empty()) || (tokens == nullptr && capacity > 0))
-    return fail(ErrorCode::kInvalidArgument, "lb_model_generate", "NULL", "a model, a prompt and a place for tokens");
-  LOWBIT_TRY(check_count("lb_model_generate prompt_count", prompt.size(), sizeof(TokenId)));
-  if (given != nullptr && given->struct_size != sizeof *given)
-    return fail(ErrorCode::kInvalidArgument, "lb_generate_options struct_size", std::to_string(given->struct_size),
-                std::to_string(sizeof *given));
-  const lb_generate_options o = given != nullptr ? *given : default_generate_options();
-  const auto on_text = [&o](std::string_view text) {
-    return o.on_text == nullptr || o.on_text(o.user, text.data(), text.size()) == 0;
-  };
-  model->logits = {};
-  LOWBIT_TRY_ASSIGN(const Generation made, model->model.generate(prompt, generate_options(o), on_text));
-  size_t ignored = 0;
-  hand_over(made.tokens, tokens, capacity, count != nullptr ? count : &ignored);
-  return {};
-}
-
 }  // namespace
 }  // namespace lowbit::capi
 
 using lowbit::capi::guarded;
+using lowbit::capi::sequence_of;
 
 extern "C" {
 
@@ -146,33 +84,19 @@ lb_status lb_model_open(const char* path, const lb_model_options* options, lb_mo
 void lb_model_close(lb_model* model) { delete model; }
 
 int64_t lb_model_vocab_size(const lb_model* model) { return model == nullptr ? 0 : model->model.info().vocab_size; }
-int64_t lb_model_length(const lb_model* model) { return model == nullptr ? 0 : model->model.length(); }
+int64_t lb_model_length(const lb_model* model) { return model == nullptr ? 0 : model->sequence.length(); }
 
 lb_status lb_model_prefill(lb_model* model, const int32_t* tokens, size_t count) {
-  return guarded([&] { return lowbit::capi::append(model, tokens, count); });
+  return guarded([&] { return lowbit::capi::prefill("lb_model_prefill", sequence_of(model), tokens, count); });
 }
 lb_status lb_model_decode(lb_model* model, int32_t token) { return lb_model_prefill(model, &token, 1); }
 
 lb_status lb_model_logits(const lb_model* model, const float** logits, size_t* count) {
-  return guarded([&]() -> lowbit::Status {
-    if (model == nullptr || logits == nullptr || count == nullptr)
-      return lowbit::fail(lowbit::ErrorCode::kInvalidArgument, "lb_model_logits", "NULL", "a model and places");
-    if (model->logits.empty())
-      return lowbit::fail(lowbit::ErrorCode::kNotFound, "lb_model_logits", "no token since the sequence began",
-                          "a token");
-    *logits = model->logits.data();
-    *count = model->logits.size();
-    return {};
-  });
+  return guarded([&] { return lowbit::capi::logits("lb_model_logits", sequence_of(model), logits, count); });
 }
 
 lb_status lb_model_truncate(lb_model* model, int64_t length) {
-  return guarded([&]() -> lowbit::Status {
-    if (model == nullptr)
-      return lowbit::fail(lowbit::ErrorCode::kInvalidArgument, "lb_model_truncate", "NULL", "a model");
-    model->logits = {};
-    return model->model.truncate(length);
-  });
+  return guarded([&] { return lowbit::capi::truncate("lb_model_truncate", sequence_of(model), length); });
 }
 
 lb_status lb_model_tokenize(const lb_model* model, const char* text, size_t text_size, int32_t add_special,
@@ -191,14 +115,11 @@ lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_
   return guarded([&] { return lowbit::capi::chat_text(model, {variables, variables_size}, text, capacity, size); });
 }
 
-void lb_generate_options_init(lb_generate_options* options) {
-  if (options != nullptr) *options = lowbit::capi::default_generate_options();
-}
-
 lb_status lb_model_generate(lb_model* model, const int32_t* prompt, size_t prompt_count,
                             const lb_generate_options* options, int32_t* tokens, size_t capacity, size_t* count) {
   return guarded([&] {
-    return lowbit::capi::generate(model, {prompt, prompt_count}, options, tokens, capacity, count);
+    return lowbit::capi::generate("lb_model_generate", sequence_of(model), {prompt, prompt_count}, options, tokens,
+                                  capacity, count);
   });
 }
 

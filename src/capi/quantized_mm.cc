@@ -9,6 +9,7 @@
 #include "base/threads.h"
 #include "base/try.h"
 #include "capi/errors.h"
+#include "capi/versioned.h"
 #include "format/registry.h"
 #include "kernels/cuda_api.h"
 #include "ops/matmul.h"
@@ -23,11 +24,10 @@ tl::unexpected<Error> bad_mm(const char* what, const std::string& got, std::stri
 }
 
 /// What both versions ask for. The device version checks the rest itself and does not read row_ends.
-Status check_args(const lb_quantized_mm_args* args) {
+Status read_args(const lb_quantized_mm_args* args, lb_quantized_mm_args& a) {
   if (args == nullptr) return bad_mm("args", "NULL", "arguments");
-  if (args->struct_size != sizeof *args)
-    return bad_mm("struct_size", std::to_string(args->struct_size), std::to_string(sizeof *args));
-  for (const lb_type* type : {&args->input_type, &args->output_type}) {
+  LOWBIT_TRY(read_versioned("lb_quantized_mm_args", args, {}, a));
+  for (const lb_type* type : {&a.input_type, &a.output_type}) {
     int number = 0;  // C may have written any; an lb_type of C++ may hold only its own
     static_assert(sizeof number == sizeof *type);
     std::memcpy(&number, type, sizeof number);
@@ -42,27 +42,28 @@ cuda::Element element_of(lb_type type) {
 }
 
 Status run_on_device(const lb_quantized_mm_args* args, void* stream) {
-  LOWBIT_TRY(check_args(args));
+  lb_quantized_mm_args a{};
+  LOWBIT_TRY(read_args(args, a));
   cuda::QuantizedMm call;
-  call.input = args->input;
-  call.weight = args->weight;
-  call.output = args->output;
-  call.m = args->m;
-  call.n = args->n;
-  call.k = args->k;
-  call.input_stride = args->input_stride;
-  call.weight_stride = args->weight_stride;
-  call.output_stride = args->output_stride;
-  call.scale = args->scale;
-  call.scales = args->scales;
-  call.group = args->group;
-  call.row_ends = args->row_ends;
-  call.ranges = args->ranges;
-  call.bias = args->bias;
-  call.input_element = element_of(args->input_type);
-  call.output_element = element_of(args->output_type);
+  call.input = a.input;
+  call.weight = a.weight;
+  call.output = a.output;
+  call.m = a.m;
+  call.n = a.n;
+  call.k = a.k;
+  call.input_stride = a.input_stride;
+  call.weight_stride = a.weight_stride;
+  call.output_stride = a.output_stride;
+  call.scale = a.scale;
+  call.scales = a.scales;
+  call.group = a.group;
+  call.row_ends = a.row_ends;
+  call.ranges = a.ranges;
+  call.bias = a.bias;
+  call.input_element = element_of(a.input_type);
+  call.output_element = element_of(a.output_type);
   call.stream = stream;
-  return cuda::quantized_mm(static_cast<int>(std::min<uint32_t>(args->bits, 64)), call);
+  return cuda::quantized_mm(static_cast<int>(std::min<uint32_t>(a.bits, 64)), call);
 }
 
 Status check_host_args(const lb_quantized_mm_args& a) {
@@ -135,8 +136,8 @@ void write(void* p, lb_type type, int64_t i, float v) {
 }
 
 Status run_on_host(const lb_quantized_mm_args* args) {
-  LOWBIT_TRY(check_args(args));
-  const lb_quantized_mm_args& a = *args;
+  lb_quantized_mm_args a{};
+  LOWBIT_TRY(read_args(args, a));
   LOWBIT_TRY(check_host_args(a));
   if (a.m == 0 || a.n == 0) return {};
   constexpr double kWorthThreads = 1e8;

@@ -13,7 +13,9 @@ namespace lowbit {
 
 KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
   tables_.resize(pool_->groups().size());
-  for (auto& table : tables_) table.reserve(size_t(std::min(ceil_div(capacity, kKvPage), pool_->max_pages())));
+  wanted_.resize(tables_.size());
+  // One more for a copy on its way: reserve() does not allocate.
+  for (auto& table : tables_) table.reserve(size_t(std::min(ceil_div(capacity, kKvPage), pool_->max_pages())) + 1);
 }
 
 KvCache::~KvCache() {
@@ -25,6 +27,7 @@ KvCache& KvCache::operator=(KvCache&& other) noexcept {
   std::swap(capacity_, other.capacity_);
   std::swap(length_, other.length_);
   std::swap(tables_, other.tables_);
+  std::swap(wanted_, other.wanted_);
   return *this;
 }
 
@@ -56,19 +59,15 @@ Status KvCache::reserve(int64_t n) {
     return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("{} + {} positions", length_, n),
                 fmt::format("at most {}", capacity_), "shorten the text or ask for a larger context (-c)");
   if (n == 0) return {};
-  const int64_t before = pages(), last = length_ / kKvPage;
-  auto status = add_pages(ceil_div(length_ + n, kKvPage));
-  if (status && last < before) status = own_page(last);
-  if (!status) drop_pages(before);
-  return status;
-}
-
-Status KvCache::add_pages(int64_t count) {
+  const int64_t count = std::max(ceil_div(length_ + n, kKvPage), pages()), last = length_ / kKvPage;
+  // All at once: who holds some of the pages it needs while it waits for the others would keep those from everybody else.
+  for (size_t g = 0; g < tables_.size(); ++g) {
+    const bool shared = last < pages() && pool_->is_shared(int(g), tables_[g][size_t(last)].id);
+    wanted_[g] = count - pages() + (shared ? 1 : 0);
+  }
+  LOWBIT_TRY(pool_->take(wanted_, tables_));
   for (size_t g = 0; g < tables_.size(); ++g)
-    while (int64_t(tables_[g].size()) < count) {
-      LOWBIT_TRY_ASSIGN(const KvPool::Page page, pool_->take(int(g)));
-      tables_[g].push_back(page);
-    }
+    if (int64_t(tables_[g].size()) > count) own_page(g, last);
   return {};
 }
 
@@ -80,16 +79,13 @@ void KvCache::drop_pages(int64_t count) {
     }
 }
 
-Status KvCache::own_page(int64_t index) {
-  for (size_t g = 0; g < tables_.size(); ++g) {
-    KvPool::Page& page = tables_[g][size_t(index)];
-    if (!pool_->is_shared(int(g), page.id)) continue;
-    LOWBIT_TRY_ASSIGN(const KvPool::Page own, pool_->take(int(g)));
-    std::copy_n(page.data, pool_->page_bytes(int(g)), own.data);
-    pool_->give_back(int(g), page.id);
-    page = own;
-  }
-  return {};
+void KvCache::own_page(size_t group, int64_t index) {
+  auto& table = tables_[group];
+  KvPool::Page& page = table[size_t(index)];
+  std::copy_n(page.data, pool_->page_bytes(int(group)), table.back().data);
+  pool_->give_back(int(group), page.id);
+  page = table.back();
+  table.pop_back();
 }
 
 uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page) const {

@@ -57,15 +57,15 @@ class KvCache {
 
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;
-  Status add_pages(int64_t count);
   void drop_pages(int64_t count);
-  /// Copies a page that has other owners.
-  Status own_page(int64_t index);
+  /// Puts the last page of the group in the place of page `index`, which has other owners, and what that holds in it.
+  void own_page(size_t group, int64_t index);
   int64_t pages() const { return tables_.empty() ? 0 : static_cast<int64_t>(tables_[0].size()); }
 
   std::shared_ptr<KvPool> pool_;
   int64_t capacity_ = 0, length_ = 0;
   std::vector<std::vector<KvPool::Page>> tables_;  // [group][page]
+  std::vector<int64_t> wanted_;                    // [group], of reserve()
 };
 
 /// Consecutive rows of a batch that continue one sequence: rows [row, row + rows) are its positions [position, position + rows).

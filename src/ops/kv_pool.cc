@@ -99,15 +99,21 @@ int64_t KvPool::allocated_bytes() const {
   return bytes;
 }
 
-Result<KvPool::Page> KvPool::take(int group) {
+Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables) {
   const std::lock_guard lock(mutex_);
-  Store& store = stores_[size_t(group)];
-  if (store.spare.empty()) LOWBIT_TRY(add_slab(store));
-  const uint32_t id = store.spare.back();
-  store.spare.pop_back();
-  store.owners[id] = 1;
-  store.most_in_use = std::max(store.most_in_use, in_use(store));
-  return Page{id, store.slabs[id / size_t(slab_pages_)].data() + id % slab_pages_ * store.page_bytes};
+  for (size_t g = 0; g < counts.size(); ++g)
+    while (int64_t(stores_[g].spare.size()) < counts[g]) LOWBIT_TRY(add_slab(stores_[g]));
+  for (size_t g = 0; g < counts.size(); ++g) {
+    Store& store = stores_[g];
+    for (int64_t i = 0; i < counts[g]; ++i) {
+      const uint32_t id = store.spare.back();
+      store.spare.pop_back();
+      store.owners[id] = 1;
+      tables[g].push_back({id, store.slabs[id / size_t(slab_pages_)].data() + id % slab_pages_ * store.page_bytes});
+    }
+    store.most_in_use = std::max(store.most_in_use, in_use(store));
+  }
+  return {};
 }
 
 void KvPool::share(int group, uint32_t id) {
@@ -125,9 +131,9 @@ void KvPool::give_back(int group, uint32_t id) {
     const std::lock_guard lock(mutex_);
     Store& store = stores_[size_t(group)];
     LOWBIT_DCHECK(store.owners[id] > 0);
-    if (--store.owners[id] > 0) return;
-    store.spare.push_back(id);
-    ++times_freed_;
+    if (--store.owners[id] > 1) return;
+    if (store.owners[id] == 0) store.spare.push_back(id);
+    ++times_freed_;  // the last owner may write to the page without a copy now
   }
   freed_.notify_all();
 }

@@ -61,15 +61,17 @@ class KvPool {
   int64_t pages_in_use() const;     // of all groups; a shared page counts once
   int64_t allocated_bytes() const;  // of pages that have been in use
 
-  /// A page with one owner. Error: kOutOfMemory (all `max_pages` are in use, or the system has no address space).
-  Result<Page> take(int group);
+  /// counts[g] pages of group g with one owner each, behind those in tables[g]; none at all after an error. Error: kOutOfMemory (all
+  /// `max_pages` are in use, or the system has no address space).
+  Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
   /// One owner more.
   void share(int group, uint32_t id);
   bool is_shared(int group, uint32_t id) const;
   /// One owner less; without any the page is free again.
   void give_back(int group, uint32_t id);
 
-  /// How often pages have become free. A caller that got none reads it first, then waits until it has grown; false when the time is up.
+  /// How often pages have become free, or their last owner's alone. A caller that got none reads it first, then waits until it has
+  /// grown; false when the time is up.
   uint64_t times_freed() const;
   bool wait_until_freed(uint64_t since, std::chrono::milliseconds most) const;
 

@@ -2,8 +2,8 @@
 
 #include "base/clock.h"
 #include "base/try.h"
-#include "runtime/sampler.h"
 #include "pipeline/shared_model.h"
+#include "runtime/sampler.h"
 
 namespace lowbit {
 
@@ -27,18 +27,32 @@ Session Session::fork() const {
   auto other = std::make_unique<Impl>(impl_->model);
   other->cache = impl_->cache.fork();
   other->logits = impl_->logits;
+  other->has_logits = impl_->has_logits;
   other->most_wait = impl_->most_wait;
   return Session(std::move(other));
 }
 
-void Session::wait_for_pages(std::chrono::milliseconds most) { impl_->most_wait = most; }
+void Session::wait_for_pages(std::chrono::milliseconds most) {
+  impl_->most_wait =
+      std::min<std::chrono::milliseconds>(most, std::chrono::years(1));  // a clock's end is not far beyond
+}
 int64_t Session::length() const { return impl_->cache.length(); }
 int64_t Session::context() const { return impl_->model->info.context; }
-Status Session::truncate(int64_t length) { return impl_->cache.truncate(length); }
+
+Status Session::truncate(int64_t length) {
+  LOWBIT_TRY(impl_->cache.truncate(length));
+  impl_->has_logits = false;
+  return {};
+}
 
 Result<std::span<const float>> Session::prefill(std::span<const TokenId> tokens) {
   LOWBIT_TRY(impl_->forward(tokens, LogitsWanted::last(), impl_->logits));
-  return std::span<const float>(impl_->logits);
+  impl_->has_logits = true;
+  return logits();
+}
+
+std::span<const float> Session::logits() const {
+  return impl_->has_logits ? std::span<const float>(impl_->logits) : std::span<const float>();
 }
 
 Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out) {
@@ -51,6 +65,7 @@ Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, st
     const std::lock_guard lock(impl_->model->scorer_mutex);
     return impl_->model->scorer->logits(tokens, first, out);
   }
+  impl_->has_logits = false;
   return impl_->forward(tokens, LogitsWanted::range(first, n - first), out);
 }
 
@@ -98,6 +113,7 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
   }
   if (const std::string rest = decoder.flush(); !rest.empty()) emit(rest);
   out.decode_s = seconds_since(start);
+  impl_->has_logits = false;
   return out;
 }
 

@@ -7,8 +7,8 @@
 
 #include "lowbit/model.h"
 #include "model/device_transformer.h"
-#include "runtime/transformer.h"
 #include "runtime/executor.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 
@@ -39,7 +39,8 @@ struct Session::Impl {
 
   std::shared_ptr<SharedModel> model;
   KvCache cache;
-  std::vector<float> logits;  // of the last token
+  std::vector<float> logits;
+  bool has_logits = false;  // `logits` are those after the last token
   std::chrono::milliseconds most_wait{0};
 };
 

@@ -217,6 +217,79 @@ class RuntimeProcesses(cli.CliTest):
             thread.join()
             """), "0\n")
 
+    def test_a_child_of_fork_has_sessions_of_its_own(self):
+        self.assertEqual(self.script("""
+            model = Model(PATH, threads=2)
+            one = model.session()
+            wanted = one.append([1, 2, 3, 4])
+            def again():
+                one.truncate(2)
+                return np.array_equal(one.append([3, 4]), wanted) and np.array_equal(one.fork().append([5]), model.append([1, 2, 3, 4, 5]))
+            print(in_child(again), one.length)
+            inside, go_on = threading.Event(), threading.Event()
+            def wait(_):
+                inside.set()
+                go_on.wait()
+            other = model.session()
+            thread = threading.Thread(target=lambda: other.generate("x", on_text=wait, max_tokens=3, ignore_eos=True))
+            thread.start()
+            inside.wait()
+            def ask():  # all of them depend on what the other thread was in the middle of
+                refused = 0
+                for call in (lambda: one.append([5]), lambda: other.append([5]), lambda: model.append([5]), model.session):
+                    try:
+                        call()
+                    except LowbitError as error:
+                        refused += "fork" in str(error)
+                one.close(), other.close(), model.close()
+                return refused == 4 and len(Model(PATH, threads=2).session().append([1])) > 0
+            print(in_child(ask))
+            go_on.set()
+            thread.join()
+            print(one.append([5]).size > 0)
+            """), "0 4\n0\nTrue\n")
+
+    def test_daemon_threads_with_sessions_at_the_end_of_the_interpreter(self):
+        for wait in (0, 0.02, 0.1):
+            self.script(f"""
+                model = Model(PATH, threads=2)
+                def work(session):
+                    while True:
+                        session.truncate()
+                        session.generate("the river", **LONG)
+                for _ in range(4):
+                    threading.Thread(target=work, args=(model.session(),), daemon=True).start()
+                time.sleep({wait})
+                """)
+
+    def test_ctrl_c_stops_a_session_beside_others(self):
+        self.assertEqual(self.script("""
+            model, stop = Model(PATH, threads=2), threading.Event()
+            wanted = model.generate("the river", **LONG)
+            wrong = []
+            def work(session):
+                while not stop.is_set():
+                    session.truncate()
+                    if session.generate("the river", **LONG) != wanted:
+                        wrong.append(1)
+            threads = [threading.Thread(target=work, args=(model.session(),)) for _ in range(3)]
+            [t.start() for t in threads]
+            own, caught = model.session(), 0
+            for _ in range(10):
+                threading.Timer(0.03, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                try:
+                    until = time.monotonic() + 10
+                    while time.monotonic() < until:
+                        own.truncate()
+                        own.generate("the river", **LONG)
+                except KeyboardInterrupt:
+                    caught += 1
+            stop.set()
+            [t.join() for t in threads]
+            own.truncate()
+            print(caught, wrong, own.generate("the river", **LONG) == wanted)
+            """), "10 [] True\n")
+
     def test_a_file_that_shrinks_under_an_open_model(self):
         big = cli.make_model(self.dir / "big", "--dtype", "bf16", "--hidden", "256", "--layers", "1", "--ffn", "256")
         file = max(pathlib.Path(big).glob("*.safetensors"), key=lambda f: f.stat().st_size)

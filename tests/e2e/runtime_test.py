@@ -1,6 +1,7 @@
 """The Python package's Model against the command line: the same library, tokens and texts."""
 import os
 import pathlib
+import subprocess
 import sys
 import threading
 import unittest
@@ -158,6 +159,112 @@ class Runtime(cli.CliTest):
 
         self.model.generate("the river", max_tokens=3, ignore_eos=True, on_text=meddle)
         self.assertTrue(refused and all("one call at a time" in line for line in refused))
+
+    def test_sessions_on_threads_write_what_each_writes_alone(self):
+        texts = ["the river", "old stone houses while people talk about bread and rain", "x", "bread"]
+        options = [{"max_tokens": 30, "seed": i, "ignore_eos": True} for i in range(8)]
+        with self.lowbit_package.Model(self.hf, threads=2) as model:
+            wanted = [model.generate(texts[i % 4], **options[i]) for i in range(8)]
+            prefix = model.session()
+            prefix.append(model.tokenize("the river"))
+            forked = [prefix.fork() for _ in range(8)]
+            alone = [forked[i].generate([5, 6], **options[i]) for i in range(8)]
+            for session in forked:
+                session.truncate(prefix.length)
+            sessions, got, again, failed = [model.session() for _ in range(8)], [""] * 8, [""] * 8, []
+            start = threading.Barrier(16)
+
+            def write(session, prompt, i, texts_of):
+                try:
+                    start.wait()
+                    texts_of[i] = session.generate(prompt, **options[i])
+                except BaseException as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=write, args=(sessions[i], texts[i % 4], i, got)) for i in range(8)]
+            threads += [threading.Thread(target=write, args=(forked[i], [5, 6], i, again)) for i in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual((failed, got, again), ([], wanted, alone))
+        self.assertEqual(len(set(wanted)), 8)
+
+    def test_a_session_goes_on_forks_and_goes_back(self):
+        lowbit, tokens = self.lowbit_package, self.model.tokenize("old stone houses while people talk")
+        self.model.truncate()
+        whole = self.model.append(tokens)
+        model = lowbit.Model(self.hf, threads=1)
+        with model.session() as one:
+            self.assertEqual(one.length, 0)
+            self.assertTrue(np.array_equal(one.append(tokens), whole))
+            two = one.fork()
+            self.assertFalse(np.array_equal(one.append([3]), two.append([4])))
+            one.truncate(2)
+            self.assertEqual((one.length, two.length, model.length), (2, len(tokens) + 1, 0))
+            self.assertTrue(np.array_equal(one.append(tokens[2:]), whole))
+            with self.assertRaisesRegex(lowbit.LowbitError, "fork"):
+                one.__reduce_ex__(2)
+        with self.assertRaisesRegex(lowbit.LowbitError, "session: got a call after close"):
+            one.append([1])
+        self.assertEqual(one.length, 0)
+        wanted = self.model.generate("the river", max_tokens=5, temperature=0, ignore_eos=True)
+        three, greedy = model.session(), {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
+        self.assertEqual(three.generate("the river", **greedy), wanted)
+        length = three.length
+        three.generate(" runs", **greedy)
+        self.assertGreater(three.length, length)  # it goes on
+        model.close()
+        with self.assertRaisesRegex(lowbit.LowbitError, "after close"):
+            model.session()
+        self.assertEqual(two.fork().generate("x", max_tokens=1) is not None, True)  # no open model is needed, not even for a text
+        self.assertEqual(model.vocab_size, 0)
+
+    def test_a_session_without_memory_is_told_and_may_wait(self):
+        lowbit = self.lowbit_package
+        with lowbit.Model(self.hf, threads=1, context=64, kv_positions=64) as model:
+            one, two = model.session(), model.session()
+            one.append([1, 2])
+            with self.assertRaises(lowbit.LowbitError) as caught:
+                two.append([1, 2])
+            self.assertEqual((caught.exception.status, two.length), ("out_of_memory", 0))
+            one.append([3])
+            for seconds in (-1, float("nan")):
+                with self.assertRaisesRegex(lowbit.LowbitError, "seconds"):
+                    two.wait_for_pages(seconds)
+            two.wait_for_pages(60)
+            threading.Timer(0.05, one.close).start()
+            two.append([1, 2])
+            self.assertEqual(two.length, 2)
+            with self.assertRaisesRegex(lowbit.LowbitError, "kv_positions"):
+                lowbit.Model(self.hf, kv_positions=-1)
+
+    def test_two_calls_with_a_session_are_refused_and_texts_are_not(self):
+        lowbit, session, seen = self.lowbit_package, self.model.session(), []
+
+        def meddle(_):
+            for call in (lambda: session.append([1]), session.fork, session.close):
+                with self.assertRaisesRegex(lowbit.LowbitError, "session: .*one call at a time.*fork"):
+                    call()
+            thread = threading.Thread(target=lambda: seen.append(self.model.tokenize("the river")))
+            thread.start()
+            thread.join()
+            with self.model.session() as other:
+                seen.append(other.generate("the river", max_tokens=2))
+
+        session.generate("the river", max_tokens=2, ignore_eos=True, on_text=meddle)
+        self.assertEqual(seen[0], self.model.tokenize("the river"))
+        self.assertGreaterEqual(len(seen), 4)
+
+    def test_the_example_of_sessions_in_c(self):
+        program = pathlib.Path(cli.BINARY).parent / "example_sessions"
+        if not program.exists():
+            self.skipTest(f"no {program}")
+        done = subprocess.run([program, self.hf, "3", "20", "the river"], capture_output=True, timeout=cli.TIMEOUT_S, env=cli.environment())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        texts = [self.json("run", self.hf, "-p", "the river", "-n", 20, "--ignore-eos", "--seed", seed)["text"] for seed in range(3)]
+        self.assertEqual(done.stdout.decode(), "".join(f"{seed}: {text}\n" for seed, text in enumerate(texts)))
+        self.assertEqual(subprocess.run([program, self.hf, "0"], capture_output=True).returncode, 2)
 
     def test_layers_without_their_ending(self):
         checkpoint = self.lowbit_package.Checkpoint(self.quantized("int4", "--format", "int4"))

@@ -1,6 +1,7 @@
 //! The host-pointer product against the plain loop, and what goes wrong.
 
-use lowbit::{Bits, Generate, Model, QuantizedMm};
+use lowbit::{Bits, Generate, Model, ModelOptions, QuantizedMm, Session};
+use std::time::Duration;
 
 fn value(row: &[u8], k: usize, bits: usize) -> i32 {
     let code = (row[k * bits / 8] >> (k * bits % 8)) as i32 & ((1 << bits) - 1);
@@ -64,14 +65,20 @@ fn a_missing_model_says_so() {
     assert!(!lowbit::version().is_empty());
 }
 
-#[test]
-fn a_model_reads_and_writes_text() {
+/// A small model, where it is.
+fn stories() -> Option<String> {
     let data = std::env::var("LOWBIT_DATA").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data").into());
     let path = format!("{data}/lm/stories260K");
     if !std::path::Path::new(&path).is_dir() {
         eprintln!("no model to try: {path}");
-        return;
+        return None;
     }
+    Some(path)
+}
+
+#[test]
+fn a_model_reads_and_writes_text() {
+    let Some(path) = stories() else { return };
     let mut model = Model::open(&path, 64).unwrap();
     let tokens = model.tokenize("Once upon a time", true, false).unwrap();
     assert_eq!(tokens[0], 1);
@@ -95,4 +102,75 @@ fn a_model_reads_and_writes_text() {
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.generate(&tokens, &how, |_| panic!("heard enough"))));
     assert!(panics.is_err());
     assert!(model.generate(&tokens, &Generate { temperature: -1.0, ..how }, |_| true).unwrap_err().message.contains("temperature"));
+}
+
+fn write(session: &mut Session, prompt: &[i32], seed: u64) -> String {
+    let mut text = String::new();
+    let how = Generate { max_tokens: 20, seed, ignore_eos: true, ..Generate::default() };
+    session.generate(prompt, &how, |piece| { text += piece; true }).unwrap();
+    text
+}
+
+#[test]
+fn sessions_fork_and_go_back() {
+    let Some(path) = stories() else { return };
+    let model = Model::open(&path, 64).unwrap();
+    let tokens = model.tokenize("Once upon a time", true, false).unwrap();
+    let mut one = model.session().unwrap();
+    assert!(one.is_empty() && one.logits().is_none());
+    let all = one.append(&tokens).unwrap().to_vec();
+    let mut two = one.fork().unwrap();
+    assert_eq!(two.logits().unwrap(), all);
+    assert_ne!(one.append(&[9]).unwrap(), two.append(&[10]).unwrap());
+    assert_eq!((one.len(), two.len()), (tokens.len() + 1, tokens.len() + 1));
+    one.truncate(2).unwrap();
+    assert!(one.logits().is_none() && one.truncate(3).is_err());
+    assert_eq!(one.append(&tokens[2..]).unwrap(), all);
+    drop(model);
+    two.truncate(2).unwrap();
+    assert_eq!(two.append(&tokens[2..]).unwrap(), all, "a session needs no model beside it");
+}
+
+#[test]
+fn threads_write_what_each_writes_alone() {
+    let Some(path) = stories() else { return };
+    let model = Model::open_with(&path, &ModelOptions { context: 64, threads: 2, ..ModelOptions::default() }).unwrap();
+    let tokens = model.tokenize("Once upon a time", true, false).unwrap();
+    let mut prefix = model.session().unwrap();
+    prefix.append(&tokens).unwrap();
+    let next = model.tokenize(" there", false, false).unwrap();
+    let alone: Vec<String> = (0..8).map(|seed| write(&mut prefix.fork().unwrap(), &next, seed)).collect();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|seed| {
+                let (mut session, next) = (prefix.fork().unwrap(), &next);
+                scope.spawn(move || write(&mut session, next, seed))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(together, alone);
+    assert!(alone.iter().any(|text| *text != alone[0]));
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        prefix.generate(&next, &Generate::default(), |_| panic!("heard enough"))
+    }));
+    assert!(panics.is_err());
+}
+
+#[test]
+fn sessions_without_memory_are_told_and_may_wait() {
+    let Some(path) = stories() else { return };
+    let options = ModelOptions { context: 64, kv_positions: 64, ..ModelOptions::default() };
+    let model = Model::open_with(&path, &options).unwrap();
+    let (mut one, mut two) = (model.session().unwrap(), model.session().unwrap());
+    one.append(&[1, 2]).unwrap();
+    let error = two.append(&[1, 2]).unwrap_err();
+    assert_eq!(error.status, 7, "{error}");
+    two.wait_for_pages(Duration::MAX).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| two.append(&[1, 2]).map(<[f32]>::len));
+        one.append(&[3]).unwrap();
+        drop(one);
+        assert_eq!(waits.join().unwrap().unwrap(), model.vocab_size());
+    });
 }

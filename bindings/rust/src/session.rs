@@ -1,0 +1,188 @@
+//! Sequences of a model, and how they are sampled.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+use crate::{check, sys, Result};
+
+/// How text is sampled; the defaults are those of `lowbit run`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generate {
+    /// Fewer come when the text ends or the context is full.
+    pub max_tokens: i64,
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// 0: all tokens.
+    pub top_k: i64,
+    /// 1: all tokens.
+    pub top_p: f32,
+    /// 0: all tokens.
+    pub min_p: f32,
+    /// Over 1: repeat less.
+    pub repeat_penalty: f32,
+    /// The same seed gives the same text.
+    pub seed: u64,
+    /// Goes on after the end of the text.
+    pub ignore_eos: bool,
+}
+
+impl Default for Generate {
+    fn default() -> Self {
+        Generate {
+            max_tokens: 128, temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, seed: 0, ignore_eos: false,
+        }
+    }
+}
+
+/// What `listen` calls, and a panic of it, which must not unwind through C.
+struct Listener<'a> {
+    on_text: &'a mut dyn FnMut(&str) -> bool,
+    panic: Option<Box<dyn std::any::Any + Send>>,
+}
+
+extern "C" fn listen(user: *mut c_void, text: *const c_char, size: usize) -> i32 {
+    // `user` is the Listener that generate() lends for the time of the call.
+    let (listener, text) = unsafe { (&mut *user.cast::<Listener>(), std::slice::from_raw_parts(text.cast::<u8>(), size)) };
+    let text = String::from_utf8_lossy(text);
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (listener.on_text)(&text))) {
+        Ok(go_on) => i32::from(!go_on),
+        Err(panic) => {
+            listener.panic = Some(panic);
+            1
+        }
+    }
+}
+
+/// One call that generates; a panic of `on_text` goes on here.
+pub(crate) fn generate(
+    how: &Generate, mut on_text: impl FnMut(&str) -> bool, call: impl FnOnce(*const sys::GenerateOptions) -> c_int,
+) -> Result<()> {
+    let mut listener = Listener { on_text: &mut on_text, panic: None };
+    let options = sys::GenerateOptions {
+        struct_size: std::mem::size_of::<sys::GenerateOptions>(),
+        max_tokens: how.max_tokens,
+        temperature: how.temperature,
+        top_p: how.top_p,
+        min_p: how.min_p,
+        repeat_penalty: how.repeat_penalty,
+        top_k: how.top_k,
+        seed: how.seed,
+        ignore_eos: how.ignore_eos.into(),
+        on_text: Some(listen),
+        user: (&mut listener as *mut Listener).cast(),
+    };
+    let status = call(&options);
+    match listener.panic {
+        Some(panic) => std::panic::resume_unwind(panic),
+        None => check(status),
+    }
+}
+
+/// What `call` finds.
+///
+/// # Safety
+/// It stays valid for as long as the caller says.
+pub(crate) unsafe fn logits<'a>(call: impl FnOnce(*mut *const f32, *mut usize) -> c_int) -> Result<&'a [f32]> {
+    let (mut found, mut count) = (std::ptr::null(), 0);
+    check(call(&mut found, &mut count))?;
+    Ok(std::slice::from_raw_parts(found, count))
+}
+
+/// One sequence of tokens of a model. Cheap, and its own owner: it outlives the [`Model`](crate::Model) if need be.
+///
+/// Sessions of one model may run in different threads at once: what they ask for meanwhile is computed together, each with the bits that
+/// it would have alone, and the weights are read once for all.
+///
+/// ```no_run
+/// let model = lowbit::Model::open("smol-int4", 0)?;
+/// let mut prefix = model.session()?;
+/// prefix.append(&model.tokenize("The three largest cities", true, false)?)?;
+/// let are = model.tokenize(" are", false, false)?;
+/// std::thread::scope(|threads| {
+///     for seed in 0..8 {
+///         let (mut session, are) = (prefix.fork().unwrap(), &are);
+///         threads.spawn(move || {
+///             let mut text = String::new();
+///             session.generate(are, &lowbit::Generate { seed, ..Default::default() }, |piece| { text += piece; true }).unwrap();
+///             println!("{seed}: {text}");
+///         });
+///     }
+/// });
+/// # Ok::<(), lowbit::Error>(())
+/// ```
+///
+/// It may be sent to another thread, but not used by two:
+///
+/// ```compile_fail
+/// fn share<T: Sync>() {}
+/// share::<lowbit::Session>();
+/// ```
+pub struct Session {
+    handle: *mut sys::Session,
+}
+
+// One thread at a time is the library's only condition; the pointer keeps it from being Sync.
+unsafe impl Send for Session {}
+
+impl Session {
+    pub(crate) fn from_handle(handle: *mut sys::Session) -> Self {
+        Session { handle }
+    }
+
+    /// The same sequence once more, its logits too. Memory is shared until one of the two goes on otherwise.
+    pub fn fork(&self) -> Result<Self> {
+        let mut handle = std::ptr::null_mut();
+        check(unsafe { sys::lb_session_fork(self.handle, &mut handle) })?;
+        Ok(Session { handle })
+    }
+
+    /// How long calls with this session, and with forks made of it later, wait for memory that other sessions hold before they are an
+    /// error. Not at all, as it begins. See [`ModelOptions::kv_positions`](crate::ModelOptions::kv_positions).
+    pub fn wait_for_pages(&mut self, most: Duration) -> Result<()> {
+        let milliseconds = i64::try_from(most.as_millis()).unwrap_or(i64::MAX);
+        check(unsafe { sys::lb_session_wait_for_pages(self.handle, milliseconds) })
+    }
+
+    /// Tokens in the sequence.
+    pub fn len(&self) -> usize {
+        unsafe { sys::lb_session_length(self.handle) as usize }
+    }
+
+    /// No tokens in the sequence, as at first and after `truncate(0)`.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends tokens; the logits after the last one.
+    pub fn append(&mut self, tokens: &[i32]) -> Result<&[f32]> {
+        check(unsafe { sys::lb_session_prefill(self.handle, tokens.as_ptr(), tokens.len()) })?;
+        // Valid until the next call that changes this session, which needs it mutably.
+        unsafe { logits(|found, count| sys::lb_session_logits(self.handle, found, count)) }
+    }
+
+    /// What the last `append` gave, also of the session that this one was forked from. None before it, and after `truncate` and `generate`.
+    pub fn logits(&self) -> Option<&[f32]> {
+        unsafe { logits(|found, count| sys::lb_session_logits(self.handle, found, count)) }.ok()
+    }
+
+    /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on. After an error
+    /// the sequence keeps what was appended.
+    pub fn generate(&mut self, prompt: &[i32], how: &Generate, on_text: impl FnMut(&str) -> bool) -> Result<()> {
+        generate(how, on_text, |options| unsafe {
+            sys::lb_session_generate(
+                self.handle, prompt.as_ptr(), prompt.len(), options, std::ptr::null_mut(), 0, std::ptr::null_mut(),
+            )
+        })
+    }
+
+    /// Forgets all but the first `length` tokens.
+    pub fn truncate(&mut self, length: usize) -> Result<()> {
+        check(unsafe { sys::lb_session_truncate(self.handle, length as i64) })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        unsafe { sys::lb_session_close(self.handle) }
+    }
+}

@@ -1,0 +1,82 @@
+//! The C ABI, as far as it is used here: include/lowbit/lowbit.h.
+
+use std::ffi::{c_char, c_int, c_void};
+
+
+#[repr(C)]
+pub struct Model {
+    _private: [u8; 0],
+}
+#[repr(C)]
+pub struct Session {
+    _private: [u8; 0],
+}
+#[repr(C)]
+pub struct ModelOptions {
+    pub struct_size: usize,
+    pub activation: *const c_char,
+    pub device: *const c_char,
+    pub context: i64,
+    pub threads: i32,
+    pub kv_positions: i64,
+}
+#[repr(C)]
+pub struct GenerateOptions {
+    pub struct_size: usize,
+    pub max_tokens: i64,
+    pub temperature: f32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub repeat_penalty: f32,
+    pub top_k: i64,
+    pub seed: u64,
+    pub ignore_eos: i32,
+    pub on_text: Option<extern "C" fn(*mut c_void, *const c_char, usize) -> i32>,
+    pub user: *mut c_void,
+}
+extern "C" {
+    pub fn lb_version() -> *const c_char;
+    pub fn lb_last_error() -> *const c_char;
+    pub fn lb_quantized_mm(
+        input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
+        bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32, stream: *mut c_void,
+    ) -> c_int;
+    pub fn lb_quantized_mm_host(
+        input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
+        bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32,
+    ) -> c_int;
+    pub fn lb_model_open(path: *const c_char, options: *const ModelOptions, model: *mut *mut Model) -> c_int;
+    pub fn lb_model_close(model: *mut Model);
+    pub fn lb_model_vocab_size(model: *const Model) -> i64;
+    pub fn lb_model_length(model: *const Model) -> i64;
+    pub fn lb_model_prefill(model: *mut Model, tokens: *const i32, count: usize) -> c_int;
+    pub fn lb_model_logits(model: *const Model, logits: *mut *const f32, count: *mut usize) -> c_int;
+    pub fn lb_model_truncate(model: *mut Model, length: i64) -> c_int;
+    pub fn lb_model_tokenize(
+        model: *const Model, text: *const c_char, text_size: usize, add_special: i32, parse_special: i32, tokens: *mut i32,
+        capacity: usize, count: *mut usize,
+    ) -> c_int;
+    pub fn lb_model_detokenize(
+        model: *const Model, tokens: *const i32, count: usize, text: *mut c_char, capacity: usize, size: *mut usize,
+    ) -> c_int;
+    pub fn lb_model_chat_text(
+        model: *const Model, variables: *const c_char, variables_size: usize, text: *mut c_char, capacity: usize, size: *mut usize,
+    ) -> c_int;
+    pub fn lb_model_generate(
+        model: *mut Model, prompt: *const i32, prompt_count: usize, options: *const GenerateOptions, tokens: *mut i32,
+        capacity: usize, count: *mut usize,
+    ) -> c_int;
+
+    pub fn lb_session_open(model: *const Model, session: *mut *mut Session) -> c_int;
+    pub fn lb_session_fork(from: *const Session, session: *mut *mut Session) -> c_int;
+    pub fn lb_session_close(session: *mut Session);
+    pub fn lb_session_length(session: *const Session) -> i64;
+    pub fn lb_session_wait_for_pages(session: *mut Session, milliseconds: i64) -> c_int;
+    pub fn lb_session_prefill(session: *mut Session, tokens: *const i32, count: usize) -> c_int;
+    pub fn lb_session_logits(session: *const Session, logits: *mut *const f32, count: *mut usize) -> c_int;
+    pub fn lb_session_truncate(session: *mut Session, length: i64) -> c_int;
+    pub fn lb_session_generate(
+        session: *mut Session, prompt: *const i32, prompt_count: usize, options: *const GenerateOptions, tokens: *mut i32,
+        capacity: usize, count: *mut usize,
+    ) -> c_int;
+}
