@@ -123,7 +123,8 @@ Result<int64_t> whole_number(const Metadata& m, const char* key) {
 /// Blocks beyond block_count would silently be left out.
 Status check_block_count(const GgufFile& file, int64_t blocks) {
   for (const GgufTensor& t : file.tensors()) {
-    const size_t end = t.name.starts_with(names::kBlocks.gguf) ? t.name.find('.', names::kBlocks.gguf.size()) : std::string::npos;
+    const size_t end =
+        t.name.starts_with(names::kBlocks.gguf) ? t.name.find('.', names::kBlocks.gguf.size()) : std::string::npos;
     if (end == std::string::npos || end > 4 + 9) continue;
     const std::string number = t.name.substr(4, end - 4);
     if (number.empty() || number.find_first_not_of("0123456789") != std::string::npos || std::stoll(number) < blocks)

@@ -8,8 +8,8 @@
 #include "io/checkpoint.h"
 #include "kernels/registry.h"
 #include "model/random_model.h"
-#include "runtime/transformer.h"
 #include "ops/hadamard.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {

@@ -69,7 +69,8 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
       source->release(t.name);
       continue;
     }
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, {x.activation, engine.isa, false, x.group}, *engine.pool));
+    LOWBIT_TRY_ASSIGN(const MatmulPlan plan,
+                      MatmulPlan::make(w, {x.activation, engine.isa, false, x.group}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason() + about_x});
     source->release(t.name);
   }

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "model/random_model.h"
-#include "runtime/transformer.h"
 #include "pipeline/smoothed_source.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {

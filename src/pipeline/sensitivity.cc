@@ -10,7 +10,6 @@
 #include "base/try.h"
 #include "kernels/registry.h"
 #include "model/model_spec.h"
-#include "runtime/transformer.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "pipeline/calibration.h"
@@ -18,6 +17,7 @@
 #include "pipeline/log_probabilities.h"
 #include "pipeline/overlay_source.h"
 #include "quantize/allocation.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {

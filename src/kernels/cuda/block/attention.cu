@@ -39,7 +39,9 @@ struct Factors {
   float* spans;    // [rows, spans][2]: of what came before a span, and of the span
   float* inverse;  // [rows]: of all at the end
 };
-__host__ __device__ constexpr int64_t spans_of(int64_t positions) { return (positions + kAttentionSpan - 1) / kAttentionSpan; }
+__host__ __device__ constexpr int64_t spans_of(int64_t positions) {
+  return (positions + kAttentionSpan - 1) / kAttentionSpan;
+}
 __device__ __forceinline__ float span_shift(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
 /// Rows [first, first + kScoreTile) of one head into shared memory, elements [begin, begin + kScoreDepth), zeros outside.
