@@ -56,10 +56,12 @@ std::string kernel_counts(const std::vector<KernelInfo>& all) {
     ++counts[kernel.isa].first;
     counts[kernel.isa].second += kernel.runs_here;
   }
-  std::vector<std::string> words;
+  std::vector<std::string> here, elsewhere;
   for (const auto& [isa, count] : counts)
-    words.push_back(fmt::format("{} {}{}", count.first, isa, count.second == 0 ? " (not on this machine)" : ""));
-  return fmt::format("{}", fmt::join(words, ", "));
+    (count.second == 0 ? elsewhere : here).push_back(fmt::format("{} {}", count.first, isa));
+  const std::string others =
+      elsewhere.empty() ? "" : fmt::format("; not on this machine: {}", fmt::join(elsewhere, ", "));
+  return fmt::format("{}{}", fmt::join(here, ", "), others);
 }
 
 void print_report(Console& console, const DoctorReport& report) {
