@@ -2,8 +2,8 @@
 
 #include "base/clock.h"
 #include "base/try.h"
-#include "runtime/sampler.h"
 #include "pipeline/shared_model.h"
+#include "runtime/sampler.h"
 
 namespace lowbit {
 
@@ -11,7 +11,9 @@ Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted want
   const auto end = std::chrono::steady_clock::now() + most_wait;
   while (true) {
     const uint64_t freed = model->pages->times_freed();
-    Status status = model->executor.forward(tokens, cache, wanted, out);
+    Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
+    if (trace != nullptr && status) return trace->file().keep();
+    if (trace != nullptr) trace->file().drop();
     if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
@@ -36,6 +38,25 @@ int64_t Session::length() const { return impl_->cache.length(); }
 int64_t Session::context() const { return impl_->model->info.context; }
 Status Session::truncate(int64_t length) { return impl_->cache.truncate(length); }
 
+Status Session::start_trace(const std::string& path) {
+  const ModelInfo& info = impl_->model->info;
+  TraceHeader header{{path, version(), info.path, info.architecture, info.activation, info.isa, "cpu"}, {}};
+  for (const TapName& tap : tap_names(impl_->model->transformer->spec()))
+    header.taps.push_back({tap.name, tap.width, false});
+  header.taps.back().wanted = true;  // the head's input
+  header.taps.push_back({"logits", info.vocab_size, true});
+  LOWBIT_TRY_ASSIGN(TraceFileWriter file, TraceFileWriter::create(path, header));
+  impl_->trace = std::make_unique<TraceRecorder>(std::move(file));
+  return {};
+}
+
+Status Session::finish_trace() {
+  if (impl_->trace == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "finish_trace", "no trace", "start_trace first");
+  const std::unique_ptr<TraceRecorder> trace = std::move(impl_->trace);
+  return trace->file().finish();
+}
+
 Result<std::span<const float>> Session::prefill(std::span<const TokenId> tokens) {
   LOWBIT_TRY(impl_->forward(tokens, LogitsWanted::last(), impl_->logits));
   return std::span<const float>(impl_->logits);
@@ -47,7 +68,7 @@ Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, st
     return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
                 "0 to " + std::to_string(n));
   out.resize(static_cast<size_t>((n - first) * impl_->model->info.vocab_size));
-  if (impl_->model->scorer && length() == 0) {
+  if (impl_->model->scorer && length() == 0 && impl_->trace == nullptr) {
     const std::lock_guard lock(impl_->model->scorer_mutex);
     return impl_->model->scorer->logits(tokens, first, out);
   }

@@ -7,8 +7,9 @@
 
 #include "lowbit/model.h"
 #include "model/device_transformer.h"
-#include "runtime/transformer.h"
+#include "pipeline/trace_recorder.h"
 #include "runtime/executor.h"
+#include "runtime/transformer.h"
 
 namespace lowbit {
 
@@ -34,13 +35,14 @@ struct Session::Impl {
         cache(model->pages, model->info.context),
         logits(static_cast<size_t>(model->info.vocab_size)) {}
 
-  /// Through the executor; waits for pages where that is wanted.
+  /// Through the executor; waits for pages where that is wanted. What fails leaves nothing in the trace.
   Status forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
 
   std::shared_ptr<SharedModel> model;
   KvCache cache;
   std::vector<float> logits;  // of the last token
   std::chrono::milliseconds most_wait{0};
+  std::unique_ptr<TraceRecorder> trace;  // from start_trace() to finish_trace()
 };
 
 }  // namespace lowbit
