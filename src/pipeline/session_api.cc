@@ -9,11 +9,15 @@ namespace lowbit {
 
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
   const auto end = std::chrono::steady_clock::now() + most_wait;
+  const int64_t start = cache.length();
   while (true) {
     const uint64_t freed = model->pages->times_freed();
     Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
-    if (trace != nullptr && status) return trace->file().keep();
-    if (trace != nullptr) trace->file().drop();
+    if (trace != nullptr && !status) trace->file().drop();
+    if (trace != nullptr && status) {
+      status = trace->file().keep();
+      if (!status) LOWBIT_TRY(cache.truncate(start));
+    }
     if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;

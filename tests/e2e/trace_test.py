@@ -6,7 +6,7 @@ import struct
 import unittest
 from pathlib import Path
 
-from cli import SOURCE, CliTest, text
+from cli import SOURCE, CliTest, make_model, text
 
 STORIES = Path(os.environ.get("LOWBIT_DATA") or SOURCE.parent / "shared/data") / "lm/stories260K"
 
@@ -86,8 +86,7 @@ class Traces(CliTest):
     def test_a_long_prompt_in_several_passes(self):
         model = self.models / "long"
         if not model.exists():
-            import cli
-            cli.make_model(model, "--context", "1024")
+            make_model(model, "--context", "1024")
         (self.dir / "text").write_text(text(170))
         run = ("run", model, "--file", self.dir / "text", "-n", 2, "--trace")
         self.lowbit(*run, self.dir / "a")
@@ -104,11 +103,10 @@ class Traces(CliTest):
         raw = bytearray((copy / "model.safetensors").read_bytes())
         length = int.from_bytes(raw[:8], "little")
         start = 8 + length + json.loads(raw[8:8 + length])["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0]
-        raw[start:start + 4] = struct.pack("<f", 3e38)
-        raw[start + 4:start + 8] = struct.pack("<f", -3e38)
+        raw[start:start + 4 * 64] = struct.pack("<f", 3e38) * 64  # its first row
         (copy / "model.safetensors").write_bytes(raw)
         out = self.dir / "a"
-        self.refused("run", copy, "-p", "the river", "--act", "f32", "--temp", 0, "--trace", out)
+        self.refused("run", copy, "-p", "the river", "--act", "f32", "--ignore-eos", "--trace", out)
         found = self.json("trace", out)["first_not_finite"]
         self.assertEqual((found["tap"], found["column"]), ("blocks.1.ffn_act", 0))
 
@@ -116,8 +114,7 @@ class Traces(CliTest):
         _, a = self.trace("a", self.hf, n=2)
         _, b = self.trace("b", self.hf, n=2, prompt="bread and rain")
         self.assertRegex(self.refused("trace", a, b, code=2), r"a, token 0: got \d+, wanted \d+ as in ")
-        import cli
-        _, c = self.trace("c", cli.make_model(self.dir / "wide", "--ffn", "180"), n=2)
+        _, c = self.trace("c", make_model(self.dir / "wide", "--ffn", "180"), n=2)
         self.assertIn("blocks.0.ffn_act of 172 columns, wanted blocks.0.ffn_act of 180", self.refused("trace", a, c, code=2))
         self.assertIn("no such file", self.refused("trace", a, self.dir / "absent", code=2))
         (self.dir / "d").write_bytes(a.read_bytes()[:-1])
