@@ -165,7 +165,7 @@ TEST(TraceFile, SizesThatCannotBeAreNamed) {
     write_file(path, whole.substr(0, 12) + raw(uint32_t(text.size())) + text);
     EXPECT_NE(read_through(path), "") << header;
   }
-  write_file(path, whole.substr(0, 12) + raw(uint32_t{60}) +
+  write_file(path, whole.substr(0, 12) + raw(uint32_t{61}) +
                        R"({"taps": [{"name": "x", "width": 16777216, "rows": "all"}]}  )" + raw(uint32_t{0x53534150}) +
                        raw(uint32_t{1} << 20) + std::string(1000, '\0'));
   EXPECT_NE(read_through(path).find("is the file complete?"), std::string::npos) << read_through(path);
