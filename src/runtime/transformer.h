@@ -14,7 +14,6 @@
 #include "model/source.h"
 #include "runtime/forward.h"
 #include "runtime/linear_observer.h"
-#include "runtime/row_observer.h"
 
 namespace lowbit {
 
@@ -49,7 +48,6 @@ struct BatchPart {
   KvCache* cache = nullptr;
   int64_t first = 0, count = 0;
   float* logits = nullptr;  // [count, vocab_size]
-  RowObserver* observer = nullptr;
 };
 
 class Transformer {
@@ -104,10 +102,8 @@ class Transformer {
   friend class TransformerLoader;
   Transformer() = default;
   Status prepare_to_run(int64_t batch_limit);
-  /// The program, or the one that shows inputs, which is compiled when it is first needed.
-  Result<const Program*> program(bool taps);
-  /// The observers of a batch's parts see its run.
-  void begin_trace(std::span<const BatchPart> batch);
+  /// The program that shows inputs, compiled when it is first needed.
+  Result<const Program*> program();
   /// Chunks of a block's rows: run(rows before, batch).
   template <class Run>
   Status each_chunk(std::span<const float> x, KvCache& cache, const Run& run);
@@ -121,7 +117,7 @@ class Transformer {
   std::vector<Step> steps_;
   std::unique_ptr<Program> program_, with_taps_;
   std::unique_ptr<Workspace> work_;
-  TapObserver observer_;  // for set_observer()
+  bool observed_ = false;
   // Of the batch that runs.
   std::vector<int32_t> tokens_;
   std::vector<SequenceRows> sequences_;
