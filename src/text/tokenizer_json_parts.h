@@ -12,6 +12,7 @@
 
 namespace lowbit::text {
 
+// NOLINTNEXTLINE(bugprone-exception-escape): a tree of JSON is moved without a promise
 struct TokenizerParts {
   Json rest;  // model.vocab and model.merges are there only where they are no object and no array
   bool has_vocab = false, has_merges = false;
