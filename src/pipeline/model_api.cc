@@ -1,4 +1,6 @@
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -13,6 +15,7 @@
 namespace lowbit {
 namespace {
 
+constexpr std::string_view kReference = "ref";
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMostSessions = 1024;  // whole contexts, where no number of positions is given
 
@@ -25,12 +28,20 @@ Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenize
   return std::optional<ChatTemplate>(std::move(*parsed));
 }
 
+/// "ref" is no instruction set: kernels take it for one without any.
+bool wants_reference(const Compute& compute) {
+  const char* env = std::getenv("LOWBIT_ISA");
+  return compute.isa == kReference || (compute.isa.empty() && env != nullptr && env == kReference);
+}
+
 Result<Engine> engine_for(const ModelOptions& options, const ActivationChoice& activation) {
-  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
-  if (gpu < 0 || !options.scores_on_gpu) return Engine::make(options.compute);
+  Compute compute = options.compute;
+  if (wants_reference(compute)) compute.isa = isa_name(Isa::kScalar);
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(compute));
+  if (gpu < 0 || !options.scores_on_gpu) return Engine::make(compute);
   if (activation.x.activation != Activation::kF32)
     return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "a GPU scores with exact activations: --act f32");
-  return Engine::with_gpu(options.compute);
+  return Engine::with_gpu(compute);
 }
 
 }  // namespace
@@ -58,6 +69,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LoadOptions load;
   load.x = activation.x;
   load.isa = engine.isa;
+  load.reference = wants_reference(options.compute);
   load.threads = engine.threads;
   load.tune = options.tune;
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
@@ -87,7 +99,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   for (const WeightInfo& l : shared->transformer->linears())
     if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
-  info.isa = isa_name(engine.isa);
+  info.isa = load.reference ? std::string(kReference) : isa_name(engine.isa);
   info.threads = shared->transformer->pool().size();
   if (engine.gpu >= 0) {
     LOWBIT_TRY_ASSIGN(shared->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
@@ -137,6 +149,8 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
 }
 int64_t Model::length() const { return impl_->own.length(); }
 Status Model::truncate(int64_t length) { return impl_->own.truncate(length); }
+Status Model::start_trace(const std::string& path) { return impl_->own.start_trace(path); }
+Status Model::finish_trace() { return impl_->own.finish_trace(); }
 Result<Generation> Model::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                                    const std::function<bool(std::string_view)>& on_text) {
   return impl_->own.generate(prompt, options, on_text);

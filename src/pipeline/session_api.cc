@@ -9,9 +9,15 @@ namespace lowbit {
 
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
   const auto end = std::chrono::steady_clock::now() + most_wait;
+  const int64_t start = cache.length();
   while (true) {
     const uint64_t freed = model->pages->times_freed();
-    Status status = model->executor.forward(tokens, cache, wanted, out);
+    Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
+    if (trace != nullptr && !status) trace->file().drop();
+    if (trace != nullptr && status) {
+      status = trace->file().keep();
+      if (!status) LOWBIT_TRY(cache.truncate(start));
+    }
     if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
@@ -45,6 +51,25 @@ Status Session::truncate(int64_t length) {
   return {};
 }
 
+Status Session::start_trace(const std::string& path) {
+  const ModelInfo& info = impl_->model->info;
+  TraceHeader header{{path, version(), info.path, info.architecture, info.activation, info.isa, "cpu"}, {}};
+  for (const TapName& tap : tap_names(impl_->model->transformer->spec()))
+    header.taps.push_back({tap.name, tap.width, false});
+  header.taps.back().wanted = true;  // the head's input
+  header.taps.push_back({"logits", info.vocab_size, true});
+  LOWBIT_TRY_ASSIGN(TraceFileWriter file, TraceFileWriter::create(path, header));
+  impl_->trace = std::make_unique<TraceRecorder>(std::move(file));
+  return {};
+}
+
+Status Session::finish_trace() {
+  if (impl_->trace == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "finish_trace", "no trace", "start_trace first");
+  const std::unique_ptr<TraceRecorder> trace = std::move(impl_->trace);
+  return trace->file().finish();
+}
+
 Result<std::span<const float>> Session::prefill(std::span<const TokenId> tokens) {
   LOWBIT_TRY(impl_->forward(tokens, LogitsWanted::last(), impl_->logits));
   impl_->has_logits = true;
@@ -61,7 +86,7 @@ Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, st
     return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
                 "0 to " + std::to_string(n));
   out.resize(static_cast<size_t>((n - first) * impl_->model->info.vocab_size));
-  if (impl_->model->scorer && length() == 0) {
+  if (impl_->model->scorer && length() == 0 && impl_->trace == nullptr) {
     const std::lock_guard lock(impl_->model->scorer_mutex);
     return impl_->model->scorer->logits(tokens, first, out);
   }

@@ -14,6 +14,7 @@
 #include "model/source.h"
 #include "runtime/forward.h"
 #include "runtime/linear_observer.h"
+#include "runtime/row_observer.h"
 
 namespace lowbit {
 
@@ -48,6 +49,7 @@ struct BatchPart {
   KvCache* cache = nullptr;
   int64_t first = 0, count = 0;
   float* logits = nullptr;  // [count, vocab_size]
+  RowObserver* observer = nullptr;
 };
 
 class Transformer {
@@ -102,8 +104,10 @@ class Transformer {
   friend class TransformerLoader;
   Transformer() = default;
   Status prepare_to_run(int64_t batch_limit);
-  /// The program that shows inputs, compiled when it is first needed.
-  Result<const Program*> program();
+  /// The program, or the one that shows inputs, which is compiled when it is first needed.
+  Result<const Program*> program(bool taps);
+  /// The observers of a batch's parts see its run.
+  void begin_trace(std::span<const BatchPart> batch);
   /// Chunks of a block's rows: run(rows before, batch).
   template <class Run>
   Status each_chunk(std::span<const float> x, KvCache& cache, const Run& run);
@@ -117,7 +121,7 @@ class Transformer {
   std::vector<Step> steps_;
   std::unique_ptr<Program> program_, with_taps_;
   std::unique_ptr<Workspace> work_;
-  bool observed_ = false;
+  TapObserver observer_;  // for set_observer()
   // Of the batch that runs.
   std::vector<int32_t> tokens_;
   std::vector<SequenceRows> sequences_;
