@@ -125,7 +125,7 @@ class Traces(CliTest):
     def test_a_trace_that_cannot_be_written(self):
         out = self.dir / "trace"
         self.unwritten(out, "run", self.hf, "-p", "x", "-n", 3, "--trace", out)
-        error = self.refused("run", self.hf, "-p", "x", "-n", 3, "--trace", out, file_bytes=20000)  # in the run
+        error = self.refused("run", self.hf, "-p", text(20), "-n", 3, "--trace", out, file_bytes=20000)  # in the prompt's pass
         self.assertIn(f"{out}: got File too large", error)
         self.assertEqual(os.listdir(self.dir), [])
 
