@@ -8,9 +8,9 @@
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
 #include "model/source.h"
-#include "pipeline/engine.h"
+#include "model/source_tokenizer.h"
 #include "pipeline/shared_model.h"
-#include "pipeline/source_tokenizer.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 namespace {

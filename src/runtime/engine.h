@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "backend/backend.h"
 #include "backend/x_spec.h"
 #include "base/cpu.h"
 #include "base/threads.h"
@@ -28,6 +29,9 @@ struct Engine {
   /// With the GPU that is asked for, which is made the current device. Errors: kUnsupported (there is no such GPU).
   static Result<Engine> with_gpu(const Compute& compute);
 };
+
+/// What the engine's rows are computed by: its GPU, else its CPU, with its pool. Errors: kUnsupported.
+Result<std::unique_ptr<Backend>> make_backend(const Engine& engine);
 
 /// What the linear layers take. Layers whose weights are floats take f32 in any case.
 struct ActivationChoice {

@@ -1,4 +1,4 @@
-#include "pipeline/engine.h"
+#include "runtime/engine.h"
 
 #include <cstdlib>
 
@@ -55,6 +55,11 @@ Result<Engine> Engine::with_gpu(const Compute& compute) {
   LOWBIT_TRY_ASSIGN(engine.gpu, wanted_gpu(compute));
   if (engine.gpu >= 0) LOWBIT_TRY(cuda::use_device(engine.gpu));
   return engine;
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const Engine& engine) {
+  if (engine.gpu < 0) return make_cpu_backend(engine.isa, *engine.pool, false);
+  return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "no backend runs blocks on a GPU yet");
 }
 
 Result<ActivationChoice> parse_activation(const std::string& name) {
