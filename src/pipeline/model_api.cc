@@ -9,7 +9,7 @@
 #include "lowbit/quantize.h"
 #include "model/source.h"
 #include "pipeline/engine.h"
-#include "pipeline/shared_model.h"
+#include "pipeline/session_impl.h"
 #include "pipeline/source_tokenizer.h"
 
 namespace lowbit {
@@ -108,6 +108,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   Session own(std::make_unique<Session::Impl>(shared));
   return Model(std::make_unique<Impl>(std::move(shared), std::move(own)));
 }
+
+SharedModel& shared_model_of(Model& model) { return *model.impl_->shared; }
 
 const ModelInfo& Model::info() const { return impl_->shared->info; }
 const Tokenizer& Model::tokenizer() const { return impl_->shared->tokenizer; }

@@ -10,11 +10,11 @@
 #include "base/try.h"
 #include "kernels/registry.h"
 #include "model/model_spec.h"
+#include "ops/log_softmax.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "pipeline/calibration.h"
 #include "pipeline/layer_fit.h"
-#include "pipeline/log_probabilities.h"
 #include "pipeline/overlay_source.h"
 #include "quantize/allocation.h"
 #include "runtime/transformer.h"
@@ -40,13 +40,6 @@ std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
       if (!part->empty()) parts.push_back(*part);
   }
   return parts;
-}
-
-double kl_divergence(std::span<const float> base, std::span<const float> other) {
-  double sum = 0;
-  for (size_t i = 0; i < base.size(); ++i)
-    sum += std::exp(static_cast<double>(base[i])) * (static_cast<double>(base[i]) - other[i]);
-  return sum;
 }
 
 /// The source's blocks in memory, and what changing one of them does to the logits.
@@ -128,7 +121,7 @@ class Probe {
       engine_.pool->parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i) {
           const auto row = std::span(logits).subspan(static_cast<size_t>(i * vocab), static_cast<size_t>(vocab));
-          to_log_probabilities(row);
+          log_softmax(row).apply(row);
           use(first + i, row);
         }
       });
