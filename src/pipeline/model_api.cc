@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/freed_memory.h"
 #include "base/try.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
@@ -104,6 +105,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   if (engine.gpu >= 0) {
     LOWBIT_TRY_ASSIGN(shared->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
   }
+  give_back_freed_memory();
   info.load_s = seconds_since(start);
   Session own(std::make_unique<Session::Impl>(shared));
   return Model(std::make_unique<Impl>(std::move(shared), std::move(own)));
