@@ -17,6 +17,8 @@
 
 namespace lowbit {
 
+struct SharedModel;  // the library's own
+
 struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token; int8-clip: that at the token's 99.9 % quantile.
   /// int4: -7..7 with a scale per 32 columns (the head's input keeps int8). f32: exact. auto: int8, but as int8-row for ternary
@@ -161,6 +163,7 @@ class Model {
                               const std::function<bool(std::string_view)>& on_text = {});
 
  private:
+  friend SharedModel& shared_model_of(Model& model);
   struct Impl;
   explicit Model(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -48,7 +48,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   virtual ~Program() = default;
   virtual int steps() const = 0;
-  /// Runs steps [first, last) on a batch. Slots keep their rows between ranges; a range begins at step 0, behind a whole block, or
+  /// Runs steps [first, last) on a batch. Logits go where hand_out_logits() brings them. Slots keep their rows between ranges; a range begins at step 0, behind a whole block, or
   /// at a step whose input has a tap. Same bits for any batch, cut into ranges and number of threads. Errors: kOutOfMemory, what
   /// the observer or the device says.
   virtual Status run(Workspace& workspace, const Batch& batch, int first, int last) const = 0;

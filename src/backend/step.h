@@ -3,6 +3,7 @@
 // compile it once and run it, or any range of it.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <variant>
@@ -91,10 +92,17 @@ struct GatherStep {
 };
 using Step = std::variant<EmbedStep, LinearStep, GluStep, AttentionStep, GatherStep>;
 
-/// Rows [row, row + rows) of a batch, and where their logits [rows, vocab] go.
+/// Takes logits row by row as they are computed, so that they need no room of their own: row `row` of those that a call wants. It may
+/// overwrite them. Called once a row, in any order, on several threads at once, in the middle of a pass: it must not use the model's threads.
+using LogitsSink = std::function<void(int64_t row, std::span<float> logits)>;
+
+/// Rows [row, row + rows) of a batch, and where their logits go: to `logits` [rows, vocab], or to a sink, which knows the first of them as
+/// row `sink_row`.
 struct WantedRows {
   int64_t row = 0, rows = 0;
   float* logits = nullptr;
+  const LogitsSink* sink = nullptr;
+  int64_t sink_row = 0;
 };
 
 /// What one pass reads: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their positions.

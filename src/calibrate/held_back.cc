@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "kernels/registry.h"
 #include "model/model_spec.h"
+#include "ops/log_softmax.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 
@@ -14,13 +15,6 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kRowsOfLogits = 64;  // logits in memory at once
-
-double nll_of(std::span<const float> logits, TokenId truth) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float l : logits) sum += std::exp(l - largest);
-  return std::log(sum) - static_cast<double>(logits[static_cast<size_t>(truth)] - largest);
-}
 
 }  // namespace
 
@@ -64,11 +58,13 @@ Result<double> HeldBack::perplexity(const HiddenStates& states, const std::vecto
     LOWBIT_TRY(x.prepare(Activation::kF32, rows.data(), m, width, width, isa, pool));
     LOWBIT_TRY(plan.run(x, nullptr, logits.data(), vocab, pool));
     pool.parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i)
-        if (const int64_t at = first + i; (at + 1) % context_ != 0)  // a window's last token has no successor
-          nll[static_cast<size_t>(at)] =
-              nll_of(std::span(logits).subspan(static_cast<size_t>(i * vocab), static_cast<size_t>(vocab)),
-                     tokens_[static_cast<size_t>(at + 1)]);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t at = first + i;
+        if ((at + 1) % context_ == 0) continue;  // a window's last token has no successor
+        const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
+        const auto truth = static_cast<size_t>(tokens_[static_cast<size_t>(at + 1)]);
+        nll[static_cast<size_t>(at)] = -log_softmax(row).of(row[truth]);
+      }
     });
   }
   double sum = 0;

@@ -11,7 +11,7 @@
 #include "calibrate/calibration.h"
 #include "calibrate/layer_fit.h"
 #include "kernels/registry.h"
-#include "ops/log_probabilities.h"
+#include "ops/log_softmax.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "quantize/allocation.h"
@@ -38,13 +38,6 @@ std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
       if (!part->empty()) parts.push_back(*part);
   }
   return parts;
-}
-
-double kl_divergence(std::span<const float> base, std::span<const float> other) {
-  double sum = 0;
-  for (size_t i = 0; i < base.size(); ++i)
-    sum += std::exp(static_cast<double>(base[i])) * (static_cast<double>(base[i]) - other[i]);
-  return sum;
 }
 
 /// Layers of a block with other weights, by role.
@@ -154,7 +147,7 @@ class Probe {
       engine_.pool->parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i) {
           const auto row = std::span(logits).subspan(static_cast<size_t>(i * vocab), static_cast<size_t>(vocab));
-          to_log_probabilities(row);
+          log_softmax(row).apply(row);
           use(first + i, row);
         }
       });

@@ -4,12 +4,13 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/freed_memory.h"
 #include "base/try.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
 #include "model/source.h"
 #include "model/source_tokenizer.h"
-#include "pipeline/shared_model.h"
+#include "pipeline/session_impl.h"
 #include "runtime/engine.h"
 
 namespace lowbit {
@@ -104,10 +105,13 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   if (engine.gpu >= 0) {
     LOWBIT_TRY_ASSIGN(shared->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
   }
+  give_back_freed_memory();
   info.load_s = seconds_since(start);
   Session own(std::make_unique<Session::Impl>(shared));
   return Model(std::make_unique<Impl>(std::move(shared), std::move(own)));
 }
+
+SharedModel& shared_model_of(Model& model) { return *model.impl_->shared; }
 
 const ModelInfo& Model::info() const { return impl_->shared->info; }
 const Tokenizer& Model::tokenizer() const { return impl_->shared->tokenizer; }

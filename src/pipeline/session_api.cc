@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/try.h"
-#include "pipeline/shared_model.h"
+#include "pipeline/session_impl.h"
 #include "runtime/sampler.h"
 
 namespace lowbit {

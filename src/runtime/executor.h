@@ -10,6 +10,15 @@
 
 namespace lowbit {
 
+/// What one sequence runs next: the arguments of Executor::forward().
+struct SequenceRequest {
+  std::span<const int32_t> tokens;
+  KvCache* cache = nullptr;
+  LogitsWanted wanted;
+  std::span<float> logits;
+  RowObserver* observer = nullptr;
+};
+
 /// Where passes through a model meet: a thread that finds it idle runs the next batch, of everybody who waits; those who come
 /// meanwhile wait for the one after. So a lone sequence runs on its own thread, and many share the weights' way from memory.
 /// Thread safe; a KvCache is used by one call at a time.
@@ -24,22 +33,37 @@ class Executor {
   /// `observer`: sees this sequence's rows, on the thread that runs them.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
+  /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors: those of any of
+  /// them, and kInvalidArgument (a cache that stands in two); after one, all caches are as they were, and sinks may have had rows.
+  Status forward(std::span<const SequenceRequest> requests);
 
  private:
-  /// What one thread waits for. Guarded by mutex_; `progress` is the leader's while it runs a batch.
-  struct Request {
-    std::span<const int32_t> tokens;  // not yet run
-    KvCache* cache = nullptr;
-    int64_t first = 0, count = 0;  // of `tokens`: those whose logits are wanted and not yet there
-    float* logits = nullptr;
-    RowObserver* observer = nullptr;
+  /// What one thread waits for. Guarded by mutex_.
+  struct Call {
+    size_t left = 0;  // requests that are not done
     Status status;
-    bool done = false, leads = false;
+    bool leads = false;
     std::condition_variable changed;
   };
+  /// One sequence of it: what is not yet run.
+  struct Request {
+    Call* call = nullptr;
+    std::span<const int32_t> tokens;
+    KvCache* cache = nullptr;
+    int64_t first = 0, count = 0;  // of `tokens`: those whose logits are wanted
+    float* logits = nullptr;
+    RowObserver* observer = nullptr;
+    const LogitsSink* sink = nullptr;
+    int64_t sink_row = 0;
+  };
+  static Request request_of(const SequenceRequest& from, Call& call);
+  /// Waits until all of a call is done.
+  void run(Call& call, std::span<Request> requests);
   /// Runs batches until `own` is done, then hands over.
-  void lead(Request& own, std::unique_lock<std::mutex>& lock);
+  void lead(Call& own, std::unique_lock<std::mutex>& lock);
   void run_batch(std::unique_lock<std::mutex>& lock);
+  /// Of a batch that has run, with this status: what its part of a request leaves to do.
+  void advance(Request& request, const BatchPart& part, const Status& status);
 
   Transformer& model_;
   std::mutex mutex_;

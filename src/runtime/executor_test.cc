@@ -215,6 +215,126 @@ TEST(Executor, OneWithoutPagesFailsAndTheOthersGoOn) {
   EXPECT_TRUE(executor.forward(text, b, LogitsWanted::last(), other));
 }
 
+/// Random texts, and logits of the rows that are wanted of each, computed alone.
+struct Texts {
+  Texts(Transformer& model, size_t count, uint64_t seed) {
+    Rng rng(seed);
+    const int64_t vocab = model.spec().vocab_size;
+    for (size_t s = 0; s < count; ++s) {
+      std::vector<int32_t> text(1 + rng.below(120));
+      for (int32_t& t : text) t = int32_t(rng.below(uint64_t(vocab)));
+      const auto first = int64_t(rng.below(text.size() + 1));
+      const auto n = int64_t(rng.below(text.size() + 1 - size_t(first)));
+      auto cache = model.make_cache();
+      alone.emplace_back(size_t(n * vocab));
+      EXPECT_TRUE(model.forward(text, *cache, LogitsWanted::range(first, n), alone.back()));
+      texts.push_back(std::move(text));
+      wanted.push_back(LogitsWanted::range(first, n));
+    }
+  }
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<LogitsWanted> wanted;
+  std::vector<std::vector<float>> alone;
+};
+
+/// Runs all of them by one call, every second one into a sink.
+void run_together(Executor& executor, const std::shared_ptr<KvPool>& pool, const Texts& texts, int64_t vocab) {
+  const size_t count = texts.texts.size();
+  std::vector<KvCache> caches;
+  std::vector<std::vector<float>> got;
+  std::vector<std::vector<int>> calls(count);
+  std::vector<LogitsSink> sinks(count);
+  std::vector<SequenceRequest> requests;
+  for (size_t s = 0; s < count; ++s) caches.emplace_back(pool, 512);
+  for (size_t s = 0; s < count; ++s) {
+    got.emplace_back(texts.alone[s].size(), -1.0f);
+    calls[s].resize(size_t(texts.wanted[s].count));
+    sinks[s] = [&, s, vocab](int64_t row, std::span<float> logits) {
+      std::copy(logits.begin(), logits.end(), got[s].begin() + row * vocab);
+      ++calls[s][size_t(row)];
+      std::fill(logits.begin(), logits.end(), 0.0f);  // they are the sink's
+    };
+    LogitsWanted wanted = texts.wanted[s];
+    if (s % 2 == 0) wanted.sink = &sinks[s];
+    requests.push_back({texts.texts[s], &caches[s], wanted, s % 2 == 0 ? std::span<float>() : got[s], nullptr});
+  }
+  const Status status = executor.forward(requests);
+  ASSERT_TRUE(status.has_value()) << status.error().message();
+  for (size_t s = 0; s < count; ++s) {
+    EXPECT_TRUE(same_bits(got[s], texts.alone[s])) << "sequence " << s;
+    EXPECT_EQ(caches[s].length(), int64_t(texts.texts[s].size()));
+    for (const int n : calls[s]) EXPECT_EQ(n, s % 2 == 0 ? 1 : 0);
+  }
+}
+
+TEST(Executor, OneCallerRunsManySequencesAndSinksTakeTheirLogits) {
+  for (const Variant& variant : kVariants)
+    for (const bool reference : {false, true}) {
+      RandomModelSpec spec;
+      spec.format = variant.format;
+      LoadOptions options;
+      options.x.activation = variant.activation;
+      options.x.group = variant.activation_group;
+      options.isa = best_isa();
+      options.threads = 3;
+      options.reference = reference;
+      auto model = Transformer::load(make_random_model(spec), options);
+      ASSERT_TRUE(model.has_value());
+      Executor executor(**model);
+      auto pool = KvPool::make((*model)->kv_groups(), 1000, 50);
+      for (const size_t count : {size_t{1}, size_t{2}, size_t{25}})
+        run_together(executor, *pool, Texts(**model, count, count), spec.vocab);
+      EXPECT_TRUE(executor.forward(std::span<const SequenceRequest>()));
+      EXPECT_EQ((*pool)->pages_in_use(), 0);
+    }
+}
+
+TEST(Executor, CallersOfManyAndOfOneRunTogether) {
+  RandomModelSpec spec;
+  auto model = load(kVariants[1], spec, 2, 48);
+  ASSERT_TRUE(model);
+  std::vector<Texts> texts;
+  for (uint64_t t = 0; t < 4; ++t) texts.emplace_back(*model, t < 2 ? 12 : 1, 50 + t);
+  Executor executor(*model);
+  auto pool = KvPool::make(model->kv_groups(), 1000, 50);
+  std::vector<std::thread> threads;
+  for (const Texts& own : texts)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 5; ++i) run_together(executor, *pool, own, spec.vocab);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Executor, WhereOneOfManyFailsAllStayAsTheyWere) {
+  RandomModelSpec spec;
+  auto model = load(kVariants[0], spec, 1, 64);
+  ASSERT_TRUE(model);
+  Executor executor(*model);
+  auto pool = KvPool::make(model->kv_groups(), 3);
+  const std::vector<int32_t> text(60, 3);
+  std::vector<float> logits(size_t(spec.vocab)), again(logits.size());
+  KvCache a(*pool, 256), b(*pool, 256), c(*pool, 256);
+  ASSERT_TRUE(executor.forward(std::span(text).first(10), a, LogitsWanted::last(), logits));
+  const auto last = [&](KvCache& cache) {
+    return SequenceRequest{text, &cache, LogitsWanted::last(), logits, nullptr};
+  };
+  const std::vector<SequenceRequest> three = {last(a), last(b), last(c)};  // two pages, one and one
+  const Status status = executor.forward(three);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(a.length(), 10);
+  EXPECT_EQ(b.length(), 0);
+  EXPECT_EQ((*pool)->pages_in_use(), 1);
+  const std::vector<SequenceRequest> twice = {last(b), last(b)};
+  EXPECT_EQ(executor.forward(twice).error().code, ErrorCode::kInvalidArgument);
+  const std::vector<SequenceRequest> bad = {last(a), {{}, &b, LogitsWanted::last(), logits, nullptr}};
+  EXPECT_EQ(executor.forward(bad).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(executor.forward(std::span(three).first(2)));
+  auto alone = model->make_cache();
+  ASSERT_TRUE(model->forward(text, *alone, LogitsWanted::last(), again));
+  EXPECT_TRUE(same_bits(logits, again));  // b's
+}
+
 TEST(Executor, RefusesWhatAForwardRefuses) {
   RandomModelSpec spec;
   auto model = load(kVariants[0], spec, 1, 64);

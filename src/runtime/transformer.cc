@@ -75,7 +75,7 @@ Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache,
       return fail(ErrorCode::kInvalidArgument, "forward logits range",
                   fmt::format("{} rows from {}", rows, wanted.first), fmt::format("inside the {} tokens", n));
   }
-  if (int64_t(logits.size()) < rows * spec_.vocab_size)
+  if (wanted.sink == nullptr && int64_t(logits.size()) < rows * spec_.vocab_size)
     return fail(ErrorCode::kInvalidArgument, "forward logits", fmt::format("room for {} floats", logits.size()),
                 fmt::format("{} x {}", rows, spec_.vocab_size));
   return {};
@@ -85,19 +85,16 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
                             std::span<float> logits) {
   LOWBIT_TRY(check(tokens, cache, wanted, logits));
   const int64_t n = int64_t(tokens.size()), start = cache.length();
-  int64_t want_begin = n, want_end = n;
-  if (wanted.kind == LogitsWanted::Kind::kLast) want_begin = n - 1;
-  if (wanted.kind == LogitsWanted::Kind::kRange) {
-    want_begin = wanted.first;
-    want_end = wanted.first + wanted.count;
-  }
+  const auto [want_begin, want_end] = wanted.rows_of(n);
   LOWBIT_TRY(cache.reserve(n));
   for (int64_t done = 0; done < n; done += batch_) {
     const int64_t m = std::min(batch_, n - done);
     const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
     const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
-    float* out = last > first ? logits.data() + (done + first - want_begin) * spec_.vocab_size : nullptr;
-    const BatchPart part{tokens.subspan(size_t(done), size_t(m)), &cache, first, last - first, out};
+    const int64_t row = last > first ? done + first - want_begin : 0;  // of those that are wanted
+    float* const out = wanted.sink == nullptr && last > first ? logits.data() + row * spec_.vocab_size : nullptr;
+    const BatchPart part{
+        tokens.subspan(size_t(done), size_t(m)), &cache, first, last - first, out, nullptr, wanted.sink, row};
     if (auto status = run({&part, 1}); !status) {
       LOWBIT_TRY(cache.truncate(start));
       return status;
@@ -114,7 +111,7 @@ Status Transformer::run(std::span<const BatchPart> batch) {
     const auto row = int64_t(tokens_.size()), rows = int64_t(part.tokens.size());
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
     sequences_.push_back({part.cache, part.cache->length(), row, rows});
-    if (part.count > 0) wanted_.push_back({row + part.first, part.count, part.logits});
+    if (part.count > 0) wanted_.push_back({row + part.first, part.count, part.logits, part.sink, part.sink_row});
   }
   const bool traced = std::ranges::any_of(batch, [](const BatchPart& part) { return part.observer != nullptr; });
   LOWBIT_TRY_ASSIGN(const Program* const run, program(traced || observer_ != nullptr));

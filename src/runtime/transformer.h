@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -34,11 +35,19 @@ struct LoadOptions {
 struct LogitsWanted {
   enum class Kind { kNone, kLast, kRange };
   Kind kind = Kind::kLast;
-  int64_t first = 0, count = 0;  // kRange
+  int64_t first = 0, count = 0;      // kRange
+  const LogitsSink* sink = nullptr;  // takes them, in place of the call's buffer; not together with an observer
 
   static LogitsWanted none() { return {Kind::kNone, 0, 0}; }
   static LogitsWanted last() { return {Kind::kLast, 0, 0}; }
-  static LogitsWanted range(int64_t first, int64_t count) { return {Kind::kRange, first, count}; }
+  static LogitsWanted range(int64_t first, int64_t count, const LogitsSink* sink = nullptr) {
+    return {Kind::kRange, first, count, sink};
+  }
+  /// Rows [begin, end) of a call of n tokens.
+  std::pair<int64_t, int64_t> rows_of(int64_t n) const {
+    if (kind == Kind::kRange) return {first, first + count};
+    return {kind == Kind::kLast ? n - 1 : n, n};
+  }
 };
 
 /// Tokens of one sequence in a batch: they continue what its cache holds. Logits of `count` of them, from `first` on.
@@ -46,8 +55,10 @@ struct BatchPart {
   std::span<const int32_t> tokens;
   KvCache* cache = nullptr;
   int64_t first = 0, count = 0;
-  float* logits = nullptr;  // [count, vocab_size]
+  float* logits = nullptr;  // [count, vocab_size], or null where there is a sink
   RowObserver* observer = nullptr;
+  const LogitsSink* sink = nullptr;
+  int64_t sink_row = 0;  // what the sink calls the first of them
 };
 
 class Transformer {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/hand_out_logits.h"
 #include "base/try.h"
 #include "io/lost_pages.h"
 #include "ops/hadamard.h"
@@ -14,7 +15,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kRowsOfLogits = 64;  // of several sequences, in memory at once
+constexpr int64_t kRowsOfLogits = 64;  // of several sequences, or for a sink, in memory at once
 
 const CpuWeight* cpu_weight(const Weight* w) { return static_cast<const CpuWeight*>(w); }
 
@@ -219,20 +220,16 @@ Status CpuProgram::run_head(const Compiled& c, const LinearStep& step, Run& run)
     return work.input_.run({&call, 1}, c.next);
   };
   const auto wanted = run.batch.wanted;
-  if (wanted.size() == 1) return logits_of(0, run.m, wanted[0].logits);
+  if (wanted.size() == 1 && wanted[0].sink == nullptr) return logits_of(0, run.m, wanted[0].logits);
   const int64_t bytes = std::min(kRowsOfLogits, run.m) * vocab * int64_t(sizeof(float));
   if (work.logits_.size() < bytes) {
     LOWBIT_TRY_ASSIGN(work.logits_, Buffer::allocate(bytes, "logits"));
   }
-  const auto* part = wanted.data();
-  int64_t taken = 0;  // rows that the part has got
+  auto* const logits = work.logits_.as<float>();
   for (int64_t first = 0; first < run.m; first += kRowsOfLogits) {
     const int64_t count = std::min(kRowsOfLogits, run.m - first);
-    LOWBIT_TRY(logits_of(first, count, work.logits_.as<float>()));
-    for (int64_t i = 0; i < count; ++i) {
-      for (; taken == part->rows; taken = 0) ++part;
-      std::copy_n(work.logits_.as<float>() + i * vocab, vocab, part->logits + taken++ * vocab);
-    }
+    LOWBIT_TRY(logits_of(first, count, logits));
+    hand_out_logits(wanted, first, count, logits, vocab, *work.pool_);
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/backend.h"
+#include "backend/hand_out_logits.h"
 #include "base/try.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
@@ -98,8 +99,11 @@ class RefRun {
   Status operator()(const LinearStep& step) {
     LOWBIT_TRY_ASSIGN(const std::vector<float> x, input(step.in, step.out.front().weight));
     for (const Product& p : step.out) {
-      LOWBIT_TRY_ASSIGN(const std::vector<float> y, product(p.weight, x));
-      if (p.to == kLogits) return hand_out(y, ref_weight(p.weight).plan.n());
+      LOWBIT_TRY_ASSIGN(std::vector<float> y, product(p.weight, x));
+      if (p.to == kLogits) {
+        hand_out_logits(batch_.wanted, 0, m_, y.data(), ref_weight(p.weight).plan.n(), *work_.pool);
+        return {};
+      }
       float* const to = rows(p.to);
       for (size_t i = 0; i < y.size(); ++i) to[i] = p.add ? to[i] + y[i] : y[i];
     }
@@ -175,15 +179,6 @@ class RefRun {
       float* const head = rows(slot) + i * head_dim;
       ref_ops().rms_norm(head, norm->weight.data(), head_dim, norm->eps, head);
     }
-  }
-
-  Status hand_out(const std::vector<float>& logits, int64_t vocab) {
-    const float* from = logits.data();
-    for (const WantedRows& w : batch_.wanted) {
-      std::copy_n(from, w.rows * vocab, w.logits);
-      from += w.rows * vocab;
-    }
-    return {};
   }
 
   RefWorkspace& work_;

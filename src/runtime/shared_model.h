@@ -7,7 +7,6 @@
 
 #include "lowbit/model.h"
 #include "model/device_transformer.h"
-#include "pipeline/trace_recorder.h"
 #include "runtime/executor.h"
 #include "runtime/transformer.h"
 
@@ -27,23 +26,6 @@ struct SharedModel {
   std::optional<ChatTemplate> chat;
   ModelInfo info;
   Profile profile;
-};
-
-struct Session::Impl {
-  explicit Impl(std::shared_ptr<SharedModel> m)
-      : model(std::move(m)),
-        cache(model->pages, model->info.context),
-        logits(static_cast<size_t>(model->info.vocab_size)) {}
-
-  /// Through the executor; waits for pages where that is wanted. What fails leaves nothing in the trace.
-  Status forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
-
-  std::shared_ptr<SharedModel> model;
-  KvCache cache;
-  std::vector<float> logits;
-  bool has_logits = false;  // `logits` are those after the last token
-  std::chrono::milliseconds most_wait{0};
-  std::unique_ptr<TraceRecorder> trace;  // from start_trace() to finish_trace()
 };
 
 }  // namespace lowbit

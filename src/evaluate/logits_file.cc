@@ -1,4 +1,4 @@
-#include "pipeline/logits_file.h"
+#include "evaluate/logits_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "ops/log_softmax.h"
 
 namespace lowbit {
 namespace {
@@ -26,11 +27,9 @@ tl::unexpected<Error> system_error(const std::string& path) { return fail(ErrorC
 int64_t logits_row_words(int64_t vocab_size) { return round_up(vocab_size, 2) + kRowHeaderWords; }
 
 void compress_log_probs(std::span<const float> logits, uint16_t* row) {
-  const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
-  const float largest = *high, smallest = std::max(*low, largest - kClip);
-  double sum = 0;
-  for (float l : logits) sum += std::exp(l - largest);
-  const float smallest_log_prob = static_cast<float>(static_cast<double>(smallest - largest) - std::log(sum));
+  const LogSoftmax soft = log_softmax(logits);
+  const float largest = soft.largest, smallest = std::max(*std::ranges::min_element(logits), largest - kClip);
+  const auto smallest_log_prob = static_cast<float>(soft.of(smallest));
   const float scale = (largest - smallest) / 65535.0f;
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   std::memcpy(row, &scale, 4);

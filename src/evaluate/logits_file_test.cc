@@ -1,4 +1,4 @@
-#include "pipeline/logits_file.h"
+#include "evaluate/logits_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

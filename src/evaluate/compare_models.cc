@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 
-#include "base/threads.h"
 #include "base/try.h"
-#include "lowbit/evaluate.h"
-#include "ops/log_probabilities.h"
+#include "evaluate/evaluate.h"
+#include "ops/log_softmax.h"
 
 namespace lowbit {
 namespace {
 
-constexpr int64_t kSlice = 64;         // positions whose logits are in memory at once
+constexpr int64_t kSlice = 64;  // positions whose logits are in memory at once: of one window or of several short ones
 constexpr int64_t kTokensBefore = 24;  // of an example
 constexpr size_t kShown = 3;
 
@@ -40,33 +40,48 @@ std::vector<TokenShare> likeliest(std::span<const float> log_p, const Tokenizer&
 
 class Comparison {
  public:
-  Comparison(Model& model, Model& base, const CompareOptions& options)
-      : model_(model), base_(base), options_(options), pool_(model.info().threads) {}
+  Comparison(SharedModel& model, SharedModel& base, const CompareOptions& options)
+      : model_(model), base_(base), options_(options) {}
 
   Result<CompareReport> run(const std::string& text) {
     LOWBIT_TRY(cut(text));
-    for (int64_t at = 0; at < static_cast<int64_t>(tokens_.size()); at += slice_at(at)) {
-      if (options_.progress && !options_.progress("comparing", at, static_cast<int64_t>(tokens_.size())))
-        return fail(ErrorCode::kCancelled, "comparing", "a request to stop");
-      LOWBIT_TRY(slice(at, slice_at(at)));
+    const auto all = static_cast<int64_t>(tokens_.size());
+    const int64_t windows = all / options_.context;
+    const int64_t together =
+        std::min(windows_together(model_, options_.context, kSlice), windows_together(base_, options_.context, kSlice));
+    for (int64_t window = 0; window < windows; window += together) {
+      const int64_t count = std::min(together, windows - window);
+      start_windows(count);
+      for (int64_t first = 0; first < options_.context; first += kSlice) {
+        if (options_.progress && !options_.progress("comparing", window * options_.context + first, all))
+          return fail(ErrorCode::kCancelled, "comparing", "a request to stop");
+        LOWBIT_TRY(slice(window, count, first, std::min(kSlice, options_.context - first)));
+      }
     }
     return summarize();
   }
 
  private:
-  int64_t slice_at(int64_t at) const { return std::min(kSlice, options_.context - at % options_.context); }
+  void start_windows(int64_t count) {
+    caches_.clear();
+    base_caches_.clear();
+    for (int64_t w = 0; w < count; ++w) {
+      caches_.emplace_back(model_.pages, options_.context);
+      base_caches_.emplace_back(base_.pages, options_.context);
+    }
+  }
 
   Status cut(const std::string& text) {
-    const int64_t longest = std::min(model_.info().context, base_.info().context);
+    const int64_t longest = std::min(model_.info.context, base_.info.context);
     if (options_.context < 2 || options_.context > longest)
       return fail(ErrorCode::kInvalidArgument, "comparing models", fmt::format("a context of {}", options_.context),
                   fmt::format("2 to {}", longest), "-c sets the context");
-    if (model_.info().vocab_size != base_.info().vocab_size)
-      return fail(ErrorCode::kInvalidArgument, "comparing models", fmt::format("{} tokens", model_.info().vocab_size),
-                  fmt::format("{}, the other's vocabulary", base_.info().vocab_size),
+    if (model_.info.vocab_size != base_.info.vocab_size)
+      return fail(ErrorCode::kInvalidArgument, "comparing models", fmt::format("{} tokens", model_.info.vocab_size),
+                  fmt::format("{}, the other's vocabulary", base_.info.vocab_size),
                   "compare a model with its own source");
-    const auto& spec = model_.tokenizer().spec();
-    LOWBIT_TRY_ASSIGN(tokens_, model_.tokenizer().encode(text, {.add_special = spec.add_bos, .parse_special = false}));
+    const TokenizerSpec& spec = model_.tokenizer.spec();
+    LOWBIT_TRY_ASSIGN(tokens_, model_.tokenizer.encode(text, {.add_special = spec.add_bos, .parse_special = false}));
     const int64_t windows = std::min(options_.windows, static_cast<int64_t>(tokens_.size()) / options_.context);
     if (windows < 1)
       return fail(ErrorCode::kInvalidArgument, "comparing models", fmt::format("a text of {} tokens", tokens_.size()),
@@ -78,57 +93,63 @@ class Comparison {
     return {};
   }
 
-  Status slice(int64_t at, int64_t count) {
-    const auto tokens = std::span<const TokenId>(tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(count));
-    if (at % options_.context == 0) {
-      model_.clear();
-      base_.clear();
+  /// Positions [first, first + n) of windows [window, window + count).
+  Status slice(int64_t window, int64_t count, int64_t first, int64_t n) {
+    const auto vocab = static_cast<size_t>(model_.info.vocab_size);
+    logits_.resize(static_cast<size_t>(count * n) * vocab);
+    const auto logits_of = [&](int64_t w, int64_t rows) {
+      return std::span(logits_).subspan(static_cast<size_t>(w * n) * vocab, static_cast<size_t>(rows) * vocab);
+    };
+    std::vector<SequenceRequest> own, other;
+    std::vector<LogitsSink> sinks;
+    sinks.reserve(static_cast<size_t>(count));
+    for (int64_t w = 0; w < count; ++w) {
+      const int64_t at = (window + w) * options_.context + first;
+      sinks.emplace_back([this, at, rows = logits_of(w, n), vocab](int64_t row, std::span<float> base) {
+        compare(at + row, rows.subspan(static_cast<size_t>(row) * vocab, vocab), base);
+      });
+      const auto tokens = std::span<const TokenId>(tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(n));
+      const auto cache = static_cast<size_t>(w);
+      own.push_back({tokens, &caches_[cache], LogitsWanted::range(0, n), logits_of(w, n), nullptr});
+      other.push_back({tokens, &base_caches_[cache], LogitsWanted::range(0, n, &sinks.back()), {}, nullptr});
     }
     const auto start = std::chrono::steady_clock::now();
-    LOWBIT_TRY(model_.logits_of_all(tokens, 0, logits_));
+    LOWBIT_TRY(model_.executor.forward(own));
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    LOWBIT_TRY(base_.logits_of_all(tokens, 0, base_logits_));
-    const auto vocab = static_cast<size_t>(model_.info().vocab_size);
-    pool_.parallel_for(count, 2, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i)
-        compare(at + i, std::span(logits_).subspan(static_cast<size_t>(i) * vocab, vocab),
-                std::span(base_logits_).subspan(static_cast<size_t>(i) * vocab, vocab));
-    });
-    for (int64_t i = 0; i < count; ++i) offer_example(at + i, static_cast<size_t>(i) * vocab, vocab);
-    return {};
+    return base_.executor.forward(other);
   }
 
+  /// On any thread, for other positions at the same time.
   void compare(int64_t at, std::span<float> model, std::span<float> base) {
-    to_log_probabilities(model);
-    to_log_probabilities(base);
+    log_softmax(model).apply(model);
+    log_softmax(base).apply(base);
     Position& p = positions_[static_cast<size_t>(at)];
-    for (size_t t = 0; t < model.size(); ++t)
-      p.kld += std::exp(static_cast<double>(base[t])) * (static_cast<double>(base[t]) - model[t]);
-    p.same_top = std::max_element(model.begin(), model.end()) - model.begin() ==
-                 std::max_element(base.begin(), base.end()) - base.begin();
+    p.kld = kl_divergence(base, model);
+    p.same_top = std::ranges::max_element(model) - model.begin() == std::ranges::max_element(base) - base.begin();
     if ((at + 1) % options_.context == 0) return;  // nothing follows in this window
     const auto truth = static_cast<size_t>(tokens_[static_cast<size_t>(at + 1)]);
     p.nll = -static_cast<double>(model[truth]);
     p.base_nll = -static_cast<double>(base[truth]);
+    offer_example(at, p.kld, model, base);
   }
 
-  void offer_example(int64_t at, size_t offset, size_t vocab) {
-    const double kld = positions_[static_cast<size_t>(at)].kld;
-    const int64_t position = at % options_.context;
-    if (options_.examples < 1 || position + 1 == options_.context) return;
-    if (static_cast<int64_t>(examples_.size()) == options_.examples && kld <= examples_.back().kld) return;
+  /// The largest divergences, of equal ones the first in the text, in whatever order they come.
+  void offer_example(int64_t at, double kld, std::span<const float> model, std::span<const float> base) {
+    const std::lock_guard lock(mutex_);
+    const auto place = std::ranges::find_if(
+        examples_, [&](const Example& e) { return e.shown.kld < kld || (e.shown.kld == kld && e.at > at); });
+    if (place == examples_.end() && static_cast<int64_t>(examples_.size()) >= options_.examples) return;
     const std::span<const TokenId> all(tokens_);
-    const int64_t first = std::max(at - position, at + 1 - kTokensBefore);
-    DivergentPosition example;
-    example.position = position;
-    example.kld = kld;
-    example.before = model_.tokenizer()
-                         .decode(all.subspan(static_cast<size_t>(first), static_cast<size_t>(at + 1 - first)))
-                         .value_or("");
-    example.truth = model_.tokenizer().decode(all.subspan(static_cast<size_t>(at + 1), 1)).value_or("");
-    example.base = likeliest(std::span(base_logits_).subspan(offset, vocab), model_.tokenizer());
-    example.model = likeliest(std::span(logits_).subspan(offset, vocab), model_.tokenizer());
-    const auto place = std::ranges::find_if(examples_, [&](const DivergentPosition& other) { return other.kld < kld; });
+    const int64_t position = at % options_.context, first = std::max(at - position, at + 1 - kTokensBefore);
+    Example example{at, {}};
+    DivergentPosition& shown = example.shown;
+    shown.position = position;
+    shown.kld = kld;
+    shown.before = model_.tokenizer.decode(all.subspan(static_cast<size_t>(first), static_cast<size_t>(at + 1 - first)))
+                       .value_or("");
+    shown.truth = model_.tokenizer.decode(all.subspan(static_cast<size_t>(at + 1), 1)).value_or("");
+    shown.base = likeliest(base, model_.tokenizer);
+    shown.model = likeliest(model, model_.tokenizer);
     examples_.insert(place, std::move(example));
     if (static_cast<int64_t>(examples_.size()) > options_.examples) examples_.pop_back();
   }
@@ -196,25 +217,31 @@ class Comparison {
       const double bin = p.kld > 0 ? std::floor(std::log10(p.kld / kHistogramFirst) * kHistogramPerDecade) : 0;
       ++r.histogram[static_cast<size_t>(std::clamp(bin, 0.0, static_cast<double>(kHistogramBins - 1)))];
     }
-    r.examples = examples_;
+    for (const Example& e : examples_) r.examples.push_back(e.shown);
     r.seconds = seconds_;
     return r;
   }
 
-  Model& model_;
-  Model& base_;
+  struct Example {
+    int64_t at = 0;
+    DivergentPosition shown;
+  };
+
+  SharedModel& model_;
+  SharedModel& base_;
   const CompareOptions& options_;
-  ThreadPool pool_;
   std::vector<TokenId> tokens_;  // [windows, context]
   std::vector<Position> positions_;
-  std::vector<float> logits_, base_logits_;  // of a slice; log probabilities after compare()
-  std::vector<DivergentPosition> examples_;
+  std::vector<KvCache> caches_, base_caches_;  // of the windows that run together
+  std::vector<float> logits_;                  // of a slice; log-probabilities after compare()
+  std::mutex mutex_;                           // guards the examples
+  std::vector<Example> examples_;
   double seconds_ = 0;
 };
 
 }  // namespace
 
-Result<CompareReport> compare_models(Model& model, Model& base, const std::string& text,
+Result<CompareReport> compare_models(SharedModel& model, SharedModel& base, const std::string& text,
                                      const CompareOptions& options) {
   return Comparison(model, base, options).run(text);
 }
