@@ -65,6 +65,30 @@ TEST(Blocks, Attention) {
   check_attention(2, 700, 4, 2, 20);
 }
 
+TEST(Steps, AttentionOnPages) {
+  LOWBIT_NEEDS_GPU();
+  check_pages({.heads = 4, .kv_heads = 2, .head_dim = 16, .sequences = {{0, 5}, {30, 1}, {60, 9}}});
+  check_pages({.heads = 3, .kv_heads = 1, .head_dim = 20, .sequences = {{255, 3}, {270, 1}}});
+  check_pages({.heads = 9, .kv_heads = 3, .head_dim = 64, .sequences = {{0, 512}, {4000, 1}, {511, 100}}});
+  check_pages({.heads = 32, .kv_heads = 1, .head_dim = 128, .sequences = {{700, 7}, {1, 1}}});
+  check_pages({.heads = 32, .kv_heads = 8, .head_dim = 128, .sequences = {{9000, 1}}});
+  check_pages({.heads = 6, .kv_heads = 2, .head_dim = 130, .sequences = {{256, 1}, {255, 1}}});
+  check_pages({.heads = 2, .kv_heads = 1, .head_dim = 256, .sequences = {{300, 40}, {3, 1}}});
+  for (const int64_t window : {1, 40, 256, 300, 1000})
+    check_pages(
+        {.heads = 6, .kv_heads = 2, .head_dim = 48, .window = window, .sequences = {{0, 20}, {290, 40}, {2600, 1}}});
+}
+
+TEST(Steps, Codes) {
+  LOWBIT_NEEDS_GPU();
+  check_codes();
+}
+
+TEST(Steps, RowsOfATable) {
+  LOWBIT_NEEDS_GPU();
+  check_gather();
+}
+
 /// Windows through block 1, three at a time at most, against one after the other on the CPU.
 void check_block(const RandomModelSpec& spec, int64_t context, const std::string& lowbit_config = "") {
   MemorySource source = make_random_model(spec);

@@ -98,6 +98,8 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline int __float2int_rn(float v) { return static_cast<int>(std::nearbyint(v)); }
+inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __double2float_rn(double v) { return static_cast<float>(v); }

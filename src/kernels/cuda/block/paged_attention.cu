@@ -1,0 +1,346 @@
+// Causal attention on pages, for rows of several sequences. A thread block has some queries of one sequence and kv head; it takes their
+// spans one after the other, or a span each. The order of sums is that of docs/numerics.md either way.
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/api.h"
+#include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_step_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kSpan = kAttentionSpan;
+constexpr int kPagedThreads = kSpan;  // a thread is a position of the span, then an element of the head
+static_assert(kPagedThreads / kLanes >= 16 && kMostHeadDim <= kPagedThreads);
+
+/// What a thread block works on.
+struct PagedTile {
+  BatchSequence sequence;
+  const uint64_t* pages;
+  int kv_head, group;  // heads that read one kv head
+  int first, count;    // of its queries
+  int first_span, spans;
+
+  __device__ __forceinline__ int row(int query) const { return (first + query) / group; }
+  __device__ __forceinline__ int position(int query) const { return sequence.position + row(query); }
+  /// Of the query's elements in q and out.
+  __device__ __forceinline__ int64_t offset(const AttendPages& call, int query) const {
+    const int64_t head = int64_t{kv_head} * group + (first + query) % group;
+    return ((int64_t{sequence.row} + row(query)) * call.heads + head) * call.kv.head_dim;
+  }
+};
+
+__device__ __forceinline__ int first_seen(int position, int64_t window) {
+  return window == 0 || position < window ? 0 : position + 1 - static_cast<int>(window);
+}
+
+__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
+  const QueryTile tile = call.tiles[blockIdx.x];
+  PagedTile t;
+  t.sequence = call.sequences[tile.sequence];
+  t.pages = call.kv.tables + tile.sequence * call.kv.stride;
+  t.kv_head = static_cast<int>(blockIdx.y);
+  t.group = static_cast<int>(call.heads / call.kv.kv_heads);
+  t.first = tile.first;
+  t.count = min(call.tile_queries, t.sequence.rows * t.group - t.first);
+  t.first_span = first_seen(t.position(0), call.window) / kSpan;
+  t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
+  return t;
+}
+
+/// What a query at a position sees of a span; nothing at position -1, where there is no query.
+struct Seen {
+  int begin, end;
+  bool is_first;  // no span before has a position that it sees
+  __device__ __forceinline__ bool nothing() const { return begin >= end; }
+  __device__ __forceinline__ bool has(int t) const { return t >= begin && t < end; }
+};
+__device__ __forceinline__ Seen seen_of(int position, int span, int64_t window) {
+  const int start = span * kSpan, first = first_seen(position, window);
+  return {max(first - start, 0), min(max(position + 1 - start, 0), kSpan), first >= start};
+}
+
+__device__ __forceinline__ float shift_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
+/// The layer's keys (0) or values (1) of a page.
+__device__ __forceinline__ const uint16_t* page_rows(const AttendPages& call, const PagedTile& tile, int page,
+                                                     int which) {
+  return reinterpret_cast<const uint16_t*>(tile.pages[page]) +
+         ((call.kv.index * 2 + which) * call.kv.kv_heads + tile.kv_head) * kKvPage * call.kv.head_dim;
+}
+
+/// What came before a span times `before`, plus the span times `here`. `here` 0 and `before` 1 where the query sees nothing of it.
+struct Merging {
+  float before, here;
+};
+
+/// The largest score and the sum of exponentials of one query, over the spans so far.
+struct Running {
+  float most, total;
+};
+__device__ __forceinline__ Merging merge(const Seen& seen, float most, float total, Running& running) {
+  if (seen.nothing()) return {1.0f, 0.0f};
+  if (seen.is_first) {
+    running = {most, total};
+    return {0.0f, 1.0f};
+  }
+  const float next = most > running.most ? most : running.most;
+  const float before = exp_f32(__fsub_rn(running.most, shift_of(next))),
+              here = exp_f32(__fsub_rn(most, shift_of(next)));
+  running = {next, __fmaf_rn(total, here, __fmul_rn(running.total, before))};
+  return {before, here};
+}
+__device__ __forceinline__ float merged(const Seen& seen, const Merging& by, float sum, float all) {
+  if (seen.nothing()) return all;
+  return seen.is_first ? sum : __fmaf_rn(sum, by.here, __fmul_rn(all, by.before));
+}
+
+/// Shared memory of a thread block. Queries lie next to each other: a thread reads four at once.
+template <int kQueries>
+struct PagedShared {
+  static constexpr int kPitch = kQueries + 4;  // neighbouring positions in different banks
+  float queries[kMostHeadDim][kPitch];
+  float weights[kSpan][kPitch];  // scores, then their exponentials
+  int positions[kQueries];       // -1: there is no such query
+  float most[kQueries];
+  Running running[kQueries];
+  Merging merging[kQueries];
+};
+
+/// Scores of the thread's position against all queries.
+template <int kQueries>
+__device__ __forceinline__ void score_position(const AttendPages& call, const PagedTile& tile, int span,
+                                               const PagedShared<kQueries>& shared, float (&scores)[kQueries]) {
+  const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (float& s : scores) s = 0;
+  const int position = span * kSpan + t;
+  if (position > tile.position(tile.count - 1) || position < first_seen(tile.position(0), call.window)) return;
+  const uint16_t* const key = page_rows(call, tile, position / int{kKvPage}, 0) + position % int{kKvPage};
+  const int d = static_cast<int>(call.kv.head_dim);
+#pragma unroll 8
+  for (int i = 0; i < d; ++i) {
+    const float k = f16_value(key[i * kKvPage]);
+#pragma unroll
+    for (int q = 0; q < kQueries; q += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(&shared.queries[i][q]);
+      scores[q] = __fmaf_rn(four.x, k, scores[q]);
+      scores[q + 1] = __fmaf_rn(four.y, k, scores[q + 1]);
+      scores[q + 2] = __fmaf_rn(four.z, k, scores[q + 2]);
+      scores[q + 3] = __fmaf_rn(four.w, k, scores[q + 3]);
+    }
+  }
+#pragma unroll
+  for (float& s : scores) s = __fmul_rn(call.scale, s);
+}
+
+/// shared.weights become exponentials, shared.most the largest scores. Half a warp per query finds them.
+template <int kQueries>
+__device__ __forceinline__ void exponentials_of(const AttendPages& call, int span, const float (&scores)[kQueries],
+                                                PagedShared<kQueries>& shared) {
+  const int t = static_cast<int>(threadIdx.x), half = t / kLanes, lane = t % kLanes;
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) shared.weights[t][q] = scores[q];
+  __syncthreads();
+  if (half < kQueries) {
+    const Seen seen = seen_of(shared.positions[half], span, call.window);
+    float most = -INFINITY;
+    for (int at = lane; at < kSpan; at += kLanes) {
+      const float s = shared.weights[at][half];
+      if (seen.has(at)) most = s > most ? s : most;
+    }
+    most = largest_of_lanes(most);
+    if (lane == 0) shared.most[half] = most;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {
+    const bool sees = seen_of(shared.positions[q], span, call.window).has(t);
+    shared.weights[t][q] = sees ? exp_f32(__fsub_rn(scores[q], shift_of(shared.most[q]))) : 0.0f;
+  }
+  __syncthreads();
+}
+
+/// Sums of exponentials, half a warp per query, and what they make of the sums so far.
+template <int kQueries>
+__device__ __forceinline__ void sum_exponentials(const AttendPages& call, int span, PagedShared<kQueries>& shared) {
+  const int half = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
+  if (half >= kQueries) return;
+  float sum = 0;
+  for (int at = lane; at < kSpan; at += kLanes) sum = __fadd_rn(sum, shared.weights[at][half]);
+  sum = fold_lanes(sum);
+  if (lane != 0) return;
+  const Seen seen = seen_of(shared.positions[half], span, call.window);
+  if (call.results != nullptr) {
+    shared.running[half] = {shared.most[half], sum};  // of this span alone
+  } else {
+    shared.merging[half] = merge(seen, shared.most[half], sum, shared.running[half]);
+  }
+}
+
+/// Neighbouring queries' weights of a position.
+template <int kOwn>
+__device__ __forceinline__ void load_weights(const float* from, float (&to)[kOwn]) {
+  if constexpr (kOwn % 4 == 0) {
+#pragma unroll
+    for (int q = 0; q < kOwn; q += 4) *reinterpret_cast<float4*>(&to[q]) = *reinterpret_cast<const float4*>(from + q);
+  } else {
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) to[q] = from[q];
+  }
+}
+
+/// Weighted values of the thread's element for its queries, from query `begin` on.
+template <int kQueries, int kOwn>
+__device__ __forceinline__ void weigh_pages(const AttendPages& call, const PagedTile& tile, int span, int element,
+                                            int begin, const PagedShared<kQueries>& shared, float (&sums)[kOwn]) {
+  Seen seen[kOwn];
+  int low = kSpan, high = 0, all_from = 0, all_to = kSpan;  // seen by any query, and by all that see something
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) {
+    sums[q] = 0;
+    seen[q] = seen_of(shared.positions[begin + q], span, call.window);
+    if (seen[q].nothing()) continue;  // nobody reads its sum
+    low = min(low, seen[q].begin);
+    high = max(high, seen[q].end);
+    all_from = max(all_from, seen[q].begin);
+    all_to = min(all_to, seen[q].end);
+  }
+  constexpr int kPage = static_cast<int>(kKvPage);
+  const int d = static_cast<int>(call.kv.head_dim);
+  for (int page = low / kPage; page * kPage < high; ++page) {
+    const int start = page * kPage, from = max(low, start), to = min(high, start + kPage);
+    const uint16_t* const values = page_rows(call, tile, span * int{kSpanPages} + page, 1) + element;
+    if (from >= all_from && to <= all_to) {
+#pragma unroll 8
+      for (int t = from; t < to; ++t) {
+        const float v = f16_value(values[(t - start) * d]);
+        float weights[kOwn];
+        load_weights(&shared.weights[t][begin], weights);
+#pragma unroll
+        for (int q = 0; q < kOwn; ++q) sums[q] = __fmaf_rn(weights[q], v, sums[q]);
+      }
+    } else {
+      for (int t = from; t < to; ++t) {
+        const float v = f16_value(values[(t - start) * d]);
+#pragma unroll
+        for (int q = 0; q < kOwn; ++q)  // 0 * infinity would be NaN
+          if (seen[q].has(t)) sums[q] = __fmaf_rn(shared.weights[t][begin + q], v, sums[q]);
+      }
+    }
+  }
+}
+
+/// Where one span's largest score, sum and weighted values of a query lie.
+__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
+  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * call.spans + span_of_tile;
+  return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
+}
+
+/// Positions and elements of the tile's queries into shared memory; zeros where there is no query.
+template <int kQueries>
+__device__ __forceinline__ void load_queries(const AttendPages& call, const PagedTile& tile,
+                                             PagedShared<kQueries>& shared) {
+  const int d = static_cast<int>(call.kv.head_dim), thread = static_cast<int>(threadIdx.x);
+  for (int at = thread; at < kQueries * d; at += kPagedThreads) {
+    const int q = at / d, i = at % d;
+    shared.queries[i][q] = q < tile.count ? call.q[tile.offset(call, q) + i] : 0.0f;
+  }
+  if (thread < kQueries) shared.positions[thread] = thread < tile.count ? tile.position(thread) : -1;
+}
+
+/// kParts threads share an element of the head: each has kQueries / kParts queries.
+template <int kQueries, int kParts>
+__global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_constant__ AttendPages call) {
+  constexpr int kOwn = kQueries / kParts, kElements = kPagedThreads / kParts;
+  __shared__ __align__(16) PagedShared<kQueries> shared;
+  const PagedTile tile = paged_tile(call);
+  const int part = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
+  const bool apart = call.results != nullptr;
+  if (apart && part >= tile.spans) return;
+  load_queries(call, tile, shared);
+  __syncthreads();
+  const int element = thread % kElements, begin = thread / kElements * kOwn, d = static_cast<int>(call.kv.head_dim);
+  float all[kOwn] = {}, sums[kOwn] = {};
+  const int first = tile.first_span + part, last = apart ? first + 1 : first + tile.spans;
+  for (int span = first; span < last; ++span) {
+    float scores[kQueries];
+    score_position(call, tile, span, shared, scores);
+    exponentials_of(call, span, scores, shared);
+    sum_exponentials(call, span, shared);
+    if (element < d) weigh_pages<kQueries, kOwn>(call, tile, span, element, begin, shared, sums);
+    __syncthreads();
+#pragma unroll
+    for (int q = 0; q < kOwn && !apart; ++q)
+      all[q] =
+          merged(seen_of(shared.positions[begin + q], span, call.window), shared.merging[begin + q], sums[q], all[q]);
+  }
+  if (element >= d) return;
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) {
+    const int query = begin + q;
+    if (query >= tile.count) continue;
+    const Running running = shared.running[query];
+    if (apart) {
+      float* const to = result_of(call, part, query);
+      to[2 + element] = sums[q];
+      if (element == 0) to[0] = running.most, to[1] = running.total;
+    } else {
+      call.out[tile.offset(call, query) + element] = __fmul_rn(all[q], __fdiv_rn(1.0f, running.total));
+    }
+  }
+}
+
+/// Puts spans together in ascending order, one thread per element of a query.
+__global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
+  const PagedTile tile = paged_tile(call);
+  const int d = static_cast<int>(call.kv.head_dim);
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
+    const int query = at / d, i = at % d, position = tile.position(query);
+    Running running{0, 0};
+    float all = 0;
+    for (int part = 0; part < tile.spans; ++part) {
+      const Seen seen = seen_of(position, tile.first_span + part, call.window);
+      if (seen.nothing()) continue;
+      const float* const from = result_of(call, part, query);
+      const Merging by = merge(seen, from[0], from[1], running);
+      all = merged(seen, by, from[2 + i], all);
+    }
+    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+  }
+}
+
+template <int kQueries>
+cudaError_t launch_tiles(const AttendPages& call, dim3 grid, cudaStream_t stream) {
+  auto* const kernel = call.kv.head_dim <= kPagedThreads / 4   ? &attend_tiles<kQueries, 4>
+                       : call.kv.head_dim <= kPagedThreads / 2 ? &attend_tiles<kQueries, 2>
+                                                               : &attend_tiles<kQueries, 1>;
+  return launch(kernel, grid, dim3(kPagedThreads), 0, stream, false, call);
+}
+
+}  // namespace
+
+Status attend_pages(const AttendPages& call) {
+  if (call.tile_count == 0) return {};
+  if (call.kv.head_dim < 1 || call.kv.head_dim > kMostHeadDim)
+    return fail(ErrorCode::kUnsupported, "attention", "heads of " + std::to_string(call.kv.head_dim) + " elements",
+                "at most " + std::to_string(kMostHeadDim) + " on a GPU");
+  auto* const stream = static_cast<cudaStream_t>(call.stream);
+  const auto x = static_cast<unsigned>(call.tile_count), y = static_cast<unsigned>(call.kv.kv_heads);
+  const dim3 grid(x, y, call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
+  auto e = call.tile_queries == 4   ? launch_tiles<4>(call, grid, stream)
+           : call.tile_queries == 8 ? launch_tiles<8>(call, grid, stream)
+                                    : launch_tiles<16>(call, grid, stream);
+  if (e == cudaSuccess && call.results != nullptr)
+    e = launch(merge_tiles, dim3(x, y), dim3(kPagedThreads), 0, stream, false, call);
+  return check_cuda(e, "attention");
+}
+
+}  // namespace lowbit::cuda
