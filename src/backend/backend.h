@@ -10,6 +10,8 @@
 #include "base/threads.h"
 #include "format/qtensor.h"
 #include "lowbit/error.h"
+#include "quantize/feedback.h"
+#include "tensor/buffer.h"
 
 namespace lowbit {
 
@@ -28,6 +30,10 @@ class Workspace {
   /// Rows of a slot, from and to the host's memory: [rows, width], from row `first`.
   virtual Status read(Slot slot, int64_t first, int64_t rows, float* to) const = 0;
   virtual Status write(Slot slot, int64_t first, int64_t rows, const float* from) = 0;
+  /// Rows of a slot, from and to a buffer of this backend (Backend::allocate_rows): slot rows [row, row + rows), the buffer from float
+  /// `at` on.
+  virtual Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) = 0;
+  virtual Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const = 0;
   /// Of programs compiled with taps. Null to stop.
   virtual void set_observer(TapObserver observer) = 0;
   /// Adds the times of all runs from now on; must outlive them. Null to stop.
@@ -63,6 +69,25 @@ struct Limits {
   int64_t context = 0;              // positions of a sequence: up to so many, runs allocate nothing
 };
 
+/// Rows that MomentSum sums in f32, in the order in which they came, before they join the sum in f64.
+inline constexpr int64_t kMomentChunk = 1024;
+
+/// Sums of x x^T over rows x [k] in a backend's memory, and of (y - x) x^T where there are rows y. Same bits on every backend, ISA,
+/// number of threads and cut of the rows into calls.
+class MomentSum {
+ public:
+  MomentSum() = default;
+  MomentSum(const MomentSum&) = delete;
+  MomentSum& operator=(const MomentSum&) = delete;
+  virtual ~MomentSum() = default;
+  /// x [m, k], and y [m, k] if the sum was made to compare, else null. What an observer of a tap gets may be given. Errors: kOutOfMemory,
+  /// what the device says.
+  virtual Status add(const float* x, const float* y, int64_t m) = 0;
+  /// The mean over all rows; nothing is added after it. Errors: kInvalidArgument (no rows, or NaN or infinity among them), with `name`;
+  /// kOutOfMemory.
+  virtual Result<SecondMoments> finish(const std::string& name) = 0;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -80,7 +105,32 @@ class Backend {
   virtual Result<std::unique_ptr<Program>> compile(std::span<const Step> steps, const CompileOptions& options) = 0;
   /// For programs of these steps, or of some of them. Errors: kOutOfMemory.
   virtual Result<std::unique_ptr<Workspace>> workspace(std::span<const Step> steps, const Limits& limits) = 0;
+
+  /// f32 in this backend's memory. Error: kOutOfMemory.
+  virtual Result<Buffer> allocate_rows(int64_t floats, const char* what) = 0;
+  /// From and to the host; the buffer from float `at` on. They wait.
+  virtual Status upload(std::span<const float> from, Buffer& to, int64_t at) = 0;
+  virtual Status download(const Buffer& from, int64_t at, std::span<float> to) = 0;
+  /// `compares`: every call of MomentSum::add() has rows y. Error: kOutOfMemory.
+  virtual Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) = 0;
+  /// Pages where this backend's programs read them. As KvPool::make.
+  virtual Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages,
+                                                  int64_t slab_pages) = 0;
 };
+
+/// What backends have in common whose memory is the host's.
+class HostBackend : public Backend {
+ public:
+  Result<Buffer> allocate_rows(int64_t floats, const char* what) override;
+  Status upload(std::span<const float> from, Buffer& to, int64_t at) override;
+  Status download(const Buffer& from, int64_t at, std::span<float> to) override;
+  Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) override;
+};
+
+/// The error of MomentSum::finish() for a number that is not finite, seen in column `column`.
+tl::unexpected<Error> not_finite(const std::string& name, int64_t column);
+/// The same without any rows.
+tl::unexpected<Error> no_inputs(const std::string& name);
 
 /// The pool must outlive the backend. `tune`: tries cuts of products in the first calls of each shape, and keeps the fastest.
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);

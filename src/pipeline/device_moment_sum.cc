@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "backend/backend.h"
 #include "base/try.h"
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_block_api.h"
-#include "pipeline/moment_sum.h"
 
 namespace lowbit {
 namespace {

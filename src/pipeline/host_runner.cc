@@ -8,7 +8,6 @@
 
 #include "base/try.h"
 #include "pipeline/block_runner.h"
-#include "pipeline/moment_sum.h"
 #include "runtime/transformer.h"
 
 namespace lowbit {
@@ -44,17 +43,19 @@ class HostRunner final : public BlockRunner {
     LOWBIT_TRY_ASSIGN(model_, Transformer::load(source, load));
     LOWBIT_TRY_ASSIGN(KvCache cache, model_->make_cache());
     cache_ = std::make_unique<KvCache>(std::move(cache));
+    backend_ = make_cpu_backend(isa_, model_->pool(), false);
     measured_ = measured_layers(spec_, block);
     return {};
   }
 
   Result<std::vector<SecondMoments>> measure(const Buffer& states, const BeforeWindow& before) override {
-    std::map<std::string, MomentSum> sums;
+    std::map<std::string, std::unique_ptr<MomentSum>> sums;
     std::optional<Error> failure;
     model_->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t k) {
       if (failure || std::ranges::find(measured_, name) == measured_.end()) return;
-      MomentSum& sum = sums.try_emplace(name, k, false, isa_, model_->pool()).first->second;
-      if (auto status = sum.add(name, x, nullptr, m); !status) failure = std::move(status.error());
+      std::unique_ptr<MomentSum>& sum = sums[name];
+      if (!sum) sum = std::move(*backend_->moment_sum(k, false));
+      if (auto status = sum->add(x, nullptr, m); !status) failure = std::move(status.error());
     });
     for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
       if (before) LOWBIT_TRY(before(i));
@@ -64,7 +65,7 @@ class HostRunner final : public BlockRunner {
     if (failure) return tl::unexpected<Error>(std::move(*failure));
     std::vector<SecondMoments> moments;
     for (const std::string& name : measured_) {
-      LOWBIT_TRY_ASSIGN(auto measured, sums.at(name).finish());
+      LOWBIT_TRY_ASSIGN(auto measured, sums.at(name)->finish(name));
       moments.push_back(std::move(measured));
     }
     return moments;
@@ -85,13 +86,13 @@ class HostRunner final : public BlockRunner {
   Result<SecondMoments> measure_followed(const Buffer& states, size_t which, const BeforeWindow& before) override {
     const std::vector<float> followed = std::move(followed_[which]);
     const std::string& wanted = measured_[which];
-    std::optional<MomentSum> sum;
+    std::unique_ptr<MomentSum> sum;
     std::optional<Error> failure;
     const float* y = followed.data();
     model_->set_observer([&](const std::string& name, const float* x, int64_t m, int64_t k) {
       if (name != wanted || failure) return;
-      if (!sum) sum.emplace(k, true, isa_, model_->pool());
-      if (auto status = sum->add(name, x, y, m); !status) failure = std::move(status.error());
+      if (!sum) sum = std::move(*backend_->moment_sum(k, true));
+      if (auto status = sum->add(x, y, m); !status) failure = std::move(status.error());
       y += m * k;
     });
     for (int64_t i = 0; i < windows_of(states) && !failure; ++i) {
@@ -100,7 +101,7 @@ class HostRunner final : public BlockRunner {
     }
     model_->set_observer({});
     if (failure) return tl::unexpected<Error>(std::move(*failure));
-    return sum->finish();
+    return sum->finish(wanted);
   }
 
   Status advance(Buffer& states, const BeforeWindow& before, const LinearObserver& observer) override {
@@ -128,6 +129,7 @@ class HostRunner final : public BlockRunner {
   Isa isa_;
   int threads_;
   std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Backend> backend_;  // its sums
   std::unique_ptr<KvCache> cache_;
 };
 

@@ -1,12 +1,13 @@
 #include <utility>
 
+#include "backend/cpu/moment_sum.h"
 #include "backend/cpu/program.h"
 #include "base/try.h"
 
 namespace lowbit {
 namespace {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostBackend {
  public:
   CpuBackend(Isa isa, ThreadPool& pool, bool tune) : isa_(isa), pool_(&pool), tune_(tune) {}
   const char* name() const override { return "cpu"; }
@@ -36,6 +37,10 @@ class CpuBackend final : public Backend {
   Result<std::unique_ptr<Workspace>> workspace(std::span<const Step> steps, const Limits& limits) override {
     LOWBIT_TRY_ASSIGN(auto work, CpuWorkspace::make(steps, limits, isa_, *pool_, tune_));
     return std::unique_ptr<Workspace>(std::move(work));
+  }
+
+  Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
+    return std::unique_ptr<MomentSum>(std::make_unique<CpuMomentSum>(k, compares, isa_, *pool_));
   }
 
  private:

@@ -80,6 +80,14 @@ Status CpuWorkspace::write(Slot slot, int64_t first, int64_t rows, const float* 
   return {};
 }
 
+Status CpuWorkspace::load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) {
+  return write(slot, row, rows, from.as<float>() + at);
+}
+
+Status CpuWorkspace::save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const {
+  return read(slot, row, rows, to.as<float>() + at);
+}
+
 void CpuWorkspace::rotate_to(std::span<const SequenceRows> sequences) {
   const auto same = [](const SequenceRows& a, const SequenceRows& b) {
     return a.position == b.position && a.row == b.row && a.rows == b.rows;

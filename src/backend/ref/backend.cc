@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "backend/backend.h"
@@ -52,6 +53,12 @@ struct RefWorkspace final : Workspace {
   Status write(Slot slot, int64_t first, int64_t rows, const float* from) override {
     std::copy_n(from, rows * widths[slot], slots[slot].data() + first * widths[slot]);
     return {};
+  }
+  Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) override {
+    return write(slot, row, rows, from.as<float>() + at);
+  }
+  Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const override {
+    return read(slot, row, rows, to.as<float>() + at);
   }
   void set_observer(TapObserver to) override { observer = std::move(to); }
   void set_profile(Profile* to) override { profile = to; }
@@ -203,7 +210,55 @@ class RefProgram final : public Program {
   bool taps_;
 };
 
-class RefBackend final : public Backend {
+/// One number after the other, in chains of kMomentChunk rows.
+class RefMomentSum final : public MomentSum {
+ public:
+  RefMomentSum(int64_t k, bool compares) : k_(k), compares_(compares) {}
+
+  Status add(const float* x, const float* y, int64_t m) override {
+    x_.insert(x_.end(), x, x + m * k_);
+    if (y != nullptr) y_.insert(y_.end(), y, y + m * k_);
+    return {};
+  }
+
+  Result<SecondMoments> finish(const std::string& name) override {
+    if (x_.empty()) return no_inputs(name);
+    for (const auto* rows : {&x_, &y_})
+      for (size_t i = 0; i < rows->size(); ++i)
+        if (!std::isfinite((*rows)[i])) return not_finite(name, int64_t(i) % k_);
+    SecondMoments moments{k_, mean_of(x_), {}};
+    if (!compares_) return moments;
+    std::vector<float> deviation(x_.size());
+    for (size_t i = 0; i < x_.size(); ++i) deviation[i] = y_[i] - x_[i];
+    moments.deviation = mean_of(deviation);
+    return moments;
+  }
+
+ private:
+  /// Of left_i x_j.
+  std::vector<float> mean_of(const std::vector<float>& left) const {
+    const int64_t rows = int64_t(x_.size()) / k_;
+    std::vector<float> mean(size_t(k_ * k_));
+    for (int64_t i = 0; i < k_; ++i)
+      for (int64_t j = 0; j < k_; ++j) {
+        double sum = 0;
+        for (int64_t first = 0; first < rows; first += kMomentChunk) {
+          float part = 0;
+          for (int64_t r = first; r < std::min(first + kMomentChunk, rows); ++r)
+            part = std::fma(left[size_t(r * k_ + i)], x_[size_t(r * k_ + j)], part);
+          sum += double(part);
+        }
+        mean[size_t(i * k_ + j)] = float(sum * (1.0 / double(rows)));
+      }
+    return mean;
+  }
+
+  int64_t k_;
+  bool compares_;
+  std::vector<float> x_, y_;
+};
+
+class RefBackend final : public HostBackend {
  public:
   explicit RefBackend(ThreadPool& pool) : pool_(&pool) {}
   const char* name() const override { return "ref"; }
@@ -240,6 +295,10 @@ class RefBackend final : public Backend {
     for (const int64_t width : limits.widths) work->slots.emplace_back(size_t(limits.rows * width));
     work->pool = pool_;
     return std::unique_ptr<Workspace>(std::move(work));
+  }
+
+  Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
+    return std::unique_ptr<MomentSum>(std::make_unique<RefMomentSum>(k, compares));
   }
 
  private:

@@ -1,4 +1,4 @@
-// Second moments of activations: x^T x, chunk by chunk, in the order of pipeline/moment_sum.cc.
+// Second moments of activations: x^T x, chunk by chunk, in the order of backend/cpu/moment_sum.cc.
 
 #include <algorithm>
 

@@ -1,0 +1,38 @@
+#include "backend/backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace lowbit {
+
+Result<Buffer> HostBackend::allocate_rows(int64_t floats, const char* what) {
+  return Buffer::allocate(floats * int64_t(sizeof(float)), what);
+}
+
+Status HostBackend::upload(std::span<const float> from, Buffer& to, int64_t at) {
+  std::copy(from.begin(), from.end(), to.as<float>() + at);
+  return {};
+}
+
+Status HostBackend::download(const Buffer& from, int64_t at, std::span<float> to) {
+  std::copy_n(from.as<float>() + at, to.size(), to.begin());
+  return {};
+}
+
+Result<std::shared_ptr<KvPool>> HostBackend::kv_pool(std::vector<KvGroup> groups, int64_t max_pages,
+                                                     int64_t slab_pages) {
+  return KvPool::make(std::move(groups), max_pages, slab_pages);
+}
+
+tl::unexpected<Error> not_finite(const std::string& name, int64_t column) {
+  return fail(ErrorCode::kInvalidArgument, name, fmt::format("NaN or infinity as input {}", column),
+              "finite activations", "the model overflows on the calibration text");
+}
+
+tl::unexpected<Error> no_inputs(const std::string& name) {
+  return fail(ErrorCode::kInvalidArgument, name, "no inputs", "at least one row");
+}
+
+}  // namespace lowbit

@@ -1,0 +1,130 @@
+// Second moments: the same bits on every backend, for any cut of the rows; and rows that go between workspaces and buffers.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/backend.h"
+#include "base/rng.h"
+
+namespace lowbit {
+namespace {
+
+std::vector<float> random_rows(uint64_t seed, int64_t count) {
+  Rng rng(seed);
+  std::vector<float> rows(static_cast<size_t>(count));
+  for (float& v : rows) v = rng.normal();
+  return rows;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// `cut`: rows of each call.
+SecondMoments sum_of(Backend& backend, const std::vector<float>& x, const std::vector<float>& y, int64_t k,
+                     int64_t cut) {
+  const auto sum = *backend.moment_sum(k, !y.empty());
+  const auto rows = int64_t(x.size()) / k;
+  for (int64_t first = 0; first < rows; first += cut)
+    EXPECT_TRUE(
+        sum->add(x.data() + first * k, y.empty() ? nullptr : y.data() + first * k, std::min(cut, rows - first)));
+  return *sum->finish("rows");
+}
+
+TEST(MomentSum, EveryBackendGivesTheReferencesBits) {
+  ThreadPool pool(2);
+  const auto ref = make_ref_backend(pool);
+  for (const int64_t k : {40, 209}) {  // within a panel of columns; a panel and some
+    const int64_t rows = kMomentChunk * (k < 100 ? 2 : 1) + 100;
+    const std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * k);
+    for (const bool compares : {false, true}) {
+      const std::vector<float> other = compares ? y : std::vector<float>();
+      const SecondMoments want = sum_of(*ref, x, other, k, rows);
+      EXPECT_EQ(want.deviation.size(), other.empty() ? 0u : size_t(k * k));
+      for (int i = 0; i <= int(best_isa()); ++i) {
+        if (!isa_available(Isa(i))) continue;
+        const auto cpu = make_cpu_backend(Isa(i), pool, false);
+        for (const int64_t cut : {int64_t{77}, kMomentChunk, rows}) {
+          const SecondMoments got = sum_of(*cpu, x, other, k, cut);
+          EXPECT_EQ(got.k, k);
+          EXPECT_TRUE(same_bits(got.h, want.h)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
+          EXPECT_TRUE(same_bits(got.deviation, want.deviation)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
+        }
+      }
+    }
+  }
+}
+
+/// The reference itself, against doubles.
+TEST(MomentSum, IsTheMeanOfProducts) {
+  ThreadPool pool(1);
+  constexpr int64_t kWidth = 5, kRows = 3000;
+  const std::vector<float> x = random_rows(3, kRows * kWidth), y = random_rows(4, kRows * kWidth);
+  const SecondMoments got = sum_of(*make_ref_backend(pool), x, y, kWidth, kRows);
+  for (int64_t i = 0; i < kWidth; ++i)
+    for (int64_t j = 0; j < kWidth; ++j) {
+      double h = 0, d = 0;
+      for (int64_t r = 0; r < kRows; ++r) {
+        const double xi = x[size_t(r * kWidth + i)], xj = x[size_t(r * kWidth + j)], yi = y[size_t(r * kWidth + i)];
+        h += xi * xj / double(kRows);
+        d += (yi - xi) * xj / double(kRows);
+      }
+      EXPECT_NEAR(got.h[size_t(i * kWidth + j)], h, 1e-5);
+      EXPECT_NEAR(got.deviation[size_t(i * kWidth + j)], d, 1e-5);
+    }
+}
+
+TEST(MomentSum, RefusesWhatIsNotFinite) {
+  ThreadPool pool(2);
+  const auto ref = make_ref_backend(pool), cpu = make_cpu_backend(best_isa(), pool, false);
+  const std::vector<float> good = random_rows(5, 1200 * 8);
+  for (Backend* backend : {ref.get(), cpu.get()}) {
+    for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+      for (const bool in_y : {false, true}) {
+        std::vector<float> x = good, y = good;
+        (in_y ? y : x)[1100 * 8 + 3] = value;
+        const auto sum = *backend->moment_sum(8, true);
+        ASSERT_TRUE(sum->add(x.data(), y.data(), 1200));
+        const auto refused = sum->finish("layer");
+        ASSERT_FALSE(refused.has_value());
+        EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+        EXPECT_NE(refused.error().message().find("layer: got NaN or infinity as input 3"), std::string::npos)
+            << refused.error().message();
+      }
+    EXPECT_FALSE((*backend->moment_sum(8, false))->finish("layer").has_value());  // no rows
+  }
+}
+
+TEST(Backend, RowsGoFromBuffersToSlotsAndBack) {
+  ThreadPool pool(1);
+  const auto ref = make_ref_backend(pool), cpu = make_cpu_backend(best_isa(), pool, false);
+  const std::vector<float> x = random_rows(6, 7 * 12);
+  for (Backend* backend : {ref.get(), cpu.get()}) {
+    const std::array<int64_t, 2> widths = {4, 12};
+    const auto work = *backend->workspace({}, {widths, 5, 16});
+    Buffer from = *backend->allocate_rows(7 * 12, "rows"), to = *backend->allocate_rows(7 * 12, "rows");
+    ASSERT_TRUE(backend->upload(x, from, 0));
+    ASSERT_TRUE(work->load(1, 2, 3, from, 12));  // rows 1..3 of the buffer
+    ASSERT_TRUE(work->save(1, 3, 2, to, 24));    // the last two of them
+    std::vector<float> back(24);
+    ASSERT_TRUE(backend->download(to, 24, back));
+    EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
+  }
+}
+
+TEST(Backend, PagesComeFromItsPool) {
+  ThreadPool pool(1);
+  const auto ref = make_ref_backend(pool), cpu = make_cpu_backend(best_isa(), pool, false);
+  for (Backend* backend : {ref.get(), cpu.get()}) {
+    KvCache cache(*backend->kv_pool(uniform_kv_groups(1, 2, 8), 2, 1), 128);
+    EXPECT_TRUE(cache.reserve(128));
+    EXPECT_EQ(cache.pool().pages_in_use(), 2);
+  }
+}
+
+}  // namespace
+}  // namespace lowbit
