@@ -7,12 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "backend/cuda/weight_parts.h"
 #include "base/try.h"
 #include "kernels/cuda_api.h"
 #include "kernels/vector_math.h"
 #include "model/fetch_tensor.h"
 #include "ops/rope.h"
-#include "ops/weight_parts.h"
 
 namespace lowbit {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/weight_parts.h"
 #include "base/float.h"
 #include "base/rng.h"
 #include "kernels/cuda_block_api.h"
@@ -20,7 +21,6 @@
 #include "ops/attention.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
-#include "ops/weight_parts.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit {
