@@ -25,14 +25,6 @@ Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenize
   return std::optional<ChatTemplate>(std::move(*parsed));
 }
 
-Result<Engine> engine_for(const ModelOptions& options, const ActivationChoice& activation) {
-  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
-  if (gpu < 0 || !options.scores_on_gpu) return Engine::make(options.compute);
-  if (activation.x.activation != Activation::kF32)
-    return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "a GPU scores with exact activations: --act f32");
-  return Engine::with_gpu(options.compute);
-}
-
 }  // namespace
 
 struct Model::Impl {
@@ -50,7 +42,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
-  LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options, activation));
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
@@ -58,6 +50,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LoadOptions load;
   load.x = activation.x;
   load.isa = engine.isa;
+  load.gpu = engine.gpu;
   load.threads = engine.threads;
   load.tune = options.tune;
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
@@ -66,7 +59,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
   const int64_t of_one = ceil_div(load.context, kKvPage);
   const int64_t pages = options.kv_positions > 0 ? ceil_div(options.kv_positions, kKvPage) : kMostSessions * of_one;
-  LOWBIT_TRY_ASSIGN(auto kv, KvPool::make(transformer->kv_groups(), pages, of_one));
+  LOWBIT_TRY_ASSIGN(auto kv, transformer->make_pool(pages, of_one));
 
   auto shared = std::make_shared<SharedModel>(std::move(transformer), std::move(kv), std::move(tokenizer));
   LOWBIT_TRY_ASSIGN(shared->chat, make_chat_template(shared->tokenizer));
@@ -87,11 +80,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   for (const WeightInfo& l : shared->transformer->linears())
     if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
-  info.isa = isa_name(engine.isa);
+  info.isa = engine.gpu >= 0 ? "cuda" : isa_name(engine.isa);
   info.threads = shared->transformer->pool().size();
-  if (engine.gpu >= 0) {
-    LOWBIT_TRY_ASSIGN(shared->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
-  }
   info.load_s = seconds_since(start);
   Session own(std::make_unique<Session::Impl>(shared));
   return Model(std::make_unique<Impl>(std::move(shared), std::move(own)));

@@ -140,6 +140,11 @@ Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
   return asked;
 }
 
+Result<std::unique_ptr<Backend>> make_backend(const LoadOptions& options, ThreadPool& pool) {
+  if (options.gpu >= 0) return make_cuda_backend(options.gpu, pool);
+  return options.reference ? make_ref_backend(pool) : make_cpu_backend(options.isa, pool, options.tune);
+}
+
 }  // namespace
 
 Status Transformer::prepare_to_run(int64_t batch_limit) {
@@ -168,8 +173,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
     return fail(ErrorCode::kInvalidArgument, "block", fmt::format("{}", *options.only_block),
                 fmt::format("0..{}", spec.block_count() - 1));
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
-  model->backend_ =
-      options.reference ? make_ref_backend(*model->pool_) : make_cpu_backend(options.isa, *model->pool_, options.tune);
+  LOWBIT_TRY_ASSIGN(model->backend_, make_backend(options, *model->pool_));
   const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(lost.status(source.path()));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/checked.h"
 #include "base/try.h"
 
 namespace lowbit {
@@ -30,7 +31,14 @@ std::vector<KvGroup> Transformer::kv_groups() const {
   return groups;
 }
 
-Result<KvCache> Transformer::make_cache() const { return KvCache::make(kv_groups(), context_); }
+Result<std::shared_ptr<KvPool>> Transformer::make_pool(int64_t max_pages, int64_t slab_pages) const {
+  return backend_->kv_pool(kv_groups(), max_pages, slab_pages);
+}
+
+Result<KvCache> Transformer::make_cache() const {
+  LOWBIT_TRY_ASSIGN(auto pool, make_pool(ceil_div(context_, kKvPage), 0));
+  return KvCache(std::move(pool), context_);
+}
 
 int64_t Transformer::resident_bytes() const {
   int64_t total = embedding_bytes_ + work_->bytes();

@@ -21,6 +21,7 @@ struct LoadOptions {
   XPolicy x;  // of the blocks' layers; the head's input keeps 8 bits
   Isa isa = Isa::kScalar;
   bool reference = false;  // the ref backend, whatever the ISA
+  int gpu = -1;            // of cuda::devices(): runs there; -1: on the CPU
   int threads = 1;
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
@@ -65,6 +66,8 @@ class Transformer {
 
   /// What its layers keep of a sequence.
   std::vector<KvGroup> kv_groups() const;
+  /// Pages for its sequences, where it reads them. As KvPool::make.
+  Result<std::shared_ptr<KvPool>> make_pool(int64_t max_pages, int64_t slab_pages) const;
   /// A cache of its own for one sequence of at most context() positions.
   Result<KvCache> make_cache() const;
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "model/device_block.h"
-#include "model/device_transformer.h"
 #include "model/random_model.h"
 #include "runtime/transformer.h"
 #include "tests/conformance/cuda/on_device.h"
@@ -153,37 +152,6 @@ TEST(Blocks, AWholeBlock) {
   spec.intermediate = 3 * 64;
   check_block(spec, 50,
               R"("quantization_config": {"quant_method": "lowbit", "online_hadamard": {"mlp.down_proj": 64}},)");
-}
-
-TEST(Blocks, AWholeModelScoresATextAsTheCpuDoes) {
-  LOWBIT_NEEDS_GPU();
-  for (const bool tied : {false, true}) {
-    RandomModelSpec spec;
-    spec.tied = tied;
-    spec.format = FormatId::kInt4;
-    MemorySource source = make_random_model(spec);
-    constexpr int64_t kContext = 24;
-    LoadOptions load;
-    load.x.activation = Activation::kF32;
-    load.context = kContext;
-    const auto model = Transformer::load(source, load);
-    ASSERT_TRUE(model.has_value()) << model.error().message();
-    const auto scorer = DeviceTransformer::load(source, kContext, one_thread());
-    ASSERT_TRUE(scorer.has_value()) << scorer.error().message();
-    for (const int64_t n : {int64_t{1}, int64_t{11}, kContext}) {
-      std::vector<int32_t> tokens;
-      for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>((i * 31 + n) % spec.vocab));
-      const int64_t first = n / 2;
-      std::vector<float> wanted(static_cast<size_t>((n - first) * spec.vocab)), got(wanted.size());
-      auto cache = (*model)->make_cache();
-      ASSERT_TRUE((*model)->forward(tokens, *cache, LogitsWanted::range(first, n - first), wanted));
-      ASSERT_TRUE((*scorer)->logits(tokens, first, got));
-      expect_same(got, wanted, std::to_string(n) + " tokens");
-    }
-    std::vector<float> room(100);
-    EXPECT_FALSE((*scorer)->logits(std::vector<int32_t>{int32_t(spec.vocab)}, 0, std::span<float>(room)));
-    EXPECT_FALSE((*scorer)->logits(std::vector<int32_t>(kContext + 1), kContext, std::span<float>(room)));
-  }
 }
 
 TEST(Blocks, ErrorsNameTheTensor) {
