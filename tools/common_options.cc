@@ -32,8 +32,9 @@ void add_common_options(CLI::App& verb, Invocation& invocation) {
           "auto, cpu, cuda or cuda:<i>; without it LOWBIT_DEVICE, else auto")
       ->type_name("NAME")
       ->group(group);
-  add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avxvnni", "avx512", "amx"},
-                    "; without it LOWBIT_ISA, else the best this CPU has")
+  add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avxvnni", "avx512", "amx", "ref"},
+                    "; ref: models by plain loops, which all others agree with; without it LOWBIT_ISA, else the best "
+                    "this CPU has")
       ->group(group);
 }
 

@@ -15,6 +15,7 @@ namespace lowbit::cli {
 struct Invocation {
   bool json = false, quiet = false;
   Compute compute;
+  int done = kDone, failed = kFailed;  // exit codes, for verbs that have others
   std::function<Status(Console&)> action;
 };
 

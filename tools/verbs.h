@@ -14,6 +14,7 @@ void add_verify_verb(CLI::App& app, Invocation& invocation);
 void add_run_verb(CLI::App& app, Invocation& invocation);
 void add_chat_verb(CLI::App& app, Invocation& invocation);
 void add_tokenize_verb(CLI::App& app, Invocation& invocation);
+void add_trace_verb(CLI::App& app, Invocation& invocation);
 void add_eval_verb(CLI::App& app, Invocation& invocation);
 void add_logits_verb(CLI::App& app, Invocation& invocation);
 void add_ppl_verb(CLI::App& app, Invocation& invocation);

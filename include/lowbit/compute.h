@@ -18,7 +18,8 @@ using Progress = std::function<bool(const std::string& stage, int64_t done, int6
 
 struct Compute {
   std::string device = "auto";  // auto, cpu, cuda, cuda:<i>; "" and auto ask LOWBIT_DEVICE
-  std::string isa;              // scalar, avx2, avx512, amx; "" asks LOWBIT_ISA, then takes the best
+  std::string isa;              // scalar, avx2, avxvnni, avx512, amx; "" asks LOWBIT_ISA, then takes the best.
+                                // Models also know ref: the plain loops that all others must agree with
   int threads = 0;              // 0 asks LOWBIT_THREADS, then takes the physical cores
 };
 

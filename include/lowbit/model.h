@@ -82,6 +82,13 @@ class Session {
   /// How long calls wait for pages that other sessions hold, before they say kOutOfMemory. 0, as it begins: not at all.
   void wait_for_pages(std::chrono::milliseconds most);
 
+  /// From now on writes what this session computes to a file, for lowbit/trace.h: rows at every tap, and logits. The file appears with
+  /// finish_trace(), or not at all; the calls that failed are not in it. Results have the same bits; forks do not trace.
+  /// Errors: those of a file that cannot be written (kIo, kInvalidArgument); later ones are errors of the call whose rows they are.
+  Status start_trace(const std::string& path);
+  /// Errors: kInvalidArgument (there is no trace), kIo.
+  Status finish_trace();
+
   /// Appends tokens to the sequence; the logits [vocab_size] after the last one, valid until the next call. Errors:
   /// kInvalidArgument (an id outside the vocabulary, no tokens, more than the context), kOutOfMemory (no page is left).
   Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
@@ -145,6 +152,8 @@ class Model {
   int64_t length() const;
   Status truncate(int64_t length);
   void clear() { (void)truncate(0); }
+  Status start_trace(const std::string& path);
+  Status finish_trace();
   Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                               const std::function<bool(std::string_view)>& on_text = {});
 

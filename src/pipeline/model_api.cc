@@ -1,10 +1,13 @@
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/try.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
+#include "model/model_spec.h"
 #include "model/source.h"
 #include "pipeline/engine.h"
 #include "pipeline/shared_model.h"
@@ -13,6 +16,7 @@
 namespace lowbit {
 namespace {
 
+constexpr std::string_view kReference = "ref";
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMostSessions = 1024;  // whole contexts, where no number of positions is given
 
@@ -23,6 +27,18 @@ Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenize
     return std::optional<ChatTemplate>();  // a template lowbit cannot read stops chat, not the
                                            // model
   return std::optional<ChatTemplate>(std::move(*parsed));
+}
+
+/// "ref" is no instruction set: kernels take it for one without any.
+bool wants_reference(const Compute& compute) {
+  const char* env = std::getenv("LOWBIT_ISA");
+  return compute.isa == kReference || (compute.isa.empty() && env != nullptr && env == kReference);
+}
+
+Result<Engine> engine_for(const ModelOptions& options) {
+  Compute compute = options.compute;
+  if (wants_reference(compute)) compute.isa = isa_name(Isa::kScalar);
+  return Engine::make(compute);
 }
 
 }  // namespace
@@ -42,7 +58,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
-  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
@@ -50,6 +66,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LoadOptions load;
   load.x = activation.x;
   load.isa = engine.isa;
+  load.reference = wants_reference(options.compute);
   load.gpu = engine.gpu;
   load.threads = engine.threads;
   load.tune = options.tune;
@@ -80,7 +97,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   for (const WeightInfo& l : shared->transformer->linears())
     if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
-  info.isa = engine.gpu >= 0 ? "cuda" : isa_name(engine.isa);
+  info.isa = engine.gpu >= 0 ? "cuda" : load.reference ? kReference : isa_name(engine.isa);
   info.threads = shared->transformer->pool().size();
   info.load_s = seconds_since(start);
   Session own(std::make_unique<Session::Impl>(shared));
@@ -127,6 +144,8 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
 }
 int64_t Model::length() const { return impl_->own.length(); }
 Status Model::truncate(int64_t length) { return impl_->own.truncate(length); }
+Status Model::start_trace(const std::string& path) { return impl_->own.start_trace(path); }
+Status Model::finish_trace() { return impl_->own.finish_trace(); }
 Result<Generation> Model::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                                    const std::function<bool(std::string_view)>& on_text) {
   return impl_->own.generate(prompt, options, on_text);

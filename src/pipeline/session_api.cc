@@ -9,9 +9,15 @@ namespace lowbit {
 
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
   const auto end = std::chrono::steady_clock::now() + most_wait;
+  const int64_t start = cache.length();
   while (true) {
     const uint64_t freed = model->pages->times_freed();
-    Status status = model->executor.forward(tokens, cache, wanted, out);
+    Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
+    if (trace != nullptr && !status) trace->file().drop();
+    if (trace != nullptr && status) {
+      status = trace->file().keep();
+      if (!status) LOWBIT_TRY(cache.truncate(start));
+    }
     if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
@@ -43,6 +49,25 @@ Status Session::truncate(int64_t length) {
   LOWBIT_TRY(impl_->cache.truncate(length));
   impl_->has_logits = false;
   return {};
+}
+
+Status Session::start_trace(const std::string& path) {
+  const ModelInfo& info = impl_->model->info;
+  TraceHeader header{{path, version(), info.path, info.architecture, info.activation, info.isa, "cpu"}, {}};
+  for (const TapName& tap : tap_names(impl_->model->transformer->spec()))
+    header.taps.push_back({tap.name, tap.width, false});
+  header.taps.back().wanted = true;  // the head's input
+  header.taps.push_back({"logits", info.vocab_size, true});
+  LOWBIT_TRY_ASSIGN(TraceFileWriter file, TraceFileWriter::create(path, header));
+  impl_->trace = std::make_unique<TraceRecorder>(std::move(file));
+  return {};
+}
+
+Status Session::finish_trace() {
+  if (impl_->trace == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "finish_trace", "no trace", "start_trace first");
+  const std::unique_ptr<TraceRecorder> trace = std::move(impl_->trace);
+  return trace->file().finish();
 }
 
 Result<std::span<const float>> Session::prefill(std::span<const TokenId> tokens) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lowbit/model.h"
+#include "pipeline/trace_recorder.h"
 #include "runtime/executor.h"
 #include "runtime/transformer.h"
 
@@ -30,7 +31,7 @@ struct Session::Impl {
         cache(model->pages, model->info.context),
         logits(static_cast<size_t>(model->info.vocab_size)) {}
 
-  /// Through the executor; waits for pages where that is wanted.
+  /// Through the executor; waits for pages where that is wanted. What fails leaves nothing in the trace.
   Status forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
 
   std::shared_ptr<SharedModel> model;
@@ -38,6 +39,7 @@ struct Session::Impl {
   std::vector<float> logits;
   bool has_logits = false;  // `logits` are those after the last token
   std::chrono::milliseconds most_wait{0};
+  std::unique_ptr<TraceRecorder> trace;  // from start_trace() to finish_trace()
 };
 
 }  // namespace lowbit

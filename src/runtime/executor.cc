@@ -7,8 +7,8 @@
 
 namespace lowbit {
 
-Status Executor::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted,
-                         std::span<float> logits) {
+Status Executor::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
+                         RowObserver* observer) {
   LOWBIT_TRY(model_.check(tokens, cache, wanted, logits));
   const auto n = int64_t(tokens.size()), start = cache.length();
   LOWBIT_TRY(cache.reserve(n));
@@ -17,6 +17,7 @@ Status Executor::forward(std::span<const int32_t> tokens, KvCache& cache, Logits
   own.cache = &cache;
   own.first = n;
   own.logits = logits.data();
+  own.observer = observer;
   if (wanted.kind == LogitsWanted::Kind::kLast) {
     own.first = n - 1;
     own.count = 1;
@@ -53,7 +54,7 @@ void Executor::run_batch(std::unique_lock<std::mutex>& lock) {
     const Request& r = *chosen_[i];
     if (rows_[i] == 0) continue;
     const int64_t first = std::min(r.first, rows_[i]), last = std::min(r.first + r.count, rows_[i]);
-    batch_.push_back({r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits});
+    batch_.push_back({r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer});
   }
   lock.unlock();
   const Status status = model_.run(batch_);

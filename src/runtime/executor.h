@@ -21,7 +21,9 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   /// Transformer::forward(), with its arguments, numerics and errors: the bits of a sequence do not depend on who runs beside it.
-  Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
+  /// `observer`: sees this sequence's rows, on the thread that runs them.
+  Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
+                 RowObserver* observer = nullptr);
 
  private:
   /// What one thread waits for. Guarded by mutex_; `progress` is the leader's while it runs a batch.
@@ -30,6 +32,7 @@ class Executor {
     KvCache* cache = nullptr;
     int64_t first = 0, count = 0;  // of `tokens`: those whose logits are wanted and not yet there
     float* logits = nullptr;
+    RowObserver* observer = nullptr;
     Status status;
     bool done = false, leads = false;
     std::condition_variable changed;

@@ -1,6 +1,11 @@
 #include "runtime/forward.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string_view>
+
+#include "runtime/row_observer.h"
 
 namespace lowbit {
 namespace {
@@ -26,7 +31,21 @@ void append_block(const BlockSpec& spec, const BlockWeights& w, int block, std::
       LinearStep{input_step(mlp.down, w, block, kGated), {{w.of(LinearRole::kDown), kStream, true}}, ModelStep::kDown});
 }
 
+std::string_view input_name(InputRole role) {
+  constexpr std::array<std::string_view, kInputRoles> kNames = {"attn_norm", "attn_out", "ffn_norm", "ffn_act"};
+  return kNames[static_cast<size_t>(role)];
+}
+
 }  // namespace
+
+std::vector<TapName> tap_names(const ModelSpec& spec) {
+  std::vector<TapName> names;
+  for (size_t b = 0; b < spec.blocks.size(); ++b)
+    for (const InputSpec* input : inputs_of(spec.blocks[b]))
+      names.push_back({fmt::format("blocks.{}.{}", b, input_name(input->role)), input->readers.front().k});
+  names.push_back({"final_norm", spec.hidden_size});
+  return names;
+}
 
 std::array<int64_t, kModelSlots> slot_widths(const ModelSpec& spec) {
   std::array<int64_t, kModelSlots> widths{};

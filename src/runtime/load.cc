@@ -128,7 +128,7 @@ class TransformerLoader {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20, kDeviceWorkspaceBytes = int64_t{256} << 20;
 
 Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
   if (asked == 0) return spec.max_positions;
@@ -151,7 +151,8 @@ Status Transformer::prepare_to_run(int64_t batch_limit) {
   const auto widths = slot_widths(spec_);
   int64_t row = spec_.hidden_size + widths[kGated];  // of slots, and of what products add and multiply
   for (const int64_t width : widths) row += width;
-  const int64_t affordable = std::max<int64_t>(16, kWorkspaceBytes / (row * int64_t(sizeof(float))));
+  const int64_t bytes = on_gpu_ ? kDeviceWorkspaceBytes : kWorkspaceBytes;
+  const int64_t affordable = std::max<int64_t>(16, bytes / (row * int64_t(sizeof(float))));
   batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
   steps_ = weights_.embedding == nullptr ? block_steps(spec_, weights_) : model_steps(spec_, weights_);
   LOWBIT_TRY_ASSIGN(program_, backend_->compile(steps_, {}));
@@ -173,6 +174,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
     return fail(ErrorCode::kInvalidArgument, "block", fmt::format("{}", *options.only_block),
                 fmt::format("0..{}", spec.block_count() - 1));
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
+  model->on_gpu_ = options.gpu >= 0;
   LOWBIT_TRY_ASSIGN(model->backend_, make_backend(options, *model->pool_));
   const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());

@@ -124,14 +124,51 @@ Status Transformer::run(std::span<const BatchPart> batch) {
     sequences_.push_back({part.cache, part.cache->length(), row, rows});
     if (part.count > 0) wanted_.push_back({row + part.first, part.count, part.logits});
   }
-  LOWBIT_TRY_ASSIGN(const Program* const run, program());
-  LOWBIT_TRY(run->run(*work_, {tokens_, sequences_, wanted_}, 0, run->steps()));
-  for (const BatchPart& part : batch) part.cache->commit(int64_t(part.tokens.size()));
+  const bool traced = std::ranges::any_of(batch, [](const BatchPart& part) { return part.observer != nullptr; });
+  LOWBIT_TRY_ASSIGN(const Program* const run, program(traced || observer_ != nullptr));
+  if (traced) begin_trace(batch);
+  const Status status = run->run(*work_, {tokens_, sequences_, wanted_}, 0, run->steps());
+  if (traced) observe(observer_);
+  LOWBIT_TRY(status);
+  for (const BatchPart& part : batch) {
+    if (part.observer != nullptr && part.count > 0) part.observer->logits(part.logits, part.count, spec_.vocab_size);
+    part.cache->commit(int64_t(part.tokens.size()));
+  }
   return {};
 }
 
-Result<const Program*> Transformer::program() {
-  if (!observed_) return program_.get();
+void Transformer::begin_trace(std::span<const BatchPart> batch) {
+  for (const BatchPart& part : batch)
+    if (part.observer != nullptr) part.observer->begin(part.cache->length(), part.tokens, part.first, part.count);
+  observe([this, batch, before = int64_t{0}](int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
+    if (observer_) LOWBIT_TRY(observer_(tap, x, m, k));
+    const bool last = tap == tap_of(int(spec_.blocks.size()), InputRole::kAttention);
+    int64_t row = 0;  // of the part, among the rows of this tap
+    for (const BatchPart& part : batch) {
+      const int64_t rows = last ? part.count : int64_t(part.tokens.size());
+      const int64_t from = std::max(row, before), to = std::min(row + rows, before + m);
+      if (part.observer != nullptr && from < to) part.observer->rows(tap, x + (from - before) * k, to - from, k);
+      row += rows;
+    }
+    if (last) before += m;  // these come in parts
+    return {};
+  });
+}
+
+void Transformer::observe(TapObserver observer) {
+  if (!on_gpu_ || !observer) return work_->set_observer(std::move(observer));
+  work_->set_observer([this, observer = std::move(observer), rows = std::vector<float>()](
+                          int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
+    rows.resize(size_t(m * k));
+    auto* const bytes = reinterpret_cast<std::byte*>(const_cast<float*>(x));
+    const Buffer shown = Buffer::borrow({bytes, rows.size() * sizeof(float)}, nullptr, Device::kCuda);
+    LOWBIT_TRY(backend_->download(shown, 0, rows));
+    return observer(tap, rows.data(), m, k);
+  });
+}
+
+Result<const Program*> Transformer::program(bool taps) {
+  if (!taps) return program_.get();
   if (with_taps_ == nullptr) {
     LOWBIT_TRY_ASSIGN(with_taps_, backend_->compile(steps_, {.taps = true}));
   }
@@ -139,8 +176,8 @@ Result<const Program*> Transformer::program() {
 }
 
 void Transformer::set_observer(LinearObserver observer) {
-  observed_ = observer != nullptr;
-  if (!observed_) return work_->set_observer({});
+  observer_ = nullptr;
+  if (!observer) return observe({});
   // The layers behind each tap, by the names of their weights.
   std::vector<std::vector<std::string>> names;
   for (size_t block = 0; block < spec_.blocks.size(); ++block)
@@ -150,11 +187,12 @@ void Transformer::set_observer(LinearObserver observer) {
         names.back().push_back(weights_.blocks[block].of(reader.role)->info().name);
     }
   if (const Weight* head = weights_.head()) names.push_back({head->info().name});
-  work_->set_observer([observer = std::move(observer), names = std::move(names)](int tap, const float* x, int64_t m,
-                                                                                 int64_t k) -> Status {
+  observer_ = [observer = std::move(observer), names = std::move(names)](int tap, const float* x, int64_t m,
+                                                                         int64_t k) -> Status {
     for (const std::string& name : names[size_t(tap)]) observer(name, x, m, k);
     return {};
-  });
+  };
+  observe(observer_);
 }
 
 template <class Run>
@@ -176,7 +214,7 @@ Status Transformer::each_chunk(std::span<const float> x, KvCache& cache, const R
 }
 
 Status Transformer::run_block(std::span<float> x, KvCache& cache) {
-  LOWBIT_TRY_ASSIGN(const Program* const block, program());
+  LOWBIT_TRY_ASSIGN(const Program* const block, program(observer_ != nullptr));
   return each_chunk(x, cache, [&](int64_t done, int64_t m, const Batch& batch) -> Status {
     LOWBIT_TRY(block->run(*work_, batch, 0, kBlockSteps));
     return work_->read(kStream, 0, m, x.data() + done * spec_.hidden_size);
@@ -184,7 +222,7 @@ Status Transformer::run_block(std::span<float> x, KvCache& cache) {
 }
 
 Status Transformer::show_block_input(std::span<const float> x, KvCache& cache, InputRole input) {
-  LOWBIT_TRY_ASSIGN(const Program* const block, program());
+  LOWBIT_TRY_ASSIGN(const Program* const block, program(observer_ != nullptr));
   const int step = kInputSteps[static_cast<size_t>(input)];
   return each_chunk(x, cache, [&](int64_t, int64_t, const Batch& batch) -> Status {
     LOWBIT_TRY(block->run(*work_, batch, 0, step));

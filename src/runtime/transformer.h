@@ -14,6 +14,7 @@
 #include "model/source.h"
 #include "runtime/forward.h"
 #include "runtime/linear_observer.h"
+#include "runtime/row_observer.h"
 
 namespace lowbit {
 
@@ -25,7 +26,7 @@ struct LoadOptions {
   int threads = 1;
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
-  int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB
+  int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB (256 on a GPU)
   /// Loads this block alone, without embedding and head, for run_block().
   std::optional<int64_t> only_block;
   /// Called after each tensor; returning false stops the load with kCancelled.
@@ -49,6 +50,7 @@ struct BatchPart {
   KvCache* cache = nullptr;
   int64_t first = 0, count = 0;
   float* logits = nullptr;  // [count, vocab_size]
+  RowObserver* observer = nullptr;
 };
 
 class Transformer {
@@ -105,8 +107,12 @@ class Transformer {
   friend class TransformerLoader;
   Transformer() = default;
   Status prepare_to_run(int64_t batch_limit);
-  /// The program that shows inputs, compiled when it is first needed.
-  Result<const Program*> program();
+  /// The program, or the one that shows inputs, which is compiled when it is first needed.
+  Result<const Program*> program(bool taps);
+  /// In the host's memory, wherever the rows are.
+  void observe(TapObserver observer);
+  /// The observers of a batch's parts see its run.
+  void begin_trace(std::span<const BatchPart> batch);
   /// Chunks of a block's rows: run(rows before, batch).
   template <class Run>
   Status each_chunk(std::span<const float> x, KvCache& cache, const Run& run);
@@ -115,12 +121,13 @@ class Transformer {
   int64_t context_ = 0, batch_ = 0;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Backend> backend_;
+  bool on_gpu_ = false;
   ModelWeights weights_;
   int64_t embedding_bytes_ = 0;
   std::vector<Step> steps_;
   std::unique_ptr<Program> program_, with_taps_;
   std::unique_ptr<Workspace> work_;
-  bool observed_ = false;
+  TapObserver observer_;  // for set_observer()
   // Of the batch that runs.
   std::vector<int32_t> tokens_;
   std::vector<SequenceRows> sequences_;

@@ -60,7 +60,8 @@ class Help(CliTest):
             "import": "SRC OUT --force", "verify": "PATH", "doctor": "",
             "quantize": "SRC OUT --format --group --scale --zero --fit --calib --calib-tokens --recipe --embedding --head --keep --target-bpw --rotate --hadamard --force",
             "inspect": "PATH --formats --format --kernels",
-            "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos",
+            "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos --trace",
+            "trace": "TRACE --top --tolerance",
             "chat": "MODEL --system", "tokenize": "MODEL -p --file --decode", "logits": "MODEL -p --file --top --all --output --act -c",
             "eval": "MODEL --tasks --questions -c --act",
             "ppl": "MODEL -f -c --act --chunks --method --save-logits --against",
@@ -85,7 +86,7 @@ class Usage(CliTest):
         m = self.hf
         for line in ("", "no-such-verb", "run", f"run {m}", f"run {m} -p", f"run {m} -p x --file y", "quantize a",
                      "quantize a b", f"quantize {m} b --format int4 extra", "inspect", "tokenize x", "bench",
-                     "bench nothing", "ppl x", "verify", "doctor --no-such-option", f"tokenize {m} -p x --file y",
+                     "bench nothing", "ppl x", "verify", "trace", "trace a b c", "trace a --top 3", "trace a --tolerance 1", "doctor --no-such-option", f"tokenize {m} -p x --file y",
                      "bench matmul --format int4 --cold --warm"):
             with self.subTest(line):
                 self.refused(*line.split(), code=2)
@@ -146,7 +147,7 @@ class Usage(CliTest):
                             ("bench matmul --format int4 --group tensor", "--group"),
                             ("bench matmul --format int4 --vs sse9", "--vs"), ("bench memory --bytes 1K", "--bytes"),
                             (f"tokenize {m} --decode 1,x", "--decode"), (f"tokenize {m} --decode 1,,2", "--decode"),
-                            (f"ppl {m} -f x --chunks 0", "--chunks")):
+                            (f"ppl {m} -f x --chunks 0", "--chunks"), ("trace a b --top 0", "--top"), ("trace a b --tolerance nan", "--tolerance")):
             with self.subTest(line):
                 error = self.refused(*line.split(), code=2)
                 self.assertRegex(error, rf"\Aerror: [^:]*{named}: got ['\"][^'\"]*['\"], wanted ")

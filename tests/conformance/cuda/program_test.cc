@@ -201,12 +201,12 @@ TEST(CudaPrograms, ManyThreadsShareAModel) {
     for (int t = 0; t < kThreads; ++t)
       threads.emplace_back([&, t] {
         got[size_t(t)] = story(
-            t, [&](auto&... a) { return executor.forward(a...); }, KvCache(pages, 256));
+            t, [&](auto&&... a) { return executor.forward(a...); }, KvCache(pages, 256));
       });
     for (std::thread& t : threads) t.join();
     for (int t = 0; t < kThreads; ++t) {
       const auto want = story(
-          t, [&](auto&... a) { return cpu->forward(a...); }, *cpu->make_cache());
+          t, [&](auto&&... a) { return cpu->forward(a...); }, *cpu->make_cache());
       EXPECT_TRUE(same_bits(got[size_t(t)], want)) << "thread " << t;
     }
   }

@@ -17,6 +17,7 @@
 #include "lowbit/sampling.h"
 #include "lowbit/tensor.h"
 #include "lowbit/tokenizer.h"
+#include "lowbit/trace.h"
 
 int main() {
   const auto model = lowbit::Model::open("no such file", {});
