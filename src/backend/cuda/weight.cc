@@ -47,6 +47,7 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     weight->reason = "f32 activations: the CPU's order of sums";
   }
   if (rows) LOWBIT_TRY(weight->set_table(w, pool));
+  LOWBIT_TRY(cuda::synchronize(nullptr));  // where codes were put in order; programs run elsewhere
   return weight;
 }
 

@@ -23,7 +23,6 @@ Result<std::unique_ptr<CudaWorkspace>> CudaWorkspace::make(int gpu, std::span<co
   LOWBIT_TRY_ASSIGN(cuda::Stream stream, cuda::Stream::create());
   std::unique_ptr<CudaWorkspace> work(new CudaWorkspace(gpu, std::move(stream)));
   LOWBIT_TRY(work->allocate(steps, limits, pool));
-  LOWBIT_TRY(cuda::synchronize(nullptr));  // weights were put in order there
   return work;
 }
 
