@@ -103,8 +103,10 @@ class Backend {
   /// Weights are this backend's and outlive the program, norms and specs too. Copies no weights.
   /// Errors: kUnsupported (a step that the backend lacks, by name).
   virtual Result<std::unique_ptr<Program>> compile(std::span<const Step> steps, const CompileOptions& options) = 0;
-  /// For programs of these steps, or of some of them. Errors: kOutOfMemory.
+  /// For programs of these steps, or of some of them; of weights with f32 rows the shapes alone count. Errors: kOutOfMemory.
   virtual Result<std::unique_ptr<Workspace>> workspace(std::span<const Step> steps, const Limits& limits) = 0;
+  /// How large a workspace is worth its room where batches can have any number of rows.
+  virtual int64_t batch_bytes() const { return int64_t{32} << 20; }
 
   /// f32 in this backend's memory. Error: kOutOfMemory.
   virtual Result<Buffer> allocate_rows(int64_t floats, const char* what) = 0;

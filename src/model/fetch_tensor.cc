@@ -105,17 +105,21 @@ Status check_finite(const QTensor& w, const std::string& name, ThreadPool& pool)
   return {};
 }
 
+Status check_tensor(const QTensor& w, const std::string& name, int64_t n, int64_t k, ThreadPool& pool) {
+  LOWBIT_TRY(check_qtensor(w, name.c_str()));
+  if (w.n != n || w.k != k)
+    return fail(ErrorCode::kShapeMismatch, name, fmt::format("[{}, {}]", w.n, w.k), fmt::format("[{}, {}]", n, k),
+                "config.json and weights disagree");
+  return check_finite(w, name, pool);
+}
+
 Result<QTensor> fetch_tensor(const WeightSource& source, const std::string& name, int64_t n, int64_t k,
                              ThreadPool& pool) {
   if (!source.has(name))
     return fail(ErrorCode::kNotFound, name, "no such tensor", fmt::format("[{}, {}]", n, k),
                 fmt::format("{} is incomplete, or its config.json belongs to another model", source.path()));
   LOWBIT_TRY_ASSIGN(QTensor w, source.load(name));
-  LOWBIT_TRY(check_qtensor(w, name.c_str()));
-  if (w.n != n || w.k != k)
-    return fail(ErrorCode::kShapeMismatch, name, fmt::format("[{}, {}]", w.n, w.k), fmt::format("[{}, {}]", n, k),
-                "config.json and weights disagree");
-  LOWBIT_TRY(check_finite(w, name, pool));
+  LOWBIT_TRY(check_tensor(w, name, n, k, pool));
   return w;
 }
 

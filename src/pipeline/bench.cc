@@ -11,7 +11,7 @@
 #include "kernels/cuda_api.h"
 #include "lowbit/model.h"
 #include "ops/matmul_bench.h"
-#include "pipeline/engine.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 namespace {

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "calibrate/layer_fit.h"
 #include "format/qtensor.h"
 #include "lowbit/error.h"
-#include "pipeline/layer_fit.h"
 
 namespace lowbit {
 

@@ -8,7 +8,7 @@
 #include "base/threads.h"
 #include "base/try.h"
 #include "lowbit/evaluate.h"
-#include "pipeline/log_probabilities.h"
+#include "ops/log_probabilities.h"
 
 namespace lowbit {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/registry.h"
 #include "lowbit/quantize.h"
 #include "ops/matmul_bench.h"
-#include "pipeline/engine.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 namespace {

@@ -4,14 +4,14 @@
 
 #include "backend/x_spec.h"
 #include "base/try.h"
+#include "calibrate/recipe.h"
 #include "io/checkpoint.h"
 #include "lowbit/quantize.h"
 #include "model/fetch_tensor.h"
 #include "model/source.h"
 #include "ops/device_matmul.h"
 #include "ops/matmul.h"
-#include "pipeline/engine.h"
-#include "pipeline/recipe.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 namespace {

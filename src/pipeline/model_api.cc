@@ -9,9 +9,9 @@
 #include "lowbit/quantize.h"
 #include "model/model_spec.h"
 #include "model/source.h"
-#include "pipeline/engine.h"
+#include "model/source_tokenizer.h"
 #include "pipeline/shared_model.h"
-#include "pipeline/source_tokenizer.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 namespace {

@@ -10,8 +10,8 @@
 #include "arch/names.h"
 #include "base/clock.h"
 #include "base/try.h"
-#include "pipeline/layer_fit.h"
-#include "pipeline/sensitivity.h"
+#include "calibrate/layer_fit.h"
+#include "calibrate/sensitivity.h"
 
 namespace lowbit {
 namespace {
@@ -145,11 +145,11 @@ Status Quantizer::run() {
 
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
 Status Quantizer::run_calibrated() {
-  LOWBIT_TRY_ASSIGN(const bool must_follow, ask_whether_to_follow());
-  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, follows_, engine_));
-  if (!must_follow && text.tokens() < kLeastToAlign) {
-    follows_ = false;
-    text.stop_following();
+  LOWBIT_TRY_ASSIGN(const bool must_align_some, ask_whether_asymmetric());
+  LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, asymmetric_, engine_));
+  if (!must_align_some && text.tokens() < kLeastToAlign) {
+    asymmetric_ = false;
+    text.drop_source();
   }
   calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
   run_["calibration"] = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}, {"context", text.context()}};
@@ -175,13 +175,13 @@ Status Quantizer::run_calibrated() {
 }
 
 /// Formats of a budget are not chosen yet: some will have few values.
-Result<bool> Quantizer::ask_whether_to_follow() {
+Result<bool> Quantizer::ask_whether_asymmetric() {
   bool must = false;
   for (const SourceTensor& t : source_.tensors()) {
     if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear || block_of(t.name) < 0) continue;
     LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, LayerRole::kLinear));
     must = must || must_align(spec);
-    follows_ = follows_ || aligns(spec) || (options_.target_bpw > 0 && !spec.keep && spec.fit == "auto");
+    asymmetric_ = asymmetric_ || aligns(spec) || (options_.target_bpw > 0 && !spec.keep && spec.fit == "auto");
   }
   return must;
 }
@@ -218,10 +218,11 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
                std::move(finished),
                BlockProgress(options_.progress, block, text.blocks(), report.resumed_blocks, resumed),
                report.times.emplace(report.times.value_or(CalibrationTimes{}))};
+  LOWBIT_TRY(text.begin(block));
+  run.laps.add_to(run.times.measure);
   if (resumed) {
     text.set_progress(run.progress.part(0, 1));
-    LOWBIT_TRY(text.skip_measuring(block));
-    run.laps.add_to(run.times.measure);
+    for (const auto& [name, w] : run.finished.weights) LOWBIT_TRY(text.replace(name, w));
   } else {
     LOWBIT_TRY(measure_and_fit(run));
     LOWBIT_TRY(state_->save(block, run.finished));
@@ -235,20 +236,19 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
     LOWBIT_TRY(finish(*t, it->second, run.finished.fits[t->name]));
   }
   run.laps.add_to(run.times.fit);
-  LOWBIT_TRY(text.advance(block, run.finished.weights));
+  LOWBIT_TRY(text.advance());
   run.laps.add_to(run.times.advance);
   return {};
 }
 
 Status Quantizer::measure_and_fit(BlockRun& run) {
   run.text.set_progress(run.progress.part(0, kMeasured));
-  if (!follows_) {
-    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure(run.block));
+  if (!asymmetric_) {
+    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure());
     return fit_layers(run, moments, run.linears);
   }
-  LOWBIT_TRY(run.text.follow(run.block));
-  for (size_t i = 0; i < run.text.inputs(run.block); ++i) {
-    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure_input(run.block, i, run.finished.weights));
+  for (const InputSpec* input : inputs_of(run.text.spec().blocks[static_cast<size_t>(run.block)])) {
+    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure_input(input->role));
     Tensors readers;
     for (const SourceTensor* t : run.linears)
       if (moments.contains(t->name)) readers.push_back(t);
@@ -265,8 +265,11 @@ Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, cons
     const double fitted = static_cast<double>(run.finished.weights.size()) / static_cast<double>(run.linears.size());
     if (!run.progress.show(kMeasured + (kFitted - kMeasured) * fitted))
       return fail(ErrorCode::kCancelled, "calibrating", "a request to stop");
-    LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(t->name));
-    LOWBIT_TRY_ASSIGN(run.finished.weights[t->name], quantize(*t, w, inputs.of(t->name), run.finished.fits[t->name]));
+    const QTensor* const loaded = run.text.tensor(t->name);
+    LOWBIT_TRY_ASSIGN(const QTensor w, loaded != nullptr ? Result<QTensor>(*loaded) : source_.load(t->name));
+    QTensor& q = run.finished.weights[t->name];
+    LOWBIT_TRY_ASSIGN(q, quantize(*t, w, inputs.of(t->name), run.finished.fits[t->name]));
+    LOWBIT_TRY(run.text.replace(t->name, q));
   }
   run.laps.add_to(run.times.fit);
   return {};

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "calibrate/calibration.h"
+#include "calibrate/recipe.h"
 #include "lowbit/quantize.h"
-#include "pipeline/calibration.h"
 #include "pipeline/calibration_state.h"
 #include "pipeline/conversion.h"
-#include "pipeline/engine.h"
-#include "pipeline/recipe.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 
@@ -35,8 +35,8 @@ class Quantizer {
   using Tensors = std::vector<const SourceTensor*>;
 
   Status run_calibrated();
-  /// Sets follows_; whether a layer was told to align.
-  Result<bool> ask_whether_to_follow();
+  /// Sets asymmetric_; whether a layer was told to align.
+  Result<bool> ask_whether_asymmetric();
   Status choose_formats();
   struct BlockRun;
   /// Fits the block's layers, or takes over what an earlier run fitted, and lets the text through them.
@@ -60,7 +60,7 @@ class Quantizer {
   nlohmann::json run_;
   std::unique_ptr<CalibrationState> state_;
   std::map<std::string, QTensor> ends_;  // embedding and head as quantized, for the held-back text
-  bool follows_ = false;                 // some layer's fit aims at the source's stream
+  bool asymmetric_ = false;              // some layer's fit aims at what the source's layers give
   int64_t all_bytes_ = 0, all_elements_ = 0;
 };
 

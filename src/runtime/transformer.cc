@@ -195,39 +195,4 @@ void Transformer::set_observer(LinearObserver observer) {
   observe(observer_);
 }
 
-template <class Run>
-Status Transformer::each_chunk(std::span<const float> x, KvCache& cache, const Run& run) {
-  const int64_t hidden = spec_.hidden_size, n = int64_t(x.size()) / hidden;
-  if (weights_.embedding != nullptr || n * hidden != int64_t(x.size()) || n < 1 || n > context_)
-    return fail(ErrorCode::kInvalidArgument, "run_block", fmt::format("{} floats", x.size()),
-                fmt::format("1 to {} rows of {}, and a model of one block", context_, hidden));
-  LOWBIT_TRY(cache.truncate(0));
-  LOWBIT_TRY(cache.reserve(n));
-  for (int64_t done = 0; done < n; done += batch_) {
-    const int64_t m = std::min(batch_, n - done);
-    LOWBIT_TRY(work_->write(kStream, 0, m, x.data() + done * hidden));
-    sequences_.assign(1, {&cache, done, 0, m});
-    LOWBIT_TRY(run(done, m, Batch{{}, sequences_, {}}));
-    cache.commit(m);
-  }
-  return {};
-}
-
-Status Transformer::run_block(std::span<float> x, KvCache& cache) {
-  LOWBIT_TRY_ASSIGN(const Program* const block, program(observer_ != nullptr));
-  return each_chunk(x, cache, [&](int64_t done, int64_t m, const Batch& batch) -> Status {
-    LOWBIT_TRY(block->run(*work_, batch, 0, kBlockSteps));
-    return work_->read(kStream, 0, m, x.data() + done * spec_.hidden_size);
-  });
-}
-
-Status Transformer::show_block_input(std::span<const float> x, KvCache& cache, InputRole input) {
-  LOWBIT_TRY_ASSIGN(const Program* const block, program(observer_ != nullptr));
-  const int step = kInputSteps[static_cast<size_t>(input)];
-  return each_chunk(x, cache, [&](int64_t, int64_t, const Batch& batch) -> Status {
-    LOWBIT_TRY(block->run(*work_, batch, 0, step));
-    return block->show(*work_, batch, step);
-  });
-}
-
 }  // namespace lowbit

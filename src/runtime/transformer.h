@@ -27,8 +27,6 @@ struct LoadOptions {
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
   int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB (256 on a GPU)
-  /// Loads this block alone, without embedding and head, for run_block().
-  std::optional<int64_t> only_block;
   /// Called after each tensor; returning false stops the load with kCancelled.
   std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };
@@ -88,12 +86,6 @@ class Transformer {
   /// Numerics: each row has the bits that it would have alone. Errors: kOutOfMemory; then the caches are as they were.
   Status run(std::span<const BatchPart> batch);
 
-  /// The block of a model loaded with `only_block`, on a whole sequence: x [m, hidden] at positions 0..m-1, in place. The
-  /// cache is of make_cache() and emptied first. Errors: kInvalidArgument (more rows than context()), kOutOfMemory.
-  Status run_block(std::span<float> x, KvCache& cache);
-  /// The same up to where the observer has seen one of the block's inputs; x stays as it is.
-  Status show_block_input(std::span<const float> x, KvCache& cache, InputRole input);
-
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;
   /// Of all layers, in the order in which they run.
@@ -113,9 +105,6 @@ class Transformer {
   void observe(TapObserver observer);
   /// The observers of a batch's parts see its run.
   void begin_trace(std::span<const BatchPart> batch);
-  /// Chunks of a block's rows: run(rows before, batch).
-  template <class Run>
-  Status each_chunk(std::span<const float> x, KvCache& cache, const Run& run);
 
   ModelSpec spec_;
   int64_t context_ = 0, batch_ = 0;

@@ -1,4 +1,4 @@
-// What a calibration's kernels must give: the bits of the CPU. Included by a test that has an OnDevice<T>: a copy of a vector where
+// What kernels of steps and of second moments must give: the bits of the CPU. Included by a test that has an OnDevice<T>: a copy of a vector where
 // the kernels of lowbit::cuda find it, with data() and back(). No include guard: each such test has its own.
 
 #include <gtest/gtest.h>
@@ -133,10 +133,9 @@ void check_moments(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
 void check_rows() {
   const VectorOps& ops = *ref_table().vector;
   Rng rng(7);
-  constexpr int64_t kRows = 13, kHeads = 3, kHalf = 20, kPositions = 5, kWidth = 2 * kHeads * kHalf;
+  constexpr int64_t kRows = 13, kWidth = 120;
   const std::vector<float> x = random_floats(rng, kRows * kWidth), weight = random_floats(rng, kWidth);
-  const std::vector<float> cos = random_floats(rng, kPositions * kHalf), sin = random_floats(rng, kPositions * kHalf);
-  const OnDevice<float> wd(weight), cd(cos), sd(sin), source(x);
+  const OnDevice<float> wd(weight), source(x);
   OnDevice<float> xd(x);
 
   std::vector<float> wanted(x.size());
@@ -144,13 +143,6 @@ void check_rows() {
     ops.rms_norm(&x[size_t(r * kWidth)], weight.data(), kWidth, 1e-5f, &wanted[size_t(r * kWidth)]);
   ASSERT_TRUE(cuda::norm_rows(source.data(), wd.data(), kRows, kWidth, 1e-5f, xd.data(), nullptr));
   expect_same(xd.back(), wanted, "norm");
-
-  for (int64_t r = 0; r < kRows; ++r)
-    for (int64_t h = 0; h < kHeads; ++h)
-      ops.rope(&wanted[size_t(r * kWidth + h * 2 * kHalf)], &cos[size_t(r % kPositions * kHalf)],
-               &sin[size_t(r % kPositions * kHalf)], kHalf);
-  ASSERT_TRUE(cuda::rotate_rows({xd.data(), cd.data(), sd.data(), kRows, kHeads, kHalf, kPositions, nullptr}));
-  expect_same(xd.back(), wanted, "rotation");
 
   ops.add(x.data(), kRows * kWidth, wanted.data());
   ASSERT_TRUE(cuda::add_rows(source.data(), kRows * kWidth, xd.data(), nullptr));
@@ -170,12 +162,6 @@ void check_rows() {
   ASSERT_TRUE(cuda::gate_rows(gate.data(), source.data(), kRows * kWidth, nullptr));
   expect_same(gate.back(), wanted, "gate");
 
-  wanted[0] = 7e4f, wanted[1] = 1e-6f, wanted[2] = 3e-8f, wanted[3] = 2049.0f;
-  OnDevice<float> halves(wanted);
-  for (float& v : wanted) v = f16_to_f32(f32_to_f16(v));
-  ASSERT_TRUE(cuda::round_to_f16(halves.data(), kRows * kWidth, nullptr));
-  expect_same(halves.back(), wanted, "f16");
-
   OnDevice<uint64_t> first(std::vector<uint64_t>{~uint64_t{0}});
   ASSERT_TRUE(cuda::find_non_finite(source.data(), kRows * kWidth, 100, first.data(), nullptr));
   EXPECT_EQ(first.back()[0], ~uint64_t{0});
@@ -185,38 +171,6 @@ void check_rows() {
   const OnDevice<float> bad_rows(bad);
   ASSERT_TRUE(cuda::find_non_finite(bad_rows.data(), kRows * kWidth, 100, first.data(), nullptr));
   EXPECT_EQ(first.back()[0], 600u);
-}
-
-void check_attention(int64_t windows, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-  Rng rng(static_cast<uint64_t>(positions));
-  const int64_t width = heads * head_dim, kv = kv_heads * head_dim;
-  std::vector<float> q = random_floats(rng, windows * positions * width);
-  std::vector<float> k = random_floats(rng, windows * positions * kv), v = random_floats(rng, windows * positions * kv);
-  v[size_t((positions - 1) * kv)] = INFINITY;  // seen by one row alone
-  if (positions > kAttentionSpan) {            // the first span's scores are all -inf for the first kv head
-    for (size_t i = 0; i < q.size(); i += size_t(head_dim)) q[i] = std::fabs(q[i]);
-    for (int64_t t = 0; t < kAttentionSpan; ++t) k[size_t(t * kv)] = -INFINITY;
-  }
-  for (auto* x : {&k, &v})
-    for (float& e : *x) e = f16_to_f32(f32_to_f16(e));
-  const VectorOps& ops = *ref_table().vector;
-  const AttentionShape shape{heads, kv_heads, head_dim, static_cast<float>(1 / std::sqrt(double(head_dim)))};
-  std::vector<float> wanted(q.size());
-  for (int64_t w = 0; w < windows; ++w) {
-    auto cache = KvCache::make(uniform_kv_groups(1, kv_heads, head_dim), positions);
-    auto attention = Attention::make(ops, shape, one_thread());
-    ASSERT_TRUE(cache && attention && cache->reserve(positions) && attention->reserve(positions));
-    cache->store(ops, 0, 0, positions, &k[size_t(w * positions * kv)], &v[size_t(w * positions * kv)], kv,
-                 one_thread());
-    attention->run({0, 0, positions, &q[size_t(w * positions * width)], &wanted[size_t(w * positions * width)]},
-                   *cache);
-  }
-  const OnDevice<float> qd(q), kd(k), vd(v);
-  const auto bytes = cuda::attend_workspace_bytes(windows, positions, heads);
-  OnDevice<float> scores(std::vector<float>(static_cast<size_t>(bytes) / sizeof(float), NAN)), out(q);
-  ASSERT_TRUE(cuda::attend_windows({qd.data(), kd.data(), vd.data(), out.data(), scores.data(), windows, positions,
-                                    heads, kv_heads, head_dim, shape.scale, nullptr}));
-  expect_same(out.back(), wanted, std::to_string(positions) + " positions of " + std::to_string(head_dim));
 }
 
 /// Sequences that have some positions in their caches and get more rows: {position, rows}.

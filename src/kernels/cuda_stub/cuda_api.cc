@@ -51,10 +51,6 @@ int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
 Status add_moments(const AddMoments&) { return not_built(); }
 Status finish_moments(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
 Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
-Status rotate_rows(const RotateRows&) { return not_built(); }
-Status round_to_f16(float*, int64_t, void*) { return not_built(); }
-int64_t attend_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
-Status attend_windows(const AttendWindows&) { return not_built(); }
 Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
 Status hadamard_rows(float*, int64_t, int64_t, int64_t, float, void*) { return not_built(); }
 Status add_rows(const float*, int64_t, float*, void*) { return not_built(); }

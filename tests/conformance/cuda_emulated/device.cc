@@ -38,7 +38,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #define kThreads kRowThreads
 #include "kernels/cuda/block/rows.cu"
 #undef kThreads
-#include "kernels/cuda/block/paged_attention.cu"
+#include "kernels/cuda/block/attention.cu"
 #include "kernels/cuda/block/steps.cu"
 
 namespace lowbit::cuda {

@@ -1,4 +1,4 @@
-#include "pipeline/held_back.h"
+#include "calibrate/held_back.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,36 +24,41 @@ double nll_of(std::span<const float> logits, TokenId truth) {
 
 }  // namespace
 
-HeldBack::HeldBack(std::vector<TokenId> tokens, int64_t context, int64_t hidden, std::array<Buffer, 2> states,
-                   BlockRunner& runner, bool was_seen)
+HeldBack::HeldBack(std::vector<TokenId> tokens, int64_t context, HiddenStates source, HiddenStates quantized,
+                   bool was_seen)
     : tokens_(std::move(tokens)),
       context_(context),
-      hidden_(hidden),
       was_seen_(was_seen),
-      runner_(&runner),
-      source_(std::move(states[0])),
-      quantized_(std::move(states[1])) {}
+      source_(std::move(source)),
+      quantized_(std::move(quantized)) {}
 
 Status HeldBack::start_quantized(const QTensor& embedding) {
-  std::vector<float> rows(tokens_.size() * static_cast<size_t>(hidden_));
+  started_ = true;
+  std::vector<float> rows(tokens_.size() * static_cast<size_t>(embedding.k));
   for (size_t i = 0; i < tokens_.size(); ++i)
-    dequantize_rows(embedding, tokens_[i], 1, rows.data() + static_cast<int64_t>(i) * hidden_);
-  return runner_->write(quantized_, 0, rows);
+    dequantize_rows(embedding, tokens_[i], 1, rows.data() + static_cast<int64_t>(i) * embedding.k);
+  return quantized_.write(0, rows);
 }
 
-Result<double> HeldBack::perplexity(const Buffer& states, const std::vector<float>& norm, float eps,
+Status HeldBack::advance(BlockProgram& source, BlockProgram& quantized, BatchRoom& room) {
+  if (!started_) return {};
+  LOWBIT_TRY(source_.run(source, room, kBlockSteps));
+  return quantized_.run(quantized, room, kBlockSteps);
+}
+
+Result<double> HeldBack::perplexity(const HiddenStates& states, const std::vector<float>& norm, float eps,
                                     const QTensor& head, Isa isa, ThreadPool& pool) const {
   MatmulOptions options;
   options.activation = Activation::kF32;
   options.isa = isa;
   LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(head, options, pool));
-  const auto count = static_cast<int64_t>(tokens_.size()), vocab = head.n, width = hidden_;
+  const auto count = static_cast<int64_t>(tokens_.size()), vocab = head.n, width = head.k;
   std::vector<float> rows(static_cast<size_t>(kRowsOfLogits * width)),
       logits(static_cast<size_t>(kRowsOfLogits * vocab));
   std::vector<double> nll(tokens_.size());
   for (int64_t first = 0; first < count; first += kRowsOfLogits) {
     const int64_t m = std::min(kRowsOfLogits, count - first);
-    LOWBIT_TRY(runner_->read(states, first * width, std::span(rows).first(static_cast<size_t>(m * width))));
+    LOWBIT_TRY(states.read(first, std::span(rows).first(static_cast<size_t>(m * width))));
     rms_norm_rows(vector_ops(isa), rows.data(), width, norm.data(), m, width, eps, rows.data(), width, pool);
     ActivationRows x;
     LOWBIT_TRY(x.prepare(Activation::kF32, rows.data(), m, width, width, isa, pool));

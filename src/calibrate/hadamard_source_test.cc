@@ -1,4 +1,4 @@
-#include "pipeline/hadamard_source.h"
+#include "calibrate/hadamard_source.h"
 
 #include <gtest/gtest.h>
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "calibrate/recipe.h"
 #include "lowbit/quantize.h"
 #include "model/source.h"
-#include "pipeline/engine.h"
-#include "pipeline/recipe.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 

@@ -1,4 +1,4 @@
-#include "pipeline/rotated_source.h"
+#include "calibrate/rotated_source.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/try.h"
+#include "calibrate/forwarding_source.h"
 #include "io/json_text.h"
 #include "model/model_spec.h"
-#include "pipeline/forwarding_source.h"
 #include "quantize/rotation.h"
 
 namespace lowbit {

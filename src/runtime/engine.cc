@@ -1,4 +1,4 @@
-#include "pipeline/engine.h"
+#include "runtime/engine.h"
 
 #include <cstdlib>
 
@@ -46,6 +46,11 @@ Result<Engine> Engine::on_cpu(const Compute& compute) {
   engine.pool = std::make_unique<ThreadPool>(engine.threads);
   engine.threads = engine.pool->size();
   return engine;
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const Engine& engine) {
+  if (engine.gpu >= 0) return make_cuda_backend(engine.gpu, *engine.pool);
+  return make_cpu_backend(engine.isa, *engine.pool, false);
 }
 
 Result<ActivationChoice> parse_activation(const std::string& name) {

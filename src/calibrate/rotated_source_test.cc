@@ -1,11 +1,11 @@
-#include "pipeline/rotated_source.h"
+#include "calibrate/rotated_source.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "calibrate/smoothed_source.h"
 #include "model/random_model.h"
-#include "pipeline/smoothed_source.h"
 #include "runtime/transformer.h"
 
 namespace lowbit {

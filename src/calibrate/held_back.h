@@ -1,21 +1,18 @@
 #pragma once
 // The part of a calibration text that nothing is fitted to: what the quantized model makes of it, against the source.
 
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/cpu.h"
 #include "base/threads.h"
+#include "calibrate/hidden_states.h"
 #include "format/qtensor.h"
 #include "lowbit/quantize.h"
 #include "lowbit/tokenizer.h"
 #include "model/source.h"
-#include "pipeline/block_runner.h"
-#include "tensor/buffer.h"
 
 namespace lowbit {
 
@@ -24,19 +21,16 @@ namespace lowbit {
 class HeldBack {
  public:
   HeldBack() = default;
-  /// tokens [windows, context]; `states` are their embeddings by the source, twice: for its stream and the quantized one. `runner` must
-  /// outlive the object.
-  HeldBack(std::vector<TokenId> tokens, int64_t context, int64_t hidden, std::array<Buffer, 2> states,
-           BlockRunner& runner, bool was_seen);
+  /// tokens [windows, context]; `source` and `quantized` are their embeddings by the source.
+  HeldBack(std::vector<TokenId> tokens, int64_t context, HiddenStates source, HiddenStates quantized, bool was_seen);
 
   bool empty() const { return tokens_.empty(); }
   const std::vector<TokenId>& tokens() const { return tokens_; }
 
-  /// The quantized embedding's rows in place of the source's, at the start of the quantized stream.
+  /// The quantized embedding's rows in place of the source's, at the start of the quantized stream. Without it nothing runs.
   Status start_quantized(const QTensor& embedding);
-  /// Through the runner's block.
-  Status run_source() { return runner_->advance(source_); }
-  Status run_quantized() { return runner_->advance(quantized_); }
+  /// Both through their blocks.
+  Status advance(BlockProgram& source, BlockProgram& quantized, BatchRoom& room);
 
   /// After the last block. `head`: the weight that makes logits, of the source and as quantized. Errors: what loading and the
   /// product say.
@@ -44,14 +38,13 @@ class HeldBack {
                                 ThreadPool& pool) const;
 
  private:
-  Result<double> perplexity(const Buffer& states, const std::vector<float>& norm, float eps, const QTensor& head,
+  Result<double> perplexity(const HiddenStates& states, const std::vector<float>& norm, float eps, const QTensor& head,
                             Isa isa, ThreadPool& pool) const;
 
   std::vector<TokenId> tokens_;
-  int64_t context_ = 0, hidden_ = 0;
-  bool was_seen_ = false;
-  BlockRunner* runner_ = nullptr;
-  Buffer source_, quantized_;  // [windows, context, hidden]
+  int64_t context_ = 0;
+  bool was_seen_ = false, started_ = false;
+  HiddenStates source_, quantized_;
 };
 
 }  // namespace lowbit

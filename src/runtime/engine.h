@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "backend/backend.h"
 #include "backend/x_spec.h"
 #include "base/cpu.h"
 #include "base/threads.h"
@@ -27,6 +28,9 @@ struct Engine {
   /// The CPU, whatever device is asked for.
   static Result<Engine> on_cpu(const Compute& compute);
 };
+
+/// What the engine's rows are computed by: its GPU, else its CPU, with its pool. Errors: kUnsupported.
+Result<std::unique_ptr<Backend>> make_backend(const Engine& engine);
 
 /// What the linear layers take. Layers whose weights are floats take f32 in any case.
 struct ActivationChoice {

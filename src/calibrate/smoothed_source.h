@@ -6,7 +6,7 @@
 #include "arch/spec.h"
 #include "lowbit/quantize.h"
 #include "model/source.h"
-#include "pipeline/engine.h"
+#include "runtime/engine.h"
 
 namespace lowbit {
 

@@ -1,8 +1,9 @@
-#include "pipeline/smoothed_source.h"
+#include "calibrate/smoothed_source.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -11,9 +12,9 @@
 #include <vector>
 
 #include "base/try.h"
+#include "calibrate/calibration.h"
+#include "calibrate/forwarding_source.h"
 #include "model/model_spec.h"
-#include "pipeline/calibration.h"
-#include "pipeline/forwarding_source.h"
 #include "quantize/migration.h"
 
 namespace lowbit {
@@ -63,16 +64,16 @@ void join_columns(const float* x, int64_t m, int64_t k, std::vector<float>& larg
     }
 }
 
-Result<std::vector<float>> largest_weights(const WeightSource& source, int64_t block, const InputSpec& input) {
+/// Of all that read it, in the block that the text is at.
+Result<std::vector<float>> largest_weights(const Calibration& text, int64_t block, const InputSpec& input) {
   std::vector<float> largest;
   for (const LinearSpec& reader : input.readers) {
     const std::string name = weight_name(block, reader.name);
-    LOWBIT_TRY_ASSIGN(const QTensor w, source.load(name));
-    if (!largest.empty() && w.k != static_cast<int64_t>(largest.size()))
-      return fail(ErrorCode::kShapeMismatch, name, fmt::format("{} columns", w.k), fmt::format("{}", largest.size()));
-    std::vector<float> values(static_cast<size_t>(w.n * w.k));
-    dequantize_rows(w, 0, w.n, values.data());
-    join_columns(values.data(), w.n, w.k, largest);
+    const QTensor* const w = text.tensor(name);
+    if (w == nullptr) return fail(ErrorCode::kNotFound, name, "no such tensor in its block");
+    std::vector<float> values(static_cast<size_t>(w->n * w->k));
+    dequantize_rows(*w, 0, w->n, values.data());
+    join_columns(values.data(), w->n, w->k, largest);
   }
   return largest;
 }
@@ -105,15 +106,17 @@ Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, 
   for (int64_t block = 0; block < text.blocks(); ++block) {
     if (options.progress && !options.progress("measuring activations", block, text.blocks()))
       return fail(ErrorCode::kCancelled, "measuring activations", "a request to stop");
-    std::map<std::string, std::vector<float>> inputs;
-    LOWBIT_TRY(text.advance(block, {}, [&](const std::string& name, const float* x, int64_t m, int64_t k) {
-      join_columns(x, m, k, inputs[name]);
+    std::array<std::vector<float>, kInputRoles> inputs;
+    LOWBIT_TRY(text.begin(block));
+    LOWBIT_TRY(text.advance([&](InputRole role, const float* x, int64_t m, int64_t k) -> Status {
+      join_columns(x, m, k, inputs[static_cast<size_t>(role)]);
+      return {};
     }));
     for (const InputSpec* input : inputs_of(spec.blocks[static_cast<size_t>(block)])) {
       if (!input->norm) continue;
       const std::string norm = weight_name(block, input->norm->name);
-      LOWBIT_TRY_ASSIGN(const auto weights, largest_weights(source, block, *input));
-      const auto& seen = inputs[weight_name(block, input->readers.front().name)];
+      LOWBIT_TRY_ASSIGN(const auto weights, largest_weights(text, block, *input));
+      const auto& seen = inputs[static_cast<size_t>(input->role)];
       if (seen.size() != weights.size())
         return fail(ErrorCode::kShapeMismatch, norm, fmt::format("{} inputs", seen.size()),
                     fmt::format("{}, the columns of the layers behind it", weights.size()));

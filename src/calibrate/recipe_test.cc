@@ -1,4 +1,4 @@
-#include "pipeline/recipe.h"
+#include "calibrate/recipe.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "pipeline/layer_fit.h"
+#include "calibrate/layer_fit.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/try.h"
+#include "calibrate/recipe.h"
 #include "format/registry.h"
-#include "pipeline/recipe.h"
 #include "quantize/fit.h"
 
 namespace lowbit {

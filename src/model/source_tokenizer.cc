@@ -1,4 +1,4 @@
-#include "pipeline/source_tokenizer.h"
+#include "model/source_tokenizer.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "pipeline/layer_fit.h"
+#include "calibrate/layer_fit.h"
 
 #include <gtest/gtest.h>
 

@@ -1,16 +1,16 @@
-#include "pipeline/hadamard_source.h"
+#include "calibrate/hadamard_source.h"
 
 #include <set>
 #include <string>
 #include <utility>
 
 #include "base/try.h"
+#include "calibrate/forwarding_source.h"
 #include "io/checkpoint.h"
 #include "io/json_text.h"
 #include "kernels/registry.h"
 #include "model/model_spec.h"
 #include "ops/hadamard.h"
-#include "pipeline/forwarding_source.h"
 
 namespace lowbit {
 namespace {

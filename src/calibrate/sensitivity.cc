@@ -1,4 +1,4 @@
-#include "pipeline/sensitivity.h"
+#include "calibrate/sensitivity.h"
 
 #include <algorithm>
 #include <array>
@@ -8,16 +8,13 @@
 #include <utility>
 
 #include "base/try.h"
+#include "calibrate/calibration.h"
+#include "calibrate/layer_fit.h"
 #include "kernels/registry.h"
-#include "model/model_spec.h"
+#include "ops/log_probabilities.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
-#include "pipeline/calibration.h"
-#include "pipeline/layer_fit.h"
-#include "pipeline/log_probabilities.h"
-#include "pipeline/overlay_source.h"
 #include "quantize/allocation.h"
-#include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {
@@ -27,6 +24,7 @@ constexpr std::array kFormats = {FormatId::kTernaryPacked, FormatId::kInt2Odd, F
 constexpr size_t kProbe = 2;             // int3: small enough for losses to add up, large enough to measure
 constexpr int64_t kMomentTokens = 4096;  // for the errors of outputs
 constexpr int64_t kProbeTokens = 256;    // for the KL divergence
+constexpr int64_t kMostParts = 8;        // of a block, that run through the blocks behind it together
 constexpr int64_t kLogitsAtOnce = 64;
 
 /// The layers of a block that get a format together: readers of one input, values apart.
@@ -49,14 +47,16 @@ double kl_divergence(std::span<const float> base, std::span<const float> other) 
   return sum;
 }
 
+/// Layers of a block with other weights, by role.
+using ChangedLayers = std::map<LinearRole, QTensor>;
+
 /// The source's blocks in memory, and what changing one of them does to the logits.
 class Probe {
  public:
-  static Result<Probe> make(const WeightSource& source, const Engine& engine, std::vector<float> states) {
-    Probe p(source, engine);
-    LOWBIT_TRY_ASSIGN(p.spec_, executable_spec_of(source));
-    p.rows_ = static_cast<int64_t>(states.size()) / p.spec_.hidden_size;
-    p.inputs_.push_back(std::move(states));
+  /// `text` begins and lends its backend; it outlives the object.
+  static Result<Probe> make(const WeightSource& source, const Engine& engine, Calibration& text) {
+    Probe p(engine, text.backend(), text.spec());
+    p.rows_ = std::min(kProbeTokens, text.context());
     LOWBIT_TRY_ASSIGN(const QTensor norm, source.load(weight_name(p.spec_.final_norm.name)));
     p.norm_.resize(static_cast<size_t>(norm.k));
     dequantize_rows(norm, 0, 1, p.norm_.data());
@@ -66,26 +66,68 @@ class Probe {
     options.isa = engine.isa;
     LOWBIT_TRY_ASSIGN(p.head_, MatmulPlan::make(head, options, *engine.pool));
     for (int64_t b = 0; b < p.spec_.block_count(); ++b) {
-      LOWBIT_TRY_ASSIGN(auto block, p.load(source, b));
-      std::vector<float> x = p.inputs_.back();
-      LOWBIT_TRY(p.run(*block, x));
-      p.inputs_.push_back(std::move(x));
-      p.blocks_.push_back(std::move(block));
+      LOWBIT_TRY_ASSIGN(auto block, SourceBlock::load(source, p.spec_, b, p.backend_, *engine.pool));
+      block->drop_tensors();  // all of them would take the model's room once more
+      p.blocks_.push_back(block);
+      p.programs_.emplace_back(std::move(block), p.backend_, *engine.pool);
     }
+    LOWBIT_TRY_ASSIGN(p.room_, BatchRoom::make(p.backend_, p.blocks_, p.rows_, kMostParts, p.backend_.batch_bytes()));
+    LOWBIT_TRY_ASSIGN(p.states_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
+    LOWBIT_TRY_ASSIGN(p.part_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
+    LOWBIT_TRY_ASSIGN(const std::vector<float> first, text.first_rows(p.rows_));
+    LOWBIT_TRY(p.states_.write(0, first));
+    LOWBIT_TRY(p.part_.copy_from(p.states_));
+    for (BlockProgram& block : p.programs_) LOWBIT_TRY(p.part_.run(block, *p.room_, kBlockSteps));
+    std::vector<float> last(first.size());
+    LOWBIT_TRY(p.part_.read(0, last));
     p.base_.resize(static_cast<size_t>(p.rows_ * head.n));
-    LOWBIT_TRY(p.each_logits(p.inputs_.back(), [&p](int64_t row, std::span<float> logits) {
+    LOWBIT_TRY(p.each_logits(last, [&p](int64_t row, std::span<float> logits) {
       std::copy(logits.begin(), logits.end(), p.base_.begin() + row * static_cast<int64_t>(logits.size()));
     }));
     return p;
   }
 
-  /// Mean KL divergence of the logits with `weights` in place of the source's in `block`.
-  Result<double> divergence(int64_t block, const std::map<std::string, QTensor>& weights) {
-    const OverlaySource overlay(source_, weights);
-    LOWBIT_TRY_ASSIGN(const auto changed, load(overlay, block));
-    std::vector<float> x = inputs_[static_cast<size_t>(block)];
-    LOWBIT_TRY(run(*changed, x));
-    for (size_t b = static_cast<size_t>(block) + 1; b < blocks_.size(); ++b) LOWBIT_TRY(run(*blocks_[b], x));
+  const std::shared_ptr<const SourceBlock>& block(int64_t index) const { return blocks_[static_cast<size_t>(index)]; }
+
+  /// Mean KL divergence of the logits for each part of a block on its own, its layers being others than the source's. Blocks and, in a
+  /// block, inputs of the parts come in the order in which they run: nothing that is before a part runs for it.
+  Result<std::vector<double>> divergences(int64_t index, const std::vector<ChangedLayers>& parts) {
+    const auto at = static_cast<size_t>(index);
+    const auto count = static_cast<int64_t>(parts.size());
+    LOWBIT_TRY_ASSIGN(HiddenStates changed, HiddenStates::make(backend_, count, rows_, spec_.hidden_size));
+    std::vector<float> rows(static_cast<size_t>(rows_ * spec_.hidden_size));
+    for (int64_t i = 0; i < count; ++i) {
+      BlockProgram program(blocks_[at], backend_, *engine_.pool);
+      int step = kBlockSteps;
+      for (const InputSpec* input : inputs_of(blocks_[at]->block()))
+        for (const LinearSpec& reader : input->readers) {
+          const auto it = parts[static_cast<size_t>(i)].find(reader.role);
+          if (it == parts[static_cast<size_t>(i)].end()) continue;
+          LOWBIT_TRY(program.replace(reader, it->second));
+          step = std::min(step, kInputSteps[static_cast<size_t>(input->role)]);
+        }
+      if (step > states_.step()) LOWBIT_TRY(states_.run(programs_[at], *room_, step));
+      LOWBIT_TRY(part_.copy_from(states_));
+      LOWBIT_TRY(part_.run(program, *room_, kBlockSteps));
+      LOWBIT_TRY(part_.read(0, rows));
+      LOWBIT_TRY(changed.write(i * rows_, rows));
+    }
+    LOWBIT_TRY(states_.run(programs_[at], *room_, kBlockSteps));
+    for (size_t b = at + 1; b < blocks_.size(); ++b) LOWBIT_TRY(changed.run(programs_[b], *room_, kBlockSteps));
+    std::vector<double> divergences;
+    for (int64_t i = 0; i < count; ++i) {
+      LOWBIT_TRY(changed.read(i * rows_, rows));
+      LOWBIT_TRY_ASSIGN(const double divergence, divergence_of(rows));
+      divergences.push_back(divergence);
+    }
+    return divergences;
+  }
+
+ private:
+  Probe(const Engine& engine, Backend& backend, ModelSpec spec)
+      : engine_(engine), backend_(backend), spec_(std::move(spec)) {}
+
+  Result<double> divergence_of(const std::vector<float>& x) const {
     std::vector<double> parts(static_cast<size_t>(rows_));
     LOWBIT_TRY(each_logits(x, [&](int64_t row, std::span<float> logits) {
       parts[static_cast<size_t>(row)] =
@@ -96,22 +138,6 @@ class Probe {
     return sum / static_cast<double>(rows_);
   }
 
- private:
-  Probe(const WeightSource& source, const Engine& engine) : source_(source), engine_(engine) {}
-
-  Result<std::unique_ptr<Transformer>> load(const WeightSource& source, int64_t block) const {
-    LoadOptions load;
-    load.x.activation = Activation::kF32;
-    load.isa = engine_.isa;
-    load.threads = engine_.threads;
-    load.context = rows_;
-    load.only_block = block;
-    return Transformer::load(source, load);
-  }
-  Status run(Transformer& block, std::vector<float>& x) const {
-    LOWBIT_TRY_ASSIGN(KvCache cache, block.make_cache());
-    return block.run_block(x, cache);
-  }
   /// Calls use(row, log probabilities), from several threads.
   template <class Use>
   Status each_logits(const std::vector<float>& x, const Use& use) const {
@@ -136,13 +162,16 @@ class Probe {
     return {};
   }
 
-  const WeightSource& source_;
   const Engine& engine_;
+  Backend& backend_;
   ModelSpec spec_;
   int64_t rows_ = 0;
-  std::vector<float> norm_, base_;          // base_: [rows, vocab] log probabilities
-  std::vector<std::vector<float>> inputs_;  // of each block, and of the head
-  std::vector<std::unique_ptr<Transformer>> blocks_;
+  std::vector<float> norm_, base_;  // base_: [rows, vocab] log probabilities
+  std::vector<std::shared_ptr<const SourceBlock>> blocks_;
+  std::vector<BlockProgram> programs_;  // of them, as they are
+  std::unique_ptr<BatchRoom> room_;
+  HiddenStates states_;  // of the source, up to the part that was changed last
+  HiddenStates part_;    // those of a part on their way out of its block
   MatmulPlan head_;
 };
 
@@ -158,37 +187,54 @@ class Allocator {
       : source_(source), recipe_(recipe), engine_(engine), options_(options) {}
 
   Result<std::map<std::string, FormatId>> run() {
-    LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source_));
     CalibrationOptions few = options_.calibration;
     few.tokens = std::min(few.tokens, kMomentTokens);
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, false, engine_));
-    const int64_t rows = std::min(kProbeTokens, text.context());
-    LOWBIT_TRY_ASSIGN(std::vector<float> states, text.first_rows(rows));
-    LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, std::move(states)));
-    for (int64_t block = 0; block < text.blocks(); ++block) {
-      LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure(block));
-      std::vector<std::string> names;
-      for (const auto& [name, unused] : moments) names.push_back(name);
-      const FactoredInputs inputs(moments, names, *engine_.pool);
-      const auto parts = parts_of(spec.blocks[static_cast<size_t>(block)]);
-      const auto count = static_cast<int64_t>(parts.size());
-      for (int64_t p = 0; p < count; ++p) {
-        if (options_.progress && !options_.progress("measuring sensitivity", block * count + p, text.blocks() * count))
-          return fail(ErrorCode::kCancelled, "measuring sensitivity", "a request to stop");
-        LOWBIT_TRY(add_part(block, parts[static_cast<size_t>(p)], inputs, probe));
-      }
-      LOWBIT_TRY(text.advance(block, {}));
-    }
+    LOWBIT_TRY_ASSIGN(Probe probe, Probe::make(source_, engine_, text));
+    for (int64_t block = 0; block < text.blocks(); ++block) LOWBIT_TRY(add_block(block, text, probe));
     return choose();
   }
 
  private:
-  Status add_part(int64_t block, const std::vector<const LinearSpec*>& layers, const FactoredInputs& inputs,
-                  Probe& probe) {
+  /// A part, and what is known of it before it is probed.
+  struct Candidate {
     Part part;
     std::array<double, kFormats.size()> error{};
     std::array<int64_t, kFormats.size()> bytes{};
-    std::map<std::string, QTensor> probed;
+    ChangedLayers probed;
+  };
+
+  Status add_block(int64_t block, Calibration& text, Probe& probe) {
+    LOWBIT_TRY(text.begin(probe.block(block)));
+    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure_and_advance());
+    std::vector<std::string> names;
+    for (const auto& [name, unused] : moments) names.push_back(name);
+    const FactoredInputs inputs(moments, names, *engine_.pool);
+    const auto parts = parts_of(text.spec().blocks[static_cast<size_t>(block)]);
+    const auto count = static_cast<int64_t>(parts.size());
+    std::vector<Candidate> candidates;
+    for (int64_t p = 0; p < count; ++p) {
+      if (options_.progress && !options_.progress("measuring sensitivity", block * count + p, text.blocks() * count))
+        return fail(ErrorCode::kCancelled, "measuring sensitivity", "a request to stop");
+      LOWBIT_TRY_ASSIGN(Candidate candidate, fit_part(block, parts[static_cast<size_t>(p)], inputs));
+      if (!candidate.part.names.empty()) candidates.push_back(std::move(candidate));
+    }
+    std::vector<ChangedLayers> probed;
+    for (Candidate& c : candidates) probed.push_back(std::move(c.probed));
+    LOWBIT_TRY_ASSIGN(const std::vector<double> divergences, probe.divergences(block, probed));
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      Candidate& c = candidates[i];
+      for (size_t f = 0; f < kFormats.size(); ++f)
+        c.part.choices.push_back(
+            {c.bytes[f], c.error[kProbe] > 0 ? std::max(divergences[i], 0.0) * c.error[f] / c.error[kProbe] : 0.0});
+      parts_.push_back(std::move(c.part));
+    }
+    return {};
+  }
+
+  Result<Candidate> fit_part(int64_t block, const std::vector<const LinearSpec*>& layers,
+                             const FactoredInputs& inputs) {
+    Candidate c;
     for (const LinearSpec* layer : layers) {
       const std::string name = weight_name(block, layer->name);
       LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(name));
@@ -197,25 +243,19 @@ class Allocator {
         LOWBIT_TRY(add_fixed(name, w));
         continue;
       }
-      part.names.push_back(name);
+      c.part.names.push_back(name);
       for (size_t f = 0; f < kFormats.size(); ++f) {
         QuantizeSpec spec = options_.linear;
         spec.format = kFormats[f];
         spec.fit = "gptq";
         LayerFit fit;
         LOWBIT_TRY_ASSIGN(QTensor q, fit_layer(name, w, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
-        error[f] += fit.output_error.value_or(0);
-        bytes[f] += q.total_bytes();
-        if (f == kProbe) probed[name] = std::move(q);
+        c.error[f] += fit.output_error.value_or(0);
+        c.bytes[f] += q.total_bytes();
+        if (f == kProbe) c.probed[layer->role] = std::move(q);
       }
     }
-    if (part.names.empty()) return {};
-    LOWBIT_TRY_ASSIGN(const double divergence, probe.divergence(block, probed));
-    for (size_t f = 0; f < kFormats.size(); ++f)
-      part.choices.push_back(
-          {bytes[f], error[kProbe] > 0 ? std::max(divergence, 0.0) * error[f] / error[kProbe] : 0.0});
-    parts_.push_back(std::move(part));
-    return {};
+    return c;
   }
 
   Status add_fixed(const std::string& name, const QTensor& w) {

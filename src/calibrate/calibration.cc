@@ -1,0 +1,208 @@
+#include "calibrate/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+
+#include "base/sha256.h"
+#include "base/try.h"
+#include "io/mapped_file.h"
+#include "model/model_spec.h"
+#include "model/source_tokenizer.h"
+
+namespace lowbit {
+namespace {
+
+/// Windows held back: one of sixteen, and enough for a perplexity that means something.
+constexpr int64_t kHeldBackShare = 16, kLeastHeldBack = 2, kMostHeldBack = 8;
+constexpr int64_t kLongestText = int64_t{1} << 30;
+
+/// Tokens [windows, context]: windows evenly spread over the tokens, each begun by `first` unless that is negative.
+std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t windows, int64_t context, TokenId first) {
+  std::vector<TokenId> out;
+  const int64_t last = static_cast<int64_t>(tokens.size()) - context;
+  for (int64_t i = 0; i < windows; ++i) {
+    const int64_t begin = windows > 1 ? i * last / (windows - 1) : 0;
+    out.insert(out.end(), tokens.begin() + begin, tokens.begin() + begin + context);
+    if (first >= 0) out[out.size() - static_cast<size_t>(context)] = first;
+  }
+  return out;
+}
+
+/// The tokens' embeddings.
+Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, const std::vector<TokenId>& tokens,
+                           int64_t context, Backend& backend) {
+  const std::string name = weight_name(spec.embedding);
+  const int64_t hidden = spec.hidden_size;
+  LOWBIT_TRY_ASSIGN(const QTensor embedding, source.load(name));
+  if (embedding.k != hidden)
+    return fail(ErrorCode::kShapeMismatch, name, fmt::format("rows of {}", embedding.k),
+                fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
+  const auto window = static_cast<size_t>(context);
+  LOWBIT_TRY_ASSIGN(HiddenStates states,
+                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / window), context, hidden));
+  std::vector<float> rows(window * static_cast<size_t>(embedding.k));
+  for (size_t first = 0; first < tokens.size(); first += window) {
+    for (size_t i = 0; i < window; ++i) {
+      const TokenId token = tokens[first + i];
+      if (token < 0 || token >= embedding.n)
+        return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", token),
+                    fmt::format("0..{}, the rows of the embedding", embedding.n - 1));
+      dequantize_rows(embedding, token, 1, rows.data() + static_cast<int64_t>(i) * embedding.k);
+    }
+    LOWBIT_TRY(states.write(static_cast<int64_t>(first), rows));
+  }
+  return states;
+}
+
+}  // namespace
+
+Result<Calibration> Calibration::start(const WeightSource& source, const CalibrationOptions& options, bool asymmetric,
+                                       const Engine& engine) {
+  Calibration c;
+  c.source_ = &source;
+  c.engine_ = &engine;
+  LOWBIT_TRY_ASSIGN(c.spec_, executable_spec_of(source));
+  c.context_ = std::min(options.context, c.spec_.longest_context());
+  LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
+  LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
+  LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
+  const auto have = static_cast<int64_t>(tokens.size());
+  if (c.context_ < 2 || have < c.context_)
+    return fail(ErrorCode::kInvalidArgument, options.file, fmt::format("{} tokens", have),
+                fmt::format("at least one window of {}", c.context_), "calibrate on a longer text");
+  const int64_t available = have / c.context_, wanted = std::max<int64_t>(1, options.tokens / c.context_);
+  const int64_t spare = std::min(std::clamp(wanted / kHeldBackShare, kLeastHeldBack, kMostHeldBack), available / 2);
+  const int64_t held = available >= 2 * kLeastHeldBack ? spare : 0;
+  c.windows_ = std::min(wanted, available - held);
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(text)));
+  c.text_sha256_ = hash.finish();
+
+  const auto& spec = tokenizer.spec();
+  const TokenId first = spec.add_bos ? spec.bos_id.value_or(-1) : -1;
+  const std::span<const TokenId> all(tokens);
+  const auto windows =
+      cut_windows(all.first(static_cast<size_t>(have - held * c.context_)), c.windows_, c.context_, first);
+  const auto kept = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * c.context_)) : all,
+                                std::max<int64_t>(1, held), c.context_, first);
+  LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, windows, c.context_, *c.backend_));
+  if (asymmetric) {
+    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, c.spec_, windows, c.context_, *c.backend_));
+  }
+  LOWBIT_TRY_ASSIGN(HiddenStates kept_source, embed(source, c.spec_, kept, c.context_, *c.backend_));
+  LOWBIT_TRY_ASSIGN(HiddenStates kept_quantized, embed(source, c.spec_, kept, c.context_, *c.backend_));
+  c.held_back_ = HeldBack(kept, c.context_, std::move(kept_source), std::move(kept_quantized), held == 0);
+  return c;
+}
+
+Result<std::vector<float>> Calibration::first_rows(int64_t n) const {
+  std::vector<float> rows(static_cast<size_t>(n * spec_.hidden_size));
+  LOWBIT_TRY(states_.read(0, rows));
+  return rows;
+}
+
+Status Calibration::begin(int64_t block) {
+  program_.reset();  // one block in memory at a time
+  source_program_.reset();
+  block_.reset();
+  LOWBIT_TRY_ASSIGN(auto loaded, SourceBlock::load(*source_, spec_, block, *backend_, *engine_->pool));
+  return begin(std::move(loaded));
+}
+
+Status Calibration::begin(std::shared_ptr<const SourceBlock> block) {
+  block_ = std::move(block);
+  compared_ = false;
+  source_program_ = std::make_unique<BlockProgram>(block_, *backend_, *engine_->pool);
+  program_ = std::make_unique<BlockProgram>(block_, *backend_, *engine_->pool);
+  if (room_ != nullptr && room_for_ == block_->block()) return {};
+  room_for_ = block_->block();
+  const auto make_room = [&](std::unique_ptr<BatchRoom>& room) -> Status {
+    room.reset();
+    LOWBIT_TRY_ASSIGN(room,
+                      BatchRoom::make(*backend_, {&block_, 1}, context_, states_.sequences(), backend_->batch_bytes()));
+    return {};
+  };
+  LOWBIT_TRY(make_room(room_));
+  return source_states_.empty() ? Status{} : make_room(source_room_);
+}
+
+/// What was measured at an input, for every weight that reads it.
+MomentsByWeight Calibration::share(const InputSpec& input, SecondMoments measured) const {
+  MomentsByWeight moments;
+  const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
+  for (const LinearSpec& reader : input.readers) moments[block_->name(reader)] = shared;
+  return moments;
+}
+
+Result<MomentsByWeight> Calibration::measure_with(const std::function<Status(const RowUse& use)>& run) {
+  std::array<std::unique_ptr<MomentSum>, kInputRoles> sums;
+  const auto inputs = inputs_of(block_->block());
+  for (const InputSpec* input : inputs) {
+    LOWBIT_TRY_ASSIGN(sums[static_cast<size_t>(input->role)], backend_->moment_sum(input->readers.front().k, false));
+  }
+  LOWBIT_TRY(run([&](InputRole role, const float* x, int64_t m, int64_t) {
+    return sums[static_cast<size_t>(role)]->add(x, nullptr, m);
+  }));
+  MomentsByWeight moments;
+  for (const InputSpec* input : inputs) {
+    std::unique_ptr<MomentSum>& sum = sums[static_cast<size_t>(input->role)];
+    LOWBIT_TRY_ASSIGN(SecondMoments measured, sum->finish(block_->name(input->readers.front())));
+    sum.reset();
+    moments.merge(share(*input, std::move(measured)));
+  }
+  return moments;
+}
+
+Result<MomentsByWeight> Calibration::measure() {
+  return measure_with([&](const RowUse& use) { return states_.show_inputs(*source_program_, *room_, report(), use); });
+}
+
+Result<MomentsByWeight> Calibration::measure_and_advance() {
+  return measure_with(
+      [&](const RowUse& use) { return states_.run(*source_program_, *room_, kBlockSteps, report(), use); });
+}
+
+Result<MomentsByWeight> Calibration::measure_input(InputRole role) {
+  compared_ = true;
+  const InputSpec& input = *inputs_of(block_->block())[static_cast<size_t>(role)];
+  LOWBIT_TRY_ASSIGN(const auto sum, backend_->moment_sum(input.readers.front().k, true));
+  LOWBIT_TRY(HiddenStates::compare_inputs({source_states_, *source_program_, *source_room_},
+                                          {states_, *program_, *room_}, role, report(), *sum));
+  LOWBIT_TRY_ASSIGN(SecondMoments measured, sum->finish(block_->name(input.readers.front())));
+  return share(input, std::move(measured));
+}
+
+BeforeBatch Calibration::report() const {
+  return [this](double share) -> Status {
+    if (progress_ && !progress_(share)) return fail(ErrorCode::kCancelled, "calibrating", "a request to stop");
+    return {};
+  };
+}
+
+Status Calibration::replace(const std::string& name, const QTensor& w) {
+  for (const LinearSpec* linear : linears_of(block_->block()))
+    if (block_->name(*linear) == name) return program_->replace(*linear, w);
+  return {};  // not executed
+}
+
+Status Calibration::advance(const RowUse& use) {
+  std::vector<float> host;
+  const RowUse in_host_memory = [&](InputRole role, const float* x, int64_t m, int64_t k) -> Status {
+    host.resize(static_cast<size_t>(m * k));
+    auto* const bytes = reinterpret_cast<std::byte*>(const_cast<float*>(x));
+    const auto where = engine_->gpu >= 0 ? Device::kCuda : Device::kCpu;
+    LOWBIT_TRY(backend_->download(Buffer::borrow({bytes, host.size() * sizeof(float)}, nullptr, where), 0, host));
+    return use(role, host.data(), m, k);
+  };
+  LOWBIT_TRY(states_.run(*program_, *room_, kBlockSteps, report(), use ? in_host_memory : RowUse()));
+  if (!source_states_.empty() && !compared_)
+    LOWBIT_TRY(source_states_.run(*source_program_, *source_room_, kBlockSteps));
+  return held_back_.advance(*source_program_, *program_, *room_);
+}
+
+}  // namespace lowbit

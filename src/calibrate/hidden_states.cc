@@ -1,0 +1,212 @@
+#include "calibrate/hidden_states.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/try.h"
+
+namespace lowbit {
+namespace {
+
+/// Slots as bits.
+using Slots = uint32_t;
+constexpr Slots bit(Slot slot) { return Slots{1} << slot; }
+
+struct Traffic {
+  Slots reads = 0, writes = 0;
+};
+
+/// What a step of a block reads before it writes, and what it writes. What attention does to q and k is nobody's business behind it.
+Traffic traffic_of(const Step& step) {
+  Traffic t;
+  if (const auto* linear = std::get_if<LinearStep>(&step)) {
+    t.reads = bit(linear->in.from);
+    for (const Product& p : linear->out) {
+      if (p.add) t.reads |= bit(p.to);
+      t.writes |= bit(p.to);
+    }
+  } else if (const auto* glu = std::get_if<GluStep>(&step)) {
+    t = {bit(glu->in.from), bit(glu->to)};
+  } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+    t = {bit(attention->q) | bit(attention->k) | bit(attention->v), bit(attention->to)};
+  }
+  return t;
+}
+
+/// What steps [first, last) read that they have not written.
+Slots needed(const std::vector<Step>& steps, int first, int last) {
+  Slots reads = 0, written = 0;
+  for (int i = first; i < last; ++i) {
+    const Traffic t = traffic_of(steps[static_cast<size_t>(i)]);
+    reads |= t.reads & ~written;
+    written |= t.writes;
+  }
+  return reads;
+}
+
+Slots written(const std::vector<Step>& steps, int first, int last) {
+  Slots slots = 0;
+  for (int i = first; i < last; ++i) slots |= traffic_of(steps[static_cast<size_t>(i)]).writes;
+  return slots;
+}
+
+/// What is needed before `step` of a block, whose result is the stream.
+Slots live(const std::vector<Step>& steps, int step) {
+  return needed(steps, step, static_cast<int>(steps.size())) | bit(kStream);
+}
+
+bool attends(const std::vector<Step>& steps, int first, int last) {
+  return std::any_of(steps.begin() + first, steps.begin() + last,
+                     [](const Step& step) { return std::holds_alternative<AttentionStep>(step); });
+}
+
+/// An observer sees the rows of a workspace for as long as this lives.
+class Watch {
+ public:
+  Watch(Workspace& work, TapObserver observer) : work_(work) { work_.set_observer(std::move(observer)); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() { work_.set_observer({}); }
+
+ private:
+  Workspace& work_;
+};
+
+/// In a program of one block a tap is the role of its input.
+TapObserver by_role(const RowUse& use) {
+  if (!use) return {};
+  return [&use](int tap, const float* x, int64_t m, int64_t k) { return use(static_cast<InputRole>(tap), x, m, k); };
+}
+
+constexpr int step_of(InputRole role) { return kInputSteps[static_cast<size_t>(role)]; }
+
+double share_of(const RowRange& range, int64_t rows) {
+  return static_cast<double>(range.first) / static_cast<double>(rows);
+}
+
+}  // namespace
+
+Result<HiddenStates> HiddenStates::make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden) {
+  HiddenStates states;
+  states.backend_ = &backend;
+  states.sequences_ = sequences;
+  states.context_ = context;
+  states.hidden_ = hidden;
+  LOWBIT_TRY_ASSIGN(states.stream_, backend.allocate_rows(sequences * context * hidden, "hidden states"));
+  return states;
+}
+
+Status HiddenStates::write(int64_t first, std::span<const float> from) {
+  return backend_->upload(from, stream_, first * hidden_);
+}
+
+Status HiddenStates::read(int64_t first, std::span<float> to) const {
+  return backend_->download(stream_, first * hidden_, to);
+}
+
+Status HiddenStates::copy_from(const HiddenStates& other) {
+  const auto copy = [&](const Buffer& from, Buffer& to) -> Status {
+    const int64_t floats = from.size() / int64_t(sizeof(float));
+    if (to.size() < from.size()) {
+      LOWBIT_TRY_ASSIGN(to, backend_->allocate_rows(floats, "hidden states"));
+    }
+    std::vector<float> host(static_cast<size_t>(floats));
+    LOWBIT_TRY(backend_->download(from, 0, host));
+    return backend_->upload(host, to, 0);
+  };
+  step_ = other.step_;
+  LOWBIT_TRY(copy(other.stream_, stream_));
+  return copy(other.between_, between_);
+}
+
+Status HiddenStates::run_batch(BlockProgram& program, BatchRoom& room, const Range& range,
+                               const AtStep& at_step) const {
+  const auto& steps = program.steps();
+  const bool shows = at_step && range.at < kBlockSteps;
+  const Slots slots = needed(steps, range.first, std::max(range.last, shows ? range.at + 1 : 0));
+  for (Slot slot = 0; slot < kModelSlots; ++slot)
+    if ((slots & bit(slot)) != 0)
+      LOWBIT_TRY(room.work().load(slot, 0, range.rows.rows, rows_of(slot), range.rows.first * room.width(slot)));
+  const bool attending = attends(steps, range.first, range.last);
+  LOWBIT_TRY_ASSIGN(const Batch batch, room.begin(program.source(), range.rows, attending));
+  LOWBIT_TRY_ASSIGN(const Program* const compiled, program.compiled());
+  LOWBIT_TRY(compiled->run(room.work(), batch, range.first, range.at));
+  if (at_step) LOWBIT_TRY(at_step(*compiled, batch));
+  LOWBIT_TRY(compiled->run(room.work(), batch, range.at, range.last));
+  if (attending) room.end();
+  return {};
+}
+
+Status HiddenStates::keep(const BlockProgram& program, BatchRoom& room, const Range& range) {
+  const auto& steps = program.steps();
+  const Slots slots = live(steps, range.last) & written(steps, range.first, range.last);
+  for (Slot slot = 0; slot < kModelSlots; ++slot) {
+    if ((slots & bit(slot)) == 0) continue;
+    if (slot != kStream && between_.size() < rows() * room.width(slot) * int64_t(sizeof(float))) {
+      // Room for the wider of the two, so that there is never one for each.
+      const int64_t width = std::max(room.width(kAttended), room.width(kGated));
+      LOWBIT_TRY_ASSIGN(between_, backend_->allocate_rows(rows() * width, "rows between two steps"));
+    }
+    Buffer& to = slot == kStream ? stream_ : between_;
+    LOWBIT_TRY(room.work().save(slot, 0, range.rows.rows, to, range.rows.first * room.width(slot)));
+  }
+  return {};
+}
+
+Status HiddenStates::run(BlockProgram& program, BatchRoom& room, int last, const BeforeBatch& before,
+                         const RowUse& use) {
+  const Watch watch(room.work(), by_role(use));
+  for (const RowRange& rows : room.batches(sequences_)) {
+    if (before) LOWBIT_TRY(before(share_of(rows, this->rows())));
+    const Range range{rows, step_, last, last};
+    LOWBIT_TRY(run_batch(program, room, range, {}));
+    LOWBIT_TRY(keep(program, room, range));
+  }
+  stopped_at(last);
+  return {};
+}
+
+Status HiddenStates::show_inputs(BlockProgram& program, BatchRoom& room, const BeforeBatch& before,
+                                 const RowUse& use) const {
+  const Watch watch(room.work(), by_role(use));
+  const int last = step_of(InputRole::kDown);
+  for (const RowRange& rows : room.batches(sequences_)) {
+    if (before) LOWBIT_TRY(before(share_of(rows, this->rows())));
+    LOWBIT_TRY(run_batch(program, room, {rows, 0, last, last}, [&](const Program& compiled, const Batch& batch) {
+      return compiled.show(room.work(), batch, last);
+    }));
+  }
+  return {};
+}
+
+Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, InputRole role,
+                                    const BeforeBatch& before, MomentSum& sum) {
+  const int at = step_of(role);
+  const auto& steps = source.program.steps();
+  int next = at;
+  while (live(steps, next) != bit(kStream)) ++next;
+  for (const RowRange& rows : source.room.batches(source.states.sequences_)) {
+    if (before) LOWBIT_TRY(before(share_of(rows, source.states.rows())));
+    const Range ours{rows, source.states.step_, at, next}, theirs{rows, quantized.states.step_, at, at};
+    const auto show_both = [&](const Program& of_source, const Batch& y_batch) {
+      const auto show_theirs = [&](const Program& of_quantized, const Batch& x_batch) {
+        // y and x at the same time: each is there while its observer is asked.
+        const Watch watch_y(source.room.work(), [&](int, const float* y, int64_t, int64_t) {
+          const Watch watch_x(quantized.room.work(),
+                              [&](int, const float* x, int64_t m, int64_t) { return sum.add(x, y, m); });
+          return of_quantized.show(quantized.room.work(), x_batch, at);
+        });
+        return of_source.show(source.room.work(), y_batch, at);
+      };
+      return quantized.states.run_batch(quantized.program, quantized.room, theirs, show_theirs);
+    };
+    LOWBIT_TRY(source.states.run_batch(source.program, source.room, ours, show_both));
+    LOWBIT_TRY(source.states.keep(source.program, source.room, ours));
+    LOWBIT_TRY(quantized.states.keep(quantized.program, quantized.room, theirs));
+  }
+  source.states.stopped_at(next);
+  quantized.states.stopped_at(at);
+  return {};
+}
+
+}  // namespace lowbit

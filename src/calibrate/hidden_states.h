@@ -1,0 +1,76 @@
+#pragma once
+// What a text's sequences are between the steps of a model, in a backend's memory.
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "calibrate/batch_room.h"
+#include "calibrate/block_program.h"
+
+namespace lowbit {
+
+/// Called before each batch with the share of the call that is done; an error stops the call.
+using BeforeBatch = std::function<Status(double share)>;
+
+/// Rows of an input of a block, in the backend's memory: x [m, k], dense, those of a batch.
+using RowUse = std::function<Status(InputRole role, const float* x, int64_t m, int64_t k)>;
+
+/// Hidden states [sequences, context, hidden] on their way through a model, block by block and, in a block, from input to input. Between two
+/// of its steps a block needs what is live there: the states, and what attention or the gated product gave.
+class HiddenStates {
+ public:
+  HiddenStates() = default;
+  /// Zeros, before the first block. Error: kOutOfMemory.
+  static Result<HiddenStates> make(Backend& backend, int64_t sequences, int64_t context, int64_t hidden);
+
+  bool empty() const { return sequences_ == 0; }
+  int64_t sequences() const { return sequences_; }
+  int64_t rows() const { return sequences_ * context_; }
+  /// Of the block, that runs next; 0 between blocks.
+  int step() const { return step_; }
+  /// Rows from `first` on: [n, hidden].
+  Status write(int64_t first, std::span<const float> from);
+  Status read(int64_t first, std::span<float> to) const;
+  /// Those of another, which has as many, and where it is in the block.
+  Status copy_from(const HiddenStates& other);
+
+  /// Runs the block from where these are up to step `last`, or through it (kBlockSteps). `use` sees the inputs of the steps that run.
+  Status run(BlockProgram& program, BatchRoom& room, int last, const BeforeBatch& before = {}, const RowUse& use = {});
+  /// Shows every input of the block to `use`; these stay before it.
+  Status show_inputs(BlockProgram& program, BatchRoom& room, const BeforeBatch& before, const RowUse& use) const;
+
+  /// States, the program of their block, and room that the other side has not.
+  struct Side {
+    HiddenStates& states;
+    BlockProgram& program;
+    BatchRoom& room;
+  };
+  /// Brings both to an input of the block and adds its rows to `sum`: x the quantized side's, y the source's. Then the source goes on to where its
+  /// states alone are live, and the quantized side waits for weights.
+  static Status compare_inputs(const Side& source, const Side& quantized, InputRole role, const BeforeBatch& before,
+                               MomentSum& sum);
+
+ private:
+  /// Steps [first, last) of a batch, and what happens before step `at`, where the workspace has the rows of its input.
+  struct Range {
+    RowRange rows;
+    int first = 0, at = 0, last = 0;
+  };
+  using AtStep = std::function<Status(const Program& program, const Batch& batch)>;
+  Status run_batch(BlockProgram& program, BatchRoom& room, const Range& range, const AtStep& at_step) const;
+  /// What is live behind the range and was written in it.
+  Status keep(const BlockProgram& program, BatchRoom& room, const Range& range);
+  const Buffer& rows_of(Slot slot) const { return slot == kStream ? stream_ : between_; }
+  void stopped_at(int step) { step_ = step == kBlockSteps ? 0 : step; }
+
+  Backend* backend_ = nullptr;
+  int64_t sequences_ = 0, context_ = 0, hidden_ = 0;
+  int step_ = 0;
+  Buffer stream_;   // [sequences, context, hidden]
+  Buffer between_;  // the other live rows of a stop inside a block; empty before the first
+};
+
+}  // namespace lowbit

@@ -1,0 +1,249 @@
+// Hidden states in batches and in stops, against whole blocks run by the reference, one sequence after the other.
+
+#include "calibrate/hidden_states.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "base/rng.h"
+#include "model/model_spec.h"
+#include "model/random_model.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kSequences = 5, kContext = 70;
+using RowsByRole = std::array<std::vector<float>, kInputRoles>;
+
+struct Variant {
+  const char* name;
+  RandomModelSpec model;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  RandomModelSpec s;
+  all.push_back({"dense", s});
+  s.attention_bias = s.mlp_bias = true;
+  s.down_hadamard = 32;
+  all.push_back({"biases, a transform before down", s});
+  s = {};
+  s.model_type = "qwen3";
+  s.head_dim = 24;
+  s.format = FormatId::kInt8;
+  all.push_back({"norms of heads, int8", s});
+  s = {};
+  s.model_type = "qwen2";
+  s.window = 20;
+  all.push_back({"windows", s});
+  return all;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::vector<float> random_states(const RandomModelSpec& spec, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(static_cast<size_t>(kSequences * kContext * spec.hidden));
+  for (float& v : x) v = rng.normal();
+  return x;
+}
+
+/// Other weights for the block's layers, as quantizing gives them.
+MemorySource changed_model(RandomModelSpec spec) {
+  spec.format = FormatId::kInt4;
+  spec.seed = 77;
+  return make_random_model(spec);
+}
+
+/// A block of a source on a backend.
+struct Loaded {
+  Loaded(const MemorySource& source, int64_t index, Backend& backend, ThreadPool& pool)
+      : block(*SourceBlock::load(source, *executable_spec_of(source), index, backend, pool)),
+        program(block, backend, pool) {}
+  std::unique_ptr<BatchRoom> room(Backend& backend, int64_t bytes) const {
+    return *BatchRoom::make(backend, {&block, 1}, kContext, kSequences, bytes);
+  }
+  Status replace(const MemorySource& by, InputRole role) {
+    for (const LinearSpec& reader : inputs_of(block->block())[static_cast<size_t>(role)]->readers)
+      if (auto status = program.replace(reader, by.weights.at(block->name(reader))); !status) return status;
+    return {};
+  }
+  std::shared_ptr<const SourceBlock> block;
+  BlockProgram program;
+};
+
+/// By definition: the reference, the whole block at once. What comes out, and what its layers saw.
+std::vector<float> whole_block(Loaded& loaded, Backend& ref, std::vector<float> x, RowsByRole& seen) {
+  const int64_t floats = int64_t(x.size()) / kSequences;
+  const auto widths = slot_widths(loaded.block->spec());
+  const auto work = *ref.workspace(loaded.program.steps(), {widths, kContext, kContext});
+  work->set_observer([&](int tap, const float* rows, int64_t m, int64_t k) -> Status {
+    auto& to = seen[static_cast<size_t>(tap)];
+    to.insert(to.end(), rows, rows + m * k);
+    return {};
+  });
+  const AttentionSpec& a = loaded.block->block().attention;
+  for (int64_t i = 0; i < kSequences; ++i) {
+    KvCache cache = *KvCache::make(uniform_kv_groups(1, a.kv_heads, a.head_dim, a.window), kContext);
+    EXPECT_TRUE(cache.reserve(kContext));
+    EXPECT_TRUE(work->write(kStream, 0, kContext, x.data() + i * floats));
+    const SequenceRows sequence{&cache, 0, 0, kContext};
+    EXPECT_TRUE((*loaded.program.compiled())->run(*work, Batch{{}, {&sequence, 1}, {}}, 0, kBlockSteps));
+    EXPECT_TRUE(work->read(kStream, 0, kContext, x.data() + i * floats));
+  }
+  return x;
+}
+
+HiddenStates states_of(Backend& backend, const std::vector<float>& x) {
+  const auto hidden = int64_t(x.size()) / (kSequences * kContext);
+  HiddenStates states = *HiddenStates::make(backend, kSequences, kContext, hidden);
+  EXPECT_TRUE(states.write(0, x));
+  return states;
+}
+
+std::vector<float> rows_of(const HiddenStates& states, size_t floats) {
+  std::vector<float> rows(floats);
+  EXPECT_TRUE(states.read(0, rows));
+  return rows;
+}
+
+RowUse append_to(RowsByRole& seen) {
+  return [&seen](InputRole role, const float* x, int64_t m, int64_t k) -> Status {
+    auto& to = seen[static_cast<size_t>(role)];
+    to.insert(to.end(), x, x + m * k);
+    return {};
+  };
+}
+
+/// Parts of a sequence, one sequence, some, all: by the bytes of a workspace.
+constexpr std::array<int64_t, 4> kRoom = {1, 200 << 10, 500 << 10, 32 << 20};
+
+template <class Check>
+void on_every_backend(const Check& check) {
+  ThreadPool pool(2);
+  check(*make_ref_backend(pool), pool, "ref");
+  for (int i = 0; i <= int(best_isa()); ++i)
+    if (isa_available(Isa(i))) check(*make_cpu_backend(Isa(i), pool, false), pool, isa_name(Isa(i)));
+}
+
+TEST(HiddenStates, RoomsDiffer) {
+  ThreadPool pool(1);
+  const auto cpu = make_cpu_backend(best_isa(), pool, false);
+  const Loaded loaded(make_random_model({}), 0, *cpu, pool);
+  std::vector<size_t> batches;
+  for (const int64_t bytes : kRoom) batches.push_back(loaded.room(*cpu, bytes)->batches(kSequences).size());
+  EXPECT_EQ(batches, (std::vector<size_t>{25, 5, 2, 1}));
+  const auto parts = loaded.room(*cpu, 1)->batches(2);
+  ASSERT_EQ(parts.size(), 10u);
+  EXPECT_EQ(parts[4].first, 64);
+  EXPECT_EQ(parts[4].rows, 6);  // no batch has parts of two sequences
+  EXPECT_EQ(parts[5].first, 70);
+}
+
+TEST(HiddenStates, BlocksGiveTheReferencesRows) {
+  ThreadPool one(1);
+  const auto ref = make_ref_backend(one);
+  for (const Variant& v : variants()) {
+    const MemorySource source = make_random_model(v.model);
+    const std::vector<float> x = random_states(v.model, 5);
+    Loaded by_definition(source, 1, *ref, one);
+    RowsByRole want_rows;
+    const std::vector<float> want = whole_block(by_definition, *ref, x, want_rows);
+    on_every_backend([&](Backend& backend, ThreadPool& pool, const char* isa) {
+      Loaded loaded(source, 1, backend, pool);
+      for (const int64_t bytes : kRoom) {
+        const std::string at = std::string(v.name) + ", " + isa + ", " + std::to_string(bytes);
+        const auto room = loaded.room(backend, bytes);
+        HiddenStates whole = states_of(backend, x), stops = states_of(backend, x);
+        RowsByRole shown, seen;
+        ASSERT_TRUE(whole.show_inputs(loaded.program, *room, {}, append_to(shown))) << at;
+        EXPECT_TRUE(same_bits(rows_of(whole, x.size()), x)) << at << ": shown inputs change nothing";
+        ASSERT_TRUE(whole.run(loaded.program, *room, kBlockSteps, {}, append_to(seen))) << at;
+        EXPECT_TRUE(same_bits(rows_of(whole, x.size()), want)) << at;
+        for (size_t role = 0; role < kInputRoles; ++role) {
+          EXPECT_TRUE(same_bits(shown[role], want_rows[role])) << at << ", input " << role;
+          EXPECT_TRUE(same_bits(seen[role], want_rows[role])) << at << ", input " << role;
+        }
+        for (const int step : {2, 3, 4, kBlockSteps}) {
+          ASSERT_TRUE(stops.run(loaded.program, *room, step)) << at;
+          HiddenStates other = *HiddenStates::make(backend, kSequences, kContext, v.model.hidden);
+          ASSERT_TRUE(other.copy_from(stops)) << at;
+          EXPECT_EQ(other.step(), step % kBlockSteps);
+          stops = std::move(other);
+        }
+        EXPECT_TRUE(same_bits(rows_of(stops, x.size()), want)) << at << ", in stops";
+      }
+    });
+  }
+}
+
+/// The loop of an asymmetric calibration: an input at a time, its readers replaced before the next one.
+TEST(HiddenStates, InputsOfBothSidesAreCompared) {
+  ThreadPool one(1);
+  const auto ref = make_ref_backend(one);
+  for (const Variant& v : variants()) {
+    const MemorySource source = make_random_model(v.model), changed = changed_model(v.model);
+    const std::vector<float> y = random_states(v.model, 6), x = random_states(v.model, 7);
+    Loaded by_source(source, 0, *ref, one), by_changed(source, 0, *ref, one);
+    for (size_t role = 0; role < kInputRoles; ++role)
+      ASSERT_TRUE(by_changed.replace(changed, static_cast<InputRole>(role)));
+    RowsByRole y_rows, x_rows;
+    const std::vector<float> want_y = whole_block(by_source, *ref, y, y_rows);
+    const std::vector<float> want_x = whole_block(by_changed, *ref, x, x_rows);
+    EXPECT_FALSE(same_bits(y_rows[1], x_rows[1]));
+    on_every_backend([&](Backend& backend, ThreadPool& pool, const char* isa) {
+      for (const int64_t bytes : kRoom) {
+        const std::string at = std::string(v.name) + ", " + isa + ", " + std::to_string(bytes);
+        Loaded ours(source, 0, backend, pool);
+        BlockProgram theirs(ours.block, backend, pool);
+        Loaded quantized(source, 0, backend, pool);
+        const auto room = ours.room(backend, bytes), other_room = ours.room(backend, bytes);
+        HiddenStates of_source = states_of(backend, y), of_quantized = states_of(backend, x);
+        for (const InputSpec* input : inputs_of(ours.block->block())) {
+          const auto role = static_cast<size_t>(input->role);
+          const int64_t k = input->readers.front().k;
+          const auto sum = *backend.moment_sum(k, true), want = *ref->moment_sum(k, true);
+          ASSERT_TRUE(HiddenStates::compare_inputs(
+              {of_source, ours.program, *room}, {of_quantized, quantized.program, *other_room}, input->role, {}, *sum));
+          ASSERT_TRUE(want->add(x_rows[role].data(), y_rows[role].data(), kSequences * kContext));
+          const SecondMoments got_moments = *sum->finish("input"), want_moments = *want->finish("input");
+          EXPECT_TRUE(same_bits(got_moments.h, want_moments.h)) << at << ", input " << role;
+          EXPECT_TRUE(same_bits(got_moments.deviation, want_moments.deviation)) << at << ", input " << role;
+          ASSERT_TRUE(quantized.replace(changed, input->role));
+        }
+        EXPECT_EQ(of_source.step(), 0);
+        ASSERT_TRUE(of_quantized.run(quantized.program, *other_room, kBlockSteps));
+        EXPECT_TRUE(same_bits(rows_of(of_source, y.size()), want_y)) << at;
+        EXPECT_TRUE(same_bits(rows_of(of_quantized, x.size()), want_x)) << at;
+      }
+    });
+  }
+}
+
+TEST(SourceBlock, HandsItsTensorsOn) {
+  ThreadPool pool(1);
+  const auto cpu = make_cpu_backend(best_isa(), pool, false);
+  RandomModelSpec spec;
+  spec.attention_bias = true;
+  MemorySource source = make_random_model(spec);
+  Loaded loaded(source, 1, *cpu, pool);
+  const std::string name = "model.layers.1.self_attn.q_proj.weight";
+  ASSERT_NE(loaded.block->tensor(name), nullptr);
+  EXPECT_EQ(loaded.block->tensor(name)->codes.data(), source.weights.at(name).codes.data());  // not decoded once more
+  EXPECT_EQ(loaded.block->tensor("model.layers.0.self_attn.q_proj.weight"), nullptr);
+  const LinearSpec& q = loaded.block->block().attention.qkv.readers.front();
+  EXPECT_EQ(int64_t(loaded.block->bias_of(q).size()), q.n);
+  const Status refused = loaded.program.replace(q, source.weights.at("model.layers.1.mlp.up_proj.weight"));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kShapeMismatch);
+  EXPECT_NE(refused.error().message().find(name), std::string::npos) << refused.error().message();
+  source.weights.erase(name);
+  EXPECT_EQ(SourceBlock::load(source, *executable_spec_of(source), 1, *cpu, pool).error().code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace lowbit
