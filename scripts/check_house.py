@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = {
     "base": 0, "tensor": 1, "format": 2, "text": 3, "quantize": 3, "io": 3,
     "kernels/ref": 3, "kernels/cpu": 3, "kernels/cuda": 3, "kernels/cuda_stub": 3, "kernels": 3.5, "arch": 3.5,
-    "ops": 4, "backend": 4.5, "backend/ref": 4.6, "backend/cpu": 4.6, "model": 5, "gru": 5, "runtime": 5.5, "calibrate": 5.7, "evaluate": 5.8, "pipeline": 6, "capi": 7,
+    "ops": 4, "backend": 4.5, "backend/ref": 4.6, "backend/cpu": 4.6, "backend/cuda": 4.6, "model": 5, "gru": 5, "runtime": 5.5, "calibrate": 5.7, "evaluate": 5.8, "pipeline": 6, "capi": 7,
 }
 KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
 MAX_LINES = 600

@@ -70,7 +70,6 @@ Status ppl_action(Console& console, PplArguments& arguments, const Compute& comp
   {
     ProgressDisplay progress(console);
     arguments.model_options.compute = compute;
-    arguments.model_options.scores_on_gpu = true;
     arguments.model_options.context = arguments.options.context;
     arguments.model_options.progress = progress.callback();
     auto model = Model::open(*path, arguments.model_options);

@@ -31,10 +31,7 @@ struct ModelOptions {
   /// Positions that all sessions have together, in pages of 64; forks share theirs. 0: as many as there is memory for. Memory is
   /// taken as positions are written.
   int64_t kv_positions = 0;
-  /// logits_of_all() of a text from its beginning runs on the GPU that `compute` names, in f32, with the CPU's bits; all else stays on the CPU. Needs
-  /// activation "f32".
-  bool scores_on_gpu = false;
-  Compute compute;
+  Compute compute;  // a GPU that it names runs the model, with the CPU's bits
   Progress progress;
 };
 
@@ -43,7 +40,7 @@ struct ModelInfo {
   int64_t parameters = 0, vocab_size = 0, layers = 0, hidden_size = 0;
   int64_t context = 0, max_context = 0;
   int64_t weight_bytes = 0, kv_bytes = 0;
-  std::string activation, isa;
+  std::string activation, isa;  // isa: "cuda" on a GPU
   int threads = 0;
   double load_s = 0;
 };

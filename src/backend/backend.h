@@ -138,5 +138,8 @@ tl::unexpected<Error> no_inputs(const std::string& name);
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);
 /// Plain loops, one step after the other, on kernels/ref: what every other backend must give.
 std::unique_ptr<Backend> make_ref_backend(ThreadPool& pool);
+/// Device `gpu` of cuda::devices(), with the bits of the others. `pool`: for what the host does at load. Errors: kUnsupported (no such
+/// GPU, no CUDA in this build).
+Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool);
 
 }  // namespace lowbit

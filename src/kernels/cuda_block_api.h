@@ -1,5 +1,5 @@
 #pragma once
-// The contract between model/ and the kernels that run a transformer's blocks in f32 on the GPU, for calibration; no CUDA types.
+// The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, second moments; no CUDA types.
 // kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
 //
 // Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device memory, rows are
@@ -41,31 +41,6 @@ Status finish_moments(const double* sum, int64_t k, double scale, bool upper, fl
 
 /// y [rows, n] = x / sqrt(mean(x^2) + eps) * weight; y may be x.
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream);
-
-/// Rotates x [rows, heads * 2 * half] in place, row r at position r mod `positions`; cos, sin [positions, half].
-struct RotateRows {
-  float* x = nullptr;
-  const float *cos = nullptr, *sin = nullptr;
-  int64_t rows = 0, heads = 0, half = 0, positions = 0;
-  void* stream = nullptr;
-};
-Status rotate_rows(const RotateRows& call);
-
-/// x = f32(f16(x)), as keys and values are kept.
-Status round_to_f16(float* x, int64_t count, void* stream);
-
-/// Causal attention inside windows of `positions` rows: out[r, h] = sum_t softmax_t(scale * q[r, h] . key[t]) value[t].
-struct AttendWindows {
-  const float* q = nullptr;                      // [windows * positions, heads * head_dim]
-  const float *key = nullptr, *value = nullptr;  // [windows * positions, kv_heads * head_dim], rounded to f16
-  float* out = nullptr;                          // as q
-  float* scores = nullptr;                       // attend_workspace_bytes()
-  int64_t windows = 0, positions = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 0;
-  void* stream = nullptr;
-};
-int64_t attend_workspace_bytes(int64_t windows, int64_t positions, int64_t heads);
-Status attend_windows(const AttendWindows& call);
 
 /// gate = silu(gate) * up
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream);

@@ -11,7 +11,7 @@
 namespace lowbit {
 namespace {
 
-/// What Transformer and DeviceBlock leave out of a block. `first`: the model's first block, whose shape they give to all.
+/// What backends leave out of a block. `first`: the model's first block, whose shape they give to all.
 std::vector<std::string> not_executed(const BlockSpec& block, const BlockSpec& first) {
   std::vector<std::string> missing;
   const AttentionSpec &a = block.attention, &f = first.attention;

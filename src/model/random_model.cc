@@ -29,7 +29,10 @@ QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_
   t.k = k;
   t.scaling = {1, group, ScaleKind::kF32, ZeroKind::kNone};
   t.codes.resize(size_t(n * k));
-  for (uint8_t& c : t.codes) c = uint8_t(rng.below(format_ops(format).codes));
+  for (uint8_t& c : t.codes) {
+    c = uint8_t(rng.below(format_ops(format).codes));
+    if (format == FormatId::kFp8 && (c & 0x7f) == 0x7f) --c;  // else it is NaN
+  }
   for (int64_t r = 0; r < n; ++r) make_storable(format, t.codes.data() + r * k, k);
   t.scales.resize(size_t(n * (group == Scaling::kAll ? 1 : (k + group - 1) / group)));
   double spread = double(info.max_value - info.min_value) / 3.5;

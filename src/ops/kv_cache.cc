@@ -59,15 +59,19 @@ Status KvCache::reserve(int64_t n) {
     return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("{} + {} positions", length_, n),
                 fmt::format("at most {}", capacity_), "shorten the text or ask for a larger context (-c)");
   if (n == 0) return {};
-  const int64_t count = std::max(ceil_div(length_ + n, kKvPage), pages()), last = length_ / kKvPage;
+  const int64_t before = pages(), count = std::max(ceil_div(length_ + n, kKvPage), before), last = length_ / kKvPage;
   // All at once: who holds some of the pages it needs while it waits for the others would keep those from everybody else.
   for (size_t g = 0; g < tables_.size(); ++g) {
-    const bool shared = last < pages() && pool_->is_shared(int(g), tables_[g][size_t(last)].id);
-    wanted_[g] = count - pages() + (shared ? 1 : 0);
+    const bool shared = last < before && pool_->is_shared(int(g), tables_[g][size_t(last)].id);
+    wanted_[g] = count - before + (shared ? 1 : 0);
   }
   LOWBIT_TRY(pool_->take(wanted_, tables_));
   for (size_t g = 0; g < tables_.size(); ++g)
-    if (int64_t(tables_[g].size()) > count) own_page(g, last);
+    if (int64_t(tables_[g].size()) > count)
+      if (auto copied = own_page(g, last); !copied) {
+        drop_pages(before);
+        return copied;
+      }
   return {};
 }
 
@@ -79,13 +83,14 @@ void KvCache::drop_pages(int64_t count) {
     }
 }
 
-void KvCache::own_page(size_t group, int64_t index) {
+Status KvCache::own_page(size_t group, int64_t index) {
   auto& table = tables_[group];
   KvPool::Page& page = table[size_t(index)];
-  std::copy_n(page.data, pool_->page_bytes(int(group)), table.back().data);
+  LOWBIT_TRY(pool_->copy(int(group), page, table.back()));
   pool_->give_back(int(group), page.id);
   page = table.back();
   table.pop_back();
+  return {};
 }
 
 uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page) const {

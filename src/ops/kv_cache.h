@@ -35,9 +35,9 @@ class KvCache {
   int64_t bytes() const;  // of its pages, shared ones included
 
   /// Makes room for positions [length, length + n), on pages that nobody else has. Errors: kInvalidArgument (beyond the capacity),
-  /// kOutOfMemory. After an error the cache is as it was.
+  /// kOutOfMemory, what a device says. After an error the cache is as it was.
   Status reserve(int64_t n);
-  /// Rounds rows of reserved positions [position, position + n) to f16. Shapes: k, v [n, kv_heads *
+  /// Rounds rows of reserved positions [position, position + n) to f16, in pages of the host's memory. Shapes: k, v [n, kv_heads *
   /// head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
@@ -54,12 +54,14 @@ class KvCache {
   const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 0, head, page); }
   const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
   KvFormat page_format(int64_t layer) const { return group_of(layer).format; }
+  /// Of a group of the pool, in the order of positions.
+  std::span<const KvPool::Page> pages_of(int group) const { return tables_[static_cast<size_t>(group)]; }
 
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;
   void drop_pages(int64_t count);
   /// Puts the last page of the group in the place of page `index`, which has other owners, and what that holds in it.
-  void own_page(size_t group, int64_t index);
+  Status own_page(size_t group, int64_t index);
   int64_t pages() const { return tables_.empty() ? 0 : static_cast<int64_t>(tables_[0].size()); }
 
   std::shared_ptr<KvPool> pool_;

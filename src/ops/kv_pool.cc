@@ -36,8 +36,10 @@ std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t
   return {std::move(group)};
 }
 
-Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) {
+Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
+                                             KvPlace place) {
   std::shared_ptr<KvPool> pool(new KvPool());
+  pool->place_ = std::move(place);
   pool->max_pages_ = max_pages;
   pool->slab_pages_ = slab_pages > 0 ? std::min(slab_pages, max_pages) : max_pages;
   size_t layers = 0;
@@ -67,6 +69,7 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
     store.slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
     LOWBIT_TRY(pool->add_slab(store));
   }
+  pool->device_ = pool->stores_.front().slabs.front().device();
   return pool;
 }
 
@@ -77,7 +80,8 @@ Status KvPool::add_slab(Store& store) {
     return fail(ErrorCode::kOutOfMemory, "kv cache", fmt::format("{} pages in use", in_use(store)),
                 fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
                 "shorten the text, end other sessions, or ask for a larger context");
-  LOWBIT_TRY_ASSIGN(Buffer slab, Buffer::allocate(pages * store.page_bytes, "kv cache"));
+  const int64_t bytes = pages * store.page_bytes;
+  LOWBIT_TRY_ASSIGN(Buffer slab, place_.allocate ? place_.allocate(bytes) : Buffer::allocate(bytes, "kv cache"));
   store.slabs.push_back(std::move(slab));
   store.owners.resize(size_t(first + pages));
   store.spare.reserve(store.owners.size());
@@ -113,6 +117,12 @@ Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>
     }
     store.most_in_use = std::max(store.most_in_use, in_use(store));
   }
+  return {};
+}
+
+Status KvPool::copy(int group, const Page& from, const Page& to) const {
+  if (place_.copy) return place_.copy(to.data, from.data, page_bytes(group));
+  std::copy_n(from.data, page_bytes(group), to.data);
   return {};
 }
 

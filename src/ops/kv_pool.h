@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -33,6 +34,13 @@ struct KvGroup {
 /// `layers` layers of one form.
 std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window = 0);
 
+/// Where pages lie. Empty: in the host's memory.
+struct KvPlace {
+  std::function<Result<Buffer>(int64_t bytes)> allocate;
+  /// Between pages; waits until it is done.
+  std::function<Status(std::byte* to, const std::byte* from, int64_t bytes)> copy;
+};
+
 /// Hands out pages of every group, counts their owners and takes them back. Address space comes in slabs of so many pages, the first of
 /// them at once, so that decoding within it never allocates; the system gives memory to a page when it is first written, so that
 /// an unused context costs nothing. Thread safe.
@@ -40,14 +48,16 @@ class KvPool {
  public:
   struct Page {
     uint32_t id = 0;
-    std::byte* data = nullptr;  // page_bytes(group)
+    std::byte* data = nullptr;  // page_bytes(group), in device()'s memory
   };
 
   /// Each group has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
   /// Errors: kInvalidArgument (an extent below 1, a layer in two groups or none, sizes beyond memory's address range), kOutOfMemory.
-  static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0);
+  static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0,
+                                              KvPlace place = {});
 
   std::span<const KvGroup> groups() const { return groups_; }
+  Device device() const { return device_; }
   int64_t layers() const { return static_cast<int64_t>(places_.size()); }
   /// Where a layer of the model lies: layer `index` of groups()[group].
   struct Place {
@@ -64,6 +74,8 @@ class KvPool {
   /// counts[g] pages of group g with one owner each, behind those in tables[g]; none at all after an error. Error: kOutOfMemory (all
   /// `max_pages` are in use, or the system has no address space).
   Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
+  /// What a page holds, to another of its group. Errors: what the device says.
+  Status copy(int group, const Page& from, const Page& to) const;
   /// One owner more.
   void share(int group, uint32_t id);
   bool is_shared(int group, uint32_t id) const;
@@ -89,6 +101,8 @@ class KvPool {
 
   std::vector<KvGroup> groups_;
   std::vector<Place> places_;
+  KvPlace place_;
+  Device device_ = Device::kCpu;
   int64_t max_pages_ = 0, slab_pages_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable freed_;

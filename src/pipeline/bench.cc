@@ -78,9 +78,7 @@ Result<double> profile_passes(Model& model, const char* phase, int64_t passes, c
 }  // namespace
 
 Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
-  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
-  if (gpu >= 0) LOWBIT_TRY(cuda::use_device(gpu));
-  LOWBIT_TRY_ASSIGN(Engine engine, gpu >= 0 ? Engine::beside_gpu(options.compute) : Engine::make(options.compute));
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   TimedMatmul timed;
   timed.format = options.format;
   timed.group = options.group;
@@ -94,11 +92,11 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   timed.isa = engine.isa;
   timed.seconds = options.min_seconds;
   LOWBIT_TRY_ASSIGN(const MatmulTiming timing,
-                    gpu >= 0 ? time_device_matmul(timed, *engine.pool) : time_matmul(timed, *engine.pool));
+                    engine.gpu >= 0 ? time_device_matmul(timed, *engine.pool) : time_matmul(timed, *engine.pool));
 
   MatmulBenchReport r;
   r.kernel = timing.kernel;
-  r.isa = gpu >= 0 ? "cuda" : isa_name(engine.isa);
+  r.isa = engine.gpu >= 0 ? "cuda" : isa_name(engine.isa);
   r.format = format_info(options.format).name;
   r.scaling = scaling_name({1, options.group, ScaleKind::kF16, ZeroKind::kNone});
   r.m = options.m;
@@ -113,7 +111,7 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   r.gb_s = timing.gb_s;
   r.bits_per_weight = 8.0 * static_cast<double>(timing.weight_bytes) /
                       (static_cast<double>(options.n) * static_cast<double>(options.k));
-  if (options.cold && gpu < 0) {
+  if (options.cold && engine.gpu < 0) {
     LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
     r.bandwidth_gb_s = rate.median;
     r.percent_of_peak = 100 * r.gb_s / r.bandwidth_gb_s;
@@ -167,6 +165,7 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   r.decode_spread = decode.spread;
   r.decode_gb_s = decode.median * static_cast<double>(r.weight_bytes) / 1e9;
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  if (engine.gpu >= 0) return r;
   LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
   r.bandwidth_gb_s = rate.median;
   return r;

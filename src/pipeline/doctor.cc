@@ -46,13 +46,13 @@ std::vector<KernelInfo> kernels() {
 }
 
 Result<double> measure_bandwidth(const Compute& compute, int64_t bytes) {
-  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::on_cpu(compute));
   LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool, std::max(bytes, int64_t{64} << 20)));
   return rate.median;
 }
 
 Result<DoctorReport> doctor(const Compute& compute) {
-  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::on_cpu(compute));
   DoctorReport r;
   r.version = version();
   const CpuInfo& cpu = cpu_info();

@@ -53,7 +53,7 @@ Result<InspectReport> inspect_model(const std::string& name) {
 Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const std::string& activation,
                                                   const Compute& compute) {
   LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(compute));
-  LOWBIT_TRY_ASSIGN(Engine engine, gpu >= 0 ? Engine::beside_gpu(compute) : Engine::make(compute));
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::on_cpu(compute));
   LOWBIT_TRY_ASSIGN(const ActivationChoice act, parse_activation(activation));
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));

@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "lowbit/model.h"
 #include "lowbit/quantize.h"
+#include "model/model_spec.h"
 #include "model/source.h"
 #include "model/source_tokenizer.h"
 #include "pipeline/session_impl.h"
@@ -35,14 +36,10 @@ bool wants_reference(const Compute& compute) {
   return compute.isa == kReference || (compute.isa.empty() && env != nullptr && env == kReference);
 }
 
-Result<Engine> engine_for(const ModelOptions& options, const ActivationChoice& activation) {
+Result<Engine> engine_for(const ModelOptions& options) {
   Compute compute = options.compute;
   if (wants_reference(compute)) compute.isa = isa_name(Isa::kScalar);
-  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(compute));
-  if (gpu < 0 || !options.scores_on_gpu) return Engine::make(compute);
-  if (activation.x.activation != Activation::kF32)
-    return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "a GPU scores with exact activations: --act f32");
-  return Engine::with_gpu(compute);
+  return Engine::make(compute);
 }
 
 }  // namespace
@@ -62,7 +59,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
-  LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options, activation));
+  LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
@@ -71,6 +68,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.x = activation.x;
   load.isa = engine.isa;
   load.reference = wants_reference(options.compute);
+  load.gpu = engine.gpu;
   load.threads = engine.threads;
   load.tune = options.tune;
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
@@ -79,7 +77,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
   const int64_t of_one = ceil_div(load.context, kKvPage);
   const int64_t pages = options.kv_positions > 0 ? ceil_div(options.kv_positions, kKvPage) : kMostSessions * of_one;
-  LOWBIT_TRY_ASSIGN(auto kv, KvPool::make(transformer->kv_groups(), pages, of_one));
+  LOWBIT_TRY_ASSIGN(auto kv, transformer->make_pool(pages, of_one));
 
   auto shared = std::make_shared<SharedModel>(std::move(transformer), std::move(kv), std::move(tokenizer));
   LOWBIT_TRY_ASSIGN(shared->chat, make_chat_template(shared->tokenizer));
@@ -100,11 +98,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   for (const WeightInfo& l : shared->transformer->linears())
     if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
       info.activation = "int8-row";
-  info.isa = load.reference ? std::string(kReference) : isa_name(engine.isa);
+  info.isa = engine.gpu >= 0 ? "cuda" : load.reference ? kReference : isa_name(engine.isa);
   info.threads = shared->transformer->pool().size();
-  if (engine.gpu >= 0) {
-    LOWBIT_TRY_ASSIGN(shared->scorer, DeviceTransformer::load(*source, load.context, *engine.pool));
-  }
   give_back_freed_memory();
   info.load_s = seconds_since(start);
   Session own(std::make_unique<Session::Impl>(shared));

@@ -66,7 +66,7 @@ Status check_text(const QuantizeOptions& o) {
 
 /// A GPU runs a calibration's blocks and nothing else.
 Result<Engine> engine_for(const QuantizeOptions& options) {
-  if (!options.calibration.file.empty()) return Engine::with_gpu(options.compute);
+  if (!options.calibration.file.empty()) return Engine::make(options.compute);
   LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
   if (gpu >= 0)
     return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu",

@@ -86,10 +86,6 @@ Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, st
     return fail(ErrorCode::kInvalidArgument, "logits_of_all", "first row " + std::to_string(first),
                 "0 to " + std::to_string(n));
   out.resize(static_cast<size_t>((n - first) * impl_->model->info.vocab_size));
-  if (impl_->model->scorer && length() == 0 && impl_->trace == nullptr) {
-    const std::lock_guard lock(impl_->model->scorer_mutex);
-    return impl_->model->scorer->logits(tokens, first, out);
-  }
   impl_->has_logits = false;
   return impl_->forward(tokens, LogitsWanted::range(first, n - first), out);
 }

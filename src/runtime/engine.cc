@@ -33,15 +33,13 @@ Result<int> wanted_gpu(const Compute& compute) {
 }
 
 Result<Engine> Engine::make(const Compute& compute) {
-  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(compute));
-  if (gpu >= 0)
-    return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu",
-                cuda::built() ? "models run on the CPU; `bench matmul` and `inspect --kernels` know the GPU"
-                              : "this build has no CUDA kernels");
-  return beside_gpu(compute);
+  LOWBIT_TRY_ASSIGN(Engine engine, on_cpu(compute));
+  LOWBIT_TRY_ASSIGN(engine.gpu, wanted_gpu(compute));
+  if (engine.gpu >= 0) LOWBIT_TRY(cuda::use_device(engine.gpu));
+  return engine;
 }
 
-Result<Engine> Engine::beside_gpu(const Compute& compute) {
+Result<Engine> Engine::on_cpu(const Compute& compute) {
   Engine engine;
   LOWBIT_TRY_ASSIGN(engine.isa, choose_isa(compute.isa));
   LOWBIT_TRY_ASSIGN(engine.threads, choose_threads(compute.threads));
@@ -50,16 +48,9 @@ Result<Engine> Engine::beside_gpu(const Compute& compute) {
   return engine;
 }
 
-Result<Engine> Engine::with_gpu(const Compute& compute) {
-  LOWBIT_TRY_ASSIGN(Engine engine, beside_gpu(compute));
-  LOWBIT_TRY_ASSIGN(engine.gpu, wanted_gpu(compute));
-  if (engine.gpu >= 0) LOWBIT_TRY(cuda::use_device(engine.gpu));
-  return engine;
-}
-
 Result<std::unique_ptr<Backend>> make_backend(const Engine& engine) {
-  if (engine.gpu < 0) return make_cpu_backend(engine.isa, *engine.pool, false);
-  return fail(ErrorCode::kUnsupported, "--device", "cuda", "cpu", "no backend runs blocks on a GPU yet");
+  if (engine.gpu >= 0) return make_cuda_backend(engine.gpu, *engine.pool);
+  return make_cpu_backend(engine.isa, *engine.pool, false);
 }
 
 Result<ActivationChoice> parse_activation(const std::string& name) {

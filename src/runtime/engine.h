@@ -15,19 +15,18 @@ namespace lowbit {
 /// Which GPU `compute` asks for, by --device or LOWBIT_DEVICE: cuda or cuda:<i>; -1 for none of them.
 Result<int> wanted_gpu(const Compute& compute);
 
-/// The CPU's part. Models run there; the blocks of a calibration may run on a GPU.
+/// Where things run: on the CPU, with what it has, or on a GPU; a CPU prepares what a GPU runs.
 struct Engine {
   Isa isa = Isa::kScalar;
   int threads = 1;
   int gpu = -1;  // of cuda::devices(); -1: none
   std::unique_ptr<ThreadPool> pool;
 
+  /// The one place where a device is chosen, and refused. A GPU that is asked for becomes the current device.
   /// Errors: kInvalidArgument, kUnsupported (an ISA or device that this machine or build lacks).
   static Result<Engine> make(const Compute& compute);
-  /// The same beside a GPU: does not refuse --device cuda.
-  static Result<Engine> beside_gpu(const Compute& compute);
-  /// With the GPU that is asked for, which is made the current device. Errors: kUnsupported (there is no such GPU).
-  static Result<Engine> with_gpu(const Compute& compute);
+  /// The CPU, whatever device is asked for.
+  static Result<Engine> on_cpu(const Compute& compute);
 };
 
 /// What the engine's rows are computed by: its GPU, else its CPU, with its pool. Errors: kUnsupported.

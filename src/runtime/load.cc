@@ -70,7 +70,7 @@ class TransformerLoader {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20, kDeviceWorkspaceBytes = int64_t{256} << 20;
 
 Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
   if (asked == 0) return spec.max_positions;
@@ -82,13 +82,19 @@ Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
   return asked;
 }
 
+Result<std::unique_ptr<Backend>> backend_for(const LoadOptions& options, ThreadPool& pool) {
+  if (options.gpu >= 0) return make_cuda_backend(options.gpu, pool);
+  return options.reference ? make_ref_backend(pool) : make_cpu_backend(options.isa, pool, options.tune);
+}
+
 }  // namespace
 
 Status Transformer::prepare_to_run(int64_t batch_limit) {
   const auto widths = slot_widths(spec_);
   int64_t row = spec_.hidden_size + widths[kGated];  // of slots, and of what products add and multiply
   for (const int64_t width : widths) row += width;
-  const int64_t affordable = std::max<int64_t>(16, kWorkspaceBytes / (row * int64_t(sizeof(float))));
+  const int64_t bytes = on_gpu_ ? kDeviceWorkspaceBytes : kWorkspaceBytes;
+  const int64_t affordable = std::max<int64_t>(16, bytes / (row * int64_t(sizeof(float))));
   batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
   steps_ = model_steps(spec_, weights_);
   LOWBIT_TRY_ASSIGN(program_, backend_->compile(steps_, {}));
@@ -107,8 +113,8 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
     return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
                 fmt::format("those of num_hidden_layers = {}", spec.block_count()));
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
-  model->backend_ =
-      options.reference ? make_ref_backend(*model->pool_) : make_cpu_backend(options.isa, *model->pool_, options.tune);
+  model->on_gpu_ = options.gpu >= 0;
+  LOWBIT_TRY_ASSIGN(model->backend_, backend_for(options, *model->pool_));
   const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(lost.status(source.path()));

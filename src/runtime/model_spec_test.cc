@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "model/device_transformer.h"
 #include "model/random_model.h"
 #include "runtime/transformer.h"
 
@@ -54,7 +53,6 @@ TEST(CheckExecutable, BitNetIsDescribedButNotRun) {
        {std::pair<std::string, std::string>{R"("llama")", R"("bitnet")"}, {R"("silu")", R"("relu2")"}})
     config.replace(config.find(from), from.size(), to);
   ASSERT_TRUE(model_spec_of(source));
-  ThreadPool pool(1);
   const auto expect = [](const auto& model) {
     ASSERT_FALSE(model);
     EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
@@ -63,10 +61,12 @@ TEST(CheckExecutable, BitNetIsDescribedButNotRun) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect(Transformer::load(source, {}));
-  expect(DeviceTransformer::load(source, 16, pool));
+  LoadOptions on_gpu;
+  on_gpu.gpu = 0;
+  expect(Transformer::load(source, on_gpu));
 }
 
-TEST(Windows, AreNoLimitButOfTheGpu) {
+TEST(Windows, AreNoLimit) {
   RandomModelSpec random;
   random.model_type = "qwen2";
   random.window = 32;
@@ -79,11 +79,6 @@ TEST(Windows, AreNoLimitButOfTheGpu) {
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].window, 0);
   EXPECT_EQ(groups[1].window, 32);
-  ThreadPool pool(1);
-  const auto longer = DeviceTransformer::load(source, 33, pool);
-  ASSERT_FALSE(longer);
-  EXPECT_EQ(longer.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(longer.error().message().find("sliding_window = 32"), std::string::npos);
 }
 
 }  // namespace

@@ -2,11 +2,9 @@
 // What the sessions of a model share.
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "lowbit/model.h"
-#include "model/device_transformer.h"
 #include "runtime/executor.h"
 #include "runtime/transformer.h"
 
@@ -21,8 +19,6 @@ struct SharedModel {
   Executor executor;
   std::shared_ptr<KvPool> pages;
   Tokenizer tokenizer;
-  std::unique_ptr<DeviceTransformer> scorer;  // with ModelOptions::scores_on_gpu
-  std::mutex scorer_mutex;
   std::optional<ChatTemplate> chat;
   ModelInfo info;
   Profile profile;

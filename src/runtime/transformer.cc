@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/checked.h"
 #include "base/try.h"
 
 namespace lowbit {
@@ -30,7 +31,14 @@ std::vector<KvGroup> Transformer::kv_groups() const {
   return groups;
 }
 
-Result<KvCache> Transformer::make_cache() const { return KvCache::make(kv_groups(), context_); }
+Result<std::shared_ptr<KvPool>> Transformer::make_pool(int64_t max_pages, int64_t slab_pages) const {
+  return backend_->kv_pool(kv_groups(), max_pages, slab_pages);
+}
+
+Result<KvCache> Transformer::make_cache() const {
+  LOWBIT_TRY_ASSIGN(auto pool, make_pool(ceil_div(context_, kKvPage), 0));
+  return KvCache(std::move(pool), context_);
+}
 
 int64_t Transformer::resident_bytes() const {
   int64_t total = embedding_bytes_ + work_->bytes();
@@ -117,7 +125,7 @@ Status Transformer::run(std::span<const BatchPart> batch) {
   LOWBIT_TRY_ASSIGN(const Program* const run, program(traced || observer_ != nullptr));
   if (traced) begin_trace(batch);
   const Status status = run->run(*work_, {tokens_, sequences_, wanted_}, 0, run->steps());
-  if (traced) work_->set_observer(observer_);
+  if (traced) observe(observer_);
   LOWBIT_TRY(status);
   for (const BatchPart& part : batch) {
     if (part.observer != nullptr && part.count > 0) part.observer->logits(part.logits, part.count, spec_.vocab_size);
@@ -129,20 +137,31 @@ Status Transformer::run(std::span<const BatchPart> batch) {
 void Transformer::begin_trace(std::span<const BatchPart> batch) {
   for (const BatchPart& part : batch)
     if (part.observer != nullptr) part.observer->begin(part.cache->length(), part.tokens, part.first, part.count);
-  work_->set_observer(
-      [this, batch, before = int64_t{0}](int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
-        if (observer_) LOWBIT_TRY(observer_(tap, x, m, k));
-        const bool last = tap == tap_of(int(spec_.blocks.size()), InputRole::kAttention);
-        int64_t row = 0;  // of the part, among the rows of this tap
-        for (const BatchPart& part : batch) {
-          const int64_t rows = last ? part.count : int64_t(part.tokens.size());
-          const int64_t from = std::max(row, before), to = std::min(row + rows, before + m);
-          if (part.observer != nullptr && from < to) part.observer->rows(tap, x + (from - before) * k, to - from, k);
-          row += rows;
-        }
-        if (last) before += m;  // these come in parts
-        return {};
-      });
+  observe([this, batch, before = int64_t{0}](int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
+    if (observer_) LOWBIT_TRY(observer_(tap, x, m, k));
+    const bool last = tap == tap_of(int(spec_.blocks.size()), InputRole::kAttention);
+    int64_t row = 0;  // of the part, among the rows of this tap
+    for (const BatchPart& part : batch) {
+      const int64_t rows = last ? part.count : int64_t(part.tokens.size());
+      const int64_t from = std::max(row, before), to = std::min(row + rows, before + m);
+      if (part.observer != nullptr && from < to) part.observer->rows(tap, x + (from - before) * k, to - from, k);
+      row += rows;
+    }
+    if (last) before += m;  // these come in parts
+    return {};
+  });
+}
+
+void Transformer::observe(TapObserver observer) {
+  if (!on_gpu_ || !observer) return work_->set_observer(std::move(observer));
+  work_->set_observer([this, observer = std::move(observer), rows = std::vector<float>()](
+                          int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
+    rows.resize(size_t(m * k));
+    auto* const bytes = reinterpret_cast<std::byte*>(const_cast<float*>(x));
+    const Buffer shown = Buffer::borrow({bytes, rows.size() * sizeof(float)}, nullptr, Device::kCuda);
+    LOWBIT_TRY(backend_->download(shown, 0, rows));
+    return observer(tap, rows.data(), m, k);
+  });
 }
 
 Result<const Program*> Transformer::program(bool taps) {
@@ -155,7 +174,7 @@ Result<const Program*> Transformer::program(bool taps) {
 
 void Transformer::set_observer(LinearObserver observer) {
   observer_ = nullptr;
-  if (!observer) return work_->set_observer({});
+  if (!observer) return observe({});
   // The layers behind each tap, by the names of their weights.
   std::vector<std::vector<std::string>> names;
   for (size_t block = 0; block < spec_.blocks.size(); ++block)
@@ -170,7 +189,7 @@ void Transformer::set_observer(LinearObserver observer) {
     for (const std::string& name : names[size_t(tap)]) observer(name, x, m, k);
     return {};
   };
-  work_->set_observer(observer_);
+  observe(observer_);
 }
 
 }  // namespace lowbit

@@ -23,10 +23,11 @@ struct LoadOptions {
   XPolicy x;  // of the blocks' layers; the head's input keeps 8 bits
   Isa isa = Isa::kScalar;
   bool reference = false;  // the ref backend, whatever the ISA
+  int gpu = -1;            // of cuda::devices(): runs there; -1: on the CPU
   int threads = 1;
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
-  int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB
+  int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB (256 on a GPU)
   /// Called after each tensor; returning false stops the load with kCancelled.
   std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };
@@ -76,6 +77,8 @@ class Transformer {
 
   /// What its layers keep of a sequence.
   std::vector<KvGroup> kv_groups() const;
+  /// Pages for its sequences, where it reads them. As KvPool::make.
+  Result<std::shared_ptr<KvPool>> make_pool(int64_t max_pages, int64_t slab_pages) const;
   /// A cache of its own for one sequence of at most context() positions.
   Result<KvCache> make_cache() const;
 
@@ -109,6 +112,8 @@ class Transformer {
   Status prepare_to_run(int64_t batch_limit);
   /// The program, or the one that shows inputs, which is compiled when it is first needed.
   Result<const Program*> program(bool taps);
+  /// In the host's memory, wherever the rows are.
+  void observe(TapObserver observer);
   /// The observers of a batch's parts see its run.
   void begin_trace(std::span<const BatchPart> batch);
 
@@ -116,6 +121,7 @@ class Transformer {
   int64_t context_ = 0, batch_ = 0;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Backend> backend_;
+  bool on_gpu_ = false;
   ModelWeights weights_;
   int64_t embedding_bytes_ = 0;
   std::vector<Step> steps_;

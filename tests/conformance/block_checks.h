@@ -1,4 +1,4 @@
-// What a calibration's kernels must give: the bits of the CPU. Included by a test that has an OnDevice<T>: a copy of a vector where
+// What kernels of steps and of second moments must give: the bits of the CPU. Included by a test that has an OnDevice<T>: a copy of a vector where
 // the kernels of lowbit::cuda find it, with data() and back(). No include guard: each such test has its own.
 
 #include <gtest/gtest.h>
@@ -10,14 +10,17 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/weight_parts.h"
 #include "base/float.h"
 #include "base/rng.h"
 #include "kernels/cuda_block_api.h"
+#include "kernels/cuda_step_api.h"
 #include "kernels/registry.h"
 #include "kernels/vector_math.h"
+#include "ops/activation_rounding.h"
 #include "ops/attention.h"
 #include "ops/matmul.h"
-#include "ops/weight_parts.h"
+#include "ops/rope.h"
 #include "tests/conformance/matmul_cases.h"
 
 namespace lowbit {
@@ -130,10 +133,9 @@ void check_moments(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
 void check_rows() {
   const VectorOps& ops = *ref_table().vector;
   Rng rng(7);
-  constexpr int64_t kRows = 13, kHeads = 3, kHalf = 20, kPositions = 5, kWidth = 2 * kHeads * kHalf;
+  constexpr int64_t kRows = 13, kWidth = 120;
   const std::vector<float> x = random_floats(rng, kRows * kWidth), weight = random_floats(rng, kWidth);
-  const std::vector<float> cos = random_floats(rng, kPositions * kHalf), sin = random_floats(rng, kPositions * kHalf);
-  const OnDevice<float> wd(weight), cd(cos), sd(sin), source(x);
+  const OnDevice<float> wd(weight), source(x);
   OnDevice<float> xd(x);
 
   std::vector<float> wanted(x.size());
@@ -141,13 +143,6 @@ void check_rows() {
     ops.rms_norm(&x[size_t(r * kWidth)], weight.data(), kWidth, 1e-5f, &wanted[size_t(r * kWidth)]);
   ASSERT_TRUE(cuda::norm_rows(source.data(), wd.data(), kRows, kWidth, 1e-5f, xd.data(), nullptr));
   expect_same(xd.back(), wanted, "norm");
-
-  for (int64_t r = 0; r < kRows; ++r)
-    for (int64_t h = 0; h < kHeads; ++h)
-      ops.rope(&wanted[size_t(r * kWidth + h * 2 * kHalf)], &cos[size_t(r % kPositions * kHalf)],
-               &sin[size_t(r % kPositions * kHalf)], kHalf);
-  ASSERT_TRUE(cuda::rotate_rows({xd.data(), cd.data(), sd.data(), kRows, kHeads, kHalf, kPositions, nullptr}));
-  expect_same(xd.back(), wanted, "rotation");
 
   ops.add(x.data(), kRows * kWidth, wanted.data());
   ASSERT_TRUE(cuda::add_rows(source.data(), kRows * kWidth, xd.data(), nullptr));
@@ -167,12 +162,6 @@ void check_rows() {
   ASSERT_TRUE(cuda::gate_rows(gate.data(), source.data(), kRows * kWidth, nullptr));
   expect_same(gate.back(), wanted, "gate");
 
-  wanted[0] = 7e4f, wanted[1] = 1e-6f, wanted[2] = 3e-8f, wanted[3] = 2049.0f;
-  OnDevice<float> halves(wanted);
-  for (float& v : wanted) v = f16_to_f32(f32_to_f16(v));
-  ASSERT_TRUE(cuda::round_to_f16(halves.data(), kRows * kWidth, nullptr));
-  expect_same(halves.back(), wanted, "f16");
-
   OnDevice<uint64_t> first(std::vector<uint64_t>{~uint64_t{0}});
   ASSERT_TRUE(cuda::find_non_finite(source.data(), kRows * kWidth, 100, first.data(), nullptr));
   EXPECT_EQ(first.back()[0], ~uint64_t{0});
@@ -184,36 +173,163 @@ void check_rows() {
   EXPECT_EQ(first.back()[0], 600u);
 }
 
-void check_attention(int64_t windows, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-  Rng rng(static_cast<uint64_t>(positions));
-  const int64_t width = heads * head_dim, kv = kv_heads * head_dim;
-  std::vector<float> q = random_floats(rng, windows * positions * width);
-  std::vector<float> k = random_floats(rng, windows * positions * kv), v = random_floats(rng, windows * positions * kv);
-  v[size_t((positions - 1) * kv)] = INFINITY;  // seen by one row alone
-  if (positions > kAttentionSpan) {            // the first span's scores are all -inf for the first kv head
-    for (size_t i = 0; i < q.size(); i += size_t(head_dim)) q[i] = std::fabs(q[i]);
-    for (int64_t t = 0; t < kAttentionSpan; ++t) k[size_t(t * kv)] = -INFINITY;
-  }
-  for (auto* x : {&k, &v})
-    for (float& e : *x) e = f16_to_f32(f32_to_f16(e));
+/// Sequences that have some positions in their caches and get more rows: {position, rows}.
+struct PagesCase {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, window = 0;
+  std::vector<std::pair<int64_t, int64_t>> sequences;
+};
+
+/// One sequence on the host, its pages once more on the device. What nobody has written is NaN in both.
+struct PagedSequence {
+  KvCache cache;
+  std::vector<OnDevice<uint16_t>> pages;
+};
+
+uint16_t* host_page(const KvCache& cache, int64_t page) { return const_cast<uint16_t*>(cache.keys_f16(0, 0, page)); }
+
+std::unique_ptr<PagedSequence> paged_sequence(const PagesCase& c, int64_t position, int64_t rows, Rng& rng) {
   const VectorOps& ops = *ref_table().vector;
-  const AttentionShape shape{heads, kv_heads, head_dim, static_cast<float>(1 / std::sqrt(double(head_dim)))};
-  std::vector<float> wanted(q.size());
-  for (int64_t w = 0; w < windows; ++w) {
-    auto cache = KvCache::make(uniform_kv_groups(1, kv_heads, head_dim), positions);
-    auto attention = Attention::make(ops, shape, one_thread());
-    ASSERT_TRUE(cache && attention && cache->reserve(positions) && attention->reserve(positions));
-    cache->store(ops, 0, 0, positions, &k[size_t(w * positions * kv)], &v[size_t(w * positions * kv)], kv,
-                 one_thread());
-    attention->run({0, 0, positions, &q[size_t(w * positions * width)], &wanted[size_t(w * positions * width)]},
-                   *cache);
+  const int64_t kv = c.kv_heads * c.head_dim, pages = (position + rows + kKvPage - 1) / kKvPage;
+  auto cache = KvCache::make(uniform_kv_groups(2, c.kv_heads, c.head_dim, c.window), pages * kKvPage);
+  EXPECT_TRUE(cache && cache->reserve(position + rows));
+  const int64_t halves = cache->pool().page_bytes(0) / int64_t(sizeof(uint16_t));
+  for (int64_t p = 0; p < pages; ++p) std::fill_n(host_page(*cache, p), halves, uint16_t{0x7e00});
+  std::vector<float> k = random_floats(rng, position * kv), v = random_floats(rng, position * kv);
+  if (position > kAttentionSpan)  // a span of -inf, and a value that a window may leave out
+    for (int64_t t = 0; t < kAttentionSpan; ++t) k[size_t(t * kv)] = -INFINITY;
+  if (position > 0) v[0] = INFINITY;
+  cache->store(ops, 1, 0, position, k.data(), v.data(), kv, one_thread());
+  auto sequence = std::make_unique<PagedSequence>(PagedSequence{std::move(*cache), {}});
+  for (int64_t p = 0; p < pages; ++p) {
+    const uint16_t* const from = host_page(sequence->cache, p);
+    sequence->pages.emplace_back(std::vector<uint16_t>(from, from + halves));
   }
-  const OnDevice<float> qd(q), kd(k), vd(v);
-  const auto bytes = cuda::attend_workspace_bytes(windows, positions, heads);
-  OnDevice<float> scores(std::vector<float>(static_cast<size_t>(bytes) / sizeof(float), NAN)), out(q);
-  ASSERT_TRUE(cuda::attend_windows({qd.data(), kd.data(), vd.data(), out.data(), scores.data(), windows, positions,
-                                    heads, kv_heads, head_dim, shape.scale, nullptr}));
-  expect_same(out.back(), wanted, std::to_string(positions) + " positions of " + std::to_string(head_dim));
+  return sequence;
+}
+
+/// Rotation, the cache's new rows and attention of a batch, with spans together and apart.
+void check_pages(const PagesCase& c) {
+  constexpr int64_t kLayer = 1;
+  Rng rng(static_cast<uint64_t>(c.head_dim + c.window));
+  const VectorOps& ops = *ref_table().vector;
+  const int64_t d = c.head_dim, width = c.heads * d, kv = c.kv_heads * d, half = d / 2, group = c.heads / c.kv_heads;
+  std::vector<std::unique_ptr<PagedSequence>> sequences;
+  std::vector<SequenceRows> rows;
+  std::vector<cuda::BatchSequence> batch;
+  std::vector<cuda::BatchRow> batch_rows;
+  int64_t m = 0, last = 0, most_pages = 0, together = 0;
+  for (const auto& [position, count] : c.sequences) {
+    sequences.push_back(paged_sequence(c, position, count, rng));
+    rows.push_back({&sequences.back()->cache, position, m, count});
+    for (int64_t r = 0; r < count; ++r) batch_rows.push_back({int32_t(batch.size()), int32_t(position + r)});
+    batch.push_back({int32_t(m), int32_t(count), int32_t(position)});
+    m += count;
+    last = std::max(last, position + count);
+    most_pages = std::max(most_pages, int64_t(sequences.back()->pages.size()));
+    together = std::max(together, count * group);
+  }
+  std::vector<uint64_t> tables(size_t(most_pages) * sequences.size());
+  for (size_t s = 0; s < sequences.size(); ++s)
+    for (size_t p = 0; p < sequences[s]->pages.size(); ++p)
+      tables[s * size_t(most_pages) + p] = reinterpret_cast<uint64_t>(sequences[s]->pages[p].data());
+  std::vector<float> q = random_floats(rng, m * width), k = random_floats(rng, m * kv), v = random_floats(rng, m * kv);
+  for (size_t i = 0; i < q.size(); i += size_t(d)) q[i] = std::fabs(q[i]);
+  std::vector<float> cos(size_t(last * half)), sin(cos.size());
+  rope_table(rope_frequencies({.dims = d, .theta = 10000.0, .scaling = {}}), 0, last, cos.data(), sin.data(),
+             one_thread());
+
+  const OnDevice<float> kd(k), vd(v), cd(cos), sd(sin);
+  const OnDevice<cuda::BatchSequence> sequences_d(batch);
+  const OnDevice<cuda::BatchRow> rows_d(batch_rows);
+  const OnDevice<uint64_t> tables_d(tables);
+  OnDevice<float> qd(q);
+  const cuda::PagedKv pages{tables_d.data(), most_pages, kLayer, c.kv_heads, d};
+  ASSERT_TRUE(cuda::rotate_and_store(
+      {qd.data(), kd.data(), vd.data(), cd.data(), sd.data(), rows_d.data(), pages, m, c.heads, nullptr}));
+
+  auto attention = Attention::make(ops, {c.heads, c.kv_heads, d, 0.3f}, one_thread());
+  ASSERT_TRUE(attention && attention->reserve(last));
+  for (const SequenceRows& s : rows)
+    for (int64_t r = s.row; r < s.row + s.rows; ++r) {
+      const size_t at = size_t((s.position + r - s.row) * half);
+      rope_rows(ops, &q[size_t(r * width)], width, 1, c.heads, half, &cos[at], &sin[at], one_thread());
+      rope_rows(ops, &k[size_t(r * kv)], kv, 1, c.kv_heads, half, &cos[at], &sin[at], one_thread());
+      s.cache->store(ops, kLayer, s.position + r - s.row, 1, &k[size_t(r * kv)], &v[size_t(r * kv)], kv, one_thread());
+    }
+  expect_same(qd.back(), q, "rotation");
+  for (const auto& s : sequences)
+    for (size_t p = 0; p < s->pages.size(); ++p) {
+      const std::vector<uint16_t> got = s->pages[p].back();
+      EXPECT_EQ(std::memcmp(got.data(), host_page(s->cache, int64_t(p)), got.size() * sizeof(uint16_t)), 0)
+          << "page " << p;
+    }
+  std::vector<float> wanted(q.size());
+  attention->run({kLayer, rows, q.data(), wanted.data(), c.window});
+
+  for (const int queries : {cuda::attention_tile_queries(together), 16}) {
+    std::vector<cuda::QueryTile> tiles;
+    for (size_t s = 0; s < batch.size(); ++s)
+      for (int64_t first = 0; first < batch[s].rows * group; first += queries)
+        tiles.push_back({int32_t(s), int32_t(first)});
+    const OnDevice<cuda::QueryTile> tiles_d(tiles);
+    const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
+    const auto floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d);
+    OnDevice<float> results(std::vector<float>(size_t(floats), NAN));
+    for (float* const apart : {static_cast<float*>(nullptr), results.data()}) {
+      OnDevice<float> out(std::vector<float>(q.size(), NAN));
+      ASSERT_TRUE(cuda::attend_pages({qd.data(), out.data(), sequences_d.data(), tiles_d.data(), int64_t(tiles.size()),
+                                      queries, pages, c.heads, 0.3f, c.window, apart, spans, nullptr}));
+      expect_same(out.back(), wanted,
+                  "heads of " + std::to_string(d) + ", window " + std::to_string(c.window) + ", " +
+                      std::to_string(queries) + " queries" + (apart == nullptr ? "" : ", spans apart"));
+    }
+  }
+}
+
+/// Codes of random rows with all kinds of groups and largest codes; clipped rows.
+void check_codes() {
+  Rng rng(5);
+  for (const int largest : {127, 7})
+    for (const auto& [k, group] :
+         {std::pair<int64_t, int64_t>{64, 32}, {70, 32}, {300, 40}, {33, 0}, {600, 0}, {1, 0}}) {
+      constexpr int64_t kRows = 5;
+      const int64_t ld = (k + 63) / 64 * 64, width = group > 0 ? group : k, groups = (k + width - 1) / width;
+      std::vector<float> x = random_floats(rng, kRows * k);
+      x[size_t(k)] = NAN;
+      for (int64_t i = 0; i < k; ++i) x[size_t(2 * k + i)] = 1e-38f;
+      x[size_t(4 * k - 1)] = INFINITY;
+      std::vector<int8_t> wanted(size_t(kRows * ld), 3);
+      std::vector<float> scales(size_t(kRows * groups));
+      std::vector<int32_t> sums(scales.size());
+      for (int64_t r = 0; r < kRows; ++r)
+        round_groups(&x[size_t(r * k)], k, width, ld, largest, &wanted[size_t(r * ld)], &scales[size_t(r * groups)],
+                     &sums[size_t(r * groups)]);
+      const OnDevice<float> xd(x);
+      OnDevice<int8_t> codes(std::vector<int8_t>(wanted.size(), 5));
+      OnDevice<float> factors(std::vector<float>(scales.size()));
+      ASSERT_TRUE(cuda::round_rows({xd.data(), kRows, k, group, largest, codes.data(), ld, factors.data(), nullptr}));
+      EXPECT_EQ(codes.back(), wanted) << k << " by " << group;
+      expect_same(factors.back(), scales, "scales of x");
+      const auto out = std::clamp<int64_t>(int64_t(std::ceil(0.01 * double(k))), 1, std::max<int64_t>(k - 1, 1));
+      if (k < 2) continue;
+      OnDevice<float> clipped(x);
+      ASSERT_TRUE(cuda::clip_rows(xd.data(), kRows, k, out, clipped.data(), nullptr));
+      for (int64_t r = 0; r < kRows; ++r) clip_row(&x[size_t(r * k)], k, 0.01);
+      expect_same(clipped.back(), x, "clipped rows");
+    }
+}
+
+void check_gather() {
+  Rng rng(6);
+  const std::vector<float> table = random_floats(rng, 40 * 33);
+  const std::vector<int32_t> index = {39, 0, 7, 7, 12};
+  std::vector<float> wanted;
+  for (const int32_t i : index) wanted.insert(wanted.end(), table.begin() + i * 33, table.begin() + (i + 1) * 33);
+  const OnDevice<float> from(table);
+  const OnDevice<int32_t> at(index);
+  OnDevice<float> to(std::vector<float>(wanted.size()));
+  ASSERT_TRUE(cuda::gather_rows(from.data(), at.data(), int64_t(index.size()), 33, to.data(), nullptr));
+  expect_same(to.back(), wanted, "rows of a table");
 }
 
 }  // namespace

@@ -36,12 +36,25 @@ class Run(CliTest):
 
     def test_every_isa_the_same_at_temperature_0(self):
         kernels = self.json("inspect", "--kernels")["kernels"]
-        isas = {k["isa"] for k in kernels if k["runs_here"] and k["isa"] != "cuda"}  # models run on the CPU
+        isas = {k["isa"] for k in kernels if k["runs_here"] and k["isa"] != "cuda"}  # no --isa
         for act in ("int8", "f32"):
             texts = {isa: self.greedy(self.int4, "--isa", isa, "--act", act) for isa in isas | {"scalar"}}
             for isa, tokens in texts.items():
                 with self.subTest(isa=isa, act=act):
                     self.assertEqual(tokens, texts["scalar"])
+
+    def test_on_a_gpu(self):
+        """The CPU's tokens, sampled ones too; without a GPU an error that says so."""
+        call = ("run", self.int4, "-p", "the king", "-n", 24, "--seed", 5)
+        doctor = self.json("doctor")
+        if doctor["gpu"] is None:
+            error = self.refused(*call, "--device", "cuda")
+            self.assertIn("compute capability" if doctor["cuda_built"] else "nvcc", error)
+            self.skipTest("no CUDA device of compute capability 8.0 or higher")
+        for act in ("int8", "f32"):
+            gpu = self.json(*call, "--act", act, "--device", "cuda")
+            self.assertEqual(gpu["isa"], "cuda")
+            self.assertEqual(gpu["tokens"], self.json(*call, "--act", act, "--device", "cpu")["tokens"])
 
     def test_isa_by_environment(self):
         args = ("run", self.int4, "-p", "", "-n", 2)

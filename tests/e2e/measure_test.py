@@ -39,12 +39,19 @@ class Ppl(CliTest):
         self.assertEqual(len(values), 1)
 
     def test_on_a_gpu(self):
-        call = ("ppl", self.hf, "-f", self.text, "-c", 64, "--chunks", 2, "--device", "cuda")
-        self.assertIn("--act f32", self.refused(*call))
-        if self.json("doctor")["gpu"] is None:
-            self.refused(*call, "--act", "f32")
+        """The CPU's numbers, whatever the activations; without a GPU an error that says so."""
+        model = self.quantized("int4", "--format", "int4", "--group", 64)
+        call = ("ppl", model, "-f", self.text, "-c", 64, "--chunks", 2)
+        doctor = self.json("doctor")
+        if doctor["gpu"] is None:
+            error = self.refused(*call, "--device", "cuda")
+            self.assertIn("compute capability" if doctor["cuda_built"] else "nvcc", error)
             self.skipTest("no CUDA device of compute capability 8.0 or higher")
-        self.assertEqual(self.json(*call, "--act", "f32")["ppl"], self.json(*call[:-2], "--act", "f32")["ppl"])
+        for source in (model, self.hf):
+            for act in ("f32", "int8", "int8-row", "int8-clip", "int4"):
+                with self.subTest(model=source, act=act):
+                    own = ("ppl", source, *call[2:], "--act", act)
+                    self.assertEqual(self.json(*own, "--device", "cuda")["ppl"], self.json(*own, "--device", "cpu")["ppl"])
 
     def test_activations(self):
         """Each kind has its value, the same on every instruction set; four bits cost more than eight."""

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -15,7 +16,7 @@ cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle);
 constexpr int kOldestMajor = 8;
 
 /// CUDA's numbers of the devices that lowbit has code for.
-std::vector<int> usable_devices() {
+std::vector<int> find_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
     (void)cudaGetLastError();
@@ -27,6 +28,12 @@ std::vector<int> usable_devices() {
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i) == cudaSuccess && major >= kOldestMajor)
       usable.push_back(i);
   }
+  return usable;
+}
+
+/// They do not change while a process runs, and every pass of a model asks.
+const std::vector<int>& usable_devices() {
+  static const std::vector<int> usable = find_devices();
   return usable;
 }
 
@@ -56,7 +63,7 @@ std::vector<DeviceInfo> devices() {
 }
 
 Status use_device(int index) {
-  const std::vector<int> usable = usable_devices();
+  const std::vector<int>& usable = usable_devices();
   if (index < 0 || index >= static_cast<int>(usable.size()))
     return fail(ErrorCode::kUnsupported, "CUDA device " + std::to_string(index),
                 std::to_string(usable.size()) + " usable", "an NVIDIA GPU of compute capability 8.0 or higher",
@@ -85,7 +92,9 @@ Result<Buffer> allocate(int64_t bytes, const char* what) {
 
 Status upload(Buffer& to, const void* from, int64_t bytes) {
   if (bytes <= 0) return {};
-  return check_cuda(cudaMemcpy(to.data(), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "upload");
+  auto e = cudaMemcpy(to.data(), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice);
+  if (e == cudaSuccess) e = cudaStreamSynchronize(nullptr);  // it may return before the last bytes are there
+  return check_cuda(e, "upload");
 }
 Status download(void* to, const Buffer& from, int64_t bytes) {
   if (bytes <= 0) return {};
@@ -98,6 +107,22 @@ Status fill(Buffer& to, int value) {
   return check_cuda(cudaDeviceSynchronize(), "fill");
 }
 Status synchronize(void* stream) { return check_cuda(cudaStreamSynchronize(as_stream(stream)), "CUDA stream"); }
+
+Status upload_on(void* stream, void* to, const void* from, int64_t bytes) {
+  if (bytes <= 0) return {};
+  return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, as_stream(stream)),
+                    "upload");
+}
+Status download_on(void* stream, void* to, const void* from, int64_t bytes) {
+  if (bytes <= 0) return {};
+  return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, as_stream(stream)),
+                    "download");
+}
+Status copy_on(void* stream, void* to, const void* from, int64_t bytes) {
+  if (bytes <= 0) return {};
+  return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, as_stream(stream)),
+                    "copy");
+}
 
 Result<Stream> Stream::create() {
   cudaStream_t stream = nullptr;

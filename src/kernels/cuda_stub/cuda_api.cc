@@ -3,6 +3,7 @@
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_gru_api.h"
+#include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -50,16 +51,21 @@ int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
 Status add_moments(const AddMoments&) { return not_built(); }
 Status finish_moments(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
 Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
-Status rotate_rows(const RotateRows&) { return not_built(); }
-Status round_to_f16(float*, int64_t, void*) { return not_built(); }
-int64_t attend_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
-Status attend_windows(const AttendWindows&) { return not_built(); }
 Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
 Status hadamard_rows(float*, int64_t, int64_t, int64_t, float, void*) { return not_built(); }
 Status add_rows(const float*, int64_t, float*, void*) { return not_built(); }
 Status subtract_rows(const float*, int64_t, float*, void*) { return not_built(); }
 Status copy_floats(const float*, int64_t, float*, void*) { return not_built(); }
 Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { return not_built(); }
+
+Status rotate_and_store(const StoreRows&) { return not_built(); }
+Status attend_pages(const AttendPages&) { return not_built(); }
+Status gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, void*) { return not_built(); }
+Status round_rows(const RoundRows&) { return not_built(); }
+Status clip_rows(const float*, int64_t, int64_t, int64_t, float*, void*) { return not_built(); }
+Status upload_on(void*, void*, const void*, int64_t) { return not_built(); }
+Status download_on(void*, void*, const void*, int64_t) { return not_built(); }
+Status copy_on(void*, void*, const void*, int64_t) { return not_built(); }
 
 struct GruDeviceCell::Impl {};
 

@@ -1,13 +1,9 @@
-// A calibration's kernels on the GPU, and a whole block against the CPU's, bit for bit.
+// Kernels of steps and of second moments on the GPU against the CPU's, bit for bit.
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "model/device_block.h"
-#include "model/device_transformer.h"
-#include "model/random_model.h"
-#include "runtime/transformer.h"
 #include "tests/conformance/cuda/on_device.h"
 
 namespace lowbit {
@@ -56,120 +52,28 @@ TEST(Blocks, Rows) {
   check_rows();
 }
 
-TEST(Blocks, Attention) {
+TEST(Steps, AttentionOnPages) {
   LOWBIT_NEEDS_GPU();
-  check_attention(2, 70, 4, 2, 16);
-  check_attention(1, 33, 2, 1, 80);
-  check_attention(2, 5, 3, 3, 128);
-  check_attention(3, 512, 9, 3, 64);
-  check_attention(2, 700, 4, 2, 20);
+  check_pages({.heads = 4, .kv_heads = 2, .head_dim = 16, .sequences = {{0, 5}, {30, 1}, {60, 9}}});
+  check_pages({.heads = 3, .kv_heads = 1, .head_dim = 20, .sequences = {{255, 3}, {270, 1}}});
+  check_pages({.heads = 9, .kv_heads = 3, .head_dim = 64, .sequences = {{0, 512}, {4000, 1}, {511, 100}}});
+  check_pages({.heads = 32, .kv_heads = 1, .head_dim = 128, .sequences = {{700, 7}, {1, 1}}});
+  check_pages({.heads = 32, .kv_heads = 8, .head_dim = 128, .sequences = {{9000, 1}}});
+  check_pages({.heads = 6, .kv_heads = 2, .head_dim = 130, .sequences = {{256, 1}, {255, 1}}});
+  check_pages({.heads = 2, .kv_heads = 1, .head_dim = 256, .sequences = {{300, 40}, {3, 1}}});
+  for (const int64_t window : {1, 40, 256, 300, 1000})
+    check_pages(
+        {.heads = 6, .kv_heads = 2, .head_dim = 48, .window = window, .sequences = {{0, 20}, {290, 40}, {2600, 1}}});
 }
 
-/// Windows through block 1, three at a time at most, against one after the other on the CPU.
-void check_block(const RandomModelSpec& spec, int64_t context, const std::string& lowbit_config = "") {
-  MemorySource source = make_random_model(spec);
-  if (!lowbit_config.empty()) source.config.insert(source.config.find('{') + 1, lowbit_config);
-  LoadOptions load;
-  load.x.activation = Activation::kF32;
-  load.context = context;
-  load.only_block = 1;
-  const auto model = Transformer::load(source, load);
-  ASSERT_TRUE(model.has_value()) << model.error().message();
-  auto cache = (*model)->make_cache();
-  ASSERT_TRUE(cache.has_value());
-  constexpr int64_t kWindows = 3;
-  Rng rng(11);
-  const std::vector<float> x = random_floats(rng, kWindows * context * spec.hidden);
-  std::vector<float> wanted = x;
-  std::vector<std::vector<float>> seen;
-  (*model)->set_observer(
-      [&](const std::string&, const float* rows, int64_t m, int64_t k) { seen.emplace_back(rows, rows + m * k); });
-  for (int64_t w = 0; w < kWindows; ++w)
-    ASSERT_TRUE((*model)->run_block(
-        std::span(wanted).subspan(size_t(w * context * spec.hidden), size_t(context * spec.hidden)), *cache));
-
-  auto work = DeviceBlockWorkspace::make((*model)->spec(), context, kWindows, one_thread());
-  ASSERT_TRUE(work.has_value()) << work.error().message();
-  ASSERT_EQ(work->windows(), kWindows);
-  const auto block = DeviceBlock::load(source, *parse_model_spec(source.config), 1, one_thread());
-  ASSERT_TRUE(block.has_value()) << block.error().message();
-  OnDevice<float> states(x);
-  size_t observed = 0;
-  const auto status = block->run(
-      *work, states.data(), kWindows, [&](const DeviceLinear& layer, const float* rows, int64_t m) -> Status {
-        // The CPU's observer saw window after window, each with every layer.
-        std::vector<float> got(size_t(m * layer.k())), all;
-        auto* const bytes = reinterpret_cast<std::byte*>(const_cast<float*>(rows));
-        EXPECT_TRUE(cuda::download(got.data(), Buffer::borrow({bytes, 4 * got.size()}, nullptr, Device::kCuda),
-                                   int64_t(4 * got.size())));
-        const size_t layers = seen.size() / kWindows;
-        for (size_t w = 0; w < kWindows; ++w)
-          all.insert(all.end(), seen[w * layers + observed].begin(), seen[w * layers + observed].end());
-        ++observed;
-        expect_same(got, all, "input of " + layer.name());
-        return {};
-      });
-  ASSERT_TRUE(status.has_value()) << status.error().message();
-  EXPECT_EQ(observed, 7u);
-  expect_same(states.back(), wanted, "block of " + spec.model_type);
+TEST(Steps, Codes) {
+  LOWBIT_NEEDS_GPU();
+  check_codes();
 }
 
-TEST(Blocks, AWholeBlock) {
+TEST(Steps, RowsOfATable) {
   LOWBIT_NEEDS_GPU();
-  RandomModelSpec spec;
-  check_block(spec, 40);
-  spec.format = FormatId::kInt4;
-  check_block(spec, 100);
-  spec.attention_bias = spec.mlp_bias = true;
-  spec.format = FormatId::kBf16;
-  check_block(spec, 64);
-  RandomModelSpec qwen;
-  qwen.model_type = "qwen3";
-  check_block(qwen, 33);
-  spec.intermediate = 3 * 64;
-  check_block(spec, 50,
-              R"("quantization_config": {"quant_method": "lowbit", "online_hadamard": {"mlp.down_proj": 64}},)");
-}
-
-TEST(Blocks, AWholeModelScoresATextAsTheCpuDoes) {
-  LOWBIT_NEEDS_GPU();
-  for (const bool tied : {false, true}) {
-    RandomModelSpec spec;
-    spec.tied = tied;
-    spec.format = FormatId::kInt4;
-    MemorySource source = make_random_model(spec);
-    constexpr int64_t kContext = 24;
-    LoadOptions load;
-    load.x.activation = Activation::kF32;
-    load.context = kContext;
-    const auto model = Transformer::load(source, load);
-    ASSERT_TRUE(model.has_value()) << model.error().message();
-    const auto scorer = DeviceTransformer::load(source, kContext, one_thread());
-    ASSERT_TRUE(scorer.has_value()) << scorer.error().message();
-    for (const int64_t n : {int64_t{1}, int64_t{11}, kContext}) {
-      std::vector<int32_t> tokens;
-      for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>((i * 31 + n) % spec.vocab));
-      const int64_t first = n / 2;
-      std::vector<float> wanted(static_cast<size_t>((n - first) * spec.vocab)), got(wanted.size());
-      auto cache = (*model)->make_cache();
-      ASSERT_TRUE((*model)->forward(tokens, *cache, LogitsWanted::range(first, n - first), wanted));
-      ASSERT_TRUE((*scorer)->logits(tokens, first, got));
-      expect_same(got, wanted, std::to_string(n) + " tokens");
-    }
-    std::vector<float> room(100);
-    EXPECT_FALSE((*scorer)->logits(std::vector<int32_t>{int32_t(spec.vocab)}, 0, std::span<float>(room)));
-    EXPECT_FALSE((*scorer)->logits(std::vector<int32_t>(kContext + 1), kContext, std::span<float>(room)));
-  }
-}
-
-TEST(Blocks, ErrorsNameTheTensor) {
-  LOWBIT_NEEDS_GPU();
-  MemorySource source = make_random_model({});
-  source.weights.erase("model.layers.0.mlp.up_proj.weight");
-  const auto block = DeviceBlock::load(source, *parse_model_spec(source.config), 0, one_thread());
-  ASSERT_FALSE(block.has_value());
-  EXPECT_EQ(block.error().code, ErrorCode::kNotFound);
-  EXPECT_NE(block.error().where.find("up_proj"), std::string::npos);
+  check_gather();
 }
 
 }  // namespace

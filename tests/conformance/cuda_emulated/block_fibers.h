@@ -28,9 +28,60 @@
 
 namespace lowbit::fibers {
 
+/// Where a thread of a block, or what runs them in turn, goes on. ucontext asks the system to keep signals at each switch, which takes most
+/// of a test's time.
+#if defined(__x86_64__)
+struct Context {
+  void* stack = nullptr;
+};
+extern "C" void lowbit_switch_fibers(void** from, void* to);
+asm(R"(
+.text
+.globl lowbit_switch_fibers
+.type lowbit_switch_fibers, @function
+lowbit_switch_fibers:
+  endbr64
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size lowbit_switch_fibers, .-lowbit_switch_fibers
+)");
+inline void switch_to(Context& from, Context& to) { lowbit_switch_fibers(&from.stack, to.stack); }
+inline void begin(Context& context, char* stack, size_t size, void (*entry)()) {
+  constexpr int kSaved = 6;
+  auto** const top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + size) / 16 * 16) - 2;
+  *top = reinterpret_cast<void*>(entry);
+  std::fill_n(top - kSaved, kSaved, nullptr);
+  context.stack = top - kSaved;
+}
+#else
+struct Context {
+  ucontext_t of;
+};
+inline void switch_to(Context& from, Context& to) { swapcontext(&from.of, &to.of); }
+inline void begin(Context& context, char* stack, size_t size, void (*entry)()) {
+  getcontext(&context.of);
+  context.of.uc_stack.ss_sp = stack;
+  context.of.uc_stack.ss_size = size;
+  context.of.uc_link = nullptr;
+  makecontext(&context.of, entry, 0);
+}
+#endif
+
 struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  Context context;
   bool done = false;
 };
 
@@ -45,11 +96,19 @@ struct Machine {
   std::vector<Meeting> warps;
   Meeting all;
   std::vector<float> lanes;
-  ucontext_t scheduler;
+  Context scheduler;
   size_t current = 0;
   std::function<void()> body;
 };
 inline Machine* machine = nullptr;
+
+constexpr size_t kStack = 64 << 10;
+/// Of a thread of a block; the next launch uses it again.
+inline char* stack_of(size_t thread) {
+  static std::vector<std::unique_ptr<char[]>> stacks;
+  while (stacks.size() <= thread) stacks.emplace_back(new char[kStack]);
+  return stacks[thread].get();
+}
 
 inline void meet(Meeting& m) {
   const uint64_t round = m.round;
@@ -57,13 +116,13 @@ inline void meet(Meeting& m) {
     m.arrived = 0;
     ++m.round;
   }
-  while (m.round == round) swapcontext(&machine->fibers[machine->current].context, &machine->scheduler);
+  while (m.round == round) switch_to(machine->fibers[machine->current].context, machine->scheduler);
 }
 
 inline void enter() {
   machine->body();
   machine->fibers[machine->current].done = true;
-  swapcontext(&machine->fibers[machine->current].context, &machine->scheduler);
+  switch_to(machine->fibers[machine->current].context, machine->scheduler);
 }
 
 }  // namespace lowbit::fibers
@@ -98,6 +157,8 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline int __float2int_rn(float v) { return static_cast<int>(std::nearbyint(v)); }
+inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __double2float_rn(double v) { return static_cast<float>(v); }
@@ -115,25 +176,19 @@ using std::min;
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t, cudaStream_t, bool,
                    Arguments... arguments) {
-  constexpr size_t kStack = 64 << 10;
   fibers::Machine m;
   fibers::machine = &m;
   m.body = [&] { kernel(static_cast<Parameters>(arguments)...); };
   m.fibers.resize(block.x);
-  for (auto& f : m.fibers) f.stack = std::make_unique<char[]>(kStack);
   m.lanes.resize(block.x);
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
         m.all = {static_cast<int>(block.x), 0, 0};
         m.warps.assign((block.x + 31) / 32, {32, 0, 0});
-        for (auto& f : m.fibers) {
-          f.done = false;
-          getcontext(&f.context);
-          f.context.uc_stack.ss_sp = f.stack.get();
-          f.context.uc_stack.ss_size = kStack;
-          f.context.uc_link = nullptr;
-          makecontext(&f.context, fibers::enter, 0);
+        for (size_t i = 0; i < m.fibers.size(); ++i) {
+          m.fibers[i].done = false;
+          fibers::begin(m.fibers[i].context, fibers::stack_of(i), fibers::kStack, fibers::enter);
         }
         for (bool left = true; left;) {
           left = false;
@@ -142,7 +197,7 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t,
             left = true;
             m.current = i;
             threadIdx = dim3(static_cast<unsigned>(i));
-            swapcontext(&m.scheduler, &m.fibers[i].context);
+            switch_to(m.scheduler, m.fibers[i].context);
           }
         }
       }

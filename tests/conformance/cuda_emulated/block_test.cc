@@ -31,11 +31,8 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #define kThreads kRowThreads
 #include "kernels/cuda/block/rows.cu"
 #undef kThreads
-#define kThreads kAttentionThreads
-#define tiles attention_tiles
 #include "kernels/cuda/block/attention.cu"
-#undef tiles
-#undef kThreads
+#include "kernels/cuda/block/steps.cu"
 
 namespace lowbit {
 namespace {
@@ -69,12 +66,22 @@ TEST(BlocksOnFibers, Moments) {
 
 TEST(BlocksOnFibers, Rows) { check_rows(); }
 
-TEST(BlocksOnFibers, Attention) {
-  check_attention(2, 70, 4, 2, 16);
-  check_attention(1, 33, 2, 1, 80);
-  check_attention(2, 5, 3, 3, 128);
-  check_attention(1, 270, 2, 1, 12);  // two spans
+TEST(StepsOnFibers, AttentionOnPages) {
+  check_pages({.heads = 4, .kv_heads = 2, .head_dim = 16, .sequences = {{0, 5}, {30, 1}, {60, 9}}});
+  check_pages({.heads = 3, .kv_heads = 1, .head_dim = 20, .sequences = {{255, 3}, {270, 1}}});
+  check_pages({.heads = 2, .kv_heads = 2, .head_dim = 80, .sequences = {{250, 12}}});
+  check_pages({.heads = 3, .kv_heads = 3, .head_dim = 128, .sequences = {{0, 5}, {0, 33}}});
+  check_pages({.heads = 9, .kv_heads = 1, .head_dim = 6, .sequences = {{10, 3}}});     // a row in two tiles
+  check_pages({.heads = 7, .kv_heads = 1, .head_dim = 130, .sequences = {{256, 1}}});  // eight queries at once
+  check_pages({.heads = 2, .kv_heads = 1, .head_dim = 256, .sequences = {{0, 1}, {3, 1}}});
+  for (const int64_t window : {1, 40, 256, 300})
+    check_pages(
+        {.heads = 2, .kv_heads = 1, .head_dim = 8, .window = window, .sequences = {{0, 20}, {290, 40}, {600, 1}}});
 }
+
+TEST(StepsOnFibers, Codes) { check_codes(); }
+
+TEST(StepsOnFibers, RowsOfATable) { check_gather(); }
 
 }  // namespace
 }  // namespace lowbit

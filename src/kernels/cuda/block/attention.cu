@@ -1,240 +1,345 @@
-// Causal attention inside windows, by spans of positions: scores, exponentials, weighted values. The order of sums is that of
-// docs/numerics.md.
+// Causal attention on pages, for rows of several sequences. A thread block has some queries of one sequence and kv head; it takes their
+// spans one after the other, or a span each. The order of sums is that of docs/numerics.md either way.
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/api.h"
 #include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
-#include "kernels/cuda_block_api.h"
+#include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda {
 namespace {
 
 using namespace block;  // NOLINT
 
-constexpr int kThreads = 256;
-constexpr int kScoreTile = 32, kScoreDepth = 64;  // queries and positions of a block; elements of a head at a time
-constexpr int kScorePitch = kScoreDepth + 4;      // sixteen rows lie in different banks
-constexpr int kValueTile = 64, kValueDepth = 16;  // queries and elements of a head; positions at a time
-constexpr int kValuePitch = kValueTile + 4;
-static_assert(kAttentionSpan % kValueTile == 0 && kAttentionSpan % kLanes == 0);
+constexpr int kSpan = kAttentionSpan;
+constexpr int kPagedThreads = kSpan;  // a thread is a position of the span, then an element of the head
+static_assert(kPagedThreads / kLanes >= 16 && kMostHeadDim <= kPagedThreads);
 
-/// Window, head and first row of what a block works on; scores are [window, head, query, position].
-struct Place {
-  int64_t window, head, kv_head, first;
+/// What a thread block works on.
+struct PagedTile {
+  BatchSequence sequence;
+  const uint64_t* pages;
+  int kv_head, group;  // heads that read one kv head
+  int first, count;    // of its queries
+  int first_span, spans;
+
+  __device__ __forceinline__ int row(int query) const { return (first + query) / group; }
+  __device__ __forceinline__ int position(int query) const { return sequence.position + row(query); }
+  /// Of the query's elements in q and out.
+  __device__ __forceinline__ int64_t offset(const AttendPages& call, int query) const {
+    const int64_t head = int64_t{kv_head} * group + (first + query) % group;
+    return ((int64_t{sequence.row} + row(query)) * call.heads + head) * call.kv.head_dim;
+  }
 };
-__device__ __forceinline__ Place place_of(const AttendWindows& call, int64_t rows) {
-  const int64_t head = int64_t{blockIdx.z} % call.heads;
-  return {int64_t{blockIdx.z} / call.heads, head, head / (call.heads / call.kv_heads), int64_t{blockIdx.y} * rows};
-}
-__device__ __forceinline__ float* score_row(const AttendWindows& call, const Place& at, int64_t query) {
-  return call.scores + ((at.window * call.heads + at.head) * call.positions + query) * call.positions;
+
+__device__ __forceinline__ int first_seen(int position, int64_t window) {
+  return window == 0 || position < window ? 0 : position + 1 - static_cast<int>(window);
 }
 
-/// What a row's exponentials are put together with.
-struct Factors {
-  float* spans;    // [rows, spans][2]: of what came before a span, and of the span
-  float* inverse;  // [rows]: of all at the end
+__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
+  const QueryTile tile = call.tiles[blockIdx.x];
+  PagedTile t;
+  t.sequence = call.sequences[tile.sequence];
+  t.pages = call.kv.tables + tile.sequence * call.kv.stride;
+  t.kv_head = static_cast<int>(blockIdx.y);
+  t.group = static_cast<int>(call.heads / call.kv.kv_heads);
+  t.first = tile.first;
+  t.count = min(call.tile_queries, t.sequence.rows * t.group - t.first);
+  t.first_span = first_seen(t.position(0), call.window) / kSpan;
+  t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
+  return t;
+}
+
+/// What a query at a position sees of a span; nothing at position -1, where there is no query.
+struct Seen {
+  int begin, end;
+  bool is_first;  // no span before has a position that it sees
+  __device__ __forceinline__ bool nothing() const { return begin >= end; }
+  __device__ __forceinline__ bool has(int t) const { return t >= begin && t < end; }
 };
-__host__ __device__ constexpr int64_t spans_of(int64_t positions) {
-  return (positions + kAttentionSpan - 1) / kAttentionSpan;
+__device__ __forceinline__ Seen seen_of(int position, int span, int64_t window) {
+  const int start = span * kSpan, first = first_seen(position, window);
+  return {max(first - start, 0), min(max(position + 1 - start, 0), kSpan), first >= start};
 }
-__device__ __forceinline__ float span_shift(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-/// Rows [first, first + kScoreTile) of one head into shared memory, elements [begin, begin + kScoreDepth), zeros outside.
-__device__ __forceinline__ void load_heads(const float* rows, int64_t row_stride, int64_t first, int64_t count,
-                                           int64_t begin, int64_t width, float (&to)[kScoreTile][kScorePitch]) {
-  for (int at = static_cast<int>(threadIdx.x); at < kScoreTile * kScoreDepth; at += kThreads) {
-    const int row = at / kScoreDepth, i = at % kScoreDepth;
-    to[row][i] = first + row < count && begin + i < width ? rows[(first + row) * row_stride + begin + i] : 0.0f;
+__device__ __forceinline__ float shift_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
+/// The layer's keys (0) or values (1) of a page.
+__device__ __forceinline__ const uint16_t* page_rows(const AttendPages& call, const PagedTile& tile, int page,
+                                                     int which) {
+  return reinterpret_cast<const uint16_t*>(tile.pages[page]) +
+         ((call.kv.index * 2 + which) * call.kv.kv_heads + tile.kv_head) * kKvPage * call.kv.head_dim;
+}
+
+/// What came before a span times `before`, plus the span times `here`. `here` 0 and `before` 1 where the query sees nothing of it.
+struct Merging {
+  float before, here;
+};
+
+/// The largest score and the sum of exponentials of one query, over the spans so far.
+struct Running {
+  float most, total;
+};
+__device__ __forceinline__ Merging merge(const Seen& seen, float most, float total, Running& running) {
+  if (seen.nothing()) return {1.0f, 0.0f};
+  if (seen.is_first) {
+    running = {most, total};
+    return {0.0f, 1.0f};
+  }
+  const float next = most > running.most ? most : running.most;
+  const float before = exp_f32(__fsub_rn(running.most, shift_of(next))),
+              here = exp_f32(__fsub_rn(most, shift_of(next)));
+  running = {next, __fmaf_rn(total, here, __fmul_rn(running.total, before))};
+  return {before, here};
+}
+__device__ __forceinline__ float merged(const Seen& seen, const Merging& by, float sum, float all) {
+  if (seen.nothing()) return all;
+  return seen.is_first ? sum : __fmaf_rn(sum, by.here, __fmul_rn(all, by.before));
+}
+
+/// Shared memory of a thread block. Queries lie next to each other: a thread reads four at once.
+template <int kQueries>
+struct PagedShared {
+  static constexpr int kPitch = kQueries + 4;  // neighbouring positions in different banks
+  float queries[kMostHeadDim][kPitch];
+  float weights[kSpan][kPitch];  // scores, then their exponentials
+  int positions[kQueries];       // -1: there is no such query
+  float most[kQueries];
+  Running running[kQueries];
+  Merging merging[kQueries];
+};
+
+/// Scores of the thread's position against all queries.
+template <int kQueries>
+__device__ __forceinline__ void score_position(const AttendPages& call, const PagedTile& tile, int span,
+                                               const PagedShared<kQueries>& shared, float (&scores)[kQueries]) {
+  const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (float& s : scores) s = 0;
+  const int position = span * kSpan + t;
+  if (position > tile.position(tile.count - 1) || position < first_seen(tile.position(0), call.window)) return;
+  const uint16_t* const key = page_rows(call, tile, position / int{kKvPage}, 0) + position % int{kKvPage};
+  const int d = static_cast<int>(call.kv.head_dim);
+#pragma unroll 8
+  for (int i = 0; i < d; ++i) {
+    const float k = f16_value(key[i * kKvPage]);
+#pragma unroll
+    for (int q = 0; q < kQueries; q += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(&shared.queries[i][q]);
+      scores[q] = __fmaf_rn(four.x, k, scores[q]);
+      scores[q + 1] = __fmaf_rn(four.y, k, scores[q + 1]);
+      scores[q + 2] = __fmaf_rn(four.z, k, scores[q + 2]);
+      scores[q + 3] = __fmaf_rn(four.w, k, scores[q + 3]);
+    }
+  }
+#pragma unroll
+  for (float& s : scores) s = __fmul_rn(call.scale, s);
+}
+
+/// shared.weights become exponentials, shared.most the largest scores. Half a warp per query finds them.
+template <int kQueries>
+__device__ __forceinline__ void exponentials_of(const AttendPages& call, int span, const float (&scores)[kQueries],
+                                                PagedShared<kQueries>& shared) {
+  const int t = static_cast<int>(threadIdx.x), half = t / kLanes, lane = t % kLanes;
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) shared.weights[t][q] = scores[q];
+  __syncthreads();
+  if (half < kQueries) {
+    const Seen seen = seen_of(shared.positions[half], span, call.window);
+    float most = -INFINITY;
+    for (int at = lane; at < kSpan; at += kLanes) {
+      const float s = shared.weights[at][half];
+      if (seen.has(at)) most = s > most ? s : most;
+    }
+    most = largest_of_lanes(most);
+    if (lane == 0) shared.most[half] = most;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {
+    const bool sees = seen_of(shared.positions[q], span, call.window).has(t);
+    shared.weights[t][q] = sees ? exp_f32(__fsub_rn(scores[q], shift_of(shared.most[q]))) : 0.0f;
+  }
+  __syncthreads();
+}
+
+/// Sums of exponentials, half a warp per query, and what they make of the sums so far.
+template <int kQueries>
+__device__ __forceinline__ void sum_exponentials(const AttendPages& call, int span, PagedShared<kQueries>& shared) {
+  const int half = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
+  if (half >= kQueries) return;
+  float sum = 0;
+  for (int at = lane; at < kSpan; at += kLanes) sum = __fadd_rn(sum, shared.weights[at][half]);
+  sum = fold_lanes(sum);
+  if (lane != 0) return;
+  const Seen seen = seen_of(shared.positions[half], span, call.window);
+  if (call.results != nullptr) {
+    shared.running[half] = {shared.most[half], sum};  // of this span alone
+  } else {
+    shared.merging[half] = merge(seen, shared.most[half], sum, shared.running[half]);
   }
 }
 
-/// 32 queries by 32 positions; a thread has two of each.
-__global__ void __launch_bounds__(kThreads) score_tiles(const __grid_constant__ AttendWindows call) {
-  __shared__ __align__(16) float queries[kScoreTile][kScorePitch], keys[kScoreTile][kScorePitch];
-  const Place at = place_of(call, kScoreTile);
-  const int64_t first_key = int64_t{blockIdx.x} * kScoreTile, d = call.head_dim;
-  if (first_key >= at.first + kScoreTile) return;  // nobody sees them
-  const int64_t window = at.window * call.positions;
-  const int row = static_cast<int>(threadIdx.x) / 16, column = static_cast<int>(threadIdx.x) % 16;
-  float sums[2][2] = {};
-  for (int64_t begin = 0; begin < d; begin += kScoreDepth) {
-    __syncthreads();
-    load_heads(call.q + window * call.heads * d + at.head * d, call.heads * d, at.first, call.positions, begin, d,
-               queries);
-    load_heads(call.key + window * call.kv_heads * d + at.kv_head * d, call.kv_heads * d, first_key, call.positions,
-               begin, d, keys);
-    __syncthreads();
+/// Neighbouring queries' weights of a position.
+template <int kOwn>
+__device__ __forceinline__ void load_weights(const float* from, float (&to)[kOwn]) {
+  if constexpr (kOwn % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < kScoreDepth; i += 4) {
-      float4 q[2], k[2];
+    for (int q = 0; q < kOwn; q += 4) *reinterpret_cast<float4*>(&to[q]) = *reinterpret_cast<const float4*>(from + q);
+  } else {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        q[r] = *reinterpret_cast<const float4*>(&queries[row + 16 * r][i]);
-        k[r] = *reinterpret_cast<const float4*>(&keys[column + 16 * r][i]);
+    for (int q = 0; q < kOwn; ++q) to[q] = from[q];
+  }
+}
+
+/// Weighted values of the thread's element for its queries, from query `begin` on.
+template <int kQueries, int kOwn>
+__device__ __forceinline__ void weigh_pages(const AttendPages& call, const PagedTile& tile, int span, int element,
+                                            int begin, const PagedShared<kQueries>& shared, float (&sums)[kOwn]) {
+  Seen seen[kOwn];
+  int low = kSpan, high = 0, all_from = 0, all_to = kSpan;  // seen by any query, and by all that see something
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) {
+    sums[q] = 0;
+    seen[q] = seen_of(shared.positions[begin + q], span, call.window);
+    if (seen[q].nothing()) continue;  // nobody reads its sum
+    low = min(low, seen[q].begin);
+    high = max(high, seen[q].end);
+    all_from = max(all_from, seen[q].begin);
+    all_to = min(all_to, seen[q].end);
+  }
+  constexpr int kPage = static_cast<int>(kKvPage);
+  const int d = static_cast<int>(call.kv.head_dim);
+  for (int page = low / kPage; page * kPage < high; ++page) {
+    const int start = page * kPage, from = max(low, start), to = min(high, start + kPage);
+    const uint16_t* const values = page_rows(call, tile, span * int{kSpanPages} + page, 1) + element;
+    if (from >= all_from && to <= all_to) {
+#pragma unroll 8
+      for (int t = from; t < to; ++t) {
+        const float v = f16_value(values[(t - start) * d]);
+        float weights[kOwn];
+        load_weights(&shared.weights[t][begin], weights);
+#pragma unroll
+        for (int q = 0; q < kOwn; ++q) sums[q] = __fmaf_rn(weights[q], v, sums[q]);
       }
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& s = sums[r][c];
-          s = __fmaf_rn(q[r].x, k[c].x, s);
-          s = __fmaf_rn(q[r].y, k[c].y, s);
-          s = __fmaf_rn(q[r].z, k[c].z, s);
-          s = __fmaf_rn(q[r].w, k[c].w, s);
-        }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r)
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int64_t query = at.first + row + 16 * r, key = first_key + column + 16 * c;
-      if (query < call.positions && key <= query) score_row(call, at, query)[key] = __fmul_rn(call.scale, sums[r][c]);
-    }
-}
-
-/// scores = exp(score - the span's largest); half a warp per row. All lanes go through all spans, for they fold together.
-__global__ void exponentials(const __grid_constant__ AttendWindows call, const __grid_constant__ Factors to) {
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes, spans = spans_of(call.positions);
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t count = row < call.windows * call.heads * call.positions ? row % call.positions + 1 : 0;
-  float* const scores = call.scores + row * call.positions;
-  float most = -INFINITY, total = 0;
-  for (int64_t span = 0; span < spans; ++span) {
-    const int64_t begin = span * kAttentionSpan, end = min(begin + kAttentionSpan, count);
-    float largest = -INFINITY;
-    for (int64_t t = begin + lane; t < end; t += kLanes) largest = scores[t] > largest ? scores[t] : largest;
-    largest = largest_of_lanes(largest);
-    float sum = 0;
-    for (int64_t t = begin + lane; t < end; t += kLanes) {
-      const float e = exp_f32(__fsub_rn(scores[t], span_shift(largest)));
-      scores[t] = e;
-      sum = __fadd_rn(sum, e);
-    }
-    sum = fold_lanes(sum);
-    if (begin >= end) continue;
-    if (span == 0) {
-      most = largest;
-      total = sum;
-      continue;
-    }
-    const float next = largest > most ? largest : most;
-    const float before = exp_f32(__fsub_rn(most, span_shift(next))),
-                here = exp_f32(__fsub_rn(largest, span_shift(next)));
-    most = next;
-    total = __fmaf_rn(sum, here, __fmul_rn(total, before));
-    if (lane == 0) {
-      to.spans[2 * (row * spans + span)] = before;
-      to.spans[2 * (row * spans + span) + 1] = here;
-    }
-  }
-  if (count > 0 && lane == 0) to.inverse[row] = __fdiv_rn(1.0f, total);
-}
-
-/// Adds kValueDepth positions to a thread's 4 x 4 sums; `seen` of them to the first query's, one more to each that follows.
-template <bool kAll>
-__device__ __forceinline__ void add_values(const float (&weights)[kValueDepth][kValuePitch],
-                                           const float (&values)[kValueDepth][kValuePitch], int row, int column,
-                                           int64_t seen, float (&sums)[4][4]) {
-#pragma unroll
-  for (int t = 0; t < kValueDepth; ++t) {
-    float w[4], v[4];
-    *reinterpret_cast<float4*>(w) = *reinterpret_cast<const float4*>(&weights[t][row]);
-    *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(&values[t][column]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!kAll && t >= seen + i) continue;  // 0 * infinity would be NaN
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sums[i][j] = __fmaf_rn(w[i], v[j], sums[i][j]);
-    }
-  }
-}
-
-/// all = sums * here + all * before, and sums begin anew.
-__device__ __forceinline__ void merge_span(bool first, const float* factors, float (&sums)[4], float (&all)[4]) {
-  const float before = first ? 0.0f : factors[0], here = first ? 1.0f : factors[1];
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    all[j] = first ? sums[j] : __fmaf_rn(sums[j], here, __fmul_rn(all[j], before));
-    sums[j] = 0;
-  }
-}
-
-/// 64 queries by 64 elements of a head, 4 x 4 a thread. The queries are of one span, so all of them see all spans up to it.
-__global__ void __launch_bounds__(kThreads)
-    weigh_values(const __grid_constant__ AttendWindows call, const __grid_constant__ Factors factors) {
-  __shared__ __align__(16) float weights[kValueDepth][kValuePitch], values[kValueDepth][kValuePitch];
-  const Place at = place_of(call, kValueTile);
-  const int64_t d = call.head_dim, first_element = int64_t{blockIdx.x} * kValueTile, spans = spans_of(call.positions);
-  const int64_t window = at.window * call.positions, end = min(at.first + kValueTile, call.positions);
-  const int64_t first_row = (at.window * call.heads + at.head) * call.positions;
-  const int row = static_cast<int>(threadIdx.x) / 16 * 4, column = static_cast<int>(threadIdx.x) % 16 * 4;
-  float sums[4][4] = {}, all[4][4] = {};
-  for (int64_t begin = 0; begin < end; begin += kValueDepth) {
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kValueTile * kValueDepth; i += kThreads) {
-      const int64_t query = at.first + i / kValueDepth, seen = begin + i % kValueDepth;
-      weights[i % kValueDepth][i / kValueDepth] =
-          query < call.positions && seen <= query ? score_row(call, at, query)[seen] : 0.0f;
-      const int64_t position = begin + i / kValueTile, element = first_element + i % kValueTile;
-      values[i / kValueTile][i % kValueTile] =
-          position < end && element < d ? call.value[((window + position) * call.kv_heads + at.kv_head) * d + element]
-                                        : 0.0f;
-    }
-    __syncthreads();
-    const int64_t seen = at.first + row + 1 - begin;  // by the thread's first query
-    if (seen >= kValueDepth) {
-      add_values<true>(weights, values, row, column, seen, sums);
     } else {
-      add_values<false>(weights, values, row, column, seen, sums);
+      for (int t = from; t < to; ++t) {
+        const float v = f16_value(values[(t - start) * d]);
+#pragma unroll
+        for (int q = 0; q < kOwn; ++q)  // 0 * infinity would be NaN
+          if (seen[q].has(t)) sums[q] = __fmaf_rn(shared.weights[t][begin + q], v, sums[q]);
+      }
     }
-    const int64_t next = begin + kValueDepth, span = begin / kAttentionSpan;
-    if (next < end && next % kAttentionSpan != 0) continue;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (at.first + row + i < call.positions)
-        merge_span(span == 0, factors.spans + 2 * ((first_row + at.first + row + i) * spans + span), sums[i], all[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int64_t query = at.first + row + i;
-    if (query >= call.positions) continue;
-    const float factor = factors.inverse[first_row + query];
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (first_element + column + j < d)
-        call.out[((window + query) * call.heads + at.head) * d + first_element + column + j] =
-            __fmul_rn(all[i][j], factor);
   }
 }
 
-unsigned tiles(int64_t count, int64_t tile) { return static_cast<unsigned>((count + tile - 1) / tile); }
+/// Where one span's largest score, sum and weighted values of a query lie.
+__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
+  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * call.spans + span_of_tile;
+  return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
+}
+
+/// Positions and elements of the tile's queries into shared memory; zeros where there is no query.
+template <int kQueries>
+__device__ __forceinline__ void load_queries(const AttendPages& call, const PagedTile& tile,
+                                             PagedShared<kQueries>& shared) {
+  const int d = static_cast<int>(call.kv.head_dim), thread = static_cast<int>(threadIdx.x);
+  for (int at = thread; at < kQueries * d; at += kPagedThreads) {
+    const int q = at / d, i = at % d;
+    shared.queries[i][q] = q < tile.count ? call.q[tile.offset(call, q) + i] : 0.0f;
+  }
+  if (thread < kQueries) shared.positions[thread] = thread < tile.count ? tile.position(thread) : -1;
+}
+
+/// kParts threads share an element of the head: each has kQueries / kParts queries.
+template <int kQueries, int kParts>
+__global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_constant__ AttendPages call) {
+  constexpr int kOwn = kQueries / kParts, kElements = kPagedThreads / kParts;
+  __shared__ __align__(16) PagedShared<kQueries> shared;
+  const PagedTile tile = paged_tile(call);
+  const int part = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
+  const bool apart = call.results != nullptr;
+  if (apart && part >= tile.spans) return;
+  load_queries(call, tile, shared);
+  __syncthreads();
+  const int element = thread % kElements, begin = thread / kElements * kOwn, d = static_cast<int>(call.kv.head_dim);
+  float all[kOwn] = {}, sums[kOwn] = {};
+  const int first = tile.first_span + part, last = apart ? first + 1 : first + tile.spans;
+  for (int span = first; span < last; ++span) {
+    float scores[kQueries];
+    score_position(call, tile, span, shared, scores);
+    exponentials_of(call, span, scores, shared);
+    sum_exponentials(call, span, shared);
+    if (element < d) weigh_pages<kQueries, kOwn>(call, tile, span, element, begin, shared, sums);
+    __syncthreads();
+#pragma unroll
+    for (int q = 0; q < kOwn && !apart; ++q)
+      all[q] =
+          merged(seen_of(shared.positions[begin + q], span, call.window), shared.merging[begin + q], sums[q], all[q]);
+  }
+  if (element >= d) return;
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) {
+    const int query = begin + q;
+    if (query >= tile.count) continue;
+    const Running running = shared.running[query];
+    if (apart) {
+      float* const to = result_of(call, part, query);
+      to[2 + element] = sums[q];
+      if (element == 0) to[0] = running.most, to[1] = running.total;
+    } else {
+      call.out[tile.offset(call, query) + element] = __fmul_rn(all[q], __fdiv_rn(1.0f, running.total));
+    }
+  }
+}
+
+/// Puts spans together in ascending order, one thread per element of a query.
+__global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
+  const PagedTile tile = paged_tile(call);
+  const int d = static_cast<int>(call.kv.head_dim);
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
+    const int query = at / d, i = at % d, position = tile.position(query);
+    Running running{0, 0};
+    float all = 0;
+    for (int part = 0; part < tile.spans; ++part) {
+      const Seen seen = seen_of(position, tile.first_span + part, call.window);
+      if (seen.nothing()) continue;
+      const float* const from = result_of(call, part, query);
+      const Merging by = merge(seen, from[0], from[1], running);
+      all = merged(seen, by, from[2 + i], all);
+    }
+    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+  }
+}
+
+template <int kQueries>
+cudaError_t launch_tiles(const AttendPages& call, dim3 grid, cudaStream_t stream) {
+  auto* const kernel = call.kv.head_dim <= kPagedThreads / 4   ? &attend_tiles<kQueries, 4>
+                       : call.kv.head_dim <= kPagedThreads / 2 ? &attend_tiles<kQueries, 2>
+                                                               : &attend_tiles<kQueries, 1>;
+  return launch(kernel, grid, dim3(kPagedThreads), 0, stream, false, call);
+}
 
 }  // namespace
 
-int64_t attend_workspace_bytes(int64_t windows, int64_t positions, int64_t heads) {
-  return windows * heads * positions * (positions + 2 * spans_of(positions) + 1) * int64_t(sizeof(float));
-}
-
-Status attend_windows(const AttendWindows& call) {
+Status attend_pages(const AttendPages& call) {
+  if (call.tile_count == 0) return {};
+  if (call.kv.head_dim < 1 || call.kv.head_dim > kMostHeadDim)
+    return fail(ErrorCode::kUnsupported, "attention", "heads of " + std::to_string(call.kv.head_dim) + " elements",
+                "at most " + std::to_string(kMostHeadDim) + " on a GPU");
   auto* const stream = static_cast<cudaStream_t>(call.stream);
-  const int64_t blocks = call.windows * call.heads, rows = blocks * call.positions;
-  if (rows == 0) return {};
-  float* const behind = call.scores + rows * call.positions;
-  const Factors factors{behind, behind + 2 * rows * spans_of(call.positions)};
-  const dim3 score_grid(tiles(call.positions, kScoreTile), tiles(call.positions, kScoreTile),
-                        static_cast<unsigned>(blocks));
-  const dim3 value_grid(tiles(call.head_dim, kValueTile), tiles(call.positions, kValueTile),
-                        static_cast<unsigned>(blocks));
-  auto e = launch(score_tiles, score_grid, dim3(kThreads), 0, stream, false, call);
-  if (e == cudaSuccess)
-    e = launch(exponentials, dim3(tiles(rows * kLanes, kThreads)), dim3(kThreads), 0, stream, false, call, factors);
-  if (e == cudaSuccess) e = launch(weigh_values, value_grid, dim3(kThreads), 0, stream, false, call, factors);
+  const auto x = static_cast<unsigned>(call.tile_count), y = static_cast<unsigned>(call.kv.kv_heads);
+  const dim3 grid(x, y, call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
+  auto e = call.tile_queries == 4   ? launch_tiles<4>(call, grid, stream)
+           : call.tile_queries == 8 ? launch_tiles<8>(call, grid, stream)
+                                    : launch_tiles<16>(call, grid, stream);
+  if (e == cudaSuccess && call.results != nullptr)
+    e = launch(merge_tiles, dim3(x, y), dim3(kPagedThreads), 0, stream, false, call);
   return check_cuda(e, "attention");
 }
 

@@ -29,22 +29,6 @@ __global__ void norm(const float* x, const float* weight, int64_t rows, int64_t 
     y[row * n + i] = __fmul_rn(__fmul_rn(x[row * n + i], r), weight[i]);
 }
 
-__global__ void rotate(const __grid_constant__ RotateRows call) {
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, head = at / call.half, i = at % call.half;
-  if (head >= call.rows * call.heads) return;
-  const int64_t angle = head / call.heads % call.positions * call.half + i;
-  const float cos = call.cos[angle], sin = call.sin[angle];
-  float* const low = call.x + head * 2 * call.half + i;
-  const float a = low[0], b = low[call.half];
-  low[0] = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
-  low[call.half] = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
-}
-
-__global__ void to_f16_and_back(float* x, int64_t count) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < count) x[i] = f16_value(f16_nearest(x[i]));
-}
-
 __global__ void gate_all(float* gate, const float* up, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
@@ -98,12 +82,6 @@ Status each(const char* where, void (*kernel)(Parameters...), int64_t count, voi
 
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream) {
   return each("norm", norm, rows * kLanes, stream, x, weight, rows, n, eps, y);
-}
-Status rotate_rows(const RotateRows& call) {
-  return each("rotation", rotate, call.rows * call.heads * call.half, call.stream, call);
-}
-Status round_to_f16(float* x, int64_t count, void* stream) {
-  return each("keys and values", to_f16_and_back, count, stream, x, count);
 }
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream) {
   return each("gate", gate_all, count, stream, gate, up, count);

@@ -1,4 +1,4 @@
-#include "ops/weight_parts.h"
+#include "backend/cuda/weight_parts.h"
 
 #include <algorithm>
 

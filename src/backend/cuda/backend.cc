@@ -1,0 +1,80 @@
+#include <utility>
+
+#include "backend/cuda/moment_sum.h"
+#include "backend/cuda/program.h"
+#include "base/try.h"
+#include "kernels/cuda_step_api.h"
+
+namespace lowbit {
+namespace {
+
+constexpr auto kFloat = int64_t{sizeof(float)};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(int gpu, ThreadPool& pool) : gpu_(gpu), pool_(&pool) {}
+  const char* name() const override { return "cuda"; }
+
+  Result<std::unique_ptr<Weight>> prepare(const std::string& name, const QTensor& w, std::vector<float> bias,
+                                          const XSpec& x, WeightUse use) override {
+    LOWBIT_TRY(cuda::use_device(gpu_));
+    LOWBIT_TRY_ASSIGN(auto weight,
+                      CudaWeight::make(name, w, bias, x, use != WeightUse::kProducts, use != WeightUse::kRows, *pool_));
+    return std::unique_ptr<Weight>(std::move(weight));
+  }
+
+  Result<std::unique_ptr<Program>> compile(std::span<const Step> steps, const CompileOptions& options) override {
+    return CudaProgram::make(gpu_, steps, options);
+  }
+
+  Result<std::unique_ptr<Workspace>> workspace(std::span<const Step> steps, const Limits& limits) override {
+    LOWBIT_TRY(cuda::use_device(gpu_));
+    LOWBIT_TRY_ASSIGN(auto work, CudaWorkspace::make(gpu_, steps, limits, *pool_));
+    return std::unique_ptr<Workspace>(std::move(work));
+  }
+
+  Result<Buffer> allocate_rows(int64_t floats, const char* what) override {
+    LOWBIT_TRY(cuda::use_device(gpu_));
+    return cuda::allocate(floats * kFloat, what);
+  }
+  Status upload(std::span<const float> from, Buffer& to, int64_t at) override {
+    LOWBIT_TRY(cuda::use_device(gpu_));
+    LOWBIT_TRY(cuda::upload_on(nullptr, to.as<float>() + at, from.data(), int64_t(from.size_bytes())));
+    return cuda::synchronize(nullptr);
+  }
+  Status download(const Buffer& from, int64_t at, std::span<float> to) override {
+    LOWBIT_TRY(cuda::use_device(gpu_));
+    LOWBIT_TRY(cuda::download_on(nullptr, to.data(), from.as<float>() + at, int64_t(to.size_bytes())));
+    return cuda::synchronize(nullptr);
+  }
+
+  Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
+    return CudaMomentSum::make(gpu_, k, compares);
+  }
+
+  Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) override {
+    const KvPlace place{[gpu = gpu_](int64_t bytes) -> Result<Buffer> {
+                          LOWBIT_TRY(cuda::use_device(gpu));
+                          return cuda::allocate(bytes, "kv cache");
+                        },
+                        [gpu = gpu_](std::byte* to, const std::byte* from, int64_t bytes) -> Status {
+                          LOWBIT_TRY(cuda::use_device(gpu));
+                          LOWBIT_TRY(cuda::copy_on(nullptr, to, from, bytes));
+                          return cuda::synchronize(nullptr);
+                        }};
+    return KvPool::make(std::move(groups), max_pages, slab_pages, place);
+  }
+
+ private:
+  int gpu_;
+  ThreadPool* pool_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool) {
+  LOWBIT_TRY(cuda::use_device(gpu));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(gpu, pool));
+}
+
+}  // namespace lowbit

@@ -1,0 +1,92 @@
+#include "backend/cuda/weight.h"
+
+#include <utility>
+
+#include "backend/cuda/weight_parts.h"
+#include "base/try.h"
+#include "format/registry.h"
+#include "kernels/cuda_block_api.h"
+
+namespace lowbit {
+namespace {
+
+constexpr auto kFloat = int64_t{sizeof(float)};
+
+}  // namespace
+
+Result<Buffer> to_device(std::span<const float> values, const char* what) {
+  const int64_t bytes = int64_t(values.size()) * kFloat;
+  LOWBIT_TRY_ASSIGN(Buffer buffer, cuda::allocate(bytes, what));
+  LOWBIT_TRY(cuda::upload(buffer, values.data(), bytes));
+  return buffer;
+}
+
+Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, const QTensor& w,
+                                                     const std::vector<float>& bias, const XSpec& x, bool rows,
+                                                     bool products, ThreadPool& pool) {
+  auto weight = std::make_unique<CudaWeight>();
+  weight->name = name;
+  weight->format = w.format;
+  weight->n = w.n;
+  weight->k = w.k;
+  weight->multiplies = products;
+  weight->activation = x.activation;
+  weight->rounding = x.rounding;
+  if (!bias.empty()) {
+    LOWBIT_TRY_ASSIGN(weight->bias, to_device(bias, "bias"));
+  }
+  if (weight->takes_codes()) {
+    DeviceMatmulOptions options;
+    options.activation_group = x.group;
+    LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, options));
+    weight->kernel = weight->plan.kernel_name();
+    weight->reason = weight->plan.reason();
+  } else if (products) {
+    LOWBIT_TRY(weight->set_values(w, pool));
+    weight->kernel = std::string("matmul_") + format_info(w.format).name + "_af32__cuda_128x128";
+    weight->reason = "f32 activations: the CPU's order of sums";
+  }
+  if (rows) LOWBIT_TRY(weight->set_table(w, pool));
+  LOWBIT_TRY(cuda::synchronize(nullptr));  // where codes were put in order; programs run elsewhere
+  return weight;
+}
+
+Status CudaWeight::set_values(const QTensor& w, ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(const WeightParts parts, split_weight(w, pool));
+  group = parts.group;
+  LOWBIT_TRY_ASSIGN(values, to_device(parts.values, "weights"));
+  if (!parts.scales.empty()) {
+    LOWBIT_TRY_ASSIGN(scales, to_device(parts.scales, "scales"));
+  }
+  if (!parts.offsets.empty()) {
+    LOWBIT_TRY_ASSIGN(offsets, to_device(parts.offsets, "offsets"));
+  }
+  return {};
+}
+
+Status CudaWeight::set_table(const QTensor& w, ThreadPool& pool) {
+  if (is_dense(w.format) && !values.empty()) {  // a tied head: the same numbers
+    table = values;
+    return {};
+  }
+  std::vector<float> all(size_t(w.n * w.k));
+  pool.parallel_for(w.n, 16, [&](int64_t begin, int64_t end, int) {
+    dequantize_rows(w, begin, end - begin, all.data() + begin * w.k);
+  });
+  LOWBIT_TRY_ASSIGN(table, to_device(all, "embedding"));
+  return {};
+}
+
+WeightInfo CudaWeight::info() const {
+  if (!multiplies) return {name, "", "", format, n, k, 0, Activation::kF32, 0};
+  const int64_t bytes = takes_codes() ? plan.resident_bytes() : values.size() + scales.size() + offsets.size();
+  return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, takes_codes() ? code_group() : 0};
+}
+
+Status CudaWeight::run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const {
+  if (takes_codes()) return plan.run(x, floats_or_null(bias), y, cuda::Element::kF32, n, scratch, stream);
+  return cuda::f32_matmul({floats_or_null(values), floats_or_null(scales), floats_or_null(offsets),
+                           floats_or_null(bias), n, k, group, static_cast<const float*>(x.x), y, x.m, stream});
+}
+
+}  // namespace lowbit

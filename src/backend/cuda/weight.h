@@ -1,0 +1,47 @@
+#pragma once
+// Weights in device memory, and products with them.
+
+#include <string>
+#include <vector>
+
+#include "backend/step.h"
+#include "base/threads.h"
+#include "ops/device_matmul.h"
+#include "tensor/buffer.h"
+
+namespace lowbit {
+
+/// f32 values on the device. Errors: kOutOfMemory, what CUDA says.
+Result<Buffer> to_device(std::span<const float> values, const char* what);
+inline const float* floats_or_null(const Buffer& b) { return b.empty() ? nullptr : b.as<float>(); }
+
+/// y = x W^T + bias; rows of the weight where it is an embedding. On the current device.
+struct CudaWeight final : Weight {
+  static Result<std::unique_ptr<CudaWeight>> make(const std::string& name, const QTensor& w,
+                                                  const std::vector<float>& bias, const XSpec& x, bool rows,
+                                                  bool products, ThreadPool& pool);
+  WeightInfo info() const override;
+  bool takes_codes() const { return multiplies && activation == Activation::kInt8; }
+  /// Columns of x that share a scale; 0: all of a row.
+  int64_t code_group() const { return plan.x_groups() ? plan.group() : 0; }
+  /// y [m, n] of rows x [m, k] in f32, or of their codes.
+  Status run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const;
+
+  std::string name, kernel, reason;
+  FormatId format = FormatId::kF32;
+  int64_t n = 0, k = 0;
+  bool multiplies = false;
+  Activation activation = Activation::kF32;
+  ActivationRounding rounding;
+  Buffer bias;                     // [n] or empty
+  Buffer table;                    // f32 [n, k], of an embedding
+  DeviceMatmulPlan plan;           // int8 activations
+  Buffer values, scales, offsets;  // f32 activations: WeightParts
+  int64_t group = 0;
+
+ private:
+  Status set_values(const QTensor& w, ThreadPool& pool);
+  Status set_table(const QTensor& w, ThreadPool& pool);
+};
+
+}  // namespace lowbit

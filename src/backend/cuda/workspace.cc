@@ -1,0 +1,149 @@
+#include "backend/cuda/workspace.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/try.h"
+#include "kernels/cuda_step_api.h"
+#include "ops/rope.h"
+
+namespace lowbit {
+namespace {
+
+constexpr auto kFloat = int64_t{sizeof(float)};
+constexpr int64_t kMostLogitRows = 64, kLogitBytes = int64_t{64} << 20;
+constexpr int64_t kResultBytes = int64_t{64} << 20, kResultSequences = 16;
+
+const CudaWeight& cuda_weight(const Weight* w) { return static_cast<const CudaWeight&>(*w); }
+
+}  // namespace
+
+Result<std::unique_ptr<CudaWorkspace>> CudaWorkspace::make(int gpu, std::span<const Step> steps, const Limits& limits,
+                                                           ThreadPool& pool) {
+  LOWBIT_TRY_ASSIGN(cuda::Stream stream, cuda::Stream::create());
+  std::unique_ptr<CudaWorkspace> work(new CudaWorkspace(gpu, std::move(stream), pool));
+  LOWBIT_TRY(work->allocate(steps, limits, pool));
+  return work;
+}
+
+void CudaWorkspace::add_needs(const CudaWeight& w, Needs& needs) const {
+  if (!w.takes_codes()) return;
+  const int64_t group = w.code_group();
+  needs.codes = std::max(needs.codes, round_up(w.k, 64));
+  needs.code_scales = std::max(needs.code_scales, group > 0 ? ceil_div(w.k, group) : 1);
+  if (w.rounding.clipped > 0) needs.clipped = std::max(needs.clipped, w.k);
+  for (int64_t m = 1; m <= rows_; ++m)
+    needs.scratch = std::max(needs.scratch, w.plan.workspace_bytes(m, cuda::Element::kInt8));
+}
+
+Status CudaWorkspace::add_needs(const AttentionSpec& a, const Limits& limits, ThreadPool& pool, Needs& needs) {
+  const int64_t share = a.heads / a.kv_heads;
+  if (!std::ranges::count(needs.shares, share)) needs.shares.push_back(share);
+  const int queries = cuda::attention_tile_queries(share);
+  const int64_t one = cuda::attend_results_floats(ceil_div(share, int64_t{queries}), queries,
+                                                  ceil_div(limits.context, kAttentionSpan), a.kv_heads, a.head_dim);
+  const int64_t many = std::min(one * std::min(rows_, kResultSequences), kResultBytes / kFloat);
+  needs.results = std::max({needs.results, one, many});
+  if (rotation_of(a) != nullptr) return {};
+  const int64_t positions = std::max<int64_t>(limits.context, 1), half = a.rope->dims / 2;
+  std::vector<float> cos(size_t(positions * half)), sin(cos.size());
+  rope_table(rope_frequencies(*a.rope), 0, positions, cos.data(), sin.data(), pool);
+  Rotation rotation{*a.rope, {}, {}};
+  LOWBIT_TRY_ASSIGN(rotation.cos, to_device(cos, "rotations"));
+  LOWBIT_TRY_ASSIGN(rotation.sin, to_device(sin, "rotations"));
+  rotations_.push_back(std::move(rotation));
+  return {};
+}
+
+Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits, ThreadPool& pool) {
+  rows_ = limits.rows;
+  multiprocessors_ = cuda::devices()[size_t(gpu_)].multiprocessors;
+  widths_.assign(limits.widths.begin(), limits.widths.end());
+  Needs needs;
+  const auto reads = [&](const StepInput& in) {
+    if (in.norm != nullptr || in.hadamard > 0) needs.normed = std::max(needs.normed, widths_[in.from]);
+  };
+  for (const Step& step : steps) {
+    if (const auto* linear = std::get_if<LinearStep>(&step)) {
+      reads(linear->in);
+      for (const Product& p : linear->out) {
+        add_needs(cuda_weight(p.weight), needs);
+        if (p.add) needs.sum = std::max(needs.sum, widths_[p.to]);
+        if (p.to == kLogits) needs.vocab = std::max(needs.vocab, cuda_weight(p.weight).n);
+      }
+    } else if (const auto* glu = std::get_if<GluStep>(&step)) {
+      reads(glu->in);
+      add_needs(cuda_weight(glu->gate), needs);
+      add_needs(cuda_weight(glu->up), needs);
+      needs.up = std::max(needs.up, widths_[glu->to]);
+    } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+      LOWBIT_TRY(add_needs(*attention->spec, limits, pool, needs));
+    } else if (const auto* gather = std::get_if<GatherStep>(&step)) {
+      needs.normed = std::max(needs.normed, widths_[gather->slot]);
+    }
+  }
+  const auto take = [](Buffer& buffer, int64_t bytes) -> Status {
+    LOWBIT_TRY_ASSIGN(buffer, cuda::allocate(bytes, "workspace"));
+    return {};
+  };
+  slots_.resize(widths_.size());
+  for (size_t s = 0; s < widths_.size(); ++s) LOWBIT_TRY(take(slots_[s], rows_ * widths_[s] * kFloat));
+  LOWBIT_TRY(take(normed_, rows_ * needs.normed * kFloat));
+  LOWBIT_TRY(take(sum_, rows_ * needs.sum * kFloat));
+  LOWBIT_TRY(take(up_, rows_ * needs.up * kFloat));
+  LOWBIT_TRY(take(clipped_, rows_ * needs.clipped * kFloat));
+  LOWBIT_TRY(take(codes_, rows_ * needs.codes));
+  LOWBIT_TRY(take(code_scales_, rows_ * needs.code_scales * kFloat));
+  LOWBIT_TRY(take(scratch_, needs.scratch));
+  LOWBIT_TRY(take(results_, needs.results * kFloat));
+  if (needs.vocab > 0) logits_rows_ = std::clamp<int64_t>(kLogitBytes / (needs.vocab * kFloat), 1, kMostLogitRows);
+  logits_rows_ = std::min(logits_rows_, rows_);
+  LOWBIT_TRY(take(logits_, logits_rows_ * needs.vocab * kFloat));
+  return batch_.reserve(rows_, limits.context, std::move(needs.shares));
+}
+
+int64_t CudaWorkspace::bytes() const {
+  int64_t total = batch_.bytes();
+  for (const Buffer* b : {&normed_, &sum_, &up_, &clipped_, &codes_, &code_scales_, &scratch_, &logits_, &results_})
+    total += b->size();
+  for (const Buffer& s : slots_) total += s.size();
+  for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();
+  return total;
+}
+
+Status CudaWorkspace::read(Slot slot, int64_t first, int64_t rows, float* to) const {
+  LOWBIT_TRY(cuda::use_device(gpu_));
+  const int64_t width = widths_[slot];
+  LOWBIT_TRY(cuda::download_on(stream(), to, slots_[slot].as<float>() + first * width, rows * width * kFloat));
+  return wait();
+}
+
+Status CudaWorkspace::write(Slot slot, int64_t first, int64_t rows, const float* from) {
+  LOWBIT_TRY(cuda::use_device(gpu_));
+  const int64_t width = widths_[slot];
+  LOWBIT_TRY(cuda::upload_on(stream(), slots_[slot].as<float>() + first * width, from, rows * width * kFloat));
+  return wait();
+}
+
+Status CudaWorkspace::load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) {
+  LOWBIT_TRY(cuda::use_device(gpu_));
+  const int64_t width = widths_[slot];
+  LOWBIT_TRY(
+      cuda::copy_on(stream(), slots_[slot].as<float>() + row * width, from.as<float>() + at, rows * width * kFloat));
+  return wait();
+}
+
+Status CudaWorkspace::save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const {
+  LOWBIT_TRY(cuda::use_device(gpu_));
+  const int64_t width = widths_[slot];
+  LOWBIT_TRY(
+      cuda::copy_on(stream(), to.as<float>() + at, slots_[slot].as<float>() + row * width, rows * width * kFloat));
+  return wait();
+}
+
+const CudaWorkspace::Rotation* CudaWorkspace::rotation_of(const AttentionSpec& spec) const {
+  const auto it = std::ranges::find_if(rotations_, [&](const Rotation& r) { return r.spec == *spec.rope; });
+  return it == rotations_.end() ? nullptr : &*it;
+}
+
+}  // namespace lowbit

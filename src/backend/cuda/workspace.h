@@ -1,0 +1,83 @@
+#pragma once
+// Rows of one batch in device memory, on a stream of their own.
+
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/batch.h"
+#include "backend/cuda/weight.h"
+#include "kernels/cuda_api.h"
+
+namespace lowbit {
+
+/// Allocated once: steps allocate nothing and wait for nothing.
+class CudaWorkspace final : public Workspace {
+ public:
+  static Result<std::unique_ptr<CudaWorkspace>> make(int gpu, std::span<const Step> steps, const Limits& limits,
+                                                     ThreadPool& pool);
+
+  int64_t rows() const override { return rows_; }
+  int64_t bytes() const override;
+  Status read(Slot slot, int64_t first, int64_t rows, float* to) const override;
+  Status write(Slot slot, int64_t first, int64_t rows, const float* from) override;
+  Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) override;
+  Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const override;
+  void set_observer(TapObserver observer) override { observer_ = std::move(observer); }
+  void set_profile(Profile* profile) override { profile_ = profile; }
+
+ private:
+  friend class CudaProgram;
+  /// cos and sin of all positions, for one kind of rotation.
+  struct Rotation {
+    RopeSpec spec;
+    Buffer cos, sin;  // [context, dims / 2]
+  };
+  /// What of a step's input the codes hold.
+  struct CodesOf {
+    const float* x = nullptr;
+    int64_t group = 0;
+    ActivationRounding rounding;
+    bool operator==(const CodesOf&) const = default;
+  };
+  /// What steps need besides their slots.
+  struct Needs {
+    int64_t normed = 0, sum = 0, up = 0, clipped = 0;  // columns
+    int64_t codes = 0, code_scales = 0, scratch = 0;   // bytes of a row, scales of a row, bytes
+    int64_t vocab = 0, results = 0;                    // columns, floats
+    std::vector<int64_t> shares;                       // of CudaBatch::reserve()
+  };
+  CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool)
+      : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
+  Status allocate(std::span<const Step> steps, const Limits& limits, ThreadPool& pool);
+  void add_needs(const CudaWeight& weight, Needs& needs) const;
+  Status add_needs(const AttentionSpec& spec, const Limits& limits, ThreadPool& pool, Needs& needs);
+  const Rotation* rotation_of(const AttentionSpec& spec) const;
+  Status wait() const { return cuda::synchronize(stream_.handle()); }
+  void* stream() const { return stream_.handle(); }
+  float* slot(Slot s) { return slots_[s].as<float>(); }
+
+  int gpu_;
+  cuda::Stream stream_;
+  ThreadPool* pool_;
+  int multiprocessors_ = 0;
+  int64_t rows_ = 0;
+  std::vector<int64_t> widths_;
+  std::vector<Buffer> slots_;  // [rows, widths_[s]]
+  Buffer normed_, sum_,
+      up_;          // [rows, widest]: normed rows; products before they are added; the factor of a gated product
+  Buffer clipped_;  // [rows, widest]: rows before they are rounded
+  Buffer codes_, code_scales_;
+  Buffer scratch_;  // of products
+  Buffer logits_;   // [logits_rows_, vocab]
+  int64_t logits_rows_ = 0;
+  std::vector<float> host_logits_;  // of several sequences, or for sinks
+  Buffer results_;  // of spans that are computed apart
+  std::vector<Rotation> rotations_;
+  CudaBatch batch_;
+  CodesOf codes_of_;
+  TapObserver observer_;
+  Profile* profile_ = nullptr;
+};
+
+}  // namespace lowbit

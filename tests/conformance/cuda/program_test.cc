@@ -1,0 +1,216 @@
+// Whole models on a GPU against the reference, bit for bit: every family and format, ragged batches, ranges, taps, sequences that share
+// pages; and what needs a device of its own: pages, moments, errors.
+
+#include "runtime/program_checks.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/executor.h"
+#include "runtime/transformer.h"
+#include "tests/conformance/cuda/on_device.h"
+
+namespace lowbit {
+namespace {
+
+using namespace program_checks;  // NOLINT
+
+struct Gpu {
+  ThreadPool pool{2};
+  std::unique_ptr<Backend> backend = std::move(*make_cuda_backend(0, pool));
+};
+
+TEST(CudaPrograms, GiveTheReferencesBits) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  for (const Variant& v : variants()) expect_reference(*gpu.backend, v, gpu.pool);
+}
+
+/// Shapes that the tuned matmuls take: whole groups of 64, more than eight rows.
+RandomModelSpec wide(FormatId format, int64_t group) {
+  RandomModelSpec s;
+  s.hidden = 256;
+  s.intermediate = 384;
+  s.heads = 8;
+  s.head_dim = 32;
+  s.format = format;
+  s.group = group;
+  return s;
+}
+
+TEST(CudaPrograms, EveryFormatWithEveryKindOfActivation) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  const XPolicy policies[] = {{.activation = Activation::kF32},
+                              {.group = 32},
+                              {.group = 64},
+                              {.group = 0},
+                              {.group = 32, .rounding = {7, 0}},
+                              {.group = 0, .rounding = {127, 0.01F}},
+                              {.group = 32, .as_trained = true}};
+  for (const FormatId format :
+       {FormatId::kF16, FormatId::kBf16, FormatId::kInt8, FormatId::kInt4, FormatId::kUint4, FormatId::kInt3,
+        FormatId::kInt2, FormatId::kInt3Odd, FormatId::kInt2Odd, FormatId::kBinary, FormatId::kTernary,
+        FormatId::kTernaryPacked, FormatId::kFp8, FormatId::kCodebook4, FormatId::kCodebook3, FormatId::kCodebook2})
+    for (const int64_t group : {int64_t{64}, int64_t{32}, Scaling::kAll})
+      for (const XPolicy& x : policies) {
+        const std::string name = std::string(format_info(format).name) + ", group " + std::to_string(group) + ", x " +
+                                 activation_name(x.activation) + " by " + std::to_string(x.group);
+        expect_reference(*gpu.backend, {name.c_str(), wide(format, group), x}, gpu.pool);
+        if (testing::Test::HasFailure()) return;
+      }
+}
+
+TEST(CudaPrograms, HeadsOfAllSizes) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  for (const auto& [heads, kv_heads, head_dim] :
+       {std::array<int64_t, 3>{9, 3, 64}, {4, 4, 6}, {16, 1, 20}, {3, 1, 128}, {2, 1, 130}, {2, 2, 256}, {20, 1, 8}}) {
+    RandomModelSpec s;
+    s.heads = heads;
+    s.kv_heads = kv_heads;
+    s.head_dim = head_dim;
+    s.max_positions = 640;
+    const Variant v{"heads", s, {.activation = Activation::kF32}};
+    expect_reference(*gpu.backend, v, gpu.pool);
+    expect_reference_sessions(*gpu.backend, v, gpu.pool, 12);
+  }
+}
+
+TEST(CudaPrograms, SequencesThatShareAPool) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  for (const Variant& v : variants()) expect_reference_sessions(*gpu.backend, v, gpu.pool, 40);
+}
+
+TEST(CudaPrograms, WhatNobodyHasIsRefusedByName) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  const MemorySource source = make_random_model({});
+  auto model = load(source, {}, *gpu.backend);
+  for (Step& step : model->steps)
+    if (auto* glu = std::get_if<GluStep>(&step)) glu->glu = Glu::kGeluTanh;
+  const auto refused = gpu.backend->compile(model->steps, {});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message().find("GELU"), std::string::npos) << refused.error().message();
+  RandomModelSpec large;
+  large.head_dim = 258;
+  const auto too_large = load(make_random_model(large), {}, *gpu.backend);
+  EXPECT_NE(gpu.backend->compile(too_large->steps, {}).error().message().find("heads of 258"), std::string::npos);
+  EXPECT_EQ(make_cuda_backend(99, gpu.pool).error().code, ErrorCode::kUnsupported);
+}
+
+TEST(CudaPrograms, CachesOfTheHostAreRefused) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  const MemorySource source = make_random_model({});
+  const auto model = load(source, {.activation = Activation::kF32}, *gpu.backend);
+  const auto program = *gpu.backend->compile(model->steps, {});
+  const auto work = *gpu.backend->workspace(model->steps, {slot_widths(model->spec), 8, 64});
+  auto cache = *KvCache::make(groups_of(model->spec), 64);
+  ASSERT_TRUE(cache.reserve(1));
+  const std::vector<int32_t> tokens = {3};
+  const std::vector<SequenceRows> sequences = {{&cache, 0, 0, 1}};
+  const Status status = program->run(*work, {tokens, sequences, {}}, 0, program->steps());
+  ASSERT_FALSE(status.has_value());
+  EXPECT_NE(status.error().message().find("host"), std::string::npos) << status.error().message();
+}
+
+TEST(CudaPrograms, MomentsOfTheReference) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  const auto ref = make_ref_backend(gpu.pool);
+  Rng rng(3);
+  for (const int64_t k : {40, 209})
+    for (const bool compares : {false, true}) {
+      const int64_t rows = 2 * kMomentChunk + 100;
+      std::vector<float> x(size_t(rows * k)), y(x.size());
+      for (auto* values : {&x, &y})
+        for (float& v : *values) v = float(rng.normal());
+      const auto by_definition = *ref->moment_sum(k, compares);
+      ASSERT_TRUE(by_definition->add(x.data(), compares ? y.data() : nullptr, rows));
+      const SecondMoments want = *by_definition->finish("rows");
+      Buffer xd = *gpu.backend->allocate_rows(rows * k, "x"), yd = *gpu.backend->allocate_rows(rows * k, "y");
+      ASSERT_TRUE(gpu.backend->upload(x, xd, 0) && gpu.backend->upload(y, yd, 0));
+      for (const int64_t cut : {int64_t{77}, rows}) {
+        const auto sum = *gpu.backend->moment_sum(k, compares);
+        for (int64_t first = 0; first < rows; first += cut)
+          ASSERT_TRUE(sum->add(xd.as<float>() + first * k, compares ? yd.as<float>() + first * k : nullptr,
+                               std::min(cut, rows - first)));
+        const SecondMoments got = *sum->finish("rows");
+        EXPECT_TRUE(same_bits(got.h, want.h)) << k << ", cut " << cut;
+        EXPECT_TRUE(same_bits(got.deviation, want.deviation)) << k << ", cut " << cut;
+      }
+      const auto bad = *gpu.backend->moment_sum(k, false);
+      x[size_t(5 * k + 3)] = NAN;
+      ASSERT_TRUE(gpu.backend->upload(x, xd, 0));
+      ASSERT_TRUE(bad->add(xd.as<float>(), nullptr, rows));
+      EXPECT_NE(bad->finish("layer").error().message().find("layer: got NaN or infinity as input 3"),
+                std::string::npos);
+    }
+}
+
+TEST(CudaPrograms, RowsGoFromBuffersToSlotsAndBack) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  const std::array<int64_t, 2> widths = {4, 12};
+  const auto work = *gpu.backend->workspace({}, {widths, 5, 16});
+  std::vector<float> x(7 * 12), back(24);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(i);
+  Buffer from = *gpu.backend->allocate_rows(7 * 12, "rows"), to = *gpu.backend->allocate_rows(7 * 12, "rows");
+  ASSERT_TRUE(gpu.backend->upload(x, from, 0));
+  ASSERT_TRUE(work->load(1, 2, 3, from, 12));
+  ASSERT_TRUE(work->save(1, 3, 2, to, 24));
+  ASSERT_TRUE(gpu.backend->download(to, 24, back));
+  EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
+}
+
+/// Threads that drive one model on the GPU get what the CPU gives each alone.
+TEST(CudaPrograms, ManyThreadsShareAModel) {
+  LOWBIT_NEEDS_GPU();
+  for (const Activation activation : {Activation::kF32, Activation::kInt8}) {
+    const MemorySource source = make_random_model(wide(FormatId::kInt4, 64));
+    LoadOptions options;
+    options.x.activation = activation;
+    options.x.group = 32;
+    options.isa = best_isa();
+    options.batch = 24;
+    const auto cpu = *Transformer::load(source, options);
+    options.gpu = 0;
+    const auto loaded = Transformer::load(source, options);
+    ASSERT_TRUE(loaded.has_value()) << loaded.error().message();
+    Executor executor(**loaded);
+    constexpr int kThreads = 8, kSteps = 12;
+    const int64_t vocab = cpu->spec().vocab_size;
+    std::vector<std::vector<float>> got(kThreads);
+    const auto story = [&](int thread, auto&& forward, KvCache cache) {
+      Rng rng(uint64_t(thread) + 1);
+      std::vector<float> all;
+      for (int step = 0; step < kSteps; ++step) {
+        std::vector<int32_t> tokens(step == 0 ? 1 + rng.below(90) : 1);
+        for (int32_t& t : tokens) t = int32_t(rng.below(uint64_t(vocab)));
+        std::vector<float> logits(static_cast<size_t>(vocab));
+        EXPECT_TRUE(forward(tokens, cache, LogitsWanted::last(), logits));
+        all.insert(all.end(), logits.begin(), logits.end());
+      }
+      return all;
+    };
+    const auto pages = *(*loaded)->make_pool(64, 8);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        got[size_t(t)] = story(
+            t, [&](auto&&... a) { return executor.forward(a...); }, KvCache(pages, 256));
+      });
+    for (std::thread& t : threads) t.join();
+    for (int t = 0; t < kThreads; ++t) {
+      const auto want = story(
+          t, [&](auto&&... a) { return cpu->forward(a...); }, *cpu->make_cache());
+      EXPECT_TRUE(same_bits(got[size_t(t)], want)) << "thread " << t;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lowbit

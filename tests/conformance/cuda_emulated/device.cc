@@ -1,0 +1,161 @@
+// A GPU that is the host: the kernels of src/kernels/cuda/block/ on fibers, memory of the host's, streams that run at once, and for int8
+// activations one plain loop in place of all tuned kernels. With it backend/cuda runs whole models where there is no GPU.
+// Compiled with another name for the namespace cuda, as all of this program: the library has the real one.
+
+#include "tests/conformance/cuda_emulated/block_fibers.h"
+// Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
+#include <cstdlib>
+#include <cstring>
+
+#include "format/formats.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_api.h"
+#include "kernels/kernel_name.h"
+#include "kernels/registry.h"
+#include "kernels/tables.h"
+
+namespace lowbit::cuda {
+Status check_cuda(cudaError_t error, const char* where) {
+  return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
+}
+}  // namespace lowbit::cuda
+
+namespace {
+
+cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+#define cudaMemcpyAsync(to, from, bytes, kind, stream) copy_on_fibers(to, from, bytes)
+// One after the other: each has an unnamed namespace with the same constants.
+#include "kernels/cuda/block/matmul.cu"
+#define kThreads kMomentThreads
+#include "kernels/cuda/block/moments.cu"
+#undef kThreads
+#define kThreads kRowThreads
+#include "kernels/cuda/block/rows.cu"
+#undef kThreads
+#include "kernels/cuda/block/attention.cu"
+#include "kernels/cuda/block/steps.cu"
+
+namespace lowbit::cuda {
+
+bool built() { return true; }
+std::vector<DeviceInfo> devices() { return {{"fibers", 8, 0, 4, int64_t{1} << 30}}; }
+Status use_device(int index) {
+  return index == 0 ? Status{} : fail(ErrorCode::kUnsupported, "CUDA device " + std::to_string(index), "1 usable");
+}
+
+/// Of no more bytes than asked for, and full of what nobody wants to read.
+Result<Buffer> allocate(int64_t bytes, const char*) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  auto* const memory = static_cast<std::byte*>(std::malloc(size));
+  std::memset(memory, 0xcd, size);
+  return Buffer::borrow({memory, static_cast<size_t>(bytes)}, std::shared_ptr<void>(memory, std::free),
+                        lowbit::Device::kCuda);
+}
+
+Status upload(Buffer& to, const void* from, int64_t bytes) { return copy_on(nullptr, to.data(), from, bytes); }
+Status download(void* to, const Buffer& from, int64_t bytes) { return copy_on(nullptr, to, from.data(), bytes); }
+Status fill(Buffer& to, int value) {
+  std::memset(to.data(), value, static_cast<size_t>(to.size()));
+  return {};
+}
+Status synchronize(void*) { return {}; }
+Status upload_on(void*, void* to, const void* from, int64_t bytes) { return copy_on(nullptr, to, from, bytes); }
+Status download_on(void*, void* to, const void* from, int64_t bytes) { return copy_on(nullptr, to, from, bytes); }
+Status copy_on(void*, void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  return {};
+}
+Result<Stream> Stream::create() { return Stream(nullptr); }
+Stream::~Stream() { handle_ = nullptr; }
+
+Status quantize_activations(const void* x, Element, int64_t m, int64_t k, int64_t ldx, int64_t group, int8_t* codes,
+                            int64_t ldq, float* scales, void*) {
+  const int64_t width = group > 0 ? group : k, groups = (k + width - 1) / width;
+  std::vector<int32_t> sums(static_cast<size_t>(groups));
+  for (int64_t r = 0; r < m; ++r)
+    ref_table().vector->quantize_groups_int8(static_cast<const float*>(x) + r * ldx, nullptr, 1.0f, k, width, ldq,
+                                             codes + r * ldq, scales + r * groups, sums.data());
+  return {};
+}
+
+namespace {
+
+/// docs/numerics.md, Matmul, as it stands there; `value`: of column k.
+template <class Value>
+void multiply_row(const Matmul& call, int64_t row, int64_t n, const Value& value) {
+  const Weight& w = call.w;
+  const auto* const x = static_cast<const int8_t*>(call.x) + row * call.ldx;
+  float acc = 0, part = 0, part_x = 0;
+  for (int64_t g = 0; g < w.groups; ++g) {
+    float sum = 0, sum_x = 0;  // integers that f32 holds
+    for (int64_t k = g * w.group; k < std::min(w.k, (g + 1) * w.group); ++k) {
+      sum += static_cast<float>(value(k)) * x[k];
+      sum_x += x[k];
+    }
+    const float scale = call.x_groups ? call.x_scales[row * w.groups + g] : 1.0f;
+    part = std::fmaf(sum, scale, part);
+    part_x = std::fmaf(sum_x, scale, part_x);
+    if ((g + 1) % w.groups_per_scale != 0 && g + 1 != w.groups) continue;
+    acc = std::fmaf(part, w.scales[g * factor_rows(w.n) + n], acc);
+    if (w.offsets != nullptr) acc = std::fmaf(part_x, w.offsets[g * factor_rows(w.n) + n], acc);
+    part = part_x = 0;
+  }
+  const float bias = call.bias == nullptr ? 0.0f : call.bias[n];
+  static_cast<float*>(call.y)[row * call.ldy + n] =
+      call.x_groups ? acc + bias : std::fmaf(acc, call.x_scales[row], bias);
+}
+
+template <class F>
+Status multiply(const Matmul& call) {
+  for (int64_t n = 0; n < call.w.n; ++n) {
+    const uint8_t* const row = call.w.codes + n * call.w.row_bytes;
+    const auto value = [&](int64_t k) {
+      const uint8_t* const unit = row + k / F::kElems * F::kUnitBytes;
+      const int e = static_cast<int>(k % F::kElems);
+      if constexpr (F::Codec::kKind == CodecKind::kTable) {
+        return call.w.table[F::code_at(unit, e)];
+      } else {
+        return F::decode(unit, e);
+      }
+    };
+    for (int64_t row_of_x = 0; row_of_x < call.m; ++row_of_x) multiply_row(call, row_of_x, n, value);
+  }
+  return {};
+}
+
+template <class F>
+int64_t plain_row_bytes(int64_t k) {
+  return (k + F::kElems - 1) / F::kElems * F::kUnitBytes;
+}
+template <class F>
+Status plain_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void*) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(to + r * plain_row_bytes<F>(k), from + r * stride, size_t(plain_row_bytes<F>(k)));
+  return {};
+}
+const char* refuses_nothing(const MatmulShape&) { return ""; }
+int64_t needs_nothing(const MatmulShape&, Element) { return 0; }
+
+template <class F>
+constexpr KernelName kPlainName = matmul_name(F::kName, Activation::kInt8, "cuda_warp");
+
+template <class... F>
+std::vector<MatmulKernel> plain_kernels(TypeList<F...>) {
+  return {MatmulKernel{kPlainName<F>.text, "", F::kId, Activation::kInt8, 0, 1, &refuses_nothing, &plain_row_bytes<F>,
+                       &plain_relayout<F>, &needs_nothing, &multiply<F>}...};
+}
+
+}  // namespace
+
+const std::vector<MatmulKernel>& matmul_kernels() {
+  static const std::vector<MatmulKernel> all = plain_kernels(UnitFormatList{});
+  return all;
+}
+
+}  // namespace lowbit::cuda
