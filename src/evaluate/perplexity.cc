@@ -148,7 +148,6 @@ class ChunkScorer {
 
  private:
   Status run(int64_t first, const std::vector<LogitsSink>& sinks) {
-    if (model_.scorer) return run_on_gpu(first, sinks);
     std::vector<SequenceRequest> requests;
     while (caches_.size() < sinks.size()) caches_.emplace_back(model_.pages, plan_.context);
     for (size_t c = 0; c < sinks.size(); ++c) {
@@ -160,19 +159,6 @@ class ChunkScorer {
                           nullptr});
     }
     return model_.executor.forward(requests);
-  }
-
-  Status run_on_gpu(int64_t first, const std::vector<LogitsSink>& sinks) {
-    const int64_t vocab = model_.info.vocab_size;
-    std::vector<float> logits(static_cast<size_t>((plan_.context - plan_.first) * vocab));
-    const std::lock_guard lock(model_.scorer_mutex);
-    for (size_t c = 0; c < sinks.size(); ++c) {
-      LOWBIT_TRY(model_.scorer->logits(plan_.chunk(first + static_cast<int64_t>(c)), plan_.first, logits));
-      model_.transformer->pool().parallel_for(plan_.scored(), 8, [&](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; ++i) sinks[c](i, {logits.data() + i * vocab, static_cast<size_t>(vocab)});
-      });
-    }
-    return {};
   }
 
   void take(int64_t row, std::span<const float> logits, TokenId truth) {
