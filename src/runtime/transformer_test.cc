@@ -277,43 +277,6 @@ TEST(Transformer, BadScalesAreFound) {
   EXPECT_NE(model.error().message().find("model.layers.1.mlp.up_proj.weight"), std::string::npos);
 }
 
-TEST(Transformer, BlocksOneByOneAreTheModel) {
-  RandomModelSpec spec;
-  spec.layers = 3;
-  const MemorySource source = make_random_model(spec);
-  LoadOptions options;
-  options.x.activation = Activation::kF32;
-  options.context = 40;
-  options.batch = 16;  // three batches a sequence
-  const auto tokens = random_tokens(40, spec.vocab);
-  const auto watch = [](Transformer& model, std::map<std::string, std::vector<float>>& seen) {
-    model.set_observer([&seen](const std::string& name, const float* x, int64_t m, int64_t k) {
-      seen[name].insert(seen[name].end(), x, x + m * k);
-    });
-  };
-  std::map<std::string, std::vector<float>> whole, pieces;
-  const auto model = must_load(source, options);
-  watch(*model, whole);
-  auto cache = model->make_cache();
-  ASSERT_TRUE(model->forward(tokens, *cache, LogitsWanted::none(), {}));
-
-  std::vector<float> x(tokens.size() * static_cast<size_t>(spec.hidden));
-  for (size_t i = 0; i < tokens.size(); ++i)
-    dequantize_rows(source.weights.at("model.embed_tokens.weight"), tokens[i], 1, x.data() + i * 64);
-  for (int64_t block = 0; block < spec.layers; ++block) {
-    options.only_block = block;
-    const auto one = must_load(source, options);
-    watch(*one, pieces);
-    auto own = one->make_cache();
-    ASSERT_TRUE(one->run_block(x, *own));
-    EXPECT_FALSE(one->run_block(std::span(x).first(x.size() - 1), *own));
-  }
-  ASSERT_EQ(pieces.size(), 21u);
-  for (const auto& [name, rows] : pieces) EXPECT_TRUE(same_bits(rows, whole.at(name))) << name;
-  options.only_block = spec.layers;
-  EXPECT_EQ(Transformer::load(source, options).error().code, ErrorCode::kInvalidArgument);
-}
-
 /// fp8 and tables that are not integers take f32 activations, whatever is wanted.
 TEST(Transformer, ActivationsOfTables) {
   RandomModelSpec spec;
