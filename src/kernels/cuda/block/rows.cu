@@ -4,7 +4,6 @@
 
 #include "kernels/api.h"
 #include "kernels/cuda/block/rows.cuh"
-#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_block_api.h"
