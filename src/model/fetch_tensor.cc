@@ -106,7 +106,6 @@ Status check_finite(const QTensor& w, const std::string& name, ThreadPool& pool)
 }
 
 Status check_tensor(const QTensor& w, const std::string& name, int64_t n, int64_t k, ThreadPool& pool) {
-  LOWBIT_TRY(check_qtensor(w, name.c_str()));
   if (w.n != n || w.k != k)
     return fail(ErrorCode::kShapeMismatch, name, fmt::format("[{}, {}]", w.n, w.k), fmt::format("[{}, {}]", n, k),
                 "config.json and weights disagree");

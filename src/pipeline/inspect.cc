@@ -94,8 +94,6 @@ Result<VerifyReport> verify_model(const std::string& name) {
     const auto w = source->load(t.name);
     if (!w) {
       r.problems.push_back(w.error().message());
-    } else if (const Status s = check_qtensor(*w, t.name.c_str()); !s) {
-      r.problems.push_back(s.error().message());
     } else if (const Status finite = check_finite(*w, t.name, pool); !finite) {
       r.problems.push_back(finite.error().message());
     }
