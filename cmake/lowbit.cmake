@@ -61,7 +61,7 @@ function(lowbit_isa_library name)
   cmake_parse_arguments(A "" "ISA" "FLAGS;SOURCES;DEPS" ${ARGN})
   lowbit_library(${name} SOURCES ${A_SOURCES} DEPS ${A_DEPS})
   target_compile_definitions(lowbit_${name} PRIVATE LOWBIT_ISA=${A_ISA})
-  target_compile_options(lowbit_${name} PRIVATE $<IF:$<BOOL:${LOWBIT_FUZZ}>,-O1;-fno-sanitize=all,-O3> ${A_FLAGS})
+  target_compile_options(lowbit_${name} PRIVATE "$<IF:$<BOOL:${LOWBIT_FUZZ}>,-O1;-fno-sanitize=all,-O3>" ${A_FLAGS})
 endfunction()
 
 # lowbit_test(NAME SOURCES a_test.cc ... DEPS folder ...): GoogleTest binary bin/NAME, one CTest entry.
