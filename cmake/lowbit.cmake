@@ -55,12 +55,13 @@ endfunction()
 
 # lowbit_isa_library(NAME ISA avx2 FLAGS -mavx2 ... SOURCES ...)
 # Translation units for one instruction set. Every header with code opens `inline namespace LOWBIT_ISA`,
-# so the linker can never hand such a copy to baseline code.
+# so the linker can never hand such a copy to baseline code. Instrumented for fuzzing they would take minutes each to compile; tests run them
+# under AddressSanitizer.
 function(lowbit_isa_library name)
   cmake_parse_arguments(A "" "ISA" "FLAGS;SOURCES;DEPS" ${ARGN})
   lowbit_library(${name} SOURCES ${A_SOURCES} DEPS ${A_DEPS})
   target_compile_definitions(lowbit_${name} PRIVATE LOWBIT_ISA=${A_ISA})
-  target_compile_options(lowbit_${name} PRIVATE -O3 ${A_FLAGS})
+  target_compile_options(lowbit_${name} PRIVATE "$<IF:$<BOOL:${LOWBIT_FUZZ}>,-O1;-fno-sanitize=all,-O3>" ${A_FLAGS})
 endfunction()
 
 # lowbit_test(NAME SOURCES a_test.cc ... DEPS folder ...): GoogleTest binary bin/NAME, one CTest entry.

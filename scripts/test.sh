@@ -4,6 +4,8 @@
 #   integration  the command line, checkpoints, real models and data
 # The last line is "N passed, N failed, N skipped". LOWBIT_PRESET picks another preset (default: cuda where nvcc is found, so that its code
 # compiles for every architecture, else release).
+# torch is 4 GB and not installed for this. LOWBIT_TORCH_VENV=FOLDER: a virtual environment with it, made there when there is none
+# (scripts/make_torch_venv.sh), so that one serves many clones. Without it the tests that train are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
@@ -21,11 +23,22 @@ install_packages() {
     echo "test: PyPI packages not installed; the tests that compare with them are skipped" >&2
   fi
 }
+# torch from a folder outside, seen by our own environment.
+lend_torch() {
+  local link
+  link=$("$venv/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
+  rm -f "$link"
+  [ -n "${LOWBIT_TORCH_VENV:-}" ] || return 0
+  PATH="$PWD/$venv/bin:$PATH" bash scripts/make_torch_venv.sh "$LOWBIT_TORCH_VENV" >"$venv/torch.txt" && cp "$venv/torch.txt" "$link"
+  "$venv/bin/python3" -c 'import torch' || { rm -f "$link" && echo "test: no torch for this Python in $LOWBIT_TORCH_VENV" >&2; }
+}
 bash scripts/install_deps.sh
 mkdir -p build
-install_packages &
+{ install_packages; lend_torch; } &
 bash scripts/build.sh "$preset"
 wait $!
 PATH="$PWD/$venv/bin:$PATH"
 export PATH
+python3 -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' ||
+  echo "test: without torch: the tests that train are skipped (LOWBIT_TORCH_VENV=FOLDER runs them, see scripts/test.sh)" >&2
 exec python3 scripts/run_tests.py --build "build/$preset" --suite "$what"

@@ -38,10 +38,9 @@ Result<std::vector<GruArray>> read_float_arrays(const std::string& path) {
   std::vector<fs::path> files;
   std::error_code failed;
   if (fs::is_directory(path, failed)) {
-    for (fs::directory_iterator it(path, failed), end; !failed && it != end; it.increment(failed))
-      if (it->path().extension() == ".npy") files.push_back(it->path());
-    if (failed) return fail(ErrorCode::kIo, path, failed.message(), "a readable directory");
-    std::sort(files.begin(), files.end());
+    LOWBIT_TRY_ASSIGN(const auto names, directory_names(path));
+    for (const std::string& name : names)
+      if (fs::path(name).extension() == ".npy") files.push_back(path + "/" + name);
   } else {
     files = {path};
   }

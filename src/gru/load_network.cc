@@ -9,6 +9,7 @@
 #include "gru/gate_order.h"
 #include "io/lost_pages.h"
 #include "io/npy.h"
+#include "io/posix_file.h"
 #include "io/safetensors.h"
 
 namespace lowbit {
@@ -51,13 +52,12 @@ void add(Arrays& arrays, const std::string& name, NpyArray&& a) {
 
 Result<Arrays> read_directory(const std::string& path) {
   Arrays arrays;
-  std::error_code failed;
-  for (fs::directory_iterator it(path, failed), end; !failed && it != end; it.increment(failed)) {
-    if (it->path().extension() != ".npy") continue;
-    LOWBIT_TRY_ASSIGN(NpyArray a, read_npy(it->path().string()));
-    add(arrays, it->path().stem().string(), std::move(a));
+  LOWBIT_TRY_ASSIGN(const auto names, directory_names(path));
+  for (const std::string& name : names) {
+    if (fs::path(name).extension() != ".npy") continue;
+    LOWBIT_TRY_ASSIGN(NpyArray a, read_npy(path + "/" + name));
+    add(arrays, fs::path(name).stem().string(), std::move(a));
   }
-  if (failed) return fail(ErrorCode::kIo, path, failed.message(), "a readable directory");
   return arrays;
 }
 

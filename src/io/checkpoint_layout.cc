@@ -156,10 +156,14 @@ json describe_layers(const std::vector<LayerFormat>& quantized, const std::vecto
     pattern_of[number_pattern(f.layer)].insert(key);
   }
   for (const auto& layer : dense) pattern_of[number_pattern(layer)].insert("");
-  json out = {{"config_groups", json::object()}, {"layers", json::object()}, {"ignore", dense}};
+  json out = json::object();
+  out["config_groups"] = json::object();
+  out["layers"] = json::object();
+  out["ignore"] = dense;
   for (size_t i = 0; i < order.size(); ++i) {
     const std::string name = "group_" + std::to_string(i);
     json group = json::parse(order[i], nullptr, false);
+    const JsonEnd end_group(group);
     std::set<std::string> targets;
     for (const auto& layer : groups[order[i]]) {
       const std::string pattern = number_pattern(layer);

@@ -40,16 +40,17 @@ Status check_replaceable(const std::string& target, bool overwrite) {
   if (!overwrite)
     return fail(ErrorCode::kInvalidArgument, target, "a checkpoint that is already there", "a new directory",
                 "--force, or `overwrite` in code, replaces it");
-  std::error_code error;
-  for (fs::directory_iterator it(target, error), end; !error && it != end; it.increment(error)) {
-    const std::string extension = it->path().extension().string();
+  LOWBIT_TRY_ASSIGN(const auto names, directory_names(target));
+  for (const std::string& name : names) {
+    const fs::path path = target + "/" + name;
+    const std::string extension = path.extension().string();
     const bool known =
         std::set<std::string>{".json", ".safetensors", ".jinja", ".txt", ".md", ".model"}.contains(extension);
-    if (!known || !it->is_regular_file(error))
-      return fail(ErrorCode::kInvalidArgument, it->path().string(), "something that is not part of a checkpoint",
+    std::error_code error;
+    if (!known || !fs::is_regular_file(path, error))
+      return fail(ErrorCode::kInvalidArgument, path.string(), "something that is not part of a checkpoint",
                   "a directory with nothing else in it", "move it away first");
   }
-  if (error) return fail(ErrorCode::kIo, target, error.message(), "a directory that can be read");
   return {};
 }
 
@@ -247,6 +248,7 @@ Status CheckpointWriter::add_file(const std::string& name, const std::string& te
 
 Status CheckpointWriter::Impl::rename_shards(const std::string& generation) {
   json map = json::object();
+  const JsonEnd end_map(map);
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i, shards.size());
     LOWBIT_TRY(write_generation(shard_path(i), generation));
@@ -255,15 +257,21 @@ Status CheckpointWriter::Impl::rename_shards(const std::string& generation) {
     for (const auto& tensor : shards[i]) map[tensor] = name;
   }
   if (shards.size() == 1) return {};
-  const json index = {{"metadata", {{"total_size", total_bytes}, {kGenerationKey, generation}}},
-                      {"weight_map", std::move(map)}};
+  json index = json::object();
+  const JsonEnd end(index);
+  index["metadata"]["total_size"] = total_bytes;
+  index["metadata"][kGenerationKey] = generation;
+  index["weight_map"] = std::move(map);
   return write_text_file(file("model.safetensors.index.json"), json_dump(index, 2) + "\n");
 }
 
 Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) const {
   LOWBIT_TRY_ASSIGN(json config, parse_json_object(info.config_json, "config.json"));
-  LOWBIT_TRY_ASSIGN(const json fit, parse_json_object(info.fit_json, "fit"));
+  const JsonEnd end_config(config);
+  LOWBIT_TRY_ASSIGN(json fit, parse_json_object(info.fit_json, "fit"));
+  const JsonEnd end_fit(fit);
   json q = describe_layers(quantized, dense_matrices);
+  const JsonEnd end_q(q);
   q["quant_method"] = "lowbit";
   const json* before = json_object(config, "quantization_config");
   const json* transforms = before != nullptr && json_string(*before, "quant_method") == "lowbit"
@@ -272,9 +280,9 @@ Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) con
   q["format_version"] = transforms != nullptr ? kVersionOfTransforms : 1;
   if (transforms != nullptr) q[kOnlineHadamard] = *transforms;
   q["lowbit_version"] = version();
-  q["fit"] = fit;
+  q["fit"] = std::move(fit);
   q["quality"] = json::object();
-  for (const auto& [layer, error] : info.rel_error) q["quality"][layer] = {{"rel_error", error}};
+  for (const auto& [layer, error] : info.rel_error) q["quality"][layer]["rel_error"] = error;
   config["quantization_config"] = std::move(q);
   return config;
 }
@@ -285,15 +293,19 @@ Result<int64_t> CheckpointWriter::finish(const CheckpointInfo& info) {
     if (m.failed) return tl::unexpected<Error>(*m.failed);
     if (!m.spooled.empty() || m.shards.empty()) LOWBIT_TRY(m.close_shard());
     LOWBIT_TRY_ASSIGN(json config, m.make_config(info));
+    const JsonEnd end(config);
     const std::string all_texts = m.digest + json_dump(config);
     const std::string generation = xxh3_hex(std::as_bytes(std::span(all_texts)));
     config["quantization_config"][kGenerationKey] = generation;
     LOWBIT_TRY(m.rename_shards(generation));
     LOWBIT_TRY(write_text_file(m.file("config.json"), json_dump(config, 2) + "\n"));
     int64_t bytes = 0;
-    std::error_code error;
-    for (fs::directory_iterator it(m.directory->path(), error), end; !error && it != end; it.increment(error))
-      bytes += static_cast<int64_t>(it->file_size(error));
+    LOWBIT_TRY_ASSIGN(const auto names, directory_names(m.directory->path()));
+    for (const std::string& name : names) {
+      std::error_code error;
+      const auto size = fs::file_size(m.file(name), error);
+      if (!error) bytes += static_cast<int64_t>(size);
+    }
     LOWBIT_TRY(m.directory->commit());
     return bytes;
   };

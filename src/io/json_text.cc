@@ -99,6 +99,16 @@ Result<json> parse_json_object(std::string_view text, const std::string& where, 
   return value;
 }
 
+void end_json(json& tree) noexcept {  // recursive: readers bound the depth
+  if (auto* object = tree.get_ptr<json::object_t*>()) {
+    for (auto& [key, value] : *object) end_json(value);
+    object->clear();
+  } else if (auto* array = tree.get_ptr<json::array_t*>()) {
+    for (json& value : *array) end_json(value);
+    array->clear();
+  }
+}
+
 std::optional<int64_t> json_int(const json& object, const char* key) {
   const auto it = object.find(key);
   if (it == object.end()) return std::nullopt;

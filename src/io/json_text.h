@@ -26,6 +26,22 @@ Status check_json_limits(std::string_view text, const std::string& where, const 
 Result<nlohmann::json> parse_json_object(std::string_view text, const std::string& where,
                                          const JsonLimits& limits = {});
 
+/// Empties a tree. What nlohmann::json does itself at a tree's end takes memory, and ends the process where there is none.
+void end_json(nlohmann::json& tree) noexcept;
+
+/// Does so at the end of a scope. Declared right behind the tree, which may have been moved from by then; not for one that a function
+/// returns as its value. Nested initializer lists consist of trees that end unseen: members are set one by one instead.
+class JsonEnd {
+ public:
+  explicit JsonEnd(nlohmann::json& tree) : tree_(tree) {}
+  ~JsonEnd() { end_json(tree_); }
+  JsonEnd(const JsonEnd&) = delete;
+  JsonEnd& operator=(const JsonEnd&) = delete;
+
+ private:
+  nlohmann::json& tree_;
+};
+
 // Typed look-ups that never throw: nullopt when the key is absent or of another type or out of range.
 std::optional<int64_t> json_int(const nlohmann::json& object, const char* key);
 std::optional<double> json_number(const nlohmann::json& object, const char* key);

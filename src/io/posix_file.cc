@@ -1,11 +1,13 @@
 #include "io/posix_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "base/try.h"
 #include "io/replace_file.h"
@@ -43,6 +45,19 @@ Status sync_and_close(int fd, const std::string& path) {
   if (!synced) errno = error;
   if (!synced || !closed) return io_error(path, "data safe on the disk");
   return {};
+}
+
+Result<std::vector<std::string>> directory_names(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
+  if (folder == nullptr) return io_error(path, "a readable directory");
+  std::vector<std::string> names;
+  for (errno = 0; const dirent* entry = readdir(folder.get()); errno = 0) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  if (errno != 0) return io_error(path, "a readable directory");
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 Status sync_directory(const std::string& path) {

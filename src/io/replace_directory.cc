@@ -94,16 +94,15 @@ ReplaceDirectory::~ReplaceDirectory() {
 Status ReplaceDirectory::keep_permissions() const {
   struct stat old = {};
   if (stat(target_.c_str(), &old) != 0) return {};  // nothing is replaced
-  std::error_code error;
-  for (fs::directory_iterator it(temporary_, error), end; !error && it != end; it.increment(error)) {
-    const std::string path = it->path().string();
+  LOWBIT_TRY_ASSIGN(const auto names, directory_names(temporary_));
+  for (const std::string& name : names) {
+    const std::string path = temporary_ + "/" + name;
     struct stat now = {}, before = {};
     if (stat(path.c_str(), &now) != 0) return io_error(path, "the file just written");
-    const bool had = stat((target_ + "/" + it->path().filename().string()).c_str(), &before) == 0;
+    const bool had = stat((target_ + "/" + name).c_str(), &before) == 0;
     const mode_t mode = had ? before.st_mode & 0777 : now.st_mode & old.st_mode & 0666;
     if (chmod(path.c_str(), mode) != 0) return io_error(path, "a file whose permissions can be set");
   }
-  if (error) return fail(ErrorCode::kIo, temporary_, error.message(), "a directory that can be read");
   if (chmod(temporary_.c_str(), old.st_mode & 07777) != 0)
     return io_error(temporary_, "a directory whose permissions can be set");
   return {};

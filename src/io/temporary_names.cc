@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include "io/posix_file.h"
+
 namespace lowbit {
 
 namespace fs = std::filesystem;
@@ -25,15 +27,16 @@ int lock_path(const std::string& path) {
 }
 
 void remove_stale(const std::string& folder, const std::string& prefix) {
-  std::error_code ignored;
-  for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
-    const std::string name = it->path().filename().string();
+  const auto names = directory_names(folder);
+  if (!names) return;
+  for (const std::string& name : *names) {
     if (!name.starts_with(prefix)) continue;
     if (name.find_first_not_of("0123456789-", prefix.size()) != std::string::npos) continue;
-    const int fd = lock_path(it->path().string());
+    const std::string path = folder + "/" + name;
+    const int fd = lock_path(path);
     if (fd < 0) continue;
     std::error_code failed;
-    fs::remove_all(it->path(), failed);
+    fs::remove_all(path, failed);
     close(fd);
   }
 }

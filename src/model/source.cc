@@ -11,6 +11,7 @@
 #include "io/checkpoint.h"
 #include "io/json_text.h"
 #include "io/mapped_file.h"
+#include "io/posix_file.h"
 #include "model/source_kinds.h"
 
 namespace lowbit {
@@ -65,9 +66,9 @@ bool is_gguf(const std::string& path, fs::file_status status) {
 std::vector<std::string> named_templates(const std::string& directory) {
   std::vector<std::string> names;
   for (const char* folder : {"/chat_templates", "/additional_chat_templates"}) {
-    std::error_code error;
-    for (fs::directory_iterator it(directory + folder, error), end; !error && it != end; it.increment(error))
-      if (it->path().extension() == ".jinja") names.push_back(it->path().string());
+    const auto found = directory_names(directory + folder);
+    for (size_t i = 0; found && i < found->size(); ++i)
+      if ((*found)[i].ends_with(".jinja")) names.push_back(directory + folder + "/" + (*found)[i]);
     if (!names.empty()) break;
   }
   std::sort(names.begin(), names.end());

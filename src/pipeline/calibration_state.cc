@@ -48,8 +48,8 @@ Result<std::unique_ptr<CalibrationState>> CalibrationState::open(const std::stri
     return fail(ErrorCode::kInvalidArgument, path, "another process that calibrates for this target", "one at a time");
   std::error_code error;
   bool fresh = true;  // or killed before the first file was whole
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
-    fresh = fresh && it->path().filename().string().starts_with(".tmp-");
+  LOWBIT_TRY_ASSIGN(const auto names, directory_names(path));
+  for (const std::string& name : names) fresh = fresh && name.starts_with(".tmp-");
   if (!fresh && !fs::exists(path + "/run.json", error))
     return fail(ErrorCode::kInvalidArgument, path, "a directory with other files in it",
                 "the state of a calibration, or nothing", "move it away first");
@@ -57,8 +57,8 @@ Result<std::unique_ptr<CalibrationState>> CalibrationState::open(const std::stri
   if (!fresh && !discard && state->load_json(kRefused).is_null())
     return fail(ErrorCode::kInvalidArgument, path, "an unfinished calibration of another source, text or other options",
                 "the state of this one", "remove that directory, or --force to start again");
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
-    fs::remove_all(it->path(), error);
+  for (const std::string& name : names)
+    if (!error) fs::remove_all(path + "/" + name, error);
   if (error) return fail(ErrorCode::kIo, path, error.message(), "a directory that can be emptied");
   LOWBIT_TRY(state->save_json("run", run));
   return state;

@@ -11,6 +11,7 @@
 #include "calibrate/rotated_source.h"
 #include "calibrate/smoothed_source.h"
 #include "io/checkpoint.h"
+#include "io/json_text.h"
 #include "io/mapped_file.h"
 #include "lowbit/quantize.h"
 #include "lowbit/version.h"
@@ -38,18 +39,20 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   }
   Sha256 hash;
   hash.update(std::as_bytes(std::span(recipe)));
-  return nlohmann::json{{"lowbit_version", version()},
-                        {"source_sha256", source_sha256},
-                        {"linear", spec_json(o.linear)},
-                        {"embedding", spec_json(o.embedding)},
-                        {"head", spec_json(o.head)},
-                        {"recipe_sha256", hash.finish()},
-                        {"keep", o.keep},
-                        {"rotate", o.rotate},
-                        {"hadamard", o.hadamard},
-                        {"smooth", o.smooth},
-                        {"target_bpw", o.target_bpw},
-                        {"seed", o.seed}};
+  nlohmann::json run;
+  run["lowbit_version"] = version();
+  run["source_sha256"] = source_sha256;
+  run["linear"] = spec_json(o.linear);
+  run["embedding"] = spec_json(o.embedding);
+  run["head"] = spec_json(o.head);
+  run["recipe_sha256"] = hash.finish();
+  run["keep"] = o.keep;
+  run["rotate"] = o.rotate;
+  run["hadamard"] = o.hadamard;
+  run["smooth"] = o.smooth;
+  run["target_bpw"] = o.target_bpw;
+  run["seed"] = o.seed;
+  return run;
 }
 
 /// What cannot be done without a calibration text.
@@ -105,9 +108,13 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   LOWBIT_TRY_ASSIGN(nlohmann::json run, describe_run(options, hash));
   Quantizer quantizer(*source, *writer, recipe, engine, options, target, std::move(run));
   LOWBIT_TRY(quantizer.run());
-  nlohmann::json fit = {{"method", options.linear.fit}, {"seed", options.seed}, {"source_sha256", hash}};
+  nlohmann::json fit;
+  const JsonEnd end_fit(fit);
+  fit["method"] = options.linear.fit;
+  fit["seed"] = options.seed;
+  fit["source_sha256"] = hash;
   if (!quantizer.calibration.is_null()) fit["calibration"] = quantizer.calibration;
-  if (options.rotate) fit["rotation"] = {{"seed", options.seed}};
+  if (options.rotate) fit["rotation"]["seed"] = options.seed;
   if (options.smooth > 0) fit["smooth"] = options.smooth;
   if (options.target_bpw > 0) fit["target_bpw"] = options.target_bpw;
   quantizer.info.config_json = source->config_json();

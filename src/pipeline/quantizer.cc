@@ -151,8 +151,10 @@ Status Quantizer::run_calibrated() {
     asymmetric_ = false;
     text.drop_source();
   }
-  calibration = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}};
-  run_["calibration"] = {{"text_sha256", text.text_sha256()}, {"tokens", text.tokens()}, {"context", text.context()}};
+  calibration["text_sha256"] = text.text_sha256();
+  calibration["tokens"] = text.tokens();
+  run_["calibration"] = calibration;
+  run_["calibration"]["context"] = text.context();
   LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
   if (options_.target_bpw > 0) LOWBIT_TRY(choose_formats());
   std::vector<Tensors> linears(static_cast<size_t>(text.blocks()));
@@ -282,7 +284,8 @@ Status Quantizer::check_held_back(Calibration& text) {
   LOWBIT_TRY_ASSIGN(const HeldBackReport held,
                     text.held_back().finish(source_, head, ends_.at(name), engine_.isa, *engine_.pool));
   report.held_back = held;
-  calibration["held_back"] = {{"tokens", held.tokens}, {"ppl_ratio", held.ratio()}};
+  calibration["held_back"]["tokens"] = held.tokens;
+  calibration["held_back"]["ppl_ratio"] = held.ratio();
   if (held.ratio() <= kBrokenRatio) return {};
   const std::string what =
       fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,

@@ -8,6 +8,7 @@
 
 #include "calibrate/calibration.h"
 #include "calibrate/recipe.h"
+#include "io/json_text.h"
 #include "lowbit/quantize.h"
 #include "pipeline/calibration_state.h"
 #include "pipeline/conversion.h"
@@ -58,6 +59,7 @@ class Quantizer {
   Conversion conversion_;
   std::string target_;
   nlohmann::json run_;
+  const JsonEnd end_run_{run_}, end_calibration_{calibration};
   std::unique_ptr<CalibrationState> state_;
   std::map<std::string, QTensor> ends_;  // embedding and head as quantized, for the held-back text
   bool asymmetric_ = false;              // some layer's fit aims at what the source's layers give

@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "io/lost_pages.h"
 #include "io/mapped_file.h"
+#include "io/posix_file.h"
 
 namespace lowbit {
 namespace {
@@ -36,9 +37,9 @@ Result<std::string> source_sha256(const std::string& path, const Progress& progr
   std::error_code error;
   if (!fs::is_directory(path, error)) return file_sha256(path, progress);
   std::vector<fs::path> files;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
-    if (it->path().extension() == ".safetensors") files.push_back(it->path());
-  if (error) return fail(ErrorCode::kIo, path, error.message(), "a readable directory");
+  LOWBIT_TRY_ASSIGN(const auto names, directory_names(path));
+  for (const std::string& name : names)
+    if (name.ends_with(".safetensors")) files.push_back(path + "/" + name);
   if (files.empty()) return fail(ErrorCode::kNotFound, path, "no safetensors file", "the weights of a model");
   if (files.size() == 1) return file_sha256(files[0].string(), progress);
   std::ranges::sort(files);

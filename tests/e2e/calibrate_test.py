@@ -7,7 +7,7 @@ import time
 import unittest
 from pathlib import Path
 
-from cli import TIMEOUT_S, CliTest, files_below, interrupt, make_model, start, text
+from cli import TIMEOUT_S, CliTest, all_but_generation, files_below, interrupt, make_model, start, text
 
 def change(model, changes):
     """Rewrites f32 tensors of a Hugging Face directory: changes[name](list of values) edits in place."""
@@ -28,15 +28,6 @@ def tensor_bytes(model, name):
     length = struct.unpack("<Q", data[:8])[0]
     begin, end = json.loads(data[8:8 + length])[name]["data_offsets"]
     return data[8 + length + begin:8 + length + end]
-
-
-def all_but_generation(path):
-    """Of a safetensors file: its id comes from config.json as well, which says how the layers were fitted."""
-    raw = path.read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8:8 + size])
-    header["__metadata__"].pop("generation")
-    return header, raw[8 + size:]
 
 
 class Calibrate(CliTest):

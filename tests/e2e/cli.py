@@ -36,6 +36,15 @@ def make_model(out, *options):
     return str(out)
 
 
+def all_but_generation(path):
+    """Of a safetensors file, header and data: the id of its directory comes from config.json as well, which says how it was made."""
+    raw = Path(path).read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + size])
+    header["__metadata__"].pop("generation")
+    return header, raw[8 + size:]
+
+
 def npy(shape, values):
     """A float32 .npy file as bytes."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({''.join(f'{n}, ' for n in shape)}), }}"

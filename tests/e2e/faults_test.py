@@ -1,8 +1,7 @@
 """Allocations and thread creations that fail, one after the other (tests/faults): an error or a success, never a hang or a crash.
 
 LOWBIT_FAULTS sets how many places of each command are tried; the first ones always, the rest spread over all there are. CUDA's are tried
-where the binary is linked with a shared CUDA runtime. Memory of `quantize` is not tried: where nlohmann::json has no memory for an
-element of an initializer list, it destroys a half-made value.
+where the binary is linked with a shared CUDA runtime.
 """
 import os
 import random
@@ -35,8 +34,8 @@ class Faults(cli.CliTest):
         done = subprocess.run([cli.BINARY, *map(str, args)], capture_output=True, timeout=HANG_S, env=env, stdin=subprocess.DEVNULL)
         return done, int(count.read_text()) if count.exists() else None
 
-    def everywhere(self, kind, args, out=None):
-        """Tries places spread over the command; how many calls there are, and how many of the tries were errors."""
+    def everywhere(self, kind, args, out=None, last=0):
+        """Tries places spread over the command, and the `last` ones; how many calls there are, and how many of the tries were errors."""
         done, calls = self.once(kind, 0, False, args)
         self.assertEqual(done.returncode, 0, done.stderr)
         if out:
@@ -44,6 +43,7 @@ class Faults(cli.CliTest):
         rng, tried = random.Random(5), set(range(1, min(calls, TRIES // 3) + 1))
         while len(tried) < min(calls, TRIES):
             tried.add(rng.randint(1, calls))
+        tried.update(range(max(1, calls - last), calls + 1))
         errors, wrong = 0, []
         for at in sorted(tried):
             for stays in (False, True):
@@ -91,6 +91,10 @@ class Faults(cli.CliTest):
 
     def test_memory_for_run(self):
         self.assertGreater(self.everywhere("malloc", self.run_command())[1], 0)
+
+    def test_memory_for_quantize(self):
+        """Its end too, where configurations are written: trees of JSON ended the process there."""
+        self.assertGreater(self.everywhere("malloc", self.quantize_command(), self.dir / "out", last=2 * TRIES)[1], 0)
 
     def test_memory_for_gru_run(self):
         self.assertGreater(self.everywhere("malloc", self.network(), self.dir / "y.npy")[1], 0)

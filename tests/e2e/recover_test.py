@@ -9,7 +9,7 @@ import sys
 import unittest
 
 import cli
-from cli import SOURCE, TIMEOUT_S, CliTest, environment, files_below, make_model
+from cli import SOURCE, TIMEOUT_S, CliTest, all_but_generation, environment, files_below, make_model
 
 MISSING = [m for m in ("numpy", "xxhash", "torch") if importlib.util.find_spec(m) is None]
 QUICK = ("--tokens", "4K", "--sample", "1K", "--window", "64", "--batch", "4", "--block-steps", "6", "--block-windows", "16",
@@ -124,7 +124,7 @@ class Recover(CliTest):
         self.assertEqual(config["fit"]["source_sha256"], before["fit"]["source_sha256"])
         self.assertEqual(config["fit"]["recovery"]["method"], ["blocks", "full"])
         self.recover(self.start["int3"], "-o", self.dir / "alone", "--method", "blocks", "--force")  # what --keep-stages wrote
-        self.assertEqual(files_below(self.dir / "alone")["model.safetensors"], files_below(self.dir / "out-blocks")["model.safetensors"])
+        self.assertEqual(*(all_but_generation(self.dir / name / "model.safetensors") for name in ("alone", "out-blocks")))
 
     def test_blocks_on_sampled_windows(self):
         text, sampled = (self.recover(self.start["int3"], "-o", self.dir / name, "--json", "--method", "blocks", "--sample", "8K", "--force",
@@ -217,7 +217,7 @@ class Recover(CliTest):
                 out = self.dir / name.replace(" ", "")
                 self.recover(start, "-o", out, "--method", "full", "--force")
                 self.check_decoded(out)
-                self.assertNotEqual(files_below(out)["model.safetensors"], files_below(start)["model.safetensors"])
+                self.assertNotEqual(all_but_generation(out / "model.safetensors"), all_but_generation(start / "model.safetensors"))
 
     def test_double_scales_are_trained_in_blocks(self):
         """By whole codes under super-scales that stay; distillation leaves them."""
@@ -391,10 +391,11 @@ class Recover(CliTest):
         self.lowbit("import", self.hf, imported, "--quiet")
         self.recover(self.start["int3"], "-o", self.dir / "hf")
         self.recover(self.start["int3"], "-o", self.dir / "imp", teacher=imported)
-        self.assertEqual(files_below(self.dir / "hf")["model.safetensors"], files_below(self.dir / "imp")["model.safetensors"])
+        weights = all_but_generation(self.dir / "hf/model.safetensors")  # the teacher's path is in config.json
+        self.assertEqual(weights, all_but_generation(self.dir / "imp/model.safetensors"))
         if importlib.util.find_spec("gguf"):
             self.recover(self.start["int3"], "-o", self.dir / "gguf", teacher=gguf)
-            self.assertEqual(files_below(self.dir / "hf")["model.safetensors"], files_below(self.dir / "gguf")["model.safetensors"])
+            self.assertEqual(weights, all_but_generation(self.dir / "gguf/model.safetensors"))
         other = make_model(self.dir / "other", "--seed", "2")
         self.assertIn("embedding", self.refused(self.start["int3"], "-o", self.dir / "x", teacher=other))
         deeper = make_model(self.dir / "deeper", "--layers", "3")
