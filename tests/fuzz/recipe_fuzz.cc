@@ -1,7 +1,7 @@
 // Texts that people write and programs hand on. The first byte says which: a recipe, or the configuration, ranges or AIMET encodings of a
 // recurrent network, or questions.
 
-#include "pipeline/recipe.h"
+#include "calibrate/recipe.h"
 
 #include "fuzz_file.h"
 #include "fuzz_limits.h"
