@@ -69,6 +69,10 @@ struct Limits {
   int64_t context = 0;              // positions of a sequence: up to so many, runs allocate nothing
 };
 
+struct BatchSize {
+  int64_t rows = 512, bytes = int64_t{32} << 20;
+};
+
 /// Rows that MomentSum sums in f32, in the order in which they came, before they join the sum in f64.
 inline constexpr int64_t kMomentChunk = 1024;
 
@@ -105,8 +109,8 @@ class Backend {
   virtual Result<std::unique_ptr<Program>> compile(std::span<const Step> steps, const CompileOptions& options) = 0;
   /// For programs of these steps, or of some of them; of weights with f32 rows the shapes alone count. Errors: kOutOfMemory.
   virtual Result<std::unique_ptr<Workspace>> workspace(std::span<const Step> steps, const Limits& limits) = 0;
-  /// How large a workspace is worth its room where batches can have any number of rows.
-  virtual int64_t batch_bytes() const { return int64_t{32} << 20; }
+  /// How large a batch is worth its room where it can have any number of rows: so many, in a workspace of so many bytes.
+  virtual BatchSize batch_size() const { return {}; }
 
   /// f32 in this backend's memory. Error: kOutOfMemory.
   virtual Result<Buffer> allocate_rows(int64_t floats, const char* what) = 0;

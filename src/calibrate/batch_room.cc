@@ -15,7 +15,7 @@ constexpr int64_t kFloat = sizeof(float);
 
 Result<std::unique_ptr<BatchRoom>> BatchRoom::make(Backend& backend,
                                                    std::span<const std::shared_ptr<const SourceBlock>> blocks,
-                                                   int64_t context, int64_t sequences, int64_t bytes) {
+                                                   int64_t context, int64_t sequences, const BatchSize& size) {
   std::unique_ptr<BatchRoom> room(new BatchRoom());
   room->backend_ = &backend;
   room->context_ = context;
@@ -28,7 +28,7 @@ Result<std::unique_ptr<BatchRoom>> BatchRoom::make(Backend& backend,
   }
   int64_t row = room->widths_[kStream] + room->widths_[kGated];  // of slots, and of what products add and multiply
   for (const int64_t width : room->widths_) row += width;
-  const int64_t affordable = std::max<int64_t>(16, bytes / (row * kFloat));
+  const int64_t affordable = std::max<int64_t>(16, std::min(size.rows, size.bytes / (row * kFloat)));
   room->rows_ = affordable >= context ? std::min(affordable / context, sequences) * context : affordable;
   LOWBIT_TRY_ASSIGN(room->work_, backend.workspace(steps, {room->widths_, room->rows_, context}));
   return room;

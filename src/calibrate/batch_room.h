@@ -18,11 +18,11 @@ struct RowRange {
 
 class BatchRoom {
  public:
-  /// For sequences of `context` rows, at most `sequences` of them, through any of the blocks. `bytes`: of the workspace, where that is room for
-  /// 16 rows. Errors: kOutOfMemory.
+  /// For sequences of `context` rows, at most `sequences` of them, through any of the blocks. `size`: of a batch, but 16 rows at least.
+  /// Errors: kOutOfMemory.
   static Result<std::unique_ptr<BatchRoom>> make(Backend& backend,
                                                  std::span<const std::shared_ptr<const SourceBlock>> blocks,
-                                                 int64_t context, int64_t sequences, int64_t bytes);
+                                                 int64_t context, int64_t sequences, const BatchSize& size);
 
   Workspace& work() { return *work_; }
   int64_t context() const { return context_; }

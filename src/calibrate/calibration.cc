@@ -124,7 +124,7 @@ Status Calibration::begin(std::shared_ptr<const SourceBlock> block) {
   const auto make_room = [&](std::unique_ptr<BatchRoom>& room) -> Status {
     room.reset();
     LOWBIT_TRY_ASSIGN(room,
-                      BatchRoom::make(*backend_, {&block_, 1}, context_, states_.sequences(), backend_->batch_bytes()));
+                      BatchRoom::make(*backend_, {&block_, 1}, context_, states_.sequences(), backend_->batch_size()));
     return {};
   };
   LOWBIT_TRY(make_room(room_));

@@ -65,7 +65,7 @@ struct Loaded {
       : block(*SourceBlock::load(source, *executable_spec_of(source), index, backend, pool)),
         program(block, backend, pool) {}
   std::unique_ptr<BatchRoom> room(Backend& backend, int64_t bytes) const {
-    return *BatchRoom::make(backend, {&block, 1}, kContext, kSequences, bytes);
+    return *BatchRoom::make(backend, {&block, 1}, kContext, kSequences, {kSequences * kContext, bytes});
   }
   Status replace(const MemorySource& by, InputRole role) {
     for (const LinearSpec& reader : inputs_of(block->block())[static_cast<size_t>(role)]->readers)

@@ -64,7 +64,7 @@ class Probe {
       p.blocks_.push_back(block);
       p.programs_.emplace_back(std::move(block), p.backend_, *engine.pool);
     }
-    LOWBIT_TRY_ASSIGN(p.room_, BatchRoom::make(p.backend_, p.blocks_, p.rows_, kMostParts, p.backend_.batch_bytes()));
+    LOWBIT_TRY_ASSIGN(p.room_, BatchRoom::make(p.backend_, p.blocks_, p.rows_, kMostParts, p.backend_.batch_size()));
     LOWBIT_TRY_ASSIGN(p.states_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
     LOWBIT_TRY_ASSIGN(p.part_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
     LOWBIT_TRY_ASSIGN(const std::vector<float> first, text.first_rows(p.rows_));
