@@ -11,6 +11,7 @@
 #include "kernels/cuda_api.h"
 #include "kernels/vector_math.h"
 #include "model/fetch_tensor.h"
+#include "model/model_spec.h"
 #include "ops/rope.h"
 #include "ops/weight_parts.h"
 
@@ -116,6 +117,7 @@ Buffer* DeviceBlock::norm(InputRole role) {
 
 Result<DeviceBlock> DeviceBlock::load(const WeightSource& source, const ModelSpec& spec, int64_t block,
                                       ThreadPool& pool) {
+  LOWBIT_TRY(check_device_block(block, spec.blocks[static_cast<size_t>(block)]));
   DeviceBlock b(spec.blocks[static_cast<size_t>(block)], spec.hidden_size);
   const auto vector = [&](const std::string& name, int64_t n) -> Result<std::vector<float>> {
     LOWBIT_TRY_ASSIGN(const QTensor w, fetch_tensor(source, name, 1, n, pool));

@@ -23,6 +23,7 @@ Result<std::unique_ptr<DeviceTransformer>> DeviceTransformer::load(const WeightS
   std::unique_ptr<DeviceTransformer> model(new DeviceTransformer());
   LOWBIT_TRY_ASSIGN(model->spec_, executable_spec_of(source));
   const ModelSpec& c = model->spec_;
+  for (int64_t i = 0; i < c.block_count(); ++i) LOWBIT_TRY(check_device_block(i, c.blocks[static_cast<size_t>(i)]));
   model->context_ = context;
   if (const int64_t window = c.shortest_window(); window > 0 && context > window)
     return fail(ErrorCode::kUnsupported, "--device cuda", fmt::format("a context of {}", context),

@@ -11,16 +11,11 @@
 namespace lowbit {
 namespace {
 
-/// What Transformer and DeviceBlock leave out of a block. `first`: the model's first block, whose shape they give to all.
+/// What no backend has of a block. `first`: the model's first block, whose shape they give to all.
 std::vector<std::string> not_executed(const BlockSpec& block, const BlockSpec& first) {
   std::vector<std::string> missing;
   const AttentionSpec &a = block.attention, &f = first.attention;
-  if (block.mlp.glu != Glu::kSilu) missing.emplace_back(glu_name(block.mlp.glu));
-  std::string sub_norms;
-  for (const InputSpec* input : inputs_of(block))
-    if (input->norm && !reads_stream(input->role))
-      sub_norms += fmt::format("{}{}", sub_norms.empty() ? "" : ", ", input->norm->name.hf);
-  if (!sub_norms.empty()) missing.push_back("sub-norms (" + sub_norms + ")");
+  if (block.mlp.glu == Glu::kGeluTanh) missing.emplace_back(glu_name(block.mlp.glu));
   if (!a.qkv.norm || !block.mlp.gate_up.norm) missing.emplace_back("parts without a norm before them");
   if (block.post_attention || block.post_mlp) missing.emplace_back("norms behind attention or MLP");
   if (std::ranges::any_of(norms_of(block), [](const NormSpec* norm) { return norm->offset != 0; }))
@@ -46,12 +41,23 @@ Status check_executable(const ModelSpec& spec) {
     if (!missing.empty())
       return fail(ErrorCode::kUnsupported, fmt::format("{}: block {}", spec.family, i),
                   fmt::format("not executed yet: {}", fmt::join(missing, ", ")),
-                  "RMS norms before each part, SiLU, blocks of one shape");
+                  "RMS norms before each part, SiLU or squared ReLU, blocks of one shape");
   }
   if (spec.final_norm.offset != 0)
     return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", spec.family, spec.final_norm.name.hf),
                 "not executed yet: a norm with an offset", "a plain RMS norm");
   return {};
+}
+
+Status check_device_block(int64_t index, const BlockSpec& block) {
+  std::vector<std::string> missing;
+  if (block.mlp.glu != Glu::kSilu) missing.emplace_back(glu_name(block.mlp.glu));
+  for (const InputSpec* input : inputs_of(block))
+    if (input->norm && !reads_stream(input->role)) missing.push_back(fmt::format("the norm {}", input->norm->name.hf));
+  if (missing.empty()) return {};
+  return fail(ErrorCode::kUnsupported, fmt::format("{}{}", names::kBlocks.hf, index),
+              fmt::format("not on a GPU yet: {}", fmt::join(missing, ", ")), "SiLU, norms of the stream alone",
+              "--device cpu");
 }
 
 Result<ModelSpec> model_spec_of(const WeightSource& source) {

@@ -13,5 +13,7 @@ Result<ModelSpec> model_spec_of(const WeightSource& source);
 /// The same for a model that will run. Errors: kUnsupported, with all that is not executed yet, of the first block that has any.
 Result<ModelSpec> executable_spec_of(const WeightSource& source);
 Status check_executable(const ModelSpec& spec);
+/// What executes, but not in a DeviceBlock. Errors: kUnsupported.
+Status check_device_block(int64_t index, const BlockSpec& block);
 
 }  // namespace lowbit
