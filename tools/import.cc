@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "lowbit/quantize.h"
+#include "option_values.h"
 #include "progress_display.h"
 #include "text_table.h"
 #include "verbs.h"
@@ -11,7 +12,7 @@ namespace lowbit::cli {
 namespace {
 
 struct ImportArguments {
-  std::string source, target;
+  std::string source, target, i2s_layout;
   bool force = false;
 };
 
@@ -19,7 +20,8 @@ Status import_action(Console& console, const ImportArguments& arguments, const C
   auto source = resolve_model(arguments.source);
   if (!source) return tl::unexpected(source.error());
   ProgressDisplay progress(console);
-  const auto report = import_model(*source, arguments.target, {arguments.force, compute, progress.callback()});
+  const auto report =
+      import_model(*source, arguments.target, {arguments.force, arguments.i2s_layout, compute, progress.callback()});
   if (!report) return tl::unexpected(report.error());
   if (console.json()) {
     console.put_json({{"source", *source},
@@ -50,6 +52,8 @@ void add_import_verb(CLI::App& app, Invocation& invocation) {
       ->type_name("");
   verb->add_option("OUT", arguments->target, "checkpoint directory to write")->required()->type_name("");
   verb->add_flag("--force", arguments->force, "replace OUT if it is a lowbit checkpoint");
+  add_choice_option(*verb, "--i2s-layout", arguments->i2s_layout, {"x86", "arm", "rows4"},
+                    ": the order of I2_S tensors in a GGUF file of bitnet.cpp, by the machine that wrote it");
   verb->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation](Console& console) {
       return import_action(console, *arguments, invocation.compute);

@@ -8,6 +8,7 @@
 namespace lowbit::cli {
 
 void add_import_verb(CLI::App& app, Invocation& invocation);
+void add_export_verb(CLI::App& app, Invocation& invocation);
 void add_quantize_verb(CLI::App& app, Invocation& invocation);
 void add_inspect_verb(CLI::App& app, Invocation& invocation);
 void add_verify_verb(CLI::App& app, Invocation& invocation);

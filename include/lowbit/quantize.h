@@ -119,6 +119,7 @@ Result<QuantizeReport> quantize_model(const std::string& source, const std::stri
 
 struct ImportOptions {
   bool overwrite = false;
+  std::string i2s_layout;  // "x86", "arm" or "rows4": how a GGUF file's I2_S tensors are ordered; "": as the file says
   Compute compute;
   Progress progress;
 };
@@ -130,6 +131,20 @@ struct ImportReport {
 /// The same weights as a lowbit checkpoint: unchanged where lowbit has the format, else dequantized
 /// to bf16.
 Result<ImportReport> import_model(const std::string& source, const std::string& target, const ImportOptions& options);
+
+struct ExportOptions {
+  bool overwrite = false;                      // replace a BitNet model
+  std::string linear_class = "autobitlinear";  // weight_scale multiplies; "bitlinear": it divides
+  Progress progress;
+};
+struct ExportReport {
+  int64_t tensors = 0, bytes = 0;
+  double seconds = 0;
+};
+/// A model whose blocks are ternary with one scale a matrix, as the directory that transformers loads ("quant_method": "bitnet", offline):
+/// weights uint8 [n / 4, k] with a weight_scale, all else as it is stored, in bf16 where it is not stored as floats.
+/// Errors: kUnsupported (other weights, named), kInvalidArgument (something else in the way), kIo.
+Result<ExportReport> export_model(const std::string& source, const std::string& target, const ExportOptions& options);
 
 // ---- Looking at models ---------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
 // BitNet b1.58 (BitNetForCausalLM, in older files BitnetForCausalLM): squared ReLU, and a norm before each projection back to the stream.
+#include <string_view>
+
 #include "arch/decoder.h"
 #include "arch/family.h"
 #include "base/try.h"
@@ -18,11 +20,15 @@ Status describe(const ConfigReader& config, ModelSpec& spec) {
   return {};
 }
 
+/// llama.cpp's fork for BitNet had the second name at first. The third is that of 1bitLLM's models of the first paper, with SiLU.
+constexpr std::string_view kOlderGguf[] = {"bitnet-25", "bitnet"};
+
 }  // namespace
 
 constinit const Family kBitnet = {.model_type = "bitnet",
                                   .class_name = "BitNetForCausalLM",
-                                  .gguf = "",
+                                  .gguf = "bitnet-b1.58",
+                                  .gguf_older = kOlderGguf,
                                   .defaults = {.rope_theta = 500000, .rms_norm_eps = 1e-5, .hidden_act = "relu2"},
                                   .describe = describe};
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -33,7 +34,9 @@ const Family* family_of_model_type(std::string_view model_type) {
 
 const Family* family_of_gguf(std::string_view architecture) {
   for (const Family* family : kFamilies)
-    if (!architecture.empty() && family->gguf == architecture) return family;
+    if (!architecture.empty() &&
+        (family->gguf == architecture || std::ranges::count(family->gguf_older, architecture) > 0))
+      return family;
   return nullptr;
 }
 
@@ -46,7 +49,10 @@ std::string family_list() {
 std::string gguf_family_list() {
   std::vector<std::string_view> words;
   for (const Family* family : kFamilies)
-    if (!family->gguf.empty()) words.push_back(family->gguf);
+    if (!family->gguf.empty()) {
+      words.push_back(family->gguf);
+      words.insert(words.end(), family->gguf_older.begin(), family->gguf_older.end());
+    }
   return listed(words);
 }
 

@@ -19,9 +19,10 @@ struct FamilyDefaults {
 };
 
 struct Family {
-  std::string_view model_type;    // in config.json
-  std::string_view class_name;    // of "architectures" in config.json
-  std::string_view gguf;          // general.architecture of GGUF files; "": none are read as this family
+  std::string_view model_type;  // in config.json
+  std::string_view class_name;  // of "architectures" in config.json
+  std::string_view gguf;        // general.architecture of GGUF files; "": none are read as this family
+  std::span<const std::string_view> gguf_older = {};  // other architectures that are read as this family
   bool gguf_interleaved = false;  // in those, rows of q and k that are rotated together are neighbours
   FamilyDefaults defaults = {};
   /// The blocks of `spec` are a plain decoder's (decoder.h) and become this family's. Must succeed on an empty config.json.

@@ -91,9 +91,10 @@ TEST(Families, AreFoundByTypeAndByGguf) {
   EXPECT_EQ(family_of_model_type("qwen3"), &kQwen3);
   EXPECT_EQ(family_of_model_type("gpt_neox"), nullptr);
   EXPECT_EQ(family_of_gguf("llama"), &kLlama);
-  EXPECT_EQ(family_of_gguf("bitnet"), nullptr);
+  for (const char* name : {"bitnet-b1.58", "bitnet-25", "bitnet"}) EXPECT_EQ(family_of_gguf(name), &kBitnet);
+  EXPECT_EQ(family_of_gguf("bit"), nullptr);
   EXPECT_EQ(family_of_gguf(""), nullptr);
-  EXPECT_EQ(gguf_family_list(), "llama, qwen2 or qwen3");
+  EXPECT_EQ(gguf_family_list(), "llama, qwen2, qwen3, bitnet-b1.58, bitnet-25 or bitnet");
 }
 
 }  // namespace

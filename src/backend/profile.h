@@ -15,7 +15,7 @@ enum class ModelStep : uint8_t {
   kRotate,     // norms of heads, rotation, new rows of the KV cache
   kAttention,  // softmax(q k) v
   kOutput,     // its quantization and projection
-  kGateUp,     // both projections, silu(gate) * up and its quantization
+  kGateUp,     // both projections, act(gate) * up and its quantization
   kDown,       // the projection back
   kAdd,        // residual additions
   kHead,       // logits

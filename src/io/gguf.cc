@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "io/gguf_i2s.h"
 #include "io/lost_pages.h"
 
 namespace lowbit {
@@ -158,15 +159,16 @@ Result<GgufTensor> read_tensor_info(Cursor& cursor, const std::string& path) {
   LOWBIT_TRY_ASSIGN(t.offset, cursor.number<uint64_t>("tensor offset"));
   const GgufTypeInfo* info = gguf_type_info(t.type_id);
   if (info == nullptr)
-    return fail(ErrorCode::kUnsupported, where, "GGUF type " + std::to_string(t.type_id), "a type that lowbit knows",
-                t.type_id == 36 ? "I2_S files are written by bitnet.cpp; convert from the original model instead" : "");
+    return fail(ErrorCode::kUnsupported, where, "GGUF type " + std::to_string(t.type_id), "a type that lowbit knows");
   if (t.k() % info->block_elems != 0)
     return fail(ErrorCode::kCorrupt, where, "rows of " + std::to_string(t.k()),
                 std::string("whole blocks of ") + std::to_string(info->block_elems) + " for " + info->name);
   const auto bytes =
       checked_mul(elements / static_cast<uint64_t>(info->block_elems), static_cast<uint64_t>(info->block_bytes));
-  if (!bytes) return fail(ErrorCode::kCorrupt, where, "shape " + shape_string(t.shape), "fewer than 2^64 bytes");
-  t.size_bytes = *bytes;
+  const bool tail = info->id == GgufType::kI2S;
+  const auto all = bytes && tail ? checked_add(*bytes, static_cast<uint64_t>(kI2sTailBytes)) : bytes;
+  if (!all) return fail(ErrorCode::kCorrupt, where, "shape " + shape_string(t.shape), "fewer than 2^64 bytes");
+  t.size_bytes = *all;
   return t;
 }
 
@@ -287,16 +289,37 @@ Status GgufFile::open_siblings(const std::string& path) {
   return {};
 }
 
+Result<bool> GgufFile::same_tensor(const GgufTensor& a, const GgufTensor& b) const {
+  if (a.shape != b.shape || a.type_id != b.type_id) return false;
+  LOWBIT_TRY_ASSIGN(const Buffer x, bytes(a));
+  LOWBIT_TRY_ASSIGN(const Buffer y, bytes(b));
+  const bool same = std::memcmp(x.data(), y.data(), static_cast<size_t>(x.size())) == 0;
+  release(a);
+  release(b);
+  return same;
+}
+
 Status GgufFile::index_tensors() {
   by_name_.resize(tensors_.size());
   for (uint32_t i = 0; i < by_name_.size(); ++i) by_name_[i] = i;
   std::sort(by_name_.begin(), by_name_.end(),
             [&](uint32_t a, uint32_t b) { return tensors_[a].name < tensors_[b].name; });
-  for (size_t i = 1; i < by_name_.size(); ++i)
-    if (tensors_[by_name_[i]].name == tensors_[by_name_[i - 1]].name)
-      return fail(ErrorCode::kCorrupt, path(), "the tensor '" + tensors_[by_name_[i]].name + "' twice",
+  std::vector<bool> again(tensors_.size());  // is there already
+  for (size_t i = 1; i < by_name_.size(); ++i) {
+    const GgufTensor &a = tensors_[by_name_[i - 1]], &b = tensors_[by_name_[i]];
+    if (a.name != b.name) continue;
+    LOWBIT_TRY_ASSIGN(const bool same, same_tensor(a, b));
+    if (!same)
+      return fail(ErrorCode::kCorrupt, path(), "the tensor '" + b.name + "' twice, with different contents",
                   "each name once");
-  return {};
+    again[by_name_[i]] = true;
+  }
+  if (std::ranges::count(again, true) == 0) return {};
+  std::vector<GgufTensor> once;
+  for (size_t i = 0; i < tensors_.size(); ++i)
+    if (!again[i]) once.push_back(std::move(tensors_[i]));
+  tensors_ = std::move(once);
+  return index_tensors();
 }
 
 Result<GgufFile> GgufFile::open(const std::string& path) {

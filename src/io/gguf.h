@@ -1,8 +1,8 @@
 #pragma once
 // GGUF v2 and v3 files, little-endian, also in several parts. Everything stays in the mapped file; nothing is copied but names.
 //
-// Rules beyond "inside the file": every count is checked against the bytes that are left before it is used; no key and no tensor
-// twice; alignment a power of two up to 65536; tensors follow each other in order, each aligned, as ggml's own reader wants
+// Rules beyond "inside the file": every count is checked against the bytes that are left before it is used; no key
+// twice, a tensor's name twice only where both are the same; alignment a power of two up to 65536; tensors follow each other in order, each aligned, as ggml's own reader wants
 // it; rows are whole blocks; arrays hold no arrays.
 
 #include <cstddef>
@@ -87,11 +87,13 @@ class GgufFile {
   Result<Buffer> bytes(const GgufTensor& tensor) const;
   Result<QTensor> load(const GgufTensor& tensor) const;  // gguf_to_qtensor of bytes()
   void release(const GgufTensor& tensor) const;
+  /// Of the same shape, type and bytes.
+  Result<bool> same_tensor(const GgufTensor& a, const GgufTensor& b) const;
 
  private:
   Status open_part(const std::string& path, uint32_t part);
   Status open_siblings(const std::string& path);
-  Status index_tensors();
+  Status index_tensors();  // equal tensors of one name become one
   uint32_t version_ = 0;
   std::vector<std::shared_ptr<MappedFile>> parts_;
   std::vector<GgufTensor> tensors_;

@@ -185,7 +185,7 @@ TEST(Gguf, EveryBrokenRuleIsAnError) {
   EXPECT_EQ(tensor({1, 1, 1, 1, 16}, 0), ErrorCode::kCorrupt);
   EXPECT_EQ(tensor({33}, 2), ErrorCode::kCorrupt) << "half a block";
   EXPECT_EQ(tensor({16}, 4), ErrorCode::kUnsupported) << "a removed type";
-  EXPECT_EQ(tensor({16}, 36), ErrorCode::kUnsupported);
+  EXPECT_EQ(tensor({18}, 36), ErrorCode::kCorrupt) << "bytes of four codes";
   EXPECT_EQ(tensor({16}, UINT32_MAX), ErrorCode::kUnsupported);
   EXPECT_EQ(kv(gguf_u32("flag", 1)), ErrorCode::kCorrupt) << "a key twice";
   EXPECT_EQ(kv(gguf_kv("b", GgufValueType::kBool, "\x02")), ErrorCode::kCorrupt);

@@ -24,8 +24,8 @@ constexpr std::array kTypes = {
     row(23, "IQ4_XS", 256, 136, true), row(24, "I8", 1, 1, false),         row(25, "I16", 1, 2, false),
     row(26, "I32", 1, 4, false),       row(27, "I64", 1, 8, false),        row(28, "F64", 1, 8, false),
     row(29, "IQ1_M", 256, 56, false),  row(30, "BF16", 1, 2, true),        row(34, "TQ1_0", 256, 54, true),
-    row(35, "TQ2_0", 256, 66, true),   row(39, "MXFP4", 32, 17, true),     row(40, "NVFP4", 64, 36, false),
-    row(41, "Q1_0", 128, 18, true),    row(42, "Q2_0", 64, 18, true),
+    row(35, "TQ2_0", 256, 66, true),   row(36, "I2_S", 4, 1, false),       row(39, "MXFP4", 32, 17, true),
+    row(40, "NVFP4", 64, 36, false),   row(41, "Q1_0", 128, 18, true),     row(42, "Q2_0", 64, 18, true),
 };
 
 void dequantize_q4_0(const uint8_t* b, float* out) {
@@ -203,6 +203,8 @@ BlockFn block_function(GgufType type) {
       return dequantize_q1_0;
     case GgufType::kQ2_0:
       return dequantize_q2_0;
+    case GgufType::kI2S:
+      break;  // its scale is not in the blocks
   }
   return nullptr;
 }

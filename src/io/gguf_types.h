@@ -30,6 +30,7 @@ enum class GgufType : uint32_t {
   kBf16 = 30,
   kTq1_0 = 34,
   kTq2_0 = 35,
+  kI2S = 36,
   kMxfp4 = 39,
   kQ1_0 = 41,
   kQ2_0 = 42,
@@ -43,7 +44,7 @@ struct GgufTypeInfo {
   bool decodable;
 };
 
-/// Null for a number that no GGUF version has given a meaning.
+/// Null for a number that no GGUF version has given a meaning. I2_S (gguf_i2s.h) has a tail behind its blocks.
 const GgufTypeInfo* gguf_type_info(uint32_t id);
 std::span<const GgufTypeInfo> gguf_types();
 

@@ -152,6 +152,9 @@ struct SpanArgs {
   float* scratch = nullptr;                        // queries * kAttentionSpan + kKvPage * ldo floats, 64-byte aligned
 };
 
+/// y[i] = act(gate[i]) * up[i]; y may be gate.
+using GluFunction = void (*)(const float* gate, const float* up, int64_t n, float* y);
+
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
 /// % 16) with fma, folded as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
 /// kernels/vector_math.h. So every ISA gives the same bits.
@@ -163,8 +166,9 @@ struct VectorOps {
   /// Rotates pairs (x[i], x[i + half]) by cos[i], sin[i], i < half: the half-split order of Hugging
   /// Face files.
   void (*rope)(float* x, const float* cos, const float* sin, int64_t half);
-  /// y[i] = silu(gate[i]) * up[i]
-  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y);
+  GluFunction silu_mul;
+  /// act(x) = r * r, r = x < 0 ? 0 : x, so that a NaN stays one. Nothing overflows f32 that a model's f32 weights give; f16 would.
+  GluFunction squared_relu_mul;
   void (*add)(const float* x, int64_t n, float* y);  // y += x
   float (*dot_f32)(const float* a, const float* b, int64_t n);
   void (*scale)(float* x, float a, int64_t n);

@@ -44,6 +44,8 @@ Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, f
 
 /// gate = silu(gate) * up
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream);
+/// gate = r * r * up, r = gate < 0 ? 0 : gate
+Status squared_relu_rows(float* gate, const float* up, int64_t count, void* stream);
 /// Each `block` columns of x [rows, n] become their Hadamard transform, in place: VectorOps::hadamard. `scale`: 1 / sqrt(block).
 /// block: a power of two from 2 to 4096 that divides n.
 Status hadamard_rows(float* x, int64_t rows, int64_t n, int64_t block, float scale, void* stream);

@@ -41,6 +41,11 @@ inline float exp_f32(float x) {
 
 inline float silu_mul_f32(float gate, float up) { return gate / (1.0f + exp_f32(-gate)) * up; }
 
+inline float squared_relu_mul_f32(float gate, float up) {
+  const float r = gate < 0 ? 0.0f : gate;
+  return r * r * up;
+}
+
 /// What is subtracted from scores whose largest is m: where all are -inf, exp(-inf - 0) = 0 keeps them out of the sums.
 inline float span_shift(float m) { return m == -__builtin_inff() ? 0.0f : m; }
 

@@ -100,13 +100,19 @@ class Naive {
       const std::string at = fmt::format("model.layers.{}.", l);
       Rows h = x;
       norm(h.data(), hidden, weight(at + "input_layernorm.weight"));
-      const Rows a = linear(at + "self_attn.o_proj", attention(at + "self_attn.", l, h, position));
+      Rows attended = attention(at + "self_attn.", l, h, position);
+      if (bitnet()) norm(attended.data(), attended.size(), weight(at + "self_attn.attn_sub_norm.weight"));
+      const Rows a = linear(at + "self_attn.o_proj", attended);
       for (size_t i = 0; i < hidden; ++i) x[i] += a[i];
       h = x;
       norm(h.data(), hidden, weight(at + "post_attention_layernorm.weight"));
       Rows gate = linear(at + "mlp.gate_proj", h);
       const Rows up = linear(at + "mlp.up_proj", h);
-      for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+      for (size_t i = 0; i < gate.size(); ++i) {
+        const double relu = std::max(gate[i], 0.0);
+        gate[i] = (bitnet() ? relu * relu : gate[i] / (1 + std::exp(-gate[i]))) * up[i];
+      }
+      if (bitnet()) norm(gate.data(), gate.size(), weight(at + "mlp.ffn_sub_norm.weight"));
       const Rows down = linear(at + "mlp.down_proj", gate);
       for (size_t i = 0; i < hidden; ++i) x[i] += down[i];
     }
@@ -115,6 +121,8 @@ class Naive {
   }
 
  private:
+  bool bitnet() const { return s_.model_type == "bitnet"; }
+
   size_t first_seen(size_t layer, size_t position) const {
     const auto window = size_t(s_.window);
     return window == 0 || layer < size_t(s_.first_windowed) || position < window ? 0 : position + 1 - window;
@@ -184,10 +192,10 @@ MemorySource make_random_model(const RandomModelSpec& s) {
       R"({{"model_type": "{}", "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
           "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {}, "max_position_embeddings": {},
           "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": {}, "tie_word_embeddings": {},
-          "attention_bias": {}, "mlp_bias": {}, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": [2, 3],
+          "attention_bias": {}, "mlp_bias": {}, "hidden_act": "{}", "bos_token_id": 1, "eos_token_id": [2, 3],
           "use_sliding_window": {}, "sliding_window": {}, "max_window_layers": {}{}}})",
       s.model_type, s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head_dim, s.max_positions,
-      s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias, s.window > 0,
+      s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias, s.model_type == "bitnet" ? "relu2" : "silu", s.window > 0,
       s.window > 0 ? std::to_string(s.window) : "null", s.first_windowed,
       s.down_hadamard == 0
           ? ""
@@ -226,6 +234,10 @@ MemorySource make_random_model(const RandomModelSpec& s) {
     if (s.model_type == "qwen3") {
       vector(at + "self_attn.q_norm.weight", s.head_dim, 1);
       vector(at + "self_attn.k_norm.weight", s.head_dim, 1);
+    }
+    if (s.model_type == "bitnet") {
+      vector(at + "self_attn.attn_sub_norm.weight", q, 1);
+      vector(at + "mlp.ffn_sub_norm.weight", s.intermediate, 1);
     }
     linear(at + "mlp.gate_proj", s.intermediate, s.hidden, s.mlp_bias);
     linear(at + "mlp.up_proj", s.intermediate, s.hidden, s.mlp_bias);

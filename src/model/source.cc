@@ -116,10 +116,10 @@ Result<ModelTexts> read_model_texts(const std::string& directory) {
   return texts;
 }
 
-Result<std::unique_ptr<WeightSource>> open_source(const std::string& path) {
+Result<std::unique_ptr<WeightSource>> open_source(const std::string& path, const std::string& i2s_layout) {
   LOWBIT_TRY_ASSIGN(const fs::file_status status, status_of(path));
   if (!fs::is_directory(status)) {
-    if (is_gguf(path, status)) return open_gguf_source(path);
+    if (is_gguf(path, status)) return open_gguf_source(path, i2s_layout);
     return fail(ErrorCode::kUnsupported, path, "a file that is not GGUF",
                 "a checkpoint directory, a Hugging Face directory or a GGUF file",
                 path.ends_with(".safetensors") ? "give the directory that holds it and config.json" : "");

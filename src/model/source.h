@@ -53,7 +53,9 @@ class WeightSource {
 
 /// Opens a checkpoint directory, a Hugging Face directory or a GGUF file; tells them apart by
 /// content.
-Result<std::unique_ptr<WeightSource>> open_source(const std::string& path);
+/// `i2s_layout`: how a GGUF file's I2_S tensors are ordered ("x86", "arm", "rows4"); "": as the file says, and without its word it is an error to
+/// load one.
+Result<std::unique_ptr<WeightSource>> open_source(const std::string& path, const std::string& i2s_layout = "");
 
 struct TokenizerTexts {
   std::string tokenizer, config;  // tokenizer.json and tokenizer_config.json; "" when there is none

@@ -189,7 +189,7 @@ Result<std::string> gguf_config_json(const GgufFile& file) {
   const Metadata m(file, architecture);
   json config = {{"architectures", {family->class_name}},
                  {"model_type", family->model_type},
-                 {"hidden_act", family->defaults.hidden_act}};
+                 {"hidden_act", architecture == "bitnet" ? "silu" : family->defaults.hidden_act}};
   LOWBIT_TRY_ASSIGN(const int64_t hidden, m.integer(".embedding_length"));
   LOWBIT_TRY_ASSIGN(const int64_t heads, m.integer(".attention.head_count"));
   LOWBIT_TRY_ASSIGN(const int64_t kv_heads, m.integer(".attention.head_count_kv", heads));
@@ -212,7 +212,13 @@ Result<std::string> gguf_config_json(const GgufFile& file) {
   config["vocab_size"] = embedding->shape[0];
   LOWBIT_TRY_ASSIGN(const double epsilon, m.positive(".attention.layer_norm_rms_epsilon", 1e-5));
   config["rms_norm_eps"] = shortest(epsilon);
-  config["tie_word_embeddings"] = file.find(gguf_weight_name(outline.head.name)) == nullptr;
+  // BitNet's first files have the embedding's weights again as the head's.
+  const GgufTensor* head = file.find(gguf_weight_name(outline.head.name));
+  bool tied = head == nullptr;
+  if (!tied && family == &kBitnet) {
+    LOWBIT_TRY_ASSIGN(tied, file.same_tensor(*head, *embedding));
+  }
+  config["tie_word_embeddings"] = tied;
   LOWBIT_TRY_ASSIGN(const int64_t window, m.integer(".attention.sliding_window", 0));
   if (window > 0) {
     config["sliding_window"] = window;

@@ -1,7 +1,7 @@
 // A Hugging Face directory as a WeightSource: config.json, safetensors (one file or shards), tokenizer files.
 //
 // Besides plain floats it reads DeepSeek's block FP8: "P.weight" F8_E4M3 [n, k] with "P.weight_scale_inv" F32
-// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says; and BitNet's packed ternary weights
+// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says; and BitNet's ternary weights, packed or to be rounded
 // (source_bitnet.cc).
 #include <algorithm>
 #include <cstring>
@@ -31,7 +31,7 @@ struct Packing {
 class HuggingFaceSource final : public WeightSource {
  public:
   HuggingFaceSource(std::string path, SafetensorsSet files, ModelTexts texts, Packing packing)
-      : path_(std::move(path)), files_(std::move(files)), texts_(std::move(texts)), packing_(packing) {
+      : path_(std::move(path)), files_(std::move(files)), texts_(std::move(texts)), packing_(std::move(packing)) {
     for (const auto& t : files_.tensors()) {
       const auto& e = *t.entry;
       if (is_scale(e.name)) continue;
@@ -40,7 +40,9 @@ class HuggingFaceSource final : public WeightSource {
         bytes += static_cast<int64_t>(scale->entry->size_bytes);
       Shape shape = e.shape;
       if (is_bitnet(e)) shape[0] *= 4;
-      tensors_.push_back({e.name, shape, is_bitnet(e) ? "bitnet ternary" : dtype_name(e.dtype), bytes});
+      std::string stored = is_bitnet(e) ? "bitnet ternary" : dtype_name(e.dtype);
+      if (is_online(e)) stored += " to ternary";
+      tensors_.push_back({e.name, shape, stored, bytes});
     }
   }
   const std::string& path() const override { return path_; }
@@ -53,7 +55,8 @@ class HuggingFaceSource final : public WeightSource {
   bool has(const std::string& name) const override { return files_.find(name) != nullptr && !is_scale(name); }
   bool lossless(const std::string& name) const override {
     const auto* t = files_.find(name);
-    return t != nullptr && (is_float(t->entry->dtype) || t->entry->dtype == DType::kE4m3 || is_bitnet(*t->entry));
+    return t != nullptr && !scaled_bias(name) &&
+           (is_float(t->entry->dtype) || t->entry->dtype == DType::kE4m3 || is_bitnet(*t->entry));
   }
   Result<QTensor> load(const std::string& name) const override;
   void release(const std::string& name) const override {
@@ -70,6 +73,19 @@ class HuggingFaceSource final : public WeightSource {
   bool is_bitnet(const SafetensorsEntry& e) const {
     return packing_.bitnet && e.dtype == DType::kU8 && e.shape.size() == 2;
   }
+  bool is_online(const SafetensorsEntry& e) const {
+    return packing_.bitnet && packing_.bitnet->online && e.shape.size() == 2 && is_float(e.dtype) &&
+           packing_.bitnet->converts(e.name);
+  }
+  /// The bias of a packed layer whose weight_scale multiplies it, too, as transformers' AutoBitLinear does.
+  const SafetensorsEntry* scaled_bias(const std::string& name) const {
+    if (!packing_.bitnet || packing_.bitnet->divides || !name.ends_with(".bias")) return nullptr;
+    const auto* weight = files_.find(name.substr(0, name.size() - 4) + "weight");
+    return weight != nullptr && is_bitnet(*weight->entry) ? weight->entry : nullptr;
+  }
+  Result<float> bitnet_scale(const SafetensorsEntry& weight) const;
+  Status check_bitnet(const SafetensorsEntry& e, const std::string& where) const;
+  Result<QTensor> scale_bias(const QTensor& bias, const SafetensorsEntry& weight, const std::string& where) const;
   Status load_fp8_scales(const std::string& name, QTensor* w) const;
   Result<QTensor> load_bitnet(const SafetensorsEntry& e, const std::string& where) const;
 
@@ -95,7 +111,7 @@ Status HuggingFaceSource::load_fp8_scales(const std::string& name, QTensor* w) c
   return {};
 }
 
-Result<QTensor> HuggingFaceSource::load_bitnet(const SafetensorsEntry& e, const std::string& where) const {
+Result<float> HuggingFaceSource::bitnet_scale(const SafetensorsEntry& e) const {
   const std::string name = e.name + packing_.scale_suffix();
   const auto* t = files_.find(name);
   if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no '" + name + "'", "the scale of a packed weight");
@@ -103,9 +119,37 @@ Result<QTensor> HuggingFaceSource::load_bitnet(const SafetensorsEntry& e, const 
     return fail(ErrorCode::kCorrupt, path_ + ": tensor '" + name + "'",
                 std::string(dtype_name(t->entry->dtype)) + " " + shape_string(t->entry->shape), "one float");
   LOWBIT_TRY_ASSIGN(const Buffer scale_bytes, files_.bytes(name));
-  LOWBIT_TRY_ASSIGN(const Buffer bytes, files_.bytes(e.name));
   float scale = 0;
   convert_to_f32({t->entry->dtype, t->entry->shape, scale_bytes.span()}, 0, 1, &scale);
+  return scale;
+}
+
+/// What config.json and the tensor say must be the same: packed or floats.
+Status HuggingFaceSource::check_bitnet(const SafetensorsEntry& e, const std::string& where) const {
+  if (!packing_.bitnet || e.shape.size() != 2 || !packing_.bitnet->converts(e.name)) return {};
+  const bool online = packing_.bitnet->online;
+  if (online ? is_float(e.dtype) : is_bitnet(e)) return {};
+  return fail(
+      ErrorCode::kCorrupt, where, dtype_name(e.dtype), online ? "floats" : "packed weights, U8",
+      online ? "config.json says \"quantization_mode\": \"online\"; packed weights are \"offline\""
+             : "weights that are rounded when the model runs need \"quantization_mode\": \"online\" in config.json");
+}
+
+Result<QTensor> HuggingFaceSource::scale_bias(const QTensor& bias, const SafetensorsEntry& weight,
+                                              const std::string& where) const {
+  LOWBIT_TRY_ASSIGN(const float scale, bitnet_scale(weight));
+  QTensor w;
+  w.n = bias.n;
+  w.k = bias.k;
+  LOWBIT_TRY_ASSIGN(w.codes, Buffer::allocate(4 * w.n * w.k, where.c_str()));
+  dequantize_rows(bias, 0, w.n, w.codes.as<float>());
+  for (int64_t i = 0; i < w.n * w.k; ++i) w.codes.as<float>()[i] *= scale;
+  return w;
+}
+
+Result<QTensor> HuggingFaceSource::load_bitnet(const SafetensorsEntry& e, const std::string& where) const {
+  LOWBIT_TRY_ASSIGN(const float scale, bitnet_scale(e));
+  LOWBIT_TRY_ASSIGN(const Buffer bytes, files_.bytes(e.name));
   return load_bitnet_weight({bytes.as<uint8_t>(), e.shape[0], e.shape[1]}, scale, *packing_.bitnet, where);
 }
 
@@ -114,6 +158,7 @@ Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
   if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no tensor '" + name + "'", "a tensor of this model");
   const SafetensorsEntry& e = *t->entry;
   const std::string where = path_ + ": tensor '" + name + "'";
+  LOWBIT_TRY(check_bitnet(e, where));
   if (is_bitnet(e)) return load_bitnet(e, where);
   QTensor w;
   LOWBIT_TRY_ASSIGN(const int64_t count, element_count(e.shape));
@@ -133,6 +178,8 @@ Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
                 "weights packed by another tool must be imported from their original");
   }
   LOWBIT_TRY(check_qtensor(w, where.c_str()));
+  if (is_online(e)) return ternarized(w, where);
+  if (const SafetensorsEntry* weight = scaled_bias(name)) return scale_bias(w, *weight, where);
   return w;
 }
 
@@ -173,7 +220,7 @@ Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string&
   LOWBIT_TRY_ASSIGN(const auto packing, read_packing(config, where));
   LOWBIT_TRY_ASSIGN(auto files, SafetensorsSet::open(path));
   return std::unique_ptr<WeightSource>(
-      std::make_unique<HuggingFaceSource>(path, std::move(files), std::move(texts), packing));
+      std::make_unique<HuggingFaceSource>(path, std::move(files), std::move(texts), std::move(packing)));
 }
 
 }  // namespace lowbit

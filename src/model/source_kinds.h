@@ -4,21 +4,26 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "io/gguf.h"
 #include "model/source.h"
 
 namespace lowbit {
 
-Result<std::unique_ptr<WeightSource>> open_gguf_source(const std::string& path);
+Result<std::unique_ptr<WeightSource>> open_gguf_source(const std::string& path, const std::string& i2s_layout);
 Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string& path);
 Result<std::unique_ptr<WeightSource>> open_lowbit_source(const std::string& path);
 
 /// How a Hugging Face model of "quant_method": "bitnet" stores its linear layers.
 struct BitnetPacking {
   bool divides = true;  // real = value / weight_scale ("bitlinear"), else value * weight_scale ("autobitlinear")
+  bool online = false;  // floats are stored, and the model is what ternarized() makes of them
+  std::vector<std::string> kept;  // modules_to_not_convert
+  /// A matrix of this name is of a layer that is ternary in the model.
+  bool converts(const std::string& tensor) const;
 };
-/// Errors: kUnsupported (a linear class, an online model, norms inside the linear layers).
+/// Errors: kUnsupported (a linear class, a mode, norms inside the linear layers), kCorrupt.
 Result<BitnetPacking> bitnet_packing(const nlohmann::json& quantization, const std::string& where);
 
 struct PackedRows {
@@ -26,8 +31,11 @@ struct PackedRows {
   int64_t rows, k;
 };
 /// The ternary matrix [4 * rows, k] with one scale. Errors: kCorrupt (a code 3, a scale that is not positive), kOutOfMemory.
-Result<QTensor> load_bitnet_weight(const PackedRows& packed, float scale, BitnetPacking packing,
+Result<QTensor> load_bitnet_weight(const PackedRows& packed, float scale, const BitnetPacking& packing,
                                    const std::string& where);
+/// What transformers' WeightQuant makes of a matrix: s = max(mean |w|, 1e-5), codes = round half even(w / s), to -1..1, real = code * s. The
+/// mean is summed in double. Errors: kCorrupt (NaN, infinity), kOutOfMemory.
+Result<QTensor> ternarized(const QTensor& floats, const std::string& where);
 
 /// Texts that lie beside the weights; "" for a file that is not there.
 struct ModelTexts {

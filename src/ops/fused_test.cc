@@ -108,11 +108,12 @@ TEST(Fused, GatedProductsAndTheCodesBehind) {
           ASSERT_TRUE(rows.prepare(Activation::kInt8, x.data(), m, k, k, isa, pool));
           ASSERT_TRUE(gate.run(rows, nullptr, g.data(), width, pool));
           ASSERT_TRUE(up.run(rows, nullptr, u.data(), width, pool));
-          ops.silu_mul(g.data(), u.data(), m * width, g.data());
+          const GluFunction glu = m == 5 ? ops.squared_relu_mul : ops.silu_mul;
+          glu(g.data(), u.data(), m * width, g.data());
           ASSERT_TRUE(behind.prepare(Activation::kInt8, g.data(), m, width, width, isa, pool));
           ASSERT_TRUE(down.run(behind, nullptr, y.data(), 40, pool));
           ASSERT_TRUE(expected.expect_codes(m, width, 32, isa));
-          ASSERT_TRUE(run_gated({&gate, nullptr, g2.data(), width}, {&up, nullptr, u2.data(), width}, ops, rows,
+          ASSERT_TRUE(run_gated({&gate, nullptr, g2.data(), width}, {&up, nullptr, u2.data(), width}, glu, rows,
                                 &expected, pool));
           EXPECT_EQ(g, g2) << isa_name(isa);
           ASSERT_TRUE(down.run(expected, nullptr, y2.data(), 40, pool));

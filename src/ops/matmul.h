@@ -186,10 +186,10 @@ struct MatmulCall {
 Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool,
                    BlockingTuner* tuner = nullptr, const ReadAhead& next = {});
 
-/// gate.y = silu(gate.y) * up.y behind both products, by whoever computed the columns; gate and up have the same n.
+/// gate.y = act(gate.y) * up.y by `glu` behind both products, by whoever computed the columns; gate and up have the same n.
 /// `next_rows`: those that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of run_matmuls(), then
-/// VectorOps::silu_mul and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(), kShapeMismatch.
-Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
+/// `glu` and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(), kShapeMismatch.
+Status run_gated(const MatmulCall& gate, const MatmulCall& up, GluFunction glu, ActivationRows& x,
                  ActivationRows* next_rows, ThreadPool& pool, BlockingTuner* tuner = nullptr,
                  const ReadAhead& next = {});
 

@@ -165,7 +165,7 @@ Status run_batch(std::span<const MatmulCall> calls, ActivationRows& x, const Blo
 
 struct Gated {
   const MatmulCall &gate, &up;
-  const VectorOps& ops;
+  GluFunction glu;
   ActivationRows* next_rows;
   ReadAhead next;
 };
@@ -173,7 +173,8 @@ struct Gated {
 struct GatedLoop {
   // Chunks start at multiples of 64 columns: of both panels, and of the groups of x that the next rows may have.
   static constexpr int64_t kColumns = 64;
-  static constexpr int64_t kOutputsAtOnce = 32768;  // of each product, before silu: they stay in the second-level cache
+  static constexpr int64_t kOutputsAtOnce =
+      32768;  // of each product, before the gate: they stay in the second-level cache
 
   explicit GatedLoop(const Gated& g)
       : gate(g.gate.y),
@@ -181,14 +182,14 @@ struct GatedLoop {
         ld_gate(g.gate.ldy),
         ld_up(g.up.ldy),
         n(g.gate.plan->n()),
-        ops(&g.ops),
+        glu(g.glu),
         next_rows(g.next_rows) {}
 
   MatmulBatch batch;
   float* gate;
   const float* up;
   int64_t ld_gate, ld_up, n;
-  const VectorOps* ops;
+  GluFunction glu;
   ActivationRows* next_rows;
   int64_t m0 = 0, m = 0;  // rows of x
 
@@ -200,7 +201,7 @@ struct GatedLoop {
         batch.run(i, n0 / batch.panel_rows(i), ceil_div(n1, batch.panel_rows(i)), m0, m, worker);
       for (int64_t r = m0; r < m0 + m; ++r) {
         float* y = gate + r * ld_gate + n0;
-        ops->silu_mul(y, up + r * ld_up + n0, n1 - n0, y);
+        glu(y, up + r * ld_up + n0, n1 - n0, y);
         if (next_rows != nullptr) next_rows->write_codes(r, n0, n1 - n0, y);
       }
     }
@@ -255,12 +256,12 @@ Status MatmulPlan::run(ActivationRows& x, const float* bias, float* y, int64_t l
   return run_matmuls({&call, 1}, x, pool);
 }
 
-Status run_gated(const MatmulCall& gate, const MatmulCall& up, const VectorOps& ops, ActivationRows& x,
+Status run_gated(const MatmulCall& gate, const MatmulCall& up, GluFunction glu, ActivationRows& x,
                  ActivationRows* next_rows, ThreadPool& pool, BlockingTuner* tuner, const ReadAhead& next) {
   if (up.plan->n() != gate.plan->n())
     return fail(ErrorCode::kShapeMismatch, "gated matmul", std::to_string(up.plan->n()) + " outputs",
                 std::to_string(gate.plan->n()));
-  const Gated gated{gate, up, ops, next_rows, next};
+  const Gated gated{gate, up, glu, next_rows, next};
   const std::array<MatmulCall, 2> calls = {gate, up};
   return tuned(calls, x.m(), tuner, [&](const Blocking& b) { return run_gated_batch(gated, x, b, pool); });
 }

@@ -132,7 +132,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
 Result<ImportReport> import_model(const std::string& name, const std::string& target, const ImportOptions& options) {
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
-  LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
+  LOWBIT_TRY_ASSIGN(const auto source, open_source(path, options.i2s_layout));
   LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   ImportReport report;
   Conversion conversion(*source, *writer, options.progress, "importing");

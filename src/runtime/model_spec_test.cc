@@ -46,26 +46,6 @@ TEST(CheckExecutable, NamesWhatIsMissing) {
   expect_refused(spec, "without a norm");
 }
 
-TEST(CheckExecutable, BitNetIsDescribedButNotRun) {
-  MemorySource source = make_random_model({});
-  std::string& config = source.config;
-  for (const auto& [from, to] :
-       {std::pair<std::string, std::string>{R"("llama")", R"("bitnet")"}, {R"("silu")", R"("relu2")"}})
-    config.replace(config.find(from), from.size(), to);
-  ASSERT_TRUE(model_spec_of(source));
-  const auto expect = [](const auto& model) {
-    ASSERT_FALSE(model);
-    EXPECT_EQ(model.error().code, ErrorCode::kUnsupported);
-    const std::string message = model.error().message();
-    for (const char* part : {"bitnet", "not executed yet: squared ReLU, sub-norms", "attn_sub_norm", "ffn_sub_norm"})
-      EXPECT_NE(message.find(part), std::string::npos) << message;
-  };
-  expect(Transformer::load(source, {}));
-  LoadOptions on_gpu;
-  on_gpu.gpu = 0;
-  expect(Transformer::load(source, on_gpu));
-}
-
 TEST(Windows, AreNoLimit) {
   RandomModelSpec random;
   random.model_type = "qwen2";

@@ -44,6 +44,18 @@ inline std::vector<Variant> variants() {
   s.group = Scaling::kAll;
   all.push_back({"ternary, as trained", s, {.group = 32, .as_trained = true}});
   s = {};
+  s.model_type = "bitnet";
+  all.push_back({"bitnet, dense", s, {.activation = Activation::kF32}});
+  s.tied = true;
+  s.format = FormatId::kTernary;
+  s.group = Scaling::kAll;
+  all.push_back({"bitnet, as trained", s, {.group = 32, .as_trained = true}});
+  s.format = FormatId::kInt4;  // codes of x behind the norm of the gated product, per 32
+  s.group = 32;
+  s.hidden = 72;
+  s.intermediate = 100;
+  all.push_back({"bitnet, int4, odd sizes", s, {.group = 32}});
+  s = {};
   s.format = FormatId::kInt8;
   s.down_hadamard = 32;
   all.push_back({"transform before down", s, {.group = 32}});

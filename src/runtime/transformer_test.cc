@@ -106,6 +106,14 @@ std::vector<Variant> variants() {
   s.format = FormatId::kCodebook4;
   s.group = 40;
   all.push_back({"Codebook4", s});
+  s = {};
+  s.model_type = "bitnet";
+  all.push_back({"BitNet", s});
+  s.tied = true;
+  s.kv_heads = 1;
+  s.format = FormatId::kTernary;
+  s.group = Scaling::kAll;
+  all.push_back({"BitNetTernaryTied", s});
   return all;
 }
 

@@ -87,7 +87,7 @@ std::string assumed_pre(const GgufTokenizerFields& fields, TokenizerSpec& spec) 
                                    [&](const auto& a) { return fields.architecture == a.architecture; });
   std::string pre = known != std::end(kArchitectures) ? known->pre : "default";
   // Llama 3's vocabulary says which it is.
-  if (fields.architecture == "llama" &&
+  if ((fields.architecture == "llama" || fields.architecture.starts_with("bitnet")) &&
       std::find(fields.tokens.begin(), fields.tokens.end(), "<|begin_of_text|>") != fields.tokens.end())
     pre = "llama-bpe";
   spec.warnings.push_back(fmt::format("the GGUF file has no tokenizer.ggml.pre; '{}' is assumed{}", pre,

@@ -162,6 +162,12 @@ void check_rows() {
   ASSERT_TRUE(cuda::gate_rows(gate.data(), source.data(), kRows * kWidth, nullptr));
   expect_same(gate.back(), wanted, "gate");
 
+  wanted[0] = -3.0f, wanted[1] = NAN, wanted[2] = -0.0f, wanted[3] = 1e25f;
+  OnDevice<float> relu(wanted);
+  ops.squared_relu_mul(wanted.data(), x.data(), kRows * kWidth, wanted.data());
+  ASSERT_TRUE(cuda::squared_relu_rows(relu.data(), source.data(), kRows * kWidth, nullptr));
+  expect_same(relu.back(), wanted, "gate by squared ReLU");
+
   OnDevice<uint64_t> first(std::vector<uint64_t>{~uint64_t{0}});
   ASSERT_TRUE(cuda::find_non_finite(source.data(), kRows * kWidth, 100, first.data(), nullptr));
   EXPECT_EQ(first.back()[0], ~uint64_t{0});

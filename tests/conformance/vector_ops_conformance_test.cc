@@ -95,6 +95,9 @@ TEST_P(VectorOpsConformance, Elementwise) {
     ref.silu_mul(x.data(), w.data(), n, want.data());
     ops.silu_mul(x.data(), w.data(), n, got.data());
     expect_same(want, got, "silu_mul");
+    ref.squared_relu_mul(x.data(), w.data(), n, want.data());
+    ops.squared_relu_mul(x.data(), w.data(), n, got.data());
+    expect_same(want, got, "squared_relu_mul");
     if (n > 0) {
       ref.rms_norm(x.data(), w.data(), n, 1e-5f, want.data());
       ops.rms_norm(x.data(), w.data(), n, 1e-5f, got.data());

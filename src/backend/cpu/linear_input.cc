@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "ops/glu.h"
 #include "ops/norm.h"
 
 namespace lowbit {
@@ -84,14 +85,15 @@ bool LinearInput::takes_codes(const CpuWeight& reader) const {
          64 % codes.group == 0;  // run_gated()'s chunks are whole groups
 }
 
-Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, const CpuWeight* reader, Linears next) {
+Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, Glu glu, const CpuWeight* reader,
+                              Linears next) {
+  const GluFunction multiply = glu_function(*ops_, glu);  // compile() refuses those without one
   const Activation kind = gate.linear->plan.activation();
   const int64_t m = m_, width = gate.linear->plan.n();
   if (up.linear->plan.activation() != kind) {  // a recipe that gives the two different kinds of formats
     const std::array<LinearCall, 2> both = {gate, up};
     LOWBIT_TRY(run(both));
-    for (int64_t r = 0; r < m; ++r)
-      ops_->silu_mul(gate.y + r * gate.ldy, up.y + r * up.ldy, width, gate.y + r * gate.ldy);
+    for (int64_t r = 0; r < m; ++r) multiply(gate.y + r * gate.ldy, up.y + r * up.ldy, width, gate.y + r * gate.ldy);
     set(gate.y, m, width);
     return {};
   }
@@ -99,7 +101,7 @@ Status LinearInput::run_gated(const LinearCall& gate, const LinearCall& up, cons
   const bool fill = reader != nullptr && takes_codes(*reader);
   if (fill) LOWBIT_TRY(next_rows_.rows.expect_codes(m, width, reader->plan.code_layout().group, isa_));
   LOWBIT_TRY(lowbit::run_gated({&gate.linear->plan, gate.linear->bias_or_null(), gate.y, gate.ldy},
-                               {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, *ops_, *input,
+                               {&up.linear->plan, up.linear->bias_or_null(), up.y, up.ldy}, multiply, *input,
                                fill ? &next_rows_.rows : nullptr, *pool_, tuner_.get(), read_ahead(next)));
   set(gate.y, m, width);
   if (!fill) return {};

@@ -8,6 +8,7 @@
 #include "backend/hand_out_logits.h"
 #include "base/try.h"
 #include "io/lost_pages.h"
+#include "ops/glu.h"
 #include "ops/hadamard.h"
 #include "ops/norm.h"
 #include "ops/rope_append.h"
@@ -55,8 +56,8 @@ Result<std::unique_ptr<Program>> CpuProgram::make(std::span<const Step> steps, c
     if (!options.taps)
       if (auto* in = const_cast<StepInput*>(input_of(c.step))) in->tap = -1;
     const auto* glu = std::get_if<GluStep>(&step);
-    if (glu != nullptr && glu->glu != Glu::kSilu)
-      return fail(ErrorCode::kUnsupported, "cpu", fmt::format("a gated product by {}", glu_name(glu->glu)), "SiLU");
+    if (glu != nullptr && glu_function(vector_ops(Isa::kScalar), glu->glu) == nullptr)
+      return fail(ErrorCode::kUnsupported, "cpu", fmt::format("a gated product by {}", glu_name(glu->glu)), kGluNames);
     program->steps_.push_back(std::move(c));
   }
   program->fuse();
@@ -165,7 +166,7 @@ Status CpuProgram::run_step(const Compiled& c, const GluStep& step, Run& run) co
   const StepTimer timer = time_products(work.profile_, ModelStep::kGateUp, run.m, c.readers);
   const int64_t width = c.readers[0]->plan.n();
   return work.input_.run_gated({c.readers[0], work.slot(step.to), width}, {c.readers[1], work.up_.as<float>(), width},
-                               c.codes_for, c.next);
+                               step.glu, c.codes_for, c.next);
 }
 
 Status CpuProgram::run_step(const Compiled& c, const AttentionStep& step, Run& run) const {

@@ -1,5 +1,5 @@
 #pragma once
-// Steps compiled for the CPU: norms straight to int8 codes, gate and up with their SiLU and the codes of what reads them, and what
+// Steps compiled for the CPU: norms straight to int8 codes, gate and up with their product and the codes of what reads them, and what
 // threads that wait begin to read.
 
 #include <map>

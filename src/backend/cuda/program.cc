@@ -11,6 +11,7 @@
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/vector_math.h"
+#include "ops/glu.h"
 
 namespace lowbit {
 namespace {
@@ -41,8 +42,8 @@ Status check_step(const Step& step) {
   const auto refuse = [](const std::string& got, const char* wanted) {
     return fail(ErrorCode::kUnsupported, "cuda", got, wanted, "--device cpu");
   };
-  if (const auto* glu = std::get_if<GluStep>(&step); glu != nullptr && glu->glu != Glu::kSilu)
-    return refuse(fmt::format("a gated product by {}", glu_name(glu->glu)), "SiLU");
+  if (const auto* glu = std::get_if<GluStep>(&step); glu != nullptr && glu->glu == Glu::kGeluTanh)
+    return refuse(fmt::format("a gated product by {}", glu_name(glu->glu)), kGluNames);
   const auto* attention = std::get_if<AttentionStep>(&step);
   if (attention == nullptr) return {};
   const AttentionSpec& a = *attention->spec;
@@ -180,7 +181,8 @@ Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) c
   LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, gate.k, 0, run.m, work));
   LOWBIT_TRY(multiply(gate, x, run.m, work.slot(step.to), work));
   LOWBIT_TRY(multiply(up, x, run.m, work.up_.as<float>(), work));
-  return cuda::gate_rows(work.slot(step.to), work.up_.as<float>(), run.m * gate.n, work.stream());
+  const auto multiply_gate = step.glu == Glu::kSquaredRelu ? cuda::squared_relu_rows : cuda::gate_rows;
+  return multiply_gate(work.slot(step.to), work.up_.as<float>(), run.m * gate.n, work.stream());
 }
 
 Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& run) const {

@@ -13,6 +13,7 @@
 #include "kernels/registry.h"
 #include "kernels/tables.h"
 #include "ops/attention.h"
+#include "ops/glu.h"
 #include "ops/hadamard.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
@@ -114,7 +115,7 @@ class RefRun {
     LOWBIT_TRY_ASSIGN(const std::vector<float> x, input(step.in, step.gate));
     LOWBIT_TRY_ASSIGN(const std::vector<float> gate, product(step.gate, x));
     LOWBIT_TRY_ASSIGN(const std::vector<float> up, product(step.up, x));
-    ref_ops().silu_mul(gate.data(), up.data(), int64_t(gate.size()), rows(step.to));
+    glu_function(ref_ops(), step.glu)(gate.data(), up.data(), int64_t(gate.size()), rows(step.to));
     return {};
   }
 
@@ -278,8 +279,9 @@ class RefBackend final : public HostBackend {
 
   Result<std::unique_ptr<Program>> compile(std::span<const Step> steps, const CompileOptions& options) override {
     for (const Step& step : steps)
-      if (const auto* glu = std::get_if<GluStep>(&step); glu != nullptr && glu->glu != Glu::kSilu)
-        return fail(ErrorCode::kUnsupported, "ref", fmt::format("a gated product by {}", glu_name(glu->glu)), "SiLU");
+      if (const auto* glu = std::get_if<GluStep>(&step); glu != nullptr && glu_function(ref_ops(), glu->glu) == nullptr)
+        return fail(ErrorCode::kUnsupported, "ref", fmt::format("a gated product by {}", glu_name(glu->glu)),
+                    kGluNames);
     return std::unique_ptr<Program>(std::make_unique<RefProgram>(steps, options.taps));
   }
 

@@ -62,6 +62,14 @@ struct LaneOps : LaneLoops<L> {
         });
   }
 
+  static void squared_relu_mul(const float* gate, const float* up, int64_t n, float* y) {
+    each(
+        n, [&](int64_t i, int count) __attribute__((always_inline)) {
+          const F r = L::max(L::zero(), load(gate + i, count));  // its second argument where either is NaN
+          store(y + i, L::mul(L::mul(r, r), load(up + i, count)), count);
+        });
+  }
+
   static void add(const float* x, int64_t n, float* y) {
     each(
         n, [&](int64_t i, int count)
@@ -202,6 +210,7 @@ struct LaneOps : LaneLoops<L> {
         .rms_factor = rms_factor,
         .rope = rope,
         .silu_mul = silu_mul,
+        .squared_relu_mul = squared_relu_mul,
         .add = add,
         .dot_f32 = dot_f32,
         .scale = scale,

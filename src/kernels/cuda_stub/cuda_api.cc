@@ -52,6 +52,7 @@ Status add_moments(const AddMoments&) { return not_built(); }
 Status finish_moments(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
 Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
 Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
+Status squared_relu_rows(float*, const float*, int64_t, void*) { return not_built(); }
 Status hadamard_rows(float*, int64_t, int64_t, int64_t, float, void*) { return not_built(); }
 Status add_rows(const float*, int64_t, float*, void*) { return not_built(); }
 Status subtract_rows(const float*, int64_t, float*, void*) { return not_built(); }

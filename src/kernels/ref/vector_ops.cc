@@ -37,6 +37,10 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = silu_mul_f32(gate[i], up[i]);
 }
 
+void squared_relu_mul(const float* gate, const float* up, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = squared_relu_mul_f32(gate[i], up[i]);
+}
+
 void add(const float* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
@@ -131,6 +135,7 @@ const VectorOps kRefVectorOps = {
     .rms_factor = rms_factor,
     .rope = rope,
     .silu_mul = silu_mul,
+    .squared_relu_mul = squared_relu_mul,
     .add = add,
     .dot_f32 = dot_f32,
     .scale = scale,

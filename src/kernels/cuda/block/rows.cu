@@ -35,6 +35,13 @@ __global__ void gate_all(float* gate, const float* up, int64_t count) {
   gate[i] = __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, exp_f32(-g))), up[i]);
 }
 
+__global__ void squared_relu_all(float* gate, const float* up, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float r = gate[i] < 0 ? 0.0f : gate[i];  // a NaN stays one
+  gate[i] = __fmul_rn(__fmul_rn(r, r), up[i]);
+}
+
 /// One thread block per `size` columns, in shared memory.
 __global__ void hadamard(float* x, int size, float scale) {
   __shared__ float shared[kLargestHadamard];
@@ -84,6 +91,9 @@ Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, f
 }
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream) {
   return each("gate", gate_all, count, stream, gate, up, count);
+}
+Status squared_relu_rows(float* gate, const float* up, int64_t count, void* stream) {
+  return each("gate", squared_relu_all, count, stream, gate, up, count);
 }
 Status hadamard_rows(float* x, int64_t rows, int64_t n, int64_t block, float scale, void* stream) {
   const int64_t blocks = rows * (n / block);
