@@ -69,6 +69,7 @@ struct Limits {
   int64_t context = 0;              // positions of a sequence: up to so many, runs allocate nothing
 };
 
+/// Rows of a batch that a backend works well on, and the most bytes of a workspace for them.
 struct BatchSize {
   int64_t rows = 512, bytes = int64_t{32} << 20;
 };

@@ -70,8 +70,6 @@ class TransformerLoader {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20, kDeviceWorkspaceBytes = int64_t{256} << 20;
-
 Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
   if (asked == 0) return spec.max_positions;
   if (asked < 0) return fail(ErrorCode::kInvalidArgument, "context", fmt::format("{}", asked), "at least 1");
@@ -93,8 +91,7 @@ Status Transformer::prepare_to_run(int64_t batch_limit) {
   const auto widths = slot_widths(spec_);
   int64_t row = spec_.hidden_size + widths[kGated];  // of slots, and of what products add and multiply
   for (const int64_t width : widths) row += width;
-  const int64_t bytes = on_gpu_ ? kDeviceWorkspaceBytes : kWorkspaceBytes;
-  const int64_t affordable = std::max<int64_t>(16, bytes / (row * int64_t(sizeof(float))));
+  const int64_t affordable = std::max<int64_t>(16, backend_->batch_size().bytes / (row * int64_t(sizeof(float))));
   batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
   steps_ = model_steps(spec_, weights_);
   LOWBIT_TRY_ASSIGN(program_, backend_->compile(steps_, {}));

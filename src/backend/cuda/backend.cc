@@ -48,6 +48,8 @@ class CudaBackend final : public Backend {
     return cuda::synchronize(nullptr);
   }
 
+  BatchSize batch_size() const override { return {.rows = 8192, .bytes = int64_t{256} << 20}; }
+
   Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
     return CudaMomentSum::make(gpu_, k, compares);
   }
