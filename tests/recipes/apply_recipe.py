@@ -111,7 +111,9 @@ def apply_recipe(root: Path, page: Path) -> dict[str, str]:
 
 def without_panel_kernels(text: str) -> str | None:
     """A vector table that offers no matmul kernels: those cost most of a build and no recipe needs them."""
-    text, lists = re.subn(r"kPanelKernels<Simd>,\s*kPanelKernelCount<Simd>", "nullptr, 0", text)
+    text = re.sub(r"inline namespace LOWBIT_ISA \{.*?\}  // namespace LOWBIT_ISA\n", "", text, flags=re.S)  # a list of its own
+    lists_of = r"kPanelKernels<Simd>,\s*kPanelKernelCount<Simd>|kKernels\.data\(\),\s*int\(kKernels\.size\(\)\)"
+    text, lists = re.subn(lists_of, "nullptr, 0", text)
     text, includes = re.subn(r'#include "kernels/cpu/(\w+/simd|matmul_list)\.h"\n', "", text)
     return text if lists == 1 and includes else None
 
@@ -157,7 +159,7 @@ def build_and_run(work: Path, name: str, folders: str, options: argparse.Namespa
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="format, kernel or model: docs/adding-a-NAME.md and tests/recipes/NAME_test.cc")
+    parser.add_argument("name", help="format, kernel, model, step or backend: docs/adding-a-NAME.md and tests/recipes/NAME_test.cc")
     parser.add_argument("--source", type=Path, default=Path(__file__).resolve().parents[2], help="the checkout")
     parser.add_argument("--build", type=Path, required=True, help="works in BUILD/recipes/NAME")
     parser.add_argument("--folders", required=True, help="LOWBIT_ONLY of the copy")
