@@ -47,8 +47,7 @@ class CudaWorkspace final : public Workspace {
     int64_t vocab = 0, results = 0;                    // columns, floats
     std::vector<int64_t> shares;                       // of CudaBatch::reserve()
   };
-  CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool)
-      : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
+  CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool) : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
   Status allocate(std::span<const Step> steps, const Limits& limits, ThreadPool& pool);
   void add_needs(const CudaWeight& weight, Needs& needs) const;
   Status add_needs(const AttentionSpec& spec, const Limits& limits, ThreadPool& pool, Needs& needs);
@@ -72,7 +71,7 @@ class CudaWorkspace final : public Workspace {
   Buffer logits_;   // [logits_rows_, vocab]
   int64_t logits_rows_ = 0;
   std::vector<float> host_logits_;  // of several sequences, or for sinks
-  Buffer results_;  // of spans that are computed apart
+  Buffer results_;                  // of spans that are computed apart
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
   CodesOf codes_of_;
