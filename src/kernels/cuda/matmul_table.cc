@@ -121,7 +121,7 @@ Status gemv_run(const Matmul& call) {
 
 template <FormatId kId, Activation kX>
 struct Tensor {
-  static const char* refuses(const MatmulShape& s) { return tensor_refuses(kX, s); }
+  static const char* refuses(const MatmulShape& s) { return tensor_refuses(kId, kX, s); }
   static int64_t row_bytes(int64_t k) { return tensor_row_bytes(kId, kX, k); }
   static Status relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream) {
     return tensor_relayout(kId, kX, from, stride, rows, k, to, stream);

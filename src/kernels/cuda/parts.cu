@@ -21,6 +21,23 @@ __global__ void code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx
   if (threadIdx.x % 32 == 0) sums[at] = static_cast<float>(sum);
 }
 
+/// A warp per sum of sums, groups in their order.
+__global__ void scaled_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
+                                 const SumScales scales, float* sums) {
+  const int64_t of_row = (groups + scales.per_scale - 1) / scales.per_scale;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32, row = at / of_row;
+  if (row >= m) return;
+  const int64_t first = (at - row * of_row) * scales.per_scale, last = min(groups, first + scales.per_scale);
+  float total = 0;
+  for (int64_t g = first; g < last; ++g) {
+    int sum = 0;
+    for (int64_t i = g * group + threadIdx.x % 32; i < min(k, (g + 1) * group); i += 32) sum += codes[row * ldx + i];
+    sum = __reduce_add_sync(0xffffffffu, sum);
+    total = __fmaf_rn(static_cast<float>(sum), scales.scales[row * groups + g], total);
+  }
+  if (threadIdx.x % 32 == 0) sums[at] = total;
+}
+
 /// One block per row. Rows that are tiny as a whole are scaled by 2^64 first, so that no part is lost; back[row] undoes it.
 __global__ void split_f32(const float* x, int64_t m, int64_t k, int64_t ldx, uint16_t* parts, int64_t ldp,
                           float* back) {
@@ -100,9 +117,12 @@ dim3 grid_of(int64_t columns, int64_t rows) {
 }  // namespace
 
 cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
-                             float* sums, cudaStream_t stream) {
+                             const SumScales& scales, float* sums, cudaStream_t stream) {
   const int64_t count = m * groups;
   if (count == 0) return cudaSuccess;
+  if (scales.scales != nullptr)
+    return launch(scaled_code_sums, grid_of(32 * m * ((groups + scales.per_scale - 1) / scales.per_scale), 1),
+                  dim3(kThreads), 0, stream, false, codes, m, k, ldx, group, groups, scales, sums);
   return launch(code_sums, grid_of(32 * count, 1), dim3(kThreads), 0, stream, false, codes, m, k, ldx, group, groups,
                 sums);
 }

@@ -11,9 +11,15 @@ namespace lowbit::cuda {
 
 inline constexpr int kPartsOfF32 = 3;
 
-/// sums[m, g] = float(sum of the codes of group g of row m); exact.
+/// Scales of x per group, [m, groups], of which per_scale are added up; null: none.
+struct SumScales {
+  const float* scales = nullptr;
+  int64_t per_scale = 1;
+};
+/// sums[m, g] = float(sum of the codes of group g of row m); exact. With scales sums[m, h] = T of docs/numerics.md#matmul over the
+/// groups of h: T = fma(float(sum), scale, T).
 cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
-                             float* sums, cudaStream_t stream);
+                             const SumScales& scales, float* sums, cudaStream_t stream);
 
 /// x [m, k] f32 -> bf16 [3 m, ldp]: parts i of all rows at row i * m, adding up to x exactly (docs/adr/0021-three-bf16-parts.md).
 /// Zeros from k to ldp. back [m]: what a row's sums are multiplied by, a power of two.

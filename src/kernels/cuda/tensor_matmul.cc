@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "kernels/cuda/gemm/choose.h"
 #include "kernels/cuda/gemm/few.h"
+#include "kernels/cuda/gemm/segments.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/cuda/launch.h"
@@ -36,6 +37,11 @@ Device this_device() {
     d.processors = kAssumedProcessors;
   }
   return d;
+}
+
+/// Segments that share a scale of the weights; 0: scales of x are others. Kernels of their own for scales of x per 32 columns.
+int64_t segments_per_scale(const MatmulShape& s) {
+  return s.x_groups && s.groups > 1 && s.group == kSegmentColumns ? std::max<int64_t>(1, s.groups_per_scale) : 0;
 }
 
 /// The problem of a shape, with rows of x where every kernel can read them.
@@ -115,18 +121,21 @@ Int8Places int8_places(const MatmulShape& s, Element x) {
   const bool quantize = x != Element::kInt8;
   at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
   at.sums = at.scales + (quantize ? round_up(4 * s.m * (s.x_groups ? s.groups : 1), 256) : 0);
-  at.bytes = at.sums + (s.offsets ? 4 * s.m * s.groups : 0);
+  const int64_t per_scale = std::max<int64_t>(1, segments_per_scale(s));
+  at.bytes = at.sums + (s.offsets ? 4 * s.m * ceil_div(s.groups, per_scale) : 0);
   return at;
 }
 
 Status run_int8(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
-  const Int8Places at =
-      int8_places({call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, 1}, call.x_element);
+  const MatmulShape shape = {call.m,   w.n, w.k, w.group, w.groups, w.offsets != nullptr,
+                             call.x_groups, w.groups_per_scale};
+  const Int8Places at = int8_places(shape, call.x_element);
   GemmProblem p = problem_of_call(format, GemmActivation::kInt8, call);
   p.x_scale = call.x_scales;
   p.x_scale_row_stride = call.x_groups ? w.groups : 1;
   p.x_scale_group_stride = call.x_groups ? 1 : 0;
+  const int64_t per_scale = segments_per_scale(shape);
   const int64_t group = w.groups > 1 ? w.group : std::max<int64_t>(w.k, 1);
   if (call.x_element != Element::kInt8) {
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
@@ -143,13 +152,17 @@ Status run_int8(FormatId format, const Matmul& call) {
   }
   if (w.offsets != nullptr) {
     auto* const sums = reinterpret_cast<float*>(call.workspace + at.sums);
-    if (auto s = check_cuda(launch_code_sums(static_cast<const int8_t*>(p.x), call.m, w.k, p.ldx, group, w.groups, sums,
-                                             as_stream(call.stream)),
+    const SumScales scales = {per_scale > 0 ? p.x_scale : nullptr, per_scale};
+    if (auto s = check_cuda(launch_code_sums(static_cast<const int8_t*>(p.x), call.m, w.k, p.ldx, group, w.groups,
+                                             scales, sums, as_stream(call.stream)),
                             "matmul");
         !s)
       return s;
     p.x_sums = sums;
   }
+  if (per_scale > 0)
+    return status_of(
+        gemm_segments_as(p, per_scale, static_cast<SegmentTile>(call.instance), as_stream(call.stream)));
   return run_problem(p, unpack_choice(p, call.instance), call.stream);
 }
 
@@ -206,12 +219,14 @@ bool tensor_has(FormatId format, Activation activation) {
   return stored_bits(format, gemm_activation(activation)).bits != 0;
 }
 
-const char* tensor_refuses(Activation activation, const MatmulShape& s) {
+const char* tensor_refuses(FormatId format, Activation activation, const MatmulShape& s) {
   if (s.n > (int64_t{1} << 30) || s.k > (int64_t{1} << 30)) return "extents over 2^30";
   const bool int8 = activation == Activation::kInt8;
   const int64_t step = int8 ? 32 : 16;
   if (s.groups > 1 && s.group % step != 0)
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
+  if (int8 && segments_per_scale(s) > 0)
+    return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns" : "";
   if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
   if (!int8) return s.offsets ? "offsets with float activations" : "";
   // The GEMV is faster with one scale per row, and quantizes x itself; with groups it is the slower one.
@@ -248,10 +263,13 @@ Status tensor_run(FormatId format, Activation activation, const Matmul& call) {
 int32_t tensor_instance(FormatId format, Activation activation, const MatmulShape& shape) {
   const Device d = this_device();
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
+  if (const int64_t per_scale = segments_per_scale(shape); per_scale > 0 && activation == Activation::kInt8)
+    return static_cast<int32_t>(choose_segments(p, per_scale, d.processors));
   return supports(p, d.arch) ? pack_choice(p, choose(p, d.arch, d.processors)) : 0;
 }
 
 std::string tensor_instance_name(FormatId format, Activation activation, const MatmulShape& shape, int32_t instance) {
+  if (segments_per_scale(shape) > 0 && activation == Activation::kInt8) return kSegmentTileNames[instance];
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
   const GemmChoice c = unpack_choice(p, instance);
   if (c.few) return kFewName;

@@ -6,7 +6,7 @@
 
 namespace lowbit::cuda {
 
-const char* tensor_refuses(Activation activation, const MatmulShape& shape);
+const char* tensor_refuses(FormatId format, Activation activation, const MatmulShape& shape);
 /// Whether there is a kernel for the format at all.
 bool tensor_has(FormatId format, Activation activation);
 int64_t tensor_row_bytes(FormatId format, Activation activation, int64_t k);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm/few.h"
 #include "kernels/cuda/gemm/mma_kernel.h"
 #include "kernels/cuda/gemm/running_arch.h"
+#include "kernels/cuda/gemm/segments.h"
 #include "kernels/cuda/gemm/slice.h"
 #include "kernels/cuda/gemm/stored_bits.h"
 #include "kernels/cuda/tensor_map.h"
@@ -149,6 +150,41 @@ GemmStatus launch_mma(const GemmProblem& p, cudaStream_t stream) {
   if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
   void* list[] = {&args};
   return launched(cudaLaunchKernel(kernel->function, dim3(unsigned(tiles)), dim3(kMmaThreads), list, 0, stream));
+}
+
+GemmStatus launch_segments(const GemmProblem& p, int64_t per_scale, SegmentTile tile, const Device& device,
+                           cudaStream_t stream) {
+  SegmentArgs args{make_args(p, 1, 1, 1), 0, 0, 0};
+  args.per_scale = int(std::clamp<int64_t>(per_scale, 1, args.groups));
+  args.weight_groups = int(ceil_div(args.groups, args.per_scale));
+  if (tile == SegmentTile::kFew) cut_segments_few(args);
+  const SegmentKernel* kernel = find_segment_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
+  if (kernel == nullptr || args.k == 0) return GemmStatus::kUnsupported;
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.stream = stream, config.attrs = &attribute;
+  if (tile == SegmentTile::kFew) {
+    const int shared = SegmentFewPlaces(args).bytes;
+    if (shared > device.shared) return GemmStatus::kUnsupported;
+    if (cudaError_t e =
+            cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
+        e != cudaSuccess)
+      return launched(e);
+    config.gridDim = dim3(unsigned(ceil_div(p.w.n, 16)), unsigned(ceil_div(p.m, kSegmentFewRows)));
+    config.blockDim = dim3(unsigned(segment_few_threads(args)));
+    config.dynamicSmemBytes = size_t(shared);
+    config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
+  } else {
+    args.m_tiles = int(ceil_div(p.m, 32 * kernel->x_warps)), args.n_tiles = int(ceil_div(p.w.n, 32 * kernel->row_warps));
+    args.band = std::max(1, band_rows(p) / (32 * kernel->x_warps));
+    if (int64_t(args.m_tiles) * args.n_tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
+    config.gridDim = dim3(unsigned(args.m_tiles * args.n_tiles));
+    config.blockDim = dim3(unsigned(32 * kernel->x_warps * kernel->row_warps));
+  }
+  void* list[] = {&args};
+  return launched(cudaLaunchKernelExC(&config, kernel->function, list));
 }
 
 GemmStatus launch_few(const GemmProblem& p, const Device& device, cudaStream_t stream) {
@@ -361,6 +397,13 @@ GemmStatus gemm_as(const GemmProblem& p, const GemmChoice& choice, cudaStream_t 
   if (is_deep(*choice.wgmma)) return launch_deep(p, choice, stream);
   return is_slice(*choice.wgmma) ? launch_slice(p, choice, device.processors, stream)
                                  : launch_wgmma(p, choice, device.processors, stream);
+}
+
+GemmStatus gemm_segments_as(const GemmProblem& p, int64_t per_scale, SegmentTile tile, cudaStream_t stream) {
+  if (const GemmStatus s = check(p); s != GemmStatus::kOk) return s;
+  const Device device = current_device();
+  if (p.w.group != kSegmentColumns || !supports(p, device.arch)) return GemmStatus::kUnsupported;
+  return p.m == 0 || p.w.n == 0 ? GemmStatus::kOk : launch_segments(p, per_scale, tile, device, stream);
 }
 
 bool can_run_few(const GemmProblem& p, int processors, int device_shared) {
