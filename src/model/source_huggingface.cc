@@ -217,7 +217,7 @@ Result<std::unique_ptr<WeightSource>> open_huggingface_source(const std::string&
   LOWBIT_TRY_ASSIGN(auto texts, read_model_texts(path));
   LOWBIT_TRY_ASSIGN(texts.config, read_text_file(where, kMaxConfigBytes));
   LOWBIT_TRY_ASSIGN(const auto config, parse_json_object(texts.config, where));
-  LOWBIT_TRY_ASSIGN(const auto packing, read_packing(config, where));
+  LOWBIT_TRY_ASSIGN(auto packing, read_packing(config, where));
   LOWBIT_TRY_ASSIGN(auto files, SafetensorsSet::open(path));
   return std::unique_ptr<WeightSource>(
       std::make_unique<HuggingFaceSource>(path, std::move(files), std::move(texts), std::move(packing)));

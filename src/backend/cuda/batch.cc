@@ -48,7 +48,7 @@ Status DeviceList<T>::send(void* stream) {
   return {};
 }
 
-Status CudaBatch::reserve(int64_t rows, int64_t context, std::vector<int64_t> shares) {
+Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t> shares) {
   most_rows_ = rows;
   most_pages_ = ceil_div(std::max<int64_t>(context, 1), kKvPage);
   LOWBIT_TRY(tokens_.reserve(rows));

@@ -1,6 +1,7 @@
 #pragma once
 // What kernels know of a batch: where each row belongs, and where the pages of its sequence are.
 
+#include <span>
 #include <vector>
 
 #include "backend/step.h"
@@ -28,7 +29,7 @@ class DeviceList {
 class CudaBatch {
  public:
   /// `shares`: numbers of heads that share a kv head, each once.
-  Status reserve(int64_t rows, int64_t context, std::vector<int64_t> shares);
+  Status reserve(int64_t rows, int64_t context, std::span<const int64_t> shares);
   int64_t bytes() const;
   /// Sends what differs from the batch before. Errors: kInvalidArgument (pages in the host's memory, more of them than a context, caches
   /// of different forms), kOutOfMemory, what CUDA says.

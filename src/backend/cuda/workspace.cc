@@ -99,7 +99,7 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   if (needs.vocab > 0) logits_rows_ = std::clamp<int64_t>(kLogitBytes / (needs.vocab * kFloat), 1, kMostLogitRows);
   logits_rows_ = std::min(logits_rows_, rows_);
   LOWBIT_TRY(take(logits_, logits_rows_ * needs.vocab * kFloat));
-  return batch_.reserve(rows_, limits.context, std::move(needs.shares));
+  return batch_.reserve(rows_, limits.context, needs.shares);
 }
 
 int64_t CudaWorkspace::bytes() const {

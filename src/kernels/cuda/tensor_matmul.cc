@@ -128,8 +128,8 @@ Int8Places int8_places(const MatmulShape& s, Element x) {
 
 Status run_int8(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
-  const MatmulShape shape = {call.m,   w.n, w.k, w.group, w.groups, w.offsets != nullptr,
-                             call.x_groups, w.groups_per_scale};
+  const MatmulShape shape = {
+      call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
   const Int8Places at = int8_places(shape, call.x_element);
   GemmProblem p = problem_of_call(format, GemmActivation::kInt8, call);
   p.x_scale = call.x_scales;
@@ -161,8 +161,7 @@ Status run_int8(FormatId format, const Matmul& call) {
     p.x_sums = sums;
   }
   if (per_scale > 0)
-    return status_of(
-        gemm_segments_as(p, per_scale, static_cast<SegmentTile>(call.instance), as_stream(call.stream)));
+    return status_of(gemm_segments_as(p, per_scale, static_cast<SegmentTile>(call.instance), as_stream(call.stream)));
   return run_problem(p, unpack_choice(p, call.instance), call.stream);
 }
 
@@ -226,7 +225,8 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
   if (s.groups > 1 && s.group % step != 0)
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
   if (int8 && segments_per_scale(s) > 0)
-    return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns" : "";
+    return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns"
+                                                                         : "";
   if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
   if (!int8) return s.offsets ? "offsets with float activations" : "";
   // The GEMV is faster with one scale per row, and quantizes x itself; with groups it is the slower one.

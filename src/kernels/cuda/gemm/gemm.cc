@@ -177,7 +177,8 @@ GemmStatus launch_segments(const GemmProblem& p, int64_t per_scale, SegmentTile 
     config.dynamicSmemBytes = size_t(shared);
     config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
   } else {
-    args.m_tiles = int(ceil_div(p.m, 32 * kernel->x_warps)), args.n_tiles = int(ceil_div(p.w.n, 32 * kernel->row_warps));
+    args.m_tiles = int(ceil_div(p.m, 32 * kernel->x_warps)),
+    args.n_tiles = int(ceil_div(p.w.n, 32 * kernel->row_warps));
     args.band = std::max(1, band_rows(p) / (32 * kernel->x_warps));
     if (int64_t(args.m_tiles) * args.n_tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
     config.gridDim = dim3(unsigned(args.m_tiles * args.n_tiles));

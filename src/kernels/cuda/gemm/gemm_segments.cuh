@@ -18,7 +18,8 @@ inline constexpr int kSegmentStages = 3, kStageSegments = 128 / kSegmentColumns;
 
 /// d = a b + start, start in each element: mma() would take four moves.
 __device__ __forceinline__ void mma_from(int (&d)[4], const uint32_t* a, uint32_t b0, uint32_t b1, int start) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, "
+      "%10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
 }
@@ -114,7 +115,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
     __syncthreads();
     load_segments<Tile>(p, shared, base, block + kSegmentStages - 1, m0);
     const int at_stage = block % kSegmentStages * Tile::kStageBytes;
-    const float* const x_scales = reinterpret_cast<const float*>(shared + at_stage + Tile::kXBytes) + x_row + 2 * (lane & 3);
+    const float* const x_scales =
+        reinterpret_cast<const float*>(shared + at_stage + Tile::kXBytes) + x_row + 2 * (lane & 3);
 #pragma unroll 1
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t a[2][8];
@@ -139,8 +141,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
           uint32_t b[4];
-          load_matrices(b, x_chunk(base + at_stage, x_row + 8 * (j + lane / 16) + lane % 8,
-                                   4 * batch + 2 * step + lane / 8 % 2));
+          load_matrices(
+              b, x_chunk(base + at_stage, x_row + 8 * (j + lane / 16) + lane % 8, 4 * batch + 2 * step + lane / 8 % 2));
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const float2 xs =

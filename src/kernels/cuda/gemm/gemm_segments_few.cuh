@@ -46,7 +46,8 @@ struct SegmentX {
   uint32_t words[kSegmentFewBatches][4];
   float2 scales[kSegmentFewBatches][2];
 
-  __device__ __forceinline__ void load(const SegmentArgs& p, const SegmentShare& share, int m0, int rows, bool with_scales) {
+  __device__ __forceinline__ void load(const SegmentArgs& p, const SegmentShare& share, int m0, int rows,
+                                       bool with_scales) {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
     const auto* const x = static_cast<const uint8_t*>(p.x) + (m0 + min(g, rows - 1)) * p.x_row_bytes;
     const float* const xs = p.x_scale + (m0 + min(2 * t, rows - 1)) * p.x_scale_row;
@@ -76,8 +77,9 @@ __device__ __forceinline__ void put_results(float* slot, int rows, const float (
 
 /// Multiplies a share. Whole: results are those of the weights' groups, else of segments.
 template <int Bits, bool Whole>
-__device__ __forceinline__ void multiply_share(const SegmentArgs& p, const SegmentShare& share, const SegmentWords<Bits>& w,
-                                               const SegmentX& x, int rows, float* results) {
+__device__ __forceinline__ void multiply_share(const SegmentArgs& p, const SegmentShare& share,
+                                               const SegmentWords<Bits>& w, const SegmentX& x, int rows,
+                                               float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   const int first = static_cast<int>(threadIdx.x) / 32 * p.warp_batches * 2;  // segment, within the chunk
   float* slot = results + (Whole ? first / p.per_scale : first) * rows * 16;
@@ -99,7 +101,8 @@ __device__ __forceinline__ void multiply_share(const SegmentArgs& p, const Segme
       for (int c = 0; c < 4; ++c) v[c] = narrow_sum<kX, Bits>(d[c]);
       if constexpr (Whole) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) part[c] = __fmaf_rn(v[c], c & 1 ? x.scales[i][step].y : x.scales[i][step].x, part[c]);
+        for (int c = 0; c < 4; ++c)
+          part[c] = __fmaf_rn(v[c], c & 1 ? x.scales[i][step].y : x.scales[i][step].x, part[c]);
         if (--left != 0 && segment + 1 != p.groups) continue;
         put_results(slot, rows, part);
         left = p.per_scale;

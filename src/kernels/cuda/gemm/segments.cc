@@ -23,9 +23,8 @@ const SegmentKernel* find_segment_kernel(int bits, SegmentTile tile, const Segme
   const SegmentKernel* const all = kernels_of(bits);
   if (all == nullptr) return nullptr;
   const int wanted = tile == SegmentTile::kFew ? args.whole_groups : args.per_scale;
-  const auto* const exact =
-      std::find_if(all, all + kSegmentInstances,
-                   [&](const SegmentKernel& k) { return k.tile == tile && k.per_scale == wanted; });
+  const auto* const exact = std::find_if(
+      all, all + kSegmentInstances, [&](const SegmentKernel& k) { return k.tile == tile && k.per_scale == wanted; });
   if (exact != all + kSegmentInstances) return exact;
   const auto* const any = std::find_if(all, all + kSegmentInstances,
                                        [&](const SegmentKernel& k) { return k.tile == tile && k.per_scale == 0; });

@@ -11,13 +11,14 @@
 namespace lowbit::cuda {
 
 inline constexpr int kSegmentColumns = 32, kSegmentInstances = 8;
-inline constexpr int kSegmentFewRows = 8, kSegmentFewThreads = 256, kSegmentFewBatches = 4;  // batches of a warp at a time
+inline constexpr int kSegmentFewRows = 8, kSegmentFewThreads = 256,
+                     kSegmentFewBatches = 4;  // batches of a warp at a time
 
 /// GemmArgs whose groups are segments.
 struct SegmentArgs : GemmArgs {
-  int per_scale;      // segments that share a scale of the weights, and so many of these
+  int per_scale;  // segments that share a scale of the weights, and so many of these
   int weight_groups;
-  int whole_groups;   // few rows of x: warps have whole groups of the weights
+  int whole_groups;  // few rows of x: warps have whole groups of the weights
 };
 
 /// Which kernel, and its tile.
@@ -27,7 +28,7 @@ inline constexpr const char* kSegmentTileNames[] = {"", "segments_few8", "segmen
 /// A tile: 32 rows of weights for each of row_warps, 32 rows of x for each of x_warps.
 struct SegmentKernel {
   SegmentTile tile;
-  int per_scale;           // segments that share a scale of the weights; 0: any number. Few rows: 1 where warps have whole groups
+  int per_scale;  // segments that share a scale of the weights; 0: any number. Few rows: 1 where warps have whole groups
   int row_warps, x_warps;  // 0: the kernel for few rows of x
   const void* function;
 };
