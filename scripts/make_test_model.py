@@ -193,6 +193,24 @@ def gguf_value(value):
     return 9, struct.pack("<IQ", 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
 
 
+def gguf_file(meta, tensors):
+    """The bytes of a GGUF file. tensors: (name, shape, type, data), at multiples of 32 bytes."""
+    infos, parts, offset = b"", [], 0
+    for name, shape, kind, data in tensors:
+        raw = name.encode()
+        infos += struct.pack("<Q", len(raw)) + raw + struct.pack("<I", len(shape))
+        infos += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", kind, offset)
+        data += bytes(-len(data) % 32)
+        parts.append(data)
+        offset += len(data)
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(meta))
+    for key, value in meta.items():
+        kind, raw = gguf_value(value)
+        head += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + raw
+    head += infos
+    return head + bytes(-len(head) % 32) + b"".join(parts)
+
+
 def write_gguf(out, d, weights, dtype):
     meta = {
         "general.architecture": "llama", "general.name": "lowbit test model", "general.alignment": 32,
@@ -205,26 +223,16 @@ def write_gguf(out, d, weights, dtype):
         "tokenizer.ggml.merges": MERGES, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.add_bos_token": False, "tokenizer.chat_template": CHAT_TEMPLATE,
     }
-    infos, parts, offset = b"", [], 0
+    tensors = []
     for name, (shape, values) in weights.items():
         for part, heads in (("q_proj", d.heads), ("k_proj", d.kv_heads)):
             if part in name:
                 values = interleave_rope(values, shape[1], heads)
         quantized = dtype == "q8_0" and len(shape) == 2 and shape[1] % 32 == 0
-        data = q8_0(values) if quantized else to_bytes(values, "f32")
-        raw = gguf_name(name).encode()
-        infos += struct.pack("<Q", len(raw)) + raw + struct.pack("<I", len(shape))
-        infos += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", 8 if quantized else 0, offset)
-        data += bytes(-len(data) % 32)
-        parts.append(data)
-        offset += len(data)
-    head = struct.pack("<4sIQQ", b"GGUF", 3, len(weights), len(meta))
-    for key, value in meta.items():
-        kind, raw = gguf_value(value)
-        head += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + raw
-    head += infos
+        tensors.append((gguf_name(name), shape, 8 if quantized else 0, q8_0(values) if quantized else to_bytes(values, "f32")))
     with open(out, "wb") as f:
-        f.write(head + bytes(-len(head) % 32) + b"".join(parts))
+        f.write(gguf_file(meta, tensors))
+
 
 
 def main():

@@ -20,7 +20,8 @@ Status describe(const ConfigReader& config, ModelSpec& spec) {
   return {};
 }
 
-/// llama.cpp's fork for BitNet had the second name at first. The third is that of 1bitLLM's models of the first paper, with SiLU.
+/// llama.cpp's fork for BitNet had the second name at first. The third is that of 1bitLLM's models of the first paper,
+/// with SiLU.
 constexpr std::string_view kOlderGguf[] = {"bitnet-25", "bitnet"};
 
 }  // namespace

@@ -30,8 +30,8 @@ class Workspace {
   /// Rows of a slot, from and to the host's memory: [rows, width], from row `first`.
   virtual Status read(Slot slot, int64_t first, int64_t rows, float* to) const = 0;
   virtual Status write(Slot slot, int64_t first, int64_t rows, const float* from) = 0;
-  /// Rows of a slot, from and to a buffer of this backend (Backend::allocate_rows): slot rows [row, row + rows), the buffer from float
-  /// `at` on.
+  /// Rows of a slot, from and to a buffer of this backend (Backend::allocate_rows): slot rows [row, row + rows), the
+  /// buffer from float `at` on.
   virtual Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) = 0;
   virtual Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const = 0;
   /// Of programs compiled with taps. Null to stop.
@@ -48,9 +48,9 @@ class Program {
   Program& operator=(const Program&) = delete;
   virtual ~Program() = default;
   virtual int steps() const = 0;
-  /// Runs steps [first, last) on a batch. Logits go where hand_out_logits() brings them. Slots keep their rows between ranges; a range begins at step 0, behind a whole block, or
-  /// at a step whose input has a tap. Same bits for any batch, cut into ranges and number of threads. Errors: kOutOfMemory, what
-  /// the observer or the device says.
+  /// Runs steps [first, last) on a batch. Logits go where hand_out_logits() brings them. Slots keep their rows between
+  /// ranges; a range begins at step 0, behind a whole block, or at a step whose input has a tap. Same bits for any
+  /// batch, cut into ranges and number of threads. Errors: kOutOfMemory, what the observer or the device says.
   virtual Status run(Workspace& workspace, const Batch& batch, int first, int last) const = 0;
   /// Shows the observer the input of a step that has a tap, and no more: the step has not run.
   virtual Status show(Workspace& workspace, const Batch& batch, int step) const = 0;
@@ -77,19 +77,19 @@ struct BatchSize {
 /// Rows that MomentSum sums in f32, in the order in which they came, before they join the sum in f64.
 inline constexpr int64_t kMomentChunk = 1024;
 
-/// Sums of x x^T over rows x [k] in a backend's memory, and of (y - x) x^T where there are rows y. Same bits on every backend, ISA,
-/// number of threads and cut of the rows into calls.
+/// Sums of x x^T over rows x [k] in a backend's memory, and of (y - x) x^T where there are rows y. Same bits on every
+/// backend, ISA, number of threads and cut of the rows into calls.
 class MomentSum {
  public:
   MomentSum() = default;
   MomentSum(const MomentSum&) = delete;
   MomentSum& operator=(const MomentSum&) = delete;
   virtual ~MomentSum() = default;
-  /// x [m, k], and y [m, k] if the sum was made to compare, else null. What an observer of a tap gets may be given. Errors: kOutOfMemory,
-  /// what the device says.
+  /// x [m, k], and y [m, k] if the sum was made to compare, else null. What an observer of a tap gets may be given.
+  /// Errors: kOutOfMemory, what the device says.
   virtual Status add(const float* x, const float* y, int64_t m) = 0;
-  /// The mean over all rows; nothing is added after it. Errors: kInvalidArgument (no rows, or NaN or infinity among them), with `name`;
-  /// kOutOfMemory.
+  /// The mean over all rows; nothing is added after it. Errors: kInvalidArgument (no rows, or NaN or infinity among
+  /// them), with `name`; kOutOfMemory.
   virtual Result<SecondMoments> finish(const std::string& name) = 0;
 };
 
@@ -108,9 +108,11 @@ class Backend {
   /// Weights are this backend's and outlive the program, norms and specs too. Copies no weights.
   /// Errors: kUnsupported (a step that the backend lacks, by name).
   virtual Result<std::unique_ptr<Program>> compile(std::span<const Step> steps, const CompileOptions& options) = 0;
-  /// For programs of these steps, or of some of them; of weights with f32 rows the shapes alone count. Errors: kOutOfMemory.
+  /// For programs of these steps, or of some of them; of weights with f32 rows the shapes alone count. Errors:
+  /// kOutOfMemory.
   virtual Result<std::unique_ptr<Workspace>> workspace(std::span<const Step> steps, const Limits& limits) = 0;
-  /// How large a batch is worth its room where it can have any number of rows: so many, in a workspace of so many bytes.
+  /// How large a batch is worth its room where it can have any number of rows: so many, in a workspace of so many
+  /// bytes.
   virtual BatchSize batch_size() const { return {}; }
 
   /// f32 in this backend's memory. Error: kOutOfMemory.
@@ -143,8 +145,8 @@ tl::unexpected<Error> no_inputs(const std::string& name);
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);
 /// Plain loops, one step after the other, on kernels/ref: what every other backend must give.
 std::unique_ptr<Backend> make_ref_backend(ThreadPool& pool);
-/// Device `gpu` of cuda::devices(), with the bits of the others. `pool`: for what the host does at load. Errors: kUnsupported (no such
-/// GPU, no CUDA in this build).
+/// Device `gpu` of cuda::devices(), with the bits of the others. `pool`: for what the host does at load. Errors:
+/// kUnsupported (no such GPU, no CUDA in this build).
 Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool);
 
 }  // namespace lowbit

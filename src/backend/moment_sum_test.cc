@@ -1,4 +1,5 @@
-// Second moments: the same bits on every backend, for any cut of the rows; and rows that go between workspaces and buffers.
+// Second moments: the same bits on every backend, for any cut of the rows; and rows that go between workspaces and
+// buffers.
 
 #include <gtest/gtest.h>
 

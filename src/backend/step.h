@@ -92,12 +92,13 @@ struct GatherStep {
 };
 using Step = std::variant<EmbedStep, LinearStep, GluStep, AttentionStep, GatherStep>;
 
-/// Takes logits row by row as they are computed, so that they need no room of their own: row `row` of those that a call wants. It may
-/// overwrite them. Called once a row, in any order, on several threads at once, in the middle of a pass: it must not use the model's threads.
+/// Takes logits row by row as they are computed, so that they need no room of their own: row `row` of those that a call
+/// wants. It may overwrite them. Called once a row, in any order, on several threads at once, in the middle of a pass:
+/// it must not use the model's threads.
 using LogitsSink = std::function<void(int64_t row, std::span<float> logits)>;
 
-/// Rows [row, row + rows) of a batch, and where their logits go: to `logits` [rows, vocab], or to a sink, which knows the first of them as
-/// row `sink_row`.
+/// Rows [row, row + rows) of a batch, and where their logits go: to `logits` [rows, vocab], or to a sink, which knows
+/// the first of them as row `sink_row`.
 struct WantedRows {
   int64_t row = 0, rows = 0;
   float* logits = nullptr;

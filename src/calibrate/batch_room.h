@@ -1,5 +1,6 @@
 #pragma once
-// Where blocks run in batches of whole sequences, or of parts of one: a workspace, and pages for the batch's keys and values.
+// Where blocks run in batches of whole sequences, or of parts of one: a workspace, and pages for the batch's keys and
+// values.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +19,8 @@ struct RowRange {
 
 class BatchRoom {
  public:
-  /// For sequences of `context` rows, at most `sequences` of them, through any of the blocks. `size`: of a batch, but 16 rows at least.
+  /// For sequences of `context` rows, at most `sequences` of them, through any of the blocks. `size`: of a batch, but
+  /// 16 rows at least.
   /// Errors: kOutOfMemory.
   static Result<std::unique_ptr<BatchRoom>> make(Backend& backend,
                                                  std::span<const std::shared_ptr<const SourceBlock>> blocks,
@@ -31,8 +33,8 @@ class BatchRoom {
 
   /// How the rows of so many sequences are cut into batches.
   std::vector<RowRange> batches(int64_t sequences) const;
-  /// The batch of some rows. `attends`: its sequences get pages for them, those that begin without what was there before. The batches
-  /// of a sequence come in order; the batch is valid until the next.
+  /// The batch of some rows. `attends`: its sequences get pages for them, those that begin without what was there
+  /// before. The batches of a sequence come in order; the batch is valid until the next.
   Result<Batch> begin(const SourceBlock& block, const RowRange& range, bool attends);
   /// Its rows have attended.
   void end();

@@ -15,8 +15,8 @@
 
 namespace lowbit {
 
-/// A block's weights as the source has them, for products with f32 rows. Each tensor is decoded once: what is prepared for the backend is
-/// what fits see. Steps point into it, so it stays where it is.
+/// A block's weights as the source has them, for products with f32 rows. Each tensor is decoded once: what is prepared
+/// for the backend is what fits see. Steps point into it, so it stays where it is.
 class SourceBlock {
  public:
   /// Errors: those of TensorLoader; kCorrupt (pages of the file were lost).
@@ -49,7 +49,8 @@ class SourceBlock {
   std::vector<Step> steps_;
 };
 
-/// A program of a block's steps, with taps. Weights may be replaced one by one; the source's block is shared with other programs.
+/// A program of a block's steps, with taps. Weights may be replaced one by one; the source's block is shared with other
+/// programs.
 class BlockProgram {
  public:
   BlockProgram(std::shared_ptr<const SourceBlock> block, Backend& backend, ThreadPool& pool)
@@ -57,8 +58,8 @@ class BlockProgram {
 
   const SourceBlock& source() const { return *block_; }
   const std::vector<Step>& steps() const { return steps_; }
-  /// `w` in place of the layer's weight, with the source's bias. Errors: kShapeMismatch, kCorrupt, those of Backend::prepare(), with the
-  /// tensor's name.
+  /// `w` in place of the layer's weight, with the source's bias. Errors: kShapeMismatch, kCorrupt, those of
+  /// Backend::prepare(), with the tensor's name.
   Status replace(const LinearSpec& linear, const QTensor& w);
   /// Compiled anew after weights were replaced, which copies none of them.
   Result<const Program*> compiled();

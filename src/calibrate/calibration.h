@@ -1,6 +1,6 @@
 #pragma once
-// What a text says about a model's layers: the second moments of each linear layer's inputs, block by block, each block seeing
-// what the quantized blocks before it make of the text.
+// What a text says about a model's layers: the second moments of each linear layer's inputs, block by block, each block
+// seeing what the quantized blocks before it make of the text.
 
 #include <cstdint>
 #include <functional>
@@ -24,12 +24,12 @@ namespace lowbit {
 
 class Calibration {
  public:
-  /// Cuts windows of `context` tokens, evenly spread over the text, and holds its last ones back (a text of less than four windows
-  /// has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound, kIo (the text);
-  /// kInvalidArgument (a text shorter than one window); what the source and its tokenizer
-  /// and BlockRunner::make say.
-  /// `asymmetric`: fits will aim at what the source's layers give on its own states, which are kept too, for measure_input().
-  /// `engine` must outlive the object.
+  /// Cuts windows of `context` tokens, evenly spread over the text, and holds its last ones back (a text of less than
+  /// four windows has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound,
+  /// kIo (the text); kInvalidArgument (a text shorter than one window); what the source and its tokenizer and
+  /// make_backend() say.
+  /// `asymmetric`: fits will aim at what the source's layers give on its own states, which are kept too, for
+  /// measure_input(). `engine` must outlive the object.
   static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, bool asymmetric,
                                    const Engine& engine);
 
@@ -48,15 +48,16 @@ class Calibration {
   /// Before the first block: fits will see the quantized states alone.
   void drop_source() { source_states_ = {}; }
 
-  // Blocks go by in their order. For each of them: begin(); measure(), or measure_input() for one input after the other; replace() for
-  // what was fitted, before the next input is measured; advance().
+  // Blocks go by in their order. For each of them: begin(); measure(), or measure_input() for one input after the
+  // other; replace() for what was fitted, before the next input is measured; advance().
 
   /// Loads a block, or takes one that is loaded. Errors: those of SourceBlock::load(), kOutOfMemory.
   Status begin(int64_t block);
   Status begin(std::shared_ptr<const SourceBlock> block);
   /// A tensor of the block as the source has it, decoded; null: it has no such tensor.
   const QTensor* tensor(const std::string& name) const { return block_->tensor(name); }
-  /// Runs the block as the source has it on the quantized states, which stay before it. Errors: kInvalidArgument when an activation is NaN or infinite.
+  /// Runs the block as the source has it on the quantized states, which stay before it. Errors: kInvalidArgument when
+  /// an activation is NaN or infinite.
   Result<MomentsByWeight> measure();
   /// The same, and the states go on behind it: where nothing is quantized.
   Result<MomentsByWeight> measure_and_advance();
@@ -64,7 +65,8 @@ class Calibration {
   Result<MomentsByWeight> measure_input(InputRole role);
   /// `w` in place of the source's.
   Status replace(const std::string& name, const QTensor& w);
-  /// Runs what is left of the block, and the held-out windows through it; what comes out is what the next block will see. `use` sees the inputs of its layers, in host memory.
+  /// Runs what is left of the block, and the held-out windows through it; what comes out is what the next block will
+  /// see. `use` sees the inputs of its layers, in host memory.
   Status advance(const RowUse& use = {});
 
  private:

@@ -27,7 +27,8 @@ class HeldBack {
   bool empty() const { return tokens_.empty(); }
   const std::vector<TokenId>& tokens() const { return tokens_; }
 
-  /// The quantized embedding's rows in place of the source's, at the start of the quantized stream. Without it nothing runs.
+  /// The quantized embedding's rows in place of the source's, at the start of the quantized stream. Without it nothing
+  /// runs.
   Status start_quantized(const QTensor& embedding);
   /// Both through their blocks.
   Status advance(BlockProgram& source, BlockProgram& quantized, BatchRoom& room);

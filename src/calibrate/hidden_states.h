@@ -18,8 +18,9 @@ using BeforeBatch = std::function<Status(double share)>;
 /// Rows of an input of a block, in the backend's memory: x [m, k], dense, those of a batch.
 using RowUse = std::function<Status(InputRole role, const float* x, int64_t m, int64_t k)>;
 
-/// Hidden states [sequences, context, hidden] on their way through a model, block by block and, in a block, from input to input. Between two
-/// of its steps a block needs what is live there: the states, and what attention or the gated product gave.
+/// Hidden states [sequences, context, hidden] on their way through a model, block by block and, in a block, from input
+/// to input. Between two of its steps a block needs what is live there: the states, and what attention or the gated
+/// product gave.
 class HiddenStates {
  public:
   HiddenStates() = default;
@@ -37,7 +38,8 @@ class HiddenStates {
   /// Those of another, which has as many, and where it is in the block.
   Status copy_from(const HiddenStates& other);
 
-  /// Runs the block from where these are up to step `last`, or through it (kBlockSteps). `use` sees the inputs of the steps that run.
+  /// Runs the block from where these are up to step `last`, or through it (kBlockSteps). `use` sees the inputs of the
+  /// steps that run.
   Status run(BlockProgram& program, BatchRoom& room, int last, const BeforeBatch& before = {}, const RowUse& use = {});
   /// Shows every input of the block to `use`; these stay before it.
   Status show_inputs(BlockProgram& program, BatchRoom& room, const BeforeBatch& before, const RowUse& use) const;
@@ -48,8 +50,8 @@ class HiddenStates {
     BlockProgram& program;
     BatchRoom& room;
   };
-  /// Brings both to an input of the block and adds its rows to `sum`: x the quantized side's, y the source's. Then the source goes on to where its
-  /// states alone are live, and the quantized side waits for weights.
+  /// Brings both to an input of the block and adds its rows to `sum`: x the quantized side's, y the source's. Then the
+  /// source goes on to where its states alone are live, and the quantized side waits for weights.
   static Status compare_inputs(const Side& source, const Side& quantized, InputRole role, const BeforeBatch& before,
                                MomentSum& sum);
 

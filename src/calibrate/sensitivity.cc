@@ -82,8 +82,9 @@ class Probe {
 
   const std::shared_ptr<const SourceBlock>& block(int64_t index) const { return blocks_[static_cast<size_t>(index)]; }
 
-  /// Mean KL divergence of the logits for each part of a block on its own, its layers being others than the source's. Blocks and, in a
-  /// block, inputs of the parts come in the order in which they run: nothing that is before a part runs for it.
+  /// Mean KL divergence of the logits for each part of a block on its own, its layers being others than the source's.
+  /// Blocks and, in a block, inputs of the parts come in the order in which they run: nothing that is before a part
+  /// runs for it.
   Result<std::vector<double>> divergences(int64_t index, const std::vector<ChangedLayers>& parts) {
     const auto at = static_cast<size_t>(index);
     const auto count = static_cast<int64_t>(parts.size());

@@ -1,6 +1,7 @@
 #pragma once
-// How much a model loses, on what is behind lowbit/evaluate.h: texts and questions in batches of sequences. Sequences have caches of
-// their own, on the model's pages; logits are scored where they are computed, on the model's threads. Nothing depends on what runs together.
+// How much a model loses, on what is behind lowbit/evaluate.h: texts and questions in batches of sequences. Sequences
+// have caches of their own, on the model's pages; logits are scored where they are computed, on the model's threads.
+// Nothing depends on what runs together.
 
 #include <span>
 #include <string>
@@ -25,7 +26,8 @@ struct ChoiceScore {
 Result<std::vector<ChoiceScore>> score_choices(SharedModel& model, std::span<const ChoiceQuestion> questions,
                                                const Progress& progress);
 
-/// How many windows of `context` tokens run in a pass of `rows` rows: at least one, and no more than there are free pages for.
+/// How many windows of `context` tokens run in a pass of `rows` rows: at least one, and no more than there are free
+/// pages for.
 int64_t windows_together(const SharedModel& model, int64_t context, int64_t rows);
 
 }  // namespace lowbit

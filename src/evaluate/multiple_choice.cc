@@ -35,7 +35,8 @@ struct ChoiceTokens {
   }
 };
 
-/// The whole text is tokenized at once; where the context alone would have given other tokens at its end, those count as scored.
+/// The whole text is tokenized at once; where the context alone would have given other tokens at its end, those count
+/// as scored.
 Result<ChoiceTokens> tokenize(const Tokenizer& tokenizer, const Choice& choice) {
   const EncodeOptions options{.add_special = true, .parse_special = false};
   ChoiceTokens tokens;
@@ -55,14 +56,14 @@ Result<ChoiceTokens> tokenize(const Tokenizer& tokenizer, const Choice& choice) 
   return tokens;
 }
 
-/// Scores choices in groups: what those of a group have in common is run once, and all that can run at the same time does. What all of
-/// a group begin with is kept for the next one.
+/// Scores choices in groups: what those of a group have in common is run once, and all that can run at the same time
+/// does. What all of a group begin with is kept for the next one.
 class ChoiceScorer {
  public:
   explicit ChoiceScorer(SharedModel& model) : model_(model), kept_(empty()) {}
 
-  /// Adds choices of one question. Where they do not fit, the group before is scored first; where there are not even pages for them, they
-  /// come in parts.
+  /// Adds choices of one question. Where they do not fit, the group before is scored first; where there are not even
+  /// pages for them, they come in parts.
   Status add(std::vector<ChoiceTokens> choices) {
     Cost cost;
     for (size_t i = 0; i < choices.size(); ++i)

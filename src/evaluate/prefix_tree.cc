@@ -7,7 +7,8 @@ namespace {
 
 using Sequences = std::span<const std::span<const int32_t>>;
 
-/// Members that have `depth` tokens in common, parted by the next one, in the order in which they come. Those that end here stand alone.
+/// Members that have `depth` tokens in common, parted by the next one, in the order in which they come. Those that end
+/// here stand alone.
 std::vector<std::vector<size_t>> part(Sequences sequences, std::span<const size_t> members, int64_t depth) {
   const auto at = static_cast<size_t>(depth);
   std::vector<std::vector<size_t>> parts;

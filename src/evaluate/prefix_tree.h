@@ -14,11 +14,13 @@ struct PrefixSegment {
   std::vector<size_t> members;  // indices of sequences
 };
 
-/// Tokens that must be saved for a segment to be shared: it costs its readers a copy of a page each, and a pass that waits for it.
+/// Tokens that must be saved for a segment to be shared: it costs its readers a copy of a page each, and a pass that
+/// waits for it.
 inline constexpr int64_t kWorthSharing = 8;
 
-/// What comes next for members that have tokens [0, first) in common: segments that begin there, one for each member that has more. A
-/// segment has as many members as is worth it and ends where they part, or where the shortest of them ends.
+/// What comes next for members that have tokens [0, first) in common: segments that begin there, one for each member
+/// that has more. A segment has as many members as is worth it and ends where they part, or where the shortest of them
+/// ends.
 std::vector<PrefixSegment> next_segments(std::span<const std::span<const int32_t>> sequences,
                                          std::span<const size_t> members, int64_t first);
 

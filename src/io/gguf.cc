@@ -310,7 +310,8 @@ Status GgufFile::index_tensors() {
   for (size_t i = 1; i < by_name_.size(); ++i) {
     const GgufTensor &a = tensors_[by_name_[i - 1]], &b = tensors_[by_name_[i]];
     if (a.name != b.name) continue;
-    // BitNet's writers list the head twice. Nothing else, and not more often: comparing costs what the file says it has.
+    // BitNet's writers list the head twice. Nothing else, and not more often: comparing costs what the file says it
+    // has.
     const bool third = i > 1 && tensors_[by_name_[i - 2]].name == b.name;
     LOWBIT_TRY_ASSIGN(const bool same, b.name == kHead && !third ? same_tensor(a, b) : Result<bool>(false));
     if (!same) return fail(ErrorCode::kCorrupt, path(), "the tensor '" + b.name + "' twice", "each name once");

@@ -1,9 +1,10 @@
 #pragma once
 // GGUF v2 and v3 files, little-endian, also in several parts. Everything stays in the mapped file; nothing is copied but names.
 //
-// Rules beyond "inside the file": every count is checked against the bytes that are left before it is used; no key twice, a name twice
-// only for output.weight, where both are the same; alignment a power of two up to 65536; tensors follow each other in order, each
-// aligned, as ggml's own reader wants it; rows are whole blocks; arrays hold no arrays.
+// Rules beyond "inside the file": every count is checked against the bytes that are left before it is used; no key
+// twice, a name twice only for output.weight, where both are the same; alignment a power of two up to 65536; tensors
+// follow each other in order, each aligned, as ggml's own reader wants it; rows are whole blocks; arrays hold no
+// arrays.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// I2_S, bitnet.cpp's ternary type (GGUF type 36): 2-bit codes 0, 1, 2 = -1, 0, +1, then one f32 scale for the tensor in a tail of 32 bytes.
-// Its builds order the codes differently, and the file does not say how.
+// I2_S, bitnet.cpp's ternary type (GGUF type 36): 2-bit codes 0, 1, 2 = -1, 0, +1, then one f32 scale for the tensor in
+// a tail of 32 bytes. Its builds order the codes differently, and the file does not say how.
 
 #include <cstdint>
 #include <string>
@@ -23,8 +23,8 @@ enum class I2sLayout : uint8_t {
 /// "x86", "arm" or "rows4". Errors: kInvalidArgument.
 Result<I2sLayout> parse_i2s_layout(const std::string& text, const std::string& where);
 
-/// The ternary matrix with one f32 scale. Errors: kShapeMismatch (bytes, rows that the layout cannot hold), kCorrupt (a code 3, a scale that
-/// is not positive: often a sign of the wrong layout), kOutOfMemory.
+/// The ternary matrix with one f32 scale. Errors: kShapeMismatch (bytes, rows that the layout cannot hold), kCorrupt (a
+/// code 3, a scale that is not positive: often a sign of the wrong layout), kOutOfMemory.
 Result<QTensor> i2s_to_qtensor(int64_t n, int64_t k, const Buffer& raw, I2sLayout layout);
 
 }  // namespace lowbit

@@ -26,11 +26,13 @@ Status check_json_limits(std::string_view text, const std::string& where, const 
 Result<nlohmann::json> parse_json_object(std::string_view text, const std::string& where,
                                          const JsonLimits& limits = {});
 
-/// Empties a tree. What nlohmann::json does itself at a tree's end takes memory, and ends the process where there is none.
+/// Empties a tree. What nlohmann::json does itself at a tree's end takes memory, and ends the process where there is
+/// none.
 void end_json(nlohmann::json& tree) noexcept;
 
-/// Does so at the end of a scope. Declared right behind the tree, which may have been moved from by then; not for one that a function
-/// returns as its value. Nested initializer lists consist of trees that end unseen: members are set one by one instead.
+/// Does so at the end of a scope. Declared right behind the tree, which may have been moved from by then; not for one
+/// that a function returns as its value. Nested initializer lists consist of trees that end unseen: members are set one
+/// by one instead.
 class JsonEnd {
  public:
   explicit JsonEnd(nlohmann::json& tree) : tree_(tree) {}

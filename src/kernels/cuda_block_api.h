@@ -1,6 +1,6 @@
 #pragma once
-// The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, second moments; no CUDA types.
-// kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
+// The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, second
+// moments; no CUDA types. kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
 //
 // Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device memory, rows are
 // dense, f32 unless it says otherwise. Calls enqueue work on `stream` and return. Errors: what CUDA says.

@@ -1,10 +1,10 @@
 #pragma once
-// The contract between backend/cuda/ and the kernels of steps that know a batch: rows of several sequences, their positions, and pages of
-// keys and values. What needs rows alone is in kernels/cuda_block_api.h. No CUDA types; kernels/cuda/block/ implements it,
-// kernels/cuda_stub/ stands in for it.
+// The contract between backend/cuda/ and the kernels of steps that know a batch: rows of several sequences, their
+// positions, and pages of keys and values. What needs rows alone is in kernels/cuda_block_api.h. No CUDA types;
+// kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it.
 //
-// Numerics: docs/numerics.md, so that the bits are those of the CPU. Pointers are device memory. Calls enqueue work on `stream` and
-// return: no allocation, no wait, so they may be captured into a graph. Errors: what CUDA says.
+// Numerics: docs/numerics.md, so that the bits are those of the CPU. Pointers are device memory. Calls enqueue work on
+// `stream` and return: no allocation, no wait, so they may be captured into a graph. Errors: what CUDA says.
 
 #include <cstdint>
 
@@ -20,7 +20,8 @@ struct BatchRow {
 struct BatchSequence {
   int32_t row = 0, rows = 0, position = 0;
 };
-/// Queries of one sequence and kv head that are computed together, from query `first` on: query i is head i % group of row i / group.
+/// Queries of one sequence and kv head that are computed together, from query `first` on: query i is head i % group of
+/// row i / group.
 struct QueryTile {
   int32_t sequence = 0, first = 0;
 };
@@ -48,7 +49,8 @@ struct StoreRows {
 };
 Status rotate_and_store(const StoreRows& call);
 
-/// Causal attention: out[r, h] = sum_t softmax_t(scale * q[r, h] . key[t]) value[t] over the positions that row r sees, in spans.
+/// Causal attention: out[r, h] = sum_t softmax_t(scale * q[r, h] . key[t]) value[t] over the positions that row r sees,
+/// in spans.
 struct AttendPages {
   const float* q = nullptr;  // [m, heads * head_dim]
   float* out = nullptr;      // as q
@@ -60,8 +62,8 @@ struct AttendPages {
   int64_t heads = 0;
   float scale = 0;
   int64_t window = 0;  // a row sees so many positions, its own the last of them; 0: all up to its own
-  /// attend_results_floats(), for spans that different thread blocks compute: then another kernel puts them together, with the same
-  /// bits. Null: a thread block does all spans of its tile.
+  /// attend_results_floats(), for spans that different thread blocks compute: then another kernel puts them together,
+  /// with the same bits. Null: a thread block does all spans of its tile.
   float* results = nullptr;
   int64_t spans = 0;  // with results: the most that a tile sees
   void* stream = nullptr;
@@ -78,7 +80,8 @@ constexpr int64_t attend_results_floats(int64_t tiles, int tile_queries, int64_t
 Status gather_rows(const float* table, const int32_t* index, int64_t rows, int64_t n, float* y, void* stream);
 
 /// int8 codes of x [m, k] and their scales: VectorOps::quantize_groups_int8 and, with another `largest`, round_groups()
-/// (ops/activation_rounding.h). group 0: one scale per row. codes [m, ldq], zeros from k on; scales [m, ceil(k / group)].
+/// (ops/activation_rounding.h). group 0: one scale per row. codes [m, ldq], zeros from k on; scales [m, ceil(k /
+/// group)].
 struct RoundRows {
   const float* x = nullptr;
   int64_t m = 0, k = 0, group = 0;
@@ -89,7 +92,8 @@ struct RoundRows {
   void* stream = nullptr;
 };
 Status round_rows(const RoundRows& call);
-/// y [m, k] = x, clipped row by row to the (out + 1)-th largest magnitude; rows with a NaN stay (clip_row()). 0 < out < k; y may be x.
+/// y [m, k] = x, clipped row by row to the (out + 1)-th largest magnitude; rows with a NaN stay (clip_row()). 0 < out <
+/// k; y may be x.
 Status clip_rows(const float* x, int64_t m, int64_t k, int64_t out, float* y, void* stream);
 
 // ---- Between host and device, in the order of a stream. The host's memory may change as soon as the call returns.

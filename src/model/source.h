@@ -39,8 +39,9 @@ class WeightSource {
   /// The tensor in the format it is stored in where lowbit has that grid (dense floats, its own
   /// formats, GGUF's Q4_0, Q4_1, Q8_0, TQ2_0, ... : exact), else dequantized to f32. 1-d tensors
   /// come as n = 1 row. The bytes may borrow from a mapped file and stay valid as long as the
-  /// QTensor lives. Its parts fit its format and shape: whoever reads a file has checked that (check_qtensor), and nobody behind asks
-  /// again. Whether it is the tensor that a model wants, and finite, is for fetch_tensor(). Errors: kNotFound, kCorrupt, kUnsupported.
+  /// QTensor lives. Its parts fit its format and shape: whoever reads a file has checked that (check_qtensor), and
+  /// nobody behind asks again. Whether it is the tensor that a model wants, and finite, is for fetch_tensor(). Errors:
+  /// kNotFound, kCorrupt, kUnsupported.
   virtual Result<QTensor> load(const std::string& name) const = 0;
 
   /// True when load() gives exactly the stored grid; false when it has to dequantize.
@@ -53,8 +54,8 @@ class WeightSource {
 
 /// Opens a checkpoint directory, a Hugging Face directory or a GGUF file; tells them apart by
 /// content.
-/// `i2s_layout`: how a GGUF file's I2_S tensors are ordered ("x86", "arm", "rows4"); "": as the file says, and without its word it is an error to
-/// load one.
+/// `i2s_layout`: how a GGUF file's I2_S tensors are ordered ("x86", "arm", "rows4"); "": as the file says, and without
+/// its word it is an error to load one.
 Result<std::unique_ptr<WeightSource>> open_source(const std::string& path, const std::string& i2s_layout = "");
 
 struct TokenizerTexts {

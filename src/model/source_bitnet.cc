@@ -1,6 +1,6 @@
-// Hugging Face's BitNet models ("quant_method": "bitnet"), offline: "P.weight" U8 [n / 4, k] holds in bits 2i of byte [r, c] the value + 1
-// of row i * n / 4 + r, and "P.weight_scale" one number for the whole tensor. Online: floats, which the model rounds to ternary whenever it
-// runs. docs/bitnet.md, docs/adr/0110-bitnet.md.
+// Hugging Face's BitNet models ("quant_method": "bitnet"), offline: "P.weight" U8 [n / 4, k] holds in bits 2i of byte
+// [r, c] the value + 1 of row i * n / 4 + r, and "P.weight_scale" one number for the whole tensor. Online: floats,
+// which the model rounds to ternary whenever it runs. docs/bitnet.md, docs/adr/0110-bitnet.md.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -28,8 +28,8 @@ Result<Buffer> unpermute_rows(const Buffer& raw, int64_t rows, int64_t head_dim,
   return out;
 }
 
-/// TQ1_0 and TQ2_0 have a scale per 256 columns. Where it is one number all over, as networks are trained that are ternary, it becomes one
-/// scale. Blocks of zeros may have any.
+/// TQ1_0 and TQ2_0 have a scale per 256 columns. Where it is one number all over, as networks are trained that are
+/// ternary, it becomes one scale. Blocks of zeros may have any.
 Result<QTensor> with_one_scale(QTensor w, const std::string& where) {
   constexpr int64_t kGroup = 256;
   if (w.format != FormatId::kTernary || w.scaling.k_block != kGroup || w.scaling.scale != ScaleKind::kF16) return w;

@@ -1,8 +1,8 @@
 // A Hugging Face directory as a WeightSource: config.json, safetensors (one file or shards), tokenizer files.
 //
 // Besides plain floats it reads DeepSeek's block FP8: "P.weight" F8_E4M3 [n, k] with "P.weight_scale_inv" F32
-// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says; and BitNet's ternary weights, packed or to be rounded
-// (source_bitnet.cc).
+// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says; and BitNet's ternary weights, packed or to
+// be rounded (source_bitnet.cc).
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>

@@ -33,8 +33,8 @@ struct PackedRows {
 /// The ternary matrix [4 * rows, k] with one scale. Errors: kCorrupt (a code 3, a scale that is not positive), kOutOfMemory.
 Result<QTensor> load_bitnet_weight(const PackedRows& packed, float scale, const BitnetPacking& packing,
                                    const std::string& where);
-/// What transformers' WeightQuant makes of a matrix: s = max(mean |w|, 1e-5), codes = round half even(w / s), to -1..1, real = code * s. The
-/// mean is summed in double. Errors: kCorrupt (NaN, infinity), kOutOfMemory.
+/// What transformers' WeightQuant makes of a matrix: s = max(mean |w|, 1e-5), codes = round half even(w / s), to -1..1,
+/// real = code * s. The mean is summed in double. Errors: kCorrupt (NaN, infinity), kOutOfMemory.
 Result<QTensor> ternarized(const QTensor& floats, const std::string& where);
 
 /// Texts that lie beside the weights; "" for a file that is not there.

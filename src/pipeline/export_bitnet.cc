@@ -1,4 +1,5 @@
-// A ternary model as the Hugging Face directory that transformers loads: quant_method bitnet, offline. Its packing: src/model/source_bitnet.cc.
+// A ternary model as the Hugging Face directory that transformers loads: quant_method bitnet, offline. Its packing:
+// src/model/source_bitnet.cc.
 #include <fmt/format.h>
 
 #include <cmath>

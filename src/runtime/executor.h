@@ -33,8 +33,9 @@ class Executor {
   /// `observer`: sees this sequence's rows, on the thread that runs them.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
-  /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors: those of any of
-  /// them, and kInvalidArgument (a cache that stands in two); after one, all caches are as they were, and sinks may have had rows.
+  /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
+  /// those of any of them, and kInvalidArgument (a cache that stands in two); after one, all caches are as they were,
+  /// and sinks may have had rows.
   Status forward(std::span<const SequenceRequest> requests);
 
  private:

@@ -35,8 +35,8 @@ class TransformerLoader {
   }
 
  private:
-  /// The model has what it needs of this tensor: so its pages of the file may go. Of an embedding single rows are read again as tokens need
-  /// them.
+  /// The model has what it needs of this tensor: so its pages of the file may go. Of an embedding single rows are read
+  /// again as tokens need them.
   Status done(const std::string& name, QTensor w) {
     if (name == weight_name(model_.spec_.embedding)) model_.embedding_bytes_ = w.total_bytes();
     w = {};

@@ -1,6 +1,6 @@
 #pragma once
-// Test only: what every backend's program must give: models of all kinds by hand, run whole, observed and in ranges, and as sequences that
-// fork and forget.
+// Test only: what every backend's program must give: models of all kinds by hand, run whole, observed and in ranges,
+// and as sequences that fork and forget.
 
 #include <gtest/gtest.h>
 
@@ -129,7 +129,8 @@ using Seen = std::map<int, std::vector<float>>;
 
 enum class How { kWhole, kObserved, kInRanges };
 
-/// Logits of all rows of two sequences in two batches, prompts and then a token beside the rest of a prompt; and what taps saw.
+/// Logits of all rows of two sequences in two batches, prompts and then a token beside the rest of a prompt; and what
+/// taps saw.
 inline std::vector<float> run(Backend& backend, const Loaded& model, How how, Seen& seen) {
   const auto program = *backend.compile(model.steps, {.taps = how != How::kWhole});
   const auto widths = slot_widths(model.spec);

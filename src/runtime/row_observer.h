@@ -9,8 +9,8 @@
 
 namespace lowbit {
 
-/// Sees what one sequence computes: of each pass its tokens, then its rows at every tap in run order, then its logits. What it does with
-/// them cannot stop the pass: other sequences may be in it.
+/// Sees what one sequence computes: of each pass its tokens, then its rows at every tap in run order, then its logits.
+/// What it does with them cannot stop the pass: other sequences may be in it.
 class RowObserver {
  public:
   RowObserver() = default;
@@ -19,14 +19,15 @@ class RowObserver {
   virtual ~RowObserver() = default;
   /// `tokens` at positions from `position` on; logits are wanted of `count` of them, from the `first` on.
   virtual void begin(int64_t position, std::span<const int32_t> tokens, int64_t first, int64_t count) = 0;
-  /// x [m, k] before it is multiplied: rows of all tokens, but of those whose logits are wanted at the last tap. May come in parts.
+  /// x [m, k] before it is multiplied: rows of all tokens, but of those whose logits are wanted at the last tap. May
+  /// come in parts.
   virtual void rows(int tap, const float* x, int64_t m, int64_t k) = 0;
   /// [m, vocab]
   virtual void logits(const float* logits, int64_t m, int64_t vocab) = 0;
 };
 
-/// What people call a tap's rows: "blocks.3.attn_norm" (what q, k and v read), "...attn_out", "...ffn_norm", "...ffn_act" (what the down
-/// projection reads), and "final_norm".
+/// What people call a tap's rows: "blocks.3.attn_norm" (what q, k and v read), "...attn_out", "...ffn_norm",
+/// "...ffn_act" (what the down projection reads), and "final_norm".
 struct TapName {
   std::string name;
   int64_t width = 0;

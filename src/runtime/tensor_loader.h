@@ -1,5 +1,6 @@
 #pragma once
-// Tensors of a source, prepared for a backend: each is fetched, checked and decoded once, and released before the next one.
+// Tensors of a source, prepared for a backend: each is fetched, checked and decoded once, and released before the next
+// one.
 
 #include <functional>
 #include <memory>
@@ -22,8 +23,8 @@ class TensorLoader {
   TensorLoader(const WeightSource& source, Backend& backend, ThreadPool& pool, Done done)
       : source_(source), backend_(backend), pool_(pool), done_(std::move(done)) {}
 
-  // Errors: kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or infinity in a weight or scale), kUnsupported, kOutOfMemory,
-  // and those of `done`. Each names its tensor.
+  // Errors: kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or infinity in a weight or scale),
+  // kUnsupported, kOutOfMemory, and those of `done`. Each names its tensor.
   Status load_vector(const std::string& name, int64_t n, std::vector<float>& out);
   Status load_norm(const std::string& name, const NormSpec& spec, Norm& out);
   /// W [n, k].

@@ -1,5 +1,6 @@
-// What kernels of steps and of second moments must give: the bits of the CPU. Included by a test that has an OnDevice<T>: a copy of a vector where
-// the kernels of lowbit::cuda find it, with data() and back(). No include guard: each such test has its own.
+// What kernels of steps and of second moments must give: the bits of the CPU. Included by a test that has an
+// OnDevice<T>: a copy of a vector where the kernels of lowbit::cuda find it, with data() and back(). No include guard:
+// each such test has its own.
 
 #include <gtest/gtest.h>
 

@@ -227,32 +227,22 @@ def tq2_0(codes, scale):
     return 35, np.concatenate([data, tail], 1).tobytes()
 
 
-def write_gguf(out, sizes, weights, meta, gguf_value, pack):
-    """The numbers of the autobitlinear form. meta: the tokenizer's keys; gguf_value: that of scripts/make_test_model.py."""
+def write_gguf(out, sizes, weights, meta, gguf_file, pack):
+    """The numbers of the autobitlinear form. meta: the tokenizer's keys; gguf_file: that of scripts/make_test_model.py."""
     arch = "bitnet-b1.58"
     meta = {"general.architecture": arch, "general.alignment": 32, f"{arch}.context_length": sizes.context,
             f"{arch}.embedding_length": sizes.hidden, f"{arch}.block_count": sizes.layers, f"{arch}.feed_forward_length": sizes.ffn,
             f"{arch}.attention.head_count": sizes.heads, f"{arch}.attention.head_count_kv": sizes.kv_heads,
             f"{arch}.attention.layer_norm_rms_epsilon": EPS, f"{arch}.rope.freq_base": THETA,
             f"{arch}.rope.dimension_count": sizes.head_dim, f"{arch}.vocab_size": sizes.vocab, **meta}
-    infos, parts, offset = b"", [], 0
+    tensors = []
     for name, w in weights.items():
         kind, data = 0, w.tobytes()
         if is_ternary(name):
             codes, scale = ternarized(w)
             kind, data = pack(codes, packed_scale("autobitlinear", scale)[1])
-        raw = gguf_name(name).encode()
-        infos += struct.pack("<Q", len(raw)) + raw + struct.pack("<I", w.ndim) + struct.pack(f"<{w.ndim}Q", *reversed(w.shape))
-        infos += struct.pack("<IQ", kind, offset)
-        data += bytes(-len(data) % 32)
-        parts.append(data)
-        offset += len(data)
-    head = struct.pack("<4sIQQ", b"GGUF", 3, len(weights), len(meta))
-    for key, value in meta.items():
-        kind, raw = gguf_value(value)
-        head += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + raw
-    head += infos
-    Path(out).write_bytes(head + bytes(-len(head) % 32) + b"".join(parts))
+        tensors.append((gguf_name(name), w.shape, kind, data))
+    Path(out).write_bytes(gguf_file(meta, tensors))
     return out
 
 

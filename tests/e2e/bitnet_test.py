@@ -191,7 +191,7 @@ class BitNet(CliTest):
                 "tokenizer.ggml.merges": make_test_model.MERGES, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
                 "tokenizer.ggml.add_bos_token": False}
         for name, pack, options in (("tq2_0", bitnet_models.tq2_0, ()), ("i2_s", bitnet_models.i2s_x86, ("--i2s-layout", "x86"))):
-            file = bitnet_models.write_gguf(self.dir / f"{name}.gguf", sizes, weights, meta, make_test_model.gguf_value, pack)
+            file = bitnet_models.write_gguf(self.dir / f"{name}.gguf", sizes, weights, meta, make_test_model.gguf_file, pack)
             self.lowbit("import", file, self.dir / name, *options)
             self.assertEqual(self.logits(self.dir / name, text)[1].tobytes(), want.tobytes(), name)
         self.assertIn("--i2s-layout", self.refused("run", self.dir / "i2_s.gguf", "-p", "x"))

@@ -1,5 +1,5 @@
-// Sequences of calls of the C ABI, with arguments that callers get wrong. Beside the library runs a plain account of what every sequence
-// of tokens must hold; at the end one is computed once more and gives the same logits.
+// Sequences of calls of the C ABI, with arguments that callers get wrong. Beside the library runs a plain account of
+// what every sequence of tokens must hold; at the end one is computed once more and gives the same logits.
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include <cstdio>
-#include <filesystem>
 
 #include "format/qtensor.h"
 #include "fuzz_file.h"
@@ -11,22 +10,10 @@
 
 namespace {
 
-/// One folder for the whole run, in memory where the system has that.
+/// One for the whole run.
 const std::string& folder() {
-  static const struct Folder {
-    std::string path = "/dev/shm/lowbit-fuzz-XXXXXX";
-    Folder() {
-      if (mkdtemp(path.data()) == nullptr) {
-        path = "/tmp/lowbit-fuzz-XXXXXX";
-        if (mkdtemp(path.data()) == nullptr) std::abort();
-      }
-    }
-    ~Folder() {
-      std::error_code ignored;
-      std::filesystem::remove_all(path, ignored);
-    }
-  } kFolder;
-  return kFolder.path;
+  static const lowbit::fuzz::FuzzFolder kFolder;
+  return kFolder.path();
 }
 
 void write(const std::string& name, const std::uint8_t* data, size_t size) {

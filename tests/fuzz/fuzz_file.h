@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -24,6 +25,30 @@ class FuzzFile {
 
  private:
   int fd_;
+};
+
+/// A folder of its own, gone at the end: in memory where the system has that, else where its temporary files lie.
+class FuzzFolder {
+ public:
+  FuzzFolder() {
+    for (const std::filesystem::path& parent :
+         {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
+      path_ = parent / "lowbit-fuzz-XXXXXX";
+      if (mkdtemp(path_.data()) != nullptr) return;
+    }
+    std::abort();
+  }
+  ~FuzzFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  FuzzFolder(const FuzzFolder&) = delete;
+  FuzzFolder& operator=(const FuzzFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
 };
 
 /// Reads every byte, so that one that is not there is found.

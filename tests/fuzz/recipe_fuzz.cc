@@ -1,5 +1,5 @@
-// Texts that people write and programs hand on. The first byte says which: a recipe, or the configuration, ranges or AIMET encodings of a
-// recurrent network, or questions.
+// Texts that people write and programs hand on. The first byte says which: a recipe, or the configuration, ranges or
+// AIMET encodings of a recurrent network, or questions.
 
 #include "calibrate/recipe.h"
 

@@ -1,15 +1,14 @@
 #pragma once
-// A model directory of a few kilobytes, as Hugging Face has them: one block, random weights, a vocabulary of 40, a chat template.
-
-#include <sys/stat.h>
-#include <unistd.h>
+// A model directory of a few kilobytes, as Hugging Face has them: one block, random weights, a vocabulary of 40, a chat
+// template.
 
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "fuzz_file.h"
 
 namespace lowbit::fuzz {
 
@@ -18,9 +17,6 @@ class SmallModel {
   static constexpr int32_t kVocab = 40;
 
   SmallModel() {
-    char name[] = "/tmp/lowbit-fuzz-XXXXXX";
-    if (mkdtemp(name) == nullptr) std::abort();
-    path_ = name;
     write(
         "config.json",
         R"({"model_type": "llama", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
@@ -32,15 +28,12 @@ class SmallModel {
     write("tokenizer.json", tokenizer());
     write("model.safetensors", weights());
   }
-  ~SmallModel() { std::filesystem::remove_all(path_); }
-  SmallModel(const SmallModel&) = delete;
-  SmallModel& operator=(const SmallModel&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
 
  private:
   void write(const char* name, const std::string& bytes) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << bytes;
+    std::ofstream(path() + "/" + name, std::ios::binary) << bytes;
   }
 
   static std::string tokenizer() {
@@ -88,7 +81,7 @@ class SmallModel {
     return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header + data;
   }
 
-  std::string path_;
+  FuzzFolder folder_;
 };
 
 }  // namespace lowbit::fuzz

@@ -61,8 +61,9 @@ class LinearInput {
   /// threads that wait begin to fetch when there are few rows.
   Status run(std::span<const LinearCall> calls, Linears next = {});
   ReadAhead read_ahead(Linears next) const;
-  /// gate.y = act(gate.y) * up.y by `glu` behind both layers, and becomes what is set. With a `reader` it is quantized on the way
-  /// for that layer, where it takes int8 codes with a scale per group; gate.y is then not for others to read.
+  /// gate.y = act(gate.y) * up.y by `glu` behind both layers, and becomes what is set. With a `reader` it is quantized
+  /// on the way for that layer, where it takes int8 codes with a scale per group; gate.y is then not for others to
+  /// read.
   Status run_gated(const LinearCall& gate, const LinearCall& up, Glu glu, const CpuWeight* reader, Linears next = {});
   /// Tries cuts of products in the first calls of each shape (ops/blocking.h).
   void tune() { tuner_ = std::make_unique<BlockingTuner>(); }

@@ -88,7 +88,8 @@ Status CpuMomentSum::multiply(const MatmulPlan& by, const std::vector<float>& le
   return {};
 }
 
-/// columns columns^T is a matrix product like any other: some columns are the weights, and all of them, or those up to them, the rows.
+/// columns columns^T is a matrix product like any other: some columns are the weights, and all of them, or those up to
+/// them, the rows.
 Status CpuMomentSum::flush() {
   if (filled_ == 0 || bad_column_ >= 0) return {};
   const bool compares = !other_columns_.empty();

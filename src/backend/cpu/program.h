@@ -1,6 +1,6 @@
 #pragma once
-// Steps compiled for the CPU: norms straight to int8 codes, gate and up with their product and the codes of what reads them, and what
-// threads that wait begin to read.
+// Steps compiled for the CPU: norms straight to int8 codes, gate and up with their product and the codes of what reads
+// them, and what threads that wait begin to read.
 
 #include <map>
 #include <memory>

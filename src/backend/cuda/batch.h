@@ -31,8 +31,8 @@ class CudaBatch {
   /// `shares`: numbers of heads that share a kv head, each once.
   Status reserve(int64_t rows, int64_t context, std::span<const int64_t> shares);
   int64_t bytes() const;
-  /// Sends what differs from the batch before. Errors: kInvalidArgument (pages in the host's memory, more of them than a context, caches
-  /// of different forms), kOutOfMemory, what CUDA says.
+  /// Sends what differs from the batch before. Errors: kInvalidArgument (pages in the host's memory, more of them than
+  /// a context, caches of different forms), kOutOfMemory, what CUDA says.
   Status set(const Batch& batch, void* stream);
 
   const int32_t* tokens() const { return tokens_.data(); }

@@ -16,8 +16,8 @@ struct SumScales {
   const float* scales = nullptr;
   int64_t per_scale = 1;
 };
-/// sums[m, g] = float(sum of the codes of group g of row m); exact. With scales sums[m, h] = T of docs/numerics.md#matmul over the
-/// groups of h: T = fma(float(sum), scale, T).
+/// sums[m, g] = float(sum of the codes of group g of row m); exact. With scales sums[m, h] = T of
+/// docs/numerics.md#matmul over the groups of h: T = fma(float(sum), scale, T).
 cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
                              const SumScales& scales, float* sums, cudaStream_t stream);
 

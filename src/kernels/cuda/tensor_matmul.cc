@@ -39,7 +39,8 @@ Device this_device() {
   return d;
 }
 
-/// Segments that share a scale of the weights; 0: scales of x are others. Kernels of their own for scales of x per 32 columns.
+/// Segments that share a scale of the weights; 0: scales of x are others. Kernels of their own for scales of x per 32
+/// columns.
 int64_t segments_per_scale(const MatmulShape& s) {
   return s.x_groups && s.groups > 1 && s.group == kSegmentColumns ? std::max<int64_t>(1, s.groups_per_scale) : 0;
 }

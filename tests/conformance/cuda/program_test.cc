@@ -1,5 +1,5 @@
-// Whole models on a GPU against the reference, bit for bit: every family and format, ragged batches, ranges, taps, sequences that share
-// pages; and what needs a device of its own: pages, moments, errors.
+// Whole models on a GPU against the reference, bit for bit: every family and format, ragged batches, ranges, taps,
+// sequences that share pages; and what needs a device of its own: pages, moments, errors.
 
 #include "runtime/program_checks.h"
 

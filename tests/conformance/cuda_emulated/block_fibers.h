@@ -28,8 +28,8 @@
 
 namespace lowbit::fibers {
 
-/// Where a thread of a block, or what runs them in turn, goes on. ucontext asks the system to keep signals at each switch, which takes most
-/// of a test's time.
+/// Where a thread of a block, or what runs them in turn, goes on. ucontext asks the system to keep signals at each
+/// switch, which takes most of a test's time.
 #if defined(__x86_64__)
 struct Context {
   void* stack = nullptr;

@@ -1,38 +1,8 @@
-// The kernels of a calibration's blocks, their own source, compiled for the host and run on fibers: needs no GPU.
+// Kernels of single steps on fibers against the CPU, bit for bit: needs no GPU.
 
 // A namespace of its own: the program also holds what nvcc made of them.
 #define cuda cuda_on_fibers
-#include "tests/conformance/cuda_emulated/block_fibers.h"
-// Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
-#include "kernels/cuda/status.h"
-
-namespace lowbit::cuda {
-Status check_cuda(cudaError_t error, const char* where) {
-  return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
-}
-}  // namespace lowbit::cuda
-
-namespace {
-
-/// What kernels call device memory is host memory here.
-cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
-  std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
-  return cudaSuccess;
-}
-
-}  // namespace
-
-#define cudaMemcpyAsync(to, from, bytes, kind, stream) copy_on_fibers(to, from, bytes)
-// One after the other: each has an unnamed namespace with the same constants.
-#include "kernels/cuda/block/matmul.cu"
-#define kThreads kMomentThreads
-#include "kernels/cuda/block/moments.cu"
-#undef kThreads
-#define kThreads kRowThreads
-#include "kernels/cuda/block/rows.cu"
-#undef kThreads
-#include "kernels/cuda/block/attention.cu"
-#include "kernels/cuda/block/steps.cu"
+#include "tests/conformance/cuda_emulated/block_kernels.h"
 
 namespace lowbit {
 namespace {

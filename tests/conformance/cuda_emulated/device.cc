@@ -1,45 +1,18 @@
-// A GPU that is the host: the kernels of src/kernels/cuda/block/ on fibers, memory of the host's, streams that run at once, and for int8
-// activations one plain loop in place of all tuned kernels. With it backend/cuda runs whole models where there is no GPU.
-// Compiled with another name for the namespace cuda, as all of this program: the library has the real one.
+// A GPU that is the host: the kernels of src/kernels/cuda/block/ on fibers, memory of the host's, streams that run at
+// once, and for int8 activations one plain loop in place of all tuned kernels. With it backend/cuda runs whole models
+// where there is no GPU. Compiled with another name for the namespace cuda, as all of this program: the library has the
+// real one.
 
-#include "tests/conformance/cuda_emulated/block_fibers.h"
-// Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
+#include "tests/conformance/cuda_emulated/block_kernels.h"
+
 #include <cstdlib>
 #include <cstring>
 
 #include "format/formats.h"
-#include "kernels/cuda/status.h"
 #include "kernels/cuda_api.h"
 #include "kernels/kernel_name.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
-
-namespace lowbit::cuda {
-Status check_cuda(cudaError_t error, const char* where) {
-  return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
-}
-}  // namespace lowbit::cuda
-
-namespace {
-
-cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-
-}  // namespace
-
-#define cudaMemcpyAsync(to, from, bytes, kind, stream) copy_on_fibers(to, from, bytes)
-// One after the other: each has an unnamed namespace with the same constants.
-#include "kernels/cuda/block/matmul.cu"
-#define kThreads kMomentThreads
-#include "kernels/cuda/block/moments.cu"
-#undef kThreads
-#define kThreads kRowThreads
-#include "kernels/cuda/block/rows.cu"
-#undef kThreads
-#include "kernels/cuda/block/attention.cu"
-#include "kernels/cuda/block/steps.cu"
 
 namespace lowbit::cuda {
 

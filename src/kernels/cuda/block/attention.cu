@@ -1,5 +1,6 @@
-// Causal attention on pages, for rows of several sequences. A thread block has some queries of one sequence and kv head; it takes their
-// spans one after the other, or a span each. The order of sums is that of docs/numerics.md either way.
+// Causal attention on pages, for rows of several sequences. A thread block has some queries of one sequence and kv
+// head; it takes their spans one after the other, or a span each. The order of sums is that of docs/numerics.md either
+// way.
 
 #include <algorithm>
 #include <cmath>
@@ -76,7 +77,8 @@ __device__ __forceinline__ const uint16_t* page_rows(const AttendPages& call, co
          ((call.kv.index * 2 + which) * call.kv.kv_heads + tile.kv_head) * kKvPage * call.kv.head_dim;
 }
 
-/// What came before a span times `before`, plus the span times `here`. `here` 0 and `before` 1 where the query sees nothing of it.
+/// What came before a span times `before`, plus the span times `here`. `here` 0 and `before` 1 where the query sees
+/// nothing of it.
 struct Merging {
   float before, here;
 };

@@ -1,8 +1,10 @@
 #pragma once
-// Many rows of x with a scale per segment of 32 columns, from sm_80 on. A warp has 32 rows of weights and 32 of x; weights go straight
-// from global memory to registers, x and its scales through a ring of shared memory (cp.async), 128 columns a stage.
+// Many rows of x with a scale per segment of 32 columns, from sm_80 on. A warp has 32 rows of weights and 32 of x;
+// weights go straight from global memory to registers, x and its scales through a ring of shared memory (cp.async), 128
+// columns a stage.
 //
-// Numerics: docs/numerics.md#matmul. A segment is one tensor-core step. Sums start from the bits of 1.5 * 2^(23 - shift), so that they
+// Numerics: docs/numerics.md#matmul. A segment is one tensor-core step. Sums start from the bits of 1.5 * 2^(23 -
+// shift), so that they
 //           are floats above that number when they end: one subtraction, exact, in place of a conversion.
 // Limits:   2 1/2 float operations per output and segment (two segments to a scale), as many cycles as the products.
 // Shapes:   any; segments behind the last one have zeros for weights, x and scales of x.

@@ -1,10 +1,11 @@
 #pragma once
-// One to eight rows of x with a scale per segment of 32 columns. A block is 16 rows of weights; its warps share K and take
-// `warp_batches` batches of 64 columns each at a time, straight from global memory to registers, the first of them before the previous
-// kernel has ended. A segment is one tensor-core step.
+// One to eight rows of x with a scale per segment of 32 columns. A block is 16 rows of weights; its warps share K and
+// take `warp_batches` batches of 64 columns each at a time, straight from global memory to registers, the first of them
+// before the previous kernel has ended. A segment is one tensor-core step.
 //
 // Shapes:   any n, k; any x; any number of segments to a scale of the weights. More rows of x: a block for each eight.
-// Numerics: docs/numerics.md#matmul. Where a warp has whole groups of the weights it adds a group's segments itself, and a thread per
+// Numerics: docs/numerics.md#matmul. Where a warp has whole groups of the weights it adds a group's segments itself,
+// and a thread per
 //           output folds the groups in their order. Otherwise that thread adds the segments, too.
 // Limits:   latency below about 8 MB of weights, then memory.
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the launcher knows of the kernels for int8 x with a scale per segment of 32 columns, where one or more segments share a
-// scale of the weights (gemm_segments.cuh, gemm_segments_few.cuh).
+// What the launcher knows of the kernels for int8 x with a scale per segment of 32 columns, where one or more segments
+// share a scale of the weights (gemm_segments.cuh, gemm_segments_few.cuh).
 
 #include <cstdint>
 
@@ -45,8 +45,8 @@ int segment_few_threads(const SegmentArgs& args);
 /// The kernel for a problem whose groups are segments, `per_scale` of which share a scale of the weights.
 SegmentTile choose_segments(const GemmProblem& problem, int64_t per_scale, int processors);
 
-/// gemm() with scales of x per segment: the groups of problem.w are segments of 32 columns. Its x_sums are the sums over a group of the
-/// weights of sums times scales of x, [m, groups of the weights].
+/// gemm() with scales of x per segment: the groups of problem.w are segments of 32 columns. Its x_sums are the sums
+/// over a group of the weights of sums times scales of x, [m, groups of the weights].
 GemmStatus gemm_segments_as(const GemmProblem& problem, int64_t per_scale, SegmentTile tile, CUstream_st* stream);
 
 /// Places in the shared memory of gemm_segments_few(): scales [groups][16], results [slots][m][16].
