@@ -131,7 +131,7 @@ def matmuls(report: dict) -> str:
         shared = whole_core and report.get("shared_cores") and row["instructions_per_ns"] < 0.7 * whole_core
         return text + (" *" if shared else "")
 
-    lines = ["| rows of x | weights | instructions | " + " | ".join(SCALES.values()) + " | best of ggml |", "|---|---|---|" + "---|" * len(SCALES) + "---|"]
+    lines = ["| tokens | weights | instructions | " + " | ".join(SCALES.values()) + " | best of ggml |", "|---|---|---|" + "---|" * len(SCALES) + "---|"]
     keys = dict.fromkeys((r["m"], r["isa"], r["format"], r["activation_group"] == -1) for r in report["lowbit"])
     for m, isa, name, floats in sorted(keys, key=lambda k: (k[0], [r["isa"] for r in report["lowbit"]].index(k[1]))):
         of = {(r["group"], max(r["activation_group"], 0)): r for r in report["lowbit"]
@@ -143,9 +143,9 @@ def matmuls(report: dict) -> str:
     peak = "; ".join(f"{isa} {gops:.0f}" for isa, gops in peaks.items())
     read = f"{report['read_gb_s']:.1f} GB/s"
     each = "read_gb_s" in report["lowbit"][0]  # a row has a plain read of its own
-    caption = [f"{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share is of a plain read",
+    caption = [f"{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 tokens the share is of a plain read",
                f" just before, {read} in the middle" if each else f", {read}",
-               f", of more rows of the multipliers' peak ({peak})" if peak else "",
+               f", of more tokens of the multipliers' peak ({peak})" if peak else "",
                ", *: on less than 70 % of a core" if report.get("shared_cores") else "", f". {report['note']}"]
     return "\n".join(lines) + ("\n\n" + "".join(caption)).rstrip()
 
@@ -196,7 +196,7 @@ def steps(report: dict) -> str:
 
 def threads(report: dict) -> str:
     counts = sorted({r["threads"] for r in report["rows"]})
-    lines = ["| rows of x | kernel | " + " | ".join(f"{n} thread{'s' * (n > 1)}" for n in counts) + " |", "|---|---|" + "---|" * len(counts)]
+    lines = ["| tokens | kernel | " + " | ".join(f"{n} thread{'s' * (n > 1)}" for n in counts) + " |", "|---|---|" + "---|" * len(counts)]
     for kernel, m in sorted(dict.fromkeys((r["kernel"], r["m"]) for r in report["rows"]), key=lambda pair: pair[1]):
         of = {r["threads"]: r for r in report["rows"] if (r["kernel"], r["m"]) == (kernel, m)}
         first = of[min(of)]["gops"]
@@ -224,7 +224,7 @@ def ways(report: dict) -> str:
         from_memory = f"{cold[way]['gops']:.0f} | {cold[way]['gb_s']:.1f}" if way in cold else "- | -"
         lines.append(f"| {way} | {from_memory} | {warm.get(way, '-')} |")
     first = [*report["cold"], *report["warm"]][0]
-    return "\n".join(lines) + (f"\n\n{report['machine']}, {first['threads']} threads, {first['n']} x {first['k']}, one row of x, one "
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {first['threads']} threads, {first['n']} x {first['k']}, one token, one "
                                f"scale per row; sums checked.")
 
 
@@ -314,7 +314,7 @@ def recovery(report: dict) -> str:
             lines.append(line(r, stages[0], r["blocks"], nothing))
         share = float(options.get("block-text-share", 1))
         if share < 1:
-            stages[0] += f", {'half' if share == 0.5 else f'{100 * (1 - share):.0f} %'} of them sampled windows"
+            stages[0] += f", {'half' if share == 0.5 else f'{100 * (1 - share):.0f} %'} of them sampled sequences"
         if "train-embedding" in options:
             stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
@@ -413,9 +413,9 @@ def answers(row: dict, base: dict) -> str:
 
 
 def mixes(report: dict) -> str:
-    """Rows that differ in what they were trained on, all compared on the same held-back windows."""
+    """Rows that differ in what they were trained on, all compared on the same held-out sequences."""
     kinds = ("chat", "rewritten", "word")
-    lines = ["| format | start | mixture | text in blocks, batches | at T 2 | decay | seed | " + " | ".join(f"held back: {kind}" for kind in ("text", *kinds))
+    lines = ["| format | start | mixture | text in blocks, batches | at T 2 | decay | seed | " + " | ".join(f"held-out: {kind}" for kind in ("text", *kinds))
              + " | WikiText-2, ratio | TinyStories | arc_easy, points | changed | by length |", "|---" * (12 + len(kinds) + 1) + "|"]
     base = original_answers()
     for r in report["mixes"]:
@@ -425,7 +425,7 @@ def mixes(report: dict) -> str:
         held = " | ".join(f"{value:.4f}" for value in (r["after"]["kl"], *(r["after"]["kinds"][kind] for kind in kinds)))
         measured = " | ".join(f"{r['recovered'][key]:.3f}" if "recovered" in r else "-" for key in ("ratio", "tiny_ratio"))
         lines.append(f"| {r['format']} g{r['group']} | {r['fit']} | {r['mix']} | {text} | {soft} | {decay} | {seed} | {held} | {measured} | {answers(r, base)} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}, 14M tokens after 200 steps of blocks; KL divergence on held-back windows, 32 of each "
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}, 14M tokens after 200 steps of blocks; KL divergence on held-out sequences, 32 of each "
                               "kind (16 of the text).")
 
 
@@ -441,7 +441,7 @@ OTHER_MIXES = {"asked": "questions", "exam": "questions in the test's form"}
 
 def losses(report: dict) -> str:
     """Recipes by format, each with the mean over its seeds."""
-    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | question | rms | near | agree | WikiText-2, ratio | TinyStories | "
+    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held-out: text | word | question | rms | near | agree | WikiText-2, ratio | TinyStories | "
              "arc_easy, points | changed | by length | winogrande |", "|---" * 19 + "|"]
     base, recipes = report["teacher_answers"], {}
     for r in report["losses"]:
@@ -472,7 +472,7 @@ def losses(report: dict) -> str:
         values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
                      f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text, where not said, 25 % of "
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 sequences, half of them text; text, where not said, 25 % of "
                               "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
 
 
