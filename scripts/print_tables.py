@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the README's tables from the JSON in bench/results/, between their markers; with --check only says whether they differ.
+"""Prints the tables of the README and of docs/ from the JSON in bench/results/, between their markers; with --check only says whether they differ.
 
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
@@ -14,7 +14,7 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
-  <!-- table: recovery -->, recovered, mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
+  <!-- table: recovery -->, recovered, best (with quality.json), mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
@@ -325,26 +325,51 @@ def recovery(report: dict) -> str:
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
-def recovered(report: dict) -> str:
-    """Of each size in short: the distilled row whose two ratios have the least product, and the least ratio that blocks alone reached in its format."""
-    lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
-    blocks, trained = {}, {}
+def size_of(row: dict) -> int:
+    """A quarter of a bit; below two bits there is one size."""
+    return round(4 * row["bits_per_weight"]) if row["bits_per_weight"] > 2 else 0
+
+
+def best_of_sizes(report: dict) -> list[dict]:
+    """Of each size the distilled row whose two ratios have the least product, the largest size first."""
+    trained = {}
     for r in report["rows"]:
-        size = round(4 * r["bits_per_weight"]) if r["bits_per_weight"] > 2 else 0  # a quarter of a bit; below two bits there is one
-        ratios = blocks.setdefault((size, r["format"]), [])
+        if r["tokens"] != "0M":
+            trained.setdefault(size_of(r), []).append(r)
+    return [min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"]) for size in sorted(trained, reverse=True)]
+
+
+def recovered(report: dict) -> str:
+    """Of each size in short: its best row, and the least ratio that blocks alone reached in its format."""
+    lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
+    blocks = {}
+    for r in report["rows"]:
+        ratios = blocks.setdefault((size_of(r), r["format"]), [])
         if "blocks" in r:
             ratios.append(r["blocks"]["ratio"])
         if r["tokens"] == "0M":
             ratios.append(r["recovered"]["ratio"])
-        else:
-            trained.setdefault(size, []).append(r)
-    for size in sorted(trained, reverse=True):
-        best = min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"])
+    for best in best_of_sizes(report):
         name = "mixed" if best["format"].startswith("bpw") else best["format"] + ", three bits where they count" * ("recipe" in best)
-        alone = min(blocks[size, best["format"]], default=None)
+        alone = min(blocks[size_of(best), best["format"]], default=None)
         lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {optional(alone, 3)} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
                               "each size is the one whose two ratios have the least product.")
+
+
+def best(report: dict) -> str:
+    """What each way of quantizing reaches with about four, three and two bits: the README's table."""
+    ladder = json.loads((ROOT / "bench/results/quality.json").read_text())
+    lines = ["| bits/weight | format | how | perplexity / the original's | on TinyStories |", "|---|---|---|---|---|"]
+    line = lambda r, how, after: lines.append(f"| {r['bits_per_weight']:.2f} | {'mixed' if r['format'].startswith('bpw') else r['format']} | {how} | {after['ratio']:.3f} | {after['tiny_ratio']:.2f} |")
+    for how, steps in (("weights alone, seconds", ("int4:lsq", "int3:lsq")),
+                       ("calibrated (`--fit align`), minutes on a CPU", ("int4:align", "int3:align", "trellis2:align", "trellis2:align:group=192,scale=double,recipe=v-early-trellis-align"))):
+        for step in steps:
+            row = next(r for r in ladder["rows"] if r["step"] == step)
+            line(row, how + ", three bits where they count" * ("recipe" in step), row)
+    for row in best_of_sizes(report):
+        line(row, "trained, minutes on a GPU" + ", three bits where they count" * ("recipe" in row), row["recovered"])
+    return "\n".join(lines) + f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included."
 
 
 def calibration(report: dict) -> str:
@@ -492,9 +517,9 @@ def noise(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_seed": gpu_seed, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu,
-            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise,
+            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "best": best, "mixes": mixes, "losses": losses, "noise": noise,
             "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "mixes", "losses"), "recovery"),
+FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "best", "mixes", "losses"), "recovery"),
          **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
