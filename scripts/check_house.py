@@ -7,7 +7,7 @@
 2. Public headers include only std, tl/expected and each other.
 3. Text that names a file of this repository names one that exists.
 4. Source files stay short.
-5. docs/adr/README.md lists every decision, and no number stands twice.
+5. docs/adr/README.md lists every decision with its status, no number stands twice, and whoever names a decision names one that exists.
 6. C++, Python and Rust have one version.
 """
 import re
@@ -129,13 +129,63 @@ def check_lengths(files: list[Path]) -> list[str]:
     return problems
 
 
+ADR = Path("docs/adr")
+STATUS = re.compile(r"\A# \d{4}: .+\n\nStatus: ((?:accepted|rejected|superseded by \d{4})\b.*)\.\n")
+ADR_PATH = re.compile(r"docs/adr/(\d{4}[\w.-]*)")
+ADR_NUMBER = re.compile(r"(?:\bADR |\bdecision )(\d{4})\b")
+BARE_NUMBER = re.compile(r"(?<![\w.,/\[-])(0[01]\d\d)(?![\w.,/%\]-]*\d)")
+
+
 def check_decisions(files: list[Path]) -> list[str]:
-    pages = [p.name for p in files if p.parts[:2] == ("docs", "adr") and p.name != "README.md"]
-    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (ROOT / "docs/adr/README.md").read_text())
-    numbers = [name[:4] for name in pages]
+    """The list of docs/adr/README.md against its pages: rows are "| [0001](page) | title | status |", numbers of trials "| 0011 | title | [page](...) |"."""
+    pages = {p.name: (ROOT / p).read_text() for p in files if p.parent == ADR and p.name != "README.md"}
+    index = (ROOT / ADR / "README.md").read_text()
+    listed = {name: status for name, status in re.findall(r"^\| \[\d{4}\]\((\d{4}-[\w-]+\.md)\) \|.*\| (.+) \|$", index, re.M)}
+    trials = dict(re.findall(r"^\| (\d{4}) \|.*\(\.\./lab/([\w-]+)\.md\) \|$", index, re.M))
+    numbers = [name[:4] for name in pages] + list(trials)
     problems = [f"docs/adr/README.md: {name} is not listed" for name in pages if name not in listed]
     problems += [f"docs/adr/README.md: lists {name}, which does not exist" for name in listed if name not in pages]
-    return problems + [f"docs/adr: number {n} stands twice" for n in sorted({n for n in numbers if numbers.count(n) > 1})]
+    problems += [f"docs/adr: number {n} stands twice" for n in sorted({n for n in numbers if numbers.count(n) > 1})]
+    for name, text in pages.items():
+        status = STATUS.match(text)
+        if not status:
+            problems.append(f"docs/adr/{name}: no status; below the title: Status: accepted | rejected | superseded by N, and a full stop")
+        elif listed.get(name, status[1]) != status[1]:
+            problems.append(f"docs/adr/README.md: {name} is \"{listed[name]}\", on its page \"{status[1]}\"")
+        for after in re.findall(r"superseded by (\d{4})", status[1] if status else ""):
+            if not any(other.startswith(after) for other in pages):
+                problems.append(f"docs/adr/{name}: superseded by {after}, which does not exist")
+    for number, page in trials.items():
+        path = ROOT / f"docs/lab/{page}.md"
+        if not path.is_file() or f"\n### {number}: " not in path.read_text():
+            problems.append(f"docs/adr/README.md: trial {number} has no heading in docs/lab/{page}.md")
+    return problems + check_references(files, set(pages), trials)
+
+
+def check_references(files: list[Path], pages: set[str], trials: dict[str, str]) -> list[str]:
+    """Every text that names a decision: by its path, as "ADR 0006", and in docs/adr and docs/lab by the number alone."""
+    decisions, problems = {name[:4] for name in pages}, []
+    for path in files:
+        if path == Path("scripts/check_house.py") or path.suffix in (".npy", ".png", ".gz", ".gguf", ".bin"):
+            continue
+        try:
+            text = (ROOT / path).read_text()
+        except UnicodeDecodeError:
+            continue
+        for name in ADR_PATH.findall(text):
+            if name.rstrip(".") not in pages:
+                problems.append(f"{path}: names docs/adr/{name}, which does not exist" + moved(name[:4], trials))
+        for number in ADR_NUMBER.findall(text):
+            if number not in decisions:
+                problems.append(f"{path}: names decision {number}, which does not exist" + moved(number, trials))
+        if path.parent in (ADR, Path("docs/lab")):
+            known = decisions | set(trials)
+            problems += [f"{path}: {n} is neither a decision nor a trial" for n in sorted(set(BARE_NUMBER.findall(text)) - known)]
+    return problems
+
+
+def moved(number: str, trials: dict[str, str]) -> str:
+    return f": it is in docs/lab/{trials[number]}.md" if number in trials else ""
 
 
 VERSIONS = {"CMakeLists.txt": r"^project\(lowbit VERSION ([\d.]+)", "python/lowbit/__init__.py": r'^__version__ = "([\d.]+)"',

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Quantizes one model to each format, measures size, loss and speed, lets each write, and prints a table.
+"""Quantizes one model to four, three and two bits, measures size, loss and speed, lets each write, and draws and prints what it found.
+
+Three rows are good, calibrated on another text than the one they are measured on; one is garbage, a warning: as many bits as the last good one, from the
+weights alone. OUT/demo.html and, where matplotlib is, OUT/demo.png open with bits against quality and speed; the numbers are in OUT/report.json.
 
 The loss is measured on WikiText-2's test set when LOWBIT_DATA (or ../shared/data) has it, else on the Debian FAQ
 (package debian-faq): perplexity by llama.cpp's method, KL divergence and top-1 agreement against the original
 weights with exact f32 activations. Rows named "calibrated" were quantized on 8K tokens of another text (WikiText-2's train
-set, else the second half of the FAQ, of which only the first half is evaluated), those named "recovered" were then trained for a
-minute or two by `python -m lowbit.recover`, where a Python with torch sees a GPU (else the commands are printed); all others are
-from the weights alone.
+set, else the second half of the FAQ, of which only the first half is evaluated). Where a Python with torch sees a GPU, rows named
+"recovered" are trained too, a minute or two each, by `python -m lowbit.recover`; elsewhere the commands are printed.
 """
 import argparse
 import gzip
@@ -18,8 +20,10 @@ import sys
 import time
 from pathlib import Path
 
+import demo_page
+
 ROOT = Path(__file__).resolve().parent.parent
-FORMATS = ["int8", "int4", "int4 calibrated", "int3", "int3 calibrated", "int2", "trellis2 calibrated", "ternary", "binary"]
+FORMATS = ["int4 calibrated", "int3 calibrated", "trellis2 calibrated", "int2"]
 CALIBRATION_TOKENS = 8192
 RECOVERED = {"int2 recovered": ["--format", "int2odd", "--group", "64"], "ternary recovered": ["--format", "ternary-packed", "--group", "72"]}
 TRAINING = ["--tokens", "6M", "--sample", "3M"]  # a third of what docs/recovery.md was measured with: a minute or two on an H200
@@ -152,15 +156,21 @@ def main() -> None:
               "bandwidth_gb_s": doctor["bandwidth_gb_s"], "seconds": time.time() - start, "rows": rows}
     (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
 
+    tell(options, report, calibration_text, bool(recovered))
+
+
+def tell(options: argparse.Namespace, report: dict, calibration_text: Path, trained: bool) -> None:
+    """The picture first, then the table, what was written, warnings, and how to go on."""
+    rows, pictures = report["rows"], demo_page.write(report, options.out)
+    print(f"\nbits against quality and speed: {' and '.join(map(str, pictures))}" + (" (no PNG without matplotlib)" if len(pictures) < 2 else ""))
+    print(f"\n{table(report)}\n\n{report['cpu']}, {report['isa']}, {report['threads']} threads; {report['text']}; {report['seconds']:.0f} s; {options.out / 'report.json'}")
     print(f"\n{PROMPT!r} goes on:")
     for row in rows:
-        print(f"  {row['format']:>15}: {' '.join(row['text'].split())[:150]}")
+        print(f"  {row['format']:>19}: {' '.join(row['text'].split())[:150]}")
     for row in rows:
         for warning in row["warnings"]:
             print(f"warning, {row['format']}: {warning}")
-    print(f"\n{table(report)}\n\n{doctor['cpu']['model']}, {doctor['isa']}, {doctor['threads']} threads; {text_name}; "
-          f"{report['seconds']:.0f} s; {options.out / 'report.json'}")
-    if not recovered:
+    if not trained:
         print("\nTraining brings two bits and fewer near the original, minutes on a GPU (docs/recovery.md). With `pip install '.[recover]'` where there is one:\n"
               f"  {options.lowbit} import {options.model} {options.out / 'teacher'}")
         for name in RECOVERED:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the README's tables from the JSON in bench/results/, between their markers; with --check only says whether they differ.
+"""Prints the tables of the README and of docs/ from the JSON in bench/results/, between their markers; with --check only says whether they differ.
 
   <!-- table: demo --> ... <!-- end -->     bench/results/demo.json      (build/demo/report.json of scripts/demo.sh)
   <!-- table: rivals --> ... <!-- end -->   bench/results/rivals.json    (bench/rivals/compare.py)
@@ -14,7 +14,7 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
-  <!-- table: recovery -->, recovered, mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
+  <!-- table: recovery -->, recovered, best (with quality.json), mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
 """
@@ -131,7 +131,7 @@ def matmuls(report: dict) -> str:
         shared = whole_core and report.get("shared_cores") and row["instructions_per_ns"] < 0.7 * whole_core
         return text + (" *" if shared else "")
 
-    lines = ["| rows of x | weights | instructions | " + " | ".join(SCALES.values()) + " | best of ggml |", "|---|---|---|" + "---|" * len(SCALES) + "---|"]
+    lines = ["| tokens | weights | instructions | " + " | ".join(SCALES.values()) + " | best of ggml |", "|---|---|---|" + "---|" * len(SCALES) + "---|"]
     keys = dict.fromkeys((r["m"], r["isa"], r["format"], r["activation_group"] == -1) for r in report["lowbit"])
     for m, isa, name, floats in sorted(keys, key=lambda k: (k[0], [r["isa"] for r in report["lowbit"]].index(k[1]))):
         of = {(r["group"], max(r["activation_group"], 0)): r for r in report["lowbit"]
@@ -143,9 +143,9 @@ def matmuls(report: dict) -> str:
     peak = "; ".join(f"{isa} {gops:.0f}" for isa, gops in peaks.items())
     read = f"{report['read_gb_s']:.1f} GB/s"
     each = "read_gb_s" in report["lowbit"][0]  # a row has a plain read of its own
-    caption = [f"{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 rows of x the share is of a plain read",
+    caption = [f"{report['machine']}, {report['threads']} pinned threads, 4096 x 4096, GOPS, median of runs; up to 16 tokens the share is of a plain read",
                f" just before, {read} in the middle" if each else f", {read}",
-               f", of more rows of the multipliers' peak ({peak})" if peak else "",
+               f", of more tokens of the multipliers' peak ({peak})" if peak else "",
                ", *: on less than 70 % of a core" if report.get("shared_cores") else "", f". {report['note']}"]
     return "\n".join(lines) + ("\n\n" + "".join(caption)).rstrip()
 
@@ -196,7 +196,7 @@ def steps(report: dict) -> str:
 
 def threads(report: dict) -> str:
     counts = sorted({r["threads"] for r in report["rows"]})
-    lines = ["| rows of x | kernel | " + " | ".join(f"{n} thread{'s' * (n > 1)}" for n in counts) + " |", "|---|---|" + "---|" * len(counts)]
+    lines = ["| tokens | kernel | " + " | ".join(f"{n} thread{'s' * (n > 1)}" for n in counts) + " |", "|---|---|" + "---|" * len(counts)]
     for kernel, m in sorted(dict.fromkeys((r["kernel"], r["m"]) for r in report["rows"]), key=lambda pair: pair[1]):
         of = {r["threads"]: r for r in report["rows"] if (r["kernel"], r["m"]) == (kernel, m)}
         first = of[min(of)]["gops"]
@@ -224,7 +224,7 @@ def ways(report: dict) -> str:
         from_memory = f"{cold[way]['gops']:.0f} | {cold[way]['gb_s']:.1f}" if way in cold else "- | -"
         lines.append(f"| {way} | {from_memory} | {warm.get(way, '-')} |")
     first = [*report["cold"], *report["warm"]][0]
-    return "\n".join(lines) + (f"\n\n{report['machine']}, {first['threads']} threads, {first['n']} x {first['k']}, one row of x, one "
+    return "\n".join(lines) + (f"\n\n{report['machine']}, {first['threads']} threads, {first['n']} x {first['k']}, one token, one "
                                f"scale per row; sums checked.")
 
 
@@ -314,7 +314,7 @@ def recovery(report: dict) -> str:
             lines.append(line(r, stages[0], r["blocks"], nothing))
         share = float(options.get("block-text-share", 1))
         if share < 1:
-            stages[0] += f", {'half' if share == 0.5 else f'{100 * (1 - share):.0f} %'} of them sampled windows"
+            stages[0] += f", {'half' if share == 0.5 else f'{100 * (1 - share):.0f} %'} of them sampled sequences"
         if "train-embedding" in options:
             stages[-1] += " with the embedding"
         trained = (r["tokens"], f"{100 * float(options.get('text-share', 0.3)):.0f} %", "no" if options.get("settle") == "1" else "yes",
@@ -325,26 +325,51 @@ def recovery(report: dict) -> str:
                               f"(TinyStories {report['base']['tiny_ppl']:.4f}).")
 
 
-def recovered(report: dict) -> str:
-    """Of each size in short: the distilled row whose two ratios have the least product, and the least ratio that blocks alone reached in its format."""
-    lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
-    blocks, trained = {}, {}
+def size_of(row: dict) -> int:
+    """A quarter of a bit; below two bits there is one size."""
+    return round(4 * row["bits_per_weight"]) if row["bits_per_weight"] > 2 else 0
+
+
+def best_of_sizes(report: dict) -> list[dict]:
+    """Of each size the distilled row whose two ratios have the least product, the largest size first."""
+    trained = {}
     for r in report["rows"]:
-        size = round(4 * r["bits_per_weight"]) if r["bits_per_weight"] > 2 else 0  # a quarter of a bit; below two bits there is one
-        ratios = blocks.setdefault((size, r["format"]), [])
+        if r["tokens"] != "0M":
+            trained.setdefault(size_of(r), []).append(r)
+    return [min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"]) for size in sorted(trained, reverse=True)]
+
+
+def recovered(report: dict) -> str:
+    """Of each size in short: its best row, and the least ratio that blocks alone reached in its format."""
+    lines = ["| bits/weight | format | perplexity, ratio: quantized by blocks | and distilled | on TinyStories |", "|---|---|---|---|---|"]
+    blocks = {}
+    for r in report["rows"]:
+        ratios = blocks.setdefault((size_of(r), r["format"]), [])
         if "blocks" in r:
             ratios.append(r["blocks"]["ratio"])
         if r["tokens"] == "0M":
             ratios.append(r["recovered"]["ratio"])
-        else:
-            trained.setdefault(size, []).append(r)
-    for size in sorted(trained, reverse=True):
-        best = min(trained[size], key=lambda r: r["recovered"]["ratio"] * r["recovered"]["tiny_ratio"])
+    for best in best_of_sizes(report):
         name = "mixed" if best["format"].startswith("bpw") else best["format"] + ", three bits where they count" * ("recipe" in best)
-        alone = min(blocks[size, best["format"]], default=None)
+        alone = min(blocks[size_of(best), best["format"]], default=None)
         lines.append(f"| {best['bits_per_weight']:.2f} | {name} | {optional(alone, 3)} | {best['recovered']['ratio']:.3f} | {best['recovered']['tiny_ratio']:.2f} |")
     return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included; the distilled row of "
                               "each size is the one whose two ratios have the least product.")
+
+
+def best(report: dict) -> str:
+    """What each way of quantizing reaches with about four, three and two bits: the README's table."""
+    ladder = json.loads((ROOT / "bench/results/quality.json").read_text())
+    lines = ["| bits/weight | format | how | perplexity / the original's | on TinyStories |", "|---|---|---|---|---|"]
+    line = lambda r, how, after: lines.append(f"| {r['bits_per_weight']:.2f} | {'mixed' if r['format'].startswith('bpw') else r['format']} | {how} | {after['ratio']:.3f} | {after['tiny_ratio']:.2f} |")
+    for how, steps in (("weights alone, seconds", ("int4:lsq", "int3:lsq")),
+                       ("calibrated (`--fit align`), minutes on a CPU", ("int4:align", "int3:align", "trellis2:align", "trellis2:align:group=192,scale=double,recipe=v-early-trellis-align"))):
+        for step in steps:
+            row = next(r for r in ladder["rows"] if r["step"] == step)
+            line(row, how + ", three bits where they count" * ("recipe" in step), row)
+    for row in best_of_sizes(report):
+        line(row, "trained, minutes on a GPU" + ", three bits where they count" * ("recipe" in row), row["recovered"])
+    return "\n".join(lines) + f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included."
 
 
 def calibration(report: dict) -> str:
@@ -413,9 +438,9 @@ def answers(row: dict, base: dict) -> str:
 
 
 def mixes(report: dict) -> str:
-    """Rows that differ in what they were trained on, all compared on the same held-back windows."""
+    """Rows that differ in what they were trained on, all compared on the same held-out sequences."""
     kinds = ("chat", "rewritten", "word")
-    lines = ["| format | start | mixture | text in blocks, batches | at T 2 | decay | seed | " + " | ".join(f"held back: {kind}" for kind in ("text", *kinds))
+    lines = ["| format | start | mixture | text in blocks, batches | at T 2 | decay | seed | " + " | ".join(f"held-out: {kind}" for kind in ("text", *kinds))
              + " | WikiText-2, ratio | TinyStories | arc_easy, points | changed | by length |", "|---" * (12 + len(kinds) + 1) + "|"]
     base = original_answers()
     for r in report["mixes"]:
@@ -425,7 +450,7 @@ def mixes(report: dict) -> str:
         held = " | ".join(f"{value:.4f}" for value in (r["after"]["kl"], *(r["after"]["kinds"][kind] for kind in kinds)))
         measured = " | ".join(f"{r['recovered'][key]:.3f}" if "recovered" in r else "-" for key in ("ratio", "tiny_ratio"))
         lines.append(f"| {r['format']} g{r['group']} | {r['fit']} | {r['mix']} | {text} | {soft} | {decay} | {seed} | {held} | {measured} | {answers(r, base)} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}, 14M tokens after 200 steps of blocks; KL divergence on held-back windows, 32 of each "
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}, 14M tokens after 200 steps of blocks; KL divergence on held-out sequences, 32 of each "
                               "kind (16 of the text).")
 
 
@@ -441,7 +466,7 @@ OTHER_MIXES = {"asked": "questions", "exam": "questions in the test's form"}
 
 def losses(report: dict) -> str:
     """Recipes by format, each with the mean over its seeds."""
-    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held back: text | word | question | rms | near | agree | WikiText-2, ratio | TinyStories | "
+    lines = ["| format | bits/weight | tokens | rate | T | else | seeds | held-out: text | word | question | rms | near | agree | WikiText-2, ratio | TinyStories | "
              "arc_easy, points | changed | by length | winogrande |", "|---" * 19 + "|"]
     base, recipes = report["teacher_answers"], {}
     for r in report["losses"]:
@@ -472,7 +497,7 @@ def losses(report: dict) -> str:
         values += [points(rows, "right_normalized", "answers", base), points(rows, "right", "winogrande", report["teacher_winogrande"])]
         lines.append(f"| {first['format']} g{first['group']} | {first['bits_per_weight']:.2f} | {first['tokens']} | {options['lr']} | {options['soft-temperature']} | "
                      f"{', '.join(other) or '-'} | {len(rows)} | {' | '.join(values)} |")
-    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 windows, half of them text; text, where not said, 25 % of "
+    return "\n".join(lines) + (f"\n\n{report['model']} on {report['device']}; half of the loss at T; 120 steps of blocks on 2,048 sequences, half of them text; text, where not said, 25 % of "
                               "batches, else the mixture of words; exact activations. Errors are of the mean over seeds; where there is one, of the questions.")
 
 
@@ -492,9 +517,9 @@ def noise(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_seed": gpu_seed, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu,
-            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "mixes": mixes, "losses": losses, "noise": noise,
+            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "best": best, "mixes": mixes, "losses": losses, "noise": noise,
             "activations": activations, "tasks": tasks}
-FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "mixes", "losses"), "recovery"),
+FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "best", "mixes", "losses"), "recovery"),
          **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names
 
 
@@ -503,7 +528,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     stale = []
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text()
 
         def fill(match: re.Match) -> str:

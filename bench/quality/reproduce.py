@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the tables of docs/quality.md again, from nothing but the default model and the test data, and prints what differs from the page.
+"""Measures the tables of docs/quality.md and docs/lab/recipes-log.md again, from nothing but the default model and the test data, and prints what differs from the page.
 
   reproduce.py [quality|tasks|noise|losses ...] [--list] [--lowbit BIN] [--data DIR] [--work build/quality] [--gpus 0] [--jobs 1] [--only NAME ...]
 
@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import print_tables  # noqa: E402
 
 RESULTS = ROOT / "bench/results"
-TABLES = {"quality": ("quality",), "tasks": ("activations", "tasks"), "noise": ("noise",), "losses": ("losses",)}  # parts and their tables of the page
+TABLES = {"quality": ("quality",), "tasks": ("activations", "tasks"), "noise": ("noise",), "losses": ("losses",)}  # parts and their tables of the pages
+PAGES = ("docs/quality.md", "docs/lab/recipes-log.md")
 GONE = ("piece=", "hidden-weight=", "stream-weight=", "alone")  # options of training that were tried and taken out
 RECORD = "a record: llama.cpp's file, or an option of training or a form of questions that is gone"
 MIXES = {  # name: tokens sampled, options of lowbit.sample
@@ -196,7 +197,7 @@ class Reproduction:
 
     def compare(self, part: str) -> None:
         """Prints the rows that were measured here and are not as the page has them, each above the page's."""
-        file, page = self.results / f"{part}.json", (ROOT / "docs/quality.md").read_text()
+        file, page = self.results / f"{part}.json", "".join((ROOT / name).read_text() for name in PAGES)
         for table in TABLES[part] if file.exists() else ():
             _, _, *new = (line for line in print_tables.PRINTERS[table](json.loads(file.read_text())).splitlines() if line.startswith("|"))
             old = re.search(rf"<!-- table: {table} -->\n(.*?)\n<!-- end -->", page, re.S)[1].splitlines()

@@ -1,4 +1,4 @@
-"""bench/quality/reproduce.py: every row of the tables of docs/quality.md, and how it is made."""
+"""bench/quality/reproduce.py: every row of the tables of docs/quality.md and docs/lab/recipes-log.md, and how it is made."""
 import json
 import re
 import subprocess
@@ -20,7 +20,7 @@ class Reproduce(CliTest):
     def test_every_table_and_row(self):
         made = [line.split("\t") for line in self.reproduce("--list").splitlines()]
         rows = {part: {name: how for p, name, how in made if p == part} for part, _, _ in made}
-        page = (SOURCE / "docs/quality.md").read_text()
+        page = "".join((SOURCE / name).read_text() for name in ("docs/quality.md", "docs/lab/recipes-log.md"))
         self.assertEqual(set(re.findall(r"<!-- table: (\w+) -->", page)), {"quality", "activations", "tasks", "noise", "losses"})
         for part, file, key in (("quality", "quality", "rows"), ("tasks", "tasks", "rows"), ("losses", "recovery", "losses")):
             recorded = json.loads((SOURCE / f"bench/results/{file}.json").read_text())[key]

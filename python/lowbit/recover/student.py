@@ -36,7 +36,7 @@ class Layer:
     """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
     levels [1, count]: the tensor's table, ascending, for such grids. unit [rows, 1]: the super-scale of each scale of kind `double`. original [rows, g]: the
     teacher's weight, where it is known. fixed [rows, g]: the values of codes that are not trained: those on a trellis, where a small step of one weight
-    would move codes far along its row (docs/adr/0097-trellis-codes-are-not-trained.md)."""
+    would move codes far along its row (docs/lab/trellis.md)."""
 
     name: str
     stored: QuantizedWeight

@@ -5,7 +5,7 @@
 // Shapes:   any n, k and alignment of x; groups of 64 columns (f16, bf16: 32) or multiples.
 // Memory:   a warp's weights are one sequence of steps of 128 columns (bits: 1024), tile after tile, several of them on their way at
 //           any time, the first ones asked for before the previous kernel has ended. Where launches overlap, a multiprocessor has one
-//           block of each of two: the next launch's weights arrive while this one ends (docs/adr/0036-one-row-a-sequence-of-tiles.md).
+//           block of each of two: the next launch's weights arrive while this one ends (docs/lab/gpu-one-token.md).
 // x:        in shared memory as lanes want it: [block of K][lane t][word], so that 32 bytes are all that a lane needs of a block.
 // Numerics: integers as gemm_few.cuh; f16, bf16: one fma with the scale per 128 columns where groups are multiples of that, elsewhere
 //           per 32, warps added in ascending order.

@@ -3,7 +3,7 @@
 // rows of weights and a slice of K; each of its eight warps takes all rows and a part of the slice, so that x goes from
 // shared memory to registers once. Weights lie where they arrive, before the previous kernel has ended; x comes behind it, in two
 // places of each warp, and a place is asked for again behind the products of its x. Two blocks fit a multiprocessor; the next
-// launch's weights are let go behind the first x, which they held up (docs/adr/0039-warps-that-share-nothing.md).
+// launch's weights are let go behind the first x, which they held up (docs/lab/gpu-few-tokens.md).
 //
 // Shapes:   k a multiple of 64, rows of x at multiples of 16 bytes, groups of multiples of 64 columns or one.
 // Numerics: one fma with the scale per 64 columns, ascending; parts of warps and blocks added in ascending order.
