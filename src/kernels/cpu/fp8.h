@@ -15,11 +15,11 @@ namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 /// 16 rows of 32 codes become 16 vectors: vector j has column j of all rows in its lower half, column 16 + j in its upper one.
-/// `row` gives each row's address. Four rounds, each of which exchanges one bit of the row with one of the column.
-template <class Row>
-static inline void transpose_codes(Row row, __m256i (&t)[16]) {
+/// Four rounds, each of which exchanges one bit of the row with one of the column.
+static inline __attribute__((always_inline)) void transpose_codes(const uint8_t* rows, int64_t stride,
+                                                                  __m256i (&t)[16]) {
   __m256i s[16];
-  for (int i = 0; i < 16; ++i) t[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row(i)));
+  for (int i = 0; i < 16; ++i) t[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + i * stride));
   for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < 8; ++i) {
       s[2 * i] = _mm256_unpacklo_epi8(t[i], t[i + 8]);
@@ -177,22 +177,32 @@ struct Fp8Panels {
 
   static int64_t gemm_scratch_bytes(int64_t m) { return int64_t(sizeof(float)) * kRows * (kFp8Block + m); }
 
+  /// Columns [first, first + count) of 16 rows, zeros behind them. Rows often lie a multiple of 4 KiB apart, where 16 of their lines do
+  /// not fit the first-level cache side by side: so each line is read once.
+  static void copy_codes(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes) {
+    for (int i = 0; i < 16; ++i, codes += kFp8Block) {
+      const uint8_t* const row = a.b + least(n + i, a.n - 1) * a.ldb + first;
+      if (count == kFp8Block) {
+        __builtin_memcpy(codes, row, size_t(kFp8Block));
+        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block), _MM_HINT_T0);  // a hint, wherever it leads
+        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block + 64), _MM_HINT_T0);
+      } else {
+        __builtin_memset(codes, 0, size_t(kFp8Block));
+        __builtin_memcpy(codes, row, size_t(count));
+      }
+    }
+  }
+
   /// Values * 2^-8 of columns [first, first + count) of the panel's rows to w [count][kRows]; lanes of `nan` are ones for rows with a
   /// NaN among them. Rows behind the last are the last once more.
   static void unpack(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, float* w, I (&nan)[2]) {
-    alignas(32) uint8_t found[32];
+    alignas(32) uint8_t found[32], codes[16 * kFp8Block];
     for (int sixteen = 0; sixteen < kRows / 16; ++sixteen) {
-      const auto row = [&](int i) { return a.b + least(n + sixteen * 16 + i, a.n - 1) * a.ldb + first; };
+      copy_codes(a, n + sixteen * 16, first, count, codes);
       __m256i any = _mm256_setzero_si256();
       for (int64_t k = 0; k < count; k += 32) {
         __m256i t[16];
-        if (k + 32 <= count) {
-          transpose_codes([&](int i) { return row(i) + k; }, t);
-        } else {
-          uint8_t tail[16][32] = {};
-          for (int i = 0; i < 16; ++i) __builtin_memcpy(tail[i], row(i) + k, size_t(count - k));
-          transpose_codes([&](int i) { return tail[i]; }, t);
-        }
+        transpose_codes(codes + k, kFp8Block, t);
         for (int j = 0; j < 16; ++j) {
           const __m256i magnitude = _mm256_and_si256(t[j], _mm256_set1_epi8(0x7f));
           any = _mm256_or_si256(any, _mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(0x7f)));
