@@ -84,6 +84,78 @@ typedef struct lb_quantized_mm_args {
 lb_status lb_quantized_mm_args_run(const lb_quantized_mm_args* args, void* stream);
 lb_status lb_quantized_mm_args_run_host(const lb_quantized_mm_args* args);
 
+/* ---- FP8 in blocks ----
+ *
+ * E4M3 codes (torch's float8_e4m3fn) with a float32 scale per block of rows x columns: scale = max |x| / 448, code = e4m3(x / scale),
+ * real = value * scale. Activations have blocks of 1 x 128, weights of 128 x 128; the last ones may be short. A block whose largest
+ * magnitude is below 2^-120 has scale 0, one with an infinity the scale +inf, one with a NaN the scale NaN, all with codes 0.
+ * docs/fp8.md shows the whole way, docs/numerics.md#fp8-in-blocks says what is computed.
+ *
+ * Set all of a struct to zero first. Strides count elements, codes' count bytes; 0 is for rows that lie side by side.
+ */
+
+typedef enum lb_scale_order {
+  LB_SCALES_BY_ROW = 0, /* [ceil(rows / block_rows), ceil(columns / block_columns)] */
+  LB_SCALES_BY_COLUMN =
+      1 /* the same transposed; scale_stride 0: rows rounded up to 4, as the GPU's copy engine wants them; those are 0 */
+} lb_scale_order;
+
+typedef struct lb_fp8_quant_args {
+  size_t struct_size; /* sizeof(lb_fp8_quant_args) */
+  const void* input;  /* [rows, columns] */
+  int64_t rows, columns, input_stride;
+  int64_t block_rows, block_columns; /* 0: 1 x 128 for lb_act_quant_fp8, 128 x 128 for lb_weight_quant_fp8 */
+  uint8_t* codes;                    /* [rows, columns] */
+  float* scales;
+  int64_t codes_stride, scale_stride;
+  lb_type input_type;
+  lb_scale_order scale_order;
+  int32_t power_of_two; /* 1: scales are rounded up to powers of two (UE8M0), kept as floats */
+  /* lb_act_quant_fp8 alone, at most one of the two, in f32 before the quantization: */
+  float norm_eps;
+  const float* norm_weight; /* [columns]: RMS norm, x / sqrt(mean(x^2) + norm_eps) * norm_weight */
+  const void* up;           /* [rows, columns] as input: silu(input) * up */
+  int64_t up_stride;
+} lb_fp8_quant_args;
+
+/* Host pointers, on the CPU; the same bits on every machine.
+ * Errors: LB_INVALID_ARGUMENT, LB_OUT_OF_MEMORY. */
+lb_status lb_act_quant_fp8_host(const lb_fp8_quant_args* args);
+lb_status lb_weight_quant_fp8_host(const lb_fp8_quant_args* args);
+
+typedef struct lb_fp8_dequant_args {
+  size_t struct_size;   /* sizeof(lb_fp8_dequant_args) */
+  const uint8_t* codes; /* [rows, columns] */
+  const float* scales;  /* by row */
+  int64_t rows, columns, codes_stride, scale_stride;
+  int64_t block_rows, block_columns; /* 0: 128 x 128 */
+  void* output;                      /* [rows, columns] */
+  int64_t output_stride;
+  lb_type output_type;
+} lb_fp8_dequant_args;
+
+lb_status lb_weight_dequant_fp8_host(const lb_fp8_dequant_args* args);
+
+/* output[i, j] = sum_p (value(a[i, p]) * a_scale) * (value(b[j, p]) * b_scale): f32 sums over 128 columns, then times the scales. A NaN in a row of
+ * a stays in its row of the output. */
+typedef struct lb_fp8_gemm_args {
+  size_t struct_size; /* sizeof(lb_fp8_gemm_args) */
+  int64_t m, n, k;
+  const uint8_t* a; /* [m, k] */
+  const uint8_t* b; /* [n, k] */
+  int64_t a_stride, b_stride;
+  const float* a_scales; /* of blocks of 1 x 128 */
+  const float* b_scales; /* of blocks of b_block_rows x 128, by row */
+  int64_t a_scale_stride, b_scale_stride;
+  int64_t b_block_rows; /* 0: 128 */
+  void* output;         /* [m, n] */
+  int64_t output_stride;
+  lb_type output_type;
+  lb_scale_order a_scale_order;
+} lb_fp8_gemm_args;
+
+lb_status lb_fp8_gemm_host(const lb_fp8_gemm_args* args);
+
 /* ---- Language models ---- */
 
 typedef struct lb_model lb_model;

@@ -19,6 +19,8 @@ extern int failures;
 /* capi_counts_test.c */
 void check_limits(void);
 void check_counts(lb_model* model);
+/* capi_fp8_test.c */
+void check_fp8(void);
 /* capi_session_test.c */
 void check_sessions(const char* path);
 

@@ -363,6 +363,7 @@ static void check_without_files(void) {
   check_limits();
   check_large();
   check_errors();
+  check_fp8();
 }
 
 /* capi_test | capi_test model DIR | capi_test gru FILE. Exit 77: the model is not there. */

@@ -1,4 +1,4 @@
-//! Safe bindings to lowbit's C ABI (`include/lowbit/lowbit.h`): quantized matrix products, language models, and many sequences of one at once.
+//! Safe bindings to lowbit's C ABI (`include/lowbit/lowbit.h`): quantized matrix products, FP8 in blocks, language models, and many sequences of one at once.
 //!
 //! ```
 //! // [1, 4] times one row of four 2-bit weights, all of them 1 (codes 3): value = code - 2.
@@ -14,10 +14,12 @@
 use std::ffi::{c_int, c_void, CStr};
 use std::fmt;
 
+mod fp8;
 mod model;
 mod session;
 mod sys;
 
+pub use fp8::Fp8Matrix;
 pub use model::{Model, ModelOptions};
 pub use session::{Generate, Session};
 

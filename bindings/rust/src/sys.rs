@@ -34,6 +34,62 @@ pub struct GenerateOptions {
     pub on_text: Option<extern "C" fn(*mut c_void, *const c_char, usize) -> i32>,
     pub user: *mut c_void,
 }
+#[repr(C)]
+pub struct Fp8QuantArgs {
+    pub struct_size: usize,
+    pub input: *const c_void,
+    pub rows: i64,
+    pub columns: i64,
+    pub input_stride: i64,
+    pub block_rows: i64,
+    pub block_columns: i64,
+    pub codes: *mut u8,
+    pub scales: *mut f32,
+    pub codes_stride: i64,
+    pub scale_stride: i64,
+    pub input_type: c_int,
+    pub scale_order: c_int,
+    pub power_of_two: i32,
+    pub norm_eps: f32,
+    pub norm_weight: *const f32,
+    pub up: *const c_void,
+    pub up_stride: i64,
+}
+#[repr(C)]
+pub struct Fp8DequantArgs {
+    pub struct_size: usize,
+    pub codes: *const u8,
+    pub scales: *const f32,
+    pub rows: i64,
+    pub columns: i64,
+    pub codes_stride: i64,
+    pub scale_stride: i64,
+    pub block_rows: i64,
+    pub block_columns: i64,
+    pub output: *mut c_void,
+    pub output_stride: i64,
+    pub output_type: c_int,
+}
+#[repr(C)]
+pub struct Fp8GemmArgs {
+    pub struct_size: usize,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub a: *const u8,
+    pub b: *const u8,
+    pub a_stride: i64,
+    pub b_stride: i64,
+    pub a_scales: *const f32,
+    pub b_scales: *const f32,
+    pub a_scale_stride: i64,
+    pub b_scale_stride: i64,
+    pub b_block_rows: i64,
+    pub output: *mut c_void,
+    pub output_stride: i64,
+    pub output_type: c_int,
+    pub a_scale_order: c_int,
+}
 extern "C" {
     pub fn lb_version() -> *const c_char;
     pub fn lb_last_error() -> *const c_char;
@@ -45,6 +101,9 @@ extern "C" {
         input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
         bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32,
     ) -> c_int;
+    pub fn lb_weight_quant_fp8_host(args: *const Fp8QuantArgs) -> c_int;
+    pub fn lb_weight_dequant_fp8_host(args: *const Fp8DequantArgs) -> c_int;
+    pub fn lb_fp8_gemm_host(args: *const Fp8GemmArgs) -> c_int;
     pub fn lb_model_open(path: *const c_char, options: *const ModelOptions, model: *mut *mut Model) -> c_int;
     pub fn lb_model_close(model: *mut Model);
     pub fn lb_model_vocab_size(model: *const Model) -> i64;

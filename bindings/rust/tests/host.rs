@@ -1,6 +1,6 @@
 //! The host-pointer product against the plain loop, and what goes wrong.
 
-use lowbit::{Bits, Generate, Model, ModelOptions, QuantizedMm, Session};
+use lowbit::{Bits, Fp8Matrix, Generate, Model, ModelOptions, QuantizedMm, Session};
 use std::time::Duration;
 
 fn value(row: &[u8], k: usize, bits: usize) -> i32 {
@@ -56,6 +56,31 @@ fn short_slices_are_errors() {
     assert!(product.run(&[0.0; 16], &[0; 3], 1.0, None, &mut output).is_err());
     assert!(product.run(&[0.0; 16], &[0; 4], 1.0, Some(&[0.0]), &mut output).is_err());
     assert!(product.run(&[0.0; 16], &[0; 4], 1.0, None, &mut output).is_ok());
+}
+
+#[test]
+fn fp8_in_blocks() {
+    let (m, n, k) = (3, 130, 200);
+    let number = |i: usize| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0;
+    let x: Vec<f32> = (0..m * k).map(number).collect();
+    let w: Vec<f32> = (0..n * k).map(|i| number(i + 7777)).collect();
+    let rows = Fp8Matrix::activations(&x, m, k).unwrap();
+    let weights = Fp8Matrix::weights(&w, n, k).unwrap();
+    assert_eq!((rows.scales.len(), weights.scales.len()), (6, 4));
+    let largest = x[..128].iter().fold(0.0f32, |a, v| a.max(v.abs()));
+    assert_eq!(rows.scales[0], largest / 448.0);
+    let (real_x, real_w) = (rows.dequantize().unwrap(), weights.dequantize().unwrap());
+    let y = rows.multiply(&weights).unwrap();
+    for i in 0..m {
+        for j in 0..n {
+            let terms = (0..k).map(|p| f64::from(real_x[i * k + p]) * f64::from(real_w[j * k + p]));
+            let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+            assert!((f64::from(y[i * n + j]) - sum).abs() <= 1e-5 * size, "[{i}, {j}]");
+        }
+    }
+    assert!(Fp8Matrix::activations(&x, m, k + 1).is_err());
+    assert!(weights.multiply(&weights).unwrap_err().message.contains("blocks of 128"));
+    assert!(Fp8Matrix { codes: vec![0; 5], ..rows }.multiply(&weights).is_err());
 }
 
 #[test]

@@ -1,0 +1,277 @@
+#pragma once
+// FP8 in blocks on vectors: the operations of kernels/ref/fp8.cc in its order. In the product a lane is a row of b, so that each
+// sum goes over k ascending in a lane of its own, whatever the vector's width. See docs/kernels.md#fp8-in-blocks.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/float.h"
+#include "base/isa.h"
+#include "kernels/fp8_api.h"
+#include "kernels/fp8_math.h"
+
+namespace lowbit {
+inline namespace LOWBIT_ISA {
+
+/// 16 rows of 32 codes become 16 vectors: vector j has column j of all rows in its lower half, column 16 + j in its upper one.
+/// Four rounds, each of which exchanges one bit of the row with one of the column.
+static inline __attribute__((always_inline)) void transpose_codes(const uint8_t* rows, int64_t stride,
+                                                                  __m256i (&t)[16]) {
+  __m256i s[16];
+  for (int i = 0; i < 16; ++i) t[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + i * stride));
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 8; ++i) {
+      s[2 * i] = _mm256_unpacklo_epi8(t[i], t[i + 8]);
+      s[2 * i + 1] = _mm256_unpackhi_epi8(t[i], t[i + 8]);
+    }
+    for (int i = 0; i < 16; ++i) t[i] = s[i];
+  }
+}
+
+/// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits in f16's places, subnormals included. NaN is not looked at.
+static inline __m256i halves_of_codes(__m128i codes) {
+  return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16(int16_t(0xbfff)));
+}
+
+template <class V>
+struct Fp8Panels {
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int kLanes = V::kLanes, kRows = 2 * kLanes, kPer16 = 16 / kLanes;
+  static constexpr float kAFactor = 256.0f;  // b's values are theirs * 2^-8
+
+  static constexpr Fp8Kernels kernels(const char* name, const char* isa) {
+    return {name, isa, quantize, dequantize, decode, kAFactor, kRows, gemm_scratch_bytes, gemm};
+  }
+
+ private:
+  static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  // ---- Quantization ----
+
+  template <Fp8Element E>
+  static F load(const void* x, int64_t i) {
+    if constexpr (E == Fp8Element::kF32) return V::load(static_cast<const float*>(x) + i);
+    const uint16_t* const p = static_cast<const uint16_t*>(x) + i;
+    return E == Fp8Element::kF16 ? V::load_f16(p) : V::load_bf16(p);
+  }
+  template <Fp8Element E>
+  static float load_one(const void* x, int64_t i) {
+    if constexpr (E == Fp8Element::kF32) return static_cast<const float*>(x)[i];
+    const uint16_t half = static_cast<const uint16_t*>(x)[i];
+    return E == Fp8Element::kF16 ? f16_to_f32(half) : bf16_to_f32(half);
+  }
+
+  /// Magnitudes compare as integers, and NaN is larger than all others.
+  template <Fp8Element E>
+  static uint32_t largest_bits(const void* x, int64_t begin, int64_t end) {
+    const I mask = V::set_i(0x7fffffffu);
+    I most = V::zero_i();
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) most = V::max_i(most, V::and_(V::bits(load<E>(x, i)), mask));
+    uint32_t largest = V::largest(most);
+    for (; i < end; ++i) {
+      const uint32_t bits = f32_to_bits(load_one<E>(x, i)) & 0x7fffffffu;
+      if (bits > largest) largest = bits;
+    }
+    return largest;
+  }
+
+  /// f32_to_e4m3 of finite numbers.
+  static I encode(F v) {
+    const I bits = V::bits(v), sign = V::and_(V::shift_right(bits, 24), V::set_i(0x80));
+    const I magnitude = V::min_i(V::and_(bits, V::set_i(0x7fffffffu)), V::set_i(0x43e00000u));  // 448
+    const I odd = V::and_(V::shift_right(magnitude, 20), V::set_i(1));
+    const I rounding = V::sub(V::set_i(0x7ffffu), V::set_i(120u << 23));
+    const I normal = V::shift_right(V::add(V::add(magnitude, rounding), odd), 20);
+    // Below 2^-6: beside 2^14 a float's last place is 2^-9, the step of subnormal codes.
+    const I beside = V::bits(V::add_f(V::floats(magnitude), V::set(16384.0f)));
+    const I small = V::sub(beside, V::set_i(0x46800000u));
+    return V::or_(V::where_less(magnitude, V::set_i(0x3c800000u), small, normal), sign);
+  }
+
+  template <Fp8Element E>
+  static void encode_row(const void* x, int64_t begin, int64_t end, float scale, uint8_t* codes) {
+    const F divisor = V::set(scale);
+    int64_t i = begin;
+    for (; i + 16 <= end; i += 16) {
+      I c[kPer16];
+      for (int j = 0; j < kPer16; ++j) c[j] = encode(V::div(load<E>(x, i + j * kLanes), divisor));
+      V::store_codes(codes + i, c);
+    }
+    for (; i < end; ++i) codes[i] = f32_to_e4m3(load_one<E>(x, i) / scale);
+  }
+
+  template <Fp8Element E>
+  static void quantize_of(const Fp8QuantArgs& a) {
+    const auto row = [&](int64_t r) {
+      return static_cast<const uint8_t*>(a.x) + r * a.ldx * fp8_element_bytes(a.element);
+    };
+    for (int64_t first = 0, b = 0; first < a.columns; first += a.block, ++b) {
+      const int64_t end = least(first + a.block, a.columns);
+      uint32_t largest = 0;
+      for (int64_t r = 0; r < a.rows; ++r) {
+        const uint32_t bits = largest_bits<E>(row(r), first, end);
+        if (bits > largest) largest = bits;
+      }
+      const float scale = fp8_scale(bits_to_f32(largest), a.power_of_two);
+      a.scales[b * a.scale_step] = scale;
+      for (int64_t r = 0; r < a.rows; ++r) {
+        uint8_t* const codes = a.codes + r * a.ldcodes;
+        if (fp8_has_codes(scale)) {
+          encode_row<E>(row(r), first, end, scale, codes);
+        } else {
+          __builtin_memset(codes + first, 0, size_t(end - first));
+        }
+      }
+    }
+  }
+  static void quantize(const Fp8QuantArgs& a) {
+    if (a.element == Fp8Element::kF32) return quantize_of<Fp8Element::kF32>(a);
+    if (a.element == Fp8Element::kF16) return quantize_of<Fp8Element::kF16>(a);
+    quantize_of<Fp8Element::kBf16>(a);
+  }
+
+  // ---- Back to floats ----
+
+  static void decode(const uint8_t* codes, int64_t n, float factor, float* out) {
+    const F all = V::set(256.0f * factor);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+      const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
+      const __m128i magnitude = _mm_and_si128(c, _mm_set1_epi8(0x7f));
+      const __m256i nan = _mm256_cvtepi8_epi16(_mm_cmpeq_epi8(magnitude, _mm_set1_epi8(0x7f)));
+      F v[kPer16];
+      V::widen(_mm256_or_si256(halves_of_codes(c), _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00))), v);
+      for (int j = 0; j < kPer16; ++j) V::store(out + i + j * kLanes, V::mul(v[j], all));
+    }
+    for (; i < n; ++i) out[i] = e4m3_to_f32(codes[i]) * factor;
+  }
+
+  static void write_floats(const float* v, int64_t n, Fp8Element element, void* y, int64_t at) {
+    if (element == Fp8Element::kF32) {
+      __builtin_memcpy(static_cast<float*>(y) + at, v, sizeof(float) * size_t(n));
+      return;
+    }
+    uint16_t* const half = static_cast<uint16_t*>(y) + at;
+    for (int64_t i = 0; i < n; ++i) half[i] = element == Fp8Element::kF16 ? f32_to_f16(v[i]) : f32_to_bf16(v[i]);
+  }
+
+  static void dequantize(const Fp8DequantArgs& a) {
+    constexpr int64_t kChunk = 256;
+    float v[kChunk];
+    for (int64_t first = 0, b = 0; first < a.columns; first += a.block, ++b) {
+      const int64_t end = least(first + a.block, a.columns);
+      const float scale = a.scales[b];
+      for (int64_t i = first; i < end; i += kChunk) {
+        const int64_t n = least(kChunk, end - i);
+        decode(a.codes + i, n, 1.0f, v);
+        for (int64_t j = 0; j < n; ++j) v[j] *= scale;
+        write_floats(v, n, a.element, a.y, i);
+      }
+    }
+  }
+
+  // ---- Product ----
+
+  static int64_t gemm_scratch_bytes(int64_t m) { return int64_t(sizeof(float)) * kRows * (kFp8Block + m); }
+
+  /// Columns [first, first + count) of 16 rows, zeros behind them. Rows often lie a multiple of 4 KiB apart, where 16 of their lines do
+  /// not fit the first-level cache side by side: so each line is read once.
+  static void copy_codes(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes) {
+    for (int i = 0; i < 16; ++i, codes += kFp8Block) {
+      const uint8_t* const row = a.b + least(n + i, a.n - 1) * a.ldb + first;
+      if (count == kFp8Block) {
+        __builtin_memcpy(codes, row, size_t(kFp8Block));
+        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block), _MM_HINT_T0);  // a hint, wherever it leads
+        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block + 64), _MM_HINT_T0);
+      } else {
+        __builtin_memset(codes, 0, size_t(kFp8Block));
+        __builtin_memcpy(codes, row, size_t(count));
+      }
+    }
+  }
+
+  /// Values * 2^-8 of columns [first, first + count) of the panel's rows to w [count][kRows]; lanes of `nan` are ones for rows with a
+  /// NaN among them. Rows behind the last are the last once more.
+  static void unpack(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, float* w, I (&nan)[2]) {
+    alignas(32) uint8_t found[32], codes[16 * kFp8Block];
+    for (int sixteen = 0; sixteen < kRows / 16; ++sixteen) {
+      copy_codes(a, n + sixteen * 16, first, count, codes);
+      __m256i any = _mm256_setzero_si256();
+      for (int64_t k = 0; k < count; k += 32) {
+        __m256i t[16];
+        transpose_codes(codes + k, kFp8Block, t);
+        for (int j = 0; j < 16; ++j) {
+          const __m256i magnitude = _mm256_and_si256(t[j], _mm256_set1_epi8(0x7f));
+          any = _mm256_or_si256(any, _mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(0x7f)));
+          store_column(_mm256_castsi256_si128(t[j]), w + (k + j) * kRows + sixteen * 16);
+          store_column(_mm256_extracti128_si256(t[j], 1), w + (k + 16 + j) * kRows + sixteen * 16);
+        }
+      }
+      _mm_store_si128(reinterpret_cast<__m128i*>(found + sixteen * 16),
+                      _mm_or_si128(_mm256_castsi256_si128(any), _mm256_extracti128_si256(any, 1)));
+    }
+    for (int v = 0; v < 2; ++v) nan[v] = V::mask_of(found + v * kLanes);
+  }
+  static void store_column(__m128i codes, float* w) {
+    F v[kPer16];
+    V::widen(halves_of_codes(codes), v);
+    for (int j = 0; j < kPer16; ++j) V::store(w + j * kLanes, v[j]);
+  }
+
+  /// M rows of a by a panel, one block of columns: `acc` takes in the sums.
+  template <int M>
+  static void tile(const Fp8GemmArgs& a, int64_t i, int64_t first, int64_t count, const float* w, const F (&b_scale)[2],
+                   float* acc) {
+    F s[M][2];
+    for (int r = 0; r < M; ++r) s[r][0] = s[r][1] = V::zero();
+    const float* const x = a.a + i * a.lda + first;
+    for (int64_t k = 0; k < count; ++k) {
+      const F w0 = V::load(w + k * kRows), w1 = V::load(w + k * kRows + kLanes);
+      for (int r = 0; r < M; ++r) {
+        const F v = V::set(x[r * a.lda + k]);
+        s[r][0] = V::fma(v, w0, s[r][0]);
+        s[r][1] = V::fma(v, w1, s[r][1]);
+      }
+    }
+    for (int r = 0; r < M; ++r) {
+      const F a_scale = V::set(a.a_scales[(i + r) * a.a_scale_row + first / kFp8Block * a.a_scale_block]);
+      for (int v = 0; v < 2; ++v) {
+        float* const sum = acc + (i + r) * kRows + v * kLanes;
+        V::store(sum, V::fma(V::mul(s[r][v], a_scale), b_scale[v], V::load(sum)));
+      }
+    }
+  }
+  template <int M>
+  static int64_t tiles(const Fp8GemmArgs& a, int64_t i, int64_t first, int64_t count, const float* w,
+                       const F (&b_scale)[2], float* acc) {
+    for (; i + M <= a.m; i += M) tile<M>(a, i, first, count, w, b_scale, acc);
+    if constexpr (M > 1) return tiles<(M + 1) / 2>(a, i, first, count, w, b_scale, acc);
+    return i;
+  }
+
+  static void gemm(const Fp8GemmArgs& a) {
+    float* const w = reinterpret_cast<float*>(a.scratch);
+    float* const acc = w + kFp8Block * kRows;
+    for (int64_t n = a.n0; n < a.n1; n += kRows) {
+      __builtin_memset(acc, 0, sizeof(float) * size_t(a.m * kRows));
+      for (int64_t first = 0; first < a.k; first += kFp8Block) {
+        const int64_t count = least(kFp8Block, a.k - first);
+        I nan[2];
+        unpack(a, n, first, count, w, nan);
+        float scale[kRows];
+        for (int j = 0; j < kRows; ++j)
+          scale[j] = a.b_scales[least(n + j, a.n - 1) / a.b_rows * a.ldb_scales + first / kFp8Block];
+        const F b_scale[2] = {V::or_bits(V::load(scale), nan[0]), V::or_bits(V::load(scale + kLanes), nan[1])};
+        tiles<V::kTileRows>(a, 0, first, count, w, b_scale, acc);
+      }
+      for (int64_t i = 0; i < a.m; ++i)
+        write_floats(acc + i * kRows, least(kRows, a.n1 - n), a.element, a.c, i * a.ldc + n);
+    }
+  }
+};
+
+}  // namespace LOWBIT_ISA
+}  // namespace lowbit

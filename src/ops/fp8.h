@@ -1,0 +1,27 @@
+#pragma once
+// FP8 in blocks: E4M3 codes with a scale per block, made of floats, turned back, and multiplied. Checks shapes and shares the work
+// out. Numerics: docs/numerics.md#fp8-in-blocks; the same bits for any instruction set and number of threads. Source: seed 004.
+
+#include <cstdint>
+
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "kernels/fp8_problem.h"
+#include "lowbit/error.h"
+
+namespace lowbit {
+
+/// Up to `at_most`, which the machine has.
+const Fp8Kernels& fp8_kernels(Isa at_most);
+
+/// Errors: kInvalidArgument (extents, strides, null pointers), kOutOfMemory.
+Status quantize_fp8(const Fp8Quant& q, Isa isa, ThreadPool& pool);
+Status dequantize_fp8(const Fp8Dequant& d, Isa isa, ThreadPool& pool);
+Status gemm_fp8(const Fp8Gemm& g, Isa isa, ThreadPool& pool);
+
+// What the CPU and the GPU refuse alike.
+Status check_fp8(const Fp8Quant& q);
+Status check_fp8(const Fp8Dequant& d);
+Status check_fp8(const Fp8Gemm& g);
+
+}  // namespace lowbit
