@@ -35,6 +35,8 @@ Status use_device(int index);
 
 /// Device memory, not initialised; aligned to 256. kOutOfMemory when the device refuses: nothing is lost by it.
 Result<Buffer> allocate(int64_t bytes, const char* what);
+/// Memory of the host's that devices copy from and to while the host goes on.
+Result<Buffer> allocate_pinned(int64_t bytes, const char* what);
 /// These wait until the copy is done.
 Status upload(Buffer& to, const void* from, int64_t bytes);
 Status download(void* to, const Buffer& from, int64_t bytes);

@@ -76,6 +76,19 @@ constexpr int64_t attend_results_floats(int64_t tiles, int tile_queries, int64_t
   return tiles * kv_heads * spans * tile_queries * (head_dim + 2);
 }
 
+/// The same for sequences of one row each, together with rotate_and_store(): q and k as products leave them; q stays as
+/// it is. Every tile is a sequence with all heads of a kv head, and results are there if a tile sees several spans.
+struct AttendStep {
+  AttendPages attend;
+  const float *k = nullptr, *v = nullptr;      // [m, kv_heads * head_dim]
+  const float *cos = nullptr, *sin = nullptr;  // as in StoreRows
+  /// The kernel may start while its predecessor finishes: pages of positions before the rows' must not be written by it.
+  bool overlap = false;
+};
+Status attend_step(const AttendStep& call);
+/// Whether a thread block of the current device has room for a span of keys and values.
+bool has_attend_step(int tile_queries, int64_t head_dim);
+
 /// y[r] = table[index[r]], rows of n.
 Status gather_rows(const float* table, const int32_t* index, int64_t rows, int64_t n, float* y, void* stream);
 
@@ -92,6 +105,20 @@ struct RoundRows {
   void* stream = nullptr;
 };
 Status round_rows(const RoundRows& call);
+/// norm_rows() and then codes and scales of its rows, largest 127, as in RoundRows; the normed rows are not kept.
+struct NormCodes {
+  const float* x = nullptr;
+  const float* norm = nullptr;  // [k]
+  float eps = 0;
+  int64_t m = 0, k = 0, group = 0;
+  int8_t* codes = nullptr;
+  int64_t ldq = 0;
+  float* scales = nullptr;
+  void* stream = nullptr;
+};
+Status norm_codes(const NormCodes& call);
+/// Whether a thread block of the current device has room for a row.
+bool has_norm_codes(int64_t k);
 /// y [m, k] = x, clipped row by row to the (out + 1)-th largest magnitude; rows with a NaN stay (clip_row()). 0 < out <
 /// k; y may be x.
 Status clip_rows(const float* x, int64_t m, int64_t k, int64_t out, float* y, void* stream);

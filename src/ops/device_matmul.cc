@@ -275,6 +275,11 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
   if (workspace == nullptr && workspace_bytes(x.m, x.element) > 0)
     return fail(ErrorCode::kInvalidArgument, "matmul workspace", "none",
                 std::to_string(workspace_bytes(x.m, x.element)) + " bytes");
+  return order_for(x.m).kernel->run(call(x, bias, y, y_element, ldy, workspace, stream, overlap));
+}
+
+cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element,
+                                    int64_t ldy, uint8_t* workspace, void* stream, bool overlap) const {
   const Order& order = order_for(x.m);
   cuda::Matmul call;
   call.w = {order.codes.as<uint8_t>(),
@@ -301,7 +306,7 @@ Status DeviceMatmulPlan::run(const DeviceRows& x, const float* bias, void* y, cu
   call.stream = stream;
   call.overlap = overlap;
   call.instance = order.instances[static_cast<size_t>(bracket(x.m))];
-  return order.kernel->run(call);
+  return call;
 }
 
 Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {

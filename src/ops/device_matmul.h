@@ -47,6 +47,10 @@ class DeviceMatmulPlan {
   /// Errors: kShapeMismatch, kInvalidArgument.
   Status run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy, uint8_t* workspace,
              void* stream, bool overlap = true) const;
+  /// What run() would enqueue, for others that enqueue it together with something else; x, y and workspace may come
+  /// later.
+  cuda::Matmul call(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
+                    uint8_t* workspace, void* stream, bool overlap = true) const;
   int64_t workspace_bytes(int64_t m, cuda::Element x) const;
 
   int64_t n() const { return n_; }

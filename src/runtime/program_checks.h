@@ -233,6 +233,54 @@ inline std::vector<float> run_sessions(Backend& backend, const Loaded& model, in
   return all;
 }
 
+/// Logits of sequences that decode side by side, a token each at a time, across borders of pages and spans: the same
+/// kind of batch again and again, with some of another kind between them.
+inline std::vector<float> run_decoding(Backend& backend, const Loaded& model, int batches, uint64_t seed) {
+  constexpr int64_t kRows = 64, kContext = 640;
+  const auto program = *backend.compile(model.steps, {});
+  const auto widths = slot_widths(model.spec);
+  const auto work = *backend.workspace(model.steps, {widths, kRows, kContext});
+  const auto pool = *backend.kv_pool(groups_of(model.spec), 100, 7);
+  const int64_t vocab = model.spec.vocab_size;
+  Rng rng(seed);
+  std::vector<float> all;
+  std::vector<KvCache> caches;
+  const auto pass = [&](std::span<const int> of, int64_t rows, bool wanted_all) {
+    std::vector<int32_t> tokens;
+    std::vector<SequenceRows> sequences;
+    std::vector<WantedRows> wanted;
+    std::vector<float> logits(of.size() * size_t(vocab), NAN);
+    for (const int i : of) {
+      KvCache& cache = caches[size_t(i)];
+      EXPECT_TRUE(cache.reserve(rows));
+      const auto row = int64_t(tokens.size());
+      for (int64_t r = 0; r < rows; ++r) tokens.push_back(int32_t(rng.below(uint64_t(vocab))));
+      sequences.push_back({&cache, cache.length(), row, rows});
+      if (wanted_all || i % 2 == 0)
+        wanted.push_back({row + rows - 1, 1, logits.data() + wanted.size() * size_t(vocab)});
+    }
+    const Status ran = program->run(*work, {tokens, sequences, wanted}, 0, program->steps());
+    EXPECT_TRUE(ran.has_value()) << ran.error().message();
+    for (const int i : of) caches[size_t(i)].commit(rows);
+    logits.resize(wanted.size() * size_t(vocab));
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  for (const int64_t length : {int64_t{250}, int64_t{60}, int64_t{3}}) {
+    caches.emplace_back(pool, kContext);
+    const int own[] = {int(caches.size()) - 1};
+    for (int64_t left = length; left > 0; left -= std::min(left, kRows)) pass(own, std::min(left, kRows), true);
+  }
+  const int three[] = {0, 1, 2}, one[] = {0}, four[] = {3, 0, 2, 1};
+  for (int i = 0; i < batches; ++i) pass(three, 1, true);
+  for (int i = 0; i < 4; ++i) pass(one, 1, true);
+  caches.push_back(caches.front().fork());
+  for (int i = 0; i < 5; ++i) pass(four, 1, i != 2);
+  EXPECT_TRUE(caches[0].truncate(255));
+  for (int i = 0; i < 4; ++i) pass(one, i == 1 ? 2 : 1, true);
+  for (int i = 0; i < 3; ++i) pass(four, 1, true);
+  return all;
+}
+
 /// A backend against the reference: logits, and rows at all taps.
 inline void expect_reference(Backend& backend, const Variant& v, ThreadPool& pool) {
   const MemorySource source = make_random_model(v.model);
@@ -257,6 +305,15 @@ inline void expect_reference_sessions(Backend& backend, const Variant& v, Thread
   const std::vector<float> want = run_sessions(*ref, *wanted_model, batches, 7);
   EXPECT_GT(want.size(), 0u);
   EXPECT_TRUE(same_bits(run_sessions(backend, *model, batches, 7), want)) << v.name;
+}
+
+/// The same for sequences that decode.
+inline void expect_reference_decoding(Backend& backend, const Variant& v, ThreadPool& pool, int batches) {
+  const MemorySource source = make_random_model(v.model);
+  const auto ref = make_ref_backend(pool);
+  const auto wanted_model = load(source, v.x, *ref), model = load(source, v.x, backend);
+  const std::vector<float> want = run_decoding(*ref, *wanted_model, batches, 11);
+  EXPECT_TRUE(same_bits(run_decoding(backend, *model, batches, 11), want)) << v.name;
 }
 
 }  // namespace lowbit::program_checks

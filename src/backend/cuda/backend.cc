@@ -57,7 +57,9 @@ class CudaBackend final : public Backend {
   Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) override {
     const KvPlace place{[gpu = gpu_](int64_t bytes) -> Result<Buffer> {
                           LOWBIT_TRY(cuda::use_device(gpu));
-                          return cuda::allocate(bytes, "kv cache");
+                          LOWBIT_TRY_ASSIGN(Buffer pages, cuda::allocate(bytes, "kv cache"));
+                          LOWBIT_TRY(cuda::fill(pages, 0));  // kernels read 16 bytes at a time
+                          return pages;
                         },
                         [gpu = gpu_](std::byte* to, const std::byte* from, int64_t bytes) -> Status {
                           LOWBIT_TRY(cuda::use_device(gpu));

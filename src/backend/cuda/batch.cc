@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/checked.h"
@@ -30,80 +29,71 @@ Status check_same_form(const KvPool& a, const KvPool& b) {
 
 }  // namespace
 
-template <class T>
-Status DeviceList<T>::reserve(int64_t most) {
-  LOWBIT_TRY_ASSIGN(on_device_, cuda::allocate(most * int64_t(sizeof(T)), "workspace"));
-  host_.reserve(size_t(most));
-  sent_.reserve(size_t(most));
+Status DeviceLists::reserve(int64_t bytes) {
+  LOWBIT_TRY_ASSIGN(on_device_, cuda::allocate(bytes, "workspace"));
+  LOWBIT_TRY_ASSIGN(host_, cuda::allocate_pinned(bytes, "workspace"));
   return {};
 }
 
-template <class T>
-Status DeviceList<T>::send(void* stream) {
-  const size_t bytes = host_.size() * sizeof(T);
-  if (host_.size() == sent_.size() && (bytes == 0 || std::memcmp(host_.data(), sent_.data(), bytes) == 0)) return {};
-  sent_.clear();
-  LOWBIT_TRY(cuda::upload_on(stream, on_device_.data(), host_.data(), int64_t(bytes)));
-  sent_ = host_;
-  return {};
+Status DeviceLists::send(void* stream) { return cuda::upload_on(stream, on_device_.data(), host_.data(), used_); }
+
+void CudaBatch::place(int64_t rows) {
+  lists_.clear();
+  tokens_ = lists_.add<int32_t>(rows);
+  wanted_ = lists_.add<int32_t>(rows);
+  rows_ = lists_.add<cuda::BatchRow>(rows);
+  sequences_ = lists_.add<cuda::BatchSequence>(rows);
+  for (TilesOf& t : tiles_) t.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 16) + rows);
 }
 
 Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t> shares) {
   most_rows_ = rows;
   most_pages_ = ceil_div(std::max<int64_t>(context, 1), kKvPage);
-  LOWBIT_TRY(tokens_.reserve(rows));
-  LOWBIT_TRY(wanted_.reserve(rows));
-  LOWBIT_TRY(rows_.reserve(rows));
-  LOWBIT_TRY(sequences_.reserve(rows));
-  for (const int64_t share : shares) {
-    tiles_.push_back({share, 0, {}});
-    LOWBIT_TRY(tiles_.back().tiles.reserve(rows * ceil_div(share, 16) + rows));
-  }
-  return {};
+  for (const int64_t share : shares) tiles_.push_back({share, 0, 0, 0});
+  place(std::max(rows, kFewRows));
+  return lists_.reserve(lists_.used());
 }
 
 int64_t CudaBatch::bytes() const {
-  int64_t total = tokens_.bytes() + wanted_.bytes() + rows_.bytes() + sequences_.bytes();
-  for (const TilesOf& t : tiles_) total += t.tiles.bytes();
+  int64_t total = lists_.bytes();
   for (const Table& t : tables_) total += t.on_device.size();
   return total;
 }
 
 Status CudaBatch::set(const Batch& batch, void* stream) {
   of_ = batch.sequences;
-  tokens_.host().assign(batch.tokens.begin(), batch.tokens.end());
-  wanted_.host().clear();
+  place(std::max(batch.rows(), kFewRows));
+  std::ranges::copy(batch.tokens, lists_.host<int32_t>(tokens_));
+  wanted_rows_ = 0;
   wanted_in_front_ = true;
   for (const WantedRows& w : batch.wanted)
     for (int64_t row = w.row; row < w.row + w.rows; ++row) {
-      wanted_in_front_ &= row == wanted_.size();
-      wanted_.host().push_back(int32_t(row));
+      wanted_in_front_ &= row == wanted_rows_;
+      lists_.host<int32_t>(wanted_)[wanted_rows_++] = int32_t(row);
     }
-  rows_.host().clear();
-  sequences_.host().clear();
-  for (const SequenceRows& s : batch.sequences) {
-    for (int64_t r = 0; r < s.rows; ++r) rows_.host().push_back({int32_t(sequences_.size()), int32_t(s.position + r)});
-    sequences_.host().push_back({int32_t(s.row), int32_t(s.rows), int32_t(s.position)});
+  single_rows_ = true;
+  auto* const rows = lists_.host<cuda::BatchRow>(rows_);
+  auto* const sequences = lists_.host<cuda::BatchSequence>(sequences_);
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const SequenceRows& s = batch.sequences[i];
+    for (int64_t r = 0; r < s.rows; ++r) rows[s.row + r] = {int32_t(i), int32_t(s.position + r)};
+    sequences[i] = {int32_t(s.row), int32_t(s.rows), int32_t(s.position)};
+    single_rows_ &= s.rows == 1;
   }
-  LOWBIT_TRY(tokens_.send(stream));
-  LOWBIT_TRY(wanted_.send(stream));
-  LOWBIT_TRY(rows_.send(stream));
-  LOWBIT_TRY(sequences_.send(stream));
-  for (TilesOf& t : tiles_) {
-    cut(batch.sequences, t);
-    LOWBIT_TRY(t.tiles.send(stream));
-  }
+  for (TilesOf& t : tiles_) cut(batch.sequences, t);
+  LOWBIT_TRY(lists_.send(stream));
   return set_pages(batch.sequences, stream);
 }
 
-void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) const {
+void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
   int64_t together = 0;
   for (const SequenceRows& s : sequences) together = std::max(together, s.rows * to.share);
   to.queries = cuda::attention_tile_queries(together);
-  to.tiles.host().clear();
+  to.count = 0;
+  auto* const tiles = lists_.host<cuda::QueryTile>(to.at);
   for (size_t s = 0; s < sequences.size(); ++s)
     for (int64_t first = 0; first < sequences[s].rows * to.share; first += to.queries)
-      to.tiles.host().push_back({int32_t(s), int32_t(first)});
+      tiles[to.count++] = {int32_t(s), int32_t(first)};
 }
 
 Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* stream) {
@@ -142,7 +132,7 @@ Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* strea
 
 CudaBatch::Tiles CudaBatch::tiles(int64_t share) const {
   const auto it = std::ranges::find_if(tiles_, [&](const TilesOf& t) { return t.share == share; });
-  return {it->tiles.data(), it->tiles.size(), it->queries};
+  return {lists_.on_device<cuda::QueryTile>(it->at), it->count, it->queries};
 }
 
 int64_t CudaBatch::most_spans(int64_t window) const {

@@ -10,20 +10,36 @@
 
 namespace lowbit {
 
-/// A list that lies on the device at one address, and is sent when it has changed.
-template <class T>
-class DeviceList {
+/// Lists in one piece of memory, which one copy sends.
+class DeviceLists {
  public:
-  Status reserve(int64_t most);
-  std::vector<T>& host() { return host_; }
-  Status send(void* stream);
-  const T* data() const { return on_device_.as<T>(); }
-  int64_t size() const { return static_cast<int64_t>(host_.size()); }
+  Status reserve(int64_t bytes);
   int64_t bytes() const { return on_device_.size(); }
+  int64_t used() const { return used_; }
+  /// Begins anew.
+  void clear() { used_ = 0; }
+  /// Room for a list of up to `most`, behind the lists before; where it begins.
+  template <class T>
+  int64_t add(int64_t most) {
+    const int64_t at = used_;
+    used_ += (most * int64_t{sizeof(T)} + kAlign - 1) / kAlign * kAlign;
+    return at;
+  }
+  template <class T>
+  T* host(int64_t at) {
+    return reinterpret_cast<T*>(host_.data() + at);
+  }
+  template <class T>
+  const T* on_device(int64_t at) const {
+    return reinterpret_cast<const T*>(on_device_.data() + at);
+  }
+  Status send(void* stream);
+
+  static constexpr int64_t kAlign = 16;
 
  private:
-  Buffer on_device_;
-  std::vector<T> host_, sent_;
+  Buffer on_device_, host_;
+  int64_t used_ = 0;
 };
 
 class CudaBatch {
@@ -31,17 +47,21 @@ class CudaBatch {
   /// `shares`: numbers of heads that share a kv head, each once.
   Status reserve(int64_t rows, int64_t context, std::span<const int64_t> shares);
   int64_t bytes() const;
-  /// Sends what differs from the batch before. Errors: kInvalidArgument (pages in the host's memory, more of them than
-  /// a context, caches of different forms), kOutOfMemory, what CUDA says.
+  /// Sends the batch. Its lists lie where those of any batch of up to kFewRows rows do, or of as many rows. The copy
+  /// may go on: wait for the stream before the next one. Errors: kInvalidArgument (pages in the host's memory, more of
+  /// them than a context, caches of different forms), kOutOfMemory, what CUDA says.
   Status set(const Batch& batch, void* stream);
+  static constexpr int64_t kFewRows = 64;
 
-  const int32_t* tokens() const { return tokens_.data(); }
-  const int32_t* wanted() const { return wanted_.data(); }
-  int64_t wanted_rows() const { return wanted_.size(); }
+  const int32_t* tokens() const { return lists_.on_device<int32_t>(tokens_); }
+  const int32_t* wanted() const { return lists_.on_device<int32_t>(wanted_); }
+  int64_t wanted_rows() const { return wanted_rows_; }
   /// They are the first rows of the batch, in their order.
   bool wanted_in_front() const { return wanted_in_front_; }
-  const cuda::BatchRow* rows() const { return rows_.data(); }
-  const cuda::BatchSequence* sequences() const { return sequences_.data(); }
+  /// Every sequence has one row.
+  bool single_rows() const { return single_rows_; }
+  const cuda::BatchRow* rows() const { return lists_.on_device<cuda::BatchRow>(rows_); }
+  const cuda::BatchSequence* sequences() const { return lists_.on_device<cuda::BatchSequence>(sequences_); }
   struct Tiles {
     const cuda::QueryTile* tiles = nullptr;
     int64_t count = 0;
@@ -56,7 +76,7 @@ class CudaBatch {
   struct TilesOf {
     int64_t share = 0;
     int queries = 0;
-    DeviceList<cuda::QueryTile> tiles;
+    int64_t at = 0, count = 0;  // in the lists
   };
   /// Addresses of pages of one group of layers: [sequences, most_pages_].
   struct Table {
@@ -64,15 +84,17 @@ class CudaBatch {
     std::vector<uint64_t> sent;
   };
   Status set_pages(std::span<const SequenceRows> sequences, void* stream);
-  void cut(std::span<const SequenceRows> sequences, TilesOf& to) const;
+  void cut(std::span<const SequenceRows> sequences, TilesOf& to);
+  /// Where lists of so many rows lie.
+  void place(int64_t rows);
 
   int64_t most_rows_ = 0, most_pages_ = 0;
-  DeviceList<int32_t> tokens_, wanted_;
-  DeviceList<cuda::BatchRow> rows_;
-  DeviceList<cuda::BatchSequence> sequences_;
+  DeviceLists lists_;
+  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0;  // places in the lists
+  int64_t wanted_rows_ = 0;
   std::vector<TilesOf> tiles_;
   std::vector<Table> tables_;  // by group
-  bool wanted_in_front_ = false;
+  bool wanted_in_front_ = false, single_rows_ = false;
   std::span<const SequenceRows> of_;  // the batch that was set
 };
 

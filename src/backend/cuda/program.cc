@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 
 #include "backend/hand_out_logits.h"
@@ -29,6 +31,11 @@ const StepInput* input_of(const Step& step) {
 const CudaWeight& reader_of(const Step& step) {
   if (const auto* linear = std::get_if<LinearStep>(&step)) return cuda_weight(linear->out.front().weight);
   return cuda_weight(std::get<GluStep>(step).gate);
+}
+
+/// Both read the same codes of the same rows.
+bool takes_same_codes(const CudaWeight& a, const CudaWeight& b) {
+  return a.takes_codes() && b.takes_codes() && a.code_group() == b.code_group() && a.rounding == b.rounding;
 }
 
 ModelStep label_of(const Step& step) {
@@ -65,7 +72,9 @@ Status upload_norm(const Norm* norm, Buffer& to) {
 Result<std::unique_ptr<Program>> CudaProgram::make(int gpu, std::span<const Step> steps,
                                                    const CompileOptions& options) {
   LOWBIT_TRY(cuda::use_device(gpu));
+  static std::atomic<int64_t> programs = 0;
   auto program = std::make_unique<CudaProgram>();
+  program->id_ = ++programs;
   for (const Step& step : steps) {
     LOWBIT_TRY(check_step(step));
     Compiled c;
@@ -87,14 +96,55 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
   auto& work = static_cast<CudaWorkspace&>(workspace);
   LOWBIT_TRY(cuda::use_device(work.gpu_));
   LOWBIT_TRY(work.batch_.set(batch, work.stream()));
-  Run run{work, batch, batch.rows()};
-  for (int i = first; i < last && run.m > 0; ++i) {
-    const Compiled& c = steps_[size_t(i)];
-    const StepTimer timer(work.profile_, label_of(c.step));
-    LOWBIT_TRY(std::visit([&](const auto& step) { return run_step(c, step, run); }, c.step));
-    if (work.profile_ != nullptr) LOWBIT_TRY(work.wait());
+  const auto enqueue = [&]() -> Status {
+    Run run{work, batch, batch.rows()};
+    for (int i = first; i < last && run.m > 0; ++i) {
+      const Compiled& c = steps_[size_t(i)];
+      const StepTimer timer(work.profile_, label_of(c.step));
+      LOWBIT_TRY(std::visit([&](const auto& step) { return run_step(c, step, run); }, c.step));
+      if (work.profile_ != nullptr) LOWBIT_TRY(work.wait());
+    }
+    return {};
+  };
+  if (repeats(work, batch)) {
+    LOWBIT_TRY(work.recordings_.run(shape_of(work, batch, first, last), work.stream(), enqueue));
+  } else {
+    LOWBIT_TRY(enqueue());
   }
+  if (last == steps()) LOWBIT_TRY(fetch_logits(work, batch));
   return work.wait();  // pages may be copied or change hands now
+}
+
+/// Batches that decode come again with other tokens; what is observed or timed step by step is no recording.
+bool CudaProgram::repeats(const CudaWorkspace& work, const Batch& batch) const {
+  return work.batch_.single_rows() && batch.rows() > 0 && batch.rows() <= CudaBatch::kFewRows && !work.observer_ &&
+         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.few_logits_;
+}
+
+LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const {
+  LaunchShape shape = {id_, first, last, batch.rows(), work.batch_.wanted_rows(), work.batch_.wanted_in_front()};
+  for (int i = first; i < last; ++i) {
+    const auto* step = std::get_if<AttentionStep>(&steps_[size_t(i)].step);
+    if (step == nullptr) continue;
+    const cuda::AttendPages call = attention_of(*step, work);
+    for (const int64_t number :
+         {call.tile_count, int64_t{call.tile_queries}, call.spans, call.kv.index, call.kv.kv_heads, call.kv.head_dim,
+          int64_t(reinterpret_cast<intptr_t>(call.kv.tables))})
+      shape.push_back(number);
+  }
+  return shape;
+}
+
+Status CudaProgram::fetch_logits(CudaWorkspace& work, const Batch& batch) const {
+  const auto* step = std::get_if<LinearStep>(&steps_.back().step);
+  const int64_t rows = work.batch_.wanted_rows();
+  if (step == nullptr || step->out.front().to != kLogits || rows == 0 || rows > work.few_logits_) return {};
+  const int64_t vocab = cuda_weight(step->out.front().weight).n;
+  auto* const logits = work.pinned_logits_.as<float>();
+  LOWBIT_TRY(cuda::download_on(work.stream(), logits, work.logits_.as<float>(), rows * vocab * kFloat));
+  LOWBIT_TRY(work.wait());
+  hand_out_logits(batch.wanted, 0, rows, logits, vocab, *work.pool_);
+  return {};
 }
 
 Status CudaProgram::show(Workspace& workspace, const Batch& batch, int index) const {
@@ -137,6 +187,20 @@ Result<const float*> CudaProgram::input(const Compiled& c, const StepInput& in, 
   return x;
 }
 
+Result<const float*> CudaProgram::operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
+                                          int64_t row, int64_t m, CudaWorkspace& work) const {
+  const bool seen = in.tap >= 0 && work.observer_;
+  if (!alike || !reader.takes_codes() || !reader.rounding.is_default() || in.norm == nullptr || in.hadamard > 0 ||
+      seen || !cuda::has_norm_codes(reader.k))
+    return input(c, in, reader.k, row, m, work);
+  const auto* const x = work.normed_.as<float>();  // what the codes stand for; nobody reads it
+  work.codes_of_ = {x, reader.code_group(), reader.rounding};
+  LOWBIT_TRY(cuda::norm_codes({work.slot(in.from) + row * reader.k, c.norm.as<float>(), in.norm->eps, m, reader.k,
+                               reader.code_group(), work.codes_.as<int8_t>(), round_up(reader.k, 64),
+                               work.code_scales_.as<float>(), work.stream()}));
+  return x;
+}
+
 Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const {
   const CudaWorkspace::CodesOf of{x, w.code_group(), w.rounding};
   if (of == work.codes_of_) return {};
@@ -166,7 +230,18 @@ Status CudaProgram::multiply(const CudaWeight& w, const float* x, int64_t m, flo
 Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run) const {
   if (step.out.front().to == kLogits) return run_head(c, step, run);
   CudaWorkspace& work = run.work;
-  LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, reader_of(c.step).k, 0, run.m, work));
+  const bool adds = step.out.front().add;
+  if (std::ranges::all_of(step.out, [&](const Product& p) { return p.add == adds; })) {
+    std::vector<StepPart> parts;
+    for (const Product& p : step.out) parts.push_back({&cuda_weight(p.weight), work.slot(p.to)});
+    const auto end = adds ? cuda::ProductEnd::kAdd : cuda::ProductEnd::kStore;
+    LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
+    if (done) return {};
+  }
+  const CudaWeight& front = reader_of(c.step);
+  const bool alike =
+      std::ranges::all_of(step.out, [&](const Product& p) { return takes_same_codes(front, cuda_weight(p.weight)); });
+  LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, front, alike, 0, run.m, work));
   for (const Product& p : step.out) {
     const CudaWeight& w = cuda_weight(p.weight);
     LOWBIT_TRY(multiply(w, x, run.m, p.add ? work.sum_.as<float>() : work.slot(p.to), work));
@@ -178,7 +253,11 @@ Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run
 Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
   const CudaWeight &gate = cuda_weight(step.gate), &up = cuda_weight(step.up);
-  LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, gate.k, 0, run.m, work));
+  const StepPart parts[] = {{&gate, work.slot(step.to)}, {&up, work.up_.as<float>()}};
+  const auto end = step.glu == Glu::kSquaredRelu ? cuda::ProductEnd::kSquaredRelu : cuda::ProductEnd::kSilu;
+  LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
+  if (done) return {};
+  LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, gate, takes_same_codes(gate, up), 0, run.m, work));
   LOWBIT_TRY(multiply(gate, x, run.m, work.slot(step.to), work));
   LOWBIT_TRY(multiply(up, x, run.m, work.up_.as<float>(), work));
   const auto multiply_gate = step.glu == Glu::kSquaredRelu ? cuda::squared_relu_rows : cuda::gate_rows;
@@ -196,12 +275,21 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
   LOWBIT_TRY(norm(step.q_norm, c.q_norm, q, a.heads));
   LOWBIT_TRY(norm(step.k_norm, c.k_norm, k, a.kv_heads));
   const CudaWorkspace::Rotation& r = *work.rotation_of(a);
+  const cuda::AttendPages attend = attention_of(step, work);
+  if (takes_step(attend, work))
+    return cuda::attend_step({attend, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), true});
   LOWBIT_TRY(cuda::rotate_and_store({q, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), work.batch_.rows(),
                                      work.batch_.pages(step.layer), run.m, a.heads, work.stream()}));
-  return attend(step, work);
+  return cuda::attend_pages(attend);
 }
 
-Status CudaProgram::attend(const AttentionStep& step, CudaWorkspace& work) const {
+/// Sequences that decode: rotation, new rows and all spans in one launch, if a thread block has room for a span.
+bool CudaProgram::takes_step(const cuda::AttendPages& call, const CudaWorkspace& work) {
+  return work.batch_.single_rows() && call.heads / call.kv.kv_heads <= call.tile_queries &&
+         (call.spans == 1 || call.results != nullptr) && cuda::has_attend_step(call.tile_queries, call.kv.head_dim);
+}
+
+cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) const {
   constexpr int64_t kBlocksOfAProcessor = 2;
   const AttentionSpec& a = *step.spec;
   const CudaBatch::Tiles tiles = work.batch_.tiles(a.heads / a.kv_heads);
@@ -218,14 +306,14 @@ Status CudaProgram::attend(const AttentionStep& step, CudaWorkspace& work) const
   call.window = a.window;
   call.stream = work.stream();
   // Few tiles would leave processors without work: then every span of a tile is a block's own.
-  const int64_t spans = work.batch_.most_spans(a.window);
+  // Of so many, a power of two: a recorded launch has room for some more.
+  const int64_t spans = std::min(int64_t(std::bit_ceil(uint64_t(work.batch_.most_spans(a.window)))), work.most_spans_);
   const int64_t floats = cuda::attend_results_floats(tiles.count, tiles.queries, spans, a.kv_heads, a.head_dim);
   const bool few = tiles.count * a.kv_heads < kBlocksOfAProcessor * work.multiprocessors_;
-  if (few && spans > 1 && floats * kFloat <= work.results_.size()) {
+  if ((few || work.batch_.single_rows()) && spans > 1 && floats * kFloat <= work.results_.size())
     call.results = work.results_.as<float>();
-    call.spans = spans;
-  }
-  return cuda::attend_pages(call);
+  call.spans = spans;
+  return call;
 }
 
 Status CudaProgram::run_step(const Compiled&, const GatherStep& step, Run& run) const {
@@ -241,11 +329,15 @@ Status CudaProgram::run_step(const Compiled&, const GatherStep& step, Run& run) 
 Status CudaProgram::run_head(const Compiled& c, const LinearStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
   const CudaWeight& head = cuda_weight(step.out.front().weight);
+  if (run.m <= work.few_logits_) {  // fetch_logits()
+    LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, 0, run.m, work));
+    return multiply(head, x, run.m, work.logits_.as<float>(), work);
+  }
   const auto wanted = run.batch.wanted;
   const bool direct = wanted.size() == 1 && wanted[0].sink == nullptr;
   for (int64_t first = 0; first < run.m; first += work.logits_rows_) {
     const int64_t count = std::min(work.logits_rows_, run.m - first);
-    LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, head.k, first, count, work));
+    LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, first, count, work));
     LOWBIT_TRY(multiply(head, x, count, work.logits_.as<float>(), work));
     if (!direct) work.host_logits_.resize(size_t(count * head.n));
     float* const to = direct ? wanted[0].logits + first * head.n : work.host_logits_.data();

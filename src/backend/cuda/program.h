@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/workspace.h"
+#include "kernels/cuda_product_api.h"
 
 namespace lowbit {
 
@@ -36,12 +37,31 @@ class CudaProgram final : public Program {
   /// Rows [row, row + m) of the step's input, normed, transformed and shown.
   Result<const float*> input(const Compiled& c, const StepInput& in, int64_t k, int64_t row, int64_t m,
                              CudaWorkspace& work) const;
+  /// The same for products with `reader`; `alike`: all readers take the codes that it takes. Where those are all that
+  /// anybody sees of the rows, there are codes alone.
+  Result<const float*> operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
+                               int64_t row, int64_t m, CudaWorkspace& work) const;
   /// y [m, n] of rows x [m, k].
   Status multiply(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const;
+  /// A weight, and where its product goes.
+  struct StepPart {
+    const CudaWeight* weight = nullptr;
+    float* to = nullptr;
+  };
+  /// Products of the step's input and what comes behind them, in one launch; false, with nothing enqueued, where the
+  /// rows or the weights are such that it takes several.
+  Result<bool> multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
+                                 cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
   Status quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
-  Status attend(const AttentionStep& step, CudaWorkspace& work) const;
+  static bool takes_step(const cuda::AttendPages& call, const CudaWorkspace& work);
+  cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work) const;
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;
+  bool repeats(const CudaWorkspace& work, const Batch& batch) const;
+  LaunchShape shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const;
+  /// Logits of a few rows, which the head has left in the workspace, to where the batch wants them.
+  Status fetch_logits(CudaWorkspace& work, const Batch& batch) const;
 
+  int64_t id_ = 0;  // of all programs
   std::vector<Compiled> steps_;
 };
 

@@ -11,7 +11,7 @@ namespace lowbit {
 namespace {
 
 constexpr auto kFloat = int64_t{sizeof(float)};
-constexpr int64_t kMostLogitRows = 64, kLogitBytes = int64_t{64} << 20;
+constexpr int64_t kMostLogitRows = 64, kLogitBytes = int64_t{64} << 20, kFewLogitBytes = int64_t{8} << 20;
 constexpr int64_t kResultBytes = int64_t{64} << 20, kResultSequences = 16;
 
 const CudaWeight& cuda_weight(const Weight* w) { return static_cast<const CudaWeight&>(*w); }
@@ -99,6 +99,9 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   if (needs.vocab > 0) logits_rows_ = std::clamp<int64_t>(kLogitBytes / (needs.vocab * kFloat), 1, kMostLogitRows);
   logits_rows_ = std::min(logits_rows_, rows_);
   LOWBIT_TRY(take(logits_, logits_rows_ * needs.vocab * kFloat));
+  if (needs.vocab > 0) few_logits_ = std::clamp<int64_t>(kFewLogitBytes / (needs.vocab * kFloat), 1, logits_rows_);
+  LOWBIT_TRY_ASSIGN(pinned_logits_, cuda::allocate_pinned(few_logits_ * needs.vocab * kFloat, "workspace"));
+  most_spans_ = ceil_div(std::max<int64_t>(limits.context, 1), kAttentionSpan);
   return batch_.reserve(rows_, limits.context, needs.shares);
 }
 

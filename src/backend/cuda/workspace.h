@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/batch.h"
+#include "backend/cuda/recordings.h"
 #include "backend/cuda/weight.h"
 #include "kernels/cuda_api.h"
 
@@ -70,10 +71,14 @@ class CudaWorkspace final : public Workspace {
   Buffer scratch_;  // of products
   Buffer logits_;   // [logits_rows_, vocab]
   int64_t logits_rows_ = 0;
+  Buffer pinned_logits_;            // [few_logits_, vocab], in the host's memory
+  int64_t few_logits_ = 0;          // rows whose logits come at once, behind all steps
   std::vector<float> host_logits_;  // of several sequences, or for sinks
+  int64_t most_spans_ = 1;          // of a sequence
   Buffer results_;                  // of spans that are computed apart
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
+  Recordings recordings_;
   CodesOf codes_of_;
   TapObserver observer_;
   Profile* profile_ = nullptr;

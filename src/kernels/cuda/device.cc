@@ -90,6 +90,16 @@ Result<Buffer> allocate(int64_t bytes, const char* what) {
                         std::move(owner), Device::kCuda);
 }
 
+Result<Buffer> allocate_pinned(int64_t bytes, const char* what) {
+  void* pointer = nullptr;
+  if (auto status = check_cuda(cudaMallocHost(&pointer, static_cast<size_t>(std::max<int64_t>(bytes, 1))), what);
+      !status)
+    return tl::unexpected(std::move(status.error()));
+  std::shared_ptr<void> owner(pointer, [](void* p) { (void)cudaFreeHost(p); });
+  return Buffer::borrow({static_cast<std::byte*>(pointer), static_cast<size_t>(std::max<int64_t>(bytes, 0))},
+                        std::move(owner));
+}
+
 Status upload(Buffer& to, const void* from, int64_t bytes) {
   if (bytes <= 0) return {};
   auto e = cudaMemcpy(to.data(), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice);

@@ -12,6 +12,9 @@ namespace lowbit::cuda {
 #define LOWBIT_SM90 0
 #endif
 
+/// Shared memory of as many bytes as the launch says.
+#define LOWBIT_DYNAMIC_SHARED(name) extern __shared__ __align__(128) uint8_t name[]
+
 // ---- Programmatic dependent launch
 
 /// The next kernel of the stream may start. It sees this one's stores only after wait_for_predecessor().
@@ -49,6 +52,9 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void* from) {
 }
 __device__ __forceinline__ void copy_async_4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_to_shared_16(void* to, const void* from) {
+  copy_async_16(shared_address(to), from);
 }
 __device__ __forceinline__ void copies_arrive(uint32_t barrier) {  // when this thread's copies so far are done
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");

@@ -3,6 +3,7 @@
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_gru_api.h"
+#include "kernels/cuda_product_api.h"
 #include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda {
@@ -18,6 +19,7 @@ bool built() { return false; }
 std::vector<DeviceInfo> devices() { return {}; }
 Status use_device(int) { return not_built(); }
 Result<Buffer> allocate(int64_t, const char*) { return not_built(); }
+Result<Buffer> allocate_pinned(int64_t, const char*) { return not_built(); }
 Status upload(Buffer&, const void*, int64_t) { return not_built(); }
 Status download(void*, const Buffer&, int64_t) { return not_built(); }
 Status fill(Buffer&, int) { return not_built(); }
@@ -59,9 +61,17 @@ Status subtract_rows(const float*, int64_t, float*, void*) { return not_built();
 Status copy_floats(const float*, int64_t, float*, void*) { return not_built(); }
 Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { return not_built(); }
 
+bool takes_step_products(const StepProducts&) { return false; }
+int64_t step_product_blocks(const StepProducts&) { return 0; }
+Status step_products(const StepProducts&) { return not_built(); }
+
 Status rotate_and_store(const StoreRows&) { return not_built(); }
 Status attend_pages(const AttendPages&) { return not_built(); }
+Status attend_step(const AttendStep&) { return not_built(); }
+bool has_attend_step(int, int64_t) { return false; }
 Status gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, void*) { return not_built(); }
+Status norm_codes(const NormCodes&) { return not_built(); }
+bool has_norm_codes(int64_t) { return false; }
 Status round_rows(const RoundRows&) { return not_built(); }
 Status clip_rows(const float*, int64_t, int64_t, int64_t, float*, void*) { return not_built(); }
 Status upload_on(void*, void*, const void*, int64_t) { return not_built(); }

@@ -74,6 +74,7 @@ TEST(CudaPrograms, HeadsOfAllSizes) {
     const Variant v{"heads", s, {.activation = Activation::kF32}};
     expect_reference(*gpu.backend, v, gpu.pool);
     expect_reference_sessions(*gpu.backend, v, gpu.pool, 12);
+    expect_reference_decoding(*gpu.backend, v, gpu.pool, 9);
   }
 }
 
@@ -81,6 +82,22 @@ TEST(CudaPrograms, SequencesThatShareAPool) {
   LOWBIT_NEEDS_GPU();
   Gpu gpu;
   for (const Variant& v : variants()) expect_reference_sessions(*gpu.backend, v, gpu.pool, 40);
+}
+
+/// From the second batch of a kind on these are recorded launches.
+TEST(CudaPrograms, SequencesThatDecode) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  for (const Variant& v : variants()) expect_reference_decoding(*gpu.backend, v, gpu.pool, 70);
+  const auto decode = [&](FormatId format, int64_t group, int64_t x_group) {
+    expect_reference_decoding(*gpu.backend, {format_info(format).name, wide(format, group), {.group = x_group}},
+                              gpu.pool, 12);
+  };
+  for (const FormatId format :
+       {FormatId::kInt4, FormatId::kUint4, FormatId::kInt3, FormatId::kInt2, FormatId::kInt8, FormatId::kTernary})
+    for (const int64_t group : {int64_t{64}, int64_t{128}}) decode(format, group, 32);
+  for (const FormatId format : {FormatId::kInt4, FormatId::kTernary})
+    for (const int64_t x_group : {0, 32}) decode(format, Scaling::kAll, x_group);
 }
 
 TEST(CudaPrograms, WhatNobodyHasIsRefusedByName) {

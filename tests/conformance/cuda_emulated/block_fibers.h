@@ -102,6 +102,17 @@ struct Machine {
 };
 inline Machine* machine = nullptr;
 
+/// What launches leave behind while a stream is recorded, in place of running.
+using Recording = std::vector<std::function<void()>>;
+inline Recording* recording = nullptr;
+inline void now_or_recorded(std::function<void()> work) {
+  if (recording != nullptr) {
+    recording->push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
 constexpr size_t kStack = 64 << 10;
 /// Of a thread of a block; the next launch uses it again.
 inline char* stack_of(size_t thread) {
@@ -146,6 +157,9 @@ inline float __shfl_down_sync(unsigned, float v, int delta, int width) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return exchange(v, lane % width + delta < width ? lane + delta : lane);
 }
+inline unsigned __shfl_xor_sync(unsigned, unsigned v, int mask, int) {
+  return std::bit_cast<unsigned>(exchange(std::bit_cast<float>(v), static_cast<int>(threadIdx.x % 32) ^ mask));
+}
 inline float __shfl_sync(unsigned, float v, int source, int width) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return exchange(v, lane / width * width + source);
@@ -173,12 +187,10 @@ using std::max;
 using std::min;
 
 /// Runs a kernel. Threads that wait for each other for ever would hang the test.
-template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t, cudaStream_t, bool,
-                   Arguments... arguments) {
+inline void run_blocks(const std::function<void()>& body, dim3 grid, dim3 block) {
   fibers::Machine m;
   fibers::machine = &m;
-  m.body = [&] { kernel(static_cast<Parameters>(arguments)...); };
+  m.body = body;
   m.fibers.resize(block.x);
   m.lanes.resize(block.x);
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
@@ -201,6 +213,13 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t,
           }
         }
       }
+}
+
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t, cudaStream_t, bool,
+                   Arguments... arguments) {
+  const std::function<void()> body = [=] { kernel(static_cast<Parameters>(arguments)...); };
+  fibers::now_or_recorded([=] { run_blocks(body, grid, block); });
   return cudaSuccess;
 }
 

@@ -7,9 +7,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "format/formats.h"
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_product_api.h"
 #include "kernels/kernel_name.h"
 #include "kernels/registry.h"
 #include "kernels/tables.h"
@@ -41,7 +43,25 @@ Status synchronize(void*) { return {}; }
 Status upload_on(void*, void* to, const void* from, int64_t bytes) { return copy_on(nullptr, to, from, bytes); }
 Status download_on(void*, void* to, const void* from, int64_t bytes) { return copy_on(nullptr, to, from, bytes); }
 Status copy_on(void*, void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  fibers::now_or_recorded([=] {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  });
+  return {};
+}
+Result<Buffer> allocate_pinned(int64_t bytes, const char* what) {
+  auto buffer = allocate(bytes, what);
+  return Buffer::borrow({buffer->data(), static_cast<size_t>(bytes)}, std::make_shared<Buffer>(*buffer));
+}
+
+// A graph is what would have been done meanwhile: arguments are those of the recording, memory is read when it runs.
+Status Graph::begin(void*) {
+  fibers::recording = new fibers::Recording;
+  return {};
+}
+Result<Graph> Graph::end(void*) { return Graph(std::exchange(fibers::recording, nullptr)); }
+Graph::~Graph() { delete static_cast<fibers::Recording*>(handle_); }
+Status Graph::launch(void*) const {
+  for (const auto& work : *static_cast<fibers::Recording*>(handle_)) work();
   return {};
 }
 Result<Stream> Stream::create() { return Stream(nullptr); }
@@ -49,11 +69,13 @@ Stream::~Stream() { handle_ = nullptr; }
 
 Status quantize_activations(const void* x, Element, int64_t m, int64_t k, int64_t ldx, int64_t group, int8_t* codes,
                             int64_t ldq, float* scales, void*) {
-  const int64_t width = group > 0 ? group : k, groups = (k + width - 1) / width;
-  std::vector<int32_t> sums(static_cast<size_t>(groups));
-  for (int64_t r = 0; r < m; ++r)
-    ref_table().vector->quantize_groups_int8(static_cast<const float*>(x) + r * ldx, nullptr, 1.0f, k, width, ldq,
-                                             codes + r * ldq, scales + r * groups, sums.data());
+  fibers::now_or_recorded([=] {
+    const int64_t width = group > 0 ? group : k, groups = (k + width - 1) / width;
+    std::vector<int32_t> sums(static_cast<size_t>(groups));
+    for (int64_t r = 0; r < m; ++r)
+      ref_table().vector->quantize_groups_int8(static_cast<const float*>(x) + r * ldx, nullptr, 1.0f, k, width, ldq,
+                                               codes + r * ldq, scales + r * groups, sums.data());
+  });
   return {};
 }
 
@@ -85,7 +107,7 @@ void multiply_row(const Matmul& call, int64_t row, int64_t n, const Value& value
 }
 
 template <class F>
-Status multiply(const Matmul& call) {
+void multiply_all(const Matmul& call) {
   for (int64_t n = 0; n < call.w.n; ++n) {
     const uint8_t* const row = call.w.codes + n * call.w.row_bytes;
     const auto value = [&](int64_t k) {
@@ -99,6 +121,10 @@ Status multiply(const Matmul& call) {
     };
     for (int64_t row_of_x = 0; row_of_x < call.m; ++row_of_x) multiply_row(call, row_of_x, n, value);
   }
+}
+template <class F>
+Status multiply(const Matmul& call) {
+  fibers::now_or_recorded([=] { multiply_all<F>(call); });
   return {};
 }
 
@@ -129,6 +155,52 @@ std::vector<MatmulKernel> plain_kernels(TypeList<F...>) {
 const std::vector<MatmulKernel>& matmul_kernels() {
   static const std::vector<MatmulKernel> all = plain_kernels(UnitFormatList{});
   return all;
+}
+
+bool takes_step_products(const StepProducts& call) {
+  bool takes = call.parts[0].m <= kMostStepRows;
+  for (int i = 0; i < call.count; ++i) takes = takes && call.parts[size_t(i)].x_groups;
+  return takes;
+}
+int64_t step_product_blocks(const StepProducts& call) { return call.parts[0].w.n / 16 + 1; }
+
+/// By definition: what the launches would do one after the other.
+Status step_products(const StepProducts& call) {
+  fibers::now_or_recorded([=] {
+    const Matmul& first = call.parts[0];
+    const int64_t m = first.m, k = first.w.k, ldq = (k + 63) / 64 * 64;
+    std::vector<float> x(size_t(m * k)), scales(size_t(m * first.w.groups));
+    std::vector<int8_t> codes(size_t(m * ldq));
+    if (call.norm != nullptr) {
+      (void)norm_rows(call.rows, call.norm, m, k, call.eps, x.data(), nullptr);
+    } else if (call.rows != nullptr) {
+      std::copy_n(call.rows, x.size(), x.data());
+    }
+    if (call.rows != nullptr)
+      (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.w.group, codes.data(), ldq, scales.data(),
+                                 nullptr);
+    std::vector<std::vector<float>> y;
+    for (int i = 0; i < call.count; ++i) {
+      Matmul part = call.parts[size_t(i)];
+      y.emplace_back(size_t(m * part.w.n));
+      if (call.rows != nullptr) part.x = codes.data(), part.ldx = ldq, part.x_scales = scales.data();
+      part.y = y.back().data();
+      part.ldy = part.w.n;
+      (void)call.kernel->run(part);
+    }
+    const auto count = int64_t(y[0].size());
+    if (call.end == ProductEnd::kSilu) (void)gate_rows(y[0].data(), y[1].data(), count, nullptr);
+    if (call.end == ProductEnd::kSquaredRelu) (void)squared_relu_rows(y[0].data(), y[1].data(), count, nullptr);
+    for (int i = 0; i < call.count; ++i) {
+      auto* const to = static_cast<float*>(call.parts[size_t(i)].y);
+      if (call.end == ProductEnd::kAdd) {
+        (void)add_rows(y[size_t(i)].data(), count, to, nullptr);
+      } else if (i == 0 || call.end == ProductEnd::kStore) {
+        std::ranges::copy(y[size_t(i)], to);
+      }
+    }
+  });
+  return {};
 }
 
 }  // namespace lowbit::cuda

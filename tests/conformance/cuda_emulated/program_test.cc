@@ -24,6 +24,12 @@ TEST(ProgramsOnFibers, SequencesThatShareAPool) {
   for (const Variant& v : variants()) expect_reference_sessions(*cuda, v, pool, v.model.window > 0 ? 14 : 9);
 }
 
+TEST(ProgramsOnFibers, SequencesThatDecode) {
+  ThreadPool pool(2);
+  const auto cuda = *make_cuda_backend(0, pool);
+  for (const Variant& v : variants()) expect_reference_decoding(*cuda, v, pool, 9);
+}
+
 /// A model as a whole: its pages, its batches, and rows that observers see in the host's memory.
 TEST(ProgramsOnFibers, AModelOnADevice) {
   const MemorySource source = make_random_model({});

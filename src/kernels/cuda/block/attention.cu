@@ -3,118 +3,16 @@
 // way.
 
 #include <algorithm>
-#include <cmath>
 
-#include "kernels/api.h"
-#include "kernels/cuda/block/rows.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/block/attention.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
-#include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda {
 namespace {
 
 using namespace block;  // NOLINT
-
-constexpr int kSpan = kAttentionSpan;
-constexpr int kPagedThreads = kSpan;  // a thread is a position of the span, then an element of the head
-static_assert(kPagedThreads / kLanes >= 16 && kMostHeadDim <= kPagedThreads);
-
-/// What a thread block works on.
-struct PagedTile {
-  BatchSequence sequence;
-  const uint64_t* pages;
-  int kv_head, group;  // heads that read one kv head
-  int first, count;    // of its queries
-  int first_span, spans;
-
-  __device__ __forceinline__ int row(int query) const { return (first + query) / group; }
-  __device__ __forceinline__ int position(int query) const { return sequence.position + row(query); }
-  /// Of the query's elements in q and out.
-  __device__ __forceinline__ int64_t offset(const AttendPages& call, int query) const {
-    const int64_t head = int64_t{kv_head} * group + (first + query) % group;
-    return ((int64_t{sequence.row} + row(query)) * call.heads + head) * call.kv.head_dim;
-  }
-};
-
-__device__ __forceinline__ int first_seen(int position, int64_t window) {
-  return window == 0 || position < window ? 0 : position + 1 - static_cast<int>(window);
-}
-
-__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
-  const QueryTile tile = call.tiles[blockIdx.x];
-  PagedTile t;
-  t.sequence = call.sequences[tile.sequence];
-  t.pages = call.kv.tables + tile.sequence * call.kv.stride;
-  t.kv_head = static_cast<int>(blockIdx.y);
-  t.group = static_cast<int>(call.heads / call.kv.kv_heads);
-  t.first = tile.first;
-  t.count = min(call.tile_queries, t.sequence.rows * t.group - t.first);
-  t.first_span = first_seen(t.position(0), call.window) / kSpan;
-  t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
-  return t;
-}
-
-/// What a query at a position sees of a span; nothing at position -1, where there is no query.
-struct Seen {
-  int begin, end;
-  bool is_first;  // no span before has a position that it sees
-  __device__ __forceinline__ bool nothing() const { return begin >= end; }
-  __device__ __forceinline__ bool has(int t) const { return t >= begin && t < end; }
-};
-__device__ __forceinline__ Seen seen_of(int position, int span, int64_t window) {
-  const int start = span * kSpan, first = first_seen(position, window);
-  return {max(first - start, 0), min(max(position + 1 - start, 0), kSpan), first >= start};
-}
-
-__device__ __forceinline__ float shift_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
-
-/// The layer's keys (0) or values (1) of a page.
-__device__ __forceinline__ const uint16_t* page_rows(const AttendPages& call, const PagedTile& tile, int page,
-                                                     int which) {
-  return reinterpret_cast<const uint16_t*>(tile.pages[page]) +
-         ((call.kv.index * 2 + which) * call.kv.kv_heads + tile.kv_head) * kKvPage * call.kv.head_dim;
-}
-
-/// What came before a span times `before`, plus the span times `here`. `here` 0 and `before` 1 where the query sees
-/// nothing of it.
-struct Merging {
-  float before, here;
-};
-
-/// The largest score and the sum of exponentials of one query, over the spans so far.
-struct Running {
-  float most, total;
-};
-__device__ __forceinline__ Merging merge(const Seen& seen, float most, float total, Running& running) {
-  if (seen.nothing()) return {1.0f, 0.0f};
-  if (seen.is_first) {
-    running = {most, total};
-    return {0.0f, 1.0f};
-  }
-  const float next = most > running.most ? most : running.most;
-  const float before = exp_f32(__fsub_rn(running.most, shift_of(next))),
-              here = exp_f32(__fsub_rn(most, shift_of(next)));
-  running = {next, __fmaf_rn(total, here, __fmul_rn(running.total, before))};
-  return {before, here};
-}
-__device__ __forceinline__ float merged(const Seen& seen, const Merging& by, float sum, float all) {
-  if (seen.nothing()) return all;
-  return seen.is_first ? sum : __fmaf_rn(sum, by.here, __fmul_rn(all, by.before));
-}
-
-/// Shared memory of a thread block. Queries lie next to each other: a thread reads four at once.
-template <int kQueries>
-struct PagedShared {
-  static constexpr int kPitch = kQueries + 4;  // neighbouring positions in different banks
-  float queries[kMostHeadDim][kPitch];
-  float weights[kSpan][kPitch];  // scores, then their exponentials
-  int positions[kQueries];       // -1: there is no such query
-  float most[kQueries];
-  Running running[kQueries];
-  Merging merging[kQueries];
-};
 
 /// Scores of the thread's position against all queries.
 template <int kQueries>
@@ -141,50 +39,6 @@ __device__ __forceinline__ void score_position(const AttendPages& call, const Pa
   }
 #pragma unroll
   for (float& s : scores) s = __fmul_rn(call.scale, s);
-}
-
-/// shared.weights become exponentials, shared.most the largest scores. Half a warp per query finds them.
-template <int kQueries>
-__device__ __forceinline__ void exponentials_of(const AttendPages& call, int span, const float (&scores)[kQueries],
-                                                PagedShared<kQueries>& shared) {
-  const int t = static_cast<int>(threadIdx.x), half = t / kLanes, lane = t % kLanes;
-#pragma unroll
-  for (int q = 0; q < kQueries; ++q) shared.weights[t][q] = scores[q];
-  __syncthreads();
-  if (half < kQueries) {
-    const Seen seen = seen_of(shared.positions[half], span, call.window);
-    float most = -INFINITY;
-    for (int at = lane; at < kSpan; at += kLanes) {
-      const float s = shared.weights[at][half];
-      if (seen.has(at)) most = s > most ? s : most;
-    }
-    most = largest_of_lanes(most);
-    if (lane == 0) shared.most[half] = most;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int q = 0; q < kQueries; ++q) {
-    const bool sees = seen_of(shared.positions[q], span, call.window).has(t);
-    shared.weights[t][q] = sees ? exp_f32(__fsub_rn(scores[q], shift_of(shared.most[q]))) : 0.0f;
-  }
-  __syncthreads();
-}
-
-/// Sums of exponentials, half a warp per query, and what they make of the sums so far.
-template <int kQueries>
-__device__ __forceinline__ void sum_exponentials(const AttendPages& call, int span, PagedShared<kQueries>& shared) {
-  const int half = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
-  if (half >= kQueries) return;
-  float sum = 0;
-  for (int at = lane; at < kSpan; at += kLanes) sum = __fadd_rn(sum, shared.weights[at][half]);
-  sum = fold_lanes(sum);
-  if (lane != 0) return;
-  const Seen seen = seen_of(shared.positions[half], span, call.window);
-  if (call.results != nullptr) {
-    shared.running[half] = {shared.most[half], sum};  // of this span alone
-  } else {
-    shared.merging[half] = merge(seen, shared.most[half], sum, shared.running[half]);
-  }
 }
 
 /// Neighbouring queries' weights of a position.
@@ -238,12 +92,6 @@ __device__ __forceinline__ void weigh_pages(const AttendPages& call, const Paged
       }
     }
   }
-}
-
-/// Where one span's largest score, sum and weighted values of a query lie.
-__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
-  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * call.spans + span_of_tile;
-  return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
 }
 
 /// Positions and elements of the tile's queries into shared memory; zeros where there is no query.
@@ -302,8 +150,10 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
 
 /// Puts spans together in ascending order, one thread per element of a query.
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
+  let_successor_start();
   const PagedTile tile = paged_tile(call);
   const int d = static_cast<int>(call.kv.head_dim);
+  wait_for_predecessor();
   for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
     const int query = at / d, i = at % d, position = tile.position(query);
     Running running{0, 0};
@@ -337,12 +187,18 @@ Status attend_pages(const AttendPages& call) {
   auto* const stream = static_cast<cudaStream_t>(call.stream);
   const auto x = static_cast<unsigned>(call.tile_count), y = static_cast<unsigned>(call.kv.kv_heads);
   const dim3 grid(x, y, call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
-  auto e = call.tile_queries == 4   ? launch_tiles<4>(call, grid, stream)
-           : call.tile_queries == 8 ? launch_tiles<8>(call, grid, stream)
-                                    : launch_tiles<16>(call, grid, stream);
-  if (e == cudaSuccess && call.results != nullptr)
-    e = launch(merge_tiles, dim3(x, y), dim3(kPagedThreads), 0, stream, false, call);
-  return check_cuda(e, "attention");
+  const auto e = call.tile_queries == 4   ? launch_tiles<4>(call, grid, stream)
+                 : call.tile_queries == 8 ? launch_tiles<8>(call, grid, stream)
+                                          : launch_tiles<16>(call, grid, stream);
+  if (e != cudaSuccess || call.results == nullptr) return check_cuda(e, "attention");
+  return merge_spans(call, false);
+}
+
+Status block::merge_spans(const AttendPages& call, bool overlap) {
+  const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads));
+  return check_cuda(
+      launch(merge_tiles, grid, dim3(kPagedThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call),
+      "attention");
 }
 
 }  // namespace lowbit::cuda

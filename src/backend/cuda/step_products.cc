@@ -1,0 +1,52 @@
+// Products of a few rows of x, in one launch with their norm, their quantization and what becomes of them.
+
+#include "kernels/cuda_product_api.h"
+
+#include "backend/cuda/program.h"
+#include "base/checked.h"
+#include "base/try.h"
+
+namespace lowbit {
+namespace {
+
+/// Every thread block makes x's codes for itself. Beyond so many blocks of a multiprocessor, and columns of all blocks,
+/// one launch that makes them for all is faster.
+constexpr int64_t kBlocksOfAProcessor = 2, kMostColumns = int64_t{1} << 20;
+
+}  // namespace
+
+Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
+                                            cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const {
+  const CudaWeight& front = *parts.front().weight;
+  if (m < 1 || m > cuda::kMostStepRows || parts.size() > size_t{cuda::kMostStepProducts} || in.hadamard > 0 ||
+      (in.tap >= 0 && work.observer_))
+    return false;
+  cuda::StepProducts call;
+  call.end = end;
+  for (const StepPart& part : parts) {
+    const CudaWeight& w = *part.weight;
+    if (!w.takes_codes() || !w.rounding.is_default() || w.format != front.format || w.k != front.k ||
+        &w.plan.kernel(m) != &front.plan.kernel(m))
+      return false;
+    const DeviceRows x{work.codes_.data(), cuda::Element::kInt8, m, round_up(w.k, 64), work.code_scales_.as<float>()};
+    call.parts[size_t(call.count++)] =
+        w.plan.call(x, floats_or_null(w.bias), part.to, cuda::Element::kF32, w.n, nullptr, work.stream());
+  }
+  call.kernel = &front.plan.kernel(m);
+  call.rows = work.slot(in.from);
+  call.norm = in.norm == nullptr ? nullptr : c.norm.as<float>();
+  call.eps = in.norm == nullptr ? 0.0f : in.norm->eps;
+  const int64_t blocks = cuda::step_product_blocks(call);
+  if (blocks > kBlocksOfAProcessor * work.multiprocessors_ || blocks * front.k > kMostColumns ||
+      !cuda::takes_step_products(call)) {
+    if (parts.size() == 1 && end == cuda::ProductEnd::kStore) return false;
+    call.rows = call.norm = nullptr;
+    if (!cuda::takes_step_products(call)) return false;
+    LOWBIT_TRY_ASSIGN(const float* const x, operand(c, in, front, true, 0, m, work));
+    LOWBIT_TRY(quantize(front, x, m, work));
+  }
+  LOWBIT_TRY(cuda::step_products(call));
+  return true;
+}
+
+}  // namespace lowbit

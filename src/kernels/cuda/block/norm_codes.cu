@@ -1,0 +1,107 @@
+// Rows that are normed and become int8 codes, in one launch: a thread block per row, which it reads once.
+
+#include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_step_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kCodeThreads = 512;
+
+/// Bits of the largest magnitude among row[begin, end), of every `step`th from `first` on.
+__device__ __forceinline__ uint32_t largest_bits(const float* row, int64_t first, int64_t end, int step) {
+  uint32_t most = 0;
+#pragma unroll 4
+  for (int64_t i = first; i < end; i += step) most = max(most, magnitude_bits(row[i]));
+  return most;
+}
+
+__device__ __forceinline__ void write_codes(const NormCodes& call, const float* row, int64_t first, int64_t end,
+                                            int step, const Quantizer& q) {
+  int8_t* const codes = call.codes + int64_t{blockIdx.x} * call.ldq;
+#pragma unroll 4
+  for (int64_t i = first; i < end; i += step)
+    codes[i] = i < call.k ? static_cast<int8_t>(quantize_one(row[i], q.inverse)) : int8_t{0};
+}
+
+__global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_constant__ NormCodes call, int64_t groups) {
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  auto* const row = reinterpret_cast<float*>(bytes);
+  auto* const largest = reinterpret_cast<uint32_t*>(row + call.k);  // [threads]
+  auto* const factor = reinterpret_cast<float*>(largest + kCodeThreads);
+  let_successor_start();
+  wait_for_predecessor();
+  const int thread = static_cast<int>(threadIdx.x);
+  const float* const x = call.x + int64_t{blockIdx.x} * call.k;
+#pragma unroll 4
+  for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = x[i];
+  __syncthreads();
+  if (thread < 32) {  // a warp, of which both halves do the same
+    float sum = 0;
+#pragma unroll 8
+    for (int64_t i = thread % kLanes; i < call.k; i += kLanes) sum = __fmaf_rn(row[i], row[i], sum);
+    const float dot = fold_lanes(sum);
+    if (thread == 0)
+      *factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(call.k)), call.eps)));
+  }
+  __syncthreads();
+  const float by = *factor;
+#pragma unroll 4
+  for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = __fmul_rn(__fmul_rn(row[i], by), call.norm[i]);
+  __syncthreads();
+  float* const scales = call.scales + int64_t{blockIdx.x} * groups;
+  if (groups == 1) {
+    largest[thread] = largest_bits(row, thread, call.k, kCodeThreads);
+    for (int half = kCodeThreads / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (thread < half) largest[thread] = max(largest[thread], largest[thread + half]);
+    }
+    __syncthreads();
+    const Quantizer q = quantizer_of(largest[0]);
+    write_codes(call, row, thread, call.ldq, kCodeThreads, q);
+    if (thread == 0) *scales = q.scale;
+    return;
+  }
+  // A half of a warp takes a group; the same number of rounds for all, since lanes wait for each other.
+  const int lane = thread % kLanes, halves = kCodeThreads / kLanes;
+  for (int64_t first = 0; first < groups; first += halves) {
+    const int64_t g = first + thread / kLanes, begin = min(g * call.group, call.k),
+                  end = min(begin + call.group, call.k);
+    uint32_t most = largest_bits(row, begin + lane, end, kLanes);
+    for (int w = kLanes / 2; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
+    if (g >= groups) continue;
+    const Quantizer q = quantizer_of(most);
+    write_codes(call, row, begin + lane, g + 1 == groups ? call.ldq : end, kLanes, q);
+    if (lane == 0) scales[g] = q.scale;
+  }
+}
+
+int64_t shared_bytes(int64_t k) { return 4 * (k + kCodeThreads + 1); }
+
+}  // namespace
+
+bool has_norm_codes(int64_t k) {
+  Device device{};
+  return k > 0 && current_device(&device) == cudaSuccess && shared_bytes(k) <= device.shared_bytes;
+}
+
+Status norm_codes(const NormCodes& call) {
+  if (call.m == 0) return {};
+  Device device{};
+  auto e = current_device(&device);
+  if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(&norm_codes_all), device);
+  const int64_t width = call.group > 0 ? call.group : call.k, groups = (call.k + width - 1) / width;
+  if (e == cudaSuccess)
+    e = launch(norm_codes_all, dim3(static_cast<unsigned>(call.m)), dim3(kCodeThreads),
+               static_cast<size_t>(shared_bytes(call.k)), static_cast<cudaStream_t>(call.stream), device.bulk_copies,
+               call, groups);
+  return check_cuda(e, "activations");
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,128 @@
+#include "kernels/cuda/step_products.cuh"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "kernels/cuda/gemm/segments.h"
+#include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+namespace {
+
+constexpr int kSpreadBytes = 16;  // behind a row of codes: rows in different banks
+
+bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
+int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
+
+/// Places in shared memory; its bytes.
+int place(const StepProducts& call, ProductArgs& args) {
+  const int tiles = gates(call.end) ? 2 : 1;
+  const int slots = static_cast<int>(ceil_div(args.depth * args.warp_batches * 2, args.per_scale));
+  args.results_at = tiles * args.weight_groups * 16 * 4;
+  args.codes_at = args.results_at + tiles * slots * args.m * 16 * 4;
+  args.code_pitch = static_cast<int>(round_up(args.k, 64)) + kSpreadBytes;
+  args.x_scales_at = args.codes_at + args.m * args.code_pitch;
+  args.rows_at = args.x_scales_at + static_cast<int>(round_up(args.m * args.segments * 4, 16));
+  args.norm_at = args.rows_at + (args.norm == nullptr ? 0 : args.m * args.k * 4);
+  return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4);
+}
+
+ProductArgs args_of(const StepProducts& call) {
+  const Matmul& first = call.parts[0];
+  ProductArgs args{};
+  args.parts = call.count;
+  args.rows = call.rows;
+  args.codes = static_cast<const int8_t*>(first.x);
+  args.x_scales = first.x_scales;
+  args.ldx = first.ldx;
+  args.norm = call.norm;
+  args.eps = call.eps;
+  args.m = static_cast<int>(first.m);
+  args.k = static_cast<int>(first.w.k);
+  args.unit_blocks = static_cast<int>(ceil_div(first.w.k, 128));
+  args.segments = static_cast<int>(first.w.groups);
+  args.per_scale = static_cast<int>(std::clamp<int64_t>(first.w.groups_per_scale, 1, first.w.groups));
+  args.weight_groups = static_cast<int>(ceil_div(args.segments, args.per_scale));
+  args.end = call.end;
+  SegmentArgs cut{};
+  cut.per_scale = args.per_scale;
+  cut.k = args.k;
+  cut_segments_few(cut);
+  args.depth = cut.whole_groups != 0 ? cut.depth : 0;
+  args.warp_batches = cut.warp_batches;
+  int block = 0;
+  for (int i = 0; i < call.count; ++i) {
+    const Matmul& from = call.parts[static_cast<size_t>(i)];
+    args.part[i] = {from.w.codes,
+                    from.w.scales,
+                    from.bias,
+                    static_cast<float*>(from.y),
+                    from.ldy,
+                    static_cast<int>(from.w.n),
+                    static_cast<int>(factor_rows(from.w.n)),
+                    block};
+    block += static_cast<int>(ceil_div(from.w.n, 16));
+  }
+  return args;
+}
+
+bool takes(const StepProducts& call, const Matmul& part) {
+  const Weight &w = part.w, &first = call.parts[0].w;
+  return part.x_groups && w.groups > 1 && w.group == kSegmentColumns && w.offsets == nullptr && w.k == first.k &&
+         w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m && part.y_element == Element::kF32 &&
+         w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
+}
+
+template <int Bits>
+const void* kernel_of(bool two_tiles) {
+  return two_tiles ? reinterpret_cast<const void*>(&step_products_kernel<Bits, 2>)
+                   : reinterpret_cast<const void*>(&step_products_kernel<Bits, 1>);
+}
+
+}  // namespace
+
+bool takes_step_products(const StepProducts& call) {
+  const int64_t m = call.parts[0].m;
+  if (call.kernel->instance == nullptr || m < 1 || m > kMostStepRows) return false;
+  for (int i = 0; i < call.count; ++i)
+    if (!takes(call, call.parts[static_cast<size_t>(i)])) return false;
+  if (gates(call.end) && (call.count != 2 || call.parts[0].w.n != call.parts[1].w.n)) return false;
+  const int bits = bits_of(call);
+  if (bits != 2 && bits != 4 && bits != 8) return false;
+  ProductArgs args = args_of(call);
+  Device device{};
+  return args.depth > 0 && current_device(&device) == cudaSuccess && place(call, args) <= device.shared_bytes;
+}
+
+int64_t step_product_blocks(const StepProducts& call) {
+  int64_t blocks = 0;
+  for (int i = 0; i < (gates(call.end) ? 1 : call.count); ++i)
+    blocks += ceil_div(call.parts[static_cast<size_t>(i)].w.n, int64_t{16});
+  return blocks;
+}
+
+Status step_products(const StepProducts& call) {
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
+  ProductArgs args = args_of(call);
+  const int shared = place(call, args), bits = bits_of(call);
+  const bool two = gates(call.end);
+  const void* const kernel = bits == 2 ? kernel_of<2>(two) : bits == 4 ? kernel_of<4>(two) : kernel_of<8>(two);
+  if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(step_product_blocks(call)));
+  config.blockDim = dim3(kProductThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = static_cast<cudaStream_t>(call.parts[0].stream);
+  config.attrs = &attribute;
+  config.numAttrs = call.parts[0].overlap && device.bulk_copies ? 1 : 0;
+  void* list[] = {&args};
+  return check_cuda(cudaLaunchKernelExC(&config, kernel, list), "products");
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,40 @@
+#pragma once
+// The contract between backend/cuda/ and the kernel of a decoding step: products of a few rows of x with what stands
+// before and behind them, in one launch. kernels/cuda/ implements it, kernels/cuda_stub/ stands in for it.
+//
+// Numerics: docs/numerics.md: the bits of norm_rows(), quantize_activations(), MatmulKernel::run(), add_rows() and
+// gate_rows() one after the other.
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/cuda_api.h"
+
+namespace lowbit::cuda {
+
+/// What becomes of a product: it is stored, added to y, or, of two products, act(first) * second is stored as the first
+/// one's y.
+enum class ProductEnd : uint8_t { kStore, kAdd, kSilu, kSquaredRelu };
+
+inline constexpr int64_t kMostStepRows = 8;
+inline constexpr int kMostStepProducts = 3;
+
+/// Products of the same x, in f32. Device memory.
+struct StepProducts {
+  int count = 0;
+  std::array<Matmul, kMostStepProducts> parts;  // x of the first counts: codes and scales, unless there are rows
+  const MatmulKernel* kernel = nullptr;         // that has made all weights
+  const float* rows = nullptr;  // [m, k]: x before it is normed, if there is a norm, and quantized; every block does so
+  const float* norm = nullptr;  // [k]
+  float eps = 0;
+  ProductEnd end = ProductEnd::kStore;
+};
+/// Whether step_products() takes them: int8 x with a scale per 32 columns, integer weights whose scales belong to 32, 64,
+/// 128 or 256 columns, no offsets, one to kMostStepRows rows, and room in a block for them.
+bool takes_step_products(const StepProducts& call);
+/// Thread blocks of the launch, each of which norms and quantizes rows.
+int64_t step_product_blocks(const StepProducts& call);
+/// Enqueues them. Errors: what CUDA says.
+Status step_products(const StepProducts& call);
+
+}  // namespace lowbit::cuda
