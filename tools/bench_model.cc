@@ -27,6 +27,8 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"activation", report.activation},
       {"isa", report.isa},
       {"threads", report.threads},
+      {"kv", report.kv},
+      {"depth", options.depth},
       {"prompt", options.prompt},
       {"generate", options.generate},
       {"tuned", options.tune},
@@ -149,9 +151,11 @@ void add_model_bench(CLI::App& bench, Invocation& invocation) {
   add_model_argument(*verb, arguments->model);
   ModelBenchOptions& options = arguments->options;
   add_count_option(*verb, "-p,--prompt", options.prompt, {1, 1 << 20}, "tokens of the prompt [128]");
+  add_count_option(*verb, "--depth", options.depth, {0, 1 << 20}, "tokens before either [0]");
   add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
   add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
   add_activation_option(*verb, options.activation);
+  add_kv_options(*verb, options.kv, options.kv_residual);
   verb->add_flag("--tune", options.tune, "try several ways to cut products first, and keep the fastest of each shape");
   verb->add_flag("--profile", options.profile, "then once more, with the time, share and GB/s of each step");
   verb->add_option("--vs", arguments->other, "then llama.cpp on a GGUF file of the same model: ggml[:FILE.gguf]")

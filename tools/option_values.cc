@@ -189,6 +189,13 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
                   value));
 }
 
+void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual) {
+  app.add_option("--kv", kv, "keys and values: f16, int8, int4, int2, or kXvY with X and Y of 2, 4 and 8 [f16]")
+      ->type_name("NAME");
+  add_count_option(app, "--kv-residual", residual, {0, int64_t{1} << 30},
+                   "newest positions that stay f16 beside quantized ones [128]");
+}
+
 CLI::Option* add_model_argument(CLI::App& app, std::string& value) {
   return app.add_option("MODEL", value, "checkpoint or Hugging Face directory, GGUF file, or `default`")
       ->required()

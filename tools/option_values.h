@@ -42,6 +42,8 @@ CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, F
 CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& help);
 /// --act
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
+/// --kv and --kv-residual
+void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual);
 /// The positional MODEL.
 CLI::Option* add_model_argument(CLI::App& app, std::string& value);
 

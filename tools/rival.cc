@@ -148,8 +148,10 @@ Result<RivalModel> bench_llama(const ModelBenchOptions& options, const std::stri
     return tl::unexpected(error(ErrorCode::kInvalidArgument, "--vs", spec, "ggml:FILE.gguf"));
   const auto program = rival_program("LOWBIT_LLAMA_BENCH", "llama-bench");
   if (!program) return tl::unexpected(program.error());
-  const auto [text, code] = output_of(fmt::format("'{}' -m '{}' -t {} -p {} -n {} -r {} -o json", *program, report.path,
-                                                  threads, options.prompt, options.generate, options.repetitions));
+  const std::string depth = options.depth > 0 ? fmt::format(" -d {}", options.depth) : std::string();
+  const auto [text, code] =
+      output_of(fmt::format("'{}' -m '{}' -t {} -p {} -n {}{} -r {} -o json", *program, report.path, threads,
+                            options.prompt, options.generate, depth, options.repetitions));
   const nlohmann::json runs = nlohmann::json::parse(text, nullptr, false);
   if (runs.is_array())
     for (const nlohmann::json& run : runs) {

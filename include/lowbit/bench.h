@@ -37,10 +37,13 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options);
 
 struct ModelBenchOptions {
   int64_t prompt = 128, generate = 64;
+  int64_t depth = 0;  // tokens before either
   int repetitions = 3;
   std::string activation = "auto";
-  bool tune = false;     // ModelOptions::tune
-  bool profile = false;  // then the same once more, each step timed on its own
+  std::string kv = "f16";     // ModelOptions::kv
+  int64_t kv_residual = 128;  // ModelOptions::kv_residual
+  bool tune = false;          // ModelOptions::tune
+  bool profile = false;       // then the same once more, each step timed on its own
   Compute compute;
   Progress progress;
 };
@@ -53,7 +56,7 @@ struct StepReport {
   double gb_s = 0, gops = 0;  // 0 where nothing is read or multiplied
 };
 struct ModelBenchReport {
-  std::string model, activation, isa;
+  std::string model, activation, isa, kv;
   int threads = 0;
   int64_t weight_bytes = 0;
   double load_s = 0;

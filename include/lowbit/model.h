@@ -31,6 +31,10 @@ struct ModelOptions {
   /// Positions that all sessions have together, in pages of 64; forks share theirs. 0: as many as there is memory for. Memory is
   /// taken as positions are written.
   int64_t kv_positions = 0;
+  /// How keys and values are kept: "f16", or quantized as "int8", "int4", "int2" or "kXvY" with X and Y of 2, 4 and 8 (docs/kv-cache.md).
+  std::string kv = "f16";
+  int64_t kv_residual =
+      128;          // the newest positions, which stay f16 beside quantized ones; rounded up to a multiple of 64
   Compute compute;  // a GPU that it names runs the model, with the CPU's bits
   Progress progress;
 };
@@ -39,8 +43,9 @@ struct ModelInfo {
   std::string path, kind, architecture;
   int64_t parameters = 0, vocab_size = 0, layers = 0, hidden_size = 0;
   int64_t context = 0, max_context = 0;
-  int64_t weight_bytes = 0, kv_bytes = 0;
-  std::string activation, isa;  // isa: "cuda" on a GPU
+  int64_t weight_bytes = 0, kv_bytes = 0;  // kv_bytes: of one session that is full
+  std::string kv;                          // as ModelOptions
+  std::string activation, isa;             // isa: "cuda" on a GPU
   int threads = 0;
   double load_s = 0;
 };
@@ -103,8 +108,11 @@ class Session {
   /// it are not computed.
   Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
 
-  int64_t length() const;   // tokens in the sequence
-  int64_t context() const;  // the most it may have
+  int64_t length() const;    // tokens in the sequence
+  int64_t kv_bytes() const;  // what its keys and values take, shared ones included
+  int64_t context() const;   // the most it may have
+  /// Forgets tokens [length, ...): as if they had never been. Quantized keys and values keep what this needs for the last 256
+  /// tokens; beyond them the tokens before are computed again, and an error of that leaves the session empty.
   Status truncate(int64_t length);
   void clear() { (void)truncate(0); }
 
@@ -152,6 +160,7 @@ class Model {
   Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
   Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
   int64_t length() const;
+  int64_t kv_bytes() const;
   Status truncate(int64_t length);
   void clear() { (void)truncate(0); }
   Status start_trace(const std::string& path);

@@ -145,7 +145,7 @@ class ChoiceScorer {
     const ChoiceTokens& one = group_[branch.segment.members.front()];
     int64_t length = std::min(common_prefix(kept_tokens_, one.run()), branch.segment.last - 1);
     for (const size_t m : branch.segment.members) length = std::min(length, group_[m].context - 1);
-    if (length < kWorthSharing) return;
+    if (length < kWorthSharing || !kept_.can_truncate(length)) return;
     branch.cache = std::move(kept_);
     kept_ = empty();
     (void)branch.cache.truncate(length);  // it has at least as many

@@ -137,7 +137,7 @@ inline constexpr int64_t kKvPage = 64, kSpanPages = 4, kAttentionSpan = kKvPage 
 ///   e[t] = exp(s[t] - (m == -inf ? 0 : m));  l = sum e in 16 partial sums, t to sum t % 16, folded as VectorOps' others
 ///   o[i] = 0;  o[i] = fma(e[t], v[t][i], o[i]), t ascending
 struct SpanArgs {
-  const uint16_t* keys[kSpanPages] = {};    // f16 [d, kKvPage] each: a row holds one element of all positions
+  const uint16_t* keys[kSpanPages] = {};    // f16 [d, kKvPage] each; null: packed, and this is a PackedSpanArgs
   const uint16_t* values[kSpanPages] = {};  // f16 [kKvPage, d] each; read from the first to the last page that is seen
   const uint16_t* next = nullptr;           // keys of the span behind it, fetched ahead; a hint, null for none
   int64_t d = 0;                            // of a head

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/packed_kv.h"
 
 namespace lowbit {
 namespace {
@@ -109,12 +110,18 @@ class Attention::Runner {
     const KvCache& cache = *block_->cache;
     const int64_t end = block_->position + block_->rows;
     for (int64_t p = 0, page = span * kSpanPages; p < kSpanPages && page * kKvPage < end; ++p, ++page) {
-      LOWBIT_DCHECK(cache.page_format(call_.layer) == KvFormat::kF16);
-      args_.keys[p] = cache.keys_f16(call_.layer, kv_head_, page);
-      args_.values[p] = cache.values_f16(call_.layer, kv_head_, page);
+      const bool packed = cache.reads_packed(call_.layer, page, block_->position);
+      args_.keys[p] = packed ? nullptr : cache.keys_f16(call_.layer, kv_head_, page);
+      args_.values[p] = packed ? nullptr : cache.values_f16(call_.layer, kv_head_, page);
+      if (!packed) continue;
+      args_.packed_keys[p] = cache.packed_keys(call_.layer, kv_head_, page);
+      args_.packed_values[p] = cache.packed_values(call_.layer, kv_head_, page);
     }
     const int64_t next = (span + 1) * kSpanPages;
-    args_.next = next * kKvPage < end ? cache.keys_f16(call_.layer, kv_head_, next) : nullptr;
+    const bool reads_next = next * kKvPage < end && !cache.reads_packed(call_.layer, next, block_->position);
+    args_.next = reads_next ? cache.keys_f16(call_.layer, kv_head_, next) : nullptr;
+    args_.key_bits = cache.group_of(call_.layer).format.key_bits;
+    args_.value_bits = cache.group_of(call_.layer).format.value_bits;
     args_.d = d_;
     args_.scale = a_.shape_.scale;
     args_.queries = queries_;
@@ -152,7 +159,7 @@ class Attention::Runner {
   const int64_t d_, group_, ld_;
   const Block* block_ = nullptr;
   int64_t kv_head_ = 0, queries_ = 0;
-  SpanArgs args_;
+  PackedSpanArgs args_;
   float *result_, *running_, *copies_;
   int32_t *begin_, *end_;
 };
@@ -190,15 +197,20 @@ void Attention::cut(const BatchAttention& call) {
   const int64_t rows = pool_->size() == 1 ? most : std::clamp<int64_t>(shared, 1, most);
   blocks_.clear();
   int64_t task = 0, result = 0;
-  for (const SequenceRows& s : call.sequences)
-    for (int64_t row = ceil_div(s.rows, rows) * rows - rows; row >= 0; row -= rows) {
-      const int64_t count = std::min(rows, s.rows - row), position = s.position + row;
+  for (const SequenceRows& s : call.sequences) {
+    const bool packed = s.cache->group_of(call.layer).format.packed();
+    for (int64_t row_end = s.rows, row = 0; row_end > 0; row_end = row) {
+      row = (row_end - 1) / rows * rows;
+      // All rows of a block read the same pages packed.
+      if (packed) row = std::max(row, (s.position + row_end - 1) / kKvPage * kKvPage - s.position);
+      const int64_t count = row_end - row, position = s.position + row;
       const int64_t seen = call.window == 0 ? 0 : std::max<int64_t>(0, position + 1 - call.window);
       const int64_t first = seen / kAttentionSpan, spans = ceil_div(position + count, kAttentionSpan) - first;
       blocks_.push_back({s.cache, s.row + row, count, position, first, spans, task, result});
       task += spans * shape_.kv_heads;
       result += spans * shape_.kv_heads * result_elems(count);
     }
+  }
 }
 
 /// Whether the blocks alone would leave threads without work, and results have room.

@@ -51,7 +51,7 @@ class Attention {
   int64_t bytes() const { return scratch_.size() + results_.size(); }
 
   /// out[r,h] = sum_t softmax_t(scale * q[r,h] . k[t]) v[t],  max(0, p + 1 - window) <= t <= p, the row's position.
-  /// The caches hold (stored, not necessarily committed) all positions up to the last row's.
+  /// The caches hold (stored, not necessarily committed) all positions up to the last row's, packed where rows read them so.
   /// Numerics: f32, spans of 256 positions in ascending order (SpanArgs, VectorOps::merge_span; docs/numerics.md), at the end times
   ///           1 / L. A row's bits depend on nothing but its position, the window, its query and the cache: not on the rows beside
   ///           it, the thread count, the ISA or the blocking. Reference: a loop in ops/attention_test.cc.

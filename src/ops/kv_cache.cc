@@ -8,14 +8,23 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/pack_rows.h"
 
 namespace lowbit {
 
 KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
-  tables_.resize(pool_->groups().size());
-  wanted_.resize(tables_.size());
+  const size_t groups = pool_->groups().size();
+  tables_.resize(2 * groups);
+  wanted_.resize(2 * groups);
+  sizes_.resize(2 * groups);
+  packed_.resize(groups);
+  held_.resize(groups);
   // One more for a copy on its way: reserve() does not allocate.
-  for (auto& table : tables_) table.reserve(size_t(std::min(ceil_div(capacity, kKvPage), pool_->max_pages())) + 1);
+  const int64_t most = std::min(ceil_div(capacity, kKvPage), pool_->max_pages()) + 1;
+  for (size_t g = 0; g < groups; ++g) {
+    tables_[g].reserve(size_t(most));
+    if (format(g).packed()) tables_[packed_store(g)].reserve(size_t(most));
+  }
 }
 
 KvCache::~KvCache() {
@@ -26,8 +35,12 @@ KvCache& KvCache::operator=(KvCache&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(capacity_, other.capacity_);
   std::swap(length_, other.length_);
+  std::swap(start_, other.start_);
   std::swap(tables_, other.tables_);
+  std::swap(packed_, other.packed_);
+  std::swap(held_, other.held_);
   std::swap(wanted_, other.wanted_);
+  std::swap(sizes_, other.sizes_);
   return *this;
 }
 
@@ -38,19 +51,28 @@ Result<KvCache> KvCache::make(std::vector<KvGroup> groups, int64_t capacity) {
 
 KvCache KvCache::fork() const {
   KvCache other(pool_, capacity_);
-  other.length_ = length_;
-  for (size_t g = 0; g < tables_.size(); ++g)
-    for (int64_t p = 0; p < ceil_div(length_, kKvPage); ++p) {
-      const KvPool::Page& page = tables_[g][size_t(p)];
-      pool_->share(int(g), page.id);
-      other.tables_[g].push_back(page);
+  other.length_ = other.start_ = length_;
+  other.packed_ = packed_;
+  other.held_ = held_;
+  const auto share = [&](size_t store, int64_t count) {
+    for (int64_t p = 0; p < count; ++p) {
+      const KvPool::Page& page = tables_[store][size_t(p)];
+      if (page.data != nullptr) pool_->share(int(store), page.id);
+      other.tables_[store].push_back(page);
     }
+  };
+  for (size_t g = 0; g < packed_.size(); ++g) {
+    share(g, ceil_div(length_, kKvPage));
+    share(packed_store(g), packed_[g]);  // what is not written yet each writes to a page of its own
+  }
   return other;
 }
 
 int64_t KvCache::bytes() const {
   int64_t total = 0;
-  for (size_t g = 0; g < tables_.size(); ++g) total += int64_t(tables_[g].size()) * pool_->page_bytes(int(g));
+  for (size_t s = 0; s < tables_.size(); ++s)
+    for (const KvPool::Page& page : tables_[s])
+      if (page.data != nullptr) total += pool_->page_bytes(int(s));
   return total;
 }
 
@@ -59,28 +81,49 @@ Status KvCache::reserve(int64_t n) {
     return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("{} + {} positions", length_, n),
                 fmt::format("at most {}", capacity_), "shorten the text or ask for a larger context (-c)");
   if (n == 0) return {};
-  const int64_t before = pages(), count = std::max(ceil_div(length_ + n, kKvPage), before), last = length_ / kKvPage;
+  LOWBIT_TRY(grow(length_ + std::min(n, kOpenRows), length_ + n));
+  start_ = length_;
+  return {};
+}
+
+Status KvCache::open(int64_t rows) {
+  LOWBIT_DCHECK(rows <= capacity_ - length_);
+  return grow(length_ + rows, length_ + rows);
+}
+
+Status KvCache::grow(int64_t f16_end, int64_t end) {
+  const int64_t last = length_ / kKvPage;
   // All at once: who holds some of the pages it needs while it waits for the others would keep those from everybody else.
-  for (size_t g = 0; g < tables_.size(); ++g) {
-    const bool shared = last < before && pool_->is_shared(int(g), tables_[g][size_t(last)].id);
-    wanted_[g] = count - before + (shared ? 1 : 0);
+  for (size_t g = 0; g < packed_.size(); ++g) {
+    const auto size = [&](size_t store) { return int64_t(tables_[store].size()); };
+    const int64_t count = ceil_div(format(g).packed() ? f16_end : end, kKvPage);
+    const bool shared = last < size(g) && pool_->is_shared(int(g), tables_[g][size_t(last)].id);
+    sizes_[g] = size(g);
+    wanted_[g] = std::max<int64_t>(0, count - size(g)) + (shared ? 1 : 0);
+    const size_t s = packed_store(g);
+    sizes_[s] = size(s);
+    wanted_[s] = std::max<int64_t>(0, format(g).packed_pages(end - 1) - size(s));
   }
+  if (std::ranges::all_of(wanted_, [](int64_t pages) { return pages == 0; })) return {};
   LOWBIT_TRY(pool_->take(wanted_, tables_));
-  for (size_t g = 0; g < tables_.size(); ++g)
-    if (int64_t(tables_[g].size()) > count)
+  for (size_t g = 0; g < packed_.size(); ++g)
+    if (last < sizes_[g] && pool_->is_shared(int(g), tables_[g][size_t(last)].id))
       if (auto copied = own_page(g, last); !copied) {
-        drop_pages(before);
+        drop_pages(sizes_);
         return copied;
       }
   return {};
 }
 
-void KvCache::drop_pages(int64_t count) {
-  for (size_t g = 0; g < tables_.size(); ++g)
-    while (int64_t(tables_[g].size()) > count) {
-      pool_->give_back(int(g), tables_[g].back().id);
-      tables_[g].pop_back();
-    }
+void KvCache::drop_last(size_t store) {
+  const KvPool::Page page = tables_[store].back();
+  if (page.data != nullptr) pool_->give_back(int(store), page.id);
+  tables_[store].pop_back();
+}
+
+void KvCache::drop_pages(std::span<const int64_t> sizes) {
+  for (size_t s = 0; s < tables_.size(); ++s)
+    while (int64_t(tables_[s].size()) > sizes[s]) drop_last(s);
 }
 
 Status KvCache::own_page(size_t group, int64_t index) {
@@ -96,7 +139,6 @@ Status KvCache::own_page(size_t group, int64_t index) {
 uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page) const {
   const KvPool::Place place = pool_->place(layer);
   const KvGroup& g = pool_->groups()[size_t(place.group)];
-  LOWBIT_DCHECK(g.format == KvFormat::kF16);
   auto* const data = reinterpret_cast<uint16_t*>(tables_[size_t(place.group)][size_t(page)].data);
   return data + ((place.index * 2 + which) * g.kv_heads + head) * kKvPage * g.head_dim;
 }
@@ -129,12 +171,94 @@ void KvCache::store_head(const VectorOps& ops, int64_t layer, int64_t head, int6
   }
 }
 
+PackedMatrix KvCache::packed(int64_t layer, int64_t which, int64_t head, int64_t page) const {
+  const KvPool::Place place = pool_->place(layer);
+  const KvGroup& g = pool_->groups()[size_t(place.group)];
+  const auto* const data =
+      reinterpret_cast<const uint8_t*>(tables_[packed_store(size_t(place.group))][size_t(page - 1)].data);
+  const PackedHead at = packed_head(packed_head_bytes(g.format, g.head_dim), place.index * g.kv_heads + head,
+                                    int64_t(g.layers.size()) * g.kv_heads);
+  if (which == 0) return {data + at.key_codes, data + at.key_side};
+  return {data + at.value_codes, data + at.value_side};
+}
+
+void KvCache::pack(int64_t layer, int64_t rows, ThreadPool& pool) {
+  const auto g = size_t(pool_->place(layer).group);
+  const int64_t heads = group_of(layer).kv_heads, first = packed_[g];
+  const int64_t pages = format(g).packed_pages(length_ + rows - 1) - first;
+  if (pages <= 0) return;
+  pool.parallel_for(pages * heads, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) pack_head(layer, i % heads, 1 + first + i / heads);
+  });
+}
+
+void KvCache::pack_head(int64_t layer, int64_t head, int64_t page) {
+  const KvGroup& g = group_of(layer);
+  const auto pack = [](const uint16_t* from, int64_t ld, const PackedShape& shape, const PackedMatrix& to) {
+    pack_rows(from, ld, shape, const_cast<uint8_t*>(to.codes), const_cast<uint8_t*>(to.side));
+  };
+  pack(keys_f16(layer, head, page), kKvPage, {g.format.key_bits, g.head_dim, kKvPage}, packed_keys(layer, head, page));
+  const int64_t width = value_columns(g.format.value_bits);
+  PackedMatrix block = packed_values(layer, head, page);
+  for (int64_t i = 0; i < g.head_dim; i += width) {
+    const PackedShape shape = {g.format.value_bits, kKvPage, std::min(width, g.head_dim - i)};
+    pack(values_f16(layer, head, page) + i, g.head_dim, shape, block);
+    block = {block.codes + shape.code_bytes(), block.side + shape.side_bytes()};
+  }
+}
+
+void KvCache::commit(int64_t n) {
+  length_ += n;
+  for (size_t g = 0; g < packed_.size(); ++g) {
+    if (!format(g).packed() || length_ == 0) continue;
+    packed_[g] = std::max(packed_[g], format(g).packed_pages(length_ - 1));
+    release(g);
+  }
+}
+
+void KvCache::release(size_t group) {
+  const auto read_packed = [&](int64_t position) { return position > 0 ? format(group).packed_pages(position) : 0; };
+  const int64_t gone = read_packed(length_ - kKeptPositions);
+  const int64_t kept = read_packed(start_ - kKeptPositions);  // the first page behind it may be needed to begin again
+  bool all = true;
+  for (int64_t page = held_[group] + 1; page <= gone; ++page) {
+    KvPool::Page& at = tables_[group][size_t(page)];
+    const bool needed = page > kept && page * kKvPage < start_;
+    if (!needed && at.data != nullptr) {
+      pool_->give_back(int(group), at.id);
+      at = {};
+    }
+    all &= !needed;
+    if (all) held_[group] = page;
+  }
+}
+
+bool KvCache::can_truncate(int64_t length) const {
+  if (length < 0 || length > length_) return false;
+  for (size_t g = 0; g < packed_.size(); ++g)
+    for (int64_t page = format(g).packed_pages(length) + 1; page * kKvPage < length; ++page)
+      if (tables_[g][size_t(page)].data == nullptr) return false;
+  return true;
+}
+
 Status KvCache::truncate(int64_t length) {
   if (length < 0 || length > length_)
     return fail(ErrorCode::kInvalidArgument, "kv cache truncate", fmt::format("{}", length),
                 fmt::format("0..{}", length_));
+  if (!can_truncate(length))
+    return fail(ErrorCode::kUnsupported, "kv cache truncate", fmt::format("{} of {} packed positions", length, length_),
+                fmt::format("0, or one of the last {} positions that it ever had", kKeptPositions),
+                "clear it and compute the tokens again");
   length_ = length;
-  drop_pages(ceil_div(length, kKvPage));
+  start_ = std::min(start_, length);
+  const int64_t whole = std::max<int64_t>(0, length / kKvPage - 1);  // from page 1 on
+  for (size_t g = 0; g < packed_.size(); ++g) {
+    packed_[g] = std::min(packed_[g], whole);
+    held_[g] = std::min(held_[g], whole);
+    sizes_[g] = std::min(int64_t(tables_[g].size()), ceil_div(length, kKvPage));
+    sizes_[packed_store(g)] = packed_[g];
+  }
+  drop_pages(sizes_);
   return {};
 }
 

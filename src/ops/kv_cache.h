@@ -7,14 +7,20 @@
 
 #include "base/threads.h"
 #include "kernels/api.h"
+#include "kernels/packed_kv.h"
 #include "lowbit/error.h"
 #include "ops/kv_pool.h"
 
 namespace lowbit {
 
-/// The page tables of one sequence, one per group of layers. Appending goes in three steps, because each layer writes at
-/// another time: reserve(n), then store() for every layer, then commit(n). One call at a time; sequences that share pages may be
-/// used from different threads.
+/// Rows whose f16 pages reserve() takes in advance where they will be packed.
+inline constexpr int64_t kOpenRows = 512;
+
+/// The page tables of one sequence, one per group of layers. Appending goes in steps, because each layer writes at another time:
+/// reserve(n) for a whole call; then for each part of it open(rows), for every layer store() and pack(), and commit(rows). One call
+/// at a time; sequences that share pages may be used from different threads.
+/// Packed groups (KvFormat): a page is packed when a row is computed that reads it so, from its f16 page, and never changes after.
+/// Its f16 page goes once nobody reads it and truncate() to the last kKeptPositions, or to where the call began, needs it no more.
 class KvCache {
  public:
   /// `capacity`: the most positions this sequence may hold.
@@ -34,18 +40,26 @@ class KvCache {
   int64_t capacity() const { return capacity_; }
   int64_t bytes() const;  // of its pages, shared ones included
 
-  /// Makes room for positions [length, length + n), on pages that nobody else has. Errors: kInvalidArgument (beyond the capacity),
-  /// kOutOfMemory, what a device says. After an error the cache is as it was.
+  /// Makes room for positions [length, length + n), on pages that nobody else has; of f16 pages that will be packed for the first
+  /// kOpenRows of them. Errors: kInvalidArgument (beyond the capacity), kOutOfMemory, what a device says. After an error the cache is as
+  /// it was.
   Status reserve(int64_t n);
+  /// Room for the next `rows` of what is reserved, in f16 pages too. Errors: as reserve().
+  Status open(int64_t rows);
   /// Rounds rows of reserved positions [position, position + n) to f16, in pages of the host's memory. Shapes: k, v [n, kv_heads *
   /// head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
   /// The same for one head of one position: k, v [head_dim].
   void store_head(const VectorOps& ops, int64_t layer, int64_t head, int64_t position, const float* k, const float* v);
-  void commit(int64_t n) { length_ += n; }
-  /// Forgets positions [length, ...) and gives their pages back. Errors: kInvalidArgument (not in
-  /// [0, length()]).
+  /// Packs what rows [length(), length() + rows) of a layer read packed and what is not packed yet; those rows are stored.
+  void pack(int64_t layer, int64_t rows, ThreadPool& pool);
+  void commit(int64_t n);
+  /// Whether the f16 pages are there that a row at position `length` reads. Always for 0, for the last
+  /// kKeptPositions that it ever had, and for the length that a call began with.
+  bool can_truncate(int64_t length) const;
+  /// Forgets positions [length, ...) and gives their pages back: as if they had never been. Errors: kInvalidArgument (not in [0,
+  /// length()]), kUnsupported (not can_truncate(): the tokens before have to be computed again).
   Status truncate(int64_t length);
   void clear();
 
@@ -53,21 +67,39 @@ class KvCache {
   /// values + t * head_dim + i. Only for kF16 pages.
   const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 0, head, page); }
   const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
-  KvFormat page_format(int64_t layer) const { return group_of(layer).format; }
-  /// Of a group of the pool, in the order of positions.
+  /// Whether a query at this position reads the page packed.
+  bool reads_packed(int64_t layer, int64_t page, int64_t position) const {
+    return page > 0 && page <= group_of(layer).format.packed_pages(position);
+  }
+  /// One head of a packed page; values by blocks of elements (SpanArgs).
+  PackedMatrix packed_keys(int64_t layer, int64_t head, int64_t page) const { return packed(layer, 0, head, page); }
+  PackedMatrix packed_values(int64_t layer, int64_t head, int64_t page) const { return packed(layer, 1, head, page); }
+  /// Of a group of the pool, in the order of positions; f16 ones. Those that have gone have no data.
   std::span<const KvPool::Page> pages_of(int group) const { return tables_[static_cast<size_t>(group)]; }
 
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;
-  void drop_pages(int64_t count);
+  PackedMatrix packed(int64_t layer, int64_t which, int64_t head, int64_t page) const;
+  void pack_head(int64_t layer, int64_t head, int64_t page);
+  /// Room for f16 rows up to `f16_end`, or in groups that are never packed up to `end`, and for what rows before `end` read packed.
+  Status grow(int64_t f16_end, int64_t end);
+  /// Gives back what lies behind the first `sizes[s]` pages of store s.
+  void drop_pages(std::span<const int64_t> sizes);
+  void drop_last(size_t store);
   /// Puts the last page of the group in the place of page `index`, which has other owners, and what that holds in it.
   Status own_page(size_t group, int64_t index);
-  int64_t pages() const { return tables_.empty() ? 0 : static_cast<int64_t>(tables_[0].size()); }
+  /// Gives back f16 pages that nothing needs any more.
+  void release(size_t group);
+  const KvFormat& format(size_t group) const { return pool_->groups()[group].format; }
+  size_t packed_store(size_t group) const { return size_t(pool_->packed_store(int(group))); }
 
   std::shared_ptr<KvPool> pool_;
   int64_t capacity_ = 0, length_ = 0;
-  std::vector<std::vector<KvPool::Page>> tables_;  // [group][page]
-  std::vector<int64_t> wanted_;                    // [group], of reserve()
+  int64_t start_ = 0;                              // of the call that reserved last
+  std::vector<std::vector<KvPool::Page>> tables_;  // [store][page], of a packed store from page 1 on
+  std::vector<int64_t> packed_;                    // [group]: pages of the packed store that have been written
+  std::vector<int64_t> held_;                      // [group]: from page 1 to this one no f16 page is held
+  std::vector<int64_t> wanted_, sizes_;            // [store], of grow()
 };
 
 /// Consecutive rows of a batch that continue one sequence: rows [row, row + rows) are its positions [position, position + rows).

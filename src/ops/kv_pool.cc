@@ -9,11 +9,14 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/packed_kv.h"
 
 namespace lowbit {
 namespace {
 
-/// Bytes of a page, or nothing where a size is senseless.
+constexpr int64_t kPageAlignment = 64;
+
+/// Bytes of an f16 page, or nothing where a size is senseless.
 std::optional<uint64_t> bytes_of_page(const KvGroup& g) {
   uint64_t bytes = 2 * sizeof(uint16_t) * kKvPage;
   for (const int64_t factor : {int64_t(g.layers.size()), g.kv_heads, g.head_dim}) {
@@ -24,7 +27,19 @@ std::optional<uint64_t> bytes_of_page(const KvGroup& g) {
   return bytes;
 }
 
+int64_t packed_page_bytes(const KvGroup& g) {
+  const PackedHeadBytes head = packed_head_bytes(g.format, g.head_dim);
+  return round_up(int64_t(g.layers.size()) * g.kv_heads * (head.codes() + head.sides()), kPageAlignment);
+}
+
 }  // namespace
+
+Status check_packable(const KvGroup& g) {
+  if (!g.format.packed() || is_packable_head(g.head_dim)) return {};
+  return fail(ErrorCode::kUnsupported, "kv cache",
+              fmt::format("{} of heads of {}", kv_format_name(g.format), g.head_dim),
+              fmt::format("heads of 16, 32, .. {}", kMostPackedRows), "use --kv f16");
+}
 
 std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window) {
   KvGroup group;
@@ -47,6 +62,7 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
   pool->places_.resize(layers, {-1, 0});
   for (size_t i = 0; i < groups.size(); ++i) {
     const KvGroup& g = groups[i];
+    LOWBIT_TRY(check_packable(g));
     const auto bytes = bytes_of_page(g);
     const auto total = bytes && max_pages > 0 ? checked_mul(*bytes, uint64_t(max_pages)) : std::nullopt;
     if (!total || *total > uint64_t{1} << 62 || max_pages > int64_t{UINT32_MAX})
@@ -65,7 +81,11 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
   }
   if (groups.empty()) return fail(ErrorCode::kInvalidArgument, "kv cache", "no groups of layers", "at least one");
   pool->groups_ = std::move(groups);
+  for (const KvGroup& g : pool->groups_)
+    pool->stores_.push_back(
+        {.page_bytes = g.format.packed() ? packed_page_bytes(g) : 0, .slabs = {}, .owners = {}, .spare = {}});
   for (Store& store : pool->stores_) {
+    if (store.page_bytes == 0) continue;
     store.slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
     LOWBIT_TRY(pool->add_slab(store));
   }
@@ -87,6 +107,18 @@ Status KvPool::add_slab(Store& store) {
   store.spare.reserve(store.owners.size());
   for (int64_t i = first + pages - 1; i >= first; --i) store.spare.push_back(uint32_t(i));
   return {};
+}
+
+int64_t KvPool::bytes_of(int64_t positions) const {
+  const int64_t all = ceil_div(positions, kKvPage);
+  int64_t bytes = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const KvFormat& format = groups_[g].format;
+    const int64_t packed = format.packed_pages(positions - 1);
+    const int64_t released = positions > kKeptPositions ? format.packed_pages(positions - kKeptPositions) : 0;
+    bytes += (all - released) * page_bytes(int(g)) + packed * page_bytes(packed_store(int(g)));
+  }
+  return bytes;
 }
 
 int64_t KvPool::pages_in_use() const {
@@ -120,29 +152,29 @@ Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>
   return {};
 }
 
-Status KvPool::copy(int group, const Page& from, const Page& to) const {
-  if (place_.copy) return place_.copy(to.data, from.data, page_bytes(group));
-  std::copy_n(from.data, page_bytes(group), to.data);
+Status KvPool::copy(int store, const Page& from, const Page& to) const {
+  if (place_.copy) return place_.copy(to.data, from.data, page_bytes(store));
+  std::copy_n(from.data, page_bytes(store), to.data);
   return {};
 }
 
-void KvPool::share(int group, uint32_t id) {
+void KvPool::share(int store, uint32_t id) {
   const std::lock_guard lock(mutex_);
-  ++stores_[size_t(group)].owners[id];
+  ++stores_[size_t(store)].owners[id];
 }
 
-bool KvPool::is_shared(int group, uint32_t id) const {
+bool KvPool::is_shared(int store, uint32_t id) const {
   const std::lock_guard lock(mutex_);
-  return stores_[size_t(group)].owners[id] > 1;
+  return stores_[size_t(store)].owners[id] > 1;
 }
 
-void KvPool::give_back(int group, uint32_t id) {
+void KvPool::give_back(int store, uint32_t id) {
   {
     const std::lock_guard lock(mutex_);
-    Store& store = stores_[size_t(group)];
-    LOWBIT_DCHECK(store.owners[id] > 0);
-    if (--store.owners[id] > 1) return;
-    if (store.owners[id] == 0) store.spare.push_back(id);
+    Store& from = stores_[size_t(store)];
+    LOWBIT_DCHECK(from.owners[id] > 0);
+    if (--from.owners[id] > 1) return;
+    if (from.owners[id] == 0) from.spare.push_back(id);
     ++times_freed_;  // the last owner may write to the page without a copy now
   }
   freed_.notify_all();

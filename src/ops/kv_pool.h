@@ -12,24 +12,25 @@
 
 #include "kernels/api.h"
 #include "lowbit/error.h"
+#include "ops/kv_format.h"
 #include "tensor/buffer.h"
 
 namespace lowbit {
 
-/// How the rows of a page are stored. Quantized pages (codes with double-quantized scales) join here.
-enum class KvFormat : uint8_t {
-  kF16,  // [layer][key, value][kv head], keys [head_dim][position], values [position][head_dim], binary16
-};
-
 /// Layers whose keys and values have one form: they share pages, 64 positions of all of them in each.
+/// An f16 page is [layer][key, value][kv head], keys [head_dim][position], values [position][head_dim], binary16. A packed page has the
+/// codes of all heads, then what stands beside them (packed_head()), heads in the same order of layers and kv heads.
 struct KvGroup {
   std::vector<int> layers;  // of the model, ascending
   int64_t kv_heads = 0, head_dim = 0;
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
-  KvFormat format = KvFormat::kF16;
+  KvFormat format = {};
 
   int64_t row_elems() const { return kv_heads * head_dim; }  // one position of one layer, keys or values
 };
+
+/// Error: kUnsupported (heads that the group's format does not pack).
+Status check_packable(const KvGroup& group);
 
 /// `layers` layers of one form.
 std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window = 0);
@@ -41,6 +42,10 @@ struct KvPlace {
   std::function<Status(std::byte* to, const std::byte* from, int64_t bytes)> copy;
 };
 
+/// Positions, behind the newest ones that queries read as f16, whose f16 pages a sequence keeps beside the packed ones, so that
+/// it can be truncated to any of them.
+inline constexpr int64_t kKeptPositions = 256;
+
 /// Hands out pages of every group, counts their owners and takes them back. Address space comes in slabs of so many pages, the first of
 /// them at once, so that decoding within it never allocates; the system gives memory to a page when it is first written, so that
 /// an unused context costs nothing. Thread safe.
@@ -48,11 +53,11 @@ class KvPool {
  public:
   struct Page {
     uint32_t id = 0;
-    std::byte* data = nullptr;  // page_bytes(group), in device()'s memory
+    std::byte* data = nullptr;  // page_bytes(store), in device()'s memory
   };
 
-  /// Each group has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
-  /// Errors: kInvalidArgument (an extent below 1, a layer in two groups or none, sizes beyond memory's address range), kOutOfMemory.
+  /// Each store has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
+  /// Errors: kInvalidArgument (an extent below 1, a head that cannot be packed, a layer in two groups or none, sizes beyond memory's address range), kOutOfMemory.
   static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0,
                                               KvPlace place = {});
 
@@ -66,21 +71,25 @@ class KvPool {
   Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
   const KvGroup& group_of(int64_t layer) const { return groups_[static_cast<size_t>(place(layer).group)]; }
 
-  int64_t page_bytes(int group) const { return stores_[static_cast<size_t>(group)].page_bytes; }
+  /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), which has none for other formats.
+  int packed_store(int group) const { return int(groups_.size()) + group; }
+  int64_t page_bytes(int store) const { return stores_[static_cast<size_t>(store)].page_bytes; }
+  /// Of one sequence of `positions`, over all groups; of f16 pages beside packed ones those that it keeps at the most after a call.
+  int64_t bytes_of(int64_t positions) const;
   int64_t max_pages() const { return max_pages_; }
-  int64_t pages_in_use() const;     // of all groups; a shared page counts once
+  int64_t pages_in_use() const;     // of all stores; a shared page counts once
   int64_t allocated_bytes() const;  // of pages that have been in use
 
-  /// counts[g] pages of group g with one owner each, behind those in tables[g]; none at all after an error. Error: kOutOfMemory (all
+  /// counts[s] pages of store s with one owner each, behind those in tables[s]; none at all after an error. Error: kOutOfMemory (all
   /// `max_pages` are in use, or the system has no address space).
   Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
-  /// What a page holds, to another of its group. Errors: what the device says.
-  Status copy(int group, const Page& from, const Page& to) const;
+  /// What a page holds, to another of its store. Errors: what the device says.
+  Status copy(int store, const Page& from, const Page& to) const;
   /// One owner more.
-  void share(int group, uint32_t id);
-  bool is_shared(int group, uint32_t id) const;
+  void share(int store, uint32_t id);
+  bool is_shared(int store, uint32_t id) const;
   /// One owner less; without any the page is free again.
-  void give_back(int group, uint32_t id);
+  void give_back(int store, uint32_t id);
 
   /// How often pages have become free, or their last owner's alone. A caller that got none reads it first, then waits until it has
   /// grown; false when the time is up.
@@ -88,7 +97,7 @@ class KvPool {
   bool wait_until_freed(uint64_t since, std::chrono::milliseconds most) const;
 
  private:
-  /// The pages of one group.
+  /// The pages of one form.
   struct Store {
     int64_t page_bytes = 0, most_in_use = 0;
     std::vector<Buffer> slabs;     // reserved: elements stay where they are

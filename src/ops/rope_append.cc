@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/hadamard.h"
+
 namespace lowbit {
 
 void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const SequenceRows> sequences,
@@ -9,7 +11,8 @@ void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const
   const KvGroup& group = sequences.front().cache->group_of(rows.layer);
   const int64_t d = group.head_dim, half = d / 2, kv_heads = group.kv_heads;
   const int64_t ldq = rows.heads * d, ldk = kv_heads * d, m = sequences.back().row + sequences.back().rows;
-  const int64_t grain = std::max<int64_t>(1, 16384 / (ldq + 2 * ldk));
+  const int64_t grain = std::max<int64_t>(1, 16384 / (ldq + 2 * ldk)),
+                block = group.format.packed() ? hadamard_block(d) : 0;
   pool.parallel_for(m, grain, [&](int64_t begin, int64_t end, int) {
     const SequenceRows* s = &sequences.front();
     for (int64_t r = begin; r < end; ++r) {
@@ -17,9 +20,11 @@ void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const
       const int64_t position = s->position + r - s->row;
       const float *cos = rows.cos + r * half, *sin = rows.sin + r * half;
       for (int64_t h = 0; h < rows.heads; ++h) ops.rope(rows.q + r * ldq + h * d, cos, sin, half);
+      if (block > 0) ops.hadamard(rows.q + r * ldq, ldq, block);
       for (int64_t h = 0; h < kv_heads; ++h) {
         float* key = rows.k + r * ldk + h * d;
         ops.rope(key, cos, sin, half);
+        if (block > 0) ops.hadamard(key, d, block);
         s->cache->store_head(ops, rows.layer, h, position, key, rows.v + r * ldk + h * d);
       }
     }

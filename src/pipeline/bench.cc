@@ -41,19 +41,19 @@ std::vector<TokenId> random_tokens(int64_t n, int64_t vocab_size) {
   return tokens;
 }
 
-Status decode_all(Model& model, std::span<const TokenId> tokens) {
-  model.clear();
-  for (TokenId t : tokens) LOWBIT_TRY(model.decode(t));
+Status decode_all(Session session, std::span<const TokenId> tokens) {
+  for (TokenId t : tokens) LOWBIT_TRY(session.decode(t));
   return {};
 }
 
 /// One call for all tokens and one call per token must give the same bits.
-Result<bool> same_logits_either_way(Model& model, std::span<const TokenId> tokens) {
-  model.clear();
-  LOWBIT_TRY_ASSIGN(const auto logits, model.prefill(tokens));
-  const std::vector<float> batched(logits.begin(), logits.end());
-  LOWBIT_TRY(decode_all(model, tokens.first(tokens.size() - 1)));
-  LOWBIT_TRY_ASSIGN(const auto single, model.decode(tokens.back()));
+Result<bool> same_logits_either_way(const Session& before, std::span<const TokenId> tokens) {
+  Session together = before.fork(), apart = before.fork();
+  LOWBIT_TRY_ASSIGN(const auto batched, together.prefill(tokens));
+  std::span<const float> single;
+  for (const TokenId t : tokens) {
+    LOWBIT_TRY_ASSIGN(single, apart.decode(t));
+  }
   const bool finite = std::all_of(single.begin(), single.end(), [](float l) { return std::isfinite(l); });
   return finite && std::equal(single.begin(), single.end(), batched.begin());
 }
@@ -120,35 +120,41 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
 }
 
 Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options) {
-  if (options.prompt < 2 || options.generate < 1 || options.repetitions < 1)
+  if (options.depth < 0 || options.prompt < 2 || options.generate < 1 || options.repetitions < 1)
     return fail(ErrorCode::kInvalidArgument, "bench model",
                 "-p " + std::to_string(options.prompt) + " -n " + std::to_string(options.generate),
                 "at least 2 prompt tokens, 1 generated token and 1 repetition");
   ModelOptions open;
   open.activation = options.activation;
-  open.context = options.prompt + options.generate;
+  open.context = options.depth + options.prompt + options.generate;
+  open.kv = options.kv;
+  open.kv_residual = options.kv_residual;
   open.tune = options.tune;
   open.compute = options.compute;
   open.progress = options.progress;
   LOWBIT_TRY_ASSIGN(Model model, Model::open(path, open));
   const auto tokens = random_tokens(open.context, model.info().vocab_size);
-  const std::span<const TokenId> prompt(tokens.data(), static_cast<size_t>(options.prompt));
-  const std::span<const TokenId> generated(tokens.data() + options.prompt, static_cast<size_t>(options.generate));
+  const std::span all(tokens);
+  const auto before = all.first(static_cast<size_t>(options.depth));
+  const auto prompt = all.subspan(before.size(), static_cast<size_t>(options.prompt));
+  const auto generated = all.last(static_cast<size_t>(options.generate));
+  Session start = model.session();  // its forks share what lies before
+  if (!before.empty()) LOWBIT_TRY(start.prefill(before));
 
   ModelBenchReport r;
   r.model = path;
   r.activation = model.info().activation;
+  r.kv = model.info().kv;
   r.isa = model.info().isa;
   r.threads = model.info().threads;
   r.weight_bytes = model.info().weight_bytes;
   r.load_s = model.info().load_s;
-  LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(model, prompt.first(std::min<size_t>(prompt.size(), 16))));
+  LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(start, prompt.first(std::min<size_t>(prompt.size(), 16))));
   const auto read_prompt = [&]() -> Status {
-    model.clear();
-    LOWBIT_TRY(model.prefill(prompt));
+    LOWBIT_TRY(start.fork().prefill(prompt));
     return {};
   };
-  const auto generate = [&] { return decode_all(model, generated); };
+  const auto generate = [&] { return decode_all(start.fork(), generated); };
   for (int i = 0; options.tune && i < 20; ++i)
     LOWBIT_TRY(read_prompt());  // shapes of the prompt settle; tokens do anyway
   LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, read_prompt));

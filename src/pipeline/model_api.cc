@@ -59,6 +59,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
+  LOWBIT_TRY_ASSIGN(const KvFormat kv_format, parse_kv_format(options.kv, options.kv_residual));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
@@ -71,6 +72,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.gpu = engine.gpu;
   load.threads = engine.threads;
   load.tune = options.tune;
+  load.kv = kv_format;
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
@@ -92,8 +94,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.context = load.context;
   info.max_context = spec.max_positions;
   info.weight_bytes = shared->transformer->resident_bytes();
-  for (size_t g = 0; g < shared->pages->groups().size(); ++g)
-    info.kv_bytes += of_one * shared->pages->page_bytes(static_cast<int>(g));
+  info.kv = kv_format_name(kv_format);
+  info.kv_bytes = shared->pages->bytes_of(load.context);
   info.activation = activation.name;
   for (const WeightInfo& l : shared->transformer->linears())
     if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
@@ -147,6 +149,7 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
   return impl_->own.logits_of_all(tokens, first, out);
 }
 int64_t Model::length() const { return impl_->own.length(); }
+int64_t Model::kv_bytes() const { return impl_->own.kv_bytes(); }
 Status Model::truncate(int64_t length) { return impl_->own.truncate(length); }
 Status Model::start_trace(const std::string& path) { return impl_->own.start_trace(path); }
 Status Model::finish_trace() { return impl_->own.finish_trace(); }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/try.h"
@@ -18,6 +19,7 @@ Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted want
       status = trace->file().keep();
       if (!status) LOWBIT_TRY(cache.truncate(start));
     }
+    if (status && model->transformer->kv().packed()) history.insert(history.end(), tokens.begin(), tokens.end());
     if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
@@ -32,6 +34,7 @@ Session& Session::operator=(Session&&) noexcept = default;
 Session Session::fork() const {
   auto other = std::make_unique<Impl>(impl_->model);
   other->cache = impl_->cache.fork();
+  other->history = impl_->history;
   other->logits = impl_->logits;
   other->has_logits = impl_->has_logits;
   other->most_wait = impl_->most_wait;
@@ -43,12 +46,20 @@ void Session::wait_for_pages(std::chrono::milliseconds most) {
       std::min<std::chrono::milliseconds>(most, std::chrono::years(1));  // a clock's end is not far beyond
 }
 int64_t Session::length() const { return impl_->cache.length(); }
+int64_t Session::kv_bytes() const { return impl_->cache.bytes(); }
 int64_t Session::context() const { return impl_->model->info.context; }
 
 Status Session::truncate(int64_t length) {
-  LOWBIT_TRY(impl_->cache.truncate(length));
+  KvCache& cache = impl_->cache;
   impl_->has_logits = false;
-  return {};
+  if (length < 0 || length > cache.length() || cache.can_truncate(length)) {
+    LOWBIT_TRY(cache.truncate(length));
+    impl_->history.resize(std::min(impl_->history.size(), static_cast<size_t>(length)));
+    return {};
+  }
+  const auto tokens = std::exchange(impl_->history, {});
+  cache.clear();
+  return impl_->forward(std::span(tokens).first(static_cast<size_t>(length)), LogitsWanted::none(), {});
 }
 
 Status Session::start_trace(const std::string& path) {

@@ -21,6 +21,7 @@ struct Session::Impl {
 
   std::shared_ptr<SharedModel> model;
   KvCache cache;
+  std::vector<TokenId> history;  // of a quantized cache, which may have to be computed again
   std::vector<float> logits;
   bool has_logits = false;  // `logits` are those after the last token
   std::chrono::milliseconds most_wait{0};

@@ -25,7 +25,8 @@ std::vector<KvGroup> Transformer::kv_groups() const {
     };
     auto group = std::ranges::find_if(groups, same);
     if (group == groups.end())
-      group = groups.insert(group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window});
+      group = groups.insert(
+          group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = kv_});
     group->layers.push_back(int(layer));
   }
   return groups;
@@ -115,6 +116,7 @@ Status Transformer::run(std::span<const BatchPart> batch) {
   tokens_.clear();
   sequences_.clear();
   wanted_.clear();
+  for (const BatchPart& part : batch) LOWBIT_TRY(part.cache->open(int64_t(part.tokens.size())));
   for (const BatchPart& part : batch) {
     const auto row = int64_t(tokens_.size()), rows = int64_t(part.tokens.size());
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());

@@ -26,6 +26,7 @@ struct LoadOptions {
   int threads = 1;
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
+  KvFormat kv;          // of all layers' pages
   int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB (256 on a GPU)
   /// Called after each tensor; returning false stops the load with kCancelled.
   std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
@@ -72,6 +73,7 @@ class Transformer {
   const ModelSpec& spec() const { return spec_; }
   int64_t context() const { return context_; }
   int64_t batch() const { return batch_; }
+  const KvFormat& kv() const { return kv_; }
   ThreadPool& pool() { return *pool_; }
 
   /// What its layers keep of a sequence.
@@ -118,6 +120,7 @@ class Transformer {
 
   ModelSpec spec_;
   int64_t context_ = 0, batch_ = 0;
+  KvFormat kv_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Backend> backend_;
   bool on_gpu_ = false;

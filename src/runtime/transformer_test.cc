@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -352,6 +353,51 @@ TEST(Transformer, ObserverSeesEveryLinear) {
   for (const WeightInfo& info : model->linears()) want.push_back(info.name);
   EXPECT_EQ(seen, want);
   EXPECT_EQ(seen.size(), 15u);
+}
+
+TEST(Transformer, PackedPagesGiveTheSameBitsForAnyCut) {
+  for (const char* format : {"int4", "k8v2"}) {
+    RandomModelSpec spec;
+    spec.max_positions = 400;
+    spec.window = format[0] == 'k' ? 150 : 0;
+    if (spec.window > 0) spec.model_type = "mistral";
+    const MemorySource source = make_random_model(spec);
+    const auto tokens = random_tokens(300, spec.vocab);
+    LoadOptions options;
+    options.kv = *parse_kv_format(format, 64);
+    options.reference = true;
+    const auto want = all_logits(*must_load(source, options), tokens, 300);
+    options.reference = false;
+    for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+      if (!isa_available(isa)) continue;
+      options.isa = isa;
+      for (const auto& [call, batch, threads] : {std::array<int64_t, 3>{300, 512, 1}, {1, 512, 2}, {100, 33, 3}}) {
+        options.batch = batch;
+        options.threads = int(threads);
+        EXPECT_TRUE(same_bits(all_logits(*must_load(source, options), tokens, call), want))
+            << format << " " << isa_name(isa) << " calls of " << call << ", batches of " << batch;
+      }
+    }
+    options.kv = {};
+    EXPECT_FALSE(same_bits(all_logits(*must_load(source, options), tokens, 300), want));
+  }
+}
+
+TEST(Transformer, PackedPagesAreRefusedWhereTheyAreUnknown) {
+  RandomModelSpec spec;
+  LoadOptions options;
+  options.kv = *parse_kv_format("int4", 64);
+  options.gpu = 0;
+  const auto on_gpu = Transformer::load(make_random_model(spec), options);
+  ASSERT_FALSE(on_gpu);
+  EXPECT_EQ(on_gpu.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(on_gpu.error().message().find("int4 on a GPU"), std::string::npos);
+  options.gpu = -1;
+  spec.head_dim = 24;
+  spec.model_type = "qwen3";
+  const auto odd = Transformer::load(make_random_model(spec), options);
+  ASSERT_FALSE(odd);
+  EXPECT_NE(odd.error().message().find("heads of 24"), std::string::npos);
 }
 
 }  // namespace

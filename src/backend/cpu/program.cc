@@ -186,6 +186,7 @@ Status CpuProgram::run_step(const Compiled& c, const AttentionStep& step, Run& r
     const CpuWorkspace::Rotation& r = *work.rotation_of(a);
     rotate_and_store(*work.ops_, {step.layer, a.heads, q, k, v, r.cos.as<float>(), r.sin.as<float>()}, sequences,
                      *work.pool_);
+    for (const SequenceRows& s : sequences) s.cache->pack(step.layer, s.rows, *work.pool_);
   }
   double keys = 0, seen = 0;  // positions that are read, and pairs of query and position
   for (const SequenceRows& s : sequences) {

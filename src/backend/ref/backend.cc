@@ -134,7 +134,12 @@ class RefRun {
       float *v = rows(step.v) + s.row * a.kv_size(), *out = rows(step.to) + s.row * a.q_size();
       rope_rows(ref_ops(), q, a.q_size(), s.rows, a.heads, half, cos.data(), sin.data(), *work_.pool);
       rope_rows(ref_ops(), k, a.kv_size(), s.rows, a.kv_heads, half, cos.data(), sin.data(), *work_.pool);
+      if (s.cache->group_of(step.layer).format.packed()) {
+        ref_ops().hadamard(q, s.rows * a.q_size(), hadamard_block(a.head_dim));
+        ref_ops().hadamard(k, s.rows * a.kv_size(), hadamard_block(a.head_dim));
+      }
       s.cache->store(ref_ops(), step.layer, s.position, s.rows, k, v, a.kv_size(), *work_.pool);
+      s.cache->pack(step.layer, s.rows, *work_.pool);
       LOWBIT_TRY(attention.reserve(s.position + s.rows));
       attention.run({step.layer, s.position, s.rows, q, out, a.window}, *s.cache);
     }

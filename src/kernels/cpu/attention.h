@@ -8,6 +8,7 @@
 #include "base/isa.h"
 #include "kernels/api.h"
 #include "kernels/cpu/lane_loops.h"
+#include "kernels/cpu/packed_attention.h"
 #include "kernels/vector_math.h"
 
 namespace lowbit {
@@ -282,8 +283,11 @@ struct LaneAttention : LaneLoops<L> {
     float *const scores = a.scratch, *const panels = scores + a.queries * kAttentionSpan;
     const int64_t first = any.begin / kKvPage, last = (any.end - 1) / kKvPage;
     for (int64_t p = first; p <= last; ++p) {
-      if (direct) {
-        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, p < last ? a.keys[p + 1] : a.values[first]}, scores);
+      if (a.keys[p] == nullptr) {
+        PackedProducts<L>::score_page(static_cast<const PackedSpanArgs&>(a), p, scores);
+      } else if (direct) {
+        const uint16_t* const next = p < last ? a.keys[p + 1] : a.values[first];
+        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, next != nullptr ? next : a.keys[p]}, scores);
       } else {
         score_page(a, p, convert(a.keys[p], kKvPage, a.d, panels), scores);
       }
@@ -294,9 +298,11 @@ struct LaneAttention : LaneLoops<L> {
       __builtin_memset(a.o + j * a.ldo, 0, sizeof(float) * size_t(a.ldo));
     }
     for (int64_t p = first; p <= last; ++p) {
-      if (direct) {
-        const uint16_t* const next = p < last ? a.values[p + 1] : a.next != nullptr ? a.next : a.values[p];
-        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next}, scores);
+      if (a.values[p] == nullptr) {
+        PackedProducts<L>::weigh_page(static_cast<const PackedSpanArgs&>(a), p, scores);
+      } else if (direct) {
+        const uint16_t* const next = p < last ? a.values[p + 1] : a.next;
+        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next != nullptr ? next : a.values[p]}, scores);
       } else {
         weigh_page(a, p, convert(a.values[p], a.d, kKvPage, panels), scores);
       }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/float.h"
+#include "kernels/ref/packed_kv.h"
 #include "kernels/tables.h"
 
 namespace lowbit {
@@ -60,17 +61,45 @@ void hadamard(float* x, int64_t n, int64_t block) {
   scale(x, hadamard_scale(block), n);
 }
 
+/// c[t] for the positions of an f16 page that the query sees.
+void key_products(const SpanArgs& a, const float* q, int64_t page, int64_t begin, int64_t end, float* c) {
+  for (int64_t t = std::max(begin, page * kKvPage); t < std::min(end, (page + 1) * kKvPage); ++t) {
+    const uint16_t* const key = a.keys[page] + t % kKvPage;
+    c[t] = 0;
+    for (int64_t i = 0; i < a.d; ++i) c[t] = __builtin_fmaf(q[i], f16_to_f32(key[i * kKvPage]), c[t]);
+  }
+}
+
+void score_packed(const PackedSpanArgs& a, int64_t page, const float* q, float* c) {
+  packed_product(q, {a.key_bits, a.d, kKvPage}, a.packed_keys[page], c + page * kKvPage);
+}
+
+/// o += what positions [first, last) of a packed page give.
+void add_packed_values(const PackedSpanArgs& a, int64_t page, int64_t first, int64_t last, const float* e, float* o) {
+  float x[kKvPage] = {}, y[kKvPage];
+  for (int64_t t = first; t < last; ++t) x[t % kKvPage] = e[t];
+  PackedMatrix block = a.packed_values[page];
+  for (int64_t i = 0, width = value_columns(a.value_bits); i < a.d; i += width) {
+    const PackedShape shape = {a.value_bits, kKvPage, std::min(width, a.d - i)};
+    packed_product(x, shape, block, y);
+    for (int64_t c = 0; c < shape.columns; ++c) o[i + c] = o[i + c] + y[c];
+    block = {block.codes + shape.code_bytes(), block.side + shape.side_bytes()};
+  }
+}
+
 /// Query j of a span; the operations are those of SpanArgs, one after the other.
 void attend_one(const SpanArgs& a, int64_t j) {
   const float* const q = a.q + j * a.ldq;
   const int64_t begin = a.begin[j], end = a.end[j];
   float e[kAttentionSpan];  // first the scores
   float m = -std::numeric_limits<float>::infinity();
+  for (int64_t p = begin / kKvPage; p * kKvPage < end; ++p)
+    if (a.keys[p] == nullptr)
+      score_packed(static_cast<const PackedSpanArgs&>(a), p, q, e);
+    else
+      key_products(a, q, p, begin, end, e);
   for (int64_t t = begin; t < end; ++t) {
-    const uint16_t* const key = a.keys[t / kKvPage] + t % kKvPage;
-    float c = 0;
-    for (int64_t i = 0; i < a.d; ++i) c = __builtin_fmaf(q[i], f16_to_f32(key[i * kKvPage]), c);
-    e[t] = a.scale * c;
+    e[t] = a.scale * e[t];
     m = e[t] > m ? e[t] : m;
   }
   float l[kLanes] = {};
@@ -78,11 +107,17 @@ void attend_one(const SpanArgs& a, int64_t j) {
     e[t] = exp_f32(e[t] - span_shift(m));
     l[t % kLanes] += e[t];
   }
-  for (int64_t i = 0; i < a.d; ++i) {
-    float o = 0;
-    for (int64_t t = begin; t < end; ++t)
-      o = __builtin_fmaf(e[t], f16_to_f32(a.values[t / kKvPage][t % kKvPage * a.d + i]), o);
-    a.o[j * a.ldo + i] = o;
+  float* const o = a.o + j * a.ldo;
+  std::fill_n(o, a.d, 0.0f);
+  for (int64_t p = begin / kKvPage; p * kKvPage < end; ++p) {
+    const int64_t first = std::max(begin, p * kKvPage), last = std::min(end, (p + 1) * kKvPage);
+    if (a.values[p] == nullptr) {
+      add_packed_values(static_cast<const PackedSpanArgs&>(a), p, first, last, e, o);
+    } else {
+      for (int64_t i = 0; i < a.d; ++i)
+        for (int64_t t = first; t < last; ++t)
+          o[i] = __builtin_fmaf(e[t], f16_to_f32(a.values[p][t % kKvPage * a.d + i]), o[i]);
+    }
   }
   a.m[j] = m;
   a.l[j] = fold_lanes(l);

@@ -27,6 +27,35 @@ struct Lanes256 {
   static V mul_v(V x, V y) { return _mm256_mul_ps(x, y); }
   static V fma_v(V x, V y, V z) { return _mm256_fmadd_ps(x, y, z); }
 
+  // Packed pages: words of two codes a lane, multiplied by pairs of 16-bit integers.
+  using W = __m256i;
+  typedef uint16_t Words __attribute__((vector_size(32)));
+  static W load_w(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  template <int kShift, int kMask>
+  static W codes_of(W w) {
+    return W((Words(w) >> kShift) & Words(_mm256_set1_epi16(short(kMask))));
+  }
+  static W zero_w() { return _mm256_setzero_si256(); }
+  static W pair_w(const int16_t* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof(pair));
+    return _mm256_set1_epi32(pair);
+  }
+  static W dot_w(W sum, W codes, W pair) { return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, pair)); }
+  static V to_v(W sum) { return _mm256_cvtepi32_ps(sum); }
+  static V add_v(V x, V y) { return _mm256_add_ps(x, y); }
+  static F load(const uint8_t* p) { return floats_of(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), false); }
+  static F load(const int8_t* p) { return floats_of(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), true); }
+  static F floats_of(__m128i bytes, bool is_signed) {
+    const __m128i upper = _mm_unpackhi_epi64(bytes, bytes);
+    if (is_signed)
+      return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(upper))};
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper))};
+  }
+  static void store_words(int16_t* p, I v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xd8));
+  }
+
   static __m256i first8(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }

@@ -22,6 +22,33 @@ struct Lanes512 {
   static V mul_v(V x, V y) { return mul(x, y); }
   static V fma_v(V x, V y, V z) { return fma(x, y, z); }
 
+  // Packed pages: words of two codes a lane, multiplied by pairs of 16-bit integers.
+  using W = __m512i;
+  typedef uint16_t Words __attribute__((vector_size(64)));
+  static W load_w(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  template <int kShift, int kMask>
+  static W codes_of(W w) {
+    return W((Words(w) >> kShift) & Words(_mm512_set1_epi16(short(kMask))));
+  }
+  static W zero_w() { return _mm512_setzero_si512(); }
+  static W pair_w(const int16_t* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof(pair));
+    return _mm512_set1_epi32(pair);
+  }
+  static W dot_w(W sum, W codes, W pair) { return _mm512_dpwssd_epi32(sum, codes, pair); }
+  static V to_v(W sum) { return _mm512_cvtepi32_ps(sum); }
+  static V add_v(V x, V y) { return _mm512_add_ps(x, y); }
+  static F load(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static F load(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static void store_words(int16_t* p, I v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
+  }
+
   static __mmask16 first(int count) { return __mmask16((1u << count) - 1u); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static F load(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }

@@ -1,0 +1,60 @@
+#include "ops/kv_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "kernels/packed_kv.h"
+
+namespace lowbit {
+namespace {
+
+bool packs_to(char digit) { return digit == '2' || digit == '4' || digit == '8'; }
+
+}  // namespace
+
+Result<KvFormat> parse_kv_format(const std::string& name, int64_t residual) {
+  constexpr const char* kNames = "f16, int8, int4, int2, or kXvY with X and Y of 2, 4 and 8";
+  constexpr int64_t kMostResidual = int64_t{1} << 30;
+  if (residual < 0 || residual > kMostResidual)
+    return fail(ErrorCode::kInvalidArgument, "--kv-residual", fmt::format("{}", residual),
+                fmt::format("0 to {} positions", kMostResidual));
+  if (name == "f16" || name.empty()) return KvFormat{};
+  KvFormat format{0, 0, round_up(residual, kKvPage)};
+  if (name.size() == 4 && name.starts_with("int") && packs_to(name[3])) {
+    format.key_bits = format.value_bits = name[3] - '0';
+    return format;
+  }
+  if (name.size() == 4 && name[0] == 'k' && name[2] == 'v' && packs_to(name[1]) && packs_to(name[3])) {
+    format.key_bits = name[1] - '0';
+    format.value_bits = name[3] - '0';
+    return format;
+  }
+  return fail(ErrorCode::kInvalidArgument, "--kv", "'" + name + "'", kNames);
+}
+
+std::string kv_format_name(const KvFormat& format) {
+  if (!format.packed()) return "f16";
+  if (format.key_bits == format.value_bits) return fmt::format("int{}", format.key_bits);
+  return fmt::format("k{}v{}", format.key_bits, format.value_bits);
+}
+
+PackedHeadBytes packed_head_bytes(const KvFormat& format, int64_t head_dim) {
+  const PackedShape keys = {format.key_bits, head_dim, kKvPage};
+  PackedHeadBytes bytes{keys.code_bytes(), 0, keys.side_bytes(), 0};
+  const int64_t width = value_columns(format.value_bits);
+  for (int64_t first = 0; first < head_dim; first += width) {
+    const PackedShape values = {format.value_bits, kKvPage, std::min(width, head_dim - first)};
+    bytes.value_codes += values.code_bytes();
+    bytes.value_side += values.side_bytes();
+  }
+  return bytes;
+}
+
+PackedHead packed_head(const PackedHeadBytes& bytes, int64_t index, int64_t heads) {
+  const int64_t codes = index * bytes.codes(), sides = heads * bytes.codes() + index * bytes.sides();
+  return {codes, codes + bytes.key_codes, sides, sides + bytes.key_side};
+}
+
+}  // namespace lowbit

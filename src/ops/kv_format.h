@@ -1,0 +1,47 @@
+#pragma once
+// How the pages of keys and values are stored.
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/api.h"
+#include "lowbit/error.h"
+
+namespace lowbit {
+
+/// Bits of keys and of values: 16 each (f16), or 2, 4 or 8 each, packed. Of a packed cache the first page and the newest positions stay
+/// f16; a query at position p reads page g packed if g >= 1 and p / 64 >= g + 1 + residual / 64.
+struct KvFormat {
+  int key_bits = 16, value_bits = 16;
+  int64_t residual = 0;  // a multiple of kKvPage
+
+  bool packed() const { return key_bits < 16; }
+  /// How many pages, from page 1 on, a query at `position` reads packed.
+  int64_t packed_pages(int64_t position) const {
+    const int64_t pages = position / kKvPage - 1 - residual / kKvPage;
+    return packed() && pages > 0 ? pages : 0;
+  }
+  bool operator==(const KvFormat&) const = default;
+};
+
+inline constexpr int64_t kDefaultResidual = 128;
+
+/// "f16", "int8", "int4", "int2", or "kXvY" with X and Y of 2, 4 and 8. A residual is rounded up to whole pages. Error: kInvalidArgument.
+Result<KvFormat> parse_kv_format(const std::string& name, int64_t residual);
+std::string kv_format_name(const KvFormat& format);
+
+/// Where a head's keys and values lie in a packed page: codes of all heads first, then what stands beside them.
+struct PackedHead {
+  int64_t key_codes = 0, value_codes = 0, key_side = 0, value_side = 0;  // bytes from the page's beginning
+};
+/// Bytes of codes and of sides of one head of one layer, and of both in all.
+struct PackedHeadBytes {
+  int64_t key_codes = 0, value_codes = 0, key_side = 0, value_side = 0;
+  int64_t codes() const { return key_codes + value_codes; }
+  int64_t sides() const { return key_side + value_side; }
+};
+PackedHeadBytes packed_head_bytes(const KvFormat& format, int64_t head_dim);
+/// Of head number `index` of `heads`, counted over all layers of a page.
+PackedHead packed_head(const PackedHeadBytes& bytes, int64_t index, int64_t heads);
+
+}  // namespace lowbit
