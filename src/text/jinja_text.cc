@@ -41,7 +41,10 @@ void append_lower(char32_t c, std::string& out) {
 
 }  // namespace
 
-bool is_python_space(char32_t c) { return text::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
+bool is_python_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1C && c <= 0x1F);
+  return text::is_white_space(c);
+}
 
 bool is_cased(char32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
@@ -99,6 +102,11 @@ std::string strip_text(std::string_view s, std::string_view characters, bool lef
     const text::CodePoint point = text::decode_utf8(c, 0);
     return point.length > 0 && is_python_space(point.value);
   };
+  if (characters.empty()) {  // most texts are ASCII, where a byte is a character
+    const auto ascii_space = [](char c) { return (c & 0x80) == 0 && is_python_space(char32_t(c)); };
+    while (left && !s.empty() && ascii_space(s.front())) s.remove_prefix(1);
+    while (right && !s.empty() && ascii_space(s.back())) s.remove_suffix(1);
+  }
   while (left && !s.empty()) {
     const std::string_view c = s.substr(0, std::max(text::decode_utf8(s, 0).length, 1));
     if (!drops(c)) break;
