@@ -6,7 +6,7 @@
    examples/ use include/lowbit alone.
 2. Public headers include only std, tl/expected and each other.
 3. Text that names a file of this repository names one that exists.
-4. Source files stay short.
+4. Source files and README.md stay short.
 5. docs/adr/README.md lists every decision with its status, no number stands twice, and whoever names a decision names one that exists.
 6. C++, Python and Rust have one version.
 """
@@ -25,6 +25,7 @@ LEVELS = {
 }
 KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
 MAX_LINES = 600
+README_LINES = 200
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]', re.M)
 FILE_NAME = re.compile(r"`([\w.-]+(?:/[\w.*-]+)+/?|[\w-]+\.(?:md|sh|py|cc|h|cu|txt|json|cmake))`")
@@ -123,6 +124,9 @@ def check_lengths(files: list[Path]) -> list[str]:
             lengths.append(n)
             if n > MAX_LINES:
                 problems.append(f"{path}: {n} lines, at most {MAX_LINES}")
+    lines = len((ROOT / "README.md").read_text().splitlines())
+    if lines > README_LINES:
+        problems.append(f"README.md: {lines} lines, at most {README_LINES}")
     lengths.sort()
     long_share = sum(n > 400 for n in lengths) / max(len(lengths), 1)
     print(f"files: {len(lengths)} sources, median {lengths[len(lengths) // 2]} lines, {100 * long_share:.0f} % over 400")
