@@ -71,6 +71,11 @@ TEST(Steps, Codes) {
   check_codes();
 }
 
+TEST(Steps, NormAndCodes) {
+  LOWBIT_NEEDS_GPU();
+  check_norm_codes();
+}
+
 TEST(Steps, RowsOfATable) {
   LOWBIT_NEEDS_GPU();
   check_gather();

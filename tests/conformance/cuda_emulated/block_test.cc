@@ -51,6 +51,8 @@ TEST(StepsOnFibers, AttentionOnPages) {
 
 TEST(StepsOnFibers, Codes) { check_codes(); }
 
+TEST(StepsOnFibers, NormAndCodes) { check_norm_codes(); }
+
 TEST(StepsOnFibers, RowsOfATable) { check_gather(); }
 
 }  // namespace

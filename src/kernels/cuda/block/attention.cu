@@ -196,6 +196,11 @@ Status attend_pages(const AttendPages& call) {
 
 Status block::merge_spans(const AttendPages& call, bool overlap) {
   const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads));
+  Device device{};
+  auto e = current_device(&device);
+  // It uses none, but another share of it than its neighbours' would empty the multiprocessors before and after it.
+  if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(&merge_tiles), device);
+  if (e != cudaSuccess) return check_cuda(e, "attention");
   return check_cuda(
       launch(merge_tiles, grid, dim3(kPagedThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call),
       "attention");

@@ -14,11 +14,22 @@ using namespace block;  // NOLINT
 
 constexpr int kPage = static_cast<int>(kKvPage);
 
+constexpr int kHalfWarps = kPagedThreads / kLanes, kWeightPitch = kSpan + 4;
+
+/// Shared memory of a thread block behind keys and values. Neighbouring positions' weights are neighbours.
+template <int kQueries>
+struct StepShared {
+  float queries[kMostHeadDim][kQueries];
+  float weights[kQueries][kWeightPitch];  // exponentials of scores
+  float of_lanes[kQueries][kHalfWarps];   // largest scores
+  float totals[kQueries];
+};
+
 /// Bytes of the keys, or of the values, of a span.
 constexpr LOWBIT_HD int64_t span_bytes(int64_t head_dim) { return int64_t{kSpan} * head_dim * 2; }
 template <int kQueries>
 constexpr LOWBIT_HD int64_t step_shared_bytes(int64_t head_dim) {
-  return 2 * span_bytes(head_dim) + static_cast<int64_t>(sizeof(PagedShared<kQueries>));
+  return 2 * span_bytes(head_dim) + static_cast<int64_t>(sizeof(StepShared<kQueries>));
 }
 
 /// A span of one kv head in shared memory, as pages have it: keys [page][head_dim][64], values [position][head_dim].
@@ -46,7 +57,7 @@ __device__ __forceinline__ float2 rotated_pair(const float* from, int half, floa
 /// others. All copies have come.
 template <int kQueries>
 __device__ __forceinline__ void add_rows_of_step(const AttendStep& call, const PagedTile& tile, int span,
-                                                 const StagedSpan& staged, PagedShared<kQueries>& shared) {
+                                                 const StagedSpan& staged, StepShared<kQueries>& shared) {
   const AttendPages& attend = call.attend;
   const int d = static_cast<int>(attend.kv.head_dim), half = d / 2, position = tile.sequence.position;
   const bool has_row = position / kSpan == span;
@@ -75,13 +86,11 @@ __device__ __forceinline__ void add_rows_of_step(const AttendStep& call, const P
       here[i + half] = rows[t * d + i + half] = f16_nearest(call.v[row + half]);
     }
   }
-  if (static_cast<int>(threadIdx.x) < kQueries)
-    shared.positions[threadIdx.x] = static_cast<int>(threadIdx.x) < tile.count ? position : -1;
 }
 
 template <int kQueries>
 __device__ __forceinline__ void score_staged(const AttendPages& call, const Seen& seen, const StagedSpan& staged,
-                                             const PagedShared<kQueries>& shared, float (&scores)[kQueries]) {
+                                             const StepShared<kQueries>& shared, float (&scores)[kQueries]) {
 #pragma unroll
   for (float& s : scores) s = 0;
   const int t = static_cast<int>(threadIdx.x), d = static_cast<int>(call.kv.head_dim);
@@ -103,32 +112,97 @@ __device__ __forceinline__ void score_staged(const AttendPages& call, const Seen
   for (float& s : scores) s = __fmul_rn(call.scale, s);
 }
 
-/// Weighted values of two neighbouring elements of a query, and what becomes of them.
+/// The largest scores of the span, in all threads; shared.weights become exponentials.
 template <int kQueries>
-__device__ __forceinline__ void weigh_staged(const AttendPages& call, const PagedTile& tile, const Seen& seen,
-                                             const StagedSpan& staged, const PagedShared<kQueries>& shared, int query,
-                                             int element) {
+__device__ __forceinline__ void exponentials_of_step(const Seen& seen, const float (&scores)[kQueries],
+                                                     StepShared<kQueries>& shared, float (&most)[kQueries]) {
+  const int t = static_cast<int>(threadIdx.x);
+  const bool sees = seen.has(t);
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {  // a NaN is never the largest
+    float m = sees && scores[q] > -INFINITY ? scores[q] : -INFINITY;
+    m = largest_of_lanes(m);
+    if (t % kLanes == 0) shared.of_lanes[q][t / kLanes] = m;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {
+    most[q] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kHalfWarps; ++i) most[q] = shared.of_lanes[q][i] > most[q] ? shared.of_lanes[q][i] : most[q];
+    shared.weights[q][t] = sees ? exp_f32(__fsub_rn(scores[q], shift_of(most[q]))) : 0.0f;
+  }
+  __syncthreads();
+}
+
+/// Sums of exponentials: the last half warps, a query each.
+template <int kQueries>
+__device__ __forceinline__ void sum_exponentials_of_step(const AttendPages& call, const PagedTile& tile,
+                                                         const float (&most)[kQueries], StepShared<kQueries>& shared) {
+  const int query = kHalfWarps - 1 - static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const float* const from = shared.weights[min(query, kQueries - 1)] + lane;
+  float sum = 0;
+#pragma unroll
+  for (int at = 0; at < kSpan; at += kLanes) sum = __fadd_rn(sum, from[at]);
+  sum = fold_lanes(sum);
+  if (lane != 0 || query >= tile.count) return;
+  shared.totals[query] = sum;
+  if (call.results == nullptr) return;
+  float* const to = result_of(call, static_cast<int>(blockIdx.z), query);
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q)
+    if (q == query) to[0] = most[q];
+  to[1] = sum;
+}
+
+/// Weighted values of two neighbouring elements of a query.
+template <int kQueries>
+__device__ __forceinline__ float2 weigh_staged(const AttendPages& call, const Seen& seen, const StagedSpan& staged,
+                                               const StepShared<kQueries>& shared, int query, int element) {
   const int d = static_cast<int>(call.kv.head_dim);
-  float sums[2] = {};
-#pragma unroll 8
-  for (int t = seen.begin; t < seen.end; ++t) {
-    const uint32_t pair = *reinterpret_cast<const uint32_t*>(staged.values + t * d + element);
-    const float weight = shared.weights[t][query];
-    sums[0] = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair)), sums[0]);
-    sums[1] = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair >> 16)), sums[1]);
+  const uint16_t* const values = staged.values + element;
+  const float* const weights = shared.weights[query];
+  float2 sums = {0, 0};
+  const auto add = [&](int t, float weight) {
+    const uint32_t pair = *reinterpret_cast<const uint32_t*>(values + t * d);
+    sums.x = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair)), sums.x);
+    sums.y = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair >> 16)), sums.y);
+  };
+  int t = seen.begin;
+  for (; t < seen.end && t % 4 != 0; ++t) add(t, weights[t]);
+#pragma unroll 4
+  for (; t + 4 <= seen.end; t += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(weights + t);
+    add(t, four.x);
+    add(t + 1, four.y);
+    add(t + 2, four.z);
+    add(t + 3, four.w);
   }
-  const Running running = shared.running[query];
-  if (call.results != nullptr) {
-    float* const to = result_of(call, static_cast<int>(blockIdx.z), query);
-    to[2 + element] = sums[0];
-    to[3 + element] = sums[1];
-    if (element == 0) to[0] = running.most, to[1] = running.total;
-    return;
+  for (; t < seen.end; ++t) add(t, weights[t]);
+  return sums;
+}
+
+/// Weighted values of all queries of the tile: results of the span, or the output where there is no other.
+template <int kQueries>
+__device__ __forceinline__ void weigh_step(const AttendPages& call, const PagedTile& tile, const Seen& seen,
+                                           const StagedSpan& staged, const StepShared<kQueries>& shared) {
+  const int half = static_cast<int>(call.kv.head_dim) / 2;
+  if (call.results == nullptr) __syncthreads();  // totals
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * half; at += kPagedThreads) {
+    const int query = at / half, element = at % half * 2;
+    const float2 sums = weigh_staged(call, seen, staged, shared, query, element);
+    if (call.results != nullptr) {
+      float* const to = result_of(call, static_cast<int>(blockIdx.z), query) + 2 + element;
+      to[0] = sums.x;
+      to[1] = sums.y;
+    } else {
+      float* const to = call.out + tile.offset(call, query) + element;
+      const float by = __fdiv_rn(1.0f, shared.totals[query]);
+      to[0] = __fmul_rn(sums.x, by);
+      to[1] = __fmul_rn(sums.y, by);
+    }
   }
-  float* const to = call.out + tile.offset(call, query) + element;
-  const float by = __fdiv_rn(1.0f, running.total);
-  to[0] = __fmul_rn(sums[0], by);
-  to[1] = __fmul_rn(sums[1], by);
 }
 
 template <int kQueries>
@@ -140,7 +214,7 @@ __global__ void __launch_bounds__(kPagedThreads) attend_rows(const __grid_consta
   const int d = static_cast<int>(attend.kv.head_dim), span = tile.first_span + static_cast<int>(blockIdx.z);
   if (static_cast<int>(blockIdx.z) >= tile.spans) return;
   auto* const keys = reinterpret_cast<uint16_t*>(bytes);
-  auto& shared = *reinterpret_cast<PagedShared<kQueries>*>(bytes + 2 * span_bytes(d));
+  auto& shared = *reinterpret_cast<StepShared<kQueries>*>(bytes + 2 * span_bytes(d));
   const Seen seen = seen_of(tile.sequence.position, span, attend.window);
   const int first_page = seen.begin / kPage;
   const StagedSpan staged = {keys, keys + kSpan * d, first_page, (seen.end + kPage - 1) / kPage - first_page};
@@ -150,13 +224,11 @@ __global__ void __launch_bounds__(kPagedThreads) attend_rows(const __grid_consta
   __syncthreads();
   add_rows_of_step(call, tile, span, staged, shared);
   __syncthreads();
-  float scores[kQueries];
+  float scores[kQueries], most[kQueries];
   score_staged(attend, seen, staged, shared, scores);
-  exponentials_of(attend, span, scores, shared);
-  sum_exponentials(attend, span, shared);
-  __syncthreads();
-  for (int at = static_cast<int>(threadIdx.x); at < tile.count * (d / 2); at += kPagedThreads)
-    weigh_staged(attend, tile, seen, staged, shared, at / (d / 2), at % (d / 2) * 2);
+  exponentials_of_step(seen, scores, shared, most);
+  sum_exponentials_of_step(attend, tile, most, shared);
+  weigh_step(attend, tile, seen, staged, shared);
 }
 
 template <int kQueries>
