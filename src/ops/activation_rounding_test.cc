@@ -11,8 +11,8 @@
 #include "base/rng.h"
 #include "kernels/registry.h"
 #include "ops/matmul.h"
-#include "ops/matmul_bench.h"
 #include "ops/norm.h"
+#include "ops/time_matmul.h"
 
 namespace lowbit {
 namespace {

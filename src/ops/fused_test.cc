@@ -7,10 +7,10 @@
 #include "base/rng.h"
 #include "kernels/registry.h"
 #include "ops/matmul.h"
-#include "ops/matmul_bench.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/rope_append.h"
+#include "ops/time_matmul.h"
 
 namespace lowbit {
 namespace {

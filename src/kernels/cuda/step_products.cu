@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/checked.h"
-#include "kernels/cuda/gemm/segments.h"
-#include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/weight_order/stored_bits.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
@@ -41,15 +41,15 @@ ProductArgs args_of(const StepProducts& call) {
   args.eps = call.eps;
   args.m = static_cast<int>(first.m);
   args.k = static_cast<int>(first.w.k);
-  args.unit_blocks = static_cast<int>(ceil_div(first.w.k, 128));
+  args.k_blocks = static_cast<int>(ceil_div(first.w.k, 128));
   args.segments = static_cast<int>(first.w.groups);
   args.per_scale = static_cast<int>(std::clamp<int64_t>(first.w.groups_per_scale, 1, first.w.groups));
   args.weight_groups = static_cast<int>(ceil_div(args.segments, args.per_scale));
   args.end = call.end;
-  SegmentArgs cut{};
+  ActivationGroupArgs cut{};
   cut.per_scale = args.per_scale;
   cut.k = args.k;
-  cut_segments_few(cut);
+  cut_activation_groups_skinny(cut);
   args.depth = cut.whole_groups != 0 ? cut.depth : 0;
   args.warp_batches = cut.warp_batches;
   int block = 0;
@@ -70,9 +70,9 @@ ProductArgs args_of(const StepProducts& call) {
 
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
-  return part.x_groups && w.groups > 1 && w.group == kSegmentColumns && w.offsets == nullptr && w.k == first.k &&
-         w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m && part.y_element == Element::kF32 &&
-         w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
+  return part.x_groups && w.groups > 1 && w.group == kActivationGroupColumns && w.offsets == nullptr &&
+         w.k == first.k && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
+         part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
 }
 
 template <int Bits>

@@ -9,8 +9,8 @@
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/gemm/fragments.cuh"
-#include "kernels/cuda/gemm/mma.cuh"
+#include "kernels/cuda/gemm/epilogue/epilogue.cuh"
+#include "kernels/cuda/gemm/primitives/mma.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda_product_api.h"
 
@@ -36,7 +36,7 @@ struct ProductArgs {
   int64_t ldx;
   const float* norm;
   float eps;
-  int m, k, unit_blocks, segments, per_scale, weight_groups;
+  int m, k, k_blocks, segments, per_scale, weight_groups;
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
@@ -61,12 +61,12 @@ __device__ __forceinline__ void load_product_words(const ProductArgs& p, const P
                                                    const ProductShare& share, ProductWords<Bits>& w) {
   using Order = FragmentOrder<Bits, 1>;
   const int lane128 = tile % 4 * 32 + static_cast<int>(threadIdx.x) % 32;
-  const uint8_t* const tiles = part.tiles + unit_index(tile / 4, 0, p.unit_blocks) * Order::kUnitBytes;
+  const uint8_t* const tiles = part.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kUnitBytes;
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     const int batch = share.first + i;
     if (i < share.count)
-      load_words<Order>(tiles + int64_t(batch / 2) * (kPanelUnits * Order::kUnitBytes), batch % 2, lane128, w[i]);
+      load_words<Order>(tiles + int64_t(batch / 2) * (kPanelPacks * Order::kUnitBytes), batch % 2, lane128, w[i]);
   }
 }
 

@@ -2,7 +2,7 @@
 // Matmul with low-bit weights on tensor cores: y = x W^T for int8, f16 and bf16 activations. Plain structs of device
 // pointers, no allocation and no synchronisation inside a call, so every call may be captured in a CUDA graph.
 //
-// Weights come in fragment order (tile_order.h), derived once at load by relayout_weights() from the canonical packing:
+// Weights come in fragment order (fragment_order.h), derived once at load by relayout_weights() from the canonical packing:
 // each thread finds the operand registers of its next tensor-core instructions in consecutive bytes.
 
 #include <cstddef>
@@ -53,7 +53,7 @@ struct GemmProblem {
   const void* x = nullptr;  // int8_t, f16 or bf16 [m, k]; bits [m, ceil(k / 8)] bytes, zeros behind column k
   int64_t ldx = 0;          // elements; kBit: columns, a multiple of 8
   const int32_t* x_bit_terms = nullptr;  // kBit: [m], -2 times the ones of a row
-  // int8 and bits: x_scale[m * row + g * group], g the group of columns; group stride 0: one scale per row of x.
+  // int8 and bits: x_scale[m * row + g * group], g the group of columns; group stride 0: one scale per token.
   const float* x_scale = nullptr;
   int64_t x_scale_row_stride = 1, x_scale_group_stride = 0;
   const float* x_sums = nullptr;  // with offsets: sum of x (int8: of the integers) per group, [m, groups], contiguous

@@ -1,0 +1,180 @@
+#include "lowbit/bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/try.h"
+#include "format/qtensor.h"
+#include "kernels/cuda_api.h"
+#include "lowbit/model.h"
+#include "ops/time_matmul.h"
+#include "runtime/engine.h"
+
+namespace lowbit {
+namespace {
+
+struct Rate {
+  double median = 0, spread = 0;  // spread: (max - min) / median
+};
+
+/// `work` handles `tokens` tokens; run once to warm up, then `repetitions` times.
+Result<Rate> tokens_per_second(int64_t tokens, int repetitions, const std::function<Status()>& work) {
+  std::vector<double> rates;
+  LOWBIT_TRY(work());
+  for (int i = 0; i < repetitions; ++i) {
+    const auto start = Clock::now();
+    LOWBIT_TRY(work());
+    rates.push_back(static_cast<double>(tokens) / seconds_since(start));
+  }
+  std::sort(rates.begin(), rates.end());
+  const double median = rates[rates.size() / 2];
+  return Rate{median, (rates.back() - rates.front()) / median};
+}
+
+std::vector<TokenId> random_tokens(int64_t n, int64_t vocab_size) {
+  Rng rng(1);
+  std::vector<TokenId> tokens(static_cast<size_t>(n));
+  for (TokenId& t : tokens) t = static_cast<TokenId>(rng.below(static_cast<uint64_t>(vocab_size)));
+  return tokens;
+}
+
+Status decode_all(Session session, std::span<const TokenId> tokens) {
+  for (TokenId t : tokens) LOWBIT_TRY(session.decode(t));
+  return {};
+}
+
+/// One call for all tokens and one call per token must give the same bits.
+Result<bool> same_logits_either_way(const Session& before, std::span<const TokenId> tokens) {
+  Session together = before.fork(), apart = before.fork();
+  LOWBIT_TRY_ASSIGN(const auto batched, together.prefill(tokens));
+  std::span<const float> single;
+  for (const TokenId t : tokens) {
+    LOWBIT_TRY_ASSIGN(single, apart.decode(t));
+  }
+  const bool finite = std::all_of(single.begin(), single.end(), [](float l) { return std::isfinite(l); });
+  return finite && std::equal(single.begin(), single.end(), batched.begin());
+}
+
+/// Times `passes` passes of work step by step; appends to steps and returns passes per second.
+Result<double> profile_passes(Model& model, const char* phase, int64_t passes, const std::function<Status()>& work,
+                              std::vector<StepReport>& steps) {
+  model.set_profiling(true);
+  const auto start = Clock::now();
+  const Status status = work();
+  const double total = seconds_since(start);
+  model.set_profiling(false);
+  LOWBIT_TRY(status);
+  const double each = 1.0 / static_cast<double>(passes);
+  for (const StepProfile& p : model.profile())
+    steps.push_back({phase, p.step, each * static_cast<double>(p.calls), each * p.seconds, p.seconds / total,
+                     p.seconds > 0 ? 1e-9 * p.bytes / p.seconds : 0,
+                     p.seconds > 0 ? 1e-9 * p.operations / p.seconds : 0});
+  return static_cast<double>(passes) / total;
+}
+
+}  // namespace
+
+Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  TimedMatmul timed;
+  timed.format = options.format;
+  timed.group = options.group;
+  timed.m = options.m;
+  timed.n = options.n;
+  timed.k = options.k;
+  LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
+  timed.activation = activation.x.activation;
+  timed.activation_group = activation.x.group;
+  timed.cold = options.cold;
+  timed.isa = engine.isa;
+  timed.seconds = options.min_seconds;
+  LOWBIT_TRY_ASSIGN(const MatmulTiming timing,
+                    engine.gpu >= 0 ? time_device_matmul(timed, *engine.pool) : time_matmul(timed, *engine.pool));
+
+  MatmulBenchReport r;
+  r.kernel = timing.kernel;
+  r.isa = engine.gpu >= 0 ? "cuda" : isa_name(engine.isa);
+  r.format = format_info(options.format).name;
+  r.scaling = scaling_name({1, options.group, ScaleKind::kF16, ZeroKind::kNone});
+  r.m = options.m;
+  r.n = options.n;
+  r.k = options.k;
+  r.threads = engine.threads;
+  r.cold = timing.cold;
+  r.checked = timing.checked;
+  r.seconds = timing.seconds;
+  r.spread = timing.seconds > 0 ? (timing.seconds_p90 - timing.seconds_p10) / timing.seconds : 0;
+  r.gops = timing.gops;
+  r.gb_s = timing.gb_s;
+  r.bits_per_weight = 8.0 * static_cast<double>(timing.weight_bytes) /
+                      (static_cast<double>(options.n) * static_cast<double>(options.k));
+  if (options.cold && engine.gpu < 0) {
+    LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
+    r.bandwidth_gb_s = rate.median;
+    r.percent_of_peak = 100 * r.gb_s / r.bandwidth_gb_s;
+  }
+  return r;
+}
+
+Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options) {
+  if (options.depth < 0 || options.prompt < 2 || options.generate < 1 || options.repetitions < 1)
+    return fail(ErrorCode::kInvalidArgument, "bench model",
+                "-p " + std::to_string(options.prompt) + " -n " + std::to_string(options.generate),
+                "at least 2 prompt tokens, 1 generated token and 1 repetition");
+  ModelOptions open;
+  open.activation = options.activation;
+  open.context = options.depth + options.prompt + options.generate;
+  open.kv = options.kv;
+  open.kv_residual = options.kv_residual;
+  open.tune = options.tune;
+  open.compute = options.compute;
+  open.progress = options.progress;
+  LOWBIT_TRY_ASSIGN(Model model, Model::open(path, open));
+  const auto tokens = random_tokens(open.context, model.info().vocab_size);
+  const std::span all(tokens);
+  const auto before = all.first(static_cast<size_t>(options.depth));
+  const auto prompt = all.subspan(before.size(), static_cast<size_t>(options.prompt));
+  const auto generated = all.last(static_cast<size_t>(options.generate));
+  Session start = model.session();  // its forks share what lies before
+  if (!before.empty()) LOWBIT_TRY(start.prefill(before));
+
+  ModelBenchReport r;
+  r.model = path;
+  r.activation = model.info().activation;
+  r.kv = model.info().kv;
+  r.isa = model.info().isa;
+  r.threads = model.info().threads;
+  r.weight_bytes = model.info().weight_bytes;
+  r.load_s = model.info().load_s;
+  LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(start, prompt.first(std::min<size_t>(prompt.size(), 16))));
+  const auto read_prompt = [&]() -> Status {
+    LOWBIT_TRY(start.fork().prefill(prompt));
+    return {};
+  };
+  const auto generate = [&] { return decode_all(start.fork(), generated); };
+  for (int i = 0; options.tune && i < 20; ++i)
+    LOWBIT_TRY(read_prompt());  // shapes of the prompt settle; tokens do anyway
+  LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, read_prompt));
+  LOWBIT_TRY_ASSIGN(const Rate decode, tokens_per_second(options.generate, options.repetitions, generate));
+  if (options.profile) {
+    LOWBIT_TRY_ASSIGN(const double prompts, profile_passes(model, "prompt", 1, read_prompt, r.steps));
+    LOWBIT_TRY_ASSIGN(r.decode_profiled_tok_s,
+                      profile_passes(model, "generation", options.generate, generate, r.steps));
+    r.prefill_profiled_tok_s = prompts * static_cast<double>(options.prompt);
+  }
+  r.prefill_tok_s = prefill.median;
+  r.prefill_spread = prefill.spread;
+  r.decode_tok_s = decode.median;
+  r.decode_spread = decode.spread;
+  r.decode_gb_s = decode.median * static_cast<double>(r.weight_bytes) / 1e9;
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
+  if (engine.gpu >= 0) return r;
+  LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
+  r.bandwidth_gb_s = rate.median;
+  return r;
+}
+
+}  // namespace lowbit
