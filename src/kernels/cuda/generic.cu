@@ -8,7 +8,7 @@
 
 #include "format/formats.h"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/gemm/integer_value.cuh"
+#include "kernels/cuda/gemm/weight_order/integer_value.cuh"
 #include "kernels/cuda/integer_gemv.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"

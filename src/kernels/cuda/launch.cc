@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/cuda/gemm/running_arch.h"
+#include "kernels/cuda/gemm/primitives/running_arch.h"
 
 namespace lowbit::cuda {
 namespace {

@@ -4,10 +4,10 @@
 #include <bit>
 
 #include "base/checked.h"
-#include "kernels/cuda/gemm/choose.h"
-#include "kernels/cuda/gemm/few.h"
-#include "kernels/cuda/gemm/segments.h"
-#include "kernels/cuda/gemm/stored_bits.h"
+#include "kernels/cuda/gemm/dispatch/choose.h"
+#include "kernels/cuda/gemm/schedule/skinny.h"
+#include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/weight_order/stored_bits.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/parts.h"
@@ -41,8 +41,8 @@ Device this_device() {
 
 /// Segments that share a scale of the weights; 0: scales of x are others. Kernels of their own for scales of x per 32
 /// columns.
-int64_t segments_per_scale(const MatmulShape& s) {
-  return s.x_groups && s.groups > 1 && s.group == kSegmentColumns ? std::max<int64_t>(1, s.groups_per_scale) : 0;
+int64_t activation_groups_per_scale(const MatmulShape& s) {
+  return s.x_groups && s.groups > 1 && s.group == kActivationGroupColumns ? std::max<int64_t>(1, s.groups_per_scale) : 0;
 }
 
 /// The problem of a shape, with rows of x where every kernel can read them.
@@ -63,7 +63,7 @@ GemmProblem problem_of(FormatId format, GemmActivation activation, const MatmulS
 }
 
 int32_t pack_choice(const GemmProblem& p, const GemmChoice& c) {
-  if (c.few) return 1;
+  if (c.skinny) return 1;
   if (c.wgmma == nullptr) return 0;
   const WgmmaTable* table = find_wgmma_table(p.w.activation, stored_bits(p.w.format, p.w.activation).bits);
   const auto at = static_cast<int32_t>(c.wgmma - table->kernels);
@@ -71,7 +71,7 @@ int32_t pack_choice(const GemmProblem& p, const GemmChoice& c) {
 }
 GemmChoice unpack_choice(const GemmProblem& p, int32_t instance) {
   GemmChoice c;
-  c.few = instance == 1;
+  c.skinny = instance == 1;
   if (instance < 2) return c;
   const WgmmaTable* table = find_wgmma_table(p.w.activation, stored_bits(p.w.format, p.w.activation).bits);
   if (table == nullptr || (instance - 2) / 4 >= table->count) return c;
@@ -122,7 +122,7 @@ Int8Places int8_places(const MatmulShape& s, Element x) {
   const bool quantize = x != Element::kInt8;
   at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
   at.sums = at.scales + (quantize ? round_up(4 * s.m * (s.x_groups ? s.groups : 1), 256) : 0);
-  const int64_t per_scale = std::max<int64_t>(1, segments_per_scale(s));
+  const int64_t per_scale = std::max<int64_t>(1, activation_groups_per_scale(s));
   at.bytes = at.sums + (s.offsets ? 4 * s.m * ceil_div(s.groups, per_scale) : 0);
   return at;
 }
@@ -136,7 +136,7 @@ Status run_int8(FormatId format, const Matmul& call) {
   p.x_scale = call.x_scales;
   p.x_scale_row_stride = call.x_groups ? w.groups : 1;
   p.x_scale_group_stride = call.x_groups ? 1 : 0;
-  const int64_t per_scale = segments_per_scale(shape);
+  const int64_t per_scale = activation_groups_per_scale(shape);
   const int64_t group = w.groups > 1 ? w.group : std::max<int64_t>(w.k, 1);
   if (call.x_element != Element::kInt8) {
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
@@ -162,7 +162,7 @@ Status run_int8(FormatId format, const Matmul& call) {
     p.x_sums = sums;
   }
   if (per_scale > 0)
-    return status_of(gemm_segments_as(p, per_scale, static_cast<SegmentTile>(call.instance), as_stream(call.stream)));
+    return status_of(gemm_activation_groups_as(p, per_scale, static_cast<ActivationGroupTile>(call.instance), as_stream(call.stream)));
   return run_problem(p, unpack_choice(p, call.instance), call.stream);
 }
 
@@ -225,7 +225,7 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
   const int64_t step = int8 ? 32 : 16;
   if (s.groups > 1 && s.group % step != 0)
     return int8 ? "groups that are not multiples of 32" : "groups that are not multiples of 16";
-  if (int8 && segments_per_scale(s) > 0)
+  if (int8 && activation_groups_per_scale(s) > 0)
     return stored_bits(format, GemmActivation::kInt8).bits == kTwoPlanes ? "planes with scales of x per 32 columns"
                                                                          : "";
   if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
@@ -264,16 +264,16 @@ Status tensor_run(FormatId format, Activation activation, const Matmul& call) {
 int32_t tensor_instance(FormatId format, Activation activation, const MatmulShape& shape) {
   const Device d = this_device();
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
-  if (const int64_t per_scale = segments_per_scale(shape); per_scale > 0 && activation == Activation::kInt8)
-    return static_cast<int32_t>(choose_segments(p, per_scale, d.processors));
+  if (const int64_t per_scale = activation_groups_per_scale(shape); per_scale > 0 && activation == Activation::kInt8)
+    return static_cast<int32_t>(choose_activation_groups(p, per_scale, d.processors));
   return supports(p, d.arch) ? pack_choice(p, choose(p, d.arch, d.processors)) : 0;
 }
 
 std::string tensor_instance_name(FormatId format, Activation activation, const MatmulShape& shape, int32_t instance) {
-  if (segments_per_scale(shape) > 0 && activation == Activation::kInt8) return kSegmentTileNames[instance];
+  if (activation_groups_per_scale(shape) > 0 && activation == Activation::kInt8) return kActivationGroupTileNames[instance];
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
   const GemmChoice c = unpack_choice(p, instance);
-  if (c.few) return kFewName;
+  if (c.skinny) return kSkinnyName;
   if (c.wgmma == nullptr) return "sm80_128x64";
   return std::string(c.wgmma->name) + (c.split > 1 ? ", K in " + std::to_string(c.split) + " parts" : "");
 }

@@ -4,7 +4,7 @@
 // stages of shared memory. W lies in the order of the instruction, x in rows of 64 bytes whose 16-byte parts are exchanged as wgmma's
 // 64-byte swizzle wants them, which is also an order in which eight rows never meet a bank twice.
 
-#include "kernels/cuda/gemm/wgmma.cuh"
+#include "kernels/cuda/gemm/primitives/wgmma.cuh"
 #include "kernels/cuda/gru/elements.cuh"
 #include "kernels/cuda/gru/matrix.cuh"
 #include "kernels/cuda/launch.h"

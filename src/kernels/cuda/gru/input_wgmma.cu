@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/gemm/ptx.cuh"
-#include "kernels/cuda/gemm/wgmma.cuh"
+#include "kernels/cuda/gemm/primitives/ptx.cuh"
+#include "kernels/cuda/gemm/primitives/wgmma.cuh"
 #include "kernels/cuda/gru/device_cell.h"
 #include "kernels/cuda/gru/rounding.cuh"
 #include "kernels/cuda/launch.h"

@@ -1,0 +1,67 @@
+#pragma once
+// The launcher's view of the kernels for int8 x with a scale per group of 32 columns (an activation group), where one
+// or more activation groups share a scale of the weights (gemm_activation_groups.cuh,
+// gemm_activation_groups_skinny.cuh).
+
+#include <cstdint>
+
+#include "base/isa.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/schedule/device_args.h"
+
+namespace lowbit::cuda {
+
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 8;
+inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
+                     kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
+
+/// GemmArgs whose groups are activation groups.
+struct ActivationGroupArgs : GemmArgs {
+  int per_scale;  // activation groups that share a scale of the weights, and so many of these
+  int weight_groups;
+  int whole_groups;  // few tokens: warps have whole groups of the weights
+};
+
+/// Which kernel, and its tile.
+enum class ActivationGroupTile : uint8_t { kNone, kSkinny, k128x64, k64x32 };
+inline constexpr const char* kActivationGroupTileNames[] = {"", "segments_few8", "segments_128x64", "segments_64x32"};
+
+/// A tile: 32 rows of weights for each of row_warps, 32 tokens for each of x_warps.
+struct ActivationGroupKernel {
+  ActivationGroupTile tile;
+  // activation groups that share a scale of the weights; 0: any number. Few tokens: 1 where warps have whole groups
+  int per_scale;
+  int row_warps, x_warps;  // 0: the skinny kernel
+  const void* function;
+};
+
+extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBits4[], kActivationGroupsBits8[];
+
+/// Null where there is none for so many stored bits. `args`: per_scale and whole_groups are set.
+const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
+                                                          const ActivationGroupArgs& args);
+
+/// Cuts K for the skinny kernel; the threads of its blocks.
+void cut_activation_groups_skinny(ActivationGroupArgs& args);
+int activation_group_skinny_threads(const ActivationGroupArgs& args);
+
+/// The kernel for a problem whose groups are activation groups, `per_scale` of which share a scale of the weights.
+ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t per_scale, int processors);
+
+/// gemm() with scales of x per activation group: the groups of problem.w are activation groups of 32 columns. Its
+/// x_sums are the sums over a group of the weights of sums times scales of x, [m, groups of the weights].
+GemmStatus gemm_activation_groups_as(const GemmProblem& problem, int64_t per_scale, ActivationGroupTile tile,
+                                     CUstream_st* stream);
+
+/// Offsets in the shared memory of gemm_activation_groups_skinny(): scales [groups][16], results [slots][m][16].
+struct ActivationGroupSkinnyOffsets {
+  int slots, results, bytes;
+  explicit LOWBIT_HD ActivationGroupSkinnyOffsets(const ActivationGroupArgs& p) {
+    const int x_groups = p.depth * p.warp_batches * 2;
+    slots = p.whole_groups ? (x_groups + p.per_scale - 1) / p.per_scale : x_groups;
+    results = p.weight_groups * 16 * 4;
+    bytes = results + slots * (p.m < kActivationGroupSkinnyTokens ? p.m : kActivationGroupSkinnyTokens) * 16 * 4;
+  }
+};
+
+}  // namespace lowbit::cuda
