@@ -1,7 +1,7 @@
-// Times gemm() on the shapes of docs/cuda-gemm.md against the vendor library, in one run: answers first, then CUDA graphs that
-// rotate over at least 256 MiB of weights, median of samples. One JSON object a line.
-// Usage: lowbit_gemm_bench [choice | explore] [text that the row's name must contain]
-// LOWBIT_CUBLAS=path of libcublas.so: rows of the rival; without it they are left out.
+// Times gemm() on the shapes of docs/cuda-gemm.md against the vendor library, in one run: answers first, then CUDA
+// graphs that rotate over at least 256 MiB of weights, median of samples. One JSON object a line. Usage:
+// lowbit_gemm_bench [choice | explore] [text that the row's name must contain] LOWBIT_CUBLAS=path of libcublas.so: rows
+// of the rival; without it they are left out.
 #include <dlfcn.h>
 
 #include <algorithm>

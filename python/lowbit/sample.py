@@ -8,19 +8,20 @@ import sys
 from pathlib import Path
 
 from .errors import LowbitError
-from .recover.arguments import add_sampling, size
+from .recover.arguments import add_sampling, old_name, say_renamed, size
 
 IDS = 8192  # decoded at a time
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m lowbit.sample", description="Writes windows that a model samples: as a text, without the special "
+    p = argparse.ArgumentParser(prog="python -m lowbit.sample", description="Writes sequences that a model samples: as a text, without the special "
                                 "tokens, or as token ids (.npz).")
     p.add_argument("model", help="Hugging Face directory or checkpoint (`lowbit import` makes one of a GGUF file)")
     p.add_argument("-o", "--out", required=True, metavar="OUT.txt|OUT.npz")
     p.add_argument("--tokens", type=size, default="64K", help="how many [64K]")
-    p.add_argument("--data", nargs="+", default=[], metavar="FILE", help="texts that windows of the kinds `text` and `rewritten` are made from; none: no such windows")
-    p.add_argument("--window", type=int, default=512, help="tokens of a window [512]")
+    p.add_argument("--data", nargs="+", default=[], metavar="FILE", help="texts that sequences of the kinds `text` and `rewritten` are made from; none: no such sequences")
+    p.add_argument("--sequence-length", dest="window", type=int, default=512, help="tokens of a sequence [512]")
+    old_name(p, "--window", "--sequence-length", type=int)
     add_sampling(p)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<i> [auto]")
@@ -96,8 +97,9 @@ def run(options) -> None:
 def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
+    say_renamed(options)
     if options.window < 16:
-        command.error("wanted a --window of at least 16")
+        command.error("wanted a --sequence-length of at least 16")
     try:
         run(options)
     except ImportError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word", "question")  # what a sampled window begins with
 MIX = "text=1,begin=1,chat=2,opening=3,any=1"
@@ -54,16 +55,54 @@ def shares(text: str) -> dict:
     return chosen
 
 
-def add_sampling(p) -> None:
+class OldName(argparse.Action):
+    """An option by a name it once had: it works, and `renamed` of the options says which name it has now."""
+
+    def __init__(self, option_strings, dest, now="", **rest):
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **rest)
+        self.now = now
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, values)
+        namespace.renamed = [*getattr(namespace, "renamed", []), f"{option_string} is now {self.now}"]
+
+
+def old_name(p, name: str, now: str, **rest) -> None:
+    p.add_argument(name, dest=name.lstrip("-").replace("-", "_"), action=OldName, now=now, **rest)
+
+
+def say_renamed(options) -> None:
+    """Names the new names, once, and takes the list away."""
+    for text in options.__dict__.pop("renamed", []):
+        if not options.quiet:
+            print(f"note: {text}", file=sys.stderr)
+
+
+class HelpAll(argparse.Action):
+    """Help with the options that few need; `everything()` makes the parser that shows them."""
+
+    def __init__(self, option_strings, dest, everything=None, **rest):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help="this text, and the options that few need", **rest)
+        self.everything = everything
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        self.everything().print_help()
+        parser.exit()
+
+
+def add_sampling(p, shown: bool = True) -> None:
     """Options that `lowbit.recover` and `lowbit.sample` share."""
-    p.add_argument("--sample-temperature", type=span, default="1", metavar="LOW,HIGH",
-                   help="one, or each sampled window has one drawn evenly from there [1]")
-    p.add_argument("--sample-min-p", type=part, default="0,0.06", metavar="LOW,HIGH",
-                   help="never a token less likely than this part of the likeliest one; one, or drawn for each window like the temperature [0,0.06]")
-    p.add_argument("--sample-mix", type=shares, default=MIX, metavar="KIND=SHARE,...",
-                   help="what sampled windows begin with: a few tokens of the text, the token that begins a document or chat, the model's chat "
+    def add(*names, help, **rest):
+        p.add_argument(*names, help=help if shown else argparse.SUPPRESS, **rest)
+
+    add("--sample-temperature", type=span, default="1", metavar="LOW,HIGH",
+                   help="one, or each sampled sequence has one drawn evenly from there [1]")
+    add("--sample-min-p", type=part, default="0,0.06", metavar="LOW,HIGH",
+                   help="never a token less likely than this part of the likeliest one; one, or drawn for each sequence like the temperature [0,0.06]")
+    add("--sample-mix", type=shares, default=MIX, metavar="KIND=SHARE,...",
+                   help="what sampled sequences begin with: a few tokens of the text, the token that begins a document or chat, the model's chat "
                    f"template up to a user's first word, an opening, any token; rewritten: all of it text, but for every second span; word: passages about one word each; "
                    f"question: questions and answers [{MIX}]")
-    p.add_argument("--sample-openings", metavar="FILE", help="openings, one to a line, \\n for a line break, '> ' before what a user of a chat says "
+    add("--sample-openings", metavar="FILE", help="openings, one to a line, \\n for a line break, '> ' before what a user of a chat says "
                    "[openings.txt of this package]")
-    p.add_argument("--sample-words", metavar="FILE", help="words for the kind `word`, one to a line [words of the model's vocabulary]")
+    add("--sample-words", metavar="FILE", help="words for the kind `word`, one to a line [words of the model's vocabulary]")

@@ -29,7 +29,7 @@ class Texts:
             if len(ids) and (ids.min() < 0 or ids.max() >= vocab):
                 raise CorruptFile(file, f"token {ids.max()}", f"tokens below {vocab}")
             if len(ids) < body:
-                raise TextTooShort(file, f"{len(ids)} tokens", f"at least one window of {window}", "a longer text, or --window")
+                raise TextTooShort(file, f"{len(ids)} tokens", f"at least one window of {window}", "a longer text, or --sequence-length")
             keep = min(HELD_BACK, len(ids) // body // 8)
             cut = len(ids) - keep * body
             held += [self._with_prefix(ids[cut + i * body:cut + (i + 1) * body]) for i in range(keep)]

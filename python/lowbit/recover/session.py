@@ -114,9 +114,9 @@ class Session:
         tokenizer = Tokenizer(options.checkpoint, options.lowbit) if needs_text else None
         self.window = min(options.window, config.context)
         if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.window:
-            raise LowbitError("--window", self.window, f"more than {PROMPT} tokens")
+            raise LowbitError("--sequence-length (--window)", self.window, f"more than {PROMPT} tokens")
         if options.score_weight and self.window % SCORED:
-            raise LowbitError("--score-weight", f"windows of {self.window} tokens", f"a multiple of {SCORED}", "--window")
+            raise LowbitError("--score-weight", f"windows of {self.window} tokens", f"a multiple of {SCORED}", "--sequence-length")
         self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
         self.sampled = None
         self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
@@ -194,7 +194,7 @@ class Session:
         if self.options.held:
             held = Samples.load(Path(self.options.held), self.window)
             if held is None:
-                raise LowbitError(self.options.held, f"no file of windows of {self.window} tokens", "what `lowbit.sample --window` wrote")
+                raise LowbitError(self.options.held, f"no file of windows of {self.window} tokens", "what `lowbit.sample --sequence-length` wrote")
             self.sampled.hold(held)
         return self.sampled
 
@@ -278,7 +278,7 @@ class Session:
         held = self.texts.held
         state = self.load_state()
         if set(options.method) != {"blocks"} or options.block_text_share < 1:
-            self.samples()  # some are held back, and measured from the beginning
+            self.samples()  # some are held out, and measured from the beginning
         if "before" not in self.report:
             self.report["before"] = self._measure("before")
         for index in range(state["stage"], len(options.method)):
@@ -299,13 +299,13 @@ class Session:
         self.report["held_windows"] = len(held)
         before = self.report["before"]
         if not options.force and not self.report["after"]["kl_mean"] <= before["kl_mean"]:
-            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl_mean']:.4g} on held-back windows after training, "
+            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl_mean']:.4g} on held-out windows after training, "
                               f"{before['kl_mean']:.4g} before", "less than before", "lower --lr, more --tokens; --force writes it anyhow")
         self.write()
         return self.report
 
     def _measure(self, what: str) -> dict:
-        """Of the held-back text; `kinds`: KL of held-back sampled windows of each kind; `kl_mean`: of the text's and theirs."""
+        """Of the held-out text; `kinds`: KL of held-out sampled windows of each kind; `kl_mean`: of the text's and theirs."""
 
         def on(windows):
             return evaluate(self.student, self.teacher, self.teacher_head, windows, self.device)
@@ -314,7 +314,7 @@ class Session:
         kinds = {kind: on(windows)["kl"] for kind, windows in self.sampled.held.items()} if self.sampled else {}
         result |= {"kinds": kinds, "kl_mean": float(np.mean([result["kl"], *kinds.values()]))}
         others = "".join(f", {kind} {kl:.4f}" for kind, kl in kinds.items())
-        self.note(f"{what}: held-back text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %"
+        self.note(f"{what}: held-out text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %"
                   + (f"; sampled: KL{others[1:]}; mean {result['kl_mean']:.4f}" if others else ""))
         return result
 

@@ -2,8 +2,8 @@
 // Matmul with low-bit weights on tensor cores: y = x W^T for int8, f16 and bf16 activations. Plain structs of device
 // pointers, no allocation and no synchronisation inside a call, so every call may be captured in a CUDA graph.
 //
-// Weights come in fragment order (fragment_order.h), derived once at load by relayout_weights() from the canonical packing:
-// each thread finds the operand registers of its next tensor-core instructions in consecutive bytes.
+// Weights come in fragment order (fragment_order.h), derived once at load by relayout_weights() from the canonical
+// packing: each thread finds the operand registers of its next tensor-core instructions in consecutive bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -43,10 +43,11 @@ struct GemmWeights {
 };
 
 /// y[m,n] = sum_k x[m,k] * (value[n,k] * scale + offset) + bias[n].
-/// Shapes:   x [m,k], row stride ldx elements; y [m,n], row stride ldy elements; bias [n] f32 or null. Any m, n, k >= 0.
-/// Numerics: int8: docs/numerics.md#matmul, bit for bit. f16, bf16: products exact, short sums in the tensor core's f32, one
-///           fma with the group's scale per 64 columns (sm_90a) or per group, ascending; where blocks share a tile's K their
-///           parts are added in ascending order. Same bits for equal arguments on one device.
+/// Shapes:   x [m,k], row stride ldx elements; y [m,n], row stride ldy elements; bias [n] f32 or null. Any m, n, k >=
+///           0.
+/// Numerics: int8: docs/numerics.md#matmul, bit for bit. f16, bf16: products exact, short sums in the tensor core's
+///           f32, one fma with the group's scale per 64 columns (sm_90a) or per group, ascending; where blocks share a
+///           tile's K their parts are added in ascending order. Same bits for equal arguments on one device.
 struct GemmProblem {
   GemmWeights w;
   int64_t m = 0;
@@ -61,8 +62,8 @@ struct GemmProblem {
   void* y = nullptr;
   GemmOutput output = GemmOutput::kBf16;
   int64_t ldy = 0;
-  /// Programmatic dependent launch: weights are read while the previous kernel of the stream still runs, everything else
-  /// after it has finished. Weights, scales, offsets and bias must then not be written by that kernel.
+  /// Programmatic dependent launch: weights are read while the previous kernel of the stream still runs, everything
+  /// else after it has finished. Weights, scales, offsets and bias must then not be written by that kernel.
   bool overlap_previous = false;
 };
 
@@ -72,8 +73,8 @@ int64_t group_count(const GemmWeights& w);
 size_t tile_bytes(FormatId format, GemmActivation activation, int64_t n, int64_t k);
 
 /// True when gemm() runs this problem on a device of compute capability `arch` (10 * major + minor, >= 80). Needed:
-/// integer values; int8 activations: group a multiple of 32 (or one per row) and at most 131072; f16 and bf16: format values
-/// within -8..7 or 0..15, group a multiple of 16. Pointers are not looked at.
+/// integer values; int8 activations: group a multiple of 32 (or one per row) and at most 131072; f16 and bf16: format
+/// values within -8..7 or 0..15, group a multiple of 16. Pointers are not looked at.
 bool supports(const GemmProblem& problem, int arch);
 
 /// Runs on `stream`; the device is the current one.

@@ -1,6 +1,6 @@
 #pragma once
-// Random problems with their answers, for the test and the benchmark: canonical codes packed on the host, relaid out on the
-// device, and the plain loops of docs/numerics.md on the CPU.
+// Random problems with their answers, for the test and the benchmark: canonical codes packed on the host, relaid out on
+// the device, and the plain loops of docs/numerics.md on the CPU.
 
 #include <cuda_runtime.h>
 
@@ -33,8 +33,8 @@ class CaseData {
   GemmProblem problem(int copy = 0) const;
   void poison();
   size_t weight_bytes() const { return tiles_; }
-  /// Compares outputs on the host; `samples` random ones, or all when 0. Empty text: right. *worst: largest error over the
-  /// sum of the terms' magnitudes (half activations).
+  /// Compares outputs on the host; `samples` random ones, or all when 0. Empty text: right. *worst: largest error over
+  /// the sum of the terms' magnitudes (half activations).
   std::string check(int64_t samples, double* worst) const;
   /// The bytes of y, behind all launches of the default stream.
   std::vector<uint8_t> output() const;

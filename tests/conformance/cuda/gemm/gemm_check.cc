@@ -1,6 +1,6 @@
-// Conformance on a device: random problems, tails, all formats, scalings and element types, every kernel that can run each
-// of them, against plain loops on the CPU. Integers bit for bit.
-// Usage: lowbit_gemm_check [cases] [seed] [seconds]. Exit 1: a difference, 77: no device.
+// Conformance on a device: random problems, tails, all formats, scalings and element types, every kernel that can run
+// each of them, against plain loops on the CPU. Integers bit for bit. Usage: lowbit_gemm_check [cases] [seed]
+// [seconds]. Exit 1: a difference, 77: no device.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -147,8 +147,9 @@ void run_tall(Tally& tally) {
   if (can_run_skinny(data.problem(), 132, 232448)) run_one(data, c, {nullptr, true, 1, 0}, tally, 20000);
 }
 
-/// Split-K of any number of tiles, launches that overlap, of two problems in turn: every one gives the bits of the first, which is
-/// checked. What is right only mostly is seen here: places of shared memory that are filled again, sums of other blocks.
+/// Split-K of any number of tiles, launches that overlap, of two problems in turn: every one gives the bits of the
+/// first, which is checked. What is right only mostly is seen here: places of shared memory that are filled again, sums
+/// of other blocks.
 void run_repeated(Tally& tally) {
   GemmCase c;
   static const FormatId kFormats[] = {FormatId::kInt4, FormatId::kInt2};

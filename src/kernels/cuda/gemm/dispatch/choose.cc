@@ -19,10 +19,10 @@ int64_t pack_k(GemmActivation a) { return is_integer(a) ? 128 : 64; }
 /// Columns; of bits: bytes.
 int64_t elements(const GemmWeights& w) { return w.activation == GemmActivation::kBit ? ceil_div(w.k, 8) : w.k; }
 
-/// Microseconds of one call of gemm_warp_specialized.cuh, fitted to clock stamps and times: x arrives 1.2 us behind the previous launch, a
-/// block of K takes the tensor cores' time and that of decoding and scaling, sums meet and leave in 1 us, those of two blocks
-/// in 1.6; waves do not overlap. Boxes of x that lie half outside of it arrive at half the rate. Where half of the multiprocessors
-/// have no block the others are faster.
+/// Microseconds of one call of gemm_warp_specialized.cuh, fitted to clock stamps and times: x arrives 1.2 us behind the
+/// previous launch, a block of K takes the tensor cores' time and that of decoding and scaling, sums meet and leave in
+/// 1 us, those of two blocks in 1.6; waves do not overlap. Boxes of x that lie half outside of it arrive at half the
+/// rate. Where half of the multiprocessors have no block the others are faster.
 double specialized_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int split, int processors) {
   const double bm = kernel.bm, packs = kernel.tile_packs;
   const int64_t blocks = ceil_div(ceil_div(p.w.k, pack_k(p.w.activation)), split);
@@ -32,8 +32,9 @@ double specialized_microseconds(const WgmmaKernel& kernel, const GemmProblem& p,
   return double(ceil_div(ctas, processors)) * (2.2 + (split > 1 ? 0.6 : 0.0) + double(blocks) * block);
 }
 
-/// Microseconds of one call with int8 and groups of one block of K, of the tiles that scale one block under the products of another;
-/// 0 for other kernels and problems. Measured: what a block of K takes, alone on a multiprocessor and beside another block.
+/// Microseconds of one call with int8 and groups of one block of K, of the tiles that scale one block under the
+/// products of another; 0 for other kernels and problems. Measured: what a block of K takes, alone on a multiprocessor
+/// and beside another block.
 double overlapped_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
   if (p.w.activation != GemmActivation::kInt8 || p.w.group != 128 || group_count(p.w) == 1 || kernel.scale_at != 1)
     return 0;
@@ -62,8 +63,8 @@ double overlapped_microseconds(const WgmmaKernel& kernel, const GemmProblem& p, 
 }
 
 /// Microseconds of one call. The constants were fitted to an H200's times of every instance on the shapes of
-/// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing else
-/// holds it up, the tensor cores' own time, and what the L2 delivers.
+/// docs/cuda-gemm.md (132 multiprocessors, dependent launches): what a warpgroup needs for a block of K when nothing
+/// else holds it up, the tensor cores' own time, and what the L2 delivers.
 double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, int split, int processors) {
   if (is_warp_specialized(kernel)) return specialized_microseconds(kernel, p, split, processors);
   if (const double t = overlapped_microseconds(kernel, p, bits, split, processors); t > 0) return t;
@@ -88,7 +89,8 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   const double fill = (bm * 128 + packs * pack_bytes) * double(std::min<int64_t>(ctas, usable)) / 7.2e6;
   const double block = std::max({chain * (shared ? 1.4 : crowd), math, fill});
   const double epilogue = 0.2 + bm * packs / 300;
-  // Sums of many groups are sent one by one and accumulated behind the last of them: costly, more so with two blocks at work.
+  // Sums of many groups are sent one by one and accumulated behind the last of them: costly, more so with two blocks at
+  // work.
   const double join = split == 1      ? 0
                       : int8 && !many ? 1.2 + 0.1 * split
                       : int8          ? 2.2 * split * (ctas > usable ? 2.0 : 1.0)
@@ -97,9 +99,9 @@ double microseconds(const WgmmaKernel& kernel, const GemmProblem& p, int bits, i
   return (alone ? 1.45 : 2.8) + std::max(memory, double(waves) * (double(blocks) * block + epilogue)) + join;
 }
 
-/// A split-K kernel. Measured (4096 x 4096, 16 rows): integers with groups in two parts (4.9 us; four: 9.0, the sums go from block
-/// to block), others with one scale in as few as fit (3.6; four: 4.1), two blocks at most on a multiprocessor; f16 in as few as
-/// fit, one block on a multiprocessor: clusters of four cannot be spread evenly.
+/// A split-K kernel. Measured (4096 x 4096, 16 rows): integers with groups in two parts (4.9 us; four: 9.0, the sums go
+/// from block to block), others with one scale in as few as fit (3.6; four: 4.1), two blocks at most on a
+/// multiprocessor; f16 in as few as fit, one block on a multiprocessor: clusters of four cannot be spread evenly.
 bool choose_split_k(const GemmProblem& p, const WgmmaTable& table, int processors, GemmChoice& choice) {
   for (int i = 0; i < table.count; ++i) {
     const WgmmaKernel& kernel = table.kernels[i];

@@ -50,8 +50,9 @@ GemmStatus check(const GemmProblem& p) {
   return GemmStatus::kOk;
 }
 
-/// Tokens of a band of tiles (tile_at()). What a wave reads from memory is least where its tokens and its rows of weights are as many
-/// bytes: wide weights want high bands. 8192^3 with 8 bits 1398 -> 1415 TOP/s, since memory takes power too.
+/// Tokens of a band of tiles (tile_at()). What a wave reads from memory is least where its tokens and its rows of
+/// weights are as many bytes: wide weights want high bands. 8192^3 with 8 bits 1398 -> 1415 TOP/s, since memory takes
+/// power too.
 int band_rows(const GemmProblem& p) {
   const int bits = stored_width(stored_bits(p.w.format, p.w.activation).bits);
   return !is_integer(p.w.activation) || bits <= 2 ? 1024 : bits == 4 ? 1536 : 2048;
@@ -218,9 +219,9 @@ GemmStatus launch_skinny(const GemmProblem& p, const Device& device, cudaStream_
   return launched(cudaLaunchKernelExC(&config, kernel->function, list));
 }
 
-/// Blocks of a launch. Where two fit a multiprocessor, those of the next launch begin while this one works: with one block for
-/// each multiprocessor, a few of them idle, both are spread evenly. Without, some got two blocks of one launch (measured: 5.8
-/// us instead of 4.9). With many idle ones it is the other way round.
+/// Blocks of a launch. Where two fit a multiprocessor, those of the next launch begin while this one works: with one
+/// block for each multiprocessor, a few of them idle, both are spread evenly. Without, some got two blocks of one
+/// launch (measured: 5.8 us instead of 4.9). With many idle ones it is the other way round.
 int64_t spread_evenly(int64_t blocks, int split, int processors) {
   return blocks < processors && 4 * blocks >= 3 * processors ? processors / split * split : blocks;
 }
@@ -285,9 +286,9 @@ GemmStatus launch_warp_specialized(const GemmProblem& p, const GemmChoice& choic
   return launched(cudaLaunchKernelExC(&config, kernel.function, list));
 }
 
-/// Blocks take whole tiles; where the last wave of them is far from full, the columns of n tiles that it would have are cut into
-/// narrow tiles, so that it is shorter and all blocks take part: 13824 rows of weights and 512 of x are one wave of 128 rows and
-/// one of 96, not two of 128.
+/// Blocks take whole tiles; where the last wave of them is far from full, the columns of n tiles that it would have are
+/// cut into narrow tiles, so that it is shorter and all blocks take part: 13824 rows of weights and 512 of x are one
+/// wave of 128 rows and one of 96, not two of 128.
 void fill_last_wave(const GemmProblem& p, int bm, int narrow, int processors, GemmArgs& args) {
   const int narrow_tiles = int(ceil_div(p.m, narrow));
   const int64_t waves = ceil_div(args.tile_count, processors);
@@ -335,11 +336,12 @@ GemmStatus launch_wgmma(const GemmProblem& p, const GemmChoice& choice, int proc
     attributes[config.numAttrs].val.clusterDim = {unsigned(choice.split), 1, 1};
     ++config.numAttrs;
   }
-  // Where a multiprocessor has room for two blocks, some would get two of one launch and others none: that costs more than
-  // the overlap gains where a block scales groups of many tokens (measured: 11.2 us instead of 9.6).
+  // Where a multiprocessor has room for two blocks, some would get two of one launch and others none: that costs more
+  // than the overlap gains where a block scales groups of many tokens (measured: 11.2 us instead of 9.6).
   const bool uneven = kernel.blocks_per_processor > 1 && kernel.bm > kSkinnyTokens && group_count(p.w) > 1 &&
                       grid == blocks && blocks <= processors;
-  // Launches of many waves have nothing to gain, and are slower by 1 to 3 % where power holds the clock down (8192^3 with 8 bits).
+  // Launches of many waves have nothing to gain, and are slower by 1 to 3 % where power holds the clock down (8192^3
+  // with 8 bits).
   const bool many_waves = tiles > kManyWaves * resident;
   if (p.overlap_previous && !uneven && !many_waves) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,6 +1,7 @@
 #pragma once
-// From stored words to operand registers, and from sums to outputs: what the wgmma and the mma.sync pipelines share. Both
-// give lane 4 g + t of a warp the sums (row, token): d[4 j + c] = (2 g, 8 j + 2 t + c), d[4 j + 2 + c] = (2 g + 1, same).
+// From sums to outputs, for every pipeline: sums of a group are scaled and accumulated in f32, then bias, conversion
+// and store. All give lane 4 g + t of a warp the sums (row, token): d[4 j + c] = (2 g, 8 j + 2 t + c), d[4 j + 2 + c] =
+// (2 g + 1, same).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -8,122 +9,12 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/schedule/device_args.h"
 #include "kernels/cuda/gemm/schedule/wgmma_kernel.h"
-#include "kernels/cuda/gemm/weight_order/fragment_order.h"
+#include "kernels/cuda/gemm/weight_order/decode.cuh"
 
 namespace lowbit::cuda {
 
-/// Tile number -> (m tile, n tile of n_tiles): bands of `band` m tiles, n slowest inside, so that blocks that run together share both x
-/// and weights in the L2.
-struct TileAt {
-  int m, n;
-};
-__device__ __forceinline__ TileAt tile_at(const GemmArgs& p, int n_tiles, int tile) {
-  const int per_band = p.band * n_tiles, b = tile / per_band, rest = tile - b * per_band;
-  const int height = min(p.band, p.m_tiles - b * p.band);
-  return {b * p.band + rest % height, rest / height};
-}
-
-template <GemmActivation X>
-struct SumOf {
-  using Type = float;
-};
-template <>
-struct SumOf<GemmActivation::kInt8> {
-  using Type = int;
-};
-template <>
-struct SumOf<GemmActivation::kBit> {
-  using Type = int;
-};
-
-/// Sums are integers and exact.
-template <GemmActivation X>
-inline constexpr bool kIntegers = X == GemmActivation::kInt8 || X == GemmActivation::kBit;
-template <GemmActivation X>
-inline constexpr int kXBytes = kIntegers<X> ? 1 : 2;  // bits: eight at a time
-/// Sums are 2^kFactor times too large (decode()).
-template <int Bits>
-inline constexpr int kFactor = Bits == kTwoPlanes ? 0 : 8 - Bits;
-
-/// Words of lane `lane128` for one batch; `pack` in shared or global memory.
-template <class Order>
-__device__ __forceinline__ void load_words(const uint8_t* pack, int batch, int lane128, uint32_t* w) {
-  constexpr int kWords = Order::kLaneWords;
-  const uint8_t* at = pack + batch * (kPackLanes * kWords * 4);
-  if constexpr (kWords == 1) {
-    w[0] = reinterpret_cast<const uint32_t*>(at)[lane128];
-  } else if constexpr (kWords == 2) {
-    const uint2 v = reinterpret_cast<const uint2*>(at)[lane128];
-    w[0] = v.x, w[1] = v.y;
-  } else {
-#pragma unroll
-    for (int c = 0; c < kWords / 4; ++c) {
-      const uint4 v = reinterpret_cast<const uint4*>(at)[c * kPackLanes + lane128];
-      w[4 * c] = v.x, w[4 * c + 1] = v.y, w[4 * c + 2] = v.z, w[4 * c + 3] = v.w;
-    }
-  }
-}
-
-/// (word & mask) | Magic in one instruction: the compiler takes two where both constants are immediates.
-template <uint32_t Magic>
-__device__ __forceinline__ uint32_t masked_or(uint32_t word, uint32_t mask) {
-  uint32_t v;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(word), "r"(mask), "n"(Magic));
-  return v;
-}
-/// Two f16: v = 1024 + code * 2^at, half_zero = 1024 + zero; code - zero, exactly.
-__device__ __forceinline__ uint32_t f16_value(uint32_t v, int at, uint32_t half_zero) {
-  uint32_t value;
-  if (at == 0) {
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(value) : "r"(v), "r"(half_zero));
-  } else {
-    const uint32_t factor = at == 2 ? 0x34003400u : at == 4 ? 0x2c002c00u : 0x24002400u;  // 2^-at
-    const uint32_t rest = at == 2 ? 0x62006200u : at == 4 ? 0x63806380u : 0x63e063e0u;    // 1024 - 1024 * 2^-at
-    uint32_t minus;  // - (1024 * 2^-at + zero); the same in all iterations
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(minus) : "r"(rest), "r"(half_zero));
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(v), "r"(factor), "r"(minus));
-  }
-  return value;
-}
-
-template <GemmActivation X, int Bits>
-__device__ __forceinline__ void decode_fields(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
-  using Order = FragmentOrder<Bits, kXBytes<X>>;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t word = w[i / Order::kRegistersPerWord];
-    constexpr int kRegisters = Order::kRegistersPerWord;
-    const int nth = i % kRegisters;
-    if constexpr (kIntegers<X>) {
-      constexpr uint32_t kMask = (0xffu << (8 - Bits) & 0xffu) * 0x01010101u;
-      a[i] = Bits == 8 ? word : (word << (Bits * nth)) & kMask;
-    } else if constexpr (X == GemmActivation::kF16) {
-      // The ten bits of a mantissa have room for a code at bit 0 to 6: the word is shifted once in eight bits.
-      const int shift = Bits * nth, at = shift % 8;
-      const uint32_t v = masked_or<0x64006400u>(word >> (shift - at), (((1u << Bits) - 1u) << at) * 0x00010001u);
-      a[i] = f16_value(v, at, half_zero);
-    } else {
-      const uint32_t v = masked_or<0x43004300u>(word >> (Bits * nth), ((1u << Bits) - 1u) * 0x00010001u);
-      asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a[i]) : "r"(v), "r"(0x3f803f80u), "r"(half_zero ^ 0x80008000u));
-    }
-  }
-}
-
-/// a[0..8): operand registers of a batch's two steps. int8: value * 2^(8 - Bits) in each byte; the factor leaves the sums
-/// in scale_accumulate_*(), exactly. Halves: the values.
-template <GemmActivation X, int Bits>
-__device__ __forceinline__ void decode(const uint32_t* w, uint32_t half_zero, uint32_t* a) {
-  using Order = FragmentOrder<Bits, kXBytes<X>>;
-  if constexpr (Bits == kTwoPlanes) {  // +1 or -1 or 0 in each byte: positive | 255 * negative
-    const uint32_t negative = w[1] & ~w[0];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) a[i] = ((w[0] >> i) & 0x01010101u) | ((negative >> i) & 0x01010101u) * 255u;
-  } else {
-    decode_fields<X, Bits>(w, half_zero, a);
-  }
-}
-
-/// Sums of up to 256 columns: |sum * 2^shift| < 2^22, so that adding the bits of 1.5 * 2^(23 - shift) makes a float of it.
+/// Sums of up to 256 columns: |sum * 2^shift| < 2^22, so that adding the bits of 1.5 * 2^(23 - shift) makes a float of
+/// it.
 inline constexpr int kNarrowGroup = 256;
 
 template <GemmActivation X, int Bits>
@@ -144,8 +35,8 @@ __device__ __forceinline__ float any_sum(typename SumOf<X>::Type s) {
   }
 }
 
-/// Sums of a whole row, exact in f32: |sum| < 2^22 with two bits and fewer than kSmallSumColumns columns. Conversions of
-/// integers have a quarter of the rate of additions or less.
+/// Sums of a whole row, exact in f32: |sum| < 2^22 with two bits and fewer than kSmallSumColumns columns. Conversions
+/// of integers have a quarter of the rate of additions or less.
 template <GemmActivation X, int Bits>
 __device__ __forceinline__ float row_sum(typename SumOf<X>::Type s) {
   if constexpr (X == GemmActivation::kInt8 && Bits == 2) {
@@ -179,8 +70,8 @@ __device__ __forceinline__ float scale_accumulate_one(const GemmArgs& p, typenam
   return acc;
 }
 
-/// Scales and accumulates one group of a lane's sums (two rows of weights with scales s, Bm tokens) into acc. XScales: the group has
-/// scales of x, x_scales[token].
+/// Scales and accumulates one group of a lane's sums (two rows of weights with scales s, Bm tokens) into acc. XScales:
+/// the group has scales of x, x_scales[token].
 template <GemmActivation X, int Bits, int Bm, bool Narrow, bool XScales>
 __device__ __forceinline__ void scale_accumulate_sums(const typename SumOf<X>::Type* d, float2 s, const float* x_scales,
                                                       float* acc) {
@@ -197,9 +88,10 @@ __device__ __forceinline__ void scale_accumulate_sums(const typename SumOf<X>::T
   }
 }
 
-/// The same without scales of x, for sums and acc that are both 2^kFactor times too large: one conversion and one fma each. Equal
-/// bits after the division by 2^kFactor: roundings are relative, and every term is a multiple of 2^-149 anyway, so that what would be
-/// subnormal is exact in both. Only |acc| from 2^(128 - kFactor) on becomes infinite too early.
+/// The same without scales of x, for sums and acc that are both 2^kFactor times too large: one conversion and one fma
+/// each. Equal bits after the division by 2^kFactor: roundings are relative, and every term is a multiple of 2^-149
+/// anyway, so that what would be subnormal is exact in both. Only |acc| from 2^(128 - kFactor) on becomes infinite too
+/// early.
 template <GemmActivation X, int Bits, int Bm>
 __device__ __forceinline__ void scale_accumulate_factored(const typename SumOf<X>::Type* d, float2 s, float* acc) {
 #pragma unroll
@@ -207,7 +99,8 @@ __device__ __forceinline__ void scale_accumulate_factored(const typename SumOf<X
 }
 
 /// Bits of x: sums count columns with both bits set, products are 1 where two bits are equal and -1 elsewhere, so that
-/// the sum of products is 4 * sum + (k - 2 ones of w) + (-2 ones of x). `d`: a lane's sums for rows n, n + 1 and Bm tokens.
+/// the sum of products is 4 * sum + (k - 2 ones of w) + (-2 ones of x). `d`: a lane's sums for rows n, n + 1 and Bm
+/// tokens.
 template <int Bm>
 __device__ __forceinline__ void add_bit_terms(const GemmArgs& p, int n, int m0, int* d) {
   const int2 of_w = n < p.n_padded ? __ldg(reinterpret_cast<const int2*>(p.w_terms + n)) : int2{0, 0};

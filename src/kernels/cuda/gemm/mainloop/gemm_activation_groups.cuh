@@ -1,18 +1,20 @@
 #pragma once
-// Many tokens with a scale per group of 32 columns (an activation group), from sm_80 on. A warp has 32 rows of weights and 32 of x;
-// weights go straight from global memory to registers, x and its scales through a pipeline of stages in shared memory (cp.async), 128
-// columns a stage.
+// Many tokens with a scale per group of 32 columns (an activation group), from sm_80 on. A warp has 32 rows of weights
+// and 32 of x; weights go straight from global memory to registers, x and its scales through a pipeline of stages in
+// shared memory (cp.async), 128 columns a stage.
 //
-// Numerics: docs/numerics.md#matmul. An activation group is one tensor-core step. Sums start from the bits of 1.5 * 2^(23 -
-// shift), so that they
+// Numerics: docs/numerics.md#matmul. An activation group is one tensor-core step. Sums start from the bits of 1.5 *
+// 2^(23 - shift), so that they
 //           are floats above that number when they end: one subtraction, exact, in place of a conversion.
-// Limits:   2 1/2 float operations per output and activation group (two activation groups to a scale), as many cycles as the products.
+// Limits:   2 1/2 float operations per output and activation group (two activation groups to a scale), as many cycles
+//           as the products.
 // Shapes:   any; activation groups behind the last one have zeros for weights, x and scales of x.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_mma.cuh"
 #include "kernels/cuda/gemm/primitives/mma.cuh"
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/schedule/tile_at.cuh"
 
 namespace lowbit::cuda {
 
@@ -34,7 +36,8 @@ struct ActivationGroupTileOf {
   using Order = FragmentOrder<kBits, 1>;
 };
 
-/// Block `block` of K of the tile's tokens, and their scales [activation group][token], into a stage; zeros outside of x.
+/// Block `block` of K of the tile's tokens, and their scales [activation group][token], into a stage; zeros outside of
+/// x.
 template <class Tile>
 __device__ __forceinline__ void load_activation_groups(const ActivationGroupArgs& p, uint8_t* shared, uint32_t base,
                                                        int block, int m0) {
@@ -87,11 +90,52 @@ __device__ __forceinline__ void add_offsets(const ActivationGroupArgs& p, int g,
   }
 }
 
+/// One activation group, a tensor-core step: part += products * scale of x for a warp's 32 x 32 outputs; from zero
+/// where it begins a group of the weights. `chunk`: of the stage, where the step's x begins.
+template <class Tile>
+__device__ __forceinline__ void multiply_group(const uint32_t (&a)[2][8], int step, uint32_t stage, int x_row,
+                                               int chunk, const float* x_scales, bool begins, float (&part)[2][16]) {
+  constexpr int kMagic = (127 + 23 - kFactor<Tile::kBits>) << 23 | 0x400000;
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int j = 0; j < 4; j += 2) {
+    uint32_t b[4];
+    load_matrices(b, x_chunk(stage, x_row + 8 * (j + lane / 16) + lane % 8, chunk + lane / 8 % 2));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 xs = *reinterpret_cast<const float2*>(x_scales + 8 * (j + half));
+#pragma unroll
+      for (int q = 0; q < 2; ++q) {
+        int d[4];
+        mma_from(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1], kMagic);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          float& t = part[q][4 * (j + half) + c];
+          const float v = __fadd_rn(__int_as_float(d[c]), -__int_as_float(kMagic)), by = c & 1 ? xs.y : xs.x;
+          t = begins ? __fmul_rn(v, by) : __fmaf_rn(v, by, t);  // no -0: v = +0 where xs = 0
+        }
+      }
+    }
+  }
+}
+
+/// A group of the weights ends: acc += part * its scales. Clear: the next group begins with part = 0.
+template <bool Clear>
+__device__ __forceinline__ void scale_accumulate_part(float (&part)[2][16], const ActivationGroupPairs& scales,
+                                                      float (&acc)[2][16]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int q = i / 16, c = i % 16;
+    acc[q][c] = __fmaf_rn(part[q][c], c & 2 ? scales.of[q].y : scales.of[q].x, acc[q][c]);
+    if (Clear) part[q][c] = 0.0f;
+  }
+}
+
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
     gemm_activation_groups(const __grid_constant__ ActivationGroupArgs p) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
-  constexpr int kMagic = (127 + 23 - kFactor<Tile::kBits>) << 23 | 0x400000, kPerScale = Tile::kPerScale;
+  constexpr int kPerScale = Tile::kPerScale;
   using Order = typename Tile::Order;
   __shared__ __align__(128) uint8_t shared[kActivationGroupStages * Tile::kStageBytes];
   const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
@@ -142,35 +186,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
         --left;
         const bool last = x_group + 1 == p.groups;
         const bool ends = kPerScale == 0 ? left == 0 || last : (step + 1) % kPerScale == 0;
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-          uint32_t b[4];
-          load_matrices(
-              b, x_chunk(base + at_stage, x_row + 8 * (j + lane / 16) + lane % 8, 4 * batch + 2 * step + lane / 8 % 2));
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float2 xs =
-                *reinterpret_cast<const float2*>(x_scales + (2 * batch + step) * Tile::kXRows + 8 * (j + half));
-#pragma unroll
-            for (int q = 0; q < 2; ++q) {
-              int d[4];
-              mma_from(d, a[q] + 4 * step, b[2 * half], b[2 * half + 1], kMagic);
-#pragma unroll
-              for (int c = 0; c < 4; ++c) {
-                float& t = part[q][4 * (j + half) + c];
-                const float v = __fadd_rn(__int_as_float(d[c]), -__int_as_float(kMagic)), by = c & 1 ? xs.y : xs.x;
-                t = kPerScale != 0 && begins ? __fmul_rn(v, by) : __fmaf_rn(v, by, t);  // no -0: v = +0 where xs = 0
-              }
-            }
-          }
-        }
+        multiply_group<Tile>(a, step, base + at_stage, x_row, 4 * batch + 2 * step,
+                             x_scales + (2 * batch + step) * Tile::kXRows, kPerScale != 0 && begins, part);
         if (!ends || group >= p.weight_groups) continue;
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
-          const int q = i / 16, c = i % 16;
-          acc[q][c] = __fmaf_rn(part[q][c], c & 2 ? scales.of[q].y : scales.of[q].x, acc[q][c]);
-          if (kPerScale == 0) part[q][c] = 0.0f;
-        }
+        scale_accumulate_part<kPerScale == 0>(part, scales, acc);
         if (p.offsets != nullptr) add_offsets(p, group, n, m, acc);
         ++group;
         left = 0;

@@ -1,12 +1,14 @@
 #pragma once
-// One to eight tokens with a scale per group of 32 columns (an activation group). A block is 16 rows of weights; its warps share K and
-// take `warp_batches` batches of 64 columns each at a time, straight from global memory to registers, the first of them
-// before the previous kernel has ended. An activation group is one tensor-core step.
+// One to eight tokens with a scale per group of 32 columns (an activation group). A block is 16 rows of weights; its
+// warps share K and take `warp_batches` batches of 64 columns each at a time, straight from global memory to registers,
+// the first of them before the previous kernel has ended. An activation group is one tensor-core step.
 //
-// Shapes:   any n, k; any x; any number of activation groups to a scale of the weights. More tokens: a block for each eight.
-// Numerics: docs/numerics.md#matmul. Where a warp has whole groups of the weights it adds a group's activation groups itself,
-// and a thread per
-//           output scales and accumulates the groups in their order. Otherwise that thread adds the activation groups, too.
+// Shapes:   any n, k; any x; any number of activation groups to a scale of the weights. More tokens: a block for each
+//           eight.
+// Numerics: docs/numerics.md#matmul. Where a warp has whole groups of the weights it adds a group's activation groups
+// itself, and a thread per
+//           output scales and accumulates the groups in their order. Otherwise that thread adds the activation groups,
+//           too.
 // Limits:   latency below about 8 MB of weights, then memory.
 
 #include "kernels/cuda/gemm/mainloop/gemm_skinny.cuh"

@@ -1,12 +1,13 @@
 #pragma once
-// The pipeline for every architecture from sm_80 on: mma.sync m16n8, x through a pipeline of stages in shared memory (cp.async, swizzled by
-// 16-byte chunks), weights straight from global memory to registers, since each lane's words are consecutive and no two
-// warps of a block share any. A block: 8 warps, 128 rows of weights by 64 tokens. Takes what the sm_90a pipeline does
-// not: unaligned x, offsets, groups of 32.
+// The pipeline for every architecture from sm_80 on: mma.sync m16n8, x through a pipeline of stages in shared memory
+// (cp.async, swizzled by 16-byte chunks), weights straight from global memory to registers, since each lane's words are
+// consecutive and no two warps of a block share any. A block: 8 warps, 128 rows of weights by 64 tokens. Takes what the
+// sm_90a pipeline does not: unaligned x, offsets, groups of 32.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/primitives/mma.cuh"
 #include "kernels/cuda/gemm/schedule/mma_kernel.h"
+#include "kernels/cuda/gemm/schedule/tile_at.cuh"
 
 namespace lowbit::cuda {
 

@@ -1,12 +1,13 @@
 #pragma once
 // The pipeline for 2 to 16 tokens, on every architecture from sm_80 on. A block is 16 or 32 rows of weights, its warps
-// share K, and every lane copies the words of its own operands to shared memory, all that fit before the previous kernel has
-// ended: no lane waits for another one's weights.
+// share K, and every lane copies the words of its own operands to shared memory, all that fit before the previous
+// kernel has ended: no lane waits for another one's weights.
 //
 // Shapes:   any n, k; x with rows at multiples of 16 bytes; groups of 64 columns (f16, bf16: 32) or multiples.
 // x:        all of it, swizzled, then ldmatrix. One token: gemv.cuh.
-// Numerics: integers: the sum of each group is exact and put into shared memory; threads scale and accumulate them in the order of
-//           docs/numerics.md#matmul. f16, bf16: one fma with the scale per group or 64 columns, warps added in ascending order.
+// Numerics: integers: the sum of each group is exact and put into shared memory; threads scale and accumulate them in
+//           the order of docs/numerics.md#matmul. f16, bf16: one fma with the scale per group or 64 columns, warps
+//           added in ascending order.
 // Limits:   latency below about 8 MB of weights, then memory; with 16 rows reading x, once per block.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
@@ -82,7 +83,8 @@ __device__ __forceinline__ uint32_t x_word(const uint8_t* x, int at, int row_byt
   return v;
 }
 
-/// All of x, zeros behind its columns; chunks of 16 bytes swizzled by the row. A warp brings 128 bytes of four rows at a time.
+/// All of x, zeros behind its columns; chunks of 16 bytes swizzled by the row. A warp brings 128 bytes of four rows at
+/// a time.
 __device__ __forceinline__ void skinny_stage_x(const GemmArgs& p, uint8_t* to, int row_bytes) {
   const uint32_t base = uint32_t(__cvta_generic_to_shared(to));
   const int lane = threadIdx.x & 31, chunk = lane & 7, warps = blockDim.x / 32;
@@ -224,7 +226,8 @@ __global__ void __maxnreg__(64) gemm_skinny(const __grid_constant__ GemmArgs p) 
   __syncthreads();
 
   const int g8 = lane >> 2, row = row_tile * 16 + 2 * g8;
-  // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8: the two words of a step, of two tiles or two steps.
+  // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8: the two words of a step, of two tiles or two
+  // steps.
   const int x_row = T::kColumnTiles == 2 ? (lane & 7) + (lane >> 4 << 3) : lane & 7;
   const int x_read = min(x_row, p.m - 1);
   const uint32_t x_at = base + at.x + x_read * 128;

@@ -1,13 +1,14 @@
 #pragma once
 // The sm_90a pipeline for 2 to 16 tokens: a block's whole part of K lies in shared memory, nothing is refilled. A block
-// is 64 * Packs rows of weights; two of them fit a multiprocessor, so that the next launch's weights and scales arrive while
-// this one works. Behind the previous kernel only x is left to copy, four blocks of K at a time. kDepth warpgroups share that part, the blocks of a cluster the rest of K.
+// is 64 * Packs rows of weights; two of them fit a multiprocessor, so that the next launch's weights and scales arrive
+// while this one works. Behind the previous kernel only x is left to copy, four blocks of K at a time. kDepth
+// warpgroups share that part, the blocks of a cluster the rest of K.
 //
-// Shapes:   k a multiple of 128 bytes of x, tokens at multiples of 16 bytes; integers: groups of 128 or one scale per row;
-//           f16, bf16: groups of multiples of 64 columns, or one.
-// Numerics: integers with groups: a warpgroup keeps the exact sum of each of its groups in registers; accumulated sums go from
-//           warpgroup to warpgroup and from block to block, in the order of docs/numerics.md#matmul. One scale: exact, any
-//           order. f16, bf16: one fma with the scale per 64 columns, parts added in ascending order.
+// Shapes:   k a multiple of 128 bytes of x, tokens at multiples of 16 bytes; integers: groups of 128 or one scale per
+//           row; f16, bf16: groups of multiples of 64 columns, or one.
+// Numerics: integers with groups: a warpgroup keeps the exact sum of each of its groups in registers; accumulated sums
+//           go from warpgroup to warpgroup and from block to block, in the order of docs/numerics.md#matmul. One scale:
+//           exact, any order. f16, bf16: one fma with the scale per 64 columns, parts added in ascending order.
 // Limits:   the path from the end of the previous kernel to the last output: x, the products, the exchange.
 
 #include "kernels/cuda/gemm/mainloop/split_k_tile.cuh"
@@ -15,7 +16,8 @@
 
 namespace lowbit::cuda {
 
-/// The parts of a tile: every warpgroup that shares its K sends each block of the cluster the sums that this one finishes.
+/// The parts of a tile: every warpgroup that shares its K sends each block of the cluster the sums that this one
+/// finishes.
 template <class T>
 struct SplitKParts {
   uint32_t base;

@@ -1,8 +1,10 @@
 #pragma once
-// Split-K for 2 to 16 tokens of 16-bit x (sm_90a): mma.sync by warps that share nothing until their sums meet. A block is 64
-// rows of weights and a part of K; each of its eight warps takes all rows and its share of that part, so that x goes from
-// shared memory to registers once. Weights lie where they arrive, before the previous kernel has ended; x comes behind it, in two stages of each warp, and a stage is asked for again behind the products of its x. Two blocks fit a multiprocessor; the next
-// launch's weights are let go behind the first x, which they held up (docs/lab/gpu-few-tokens.md).
+// Split-K for 2 to 16 tokens of 16-bit x (sm_90a): mma.sync by warps that share nothing until their sums meet. A block
+// is 64 rows of weights and a part of K; each of its eight warps takes all rows and its share of that part, so that x
+// goes from shared memory to registers once. Weights lie where they arrive, before the previous kernel has ended; x
+// comes behind it, in two stages of each warp, and a stage is asked for again behind the products of its x. Two blocks
+// fit a multiprocessor; the next launch's weights are let go behind the first x, which they held up
+// (docs/lab/gpu-few-tokens.md).
 //
 // Shapes:   k a multiple of 64, tokens at multiples of 16 bytes, groups of multiples of 64 columns or one.
 // Numerics: one fma with the scale per 64 columns, ascending; parts of warps and blocks added in ascending order.
@@ -133,8 +135,9 @@ __device__ __forceinline__ void split_k_sum_half(const SplitKWarp<T>& at, const 
   }
 }
 
-/// Sums meet. Lanes have them in quads, {row n, n + 1} x {row m, m + 1}. Warp i of a block adds quad i of its warps, which they leave
-/// where their x was; blocks of a cluster finish an equal number of quads each, whose parts the others send there.
+/// Sums meet. Lanes have them in quads, {row n, n + 1} x {row m, m + 1}. Warp i of a block adds quad i of its warps,
+/// which they leave where their x was; blocks of a cluster finish an equal number of quads each, whose parts the others
+/// send there.
 template <class T>
 struct SplitKReduction {
   uint32_t base, barrier, parts;

@@ -1,11 +1,12 @@
 #pragma once
-// The sm_90a pipeline for 16-bit x with groups of 128 columns or multiples: kDepth warpgroups share a tile's K, so that one
-// decodes while another one's products run. A stage of the pipeline is 128 columns: two blocks of K and the scales of their group.
-// A block has one tile.
+// The sm_90a pipeline for 16-bit x with groups of 128 columns or multiples: kDepth warpgroups share a tile's K, so that
+// one decodes while another one's products run. A stage of the pipeline is 128 columns: two blocks of K and the scales
+// of their group. A block has one tile.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/primitives/ptx.cuh"
 #include "kernels/cuda/gemm/primitives/wgmma.cuh"
+#include "kernels/cuda/gemm/schedule/tile_at.cuh"
 
 namespace lowbit::cuda {
 
@@ -21,16 +22,17 @@ struct SpecializedTile {
   static constexpr int kWeightsAt = 2 * kXBlock, kScalesAt = kWeightsAt + 2 * kWBlock;
   static constexpr int kStage = (kScalesAt + kScaleRow + 16 + 1023) / 1024 * 1024;  // its two barriers last
   static constexpr int kSums = kBm / 2, kQuads = kSums / 4;
-  // Every stage belongs to one warpgroup's share of K: a barrier is waited for in each of its phases, by the same warps.
+  // Every stage belongs to one warpgroup's share of K: a barrier is waited for in each of its phases, by the same
+  // warps.
   static constexpr int kBudget = kBm == 128 ? 224 << 10 : 190 << 10;
   static constexpr int kFit = kBudget / kStage < 16 ? kBudget / kStage : 16, kStages = kFit / kDepth * kDepth;
   static_assert(kStages >= kDepth);
-  static constexpr int kWarpgroupStages = kStages / kDepth,
-                       kStep = kDepth * kStage;  // of a warpgroup's stages in the pipeline
+  // of a warpgroup's stages in the pipeline
+  static constexpr int kWarpgroupStages = kStages / kDepth, kStep = kDepth * kStage;
   static constexpr int kPipelineBytes = kStages * kStage, kPartsBarrier = kPipelineBytes,
                        kBehindPipeline = kPipelineBytes + 128;
-  // Sums: everyone who shares a tile's K finishes every kOwners-th quad of outputs. They meet behind the pipeline, as others may be done
-  // sooner, or, where there is no room, in its place.
+  // Sums: everyone who shares a tile's K finishes every kOwners-th quad of outputs. They meet behind the pipeline, as
+  // others may be done sooner, or, where there is no room, in its place.
   static constexpr int kOwners = kSplit * kDepth, kShare = kQuads / kOwners,
                        kPartBytes = kDepth * (kOwners - 1) * kShare * kPacks * 2048;
   static constexpr bool kPartsApart = kBehindPipeline + kPartBytes <= 227 << 10;
@@ -156,8 +158,8 @@ struct SpecializedDecode<GemmActivation::kF16> {
   }
 };
 
-/// A multiplying lane: what it does with the stage number `stage` of its warpgroup's, which the compiler knows, so that all
-/// addresses are one register and a constant.
+/// A multiplying lane: what it does with the stage number `stage` of its warpgroup's, which the compiler knows, so that
+/// all addresses are one register and a constant.
 template <class T>
 struct SpecializedLane {
   uint32_t stages, words, scales;  // shared addresses of stage 0: of the stage, of this lane's words and its scales
@@ -261,8 +263,9 @@ __device__ __forceinline__ void specialized_sum(const SpecializedLane<T>& lane, 
   }
 }
 
-/// A lane's sums 4 i .. 4 i + 3 in the order in which they are sent: 1, 0, 3, 2. What is sent are pairs of registers that begin at an
-/// even one, and so do the sums of a block of K: thus each of these lies in the other bank of registers than the sum it is added to.
+/// A lane's sums 4 i .. 4 i + 3 in the order in which they are sent: 1, 0, 3, 2. What is sent are pairs of registers
+/// that begin at an even one, and so do the sums of a block of K: thus each of these lies in the other bank of
+/// registers than the sum it is added to.
 struct SpecializedQuad {
   float2 first, second;  // rows n and n + 1 of weights; .y belongs to the first token, .x to the second
 };
@@ -277,8 +280,8 @@ struct SpecializedReduction {
     barrier_init(barrier(), 1);
     barrier_expect(barrier(), T::kPartBytes);
   }
-  /// Byte offset of the first pair of quad `k` of owner `owner`, in its block, from participant `part`; the second one is 1024 bytes
-  /// further.
+  /// Byte offset of the first pair of quad `k` of owner `owner`, in its block, from participant `part`; the second one
+  /// is 1024 bytes further.
   static __device__ int offset(int owner, int part, int k, int pack, int lane128) {
     const int other = owner % T::kDepth * (T::kOwners - 1) + part - (part > owner);
     return T::kParts + ((other * T::kShare + k) * T::kPacks + pack) * 2048 + lane128 * 8;

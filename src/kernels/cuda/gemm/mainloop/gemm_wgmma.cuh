@@ -1,21 +1,22 @@
 #pragma once
-// The sm_90a pipeline. A block is one warpgroup that copies and Warpgroups that multiply; a pipeline of stages in shared memory
-// holds 128 bytes of every token's x and the packs of the weights. Weights go to registers, are decoded there, and are the A
-// operand: sums are y transposed. Blocks are persistent over tiles; or, with split > 1, a cluster shares one tile's K and
-// adds the parts through distributed shared memory, in an order that does not depend on timing.
+// The sm_90a pipeline. A block is one warpgroup that copies and Warpgroups that multiply; a pipeline of stages in
+// shared memory holds 128 bytes of every token's x and the packs of the weights. Weights go to registers, are decoded
+// there, and are the A operand: sums are y transposed. Blocks are persistent over tiles; or, with split > 1, a cluster
+// shares one tile's K and adds the parts through distributed shared memory, in an order that does not depend on timing.
 
 #include "kernels/cuda/gemm/mainloop/wgmma_tile.cuh"
 #include "kernels/cuda/gemm/primitives/cluster_reduction.cuh"
+#include "kernels/cuda/gemm/schedule/tile_at.cuh"
 #include "kernels/cuda/gemm/schedule/wgmma_kernel.h"
 
 namespace lowbit::cuda {
 
-/// What a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in warps of their own, keep up
-/// with small tiles where one would not.
+/// What a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in warps of their own, keep
+/// up with small tiles where one would not.
 enum class Copies { kWeights, kX, kScales };
 
-/// Where a tile is: tokens from m0 on, n tile `n`. Behind the tiles of kBm rows come narrow ones, for which the last wave has
-/// blocks and no whole tiles.
+/// Where a tile is: tokens from m0 on, n tile `n`. Behind the tiles of kBm rows come narrow ones, for which the last
+/// wave has blocks and no whole tiles.
 struct TileOrigin {
   int m0, n;
   bool narrow;
@@ -151,7 +152,8 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
   }
 }
 
-/// A tile of one scale per row: Rows tokens from m0 on, a lane's rows of weights from n on. `first`: the block's first one.
+/// A tile of one scale per row: Rows tokens from m0 on, a lane's rows of weights from n on. `first`: the block's first
+/// one.
 template <class T, int Rows>
 __device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, const CUtensorMap* y_map, uint8_t* shared,
                                               int n, int m0, int blocks, bool first) {
@@ -333,8 +335,9 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
   if constexpr (!T::kGrouped) store_wait();
 }
 
-/// Nanoseconds per block of K, a third of what the others need, that a block without a tile (spread_evenly()) stays behind the previous
-/// launch's end: until the next launch's blocks have their places. If it goes at once a multiprocessor takes two of them.
+/// Nanoseconds per block of K, a third of what the others need, that a block without a tile (spread_evenly()) stays
+/// behind the previous launch's end: until the next launch's blocks have their places. If it goes at once a
+/// multiprocessor takes two of them.
 inline constexpr int kIdleSleep = 64;
 
 template <class T>

@@ -1,14 +1,17 @@
 #pragma once
-// The GEMV pipeline, one token, on every architecture from sm_80 on. A block takes several tiles of 16 rows of weights, its
-// warps share K. A warp works alone until the sums of all tiles are done: it copies its own weights, scales and columns of x.
+// The GEMV pipeline, one token, on every architecture from sm_80 on. A block takes several tiles of 16 rows of weights,
+// its warps share K. A warp works alone until the sums of all tiles are done: it copies its own weights, scales and
+// columns of x.
 //
 // Shapes:   any n, k and alignment of x; groups of 64 columns (f16, bf16: 32) or multiples.
-// Memory:   a warp's weights are one sequence of steps of 128 columns (bits: 1024), tile after tile, several of them on their way at
-//           any time, the first ones asked for before the previous kernel has ended. Where launches overlap, a multiprocessor has one
-//           block of each of two: the next launch's weights arrive while this one ends (docs/lab/gpu-one-token.md).
-// x:        in shared memory as lanes want it: [block of K][lane t][word], so that 32 bytes are all that a lane needs of a block.
-// Numerics: integers as gemm_skinny.cuh; f16, bf16: one fma with the scale per 128 columns where groups are multiples of that, elsewhere
-//           per 32, warps added in ascending order.
+// Memory:   a warp's weights are one sequence of steps of 128 columns (bits: 1024), tile after tile, several of them on
+//           their way at any time, the first ones asked for before the previous kernel has ended. Where launches
+//           overlap, a multiprocessor has one block of each of two: the next launch's weights arrive while this one
+//           ends (docs/lab/gpu-one-token.md).
+// x:        in shared memory as lanes want it: [block of K][lane t][word], so that 32 bytes are all that a lane needs
+//           of a block.
+// Numerics: integers as gemm_skinny.cuh; f16, bf16: one fma with the scale per 128 columns where groups are multiples
+//           of that, elsewhere per 32, warps added in ascending order.
 // Limits:   memory; for few rows of weights, the chain wait - read x - products - sums - store.
 
 #include <climits>
@@ -29,8 +32,8 @@ struct GemvStep {
   static constexpr int kNextBlock = kPanelPacks * T::Order::kPackBytes;
 };
 
-/// A block's tiles: every stride-th one from blockIdx.x on, so that all of them lie at the same position of their panels and blocks that
-/// run together read neighbours.
+/// A block's tiles: every stride-th one from blockIdx.x on, so that all of them lie at the same position of their
+/// panels and blocks that run together read neighbours.
 __device__ __forceinline__ int gemv_stride() { return int((gridDim.x - (blockIdx.x & 7) + 7) >> 3) << 3; }
 
 struct GemvLane {
@@ -96,8 +99,8 @@ struct GemvPipeline {
   }
 };
 
-/// Scales of this warp's groups for all tiles of the block, [tile][group][16 rows]: 64 aligned bytes each, and rows behind the last
-/// one have scales too.
+/// Scales of this warp's groups for all tiles of the block, [tile][group][16 rows]: 64 aligned bytes each, and rows
+/// behind the last one have scales too.
 __device__ __forceinline__ void gemv_ask_scales(const GemmArgs& p, const GemvLane& at, uint32_t to, int first,
                                                 int groups) {
   for (int i = at.lane; i < 4 * groups; i += 32) {

@@ -129,7 +129,8 @@ __device__ __forceinline__ void split_k_ask(const GemmArgs& p, const CUtensorMap
   __syncwarp();
 }
 
-/// Sums of up to eight groups, each in registers of its own. Behind the fourth there is a branch, and nothing in flight.
+/// Sums of up to eight groups, each in registers of its own. Behind the fourth there is a branch, and nothing in
+/// flight.
 template <class T>
 __device__ __forceinline__ void split_k_sum_held(const SplitKLane<T>& at, int (*sums)[T::kLaneSums]) {
   uint32_t a0[2][8], a1[2][8];

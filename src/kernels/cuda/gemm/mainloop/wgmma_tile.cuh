@@ -1,6 +1,6 @@
 #pragma once
-// A tile of the sm_90a pipeline (gemm_wgmma.cuh): its sizes, the pipeline of stages it is fed from, and the loops that multiply.
-// Every loop keeps products in flight while it decodes; they differ in where sums are scaled.
+// A tile of the sm_90a pipeline (gemm_wgmma.cuh): its sizes, the pipeline of stages it is fed from, and the loops that
+// multiply. Every loop keeps products in flight while it decodes; they differ in where sums are scaled.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/primitives/ptx.cuh"
@@ -8,11 +8,12 @@
 
 namespace lowbit::cuda {
 
-/// Where sums are scaled into f32: at the tile's end, at some ends of blocks of K (128 bytes of x), at each half block, at
-/// each block whatever the group is (f16 and bf16, whose sums are not exact anyway).
+/// Where sums are scaled into f32: at the tile's end, at some ends of blocks of K (128 bytes of x), at each half block,
+/// at each block whatever the group is (f16 and bf16, whose sums are not exact anyway).
 enum class ScaleAt { kTile, kBlocks, kBatches, kEveryBlock };
 
-/// Bm tokens by 64 * Packs * Warpgroups rows of weights per tile. Paired: two blocks on a multiprocessor, as small tiles have.
+/// Bm tokens by 64 * Packs * Warpgroups rows of weights per tile. Paired: two blocks on a multiprocessor, as small
+/// tiles have.
 template <GemmActivation X_, int Bits_, int Bm_, int Warpgroups_, int Packs_, ScaleAt ScaleAt_, bool Paired_ = false>
 struct WgmmaTile {
   static constexpr GemmActivation X = X_;
@@ -24,10 +25,9 @@ struct WgmmaTile {
   static constexpr int kTilePacks = kWarpgroups * kPacks, kMathThreads = 128 * kWarpgroups,
                        kThreads = kMathThreads + 128;
   static constexpr int kXStage = kBm * 128, kWStage = kTilePacks * Order::kPackBytes;
-  static constexpr int kEnds = kScaleAt == ScaleAt::kTile      ? 0
-                               : kScaleAt == ScaleAt::kBatches ? 2
-                                                               : 1;  // scales in a block, at most
-  static constexpr int kScaleRow = kTilePacks * kPackRows * 4;       // bytes of one group's scales
+  // scales in a block, at most
+  static constexpr int kEnds = kScaleAt == ScaleAt::kTile ? 0 : kScaleAt == ScaleAt::kBatches ? 2 : 1;
+  static constexpr int kScaleRow = kTilePacks * kPackRows * 4;  // bytes of one group's scales
   static constexpr int kStage = (kXStage + kWStage + kEnds * kScaleRow + 1023) / 1024 * 1024;
   static constexpr bool kSmall = kBm * kPacks < 64 || Paired_;  // two blocks on a multiprocessor
   static constexpr int kMathRegisters = kWarpgroups == 1 ? (kSmall ? 208 : 240) : kSmall ? 104 : 232;
@@ -133,9 +133,8 @@ struct Lane {
 
 inline constexpr int kStagger = 8, kTurn = 4;  // named barriers; kTurn: one for each warpgroup
 
-/// One tile's sums over the blocks of K, no scaling: two batches in flight, the next one is decoded meanwhile. Returns the
-/// scales that came with the last block, if any do.
-/// Behind block `signal` the warpgroup lets the next one begin.
+/// One tile's sums over the blocks of K, no scaling: two batches in flight, the next one is decoded meanwhile. Returns
+/// the scales that came with the last block, if any do. Behind block `signal` the warpgroup lets the next one begin.
 template <class T, int Rows = T::kBm>
 __device__ __forceinline__ float2 sum_tile(Lane<T>& lane, int blocks, int signal = -1) {
   uint32_t a0[T::kPacks][8], a1[T::kPacks][8];
@@ -169,7 +168,8 @@ __device__ __forceinline__ float2 sum_tile(Lane<T>& lane, int blocks, int signal
   return scales;
 }
 
-/// Every block of K is scaled and accumulated, end(group, scales, sums), while the next one's sums go to the other set of registers.
+/// Every block of K is scaled and accumulated, end(group, scales, sums), while the next one's sums go to the other set
+/// of registers.
 template <class T, class End>
 __device__ __forceinline__ void sum_every_block(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {
   typename T::Sum other[T::kPacks][T::kSums];
@@ -216,8 +216,9 @@ __device__ __forceinline__ void sum_every_block(Lane<T>& lane, const GemmArgs& p
   lane.release(previous);
 }
 
-/// The same for tiles with registers for the operands of two blocks. end(scales, sums) for every BlocksPerScale blocks, which are
-/// of one group: while a block is multiplied the sums before it are scaled and accumulated and the next block is decoded.
+/// The same for tiles with registers for the operands of two blocks. end(scales, sums) for every BlocksPerScale blocks,
+/// which are of one group: while a block is multiplied the sums before it are scaled and accumulated and the next block
+/// is decoded.
 template <class T, int BlocksPerScale, class End>
 __device__ __forceinline__ void sum_ahead(Lane<T>& lane, const BlockRange& range, End end) {
   typename T::Sum other[T::kSums];
@@ -284,8 +285,8 @@ __device__ __forceinline__ void sum_ahead(Lane<T>& lane, const BlockRange& range
   lane.release(previous);
 }
 
-/// The same for tiles with registers for one set of sums: two warpgroups take turns at the tensor cores, so that one scales while the
-/// products of the other run. end(scales, sums) for every block. `first`: the block's first tile.
+/// The same for tiles with registers for one set of sums: two warpgroups take turns at the tensor cores, so that one
+/// scales while the products of the other run. end(scales, sums) for every block. `first`: the block's first tile.
 template <class T, class End>
 __device__ __forceinline__ void sum_turns(Lane<T>& lane, const BlockRange& range, End end, bool first) {
   uint32_t a0[2][8], a1[2][8];
@@ -318,8 +319,8 @@ __device__ __forceinline__ void sum_turns(Lane<T>& lane, const BlockRange& range
   if (i < range.count) block(i, a0, a1);
 }
 
-/// The same with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero. Groups end
-/// where blocks of K do; with kBatches every half block is a group.
+/// The same with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero.
+/// Groups end where blocks of K do; with kBatches every half block is a group.
 template <class T, class End>
 __device__ __forceinline__ void sum_groups(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {
   uint32_t a0[T::kPacks][8], a1[T::kPacks][8];
@@ -332,7 +333,8 @@ __device__ __forceinline__ void sum_groups(Lane<T>& lane, const GemmArgs& p, con
     lane.decode_batch(1, a1);
     add = true;
     if constexpr (T::kScaleAt == ScaleAt::kBatches) {
-      // Here every place ends a group: without a branch, which would keep the instructions from being in flight together.
+      // Here every place ends a group: without a branch, which would keep the instructions from being in flight
+      // together.
       const int middle = 2 * (range.first + i);
       const float2 s = lane.scales(0);
       wgmma_wait<0>();

@@ -1,7 +1,7 @@
 #pragma once
 // mma.sync for the kinds of activations: 16 rows of weights by 8 tokens, 32 bytes of x deep.
 
-#include "kernels/cuda/gemm/epilogue/epilogue.cuh"
+#include "kernels/cuda/gemm/primitives/operands.cuh"
 
 namespace lowbit::cuda {
 

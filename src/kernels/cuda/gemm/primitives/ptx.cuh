@@ -1,6 +1,6 @@
 #pragma once
-// PTX that has no intrinsic: barriers in shared memory, the bulk copy engine, clusters, dependent launch. sm_90 and later
-// unless a function says otherwise.
+// PTX that has no intrinsic: barriers in shared memory, the bulk copy engine, clusters, dependent launch. sm_90 and
+// later unless a function says otherwise.
 
 #include <cuda.h>
 #include <cstdint>
@@ -114,8 +114,8 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// The same in all lanes, and the compiler knows it: what follows from it stays in uniform registers, where descriptors of
-/// wgmma and copies must be. From threadIdx alone it moves each of them over, one by one, in the innermost loops.
+/// The same in all lanes, and the compiler knows it: what follows from it stays in uniform registers, where descriptors
+/// of wgmma and copies must be. From threadIdx alone it moves each of them over, one by one, in the innermost loops.
 __device__ __forceinline__ int warpgroup_of_thread() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0); }
 
 template <int Registers>

@@ -1,10 +1,11 @@
 #pragma once
-// wgmma with the weights (A) in registers and x (B) in shared memory, 128-byte swizzle, K-major: 64 rows of weights times N
-// tokens, 32 bytes of x deep. One inline function per N and element type; the operand lists are spelled out by macros.
+// wgmma with the weights (A) in registers and x (B) in shared memory, 128-byte swizzle, K-major: 64 rows of weights
+// times N tokens, 32 bytes of x deep. One inline function per N and element type; the operand lists are spelled out by
+// macros.
 
 #include <cstdint>
 
-#include "kernels/cuda/gemm/epilogue/epilogue.cuh"
+#include "kernels/cuda/gemm/primitives/operands.cuh"
 
 namespace lowbit::cuda {
 

@@ -1,6 +1,7 @@
 #pragma once
-// The launcher's view of the kernels for int8 x with a scale per group of 32 columns (an activation group), where one or more activation groups
-// share a scale of the weights (gemm_activation_groups.cuh, gemm_activation_groups_skinny.cuh).
+// The launcher's view of the kernels for int8 x with a scale per group of 32 columns (an activation group), where one
+// or more activation groups share a scale of the weights (gemm_activation_groups.cuh,
+// gemm_activation_groups_skinny.cuh).
 
 #include <cstdint>
 
@@ -28,7 +29,8 @@ inline constexpr const char* kActivationGroupTileNames[] = {"", "segments_few8",
 /// A tile: 32 rows of weights for each of row_warps, 32 tokens for each of x_warps.
 struct ActivationGroupKernel {
   ActivationGroupTile tile;
-  int per_scale;  // activation groups that share a scale of the weights; 0: any number. Few tokens: 1 where warps have whole groups
+  // activation groups that share a scale of the weights; 0: any number. Few tokens: 1 where warps have whole groups
+  int per_scale;
   int row_warps, x_warps;  // 0: the skinny kernel
   const void* function;
 };
@@ -46,8 +48,8 @@ int activation_group_skinny_threads(const ActivationGroupArgs& args);
 /// The kernel for a problem whose groups are activation groups, `per_scale` of which share a scale of the weights.
 ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t per_scale, int processors);
 
-/// gemm() with scales of x per activation group: the groups of problem.w are activation groups of 32 columns. Its x_sums are the sums
-/// over a group of the weights of sums times scales of x, [m, groups of the weights].
+/// gemm() with scales of x per activation group: the groups of problem.w are activation groups of 32 columns. Its
+/// x_sums are the sums over a group of the weights of sums times scales of x, [m, groups of the weights].
 GemmStatus gemm_activation_groups_as(const GemmProblem& problem, int64_t per_scale, ActivationGroupTile tile,
                                      CUstream_st* stream);
 

@@ -30,8 +30,8 @@ struct GemmArgs {
       narrow_m_tiles;       // wgmma: in all; n tiles of full height; m tiles of each n tile behind them
   int split, split_blocks;  // blocks of a cluster that share a tile's K; blocks of K of each
   int x_aligned;            // tokens begin at multiples of 16 bytes
-  // gemm_skinny.cuh: blocks; 16-row tiles of one and how many warps share their K; batches of a warp, of a scale, of a slot of sums;
-  // slots; tokens that have room
+  // gemm_skinny.cuh: blocks; 16-row tiles of one and how many warps share their K; batches of a warp, of a scale, of a
+  // slot of sums; slots; tokens that have room
   int skinny_blocks, row_tiles, depth, warp_batches, scale_batches, slot_batches, slots;
   int half_batches, lane_words;  // of half a warp's pipeline of weights; words of a lane in a batch
   // gemv.cuh: blocks of K of a step; steps and groups of a warp; byte positions in shared memory

@@ -34,7 +34,8 @@ int64_t lay_out_gemv(GemmArgs& args) {
   return scales + sums + x + args.depth * gemv_slots(int(step_bytes)) * step_bytes;
 }
 
-/// Tiles of a block, at most: those at one position of their panels of eight are dealt to the blocks of that position (gemv_stride()).
+/// Tiles of a block, at most: those at one position of their panels of eight are dealt to the blocks of that position
+/// (gemv_stride()).
 int most_tiles(int tiles, int blocks) {
   int most = 1;
   for (int position = 0; position < std::min(8, blocks); ++position)
@@ -42,9 +43,9 @@ int most_tiles(int tiles, int blocks) {
   return most;
 }
 
-/// One token: warps get whole groups and whole steps, blocks as many tiles as there is room for: as few waves of blocks as can
-/// be. A multiprocessor has one block of a launch, short rows more of fewer warps, and room for the next launch's. As many warps
-/// as fit; below eight of them rather another wave.
+/// One token: warps get whole groups and whole steps, blocks as many tiles as there is room for: as few waves of blocks
+/// as can be. A multiprocessor has one block of a launch, short rows more of fewer warps, and room for the next
+/// launch's. As many warps as fit; below eight of them rather another wave.
 bool cut_gemv(const GemmProblem& p, int processors, int device_shared, bool overlap, GemmArgs& args) {
   const bool half = p.w.activation == GemmActivation::kF16 || p.w.activation == GemmActivation::kBf16;
   constexpr int kMostWarps = kSkinnyThreads / 32, kFewestWarps = 8, kReserved = 1 << 10;  // bytes that the device takes

@@ -22,8 +22,8 @@ const SkinnyKernel* find_skinny_kernel(GemmActivation activation, int bits, int6
 /// One token: steps of a warp's weights on their way; `bytes`: of one.
 constexpr int gemv_slots(int bytes) { return ((5 << 10) + bytes - 1) / bytes; }
 
-/// Shared memory for two and more tokens: scales of the block's rows [groups][rows], sums [slots][m][rows], x [pack][m][128 bytes], weights
-/// [warp][two halves][batch][lane].
+/// Shared memory for two and more tokens: scales of the block's rows [groups][rows], sums [slots][m][rows], x
+/// [pack][m][128 bytes], weights [warp][two halves][batch][lane].
 struct SkinnyOffsets {
   int rows, scales, sums, x, weights, bytes;
   explicit LOWBIT_HD SkinnyOffsets(const GemmArgs& p) {
@@ -39,8 +39,8 @@ struct SkinnyOffsets {
 /// Dynamic shared memory of a block; `args` have been cut.
 int skinny_shared_bytes(const GemmArgs& args);
 
-/// Cuts the work of `args` (its sizes are set); false when the problem is not for this pipeline. overlap: the next launch's blocks
-/// begin beside this one's.
+/// Cuts the work of `args` (its sizes are set); false when the problem is not for this pipeline. overlap: the next
+/// launch's blocks begin beside this one's.
 bool cut_skinny(const GemmProblem& problem, int processors, int device_shared, bool overlap, GemmArgs& args);
 
 }  // namespace lowbit::cuda

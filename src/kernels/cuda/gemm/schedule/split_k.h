@@ -13,8 +13,8 @@ inline constexpr int kSplitKBarriers = 16;
 /// 16-bit x: warps of a block, and blocks of x of each that have room at a time.
 inline constexpr int kSplitKWarps = 8, kSplitKXStages = 2;
 
-/// In WgmmaKernel::scale_at, behind ScaleAt: what a warpgroup does with its sums. Integers with groups; with one scale per row; f16
-/// and bf16.
+/// In WgmmaKernel::scale_at, behind ScaleAt: what a warpgroup does with its sums. Integers with groups; with one scale
+/// per row; f16 and bf16.
 enum class SplitKSums { kHeld = 4, kAdded, kScaled };
 inline constexpr int copy_blocks(SplitKSums sums) { return sums == SplitKSums::kScaled ? 1 : kSplitKCopyBlocks; }
 inline bool is_split_k(const WgmmaKernel& kernel) {

@@ -1,12 +1,12 @@
 #pragma once
-// Fragment order: weights as the tensor cores' A operand wants them in registers. mma.m16n8 and wgmma.m64 give a warp 16
-// rows and lane 4 g + t the rows g and g + 8 of them; the order is the same for both, so one layout serves every
-// architecture. The two rows of a lane hold *neighbouring* weight rows 2 g and 2 g + 1, which makes the outputs of a lane
-// neighbours in memory.
+// Fragment order: weights as the tensor cores' A operand wants them in registers. mma.m16n8 and wgmma.m64 give a warp
+// 16 rows and lane 4 g + t the rows g and g + 8 of them; the order is the same for both, so one layout serves every
+// architecture. The two rows of a lane hold *neighbouring* weight rows 2 g and 2 g + 1, which makes the outputs of a
+// lane neighbours in memory.
 //
-// A pack is 64 rows by 128 bytes of x (128 columns of int8, 64 of f16). Two packs of neighbouring rows lie side by side, so
-// that one copy brings 128 rows; such panels follow along K, then N. A step is 32 bytes of
-// x: the K of one instruction, four registers. A batch is two steps. In a pack: [batch][lane of 128][words of the lane].
+// A pack is 64 rows by 128 bytes of x (128 columns of int8, 64 of f16). Two packs of neighbouring rows lie side by
+// side, so that one copy brings 128 rows; such panels follow along K, then N. A step is 32 bytes of x: the K of one
+// instruction, four registers. A batch is two steps. In a pack: [batch][lane of 128][words of the lane].
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Integer values of canonical rows with the format as an argument: for kernels that run once per weight, where one kernel for
-// all formats is worth more than its branches cost.
+// Integer values of canonical rows with the format as an argument: for kernels that run once per weight, where one
+// kernel for all formats is worth more than its branches cost.
 
 #include "format/formats.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// How many bits a format's values take in fragment order: derived from the codec, so that every integer format of the list is
-// served by three kernels and none knows its name.
+// How many bits a format's values take in fragment order: derived from the codec, so that every integer format of the
+// list is served by three kernels and none knows its name.
 
 #include <array>
 
