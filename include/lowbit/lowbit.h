@@ -120,7 +120,7 @@ typedef struct lb_fp8_quant_args {
 
 /* All calls here come in two versions. With a stream (a cudaStream_t; NULL is the default one) pointers are device memory, and work is only
  * enqueued: nothing is allocated, nothing waited for, and it may be captured into a graph. _host: host pointers, on the CPU. Codes and
- * scales have the same bits everywhere.
+ * scales have the same bits everywhere; products on tensor cores (compute capability 9.0) are within 1e-3 of the others' norm.
  * Errors: LB_INVALID_ARGUMENT; LB_UNSUPPORTED without a GPU or without CUDA in this build; LB_OUT_OF_MEMORY (host version). */
 lb_status lb_act_quant_fp8(const lb_fp8_quant_args* args, void* stream);
 lb_status lb_weight_quant_fp8(const lb_fp8_quant_args* args, void* stream);

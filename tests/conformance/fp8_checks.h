@@ -187,7 +187,7 @@ void check_gemm(const GemmCase& c, uint64_t seed, bool exact, double tolerance) 
     error += std::pow(double(got) - rounded, 2);
     norm += double(w) * w;
   }
-  if (exact || c.m * c.n < 100) return;
+  if (exact || c.m * c.n < 100 || norm == 0) return;  // 0: all are NaN
   ASSERT_LE(std::sqrt(error / norm), c.element == Fp8Element::kF32 ? tolerance : 3e-3)
       << c.m << " x " << c.n << " x " << c.k;
 }

@@ -61,5 +61,18 @@ TEST(CudaFp8, GemmHasTheCpusBits) {
   }
 }
 
+TEST(CudaFp8, GemmOnTensorCores) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 300; ++i) {
+    Rng rng(i, 2);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    const int64_t rows[] = {1, 3, 16, 17, 64, 100, 128, 129, 300};
+    check_gemm({rows[below(9)], 1 + below(500), 1 + below(i % 10 == 0 ? 8000 : 1500), 128, Fp8Element(below(3)),
+                below(2) == 0, below(2) == 0},
+               i, false, 1e-3);
+    if (HasFatalFailure()) return;
+  }
+}
+
 }  // namespace
 }  // namespace lowbit

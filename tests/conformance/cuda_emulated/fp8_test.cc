@@ -12,7 +12,14 @@ Status check_cuda(cudaError_t error, const char* where) {
 }
 }  // namespace lowbit::cuda
 
+#include "kernels/cuda/fp8/gemm_wgmma.h"
 #include "kernels/cuda/fp8/quantize.cu"
+
+namespace lowbit::cuda {
+/// No tensor cores on fibers.
+bool gemm_fp8_wgmma(const Fp8Gemm&, cudaStream_t, cudaError_t*) { return false; }
+}  // namespace lowbit::cuda
+
 // One after the other: both have an unnamed namespace with the same names.
 #include "kernels/cuda/fp8/gemm.cu"
 

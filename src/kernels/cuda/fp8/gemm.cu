@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "kernels/cuda/fp8/gemm_wgmma.h"
 #include "kernels/cuda/fp8/parts.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
@@ -75,6 +76,8 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Fp8
 
 Status gemm_fp8(const Fp8Gemm& g, void* stream) {
   if (g.m == 0 || g.n == 0) return {};
+  cudaError_t error = cudaSuccess;
+  if (gemm_fp8_wgmma(g, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
   constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
   if (tiles > kMostTiles)
