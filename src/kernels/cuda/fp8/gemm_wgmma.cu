@@ -20,14 +20,17 @@ using namespace fp8;  // NOLINT
 /// kP rows of P by Q_ rows of Q; kSwapped: P is b.
 template <int Groups, int Q_, bool Swapped>
 struct Tile {
-  static constexpr int kGroups = Groups, kP = 64 * Groups, kQ = Q_, kThreads = 128 * Groups + 32;
+  static constexpr int kGroups = Groups, kP = 64 * kGroups, kQ = Q_, kThreads = 128 * kGroups + 32;
   static constexpr bool kSwapped = Swapped;
   static constexpr int kStage = (kP + kQ) * 128, kBudget = Swapped ? 100 << 10 : 200 << 10;
   static constexpr int kStages = kBudget / kStage, kRing = kStages * kStage;
   static constexpr int kShared = 1024 + kRing + 16 * kStages;
   static constexpr int kSums = kQ / 2;  // of a lane
+  static_assert(kSums * 128 * kGroups == kP * kQ && kStages > 1);
   static_assert(kP * kQ * 4 <= kRing || !Swapped);
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 __device__ __forceinline__ float a_scale(const Fp8Gemm& g, int64_t row, int64_t block) {
   if (row >= g.m) return 0.0f;
@@ -57,8 +60,6 @@ __device__ __forceinline__ void store_pair(const Fp8Gemm& g, int64_t i, int64_t 
   const uint32_t low = f16 ? f16_nearest(v) : f32_to_bf16(v), high = f16 ? f16_nearest(w) : f32_to_bf16(w);
   *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(g.c) + i * g.ldc + j) = low | high << 16;
 }
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class T>
 struct Ring {
