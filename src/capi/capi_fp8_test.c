@@ -71,7 +71,10 @@ static void check_pipeline(lb_scale_order order) {
 
 static void check_refusals(void) {
   lb_fp8_quant_args args = quant_args(x, kM, codes_of_x, scales_of_x);
-  CHECK(lb_act_quant_fp8_host(NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_act_quant_fp8_host(NULL) == LB_INVALID_ARGUMENT && lb_act_quant_fp8(NULL, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_weight_quant_fp8(NULL, NULL) == LB_INVALID_ARGUMENT &&
+        lb_weight_dequant_fp8(NULL, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_fp8_gemm(NULL, NULL) == LB_INVALID_ARGUMENT);
   args.struct_size = 8;
   CHECK(lb_act_quant_fp8_host(&args) == LB_INVALID_ARGUMENT);
   args = quant_args(x, INT64_MAX, codes_of_x, scales_of_x);

@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "capi/errors.h"
 #include "capi/versioned.h"
+#include "kernels/cuda_fp8_api.h"
 #include "ops/fp8.h"
 
 namespace lowbit::capi {
@@ -142,6 +143,24 @@ Result<int> threads_for(double steps) {
   return choose_threads(0);
 }
 
+Status quantize_on_device(const lb_fp8_quant_args* args, int64_t rows_of_block, void* stream) {
+  LOWBIT_TRY_ASSIGN(const Fp8Quant q, read_quant(args, rows_of_block));
+  LOWBIT_TRY(check_fp8(q));
+  return cuda::quantize_fp8(q, stream);
+}
+
+Status dequantize_on_device(const lb_fp8_dequant_args* args, void* stream) {
+  LOWBIT_TRY_ASSIGN(const Fp8Dequant d, read_dequant(args));
+  LOWBIT_TRY(check_fp8(d));
+  return cuda::dequantize_fp8(d, stream);
+}
+
+Status gemm_on_device(const lb_fp8_gemm_args* args, void* stream) {
+  LOWBIT_TRY_ASSIGN(const Fp8Gemm g, read_gemm(args));
+  LOWBIT_TRY(check_fp8(g));
+  return cuda::gemm_fp8(g, stream);
+}
+
 Status quantize_on_host(const lb_fp8_quant_args* args, int64_t rows_of_block) {
   LOWBIT_TRY_ASSIGN(const Fp8Quant q, read_quant(args, rows_of_block));
   LOWBIT_TRY(check_fp8(q));
@@ -175,6 +194,19 @@ Status gemm_on_host(const lb_fp8_gemm_args* args) {
 using lowbit::capi::guarded;
 
 extern "C" {
+
+lb_status lb_act_quant_fp8(const lb_fp8_quant_args* args, void* stream) {
+  return guarded([&] { return lowbit::capi::quantize_on_device(args, 1, stream); });
+}
+lb_status lb_weight_quant_fp8(const lb_fp8_quant_args* args, void* stream) {
+  return guarded([&] { return lowbit::capi::quantize_on_device(args, lowbit::kFp8Block, stream); });
+}
+lb_status lb_weight_dequant_fp8(const lb_fp8_dequant_args* args, void* stream) {
+  return guarded([&] { return lowbit::capi::dequantize_on_device(args, stream); });
+}
+lb_status lb_fp8_gemm(const lb_fp8_gemm_args* args, void* stream) {
+  return guarded([&] { return lowbit::capi::gemm_on_device(args, stream); });
+}
 
 lb_status lb_act_quant_fp8_host(const lb_fp8_quant_args* args) {
   return guarded([&] { return lowbit::capi::quantize_on_host(args, 1); });

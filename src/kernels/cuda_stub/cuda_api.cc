@@ -2,6 +2,7 @@
 
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_block_api.h"
+#include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
 #include "kernels/cuda_product_api.h"
 #include "kernels/cuda_step_api.h"
@@ -47,6 +48,10 @@ Status binarize_activations(const void*, Element, int64_t, int64_t, int64_t, uin
 }
 Status binary_matmul(const BinaryMatmul&) { return not_built(); }
 Status quantized_mm(int, const QuantizedMm&) { return not_built(); }
+
+Status quantize_fp8(const Fp8Quant&, void*) { return not_built(); }
+Status dequantize_fp8(const Fp8Dequant&, void*) { return not_built(); }
+Status gemm_fp8(const Fp8Gemm&, void*) { return not_built(); }
 
 Status f32_matmul(const F32Matmul&) { return not_built(); }
 int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }

@@ -1,0 +1,90 @@
+// The product of FP8 codes in blocks, in the order of docs/numerics.md: a sum goes over k ascending in one thread. It gives the CPU's
+// bits on every GPU.
+
+#include <string>
+
+#include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/parts.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_fp8_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace fp8;  // NOLINT
+
+constexpr int kTile = 64, kDepth = 16;  // rows of a and of b, columns at a time
+constexpr int kOwn = 4;                 // a thread's rows and columns of the output: 16 apart
+
+/// Columns [k, k + kDepth) of kTile rows, as floats; 0 outside.
+__device__ __forceinline__ void load_tile(const uint8_t* codes, int64_t ld, int64_t row0, int64_t rows, int64_t k,
+                                          int64_t end, float (&to)[kDepth][kTile + 1]) {
+  for (int at = static_cast<int>(threadIdx.x); at < kTile * kDepth; at += kThreads) {
+    const int r = at / kDepth, c = at % kDepth;
+    to[c][r] = row0 + r < rows && k + c < end ? e4m3_to_f32(codes[(row0 + r) * ld + k + c]) : 0.0f;
+  }
+}
+
+__device__ __forceinline__ void store(const Fp8Gemm& g, int64_t i, int64_t j, float v) {
+  const int64_t at = i * g.ldc + j;
+  if (g.element == Fp8Element::kF32) {
+    static_cast<float*>(g.c)[at] = v;
+  } else {
+    static_cast<uint16_t*>(g.c)[at] = g.element == Fp8Element::kF16 ? f16_nearest(v) : f32_to_bf16(v);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Fp8Gemm g) {
+  __shared__ float a[kDepth][kTile + 1], b[kDepth][kTile + 1];
+  const int64_t tiles = (g.n + kTile - 1) / kTile;
+  const int64_t row0 = blockIdx.x / tiles * kTile, col0 = blockIdx.x % tiles * kTile;
+  const int x = static_cast<int>(threadIdx.x) % 16, y = static_cast<int>(threadIdx.x) / 16;
+  float acc[kOwn][kOwn] = {};
+  for (int64_t first = 0, block = 0; first < g.k; first += kFp8Block, ++block) {
+    const int64_t end = min(first + kFp8Block, g.k);
+    float s[kOwn][kOwn] = {};
+    for (int64_t k = first; k < end; k += kDepth) {
+      __syncthreads();
+      load_tile(g.a, g.lda, row0, g.m, k, end, a);
+      load_tile(g.b, g.ldb, col0, g.n, k, end, b);
+      __syncthreads();
+      for (int c = 0; c < kDepth; ++c)
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+          for (int j = 0; j < kOwn; ++j) s[i][j] = __fmaf_rn(a[c][y + 16 * i], b[c][x + 16 * j], s[i][j]);
+    }
+    for (int i = 0; i < kOwn; ++i) {
+      const int64_t row = row0 + y + 16 * i;
+      if (row >= g.m) continue;
+      const float a_scale = g.a_scales[g.a_scales_by_column ? block * g.lda_scales + row : row * g.lda_scales + block];
+      for (int j = 0; j < kOwn; ++j) {
+        const int64_t column = col0 + x + 16 * j;
+        if (column >= g.n) continue;
+        const float b_scale = g.b_scales[column / g.b_rows * g.ldb_scales + block];
+        acc[i][j] = __fmaf_rn(__fmul_rn(s[i][j], a_scale), b_scale, acc[i][j]);
+      }
+    }
+  }
+  for (int i = 0; i < kOwn; ++i)
+    for (int j = 0; j < kOwn; ++j)
+      if (row0 + y + 16 * i < g.m && col0 + x + 16 * j < g.n) store(g, row0 + y + 16 * i, col0 + x + 16 * j, acc[i][j]);
+}
+
+}  // namespace
+
+Status gemm_fp8(const Fp8Gemm& g, void* stream) {
+  if (g.m == 0 || g.n == 0) return {};
+  cudaError_t error = cudaSuccess;
+  if (gemm_fp8_wgmma(g, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
+  const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
+  constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
+  if (tiles > kMostTiles)
+    return fail(ErrorCode::kUnsupported, "fp8 product", std::to_string(tiles) + " tiles", "at most 2^31 - 1");
+  return check_cuda(launch(multiply, dim3(static_cast<unsigned>(tiles)), dim3(kThreads), 0,
+                           static_cast<cudaStream_t>(stream), false, g),
+                    "fp8 product");
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,215 @@
+// FP8 in blocks: rows to codes and scales, with what comes in front of it in the same pass, and back.
+
+#include <string>
+
+#include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/fp8/parts.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_fp8_api.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace fp8;  // NOLINT
+
+constexpr int kBlocksPerLane = 4;  // loads in flight
+constexpr int kNormThreads = 128;
+
+/// Rows one by one in blocks of 128 columns, kBlocksPerLane of them for half a warp; kGate: silu(x) * up.
+template <Fp8Element E, bool kWide, bool kGate>
+__global__ void __launch_bounds__(kThreads) quantize_rows(const __grid_constant__ Fp8Quant q) {
+  const int64_t blocks = (q.columns + kFp8Block - 1) / kFp8Block, runs = (blocks + kBlocksPerLane - 1) / kBlocksPerLane;
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes, row = at / runs;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const bool there = row < q.rows;  // the other half of the warp may be
+  const int64_t first = at % runs * kBlocksPerLane;
+  float v[kBlocksPerLane][kPerLane];
+  int n[kBlocksPerLane];
+#pragma unroll
+  for (int b = 0; b < kBlocksPerLane; ++b) {
+    const int64_t i = (first + b) * kFp8Block + lane * kPerLane;
+    n[b] = there ? static_cast<int>(min(max(q.columns - i, int64_t{0}), int64_t{kPerLane})) : 0;
+    load_lane<E, kWide>(q.x, row * q.ldx + i, n[b], v[b]);
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocksPerLane; ++b) {
+    const int64_t i = (first + b) * kFp8Block + lane * kPerLane;
+    if constexpr (kGate) {
+      float up[kPerLane];
+      load_lane<E, kWide>(q.up, row * q.ldup + i, n[b], up);
+#pragma unroll
+      for (int j = 0; j < kPerLane; ++j) {
+        const float g = v[b][j];
+        v[b][j] = j < n[b] ? __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, block::exp_f32(-g))), up[j]) : 0.0f;
+      }
+    }
+    uint32_t most = 0;
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) most = max(most, magnitude(v[b][j]));
+    const float scale = fp8_scale(__uint_as_float(fp8::largest_of_lanes(most)), q.power_of_two);
+    if (!there || first + b >= blocks) continue;
+    store_codes<kWide>(v[b], scale, n[b], q.codes + row * q.ldcodes + i);
+    if (lane != 0) continue;
+    *scale_at(q, row, first + b) = scale;
+    clear_padding(q, q.rows, row, first + b);
+  }
+}
+
+/// A thread block per row: its RMS norm by sixteen lanes, in the order of docs/numerics.md, then blocks of any number of columns by half
+/// a warp each.
+template <Fp8Element E>
+__global__ void __launch_bounds__(kNormThreads) quantize_normed(const __grid_constant__ Fp8Quant q) {
+  __shared__ float factor;
+  const int64_t row = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, half_warp = static_cast<int>(threadIdx.x) / kLanes;
+  if (threadIdx.x < 32) {
+    float sum = 0;
+#pragma unroll 8
+    for (int64_t i = lane; i < q.columns; i += kLanes) {
+      const float v = load_one<E>(q.x, row * q.ldx + i);
+      sum = __fmaf_rn(v, v, sum);
+    }
+    const float mean = __fdiv_rn(block::fold_lanes(sum), static_cast<float>(q.columns));
+    if (threadIdx.x == 0) factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, q.norm_eps)));
+  }
+  __syncthreads();
+  const float r = factor;
+  const int64_t blocks = (q.columns + q.column_block - 1) / q.column_block;
+  const auto normed = [&](int64_t i) {
+    return __fmul_rn(__fmul_rn(load_one<E>(q.x, row * q.ldx + i), r), q.norm_weight[i]);
+  };
+  constexpr int kHalfWarps = kNormThreads / kLanes;
+  for (int64_t base = 0; base < blocks; base += kHalfWarps) {  // as often for all lanes of a warp
+    const int64_t b = base + half_warp, begin = b * q.column_block;
+    const int64_t end = b < blocks ? min(begin + q.column_block, q.columns) : begin;
+    uint32_t most = 0;
+    for (int64_t i = begin + lane; i < end; i += kLanes) most = max(most, magnitude(normed(i)));
+    const float scale = fp8_scale(__uint_as_float(fp8::largest_of_lanes(most)), q.power_of_two);
+    if (b >= blocks) continue;
+    const bool has_codes = fp8_has_codes(scale);
+    const Divisor by = divisor_of(has_codes ? scale : 1.0f);
+    for (int64_t i = begin + lane; i < end; i += kLanes)
+      q.codes[row * q.ldcodes + i] =
+          has_codes ? static_cast<uint8_t>(codes_of(quotient(normed(i), by), 0.0f)) : uint8_t{0};
+    if (lane != 0) continue;
+    *scale_at(q, row, b) = scale;
+    clear_padding(q, q.rows, row, b);
+  }
+}
+
+/// A thread block per block of rows and columns, of any size.
+template <Fp8Element E, bool kGate>
+__global__ void __launch_bounds__(kThreads) quantize_blocks(const __grid_constant__ Fp8Quant q) {
+  __shared__ uint32_t shared[kThreads];
+  const int64_t across = (q.columns + q.column_block - 1) / q.column_block;
+  const int64_t strip = blockIdx.x / across, b = blockIdx.x % across;
+  const int64_t row0 = strip * q.row_block, rows = min(q.row_block, q.rows - row0);
+  const int64_t col0 = b * q.column_block, columns = min(q.column_block, q.columns - col0);
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto value = [&](int64_t at) {
+    const int64_t row = row0 + at / columns, i = col0 + at % columns;
+    const float v = load_one<E>(q.x, row * q.ldx + i);
+    if constexpr (!kGate) return v;
+    const float up = load_one<E>(q.up, row * q.ldup + i);
+    return __fmul_rn(__fdiv_rn(v, __fadd_rn(1.0f, block::exp_f32(-v))), up);
+  };
+  uint32_t most = 0;
+  for (int64_t at = thread; at < rows * columns; at += kThreads) most = max(most, magnitude(value(at)));
+  shared[thread] = most;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (thread < half) shared[thread] = max(shared[thread], shared[thread + half]);
+  }
+  __syncthreads();
+  const float scale = fp8_scale(__uint_as_float(shared[0]), q.power_of_two);
+  const bool has_codes = fp8_has_codes(scale);
+  const Divisor by = divisor_of(has_codes ? scale : 1.0f);
+  for (int64_t at = thread; at < rows * columns; at += kThreads)
+    q.codes[(row0 + at / columns) * q.ldcodes + col0 + at % columns] =
+        has_codes ? static_cast<uint8_t>(codes_of(quotient(value(at), by), 0.0f)) : uint8_t{0};
+  if (thread != 0) return;
+  *scale_at(q, strip, b) = scale;
+  clear_padding(q, (q.rows + q.row_block - 1) / q.row_block, strip, b);
+}
+
+template <Fp8Element E>
+__device__ __forceinline__ void store_one(void* y, int64_t i, float v) {
+  if constexpr (E == Fp8Element::kF32) {
+    static_cast<float*>(y)[i] = v;
+  } else {
+    static_cast<uint16_t*>(y)[i] = E == Fp8Element::kF16 ? f16_nearest(v) : f32_to_bf16(v);
+  }
+}
+
+template <Fp8Element E>
+__global__ void __launch_bounds__(kThreads) dequantize(const __grid_constant__ Fp8Dequant d) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, runs = (d.columns + kPerLane - 1) / kPerLane;
+  const int64_t row = at / runs, first = at % runs * kPerLane;
+  if (row >= d.rows) return;
+  const float* const scales = d.scales + row / d.row_block * d.ldscales;
+  for (int64_t i = first; i < min(first + kPerLane, d.columns); ++i)
+    store_one<E>(d.y, row * d.ldy + i,
+                 __fmul_rn(e4m3_to_f32(d.codes[row * d.ldcodes + i]), scales[i / d.column_block]));
+}
+
+bool aligned(const void* p, int64_t stride_bytes, int64_t to) {
+  return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(to) == 0 && stride_bytes % to == 0;
+}
+
+Status enqueue(const char* where, auto kernel, int64_t blocks, int threads, void* stream, const auto& call) {
+  constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
+  if (blocks > kMostBlocks)
+    return fail(ErrorCode::kUnsupported, where, std::to_string(blocks) + " blocks", "at most 2^31 - 1");
+  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
+                           static_cast<cudaStream_t>(stream), false, call),
+                    where);
+}
+
+template <Fp8Element E>
+Status quantize_of(const Fp8Quant& q, void* stream) {
+  const char* const where = "fp8 quantization";
+  if (q.norm_weight != nullptr) return enqueue(where, quantize_normed<E>, q.rows, kNormThreads, stream, q);
+  const bool gate = q.up != nullptr;
+  const int64_t blocks = (q.columns + q.column_block - 1) / q.column_block;
+  if (q.row_block != 1 || q.column_block != kFp8Block) {
+    const int64_t strips = (q.rows + q.row_block - 1) / q.row_block;
+    if (gate) return enqueue(where, quantize_blocks<E, true>, strips * blocks, kThreads, stream, q);
+    return enqueue(where, quantize_blocks<E, false>, strips * blocks, kThreads, stream, q);
+  }
+  const int64_t bytes = fp8_element_bytes(E);
+  const bool wide =
+      aligned(q.x, q.ldx * bytes, 16) && aligned(q.codes, q.ldcodes, 8) && (!gate || aligned(q.up, q.ldup * bytes, 16));
+  const int64_t threads = q.rows * ((blocks + kBlocksPerLane - 1) / kBlocksPerLane) * kLanes;
+  const int64_t grid = (threads + kThreads - 1) / kThreads;
+  if (wide && gate) return enqueue(where, quantize_rows<E, true, true>, grid, kThreads, stream, q);
+  if (wide) return enqueue(where, quantize_rows<E, true, false>, grid, kThreads, stream, q);
+  if (gate) return enqueue(where, quantize_rows<E, false, true>, grid, kThreads, stream, q);
+  return enqueue(where, quantize_rows<E, false, false>, grid, kThreads, stream, q);
+}
+
+}  // namespace
+
+Status quantize_fp8(const Fp8Quant& q, void* stream) {
+  if (q.rows == 0 || q.columns == 0) return {};
+  switch (q.element) {
+    case Fp8Element::kF32:
+      return quantize_of<Fp8Element::kF32>(q, stream);
+    case Fp8Element::kF16:
+      return quantize_of<Fp8Element::kF16>(q, stream);
+    case Fp8Element::kBf16:
+      break;
+  }
+  return quantize_of<Fp8Element::kBf16>(q, stream);
+}
+
+Status dequantize_fp8(const Fp8Dequant& d, void* stream) {
+  if (d.rows == 0 || d.columns == 0) return {};
+  const int64_t threads = d.rows * ((d.columns + kPerLane - 1) / kPerLane), grid = (threads + kThreads - 1) / kThreads;
+  const char* const where = "fp8 dequantization";
+  if (d.element == Fp8Element::kF32) return enqueue(where, dequantize<Fp8Element::kF32>, grid, kThreads, stream, d);
+  if (d.element == Fp8Element::kF16) return enqueue(where, dequantize<Fp8Element::kF16>, grid, kThreads, stream, d);
+  return enqueue(where, dequantize<Fp8Element::kBf16>, grid, kThreads, stream, d);
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,19 @@
+#pragma once
+// FP8 in blocks on a GPU: the contract, as kernels/cuda_api.h. All pointers of the structs are device memory. The calls enqueue work,
+// allocate nothing, wait for nothing and may be captured into a graph. What shapes and strides must be, the caller has checked
+// (check_fp8() of ops/fp8.h).
+
+#include "kernels/fp8_problem.h"
+#include "lowbit/error.h"
+
+namespace lowbit::cuda {
+
+/// The CPU's codes and scales, bit for bit.
+Status quantize_fp8(const Fp8Quant& q, void* stream);
+/// The CPU's bits.
+Status dequantize_fp8(const Fp8Dequant& d, void* stream);
+/// On compute capability 9.0 by tensor cores, whose sums within a block of 128 columns are rounded their own way, where rows of a and b begin
+/// at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Elsewhere the CPU's bits: sums go over k in order.
+Status gemm_fp8(const Fp8Gemm& g, void* stream);
+
+}  // namespace lowbit::cuda

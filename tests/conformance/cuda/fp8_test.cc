@@ -1,0 +1,78 @@
+// FP8 in blocks on a GPU against the CPU.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/conformance/cuda/on_device.h"
+
+namespace lowbit {
+namespace {
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<T>& values)
+      : count_(values.size()), buffer_(conformance::on_device(values.data(), values.size() * sizeof(T))) {}
+  T* data() { return buffer_.as<T>(); }
+  const T* data() const { return buffer_.as<T>(); }
+  std::vector<T> back() const {
+    std::vector<T> values(count_);
+    EXPECT_TRUE(cuda::download(values.data(), buffer_, int64_t(count_ * sizeof(T))));
+    return values;
+  }
+
+ private:
+  size_t count_;
+  Buffer buffer_;
+};
+
+}  // namespace
+}  // namespace lowbit
+
+#include "tests/conformance/fp8_checks.h"
+
+namespace lowbit {
+namespace {
+
+TEST(CudaFp8, Quantize) {
+  LOWBIT_NEEDS_GPU();
+  check_quantize_all(600, 3000);
+  check_quantize({300, 7168, 1, 128, Fp8Element::kBf16, Before::kNothing, true, false, true, true}, 1);
+  check_quantize({300, 7168, 128, 128, Fp8Element::kF32, Before::kNothing, false, false, false, true}, 2);
+  check_quantize({64, 7168, 1, 128, Fp8Element::kBf16, Before::kNorm, false, false, false, true}, 3);
+  check_quantize({64, 2048, 1, 128, Fp8Element::kF16, Before::kGate, false, true, false, true}, 4);
+}
+
+TEST(CudaFp8, Dequantize) {
+  LOWBIT_NEEDS_GPU();
+  check_dequantize();
+}
+
+TEST(CudaFp8, GemmHasTheCpusBits) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 200; ++i) {
+    Rng rng(i, 1);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    check_gemm({1 + below(150), 1 + below(200), 1 + below(600), 1 + below(9), Fp8Element(below(3)), below(2) == 0,
+                below(2) == 0},
+               i, true, 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(CudaFp8, GemmOnTensorCores) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 300; ++i) {
+    Rng rng(i, 2);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    const int64_t rows[] = {1, 3, 16, 17, 64, 100, 128, 129, 300};
+    check_gemm({rows[below(9)], 1 + below(500), 1 + below(i % 10 == 0 ? 8000 : 1500), 128, Fp8Element(below(3)),
+                below(2) == 0, below(2) == 0},
+               i, false, 1e-3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace lowbit

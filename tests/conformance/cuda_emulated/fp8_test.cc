@@ -1,0 +1,61 @@
+// The kernels of FP8 in blocks on fibers against the CPU, bit for bit: needs no GPU.
+
+// A namespace of its own: the program also holds what nvcc made of them.
+#define cuda cuda_on_fibers
+#include "tests/conformance/cuda_emulated/block_fibers.h"
+// Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+Status check_cuda(cudaError_t error, const char* where) {
+  return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
+}
+}  // namespace lowbit::cuda
+
+#include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/quantize.cu"
+
+namespace lowbit::cuda {
+/// No tensor cores on fibers.
+bool gemm_fp8_wgmma(const Fp8Gemm&, cudaStream_t, cudaError_t*) { return false; }
+}  // namespace lowbit::cuda
+
+// One after the other: both have an unnamed namespace with the same names.
+#include "kernels/cuda/fp8/gemm.cu"
+
+namespace lowbit {
+namespace {
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(std::vector<T> values) : values_(std::move(values)) {}
+  T* data() { return values_.data(); }
+  const T* data() const { return values_.data(); }
+  const std::vector<T>& back() const { return values_; }
+
+ private:
+  std::vector<T> values_;
+};
+
+}  // namespace
+}  // namespace lowbit
+
+#include "tests/conformance/fp8_checks.h"
+
+namespace lowbit {
+namespace {
+
+TEST(Fp8OnFibers, Quantize) { check_quantize_all(120, 900); }
+
+TEST(Fp8OnFibers, Dequantize) { check_dequantize(); }
+
+TEST(Fp8OnFibers, Gemm) {
+  check_gemm({1, 1, 1, 1, Fp8Element::kF32, false, false}, 1, true, 0);
+  check_gemm({3, 70, 300, 128, Fp8Element::kF32, false, true}, 2, true, 0);
+  check_gemm({67, 5, 129, 1, Fp8Element::kBf16, true, false}, 3, true, 0);
+  check_gemm({65, 66, 64, 7, Fp8Element::kF16, true, true}, 4, true, 0);
+}
+
+}  // namespace
+}  // namespace lowbit
