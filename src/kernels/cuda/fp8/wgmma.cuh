@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/gemm/ptx.cuh"
+#include "kernels/cuda/gemm/primitives/ptx.cuh"
 
 namespace lowbit::cuda::fp8 {
 
