@@ -9,6 +9,7 @@
 4. Source files stay short.
 5. docs/adr/README.md lists every decision, and no number stands twice.
 6. C++, Python and Rust have one version.
+7. Comments end at column 120, benchmarks stand in bench/, and retired words stay away from the folders that got rid of them.
 """
 import re
 import subprocess
@@ -24,7 +25,20 @@ LEVELS = {
     "ops": 4, "backend": 4.5, "backend/ref": 4.6, "backend/cpu": 4.6, "backend/cuda": 4.6, "model": 5, "gru": 5, "runtime": 5.5, "calibrate": 5.7, "evaluate": 5.8, "pipeline": 6, "capi": 7,
 }
 KERNEL_PARTS_MAY_SEE = {"base", "tensor", "format"}
-MAX_LINES = 600
+MAX_LINES, MAX_MEDIAN = 450, 93
+# Longer already; none of them may grow.
+LONGER = {
+    "src/kernels/cpu/integer_matmul.h": 598, "tests/conformance/cuda/device_matmul_test.cc": 573, "scripts/print_tables.py": 527,
+    "src/quantize/fit_test.cc": 500, "src/gru/properties_test.cc": 492, "src/gru/files_test.cc": 464,
+    "tests/conformance/matmul_conformance_test.cc": 463,
+}
+WIDTH = 120
+WRAPPED = ("src/kernels/cuda/gemm/",)  # whose comments keep to it
+# Words that the field has better ones for, by folder: they may not come back. Strings are free, kernels' names are in results.
+RETIRED = {
+    "src/kernels/cuda/gemm/": r"[Ff]old(s|ed|ing|_\w+)?|[Rr]ings?|[Uu]nits?|[Ss]egments?\w*|kSegment\w*|[Ss]lices?|Slice\w+|Deep\w*|deep_\w+|"
+                              r"few_\w+|Few\w+|OneRow\w*|one_row\w*|rows? of x|Places?",
+}
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]', re.M)
 FILE_NAME = re.compile(r"`([\w.-]+(?:/[\w.*-]+)+/?|[\w-]+\.(?:md|sh|py|cc|h|cu|txt|json|cmake))`")
@@ -121,11 +135,39 @@ def check_lengths(files: list[Path]) -> list[str]:
         if path.suffix in SOURCE_SUFFIXES | {".py"}:
             n = len((ROOT / path).read_text().splitlines())
             lengths.append(n)
-            if n > MAX_LINES:
-                problems.append(f"{path}: {n} lines, at most {MAX_LINES}")
+            most = LONGER.get(str(path), MAX_LINES)
+            if n > most:
+                problems.append(f"{path}: {n} lines, at most {most}")
     lengths.sort()
+    if lengths and lengths[len(lengths) // 2] > MAX_MEDIAN:
+        problems.append(f"files: a median of {lengths[len(lengths) // 2]} lines, at most {MAX_MEDIAN}")
     long_share = sum(n > 400 for n in lengths) / max(len(lengths), 1)
     print(f"files: {len(lengths)} sources, median {lengths[len(lengths) // 2]} lines, {100 * long_share:.0f} % over 400")
+    return problems
+
+
+STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
+
+
+def check_words(files: list[Path]) -> list[str]:
+    """The width of comments, and retired words in code and comments."""
+    problems = []
+    for path in files:
+        name = path.as_posix()
+        if path.suffix not in SOURCE_SUFFIXES:
+            continue
+        if name.startswith("src/") and re.search(r"_(bench|check)\.(cc|cu)$", path.name):
+            problems.append(f"{path}: a benchmark or check program; src/ is for the library, bench/ and tests/ for those")
+        retired = next((words for folder, words in RETIRED.items() if name.startswith(folder)), None)
+        wrapped = name.startswith(WRAPPED)
+        if not retired and not wrapped:
+            continue
+        word = re.compile(rf"\b({retired})\b") if retired else None
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if wrapped and len(line) > WIDTH and "//" in line:
+                problems.append(f"{path}:{number}: a comment to column {len(line)}, at most {WIDTH}")
+            if word and not line.lstrip().startswith("#include") and (found := word.search(STRING.sub("", line))):
+                problems.append(f"{path}:{number}: '{found[0]}', a retired word: CONTRIBUTING.md")
     return problems
 
 
@@ -150,7 +192,7 @@ def check_versions() -> list[str]:
 
 def main() -> int:
     files = tracked()
-    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_decisions(files) + check_versions()
+    problems = check_includes(files) + check_docs(files) + check_lengths(files) + check_words(files) + check_decisions(files) + check_versions()
     for problem in problems:
         print(f"house: {problem}", file=sys.stderr)
     print(f"house: {len(problems)} problems")

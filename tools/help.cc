@@ -105,6 +105,15 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI:
   return text;
 }
 
+std::string HelpFormatter::make_groups(const CLI::App* app, CLI::AppFormatMode mode) const {
+  std::string text = CLI::Formatter::make_groups(app, mode);
+  const std::string heading = std::string("\n") + kMoreOptions + ":\n";
+  const size_t begin = text.find(heading);
+  if (mode == CLI::AppFormatMode::All || begin == text.npos) return text;
+  const size_t end = text.find("\n\n", begin + heading.size());
+  return text.erase(begin, end == text.npos ? text.npos : end + 1 - begin);
+}
+
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
   return entry(make_option_name(option, is_positional) + make_option_opts(option), make_option_desc(option));
 }

@@ -11,10 +11,14 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter();
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
+  std::string make_groups(const CLI::App* app, CLI::AppFormatMode mode) const override;
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_subcommand(const CLI::App* verb) const override;
 };
+
+/// Options of this group are in `--help-all` alone.
+inline constexpr const char* kMoreOptions = "More options";
 
 /// The end of a verb's help: command lines to start from. `command`: "lowbit bench matmul".
 std::string examples_of(const std::string& command);

@@ -21,7 +21,7 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 namespace lowbit {
 namespace {

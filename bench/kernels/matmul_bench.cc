@@ -16,7 +16,7 @@
 #include "base/cpu.h"
 #include "format/registry.h"
 #include "list_argument.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 namespace {
 

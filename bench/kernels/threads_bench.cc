@@ -22,7 +22,7 @@
 #include "base/try.h"
 #include "format/registry.h"
 #include "list_argument.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 namespace lowbit {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/try.h"
 #include "format/registry.h"
 #include "io/checkpoint.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 namespace lowbit {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "kernels/registry.h"
 #include "ops/matmul.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 #include "ops/norm.h"
 
 namespace lowbit {

@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "kernels/registry.h"
 #include "ops/matmul.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/rope_append.h"

@@ -7,7 +7,7 @@
 #include "base/cpu.h"
 #include "base/test_allocations.h"
 #include "ops/matmul.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 #ifdef LOWBIT_COUNTS_ALLOCATIONS
 

@@ -5,7 +5,7 @@
 #include "kernels/cuda_api.h"
 #include "kernels/registry.h"
 #include "lowbit/quantize.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 #include "runtime/engine.h"
 
 namespace lowbit {

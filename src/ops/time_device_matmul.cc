@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "base/try.h"
 #include "ops/device_matmul.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 namespace lowbit {
 namespace {

@@ -10,7 +10,7 @@
 #include "format/qtensor.h"
 #include "kernels/cuda_api.h"
 #include "lowbit/model.h"
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 #include "runtime/engine.h"
 
 namespace lowbit {

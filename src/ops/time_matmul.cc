@@ -1,4 +1,4 @@
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 #include <algorithm>
 #include <cstring>
@@ -63,7 +63,7 @@ struct Inputs {
   Buffer x, y;  // as a model's workspace has them
 };
 
-/// First and last row of x through the reference, against the rows of y.
+/// First and last token through the reference, against the rows of y.
 Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const TimedMatmul& o, const Inputs& io,
                              ThreadPool& pool) {
   LOWBIT_TRY_ASSIGN(const MatmulPlan reference,

@@ -1,4 +1,4 @@
-#include "ops/matmul_bench.h"
+#include "ops/time_matmul.h"
 
 #include <gtest/gtest.h>
 
