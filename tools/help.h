@@ -11,7 +11,6 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter();
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
-  std::string make_groups(const CLI::App* app, CLI::AppFormatMode mode) const override;
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_subcommand(const CLI::App* verb) const override;
