@@ -9,7 +9,7 @@
 4. Source files stay short.
 5. docs/adr/README.md lists every decision, and no number stands twice.
 6. C++, Python and Rust have one version.
-7. Comments end at column 120, benchmarks stand in bench/, and retired words stay away from the folders that got rid of them.
+7. Comments end at column 120, benchmarks of kernels stand in bench/, and retired words stay away from the folders that got rid of them.
 """
 import re
 import subprocess
@@ -156,8 +156,8 @@ def check_words(files: list[Path]) -> list[str]:
         name = path.as_posix()
         if path.suffix not in SOURCE_SUFFIXES:
             continue
-        if name.startswith("src/") and re.search(r"_(bench|check)\.(cc|cu)$", path.name):
-            problems.append(f"{path}: a benchmark or check program; src/ is for the library, bench/ and tests/ for those")
+        if name.startswith("src/kernels/") and re.search(r"_(bench|check)\.(cc|cu)$", path.name):
+            problems.append(f"{path}: a benchmark or check program; src/kernels/ is for the library, bench/ and tests/ for those")
         retired = next((words for folder, words in RETIRED.items() if name.startswith(folder)), None)
         wrapped = name.startswith(WRAPPED)
         if not retired and not wrapped:

@@ -5,8 +5,8 @@
 
 #include "base/checked.h"
 #include "kernels/cuda/gemm/dispatch/choose.h"
-#include "kernels/cuda/gemm/schedule/skinny.h"
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
+#include "kernels/cuda/gemm/schedule/skinny.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/cuda/launch.h"
@@ -42,7 +42,8 @@ Device this_device() {
 /// Segments that share a scale of the weights; 0: scales of x are others. Kernels of their own for scales of x per 32
 /// columns.
 int64_t activation_groups_per_scale(const MatmulShape& s) {
-  return s.x_groups && s.groups > 1 && s.group == kActivationGroupColumns ? std::max<int64_t>(1, s.groups_per_scale) : 0;
+  return s.x_groups && s.groups > 1 && s.group == kActivationGroupColumns ? std::max<int64_t>(1, s.groups_per_scale)
+                                                                          : 0;
 }
 
 /// The problem of a shape, with rows of x where every kernel can read them.
@@ -162,7 +163,8 @@ Status run_int8(FormatId format, const Matmul& call) {
     p.x_sums = sums;
   }
   if (per_scale > 0)
-    return status_of(gemm_activation_groups_as(p, per_scale, static_cast<ActivationGroupTile>(call.instance), as_stream(call.stream)));
+    return status_of(gemm_activation_groups_as(p, per_scale, static_cast<ActivationGroupTile>(call.instance),
+                                               as_stream(call.stream)));
   return run_problem(p, unpack_choice(p, call.instance), call.stream);
 }
 
@@ -270,7 +272,8 @@ int32_t tensor_instance(FormatId format, Activation activation, const MatmulShap
 }
 
 std::string tensor_instance_name(FormatId format, Activation activation, const MatmulShape& shape, int32_t instance) {
-  if (activation_groups_per_scale(shape) > 0 && activation == Activation::kInt8) return kActivationGroupTileNames[instance];
+  if (activation_groups_per_scale(shape) > 0 && activation == Activation::kInt8)
+    return kActivationGroupTileNames[instance];
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
   const GemmChoice c = unpack_choice(p, instance);
   if (c.skinny) return kSkinnyName;
