@@ -102,7 +102,12 @@ HelpFormatter::HelpFormatter() {
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
   for (size_t at = 0; (at = text.find("\n\n\n", at)) != text.npos;) text.erase(at, 1);
-  return text;
+  if (mode == CLI::AppFormatMode::All) return text;
+  const std::string heading = std::string("\n") + kMoreOptions + ":\n";
+  const size_t begin = text.find(heading);
+  if (begin == text.npos) return text;
+  const size_t end = text.find("\n\n", begin + heading.size());
+  return text.erase(begin, end == text.npos ? text.npos : end + 1 - begin);
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {

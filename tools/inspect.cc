@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lowbit/format_advice.h"
 #include "lowbit/quantize.h"
 #include "option_values.h"
 #include "text_table.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct InspectArguments {
   std::string model, activation = "auto", drawn;
-  bool formats = false, kernels = false;
+  bool formats = false, all = false, kernels = false;
 };
 
 const char* kind_name(ValueKind kind) {
@@ -34,25 +35,49 @@ const char* kind_name(ValueKind kind) {
   return "";
 }
 
-void inspect_formats(Console& console, nlohmann::json& json) {
+/// Those that people choose, and when; the most bits first.
+std::string chosen_formats() {
+  std::vector<const FormatInfo*> chosen;
+  for (const FormatInfo& info : formats())
+    if (*format_advice(info.id) != '\0') chosen.push_back(&info);
+  std::ranges::stable_sort(
+      chosen, [](const FormatInfo* a, const FormatInfo* b) { return a->bits_per_code() > b->bits_per_code(); });
+  TextTable table({{"format", Align::kLeft, 14}, {"bits/code", Align::kRight}, {"when", Align::kLeft, 60}});
+  for (const FormatInfo* const info : chosen)
+    table.add({info->name, fmt::format("{:.3g}", info->bits_per_code()), format_advice(info->id)});
+  return table.str();
+}
+
+/// All of this build, with what those are for that nobody chooses.
+std::string all_formats() {
   TextTable table({{"format", Align::kLeft, 20},
                    {"values", Align::kLeft, 34},
                    {"kind"},
                    {"bits/code", Align::kRight},
                    {"packed run"},
                    {"in files"}});
-  json["formats"] = nlohmann::json::array();
-  for (const FormatInfo& info : formats()) {
-    const bool in_files = info.canonical || info.kind == ValueKind::kDense;
+  for (const FormatInfo& info : formats())
     table.add({info.name, info.alphabet, kind_name(info.kind), fmt::format("{:.3g}", info.bits_per_code()),
-               fmt::format("{} in {} B", info.unit_elems, info.unit_bytes), in_files ? "yes" : "no: kernels only"});
-    json["formats"].push_back({{"name", info.name},
-                               {"values", info.alphabet},
-                               {"kind", kind_name(info.kind)},
-                               {"bits_per_code", info.bits_per_code()},
-                               {"canonical", info.canonical}});
-  }
-  console.print("{}\n`lowbit inspect --format NAME` draws one.\n", table.str());
+               fmt::format("{} in {} B", info.unit_elems, info.unit_bytes),
+               !info.canonical                   ? "no: kernels only"
+               : *format_advice(info.id) == '\0' ? "when imported"
+                                                 : "yes"});
+  return table.str();
+}
+
+/// JSON always has all of them.
+void inspect_formats(Console& console, bool all, nlohmann::json& json) {
+  json["formats"] = nlohmann::json::array();
+  for (const FormatInfo& info : formats())
+    json["formats"].push_back(
+        {{"name", info.name},
+         {"values", info.alphabet},
+         {"kind", kind_name(info.kind)},
+         {"bits_per_code", info.bits_per_code()},
+         {"canonical", info.canonical},
+         {"when", *format_advice(info.id) == '\0' ? nlohmann::json() : nlohmann::json(format_advice(info.id))}});
+  console.print("{}\n`lowbit inspect --format NAME` draws one{}.\n", all ? all_formats() : chosen_formats(),
+                all ? "" : ", `--formats --all` lists more");
 }
 
 void draw_format(Console& console, const std::string& name, nlohmann::json& json) {
@@ -133,7 +158,7 @@ void inspect_build_kernels(Console& console, nlohmann::json& json) {
 
 Status inspect_action(Console& console, const InspectArguments& arguments, const Compute& compute) {
   nlohmann::json json = nlohmann::json::object();
-  if (arguments.formats) inspect_formats(console, json);
+  if (arguments.formats) inspect_formats(console, arguments.all, json);
   if (!arguments.drawn.empty()) draw_format(console, arguments.drawn, json);
   if (!arguments.model.empty()) {
     const auto path = resolve_model(arguments.model);
@@ -176,7 +201,8 @@ void add_inspect_verb(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand("inspect", "Tensors of a model; formats; kernels");
   verb->add_option("PATH", arguments->model, "checkpoint or Hugging Face directory, GGUF file, or `default`")
       ->type_name("");
-  verb->add_flag("--formats", arguments->formats, "every format");
+  CLI::Option* const formats = verb->add_flag("--formats", arguments->formats, "formats to choose from, and when");
+  verb->add_flag("--all", arguments->all, "with --formats: those of tests, kernels and imports too")->needs(formats);
   add_drawing_option(*verb, *arguments);
   verb->add_flag("--kernels", arguments->kernels,
                  "with PATH: the kernel of each layer on this machine and why; without: all of this build");

@@ -2,9 +2,13 @@
 
 #include "lowbit/quantize.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <map>
 #include <memory>
 
+#include "help.h"
 #include "option_values.h"
 #include "progress_display.h"
 #include "text_table.h"
@@ -18,6 +22,7 @@ struct QuantizeArguments {
   FormatId format = FormatId::kInt4;
   int64_t group = QuantizeSpec::kDefaultGroup;
   bool zero = false;
+  std::vector<std::string> renamed;  // what was said by an old name, and the new one
   QuantizeOptions options;
 };
 
@@ -59,7 +64,8 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
   if (const auto& t = report.times) times = {{"measure", t->measure}, {"fit", t->fit}, {"advance", t->advance}};
   return {{"source", source},
           {"target", target},
-          {"held_back", held_back},
+          {"held_out", held_back},
+          {"held_back", held_back},  // as it was called
           {"resumed_blocks", report.resumed_blocks},
           {"bits_per_weight", report.bits_per_weight},
           {"bits_per_weight_total", report.bits_per_weight_total},
@@ -116,6 +122,7 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
     if (!quantized) return tl::unexpected(quantized.error());
     report = std::move(*quantized);
   }
+  for (const std::string& renamed : arguments.renamed) console.note("{}", renamed);
   for (const std::string& warning : report.warnings) console.warn(warning);
   for (const LayerReport& layer : report.layers)
     if (layer.warning.empty())
@@ -132,7 +139,8 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
                 report.seconds);
   if (const auto& held = report.held_back)
     console.print("{} of the calibration text: perplexity {:.4g}, {:.4g} times the source's {:.4g}\n",
-                  held->was_seen ? "The first window" : "A held-back part", held->ppl, held->ratio(), held->source_ppl);
+                  held->was_seen ? "The first sequence" : "A held-out part", held->ppl, held->ratio(),
+                  held->source_ppl);
   if (const auto& t = report.times)
     console.print("{:.1f} s to measure inputs, {:.1f} s to fit, {:.1f} s to run the quantized blocks\n", t->measure,
                   t->fit, t->advance);
@@ -153,40 +161,21 @@ void fill_specs(QuantizeArguments& arguments) {
   options.linear = linear;
 }
 
+/// The options of most runs.
 void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
   add_format_option(verb, "--format", arguments.format,
-                    "int8 int4 int3 int2 ternary binary fp8 ...; `inspect --formats`");
+                    "int8 int4 int3 codebook3 trellis3 trellis2 ternary ...; `inspect --formats` says when");
   add_number_option(
       verb, "--target-bpw", options.target_bpw, 0.5f, 16.0f,
       "in place of --format: bits per weight of all linear layers, each layer's format chosen by measured loss");
-  verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
-  verb.add_flag("--hadamard", options.hadamard,
-                "spread down_proj's inputs by a Hadamard transform at run time: for 4-bit activations");
-  add_number_option(
-      verb, "--smooth", options.smooth, 0.0f, 1.0f,
-      "move outliers of activations into the weights first, by this strength; for --act int8-row; needs --calib");
-  add_group_option(verb, arguments.group,
-                   "weights that share a scale: 32, 64, 128, 256, row or tensor [64; int8 and fp8: row]");
-  verb.add_option_function<std::string>(
-          "--scale",
-          [&arguments](const std::string& text) {
-            if (!parse_scale_kind(text)) throw usage_error("--scale", text, "f16, bf16, f32, pow2 or double");
-            arguments.scale = text;
-          },
-          "how scales are stored: f16, bf16, f32, pow2 or double [f16]")
-      ->type_name("NAME");
-  verb.add_flag("--zero", arguments.zero, "fit an offset per group too");
-  add_choice_option(verb, "--fit", arguments.fit, {"auto", "absmax", "mse", "lsq", "wls", "gptq", "refit", "align"},
-                    ": how scales and codes are found; the last four need --calib [auto]");
   CalibrationOptions& calibration = options.calibration;
   verb.add_option("--calib", calibration.file, "text the model is run on, to learn which errors matter")
       ->type_name("FILE");
   add_count_option(verb, "--calib-tokens", calibration.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
-  add_format_or_keep_option(verb, "--embedding", options.embedding.format, options.embedding.keep,
-                            "token embedding, and a head tied to it: a format or `keep` [int8]");
-  add_format_or_keep_option(verb, "--head", options.head.format, options.head.keep,
-                            "a head of its own: a format or `keep` [int8]");
+  add_group_option(verb, arguments.group,
+                   "weights that share a scale: 32, 64, 128, 256, row or tensor [64; int8 and fp8: row]");
+  verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
   verb.add_option("--keep", options.keep, "leave layers whose name matches as they are; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -194,6 +183,59 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
       ->type_name("REGEX");
   verb.add_option("--recipe", options.recipe_file, "lines `regex format [group=64] [scale=f16] [zero] [fit=lsq]`")
       ->type_name("FILE");
+  verb.add_flag("--force", options.overwrite,
+                "replace OUT if it is a lowbit checkpoint; write a calibrated result even if it is broken");
+}
+
+void add_scale_option(CLI::App& verb, QuantizeArguments& arguments) {
+  verb.add_option_function<std::string>(
+          "--scale",
+          [&arguments](const std::string& text) {
+            if (!parse_scale_kind(text)) throw usage_error("--scale", text, "f16, bf16, f32, pow2 or double");
+            arguments.scale = text;
+          },
+          "how scales are stored: f16, bf16, f32, pow2 or double [f16]")
+      ->type_name("NAME")
+      ->group(kMoreOptions);
+}
+
+/// `align` is what asymmetric calibration was called.
+void add_fit_option(CLI::App& verb, std::string& fit, std::vector<std::string>& renamed) {
+  const std::vector<std::string> fits = {"auto", "absmax", "mse", "lsq", "wls", "gptq", "refit", "asymmetric"};
+  verb.add_option_function<std::string>(
+          "--fit",
+          [&fit, &renamed, fits](const std::string& text) {
+            const bool is_old = text == "align";
+            if (is_old) renamed.emplace_back("--fit align is now --fit asymmetric");
+            if (!is_old && std::ranges::find(fits, text) == fits.end())
+              throw usage_error("--fit", text, fmt::format("one of {}", fmt::join(fits, ", ")));
+            fit = is_old ? "asymmetric" : text;
+          },
+          fmt::format("{}: how scales and codes are found; the last four need --calib [auto]", fmt::join(fits, ", ")))
+      ->type_name("NAME")
+      ->group(kMoreOptions);
+}
+
+/// Those that few need: `--help-all`.
+void add_more_options(CLI::App& verb, QuantizeArguments& arguments) {
+  QuantizeOptions& options = arguments.options;
+  add_fit_option(verb, arguments.fit, arguments.renamed);
+  add_scale_option(verb, arguments);
+  verb.add_flag("--zero", arguments.zero, "fit an offset per group too")->group(kMoreOptions);
+  verb.add_flag("--hadamard", options.hadamard,
+                "spread down_proj's inputs by a Hadamard transform at run time: for 4-bit activations")
+      ->group(kMoreOptions);
+  add_number_option(
+      verb, "--smooth", options.smooth, 0.0f, 1.0f,
+      "move outliers of activations into the weights first, by this strength; for --act int8-row; needs --calib")
+      ->group(kMoreOptions);
+  add_format_or_keep_option(verb, "--embedding", options.embedding.format, options.embedding.keep,
+                            "token embedding, and a head tied to it: a format or `keep` [int8]")
+      ->group(kMoreOptions);
+  add_format_or_keep_option(verb, "--head", options.head.format, options.head.keep,
+                            "a head of its own: a format or `keep` [int8]")
+      ->group(kMoreOptions);
+  add_seed_option(verb, options.seed)->group(kMoreOptions);
 }
 
 }  // namespace
@@ -206,9 +248,8 @@ void add_quantize_verb(CLI::App& app, Invocation& invocation) {
       ->type_name("");
   verb->add_option("OUT", arguments->target, "checkpoint directory to write")->required()->type_name("");
   add_layer_options(*verb, *arguments);
-  add_seed_option(*verb, arguments->options.seed);
-  verb->add_flag("--force", arguments->options.overwrite,
-                 "replace OUT if it is a lowbit checkpoint; write a calibrated result even if it is broken");
+  add_more_options(*verb, *arguments);
+  verb->set_help_all_flag("--help-all", "this text, and the options that few need");
   verb->callback([arguments, verb, &invocation] {
     if ((verb->count("--format") == 0) == (verb->count("--target-bpw") == 0))
       throw UsageError{{ErrorCode::kInvalidArgument, "lowbit quantize",

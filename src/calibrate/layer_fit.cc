@@ -13,12 +13,12 @@
 namespace lowbit {
 namespace {
 
-/// How the inputs' moments are used.
+/// How the inputs' Hessian is used.
 enum class MomentUse { kNone, kWeights, kFeedback, kRefit, kAlign };
 
-/// How far aligned targets go: the whole way would fit the noise of what was measured, too.
+/// How far asymmetric targets go: the whole way would fit the noise of what was measured, too.
 constexpr float kAlignment = 0.5f;
-/// What auto aligns: more values lose too little for it.
+/// What auto calibrates asymmetrically: more values lose too little for it.
 constexpr int kMostAlignedBits = 3;
 
 Result<MomentUse> moment_use(const QuantizeSpec& spec, const SecondMoments* moments) {
@@ -54,7 +54,9 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
 
 }  // namespace
 
-bool must_align(const QuantizeSpec& spec) { return !spec.keep && spec.fit == "align"; }
+bool must_align(const QuantizeSpec& spec) {
+  return !spec.keep && (spec.fit == "asymmetric" || spec.fit == "align");  // the second is its old name
+}
 
 bool aligns(const QuantizeSpec& spec) {
   return must_align(spec) ||
@@ -62,11 +64,11 @@ bool aligns(const QuantizeSpec& spec) {
 }
 
 bool needs_moments(const QuantizeSpec& spec) {
-  return !spec.keep && (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit" || spec.fit == "align");
+  return must_align(spec) || (!spec.keep && (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit"));
 }
 
 bool needs_factor(const QuantizeSpec& spec) {
-  return !spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit" || spec.fit == "align");
+  return must_align(spec) || (!spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit"));
 }
 
 FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights,

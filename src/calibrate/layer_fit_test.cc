@@ -18,8 +18,10 @@ TEST(LayerFit, AutoAlignsFewBits) {
     EXPECT_FALSE(must_align(spec));
     spec.fit = "refit";
     EXPECT_FALSE(aligns(spec));
-    spec.fit = "align";
-    EXPECT_TRUE(aligns(spec) && must_align(spec));
+    for (const char* name : {"asymmetric", "align"}) {  // the old name
+      spec.fit = name;
+      EXPECT_TRUE(aligns(spec) && must_align(spec) && needs_moments(spec));
+    }
     spec.keep = true;
     EXPECT_FALSE(aligns(spec) || must_align(spec));
   }

@@ -104,7 +104,7 @@ Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words, 
     } else if (key == "scale") {
       LOWBIT_TRY_ASSIGN(spec.scale, parse_scale_kind(value));
     } else if (key == "fit" && !value.empty()) {
-      spec.fit = value;
+      spec.fit = value == "align" ? "asymmetric" : value;  // its old name
     } else if (words[i] == "zero") {
       spec.zero = true;
     } else {

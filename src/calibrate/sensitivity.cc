@@ -19,9 +19,13 @@
 namespace lowbit {
 namespace {
 
-constexpr std::array kFormats = {FormatId::kTernaryPacked, FormatId::kInt2Odd, FormatId::kInt3, FormatId::kInt4,
-                                 FormatId::kInt8};
-constexpr size_t kProbe = 2;             // int3: small enough for losses to add up, large enough to measure
+/// Of one size a codebook mostly loses less than integers, and a trellis less than a codebook: docs/quality.md. All are
+/// measured, since layers differ.
+constexpr std::array kFormats = {
+    FormatId::kTernaryPacked, FormatId::kInt2Odd,  FormatId::kCodebook2, FormatId::kTrellis2,  FormatId::kInt3,
+    FormatId::kCodebook3,     FormatId::kTrellis3, FormatId::kInt4,      FormatId::kCodebook4, FormatId::kInt8};
+constexpr size_t kProbe = 4;  // int3: small enough for losses to add up, large enough to measure
+static_assert(kFormats[kProbe] == FormatId::kInt3);
 constexpr int64_t kMomentTokens = 4096;  // for the errors of outputs
 constexpr int64_t kProbeTokens = 256;    // for the KL divergence
 constexpr int64_t kMostParts = 8;        // of a block, that run through the blocks behind it together
@@ -169,16 +173,26 @@ class Probe {
   MatmulPlan head_;
 };
 
+/// The formats that layers fitted like `spec` can have. A trellis has scales of its rows and no offsets.
+std::vector<size_t> formats_for(const QuantizeSpec& spec) {
+  std::vector<size_t> formats;
+  for (size_t f = 0; f < kFormats.size(); ++f) {
+    const bool on_trellis = format_info(kFormats[f]).expanded != kFormats[f];
+    if (!on_trellis || (!spec.zero && spec.group != QuantizeSpec::kTensor)) formats.push_back(f);
+  }
+  return formats;
+}
+
 /// Layers that get one format, and what each costs.
 struct Part {
   std::vector<std::string> names;
-  std::vector<SizeChoice> choices;  // of kFormats
+  std::vector<SizeChoice> choices;  // of formats_for()
 };
 
 class Allocator {
  public:
   Allocator(const WeightSource& source, const Recipe& recipe, const Engine& engine, const QuantizeOptions& options)
-      : source_(source), recipe_(recipe), engine_(engine), options_(options) {}
+      : source_(source), recipe_(recipe), engine_(engine), options_(options), formats_(formats_for(options.linear)) {}
 
   Result<std::map<std::string, FormatId>> run() {
     CalibrationOptions few = options_.calibration;
@@ -218,7 +232,7 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(const std::vector<double> divergences, probe.divergences(block, probed));
     for (size_t i = 0; i < candidates.size(); ++i) {
       Candidate& c = candidates[i];
-      for (size_t f = 0; f < kFormats.size(); ++f)
+      for (const size_t f : formats_)
         c.part.choices.push_back(
             {c.bytes[f], c.error[kProbe] > 0 ? std::max(divergences[i], 0.0) * c.error[f] / c.error[kProbe] : 0.0});
       parts_.push_back(std::move(c.part));
@@ -238,7 +252,7 @@ class Allocator {
         continue;
       }
       c.part.names.push_back(name);
-      for (size_t f = 0; f < kFormats.size(); ++f) {
+      for (const size_t f : formats_) {
         QuantizeSpec spec = options_.linear;
         spec.format = kFormats[f];
         spec.fit = "gptq";
@@ -275,7 +289,7 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(const auto chosen, allocate_sizes(choices, budget));
     std::map<std::string, FormatId> formats;
     for (size_t p = 0; p < parts_.size(); ++p)
-      for (const std::string& name : parts_[p].names) formats[name] = kFormats[chosen[p]];
+      for (const std::string& name : parts_[p].names) formats[name] = kFormats[formats_[chosen[p]]];
     return formats;
   }
 
@@ -283,6 +297,7 @@ class Allocator {
   const Recipe& recipe_;
   const Engine& engine_;
   const QuantizeOptions& options_;
+  std::vector<size_t> formats_;  // indices of kFormats
   std::vector<Part> parts_;
   int64_t elements_ = 0, fixed_bytes_ = 0;
 };

@@ -80,8 +80,11 @@ Result<Engine> engine_for(const QuantizeOptions& options) {
 }  // namespace
 
 Result<QuantizeReport> quantize_model(const std::string& name, const std::string& target,
-                                      const QuantizeOptions& options) {
+                                      const QuantizeOptions& given) {
   const auto start = Clock::now();
+  QuantizeOptions options = given;
+  for (QuantizeSpec* const spec : {&options.linear, &options.embedding, &options.head})
+    if (spec->fit == "align") spec->fit = "asymmetric";  // its old name
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));

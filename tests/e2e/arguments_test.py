@@ -1,6 +1,7 @@
 """Help, versions and the mistakes a command line can hold: exit 2 and one line."""
 import json
 import random
+import re
 import shlex
 import unittest
 import zipfile
@@ -58,8 +59,8 @@ class Help(CliTest):
     def test_options_of_interface(self):
         wanted = {
             "import": "SRC OUT --force", "verify": "PATH", "doctor": "",
-            "quantize": "SRC OUT --format --group --scale --zero --fit --calib --calib-tokens --recipe --embedding --head --keep --target-bpw --rotate --hadamard --force",
-            "inspect": "PATH --formats --format --kernels",
+            "quantize": "SRC OUT --format --group --calib --calib-tokens --recipe --keep --target-bpw --rotate --force --help-all",
+            "inspect": "PATH --formats --all --format --kernels",
             "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos --trace",
             "trace": "TRACE --top --tolerance",
             "chat": "MODEL --system", "tokenize": "MODEL -p --file --decode", "logits": "MODEL -p --file --top --all --output --act -c",
@@ -79,6 +80,20 @@ class Help(CliTest):
             for option in options.split():
                 with self.subTest(f"{verb} {option}"):
                     self.assertIn(option, text)
+
+
+    def test_help_all(self):
+        """What few need: nowhere but in --help-all, which has the rest too."""
+        brief, full = (self.lowbit("quantize", option).stdout.decode() for option in ("--help", "--help-all"))
+        options = [set(re.findall(r"^  (?:-\w,)?(--[\w-]+)", text, re.M)) for text in (brief, full)]
+        self.assertLessEqual(options[0], options[1])
+        self.assertEqual(options[1] - options[0], {"--fit", "--scale", "--zero", "--hadamard", "--smooth", "--embedding", "--head", "--seed"})
+        for text in (brief, full):
+            self.assertNotIn("\n\n\n", text)
+            self.assertIn("\n\nCommon options:\n", text)
+            for line in text.splitlines():
+                self.assertLessEqual(len(line), 80, line)
+        self.refused("inspect", "--all", code=2)
 
 
 class Usage(CliTest):

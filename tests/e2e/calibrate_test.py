@@ -68,10 +68,12 @@ class Calibrate(CliTest):
         self.assertEqual(files_below(self.dir / "auto"), files_below(self.dir / "again"))
         self.assertTrue(self.greedy(self.dir / "auto"))
 
-    def test_aligned_fits(self):
-        self.calibrated("a", "--fit", "align", "--threads", 1)
-        self.calibrated("b", "--fit", "align", "--threads", 2, "--isa", "scalar")
+    def test_asymmetric_fits(self):
+        self.calibrated("a", "--fit", "asymmetric", "--threads", 1)
+        self.calibrated("b", "--fit", "asymmetric", "--threads", 2, "--isa", "scalar")
         self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "b"))
+        old = self.lowbit("quantize", self.hf, self.dir / "old", "--format", "int3", "--group", 32, "--calib", self.text, "--fit", "align")
+        self.assertIn("--fit asymmetric", old.stderr.decode())  # the old name says the new one
         self.calibrated("refit", "--fit", "refit")
         codes = [(self.dir / name / "model.safetensors").read_bytes() for name in ("a", "refit")]
         self.assertNotEqual(*codes)
@@ -85,7 +87,7 @@ class Calibrate(CliTest):
         self.assertNotEqual(*outputs)
         # Of itself for few values and enough text.
         self.text.write_text(text(20000))
-        for name, fit in (("long-auto", "auto"), ("long-align", "align"), ("long-refit", "refit")):
+        for name, fit in (("long-auto", "auto"), ("long-align", "asymmetric"), ("long-refit", "refit")):
             self.json("quantize", self.hf, self.dir / name, "--format", "int3", "--calib", self.text, "--calib-tokens", "8K", "--fit", fit)
         self.assertEqual(*(all_but_generation(self.dir / name / "model.safetensors") for name in ("long-auto", "long-align")))
         self.assertNotEqual(*((self.dir / name / "model.safetensors").read_bytes() for name in ("long-auto", "long-refit")))
@@ -217,6 +219,9 @@ class Calibrate(CliTest):
         self.assertEqual(formats["model.layers.0.mlp.gate_proj"], formats["model.layers.0.mlp.up_proj"])
         self.json(*call[:2], self.dir / "b", *call[3:], "--threads", 2)
         self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "b"))
+        self.assertTrue(any(name.startswith(("codebook", "trellis")) for name in formats.values()), formats)
+        without = self.json(*call[:2], self.dir / "z", *call[3:], "--zero")  # no trellis has offsets
+        self.assertFalse(any(x["format"].startswith("trellis") for x in without["layers"]))
         self.assertIn("budget", self.refused(*call[:2], self.dir / "c", "--target-bpw", 1.5, *call[5:]))
         self.assertIn("--calib", self.refused("quantize", self.hf, self.dir / "d", "--target-bpw", 3))
         self.refused("quantize", self.hf, self.dir / "d", "--target-bpw", 3, "--format", "int4", code=2)

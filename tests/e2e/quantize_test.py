@@ -209,14 +209,36 @@ class Inspect(CliTest):
             self.assertKeys(report, "tensors bits_per_weight bytes kernels")
             self.assertEqual(report["kind"], kind)
             self.assertIn("model.layers.0.mlp.down_proj.weight", {t["name"] for t in report["tensors"]})
+            self.assertCounted(t["name"] for t in report["tensors"])
             text = self.lowbit("inspect", path).stdout.decode().replace(str(self.models), "")
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
+
+    def assertCounted(self, names):
+        """Names in the order in which people count: layer 2 before layer 10."""
+        names = list(names)
+        self.assertEqual(names, sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]))
+
+    def test_layers_in_order(self):
+        deep = make_model(self.dir / "deep", "--layers", "12")
+        self.lowbit("quantize", deep, self.dir / "deep-int4", "--format", "int4")
+        for path in (deep, self.dir / "deep-int4"):
+            names = [t["name"] for t in self.json("inspect", path)["tensors"]]
+            self.assertCounted(names)
+            self.assertLess(names.index("model.layers.2.mlp.up_proj.weight"), names.index("model.layers.10.mlp.up_proj.weight"))
+            self.assertCounted(k["layer"] for k in self.json("inspect", path, "--kernels")["kernels"])
 
     def test_formats(self):
         listed = {f["name"] for f in self.json("inspect", "--formats")["formats"]}
         self.assertLessEqual(set(FORMATS), listed)
         text = self.lowbit("inspect", "--formats").stdout.decode()
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        every = self.lowbit("inspect", "--formats", "--all").stdout.decode()
+        self.assertLessEqual(max(map(len, every.splitlines())), 100)
+        shown, of_every = ({line.split()[0] for line in t.splitlines() if line and line[0].islower()} - {"format"} for t in (text, every))
+        self.assertEqual(of_every, listed)
+        self.assertEqual(listed - shown, {"uint4", "int2", "int3odd", "int2-transposed", "int2-planes", "int3-planes", "int4-planes", "ternary-planes"})
+        when = {f["name"]: f["when"] for f in self.json("inspect", "--formats")["formats"]}
+        self.assertEqual({name for name, text in when.items() if text}, shown)
         for name in listed:
             self.assertGreater(len(self.lowbit("inspect", "--format", name).stdout), 20)
         self.assertIn("layout", self.json("inspect", "--format", "int2"))
