@@ -61,12 +61,12 @@ __device__ __forceinline__ void load_product_words(const ProductArgs& p, const P
                                                    const ProductShare& share, ProductWords<Bits>& w) {
   using Order = FragmentOrder<Bits, 1>;
   const int lane128 = tile % 4 * 32 + static_cast<int>(threadIdx.x) % 32;
-  const uint8_t* const tiles = part.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kUnitBytes;
+  const uint8_t* const tiles = part.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kPackBytes;
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
     const int batch = share.first + i;
     if (i < share.count)
-      load_words<Order>(tiles + int64_t(batch / 2) * (kPanelPacks * Order::kUnitBytes), batch % 2, lane128, w[i]);
+      load_words<Order>(tiles + int64_t(batch / 2) * (kPanelPacks * Order::kPackBytes), batch % 2, lane128, w[i]);
   }
 }
 

@@ -44,7 +44,7 @@ TEST(Blocks, Moments) {
   LOWBIT_NEEDS_GPU();
   for (const auto& [rows, k, chunk] :
        {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {5000, 300, 1024}, {2048, 576, 1024}})
-    for (const bool crossed : {false, true}) check_hessian(rows, k, chunk, crossed);
+    for (const bool crossed : {false, true}) check_moments(rows, k, chunk, crossed);
 }
 
 TEST(Blocks, Rows) {
