@@ -363,7 +363,7 @@ def best(report: dict) -> str:
     lines = ["| bits/weight | format | how | perplexity / the original's | on TinyStories |", "|---|---|---|---|---|"]
     line = lambda r, how, after: lines.append(f"| {r['bits_per_weight']:.2f} | {'mixed' if r['format'].startswith('bpw') else r['format']} | {how} | {after['ratio']:.3f} | {after['tiny_ratio']:.2f} |")
     for how, steps in (("weights alone, seconds", ("int4:lsq", "int3:lsq")),
-                       ("calibrated (`--fit align`), minutes on a CPU", ("int4:align", "int3:align", "trellis2:align", "trellis2:align:group=192,scale=double,recipe=v-early-trellis-align"))):
+                       ("calibrated (`--fit asymmetric`), minutes on a CPU", ("int4:align", "int3:align", "trellis2:align", "trellis2:align:group=192,scale=double,recipe=v-early-trellis-align"))):
         for step in steps:
             row = next(r for r in ladder["rows"] if r["step"] == step)
             line(row, how + ", three bits where they count" * ("recipe" in step), row)

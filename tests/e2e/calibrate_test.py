@@ -236,9 +236,9 @@ class Calibrate(CliTest):
 
     def test_refused(self):
         out = self.dir / "out"
-        for fit in ("wls", "gptq", "refit", "align"):
+        for fit, said in (("wls", "wls"), ("gptq", "gptq"), ("refit", "refit"), ("asymmetric", "asymmetric"), ("align", "asymmetric")):
             error = self.refused("quantize", self.hf, out, "--format", "int4", "--fit", fit)
-            self.assertIn(f"--fit {fit}: got no text", error)
+            self.assertIn(f"--fit {said}: got no text", error)
             self.assertIn("--calib FILE", error)
         call = ("quantize", self.hf, out, "--format", "int4", "--calib")
         self.assertIn("missing.txt", self.refused(*call, self.dir / "missing.txt"))
