@@ -145,7 +145,7 @@ uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page
 
 void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
                     int64_t ld, ThreadPool& pool) {
-  LOWBIT_DCHECK(position >= length_ && position + n <= pages() * kKvPage);
+  LOWBIT_DCHECK(position >= length_ && position + n <= capacity_);
   const int64_t heads = group_of(layer).kv_heads, d = group_of(layer).head_dim;
   const int64_t grain = std::max<int64_t>(1, 16384 / (2 * heads * d));
   pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int) {

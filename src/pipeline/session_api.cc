@@ -51,12 +51,14 @@ int64_t Session::context() const { return impl_->model->info.context; }
 
 Status Session::truncate(int64_t length) {
   KvCache& cache = impl_->cache;
-  impl_->has_logits = false;
-  if (length < 0 || length > cache.length() || cache.can_truncate(length)) {
+  const bool refused = length < 0 || length > cache.length();
+  if (refused || cache.can_truncate(length)) {
     LOWBIT_TRY(cache.truncate(length));
+    impl_->has_logits = false;
     impl_->history.resize(std::min(impl_->history.size(), static_cast<size_t>(length)));
     return {};
   }
+  impl_->has_logits = false;
   const auto tokens = std::exchange(impl_->history, {});
   cache.clear();
   return impl_->forward(std::span(tokens).first(static_cast<size_t>(length)), LogitsWanted::none(), {});
