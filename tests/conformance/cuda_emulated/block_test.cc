@@ -4,24 +4,8 @@
 #define cuda cuda_on_fibers
 #include "tests/conformance/cuda_emulated/block_kernels.h"
 
-namespace lowbit {
-namespace {
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(std::vector<T> values) : values_(std::move(values)) {}
-  T* data() { return values_.data(); }
-  const T* data() const { return values_.data(); }
-  const std::vector<T>& back() const { return values_; }
-
- private:
-  std::vector<T> values_;
-};
-
-}  // namespace
-}  // namespace lowbit
-
+#include "tests/conformance/cuda_emulated/vector_on_device.h"
+// Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
 
 namespace lowbit {

@@ -23,24 +23,8 @@ bool gemm_fp8_wgmma(const Fp8Gemm&, cudaStream_t, cudaError_t*) { return false; 
 // One after the other: both have an unnamed namespace with the same names.
 #include "kernels/cuda/fp8/gemm.cu"
 
-namespace lowbit {
-namespace {
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(std::vector<T> values) : values_(std::move(values)) {}
-  T* data() { return values_.data(); }
-  const T* data() const { return values_.data(); }
-  const std::vector<T>& back() const { return values_; }
-
- private:
-  std::vector<T> values_;
-};
-
-}  // namespace
-}  // namespace lowbit
-
+#include "tests/conformance/cuda_emulated/vector_on_device.h"
+// Behind it: the checks are written for either.
 #include "tests/conformance/fp8_checks.h"
 
 namespace lowbit {
