@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +54,19 @@ int run_action(Console& console, const Invocation& invocation) {
   }
   console.error(status.error());
   return invocation.failed;
+}
+
+/// Destructors that ask for memory (nlohmann::json's) end the program where there is none: with a line and a code, as
+/// any error does. What was being written stays under its temporary name.
+[[noreturn]] void say_why_it_ends() {
+  try {
+    if (const auto exception = std::current_exception()) std::rethrow_exception(exception);
+  } catch (const std::bad_alloc& out_of_memory) {
+    for (const char* part : {"error: lowbit: got ", out_of_memory.what(), " in a destructor\n"}) fputs(part, stderr);
+    _exit(kFailed);
+  } catch (...) {  // a fault of this program
+  }
+  std::abort();
 }
 
 /// `lowbit help VERB` is `lowbit VERB --help`.
@@ -102,6 +117,7 @@ int main(int argc, char** argv) {
   using namespace lowbit;
   cli::occupy_standard_descriptors();
   cli::install_signal_handlers();
+  std::set_terminate(cli::say_why_it_ends);
   try {
     try {
       return cli::run(argc, argv);

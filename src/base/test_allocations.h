@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define LOWBIT_COUNTS_ALLOCATIONS 1
 
 namespace lowbit {
 inline std::atomic<int64_t> allocations{0};
+inline thread_local bool fail_next_allocation = false;  // of malloc, by this thread
 }  // namespace lowbit
 
 // glibc's own names of the functions that these replace; operator new ends here, too.
@@ -21,6 +23,7 @@ void* __libc_memalign(size_t alignment, size_t bytes);
 
 void* malloc(size_t bytes) {
   lowbit::allocations.fetch_add(1, std::memory_order_relaxed);
+  if (std::exchange(lowbit::fail_next_allocation, false)) return nullptr;
   return __libc_malloc(bytes);
 }
 void* calloc(size_t count, size_t bytes) {

@@ -60,9 +60,11 @@ std::string number_pattern(const std::string& layer) {
   return out;
 }
 
-json group_json(const LayerFormat& f) {
+/// A layer's format as text: an object of config_groups without its targets.
+std::string describe_group(const LayerFormat& f) {
   const Scaling& s = f.scaling;
   json g;
+  const JsonEnd end(g);
   g["format"] = format_info(f.format).name;
   g["group_size"] = s.k_block == Scaling::kAll ? -1 : s.k_block;  // -1: the whole row
   g["row_block"] = s.n_block == Scaling::kAll         ? json(-1)
@@ -71,7 +73,7 @@ json group_json(const LayerFormat& f) {
   g["scale_dtype"] = scale_kind_name(s.scale);
   g["zero_point"] = s.zero != ZeroKind::kNone;
   if (s.zero != ZeroKind::kNone) g["zero_dtype"] = zero_kind_name(s.zero);
-  return g;
+  return g.dump();
 }
 
 Result<int64_t> parse_block(const json& group, const char* key, const std::string& where) {
@@ -150,13 +152,14 @@ json describe_layers(const std::vector<LayerFormat>& quantized, const std::vecto
   std::map<std::string, std::set<std::string>> pattern_of;  // pattern -> descriptions it would match
   std::vector<std::string> order;
   for (const auto& f : quantized) {
-    const std::string key = group_json(f).dump();
+    const std::string key = describe_group(f);
     if (!groups.contains(key)) order.push_back(key);
     groups[key].push_back(f.layer);
     pattern_of[number_pattern(f.layer)].insert(key);
   }
   for (const auto& layer : dense) pattern_of[number_pattern(layer)].insert("");
   json out = json::object();
+  JsonEnd end_out(out);
   out["config_groups"] = json::object();
   out["layers"] = json::object();
   out["ignore"] = dense;
@@ -174,7 +177,7 @@ json describe_layers(const std::vector<LayerFormat>& quantized, const std::vecto
     group["targets"] = targets;
     out["config_groups"][name] = std::move(group);
   }
-  return out;
+  return end_out.take();
 }
 
 Result<std::vector<LayerFormat>> parse_layers(const json& config, const std::string& where) {

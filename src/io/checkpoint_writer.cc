@@ -267,7 +267,7 @@ Status CheckpointWriter::Impl::rename_shards(const std::string& generation) {
 
 Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) const {
   LOWBIT_TRY_ASSIGN(json config, parse_json_object(info.config_json, "config.json"));
-  const JsonEnd end_config(config);
+  JsonEnd end_config(config);
   LOWBIT_TRY_ASSIGN(json fit, parse_json_object(info.fit_json, "fit"));
   const JsonEnd end_fit(fit);
   json q = describe_layers(quantized, dense_matrices);
@@ -283,8 +283,8 @@ Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) con
   q["fit"] = std::move(fit);
   q["quality"] = json::object();
   for (const auto& [layer, error] : info.rel_error) q["quality"][layer]["rel_error"] = error;
-  config["quantization_config"] = std::move(q);
-  return config;
+  config["quantization_config"].swap(q);  // what stood there ends with q
+  return end_config.take();
 }
 
 Result<int64_t> CheckpointWriter::finish(const CheckpointInfo& info) {

@@ -100,7 +100,11 @@ Result<json> parse_json_object(std::string_view text, const std::string& where, 
 }
 
 void end_json(json& tree) noexcept {  // recursive: readers bound the depth
-  if (auto* object = tree.get_ptr<json::object_t*>()) {
+  const bool unfinished = (tree.is_object() && tree.get_ptr<json::object_t*>() == nullptr) ||
+                          (tree.is_array() && tree.get_ptr<json::array_t*>() == nullptr);
+  if (unfinished) {  // its first member found no memory: a type without a value, which its destructor would follow
+    new (&tree) json();
+  } else if (auto* object = tree.get_ptr<json::object_t*>()) {
     for (auto& [key, value] : *object) end_json(value);
     object->clear();
   } else if (auto* array = tree.get_ptr<json::array_t*>()) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lowbit/error.h"
 
@@ -30,13 +31,14 @@ Result<nlohmann::json> parse_json_object(std::string_view text, const std::strin
 /// none.
 void end_json(nlohmann::json& tree) noexcept;
 
-/// Does so at the end of a scope. Declared right behind the tree, which may have been moved from by then; not for one
-/// that a function returns as its value. Nested initializer lists consist of trees that end unseen: members are set one
-/// by one instead.
+/// Does so at the end of a scope. Declared right behind the tree, which may have been moved from by then. A function
+/// whose value is the tree returns take(). Nested initializer lists consist of trees that end unseen: members are set
+/// one by one instead.
 class JsonEnd {
  public:
   explicit JsonEnd(nlohmann::json& tree) : tree_(tree) {}
   ~JsonEnd() { end_json(tree_); }
+  nlohmann::json take() { return std::move(tree_); }
   JsonEnd(const JsonEnd&) = delete;
   JsonEnd& operator=(const JsonEnd&) = delete;
 

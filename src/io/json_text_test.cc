@@ -44,6 +44,33 @@ TEST(JsonEnd, LeavesWhatWasMovedAway) {
   }
 }
 
+/// Where a tree's first member finds no memory, it has a type and no value; nlohmann::json's destructor follows that.
+TEST(JsonEnd, EndsWhatFoundNoMemory) {
+#if defined(LOWBIT_COUNTS_ALLOCATIONS)
+  json tree;
+  {
+    JsonEnd end(tree);
+    fail_next_allocation = true;
+    EXPECT_THROW(tree["a"], std::bad_alloc);
+    EXPECT_TRUE(tree.is_object());
+  }
+  EXPECT_TRUE(tree.is_null());
+#else
+  GTEST_SKIP()
+      << "a sanitizer, or a C library other than glibc, has its own malloc: allocations cannot be made to fail";
+#endif
+}
+
+TEST(JsonEnd, GivesItsTreeAway) {
+  const auto make = [] {
+    json tree;
+    JsonEnd end(tree);
+    tree["a"] = 1;
+    return end.take();
+  };
+  EXPECT_EQ(make(), (json{{"a", 1}}));
+}
+
 TEST(DirectoryNames, InOrderWithoutThemselves) {
   const std::string folder = testing::TempDir() + "directory_names";
   std::filesystem::remove_all(folder);

@@ -40,6 +40,7 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   Sha256 hash;
   hash.update(std::as_bytes(std::span(recipe)));
   nlohmann::json run;
+  JsonEnd end_run(run);
   run["lowbit_version"] = version();
   run["source_sha256"] = source_sha256;
   run["linear"] = spec_json(o.linear);
@@ -52,7 +53,7 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   run["smooth"] = o.smooth;
   run["target_bpw"] = o.target_bpw;
   run["seed"] = o.seed;
-  return run;
+  return end_run.take();
 }
 
 /// What cannot be done without a calibration text.
