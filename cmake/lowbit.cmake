@@ -64,12 +64,13 @@ function(lowbit_isa_library name)
   target_compile_options(lowbit_${name} PRIVATE "$<IF:$<BOOL:${LOWBIT_FUZZ}>,-O1;-fno-sanitize=all,-O3>" ${A_FLAGS})
 endfunction()
 
-# lowbit_test(NAME SOURCES a_test.cc ... DEPS folder ...): GoogleTest binary bin/NAME, one CTest entry.
+# lowbit_test(NAME SOURCES a_test.cc ... DEPS folder ... [COST seconds]): GoogleTest binary bin/NAME, one CTest entry. COST of the long ones:
+# CTest begins with them, so that none is left over at the end with a core idle beside it.
 function(lowbit_test name)
   if(NOT LOWBIT_TESTS)
     return()
   endif()
-  cmake_parse_arguments(A "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(A "" "COST" "SOURCES;DEPS;LIBS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE lowbit_flags ${A_LIBS} GTest::gtest_main)
   foreach(dep IN LISTS A_DEPS)
@@ -78,4 +79,7 @@ function(lowbit_test name)
   target_compile_definitions(${name} PRIVATE LOWBIT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LOWBIT_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+  if(A_COST)
+    set_tests_properties(${name} PROPERTIES COST ${A_COST})
+  endif()
 endfunction()

@@ -3,7 +3,6 @@
 // shuffles, blocks run one after the other, and shared memory is static.
 
 #include <cuda_runtime.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include "tests/conformance/cuda_emulated/fiber_switch.h"
 
 #undef __global__
 #undef __device__
@@ -28,61 +29,9 @@
 
 namespace lowbit::fibers {
 
-/// Where a thread of a block, or what runs them in turn, goes on. ucontext asks the system to keep signals at each
-/// switch, which takes most of a test's time.
-#if defined(__x86_64__)
-struct Context {
-  void* stack = nullptr;
-};
-extern "C" void lowbit_switch_fibers(void** from, void* to);
-asm(R"(
-.text
-.globl lowbit_switch_fibers
-.type lowbit_switch_fibers, @function
-lowbit_switch_fibers:
-  endbr64
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size lowbit_switch_fibers, .-lowbit_switch_fibers
-)");
-inline void switch_to(Context& from, Context& to) { lowbit_switch_fibers(&from.stack, to.stack); }
-inline void begin(Context& context, char* stack, size_t size, void (*entry)()) {
-  constexpr int kSaved = 6;
-  auto** const top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + size) / 16 * 16) - 2;
-  *top = reinterpret_cast<void*>(entry);
-  std::fill_n(top - kSaved, kSaved, nullptr);
-  context.stack = top - kSaved;
-}
-#else
-struct Context {
-  ucontext_t of;
-};
-inline void switch_to(Context& from, Context& to) { swapcontext(&from.of, &to.of); }
-inline void begin(Context& context, char* stack, size_t size, void (*entry)()) {
-  getcontext(&context.of);
-  context.of.uc_stack.ss_sp = stack;
-  context.of.uc_stack.ss_size = size;
-  context.of.uc_link = nullptr;
-  makecontext(&context.of, entry, 0);
-}
-#endif
-
 struct Fiber {
   Context context;
-  bool done = false;
+  bool started = false, done = false;
 };
 
 /// Counts arrivals of a group; a round is over when all of it has come.
@@ -113,12 +62,31 @@ inline void now_or_recorded(std::function<void()> work) {
   }
 }
 
-constexpr size_t kStack = 64 << 10;
-/// Of a thread of a block; the next launch uses it again.
-inline char* stack_of(size_t thread) {
-  static std::vector<std::unique_ptr<char[]>> stacks;
-  while (stacks.size() <= thread) stacks.emplace_back(new char[kStack]);
-  return stacks[thread].get();
+void enter();
+void go_on_with(size_t thread);
+
+/// The next thread behind `thread`, in turn, that is not done; `thread` itself when there is no other.
+inline size_t next_of(size_t thread) {
+  const size_t count = machine->fibers.size();
+  size_t next = thread;
+  do {
+    next = next + 1 == count ? 0 : next + 1;
+  } while (next != thread && machine->fibers[next].done);
+  return next;
+}
+
+/// Lets the next thread run; comes back when it is this one's turn.
+inline void yield() {
+  const size_t self = machine->current, next = next_of(self);
+  if (next == self) return;
+  Fiber& fiber = machine->fibers[next];
+  if (!fiber.started) {
+    fiber.started = true;
+    begin(fiber.context, stack_of(next), kStack, enter);
+  }
+  go_on_with(next);
+  switch_to(machine->fibers[self].context, fiber.context);
+  go_on_with(self);
 }
 
 inline void meet(Meeting& m) {
@@ -127,12 +95,22 @@ inline void meet(Meeting& m) {
     m.arrived = 0;
     ++m.round;
   }
-  while (m.round == round) switch_to(machine->fibers[machine->current].context, machine->scheduler);
+  while (m.round == round) yield();
 }
 
+/// Threads that have not begun run on the stack of one that is done: most kernels never wait, and then need no other.
 inline void enter() {
-  machine->body();
-  machine->fibers[machine->current].done = true;
+  for (;;) {
+    const size_t self = machine->current;
+    machine->body();
+    machine->fibers[self].done = true;
+    const size_t next = next_of(self);
+    if (next == self) break;
+    Fiber& fiber = machine->fibers[next];
+    go_on_with(next);
+    if (fiber.started) switch_to(machine->fibers[self].context, fiber.context);
+    fiber.started = true;
+  }
   switch_to(machine->fibers[machine->current].context, machine->scheduler);
 }
 
@@ -141,6 +119,19 @@ inline void enter() {
 namespace lowbit::cuda {
 
 inline dim3 threadIdx, blockIdx;
+
+}  // namespace lowbit::cuda
+
+namespace lowbit::fibers {
+
+inline void go_on_with(size_t thread) {
+  machine->current = thread;
+  cuda::threadIdx = dim3(static_cast<unsigned>(thread));
+}
+
+}  // namespace lowbit::fibers
+
+namespace lowbit::cuda {
 
 inline void __syncthreads() { fibers::meet(fibers::machine->all); }
 
@@ -198,20 +189,11 @@ inline void run_blocks(const std::function<void()>& body, dim3 grid, dim3 block)
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
         m.all = {static_cast<int>(block.x), 0, 0};
         m.warps.assign((block.x + 31) / 32, {32, 0, 0});
-        for (size_t i = 0; i < m.fibers.size(); ++i) {
-          m.fibers[i].done = false;
-          fibers::begin(m.fibers[i].context, fibers::stack_of(i), fibers::kStack, fibers::enter);
-        }
-        for (bool left = true; left;) {
-          left = false;
-          for (size_t i = 0; i < m.fibers.size(); ++i) {
-            if (m.fibers[i].done) continue;
-            left = true;
-            m.current = i;
-            threadIdx = dim3(static_cast<unsigned>(i));
-            switch_to(m.scheduler, m.fibers[i].context);
-          }
-        }
+        for (fibers::Fiber& fiber : m.fibers) fiber.started = fiber.done = false;
+        m.fibers[0].started = true;
+        fibers::begin(m.fibers[0].context, fibers::stack_of(0), fibers::kStack, fibers::enter);
+        fibers::go_on_with(0);
+        fibers::switch_to(m.scheduler, m.fibers[0].context);
       }
 }
 

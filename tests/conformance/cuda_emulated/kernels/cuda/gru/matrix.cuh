@@ -3,8 +3,6 @@
 // block or a cluster does together waits until all of them have come. Addresses of shared memory are offsets, with the rank of
 // another block of the cluster above them.
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,6 +14,8 @@
 #include <memory>
 #include <vector>
 
+#include "tests/conformance/cuda_emulated/fiber_switch.h"
+
 namespace lowbit::cuda::gru {
 
 using std::max;
@@ -24,8 +24,7 @@ using std::min;
 namespace emulation {
 
 struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  fibers::Context context;
   int thread = 0, block = 0;
   bool done = false;
 };
@@ -60,7 +59,7 @@ struct Machine {
   std::map<std::pair<int, int>, Meeting> named;  // by block and number
   std::vector<Lane> lanes;
   std::map<std::pair<int, uint32_t>, ByteBarrier> barriers;
-  ucontext_t scheduler;
+  fibers::Context scheduler;
   Fiber* current = nullptr;
   std::function<void()> body;
   int64_t idle = 0;  // turns without progress
@@ -69,7 +68,7 @@ inline Machine* machine = nullptr;
 
 inline void yield() {
   Fiber* const self = machine->current;
-  swapcontext(&self->context, &machine->scheduler);
+  fibers::switch_to(self->context, machine->scheduler);
 }
 inline void meet(Meeting& m) {
   const uint64_t round = m.round;
@@ -101,7 +100,7 @@ inline ByteBarrier& barrier_at(uint32_t address) {
 inline void enter() {
   machine->body();
   machine->current->done = true;
-  swapcontext(&machine->current->context, &machine->scheduler);
+  fibers::switch_to(machine->current->context, machine->scheduler);
 }
 
 /// Runs `body` in blocks * threads fibers. False when they wait for each other for ever.
@@ -117,17 +116,11 @@ inline bool run(int blocks, int threads, int cluster, int shared_bytes, std::fun
   m.clusters.assign(static_cast<size_t>(blocks / cluster), {threads * cluster, 0, 0});
   m.lanes.resize(static_cast<size_t>(blocks * threads));
   m.fibers.resize(static_cast<size_t>(blocks * threads));
-  constexpr size_t kStack = 48 << 10;
   for (size_t i = 0; i < m.fibers.size(); ++i) {
     Fiber& f = m.fibers[i];
     f.thread = int(i) % threads;
     f.block = int(i) / threads;
-    f.stack = std::make_unique<char[]>(kStack);
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = kStack;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, enter, 0);
+    fibers::begin(f.context, fibers::stack_of(i), fibers::kStack, enter);
   }
   for (bool left = true; left;) {
     left = false;
@@ -135,7 +128,7 @@ inline bool run(int blocks, int threads, int cluster, int shared_bytes, std::fun
       if (f.done) continue;
       left = true;
       m.current = &f;
-      swapcontext(&m.scheduler, &f.context);
+      fibers::switch_to(m.scheduler, f.context);
     }
     if (left && ++m.idle > 200) return false;
   }
