@@ -14,7 +14,7 @@ Status Session::Impl::run(KvCache& on, std::span<const TokenId> tokens, LogitsWa
 
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
   const int64_t start = cache.length();
-  LOWBIT_TRY(with_pages([&] {
+  const Status ran = with_pages([&]() -> Status {
     Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
     if (trace != nullptr && !status) trace->file().drop();
     if (trace != nullptr && status) {
@@ -22,9 +22,9 @@ Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted want
       if (!status) LOWBIT_TRY(cache.truncate(start));
     }
     return status;
-  }));
-  if (model->transformer->kv().packed()) history.insert(history.end(), tokens.begin(), tokens.end());
-  return {};
+  });
+  if (ran && model->transformer->kv().packed()) history.insert(history.end(), tokens.begin(), tokens.end());
+  return ran;
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
