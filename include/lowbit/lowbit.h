@@ -174,6 +174,10 @@ typedef struct lb_model_options {
   int32_t threads;        /* 0: physical cores */
   /* Positions that all sequences of the model have together, in pages of 64; forks share theirs. 0: as many as there is memory for */
   int64_t kv_positions;
+  /* How keys and values are kept: "f16", or quantized as "int8", "int4", "int2" or "kXvY" with X and Y of 2, 4 and 8; NULL is "f16" */
+  const char* kv;
+  int64_t
+      kv_residual; /* newest positions that stay f16 beside quantized ones, in whole pages of 64. 0: 128; -1: none */
 } lb_model_options;
 
 /* path: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". options may be NULL. *model is NULL after

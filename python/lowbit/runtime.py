@@ -39,7 +39,7 @@ class RuntimeFailure(LowbitError):
 
 class _ModelOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("activation", c_char_p), ("device", c_char_p), ("context", c_int64), ("threads", c_int32),
-                ("kv_positions", c_int64)]
+                ("kv_positions", c_int64), ("kv", c_char_p), ("kv_residual", c_int64)]
 
 
 class _GenerateOptions(ctypes.Structure):
@@ -309,7 +309,8 @@ class Model(_Sequence):
 
     path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions of a
     sequence, 0 for the model's own (at most 4096). threads: 0 for the physical cores. kv_positions: positions that all sequences have
-    together, 0 for as many as there is memory for. Results do not depend on threads.
+    together, 0 for as many as there is memory for. kv: how keys and values are kept, "f16" or quantized as `lowbit run --kv`; the newest
+    kv_residual positions stay f16. Results do not depend on threads.
     Its own sequence is not for two threads at once: a call while another one runs is an error. tokenize(), detokenize(), chat_text() and
     session() may be called in any thread at any time. It cannot be copied or pickled. A child of os.fork() has a copy of it and of its
     sessions, unless another thread was in a call with one of them just then. Errors: LowbitError.
@@ -318,14 +319,15 @@ class Model(_Sequence):
     _what, _prefix, _instead = "model", "lb_model_", "open the model twice, or take a session() for each sequence"
 
     def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
-                 threads: int = 0, kv_positions: int = 0) -> None:
+                 threads: int = 0, kv_positions: int = 0, kv: str = "f16", kv_residual: int = 128) -> None:
         super().__init__()
         self._vocab_size = 0
         raw = os.fsencode(path)
         if b"\0" in raw:  # C would take what is before it
             raise ValueError("embedded null byte")
         options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), _whole("context", context, 64),
-                                _whole("threads", threads, 32), _whole("kv_positions", kv_positions, 64))
+                                _whole("threads", threads, 32), _whole("kv_positions", kv_positions, 64), kv.encode(),
+                                _whole("kv_residual", kv_residual, 63, signed=False) or -1)
         self._opened = _Opened(raw, options)
         self._handle = self._opened.handle
         self._vocab_size = library().lb_model_vocab_size(self._handle)

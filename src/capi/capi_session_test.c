@@ -15,7 +15,7 @@ static const int32_t kPrompt[6] = {1, 403, 407, 261, 378, 5};
 
 static lb_model* open_model(const char* path, int64_t context, int64_t kv_positions) {
   lb_model* model = NULL;
-  const lb_model_options options = {sizeof options, "f32", "cpu", context, 2, kv_positions};
+  const lb_model_options options = {sizeof options, "f32", "cpu", context, 2, kv_positions, NULL, 0};
   CHECK(lb_model_open(path, &options, &model) == LB_OK);
   return model;
 }
@@ -270,6 +270,37 @@ static void check_model_options_size(const char* path) {
   }
 }
 
+static void check_kv_formats(const char* path) {
+  const struct {
+    const char* kv;
+    int64_t residual;
+    lb_status wanted;
+    const char* says;
+  } cases[] = {{NULL, 0, LB_OK, ""},
+               {"f16", 0, LB_OK, ""},
+               {"f16", 64, LB_OK, ""},
+               {"f16", -1, LB_OK, ""},
+               {"f16", -2, LB_INVALID_ARGUMENT, "kv_residual"},
+               {"int5", 0, LB_INVALID_ARGUMENT, "'int5'"},
+               {"", INT64_MAX, LB_INVALID_ARGUMENT, "residual"},
+               {"int4", -1, LB_UNSUPPORTED, "int4 of heads of 8"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    const lb_model_options options = {sizeof options, "f32", "cpu", 64, 1, 0, cases[i].kv, cases[i].residual};
+    lb_model* model = NULL;
+    const lb_status got = lb_model_open(path, &options, &model);
+    if (got != cases[i].wanted) printf("kv %zu: %s\n", i, lb_last_error());
+    CHECK(got == cases[i].wanted && (got == LB_OK || strstr(lb_last_error(), cases[i].says) != NULL));
+    lb_model_close(model);
+  }
+  /* A program that was compiled before there was a choice. */
+  lb_model_options old = {offsetof(lb_model_options, kv), "f32", "cpu", 64, 1, 0, (const char*)1, -5};
+  lb_model_options* exactly = exact(&old, offsetof(lb_model_options, kv));
+  lb_model* model = NULL;
+  CHECK(lb_model_open(path, exactly, &model) == LB_OK);
+  lb_model_close(model);
+  free(exactly);
+}
+
 void check_sessions(const char* path) {
   lb_model* model = open_model(path, 64, 0);
   check_forks(model);
@@ -280,4 +311,5 @@ void check_sessions(const char* path) {
   lb_model_close(model);
   check_pages(path);
   check_model_options_size(path);
+  check_kv_formats(path);
 }

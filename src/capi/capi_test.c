@@ -321,7 +321,7 @@ static void check_generation(lb_model* model) {
 /* Token by token and in one call give the same logits. 0 when there is no such model. */
 static int check_model(const char* path) {
   lb_model *one = NULL, *two = NULL;
-  lb_model_options options = {sizeof options, "f32", "cpu", -1, 1, 0};
+  lb_model_options options = {sizeof options, "f32", "cpu", -1, 1, 0, NULL, 0};
   CHECK(lb_model_open(path, &options, &one) != LB_OK && one == NULL);
   options.context = 64;
   const lb_status status = lb_model_open(path, &options, &one);

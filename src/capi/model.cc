@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -20,7 +21,8 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
   ModelOptions o;
   if (options != nullptr) {
     lb_model_options given{};
-    LOWBIT_TRY(read_versioned("lb_model_options", options, {offsetof(lb_model_options, kv_positions)}, given));
+    LOWBIT_TRY(read_versioned("lb_model_options", options,
+                              {offsetof(lb_model_options, kv_positions), offsetof(lb_model_options, kv)}, given));
     for (const auto& [name, positions] :
          {std::pair{"context", given.context}, std::pair{"kv_positions", given.kv_positions}})
       if (positions < 0)
@@ -30,6 +32,11 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
     if (given.device != nullptr) o.compute.device = given.device;
     o.context = given.context;
     o.kv_positions = given.kv_positions;
+    if (given.kv != nullptr) o.kv = given.kv;
+    if (given.kv_residual < -1)
+      return fail(ErrorCode::kInvalidArgument, "lb_model_options kv_residual", std::to_string(given.kv_residual),
+                  "positions, 0 for 128, or -1 for none");
+    if (given.kv_residual != 0) o.kv_residual = std::max<int64_t>(given.kv_residual, 0);
     o.compute.threads = given.threads;
   }
   LOWBIT_TRY_ASSIGN(const std::string resolved, resolve_model(path));

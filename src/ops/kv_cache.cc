@@ -11,6 +11,12 @@
 #include "kernels/pack_rows.h"
 
 namespace lowbit {
+namespace {
+
+/// Pages, from page 1 on, whose positions all lie before `length`.
+int64_t whole_pages(int64_t length) { return std::max<int64_t>(0, length / kKvPage - 1); }
+
+}  // namespace
 
 KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
   const size_t groups = pool_->groups().size();
@@ -49,21 +55,31 @@ Result<KvCache> KvCache::make(std::vector<KvGroup> groups, int64_t capacity) {
   return KvCache(std::move(pool), capacity);
 }
 
+void KvCache::share(size_t store, int64_t count, KvCache& with) const {
+  for (int64_t p = 0; p < count; ++p) {
+    const KvPool::Page& page = tables_[store][size_t(p)];
+    if (page.data != nullptr) pool_->share(int(store), page.id);
+    with.tables_[store].push_back(page);
+  }
+}
+
 KvCache KvCache::fork() const {
   KvCache other(pool_, capacity_);
   other.length_ = other.start_ = length_;
   other.packed_ = packed_;
   other.held_ = held_;
-  const auto share = [&](size_t store, int64_t count) {
-    for (int64_t p = 0; p < count; ++p) {
-      const KvPool::Page& page = tables_[store][size_t(p)];
-      if (page.data != nullptr) pool_->share(int(store), page.id);
-      other.tables_[store].push_back(page);
-    }
-  };
   for (size_t g = 0; g < packed_.size(); ++g) {
-    share(g, ceil_div(length_, kKvPage));
-    share(packed_store(g), packed_[g]);  // what is not written yet each writes to a page of its own
+    share(g, ceil_div(length_, kKvPage), other);
+    share(packed_store(g), packed_[g], other);  // what is not written yet each writes to a page of its own
+  }
+  return other;
+}
+
+KvCache KvCache::restarted(int64_t length) const {
+  KvCache other(pool_, capacity_);
+  for (size_t g = 0; g < packed_.size(); ++g) {
+    other.packed_[g] = std::min(packed_[g], whole_pages(length));
+    share(packed_store(g), other.packed_[g], other);
   }
   return other;
 }
@@ -251,7 +267,7 @@ Status KvCache::truncate(int64_t length) {
                 "clear it and compute the tokens again");
   length_ = length;
   start_ = std::min(start_, length);
-  const int64_t whole = std::max<int64_t>(0, length / kKvPage - 1);  // from page 1 on
+  const int64_t whole = whole_pages(length);
   for (size_t g = 0; g < packed_.size(); ++g) {
     packed_[g] = std::min(packed_[g], whole);
     held_[g] = std::min(held_[g], whole);

@@ -33,6 +33,9 @@ class KvCache {
   static Result<KvCache> make(std::vector<KvGroup> groups, int64_t capacity);
   /// The same positions in a sequence of its own: pages are shared until one of the two writes to them.
   KvCache fork() const;
+  /// A sequence without positions that has this one's packed pages of positions before `length` in advance: for those who compute the
+  /// same tokens again, which packs the same. This one stays as it is.
+  KvCache restarted(int64_t length) const;
 
   const KvPool& pool() const { return *pool_; }
   const KvGroup& group_of(int64_t layer) const { return pool_->group_of(layer); }
@@ -80,6 +83,8 @@ class KvCache {
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;
   PackedMatrix packed(int64_t layer, int64_t which, int64_t head, int64_t page) const;
+  /// The first `count` pages of a store also belong to `with`.
+  void share(size_t store, int64_t count, KvCache& with) const;
   void pack_head(int64_t layer, int64_t head, int64_t page);
   /// Room for f16 rows up to `f16_end`, or in groups that are never packed up to `end`, and for what rows before `end` read packed.
   Status grow(int64_t f16_end, int64_t end);

@@ -8,22 +8,23 @@
 
 namespace lowbit {
 
+Status Session::Impl::run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
+  return with_pages([&] { return model->executor.forward(tokens, on, wanted, out); });
+}
+
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
-  const auto end = std::chrono::steady_clock::now() + most_wait;
   const int64_t start = cache.length();
-  while (true) {
-    const uint64_t freed = model->pages->times_freed();
+  const Status ran = with_pages([&]() -> Status {
     Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
     if (trace != nullptr && !status) trace->file().drop();
     if (trace != nullptr && status) {
       status = trace->file().keep();
       if (!status) LOWBIT_TRY(cache.truncate(start));
     }
-    if (status && model->transformer->kv().packed()) history.insert(history.end(), tokens.begin(), tokens.end());
-    if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
-  }
+    return status;
+  });
+  if (ran && model->transformer->kv().packed()) history.insert(history.end(), tokens.begin(), tokens.end());
+  return ran;
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -58,10 +59,12 @@ Status Session::truncate(int64_t length) {
     impl_->history.resize(std::min(impl_->history.size(), static_cast<size_t>(length)));
     return {};
   }
+  KvCache again = cache.restarted(length);
+  LOWBIT_TRY(impl_->run(again, std::span(impl_->history).first(static_cast<size_t>(length)), LogitsWanted::none(), {}));
+  cache = std::move(again);
   impl_->has_logits = false;
-  const auto tokens = std::exchange(impl_->history, {});
-  cache.clear();
-  return impl_->forward(std::span(tokens).first(static_cast<size_t>(length)), LogitsWanted::none(), {});
+  impl_->history.resize(static_cast<size_t>(length));
+  return {};
 }
 
 Status Session::start_trace(const std::string& path) {

@@ -1,6 +1,7 @@
 #pragma once
 // One sequence of a model, behind the public Session.
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,21 @@ struct Session::Impl {
 
   /// Through the executor; waits for pages where that is wanted. What fails leaves nothing in the trace.
   Status forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
+  /// The same on any cache of the model, without a trace.
+  Status run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
+
+  /// What `call` returns, which is made again whenever pages have become free, for as long as is wanted.
+  template <class Call>
+  Status with_pages(const Call& call) {
+    const auto end = std::chrono::steady_clock::now() + most_wait;
+    while (true) {
+      const uint64_t freed = model->pages->times_freed();
+      const Status status = call();
+      if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      if (left.count() <= 0 || !model->pages->wait_until_freed(freed, left)) return status;
+    }
+  }
 
   std::shared_ptr<SharedModel> model;
   KvCache cache;

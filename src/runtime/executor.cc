@@ -73,20 +73,29 @@ void Executor::run_batch(std::unique_lock<std::mutex>& lock) {
   for (const Request* r : chosen_) left_.push_back(int64_t(r->tokens.size()));
   rows_.resize(left_.size());
   share_rows(left_, model_.batch(), rows_);
+  lock.unlock();
+  open_parts();
+  const Status status = batch_.empty() ? Status{} : model_.run(batch_);
+  lock.lock();
+  size_t part = 0;
+  for (size_t i = 0; i < chosen_.size(); ++i) {
+    if (!opened_[i]) advance(*chosen_[i], {}, opened_[i]);
+    if (opened_[i] && rows_[i] > 0) advance(*chosen_[i], batch_[part++], status);
+  }
+}
+
+void Executor::open_parts() {
   batch_.clear();
+  opened_.assign(chosen_.size(), Status{});
   for (size_t i = 0; i < chosen_.size(); ++i) {
     const Request& r = *chosen_[i];
     if (rows_[i] == 0) continue;
+    opened_[i] = r.cache->open(rows_[i]);
+    if (!opened_[i]) continue;
     const int64_t first = std::min(r.first, rows_[i]), last = std::min(r.first + r.count, rows_[i]);
     batch_.push_back(
         {r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer, r.sink, r.sink_row});
   }
-  lock.unlock();
-  const Status status = model_.run(batch_);
-  lock.lock();
-  size_t part = 0;
-  for (size_t i = 0; i < chosen_.size(); ++i)
-    if (rows_[i] > 0) advance(*chosen_[i], batch_[part++], status);
 }
 
 void Executor::advance(Request& request, const BatchPart& part, const Status& status) {

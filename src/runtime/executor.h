@@ -63,6 +63,8 @@ class Executor {
   /// Runs batches until `own` is done, then hands over.
   void lead(Call& own, std::unique_lock<std::mutex>& lock);
   void run_batch(std::unique_lock<std::mutex>& lock);
+  /// The batch without those whose cache gets no room; their errors are in opened_.
+  void open_parts();
   /// Of a batch that has run, with this status: what its part of a request leaves to do.
   void advance(Request& request, const BatchPart& part, const Status& status);
 
@@ -73,6 +75,7 @@ class Executor {
   // Of the leader.
   std::vector<Request*> chosen_;
   std::vector<int64_t> left_, rows_;
+  std::vector<Status> opened_;  // of chosen_
   std::vector<BatchPart> batch_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -24,7 +26,8 @@ constexpr Variant kVariants[] = {{"dense", FormatId::kBf16, Activation::kF32, 0}
                                  {"int4", FormatId::kInt4, Activation::kInt8, 32},
                                  {"ternary, int8-row", FormatId::kTernaryPacked, Activation::kInt8, 0}};
 
-std::unique_ptr<Transformer> load(const Variant& variant, const RandomModelSpec& spec, int threads, int64_t batch) {
+std::unique_ptr<Transformer> load(const Variant& variant, const RandomModelSpec& spec, int threads, int64_t batch,
+                                  const KvFormat& kv = {}) {
   const MemorySource source = make_random_model(spec);
   LoadOptions options;
   options.x.activation = variant.activation;
@@ -32,6 +35,7 @@ std::unique_ptr<Transformer> load(const Variant& variant, const RandomModelSpec&
   options.isa = best_isa();
   options.threads = threads;
   options.batch = batch;
+  options.kv = kv;
   auto model = Transformer::load(source, options);
   EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message());
   return model ? std::move(*model) : nullptr;
@@ -333,6 +337,90 @@ TEST(Executor, WhereOneOfManyFailsAllStayAsTheyWere) {
   auto alone = model->make_cache();
   ASSERT_TRUE(model->forward(text, *alone, LogitsWanted::last(), again));
   EXPECT_TRUE(same_bits(logits, again));  // b's
+}
+
+// A prompt takes f16 pages as it goes where they will be packed. When there are none, whoever runs beside it must not feel it.
+TEST(Executor, APromptThatGetsNoPagesFailsAlone) {
+  RandomModelSpec spec;
+  spec.max_positions = 1024;
+  auto model = load(kVariants[0], spec, 1, 1024, *parse_kv_format("int4", 128));
+  ASSERT_TRUE(model);
+  Executor executor(*model);
+  auto pool = KvPool::make(model->kv_groups(), 12);
+  const std::vector<int32_t> text(1000, 3);  // 8 pages in advance, 16 in the end
+  std::vector<float> logits(size_t(spec.vocab)), again(logits.size());
+  KvCache holds(*pool, 1024), prompt(*pool, 1024), beside(*pool, 1024);
+  std::atomic<int> started = 0;
+  const LogitsSink waits = [&](int64_t, std::span<float>) {  // so that the next batch has both of the others
+    while (started < 2) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  Status of_prompt, of_beside;
+  std::vector<std::thread> threads;
+  threads.emplace_back(
+      [&] { EXPECT_TRUE(executor.forward(std::span(text).first(1), holds, LogitsWanted::range(0, 1, &waits), {})); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  threads.emplace_back([&] {
+    ++started;
+    of_prompt = executor.forward(text, prompt, LogitsWanted::none(), {});
+  });
+  threads.emplace_back([&] {
+    ++started;
+    of_beside = executor.forward(std::span(text).first(1), beside, LogitsWanted::last(), logits);
+  });
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_FALSE(of_prompt.has_value());
+  EXPECT_EQ(of_prompt.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(prompt.length(), 0);
+  EXPECT_TRUE(of_beside.has_value()) << of_beside.error().message();
+  auto alone = model->make_cache();
+  ASSERT_TRUE(model->forward(std::span(text).first(1), *alone, LogitsWanted::last(), again));
+  EXPECT_TRUE(same_bits(logits, again));
+}
+
+// What a session does when it is cut back further than its f16 pages reach.
+TEST(Executor, APackedSequenceIsComputedAgainBesideItself) {
+  constexpr int64_t kLength = 900, kCut = 333;
+  RandomModelSpec spec;
+  spec.max_positions = 1024;
+  auto model = load(kVariants[0], spec, 1, 64, *parse_kv_format("int4", 64));
+  ASSERT_TRUE(model);
+  Executor executor(*model);
+  std::vector<int32_t> text(kLength);
+  for (int64_t i = 0; i < kLength; ++i) text[size_t(i)] = int32_t(i * 7 % spec.vocab);
+  std::vector<float> logits(size_t(spec.vocab)), again(logits.size());
+  const auto first = [&](int64_t n) { return std::span<const int32_t>(text).first(size_t(n)); };
+  auto pool = KvPool::make(model->kv_groups(), 40);
+  KvCache cache(*pool, 1024);
+  for (const int32_t token : text) ASSERT_TRUE(executor.forward({&token, 1}, cache, LogitsWanted::last(), logits));
+  ASSERT_FALSE(cache.can_truncate(kCut));
+  {
+    KvCache other = cache.restarted(kCut);
+    EXPECT_EQ(other.length(), 0);
+    ASSERT_TRUE(executor.forward(first(kCut), other, LogitsWanted::none(), {}));
+    ASSERT_TRUE(executor.forward({&text[kCut], 1}, other, LogitsWanted::last(), again));
+  }
+  auto alone = model->make_cache();
+  ASSERT_TRUE(model->forward(first(kCut + 1), *alone, LogitsWanted::last(), logits));
+  EXPECT_TRUE(same_bits(logits, again));
+  // One that gets no pages leaves nothing behind, and the other goes on as if it had never been.
+  std::vector<KvCache> others;
+  while (true) {
+    others.emplace_back(*pool, 1024);
+    if (!executor.forward(first(64), others.back(), LogitsWanted::none(), {})) break;
+  }
+  const int64_t in_use = (*pool)->pages_in_use();
+  {
+    KvCache other = cache.restarted(kCut);
+    EXPECT_FALSE(executor.forward(first(kCut), other, LogitsWanted::none(), {}));
+  }
+  EXPECT_EQ((*pool)->pages_in_use(), in_use);
+  others.clear();
+  ASSERT_TRUE(executor.forward({&text[0], 1}, cache, LogitsWanted::last(), logits));
+  alone = model->make_cache();
+  ASSERT_TRUE(model->forward(first(kLength), *alone, LogitsWanted::none(), {}));
+  ASSERT_TRUE(model->forward({&text[0], 1}, *alone, LogitsWanted::last(), again));
+  EXPECT_TRUE(same_bits(logits, again));
 }
 
 TEST(Executor, RefusesWhatAForwardRefuses) {

@@ -239,6 +239,29 @@ class Runtime(cli.CliTest):
             with self.assertRaisesRegex(lowbit.LowbitError, "kv_positions"):
                 lowbit.Model(self.hf, kv_positions=-1)
 
+    def test_a_quantized_cache(self):
+        """One that is cut back far is as one that never went there, and what fails on the way loses nothing."""
+        lowbit, text = self.lowbit_package, [2 + 7 * i % 200 for i in range(900)]
+        path = cli.make_model(self.dir / "long", "--context", "1024")
+        options = dict(threads=1, context=1024, kv_positions=18 * 64, kv="int4")
+        with lowbit.Model(path, **options) as model, lowbit.Model(path, threads=1, context=1024) as exact:
+            one, two = model.session(), model.session()
+            whole = one.append(text)
+            self.assertFalse(np.array_equal(whole, exact.append(text)))
+            one.truncate(150)
+            self.assertTrue(np.array_equal(one.append(text[150:]), whole))
+            two.append(text[:450])  # 16 of 18 f16 pages are in use
+            with self.assertRaises(lowbit.LowbitError) as caught:
+                one.truncate(500)
+            self.assertEqual((caught.exception.status, one.length), ("out_of_memory", 900))
+            following = one.append([5])
+            two.truncate()
+            one.truncate(500)
+            self.assertTrue(np.array_equal(one.append([*text[500:], 5]), following))
+        for wrong in (dict(kv="int5"), dict(kv="int4", kv_residual=-1), dict(kv="q4_0")):
+            with self.assertRaises(lowbit.LowbitError):
+                lowbit.Model(path, **wrong)
+
     def test_two_calls_with_a_session_are_refused_and_texts_are_not(self):
         lowbit, session, seen = self.lowbit_package, self.model.session(), []
 

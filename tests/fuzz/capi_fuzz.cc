@@ -129,13 +129,15 @@ class World {
     Sequence& s = any_model();
     close(s);
     lb_model_options o{};
-    o.struct_size =
-        in_.pick<size_t>({sizeof o, sizeof o, sizeof o, offsetof(lb_model_options, kv_positions), 8, 0, SIZE_MAX});
+    o.struct_size = in_.pick<size_t>({sizeof o, sizeof o, sizeof o, offsetof(lb_model_options, kv_positions),
+                                      offsetof(lb_model_options, kv), 8, 0, SIZE_MAX});
     o.activation = in_.pick<const char*>({nullptr, "f32", "int8", "int8-row", "int8-clip", "int4", "auto", "x", ""});
     o.device = in_.pick<const char*>({nullptr, "cpu", "auto", "cpu", "cuda:", "gpu", ""});
     o.context = in_.pick<int64_t>({0, 64, 100, 256, 1, 257, -1, INT64_MAX});
     o.threads = in_.pick<int32_t>({1, 2, 0, -1});
     o.kv_positions = in_.pick<int64_t>({0, 64, 128, 1, -5, INT64_MAX});
+    o.kv = in_.pick<const char*>({nullptr, nullptr, "f16", "int8", "k4v2", "int2", "int", ""});
+    o.kv_residual = in_.pick<int64_t>({0, -1, 64, -2, INT64_MAX});
     const char* path = in_.pick<const char*>(
         {small.path().c_str(), small.path().c_str(), small.path().c_str(), "/nowhere", "/", "", nullptr});
     lb_model* model = reinterpret_cast<lb_model*>(8);

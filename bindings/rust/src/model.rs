@@ -20,13 +20,17 @@ fn text_of(call: impl Fn(*mut c_char, usize, *mut usize) -> c_int) -> Result<Str
 
 /// How a model is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ModelOptions {
+pub struct ModelOptions<'a> {
     /// Positions of a sequence; 0: the model's own, at most 4096.
     pub context: i64,
     /// 0: the physical cores.
     pub threads: i32,
     /// Positions that all sequences of the model have together, in pages of 64; forks share theirs. 0: as many as there is memory for.
     pub kv_positions: i64,
+    /// How keys and values are kept: "f16" or nothing, or quantized as "int8", "int4", "int2" or "kXvY" with X and Y of 2, 4 and 8.
+    pub kv: &'a str,
+    /// The newest positions, which stay f16 beside quantized ones, in whole pages of 64; None: 128.
+    pub kv_residual: Option<u32>,
 }
 
 /// A language model and one sequence of tokens. More of them, for other threads too, are its [`Session`]s.
@@ -53,6 +57,7 @@ impl Model {
     /// The same with more to choose.
     pub fn open_with(path: &str, options: &ModelOptions) -> Result<Self> {
         let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
+        let kv = CString::new(options.kv).map_err(|_| invalid("a kv format with a zero byte"))?;
         let options = sys::ModelOptions {
             struct_size: std::mem::size_of::<sys::ModelOptions>(),
             activation: std::ptr::null(),
@@ -60,6 +65,12 @@ impl Model {
             context: options.context,
             threads: options.threads,
             kv_positions: options.kv_positions,
+            kv: kv.as_ptr(),
+            kv_residual: match options.kv_residual {
+                None => 0,
+                Some(0) => -1,
+                Some(positions) => positions.into(),
+            },
         };
         let mut handle = std::ptr::null_mut();
         check(unsafe { sys::lb_model_open(path.as_ptr(), &options, &mut handle) })?;

@@ -19,6 +19,8 @@ pub struct ModelOptions {
     pub context: i64,
     pub threads: i32,
     pub kv_positions: i64,
+    pub kv: *const c_char,
+    pub kv_residual: i64,
 }
 #[repr(C)]
 pub struct GenerateOptions {

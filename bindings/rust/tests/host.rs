@@ -199,3 +199,15 @@ fn sessions_without_memory_are_told_and_may_wait() {
         assert_eq!(waits.join().unwrap().unwrap(), model.vocab_size());
     });
 }
+
+#[test]
+fn kv_formats_are_chosen_and_refused() {
+    let Some(path) = stories() else { return };
+    for (kv, kv_residual, status) in [("", None, 0), ("f16", Some(0), 0), ("int5", None, 1), ("int4", Some(64), 3), ("a\0", None, 1)] {
+        let options = ModelOptions { kv, kv_residual, context: 64, ..ModelOptions::default() };
+        match Model::open_with(&path, &options) {
+            Ok(_) => assert_eq!(status, 0, "{kv}"),
+            Err(error) => assert_eq!(error.status, status, "{error}"),
+        }
+    }
+}
