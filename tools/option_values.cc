@@ -74,6 +74,21 @@ UsageError usage_error(const std::string& option, const std::string& got, const 
   return {{ErrorCode::kInvalidArgument, option, "\"" + got + "\"", wanted, hint}};
 }
 
+std::vector<int32_t> parse_ids(const std::string& option, const std::string& text) {
+  std::vector<int32_t> ids;
+  const char *at = text.data(), *end = at + text.size();
+  while (at != end) {
+    int32_t id = 0;
+    const auto [rest, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || (rest != end && *rest != ',' && *rest != ' '))
+      throw usage_error(option, text, "token ids between commas");
+    ids.push_back(id);
+    at = rest;
+    for (bool comma = false; at != end && (*at == ' ' || (*at == ',' && !comma)); ++at) comma |= *at == ',';
+  }
+  return ids;
+}
+
 Result<int64_t> parse_size(const std::string& text) {
   int64_t value = 0;
   const char* end = text.data() + text.size();

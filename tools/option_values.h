@@ -44,6 +44,8 @@ CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& 
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
 /// --kv and --kv-residual
 void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual);
+/// "1,2,3", for an option of that name.
+std::vector<int32_t> parse_ids(const std::string& option, const std::string& text);
 /// The positional MODEL.
 CLI::Option* add_model_argument(CLI::App& app, std::string& value);
 

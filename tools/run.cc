@@ -14,7 +14,7 @@ namespace {
 
 struct RunArguments {
   std::string model, prompt, file, trace;
-  bool parse_special = false, ignore_eos = false;
+  bool parse_special = false, ignore_eos = false, logprobs = false;
   ModelOptions model_options;
   GenerateOptions generate;
 };
@@ -40,6 +40,13 @@ void report(Console& console, const Model& model, const Generation& generation) 
       generation.decode_tok_s(), static_cast<double>(peak_memory_bytes()) / 1e6, generation.stop_reason);
 }
 
+/// null where a number is not finite.
+nlohmann::json to_json(const TokenLogprobs& token) {
+  nlohmann::json top = nlohmann::json::array();
+  for (const auto& [id, logprob] : token.top) top.push_back({{"token", id}, {"logprob", logprob}});
+  return {{"token", token.token}, {"logprob", token.logprob}, {"top", std::move(top)}};
+}
+
 nlohmann::json report_json(const Model& model, const Generation& generation) {
   const ModelInfo& info = model.info();
   return {{"model", info.path},
@@ -57,7 +64,8 @@ nlohmann::json report_json(const Model& model, const Generation& generation) {
           {"activation", info.activation},
           {"isa", info.isa},
           {"threads", info.threads},
-          {"stop_reason", generation.stop_reason}};
+          {"stop_reason", generation.stop_reason},
+          {"stop_text", generation.stop_reason == "stop" ? nlohmann::json(generation.stop_text) : nlohmann::json()}};
 }
 
 Status run_action(Console& console, RunArguments& arguments, const Compute& compute) {
@@ -76,6 +84,9 @@ Status run_action(Console& console, RunArguments& arguments, const Compute& comp
     if (Status started = model->start_trace(arguments.trace); !started) return started;
   InterruptFlag interrupt;
   arguments.generate.stop_at_eos = !arguments.ignore_eos;
+  nlohmann::json logprobs = nlohmann::json::array();
+  if (arguments.logprobs)
+    arguments.generate.on_logprobs = [&](const TokenLogprobs& token) { logprobs.push_back(to_json(token)); };
   const auto generation = model->generate(*prompt, arguments.generate, [&](std::string_view piece) {
     const bool heard = console.json() || console.write_out(piece);
     return heard && !InterruptFlag::is_raised();
@@ -86,7 +97,11 @@ Status run_action(Console& console, RunArguments& arguments, const Compute& comp
   console.print("\n");
   if (InterruptFlag::is_raised()) return fail(ErrorCode::kCancelled, "lowbit run", "an interrupt");
   if (!traced) return traced;
-  if (console.json()) console.put_json(report_json(*model, *generation));
+  if (console.json()) {
+    nlohmann::json document = report_json(*model, *generation);
+    if (arguments.logprobs) document["logprobs"] = std::move(logprobs);
+    console.put_json(document);
+  }
   report(console, *model, *generation);
   return {};
 }
@@ -105,12 +120,18 @@ void add_run_verb(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--ignore-eos", arguments->ignore_eos, "go on after the end of the text");
   verb->add_option("--trace", arguments->trace, "write the rows of every layer's input, and logits, for `lowbit trace`")
       ->type_name("FILE");
+  CLI::Option* logprobs =
+      add_count_option(*verb, "--logprobs", arguments->generate.top_logprobs, {0, 1 << 20},
+                       "log-probabilities of each token and of the K likeliest, in the document of --json");
   add_generation_options(*verb, arguments->generate);
   add_model_options(*verb, arguments->model_options);
   verb->callback([=, &invocation] {
     if (prompt->count() + file->count() == 0)
       throw UsageError{{ErrorCode::kInvalidArgument, "lowbit run", "no prompt", "-p TEXT or --file FILE", ""}};
+    arguments->logprobs = logprobs->count() > 0;
     invocation.action = [arguments, &invocation](Console& console) {
+      if (arguments->logprobs && !console.json())
+        throw UsageError{{ErrorCode::kInvalidArgument, "--logprobs", "no --json", "both", ""}};
       return run_action(console, *arguments, invocation.compute);
     };
   });

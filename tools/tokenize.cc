@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <memory>
 
 #include "generation_options.h"
@@ -22,21 +21,6 @@ struct TokenizeArguments {
   bool decode = false;
   EncodeOptions encode;
 };
-
-std::vector<TokenId> parse_ids(const std::string& text) {
-  std::vector<TokenId> ids;
-  const char *at = text.data(), *end = at + text.size();
-  while (at != end) {
-    TokenId id = 0;
-    const auto [rest, error] = std::from_chars(at, end, id);
-    if (error != std::errc() || (rest != end && *rest != ',' && *rest != ' '))
-      throw usage_error("--decode", text, "token ids between commas");
-    ids.push_back(id);
-    at = rest;
-    for (bool comma = false; at != end && (*at == ' ' || (*at == ',' && !comma)); ++at) comma |= *at == ',';
-  }
-  return ids;
-}
 
 Status tokenize_action(Console& console, TokenizeArguments& arguments) {
   std::string text = arguments.text;
@@ -86,10 +70,11 @@ void add_tokenize_verb(CLI::App& app, Invocation& invocation) {
       ->type_name("");
   CLI::Option* prompt = verb->add_option("-p,--prompt", arguments->text, "text")->type_name("TEXT");
   CLI::Option* file = verb->add_option("--file", arguments->file, "text from a file; - is stdin")->type_name("FILE");
-  CLI::Option* decode = verb->add_option_function<std::string>(
-                                "--decode", [arguments](const std::string& ids) { arguments->ids = parse_ids(ids); },
-                                "ids between commas to text")
-                            ->type_name("IDS");
+  CLI::Option* decode =
+      verb->add_option_function<std::string>(
+              "--decode", [arguments](const std::string& ids) { arguments->ids = parse_ids("--decode", ids); },
+              "ids between commas to text")
+          ->type_name("IDS");
   verb->add_flag_callback(
       "--no-special", [arguments] { arguments->encode.add_special = false; }, "do not put BOS or EOS around the text");
   verb->add_flag("--parse-special", arguments->encode.parse_special, "text such as <|im_end|> is that token");

@@ -84,6 +84,87 @@ typedef struct lb_quantized_mm_args {
 lb_status lb_quantized_mm_args_run(const lb_quantized_mm_args* args, void* stream);
 lb_status lb_quantized_mm_args_run_host(const lb_quantized_mm_args* args);
 
+/* ---- Integers of few bits ----
+ *
+ * On the CPU: docs/operators.md. Set all of a struct to zero first. Strides count elements, those of bits and of 2-bit codes bytes; 0 is for rows
+ * that lie side by side. Errors: LB_INVALID_ARGUMENT, LB_SHAPE_MISMATCH, LB_OUT_OF_MEMORY.
+ */
+
+/* Rows of activations as int8: s = 127 / max(max |x|, 1e-5), rounded to its type, and code = round half to even(x * s), to -128..127. So x is about
+ * code / s: s divides. A row that holds a NaN or an infinity has s = NaN and codes 0. */
+typedef struct lb_int8_quant_args {
+  size_t struct_size; /* sizeof(lb_int8_quant_args) */
+  const void* input;  /* [m, k] */
+  int64_t m, k, input_stride;
+  int8_t* codes; /* [m, k] */
+  int64_t codes_stride;
+  void* scales; /* [m] */
+  lb_type input_type;
+  lb_type scale_type; /* LB_F32 or LB_BF16 */
+} lb_int8_quant_args;
+lb_status lb_quantize_activations_int8_host(const lb_int8_quant_args* args);
+
+typedef enum lb_int2_order {
+  LB_INT2_ROWS = 0, /* [n, ceil(k / 4)] bytes, the least significant bits first; value = code - 2 */
+  LB_INT2_TILES =
+      1 /* the same codes as BitNet's GPU kernel reads them, in blocks of 16 x 32; n % 16 == 0, k % 32 == 0 */
+} lb_int2_order;
+
+/* output[i, j] = sum_p x[i, p] * value(weight[j, p]) / x_scales[i] * weight_scales[range of j]. The sum is exact, and each operation behind it is
+ * rounded to f32, the last to the output's type. */
+typedef struct lb_bitlinear_args {
+  size_t struct_size; /* sizeof(lb_bitlinear_args) */
+  int64_t m, n, k;    /* k at most 2^22 */
+  const int8_t* x;    /* [m, k] */
+  int64_t x_stride;
+  const void* x_scales; /* [m] */
+  const uint8_t* weight;
+  int64_t weight_stride;     /* of LB_INT2_ROWS */
+  const void* weight_scales; /* [ranges] */
+  const int32_t* row_ends;   /* [ranges], ascending, the last is n: rows of q, k and v, say. NULL: one range */
+  int64_t ranges;
+  void* output; /* [m, n] */
+  int64_t output_stride;
+  lb_type scale_type; /* of x_scales and weight_scales */
+  lb_type output_type;
+  lb_int2_order weight_order;
+  int32_t x_scales_multiply; /* 1: * x_scales[i] in place of / x_scales[i] */
+} lb_bitlinear_args;
+lb_status lb_bitlinear_int8xint2_host(const lb_bitlinear_args* args);
+
+/* Codes [n, k] in 2 bits from one order to the other: n * k / 4 bytes of tiles, or rows row_stride bytes apart. */
+lb_status lb_int2_to_tiles(const uint8_t* rows, int64_t row_stride, int64_t n, int64_t k, uint8_t* tiles);
+lb_status lb_int2_from_tiles(const uint8_t* tiles, int64_t n, int64_t k, uint8_t* rows, int64_t row_stride);
+
+/* Rows of activations as bits and one scale: bit 1 where x >= 0 or NaN, the least significant bit of a byte first; scale = mean |x|. */
+typedef struct lb_binarize_args {
+  size_t struct_size; /* sizeof(lb_binarize_args) */
+  const void* input;  /* [m, k] */
+  int64_t m, k, input_stride;
+  uint8_t* bits; /* [m, ceil(k / 8)] */
+  int64_t bits_stride;
+  float* scales; /* [m] */
+  lb_type input_type;
+} lb_binarize_args;
+lb_status lb_binarize_activations_host(const lb_binarize_args* args);
+
+/* output[i, j] = fma(sum_p x[i, p] * weight[j, p] * weight_scales[j], x_scales[i], bias[j]), where a bit 1 is +1 and a bit 0 is -1. The sum is exact. */
+typedef struct lb_binary_matmul_args {
+  size_t struct_size; /* sizeof(lb_binary_matmul_args) */
+  int64_t m, n, k;
+  const uint8_t* x; /* [m, ceil(k / 8)]; bits behind a row's end do not count */
+  int64_t x_stride;
+  const uint8_t* weight; /* [n, ceil(k / 8)] */
+  int64_t weight_stride;
+  const float* x_scales;      /* [m] or NULL: 1 */
+  const float* weight_scales; /* [n] or NULL: 1 */
+  const float* bias;          /* [n] or NULL */
+  void* output;               /* [m, n] */
+  int64_t output_stride;
+  lb_type output_type;
+} lb_binary_matmul_args;
+lb_status lb_binary_matmul_host(const lb_binary_matmul_args* args);
+
 /* ---- FP8 in blocks ----
  *
  * E4M3 codes (torch's float8_e4m3fn) with a float32 scale per block of rows x columns: scale = max |x| / 448, code = e4m3(x / scale),
@@ -215,6 +296,16 @@ lb_status lb_model_detokenize(const lb_model* model, const int32_t* tokens, size
 lb_status lb_model_chat_text(const lb_model* model, const char* variables, size_t variables_size, char* text,
                              size_t capacity, size_t* size);
 
+/* How likely the model held a token for, and others in its place: natural logarithms, of the logits before bias, penalties and temperature. */
+typedef struct lb_token_logprobs {
+  size_t struct_size; /* sizeof(lb_token_logprobs), as the library has it */
+  int32_t token;
+  float logprob;
+  const int32_t* top_tokens; /* [top_count], the likeliest first; valid until on_logprobs returns, as the next one */
+  const float* top_logprobs;
+  size_t top_count;
+} lb_token_logprobs;
+
 /* What `lowbit run` has options for. lb_generate_options_init2() sets all of it to the defaults given here. */
 typedef struct lb_generate_options {
   size_t struct_size;   /* sizeof(lb_generate_options) */
@@ -229,7 +320,25 @@ typedef struct lb_generate_options {
    * completes none), and returns 0 to go on. NULL: nobody. It may ask for the model's length and vocabulary and must not call
    * other functions with this model, or this session where it is one's. */
   int32_t (*on_text)(void* user, const char* text, size_t size);
-  void* user; /* handed to on_text */
+  void* user; /* handed to on_text, and to on_logprobs */
+  /* What follows is of the second version: lb_generate_options_init2() sets it, and a shorter struct has these defaults. */
+  float frequency_penalty; /* 0; from the logits of recent tokens, for each time that they are there */
+  float presence_penalty;  /* 0; the same, once */
+  int64_t repeat_window;   /* 64; how many tokens are recent for the three penalties, those of the prompt too */
+  /* [bias_count]: ids, and what is added to their logits. Minus infinity forbids a token. */
+  const int32_t* bias_tokens;
+  const float* bias_values;
+  size_t bias_count;
+  /* [token_mask_words]: bit i % 32 of word i / 32 says that token i may be chosen. Tokens behind the last word may not. NULL: all may. */
+  const uint32_t* token_mask;
+  size_t token_mask_words;
+  /* [stop_count], at most 64: UTF-8 that ends in a zero. The first one that is complete ends the generation, whatever tokens spell it. Neither it
+   * nor what comes behind it is handed to on_text. */
+  const char* const* stop_texts;
+  size_t stop_count;
+  int64_t top_logprobs; /* 0; how many of the likeliest tokens on_logprobs hears of besides the one that was chosen */
+  /* Called for each token, before on_text. NULL: nobody. */
+  void (*on_logprobs)(void* user, const lb_token_logprobs* token);
 } lb_generate_options;
 
 /* size: sizeof(lb_generate_options), which becomes struct_size. Errors: LB_INVALID_ARGUMENT (shorter than the fields up to `user`). */

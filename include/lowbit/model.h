@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lowbit/chat_template.h"
@@ -59,10 +60,23 @@ struct StepProfile {
   double operations = 0;  // 2 per multiplication with one of them
 };
 
+/// How likely the model held a token for, and others in its place. Natural logarithms, of the logits as the model gives them: before bias,
+/// penalties and temperature. docs/numerics.md#log-probabilities.
+struct TokenLogprobs {
+  TokenId token = 0;
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top;  // the likeliest first, the lower id among equals
+};
+
 struct GenerateOptions {
   int64_t max_tokens = 128;  // 0: none, the prompt is only read
   bool stop_at_eos = true;
-  SamplerOptions sampler;
+  /// The first of these texts that is complete ends the generation, whatever tokens spell it. Neither it nor what comes behind it in its
+  /// last token is part of the text; its tokens are in the sequence. At most 64, in UTF-8.
+  std::vector<std::string> stop = {};
+  SamplerOptions sampler = {};
+  int64_t top_logprobs = 0;                                    // entries of TokenLogprobs::top
+  std::function<void(const TokenLogprobs&)> on_logprobs = {};  // for each token, before on_text; empty: no
 };
 
 struct Generation {
@@ -70,7 +84,8 @@ struct Generation {
   std::string text;
   int64_t prompt_tokens = 0;
   double prefill_s = 0, decode_s = 0;
-  std::string stop_reason;  // "eos", "length", "context", "callback"
+  std::string stop_reason;  // "eos", "length", "context", "stop", "callback"
+  std::string stop_text;    // which of GenerateOptions::stop it was
 
   double prefill_tok_s() const { return prefill_s > 0 ? static_cast<double>(prompt_tokens) / prefill_s : 0; }
   double decode_tok_s() const { return decode_s > 0 ? static_cast<double>(tokens.size()) / decode_s : 0; }
@@ -117,7 +132,8 @@ class Session {
   void clear() { (void)truncate(0); }
 
   /// Appends `prompt` and samples until a stop. `on_text` is called for each token, gets whole UTF-8 characters, none while
-  /// a token completes none, and returns false to stop.
+  /// a token completes none or what it completes may begin a stop text, and returns false to stop. It is called once more at the end where
+  /// text was held back.
   Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                               const std::function<bool(std::string_view)>& on_text = {});
 

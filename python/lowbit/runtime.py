@@ -11,23 +11,20 @@ import contextlib
 import ctypes
 import functools
 import json
-import operator
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from .errors import LowbitError, parts_of_line
+from .generate_options import ON_LOGPROBS, ON_TEXT, GenerateOptions, TokenLogprobs, set_sampling_arrays, token_ids, whole_number
 from .signals import DeferredSignals
-
-ON_TEXT = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(ctypes.c_char), c_size_t)
-
 
 class RuntimeFailure(LowbitError):
     """What a call of the library said; `status` is the name of its lb_status ("not_found")."""
@@ -42,12 +39,6 @@ class _ModelOptions(ctypes.Structure):
                 ("kv_positions", c_int64), ("kv", c_char_p), ("kv_residual", c_int64)]
 
 
-class _GenerateOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("max_tokens", c_int64), ("temperature", c_float), ("top_p", c_float), ("min_p", c_float),
-                ("repeat_penalty", c_float), ("top_k", c_int64), ("seed", c_uint64), ("ignore_eos", c_int32), ("on_text", ON_TEXT),
-                ("user", c_void_p)]
-
-
 _tokens, _count = POINTER(c_int32), POINTER(c_size_t)
 _SIGNATURES = {
     "lb_last_error": (c_char_p,), "lb_status_name": (c_char_p, c_int32), "lb_version": (c_char_p,),
@@ -58,12 +49,12 @@ _SIGNATURES = {
     "lb_model_tokenize": (c_int32, c_void_p, c_char_p, c_size_t, c_int32, c_int32, _tokens, c_size_t, _count),
     "lb_model_detokenize": (c_int32, c_void_p, _tokens, c_size_t, c_char_p, c_size_t, _count),
     "lb_model_chat_text": (c_int32, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, _count),
-    "lb_model_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(_GenerateOptions), _tokens, c_size_t, _count),
+    "lb_model_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(GenerateOptions), _tokens, c_size_t, _count),
     "lb_session_open": (c_int32, c_void_p, POINTER(c_void_p)), "lb_session_fork": (c_int32, c_void_p, POINTER(c_void_p)),
     "lb_session_close": (None, c_void_p), "lb_session_length": (c_int64, c_void_p),
     "lb_session_wait_for_pages": (c_int32, c_void_p, c_int64), "lb_session_prefill": (c_int32, c_void_p, _tokens, c_size_t),
     "lb_session_logits": (c_int32, c_void_p, POINTER(POINTER(c_float)), _count), "lb_session_truncate": (c_int32, c_void_p, c_int64),
-    "lb_session_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(_GenerateOptions), _tokens, c_size_t, _count),
+    "lb_session_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(GenerateOptions), _tokens, c_size_t, _count),
 }
 
 
@@ -93,21 +84,6 @@ def library() -> ctypes.CDLL:
 
 def _fail(status: int) -> NoReturn:
     raise RuntimeFailure(library().lb_status_name(status).decode(), library().lb_last_error().decode(errors="replace"))
-
-
-def _ids(tokens: Iterable[int]) -> ctypes.Array:
-    ids = [operator.index(token) for token in tokens]
-    if not all(0 <= i < 2**31 for i in ids):  # ctypes would cut them to 32 bits
-        raise LowbitError("tokens", f"token {next(i for i in ids if not 0 <= i < 2**31)}", "ids of the vocabulary")
-    return (c_int32 * len(ids))(*ids)
-
-
-def _whole(where: str, value: int, bits: int, *, signed: bool = True) -> int:
-    """ctypes would cut it to so many bits."""
-    low = -(2 ** (bits - 1)) if signed else 0
-    if not low <= operator.index(value) < low + 2**bits:
-        raise LowbitError(where, str(value), f"a whole number of {bits} bits" + ("" if signed else ", 0 or more"))
-    return value
 
 
 _sequences: weakref.WeakSet[_Sequence] = weakref.WeakSet()
@@ -254,7 +230,7 @@ class _Sequence:
 
     def append(self, tokens: Iterable[int]) -> np.ndarray:
         """Appends tokens to the sequence; f32 [vocab_size], the logits after the last one."""
-        ids, logits, count = _ids(tokens), POINTER(c_float)(), c_size_t()
+        ids, logits, count = token_ids(tokens), POINTER(c_float)(), c_size_t()
         with self._alone():  # the copy too: the next call writes over the logits
             self._run("prefill", ids, len(ids))
             self._run("logits", byref(logits), byref(count))
@@ -262,11 +238,15 @@ class _Sequence:
 
     def truncate(self, length: int = 0) -> None:
         """Forgets all but the first `length` tokens."""
-        self._call("truncate", _whole("length", length, 64))
+        self._call("truncate", whole_number("length", length, 64))
 
     def _generate(self, prompt: str | Iterable[int], keep: bool, on_text: Callable[[str], object] | None, max_tokens: int,
-                  temperature: float, top_k: int, top_p: float, min_p: float, repeat_penalty: float, seed: int, ignore_eos: bool) -> str:
-        ids = _ids(self._tokenize(prompt, not (keep and self.length), False) if isinstance(prompt, str) else prompt)
+                  temperature: float, top_k: int, top_p: float, min_p: float, repeat_penalty: float, seed: int, ignore_eos: bool, *,
+                  frequency_penalty: float = 0, presence_penalty: float = 0, repeat_window: int = 64,
+                  logit_bias: Mapping[int, float] | None = None, allowed_tokens: Iterable[int] | None = None,
+                  stop: str | Sequence[str] = (), top_logprobs: int = 0,
+                  on_logprobs: Callable[[TokenLogprobs], object] | None = None) -> str:
+        ids = token_ids(self._tokenize(prompt, not (keep and self.length), False) if isinstance(prompt, str) else prompt)
         pieces: list[str] = []
         raised: list[BaseException] = []
 
@@ -286,9 +266,24 @@ class _Sequence:
                 raised.append(error)
             return bool(raised) or _ending
 
-        options = _GenerateOptions(ctypes.sizeof(_GenerateOptions), _whole("max_tokens", max_tokens, 64), temperature, top_p, min_p,
-                                   repeat_penalty, _whole("top_k", top_k, 64), _whole("seed", seed, 64, signed=False), ignore_eos,
-                                   ON_TEXT(listen), None)
+        def listen_logprobs(_: object, heard: ctypes._Pointer) -> None:
+            try:
+                signals.listening = True
+                one = heard.contents
+                top = [(one.top_tokens[i], one.top_logprobs[i]) for i in range(one.top_count)]
+                if on_logprobs and not raised:
+                    on_logprobs(TokenLogprobs(one.token, one.logprob, top))
+                signals.listening = False
+            except BaseException as error:  # as above; the token's listen() ends the generation
+                signals.listening = False
+                raised.append(error)
+
+        options = GenerateOptions(ctypes.sizeof(GenerateOptions), whole_number("max_tokens", max_tokens, 64), temperature, top_p, min_p,
+                                   repeat_penalty, whole_number("top_k", top_k, 64), whole_number("seed", seed, 64, signed=False), ignore_eos,
+                                   ON_TEXT(listen), None, frequency_penalty, presence_penalty, whole_number("repeat_window", repeat_window, 64))
+        set_sampling_arrays(options, logit_bias, allowed_tokens, stop)
+        if on_logprobs:
+            options.top_logprobs, options.on_logprobs = whole_number("top_logprobs", top_logprobs, 64), ON_LOGPROBS(listen_logprobs)
         if not keep:
             self.truncate()
         with signals:
@@ -325,9 +320,9 @@ class Model(_Sequence):
         raw = os.fsencode(path)
         if b"\0" in raw:  # C would take what is before it
             raise ValueError("embedded null byte")
-        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), _whole("context", context, 64),
-                                _whole("threads", threads, 32), _whole("kv_positions", kv_positions, 64), kv.encode(),
-                                _whole("kv_residual", kv_residual, 63, signed=False) or -1)
+        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), whole_number("context", context, 64),
+                                whole_number("threads", threads, 32), whole_number("kv_positions", kv_positions, 64), kv.encode(),
+                                whole_number("kv_residual", kv_residual, 63, signed=False) or -1)
         self._opened = _Opened(raw, options)
         self._handle = self._opened.handle
         self._vocab_size = library().lb_model_vocab_size(self._handle)
@@ -356,7 +351,7 @@ class Model(_Sequence):
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """Without special tokens; bytes that are no UTF-8 become U+FFFD."""
-        ids = _ids(tokens)
+        ids = token_ids(tokens)
         return self._text("lb_model_detokenize", ids, len(ids))
 
     def chat_text(self, messages: Sequence[Mapping[str, object]], **variables: object) -> str:
@@ -375,14 +370,17 @@ class Model(_Sequence):
 
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
                  top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
-                 keep: bool = False, on_text: Callable[[str], object] | None = None) -> str:
+                 keep: bool = False, on_text: Callable[[str], object] | None = None, **more: Any) -> str:
         """What the model writes after `prompt` (a text, or token ids); the same seed gives the same text.
 
+        More options: `stop`, a text or several, the first of which ends the generation and is not returned; `frequency_penalty`,
+        `presence_penalty` and `repeat_window` (64); `logit_bias`, by token id, -inf for never; `allowed_tokens`, ids;
+        `on_logprobs`, called with a TokenLogprobs for each token, of it and of the `top_logprobs` likeliest.
         A new sequence begins, unless `keep` says to go on from the one there is. on_text gets the text as it comes. What a signal's
         handler raises (Ctrl-C) and what on_text raises ends the generation at that token and reaches the caller. At the end of the
         interpreter it ends by itself.
         """
-        return self._generate(prompt, keep, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos)
+        return self._generate(prompt, keep, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, **more)
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
         """The model's answer to a conversation, [{"role": "user", "content": "Hi"}]; options as for generate()."""
@@ -425,7 +423,7 @@ class Session(_Sequence):
 
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
                  top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
-                 on_text: Callable[[str], object] | None = None) -> str:
+                 on_text: Callable[[str], object] | None = None, **more: Any) -> str:
         """Appends `prompt` (a text, or token ids) to the sequence, and what the model writes after it, which it returns. The last token
         may not be in the sequence. Else as Model.generate()."""
-        return self._generate(prompt, True, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos)
+        return self._generate(prompt, True, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, **more)

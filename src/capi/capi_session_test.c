@@ -1,5 +1,6 @@
 /* Sessions of one model, and structs of older and newer headers. */
 
+#include <math.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -195,6 +196,93 @@ static void* exact(const void* from, size_t size) {
   return bytes;
 }
 
+typedef struct chosen {
+  int32_t tokens[8];
+  float logprobs[8];
+  int calls, wrong;
+} chosen;
+
+static void hear_logprobs(void* user, const lb_token_logprobs* token) {
+  chosen* c = user;
+  c->wrong +=
+      token->struct_size != sizeof *token || token->top_count != 3 || token->top_logprobs[0] < token->top_logprobs[2];
+  c->wrong += token->top_tokens[0] != token->token || token->top_logprobs[0] != token->logprob; /* at temperature 0 */
+  c->tokens[c->calls] = token->token;
+  c->logprobs[c->calls++] = token->logprob;
+}
+
+static int never_heard(void* user, const char* text, size_t size) {
+  (void)user, (void)text;
+  return size > 0;
+}
+
+static void check_sampling_options(lb_model* model) {
+  int32_t plain[8], got[8];
+  size_t count = 0;
+  chosen c = {{0}, {0}, 0, 0};
+  lb_generate_options o;
+  CHECK(lb_generate_options_init2(&o, sizeof o) == LB_OK && o.repeat_window == 64 && o.stop_count == 0);
+  o.max_tokens = 8;
+  o.temperature = 0;
+  o.ignore_eos = 1;
+  o.top_logprobs = 3;
+  o.on_logprobs = hear_logprobs;
+  o.user = &c;
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, plain, 8, &count) == LB_OK && count == 8);
+  CHECK(c.calls == 8 && c.wrong == 0 && memcmp(c.tokens, plain, sizeof plain) == 0 && c.logprobs[0] < 0);
+  o.on_logprobs = NULL;
+
+  const int32_t first = plain[0];
+  const float never = -INFINITY;
+  o.bias_tokens = &first;
+  o.bias_values = &never;
+  o.bias_count = 1;
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_OK && count == 8);
+  for (int i = 0; i < 8; ++i) CHECK(got[i] != first);
+  o.bias_count = 0;
+
+  uint32_t mask[16] = {0}; /* of 512 tokens */
+  CHECK(first < 512);
+  mask[first / 32 % 16] = 1u << first % 32;
+  o.token_mask = mask;
+  o.token_mask_words = 16;
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_OK && count == 8);
+  for (int i = 0; i < 8; ++i) CHECK(got[i] == first);
+  o.token_mask_words = 0;
+
+  char text[64] = {0};
+  size_t size = 0;
+  CHECK(lb_model_detokenize(model, plain, 3, text, sizeof text - 1, &size) == LB_OK && size > 0);
+  const char* stops[2] = {"\n\n\n\n", text};
+  o.stop_texts = stops;
+  o.stop_count = 2;
+  o.on_text = never_heard; /* all that comes may begin the text that ends it */
+  CHECK(lb_model_truncate(model, 0) == LB_OK);
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_OK && count == 3);
+  CHECK(memcmp(got, plain, 3 * sizeof *got) == 0);
+  stops[0] = "";
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+  stops[0] = NULL;
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+  o.stop_texts = NULL;
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+  o.stop_count = 0;
+  o.bias_tokens = NULL;
+  o.bias_count = SIZE_MAX;
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+  o.bias_tokens = &first;
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+  o.bias_count = 0;
+  o.presence_penalty = NAN;
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+  o.presence_penalty = 0;
+  o.top_logprobs = -1;
+  CHECK(lb_model_generate(model, kPrompt, 2, &o, got, 8, &count) == LB_INVALID_ARGUMENT);
+}
+
 static void check_generate_options_size(lb_model* model) {
   enum { kFirst = offsetof(lb_generate_options, user) + sizeof(void*) };
   struct {
@@ -308,6 +396,7 @@ void check_sessions(const char* path) {
   check_threads(model);
   check_nulls(model);
   check_generate_options_size(model);
+  check_sampling_options(model);
   lb_model_close(model);
   check_pages(path);
   check_model_options_size(path);

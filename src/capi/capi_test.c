@@ -1,6 +1,7 @@
 /* The C ABI as a C program sees it: arguments, errors, results. Prints what is wrong; exit 0 when nothing is. */
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,7 +276,8 @@ static void check_generation(lb_model* model) {
   heard h = {{0}, 0, 0, 0};
   lb_generate_options options;
   lb_generate_options_init(&options);
-  CHECK(options.struct_size == sizeof options && options.max_tokens == 128 && options.temperature == 0.8f);
+  CHECK(options.struct_size == offsetof(lb_generate_options, user) + sizeof(void*) && options.max_tokens == 128 &&
+        options.temperature == 0.8f);
   CHECK(options.top_k == 40 && options.top_p == 0.95f && options.min_p == 0.05f && options.repeat_penalty == 1);
   options.temperature = 0;
   options.max_tokens = 8;

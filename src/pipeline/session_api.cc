@@ -5,6 +5,8 @@
 #include "base/try.h"
 #include "pipeline/session_impl.h"
 #include "runtime/sampler.h"
+#include "runtime/token_logprobs.h"
+#include "text/stop_texts.h"
 
 namespace lowbit {
 
@@ -106,27 +108,67 @@ Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, st
   return impl_->forward(tokens, LogitsWanted::range(first, n - first), out);
 }
 
-Result<Generation> Session::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
-                                     const std::function<bool(std::string_view)>& on_text) {
+namespace {
+
+Status check(const GenerateOptions& options, size_t prompt, int64_t room) {
   if (options.max_tokens < 0)
     return fail(ErrorCode::kInvalidArgument, "max_tokens", std::to_string(options.max_tokens), "0 or more");
-  Generation out;
-  out.prompt_tokens = static_cast<int64_t>(prompt.size());
-  if (const int64_t room = impl_->model->info.context - length(); out.prompt_tokens > room)
-    return fail(ErrorCode::kInvalidArgument, "prompt", std::to_string(out.prompt_tokens) + " tokens",
+  if (options.top_logprobs < 0)
+    return fail(ErrorCode::kInvalidArgument, "top_logprobs", std::to_string(options.top_logprobs), "0 or more");
+  if (static_cast<int64_t>(prompt) > room)
+    return fail(ErrorCode::kInvalidArgument, "prompt", std::to_string(prompt) + " tokens",
                 "at most " + std::to_string(room), "shorten it, or ask for a larger context (-c)");
+  return {};
+}
+
+/// From tokens to the text that is shown.
+class TextOut {
+ public:
+  TextOut(const Tokenizer& tokenizer, StopTexts stops, std::string& text,
+          const std::function<bool(std::string_view)>& on_text)
+      : decoder_(tokenizer), stops_(std::move(stops)), text_(text), on_text_(on_text) {}
+
+  /// Whether the listener wants to go on.
+  Result<bool> push(TokenId token) {
+    LOWBIT_TRY_ASSIGN(const std::string text, decoder_.push(token));
+    return emit(stops_.push(text));
+  }
+  /// What was held back.
+  void finish() {
+    std::string rest = stops_.push(decoder_.flush());
+    rest += stops_.flush();
+    if (!rest.empty()) emit(rest);
+  }
+  const std::string* stop_text() const { return stops_.found(); }
+
+ private:
+  bool emit(const std::string& text) {
+    text_ += text;
+    return !on_text_ || on_text_(text);
+  }
+  StreamDecoder decoder_;
+  StopTexts stops_;
+  std::string& text_;
+  const std::function<bool(std::string_view)>& on_text_;
+};
+
+}  // namespace
+
+Result<Generation> Session::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
+                                     const std::function<bool(std::string_view)>& on_text) {
+  Generation out;
+  LOWBIT_TRY(check(options, prompt.size(), impl_->model->info.context - length()));
+  out.prompt_tokens = static_cast<int64_t>(prompt.size());
+  LOWBIT_TRY_ASSIGN(StopTexts stops, StopTexts::make(options.stop));
   LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
   for (TokenId id : prompt) sampler.accept(id);
   auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));
   out.prefill_s = seconds_since(start);
 
-  StreamDecoder decoder(impl_->model->tokenizer);
+  TextOut text(impl_->model->tokenizer, std::move(stops), out.text, on_text);
+  TokenLogprobs logprobs;
   start = Clock::now();
-  const auto emit = [&](const std::string& text) {
-    out.text += text;
-    return !on_text || on_text(text);
-  };
   out.stop_reason = "length";
   while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
     LOWBIT_TRY_ASSIGN(const TokenId token, sampler.sample(logits));
@@ -136,8 +178,14 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
     }
     sampler.accept(token);
     out.tokens.push_back(token);
-    LOWBIT_TRY_ASSIGN(const std::string text, decoder.push(token));
-    if (!emit(text)) {
+    if (options.on_logprobs) {
+      logprobs.token = token;
+      logprobs.logprob = token_logprobs(logits, token, options.top_logprobs, logprobs.top);
+      options.on_logprobs(logprobs);
+    }
+    LOWBIT_TRY_ASSIGN(const bool goes_on, text.push(token));
+    if (text.stop_text() != nullptr) break;
+    if (!goes_on) {
       out.stop_reason = "callback";
       break;
     }
@@ -148,7 +196,11 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
     }
     LOWBIT_TRY_ASSIGN(logits, decode(token));
   }
-  if (const std::string rest = decoder.flush(); !rest.empty()) emit(rest);
+  text.finish();
+  if (text.stop_text() != nullptr) {
+    out.stop_reason = "stop";
+    out.stop_text = *text.stop_text();
+  }
   out.decode_s = seconds_since(start);
   impl_->has_logits = false;
   return out;

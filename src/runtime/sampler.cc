@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/try.h"
 #include "kernels/token_weight.h"
@@ -51,16 +52,27 @@ Result<Sampler> Sampler::make(const SamplerOptions& o) {
   if (!(o.min_p >= 0 && o.min_p <= 1)) return out_of_range("min_p", o.min_p, "0..1");
   if (!(o.repeat_penalty > 0 && o.repeat_penalty <= 1e6f))
     return out_of_range("repeat_penalty", o.repeat_penalty, "more than 0");
+  for (const auto& [name, penalty] :
+       {std::pair{"frequency_penalty", o.frequency_penalty}, std::pair{"presence_penalty", o.presence_penalty}})
+    if (!(std::abs(penalty) <= 1e6f)) return out_of_range(name, penalty, "a number");
+  for (const auto& [token, bias] : o.logit_bias)
+    if (!(bias < std::numeric_limits<float>::infinity()))
+      return out_of_range("logit_bias", bias, "a number, or minus infinity");
   if (o.repeat_window < 0 || o.repeat_window > kMaxWindow)
     return out_of_range("repeat_window", double(o.repeat_window), "0..1048576");
   return Sampler(o);
 }
 
+bool Sampler::penalizes() const {
+  return options_.repeat_penalty != 1.0f || options_.frequency_penalty != 0 || options_.presence_penalty != 0;
+}
+
 void Sampler::accept(int32_t token) {
   const size_t window = size_t(options_.repeat_window);
-  if (options_.repeat_penalty == 1.0f || window == 0) return;
+  if (!penalizes() || window == 0) return;
   if (recent_.size() < window) {
     recent_.reserve(window);  // once; sampling allocates nothing later
+    sorted_.reserve(window);
     recent_.push_back(token);
     return;
   }
@@ -74,19 +86,46 @@ void Sampler::reset() {
   rng_ = Rng(options_.seed);
 }
 
-std::span<const float> Sampler::penalize(std::span<const float> logits) {
-  const float penalty = options_.repeat_penalty;
-  if (penalty == 1.0f || recent_.empty()) return logits;
+/// Logits after what does not depend on the other logits.
+Result<std::span<const float>> Sampler::adjust(std::span<const float> logits) {
+  if (recent_.empty() && !forbids()) return logits;
   adjusted_.assign(logits.begin(), logits.end());
-  for (size_t i = 0; i < recent_.size(); ++i) {
-    const int32_t id = recent_[i];
-    if (id < 0 || size_t(id) >= adjusted_.size()) continue;
-    // Once per token, however often it occurs.
-    if (std::find(recent_.begin(), recent_.begin() + int64_t(i), id) != recent_.begin() + int64_t(i)) continue;
-    float& logit = adjusted_[size_t(id)];
-    logit = logit > 0 ? logit / penalty : logit * penalty;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (const auto& [token, bias] : options_.logit_bias) {
+    if (token < 0 || size_t(token) >= adjusted_.size())
+      return fail(ErrorCode::kInvalidArgument, "sampler logit_bias", fmt::format("token {}", token),
+                  fmt::format("0 to {}", adjusted_.size() - 1));
+    float& logit = adjusted_[size_t(token)];
+    logit = bias == kNever ? kNever : logit + bias;  // also where the logit is infinite
   }
+  penalize();
+  mask();
   return adjusted_;
+}
+
+/// Once for each recent token, with how often it is there.
+void Sampler::penalize() {
+  sorted_.assign(recent_.begin(), recent_.end());
+  std::sort(sorted_.begin(), sorted_.end());
+  for (auto begin = sorted_.begin(); begin != sorted_.end();) {
+    const int32_t id = *begin;
+    const auto end = std::upper_bound(begin, sorted_.end(), id);
+    const auto count = float(end - begin);
+    begin = end;
+    if (id < 0 || size_t(id) >= adjusted_.size()) continue;
+    float& logit = adjusted_[size_t(id)];
+    logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
+    logit -= count * options_.frequency_penalty + options_.presence_penalty;
+  }
+}
+
+void Sampler::mask() {
+  const std::vector<uint32_t>& mask = options_.token_mask;
+  if (mask.empty()) return;
+  for (size_t i = 0; i < adjusted_.size(); ++i) {
+    const bool allowed = i / 32 < mask.size() && ((mask[i / 32] >> (i % 32)) & 1) != 0;
+    if (!allowed) adjusted_[i] = -std::numeric_limits<float>::infinity();
+  }
 }
 
 /// The k largest, in order: a heap whose front is the least of them, and a threshold that few of the others pass. Blocks are
@@ -172,8 +211,11 @@ Result<int32_t> Sampler::sample(std::span<const float> logits) {
   if (logits.empty() || logits.size() > kMostLogits)
     return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("{} logits", logits.size()),
                 fmt::format("one per token, at most {}", kMostLogits));
-  logits = penalize(logits);
+  LOWBIT_TRY_ASSIGN(logits, adjust(logits));
   LOWBIT_TRY_ASSIGN(const Largest largest, find_largest(logits));
+  if (forbids() && largest.logit == -std::numeric_limits<float>::infinity())
+    return fail(ErrorCode::kInvalidArgument, "sampler", "no token that may be chosen",
+                "one that token_mask and logit_bias allow and the model's logits do not rule out");
   if (options_.temperature == 0) return largest.id;
   if (options_.top_k > 0 && size_t(options_.top_k) < logits.size()) {
     keep_largest(logits, size_t(options_.top_k));

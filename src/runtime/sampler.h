@@ -19,10 +19,10 @@ class Sampler {
   static Result<Sampler> make(const SamplerOptions& options);
 
   /// Does not accept() the token by itself. Allocates only on the first call.
-  /// Errors: kInvalidArgument (no logits, more than 2^23, or a NaN among them).
+  /// Errors: kInvalidArgument (no logits, more than 2^23, a NaN among them, a bias of a token that has none, or every token is forbidden).
   Result<int32_t> sample(std::span<const float> logits);
 
-  /// Tells the repeat penalty that `token` is now part of the text: prompt tokens too.
+  /// Tells the penalties that `token` is now part of the text: prompt tokens too.
   void accept(int32_t token);
   /// Forgets the accepted tokens and starts the random sequence anew.
   void reset();
@@ -35,7 +35,11 @@ class Sampler {
   };
 
   explicit Sampler(const SamplerOptions& options) : options_(options), rng_(options.seed) {}
-  std::span<const float> penalize(std::span<const float> logits);
+  bool penalizes() const;
+  bool forbids() const { return !options_.logit_bias.empty() || !options_.token_mask.empty(); }
+  Result<std::span<const float>> adjust(std::span<const float> logits);
+  void penalize();
+  void mask();
   void keep_largest(std::span<const float> logits, size_t k);
   void keep_all(std::span<const float> logits, float largest);
   void keep_top_p();
@@ -46,7 +50,8 @@ class Sampler {
   Rng rng_;
   std::vector<int32_t> recent_;  // a ring of repeat_window tokens
   size_t recent_next_ = 0;
-  std::vector<float> adjusted_;        // logits after the repeat penalty
+  std::vector<int32_t> sorted_;        // `recent_` by id
+  std::vector<float> adjusted_;        // logits after bias, penalties and mask
   std::vector<Candidate> candidates_;  // those that are still to be had
 };
 

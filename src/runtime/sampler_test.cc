@@ -104,6 +104,77 @@ TEST(Sampler, RepeatPenaltyLooksAtTheWindowOnly) {
   EXPECT_EQ(*sampler->sample(logits), 0);
 }
 
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+TEST(Sampler, FrequencyAndPresencePenaltiesCountTheWindow) {
+  SamplerOptions o = plain();
+  o.temperature = 0;
+  o.frequency_penalty = 1;
+  o.presence_penalty = 0.5f;
+  o.repeat_window = 3;
+  auto sampler = Sampler::make(o);
+  ASSERT_TRUE(sampler);
+  sampler->accept(0);
+  sampler->accept(0);  // 2.5 less
+  EXPECT_EQ(*sampler->sample(std::vector<float>{5, 2.4f}), 0);
+  EXPECT_EQ(*sampler->sample(std::vector<float>{5, 2.6f}), 1);
+  sampler->accept(1);  // 1.5 less
+  EXPECT_EQ(*sampler->sample(std::vector<float>{5, 3.9f}), 0);
+  EXPECT_EQ(*sampler->sample(std::vector<float>{5, 4.1f}), 1);
+  sampler->accept(1);  // one 0 has left: 1.5 and 2.5 less
+  EXPECT_EQ(*sampler->sample(std::vector<float>{5, 5.9f}), 0);
+  sampler->reset();
+  EXPECT_EQ(*sampler->sample(std::vector<float>{5, 5.9f}), 1);
+  o.frequency_penalty = -10;  // asks for more of the same
+  o.repeat_penalty = 2;       // before: 1 / 2 + 10
+  sampler = Sampler::make(o);
+  ASSERT_TRUE(sampler);
+  sampler->accept(0);
+  EXPECT_EQ(*sampler->sample(std::vector<float>{1, 9.9f}), 0);
+  EXPECT_EQ(*sampler->sample(std::vector<float>{1, 10.1f}), 1);
+}
+
+TEST(Sampler, BiasAddsAndForbids) {
+  const std::vector<float> logits = {5, 4, 3, kInf};
+  SamplerOptions o = plain();
+  o.temperature = 0;
+  o.logit_bias = {{1, 0.75f}, {1, 0.5f}, {3, -kInf}, {2, -100}};
+  EXPECT_EQ(draw(o, logits, 1).begin()->first, 1);
+  o.logit_bias.push_back({1, -kInf});
+  o.logit_bias.push_back({1, 100});  // forbidden all the same
+  EXPECT_EQ(draw(o, logits, 1).begin()->first, 0);
+  o.temperature = 1e6f;
+  EXPECT_EQ(draw(o, logits, 2000).count(1), 0u);
+  EXPECT_EQ(draw(o, logits, 2000).count(3), 0u);
+  o.logit_bias = {{4, 1}};
+  EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+  o.logit_bias = {{-1, 1}};
+  EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+}
+
+TEST(Sampler, MaskedTokensAreNeverChosen) {
+  Rng rng(31);
+  for (const size_t n : {1u, 31u, 32u, 33u, 70u, 200u})
+    for (const int64_t top_k : {0, 5})
+      for (const float top_p : {1.0f, 0.9f}) {
+        std::vector<float> logits(n);
+        for (float& l : logits) l = float(rng.normal());
+        SamplerOptions o = plain(n);
+        o.top_k = top_k;
+        o.top_p = top_p;
+        o.temperature = 1e6f;  // what is left is as likely as the rest
+        o.token_mask = {0x80000001u, 2};
+        for (const auto& [id, count] : draw(o, logits, 300)) EXPECT_TRUE(id == 0 || id == 31 || id == 33) << id;
+        logits[0] = -kInf;
+        o.token_mask = {1};  // what the mask allows is impossible
+        EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+        o.temperature = 0;
+        EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+        o.token_mask = {0, 0};
+        EXPECT_FALSE(Sampler::make(o)->sample(logits).has_value());
+      }
+}
+
 TEST(Sampler, TheLargestOfManyInOrder) {
   Rng rng(11);
   for (const int64_t n : {1, 63, 64, 65, 1000, 4099})
@@ -234,6 +305,10 @@ TEST(Sampler, Errors) {
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.min_p = 1.5f; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.repeat_penalty = 0; }));
   EXPECT_TRUE(refused([](SamplerOptions& o) { o.repeat_window = -1; }));
+  EXPECT_TRUE(refused([&](SamplerOptions& o) { o.presence_penalty = nan; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.frequency_penalty = kInf; }));
+  EXPECT_TRUE(refused([&](SamplerOptions& o) { o.logit_bias = {{0, nan}}; }));
+  EXPECT_TRUE(refused([](SamplerOptions& o) { o.logit_bias = {{0, kInf}}; }));
 }
 
 }  // namespace

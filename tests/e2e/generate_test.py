@@ -1,5 +1,6 @@
 """run, chat and tokenize."""
 import json
+import math
 import os
 import shutil
 import signal
@@ -42,6 +43,66 @@ class Run(CliTest):
             for isa, tokens in texts.items():
                 with self.subTest(isa=isa, act=act):
                     self.assertEqual(tokens, texts["scalar"])
+
+    def test_stop_texts(self):
+        """Across tokens, not shown, on stdout as in JSON; the tokens before are those of a run without."""
+        call = ("run", self.int4, "-p", "the king", "-n", 40, "--temp", 0, "--ignore-eos")
+        plain = self.json(*call)
+        text = plain["text"]
+        pieces = [bytes(p, "utf-8") for p in self.json("tokenize", self.int4, "--decode", ",".join(map(str, plain["tokens"])))["pieces"]]
+        middle = len(b"".join(pieces[:9]).decode(errors="ignore")) - 2  # a text that begins in one token and ends in another
+        stop = text[middle:middle + 5]
+        end = text.index(stop)
+        report = self.json(*call, "--stop", "not there", "--stop", stop)
+        self.assertEqual((report["text"], report["stop_reason"], report["stop_text"]), (text[:end], "stop", stop))
+        self.assertEqual(report["tokens"], plain["tokens"][:len(report["tokens"])])
+        self.assertLess(len(report["tokens"]), 40)
+        self.assertEqual(self.lowbit(*call, "--stop", stop, "--quiet").stdout.decode(), text[:end] + "\n")
+        report = self.json(*call, "--stop", text[-3:] + "and more")  # held back, and shown at the end
+        self.assertEqual((report["text"], report["stop_reason"], report["stop_text"]), (text, "length", None))
+        self.assertRegex(self.refused(*call, "--stop", ""), "stop text")
+        said = self.json("chat", self.hf, "--temp", 0, "-n", 30, stdin=b"hello\n")["messages"][1]["content"]
+        part = said[len(said) // 2:len(said) // 2 + 4]
+        messages = self.json("chat", self.hf, "--temp", 0, "-n", 30, "--stop", part, stdin=b"hello\nmore\n")["messages"]
+        self.assertEqual(messages[1]["content"], said[:said.index(part)])
+        self.assertEqual(len(messages), 4)
+
+    def test_logprobs(self):
+        call = ("run", self.int4, "-p", "the king", "-n", 12, "--temp", 0, "--ignore-eos")
+        report = self.json(*call, "--logprobs", 3)
+        self.assertEqual([t["token"] for t in report["logprobs"]], report["tokens"])
+        for token in report["logprobs"]:
+            self.assertEqual(token["top"][0], {"token": token["token"], "logprob": token["logprob"]})
+            self.assertEqual(len(token["top"]), 3)
+            self.assertGreaterEqual(token["top"][0]["logprob"], token["top"][2]["logprob"])
+        first = report["logprobs"][0]  # those of `lowbit logits`
+        self.assertAlmostEqual(sum(math.exp(t["logprob"]) for t in self.json(*call[:4], "-n", 1, "--logprobs", "1K")["logprobs"][0]["top"]),
+                               1, places=4)
+        sampled = self.json("run", self.int4, "-p", "the king", "-n", 1, "--temp", 100, "--top-k", 0, "--top-p", 1, "--min-p", 0,
+                            "--logit-bias", f"{first['token']}=-inf", "--logprobs", 1)["logprobs"][0]
+        self.assertEqual(sampled["top"], first["top"][:1])  # neither bias nor temperature is in them
+        self.assertNotEqual(sampled["token"], first["token"])
+        self.assertEqual(self.json(*call, "--logprobs", 0)["logprobs"][0]["top"], [])
+        self.assertNotIn("logprobs", self.json(*call))
+        self.assertRegex(self.refused(*call, "--logprobs", 1, code=2), "--json")
+
+    def test_bias_masks_and_penalties(self):
+        call = ("run", self.int4, "-p", "the king", "-n", 30, "--ignore-eos")
+        tokens = self.json(*call, "--temp", 0)["tokens"]
+        bias = self.json(*call, "--temp", 0, "--logit-bias", f"{tokens[0]}=-inf", "--logit-bias", "70=1000000")["tokens"]
+        self.assertEqual(set(bias), {70})
+        without = self.json(*call, "--temp", 0, "--logit-bias", f"{tokens[0]}=-inf")["tokens"]
+        self.assertNotIn(tokens[0], without)
+        ids = sorted(set(tokens))[:3]
+        self.assertLessEqual(set(self.json(*call, "--temp", 9, "--allow-tokens", ",".join(map(str, ids)))["tokens"]), set(ids))
+        for penalty in ("--presence-penalty", "--frequency-penalty"):
+            self.assertEqual(len(set(self.json(*call, "--temp", 0, penalty, 100)["tokens"])), 30)
+        self.assertLess(len(set(self.json(*call, "--temp", 0, "--presence-penalty", 100, "--repeat-window", 2)["tokens"])), 30)
+        for bad in ("x=1", "1", "1=x", "1=inf", "-1=2", "1=nan"):
+            self.assertIn("--logit-bias", self.refused(*call, "--logit-bias", bad, code=2))
+        self.assertIn("logit_bias", self.refused(*call, "--logit-bias", "99999=1"))
+        self.assertIn("--allow-tokens", self.refused(*call, "--allow-tokens", "1,x", code=2))
+        self.assertIn("may be chosen", self.refused(*call, "--allow-tokens", "99999"))
 
     def test_on_a_gpu(self):
         """The CPU's tokens, sampled ones too; without a GPU an error that says so."""

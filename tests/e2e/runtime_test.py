@@ -59,6 +59,39 @@ class Runtime(cli.CliTest):
             self.assertEqual("".join(heard), wanted)
             self.assertGreater(len(heard), 1)
 
+    def test_steered_and_explained_generations(self):
+        call = ("run", self.hf, "-p", "the river", "-n", 20, "--ignore-eos", "--temp", 0)
+        options = {"max_tokens": 20, "ignore_eos": True, "temperature": 0}
+        plain = self.json(*call, "--logprobs", 2)
+        heard = []
+        self.assertEqual(self.model.generate("the river", top_logprobs=2, on_logprobs=heard.append, **options), plain["text"])
+        self.assertEqual([(t.token, [i for i, _ in t.top]) for t in heard],
+                         [(t["token"], [i["token"] for i in t["top"]]) for t in plain["logprobs"]])
+        for got, wanted in zip(heard, plain["logprobs"]):
+            self.assertAlmostEqual(got.logprob, wanted["logprob"], places=6)
+        stop, first = plain["text"][7:11], plain["tokens"][0]
+        for arguments, more in ((["--stop", stop], {"stop": stop}), (["--stop", "no", "--stop", stop], {"stop": ["no", stop]}),
+                                (["--logit-bias", f"{first}=-inf"], {"logit_bias": {first: -np.inf}}),
+                                (["--allow-tokens", "5,70,300"], {"allowed_tokens": [5, 70, 300]}),
+                                (["--presence-penalty", 3, "--frequency-penalty", 0.5, "--repeat-window", 5],
+                                 {"presence_penalty": 3, "frequency_penalty": 0.5, "repeat_window": 5})):
+            got = self.model.generate("the river", **more, **options)
+            self.assertEqual(got, self.json(*call, *arguments)["text"])
+            self.assertNotEqual(got, plain["text"])
+            with self.model.session() as session:
+                self.assertEqual(session.generate(self.model.tokenize("the river"), **more, **options), got)
+
+        def fail(_):
+            raise KeyError("heard enough")
+        with self.assertRaises(KeyError):
+            self.model.generate("the river", on_logprobs=fail, **options)
+        for wrong in ({"stop": ""}, {"stop": "a\0"}, {"allowed_tokens": []}, {"logit_bias": {-1: 1}}, {"logit_bias": {10**6: 1}},
+                      {"logit_bias": {1: np.nan}}, {"presence_penalty": np.inf}):
+            with self.assertRaises(self.lowbit_package.LowbitError):
+                self.model.generate("the river", **wrong, **options)
+        with self.assertRaises(TypeError):
+            self.model.generate("the river", stopp="x")
+
     def test_the_end_of_a_text_can_be_ignored(self):
         def length(seed, ignore_eos):
             self.model.generate("x", max_tokens=100, temperature=1e3, top_k=0, top_p=1, min_p=0, seed=seed, ignore_eos=ignore_eos)

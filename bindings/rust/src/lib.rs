@@ -16,12 +16,16 @@ use std::fmt;
 
 mod fp8;
 mod model;
+mod operators;
 mod session;
 mod sys;
 
 pub use fp8::Fp8Matrix;
 pub use model::{Model, ModelOptions};
-pub use session::{Generate, Session};
+pub use operators::{
+    binarize_activations, binary_matmul, bitlinear_int8xint2, int2_from_tiles, int2_to_tiles, quantize_activations_int8, BitRows, Int2Weight,
+};
+pub use session::{Generate, Session, TokenLogprobs};
 
 /// What a call of lowbit said when it failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

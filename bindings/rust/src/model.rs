@@ -142,8 +142,9 @@ impl Model {
     }
 
     /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on.
+    /// [`Session::generate_with_logprobs`] also tells how likely each token was.
     pub fn generate(&mut self, prompt: &[i32], how: &Generate, on_text: impl FnMut(&str) -> bool) -> Result<()> {
-        generate(how, on_text, |options| unsafe {
+        generate(how, on_text, None, |options| unsafe {
             sys::lb_model_generate(
                 self.handle, prompt.as_ptr(), prompt.len(), options, std::ptr::null_mut(), 0, std::ptr::null_mut(),
             )

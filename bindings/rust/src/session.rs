@@ -1,12 +1,12 @@
 //! Sequences of a model, and how they are sampled.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void, CString};
 use std::time::Duration;
 
-use crate::{check, sys, Result};
+use crate::{check, invalid, sys, Result};
 
 /// How text is sampled; the defaults are those of `lowbit run`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Generate {
     /// Fewer come when the text ends or the context is full.
     pub max_tokens: i64,
@@ -20,6 +20,18 @@ pub struct Generate {
     pub min_p: f32,
     /// Over 1: repeat less.
     pub repeat_penalty: f32,
+    /// From the logits of recent tokens, for each time that they are there.
+    pub frequency_penalty: f32,
+    /// The same, once.
+    pub presence_penalty: f32,
+    /// How many tokens are recent, those of the prompt too.
+    pub repeat_window: i64,
+    /// Added to the logits of these tokens; minus infinity: never that one.
+    pub logit_bias: Vec<(i32, f32)>,
+    /// The tokens that may be chosen. None: all.
+    pub allowed_tokens: Option<Vec<u32>>,
+    /// The first of these texts that is complete ends the generation, whatever tokens spell it, and is not heard.
+    pub stop: Vec<String>,
     /// The same seed gives the same text.
     pub seed: u64,
     /// Goes on after the end of the text.
@@ -29,14 +41,31 @@ pub struct Generate {
 impl Default for Generate {
     fn default() -> Self {
         Generate {
-            max_tokens: 128, temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, seed: 0, ignore_eos: false,
+            max_tokens: 128, temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, frequency_penalty: 0.0,
+            presence_penalty: 0.0, repeat_window: 64, logit_bias: Vec::new(), allowed_tokens: None, stop: Vec::new(), seed: 0,
+            ignore_eos: false,
         }
     }
 }
 
-/// What `listen` calls, and a panic of it, which must not unwind through C.
-struct Listener<'a> {
+/// How likely the model held a token for, and others in its place: natural logarithms, before bias, penalties and temperature.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenLogprobs {
+    /// The one that was chosen.
+    pub token: i32,
+    /// Of it.
+    pub logprob: f32,
+    /// The likeliest tokens, the likeliest first.
+    pub top: Vec<(i32, f32)>,
+}
+
+/// How many of the likeliest tokens to name, and who hears of them.
+pub(crate) type Logprobs<'a> = (usize, &'a mut dyn FnMut(&TokenLogprobs));
+
+/// What C's callbacks call, and a panic of it, which must not unwind through C.
+struct Listener<'a, 'b> {
     on_text: &'a mut dyn FnMut(&str) -> bool,
+    logprobs: Option<Logprobs<'b>>,
     panic: Option<Box<dyn std::any::Any + Send>>,
 }
 
@@ -44,6 +73,9 @@ extern "C" fn listen(user: *mut c_void, text: *const c_char, size: usize) -> i32
     // `user` is the Listener that generate() lends for the time of the call.
     let (listener, text) = unsafe { (&mut *user.cast::<Listener>(), std::slice::from_raw_parts(text.cast::<u8>(), size)) };
     let text = String::from_utf8_lossy(text);
+    if listener.panic.is_some() {
+        return 1;
+    }
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (listener.on_text)(&text))) {
         Ok(go_on) => i32::from(!go_on),
         Err(panic) => {
@@ -53,11 +85,37 @@ extern "C" fn listen(user: *mut c_void, text: *const c_char, size: usize) -> i32
     }
 }
 
-/// One call that generates; a panic of `on_text` goes on here.
+extern "C" fn listen_logprobs(user: *mut c_void, heard: *const sys::TokenLogprobs) {
+    // As in listen(); arrays of `heard` are valid for the time of the call.
+    let (listener, heard) = unsafe { (&mut *user.cast::<Listener>(), &*heard) };
+    let (Some((_, on_logprobs)), None) = (&mut listener.logprobs, &listener.panic) else { return };
+    let top = (0..heard.top_count).map(|i| unsafe { (*heard.top_tokens.add(i), *heard.top_logprobs.add(i)) }).collect();
+    let token = TokenLogprobs { token: heard.token, logprob: heard.logprob, top };
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_logprobs(&token))) {
+        listener.panic = Some(panic); // the token's listen() ends the generation
+    }
+}
+
+/// Bit i % 32 of word i / 32 for each id.
+fn mask_of(ids: &[u32]) -> Vec<u32> {
+    let mut mask = vec![0; ids.iter().max().map_or(0, |id| *id as usize / 32) + 1];
+    for id in ids {
+        mask[*id as usize / 32] |= 1 << (id % 32);
+    }
+    mask
+}
+
+/// One call that generates; a panic of a callback goes on here.
 pub(crate) fn generate(
-    how: &Generate, mut on_text: impl FnMut(&str) -> bool, call: impl FnOnce(*const sys::GenerateOptions) -> c_int,
+    how: &Generate, mut on_text: impl FnMut(&str) -> bool, logprobs: Option<Logprobs>,
+    call: impl FnOnce(*const sys::GenerateOptions) -> c_int,
 ) -> Result<()> {
-    let mut listener = Listener { on_text: &mut on_text, panic: None };
+    let (bias_tokens, bias_values): (Vec<i32>, Vec<f32>) = how.logit_bias.iter().copied().unzip();
+    let mask = how.allowed_tokens.as_deref().map(mask_of).unwrap_or_default();
+    let stops = how.stop.iter().map(|text| CString::new(text.as_str())).collect::<std::result::Result<Vec<_>, _>>();
+    let stops = stops.map_err(|_| invalid("a stop text with a zero character"))?;
+    let stop_texts: Vec<*const c_char> = stops.iter().map(|text| text.as_ptr()).collect();
+    let mut listener = Listener { on_text: &mut on_text, logprobs, panic: None };
     let options = sys::GenerateOptions {
         struct_size: std::mem::size_of::<sys::GenerateOptions>(),
         max_tokens: how.max_tokens,
@@ -69,6 +127,18 @@ pub(crate) fn generate(
         seed: how.seed,
         ignore_eos: how.ignore_eos.into(),
         on_text: Some(listen),
+        frequency_penalty: how.frequency_penalty,
+        presence_penalty: how.presence_penalty,
+        repeat_window: how.repeat_window,
+        bias_tokens: bias_tokens.as_ptr(),
+        bias_values: bias_values.as_ptr(),
+        bias_count: bias_tokens.len(),
+        token_mask: mask.as_ptr(),
+        token_mask_words: mask.len(),
+        stop_texts: stop_texts.as_ptr(),
+        stop_count: stop_texts.len(),
+        top_logprobs: listener.logprobs.as_ref().map_or(0, |(count, _)| *count as i64),
+        on_logprobs: listener.logprobs.as_ref().map(|_| listen_logprobs as extern "C" fn(_, _)),
         user: (&mut listener as *mut Listener).cast(),
     };
     let status = call(&options);
@@ -168,7 +238,21 @@ impl Session {
     /// Appends the prompt and samples what follows it. `on_text` gets the text as it comes and returns whether to go on. After an error
     /// the sequence keeps what was appended.
     pub fn generate(&mut self, prompt: &[i32], how: &Generate, on_text: impl FnMut(&str) -> bool) -> Result<()> {
-        generate(how, on_text, |options| unsafe {
+        self.generate_logprobs(prompt, how, on_text, None)
+    }
+
+    /// The same; before each text `on_logprobs` hears how likely its token was, and the `top` likeliest.
+    pub fn generate_with_logprobs(
+        &mut self, prompt: &[i32], how: &Generate, top: usize, mut on_logprobs: impl FnMut(&TokenLogprobs),
+        on_text: impl FnMut(&str) -> bool,
+    ) -> Result<()> {
+        self.generate_logprobs(prompt, how, on_text, Some((top, &mut on_logprobs)))
+    }
+
+    fn generate_logprobs(
+        &mut self, prompt: &[i32], how: &Generate, on_text: impl FnMut(&str) -> bool, logprobs: Option<Logprobs>,
+    ) -> Result<()> {
+        generate(how, on_text, logprobs, |options| unsafe {
             sys::lb_session_generate(
                 self.handle, prompt.as_ptr(), prompt.len(), options, std::ptr::null_mut(), 0, std::ptr::null_mut(),
             )

@@ -23,6 +23,15 @@ pub struct ModelOptions {
     pub kv_residual: i64,
 }
 #[repr(C)]
+pub struct TokenLogprobs {
+    pub struct_size: usize,
+    pub token: i32,
+    pub logprob: f32,
+    pub top_tokens: *const i32,
+    pub top_logprobs: *const f32,
+    pub top_count: usize,
+}
+#[repr(C)]
 pub struct GenerateOptions {
     pub struct_size: usize,
     pub max_tokens: i64,
@@ -35,6 +44,81 @@ pub struct GenerateOptions {
     pub ignore_eos: i32,
     pub on_text: Option<extern "C" fn(*mut c_void, *const c_char, usize) -> i32>,
     pub user: *mut c_void,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    pub repeat_window: i64,
+    pub bias_tokens: *const i32,
+    pub bias_values: *const f32,
+    pub bias_count: usize,
+    pub token_mask: *const u32,
+    pub token_mask_words: usize,
+    pub stop_texts: *const *const c_char,
+    pub stop_count: usize,
+    pub top_logprobs: i64,
+    pub on_logprobs: Option<extern "C" fn(*mut c_void, *const TokenLogprobs)>,
+}
+#[repr(C)]
+pub struct Int8QuantArgs {
+    pub struct_size: usize,
+    pub input: *const c_void,
+    pub m: i64,
+    pub k: i64,
+    pub input_stride: i64,
+    pub codes: *mut i8,
+    pub codes_stride: i64,
+    pub scales: *mut c_void,
+    pub input_type: c_int,
+    pub scale_type: c_int,
+}
+#[repr(C)]
+pub struct BitlinearArgs {
+    pub struct_size: usize,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub x: *const i8,
+    pub x_stride: i64,
+    pub x_scales: *const c_void,
+    pub weight: *const u8,
+    pub weight_stride: i64,
+    pub weight_scales: *const c_void,
+    pub row_ends: *const i32,
+    pub ranges: i64,
+    pub output: *mut c_void,
+    pub output_stride: i64,
+    pub scale_type: c_int,
+    pub output_type: c_int,
+    pub weight_order: c_int,
+    pub x_scales_multiply: i32,
+}
+#[repr(C)]
+pub struct BinarizeArgs {
+    pub struct_size: usize,
+    pub input: *const c_void,
+    pub m: i64,
+    pub k: i64,
+    pub input_stride: i64,
+    pub bits: *mut u8,
+    pub bits_stride: i64,
+    pub scales: *mut f32,
+    pub input_type: c_int,
+}
+#[repr(C)]
+pub struct BinaryMatmulArgs {
+    pub struct_size: usize,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub x: *const u8,
+    pub x_stride: i64,
+    pub weight: *const u8,
+    pub weight_stride: i64,
+    pub x_scales: *const f32,
+    pub weight_scales: *const f32,
+    pub bias: *const f32,
+    pub output: *mut c_void,
+    pub output_stride: i64,
+    pub output_type: c_int,
 }
 #[repr(C)]
 pub struct Fp8QuantArgs {
@@ -103,6 +187,12 @@ extern "C" {
         input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
         bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32,
     ) -> c_int;
+    pub fn lb_quantize_activations_int8_host(args: *const Int8QuantArgs) -> c_int;
+    pub fn lb_bitlinear_int8xint2_host(args: *const BitlinearArgs) -> c_int;
+    pub fn lb_int2_to_tiles(rows: *const u8, row_stride: i64, n: i64, k: i64, tiles: *mut u8) -> c_int;
+    pub fn lb_int2_from_tiles(tiles: *const u8, n: i64, k: i64, rows: *mut u8, row_stride: i64) -> c_int;
+    pub fn lb_binarize_activations_host(args: *const BinarizeArgs) -> c_int;
+    pub fn lb_binary_matmul_host(args: *const BinaryMatmulArgs) -> c_int;
     pub fn lb_weight_quant_fp8_host(args: *const Fp8QuantArgs) -> c_int;
     pub fn lb_weight_dequant_fp8_host(args: *const Fp8DequantArgs) -> c_int;
     pub fn lb_fp8_gemm_host(args: *const Fp8GemmArgs) -> c_int;

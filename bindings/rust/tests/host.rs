@@ -59,6 +59,45 @@ fn short_slices_are_errors() {
 }
 
 #[test]
+fn integers_of_few_bits() {
+    let (m, n, k) = (2, 48, 64);
+    let x: Vec<f32> = (0..m * k).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0).collect();
+    let codes: Vec<u8> = (0..n * k / 4).map(|i| ((i * 40_503) >> 4) as u8).collect();
+    let (q, s) = lowbit::quantize_activations_int8(&x, m, k).unwrap();
+    let largest = x[..k].iter().fold(0.0f32, |a, v| a.max(v.abs()));
+    assert_eq!(s[0], 127.0 / largest);
+    assert!((0..k).all(|c| (f32::from(q[c]) / s[0] - x[c]).abs() <= 0.51 / s[0]));
+    let mut weight = lowbit::Int2Weight { codes: &codes, tiles: false, scales: &[0.5, 2.0], row_ends: &[32, 48], n, k };
+    let y = lowbit::bitlinear_int8xint2(&q, &s, m, &weight).unwrap();
+    for i in 0..m {
+        for j in 0..n {
+            let sum: i32 = (0..k).map(|c| i32::from(q[i * k + c]) * value(&codes[j * k / 4..], c, 2)).sum();
+            assert_eq!(y[i * n + j], sum as f32 / s[i] * if j < 32 { 0.5 } else { 2.0 });
+        }
+    }
+    let tiles = lowbit::int2_to_tiles(&codes, n, k).unwrap();
+    assert_ne!(tiles, codes);
+    assert_eq!(lowbit::int2_from_tiles(&tiles, n, k).unwrap(), codes);
+    (weight.codes, weight.tiles) = (&tiles, true);
+    assert_eq!(lowbit::bitlinear_int8xint2(&q, &s, m, &weight).unwrap(), y);
+    weight.row_ends = &[32];
+    assert!(lowbit::bitlinear_int8xint2(&q, &s, m, &weight).is_err());
+    assert!(lowbit::int2_to_tiles(&codes[..24 * 16], 24, 64).unwrap_err().message.contains("multiples"));
+
+    let (bits, scales) = lowbit::binarize_activations(&x, m, k).unwrap();
+    let ws: Vec<f32> = (0..n / 2).map(|j| j as f32 + 0.5).collect();
+    let y = lowbit::binary_matmul(
+        lowbit::BitRows { bits: &bits, scales: &scales }, lowbit::BitRows { bits: &codes[..n / 2 * k / 8], scales: &ws }, m, n / 2, k,
+    ).unwrap();
+    for i in 0..m {
+        for (j, ws) in ws.iter().enumerate() {
+            let sum: i32 = (0..k).map(|c| value(&bits[i * k / 8..], c, 1) * value(&codes[j * k / 8..], c, 1)).sum();
+            assert_eq!(y[i * n / 2 + j], (sum as f32 * ws).mul_add(scales[i], 0.0));
+        }
+    }
+}
+
+#[test]
 fn fp8_in_blocks() {
     let (m, n, k) = (3, 130, 200);
     let number = |i: usize| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0;
@@ -114,7 +153,7 @@ fn a_model_reads_and_writes_text() {
     let mut write = |seed| {
         let (mut text, mut calls) = (String::new(), 0);
         model.truncate(0).unwrap();
-        model.generate(&tokens, &Generate { seed, ..how }, |piece| { text += piece; calls += 1; true }).unwrap();
+        model.generate(&tokens, &Generate { seed, ..how.clone() }, |piece| { text += piece; calls += 1; true }).unwrap();
         (text, calls)
     };
     let (text, calls) = write(0);
@@ -126,7 +165,7 @@ fn a_model_reads_and_writes_text() {
     assert_eq!(calls, 2);
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.generate(&tokens, &how, |_| panic!("heard enough"))));
     assert!(panics.is_err());
-    assert!(model.generate(&tokens, &Generate { temperature: -1.0, ..how }, |_| true).unwrap_err().message.contains("temperature"));
+    assert!(model.generate(&tokens, &Generate { temperature: -1.0, ..how.clone() }, |_| true).unwrap_err().message.contains("temperature"));
 }
 
 fn write(session: &mut Session, prompt: &[i32], seed: u64) -> String {
@@ -134,6 +173,42 @@ fn write(session: &mut Session, prompt: &[i32], seed: u64) -> String {
     let how = Generate { max_tokens: 20, seed, ignore_eos: true, ..Generate::default() };
     session.generate(prompt, &how, |piece| { text += piece; true }).unwrap();
     text
+}
+
+#[test]
+fn generations_are_steered_and_explained() {
+    let Some(path) = stories() else { return };
+    let model = Model::open(&path, 64).unwrap();
+    let prompt = model.tokenize("Once upon a time", true, false).unwrap();
+    let how = Generate { max_tokens: 8, temperature: 0.0, ignore_eos: true, ..Generate::default() };
+    let run = |how: &Generate| {
+        let (mut text, mut tokens) = (String::new(), Vec::new());
+        let mut session = model.session().unwrap();
+        session.generate_with_logprobs(&prompt, how, 2, |token| tokens.push(token.clone()), |piece| { text += piece; true }).map(|()| (text, tokens))
+    };
+    let (text, tokens) = run(&how).unwrap();
+    assert_eq!(tokens.len(), 8);
+    for token in &tokens {
+        assert_eq!(token.top.len(), 2);
+        assert_eq!(token.top[0], (token.token, token.logprob));
+        assert!(token.logprob <= 0.0 && token.top[1].1 <= token.logprob);
+    }
+    let stop = text[3..6].to_string();
+    let end = text.find(&stop).unwrap();
+    assert_eq!(run(&Generate { stop: vec!["never there".into(), stop], ..how.clone() }).unwrap().0, text[..end]);
+    let first = tokens[0].token;
+    let without = run(&Generate { logit_bias: vec![(first, f32::NEG_INFINITY)], ..how.clone() }).unwrap().1;
+    assert!(without.iter().all(|token| token.token != first) && without[0].top[0].0 == first);
+    let alone = run(&Generate { allowed_tokens: Some(vec![first as u32]), ..how.clone() }).unwrap().1;
+    assert!(alone.iter().all(|token| token.token == first));
+    let varied = run(&Generate { presence_penalty: 100.0, ..how.clone() }).unwrap().1;
+    assert!((1..8).all(|i| varied[..i].iter().all(|before| before.token != varied[i].token)));
+    assert!(run(&Generate { allowed_tokens: Some(Vec::new()), ..how.clone() }).is_err());
+    assert!(run(&Generate { stop: vec![String::new()], ..how.clone() }).is_err());
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        model.session().unwrap().generate_with_logprobs(&prompt, &how, 0, |_| panic!("heard enough"), |_| true)
+    }));
+    assert!(panics.is_err());
 }
 
 #[test]
