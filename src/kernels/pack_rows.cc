@@ -1,11 +1,11 @@
 #include "kernels/pack_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "base/float.h"
 #include "kernels/vector_math.h"
 
 namespace lowbit {
@@ -13,32 +13,67 @@ namespace {
 
 constexpr int64_t kMostColumns = 64;
 
+// Columns side by side, as many as any machine takes at once.
+using Floats = float __attribute__((vector_size(16)));
+using Words = uint32_t __attribute__((vector_size(16)));
+using Ints = int32_t __attribute__((vector_size(16)));
+constexpr int64_t kWidth = sizeof(Floats) / sizeof(float), kVectors = kLanes / kWidth;
+
+template <class V, class T>
+V load(const T* from) {
+  V v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+}
+template <class V, class T>
+void store(T* to, V v) {
+  std::memcpy(to, &v, sizeof(v));
+}
+
 struct Range {
   float least, most;
 };
 
+/// Codes of v as floats: the nearest, ties to even. What is clamped first lies where adding 1.5 * 2^23 rounds.
+Floats nearest_codes(Floats v, float least, float inverse, float levels) {
+  constexpr float kMagic = 12582912.0f;
+  Floats code = (v - least) * inverse;
+  code = code < 0.0f ? Floats{} : code;
+  code = code > levels ? Floats{} + levels : code;
+  return (code + kMagic) - kMagic;
+}
+
 /// sum (v - nearest of the levels)^2, in 16 partial sums.
 float squared_error(const float* v, int64_t n, Range range, float levels) {
   const float step = (range.most - range.least) / levels, inverse = step > 0 ? 1.0f / step : 0.0f;
-  float sums[kLanes] = {};
+  Floats sums[kVectors] = {};
   for (int64_t c = 0; c < n; c += kLanes)
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const float code = round_half_even((v[c + i] - range.least) * inverse);
-      const float kept = code < 0 ? 0 : code > levels ? levels : code;
-      const float error = v[c + i] - (range.least + step * kept);
+    for (int64_t i = 0; i < kVectors; ++i) {
+      const auto x = load<Floats>(v + c + i * kWidth);
+      const Floats error = x - (range.least + step * nearest_codes(x, range.least, inverse, levels));
       sums[i] += error * error;
     }
-  return fold_lanes(sums);
+  float partial[kLanes];
+  std::memcpy(partial, sums, sizeof(partial));
+  return fold_lanes(partial);
+}
+
+Range whole_range(const float* v, int64_t n) {
+  auto least = load<Floats>(v), most = least;
+  for (int64_t c = kWidth; c < n; c += kWidth) {
+    const auto x = load<Floats>(v + c);
+    least = x < least ? x : least;
+    most = x > most ? x : most;
+  }
+  Range range = {least[0], most[0]};
+  for (int64_t i = 1; i < kWidth; ++i) range = {std::min(range.least, least[i]), std::max(range.most, most[i])};
+  return range;
 }
 
 /// Where few codes are spread over a row, its extremes are worth less than finer steps: ranges shrunk about their middle by 1/16 at a
 /// time are tried, the first of the least squared error is taken.
 Range choose_range(const float* v, int64_t n, int bits) {
-  Range whole = {v[0], v[0]};
-  for (int64_t c = 1; c < n; ++c) {
-    whole.least = v[c] < whole.least ? v[c] : whole.least;
-    whole.most = v[c] > whole.most ? v[c] : whole.most;
-  }
+  const Range whole = whole_range(v, n);
   const int tries = bits == 2 ? 8 : bits == 4 ? 3 : 0;
   if (tries == 0) return whole;
   const float levels = float((1 << bits) - 1);
@@ -57,32 +92,40 @@ Range choose_range(const float* v, int64_t n, int bits) {
   return best;
 }
 
+/// f16 to f32; whether all are finite, else `values` mean nothing. A half's bits, where a float has its own, are 2^112 times too small.
+bool convert(const uint16_t* from, int64_t n, float* values) {
+  Words infinite = {};
+  for (int64_t c = 0; c < n; c += kWidth) {
+    const uint16_t* const at = from + c;
+    const Words h = {at[0], at[1], at[2], at[3]};
+    infinite |= (h & 0x7c00u) == 0x7c00u;
+    const Floats magnitude = std::bit_cast<Floats>((h & 0x7fffu) << 13) * 0x1p112f;
+    store(values + c, std::bit_cast<Words>(magnitude) | (h & 0x8000u) << 16);
+  }
+  for (int64_t i = 0; i < kWidth; ++i)
+    if (infinite[i] != 0) return false;
+  return true;
+}
+
 }  // namespace
 
 void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8_t* codes, uint8_t* side) {
   const auto levels = float((1 << shape.bits) - 1);
-  float values[kMostColumns], steps[kMostPackedRows];
+  float values[kMostPackedRows * kMostColumns], steps[kMostPackedRows];
   Range ranges[kMostPackedRows];
   uint8_t* const scale_codes = side + 2 * sizeof(float);
   uint8_t* const least_codes = scale_codes + shape.rows;
   std::memset(codes, 0, size_t(shape.code_bytes()));
   std::memset(side, 0, size_t(shape.side_bytes()));
-  const auto convert = [&](int64_t r) {
-    bool finite = true;
-    for (int64_t c = 0; c < shape.columns; ++c) {
-      values[c] = f16_to_f32(rows[r * ld + c]);
-      finite &= std::isfinite(values[c]);
-    }
-    return finite;
-  };
   float units[2] = {0, 0}, farthest = 0;
   for (int64_t r = 0; r < shape.rows; ++r) {
-    if (!convert(r)) {  // the whole matrix says so
+    float* const row = values + r * shape.columns;
+    if (!convert(rows + r * ld, shape.columns, row)) {  // the whole matrix says so
       units[0] = units[1] = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(side, units, sizeof(units));
       return;
     }
-    ranges[r] = choose_range(values, shape.columns, shape.bits);
+    ranges[r] = choose_range(row, shape.columns, shape.bits);
     farthest = std::max(farthest, std::fabs(ranges[r].least));
   }
   units[1] = farthest / 127.0f;
@@ -103,13 +146,15 @@ void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8
     const float step = units[0] * float(scale_codes[r]), least = units[1] * float(int8_t(least_codes[r]));
     if (!(step > 0)) continue;
     const float inverse = 1.0f / step;
-    convert(r);
+    // A unit is 16 columns of 32 bits: a row's codes are at one place in all of them.
     for (int64_t c = 0; c < shape.columns; c += kLanes) {
       const CodePlace first = code_place(shape, r, c);
-      uint8_t* const at = codes + first.byte;
-      for (int64_t i = 0; i < kLanes; ++i) {
-        const float nearest = round_half_even((values[c + i] - least) * inverse);
-        at[4 * i] |= uint8_t(int(nearest < 0 ? 0 : nearest > levels ? levels : nearest) << first.shift);
+      const int shift = int(first.byte % 4) * 8 + first.shift;
+      uint8_t* const unit = codes + first.byte / 4 * 4;
+      for (int64_t i = 0; i < kLanes; i += kWidth) {
+        const auto x = load<Floats>(values + r * shape.columns + c + i);
+        const auto nearest = __builtin_convertvector(nearest_codes(x, least, inverse, levels), Ints);
+        store(unit + 4 * i, load<Words>(unit + 4 * i) | std::bit_cast<Words>(nearest) << shift);
       }
     }
   }
