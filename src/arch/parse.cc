@@ -1,7 +1,10 @@
 // config.json -> ModelSpec: what means the same in all families. The family's file does the rest.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "arch/decoder.h"
 #include "arch/family.h"
@@ -16,6 +19,16 @@ constexpr int64_t kMaxBlocks = 4096;
 
 Result<const Family*> read_family(const ConfigReader& config) {
   LOWBIT_TRY_ASSIGN(const std::string type, config.text("model_type"));
+  // The first BitNet models (1bitLLM) say llama; what differs stands in code of their own. Run as llamas they say nonsense.
+  const nlohmann::json* classes = config.find("architectures");
+  const bool first_bitnet =
+      config.find("weight_bits") != nullptr ||
+      (classes != nullptr && classes->is_array() &&
+       std::ranges::any_of(*classes, [](const auto& name) { return name == "BitnetForCausalLM"; }));
+  if (type == kLlama.model_type && first_bitnet)
+    return fail(ErrorCode::kUnsupported, config.where("model_type"),
+                "\"llama\" of a BitNet model of the first kind (1bitLLM)", "\"bitnet\"",
+                "its GGUF file of the architecture bitnet is read; so are models that transformers runs as bitnet");
   if (const Family* family = family_of_model_type(type)) return family;
   return fail(ErrorCode::kUnsupported, config.where("model_type"), fmt::format("\"{}\"", type.substr(0, 60)),
               family_list());

@@ -224,6 +224,19 @@ TEST(ParseModelSpec, BitNet) {
   EXPECT_EQ(must_parse(defaults), c);
 }
 
+TEST(ParseModelSpec, TheFirstBitNetsAreNoLlamas) {
+  // 1bitLLM/bitnet_b1_58-3B.
+  for (const bool by_class : {true, false}) {
+    Json j = smollm2();
+    if (by_class) j["architectures"] = {"BitnetForCausalLM"};
+    if (!by_class) j["weight_bits"] = 1;
+    const auto spec = parse_model_spec(j.dump());
+    ASSERT_FALSE(spec);
+    EXPECT_EQ(spec.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(spec.error().message().find("1bitLLM"), std::string::npos) << spec.error().message();
+  }
+}
+
 TEST(ParseModelSpec, RopeForms) {
   Json j = smollm2();
   j["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};

@@ -98,6 +98,25 @@ TEST(BitNet, FormsThatContradictTheConfigAreRefused) {
   EXPECT_EQ(open_model(dir, R"("use_rms_norm":true)", {floats}).error().code, ErrorCode::kUnsupported);
 }
 
+TEST(BitNet, AScaleIsOneNumberAndThere) {
+  Scratch dir;
+  const Stored weight{kQ, DType::kU8, {1, 2}, {}, {0, 1}};
+  const auto error_with = [&](const std::vector<Stored>& tensors) {
+    const auto source = open_model(dir, R"("linear_class":"autobitlinear")", tensors);
+    EXPECT_TRUE(source) << source.error().message();
+    const auto w = (*source)->load(kQ);
+    EXPECT_FALSE(w);
+    return w ? Error{} : w.error();
+  };
+  EXPECT_EQ(error_with({weight}).code, ErrorCode::kNotFound);
+  const Error two = error_with({weight, {kQ + "_scale", DType::kF32, {2}, {1, 2}, {}}});
+  EXPECT_EQ(two.code, ErrorCode::kCorrupt);
+  EXPECT_NE(two.message().find("_scale"), std::string::npos) << two.message();
+  EXPECT_EQ(error_with({weight, {kQ + "_scale", DType::kU8, {1}, {}, {1}}}).code, ErrorCode::kCorrupt);
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(error_with({weight, {kQ + "_scale", DType::kF32, {1}, {inf}, {}}}).code, ErrorCode::kCorrupt);
+}
+
 TEST(BitNet, AutoBitLinearScalesTheBiasToo) {
   Scratch dir;
   const std::string bias = "model.layers.0.self_attn.q_proj.bias";

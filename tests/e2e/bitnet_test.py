@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -12,11 +13,14 @@ from cli import CliTest
 
 MISSING = [m for m in ("numpy",) if importlib.util.find_spec(m) is None]
 NO_TRANSFORMERS = [m for m in ("numpy", "torch", "transformers", "accelerate") if importlib.util.find_spec(m) is None]
+NO_PACKAGE = [m for m in ("numpy", "xxhash") if importlib.util.find_spec(m) is None]
+GPU_FILE = "model_state_int2.safetensors"
 if not MISSING:
     import numpy as np
 
     import bitnet_models
-    from bitnet_models import Reference, Sizes, random_weights, write_online, write_packed
+    from bitnet_models import Reference, Sizes, as_bf16, random_weights, ternarized, write_online, write_packed, write_safetensors
+    from operators_test import seed_002_tiles
 
 sys.path.insert(0, str(cli.SOURCE / "scripts"))
 import make_test_model  # noqa: E402
@@ -42,9 +46,9 @@ def write(folder, form, sizes, weights):
     return folder
 
 
-def tensors_of(folder):
+def tensors_of(folder, file="model.safetensors"):
     """name -> (type, shape, bytes)."""
-    data = (Path(folder) / "model.safetensors").read_bytes()
+    data = (Path(folder) / file).read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + size])
     header.pop("__metadata__", None)
@@ -164,6 +168,17 @@ class BitNet(CliTest):
                 self.assertIn("--force", self.refused("export", own, back))
                 self.lowbit("export", own, back, "--force")
 
+    def test_shapes_that_contradict_the_config_are_named(self):
+        sizes = sizes_of("tiny")
+        folder = write(self.dir / "model", "packed", sizes, random_weights(sizes, seed=3))
+        config = json.loads((folder / "config.json").read_text())
+        for key, value, part in (("intermediate_size", 192, "mlp."), ("num_key_value_heads", 4, "self_attn."), ("num_hidden_layers", 3, "layers.2")):
+            (folder / "config.json").write_text(json.dumps(config | {key: value}))
+            self.assertIn(part, self.refused("run", folder, "-p", "x"), key)
+        old = {"architectures": ["BitnetForCausalLM"], "model_type": "llama", "weight_bits": 1, "input_bits": 8, "hidden_act": "silu"}
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "quantization_config"} | old))
+        self.assertIn("1bitLLM", self.refused("run", folder, "-p", "x"))
+
     def test_export_names_what_is_not_ternary(self):
         self.assertIn("ternary with one scale", self.refused("export", self.hf, self.dir / "out"))
         self.assertFalse((self.dir / "out").exists())
@@ -195,6 +210,68 @@ class BitNet(CliTest):
             self.lowbit("import", file, self.dir / name, *options)
             self.assertEqual(self.logits(self.dir / name, text)[1].tobytes(), want.tobytes(), name)
         self.assertIn("--i2s-layout", self.refused("run", self.dir / "i2_s.gguf", "-p", "x"))
+
+
+@unittest.skipIf(NO_PACKAGE, f"not installed: {', '.join(NO_PACKAGE)}")
+class GpuForm(CliTest):
+    """The form of BitNet's GPU kernels, by python -m lowbit.bitnet_gpu."""
+
+    def convert(self, direction, source, out, code=0):
+        done = subprocess.run([sys.executable, "-m", "lowbit.bitnet_gpu", direction, source, out], capture_output=True, text=True,
+                              env=cli.environment(PYTHONPATH=str(cli.SOURCE / "python")))
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def packed_model(self):
+        sizes = sizes_of("tiny")
+        weights = random_weights(sizes, seed=9)
+        return sizes, weights, write(self.dir / "packed", "packed", sizes, weights)
+
+    def test_there_and_back_every_byte_is_kept(self):
+        sizes, weights, packed = self.packed_model()
+        gpu, back, again = self.dir / "gpu", self.dir / "back", self.dir / "again"
+        self.convert("to-gpu", packed, gpu)
+        self.convert("from-gpu", gpu, back)
+        self.convert("to-gpu", back, again)
+        self.assertEqual(tensors_of(back), tensors_of(packed))
+        self.assertEqual((again / GPU_FILE).read_bytes(), (gpu / GPU_FILE).read_bytes())
+        one, two = (self.json("run", model, "-p", "one two", "-n", 8, "--temp", 0)["tokens"] for model in (packed, back))
+        self.assertEqual(one, two)
+        # By the words of the seed, element by element.
+        found = tensors_of(gpu, GPU_FILE)
+        self.assertEqual(len(found), 3 + 12 * sizes.layers)
+        for i in range(sizes.layers):
+            rows, scales = [], []
+            for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads), ("v", 0)):
+                codes, scale = ternarized(weights[f"model.layers.{i}.self_attn.{name}_proj.weight"])
+                scales.append(bitnet_models.packed_scale("autobitlinear", scale)[1])
+                half = sizes.head_dim // 2
+                rows += [codes[r if not heads else r // (2 * half) * 2 * half + r % 2 * half + r % (2 * half) // 2] for r in range(len(codes))]
+            dtype, shape, data = found[f"layers.{i}.attention.wqkv.weight"]
+            self.assertEqual((dtype, shape), ("I8", [128, 16]))
+            self.assertEqual(data, seed_002_tiles(np.stack(rows)).tobytes())
+            self.assertEqual(found[f"layers.{i}.attention.wqkv.weight_scale"], ("BF16", [4], as_bf16(np.array([*scales, 0]))[2]))
+        self.assertEqual(found["output.weight"], found["tok_embeddings.weight"])
+
+    def test_what_does_not_fit_is_named(self):
+        _, _, packed = self.packed_model()
+        gpu = self.dir / "gpu"
+        self.convert("to-gpu", packed, gpu)
+        self.assertIn("wanted", self.convert("to-gpu", packed, gpu, code=1))  # OUT is there
+        good = tensors_of(gpu, GPU_FILE)
+        scale, weight = "layers.0.attention.wo.weight_scale", "layers.1.feed_forward.w2.weight"
+        for name, change, part in ((scale, lambda t: (t[0], t[1], t[2][:6] + b"\1\1"), "zeros behind"), (scale, lambda t: (t[0], [2], t[2][:4]), "[4]"),
+                                   (scale, lambda t: ("F32", [2], t[2]), "BF16"), (weight, lambda t: (t[0], t[1], b"\0" + t[2][1:]), "code 0"),
+                                   (weight, lambda t: (t[0], t[1][::-1], t[2]), "[64, 40]"), (weight, lambda t: None, "nothing"),
+                                   ("output.weight", lambda t: (t[0], t[1], t[2][2:] + t[2][:2]), "other numbers"),
+                                   ("layers.9.attention_norm.weight", lambda t: good["norm.weight"], "no place")):
+            with self.subTest(name, part=part):
+                tensors = good | {name: change(good.get(name))}
+                write_safetensors(gpu / GPU_FILE, {n: t for n, t in tensors.items() if t})
+                self.assertRegex(self.convert("from-gpu", gpu, self.dir / "out", code=1), f"error: .*{re.escape(name.rsplit('.', 1)[0])}.*{re.escape(part)}")
+                self.assertFalse((self.dir / "out").exists())
+        divided = write(self.dir / "divided", "packed, divided", *self.packed_model()[:2])
+        self.assertIn("autobitlinear", self.convert("to-gpu", divided, self.dir / "out", code=1))
 
 
 @unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
