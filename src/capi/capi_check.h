@@ -21,6 +21,8 @@ void check_limits(void);
 void check_counts(lb_model* model);
 /* capi_fp8_test.c */
 void check_fp8(void);
+/* capi_operators_test.c */
+void check_operators(void);
 /* capi_session_test.c */
 void check_sessions(const char* path);
 

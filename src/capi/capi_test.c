@@ -366,6 +366,7 @@ static void check_without_files(void) {
   check_large();
   check_errors();
   check_fp8();
+  check_operators();
 }
 
 /* capi_test | capi_test model DIR | capi_test gru FILE. Exit 77: the model is not there. */
