@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 
+#include "bench_attention.h"
 #include "lowbit/quantize.h"
 #include "option_values.h"
 #include "rival.h"
@@ -165,6 +166,7 @@ void add_bench_verb(CLI::App& app, Invocation& invocation) {
   add_matmul_bench(*bench, invocation);
   add_model_bench(*bench, invocation);
   add_memory_bench(*bench, invocation);
+  add_attention_bench(*bench, invocation);
   add_gru_bench(*bench, invocation);
 }
 

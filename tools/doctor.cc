@@ -3,13 +3,37 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <memory>
 
 #include "lowbit/compute.h"
+#include "lowbit/kv_memory.h"
 #include "text_table.h"
 #include "verbs.h"
 
 namespace lowbit::cli {
 namespace {
+
+nlohmann::json kv_json(const KvMemory& memory) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const KvMemoryRow& row : memory.kv)
+    rows.push_back({{"kv", row.kv},
+                    {"bits_per_element", row.bits_per_element},
+                    {"context_bytes", row.context_bytes},
+                    {"positions_per_gib", row.positions_per_gib}});
+  return {{"model", memory.model}, {"context", memory.context}, {"formats", std::move(rows)}};
+}
+
+void print_kv(Console& console, const KvMemory& memory) {
+  console.print("\nKeys and values of {}\n", printable(memory.model));
+  TextTable table({{"--kv"},
+                   {"bits", Align::kRight},
+                   {fmt::format("{} positions", memory.context), Align::kRight},
+                   {"positions in 1 GiB", Align::kRight}});
+  for (const KvMemoryRow& row : memory.kv)
+    table.add({row.kv, fmt::format("{:.2f}", row.bits_per_element), bytes_text(double(row.context_bytes)),
+               std::to_string(row.positions_per_gib)});
+  console.print("{}", table.str());
+}
 
 nlohmann::json report_json(const DoctorReport& report) {
   nlohmann::json kernel_list = nlohmann::json::array();
@@ -78,21 +102,29 @@ void print_report(Console& console, const DoctorReport& report) {
   line("gpu", report.gpu.empty() ? "none" : report.gpu);
   line("default", report.default_model.empty() ? "no default model" : report.default_model);
   line("test data", report.data_dir.empty() ? "not found" : report.data_dir);
-  if (report.problems.empty()) {
-    console.print("\nNo problems found.\n");
-    return;
-  }
-  console.print("\nProblems:\n");
-  for (const std::string& problem : report.problems) console.print("  - {}\n", problem);
 }
 
-Status doctor_action(Console& console, const Compute& compute) {
+void print_problems(Console& console, const std::vector<std::string>& problems) {
+  if (problems.empty()) return console.print("\nNo problems found.\n");
+  console.print("\nProblems:\n");
+  for (const std::string& problem : problems) console.print("  - {}\n", problem);
+}
+
+Status doctor_action(Console& console, const std::string& model, const Compute& compute) {
+  // A model that is named must be there; the default one is looked at where it can be.
+  auto memory = kv_memory(model.empty() ? "default" : model);
+  if (!memory && !model.empty()) return tl::unexpected(memory.error());
   const auto report = doctor(compute);
   if (!report) return tl::unexpected(report.error());
-  if (console.json())
-    console.put_json(report_json(*report));
-  else
-    print_report(console, *report);
+  if (console.json()) {
+    nlohmann::json json = report_json(*report);
+    json["kv_memory"] = memory ? kv_json(*memory) : nlohmann::json();
+    console.put_json(json);
+    return {};
+  }
+  print_report(console, *report);
+  if (memory) print_kv(console, *memory);
+  print_problems(console, report->problems);
   return {};
 }
 
@@ -100,8 +132,13 @@ Status doctor_action(Console& console, const Compute& compute) {
 
 void add_doctor_verb(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand("doctor", "What this machine offers and what is missing");
-  verb->callback([&invocation] {
-    invocation.action = [&invocation](Console& console) { return doctor_action(console, invocation.compute); };
+  auto model = std::make_shared<std::string>();
+  verb->add_option("MODEL", *model,
+                   "whose contexts' memory is shown: checkpoint or Hugging Face directory, GGUF file [default]");
+  verb->callback([model, &invocation] {
+    invocation.action = [model, &invocation](Console& console) {
+      return doctor_action(console, *model, invocation.compute);
+    };
   });
 }
 

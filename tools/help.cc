@@ -75,6 +75,7 @@ constexpr std::array kExamples = {
              "lowbit bench matmul --format int4 -M 1 -N 4096 -K 4096\n"
              "lowbit bench matmul --format int2 --warm --vs int8\n"},
     Examples{"lowbit bench model", "lowbit bench model smol-int4 -p 128 -n 64\n"},
+    Examples{"lowbit bench attention", "lowbit bench attention -c 8192 --kv f16,int4\n"},
     Examples{"lowbit bench memory", "lowbit bench memory --bytes 1G\n"},
     Examples{"lowbit bench gru", "lowbit bench gru -C 256 -H 256 --preset accurate\n"},
     Examples{"lowbit gru calibrate", "lowbit gru calibrate net.npz --data x.npy -o ranges.json\n"},

@@ -69,6 +69,32 @@ struct ModelBenchReport {
 };
 Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options);
 
+struct AttentionBenchOptions {
+  int64_t context = 8192;  // positions before the token's and its own
+  int64_t heads = 9, kv_heads = 3, head_dim = 64;
+  std::vector<std::string> kv = {"f16", "int8", "int4", "k4v2", "int2"};  // ModelOptions::kv, one after the other
+  int64_t kv_residual = 128;                                              // ModelOptions::kv_residual
+  double min_seconds = 1;                                                 // of each format
+  Compute compute;
+};
+/// Attention of one new token in one layer, whose keys and values come from memory.
+struct AttentionBenchRow {
+  std::string kv;
+  bool checked = false;  // the reference's bits
+  double seconds = 0;    // median of one call
+  double spread = 0;     // (p90 - p10) / median
+  int64_t bytes = 0;     // of the pages that it reads
+  double gb_s = 0;
+};
+struct AttentionBenchReport {
+  std::string isa;
+  int threads = 0;
+  double bandwidth_gb_s = 0;  // measured in the same run
+  std::vector<AttentionBenchRow> rows;
+};
+/// Errors: kInvalidArgument (sizes, a format's name), kUnsupported (heads that a format does not pack), kOutOfMemory.
+Result<AttentionBenchReport> bench_attention(const AttentionBenchOptions& options);
+
 struct GruBenchOptions {
   int64_t steps = 100, batch = 1, input = 256, hidden = 256;
   std::string preset = "seed8";  // gru_presets()

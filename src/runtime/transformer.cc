@@ -16,17 +16,17 @@ const char* model_step_name(ModelStep step) {
   return kNames[static_cast<size_t>(step)];
 }
 
-std::vector<KvGroup> Transformer::kv_groups() const {
+std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format) {
   std::vector<KvGroup> groups;
-  for (size_t layer = 0; layer < spec_.blocks.size(); ++layer) {
-    const AttentionSpec& a = spec_.blocks[layer].attention;
+  for (size_t layer = 0; layer < spec.blocks.size(); ++layer) {
+    const AttentionSpec& a = spec.blocks[layer].attention;
     const auto same = [&](const KvGroup& g) {
       return g.kv_heads == a.kv_heads && g.head_dim == a.head_dim && g.window == a.window;
     };
     auto group = std::ranges::find_if(groups, same);
     if (group == groups.end())
       group = groups.insert(
-          group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = kv_});
+          group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = format});
     group->layers.push_back(int(layer));
   }
   return groups;

@@ -62,6 +62,9 @@ struct BatchPart {
   int64_t sink_row = 0;  // what the sink calls the first of them
 };
 
+/// What a model's layers keep of a sequence.
+std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format);
+
 class Transformer {
  public:
   /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor; the source may go away afterwards,
@@ -77,7 +80,7 @@ class Transformer {
   ThreadPool& pool() { return *pool_; }
 
   /// What its layers keep of a sequence.
-  std::vector<KvGroup> kv_groups() const;
+  std::vector<KvGroup> kv_groups() const { return kv_groups_of(spec_, kv_); }
   /// Pages for its sequences, where it reads them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> make_pool(int64_t max_pages, int64_t slab_pages) const;
   /// A cache of its own for one sequence of at most context() positions.

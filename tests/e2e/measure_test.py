@@ -193,6 +193,21 @@ class Bench(CliTest):
         self.refused(*model, "other", code=2, env=env)
 
     def test_memory(self):
+        shape = ("-c", 700, "--heads", 4, "--kv-heads", 2, "--head-dim", 32, "--seconds", 0.01, "--threads", 1)
+        report = self.json("bench", "attention", *shape, "--kv", "f16,int4,k8v2")
+        self.assertEqual([row["kv"] for row in report["rows"]], ["f16", "int4", "k8v2"])
+        for row in report["rows"]:
+            self.assertTrue(row["checked"], row)
+            self.assertGreater(row["us"], 0)
+            self.assertLess(row["spread"], 100)
+        page = 2 * 2 * 64 * 32 * 2  # bytes of f16
+        self.assertEqual(report["rows"][0]["bytes"], 11 * page)
+        codes = 7 * page // 4 + 4 * page  # pages 1 to 7 of 11 packed
+        self.assertEqual(report["rows"][1]["bytes"] // 1000, (codes + 7 * 2 * (8 + 2 * 32 + 8 + 2 * 64)) // 1000)
+        self.assertIn("% of memory", self.lowbit("bench", "attention", *shape).stdout.decode())
+        self.assertIn("'int5'", self.refused("bench", "attention", *shape, "--kv", "f16,int5"))
+        self.assertIn("heads of 24", self.refused("bench", "attention", "--head-dim", 24, "--kv", "int4"))
+        self.assertIn("heads", self.refused("bench", "attention", "--heads", 4, "--kv-heads", 3))
         report = self.json("bench", "memory", "--bytes", "64M")
         self.assertGreater(report["gb_s"], 0.1)
 
@@ -241,6 +256,22 @@ class Doctor(CliTest):
         text = self.lowbit("doctor", env=env).stdout.decode()
         self.assertIn("GB/s", text)
         self.assertLessEqual(max(map(len, text.replace(str(self.hf), "").splitlines())), 140)
+
+    def test_memory_of_contexts(self):
+        memory = self.json("doctor", self.hf)["kv_memory"]
+        self.assertEqual((memory["model"], memory["context"]), (str(self.hf), 256))
+        rows = {row["kv"]: row for row in memory["formats"]}
+        self.assertEqual(list(rows), ["f16", "int8", "int4", "k4v2", "int2"])
+        position = 2 * 2 * 2 * 16 * 2  # bytes of f16: two layers, keys and values, two heads of 16
+        self.assertEqual(rows["f16"], {"kv": "f16", "bits_per_element": 16, "context_bytes": 256 * position, "positions_per_gib": 2**30 // position})
+        packed = [row["positions_per_gib"] for row in memory["formats"]]
+        self.assertEqual(packed, sorted(packed))
+        self.assertGreater(packed[2], 3 * packed[0])
+        run = self.json("run", self.hf, "-p", "x", "-n", "1", "-c", "256", "--kv", "int4", "--kv-residual", "128")
+        self.assertEqual(run["kv_bytes"], rows["int4"]["context_bytes"])
+        self.assertIn("positions in 1 GiB", self.lowbit("doctor", self.hf).stdout.decode())
+        self.assertIsNone(self.json("doctor", env={"LOWBIT_MODEL": "/nonexistent", "PATH": os.defpath})["kv_memory"])
+        self.refused("doctor", "/nonexistent")
 
     def test_missing_model_is_a_problem_with_a_cure(self):
         report = self.json("doctor", env={"LOWBIT_MODEL": "/nonexistent", "PATH": os.defpath})

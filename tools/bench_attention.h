@@ -1,0 +1,14 @@
+#pragma once
+// Of the verb bench.
+
+#include "common_options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace lowbit::cli {
+
+void add_attention_bench(CLI::App& bench, Invocation& invocation);
+
+}  // namespace lowbit::cli
