@@ -77,6 +77,7 @@ constexpr std::array kExamples = {
     Examples{"lowbit bench model", "lowbit bench model smol-int4 -p 128 -n 64\n"},
     Examples{"lowbit bench memory", "lowbit bench memory --bytes 1G\n"},
     Examples{"lowbit bench gru", "lowbit bench gru -C 256 -H 256 --preset accurate\n"},
+    Examples{"lowbit bench fp8", "lowbit bench fp8 -M 16 -N 1024 -K 1024 --warm\n"},
     Examples{"lowbit gru calibrate", "lowbit gru calibrate net.npz --data x.npy -o ranges.json\n"},
     Examples{"lowbit gru quantize",
              "lowbit gru quantize net.npz --ranges ranges.json -o net.lbgru\n"
