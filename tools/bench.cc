@@ -1,4 +1,4 @@
-// lowbit bench matmul | memory: check the answer, then time. bench_model.cc and bench_gru.cc: lowbit bench model, lowbit bench gru.
+// lowbit bench matmul | memory: check the answer, then time. bench_model.cc, bench_gru.cc and bench_fp8.cc: the other verbs.
 
 #include "lowbit/bench.h"
 
@@ -107,9 +107,9 @@ void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
           "--group",
           [&options](const std::string& text) {
             const auto group = parse_group(text);
-            if (!group || *group == QuantizeSpec::kTensor)
+            if (!group || group->group == QuantizeSpec::kTensor || group->rows > 1)
               throw usage_error("--group", text, "32, 64, 128, 256 or row");
-            options.group = *group == QuantizeSpec::kRow ? 0 : *group;
+            options.group = group->group == QuantizeSpec::kRow ? 0 : group->group;
           },
           "weights that share a scale: 32, 64, 128, 256 or row [64]")
       ->type_name("GROUP");
@@ -168,6 +168,7 @@ void add_bench_verb(CLI::App& app, Invocation& invocation) {
   add_memory_bench(*bench, invocation);
   add_attention_bench(*bench, invocation);
   add_gru_bench(*bench, invocation);
+  add_fp8_bench(*bench, invocation);
 }
 
 }  // namespace lowbit::cli

@@ -41,14 +41,14 @@ Status export_action(Console& console, ExportArguments& arguments) {
 
 void add_export_verb(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* verb = app.add_subcommand("export", "A ternary model as the packed directory that transformers loads");
+  CLI::App* verb = app.add_subcommand("export", "A ternary or fp8 model as the directory that transformers loads");
   verb->add_option("SRC", arguments->source, "checkpoint, Hugging Face directory or GGUF file")
       ->required()
       ->type_name("");
   verb->add_option("OUT", arguments->target, "directory to write")->required()->type_name("");
   add_choice_option(*verb, "--linear-class", arguments->options.linear_class, {"autobitlinear", "bitlinear"},
                     ": whether weight_scale multiplies or divides [autobitlinear]");
-  verb->add_flag("--force", arguments->options.overwrite, "replace OUT if it is a BitNet model");
+  verb->add_flag("--force", arguments->options.overwrite, "replace OUT if it is a BitNet or fp8 model");
   verb->callback([arguments, &invocation] {
     invocation.action = [arguments](Console& console) { return export_action(console, *arguments); };
   });

@@ -78,6 +78,7 @@ constexpr std::array kExamples = {
     Examples{"lowbit bench attention", "lowbit bench attention -c 8192 --kv f16,int4\n"},
     Examples{"lowbit bench memory", "lowbit bench memory --bytes 1G\n"},
     Examples{"lowbit bench gru", "lowbit bench gru -C 256 -H 256 --preset accurate\n"},
+    Examples{"lowbit bench fp8", "lowbit bench fp8 -M 16 -N 1024 -K 1024 --warm\n"},
     Examples{"lowbit gru calibrate", "lowbit gru calibrate net.npz --data x.npy -o ranges.json\n"},
     Examples{"lowbit gru quantize",
              "lowbit gru quantize net.npz --ranges ranges.json -o net.lbgru\n"

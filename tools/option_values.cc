@@ -178,13 +178,13 @@ CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, F
       ->type_name("FORMAT");
 }
 
-CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& help) {
+CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::string& help) {
   return app
       .add_option_function<std::string>(
           "--group",
           [&value](const std::string& text) {
-            const Result<int64_t> group = parse_group(text);
-            if (!group) throw usage_error("--group", text, "32, 64, 128, 256, row or tensor");
+            const Result<GroupShape> group = parse_group(text);
+            if (!group) throw usage_error("--group", text, group.error().wanted);
             value = *group;
           },
           help)
@@ -194,12 +194,15 @@ CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& 
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto) {
   if (!allow_auto)
     return add_choice_option(
-        app, "--act", value, {"int8", "int8-row", "f32"},
-        fmt::format(": activations in int8 with a scale per 32 columns or per row, or exact [{}]", value));
+        app, "--act", value, {"int8", "int8-row", "fp8", "f32"},
+        fmt::format(
+            ": activations in int8 with a scale per 32 columns or per row, in E4M3 per 128 columns, or exact [{}]",
+            value));
   return add_choice_option(
-      app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "f32"},
+      app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "fp8", "f32"},
       fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and clipped, in 4 bits per "
-                  "32 columns, or exact; auto: int8, and per row for ternary and binary layers with one scale per row "
+                  "32 columns, in E4M3 per 128 columns of fp8 layers, or exact; auto: int8, and per row for ternary "
+                  "and binary layers with one scale per row "
                   "[{}]",
                   value));
 }

@@ -9,6 +9,7 @@
 
 #include "console.h"
 #include "lowbit/format.h"
+#include "lowbit/quantize.h"
 
 namespace lowbit::cli {
 
@@ -39,7 +40,7 @@ CLI::Option* add_format_option(CLI::App& app, const std::string& name, FormatId&
 CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, FormatId& value, bool& keep,
                                        const std::string& help);
 /// QuantizeSpec::group.
-CLI::Option* add_group_option(CLI::App& app, int64_t& value, const std::string& help);
+CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::string& help);
 /// --act
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
 /// --kv and --kv-residual

@@ -20,7 +20,7 @@ namespace {
 struct QuantizeArguments {
   std::string source, target, fit = "auto", scale;
   FormatId format = FormatId::kInt4;
-  int64_t group = QuantizeSpec::kDefaultGroup;
+  GroupShape group;
   bool zero = false;
   std::vector<std::string> renamed;  // what was said by an old name, and the new one
   QuantizeOptions options;
@@ -153,7 +153,9 @@ void fill_specs(QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
   QuantizeSpec linear;
   linear.format = arguments.format;
-  linear.group = arguments.group;
+  linear.group = arguments.group.group;
+  linear.group_rows = arguments.group.rows;
+  linear.scale = default_scale(arguments.group);
   linear.zero = arguments.zero;
   linear.fit = arguments.fit;
   if (const auto scale = parse_scale_kind(arguments.scale))
@@ -173,8 +175,9 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
   verb.add_option("--calib", calibration.file, "text the model is run on, to learn which errors matter")
       ->type_name("FILE");
   add_count_option(verb, "--calib-tokens", calibration.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
-  add_group_option(verb, arguments.group,
-                   "weights that share a scale: 32, 64, 128, 256, row or tensor [64; int8 and fp8: row]");
+  add_group_option(
+      verb, arguments.group,
+      "weights that share a scale: 32, 64, 128, 256, row, tensor, or blocks as 128x128 [64; int8 and fp8: row]");
   verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
   verb.add_option("--keep", options.keep, "leave layers whose name matches as they are; may be repeated")
       ->expected(1)
@@ -194,7 +197,7 @@ void add_scale_option(CLI::App& verb, QuantizeArguments& arguments) {
             if (!parse_scale_kind(text)) throw usage_error("--scale", text, "f16, bf16, f32, pow2 or double");
             arguments.scale = text;
           },
-          "how scales are stored: f16, bf16, f32, pow2 or double [f16]")
+          "how scales are stored: f16, bf16, f32, pow2 or double [f16; blocks: f32]")
       ->type_name("NAME")
       ->group(kMoreOptions);
 }

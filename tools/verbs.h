@@ -22,6 +22,7 @@ void add_ppl_verb(CLI::App& app, Invocation& invocation);
 void add_bench_verb(CLI::App& app, Invocation& invocation);
 void add_model_bench(CLI::App& bench, Invocation& invocation);  // of the verb bench
 void add_gru_bench(CLI::App& bench, Invocation& invocation);    // the same
+void add_fp8_bench(CLI::App& bench, Invocation& invocation);    // the same
 void add_doctor_verb(CLI::App& app, Invocation& invocation);
 void add_gru_verb(CLI::App& app, Invocation& invocation);
 void add_report_verb(CLI::App& app, Invocation& invocation);

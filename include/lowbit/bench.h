@@ -35,6 +35,34 @@ struct MatmulBenchReport {
 };
 Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options);
 
+struct Fp8BenchOptions {
+  int64_t m = 1, n = 4096, k = 4096;
+  bool cold = true;        // weights rotate through at least 512 MiB
+  double min_seconds = 1;  // of each row
+  Compute compute;
+};
+/// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as lb_fp8_gemm_host makes
+/// it. "model": the same in a model, x quantized in the same call; "model, f32 x": with x as it is, the rival.
+struct Fp8BenchRow {
+  std::string what, kernel;
+  bool checked = false;        // the reference's bits
+  double seconds = 0;          // median of one call
+  double spread = 0;           // (p90 - p10) / median
+  double gops = 0;             // 2 m n k / seconds, of products
+  double gb_s = 0;             // bytes read and written, of products those of the weights
+  double percent_of_peak = 0;  // of bandwidth_gb_s; 0 when warm
+};
+struct Fp8BenchReport {
+  std::string isa;
+  int64_t m = 0, n = 0, k = 0;
+  int threads = 0;
+  bool cold = false;
+  double bandwidth_gb_s = 0;  // measured in the same run, 0 when warm
+  std::vector<Fp8BenchRow> rows;
+};
+/// Errors: kInvalidArgument (extents), kUnsupported (a GPU), kOutOfMemory.
+Result<Fp8BenchReport> bench_fp8(const Fp8BenchOptions& options);
+
 struct ModelBenchOptions {
   int64_t prompt = 128, generate = 64;
   int64_t depth = 0;  // tokens before either

@@ -16,8 +16,9 @@ namespace lowbit {
 struct QuantizeSpec {
   bool keep = false;
   FormatId format = FormatId::kInt4;
-  int64_t group = 0;  // columns per scale; 0 = the default: 64, or the whole row for int8 and fp8;
-                      // -1 = row; -2 = tensor
+  int64_t group = 0;       // columns per scale; 0 = the default: 64, or the whole row for int8 and fp8;
+                           // -1 = row; -2 = tensor
+  int64_t group_rows = 1;  // rows that share a scale, too; more than 1 with columns per scale: blocks, as 128 x 128
   ScaleKind scale = ScaleKind::kF16;
   bool zero = false;  // fit a zero point too (real = value * scale + zero)
   /// From the weights alone: absmax, mse, lsq. With a calibration text also: wls (least squares weighted by the inputs'
@@ -29,8 +30,15 @@ struct QuantizeSpec {
   static constexpr int64_t kDefaultGroup = 0, kRow = -1, kTensor = -2;
 };
 
-/// "64", "row", "tensor" -> QuantizeSpec::group.
-Result<int64_t> parse_group(const std::string& text);
+/// QuantizeSpec::group and group_rows.
+struct GroupShape {
+  int64_t group = QuantizeSpec::kDefaultGroup, rows = 1;
+  bool operator==(const GroupShape&) const = default;
+};
+/// "64" or "1x64", "128x128", "row", "tensor".
+Result<GroupShape> parse_group(const std::string& text);
+/// How scales of `group` are stored where nobody says how: f16, and f32 for blocks of several rows, as others write them.
+ScaleKind default_scale(const GroupShape& group);
 
 /// A text that the model is run on, to learn which errors matter.
 struct CalibrationOptions {
@@ -133,7 +141,7 @@ struct ImportReport {
 Result<ImportReport> import_model(const std::string& source, const std::string& target, const ImportOptions& options);
 
 struct ExportOptions {
-  bool overwrite = false;                      // replace a BitNet model
+  bool overwrite = false;                      // replace a BitNet or fp8 model
   std::string linear_class = "autobitlinear";  // weight_scale multiplies; "bitlinear": it divides
   Progress progress;
 };
@@ -143,6 +151,8 @@ struct ExportReport {
 };
 /// A model whose blocks are ternary with one scale a matrix, as the directory that transformers loads ("quant_method": "bitnet", offline):
 /// weights uint8 [n / 4, k] with a weight_scale, all else as it is stored, in bf16 where it is not stored as floats.
+/// A model whose blocks are fp8: "quant_method": "fp8" with weight_scale_inv for scales of blocks, "compressed-tensors" for those of rows and
+/// matrices; embedding and head as bf16.
 /// Errors: kUnsupported (other weights, named), kInvalidArgument (something else in the way), kIo.
 Result<ExportReport> export_model(const std::string& source, const std::string& target, const ExportOptions& options);
 
@@ -167,7 +177,7 @@ struct InspectReport {
 };
 Result<InspectReport> inspect_model(const std::string& path);
 
-/// Which kernel each layer gets on this machine, and why. `activation`: auto, int8 or f32.
+/// Which kernel each layer gets on this machine, and why. `activation`: as ModelOptions::activation.
 Result<std::vector<KernelChoice>> inspect_kernels(const std::string& path, const std::string& activation,
                                                   const Compute& compute);
 

@@ -19,6 +19,16 @@ XSpec choose_x(const QTensor& w, const XPolicy& policy) {
   x.group = policy.as_trained && trained_per_token(w) ? 0 : policy.group;
   x.rounding = policy.rounding;
   if (policy.activation == Activation::kF32 || is_dense(w.format)) return x;
+  if (policy.activation == Activation::kFp8) {
+    if (w.format != FormatId::kFp8) {
+      x.reason = std::string("f32 activations: fp8 ones go with fp8 weights, not ") + format_info(w.format).name;
+    } else if (w.scaling.zero != ZeroKind::kNone) {
+      x.reason = "f32 activations: fp8 ones go with weights without zero points";
+    } else {
+      x.activation = Activation::kFp8;
+    }
+    return x;
+  }
   const std::string floats = why_float_sums(w, x.group);
   if (floats.empty()) {
     x.activation = policy.activation;

@@ -14,7 +14,7 @@ namespace lowbit {
 /// What a caller asks for.
 struct XPolicy {
   Activation activation = Activation::kInt8;
-  int64_t group = 0;  // kInt8: columns of x per scale; 0: one scale per row
+  int64_t group = 0;  // kInt8, kFp8: columns of x per scale; 0: one scale per row (kInt8)
   bool as_trained =
       false;  // kInt8: ternary and binary weights with one scale per row take one scale per token, as such networks are trained
   ActivationRounding rounding = {};  // kInt8
@@ -28,7 +28,7 @@ struct XSpec {
   std::string reason;  // why not what was asked for; empty: it is
 };
 
-/// int8 only where sums are those of integers, which it keeps exact: not for dense weights and fp8, nor for all codebooks (why_float_sums()
+/// fp8 only for fp8 weights without zero points, 128 columns a scale (docs/adr/0127-fp8-activations-in-models.md). int8 only where sums are those of integers, which it keeps exact: not for dense weights and fp8, nor for all codebooks (why_float_sums()
 /// of ops/matmul.h). as_trained: docs/adr/0047-scales-of-x-as-trained.md.
 XSpec choose_x(const QTensor& w, const XPolicy& policy);
 

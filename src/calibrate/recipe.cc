@@ -52,15 +52,24 @@ QuantizeOptions::QuantizeOptions() {
   head.format = FormatId::kInt8;
 }
 
-Result<int64_t> parse_group(const std::string& text) {
-  if (text == "row") return QuantizeSpec::kRow;
-  if (text == "tensor") return QuantizeSpec::kTensor;
-  int64_t value = 0;
-  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (err != std::errc() || end != text.data() + text.size() || value < 1 || value > (int64_t{1} << 30))
-    return fail(ErrorCode::kInvalidArgument, "group", "'" + text + "'", "32, 64, 128, 256, row or tensor");
-  return value;
+Result<GroupShape> parse_group(const std::string& text) {
+  if (text == "row") return GroupShape{QuantizeSpec::kRow};
+  if (text == "tensor") return GroupShape{QuantizeSpec::kTensor};
+  const auto extent = [](std::string_view digits) -> int64_t {  // 0: none
+    int64_t value = 0;
+    const auto [end, err] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return err != std::errc() || end != digits.data() + digits.size() || value > (int64_t{1} << 30) ? 0 : value;
+  };
+  const std::string_view view = text;
+  const size_t cross = view.find('x');
+  GroupShape shape{extent(view.substr(cross == view.npos ? 0 : cross + 1))};
+  if (cross != view.npos) shape.rows = extent(view.substr(0, cross));
+  if (shape.group < 1 || shape.rows < 1)
+    return fail(ErrorCode::kInvalidArgument, "group", "'" + text + "'", "32, 64, 128, 256, 128x128, row or tensor");
+  return shape;
 }
+
+ScaleKind default_scale(const GroupShape& group) { return group.rows > 1 ? ScaleKind::kF32 : ScaleKind::kF16; }
 
 LayerRole layer_role(const std::string& name, size_t dimensions) {
   if (dimensions != 2) return LayerRole::kOther;
@@ -80,6 +89,7 @@ Scaling scaling_of(const QuantizeSpec& spec) {
     s.k_block = kDefaultGroupSize;
   } else if (spec.group > 0) {
     s.k_block = spec.group;
+    s.n_block = spec.group_rows;
   }
   return s;
 }
@@ -95,14 +105,17 @@ Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words, 
   auto format = parse_format(words[0]);
   if (!format) return fail(ErrorCode::kInvalidArgument, where, format.error().got, format.error().wanted + " or keep");
   spec.format = *format;
+  bool has_scale = false;
+  GroupShape group;
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
     const std::string key = words[i].substr(0, equals),
                       value = equals == std::string::npos ? "" : words[i].substr(equals + 1);
     if (key == "group") {
-      LOWBIT_TRY_ASSIGN(spec.group, parse_group(value));
+      LOWBIT_TRY_ASSIGN(group, parse_group(value));
     } else if (key == "scale") {
       LOWBIT_TRY_ASSIGN(spec.scale, parse_scale_kind(value));
+      has_scale = true;
     } else if (key == "fit" && !value.empty()) {
       spec.fit = value == "align" ? "asymmetric" : value;  // its old name
     } else if (words[i] == "zero") {
@@ -111,6 +124,9 @@ Result<QuantizeSpec> parse_quantize_spec(const std::vector<std::string>& words, 
       return fail(ErrorCode::kInvalidArgument, where, "'" + words[i] + "'", "group=, scale=, zero or fit=");
     }
   }
+  spec.group = group.group;
+  spec.group_rows = group.rows;
+  if (!has_scale) spec.scale = default_scale(group);
   return spec;
 }
 

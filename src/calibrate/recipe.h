@@ -21,7 +21,7 @@ enum class LayerRole {
 };
 LayerRole layer_role(const std::string& name, size_t dimensions);
 
-/// One line of a recipe: "<regex>  keep" or "<regex>  <format> [group=64|row|tensor] [scale=f16]
+/// One line of a recipe: "<regex>  keep" or "<regex>  <format> [group=64|128x128|row|tensor] [scale=f16]
 /// [zero] [fit=lsq]". The regex is searched for in the tensor's name. '#' starts a comment.
 struct RecipeRule {
   text::Regex pattern;

@@ -64,9 +64,13 @@ TEST(recipe, bad_lines_are_named_by_number) {
 }
 
 TEST(recipe, groups_and_scalings) {
-  EXPECT_EQ(*parse_group("64"), 64);
-  EXPECT_EQ(*parse_group("row"), QuantizeSpec::kRow);
-  for (const char* bad : {"", "-3", "0", "64x", "99999999999999999999"}) EXPECT_FALSE(parse_group(bad)) << bad;
+  EXPECT_EQ(*parse_group("64"), (GroupShape{64, 1}));
+  EXPECT_EQ(*parse_group("1x128"), *parse_group("128"));
+  EXPECT_EQ(*parse_group("128x64"), (GroupShape{64, 128}));  // rows first
+  EXPECT_EQ(*parse_group("row"), (GroupShape{QuantizeSpec::kRow, 1}));
+  for (const char* bad :
+       {"", "-3", "0", "64x", "x64", "x", "0x64", "64x0", "64x64x64", "64X64", "1e3", "99999999999999999999"})
+    EXPECT_FALSE(parse_group(bad)) << bad;
   QuantizeSpec spec;
   spec.format = FormatId::kInt4;
   EXPECT_EQ(scaling_name(scaling_of(spec)), "g64");
@@ -76,6 +80,20 @@ TEST(recipe, groups_and_scalings) {
   EXPECT_EQ(scaling_name(scaling_of(spec)), "tensor");
   spec.group = 96;
   EXPECT_EQ(scaling_name(scaling_of(spec)), "g96");
+  spec.group_rows = 32;
+  EXPECT_EQ(scaling_name(scaling_of(spec)), "32x96");
+}
+
+TEST(recipe, blocks_of_rows_have_f32_scales_unless_told) {
+  const auto spec = [](const char* group, const char* scale) {
+    std::vector<std::string> words = {"fp8", group};
+    if (scale != nullptr) words.emplace_back(scale);
+    return *parse_quantize_spec(words, "test");
+  };
+  EXPECT_EQ(spec("group=128x128", nullptr).scale, ScaleKind::kF32);
+  EXPECT_EQ(spec("group=128x128", nullptr).group_rows, 128);
+  EXPECT_EQ(spec("group=128x128", "scale=f16").scale, ScaleKind::kF16);
+  EXPECT_EQ(spec("group=128", nullptr).scale, ScaleKind::kF16);
 }
 
 TEST(layer_role, tells_matrices_of_blocks_from_the_rest) {

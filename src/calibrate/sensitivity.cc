@@ -178,7 +178,8 @@ std::vector<size_t> formats_for(const QuantizeSpec& spec) {
   std::vector<size_t> formats;
   for (size_t f = 0; f < kFormats.size(); ++f) {
     const bool on_trellis = format_info(kFormats[f]).expanded != kFormats[f];
-    if (!on_trellis || (!spec.zero && spec.group != QuantizeSpec::kTensor)) formats.push_back(f);
+    if (!on_trellis || (!spec.zero && spec.group != QuantizeSpec::kTensor && spec.group_rows == 1))
+      formats.push_back(f);
   }
   return formats;
 }

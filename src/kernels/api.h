@@ -15,10 +15,17 @@ namespace lowbit {
 enum class Activation : uint8_t {
   kF32,   // "af32": exact path
   kInt8,  // "a8": one scale per row of x, values -127..127
+  kFp8,   // "afp8": E4M3 with one scale per row and group of columns
 };
 
 /// In messages.
-constexpr const char* activation_name(Activation a) { return a == Activation::kInt8 ? "int8" : "f32"; }
+constexpr const char* activation_name(Activation a) {
+  return a == Activation::kInt8 ? "int8" : a == Activation::kFp8 ? "fp8" : "f32";
+}
+/// In kernels' names.
+constexpr const char* activation_tag(Activation a) {
+  return a == Activation::kInt8 ? "a8" : a == Activation::kFp8 ? "afp8" : "af32";
+}
 
 /// Groups of a row that share a factor of their scales where these are double-quantized (kSuperGroup of format/qtensor.h).
 inline constexpr int64_t kSuperGroups = 16;
@@ -33,7 +40,7 @@ struct PanelShape {
   bool half_offsets = false;  // likewise
   bool double_scales =
       false;  // scales are stored as int8, times an f16 for each kSuperGroups of them; no half_scales then
-  /// int8 activations: columns whose products are summed exactly before a fold. `group`, or with scales of x per group of
+  /// int8 and fp8 activations: columns whose products are summed before a fold. `group`, or with scales of x per group of
   /// columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
   int64_t segment = 0;
   int64_t segments = 1;  // ceil(k / segment)
@@ -55,6 +62,8 @@ struct PanelShape {
 ///                  s = fma(value, float(xq), s). Kernels with `levels` sum integers where none of these is rounded.
 ///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s, scale[g],
 ///                  acc); with offsets acc = fma(x_sums[g], offset[g], acc); y = acc + (bias or +0).
+///   fp8:           x holds the values of x's codes; the sum over a segment is s = 0; for k ascending: s = fma(value, x, s), and
+///                  x_group_scale goes in as above. With groups of 128 columns these are the bits of Fp8GemmArgs.
 ///   x_sums[m, g] is what an offset is multiplied by: f32 activations: T = 0; T = T + x, k ascending. int8: float(sum_k xq);
 ///   with x_group_scale T = 0; T = fma(float(sum_k xq over j), x_group_scale[j], T) over the segments j ascending.
 ///   Dense weights have the scale 1. xq is -127..127.
@@ -69,13 +78,13 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;  // kF32
+  const float* x = nullptr;  // kF32, kFp8
   // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a multiple of
   // kActivationRowMultiple rows, whatever it holds there.
   const int8_t* xq = nullptr;
   const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
   const float* x_group_scale =
-      nullptr;                         // kInt8 [m, segments] or null: one scale per row and segment instead of per row
+      nullptr;  // kFp8 [m, segments]; kInt8 the same or null: one scale per row and segment instead of per row
   const float* x_sums = nullptr;       // [m, groups], see above; null when there are no offsets
   const int32_t* code_sums = nullptr;  // kInt8 [m, segments]: kernel.code_offset * sum xq; null when that is 0
   int64_t m = 0, ldx = 0, ldxq = 0;

@@ -21,7 +21,7 @@ constexpr KernelName matmul_name(const char* format, const char* activation, con
   return name;
 }
 constexpr KernelName matmul_name(const char* format, Activation activation, const char* isa_and_tile) {
-  return matmul_name(format, activation == Activation::kInt8 ? "a8" : "af32", isa_and_tile);
+  return matmul_name(format, activation_tag(activation), isa_and_tile);
 }
 
 }  // namespace LOWBIT_ISA

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/checked.h"
 #include "base/float.h"
 #include "base/rng.h"
 #include "format/registry.h"
@@ -21,20 +22,22 @@ std::vector<float> random_values(Rng& rng, int64_t count, double mean, double de
 }
 
 /// Random codes of an integer format with scales that make the reals have about `deviation`.
-QTensor random_quantized(Rng& rng, FormatId format, int64_t n, int64_t k, int64_t group, double deviation) {
+QTensor random_quantized(Rng& rng, const RandomModelSpec& spec, int64_t n, int64_t k, double deviation) {
+  const FormatId format = spec.format;
+  const int64_t group = spec.group;
   const FormatInfo& info = format_info(format);
   ValueTensor t;
   t.format = format;
   t.n = n;
   t.k = k;
-  t.scaling = {1, group, ScaleKind::kF32, ZeroKind::kNone};
+  t.scaling = {spec.group_rows, group, ScaleKind::kF32, ZeroKind::kNone};
   t.codes.resize(size_t(n * k));
   for (uint8_t& c : t.codes) {
     c = uint8_t(rng.below(format_ops(format).codes));
     if (format == FormatId::kFp8 && (c & 0x7f) == 0x7f) --c;  // else it is NaN
   }
   for (int64_t r = 0; r < n; ++r) make_storable(format, t.codes.data() + r * k, k);
-  t.scales.resize(size_t(n * (group == Scaling::kAll ? 1 : (k + group - 1) / group)));
+  t.scales.resize(size_t(ceil_div(n, spec.group_rows) * (group == Scaling::kAll ? 1 : ceil_div(k, group))));
   double spread = double(info.max_value - info.min_value) / 3.5;
   if (info.kind == ValueKind::kTable) {  // integers, as tables are fitted
     const int entries = 1 << info.code_bits;
@@ -206,7 +209,7 @@ MemorySource make_random_model(const RandomModelSpec& s) {
   const auto matrix = [&](const std::string& name, int64_t n, int64_t k) {
     const double deviation = 1.5 / std::sqrt(double(k));
     if (!is_dense(s.format)) {
-      source.add(name, random_quantized(rng, s.format, n, k, s.group, deviation));
+      source.add(name, random_quantized(rng, s, n, k, deviation));
     } else {
       source.add(name, n, k, random_values(rng, n * k, 0, deviation));
     }

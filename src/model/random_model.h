@@ -23,7 +23,7 @@ struct RandomModelSpec {
   int64_t first_windowed = 0;
   int64_t down_hadamard = 0;         // > 0: of the checkpoint, docs/checkpoint.md; naive_forward() does not know it
   FormatId format = FormatId::kF32;  // of linear layers and embedding
-  int64_t group = 32;
+  int64_t group = 32, group_rows = 1;
   uint64_t seed = 1;
 };
 

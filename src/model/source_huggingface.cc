@@ -1,9 +1,9 @@
 // A Hugging Face directory as a WeightSource: config.json, safetensors (one file or shards), tokenizer files.
 //
-// Besides plain floats it reads DeepSeek's block FP8: "P.weight" F8_E4M3 [n, k] with "P.weight_scale_inv" F32
-// [ceil(n / 128), ceil(k / 128)], which multiplies, whatever its name says; and BitNet's ternary weights, packed or to
-// be rounded (source_bitnet.cc).
+// Besides plain floats it reads FP8 with scales (source_fp8.cc), and BitNet's ternary weights, packed or to be rounded
+// (source_bitnet.cc).
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,11 +22,11 @@ constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
 
 /// What config.json's quantization_config says.
 struct Packing {
-  int64_t fp8_rows = 128, fp8_columns = 128;
+  Fp8Packing fp8;
   std::optional<BitnetPacking> bitnet;
-
-  const char* scale_suffix() const { return bitnet ? "_scale" : "_scale_inv"; }
 };
+
+constexpr std::array<std::string_view, 2> kScaleSuffixes = {"_scale_inv", "_scale"};
 
 class HuggingFaceSource final : public WeightSource {
  public:
@@ -34,10 +34,9 @@ class HuggingFaceSource final : public WeightSource {
       : path_(std::move(path)), files_(std::move(files)), texts_(std::move(texts)), packing_(std::move(packing)) {
     for (const auto& t : files_.tensors()) {
       const auto& e = *t.entry;
-      if (is_scale(e.name)) continue;
+      if (is_scale(e.name) || is_input_scale(e.name)) continue;
       int64_t bytes = static_cast<int64_t>(e.size_bytes);
-      if (const auto* scale = files_.find(e.name + packing_.scale_suffix()))
-        bytes += static_cast<int64_t>(scale->entry->size_bytes);
+      if (const auto* scale = scale_of(e.name)) bytes += static_cast<int64_t>(scale->entry->size_bytes);
       Shape shape = e.shape;
       if (is_bitnet(e)) shape[0] *= 4;
       std::string stored = is_bitnet(e) ? "bitnet ternary" : dtype_name(e.dtype);
@@ -52,7 +51,9 @@ class HuggingFaceSource final : public WeightSource {
   const std::string& tokenizer_config_json() const override { return texts_.tokenizer_config; }
   const std::string& generation_config_json() const override { return texts_.generation_config; }
   const std::vector<SourceTensor>& tensors() const override { return tensors_; }
-  bool has(const std::string& name) const override { return files_.find(name) != nullptr && !is_scale(name); }
+  bool has(const std::string& name) const override {
+    return files_.find(name) != nullptr && !is_scale(name) && !is_input_scale(name);
+  }
   bool lossless(const std::string& name) const override {
     const auto* t = files_.find(name);
     return t != nullptr && !scaled_bias(name) &&
@@ -60,15 +61,31 @@ class HuggingFaceSource final : public WeightSource {
   }
   Result<QTensor> load(const std::string& name) const override;
   void release(const std::string& name) const override {
-    for (const std::string& part : {name, name + packing_.scale_suffix()})
-      if (const auto* t = files_.find(part)) t->file->release(*t->entry);
+    for (const auto* t : {files_.find(name), scale_of(name)})
+      if (t != nullptr) t->file->release(*t->entry);
   }
 
  private:
   static bool is_float(DType d) { return d == DType::kF32 || d == DType::kF16 || d == DType::kBf16; }
+  /// Null: none.
+  const SafetensorsSet::Located* scale_of(const std::string& name) const {
+    for (const std::string_view suffix : kScaleSuffixes)
+      if (const auto* t = files_.find(name + std::string(suffix))) return t;
+    return nullptr;
+  }
   bool is_scale(const std::string& name) const {
-    const std::string_view suffix = packing_.scale_suffix();
-    return name.ends_with(suffix) && files_.find(name.substr(0, name.size() - suffix.size())) != nullptr;
+    return std::ranges::any_of(kScaleSuffixes, [&](std::string_view suffix) {
+      if (!name.ends_with(suffix)) return false;
+      const auto* weight = files_.find(name.substr(0, name.size() - suffix.size()));
+      return weight != nullptr && (packing_.bitnet || weight->entry->dtype == DType::kE4m3);
+    });
+  }
+  /// Of activations that others quantize with a scale from calibration. Here scales of x are those of its own blocks.
+  bool is_input_scale(const std::string& name) const {
+    constexpr std::string_view kSuffix = ".input_scale";
+    if (!name.ends_with(kSuffix)) return false;
+    const auto* weight = files_.find(name.substr(0, name.size() - kSuffix.size()) + ".weight");
+    return weight != nullptr && weight->entry->dtype == DType::kE4m3;
   }
   bool is_bitnet(const SafetensorsEntry& e) const {
     return packing_.bitnet && e.dtype == DType::kU8 && e.shape.size() == 2;
@@ -97,22 +114,18 @@ class HuggingFaceSource final : public WeightSource {
 };
 
 Status HuggingFaceSource::load_fp8_scales(const std::string& name, QTensor* w) const {
-  const std::string scales = name + packing_.scale_suffix();
-  const auto* t = files_.find(scales);
-  if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no '" + scales + "'", "the scales of an FP8 weight");
-  const Shape wanted = {ceil_div(w->n, packing_.fp8_rows), ceil_div(w->k, packing_.fp8_columns)};
-  if (t->entry->dtype != DType::kF32 || t->entry->shape != wanted)
-    return fail(ErrorCode::kCorrupt, path_ + ": tensor '" + scales + "'",
-                std::string(dtype_name(t->entry->dtype)) + " " + shape_string(t->entry->shape),
-                "F32 " + shape_string(wanted));
-  w->format = FormatId::kFp8;
-  w->scaling = {packing_.fp8_rows, packing_.fp8_columns, ScaleKind::kF32, ZeroKind::kNone};
-  LOWBIT_TRY_ASSIGN(w->scales, files_.bytes(scales));
-  return {};
+  const auto* t = scale_of(name);
+  if (t == nullptr)
+    return fail(ErrorCode::kNotFound, path_, "no '" + name + "_scale_inv' and no '" + name + "_scale'",
+                "the scales of an FP8 weight");
+  const SafetensorsEntry& e = *t->entry;
+  LOWBIT_TRY_ASSIGN(Buffer bytes, files_.bytes(e.name));
+  const TensorView scales{e.dtype, e.shape, bytes.span()};
+  return set_fp8_scales(packing_.fp8, scales, bytes, path_ + ": tensor '" + e.name + "'", w);
 }
 
 Result<float> HuggingFaceSource::bitnet_scale(const SafetensorsEntry& e) const {
-  const std::string name = e.name + packing_.scale_suffix();
+  const std::string name = e.name + "_scale";
   const auto* t = files_.find(name);
   if (t == nullptr) return fail(ErrorCode::kNotFound, path_, "no '" + name + "'", "the scale of a packed weight");
   if (!is_float(t->entry->dtype) || element_count(t->entry->shape).value_or(0) != 1)
@@ -173,6 +186,9 @@ Result<QTensor> HuggingFaceSource::load(const std::string& name) const {
     LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(4 * count, where.c_str()));
     convert_to_f32({e.dtype, e.shape, w.codes.span()}, 0, count, out.as<float>());
     w.codes = std::move(out);
+  } else if (e.dtype == DType::kE5m2) {
+    return fail(ErrorCode::kUnsupported, where, "element type F8_E5M2", "F8_E4M3 or floats",
+                "E5M2 has two bits of mantissa, made for gradients; start from the model's unquantized weights");
   } else {
     return fail(ErrorCode::kUnsupported, where, std::string("element type ") + dtype_name(e.dtype), "floats",
                 "weights packed by another tool must be imported from their original");
@@ -193,20 +209,11 @@ Result<Packing> read_packing(const nlohmann::json& config, const std::string& wh
     LOWBIT_TRY_ASSIGN(packing.bitnet, bitnet_packing(*q, where));
     return packing;
   }
-  if (method != "fp8")
+  if (method != "fp8" && method != "compressed-tensors")
     return fail(ErrorCode::kUnsupported, where + ": quant_method", "'" + method.substr(0, 64) + "'",
-                "floats, fp8 or bitnet", "start from the model's unquantized weights");
-  const auto it = q->find("weight_block_size");
-  if (it == q->end() || it->is_null()) return packing;
-  if (!it->is_array() || it->size() != 2 || !(*it)[0].is_number_unsigned() || !(*it)[1].is_number_unsigned())
-    return fail(ErrorCode::kCorrupt, where + ": weight_block_size", json_dump(*it).substr(0, 64),
-                "two positive numbers");
-  const auto rows = (*it)[0].get<uint64_t>(), columns = (*it)[1].get<uint64_t>();
-  if (rows < 1 || columns < 1 || rows > uint64_t{1} << 24 || columns > uint64_t{1} << 24)
-    return fail(ErrorCode::kCorrupt, where + ": weight_block_size", json_dump(*it).substr(0, 64),
-                "two positive numbers");
-  packing.fp8_rows = static_cast<int64_t>(rows);
-  packing.fp8_columns = static_cast<int64_t>(columns);
+                "floats, fp8, compressed-tensors of fp8 weights, or bitnet",
+                "start from the model's unquantized weights");
+  LOWBIT_TRY_ASSIGN(packing.fp8, fp8_packing(*q, where));
   return packing;
 }
 

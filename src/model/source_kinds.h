@@ -26,6 +26,17 @@ struct BitnetPacking {
 /// Errors: kUnsupported (a linear class, a mode, norms inside the linear layers), kCorrupt.
 Result<BitnetPacking> bitnet_packing(const nlohmann::json& quantization, const std::string& where);
 
+/// How a Hugging Face model of "quant_method": "fp8" or "compressed-tensors" stores its linear layers: E4M3 codes, and a scale per
+/// matrix, row or block, which multiplies.
+struct Fp8Packing {
+  int64_t rows = 128, columns = 128;  // of a block, where scales are those of blocks
+};
+/// Errors: kUnsupported (E5M2, integers, groups), kCorrupt.
+Result<Fp8Packing> fp8_packing(const nlohmann::json& quantization, const std::string& where);
+/// Makes an fp8 weight of codes [n, k]; the scale's shape says what it is for. Errors: kCorrupt.
+Status set_fp8_scales(const Fp8Packing& packing, const TensorView& scales, Buffer bytes, const std::string& where,
+                      QTensor* w);
+
 struct PackedRows {
   const uint8_t* bytes;  // [rows, k]; each byte holds a value of four rows
   int64_t rows, k;

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "kernels/registry.h"
+#include "ops/fp8.h"
 #include "ops/matmul.h"
 
 namespace lowbit {
@@ -43,6 +44,7 @@ void spread_runs(int8_t* row, int64_t k, int64_t run, int64_t stride, int64_t en
 void ActivationRows::reset(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa) {
   kind_ = kind;
   ops_ = &vector_ops(isa);
+  fp8_ = &fp8_kernels(isa);
   x_ = x;
   norm_ = nullptr;
   m_ = m;
@@ -50,6 +52,7 @@ void ActivationRows::reset(Activation kind, const float* x, int64_t m, int64_t k
   ldx_ = ldx;
   expected_ = nullptr;
   for (Codes& c : codes_) c.valid = false;
+  for (Fp8Rows& r : fp8_rows_) r.valid = false;
   for (Sums& s : sums_) s.valid = false;
 }
 
@@ -110,6 +113,33 @@ Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& lay
   });
   entry->valid = true;
   return entry;
+}
+
+Result<const ActivationRows::Fp8Rows*> ActivationRows::fp8_rows(int64_t group, ThreadPool& pool) {
+  auto rows = std::find_if(fp8_rows_.begin(), fp8_rows_.end(), [&](const Fp8Rows& r) { return r.group == group; });
+  if (rows == fp8_rows_.end()) {
+    fp8_rows_.emplace_back().group = group;
+    rows = fp8_rows_.end() - 1;
+  }
+  if (rows->valid) return &*rows;
+  rows->groups = ceil_div(k_, group);
+  const int64_t elements = m_ * k_, scale_bytes = 4 * m_ * rows->groups;
+  if (rows->codes.size() < elements) LOWBIT_TRY(grow(rows->codes, elements, "fp8 activations"));
+  if (rows->values.size() < 4 * elements) LOWBIT_TRY(grow(rows->values, 4 * elements, "fp8 activations"));
+  if (rows->scales.size() < scale_bytes) LOWBIT_TRY(grow(rows->scales, scale_bytes, "activation scales"));
+  pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      Fp8QuantArgs a;
+      a.x = x_ + r * ldx_;
+      a.rows = 1, a.columns = k_, a.ldx = ldx_, a.block = group;
+      a.codes = rows->codes.as<uint8_t>() + r * k_, a.ldcodes = k_;
+      a.scales = rows->scales.as<float>() + r * rows->groups;
+      fp8_->quantize(a);
+      fp8_->decode(a.codes, k_, 1.0f, rows->values.as<float>() + r * k_);
+    }
+  });
+  rows->valid = true;
+  return &*rows;
 }
 
 void ActivationRows::round_row(const float* x, float factor, int64_t width, Codes& entry, int64_t row) const {
@@ -208,6 +238,7 @@ Result<const int32_t*> ActivationRows::code_sums(int64_t segment, int64_t k, con
 
 Status ActivationRows::prepare_for(const MatmulPlan& plan, ThreadPool& pool) {
   if (plan.shape_.offsets) LOWBIT_TRY(sums(plan.shape_.group, plan.shape_.k, plan.code_layout(), pool));
+  if (kind_ == Activation::kFp8) LOWBIT_TRY(fp8_rows(plan.activation_group_, pool));
   if (kind_ != Activation::kInt8) return {};
   if (plan.kernel_->code_offset != 0)
     LOWBIT_TRY(code_sums(plan.shape_.segment, plan.shape_.k, plan.code_layout(), plan.kernel_->code_offset, pool));

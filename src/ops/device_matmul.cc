@@ -119,6 +119,9 @@ tl::unexpected<Error> not_built() {
   return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
 }
 
+tl::unexpected<Error> fp8_activations() {
+  return fail(ErrorCode::kUnsupported, "matmul", "fp8 activations", "int8 or f32 ones on a GPU", "--device cpu");
+}
 tl::unexpected<Error> too_long_group(int64_t group) {
   return fail(ErrorCode::kUnsupported, "matmul weight", "one scale for " + std::to_string(group) + " columns",
               "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
@@ -313,6 +316,7 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
   if (!cuda::built()) return not_built();
   const bool dense = is_dense(w.format);
+  if (!dense && options.activation == Activation::kFp8) return fp8_activations();
   const Activation activation = dense ? Activation::kF32 : options.activation;
   const Groups g = groups_of(w, activation, options.activation_group);
   const cuda::MatmulShape shape = {

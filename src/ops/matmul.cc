@@ -210,7 +210,8 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   plan.activation_ = is_dense(w.format) ? Activation::kF32 : options.activation;
   plan.n_ = w.n;
   plan.k_ = w.k;
-  const bool grouped = plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0;
+  const bool fp8 = plan.activation_ == Activation::kFp8;
+  const bool grouped = fp8 || (plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0);
   plan.shape_ = panel_shape(w, grouped ? options.activation_group : 0);
   plan.activation_group_ = grouped ? plan.shape_.segment : 0;  // before it may be padded
   if (plan.activation_ == Activation::kInt8 && plan.shape_.segment > kMaxIntegerGroup)
@@ -233,9 +234,11 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
       plan.shape_ = wide;
     }
   }
-  if (choice.kernel == nullptr)
+  if (choice.kernel == nullptr || (fp8 && plan.shape_.offsets))
     return fail(ErrorCode::kUnsupported, "matmul",
-                std::string(format_info(w.format).name) + " x " + activation_name(plan.activation_), "a kernel for it");
+                std::string(format_info(w.format).name) + (plan.shape_.offsets ? " with zero points" : "") + " x " +
+                    activation_name(plan.activation_),
+                fp8 ? "fp8 weights without zero points" : "a kernel for it");
   plan.kernel_ = choice.kernel;
   plan.blocking_ = &default_blocking(plan.kernel_->name);
   plan.reason_ = std::move(choice.reason);

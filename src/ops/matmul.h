@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "format/qtensor.h"
 #include "kernels/api.h"
+#include "kernels/fp8_api.h"
 #include "lowbit/error.h"
 #include "ops/activation_rounding.h"
 #include "ops/blocking.h"
@@ -27,10 +28,11 @@ struct CodeLayout {
 };
 
 /// Activation rows prepared once and shared by every plan that reads them (q, k, v; gate, up).
-/// Holds x itself (kF32) or its int8 codes, with one scale per row or per group of columns, as the plans ask for.
+/// Holds x itself (kF32), its int8 codes with one scale per row or per group of columns, or the values of its fp8 codes with one per
+/// group, as the plans ask for.
 class ActivationRows {
  public:
-  /// Reads x [m, k], row stride ldx in elements. int8 codes are made when a plan first asks for them. `x` must stay alive
+  /// Reads x [m, k], row stride ldx in elements. Codes are made when a plan first asks for them. `x` must stay alive
   /// and unchanged until then.
   Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
   /// kInt8 only: the same of RMS-normed rows, x / sqrt(mean(x^2) + eps) * weight [k]; normed when they are quantized, the bits
@@ -63,6 +65,12 @@ class ActivationRows {
     Buffer scales;  // f32 [m] or [m, groups]
     Buffer sums;    // int32, of the codes that share a scale
   };
+  /// x in E4M3: values of its codes f32 [m, k], scales f32 [m, groups].
+  struct Fp8Rows {
+    int64_t group = 0, groups = 0;
+    bool valid = false;
+    Buffer codes, values, scales;  // grow, never shrink
+  };
   struct Sums {
     CodeLayout layout;
     int64_t group = 0;
@@ -77,6 +85,7 @@ class ActivationRows {
   Result<Codes*> room_for_codes(const CodeLayout& layout);
   /// Computed on first use for each layout and kept for the plans that follow.
   Result<const Codes*> codes(const CodeLayout& layout, ThreadPool& pool);
+  Result<const Fp8Rows*> fp8_rows(int64_t group, ThreadPool& pool);
   /// MatmulArgs::x_sums [m, groups] of x, or of its codes. Columns of `group` and `k` are counted as they lie in memory.
   Result<const float*> sums(int64_t group, int64_t k, const CodeLayout& layout, ThreadPool& pool);
   /// MatmulArgs::code_sums [m, segments]: factor * sum xq.
@@ -89,11 +98,13 @@ class ActivationRows {
   Activation kind_ = Activation::kF32;
   ActivationRounding rounding_;
   const VectorOps* ops_ = nullptr;
+  const Fp8Kernels* fp8_ = nullptr;
   const float* x_ = nullptr;     // null after expect_codes()
   const float* norm_ = nullptr;  // with prepare_normed()
   float eps_ = 0;
   int64_t m_ = 0, k_ = 0, ldx_ = 0;
   std::vector<Codes> codes_;
+  std::vector<Fp8Rows> fp8_rows_;
   std::vector<Sums> sums_;
   Codes* expected_ = nullptr;
   Buffer scratch_;
@@ -103,7 +114,7 @@ struct MatmulOptions {
   Activation activation = Activation::kInt8;
   Isa isa = Isa::kScalar;  // the strongest table to look in
   bool reference = false;  // the ref/ kernel, whatever else exists
-  /// Columns of x that share a scale (kInt8); 0: the whole row. Where the weight's own groups are smaller, or no multiple
+  /// Columns of x that share a scale (kInt8, kFp8); 0: the whole row, or for kFp8 the weight's groups. Where the weight's own groups are smaller, or no multiple
   /// of it, they are used instead.
   int64_t activation_group = 0;
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
@@ -128,7 +139,7 @@ class MatmulChoice {
   FormatId format_ = FormatId::kF32;
   Activation activation_ = Activation::kInt8;
   int64_t n_ = 0, k_ = 0, panel_bytes_ = 0;
-  int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row
+  int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row (kInt8)
   PanelShape shape_;
   std::vector<float> codebook_;
   std::vector<int8_t> levels_;  // with a kernel that reads them
@@ -140,7 +151,8 @@ class MatmulChoice {
 class MatmulPlan : private MatmulChoice {
  public:
   /// Chooses the kernel and re-orders the weight for it. After that the QTensor may go away.
-  /// Dense weights (f32, f16, bf16) always take f32 activations: ask activation() what to prepare.
+  /// Dense weights (f32, f16, bf16) always take f32 activations: ask activation() what to prepare. fp8 activations go with fp8 weights
+  /// without zero points.
   /// Errors: kUnsupported (no kernel for format x activation), kOutOfMemory, and what check_qtensor
   /// says.
   static Result<MatmulPlan> make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool);
@@ -163,7 +175,7 @@ class MatmulPlan : private MatmulChoice {
   const Blocking& blocking() const { return *blocking_; }
   /// For the loop before one over `columns` outputs, of which this plan's are the first.
   ReadAhead read_ahead(int64_t columns) const;
-  /// kInt8: the codes it reads.
+  /// kInt8, kFp8: the codes it reads.
   CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.segment : 0}; }
 
  private:

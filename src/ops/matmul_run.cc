@@ -97,6 +97,12 @@ class MatmulBatch {
     a.ldy = call.ldy;
     a.x = int8 ? nullptr : x.x_;
     a.ldx = x.ldx_;
+    if (plan.activation_ == Activation::kFp8) {
+      LOWBIT_TRY_ASSIGN(const ActivationRows::Fp8Rows* const rows, x.fp8_rows(plan.activation_group_, pool));
+      a.x = rows->values.as<float>();
+      a.ldx = plan.k_;
+      a.x_group_scale = rows->scales.as<float>();
+    }
     const CodeLayout layout = plan.code_layout();
     if (plan.shape_.offsets) {
       LOWBIT_TRY_ASSIGN(a.x_sums, x.sums(plan.shape_.group, plan.shape_.k, layout, pool));

@@ -35,13 +35,12 @@ std::vector<KernelInfo> kernels() {
   std::vector<KernelInfo> out;
   for (const MatmulKernel* k : all_matmul_kernels()) {
     const Isa isa = isa_of(*k);
-    out.push_back({k->name, isa_name(isa), format_info(k->format).name,
-                   k->activation == Activation::kInt8 ? "a8" : "af32", k->doc, isa_available(isa)});
+    out.push_back({k->name, isa_name(isa), format_info(k->format).name, activation_tag(k->activation), k->doc,
+                   isa_available(isa)});
   }
   const bool has_gpu = !cuda::devices().empty();
   for (const cuda::MatmulKernel& k : cuda::matmul_kernels())
-    out.push_back({k.name, "cuda", format_info(k.format).name, k.activation == Activation::kInt8 ? "a8" : "af32", k.doc,
-                   has_gpu});
+    out.push_back({k.name, "cuda", format_info(k.format).name, activation_tag(k.activation), k.doc, has_gpu});
   return out;
 }
 

@@ -21,6 +21,7 @@
 #include "lowbit/quantize.h"
 #include "model/model_spec.h"
 #include "pipeline/conversion.h"
+#include "pipeline/export_fp8.h"
 
 namespace lowbit {
 namespace {
@@ -35,14 +36,15 @@ Status may_replace(const std::string& target) {
   const auto text = read_text_file(target + "/config.json", kMaxConfigBytes);
   const auto config = text ? parse_json_object(*text, "config.json") : Result<json>(json::object());
   const json* quantization = config ? json_object(*config, "quantization_config") : nullptr;
-  if (quantization != nullptr && json_string(*quantization, "quant_method") == "bitnet") return {};
+  const std::string method = quantization == nullptr ? "" : json_string(*quantization, "quant_method").value_or("");
+  if (method == "bitnet" || method == "fp8" || method == "compressed-tensors") return {};
   return fail(ErrorCode::kInvalidArgument, target, "something else than an exported model",
-              "a new name, an empty directory or a BitNet model");
+              "a new name, an empty directory, or a BitNet or fp8 model");
 }
 
 Status may_not_replace(const std::string& target) {
   return fail(ErrorCode::kInvalidArgument, target, "a directory that is not empty", "a new name",
-              "--force replaces a BitNet model");
+              "--force replaces a BitNet or fp8 model");
 }
 
 class BitnetExport {
@@ -197,7 +199,9 @@ Result<ExportReport> export_model(const std::string& name, const std::string& ta
   LOWBIT_TRY_ASSIGN(auto directory,
                     ReplaceDirectory::create(target, options.overwrite ? may_replace : may_not_replace));
   ExportReport report;
-  LOWBIT_TRY_ASSIGN(report.bytes, BitnetExport(*source, options, spec).write(directory->path()));
+  LOWBIT_TRY_ASSIGN(const bool fp8, has_fp8_blocks(*source, spec));
+  LOWBIT_TRY_ASSIGN(report.bytes, fp8 ? write_fp8_model(*source, spec, options, directory->path())
+                                      : BitnetExport(*source, options, spec).write(directory->path()));
   LOWBIT_TRY(directory->commit());
   report.tensors = static_cast<int64_t>(source->tensors().size());
   report.seconds = seconds_since(start);

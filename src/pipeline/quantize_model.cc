@@ -28,7 +28,9 @@ constexpr int64_t kLongestRecipe = int64_t{1} << 20;
 
 nlohmann::json spec_json(const QuantizeSpec& s) {
   if (s.keep) return "keep";
-  return {format_info(s.format).name, s.group, static_cast<int>(s.scale), s.zero, s.fit};
+  nlohmann::json json = {format_info(s.format).name, s.group, static_cast<int>(s.scale), s.zero, s.fit};
+  if (s.group_rows > 1) json.push_back(s.group_rows);
+  return json;
 }
 
 /// Whatever decides the bytes of a quantized model, the calibration text aside.

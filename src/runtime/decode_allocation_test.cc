@@ -39,6 +39,9 @@ std::vector<Variant> variants() {
   s.group = 24;
   s.attention_bias = s.mlp_bias = true;
   all.push_back({"groups of 24", s, Activation::kInt8, 32});
+  s.format = FormatId::kFp8;
+  s.group = Scaling::kAll;
+  all.push_back({"fp8 by fp8", s, Activation::kFp8, 128});
   return all;
 }
 

@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "base/rng.h"
+#include "kernels/fp8_api.h"
 #include "model/model_spec.h"
 #include "model/random_model.h"
 #include "runtime/forward.h"
@@ -65,6 +66,35 @@ inline std::vector<Variant> variants() {
   s.window = 20;
   s.first_windowed = 1;
   all.push_back({"windows in some blocks", s, {.activation = Activation::kF32}});
+  return all;
+}
+
+/// Those that a GPU refuses.
+inline std::vector<Variant> host_variants() {
+  std::vector<Variant> all = variants();
+  const XPolicy fp8 = {.activation = Activation::kFp8, .group = kFp8Block};
+  RandomModelSpec s;
+  s.format = FormatId::kFp8;
+  s.hidden = 192;  // a block of 128 columns and a short one
+  s.intermediate = 320;
+  s.heads = 4;
+  s.attention_bias = true;
+  s.group = 128;
+  s.group_rows = 128;
+  all.push_back({"fp8 by fp8, blocks", s, fp8});
+  s.group_rows = 1;
+  all.push_back({"fp8 by fp8, 1 x 128", s, fp8});
+  s.group = Scaling::kAll;
+  s.down_hadamard = 64;
+  all.push_back({"fp8 by fp8, a scale per row", s, fp8});
+  s = {};
+  s.model_type = "bitnet";
+  s.format = FormatId::kFp8;
+  s.group = 40;  // smaller than x's
+  all.push_back({"fp8 by fp8, groups of 40", s, fp8});
+  s.format = FormatId::kInt4;
+  s.group = 32;
+  all.push_back({"int4 by what was to be fp8", s, fp8});
   return all;
 }
 

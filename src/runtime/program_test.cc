@@ -11,7 +11,7 @@ using namespace program_checks;  // NOLINT
 
 TEST(Program, EveryBackendGivesTheReferencesBits) {
   ThreadPool pool(2);
-  for (const Variant& v : variants()) {
+  for (const Variant& v : host_variants()) {
     const MemorySource source = make_random_model(v.model);
     const auto ref = make_ref_backend(pool);
     const auto by_definition = load(source, v.x, *ref);
@@ -39,7 +39,7 @@ TEST(Program, EveryBackendGivesTheReferencesBits) {
 
 TEST(Program, SequencesThatShareAPool) {
   ThreadPool pool(2);
-  for (const Variant& v : variants())
+  for (const Variant& v : host_variants())
     expect_reference_sessions(*make_cpu_backend(best_isa(), pool, false), v, pool, 14);
 }
 

@@ -306,6 +306,26 @@ TEST(Transformer, ActivationsOfTables) {
   EXPECT_NE(choose_x(w, {.group = 0}).reason.find("sums of 1200 columns"), std::string::npos);
 }
 
+TEST(Transformer, Fp8ActivationsGoWithFp8Weights) {
+  const XPolicy policy = {.activation = Activation::kFp8, .group = 128};
+  RandomModelSpec spec;
+  spec.format = FormatId::kFp8;
+  spec.group = Scaling::kAll;
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  QTensor w = make_random_model(spec).weights.at(name);
+  EXPECT_EQ(choose_x(w, policy).activation, Activation::kFp8);
+  EXPECT_EQ(choose_x(w, policy).group, 128);
+  EXPECT_EQ(choose_x(w, {.activation = Activation::kInt8, .group = 32}).activation, Activation::kF32);
+  w.scaling.zero = ZeroKind::kOffset;
+  EXPECT_NE(choose_x(w, policy).reason.find("without zero points"), std::string::npos);
+  spec.format = FormatId::kInt4;
+  const XSpec other = choose_x(make_random_model(spec).weights.at(name), policy);
+  EXPECT_EQ(other.activation, Activation::kF32);
+  EXPECT_NE(other.reason.find("not int4"), std::string::npos) << other.reason;
+  spec.format = FormatId::kF32;
+  EXPECT_EQ(choose_x(make_random_model(spec).weights.at(name), policy).activation, Activation::kF32);
+}
+
 /// Scales of x where the model leaves them to its weights: docs/adr/0047-scales-of-x-as-trained.md.
 TEST(Transformer, ActivationsAsTrained) {
   struct Case {

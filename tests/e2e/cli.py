@@ -18,7 +18,7 @@ BINARY = None  # set by run_e2e.py
 WORK = None
 
 VERBS = ["import", "quantize", "export", "inspect", "verify", "run", "trace", "chat", "tokenize", "logits", "ppl", "eval", "report", "bench matmul", "bench model",
-         "bench attention", "bench memory", "bench gru", "gru calibrate", "gru quantize", "gru tune", "gru search", "gru encodings", "gru run", "gru verify", "doctor"]
+         "bench attention", "bench memory", "bench gru", "bench fp8", "gru calibrate", "gru quantize", "gru tune", "gru search", "gru encodings", "gru run", "gru verify", "doctor"]
 FORMATS = ["int8", "int4", "int3", "int2", "ternary", "binary", "fp8"]
 ERROR_LINE = re.compile(r"error: [^\n]+\n")
 # Sanitizers write more than one line of their own; a crash is a negative return code.

@@ -25,7 +25,7 @@ void LinearInput::set(const float* x, int64_t m, int64_t k) {
   x_ = x;
   m_ = m;
   k_ = k;
-  float_rows_.ready = int8_rows_.ready = false;
+  float_rows_.ready = int8_rows_.ready = fp8_rows_.ready = false;
 }
 
 Status LinearInput::set_normed(const NormedRows& rows, Linears readers, float* normed) {
@@ -46,7 +46,7 @@ Status LinearInput::set_normed(const NormedRows& rows, Linears readers, float* n
 }
 
 Result<ActivationRows*> LinearInput::rows_for(Activation kind) {
-  Rows& input = kind == Activation::kInt8 ? int8_rows_ : float_rows_;
+  Rows& input = kind == Activation::kInt8 ? int8_rows_ : kind == Activation::kFp8 ? fp8_rows_ : float_rows_;
   if (!input.ready) LOWBIT_TRY(input.rows.prepare(kind, x_, m_, k_, k_, isa_, *pool_));
   input.ready = true;
   return &input.rows;
@@ -65,7 +65,7 @@ Status LinearInput::run(std::span<const LinearCall> calls, Linears next) {
   if (calls.size() > kMostCalls)
     return fail(ErrorCode::kInvalidArgument, "linear layers", std::to_string(calls.size()) + " of the same rows",
                 "at most 4");
-  for (const Activation kind : {Activation::kInt8, Activation::kF32}) {
+  for (const Activation kind : {Activation::kInt8, Activation::kFp8, Activation::kF32}) {
     std::array<MatmulCall, kMostCalls> of_kind;
     size_t count = 0;
     for (const LinearCall& call : calls) {

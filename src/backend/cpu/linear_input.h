@@ -82,7 +82,7 @@ class LinearInput {
   const VectorOps* ops_;
   const float* x_ = nullptr;
   int64_t m_ = 0, k_ = 0;
-  Rows float_rows_, int8_rows_, next_rows_;
+  Rows float_rows_, int8_rows_, fp8_rows_, next_rows_;
   std::unique_ptr<BlockingTuner> tuner_;  // null: no tuning
   bool clips_ = false;                    // rows are rounded whole
 };

@@ -24,6 +24,9 @@ Result<Buffer> to_device(std::span<const float> values, const char* what) {
 Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, const QTensor& w,
                                                      const std::vector<float>& bias, const XSpec& x, bool rows,
                                                      bool products, ThreadPool& pool) {
+  if (products && x.activation == Activation::kFp8)
+    return fail(ErrorCode::kUnsupported, name, "fp8 activations", "int8 or f32 ones on a GPU",
+                "--act f32, or --device cpu");
   auto weight = std::make_unique<CudaWeight>();
   weight->name = name;
   weight->format = w.format;

@@ -1,6 +1,6 @@
 #pragma once
-// f32 activations x any format, and int8 activations x formats with float values. k is strictly ascending in every lane (a
-// lane is a weight row), so the result equals kernels/ref/matmul.cc bit for bit. One row of x (f32): weights become floats in
+// f32 activations x any format, int8 activations x formats with float values, and fp8 activations x fp8. k is strictly ascending in every lane (a
+// lane is a weight row), so the result equals kernels/ref/matmul.cc bit for bit. One row of x (f32, fp8): weights become floats in
 // registers, several panels side by side, since each lane is one chain of fma. More rows: weights are turned into f32 in chunks
 // of columns that stay in the first-level cache.
 
@@ -208,7 +208,7 @@ struct FloatMatmul {
   static void chunk_tile(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                          const float* x, int64_t ldx, int64_t m0, State* states) {
     const PanelShape& s = a.shape;
-    const int64_t segment = A == Activation::kInt8 ? s.segment : s.group;
+    const int64_t segment = A == Activation::kF32 ? s.group : s.segment;
     Float sum[2][M];
     for (int v = 0; v < 2; ++v)
       for (int m = 0; m < M; ++m) sum[v][m] = S::load_f(states[m].sum + v * S::kLanes);
@@ -230,7 +230,7 @@ struct FloatMatmul {
           Float total = sum[v][m];
           sum[v][m] = S::zero_f();
           float* part = states[m].part + v * S::kLanes;
-          if (A == Activation::kInt8 && a.x_group_scale != nullptr) {
+          if (A != Activation::kF32 && a.x_group_scale != nullptr) {
             total = S::fma(total, S::set_f(a.x_group_scale[(m0 + m) * s.segments + j]), S::load_f(part));
             S::store_f(part, k < group_end ? total : S::zero_f());
             if (k < group_end) continue;
@@ -254,10 +254,10 @@ struct FloatMatmul {
     }
   }
 
-  /// Columns [k0, k1) of rows [m0, m0 + rows) of x as f32.
+  /// Columns [k0, k1) of rows [m0, m0 + rows) of x as f32: what they are, or the values of codes.
   static const float* activations(const MatmulArgs& a, int64_t k0, int64_t k1, int64_t m0, int64_t rows, float* out,
                                   int64_t* ldx) {
-    if constexpr (A == Activation::kF32) {
+    if constexpr (A != Activation::kInt8) {
       *ldx = a.ldx;
       return a.x + m0 * a.ldx + k0;
     }
@@ -302,28 +302,40 @@ struct FloatMatmul {
     }
   }
 
-  /// One row of x times `Panels` panels from row n on; groups are whole units.
+  /// One row of x times `Panels` panels from row n on; groups and segments are whole units.
   template <int Panels>
   static void direct_panels(const MatmulArgs& a, const uint8_t* panel, int64_t n) {
     const PanelShape& s = a.shape;
     const int64_t panel_bytes = Source::bytes(s), whole_units = s.k / Source::kUnitK,
                   units = (s.k + Source::kUnitK - 1) / Source::kUnitK;
     const int64_t group_units = s.groups == 1 ? units : s.group / Source::kUnitK;
+    const int64_t sum_units = A == Activation::kFp8 && s.segments > s.groups ? s.segment / Source::kUnitK : group_units;
     const int64_t gap = Source::gap(s);
     const typename S::Table table = Source::unit_table(a);
     Float acc[Panels][2];
     for (int p = 0; p < Panels; ++p) acc[p][0] = acc[p][1] = S::zero_f();
     for (int64_t g = 0; g < s.groups; ++g) {
-      Float sum[Panels][2];
-      for (int p = 0; p < Panels; ++p) sum[p][0] = sum[p][1] = S::zero_f();
+      const uint8_t* const codes = panel + (g + 1) * gap;
+      Float part[Panels][2];  // fp8: of the segments
+      for (int p = 0; p < Panels; ++p) part[p][0] = part[p][1] = S::zero_f();
       int64_t unit = g * group_units;
-      const int64_t end = smaller(unit + group_units, units);
-      for (; unit < smaller(end, whole_units); ++unit)
-        add_unit<Panels, false>(panel + (g + 1) * gap, panel_bytes, table, unit, a.x, s.k, sum);
-      if (unit < end) add_unit<Panels, true>(panel + (g + 1) * gap, panel_bytes, table, unit, a.x, s.k, sum);
+      const int64_t group_end = smaller(unit + group_units, units);
+      while (unit < group_end) {
+        Float sum[Panels][2];
+        for (int p = 0; p < Panels; ++p) sum[p][0] = sum[p][1] = S::zero_f();
+        const int64_t segment = A == Activation::kFp8 ? unit * Source::kUnitK / s.segment : 0;
+        const int64_t end = smaller(unit + sum_units, group_end);
+        for (; unit < smaller(end, whole_units); ++unit)
+          add_unit<Panels, false>(codes, panel_bytes, table, unit, a.x, s.k, sum);
+        if (unit < end) add_unit<Panels, true>(codes, panel_bytes, table, unit++, a.x, s.k, sum);
+        for (int p = 0; p < Panels; ++p)
+          for (int v = 0; v < 2; ++v)
+            part[p][v] =
+                A == Activation::kFp8 ? S::fma(sum[p][v], S::set_f(a.x_group_scale[segment]), part[p][v]) : sum[p][v];
+      }
       for (int p = 0; p < Panels; ++p) {
         const Factors<S> factors = Source::factors(panel + p * panel_bytes, s);
-        for (int v = 0; v < 2; ++v) acc[p][v] = fold(a, factors, 0, g, v, sum[p][v], acc[p][v]);
+        for (int v = 0; v < 2; ++v) acc[p][v] = fold(a, factors, 0, g, v, part[p][v], acc[p][v]);
       }
     }
     for (int p = 0; p < Panels; ++p)
@@ -342,15 +354,19 @@ struct FloatMatmul {
 
   static void run(const MatmulArgs& a) {
     if (a.m == 0) return;
-    if constexpr (A == Activation::kF32 && Source::kDirect) {
-      if (a.m == 1 && (a.shape.groups <= 1 || a.shape.group % Source::kUnitK == 0)) return direct<kAbreast>(a, a.n0);
+    if constexpr (A != Activation::kInt8 && Source::kDirect) {
+      const PanelShape& s = a.shape;
+      const bool whole = (s.groups <= 1 || s.group % Source::kUnitK == 0) &&
+                         (A == Activation::kF32 || s.segments <= 1 || s.segment % Source::kUnitK == 0);
+      if (a.m == 1 && whole) return direct<kAbreast>(a, a.n0);
     }
     const int64_t bytes = Source::bytes(a.shape);
     const Scratch t = split(a.scratch, a.m);
     for (int64_t n = a.n0; n < a.n1; n += kRows) one_panel(a, a.w + n / kRows * bytes, n, t);
   }
 
-  static constexpr KernelName kName = matmul_name(Source::kName, A == Activation::kInt8 ? "a8f" : "af32", S::kTileName);
+  static constexpr KernelName kName =
+      matmul_name(Source::kName, A == Activation::kInt8 ? "a8f" : activation_tag(A), S::kTileName);
   static constexpr MatmulKernel kernel() {
     return {kName.text,
             "docs/kernels.md#f32-panels",

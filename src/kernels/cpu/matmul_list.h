@@ -36,6 +36,7 @@ inline constexpr MatmulKernel kPanelKernels[] = {
     kIntegerKernels<S>[11],
     kIntegerKernels<S>[12],
     FloatMatmul<S, PackedSource<S, Fp8>, Activation::kInt8>::kernel(),
+    FloatMatmul<S, PackedSource<S, Fp8>, Activation::kFp8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook4>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook3>, Activation::kInt8>::kernel(),
     FloatMatmul<S, PackedSource<S, Codebook2>, Activation::kInt8>::kernel(),

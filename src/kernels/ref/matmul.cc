@@ -126,6 +126,12 @@ void run(const MatmulArgs& a) {
         float sum = 0;
         if constexpr (A == Activation::kF32) {
           sum = group_sum_f32(values, a.x + m * a.ldx, begin, end);
+        } else if constexpr (A == Activation::kFp8) {
+          for (int64_t j = begin / s.segment; j * s.segment < end; ++j) {
+            const int64_t stop = (j + 1) * s.segment < end ? (j + 1) * s.segment : end;
+            const float part = group_sum_f32(values, a.x + m * a.ldx, j * s.segment, stop);
+            sum = std::fma(part, a.x_group_scale[m * s.segments + j], sum);
+          }
         } else if (a.x_group_scale == nullptr) {
           sum = group_sum_int8<F>(values, a.xq + m * a.ldxq, begin, end);
         } else {
@@ -179,7 +185,8 @@ constexpr auto kernels_of() {
   return join(std::array{Kernel<DenseF32>::value, Kernel<DenseF16>::value, Kernel<DenseBf16>::value},
               make_table<Kernel>(FormatList{}));
 }
-constexpr auto kKernels = join(kernels_of<Int8KernelOf>(), kernels_of<F32KernelOf>());
+constexpr auto kKernels = join(join(kernels_of<Int8KernelOf>(), kernels_of<F32KernelOf>()),
+                               std::array{KernelOf<Fp8, Activation::kFp8>::value});
 
 }  // namespace
 

@@ -30,6 +30,19 @@ TEST(ProgramsOnFibers, SequencesThatDecode) {
   for (const Variant& v : variants()) expect_reference_decoding(*cuda, v, pool, 9);
 }
 
+TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {
+  RandomModelSpec spec;
+  spec.format = FormatId::kFp8;
+  const MemorySource source = make_random_model(spec);
+  LoadOptions options;
+  options.gpu = 0;
+  options.x = {.activation = Activation::kFp8, .group = kFp8Block};
+  const auto refused = Transformer::load(source, options);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message().find("fp8 activations"), std::string::npos) << refused.error().message();
+}
+
 /// A model as a whole: its pages, its batches, and rows that observers see in the host's memory.
 TEST(ProgramsOnFibers, AModelOnADevice) {
   const MemorySource source = make_random_model({});

@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/try.h"
+#include "lowbit/bench.h"
+#include "ops/fp8.h"
+#include "ops/time_matmul.h"
+#include "runtime/engine.h"
+
+namespace lowbit {
+namespace {
+
+constexpr int64_t kColdBytes = int64_t{512} << 20;
+constexpr int64_t kLargestExtent = int64_t{1} << 20;
+
+/// Calls `work` for so long, and at least five times; `turn` counts them.
+Status time_calls(double seconds, const std::function<Status(size_t turn)>& work, Fp8BenchRow& row) {
+  std::vector<double> times;
+  for (const auto start = Clock::now();
+       times.size() < 5 || (seconds_since(start) < seconds && times.size() < 100000);) {
+    const auto begin = Clock::now();
+    LOWBIT_TRY(work(times.size()));
+    times.push_back(seconds_since(begin));
+  }
+  std::ranges::sort(times);
+  row.seconds = times[times.size() / 2];
+  row.spread = (times[times.size() * 9 / 10] - times[times.size() / 10]) / row.seconds;
+  return {};
+}
+
+/// A matrix, and what quantization makes of it.
+struct Operand {
+  int64_t rows = 0, columns = 0, row_block = 1;
+  std::vector<float> values, scales;
+  std::vector<uint8_t> codes;
+
+  Operand(int64_t n, int64_t k, int64_t block, uint64_t seed) : rows(n), columns(k), row_block(block) {
+    Rng rng(seed);
+    values.resize(size_t(n * k));
+    for (float& v : values) v = float(rng.uniform()) - 0.5f;
+    scales.resize(size_t(ceil_div(n, block) * scale_columns()));
+    codes.resize(values.size());
+  }
+  int64_t scale_columns() const { return ceil_div(columns, kFp8Block); }
+  double bytes() const { return double(4 * values.size() + codes.size() + 4 * scales.size()); }
+  Fp8Quant quant() {
+    Fp8Quant q;
+    q.x = values.data(), q.rows = rows, q.columns = columns, q.ldx = columns;
+    q.row_block = row_block;
+    q.codes = codes.data(), q.ldcodes = columns;
+    q.scales = scales.data(), q.ldscales = scale_columns();
+    return q;
+  }
+};
+
+/// One run of the bench.
+class Fp8Bench {
+ public:
+  Fp8Bench(const Fp8BenchOptions& options, const Engine& engine)
+      : options_(options), engine_(engine), x_(options.m, options.k, 1, 1), w_(options.n, options.k, kFp8Block, 2) {}
+
+  Result<std::vector<Fp8BenchRow>> rows() {
+    LOWBIT_TRY(quantize("act_quant", x_));
+    LOWBIT_TRY(quantize("weight_quant", w_));
+    LOWBIT_TRY(gemm());
+    LOWBIT_TRY(in_model("model", Activation::kFp8));
+    LOWBIT_TRY(in_model("model, f32 x", Activation::kF32));
+    return std::move(rows_);
+  }
+
+ private:
+  Status quantize(const char* what, Operand& o) {
+    Fp8BenchRow row;
+    row.what = what;
+    row.kernel = fp8_kernels(engine_.isa).name;
+    LOWBIT_TRY(quantize_fp8(o.quant(), Isa::kScalar, *engine_.pool));
+    const auto codes = o.codes;
+    const auto scales = o.scales;
+    LOWBIT_TRY(time_calls(
+        options_.min_seconds, [&](size_t) { return quantize_fp8(o.quant(), engine_.isa, *engine_.pool); }, row));
+    row.checked = codes == o.codes && scales == o.scales;
+    row.gb_s = 1e-9 * o.bytes() / row.seconds;
+    rows_.push_back(std::move(row));
+    return {};
+  }
+
+  Fp8Gemm problem(const uint8_t* b, float* c, int64_t first, int64_t m) const {
+    Fp8Gemm g;
+    g.m = m, g.n = options_.n, g.k = options_.k;
+    g.a = x_.codes.data() + first * g.k, g.lda = g.k;
+    g.a_scales = x_.scales.data() + first * x_.scale_columns(), g.lda_scales = x_.scale_columns();
+    g.b = b, g.ldb = g.k;
+    g.b_scales = w_.scales.data(), g.ldb_scales = w_.scale_columns();
+    g.c = c, g.ldc = g.n;
+    return g;
+  }
+
+  Status gemm() {
+    const int64_t m = options_.m, n = options_.n;
+    Fp8BenchRow row;
+    row.what = "gemm";
+    row.kernel = fp8_kernels(engine_.isa).name;
+    const auto bytes = int64_t(w_.codes.size());
+    const int64_t copies = options_.cold ? std::max<int64_t>(1, ceil_div(kColdBytes, bytes)) : 1;
+    LOWBIT_TRY_ASSIGN(Buffer all, Buffer::allocate(copies * bytes, "bench weights", Pages::kLarge));
+    for (int64_t i = 0; i < copies; ++i) std::memcpy(all.data() + i * bytes, w_.codes.data(), size_t(bytes));
+    std::vector<float> c(size_t(m * n)), wanted(static_cast<size_t>(n));
+    LOWBIT_TRY(time_calls(
+        options_.min_seconds,
+        [&](size_t turn) {
+          const uint8_t* const b = all.as<uint8_t>() + int64_t(turn) % copies * bytes;
+          return gemm_fp8(problem(b, c.data(), 0, m), engine_.isa, *engine_.pool);
+        },
+        row));
+    row.checked = true;
+    for (const int64_t r : {int64_t{0}, m - 1}) {
+      LOWBIT_TRY(gemm_fp8(problem(w_.codes.data(), wanted.data(), r, 1), Isa::kScalar, *engine_.pool));
+      row.checked = row.checked && std::memcmp(wanted.data(), c.data() + r * n, size_t(n) * 4) == 0;
+    }
+    row.gops = 2e-9 * double(m) * double(n) * double(options_.k) / row.seconds;
+    row.gb_s = 1e-9 * double(bytes) / row.seconds;
+    rows_.push_back(std::move(row));
+    return {};
+  }
+
+  Status in_model(const char* what, Activation activation) {
+    TimedMatmul timed;
+    timed.format = FormatId::kFp8;
+    timed.group = kFp8Block;
+    timed.m = options_.m, timed.n = options_.n, timed.k = options_.k;
+    timed.activation = activation;
+    timed.activation_group = activation == Activation::kFp8 ? kFp8Block : 0;
+    timed.cold = options_.cold;
+    timed.isa = engine_.isa;
+    timed.seconds = options_.min_seconds;
+    LOWBIT_TRY_ASSIGN(const MatmulTiming t, time_matmul(timed, *engine_.pool));
+    const double spread = t.seconds > 0 ? (t.seconds_p90 - t.seconds_p10) / t.seconds : 0;
+    rows_.push_back({what, t.kernel, t.checked, t.seconds, spread, t.gops, t.gb_s, 0});
+    return {};
+  }
+
+  const Fp8BenchOptions& options_;
+  const Engine& engine_;
+  Operand x_, w_;
+  std::vector<Fp8BenchRow> rows_;
+};
+
+}  // namespace
+
+Result<Fp8BenchReport> bench_fp8(const Fp8BenchOptions& options) {
+  for (const auto& [name, extent] : {std::pair{"-M", options.m}, {"-N", options.n}, {"-K", options.k}})
+    if (extent < 1 || extent > kLargestExtent)
+      return fail(ErrorCode::kInvalidArgument, std::string("bench fp8 ") + name, std::to_string(extent),
+                  "1 to " + std::to_string(kLargestExtent));
+  LOWBIT_TRY_ASSIGN(const int gpu, wanted_gpu(options.compute));
+  if (gpu >= 0) return fail(ErrorCode::kUnsupported, "bench fp8", "a GPU", "the CPU", "--device cpu");
+  LOWBIT_TRY_ASSIGN(const Engine engine, Engine::on_cpu(options.compute));
+  Fp8BenchReport r;
+  r.isa = isa_name(engine.isa);
+  r.m = options.m, r.n = options.n, r.k = options.k;
+  r.threads = engine.threads;
+  r.cold = options.cold;
+  LOWBIT_TRY_ASSIGN(r.rows, Fp8Bench(options, engine).rows());
+  if (!options.cold) return r;
+  LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
+  r.bandwidth_gb_s = rate.median;
+  for (Fp8BenchRow& row : r.rows) row.percent_of_peak = 100 * row.gb_s / rate.median;
+  return r;
+}
+
+}  // namespace lowbit
