@@ -13,6 +13,7 @@
 #include "lowbit/evaluate.h"
 #include "option_values.h"
 #include "progress_display.h"
+#include "text_file.h"
 #include "text_table.h"
 #include "verbs.h"
 
@@ -20,6 +21,8 @@ namespace lowbit::cli {
 namespace {
 
 constexpr int64_t kSpeedPrompt = 128, kSpeedDecode = 32;
+constexpr char kContinuation[] = "continuation";
+constexpr int64_t kContinuations = 512;
 
 struct EvalArguments {
   std::string model, against, text;
@@ -124,17 +127,28 @@ Result<nlohmann::json> measure_speed(Model& model) {
                         {"decode_tok_s", static_cast<double>(kSpeedDecode) / seconds(Clock::now() - middle)}};
 }
 
+std::string text_file(const EvalArguments& arguments) {
+  return arguments.text.empty() ? default_text_file() : arguments.text;
+}
+
 /// Every file is read before the model is loaded: a mistyped name should not cost minutes.
 Result<std::vector<std::vector<ChoiceQuestion>>> read_questions(const EvalArguments& arguments) {
   std::vector<std::vector<ChoiceQuestion>> questions(arguments.tasks.size());
   for (size_t i = 0; i < questions.size(); ++i) {
     if (is_text_task(arguments.tasks[i])) continue;
     const std::string& task = arguments.tasks[i];
+    if (task == kContinuation) {
+      const auto text = read_text(text_file(arguments));
+      if (!text) return tl::unexpected(text.error());
+      questions[i] = continuation_questions(*text, kContinuations);
+      continue;
+    }
     auto read = read_choice_questions(task_file(task));
     if (!read && read.error().code == ErrorCode::kNotFound && task_file(task) != task)
-      return tl::unexpected(Error{ErrorCode::kNotFound, "--tasks", "'" + task + "', and no " + task_file(task),
-                                  "ppl, kld, drift, a .jsonl file, or arc_easy and winogrande of the test data",
-                                  "LOWBIT_DATA names the folder of the test data"});
+      return tl::unexpected(
+          Error{ErrorCode::kNotFound, "--tasks", "'" + task + "', and no " + task_file(task),
+                "ppl, kld, drift, agreement, continuation, a .jsonl file, or arc_easy and winogrande of the test data",
+                "LOWBIT_DATA names the folder of the test data"});
     if (!read) return tl::unexpected(read.error());
     questions[i] = std::move(*read);
   }
@@ -148,11 +162,11 @@ Result<ChoiceReport> answer(Console& console, Model& model, const std::vector<Ch
   return multiple_choice(model, questions, options);
 }
 
-Result<TaskResult> answer(Console& console, Model& model, Model* base, const std::string& task,
+Result<TaskResult> answer(Console& console, Model& model, Model* base, const std::string& task, const std::string& text,
                           const std::vector<ChoiceQuestion>& questions, const ChoiceOptions& options) {
   auto report = answer(console, model, questions, options);
   if (!report) return tl::unexpected(report.error());
-  TaskResult result{task, task_file(task), std::move(*report), std::nullopt};
+  TaskResult result{task, task == kContinuation ? text : task_file(task), std::move(*report), std::nullopt};
   if (base == nullptr) return result;
   auto other = answer(console, *base, questions, options);
   if (!other) return tl::unexpected(other.error());
@@ -182,14 +196,13 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
   for (size_t i = 0; i < arguments.tasks.size(); ++i) {
     const std::string& name = arguments.tasks[i];
     if (is_text_task(name)) {
-      const std::string file = arguments.text.empty() ? default_text_file() : arguments.text;
-      auto result =
-          run_text_task(console, *model, base.get(), {name, file, arguments.model_options.context, arguments.windows});
+      auto result = run_text_task(console, *model, base.get(),
+                                  {name, text_file(arguments), arguments.model_options.context, arguments.windows});
       if (!result) return tl::unexpected(result.error());
       if (!console.json()) print_text_task(console, *result);
       tasks.push_back(std::move(*result));
     } else {
-      auto result = answer(console, *model, base.get(), name, (*questions)[i], arguments.options);
+      auto result = answer(console, *model, base.get(), name, text_file(arguments), (*questions)[i], arguments.options);
       if (!result) return tl::unexpected(result.error());
       tasks.push_back(result_json(*result));
       choices.push_back(std::move(*result));
@@ -225,15 +238,17 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = app.add_subcommand("eval", "Questions, perplexity, divergence from another model");
   add_model_argument(*verb, arguments->model);
-  verb->add_option("--tasks", arguments->tasks,
-                   "arc_easy, winogrande (of the test data), JSON-lines files (docs/cli.md), ppl, kld, drift")
+  verb->add_option(
+          "--tasks", arguments->tasks,
+          "ppl, kld, drift, agreement, continuation, arc_easy, winogrande (of the test data), JSON-lines files "
+          "(docs/cli.md) [with --against: kld, agreement, continuation]")
       ->delimiter(',')
-      ->required()
       ->type_name("NAMES");
   verb->add_option("--against", arguments->against,
-                   "the model that kld, drift and questions compare with, on exact activations")
+                   "the model that all tasks but ppl compare with, on exact activations")
       ->type_name("MODEL");
-  verb->add_option("--text", arguments->text, "text of ppl, kld and drift [wiki.test.raw of the test data]")
+  verb->add_option("--text", arguments->text,
+                   "text of ppl, kld, drift, agreement and continuation [wiki.test.raw of the test data]")
       ->type_name("FILE");
   add_count_option(*verb, "--windows", arguments->windows, {1, int64_t{1} << 40},
                    "windows of -c tokens: ppl and kld [16 of 512], drift [1 of 4096]");
@@ -241,8 +256,12 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
                    "only the first N of each task");
   add_model_options(*verb, arguments->model_options);
   verb->callback([arguments, &invocation] {
+    if (arguments->tasks.empty() && !arguments->against.empty()) arguments->tasks = {"kld", "agreement", kContinuation};
+    if (arguments->tasks.empty())
+      throw UsageError{{ErrorCode::kInvalidArgument, "lowbit eval", "no --tasks", "what to measure",
+                        "--against SOURCE measures what a model lost"}};
     for (const std::string& task : arguments->tasks)
-      if ((task == "kld" || task == "drift") && arguments->against.empty())
+      if ((task == "kld" || task == "drift" || task == "agreement") && arguments->against.empty())
         throw UsageError{{ErrorCode::kInvalidArgument, "--tasks " + task, "no --against", "the model to compare with",
                           "--against MODEL"}};
     invocation.action = [arguments, &invocation](Console& console) {

@@ -40,6 +40,8 @@ nlohmann::json compare_json(const CompareReport& r) {
           {"tokens", r.tokens},
           {"kld_mean", r.kld_mean},
           {"kld_error", r.kld_error},
+          {"kld_p50", r.kld_p50},
+          {"kld_p99", r.kld_p99},
           {"top1", r.top1},
           {"ppl", r.ppl},
           {"base_ppl", r.base_ppl},
@@ -51,9 +53,22 @@ nlohmann::json compare_json(const CompareReport& r) {
           {"seconds", r.seconds}};
 }
 
+nlohmann::json agreement_json(const AgreementReport& r) {
+  nlohmann::json examples = nlohmann::json::array();
+  for (const PartedContinuation& e : r.examples)
+    examples.push_back({{"before", e.before}, {"agreed", e.agreed}, {"model", e.model}, {"base", e.base}});
+  return {{"prompts", r.prompts}, {"prompt_tokens", r.prompt_tokens},
+          {"tokens", r.tokens},   {"lengths", r.lengths},
+          {"mean", r.mean},       {"median", r.median},
+          {"never", r.never},     {"examples", examples},
+          {"seconds", r.seconds}};
+}
+
 }  // namespace
 
-bool is_text_task(const std::string& name) { return name == "ppl" || name == "kld" || name == "drift"; }
+bool is_text_task(const std::string& name) {
+  return name == "ppl" || name == "kld" || name == "drift" || name == "agreement";
+}
 
 std::string default_text_file() {
   const char* data = std::getenv("LOWBIT_DATA");
@@ -76,6 +91,16 @@ Result<nlohmann::json> run_text_task(Console& console, Model& model, Model* base
     if (!report) return tl::unexpected(report.error());
     json = {{"context", options.context}, {"windows", report->chunks},      {"tokens", report->tokens},
             {"ppl", report->ppl},         {"ppl_error", report->ppl_error}, {"seconds", report->seconds}};
+  } else if (task.name == "agreement") {
+    AgreementOptions options;
+    const int64_t half = std::min(model.info().context, base->info().context) / 2;
+    options.prompt_tokens = std::min(options.prompt_tokens, half);
+    options.tokens = std::min(options.tokens, half);
+    options.progress = progress.callback();
+    const auto report = compare_continuations(model, *base, *text, options);
+    if (!report) return tl::unexpected(report.error());
+    json = agreement_json(*report);
+    json["against"] = base->info().path;
   } else {
     CompareOptions options;
     const int64_t longest = std::min(model.info().context, base->info().context);
@@ -98,10 +123,19 @@ void print_text_task(Console& console, const nlohmann::json& r) {
     console.print("ppl: {:.4f} +/- {:.4f}\n", number(r, "ppl"), number(r, "ppl_error"));
     return;
   }
+  if (r.at("name") == "agreement") {
+    console.print(
+        "agreement: {} greedy continuations of {} tokens; alike for {:g} tokens in the median, {:.1f} in the mean, to "
+        "the end {:.1f} %\n",
+        r.at("prompts").get<int64_t>(), r.at("tokens").get<int64_t>(), number(r, "median"), number(r, "mean"),
+        100 * number(r, "never"));
+    return;
+  }
   console.print(
-      "{}: KL divergence {:.5f} +/- {:.5f}, same likeliest token {:.2f} %, perplexity {:.4f} against {:.4f}\n",
-      r.at("name").get<std::string>(), number(r, "kld_mean"), number(r, "kld_error"), 100 * number(r, "top1"),
-      number(r, "ppl"), number(r, "base_ppl"));
+      "{}: KL divergence {:.5f} +/- {:.5f} (99 % of positions below {:.5f}), same likeliest token {:.2f} %, perplexity "
+      "{:.4f} against {:.4f}: {:.4f} times\n",
+      r.at("name").get<std::string>(), number(r, "kld_mean"), number(r, "kld_error"), number(r, "kld_p99"),
+      100 * number(r, "top1"), number(r, "ppl"), number(r, "base_ppl"), number(r, "ppl") / number(r, "base_ppl"));
   if (r.at("name") != "drift") return;
   TextTable table({{"positions", Align::kRight},
                    {"KLD", Align::kRight},

@@ -1,5 +1,5 @@
 #pragma once
-// The tasks of `lowbit eval` that read a text: ppl, kld and drift.
+// The tasks of `lowbit eval` that read a text: ppl, kld, drift and agreement.
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@
 namespace lowbit::cli {
 
 struct TextTask {
-  std::string name;     // "ppl", "kld", "drift"
+  std::string name;     // "ppl", "kld", "drift", "agreement"
   std::string file;     // the text
   int64_t context = 0;  // 0: 512 for ppl and kld, 4096 or what the models hold for drift
   int64_t windows = 0;  // 0: 16 for ppl and kld, 1 for drift

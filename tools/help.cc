@@ -36,6 +36,7 @@ struct Examples {
 constexpr std::array kExamples = {
     Examples{"lowbit import", "lowbit import default smol\n"},
     Examples{"lowbit quantize",
+             "lowbit quantize default smol-best --preset best\n"
              "lowbit quantize default smol-int4 --format int4\n"
              "lowbit quantize default smol-int3 --format int3 --calib text.txt\n"
              "lowbit quantize default smol-mixed --target-bpw 3 --calib text.txt\n"
@@ -68,6 +69,7 @@ constexpr std::array kExamples = {
              "lowbit ppl default -f text.txt --act f32 --save-logits base.logits\n"
              "lowbit ppl smol-int4 -f text.txt --against base.logits\n"},
     Examples{"lowbit eval",
+             "lowbit eval smol-int4 --against default --text text.txt\n"
              "lowbit eval smol-int4 --tasks ppl,kld --against default --text text.txt\n"
              "lowbit eval smol-int4 --tasks arc_easy --questions 100\n"},
     Examples{"lowbit report", "lowbit report smol-int4 smol-int3 -o page.html\n"},

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 
@@ -50,6 +51,65 @@ nlohmann::json layer_json(const LayerReport& layer) {
   return json;
 }
 
+nlohmann::json choices_json(const QuantizeReport& report) {
+  const auto size_json = [](const PartChoice::Size& size) {
+    return nlohmann::json{
+        {"format", size.format}, {"bits_per_weight", size.bits_per_weight}, {"divergence", size.divergence}};
+  };
+  nlohmann::json choices = nlohmann::json::array();
+  for (const PartChoice& part : report.choices) {
+    choices.push_back({{"layers", part.layers}, {"chosen", size_json(part.chosen)}, {"smaller", {}}, {"larger", {}}});
+    if (part.smaller) choices.back()["smaller"] = size_json(*part.smaller);
+    if (part.larger) choices.back()["larger"] = size_json(*part.larger);
+  }
+  return choices;
+}
+
+/// "3 up_proj" of the names that end so, in the order in which they come.
+std::string count_by_kind(const std::vector<std::string>& layers) {
+  std::vector<std::pair<std::string, int>> kinds;
+  for (const std::string& layer : layers) {
+    const std::string kind = layer.substr(layer.rfind('.') + 1);
+    const auto it = std::ranges::find(kinds, kind, &std::pair<std::string, int>::first);
+    if (it == kinds.end())
+      kinds.emplace_back(kind, 1);
+    else
+      ++it->second;
+  }
+  std::vector<std::string> parts;
+  for (const auto& [kind, count] : kinds) parts.push_back(fmt::format("{} {}", count, kind));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// One line per format: which layers have it, what they lose, and what the next smaller and larger sizes would.
+std::string choices_table(const QuantizeReport& report) {
+  struct Sum {
+    std::vector<std::string> layers;
+    double bits = 0, lost = 0, smaller = 0, larger = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const PartChoice& part : report.choices) {
+    Sum& sum = sums[part.chosen.format];
+    sum.layers.insert(sum.layers.end(), part.layers.begin(), part.layers.end());
+    sum.bits = std::max(sum.bits, part.chosen.bits_per_weight);
+    sum.lost += part.chosen.divergence;
+    sum.smaller += part.smaller ? part.smaller->divergence : part.chosen.divergence;
+    sum.larger += part.larger ? part.larger->divergence : part.chosen.divergence;
+  }
+  std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
+  std::ranges::stable_sort(rows, [](const auto& a, const auto& b) { return a.second.bits > b.second.bits; });
+  TextTable table({{"chosen", Align::kLeft, 24},
+                   {"bits/weight", Align::kRight},
+                   {"divergence", Align::kRight},
+                   {"one size smaller", Align::kRight},
+                   {"one larger", Align::kRight},
+                   {"layers", Align::kLeft, 72}});
+  for (const auto& [format, sum] : rows)
+    table.add({format, fmt::format("{:.3f}", sum.bits), fmt::format("{:.4f}", sum.lost),
+               fmt::format("{:.4f}", sum.smaller), fmt::format("{:.4f}", sum.larger), count_by_kind(sum.layers)});
+  return table.str();
+}
+
 nlohmann::json report_json(const QuantizeReport& report, const std::string& source, const std::string& target) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerReport& layer : report.layers) layers.push_back(layer_json(layer));
@@ -72,6 +132,7 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
           {"bytes", report.bytes},
           {"seconds", report.seconds},
           {"calibration_seconds", times},
+          {"choices", choices_json(report)},
           {"warnings", report.warnings},
           {"layers", layers}};
 }
@@ -133,6 +194,9 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
     console.put_json(report_json(report, *source, arguments.target));
     return {};
   }
+  if (!report.choices.empty())
+    console.print("{}Formats by what their layers cost in divergence (each measured alone) for their bits.\n\n",
+                  choices_table(report));
   console.print("{}", summary(report));
   console.print("\n{}: {}, {:.3f} bits per weight in the linear layers, {:.3f} in all, in {:.1f} s\n", arguments.target,
                 bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
@@ -166,13 +230,16 @@ void fill_specs(QuantizeArguments& arguments) {
 /// The options of most runs.
 void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
+  add_choice_option(verb, "--preset", options.preset, {"best", "balanced", "small"},
+                    ": 4.25, 3.25 or 2.25 bits per weight of the linear layers; needs nothing else");
   add_format_option(verb, "--format", arguments.format,
                     "int8 int4 int3 codebook3 trellis3 trellis2 ternary ...; `inspect --formats` says when");
   add_number_option(
       verb, "--target-bpw", options.target_bpw, 0.5f, 16.0f,
       "in place of --format: bits per weight of all linear layers, each layer's format chosen by measured loss");
   CalibrationOptions& calibration = options.calibration;
-  verb.add_option("--calib", calibration.file, "text the model is run on, to learn which errors matter")
+  verb.add_option("--calib", calibration.file,
+                  "text the model is run on, to learn which errors matter; `self`: one that it writes itself")
       ->type_name("FILE");
   add_count_option(verb, "--calib-tokens", calibration.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
   add_group_option(
@@ -254,10 +321,17 @@ void add_quantize_verb(CLI::App& app, Invocation& invocation) {
   add_more_options(*verb, *arguments);
   verb->set_help_all_flag("--help-all", "this text, and the options that few need");
   verb->callback([arguments, verb, &invocation] {
-    if ((verb->count("--format") == 0) == (verb->count("--target-bpw") == 0))
+    const auto said = std::ranges::count_if(std::array{"--preset", "--format", "--target-bpw"},
+                                            [verb](const char* name) { return verb->count(name) > 0; });
+    if (said != 1)
       throw UsageError{{ErrorCode::kInvalidArgument, "lowbit quantize",
-                        verb->count("--format") == 0 ? "no format" : "--format and --target-bpw",
-                        "--format F, or --target-bpw X", "`lowbit inspect --formats` lists formats"}};
+                        said == 0 ? "no format" : "several of --preset, --format and --target-bpw",
+                        "--preset P, --format F or --target-bpw X", "`lowbit inspect --formats` lists formats"}};
+    if (!arguments->options.preset.empty())
+      for (const char* other : {"--fit", "--group", "--zero", "--smooth"})
+        if (verb->count(other) > 0)
+          throw UsageError{{ErrorCode::kInvalidArgument, "lowbit quantize", fmt::format("--preset and {}", other),
+                            "one of them", "a preset searches for it"}};
     fill_specs(*arguments);
     invocation.action = [arguments, &invocation](Console& console) {
       return quantize_action(console, *arguments, invocation.compute);

@@ -78,6 +78,8 @@ struct DivergentPosition {
 struct CompareReport {
   int64_t context = 0, windows = 0, tokens = 0;
   double kld_mean = 0, kld_error = 0, top1 = 0, ppl = 0, base_ppl = 0;
+  double kld_p50 = 0,
+         kld_p99 = 0;  // quantiles over the positions: the least value that half (99 %) of them do not pass
   /// Least-squares change of the divergence per 1,000 positions: 0 for a model that does not drift.
   double slope = 0, slope_error = 0;
   std::vector<PositionBucket> buckets;
@@ -92,6 +94,36 @@ inline constexpr int64_t kHistogramBins = 80, kHistogramPerDecade = 10;
 /// KL(base || model) at every position. Errors: kInvalidArgument (a text shorter than one window, a context beyond either model's,
 /// other vocabularies), kCancelled.
 Result<CompareReport> compare_models(Model& model, Model& base, const std::string& text, const CompareOptions& options);
+
+// ---- Two models that go on with the same text -----------------------------------------------------
+
+struct AgreementOptions {
+  int64_t prompts = 64;        // evenly spread over the text; fewer where it is short
+  int64_t prompt_tokens = 64;  // of each
+  int64_t tokens = 64;         // most that follow
+  int64_t examples = 4;        // of the shortest agreements, to show
+  Progress progress;
+};
+
+/// Where two greedy continuations part.
+struct PartedContinuation {
+  std::string before, agreed;  // the prompt's end, and what both wrote
+  std::string model, base;     // each one's next token
+};
+
+struct AgreementReport {
+  int64_t prompts = 0, prompt_tokens = 0, tokens = 0;
+  /// Tokens that both models wrote alike before they first differ, of each prompt; `tokens` where they never do.
+  std::vector<int64_t> lengths;
+  double mean = 0, median = 0, never = 0;  // never: share of prompts where they do not differ
+  std::vector<PartedContinuation> examples;
+  double seconds = 0;
+};
+
+/// Each model goes on with its likeliest token, of equal ones the first. Errors: kInvalidArgument (a text shorter than one prompt, more
+/// tokens than either model's context, other vocabularies), kCancelled.
+Result<AgreementReport> compare_continuations(Model& model, Model& base, const std::string& text,
+                                              const AgreementOptions& options);
 
 // ---- Multiple choice -----------------------------------------------------------------------------
 
@@ -113,6 +145,10 @@ struct ChoiceQuestion {
 ///   {"sentence_good", "sentence_bad"}              whole sentences (BLiMP)
 /// Errors: kNotFound, kIo, kCorrupt (by line).
 Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path);
+
+/// Questions of one choice that a text has in itself: of the lines with at least 24 words, evenly spread, the first 24 words; the last of
+/// them, with the space before it, is to come out. Lines whose 24th word has anything but letters are left out. At most `count`.
+std::vector<ChoiceQuestion> continuation_questions(const std::string& text, int64_t count);
 
 struct ChoiceOptions {
   int64_t questions = 0;  // the first so many; 0: all

@@ -42,9 +42,14 @@ ScaleKind default_scale(const GroupShape& group);
 
 /// A text that the model is run on, to learn which errors matter.
 struct CalibrationOptions {
+  /// `file` for a text that the model writes itself: docs/calibration.md. A file of that name is "./self".
+  static constexpr const char* kSelf = "self";
+
   std::string file;        // UTF-8 text; "" for none
   int64_t tokens = 65536;  // at most so many, in windows evenly spread over the text
   int64_t context = 512;   // tokens of a window
+  /// Token ids, `context` of them a window, in place of what `file` holds; windows at the end are held out, as of a text.
+  std::vector<int32_t> windows;
 };
 
 struct QuantizeOptions {
@@ -58,6 +63,11 @@ struct QuantizeOptions {
   /// > 0: `linear.format` is chosen per layer, so that all linear layers together take at most so many bits per weight and lose
   /// little. Needs a calibration text.
   float target_bpw = 0;
+  /// What target_bpw chooses from, for each part of a block; empty: `linear` in every format worth it.
+  std::vector<QuantizeSpec> candidates;
+  /// Not "": best, balanced or small. Sets `linear`, `candidates` and `target_bpw`, and calibrates on text of the model's own where no
+  /// other is given: docs/presets.md.
+  std::string preset;
   bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
   /// down_proj's inputs pass a Hadamard transform at run time, its weight the inverse before quantizing: docs/calibration.md.
   bool hadamard = false;
@@ -103,8 +113,21 @@ struct CalibrationTimes {
   double advance = 0;  // the quantized blocks
 };
 
+/// What a search under a budget chose for layers that get one format together, and why. A divergence is of the logits, this part alone
+/// quantized: measured at three bits, elsewhere scaled by the error of the outputs. Below three bits it is an order, not a forecast.
+struct PartChoice {
+  struct Size {
+    std::string format;  // "trellis2 g192 double"
+    double bits_per_weight = 0, divergence = 0;
+  };
+  std::vector<std::string> layers;
+  Size chosen;
+  std::optional<Size> smaller, larger;  // the next sizes worth their bits
+};
+
 struct QuantizeReport {
   std::vector<LayerReport> layers;
+  std::vector<PartChoice> choices;   // of target_bpw
   double bits_per_weight = 0;        // over the linear layers, scales included
   double bits_per_weight_total = 0;  // over every tensor of the checkpoint
   int64_t bytes = 0;                 // of the checkpoint's tensors

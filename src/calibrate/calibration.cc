@@ -58,6 +58,65 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
   return states;
 }
 
+/// Tokens [windows, context] to be fitted to, and others that are held out.
+struct CalibrationWindows {
+  std::vector<TokenId> fitted, held;
+  bool was_seen = false;  // nothing could be held out: the first window is in both
+  std::string sha256;     // of the text, or of the windows as given
+};
+
+std::string sha256_of(std::span<const std::byte> bytes) {
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.finish();
+}
+
+/// How many of the windows that there are to hold out.
+int64_t held_out(int64_t wanted, int64_t available) {
+  const int64_t spare = std::min(std::clamp(wanted / kHeldBackShare, kLeastHeldBack, kMostHeldBack), available / 2);
+  return available >= 2 * kLeastHeldBack ? spare : 0;
+}
+
+Result<CalibrationWindows> cut_text(const WeightSource& source, const CalibrationOptions& options, int64_t context) {
+  LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
+  LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
+  LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
+  const auto have = static_cast<int64_t>(tokens.size());
+  if (context < 2 || have < context)
+    return fail(ErrorCode::kInvalidArgument, options.file, fmt::format("{} tokens", have),
+                fmt::format("at least one window of {}", context), "calibrate on a longer text");
+  const int64_t available = have / context, wanted = std::max<int64_t>(1, options.tokens / context);
+  const int64_t held = held_out(wanted, available);
+  const auto& spec = tokenizer.spec();
+  const TokenId first = spec.add_bos ? spec.bos_id.value_or(-1) : -1;
+  const std::span<const TokenId> all(tokens);
+  CalibrationWindows out;
+  out.fitted = cut_windows(all.first(static_cast<size_t>(have - held * context)), std::min(wanted, available - held),
+                           context, first);
+  out.held = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * context)) : all, std::max<int64_t>(1, held),
+                         context, first);
+  out.was_seen = held == 0;
+  out.sha256 = sha256_of(std::as_bytes(std::span(text)));
+  return out;
+}
+
+Result<CalibrationWindows> given_windows(const CalibrationOptions& options, int64_t context) {
+  const auto have = static_cast<int64_t>(options.windows.size());
+  if (context != options.context || context < 2 || have % context != 0)
+    return fail(ErrorCode::kInvalidArgument, "calibration windows", fmt::format("{} tokens", have),
+                fmt::format("a multiple of {}", context));
+  const int64_t available = have / context, held = held_out(std::max<int64_t>(1, options.tokens / context), available);
+  const std::span<const TokenId> all(options.windows);
+  const auto wanted = static_cast<size_t>(std::clamp<int64_t>(options.tokens / context, 1, available - held) * context);
+  const auto kept = held > 0 ? all.last(static_cast<size_t>(held * context)) : all.first(static_cast<size_t>(context));
+  CalibrationWindows out;
+  out.fitted.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(wanted));
+  out.held.assign(kept.begin(), kept.end());
+  out.was_seen = held == 0;
+  out.sha256 = sha256_of(std::as_bytes(all));
+  return out;
+}
+
 }  // namespace
 
 Result<Calibration> Calibration::start(const WeightSource& source, const CalibrationOptions& options, bool asymmetric,
@@ -67,36 +126,18 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   c.engine_ = &engine;
   LOWBIT_TRY_ASSIGN(c.spec_, executable_spec_of(source));
   c.context_ = std::min(options.context, c.spec_.longest_context());
-  LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
-  LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
-  LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
-  const auto have = static_cast<int64_t>(tokens.size());
-  if (c.context_ < 2 || have < c.context_)
-    return fail(ErrorCode::kInvalidArgument, options.file, fmt::format("{} tokens", have),
-                fmt::format("at least one window of {}", c.context_), "calibrate on a longer text");
-  const int64_t available = have / c.context_, wanted = std::max<int64_t>(1, options.tokens / c.context_);
-  const int64_t spare = std::min(std::clamp(wanted / kHeldBackShare, kLeastHeldBack, kMostHeldBack), available / 2);
-  const int64_t held = available >= 2 * kLeastHeldBack ? spare : 0;
-  c.windows_ = std::min(wanted, available - held);
-  Sha256 hash;
-  hash.update(std::as_bytes(std::span(text)));
-  c.text_sha256_ = hash.finish();
-
-  const auto& spec = tokenizer.spec();
-  const TokenId first = spec.add_bos ? spec.bos_id.value_or(-1) : -1;
-  const std::span<const TokenId> all(tokens);
-  const auto windows =
-      cut_windows(all.first(static_cast<size_t>(have - held * c.context_)), c.windows_, c.context_, first);
-  const auto kept = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * c.context_)) : all,
-                                std::max<int64_t>(1, held), c.context_, first);
+  LOWBIT_TRY_ASSIGN(const CalibrationWindows text, options.windows.empty() ? cut_text(source, options, c.context_)
+                                                                           : given_windows(options, c.context_));
+  c.windows_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
+  c.text_sha256_ = text.sha256;
   LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
-  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, windows, c.context_, *c.backend_));
+  LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
   if (asymmetric) {
-    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, c.spec_, windows, c.context_, *c.backend_));
+    LOWBIT_TRY_ASSIGN(c.source_states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
   }
-  LOWBIT_TRY_ASSIGN(HiddenStates kept_source, embed(source, c.spec_, kept, c.context_, *c.backend_));
-  LOWBIT_TRY_ASSIGN(HiddenStates kept_quantized, embed(source, c.spec_, kept, c.context_, *c.backend_));
-  c.held_back_ = HeldBack(kept, c.context_, std::move(kept_source), std::move(kept_quantized), held == 0);
+  LOWBIT_TRY_ASSIGN(HiddenStates kept_source, embed(source, c.spec_, text.held, c.context_, *c.backend_));
+  LOWBIT_TRY_ASSIGN(HiddenStates kept_quantized, embed(source, c.spec_, text.held, c.context_, *c.backend_));
+  c.held_back_ = HeldBack(text.held, c.context_, std::move(kept_source), std::move(kept_quantized), text.was_seen);
   return c;
 }
 

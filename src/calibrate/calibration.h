@@ -24,7 +24,7 @@ namespace lowbit {
 
 class Calibration {
  public:
-  /// Cuts windows of `context` tokens, evenly spread over the text, and holds its last ones back (a text of less than
+  /// Cuts windows of `context` tokens, evenly spread over the text or as given, and holds its last ones back (a text of less than
   /// four windows has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound,
   /// kIo (the text); kInvalidArgument (a text shorter than one window); what the source and its tokenizer and
   /// make_backend() say.

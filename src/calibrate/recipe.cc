@@ -166,9 +166,8 @@ Result<QuantizeSpec> Recipe::spec_for(const std::string& name, LayerRole role) c
   LOWBIT_TRY_ASSIGN(const RecipeRule* rule, first_match(name));
   if (rule != nullptr) return rule->spec;
   if (role != LayerRole::kLinear) return role == LayerRole::kEmbedding ? embedding_ : head_;
-  spec = linear_;
-  if (const auto it = formats_.find(name); it != formats_.end()) spec.format = it->second;
-  return spec;
+  const auto it = specs_.find(name);
+  return it != specs_.end() ? it->second : linear_;
 }
 
 Result<const RecipeRule*> Recipe::first_match(const std::string& name) const {

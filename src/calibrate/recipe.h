@@ -40,15 +40,15 @@ class Recipe {
 
   /// True when a rule or keep pattern matches.
   bool names(const std::string& name) const;
-  /// The linear layers' option with other formats for some of them, by tensor name. Rules come first all the same.
-  void set_formats(std::map<std::string, FormatId> formats) { formats_ = std::move(formats); }
+  /// What some linear layers get in place of their option, by tensor name. Rules come first all the same.
+  void set_specs(std::map<std::string, QuantizeSpec> specs) { specs_ = std::move(specs); }
 
  private:
   Result<const RecipeRule*> first_match(const std::string& name) const;
 
   std::vector<RecipeRule> rules_;
   QuantizeSpec linear_, embedding_, head_;
-  std::map<std::string, FormatId> formats_;
+  std::map<std::string, QuantizeSpec> specs_;
 };
 
 /// Parses the part of a rule after the regex.

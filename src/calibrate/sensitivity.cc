@@ -1,5 +1,7 @@
 #include "calibrate/sensitivity.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,8 +26,8 @@ namespace {
 constexpr std::array kFormats = {
     FormatId::kTernaryPacked, FormatId::kInt2Odd,  FormatId::kCodebook2, FormatId::kTrellis2,  FormatId::kInt3,
     FormatId::kCodebook3,     FormatId::kTrellis3, FormatId::kInt4,      FormatId::kCodebook4, FormatId::kInt8};
-constexpr size_t kProbe = 4;  // int3: small enough for losses to add up, large enough to measure
-static_assert(kFormats[kProbe] == FormatId::kInt3);
+/// Small enough for losses to add up, large enough to measure.
+constexpr FormatId kProbe = FormatId::kInt3;
 constexpr int64_t kMomentTokens = 4096;  // for the errors of outputs
 constexpr int64_t kProbeTokens = 256;    // for the KL divergence
 constexpr int64_t kMostParts = 8;        // of a block, that run through the blocks behind it together
@@ -173,29 +175,35 @@ class Probe {
   MatmulPlan head_;
 };
 
-/// The formats that layers fitted like `spec` can have. A trellis has scales of its rows and no offsets.
-std::vector<size_t> formats_for(const QuantizeSpec& spec) {
-  std::vector<size_t> formats;
-  for (size_t f = 0; f < kFormats.size(); ++f) {
-    const bool on_trellis = format_info(kFormats[f]).expanded != kFormats[f];
-    if (!on_trellis || (!spec.zero && spec.group != QuantizeSpec::kTensor && spec.group_rows == 1))
-      formats.push_back(f);
+/// What layers can have that are fitted like `spec`. A trellis has scales of its rows and no offsets.
+std::vector<QuantizeSpec> in_each_format(const QuantizeSpec& spec) {
+  std::vector<QuantizeSpec> specs;
+  for (const FormatId format : kFormats) {
+    const bool on_trellis = format_info(format).expanded != format;
+    if (on_trellis && (spec.zero || spec.group == QuantizeSpec::kTensor || spec.group_rows != 1)) continue;
+    specs.push_back(spec);
+    specs.back().format = format;
   }
-  return formats;
+  return specs;
 }
 
-/// Layers that get one format, and what each costs.
+/// Layers that get one size, and what each costs.
 struct Part {
   std::vector<std::string> names;
-  std::vector<SizeChoice> choices;  // of formats_for()
+  std::vector<SizeChoice> choices;  // of the candidates
+  int64_t elements = 0;
 };
 
 class Allocator {
  public:
   Allocator(const WeightSource& source, const Recipe& recipe, const Engine& engine, const QuantizeOptions& options)
-      : source_(source), recipe_(recipe), engine_(engine), options_(options), formats_(formats_for(options.linear)) {}
+      : source_(source),
+        recipe_(recipe),
+        engine_(engine),
+        options_(options),
+        specs_(options.candidates.empty() ? in_each_format(options.linear) : options.candidates) {}
 
-  Result<std::map<std::string, FormatId>> run() {
+  Result<Allocation> run() {
     CalibrationOptions few = options_.calibration;
     few.tokens = std::min(few.tokens, kMomentTokens);
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, false, engine_));
@@ -208,8 +216,9 @@ class Allocator {
   /// A part, and what is known of it before it is probed.
   struct Candidate {
     Part part;
-    std::array<double, kFormats.size()> error{};
-    std::array<int64_t, kFormats.size()> bytes{};
+    std::vector<double> error;   // of the candidates
+    std::vector<int64_t> bytes;  // likewise
+    double probe_error = 0;
     ChangedLayers probed;
   };
 
@@ -233,9 +242,9 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(const std::vector<double> divergences, probe.divergences(block, probed));
     for (size_t i = 0; i < candidates.size(); ++i) {
       Candidate& c = candidates[i];
-      for (const size_t f : formats_)
+      for (size_t f = 0; f < specs_.size(); ++f)
         c.part.choices.push_back(
-            {c.bytes[f], c.error[kProbe] > 0 ? std::max(divergences[i], 0.0) * c.error[f] / c.error[kProbe] : 0.0});
+            {c.bytes[f], c.probe_error > 0 ? std::max(divergences[i], 0.0) * c.error[f] / c.probe_error : 0.0});
       parts_.push_back(std::move(c.part));
     }
     return {};
@@ -244,6 +253,8 @@ class Allocator {
   Result<Candidate> fit_part(int64_t block, const std::vector<const LinearSpec*>& layers,
                              const FactoredInputs& inputs) {
     Candidate c;
+    c.error.resize(specs_.size());
+    c.bytes.resize(specs_.size());
     for (const LinearSpec* layer : layers) {
       const std::string name = weight_name(block, layer->name);
       LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(name));
@@ -253,18 +264,26 @@ class Allocator {
         continue;
       }
       c.part.names.push_back(name);
-      for (const size_t f : formats_) {
-        QuantizeSpec spec = options_.linear;
-        spec.format = kFormats[f];
-        spec.fit = "gptq";
-        LayerFit fit;
-        LOWBIT_TRY_ASSIGN(QTensor q, fit_layer(name, w, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
+      c.part.elements += w.n * w.k;
+      LayerFit fit;
+      for (size_t f = 0; f < specs_.size(); ++f) {
+        LOWBIT_TRY_ASSIGN(const QTensor q, fit_alone(name, w, specs_[f], inputs, fit));
         c.error[f] += fit.output_error.value_or(0);
         c.bytes[f] += q.total_bytes();
-        if (f == kProbe) c.probed[layer->role] = std::move(q);
       }
+      QuantizeSpec probe = options_.linear;
+      probe.format = kProbe;
+      LOWBIT_TRY_ASSIGN(c.probed[layer->role], fit_alone(name, w, probe, inputs, fit));
+      c.probe_error += fit.output_error.value_or(0);
     }
     return c;
+  }
+
+  /// With error feedback and no more: sizes are compared, not made best.
+  Result<QTensor> fit_alone(const std::string& name, const QTensor& w, QuantizeSpec spec, const FactoredInputs& inputs,
+                            LayerFit& fit) const {
+    spec.fit = "gptq";
+    return fit_layer(name, w, spec, options_.seed, inputs.of(name), *engine_.pool, fit);
   }
 
   Status add_fixed(const std::string& name, const QTensor& w) {
@@ -281,51 +300,54 @@ class Allocator {
     return {};
   }
 
-  Result<std::map<std::string, FormatId>> choose() const {
+  Result<Allocation> choose() const {
     std::vector<std::vector<SizeChoice>> choices;
     for (const Part& part : parts_) choices.push_back(part.choices);
     const auto budget =
         static_cast<int64_t>(static_cast<double>(options_.target_bpw) * static_cast<double>(elements_) / 8) -
         fixed_bytes_;
     LOWBIT_TRY_ASSIGN(const auto chosen, allocate_sizes(choices, budget));
-    std::map<std::string, FormatId> formats;
-    for (size_t p = 0; p < parts_.size(); ++p)
-      for (const std::string& name : parts_[p].names) formats[name] = kFormats[formats_[chosen[p]]];
-    return formats;
+    Allocation out;
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      for (const std::string& name : parts_[p].names) out.specs[name] = specs_[chosen[p]];
+      out.choices.push_back(choice_of(parts_[p], chosen[p]));
+    }
+    return out;
+  }
+
+  /// What was chosen, and the sizes next to it on the part's convex hull.
+  PartChoice choice_of(const Part& part, size_t chosen) const {
+    const auto size = [&](size_t f) {
+      const QuantizeSpec& spec = specs_[f];
+      return PartChoice::Size{
+          fmt::format("{} {}", format_info(spec.format).name, scaling_name(scaling_of(spec))),
+          8.0 * static_cast<double>(part.choices[f].bytes) / static_cast<double>(std::max<int64_t>(part.elements, 1)),
+          part.choices[f].loss};
+    };
+    PartChoice out;
+    out.layers = part.names;
+    out.chosen = size(chosen);
+    const std::vector<size_t> hull = worthwhile_sizes(part.choices);
+    const auto at = std::ranges::find(hull, chosen);
+    if (at != hull.end() && at != hull.begin()) out.smaller = size(*(at - 1));
+    if (at != hull.end() && at + 1 != hull.end()) out.larger = size(*(at + 1));
+    return out;
   }
 
   const WeightSource& source_;
   const Recipe& recipe_;
   const Engine& engine_;
   const QuantizeOptions& options_;
-  std::vector<size_t> formats_;  // indices of kFormats
+  std::vector<QuantizeSpec> specs_;  // the candidates
   std::vector<Part> parts_;
   int64_t elements_ = 0, fixed_bytes_ = 0;
 };
 
 }  // namespace
 
-Result<std::map<std::string, FormatId>> allocate_formats(const WeightSource& source, const Recipe& recipe,
-                                                         const Engine& engine, const QuantizeOptions& options) {
+Result<Allocation> allocate_formats(const WeightSource& source, const Recipe& recipe, const Engine& engine,
+                                    const QuantizeOptions& options) {
   return Allocator(source, recipe, engine, options).run();
-}
-
-nlohmann::json formats_json(const std::map<std::string, FormatId>& formats) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const auto& [name, format] : formats) json[name] = format_info(format).name;
-  return json;
-}
-
-std::map<std::string, FormatId> parse_formats_json(const nlohmann::json& json) {
-  std::map<std::string, FormatId> formats;
-  if (!json.is_object()) return {};
-  for (const auto& [name, value] : json.items()) {
-    const auto format = value.is_string() ? parse_format(value.get<std::string>())
-                                          : Result<FormatId>(fail(ErrorCode::kCorrupt, name, "no format"));
-    if (!format) return {};
-    formats[name] = *format;
-  }
-  return formats;
 }
 
 }  // namespace lowbit

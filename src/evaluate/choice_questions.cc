@@ -62,6 +62,23 @@ Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& 
   return question;
 }
 
+constexpr int kPassageWords = 24;
+
+/// The first words of a line, the last of them to be guessed; nothing for a line that is shorter or whose word is not one of letters.
+std::optional<ChoiceQuestion> last_word_of(std::string_view line) {
+  size_t begin = 0, end = 0, before = 0;
+  for (int word = 0; word < kPassageWords; ++word) {
+    before = end;
+    begin = line.find_first_not_of(" \t\r", end);
+    if (begin == std::string_view::npos) return {};
+    end = std::min(line.find_first_of(" \t\r", begin), line.size());
+  }
+  const std::string_view word = line.substr(begin, end - begin);
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  if (line.substr(before, begin - before) != " " || !std::ranges::all_of(word, is_letter)) return {};
+  return ChoiceQuestion{{{std::string(line.substr(0, before)), " " + std::string(word)}}, 0};
+}
+
 }  // namespace
 
 Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path) {
@@ -78,6 +95,20 @@ Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& pat
     questions.push_back(std::move(question));
   }
   return questions;
+}
+
+std::vector<ChoiceQuestion> continuation_questions(const std::string& text, int64_t count) {
+  std::vector<ChoiceQuestion> all;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (auto question = last_word_of(std::string_view(text).substr(begin, end - begin)))
+      all.push_back(std::move(*question));
+    begin = end + 1;
+  }
+  const auto have = static_cast<int64_t>(all.size()), wanted = std::min(count, have);
+  std::vector<ChoiceQuestion> some;
+  for (int64_t i = 0; i < wanted; ++i) some.push_back(std::move(all[static_cast<size_t>(i * have / wanted)]));
+  return some;
 }
 
 Result<PairedDifference> paired_difference(const std::vector<bool>& model, const std::vector<bool>& base) {

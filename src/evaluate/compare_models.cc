@@ -208,6 +208,14 @@ class Comparison {
     r.top1 = all.top1;
     r.ppl = all.ppl;
     r.base_ppl = all.base_ppl;
+    std::vector<double> sorted;
+    for (const Position& p : positions_) sorted.push_back(p.kld);
+    std::ranges::sort(sorted);
+    const auto quantile = [&sorted](double share) {
+      return sorted[static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size()))) - 1];
+    };
+    r.kld_p50 = quantile(0.5);
+    r.kld_p99 = quantile(0.99);
     fit_slope(r);
     const int64_t buckets = std::clamp<int64_t>(options_.buckets, 1, r.context);
     for (int64_t b = 0; b < buckets; ++b)

@@ -15,6 +15,8 @@ namespace lowbit {
 Result<PerplexityReport> perplexity(SharedModel& model, const std::string& text, const PerplexityOptions& options);
 Result<CompareReport> compare_models(SharedModel& model, SharedModel& base, const std::string& text,
                                      const CompareOptions& options);
+Result<AgreementReport> compare_continuations(SharedModel& model, SharedModel& base, const std::string& text,
+                                              const AgreementOptions& options);
 Result<ChoiceReport> multiple_choice(SharedModel& model, const std::vector<ChoiceQuestion>& questions,
                                      const ChoiceOptions& options);
 

@@ -329,5 +329,66 @@ TEST(MultipleChoice, StopsWhenItIsAsked) {
   EXPECT_EQ(report.error().code, ErrorCode::kCancelled);
 }
 
+/// The likeliest tokens one after the other, of one sequence that runs alone.
+std::vector<TokenId> greedy(SharedModel& model, std::vector<TokenId> tokens, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<float> logits = alone(model, tokens);
+    const auto row = row_of(logits, static_cast<int64_t>(tokens.size()) - 1, model.info.vocab_size);
+    tokens.push_back(static_cast<TokenId>(std::ranges::max_element(row) - row.begin()));
+  }
+  return tokens;
+}
+
+TEST(Continuations, AreAsLongAsTwoLoneModelsAgree) {
+  const auto model = open({.pages = 4}), base = open({.format = FormatId::kF32, .activation = Activation::kF32});
+  const std::string text = random_text(2000, 3);
+  AgreementOptions options;
+  options.prompts = 6;
+  options.prompt_tokens = 12;
+  options.tokens = 9;
+  const auto report = compare_continuations(*model, *base, text, options);
+  ASSERT_TRUE(report) << report.error().message();
+  ASSERT_EQ(report->lengths.size(), 6u);
+  auto tokens = *model->tokenizer.encode(text, {.add_special = false, .parse_special = false});
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 6; ++i) {
+    const auto first = tokens.begin() + i * (static_cast<int64_t>(tokens.size()) / 12) / 6 * 12;
+    std::vector<TokenId> prompt(first, first + 12);
+    prompt[0] = 0;  // BOS
+    const auto own = greedy(*model, prompt, 9), other = greedy(*base, prompt, 9);
+    lengths.push_back(std::ranges::mismatch(own, other).in1 - own.begin() - 12);
+  }
+  EXPECT_EQ(report->lengths, lengths);
+  EXPECT_LT(std::ranges::min(lengths), 9);
+  ASSERT_FALSE(report->examples.empty());
+  EXPECT_NE(report->examples[0].model, report->examples[0].base);
+  const auto same = compare_continuations(*base, *base, text, options);
+  EXPECT_EQ(same->lengths, std::vector<int64_t>(6, 9));
+  EXPECT_EQ(same->never, 1);
+  options.tokens = kContext;
+  EXPECT_EQ(compare_continuations(*model, *base, text, options).error().code, ErrorCode::kInvalidArgument);
+  options.tokens = 9;
+  EXPECT_EQ(compare_continuations(*model, *base, "short", options).error().code, ErrorCode::kInvalidArgument);
+  options.progress = [](const std::string&, int64_t, int64_t) { return false; };
+  EXPECT_EQ(compare_continuations(*model, *base, text, options).error().code, ErrorCode::kCancelled);
+}
+
+TEST(Continuations, OfATextAreTheLastWordsOfItsPassages) {
+  std::string words;
+  for (int i = 1; i < 24; ++i) words += " w" + std::to_string(i);
+  const std::string text = "too short\n" + words + " last and more\n" + words + " 1815\n" + words + "  gap\n" + words +
+                           " second\n" + words + " third";
+  const auto all = continuation_questions(text, 10);
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].choices[0].context, words);
+  EXPECT_EQ(all[0].choices[0].continuation, " last");
+  EXPECT_EQ(all[1].choices[0].continuation, " second");
+  EXPECT_EQ(all[2].choices[0].continuation, " third");
+  const auto two = continuation_questions(text, 2);
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[1].choices[0].continuation, " second");
+  EXPECT_TRUE(continuation_questions("", 5).empty());
+}
+
 }  // namespace
 }  // namespace lowbit

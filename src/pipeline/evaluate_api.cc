@@ -17,6 +17,13 @@ Result<CompareReport> compare_models(Model& model, Model& base, const std::strin
   return compare_models(shared_model_of(model), shared_model_of(base), text, options);
 }
 
+Result<AgreementReport> compare_continuations(Model& model, Model& base, const std::string& text,
+                                              const AgreementOptions& options) {
+  model.clear();
+  base.clear();
+  return compare_continuations(shared_model_of(model), shared_model_of(base), text, options);
+}
+
 Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuestion>& questions,
                                      const ChoiceOptions& options) {
   model.clear();

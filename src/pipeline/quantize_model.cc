@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -17,6 +19,7 @@
 #include "lowbit/version.h"
 #include "model/source.h"
 #include "pipeline/conversion.h"
+#include "pipeline/presets.h"
 #include "pipeline/quantizer.h"
 #include "pipeline/source_hash.h"
 #include "runtime/engine.h"
@@ -54,6 +57,8 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   run["hadamard"] = o.hadamard;
   run["smooth"] = o.smooth;
   run["target_bpw"] = o.target_bpw;
+  run["candidates"] = nlohmann::json::array();
+  for (const QuantizeSpec& candidate : o.candidates) run["candidates"].push_back(spec_json(candidate));
   run["seed"] = o.seed;
   return end_run.take();
 }
@@ -61,13 +66,33 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
 /// What cannot be done without a calibration text.
 Status check_text(const QuantizeOptions& o) {
   const auto needs = [](std::string option, const char* what) {
-    return fail(ErrorCode::kInvalidArgument, std::move(option), "no text", what, "--calib FILE");
+    return fail(ErrorCode::kInvalidArgument, std::move(option), "no text", what, "--calib FILE, or --calib self");
   };
+  if (o.smooth > 0 && o.calibration.file == CalibrationOptions::kSelf)
+    return fail(ErrorCode::kUnsupported, "--smooth", "--calib self", "a text that is there before the model is changed",
+                "--calib FILE");
   if (!o.calibration.file.empty()) return {};
   if (needs_moments(o.linear)) return needs("--fit " + o.linear.fit, "a text to measure the layers' inputs on");
   if (o.smooth > 0) return needs("--smooth", "a text to measure activations on");
   if (o.target_bpw > 0) return needs("--target-bpw", "a text to measure each layer's part on");
   return {};
+}
+
+/// A preset of a model that is as small already would only lose.
+Status check_larger(const WeightSource& source, const QuantizeOptions& o) {
+  if (o.preset.empty()) return {};
+  int64_t bytes = 0, elements = 0;
+  for (const SourceTensor& t : source.tensors()) {
+    if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear) continue;
+    bytes += t.stored_bytes;
+    elements += t.shape[0] * t.shape[1];
+  }
+  const double bits = elements > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(elements) : 0;
+  if (bits > static_cast<double>(o.target_bpw)) return {};
+  return fail(ErrorCode::kInvalidArgument, source.path(),
+              fmt::format("{:.3g} bits per weight in its linear layers", bits),
+              fmt::format("more than the {:g} of --preset {}", o.target_bpw, o.preset),
+              "a smaller preset, the model that it was made from, or `lowbit import`, which changes no weight");
 }
 
 /// A GPU runs a calibration's blocks and nothing else.
@@ -88,11 +113,13 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   QuantizeOptions options = given;
   for (QuantizeSpec* const spec : {&options.linear, &options.embedding, &options.head})
     if (spec->fit == "align") spec->fit = "asymmetric";  // its old name
+  LOWBIT_TRY(apply_preset(options));
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(Recipe recipe, Recipe::make(options));
   LOWBIT_TRY(check_text(options));
   LOWBIT_TRY_ASSIGN(const auto stored, open_source(path));
+  LOWBIT_TRY(check_larger(*stored, options));
   std::unique_ptr<WeightSource> rotated;
   if (options.rotate) {
     LOWBIT_TRY_ASSIGN(rotated, rotate_source(*stored, options.seed));
@@ -123,6 +150,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   if (options.rotate) fit["rotation"]["seed"] = options.seed;
   if (options.smooth > 0) fit["smooth"] = options.smooth;
   if (options.target_bpw > 0) fit["target_bpw"] = options.target_bpw;
+  if (!options.preset.empty()) fit["preset"] = options.preset;
   quantizer.info.config_json = source->config_json();
   quantizer.info.fit_json = fit.dump();
   QuantizeReport report = std::move(quantizer.report);

@@ -12,6 +12,8 @@
 #include "base/try.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/sensitivity.h"
+#include "calibrate/written_text.h"
+#include "model/model_spec.h"
 
 namespace lowbit {
 namespace {
@@ -146,6 +148,7 @@ Status Quantizer::run() {
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
 Status Quantizer::run_calibrated() {
   LOWBIT_TRY_ASSIGN(const bool must_align_some, ask_whether_asymmetric());
+  if (options_.calibration.file == CalibrationOptions::kSelf) LOWBIT_TRY(have_text_written());
   LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, asymmetric_, engine_));
   if (!must_align_some && text.tokens() < kLeastToAlign) {
     asymmetric_ = false;
@@ -153,9 +156,11 @@ Status Quantizer::run_calibrated() {
   }
   calibration["text_sha256"] = text.text_sha256();
   calibration["tokens"] = text.tokens();
-  run_["calibration"] = calibration;
-  run_["calibration"]["context"] = text.context();
-  LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
+  if (!state_) {
+    run_["calibration"] = calibration;
+    run_["calibration"]["context"] = text.context();
+    LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
+  }
   if (options_.target_bpw > 0) LOWBIT_TRY(choose_formats());
   std::vector<Tensors> linears(static_cast<size_t>(text.blocks()));
   for (const SourceTensor& t : source_.tensors()) {
@@ -190,13 +195,41 @@ Result<bool> Quantizer::ask_whether_asymmetric() {
 
 /// Or takes over what an earlier run chose.
 Status Quantizer::choose_formats() {
-  std::map<std::string, FormatId> formats = parse_formats_json(state_->load_json("formats"));
-  if (formats.empty()) {
-    LOWBIT_TRY_ASSIGN(formats, allocate_formats(source_, recipe_, engine_, options_));
-    LOWBIT_TRY(state_->save_json("formats", formats_json(formats)));
+  Allocation chosen = parse_allocation_json(state_->load_json("formats"));
+  if (chosen.specs.empty()) {
+    LOWBIT_TRY_ASSIGN(chosen, allocate_formats(source_, recipe_, engine_, options_));
+    LOWBIT_TRY(state_->save_json("formats", allocation_json(chosen)));
   }
-  recipe_.set_formats(std::move(formats));
+  recipe_.set_specs(std::move(chosen.specs));
+  report.choices = std::move(chosen.choices);
+  for (PartChoice& part : report.choices)
+    for (std::string& layer : part.layers) layer = layer_name(layer);
   return {};
+}
+
+Status Quantizer::have_text_written() {
+  LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source_));
+  CalibrationOptions& o = options_.calibration;
+  o.context = std::min(o.context, spec.longest_context());
+  if (o.tokens < o.context)
+    return fail(ErrorCode::kInvalidArgument, "--calib-tokens", std::to_string(o.tokens),
+                fmt::format("at least {}, one sequence", o.context));
+  calibration["written_by"] = "the model itself";
+  run_["calibration"] = calibration;
+  run_["calibration"]["tokens"] = o.tokens;
+  run_["calibration"]["context"] = o.context;
+  LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
+  for (const nlohmann::json& id : state_->load_json("text"))
+    if (id.is_number_integer()) o.windows.push_back(id.get<TokenId>());
+  if (!o.windows.empty()) return {};
+  WritingOptions writing;
+  writing.tokens = o.tokens;
+  writing.context = o.context;
+  writing.seed = options_.seed;
+  if (options_.progress)
+    writing.progress = [this](int64_t done, int64_t total) { return options_.progress("writing text", done, total); };
+  LOWBIT_TRY_ASSIGN(o.windows, write_text(source_, engine_, writing));
+  return state_->save_json("text", o.windows);
 }
 
 /// A block on its way through.

@@ -39,6 +39,8 @@ class Quantizer {
   /// Sets asymmetric_; whether a layer was told to align.
   Result<bool> ask_whether_asymmetric();
   Status choose_formats();
+  /// Has the model write the text that it is calibrated on, or takes over what an earlier run had it write.
+  Status have_text_written();
   struct BlockRun;
   /// Fits the block's layers, or takes over what an earlier run fitted, and lets the text through them.
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
@@ -55,7 +57,7 @@ class Quantizer {
   const WeightSource& source_;
   Recipe& recipe_;
   const Engine& engine_;
-  const QuantizeOptions& options_;
+  QuantizeOptions options_;
   Conversion conversion_;
   std::string target_;
   nlohmann::json run_;

@@ -75,4 +75,6 @@ Result<std::vector<size_t>> allocate_sizes(const std::vector<std::vector<SizeCho
   return chosen;
 }
 
+std::vector<size_t> worthwhile_sizes(const std::vector<SizeChoice>& choices) { return hull_of(choices); }
+
 }  // namespace lowbit

@@ -19,4 +19,7 @@ struct SizeChoice {
 /// Errors: kInvalidArgument (the smallest choices exceed the budget, a part without choices, a loss that is not finite).
 Result<std::vector<size_t>> allocate_sizes(const std::vector<std::vector<SizeChoice>>& parts, int64_t budget);
 
+/// The choices on the convex hull of a part's losses over bytes, smallest first: those that some budget takes.
+std::vector<size_t> worthwhile_sizes(const std::vector<SizeChoice>& choices);
+
 }  // namespace lowbit

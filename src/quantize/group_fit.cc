@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace lowbit {
 namespace {
@@ -44,21 +45,85 @@ AffineFit solve(const ResidualSums& s, AffineFit fit, OffsetRule rule, float zer
   return fit;
 }
 
+/// The same without an offset.
+AffineFit solve(const ScaleSums& s, const AffineFit& fit) {
+  return solve({s.dd, s.dv, s.vv, 0, 0, 0}, fit, OffsetRule::kNone, 0);
+}
+
+constexpr int kRounds = 10;
+
+/// False: the error no longer falls, or hardly.
+bool keep_better(const AffineFit& fit, AffineFit& best) {
+  const double before = best.error;
+  if (!(fit.error < before)) return false;
+  best = fit;
+  return !(fit.error > before * (1 - 1e-5));
+}
+
 /// Alternates nearest codes and closed form until the error no longer falls.
 AffineFit alternate(const Grid& grid, const Group& g, AffineFit fit, OffsetRule rule, float zero) {
-  constexpr int kRounds = 10;
   AffineFit best = fit;
   for (int round = 0; round < kRounds && fit.scale != 0; ++round) {
     fit = solve(residual_sums(grid, g, fit.scale, fit.offset), fit, rule, zero);
-    const double before = best.error;
-    if (!(fit.error < before)) break;
-    best = fit;
-    if (fit.error > before * (1 - 1e-5)) break;
+    if (!keep_better(fit, best)) break;
   }
   return best;
 }
 
-constexpr int kOffsetLeaders = 8;
+constexpr int kOffsetLeaders = 8, kScaleLeaders = 3;
+
+/// Scales to begin with, tried several at a time in the order in which they come.
+class Starts {
+ public:
+  Starts(const Grid& grid, const Group& g, Leaders<kScaleLeaders>& leaders) : grid_(grid), g_(g), leaders_(leaders) {}
+
+  void add(float scale) {
+    scales_[static_cast<size_t>(count_++)] = scale;
+    if (count_ == kScalesAtOnce) finish();
+  }
+  void finish() {
+    if (count_ == 0) return;
+    for (int i = count_; i < kScalesAtOnce; ++i) scales_[static_cast<size_t>(i)] = scales_[0];  // not looked at
+    std::array<ScaleSums, kScalesAtOnce> sums;
+    scale_sums(grid_, g_, scales_.data(), sums.data());
+    const int count = std::exchange(count_, 0);
+    for (int i = 0; i < count; ++i)
+      leaders_.offer(solve(sums[static_cast<size_t>(i)], {scales_[static_cast<size_t>(i)], 0, 0}));
+  }
+
+ private:
+  const Grid& grid_;
+  const Group& g_;
+  Leaders<kScaleLeaders>& leaders_;
+  std::array<float, kScalesAtOnce> scales_{};
+  int count_ = 0;
+};
+
+/// alternate() of each leader, without an offset.
+void alternate_together(const Grid& grid, const Group& g, Leaders<kScaleLeaders>& leaders) {
+  static_assert(kScaleLeaders <= kScalesAtOnce);
+  std::array<AffineFit, kScaleLeaders> fits = leaders.best;
+  std::array<bool, kScaleLeaders> goes_on{};
+  for (int i = 0; i < leaders.count; ++i) goes_on[static_cast<size_t>(i)] = true;
+  for (int round = 0; round < kRounds; ++round) {
+    std::array<float, kScalesAtOnce> scales;
+    scales.fill(1);
+    bool any = false;
+    for (size_t i = 0; i < fits.size(); ++i) {
+      goes_on[i] = goes_on[i] && fits[i].scale != 0;
+      if (goes_on[i]) scales[i] = fits[i].scale;
+      any = any || goes_on[i];
+    }
+    if (!any) return;
+    std::array<ScaleSums, kScalesAtOnce> sums;
+    scale_sums(grid, g, scales.data(), sums.data());
+    for (size_t i = 0; i < fits.size(); ++i) {
+      if (!goes_on[i]) continue;
+      fits[i] = solve(sums[i], fits[i]);
+      goes_on[i] = keep_better(fits[i], leaders.best[i]);
+    }
+  }
+}
 
 struct Moments {
   double mean = 0, deviation = 0, rms = 0;
@@ -90,20 +155,19 @@ void for_each_start(float upper, double deviation, const Grid& grid, float ratio
 }
 
 AffineFit search_scale(const Grid& grid, const Group& g) {
-  Leaders<3> leaders;
+  Leaders<kScaleLeaders> leaders;
+  Starts starts(grid, g, leaders);
   const auto try_start = [&](float scale) {
-    for (int sign = grid.wants_sign() ? -1 : 1; sign <= 1; sign += 2) {
-      const AffineFit start{scale * static_cast<float>(sign), 0, 0};
-      leaders.offer(solve(residual_sums(grid, g, start.scale, 0), start, OffsetRule::kNone, 0));
-    }
+    for (int sign = grid.wants_sign() ? -1 : 1; sign <= 1; sign += 2) starts.add(scale * static_cast<float>(sign));
   };
   for_each_start(1.05f * g.abs_max / grid.reach(), moments_of(g).rms, grid, 1.06f, try_start);
   // The largest element on an outermost value: right for weights that were on this grid before.
   if (grid.high() != 0) try_start(g.abs_max / std::fabs(grid.high()));
   if (grid.low() != -grid.high() && grid.low() != 0) try_start(g.abs_max / std::fabs(grid.low()));
+  starts.finish();
+  alternate_together(grid, g, leaders);
   Leaders<1> winner;
-  for (int i = 0; i < leaders.count; ++i)
-    winner.offer(alternate(grid, g, leaders.best[static_cast<size_t>(i)], OffsetRule::kNone, 0));
+  for (int i = 0; i < leaders.count; ++i) winner.offer(leaders.best[static_cast<size_t>(i)]);
   return winner.best[0];
 }
 

@@ -356,5 +356,29 @@ TEST(KmeansTable, WeighsItsElements) {
   EXPECT_LT(error(weighted), 0.92 * error(alike));
 }
 
+TEST(GroupFit, SeveralScalesAtOnceHaveTheSumsOfEach) {
+  Rng rng(11);
+  for (const FormatId format :
+       {FormatId::kInt8, FormatId::kInt4, FormatId::kInt3, FormatId::kInt2Odd, FormatId::kUint4}) {
+    const Grid grid = make_grid(format, {});
+    for (const int n : {1, 3, 4, 61, 64, 255, 256, 257, 700})
+      for (const bool weighted : {false, true}) {
+        Data data = random_data(n, static_cast<uint64_t>(n));
+        data.x[0] = 0;
+        const Group g = data.group(weighted);
+        float scales[kScalesAtOnce];
+        for (float& scale : scales) scale = static_cast<float>((rng.uniform() - 0.5) * (n % 2 == 0 ? 0.5 : 1e-6));
+        ScaleSums sums[kScalesAtOnce];
+        scale_sums(grid, g, scales, sums);
+        for (int i = 0; i < kScalesAtOnce; ++i) {
+          const ResidualSums alone = residual_sums(grid, g, scales[i], 0);
+          EXPECT_EQ(sums[i].dd, alone.dd) << format_info(format).name << ", " << n << ", scale " << scales[i];
+          EXPECT_EQ(sums[i].dv, alone.dv) << format_info(format).name << ", " << n << ", scale " << scales[i];
+          EXPECT_EQ(sums[i].vv, alone.vv) << format_info(format).name << ", " << n << ", scale " << scales[i];
+        }
+      }
+  }
+}
+
 }  // namespace
 }  // namespace lowbit

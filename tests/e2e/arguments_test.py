@@ -59,7 +59,7 @@ class Help(CliTest):
     def test_options_of_interface(self):
         wanted = {
             "import": "SRC OUT --force", "verify": "PATH", "doctor": "",
-            "quantize": "SRC OUT --format --group --calib --calib-tokens --recipe --keep --target-bpw --rotate --force --help-all",
+            "quantize": "SRC OUT --preset --format --group --calib --calib-tokens --recipe --keep --target-bpw --rotate --force --help-all",
             "inspect": "PATH --formats --all --format --kernels",
             "run": "MODEL -p -n --act --temp --top-k --top-p --min-p --repeat-penalty --seed -c --file --ignore-eos --trace",
             "trace": "TRACE --top --tolerance",
@@ -132,8 +132,12 @@ class Usage(CliTest):
                                   ("run a -p x --temp=", "--temp without a value", "wanted one"),
                                   ("run a -p x -n 3 -n 4", "--tokens twice", "it once"),
                                   ("run a -p x --file y", "--prompt and --file", "one of them"),
-                                  ("quantize a b", "no format", "--format F, or --target-bpw X"),
-                                  ("quantize a b --format int4 --target-bpw 3", "--format and --target-bpw", "--format F, or"),
+                                  ("quantize a b", "no format", "--preset P, --format F or --target-bpw X"),
+                                  ("quantize a b --format int4 --target-bpw 3", "several of --preset, --format and --target-bpw", "--preset P, --format F or"),
+                                  ("quantize a b --format int4 --preset best", "several of --preset, --format and --target-bpw", "--preset P, --format F or"),
+                                  ("quantize a b --preset tiny", '"tiny"', "best, balanced, small"),
+                                  ("quantize a b --preset best --group 32", "--preset and --group", "one of them"),
+                                  ("eval a", "no --tasks", "--against SOURCE"),
                                   ("eval a --tasks ppl,kld", "no --against", "--against MODEL"),
                                   ("gru quantize a -o b", "no ranges", "gru calibrate")):
             with self.subTest(line):

@@ -154,7 +154,42 @@ class Eval(CliTest):
         self.assertKeys(drift["examples"][0], "position kld before truth base model")
         self.assertEqual(kld["kld_mean"], drift["kld_mean"])  # the same windows
 
+    def test_what_a_model_lost_needs_no_more_than_its_source(self):
+        model = self.quantized("q", "--format", "int3")
+        report = self.compared(model=model)
+        kld, agreement, continuation = report["tasks"]
+        self.assertEqual([t["name"] for t in report["tasks"]], ["kld", "agreement", "continuation"])
+        self.assertTrue(0 < kld["kld_p50"] < kld["kld_p99"] and kld["kld_mean"] < kld["kld_p99"], kld)
+        self.assertLessEqual(kld["kld_p99"], kld["examples"][0]["kld"])
+        self.assertKeys(agreement, "against prompts prompt_tokens tokens lengths mean median never examples")
+        self.assertEqual(len(agreement["lengths"]), agreement["prompts"])
+        self.assertAlmostEqual(agreement["mean"], sum(agreement["lengths"]) / agreement["prompts"])
+        self.assertLess(agreement["never"], 1)  # three bits of a random model
+        shortest = agreement["examples"][0]
+        self.assertNotEqual(shortest["model"], shortest["base"])
+        self.assertEqual(continuation["questions"], len(continuation["right"]))
+        self.assertKeys(continuation["difference"], "mean error only_model only_base")
+        again = self.compared("--tasks", "agreement", "--threads", 1, model=model)["tasks"][0]
+        self.assertEqual(again["lengths"], agreement["lengths"])
+
+    def test_continuations_agree_as_far_as_they_run_alike(self):
+        """The first prompt's length, by `run` from the command line."""
+        model = self.quantized("q", "--format", "int3")
+        agreement = self.compared("--tasks", "agreement", model=model)["tasks"][0]
+        ids = self.json("tokenize", self.hf, "--file", self.dir / "text.txt", "--no-special")["ids"][:agreement["prompt_tokens"]]
+        prompt = self.json("tokenize", self.hf, "--decode", ",".join(map(str, ids)))["text"]
+        self.assertEqual(self.json("tokenize", self.hf, "-p", prompt, "--no-special")["ids"], ids)
+        prompt_file = self.dir / "prompt.txt"
+        prompt_file.write_text(prompt)
+        one, other = (self.json("run", m, "--file", prompt_file, "-n", agreement["tokens"], "--temp", 0, "--ignore-eos", "--act", act)["tokens"]
+                      for m, act in ((model, "int8"), (self.hf, "f32")))
+        alike = next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+        self.assertEqual(agreement["lengths"][0], alike)
+
     def test_a_model_does_not_differ_from_itself(self):
+        agreement = self.compared("--tasks", "agreement", "--act", "f32", model=self.hf)["tasks"][0]
+        self.assertEqual(set(agreement["lengths"]), {agreement["tokens"]})
+        self.assertEqual((agreement["median"], agreement["never"], agreement["examples"]), (agreement["tokens"], 1, []))
         task = self.compared("--tasks", "kld", "-c", 64, "--act", "f32", model=self.hf)["tasks"][0]
         self.assertLess(abs(task["kld_mean"]), 1e-7)
         self.assertEqual(task["top1"], 1)

@@ -1,0 +1,12 @@
+#pragma once
+// What `quantize --preset` means: a size, and what the search may choose from.
+
+#include "lowbit/quantize.h"
+
+namespace lowbit {
+
+/// Fills in what options.preset says; nothing without one. What the caller set of calibration, embedding, head, seed and recipe stays.
+/// Errors: kInvalidArgument (another name; a target_bpw beside it).
+Status apply_preset(QuantizeOptions& options);
+
+}  // namespace lowbit

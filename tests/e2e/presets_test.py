@@ -1,0 +1,111 @@
+"""quantize --preset and --calib self: one command, no data."""
+import json
+import time
+import unittest
+from pathlib import Path
+
+from cli import CliTest, files_below, interrupt, make_model, start, text
+
+CALIB = ("--calib-tokens", "2K")
+
+
+class Presets(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.reports = {}
+
+    def preset(self, name):
+        if name not in self.reports:
+            self.reports[name] = self.json("quantize", self.hf, self.models / name, "--preset", name, *CALIB, "--force")
+        return self.reports[name]
+
+    def test_each_size_from_nothing_but_the_model(self):
+        bits = {}
+        for name, most in (("best", 4.25), ("balanced", 3.25), ("small", 2.25)):
+            with self.subTest(name):
+                report = self.preset(name)
+                bits[name] = report["bits_per_weight"]
+                self.assertLessEqual(bits[name], most)
+                self.assertGreater(bits[name], most - 0.5)
+                self.assertEqual(self.json("verify", self.models / name)["ok"], True)
+                self.assertTrue(self.greedy(self.models / name))
+                fit = json.loads((self.models / name / "config.json").read_text())["quantization_config"]["fit"]
+                self.assertEqual((fit["preset"], fit["calibration"]["written_by"]), (name, "the model itself"))
+        self.assertEqual(sorted(bits.values()), [bits["small"], bits["balanced"], bits["best"]])
+
+    def test_what_was_chosen_and_why(self):
+        report = self.preset("balanced")
+        chosen = {layer: part["chosen"] for part in report["choices"] for layer in part["layers"]}
+        layers = {x["name"]: x for x in report["layers"] if x["name"] in chosen}
+        self.assertEqual(len(layers), 2 * 7)
+        for name, layer in layers.items():
+            self.assertEqual(chosen[name]["format"].split(" ")[0], layer["format"])
+        for part in report["choices"]:
+            self.assertKeys(part["chosen"], "format bits_per_weight divergence")
+            self.assertGreater(part["chosen"]["divergence"], 0)
+            if part["smaller"]:
+                self.assertLess(part["smaller"]["bits_per_weight"], part["chosen"]["bits_per_weight"])
+                self.assertGreater(part["smaller"]["divergence"], part["chosen"]["divergence"])
+            if part["larger"]:
+                self.assertGreater(part["larger"]["bits_per_weight"], part["chosen"]["bits_per_weight"])
+                self.assertLess(part["larger"]["divergence"], part["chosen"]["divergence"])
+        self.assertIn({"format": "int8", "group": "row"}, [{k: x[k] for k in ("format", "group")} for x in report["layers"]
+                                                           if "embed" in x["name"] or "lm_head" in x["name"]])
+        table = self.lowbit("quantize", self.hf, self.dir / "again", "--preset", "balanced", *CALIB, "--force").stdout.decode()
+        self.assertRegex(table, r"chosen +bits/weight +divergence +one size smaller +one larger +layers")
+        self.assertEqual(files_below(self.dir / "again"), files_below(self.models / "balanced"))
+
+    def test_the_same_bytes_for_any_thread_count_and_isa(self):
+        call = ("--format", "int4", "--group", 32, "--calib", "self", *CALIB)
+        for name, options in (("a", ("--threads", 1)), ("b", ("--threads", 2)), ("c", ("--isa", "scalar")), ("d", ("--seed", 3))):
+            self.json("quantize", self.hf, self.dir / name, *call, *options)
+        a, b, c, d = (files_below(self.dir / name) for name in "abcd")
+        self.assertEqual(a, b)
+        self.assertEqual(a, c)
+        self.assertNotEqual(a["model.safetensors"], d["model.safetensors"])  # another text
+
+    def test_goes_on_where_it_stopped(self):
+        out = self.dir / "out"
+        call = ("quantize", make_model(self.dir / "big", "--layers", "4"), out, "--preset", "small", *CALIB, "--force")
+        whole = files_below(self.whole(call))
+        state = Path(f"{out}.calibration")
+        for seen in ("text.json", "formats.json", "block-1.json"):
+            process = start(*call, "--quiet")
+            while not (state / seen).exists() and process.poll() is None:
+                time.sleep(0.01)
+            interrupt(process)
+            self.assertTrue(out.exists() or (state / seen).exists(), seen)
+        report = self.json(*call)
+        self.assertKeys(report, "choices resumed_blocks")
+        self.assertTrue(report["choices"])
+        self.assertEqual(files_below(out), whole)
+        self.assertFalse(state.exists())
+
+    def whole(self, call):
+        out = self.dir / "whole"
+        self.json(*call[:2], out, *call[3:])
+        return out
+
+    def test_a_text_of_the_users_own(self):
+        file = self.dir / "text.txt"
+        file.write_text(text(1500))
+        report = self.json("quantize", self.hf, self.dir / "own", "--preset", "best", "--calib", file, *CALIB)
+        self.assertGreater(report["held_out"]["tokens"], 0)
+        fit = json.loads((self.dir / "own/config.json").read_text())["quantization_config"]["fit"]["calibration"]
+        self.assertNotIn("written_by", fit)
+
+    def test_a_model_that_is_as_small_is_refused(self):
+        small = self.quantized("q2", "--format", "ternary-packed", "--group", "row")
+        for preset in ("best", "balanced", "small"):
+            self.assertIn("bits per weight in its linear layers", self.refused("quantize", small, self.dir / "x", "--preset", preset, *CALIB))
+        self.assertFalse((self.dir / "x.calibration").exists())
+
+    def test_refused(self):
+        self.assertIn("--smooth", self.refused("quantize", self.hf, self.dir / "x", "--format", "int4", "--calib", "self", "--smooth", "0.5"))
+        self.assertIn("at least", self.refused("quantize", self.hf, self.dir / "x", "--preset", "best", "--calib-tokens", 2))
+        self.assertFalse((self.dir / "x").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
