@@ -267,16 +267,23 @@ class Allocator {
       c.part.elements += w.n * w.k;
       LayerFit fit;
       for (size_t f = 0; f < specs_.size(); ++f) {
-        LOWBIT_TRY_ASSIGN(const QTensor q, fit_alone(name, w, specs_[f], inputs, fit));
+        LOWBIT_TRY_ASSIGN(QTensor q, fit_alone(name, w, specs_[f], inputs, fit));
         c.error[f] += fit.output_error.value_or(0);
         c.bytes[f] += q.total_bytes();
+        if (options_.candidates.empty() && specs_[f].format == kProbe) add_probe(c, layer->role, std::move(q), fit);
       }
-      QuantizeSpec probe = options_.linear;
-      probe.format = kProbe;
-      LOWBIT_TRY_ASSIGN(c.probed[layer->role], fit_alone(name, w, probe, inputs, fit));
-      c.probe_error += fit.output_error.value_or(0);
+      if (c.probed.contains(layer->role)) continue;
+      QuantizeSpec spec = options_.linear;
+      spec.format = kProbe;
+      LOWBIT_TRY_ASSIGN(QTensor q, fit_alone(name, w, spec, inputs, fit));
+      add_probe(c, layer->role, std::move(q), fit);
     }
     return c;
+  }
+
+  static void add_probe(Candidate& c, LinearRole role, QTensor q, const LayerFit& fit) {
+    c.probed[role] = std::move(q);
+    c.probe_error += fit.output_error.value_or(0);
   }
 
   /// With error feedback and no more: sizes are compared, not made best.

@@ -222,7 +222,7 @@ class Calibrate(CliTest):
         self.assertTrue(any(name.startswith(("codebook", "trellis")) for name in formats.values()), formats)
         without = self.json(*call[:2], self.dir / "z", *call[3:], "--zero")  # no trellis has offsets
         self.assertFalse(any(x["format"].startswith("trellis") for x in without["layers"]))
-        self.assertIn("budget", self.refused(*call[:2], self.dir / "c", "--target-bpw", 1.5, *call[5:]))
+        self.assertIn("budget", self.refused(*call[:2], self.dir / "c", "--target-bpw", 1.5, *call[5:], "--quiet"))
         self.assertIn("--calib", self.refused("quantize", self.hf, self.dir / "d", "--target-bpw", 3))
         self.refused("quantize", self.hf, self.dir / "d", "--target-bpw", 3, "--format", "int4", code=2)
         self.refused("quantize", self.hf, self.dir / "d", code=2)
