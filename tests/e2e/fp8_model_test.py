@@ -90,7 +90,7 @@ class Fp8Model(CliTest):
         mixed = self.dir / "recipe"
         mixed.write_text("down_proj  fp8 group=row\n")
         model = self.quantized("mixed", *BLOCKS, "--recipe", mixed, source=self.wide)
-        self.assertRegex(self.refused("export", model, self.dir / "out"), "down_proj.*scales row")
+        self.assertRegex(self.refused("export", model, self.dir / "out"), "gate_proj.*scales 128x128, wanted row")
         mixed.write_text("up_proj  int4\n")
         model = self.quantized("int4", *BLOCKS, "--recipe", mixed, source=self.wide)
         self.assertRegex(self.refused("export", model, self.dir / "out"), "up_proj.*int4")
