@@ -11,7 +11,7 @@ constexpr int64_t kRoomForAnswer = 32;  // tokens
 }  // namespace
 
 ChatSession::ChatSession(Model model, std::string system_text, GenerateOptions options)
-    : model_(std::move(model)), system_text_(std::move(system_text)), options_(options) {
+    : model_(std::move(model)), system_text_(std::move(system_text)), options_(std::move(options)) {
   reset();
 }
 
@@ -19,7 +19,7 @@ Result<ChatSession> ChatSession::start(Model model, std::string system_text, Gen
   if (!model.chat_template())
     return fail(ErrorCode::kUnsupported, model.info().path, "no chat template", "a model trained for conversation",
                 "use `lowbit run`");
-  return ChatSession(std::move(model), std::move(system_text), options);
+  return ChatSession(std::move(model), std::move(system_text), std::move(options));
 }
 
 void ChatSession::reset() {

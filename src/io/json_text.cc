@@ -1,5 +1,6 @@
 #include "io/json_text.h"
 
+#include <cstring>
 #include <set>
 #include <utility>
 #include <vector>
@@ -103,7 +104,8 @@ void end_json(json& tree) noexcept {  // recursive: readers bound the depth
   const bool unfinished = (tree.is_object() && tree.get_ptr<json::object_t*>() == nullptr) ||
                           (tree.is_array() && tree.get_ptr<json::array_t*>() == nullptr);
   if (unfinished) {  // its first member found no memory: a type without a value, which its destructor would follow
-    new (&tree) json();
+    static_assert(static_cast<int>(json::value_t::null) == 0);
+    std::memset(static_cast<void*>(&tree), 0, sizeof tree);  // null: a constructor might throw
   } else if (auto* object = tree.get_ptr<json::object_t*>()) {
     for (auto& [key, value] : *object) end_json(value);
     object->clear();
