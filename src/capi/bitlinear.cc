@@ -3,7 +3,6 @@
 #include "ops/bitlinear.h"
 
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "base/float.h"
 #include "base/threads.h"
 #include "base/try.h"
+#include "capi/elements.h"
 #include "capi/errors.h"
 #include "capi/versioned.h"
 
@@ -25,15 +25,6 @@ constexpr double kWorthThreads = 1e8;  // products
 
 tl::unexpected<Error> bad(const std::string& what, const std::string& got, std::string wanted) {
   return fail(ErrorCode::kInvalidArgument, what, got, std::move(wanted));
-}
-
-/// An enum of C may hold any number; reading one of C++ that is not its own is undefined.
-template <class E>
-int number_of(const E& e) {
-  int number = 0;
-  static_assert(sizeof number == sizeof e);
-  std::memcpy(&number, &e, sizeof number);
-  return number;
 }
 
 Status check_type(const char* what, const lb_type& type) {
@@ -54,18 +45,6 @@ Status check_rows(const char* what, const void* data, int64_t rows, int64_t colu
   return {};
 }
 
-float read(const void* p, lb_type type, int64_t i) {
-  if (type == LB_F32) return static_cast<const float*>(p)[i];
-  const uint16_t half = static_cast<const uint16_t*>(p)[i];
-  return type == LB_F16 ? f16_to_f32(half) : bf16_to_f32(half);
-}
-void write(void* p, lb_type type, int64_t i, float v) {
-  if (type == LB_F32) {
-    static_cast<float*>(p)[i] = v;
-  } else {
-    static_cast<uint16_t*>(p)[i] = type == LB_F16 ? f32_to_f16(v) : f32_to_bf16(v);
-  }
-}
 int64_t bytes_of(lb_type type) { return type == LB_F32 ? 4 : 2; }
 
 std::vector<float> read_all(const void* p, lb_type type, int64_t count) {

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/threads.h"
 #include "base/try.h"
+#include "capi/elements.h"
 #include "capi/errors.h"
 #include "capi/versioned.h"
 #include "kernels/cuda_fp8_api.h"
@@ -17,15 +18,6 @@ namespace {
 
 tl::unexpected<Error> bad(const std::string& what, const std::string& got, std::string wanted) {
   return fail(ErrorCode::kInvalidArgument, "fp8 " + what, got, std::move(wanted));
-}
-
-/// An enum of C may hold any number; reading one of C++ that is not its own is undefined.
-template <class E>
-int number_of(const E& e) {
-  int number = 0;
-  static_assert(sizeof number == sizeof e);
-  std::memcpy(&number, &e, sizeof number);
-  return number;
 }
 
 Status read_type(const char* name, const lb_type& type, Fp8Element& element) {

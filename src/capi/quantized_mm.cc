@@ -8,6 +8,7 @@
 #include "base/float.h"
 #include "base/threads.h"
 #include "base/try.h"
+#include "capi/elements.h"
 #include "capi/errors.h"
 #include "capi/versioned.h"
 #include "format/registry.h"
@@ -120,19 +121,6 @@ Result<QTensor> pack_weight(const lb_quantized_mm_args& a) {
   LOWBIT_TRY_ASSIGN(w.scales, Buffer::allocate(4 * scales, "quantized_mm scales"));
   for (int64_t i = 0; i < scales; ++i) w.scales.as<float>()[i] = a.scales == nullptr ? a.scale : a.scale * a.scales[i];
   return w;
-}
-
-float read(const void* p, lb_type type, int64_t i) {
-  if (type == LB_F32) return static_cast<const float*>(p)[i];
-  const uint16_t half = static_cast<const uint16_t*>(p)[i];
-  return type == LB_F16 ? f16_to_f32(half) : bf16_to_f32(half);
-}
-void write(void* p, lb_type type, int64_t i, float v) {
-  if (type == LB_F32) {
-    static_cast<float*>(p)[i] = v;
-  } else {
-    static_cast<uint16_t*>(p)[i] = type == LB_F16 ? f32_to_f16(v) : f32_to_bf16(v);
-  }
 }
 
 Status run_on_host(const lb_quantized_mm_args* args) {

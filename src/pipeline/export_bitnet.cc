@@ -22,6 +22,7 @@
 #include "model/model_spec.h"
 #include "pipeline/conversion.h"
 #include "pipeline/export_fp8.h"
+#include "pipeline/export_texts.h"
 
 namespace lowbit {
 namespace {
@@ -64,7 +65,7 @@ class BitnetExport {
       LOWBIT_TRY(done(t));
     }
     LOWBIT_TRY(writer->finish());
-    LOWBIT_TRY(write_texts(directory));
+    LOWBIT_TRY(write_export_texts(source_, quantization(), directory));
     return bytes_;
   }
 
@@ -160,18 +161,11 @@ class BitnetExport {
                           : append(std::as_bytes(std::span(&scale, 1)), writer);
   }
 
-  Status write_texts(const std::string& directory) const {
-    LOWBIT_TRY_ASSIGN(json config, parse_json_object(source_.config_json(), "config.json"));
-    config["quantization_config"] = {{"quant_method", "bitnet"},
-                                     {"linear_class", options_.linear_class},
-                                     {"quantization_mode", "offline"},
-                                     {"modules_to_not_convert", nullptr}};
-    LOWBIT_TRY(write_text_file(directory + "/config.json", json_dump(config, 2) + "\n"));
-    for (const auto& [name, text] : {std::pair("tokenizer.json", &source_.tokenizer_json()),
-                                     {"tokenizer_config.json", &source_.tokenizer_config_json()},
-                                     {"generation_config.json", &source_.generation_config_json()}})
-      if (!text->empty()) LOWBIT_TRY(write_text_file(fmt::format("{}/{}", directory, name), *text));
-    return {};
+  json quantization() const {
+    return {{"quant_method", "bitnet"},
+            {"linear_class", options_.linear_class},
+            {"quantization_mode", "offline"},
+            {"modules_to_not_convert", nullptr}};
   }
 
   const WeightSource& source_;

@@ -16,6 +16,7 @@
 #include "io/safetensors.h"
 #include "lowbit/file.h"
 #include "pipeline/conversion.h"
+#include "pipeline/export_texts.h"
 
 namespace lowbit {
 namespace {
@@ -54,7 +55,7 @@ class Fp8Export {
       if (w.format == FormatId::kFp8) LOWBIT_TRY(append(w.codes.span(), *writer));
     }
     LOWBIT_TRY(writer->finish());
-    LOWBIT_TRY(write_texts(directory));
+    LOWBIT_TRY(write_export_texts(source_, quantization(), directory));
     return bytes_;
   }
 
@@ -151,17 +152,6 @@ class Fp8Export {
     q["config_groups"]["group_0"] = group;
     q["ignore"] = floats_;
     return q;
-  }
-
-  Status write_texts(const std::string& directory) const {
-    LOWBIT_TRY_ASSIGN(json config, parse_json_object(source_.config_json(), "config.json"));
-    config["quantization_config"] = quantization();
-    LOWBIT_TRY(write_text_file(directory + "/config.json", json_dump(config, 2) + "\n"));
-    for (const auto& [name, text] : {std::pair("tokenizer.json", &source_.tokenizer_json()),
-                                     {"tokenizer_config.json", &source_.tokenizer_config_json()},
-                                     {"generation_config.json", &source_.generation_config_json()}})
-      if (!text->empty()) LOWBIT_TRY(write_text_file(fmt::format("{}/{}", directory, name), *text));
-    return {};
   }
 
   const WeightSource& source_;

@@ -66,6 +66,17 @@ def environment(**extra):
     return env
 
 
+def load_package():
+    """Python's package `lowbit` on the library beside the binary."""
+    library = Path(BINARY).parents[1] / "lib/liblowbit.so.0"
+    if not library.exists():
+        raise unittest.SkipTest(f"no {library}")
+    if b"__asan_init" in library.read_bytes():
+        raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
+    os.environ["LOWBIT_LIBRARY"] = str(library)
+    sys.path.insert(0, str(SOURCE / "python"))
+
+
 def limit_files(most_bytes):
     """For a child: a write beyond that size is an error, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))

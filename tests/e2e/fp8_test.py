@@ -1,6 +1,4 @@
 """FP8 in blocks from Python: the example, NumPy's and torch's arrays, definitions of E4M3 that are not lowbit's, and refusals."""
-import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -40,13 +38,7 @@ def nearest_codes(x):
 class Fp8(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        library = pathlib.Path(cli.BINARY).parents[1] / "lib/liblowbit.so.0"
-        if not library.exists():
-            raise unittest.SkipTest(f"no {library}")
-        if b"__asan_init" in library.read_bytes():
-            raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
-        os.environ["LOWBIT_LIBRARY"] = str(library)
-        sys.path.insert(0, str(cli.SOURCE / "python"))
+        cli.load_package()
         import lowbit
         from lowbit import fp8
         cls.fp8, cls.error = fp8, lowbit.LowbitError

@@ -1,6 +1,4 @@
 """Integers of few bits from Python: NumPy's and torch's arrays against plain loops, seed 002's order and formula, and refusals."""
-import os
-import pathlib
 import sys
 import unittest
 
@@ -52,13 +50,7 @@ def seed_002_tiles(values):
 class Operators(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        library = pathlib.Path(cli.BINARY).parents[1] / "lib/liblowbit.so.0"
-        if not library.exists():
-            raise unittest.SkipTest(f"no {library}")
-        if b"__asan_init" in library.read_bytes():
-            raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
-        os.environ["LOWBIT_LIBRARY"] = str(library)
-        sys.path.insert(0, str(cli.SOURCE / "python"))
+        cli.load_package()
         import lowbit
         from lowbit import operators
         cls.operators, cls.error = operators, lowbit.LowbitError
