@@ -1,5 +1,4 @@
 """Integers of few bits from Python: NumPy's and torch's arrays against plain loops, seed 002's order and formula, and refusals."""
-import sys
 import unittest
 
 import cli
