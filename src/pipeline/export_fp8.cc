@@ -1,8 +1,6 @@
 // What it writes is what src/model/source_fp8.cc reads.
 #include "pipeline/export_fp8.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -11,10 +9,8 @@
 #include "arch/family.h"
 #include "arch/names.h"
 #include "base/try.h"
-#include "io/json_text.h"
 #include "io/lost_pages.h"
 #include "io/safetensors.h"
-#include "lowbit/file.h"
 #include "pipeline/conversion.h"
 #include "pipeline/export_texts.h"
 
