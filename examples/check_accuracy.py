@@ -42,11 +42,11 @@ def check_denoise(report):
     yield "4-bit weights with feedback: within 0.3 dB of float", rows["w4 feedback"]["si_sdr_db"] >= base - 0.3
     whole = rows["accurate, all layers"]
     yield "dense layers in integers too: at most 0.1 dB below float", whole["si_sdr_db"] >= base - 0.1
-    # Of a core's time, so that what runs beside the test hardly counts; a neighbour on the same core costs up to half. Without VNNI an
-    # instruction does half as many products: a Zen 3 core at 2.25 GHz has 180 to 190 and 125 to 131.
-    eight, sixteen = (200, 130) if has_vnni() else (150, 100)
-    yield f"all layers in 8 bits: {eight} times real time", rows["seed8, all layers"]["times_real_time"] >= eight
-    yield f"all layers, 16-bit state: {sixteen} times (387 with AVX-512 on a core of its own)", whole["times_real_time"] >= sixteen
+    # Beside the float network, which runs in turn with them: seconds depend on what the machine's other tenants do, ratios hardly do.
+    # Without VNNI an instruction does half as many products: a Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7, a Zen 4 core 6.4 and 4.3.
+    eight, sixteen = (3.0, 2.0) if has_vnni() else (2.5, 1.7)
+    yield f"all layers in 8 bits: {eight} times as fast as the float GRUs alone", rows["seed8, all layers"]["times_float"] >= eight
+    yield f"all layers, 16-bit state: {sixteen} times as fast as the float GRUs alone", whole["times_float"] >= sixteen
     yield "memory at most 0.27 of the float network's", all(
         rows[k]["bytes_ratio"] <= 0.27 for k in ("seed8", "accurate", "accurate, all layers"))
 

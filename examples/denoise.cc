@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -180,15 +181,24 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Seconds of a core's time of the quickest of twenty runs: what else the machine does hardly counts.
-template <class Work>
-double quickest(const Work& work) {
-  double best = 1e9;
-  for (int i = 0; i < 20; ++i) {
-    const std::clock_t start = std::clock();
-    work();
-    best = std::min(best, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-  }
+/// A network to compare: what runs, and the mask that its last run gives.
+struct Candidate {
+  std::string name;
+  double bytes_ratio;  // of the float network's bytes
+  std::function<void()> run;
+  std::function<std::vector<float>()> mask;
+};
+
+/// Seconds of a core's time of each one's quickest of twenty runs. They run in turn: whatever slows the machine down slows down all of
+/// them, so that ratios hold where the seconds do not.
+std::vector<double> quickest(const std::vector<Candidate>& candidates) {
+  std::vector<double> best(candidates.size(), 1e9);
+  for (int round = 0; round < 20; ++round)
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const std::clock_t start = std::clock();
+      candidates[i].run();
+      best[i] = std::min(best[i], static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    }
   return best;
 }
 
@@ -202,22 +212,18 @@ int evaluate(const std::string& dir, bool json) {
   const Stft stft;
   const auto spectra = stft.spectra(noisy);
   const auto x = net.in.run(features(spectra));
-  nlohmann::json rows = nlohmann::json::array();
-  const auto report_mask = [&](const std::string& name, const std::vector<float>& mask, double ratio, double seconds) {
-    const double db = si_sdr(clean, stft.sound(spectra, mask, noisy.size()));
-    const double factor = static_cast<double>(noisy.size()) / kRate / seconds;
-    rows.push_back({{"name", name}, {"si_sdr_db", db}, {"bytes_ratio", ratio}, {"times_real_time", factor}});
-    if (!json) std::printf("%-12s SI-SDR %6.2f dB   size %.3f   %.0f x real time\n", name.c_str(), db, ratio, factor);
-  };
-  // Of these rows only the GRUs are in integers and timed.
-  const auto report = [&](const std::string& name, const std::vector<float>& y, double ratio, double seconds) {
-    report_mask(name, mask_of(net, y), ratio, seconds);
-  };
-  if (!json) std::printf("%-12s SI-SDR %6.2f dB\n", "noisy", si_sdr(clean, noisy));
   const lowbit::GruInput in = sequence(x, net.gru.input());
-  lowbit::GruOutput floats;
-  const double float_seconds = quickest([&] { floats = value_or_exit(lowbit::run_gru(net.gru, in)); });
-  report("float", floats.y, 1, float_seconds);
+  std::vector<Candidate> candidates;
+  const auto add_gru = [&](const std::string& name, double ratio,
+                           auto run) {  // the dense layers stay in floats, and are not timed
+    const auto out = std::make_shared<lowbit::GruOutput>();
+    candidates.push_back(
+        {name, ratio, [=] { *out = value_or_exit(run()); }, [&net, out] { return mask_of(net, out->y); }});
+  };
+  const auto bytes_ratio = [](const auto& model) {
+    return static_cast<double>(model->bytes()) / (4.0 * static_cast<double>(model->parameters()));
+  };
+  add_gru("float", 1, [&] { return lowbit::run_gru(net.gru, in); });
   for (const auto& [name, preset, bits, rounding] : {std::tuple{"seed8", "seed8", 8, lowbit::GruRounding::kNearest},
                                                      {"gates12", "gates12", 8, lowbit::GruRounding::kNearest},
                                                      {"w8a16", "w8a16", 8, lowbit::GruRounding::kNearest},
@@ -227,18 +233,33 @@ int evaluate(const std::string& dir, bool json) {
     auto config = value_or_exit(lowbit::gru_preset(preset));
     config.w.bits = config.r.bits = bits;
     config.rounding = rounding;
-    const auto model = quantize(net, x, config);
-    lowbit::GruOutput out;
-    const double best = quickest([&] { out = value_or_exit(model.run(in)); });
-    report(name, out.y, static_cast<double>(model.bytes()) / (4.0 * static_cast<double>(model.parameters())), best);
+    const auto model = std::make_shared<const lowbit::GruModel>(quantize(net, x, config));
+    add_gru(name, bytes_ratio(model), [model, &in] { return model->run(in); });
   }
+  const auto f = features(spectra);
   for (const char* preset : {"seed8", "accurate"}) {
-    const auto f = features(spectra);
-    const IntegerNetwork all = quantize_all(net, f, value_or_exit(lowbit::gru_preset(preset)));
-    std::vector<float> mask;
-    const double best = quickest([&] { mask = all.mask(f); });
-    report_mask(std::string(preset) + ", all layers", mask,
-                static_cast<double>(all.bytes()) / (4.0 * static_cast<double>(all.parameters())), best);
+    const auto all =
+        std::make_shared<const IntegerNetwork>(quantize_all(net, f, value_or_exit(lowbit::gru_preset(preset))));
+    const auto mask = std::make_shared<std::vector<float>>();
+    candidates.push_back({std::string(preset) + ", all layers", bytes_ratio(all), [=, &f] { *mask = all->mask(f); },
+                          [mask] { return *mask; }});
+  }
+  const std::vector<double> seconds = quickest(candidates);
+  const double sound_seconds = static_cast<double>(noisy.size()) / kRate;
+  if (!json) std::printf("%-20s SI-SDR %6.2f dB\n", "noisy", si_sdr(clean, noisy));
+  nlohmann::json rows = nlohmann::json::array();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const auto& [name, ratio, run, mask] = candidates[i];
+    const double db = si_sdr(clean, stft.sound(spectra, mask(), noisy.size()));
+    const double factor = sound_seconds / seconds[i], speedup = seconds[0] / seconds[i];
+    rows.push_back({{"name", name},
+                    {"si_sdr_db", db},
+                    {"bytes_ratio", ratio},
+                    {"times_real_time", factor},
+                    {"times_float", speedup}});
+    if (!json)
+      std::printf("%-20s SI-SDR %6.2f dB   size %.3f   %.0f x real time, %.1f x float\n", name.c_str(), db, ratio,
+                  factor, speedup);
   }
   if (json) std::cout << nlohmann::json{{"noisy_db", si_sdr(clean, noisy)}, {"rows", rows}}.dump(1) << "\n";
   return 0;
