@@ -43,9 +43,9 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
   if (use == MomentUse::kFeedback) feedback.refine_rounds = 0;
   if (use == MomentUse::kAlign) feedback.shift = kAlignment;
   FeedbackReport report;
-  const bool factored = input.factored != nullptr && trellis_of(options.format) == nullptr;  // columns in another order
-  auto values = factored
-                    ? fit_with_feedback(w.data(), source.n, source.k, options, *input.factored, feedback, pool, &report)
+  const FeedbackInput* const factored = trellis_of(options.format) == nullptr ? input.factored : input.in_order;
+  auto values = factored != nullptr
+                    ? fit_with_feedback(w.data(), source.n, source.k, options, *factored, feedback, pool, &report)
                     : fit_with_feedback(w.data(), source.n, source.k, options, *input.moments, feedback, pool, &report);
   if (!values) return tl::unexpected<Error>(std::move(values.error()));
   fit = {report.weights.rel_error, report.output_error};
@@ -72,33 +72,50 @@ bool needs_factor(const QuantizeSpec& spec) {
 }
 
 FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights,
-                               ThreadPool& pool)
+                               ThreadPool& pool, const std::vector<std::string>& on_trellis)
     : moments_(moments) {
-  std::vector<std::shared_ptr<const SecondMoments>> inputs;
-  for (const std::string& name : weights)
-    if (const auto it = moments.find(name);
-        it != moments.end() && std::ranges::find(inputs, it->second) == inputs.end())
-      inputs.push_back(it->second);
-  std::ranges::stable_sort(inputs, std::greater<>(), &SecondMoments::k);  // the longest first
-  std::vector<std::optional<FeedbackInput>> made(inputs.size());
-  if (inputs.size() == 1) {  // then the pool is free for it
-    if (auto input = FeedbackInput::make(inputs[0], FeedbackOptions{}, &pool))
-      factored_.emplace(inputs[0].get(), std::move(*input));
-    return;
-  }
-  pool.parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-      if (auto input = FeedbackInput::make(inputs[i], FeedbackOptions{})) made[i] = std::move(*input);
-  });
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (made[i]) factored_.emplace(inputs[i].get(), std::move(*made[i]));
+  struct Wanted {
+    std::shared_ptr<const SecondMoments> moments;
+    FeedbackOptions options;
+    std::optional<FeedbackInput> made;
+  };
+  std::vector<Wanted> inputs;
+  const auto want = [&](const std::vector<std::string>& names, bool act_order) {
+    for (const std::string& name : names) {
+      const auto it = moments.find(name);
+      if (it == moments.end()) continue;
+      const auto same = [&](const Wanted& w) { return w.moments == it->second && w.options.act_order == act_order; };
+      if (std::ranges::none_of(inputs, same)) {
+        inputs.push_back({it->second, {}, {}});
+        inputs.back().options.act_order = act_order;
+      }
+    }
+  };
+  want(weights, true);
+  want(on_trellis, false);
+  std::ranges::stable_sort(inputs, std::greater<>(),
+                           [](const Wanted& w) { return w.moments->k; });  // the longest first
+  const auto make = [](Wanted& w, ThreadPool* own) {
+    if (auto input = FeedbackInput::make(w.moments, w.options, own)) w.made = std::move(*input);
+  };
+  if (inputs.size() == 1)  // then the pool is free for it
+    make(inputs[0], &pool);
+  else
+    pool.parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end, int) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) make(inputs[i], nullptr);
+    });
+  for (Wanted& w : inputs)
+    if (w.made) (w.options.act_order ? factored_ : in_order_).emplace(w.moments.get(), std::move(*w.made));
 }
 
 LayerInput FactoredInputs::of(const std::string& weight) const {
   const auto it = moments_.find(weight);
   if (it == moments_.end()) return {};
-  const auto factored = factored_.find(it->second.get());
-  return {it->second.get(), factored == factored_.end() ? nullptr : &factored->second};
+  const auto find = [&](const auto& inputs) {
+    const auto found = inputs.find(it->second.get());
+    return found == inputs.end() ? nullptr : &found->second;
+  };
+  return {it->second.get(), find(factored_), find(in_order_)};
 }
 
 Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,

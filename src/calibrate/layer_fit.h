@@ -26,18 +26,21 @@ using MomentsByWeight = std::map<std::string, std::shared_ptr<const SecondMoment
 struct LayerInput {
   const SecondMoments* moments = nullptr;
   const FeedbackInput* factored = nullptr;  // the same, when they are
+  const FeedbackInput* in_order = nullptr;  // for trellises: factored with the columns in their own order
 };
 
 /// Inputs of a block, factored for error feedback: each once, all at the same time.
 class FactoredInputs {
  public:
-  /// Those of `weights`. One that cannot be factored is left to the fit that will say so, with its layer's name.
-  FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights, ThreadPool& pool);
+  /// Those of `weights`, and in their own order those of `on_trellis`. One that cannot be factored is left to the fit that will say so,
+  /// with its layer's name.
+  FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights, ThreadPool& pool,
+                 const std::vector<std::string>& on_trellis = {});
   LayerInput of(const std::string& weight) const;
 
  private:
   const MomentsByWeight& moments_;
-  std::map<const SecondMoments*, FeedbackInput> factored_;
+  std::map<const SecondMoments*, FeedbackInput> factored_, in_order_;
 };
 
 /// Whether a layer that is fitted like this aims at the outputs that the source has on its own stream where that is known

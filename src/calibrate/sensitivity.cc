@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -28,10 +29,12 @@ constexpr std::array kFormats = {
     FormatId::kCodebook3,     FormatId::kTrellis3, FormatId::kInt4,      FormatId::kCodebook4, FormatId::kInt8};
 /// Small enough for losses to add up, large enough to measure.
 constexpr FormatId kProbe = FormatId::kInt3;
-constexpr int64_t kMomentTokens = 4096;  // for the errors of outputs
+constexpr int64_t kMomentTokens = 2048;  // for the errors of outputs
 constexpr int64_t kProbeTokens = 256;    // for the KL divergence
-constexpr int64_t kMostParts = 8;        // of a block, that run through the blocks behind it together
 constexpr int64_t kLogitsAtOnce = 64;
+/// Rows of a layer that candidates are compared on: one of sixteen, and enough for an error that means something. Rows are fitted on
+/// their own, so a share of them costs that share.
+constexpr int64_t kSampledShare = 16, kLeastSampled = 64;
 
 /// The layers of a block that get a format together: readers of one input, values apart.
 std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
@@ -70,9 +73,10 @@ class Probe {
       p.blocks_.push_back(block);
       p.programs_.emplace_back(std::move(block), p.backend_, *engine.pool);
     }
-    LOWBIT_TRY_ASSIGN(p.room_, BatchRoom::make(p.backend_, p.blocks_, p.rows_, kMostParts, p.backend_.batch_size()));
+    LOWBIT_TRY_ASSIGN(p.room_, BatchRoom::make(p.backend_, p.blocks_, p.rows_, 1, p.backend_.batch_size()));
     LOWBIT_TRY_ASSIGN(p.states_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
     LOWBIT_TRY_ASSIGN(p.part_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
+    LOWBIT_TRY_ASSIGN(p.together_, HiddenStates::make(p.backend_, 1, p.rows_, p.spec_.hidden_size));
     LOWBIT_TRY_ASSIGN(const std::vector<float> first, text.first_rows(p.rows_));
     LOWBIT_TRY(p.states_.write(0, first));
     LOWBIT_TRY(p.part_.copy_from(p.states_));
@@ -88,44 +92,73 @@ class Probe {
 
   const std::shared_ptr<const SourceBlock>& block(int64_t index) const { return blocks_[static_cast<size_t>(index)]; }
 
-  /// Mean KL divergence of the logits for each part of a block on its own, its layers being others than the source's.
-  /// Blocks and, in a block, inputs of the parts come in the order in which they run: nothing that is before a part
-  /// runs for it.
+  /// Mean KL divergence of the logits that each part of a block costs, its layers being others than the source's. It is measured for all
+  /// parts together, and each has the share of it that it has of the errors at the block's end: a block behind sees those alone.
+  /// Blocks and, in a block, inputs of the parts come in the order in which they run.
   Result<std::vector<double>> divergences(int64_t index, const std::vector<ChangedLayers>& parts) {
     const auto at = static_cast<size_t>(index);
-    const auto count = static_cast<int64_t>(parts.size());
-    LOWBIT_TRY_ASSIGN(HiddenStates changed, HiddenStates::make(backend_, count, rows_, spec_.hidden_size));
-    std::vector<float> rows(static_cast<size_t>(rows_ * spec_.hidden_size));
-    for (int64_t i = 0; i < count; ++i) {
+    BlockProgram all(blocks_[at], backend_, *engine_.pool);
+    for (const ChangedLayers& part : parts) LOWBIT_TRY(replace(all, blocks_[at]->block(), part));
+    LOWBIT_TRY(together_.copy_from(states_));
+    LOWBIT_TRY(together_.run(all, *room_, kBlockSteps));
+    for (size_t b = at + 1; b < blocks_.size(); ++b) LOWBIT_TRY(together_.run(programs_[b], *room_, kBlockSteps));
+    std::vector<std::vector<float>> ends;
+    for (const ChangedLayers& part : parts) {
       BlockProgram program(blocks_[at], backend_, *engine_.pool);
-      int step = kBlockSteps;
-      for (const InputSpec* input : inputs_of(blocks_[at]->block()))
-        for (const LinearSpec& reader : input->readers) {
-          const auto it = parts[static_cast<size_t>(i)].find(reader.role);
-          if (it == parts[static_cast<size_t>(i)].end()) continue;
-          LOWBIT_TRY(program.replace(reader, it->second));
-          step = std::min(step, kInputSteps[static_cast<size_t>(input->role)]);
-        }
+      LOWBIT_TRY(replace(program, blocks_[at]->block(), part));
+      const int step = first_step(blocks_[at]->block(), part);
       if (step > states_.step()) LOWBIT_TRY(states_.run(programs_[at], *room_, step));
       LOWBIT_TRY(part_.copy_from(states_));
       LOWBIT_TRY(part_.run(program, *room_, kBlockSteps));
-      LOWBIT_TRY(part_.read(0, rows));
-      LOWBIT_TRY(changed.write(i * rows_, rows));
+      LOWBIT_TRY(part_.read(0, ends.emplace_back(static_cast<size_t>(rows_ * spec_.hidden_size))));
     }
     LOWBIT_TRY(states_.run(programs_[at], *room_, kBlockSteps));
-    for (size_t b = at + 1; b < blocks_.size(); ++b) LOWBIT_TRY(changed.run(programs_[b], *room_, kBlockSteps));
-    std::vector<double> divergences;
-    for (int64_t i = 0; i < count; ++i) {
-      LOWBIT_TRY(changed.read(i * rows_, rows));
-      LOWBIT_TRY_ASSIGN(const double divergence, divergence_of(rows));
-      divergences.push_back(divergence);
-    }
-    return divergences;
+    std::vector<float> rows(static_cast<size_t>(rows_ * spec_.hidden_size));
+    LOWBIT_TRY(states_.read(0, rows));
+    std::vector<double> shares;
+    for (const std::vector<float>& end : ends) shares.push_back(error_of(end, rows));
+    const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+    LOWBIT_TRY(together_.read(0, rows));
+    LOWBIT_TRY_ASSIGN(const double divergence, divergence_of(rows));
+    for (double& share : shares) share = sum > 0 ? divergence * share / sum : 0;
+    return shares;
   }
 
  private:
   Probe(const Engine& engine, Backend& backend, ModelSpec spec)
       : engine_(engine), backend_(backend), spec_(std::move(spec)) {}
+
+  /// `part` in place of the source's layers.
+  static Status replace(BlockProgram& program, const BlockSpec& block, const ChangedLayers& part) {
+    for (const LinearSpec* reader : linears_of(block))
+      if (const auto it = part.find(reader->role); it != part.end()) LOWBIT_TRY(program.replace(*reader, it->second));
+    return {};
+  }
+
+  /// The step of the block that reads the first of them.
+  static int first_step(const BlockSpec& block, const ChangedLayers& part) {
+    int step = kBlockSteps;
+    for (const InputSpec* input : inputs_of(block))
+      for (const LinearSpec& reader : input->readers)
+        if (part.contains(reader.role)) step = std::min(step, kInputSteps[static_cast<size_t>(input->role)]);
+    return step;
+  }
+
+  /// Sum over rows of |x - y|^2 / |y|^2: what a norm behind them sees of it.
+  double error_of(const std::vector<float>& x, const std::vector<float>& y) const {
+    double sum = 0;
+    for (int64_t row = 0; row < rows_; ++row) {
+      double error = 0, energy = 0;
+      for (auto i = static_cast<size_t>(row * spec_.hidden_size);
+           i < static_cast<size_t>((row + 1) * spec_.hidden_size); ++i) {
+        const double d = double(x[i]) - y[i];
+        error += d * d;
+        energy += double(y[i]) * y[i];
+      }
+      if (energy > 0) sum += error / energy;
+    }
+    return sum;
+  }
 
   Result<double> divergence_of(const std::vector<float>& x) const {
     std::vector<double> parts(static_cast<size_t>(rows_));
@@ -170,8 +203,9 @@ class Probe {
   std::vector<std::shared_ptr<const SourceBlock>> blocks_;
   std::vector<BlockProgram> programs_;  // of them, as they are
   std::unique_ptr<BatchRoom> room_;
-  HiddenStates states_;  // of the source, up to the part that was changed last
-  HiddenStates part_;    // those of a part on their way out of its block
+  HiddenStates states_;    // of the source, up to the part that was changed last
+  HiddenStates part_;      // those of a part on their way out of its block
+  HiddenStates together_;  // those of all parts on their way to the logits
   MatmulPlan head_;
 };
 
@@ -185,6 +219,23 @@ std::vector<QuantizeSpec> in_each_format(const QuantizeSpec& spec) {
     specs.back().format = format;
   }
   return specs;
+}
+
+/// Rows of a layer, evenly spread over it, as f32.
+Result<QTensor> sampled_rows(const QTensor& w) {
+  QTensor some;
+  some.n = std::min(w.n, std::max(kLeastSampled, w.n / kSampledShare));
+  some.k = w.k;
+  LOWBIT_TRY_ASSIGN(some.codes,
+                    Buffer::allocate(some.n * some.k * static_cast<int64_t>(sizeof(float)), "sampled rows"));
+  for (int64_t i = 0; i < some.n; ++i) dequantize_rows(w, i * w.n / some.n, 1, some.codes.as<float>() + i * some.k);
+  return some;
+}
+
+/// Bytes of n rows, given some of them quantized.
+int64_t bytes_of_all(const QTensor& some, int64_t n) {
+  const auto table = static_cast<int64_t>(some.codebook.size() * sizeof(float));
+  return table + (some.total_bytes() - table) * n / some.n;
 }
 
 /// Layers that get one size, and what each costs.
@@ -265,32 +316,55 @@ class Allocator {
       }
       c.part.names.push_back(name);
       c.part.elements += w.n * w.k;
-      LayerFit fit;
-      for (size_t f = 0; f < specs_.size(); ++f) {
-        LOWBIT_TRY_ASSIGN(QTensor q, fit_alone(name, w, specs_[f], inputs, fit));
-        c.error[f] += fit.output_error.value_or(0);
-        c.bytes[f] += q.total_bytes();
-        if (options_.candidates.empty() && specs_[f].format == kProbe) add_probe(c, layer->role, std::move(q), fit);
-      }
-      if (c.probed.contains(layer->role)) continue;
-      QuantizeSpec spec = options_.linear;
-      spec.format = kProbe;
-      LOWBIT_TRY_ASSIGN(QTensor q, fit_alone(name, w, spec, inputs, fit));
-      add_probe(c, layer->role, std::move(q), fit);
+      LOWBIT_TRY(compare_sizes(name, layer->role, w, inputs, c));
     }
     return c;
   }
 
-  static void add_probe(Candidate& c, LinearRole role, QTensor q, const LayerFit& fit) {
-    c.probed[role] = std::move(q);
-    c.probe_error += fit.output_error.value_or(0);
+  /// Adds a layer's errors in each candidate, and what it is probed with. Feedback saves much the same share at every size, but not of
+  /// every layer: it is measured once.
+  Status compare_sizes(const std::string& name, LinearRole role, const QTensor& w, const FactoredInputs& inputs,
+                       Candidate& c) const {
+    const SecondMoments& moments = *inputs.of(name).moments;
+    LOWBIT_TRY_ASSIGN(const QTensor some, sampled_rows(w));
+    QuantizeSpec probe;
+    probe.format = kProbe;
+    probe.fit = "gptq";
+    LayerFit fit;
+    LOWBIT_TRY_ASSIGN(const QTensor fed_back,
+                      fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
+    const double energy = output_energy(some, nullptr, moments), after = output_energy(some, &fed_back, moments);
+    probe.fit = "wls";
+    LOWBIT_TRY_ASSIGN(const QTensor rounded,
+                      fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
+    const double before = output_energy(some, &rounded, moments);
+    const double unit = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
+    c.probe_error += unit * before;
+    LOWBIT_TRY_ASSIGN(c.probed[role], fit_layer(name, w, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
+    for (size_t f = 0; f < specs_.size(); ++f) {
+      QuantizeSpec spec = specs_[f];
+      spec.fit = "wls";
+      LOWBIT_TRY_ASSIGN(const QTensor q,
+                        fit_layer(name, some, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
+      c.error[f] += unit * kept * output_energy(some, &q, moments);
+      c.bytes[f] += bytes_of_all(q, w.n);
+    }
+    return {};
   }
 
-  /// With error feedback and no more: sizes are compared, not made best.
-  Result<QTensor> fit_alone(const std::string& name, const QTensor& w, QuantizeSpec spec, const FactoredInputs& inputs,
-                            LayerFit& fit) const {
-    spec.fit = "gptq";
-    return fit_layer(name, w, spec, options_.seed, inputs.of(name), *engine_.pool, fit);
+  /// tr((W - Q) H (W - Q)^T); without q, tr(W H W^T).
+  double output_energy(const QTensor& w, const QTensor* q, const SecondMoments& moments) const {
+    std::vector<double> rows(static_cast<size_t>(w.n));
+    engine_.pool->parallel_for(w.n, 1, [&](int64_t begin, int64_t end, int) {
+      std::vector<float> real(static_cast<size_t>(w.k)), taken(real.size());
+      for (int64_t i = begin; i < end; ++i) {
+        dequantize_rows(w, i, 1, real.data());
+        if (q != nullptr) dequantize_rows(*q, i, 1, taken.data());
+        for (size_t c = 0; c < real.size(); ++c) real[c] -= taken[c];
+        rows[static_cast<size_t>(i)] = quadratic_form(moments, real.data());
+      }
+    });
+    return std::accumulate(rows.begin(), rows.end(), 0.0);
   }
 
   Status add_fixed(const std::string& name, const QTensor& w) {

@@ -13,6 +13,7 @@
 #include "calibrate/layer_fit.h"
 #include "calibrate/sensitivity.h"
 #include "calibrate/written_text.h"
+#include "format/registry.h"
 #include "model/model_spec.h"
 
 namespace lowbit {
@@ -295,7 +296,7 @@ Status Quantizer::measure_and_fit(BlockRun& run) {
 Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers) {
   run.laps.add_to(run.times.measure);
   LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(layers));
-  const FactoredInputs inputs(moments, names, *engine_.pool);
+  const FactoredInputs inputs(moments, names.any_order, *engine_.pool, names.on_trellis);
   for (const SourceTensor* t : layers) {
     const double fitted = static_cast<double>(run.finished.weights.size()) / static_cast<double>(run.linears.size());
     if (!run.progress.show(kMeasured + (kFitted - kMeasured) * fitted))
@@ -334,11 +335,12 @@ Status Quantizer::check_held_back(Calibration& text) {
   return {};
 }
 
-Result<std::vector<std::string>> Quantizer::to_be_factored(const Tensors& linears) const {
-  std::vector<std::string> names;
+Result<Quantizer::ToBeFactored> Quantizer::to_be_factored(const Tensors& linears) const {
+  ToBeFactored names;
   for (const SourceTensor* t : linears) {
     LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t->name, LayerRole::kLinear));
-    if (needs_factor(spec)) names.push_back(t->name);
+    if (needs_factor(spec))
+      (trellis_of(spec.format) != nullptr ? names.on_trellis : names.any_order).push_back(t->name);
   }
   return names;
 }

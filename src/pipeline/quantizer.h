@@ -49,7 +49,10 @@ class Quantizer {
   Status fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers);
   Status check_held_back(Calibration& text);
   /// Names of the weights whose fits need their inputs factored.
-  Result<std::vector<std::string>> to_be_factored(const Tensors& linears) const;
+  struct ToBeFactored {
+    std::vector<std::string> any_order, on_trellis;  // names of weights
+  };
+  Result<ToBeFactored> to_be_factored(const Tensors& linears) const;
   Result<QTensor> quantize(const SourceTensor& t, const QTensor& w, const LayerInput& input, LayerFit& fit);
   Status finish(const SourceTensor& t, const QTensor& w, const LayerFit& fit);
   Status convert(const SourceTensor& t);

@@ -22,6 +22,9 @@ struct SecondMoments {
   std::vector<float> diagonal() const;
 };
 
+/// x H x^T: the mean square of x's outputs.
+double quadratic_form(const SecondMoments& moments, const float* x);
+
 struct FeedbackOptions {
   /// Added to H's diagonal, as a fraction of its mean; raised tenfold until H can be factored.
   double damping = 0.01;

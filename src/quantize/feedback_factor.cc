@@ -6,6 +6,8 @@
 #include <numeric>
 #include <string>
 
+#include "quantize/vector_loops.h"
+
 namespace lowbit {
 namespace {
 
@@ -64,6 +66,13 @@ std::vector<float> SecondMoments::diagonal() const {
   std::vector<float> d(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) d[static_cast<size_t>(i)] = h[static_cast<size_t>(i * k + i)];
   return d;
+}
+
+double quadratic_form(const SecondMoments& moments, const float* x) {
+  double sum = 0;
+  for (int64_t i = 0; i < moments.k; ++i)
+    if (x[i] != 0) sum += double(x[i]) * dot_product(x, moments.h.data() + i * moments.k, moments.k);
+  return sum;
 }
 
 Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options, ThreadPool* pool) {

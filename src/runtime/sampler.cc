@@ -17,6 +17,7 @@ tl::unexpected<Error> out_of_range(const char* option, double got, const char* w
 }
 
 constexpr int64_t kMaxWindow = 1 << 20;
+constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr size_t kMostLogits = size_t{1} << 23;  // their weights, at most 2^40 each, sum to less than 2^64
 
 /// The largest logit and the first token that has it. NaN is an error.
@@ -90,7 +91,6 @@ void Sampler::reset() {
 Result<std::span<const float>> Sampler::adjust(std::span<const float> logits) {
   if (recent_.empty() && !forbids()) return logits;
   adjusted_.assign(logits.begin(), logits.end());
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
   for (const auto& [token, bias] : options_.logit_bias) {
     if (token < 0 || size_t(token) >= adjusted_.size())
       return fail(ErrorCode::kInvalidArgument, "sampler logit_bias", fmt::format("token {}", token),
@@ -166,9 +166,20 @@ void Sampler::keep_all(std::span<const float> logits, float largest) {
   candidates_.clear();
   candidates_.reserve(logits.size());
   const bool sums = options_.top_p < 1;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const uint64_t weight = sums || options_.min_p > 0 ? token_weight(logits[i], largest, 1) : 0;
-    if (!sums || weight > 0) candidates_.push_back({int32_t(i), logits[i], weight});
+  const bool weighs = sums || options_.min_p > 0;
+  // keep_min_p() drops what is less likely; most tokens are, and need no exponential. The margin is far more than its rounding.
+  const float least = !sums && options_.min_p > 0 ? std::log(options_.min_p) - 0.01f : kNever;
+  constexpr size_t kBlock = 64;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    int passes = 0;
+    for (const float l : block) passes |= int(!(l - largest < least));
+    if (passes == 0) continue;
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (block[i] - largest < least) continue;
+      const uint64_t weight = weighs ? token_weight(block[i], largest, 1) : 0;
+      if (!sums || weight > 0) candidates_.push_back({int32_t(begin + i), block[i], weight});
+    }
   }
   if (sums)
     std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
