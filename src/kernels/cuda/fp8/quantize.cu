@@ -160,8 +160,8 @@ bool aligned(const void* p, int64_t stride_bytes, int64_t to) {
 
 Status enqueue(const char* where, auto kernel, int64_t blocks, int threads, void* stream, const auto& call,
                bool overlap = false) {
-  constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
-  if (blocks > kMostBlocks)
+  constexpr int64_t kMostThreadBlocks = (int64_t{1} << 31) - 1;
+  if (blocks > kMostThreadBlocks)
     return fail(ErrorCode::kUnsupported, where, std::to_string(blocks) + " blocks", "at most 2^31 - 1");
   return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
                            static_cast<cudaStream_t>(stream), overlap, call),
