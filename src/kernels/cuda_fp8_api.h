@@ -14,6 +14,7 @@ Status quantize_fp8(const Fp8Quant& q, void* stream);
 Status dequantize_fp8(const Fp8Dequant& d, void* stream);
 /// On compute capability 9.0 by tensor cores, whose sums within a block of 128 columns are rounded their own way, where rows of a and b begin
 /// at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Elsewhere the CPU's bits: sums go over k in order.
-Status gemm_fp8(const Fp8Gemm& g, void* stream);
+/// bias [n] or null is added to the f32 sums.
+Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr);
 
 }  // namespace lowbit::cuda

@@ -138,16 +138,20 @@ struct GemmCase {
   bool by_column, special;
 };
 
+/// Codes of normally distributed numbers; of a table, since many are drawn.
+std::vector<uint8_t> random_codes(Rng& rng, size_t count, bool special) {
+  std::vector<uint8_t> table(4096), codes(count);
+  for (uint8_t& c : table) c = f32_to_e4m3(float(rng.normal()) * 100);
+  for (uint8_t& c : codes) c = special && rng.below(3000) == 0 ? uint8_t{0x7f} : table[rng.below(table.size())];
+  return codes;
+}
+
 /// Exact: the CPU's bits. Else f32 sums of tensor cores, which keep about 14 bits: within `tolerance` of the sum of the terms' magnitudes.
 void check_gemm(const GemmCase& c, uint64_t seed, bool exact, double tolerance) {
   Rng rng(seed, 9);
   const int64_t lda = (c.k + 15) / 16 * 16, blocks = (c.k + 127) / 128, ldas = c.by_column ? (c.m + 3) / 4 * 4 : blocks;
-  std::vector<uint8_t> a(size_t(c.m * lda) + 16), b(size_t(c.n * lda) + 16);
-  for (auto* codes : {&a, &b})
-    for (uint8_t& v : *codes) {
-      v = f32_to_e4m3(float(rng.normal()) * 100);
-      if (c.special && rng.below(3000) == 0) v = 0x7f;
-    }
+  const auto a = random_codes(rng, size_t(c.m * lda) + 16, c.special),
+             b = random_codes(rng, size_t(c.n * lda) + 16, c.special);
   std::vector<float> as(size_t(c.by_column ? blocks * ldas : c.m * blocks)),
       bs(size_t((c.n + c.b_rows - 1) / c.b_rows * blocks));
   for (auto* scales : {&as, &bs})

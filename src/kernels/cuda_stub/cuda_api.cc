@@ -51,7 +51,7 @@ Status quantized_mm(int, const QuantizedMm&) { return not_built(); }
 
 Status quantize_fp8(const Fp8Quant&, void*) { return not_built(); }
 Status dequantize_fp8(const Fp8Dequant&, void*) { return not_built(); }
-Status gemm_fp8(const Fp8Gemm&, void*) { return not_built(); }
+Status gemm_fp8(const Fp8Gemm&, void*, const float*) { return not_built(); }
 
 Status f32_matmul(const F32Matmul&) { return not_built(); }
 int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }

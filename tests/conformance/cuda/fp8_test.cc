@@ -37,15 +37,31 @@ TEST(CudaFp8, GemmHasTheCpusBits) {
 
 TEST(CudaFp8, GemmOnTensorCores) {
   LOWBIT_NEEDS_GPU();
-  for (uint64_t i = 0; i < 300; ++i) {
+  for (uint64_t i = 0; i < 2000; ++i) {
     Rng rng(i, 2);
     const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
-    const int64_t rows[] = {1, 3, 16, 17, 64, 100, 128, 129, 300};
-    check_gemm({rows[below(9)], 1 + below(500), 1 + below(i % 10 == 0 ? 8000 : 1500), 128, Fp8Element(below(3)),
-                below(2) == 0, below(2) == 0},
-               i, false, 1e-3);
+    const int64_t rows[] = {1, 3, 8, 9, 16, 17, 64, 100, 128, 129, 300};
+    const int64_t k = i % 20 == 0 ? 64 + below(8257) : 1 + below(1500);
+    check_gemm(
+        {rows[below(11)], 1 + below(500), k, 128 * (1 + below(2)), Fp8Element(below(3)), below(2) == 0, below(2) == 0},
+        i, false, 1e-3);
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(CudaFp8, NoRows) {
+  LOWBIT_NEEDS_GPU();
+  check_gemm({0, 256, 256, 128, Fp8Element::kBf16, false, false}, 1, false, 1e-3);
+}
+
+/// More tiles than multiprocessors, with edges on all sides: thread blocks take several.
+TEST(CudaFp8, GemmOfManyTiles) {
+  LOWBIT_NEEDS_GPU();
+  check_gemm({2500, 2500, 200, 128, Fp8Element::kBf16, true, true}, 1, false, 1e-3);
+  check_gemm({4000, 1999, 130, 128, Fp8Element::kF32, false, true}, 2, false, 1e-3);
+  check_gemm({700, 9000, 300, 256, Fp8Element::kF16, true, false}, 3, false, 1e-3);
+  check_gemm({2048, 4096, 384, 128, Fp8Element::kBf16, true, false}, 4, false, 1e-3);
+  check_gemm({64, 24576, 256, 128, Fp8Element::kBf16, true, true}, 5, false, 1e-3);
 }
 
 }  // namespace

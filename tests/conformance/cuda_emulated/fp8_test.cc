@@ -4,9 +4,14 @@
 #define cuda cuda_on_fibers
 #include "tests/conformance/cuda_emulated/block_fibers.h"
 // Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
 namespace lowbit::cuda {
+cudaError_t current_device(Device* device) {
+  *device = {.processors = 1, .shared_bytes = 227 << 10, .arch = 80};
+  return cudaSuccess;
+}
 Status check_cuda(cudaError_t error, const char* where) {
   return error == cudaSuccess ? Status{} : fail(ErrorCode::kIo, where, "an error");
 }
@@ -17,7 +22,7 @@ Status check_cuda(cudaError_t error, const char* where) {
 
 namespace lowbit::cuda {
 /// No tensor cores on fibers.
-bool gemm_fp8_wgmma(const Fp8Gemm&, cudaStream_t, cudaError_t*) { return false; }
+bool gemm_fp8_wgmma(const DeviceGemm&, cudaStream_t, cudaError_t*) { return false; }
 }  // namespace lowbit::cuda
 
 // One after the other: both have an unnamed namespace with the same names.
@@ -30,7 +35,11 @@ bool gemm_fp8_wgmma(const Fp8Gemm&, cudaStream_t, cudaError_t*) { return false; 
 namespace lowbit {
 namespace {
 
-TEST(Fp8OnFibers, Quantize) { check_quantize_all(120, 900); }
+TEST(Fp8OnFibers, Quantize) {
+  check_quantize_all(120, 900);
+  check_quantize({100, 900, 1, 128, Fp8Element::kBf16, Before::kNothing, false, false, true, true}, 1);
+  check_quantize({90, 776, 1, 128, Fp8Element::kF16, Before::kNothing, true, true, true, true}, 2);
+}
 
 TEST(Fp8OnFibers, Dequantize) { check_dequantize(); }
 

@@ -26,8 +26,9 @@ __device__ __forceinline__ void load_tile(const uint8_t* codes, int64_t ld, int6
   }
 }
 
-__device__ __forceinline__ void store(const Fp8Gemm& g, int64_t i, int64_t j, float v) {
+__device__ __forceinline__ void store(const DeviceGemm& g, int64_t i, int64_t j, float v) {
   const int64_t at = i * g.ldc + j;
+  if (g.bias != nullptr) v = __fadd_rn(v, g.bias[j]);
   if (g.element == Fp8Element::kF32) {
     static_cast<float*>(g.c)[at] = v;
   } else {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void store(const Fp8Gemm& g, int64_t i, int64_t j, fl
   }
 }
 
-__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Fp8Gemm g) {
+__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ DeviceGemm g) {
   __shared__ float a[kDepth][kTile + 1], b[kDepth][kTile + 1];
   const int64_t tiles = (g.n + kTile - 1) / kTile;
   const int64_t row0 = blockIdx.x / tiles * kTile, col0 = blockIdx.x % tiles * kTile;
@@ -74,8 +75,9 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Fp8
 
 }  // namespace
 
-Status gemm_fp8(const Fp8Gemm& g, void* stream) {
-  if (g.m == 0 || g.n == 0) return {};
+Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
+  if (operands.m == 0 || operands.n == 0) return {};
+  const DeviceGemm g{operands, bias};
   cudaError_t error = cudaSuccess;
   if (gemm_fp8_wgmma(g, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);

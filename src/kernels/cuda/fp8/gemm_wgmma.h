@@ -1,12 +1,37 @@
 #pragma once
+// The products of FP8 codes on the tensor cores of compute capability 9.0: which kernel takes one, and how it is cut.
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/fp8_problem.h"
 
 namespace lowbit::cuda {
 
-/// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error` else.
-bool gemm_fp8_wgmma(const Fp8Gemm& g, cudaStream_t stream, cudaError_t* error);
+struct DeviceGemm : Fp8Gemm {
+  const float* bias = nullptr;  // [n] or null
+};
 
+/// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error` else.
+bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error);
+
+namespace fp8 {
+
+/// With few rows of a its operands are exchanged: 64 rows of b by `q` rows of a make a tile, `split` thread blocks of a cluster share the
+/// columns of K, and a multiprocessor has room for `blocks` of them. Else a tile is `p` rows of a by `q` of b.
+struct Cut {
+  bool few = false;
+  int p = 64, q = 0;
+  int split = 1, blocks = 1;
+};
+
+Cut choose_cut(const Fp8Gemm& g, const Device& device);
+
+/// False: there is no such kernel.
+bool launch_few_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
+                     cudaError_t* error);
+bool launch_many_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
+                      cudaError_t* error);
+
+}  // namespace fp8
 }  // namespace lowbit::cuda

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/cuda/block/rows.cuh"
-#include "kernels/cuda/fp8/parts.cuh"
+#include "kernels/cuda/fp8/quantize_halves.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_fp8_api.h"
@@ -15,6 +15,7 @@ using namespace fp8;  // NOLINT
 
 constexpr int kBlocksPerLane = 4;  // loads in flight
 constexpr int kNormThreads = 128;
+constexpr int64_t kMostBlocks = int64_t{1} << 28;  // 32 bits count their lanes
 
 /// Rows one by one in blocks of 128 columns, kBlocksPerLane of them for half a warp; kGate: silu(x) * up.
 template <Fp8Element E, bool kWide, bool kGate>
@@ -157,13 +158,23 @@ bool aligned(const void* p, int64_t stride_bytes, int64_t to) {
   return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(to) == 0 && stride_bytes % to == 0;
 }
 
-Status enqueue(const char* where, auto kernel, int64_t blocks, int threads, void* stream, const auto& call) {
-  constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
-  if (blocks > kMostBlocks)
+Status enqueue(const char* where, auto kernel, int64_t blocks, int threads, void* stream, const auto& call,
+               bool overlap = false) {
+  constexpr int64_t kMostThreadBlocks = (int64_t{1} << 31) - 1;
+  if (blocks > kMostThreadBlocks)
     return fail(ErrorCode::kUnsupported, where, std::to_string(blocks) + " blocks", "at most 2^31 - 1");
   return check_cuda(launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
-                           static_cast<cudaStream_t>(stream), false, call),
+                           static_cast<cudaStream_t>(stream), overlap, call),
                     where);
+}
+
+template <Fp8Element E>
+Status quantize_aligned_halves(const Fp8Quant& q, int64_t blocks, void* stream) {
+  const char* const where = "fp8 quantization";
+  Device device;
+  if (auto status = check_cuda(current_device(&device), where); !status) return status;
+  const int64_t grid = (q.rows * blocks * kBlockLanes + kThreads - 1) / kThreads;
+  return enqueue(where, quantize_halves<E>, grid, kThreads, stream, q, device.bulk_copies);
 }
 
 template <Fp8Element E>
@@ -180,6 +191,8 @@ Status quantize_of(const Fp8Quant& q, void* stream) {
   const int64_t bytes = fp8_element_bytes(E);
   const bool wide =
       aligned(q.x, q.ldx * bytes, 16) && aligned(q.codes, q.ldcodes, 8) && (!gate || aligned(q.up, q.ldup * bytes, 16));
+  if constexpr (E != Fp8Element::kF32)
+    if (wide && !gate && q.rows * blocks <= kMostBlocks) return quantize_aligned_halves<E>(q, blocks, stream);
   const int64_t threads = q.rows * ((blocks + kBlocksPerLane - 1) / kBlocksPerLane) * kLanes;
   const int64_t grid = (threads + kThreads - 1) / kThreads;
   if (wide && gate) return enqueue(where, quantize_rows<E, true, true>, grid, kThreads, stream, q);

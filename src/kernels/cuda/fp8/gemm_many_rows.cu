@@ -1,0 +1,265 @@
+// The product of FP8 codes for many rows of a, on compute capability 9.0: docs/kernels.md#on-a-gpu.
+//
+// A grid that stays: each thread block takes tile after tile. One warp fetches, always stages ahead and across tiles; two warpgroups
+// multiply, each its own rows, and while one adds the sums of a block of K to its results the other keeps the tensor cores busy.
+
+#include <algorithm>
+
+#include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/ring.cuh"
+#include "kernels/cuda/fp8/tensor_maps.h"
+
+namespace lowbit::cuda::fp8 {
+namespace {
+
+constexpr int kMostShared = 227 << 10;
+
+/// 128 Waves rows of a by Q_ of b.
+template <int Waves, int Q_>
+struct Tile : RingLayout<128 * Waves, Q_, 128 * Waves, kMostShared> {
+  static constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kWaves = Waves;
+  static constexpr int kSums = Q_ / 2;              // of a lane and a wave
+  static constexpr bool kOneScale = 128 % Q_ == 0;  // no tile has rows of two blocks of b
+};
+
+/// Which tile is whose.
+struct Order {
+  int down, across, tiles, depth;  // depth: tiles down before the next column of them
+  int blocks;                      // of K
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+struct Place {
+  int p0, q0;
+};
+template <class T>
+__device__ __forceinline__ Place place_of(const Order& o, int tile) {
+  const int band = o.depth * o.across, first = tile / band * o.depth, in = tile % band;
+  const int down = min(o.depth, o.down - first);
+  return {(first + in % down) * T::kP, in / down * T::kQ};
+}
+
+template <class T>
+__device__ __forceinline__ void fetch_tiles(Ring<T> ring, const CUtensorMap* p_map, const CUtensorMap* q_map,
+                                            const DeviceGemm& g, const Order& o) {
+  const bool first_lane = threadIdx.x % 32 == 0;
+  for (int tile = int(blockIdx.x); tile < o.tiles; tile += int(gridDim.x)) {
+    const Place at = place_of<T>(o, tile);
+    const ScaleCopies<T> scales(g, at.p0, at.q0);
+    for (int b = 0; b < o.blocks; ++b, ring.next()) {
+      barrier_wait(ring.empty(), ring.phase ^ 1);
+      if (first_lane) {
+        barrier_expect(ring.full(), T::kCodes);
+        box_load(ring.p(), p_map, b * 128, at.p0, ring.full());
+        box_load(ring.q(), q_map, b * 128, at.q0, ring.full());
+      }
+      __syncwarp();
+      scales.copy(ring.scales(), b);
+      copies_arrive(ring.full());
+    }
+  }
+}
+
+/// acc += s times the scales: rows[0] and rows[1] for the columns below `edge`, rows[2] and rows[3] for the others.
+template <class T>
+__device__ __forceinline__ void fold(const float (&s)[T::kSums], const float (&rows)[4], int edge,
+                                     float (&acc)[T::kSums]) {
+#pragma unroll
+  for (int j = 0; j < T::kQ / 8; ++j) {
+    const bool second = !T::kOneScale && 8 * j >= edge;
+    const float upper = second ? rows[2] : rows[0], lower = second ? rows[3] : rows[1];
+    acc[4 * j] = __fmaf_rn(s[4 * j], upper, acc[4 * j]);
+    acc[4 * j + 1] = __fmaf_rn(s[4 * j + 1], upper, acc[4 * j + 1]);
+    acc[4 * j + 2] = __fmaf_rn(s[4 * j + 2], lower, acc[4 * j + 2]);
+    acc[4 * j + 3] = __fmaf_rn(s[4 * j + 3], lower, acc[4 * j + 3]);
+  }
+}
+
+/// Columns [j, j + 2) of row i; j is even.
+__device__ __forceinline__ void store_pair(const DeviceGemm& g, int64_t i, int64_t j, float v, float w) {
+  const int bytes = g.element == Fp8Element::kF32 ? 8 : 4;
+  if (g.ldc % 2 != 0 || j + 1 >= g.n || i >= g.m || reinterpret_cast<uintptr_t>(g.c) % bytes != 0) {
+    store_one(g, i, j, v);
+    store_one(g, i, j + 1, w);
+    return;
+  }
+  const int64_t at = i * g.ldc + j;
+  if (g.element == Fp8Element::kF32)
+    *reinterpret_cast<float2*>(static_cast<float*>(g.c) + at) = float2{v, w};
+  else
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(g.c) + at) = two_halves(g.element, v, w);
+}
+
+/// Lane t of four gets word t of each of them.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
+    (odd ? w[i] : w[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 2], 2);
+    (high ? w[i] : w[i + 2]) = got;
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void add_bias(const DeviceGemm& g, int q0, float (&acc)[T::kSums]) {
+#pragma unroll
+  for (int i = 0; i < T::kSums; ++i) {
+    const int j = q0 + i / 4 * 8 + int(threadIdx.x) % 4 * 2 + i % 2;
+    if (j < g.n) acc[i] += g.bias[j];
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store_tile(const DeviceGemm& g, int row, int q0, const float (&acc)[T::kSums]) {
+  const int t = threadIdx.x % 4;
+  const bool wide = g.element != Fp8Element::kF32 && g.ldc % 8 == 0 && reinterpret_cast<uintptr_t>(g.c) % 16 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = row + 8 * half;
+#pragma unroll
+    for (int j = 0; j < T::kQ / 8; j += 4) {
+      if (wide && j + 4 <= T::kQ / 8 && q0 + 8 * j + 32 <= g.n) {
+        uint32_t w[4];
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          w[x] = two_halves(g.element, acc[4 * (j + x) + 2 * half], acc[4 * (j + x) + 2 * half + 1]);
+        transpose_quad(w);
+        if (i < g.m)
+          *reinterpret_cast<uint4*>(static_cast<uint16_t*>(g.c) + i * g.ldc + q0 + 8 * (j + t)) =
+              uint4{w[0], w[1], w[2], w[3]};
+      } else {
+#pragma unroll
+        for (int x = j; x < j + 4 && x < T::kQ / 8; ++x)
+          store_pair(g, i, q0 + 8 * x + 2 * t, acc[4 * x + 2 * half], acc[4 * x + 2 * half + 1]);
+      }
+    }
+  }
+}
+
+/// A warp has read the stage.
+template <class T>
+__device__ __forceinline__ void release(const Ring<T>& ring) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty());
+}
+
+template <class T>
+__device__ __forceinline__ void sum_blocks(Ring<T>& ring, int blocks, int group, int own, int edge,
+                                           float (&acc)[T::kWaves][T::kSums]) {
+  for (int b = 0; b < blocks; ++b, ring.next()) {
+    barrier_wait(ring.full(), ring.phase);
+    const float2 of_b = load_two_scales(ring.scales() + 4 * T::kP);
+    const uint64_t q = tile_descriptor(ring.q());
+#pragma unroll
+    for (int w = 0; w < T::kWaves; ++w) {
+      const float upper = load_scale(ring.scales() + 4 * (own + 64 * w));
+      const float lower = load_scale(ring.scales() + 4 * (own + 64 * w + 8));
+      const uint64_t p = tile_descriptor(ring.p() + (group * T::kWaves + w) * 64 * 128);
+      float s[T::kSums];
+      multiply_fence();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) multiply(s, p + 2 * step, q + 2 * step, step > 0);
+      multiply_commit();
+      const float rows[4] = {upper * of_b.x, lower * of_b.x, upper * of_b.y, lower * of_b.y};
+      multiply_wait();
+      if (w + 1 == T::kWaves) release(ring);
+      fold<T>(s, rows, edge, acc[w]);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void multiply_tiles(Ring<T> ring, const DeviceGemm& g, const Order& o) {
+  const int group = warpgroup_of_thread();
+  const int own =
+      group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
+  for (int tile = int(blockIdx.x); tile < o.tiles; tile += int(gridDim.x)) {
+    const Place at = place_of<T>(o, tile);
+    const int edge = T::kOneScale ? T::kQ : int(g.b_rows - at.q0 % g.b_rows);
+    float acc[T::kWaves][T::kSums];
+#pragma unroll
+    for (int w = 0; w < T::kWaves; ++w)
+#pragma unroll
+      for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
+    sum_blocks<T>(ring, o.blocks, group, own, edge, acc);
+#pragma unroll
+    for (int w = 0; w < T::kWaves; ++w) {
+      if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
+      store_tile<T>(g, at.p0 + own + 64 * w, at.q0, acc[w]);
+    }
+  }
+}
+
+#endif
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    many_rows(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+              const __grid_constant__ DeviceGemm g, const __grid_constant__ Order o) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint8_t raw[];
+  const Ring<T> ring{(shared_address(raw) + 1023) / 1024 * 1024};
+  if (threadIdx.x == 0) {
+    prefetch_map(&p_map);
+    prefetch_map(&q_map);
+    ring.init(4 * T::kGroups);
+  }
+  __syncthreads();
+  let_next_kernel_start();
+  if (warpgroup_of_thread() == T::kGroups) {
+    give_registers<56>();
+    wait_for_previous_kernel();
+    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T>(ring, &p_map, &q_map, g, o);
+  } else {
+    take_registers<224>();
+    wait_for_previous_kernel();
+    multiply_tiles<T>(ring, g, o);
+  }
+#endif
+}
+
+template <int Waves, int Q>
+bool launch_tile(const DeviceGemm& g, const Device& device, cudaStream_t stream, cudaError_t* error) {
+  using T = Tile<Waves, Q>;
+  CUtensorMap p_map, q_map;
+  if (!make_map(g.a, g.m, g.k, g.lda, T::kP, &p_map) || !make_map(g.b, g.n, g.k, g.ldb, T::kQ, &q_map)) return false;
+  const int64_t down = tiles_of(g.m, T::kP), across = tiles_of(g.n, T::kQ);
+  constexpr int64_t kMostTiles = 1 << 30;
+  constexpr int kDepth = 8 / Waves;  // 1,024 rows of a stay in the second-level cache
+  if (down * across > kMostTiles) return false;
+  const Order order{int(down), int(across), int(down * across), kDepth, int(tiles_of(g.k, kFp8Block))};
+  *error = allow_shared(reinterpret_cast<const void*>(&many_rows<T>), device);
+  if (*error != cudaSuccess) return true;
+  *error = launch(many_rows<T>, dim3(unsigned(std::min(order.tiles, device.processors))), dim3(T::kThreads),
+                  size_t{T::kShared}, stream, true, p_map, q_map, g, order);
+  return true;
+}
+
+}  // namespace
+
+bool launch_many_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
+                      cudaError_t* error) {
+  if (cut.p == 256) return launch_tile<2, 128>(g, device, stream, error);
+  switch (cut.q) {
+    case 64:
+      return launch_tile<1, 64>(g, device, stream, error);
+    case 96:
+      return launch_tile<1, 96>(g, device, stream, error);
+    case 128:
+      return launch_tile<1, 128>(g, device, stream, error);
+    case 144:
+      return launch_tile<1, 144>(g, device, stream, error);
+    case 192:
+      return launch_tile<1, 192>(g, device, stream, error);
+    default:
+      return false;
+  }
+}
+
+}  // namespace lowbit::cuda::fp8

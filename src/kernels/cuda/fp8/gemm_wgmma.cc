@@ -1,0 +1,90 @@
+#include "kernels/cuda/fp8/gemm_wgmma.h"
+
+#include "kernels/cuda/tensor_map.h"
+
+namespace lowbit::cuda {
+namespace fp8 {
+
+namespace {
+
+int64_t tiles_of(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; }
+
+/// As many thread blocks as the multiprocessors take at once, each with as deep a ring as fits.
+Cut cut_few(const Fp8Gemm& g, int64_t processors) {
+  constexpr int kMostRows = 64;
+  Cut cut{.few = true, .q = 8};
+  while (cut.q < g.m && cut.q < kMostRows) cut.q *= 2;
+  const int64_t tiles = tiles_of(g.n, cut.p) * tiles_of(g.m, cut.q);
+  if (tiles > processors) {
+    cut.blocks = tiles > 2 * processors && cut.q < kMostRows ? 3 : 2;
+    return cut;
+  }
+  constexpr int64_t kMostSplit = 4, kLeastBlocks = 4;
+  const int64_t unused = processors / 10;  // clusters of more than two do not fit everywhere
+  const int64_t blocks = tiles_of(g.k, kFp8Block);
+  for (int split = 2; split <= kMostSplit && blocks >= split * kLeastBlocks; ++split)
+    if (tiles * split <= (split == 2 ? processors : processors - unused)) cut.split = split;
+  return cut;
+}
+
+Cut cut_many(const Fp8Gemm& g, int64_t processors) {
+  struct Shape {
+    int p, q;
+    double cost;  // microseconds for a block of K, measured on an H200
+  };
+  static constexpr Shape kShapes[] = {{128, 64, 0.36},  {128, 96, 0.45},  {128, 128, 0.49},
+                                      {128, 144, 0.60}, {128, 192, 0.77}, {256, 128, 0.88}};
+  constexpr double kPerTile = 3;  // blocks of K: filling the ring, storing
+  Cut best;
+  double least = 0;
+  for (const Shape& shape : kShapes) {
+    const int64_t tiles = tiles_of(g.m, shape.p) * tiles_of(g.n, shape.q), rounds = tiles_of(tiles, processors);
+    const double cost = double(rounds) * shape.cost * (double(tiles_of(g.k, kFp8Block)) + kPerTile);
+    if (best.q != 0 && cost >= least) continue;
+    best = {.p = shape.p, .q = shape.q};
+    least = cost;
+  }
+  return best;
+}
+
+/// Tiles of 128 rows are faster where they are enough for the multiprocessors, and more than half of their rows are there or others too
+/// many for one round.
+bool takes_few(const Fp8Gemm& g, int64_t processors) {
+  const int64_t tiles = tiles_of(g.n, 64);
+  if (g.m <= 32) return true;
+  if (g.m <= 64) return tiles <= processors;
+  return g.m <= 128 && tiles * 10 < processors * 8;
+}
+
+}  // namespace
+
+Cut choose_cut(const Fp8Gemm& g, const Device& device) {
+  return takes_few(g, device.processors) ? cut_few(g, device.processors) : cut_many(g, device.processors);
+}
+
+}  // namespace fp8
+
+namespace {
+bool in_sixteens(const void* p, int64_t stride) { return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 16 == 0; }
+}  // namespace
+
+bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error) {
+#if defined(LOWBIT_WGMMA)
+  Device device;
+  if (current_device(&device) != cudaSuccess || device.arch < 90 || device.arch >= 100 || encode_tiled() == nullptr)
+    return false;
+  constexpr int64_t kLargest = (int64_t{1} << 31) - 1;
+  if (g.k == 0 || g.k > kLargest || g.m > kLargest || g.n > kLargest || g.b_rows % kFp8Block != 0) return false;
+  const int64_t scales = g.a_scales_by_column ? (g.k + kFp8Block - 1) / kFp8Block * g.lda_scales : g.m * g.lda_scales;
+  if (scales > kLargest) return false;
+  if (!in_sixteens(g.a, g.lda) || !in_sixteens(g.b, g.ldb)) return false;
+  const fp8::Cut cut = fp8::choose_cut(g, device);
+  return cut.few ? fp8::launch_few_rows(g, cut, device, stream, error)
+                 : fp8::launch_many_rows(g, cut, device, stream, error);
+#else
+  (void)g, (void)stream, (void)error;
+  return false;
+#endif
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,120 @@
+#pragma once
+// What the products of FP8 codes on tensor cores share: a ring of stages in shared memory, filled by one warp. A stage is 128 columns of K
+// of kP rows that give wgmma's 64 rows and kQ rows that give its columns, and the scales of these columns.
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/wgmma.cuh"
+
+namespace lowbit::cuda::fp8 {
+
+/// Shared memory of a kernel. ScaleRows: rows of a; Bytes: what a thread block may have.
+template <int P, int Q, int ScaleRows, int Bytes>
+struct RingLayout {
+  static constexpr int kP = P, kQ = Q, kScaleRows = ScaleRows;
+  static constexpr int kCodes = (kP + kQ) * 128, kScales = 4 * kScaleRows + 16;
+  static constexpr int kMostStages = 16;
+  static constexpr int kFit = (Bytes - 1024) / (kCodes + kScales + 16),
+                       kStages = kFit < kMostStages ? kFit : kMostStages;
+  static constexpr int kScalesAt = kStages * kCodes, kBarriersAt = kScalesAt + kStages * kScales;
+  static constexpr int kShared = 1024 + kBarriersAt + 16 * kStages;
+  static_assert(kStages > 1 && kCodes % 1024 == 0 && kScales % 16 == 0);
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class L>
+struct Ring {
+  uint32_t base;
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ uint32_t p() const { return base + uint32_t(stage * L::kCodes); }
+  __device__ __forceinline__ uint32_t q() const { return p() + L::kP * 128; }
+  __device__ __forceinline__ uint32_t scales() const { return base + uint32_t(L::kScalesAt + stage * L::kScales); }
+  __device__ __forceinline__ uint32_t full() const { return base + uint32_t(L::kBarriersAt + 16 * stage); }
+  __device__ __forceinline__ uint32_t empty() const { return full() + 8; }
+  __device__ __forceinline__ void next() {
+    if (++stage == L::kStages) stage = 0, phase ^= 1;
+  }
+  /// By one thread. A stage is full when its codes are there and 32 lanes' scales; empty when `readers` warps have said so.
+  __device__ __forceinline__ void init(uint32_t readers) const {
+    for (Ring at{base}; at.phase == 0; at.next()) {
+      barrier_init(at.full(), 1 + 32);
+      barrier_init(at.empty(), readers);
+    }
+    barrier_init_done();
+    fence_async();
+  }
+};
+
+__device__ __forceinline__ void copy_scale(uint32_t to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+/// Counts as an arrival when this lane's copies so far are done.
+__device__ __forceinline__ void copies_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ float load_scale(uint32_t from) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ float2 load_two_scales(uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+  return v;
+}
+
+/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them two of b, of the blocks of its rows from col0 on.
+/// Rows that are not there take the last one's: what they scale is never stored.
+template <class L>
+struct ScaleCopies {
+  static constexpr int kEach = (L::kScaleRows + 31) / 32;
+  const float *a, *b;
+  uint32_t from[kEach], step;  // elements; gemm_fp8_wgmma() refuses more than 32 bits
+  __device__ __forceinline__ ScaleCopies(const DeviceGemm& g, int row0, int col0) {
+    const int lane = threadIdx.x % 32;
+    const auto row_step = static_cast<uint32_t>(g.a_scales_by_column ? 1 : g.lda_scales);
+    a = g.a_scales;
+    step = static_cast<uint32_t>(g.a_scales_by_column ? g.lda_scales : 1);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      from[i] = static_cast<uint32_t>(min(int64_t{row0} + lane + 32 * i, g.m - 1)) * row_step;
+    b = g.b_scales + min(col0 / g.b_rows + lane, (g.n - 1) / g.b_rows) * g.ldb_scales;
+  }
+  __device__ __forceinline__ void copy(uint32_t to, int block) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (L::kScaleRows % 32 == 0 || lane + 32 * i < L::kScaleRows)
+        copy_scale(to + 4 * (lane + 32 * i), a + (from[i] + uint32_t(block) * step));
+    if (lane < 2) copy_scale(to + 4 * (L::kScaleRows + lane), b + block);
+  }
+};
+
+// ---- Results
+
+template <bool F16>
+__device__ __forceinline__ uint32_t two_halves(float low, float high) {
+  uint32_t w;
+  if constexpr (F16)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+  return w;
+}
+__device__ __forceinline__ uint32_t two_halves(Fp8Element e, float low, float high) {
+  return e == Fp8Element::kF16 ? two_halves<true>(low, high) : two_halves<false>(low, high);
+}
+__device__ __forceinline__ void store_one(const DeviceGemm& g, int64_t i, int64_t j, float v) {
+  if (i >= g.m || j >= g.n) return;
+  const int64_t at = i * g.ldc + j;
+  if (g.element == Fp8Element::kF32)
+    static_cast<float*>(g.c)[at] = v;
+  else
+    static_cast<uint16_t*>(g.c)[at] = static_cast<uint16_t>(two_halves(g.element, v, v));
+}
+
+#endif
+
+}  // namespace lowbit::cuda::fp8
