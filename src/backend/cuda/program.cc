@@ -334,6 +334,10 @@ Status CudaProgram::run_head(const Compiled& c, const LinearStep& step, Run& run
   CudaWorkspace& work = run.work;
   const CudaWeight& head = cuda_weight(step.out.front().weight);
   if (run.m <= work.few_logits_) {  // fetch_logits()
+    const StepPart part{&head, work.logits_.as<float>()};
+    LOWBIT_TRY_ASSIGN(const bool done,
+                      multiply_together(c, step.in, {&part, 1}, cuda::ProductEnd::kStore, run.m, work));
+    if (done) return {};
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, 0, run.m, work));
     return multiply(head, x, run.m, work.logits_.as<float>(), work);
   }
