@@ -84,6 +84,9 @@ struct AttendStep {
   const float *cos = nullptr, *sin = nullptr;  // as in StoreRows
   /// The kernel may start while its predecessor finishes: pages of positions before the rows' must not be written by it.
   bool overlap = false;
+  /// With results: [tiles, kv heads] zeros, and zeros again when the kernel ends. The last block of a tile puts its
+  /// spans together.
+  uint32_t* arrived = nullptr;
 };
 Status attend_step(const AttendStep& call);
 /// Whether a thread block of the current device has room for a span of keys and values.

@@ -12,6 +12,7 @@
 #include "base/try.h"
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_step_api.h"
+#include "kernels/cuda_table_api.h"
 #include "kernels/vector_math.h"
 #include "ops/glu.h"
 
@@ -159,9 +160,11 @@ Status CudaProgram::show(Workspace& workspace, const Batch& batch, int index) co
 }
 
 Status CudaProgram::run_step(const Compiled&, const EmbedStep& step, Run& run) const {
-  const CudaWeight& table = cuda_weight(step.table);
-  return cuda::gather_rows(table.table.as<float>(), run.work.batch_.tokens(), run.m, table.k, run.work.slot(step.to),
-                           run.work.stream());
+  const CudaWeight& w = cuda_weight(step.table);
+  const DeviceTable& table = w.table;
+  return cuda::table_rows({table.format, table.codes.as<uint8_t>(), table.row_bytes, w.k, floats_or_null(table.scales),
+                           floats_or_null(table.offsets), floats_or_null(table.values), table.group,
+                           run.work.batch_.tokens(), run.m, run.work.slot(step.to), run.work.stream()});
 }
 
 Result<const float*> CudaProgram::input(const Compiled& c, const StepInput& in, int64_t k, int64_t row, int64_t m,
@@ -277,7 +280,8 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
   const CudaWorkspace::Rotation& r = *work.rotation_of(a);
   const cuda::AttendPages attend = attention_of(step, work);
   if (takes_step(attend, work))
-    return cuda::attend_step({attend, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), true});
+    return cuda::attend_step(
+        {attend, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), true, work.arrived_.as<uint32_t>()});
   LOWBIT_TRY(cuda::rotate_and_store({q, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), work.batch_.rows(),
                                      work.batch_.pages(step.layer), run.m, a.heads, work.stream()}));
   return cuda::attend_pages(attend);
@@ -330,6 +334,10 @@ Status CudaProgram::run_head(const Compiled& c, const LinearStep& step, Run& run
   CudaWorkspace& work = run.work;
   const CudaWeight& head = cuda_weight(step.out.front().weight);
   if (run.m <= work.few_logits_) {  // fetch_logits()
+    const StepPart part{&head, work.logits_.as<float>()};
+    LOWBIT_TRY_ASSIGN(const bool done,
+                      multiply_together(c, step.in, {&part, 1}, cuda::ProductEnd::kStore, run.m, work));
+    if (done) return {};
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, 0, run.m, work));
     return multiply(head, x, run.m, work.logits_.as<float>(), work);
   }

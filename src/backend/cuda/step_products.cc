@@ -11,7 +11,7 @@ namespace {
 
 /// Every thread block makes x's codes for itself. Beyond so many blocks of a multiprocessor, and columns of all blocks,
 /// one launch that makes them for all is faster.
-constexpr int64_t kBlocksOfAProcessor = 2, kMostColumns = int64_t{1} << 20;
+constexpr int64_t kBlocksOfAProcessor = 2, kMostColumns = int64_t{4} << 20;
 
 }  // namespace
 
@@ -39,7 +39,6 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   const int64_t blocks = cuda::step_product_blocks(call);
   if (blocks > kBlocksOfAProcessor * work.multiprocessors_ || blocks * front.k > kMostColumns ||
       !cuda::takes_step_products(call)) {
-    if (parts.size() == 1 && end == cuda::ProductEnd::kStore) return false;
     call.rows = call.norm = nullptr;
     if (!cuda::takes_step_products(call)) return false;
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, in, front, true, 0, m, work));

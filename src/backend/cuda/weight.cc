@@ -1,5 +1,6 @@
 #include "backend/cuda/weight.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/weight_parts.h"
@@ -68,15 +69,46 @@ Status CudaWeight::set_values(const QTensor& w, ThreadPool& pool) {
 }
 
 Status CudaWeight::set_table(const QTensor& w, ThreadPool& pool) {
+  const bool has_points = w.scaling.zero != ZeroKind::kNone && w.scaling.zero != ZeroKind::kOffset;
   if (is_dense(w.format) && !values.empty()) {  // a tied head: the same numbers
-    table = values;
-    return {};
+    table.codes = values;
+  } else if (!is_dense(w.format) && has_points) {  // subtracted before they are scaled: no kernel does so
+    std::vector<float> all(size_t(w.n * w.k));
+    pool.parallel_for(w.n, 16, [&](int64_t begin, int64_t end, int) {
+      dequantize_rows(w, begin, end - begin, all.data() + begin * w.k);
+    });
+    LOWBIT_TRY_ASSIGN(table.codes, to_device(all, "embedding"));
+  } else {
+    return set_stored_table(w);
   }
-  std::vector<float> all(size_t(w.n * w.k));
-  pool.parallel_for(w.n, 16, [&](int64_t begin, int64_t end, int) {
-    dequantize_rows(w, begin, end - begin, all.data() + begin * w.k);
-  });
-  LOWBIT_TRY_ASSIGN(table, to_device(all, "embedding"));
+  table.row_bytes = w.k * kFloat;
+  return {};
+}
+
+Status CudaWeight::set_stored_table(const QTensor& w) {
+  if (format_info(w.format).expanded != w.format) {
+    LOWBIT_TRY_ASSIGN(const QTensor expanded, expand(w));
+    return set_stored_table(expanded);
+  }
+  table.format = w.format;
+  table.row_bytes = row_bytes(w.format, w.k);
+  LOWBIT_TRY_ASSIGN(table.codes, cuda::allocate(w.n * table.row_bytes, "embedding"));
+  LOWBIT_TRY(cuda::upload(table.codes, w.codes.data(), w.n * table.row_bytes));
+  if (is_dense(w.format)) return {};
+  table.group = std::max<int64_t>(1, std::min(w.group(), w.k));
+  std::vector<float> factors, zeros;
+  for (int64_t r = 0; r < w.n; ++r)
+    for (int64_t g = 0; g < w.scale_cols(); ++g) {
+      factors.push_back(w.scale(r, g));
+      if (w.scaling.zero != ZeroKind::kNone) zeros.push_back(w.offset(r, g));
+    }
+  LOWBIT_TRY_ASSIGN(table.scales, to_device(factors, "embedding"));
+  if (!zeros.empty()) {
+    LOWBIT_TRY_ASSIGN(table.offsets, to_device(zeros, "embedding"));
+  }
+  if (!w.codebook.empty()) {
+    LOWBIT_TRY_ASSIGN(table.values, to_device(w.codebook, "codebook"));
+  }
   return {};
 }
 

@@ -15,6 +15,13 @@ namespace lowbit {
 Result<Buffer> to_device(std::span<const float> values, const char* what);
 inline const float* floats_or_null(const Buffer& b) { return b.empty() ? nullptr : b.as<float>(); }
 
+/// A weight of which rows are read: as it is stored.
+struct DeviceTable {
+  FormatId format = FormatId::kF32;
+  Buffer codes, scales, offsets, values;
+  int64_t row_bytes = 0, group = 0;
+};
+
 /// y = x W^T + bias; rows of the weight where it is an embedding. On the current device.
 struct CudaWeight final : Weight {
   static Result<std::unique_ptr<CudaWeight>> make(const std::string& name, const QTensor& w,
@@ -34,7 +41,7 @@ struct CudaWeight final : Weight {
   Activation activation = Activation::kF32;
   ActivationRounding rounding;
   Buffer bias;                     // [n] or empty
-  Buffer table;                    // f32 [n, k], of an embedding
+  DeviceTable table;               // of an embedding
   DeviceMatmulPlan plan;           // int8 activations
   Buffer values, scales, offsets;  // f32 activations: WeightParts
   int64_t group = 0;
@@ -42,6 +49,7 @@ struct CudaWeight final : Weight {
  private:
   Status set_values(const QTensor& w, ThreadPool& pool);
   Status set_table(const QTensor& w, ThreadPool& pool);
+  Status set_stored_table(const QTensor& w);
 };
 
 }  // namespace lowbit

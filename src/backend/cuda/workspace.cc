@@ -44,6 +44,7 @@ Status CudaWorkspace::add_needs(const AttentionSpec& a, const Limits& limits, Th
                                                   ceil_div(limits.context, kAttentionSpan), a.kv_heads, a.head_dim);
   const int64_t many = std::min(one * std::min(rows_, kResultSequences), kResultBytes / kFloat);
   needs.results = std::max({needs.results, one, many});
+  needs.kv_heads = std::max(needs.kv_heads, a.kv_heads);
   if (rotation_of(a) != nullptr) return {};
   const int64_t positions = std::max<int64_t>(limits.context, 1), half = a.rope->dims / 2;
   std::vector<float> cos(size_t(positions * half)), sin(cos.size());
@@ -96,6 +97,8 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   LOWBIT_TRY(take(code_scales_, rows_ * needs.code_scales * kFloat));
   LOWBIT_TRY(take(scratch_, needs.scratch));
   LOWBIT_TRY(take(results_, needs.results * kFloat));
+  LOWBIT_TRY(take(arrived_, rows_ * needs.kv_heads * int64_t{sizeof(uint32_t)}));
+  LOWBIT_TRY(cuda::fill(arrived_, 0));
   if (needs.vocab > 0) logits_rows_ = std::clamp<int64_t>(kLogitBytes / (needs.vocab * kFloat), 1, kMostLogitRows);
   logits_rows_ = std::min(logits_rows_, rows_);
   LOWBIT_TRY(take(logits_, logits_rows_ * needs.vocab * kFloat));
@@ -107,7 +110,8 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
 
 int64_t CudaWorkspace::bytes() const {
   int64_t total = batch_.bytes();
-  for (const Buffer* b : {&normed_, &sum_, &up_, &clipped_, &codes_, &code_scales_, &scratch_, &logits_, &results_})
+  for (const Buffer* b :
+       {&normed_, &sum_, &up_, &clipped_, &codes_, &code_scales_, &scratch_, &logits_, &results_, &arrived_})
     total += b->size();
   for (const Buffer& s : slots_) total += s.size();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();

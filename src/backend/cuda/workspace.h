@@ -45,7 +45,7 @@ class CudaWorkspace final : public Workspace {
   struct Needs {
     int64_t normed = 0, sum = 0, up = 0, clipped = 0;  // columns
     int64_t codes = 0, code_scales = 0, scratch = 0;   // bytes of a row, scales of a row, bytes
-    int64_t vocab = 0, results = 0;                    // columns, floats
+    int64_t vocab = 0, results = 0, kv_heads = 0;      // columns, floats, the most
     std::vector<int64_t> shares;                       // of CudaBatch::reserve()
   };
   CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool) : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
@@ -76,6 +76,7 @@ class CudaWorkspace final : public Workspace {
   std::vector<float> host_logits_;  // of several sequences, or for sinks
   int64_t most_spans_ = 1;          // of a sequence
   Buffer results_;                  // of spans that are computed apart
+  Buffer arrived_;                  // AttendStep::arrived
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
   Recordings recordings_;

@@ -45,7 +45,7 @@ __device__ __forceinline__ int store_quad(uint32_t* place, const uint4& v) {
 }
 
 /// Columns 16 quad.. of a row, byte by byte; zeros from k on.
-__device__ __noinline__ uint4 load_loose_codes(const int8_t* x, int quad, int k) {
+inline __device__ __noinline__ uint4 load_loose_codes(const int8_t* x, int quad, int k) {
   uint32_t v[4] = {};
   for (int i = 0; i < 16; ++i)
     if (16 * quad + i < k) v[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(x[16 * quad + i])) << (8 * (i % 4));

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "base/checked.h"
 #include "format/formats.h"
 #include "format/registry.h"
+#include "kernels/cuda/bit_step.h"
 #include "kernels/cuda/generic.h"
 #include "kernels/cuda/integer_gemv.h"
 #include "kernels/cuda/status.h"
@@ -264,9 +266,30 @@ const std::vector<MatmulKernel>& matmul_kernels() {
   return all;
 }
 
+namespace {
+
+template <class F>
+void find_gemv_codes(FormatId format, GemvCodes& codes) {
+  if constexpr (F::Codec::kKind == CodecKind::kInteger)
+    if (F::kId == format) codes = {kGemvBits<F>, kGemvMul<F>, kGemvAdd<F>};
+}
+template <class... F>
+GemvCodes find_gemv_codes(FormatId format, TypeList<F...>) {
+  GemvCodes codes;
+  (find_gemv_codes<F>(format, codes), ...);
+  return codes;
+}
+
+}  // namespace
+
+GemvCodes gemv_codes(const MatmulKernel& kernel) {
+  if (!std::string_view(kernel.name).ends_with("__cuda_gemv16x8")) return {};
+  return find_gemv_codes(kernel.format, UnitFormatList{});
+}
+
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
                             int8_t* codes, int64_t ldq, float* scales, void* stream) {
-  return check_cuda(launch_quantize(x, element, m, k, ldx, group, codes, ldq, scales, false, as_stream(stream)),
+  return check_cuda(launch_quantize(x, element, m, k, ldx, group, codes, ldq, scales, true, as_stream(stream)),
                     "quantize activations");
 }
 

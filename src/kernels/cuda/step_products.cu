@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "kernels/cuda/bit_step.h"
 #include "kernels/cuda/gemm/schedule/activation_groups.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
 #include "kernels/cuda/launch.h"
@@ -18,15 +19,19 @@ int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, 
 
 /// Places in shared memory; its bytes.
 int place(const StepProducts& call, ProductArgs& args) {
-  const int tiles = gates(call.end) ? 2 : 1;
-  const int slots = static_cast<int>(ceil_div(args.depth * args.warp_batches * 2, args.per_scale));
-  args.results_at = tiles * args.weight_groups * 16 * 4;
-  args.codes_at = args.results_at + tiles * slots * args.m * 16 * 4;
+  const int tiles = gates(call.end) ? 2 : 1, words = bits_of(call);
+  const int stage = kProductBatches * kProductThreads * words * 4 * tiles;
+  args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
+  args.stages = std::min(args.chunks, kProductStages);
+  args.weights_at = static_cast<int>(round_up(tiles * args.weight_groups * 16 * 4, 16));
+  args.results_at = args.weights_at + args.stages * stage;
+  args.codes_at = args.results_at + std::max(tiles * args.weight_groups * args.m * 16 * 4, 64);
   args.code_pitch = static_cast<int>(round_up(args.k, 64)) + kSpreadBytes;
   args.x_scales_at = args.codes_at + args.m * args.code_pitch;
   args.rows_at = args.x_scales_at + static_cast<int>(round_up(args.m * args.segments * 4, 16));
   args.norm_at = args.rows_at + (args.norm == nullptr ? 0 : args.m * args.k * 4);
-  return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4);
+  // Behind codes there must be as many bytes as a share has, whatever they are.
+  return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4) + 64 * kProductBatches;
 }
 
 ProductArgs args_of(const StepProducts& call) {
@@ -71,19 +76,26 @@ ProductArgs args_of(const StepProducts& call) {
 bool takes(const StepProducts& call, const Matmul& part) {
   const Weight &w = part.w, &first = call.parts[0].w;
   return part.x_groups && w.groups > 1 && w.group == kActivationGroupColumns && w.offsets == nullptr &&
-         w.k == first.k && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
+         w.k == first.k && w.k % 4 == 0 && w.groups_per_scale == first.groups_per_scale && part.m == call.parts[0].m &&
          part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
 }
 
-template <int Bits>
+template <int Bits, bool kOne>
 const void* kernel_of(bool two_tiles) {
-  return two_tiles ? reinterpret_cast<const void*>(&step_products_kernel<Bits, 2>)
-                   : reinterpret_cast<const void*>(&step_products_kernel<Bits, 1>);
+  return two_tiles ? reinterpret_cast<const void*>(&step_products_kernel<Bits, 2, kOne>)
+                   : reinterpret_cast<const void*>(&step_products_kernel<Bits, 1, kOne>);
+}
+template <bool kOne>
+const void* kernel_of(int bits, bool two_tiles) {
+  return bits == 2   ? kernel_of<2, kOne>(two_tiles)
+         : bits == 4 ? kernel_of<4, kOne>(two_tiles)
+                     : kernel_of<8, kOne>(two_tiles);
 }
 
 }  // namespace
 
 bool takes_step_products(const StepProducts& call) {
+  if (takes_bit_step(call)) return true;
   const int64_t m = call.parts[0].m;
   if (call.kernel->instance == nullptr || m < 1 || m > kMostStepRows) return false;
   for (int i = 0; i < call.count; ++i)
@@ -97,6 +109,7 @@ bool takes_step_products(const StepProducts& call) {
 }
 
 int64_t step_product_blocks(const StepProducts& call) {
+  if (takes_bit_step(call)) return bit_step_blocks(call);
   int64_t blocks = 0;
   for (int i = 0; i < (gates(call.end) ? 1 : call.count); ++i)
     blocks += ceil_div(call.parts[static_cast<size_t>(i)].w.n, int64_t{16});
@@ -104,12 +117,13 @@ int64_t step_product_blocks(const StepProducts& call) {
 }
 
 Status step_products(const StepProducts& call) {
+  if (takes_bit_step(call)) return bit_step_products(call);
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call);
   const int shared = place(call, args), bits = bits_of(call);
   const bool two = gates(call.end);
-  const void* const kernel = bits == 2 ? kernel_of<2>(two) : bits == 4 ? kernel_of<4>(two) : kernel_of<8>(two);
+  const void* const kernel = args.m == 1 ? kernel_of<true>(bits, two) : kernel_of<false>(bits, two);
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,9 +1,10 @@
 #pragma once
-// Products of one to eight rows of x with a scale per segment of 32 columns, and what stands before and behind them in a
-// decoding step. A block has 16 rows of weights, or 16 of a gate's and the same 16 of its factor's; its warps share K.
+// Products of one to eight rows of x with a scale per segment of 32 columns, and what stands before and behind them in
+// a decoding step. A block has 16 rows of weights, or 16 of a gate's and the same 16 of its factor's; its warps share K.
 //
-// Memory:   weights go straight from global memory to registers, the first of them before the previous kernel has ended.
-//           x becomes codes and scales in shared memory: copied, or made here from floats.
+// Memory:   a thread copies its own words of weights to shared memory, kProductStages shares ahead, the first of them
+//           before the previous kernel has ended: no barrier stands between shares. x becomes codes and scales in shared
+//           memory: copied, or made here from floats.
 // Numerics: docs/numerics.md#matmul: a warp adds the segments of whole groups, a thread per output folds the groups.
 // Limits:   latency: read x - norm - quantize - products - fold.
 
@@ -11,12 +12,13 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/primitives/mma.cuh"
+#include "kernels/cuda/product_end.cuh"
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda_product_api.h"
 
 namespace lowbit::cuda {
 
 inline constexpr int kProductThreads = 256, kProductBatches = 4;  // batches of 64 columns of a warp at a time
+inline constexpr int kProductStages = 4;                          // of weights that are under way
 
 struct ProductPart {
   const uint8_t* tiles;
@@ -40,7 +42,8 @@ struct ProductArgs {
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
-  int results_at, codes_at, x_scales_at, rows_at, norm_at, code_pitch;
+  int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, code_pitch;
+  int chunks, stages;  // of K, and those that shared memory holds
 };
 
 /// The batches of 64 columns that a warp multiplies at a time.
@@ -56,74 +59,158 @@ struct ProductShare {
 template <int Bits>
 using ProductWords = uint32_t[kProductBatches][FragmentOrder<Bits, 1>::kLaneWords];
 
+/// Bytes that a thread copies at once, how often for a batch, and bytes of a stage of a tile.
 template <int Bits>
-__device__ __forceinline__ void load_product_words(const ProductArgs& p, const ProductPart& part, int tile,
-                                                   const ProductShare& share, ProductWords<Bits>& w) {
+struct ProductCopies {
+  static constexpr int kWords = FragmentOrder<Bits, 1>::kLaneWords, kVector = kWords < 4 ? kWords : 4,
+                       kBytes = 4 * kVector, kOfBatch = kWords / kVector,
+                       kStageBytes = kProductBatches * kOfBatch * kProductThreads * kBytes;
+  /// Of a thread's copy in a stage.
+  static __device__ __forceinline__ int place(int batch, int copy) {
+    return ((batch * kOfBatch + copy) * kProductThreads + static_cast<int>(threadIdx.x)) * kBytes;
+  }
+};
+
+/// Starts the copies of a thread's own words: it alone waits for them.
+template <int Bits>
+__device__ __forceinline__ void copy_product_words(const ProductArgs& p, const ProductPart& part, int tile,
+                                                   const ProductShare& share, uint8_t* stage) {
   using Order = FragmentOrder<Bits, 1>;
+  using Copies = ProductCopies<Bits>;
   const int lane128 = tile % 4 * 32 + static_cast<int>(threadIdx.x) % 32;
-  const uint8_t* const tiles = part.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kPackBytes;
+  const uint8_t* const tiles =
+      part.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kPackBytes + lane128 * Copies::kBytes;
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
+    if (i >= share.count) break;
     const int batch = share.first + i;
-    if (i < share.count)
-      load_words<Order>(tiles + int64_t(batch / 2) * (kPanelPacks * Order::kPackBytes), batch % 2, lane128, w[i]);
+    const uint8_t* const from =
+        tiles + int64_t(batch / 2) * (kPanelPacks * Order::kPackBytes) + batch % 2 * (kPackLanes * Copies::kWords * 4);
+#pragma unroll
+    for (int c = 0; c < Copies::kOfBatch; ++c) {
+      const uint32_t to = shared_address(stage + Copies::place(i, c));
+      if constexpr (Copies::kBytes == 16) {
+        copy_async_16(to, from + c * (kPackLanes * 16));
+      } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Copies::kBytes) : "memory");
+      }
+    }
+  }
+}
+__device__ __forceinline__ void end_product_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_product_stage() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kProductStages - 1) : "memory");
+}
+
+template <int Bits>
+__device__ __forceinline__ void load_product_words(const uint8_t* stage, ProductWords<Bits>& w) {
+  using Copies = ProductCopies<Bits>;
+#pragma unroll
+  for (int i = 0; i < kProductBatches; ++i) {
+#pragma unroll
+    for (int c = 0; c < Copies::kOfBatch; ++c) {
+      const uint8_t* const from = stage + Copies::place(i, c);
+      uint32_t* const to = w[i] + c * Copies::kVector;
+      if constexpr (Copies::kVector == 4) {
+        const uint4 v = *reinterpret_cast<const uint4*>(from);
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+      } else {
+        const uint2 v = *reinterpret_cast<const uint2*>(from);
+        to[0] = v.x, to[1] = v.y;
+      }
+    }
   }
 }
 
 // ---- x
 
-/// 1 / rms of the rows, half a warp each: norm_rows().
-__device__ __forceinline__ float inverse_rms(const ProductArgs& p, const float* row) {
-  float sum = 0;
-#pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x) % block::kLanes; i < p.k; i += block::kLanes)
-    sum = __fmaf_rn(row[i], row[i], sum);
-  const float dot = block::fold_lanes(sum);
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(p.k)), p.eps)));
-}
-
 /// Rows of floats into shared memory, and their norms' factors behind them. All threads.
 __device__ __forceinline__ void stage_normed(const ProductArgs& p, uint8_t* shared, float* factors) {
-  auto* const rows = reinterpret_cast<float*>(shared + p.rows_at);
-  for (int i = static_cast<int>(threadIdx.x); i < p.m * p.k; i += kProductThreads) rows[i] = p.rows[i];
+  constexpr int kAtOnce = 4;
+  auto* const rows = reinterpret_cast<float4*>(shared + p.rows_at);
+  const auto* const from = reinterpret_cast<const float4*>(p.rows);
+  const int thread = static_cast<int>(threadIdx.x), quads = p.m * p.k / 4;
+  for (int base = thread; base < quads; base += kAtOnce * kProductThreads) {
+    float4 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (base + i * kProductThreads < quads) v[i] = from[base + i * kProductThreads];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (base + i * kProductThreads < quads) rows[base + i * kProductThreads] = v[i];
+  }
   __syncthreads();
-  const int half = static_cast<int>(threadIdx.x) / block::kLanes;
-  const float factor = inverse_rms(p, rows + min(half, p.m - 1) * p.k);  // whole warps take part
-  if (half < p.m && threadIdx.x % block::kLanes == 0) factors[half] = factor;
+  if (thread / 32 < (p.m + 1) / 2) {  // whole warps: their lanes wait for each other
+    const int half = thread / block::kLanes;
+    const auto* const row = reinterpret_cast<const float*>(rows) + min(half, p.m - 1) * p.k;
+    const float factor = block::inverse_rms(row, p.k, p.eps);
+    if (half < p.m && thread % block::kLanes == 0) factors[half] = factor;
+  }
   __syncthreads();
 }
 
-/// Codes and scales of x in shared memory, zeros behind column k; a warp takes a segment.
+/// Where the word of four codes from `column` on lies in its row: a lane's two words of a segment side by side.
+__device__ __forceinline__ int code_place(int column) {
+  const int word = column % 32 / 4;
+  return column - column % 32 + 4 * (2 * (word % 4) + word / 4);
+}
+
+/// Codes and scales of x in shared memory, zeros behind column k; eight lanes take a segment, four columns each.
 __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint8_t* shared) {
+  constexpr int kAtOnce = 4;
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
-  auto* const codes = reinterpret_cast<int8_t*>(shared + p.codes_at);
   auto* const factors = reinterpret_cast<float*>(shared + p.results_at);  // until there are results
   if (p.norm != nullptr) stage_normed(p, shared, factors);
   const auto* const rows = p.norm != nullptr ? reinterpret_cast<const float*>(shared + p.rows_at) : p.rows;
   const auto* const by = reinterpret_cast<const float*>(shared + p.norm_at);
-  const int lane = static_cast<int>(threadIdx.x) % 32, of_row = (p.k + 63) / 64 * 2;
-#pragma unroll 4
-  for (int at = static_cast<int>(threadIdx.x) / 32; at < p.m * of_row; at += kProductThreads / 32) {
-    const int row = at / of_row, segment = at % of_row, column = 32 * segment + lane;
-    float v = column < p.k ? rows[row * p.k + column] : 0.0f;
-    if (p.norm != nullptr && column < p.k) v = __fmul_rn(__fmul_rn(v, factors[row]), by[column]);
-    const Quantizer q = quantizer_of(__reduce_max_sync(0xffffffffu, magnitude_bits(v)));
-    codes[row * p.code_pitch + column] = static_cast<int8_t>(quantize_one(v, q.inverse));
-    if (lane == 0 && segment < p.segments) scales[row * p.segments + segment] = q.scale;
+  const int of_row = (p.k + 63) / 64 * 16, total = p.m * of_row;
+  for (int base = static_cast<int>(threadIdx.x); base - static_cast<int>(threadIdx.x) % 32 < total;
+       base += kAtOnce * kProductThreads) {
+    float4 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = base + i * kProductThreads, row = at / of_row, column = 4 * (at % of_row);
+      v[i] =
+          at < total && column < p.k ? *reinterpret_cast<const float4*>(rows + row * p.k + column) : float4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = base + i * kProductThreads, row = at / of_row, column = 4 * (at % of_row);
+      if (at - static_cast<int>(threadIdx.x) % 32 >= total) break;  // a whole warp
+      const bool inside = at < total;
+      if (p.norm != nullptr && inside && column < p.k) {
+        const float factor = factors[row];
+        const float4 w = *reinterpret_cast<const float4*>(by + column);
+        v[i] = {__fmul_rn(__fmul_rn(v[i].x, factor), w.x), __fmul_rn(__fmul_rn(v[i].y, factor), w.y),
+                __fmul_rn(__fmul_rn(v[i].z, factor), w.z), __fmul_rn(__fmul_rn(v[i].w, factor), w.w)};
+      }
+      uint32_t most =
+          max(max(magnitude_bits(v[i].x), magnitude_bits(v[i].y)), max(magnitude_bits(v[i].z), magnitude_bits(v[i].w)));
+#pragma unroll
+      for (int d = 1; d < 8; d *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, d));
+      const Quantizer q = quantizer_of(most);
+      if (!inside) continue;
+      const auto code = [&](float x) { return static_cast<uint32_t>(quantize_one(x, q.inverse)); };
+      *reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_place(column)) = __byte_perm(
+          __byte_perm(code(v[i].x), code(v[i].y), 0x0040), __byte_perm(code(v[i].z), code(v[i].w), 0x0040), 0x5410);
+      const int segment = column / 32;
+      if (column % 32 == 0 && segment < p.segments) scales[row * p.segments + segment] = q.scale;
+    }
   }
 }
 
 __device__ __forceinline__ void copy_product_codes(const ProductArgs& p, uint8_t* shared) {
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
-  auto* const codes = reinterpret_cast<int8_t*>(shared + p.codes_at);
-  const int padded = (p.k + 63) / 64 * 64;
-  for (int row = 0; row < p.m; ++row) {
-    for (int i = 4 * static_cast<int>(threadIdx.x); i < padded; i += 4 * kProductThreads)
-      *reinterpret_cast<uint32_t*>(codes + row * p.code_pitch + i) =
-          *reinterpret_cast<const uint32_t*>(p.codes + row * p.ldx + i);
-    for (int i = static_cast<int>(threadIdx.x); i < p.segments; i += kProductThreads)
-      scales[row * p.segments + i] = p.x_scales[row * p.segments + i];
+  const int of_row = (p.k + 63) / 64 * 4, thread = static_cast<int>(threadIdx.x);  // 16 bytes each
+#pragma unroll 4
+  for (int at = thread; at < p.m * of_row; at += kProductThreads) {
+    const int row = at / of_row, column = at % of_row * 16;
+    const uint4 v = *reinterpret_cast<const uint4*>(p.codes + row * p.ldx + column);
+    auto* const to = reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_place(column));
+    to[0] = v.x, to[2] = v.y, to[4] = v.z, to[6] = v.w;
   }
+#pragma unroll 2
+  for (int i = thread; i < p.m * p.segments; i += kProductThreads) scales[i] = p.x_scales[i];
 }
 
 // ---- Products
@@ -135,52 +222,58 @@ __device__ __forceinline__ void put_product(float* slot, int m, const float (&v)
   if (2 * t + 1 < m) *reinterpret_cast<float2*>(slot + (2 * t + 1) * 16 + 2 * g) = {v[1], v[3]};
 }
 
-/// A share's sums by groups of the weights, times the scales of x, into `results`.
-template <int Bits>
+/// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`. kOne: one row of
+/// x, which is column 0 of the products; the others are not looked at.
+template <int Bits, bool kOne>
 __device__ __forceinline__ void multiply_product(const ProductArgs& p, const ProductShare& share, const uint8_t* shared,
                                                  const ProductWords<Bits>& w, float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const uint8_t* const codes = shared + p.codes_at + min(g, p.m - 1) * p.code_pitch + 4 * t;
-  const auto* const scales = reinterpret_cast<const float*>(shared + p.x_scales_at);
-  const float *const even = scales + min(2 * t, p.m - 1) * p.segments, *const odd = scales + min(2 * t + 1, p.m - 1) *
-                                                                                                 p.segments;
-  const int first = static_cast<int>(threadIdx.x) / 32 * p.warp_batches * 2;  // segment, within the chunk
-  float* slot = results + first / p.per_scale * p.m * 16;
-  float part[4] = {};
-  int left = p.per_scale;
+  constexpr int kStep = kOne ? 2 : 1;  // of the four sums of a lane
+  if (share.count == 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, first = 2 * share.first;
+  // Behind the last segment lie bytes that nobody uses the sums of.
+  const uint8_t* const codes = shared + p.codes_at + (kOne ? 0 : min(g, p.m - 1) * p.code_pitch) + 32 * first + 8 * t;
+  int d[2 * kProductBatches][4];  // before any is used: nothing of one step waits for another's
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
-    if (i >= share.count) break;
     uint32_t a[8];
     decode<kX, Bits>(w[i], 0, a);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const int segment = 2 * (share.first + i) + step;
-      if (segment >= p.segments) break;
-      const auto* const x = reinterpret_cast<const uint32_t*>(codes + 32 * segment);
-      int d[4] = {};
-      mma<kX>(d, a + 4 * step, x[0], x[4]);
-      const float by_even = even[segment], by_odd = odd[segment];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) part[c] = __fmaf_rn(narrow_sum<kX, Bits>(d[c]), c & 1 ? by_odd : by_even, part[c]);
-      if (--left != 0 && segment + 1 != p.segments) continue;
-      put_product(slot, p.m, part);
-      slot += p.m * 16;
-      left = p.per_scale;
-      part[0] = part[1] = part[2] = part[3] = 0.0f;
+      const int at = 2 * i + step;
+      const uint2 x = *reinterpret_cast<const uint2*>(codes + 32 * at);
+      d[at][0] = d[at][1] = d[at][2] = d[at][3] = 0;
+      mma<kX>(d[at], a + 4 * step, x.x, x.y);
     }
+  }
+  const auto* const scales = reinterpret_cast<const float*>(shared + p.x_scales_at) + first;
+  const float *const even = kOne ? scales : scales + min(2 * t, p.m - 1) * p.segments,
+                     *const odd = kOne ? scales : scales + min(2 * t + 1, p.m - 1) * p.segments;
+  const int count = min(p.segments - first, 2 * share.count);
+  float* slot = results + first / p.per_scale * p.m * 16;
+  float part[4] = {};
+  int left = p.per_scale;
+#pragma unroll
+  for (int at = 0; at < 2 * kProductBatches; ++at) {
+    if (at >= count) break;
+    const float by_even = even[at], by_odd = kOne ? 0.0f : odd[at];
+#pragma unroll
+    for (int c = 0; c < 4; c += kStep)
+      part[c] = __fmaf_rn(narrow_sum<kX, Bits>(d[at][c]), c & 1 ? by_odd : by_even, part[c]);
+    if (--left != 0 && first + at + 1 != p.segments) continue;
+    if constexpr (kOne) {
+      if (t == 0) *reinterpret_cast<float2*>(slot + 2 * g) = {part[0], part[2]};
+    } else {
+      put_product(slot, p.m, part);
+    }
+    slot += p.m * 16;
+    left = p.per_scale;
+    part[0] = part[1] = part[2] = part[3] = 0.0f;
   }
 }
 
-__device__ __forceinline__ float gated(float gate, float up, ProductEnd end) {
-  if (end == ProductEnd::kSilu) return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, block::exp_f32(-gate))), up);
-  const float r = gate < 0 ? 0.0f : gate;  // a NaN stays one
-  return __fmul_rn(__fmul_rn(r, r), up);
-}
-
-/// kTiles 2: the tiles are those of parts 0 and 1, and become one output.
-template <int Bits, int kTiles>
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kOne: p.m is 1.
+template <int Bits, int kTiles, bool kOne>
 __global__ void __launch_bounds__(kProductThreads) step_products_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
   let_successor_start();
@@ -190,64 +283,71 @@ __global__ void __launch_bounds__(kProductThreads) step_products_kernel(const __
   const int tile = kTiles == 1 ? of_block - p.part[mine].first_block : of_block, n0 = 16 * tile;
   auto* const scales = reinterpret_cast<float*>(product_shared);  // [tiles][weight groups][16]
   auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);
-  const int of_tile = p.weight_groups * 16, of_chunk = p.depth * p.warp_batches * 2;
-  const int slots = (of_chunk + p.per_scale - 1) / p.per_scale * p.m * 16;
-  ProductWords<Bits> w[kTiles];
+  const int of_tile = p.weight_groups * 16, slots = of_tile * p.m;
+  const auto stage_of = [&](int chunk, int i) {
+    return product_shared + p.weights_at + (chunk % p.stages * kTiles + i) * ProductCopies<Bits>::kStageBytes;
+  };
+  const auto copy_chunk = [&](int chunk) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      if (chunk < p.chunks)
+        copy_product_words<Bits>(p, p.part[kTiles == 1 ? mine : i], tile, ProductShare(p, chunk), stage_of(chunk, i));
+    end_product_stage();
+  };
+#pragma unroll 1
+  for (int chunk = 0; chunk < kProductStages; ++chunk) copy_chunk(chunk);
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     const ProductPart& part = p.part[kTiles == 1 ? mine : i];
-    load_product_words<Bits>(p, part, tile, ProductShare(p, 0), w[i]);
+#pragma unroll 4
     for (int at = thread; at < of_tile; at += kProductThreads)
       scales[i * of_tile + at] = part.scales[int64_t(at / 16) * p.per_scale * part.n_padded + n0 + at % 16];
   }
-  for (int i = thread; p.norm != nullptr && i < p.k; i += kProductThreads)
-    reinterpret_cast<float*>(product_shared + p.norm_at)[i] = p.norm[i];
+  for (int i = thread; p.norm != nullptr && i < p.k / 4; i += kProductThreads)
+    reinterpret_cast<float4*>(product_shared + p.norm_at)[i] = reinterpret_cast<const float4*>(p.norm)[i];
+  // Threads that fold: 16 for a row of x, the second tile's from half of the block on.
+  const int folder = kTiles == 1 ? thread : thread % (kProductThreads / 2),
+            second = kTiles == 1 ? 0 : thread / (kProductThreads / 2);
+  const int r = folder % 16, m = folder / 16, n = n0 + r;
+  const ProductPart& part = p.part[kTiles == 1 ? mine : second];
+  const bool has_output = m < p.m && n < part.n;
+  const float bias = part.bias == nullptr || !has_output ? 0.0f : part.bias[n];
+  float* const to = part.y + m * part.ldy + n;
   wait_for_predecessor();
+  const float before = p.end == ProductEnd::kAdd && has_output ? *to : 0.0f;
   if (p.rows != nullptr) {
     quantize_product_rows(p, product_shared);
   } else {
     copy_product_codes(p, product_shared);
   }
   __syncthreads();
-  // Threads that fold: 16 for a row of x, the second tile's from half of the block on.
-  const int folder = kTiles == 1 ? thread : thread % (kProductThreads / 2),
-            second = kTiles == 1 ? 0 : thread / (kProductThreads / 2);
-  const int r = folder % 16, m = folder / 16;
-  float acc = 0;
-  int group = 0;
-  const int chunks = (p.segments + of_chunk - 1) / of_chunk;
 #pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    wait_for_product_stage();
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w[i], results + i * slots);
-      if (chunk + 1 < chunks)
-        load_product_words<Bits>(p, p.part[kTiles == 1 ? mine : i], tile, ProductShare(p, chunk + 1), w[i]);
+      ProductWords<Bits> w;
+      load_product_words<Bits>(stage_of(chunk, i), w);
+      multiply_product<Bits, kOne>(p, ProductShare(p, chunk), product_shared, w, results + i * slots);
     }
-    __syncthreads();
-    const int count = (min(of_chunk, p.segments - chunk * of_chunk) + p.per_scale - 1) / p.per_scale;
-    const float* const from = results + second * slots + folder;
-    const float* const scale = scales + second * of_tile + group * 16 + r;
-    if (m < p.m) {
-#pragma unroll 8
-      for (int i = 0; i < count; ++i) acc = __fmaf_rn(from[i * p.m * 16], scale[i * 16], acc);
-    }
-    group += count;
-    if (chunk + 1 < chunks) __syncthreads();
+    copy_chunk(chunk + kProductStages);
   }
-  const ProductPart& part = p.part[kTiles == 1 ? mine : second];
-  const int n = n0 + r;
-  float y = __fadd_rn(acc, part.bias == nullptr || n >= part.n ? 0.0f : part.bias[n]);
+  __syncthreads();
+  float acc = 0;
+  if (m < p.m) {
+    const float *const from = results + second * slots + folder, *const scale = scales + second * of_tile + r;
+#pragma unroll 8
+    for (int i = 0; i < p.weight_groups; ++i) acc = __fmaf_rn(from[i * p.m * 16], scale[i * 16], acc);
+  }
+  float y = __fadd_rn(acc, bias);
   if constexpr (kTiles == 2) {
     __syncthreads();  // all have read what lies there
-    if (second == 1) results[folder] = y;
+    if (second == 1 && m < p.m) results[folder] = y;
     __syncthreads();
     if (second == 1) return;
-    y = gated(y, results[folder], p.end);
+    if (m < p.m) y = gated(y, results[folder], p.end);
   }
-  if (m >= p.m || n >= part.n) return;
-  float* const to = part.y + m * part.ldy + n;
-  *to = p.end == ProductEnd::kAdd ? __fadd_rn(*to, y) : y;
+  if (has_output) *to = p.end == ProductEnd::kAdd ? __fadd_rn(before, y) : y;
 }
 
 }  // namespace lowbit::cuda

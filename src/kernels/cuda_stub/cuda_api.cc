@@ -6,6 +6,7 @@
 #include "kernels/cuda_gru_api.h"
 #include "kernels/cuda_product_api.h"
 #include "kernels/cuda_step_api.h"
+#include "kernels/cuda_table_api.h"
 
 namespace lowbit::cuda {
 namespace {
@@ -75,6 +76,7 @@ Status attend_pages(const AttendPages&) { return not_built(); }
 Status attend_step(const AttendStep&) { return not_built(); }
 bool has_attend_step(int, int64_t) { return false; }
 Status gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, void*) { return not_built(); }
+Status table_rows(const TableRows&) { return not_built(); }
 Status norm_codes(const NormCodes&) { return not_built(); }
 bool has_norm_codes(int64_t) { return false; }
 Status round_rows(const RoundRows&) { return not_built(); }

@@ -100,6 +100,21 @@ TEST(CudaPrograms, SequencesThatDecode) {
     for (const int64_t x_group : {0, 32}) decode(format, Scaling::kAll, x_group);
 }
 
+/// Rows that kernels of a step read in several pieces, and more of them than there are thread blocks at a time.
+TEST(CudaPrograms, LongRowsThatDecode) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  const auto decode = [&](FormatId format, int64_t group, int64_t x_group, int64_t intermediate) {
+    RandomModelSpec s = wide(format, group);
+    s.intermediate = intermediate;
+    expect_reference_decoding(*gpu.backend, {format_info(format).name, s, {.group = x_group}}, gpu.pool, 4);
+  };
+  for (const FormatId format : {FormatId::kInt4, FormatId::kInt2, FormatId::kInt8})
+    for (const int64_t group : {int64_t{64}, int64_t{128}}) decode(format, group, 32, 9216);
+  for (const FormatId format : {FormatId::kTernary, FormatId::kBinary, FormatId::kInt2})
+    for (const int64_t intermediate : {4608, 6144}) decode(format, Scaling::kAll, 0, intermediate);
+}
+
 TEST(CudaPrograms, WhatNobodyHasIsRefusedByName) {
   LOWBIT_NEEDS_GPU();
   Gpu gpu;

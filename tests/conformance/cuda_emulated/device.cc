@@ -159,7 +159,8 @@ const std::vector<MatmulKernel>& matmul_kernels() {
 
 bool takes_step_products(const StepProducts& call) {
   bool takes = call.parts[0].m <= kMostStepRows;
-  for (int i = 0; i < call.count; ++i) takes = takes && call.parts[size_t(i)].x_groups;
+  const bool one = call.rows != nullptr && call.parts[0].m == 1;  // of which codes share a scale
+  for (int i = 0; i < call.count; ++i) takes = takes && (call.parts[size_t(i)].x_groups || one);
   return takes;
 }
 int64_t step_product_blocks(const StepProducts& call) { return call.parts[0].w.n / 16 + 1; }
@@ -177,8 +178,8 @@ Status step_products(const StepProducts& call) {
       std::copy_n(call.rows, x.size(), x.data());
     }
     if (call.rows != nullptr)
-      (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.w.group, codes.data(), ldq, scales.data(),
-                                 nullptr);
+      (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.x_groups ? first.w.group : 0, codes.data(),
+                                 ldq, scales.data(), nullptr);
     std::vector<std::vector<float>> y;
     for (int i = 0; i < call.count; ++i) {
       Matmul part = call.parts[size_t(i)];

@@ -148,25 +148,11 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
   }
 }
 
-/// Puts spans together in ascending order, one thread per element of a query.
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
   let_successor_start();
   const PagedTile tile = paged_tile(call);
-  const int d = static_cast<int>(call.kv.head_dim);
   wait_for_predecessor();
-  for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
-    const int query = at / d, i = at % d, position = tile.position(query);
-    Running running{0, 0};
-    float all = 0;
-    for (int part = 0; part < tile.spans; ++part) {
-      const Seen seen = seen_of(position, tile.first_span + part, call.window);
-      if (seen.nothing()) continue;
-      const float* const from = result_of(call, part, query);
-      const Merging by = merge(seen, from[0], from[1], running);
-      all = merged(seen, by, from[2 + i], all);
-    }
-    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
-  }
+  merge_tile(call, tile);
 }
 
 template <int kQueries>

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/api.h"
+#include "kernels/cuda/arrivals.cuh"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda_step_api.h"
@@ -160,7 +161,26 @@ __device__ __forceinline__ float* result_of(const AttendPages& call, int span_of
   return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
 }
 
-/// Puts the results of spans together, in ascending order. `overlap`: starts while its predecessor finishes.
+/// Puts the results of a tile's spans together, in ascending order, one thread per element of a query.
+__device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedTile& tile) {
+  const int d = static_cast<int>(call.kv.head_dim);
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
+    const int query = at / d, i = at % d, position = tile.position(query);
+    Running running{0, 0};
+    float all = 0;
+#pragma unroll 4
+    for (int part = 0; part < tile.spans; ++part) {
+      const float* const from = result_of(call, part, query);
+      const float most = load_from_others(from), total = load_from_others(from + 1),
+                  sum = load_from_others(from + 2 + i);
+      const Seen seen = seen_of(position, tile.first_span + part, call.window);
+      all = merged(seen, merge(seen, most, total, running), sum, all);
+    }
+    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+  }
+}
+
+/// merge_tile() of all tiles. `overlap`: starts while its predecessor finishes.
 Status merge_spans(const AttendPages& call, bool overlap);
 
 }  // namespace lowbit::cuda::block

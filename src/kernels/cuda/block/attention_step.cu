@@ -23,6 +23,7 @@ struct StepShared {
   float weights[kQueries][kWeightPitch];  // exponentials of scores
   float of_lanes[kQueries][kHalfWarps];   // largest scores
   float totals[kQueries];
+  bool is_last;  // of the spans' blocks
 };
 
 /// Bytes of the keys, or of the values, of a span.
@@ -229,6 +230,13 @@ __global__ void __launch_bounds__(kPagedThreads) attend_rows(const __grid_consta
   exponentials_of_step(seen, scores, shared, most);
   sum_exponentials_of_step(attend, tile, most, shared);
   weigh_step(attend, tile, seen, staged, shared);
+  if (attend.results == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    shared.is_last =
+        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
+  __syncthreads();
+  if (shared.is_last) merge_tile(attend, tile);
 }
 
 template <int kQueries>
@@ -263,8 +271,7 @@ Status attend_step(const AttendStep& call) {
     e = a.tile_queries == 4   ? launch_rows<4>(call, device)
         : a.tile_queries == 8 ? launch_rows<8>(call, device)
                               : launch_rows<16>(call, device);
-  if (e != cudaSuccess || a.results == nullptr) return check_cuda(e, "attention");
-  return merge_spans(a, call.overlap && device.bulk_copies);
+  return check_cuda(e, "attention");
 }
 
 }  // namespace lowbit::cuda

@@ -12,7 +12,7 @@ namespace {
 
 using namespace block;  // NOLINT
 
-constexpr int kCodeThreads = 512;
+constexpr int kCodeThreads = 512, kQuadGroup = 32;
 
 /// Bits of the largest magnitude among row[begin, end), of every `step`th from `first` on.
 __device__ __forceinline__ uint32_t largest_bits(const float* row, int64_t first, int64_t end, int step) {
@@ -30,40 +30,70 @@ __device__ __forceinline__ void write_codes(const NormCodes& call, const float* 
     codes[i] = i < call.k ? static_cast<int8_t>(quantize_one(row[i], q.inverse)) : int8_t{0};
 }
 
+/// Codes by groups of 32: eight lanes take a group, four columns each; zeros from k on.
+__device__ __forceinline__ void write_quads(const NormCodes& call, const float* row, const float* norm, float by,
+                                            float* scales, int64_t groups) {
+  int8_t* const codes = call.codes + int64_t{blockIdx.x} * call.ldq;
+  const int k = static_cast<int>(call.k), quads = static_cast<int>(call.ldq / 4);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int base = thread - thread % 32; base < quads; base += kCodeThreads) {  // the same rounds for a warp
+    const int column = 4 * (base + thread % 32);
+    float v[4] = {};
+    if (column < k) {
+      const float4 x = *reinterpret_cast<const float4*>(row + column),
+                   w = *reinterpret_cast<const float4*>(norm + column);
+      v[0] = __fmul_rn(__fmul_rn(x.x, by), w.x), v[1] = __fmul_rn(__fmul_rn(x.y, by), w.y);
+      v[2] = __fmul_rn(__fmul_rn(x.z, by), w.z), v[3] = __fmul_rn(__fmul_rn(x.w, by), w.w);
+    }
+    uint32_t most =
+        max(max(magnitude_bits(v[0]), magnitude_bits(v[1])), max(magnitude_bits(v[2]), magnitude_bits(v[3])));
+    for (int w = 1; w < 8; w *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
+    const Quantizer q = quantizer_of(most);
+    if (column >= 4 * quads) continue;
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(quantize_one(v[i], q.inverse)) & 0xffu) << (8 * i);
+    *reinterpret_cast<uint32_t*>(codes + column) = word;
+    if (column % kQuadGroup == 0 && column / kQuadGroup < groups) scales[column / kQuadGroup] = q.scale;
+  }
+}
+
 __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_constant__ NormCodes call, int64_t groups) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto* const row = reinterpret_cast<float*>(bytes);
-  auto* const largest = reinterpret_cast<uint32_t*>(row + call.k);  // [threads]
-  auto* const factor = reinterpret_cast<float*>(largest + kCodeThreads);
+  auto* const norm = row + call.k;
+  auto* const largest = reinterpret_cast<uint32_t*>(norm + call.k);  // of half warps
+  auto* const factor = reinterpret_cast<float*>(largest + kCodeThreads / kLanes);
   let_successor_start();
-  wait_for_predecessor();
   const int thread = static_cast<int>(threadIdx.x);
+  for (int64_t i = thread; i < call.k; i += kCodeThreads) norm[i] = call.norm[i];
+  wait_for_predecessor();
   const float* const x = call.x + int64_t{blockIdx.x} * call.k;
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = x[i];
   __syncthreads();
   if (thread < 32) {  // a warp, of which both halves do the same
-    float sum = 0;
-#pragma unroll 8
-    for (int64_t i = thread % kLanes; i < call.k; i += kLanes) sum = __fmaf_rn(row[i], row[i], sum);
-    const float dot = fold_lanes(sum);
-    if (thread == 0)
-      *factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(call.k)), call.eps)));
+    const float found = inverse_rms(row, static_cast<int>(call.k), call.eps);
+    if (thread == 0) *factor = found;
   }
   __syncthreads();
   const float by = *factor;
-#pragma unroll 4
-  for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = __fmul_rn(__fmul_rn(row[i], by), call.norm[i]);
-  __syncthreads();
   float* const scales = call.scales + int64_t{blockIdx.x} * groups;
+  if (call.group == kQuadGroup && (call.k | call.ldq) % 4 == 0) {
+    write_quads(call, row, norm, by, scales, groups);
+    return;
+  }
+#pragma unroll 4
+  for (int64_t i = thread; i < call.k; i += kCodeThreads) row[i] = __fmul_rn(__fmul_rn(row[i], by), norm[i]);
+  __syncthreads();
   if (groups == 1) {
-    largest[thread] = largest_bits(row, thread, call.k, kCodeThreads);
-    for (int half = kCodeThreads / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (thread < half) largest[thread] = max(largest[thread], largest[thread + half]);
-    }
+    uint32_t most = largest_bits(row, thread, call.k, kCodeThreads);
+    for (int w = kLanes / 2; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, kLanes));
+    if (thread % kLanes == 0) largest[thread / kLanes] = most;
     __syncthreads();
-    const Quantizer q = quantizer_of(largest[0]);
+#pragma unroll
+    for (int i = 0; i < kCodeThreads / kLanes; ++i) most = max(most, largest[i]);
+    const Quantizer q = quantizer_of(most);
     write_codes(call, row, thread, call.ldq, kCodeThreads, q);
     if (thread == 0) *scales = q.scale;
     return;
@@ -82,7 +112,7 @@ __global__ void __launch_bounds__(kCodeThreads) norm_codes_all(const __grid_cons
   }
 }
 
-int64_t shared_bytes(int64_t k) { return 4 * (k + kCodeThreads + 1); }
+int64_t shared_bytes(int64_t k) { return 4 * (2 * k + kCodeThreads / kLanes + 1); }
 
 }  // namespace
 

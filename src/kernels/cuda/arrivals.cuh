@@ -1,0 +1,20 @@
+#pragma once
+// Thread blocks that wait for nobody, of which the last one goes on.
+
+#include <cstdint>
+
+namespace lowbit::cuda {
+
+/// One thread of a block, behind a barrier: true for the last of `count` blocks; then *arrived is zero again. Stores of
+/// the others' threads are there for load_from_others().
+__device__ __forceinline__ bool arrives_last(uint32_t* arrived, uint32_t count) {
+  __threadfence();
+  if (atomicAdd(arrived, 1u) + 1 != count) return false;
+  *arrived = 0;
+  __threadfence();
+  return true;
+}
+/// What another block has stored: not from the multiprocessor's own cache.
+__device__ __forceinline__ float load_from_others(const float* from) { return __ldcg(from); }
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,213 @@
+#pragma once
+// Products of one row of x with weights of 1 or 2 bits and one scale per row (bit_gemv.cuh), and what stands before and
+// behind them in a decoding step: norm and quantization of x; the residual sum, or act(gate) * up, in place of a store.
+//
+// Shapes:   a thread block takes consecutive tiles of 16 rows of all parts, or pairs of a gate's tile and its factor's.
+// Memory:   all weights of the thread block, scales and the norm come before the previous kernel has ended; then x.
+// Numerics: those of norm_rows(), quantize_activations() for whole rows, and the matmul, one after the other.
+// Limits:   the chain wait - read x - sum of squares, in its order - largest magnitude - planes - mma - store.
+
+#include "kernels/cuda/bit_gemv.cuh"
+#include "kernels/cuda/product_end.cuh"
+
+namespace lowbit::cuda {
+
+struct BitStepPart {
+  const uint8_t* codes;
+  const float *scales, *bias;
+  float* y;
+  int n, first_tile;
+};
+
+struct BitStepArgs {
+  GemvArgs cut;  // how the work is cut, and what a code stands for
+  BitStepPart part[kMostStepProducts];
+  int parts;
+  const float *rows, *norm;
+  float eps;
+  ProductEnd end;
+  int norm_at, x_at, factor_at;  // bytes in shared memory
+};
+
+__device__ __forceinline__ bool gates(ProductEnd end) {
+  return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu;
+}
+
+/// A tile of the launch: of which part, and its place there.
+struct BitStepTile {
+  int part, tile;
+  __device__ BitStepTile(const BitStepArgs& p, int at) : part(0), tile(at) {
+    if (gates(p.end)) {
+      part = at & 1;
+      tile = at >> 1;
+      return;
+    }
+    while (part + 1 < p.parts && at >= p.part[part + 1].first_tile) ++part;
+    tile = at - p.part[part].first_tile;
+  }
+};
+
+/// Starts the copies of all weights; zeros where sums will be.
+__device__ __forceinline__ void begin_bit_step(const BitStepArgs& p, uint8_t* smem, const GemvRange& range) {
+  const int tile_bytes = p.cut.blocks_of_row * kTileBlockBytes, thread = static_cast<int>(threadIdx.x);
+  BitShared& shared = *reinterpret_cast<BitShared*>(smem);
+  const uint32_t to = shared_address(smem) + kBitWeightsAt, barriers = shared_address(shared.barriers);
+  const auto source = [&](int i) {
+    const BitStepTile at(p, range.first + i);
+    return p.part[at.part].codes + int64_t{at.tile} * tile_bytes;
+  };
+  if (thread == 0) {
+    for (int i = 0; i < range.count; ++i)
+      barrier_init(barriers + 8 * i, LOWBIT_SM90 ? 1 : static_cast<int>(blockDim.x));
+    shared.largest = 0;
+#if LOWBIT_SM90
+    barriers_visible_to_copies();
+    for (int i = 0; i < range.count; ++i) {
+      barrier_expect(barriers + 8 * i, tile_bytes);
+      copy_bulk(to + i * tile_bytes, source(i), tile_bytes, barriers + 8 * i);
+    }
+#endif
+  }
+#if !LOWBIT_SM90
+  __syncthreads();
+  for (int i = 0; i < range.count; ++i) {
+    for (int at = 16 * thread; at < tile_bytes; at += 16 * static_cast<int>(blockDim.x))
+      copy_async_16(to + i * tile_bytes + at, source(i) + at);
+    copies_arrive(barriers + 8 * i);
+  }
+#endif
+  for (int i = thread; i < range.count * kTileRows; i += static_cast<int>(blockDim.x)) shared.sums[i] = 0;
+}
+
+/// A lane's words of codes of the row, normed and quantized by its largest magnitude; returns the scale. All threads.
+template <int B>
+__device__ __forceinline__ float quantize_step_words(const BitStepArgs& p, uint8_t* smem, int first,
+                                                     uint32_t (&v)[8 / B]) {
+  auto* const x = reinterpret_cast<float*>(smem + p.x_at);
+  const auto* const norm = reinterpret_cast<const float*>(smem + p.norm_at);
+  auto* const factor = reinterpret_cast<float*>(smem + p.factor_at);
+  const int k = p.cut.k;
+  constexpr int kAtOnce = 4;
+  const int step = 4 * static_cast<int>(blockDim.x);
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < k; i += kAtOnce * step) {
+    float4 raw[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      if (i + j * step < k) raw[j] = *reinterpret_cast<const float4*>(p.rows + i + j * step);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      if (i + j * step < k) *reinterpret_cast<float4*>(x + i + j * step) = raw[j];
+  }
+  __syncthreads();
+  float by = 1.0f;
+  if (p.norm != nullptr) {
+    if (threadIdx.x < 32) {  // both halves do the same
+      const float found = block::inverse_rms(x, k, p.eps);
+      if (threadIdx.x == 0) *factor = found;
+    }
+    __syncthreads();
+    by = *factor;
+  }
+  float own[8 / B][4];
+  uint32_t most = 0;
+#pragma unroll
+  for (int f = 0; f < 8 / B; ++f) {
+    const int at = first + 16 * f;
+    const float4 raw = at < k ? *reinterpret_cast<const float4*>(x + at) : float4{0, 0, 0, 0};
+    own[f][0] = raw.x, own[f][1] = raw.y, own[f][2] = raw.z, own[f][3] = raw.w;
+    if (p.norm != nullptr && at < k) {
+      const float4 w = *reinterpret_cast<const float4*>(norm + at);
+      own[f][0] = __fmul_rn(__fmul_rn(raw.x, by), w.x);
+      own[f][1] = __fmul_rn(__fmul_rn(raw.y, by), w.y);
+      own[f][2] = __fmul_rn(__fmul_rn(raw.z, by), w.z);
+      own[f][3] = __fmul_rn(__fmul_rn(raw.w, by), w.w);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) most = max(most, magnitude_bits(own[f][i]));
+  }
+  uint32_t& largest = reinterpret_cast<BitShared*>(smem)->largest;
+  most = __reduce_max_sync(0xffffffffu, most);
+  if ((threadIdx.x & 31) == 0) atomicMax(&largest, most);
+  __syncthreads();
+  const Quantizer q = quantizer_of(largest);
+#pragma unroll
+  for (int f = 0; f < 8 / B; ++f) {
+    uint32_t code[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) code[i] = static_cast<uint32_t>(quantize_one(own[f][i], q.inverse));
+    v[f] = __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+  }
+  return q.scale;
+}
+
+/// What a thread knows of its output before there are sums: row r of tile `tile` of the thread block.
+struct BitStepOutput {
+  float* y = nullptr;
+  float scale = 0, bias = 0;
+  __device__ void find(const BitStepArgs& p, int tile, int r) {
+    const BitStepTile at(p, tile);
+    const BitStepPart& part = p.part[at.part];
+    const int row = at.tile * kTileRows + r;
+    if (row >= part.n) return;
+    y = part.y + row;
+    scale = part.scales[row];
+    if (part.bias != nullptr) bias = part.bias[row];
+  }
+  __device__ float of(int sum, float x_scale) const {
+    return __fmaf_rn(__fmaf_rn(static_cast<float>(sum), scale, 0.0f), x_scale, bias);
+  }
+};
+
+template <int B, int kPer>
+__global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid_constant__ BitStepArgs p) {
+  using Order = GemvOrder<B>;
+  extern __shared__ __align__(128) uint8_t smem[];
+  const GemvArgs& a = p.cut;
+  const bool pairs = gates(p.end);
+  GemvRange range(a);  // of tiles, or of pairs
+  if (pairs) range.first *= 2, range.count *= 2;
+  let_successor_start();
+  begin_bit_step(p, smem, range);
+  const int thread = static_cast<int>(threadIdx.x), r = thread % kTileRows, of_thread = thread / kTileRows;
+  BitStepOutput out, factor;
+  if (thread < range.count * kTileRows && !pairs) out.find(p, range.first + of_thread, r);
+  if (thread < range.count / 2 * kTileRows && pairs) {
+    out.find(p, range.first + 2 * of_thread, r);
+    factor.find(p, range.first + 2 * of_thread + 1, r);
+  }
+  if (p.norm != nullptr)
+    for (int i = 4 * thread; i < a.k; i += 4 * static_cast<int>(blockDim.x))
+      *reinterpret_cast<float4*>(smem + p.norm_at + 4 * i) = *reinterpret_cast<const float4*>(p.norm + i);
+  const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
+  const int team = (warp * a.team_inverse) >> 16, strip = warp - team * a.team_warps;
+  const int of_row = kPer * strip + (kPer == 2 ? g >> 2 : 0);
+  const int first = 16 * (of_row * Order::kSlots + (g & 3) * Order::kFields) + 4 * t;
+  BitStrip<B, kPer, false> mine{a, smem, range.count, team, strip};
+  __syncthreads();
+  wait_for_predecessor();
+
+  const float before = out.y != nullptr && p.end == ProductEnd::kAdd ? *out.y : 0.0f;
+  uint32_t v[Order::kFields];
+  const float x_scale = quantize_step_words<B>(p, smem, first, v);
+  int sum = 0;
+#pragma unroll
+  for (int f = 0; f < Order::kFields; ++f) sum = __dp4a(static_cast<int>(v[f]), 0x01010101, sum);
+  if (kPer == 1 && g >= 4) sum = 0;
+  uint4 planes[kPer];
+  exchange_planes<B, kPer, false>(v, reinterpret_cast<uint32_t*>(smem + a.planes_at) + warp * kExchangeWords<kPer>,
+                                  planes);
+  sum = __reduce_add_sync(0xffffffffu, sum);
+  mine.multiply(planes, a.add * sum);
+  __syncthreads();
+  if (out.y == nullptr) return;
+  const int* const sums = reinterpret_cast<const BitShared*>(smem)->sums;
+  if (pairs) {
+    const int at = 2 * of_thread * kTileRows + r;
+    *out.y = gated(out.of(sums[at], x_scale), factor.of(sums[at + kTileRows], x_scale), p.end);
+  } else {
+    const float y = out.of(sums[thread], x_scale);
+    *out.y = p.end == ProductEnd::kAdd ? __fadd_rn(before, y) : y;
+  }
+}
+
+}  // namespace lowbit::cuda
