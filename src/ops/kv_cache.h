@@ -79,6 +79,10 @@ class KvCache {
   PackedMatrix packed_values(int64_t layer, int64_t head, int64_t page) const { return packed(layer, 1, head, page); }
   /// Of a group of the pool, in the order of positions; f16 ones. Those that have gone have no data.
   std::span<const KvPool::Page> pages_of(int group) const { return tables_[static_cast<size_t>(group)]; }
+  /// Packed ones, that of page 1 first, with room for those that the reserved rows read.
+  std::span<const KvPool::Page> packed_pages_of(int group) const { return tables_[packed_store(size_t(group))]; }
+  /// Of those, how many from the first on are written.
+  int64_t packed_count(int group) const { return packed_[static_cast<size_t>(group)]; }
 
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;

@@ -111,9 +111,6 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
                 fmt::format("those of num_hidden_layers = {}", spec.block_count()));
   model->kv_ = options.kv;
   for (const KvGroup& group : model->kv_groups()) LOWBIT_TRY(check_packable(group));
-  if (options.gpu >= 0 && options.kv.packed())
-    return fail(ErrorCode::kUnsupported, "--kv", kv_format_name(options.kv) + " on a GPU", "f16 there",
-                "use --kv f16, or --device cpu");
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   model->on_gpu_ = options.gpu >= 0;
   LOWBIT_TRY_ASSIGN(model->backend_, backend_for(options, *model->pool_));

@@ -21,6 +21,7 @@ struct Variant {
   const char* name;
   RandomModelSpec model;
   XPolicy x;
+  KvFormat kv = {};
 };
 
 inline std::vector<Variant> variants() {
@@ -69,6 +70,30 @@ inline std::vector<Variant> variants() {
   return all;
 }
 
+/// Quantized caches: all widths of codes, groups of heads, blocks of values of all sizes, windows.
+inline std::vector<Variant> packed_variants() {
+  std::vector<Variant> all;
+  const XPolicy f32 = {.activation = Activation::kF32};
+  RandomModelSpec s;
+  s.max_positions = 640;
+  s.layers = 2;
+  const auto add = [&](const char* name, int64_t heads, int64_t kv_heads, int64_t head_dim, KvFormat kv) {
+    s.heads = heads;
+    s.kv_heads = kv_heads;
+    s.head_dim = head_dim;
+    all.push_back({name, s, f32, kv});
+  };
+  add("int4 cache, heads of 16", 4, 2, 16, {4, 4, 0});
+  add("k8v2 cache, heads of 64", 3, 1, 64, {8, 2, 64});
+  add("int8 cache, heads of 80", 2, 2, 80, {8, 8, 0});
+  add("k2v4 cache, heads of 128", 5, 1, 128, {2, 4, 128});
+  s.model_type = "qwen2";
+  s.window = 150;
+  s.first_windowed = 1;
+  add("int2 cache, windows", 9, 1, 32, {2, 2, 0});
+  return all;
+}
+
 /// Those that a GPU refuses.
 inline std::vector<Variant> host_variants() {
   std::vector<Variant> all = variants();
@@ -103,6 +128,7 @@ struct Loaded {
   ModelSpec spec;
   ModelWeights weights;
   std::vector<Step> steps;
+  KvFormat kv;
 };
 
 inline std::vector<float> vector_of(const MemorySource& source, const std::string& name) {
@@ -146,11 +172,12 @@ inline std::unique_ptr<Loaded> load(const MemorySource& source, const XPolicy& p
   return loaded;
 }
 
-inline std::vector<KvGroup> groups_of(const ModelSpec& spec) {
+inline std::vector<KvGroup> groups_of(const ModelSpec& spec, const KvFormat& kv = {}) {
   std::vector<KvGroup> groups;
   for (size_t l = 0; l < spec.blocks.size(); ++l) {
     const AttentionSpec& a = spec.blocks[l].attention;
-    groups.push_back({.layers = {int(l)}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window});
+    groups.push_back(
+        {.layers = {int(l)}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = kv});
   }
   return groups;
 }
@@ -220,7 +247,7 @@ inline std::vector<float> run_sessions(Backend& backend, const Loaded& model, in
   const auto program = *backend.compile(model.steps, {});
   const auto widths = slot_widths(model.spec);
   const auto work = *backend.workspace(model.steps, {widths, kRows, kContext});
-  const auto pool = *backend.kv_pool(groups_of(model.spec), 100, 7);
+  const auto pool = *backend.kv_pool(groups_of(model.spec, model.kv), 100, 7);
   const int64_t vocab = model.spec.vocab_size;
   std::vector<KvCache> caches;
   for (int i = 0; i < 2; ++i) caches.emplace_back(pool, kContext);
@@ -231,7 +258,8 @@ inline std::vector<float> run_sessions(Backend& backend, const Loaded& model, in
     if (below(3) == 0 && caches.size() < 6) caches.push_back(caches[size_t(below(int64_t(caches.size())))].fork());
     KvCache& forgets = caches[size_t(below(int64_t(caches.size())))];
     if (below(4) == 0 && &forgets != &caches.front()) {
-      EXPECT_TRUE(forgets.truncate(below(forgets.length() + 1)));
+      const int64_t length = below(forgets.length() + 1);
+      EXPECT_TRUE(forgets.truncate(forgets.can_truncate(length) ? length : 0));
     }
     std::vector<int32_t> tokens;
     std::vector<SequenceRows> sequences;
@@ -270,7 +298,7 @@ inline std::vector<float> run_decoding(Backend& backend, const Loaded& model, in
   const auto program = *backend.compile(model.steps, {});
   const auto widths = slot_widths(model.spec);
   const auto work = *backend.workspace(model.steps, {widths, kRows, kContext});
-  const auto pool = *backend.kv_pool(groups_of(model.spec), 100, 7);
+  const auto pool = *backend.kv_pool(groups_of(model.spec, model.kv), 100, 7);
   const int64_t vocab = model.spec.vocab_size;
   Rng rng(seed);
   std::vector<float> all;
@@ -332,6 +360,7 @@ inline void expect_reference_sessions(Backend& backend, const Variant& v, Thread
   const MemorySource source = make_random_model(v.model);
   const auto ref = make_ref_backend(pool);
   const auto wanted_model = load(source, v.x, *ref), model = load(source, v.x, backend);
+  wanted_model->kv = model->kv = v.kv;
   const std::vector<float> want = run_sessions(*ref, *wanted_model, batches, 7);
   EXPECT_GT(want.size(), 0u);
   EXPECT_TRUE(same_bits(run_sessions(backend, *model, batches, 7), want)) << v.name;
@@ -342,6 +371,7 @@ inline void expect_reference_decoding(Backend& backend, const Variant& v, Thread
   const MemorySource source = make_random_model(v.model);
   const auto ref = make_ref_backend(pool);
   const auto wanted_model = load(source, v.x, *ref), model = load(source, v.x, backend);
+  wanted_model->kv = model->kv = v.kv;
   const std::vector<float> want = run_decoding(*ref, *wanted_model, batches, 11);
   EXPECT_TRUE(same_bits(run_decoding(backend, *model, batches, 11), want)) << v.name;
 }

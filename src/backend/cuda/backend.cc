@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/moment_sum.h"
@@ -9,6 +10,7 @@ namespace lowbit {
 namespace {
 
 constexpr auto kFloat = int64_t{sizeof(float)};
+constexpr int64_t kPackedSlabPages = 16;
 
 class CudaBackend final : public Backend {
  public:
@@ -66,6 +68,9 @@ class CudaBackend final : public Backend {
                           LOWBIT_TRY(cuda::copy_on(nullptr, to, from, bytes));
                           return cuda::synchronize(nullptr);
                         }};
+    // f16 pages of a packed cache go back: device memory is taken as they are needed.
+    if (!groups.empty() && groups.front().format.packed())
+      slab_pages = std::min(slab_pages > 0 ? slab_pages : max_pages, kPackedSlabPages);
     return KvPool::make(std::move(groups), max_pages, slab_pages, place);
   }
 

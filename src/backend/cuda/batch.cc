@@ -16,12 +16,15 @@ int64_t first_seen(int64_t position, int64_t window) {
   return window == 0 ? 0 : std::max<int64_t>(0, position + 1 - window);
 }
 
+bool has_packed(const KvPool& pool) { return pool.groups().front().format.packed(); }
+
 /// Layers lie at the same places of the same pages.
 Status check_same_form(const KvPool& a, const KvPool& b) {
   bool same = a.layers() == b.layers();
   for (int64_t layer = 0; same && layer < a.layers(); ++layer) {
     const KvPool::Place x = a.place(layer), y = b.place(layer);
-    same = x.group == y.group && x.index == y.index && a.page_bytes(x.group) == b.page_bytes(y.group);
+    same = x.group == y.group && x.index == y.index && a.page_bytes(x.group) == b.page_bytes(y.group) &&
+           a.group_of(layer).format == b.group_of(layer).format;
   }
   if (same) return {};
   return fail(ErrorCode::kInvalidArgument, "batch", "kv caches of different forms", "one form");
@@ -43,7 +46,8 @@ void CudaBatch::place(int64_t rows) {
   wanted_ = lists_.add<int32_t>(rows);
   rows_ = lists_.add<cuda::BatchRow>(rows);
   sequences_ = lists_.add<cuda::BatchSequence>(rows);
-  for (TilesOf& t : tiles_) t.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 16) + rows);
+  pack_tasks_ = lists_.add<cuda::PackTask>(rows);  // a row begins to read one more page at the most
+  for (TilesOf& t : tiles_) t.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 8) + rows);
 }
 
 Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t> shares) {
@@ -81,6 +85,7 @@ Status CudaBatch::set(const Batch& batch, void* stream) {
     single_rows_ &= s.rows == 1;
   }
   for (TilesOf& t : tiles_) cut(batch.sequences, t);
+  list_pack_tasks(batch.sequences);
   LOWBIT_TRY(lists_.send(stream));
   return set_pages(batch.sequences, stream);
 }
@@ -88,18 +93,37 @@ Status CudaBatch::set(const Batch& batch, void* stream) {
 void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
   int64_t together = 0;
   for (const SequenceRows& s : sequences) together = std::max(together, s.rows * to.share);
-  to.queries = cuda::attention_tile_queries(together);
+  const bool packed = !sequences.empty() && has_packed(sequences.front().cache->pool());
+  to.queries = packed ? cuda::packed_tile_queries(together) : cuda::attention_tile_queries(together);
   to.count = 0;
   auto* const tiles = lists_.host<cuda::QueryTile>(to.at);
-  for (size_t s = 0; s < sequences.size(); ++s)
-    for (int64_t first = 0; first < sequences[s].rows * to.share; first += to.queries)
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const SequenceRows& of = sequences[s];
+    for (int64_t first = 0, count = to.queries; first < of.rows * to.share; first += count) {
       tiles[to.count++] = {int32_t(s), int32_t(first)};
+      if (packed) count = cuda::queries_of_packed_tile(of.position, of.rows, to.share, first, to.queries);
+    }
+  }
+}
+
+/// Groups of a model have one format, so that what is true of the first is true of all.
+void CudaBatch::list_pack_tasks(std::span<const SequenceRows> sequences) {
+  pack_count_ = 0;
+  auto* const tasks = lists_.host<cuda::PackTask>(pack_tasks_);
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const KvCache& cache = *sequences[s].cache;
+    const KvFormat& format = cache.pool().groups().front().format;
+    const int64_t wanted = format.packed_pages(sequences[s].position + sequences[s].rows - 1);
+    for (int64_t page = cache.packed_count(0) + 1; page <= wanted; ++page)
+      tasks[pack_count_++] = {int32_t(s), int32_t(page)};
+  }
 }
 
 Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* stream) {
   if (tiles_.empty() || sequences.empty()) return {};  // no step asks for them
   const KvPool& form = sequences.front().cache->pool();
-  while (tables_.size() < form.groups().size()) {
+  const size_t groups = form.groups().size(), stores = has_packed(form) ? 2 * groups : groups;
+  while (tables_.size() < stores) {
     Table table;
     LOWBIT_TRY_ASSIGN(table.on_device,
                       cuda::allocate(most_rows_ * most_pages_ * int64_t(sizeof(uint64_t)), "page tables"));
@@ -111,23 +135,27 @@ Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* strea
     if (&cache.pool() != &form) LOWBIT_TRY(check_same_form(cache.pool(), form));
     if (cache.pool().device() != Device::kCuda)
       return fail(ErrorCode::kInvalidArgument, "kv cache", "pages in the host's memory", "pages of the model's GPU");
-    for (size_t g = 0; g < form.groups().size(); ++g) {
-      const auto pages = cache.pages_of(int(g));
-      if (int64_t(pages.size()) > most_pages_)
-        return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("{} pages", pages.size()),
-                    fmt::format("at most {}, a context", most_pages_));
-      const size_t row = s * size_t(most_pages_);
-      size_t same = 0;
-      const auto address = [&](size_t p) { return reinterpret_cast<uint64_t>(pages[p].data); };
-      while (same < pages.size() && tables_[g].sent[row + same] == address(same)) ++same;
-      if (same == pages.size()) continue;
-      uint64_t* const to = tables_[g].sent.data() + row;
-      for (size_t p = same; p < pages.size(); ++p) to[p] = address(p);
-      LOWBIT_TRY(cuda::upload_on(stream, tables_[g].on_device.as<uint64_t>() + row + same, to + same,
-                                 int64_t((pages.size() - same) * sizeof(uint64_t))));
-    }
+    for (size_t store = 0; store < stores; ++store)
+      LOWBIT_TRY(send_table(tables_[store], s,
+                            store < groups ? cache.pages_of(int(store)) : cache.packed_pages_of(int(store - groups)),
+                            stream));
   }
   return {};
+}
+
+Status CudaBatch::send_table(Table& table, size_t sequence, std::span<const KvPool::Page> pages, void* stream) {
+  if (int64_t(pages.size()) > most_pages_)
+    return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("{} pages", pages.size()),
+                fmt::format("at most {}, a context", most_pages_));
+  const size_t row = sequence * size_t(most_pages_);
+  size_t same = 0;
+  const auto address = [&](size_t p) { return reinterpret_cast<uint64_t>(pages[p].data); };
+  while (same < pages.size() && table.sent[row + same] == address(same)) ++same;
+  if (same == pages.size()) return {};
+  uint64_t* const to = table.sent.data() + row;
+  for (size_t p = same; p < pages.size(); ++p) to[p] = address(p);
+  return cuda::upload_on(stream, table.on_device.as<uint64_t>() + row + same, to + same,
+                         int64_t((pages.size() - same) * sizeof(uint64_t)));
 }
 
 CudaBatch::Tiles CudaBatch::tiles(int64_t share) const {
@@ -149,6 +177,27 @@ cuda::PagedKv CudaBatch::pages(int64_t layer) const {
   const KvGroup& group = pool.groups()[size_t(place.group)];
   return {tables_[size_t(place.group)].on_device.as<uint64_t>(), most_pages_, place.index, group.kv_heads,
           group.head_dim};
+}
+
+bool CudaBatch::is_packed(int64_t layer) const { return of_.front().cache->pool().group_of(layer).format.packed(); }
+
+cuda::PackedKv CudaBatch::packed_pages(int64_t layer) const {
+  const KvPool& pool = of_.front().cache->pool();
+  const KvPool::Place place = pool.place(layer);
+  const KvGroup& group = pool.groups()[size_t(place.group)];
+  const PackedHeadBytes head = packed_head_bytes(group.format, group.head_dim);
+  cuda::PackedKv kv;
+  kv.pages = pages(layer);
+  kv.tables = tables_[size_t(pool.packed_store(place.group))].on_device.as<uint64_t>();
+  kv.key_bits = group.format.key_bits;
+  kv.value_bits = group.format.value_bits;
+  kv.residual_pages = group.format.residual / kKvPage;
+  kv.codes = head.codes();
+  kv.key_codes = head.key_codes;
+  kv.sides = head.sides();
+  kv.key_side = head.key_side;
+  kv.sides_at = packed_head(head, 0, int64_t(group.layers.size()) * group.kv_heads).key_side;
+  return kv;
 }
 
 }  // namespace lowbit

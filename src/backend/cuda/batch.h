@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/step.h"
+#include "kernels/cuda_packed_api.h"
 #include "kernels/cuda_step_api.h"
 #include "tensor/buffer.h"
 
@@ -71,6 +72,12 @@ class CudaBatch {
   /// The most spans that a sequence's rows see.
   int64_t most_spans(int64_t window) const;
   cuda::PagedKv pages(int64_t layer) const;
+  /// Whether the layer's pages are packed when they are old, and how it finds itself in them.
+  bool is_packed(int64_t layer) const;
+  cuda::PackedKv packed_pages(int64_t layer) const;
+  /// Pages that rows of the batch read packed and that are not packed yet, in every layer.
+  const cuda::PackTask* pack_tasks() const { return lists_.on_device<cuda::PackTask>(pack_tasks_); }
+  int64_t pack_count() const { return pack_count_; }
 
  private:
   struct TilesOf {
@@ -84,16 +91,18 @@ class CudaBatch {
     std::vector<uint64_t> sent;
   };
   Status set_pages(std::span<const SequenceRows> sequences, void* stream);
+  Status send_table(Table& table, size_t sequence, std::span<const KvPool::Page> pages, void* stream);
   void cut(std::span<const SequenceRows> sequences, TilesOf& to);
+  void list_pack_tasks(std::span<const SequenceRows> sequences);
   /// Where lists of so many rows lie.
   void place(int64_t rows);
 
   int64_t most_rows_ = 0, most_pages_ = 0;
   DeviceLists lists_;
-  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0;  // places in the lists
-  int64_t wanted_rows_ = 0;
+  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, pack_tasks_ = 0;  // places in the lists
+  int64_t wanted_rows_ = 0, pack_count_ = 0;
   std::vector<TilesOf> tiles_;
-  std::vector<Table> tables_;  // by group
+  std::vector<Table> tables_;  // by store of the pool
   bool wanted_in_front_ = false, single_rows_ = false;
   std::span<const SequenceRows> of_;  // the batch that was set
 };

@@ -119,7 +119,7 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
 /// Batches that decode come again with other tokens; what is observed or timed step by step is no recording.
 bool CudaProgram::repeats(const CudaWorkspace& work, const Batch& batch) const {
   return work.batch_.single_rows() && batch.rows() > 0 && batch.rows() <= CudaBatch::kFewRows && !work.observer_ &&
-         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.few_logits_;
+         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.few_logits_ && work.batch_.pack_count() == 0;
 }
 
 LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const {
@@ -277,6 +277,7 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
   };
   LOWBIT_TRY(norm(step.q_norm, c.q_norm, q, a.heads));
   LOWBIT_TRY(norm(step.k_norm, c.k_norm, k, a.kv_heads));
+  if (work.batch_.is_packed(step.layer)) return run_packed(step, run);
   const CudaWorkspace::Rotation& r = *work.rotation_of(a);
   const cuda::AttendPages attend = attention_of(step, work);
   if (takes_step(attend, work))

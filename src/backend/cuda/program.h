@@ -55,6 +55,8 @@ class CudaProgram final : public Program {
   Status quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
   static bool takes_step(const cuda::AttendPages& call, const CudaWorkspace& work);
   cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work) const;
+  /// Attention where old pages are packed.
+  Status run_packed(const AttentionStep& step, Run& run) const;
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;
   bool repeats(const CudaWorkspace& work, const Batch& batch) const;
   LaunchShape shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const;

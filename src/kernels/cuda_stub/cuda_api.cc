@@ -4,6 +4,7 @@
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
+#include "kernels/cuda_packed_api.h"
 #include "kernels/cuda_product_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/cuda_table_api.h"
@@ -75,6 +76,9 @@ Status rotate_and_store(const StoreRows&) { return not_built(); }
 Status attend_pages(const AttendPages&) { return not_built(); }
 Status attend_step(const AttendStep&) { return not_built(); }
 bool has_attend_step(int, int64_t) { return false; }
+Status rotate_transform_and_store(const StoreTransformed&) { return not_built(); }
+Status pack_pages(const PackPages&) { return not_built(); }
+Status attend_packed(const AttendPacked&) { return not_built(); }
 Status gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, void*) { return not_built(); }
 Status table_rows(const TableRows&) { return not_built(); }
 Status norm_codes(const NormCodes&) { return not_built(); }

@@ -5,6 +5,7 @@
 #include "tests/conformance/cuda/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
+#include "tests/conformance/packed_checks.h"
 
 namespace lowbit {
 namespace {
@@ -38,6 +39,11 @@ TEST(Steps, AttentionOnPages) {
   for (const int64_t window : {1, 40, 256, 300, 1000})
     check_pages(
         {.heads = 6, .kv_heads = 2, .head_dim = 48, .window = window, .sequences = {{0, 20}, {290, 40}, {2600, 1}}});
+}
+
+TEST(Steps, PackedPages) {
+  LOWBIT_NEEDS_GPU();
+  check_all_packing();
 }
 
 TEST(Steps, Codes) {

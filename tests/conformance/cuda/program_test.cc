@@ -84,6 +84,16 @@ TEST(CudaPrograms, SequencesThatShareAPool) {
   for (const Variant& v : variants()) expect_reference_sessions(*gpu.backend, v, gpu.pool, 40);
 }
 
+/// Caches whose old pages are packed.
+TEST(CudaPrograms, QuantizedCaches) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  for (const Variant& v : packed_variants()) {
+    expect_reference_sessions(*gpu.backend, v, gpu.pool, 40);
+    expect_reference_decoding(*gpu.backend, v, gpu.pool, 70);
+  }
+}
+
 /// From the second batch of a kind on these are recorded launches.
 TEST(CudaPrograms, SequencesThatDecode) {
   LOWBIT_NEEDS_GPU();

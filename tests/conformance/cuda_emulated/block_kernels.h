@@ -38,7 +38,9 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/rows.cu"
 #undef kThreads
 #include "kernels/cuda/block/attention.cu"
+#include "kernels/cuda/block/attention_packed.cu"
 #include "kernels/cuda/block/attention_step.cu"
 #include "kernels/cuda/block/norm_codes.cu"
+#include "kernels/cuda/block/pack_pages.cu"
 #include "kernels/cuda/block/steps.cu"
 #include "kernels/cuda/block/table.cu"

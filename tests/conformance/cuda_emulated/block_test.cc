@@ -7,6 +7,7 @@
 #include "tests/conformance/cuda_emulated/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
+#include "tests/conformance/packed_checks.h"
 
 namespace lowbit {
 namespace {
@@ -32,6 +33,8 @@ TEST(StepsOnFibers, AttentionOnPages) {
     check_pages(
         {.heads = 2, .kv_heads = 1, .head_dim = 8, .window = window, .sequences = {{0, 20}, {290, 40}, {600, 1}}});
 }
+
+TEST(StepsOnFibers, PackedPages) { check_all_packing(); }
 
 TEST(StepsOnFibers, Codes) { check_codes(); }
 

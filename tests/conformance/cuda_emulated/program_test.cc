@@ -30,6 +30,16 @@ TEST(ProgramsOnFibers, SequencesThatDecode) {
   for (const Variant& v : variants()) expect_reference_decoding(*cuda, v, pool, 9);
 }
 
+/// Caches whose old pages are packed.
+TEST(ProgramsOnFibers, QuantizedCaches) {
+  ThreadPool pool(2);
+  const auto cuda = *make_cuda_backend(0, pool);
+  for (const Variant& v : packed_variants()) {
+    expect_reference_sessions(*cuda, v, pool, 10);
+    expect_reference_decoding(*cuda, v, pool, 9);
+  }
+}
+
 TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {
   RandomModelSpec spec;
   spec.format = FormatId::kFp8;

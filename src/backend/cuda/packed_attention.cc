@@ -1,0 +1,27 @@
+// Attention of a program where old pages of the cache are packed.
+
+#include "backend/cuda/program.h"
+#include "base/try.h"
+#include "kernels/cuda_packed_api.h"
+#include "kernels/vector_math.h"
+#include "ops/hadamard.h"
+
+namespace lowbit {
+
+Status CudaProgram::run_packed(const AttentionStep& step, Run& run) const {
+  CudaWorkspace& work = run.work;
+  const AttentionSpec& a = *step.spec;
+  const CudaWorkspace::Rotation& r = *work.rotation_of(a);
+  const int64_t block = hadamard_block(a.head_dim);
+  cuda::AttendPacked call{attention_of(step, work), work.batch_.packed_pages(step.layer)};
+  const cuda::StoreRows rows = {work.slot(step.q), work.slot(step.k),  work.slot(step.v), r.cos.as<float>(),
+                                r.sin.as<float>(), work.batch_.rows(), call.kv.pages,     run.m,
+                                a.heads,           work.stream()};
+  LOWBIT_TRY(cuda::rotate_transform_and_store({rows, block, hadamard_scale(block)}));
+  LOWBIT_TRY(cuda::pack_pages({call.kv, work.batch_.pack_tasks(), work.batch_.pack_count(), work.stream()}));
+  // A block takes several spans at a time: apart they lie only where there would be too few blocks.
+  if (call.attend.tile_count * a.kv_heads >= work.multiprocessors_ * 3 / 4) call.attend.results = nullptr;
+  return cuda::attend_packed(call);
+}
+
+}  // namespace lowbit

@@ -1,0 +1,272 @@
+// Pages of a quantized cache: what enters them as f16, and how they are packed. The bits are those of ops/rope_append.cc
+// and kernels/pack_rows.cc.
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda_packed_api.h"
+#include "kernels/packed_kv.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kTransformThreads = 128, kPackThreads = 256, kPackColumns = 64;
+constexpr int kPackPage = static_cast<int>(kKvPage);
+
+/// A thread block per row and head: of q, k or v, in this order.
+__global__ void __launch_bounds__(kTransformThreads)
+    rotate_transform_and_store_all(const __grid_constant__ StoreTransformed call) {
+  __shared__ float x[kMostHeadDim];
+  let_successor_start();
+  wait_for_predecessor();
+  const StoreRows& rows = call.rows;
+  const int d = static_cast<int>(rows.kv.head_dim), half = d / 2, thread = static_cast<int>(threadIdx.x);
+  const int heads = static_cast<int>(rows.heads), kv_heads = static_cast<int>(rows.kv.kv_heads);
+  const int head = static_cast<int>(blockIdx.y);
+  const int64_t row = blockIdx.x;
+  const BatchRow of = rows.rows[row];
+  const int which = head < heads ? 0 : head < heads + kv_heads ? 1 : 2, kv_head = head - heads - (which - 1) * kv_heads;
+  const float* const from =
+      which == 0 ? rows.q + (row * heads + head) * d : (which == 1 ? rows.k : rows.v) + (row * kv_heads + kv_head) * d;
+  for (int i = thread; i < half; i += kTransformThreads) {
+    const float a = from[i], b = from[i + half];
+    if (which == 2) {
+      x[i] = a;
+      x[i + half] = b;
+      continue;
+    }
+    const float cos = rows.cos[int64_t{of.position} * half + i], sin = rows.sin[int64_t{of.position} * half + i];
+    x[i] = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
+    x[i + half] = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
+  }
+  __syncthreads();
+  for (int width = 1; width < call.hadamard && which < 2; width *= 2) {
+    for (int i = thread; i < half; i += kTransformThreads) {
+      const int low = i / width * 2 * width + i % width;
+      const float a = x[low], b = x[low + width];
+      x[low] = __fadd_rn(a, b);
+      x[low + width] = __fsub_rn(a, b);
+    }
+    __syncthreads();
+  }
+  const int page = of.position / kPackPage, t = of.position % kPackPage;
+  uint16_t* to = nullptr;
+  if (which > 0)
+    to = reinterpret_cast<uint16_t*>(rows.kv.tables[of.sequence * rows.kv.stride + page]) +
+         ((rows.kv.index * 2 + which - 1) * kv_heads + kv_head) * kPackPage * d;
+  for (int i = thread; i < d; i += kTransformThreads) {
+    const float v = which < 2 && call.hadamard > 1 ? __fmul_rn(x[i], call.scale) : x[i];
+    if (which == 0) {
+      rows.q[(row * heads + head) * d + i] = v;
+    } else {
+      to[which == 1 ? i * kPackPage + t : t * d + i] = f16_nearest(v);
+    }
+  }
+}
+
+/// One matrix on its way, in shared memory.
+struct Packing {
+  uint8_t codes[kMostPackedRows * kPackColumns];
+  float least[kMostPackedRows], most[kMostPackedRows], steps[kMostPackedRows];
+  int8_t least_codes[kMostPackedRows];
+  uint8_t scale_codes[kMostPackedRows];
+  float units[2];
+  int infinite;
+};
+
+/// The code nearest to v, ties to even.
+__device__ __forceinline__ float nearest_code(float v, float least, float inverse, float levels) {
+  constexpr float kMagic = 12582912.0f;
+  float code = __fmul_rn(__fsub_rn(v, least), inverse);
+  code = code < 0.0f ? 0.0f : code;
+  code = code > levels ? levels : code;
+  return __fsub_rn(__fadd_rn(code, kMagic), kMagic);
+}
+
+/// sum (v - nearest of the levels)^2 of a row whose elements half a warp holds, kVectors to a lane.
+template <int kVectors>
+__device__ __forceinline__ float squared_error(const float (&v)[kVectors], int count, float least, float most,
+                                               float levels) {
+  const float step = __fdiv_rn(__fsub_rn(most, least), levels), inverse = step > 0 ? __fdiv_rn(1.0f, step) : 0.0f;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (i >= count) break;
+    const float code = nearest_code(v[i], least, inverse, levels);
+    const float error = __fsub_rn(v[i], __fadd_rn(least, __fmul_rn(step, code)));
+    sum = __fadd_rn(sum, __fmul_rn(error, error));
+  }
+  return fold_lanes(sum);
+}
+
+/// The range of row r; all lanes of the half warp give it.
+__device__ __forceinline__ void choose_range(const float (&v)[kPackColumns / kLanes], int count, int bits, float& least,
+                                             float& most) {
+  least = most = v[0];
+#pragma unroll
+  for (int i = 1; i < kPackColumns / kLanes; ++i) {
+    if (i >= count) break;
+    least = v[i] < least ? v[i] : least;
+    most = v[i] > most ? v[i] : most;
+  }
+  least = -largest_of_lanes(-least);
+  most = largest_of_lanes(most);
+  const int tries = bits == 2 ? 8 : bits == 4 ? 3 : 0;
+  if (tries == 0) return;
+  const float levels = static_cast<float>((1 << bits) - 1);
+  float least_error = squared_error(v, count, least, most, levels);
+  const float middle = __fadd_rn(__fmul_rn(0.5f, least), __fmul_rn(0.5f, most));
+  const float half = __fsub_rn(__fmul_rn(0.5f, most), __fmul_rn(0.5f, least));
+  for (int i = 1; i <= tries; ++i) {
+    const float kept = __fmul_rn(half, __fsub_rn(1.0f, __fdiv_rn(static_cast<float>(i), 16.0f)));
+    const float low = __fsub_rn(middle, kept), high = __fadd_rn(middle, kept);
+    const float error = squared_error(v, count, low, high, levels);
+    if (error < least_error) least_error = error, least = low, most = high;
+  }
+}
+
+/// A row's elements of one lane: columns 16 i + lane.
+__device__ __forceinline__ void load_row(const uint16_t* row, int count, int lane, float (&v)[kPackColumns / kLanes],
+                                         bool& infinite) {
+#pragma unroll
+  for (int i = 0; i < kPackColumns / kLanes; ++i) {
+    v[i] = 0;
+    if (i >= count) break;
+    const uint16_t h = row[i * kLanes + lane];
+    infinite |= (h & 0x7c00) == 0x7c00;
+    v[i] = f16_value(h);
+  }
+}
+
+/// Units, steps and least values of all rows, as codes: one thread after the ranges are known.
+__device__ __forceinline__ void choose_units(const PackedShape& shape, Packing& p) {
+  const auto levels = static_cast<float>((1 << shape.bits) - 1);
+  float farthest = 0, widest = 0;
+  for (int r = 0; r < shape.rows; ++r) farthest = fabsf(p.least[r]) > farthest ? fabsf(p.least[r]) : farthest;
+  p.units[1] = __fdiv_rn(farthest, 127.0f);
+  for (int r = 0; r < shape.rows; ++r) {
+    float code = p.units[1] > 0 ? floorf(__fdiv_rn(p.least[r], p.units[1])) : 0.0f;
+    code = code < -127.0f ? -127.0f : code > 127.0f ? 127.0f : code;
+    p.least_codes[r] = static_cast<int8_t>(code);
+    const float least = __fmul_rn(p.units[1], code);
+    p.steps[r] = p.most[r] > least ? __fdiv_rn(__fsub_rn(p.most[r], least), levels) : 0.0f;
+    widest = p.steps[r] > widest ? p.steps[r] : widest;
+  }
+  p.units[0] = __fdiv_rn(widest, 255.0f);
+}
+
+/// pack_rows() by a thread block.
+__device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8_t* codes,
+                                            uint8_t* side, Packing& p) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes,
+            count = static_cast<int>(shape.columns) / kLanes;
+  const auto levels = static_cast<float>((1 << shape.bits) - 1);
+  if (thread == 0) p.infinite = 0;
+  __syncthreads();
+  bool infinite = false;
+  for (int first = 0; first < shape.rows; first += kPackThreads / kLanes) {
+    const int r = first + thread / kLanes;
+    float v[kPackColumns / kLanes], least, most;
+    load_row(rows + r * ld, count, lane, v, infinite);
+    choose_range(v, count, shape.bits, least, most);
+    if (lane == 0) p.least[r] = least, p.most[r] = most;
+  }
+  if (infinite) p.infinite = 1;
+  __syncthreads();
+  if (p.infinite != 0) {  // the whole matrix says so
+    for (int at = thread; at < shape.code_bytes(); at += kPackThreads) codes[at] = 0;
+    for (int at = thread; at < 2 * shape.rows; at += kPackThreads) side[8 + at] = 0;
+    if (thread < 2) reinterpret_cast<uint32_t*>(side)[thread] = 0x7fc00000u;
+    __syncthreads();
+    return;
+  }
+  if (thread == 0) choose_units(shape, p);
+  __syncthreads();
+  for (int first = 0; first < shape.rows; first += kPackThreads / kLanes) {
+    const int r = first + thread / kLanes;
+    float v[kPackColumns / kLanes];
+    load_row(rows + r * ld, count, lane, v, infinite);
+    const float code = p.units[0] > 0 ? ceilf(__fdiv_rn(p.steps[r], p.units[0])) : 0.0f;
+    const auto scale = static_cast<uint8_t>(code > 255.0f ? 255.0f : code);
+    const float step = __fmul_rn(p.units[0], static_cast<float>(scale));
+    const float least = __fmul_rn(p.units[1], static_cast<float>(p.least_codes[r]));
+    const float inverse = step > 0 ? __fdiv_rn(1.0f, step) : 0.0f;
+    if (lane == 0) p.scale_codes[r] = scale;
+#pragma unroll
+    for (int i = 0; i < kPackColumns / kLanes; ++i)
+      if (i < count)
+        p.codes[r * kPackColumns + i * kLanes + lane] =
+            step > 0 ? static_cast<uint8_t>(nearest_code(v[i], least, inverse, levels)) : uint8_t{0};
+  }
+  __syncthreads();
+  // A thread puts a byte of codes together: those whose place it is.
+  const int of_word = 16 / shape.bits, of_byte = 8 / shape.bits;
+  for (int at = thread; at < shape.code_bytes(); at += kPackThreads) {
+    const int unit = at / 64, word = at % 64 / 2;
+    uint32_t byte = 0;
+    for (int k = 0; k < of_byte; ++k) {
+      const int vector = unit * of_word + at % 2 * of_byte + k;
+      const int r = vector / count * 2 + word % 2, column = vector % count * kLanes + word / 2;
+      byte |= static_cast<uint32_t>(p.codes[r * kPackColumns + column]) << (k * shape.bits);
+    }
+    codes[at] = static_cast<uint8_t>(byte);
+  }
+  for (int r = thread; r < shape.rows; r += kPackThreads) {
+    side[8 + r] = p.scale_codes[r];
+    side[8 + shape.rows + r] = static_cast<uint8_t>(p.least_codes[r]);
+  }
+  if (thread < 2) reinterpret_cast<float*>(side)[thread] = p.units[thread];
+  __syncthreads();
+}
+
+/// A thread block per page, kv head and matrix: keys, then blocks of values.
+__global__ void __launch_bounds__(kPackThreads) pack_all(const __grid_constant__ PackPages call) {
+  __shared__ Packing packing;
+  const PackedKv& kv = call.kv;
+  const PackTask task = call.tasks[blockIdx.x];
+  const int64_t d = kv.pages.head_dim, head = blockIdx.y, heads = kv.pages.kv_heads;
+  const int64_t table = task.sequence * kv.pages.stride + task.page, index = kv.pages.index * heads + head;
+  const auto* const from =
+      reinterpret_cast<const uint16_t*>(kv.pages.tables[table]) + (kv.pages.index * 2 * heads + head) * kPackPage * d;
+  auto* const page = reinterpret_cast<uint8_t*>(kv.tables[table - 1]);
+  uint8_t *codes = page + index * kv.codes, *side = page + kv.sides_at + index * kv.sides;
+  if (blockIdx.z == 0) {
+    pack_matrix(from, kPackPage, {kv.key_bits, d, kPackPage}, codes, side, packing);
+    return;
+  }
+  const int64_t width = value_columns(kv.value_bits), block = blockIdx.z - 1;
+  const PackedShape whole = {kv.value_bits, kPackPage, width};
+  const PackedShape shape = {kv.value_bits, kPackPage, width < d - block * width ? width : d - block * width};
+  codes += kv.key_codes + block * whole.code_bytes();
+  side += kv.key_side + block * whole.side_bytes();
+  pack_matrix(from + heads * kPackPage * d + block * width, d, shape, codes, side, packing);
+}
+
+}  // namespace
+
+Status rotate_transform_and_store(const StoreTransformed& call) {
+  const StoreRows& rows = call.rows;
+  if (rows.m == 0) return {};
+  const dim3 grid(static_cast<unsigned>(rows.m), static_cast<unsigned>(rows.heads + 2 * rows.kv.kv_heads));
+  return check_cuda(launch(rotate_transform_and_store_all, grid, dim3(kTransformThreads), 0,
+                           static_cast<cudaStream_t>(rows.stream), false, call),
+                    "rotation");
+}
+
+Status pack_pages(const PackPages& call) {
+  if (call.count == 0) return {};
+  const int64_t width = value_columns(call.kv.value_bits), blocks = (call.kv.pages.head_dim + width - 1) / width;
+  const dim3 grid(static_cast<unsigned>(call.count), static_cast<unsigned>(call.kv.pages.kv_heads),
+                  static_cast<unsigned>(1 + blocks));
+  return check_cuda(launch(pack_all, grid, dim3(kPackThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
+                    "kv cache");
+}
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,39 @@
+#pragma once
+// What kernels on packed pages need of the machine. tests/conformance/cuda_emulated/ has the same for a host.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#define LOWBIT_OUT_OF_LINE __noinline__
+
+namespace lowbit::cuda {
+
+/// c[16, 8] += a[16, 32] b[32, 8] of bytes, a unsigned; the places are those of mma_u8_s8().
+template <bool kSigned>
+__device__ __forceinline__ void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (kSigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+/// Bytes of b and a, chosen by the four lowest nibbles of `which`.
+__device__ __forceinline__ uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  return __byte_perm(a, b, which);
+}
+/// What is read once.
+__device__ __forceinline__ uint2 load_once(const uint8_t* from) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
+  return v;
+}
+__device__ __forceinline__ void sync_warp() { __syncwarp(); }
+/// The 128 threads of a team meet; teams are numbered from 0.
+__device__ __forceinline__ void sync_team(int team) { asm volatile("bar.sync %0, 128;" ::"r"(team + 1) : "memory"); }
+
+}  // namespace lowbit::cuda

@@ -1,0 +1,65 @@
+#pragma once
+// The contract between backend/cuda/ and the kernels of a quantized KV cache: packing pages, and attention that reads
+// packed ones. No CUDA types; kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it.
+//
+// Numerics: docs/kv-cache.md; codes and sums have the bits of the CPU. Pointers are device memory, calls as in
+// kernels/cuda_step_api.h.
+
+#include <cstdint>
+
+#include "kernels/cuda_step_api.h"
+
+namespace lowbit::cuda {
+
+/// Pages of a quantized cache (KvFormat), f16 ones and packed ones, as one layer finds itself in them.
+struct PackedKv {
+  PagedKv pages;                     // f16; an address is 0 where a page has gone
+  const uint64_t* tables = nullptr;  // [sequences, pages.stride]: packed pages, that of page 1 first
+  int key_bits = 0, value_bits = 0;
+  int64_t residual_pages = 0;  // a query at p reads page g packed if g >= 1 and p / 64 >= g + 1 + residual_pages
+  // Of one head: bytes of all codes and of those of keys, of all that stands beside them, and beside keys.
+  int64_t codes = 0, key_codes = 0, sides = 0, key_side = 0;
+  int64_t sides_at = 0;  // in a page
+};
+
+/// Rotates q [m, heads * head_dim] in place, k likewise, and transforms both by Hadamard, `hadamard` elements at a time;
+/// k and v enter their f16 pages.
+struct StoreTransformed {
+  StoreRows rows;
+  int64_t hadamard = 1;
+  float scale = 1;  // 1 / sqrt(hadamard)
+};
+Status rotate_transform_and_store(const StoreTransformed& call);
+
+/// A page of a sequence that is to be packed: one from 1 on, whose f16 page is there and full.
+struct PackTask {
+  int32_t sequence = 0, page = 0;
+};
+/// Packs pages of one layer: pack_rows() of each head's keys, and of its values block by block.
+struct PackPages {
+  PackedKv kv;
+  const PackTask* tasks = nullptr;
+  int64_t count = 0;
+  void* stream = nullptr;
+};
+Status pack_pages(const PackPages& call);
+
+/// attend_pages() on such pages. All queries of a tile read the same pages packed: a tile ends where the block of 64
+/// positions of its first query ends (packed_tile_queries()).
+struct AttendPacked {
+  AttendPages attend;  // its kv: as `kv` has it; tile_queries 4 or 8
+  PackedKv kv;
+  int teams = 0;  // spans that a thread block takes at a time: 1, 2 or 4; 0: chosen
+};
+Status attend_packed(const AttendPacked& call);
+/// 4 or 8: enough for `queries` that belong together, if that is possible.
+constexpr int packed_tile_queries(int64_t queries) { return queries <= 4 ? 4 : 8; }
+/// Queries of a tile that begins with query `first` of rows at `position`, `group` of them to a row.
+constexpr int64_t queries_of_packed_tile(int64_t position, int64_t rows, int64_t group, int64_t first, int64_t most) {
+  constexpr int64_t kPage = 64;
+  const int64_t block_end = ((position + first / group) / kPage + 1) * kPage - position;  // in rows
+  const int64_t end = (block_end < rows ? block_end : rows) * group;
+  return end - first < most ? end - first : most;
+}
+
+}  // namespace lowbit::cuda

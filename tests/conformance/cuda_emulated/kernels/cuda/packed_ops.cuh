@@ -1,0 +1,53 @@
+#pragma once
+// In place of src/kernels/cuda/packed_ops.cuh, for a host compiler: behind block_fibers.h. Teams run in step.
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#define LOWBIT_OUT_OF_LINE
+
+namespace lowbit::cuda {
+
+struct MmaLane {
+  uint32_t a[4], b[2];
+};
+inline int mma_byte(uint32_t word, int i) { return static_cast<int>((word >> (8 * i)) & 255); }
+
+template <bool kSigned>
+inline void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  static std::vector<MmaLane> lanes;
+  fibers::Machine& m = *fibers::machine;
+  lanes.resize(std::max(lanes.size(), m.fibers.size()));
+  const size_t thread = m.current, warp = thread / 32;
+  lanes[thread] = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  fibers::meet(m.warps[warp]);
+  const int lane = static_cast<int>(thread % 32);
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    auto sum = static_cast<uint32_t>(c[i]);
+    for (int k = 0; k < 32; ++k) {
+      const MmaLane& of_a = lanes[warp * 32 + static_cast<size_t>(row % 8 * 4 + k % 16 / 4)];
+      const MmaLane& of_b = lanes[warp * 32 + static_cast<size_t>(column * 4 + k % 16 / 4)];
+      const int x = mma_byte(of_a.a[k / 16 * 2 + row / 8], k % 4), y = mma_byte(of_b.b[k / 16], k % 4);
+      sum += static_cast<uint32_t>(x * (kSigned ? static_cast<int8_t>(y) : y));
+    }
+    c[i] = static_cast<int>(sum);
+  }
+  fibers::meet(m.warps[warp]);
+}
+inline uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  const uint64_t all = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t v = 0;
+  for (int i = 0; i < 4; ++i) v |= static_cast<uint32_t>((all >> (8 * ((which >> (4 * i)) & 7))) & 255) << (8 * i);
+  return v;
+}
+inline uint2 load_once(const uint8_t* from) {
+  uint2 v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+}
+inline void sync_warp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
+inline void sync_team(int) { fibers::meet(fibers::machine->all); }
+
+}  // namespace lowbit::cuda
