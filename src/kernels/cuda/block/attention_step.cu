@@ -157,18 +157,22 @@ __device__ __forceinline__ void sum_exponentials_of_step(const AttendPages& call
   to[1] = sum;
 }
 
-/// Weighted values of two neighbouring elements of a query.
-template <int kQueries>
-__device__ __forceinline__ float2 weigh_staged(const AttendPages& call, const Seen& seen, const StagedSpan& staged,
-                                               const StepShared<kQueries>& shared, int query, int element) {
+/// Weighted values of an element of a query, or of two neighbouring ones.
+template <int kQueries, int kElements>
+__device__ __forceinline__ void weigh_staged(const AttendPages& call, const Seen& seen, const StagedSpan& staged,
+                                             const StepShared<kQueries>& shared, int query, int element,
+                                             float (&sums)[kElements]) {
   const int d = static_cast<int>(call.kv.head_dim);
   const uint16_t* const values = staged.values + element;
   const float* const weights = shared.weights[query];
-  float2 sums = {0, 0};
   const auto add = [&](int t, float weight) {
-    const uint32_t pair = *reinterpret_cast<const uint32_t*>(values + t * d);
-    sums.x = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair)), sums.x);
-    sums.y = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair >> 16)), sums.y);
+    if constexpr (kElements == 1) {
+      sums[0] = __fmaf_rn(weight, f16_value(values[t * d]), sums[0]);
+    } else {
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(values + t * d);
+      sums[0] = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair)), sums[0]);
+      sums[1] = __fmaf_rn(weight, f16_value(static_cast<uint16_t>(pair >> 16)), sums[1]);
+    }
   };
   int t = seen.begin;
   for (; t < seen.end && t % 4 != 0; ++t) add(t, weights[t]);
@@ -181,28 +185,35 @@ __device__ __forceinline__ float2 weigh_staged(const AttendPages& call, const Se
     add(t + 3, four.w);
   }
   for (; t < seen.end; ++t) add(t, weights[t]);
-  return sums;
 }
 
-/// Weighted values of all queries of the tile: results of the span, or the output where there is no other.
+template <int kQueries, int kElements>
+__device__ __forceinline__ void weigh_elements(const AttendPages& call, const PagedTile& tile, const Seen& seen,
+                                               const StagedSpan& staged, const StepShared<kQueries>& shared) {
+  const int of_query = static_cast<int>(call.kv.head_dim) / kElements;
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * of_query; at += kPagedThreads) {
+    const int query = at / of_query, element = at % of_query * kElements;
+    float sums[kElements] = {};
+    weigh_staged<kQueries, kElements>(call, seen, staged, shared, query, element, sums);
+    const bool apart = call.results != nullptr;
+    float* const to = apart ? result_of(call, static_cast<int>(blockIdx.z), query) + 2 + element
+                            : call.out + tile.offset(call, query) + element;
+    const float by = apart ? 1.0f : __fdiv_rn(1.0f, shared.totals[query]);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) to[i] = apart ? sums[i] : __fmul_rn(sums[i], by);
+  }
+}
+
+/// Weighted values of all queries of the tile: results of the span, or the output where there is no other. A thread has
+/// one element if there are threads enough: sums are chains along the span.
 template <int kQueries>
 __device__ __forceinline__ void weigh_step(const AttendPages& call, const PagedTile& tile, const Seen& seen,
                                            const StagedSpan& staged, const StepShared<kQueries>& shared) {
-  const int half = static_cast<int>(call.kv.head_dim) / 2;
   if (call.results == nullptr) __syncthreads();  // totals
-  for (int at = static_cast<int>(threadIdx.x); at < tile.count * half; at += kPagedThreads) {
-    const int query = at / half, element = at % half * 2;
-    const float2 sums = weigh_staged(call, seen, staged, shared, query, element);
-    if (call.results != nullptr) {
-      float* const to = result_of(call, static_cast<int>(blockIdx.z), query) + 2 + element;
-      to[0] = sums.x;
-      to[1] = sums.y;
-    } else {
-      float* const to = call.out + tile.offset(call, query) + element;
-      const float by = __fdiv_rn(1.0f, shared.totals[query]);
-      to[0] = __fmul_rn(sums.x, by);
-      to[1] = __fmul_rn(sums.y, by);
-    }
+  if (tile.count * call.kv.head_dim <= kPagedThreads) {
+    weigh_elements<kQueries, 1>(call, tile, seen, staged, shared);
+  } else {
+    weigh_elements<kQueries, 2>(call, tile, seen, staged, shared);
   }
 }
 
