@@ -119,8 +119,15 @@ tl::unexpected<Error> not_built() {
   return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
 }
 
-tl::unexpected<Error> fp8_activations() {
-  return fail(ErrorCode::kUnsupported, "matmul", "fp8 activations", "int8 or f32 ones on a GPU", "--device cpu");
+/// As backend/cuda/fp8_weight.h takes them.
+Result<DeviceKernelChoice> choose_fp8_kernel(const QTensor& w) {
+  const std::string scaling = scaling_name(w.scaling);
+  if (w.format != FormatId::kFp8 || (scaling != "128x128" && scaling != "g128"))
+    return fail(ErrorCode::kUnsupported, "matmul", "fp8 activations with scales of " + scaling,
+                "fp8 weights of 128x128 or g128 on a GPU", "--act f32, or --device cpu");
+  return DeviceKernelChoice{
+      "matmul_fp8_afp8_" + scaling + "__cuda",
+      "fp8 activations: tensor cores of compute capability 9.0 for 128x128, else the CPU's order of sums"};
 }
 tl::unexpected<Error> too_long_group(int64_t group) {
   return fail(ErrorCode::kUnsupported, "matmul weight", "one scale for " + std::to_string(group) + " columns",
@@ -316,7 +323,7 @@ Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMa
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
   if (!cuda::built()) return not_built();
   const bool dense = is_dense(w.format);
-  if (!dense && options.activation == Activation::kFp8) return fp8_activations();
+  if (!dense && options.activation == Activation::kFp8) return choose_fp8_kernel(w);
   const Activation activation = dense ? Activation::kF32 : options.activation;
   const Groups g = groups_of(w, activation, options.activation_group);
   const cuda::MatmulShape shape = {

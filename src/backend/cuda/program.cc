@@ -221,7 +221,17 @@ Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, Cud
   return cuda::round_rows({x, m, w.k, of.group, of.rounding.largest, codes, ldq, scales, work.stream()});
 }
 
+Status CudaProgram::multiply_fp8(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const {
+  const CudaWorkspace::CodesOf of{x, kFp8Block, {}, true};
+  auto* const codes = work.codes_.as<uint8_t>();
+  auto* const scales = work.code_scales_.as<float>();
+  if (!(of == work.codes_of_)) LOWBIT_TRY(w.fp8.quantize(x, m, codes, scales, work.stream()));
+  work.codes_of_ = of;
+  return w.fp8.multiply(codes, scales, floats_or_null(w.bias), m, y, work.stream());
+}
+
 Status CudaProgram::multiply(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const {
+  if (w.takes_fp8()) return multiply_fp8(w, x, m, y, work);
   DeviceRows rows{x, cuda::Element::kF32, m, w.k, nullptr};
   if (w.takes_codes()) {
     LOWBIT_TRY(quantize(w, x, m, work));

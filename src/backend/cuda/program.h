@@ -42,6 +42,7 @@ class CudaProgram final : public Program {
   Result<const float*> operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
                                int64_t row, int64_t m, CudaWorkspace& work) const;
   /// y [m, n] of rows x [m, k].
+  Status multiply_fp8(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const;
   Status multiply(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const;
   /// A weight, and where its product goes.
   struct StepPart {

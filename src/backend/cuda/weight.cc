@@ -25,9 +25,6 @@ Result<Buffer> to_device(std::span<const float> values, const char* what) {
 Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, const QTensor& w,
                                                      const std::vector<float>& bias, const XSpec& x, bool rows,
                                                      bool products, ThreadPool& pool) {
-  if (products && x.activation == Activation::kFp8)
-    return fail(ErrorCode::kUnsupported, name, "fp8 activations", "int8 or f32 ones on a GPU",
-                "--act f32, or --device cpu");
   auto weight = std::make_unique<CudaWeight>();
   weight->name = name;
   weight->format = w.format;
@@ -45,6 +42,10 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, options));
     weight->kernel = weight->plan.kernel_name();
     weight->reason = weight->plan.reason();
+  } else if (weight->takes_fp8()) {
+    LOWBIT_TRY_ASSIGN(weight->fp8, CudaFp8Weight::make(name, w));
+    weight->kernel = weight->fp8.kernel_name();
+    weight->reason = "fp8 activations: tensor cores of compute capability 9.0, elsewhere the CPU's order of sums";
   } else if (products) {
     LOWBIT_TRY(weight->set_values(w, pool));
     weight->kernel = std::string("matmul_") + format_info(w.format).name + "_af32__cuda_128x128";
@@ -114,8 +115,11 @@ Status CudaWeight::set_stored_table(const QTensor& w) {
 
 WeightInfo CudaWeight::info() const {
   if (!multiplies) return {name, "", "", format, n, k, 0, Activation::kF32, 0};
-  const int64_t bytes = takes_codes() ? plan.resident_bytes() : values.size() + scales.size() + offsets.size();
-  return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, takes_codes() ? code_group() : 0};
+  const int64_t bytes = takes_codes()
+                            ? plan.resident_bytes()
+                            : values.size() + scales.size() + offsets.size() + fp8.codes.size() + fp8.scales.size();
+  const int64_t x_group = takes_codes() ? code_group() : takes_fp8() ? kFp8Block : 0;
+  return {name, kernel, reason, format, n, k, bytes + bias.size(), activation, x_group};
 }
 
 Status CudaWeight::run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const {

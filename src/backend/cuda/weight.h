@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/fp8_weight.h"
 #include "backend/step.h"
 #include "base/threads.h"
 #include "ops/device_matmul.h"
@@ -29,9 +30,10 @@ struct CudaWeight final : Weight {
                                                   bool products, ThreadPool& pool);
   WeightInfo info() const override;
   bool takes_codes() const { return multiplies && activation == Activation::kInt8; }
+  bool takes_fp8() const { return multiplies && activation == Activation::kFp8; }
   /// Columns of x that share a scale; 0: all of a row.
   int64_t code_group() const { return plan.x_groups() ? plan.group() : 0; }
-  /// y [m, n] of rows x [m, k] in f32, or of their codes.
+  /// y [m, n] of rows x [m, k] in f32, or of their int8 codes.
   Status run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const;
 
   std::string name, kernel, reason;
@@ -43,6 +45,7 @@ struct CudaWeight final : Weight {
   Buffer bias;                     // [n] or empty
   DeviceTable table;               // of an embedding
   DeviceMatmulPlan plan;           // int8 activations
+  CudaFp8Weight fp8;               // fp8 activations
   Buffer values, scales, offsets;  // f32 activations: WeightParts
   int64_t group = 0;
 

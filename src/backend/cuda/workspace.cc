@@ -27,6 +27,10 @@ Result<std::unique_ptr<CudaWorkspace>> CudaWorkspace::make(int gpu, std::span<co
 }
 
 void CudaWorkspace::add_needs(const CudaWeight& w, Needs& needs) const {
+  if (w.takes_fp8()) {
+    needs.codes = std::max(needs.codes, CudaFp8Weight::row_bytes(w.k));
+    needs.code_scales = std::max(needs.code_scales, w.fp8.blocks());
+  }
   if (!w.takes_codes()) return;
   const int64_t group = w.code_group();
   needs.codes = std::max(needs.codes, round_up(w.k, 64));

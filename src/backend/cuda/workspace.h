@@ -39,6 +39,7 @@ class CudaWorkspace final : public Workspace {
     const float* x = nullptr;
     int64_t group = 0;
     ActivationRounding rounding;
+    bool fp8 = false;
     bool operator==(const CodesOf&) const = default;
   };
   /// What steps need besides their slots.

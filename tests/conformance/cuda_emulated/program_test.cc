@@ -16,6 +16,11 @@ TEST(ProgramsOnFibers, GiveTheReferencesBits) {
   Variant v{"int4 codes of x", {}, {.group = 32, .rounding = {7, 0}}};
   v.model.format = FormatId::kInt4;
   expect_reference(*cuda, v, pool);
+  for (const int64_t rows : {1, 128}) {
+    expect_reference(*cuda, fp8_variant(rows), pool);
+    expect_reference_sessions(*cuda, fp8_variant(rows), pool, 9);
+    expect_reference_decoding(*cuda, fp8_variant(rows), pool, 9);
+  }
 }
 
 TEST(ProgramsOnFibers, SequencesThatShareAPool) {
@@ -43,6 +48,7 @@ TEST(ProgramsOnFibers, QuantizedCaches) {
 TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {
   RandomModelSpec spec;
   spec.format = FormatId::kFp8;
+  spec.group = 40;
   const MemorySource source = make_random_model(spec);
   LoadOptions options;
   options.gpu = 0;
