@@ -12,7 +12,7 @@ namespace {
 using namespace block;  // NOLINT
 
 constexpr int kHead = 128, kTileQueries = 4, kManyTeams = 4, kSideBytes = 832;
-constexpr int kHeadPitch = x_pitch(kHead);
+constexpr int kHeadPitch = x_pitch(kHead), kMostBlocks = 4;
 
 /// What becomes of a span when it joins those before it.
 struct Joining {
@@ -25,8 +25,8 @@ struct Shared128 {
   float queries[kTileQueries][kHead];
   float weights[kTeams][kTileQueries][kSpan];  // scores, then their exponentials
   float products[kTeams][kTeamPages][kTileQueries][kHead];
-  float2 by[kTeams][kTeamPages][kTileQueries];
-  uint16_t x[kTeams][kTeamPages][kTileQueries * kHeadPitch];
+  float2 by[kTeams][kTeamPages][kMostBlocks * kTileQueries];
+  uint16_t x[kTeams][kTeamPages][kMostBlocks / 2 * kTileQueries * kHeadPitch];
   uint8_t sides[kTeams][2][kTeamPages][kSideBytes];
   float page_most[kTeams][kTileQueries][kTeamPages];
   float most[kTeams][kTileQueries], total[kTeams][kTileQueries];
@@ -230,6 +230,10 @@ struct Values128 {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) raw[b].fetch(codes + b * kBlockCodes, kPagePositions / kStep);
   }
+  /// Two blocks' x lie side by side.
+  static __device__ __forceinline__ uint16_t* x_of(uint16_t* x, int b) {
+    return x + b / 2 * kTileQueries * kHeadPitch + b % 2 * kPagePositions;
+  }
   __device__ __forceinline__ void weigh(const uint8_t* side, const float (*weights)[kSpan], int first, uint16_t* x,
                                         float2* by, float (*products)[kHead]) const {
     constexpr int kOwn = kPagePositions / kLanes;
@@ -241,13 +245,14 @@ struct Values128 {
       for (int i = 0; i < kOwn; ++i) own[q][i] = weights[half + 2 * q][first + i * kLanes + lane % kLanes];
     float* const to = products[lane % 2 * 2];  // of query 2 t where t < 2
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      prepare_128<kValues, kN>(side + b * kBlockSide, own, x, by);
-      sync_warp();
-      multiply_128<kValues, kN>(raw[b], x, by,
+    for (int b = 0; b < kBlocks; ++b)
+      prepare_128<kValues, kN>(side + b * kBlockSide, own, x_of(x, b), by + b * kTileQueries);
+    sync_warp();
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      multiply_128<kValues, kN>(raw[b], x_of(x, b), by + b * kTileQueries,
                                 [&](int i, int column, float y) { to[i * kHead + b * 16 * kN + column] = y; });
-      sync_warp();
-    }
+    sync_warp();
   }
 };
 
