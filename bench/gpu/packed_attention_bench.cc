@@ -1,6 +1,6 @@
 // Times attention of one new row per sequence behind a long context on a GPU, pages as f16 and packed: 32 heads, 8 KV
 // heads of 128. Graphs that go through at least 512 MiB of pages. Usage: lowbit_packed_attention_bench
-// [teams, 0: as the library chooses]
+// [teams, 0: as the library chooses] [format [sequences [positions]]]: those alone.
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +19,7 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128, kLeastBytes = int64_t{512} << 20, kSourcePages = 8;
+constexpr int kReplays = 2;
 constexpr int64_t kF16Page = 2 * 2 * kKvPage * kKvHeads * kHeadDim;  // bytes, of one layer
 
 template <class T>
@@ -98,9 +99,9 @@ double time_calls(void* stream, int64_t count, const Call& call) {
   for (int64_t i = 0; i < count; ++i) call(i);
   const cuda::Graph graph = must(cuda::Graph::end(stream));
   std::vector<double> times;
-  for (int i = 0; i < 5; ++i) times.push_back(must(graph.time(stream, 2)));
+  for (int i = 0; i < 5; ++i) times.push_back(must(graph.time(stream, kReplays)));
   std::ranges::sort(times);
-  return 1e6 * times[2] / double(count);
+  return 1e6 * times[2] / double(kReplays * count);
 }
 
 void time_packed(const std::string& name, int64_t sequences, int64_t length, bool apart, int teams, void* stream) {
@@ -152,15 +153,17 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
   std::fflush(stdout);
 }
 
-void run(int teams) {
+void run(int teams, const std::string& format, int64_t only_sequences, int64_t only_length) {
   must(cuda::use_device(0));
   const cuda::Stream stream = must(cuda::Stream::create());
   for (const char* kv : {"int4", "int2", "int8", "k4v2"}) {
+    if (!format.empty() && format != kv) continue;
     for (const auto& [sequences, length] :
-         {std::pair<int64_t, int64_t>{1, 4096}, {1, 16384}, {1, 65536}, {16, 4096}, {16, 65536}}) {
+         {std::pair<int64_t, int64_t>{1, 4096}, {1, 16384}, {1, 65536}, {16, 4096}, {16, 16384}, {16, 65536}}) {
+      if ((only_sequences > 0 && sequences != only_sequences) || (only_length > 0 && length != only_length)) continue;
       for (const bool apart : {true, false}) {
         if (apart ? sequences > 1 && length > 4096 : sequences == 1) continue;
-        time_packed(kv, sequences, length, apart, apart ? 1 : teams, stream.handle());
+        time_packed(kv, sequences, length, apart, teams, stream.handle());
       }
     }
   }
@@ -170,6 +173,7 @@ void run(int teams) {
 }  // namespace lowbit
 
 int main(int argc, char** argv) {
-  lowbit::run(argc > 1 ? std::atoi(argv[1]) : 0);
+  lowbit::run(argc > 1 ? std::atoi(argv[1]) : 0, argc > 2 ? argv[2] : "", argc > 3 ? std::atoi(argv[3]) : 0,
+              argc > 4 ? std::atoi(argv[4]) : 0);
   return 0;
 }

@@ -86,6 +86,9 @@ inline std::vector<Variant> packed_variants() {
   add("int4 cache, heads of 16", 4, 2, 16, {4, 4, 0});
   add("k8v2 cache, heads of 64", 3, 1, 64, {8, 2, 64});
   add("int8 cache, heads of 80", 2, 2, 80, {8, 8, 0});
+  add("int4 cache, heads of 128", 4, 1, 128, {4, 4, 0});
+  add("k4v2 cache, heads of 128", 6, 2, 128, {4, 2, 64});
+  add("int2 cache, heads of 128", 2, 1, 128, {2, 2, 128});
   add("k2v4 cache, heads of 128", 5, 1, 128, {2, 4, 128});
   s.model_type = "qwen2";
   s.window = 150;
@@ -106,7 +109,8 @@ inline Variant fp8_variant(int64_t rows) {
   s.group_rows = rows;
   return {rows == 1 ? "fp8 by fp8, 1 x 128" : "fp8 by fp8, blocks",
           s,
-          {.activation = Activation::kFp8, .group = kFp8Block}};
+          {.activation = Activation::kFp8, .group = kFp8Block},
+          {}};
 }
 
 /// With those that a GPU refuses.

@@ -32,6 +32,17 @@ __device__ __forceinline__ uint2 load_once(const uint8_t* from) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
   return v;
 }
+__device__ __forceinline__ void copy_to_shared_8(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+/// The largest number of a warp, in all lanes; none is NaN.
+__device__ __forceinline__ float largest_of_warp(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  const uint32_t most = __reduce_max_sync(0xffffffffu, bits >> 31 != 0 ? ~bits : bits | 0x80000000u);
+  return __uint_as_float(most >> 31 != 0 ? most & 0x7fffffffu : ~most);
+}
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 /// The 128 threads of a team meet; teams are numbered from 0.
 __device__ __forceinline__ void sync_team(int team) { asm volatile("bar.sync %0, 128;" ::"r"(team + 1) : "memory"); }

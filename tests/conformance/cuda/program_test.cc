@@ -96,6 +96,42 @@ TEST(CudaPrograms, QuantizedCaches) {
   }
 }
 
+/// A model as a whole, in parts of a prompt, forked and cut back.
+TEST(CudaPrograms, AModelWithAQuantizedCache) {
+  LOWBIT_NEEDS_GPU();
+  RandomModelSpec spec;
+  spec.max_positions = 640;
+  const MemorySource source = make_random_model(spec);
+  Rng rng(4);
+  std::vector<int32_t> tokens(500);
+  for (int32_t& t : tokens) t = int32_t(rng.below(uint64_t(spec.vocab)));
+  for (const char* kv : {"int8", "int4", "k4v2"}) {
+    std::vector<std::vector<float>> all;
+    for (const int gpu : {-1, 0}) {
+      LoadOptions options;
+      options.batch = 96;
+      options.gpu = gpu;
+      options.kv = *parse_kv_format(kv, 64);
+      const auto model = Transformer::load(source, options);
+      ASSERT_TRUE(model.has_value()) << model.error().message();
+      std::vector<float>& logits = all.emplace_back();
+      const auto add = [&](std::span<const int32_t> of, KvCache& cache) {
+        std::vector<float> last(static_cast<size_t>(spec.vocab));
+        ASSERT_TRUE((*model)->forward(of, cache, LogitsWanted::last(), last));
+        logits.insert(logits.end(), last.begin(), last.end());
+      };
+      const auto pages = *(*model)->make_pool(64, 8);
+      KvCache cache(pages, 640);
+      add(std::span(tokens).first(430), cache);
+      KvCache other = cache.fork();
+      for (int i = 0; i < 40; ++i) add(std::span(tokens).subspan(size_t(430 + i), 1), i % 2 == 0 ? cache : other);
+      ASSERT_TRUE(cache.truncate(300));
+      add(std::span(tokens).subspan(450, 30), cache);
+    }
+    EXPECT_TRUE(same_bits(all[1], all[0])) << kv;
+  }
+}
+
 /// From the second batch of a kind on these are recorded launches.
 TEST(CudaPrograms, SequencesThatDecode) {
   LOWBIT_NEEDS_GPU();

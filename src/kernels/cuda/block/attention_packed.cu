@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/block/attention.cuh"
+#include "kernels/cuda/block/attention_packed.cuh"
 #include "kernels/cuda/block/packed_product.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
@@ -16,17 +16,7 @@ namespace {
 
 using namespace block;  // NOLINT
 
-constexpr int kPagePositions = static_cast<int>(kKvPage), kTeamPages = static_cast<int>(kSpanPages), kTeamThreads = 128;
-constexpr int kMostTeams = 4, kMostQueries = 8;
-static_assert(kTeamPages * 32 == kTeamThreads);
-
-__device__ __forceinline__ PagedTile packed_tile(const AttendPages& call) {
-  PagedTile t = paged_tile(call);
-  t.count = static_cast<int>(
-      queries_of_packed_tile(t.sequence.position, t.sequence.rows, t.group, t.first, call.tile_queries));
-  t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
-  return t;
-}
+constexpr int kMostTeams = 4, kMostQueries = 8, kMergeAtOnce = 8;
 
 /// Rows that x of keys has room for.
 constexpr LOWBIT_HD int key_rows(int64_t d) { return d <= 128 ? 128 : 256; }
@@ -40,7 +30,9 @@ struct PackedPlaces {
     return queries * kSpan + kTeamPages * queries * d + kTeamPages * (queries * pitch / 2 + 2 * queries) +
            (kTeamPages + 4) * queries;
   }
-  constexpr LOWBIT_HD int floats(int teams) const { return 2 * queries * d + teams * team_floats(); }
+  /// Queries, what is merged of them, and Running.
+  constexpr LOWBIT_HD int common_floats() const { return 2 * queries * d + 2 * queries; }
+  constexpr LOWBIT_HD int floats(int teams) const { return common_floats() + teams * team_floats(); }
 };
 
 /// What a team has: weights [query][kSpan], products [page][query][d], x and its factors for each warp, and for each
@@ -52,7 +44,7 @@ struct TeamShared {
 };
 __device__ __forceinline__ TeamShared team_shared(float* base, const PackedPlaces& p, int team, int warp) {
   TeamShared s;
-  s.weights = base + 2 * p.queries * p.d + team * p.team_floats();
+  s.weights = base + p.common_floats() + team * p.team_floats();
   s.products = s.weights + p.queries * kSpan;
   float* const x = s.products + kTeamPages * p.queries * p.d;
   s.x = {reinterpret_cast<uint16_t*>(x + warp * (p.queries * p.pitch / 2)),
@@ -65,34 +57,13 @@ __device__ __forceinline__ TeamShared team_shared(float* base, const PackedPlace
   return s;
 }
 
-/// A page as a warp reads it.
-struct PageOfWarp {
-  int page, first;  // of the sequence; its first position, within the span
-  bool packed, there;
-};
-__device__ __forceinline__ bool reads_packed(const PackedKv& kv, int page, int position) {
-  return page >= 1 && position / kPagePositions >= page + 1 + kv.residual_pages;
-}
-__device__ __forceinline__ PageOfWarp page_of(const AttendPacked& call, const PagedTile& tile, int span, int warp) {
-  const int page = span * kTeamPages + warp, last = tile.position(tile.count - 1);
-  const bool there =
-      page * kPagePositions <= last && (page + 1) * kPagePositions > first_seen(tile.position(0), call.attend.window);
-  return {page, warp * kPagePositions, reads_packed(call.kv, page, tile.position(0)), there};
-}
-__device__ __forceinline__ const uint8_t* packed_page(const PackedKv& kv, const PagedTile& tile, int page) {
-  return reinterpret_cast<const uint8_t*>(kv.tables[tile.pages - kv.pages.tables + page - 1]);
-}
-__device__ __forceinline__ int64_t head_of(const PackedKv& kv, int kv_head) {
-  return kv.pages.index * kv.pages.kv_heads + kv_head;
-}
-
 /// Scores of an f16 page: a lane has two positions.
 __device__ __forceinline__ void score_f16(const AttendPacked& call, const PagedTile& tile, const PageOfWarp& page,
                                           const float* queries, float* weights) {
   const int d = static_cast<int>(call.kv.pages.head_dim), lane = static_cast<int>(threadIdx.x) % 32;
   const uint16_t* const keys = page_rows(call.attend, tile, page.page, 0) + lane;
   float sums[kMostQueries][2] = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int i = 0; i < d; ++i) {
     const float a = f16_value(keys[i * kPagePositions]), b = f16_value(keys[i * kPagePositions + 32]);
 #pragma unroll
@@ -211,7 +182,7 @@ __device__ __forceinline__ float sum_of_span(const AttendPacked& call, const Pag
     }
     const uint16_t* const values = page_rows(call.attend, tile, page, 1) + i;
     const float* const weights = shared.weights + q * kSpan;
-#pragma unroll 4
+#pragma unroll 16
     for (int t = from; t < to; ++t) sum = __fmaf_rn(weights[t], f16_value(values[(t - p * kPagePositions) * d]), sum);
   }
   return sum;
@@ -220,7 +191,6 @@ __device__ __forceinline__ float sum_of_span(const AttendPacked& call, const Pag
 __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
     attend_packed_tiles(const __grid_constant__ AttendPacked call, int teams) {
   LOWBIT_DYNAMIC_SHARED(bytes);
-  __shared__ Running running[kMostQueries];
   let_successor_start();
   wait_for_predecessor();
   const AttendPages& attend = call.attend;
@@ -233,6 +203,7 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
   if (apart && part >= tile.spans) return;
   auto* const base = reinterpret_cast<float*>(bytes);
   float *const queries = base, *const all = base + attend.tile_queries * d;
+  auto* const running = reinterpret_cast<Running*>(all + attend.tile_queries * d);
   const TeamShared shared = team_shared(base, places, team, warp);
   for (int at = thread; at < attend.tile_queries * d; at += threads)
     queries[at] = at / d < tile.count ? attend.q[tile.offset(attend, at / d) + at % d] : 0.0f;
@@ -294,12 +265,20 @@ __global__ void __launch_bounds__(kPagedThreads) merge_packed_tiles(const __grid
     const int query = at / d, i = at % d, position = tile.position(query);
     Running running{0, 0};
     float all = 0;
-    for (int part = 0; part < tile.spans; ++part) {
-      const Seen seen = seen_of(position, tile.first_span + part, call.window);
-      if (seen.nothing()) continue;
-      const float* const from = result_of(call, part, query);
-      const Merging by = merge(seen, from[0], from[1], running);
-      all = merged(seen, by, from[2 + i], all);
+    for (int first = 0; first < tile.spans; first += kMergeAtOnce) {
+      float most[kMergeAtOnce], total[kMergeAtOnce], sum[kMergeAtOnce];
+#pragma unroll
+      for (int p = 0; p < kMergeAtOnce; ++p) {
+        const float* const from = result_of(call, min(first + p, tile.spans - 1), query);
+        most[p] = from[0], total[p] = from[1], sum[p] = from[2 + i];
+      }
+#pragma unroll
+      for (int p = 0; p < kMergeAtOnce; ++p) {
+        const Seen seen = seen_of(position, tile.first_span + first + p, call.window);
+        if (first + p >= tile.spans || seen.nothing()) continue;
+        const Merging by = merge(seen, most[p], total[p], running);
+        all = merged(seen, by, sum[p], all);
+      }
     }
     call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
@@ -317,8 +296,8 @@ cudaError_t launch_packed(const AttendPacked& call, const Device& device) {
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
                   apart ? static_cast<unsigned>(a.spans) : 1u);
   return launch(kernel, grid, dim3(static_cast<unsigned>(teams * kTeamThreads)),
-                static_cast<size_t>(places.floats(teams)) * sizeof(float), static_cast<cudaStream_t>(a.stream), false,
-                call, teams);
+                static_cast<size_t>(places.floats(teams)) * sizeof(float), static_cast<cudaStream_t>(a.stream),
+                device.bulk_copies, call, teams);
 }
 
 }  // namespace
@@ -328,10 +307,10 @@ Status attend_packed(const AttendPacked& call) {
   if (a.tile_count == 0) return {};
   Device device{};
   auto e = current_device(&device);
-  if (e == cudaSuccess) e = launch_packed(call, device);
+  if (e == cudaSuccess) e = takes_packed_128(call) ? attend_packed_128(call, device) : launch_packed(call, device);
   if (e == cudaSuccess && a.results != nullptr)
     e = launch(merge_packed_tiles, dim3(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads)),
-               dim3(kPagedThreads), 0, static_cast<cudaStream_t>(a.stream), false, a);
+               dim3(kPagedThreads), 0, static_cast<cudaStream_t>(a.stream), device.bulk_copies, a);
   return check_cuda(e, "attention");
 }
 

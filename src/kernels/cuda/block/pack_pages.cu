@@ -145,21 +145,38 @@ __device__ __forceinline__ void load_row(const uint16_t* row, int count, int lan
   }
 }
 
-/// Units, steps and least values of all rows, as codes: one thread after the ranges are known.
+/// The largest of all threads' numbers, which are not negative.
+__device__ __forceinline__ float largest_of_block(float v, Packing& p) {
+  const int thread = static_cast<int>(threadIdx.x);
+  p.steps[thread] = v;
+  for (int half = kPackThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (thread < half && p.steps[thread + half] > p.steps[thread]) p.steps[thread] = p.steps[thread + half];
+  }
+  __syncthreads();
+  const float most = p.steps[0];
+  __syncthreads();
+  return most;
+}
+
+/// Units, steps and least values of all rows, as codes; a thread has a row.
 __device__ __forceinline__ void choose_units(const PackedShape& shape, Packing& p) {
+  static_assert(kMostPackedRows <= kPackThreads);
+  const int r = static_cast<int>(threadIdx.x);
+  const bool there = r < shape.rows;
   const auto levels = static_cast<float>((1 << shape.bits) - 1);
-  float farthest = 0, widest = 0;
-  for (int r = 0; r < shape.rows; ++r) farthest = fabsf(p.least[r]) > farthest ? fabsf(p.least[r]) : farthest;
-  p.units[1] = __fdiv_rn(farthest, 127.0f);
-  for (int r = 0; r < shape.rows; ++r) {
-    float code = p.units[1] > 0 ? floorf(__fdiv_rn(p.least[r], p.units[1])) : 0.0f;
+  const float least_unit = __fdiv_rn(largest_of_block(there ? fabsf(p.least[r]) : 0.0f, p), 127.0f);
+  float step = 0;
+  if (there) {
+    float code = least_unit > 0 ? floorf(__fdiv_rn(p.least[r], least_unit)) : 0.0f;  // never above the least
     code = code < -127.0f ? -127.0f : code > 127.0f ? 127.0f : code;
     p.least_codes[r] = static_cast<int8_t>(code);
-    const float least = __fmul_rn(p.units[1], code);
-    p.steps[r] = p.most[r] > least ? __fdiv_rn(__fsub_rn(p.most[r], least), levels) : 0.0f;
-    widest = p.steps[r] > widest ? p.steps[r] : widest;
+    const float least = __fmul_rn(least_unit, code);
+    step = p.most[r] > least ? __fdiv_rn(__fsub_rn(p.most[r], least), levels) : 0.0f;
   }
-  p.units[0] = __fdiv_rn(widest, 255.0f);
+  const float widest = largest_of_block(step, p);
+  p.steps[r] = step;
+  if (r == 0) p.units[0] = __fdiv_rn(widest, 255.0f), p.units[1] = least_unit;
 }
 
 /// pack_rows() by a thread block.
@@ -187,7 +204,7 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
     __syncthreads();
     return;
   }
-  if (thread == 0) choose_units(shape, p);
+  choose_units(shape, p);
   __syncthreads();
   for (int first = 0; first < shape.rows; first += kPackThreads / kLanes) {
     const int r = first + thread / kLanes;
@@ -229,6 +246,8 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
 /// A thread block per page, kv head and matrix: keys, then blocks of values.
 __global__ void __launch_bounds__(kPackThreads) pack_all(const __grid_constant__ PackPages call) {
   __shared__ Packing packing;
+  let_successor_start();
+  wait_for_predecessor();
   const PackedKv& kv = call.kv;
   const PackTask task = call.tasks[blockIdx.x];
   const int64_t d = kv.pages.head_dim, head = blockIdx.y, heads = kv.pages.kv_heads;
@@ -254,19 +273,24 @@ __global__ void __launch_bounds__(kPackThreads) pack_all(const __grid_constant__
 Status rotate_transform_and_store(const StoreTransformed& call) {
   const StoreRows& rows = call.rows;
   if (rows.m == 0) return {};
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "rotation");
   const dim3 grid(static_cast<unsigned>(rows.m), static_cast<unsigned>(rows.heads + 2 * rows.kv.kv_heads));
   return check_cuda(launch(rotate_transform_and_store_all, grid, dim3(kTransformThreads), 0,
-                           static_cast<cudaStream_t>(rows.stream), false, call),
+                           static_cast<cudaStream_t>(rows.stream), device.bulk_copies, call),
                     "rotation");
 }
 
 Status pack_pages(const PackPages& call) {
   if (call.count == 0) return {};
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "kv cache");
   const int64_t width = value_columns(call.kv.value_bits), blocks = (call.kv.pages.head_dim + width - 1) / width;
   const dim3 grid(static_cast<unsigned>(call.count), static_cast<unsigned>(call.kv.pages.kv_heads),
                   static_cast<unsigned>(1 + blocks));
-  return check_cuda(launch(pack_all, grid, dim3(kPackThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),
-                    "kv cache");
+  return check_cuda(
+      launch(pack_all, grid, dim3(kPackThreads), 0, static_cast<cudaStream_t>(call.stream), device.bulk_copies, call),
+      "kv cache");
 }
 
 }  // namespace lowbit::cuda

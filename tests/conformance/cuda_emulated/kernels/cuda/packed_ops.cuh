@@ -47,6 +47,14 @@ inline uint2 load_once(const uint8_t* from) {
   std::memcpy(&v, from, sizeof(v));
   return v;
 }
+inline void copy_to_shared_8(void* to, const void* from) { std::memcpy(to, from, 8); }
+inline float largest_of_warp(float v) {
+  for (int w = 16; w > 0; w /= 2) {
+    const float other = __uint_as_float(__shfl_xor_sync(0xffffffffu, __float_as_uint(v), w, 32));
+    v = other > v ? other : v;
+  }
+  return v;
+}
 inline void sync_warp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
 inline void sync_team(int) { fibers::meet(fibers::machine->all); }
 
