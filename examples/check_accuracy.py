@@ -27,12 +27,6 @@ def check_g2p(report):
     yield "4-bit weights without lose more than 2", rows["w4 nearest"]["per"] >= base + 2
 
 
-def has_vnni():
-    """Whether this CPU multiplies four pairs of bytes per lane in one instruction."""
-    flags = Path("/proc/cpuinfo").read_text().split()
-    return "avx512_vnni" in flags or "avx_vnni" in flags
-
-
 def check_denoise(report):
     rows = {r["name"]: r for r in report["rows"]}
     base = rows["float"]["si_sdr_db"]
@@ -42,11 +36,10 @@ def check_denoise(report):
     yield "4-bit weights with feedback: within 0.3 dB of float", rows["w4 feedback"]["si_sdr_db"] >= base - 0.3
     whole = rows["accurate, all layers"]
     yield "dense layers in integers too: at most 0.1 dB below float", whole["si_sdr_db"] >= base - 0.1
-    # Beside the float network, which runs in turn with them: seconds depend on what the machine's other tenants do, ratios hardly do.
-    # Without VNNI an instruction does half as many products: a Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7, a Zen 4 core 6.4 and 4.3.
-    eight, sixteen = (3.0, 2.0) if has_vnni() else (2.5, 1.7)
-    yield f"all layers in 8 bits: {eight} times as fast as the float GRUs alone", rows["seed8, all layers"]["times_float"] >= eight
-    yield f"all layers, 16-bit state: {sixteen} times as fast as the float GRUs alone", whole["times_float"] >= sixteen
+    # Beside the float network, which runs in turn with them: seconds depend on what the machine's other tenants do, ratios hardly do. A
+    # Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7; a Zen 4 core, whose instructions do twice as many products of bytes, 6.4 and 4.3.
+    yield "all layers in 8 bits: 2.5 times as fast as the float GRUs alone", rows["seed8, all layers"]["times_float"] >= 2.5
+    yield "all layers, 16-bit state: 1.7 times as fast as the float GRUs alone", whole["times_float"] >= 1.7
     yield "memory at most 0.27 of the float network's", all(
         rows[k]["bytes_ratio"] <= 0.27 for k in ("seed8", "accurate", "accurate, all layers"))
 
