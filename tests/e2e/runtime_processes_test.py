@@ -63,8 +63,9 @@ class RuntimeProcesses(cli.CliTest):
             model, caught, rng = Model(PATH, threads=1), 0, random.Random(1)
             wanted = model.generate("the river", **LONG)
             for _ in range(40):
-                threading.Timer(rng.uniform(0.001, 0.03), lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                timer = threading.Timer(rng.uniform(0.001, 0.03), lambda: os.kill(os.getpid(), signal.SIGINT))
                 try:
+                    timer.start()  # on a busy machine it waits longer than the signal
                     until = time.monotonic() + 10
                     while time.monotonic() < until:
                         model.generate("the river", **LONG)
@@ -276,8 +277,9 @@ class RuntimeProcesses(cli.CliTest):
             [t.start() for t in threads]
             own, caught = model.session(), 0
             for _ in range(10):
-                threading.Timer(0.03, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                timer = threading.Timer(0.03, lambda: os.kill(os.getpid(), signal.SIGINT))
                 try:
+                    timer.start()
                     until = time.monotonic() + 10
                     while time.monotonic() < until:
                         own.truncate()
