@@ -36,8 +36,8 @@ def check_denoise(report):
     yield "4-bit weights with feedback: within 0.3 dB of float", rows["w4 feedback"]["si_sdr_db"] >= base - 0.3
     whole = rows["accurate, all layers"]
     yield "dense layers in integers too: at most 0.1 dB below float", whole["si_sdr_db"] >= base - 0.1
-    # Beside the float network, which runs in turn with them: seconds depend on what the machine's other tenants do, ratios hardly do. A
-    # Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7; a Zen 4 core, whose instructions do twice as many products of bytes, 6.4 and 4.3.
+    # Beside the float network, which runs in turn with them: other tenants of the machine slow all of them down alike.
+    # A Zen 3 core has 3.2 to 3.6 and 2.0 to 2.7; a Zen 4 core, which multiplies twice as many bytes at once, 6.4 and 4.3.
     yield "all layers in 8 bits: 2.5 times as fast as the float GRUs alone", rows["seed8, all layers"]["times_float"] >= 2.5
     yield "all layers, 16-bit state: 1.7 times as fast as the float GRUs alone", whole["times_float"] >= 1.7
     yield "memory at most 0.27 of the float network's", all(
