@@ -29,6 +29,7 @@ nlohmann::json to_json(const ModelBenchReport& report, const ModelBenchOptions& 
       {"threads", report.threads},
       {"kv", report.kv},
       {"depth", options.depth},
+      {"batch", options.batch},
       {"prompt", options.prompt},
       {"generate", options.generate},
       {"tuned", options.tune},
@@ -152,10 +153,12 @@ void add_model_bench(CLI::App& bench, Invocation& invocation) {
   ModelBenchOptions& options = arguments->options;
   add_count_option(*verb, "-p,--prompt", options.prompt, {1, 1 << 20}, "tokens of the prompt [128]");
   add_count_option(*verb, "--depth", options.depth, {0, 1 << 20}, "tokens before either [0]");
+  add_count_option(*verb, "--batch", options.batch, {1, 4096},
+                   "sessions that run together, each with these counts; tok/s are of all of them [1]");
   add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
   add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
   add_activation_option(*verb, options.activation);
-  add_kv_options(*verb, options.kv, options.kv_residual);
+  add_kv_options(*verb, options.kv, options.kv_residual, options.kv_keep);
   verb->add_flag("--tune", options.tune, "try several ways to cut products first, and keep the fastest of each shape");
   verb->add_flag("--profile", options.profile, "then once more, with the time, share and GB/s of each step");
   verb->add_option("--vs", arguments->other, "then llama.cpp on a GGUF file of the same model: ggml[:FILE.gguf]")
@@ -163,6 +166,9 @@ void add_model_bench(CLI::App& bench, Invocation& invocation) {
   verb->callback([arguments, &invocation] {
     if (!arguments->other.empty() && !is_ggml(arguments->other))
       throw usage_error("--vs", arguments->other, "ggml, or ggml:FILE.gguf");
+    if (!arguments->other.empty() && arguments->options.batch > 1)
+      throw usage_error("--vs", "--batch " + std::to_string(arguments->options.batch),
+                        "--batch 1: llama-bench runs one session");
     invocation.action = [arguments, &invocation](Console& console) {
       return model_action(console, *arguments, invocation.compute);
     };

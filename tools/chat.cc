@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "chat_session.h"
@@ -17,7 +18,7 @@ namespace lowbit::cli {
 namespace {
 
 struct ChatArguments {
-  std::string model, system_text, render;
+  std::string model, system_text, render, session;
   ModelOptions model_options;
   GenerateOptions generate;
 };
@@ -136,8 +137,16 @@ Status chat_action(Console& console, ChatArguments& arguments, const Compute& co
   const std::string path = model->info().path;
   auto session = ChatSession::start(std::move(*model), arguments.system_text, arguments.generate);
   if (!session) return tl::unexpected(session.error());
+  std::error_code ignored;
+  if (!arguments.session.empty() && std::filesystem::exists(arguments.session, ignored)) {
+    if (const Status loaded = session->load(arguments.session); !loaded) return loaded;
+    console.note("Goes on with {} messages of {}.", session->messages().size(), arguments.session);
+  }
   InterruptFlag interrupt;
   const Status status = ChatLoop(console, *session).run();
+  // Also of a conversation that was interrupted: what was said before is whole.
+  if (!arguments.session.empty())
+    if (const Status saved = session->save(arguments.session); !saved) return saved;
   if (!status || !console.json()) return status;
   nlohmann::json messages = nlohmann::json::array();
   for (const ChatMessage& message : session->messages())
@@ -191,6 +200,9 @@ void add_chat_verb(CLI::App& app, Invocation& invocation) {
           "print what the chat template makes of {\"messages\": [...]} in this JSON file and leave; - is stdin")
       ->type_name("FILE")
       ->excludes(system_text);
+  verb->add_option("--session", arguments->session,
+                   "a file: the conversation in it goes on, with its keys and values, and is saved at the end")
+      ->type_name("FILE");
   add_generation_options(*verb, arguments->generate);
   add_model_options(*verb, arguments->model_options);
   verb->callback([arguments, &invocation] {

@@ -1,6 +1,7 @@
 #include "chat_session.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace lowbit::cli {
@@ -11,7 +12,10 @@ constexpr int64_t kRoomForAnswer = 32;  // tokens
 }  // namespace
 
 ChatSession::ChatSession(Model model, std::string system_text, GenerateOptions options)
-    : model_(std::move(model)), system_text_(std::move(system_text)), options_(std::move(options)) {
+    : model_(std::move(model)),
+      sequence_(model_.session()),
+      system_text_(std::move(system_text)),
+      options_(std::move(options)) {
   reset();
 }
 
@@ -54,25 +58,16 @@ Result<std::vector<TokenId>> ChatSession::render_to_fit() {
 Result<Generation> ChatSession::generate(const std::vector<TokenId>& tokens,
                                          const std::function<bool(std::string_view)>& on_text) {
   if (tokens.empty()) return fail(ErrorCode::kInvalidArgument, "chat template", "an empty text", "a conversation");
-  const auto [differs, unused] = std::mismatch(tokens.begin(), tokens.end() - 1, cached_.begin(), cached_.end());
+  const std::span<const TokenId> cached = sequence_.tokens();
+  const auto [differs, unused] = std::mismatch(tokens.begin(), tokens.end() - 1, cached.begin(), cached.end());
   const auto kept = differs - tokens.begin();  // at most all but the last: generation needs one token to go on from
-  if (const Status status = model_.truncate(kept); !status) return tl::unexpected(status.error());
-  cached_.resize(static_cast<size_t>(kept));
+  if (const Status status = sequence_.truncate(kept); !status) return tl::unexpected(status.error());
   stats_.reused_tokens += kept;
 
   GenerateOptions options = options_;
   options.max_tokens = std::min(options.max_tokens, model_.info().context - static_cast<int64_t>(tokens.size()));
-  auto generation = model_.generate(std::span(tokens).subspan(static_cast<size_t>(kept)), options, on_text);
-  // The last sampled token may not be in the cache; after an error anything may be there.
-  cached_ = tokens;
-  if (generation) cached_.insert(cached_.end(), generation->tokens.begin(), generation->tokens.end());
-  const auto length = static_cast<size_t>(model_.length());
-  if (!generation || length > cached_.size()) {
-    model_.clear();
-    cached_.clear();
-  } else {
-    cached_.resize(length);
-  }
+  auto generation = sequence_.generate(std::span(tokens).subspan(static_cast<size_t>(kept)), options, on_text);
+  if (!generation) sequence_.clear();
   return generation;
 }
 
@@ -94,9 +89,40 @@ Result<Generation> ChatSession::answer(const std::string& text, const std::funct
   return generation;
 }
 
+Status ChatSession::save(const std::string& path) const {
+  nlohmann::json messages = nlohmann::json::array();
+  for (const ChatMessage& m : messages_) messages.push_back({{"role", m.role}, {"content", m.content}});
+  // Text that is no UTF-8, which a model may write, is kept as far as JSON can.
+  return sequence_.save(path, messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+Status ChatSession::load(const std::string& path) {
+  auto note = sequence_.load(path);
+  if (!note) return tl::unexpected(note.error());
+  const auto messages = nlohmann::json::parse(*note, nullptr, false);
+  const auto is_message = [](const nlohmann::json& m) {
+    return m.is_object() && m.contains("role") && m["role"].is_string() && m.contains("content") &&
+           m["content"].is_string();
+  };
+  if (!messages.is_array() || !std::ranges::all_of(messages, is_message)) {
+    sequence_.clear();
+    return fail(ErrorCode::kCorrupt, path, "a session without a conversation", "one that `lowbit chat` saved");
+  }
+  messages_.clear();
+  for (const nlohmann::json& m : messages) messages_.push_back({m["role"], m["content"]});
+  const bool has_system = !messages_.empty() && messages_.front().role == "system";
+  if (system_text_.empty()) {
+    if (has_system) system_text_ = messages_.front().content;
+    return {};
+  }
+  if (!has_system) messages_.insert(messages_.begin(), {"system", ""});
+  messages_.front().content = system_text_;
+  return {};
+}
+
 ChatStats ChatSession::stats() const {
   ChatStats stats = stats_;
-  stats.context_tokens = model_.length();
+  stats.context_tokens = sequence_.length();
   stats.context = model_.info().context;
   return stats;
 }

@@ -27,6 +27,11 @@ class ChatSession {
   /// Forgets everything but the system text.
   void reset();
 
+  /// The conversation and its part of the KV cache to a file, and back: it goes on where it was. A system text of its own takes the place
+  /// of the file's. Errors: those of Session::save and load; kCorrupt (a file of another program).
+  Status save(const std::string& path) const;
+  Status load(const std::string& path);
+
   const std::vector<ChatMessage>& messages() const { return messages_; }
   const Model& model() const { return model_; }
   ChatStats stats() const;
@@ -40,10 +45,10 @@ class ChatSession {
   Result<Generation> generate(const std::vector<TokenId>& tokens, const std::function<bool(std::string_view)>& on_text);
 
   Model model_;
+  Session sequence_;
   std::string system_text_;
   GenerateOptions options_;
   std::vector<ChatMessage> messages_;
-  std::vector<TokenId> cached_;  // tokens in the model's KV cache
   ChatStats stats_;
 };
 

@@ -5,11 +5,21 @@
 namespace lowbit::cli {
 namespace {
 
-bool is_device(const std::string& text) {
-  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+bool is_gpu(const std::string& text) {
+  if (text == "cuda") return true;
   const std::string prefix = "cuda:";
   return text.size() > prefix.size() && text.size() <= prefix.size() + 3 && text.rfind(prefix, 0) == 0 &&
          text.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+}
+
+bool is_device(const std::string& text) {
+  if (text == "auto" || text == "cpu") return true;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (!is_gpu(text.substr(begin, end - begin))) return false;
+    begin = end + 1;
+  }
+  return true;
 }
 
 }  // namespace
@@ -26,10 +36,11 @@ void add_common_options(CLI::App& verb, Invocation& invocation) {
   verb.add_option_function<std::string>(
           "--device",
           [&invocation](const std::string& text) {
-            if (!is_device(text)) throw usage_error("--device", text, "auto, cpu, cuda or cuda:<i>");
+            if (!is_device(text)) throw usage_error("--device", text, "auto, cpu, cuda, cuda:<i> or cuda:<i>,cuda:<j>");
             invocation.compute.device = text;
           },
-          "auto, cpu, cuda or cuda:<i>; without it LOWBIT_DEVICE, else auto")
+          "auto, cpu, cuda or cuda:<i>, of models that run also several GPUs (cuda:0,cuda:1), which share the layers; "
+          "without it LOWBIT_DEVICE, else auto")
       ->type_name("NAME")
       ->group(group);
   add_choice_option(verb, "--isa", invocation.compute.isa, {"scalar", "avx2", "avxvnni", "avx512", "amx", "ref"},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "eval_compare.h"
+#include "eval_long.h"
 #include "generation_options.h"
 #include "lowbit/evaluate.h"
 #include "option_values.h"
@@ -28,6 +29,8 @@ struct EvalArguments {
   std::string model, against, text;
   std::vector<std::string> tasks;
   int64_t windows = 0;
+  bool long_context = false;
+  std::vector<int64_t> lengths;
   ModelOptions model_options;
   ChoiceOptions options;
 };
@@ -178,6 +181,17 @@ Result<TaskResult> answer(Console& console, Model& model, Model* base, const std
   return result;
 }
 
+/// The model beside itself with an f16 cache.
+Status long_action(Console& console, const EvalArguments& arguments, const Compute& compute) {
+  auto model = open_model(console, arguments.model, compute, arguments.model_options);
+  if (!model) return tl::unexpected(model.error());
+  ModelOptions exact = arguments.model_options;
+  exact.kv = "f16";
+  auto base = open_model(console, arguments.model, compute, exact);
+  if (!base) return tl::unexpected(base.error());
+  return run_long(console, *model, *base, {text_file(arguments), arguments.lengths, arguments.windows});
+}
+
 Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
   auto questions = read_questions(arguments);
   if (!questions) return tl::unexpected(questions.error());
@@ -252,10 +266,30 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
       ->type_name("FILE");
   add_count_option(*verb, "--windows", arguments->windows, {1, int64_t{1} << 40},
                    "windows of -c tokens: ppl and kld [16 of 512], drift [1 of 4096]");
+  verb->add_flag("--long", arguments->long_context,
+                 "the cache of --kv beside f16 over a long text: divergence by position, facts that are asked for at "
+                 "its end, sums of "
+                 "them, and what is written behind it");
+  verb->add_option("--lengths", arguments->lengths, "tokens of the texts of --long [a quarter, a half and all of -c]")
+      ->delimiter(',')
+      ->type_name("NUMBERS");
   add_count_option(*verb, "--questions", arguments->options.questions, {0, int64_t{1} << 40},
                    "only the first N of each task");
   add_model_options(*verb, arguments->model_options);
   verb->callback([arguments, &invocation] {
+    if (arguments->long_context) {
+      if (!arguments->tasks.empty() || !arguments->against.empty())
+        throw UsageError{{ErrorCode::kInvalidArgument, "--long", "--tasks or --against", "--long alone",
+                          "it compares --kv with f16"}};
+      if (arguments->model_options.kv == "f16")
+        throw UsageError{{ErrorCode::kInvalidArgument, "--long", "no quantized cache", "--kv int8, int4, ...", ""}};
+      invocation.action = [arguments, &invocation](Console& console) {
+        return long_action(console, *arguments, invocation.compute);
+      };
+      return;
+    }
+    if (!arguments->lengths.empty())
+      throw UsageError{{ErrorCode::kInvalidArgument, "--lengths", "no --long", "both", ""}};
     if (arguments->tasks.empty() && !arguments->against.empty()) arguments->tasks = {"kld", "agreement", kContinuation};
     if (arguments->tasks.empty())
       throw UsageError{{ErrorCode::kInvalidArgument, "lowbit eval", "no --tasks", "what to measure",

@@ -83,7 +83,8 @@ void add_model_options(CLI::App& verb, ModelOptions& options) {
   add_count_option(verb, "-c,--context", options.context, {1, int64_t{1} << 30},
                    "positions of the KV cache [what the model was trained for, at most 4096]");
   add_activation_option(verb, options.activation);
-  add_kv_options(verb, options.kv, options.kv_residual);
+  add_gpu_layers_option(verb, options.gpu_layers);
+  add_kv_options(verb, options.kv, options.kv_residual, options.kv_keep);
 }
 
 Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options) {

@@ -207,11 +207,18 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
                   value));
 }
 
-void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual) {
-  app.add_option("--kv", kv, "keys and values: f16, int8, int4, int2, or kXvY with X and Y of 2, 4 and 8 [f16]")
+void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual, std::string& keep) {
+  app.add_option("--kv", kv,
+                 "keys and values: f16, fp8, int8, int4, int3, int2, or kXvY with X and Y of 2, 3, 4 and 8 [f16]")
       ->type_name("NAME");
   add_count_option(app, "--kv-residual", residual, {0, int64_t{1} << 30},
                    "newest positions that stay f16 beside quantized ones [128]");
+  app.add_option("--kv-keep", keep, "layers that stay f16: first, last, numbers from 0 on")->type_name("NAMES");
+}
+
+void add_gpu_layers_option(CLI::App& app, int64_t& layers) {
+  add_count_option(app, "--gpu-layers", layers, {0, int64_t{1} << 30},
+                   "the last N layers on the GPU, the rest on the CPU [all with --device cuda]");
 }
 
 CLI::Option* add_model_argument(CLI::App& app, std::string& value) {

@@ -44,7 +44,9 @@ CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::strin
 /// --act
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
 /// --kv and --kv-residual
-void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual);
+void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual, std::string& keep);
+/// --gpu-layers.
+void add_gpu_layers_option(CLI::App& app, int64_t& layers);
 /// "1,2,3", for an option of that name.
 std::vector<int32_t> parse_ids(const std::string& option, const std::string& text);
 /// The positional MODEL.

@@ -18,9 +18,6 @@
 namespace lowbit::cli {
 namespace {
 
-/// A preset has minutes on two cores: its text is a quarter of what is taken elsewhere.
-constexpr int64_t kPresetTokens = 16384;
-
 struct QuantizeArguments {
   std::string source, target, fit = "auto", scale;
   FormatId format = FormatId::kInt4;
@@ -123,7 +120,11 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
                  {"was_seen", held->was_seen},
                  {"source_ppl", held->source_ppl},
                  {"ppl", held->ppl},
-                 {"ratio", held->ratio()}};
+                 {"ratio", held->ratio()},
+                 {"same_token", held->same_token},
+                 {"continued", held->continued},
+                 {"sure_tokens", held->sure_tokens},
+                 {"same_where_sure", held->same_where_sure}};
   nlohmann::json times;
   if (const auto& t = report.times) times = {{"measure", t->measure}, {"fit", t->fit}, {"advance", t->advance}};
   return {{"source", source},
@@ -205,9 +206,12 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
                 bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
                 report.seconds);
   if (const auto& held = report.held_back)
-    console.print("{} of the calibration text: perplexity {:.4g}, {:.4g} times the source's {:.4g}\n",
-                  held->was_seen ? "The first sequence" : "A held-out part", held->ppl, held->ratio(),
-                  held->source_ppl);
+    console.print(
+        "{} of the calibration text: the source's next token in {:.1f} % of places ({:.1f} % where the source is "
+        "sure), "
+        "{:g} tokens long in the median; perplexity {:.4g}, {:.4g} times the source's {:.4g}\n",
+        held->was_seen ? "The first sequence" : "A held-out part", 100 * held->same_token, 100 * held->same_where_sure,
+        held->continued, held->ppl, held->ratio(), held->source_ppl);
   if (const auto& t = report.times)
     console.print("{:.1f} s to measure inputs, {:.1f} s to fit, {:.1f} s to run the quantized blocks\n", t->measure,
                   t->fit, t->advance);
@@ -228,7 +232,6 @@ void fill_specs(QuantizeArguments& arguments) {
   if (const auto scale = parse_scale_kind(arguments.scale))
     linear.scale = options.embedding.scale = options.head.scale = *scale;
   options.linear = linear;
-  if (!options.preset.empty()) options.calibration.tokens = kPresetTokens;
   if (arguments.tokens > 0) options.calibration.tokens = arguments.tokens;
 }
 
@@ -246,8 +249,7 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
   verb.add_option("--calib", calibration.file,
                   "text the model is run on, to learn which errors matter; `self`: one that it writes itself")
       ->type_name("FILE");
-  add_count_option(verb, "--calib-tokens", arguments.tokens, {2, int64_t{1} << 40},
-                   "tokens of it to use [64K; with --preset 16K]");
+  add_count_option(verb, "--calib-tokens", arguments.tokens, {2, int64_t{1} << 40}, "tokens of it to use [64K]");
   add_group_option(
       verb, arguments.group,
       "weights that share a scale: 32, 64, 128, 256, row, tensor, or blocks as 128x128 [64; int8 and fp8: row]");

@@ -66,10 +66,12 @@ Result<Fp8BenchReport> bench_fp8(const Fp8BenchOptions& options);
 struct ModelBenchOptions {
   int64_t prompt = 128, generate = 64;
   int64_t depth = 0;  // tokens before either
+  int64_t batch = 1;  // sessions that run together, each with such a prompt, depth and generation
   int repetitions = 3;
   std::string activation = "auto";
   std::string kv = "f16";     // ModelOptions::kv
   int64_t kv_residual = 128;  // ModelOptions::kv_residual
+  std::string kv_keep;        // ModelOptions::kv_keep
   bool tune = false;          // ModelOptions::tune
   bool profile = false;       // then the same once more, each step timed on its own
   Compute compute;
@@ -88,10 +90,10 @@ struct ModelBenchReport {
   int threads = 0;
   int64_t weight_bytes = 0;
   double load_s = 0;
-  double prefill_tok_s = 0, prefill_spread = 0, decode_tok_s = 0, decode_spread = 0;
+  double prefill_tok_s = 0, prefill_spread = 0, decode_tok_s = 0, decode_spread = 0;  // of all sessions together
   double decode_gb_s = 0;     // weight bytes read per second while decoding
   double bandwidth_gb_s = 0;  // measured in the same run
-  bool checked = false;       // batched prefill and token-by-token decode gave the same logits
+  bool checked = false;       // a prompt in one call, token by token, and beside other sessions gave the same logits
   std::vector<StepReport> steps;
   double prefill_profiled_tok_s = 0, decode_profiled_tok_s = 0;  // while steps are timed: what timing costs
 };

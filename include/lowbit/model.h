@@ -33,11 +33,16 @@ struct ModelOptions {
   /// Positions that all sessions have together, in pages of 64; forks share theirs. 0: as many as there is memory for. Memory is
   /// taken as positions are written.
   int64_t kv_positions = 0;
-  /// How keys and values are kept: "f16", or quantized as "int8", "int4", "int2" or "kXvY" with X and Y of 2, 4 and 8 (docs/kv-cache.md).
+  /// How keys and values are kept: "f16", or quantized as "fp8", "int8", "int4", "int3", "int2" or "kXvY" with X and Y of 2, 3, 4 and 8
+  /// (docs/kv-cache.md). A GPU has neither fp8 nor 3 bits.
   std::string kv = "f16";
-  int64_t kv_residual =
-      128;          // the newest positions, which stay f16 beside quantized ones; rounded up to a multiple of 64
-  Compute compute;  // a GPU that it names runs the model, with the CPU's bits
+  /// The newest positions, which stay f16 beside quantized ones; rounded up to a multiple of 64.
+  int64_t kv_residual = 128;
+  /// Layers whose keys and values stay f16: "first", "last" and numbers from 0 on, with commas between them. Not on a GPU.
+  std::string kv_keep = "";
+  Compute compute;  // a GPU that it names runs the model, with the CPU's bits; several (cuda:0,cuda:1) share its layers
+  /// The last so many layers run on the GPU, the first one that there is if none is named, the rest on the CPU. Negative: all or none.
+  int64_t gpu_layers = -1;
   Progress progress;
 };
 
@@ -46,7 +51,7 @@ struct ModelInfo {
   int64_t parameters = 0, vocab_size = 0, layers = 0, hidden_size = 0;
   int64_t context = 0, max_context = 0;
   int64_t weight_bytes = 0, kv_bytes = 0;  // kv_bytes: of one session that is full
-  std::string kv;                          // as ModelOptions
+  std::string kv, kv_keep;                 // as ModelOptions
   std::string activation, isa;             // isa: "cuda" on a GPU
   int threads = 0;
   double load_s = 0;
@@ -92,6 +97,13 @@ struct Generation {
   double decode_tok_s() const { return decode_s > 0 ? static_cast<double>(tokens.size()) / decode_s : 0; }
 };
 
+class Session;
+/// What a session appends in Session::prefill_together().
+struct SessionTokens {
+  Session* session = nullptr;
+  std::span<const TokenId> tokens;
+};
+
 /// One sequence of tokens of a model. Cheap. One call at a time; sessions of one model may run on different threads: they are computed
 /// together, each with the bits that it would have alone. Keeps what it needs of its model alive.
 class Session {
@@ -116,6 +128,10 @@ class Session {
   /// kInvalidArgument (an id outside the vocabulary, no tokens, more than the context), kOutOfMemory (no page is left).
   Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
   Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
+  /// prefill() of several sessions of one model in one call, which read its weights together: tokens of generation, prompts, both. Each has
+  /// the bits that it would have alone, and its logits(). Errors: those of prefill(), and kInvalidArgument (a session twice, of another
+  /// model, or one that is traced); then all sessions are as they were, without logits.
+  static Status prefill_together(std::span<const SessionTokens> parts);
   /// What the last prefill() or decode() gave, also of the session that this one was forked from; empty before it, and after truncate()
   /// and generate(). Valid until the next call.
   std::span<const float> logits() const;
@@ -124,9 +140,18 @@ class Session {
   /// it are not computed.
   Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);
 
-  int64_t length() const;    // tokens in the sequence
-  int64_t kv_bytes() const;  // what its keys and values take, shared ones included
-  int64_t context() const;   // the most it may have
+  /// Writes the sequence to a file, safetensors: its tokens, logits, keys and values, and what they are of: the model, its activations, the
+  /// KV format. `note`: text that load() gives back. The file appears whole or not at all. Errors: kIo, what a device says.
+  Status save(const std::string& path, const std::string& note = {}) const;
+  /// In place of this sequence the one that was saved: it goes on with the bits of one that never was. Returns the note. Errors: kNotFound,
+  /// kIo, kCorrupt (no session, or not all of one), kUnsupported (of another version), kInvalidArgument (of another model, activation or KV format;
+  /// longer than the context; while it is traced), kOutOfMemory. After an error this sequence is as it was.
+  Result<std::string> load(const std::string& path);
+
+  int64_t length() const;                   // tokens in the sequence
+  std::span<const TokenId> tokens() const;  // those tokens; valid until the next call
+  int64_t kv_bytes() const;                 // what its keys and values take, shared ones included
+  int64_t context() const;                  // the most it may have
   /// Forgets tokens [length, ...): as if they had never been. Quantized keys and values keep what this needs for the last 256
   /// tokens; beyond them the tokens before are computed again, and an error of that leaves the session empty.
   Status truncate(int64_t length);
@@ -166,6 +191,10 @@ class Model {
   /// A conversation as that template writes it, with its special tokens: encode it with {.add_special = false, .parse_special = true}.
   /// bos_token and eos_token need not be given. Errors: kUnsupported (no template), those of ChatTemplate::render.
   Result<std::string> chat_text(ChatInput input) const;
+
+  /// Memory of GPUs that has been taken since the model was opened, by the driver's count and by whatever program: weights, pages,
+  /// room for a batch, kernels. 0 without a GPU.
+  int64_t device_bytes() const;
 
   /// Clears the profile and times every step from now on (true), or stops (false). Off by default. Not while a session runs.
   void set_profiling(bool on);

@@ -1,7 +1,7 @@
-"""Products of integers with few bits, by liblowbit.so on the CPU (docs/operators.md).
+"""Products of integers with few bits, by liblowbit.so on the CPU or a GPU (docs/operators.md).
 
-Arrays are NumPy's, or torch's on the CPU; what comes back is of the kind that was given. Another library's array comes in by DLPack without a
-copy: numpy.from_dlpack(x) or torch.from_dlpack(x). NumPy has no bf16: such outputs are uint16 arrays.
+Arrays are NumPy's, torch's on the CPU or a CUDA device, or another library's that has __dlpack__; what comes back is of the kind that was given
+and where that was. On a GPU work goes to torch's current stream, and nothing waits for it. NumPy has no bf16: such outputs are uint16 arrays.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import BF16, F32, Arrays
 from .errors import LowbitError
-from .fp8 import _BF16, _F32, _Arrays, _call
-from .runtime import _fail, library
+from .library import fail, library
 
 _ORDERS = {"rows": 0, "tiles": 1}
 
@@ -50,33 +50,28 @@ class _QuantizedMmArgs(ctypes.Structure):
                 ("scales", c_void_p), ("group", c_int64), ("row_ends", c_void_p), ("ranges", c_int64)]
 
 
-def _rows(arrays: _Arrays, where: str, x: Any) -> tuple[Any, int, int]:
-    """Dense, and as how many rows of how many columns."""
-    x = arrays.dense(where, x)
-    if x.ndim < 1:
-        raise LowbitError(where, "no dimension", "[..., columns]")
-    return x, int(np.prod(tuple(x.shape[:-1]), dtype=np.int64)), int(x.shape[-1])
-
-
-def _kind(arrays: _Arrays, name: str) -> Any:
-    """A dtype of NumPy or torch by its name."""
-    return getattr(arrays.torch, name) if arrays.torch else np.dtype(name)
-
-
-def _vector(arrays: _Arrays, where: str, x: Any, length: int | None, dtype: str = "float32") -> Any:
+def _vector(arrays: Arrays, where: str, x: Any, length: int | None, dtype: str = "float32") -> Any:
     if x is None:
         return None
-    x = arrays.of(where, x, (_kind(arrays, dtype),))
+    x = arrays.of(where, x, (arrays.kind(dtype),))
     if x.ndim != 1 or (length is not None and int(x.shape[0]) != length):
         raise LowbitError(where, f"shape {tuple(x.shape)}", f"({'ranges' if length is None else length},)")
     return x
 
 
-def _matrix(arrays: _Arrays, where: str, x: Any, dtype: str) -> Any:
-    x = arrays.of(where, x, (_kind(arrays, dtype),))
+def _matrix(arrays: Arrays, where: str, x: Any, dtype: str) -> Any:
+    x = arrays.of(where, x, (arrays.kind(dtype),))
     if x.ndim != 2:
         raise LowbitError(where, f"{x.ndim} dimensions", "2")
     return x
+
+
+def _row_ends(arrays: Arrays, given: Sequence[int], n: int) -> Any:
+    """Where ranges of N rows end. A GPU does not look at them, so that this does."""
+    ends = np.asarray(given)
+    if ends.ndim != 1 or ends.dtype.kind not in "iu" or not len(ends) or ends[-1] != n or (np.diff(ends.astype(np.int64), prepend=0) <= 0).any():
+        raise LowbitError("row_ends", str(list(given)), f"ascending ends of ranges, the last {n}")
+    return arrays.row_ends(ends)
 
 
 def quantize_activations_int8(x: Any, *, scale_dtype: str = "f32", bf16: bool = False) -> tuple[Any, Any]:
@@ -84,17 +79,17 @@ def quantize_activations_int8(x: Any, *, scale_dtype: str = "f32", bf16: bool = 
 
     scale_dtype "bf16": s is rounded to bf16, and codes are made with that. A row with a NaN or an infinity has s = NaN and codes 0.
     """
-    arrays = _Arrays(x)
-    x, m, k = _rows(arrays, "x", x)
+    arrays = Arrays(x)
+    x, m, k, apart = arrays.rows("x", x)
     if scale_dtype not in ("f32", "bf16"):
         raise LowbitError("scale_dtype", scale_dtype, "f32 or bf16")
     scales, scale_type = arrays.output(tuple(x.shape[:-1]), scale_dtype)
-    codes = arrays.empty(tuple(x.shape), _kind(arrays, "int8"))
-    args = _Int8QuantArgs(0, arrays.address(x), m, k, 0, arrays.address(codes), 0, arrays.address(scales), arrays.float_type("x", x, bf16),
+    codes = arrays.empty(tuple(x.shape), arrays.kind("int8"))
+    args = _Int8QuantArgs(0, arrays.address(x), m, k, apart, arrays.address(codes), 0, arrays.address(scales), arrays.float_type("x", x, bf16),
                           scale_type)
     if m:
-        _call("lb_quantize_activations_int8_host", args)
-    return codes, scales
+        arrays.call("lb_quantize_activations_int8", args)
+    return arrays.given_back(codes, scales)
 
 
 def bitlinear_int8xint2(x: Any, weight: Any, s: Any, ws: Any, *, row_ends: Sequence[int] | None = None, weight_order: str = "rows",
@@ -106,47 +101,46 @@ def bitlinear_int8xint2(x: Any, weight: Any, s: Any, ws: Any, *, row_ends: Seque
     of weight up to row_ends, such as [2560, 3200, 3840] of q, k and v; without row_ends one. s and ws are both float32 or both bf16 (uint16
     with NumPy). dtype: "bf16", "f16" or "f32". The sum is exact. Errors: LowbitError.
     """
-    arrays = _Arrays(x)
-    x, m, k = _rows(arrays, "x", arrays.of("x", x, (_kind(arrays, "int8"),)))
-    weight = arrays.of("weight", weight, (_kind(arrays, "uint8"), _kind(arrays, "int8")))
+    arrays = Arrays(x)
+    x, m, k, apart = arrays.rows("x", x, (arrays.kind("int8"),))
+    weight = arrays.of("weight", weight, (arrays.kind("uint8"), arrays.kind("int8")))
     if weight.ndim != 2 or int(weight.shape[1]) != -(-k // 4):
         raise LowbitError("weight", f"shape {tuple(weight.shape)}", f"(N, {-(-k // 4)}) for {k} columns of x")
     if weight_order not in _ORDERS:
         raise LowbitError("weight_order", weight_order, "rows or tiles")
-    half = _kind(arrays, "bfloat16" if arrays.torch else "uint16")
-    s, ws = arrays.of("s", s, (_kind(arrays, "float32"), half)), arrays.of("ws", ws, (_kind(arrays, "float32"), half))
+    half = arrays.kind("bfloat16" if arrays.torch else "uint16")
+    s, ws = arrays.of("s", s, (arrays.kind("float32"), half)), arrays.of("ws", ws, (arrays.kind("float32"), half))
     if s.dtype != ws.dtype:
         raise LowbitError("ws", str(ws.dtype), f"{s.dtype}, as s")
     if int(np.prod(tuple(s.shape), dtype=np.int64)) != m:
         raise LowbitError("s", f"shape {tuple(s.shape)}", f"{tuple(x.shape[:-1])}, one for each row of x")
     n, ends = int(weight.shape[0]), None
     if row_ends is not None:
-        ends = np.asarray(row_ends)
-        if ends.ndim != 1 or ends.dtype.kind not in "iu" or (ends > n).any() or (ends < 0).any():
-            raise LowbitError("row_ends", str(list(row_ends)), f"ascending ends of ranges, the last {n}")
-        ends = np.ascontiguousarray(ends, np.int32)
+        ends = _row_ends(arrays, row_ends, n)
     _vector(arrays, "ws", ws, 1 if ends is None else len(ends), "float32" if ws.dtype != half else str(half).split(".")[-1])
     y, number = arrays.output((*x.shape[:-1], n), dtype)
-    args = _BitlinearArgs(0, m, n, k, arrays.address(x), 0, arrays.address(s), arrays.address(weight), 0, arrays.address(ws),
-                          None if ends is None else ends.ctypes.data, 1 if ends is None else len(ends), arrays.address(y), 0,
-                          _BF16 if s.dtype == half else _F32, number, _ORDERS[weight_order], int(s_multiplies))
+    args = _BitlinearArgs(0, m, n, k, arrays.address(x), apart, arrays.address(s), arrays.address(weight), 0, arrays.address(ws),
+                          arrays.address(ends), 1 if ends is None else len(ends), arrays.address(y), 0,
+                          BF16 if s.dtype == half else F32, number, _ORDERS[weight_order], int(s_multiplies))
     if m and n:
-        _call("lb_bitlinear_int8xint2_host", args)
-    return y
+        arrays.call("lb_bitlinear_int8xint2", args)
+    return arrays.given_back(y)
 
 
 def _reordered(name: str, given: Any, rows_first: bool) -> Any:
-    arrays = _Arrays(given)
+    arrays = Arrays(given)
+    if arrays.on_gpu:
+        raise LowbitError("codes", f"a tensor on {arrays.device}", "one on the CPU", "bring weights into their order once, then x.to('cuda')")
     given = _matrix(arrays, "codes", given, "uint8")
     n, k = int(given.shape[0]), 4 * int(given.shape[1])
-    made = arrays.empty(tuple(given.shape), _kind(arrays, "uint8"))
+    made = arrays.empty(tuple(given.shape), arrays.kind("uint8"))
     function = getattr(library(), name)
     a, b = c_void_p(arrays.address(given)), c_void_p(arrays.address(made))
     one, two = (c_int64(0), c_int64(n)), c_int64(k)
     status = function(a, *one, two, b) if rows_first else function(a, one[1], two, b, one[0])
     if status:
-        _fail(status)
-    return made
+        fail(status)
+    return arrays.given_back(made)
 
 
 def int2_to_tiles(codes: Any) -> Any:
@@ -161,14 +155,14 @@ def int2_from_tiles(tiles: Any) -> Any:
 
 def binarize_activations(x: Any, *, bf16: bool = False) -> tuple[Any, Any]:
     """x [..., K] to bits [..., ceil(K / 8)], uint8, and scales [...]: bit 1 where x >= 0 or NaN, scale = mean |x|."""
-    arrays = _Arrays(x)
-    x, m, k = _rows(arrays, "x", x)
-    bits = arrays.empty((*x.shape[:-1], -(-k // 8)), _kind(arrays, "uint8"))
-    scales = arrays.empty(tuple(x.shape[:-1]), _kind(arrays, "float32"))
-    args = _BinarizeArgs(0, arrays.address(x), m, k, 0, arrays.address(bits), 0, arrays.address(scales), arrays.float_type("x", x, bf16))
+    arrays = Arrays(x)
+    x, m, k, apart = arrays.rows("x", x)
+    bits = arrays.empty((*x.shape[:-1], -(-k // 8)), arrays.kind("uint8"))
+    scales = arrays.empty(tuple(x.shape[:-1]), arrays.kind("float32"))
+    args = _BinarizeArgs(0, arrays.address(x), m, k, apart, arrays.address(bits), 0, arrays.address(scales), arrays.float_type("x", x, bf16))
     if m:
-        _call("lb_binarize_activations_host", args)
-    return bits, scales
+        arrays.call("lb_binarize_activations", args)
+    return arrays.given_back(bits, scales)
 
 
 def binary_matmul(x: Any, weight: Any, k: int, *, x_scales: Any = None, weight_scales: Any = None, bias: Any = None,
@@ -177,8 +171,8 @@ def binary_matmul(x: Any, weight: Any, k: int, *, x_scales: Any = None, weight_s
 
     x_scales [...], weight_scales [N] and bias [N]: float32, or none. Bits behind column k do not count.
     """
-    arrays = _Arrays(x)
-    x, m, row_bytes = _rows(arrays, "x", arrays.of("x", x, (_kind(arrays, "uint8"),)))
+    arrays = Arrays(x)
+    x, m, row_bytes, apart = arrays.rows("x", x, (arrays.kind("uint8"),))
     weight = _matrix(arrays, "weight", weight, "uint8")
     n = int(weight.shape[0])
     if k < 0 or row_bytes != -(-k // 8) or int(weight.shape[1]) != row_bytes:
@@ -189,41 +183,42 @@ def binary_matmul(x: Any, weight: Any, k: int, *, x_scales: Any = None, weight_s
             raise LowbitError("x_scales", f"shape {tuple(x_scales.shape)}", f"{tuple(x.shape[:-1])}")
     weight_scales, bias = _vector(arrays, "weight_scales", weight_scales, n), _vector(arrays, "bias", bias, n)
     y, number = arrays.output((*x.shape[:-1], n), dtype)
-    args = _BinaryMatmulArgs(0, m, n, k, arrays.address(x), 0, arrays.address(weight), 0, arrays.address(x_scales),
+    args = _BinaryMatmulArgs(0, m, n, k, arrays.address(x), apart, arrays.address(weight), 0, arrays.address(x_scales),
                              arrays.address(weight_scales), arrays.address(bias), arrays.address(y), 0, number)
     if m and n:
-        _call("lb_binary_matmul_host", args)
-    return y
+        arrays.call("lb_binary_matmul", args)
+    return arrays.given_back(y)
 
 
-def quantized_mm(x: Any, weight: Any, bits: int, *, scale: float = 1.0, scales: Any = None, row_ends: Sequence[int] | None = None,
-                 bias: Any = None, dtype: str = "f32", bf16: bool = False) -> Any:
+def quantized_mm(x: Any, weight: Any, bits: int, *, scale: float = 1.0, scales: Any = None, group: int = 0,
+                 row_ends: Sequence[int] | None = None, bias: Any = None, dtype: str = "f32", bf16: bool = False) -> Any:
     """y [..., N] = scale * x [..., K] times weight [N, ceil(K * bits / 8)] transposed + bias: float activations, weights of 1, 2, 4 or 8 bits.
 
     weight: uint8, codes packed least significant bits first; 8 and 4 bits: two's complement, 2: value = code - 2, 1: value = 2 code - 1.
-    scales, float32: [N], or [N, groups] along K, or [ranges] with row_ends; they are multiplied by scale.
+    scales, float32: [N], or [N, groups] along K, or [ranges] with row_ends; they are multiplied by scale. group: columns of a group, the last of
+    which may be short; 0: they are equal.
     """
-    arrays = _Arrays(x)
-    x, m, k = _rows(arrays, "x", x)
+    arrays = Arrays(x)
+    x, m, k, apart = arrays.rows("x", x)
     weight = _matrix(arrays, "weight", weight, "uint8")
-    n, ends, group = int(weight.shape[0]), None, 0
+    n, ends = int(weight.shape[0]), None
     if bits not in (1, 2, 4, 8) or int(weight.shape[1]) != -(-k * bits // 8):
         raise LowbitError("weight", f"{bits} bits, shape {tuple(weight.shape)}", f"1, 2, 4 or 8 bits, rows of {-(-k * bits // 8)} bytes")
     if row_ends is not None:
-        ends = np.ascontiguousarray(row_ends, np.int32)
-        scales = _vector(arrays, "scales", scales, len(ends))
+        ends = _row_ends(arrays, row_ends, n)
+        scales, group = _vector(arrays, "scales", scales, len(ends)), 0
     elif scales is not None and scales.ndim == 2:
         scales = arrays.of("scales", scales, arrays.f32())
         groups = int(scales.shape[1])
-        if int(scales.shape[0]) != n or groups < 1 or -(-k // (group := -(-k // groups) or 1)) != groups:
-            raise LowbitError("scales", f"shape {tuple(scales.shape)}", f"({n}, groups), groups of equal size")
+        if int(scales.shape[0]) != n or groups < 1 or -(-k // (group := group or -(-k // groups) or 1)) != groups:
+            raise LowbitError("scales", f"shape {tuple(scales.shape)}", f"({n}, groups) for {k} columns in groups of {group}" if group else f"({n}, groups)")
     else:
-        scales = _vector(arrays, "scales", scales, n)
+        scales, group = _vector(arrays, "scales", scales, n), 0
     bias = _vector(arrays, "bias", bias, n)
     y, number = arrays.output((*x.shape[:-1], n), dtype)
-    args = _QuantizedMmArgs(0, arrays.address(x), arrays.address(weight), arrays.address(y), arrays.address(bias), m, n, k, k,
+    args = _QuantizedMmArgs(0, arrays.address(x), arrays.address(weight), arrays.address(y), arrays.address(bias), m, n, k, apart,
                             int(weight.shape[1]), n, bits, arrays.float_type("x", x, bf16), number, scale, arrays.address(scales), group,
-                            None if ends is None else ends.ctypes.data, 0 if ends is None else len(ends))
+                            arrays.address(ends), 0 if ends is None else len(ends))
     if m and n:
-        _call("lb_quantized_mm_args_run_host", args)
-    return y
+        arrays.call("lb_quantized_mm_args_run", args)
+    return arrays.given_back(y)

@@ -1,15 +1,10 @@
-"""Language models run by liblowbit.so, through its C ABI (include/lowbit/lowbit.h): text in, text out, or logits as NumPy arrays.
-
-The library is the file that LOWBIT_LIBRARY names, else the one that `pip install` put beside this file, else the one last built in the
-checkout that this package lies in, else what the system's loader finds (an installed lowbit).
-"""
+"""Language models run by liblowbit.so, through its C ABI (include/lowbit/lowbit.h): text in, text out, or logits as NumPy arrays."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import ctypes
-import functools
 import json
 import os
 import threading
@@ -17,73 +12,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .errors import LowbitError, parts_of_line
+from .errors import LowbitError
 from .generate_options import ON_LOGPROBS, ON_TEXT, GenerateOptions, TokenLogprobs, set_sampling_arrays, token_ids, whole_number
+from .library import Count, ModelOptions, RuntimeFailure, Tokens, fail, library
 from .signals import DeferredSignals
 
-class RuntimeFailure(LowbitError):
-    """What a call of the library said; `status` is the name of its lb_status ("not_found")."""
-
-    def __init__(self, status: str, line: str) -> None:
-        super().__init__(*(parts_of_line(line) or ("", line, "", "")))
-        self.args, self.status = (line,), status
-
-
-class _ModelOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("activation", c_char_p), ("device", c_char_p), ("context", c_int64), ("threads", c_int32),
-                ("kv_positions", c_int64), ("kv", c_char_p), ("kv_residual", c_int64)]
-
-
-_tokens, _count = POINTER(c_int32), POINTER(c_size_t)
-_SIGNATURES = {
-    "lb_last_error": (c_char_p,), "lb_status_name": (c_char_p, c_int32), "lb_version": (c_char_p,),
-    "lb_model_open": (c_int32, c_char_p, POINTER(_ModelOptions), POINTER(c_void_p)), "lb_model_close": (None, c_void_p),
-    "lb_model_vocab_size": (c_int64, c_void_p), "lb_model_length": (c_int64, c_void_p),
-    "lb_model_prefill": (c_int32, c_void_p, _tokens, c_size_t),
-    "lb_model_logits": (c_int32, c_void_p, POINTER(POINTER(c_float)), _count), "lb_model_truncate": (c_int32, c_void_p, c_int64),
-    "lb_model_tokenize": (c_int32, c_void_p, c_char_p, c_size_t, c_int32, c_int32, _tokens, c_size_t, _count),
-    "lb_model_detokenize": (c_int32, c_void_p, _tokens, c_size_t, c_char_p, c_size_t, _count),
-    "lb_model_chat_text": (c_int32, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, _count),
-    "lb_model_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(GenerateOptions), _tokens, c_size_t, _count),
-    "lb_session_open": (c_int32, c_void_p, POINTER(c_void_p)), "lb_session_fork": (c_int32, c_void_p, POINTER(c_void_p)),
-    "lb_session_close": (None, c_void_p), "lb_session_length": (c_int64, c_void_p),
-    "lb_session_wait_for_pages": (c_int32, c_void_p, c_int64), "lb_session_prefill": (c_int32, c_void_p, _tokens, c_size_t),
-    "lb_session_logits": (c_int32, c_void_p, POINTER(POINTER(c_float)), _count), "lb_session_truncate": (c_int32, c_void_p, c_int64),
-    "lb_session_generate": (c_int32, c_void_p, _tokens, c_size_t, POINTER(GenerateOptions), _tokens, c_size_t, _count),
-}
-
-
-def _installed_library() -> str | None:
-    """Of this package, or of the checkout that it lies in."""
-    here = Path(__file__).resolve().parent
-    beside, builds = here / "liblowbit.so", here.parents[1] / "build"
-    built = [builds / "cuda/lib/liblowbit.so", builds / "release/lib/liblowbit.so", builds / "wheel/lib/liblowbit.so"]
-    found = [beside] if beside.is_file() else sorted((path for path in built if path.is_file()), key=lambda path: path.stat().st_mtime)
-    return str(found[-1]) if found else None
-
-
-@functools.cache
-def library() -> ctypes.CDLL:
-    """liblowbit.so, with its signatures. Errors: LowbitError when none is found or it is too old."""
-    path = os.environ.get("LOWBIT_LIBRARY") or _installed_library() or "liblowbit.so.0"
-    hint = "install lowbit with pip, or build it with scripts/build.sh and name the library in LOWBIT_LIBRARY"
-    try:
-        found = ctypes.CDLL(path)
-        for name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(found, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        raise LowbitError("liblowbit", str(error), "the library of this version of lowbit", hint) from None
-    return found
-
-
-def _fail(status: int) -> NoReturn:
-    raise RuntimeFailure(library().lb_status_name(status).decode(), library().lb_last_error().decode(errors="replace"))
+__all__ = ["Model", "RuntimeFailure", "Session", "append_together", "library"]
 
 
 _sequences: weakref.WeakSet[_Sequence] = weakref.WeakSet()
@@ -118,11 +56,11 @@ os.register_at_fork(after_in_child=_drop_broken_models)
 class _Opened:
     """An lb_model, for as long as its Model, a Session of it or a call needs it."""
 
-    def __init__(self, path: bytes, options: _ModelOptions) -> None:
+    def __init__(self, path: bytes, options: ModelOptions) -> None:
         self.handle = c_void_p()
         self.inside: list[int] = []  # threads that are in a call which several may make at once
         if status := library().lb_model_open(path, byref(options), byref(self.handle)):
-            _fail(status)
+            fail(status)
 
     def __del__(self) -> None:
         if self.handle:
@@ -135,7 +73,7 @@ class _Opened:
             self.inside.append(thread)
             status = getattr(library(), name)(self.handle, *arguments)
             if status:
-                _fail(status)
+                fail(status)
         finally:
             with contextlib.suppress(ValueError):  # a signal came before the first line
                 self.inside.remove(thread)
@@ -205,7 +143,7 @@ class _Sequence:
         status = getattr(library(), self._prefix + name)(self._handle, *arguments)
         self._length = self._length_now()
         if status:
-            _fail(status)
+            fail(status)
 
     def _length_now(self) -> int:
         return getattr(library(), self._prefix + "length")(self._handle)
@@ -230,11 +168,16 @@ class _Sequence:
 
     def append(self, tokens: Iterable[int]) -> np.ndarray:
         """Appends tokens to the sequence; f32 [vocab_size], the logits after the last one."""
-        ids, logits, count = token_ids(tokens), POINTER(c_float)(), c_size_t()
+        ids = token_ids(tokens)
         with self._alone():  # the copy too: the next call writes over the logits
             self._run("prefill", ids, len(ids))
-            self._run("logits", byref(logits), byref(count))
-            return np.ctypeslib.as_array(logits, (count.value,)).copy()
+            return self._last_logits()
+
+    def _last_logits(self) -> np.ndarray:
+        """A copy, inside _alone()."""
+        logits, count = POINTER(c_float)(), c_size_t()
+        self._run("logits", byref(logits), byref(count))
+        return np.ctypeslib.as_array(logits, (count.value,)).copy()
 
     def truncate(self, length: int = 0) -> None:
         """Forgets all but the first `length` tokens."""
@@ -305,7 +248,7 @@ class Model(_Sequence):
     path: a checkpoint, a Hugging Face directory, a GGUF file, or "default". activation: as `lowbit run --act`. context: positions of a
     sequence, 0 for the model's own (at most 4096). threads: 0 for the physical cores. kv_positions: positions that all sequences have
     together, 0 for as many as there is memory for. kv: how keys and values are kept, "f16" or quantized as `lowbit run --kv`; the newest
-    kv_residual positions stay f16. Results do not depend on threads.
+    kv_residual positions stay f16, and all of the layers kv_keep: "first", "last" and numbers, with commas between them. Results do not depend on threads.
     Its own sequence is not for two threads at once: a call while another one runs is an error. tokenize(), detokenize(), chat_text() and
     session() may be called in any thread at any time. It cannot be copied or pickled. A child of os.fork() has a copy of it and of its
     sessions, unless another thread was in a call with one of them just then. Errors: LowbitError.
@@ -314,15 +257,17 @@ class Model(_Sequence):
     _what, _prefix, _instead = "model", "lb_model_", "open the model twice, or take a session() for each sequence"
 
     def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
-                 threads: int = 0, kv_positions: int = 0, kv: str = "f16", kv_residual: int = 128) -> None:
+                 threads: int = 0, kv_positions: int = 0, kv: str = "f16", kv_residual: int = 128,
+                 kv_keep: str = "") -> None:
         super().__init__()
         self._vocab_size = 0
         raw = os.fsencode(path)
         if b"\0" in raw:  # C would take what is before it
             raise ValueError("embedded null byte")
-        options = _ModelOptions(ctypes.sizeof(_ModelOptions), activation.encode(), device.encode(), whole_number("context", context, 64),
+        options = ModelOptions(ctypes.sizeof(ModelOptions), activation.encode(), device.encode(), whole_number("context", context, 64),
                                 whole_number("threads", threads, 32), whole_number("kv_positions", kv_positions, 64), kv.encode(),
-                                whole_number("kv_residual", kv_residual, 63, signed=False) or -1)
+                                whole_number("kv_residual", kv_residual, 63, signed=False) or -1,
+                                kv_keep.encode())
         self._opened = _Opened(raw, options)
         self._handle = self._opened.handle
         self._vocab_size = library().lb_model_vocab_size(self._handle)
@@ -421,9 +366,51 @@ class Session(_Sequence):
             raise LowbitError("seconds", str(seconds), "0 or more")
         self._call("wait_for_pages", int(min(seconds * 1000, 2**62)))
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole or not at all."""
+        self._call("save", os.fsencode(path))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """In place of this sequence the one that was saved, with the same bits. A file of another model or KV format is an error."""
+        self._call("load", os.fsencode(path))
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the sequence."""
+        count = c_size_t()
+        with self._alone():
+            room = (c_int32 * max(self._length, 1))()
+            self._run("tokens", room, self._length, byref(count))
+            return room[:count.value]
+
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
                  top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
                  on_text: Callable[[str], object] | None = None, **more: Any) -> str:
         """Appends `prompt` (a text, or token ids) to the sequence, and what the model writes after it, which it returns. The last token
         may not be in the sequence. Else as Model.generate()."""
         return self._generate(prompt, True, on_text, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, **more)
+
+
+def append_together(parts: Iterable[tuple[Session, Iterable[int]]]) -> np.ndarray:
+    """Session.append() of several sessions of one model in one call: they read the weights together. f32 [sessions, vocab_size], each row
+    the logits that its session would have alone. After an error all sequences are as they were."""
+    sessions, ids = [], []
+    for session, tokens in parts:
+        sessions.append(session)
+        ids.append(token_ids(tokens))
+    n = len(sessions)
+    if len({id(session) for session in sessions}) < n:
+        raise LowbitError("append_together", "a session twice", "each once", "append all of its tokens at once")
+    if not sessions:
+        return np.empty((0, 0), np.float32)
+    with contextlib.ExitStack() as calls:
+        for session in sessions:
+            calls.enter_context(session._alone())
+            session._in_use()
+        pointers = (Tokens * n)(*(ctypes.cast(i, Tokens) for i in ids))
+        status = library().lb_session_prefill_together((c_void_p * n)(*(s._handle for s in sessions)), pointers, (c_size_t * n)(*map(len, ids)), n)
+        for session in sessions:
+            session._length = session._length_now()
+        if status:
+            fail(status)
+        return np.stack([session._last_logits() for session in sessions])

@@ -27,6 +27,8 @@ class Workspace {
   virtual ~Workspace() = default;
   virtual int64_t rows() const = 0;  // the most of a batch
   virtual int64_t bytes() const = 0;
+  /// Whether a batch may have rows with a choice.
+  virtual bool chooses_tokens() const { return false; }
   /// Rows of a slot, from and to the host's memory: [rows, width], from row `first`.
   virtual Status read(Slot slot, int64_t first, int64_t rows, float* to) const = 0;
   virtual Status write(Slot slot, int64_t first, int64_t rows, const float* from) = 0;
@@ -123,9 +125,18 @@ class Backend {
   /// `compares`: every call of MomentSum::add() has rows y. Error: kOutOfMemory.
   virtual Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) = 0;
   /// Pages where this backend's programs read them. As KvPool::make.
-  virtual Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages,
-                                                  int64_t slab_pages) = 0;
+  Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) const;
+  /// Where those lie.
+  virtual KvPlace kv_place() const { return {}; }
+  /// Whether observers see rows in the host's memory; else download() brings them there.
+  virtual bool shows_rows_on_host() const { return false; }
+  /// Of its device, by the driver's count; 0 where nobody counts.
+  virtual Result<int64_t> free_memory() const { return 0; }
 };
+
+/// Pages of several backends: each group's in its place. As KvPool::make.
+Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
+                                             std::vector<KvPlace> places);
 
 /// What backends have in common whose memory is the host's.
 class HostBackend : public Backend {
@@ -133,7 +144,7 @@ class HostBackend : public Backend {
   Result<Buffer> allocate_rows(int64_t floats, const char* what) override;
   Status upload(std::span<const float> from, Buffer& to, int64_t at) override;
   Status download(const Buffer& from, int64_t at, std::span<float> to) override;
-  Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) override;
+  bool shows_rows_on_host() const override { return true; }
 };
 
 /// The error of MomentSum::finish() for a number that is not finite, seen in column `column`.

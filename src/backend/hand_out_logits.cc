@@ -14,7 +14,7 @@ void hand_out_logits(std::span<const WantedRows> wanted, int64_t first, int64_t 
       float* const from = logits + i * vocab;
       if (part->sink != nullptr)
         (*part->sink)(part->sink_row + row, {from, size_t(vocab)});
-      else
+      else if (part->logits != nullptr)
         std::copy_n(from, vocab, part->logits + row * vocab);
     }
   });

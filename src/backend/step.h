@@ -13,6 +13,7 @@
 #include "backend/profile.h"
 #include "backend/x_spec.h"
 #include "format/format.h"
+#include "kernels/token_rule.h"
 #include "ops/kv_cache.h"
 
 namespace lowbit {
@@ -97,13 +98,21 @@ using Step = std::variant<EmbedStep, LinearStep, GluStep, AttentionStep, GatherS
 /// it must not use the model's threads.
 using LogitsSink = std::function<void(int64_t row, std::span<float> logits)>;
 
+/// The token behind a row, chosen by a backend that does so (Workspace::chooses_tokens()) as a Sampler would; or none (-1),
+/// and the first token whose logit is NaN.
+struct TokenChoice {
+  TokenRule rule;
+  int32_t token = -1, nan = -1;
+};
+
 /// Rows [row, row + rows) of a batch, and where their logits go: to `logits` [rows, vocab], or to a sink, which knows
-/// the first of them as row `sink_row`.
+/// the first of them as row `sink_row`. Or they stay where they are, and `choice` of the one row comes back.
 struct WantedRows {
   int64_t row = 0, rows = 0;
   float* logits = nullptr;
   const LogitsSink* sink = nullptr;
   int64_t sink_row = 0;
+  TokenChoice* choice = nullptr;
 };
 
 /// What one pass reads: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their positions.

@@ -49,7 +49,9 @@ Status BatchRoom::fit_caches(const AttentionSpec& a) {
   caches_.clear();
   group_ = {.layers = {0}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window};
   const int64_t count = std::max<int64_t>(1, rows_ / context_), pages = count * ceil_div(context_, kKvPage);
-  LOWBIT_TRY_ASSIGN(const auto pool, backend_->kv_pool({group_}, pages, pages));
+  KvGroup whole = group_;
+  whole.window = 0;  // ranges reserve all of their rows at once: no page comes later
+  LOWBIT_TRY_ASSIGN(const auto pool, backend_->kv_pool({whole}, pages, pages));
   caches_.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) caches_.emplace_back(pool, context_);
   return {};

@@ -1,5 +1,7 @@
 #include "calibrate/held_back.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -15,6 +17,10 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kRowsOfLogits = 64;  // logits in memory at once
+constexpr float kSure = 0.5f;          // of the probability
+/// A model that says something else in most places where the source is sure is of no use either, given enough of them to say so.
+constexpr double kLeastSame = 0.5;
+constexpr int64_t kLeastSure = 64;
 
 }  // namespace
 
@@ -40,8 +46,48 @@ Status HeldBack::advance(BlockProgram& source, BlockProgram& quantized, BatchRoo
   return quantized_.run(quantized, room, kBlockSteps);
 }
 
-Result<double> HeldBack::perplexity(const HiddenStates& states, const std::vector<float>& norm, float eps,
-                                    const QTensor& head, Isa isa, ThreadPool& pool) const {
+void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context,
+                         HeldBackReport& report) {
+  std::vector<int64_t> lengths;
+  int64_t same = 0, same_where_sure = 0, length = 0;
+  report.sure_tokens = 0;
+  for (size_t i = source.likeliest.size(); i-- > 0;) {
+    if (static_cast<int64_t>(i + 1) % context == 0) {
+      length = 0;
+      continue;
+    }
+    const bool agrees = source.likeliest[i] == quantized.likeliest[i];
+    length = agrees ? length + 1 : 0;
+    lengths.push_back(length);
+    same += agrees;
+    report.sure_tokens += source.sure[i];
+    same_where_sure += agrees && source.sure[i];
+  }
+  const auto share = [](int64_t n, int64_t of) {
+    return of > 0 ? static_cast<double>(n) / static_cast<double>(of) : 0.0;
+  };
+  report.same_token = share(same, static_cast<int64_t>(lengths.size()));
+  report.same_where_sure = share(same_where_sure, report.sure_tokens);
+  if (lengths.empty()) return;
+  std::ranges::sort(lengths);
+  report.continued = static_cast<double>(lengths[(lengths.size() - 1) / 2] + lengths[lengths.size() / 2]) / 2;
+}
+
+Verdict judge(const HeldBackReport& held) {
+  const char* const where = held.was_seen ? "of the text" : "held back from the text";
+  if (!(held.ratio() <= kBrokenRatio))
+    return {fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,
+                        where, held.ratio(), held.source_ppl),
+            fmt::format("at most {:g} times", kBrokenRatio)};
+  if (held.sure_tokens >= kLeastSure && held.same_where_sure < kLeastSame)
+    return {fmt::format("the source's next token in {:.0f} % of {} places {} where the source is sure of it",
+                        100 * held.same_where_sure, held.sure_tokens, where),
+            fmt::format("at least {:.0f} %", 100 * kLeastSame)};
+  return {};
+}
+
+Result<NextTokens> HeldBack::next_tokens(const HiddenStates& states, const std::vector<float>& norm, float eps,
+                                         const QTensor& head, Isa isa, ThreadPool& pool) const {
   MatmulOptions options;
   options.activation = Activation::kF32;
   options.isa = isa;
@@ -50,6 +96,9 @@ Result<double> HeldBack::perplexity(const HiddenStates& states, const std::vecto
   std::vector<float> rows(static_cast<size_t>(kRowsOfLogits * width)),
       logits(static_cast<size_t>(kRowsOfLogits * vocab));
   std::vector<double> nll(tokens_.size());
+  NextTokens out;
+  out.likeliest.resize(tokens_.size());
+  out.sure.resize(tokens_.size());
   for (int64_t first = 0; first < count; first += kRowsOfLogits) {
     const int64_t m = std::min(kRowsOfLogits, count - first);
     LOWBIT_TRY(states.read(first, std::span(rows).first(static_cast<size_t>(m * width))));
@@ -63,13 +112,18 @@ Result<double> HeldBack::perplexity(const HiddenStates& states, const std::vecto
         if ((at + 1) % context_ == 0) continue;  // a window's last token has no successor
         const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
         const auto truth = static_cast<size_t>(tokens_[static_cast<size_t>(at + 1)]);
-        nll[static_cast<size_t>(at)] = -log_softmax(row).of(row[truth]);
+        const auto best = std::ranges::max_element(row);
+        const auto log_probability = log_softmax(row);
+        nll[static_cast<size_t>(at)] = -log_probability.of(row[truth]);
+        out.likeliest[static_cast<size_t>(at)] = static_cast<TokenId>(best - row.begin());
+        out.sure[static_cast<size_t>(at)] = log_probability.of(*best) >= std::log(kSure);
       }
     });
   }
   double sum = 0;
   for (const double v : nll) sum += v;
-  return std::exp(sum / static_cast<double>(count - count / context_));
+  out.ppl = std::exp(sum / static_cast<double>(count - count / context_));
+  return out;
 }
 
 Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
@@ -81,8 +135,12 @@ Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTenso
   HeldBackReport report;
   report.tokens = static_cast<int64_t>(tokens_.size());
   report.was_seen = was_seen_;
-  LOWBIT_TRY_ASSIGN(report.source_ppl, perplexity(source_, norm, spec.final_norm.eps, head, isa, pool));
-  LOWBIT_TRY_ASSIGN(report.ppl, perplexity(quantized_, norm, spec.final_norm.eps, quantized_head, isa, pool));
+  LOWBIT_TRY_ASSIGN(const NextTokens own, next_tokens(source_, norm, spec.final_norm.eps, head, isa, pool));
+  LOWBIT_TRY_ASSIGN(const NextTokens now,
+                    next_tokens(quantized_, norm, spec.final_norm.eps, quantized_head, isa, pool));
+  report.source_ppl = own.ppl;
+  report.ppl = now.ppl;
+  compare_next_tokens(own, now, context_, report);
   return report;
 }
 

@@ -16,6 +16,26 @@
 
 namespace lowbit {
 
+/// What a model says next at each place of some text.
+struct NextTokens {
+  double ppl = 0;
+  std::vector<TokenId> likeliest;
+  std::vector<char> sure;  // it has half of the probability or more
+};
+
+/// same_token, continued and the figures of sure places, of windows of `context` tokens; the last place of a window has no next token.
+void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context,
+                         HeldBackReport& report);
+
+/// Why a result is of no use, and what it had to be; "" where it is.
+struct Verdict {
+  std::string what, wanted;
+  bool broken() const { return !what.empty(); }
+};
+/// Perplexity beyond three times the source's; or another token where the source is sure of its own more often than not, over 64 such
+/// places or more: a model may keep its perplexity and say other things.
+Verdict judge(const HeldBackReport& held);
+
 /// A few windows of tokens, run through the source's blocks and through the quantized ones side by side, one block in memory at a
 /// time.
 class HeldBack {
@@ -39,8 +59,8 @@ class HeldBack {
                                 ThreadPool& pool) const;
 
  private:
-  Result<double> perplexity(const HiddenStates& states, const std::vector<float>& norm, float eps, const QTensor& head,
-                            Isa isa, ThreadPool& pool) const;
+  Result<NextTokens> next_tokens(const HiddenStates& states, const std::vector<float>& norm, float eps,
+                                 const QTensor& head, Isa isa, ThreadPool& pool) const;
 
   std::vector<TokenId> tokens_;
   int64_t context_ = 0;

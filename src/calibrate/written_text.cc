@@ -214,7 +214,7 @@ Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine
   LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
   LoadOptions load;
   load.isa = engine.isa;
-  load.gpu = engine.gpu;
+  load.gpus = engine.gpus;
   load.threads = engine.threads;
   LOWBIT_TRY_ASSIGN(const auto model, Transformer::load(source, load));
   const int64_t context = std::min(options.context, model->context()),

@@ -69,12 +69,49 @@ static void check_pipeline(lb_scale_order order) {
     }
 }
 
+/* Two experts of one output: the first has rows 0 and 1, the second none; row 2 belongs to nobody. */
+static void check_groups(void) {
+  const uint8_t rows[3] = {0x38, 0x40, 0x38}, experts[2] = {0x40, 0x44}; /* 1, 2, 1; 2, 3 */
+  const float one[3] = {1, 1, 1}, experts_scales[2] = {1, 2};
+  const int32_t ends[2] = {2, 2}, counts[2] = {0, 1}, back[2] = {2, 1};
+  float out[4] = {-7, -7, -7, -7};
+  lb_fp8_grouped_gemm_args args;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.m = 3;
+  args.n = args.k = 1;
+  args.groups = 2;
+  args.a = rows;
+  args.b = experts;
+  args.a_scales = one;
+  args.b_scales = experts_scales;
+  args.group_ends = ends;
+  args.output = out;
+  CHECK(lb_fp8_grouped_gemm_host(&args) == LB_OK && out[0] == 2 && out[1] == 4 && out[2] == -7);
+  args.group_ends = NULL;
+  CHECK(lb_fp8_grouped_gemm_host(&args) == LB_INVALID_ARGUMENT && strstr(lb_last_error(), "one of the two") != NULL);
+  args.group_rows = counts;
+  args.m = 2;
+  args.rows_of_group = 1;
+  out[0] = -7;
+  CHECK(lb_fp8_grouped_gemm_host(&args) == LB_OK && out[0] == -7 && out[1] == 12);
+  args.rows_of_group = 2;
+  CHECK(lb_fp8_grouped_gemm_host(&args) == LB_INVALID_ARGUMENT &&
+        lb_fp8_grouped_gemm(&args, NULL) == LB_INVALID_ARGUMENT);
+  args.group_rows = NULL;
+  args.group_ends = back;
+  CHECK(lb_fp8_grouped_gemm_host(&args) == LB_INVALID_ARGUMENT && strstr(lb_last_error(), "ascending") != NULL);
+}
+
 static void check_refusals(void) {
   lb_fp8_quant_args args = quant_args(x, kM, codes_of_x, scales_of_x);
   CHECK(lb_act_quant_fp8_host(NULL) == LB_INVALID_ARGUMENT && lb_act_quant_fp8(NULL, NULL) == LB_INVALID_ARGUMENT);
   CHECK(lb_weight_quant_fp8(NULL, NULL) == LB_INVALID_ARGUMENT &&
         lb_weight_dequant_fp8(NULL, NULL) == LB_INVALID_ARGUMENT);
   CHECK(lb_fp8_gemm(NULL, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_fp8_grouped_gemm(NULL, NULL) == LB_INVALID_ARGUMENT &&
+        lb_fp8_grouped_gemm_host(NULL) == LB_INVALID_ARGUMENT);
+  check_groups();
   args.struct_size = 8;
   CHECK(lb_act_quant_fp8_host(&args) == LB_INVALID_ARGUMENT);
   args = quant_args(x, INT64_MAX, codes_of_x, scales_of_x);

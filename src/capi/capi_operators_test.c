@@ -143,6 +143,24 @@ static void check_refusals(void) {
   CHECK(lb_int2_from_tiles(tiles, kN - 1, kK, weight, 0) == LB_SHAPE_MISMATCH);
 }
 
+/* With a stream: what is refused, which needs no GPU. The kernels: tests/conformance/cuda/operators_test.cc. */
+static void check_device_refusals(void) {
+  CHECK(lb_quantize_activations_int8(NULL, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_bitlinear_int8xint2(NULL, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_binarize_activations(NULL, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_binary_matmul(NULL, NULL) == LB_INVALID_ARGUMENT);
+  lb_bitlinear_args args = bitlinear_args();
+  args.x_scales = NULL;
+  CHECK(lb_bitlinear_int8xint2(&args, NULL) == LB_INVALID_ARGUMENT && strstr(lb_last_error(), "scales") != NULL);
+  args = bitlinear_args();
+  args.n = 8;
+  args.weight_order = LB_INT2_TILES;
+  CHECK(lb_bitlinear_int8xint2(&args, NULL) == LB_SHAPE_MISMATCH);
+  args = bitlinear_args();
+  args.x_stride = kK - 1;
+  CHECK(lb_bitlinear_int8xint2(&args, NULL) == LB_INVALID_ARGUMENT && strstr(lb_last_error(), "stride") != NULL);
+}
+
 void check_operators(void) {
   uint32_t state = 9;
   for (int i = 0; i < kM * kStride; ++i) {
@@ -156,4 +174,5 @@ void check_operators(void) {
   check_product();
   check_bits();
   check_refusals();
+  check_device_refusals();
 }

@@ -4,9 +4,11 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "capi_check.h"
 
@@ -57,6 +59,46 @@ static void check_forks(lb_model* model) {
   lb_session_close(two);
 }
 
+static void check_together(lb_model* model, lb_model* other) {
+  lb_session *one = NULL, *two = NULL, *third = NULL;
+  CHECK(lb_session_open(model, &one) == LB_OK && lb_session_open(model, &two) == LB_OK &&
+        lb_session_open(other, &third) == LB_OK);
+  CHECK(lb_session_prefill(one, kPrompt, 2) == LB_OK);
+  lb_session* both[2] = {one, two};
+  const int32_t* tokens[2] = {kPrompt + 2, kPrompt};
+  const size_t counts[2] = {1, 5};
+  CHECK(lb_session_prefill_together(both, tokens, counts, 2) == LB_OK);
+  CHECK(lb_session_length(one) == 3 && lb_session_length(two) == 5);
+  CHECK(same_logits(model, one, kPrompt, 3) && same_logits(model, two, kPrompt, 5));
+  int32_t kept[8];
+  size_t kept_count = 0;
+  CHECK(lb_session_tokens(two, kept, 8, &kept_count) == LB_OK && kept_count == 5 &&
+        memcmp(kept, kPrompt, sizeof kPrompt[0] * 5) == 0);
+  /* What is refused changes no sequence. */
+  const float* logits = NULL;
+  size_t count = 0;
+  lb_session* twice[2] = {one, one};
+  CHECK(lb_session_prefill_together(twice, tokens, counts, 2) == LB_INVALID_ARGUMENT);
+  lb_session* foreign[2] = {one, third};
+  CHECK(lb_session_prefill_together(foreign, tokens, counts, 2) == LB_INVALID_ARGUMENT);
+  CHECK(strstr(lb_last_error(), "another model") != NULL);
+  lb_session* none[2] = {one, NULL};
+  CHECK(lb_session_prefill_together(none, tokens, counts, 2) == LB_INVALID_ARGUMENT);
+  const int32_t bad[1] = {-1};
+  const int32_t* one_bad[2] = {kPrompt, bad};
+  const size_t ones[2] = {1, 1};
+  CHECK(lb_session_prefill_together(both, one_bad, ones, 2) == LB_INVALID_ARGUMENT);
+  CHECK(lb_session_prefill_together(both, tokens, NULL, 2) == LB_INVALID_ARGUMENT);
+  CHECK(lb_session_prefill_together(both, tokens, counts, SIZE_MAX) == LB_INVALID_ARGUMENT);
+  CHECK(lb_session_prefill_together(NULL, NULL, NULL, 0) == LB_OK);
+  CHECK(lb_session_length(one) == 3 && lb_session_length(two) == 5);
+  CHECK(lb_session_logits(two, &logits, &count) == LB_NOT_FOUND);
+  CHECK(lb_session_decode(two, kPrompt[5]) == LB_OK && same_logits(model, two, kPrompt, 6));
+  lb_session_close(one);
+  lb_session_close(two);
+  lb_session_close(third);
+}
+
 /* A model's own sequence is none of its sessions, and those do not need it. */
 static void check_lifetimes(const char* path, lb_model* other) {
   lb_model* model = open_model(path, 64, 0);
@@ -66,6 +108,30 @@ static void check_lifetimes(const char* path, lb_model* other) {
   CHECK(lb_session_fork(one, &two) == LB_OK);
   lb_session_close(one);
   CHECK(lb_session_prefill(two, kPrompt + 3, 3) == LB_OK && same_logits(other, two, kPrompt, 6));
+  lb_session_close(two);
+}
+
+/* A file of a session goes on where it was; what cannot be loaded changes nothing. */
+static void check_files(lb_model* model) {
+  const char* const folder = getenv("TMPDIR");
+  char path[512];
+  snprintf(path, sizeof path, "%s/lowbit-capi-session-%ld", folder != NULL ? folder : "/tmp", (long)getpid());
+  lb_session *one = NULL, *two = NULL;
+  int32_t tokens[8] = {0};
+  size_t count = 0;
+  CHECK(lb_session_open(model, &one) == LB_OK && lb_session_prefill(one, kPrompt, 5) == LB_OK);
+  CHECK(lb_session_save(one, path) == LB_OK);
+  CHECK(lb_session_open(model, &two) == LB_OK && lb_session_prefill(two, kPrompt, 1) == LB_OK);
+  CHECK(lb_session_load(two, path) == LB_OK && lb_session_length(two) == 5 && same_logits(model, two, kPrompt, 5));
+  CHECK(lb_session_tokens(two, tokens, 8, &count) == LB_OK && count == 5 && memcmp(tokens, kPrompt, 20) == 0);
+  CHECK(lb_session_tokens(two, tokens, 0, &count) == LB_OK && count == 5);
+  CHECK(lb_session_prefill(two, kPrompt + 5, 1) == LB_OK && same_logits(model, two, kPrompt, 6));
+  CHECK(remove(path) == 0 && lb_session_load(two, path) == LB_NOT_FOUND && lb_session_length(two) == 6);
+  CHECK(lb_session_save(NULL, path) == LB_INVALID_ARGUMENT && lb_session_save(one, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_session_load(NULL, path) == LB_INVALID_ARGUMENT && lb_session_load(one, NULL) == LB_INVALID_ARGUMENT);
+  CHECK(lb_session_tokens(one, NULL, 1, &count) == LB_INVALID_ARGUMENT);
+  CHECK(lb_session_tokens(one, tokens, 8, NULL) == LB_INVALID_ARGUMENT);
+  lb_session_close(one);
   lb_session_close(two);
 }
 
@@ -392,7 +458,11 @@ static void check_kv_formats(const char* path) {
 
 void check_sessions(const char* path) {
   lb_model* model = open_model(path, 64, 0);
+  check_files(model);
   check_forks(model);
+  lb_model* other = open_model(path, 64, 0);
+  check_together(model, other);
+  lb_model_close(other);
   check_lifetimes(path, model);
   check_threads(model);
   check_nulls(model);

@@ -104,10 +104,9 @@ Result<Fp8Dequant> read_dequant(const lb_fp8_dequant_args* args) {
   return d;
 }
 
-Result<Fp8Gemm> read_gemm(const lb_fp8_gemm_args* args) {
-  lb_fp8_gemm_args a{};
-  if (args == nullptr) return bad("args", "NULL", "arguments");
-  LOWBIT_TRY(read_versioned("lb_fp8_gemm_args", args, {}, a));
+/// What single and grouped products have in common.
+template <class Args>
+Result<Fp8Gemm> gemm_of(const Args& a) {
   Fp8Gemm g;
   LOWBIT_TRY(read_type("output_type", a.output_type, g.element));
   LOWBIT_TRY(read_order("a_scale_order", a.a_scale_order, g.a_scales_by_column));
@@ -126,6 +125,21 @@ Result<Fp8Gemm> read_gemm(const lb_fp8_gemm_args* args) {
   g.c = a.output;
   g.ldc = or_else(a.output_stride, a.n);
   return g;
+}
+
+Result<Fp8Gemm> read_gemm(const lb_fp8_gemm_args* args) {
+  lb_fp8_gemm_args a{};
+  if (args == nullptr) return bad("args", "NULL", "arguments");
+  LOWBIT_TRY(read_versioned("lb_fp8_gemm_args", args, {}, a));
+  return gemm_of(a);
+}
+
+Result<Fp8Gemm> read_gemm(const lb_fp8_grouped_gemm_args* args, Fp8Groups& groups) {
+  lb_fp8_grouped_gemm_args a{};
+  if (args == nullptr) return bad("args", "NULL", "arguments");
+  LOWBIT_TRY(read_versioned("lb_fp8_grouped_gemm_args", args, {}, a));
+  groups = {a.groups, a.group_ends, a.group_rows, a.rows_of_group};
+  return gemm_of(a);
 }
 
 /// Threads for so many steps of an inner loop: to start them takes as long as a million.
@@ -153,6 +167,13 @@ Status gemm_on_device(const lb_fp8_gemm_args* args, void* stream) {
   return cuda::gemm_fp8(g, stream);
 }
 
+Status grouped_on_device(const lb_fp8_grouped_gemm_args* args, void* stream) {
+  Fp8Groups groups;
+  LOWBIT_TRY_ASSIGN(const Fp8Gemm g, read_gemm(args, groups));
+  LOWBIT_TRY(check_fp8(g, groups));
+  return cuda::grouped_gemm_fp8(g, groups, stream);
+}
+
 Status quantize_on_host(const lb_fp8_quant_args* args, int64_t rows_of_block) {
   LOWBIT_TRY_ASSIGN(const Fp8Quant q, read_quant(args, rows_of_block));
   LOWBIT_TRY(check_fp8(q));
@@ -178,6 +199,15 @@ Status gemm_on_host(const lb_fp8_gemm_args* args) {
   LOWBIT_TRY_ASSIGN(const int threads, threads_for(double(g.m) * double(g.n) * double(g.k)));
   ThreadPool pool(threads);
   return gemm_fp8(g, isa, pool);
+}
+
+Status grouped_on_host(const lb_fp8_grouped_gemm_args* args) {
+  Fp8Groups groups;
+  LOWBIT_TRY_ASSIGN(const Fp8Gemm g, read_gemm(args, groups));
+  LOWBIT_TRY_ASSIGN(const Isa isa, choose_isa(""));
+  LOWBIT_TRY_ASSIGN(const int threads, threads_for(double(g.m) * double(g.n) * double(g.k)));
+  ThreadPool pool(threads);
+  return grouped_gemm_fp8(g, groups, isa, pool);
 }
 
 }  // namespace
@@ -211,6 +241,12 @@ lb_status lb_weight_dequant_fp8_host(const lb_fp8_dequant_args* args) {
 }
 lb_status lb_fp8_gemm_host(const lb_fp8_gemm_args* args) {
   return guarded([&] { return lowbit::capi::gemm_on_host(args); });
+}
+lb_status lb_fp8_grouped_gemm(const lb_fp8_grouped_gemm_args* args, void* stream) {
+  return guarded([&] { return lowbit::capi::grouped_on_device(args, stream); });
+}
+lb_status lb_fp8_grouped_gemm_host(const lb_fp8_grouped_gemm_args* args) {
+  return guarded([&] { return lowbit::capi::grouped_on_host(args); });
 }
 
 }  // extern "C"

@@ -1,7 +1,9 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/try.h"
 #include "capi/errors.h"
 #include "capi/sequence.h"
 
@@ -40,6 +42,39 @@ Status wait_for_pages(lb_session* session, int64_t milliseconds) {
   return {};
 }
 
+Status prefill_together(lb_session* const* session, const int32_t* const* tokens, const size_t* counts,
+                        size_t sessions) {
+  constexpr const char* kCall = "lb_session_prefill_together";
+  if (sessions > 0 && (session == nullptr || tokens == nullptr || counts == nullptr))
+    return null(kCall, "sessions, tokens and counts");
+  LOWBIT_TRY(check_count(kCall, sessions, sizeof(void*)));
+  std::vector<SessionTokens> parts;
+  for (size_t i = 0; i < sessions; ++i) {
+    if (tokens[i] == nullptr && counts[i] > 0) return null(kCall, "as many tokens as counted");
+    LOWBIT_TRY(check_count(kCall, counts[i], sizeof(int32_t)));
+    parts.push_back({sequence_of(session[i]), {tokens[i], counts[i]}});
+  }
+  return Session::prefill_together(parts);
+}
+
+Status save(const lb_session* session, const char* path) {
+  if (session == nullptr || path == nullptr) return null("lb_session_save", "a session and a path");
+  return session->sequence.save(path);
+}
+
+Status load(lb_session* session, const char* path) {
+  if (session == nullptr || path == nullptr) return null("lb_session_load", "a session and a path");
+  LOWBIT_TRY(session->sequence.load(path));
+  return {};
+}
+
+Status tokens(const lb_session* session, int32_t* tokens, size_t capacity, size_t* count) {
+  if (session == nullptr || count == nullptr || (tokens == nullptr && capacity > 0))
+    return null("lb_session_tokens", "a session and places");
+  hand_over(session->sequence.tokens(), tokens, capacity, count);
+  return {};
+}
+
 }  // namespace
 }  // namespace lowbit::capi
 
@@ -61,10 +96,25 @@ lb_status lb_session_wait_for_pages(lb_session* session, int64_t milliseconds) {
   return guarded([&] { return lowbit::capi::wait_for_pages(session, milliseconds); });
 }
 
+lb_status lb_session_save(const lb_session* session, const char* path) {
+  return guarded([&] { return lowbit::capi::save(session, path); });
+}
+lb_status lb_session_load(lb_session* session, const char* path) {
+  return guarded([&] { return lowbit::capi::load(session, path); });
+}
+lb_status lb_session_tokens(const lb_session* session, int32_t* tokens, size_t capacity, size_t* count) {
+  return guarded([&] { return lowbit::capi::tokens(session, tokens, capacity, count); });
+}
+
 lb_status lb_session_prefill(lb_session* session, const int32_t* tokens, size_t count) {
   return guarded([&] { return lowbit::capi::prefill("lb_session_prefill", sequence_of(session), tokens, count); });
 }
 lb_status lb_session_decode(lb_session* session, int32_t token) { return lb_session_prefill(session, &token, 1); }
+
+lb_status lb_session_prefill_together(lb_session* const* session, const int32_t* const* tokens, const size_t* counts,
+                                      size_t sessions) {
+  return guarded([&] { return lowbit::capi::prefill_together(session, tokens, counts, sessions); });
+}
 
 lb_status lb_session_logits(const lb_session* session, const float** logits, size_t* count) {
   return guarded([&] { return lowbit::capi::logits("lb_session_logits", sequence_of(session), logits, count); });

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lowbit/evaluate.h"
+#include "lowbit/long_context.h"
 #include "runtime/shared_model.h"
 
 namespace lowbit {
@@ -17,6 +18,8 @@ Result<CompareReport> compare_models(SharedModel& model, SharedModel& base, cons
                                      const CompareOptions& options);
 Result<AgreementReport> compare_continuations(SharedModel& model, SharedModel& base, const std::string& text,
                                               const AgreementOptions& options);
+Result<LongContextReport> probe_long_context(SharedModel& model, SharedModel& base, const std::string& text,
+                                             const LongContextOptions& options);
 Result<ChoiceReport> multiple_choice(SharedModel& model, const std::vector<ChoiceQuestion>& questions,
                                      const ChoiceOptions& options);
 

@@ -131,6 +131,7 @@ Status clip_rows(const float* x, int64_t m, int64_t k, int64_t out, float* y, vo
 Status upload_on(void* stream, void* to, const void* from, int64_t bytes);
 /// `to` holds the bytes once the stream is done.
 Status download_on(void* stream, void* to, const void* from, int64_t bytes);
+/// Either may be the host's.
 Status copy_on(void* stream, void* to, const void* from, int64_t bytes);
 
 }  // namespace lowbit::cuda

@@ -74,7 +74,7 @@ Range whole_range(const float* v, int64_t n) {
 /// time are tried, the first of the least squared error is taken.
 Range choose_range(const float* v, int64_t n, int bits) {
   const Range whole = whole_range(v, n);
-  const int tries = bits == 2 ? 8 : bits == 4 ? 3 : 0;
+  const int tries = bits == 2 ? 8 : bits == 3 ? 5 : bits == 4 ? 3 : 0;
   if (tries == 0) return whole;
   const float levels = float((1 << bits) - 1);
   Range best = whole;
@@ -105,6 +105,17 @@ bool convert(const uint16_t* from, int64_t n, float* values) {
   for (int64_t i = 0; i < kWidth; ++i)
     if (infinite[i] != 0) return false;
   return true;
+}
+
+/// Puts codes of kWidth columns in their places, which are 0. A unit is 16 columns of 32 bits: a row's codes are at one place in all of them.
+void put(const Ints& nearest, const PackedShape& shape, int64_t row, int64_t column, uint8_t* codes) {
+  if (shape.bits == 3) {
+    put(nearest & 3, low_bits(shape), row, column, codes);
+    return put(nearest >> 2, high_bit(shape), row, column, codes + low_bits(shape).code_bytes());
+  }
+  const CodePlace first = code_place(shape, row, column / kLanes * kLanes);
+  uint8_t* const at = codes + first.byte / 4 * 4 + 4 * (column % kLanes);
+  store(at, load<Words>(at) | std::bit_cast<Words>(nearest) << (int(first.byte % 4) * 8 + first.shift));
 }
 
 }  // namespace
@@ -146,16 +157,9 @@ void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8
     const float step = units[0] * float(scale_codes[r]), least = units[1] * float(int8_t(least_codes[r]));
     if (!(step > 0)) continue;
     const float inverse = 1.0f / step;
-    // A unit is 16 columns of 32 bits: a row's codes are at one place in all of them.
-    for (int64_t c = 0; c < shape.columns; c += kLanes) {
-      const CodePlace first = code_place(shape, r, c);
-      const int shift = int(first.byte % 4) * 8 + first.shift;
-      uint8_t* const unit = codes + first.byte / 4 * 4;
-      for (int64_t i = 0; i < kLanes; i += kWidth) {
-        const auto x = load<Floats>(values + r * shape.columns + c + i);
-        const auto nearest = __builtin_convertvector(nearest_codes(x, least, inverse, levels), Ints);
-        store(unit + 4 * i, load<Words>(unit + 4 * i) | std::bit_cast<Words>(nearest) << shift);
-      }
+    for (int64_t c = 0; c < shape.columns; c += kWidth) {
+      const auto x = load<Floats>(values + r * shape.columns + c);
+      put(__builtin_convertvector(nearest_codes(x, least, inverse, levels), Ints), shape, r, c, codes);
     }
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Packed matrices of the KV cache: codes of 2, 4 or 8 bits, each row with a scale and a least value of its own, both stored in 8 bits. A
+// Packed matrices of the KV cache: codes of 2, 3, 4 or 8 bits, each row with a scale and a least value of its own, both stored in 8 bits. A
 // row of packed keys is one element of a head over the positions of a page, a row of packed values one position over some elements of
 // the head; so one order of codes and one product serve both. Exact definition: docs/kv-cache.md; meaning: kernels/ref/packed_kv.h.
 
@@ -28,7 +28,7 @@ struct PackedSpanArgs : SpanArgs {
 };
 inline namespace LOWBIT_ISA {
 
-/// rows: a multiple of 16, at most kMostPackedRows. columns: 16, 32, 48 or 64. bits: 2, 4 or 8.
+/// rows: a multiple of 16, at most kMostPackedRows. columns: 16, 32, 48 or 64. bits: 2, 3, 4 or 8, and 1 for a part of 3.
 struct PackedShape {
   int bits = 4;
   int64_t rows = 0, columns = 0;
@@ -53,6 +53,19 @@ constexpr CodePlace code_place(const PackedShape& s, int64_t row, int64_t column
   const int64_t of_word = 16 / s.bits, vector = row / 2 * (s.columns / 16) + column / 16;
   const int64_t word = vector / of_word * 32 + column % 16 * 2 + row % 2, bit = vector % of_word * s.bits;
   return {2 * word + bit / 8, int(bit % 8)};
+}
+
+/// Codes of 3 bits are two matrices, one behind the other: the low two bits, then the highest.
+constexpr PackedShape low_bits(const PackedShape& s) { return {2, s.rows, s.columns}; }
+constexpr PackedShape high_bit(const PackedShape& s) { return {1, s.rows, s.columns}; }
+
+/// The code of an element.
+constexpr int code_at(const uint8_t* codes, const PackedShape& s, int64_t row, int64_t column) {
+  if (s.bits == 3)
+    return code_at(codes, low_bits(s), row, column) |
+           code_at(codes + low_bits(s).code_bytes(), high_bit(s), row, column) << 2;
+  const CodePlace at = code_place(s, row, column);
+  return codes[at.byte] >> at.shift & ((1 << s.bits) - 1);
 }
 
 /// Values share a scale over so many elements of a head; the last block may be narrower.

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/fp8_rows.h"
 #include "kernels/packed_kv.h"
 
 namespace lowbit {
@@ -41,11 +42,13 @@ class Attention::Runner {
     copies_ = take(a.most_queries_ * d_);
     begin_ = reinterpret_cast<int32_t*>(take(a.most_queries_));
     end_ = reinterpret_cast<int32_t*>(take(a.most_queries_));
+    expanded_ = reinterpret_cast<uint16_t*>(take(kSpanPages * kKvPage * d_));
   }
   static int64_t elems(const Attention& a) {
     return padded(a.most_queries_ * kAttentionSpan + kKvPage * a.padded_dim_) +
            padded(a.most_queries_ * (a.padded_dim_ + 2)) + padded(2 * a.most_queries_) +
-           padded(a.most_queries_ * a.shape_.head_dim) + 2 * padded(a.most_queries_);
+           padded(a.most_queries_ * a.shape_.head_dim) + 2 * padded(a.most_queries_) +
+           padded(kSpanPages * kKvPage * a.shape_.head_dim);
   }
 
   /// All spans of a block.
@@ -111,8 +114,11 @@ class Attention::Runner {
     const int64_t end = block_->position + block_->rows;
     for (int64_t p = 0, page = span * kSpanPages; p < kSpanPages && page * kKvPage < end; ++p, ++page) {
       const bool packed = cache.reads_packed(call_.layer, page, block_->position);
-      args_.keys[p] = packed ? nullptr : cache.keys_f16(call_.layer, kv_head_, page);
-      args_.values[p] = packed ? nullptr : cache.values_f16(call_.layer, kv_head_, page);
+      // Nobody sees a page that has gone: any other stands in for it.
+      const int64_t shown = packed || cache.holds_f16(call_.layer, page) ? page : block_->position / kKvPage;
+      args_.keys[p] = packed ? nullptr : cache.keys_f16(call_.layer, kv_head_, shown);
+      args_.values[p] = packed ? nullptr : cache.values_f16(call_.layer, kv_head_, shown);
+      if (packed && cache.group_of(call_.layer).format.fp8) expand(cache, page, p);
       if (!packed) continue;
       args_.packed_keys[p] = cache.packed_keys(call_.layer, kv_head_, page);
       args_.packed_values[p] = cache.packed_values(call_.layer, kv_head_, page);
@@ -132,6 +138,17 @@ class Attention::Runner {
     args_.o = result + 2 * queries_;
     args_.ldo = a_.padded_dim_;
     a_.ops_->attend_span(args_);
+  }
+
+  /// An fp8 page in the place of page p of the span, as f16.
+  void expand(const KvCache& cache, int64_t page, int64_t p) {
+    const PackedMatrix keys = cache.packed_keys(call_.layer, kv_head_, page);
+    const PackedMatrix values = cache.packed_values(call_.layer, kv_head_, page);
+    uint16_t* const to = expanded_ + 2 * p * kKvPage * d_;
+    expand_fp8_rows(keys.codes, reinterpret_cast<const int8_t*>(keys.side), d_, kKvPage, to);
+    expand_fp8_rows(values.codes, reinterpret_cast<const int8_t*>(values.side), kKvPage, d_, to + kKvPage * d_);
+    args_.keys[p] = to;
+    args_.values[p] = to + kKvPage * d_;
   }
 
   /// see() was last called for this span.
@@ -162,6 +179,7 @@ class Attention::Runner {
   PackedSpanArgs args_;
   float *result_, *running_, *copies_;
   int32_t *begin_, *end_;
+  uint16_t* expanded_;  // fp8 pages of a span: keys, values
 };
 
 Result<Attention> Attention::make(const VectorOps& ops, const AttentionShape& shape, ThreadPool& pool) {

@@ -58,11 +58,7 @@ int32_t dot(const int16_t* a, const int16_t* b, int64_t k) {
 }
 
 Status check(const Bitlinear& call) {
-  if (call.m < 0 || call.n < 0 || call.k < 0 || call.k > kMostColumns)
-    return fail(ErrorCode::kInvalidArgument, "bitlinear shape",
-                std::to_string(call.m) + " x " + std::to_string(call.n) + " x " + std::to_string(call.k),
-                "0 or more, at most 2^22 columns");
-  if (call.order == Int2Order::kTiles) LOWBIT_TRY(check_tiles(call.n, call.k));
+  LOWBIT_TRY(check_int2_product(call.m, call.n, call.k, call.order));
   if (call.row_ends.empty() ? call.ws.size() != 1 : call.ws.size() != call.row_ends.size())
     return fail(ErrorCode::kShapeMismatch, "bitlinear scales", std::to_string(call.ws.size()),
                 "one for each range of rows");
@@ -117,6 +113,14 @@ Status int2_from_tiles(const uint8_t* tiles, int64_t n, int64_t k, uint8_t* rows
     }
   }
   return {};
+}
+
+Status check_int2_product(int64_t m, int64_t n, int64_t k, Int2Order order) {
+  if (m < 0 || n < 0 || k < 0 || k > kMostColumns)
+    return fail(ErrorCode::kInvalidArgument, "bitlinear shape",
+                std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k),
+                "0 or more, at most 2^22 columns");
+  return order == Int2Order::kTiles ? check_tiles(n, k) : Status();
 }
 
 Status bitlinear_int8xint2(const Bitlinear& call, ThreadPool& pool) {

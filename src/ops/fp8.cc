@@ -178,4 +178,30 @@ Status gemm_fp8(const Fp8Gemm& g, Isa isa, ThreadPool& pool) {
   return {};
 }
 
+Status grouped_gemm_fp8(const Fp8Gemm& g, const Fp8Groups& groups, Isa isa, ThreadPool& pool) {
+  LOWBIT_TRY(check_fp8(g, groups));
+  for (int64_t i = 0, last = 0; groups.ends != nullptr && i < groups.count; last = groups.ends[i++])
+    if (groups.ends[i] < last || groups.ends[i] > g.m)
+      return fail(ErrorCode::kInvalidArgument, "fp8 group_ends",
+                  std::to_string(groups.ends[i]) + " at " + std::to_string(i),
+                  "ascending ends, at most " + std::to_string(g.m));
+  for (int64_t i = 0; groups.rows != nullptr && i < groups.count; ++i)
+    if (groups.rows[i] < 0 || groups.rows[i] > groups.rows_of_group)
+      return fail(ErrorCode::kInvalidArgument, "fp8 group_rows",
+                  std::to_string(groups.rows[i]) + " at " + std::to_string(i),
+                  "0 to " + std::to_string(groups.rows_of_group));
+  for (int64_t i = 0; i < groups.count; ++i) {
+    const auto [first, last] = fp8_group_range(groups, i, g.m);
+    Fp8Gemm part = g;
+    part.m = last - first;
+    part.a += first * g.lda;
+    part.a_scales += g.a_scales_by_column ? first : first * g.lda_scales;
+    part.b += i * g.n * g.ldb;
+    part.b_scales += i * ceil_div(g.n, g.b_rows) * g.ldb_scales;
+    part.c = static_cast<uint8_t*>(g.c) + first * g.ldc * fp8_element_bytes(g.element);
+    LOWBIT_TRY(gemm_fp8(part, isa, pool));
+  }
+  return {};
+}
+
 }  // namespace lowbit

@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "base/threads.h"
+#include "kernels/fp8_groups.h"
 #include "kernels/fp8_problem.h"
 #include "lowbit/error.h"
 
@@ -19,9 +20,13 @@ Status quantize_fp8(const Fp8Quant& q, Isa isa, ThreadPool& pool);
 Status dequantize_fp8(const Fp8Dequant& d, Isa isa, ThreadPool& pool);
 Status gemm_fp8(const Fp8Gemm& g, Isa isa, ThreadPool& pool);
 
+/// The same for groups of rows. Errors: those of gemm_fp8, and ends that do not ascend.
+Status grouped_gemm_fp8(const Fp8Gemm& g, const Fp8Groups& groups, Isa isa, ThreadPool& pool);
+
 // What the CPU and the GPU refuse alike.
 Status check_fp8(const Fp8Quant& q);
 Status check_fp8(const Fp8Dequant& d);
 Status check_fp8(const Fp8Gemm& g);
+Status check_fp8(const Fp8Gemm& g, const Fp8Groups& groups);
 
 }  // namespace lowbit

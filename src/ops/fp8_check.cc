@@ -93,4 +93,19 @@ Status check_fp8(const Fp8Gemm& g) {
   return check_matrix("c", g.c, g.m, g.n, g.ldc, fp8_element_bytes(g.element));
 }
 
+Status check_fp8(const Fp8Gemm& g, const Fp8Groups& groups) {
+  constexpr int64_t kMostGroups = 1 << 16;
+  LOWBIT_TRY(check_fp8(g));
+  if (groups.count < 1 || groups.count > kMostGroups) return bad("groups", std::to_string(groups.count), "1 to 65536");
+  if ((groups.ends == nullptr) == (groups.rows == nullptr))
+    return bad("groups", groups.ends == nullptr ? "neither ends nor rows" : "ends and rows", "one of the two");
+  if (groups.rows != nullptr && (groups.rows_of_group < 0 || groups.rows_of_group > g.m / groups.count))
+    return bad("rows_of_group", std::to_string(groups.rows_of_group), "at most " + std::to_string(g.m / groups.count),
+               "a has room for so many rows of each group");
+  if (g.m == 0 || g.n == 0) return {};
+  LOWBIT_TRY(check_matrix("b of all groups", g.b, groups.count * g.n, g.k, g.ldb, 1));
+  return check_matrix("b's scales of all groups", g.b_scales, groups.count * ceil_div(g.n, g.b_rows),
+                      ceil_div(g.k, kFp8Block), g.ldb_scales, 4);
+}
+
 }  // namespace lowbit

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/fp8_rows.h"
 #include "kernels/pack_rows.h"
 
 namespace lowbit {
@@ -24,7 +25,7 @@ KvCache::KvCache(std::shared_ptr<KvPool> pool, int64_t capacity) : pool_(std::mo
   wanted_.resize(2 * groups);
   sizes_.resize(2 * groups);
   packed_.resize(groups);
-  held_.resize(groups);
+  for (size_t g = 0; g < groups; ++g) gone_.push_back(first_f16(g, 0));
   // One more for a copy on its way: reserve() does not allocate.
   const int64_t most = std::min(ceil_div(capacity, kKvPage), pool_->max_pages()) + 1;
   for (size_t g = 0; g < groups; ++g) {
@@ -44,7 +45,7 @@ KvCache& KvCache::operator=(KvCache&& other) noexcept {
   std::swap(start_, other.start_);
   std::swap(tables_, other.tables_);
   std::swap(packed_, other.packed_);
-  std::swap(held_, other.held_);
+  std::swap(gone_, other.gone_);
   std::swap(wanted_, other.wanted_);
   std::swap(sizes_, other.sizes_);
   return *this;
@@ -67,7 +68,7 @@ KvCache KvCache::fork() const {
   KvCache other(pool_, capacity_);
   other.length_ = other.start_ = length_;
   other.packed_ = packed_;
-  other.held_ = held_;
+  other.gone_ = gone_;
   for (size_t g = 0; g < packed_.size(); ++g) {
     share(g, ceil_div(length_, kKvPage), other);
     share(packed_store(g), packed_[g], other);  // what is not written yet each writes to a page of its own
@@ -112,7 +113,7 @@ Status KvCache::grow(int64_t f16_end, int64_t end) {
   // All at once: who holds some of the pages it needs while it waits for the others would keep those from everybody else.
   for (size_t g = 0; g < packed_.size(); ++g) {
     const auto size = [&](size_t store) { return int64_t(tables_[store].size()); };
-    const int64_t count = ceil_div(format(g).packed() ? f16_end : end, kKvPage);
+    const int64_t count = ceil_div(gives_back(g) ? f16_end : end, kKvPage);
     const bool shared = last < size(g) && pool_->is_shared(int(g), tables_[g][size_t(last)].id);
     sizes_[g] = size(g);
     wanted_[g] = std::max<int64_t>(0, count - size(g)) + (shared ? 1 : 0);
@@ -213,6 +214,14 @@ void KvCache::pack_head(int64_t layer, int64_t head, int64_t page) {
   const auto pack = [](const uint16_t* from, int64_t ld, const PackedShape& shape, const PackedMatrix& to) {
     pack_rows(from, ld, shape, const_cast<uint8_t*>(to.codes), const_cast<uint8_t*>(to.side));
   };
+  if (g.format.fp8) {
+    const auto to = [](const uint8_t* bytes) { return const_cast<uint8_t*>(bytes); };
+    const PackedMatrix keys = packed_keys(layer, head, page), values = packed_values(layer, head, page);
+    pack_fp8_rows(keys_f16(layer, head, page), kKvPage, g.head_dim, kKvPage, to(keys.codes),
+                  reinterpret_cast<int8_t*>(to(keys.side)));
+    return pack_fp8_rows(values_f16(layer, head, page), g.head_dim, kKvPage, g.head_dim, to(values.codes),
+                         reinterpret_cast<int8_t*>(to(values.side)));
+  }
   pack(keys_f16(layer, head, page), kKvPage, {g.format.key_bits, g.head_dim, kKvPage}, packed_keys(layer, head, page));
   const int64_t width = value_columns(g.format.value_bits);
   PackedMatrix block = packed_values(layer, head, page);
@@ -226,33 +235,32 @@ void KvCache::pack_head(int64_t layer, int64_t head, int64_t page) {
 void KvCache::commit(int64_t n) {
   length_ += n;
   for (size_t g = 0; g < packed_.size(); ++g) {
-    if (!format(g).packed() || length_ == 0) continue;
+    if (!gives_back(g) || length_ == 0) continue;
     packed_[g] = std::max(packed_[g], format(g).packed_pages(length_ - 1));
     release(g);
   }
 }
 
 void KvCache::release(size_t group) {
-  const auto read_packed = [&](int64_t position) { return position > 0 ? format(group).packed_pages(position) : 0; };
-  const int64_t gone = read_packed(length_ - kKeptPositions);
-  const int64_t kept = read_packed(start_ - kKeptPositions);  // the first page behind it may be needed to begin again
+  const int64_t end = std::min(first_f16(group, length_ - kKeptPositions), ceil_div(length_, kKvPage));
+  const int64_t kept = first_f16(group, start_ - kKeptPositions);  // from it on, what is needed to begin the call again
   bool all = true;
-  for (int64_t page = held_[group] + 1; page <= gone; ++page) {
+  for (int64_t page = gone_[group]; page < end; ++page) {
     KvPool::Page& at = tables_[group][size_t(page)];
-    const bool needed = page > kept && page * kKvPage < start_;
+    const bool needed = page >= kept && page * kKvPage < start_;
     if (!needed && at.data != nullptr) {
       pool_->give_back(int(group), at.id);
       at = {};
     }
     all &= !needed;
-    if (all) held_[group] = page;
+    if (all) gone_[group] = page + 1;
   }
 }
 
 bool KvCache::can_truncate(int64_t length) const {
   if (length < 0 || length > length_) return false;
   for (size_t g = 0; g < packed_.size(); ++g)
-    for (int64_t page = format(g).packed_pages(length) + 1; page * kKvPage < length; ++page)
+    for (int64_t page = first_f16(g, length); page * kKvPage < length; ++page)
       if (tables_[g][size_t(page)].data == nullptr) return false;
   return true;
 }
@@ -262,7 +270,7 @@ Status KvCache::truncate(int64_t length) {
     return fail(ErrorCode::kInvalidArgument, "kv cache truncate", fmt::format("{}", length),
                 fmt::format("0..{}", length_));
   if (!can_truncate(length))
-    return fail(ErrorCode::kUnsupported, "kv cache truncate", fmt::format("{} of {} packed positions", length, length_),
+    return fail(ErrorCode::kUnsupported, "kv cache truncate", fmt::format("{} of {} positions", length, length_),
                 fmt::format("0, or one of the last {} positions that it ever had", kKeptPositions),
                 "clear it and compute the tokens again");
   length_ = length;
@@ -270,7 +278,7 @@ Status KvCache::truncate(int64_t length) {
   const int64_t whole = whole_pages(length);
   for (size_t g = 0; g < packed_.size(); ++g) {
     packed_[g] = std::min(packed_[g], whole);
-    held_[g] = std::min(held_[g], whole);
+    gone_[g] = std::clamp(length / kKvPage, first_f16(g, 0), gone_[g]);
     sizes_[g] = std::min(int64_t(tables_[g].size()), ceil_div(length, kKvPage));
     sizes_[packed_store(g)] = packed_[g];
   }

@@ -16,11 +16,22 @@ namespace lowbit {
 /// Rows whose f16 pages reserve() takes in advance where they will be packed.
 inline constexpr int64_t kOpenRows = 512;
 
+/// Which pages a sequence holds, for a file.
+struct KvImage {
+  struct Group {
+    std::vector<int64_t> f16;  // those that are there, ascending
+    int64_t packed = 0;        // pages 1 to this one
+  };
+  int64_t length = 0;
+  std::vector<Group> groups;
+};
+
 /// The page tables of one sequence, one per group of layers. Appending goes in steps, because each layer writes at another time:
 /// reserve(n) for a whole call; then for each part of it open(rows), for every layer store() and pack(), and commit(rows). One call
 /// at a time; sequences that share pages may be used from different threads.
 /// Packed groups (KvFormat): a page is packed when a row is computed that reads it so, from its f16 page, and never changes after.
-/// Its f16 page goes once nobody reads it and truncate() to the last kKeptPositions, or to where the call began, needs it no more.
+/// Its f16 page goes once nobody reads it and truncate() to the last kKeptPositions, or to where the call began, needs it no more. So do
+/// pages of f16 groups with a window that lie before it.
 class KvCache {
  public:
   /// `capacity`: the most positions this sequence may hold.
@@ -36,6 +47,14 @@ class KvCache {
   /// A sequence without positions that has this one's packed pages of positions before `length` in advance: for those who compute the
   /// same tokens again, which packs the same. This one stays as it is.
   KvCache restarted(int64_t length) const;
+  KvImage image() const;
+  /// A sequence with those pages, whose bytes are for the caller to write. Errors: kCorrupt (pages that no sequence of this length has, or
+  /// that one cannot lack), kInvalidArgument (beyond the capacity), kOutOfMemory.
+  static Result<KvCache> from_image(std::shared_ptr<KvPool> pool, int64_t capacity, const KvImage& image);
+  /// A page of a store, by where its positions begin: 64 page; to and from the host's memory [page_bytes(store)]. What an f16 page holds
+  /// behind the sequence is read as zeros. Errors: what a device says.
+  Status read_page(int store, int64_t page, std::byte* to) const;
+  Status write_page(int store, int64_t page, const std::byte* from);
 
   const KvPool& pool() const { return *pool_; }
   const KvGroup& group_of(int64_t layer) const { return pool_->group_of(layer); }
@@ -43,8 +62,8 @@ class KvCache {
   int64_t capacity() const { return capacity_; }
   int64_t bytes() const;  // of its pages, shared ones included
 
-  /// Makes room for positions [length, length + n), on pages that nobody else has; of f16 pages that will be packed for the first
-  /// kOpenRows of them. Errors: kInvalidArgument (beyond the capacity), kOutOfMemory, what a device says. After an error the cache is as
+  /// Makes room for positions [length, length + n), on pages that nobody else has; of f16 pages that will go again for the
+  /// first kOpenRows of them. Errors: kInvalidArgument (beyond the capacity), kOutOfMemory, what a device says. After an error the cache is as
   /// it was.
   Status reserve(int64_t n);
   /// Room for the next `rows` of what is reserved, in f16 pages too. Errors: as reserve().
@@ -70,6 +89,10 @@ class KvCache {
   /// values + t * head_dim + i. Only for kF16 pages.
   const uint16_t* keys_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 0, head, page); }
   const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
+  /// Whether an f16 page is there: it goes when it is packed, or lies before the window.
+  bool holds_f16(int64_t layer, int64_t page) const {
+    return tables_[static_cast<size_t>(pool_->place(layer).group)][static_cast<size_t>(page)].data != nullptr;
+  }
   /// Whether a query at this position reads the page packed.
   bool reads_packed(int64_t layer, int64_t page, int64_t position) const {
     return page > 0 && page <= group_of(layer).format.packed_pages(position);
@@ -99,7 +122,16 @@ class KvCache {
   Status own_page(size_t group, int64_t index);
   /// Gives back f16 pages that nothing needs any more.
   void release(size_t group);
+  /// Whether rows from position length() on find what they read.
+  bool is_complete() const;
+  const KvPool::Page& page_at(int store, int64_t page) const;
   const KvFormat& format(size_t group) const { return pool_->groups()[group].format; }
+  /// Of an f16 group; 0: all positions are seen.
+  int64_t window(size_t group) const { return format(group).packed() ? 0 : pool_->groups()[group].window; }
+  /// Whether f16 pages of the group go, and come as rows need them.
+  bool gives_back(size_t group) const { return format(group).packed() || window(group) > 0; }
+  /// The first page behind those that go which rows from `position` on read as f16.
+  int64_t first_f16(size_t group, int64_t position) const { return pool_->groups()[group].first_f16(position); }
   size_t packed_store(size_t group) const { return size_t(pool_->packed_store(int(group))); }
 
   std::shared_ptr<KvPool> pool_;
@@ -107,7 +139,7 @@ class KvCache {
   int64_t start_ = 0;                              // of the call that reserved last
   std::vector<std::vector<KvPool::Page>> tables_;  // [store][page], of a packed store from page 1 on
   std::vector<int64_t> packed_;                    // [group]: pages of the packed store that have been written
-  std::vector<int64_t> held_;                      // [group]: from page 1 to this one no f16 page is held
+  std::vector<int64_t> gone_;                      // [group]: from first_f16(0) to before this one no f16 page is held
   std::vector<int64_t> wanted_, sizes_;            // [store], of grow()
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/checked.h"
 #include "kernels/packed_kv.h"
@@ -10,18 +11,23 @@
 namespace lowbit {
 namespace {
 
-bool packs_to(char digit) { return digit == '2' || digit == '4' || digit == '8'; }
+bool packs_to(char digit) { return digit == '2' || digit == '3' || digit == '4' || digit == '8'; }
 
 }  // namespace
 
 Result<KvFormat> parse_kv_format(const std::string& name, int64_t residual) {
-  constexpr const char* kNames = "f16, int8, int4, int2, or kXvY with X and Y of 2, 4 and 8";
+  constexpr const char* kNames = "f16, fp8, int8, int4, int3, int2, or kXvY with X and Y of 2, 3, 4 and 8";
   constexpr int64_t kMostResidual = int64_t{1} << 30;
   if (residual < 0 || residual > kMostResidual)
     return fail(ErrorCode::kInvalidArgument, "--kv-residual", fmt::format("{}", residual),
                 fmt::format("0 to {} positions", kMostResidual));
   if (name == "f16" || name.empty()) return KvFormat{};
-  KvFormat format{0, 0, round_up(residual, kKvPage)};
+  KvFormat format{0, 0, round_up(residual, kKvPage), false};
+  if (name == "fp8") {
+    format.key_bits = format.value_bits = 8;
+    format.fp8 = true;
+    return format;
+  }
   if (name.size() == 4 && name.starts_with("int") && packs_to(name[3])) {
     format.key_bits = format.value_bits = name[3] - '0';
     return format;
@@ -36,11 +42,32 @@ Result<KvFormat> parse_kv_format(const std::string& name, int64_t residual) {
 
 std::string kv_format_name(const KvFormat& format) {
   if (!format.packed()) return "f16";
+  if (format.fp8) return "fp8";
   if (format.key_bits == format.value_bits) return fmt::format("int{}", format.key_bits);
   return fmt::format("k{}v{}", format.key_bits, format.value_bits);
 }
 
+Result<std::vector<int>> parse_kv_keep(const std::string& names, int64_t layers) {
+  std::vector<int> kept;
+  for (size_t at = 0; at < names.size();) {
+    const size_t end = std::min(names.find(',', at), names.size());
+    const std::string name = names.substr(at, end - at);
+    int layer = name == "first" ? 0 : name == "last" ? int(layers - 1) : -1;
+    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+    const bool is_number = error == std::errc() && rest == name.data() + name.size();
+    if ((!is_number && name != "first" && name != "last") || layer < 0 || layer >= layers || end + 1 == names.size())
+      return fail(ErrorCode::kInvalidArgument, "--kv-keep", "'" + names + "'",
+                  fmt::format("first, last, or layers 0 to {}, with commas between them", layers - 1));
+    kept.push_back(layer);
+    at = end + 1;
+  }
+  std::ranges::sort(kept);
+  kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
+  return kept;
+}
+
 PackedHeadBytes packed_head_bytes(const KvFormat& format, int64_t head_dim) {
+  if (format.fp8) return {head_dim * kKvPage, kKvPage * head_dim, head_dim, kKvPage};
   const PackedShape keys = {format.key_bits, head_dim, kKvPage};
   PackedHeadBytes bytes{keys.code_bytes(), 0, keys.side_bytes(), 0};
   const int64_t width = value_columns(format.value_bits);

@@ -52,9 +52,10 @@ std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t
 }
 
 Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
-                                             KvPlace place) {
+                                             std::vector<KvPlace> places) {
   std::shared_ptr<KvPool> pool(new KvPool());
-  pool->place_ = std::move(place);
+  LOWBIT_DCHECK(places.empty() || places.size() == groups.size());
+  pool->homes_ = std::move(places);
   pool->max_pages_ = max_pages;
   pool->slab_pages_ = slab_pages > 0 ? std::min(slab_pages, max_pages) : max_pages;
   size_t layers = 0;
@@ -84,16 +85,19 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
   for (const KvGroup& g : pool->groups_)
     pool->stores_.push_back(
         {.page_bytes = g.format.packed() ? packed_page_bytes(g) : 0, .slabs = {}, .owners = {}, .spare = {}});
-  for (Store& store : pool->stores_) {
-    if (store.page_bytes == 0) continue;
-    store.slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
+  for (size_t store = 0; store < pool->stores_.size(); ++store) {
+    if (pool->stores_[store].page_bytes == 0) continue;
+    pool->stores_[store].slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
     LOWBIT_TRY(pool->add_slab(store));
   }
-  pool->device_ = pool->stores_.front().slabs.front().device();
+  // A GPU's kernels read whole spans: no page before a window may go.
+  for (size_t g = 0; g < pool->groups_.size(); ++g)
+    if (pool->stores_[g].slabs.front().device() == Device::kCuda) pool->groups_[g].window = 0;
   return pool;
 }
 
-Status KvPool::add_slab(Store& store) {
+Status KvPool::add_slab(size_t index) {
+  Store& store = stores_[index];
   const auto first = int64_t(store.owners.size());
   const int64_t pages = std::min(slab_pages_, max_pages_ - first);
   if (pages < 1)
@@ -101,7 +105,9 @@ Status KvPool::add_slab(Store& store) {
                 fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
                 "shorten the text, end other sessions, or ask for a larger context");
   const int64_t bytes = pages * store.page_bytes;
-  LOWBIT_TRY_ASSIGN(Buffer slab, place_.allocate ? place_.allocate(bytes) : Buffer::allocate(bytes, "kv cache"));
+  const KvPlace* const place = place_of(index);
+  LOWBIT_TRY_ASSIGN(Buffer slab,
+                    place != nullptr && place->allocate ? place->allocate(bytes) : Buffer::allocate(bytes, "kv cache"));
   store.slabs.push_back(std::move(slab));
   store.owners.resize(size_t(first + pages));
   store.spare.reserve(store.owners.size());
@@ -115,7 +121,8 @@ int64_t KvPool::bytes_of(int64_t positions) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const KvFormat& format = groups_[g].format;
     const int64_t packed = format.packed_pages(positions - 1);
-    const int64_t released = positions > kKeptPositions ? format.packed_pages(positions - kKeptPositions) : 0;
+    const int64_t kept = std::max<int64_t>(positions - kKeptPositions, 0);
+    const int64_t released = groups_[g].first_f16(kept) - groups_[g].first_f16(0);
     bytes += (all - released) * page_bytes(int(g)) + packed * page_bytes(packed_store(int(g)));
   }
   return bytes;
@@ -138,7 +145,7 @@ int64_t KvPool::allocated_bytes() const {
 Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables) {
   const std::lock_guard lock(mutex_);
   for (size_t g = 0; g < counts.size(); ++g)
-    while (int64_t(stores_[g].spare.size()) < counts[g]) LOWBIT_TRY(add_slab(stores_[g]));
+    while (int64_t(stores_[g].spare.size()) < counts[g]) LOWBIT_TRY(add_slab(g));
   for (size_t g = 0; g < counts.size(); ++g) {
     Store& store = stores_[g];
     for (int64_t i = 0; i < counts[g]; ++i) {
@@ -152,10 +159,17 @@ Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>
   return {};
 }
 
-Status KvPool::copy(int store, const Page& from, const Page& to) const {
-  if (place_.copy) return place_.copy(to.data, from.data, page_bytes(store));
-  std::copy_n(from.data, page_bytes(store), to.data);
+Status KvPool::copy_bytes(int store, std::byte* to, const std::byte* from) const {
+  const KvPlace* const place = place_of(size_t(store));
+  if (place != nullptr && place->copy) return place->copy(to, from, page_bytes(store));
+  std::copy_n(from, page_bytes(store), to);
   return {};
+}
+
+Status KvPool::copy(int store, const Page& from, const Page& to) const { return copy_bytes(store, to.data, from.data); }
+Status KvPool::read(int store, const Page& from, std::byte* to) const { return copy_bytes(store, to, from.data); }
+Status KvPool::write(int store, const std::byte* from, const Page& to) const {
+  return copy_bytes(store, to.data, from);
 }
 
 void KvPool::share(int store, uint32_t id) {

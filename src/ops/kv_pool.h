@@ -23,10 +23,15 @@ namespace lowbit {
 struct KvGroup {
   std::vector<int> layers;  // of the model, ascending
   int64_t kv_heads = 0, head_dim = 0;
-  int64_t window = 0;  // positions that a query sees, its own included; 0: all
+  int64_t window = 0;  // positions that a query sees, its own included; 0: all. Pages before it go
   KvFormat format = {};
 
   int64_t row_elems() const { return kv_heads * head_dim; }  // one position of one layer, keys or values
+  /// The first page, but for page 0 of packed groups, that rows from `position` on read as f16.
+  int64_t first_f16(int64_t position) const {
+    if (format.packed()) return format.packed_pages(position) + 1;
+    return window > 0 && position >= window ? (position + 1 - window) / kKvPage : 0;
+  }
 };
 
 /// Error: kUnsupported (heads that the group's format does not pack).
@@ -35,11 +40,13 @@ Status check_packable(const KvGroup& group);
 /// `layers` layers of one form.
 std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window = 0);
 
-/// Where pages lie. Empty: in the host's memory.
+/// Where pages of a group lie. Empty: in the host's memory.
 struct KvPlace {
   std::function<Result<Buffer>(int64_t bytes)> allocate;
-  /// Between pages; waits until it is done.
+  /// Between pages, or a page and the host's memory; waits until it is done.
   std::function<Status(std::byte* to, const std::byte* from, int64_t bytes)> copy;
+  /// Where pages are packed: at most so many at a time, since f16 ones go back and memory is taken as they are needed; 0: any number.
+  int64_t packed_slab_pages = 0;
 };
 
 /// Positions, behind the newest ones that queries read as f16, whose f16 pages a sequence keeps beside the packed ones, so that
@@ -53,16 +60,17 @@ class KvPool {
  public:
   struct Page {
     uint32_t id = 0;
-    std::byte* data = nullptr;  // page_bytes(store), in device()'s memory
+    std::byte* data = nullptr;  // page_bytes(store), in memory of its group's device
   };
 
   /// Each store has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
+  /// `places`: of each group; none: all in the host's memory.
   /// Errors: kInvalidArgument (an extent below 1, a head that cannot be packed, a layer in two groups or none, sizes beyond memory's address range), kOutOfMemory.
   static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0,
-                                              KvPlace place = {});
+                                              std::vector<KvPlace> places = {});
 
   std::span<const KvGroup> groups() const { return groups_; }
-  Device device() const { return device_; }
+  Device device(int group) const { return stores_[static_cast<size_t>(group)].slabs.front().device(); }
   int64_t layers() const { return static_cast<int64_t>(places_.size()); }
   /// Where a layer of the model lies: layer `index` of groups()[group].
   struct Place {
@@ -74,7 +82,7 @@ class KvPool {
   /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), which has none for other formats.
   int packed_store(int group) const { return int(groups_.size()) + group; }
   int64_t page_bytes(int store) const { return stores_[static_cast<size_t>(store)].page_bytes; }
-  /// Of one sequence of `positions`, over all groups; of f16 pages beside packed ones those that it keeps at the most after a call.
+  /// Of one sequence of `positions`, over all groups; of f16 pages that go those that it keeps at the most after a call.
   int64_t bytes_of(int64_t positions) const;
   int64_t max_pages() const { return max_pages_; }
   int64_t pages_in_use() const;     // of all stores; a shared page counts once
@@ -85,6 +93,9 @@ class KvPool {
   Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
   /// What a page holds, to another of its store. Errors: what the device says.
   Status copy(int store, const Page& from, const Page& to) const;
+  /// The same to and from the host's memory, [page_bytes(store)].
+  Status read(int store, const Page& from, std::byte* to) const;
+  Status write(int store, const std::byte* from, const Page& to) const;
   /// One owner more.
   void share(int store, uint32_t id);
   bool is_shared(int store, uint32_t id) const;
@@ -105,13 +116,15 @@ class KvPool {
     std::vector<uint32_t> spare;   // the last is taken first
   };
   KvPool() = default;
-  Status add_slab(Store& store);
+  Status add_slab(size_t store);
+  Status copy_bytes(int store, std::byte* to, const std::byte* from) const;
+  /// Of a store; null: the host's memory.
+  const KvPlace* place_of(size_t store) const { return homes_.empty() ? nullptr : &homes_[store % groups_.size()]; }
   int64_t in_use(const Store& store) const { return int64_t(store.owners.size() - store.spare.size()); }
 
   std::vector<KvGroup> groups_;
   std::vector<Place> places_;
-  KvPlace place_;
-  Device device_ = Device::kCpu;
+  std::vector<KvPlace> homes_;  // of groups
   int64_t max_pages_ = 0, slab_pages_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable freed_;

@@ -24,8 +24,7 @@ struct Packed {
   double at(int64_t r, int64_t c) const {
     float units[2];
     std::memcpy(units, side.data(), sizeof(units));
-    const CodePlace place = code_place(shape, r, c);
-    const int code = codes[size_t(place.byte)] >> place.shift & ((1 << shape.bits) - 1);
+    const int code = code_at(codes.data(), shape, r, c);
     return double(units[1]) * int8_t(side[size_t(8 + shape.rows + r)]) + double(units[0]) * side[size_t(8 + r)] * code;
   }
 };
@@ -46,15 +45,16 @@ std::vector<float> random_rows(Rng& rng, int64_t n) {
 
 std::vector<PackedShape> shapes() {
   std::vector<PackedShape> all;
-  for (const int bits : {2, 4, 8})
+  for (const int bits : {2, 3, 4, 8})
     for (const int64_t rows : {16, 64, 80, 256})
-      for (const int64_t columns : {16, 32, 48, 64}) all.push_back({bits, rows, columns});
+      for (const int64_t columns : {16, 32, 48, 64})
+        if (bits != 3 || rows * columns % 512 == 0) all.push_back({bits, rows, columns});
   return all;
 }
 
 TEST(PackedKv, EveryBitHoldsOneCode) {
   for (const PackedShape& s : shapes()) {
-    if (s.rows * s.columns % 512 != 0) continue;  // no matrix of a page
+    if (s.rows * s.columns % 512 != 0 || s.bits == 3) continue;  // no matrix of a page; two of them
     std::set<std::pair<int64_t, int>> places;
     for (int64_t r = 0; r < s.rows; ++r)
       for (int64_t c = 0; c < s.columns; ++c) {
@@ -94,7 +94,7 @@ TEST(PackedKv, CodesAreNearestWithinTheRange) {
 TEST(PackedKv, ErrorOfNormalNumbers) {
   // Relative RMS errors of rows of 64 normal numbers; a format that got worse would show.
   Rng rng(2);
-  for (const auto& [bits, most] : {std::pair{8, 0.006}, {4, 0.095}, {2, 0.38}}) {
+  for (const auto& [bits, most] : {std::pair{8, 0.006}, {4, 0.095}, {3, 0.19}, {2, 0.38}}) {
     const PackedShape s = {bits, 64, 64};
     const std::vector<float> rows = random_rows(rng, 64 * 64);
     const Packed p = pack(rows, s);
@@ -109,7 +109,7 @@ TEST(PackedKv, ErrorOfNormalNumbers) {
 }
 
 TEST(PackedKv, BitsPerElement) {
-  for (const auto& [name, most] : {std::pair{"int8", 8.3}, {"int4", 4.3}, {"int2", 2.5}})
+  for (const auto& [name, most] : {std::pair{"int8", 8.3}, {"fp8", 8.2}, {"int4", 4.3}, {"int3", 3.3}, {"int2", 2.5}})
     for (const int64_t d : {64, 128}) {
       const PackedHeadBytes bytes = packed_head_bytes(*parse_kv_format(name, 128), d);
       EXPECT_LE(8.0 * double(bytes.codes() + bytes.sides()) / double(2 * d * kKvPage), most) << name << " " << d;
@@ -155,13 +155,13 @@ TEST(PackedKv, NaNAndInfinityShow) {
 }
 
 TEST(KvFormat, Names) {
-  for (const char* name : {"f16", "int8", "int4", "int2", "k8v4", "k4v2", "k2v8"}) {
+  for (const char* name : {"f16", "fp8", "int8", "int4", "int3", "int2", "k8v4", "k4v2", "k2v8", "k3v2"}) {
     const auto format = parse_kv_format(name, 100);
     ASSERT_TRUE(format) << name;
     EXPECT_EQ(kv_format_name(*format), name);
     EXPECT_EQ(format->residual, format->packed() ? 128 : 0);
   }
-  for (const char* name : {"int3", "f8", "k4", "k4v3", "k16v4", "int44", "K4V2"})
+  for (const char* name : {"int5", "f8", "k4", "k4v5", "k16v4", "int44", "K4V2"})
     EXPECT_FALSE(parse_kv_format(name, 0));
   EXPECT_FALSE(parse_kv_format("int4", -1));
   const KvFormat format = *parse_kv_format("int4", 64);
@@ -251,7 +251,9 @@ TEST(PackedAttention, SameBitsForAnyCutIsaAndThreads) {
     int64_t residual, window;
   } cases[] = {{6, 2, 64, "int4", 0, 0},  {4, 1, 16, "int2", 64, 0},    {9, 3, 64, "int2", 128, 0},
                {2, 1, 128, "int8", 0, 0}, {7, 1, 48, "k4v2", 0, 150},   {3, 1, 80, "k8v4", 64, 90},
-               {1, 1, 256, "k2v8", 0, 0}, {16, 1, 112, "int4", 0, 300}, {2, 2, 32, "int8", 0, 70}};
+               {1, 1, 256, "k2v8", 0, 0}, {16, 1, 112, "int4", 0, 300}, {2, 2, 32, "int8", 0, 70},
+               {6, 2, 64, "int3", 0, 0},  {3, 1, 16, "int3", 0, 0},     {7, 1, 48, "k3v3", 64, 150},
+               {2, 1, 80, "k4v3", 0, 0},  {6, 2, 64, "fp8", 0, 0},      {3, 1, 80, "fp8", 64, 90}};
   for (const auto& c : cases) {
     const Rows rows(c.heads, c.kv_heads, c.d, c.format, c.residual);
     const std::vector<int> tokens = some_tokens(330);
@@ -277,7 +279,8 @@ TEST(PackedAttention, IsNearF16) {
   const Rows exact(4, 2, 64, "f16", 0);
   auto cache = KvCache::make(exact.groups, 500);
   const auto want = exact.append(*cache, tokens, 500, best_isa(), pool);
-  for (const auto& [format, most] : {std::pair{"int8", 0.01}, {"int4", 0.16}, {"int2", 0.6}}) {
+  for (const auto& [format, most] :
+       {std::pair{"int8", 0.01}, {"fp8", 0.05}, {"int4", 0.16}, {"int3", 0.32}, {"int2", 0.6}}) {
     const Rows rows(4, 2, 64, format, 0);
     auto packed = KvCache::make(rows.groups, 500);
     const auto got = rows.append(*packed, tokens, 500, best_isa(), pool);

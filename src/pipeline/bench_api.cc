@@ -41,21 +41,34 @@ std::vector<TokenId> random_tokens(int64_t n, int64_t vocab_size) {
   return tokens;
 }
 
-Status decode_all(Session session, std::span<const TokenId> tokens) {
-  for (TokenId t : tokens) LOWBIT_TRY(session.decode(t));
-  return {};
+/// Sessions that run together, each on its own pages.
+using Sessions = std::vector<Session>;
+
+Sessions forks_of(const Sessions& sessions) {
+  Sessions forks;
+  for (const Session& session : sessions) forks.push_back(session.fork());
+  return forks;
 }
 
-/// One call for all tokens and one call per token must give the same bits.
-Result<bool> same_logits_either_way(const Session& before, std::span<const TokenId> tokens) {
-  Session together = before.fork(), apart = before.fork();
-  LOWBIT_TRY_ASSIGN(const auto batched, together.prefill(tokens));
+Status append_to_all(Sessions& sessions, std::span<const TokenId> tokens) {
+  std::vector<SessionTokens> parts;
+  for (Session& session : sessions) parts.push_back({&session, tokens});
+  return Session::prefill_together(parts);
+}
+
+/// One call for all tokens, one call per token, and one per token for all sessions must give the same bits.
+Result<bool> same_logits_either_way(const Sessions& before, std::span<const TokenId> tokens) {
+  Session at_once = before.back().fork(), apart = before.back().fork();
+  Sessions together = forks_of(before);
+  LOWBIT_TRY_ASSIGN(const auto batched, at_once.prefill(tokens));
   std::span<const float> single;
   for (const TokenId t : tokens) {
     LOWBIT_TRY_ASSIGN(single, apart.decode(t));
+    if (before.size() > 1) LOWBIT_TRY(append_to_all(together, {&t, 1}));
   }
   const bool finite = std::all_of(single.begin(), single.end(), [](float l) { return std::isfinite(l); });
-  return finite && std::equal(single.begin(), single.end(), batched.begin());
+  return finite && std::equal(single.begin(), single.end(), batched.begin()) &&
+         (before.size() == 1 || std::equal(single.begin(), single.end(), together.back().logits().begin()));
 }
 
 /// Times `passes` passes of work step by step; appends to steps and returns passes per second.
@@ -120,15 +133,17 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
 }
 
 Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOptions& options) {
-  if (options.depth < 0 || options.prompt < 2 || options.generate < 1 || options.repetitions < 1)
+  if (options.depth < 0 || options.prompt < 2 || options.generate < 1 || options.repetitions < 1 || options.batch < 1)
     return fail(ErrorCode::kInvalidArgument, "bench model",
-                "-p " + std::to_string(options.prompt) + " -n " + std::to_string(options.generate),
-                "at least 2 prompt tokens, 1 generated token and 1 repetition");
+                "-p " + std::to_string(options.prompt) + " -n " + std::to_string(options.generate) + " --batch " +
+                    std::to_string(options.batch),
+                "at least 2 prompt tokens, 1 generated token, 1 session and 1 repetition");
   ModelOptions open;
   open.activation = options.activation;
   open.context = options.depth + options.prompt + options.generate;
   open.kv = options.kv;
   open.kv_residual = options.kv_residual;
+  open.kv_keep = options.kv_keep;
   open.tune = options.tune;
   open.compute = options.compute;
   open.progress = options.progress;
@@ -138,8 +153,11 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   const auto before = all.first(static_cast<size_t>(options.depth));
   const auto prompt = all.subspan(before.size(), static_cast<size_t>(options.prompt));
   const auto generated = all.last(static_cast<size_t>(options.generate));
-  Session start = model.session();  // its forks share what lies before
-  if (!before.empty()) LOWBIT_TRY(start.prefill(before));
+  Sessions starts;  // their forks share what lies before, they do not
+  for (int64_t i = 0; i < options.batch; ++i) {
+    starts.push_back(model.session());
+    if (!before.empty()) LOWBIT_TRY(starts.back().prefill(before));
+  }
 
   ModelBenchReport r;
   r.model = path;
@@ -149,27 +167,34 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   r.threads = model.info().threads;
   r.weight_bytes = model.info().weight_bytes;
   r.load_s = model.info().load_s;
-  LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(start, prompt.first(std::min<size_t>(prompt.size(), 16))));
+  LOWBIT_TRY_ASSIGN(r.checked, same_logits_either_way(starts, prompt.first(std::min<size_t>(prompt.size(), 16))));
   const auto read_prompt = [&]() -> Status {
-    LOWBIT_TRY(start.fork().prefill(prompt));
+    Sessions sessions = forks_of(starts);
+    return append_to_all(sessions, prompt);
+  };
+  const auto generate = [&]() -> Status {
+    Sessions sessions = forks_of(starts);
+    for (const TokenId t : generated) LOWBIT_TRY(append_to_all(sessions, {&t, 1}));
     return {};
   };
-  const auto generate = [&] { return decode_all(start.fork(), generated); };
   for (int i = 0; options.tune && i < 20; ++i)
     LOWBIT_TRY(read_prompt());  // shapes of the prompt settle; tokens do anyway
-  LOWBIT_TRY_ASSIGN(const Rate prefill, tokens_per_second(options.prompt, options.repetitions, read_prompt));
-  LOWBIT_TRY_ASSIGN(const Rate decode, tokens_per_second(options.generate, options.repetitions, generate));
+  LOWBIT_TRY_ASSIGN(const Rate prefill,
+                    tokens_per_second(options.batch * options.prompt, options.repetitions, read_prompt));
+  LOWBIT_TRY_ASSIGN(const Rate decode,
+                    tokens_per_second(options.batch * options.generate, options.repetitions, generate));
   if (options.profile) {
     LOWBIT_TRY_ASSIGN(const double prompts, profile_passes(model, "prompt", 1, read_prompt, r.steps));
     LOWBIT_TRY_ASSIGN(r.decode_profiled_tok_s,
                       profile_passes(model, "generation", options.generate, generate, r.steps));
-    r.prefill_profiled_tok_s = prompts * static_cast<double>(options.prompt);
+    r.prefill_profiled_tok_s = prompts * static_cast<double>(options.batch * options.prompt);
+    r.decode_profiled_tok_s *= static_cast<double>(options.batch);
   }
   r.prefill_tok_s = prefill.median;
   r.prefill_spread = prefill.spread;
   r.decode_tok_s = decode.median;
   r.decode_spread = decode.spread;
-  r.decode_gb_s = decode.median * static_cast<double>(r.weight_bytes) / 1e9;
+  r.decode_gb_s = decode.median / static_cast<double>(options.batch) * static_cast<double>(r.weight_bytes) / 1e9;
   LOWBIT_TRY_ASSIGN(const Engine engine, Engine::make(options.compute));
   if (engine.gpu >= 0) return r;
   LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));

@@ -24,6 +24,13 @@ Result<AgreementReport> compare_continuations(Model& model, Model& base, const s
   return compare_continuations(shared_model_of(model), shared_model_of(base), text, options);
 }
 
+Result<LongContextReport> probe_long_context(Model& model, Model& base, const std::string& text,
+                                             const LongContextOptions& options) {
+  model.clear();
+  base.clear();
+  return probe_long_context(shared_model_of(model), shared_model_of(base), text, options);
+}
+
 Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuestion>& questions,
                                      const ChoiceOptions& options) {
   model.clear();

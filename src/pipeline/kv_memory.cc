@@ -28,7 +28,7 @@ Result<KvMemory> kv_memory(const std::string& model) {
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   KvMemory memory{path, spec.max_positions, {}};
-  for (const char* name : {"f16", "int8", "int4", "k4v2", "int2"}) {
+  for (const char* name : {"f16", "int8", "fp8", "int4", "k4v2", "int3", "int2"}) {
     LOWBIT_TRY_ASSIGN(const KvFormat format, parse_kv_format(name, kDefaultResidual));
     auto pool = KvPool::make(kv_groups_of(spec, format), 1);
     if (!pool && pool.error().code == ErrorCode::kUnsupported) continue;  // heads that it does not pack

@@ -39,7 +39,19 @@ bool wants_reference(const Compute& compute) {
 Result<Engine> engine_for(const ModelOptions& options) {
   Compute compute = options.compute;
   if (wants_reference(compute)) compute.isa = isa_name(Isa::kScalar);
-  return Engine::make(compute);
+  LOWBIT_TRY_ASSIGN(Engine engine, Engine::make(compute));
+  if (options.gpu_layers > 0 && engine.gpus.empty()) {
+    if (compute.device == "cpu")
+      return fail(ErrorCode::kInvalidArgument, "--gpu-layers", std::to_string(options.gpu_layers) + " on the CPU",
+                  "a GPU", "--device cuda");
+    compute.device = "cuda";
+    return Engine::make(compute);
+  }
+  if (options.gpu_layers == 0) {
+    engine.gpu = -1;
+    engine.gpus.clear();
+  }
+  return engine;
 }
 
 }  // namespace
@@ -69,10 +81,12 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.x = activation.x;
   load.isa = engine.isa;
   load.reference = wants_reference(options.compute);
-  load.gpu = engine.gpu;
+  load.gpus = engine.gpus;
+  load.gpu_layers = options.gpu_layers;
   load.threads = engine.threads;
   load.tune = options.tune;
   load.kv = kv_format;
+  load.kv_keep = options.kv_keep;
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
@@ -95,6 +109,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.max_context = spec.max_positions;
   info.weight_bytes = shared->transformer->resident_bytes();
   info.kv = kv_format_name(kv_format);
+  info.kv_keep = kv_format.packed() ? options.kv_keep : "";
   info.kv_bytes = shared->pages->bytes_of(load.context);
   info.activation = activation.name;
   for (const WeightInfo& l : shared->transformer->linears())
@@ -149,6 +164,7 @@ Status Model::logits_of_all(std::span<const TokenId> tokens, int64_t first, std:
   return impl_->own.logits_of_all(tokens, first, out);
 }
 int64_t Model::length() const { return impl_->own.length(); }
+int64_t Model::device_bytes() const { return impl_->shared->transformer->device_bytes(); }
 int64_t Model::kv_bytes() const { return impl_->own.kv_bytes(); }
 Status Model::truncate(int64_t length) { return impl_->own.truncate(length); }
 Status Model::start_trace(const std::string& path) { return impl_->own.start_trace(path); }

@@ -320,18 +320,17 @@ Status Quantizer::check_held_back(Calibration& text) {
   report.held_back = held;
   calibration["held_back"]["tokens"] = held.tokens;
   calibration["held_back"]["ppl_ratio"] = held.ratio();
-  if (held.ratio() <= kBrokenRatio) return {};
-  const std::string what =
-      fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,
-                  held.was_seen ? "of the text" : "held back from the text", held.ratio(), held.source_ppl);
+  calibration["held_back"]["same_token"] = held.same_token;
+  const Verdict verdict = judge(held);
+  if (!verdict.broken()) return {};
   if (!options_.accept_broken) {
     LOWBIT_TRY(state_->mark_refused());
-    return fail(ErrorCode::kInvalidArgument, "quantize", what, fmt::format("at most {:g} times", kBrokenRatio),
+    return fail(ErrorCode::kInvalidArgument, "quantize", verdict.what, verdict.wanted,
                 fmt::format("more bits, a smaller --group, --keep for fragile layers, --target-bpw; or --force to "
                             "write it anyway, at once from {}",
                             state_->path()));
   }
-  report.warnings.push_back("broken: " + what);
+  report.warnings.push_back("broken: " + verdict.what);
   return {};
 }
 

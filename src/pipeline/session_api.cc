@@ -11,12 +11,12 @@
 namespace lowbit {
 
 Status Session::Impl::run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
-  return with_pages([&] { return model->executor.forward(tokens, on, wanted, out); });
+  return with_pages(most_wait, [&] { return model->executor.forward(tokens, on, wanted, out); });
 }
 
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
   const int64_t start = cache.length();
-  const Status ran = with_pages([&]() -> Status {
+  const Status ran = with_pages(most_wait, [&]() -> Status {
     Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
     if (trace != nullptr && !status) trace->file().drop();
     if (trace != nullptr && status) {
@@ -25,7 +25,7 @@ Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted want
     }
     return status;
   });
-  if (ran && model->transformer->kv().packed()) history.insert(history.end(), tokens.begin(), tokens.end());
+  if (ran) history.insert(history.end(), tokens.begin(), tokens.end());
   return ran;
 }
 
@@ -49,6 +49,7 @@ void Session::wait_for_pages(std::chrono::milliseconds most) {
       std::min<std::chrono::milliseconds>(most, std::chrono::years(1));  // a clock's end is not far beyond
 }
 int64_t Session::length() const { return impl_->cache.length(); }
+std::span<const TokenId> Session::tokens() const { return impl_->history; }
 int64_t Session::kv_bytes() const { return impl_->cache.bytes(); }
 int64_t Session::context() const { return impl_->model->info.context; }
 
@@ -161,6 +162,9 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
   LOWBIT_TRY_ASSIGN(StopTexts stops, StopTexts::make(options.stop));
   LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  // The penalties' window is of the whole text, however it came here.
+  const auto recent = static_cast<size_t>(std::max<int64_t>(options.sampler.repeat_window, 0));
+  for (TokenId id : tokens().last(std::min(recent, tokens().size()))) sampler.accept(id);
   for (TokenId id : prompt) sampler.accept(id);
   auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));

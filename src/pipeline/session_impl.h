@@ -22,10 +22,10 @@ struct Session::Impl {
   /// The same on any cache of the model, without a trace.
   Status run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
 
-  /// What `call` returns, which is made again whenever pages have become free, for as long as is wanted.
+  /// What `call` returns, which is made again whenever pages have become free, for at most `wait`.
   template <class Call>
-  Status with_pages(const Call& call) {
-    const auto end = std::chrono::steady_clock::now() + most_wait;
+  Status with_pages(std::chrono::milliseconds wait, const Call& call) {
+    const auto end = std::chrono::steady_clock::now() + wait;
     while (true) {
       const uint64_t freed = model->pages->times_freed();
       const Status status = call();
@@ -37,7 +37,7 @@ struct Session::Impl {
 
   std::shared_ptr<SharedModel> model;
   KvCache cache;
-  std::vector<TokenId> history;  // of a quantized cache, which may have to be computed again
+  std::vector<TokenId> history;  // the sequence: a file names it, and a quantized cache may have to be computed again
   std::vector<float> logits;
   bool has_logits = false;  // `logits` are those after the last token
   std::chrono::milliseconds most_wait{0};

@@ -2,7 +2,6 @@
 
 #include <Eigen/Cholesky>
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -12,136 +11,181 @@
 namespace lowbit {
 namespace {
 
-constexpr int kLanes = 16, kVectors = kTrellisStates / kLanes;
-// One state a lane: wider than most machines' vectors; the compiler splits it.
-using Floats = float __attribute__((vector_size(4 * kLanes)));
-using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
-using Bytes = uint8_t __attribute__((vector_size(kLanes)));
+/// One state a lane, as many as the machine's vectors have: wider ones are split through memory, and cannot be shuffled.
+template <int W>
+struct Lanes {
+  typedef float Floats __attribute__((vector_size(4 * W)));
+  typedef int32_t Ints __attribute__((vector_size(4 * W)));
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
+  static constexpr int kVectors = kTrellisStates / W;
+};
 
 template <class V>
-V load(const void* from) {
+[[gnu::always_inline]] inline V load(const void* from) {
   V v;
-  std::memcpy(&v, from, sizeof v);
+  __builtin_memcpy(&v, from, sizeof v);
   return v;
 }
+template <class V>
+[[gnu::always_inline]] inline void store(void* to, V v) {
+  __builtin_memcpy(to, &v, sizeof v);
+}
 
-/// Lane i is element at[i] modulo their number of a, or of a and behind it b.
-__attribute__((always_inline)) inline Floats picked(Floats a, Ints at) {
+/// Lane i is element at[i] of a.
+template <class Floats, class Ints>
+[[gnu::always_inline]] inline Floats picked(Floats a, Ints at) {
 #if defined(__clang__)
   Floats v{};
-  for (int i = 0; i < kLanes; ++i) v[i] = a[at[i] % kLanes];
+  for (size_t i = 0; i < sizeof(Floats) / sizeof(float); ++i) v[i] = a[at[i]];
   return v;
 #else
   return __builtin_shuffle(a, at);
 #endif
 }
-__attribute__((always_inline)) inline Floats picked(Floats a, Floats b, Ints at) {
-#if defined(__clang__)
-  const Ints second = (at & kLanes) != 0;
-  return second ? picked(b, at) : picked(a, at);
-#else
-  return __builtin_shuffle(a, b, at);
-#endif
-}
 
-/// What a column leaves behind: each state's cost, the state it came from and the error of its code.
-struct Column {
-  Floats cost[kVectors];
-  Ints from[kVectors];
-  Floats error[kVectors];
+/// What a column leaves behind: each state's cost, the oldest code of the window that it came by, and the error of its newest.
+struct alignas(64) Column {
+  float cost[kTrellisStates];
+  int32_t way[kTrellisStates];
+  float error[kTrellisStates];
 };
 
-/// What a column's codes stand for, and a trellis's codes by window as they are looked up.
+/// What a column's codes stand for: `values` [2^B, kTrellisStates] by window, times `scale`.
 struct Choices {
-  Floats base, added, weight, reals;
-  const int32_t* codes;
+  float base, added, weight, scale;
+  const float* values;
+};
+
+/// States before those of vector v that have p as the oldest code of their window: one vector of them, and where in it.
+template <int B, int W>
+struct Before {
+  static constexpr int kOldest = kTrellisStates >> B;
+  static constexpr int block(int v, int p) { return (p * kOldest + (v * W >> B)) / W; }
+  static constexpr int offset(int v, int p) { return p * kOldest - block(v, p) * W; }
+  template <class Ints>
+  [[gnu::always_inline]] static Ints at(int v, int p) {
+    Ints lane{};
+    for (int i = 0; i < W; ++i) lane[i] = ((i + v * W) >> B) + offset(v, p);
+    return lane;
+  }
 };
 
 /// Of the 2^B states before each state, one for each oldest code of a window, the one with the least cost. `added`: to the targets of
 /// the states before.
-template <int B>
-__attribute__((always_inline)) inline void choose_ways(const Choices& of, const float* added, const Column& before,
-                                                       Column& after, uint8_t* oldest) {
-  constexpr int kOldest = kTrellisStates >> B;
-  Ints lane{};
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  Floats targets[kVectors];
-  for (int v = 0; v < kVectors; ++v) targets[v] = of.added + load<Floats>(added + v * kLanes);
-  for (int v = 0; v < kVectors; ++v) {
-    const Ints same = (lane + v * kLanes) >> B;  // of the state before, but for its oldest code
+template <int B, int W>
+[[gnu::always_inline]] inline void choose_ways(const Choices& of, const float* added, const Column& before,
+                                               Column& after, uint8_t* oldest) {
+  using L = Lanes<W>;
+  using Floats = typename L::Floats;
+  using Ints = typename L::Ints;
+  Floats targets[L::kVectors];
+#pragma GCC unroll 16
+  for (int v = 0; v < L::kVectors; ++v) targets[v] = of.added + load<Floats>(added + v * W);
+#pragma GCC unroll 16
+  for (int v = 0; v < L::kVectors; ++v) {
     Floats best{}, real{};
     Ints way{};
+#pragma GCC unroll 8
     for (int p = 0; p < 1 << B; ++p) {
-      const int source = p * kOldest / kLanes;
-      const Ints at = same + p * kOldest % kLanes;
-      const Floats q = picked(of.reals, load<Ints>(of.codes + p * kTrellisStates + v * kLanes));
-      const Floats d = picked(targets[source], at) - q;
-      const Floats cost = picked(before.cost[source], at) + of.weight * (d * d);
+      const int from = Before<B, W>::block(v, p);
+      const Ints at = Before<B, W>::template at<Ints>(v, p);
+      const Floats q = of.scale * load<Floats>(of.values + p * kTrellisStates + v * W);
+      const Floats d = picked(targets[from], at) - q;
+      const Floats cost = picked(load<Floats>(before.cost + from * W), at) + of.weight * (d * d);
       const Ints less = p == 0 ? Ints{} - 1 : cost < best;
       best = less ? cost : best;
       real = less ? q : real;
       way = less ? Ints{} + p : way;
     }
-    after.cost[v] = best;
-    after.from[v] = same + way * kOldest;
-    after.error[v] = of.base - real;
-    const Bytes narrow = __builtin_convertvector(way, Bytes);
-    std::memcpy(oldest + v * kLanes, &narrow, sizeof narrow);
+    store(after.cost + v * W, best);
+    store(after.way + v * W, way);
+    store(after.error + v * W, of.base - real);
+    store(oldest + v * W, __builtin_convertvector(way, typename L::Bytes));
   }
-}
-
-LOWBIT_VECTOR_CLONES
-void choose_ways2(const Choices& of, const float* added, const Column& before, Column& after, uint8_t* oldest) {
-  choose_ways<2>(of, added, before, after, oldest);
-}
-LOWBIT_VECTOR_CLONES
-void choose_ways3(const Choices& of, const float* added, const Column& before, Column& after, uint8_t* oldest) {
-  choose_ways<3>(of, added, before, after, oldest);
 }
 
 /// Targets of the columns behind follow each way to its new state, and its newest error.
-LOWBIT_VECTOR_CLONES
-void follow_ways(const Column& column, const float* carry, int64_t columns, const float (*from)[kTrellisStates],
-                 float (*to)[kTrellisStates]) {
+template <int B, int W>
+[[gnu::always_inline]] inline void follow_ways(const Column& column, const float* carry, int64_t columns,
+                                               const float (*from)[kTrellisStates], float (*to)[kTrellisStates]) {
+  using L = Lanes<W>;
+  using Floats = typename L::Floats;
+  using Ints = typename L::Ints;
   for (int64_t j = 0; j < columns; ++j) {
-    Floats old[kVectors];
-    std::memcpy(old, from[j], sizeof old);
-    for (int v = 0; v < kVectors; ++v) {
-      const Ints at = column.from[v];
-      const Floats low = picked(old[0], old[1], at), high = picked(old[2], old[3], at);
-      const Floats followed = (at < 2 * kLanes ? low : high) + column.error[v] * carry[j];
-      std::memcpy(to[j] + v * kLanes, &followed, sizeof followed);
+#pragma GCC unroll 16
+    for (int v = 0; v < L::kVectors; ++v) {
+      const Ints way = load<Ints>(column.way + v * W);
+      Floats old{};
+#pragma GCC unroll 8
+      for (int p = 0; p < 1 << B; ++p) {
+        const Floats by =
+            picked(load<Floats>(from[j] + Before<B, W>::block(v, p) * W), Before<B, W>::template at<Ints>(v, p));
+        old = p == 0 ? by : way == p ? by : old;
+      }
+      store(to[j] + v * W, old + load<Floats>(column.error + v * W) * carry[j]);
     }
   }
 }
+
+/// One column: the ways to its states, and the targets of `columns` behind it.
+struct Step {
+  Choices choices;
+  const Column& before;
+  Column& after;
+  uint8_t* oldest;
+  const float* carry;
+  int64_t columns;
+  const float (*from)[kTrellisStates];  // of the column itself, then of those behind
+  float (*to)[kTrellisStates];
+};
+template <int W>
+[[gnu::always_inline]] inline void run_step(int stored_bits, const Step& s) {
+  if (stored_bits == 2) {
+    choose_ways<2, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
+    follow_ways<2, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
+  } else {
+    choose_ways<3, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
+    follow_ways<3, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
+  }
+}
+
+LOWBIT_VECTOR_VERSION("default")
+void step(int stored_bits, const Step& s) { run_step<4>(stored_bits, s); }
+#ifdef LOWBIT_HAS_VECTOR_VERSIONS
+LOWBIT_VECTOR_VERSION("avx2")
+void step(int stored_bits, const Step& s) { run_step<8>(stored_bits, s); }
+LOWBIT_VECTOR_VERSION("avx512f")
+void step(int stored_bits, const Step& s) { run_step<16>(stored_bits, s); }
+#endif
 
 }  // namespace
 
 TrellisWay search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch) {
   const int64_t n = strip.columns;
   const TrellisInfo& trellis = *strip.trellis;
-  const auto choose = trellis.stored_bits == 2 ? choose_ways2 : choose_ways3;
-  int32_t codes[kTrellisStates << 3];
-  std::copy_n(trellis.codes, kTrellisStates << trellis.stored_bits, codes);
-  const Floats table = load<Floats>(strip.table);
+  float values[kTrellisStates << 3];
+  for (int window = 0; window < kTrellisStates << trellis.stored_bits; ++window)
+    values[window] = strip.table[trellis.codes[window]];
   Column a, b;
   Column *before = &a, *after = &b;
   for (int s = 0; s < kTrellisStates; ++s)
-    before->cost[s / kLanes][s % kLanes] =
-        s == static_cast<int>(strip.start) ? 0.0f : std::numeric_limits<float>::infinity();
+    before->cost[s] = s == static_cast<int>(strip.start) ? 0.0f : std::numeric_limits<float>::infinity();
   auto *now = scratch.future[0], *next = scratch.future[1];
   for (int64_t j = 0; j < n; ++j) std::fill_n(now[j], kTrellisStates, 0.0f);
   for (int64_t j = 0; j < n; ++j) {
     const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
-    const Choices choices{Floats{} + base, Floats{} + (base + added), Floats{} + strip.gain[j] * strip.gain[j],
-                          table * strip.scales[j], codes};
-    choose(choices, now[j], *before, *after, scratch.oldest[j]);
-    follow_ways(*after, strip.carry + j * kStripWidth + j + 1, n - j - 1, now + j + 1, next + j + 1);
+    step(trellis.stored_bits, {{base, base + added, strip.gain[j] * strip.gain[j], strip.scales[j], values},
+                               *before,
+                               *after,
+                               scratch.oldest[j],
+                               strip.carry + j * kStripWidth + j + 1,
+                               n - j - 1,
+                               now + j,
+                               next + j});
     std::swap(before, after);
     std::swap(now, next);
   }
-  float costs[kTrellisStates];
-  std::memcpy(costs, before->cost, sizeof costs);
+  const float* const costs = before->cost;
   const unsigned end = strip.end >= 0 ? static_cast<unsigned>(strip.end)
                                       : static_cast<unsigned>(std::min_element(costs, costs + kTrellisStates) - costs);
   unsigned state = end;

@@ -1,7 +1,8 @@
 #include "quantize/trellis_search.h"
 
-#include <cstring>
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "quantize/vector_clones.h"
 
@@ -10,20 +11,22 @@ namespace {
 
 constexpr int kStates = 64, kCodes = 16;
 
-// One row a lane: wider than most machines' vectors; the compiler splits it.
-using Floats = float __attribute__((vector_size(4 * kTrellisLanes)));
-using Ints = int32_t __attribute__((vector_size(4 * kTrellisLanes)));
-using Bytes = uint8_t __attribute__((vector_size(kTrellisLanes)));
-static_assert(sizeof(Bytes) == kTrellisLanes);
+/// One row a lane, as many as the machine's vectors have: wider ones are split through memory.
+template <int W>
+struct Lanes {
+  typedef float Floats __attribute__((vector_size(4 * W)));
+  typedef int32_t Ints __attribute__((vector_size(4 * W)));
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
+};
 
-Floats all_of(float v) { return v - Floats{}; }
-
-/// What every code costs at column i.
-__attribute__((always_inline)) inline void code_costs(const TrellisRows& job, int64_t i, Floats* costs) {
+/// What every code costs at column i of rows `first` on.
+template <class Floats>
+[[gnu::always_inline]] inline void code_costs(const TrellisRows& job, int64_t first, int64_t i, Floats* costs) {
+  constexpr auto kRows = static_cast<int64_t>(sizeof(Floats) / sizeof(float));
   Floats x{}, scale{};
-  for (int64_t r = 0; r < job.rows; ++r) {
-    x[r] = job.x[r][i];
-    scale[r] = job.scales[r][i / job.group];
+  for (int64_t r = 0; r < std::min(kRows, job.rows - first); ++r) {
+    x[r] = job.x[first + r][i];
+    scale[r] = job.scales[first + r][i / job.group];
   }
   const float h = job.h == nullptr ? 1.0f : job.h[i];
   for (int code = 0; code < kCodes; ++code) {
@@ -34,13 +37,17 @@ __attribute__((always_inline)) inline void code_costs(const TrellisRows& job, in
 
 /// One column: the least cost of each state, and which of the states before it that was (the oldest code of the window), for which
 /// there are 2^B. State s is the window without its oldest code; the one before it was s >> B with that oldest code on top.
-template <int B>
-__attribute__((always_inline)) inline void step(const uint8_t* codes, const Floats* costs, const Floats* before,
-                                                Floats* after, uint8_t* from) {
+template <int B, int W>
+[[gnu::always_inline]] inline void step(const uint8_t* codes, const typename Lanes<W>::Floats* costs,
+                                        const typename Lanes<W>::Floats* before, typename Lanes<W>::Floats* after,
+                                        uint8_t* from) {
+  using Floats = typename Lanes<W>::Floats;
+  using Ints = typename Lanes<W>::Ints;
   constexpr int kOldest = kStates >> B;
   for (int s = 0; s < kStates; ++s) {
     Floats best = before[s >> B] + costs[codes[s]];
     Ints oldest{};
+#pragma GCC unroll 8
     for (int p = 1; p < 1 << B; ++p) {
       const Floats other = before[(s >> B) + p * kOldest] + costs[codes[s + p * kStates]];
       const Ints less = other < best;
@@ -48,35 +55,52 @@ __attribute__((always_inline)) inline void step(const uint8_t* codes, const Floa
       oldest = less ? Ints{} + p : oldest;
     }
     after[s] = best;
-    const Bytes narrow = __builtin_convertvector(oldest, Bytes);
-    std::memcpy(from + s * kTrellisLanes, &narrow, sizeof narrow);
+    const auto narrow = __builtin_convertvector(oldest, typename Lanes<W>::Bytes);
+    __builtin_memcpy(from + s * kTrellisLanes, &narrow, sizeof narrow);
   }
 }
 
-template <int B>
-__attribute__((always_inline)) inline void walk_forward(const TrellisRows& job, Floats* last, uint8_t* from) {
+/// last: [kStates, kTrellisLanes]
+template <int B, int W>
+[[gnu::always_inline]] inline void walk_rows(const TrellisRows& job, int64_t first, float* last, uint8_t* from) {
+  using Floats = typename Lanes<W>::Floats;
   Floats a[kStates], b[kStates], costs[kCodes];
   Floats *before = a, *after = b;
-  for (int s = 0; s < kStates; ++s) before[s] = all_of(s == 0 ? 0.0f : std::numeric_limits<float>::infinity());
+  for (int s = 0; s < kStates; ++s)
+    for (int r = 0; r < W; ++r) before[s][r] = s == 0 ? 0.0f : std::numeric_limits<float>::infinity();
   for (int64_t i = 0; i < job.k; ++i) {
-    code_costs(job, i, costs);
-    step<B>(job.trellis->codes, costs, before, after, from + i * kStates * kTrellisLanes);
+    code_costs(job, first, i, costs);
+    step<B, W>(job.trellis->codes, costs, before, after, from + i * kStates * kTrellisLanes);
     std::swap(before, after);
   }
-  std::memcpy(last, before, sizeof a);
+  for (int s = 0; s < kStates; ++s) __builtin_memcpy(last + s * kTrellisLanes, &before[s], sizeof(Floats));
 }
 
-LOWBIT_VECTOR_CLONES
-void walk_forward2(const TrellisRows& job, Floats* last, uint8_t* from) { walk_forward<2>(job, last, from); }
-LOWBIT_VECTOR_CLONES
-void walk_forward3(const TrellisRows& job, Floats* last, uint8_t* from) { walk_forward<3>(job, last, from); }
+template <int W>
+[[gnu::always_inline]] inline void walk(const TrellisRows& job, float* last, uint8_t* from) {
+  for (int64_t first = 0; first < kTrellisLanes; first += W) {
+    if (job.trellis->stored_bits == 2)
+      walk_rows<2, W>(job, first, last + first, from + first);
+    else
+      walk_rows<3, W>(job, first, last + first, from + first);
+  }
+}
+
+LOWBIT_VECTOR_VERSION("default")
+void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<4>(job, last, from); }
+#ifdef LOWBIT_HAS_VECTOR_VERSIONS
+LOWBIT_VECTOR_VERSION("avx2")
+void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<8>(job, last, from); }
+LOWBIT_VECTOR_VERSION("avx512f")
+void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<16>(job, last, from); }
+#endif
 
 }  // namespace
 
 void search_trellis(const TrellisRows& job, std::vector<uint8_t>& scratch) {
   scratch.resize(static_cast<size_t>(job.k * kStates * kTrellisLanes));
-  Floats last[kStates];
-  (job.trellis->stored_bits == 2 ? walk_forward2 : walk_forward3)(job, last, scratch.data());
+  float last[kStates][kTrellisLanes];
+  walk_forward(job, last[0], scratch.data());
   for (int64_t r = 0; r < job.rows; ++r) {
     unsigned state = 0;
     for (unsigned s = 1; s < kStates; ++s)

@@ -6,6 +6,10 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define LOWBIT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+/// For copies that are written out, of one name and one file: which processors a copy is for.
+#define LOWBIT_HAS_VECTOR_VERSIONS 1
+#define LOWBIT_VECTOR_VERSION(isa) __attribute__((target(isa)))
 #else
 #define LOWBIT_VECTOR_CLONES
+#define LOWBIT_VECTOR_VERSION(isa)
 #endif

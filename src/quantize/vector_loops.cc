@@ -1,7 +1,6 @@
 #include "quantize/vector_loops.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "quantize/vector_clones.h"
 
@@ -12,23 +11,56 @@ void add_scaled(float a, const float* __restrict x, int64_t n, float* __restrict
   for (int64_t i = 0; i < n; ++i) y[i] += a * x[i];
 }
 
-LOWBIT_VECTOR_CLONES
-void add_scaled_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
-  // Wider than most machines' vectors; the compiler splits it. Sums stay in registers for the whole call.
-  using Vec = float __attribute__((vector_size(64)));
-  constexpr int kVecs = 4;
-  static_assert(kVecs * sizeof(Vec) == kStripWidth * sizeof(float));
+namespace {
+
+// One copy for each width of vector, with vectors of that width: wider ones are split through memory, which takes ten times as long.
+using Vec16 = float __attribute__((vector_size(16)));
+using Vec32 = float __attribute__((vector_size(32)));
+using Vec64 = float __attribute__((vector_size(64)));
+
+/// Sums stay in registers for the whole call.
+template <class Vec>
+[[gnu::always_inline]] inline void add_rows_by(const float* a, const int32_t* index, int64_t count, const float* rows,
+                                               float* y) {
+  constexpr int kFloats = sizeof(Vec) / sizeof(float), kVecs = kStripWidth / kFloats;
   Vec sum[kVecs];
-  std::memcpy(sum, y, sizeof sum);
+#pragma GCC unroll 16
+  for (int i = 0; i < kVecs; ++i) __builtin_memcpy(&sum[i], y + i * kFloats, sizeof(Vec));
   for (int64_t t = 0; t < count; ++t) {
-    const float* row = rows + int64_t{index[t]} * kStripWidth;
+    const float* const row = rows + int64_t{index[t]} * kStripWidth;
+    const float scale = a[t];
+#pragma GCC unroll 16
     for (int i = 0; i < kVecs; ++i) {
       Vec x;
-      std::memcpy(&x, row + i * 16, sizeof x);
-      sum[i] += a[t] * x;
+      __builtin_memcpy(&x, row + i * kFloats, sizeof x);
+      sum[i] += scale * x;
     }
   }
-  std::memcpy(y, sum, sizeof sum);
+#pragma GCC unroll 16
+  for (int i = 0; i < kVecs; ++i) __builtin_memcpy(y + i * kFloats, &sum[i], sizeof(Vec));
+}
+
+LOWBIT_VECTOR_VERSION("default")
+void add_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
+  add_rows_by<Vec16>(a, index, count, rows, y);
+}
+
+#ifdef LOWBIT_HAS_VECTOR_VERSIONS
+LOWBIT_VECTOR_VERSION("avx2")
+void add_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
+  add_rows_by<Vec32>(a, index, count, rows, y);
+}
+
+LOWBIT_VECTOR_VERSION("avx512f")
+void add_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
+  add_rows_by<Vec64>(a, index, count, rows, y);
+}
+#endif
+
+}  // namespace
+
+void add_scaled_rows(const float* a, const int32_t* index, int64_t count, const float* rows, float* y) {
+  add_rows(a, index, count, rows, y);
 }
 
 LOWBIT_VECTOR_CLONES

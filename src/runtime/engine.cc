@@ -1,6 +1,9 @@
 #include "runtime/engine.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <optional>
+#include <string_view>
 
 #include "base/try.h"
 #include "kernels/cuda_api.h"
@@ -12,9 +15,21 @@ namespace {
 constexpr int64_t kActivationGroup = 32;  // docs/adr/0008-activation-groups.md
 constexpr double kClipped = 0.001;
 
+/// cuda or cuda:<i>; nothing for other names.
+std::optional<int> gpu_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "cuda:";
+  constexpr size_t kMostDigits = 4;
+  if (name == "cuda") return 0;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string number(name.substr(kPrefix.size()));
+  if (number.empty() || number.size() > kMostDigits || number.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::stoi(number);
+}
+
 }  // namespace
 
-Result<int> wanted_gpu(const Compute& compute) {
+Result<std::vector<int>> wanted_gpus(const Compute& compute) {
   std::string device = compute.device;
   const char* where = "--device";
   if (device.empty() || device == "auto") {
@@ -22,20 +37,32 @@ Result<int> wanted_gpu(const Compute& compute) {
     device = env != nullptr && *env != '\0' ? env : "auto";
     where = "LOWBIT_DEVICE";
   }
-  if (device == "auto" || device == "cpu") return -1;
-  if (device == "cuda") return 0;
-  constexpr size_t kPrefix = 5, kMostDigits = 4;
-  const std::string number = device.size() > kPrefix ? device.substr(kPrefix) : "";
-  const bool digits =
-      !number.empty() && number.size() <= kMostDigits && number.find_first_not_of("0123456789") == std::string::npos;
-  if (device.rfind("cuda:", 0) != 0 || !digits)
-    return fail(ErrorCode::kInvalidArgument, where, "'" + device + "'", "auto, cpu, cuda or cuda:<i>");
-  return std::stoi(number);
+  if (device == "auto" || device == "cpu") return std::vector<int>{};
+  std::vector<int> gpus;
+  for (size_t begin = 0; begin <= device.size();) {
+    const size_t end = std::min(device.find(',', begin), device.size());
+    const std::optional<int> gpu = gpu_of(std::string_view(device).substr(begin, end - begin));
+    if (!gpu)
+      return fail(ErrorCode::kInvalidArgument, where, "'" + device + "'",
+                  "auto, cpu, cuda, cuda:<i> or cuda:<i>,cuda:<j>");
+    gpus.push_back(*gpu);
+    begin = end + 1;
+  }
+  return gpus;
+}
+
+Result<int> wanted_gpu(const Compute& compute) {
+  LOWBIT_TRY_ASSIGN(const std::vector<int> gpus, wanted_gpus(compute));
+  if (gpus.size() > 1)
+    return fail(ErrorCode::kUnsupported, "--device", std::to_string(gpus.size()) + " GPUs", "one",
+                "the layers of a model that runs may lie on several");
+  return gpus.empty() ? -1 : gpus.front();
 }
 
 Result<Engine> Engine::make(const Compute& compute) {
   LOWBIT_TRY_ASSIGN(Engine engine, on_cpu(compute));
-  LOWBIT_TRY_ASSIGN(engine.gpu, wanted_gpu(compute));
+  LOWBIT_TRY_ASSIGN(engine.gpus, wanted_gpus(compute));
+  if (!engine.gpus.empty()) engine.gpu = engine.gpus.front();
   if (engine.gpu >= 0) LOWBIT_TRY(cuda::use_device(engine.gpu));
   return engine;
 }

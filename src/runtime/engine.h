@@ -2,6 +2,7 @@
 // Compute options, resolved against this machine.
 
 #include <memory>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/x_spec.h"
@@ -12,14 +13,18 @@
 
 namespace lowbit {
 
-/// Which GPU `compute` asks for, by --device or LOWBIT_DEVICE: cuda or cuda:<i>; -1 for none of them.
+/// Which GPUs `compute` asks for, by --device or LOWBIT_DEVICE: cuda, cuda:<i> or several with commas between; none: the CPU.
+/// Error: kInvalidArgument (no such name).
+Result<std::vector<int>> wanted_gpus(const Compute& compute);
+/// The same for what runs on one device; -1: the CPU. Error: kUnsupported (several).
 Result<int> wanted_gpu(const Compute& compute);
 
 /// Where things run: on the CPU, with what it has, or on a GPU; a CPU prepares what a GPU runs.
 struct Engine {
   Isa isa = Isa::kScalar;
   int threads = 1;
-  int gpu = -1;  // of cuda::devices(); -1: none
+  int gpu = -1;           // of cuda::devices(); -1: none
+  std::vector<int> gpus;  // that and more of them, for a model's layers
   std::unique_ptr<ThreadPool> pool;
 
   /// The one place where a device is chosen, and refused. A GPU that is asked for becomes the current device.

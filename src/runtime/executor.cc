@@ -10,7 +10,9 @@ namespace lowbit {
 Executor::Request Executor::request_of(const SequenceRequest& from, Call& call) {
   const auto [first, last] = from.wanted.rows_of(int64_t(from.tokens.size()));
   ++call.left;
-  return {&call, from.tokens, from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink};
+  return {
+      &call, from.tokens,       from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink,
+      0,     from.wanted.choice};
 }
 
 Status Executor::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
@@ -93,8 +95,8 @@ void Executor::open_parts() {
     opened_[i] = r.cache->open(rows_[i]);
     if (!opened_[i]) continue;
     const int64_t first = std::min(r.first, rows_[i]), last = std::min(r.first + r.count, rows_[i]);
-    batch_.push_back(
-        {r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer, r.sink, r.sink_row});
+    batch_.push_back({r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer, r.sink,
+                      r.sink_row, r.choice});
   }
 }
 

@@ -56,6 +56,7 @@ class Executor {
     RowObserver* observer = nullptr;
     const LogitsSink* sink = nullptr;
     int64_t sink_row = 0;
+    TokenChoice* choice = nullptr;
   };
   static Request request_of(const SequenceRequest& from, Call& call);
   /// Waits until all of a call is done.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/sha256.h"
 #include "base/try.h"
 #include "io/lost_pages.h"
 #include "model/model_spec.h"
@@ -16,35 +17,78 @@ namespace lowbit {
 class TransformerLoader {
  public:
   TransformerLoader(const WeightSource& source, const LoadOptions& options, Transformer& model)
-      : source_(source),
-        options_(options),
-        model_(model),
-        tensors_(source, *model.backend_, *model.pool_,
-                 [this](const std::string& name, QTensor w) { return done(name, std::move(w)); }) {
+      : source_(source), options_(options), model_(model) {
     for (const SourceTensor& t : source.tensors()) bytes_of_[t.name] = t.stored_bytes;
     for (const SourceTensor& t : source.tensors()) bytes_total_ += t.stored_bytes;
   }
 
   Status run() {
+    add("config", source_.config_json());
     const std::vector<BlockSpec>& blocks = model_.spec_.blocks;
     model_.weights_.blocks.resize(blocks.size());
     LOWBIT_TRY(load_ends());
-    for (size_t i = 0; i < blocks.size(); ++i)
-      LOWBIT_TRY(tensors_.load_block(int64_t(i), blocks[i], options_.x, model_.weights_.blocks[i]));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      Status loaded = tensors_for(model_.stages_.of_block(int64_t(i)))
+                          .load_block(int64_t(i), blocks[i], options_.x, model_.weights_.blocks[i]);
+      if (!loaded) return tl::unexpected(say_what_fits(std::move(loaded.error()), int64_t(i)));
+    }
+    model_.fingerprint_ = hash_.finish();
     return {};
   }
 
  private:
+  TensorLoader tensors_for(Backend& backend) {
+    return {source_, backend, *model_.pool_,
+            [this](const std::string& name, QTensor w) { return done(name, std::move(w)); }};
+  }
+
+  /// Of a GPU that has no room for a block: how many it would have room for, with their keys and values and a batch.
+  Error say_what_fits(Error error, int64_t block) const {
+    const StagePlan& plan = model_.stages_.plan_of(block);
+    if (error.code != ErrorCode::kOutOfMemory || plan.gpu < 0) return error;
+    int64_t weights = 0;  // of a block
+    for (const auto& weight : model_.weights_.blocks[size_t(plan.first)].linears)
+      if (weight != nullptr) weights += weight->info().resident_bytes;
+    int64_t kept = 0;  // for its positions
+    for (const KvGroup& group : model_.kv_groups())
+      for (const int layer : group.layers)
+        if (layer == plan.first) kept = 2 * int64_t{sizeof(uint16_t)} * group.row_elems() * model_.context_;
+    const int64_t loaded = (block - plan.first) * weights - model_.bytes_of_batch(model_.rows_of_batch(options_.batch));
+    const int64_t fit = block > plan.first ? std::max<int64_t>(0, loaded / std::max<int64_t>(1, weights + kept)) : 0;
+    const auto gpus = int64_t(options_.gpus.size());
+    error.hint = fmt::format(
+        "about {} of {} layers fit on cuda:{} with a context of {}: --gpu-layers {}, fewer bits or a "
+        "shorter context (-c)",
+        fit, model_.spec_.block_count(), plan.gpu, model_.context_, fit * gpus);
+    return error;
+  }
+
   /// The model has what it needs of this tensor: so its pages of the file may go. Of an embedding single rows are read
   /// again as tokens need them.
   Status done(const std::string& name, QTensor w) {
     if (name == weight_name(model_.spec_.embedding)) model_.embedding_bytes_ = w.total_bytes();
+    add(name, format_info(w.format).name);
+    for (const Buffer* part : {&w.codes, &w.scales, &w.super_scales, &w.zeros}) add_samples(*part);
+    hash_.update(std::as_bytes(std::span(w.codebook)));
     w = {};
     source_.release(name);
-    bytes_done_ += bytes_of_[name];
+    bytes_done_ = std::min(bytes_done_ + bytes_of_[name], bytes_total_);
     if (options_.progress && !options_.progress(bytes_done_, bytes_total_))
       return fail(ErrorCode::kCancelled, source_.path(), "a request to stop");
     return {};
+  }
+
+  void add(std::string_view name, std::string_view value) {
+    const std::string line = fmt::format("{}: {} {}\n", name, value.size(), value);
+    hash_.update(std::as_bytes(std::span(line)));
+  }
+  /// Hashing all of a model would take longer than loading it.
+  void add_samples(const Buffer& part) {
+    constexpr int64_t kSamples = 64, kSampleBytes = 64;
+    const int64_t bytes = part.size(), count = std::min(bytes, kSampleBytes);
+    add("bytes", std::to_string(bytes));
+    for (int64_t i = 0; i < kSamples && count > 0; ++i)
+      hash_.update({part.data() + (bytes - count) / (kSamples - 1) * i, size_t(count)});
   }
 
   Status load_ends() {
@@ -52,12 +96,15 @@ class TransformerLoader {
     ModelWeights& weights = model_.weights_;
     XPolicy head = options_.x;
     head.rounding = {};
-    LOWBIT_TRY(tensors_.load_weight(weight_name(spec.embedding), spec.vocab_size, spec.hidden_size, {}, head,
-                                    spec.tied_head ? WeightUse::kBoth : WeightUse::kRows, weights.embedding));
-    if (!spec.tied_head)
-      LOWBIT_TRY(tensors_.load_weight(weight_name(spec.head.name), spec.head.n, spec.head.k, {}, head,
-                                      WeightUse::kProducts, weights.own_head));
-    return tensors_.load_norm(weight_name(spec.final_norm.name), spec.final_norm, weights.final_norm);
+    const bool shared = spec.tied_head && model_.stages_.count() == 1;  // else the embedding is read for both devices
+    LOWBIT_TRY(tensors_for(model_.stages_.first())
+                   .load_weight(weight_name(spec.embedding), spec.vocab_size, spec.hidden_size, {}, head,
+                                shared ? WeightUse::kBoth : WeightUse::kRows, weights.embedding));
+    TensorLoader last = tensors_for(model_.stages_.last());
+    if (!shared)
+      LOWBIT_TRY(last.load_weight(spec.tied_head ? weight_name(spec.embedding) : weight_name(spec.head.name),
+                                  spec.vocab_size, spec.hidden_size, {}, head, WeightUse::kProducts, weights.own_head));
+    return last.load_norm(weight_name(spec.final_norm.name), spec.final_norm, weights.final_norm);
   }
 
   const WeightSource& source_;
@@ -65,7 +112,7 @@ class TransformerLoader {
   Transformer& model_;
   std::unordered_map<std::string, int64_t> bytes_of_;
   int64_t bytes_done_ = 0, bytes_total_ = 0;
-  TensorLoader tensors_;
+  Sha256 hash_;
 };
 
 namespace {
@@ -80,22 +127,41 @@ Result<int64_t> choose_context(const ModelSpec& spec, int64_t asked) {
   return asked;
 }
 
-Result<std::unique_ptr<Backend>> backend_for(const LoadOptions& options, ThreadPool& pool) {
-  if (options.gpu >= 0) return make_cuda_backend(options.gpu, pool);
+Result<std::unique_ptr<Backend>> backend_for(const LoadOptions& options, int gpu, ThreadPool& pool) {
+  if (gpu >= 0) return make_cuda_backend(gpu, pool);
   return options.reference ? make_ref_backend(pool) : make_cpu_backend(options.isa, pool, options.tune);
 }
 
 }  // namespace
 
-Status Transformer::prepare_to_run(int64_t batch_limit) {
+int64_t Transformer::bytes_of_batch(int64_t rows) const {
   const auto widths = slot_widths(spec_);
   int64_t row = spec_.hidden_size + widths[kGated];  // of slots, and of what products add and multiply
   for (const int64_t width : widths) row += width;
-  const int64_t affordable = std::max<int64_t>(16, backend_->batch_size().bytes / (row * int64_t(sizeof(float))));
-  batch_ = std::max<int64_t>(1, std::min({batch_limit, affordable, context_}));
+  return rows * row * int64_t(sizeof(float));
+}
+
+int64_t Transformer::rows_of_batch(int64_t limit) const {
+  const int64_t affordable = std::max<int64_t>(16, stages_.batch_size().bytes / bytes_of_batch(1));
+  return std::max<int64_t>(1, std::min({limit, affordable, context_}));
+}
+
+Status Transformer::prepare_to_run(int64_t batch_limit) {
+  const auto widths = slot_widths(spec_);
+  batch_ = rows_of_batch(batch_limit);
   steps_ = model_steps(spec_, weights_);
-  LOWBIT_TRY_ASSIGN(program_, backend_->compile(steps_, {}));
-  LOWBIT_TRY_ASSIGN(work_, backend_->workspace(steps_, {widths, batch_, context_}));
+  return stages_.compile(steps_, {widths, batch_, context_});
+}
+
+Status Transformer::keep_layers(const std::string& names, bool on_gpu) {
+  LOWBIT_TRY_ASSIGN(kv_kept_, parse_kv_keep(names, spec_.block_count()));
+  const auto refuse = [](const std::string& what, const char* wanted) {
+    return fail(ErrorCode::kUnsupported, "kv cache on a GPU", what, wanted, "or --device cpu");
+  };
+  if (!on_gpu || !kv_.packed()) return {};
+  if (!kv_kept_.empty()) return refuse("--kv-keep " + names, "one format for all layers");
+  if (kv_.fp8 || kv_.key_bits == 3 || kv_.value_bits == 3)
+    return refuse("--kv " + kv_format_name(kv_), "codes of 2, 4 or 8 bits");
   return {};
 }
 
@@ -110,10 +176,12 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
     return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
                 fmt::format("those of num_hidden_layers = {}", spec.block_count()));
   model->kv_ = options.kv;
-  for (const KvGroup& group : model->kv_groups()) LOWBIT_TRY(check_packable(group));
+  LOWBIT_TRY(model->keep_layers(options.kv_keep, !options.gpus.empty()));
+  for (const KvGroup& group : kv_groups_of(spec, model->kv_, model->kv_kept_)) LOWBIT_TRY(check_packable(group));
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
-  model->on_gpu_ = options.gpu >= 0;
-  LOWBIT_TRY_ASSIGN(model->backend_, backend_for(options, *model->pool_));
+  const auto backend = [&](int gpu) { return backend_for(options, gpu, *model->pool_); };
+  LOWBIT_TRY_ASSIGN(model->stages_,
+                    Stages::make(plan_stages(spec.block_count(), options.gpus, options.gpu_layers), backend));
   const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(lost.status(source.path()));

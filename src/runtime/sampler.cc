@@ -20,6 +20,10 @@ constexpr int64_t kMaxWindow = 1 << 20;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr size_t kMostLogits = size_t{1} << 23;  // their weights, at most 2^40 each, sum to less than 2^64
 
+/// Of 2^32.
+uint64_t part_of_all(float top_p) { return uint64_t(double(top_p) * 0x1p32); }
+uint64_t least_weight(float min_p) { return uint64_t(min_p * kTokenWeightOne); }
+
 /// The largest logit and the first token that has it. NaN is an error.
 struct Largest {
   int32_t id = 0;
@@ -34,9 +38,7 @@ Result<Largest> find_largest(std::span<const float> logits) {
     for (const float l : block) passes |= int(!(l <= largest.logit));  // NaN passes, too
     if (passes == 0) continue;
     for (size_t i = 0; i < block.size(); ++i) {
-      if (std::isnan(block[i]))
-        return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", begin + i), "numbers",
-                    "the model overflowed; --act f32 may help");
+      if (std::isnan(block[i])) return Sampler::not_a_number(int64_t(begin + i));
       if (block[i] > largest.logit) largest = {int32_t(begin + i), block[i]};
     }
   }
@@ -62,6 +64,22 @@ Result<Sampler> Sampler::make(const SamplerOptions& o) {
   if (o.repeat_window < 0 || o.repeat_window > kMaxWindow)
     return out_of_range("repeat_window", double(o.repeat_window), "0..1048576");
   return Sampler(o);
+}
+
+tl::unexpected<Error> Sampler::not_a_number(int64_t token) {
+  return fail(ErrorCode::kInvalidArgument, "sampler", fmt::format("NaN for token {}", token), "numbers",
+              "the model overflowed; --act f32 may help");
+}
+
+TokenRule Sampler::next_rule() {
+  TokenRule rule;
+  rule.temperature = options_.temperature;
+  if (options_.temperature == 0) return rule;
+  if (size_t(options_.top_k) < kMostLogits) rule.top_k = int32_t(options_.top_k);
+  if (options_.top_p < 1) rule.top_p = part_of_all(options_.top_p);
+  if (options_.min_p > 0) rule.min_p = least_weight(options_.min_p);
+  rule.random = rng_.next();
+  return rule;
 }
 
 bool Sampler::penalizes() const {
@@ -168,7 +186,8 @@ void Sampler::keep_all(std::span<const float> logits, float largest) {
   const bool sums = options_.top_p < 1;
   const bool weighs = sums || options_.min_p > 0;
   // keep_min_p() drops what is less likely; most tokens are, and need no exponential. The margin is far more than its rounding.
-  const float least = !sums && options_.min_p > 0 ? std::log(options_.min_p) - 0.01f : kNever;
+  // Below 2^-40 it drops nothing.
+  const float least = !sums && least_weight(options_.min_p) > 0 ? std::log(options_.min_p) - 0.01f : kNever;
   constexpr size_t kBlock = 64;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
     const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
@@ -191,8 +210,7 @@ void Sampler::keep_top_p() {
   if (options_.top_p >= 1) return;
   uint64_t total = 0, sum = 0;
   for (const Candidate& c : candidates_) total += c.weight;
-  const auto part = uint64_t(double(options_.top_p) * 0x1p32);  // of 2^32
-  const uint64_t wanted = (total >> 32) * part + (((total & 0xffffffffu) * part) >> 32);
+  const uint64_t wanted = part_of_weight(total, part_of_all(options_.top_p));
   size_t n = 0;
   while (n < candidates_.size() && sum < wanted) sum += candidates_[n++].weight;
   candidates_.resize(std::max<size_t>(n, 1));
@@ -200,7 +218,7 @@ void Sampler::keep_top_p() {
 
 void Sampler::keep_min_p() {
   if (options_.min_p <= 0) return;
-  const auto least = uint64_t(options_.min_p * kTokenWeightOne);
+  const uint64_t least = least_weight(options_.min_p);
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < least; });
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "kernels/token_rule.h"
 #include "lowbit/error.h"
 #include "lowbit/sampling.h"
 
@@ -21,6 +22,13 @@ class Sampler {
   /// Does not accept() the token by itself. Allocates only on the first call.
   /// Errors: kInvalidArgument (no logits, more than 2^23, a NaN among them, a bias of a token that has none, or every token is forbidden).
   Result<int32_t> sample(std::span<const float> logits);
+
+  /// Whether next_rule() says all that sample() does: no bias, penalty or mask.
+  bool has_rule() const { return !penalizes() && !forbids(); }
+  /// What sample() would do next, for a device that does it. The random sequence goes on.
+  TokenRule next_rule();
+  /// The error of sample() for logits of which that of `token` is the first NaN.
+  static tl::unexpected<Error> not_a_number(int64_t token);
 
   /// Tells the penalties that `token` is now part of the text: prompt tokens too.
   void accept(int32_t token);

@@ -34,6 +34,16 @@ std::map<int32_t, int> draw(const SamplerOptions& options, const std::vector<flo
   return counts;
 }
 
+TEST(Sampler, AMinPBelowAllWeightsDropsNothing) {
+  SamplerOptions o = plain();
+  o.temperature = 100;
+  const std::vector<float> logits = {0, -40, -400};
+  const auto without = draw(o, logits, 200);
+  EXPECT_EQ(without.size(), 3);
+  o.min_p = 1e-14f;  // uint64(min_p * 2^40) is 0
+  EXPECT_EQ(draw(o, logits, 200), without);
+}
+
 TEST(Sampler, TemperatureZeroTakesTheFirstLargest) {
   SamplerOptions o;
   o.temperature = 0;

@@ -16,24 +16,25 @@ const char* model_step_name(ModelStep step) {
   return kNames[static_cast<size_t>(step)];
 }
 
-std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format) {
+std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format, std::span<const int> kept) {
   std::vector<KvGroup> groups;
   for (size_t layer = 0; layer < spec.blocks.size(); ++layer) {
     const AttentionSpec& a = spec.blocks[layer].attention;
+    const KvFormat own = std::ranges::find(kept, int(layer)) == kept.end() ? format : KvFormat{};
     const auto same = [&](const KvGroup& g) {
-      return g.kv_heads == a.kv_heads && g.head_dim == a.head_dim && g.window == a.window;
+      return g.kv_heads == a.kv_heads && g.head_dim == a.head_dim && g.window == a.window && g.format == own;
     };
     auto group = std::ranges::find_if(groups, same);
     if (group == groups.end())
       group = groups.insert(
-          group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = format});
+          group, {.layers = {}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = own});
     group->layers.push_back(int(layer));
   }
   return groups;
 }
 
 Result<std::shared_ptr<KvPool>> Transformer::make_pool(int64_t max_pages, int64_t slab_pages) const {
-  return backend_->kv_pool(kv_groups(), max_pages, slab_pages);
+  return stages_.make_pool(kv_groups(), max_pages, slab_pages);
 }
 
 Result<KvCache> Transformer::make_cache() const {
@@ -42,7 +43,7 @@ Result<KvCache> Transformer::make_cache() const {
 }
 
 int64_t Transformer::resident_bytes() const {
-  int64_t total = embedding_bytes_ + work_->bytes();
+  int64_t total = embedding_bytes_ + stages_.workspace_bytes();
   for (const WeightInfo& info : linears()) total += info.resident_bytes;
   return total;
 }
@@ -84,6 +85,10 @@ Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache,
       return fail(ErrorCode::kInvalidArgument, "forward logits range",
                   fmt::format("{} rows from {}", rows, wanted.first), fmt::format("inside the {} tokens", n));
   }
+  if (wanted.choice != nullptr) {
+    if (wanted.kind == LogitsWanted::Kind::kLast && chooses_tokens()) return {};
+    return fail(ErrorCode::kUnsupported, "forward", "a token to choose", "logits, from which the caller chooses");
+  }
   if (wanted.sink == nullptr && int64_t(logits.size()) < rows * spec_.vocab_size)
     return fail(ErrorCode::kInvalidArgument, "forward logits", fmt::format("room for {} floats", logits.size()),
                 fmt::format("{} x {}", rows, spec_.vocab_size));
@@ -101,9 +106,18 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
     const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
     const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
     const int64_t row = last > first ? done + first - want_begin : 0;  // of those that are wanted
-    float* const out = wanted.sink == nullptr && last > first ? logits.data() + row * spec_.vocab_size : nullptr;
-    const BatchPart part{
-        tokens.subspan(size_t(done), size_t(m)), &cache, first, last - first, out, nullptr, wanted.sink, row};
+    float* const out = wanted.sink == nullptr && wanted.choice == nullptr && last > first
+                           ? logits.data() + row * spec_.vocab_size
+                           : nullptr;
+    const BatchPart part{tokens.subspan(size_t(done), size_t(m)),
+                         &cache,
+                         first,
+                         last - first,
+                         out,
+                         nullptr,
+                         wanted.sink,
+                         row,
+                         wanted.choice};
     if (auto status = run({&part, 1}); !status) {
       LOWBIT_TRY(cache.truncate(start));
       return status;
@@ -121,13 +135,13 @@ Status Transformer::run(std::span<const BatchPart> batch) {
     const auto row = int64_t(tokens_.size()), rows = int64_t(part.tokens.size());
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
     sequences_.push_back({part.cache, part.cache->length(), row, rows});
-    if (part.count > 0) wanted_.push_back({row + part.first, part.count, part.logits, part.sink, part.sink_row});
+    if (part.count > 0)
+      wanted_.push_back({row + part.first, part.count, part.logits, part.sink, part.sink_row, part.choice});
   }
   const bool traced = std::ranges::any_of(batch, [](const BatchPart& part) { return part.observer != nullptr; });
-  LOWBIT_TRY_ASSIGN(const Program* const run, program(traced || observer_ != nullptr));
   if (traced) begin_trace(batch);
-  const Status status = run->run(*work_, {tokens_, sequences_, wanted_}, 0, run->steps());
-  if (traced) observe(observer_);
+  const Status status = stages_.run({tokens_, sequences_, wanted_}, traced || observer_ != nullptr);
+  if (traced) stages_.set_observer(observer_);
   LOWBIT_TRY(status);
   for (const BatchPart& part : batch) {
     if (part.observer != nullptr && part.count > 0) part.observer->logits(part.logits, part.count, spec_.vocab_size);
@@ -139,44 +153,25 @@ Status Transformer::run(std::span<const BatchPart> batch) {
 void Transformer::begin_trace(std::span<const BatchPart> batch) {
   for (const BatchPart& part : batch)
     if (part.observer != nullptr) part.observer->begin(part.cache->length(), part.tokens, part.first, part.count);
-  observe([this, batch, before = int64_t{0}](int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
-    if (observer_) LOWBIT_TRY(observer_(tap, x, m, k));
-    const bool last = tap == tap_of(int(spec_.blocks.size()), InputRole::kAttention);
-    int64_t row = 0;  // of the part, among the rows of this tap
-    for (const BatchPart& part : batch) {
-      const int64_t rows = last ? part.count : int64_t(part.tokens.size());
-      const int64_t from = std::max(row, before), to = std::min(row + rows, before + m);
-      if (part.observer != nullptr && from < to) part.observer->rows(tap, x + (from - before) * k, to - from, k);
-      row += rows;
-    }
-    if (last) before += m;  // these come in parts
-    return {};
-  });
-}
-
-void Transformer::observe(TapObserver observer) {
-  if (!on_gpu_ || !observer) return work_->set_observer(std::move(observer));
-  work_->set_observer([this, observer = std::move(observer), rows = std::vector<float>()](
-                          int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
-    rows.resize(size_t(m * k));
-    auto* const bytes = reinterpret_cast<std::byte*>(const_cast<float*>(x));
-    const Buffer shown = Buffer::borrow({bytes, rows.size() * sizeof(float)}, nullptr, Device::kCuda);
-    LOWBIT_TRY(backend_->download(shown, 0, rows));
-    return observer(tap, rows.data(), m, k);
-  });
-}
-
-Result<const Program*> Transformer::program(bool taps) {
-  if (!taps) return program_.get();
-  if (with_taps_ == nullptr) {
-    LOWBIT_TRY_ASSIGN(with_taps_, backend_->compile(steps_, {.taps = true}));
-  }
-  return with_taps_.get();
+  stages_.set_observer(
+      [this, batch, before = int64_t{0}](int tap, const float* x, int64_t m, int64_t k) mutable -> Status {
+        if (observer_) LOWBIT_TRY(observer_(tap, x, m, k));
+        const bool last = tap == tap_of(int(spec_.blocks.size()), InputRole::kAttention);
+        int64_t row = 0;  // of the part, among the rows of this tap
+        for (const BatchPart& part : batch) {
+          const int64_t rows = last ? part.count : int64_t(part.tokens.size());
+          const int64_t from = std::max(row, before), to = std::min(row + rows, before + m);
+          if (part.observer != nullptr && from < to) part.observer->rows(tap, x + (from - before) * k, to - from, k);
+          row += rows;
+        }
+        if (last) before += m;  // these come in parts
+        return {};
+      });
 }
 
 void Transformer::set_observer(LinearObserver observer) {
   observer_ = nullptr;
-  if (!observer) return observe({});
+  if (!observer) return stages_.set_observer({});
   // The layers behind each tap, by the names of their weights.
   std::vector<std::vector<std::string>> names;
   for (size_t block = 0; block < spec_.blocks.size(); ++block)
@@ -191,7 +186,7 @@ void Transformer::set_observer(LinearObserver observer) {
     for (const std::string& name : names[size_t(tap)]) observer(name, x, m, k);
     return {};
   };
-  observe(observer_);
+  stages_.set_observer(observer_);
 }
 
 }  // namespace lowbit

@@ -15,18 +15,21 @@
 #include "runtime/forward.h"
 #include "runtime/linear_observer.h"
 #include "runtime/row_observer.h"
+#include "runtime/stages.h"
 
 namespace lowbit {
 
 struct LoadOptions {
   XPolicy x;  // of the blocks' layers; the head's input keeps 8 bits
   Isa isa = Isa::kScalar;
-  bool reference = false;  // the ref backend, whatever the ISA
-  int gpu = -1;            // of cuda::devices(): runs there; -1: on the CPU
+  bool reference = false;      // the ref backend, whatever the ISA
+  std::vector<int> gpus = {};  // of cuda::devices(): runs there; none: on the CPU
+  int64_t gpu_layers = -1;     // plan_stages()
   int threads = 1;
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
   KvFormat kv;          // of all layers' pages
+  std::string kv_keep;  // but for these, which stay f16 (parse_kv_keep())
   int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB (256 on a GPU)
   /// Called after each tensor; returning false stops the load with kCancelled.
   std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
@@ -38,9 +41,12 @@ struct LogitsWanted {
   Kind kind = Kind::kLast;
   int64_t first = 0, count = 0;      // kRange
   const LogitsSink* sink = nullptr;  // takes them, in place of the call's buffer; not together with an observer
+  TokenChoice* choice = nullptr;     // the last token's, in place of logits; not together with an observer
 
   static LogitsWanted none() { return {Kind::kNone, 0, 0}; }
   static LogitsWanted last() { return {Kind::kLast, 0, 0}; }
+  /// Where Transformer::chooses_tokens().
+  static LogitsWanted token(TokenChoice* choice) { return {.kind = Kind::kLast, .choice = choice}; }
   static LogitsWanted range(int64_t first, int64_t count, const LogitsSink* sink = nullptr) {
     return {Kind::kRange, first, count, sink};
   }
@@ -60,10 +66,11 @@ struct BatchPart {
   RowObserver* observer = nullptr;
   const LogitsSink* sink = nullptr;
   int64_t sink_row = 0;  // what the sink calls the first of them
+  TokenChoice* choice = nullptr;
 };
 
-/// What a model's layers keep of a sequence.
-std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format);
+/// What a model's layers keep of a sequence; `kept` of them, ascending, as f16.
+std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format, std::span<const int> kept = {});
 
 class Transformer {
  public:
@@ -77,10 +84,14 @@ class Transformer {
   int64_t context() const { return context_; }
   int64_t batch() const { return batch_; }
   const KvFormat& kv() const { return kv_; }
+  /// SHA-256 of its configuration and of samples of every tensor, 64 hexadecimal digits: another model has another one.
+  const std::string& fingerprint() const { return fingerprint_; }
   ThreadPool& pool() { return *pool_; }
+  /// Whether its device chooses tokens, so that logits need not be copied.
+  bool chooses_tokens() const { return stages_.chooses_tokens(); }
 
   /// What its layers keep of a sequence.
-  std::vector<KvGroup> kv_groups() const { return kv_groups_of(spec_, kv_); }
+  std::vector<KvGroup> kv_groups() const { return stages_.split(kv_groups_of(spec_, kv_, kv_kept_)); }
   /// Pages for its sequences, where it reads them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> make_pool(int64_t max_pages, int64_t slab_pages) const;
   /// A cache of its own for one sequence of at most context() positions.
@@ -103,35 +114,37 @@ class Transformer {
 
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;
+  /// Stages::device_bytes().
+  int64_t device_bytes() const { return stages_.device_bytes(); }
   /// Of all layers, in the order in which they run.
   std::vector<WeightInfo> linears() const;
   /// Sees every linear layer's input; null to stop.
   void set_observer(LinearObserver observer);
   /// Adds the times of all calls from now on; must outlive them. Null to stop.
-  void set_profile(Profile* profile) { work_->set_profile(profile); }
+  void set_profile(Profile* profile) { stages_.set_profile(profile); }
 
  private:
   friend class TransformerLoader;
   Transformer() = default;
   Status prepare_to_run(int64_t batch_limit);
-  /// The program, or the one that shows inputs, which is compiled when it is first needed.
-  Result<const Program*> program(bool taps);
-  /// In the host's memory, wherever the rows are.
-  void observe(TapObserver observer);
+  /// What slots of so many rows take, and how many rows a batch may have for that.
+  int64_t bytes_of_batch(int64_t rows) const;
+  int64_t rows_of_batch(int64_t limit) const;
+  /// Errors: kInvalidArgument (no such layer), kUnsupported (what a GPU's cache lacks).
+  Status keep_layers(const std::string& names, bool on_gpu);
   /// The observers of a batch's parts see its run.
   void begin_trace(std::span<const BatchPart> batch);
 
   ModelSpec spec_;
   int64_t context_ = 0, batch_ = 0;
   KvFormat kv_;
+  std::vector<int> kv_kept_;
+  std::string fingerprint_;
   std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<Backend> backend_;
-  bool on_gpu_ = false;
+  Stages stages_;
   ModelWeights weights_;
   int64_t embedding_bytes_ = 0;
   std::vector<Step> steps_;
-  std::unique_ptr<Program> program_, with_taps_;
-  std::unique_ptr<Workspace> work_;
   TapObserver observer_;  // for set_observer()
   // Of the batch that runs.
   std::vector<int32_t> tokens_;

@@ -137,7 +137,7 @@ std::string replace_text(Interpreter& in, std::string_view s, std::string_view f
   }
   std::size_t grown = 0;
   if (__builtin_mul_overflow(hits, to.size(), &grown) || !in.meter().spend_bytes(grown + s.size() + kTextBytes) ||
-      !in.meter().spend_text(grown + 2 * s.size() + from.size())) {
+      !in.meter().spend_text(grown + 2 * s.size() + from.size() + kTextBytes * hits)) {  // each is searched for twice
     in.meter().spend_bytes(~std::size_t{0});
     return {};
   }

@@ -198,7 +198,7 @@ std::unique_ptr<PagedSequence> paged_sequence(const PagesCase& c, int64_t positi
   const VectorOps& ops = *ref_table().vector;
   const int64_t kv = c.kv_heads * c.head_dim, pages = (position + rows + kKvPage - 1) / kKvPage;
   auto cache = KvCache::make(uniform_kv_groups(2, c.kv_heads, c.head_dim, c.window), pages * kKvPage);
-  EXPECT_TRUE(cache && cache->reserve(position + rows));
+  EXPECT_TRUE(cache && cache->reserve(position + rows) && cache->open(position + rows));
   const int64_t halves = cache->pool().page_bytes(0) / int64_t(sizeof(uint16_t));
   for (int64_t p = 0; p < pages; ++p) std::fill_n(host_page(*cache, p), halves, uint16_t{0x7e00});
   std::vector<float> k = random_floats(rng, position * kv), v = random_floats(rng, position * kv);

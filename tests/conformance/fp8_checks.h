@@ -136,6 +136,7 @@ struct GemmCase {
   int64_t m, n, k, b_rows;
   Fp8Element element;
   bool by_column, special;
+  bool odd_rows = false;  // a row does not begin at a multiple of 16 bytes
 };
 
 /// Codes of normally distributed numbers; of a table, since many are drawn.
@@ -149,7 +150,8 @@ std::vector<uint8_t> random_codes(Rng& rng, size_t count, bool special) {
 /// Exact: the CPU's bits. Else f32 sums of tensor cores, which keep about 14 bits: within `tolerance` of the sum of the terms' magnitudes.
 void check_gemm(const GemmCase& c, uint64_t seed, bool exact, double tolerance) {
   Rng rng(seed, 9);
-  const int64_t lda = (c.k + 15) / 16 * 16, blocks = (c.k + 127) / 128, ldas = c.by_column ? (c.m + 3) / 4 * 4 : blocks;
+  const int64_t lda = (c.k + 15) / 16 * 16 + (c.odd_rows ? 1 : 0), blocks = (c.k + 127) / 128,
+                ldas = c.by_column ? (c.m + 3) / 4 * 4 : blocks;
   const auto a = random_codes(rng, size_t(c.m * lda) + 16, c.special),
              b = random_codes(rng, size_t(c.n * lda) + 16, c.special);
   std::vector<float> as(size_t(c.by_column ? blocks * ldas : c.m * blocks)),

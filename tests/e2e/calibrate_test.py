@@ -282,10 +282,12 @@ class HeldBack(CliTest):
 
     def test_a_sound_result(self):
         held = self.json(*self.call)["held_back"]
-        self.assertKeys(held, "tokens was_seen source_ppl ppl ratio")
+        self.assertKeys(held, "tokens was_seen source_ppl ppl ratio same_token continued sure_tokens same_where_sure")
         self.assertFalse(held["was_seen"])
         self.assertLess(held["source_ppl"], 1.5)
         self.assertAlmostEqual(held["ratio"], 1, delta=0.1)
+        self.assertEqual([held["same_token"], held["same_where_sure"]], [1, 1])  # the text is one letter
+        self.assertGreater(held["continued"], 100)
 
     def test_a_broken_result_needs_force(self):
         broken = (*self.call, "--recipe", self.recipe)

@@ -134,6 +134,38 @@ class Eval(CliTest):
         text.write_text(" ".join(WORDS[(i * i + i // 5) % len(WORDS)] for i in range(600)))
         return self.json("eval", model or self.quantized("q", "--format", "int3"), "--against", self.hf, "--text", text, *options)
 
+    def test_long_contexts(self):
+        """A cache of 8 bits is nearly f16's, one of 2 bits less so; what is asked is the same for both."""
+        model, text = make_model(self.dir / "long", "--context", "1200"), self.dir / "text.txt"
+        text.write_text(" ".join(WORDS[(i * i + i // 5) % len(WORDS)] for i in range(1500)))
+        call = ("eval", model, "--long", "--text", text, "-c", 1100, "--kv-residual", 0, "--act", "f32")
+        reports = {kv: self.json(*call, "--lengths", "1100,700", "--kv", kv) for kv in ("int8", "int2", "fp8", "k4v3")}
+        for kv, report in reports.items():
+            self.assertKeys(report, "model activation kv kv_bytes base_kv base_kv_bytes drift lengths seconds")
+            self.assertEqual((report["kv"], report["base_kv"], report["drift"]["context"]), (kv, "f16", 1100))
+            self.assertLess(report["kv_bytes"], report["base_kv_bytes"])
+            self.assertEqual([length["length"] for length in report["lengths"]], [700, 1100])
+            for length in report["lengths"]:
+                for probe in (length["needle"], length["chain"]):
+                    self.assertGreater(probe["asked"], 5)
+                    self.assertLessEqual(probe["both"], min(probe["base"], probe["model"]))
+                written = length["written"][0]
+                self.assertGreater(len(written["base"]), 10)
+                self.assertEqual(written["alike"] == 48, written["base"] == written["model"])
+            self.assertEqual([length["needle"]["base"] for length in report["lengths"]],
+                             [length["needle"]["base"] for length in reports["int8"]["lengths"]])
+        self.assertLess(4 * reports["int8"]["drift"]["kld_mean"], reports["int2"]["drift"]["kld_mean"])
+        out = self.lowbit(*call, "--kv", "int4", "--lengths", 600).stdout.decode()
+        self.assertRegex(out, r"of the answers that f16 has right, int4 has:\n")
+        self.assertRegex(out, r"\n  f16: .+\n  int4: .+\n")
+        kept = self.json(*call, "--kv", "int2", "--kv-keep", "first,last", "--lengths", 1100)
+        self.assertEqual((kept["kv_bytes"], kept["drift"]["kld_mean"]), (kept["base_kv_bytes"], 0))  # of two layers both stay
+        self.refused("eval", model, "--long", code=2)
+        self.refused("eval", model, "--long", "--kv", "int4", "--tasks", "ppl", code=2)
+        self.refused("eval", model, "--lengths", "600", "--tasks", "ppl", code=2)
+        self.assertIn("512 to 1100", self.refused(*call, "--kv", "int4", "--lengths", 300))
+        self.assertIn("--kv-keep", self.refused(*call, "--kv", "int4", "--kv-keep", "first,9"))
+
     def test_divergence_and_drift(self):
         report = self.compared("--tasks", "ppl,kld,drift", "-c", 128, "--windows", 3)
         self.assertKeys(report, "model activation footprint speed tasks")

@@ -87,6 +87,28 @@ class Fp8(unittest.TestCase):
                 half = self.fp8.gemm(x_codes, x_scales, w_codes, w_scales, scale_order=order, dtype="f16")
                 np.testing.assert_array_equal(half, y.astype(np.float16))
 
+    def test_groups(self):
+        x, w = self.rng.standard_normal((20, 300), dtype=np.float32), self.rng.standard_normal((3, 140, 300), dtype=np.float32)
+        parts = [self.fp8.weight_quant(each) for each in w]
+        b, b_scales = np.stack([codes for codes, _ in parts]), np.stack([scales for _, scales in parts])
+        codes, scales = self.fp8.act_quant(x)
+        y = self.fp8.grouped_gemm(codes, scales, b, b_scales, group_ends=np.array([7, 7, 18], np.int32))
+        for i, (first, last) in enumerate(((0, 7), (7, 7), (7, 18))):
+            np.testing.assert_array_equal(y[first:last], self.fp8.gemm(codes[first:last], scales[first:last], *parts[i]))
+        np.testing.assert_array_equal(y[18:], 0)
+        masked = self.fp8.grouped_gemm(codes[:18].reshape(3, 6, 300), scales[:18].reshape(3, 6, 3), b, b_scales, group_rows=np.array([6, 0, 2], np.int32))
+        for i, rows in enumerate((6, 0, 2)):
+            np.testing.assert_array_equal(masked[i, :rows], self.fp8.gemm(codes[6 * i:6 * i + rows], scales[6 * i:6 * i + rows], *parts[i]))
+            np.testing.assert_array_equal(masked[i, rows:], 0)
+        ends = np.array([7, 7, 18], np.int32)
+        for wrong, words in ((lambda: self.fp8.grouped_gemm(codes, scales, b, b_scales), "neither"),
+                             (lambda: self.fp8.grouped_gemm(codes, scales, b, b_scales, group_ends=ends[:2]), r"\(3,\)"),
+                             (lambda: self.fp8.grouped_gemm(codes, scales, b, b_scales, group_ends=ends[::-1]), "ascending"),
+                             (lambda: self.fp8.grouped_gemm(codes, scales, b, b_scales, group_ends=ends + 10), "at most 20"),
+                             (lambda: self.fp8.grouped_gemm(codes, scales, b, b_scales[:2], group_ends=ends), "b_scales")):
+            with self.assertRaisesRegex(self.error, words):
+                wrong()
+
     def test_power_of_two_scales(self):
         x = self.rng.standard_normal((4, 256), dtype=np.float32)
         scales = self.fp8.act_quant(x, power_of_two=True)[1]

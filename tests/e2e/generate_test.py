@@ -107,15 +107,23 @@ class Run(CliTest):
     def test_on_a_gpu(self):
         """The CPU's tokens, sampled ones too; without a GPU an error that says so."""
         call = ("run", self.int4, "-p", "the king", "-n", 24, "--seed", 5)
+        self.assertIn("--gpu-layers", self.refused(*call, "--gpu-layers", 1, "--device", "cpu"))
+        on_cpu = self.json(*call, "--gpu-layers", 0)
+        self.assertEqual((on_cpu["device_bytes"], on_cpu["isa"] == "cuda"), (0, False))
         doctor = self.json("doctor")
         if doctor["gpu"] is None:
-            error = self.refused(*call, "--device", "cuda")
-            self.assertIn("compute capability" if doctor["cuda_built"] else "nvcc", error)
+            for on_gpu in (("--device", "cuda"), ("--device", "cuda:0,cuda:1"), ("--gpu-layers", 1)):
+                error = self.refused(*call, *on_gpu)
+                self.assertIn("compute capability" if doctor["cuda_built"] else "nvcc", error)
             self.skipTest("no CUDA device of compute capability 8.0 or higher")
         for act in ("int8", "f32"):
             gpu = self.json(*call, "--act", act, "--device", "cuda")
             self.assertEqual(gpu["isa"], "cuda")
-            self.assertEqual(gpu["tokens"], self.json(*call, "--act", act, "--device", "cpu")["tokens"])
+            self.assertGreater(gpu["device_bytes"], gpu["kv_used_bytes"])
+            tokens = self.json(*call, "--act", act, "--device", "cpu")["tokens"]
+            self.assertEqual(gpu["tokens"], tokens)
+            for split in (("--gpu-layers", 1), ("--device", "cuda:0,cuda:0")):
+                self.assertEqual(self.json(*call, "--act", act, *split)["tokens"], tokens)
 
     def test_isa_by_environment(self):
         args = ("run", self.int4, "-p", "", "-n", 2)
@@ -126,6 +134,33 @@ class Run(CliTest):
     def test_model_by_environment(self):
         tokens = self.json("run", "default", "-p", "", "-n", 4, "--temp", 0, env={"LOWBIT_MODEL": str(self.int4)})
         self.assertEqual(tokens["tokens"], self.json("run", self.int4, "-p", "", "-n", 4, "--temp", 0)["tokens"])
+
+    def test_prompt_cache(self):
+        """What the prompt has in common with the file is not computed again, and the text is the same."""
+        cache, prompt = self.dir / "prompt.cache", "the king and the river runs past old stone houses " * 4
+        call = ("run", self.int4, "-n", 12, "--ignore-eos", "--kv", "int4", "--kv-residual", 0, "--repeat-penalty", 1.2)
+        tokens = self.json("tokenize", self.int4, "-p", prompt)["ids"]
+        plain = self.json(*call, "-p", prompt)
+        first = self.json(*call, "-p", prompt, "--prompt-cache", cache)
+        self.assertEqual((first["tokens"], first["prompt_cached_tokens"], first["prompt_tokens"]), (plain["tokens"], 0, len(tokens)))
+        written = cache.read_bytes()
+        again = self.json(*call, "-p", prompt, "--prompt-cache", cache)
+        self.assertEqual((again["tokens"], again["prompt_cached_tokens"], again["prompt_tokens"]), (plain["tokens"], len(tokens) - 1, 1))
+        self.assertEqual(cache.read_bytes(), written)
+        other = prompt[:len(prompt) // 2] + "while people talk"  # a part of it
+        wanted = self.json(*call, "-p", other)["tokens"]
+        half = self.json(*call, "-p", other, "--prompt-cache", cache, "--prompt-cache-ro")
+        self.assertEqual((half["tokens"], cache.read_bytes()), (wanted, written))
+        self.assertGreater(half["prompt_cached_tokens"], len(tokens) // 3)
+        self.assertEqual(self.json(*call, "-p", other, "--prompt-cache", cache)["tokens"], wanted)
+        self.assertNotEqual(cache.read_bytes(), written)
+        self.assertIn("--kv int4", self.refused("run", self.int4, "-p", prompt, "--prompt-cache", cache))
+        self.assertIn("another model", self.refused("run", self.hf, "-p", prompt, "--prompt-cache", cache, "--kv", "int4", "--kv-residual", 0))
+        cache.write_bytes(written[:-100])
+        self.refused(*call, "-p", prompt, "--prompt-cache", cache)
+        self.assertEqual(cache.read_bytes(), written[:-100])
+        self.refused(*call, "-p", prompt, "--prompt-cache", self.dir / "none", "--prompt-cache-ro")
+        self.refused(*call, "-p", prompt, "--prompt-cache-ro", code=2)
 
     def test_prompt_from_file(self):
         file = self.dir / "prompt.txt"
@@ -199,6 +234,21 @@ class Chat(CliTest):
         self.assertEqual([m["role"] for m in report["messages"]], ["system", "user", "assistant"])
         self.assertEqual(report["stats"]["turns"], 3)
         self.assertGreater(report["stats"]["reused_tokens"], 0)
+
+    def test_a_conversation_goes_on_from_its_file(self):
+        args, file = ("chat", self.hf, "--temp", 0, "-n", 12), self.dir / "talk"
+        whole = self.json(*args, "--system", "be brief", stdin=b"hi\nmore\n")
+        self.json(*args, "--system", "be brief", "--session", file, stdin=b"hi\n")
+        second = self.json(*args, "--session", file, stdin=b"more\n")
+        self.assertEqual(second["messages"], whole["messages"])
+        self.assertGreater(second["stats"]["reused_tokens"], 10)
+        third = self.json(*args, "--session", file, "--system", "be long", stdin=b"")
+        self.assertEqual(third["messages"][1:], whole["messages"][1:])
+        self.assertEqual(third["messages"][0]["content"], "be long")
+        cache = self.dir / "prompt.cache"
+        self.json("run", self.hf, "-p", "hi there", "-n", 1, "--prompt-cache", cache)
+        done = self.lowbit(*args, "--session", cache, code=1, stdin=b"hi\n")
+        self.assertIn(b"a session without a conversation", done.stderr)
 
     def test_turn_equals_the_template_by_hand(self):
         answers = [m["content"] for m in self.json("chat", self.hf, "--temp", 0, "-n", 12, stdin=b"hi\nmore\n")["messages"]

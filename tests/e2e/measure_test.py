@@ -157,6 +157,10 @@ class Bench(CliTest):
         self.assertKeys(report, "prefill_tok_s decode_tok_s gb_s percent_of_peak threads checked")
         self.assertTrue(report["checked"])
         self.assertIn("tok/s", self.lowbit("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1).stdout.decode())
+        together = self.json("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1, "--depth", 5, "--batch", 3)
+        self.assertTrue(together["checked"])
+        self.assertEqual(together["batch"], 3)
+        self.assertIn("--batch 1", self.refused("bench", "model", self.hf, "--batch", 2, "--vs", "ggml:x.gguf", code=2))
 
     def test_model_profile(self):
         model = ("bench", "model", self.hf, "-p", 8, "-n", 4, "-r", 1, "--threads", 1)
@@ -261,12 +265,12 @@ class Doctor(CliTest):
         memory = self.json("doctor", self.hf)["kv_memory"]
         self.assertEqual((memory["model"], memory["context"]), (str(self.hf), 256))
         rows = {row["kv"]: row for row in memory["formats"]}
-        self.assertEqual(list(rows), ["f16", "int8", "int4", "k4v2", "int2"])
+        self.assertEqual(list(rows), ["f16", "int8", "fp8", "int4", "k4v2", "int3", "int2"])
         position = 2 * 2 * 2 * 16 * 2  # bytes of f16: two layers, keys and values, two heads of 16
         self.assertEqual(rows["f16"], {"kv": "f16", "bits_per_element": 16, "context_bytes": 256 * position, "positions_per_gib": 2**30 // position})
         packed = [row["positions_per_gib"] for row in memory["formats"]]
         self.assertEqual(packed, sorted(packed))
-        self.assertGreater(packed[2], 3 * packed[0])
+        self.assertGreater(rows["int4"]["positions_per_gib"], 3 * rows["f16"]["positions_per_gib"])
         run = self.json("run", self.hf, "-p", "x", "-n", "1", "-c", "256", "--kv", "int4", "--kv-residual", "128")
         self.assertEqual(run["kv_bytes"], rows["int4"]["context_bytes"])
         self.assertIn("positions in 1 GiB", self.lowbit("doctor", self.hf).stdout.decode())

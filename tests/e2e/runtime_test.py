@@ -238,6 +238,16 @@ class Runtime(cli.CliTest):
             self.assertTrue(np.array_equal(one.append(tokens[2:]), whole))
             with self.assertRaisesRegex(lowbit.LowbitError, "fork"):
                 one.__reduce_ex__(2)
+            file = self.dir / "session"
+            one.save(file)
+            again = model.session()
+            again.load(str(file))
+            self.assertEqual((again.tokens, again.length, one.tokens), (tokens, len(tokens), tokens))
+            self.assertTrue(np.array_equal(again.append([3]), one.append([3])))
+            file.write_bytes(file.read_bytes()[:-1])
+            with self.assertRaisesRegex(lowbit.LowbitError, "session"):
+                again.load(file)
+            self.assertEqual(again.length, len(tokens) + 1)
         with self.assertRaisesRegex(lowbit.LowbitError, "session: got a call after close"):
             one.append([1])
         self.assertEqual(one.length, 0)
@@ -252,6 +262,22 @@ class Runtime(cli.CliTest):
             model.session()
         self.assertEqual(two.fork().generate("x", max_tokens=1) is not None, True)  # no open model is needed, not even for a text
         self.assertEqual(model.vocab_size, 0)
+
+    def test_sessions_append_together_what_each_appends_alone(self):
+        lowbit, texts = self.lowbit_package, [[5, 6, 7], [9], [3, 4, 5, 6, 7, 8]]
+        alone = [self.model.session().append(tokens) for tokens in texts]
+        sessions = [self.model.session() for _ in texts]
+        self.assertTrue(np.array_equal(lowbit.append_together(zip(sessions, texts)), np.stack(alone)))
+        self.assertEqual([s.length for s in sessions], [3, 1, 6])
+        for wrong, why in [([(sessions[0], [1]), (sessions[0], [2])], "twice"), ([(sessions[0], [1]), (sessions[1], [])], "token"),
+                           ([(sessions[0], [1]), (sessions[1], [10**6])], "token")]:
+            with self.assertRaisesRegex(lowbit.LowbitError, why):
+                lowbit.append_together(wrong)
+        self.assertEqual([s.length for s in sessions], [3, 1, 6])
+        self.assertEqual(lowbit.append_together([]).size, 0)
+        other = lowbit.Model(self.hf, threads=1)
+        with self.assertRaisesRegex(lowbit.LowbitError, "another model"):
+            lowbit.append_together([(sessions[0], [1]), (other.session(), [1])])
 
     def test_a_session_without_memory_is_told_and_may_wait(self):
         lowbit = self.lowbit_package

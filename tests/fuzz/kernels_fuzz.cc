@@ -26,6 +26,7 @@ const std::vector<Isa>& isas() {
     std::vector<Isa> found;
     for (const Isa isa : {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx})
       if (isa_available(isa)) found.push_back(isa);
+    for (const Isa isa : found) std::fprintf(stderr, "kernels: %s against the reference\n", isa_name(isa));
     return found;
   }();
   return all;

@@ -14,10 +14,12 @@
 use std::ffi::{c_int, c_void, CStr};
 use std::fmt;
 
+pub mod device;
 mod fp8;
 mod model;
 mod operators;
 mod session;
+#[allow(missing_docs)] // lowbit.h has them
 mod sys;
 
 pub use fp8::Fp8Matrix;

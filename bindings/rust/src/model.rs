@@ -27,10 +27,13 @@ pub struct ModelOptions<'a> {
     pub threads: i32,
     /// Positions that all sequences of the model have together, in pages of 64; forks share theirs. 0: as many as there is memory for.
     pub kv_positions: i64,
-    /// How keys and values are kept: "f16" or nothing, or quantized as "int8", "int4", "int2" or "kXvY" with X and Y of 2, 4 and 8.
+    /// How keys and values are kept: "f16" or nothing, or quantized as "fp8", "int8", "int4", "int3", "int2" or "kXvY" with X and Y
+    /// of 2, 3, 4 and 8.
     pub kv: &'a str,
     /// The newest positions, which stay f16 beside quantized ones, in whole pages of 64; None: 128.
     pub kv_residual: Option<u32>,
+    /// Layers that stay f16: "first", "last" and numbers from 0 on, with commas between them.
+    pub kv_keep: &'a str,
 }
 
 /// A language model and one sequence of tokens. More of them, for other threads too, are its [`Session`]s.
@@ -58,6 +61,7 @@ impl Model {
     pub fn open_with(path: &str, options: &ModelOptions) -> Result<Self> {
         let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
         let kv = CString::new(options.kv).map_err(|_| invalid("a kv format with a zero byte"))?;
+        let kv_keep = CString::new(options.kv_keep).map_err(|_| invalid("layers with a zero byte"))?;
         let options = sys::ModelOptions {
             struct_size: std::mem::size_of::<sys::ModelOptions>(),
             activation: std::ptr::null(),
@@ -71,6 +75,7 @@ impl Model {
                 Some(0) => -1,
                 Some(positions) => positions.into(),
             },
+            kv_keep: kv_keep.as_ptr(),
         };
         let mut handle = std::ptr::null_mut();
         check(unsafe { sys::lb_model_open(path.as_ptr(), &options, &mut handle) })?;

@@ -213,6 +213,28 @@ impl Session {
         check(unsafe { sys::lb_session_wait_for_pages(self.handle, milliseconds) })
     }
 
+    /// Writes the sequence to a file: tokens, logits, keys and values, and of which model they are. It appears whole or not at all.
+    pub fn save(&self, path: &str) -> Result<()> {
+        let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
+        check(unsafe { sys::lb_session_save(self.handle, path.as_ptr()) })
+    }
+
+    /// In place of this sequence the one that was saved: it goes on with the bits of one that never was. A file of another model,
+    /// activation or KV format is an error that leaves this sequence as it was.
+    pub fn load(&mut self, path: &str) -> Result<()> {
+        let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
+        check(unsafe { sys::lb_session_load(self.handle, path.as_ptr()) })
+    }
+
+    /// The tokens of the sequence.
+    pub fn tokens(&self) -> Vec<i32> {
+        let (mut tokens, mut count) = (vec![0; self.len()], 0);
+        // It fits: nobody else has this session.
+        let status = unsafe { sys::lb_session_tokens(self.handle, tokens.as_mut_ptr(), tokens.len(), &mut count) };
+        debug_assert_eq!((status, count), (0, tokens.len()));
+        tokens
+    }
+
     /// Tokens in the sequence.
     pub fn len(&self) -> usize {
         unsafe { sys::lb_session_length(self.handle) as usize }
@@ -228,6 +250,15 @@ impl Session {
         check(unsafe { sys::lb_session_prefill(self.handle, tokens.as_ptr(), tokens.len()) })?;
         // Valid until the next call that changes this session, which needs it mutably.
         unsafe { logits(|found, count| sys::lb_session_logits(self.handle, found, count)) }
+    }
+
+    /// `append` for several sessions of one model in one call, which read the weights together; each has the logits that it would have
+    /// alone. After an error all are as they were, but have no logits.
+    pub fn append_together(parts: &mut [(&mut Session, &[i32])]) -> Result<()> {
+        let handles: Vec<_> = parts.iter().map(|(session, _)| session.handle).collect();
+        let tokens: Vec<_> = parts.iter().map(|(_, tokens)| tokens.as_ptr()).collect();
+        let counts: Vec<_> = parts.iter().map(|(_, tokens)| tokens.len()).collect();
+        check(unsafe { sys::lb_session_prefill_together(handles.as_ptr(), tokens.as_ptr(), counts.as_ptr(), parts.len()) })
     }
 
     /// What the last `append` gave, also of the session that this one was forked from. None before it, and after `truncate` and `generate`.

@@ -21,6 +21,7 @@ pub struct ModelOptions {
     pub kv_positions: i64,
     pub kv: *const c_char,
     pub kv_residual: i64,
+    pub kv_keep: *const c_char,
 }
 #[repr(C)]
 pub struct TokenLogprobs {
@@ -157,6 +158,30 @@ pub struct Fp8DequantArgs {
     pub output_type: c_int,
 }
 #[repr(C)]
+pub struct Fp8GroupedGemmArgs {
+    pub struct_size: usize,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub groups: i64,
+    pub a: *const u8,
+    pub b: *const u8,
+    pub a_scales: *const f32,
+    pub b_scales: *const f32,
+    pub a_stride: i64,
+    pub b_stride: i64,
+    pub a_scale_stride: i64,
+    pub b_scale_stride: i64,
+    pub b_block_rows: i64,
+    pub output_stride: i64,
+    pub rows_of_group: i64,
+    pub group_ends: *const i32,
+    pub group_rows: *const i32,
+    pub output: *mut c_void,
+    pub output_type: c_int,
+    pub a_scale_order: c_int,
+}
+#[repr(C)]
 pub struct Fp8GemmArgs {
     pub struct_size: usize,
     pub m: i64,
@@ -187,6 +212,15 @@ extern "C" {
         input: *const f32, weight: *const u8, scale: f32, bias: *const f32, output: *mut f32, m: u32, n: u32, k: u32,
         bits: u32, input_stride: u32, weight_stride: u32, output_stride: u32,
     ) -> c_int;
+    pub fn lb_quantize_activations_int8(args: *const Int8QuantArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_bitlinear_int8xint2(args: *const BitlinearArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_binarize_activations(args: *const BinarizeArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_binary_matmul(args: *const BinaryMatmulArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_act_quant_fp8(args: *const Fp8QuantArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_weight_quant_fp8(args: *const Fp8QuantArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_weight_dequant_fp8(args: *const Fp8DequantArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_fp8_grouped_gemm(args: *const Fp8GroupedGemmArgs, stream: *mut c_void) -> c_int;
+    pub fn lb_fp8_gemm(args: *const Fp8GemmArgs, stream: *mut c_void) -> c_int;
     pub fn lb_quantize_activations_int8_host(args: *const Int8QuantArgs) -> c_int;
     pub fn lb_bitlinear_int8xint2_host(args: *const BitlinearArgs) -> c_int;
     pub fn lb_int2_to_tiles(rows: *const u8, row_stride: i64, n: i64, k: i64, tiles: *mut u8) -> c_int;
@@ -221,9 +255,15 @@ extern "C" {
     pub fn lb_session_open(model: *const Model, session: *mut *mut Session) -> c_int;
     pub fn lb_session_fork(from: *const Session, session: *mut *mut Session) -> c_int;
     pub fn lb_session_close(session: *mut Session);
+    pub fn lb_session_save(session: *const Session, path: *const c_char) -> c_int;
+    pub fn lb_session_load(session: *mut Session, path: *const c_char) -> c_int;
+    pub fn lb_session_tokens(session: *const Session, tokens: *mut i32, capacity: usize, count: *mut usize) -> c_int;
     pub fn lb_session_length(session: *const Session) -> i64;
     pub fn lb_session_wait_for_pages(session: *mut Session, milliseconds: i64) -> c_int;
     pub fn lb_session_prefill(session: *mut Session, tokens: *const i32, count: usize) -> c_int;
+    pub fn lb_session_prefill_together(
+        session: *const *mut Session, tokens: *const *const i32, counts: *const usize, sessions: usize,
+    ) -> c_int;
     pub fn lb_session_logits(session: *const Session, logits: *mut *const f32, count: *mut usize) -> c_int;
     pub fn lb_session_truncate(session: *mut Session, length: i64) -> c_int;
     pub fn lb_session_generate(

@@ -226,9 +226,37 @@ fn sessions_fork_and_go_back() {
     one.truncate(2).unwrap();
     assert!(one.logits().is_none() && one.truncate(3).is_err());
     assert_eq!(one.append(&tokens[2..]).unwrap(), all);
+    let file = std::env::temp_dir().join(format!("lowbit-session-{}", std::process::id()));
+    let file = file.to_str().unwrap();
+    one.save(file).unwrap();
+    let mut three = model.session().unwrap();
+    three.load(file).unwrap();
+    assert_eq!((three.tokens(), three.logits().unwrap()), (tokens.clone(), &all[..]));
+    assert_eq!(three.append(&[9]).unwrap(), one.append(&[9]).unwrap());
+    std::fs::remove_file(file).unwrap();
+    assert!(three.load(file).is_err() && three.len() == tokens.len() + 1);
     drop(model);
     two.truncate(2).unwrap();
     assert_eq!(two.append(&tokens[2..]).unwrap(), all, "a session needs no model beside it");
+}
+
+#[test]
+fn sessions_append_together_what_each_appends_alone() {
+    let Some(path) = stories() else { return };
+    let model = Model::open(&path, 64).unwrap();
+    let texts: [&[i32]; 3] = [&[1, 5, 6], &[1], &[1, 9, 10, 11, 12]];
+    let mut sessions: Vec<_> = texts.iter().map(|_| model.session().unwrap()).collect();
+    let mut parts: Vec<_> = sessions.iter_mut().zip(texts).collect();
+    Session::append_together(&mut parts).unwrap();
+    parts[1].1 = &[];
+    assert!(Session::append_together(&mut parts).is_err());
+    for (session, tokens) in sessions.iter_mut().zip(texts) {
+        assert_eq!(session.len(), tokens.len());
+        let next = session.append(&[7]).unwrap().to_vec();
+        let mut alone = model.session().unwrap();
+        alone.append(tokens).unwrap();
+        assert_eq!(alone.append(&[7]).unwrap(), next);
+    }
 }
 
 #[test]
@@ -285,4 +313,17 @@ fn kv_formats_are_chosen_and_refused() {
             Err(error) => assert_eq!(error.status, status, "{error}"),
         }
     }
+}
+
+#[test]
+fn calls_on_a_device_say_what_they_lack() {
+    use lowbit::device::{self, Args};
+    let mut args = device::BitlinearArgs::zeroed();
+    (args.m, args.n, args.k) = (1, 16, 32);
+    // No memory: refused before any device is asked for.
+    let error = unsafe { device::bitlinear_int8xint2(args, std::ptr::null_mut()) }.unwrap_err();
+    assert!(error.to_string().contains("wanted memory"), "{error}");
+    let mut args = device::Fp8GroupedGemmArgs::zeroed();
+    (args.m, args.n, args.k) = (1, 1, 1);
+    assert!(unsafe { device::fp8_grouped_gemm(args, std::ptr::null_mut()) }.is_err());
 }

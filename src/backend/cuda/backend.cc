@@ -4,6 +4,7 @@
 #include "backend/cuda/moment_sum.h"
 #include "backend/cuda/program.h"
 #include "base/try.h"
+#include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_step_api.h"
 
 namespace lowbit {
@@ -56,22 +57,24 @@ class CudaBackend final : public Backend {
     return CudaMomentSum::make(gpu_, k, compares);
   }
 
-  Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) override {
-    const KvPlace place{[gpu = gpu_](int64_t bytes) -> Result<Buffer> {
-                          LOWBIT_TRY(cuda::use_device(gpu));
-                          LOWBIT_TRY_ASSIGN(Buffer pages, cuda::allocate(bytes, "kv cache"));
-                          LOWBIT_TRY(cuda::fill(pages, 0));  // kernels read 16 bytes at a time
-                          return pages;
-                        },
-                        [gpu = gpu_](std::byte* to, const std::byte* from, int64_t bytes) -> Status {
-                          LOWBIT_TRY(cuda::use_device(gpu));
-                          LOWBIT_TRY(cuda::copy_on(nullptr, to, from, bytes));
-                          return cuda::synchronize(nullptr);
-                        }};
-    // f16 pages of a packed cache go back: device memory is taken as they are needed.
-    if (!groups.empty() && groups.front().format.packed())
-      slab_pages = std::min(slab_pages > 0 ? slab_pages : max_pages, kPackedSlabPages);
-    return KvPool::make(std::move(groups), max_pages, slab_pages, place);
+  Result<int64_t> free_memory() const override {
+    LOWBIT_TRY(cuda::use_device(gpu_));
+    return cuda::free_memory();
+  }
+
+  KvPlace kv_place() const override {
+    return {[gpu = gpu_](int64_t bytes) -> Result<Buffer> {
+              LOWBIT_TRY(cuda::use_device(gpu));
+              LOWBIT_TRY_ASSIGN(Buffer pages, cuda::allocate(bytes, "kv cache"));
+              LOWBIT_TRY(cuda::fill(pages, 0));  // kernels read 16 bytes at a time
+              return pages;
+            },
+            [gpu = gpu_](std::byte* to, const std::byte* from, int64_t bytes) -> Status {
+              LOWBIT_TRY(cuda::use_device(gpu));
+              LOWBIT_TRY(cuda::copy_on(nullptr, to, from, bytes));
+              return cuda::synchronize(nullptr);
+            },
+            kPackedSlabPages};
   }
 
  private:

@@ -46,6 +46,7 @@ void CudaBatch::place(int64_t rows) {
   wanted_ = lists_.add<int32_t>(rows);
   rows_ = lists_.add<cuda::BatchRow>(rows);
   sequences_ = lists_.add<cuda::BatchSequence>(rows);
+  rules_ = lists_.add<TokenRule>(rows);
   pack_tasks_ = lists_.add<cuda::PackTask>(rows);  // a row begins to read one more page at the most
   for (TilesOf& t : tiles_) t.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 8) + rows);
 }
@@ -70,11 +71,18 @@ Status CudaBatch::set(const Batch& batch, void* stream) {
   std::ranges::copy(batch.tokens, lists_.host<int32_t>(tokens_));
   wanted_rows_ = 0;
   wanted_in_front_ = true;
-  for (const WantedRows& w : batch.wanted)
+  chooses_ = draws_ = wants_logits_ = false;
+  for (const WantedRows& w : batch.wanted) {
+    const TokenRule rule = w.choice != nullptr ? w.choice->rule : TokenRule{.temperature = -1};
+    chooses_ |= w.choice != nullptr;
+    wants_logits_ |= w.choice == nullptr;
+    draws_ |= rule.temperature > 0;
     for (int64_t row = w.row; row < w.row + w.rows; ++row) {
       wanted_in_front_ &= row == wanted_rows_;
+      lists_.host<TokenRule>(rules_)[wanted_rows_] = rule;
       lists_.host<int32_t>(wanted_)[wanted_rows_++] = int32_t(row);
     }
+  }
   single_rows_ = true;
   auto* const rows = lists_.host<cuda::BatchRow>(rows_);
   auto* const sequences = lists_.host<cuda::BatchSequence>(sequences_);
@@ -133,7 +141,9 @@ Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* strea
   for (size_t s = 0; s < sequences.size(); ++s) {
     const KvCache& cache = *sequences[s].cache;
     if (&cache.pool() != &form) LOWBIT_TRY(check_same_form(cache.pool(), form));
-    if (cache.pool().device() != Device::kCuda)
+    bool here = false;  // other groups may lie elsewhere, with blocks that run there
+    for (size_t g = 0; g < groups; ++g) here |= cache.pool().device(int(g)) == Device::kCuda;
+    if (!here)
       return fail(ErrorCode::kInvalidArgument, "kv cache", "pages in the host's memory", "pages of the model's GPU");
     for (size_t store = 0; store < stores; ++store)
       LOWBIT_TRY(send_table(tables_[store], s,

@@ -6,6 +6,7 @@
 
 #include "backend/step.h"
 #include "kernels/cuda_packed_api.h"
+#include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "tensor/buffer.h"
 
@@ -57,6 +58,12 @@ class CudaBatch {
   const int32_t* tokens() const { return lists_.on_device<int32_t>(tokens_); }
   const int32_t* wanted() const { return lists_.on_device<int32_t>(wanted_); }
   int64_t wanted_rows() const { return wanted_rows_; }
+  /// How their tokens are chosen; a negative temperature where logits are wanted.
+  const TokenRule* rules() const { return lists_.on_device<TokenRule>(rules_); }
+  /// Some row has a choice, some choice is a draw, some row wants logits.
+  bool chooses() const { return chooses_; }
+  bool draws() const { return draws_; }
+  bool wants_logits() const { return wants_logits_; }
   /// They are the first rows of the batch, in their order.
   bool wanted_in_front() const { return wanted_in_front_; }
   /// Every sequence has one row.
@@ -99,11 +106,11 @@ class CudaBatch {
 
   int64_t most_rows_ = 0, most_pages_ = 0;
   DeviceLists lists_;
-  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, pack_tasks_ = 0;  // places in the lists
+  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, pack_tasks_ = 0, rules_ = 0;  // places in the lists
   int64_t wanted_rows_ = 0, pack_count_ = 0;
   std::vector<TilesOf> tiles_;
   std::vector<Table> tables_;  // by store of the pool
-  bool wanted_in_front_ = false, single_rows_ = false;
+  bool wanted_in_front_ = false, single_rows_ = false, chooses_ = false, draws_ = false, wants_logits_ = false;
   std::span<const SequenceRows> of_;  // the batch that was set
 };
 

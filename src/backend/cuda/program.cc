@@ -112,18 +112,26 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
   } else {
     LOWBIT_TRY(enqueue());
   }
-  if (last == steps()) LOWBIT_TRY(fetch_logits(work, batch));
+  if (last == steps()) LOWBIT_TRY(fetch(work, batch));
   return work.wait();  // pages may be copied or change hands now
 }
 
 /// Batches that decode come again with other tokens; what is observed or timed step by step is no recording.
 bool CudaProgram::repeats(const CudaWorkspace& work, const Batch& batch) const {
   return work.batch_.single_rows() && batch.rows() > 0 && batch.rows() <= CudaBatch::kFewRows && !work.observer_ &&
-         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.few_logits_ && work.batch_.pack_count() == 0;
+         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.rows_at_once() && work.batch_.pack_count() == 0;
 }
 
 LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const {
-  LaunchShape shape = {id_, first, last, batch.rows(), work.batch_.wanted_rows(), work.batch_.wanted_in_front()};
+  LaunchShape shape = {id_,
+                       first,
+                       last,
+                       batch.rows(),
+                       work.batch_.wanted_rows(),
+                       work.batch_.wanted_in_front(),
+                       work.batch_.chooses(),
+                       work.batch_.draws(),
+                       work.batch_.wants_logits()};
   for (int i = first; i < last; ++i) {
     const auto* step = std::get_if<AttentionStep>(&steps_[size_t(i)].step);
     if (step == nullptr) continue;
@@ -136,15 +144,29 @@ LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int f
   return shape;
 }
 
-Status CudaProgram::fetch_logits(CudaWorkspace& work, const Batch& batch) const {
+Status CudaProgram::fetch(CudaWorkspace& work, const Batch& batch) const {
   const auto* step = std::get_if<LinearStep>(&steps_.back().step);
   const int64_t rows = work.batch_.wanted_rows();
-  if (step == nullptr || step->out.front().to != kLogits || rows == 0 || rows > work.few_logits_) return {};
+  if (step == nullptr || step->out.front().to != kLogits || rows == 0) return {};
+  if (work.batch_.chooses()) LOWBIT_TRY(fetch_choices(work, batch));
+  if (!work.batch_.wants_logits() || rows > work.few_logits_) return {};
   const int64_t vocab = cuda_weight(step->out.front().weight).n;
   auto* const logits = work.pinned_logits_.as<float>();
   LOWBIT_TRY(cuda::download_on(work.stream(), logits, work.logits_.as<float>(), rows * vocab * kFloat));
   LOWBIT_TRY(work.wait());
   hand_out_logits(batch.wanted, 0, rows, logits, vocab, *work.pool_);
+  return {};
+}
+
+Status CudaProgram::fetch_choices(CudaWorkspace& work, const Batch& batch) const {
+  const auto* chosen = work.pinned_chosen_.as<cuda::ChosenToken>();
+  LOWBIT_TRY(cuda::download_on(work.stream(), work.pinned_chosen_.data(), work.chosen_.data(),
+                               work.batch_.wanted_rows() * int64_t{sizeof(cuda::ChosenToken)}));
+  LOWBIT_TRY(work.wait());
+  for (const WantedRows& w : batch.wanted) {
+    if (w.choice != nullptr) w.choice->token = chosen->token, w.choice->nan = chosen->nan;
+    chosen += w.rows;
+  }
   return {};
 }
 
@@ -341,23 +363,35 @@ Status CudaProgram::run_step(const Compiled&, const GatherStep& step, Run& run) 
   return cuda::copy_on(work.stream(), x, gathered, run.m * width * kFloat);
 }
 
+/// Of wanted rows [first, first + rows), whose logits are the first ones of the workspace.
+Status CudaProgram::choose(int64_t vocab, int64_t first, int64_t rows, CudaWorkspace& work) {
+  if (!work.batch_.chooses()) return {};
+  return cuda::choose_tokens({work.logits_.as<float>(), work.batch_.rules() + first,
+                              work.chosen_.as<cuda::ChosenToken>() + first, rows, vocab, work.batch_.draws(),
+                              work.choose_scratch_.as<uint8_t>(), work.stream()});
+}
+
 Status CudaProgram::run_head(const Compiled& c, const LinearStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
   const CudaWeight& head = cuda_weight(step.out.front().weight);
-  if (run.m <= work.few_logits_) {  // fetch_logits()
+  if (run.m <= work.rows_at_once()) {  // fetch()
     const StepPart part{&head, work.logits_.as<float>()};
     LOWBIT_TRY_ASSIGN(const bool done,
                       multiply_together(c, step.in, {&part, 1}, cuda::ProductEnd::kStore, run.m, work));
-    if (done) return {};
-    LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, 0, run.m, work));
-    return multiply(head, x, run.m, work.logits_.as<float>(), work);
+    if (!done) {
+      LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, 0, run.m, work));
+      LOWBIT_TRY(multiply(head, x, run.m, work.logits_.as<float>(), work));
+    }
+    return choose(head.n, 0, run.m, work);
   }
   const auto wanted = run.batch.wanted;
-  const bool direct = wanted.size() == 1 && wanted[0].sink == nullptr;
+  const bool direct = wanted.size() == 1 && wanted[0].logits != nullptr && wanted[0].sink == nullptr;
   for (int64_t first = 0; first < run.m; first += work.logits_rows_) {
     const int64_t count = std::min(work.logits_rows_, run.m - first);
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, first, count, work));
     LOWBIT_TRY(multiply(head, x, count, work.logits_.as<float>(), work));
+    LOWBIT_TRY(choose(head.n, first, count, work));
+    if (!work.batch_.wants_logits()) continue;
     if (!direct) work.host_logits_.resize(size_t(count * head.n));
     float* const to = direct ? wanted[0].logits + first * head.n : work.host_logits_.data();
     LOWBIT_TRY(cuda::download_on(work.stream(), to, work.logits_.as<float>(), count * head.n * kFloat));

@@ -61,8 +61,11 @@ class CudaProgram final : public Program {
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;
   bool repeats(const CudaWorkspace& work, const Batch& batch) const;
   LaunchShape shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const;
-  /// Logits of a few rows, which the head has left in the workspace, to where the batch wants them.
-  Status fetch_logits(CudaWorkspace& work, const Batch& batch) const;
+  static Status choose(int64_t vocab, int64_t first, int64_t rows, CudaWorkspace& work);
+  /// Tokens that were chosen, and logits of a few rows, which the head has left in the workspace, to where the batch
+  /// wants them.
+  Status fetch(CudaWorkspace& work, const Batch& batch) const;
+  Status fetch_choices(CudaWorkspace& work, const Batch& batch) const;
 
   int64_t id_ = 0;  // of all programs
   std::vector<Compiled> steps_;

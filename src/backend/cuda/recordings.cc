@@ -19,6 +19,7 @@ Status Recordings::run(const LaunchShape& shape, void* stream, const std::functi
     const Status enqueued = enqueue();
     auto graph = cuda::Graph::end(stream);  // after an error, too: the stream would go on recording
     LOWBIT_TRY(enqueued);
+    if (!graph && graph.error().code == ErrorCode::kOutOfMemory) return enqueue();  // it takes longer, but no memory
     if (!graph) return tl::unexpected(std::move(graph.error()));
     recording.graph.emplace(std::move(*graph));
   }

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "ops/rope.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr auto kFloat = int64_t{sizeof(float)};
 constexpr int64_t kMostLogitRows = 64, kLogitBytes = int64_t{64} << 20, kFewLogitBytes = int64_t{8} << 20;
+constexpr int64_t kMostChoices = int64_t{1} << 23;  // as Sampler::sample()
 constexpr int64_t kResultBytes = int64_t{64} << 20, kResultSequences = 16;
 
 const CudaWeight& cuda_weight(const Weight* w) { return static_cast<const CudaWeight&>(*w); }
@@ -108,14 +110,23 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   LOWBIT_TRY(take(logits_, logits_rows_ * needs.vocab * kFloat));
   if (needs.vocab > 0) few_logits_ = std::clamp<int64_t>(kFewLogitBytes / (needs.vocab * kFloat), 1, logits_rows_);
   LOWBIT_TRY_ASSIGN(pinned_logits_, cuda::allocate_pinned(few_logits_ * needs.vocab * kFloat, "workspace"));
+  if (needs.vocab > 0 && needs.vocab <= kMostChoices) LOWBIT_TRY(allocate_choices());
   most_spans_ = ceil_div(std::max<int64_t>(limits.context, 1), kAttentionSpan);
   return batch_.reserve(rows_, limits.context, needs.shares);
 }
 
+Status CudaWorkspace::allocate_choices() {
+  const int64_t bytes = rows_ * int64_t{sizeof(cuda::ChosenToken)};
+  LOWBIT_TRY_ASSIGN(chosen_, cuda::allocate(bytes, "workspace"));
+  LOWBIT_TRY_ASSIGN(pinned_chosen_, cuda::allocate_pinned(bytes, "workspace"));
+  LOWBIT_TRY_ASSIGN(choose_scratch_, cuda::allocate(cuda::choose_scratch_bytes(logits_rows_), "workspace"));
+  return cuda::fill(choose_scratch_, 0);
+}
+
 int64_t CudaWorkspace::bytes() const {
   int64_t total = batch_.bytes();
-  for (const Buffer* b :
-       {&normed_, &sum_, &up_, &clipped_, &codes_, &code_scales_, &scratch_, &logits_, &results_, &arrived_})
+  for (const Buffer* b : {&normed_, &sum_, &up_, &clipped_, &codes_, &code_scales_, &scratch_, &logits_, &results_,
+                          &arrived_, &chosen_, &choose_scratch_})
     total += b->size();
   for (const Buffer& s : slots_) total += s.size();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();

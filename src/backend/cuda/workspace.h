@@ -20,6 +20,7 @@ class CudaWorkspace final : public Workspace {
 
   int64_t rows() const override { return rows_; }
   int64_t bytes() const override;
+  bool chooses_tokens() const override { return !chosen_.empty(); }
   Status read(Slot slot, int64_t first, int64_t rows, float* to) const override;
   Status write(Slot slot, int64_t first, int64_t rows, const float* from) override;
   Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) override;
@@ -51,11 +52,14 @@ class CudaWorkspace final : public Workspace {
   };
   CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool) : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
   Status allocate(std::span<const Step> steps, const Limits& limits, ThreadPool& pool);
+  Status allocate_choices();
   void add_needs(const CudaWeight& weight, Needs& needs) const;
   Status add_needs(const AttentionSpec& spec, const Limits& limits, ThreadPool& pool, Needs& needs);
   const Rotation* rotation_of(const AttentionSpec& spec) const;
   Status wait() const { return cuda::synchronize(stream_.handle()); }
   void* stream() const { return stream_.handle(); }
+  /// Rows whose logits may stay here until all steps are done.
+  int64_t rows_at_once() const { return batch_.wants_logits() ? few_logits_ : logits_rows_; }
   float* slot(Slot s) { return slots_[s].as<float>(); }
 
   int gpu_;
@@ -74,6 +78,8 @@ class CudaWorkspace final : public Workspace {
   int64_t logits_rows_ = 0;
   Buffer pinned_logits_;            // [few_logits_, vocab], in the host's memory
   int64_t few_logits_ = 0;          // rows whose logits come at once, behind all steps
+  Buffer chosen_, pinned_chosen_;   // [rows]: cuda::ChosenToken, and where they come in the host's memory
+  Buffer choose_scratch_;           // of logits_rows_
   std::vector<float> host_logits_;  // of several sequences, or for sinks
   int64_t most_spans_ = 1;          // of a sequence
   Buffer results_;                  // of spans that are computed apart

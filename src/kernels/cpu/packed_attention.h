@@ -78,6 +78,36 @@ struct PackedProducts {
      ...);
   }
 
+  /// The code of 3 bits of a vector, from units of its low two bits and of the highest one of 16 vectors.
+  template <int v>
+  __attribute__((always_inline)) static W codes_of_3(const W (&low)[2], W high) {
+    const W top = L::template codes_of<v, 1>(high);
+    const W twice = top + top;  // one bit of each word: nothing is carried
+    return L::template codes_of<v % 8 * 2, 3>(low[v / 8]) | (twice + twice);
+  }
+  template <int Q, int N, int kFirst, int... v>
+  __attribute__((always_inline)) static void add_units_3(const uint8_t* low, const uint8_t* high, const Inputs<Q>& in,
+                                                         int64_t row, W (&sums)[Q][N],
+                                                         std::integer_sequence<int, v...>) {
+    const W units[2] = {L::load_w(low), L::load_w(low + kUnitBytes)}, top = L::load_w(high);
+    const auto add = [&](auto index) __attribute__((always_inline)) {
+      constexpr int k = decltype(index)::value, n = (kFirst + k) % N, pair = (kFirst + k) / N;
+      const W codes = codes_of_3<k>(units, top);
+#pragma GCC unroll 6
+      for (int j = 0; j < Q; ++j) sums[j][n] = L::dot_w(sums[j][n], codes, L::pair_w(in.x[j] + row + 2 * pair));
+    };
+    (add(std::integral_constant<int, v>()), ...);
+  }
+  /// kVectors / 16 groups of two units of low bits and one of high ones.
+  template <int Q, int N, int... g>
+  __attribute__((always_inline)) static void add_groups_3(const uint8_t* low, const uint8_t* high, const Inputs<Q>& in,
+                                                          int64_t row, W (&sums)[Q][N],
+                                                          std::integer_sequence<int, g...>) {
+    (add_units_3<Q, N, g * 16>(low + g * 2 * kUnitBytes, high + g * kUnitBytes, in, row, sums,
+                               std::make_integer_sequence<int, 16>()),
+     ...);
+  }
+
   static constexpr int common_multiple(int a, int b) {
     int m = a;
     while (m % b != 0) m += a;
@@ -87,7 +117,9 @@ struct PackedProducts {
   /// Sums of 16 N columns, those of one part of each 16: take(j, column, products).
   template <int Q, int N, int B, class Take>
   static void multiply(const PackedMatrix& matrix, int64_t rows, const Inputs<Q>& in, const Take& take) {
-    constexpr int kVectors = common_multiple(N, 16 / B), kUnits = kVectors * B / 16, kRows = 2 * kVectors / N;
+    // Of 3 bits a unit of high ones, beside two of low ones, has 16 vectors.
+    constexpr int kOfUnit = B == 3 ? 16 : 16 / B;
+    constexpr int kVectors = common_multiple(N, kOfUnit), kUnits = kVectors / kOfUnit, kRows = 2 * kVectors / N;
     for (int part = 0; part < kParts; ++part) {
       W sums[Q][N];
 #pragma GCC unroll 6
@@ -95,8 +127,14 @@ struct PackedProducts {
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) sums[j][n] = L::zero_w();
       const uint8_t* at = matrix.codes + part * kPartBytes;
-      for (int64_t r = 0; r < rows; r += kRows, at += kUnits * kUnitBytes)
-        add_units<Q, N, B>(at, in, r, sums, std::make_integer_sequence<int, kUnits>());
+      if constexpr (B == 3) {
+        const uint8_t* high = at + rows * N * kLanes / 4;
+        for (int64_t r = 0; r < rows; r += kRows, at += 2 * kUnits * kUnitBytes, high += kUnits * kUnitBytes)
+          add_groups_3<Q, N>(at, high, in, r, sums, std::make_integer_sequence<int, kUnits>());
+      } else {
+        for (int64_t r = 0; r < rows; r += kRows, at += kUnits * kUnitBytes)
+          add_units<Q, N, B>(at, in, r, sums, std::make_integer_sequence<int, kUnits>());
+      }
 #pragma GCC unroll 6
       for (int j = 0; j < Q; ++j)
 #pragma GCC unroll 4
@@ -110,6 +148,7 @@ struct PackedProducts {
   static void multiply(const PackedMatrix& matrix, int bits, int64_t rows, const Inputs<Q>& in, const Take& take) {
     if (bits == 8) return multiply<Q, N, 8>(matrix, rows, in, take);
     if (bits == 4) return multiply<Q, N, 4>(matrix, rows, in, take);
+    if (bits == 3) return multiply<Q, N, 3>(matrix, rows, in, take);
     multiply<Q, N, 2>(matrix, rows, in, take);
   }
 

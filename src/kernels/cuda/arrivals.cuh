@@ -15,6 +15,9 @@ __device__ __forceinline__ bool arrives_last(uint32_t* arrived, uint32_t count) 
   return true;
 }
 /// What another block has stored: not from the multiprocessor's own cache.
-__device__ __forceinline__ float load_from_others(const float* from) { return __ldcg(from); }
+template <class T>
+__device__ __forceinline__ T load_from_others(const T* from) {
+  return __ldcg(from);
+}
 
 }  // namespace lowbit::cuda

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda {
@@ -71,6 +72,13 @@ Status use_device(int index) {
   return check_cuda(cudaSetDevice(usable[static_cast<size_t>(index)]), "CUDA device");
 }
 
+Result<int64_t> free_memory() {
+  size_t available = 0, total = 0;
+  if (auto s = check_cuda(cudaMemGetInfo(&available, &total), "CUDA device"); !s)
+    return tl::unexpected(std::move(s.error()));
+  return static_cast<int64_t>(available);
+}
+
 Result<Buffer> allocate(int64_t bytes, const char* what) {
   void* pointer = nullptr;
   const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
@@ -130,7 +138,7 @@ Status download_on(void* stream, void* to, const void* from, int64_t bytes) {
 }
 Status copy_on(void* stream, void* to, const void* from, int64_t bytes) {
   if (bytes <= 0) return {};
-  return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, as_stream(stream)),
+  return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, as_stream(stream)),
                     "copy");
 }
 

@@ -4,8 +4,11 @@
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
+#include "kernels/cuda_memory_api.h"
+#include "kernels/cuda_operators_api.h"
 #include "kernels/cuda_packed_api.h"
 #include "kernels/cuda_product_api.h"
+#include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/cuda_table_api.h"
 
@@ -21,6 +24,7 @@ tl::unexpected<Error> not_built() {
 bool built() { return false; }
 std::vector<DeviceInfo> devices() { return {}; }
 Status use_device(int) { return not_built(); }
+Result<int64_t> free_memory() { return not_built(); }
 Result<Buffer> allocate(int64_t, const char*) { return not_built(); }
 Result<Buffer> allocate_pinned(int64_t, const char*) { return not_built(); }
 Status upload(Buffer&, const void*, int64_t) { return not_built(); }
@@ -51,9 +55,15 @@ Status binarize_activations(const void*, Element, int64_t, int64_t, int64_t, uin
 Status binary_matmul(const BinaryMatmul&) { return not_built(); }
 Status quantized_mm(int, const QuantizedMm&) { return not_built(); }
 
+Status int8_rows(const Int8Rows&, void*) { return not_built(); }
+Status int2_product(const Int2Product&, void*) { return not_built(); }
+Status bit_rows(const BitRows&, void*) { return not_built(); }
+Status bit_product(const BitProduct&, void*) { return not_built(); }
+
 Status quantize_fp8(const Fp8Quant&, void*) { return not_built(); }
 Status dequantize_fp8(const Fp8Dequant&, void*) { return not_built(); }
 Status gemm_fp8(const Fp8Gemm&, void*, const float*) { return not_built(); }
+Status grouped_gemm_fp8(const Fp8Gemm&, const Fp8Groups&, void*) { return not_built(); }
 
 Status f32_matmul(const F32Matmul&) { return not_built(); }
 int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
@@ -100,5 +110,8 @@ std::string GruDeviceCell::kernel(int64_t) const { return ""; }
 int64_t GruDeviceCell::device_bytes() const { return 0; }
 Status gru_encode(const float*, int64_t, int64_t, const GruGrid&, const GruCodes&, void*) { return not_built(); }
 Status gru_decode(const GruCodes&, int64_t, int64_t, const GruGrid&, float*, void*) { return not_built(); }
+
+Status choose_tokens(const ChooseTokens&) { return not_built(); }
+int64_t choose_scratch_bytes(int64_t) { return 0; }
 
 }  // namespace lowbit::cuda

@@ -25,10 +25,7 @@ void packed_product(const float* x, const PackedShape& shape, const PackedMatrix
   int32_t sums[64] = {};
   for (int64_t r = 0; r < shape.rows && by.inverse != 0; ++r) {
     const auto xi = int32_t(round_half_even(scaled[r] * by.inverse));
-    for (int64_t c = 0; c < shape.columns; ++c) {
-      const CodePlace at = code_place(shape, r, c);
-      sums[c] += xi * (matrix.codes[at.byte] >> at.shift & ((1 << shape.bits) - 1));
-    }
+    for (int64_t c = 0; c < shape.columns; ++c) sums[c] += xi * code_at(matrix.codes, shape, r, c);
   }
   for (int64_t c = 0; c < shape.columns; ++c) y[c] = __builtin_fmaf(float(sums[c]), by.scale, offset);
 }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tests/conformance/cuda/vector_on_device.h"
 // Behind it: the checks are written for either.
 #include "tests/conformance/fp8_checks.h"
@@ -45,6 +48,72 @@ TEST(CudaFp8, GemmOnTensorCores) {
     check_gemm(
         {rows[below(11)], 1 + below(500), k, 128 * (1 + below(2)), Fp8Element(below(3)), below(2) == 0, below(2) == 0},
         i, false, 1e-3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// Rows that wgmma does not take: tensor cores on f16, whose products are exact.
+TEST(CudaFp8, GemmOnHalves) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 1000; ++i) {
+    Rng rng(i, 6);
+    const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+    const int64_t rows[] = {1, 3, 8, 16, 17, 32, 33, 64, 100, 128, 129, 300};
+    const int64_t k = i % 20 == 0 ? 64 + below(8257) : 1 + below(1500);
+    check_gemm({rows[below(12)], 1 + below(500), k, 64 * (1 + below(3)), Fp8Element(below(3)), below(2) == 0,
+                below(2) == 0, true},
+               i, false, 1e-6 * std::sqrt(std::max(1.0, double(k) / 128)));
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// Groups of rows in both forms, empty ones and rows of no group among them.
+void check_groups(uint64_t seed) {
+  Rng rng(seed, 8);
+  const auto below = [&](int64_t n) { return int64_t(rng.below(uint64_t(n))); };
+  const bool masked = below(2) == 0, by_column = below(2) == 0;
+  const int64_t count = 1 + below(70), n = 1 + below(200), k = 1 + below(500), blocks = (k + 127) / 128;
+  const int64_t rows_of_group = masked ? 1 + below(80) : 0, m = masked ? count * rows_of_group : 1 + below(600);
+  std::vector<int32_t> numbers;
+  int64_t end = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    end = std::min(m, end + (below(3) == 0 ? 0 : below(2 * m / count + 2)));
+    numbers.push_back(masked ? int32_t(below(rows_of_group + 1)) : int32_t(end));
+  }
+  SCOPED_TRACE("seed " + std::to_string(seed) + (masked ? " masked m " : " m ") + std::to_string(m));
+  const int64_t b_blocks = (n + 127) / 128, lda_scales = by_column ? (m + 3) / 4 * 4 : blocks;
+  const auto a = random_codes(rng, size_t(m * k), false), b = random_codes(rng, size_t(count * n * k), false);
+  std::vector<float> as(size_t(by_column ? blocks * lda_scales : m * blocks)), bs(size_t(count * b_blocks * blocks));
+  for (auto* scales : {&as, &bs})
+    for (float& s : *scales) s = float(0.5 + rng.uniform()) * 0.01f;
+  std::vector<float> want(size_t(m * n), -7.0f);
+  Fp8Gemm g{m,        n, k,         a.data(), k,   as.data(),   lda_scales,       by_column,
+            b.data(), k, bs.data(), blocks,   128, want.data(), Fp8Element::kF32, n};
+  Fp8Groups groups{count, masked ? nullptr : numbers.data(), masked ? numbers.data() : nullptr, rows_of_group};
+  ASSERT_TRUE(grouped_gemm_fp8(g, groups, best_isa(), fp8_pool()));
+  const OnDevice<uint8_t> device_a(a), device_b(b);
+  const OnDevice<float> device_as(as), device_bs(bs), device_y(std::vector<float>(want.size(), -7.0f));
+  const OnDevice<int32_t> device_numbers(numbers);
+  g.a = device_a.data(), g.b = device_b.data(), g.a_scales = device_as.data(), g.b_scales = device_bs.data();
+  g.c = const_cast<float*>(device_y.data());
+  (masked ? groups.rows : groups.ends) = device_numbers.data();
+  ASSERT_TRUE(cuda::grouped_gemm_fp8(g, groups, nullptr));
+  const auto got = device_y.back();
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (want[i] == -7.0f) {
+      ASSERT_EQ(got[i], -7.0f) << i;  // of no group
+    }
+    error += std::pow(double(got[i]) - want[i], 2);
+    norm += double(want[i]) * want[i];
+  }
+  ASSERT_LE(std::sqrt(error / std::max(norm, 1e-30)), 3e-6);
+}
+
+TEST(CudaFp8, Groups) {
+  LOWBIT_NEEDS_GPU();
+  for (uint64_t i = 0; i < 200; ++i) {
+    check_groups(i);
     if (HasFatalFailure()) return;
   }
 }

@@ -110,7 +110,7 @@ TEST(CudaPrograms, AModelWithAQuantizedCache) {
     for (const int gpu : {-1, 0}) {
       LoadOptions options;
       options.batch = 96;
-      options.gpu = gpu;
+      if (gpu >= 0) options.gpus = {gpu};
       options.kv = *parse_kv_format(kv, 64);
       const auto model = Transformer::load(source, options);
       ASSERT_TRUE(model.has_value()) << model.error().message();
@@ -257,7 +257,7 @@ TEST(CudaPrograms, ManyThreadsShareAModel) {
     options.isa = best_isa();
     options.batch = 24;
     const auto cpu = *Transformer::load(source, options);
-    options.gpu = 0;
+    options.gpus = {0};
     const auto loaded = Transformer::load(source, options);
     ASSERT_TRUE(loaded.has_value()) << loaded.error().message();
     Executor executor(**loaded);
@@ -317,7 +317,7 @@ TEST(CudaPrograms, Fp8Activations) {
   };
   LoadOptions plain = options, device = options;
   plain.x = {.activation = Activation::kF32};
-  device.gpu = 0;
+  device.gpus = {0};
   const auto want = logits_of(plain);
   const auto error_of = [&](const std::vector<float>& logits) {
     double error = 0, norm = 0;

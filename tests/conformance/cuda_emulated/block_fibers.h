@@ -151,6 +151,10 @@ inline float __shfl_down_sync(unsigned, float v, int delta, int width) {
 inline unsigned __shfl_xor_sync(unsigned, unsigned v, int mask, int) {
   return std::bit_cast<unsigned>(exchange(std::bit_cast<float>(v), static_cast<int>(threadIdx.x % 32) ^ mask));
 }
+inline unsigned long long __shfl_xor_sync(unsigned mask, unsigned long long v, int by, int width) {
+  const unsigned high = __shfl_xor_sync(mask, static_cast<unsigned>(v >> 32), by, width);
+  return static_cast<unsigned long long>(high) << 32 | __shfl_xor_sync(mask, static_cast<unsigned>(v), by, width);
+}
 inline float __shfl_sync(unsigned, float v, int source, int width) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return exchange(v, lane / width * width + source);
@@ -173,6 +177,21 @@ inline unsigned long long atomicMin(unsigned long long* to, unsigned long long v
   const auto before = *to;
   *to = std::min(before, v);
   return before;
+}
+template <class T>
+inline T atomicMax(T* to, T v) {
+  const T before = *to;
+  *to = std::max(before, v);
+  return before;
+}
+template <class T>
+inline T atomicAdd(T* to, T v) {
+  const T before = *to;
+  *to += v;
+  return before;
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>((static_cast<__uint128_t>(a) * b) >> 64);
 }
 using std::max;
 using std::min;

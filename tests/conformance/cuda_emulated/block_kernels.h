@@ -43,5 +43,6 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention_step.cu"
 #include "kernels/cuda/block/norm_codes.cu"
 #include "kernels/cuda/block/pack_pages.cu"
+#include "kernels/cuda/block/sample.cu"
 #include "kernels/cuda/block/steps.cu"
 #include "kernels/cuda/block/table.cu"

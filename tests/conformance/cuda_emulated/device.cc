@@ -11,6 +11,7 @@
 
 #include "format/formats.h"
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_product_api.h"
 #include "kernels/kernel_name.h"
 #include "kernels/registry.h"
@@ -24,12 +25,24 @@ Status use_device(int index) {
   return index == 0 ? Status{} : fail(ErrorCode::kUnsupported, "CUDA device " + std::to_string(index), "1 usable");
 }
 
+int64_t bytes_left = int64_t{1} << 40;  // tests give it less
+Result<int64_t> free_memory() { return bytes_left; }
+
 /// Of no more bytes than asked for, and full of what nobody wants to read.
-Result<Buffer> allocate(int64_t bytes, const char*) {
+Result<Buffer> allocate(int64_t bytes, const char* what) {
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  if (bytes > bytes_left)
+    return fail(ErrorCode::kOutOfMemory, what, std::to_string(bytes) + " bytes of device memory",
+                "at most " + std::to_string(bytes_left) + " free");
+  bytes_left -= bytes;
   auto* const memory = static_cast<std::byte*>(std::malloc(size));
   std::memset(memory, 0xcd, size);
-  return Buffer::borrow({memory, static_cast<size_t>(bytes)}, std::shared_ptr<void>(memory, std::free),
+  return Buffer::borrow({memory, static_cast<size_t>(bytes)},
+                        std::shared_ptr<void>(memory,
+                                              [bytes](void* p) {
+                                                bytes_left += bytes;
+                                                std::free(p);
+                                              }),
                         lowbit::Device::kCuda);
 }
 

@@ -2,12 +2,13 @@
 
 #include "tests/conformance/cuda_emulated/block_fibers.h"
 // Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.
-#include "kernels/cuda/fp8/gemm_wgmma.h"
+#include "kernels/cuda/fp8/gemm_mma.h"
 #include "kernels/cuda/fp8/quantize.cu"
 
 namespace lowbit::cuda {
 /// No tensor cores on fibers.
 bool gemm_fp8_wgmma(const DeviceGemm&, cudaStream_t, cudaError_t*) { return false; }
+bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 }  // namespace lowbit::cuda
 
 // One after the other: both have an unnamed namespace with the same names.

@@ -50,7 +50,7 @@ TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {
   spec.group = 40;
   const MemorySource source = make_random_model(spec);
   LoadOptions options;
-  options.gpu = 0;
+  options.gpus = {0};
   options.x = {.activation = Activation::kFp8, .group = kFp8Block};
   const auto refused = Transformer::load(source, options);
   ASSERT_FALSE(refused.has_value());
@@ -64,7 +64,7 @@ TEST(ProgramsOnFibers, AModelOnADevice) {
   LoadOptions options;
   options.batch = 20;
   const auto cpu = *Transformer::load(source, options);
-  options.gpu = 0;
+  options.gpus = {0};
   const auto gpu = *Transformer::load(source, options);
   const int64_t vocab = cpu->spec().vocab_size;
   const std::vector<int32_t> tokens = {5,  3,  96, 0,  17, 17, 40, 2,  9,  11, 30, 31,
@@ -87,7 +87,7 @@ TEST(ProgramsOnFibers, AModelOnADevice) {
   }
   EXPECT_TRUE(same_bits(logits[1], logits[0]));
   EXPECT_TRUE(same_bits(seen[1], seen[0]));
-  options.gpu = 1;
+  options.gpus = {1};
   EXPECT_EQ(Transformer::load(source, options).error().code, ErrorCode::kUnsupported);
 }
 

@@ -1,8 +1,9 @@
-// The product of FP8 codes in blocks, in the order of docs/numerics.md: a sum goes over k ascending in one thread. It gives the CPU's
-// bits on every GPU.
+// The product of FP8 codes in blocks: which kernel takes it, and the one for scales of b per row, in the order of docs/numerics.md: a sum
+// goes over k ascending in one thread. It gives the CPU's bits on every GPU.
 
 #include <string>
 
+#include "kernels/cuda/fp8/gemm_mma.h"
 #include "kernels/cuda/fp8/gemm_wgmma.h"
 #include "kernels/cuda/fp8/parts.cuh"
 #include "kernels/cuda/launch.h"
@@ -80,6 +81,7 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
   const DeviceGemm g{operands, bias};
   cudaError_t error = cudaSuccess;
   if (gemm_fp8_wgmma(g, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
+  if (gemm_fp8_mma(g, {}, static_cast<cudaStream_t>(stream), &error)) return check_cuda(error, "fp8 product");
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
   constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
   if (tiles > kMostTiles)
@@ -87,6 +89,15 @@ Status gemm_fp8(const Fp8Gemm& operands, void* stream, const float* bias) {
   return check_cuda(launch(multiply, dim3(static_cast<unsigned>(tiles)), dim3(kThreads), 0,
                            static_cast<cudaStream_t>(stream), false, g),
                     "fp8 product");
+}
+
+Status grouped_gemm_fp8(const Fp8Gemm& operands, const Fp8Groups& groups, void* stream) {
+  if (operands.m == 0 || operands.n == 0) return {};
+  cudaError_t error = cudaSuccess;
+  if (gemm_fp8_mma({operands, nullptr}, groups, static_cast<cudaStream_t>(stream), &error))
+    return check_cuda(error, "fp8 product of groups");
+  return fail(ErrorCode::kUnsupported, "fp8 product of groups",
+              "scales of b for " + std::to_string(operands.b_rows) + " rows", "for multiples of 64 rows, such as 128");
 }
 
 }  // namespace lowbit::cuda

@@ -10,6 +10,9 @@ inline bool arrives_last(uint32_t* arrived, uint32_t count) {
   *arrived = 0;
   return true;
 }
-inline float load_from_others(const float* from) { return *from; }
+template <class T>
+inline T load_from_others(const T* from) {
+  return *from;
+}
 
 }  // namespace lowbit::cuda
