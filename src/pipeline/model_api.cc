@@ -1,6 +1,8 @@
 #include <cstdlib>
+#include <future>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -21,13 +23,33 @@ constexpr std::string_view kReference = "ref";
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMostSessions = 1024;  // whole contexts, where no number of positions is given
 
-Result<std::optional<ChatTemplate>> make_chat_template(const Tokenizer& tokenizer) {
-  if (tokenizer.spec().chat_template.empty()) return std::optional<ChatTemplate>();
-  auto parsed = ChatTemplate::parse(tokenizer.spec().chat_template);
-  if (!parsed)
-    return std::optional<ChatTemplate>();  // a template lowbit cannot read stops chat, not the
-                                           // model
-  return std::optional<ChatTemplate>(std::move(*parsed));
+/// What a model reads and writes text with.
+struct TextParts {
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat;
+};
+
+Result<TextParts> text_parts_of(const WeightSource& source) {
+  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(source));
+  TextParts parts{std::move(tokenizer), {}};
+  const std::string& text = parts.tokenizer.spec().chat_template;
+  if (text.empty()) return parts;
+  // A template lowbit cannot read stops chat, not the model.
+  if (auto parsed = ChatTemplate::parse(text)) parts.chat = std::move(*parsed);
+  return parts;
+}
+
+/// text_parts_of() beside the caller's work, as a vocabulary takes about as long as a small model's weights; where there
+/// is one thread, or no room for another, when the caller asks for it.
+std::future<Result<TextParts>> start_text_parts_of(const WeightSource& source, int threads) {
+  const auto read = [&source] { return text_parts_of(source); };
+  if (threads > 1) {
+    try {
+      return std::async(std::launch::async, read);
+    } catch (const std::system_error&) {
+    }
+  }
+  return std::async(std::launch::deferred, read);
 }
 
 /// "ref" is no instruction set: kernels take it for one without any.
@@ -75,7 +97,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
-  LOWBIT_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(*source));
+  auto reading_text = start_text_parts_of(*source, engine.threads);
 
   LoadOptions load;
   load.x = activation.x;
@@ -90,13 +112,15 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
   if (options.progress)
     load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
-  LOWBIT_TRY_ASSIGN(auto transformer, Transformer::load(*source, load));
+  auto loaded = Transformer::load(*source, load);
+  LOWBIT_TRY_ASSIGN(TextParts text, reading_text.get());
+  LOWBIT_TRY_ASSIGN(auto transformer, std::move(loaded));
   const int64_t of_one = ceil_div(load.context, kKvPage);
   const int64_t pages = options.kv_positions > 0 ? ceil_div(options.kv_positions, kKvPage) : kMostSessions * of_one;
   LOWBIT_TRY_ASSIGN(auto kv, transformer->make_pool(pages, of_one));
 
-  auto shared = std::make_shared<SharedModel>(std::move(transformer), std::move(kv), std::move(tokenizer));
-  LOWBIT_TRY_ASSIGN(shared->chat, make_chat_template(shared->tokenizer));
+  auto shared = std::make_shared<SharedModel>(std::move(transformer), std::move(kv), std::move(text.tokenizer));
+  shared->chat = std::move(text.chat);
   ModelInfo& info = shared->info;
   info.path = path;
   info.kind = source->kind();
