@@ -1,12 +1,12 @@
 // Noisy speech to clean speech with NSNet2: two GRUs and four dense layers, on integers only.
 //
 // usage: denoise DIR IN.wav OUT.wav [--preset P] [--calibrate SOUND.wav] [--float] [--json]    16 kHz mono
-//        denoise DIR - OUT             a stream: raw 16-bit samples from stdin, each 16 ms written when they are done; OUT a WAV
-//                                      file, or `-` for raw samples on stdout, e.g.
-//                                      arecord -t raw -f S16_LE -r 16000 | denoise DIR - - | aplay -t raw -f S16_LE -r 16000
+//        denoise DIR - OUT             a stream: raw 16-bit samples from stdin, each 16 ms written when they are done;
+//                                      OUT a WAV file, or `-` for raw samples on stdout, e.g. arecord -t raw -f S16_LE
+//                                      -r 16000 | denoise DIR - - | aplay -t raw -f S16_LE -r 16000
 //        denoise DIR --evaluate [--json]                                SI-SDR of several formats on DIR's own pair
-// DIR holds the network's .npy files; --evaluate needs clean.wav and noisy.wav. Calibration: the first 400 frames of SOUND.wav;
-// without it of the input for files, and of DIR's noisy.wav for streams and --evaluate.
+// DIR holds the network's .npy files; --evaluate needs clean.wav and noisy.wav. Calibration: the first 400 frames of
+// SOUND.wav; without it of the input for files, and of DIR's noisy.wav for streams and --evaluate.
 
 #include <algorithm>
 #include <chrono>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kCalibrationFrames = 400;
 
-// ---- The network --------------------------------------------------------------------------------------------------------------
+// ---- The network ----------------------------------------------------------------------------------------------------
 
 using lowbit::DenseFunction, lowbit::DenseLayer, lowbit::DenseTensor;
 
@@ -189,8 +189,8 @@ struct Candidate {
   std::function<std::vector<float>()> mask;
 };
 
-/// Seconds of a core's time of each one's quickest of twenty runs. They run in turn: whatever slows the machine down slows down all of
-/// them, so that ratios hold where the seconds do not.
+/// Seconds of a core's time of each one's quickest of twenty runs. They run in turn: whatever slows the machine down
+/// slows down all of them, so that ratios hold where the seconds do not.
 std::vector<double> quickest(const std::vector<Candidate>& candidates) {
   std::vector<double> best(candidates.size(), 1e9);
   for (int round = 0; round < 20; ++round)
@@ -202,7 +202,7 @@ std::vector<double> quickest(const std::vector<Candidate>& candidates) {
   return best;
 }
 
-// ---- Modes --------------------------------------------------------------------------------------------------------------------
+// ---- Modes ----------------------------------------------------------------------------------------------------------
 
 int evaluate(const std::string& dir, bool json) {
   const Network net = load(dir);

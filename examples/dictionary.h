@@ -42,8 +42,8 @@ inline uint32_t fnv1a(const std::string& s) {
   return h;
 }
 
-/// The rule that holds words apart: in the order of their FNV-1a hash, 200 to calibrate with, then 2,000 to test, then 10,000 to
-/// choose by, then 2,000 to find scales with.
+/// The rule that holds words apart: in the order of their FNV-1a hash, 200 to calibrate with, then 2,000 to test, then
+/// 10,000 to choose by, then 2,000 to find scales with.
 struct HeldApart {
   Words calibration, test, choice, tuning;
 };

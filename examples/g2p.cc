@@ -21,7 +21,7 @@ namespace {
 
 using namespace g2p;  // NOLINT
 
-// ---- On integers ----------------------------------------------------------------------------------------------------------
+// ---- On integers ----------------------------------------------------------------------------------------------------
 
 /// v as codes of a tensor with this format and scale.
 std::vector<int32_t> codes_of(const std::vector<float>& v, const lowbit::GruFormat& f, const lowbit::GruScale& s) {
@@ -111,7 +111,7 @@ Runner integer_runner(IntegerState& s) {
   return r;
 }
 
-// ---- Evaluation -------------------------------------------------------------------------------------------------------------
+// ---- Evaluation -----------------------------------------------------------------------------------------------------
 
 using lowbit::GruRounding, lowbit::GruTableMode;
 

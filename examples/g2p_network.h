@@ -100,7 +100,7 @@ inline std::map<std::string, Phonemes> pronounce(const Words& words, const Runne
   return out;
 }
 
-// ---- In floats, also for calibration ------------------------------------------------------------------------------------
+// ---- In floats, also for calibration --------------------------------------------------------------------------------
 
 struct FloatState {
   const Network* net;

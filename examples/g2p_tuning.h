@@ -1,6 +1,6 @@
 #pragma once
-// Scales of both networks chosen by what they do to the phonemes: how far the integer decoder's probabilities are from the float
-// decoder's, which reads the same phonemes.
+// Scales of both networks chosen by what they do to the phonemes: how far the integer decoder's probabilities are from
+// the float decoder's, which reads the same phonemes.
 
 #include <array>
 #include <vector>

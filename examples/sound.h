@@ -39,7 +39,8 @@ inline bool read_raw(Samples& out, size_t count) {
 constexpr size_t kMostRawSamples = size_t{1} << 28;     // of stdin at once: four and a half hours
 constexpr uintmax_t kExtraBytes = uintmax_t{64} << 20;  // that a compressed file may unpack to beyond 4 times its size
 
-/// A sound file. Errors: another rate than 16 kHz, several channels, samples that are no numbers, more of them than the file can hold.
+/// A sound file. Errors: another rate than 16 kHz, several channels, samples that are no numbers, more of them than the
+/// file can hold.
 inline lowbit::Result<Samples> load_sound(const std::string& path) {
   const auto bad = [&](const std::string& got, const std::string& wanted) {
     return tl::unexpected(lowbit::Error{lowbit::ErrorCode::kInvalidArgument, path, got, wanted, ""});
@@ -74,7 +75,8 @@ inline Samples read_sound(const std::string& path) {
   return out;
 }
 
-/// A WAV file that is written bit by bit and appears whole or not at all; devices are written as they are, `-` gets raw 16-bit samples.
+/// A WAV file that is written bit by bit and appears whole or not at all; devices are written as they are, `-` gets raw
+/// 16-bit samples.
 class SoundWriter {
  public:
   explicit SoundWriter(const std::string& target) : target_(target) {
@@ -115,7 +117,8 @@ class SoundWriter {
   }
 
  private:
-  /// What lies at OUT.part, left behind or put there by somebody, is removed and never written through: it may be a link.
+  /// What lies at OUT.part, left behind or put there by somebody, is removed and never written through: it may be a
+  /// link.
   SNDFILE* open_part(SF_INFO& info) {
     unlink(path_.c_str());
     const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -208,7 +211,8 @@ class Stft {
 /// Sound through a mask as it comes: every kHop samples in, kHop samples out, kHop later. The numbers of Stft::sound.
 class StftStream {
  public:
-  /// `mask_of`: the mask for the spectrum of the frame that these samples complete. Fewer than kHop samples end the stream.
+  /// `mask_of`: the mask for the spectrum of the frame that these samples complete. Fewer than kHop samples end the
+  /// stream.
   template <class MaskOf>
   Samples push(const Samples& samples, MaskOf&& mask_of) {
     std::move(in_.begin() + kHop, in_.end(), in_.begin());

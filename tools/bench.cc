@@ -1,4 +1,5 @@
-// lowbit bench matmul | memory: check the answer, then time. bench_model.cc, bench_gru.cc and bench_fp8.cc: the other verbs.
+// lowbit bench matmul | memory: check the answer, then time. bench_model.cc, bench_gru.cc and bench_fp8.cc: the other
+// verbs.
 
 #include "lowbit/bench.h"
 

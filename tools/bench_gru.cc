@@ -1,4 +1,5 @@
-// lowbit bench gru: a random network of one layer, its integers checked against the scalar ones, then timed on one core.
+// lowbit bench gru: a random network of one layer, its integers checked against the scalar ones, then timed on one
+// core.
 
 #include <fmt/format.h>
 

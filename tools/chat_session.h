@@ -27,8 +27,8 @@ class ChatSession {
   /// Forgets everything but the system text.
   void reset();
 
-  /// The conversation and its part of the KV cache to a file, and back: it goes on where it was. A system text of its own takes the place
-  /// of the file's. Errors: those of Session::save and load; kCorrupt (a file of another program).
+  /// The conversation and its part of the KV cache to a file, and back: it goes on where it was. A system text of its
+  /// own takes the place of the file's. Errors: those of Session::save and load; kCorrupt (a file of another program).
   Status save(const std::string& path) const;
   Status load(const std::string& path);
 

@@ -15,7 +15,8 @@ void add_generation_options(CLI::App& verb, GenerateOptions& options);
 /// -c, --act
 void add_model_options(CLI::App& verb, ModelOptions& options);
 
-/// Opens the model that the user named, with progress on the console. `options.compute` and `options.progress` are set here.
+/// Opens the model that the user named, with progress on the console. `options.compute` and `options.progress` are set
+/// here.
 Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options);
 
 /// What was assumed of the tokenizer because its file does not say it, as warnings.

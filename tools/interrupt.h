@@ -1,11 +1,12 @@
 #pragma once
-// Ctrl-C, and the signals of whoever ends programs (SIGTERM, SIGHUP). Without an InterruptFlag they end the program at once, with
-// exit code 128 + the signal's number; while one lives they only raise the flag, so that the call under way can stop and tidy up. A
-// second one while the flag is up ends the program.
+// Ctrl-C, and the signals of whoever ends programs (SIGTERM, SIGHUP). Without an InterruptFlag they end the program at
+// once, with exit code 128 + the signal's number; while one lives they only raise the flag, so that the call under way
+// can stop and tidy up. A second one while the flag is up ends the program.
 
 namespace lowbit::cli {
 
-/// Takes the signals over, SIGHUP unless it is ignored (nohup), and makes a closed pipe an error of write() instead of a signal.
+/// Takes the signals over, SIGHUP unless it is ignored (nohup), and makes a closed pipe an error of write() instead of
+/// a signal.
 void install_signal_handlers();
 
 class InterruptFlag {

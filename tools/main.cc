@@ -20,7 +20,8 @@
 namespace lowbit::cli {
 namespace {
 
-/// What every verb has, and the verbs below `bench` and `gru`: the common options and examples. `command`: the words before.
+/// What every verb has, and the verbs below `bench` and `gru`: the common options and examples. `command`: the words
+/// before.
 void finish_verbs(CLI::App& app, const std::string& command, Invocation& invocation) {
   for (CLI::App* verb : app.get_subcommands({})) {
     const std::string name = command + " " + verb->get_name();
@@ -35,8 +36,8 @@ void finish_verbs(CLI::App& app, const std::string& command, Invocation& invocat
   }
 }
 
-/// A file that is opened later must not take the place of a closed stdin, stdout or stderr: messages would go into a checkpoint. What
-/// is put there can only be read, so that writing to it is still an error.
+/// A file that is opened later must not take the place of a closed stdin, stdout or stderr: messages would go into a
+/// checkpoint. What is put there can only be read, so that writing to it is still an error.
 void occupy_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", O_RDONLY);  // takes the lowest free number: this one

@@ -42,8 +42,8 @@ CLI::Option* add_count(CLI::App& app, const std::string& name, T& value, CountRa
       ->type_name("COUNT");
 }
 
-/// lowbit's name for a format of that many bits, found in what other programs call theirs (Q4_K_M, nf4, w4a16, INT4): "did you mean
-/// `int4`? ", or "".
+/// lowbit's name for a format of that many bits, found in what other programs call theirs (Q4_K_M, nf4, w4a16, INT4):
+/// "did you mean `int4`? ", or "".
 std::string format_suggestion(const std::string& text) {
   constexpr std::pair<std::string_view, const char*> kByBits[] = {
       {"1", "binary"}, {"2", "int2"}, {"3", "int3"}, {"4", "int4"}, {"8", "int8"}, {"16", "f16"}, {"32", "f32"}};

@@ -1,4 +1,5 @@
-// lowbit report: one self-contained HTML page from what `quantize --json`, `eval --json`, bench/quality and recovery wrote.
+// lowbit report: one self-contained HTML page from what `quantize --json`, `eval --json`, bench/quality and recovery
+// wrote.
 
 #include <memory>
 #include <string>

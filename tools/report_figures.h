@@ -19,8 +19,8 @@ struct Figure {
 std::vector<Figure> figures_of(const Findings& found);
 
 std::string figure_svg(const Figure& figure);
-/// {name, kind: "plot", title, x_label, y_label, log_x, log_y, series[{name, line, marks, points[[x, y, error, label]]}]} or
-/// {name, kind: "heat_map", title, rows[], columns[], cells[][]}.
+/// {name, kind: "plot", title, x_label, y_label, log_x, log_y, series[{name, line, marks, points[[x, y, error,
+/// label]]}]} or {name, kind: "heat_map", title, rows[], columns[], cells[][]}.
 nlohmann::json figure_json(const Figure& figure);
 
 }  // namespace lowbit::cli

@@ -7,9 +7,9 @@
 
 namespace lowbit::cli {
 
-/// `spec`: "ggml", "ggml:TYPE" or "ggml:TYPE:BUFFER", TYPE by ggml's names (default: the one with as many bits), BUFFER plain,
-/// repack or amx. The program is $LOWBIT_GGML_MATMUL, else build/rivals/build/bin/ggml_matmul.
-/// Errors: kNotFound (no program), kInvalidArgument (spec), kUnsupported (ggml has no such kernel), kCorrupt (its answer is wrong).
+/// `spec`: "ggml", "ggml:TYPE" or "ggml:TYPE:BUFFER", TYPE by ggml's names (default: the one with as many bits), BUFFER
+/// plain, repack or amx. The program is $LOWBIT_GGML_MATMUL, else build/rivals/build/bin/ggml_matmul. Errors: kNotFound
+/// (no program), kInvalidArgument (spec), kUnsupported (ggml has no such kernel), kCorrupt (its answer is wrong).
 bool is_ggml(const std::string& spec);
 Result<MatmulBenchReport> bench_ggml(const MatmulBenchOptions& options, int threads, const std::string& spec);
 
@@ -20,10 +20,10 @@ struct RivalModel {
   double prefill_tok_s = 0, decode_tok_s = 0;
 };
 
-/// `spec`: "ggml:FILE.gguf", or "ggml" when `model` is a GGUF file itself. Prompt, generated tokens, repetitions and threads are
-/// those of `options`. The program is $LOWBIT_LLAMA_BENCH, else build/rivals/build/bin/llama-bench. It checks no answers: the
-/// reports say which files were run.
-/// Errors: kNotFound (no program or file), kInvalidArgument (spec), kUnsupported (it does not run the file).
+/// `spec`: "ggml:FILE.gguf", or "ggml" when `model` is a GGUF file itself. Prompt, generated tokens, repetitions and
+/// threads are those of `options`. The program is $LOWBIT_LLAMA_BENCH, else build/rivals/build/bin/llama-bench. It
+/// checks no answers: the reports say which files were run. Errors: kNotFound (no program or file), kInvalidArgument
+/// (spec), kUnsupported (it does not run the file).
 Result<RivalModel> bench_llama(const ModelBenchOptions& options, const std::string& model, int threads,
                                const std::string& spec);
 
@@ -35,9 +35,10 @@ struct RivalGru {
   double us_per_step = 0;
 };
 
-/// `spec`: "onednn" (f32) or "onednn:KIND". One layer on one core; u8s8 is the GRU whose reset gate comes before the product,
-/// oneDNN has no other in integers. The program is $LOWBIT_ONEDNN_GRU, else build/rivals/build/bin/onednn_gru.
-/// Errors: kNotFound (no program), kInvalidArgument (spec), kUnsupported (not on this machine), kCorrupt (its answer is wrong).
+/// `spec`: "onednn" (f32) or "onednn:KIND". One layer on one core; u8s8 is the GRU whose reset gate comes before the
+/// product, oneDNN has no other in integers. The program is $LOWBIT_ONEDNN_GRU, else build/rivals/build/bin/onednn_gru.
+/// Errors: kNotFound (no program), kInvalidArgument (spec), kUnsupported (not on this machine), kCorrupt (its answer is
+/// wrong).
 bool is_onednn(const std::string& spec);
 Result<RivalGru> bench_onednn_gru(const GruBenchShape& shape, const std::string& spec, double seconds);
 

@@ -1,7 +1,8 @@
-// Times the CUDA matmuls: answers are checked against the CPU reference first, work is captured into a graph, weights rotate
-// over at least 256 MiB (cold) or stay the same (hot). Prints a table and writes JSON.
+// Times the CUDA matmuls: answers are checked against the CPU reference first, work is captured into a graph, weights
+// rotate over at least 256 MiB (cold) or stay the same (hot). Prints a table and writes JSON.
 //   lowbit_device_matmul_bench OUT.json [part ...]     parts: shapes rivals stack formats quantized_mm (all by default)
-// LOWBIT_BITNET_KERNEL, LOWBIT_CUBLAS: shared libraries of rivals (rivals.h), timed in the same way where they are given.
+// LOWBIT_BITNET_KERNEL, LOWBIT_CUBLAS: shared libraries of rivals (rivals.h), timed in the same way where they are
+// given.
 
 #include <algorithm>
 #include <chrono>

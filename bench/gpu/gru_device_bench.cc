@@ -1,6 +1,6 @@
-// gru_device_bench [all|chosen [SHAPE [PRESET]]]: microseconds of whole sequences on the GPU, codes in, codes out, replayed from a graph; answers
-// compared with the CPU's first. `all`: every path and tile that a shape can take, not only the one that is chosen; SHAPE: the shape of
-// that number alone (-1: all). JSON.
+// gru_device_bench [all|chosen [SHAPE [PRESET]]]: microseconds of whole sequences on the GPU, codes in, codes out,
+// replayed from a graph; answers compared with the CPU's first. `all`: every path and tile that a shape can take, not
+// only the one that is chosen; SHAPE: the shape of that number alone (-1: all). JSON.
 
 #include <algorithm>
 #include <cstdio>

@@ -1,11 +1,13 @@
-// Other ways to multiply one row of int8 x with 2-bit weights, each checked against plain loops and then timed beside the
-// library's kernel: bit-serial planes, masked additions over planes, look-up tables of sums (T-MAC's way), and codes that become
-// bytes through a byte permutation. Needs AVX-512 with VBMI and VPOPCNTDQ, but for the tables in AVX2.
+// Other ways to multiply one row of int8 x with 2-bit weights, each checked against plain loops and then timed beside
+// the library's kernel: bit-serial planes, masked additions over planes, look-up tables of sums (T-MAC's way), and
+// codes that become bytes through a byte permutation. Needs AVX-512 with VBMI and VPOPCNTDQ, but for the tables in
+// AVX2.
 //
 //   lowbit_alternatives_bench [--n 4096] [--k 4096] [--threads 2] [--seconds 0.3] [--mib 512]
 //
-// One JSON line each: seconds of one product (median, weights from memory: copies in turn up to --mib; 0: one copy), GOPS, GB/s.
-// Weights are -2..1 with one scale per row, which is left out here: sums are compared. docs/performance-cpu.md has the outcome.
+// One JSON line each: seconds of one product (median, weights from memory: copies in turn up to --mib; 0: one copy),
+// GOPS, GB/s. Weights are -2..1 with one scale per row, which is left out here: sums are compared.
+// docs/performance-cpu.md has the outcome.
 
 #include <immintrin.h>
 
@@ -244,7 +246,8 @@ std::vector<uint8_t> store_panels(const Problem& p) {
   return w;
 }
 
-/// kPermute: the low nibble of a shifted byte chooses one of 16 bytes (what a codebook of int8 values needs); else a mask.
+/// kPermute: the low nibble of a shifted byte chooses one of 16 bytes (what a codebook of int8 values needs); else a
+/// mask.
 template <bool kPermute>
 void run_panels(const Problem& p, const uint8_t* w, const uint8_t* x, int64_t r0, int64_t r1, int32_t* y) {
   const __m512i values = _mm512_set1_epi32(0x03020100), mask = _mm512_set1_epi8(3);

@@ -1,5 +1,6 @@
-// What the steps of an AMX matmul cost on one core: JSON lines, the nanoseconds of each (the least of short bursts, which keep clear
-// of a host that slows tile products down) and its cycles, by the clock that products in registers show: 16 cycles each.
+// What the steps of an AMX matmul cost on one core: JSON lines, the nanoseconds of each (the least of short bursts,
+// which keep clear of a host that slows tile products down) and its cycles, by the clock that products in registers
+// show: 16 cycles each.
 //
 // Ends with 2 where there is no AMX.
 
@@ -133,8 +134,8 @@ void steps_from_first_level(Memory& m) {
   }
 }
 
-/// Rows of x in the second level; kWide: bytes of the whole row, there too, and sums that stay in tiles. Else chunks of 512 columns
-/// in the first level, and sums that are stored and loaded between them.
+/// Rows of x in the second level; kWide: bytes of the whole row, there too, and sums that stay in tiles. Else chunks of
+/// 512 columns in the first level, and sums that are stored and loaded between them.
 template <bool kWide>
 void rows_of_blocks(Memory& m) {
   constexpr int64_t kColumns = kWide ? kK : kChunk, kHalf = kColumns * 16;

@@ -1,4 +1,5 @@
-// gru_bench [seconds]: time of a GRU step on one core per shape, preset and instruction set, answers checked first. JSON.
+// gru_bench [seconds]: time of a GRU step on one core per shape, preset and instruction set, answers checked first.
+// JSON.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // matmul_bench [--threads N] [--seconds S] [--isa NAME] [--m LIST] [--formats LIST] [--groups LIST]
 //              [--activation-groups LIST] [-N ROWS] [-K COLUMNS] [--warm]
 //
-// Every combination of the lists on one matrix, answers checked first; one JSON line each, the first one about the machine.
-// Group 0: one scale per row; activation group 0: one scale per token, -1: f32 activations.
+// Every combination of the lists on one matrix, answers checked first; one JSON line each, the first one about the
+// machine. Group 0: one scale per row; activation group 0: one scale per token, -1: f32 activations.
 
 #include <algorithm>
 #include <cstdio>
@@ -27,8 +27,8 @@ int usage(const std::string& what) {
   return 2;
 }
 
-/// Instructions that do nothing a ns, of the thread with the fewest: those of a whole core, or of half of one, where another hyperthread
-/// of it works (of another machine on the same host, maybe). 0: not known here.
+/// Instructions that do nothing a ns, of the thread with the fewest: those of a whole core, or of half of one, where
+/// another hyperthread of it works (of another machine on the same host, maybe). 0: not known here.
 double instructions_per_ns(ThreadPool& pool) {
 #if defined(__x86_64__)
   constexpr int kBlock = 500, kBlocks = 1600;

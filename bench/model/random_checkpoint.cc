@@ -1,8 +1,9 @@
-// Writes a checkpoint with random weights, in low bits from the start: no float file, and memory for one tensor. For speed at
-// sizes that no model at hand has. The default has the dimensions of a ternary model of 2.4 billion weights.
+// Writes a checkpoint with random weights, in low bits from the start: no float file, and memory for one tensor. For
+// speed at sizes that no model at hand has. The default has the dimensions of a ternary model of 2.4 billion weights.
 //
-//   lowbit_random_checkpoint OUT [--format ternary] [--group 0] [--head int8] [--head-group 64] [--layers 30] [--hidden 2560]
-//                                [--intermediate 6912] [--heads 20] [--kv-heads 5] [--vocab 128256] [--context 4096]
+//   lowbit_random_checkpoint OUT [--format ternary] [--group 0] [--head int8] [--head-group 64] [--layers 30] [--hidden
+//                                2560] [--intermediate 6912] [--heads 20] [--kv-heads 5] [--vocab 128256] [--context
+//                                4096]
 //
 // --group 0: one scale per row. Codes are equally likely and do not depend on the number of threads.
 

@@ -1,6 +1,7 @@
-// onednn_gru KIND T N C H [seconds]: time of a GRU layer by oneDNN on one core, its answer checked against plain loops. JSON.
-// KIND: f32 or bf16 (reset after the product, as lowbit's), u8s8 (reset before it: oneDNN has no other in integers).
-// DNNL_MAX_CPU_ISA=AVX2 keeps it to AVX2. Builds alone: c++ -std=c++20 -O2 -fopenmp onednn_gru.cc -ldnnl (Debian: libdnnl-dev).
+// onednn_gru KIND T N C H [seconds]: time of a GRU layer by oneDNN on one core, its answer checked against plain loops.
+// JSON. KIND: f32 or bf16 (reset after the product, as lowbit's), u8s8 (reset before it: oneDNN has no other in
+// integers). DNNL_MAX_CPU_ISA=AVX2 keeps it to AVX2. Builds alone: c++ -std=c++20 -O2 -fopenmp onednn_gru.cc -ldnnl
+// (Debian: libdnnl-dev).
 
 #include <omp.h>
 #include <dnnl.hpp>

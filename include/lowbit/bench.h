@@ -41,8 +41,9 @@ struct Fp8BenchOptions {
   double min_seconds = 1;  // of each row
   Compute compute;
 };
-/// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as lb_fp8_gemm_host makes
-/// it. "model": the same in a model, x quantized in the same call; "model, f32 x": with x as it is, the rival.
+/// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as
+/// lb_fp8_gemm_host makes it. "model": the same in a model, x quantized in the same call; "model, f32 x": with x as it
+/// is, the rival.
 struct Fp8BenchRow {
   std::string what, kernel;
   bool checked = false;        // the reference's bits
@@ -142,7 +143,8 @@ struct GruBenchReport {
   std::vector<GruBenchRow> rows;
   int64_t bytes = 0;  // GruModel::bytes()
 };
-/// One layer with random weights. Errors: kInvalidArgument (preset, bits), kUnsupported (an isa that the machine lacks).
+/// One layer with random weights. Errors: kInvalidArgument (preset, bits), kUnsupported (an isa that the machine
+/// lacks).
 Result<GruBenchReport> bench_gru(const GruBenchOptions& options);
 
 }  // namespace lowbit

@@ -33,11 +33,12 @@ struct DenseTensor {
   static DenseTensor covering(const GruFormat& format, float low, float high);
 };
 
-/// Integer layer: weights of 2 to 8 bits with a power-of-two scale per row, biases of 32 bits. Immutable, copies share it.
+/// Integer layer: weights of 2 to 8 bits with a power-of-two scale per row, biases of 32 bits. Immutable, copies share
+/// it.
 class DenseLayer {
  public:
-  /// Errors: kShapeMismatch, kInvalidArgument (formats, numbers that are not finite; relu into a format with negative numbers or
-  /// a zero point), kUnsupported (a sum that could overflow 63 bits).
+  /// Errors: kShapeMismatch, kInvalidArgument (formats, numbers that are not finite; relu into a format with negative
+  /// numbers or a zero point), kUnsupported (a sum that could overflow 63 bits).
   static Result<DenseLayer> quantize(const DenseWeights& layer, const DenseTensor& in, const DenseTensor& out,
                                      int weight_bits = 8);
 
@@ -52,7 +53,8 @@ class DenseLayer {
   /// Floats of codes of `out`, exactly.
   std::vector<float> decode(std::span<const uint16_t> y) const;
   /// y [rows, outputs] from x [rows, inputs], as offset codes q - q_min. `isa` as Compute::isa.
-  /// Errors: kShapeMismatch, kInvalidArgument (a code outside its format), kUnsupported (an isa that the machine lacks).
+  /// Errors: kShapeMismatch, kInvalidArgument (a code outside its format), kUnsupported (an isa that the machine
+  /// lacks).
   Result<std::vector<uint16_t>> run(std::span<const uint16_t> x, const std::string& isa = "") const;
 
   struct Impl;

@@ -83,7 +83,8 @@ struct CompareReport {
   /// Least-squares change of the divergence per 1,000 positions: 0 for a model that does not drift.
   double slope = 0, slope_error = 0;
   std::vector<PositionBucket> buckets;
-  /// Positions by divergence, ten bins per decade from 1e-6 on; smaller ones count in the first, larger ones in the last.
+  /// Positions by divergence, ten bins per decade from 1e-6 on; smaller ones count in the first, larger ones in the
+  /// last.
   std::vector<int64_t> histogram;
   std::vector<DivergentPosition> examples;  // the largest divergence first
   double seconds = 0;                       // of `model` alone
@@ -91,8 +92,8 @@ struct CompareReport {
 inline constexpr double kHistogramFirst = 1e-6;
 inline constexpr int64_t kHistogramBins = 80, kHistogramPerDecade = 10;
 
-/// KL(base || model) at every position. Errors: kInvalidArgument (a text shorter than one window, a context beyond either model's,
-/// other vocabularies), kCancelled.
+/// KL(base || model) at every position. Errors: kInvalidArgument (a text shorter than one window, a context beyond
+/// either model's, other vocabularies), kCancelled.
 Result<CompareReport> compare_models(Model& model, Model& base, const std::string& text, const CompareOptions& options);
 
 // ---- Two models that go on with the same text -----------------------------------------------------
@@ -120,34 +121,37 @@ struct AgreementReport {
   double seconds = 0;
 };
 
-/// Each model goes on with its likeliest token, of equal ones the first. Errors: kInvalidArgument (a text shorter than one prompt, more
-/// tokens than either model's context, other vocabularies), kCancelled.
+/// Each model goes on with its likeliest token, of equal ones the first. Errors: kInvalidArgument (a text shorter than
+/// one prompt, more tokens than either model's context, other vocabularies), kCancelled.
 Result<AgreementReport> compare_continuations(Model& model, Model& base, const std::string& text,
                                               const AgreementOptions& options);
 
 // ---- Multiple choice -----------------------------------------------------------------------------
 
-/// One way to go on: the log-likelihood of `continuation` after `context` is what counts. An empty context is the token that starts
-/// a text, or where the tokenizer has none, the one that ends it.
+/// One way to go on: the log-likelihood of `continuation` after `context` is what counts. An empty context is the token
+/// that starts a text, or where the tokenizer has none, the one that ends it.
 struct Choice {
   std::string context, continuation;
 };
 struct ChoiceQuestion {
-  /// One choice: the answer is right when each token of it is the likeliest one. Several: when the right one is the likeliest.
+  /// One choice: the answer is right when each token of it is the likeliest one. Several: when the right one is the
+  /// likeliest.
   std::vector<Choice> choices;
   int64_t gold = 0;  // index of the right one
 };
 
 /// One question per line of JSON:
-///   {"query", "choices", "gold"}                   asked as "QUERY\nAnswer: CHOICE"; with an empty query the choices are whole texts
+///   {"query", "choices", "gold"}                   asked as "QUERY\nAnswer: CHOICE"; with an empty query the choices
+///                                                  are whole texts
 ///   {"context_options", "continuation", "gold"}    one continuation, several contexts (WinoGrande)
 ///   {"context", "continuation"}                    exactly this continuation, spaces and all (LAMBADA)
 ///   {"sentence_good", "sentence_bad"}              whole sentences (BLiMP)
 /// Errors: kNotFound, kIo, kCorrupt (by line).
 Result<std::vector<ChoiceQuestion>> read_choice_questions(const std::string& path);
 
-/// Questions of one choice that a text has in itself: of the lines with at least 24 words, evenly spread, the first 24 words; the last of
-/// them, with the space before it, is to come out. Lines whose 24th word has anything but letters are left out. At most `count`.
+/// Questions of one choice that a text has in itself: of the lines with at least 24 words, evenly spread, the first 24
+/// words; the last of them, with the space before it, is to come out. Lines whose 24th word has anything but letters
+/// are left out. At most `count`.
 std::vector<ChoiceQuestion> continuation_questions(const std::string& text, int64_t count);
 
 struct ChoiceOptions {
@@ -157,8 +161,8 @@ struct ChoiceOptions {
 
 struct ChoiceReport {
   int64_t questions = 0;
-  /// Share of questions whose right choice has the largest log-likelihood; normalized: per byte of the continuation. Errors are
-  /// standard errors of the share.
+  /// Share of questions whose right choice has the largest log-likelihood; normalized: per byte of the continuation.
+  /// Errors are standard errors of the share.
   double accuracy = 0, accuracy_error = 0;
   double normalized_accuracy = 0, normalized_accuracy_error = 0;
   /// Whether each question was answered rightly, and rightly by length.
@@ -166,12 +170,13 @@ struct ChoiceReport {
   double seconds = 0;
 };
 
-/// Errors: kInvalidArgument (no questions, a question longer than the context), kCancelled, what the tokenizer and the model say.
+/// Errors: kInvalidArgument (no questions, a question longer than the context), kCancelled, what the tokenizer and the
+/// model say.
 Result<ChoiceReport> multiple_choice(Model& model, const std::vector<ChoiceQuestion>& questions,
                                      const ChoiceOptions& options);
 
-/// The difference of two shares of the same questions. Its standard error is that of the mean of the differences question by question: two
-/// models that mostly agree differ by much less chance than the errors of their shares say.
+/// The difference of two shares of the same questions. Its standard error is that of the mean of the differences
+/// question by question: two models that mostly agree differ by much less chance than the errors of their shares say.
 struct PairedDifference {
   double mean = 0, error = 0;             // model - base
   int64_t only_model = 0, only_base = 0;  // questions that one of them alone has right

@@ -53,9 +53,9 @@ struct GruLoadOptions {
 /// A network from .npz, a directory of .npy, .onnx (GRU nodes) or .safetensors. Names understood: PyTorch's
 /// weight_ih_l0[_reverse], w_ih/w_hh/b_ih/b_hh, Keras' kernel/recurrent_kernel/bias, haste's with recurrent_bias, and
 /// unnamed ONNX triples W [D,3H,C], R [D,3H,H], B [D,6H]. Gates are put in the order u, r, n.
-/// GRU nodes of ONNX must read each other's outputs, with nothing between but nodes that change shapes; other nodes around them
-/// are left out and named. Errors: as the readers; kUnsupported (reset-before networks, other activations, a node between,
-/// states or lengths stored in the model), kNotFound (no GRU), kShapeMismatch.
+/// GRU nodes of ONNX must read each other's outputs, with nothing between but nodes that change shapes; other nodes
+/// around them are left out and named. Errors: as the readers; kUnsupported (reset-before networks, other activations,
+/// a node between, states or lengths stored in the model), kNotFound (no GRU), kShapeMismatch.
 Result<GruNetwork> load_gru(const std::string& path, const GruLoadOptions& options = {});
 
 struct GruInput {
@@ -83,8 +83,8 @@ enum class GruTensor : uint8_t { kX, kH, kIh, kHh, kUi, kU, kRi, kR, kNi, kN };
 inline constexpr int kGruTensors = 10;
 const char* gru_tensor_name(GruTensor tensor);  // "input.x", "output.h", "linear.weight_ih", "gate.update_input", ...
 
-/// minmax: running minimum and maximum. ema: x and h by 0.9 old + 0.1 new per time step, the others running. percentile:
-/// all tensors. mse, sqnr: the shift of least squared error, clipped errors counting once or three times.
+/// minmax: running minimum and maximum. ema: x and h by 0.9 old + 0.1 new per time step, the others running.
+/// percentile: all tensors. mse, sqnr: the shift of least squared error, clipped errors counting once or three times.
 enum class GruMethod : uint8_t { kMinMax, kEma, kPercentile, kMse, kSqnr };
 const char* gru_method_name(GruMethod method);
 Result<GruMethod> parse_gru_method(const std::string& name);
@@ -154,13 +154,16 @@ struct GruConfig {
   const GruFormat& operator[](GruTensor t) const { return tensors[static_cast<size_t>(t)]; }
 };
 
-/// "seed8": everything 8 bits, as seed 001 (ARCHITECTURE.md) has it. "w8a16": 8-bit weights, 16-bit activations. "accurate": w8a16 with an
-/// update gate that can hold 1.0. "accurate8": seed8 with such gates. "gates12": seed8 with 12-bit sums and gates.
+/// "seed8": everything 8 bits, as seed 001 (ARCHITECTURE.md) has it. "w8a16": 8-bit weights, 16-bit activations.
+/// "accurate": w8a16 with an update gate that can hold 1.0. "accurate8": seed8 with such gates. "gates12": seed8 with
+/// 12-bit sums and gates.
 Result<GruConfig> gru_preset(const std::string& name);
 std::vector<std::string> gru_presets();
 
-/// {"preset": "seed8", "output.h": {"bits": 16}, "weight.W": {"bits": 4}, "granularity": "row", "bias": "product" | "own",
-///  "table": {"mode": "fused", "segments": 64}, "gate_ranges": "fixed" | "observed", "rounding": "nearest"}; absent members
+/// {"preset": "seed8", "output.h": {"bits": 16}, "weight.W": {"bits": 4}, "granularity": "row", "bias": "product" |
+/// "own",
+///  "table": {"mode": "fused", "segments": 64}, "gate_ranges": "fixed" | "observed", "rounding": "nearest"}; absent
+///    members
 /// keep what `base` has. Errors: as read_text_file; kCorrupt, kInvalidArgument (an unknown name, bits out of range).
 Result<GruConfig> read_gru_config(const std::string& path, const GruConfig& base);
 std::string gru_config_json(const GruConfig& config);
@@ -201,8 +204,8 @@ class GruStream;
 /// An integer network. Copies share it; immutable and thread safe.
 class GruModel {
  public:
-  /// Errors: kInvalidArgument (bits out of range, observed ranges that are not finite), kShapeMismatch (ranges of another
-  /// network), kUnsupported (a stage that could overflow 64 bits).
+  /// Errors: kInvalidArgument (bits out of range, observed ranges that are not finite), kShapeMismatch (ranges of
+  /// another network), kUnsupported (a stage that could overflow 64 bits).
   static Result<GruModel> quantize(const GruNetwork& network, const GruRanges& ranges, const GruConfig& config,
                                    const GruQuantizeOptions& options = {});
   /// A .lbgru file. All derived numbers are computed again and compared. Errors: as SafetensorsFile::open; kCorrupt.
@@ -230,12 +233,12 @@ class GruModel {
     std::string isa;  // as Compute::isa
     bool trace = false;
     bool codes = false;  // fill GruOutput::codes
-    /// "cuda" or "cuda:<i>": on that GPU, with the same bits. Otherwise on the CPU, also for "auto": a network this small
-    /// is as a rule sooner done there than its inputs have been copied.
+    /// "cuda" or "cuda:<i>": on that GPU, with the same bits. Otherwise on the CPU, also for "auto": a network this
+    /// small is as a rule sooner done there than its inputs have been copied.
     std::string device;
   };
-  /// Errors: kShapeMismatch, kInvalidArgument; kUnsupported (an isa or a device that the machine lacks, a trace on a GPU).
-  /// NaN becomes the zero point, infinities the limits.
+  /// Errors: kShapeMismatch, kInvalidArgument; kUnsupported (an isa or a device that the machine lacks, a trace on a
+  /// GPU). NaN becomes the zero point, infinities the limits.
   Result<GruOutput> run(const GruInput& input, const RunOptions& options) const;
   Result<GruOutput> run(const GruInput& input) const { return run(input, RunOptions{}); }
 
@@ -291,8 +294,8 @@ struct GruTensorError {
 
 /// Formats and ranges out of AIMET encodings of either version, named as save_encodings names them. Ranges give the
 /// nearest power-of-two scale that covers them: the same one where the file has powers of two. Scales of weights follow
-/// from the weights. Errors: as read_text_file; kCorrupt (no encoding of a tensor, a range without 0), kUnsupported (other
-/// formats from cell to cell, floating-point encodings).
+/// from the weights. Errors: as read_text_file; kCorrupt (no encoding of a tensor, a range without 0), kUnsupported
+/// (other formats from cell to cell, floating-point encodings).
 struct GruEncodings {
   GruRanges ranges;
   GruConfig config;  // gate ranges observed: the file's
@@ -317,9 +320,9 @@ struct GruSearchReport {
   int64_t bytes = 0;
   std::vector<Trial> tried;
 };
-/// Narrows one group of formats after the other (weights to 8, 4, 3, 2 bits, activations from 16 to 4), always the one that
-/// leaves the fewest bytes, until none can be narrowed above the floor. Errors: as quantize and run; kInvalidArgument (a
-/// start below the floor, no inputs).
+/// Narrows one group of formats after the other (weights to 8, 4, 3, 2 bits, activations from 16 to 4), always the one
+/// that leaves the fewest bytes, until none can be narrowed above the floor. Errors: as quantize and run;
+/// kInvalidArgument (a start below the floor, no inputs).
 Result<GruSearchReport> search_gru_bits(const GruNetwork& network, const GruRanges& ranges,
                                         const GruSearchOptions& options);
 
@@ -343,9 +346,10 @@ struct GruTuneReport {
   int tried = 0;
   std::vector<Change> changes;
 };
-/// Shifts and zero points by what they do to the outputs: one tensor after the other, finer and coarser steps and zero points
-/// moved by a quarter of the codes down to a 64th are tried, and what raises the metric stays. The inputs of gates begin where
-/// their function still tells codes apart. Deterministic. Errors: as quantize and run; kInvalidArgument (no inputs).
+/// Shifts and zero points by what they do to the outputs: one tensor after the other, finer and coarser steps and zero
+/// points moved by a quarter of the codes down to a 64th are tried, and what raises the metric stays. The inputs of
+/// gates begin where their function still tells codes apart. Deterministic. Errors: as quantize and run;
+/// kInvalidArgument (no inputs).
 Result<GruTuneReport> tune_gru_ranges(const GruNetwork& network, const GruRanges& ranges,
                                       const GruTuneOptions& options);
 
@@ -359,8 +363,8 @@ struct GruVerifyReport {
   std::vector<double> sqnr_by_step;     // of y, per time step
   bool ok = true;                       // no bit differs
 };
-/// Every instruction set of this machine, its GPU, and streaming, against the scalar reference bit for bit; and all tensors
-/// against `network` in floats. Errors: as run.
+/// Every instruction set of this machine, its GPU, and streaming, against the scalar reference bit for bit; and all
+/// tensors against `network` in floats. Errors: as run.
 Result<GruVerifyReport> verify_gru(const GruModel& model, const GruNetwork& network, const GruInput& input);
 
 /// Arrays as floats: of an .npy, an .npz, or all .npy of a directory. `read_float_array` wants exactly one.

@@ -1,5 +1,6 @@
 #pragma once
-// What a quantized KV cache still knows of a long text: facts that are asked for at its end, sums of them, and what is written behind it.
+// What a quantized KV cache still knows of a long text: facts that are asked for at its end, sums of them, and what is
+// written behind it.
 
 #include <cstdint>
 #include <string>
@@ -34,7 +35,8 @@ struct WrittenText {
 struct LongContextLength {
   int64_t length = 0;
   ProbeScore needle;  // "The number of NAME is ...", facts that stand anywhere in the text
-  /// A running sum over facts of the text, "NAME has 4 apples, which makes 11": each step needs a fact and the sum before it, which is given.
+  /// A running sum over facts of the text, "NAME has 4 apples, which makes 11": each step needs a fact and the sum
+  /// before it, which is given.
   ProbeScore chain;
   std::vector<WrittenText> written;  // of each text
 };
@@ -44,9 +46,9 @@ struct LongContextReport {
   double seconds = 0;
 };
 
-/// Probes `model` beside `base`, the same model with an f16 cache, on texts that are cut from `text`, with facts spread over them evenly.
-/// Same questions for every format. Errors: kInvalidArgument (a length below 512 or beyond either context, a text that is too
-/// short, other vocabularies), kCancelled, kOutOfMemory.
+/// Probes `model` beside `base`, the same model with an f16 cache, on texts that are cut from `text`, with facts spread
+/// over them evenly. Same questions for every format. Errors: kInvalidArgument (a length below 512 or beyond either
+/// context, a text that is too short, other vocabularies), kCancelled, kOutOfMemory.
 Result<LongContextReport> probe_long_context(Model& model, Model& base, const std::string& text,
                                              const LongContextOptions& options);
 

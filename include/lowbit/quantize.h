@@ -22,9 +22,9 @@ struct QuantizeSpec {
   ScaleKind scale = ScaleKind::kF16;
   bool zero = false;  // fit a zero point too (real = value * scale + zero)
   /// From the weights alone: absmax, mse, lsq. With a calibration text also: wls (least squares weighted by the inputs'
-  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes), align (refit that aims at the
-  /// outputs of the source's layer on the source's own stream). auto: with a text refit, or align for formats of at most 3 bits
-  /// and 8K tokens or more; without lsq; absmax for fp8.
+  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes), align (refit that aims
+  /// at the outputs of the source's layer on the source's own stream). auto: with a text refit, or align for formats of
+  /// at most 3 bits and 8K tokens or more; without lsq; absmax for fp8.
   std::string fit = "auto";
 
   static constexpr int64_t kDefaultGroup = 0, kRow = -1, kTensor = -2;
@@ -37,7 +37,8 @@ struct GroupShape {
 };
 /// "64" or "1x64", "128x128", "row", "tensor".
 Result<GroupShape> parse_group(const std::string& text);
-/// How scales of `group` are stored where nobody says how: f16, and f32 for blocks of several rows, as others write them.
+/// How scales of `group` are stored where nobody says how: f16, and f32 for blocks of several rows, as others write
+/// them.
 ScaleKind default_scale(const GroupShape& group);
 
 /// A text that the model is run on, to learn which errors matter.
@@ -48,7 +49,8 @@ struct CalibrationOptions {
   std::string file;        // UTF-8 text; "" for none
   int64_t tokens = 65536;  // at most so many, in windows evenly spread over the text
   int64_t context = 512;   // tokens of a window
-  /// Token ids, `context` of them a window, in place of what `file` holds; windows at the end are held out, as of a text.
+  /// Token ids, `context` of them a window, in place of what `file` holds; windows at the end are held out, as of a
+  /// text.
   std::vector<int32_t> windows;
 };
 
@@ -60,19 +62,20 @@ struct QuantizeOptions {
                                   // first match wins
   std::vector<std::string> keep;  // regexes of layers to leave as they are: the fallback list
   CalibrationOptions calibration;
-  /// > 0: `linear.format` is chosen per layer, so that all linear layers together take at most so many bits per weight and lose
-  /// little. Needs a calibration text.
+  /// > 0: `linear.format` is chosen per layer, so that all linear layers together take at most so many bits per weight
+  /// and lose little. Needs a calibration text.
   float target_bpw = 0;
   /// What target_bpw chooses from, for each part of a block; empty: `linear` in every format worth it.
   std::vector<QuantizeSpec> candidates;
-  /// Not "": best, balanced or small. Sets `linear`, `candidates` and `target_bpw`, and calibrates on text of the model's own where no
-  /// other is given: docs/presets.md.
+  /// Not "": best, balanced or small. Sets `linear`, `candidates` and `target_bpw`, and calibrates on text of the
+  /// model's own where no other is given: docs/presets.md.
   std::string preset;
   bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
-  /// down_proj's inputs pass a Hadamard transform at run time, its weight the inverse before quantizing: docs/calibration.md.
+  /// down_proj's inputs pass a Hadamard transform at run time, its weight the inverse before quantizing:
+  /// docs/calibration.md.
   bool hadamard = false;
-  /// > 0: outliers of activations move into the weights before quantizing, by this strength (0..1, SmoothQuant's alpha). Needs a calibration
-  /// text.
+  /// > 0: outliers of activations move into the weights before quantizing, by this strength (0..1, SmoothQuant's
+  /// alpha). Needs a calibration text.
   float smooth = 0;
   uint64_t seed = 0;
   bool overwrite = false;  // replace an existing lowbit checkpoint; drop the state of another unfinished calibration
@@ -94,7 +97,8 @@ struct LayerReport {
   std::string warning;                 // "" or why this layer will probably ruin the model
 };
 
-/// A calibrated model from which a held-back part of the text is this many times more surprising than from the source is broken.
+/// A calibrated model from which a held-back part of the text is this many times more surprising than from the source
+/// is broken.
 inline constexpr double kBrokenRatio = 3;
 
 /// What became of a part of the calibration text that nothing was fitted to. Weights only: activations are f32.
@@ -117,8 +121,9 @@ struct CalibrationTimes {
   double advance = 0;  // the quantized blocks
 };
 
-/// What a search under a budget chose for layers that get one format together, and why. A divergence is of the logits, this part alone
-/// quantized: measured at three bits, elsewhere scaled by the error of the outputs. Below three bits it is an order, not a forecast.
+/// What a search under a budget chose for layers that get one format together, and why. A divergence is of the logits,
+/// this part alone quantized: measured at three bits, elsewhere scaled by the error of the outputs. Below three bits it
+/// is an order, not a forecast.
 struct PartChoice {
   struct Size {
     std::string format;  // "trellis2 g192 double"
@@ -145,10 +150,9 @@ struct QuantizeReport {
 /// Reads `source` (GGUF file, Hugging Face directory or lowbit checkpoint) and writes the
 /// checkpoint directory `target`, whole or not at all. Same bytes for any thread count. Errors:
 /// what the reader says; kInvalidArgument for a format that is not canonical, NaN or Inf weights
-/// (named), a result that is broken (unless accepted), the state of another calibration (unless overwrite); kIo when the target
-/// cannot be written.
-/// A calibration keeps each finished block in `target`.calibration; a run that was killed, stopped or refused continues there and
-/// ends with the same bytes.
+/// (named), a result that is broken (unless accepted), the state of another calibration (unless overwrite); kIo when
+/// the target cannot be written. A calibration keeps each finished block in `target`.calibration; a run that was
+/// killed, stopped or refused continues there and ends with the same bytes.
 Result<QuantizeReport> quantize_model(const std::string& source, const std::string& target,
                                       const QuantizeOptions& options);
 
@@ -176,11 +180,11 @@ struct ExportReport {
   int64_t tensors = 0, bytes = 0;
   double seconds = 0;
 };
-/// A model whose blocks are ternary with one scale a matrix, as the directory that transformers loads ("quant_method": "bitnet", offline):
-/// weights uint8 [n / 4, k] with a weight_scale, all else as it is stored, in bf16 where it is not stored as floats.
-/// A model whose blocks are fp8: "quant_method": "fp8" with weight_scale_inv for scales of blocks, "compressed-tensors" for those of rows and
-/// matrices; embedding and head as bf16.
-/// Errors: kUnsupported (other weights, named), kInvalidArgument (something else in the way), kIo.
+/// A model whose blocks are ternary with one scale a matrix, as the directory that transformers loads ("quant_method":
+/// "bitnet", offline): weights uint8 [n / 4, k] with a weight_scale, all else as it is stored, in bf16 where it is not
+/// stored as floats. A model whose blocks are fp8: "quant_method": "fp8" with weight_scale_inv for scales of blocks,
+/// "compressed-tensors" for those of rows and matrices; embedding and head as bf16. Errors: kUnsupported (other
+/// weights, named), kInvalidArgument (something else in the way), kIo.
 Result<ExportReport> export_model(const std::string& source, const std::string& target, const ExportOptions& options);
 
 // ---- Looking at models ---------------------------------------------------------------------------

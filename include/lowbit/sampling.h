@@ -7,8 +7,8 @@
 
 namespace lowbit {
 
-/// Applied in this order: logit bias, repeat penalty, frequency and presence penalty, token mask, top-k, top-p, min-p, temperature:
-/// docs/numerics.md#sampling. The defaults of `lowbit run`.
+/// Applied in this order: logit bias, repeat penalty, frequency and presence penalty, token mask, top-k, top-p, min-p,
+/// temperature: docs/numerics.md#sampling. The defaults of `lowbit run`.
 struct SamplerOptions {
   float temperature = 0.8f;     // 0: the largest logit, the lowest id among equals
   int64_t top_k = 40;           // the k largest; 0: all

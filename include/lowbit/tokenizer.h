@@ -122,13 +122,14 @@ struct GgufTokenizerFields {
 };
 
 /// Reads Hugging Face's tokenizer.json, and beside it tokenizer_config.json ("" when there is none).
-/// Errors: kCorrupt (not JSON, wrong types, merges or ids that do not fit the vocabulary), kUnsupported (not BPE, or a normalizer,
+/// Errors: kCorrupt (not JSON, wrong types, merges or ids that do not fit the vocabulary), kUnsupported (not BPE, or a
+/// normalizer,
 ///         pre-tokenizer, post-processor or decoder that lowbit lacks; it is named).
 Result<TokenizerSpec> spec_from_tokenizer_json(std::string_view tokenizer_json,
                                                std::string_view tokenizer_config_json = {});
 
-/// Without `pre` the pre-tokenizer of the architecture's models is taken where there is one, else llama.cpp's "default"; either is a warning.
-/// Errors: kCorrupt, kUnsupported (a `model` or `pre` that lowbit lacks; it is named).
+/// Without `pre` the pre-tokenizer of the architecture's models is taken where there is one, else llama.cpp's
+/// "default"; either is a warning. Errors: kCorrupt, kUnsupported (a `model` or `pre` that lowbit lacks; it is named).
 Result<TokenizerSpec> spec_from_gguf_fields(const GgufTokenizerFields& fields);
 
 /// tokenizer.json that Hugging Face's `tokenizers` loads. Scores become merges, as transformers

@@ -1,5 +1,6 @@
 #pragma once
-// Traces of runs: what is in one, and where two part. Session::start_trace() writes them; the file is described in docs/trace.md.
+// Traces of runs: what is in one, and where two part. Session::start_trace() writes them; the file is described in
+// docs/trace.md.
 
 #include <cstdint>
 #include <optional>
@@ -72,7 +73,8 @@ struct TraceComparison {
 };
 
 /// Compares tap by tap, row by row, whatever passes the rows were computed in. Memory does not depend on the files.
-/// Errors: those of summarize_trace; kShapeMismatch (models of other taps or widths), kInvalidArgument (the first tokens differ).
+/// Errors: those of summarize_trace; kShapeMismatch (models of other taps or widths), kInvalidArgument (the first
+/// tokens differ).
 Result<TraceComparison> compare_traces(const std::string& got, const std::string& wanted);
 
 }  // namespace lowbit

@@ -1,4 +1,5 @@
-// BitNet b1.58 (BitNetForCausalLM, in older files BitnetForCausalLM): squared ReLU, and a norm before each projection back to the stream.
+// BitNet b1.58 (BitNetForCausalLM, in older files BitnetForCausalLM): squared ReLU, and a norm before each projection
+// back to the stream.
 #include <string_view>
 
 #include "arch/decoder.h"

@@ -25,7 +25,8 @@ struct Family {
   std::span<const std::string_view> gguf_older = {};  // other architectures that are read as this family
   bool gguf_interleaved = false;  // in those, rows of q and k that are rotated together are neighbours
   FamilyDefaults defaults = {};
-  /// The blocks of `spec` are a plain decoder's (decoder.h) and become this family's. Must succeed on an empty config.json.
+  /// The blocks of `spec` are a plain decoder's (decoder.h) and become this family's. Must succeed on an empty
+  /// config.json.
   Status (*describe)(const ConfigReader& config, ModelSpec& spec) = nullptr;
 };
 

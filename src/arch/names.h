@@ -1,5 +1,6 @@
 #pragma once
-// What tensors are called in Hugging Face and in GGUF files. A name here is a stem: ".weight" or ".bias" follows, in a block its number comes before.
+// What tensors are called in Hugging Face and in GGUF files. A name here is a stem: ".weight" or ".bias" follows, in a
+// block its number comes before.
 
 #include <cstdint>
 #include <string>

@@ -19,7 +19,8 @@ constexpr int64_t kMaxBlocks = 4096;
 
 Result<const Family*> read_family(const ConfigReader& config) {
   LOWBIT_TRY_ASSIGN(const std::string type, config.text("model_type"));
-  // The first BitNet models (1bitLLM) say llama; what differs stands in code of their own. Run as llamas they say nonsense.
+  // The first BitNet models (1bitLLM) say llama; what differs stands in code of their own. Run as llamas they say
+  // nonsense.
   const nlohmann::json* classes = config.find("architectures");
   const bool first_bitnet =
       config.find("weight_bits") != nullptr ||

@@ -1,6 +1,6 @@
 #pragma once
-// What a network looks like, as data: blocks, norms, linear layers and who reads which input, and what its tensors are called. Everything that asks
-// about topology loops over it: inputs_of(), linears_of(), norms_of().
+// What a network looks like, as data: blocks, norms, linear layers and who reads which input, and what its tensors are
+// called. Everything that asks about topology loops over it: inputs_of(), linears_of(), norms_of().
 
 #include <cstdint>
 #include <optional>
@@ -130,7 +130,8 @@ struct ModelSpec {
 };
 
 /// Reads a Hugging Face config.json, fills in the family's defaults and checks everything.
-/// Errors, with the key's name: kCorrupt (not JSON), kInvalidArgument (a key that is missing, of a wrong type or out of bounds),
+/// Errors, with the key's name: kCorrupt (not JSON), kInvalidArgument (a key that is missing, of a wrong type or out of
+/// bounds),
 ///         kUnsupported (a model_type, hidden_act, rope type or feature that no spec has).
 Result<ModelSpec> parse_model_spec(std::string_view config_json);
 

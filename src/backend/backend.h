@@ -1,6 +1,6 @@
 #pragma once
-// What a device does for a model: prepares weights, compiles programs, makes workspaces. backend/ref/ is the meaning of every step,
-// backend/cpu/ has its bits at the machine's speed.
+// What a device does for a model: prepares weights, compiles programs, makes workspaces. backend/ref/ is the meaning of
+// every step, backend/cpu/ has its bits at the machine's speed.
 
 #include <functional>
 #include <memory>
@@ -103,8 +103,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
 
-  /// `bias` [n] or empty. For products the weight may go away afterwards; for rows it is kept, and borrows its bytes where it did.
-  /// Errors: those of MatmulPlan::make, which names no tensor.
+  /// `bias` [n] or empty. For products the weight may go away afterwards; for rows it is kept, and borrows its bytes
+  /// where it did. Errors: those of MatmulPlan::make, which names no tensor.
   virtual Result<std::unique_ptr<Weight>> prepare(const std::string& name, const QTensor& w, std::vector<float> bias,
                                                   const XSpec& x, WeightUse use) = 0;
   /// Weights are this backend's and outlive the program, norms and specs too. Copies no weights.
@@ -152,7 +152,8 @@ tl::unexpected<Error> not_finite(const std::string& name, int64_t column);
 /// The same without any rows.
 tl::unexpected<Error> no_inputs(const std::string& name);
 
-/// The pool must outlive the backend. `tune`: tries cuts of products in the first calls of each shape, and keeps the fastest.
+/// The pool must outlive the backend. `tune`: tries cuts of products in the first calls of each shape, and keeps the
+/// fastest.
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);
 /// Plain loops, one step after the other, on kernels/ref: what every other backend must give.
 std::unique_ptr<Backend> make_ref_backend(ThreadPool& pool);

@@ -1,6 +1,6 @@
 #pragma once
-// The forward pass as data: a short list of steps over rows in a workspace. runtime/ builds it from a model's description; backends
-// compile it once and run it, or any range of it.
+// The forward pass as data: a short list of steps over rows in a workspace. runtime/ builds it from a model's
+// description; backends compile it once and run it, or any range of it.
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,8 @@
 
 namespace lowbit {
 
-/// Rows of a workspace: [rows, width] f32 to those who look. A backend may keep them in another form between two of its steps.
+/// Rows of a workspace: [rows, width] f32 to those who look. A backend may keep them in another form between two of its
+/// steps.
 using Slot = uint8_t;
 inline constexpr Slot kLogits = 255;  // no slot: the logits that the batch asks for
 
@@ -87,7 +88,8 @@ struct AttentionStep {
   const Norm *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
   Slot q = 0, k = 0, v = 0, to = 0;
 };
-/// The rows whose logits are wanted come to the front of a slot; the steps behind it see them alone, and do nothing without any.
+/// The rows whose logits are wanted come to the front of a slot; the steps behind it see them alone, and do nothing
+/// without any.
 struct GatherStep {
   Slot slot = 0;
 };
@@ -98,8 +100,8 @@ using Step = std::variant<EmbedStep, LinearStep, GluStep, AttentionStep, GatherS
 /// it must not use the model's threads.
 using LogitsSink = std::function<void(int64_t row, std::span<float> logits)>;
 
-/// The token behind a row, chosen by a backend that does so (Workspace::chooses_tokens()) as a Sampler would; or none (-1),
-/// and the first token whose logit is NaN.
+/// The token behind a row, chosen by a backend that does so (Workspace::chooses_tokens()) as a Sampler would; or none
+/// (-1), and the first token whose logit is NaN.
 struct TokenChoice {
   TokenRule rule;
   int32_t token = -1, nan = -1;
@@ -115,7 +117,8 @@ struct WantedRows {
   TokenChoice* choice = nullptr;
 };
 
-/// What one pass reads: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their positions.
+/// What one pass reads: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their
+/// positions.
 struct Batch {
   std::span<const int32_t> tokens;          // [m]; only an EmbedStep looks at them
   std::span<const SequenceRows> sequences;  // rows follow each other from 0 to m

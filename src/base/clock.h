@@ -11,7 +11,8 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Seconds of the quickest of the calls that fit `limit` seconds: on a shared machine only that says what the code costs.
+/// Seconds of the quickest of the calls that fit `limit` seconds: on a shared machine only that says what the code
+/// costs.
 template <class F>
 double best_seconds(double limit, const F& call) {
   double best = 1e9;

@@ -8,8 +8,8 @@
 
 namespace lowbit {
 
-/// Instruction sets that lowbit has kernels for, weakest first. An Isa includes all weaker ones, but for kAvxVnni, which
-/// some CPUs with AVX-512 lack.
+/// Instruction sets that lowbit has kernels for, weakest first. An Isa includes all weaker ones, but for kAvxVnni,
+/// which some CPUs with AVX-512 lack.
 enum class Isa { kScalar, kAvx2, kAvxVnni, kAvx512, kAmx };
 
 const char* isa_name(Isa isa);  // "scalar", "avx2", "avxvnni", "avx512", "amx"

@@ -1,6 +1,6 @@
 #pragma once
-// What the CPUID instruction says, and what follows from it: also right where /proc is missing or shows another machine's CPU
-// (an emulator).
+// What the CPUID instruction says, and what follows from it: also right where /proc is missing or shows another
+// machine's CPU (an emulator).
 
 #include <array>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace lowbit {
 
-/// The words that features are read from; all 0 on other machines than x86-64. `saved`: the parts of a thread's state that
-/// the operating system keeps (XCR0), 0 where it does not tell (no OSXSAVE).
+/// The words that features are read from; all 0 on other machines than x86-64. `saved`: the parts of a thread's state
+/// that the operating system keeps (XCR0), 0 where it does not tell (no OSXSAVE).
 struct CpuidWords {
   uint32_t leaf1_ecx = 0;
   uint32_t leaf7_ebx = 0, leaf7_ecx = 0, leaf7_edx = 0;  // subleaf 0

@@ -35,8 +35,9 @@ inline void own_line([[maybe_unused]] void* p) {
 #endif
 }
 
-// Some 50 to 100 us of spinning: longer than the gap between two loops of a decode step, far shorter than a time slice. The first
-// polls, a few microseconds, are bare: on Intel a pause is 140 cycles, which the end of a wait would be late by.
+// Some 50 to 100 us of spinning: longer than the gap between two loops of a decode step, far shorter than a time slice.
+// The first polls, a few microseconds, are bare: on Intel a pause is 140 cycles, which the end of a wait would be late
+// by.
 constexpr int kSpins = 4000, kBareSpins = 2000;
 // Two cache lines, since they are fetched in pairs.
 constexpr size_t kApart = 128;
@@ -72,7 +73,8 @@ class Fetcher {
   int64_t left_ = 0;
 };
 
-/// What a loop's function refers to was just written by another thread: all of it is asked for at once. Never dereferenced.
+/// What a loop's function refers to was just written by another thread: all of it is asked for at once. Never
+/// dereferenced.
 inline void fetch_object(const RangeFn& fn) {
   constexpr size_t kMostBytes = 2048;
   for (size_t at = 0; at < std::min(fn.bytes(), kMostBytes); at += 64)
@@ -95,9 +97,9 @@ inline void wait_a_little(int spin, Fetcher& fetcher) {
 
 }  // namespace
 
-// A loop costs few transfers of cache lines between cores: one with the whole job, which the caller alone writes; each thread's
-// share, which is its own unless another steals; each thread's report, which its own thread alone writes. Nobody waits for a
-// thread that has taken nothing: the caller is done when the chunks of all reports add up.
+// A loop costs few transfers of cache lines between cores: one with the whole job, which the caller alone writes; each
+// thread's share, which is its own unless another steals; each thread's report, which its own thread alone writes.
+// Nobody waits for a thread that has taken nothing: the caller is done when the chunks of all reports add up.
 struct ThreadPool::Impl {
   struct Job {
     RangeFn fn{nullptr, nullptr, 0};
@@ -106,8 +108,9 @@ struct ThreadPool::Impl {
     ReadAhead next;
   };
 
-  /// What the caller publishes, in one cache line, under a sequence lock: `sequence` is odd while the rest is written, 2 * loop
-  /// behind. Fields are atomic since a late thread may read them meanwhile; it then sees another sequence and drops them.
+  /// What the caller publishes, in one cache line, under a sequence lock: `sequence` is odd while the rest is written,
+  /// 2 * loop behind. Fields are atomic since a late thread may read them meanwhile; it then sees another sequence and
+  /// drops them.
   struct alignas(kApart) Board {
     std::atomic<uint64_t> sequence{0};
     std::atomic<const void*> object{nullptr};
@@ -123,7 +126,8 @@ struct ThreadPool::Impl {
     std::atomic<bool> caller{false}, stopping{false};
   };
 
-  /// Of one thread: the first chunk of its part that is free, with the loop it belongs to. An older loop's: all are free.
+  /// Of one thread: the first chunk of its part that is free, with the loop it belongs to. An older loop's: all are
+  /// free.
   struct alignas(kApart) Share {
     std::atomic<uint64_t> free{0};
   };
@@ -137,7 +141,8 @@ struct ThreadPool::Impl {
     try {
       for (int w = 1; w < threads; ++w) workers.emplace_back([this, w] { serve(w); });
     } catch (const std::exception&) {
-      // No room for another stack, or a limit on threads. Those that started do the work; they read `started` with the first job.
+      // No room for another stack, or a limit on threads. Those that started do the work; they read `started` with the
+      // first job.
     }
     started = static_cast<int64_t>(workers.size()) + 1;
   }
@@ -156,7 +161,8 @@ struct ThreadPool::Impl {
 
   void run(const Job& job) {
     publish(job);
-    // A worker that goes to sleep just now may be missed here. It looks again after a millisecond, and nobody waits for it.
+    // A worker that goes to sleep just now may be missed here. It looks again after a millisecond, and nobody waits for
+    // it.
     if (sleep.workers.load(std::memory_order_relaxed) > 0) {
       { std::lock_guard lock(mutex); }
       wake.notify_all();
@@ -291,7 +297,8 @@ struct ThreadPool::Impl {
       fetch_object(job.fn);
       const int64_t taken = take_chunks(job, worker);
       if (taken > 0) {
-        // An exchange, so that the look at sleep.caller is behind it: either the caller sees the report, or is seen here.
+        // An exchange, so that the look at sleep.caller is behind it: either the caller sees the report, or is seen
+        // here.
         reports[size_t(worker)].done.exchange(word_of(job.loop, taken));
         if (sleep.caller.load()) {
           { std::lock_guard lock(mutex); }
@@ -325,7 +332,8 @@ int ThreadPool::size() const { return static_cast<int>(impl_->size()); }
 void ThreadPool::parallel_for(int64_t n, int64_t grain, RangeFn fn, const ReadAhead& next) {
   if (n <= 0) return;
   if (impl_->process != forks_so_far()) {
-    // In a child of fork(): threads of its own, never more than before. What the parent's had, locks perhaps, is left as it is.
+    // In a child of fork(): threads of its own, never more than before. What the parent's had, locks perhaps, is left
+    // as it is.
     auto own = std::make_unique<Impl>(size());
     (void)impl_.release();
     impl_ = std::move(own);

@@ -1,6 +1,6 @@
 #pragma once
-// A fixed pool of threads for data-parallel loops. Threads that wait spin for a bounded time, then sleep: on a busy two-core
-// machine endless spinning makes two threads slower than one.
+// A fixed pool of threads for data-parallel loops. Threads that wait spin for a bounded time, then sleep: on a busy
+// two-core machine endless spinning makes two threads slower than one.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,9 +32,9 @@ class RangeFn {
   size_t bytes_;
 };
 
-/// What the loop after this one reads: `units` of `unit_bytes` each, shared out evenly, of which those that begin below `bytes`
-/// lie at `data`. Threads that wait fetch the first of their units into the second-level cache. A hint: `data` is never
-/// dereferenced.
+/// What the loop after this one reads: `units` of `unit_bytes` each, shared out evenly, of which those that begin below
+/// `bytes` lie at `data`. Threads that wait fetch the first of their units into the second-level cache. A hint: `data`
+/// is never dereferenced.
 struct ReadAhead {
   const void* data = nullptr;
   int64_t bytes = 0, units = 0, unit_bytes = 0;
@@ -42,8 +42,8 @@ struct ReadAhead {
 
 class ThreadPool {
  public:
-  /// `threads` >= 1 counts the calling thread, so `threads - 1` workers are started: fewer where the system has no more (a limit
-  /// on threads or on memory), see size().
+  /// `threads` >= 1 counts the calling thread, so `threads - 1` workers are started: fewer where the system has no more
+  /// (a limit on threads or on memory), see size().
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -52,12 +52,12 @@ class ThreadPool {
   /// Threads that there are. It never grows.
   int size() const;
 
-  /// Calls fn(begin, end, worker) for disjoint ranges that cover [0, n); each begins at a multiple of `grain` and ends at one or
-  /// at n; worker is in [0, size()). A worker takes half of what is left of its own part of [0, n), and so on down to one
-  /// grain, then what others have left of theirs; a thread that does not run takes none and is not waited for. So fn's result
-  /// must not depend on who does what. Not re-entrant: fn must not call parallel_for of the same pool. One caller at a time.
-  /// What fn throws is thrown here when all ranges are done; the first, where several do. In a child of fork() the first loop
-  /// starts threads of its own; no loop of the pool may be under way when it forks.
+  /// Calls fn(begin, end, worker) for disjoint ranges that cover [0, n); each begins at a multiple of `grain` and ends
+  /// at one or at n; worker is in [0, size()). A worker takes half of what is left of its own part of [0, n), and so on
+  /// down to one grain, then what others have left of theirs; a thread that does not run takes none and is not waited
+  /// for. So fn's result must not depend on who does what. Not re-entrant: fn must not call parallel_for of the same
+  /// pool. One caller at a time. What fn throws is thrown here when all ranges are done; the first, where several do.
+  /// In a child of fork() the first loop starts threads of its own; no loop of the pool may be under way when it forks.
   void parallel_for(int64_t n, int64_t grain, RangeFn fn, const ReadAhead& next = {});
 
  private:

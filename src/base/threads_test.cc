@@ -1,5 +1,5 @@
-// Loops of the pool: every element once, results visible to the caller, whoever runs, sleeps or comes late. Meant to be run
-// under ThreadSanitizer, too: results are plain memory.
+// Loops of the pool: every element once, results visible to the caller, whoever runs, sleeps or comes late. Meant to be
+// run under ThreadSanitizer, too: results are plain memory.
 
 #include "base/threads.h"
 
@@ -31,7 +31,8 @@ TEST(Threads, EveryElementOnceForAnyPoolAndGrain) {
   }
 }
 
-// Jobs lie on the stack of a loop that is gone when a late thread looks; shares of few chunks are not touched for many loops.
+// Jobs lie on the stack of a loop that is gone when a late thread looks; shares of few chunks are not touched for many
+// loops.
 TEST(Threads, LoopsInARowWithLateThreads) {
   for (const int threads : {2, 3, 8}) {
     ThreadPool pool(threads);

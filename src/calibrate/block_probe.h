@@ -25,14 +25,16 @@ using ChangedLayers = std::map<LinearRole, QTensor>;
 /// The source's blocks in memory, and what changing one of them does to the logits of the text's first tokens.
 class BlockProbe {
  public:
-  /// `text` begins and lends its backend; it and `engine` outlive the object. Errors: those of loading and of the backend.
+  /// `text` begins and lends its backend; it and `engine` outlive the object. Errors: those of loading and of the
+  /// backend.
   static Result<BlockProbe> make(const WeightSource& source, const Engine& engine, Calibration& text);
 
   const std::shared_ptr<const SourceBlock>& block(int64_t index) const { return blocks_[static_cast<size_t>(index)]; }
 
-  /// Mean KL divergence of the logits that each part of a block costs, its layers being others than the source's. It is measured for all
-  /// parts together, and each has the share of it that it has of the errors at the block's end: a block behind sees those alone.
-  /// Blocks and, in a block, inputs of the parts come in the order in which they run; no part is empty.
+  /// Mean KL divergence of the logits that each part of a block costs, its layers being others than the source's. It is
+  /// measured for all parts together, and each has the share of it that it has of the errors at the block's end: a
+  /// block behind sees those alone. Blocks and, in a block, inputs of the parts come in the order in which they run; no
+  /// part is empty.
   Result<std::vector<double>> divergences(int64_t index, const std::vector<ChangedLayers>& parts);
 
  private:

@@ -24,12 +24,11 @@ namespace lowbit {
 
 class Calibration {
  public:
-  /// Cuts windows of `context` tokens, evenly spread over the text or as given, and holds its last ones back (a text of less than
-  /// four windows has none to spare: the first is taken for both). `source` must outlive the object. Errors: kNotFound,
-  /// kIo (the text); kInvalidArgument (a text shorter than one window); what the source and its tokenizer and
-  /// make_backend() say.
-  /// `asymmetric`: fits will aim at what the source's layers give on its own states, which are kept too, for
-  /// measure_input(). `engine` must outlive the object.
+  /// Cuts windows of `context` tokens, evenly spread over the text or as given, and holds its last ones back (a text of
+  /// less than four windows has none to spare: the first is taken for both). `source` must outlive the object. Errors:
+  /// kNotFound, kIo (the text); kInvalidArgument (a text shorter than one window); what the source and its tokenizer
+  /// and make_backend() say. `asymmetric`: fits will aim at what the source's layers give on its own states, which are
+  /// kept too, for measure_input(). `engine` must outlive the object.
   static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, bool asymmetric,
                                    const Engine& engine);
 

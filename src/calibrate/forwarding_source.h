@@ -7,7 +7,8 @@
 
 namespace lowbit {
 
-/// A source that stands before another one and answers as it does; what derives from it says what is different. `base` must outlive it.
+/// A source that stands before another one and answers as it does; what derives from it says what is different. `base`
+/// must outlive it.
 class ForwardingSource : public WeightSource {
  public:
   explicit ForwardingSource(const WeightSource& base) : base_(base) {}

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kRowsOfLogits = 64;  // logits in memory at once
 constexpr float kSure = 0.5f;          // of the probability
-/// A model that says something else in most places where the source is sure is of no use either, given enough of them to say so.
+/// A model that says something else in most places where the source is sure is of no use either, given enough of them
+/// to say so.
 constexpr double kLeastSame = 0.5;
 constexpr int64_t kLeastSure = 64;
 

@@ -23,7 +23,8 @@ struct NextTokens {
   std::vector<char> sure;  // it has half of the probability or more
 };
 
-/// same_token, continued and the figures of sure places, of windows of `context` tokens; the last place of a window has no next token.
+/// same_token, continued and the figures of sure places, of windows of `context` tokens; the last place of a window has
+/// no next token.
 void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context,
                          HeldBackReport& report);
 
@@ -32,12 +33,12 @@ struct Verdict {
   std::string what, wanted;
   bool broken() const { return !what.empty(); }
 };
-/// Perplexity beyond three times the source's; or another token where the source is sure of its own more often than not, over 64 such
-/// places or more: a model may keep its perplexity and say other things.
+/// Perplexity beyond three times the source's; or another token where the source is sure of its own more often than
+/// not, over 64 such places or more: a model may keep its perplexity and say other things.
 Verdict judge(const HeldBackReport& held);
 
-/// A few windows of tokens, run through the source's blocks and through the quantized ones side by side, one block in memory at a
-/// time.
+/// A few windows of tokens, run through the source's blocks and through the quantized ones side by side, one block in
+/// memory at a time.
 class HeldBack {
  public:
   HeldBack() = default;
@@ -53,8 +54,8 @@ class HeldBack {
   /// Both through their blocks.
   Status advance(BlockProgram& source, BlockProgram& quantized, BatchRoom& room);
 
-  /// After the last block. `head`: the weight that makes logits, of the source and as quantized. Errors: what loading and the
-  /// product say.
+  /// After the last block. `head`: the weight that makes logits, of the source and as quantized. Errors: what loading
+  /// and the product say.
   Result<HeldBackReport> finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head, Isa isa,
                                 ThreadPool& pool) const;
 

@@ -32,8 +32,8 @@ struct LayerInput {
 /// Inputs of a block, factored for error feedback: each once, all at the same time.
 class FactoredInputs {
  public:
-  /// Those of `weights`, and in their own order those of `on_trellis`. One that cannot be factored is left to the fit that will say so,
-  /// with its layer's name.
+  /// Those of `weights`, and in their own order those of `on_trellis`. One that cannot be factored is left to the fit
+  /// that will say so, with its layer's name.
   FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights, ThreadPool& pool,
                  const std::vector<std::string>& on_trellis = {});
   LayerInput of(const std::string& weight) const;
@@ -43,8 +43,8 @@ class FactoredInputs {
   std::map<const SecondMoments*, FeedbackInput> factored_, in_order_;
 };
 
-/// Whether a layer that is fitted like this aims at the outputs that the source has on its own stream where that is known
-/// (SecondMoments::deviation): auto does for few values. must_align(): it was asked for.
+/// Whether a layer that is fitted like this aims at the outputs that the source has on its own stream where that is
+/// known (SecondMoments::deviation): auto does for few values. must_align(): it was asked for.
 bool aligns(const QuantizeSpec& spec);
 bool must_align(const QuantizeSpec& spec);
 /// Whether a layer cannot be fitted like this without its input's moments.

@@ -8,8 +8,8 @@
 
 namespace lowbit {
 
-/// One row of sixteen, at least 64 where there are as many, evenly spread, as f32. Rows are fitted on their own, so a share of them costs
-/// that share. Errors: kOutOfMemory.
+/// One row of sixteen, at least 64 where there are as many, evenly spread, as f32. Rows are fitted on their own, so a
+/// share of them costs that share. Errors: kOutOfMemory.
 Result<QTensor> sample_rows(const QTensor& w);
 
 /// Bytes of n rows, given some of them quantized: a table is there once.

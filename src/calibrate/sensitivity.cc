@@ -133,8 +133,8 @@ class Allocator {
     return c;
   }
 
-  /// Adds a layer's errors in each candidate, and what it is probed with. Feedback saves much the same share at every size, but not of
-  /// every layer: it is measured once.
+  /// Adds a layer's errors in each candidate, and what it is probed with. Feedback saves much the same share at every
+  /// size, but not of every layer: it is measured once.
   Status compare_sizes(const std::string& name, LinearRole role, const QTensor& w, const FactoredInputs& inputs,
                        Candidate& c) const {
     const SecondMoments& moments = *inputs.of(name).moments;

@@ -19,16 +19,16 @@ struct Allocation {
   std::vector<PartChoice> choices;
 };
 
-/// One of options.candidates (without any: options.linear in every format worth it) for each part of a block, so that the linear layers
-/// take at most options.target_bpw bits per weight together. Layers that a rule of the recipe names keep what it says and count with it.
-/// q and k go together, gate and up too.
+/// One of options.candidates (without any: options.linear in every format worth it) for each part of a block, so that
+/// the linear layers take at most options.target_bpw bits per weight together. Layers that a rule of the recipe names
+/// keep what it says and count with it. q and k go together, gate and up too.
 ///
-/// Each part's loss at a size is  KLD(part at 3 bits) * output error(size) / output error(3 bits).  The KL divergence of the logits on a few
-/// hundred tokens of the text is measured for the parts of a block together, all else unquantized, and divided among them by the errors
-/// that each alone leaves at the block's end. Output errors are of some rows of each layer, rounded to the size; what error feedback
-/// saves of a layer's is measured once. Losses add up as long as they are small; for 1 and 2 bits they are an order, not a prediction.
-/// Holds the whole model in memory. Deterministic. Errors: kInvalidArgument (a budget below the smallest formats), those of
-/// calibration.
+/// Each part's loss at a size is  KLD(part at 3 bits) * output error(size) / output error(3 bits).  The KL divergence
+/// of the logits on a few hundred tokens of the text is measured for the parts of a block together, all else
+/// unquantized, and divided among them by the errors that each alone leaves at the block's end. Output errors are of
+/// some rows of each layer, rounded to the size; what error feedback saves of a layer's is measured once. Losses add up
+/// as long as they are small; for 1 and 2 bits they are an order, not a prediction. Holds the whole model in memory.
+/// Deterministic. Errors: kInvalidArgument (a budget below the smallest formats), those of calibration.
 Result<Allocation> allocate_formats(const WeightSource& source, const Recipe& recipe, const Engine& engine,
                                     const QuantizeOptions& options);
 

@@ -10,13 +10,15 @@
 
 namespace lowbit {
 
-/// The same model with migration_factors() between each norm of a block and the layers that read its outputs: the norm's weights are
-/// divided by the factors, the layers' columns multiplied. Inputs are measured on at most 8K tokens of the calibration text. Tensors are computed
-/// at load(), as f32. `source` must outlive the result. Errors: those of check_smoothable() and Calibration, kShapeMismatch.
+/// The same model with migration_factors() between each norm of a block and the layers that read its outputs: the
+/// norm's weights are divided by the factors, the layers' columns multiplied. Inputs are measured on at most 8K tokens
+/// of the calibration text. Tensors are computed at load(), as f32. `source` must outlive the result. Errors: those of
+/// check_smoothable() and Calibration, kShapeMismatch.
 Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, const QuantizeOptions& options,
                                                     const Engine& engine);
 
-/// Whether that is the same function. Errors: kUnsupported, with the norm (an offset; something between it and its readers).
+/// Whether that is the same function. Errors: kUnsupported, with the norm (an offset; something between it and its
+/// readers).
 Status check_smoothable(const ModelSpec& spec);
 
 }  // namespace lowbit

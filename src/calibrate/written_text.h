@@ -1,5 +1,6 @@
 #pragma once
-// Text that a model writes itself, to be calibrated on: what it was trained on is rarely at hand, what it says always is.
+// Text that a model writes itself, to be calibrated on: what it was trained on is rarely at hand, what it says always
+// is.
 
 #include <cstdint>
 #include <functional>
@@ -23,11 +24,12 @@ struct Beginnings {
   int64_t vocab_size = 0;
 };
 
-/// Of the list that `python -m lowbit.sample` has, and the tokenizer's own template. Openings without tokens are left out.
+/// Of the list that `python -m lowbit.sample` has, and the tokenizer's own template. Openings without tokens are left
+/// out.
 Result<Beginnings> beginnings_of(const Tokenizer& tokenizer, int64_t vocab_size);
 
-/// The beginning of each of `count` sequences, at most context - 1 tokens: of those that the model has, in these shares and in random
-/// order, 1 its first token, 2 a chat, 3 an opening, 1 any token.
+/// The beginning of each of `count` sequences, at most context - 1 tokens: of those that the model has, in these shares
+/// and in random order, 1 its first token, 2 a chat, 3 an opening, 1 any token.
 std::vector<std::vector<TokenId>> draw_beginnings(const Beginnings& from, int64_t count, int64_t context,
                                                   uint64_t seed);
 
@@ -38,9 +40,10 @@ struct WritingOptions {
   std::function<bool(int64_t done, int64_t total)> progress;  // false: stop, kCancelled
 };
 
-/// Sequences of `context` tokens, one behind the other, drawn at temperature 1; never a token less likely than a part of the likeliest
-/// one, which is 0 to 0.06 and drawn for each sequence. Int8 activations. The same tokens for any thread count, instruction set and
-/// device. Errors: those of Transformer::load and of tokenizer_of; kInvalidArgument (fewer tokens than a sequence); kCancelled.
+/// Sequences of `context` tokens, one behind the other, drawn at temperature 1; never a token less likely than a part
+/// of the likeliest one, which is 0 to 0.06 and drawn for each sequence. Int8 activations. The same tokens for any
+/// thread count, instruction set and device. Errors: those of Transformer::load and of tokenizer_of; kInvalidArgument
+/// (fewer tokens than a sequence); kCancelled.
 Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine& engine,
                                         const WritingOptions& options);
 

@@ -18,16 +18,16 @@ namespace lowbit::capi {
 lb_status report(const Error& error);
 lb_status report(lb_status status, const char* message);
 
-/// A count of elements of `bytes` each that can be in memory: what wraps or is negative when it is told as int64 is refused
-/// before anything is read.
+/// A count of elements of `bytes` each that can be in memory: what wraps or is negative when it is told as int64 is
+/// refused before anything is read.
 inline Status check_count(const char* where, size_t count, size_t bytes) {
   if (count <= static_cast<size_t>(PTRDIFF_MAX) / bytes) return {};
   return fail(ErrorCode::kInvalidArgument, where, std::to_string(count),
               "at most " + std::to_string(static_cast<size_t>(PTRDIFF_MAX) / bytes));
 }
 
-/// Runs `work`, which returns a Status; nothing is thrown out of it, but for the end of a thread (pthread_exit in a callback),
-/// which would end the process if it were held up.
+/// Runs `work`, which returns a Status; nothing is thrown out of it, but for the end of a thread (pthread_exit in a
+/// callback), which would end the process if it were held up.
 template <class Work>
 lb_status guarded(Work work) {
   try {

@@ -15,9 +15,9 @@ namespace lowbit::capi {
 /// Beyond it a struct_size is no version's, but something that nobody has set.
 constexpr size_t kLongestStruct = 4096;
 
-/// Copies to `to`, which holds the defaults, what the caller's version of the struct has. `older`: the sizes of released versions before this
-/// one, ascending. Fields of a newer version are unknown here and must be zero. Errors: kInvalidArgument (no version's size),
-/// kUnsupported (a newer version's field is set).
+/// Copies to `to`, which holds the defaults, what the caller's version of the struct has. `older`: the sizes of
+/// released versions before this one, ascending. Fields of a newer version are unknown here and must be zero. Errors:
+/// kInvalidArgument (no version's size), kUnsupported (a newer version's field is set).
 template <class T>
 Status read_versioned(const char* name, const T* from, std::initializer_list<size_t> older, T& to) {
   const size_t size = from->struct_size;

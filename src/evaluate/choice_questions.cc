@@ -64,7 +64,8 @@ Result<ChoiceQuestion> parse_question(std::string_view line, const std::string& 
 
 constexpr int kPassageWords = 24;
 
-/// The first words of a line, the last of them to be guessed; nothing for a line that is shorter or whose word is not one of letters.
+/// The first words of a line, the last of them to be guessed; nothing for a line that is shorter or whose word is not
+/// one of letters.
 std::optional<ChoiceQuestion> last_word_of(std::string_view line) {
   size_t begin = 0, end = 0, before = 0;
   for (int word = 0; word < kPassageWords; ++word) {

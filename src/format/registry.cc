@@ -27,8 +27,8 @@ constexpr uint64_t repeated_ones(int bits, int distance) {
   return ones;
 }
 
-/// Eight codes of B bits in the lowest 8 B bits, the first lowest, to the eight bytes of the result: halves are moved apart, then
-/// quarters, then single codes.
+/// Eight codes of B bits in the lowest 8 B bits, the first lowest, to the eight bytes of the result: halves are moved
+/// apart, then quarters, then single codes.
 template <int B>
 constexpr uint64_t spread_codes(uint64_t v) {
   v = (v | v << (32 - 4 * B)) & repeated_ones(4 * B, 32);

@@ -11,8 +11,8 @@ namespace lowbit {
 struct FormatOps {
   /// codes[0..n) = codes of elements [first, first + n) of a packed row.
   void (*unpack)(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes);
-  /// row = codes[0..n), exactly row_bytes(id, n) bytes; unused bits are zero. Returns n, or where the first code is that the
-  /// format cannot store there; the row is not whole then.
+  /// row = codes[0..n), exactly row_bytes(id, n) bytes; unused bits are zero. Returns n, or where the first code is
+  /// that the format cannot store there; the row is not whole then.
   int64_t (*pack)(const uint8_t* codes, int64_t n, uint8_t* row);
   /// Value of each code as float: 2^code_bits entries; for codebooks the index itself.
   const float* values;
@@ -22,7 +22,8 @@ struct FormatOps {
 
 const FormatOps& format_ops(FormatId id);
 
-/// A format's trellis, for those who search it. The state behind a weight is its window without the oldest code, window % states.
+/// A format's trellis, for those who search it. The state behind a weight is its window without the oldest code, window
+/// % states.
 struct TrellisInfo {
   int stored_bits;
   unsigned states;
@@ -37,8 +38,8 @@ struct TrellisInfo {
 /// Null for formats without one.
 const TrellisInfo* trellis_of(FormatId id);
 
-/// Makes codes[0..n) a row that the format can store: behind those before it, each becomes the nearest one that the trellis
-/// offers. Formats without a trellis keep all.
+/// Makes codes[0..n) a row that the format can store: behind those before it, each becomes the nearest one that the
+/// trellis offers. Formats without a trellis keep all.
 void make_storable(FormatId id, uint8_t* codes, int64_t n);
 
 /// Bytes of a packed (or dense) row of k elements.

@@ -1,10 +1,10 @@
 #pragma once
 // Trellis coded quantization: B bits are stored for a weight, and what they mean depends on the codes before them.
 //
-// With c_j the stored codes of a row and c_j = 0 for j < 0, the window of weight i is w = c_i | c_{i-1} << B | c_{i-2} << 2 B | ..,
-// kMemory codes back. Bit a of the weight's code, an index into a table of 16, is the parity of w & mask(a). All that a row has is
-// one such walk: it does not restart at groups, and any place of it can be decoded from the kMemory codes before it.
-// Source: Ungerboeck 1982; Marcellin and Fischer 1990; Tseng et al. 2024 (QTIP).
+// With c_j the stored codes of a row and c_j = 0 for j < 0, the window of weight i is w = c_i | c_{i-1} << B | c_{i-2}
+// << 2 B | .., kMemory codes back. Bit a of the weight's code, an index into a table of 16, is the parity of w &
+// mask(a). All that a row has is one such walk: it does not restart at groups, and any place of it can be decoded from
+// the kMemory codes before it. Source: Ungerboeck 1982; Marcellin and Fischer 1990; Tseng et al. 2024 (QTIP).
 
 #include <array>
 #include <cstdint>
@@ -21,8 +21,8 @@ struct Trellis {
   static constexpr int kStoredBits = B, kMemory = B == 2 ? 3 : 2;
   static constexpr unsigned kStates = 1u << (B * kMemory), kWindows = kStates << B;
 
-  /// Which bits of the window make bit `a` of the code. Found by searching for the least squared error on Gaussian values
-  /// (docs/adr/0094-trellis-formats.md).
+  /// Which bits of the window make bit `a` of the code. Found by searching for the least squared error on Gaussian
+  /// values (docs/adr/0094-trellis-formats.md).
   static constexpr LOWBIT_HD unsigned mask(int a) {
     constexpr unsigned kMasks[2][4] = {{0x24, 0x28, 0x63, 0x86}, {0x30, 0xa1, 0x152, 0x44}};
     return kMasks[B - 2][a];

@@ -1,5 +1,6 @@
-// AIMET encodings: real = (code + offset) * scale with code in 0 .. 2^bits - 1, as its exporters write them. Version 0.6.1 has
-// objects by name, 1.0.0 lists of objects with a name. Scales there are any floats; here they are powers of two.
+// AIMET encodings: real = (code + offset) * scale with code in 0 .. 2^bits - 1, as its exporters write them. Version
+// 0.6.1 has objects by name, 1.0.0 lists of objects with a name. Scales there are any floats; here they are powers of
+// two.
 
 #include <algorithm>
 #include <cmath>

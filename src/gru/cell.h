@@ -1,5 +1,6 @@
 #pragma once
-// One integer GRU cell: the numbers a file holds. What follows from them (folded biases, derived shifts, proofs) is plan.h.
+// One integer GRU cell: the numbers a file holds. What follows from them (folded biases, derived shifts, proofs) is
+// plan.h.
 
 #include <array>
 #include <cstdint>
@@ -84,9 +85,9 @@ struct FeedbackProblem {
   std::span<const int32_t> zp = {};  // of the rows' codes; empty: zeros
 };
 
-/// q [rows, k] such that the sum over the inputs of ((w, bias) (x, 1) - (q 2^-shift, bias') (x, 1))^2 is small: columns in
-/// order, the error of each spread over those to come and the bias at the end (GPTQ, by the Cholesky factor of the inverse
-/// moment). Rewrites shift where a finer one has the smaller error, and bias.
+/// q [rows, k] such that the sum over the inputs of ((w, bias) (x, 1) - (q 2^-shift, bias') (x, 1))^2 is small: columns
+/// in order, the error of each spread over those to come and the bias at the end (GPTQ, by the Cholesky factor of the
+/// inverse moment). Rewrites shift where a finer one has the smaller error, and bias.
 void round_with_feedback(const FeedbackProblem& problem, std::span<int32_t> shift, std::span<int32_t> q,
                          std::span<float> bias);
 

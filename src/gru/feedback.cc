@@ -10,7 +10,8 @@ namespace {
 
 using Matrix = std::vector<double>;
 
-/// Lower Cholesky factor of a symmetric positive definite matrix in place (upper part zeroed). False when it is not one.
+/// Lower Cholesky factor of a symmetric positive definite matrix in place (upper part zeroed). False when it is not
+/// one.
 bool cholesky(Matrix& a, size_t n) {
   for (size_t j = 0; j < n; ++j) {
     for (size_t i = j; i < n; ++i) {

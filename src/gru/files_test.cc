@@ -18,7 +18,7 @@ namespace {
 using namespace testing_gru;  // NOLINT
 using namespace testing_io;   // NOLINT
 
-// ---- Float networks ---------------------------------------------------------------------------------------------------
+// ---- Float networks -------------------------------------------------------------------------------------------------
 
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<SafetensorsDecl, std::vector<float>>>& all) {
@@ -188,7 +188,7 @@ TEST(GruLoad, OnnxTensorsOfEveryKind) {
   }
 }
 
-// ---- Integer networks ---------------------------------------------------------------------------------------------------
+// ---- Integer networks -----------------------------------------------------------------------------------------------
 
 GruModel random_model(Rng& rng, int layers, bool bidirectional, const GruConfig& config, int64_t c = 5, int64_t h = 6) {
   const GruNetwork net = random_network(rng, layers, bidirectional, c, h);
@@ -263,7 +263,7 @@ TEST(GruFile, ConfigurationsComeBack) {
   }
 }
 
-// ---- Hostile files ------------------------------------------------------------------------------------------------------
+// ---- Hostile files --------------------------------------------------------------------------------------------------
 
 /// Cuts and changes `good`; `use` must survive and refuse every cut. Returns how many mutations were refused.
 int attack(const std::string& good, const std::string& path, const std::function<bool(const std::string&)>& use,
@@ -339,7 +339,8 @@ std::string hexadecimal(uint64_t number) {
   return text;
 }
 
-/// Other numbers in the file, and the checksum that belongs to them: what is not refused gives the same integers everywhere.
+/// Other numbers in the file, and the checksum that belongs to them: what is not refused gives the same integers
+/// everywhere.
 TEST(GruHostile, OtherNumbersBehindARightChecksum) {
   Scratch dir;
   Rng rng(11);

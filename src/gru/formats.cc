@@ -89,8 +89,8 @@ int32_t quantize_value(float v, const GruParam& p) {
 }
 
 void quantize_codes(std::span<const float> v, const GruParam& p, uint16_t* codes) {
-  // Products with powers of two are exact down to numbers that round to 0; adding 1.5 * 2^23 rounds half to even what the clamp
-  // has left.
+  // Products with powers of two are exact down to numbers that round to 0; adding 1.5 * 2^23 rounds half to even what
+  // the clamp has left.
   const float scale = std::ldexp(1.0f, p.scale.shift), magic = 0x1.8p23f;
   const auto low = static_cast<float>(p.lo() - p.scale.zp), high = static_cast<float>(p.hi() - p.scale.zp);
   const int32_t centre = p.scale.zp - p.lo();

@@ -22,13 +22,13 @@ struct GruArrayView {
   Buffer owner;  // keeps the bytes
 };
 
-/// [3H, k] floats of `source`, which starts `first` elements into the array, in our gate order. `transposed`: the source is
-/// [k, 3H].
+/// [3H, k] floats of `source`, which starts `first` elements into the array, in our gate order. `transposed`: the
+/// source is [k, 3H].
 std::vector<float> ordered_gates(const TensorView& source, int64_t first, int64_t hidden, int64_t k, GateOrder order,
                                  bool transposed = false);
 
-/// One cell from matrices [3H, C], [3H, H] (or transposed) and biases [3H]; a null bias is zero. Errors: kShapeMismatch (names the array,
-/// counts the gates).
+/// One cell from matrices [3H, C], [3H, H] (or transposed) and biases [3H]; a null bias is zero. Errors: kShapeMismatch
+/// (names the array, counts the gates).
 struct GruCellSource {
   const GruArrayView *w = nullptr, *r = nullptr, *bw = nullptr, *br = nullptr;
   GateOrder order = kUpdateFirst;

@@ -171,7 +171,8 @@ void kill_with_random_cells(std::array<int, static_cast<size_t>(testing_gru::Mut
   }
 }
 
-/// Golden vectors and random cells tell every mistake of the list from none, and strict cover from one step of saturation.
+/// Golden vectors and random cells tell every mistake of the list from none, and strict cover from one step of
+/// saturation.
 TEST(GruGolden, KillEveryMutant) {
   Arrays a = golden("cases.npz");
   std::array<int, static_cast<size_t>(testing_gru::Mutant::kCount)> killed{};

@@ -177,8 +177,8 @@ class Reader {
     return network;
   }
 
-  /// Keras: kernel [C, 3H], bias [2, 3H]; a bias of one row belongs to a reset-before network. haste: the second bias is
-  /// an array of its own.
+  /// Keras: kernel [C, 3H], bias [2, 3H]; a bias of one row belongs to a reset-before network. haste: the second bias
+  /// is an array of its own.
   Result<GruNetwork> read_keras(const std::string& p) const {
     LOWBIT_TRY_ASSIGN(const auto* w, need(p + "kernel"));
     LOWBIT_TRY_ASSIGN(const auto* r, need(p + "recurrent_kernel"));

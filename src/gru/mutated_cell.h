@@ -1,6 +1,6 @@
 #pragma once
-// A second plain GRU cell, written from docs/gru.md, that can be given one mistake at a time. Tests ask that without one it
-// gives the golden vectors, and with any of them it does not.
+// A second plain GRU cell, written from docs/gru.md, that can be given one mistake at a time. Tests ask that without
+// one it gives the golden vectors, and with any of them it does not.
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,6 @@
 #pragma once
-// An ONNX file as nodes and constants: just the parts of the schema that recurrent networks need. Private to src/gru/onnx*.cc.
+// An ONNX file as nodes and constants: just the parts of the schema that recurrent networks need. Private to
+// src/gru/onnx*.cc.
 
 #include <map>
 #include <memory>

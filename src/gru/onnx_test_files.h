@@ -68,7 +68,8 @@ using TensorWriter =
 struct OnnxOptions {
   uint64_t before_reset = 1, gates = 3;
   TensorWriter write = {};
-  /// Nodes (and constants) from `from` to `to`, in place of those that give the axes the order of the next layer's input.
+  /// Nodes (and constants) from `from` to `to`, in place of those that give the axes the order of the next layer's
+  /// input.
   std::function<std::string(int layer, const std::string& from, const std::string& to)> between = {};
   std::string last = "y";                // the value that the last layer's nodes end in
   std::string more = {};                 // nodes and constants of the graph

@@ -1,5 +1,6 @@
 #pragma once
-// How near an integer network's outputs come to the float network's: what searches go by unless they are given something else.
+// How near an integer network's outputs come to the float network's: what searches go by unless they are given
+// something else.
 
 #include <span>
 #include <vector>
@@ -12,7 +13,8 @@ class OutputSqnr {
  public:
   /// Both must outlive this.
   OutputSqnr(const GruNetwork& network, std::span<const GruInput> inputs) : network_(network), inputs_(inputs) {}
-  /// 10 log10(sum float^2 / sum difference^2) of all outputs over the inputs; 200 where nothing differs. Errors: as run.
+  /// 10 log10(sum float^2 / sum difference^2) of all outputs over the inputs; 200 where nothing differs. Errors: as
+  /// run.
   Result<double> operator()(const GruModel& model);
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
-// From a cell's numbers to what kernels compute with: folded biases, derived shifts, and the proof that nothing overflows.
+// From a cell's numbers to what kernels compute with: folded biases, derived shifts, and the proof that nothing
+// overflows.
 
 #include <memory>
 
@@ -11,8 +12,8 @@ namespace lowbit {
 /// Immutable. The spec's pointers point into this object's own vectors.
 class GruPlan {
  public:
-  /// Errors: kCorrupt (sizes, codes or zero points outside their formats), kUnsupported (a stage whose largest possible value
-  /// needs more than 63 bits; says which).
+  /// Errors: kCorrupt (sizes, codes or zero points outside their formats), kUnsupported (a stage whose largest possible
+  /// value needs more than 63 bits; says which).
   static Result<std::shared_ptr<const GruPlan>> make(GruCell cell);
 
   const GruCell& cell() const { return cell_; }

@@ -45,7 +45,7 @@ GruModel model_of(std::vector<GruCell> cells, GruConfig config, bool bidirection
   return GruModel(*impl);
 }
 
-// ---- The rounding shift -----------------------------------------------------------------------------------------------
+// ---- The rounding shift ---------------------------------------------------------------------------------------------
 
 TEST(GruRounding, ShiftsAreHalfToEvenOfTheExactQuotient) {
   Rng rng(1);
@@ -92,7 +92,7 @@ TEST(GruRounding, ManyValuesAreQuantizedAsOne) {
   }
 }
 
-// ---- The cell ---------------------------------------------------------------------------------------------------------
+// ---- The cell -------------------------------------------------------------------------------------------------------
 
 TEST(GruProperties, StreamingGivesTheBitsOfTheWholeSequence) {
   Rng rng(2);
@@ -355,7 +355,7 @@ TEST(GruProperties, TheSeedsUpdateGateDriftsAndTheAccurateOneHolds) {  // gru.md
   }
 }
 
-// ---- Against floats ---------------------------------------------------------------------------------------------------
+// ---- Against floats -------------------------------------------------------------------------------------------------
 
 TEST(GruProperties, WideFormatsApproachTheFloatNetwork) {
   Rng rng(10);
@@ -420,7 +420,7 @@ TEST(GruCalibration, BothDirectionsShareXAndH) {
   }
 }
 
-// ---- Plans --------------------------------------------------------------------------------------------------------------
+// ---- Plans ----------------------------------------------------------------------------------------------------------
 
 TEST(GruPlan, RefusesWhatCouldOverflowAndSaysWhere) {
   Rng rng(12);

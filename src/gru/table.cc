@@ -18,8 +18,8 @@ double value_of(GruFunction f, double x) {
   return x > 40 ? 1 : x < -710 ? 0 : 1 / (1 + std::exp(-x));
 }
 
-/// A run of input codes [first, last] under one line: y = slope * (q - zp) + middle, in output steps without the output's
-/// zero point.
+/// A run of input codes [first, last] under one line: y = slope * (q - zp) + middle, in output steps without the
+/// output's zero point.
 struct Line {
   int64_t first = 0, last = 0;
   double slope = 0;
@@ -176,7 +176,8 @@ std::vector<Line> best_cover(const Target& t, bool odd, int segments) {
   return best;
 }
 
-/// Right shift behind slope * (q - zp): as large as leaves the slope 15 bits, at least `least` so that it is no left shift.
+/// Right shift behind slope * (q - zp): as large as leaves the slope 15 bits, at least `least` so that it is no left
+/// shift.
 int slope_shift(double slope, int least) {
   if (!(slope > 0)) return std::max(least, 0);
   int exponent = 0;

@@ -1,6 +1,7 @@
-// lowbit_io_dump OUT: a checkpoint with every format, scale and zero kind in OUT/checkpoint, and what dequantize_rows makes of each
-// weight in OUT/expected.safetensors. tests/golden/check_read_checkpoint.py compares the example reader with it.
-// lowbit_io_dump OUT CHECKPOINT: what dequantize_rows makes of each tensor of that checkpoint, in OUT/expected.safetensors.
+// lowbit_io_dump OUT: a checkpoint with every format, scale and zero kind in OUT/checkpoint, and what dequantize_rows
+// makes of each weight in OUT/expected.safetensors. tests/golden/check_read_checkpoint.py compares the example reader
+// with it. lowbit_io_dump OUT CHECKPOINT: what dequantize_rows makes of each tensor of that checkpoint, in
+// OUT/expected.safetensors.
 #include <cstdio>
 #include <filesystem>
 #include <functional>

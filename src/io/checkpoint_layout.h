@@ -18,7 +18,8 @@ struct WeightPart {
   Shape shape;
 };
 
-/// Parts that a weight of this format and scaling has, `row_ends` entries included. Sizes are checked: nullopt on overflow.
+/// Parts that a weight of this format and scaling has, `row_ends` entries included. Sizes are checked: nullopt on
+/// overflow.
 std::optional<std::vector<WeightPart>> weight_parts(FormatId format, const Scaling& scaling, int64_t n, int64_t k,
                                                     int64_t ranges);
 
@@ -42,12 +43,13 @@ std::string xxh3_hex(std::span<const std::byte> bytes);
 /// The key of a tensor's checksum in a file's __metadata__.
 std::string checksum_key(std::string_view tensor);
 
-/// The key and text that repeat a weight's format beside its codes: "int2 g64 float16 none". verify compares them with config.json.
+/// The key and text that repeat a weight's format beside its codes: "int2 g64 float16 none". verify compares them with
+/// config.json.
 std::string format_key(std::string_view weight);
 std::string format_text(FormatId format, const Scaling& scaling);
 
-/// In __metadata__ of every safetensors file and in quantization_config: the same 16 digits in all files of one checkpoint, other ones in
-/// another, so that files of two are never read as one.
+/// In __metadata__ of every safetensors file and in quantization_config: the same 16 digits in all files of one
+/// checkpoint, other ones in another, so that files of two are never read as one.
 inline constexpr const char* kGenerationKey = "generation";
 
 inline constexpr std::string_view kWeightSuffix = ".weight";

@@ -61,8 +61,8 @@ std::string shape_text(const SafetensorsEntry& e) {
   return std::string(dtype_name(e.dtype)) + " " + shape_string(e.shape);
 }
 
-/// The format that config.json says against the note in the tensor's own file: "" when they agree, or there are no codes. A missing
-/// note is a problem only where `must` is set: other writers need not write one.
+/// The format that config.json says against the note in the tensor's own file: "" when they agree, or there are no
+/// codes. A missing note is a problem only where `must` is set: other writers need not write one.
 std::string format_problem(const CheckpointTensor& t, const SafetensorsSet& files, bool must) {
   const auto* codes = files.find(t.name + ".codes");
   if (codes == nullptr) return "";

@@ -228,7 +228,8 @@ TEST(Checkpoint, ReaderNamesWhatIsWrong) {
   EXPECT_EQ(with("\"group_size\": 32", "\"group_size\": -2").code, ErrorCode::kCorrupt);
   EXPECT_EQ(with("\"layers.0.int8\": \"group_", "\"layers.999.int8\": \"group_").code, ErrorCode::kNotFound);
   EXPECT_EQ(with("{", "").code, ErrorCode::kCorrupt);
-  // A group of 49 may need as many scales as one of 48, so only the note beside the codes tells that it is not what was written.
+  // A group of 49 may need as many scales as one of 48, so only the note beside the codes tells that it is not what was
+  // written.
   EXPECT_EQ(with("\"group_size\": 48", "\"group_size\": 49").code, ErrorCode::kCorrupt);
   write_file(dir / "c/config.json", config);
   EXPECT_TRUE(Checkpoint::open(dir / "c"));

@@ -1,5 +1,6 @@
 #pragma once
-// GGUF v2 and v3 files, little-endian, also in several parts. Everything stays in the mapped file; nothing is copied but names.
+// GGUF v2 and v3 files, little-endian, also in several parts. Everything stays in the mapped file; nothing is copied
+// but names.
 //
 // Rules beyond "inside the file": every count is checked against the bytes that are left before it is used; no key
 // twice, a name twice only for output.weight, where both are the same; alignment a power of two up to 65536; tensors
@@ -71,7 +72,8 @@ struct GgufTensor {
 class GgufFile {
  public:
   /// `path` may be the first of several parts ("...-00001-of-00003.gguf"); the others are opened with it.
-  /// Errors: as MappedFile::open; kUnsupported (big-endian, version 1, an unknown tensor type, nested arrays), kCorrupt.
+  /// Errors: as MappedFile::open; kUnsupported (big-endian, version 1, an unknown tensor type, nested arrays),
+  /// kCorrupt.
   static Result<GgufFile> open(const std::string& path);
 
   const std::string& path() const { return parts_.front()->path(); }

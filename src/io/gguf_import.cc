@@ -173,8 +173,9 @@ Status import_tq2(Import& t) {
   return {};
 }
 
-/// scale = 2^(e - 128) with E2M1 doubled, which is 2^-shift for e >= 1. The lowest exponent belongs to all-zero blocks, where any
-/// shift is right; should it hold values, E2M1 as it is and 2^(e - 127) do it, unless the highest exponent occurs as well.
+/// scale = 2^(e - 128) with E2M1 doubled, which is 2^-shift for e >= 1. The lowest exponent belongs to all-zero blocks,
+/// where any shift is right; should it hold values, E2M1 as it is and 2^(e - 127) do it, unless the highest exponent
+/// occurs as well.
 Status import_mxfp4(Import& t) {
   bool low = false, high = false;
   for (int64_t i = 0; i < t.blocks; ++i) {

@@ -44,7 +44,8 @@ TEST_F(GgufTypes, DequantizeAndImportEqualGgufPyValueByValue) {
           << "block " << i / k << " element " << i % k << ": " << out[static_cast<size_t>(i)] << " vs "
           << expected.as<float>()[i];
 
-    // The import, block after block as one row each, then all as one row, then the first half (some mappings depend on what occurs).
+    // The import, block after block as one row each, then all as one row, then the first half (some mappings depend on
+    // what occurs).
     for (const auto& [rows, columns] : {std::pair{n, k}, std::pair{int64_t{1}, n * k}, std::pair{n / 2, k}}) {
       const Buffer part = Buffer::borrow(
           {const_cast<std::byte*>(raw_blocks.data()), static_cast<size_t>(rows * columns / k * info.block_bytes)},

@@ -48,16 +48,18 @@ struct GgufTypeInfo {
 const GgufTypeInfo* gguf_type_info(uint32_t id);
 std::span<const GgufTypeInfo> gguf_types();
 
-/// out[0..count) = the values of `count / block_elems` blocks, in f32 and with the operations of gguf-py's dequantize in
-/// their order, so that the results are equal bit for bit. `count` must be a multiple of the block.
-/// Errors: kUnsupported (the type is named).
+/// out[0..count) = the values of `count / block_elems` blocks, in f32 and with the operations of gguf-py's dequantize
+/// in their order, so that the results are equal bit for bit. `count` must be a multiple of the block. Errors:
+/// kUnsupported (the type is named).
 Status gguf_dequantize(GgufType type, const uint8_t* blocks, int64_t count, float* out);
 
-/// The same numbers on lowbit's own grids: dequantize_rows of the result equals gguf_dequantize for every element (+0 and -0
-/// may differ for Q2_0). F32, F16 and BF16 borrow `raw` (copied when unaligned), the others are repacked. `raw` is
-/// [n, k] in blocks along k.
-///   Q4_0: int4 g32 · Q8_0, Q5_0: int8 g32 · IQ4_NL: codebook4 g32 · Q1_0: binary g128 · Q2_0: int2 g64, scale negated · all with f16 scales
-///   Q4_1: codebook4 0..15 · Q5_1: int8: g32, f16 scale and f16 offset (int4's -8..7 would need offset m + 8 d, which f16 cannot hold)
+/// The same numbers on lowbit's own grids: dequantize_rows of the result equals gguf_dequantize for every element (+0
+/// and -0 may differ for Q2_0). F32, F16 and BF16 borrow `raw` (copied when unaligned), the others are repacked. `raw`
+/// is [n, k] in blocks along k.
+///   Q4_0: int4 g32 · Q8_0, Q5_0: int8 g32 · IQ4_NL: codebook4 g32 · Q1_0: binary g128 · Q2_0: int2 g64, scale negated
+///     · all with f16 scales
+///   Q4_1: codebook4 0..15 · Q5_1: int8: g32, f16 scale and f16 offset (int4's -8..7 would need offset m + 8 d, which
+///     f16 cannot hold)
 ///   TQ1_0, TQ2_0: ternary g256 f16 (int2 with negated scale if a TQ2_0 block holds the unused code 3)
 ///   MXFP4: codebook4 g32, power-of-two scale (f32 where the exponents do not fit)
 ///   Q6_K: int8 g16 · Q3_K: int3 g16: double-quantized scales, as in the file · IQ4_XS: codebook4 g32 f32 scale

@@ -1,4 +1,5 @@
-// Truncated and mutated files: always an error or a right answer, never a crash, a hang or memory beyond the file's size.
+// Truncated and mutated files: always an error or a right answer, never a crash, a hang or memory beyond the file's
+// size.
 #include <sys/resource.h>
 
 #include <chrono>

@@ -10,7 +10,8 @@
 
 namespace lowbit {
 
-/// out = what the DEFLATE stream `in` unpacks to; both must end together. Source: RFC 1951. Errors: kCorrupt, with `out` partly written.
+/// out = what the DEFLATE stream `in` unpacks to; both must end together. Source: RFC 1951. Errors: kCorrupt, with
+/// `out` partly written.
 Status inflate(std::span<const std::byte> in, std::span<std::byte> out, const std::string& where);
 
 /// The checksum of zip and PNG.

@@ -20,7 +20,8 @@ struct JsonLimits {
   size_t elements = size_t{1} << 19;  // values and keys of a tree: each takes up to 200 bytes where its text takes two
 };
 
-/// One pass over the raw text before any parser sees it; does not count elements. Errors: kCorrupt, kUnsupported (a limit).
+/// One pass over the raw text before any parser sees it; does not count elements. Errors: kCorrupt, kUnsupported (a
+/// limit).
 Status check_json_limits(std::string_view text, const std::string& where, const JsonLimits& limits);
 
 /// A JSON object as a tree. Errors: kCorrupt (not JSON, not an object, a key twice), kUnsupported (a limit).

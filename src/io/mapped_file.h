@@ -13,9 +13,9 @@
 namespace lowbit {
 
 /// Immutable and thread safe. Always held by shared_ptr, because borrowed buffers share the ownership.
-/// A file of up to 256 KiB is copied. A larger one that is shortened meanwhile reads as zeros where it is gone: borrow() notices
-/// what happened before it, who reads asks LostPages or check_pages (io/lost_pages.h) behind it. A file that is replaced (renamed
-/// over) stays whole for who has it open.
+/// A file of up to 256 KiB is copied. A larger one that is shortened meanwhile reads as zeros where it is gone:
+/// borrow() notices what happened before it, who reads asks LostPages or check_pages (io/lost_pages.h) behind it. A
+/// file that is replaced (renamed over) stays whole for who has it open.
 class MappedFile : public std::enable_shared_from_this<MappedFile> {
  public:
   /// Errors: kNotFound, kIo (permission, a device, ...), kInvalidArgument (a directory), kCorrupt (an empty file).

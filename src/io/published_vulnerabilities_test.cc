@@ -1,5 +1,5 @@
-// One test per class of vulnerability that was published for readers of model files (GGUF, safetensors, NumPy, pickled weights):
-// what such a file gets here is an error, and no more memory than the file is large.
+// One test per class of vulnerability that was published for readers of model files (GGUF, safetensors, NumPy, pickled
+// weights): what such a file gets here is an error, and no more memory than the file is large.
 #include <sys/resource.h>
 
 #include <zlib.h>

@@ -9,8 +9,9 @@
 
 namespace lowbit {
 
-/// The temporary directory `.tmp-NAME-PID-N` beside `target`. A process that is killed leaves it behind; the next builder of the same
-/// target removes it (it knows by a lock which ones are still in use). Destruction without commit removes it.
+/// The temporary directory `.tmp-NAME-PID-N` beside `target`. A process that is killed leaves it behind; the next
+/// builder of the same target removes it (it knows by a lock which ones are still in use). Destruction without commit
+/// removes it.
 class ReplaceDirectory {
  public:
   /// `may_replace(target)` is asked when the target exists and is not an empty directory; its error is returned.
@@ -24,10 +25,10 @@ class ReplaceDirectory {
   const std::string& path() const { return temporary_; }  // where to write the files; each must be synced by its writer
   const std::string& target() const { return target_; }
 
-  /// What replaces something may be read by nobody who could not read that: the directory and its files get the permissions of the old
-  /// ones; a file without an old one keeps at most those of the directory.
-  /// Syncs the directory and renames it to the target. An old target is swapped out in one step where the file system can, else moved
-  /// aside first, and then removed.
+  /// What replaces something may be read by nobody who could not read that: the directory and its files get the
+  /// permissions of the old ones; a file without an old one keeps at most those of the directory. Syncs the directory
+  /// and renames it to the target. An old target is swapped out in one step where the file system can, else moved aside
+  /// first, and then removed.
   Status commit();
 
  private:

@@ -8,8 +8,8 @@
 
 namespace lowbit {
 
-/// The temporary file `.tmp-NAME-PID-N` beside `target` (io/temporary_names.h). Destruction without commit removes it. A device or a pipe
-/// is written as it is, and a symbolic link goes on pointing to the file it points to.
+/// The temporary file `.tmp-NAME-PID-N` beside `target` (io/temporary_names.h). Destruction without commit removes it.
+/// A device or a pipe is written as it is, and a symbolic link goes on pointing to the file it points to.
 class ReplaceFile {
  public:
   /// Errors: kInvalidArgument (the target is a directory), kIo (a file that may not be written, no such folder, ...).

@@ -20,8 +20,8 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxRank = 32;
 constexpr size_t kMaxNameBytes = 4096;
 
-/// Reads the header without building a tree, so that memory stays near the size of what is kept. Any event that does not
-/// fit the one shape a header may have ends the parse with a message.
+/// Reads the header without building a tree, so that memory stays near the size of what is kept. Any event that does
+/// not fit the one shape a header may have ends the parse with a message.
 class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<SafetensorsEntry> entries;  // offset and size_bytes: data_offsets[0], [1] as they stand

@@ -1,10 +1,10 @@
 #pragma once
 // safetensors files: 8 bytes header length (little-endian), a JSON header, the tensors' bytes without gaps.
 //
-// Strict where the format's own reader is lenient: see docs/checkpoint.md. A file is accepted only if the header is at most
-// 100,000,000 bytes and starts with '{', no key comes twice, shape, element type and bytes agree, and the tensors cover the
-// data without a hole or an overlap up to the last byte of the file. Zero-size tensors may not share their offset with
-// each other.
+// Strict where the format's own reader is lenient: see docs/checkpoint.md. A file is accepted only if the header is at
+// most 100,000,000 bytes and starts with '{', no key comes twice, shape, element type and bytes agree, and the tensors
+// cover the data without a hole or an overlap up to the last byte of the file. Zero-size tensors may not share their
+// offset with each other.
 
 #include <cstdint>
 #include <map>
@@ -33,7 +33,8 @@ struct SafetensorsEntry {
 /// An opened file. Copies share the mapping.
 class SafetensorsFile {
  public:
-  /// Errors: as MappedFile::open; kCorrupt (a broken rule, with the tensor's name), kUnsupported (an element type or a limit).
+  /// Errors: as MappedFile::open; kCorrupt (a broken rule, with the tensor's name), kUnsupported (an element type or a
+  /// limit).
   static Result<SafetensorsFile> open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
@@ -56,8 +57,9 @@ class SafetensorsFile {
 /// One file or all the shards that an index names, seen as one.
 class SafetensorsSet {
  public:
-  /// `directory` holds model.safetensors or model.safetensors.index.json (which wins when both exist). A shard's name must
-  /// be a plain file name. Errors: kNotFound (no weights, a missing shard, a tensor that is not in its shard), kCorrupt.
+  /// `directory` holds model.safetensors or model.safetensors.index.json (which wins when both exist). A shard's name
+  /// must be a plain file name. Errors: kNotFound (no weights, a missing shard, a tensor that is not in its shard),
+  /// kCorrupt.
   static Result<SafetensorsSet> open(const std::string& directory);
 
   struct Located {
@@ -80,8 +82,9 @@ struct SafetensorsDecl {
   Shape shape;
 };
 
-/// Writes a file in one pass: all names and shapes first, then the bytes in that order, in pieces of any size. Data starts
-/// and, for element sizes up to 8, every tensor lies aligned: declare wide types first (see SafetensorsWriter::order).
+/// Writes a file in one pass: all names and shapes first, then the bytes in that order, in pieces of any size. Data
+/// starts and, for element sizes up to 8, every tensor lies aligned: declare wide types first (see
+/// SafetensorsWriter::order).
 class SafetensorsWriter {
  public:
   /// Errors: kInvalidArgument (a name twice, "__metadata__"), kIo.

@@ -1,6 +1,6 @@
 #pragma once
-// Names of files and folders that are being written beside their targets: `.tmp-NAME-PID-N`. Whoever writes one holds a lock on it, so
-// that what a killed writer leaves behind is known, and removed by the next one with the same target.
+// Names of files and folders that are being written beside their targets: `.tmp-NAME-PID-N`. Whoever writes one holds a
+// lock on it, so that what a killed writer leaves behind is known, and removed by the next one with the same target.
 
 #include <string>
 

@@ -27,7 +27,8 @@ constexpr const char* activation_tag(Activation a) {
   return a == Activation::kInt8 ? "a8" : a == Activation::kFp8 ? "afp8" : "af32";
 }
 
-/// Groups of a row that share a factor of their scales where these are double-quantized (kSuperGroup of format/qtensor.h).
+/// Groups of a row that share a factor of their scales where these are double-quantized (kSuperGroup of
+/// format/qtensor.h).
 inline constexpr int64_t kSuperGroups = 16;
 
 /// What a panel's bytes depend on, besides the kernel.
@@ -40,31 +41,35 @@ struct PanelShape {
   bool half_offsets = false;  // likewise
   bool double_scales =
       false;  // scales are stored as int8, times an f16 for each kSuperGroups of them; no half_scales then
-  /// int8 and fp8 activations: columns whose products are summed before a fold. `group`, or with scales of x per group of
-  /// columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
+  /// int8 and fp8 activations: columns whose products are summed before a fold. `group`, or with scales of x per group
+  /// of columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
   int64_t segment = 0;
   int64_t segments = 1;  // ceil(k / segment)
-  /// Columns of a stored row that belong together, where panels and codes of x are wider: run j lies at column j * segment, and
-  /// zeros of x behind it. 0: rows are stored as above. Set when `segment` had to be rounded up to a kernel's group_multiple.
+  /// Columns of a stored row that belong together, where panels and codes of x are wider: run j lies at column j *
+  /// segment, and zeros of x behind it. 0: rows are stored as above. Set when `segment` had to be rounded up to a
+  /// kernel's group_multiple.
   int64_t run = 0;
 };
 
 /// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout (see MatmulKernel).
 ///
 /// Numerics (normative; kernels/ref/matmul.cc is the definition, every kernel gives the same bits, NaN payloads aside):
-///   a8, integer values:  acc = 0; for each group g ascending: acc = fma(float(sum_k value * xq), scale[g], acc), then, when
-///                  there are offsets, acc = fma(x_sums[g], offset[g], acc);  y = fma(acc, x_scale, bias or +0).
+///   a8, integer values:  acc = 0; for each group g ascending: acc = fma(float(sum_k value * xq), scale[g], acc), then,
+///                  when there are offsets, acc = fma(x_sums[g], offset[g], acc);  y = fma(acc, x_scale, bias or +0).
 ///                  The sums are exact: ops/ admits segments up to kMaxIntegerGroup only, so int32 holds them.
 ///   With x_group_scale, the sum of a group is put together from its segments j ascending: t = 0;
-///                  t = fma(float(sum_k value * xq over j), x_group_scale[j], t); acc = fma(t, scale[g], acc), offsets as
+///                  t = fma(float(sum_k value * xq over j), x_group_scale[j], t); acc = fma(t, scale[g], acc), offsets
+///                    as
 ///                  above; y = acc + (bias or +0).
 ///   a8, float values (fp8, codebooks, dense): as above, but the sum over a segment is s = 0; for k ascending:
 ///                  s = fma(value, float(xq), s). Kernels with `levels` sum integers where none of these is rounded.
-///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s, scale[g],
-///                  acc); with offsets acc = fma(x_sums[g], offset[g], acc); y = acc + (bias or +0).
-///   fp8:           x holds the values of x's codes; the sum over a segment is s = 0; for k ascending: s = fma(value, x, s), and
-///                  x_group_scale goes in as above. With groups of 128 columns these are the bits of Fp8GemmArgs.
-///   x_sums[m, g] is what an offset is multiplied by: f32 activations: T = 0; T = T + x, k ascending. int8: float(sum_k xq);
+///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s,
+///                  scale[g], acc); with offsets acc = fma(x_sums[g], offset[g], acc); y = acc + (bias or +0).
+///   fp8:           x holds the values of x's codes; the sum over a segment is s = 0; for k ascending: s = fma(value,
+///                  x, s), and x_group_scale goes in as above. With groups of 128 columns these are the bits of
+///                  Fp8GemmArgs.
+///   x_sums[m, g] is what an offset is multiplied by: f32 activations: T = 0; T = T + x, k ascending. int8: float(sum_k
+///     xq);
 ///   with x_group_scale T = 0; T = fma(float(sum_k xq over j), x_group_scale[j], T) over the segments j ascending.
 ///   Dense weights have the scale 1. xq is -127..127.
 struct MatmulArgs {
@@ -79,8 +84,8 @@ struct MatmulArgs {
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
   const float* x = nullptr;  // kF32, kFp8
-  // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a multiple of
-  // kActivationRowMultiple rows, whatever it holds there.
+  // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a
+  // multiple of kActivationRowMultiple rows, whatever it holds there.
   const int8_t* xq = nullptr;
   const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
   const float* x_group_scale =
@@ -101,7 +106,8 @@ inline constexpr int64_t kActivationRowMultiple = 32;
 /// 128 * 127 * 131072 < 2^31, and 127 * 131072 < 2^24: sums of a group are exact in int32, those of xq also in f32.
 inline constexpr int64_t kMaxIntegerGroup = 131072;
 
-/// Canonical weights as relayout() sees them: rows of packed codes, and scales already expanded to f32 per (row, group).
+/// Canonical weights as relayout() sees them: rows of packed codes, and scales already expanded to f32 per (row,
+/// group).
 struct CanonicalRows {
   const uint8_t* codes = nullptr;  // row r at codes + r * row_stride_bytes
   int64_t row_stride_bytes = 0;
@@ -124,26 +130,33 @@ struct MatmulKernel {
   int64_t group_multiple;  // group and segment (unless they are the whole row) must be multiples of this
   /// Bytes of the device layout of a panel of `panel_rows` rows, scales included; a multiple of 64.
   int64_t (*panel_bytes)(const PanelShape& shape);
-  /// Writes one zeroed panel (rows.rows <= panel_rows; missing rows keep zero scales). `scratch`: scratch_bytes(0, shape).
+  /// Writes one zeroed panel (rows.rows <= panel_rows; missing rows keep zero scales). `scratch`: scratch_bytes(0,
+  /// shape).
   void (*relayout)(const CanonicalRows& rows, const PanelShape& shape, uint8_t* panel, uint8_t* scratch);
   int64_t (*scratch_bytes)(int64_t m, const PanelShape& shape);  // of one worker
   void (*run)(const MatmulArgs& args);
-  /// kTable formats: reads MatmulArgs::levels, so only where sums of floats are sums of integers (why_float_sums(), ops/matmul.h).
+  /// kTable formats: reads MatmulArgs::levels, so only where sums of floats are sums of integers (why_float_sums(),
+  /// ops/matmul.h).
   bool levels = false;
 };
 
 /// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.
 inline constexpr int64_t kLargestHadamard = 4096;
 
-/// Positions of a page of the KV cache, and pages of a span: attention takes spans one after the other (docs/numerics.md).
+/// Positions of a page of the KV cache, and pages of a span: attention takes spans one after the other
+/// (docs/numerics.md).
 inline constexpr int64_t kKvPage = 64, kSpanPages = 4, kAttentionSpan = kKvPage * kSpanPages;
 
-/// Queries of heads that share one kv head, against one span of positions of one sequence. t counts from the span's first
-/// position, which is a multiple of kAttentionSpan. Query j sees t in [begin[j], end[j]); no other position takes part in anything.
+/// Queries of heads that share one kv head, against one span of positions of one sequence. t counts from the span's
+/// first position, which is a multiple of kAttentionSpan. Query j sees t in [begin[j], end[j]); no other position takes
+/// part in anything.
 ///
-/// Numerics (normative; kernels/ref/vector_ops.cc is the definition, every kernel gives the same bits, the sign of m = 0 aside):
-///   c = 0; c = fma(q[i], k[t][i], c), i ascending;  s[t] = scale * c;  m = max s, NaN passed over (-inf when all are NaN)
-///   e[t] = exp(s[t] - (m == -inf ? 0 : m));  l = sum e in 16 partial sums, t to sum t % 16, folded as VectorOps' others
+/// Numerics (normative; kernels/ref/vector_ops.cc is the definition, every kernel gives the same bits, the sign of m =
+/// 0 aside):
+///   c = 0; c = fma(q[i], k[t][i], c), i ascending;  s[t] = scale * c;  m = max s, NaN passed over (-inf when all are
+///     NaN)
+///   e[t] = exp(s[t] - (m == -inf ? 0 : m));  l = sum e in 16 partial sums, t to sum t % 16, folded as VectorOps'
+///     others
 ///   o[i] = 0;  o[i] = fma(e[t], v[t][i], o[i]), t ascending
 struct SpanArgs {
   const uint16_t* keys[kSpanPages] = {};    // f16 [d, kKvPage] each; null: packed, and this is a PackedSpanArgs
@@ -176,25 +189,27 @@ struct VectorOps {
   /// Face files.
   void (*rope)(float* x, const float* cos, const float* sin, int64_t half);
   GluFunction silu_mul;
-  /// act(x) = r * r, r = x < 0 ? 0 : x, so that a NaN stays one. Nothing overflows f32 that a model's f32 weights give; f16 would.
+  /// act(x) = r * r, r = x < 0 ? 0 : x, so that a NaN stays one. Nothing overflows f32 that a model's f32 weights give;
+  /// f16 would.
   GluFunction squared_relu_mul;
   void (*add)(const float* x, int64_t n, float* y);  // y += x
   float (*dot_f32)(const float* a, const float* b, int64_t n);
   void (*scale)(float* x, float a, int64_t n);
-  /// The Hadamard transform of each `block` elements of x [n], in place: for width = 1, 2, .. block / 2 pairs (a, b) that lie
-  /// `width` apart become (a + b, a - b); then all are multiplied by f32(1 / sqrt(block)). block: a power of two that divides n.
+  /// The Hadamard transform of each `block` elements of x [n], in place: for width = 1, 2, .. block / 2 pairs (a, b)
+  /// that lie `width` apart become (a + b, a - b); then all are multiplied by f32(1 / sqrt(block)). block: a power of
+  /// two that divides n.
   void (*hadamard)(float* x, int64_t n, int64_t block);
   /// Attention of some queries to one span of positions.
   void (*attend_span)(const SpanArgs& args);
-  /// What a query has from earlier spans takes in the next one, (m, l, o [d]). running[0] = M, running[1] = L, y [d] = O:
-  /// M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L = fma(l, b, L * a); O = fma(o, b, O * a); M = M'. Where M' is -inf, 0
-  /// stands in its place in both exponents.
+  /// What a query has from earlier spans takes in the next one, (m, l, o [d]). running[0] = M, running[1] = L, y [d] =
+  /// O: M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L = fma(l, b, L * a); O = fma(o, b, O * a); M = M'. Where M'
+  /// is -inf, 0 stands in its place in both exponents.
   void (*merge_span)(float m, float l, const float* o, int64_t d, float* running, float* y);
   void (*f32_to_f16)(const float* x, int64_t n, uint16_t* y);
-  /// A row of the integer path, k >= 1 elements in groups of `group` (the last may be short), each on its own. Elements are
-  /// v[i] = x[i], or with a weight v[i] = (x[i] * factor) * weight[i]: rms_norm and quantization in one pass. Per group:
-  /// scale = absmax / 127 (0 when all are zero), xq = round-half-even(v * (127 / absmax)), NaN -> the whole group's scale is
-  /// NaN; sum = sum xq. Writes zeros from k up to `padded`. Source: seed 002 section 4.5.1.
+  /// A row of the integer path, k >= 1 elements in groups of `group` (the last may be short), each on its own. Elements
+  /// are v[i] = x[i], or with a weight v[i] = (x[i] * factor) * weight[i]: rms_norm and quantization in one pass. Per
+  /// group: scale = absmax / 127 (0 when all are zero), xq = round-half-even(v * (127 / absmax)), NaN -> the whole
+  /// group's scale is NaN; sum = sum xq. Writes zeros from k up to `padded`. Source: seed 002 section 4.5.1.
   void (*quantize_groups_int8)(const float* x, const float* weight, float factor, int64_t k, int64_t group,
                                int64_t padded, int8_t* xq, float* scales, int32_t* sums);
 };

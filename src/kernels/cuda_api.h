@@ -1,6 +1,6 @@
 #pragma once
-// The contract between ops/ and the CUDA kernels. No CUDA types: kernels/cuda/ implements it, kernels/cuda_stub/ stands in
-// for it where there is no toolkit, and nothing above has an #ifdef.
+// The contract between ops/ and the CUDA kernels. No CUDA types: kernels/cuda/ implements it, kernels/cuda_stub/ stands
+// in for it where there is no toolkit, and nothing above has an #ifdef.
 //
 // A stream is a cudaStream_t as void*; null is the default stream. Calls that take one only enqueue work: they allocate
 // nothing, wait for nothing and may be captured into a graph, unless they say otherwise.
@@ -92,8 +92,9 @@ struct Matmul {
   int64_t ldy = 0;
   uint8_t* workspace = nullptr;  // workspace_bytes(), aligned to 256
   void* stream = nullptr;
-  /// Lets the kernel start while its predecessor in the stream finishes (compute capability 9 and higher); it then loads
-  /// weights early and waits before it touches x or y. Weights must have been written before the predecessor started.
+  /// Lets the kernel start while its predecessor in the stream finishes (compute capability 9 and higher); it then
+  /// loads weights early and waits before it touches x or y. Weights must have been written before the predecessor
+  /// started.
   bool overlap = true;
   int32_t instance = 0;  // MatmulKernel::instance() for this number of rows, or one that takes as many
 };
@@ -117,8 +118,8 @@ struct MatmulKernel {
   const char* (*refuses)(const MatmulShape& shape);
   /// Bytes of a row in the kernel's order; a multiple of 16.
   int64_t (*row_bytes)(int64_t k);
-  /// Re-orders `rows` rows in device memory, filling up the last tile: `from` are canonical (or, for derived formats, their
-  /// own packing), `stride` bytes apart.
+  /// Re-orders `rows` rows in device memory, filling up the last tile: `from` are canonical (or, for derived formats,
+  /// their own packing), `stride` bytes apart.
   Status (*relayout)(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void* stream);
   int64_t (*workspace_bytes)(const MatmulShape& shape, Element x);
   Status (*run)(const Matmul& call);
@@ -130,15 +131,16 @@ struct MatmulKernel {
 /// All kernels, better ones first; the last ones (fallbacks) take every shape.
 const std::vector<MatmulKernel>& matmul_kernels();
 
-/// int8 codes of x [m, k] and their scales, as docs/numerics.md#activations says: per row (group 0) or per `group` columns.
-/// codes [m, ldq], zero from k to ldq; scales [m, ceil(k / group)] or [m].
+/// int8 codes of x [m, k] and their scales, as docs/numerics.md#activations says: per row (group 0) or per `group`
+/// columns. codes [m, ldq], zero from k to ldq; scales [m, ceil(k / group)] or [m].
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,
                             int8_t* codes, int64_t ldq, float* scales, void* stream);
 
 // ---- Bits times bits, source: seed 003
 
-/// y[m, n] = (sum_k sign(x[m, k]) * value(w)[n, k]) * scale[n] * x_scale[m] + bias[n], binary weights (+1, -1) and activations
-/// of which the sign is kept. There is no zero: +0 and -0 count as +1. Numerics: docs/numerics.md#bits-times-bits. Device memory.
+/// y[m, n] = (sum_k sign(x[m, k]) * value(w)[n, k]) * scale[n] * x_scale[m] + bias[n], binary weights (+1, -1) and
+/// activations of which the sign is kept. There is no zero: +0 and -0 count as +1. Numerics:
+/// docs/numerics.md#bits-times-bits. Device memory.
 struct BinaryMatmul {
   const uint8_t* tiles = nullptr;   // binary_tile_bytes(n, k), from binary_relayout()
   const int32_t* ones = nullptr;    // [factor_rows(n)], from binary_relayout()
@@ -166,8 +168,8 @@ Status binary_matmul(const BinaryMatmul& call);
 
 // ---- quantized_mm, source: seed 000
 
-/// The seed's argument list, with more kinds of scale. Codes are packed least significant bits first: 8 and 4 bits in two's
-/// complement, 2 bits code - 2, 1 bit {-1, +1}. Any alignment of weight rows.
+/// The seed's argument list, with more kinds of scale. Codes are packed least significant bits first: 8 and 4 bits in
+/// two's complement, 2 bits code - 2, 1 bit {-1, +1}. Any alignment of weight rows.
 struct QuantizedMm {
   const void* input = nullptr;      // [m, input_stride]
   const uint8_t* weight = nullptr;  // [n] rows, weight_stride bytes apart

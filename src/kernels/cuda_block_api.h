@@ -2,8 +2,9 @@
 // The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, second
 // moments; no CUDA types. kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
 //
-// Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device memory, rows are
-// dense, f32 unless it says otherwise. Calls enqueue work on `stream` and return. Errors: what CUDA says.
+// Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device
+// memory, rows are dense, f32 unless it says otherwise. Calls enqueue work on `stream` and return. Errors: what CUDA
+// says.
 
 #include <cstdint>
 
@@ -25,7 +26,8 @@ struct F32Matmul {
 };
 Status f32_matmul(const F32Matmul& call);
 
-/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum += y^T x, all of it.
+/// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum +=
+/// y^T x, all of it.
 struct AddMoments {
   const float* x = nullptr;  // [rows, k]
   int64_t rows = 0, k = 0, chunk = 0;
@@ -46,8 +48,8 @@ Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, f
 Status gate_rows(float* gate, const float* up, int64_t count, void* stream);
 /// gate = r * r * up, r = gate < 0 ? 0 : gate
 Status squared_relu_rows(float* gate, const float* up, int64_t count, void* stream);
-/// Each `block` columns of x [rows, n] become their Hadamard transform, in place: VectorOps::hadamard. `scale`: 1 / sqrt(block).
-/// block: a power of two from 2 to 4096 that divides n.
+/// Each `block` columns of x [rows, n] become their Hadamard transform, in place: VectorOps::hadamard. `scale`: 1 /
+/// sqrt(block). block: a power of two from 2 to 4096 that divides n.
 Status hadamard_rows(float* x, int64_t rows, int64_t n, int64_t block, float scale, void* stream);
 /// y += x
 Status add_rows(const float* x, int64_t count, float* y, void* stream);

@@ -1,7 +1,7 @@
 #pragma once
-// FP8 in blocks on a GPU: the contract, as kernels/cuda_api.h. All pointers of the structs are device memory. The calls enqueue work,
-// allocate nothing, wait for nothing and may be captured into a graph. What shapes and strides must be, the caller has checked
-// (check_fp8() of ops/fp8.h).
+// FP8 in blocks on a GPU: the contract, as kernels/cuda_api.h. All pointers of the structs are device memory. The calls
+// enqueue work, allocate nothing, wait for nothing and may be captured into a graph. What shapes and strides must be,
+// the caller has checked (check_fp8() of ops/fp8.h).
 
 #include "kernels/fp8_groups.h"
 #include "kernels/fp8_problem.h"
@@ -13,14 +13,14 @@ namespace lowbit::cuda {
 Status quantize_fp8(const Fp8Quant& q, void* stream);
 /// The CPU's bits.
 Status dequantize_fp8(const Fp8Dequant& d, void* stream);
-/// On compute capability 9.0 by tensor cores, whose sums within a block of 128 columns are rounded their own way, where rows of a and b begin
-/// at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Else, with scales of b of whole multiples of 64 rows, by tensor
-/// cores on f16, whose products are exact and whose sums are f32's but for their order. Else the CPU's bits: sums go over k in order.
-/// bias [n] or null is added to the f32 sums.
+/// On compute capability 9.0 by tensor cores, whose sums within a block of 128 columns are rounded their own way, where
+/// rows of a and b begin at multiples of 16 bytes and scales of b are of whole multiples of 128 rows. Else, with scales
+/// of b of whole multiples of 64 rows, by tensor cores on f16, whose products are exact and whose sums are f32's but
+/// for their order. Else the CPU's bits: sums go over k in order. bias [n] or null is added to the f32 sums.
 Status gemm_fp8(const Fp8Gemm& g, void* stream, const float* bias = nullptr);
 
-/// The same for groups of rows, by tensor cores on f16. What ends and rows say is not checked: rows outside of a are left out.
-/// kUnsupported: scales of b that are not of whole multiples of 64 rows.
+/// The same for groups of rows, by tensor cores on f16. What ends and rows say is not checked: rows outside of a are
+/// left out. kUnsupported: scales of b that are not of whole multiples of 64 rows.
 Status grouped_gemm_fp8(const Fp8Gemm& g, const Fp8Groups& groups, void* stream);
 
 }  // namespace lowbit::cuda

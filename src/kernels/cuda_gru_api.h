@@ -10,9 +10,10 @@
 
 namespace lowbit::cuda {
 
-/// Offset codes q - lo in device memory: one plane of bytes for formats up to 8 bits, else two, low bytes first. Element
-/// (row, column) of plane p at data + p * plane_bytes + row * stride + column; plane_bytes and stride are multiples of 16 and
-/// data is aligned to 16. What lies between the columns and the stride is never used but must be readable.
+/// Offset codes q - lo in device memory: one plane of bytes for formats up to 8 bits, else two, low bytes first.
+/// Element (row, column) of plane p at data + p * plane_bytes + row * stride + column; plane_bytes and stride are
+/// multiples of 16 and data is aligned to 16. What lies between the columns and the stride is never used but must be
+/// readable.
 struct GruCodes {
   uint8_t* data = nullptr;
   int64_t stride = 0, plane_bytes = 0;
@@ -21,9 +22,10 @@ constexpr int gru_planes(const GruGrid& g) { return g.hi - g.lo > 255 ? 2 : 1; }
 /// Stride and plane_bytes for `rows` rows of `columns` codes; returns the bytes of all planes.
 int64_t gru_codes_bytes(const GruGrid& grid, int64_t rows, int64_t columns, GruCodes& layout);
 
-/// How the steps run. kFused: a sequence in a thread block that also computes its input product (small cells). kBlock: a tile of sequences in one thread block. kCluster: in a cluster whose blocks pass h around
-/// through distributed shared memory (compute capability 9). kGrid: in thread blocks that pass it through global memory.
-/// kSteps: one launch per step, any widths. Except for kSteps one launch runs all steps.
+/// How the steps run. kFused: a sequence in a thread block that also computes its input product (small cells). kBlock:
+/// a tile of sequences in one thread block. kCluster: in a cluster whose blocks pass h around through distributed
+/// shared memory (compute capability 9). kGrid: in thread blocks that pass it through global memory. kSteps: one launch
+/// per step, any widths. Except for kSteps one launch runs all steps.
 enum class GruPath : uint8_t { kAuto, kFused, kBlock, kCluster, kGrid, kSteps };
 const char* gru_path_name(GruPath path);  // "auto", "fused", "block", "cluster", "grid", "steps"
 

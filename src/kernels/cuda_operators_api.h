@@ -1,9 +1,10 @@
 #pragma once
-// The contract between capi/ and the products of few bits that read their operands as they lie in memory: nothing is prepared, nothing
-// is kept. kernels/cuda/operators/ implements it, kernels/cuda_stub/ stands in for it.
+// The contract between capi/ and the products of few bits that read their operands as they lie in memory: nothing is
+// prepared, nothing is kept. kernels/cuda/operators/ implements it, kernels/cuda_stub/ stands in for it.
 //
-// Numerics: docs/operators.md, the CPU's bits (ops/bitlinear.h). All pointers are device memory, rows may begin anywhere. Calls enqueue
-// work on `stream`: they allocate nothing, wait for nothing and may be captured into a graph. What shapes must be, the caller has checked.
+// Numerics: docs/operators.md, the CPU's bits (ops/bitlinear.h). All pointers are device memory, rows may begin
+// anywhere. Calls enqueue work on `stream`: they allocate nothing, wait for nothing and may be captured into a graph.
+// What shapes must be, the caller has checked.
 
 #include <cstdint>
 

@@ -29,9 +29,9 @@ struct StepProducts {
   float eps = 0;
   ProductEnd end = ProductEnd::kStore;
 };
-/// Whether step_products() takes them: int8 x with a scale per 32 columns, integer weights whose scales belong to 32, 64,
-/// 128 or 256 columns, one to kMostStepRows rows; or `rows`, one, whose codes share a scale, and weights of 1 or 2 bits
-/// with a scale per row. No offsets, and room in a block for them.
+/// Whether step_products() takes them: int8 x with a scale per 32 columns, integer weights whose scales belong to 32,
+/// 64, 128 or 256 columns, one to kMostStepRows rows; or `rows`, one, whose codes share a scale, and weights of 1 or 2
+/// bits with a scale per row. No offsets, and room in a block for them.
 bool takes_step_products(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);

@@ -82,7 +82,8 @@ struct AttendStep {
   AttendPages attend;
   const float *k = nullptr, *v = nullptr;      // [m, kv_heads * head_dim]
   const float *cos = nullptr, *sin = nullptr;  // as in StoreRows
-  /// The kernel may start while its predecessor finishes: pages of positions before the rows' must not be written by it.
+  /// The kernel may start while its predecessor finishes: pages of positions before the rows' must not be written by
+  /// it.
   bool overlap = false;
   /// With results: [tiles, kv heads] zeros, and zeros again when the kernel ends. The last block of a tile puts its
   /// spans together.

@@ -1,6 +1,6 @@
 #pragma once
-// The contract between backend/cuda/ and the kernel that reads rows of an embedding as it is stored. kernels/cuda/block/
-// implements it, kernels/cuda_stub/ stands in for it.
+// The contract between backend/cuda/ and the kernel that reads rows of an embedding as it is stored.
+// kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it.
 
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 #pragma once
-// The contract between ops/fp8.h (checks, threads) and the FP8 kernels of each instruction set. Plain structs and function
-// pointers, as kernels/api.h. What they compute: docs/numerics.md#fp8-in-blocks; every kernel gives the bits of kernels/ref/fp8.cc.
+// The contract between ops/fp8.h (checks, threads) and the FP8 kernels of each instruction set. Plain structs and
+// function pointers, as kernels/api.h. What they compute: docs/numerics.md#fp8-in-blocks; every kernel gives the bits
+// of kernels/ref/fp8.cc.
 
 #include <cstdint>
 
@@ -63,7 +64,8 @@ struct Fp8Kernels {
   void (*dequantize)(const Fp8DequantArgs& args);
   /// out[i] = value of codes[i] * factor, a power of two.
   void (*decode)(const uint8_t* codes, int64_t n, float factor, float* out);
-  /// What gemm() wants a's values multiplied by: a power of two, so that products with b's values as the kernel has them are exact.
+  /// What gemm() wants a's values multiplied by: a power of two, so that products with b's values as the kernel has
+  /// them are exact.
   float a_factor;
   int panel_rows;  // rows of b that go together
   int64_t (*gemm_scratch_bytes)(int64_t m);

@@ -7,8 +7,9 @@
 
 namespace lowbit {
 
-/// Rows of a product's a that multiply a b of their own, as experts of a mixture do: b of group i begins n rows, and its scales
-/// ceil(n / b_rows) rows, behind those of the group before. Rows of c that belong to no group stay as they are.
+/// Rows of a product's a that multiply a b of their own, as experts of a mixture do: b of group i begins n rows, and
+/// its scales ceil(n / b_rows) rows, behind those of the group before. Rows of c that belong to no group stay as they
+/// are.
 struct Fp8Groups {
   int64_t count = 0;
   const int32_t* ends =

@@ -12,8 +12,8 @@ inline namespace LOWBIT_ISA {
 /// The largest magnitude of E4M3.
 inline constexpr float kE4m3Max = 448.0f;
 
-/// The scale of a block whose largest magnitude is `largest`; NaN stays NaN. A power of two is rounded up, so that no code
-/// saturates, and is 2^-126 at least.
+/// The scale of a block whose largest magnitude is `largest`; NaN stays NaN. A power of two is rounded up, so that no
+/// code saturates, and is 2^-126 at least.
 constexpr LOWBIT_HD float fp8_scale(float largest, bool power_of_two) {
   if (largest < 0x1p-120f) return 0.0f;
   const float scale = largest / kE4m3Max;

@@ -10,15 +10,16 @@ namespace lowbit {
 /// Rows of scales as the copy engine of a GPU wants them begin at multiples of 16 bytes.
 inline constexpr int64_t kFp8ScaleRowMultiple = 4;
 
-/// x [rows, columns] to codes and scales. A block is row_block x column_block: 1 x 128 for activations, 128 x 128 for weights.
+/// x [rows, columns] to codes and scales. A block is row_block x column_block: 1 x 128 for activations, 128 x 128 for
+/// weights.
 struct Fp8Quant {
   const void* x = nullptr;  // row r at element r * ldx
   Fp8Element element = Fp8Element::kF32;
   int64_t rows = 0, columns = 0, ldx = 0;
   int64_t row_block = 1, column_block = kFp8Block;
   bool power_of_two = false;
-  /// Scales are [ceil(rows / row_block), ceil(columns / column_block)], row i at i * ldscales; by columns the same transposed: column b at
-  /// b * ldscales, and zeros behind its last row.
+  /// Scales are [ceil(rows / row_block), ceil(columns / column_block)], row i at i * ldscales; by columns the same
+  /// transposed: column b at b * ldscales, and zeros behind its last row.
   bool scales_by_column = false;
   int64_t ldscales = 0;
   uint8_t* codes = nullptr;  // row r at r * ldcodes

@@ -79,8 +79,8 @@ struct GruKernel {
   /// h [rows, H], offset codes, to the next step's in place. `trace` may be null.
   void (*step)(const GruSpec& spec, const uint8_t* packed, const int32_t* ih, int64_t rows, uint16_t* h,
                const GruTrace* trace, uint8_t* scratch);
-  /// Rows that step_ahead() works on, 0 where it may not be called for a cell; null: for none. Scratch as for step(), and kept
-  /// between the shares.
+  /// Rows that step_ahead() works on, 0 where it may not be called for a cell; null: for none. Scratch as for step(),
+  /// and kept between the shares.
   int64_t (*ahead_rows)(const uint8_t* packed) = nullptr;
   void (*step_ahead)(const GruSpec& spec, const uint8_t* packed, const int32_t* ih, uint16_t* h, const GruAhead& ahead,
                      uint8_t* scratch) = nullptr;

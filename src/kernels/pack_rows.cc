@@ -70,8 +70,8 @@ Range whole_range(const float* v, int64_t n) {
   return range;
 }
 
-/// Where few codes are spread over a row, its extremes are worth less than finer steps: ranges shrunk about their middle by 1/16 at a
-/// time are tried, the first of the least squared error is taken.
+/// Where few codes are spread over a row, its extremes are worth less than finer steps: ranges shrunk about their
+/// middle by 1/16 at a time are tried, the first of the least squared error is taken.
 Range choose_range(const float* v, int64_t n, int bits) {
   const Range whole = whole_range(v, n);
   const int tries = bits == 2 ? 8 : bits == 3 ? 5 : bits == 4 ? 3 : 0;
@@ -92,7 +92,8 @@ Range choose_range(const float* v, int64_t n, int bits) {
   return best;
 }
 
-/// f16 to f32; whether all are finite, else `values` mean nothing. A half's bits, where a float has its own, are 2^112 times too small.
+/// f16 to f32; whether all are finite, else `values` mean nothing. A half's bits, where a float has its own, are 2^112
+/// times too small.
 bool convert(const uint16_t* from, int64_t n, float* values) {
   Words infinite = {};
   for (int64_t c = 0; c < n; c += kWidth) {
@@ -107,7 +108,8 @@ bool convert(const uint16_t* from, int64_t n, float* values) {
   return true;
 }
 
-/// Puts codes of kWidth columns in their places, which are 0. A unit is 16 columns of 32 bits: a row's codes are at one place in all of them.
+/// Puts codes of kWidth columns in their places, which are 0. A unit is 16 columns of 32 bits: a row's codes are at one
+/// place in all of them.
 void put(const Ints& nearest, const PackedShape& shape, int64_t row, int64_t column, uint8_t* codes) {
   if (shape.bits == 3) {
     put(nearest & 3, low_bits(shape), row, column, codes);

@@ -1,7 +1,8 @@
 #pragma once
-// Packed matrices of the KV cache: codes of 2, 3, 4 or 8 bits, each row with a scale and a least value of its own, both stored in 8 bits. A
-// row of packed keys is one element of a head over the positions of a page, a row of packed values one position over some elements of
-// the head; so one order of codes and one product serve both. Exact definition: docs/kv-cache.md; meaning: kernels/ref/packed_kv.h.
+// Packed matrices of the KV cache: codes of 2, 3, 4 or 8 bits, each row with a scale and a least value of its own, both
+// stored in 8 bits. A row of packed keys is one element of a head over the positions of a page, a row of packed values
+// one position over some elements of the head; so one order of codes and one product serve both. Exact definition:
+// docs/kv-cache.md; meaning: kernels/ref/packed_kv.h.
 
 #include <cstdint>
 
@@ -17,9 +18,11 @@ struct PackedMatrix {
   const uint8_t *codes = nullptr, *side = nullptr;
 };
 
-/// A span with packed pages: those whose keys and values are null. A row of keys is one element of a head, a row of values one position.
-/// Numerics: those of SpanArgs, but on a packed page, whose products are those of kernels/ref/packed_kv.h:
-///   c[t] = packed_product(q, keys);  o = o + packed_product(e, values), e[t] = 0 for positions that the query does not see
+/// A span with packed pages: those whose keys and values are null. A row of keys is one element of a head, a row of
+/// values one position. Numerics: those of SpanArgs, but on a packed page, whose products are those of
+/// kernels/ref/packed_kv.h:
+///   c[t] = packed_product(q, keys);  o = o + packed_product(e, values), e[t] = 0 for positions that the query does not
+///     see
 struct PackedSpanArgs : SpanArgs {
   PackedMatrix packed_keys[kSpanPages];  // {key_bits, d, kKvPage}
   /// {value_bits, kKvPage, value_columns(value_bits)} one behind the other, codes and sides; the last may be narrower.
@@ -28,7 +31,8 @@ struct PackedSpanArgs : SpanArgs {
 };
 inline namespace LOWBIT_ISA {
 
-/// rows: a multiple of 16, at most kMostPackedRows. columns: 16, 32, 48 or 64. bits: 2, 3, 4 or 8, and 1 for a part of 3.
+/// rows: a multiple of 16, at most kMostPackedRows. columns: 16, 32, 48 or 64. bits: 2, 3, 4 or 8, and 1 for a part of
+/// 3.
 struct PackedShape {
   int bits = 4;
   int64_t rows = 0, columns = 0;
@@ -41,10 +45,10 @@ inline constexpr int64_t kMostPackedRows = 256;
 /// Heads that can be packed: 16, 32, .. 256 elements.
 constexpr bool is_packable_head(int64_t d) { return d > 0 && d % 16 == 0 && d <= kMostPackedRows; }
 
-/// Codes lie in units of 64 bytes: 32 words of 16 bits, each with 16 / bits codes, the first in the lowest bits. Code number k of
-/// word w belongs to vector v = unit * (16 / bits) + k. Vector v holds rows 2 p and 2 p + 1 with p = v / (columns / 16), columns
-/// 16 n to 16 n + 15 with n = v % (columns / 16); word w is row 2 p + w % 2, column 16 n + w / 2 of them. So a shift and a mask
-/// give pairs of rows side by side, as instructions multiply them.
+/// Codes lie in units of 64 bytes: 32 words of 16 bits, each with 16 / bits codes, the first in the lowest bits. Code
+/// number k of word w belongs to vector v = unit * (16 / bits) + k. Vector v holds rows 2 p and 2 p + 1 with p = v /
+/// (columns / 16), columns 16 n to 16 n + 15 with n = v % (columns / 16); word w is row 2 p + w % 2, column 16 n + w /
+/// 2 of them. So a shift and a mask give pairs of rows side by side, as instructions multiply them.
 struct CodePlace {
   int64_t byte;
   int shift;

@@ -9,8 +9,8 @@
 
 namespace lowbit {
 
-/// This machine's tables up to `at_most`, strongest first; the reference table is always the last. The caller knows that the machine has
-/// `at_most` (base/cpu.h: choose_isa).
+/// This machine's tables up to `at_most`, strongest first; the reference table is always the last. The caller knows
+/// that the machine has `at_most` (base/cpu.h: choose_isa).
 std::span<const KernelTable* const> kernel_tables(Isa at_most);
 
 /// The reference table: the normative meaning of every kernel.

@@ -9,8 +9,8 @@
 
 namespace lowbit {
 
-/// The tensor `name` of a model, [n, k] as its configuration asks for, with finite contents. Errors, each with the name: kNotFound,
-/// kShapeMismatch, kCorrupt (NaN or infinity in weights, scales, zeros or codebook), what load() says.
+/// The tensor `name` of a model, [n, k] as its configuration asks for, with finite contents. Errors, each with the
+/// name: kNotFound, kShapeMismatch, kCorrupt (NaN or infinity in weights, scales, zeros or codebook), what load() says.
 Result<QTensor> fetch_tensor(const WeightSource& source, const std::string& name, int64_t n, int64_t k,
                              ThreadPool& pool);
 

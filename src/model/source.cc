@@ -62,7 +62,8 @@ bool is_gguf(const std::string& path, fs::file_status status) {
   return in.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
 }
 
-/// The files DIRECTORY/chat_templates/NAME.jinja, or those of additional_chat_templates, where transformers writes them; by name.
+/// The files DIRECTORY/chat_templates/NAME.jinja, or those of additional_chat_templates, where transformers writes
+/// them; by name.
 std::vector<std::string> named_templates(const std::string& directory) {
   std::vector<std::string> names;
   for (const char* folder : {"/chat_templates", "/additional_chat_templates"}) {
@@ -75,8 +76,9 @@ std::vector<std::string> named_templates(const std::string& directory) {
   return names;
 }
 
-/// Puts a template that stands beside the model where all readers look for it. chat_template.jinja (written by transformers since version 5)
-/// counts for more than tokenizer_config.json, so does one named default; another name is taken where there is nothing else.
+/// Puts a template that stands beside the model where all readers look for it. chat_template.jinja (written by
+/// transformers since version 5) counts for more than tokenizer_config.json, so does one named default; another name is
+/// taken where there is nothing else.
 Status add_chat_template(const std::string& directory, std::string* tokenizer_config) {
   std::string path = directory + "/chat_template.jinja";
   std::error_code error;

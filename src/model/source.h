@@ -62,8 +62,9 @@ struct TokenizerTexts {
   std::string tokenizer, config;  // tokenizer.json and tokenizer_config.json; "" when there is none
 };
 
-/// The tokenizer of anything open_source takes, of a tokenizer.json, of a directory that holds one, or of a GGUF file with a vocabulary and
-/// nothing else. Neither weights nor architecture matter. Errors: kNotFound (nothing there), kCorrupt, kUnsupported.
+/// The tokenizer of anything open_source takes, of a tokenizer.json, of a directory that holds one, or of a GGUF file
+/// with a vocabulary and nothing else. Neither weights nor architecture matter. Errors: kNotFound (nothing there),
+/// kCorrupt, kUnsupported.
 Result<TokenizerTexts> read_tokenizer_texts(const std::string& path);
 
 }  // namespace lowbit

@@ -1,6 +1,6 @@
-// FP8 checkpoints of Hugging Face: "P.weight" F8_E4M3 [n, k] with its scales. DeepSeek's are "P.weight_scale_inv" [ceil(n / 128),
-// ceil(k / 128)], which multiply, whatever their name says; those of compressed-tensors and AutoFP8 "P.weight_scale", one number, [n, 1] or
-// blocks. docs/fp8.md.
+// FP8 checkpoints of Hugging Face: "P.weight" F8_E4M3 [n, k] with its scales. DeepSeek's are "P.weight_scale_inv"
+// [ceil(n / 128), ceil(k / 128)], which multiply, whatever their name says; those of compressed-tensors and AutoFP8
+// "P.weight_scale", one number, [n, 1] or blocks. docs/fp8.md.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// A GGUF file as a WeightSource: names and row order become Hugging Face's. What the file calls its tensors says the family's spec.
+// A GGUF file as a WeightSource: names and row order become Hugging Face's. What the file calls its tensors says the
+// family's spec.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -15,8 +16,8 @@
 namespace lowbit {
 namespace {
 
-/// llama.cpp stores each head's rows so that the pairs of the rotation are neighbours: row 2 i + j of a head is Hugging Face's row
-/// j * head_dim / 2 + i. This undoes it for rows of `row_bytes` bytes, whatever they hold.
+/// llama.cpp stores each head's rows so that the pairs of the rotation are neighbours: row 2 i + j of a head is Hugging
+/// Face's row j * head_dim / 2 + i. This undoes it for rows of `row_bytes` bytes, whatever they hold.
 Result<Buffer> unpermute_rows(const Buffer& raw, int64_t rows, int64_t head_dim, const std::string& where) {
   LOWBIT_TRY_ASSIGN(Buffer out, Buffer::allocate(raw.size(), where.c_str()));
   const int64_t row_bytes = raw.size() / rows, half = head_dim / 2;

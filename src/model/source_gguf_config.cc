@@ -68,7 +68,8 @@ struct Llama3Scaling {
   double factor, low, high, original;
 };
 
-/// The factors that Llama 3.1's scaling gives each pair of a head: the formula of transformers' _compute_llama3_parameters.
+/// The factors that Llama 3.1's scaling gives each pair of a head: the formula of transformers'
+/// _compute_llama3_parameters.
 std::vector<float> llama3_factors(const Llama3Scaling& s, double theta, int64_t pairs) {
   std::vector<float> out;
   for (int64_t i = 0; i < pairs; ++i) {
@@ -85,8 +86,9 @@ std::vector<float> llama3_factors(const Llama3Scaling& s, double theta, int64_t 
   return out;
 }
 
-/// rope_freqs.weight holds the factors, not the parameters that made them. Every Llama 3.x file comes from low 1, high 4, 8192 positions
-/// and the largest factor, so these are tried, and it is an error when they do not reproduce the tensor.
+/// rope_freqs.weight holds the factors, not the parameters that made them. Every Llama 3.x file comes from low 1, high
+/// 4, 8192 positions and the largest factor, so these are tried, and it is an error when they do not reproduce the
+/// tensor.
 Result<json> rope_scaling_of_factors(const GgufFile& file, const GgufTensor& tensor, double theta, int64_t head_dim) {
   const std::string where = file.path() + ": tensor 'rope_freqs.weight'";
   LOWBIT_TRY_ASSIGN(const QTensor w, file.load(tensor));

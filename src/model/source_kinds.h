@@ -26,8 +26,8 @@ struct BitnetPacking {
 /// Errors: kUnsupported (a linear class, a mode, norms inside the linear layers), kCorrupt.
 Result<BitnetPacking> bitnet_packing(const nlohmann::json& quantization, const std::string& where);
 
-/// How a Hugging Face model of "quant_method": "fp8" or "compressed-tensors" stores its linear layers: E4M3 codes, and a scale per
-/// matrix, row or block, which multiplies.
+/// How a Hugging Face model of "quant_method": "fp8" or "compressed-tensors" stores its linear layers: E4M3 codes, and
+/// a scale per matrix, row or block, which multiplies.
 struct Fp8Packing {
   int64_t rows = 128, columns = 128;  // of a block, where scales are those of blocks
 };
@@ -41,7 +41,8 @@ struct PackedRows {
   const uint8_t* bytes;  // [rows, k]; each byte holds a value of four rows
   int64_t rows, k;
 };
-/// The ternary matrix [4 * rows, k] with one scale. Errors: kCorrupt (a code 3, a scale that is not positive), kOutOfMemory.
+/// The ternary matrix [4 * rows, k] with one scale. Errors: kCorrupt (a code 3, a scale that is not positive),
+/// kOutOfMemory.
 Result<QTensor> load_bitnet_weight(const PackedRows& packed, float scale, const BitnetPacking& packing,
                                    const std::string& where);
 /// What transformers' WeightQuant makes of a matrix: s = max(mean |w|, 1e-5), codes = round half even(w / s), to -1..1,
@@ -55,8 +56,9 @@ struct ModelTexts {
 /// tokenizer.json and so on of a directory, config.json not included.
 Result<ModelTexts> read_model_texts(const std::string& directory);
 
-/// config.json of a GGUF file, from its metadata and tensor shapes. `rope_freqs.weight`, where present, becomes rope_scaling
-/// "llama3": see source_gguf_config.cc. Errors: kCorrupt, kNotFound (a key), kUnsupported (architecture, rope factors).
+/// config.json of a GGUF file, from its metadata and tensor shapes. `rope_freqs.weight`, where present, becomes
+/// rope_scaling "llama3": see source_gguf_config.cc. Errors: kCorrupt, kNotFound (a key), kUnsupported (architecture,
+/// rope factors).
 Result<std::string> gguf_config_json(const GgufFile& file);
 std::string gguf_generation_config_json(const GgufFile& file);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Roundings of activations beside the default one (VectorOps::quantize_groups_int8): fewer levels, and clipped rows. The codes go through
-// the same integer kernels, so every instruction set gives the same bits.
+// Roundings of activations beside the default one (VectorOps::quantize_groups_int8): fewer levels, and clipped rows.
+// The codes go through the same integer kernels, so every instruction set gives the same bits.
 
 #include <cstdint>
 
@@ -15,7 +15,8 @@ struct ActivationRounding {
   bool operator==(const ActivationRounding&) const = default;
 };
 
-/// Clips v [k] in place to the smallest magnitude that leaves out ceil(clipped * k) columns (all but one at most). Rows with a NaN stay.
+/// Clips v [k] in place to the smallest magnitude that leaves out ceil(clipped * k) columns (all but one at most). Rows
+/// with a NaN stay.
 void clip_row(float* v, int64_t k, double clipped);
 
 /// VectorOps::quantize_groups_int8 without a norm, with codes up to `largest`: per group scale = absmax / largest,

@@ -97,7 +97,8 @@ TEST(ActivationRounding, ClipsTheLargest) {
   EXPECT_EQ(v[7], -50);
 }
 
-/// Rows as the linear layers see them: normed on the way or before, all at once or column by column, on every instruction set.
+/// Rows as the linear layers see them: normed on the way or before, all at once or column by column, on every
+/// instruction set.
 TEST(ActivationRounding, SameBitsOnEveryPath) {
   Rng rng(2);
   const int64_t k = 576, m = 5, n = 48;

@@ -11,8 +11,8 @@
 namespace lowbit {
 namespace {
 
-// Queries that share a kv head and are computed together: enough to make conversion of a page cheap beside the products, few
-// enough that their scores of a span stay in a level-2 cache.
+// Queries that share a kv head and are computed together: enough to make conversion of a page cheap beside the
+// products, few enough that their scores of a span stay in a level-2 cache.
 constexpr int64_t kBlockQueries = 48;
 // Threads get so many tasks each, or spans are shared out where there is room for the results of so many rows.
 constexpr int64_t kTasksPerThread = 4;

@@ -39,21 +39,23 @@ struct BatchAttention {
   int64_t window = 0;        // as in AttentionCall
 };
 
-/// Attention of one shape, with scratch for every thread and room for the results of single spans. Enough for a few thousand
-/// positions from the start; reserve() grows it (doubling, so that decoding does not allocate step by step).
+/// Attention of one shape, with scratch for every thread and room for the results of single spans. Enough for a few
+/// thousand positions from the start; reserve() grows it (doubling, so that decoding does not allocate step by step).
 class Attention {
  public:
   /// Keeps references to both. Errors: kOutOfMemory.
   static Result<Attention> make(const VectorOps& ops, const AttentionShape& shape, ThreadPool& pool);
-  /// Room for contexts of `positions`; without it threads that share the spans of a row would have no place for them, and
-  /// do not share them. Errors: kOutOfMemory.
+  /// Room for contexts of `positions`; without it threads that share the spans of a row would have no place for them,
+  /// and do not share them. Errors: kOutOfMemory.
   Status reserve(int64_t positions);
   int64_t bytes() const { return scratch_.size() + results_.size(); }
 
   /// out[r,h] = sum_t softmax_t(scale * q[r,h] . k[t]) v[t],  max(0, p + 1 - window) <= t <= p, the row's position.
-  /// The caches hold (stored, not necessarily committed) all positions up to the last row's, packed where rows read them so.
-  /// Numerics: f32, spans of 256 positions in ascending order (SpanArgs, VectorOps::merge_span; docs/numerics.md), at the end times
-  ///           1 / L. A row's bits depend on nothing but its position, the window, its query and the cache: not on the rows beside
+  /// The caches hold (stored, not necessarily committed) all positions up to the last row's, packed where rows read
+  /// them so. Numerics: f32, spans of 256 positions in ascending order (SpanArgs, VectorOps::merge_span;
+  /// docs/numerics.md), at the end times
+  ///           1 / L. A row's bits depend on nothing but its position, the window, its query and the cache: not on the
+  ///             rows beside
   ///           it, the thread count, the ISA or the blocking. Reference: a loop in ops/attention_test.cc.
   /// `next`: what the loop behind it reads.
   void run(const BatchAttention& call, const ReadAhead& next = {});

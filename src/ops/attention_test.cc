@@ -256,7 +256,8 @@ TEST(Attention, BatchesOfSequences) {
 }
 
 TEST(Attention, LongContexts) {
-  // 8 heads of one kv head and 20000 positions: blocks of rows, and spans shared out among threads, with and without room for them.
+  // 8 heads of one kv head and 20000 positions: blocks of rows, and spans shared out among threads, with and without
+  // room for them.
   const AttentionShape s{8, 1, 8, 0.35f};
   const int64_t positions = 20000;
   ThreadPool pool(3);

@@ -9,8 +9,9 @@
 
 namespace lowbit {
 
-/// Rows of x as int8: s = stored(127 / max(max |x|, 1e-5)), code = round half to even(x * s), to -128..127. A row that holds a NaN or an
-/// infinity has s = NaN and codes 0. `stored`: what a scale's storage type makes of it; null: nothing.
+/// Rows of x as int8: s = stored(127 / max(max |x|, 1e-5)), code = round half to even(x * s), to -128..127. A row that
+/// holds a NaN or an infinity has s = NaN and codes 0. `stored`: what a scale's storage type makes of it; null:
+/// nothing.
 void quantize_activations_int8(const float* x, int64_t m, int64_t k, int64_t ldx, int8_t* codes, int64_t ldq, float* s,
                                float (*stored)(float) = nullptr);
 
@@ -28,8 +29,8 @@ constexpr int64_t int2_row_bytes(int64_t k) { return (k + 3) / 4; }
 Status int2_to_tiles(const uint8_t* rows, int64_t stride, int64_t n, int64_t k, uint8_t* tiles);
 Status int2_from_tiles(const uint8_t* tiles, int64_t n, int64_t k, uint8_t* rows, int64_t stride);
 
-/// y[i, j] = float(sum_p x[i, p] * value(w[j, p])) / s[i] * ws[range of j]: the sum is exact, each operation behind it f32. With
-/// `multiplies` it is * s[i] * ws in place of / s[i] * ws.
+/// y[i, j] = float(sum_p x[i, p] * value(w[j, p])) / s[i] * ws[range of j]: the sum is exact, each operation behind it
+/// f32. With `multiplies` it is * s[i] * ws in place of / s[i] * ws.
 struct Bitlinear {
   int64_t m = 0, n = 0, k = 0;  // k at most 2^22, so that sums are int32
   const int8_t* x = nullptr;    // [m, k], rows ldx apart
@@ -49,8 +50,9 @@ Status check_int2_product(int64_t m, int64_t n, int64_t k, Int2Order order);
 /// Errors: kInvalidArgument, kShapeMismatch, kOutOfMemory.
 Status bitlinear_int8xint2(const Bitlinear& call, ThreadPool& pool);
 
-/// Bit k of a row, the least significant of a byte first: x >= 0 or NaN. scale: the mean of |x|, summed as docs/numerics.md#bits-times-bits
-/// says. `bits`: rows `stride` bytes apart; bits behind a row's end in its last byte are 0.
+/// Bit k of a row, the least significant of a byte first: x >= 0 or NaN. scale: the mean of |x|, summed as
+/// docs/numerics.md#bits-times-bits says. `bits`: rows `stride` bytes apart; bits behind a row's end in its last byte
+/// are 0.
 void binarize_activations(const float* x, int64_t m, int64_t k, int64_t ldx, uint8_t* bits, int64_t stride,
                           float* scales);
 

@@ -1,5 +1,6 @@
 #pragma once
-// How a product is cut into passes and chunks. No cut changes a bit of the result (docs/numerics.md), so any may be tried.
+// How a product is cut into passes and chunks. No cut changes a bit of the result (docs/numerics.md), so any may be
+// tried.
 
 #include <chrono>
 #include <cstdint>
@@ -19,7 +20,8 @@ struct Blocking {
 /// What a kernel starts from: one table per instruction set, found with bench/kernels/matmul_bench.cc.
 const Blocking& default_blocking(const char* kernel_name);
 
-/// Tries a few cuts in the first calls of each shape, as gemma.cpp does, and keeps the fastest. For one thread at a time.
+/// Tries a few cuts in the first calls of each shape, as gemma.cpp does, and keeps the fastest. For one thread at a
+/// time.
 class BlockingTuner {
  public:
   struct Shape {

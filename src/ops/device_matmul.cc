@@ -23,7 +23,8 @@ struct Choice {
   std::string reason;
 };
 
-/// `most_rows`: of x that the plan will see, 0: any number. A kernel for one row has an order of the weight for nothing else.
+/// `most_rows`: of x that the plan will see, 0: any number. A kernel for one row has an order of the weight for nothing
+/// else.
 Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulShape& shape, bool fallback,
                      int64_t most_rows) {
   Choice c;

@@ -16,8 +16,8 @@ struct DeviceMatmulOptions {
   /// Columns of x that share a scale (kInt8); 0: the whole row. As MatmulOptions has it.
   int64_t activation_group = 0;
   bool fallback = false;  // the kernel that takes everything, whatever else exists
-  /// Rows of x that run() will see at most; 0: any number. Kernels for few and for many rows may want the weight in different
-  /// orders; with at most 8 rows only one of them is kept.
+  /// Rows of x that run() will see at most; 0: any number. Kernels for few and for many rows may want the weight in
+  /// different orders; with at most 8 rows only one of them is kept.
   int64_t most_rows = 0;
 };
 
@@ -36,8 +36,8 @@ class DeviceMatmulPlan {
  public:
   /// Errors: kUnsupported (no CUDA, no kernel), kOutOfMemory, and what check_qtensor says.
   static Result<DeviceMatmulPlan> make(const QTensor& w, const DeviceMatmulOptions& options);
-  /// Rows in a packing that only kernels derive (int2-planes, ...): codes [n, row_bytes(format, k)] in host memory, scales
-  /// [n, groups], offsets likewise or null. For tests and for weights that come in such an order.
+  /// Rows in a packing that only kernels derive (int2-planes, ...): codes [n, row_bytes(format, k)] in host memory,
+  /// scales [n, groups], offsets likewise or null. For tests and for weights that come in such an order.
   static Result<DeviceMatmulPlan> make_derived(FormatId format, const uint8_t* codes, int64_t n, int64_t k,
                                                const float* scales, const float* offsets, int64_t group,
                                                const DeviceMatmulOptions& options);
@@ -95,8 +95,8 @@ class DeviceMatmulPlan {
   std::string scaling_, reason_;
 };
 
-/// The kernels that make() would choose, without a device: for `inspect --kernels`. The reason tells which one more rows of x
-/// get; its instances are those for the device at hand, or an H200.
+/// The kernels that make() would choose, without a device: for `inspect --kernels`. The reason tells which one more
+/// rows of x get; its instances are those for the device at hand, or an H200.
 struct DeviceKernelChoice {
   std::string name, reason;
 };

@@ -1,6 +1,7 @@
 #pragma once
-// FP8 in blocks: E4M3 codes with a scale per block, made of floats, turned back, and multiplied. Checks shapes and shares the work
-// out. Numerics: docs/numerics.md#fp8-in-blocks; the same bits for any instruction set and number of threads. Source: seed 004.
+// FP8 in blocks: E4M3 codes with a scale per block, made of floats, turned back, and multiplied. Checks shapes and
+// shares the work out. Numerics: docs/numerics.md#fp8-in-blocks; the same bits for any instruction set and number of
+// threads. Source: seed 004.
 
 #include <cstdint>
 

@@ -1,4 +1,5 @@
-// FP8 in blocks against definitions of their own: E4M3 by search, scales by the document's formula, products in float64.
+// FP8 in blocks against definitions of their own: E4M3 by search, scales by the document's formula, products in
+// float64.
 
 #include "ops/fp8.h"
 
@@ -110,7 +111,8 @@ TEST_P(Fp8, TenMillionFloatsHaveTheNearestCode) {
   }
 }
 
-/// What torch 2.15's x.to(torch.float8_e4m3fn) makes of all 65,536 numbers of bf16, one byte each, NaN and infinities included.
+/// What torch 2.15's x.to(torch.float8_e4m3fn) makes of all 65,536 numbers of bf16, one byte each, NaN and infinities
+/// included.
 TEST(E4m3, EveryBf16AsTorchHasIt) {
   std::vector<std::byte> codes(65536);
   for (uint32_t bits = 0; bits < 65536; ++bits) codes[bits] = std::byte{f32_to_e4m3(bf16_to_f32(uint16_t(bits)))};

@@ -110,7 +110,8 @@ Status KvCache::open(int64_t rows) {
 
 Status KvCache::grow(int64_t f16_end, int64_t end) {
   const int64_t last = length_ / kKvPage;
-  // All at once: who holds some of the pages it needs while it waits for the others would keep those from everybody else.
+  // All at once: who holds some of the pages it needs while it waits for the others would keep those from everybody
+  // else.
   for (size_t g = 0; g < packed_.size(); ++g) {
     const auto size = [&](size_t store) { return int64_t(tables_[store].size()); };
     const int64_t count = ceil_div(gives_back(g) ? f16_end : end, kKvPage);

@@ -26,12 +26,12 @@ struct KvImage {
   std::vector<Group> groups;
 };
 
-/// The page tables of one sequence, one per group of layers. Appending goes in steps, because each layer writes at another time:
-/// reserve(n) for a whole call; then for each part of it open(rows), for every layer store() and pack(), and commit(rows). One call
-/// at a time; sequences that share pages may be used from different threads.
-/// Packed groups (KvFormat): a page is packed when a row is computed that reads it so, from its f16 page, and never changes after.
-/// Its f16 page goes once nobody reads it and truncate() to the last kKeptPositions, or to where the call began, needs it no more. So do
-/// pages of f16 groups with a window that lie before it.
+/// The page tables of one sequence, one per group of layers. Appending goes in steps, because each layer writes at
+/// another time: reserve(n) for a whole call; then for each part of it open(rows), for every layer store() and pack(),
+/// and commit(rows). One call at a time; sequences that share pages may be used from different threads. Packed groups
+/// (KvFormat): a page is packed when a row is computed that reads it so, from its f16 page, and never changes after.
+/// Its f16 page goes once nobody reads it and truncate() to the last kKeptPositions, or to where the call began, needs
+/// it no more. So do pages of f16 groups with a window that lie before it.
 class KvCache {
  public:
   /// `capacity`: the most positions this sequence may hold.
@@ -44,15 +44,15 @@ class KvCache {
   static Result<KvCache> make(std::vector<KvGroup> groups, int64_t capacity);
   /// The same positions in a sequence of its own: pages are shared until one of the two writes to them.
   KvCache fork() const;
-  /// A sequence without positions that has this one's packed pages of positions before `length` in advance: for those who compute the
-  /// same tokens again, which packs the same. This one stays as it is.
+  /// A sequence without positions that has this one's packed pages of positions before `length` in advance: for those
+  /// who compute the same tokens again, which packs the same. This one stays as it is.
   KvCache restarted(int64_t length) const;
   KvImage image() const;
-  /// A sequence with those pages, whose bytes are for the caller to write. Errors: kCorrupt (pages that no sequence of this length has, or
-  /// that one cannot lack), kInvalidArgument (beyond the capacity), kOutOfMemory.
+  /// A sequence with those pages, whose bytes are for the caller to write. Errors: kCorrupt (pages that no sequence of
+  /// this length has, or that one cannot lack), kInvalidArgument (beyond the capacity), kOutOfMemory.
   static Result<KvCache> from_image(std::shared_ptr<KvPool> pool, int64_t capacity, const KvImage& image);
-  /// A page of a store, by where its positions begin: 64 page; to and from the host's memory [page_bytes(store)]. What an f16 page holds
-  /// behind the sequence is read as zeros. Errors: what a device says.
+  /// A page of a store, by where its positions begin: 64 page; to and from the host's memory [page_bytes(store)]. What
+  /// an f16 page holds behind the sequence is read as zeros. Errors: what a device says.
   Status read_page(int store, int64_t page, std::byte* to) const;
   Status write_page(int store, int64_t page, const std::byte* from);
 
@@ -62,26 +62,27 @@ class KvCache {
   int64_t capacity() const { return capacity_; }
   int64_t bytes() const;  // of its pages, shared ones included
 
-  /// Makes room for positions [length, length + n), on pages that nobody else has; of f16 pages that will go again for the
-  /// first kOpenRows of them. Errors: kInvalidArgument (beyond the capacity), kOutOfMemory, what a device says. After an error the cache is as
-  /// it was.
+  /// Makes room for positions [length, length + n), on pages that nobody else has; of f16 pages that will go again for
+  /// the first kOpenRows of them. Errors: kInvalidArgument (beyond the capacity), kOutOfMemory, what a device says.
+  /// After an error the cache is as it was.
   Status reserve(int64_t n);
   /// Room for the next `rows` of what is reserved, in f16 pages too. Errors: as reserve().
   Status open(int64_t rows);
-  /// Rounds rows of reserved positions [position, position + n) to f16, in pages of the host's memory. Shapes: k, v [n, kv_heads *
-  /// head_dim], row stride ld.
+  /// Rounds rows of reserved positions [position, position + n) to f16, in pages of the host's memory. Shapes: k, v [n,
+  /// kv_heads * head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
   /// The same for one head of one position: k, v [head_dim].
   void store_head(const VectorOps& ops, int64_t layer, int64_t head, int64_t position, const float* k, const float* v);
-  /// Packs what rows [length(), length() + rows) of a layer read packed and what is not packed yet; those rows are stored.
+  /// Packs what rows [length(), length() + rows) of a layer read packed and what is not packed yet; those rows are
+  /// stored.
   void pack(int64_t layer, int64_t rows, ThreadPool& pool);
   void commit(int64_t n);
   /// Whether the f16 pages are there that a row at position `length` reads. Always for 0, for the last
   /// kKeptPositions that it ever had, and for the length that a call began with.
   bool can_truncate(int64_t length) const;
-  /// Forgets positions [length, ...) and gives their pages back: as if they had never been. Errors: kInvalidArgument (not in [0,
-  /// length()]), kUnsupported (not can_truncate(): the tokens before have to be computed again).
+  /// Forgets positions [length, ...) and gives their pages back: as if they had never been. Errors: kInvalidArgument
+  /// (not in [0, length()]), kUnsupported (not can_truncate(): the tokens before have to be computed again).
   Status truncate(int64_t length);
   void clear();
 
@@ -113,7 +114,8 @@ class KvCache {
   /// The first `count` pages of a store also belong to `with`.
   void share(size_t store, int64_t count, KvCache& with) const;
   void pack_head(int64_t layer, int64_t head, int64_t page);
-  /// Room for f16 rows up to `f16_end`, or in groups that are never packed up to `end`, and for what rows before `end` read packed.
+  /// Room for f16 rows up to `f16_end`, or in groups that are never packed up to `end`, and for what rows before `end`
+  /// read packed.
   Status grow(int64_t f16_end, int64_t end);
   /// Gives back what lies behind the first `sizes[s]` pages of store s.
   void drop_pages(std::span<const int64_t> sizes);
@@ -143,7 +145,8 @@ class KvCache {
   std::vector<int64_t> wanted_, sizes_;            // [store], of grow()
 };
 
-/// Consecutive rows of a batch that continue one sequence: rows [row, row + rows) are its positions [position, position + rows).
+/// Consecutive rows of a batch that continue one sequence: rows [row, row + rows) are its positions [position, position
+/// + rows).
 struct SequenceRows {
   KvCache* cache = nullptr;
   int64_t position = 0, row = 0, rows = 0;

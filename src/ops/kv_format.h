@@ -10,8 +10,9 @@
 
 namespace lowbit {
 
-/// Bits of keys and of values: 16 each (f16), or 2, 3, 4 or 8 each, packed, or fp8. Of a packed cache the first page and the newest positions stay
-/// f16; a query at position p reads page g packed if g >= 1 and p / 64 >= g + 1 + residual / 64.
+/// Bits of keys and of values: 16 each (f16), or 2, 3, 4 or 8 each, packed, or fp8. Of a packed cache the first page
+/// and the newest positions stay f16; a query at position p reads page g packed if g >= 1 and p / 64 >= g + 1 +
+/// residual / 64.
 struct KvFormat {
   int key_bits = 16, value_bits = 16;
   int64_t residual = 0;  // a multiple of kKvPage
@@ -28,11 +29,12 @@ struct KvFormat {
 
 inline constexpr int64_t kDefaultResidual = 128;
 
-/// "f16", "fp8", "int8", "int4", "int3", "int2", or "kXvY" with X and Y of 2, 3, 4 and 8. A residual is rounded up to whole pages. Error:
-/// kInvalidArgument.
+/// "f16", "fp8", "int8", "int4", "int3", "int2", or "kXvY" with X and Y of 2, 3, 4 and 8. A residual is rounded up to
+/// whole pages. Error: kInvalidArgument.
 Result<KvFormat> parse_kv_format(const std::string& name, int64_t residual);
 std::string kv_format_name(const KvFormat& format);
-/// Layers that keep f16, ascending: "first", "last" and numbers from 0 on, with commas between them; "": none. Error: kInvalidArgument.
+/// Layers that keep f16, ascending: "first", "last" and numbers from 0 on, with commas between them; "": none. Error:
+/// kInvalidArgument.
 Result<std::vector<int>> parse_kv_keep(const std::string& names, int64_t layers);
 
 /// Where a head's keys and values lie in a packed page: codes of all heads first, then what stands beside them.

@@ -18,8 +18,9 @@
 namespace lowbit {
 
 /// Layers whose keys and values have one form: they share pages, 64 positions of all of them in each.
-/// An f16 page is [layer][key, value][kv head], keys [head_dim][position], values [position][head_dim], binary16. A packed page has the
-/// codes of all heads, then what stands beside them (packed_head()), heads in the same order of layers and kv heads.
+/// An f16 page is [layer][key, value][kv head], keys [head_dim][position], values [position][head_dim], binary16. A
+/// packed page has the codes of all heads, then what stands beside them (packed_head()), heads in the same order of
+/// layers and kv heads.
 struct KvGroup {
   std::vector<int> layers;  // of the model, ascending
   int64_t kv_heads = 0, head_dim = 0;
@@ -45,17 +46,18 @@ struct KvPlace {
   std::function<Result<Buffer>(int64_t bytes)> allocate;
   /// Between pages, or a page and the host's memory; waits until it is done.
   std::function<Status(std::byte* to, const std::byte* from, int64_t bytes)> copy;
-  /// Where pages are packed: at most so many at a time, since f16 ones go back and memory is taken as they are needed; 0: any number.
+  /// Where pages are packed: at most so many at a time, since f16 ones go back and memory is taken as they are needed;
+  /// 0: any number.
   int64_t packed_slab_pages = 0;
 };
 
-/// Positions, behind the newest ones that queries read as f16, whose f16 pages a sequence keeps beside the packed ones, so that
-/// it can be truncated to any of them.
+/// Positions, behind the newest ones that queries read as f16, whose f16 pages a sequence keeps beside the packed ones,
+/// so that it can be truncated to any of them.
 inline constexpr int64_t kKeptPositions = 256;
 
-/// Hands out pages of every group, counts their owners and takes them back. Address space comes in slabs of so many pages, the first of
-/// them at once, so that decoding within it never allocates; the system gives memory to a page when it is first written, so that
-/// an unused context costs nothing. Thread safe.
+/// Hands out pages of every group, counts their owners and takes them back. Address space comes in slabs of so many
+/// pages, the first of them at once, so that decoding within it never allocates; the system gives memory to a page when
+/// it is first written, so that an unused context costs nothing. Thread safe.
 class KvPool {
  public:
   struct Page {
@@ -65,7 +67,8 @@ class KvPool {
 
   /// Each store has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
   /// `places`: of each group; none: all in the host's memory.
-  /// Errors: kInvalidArgument (an extent below 1, a head that cannot be packed, a layer in two groups or none, sizes beyond memory's address range), kOutOfMemory.
+  /// Errors: kInvalidArgument (an extent below 1, a head that cannot be packed, a layer in two groups or none, sizes
+  /// beyond memory's address range), kOutOfMemory.
   static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0,
                                               std::vector<KvPlace> places = {});
 
@@ -79,17 +82,19 @@ class KvPool {
   Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
   const KvGroup& group_of(int64_t layer) const { return groups_[static_cast<size_t>(place(layer).group)]; }
 
-  /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), which has none for other formats.
+  /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), which has none
+  /// for other formats.
   int packed_store(int group) const { return int(groups_.size()) + group; }
   int64_t page_bytes(int store) const { return stores_[static_cast<size_t>(store)].page_bytes; }
-  /// Of one sequence of `positions`, over all groups; of f16 pages that go those that it keeps at the most after a call.
+  /// Of one sequence of `positions`, over all groups; of f16 pages that go those that it keeps at the most after a
+  /// call.
   int64_t bytes_of(int64_t positions) const;
   int64_t max_pages() const { return max_pages_; }
   int64_t pages_in_use() const;     // of all stores; a shared page counts once
   int64_t allocated_bytes() const;  // of pages that have been in use
 
-  /// counts[s] pages of store s with one owner each, behind those in tables[s]; none at all after an error. Error: kOutOfMemory (all
-  /// `max_pages` are in use, or the system has no address space).
+  /// counts[s] pages of store s with one owner each, behind those in tables[s]; none at all after an error. Error:
+  /// kOutOfMemory (all `max_pages` are in use, or the system has no address space).
   Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
   /// What a page holds, to another of its store. Errors: what the device says.
   Status copy(int store, const Page& from, const Page& to) const;
@@ -102,8 +107,8 @@ class KvPool {
   /// One owner less; without any the page is free again.
   void give_back(int store, uint32_t id);
 
-  /// How often pages have become free, or their last owner's alone. A caller that got none reads it first, then waits until it has
-  /// grown; false when the time is up.
+  /// How often pages have become free, or their last owner's alone. A caller that got none reads it first, then waits
+  /// until it has grown; false when the time is up.
   uint64_t times_freed() const;
   bool wait_until_freed(uint64_t since, std::chrono::milliseconds most) const;
 

@@ -72,7 +72,8 @@ const MatmulKernel* find_kernel(const KernelTable& table, const Wanted& wanted, 
   return nullptr;
 }
 
-/// Segments that no fast kernel takes as they are get columns that are zero in x, up to the next multiple of `multiple`.
+/// Segments that no fast kernel takes as they are get columns that are zero in x, up to the next multiple of
+/// `multiple`.
 PanelShape spread(const PanelShape& s, int64_t multiple) {
   PanelShape wide = s;
   wide.run = s.segment;

@@ -28,21 +28,21 @@ struct CodeLayout {
 };
 
 /// Activation rows prepared once and shared by every plan that reads them (q, k, v; gate, up).
-/// Holds x itself (kF32), its int8 codes with one scale per row or per group of columns, or the values of its fp8 codes with one per
-/// group, as the plans ask for.
+/// Holds x itself (kF32), its int8 codes with one scale per row or per group of columns, or the values of its fp8 codes
+/// with one per group, as the plans ask for.
 class ActivationRows {
  public:
   /// Reads x [m, k], row stride ldx in elements. Codes are made when a plan first asks for them. `x` must stay alive
   /// and unchanged until then.
   Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
-  /// kInt8 only: the same of RMS-normed rows, x / sqrt(mean(x^2) + eps) * weight [k]; normed when they are quantized, the bits
-  /// are those of rms_norm_rows() and prepare(). `weight` must stay alive, too.
+  /// kInt8 only: the same of RMS-normed rows, x / sqrt(mean(x^2) + eps) * weight [k]; normed when they are quantized,
+  /// the bits are those of rms_norm_rows() and prepare(). `weight` must stay alive, too.
   Status prepare_normed(const float* x, const float* weight, float eps, int64_t m, int64_t k, int64_t ldx, Isa isa,
                         ThreadPool& pool);
   /// kInt8 rows [m, k] that write_codes() fills part by part, with a scale per `group` columns and no others.
   Status expect_codes(int64_t m, int64_t k, int64_t group, Isa isa);
-  /// Quantizes columns [first, first + n) of row m: x [n]. `first` is a multiple of the group, n too or the row ends there.
-  /// Different parts may be written at the same time. Not with a rounding that clips, which needs whole rows.
+  /// Quantizes columns [first, first + n) of row m: x [n]. `first` is a multiple of the group, n too or the row ends
+  /// there. Different parts may be written at the same time. Not with a rounding that clips, which needs whole rows.
   void write_codes(int64_t m, int64_t first, int64_t n, const float* x);
   /// How the codes of all rows prepared from here on are rounded.
   void set_rounding(const ActivationRounding& rounding) { rounding_ = rounding; }
@@ -86,7 +86,8 @@ class ActivationRows {
   /// Computed on first use for each layout and kept for the plans that follow.
   Result<const Codes*> codes(const CodeLayout& layout, ThreadPool& pool);
   Result<const Fp8Rows*> fp8_rows(int64_t group, ThreadPool& pool);
-  /// MatmulArgs::x_sums [m, groups] of x, or of its codes. Columns of `group` and `k` are counted as they lie in memory.
+  /// MatmulArgs::x_sums [m, groups] of x, or of its codes. Columns of `group` and `k` are counted as they lie in
+  /// memory.
   Result<const float*> sums(int64_t group, int64_t k, const CodeLayout& layout, ThreadPool& pool);
   /// MatmulArgs::code_sums [m, segments]: factor * sum xq.
   Result<const int32_t*> code_sums(int64_t segment, int64_t k, const CodeLayout& layout, int factor, ThreadPool& pool);
@@ -114,8 +115,8 @@ struct MatmulOptions {
   Activation activation = Activation::kInt8;
   Isa isa = Isa::kScalar;  // the strongest table to look in
   bool reference = false;  // the ref/ kernel, whatever else exists
-  /// Columns of x that share a scale (kInt8, kFp8); 0: the whole row, or for kFp8 the weight's groups. Where the weight's own groups are smaller, or no multiple
-  /// of it, they are used instead.
+  /// Columns of x that share a scale (kInt8, kFp8); 0: the whole row, or for kFp8 the weight's groups. Where the
+  /// weight's own groups are smaller, or no multiple of it, they are used instead.
   int64_t activation_group = 0;
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
 };
@@ -124,8 +125,9 @@ struct MatmulOptions {
 /// groups, else these.
 int64_t segment_of(const QTensor& w, int64_t activation_group);
 
-/// Why sums with int8 activations are sums of floats; empty: they are integers, or integers give the same bits. So they do for a
-/// codebook of integers within int8 whose segments are so short that no sum of floats is rounded (docs/numerics.md#matmul).
+/// Why sums with int8 activations are sums of floats; empty: they are integers, or integers give the same bits. So they
+/// do for a codebook of integers within int8 whose segments are so short that no sum of floats is rounded
+/// (docs/numerics.md#matmul).
 std::string why_float_sums(const QTensor& w, int64_t activation_group);
 
 /// For a reason: "; trellis2 becomes codebook4 in memory", or nothing where both are the same.
@@ -151,10 +153,9 @@ class MatmulChoice {
 class MatmulPlan : private MatmulChoice {
  public:
   /// Chooses the kernel and re-orders the weight for it. After that the QTensor may go away.
-  /// Dense weights (f32, f16, bf16) always take f32 activations: ask activation() what to prepare. fp8 activations go with fp8 weights
-  /// without zero points.
-  /// Errors: kUnsupported (no kernel for format x activation), kOutOfMemory, and what check_qtensor
-  /// says.
+  /// Dense weights (f32, f16, bf16) always take f32 activations: ask activation() what to prepare. fp8 activations go
+  /// with fp8 weights without zero points. Errors: kUnsupported (no kernel for format x activation), kOutOfMemory, and
+  /// what check_qtensor says.
   static Result<MatmulPlan> make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool);
 
   /// The same plan with panels of its own: what reads weights from memory needs several. Error: kOutOfMemory.
@@ -198,9 +199,10 @@ struct MatmulCall {
 Status run_matmuls(std::span<const MatmulCall> calls, ActivationRows& x, ThreadPool& pool,
                    BlockingTuner* tuner = nullptr, const ReadAhead& next = {});
 
-/// gate.y = act(gate.y) * up.y by `glu` behind both products, by whoever computed the columns; gate and up have the same n.
-/// `next_rows`: those that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of run_matmuls(), then
-/// `glu` and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(), kShapeMismatch.
+/// gate.y = act(gate.y) * up.y by `glu` behind both products, by whoever computed the columns; gate and up have the
+/// same n. `next_rows`: those that were told to expect gate.y's codes get them; null: none does. Numerics: the bits of
+/// run_matmuls(), then `glu` and quantize_groups_int8 on whole rows. Errors: those of MatmulPlan::run(),
+/// kShapeMismatch.
 Status run_gated(const MatmulCall& gate, const MatmulCall& up, GluFunction glu, ActivationRows& x,
                  ActivationRows* next_rows, ThreadPool& pool, BlockingTuner* tuner = nullptr,
                  const ReadAhead& next = {});

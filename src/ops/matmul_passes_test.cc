@@ -1,4 +1,5 @@
-// Rows of x that the cache does not hold are multiplied in several passes, and products of the same rows share one scratch.
+// Rows of x that the cache does not hold are multiplied in several passes, and products of the same rows share one
+// scratch.
 
 #include <gtest/gtest.h>
 

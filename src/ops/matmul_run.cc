@@ -16,8 +16,9 @@ int64_t rows_per_pass(const Blocking& b, int64_t row_bytes) {
   return std::max(b.row_multiple, b.cache_bytes / std::max<int64_t>(row_bytes, 1) / b.row_multiple * b.row_multiple);
 }
 
-/// Panels of `bytes` each that make a chunk: so many that a small matrix is not split further than it pays (the more rows of x,
-/// the more work in each byte), and else a number per thread, so that a thread that loses its core costs little.
+/// Panels of `bytes` each that make a chunk: so many that a small matrix is not split further than it pays (the more
+/// rows of x, the more work in each byte), and else a number per thread, so that a thread that loses its core costs
+/// little.
 int64_t panels_per_chunk(const Blocking& b, int64_t panels, int64_t bytes, int64_t m, int threads) {
   const int64_t least = std::max<int64_t>(1, b.least_chunk_bytes / (std::max<int64_t>(bytes, 1) * m));
   return std::max(least, panels / (b.chunks_per_thread * int64_t{threads}));

@@ -1,4 +1,5 @@
-// Packed pages of the KV cache: what rows become, products with them, attention, and sequences that are cut, forked and truncated.
+// Packed pages of the KV cache: what rows become, products with them, attention, and sequences that are cut, forked and
+// truncated.
 
 #include <gtest/gtest.h>
 
@@ -79,7 +80,8 @@ TEST(PackedKv, CodesAreNearestWithinTheRange) {
       const double range = double(*most) - double(*least);
       for (int64_t c = 0; c < s.columns; ++c) {
         const double e = std::fabs(p.at(r, c) - row[c]);
-        // Half a step, and for ranges that shrink what lies outside; least values and steps are rounded to 8 bits of the largest.
+        // Half a step, and for ranges that shrink what lies outside; least values and steps are rounded to 8 bits of
+        // the largest.
         ASSERT_LE(e, range * (s.bits == 8 ? 0.5 / 255 : 0.5) + 6.0) << s.bits << " row " << r;
         if (r < 2) continue;
         error += e * e;

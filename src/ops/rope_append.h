@@ -18,9 +18,9 @@ struct NewRows {
 };
 
 /// q = rope(q); the caches' rows = f16(rope(k)), f16(v); in groups whose pages are packed a Hadamard transform of each
-/// hadamard_block(head_dim) elements follows rope, which leaves q . k as it is and spreads outliers. The sequences' rows follow each other from row 0 to m; their caches have
-/// reserved the positions.
-/// Numerics: those of rope_rows() and KvCache::store() one after the other, the same bits for any thread count and ISA.
+/// hadamard_block(head_dim) elements follows rope, which leaves q . k as it is and spreads outliers. The sequences'
+/// rows follow each other from row 0 to m; their caches have reserved the positions. Numerics: those of rope_rows() and
+/// KvCache::store() one after the other, the same bits for any thread count and ISA.
 void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const SequenceRows> sequences,
                       ThreadPool& pool);
 

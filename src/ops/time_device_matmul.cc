@@ -35,7 +35,8 @@ Result<DeviceX> place_x(const std::vector<float>& x, const TimedMatmul& o, const
   return d;
 }
 
-/// First and last row against the CPU's reference: bit for bit where products are integers, else within 1e-5 of the largest.
+/// First and last row against the CPU's reference: bit for bit where products are integers, else within 1e-5 of the
+/// largest.
 Result<bool> device_answer_is_right(const QTensor& w, const TimedMatmul& o, const std::vector<float>& x,
                                     const std::vector<float>& y, const DeviceMatmulPlan& plan, ThreadPool& pool) {
   LOWBIT_TRY_ASSIGN(const MatmulPlan reference,

@@ -1,5 +1,6 @@
 #pragma once
-// Times a matmul on random weights, after checking its answer against the reference: the work behind `lowbit bench matmul`.
+// Times a matmul on random weights, after checking its answer against the reference: the work behind `lowbit bench
+// matmul`.
 
 #include <string>
 
@@ -37,8 +38,8 @@ struct MatmulTiming {
 /// checked is false then, and nothing was timed.
 Result<MatmulTiming> time_matmul(const TimedMatmul& options, ThreadPool& pool);
 
-/// The same on the current GPU: int8 activations come quantized, calls are captured into one graph, time is the device's.
-/// Errors: also kUnsupported, without a GPU.
+/// The same on the current GPU: int8 activations come quantized, calls are captured into one graph, time is the
+/// device's. Errors: also kUnsupported, without a GPU.
 Result<MatmulTiming> time_device_matmul(const TimedMatmul& options, ThreadPool& pool);
 
 /// What both time: every code of the format at random, f16 scales.
@@ -55,8 +56,8 @@ struct ReadBandwidth {
   double least = 0, most = 0;  // one sweep may be anything on a shared machine: 54 was seen between sweeps of 37
 };
 
-/// Sweeps of read_once() over `bytes`, at least 1 MiB, in large pages. Larger than all caches, or it is theirs. The first sweep, in
-/// which threads wake and clocks rise, does not count. Errors: kOutOfMemory.
+/// Sweeps of read_once() over `bytes`, at least 1 MiB, in large pages. Larger than all caches, or it is theirs. The
+/// first sweep, in which threads wake and clocks rise, does not count. Errors: kOutOfMemory.
 Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int sweeps = 9);
 
 }  // namespace lowbit

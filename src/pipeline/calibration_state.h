@@ -18,12 +18,12 @@ struct FinishedBlock {
   std::map<std::string, LayerFit> fits;
 };
 
-/// The directory TARGET.calibration: run.json names source, text and options; block-N is a checkpoint of block N's linear layers,
-/// with checksums, that appears whole or not at all, block-N.json what was measured of them.
+/// The directory TARGET.calibration: run.json names source, text and options; block-N is a checkpoint of block N's
+/// linear layers, with checksums, that appears whole or not at all, block-N.json what was measured of them.
 class CalibrationState {
  public:
-  /// `run`: whatever decides the bytes. `discard`: a directory of another run is emptied instead of refused, as one whose result was
-  /// refused always is. Errors: kInvalidArgument (another run's state; another process at work), kIo.
+  /// `run`: whatever decides the bytes. `discard`: a directory of another run is emptied instead of refused, as one
+  /// whose result was refused always is. Errors: kInvalidArgument (another run's state; another process at work), kIo.
   static Result<std::unique_ptr<CalibrationState>> open(const std::string& target, const nlohmann::json& run,
                                                         bool discard);
   ~CalibrationState();

@@ -39,8 +39,8 @@ Result<TextParts> text_parts_of(const WeightSource& source) {
   return parts;
 }
 
-/// text_parts_of() beside the caller's work, as a vocabulary takes about as long as a small model's weights; where there
-/// is one thread, or no room for another, when the caller asks for it.
+/// text_parts_of() beside the caller's work, as a vocabulary takes about as long as a small model's weights; where
+/// there is one thread, or no room for another, when the caller asks for it.
 std::future<Result<TextParts>> start_text_parts_of(const WeightSource& source, int threads) {
   const auto read = [&source] { return text_parts_of(source); };
   if (threads > 1) {

@@ -18,8 +18,8 @@ struct Preset {
   std::vector<Candidate> candidates;
 };
 
-/// Tables and even levels at the size, finer and coarser ones for what is more and less fragile. Each candidate is fitted to every layer
-/// once, so formats that no budget of this size takes are left out.
+/// Tables and even levels at the size, finer and coarser ones for what is more and less fragile. Each candidate is
+/// fitted to every layer once, so formats that no budget of this size takes are left out.
 const std::array<Preset, 3>& presets() {
   static const std::array<Preset, 3> all = {{
       {"best",

@@ -23,8 +23,8 @@ namespace {
 /// model (measured on SmolLM2-135M: 4 bits, error 0.008, raise the perplexity by 40 %; 3 bits,
 /// 0.03, destroy it).
 constexpr double kRuinousError = 0.02;
-/// The same of a calibrated layer's outputs (the same model: 3 bits, at most 0.022, raise the perplexity by half; 2 bits, up to
-/// 0.07, to the fivefold).
+/// The same of a calibrated layer's outputs (the same model: 3 bits, at most 0.022, raise the perplexity by half; 2
+/// bits, up to 0.07, to the fivefold).
 constexpr double kRuinousOutputError = 0.03;
 
 double error_of(const LayerReport& layer) { return layer.output_error.value_or(layer.rel_error); }
@@ -34,7 +34,8 @@ std::string describe(const QTensor& w) {
   return is_dense(w.format) ? name : name + " " + scaling_name(w.scaling);
 }
 
-/// What part of a block's time goes by before its layers are fitted, and before it is run again: for the progress display.
+/// What part of a block's time goes by before its layers are fitted, and before it is run again: for the progress
+/// display.
 constexpr double kMeasured = 0.35, kFitted = 0.75;
 constexpr int64_t kStepsPerBlock = 100;
 /// Tokens from which on auto aims at the source's stream: with fewer it would follow their noise.
@@ -99,7 +100,8 @@ class Laps {
   Clock::time_point start_ = Clock::now();
 };
 
-/// How far a block is, for the progress display. Blocks that were taken over go by faster, so they count for themselves.
+/// How far a block is, for the progress display. Blocks that were taken over go by faster, so they count for
+/// themselves.
 class BlockProgress {
  public:
   BlockProgress(const Progress& callback, int64_t block, int64_t blocks, int64_t resumed_blocks, bool resumed)

@@ -44,7 +44,8 @@ class Quantizer {
   struct BlockRun;
   /// Fits the block's layers, or takes over what an earlier run fitted, and lets the text through them.
   Status calibrate_block(Calibration& text, int64_t block, const Tensors& linears);
-  /// Fits its layers to the text's activations: all at once, or, following the source's stream, those of one input after the other.
+  /// Fits its layers to the text's activations: all at once, or, following the source's stream, those of one input
+  /// after the other.
   Status measure_and_fit(BlockRun& run);
   Status fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers);
   Status check_held_back(Calibration& text);

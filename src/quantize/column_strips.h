@@ -1,5 +1,6 @@
 #pragma once
-// Many vectors times one square matrix, with the matrix read from memory once for all of them. Internal to src/quantize.
+// Many vectors times one square matrix, with the matrix read from memory once for all of them. Internal to
+// src/quantize.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 namespace lowbit {
 
-/// A matrix [k, k] cut into strips of kStripWidth columns, each contiguous by rows: kStripWidth rows of a strip are 16 KiB and stay
-/// in the first-level cache while one vector after another is multiplied by them. The last strip is filled up with zeros.
+/// A matrix [k, k] cut into strips of kStripWidth columns, each contiguous by rows: kStripWidth rows of a strip are 16
+/// KiB and stay in the first-level cache while one vector after another is multiplied by them. The last strip is filled
+/// up with zeros.
 class ColumnStrips {
  public:
   explicit ColumnStrips(int64_t k)
@@ -45,8 +47,8 @@ struct SparseVector {
   }
 };
 
-/// y[r] [m.padded()] += v[r] m for strips [first, last), without strip `skipped`. Every element of y sums in ascending order of
-/// the vector's indices, each product rounded on its own, whatever the other vectors are.
+/// y[r] [m.padded()] += v[r] m for strips [first, last), without strip `skipped`. Every element of y sums in ascending
+/// order of the vector's indices, each product rounded on its own, whatever the other vectors are.
 void add_products(const ColumnStrips& m, std::span<const SparseVector> v, int64_t first, int64_t last, int64_t skipped,
                   std::span<float* const> y);
 

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kRowsPerPass = 8;  // rows that share each pass over H
 
-/// Chooses all codes of some rows in the factor's order, each target moved by the errors before it. Errors reach the columns
-/// of their own strip at once and those after it together.
+/// Chooses all codes of some rows in the factor's order, each target moved by the errors before it. Errors reach the
+/// columns of their own strip at once and those after it together.
 void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& order, std::span<RowCodes> rows) {
   const int64_t k = carry.k();
   std::vector<std::vector<float>> carried(rows.size(), std::vector<float>(static_cast<size_t>(carry.padded())));

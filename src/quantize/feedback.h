@@ -1,7 +1,7 @@
 #pragma once
-// Fitting against the layer's output instead of its weights: rounding with error feedback (GPTQ), then refitted scales and
-// coordinate descent on the codes. What it minimizes is sum over rows of (w - q) H (w - q)^T, the squared error of the
-// outputs over the inputs that H was measured on.
+// Fitting against the layer's output instead of its weights: rounding with error feedback (GPTQ), then refitted scales
+// and coordinate descent on the codes. What it minimizes is sum over rows of (w - q) H (w - q)^T, the squared error of
+// the outputs over the inputs that H was measured on.
 
 #include <cstdint>
 #include <memory>
@@ -31,15 +31,16 @@ struct FeedbackOptions {
   bool act_order =
       true;  // columns of large inputs first; scales stay with their groups, so nothing changes at run time
   int refine_rounds = 2;  // of refitted scales and coordinate descent; 0: plain GPTQ
-  /// How far targets go from the weights towards what gives the source's outputs: 0 to 1, needs SecondMoments::deviation.
+  /// How far targets go from the weights towards what gives the source's outputs: 0 to 1, needs
+  /// SecondMoments::deviation.
   float shift = 0;
 };
 
 /// An input of one or more layers, factored once for all of their fits. Immutable; copies share it.
 class FeedbackInput {
  public:
-  /// `options`: damping and act_order are used. `pool`: for what a deviation adds; null: the caller's thread alone does it. Errors:
-  /// kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
+  /// `options`: damping and act_order are used. `pool`: for what a deviation adds; null: the caller's thread alone does
+  /// it. Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
   static Result<FeedbackInput> make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options,
                                     ThreadPool* pool = nullptr);
 
@@ -58,12 +59,13 @@ struct FeedbackReport {
   bool fell_back = false;   // H could not be factored: scales and codes weighted by its diagonal, no feedback
 };
 
-/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the deviation; at 1 the least squares of (w y - q x)), for inputs of second
-/// moments `moments`; errors are those to the target. Scales are those of fit() with importance diag(H) (static groups);
-/// codes are then chosen column by column, each carrying the errors of the columns before it (the recurrence of
-/// GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
-/// (w_d - q_d) R_dc / R_cc). On a trellis 64 columns are searched together, and refined as such blocks. Same bits for any thread count. Errors: as fit(); kShapeMismatch (moments of another k);
-/// kInvalidArgument (NaN, infinity or a negative diagonal in H).
+/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the deviation; at 1 the least squares of (w y - q x)),
+/// for inputs of second moments `moments`; errors are those to the target. Scales are those of fit() with importance
+/// diag(H) (static groups); codes are then chosen column by column, each carrying the errors of the columns before it
+/// (the recurrence of GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
+/// (w_d - q_d) R_dc / R_cc). On a trellis 64 columns are searched together, and refined as such blocks. Same bits for
+/// any thread count. Errors: as fit(); kShapeMismatch (moments of another k); kInvalidArgument (NaN, infinity or a
+/// negative diagonal in H).
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);

@@ -12,11 +12,12 @@ namespace lowbit {
 
 struct FeedbackFactor {
   std::vector<int64_t> order;  // order[i] = the column that is rounded i-th
-  /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column j. Empty
-  /// without `ok`.
+  /// [k, k], rows i hold R_ij / R_jj for j > i (in that order), zeros elsewhere: what column i's error adds to column
+  /// j. Empty without `ok`.
   ColumnStrips carry{0};
   std::vector<float> gain;  // [k] R_jj: what is lost in column j is (R_jj * (target_j - q_j))^2. Empty without `ok`
-  /// [k, k], D (H + damping)^-1 of SecondMoments::deviation D; what is added to a row w is w times it. Empty without `ok` or D.
+  /// [k, k], D (H + damping)^-1 of SecondMoments::deviation D; what is added to a row w is w times it. Empty without
+  /// `ok` or D.
   ColumnStrips shift{0};
   double damping = 0;
   bool ok = false;  // false: H could not be factored with damping up to 1

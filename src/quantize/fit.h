@@ -53,8 +53,8 @@ struct FitReport {
 /// A block of more than 2^17 elements is searched on evenly spaced rows of it; absmax, absmean and
 /// the codes use all of it. Same bits for any thread count.
 /// Errors: kInvalidArgument for NaN or infinite weights (names row and column) or importance, for
-/// options that contradict each other; kUnsupported for dense formats, and on a trellis for zeros, scales of several rows and
-/// other methods than kLsq; kOutOfMemory.
+/// options that contradict each other; kUnsupported for dense formats, and on a trellis for zeros, scales of several
+/// rows and other methods than kLsq; kOutOfMemory.
 Result<ValueTensor> fit(const float* w, int64_t n, int64_t k, const FitOptions& options, const float* importance,
                         ThreadPool& pool, FitReport* report = nullptr);
 

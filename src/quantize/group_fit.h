@@ -45,7 +45,8 @@ ResidualSums residual_sums(const Grid& grid, const Group& group, float scale, fl
 struct ScaleSums {
   double dd = 0, dv = 0, vv = 0;
 };
-/// residual_sums() for several scales and no offset, to the last bit, in less time. Shapes: scales, sums [kScalesAtOnce]; no scale is 0.
+/// residual_sums() for several scales and no offset, to the last bit, in less time. Shapes: scales, sums
+/// [kScalesAtOnce]; no scale is 0.
 inline constexpr int kScalesAtOnce = 4;
 void scale_sums(const Grid& grid, const Group& group, const float* scales, ScaleSums* sums);
 
@@ -59,13 +60,14 @@ AffineFit fit_absmean(const Grid& grid, const Group& group);
 /// The best of 80 shrunken ranges: absmax times 1.00, 0.99, .. 0.21 (GPTQ's `mse`).
 AffineFit fit_shrink(const Grid& grid, const Group& group, OffsetRule rule);
 
-/// Least squares. Few values (up to 4, or n * values up to 256) and no offset: the global optimum, by sorting the scales at which
-/// a code changes and updating the two sums from one to the next, O(n log n); this is the ternary
-/// threshold search and the binary mean in one. Otherwise: residual_sums over a geometric range of
-/// starts, and the best few alternate between nearest codes and closed-form scale (and offset).
+/// Least squares. Few values (up to 4, or n * values up to 256) and no offset: the global optimum, by sorting the
+/// scales at which a code changes and updating the two sums from one to the next, O(n log n); this is the ternary
+/// threshold search and the binary mean in one. Otherwise: residual_sums over a geometric range of starts, and the best
+/// few alternate between nearest codes and closed-form scale (and offset).
 AffineFit fit_least_squares(const Grid& grid, const Group& group, OffsetRule rule);
 
-/// The least-squares scale (and offset; kInteger keeps its zero) for the codes that `fit` gives: one step of alternation.
+/// The least-squares scale (and offset; kInteger keeps its zero) for the codes that `fit` gives: one step of
+/// alternation.
 AffineFit refit(const Grid& grid, const Group& group, const AffineFit& fit, OffsetRule rule);
 
 /// The exact search of fit_least_squares for any number of values; OffsetRule::kNone.

@@ -307,7 +307,8 @@ TEST(Tables, KmeansFindsTheLevelsOfTheData) {
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(table[i] / -table[0], levels[i], 0.005) << i;
 }
 
-/// Groups made of a table with scales (and offsets) of their own, and a little noise: the table that is found leaves little but noise.
+/// Groups made of a table with scales (and offsets) of their own, and a little noise: the table that is found leaves
+/// little but noise.
 TEST(KmeansTable, FindsTheTableThatMadeTheGroups) {
   const std::vector<float> table = {-127, -104, -30, -11, 8, 52, 71, 127};
   for (const OffsetRule rule : {OffsetRule::kNone, OffsetRule::kFree}) {

@@ -11,22 +11,23 @@
 
 namespace lowbit {
 
-/// Works on H with damping on its diagonal, as the feedback did; reports losses without it. The rows do not influence each
-/// other; they share each pass over H.
+/// Works on H with damping on its diagonal, as the feedback did; reports losses without it. The rows do not influence
+/// each other; they share each pass over H.
 class RowRefiner {
  public:
   /// `h`: H with `damping` (absolute) added to its diagonal.
   RowRefiner(const ColumnStrips& h, float damping, std::span<RowCodes> rows);
 
-  /// The scales that minimize each row's loss for its codes, rounded to their storage kind; kept only where the loss falls.
+  /// The scales that minimize each row's loss for its codes, rounded to their storage kind; kept only where the loss
+  /// falls.
   void refit_scales(ScaleKind kind);
 
-  /// Sweeps over the columns: each takes the code that minimizes the loss with all others fixed, until a sweep changes nothing
-  /// (at most three).
+  /// Sweeps over the columns: each takes the code that minimizes the loss with all others fixed, until a sweep changes
+  /// nothing (at most three).
   void descend();
 
-  /// The same on a trellis: `blocks` of columns (trellis_blocks()) one after the other, all others fixed. Blocks keep the states at
-  /// their ends, so another offset comes next.
+  /// The same on a trellis: `blocks` of columns (trellis_blocks()) one after the other, all others fixed. Blocks keep
+  /// the states at their ends, so another offset comes next.
   void descend_blocks(std::span<const TrellisBlock> blocks);
 
   /// (w - q) H (w - q)^T of row r; set_gradients() or a step above must have run since the codes last changed.

@@ -126,8 +126,8 @@ ResidualSums sum_with(const Grid& grid, const Group& g, float scale, float offse
   return g.h ? sum_all<Nearest, true>(nearest, g, scale, offset) : sum_all<Nearest, false>(nearest, g, scale, offset);
 }
 
-// Four scales at once, two of them beside each other in a vector of eight lanes: each has its four lanes, so its sums have the order, and
-// the bits, that they have alone.
+// Four scales at once, two of them beside each other in a vector of eight lanes: each has its four lanes, so its sums
+// have the order, and the bits, that they have alone.
 constexpr int kPairs = kScalesAtOnce / 2;
 using Pair = float __attribute__((vector_size(32)));
 using Doubles = double __attribute__((vector_size(32)));

@@ -6,9 +6,10 @@
 
 namespace lowbit {
 
-/// T = (Q x H) D on vectors of n elements: D random signs, H the Hadamard matrix of the largest power of two p that divides n, Q a random
-/// orthogonal matrix of n / p (from the QR factorization of a random one; 1 where n = p). Orthogonal, so (T a) . (T b) = a . b.
-/// Costs n (log2 p + n / p) operations per vector. Same bits everywhere for a seed.
+/// T = (Q x H) D on vectors of n elements: D random signs, H the Hadamard matrix of the largest power of two p that
+/// divides n, Q a random orthogonal matrix of n / p (from the QR factorization of a random one; 1 where n = p).
+/// Orthogonal, so (T a) . (T b) = a . b. Costs n (log2 p + n / p) operations per vector. Same bits everywhere for a
+/// seed.
 class Rotation {
  public:
   Rotation(int64_t n, uint64_t seed);

@@ -19,7 +19,8 @@ struct ScaleArrays {
   std::vector<float> scales, supers, zeros;
 };
 
-/// Every block's scale and zero for w [plan.n, plan.k]. Errors: kInvalidArgument for NaN or infinity, by row and column.
+/// Every block's scale and zero for w [plan.n, plan.k]. Errors: kInvalidArgument for NaN or infinity, by row and
+/// column.
 Result<ScaleArrays> fit_all_scales(const FitPlan& plan, const float* w, ThreadPool& pool);
 
 /// The error that names the first NaN or infinity in rows [begin, end) of w, which holds one.

@@ -11,7 +11,8 @@
 namespace lowbit {
 namespace {
 
-/// One state a lane, as many as the machine's vectors have: wider ones are split through memory, and cannot be shuffled.
+/// One state a lane, as many as the machine's vectors have: wider ones are split through memory, and cannot be
+/// shuffled.
 template <int W>
 struct Lanes {
   typedef float Floats __attribute__((vector_size(4 * W)));
@@ -43,7 +44,8 @@ template <class Floats, class Ints>
 #endif
 }
 
-/// What a column leaves behind: each state's cost, the oldest code of the window that it came by, and the error of its newest.
+/// What a column leaves behind: each state's cost, the oldest code of the window that it came by, and the error of its
+/// newest.
 struct alignas(64) Column {
   float cost[kTrellisStates];
   int32_t way[kTrellisStates];
@@ -70,8 +72,8 @@ struct Before {
   }
 };
 
-/// Of the 2^B states before each state, one for each oldest code of a window, the one with the least cost. `added`: to the targets of
-/// the states before.
+/// Of the 2^B states before each state, one for each oldest code of a window, the one with the least cost. `added`: to
+/// the targets of the states before.
 template <int B, int W>
 [[gnu::always_inline]] inline void choose_ways(const Choices& of, const float* added, const Column& before,
                                                Column& after, uint8_t* oldest) {

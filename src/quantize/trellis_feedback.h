@@ -15,7 +15,8 @@ namespace lowbit {
 inline constexpr int kTrellisStates = 64;
 
 /// Some neighbouring columns of a row, at most kStripWidth, whose codes minimize
-/// sum over columns j of gain[j]^2 * (target[j] - q[j])^2,  target[j] = base[j] + added[j] + sum over i < j of (base[i] - q[i]) * carry[i][j].
+/// sum over columns j of gain[j]^2 * (target[j] - q[j])^2,  target[j] = base[j] + added[j] + sum over i < j of (base[i]
+/// - q[i]) * carry[i][j].
 struct TrellisStrip {
   const TrellisInfo* trellis = nullptr;
   const float* table = nullptr;  // [16], by code
@@ -40,10 +41,12 @@ struct TrellisWay {
   unsigned end;  // state behind the last column
   float loss;    // the sum
 };
-/// Every state keeps the one way to it that is best so far, with targets of its own (per-survivor processing, Raheli et al. 1995).
+/// Every state keeps the one way to it that is best so far, with targets of its own (per-survivor processing, Raheli et
+/// al. 1995).
 TrellisWay search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch);
 
-/// Chooses all codes of some rows in their order, each target moved by the errors before it. `factor`: in natural order.
+/// Chooses all codes of some rows in their order, each target moved by the errors before it. `factor`: in natural
+/// order.
 void round_trellis_with_feedback(const FeedbackFactor& factor, std::span<RowCodes> rows);
 
 /// H of some neighbouring columns, factored, and its inverse.
@@ -52,7 +55,8 @@ struct TrellisBlock {
   std::vector<float> gain, carry;  // as TrellisStrip has them
   std::vector<float> inverse;      // [columns, columns]
 };
-/// Blocks of kStripWidth columns that begin at `offset`, a shorter one before it if that is not 0. `h`: positive definite.
+/// Blocks of kStripWidth columns that begin at `offset`, a shorter one before it if that is not 0. `h`: positive
+/// definite.
 std::vector<TrellisBlock> trellis_blocks(const ColumnStrips& h, int64_t offset);
 
 }  // namespace lowbit

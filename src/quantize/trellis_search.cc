@@ -35,8 +35,9 @@ template <class Floats>
   }
 }
 
-/// One column: the least cost of each state, and which of the states before it that was (the oldest code of the window), for which
-/// there are 2^B. State s is the window without its oldest code; the one before it was s >> B with that oldest code on top.
+/// One column: the least cost of each state, and which of the states before it that was (the oldest code of the
+/// window), for which there are 2^B. State s is the window without its oldest code; the one before it was s >> B with
+/// that oldest code on top.
 template <int B, int W>
 [[gnu::always_inline]] inline void step(const uint8_t* codes, const typename Lanes<W>::Floats* costs,
                                         const typename Lanes<W>::Floats* before, typename Lanes<W>::Floats* after,

@@ -23,8 +23,8 @@ struct TrellisRows {
   uint8_t* codes[kTrellisLanes] = {};  // [k] each, written
 };
 
-/// The optimum, by dynamic programming over the trellis's states (Viterbi 1967). Of equal ways the one from lower codes. `scratch` is
-/// kept from call to call. Same bits whatever vectors the machine has.
+/// The optimum, by dynamic programming over the trellis's states (Viterbi 1967). Of equal ways the one from lower
+/// codes. `scratch` is kept from call to call. Same bits whatever vectors the machine has.
 void search_trellis(const TrellisRows& job, std::vector<uint8_t>& scratch);
 
 }  // namespace lowbit

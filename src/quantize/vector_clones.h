@@ -1,7 +1,8 @@
 #pragma once
 // Functions with one copy for each width of vector, chosen when the program starts. Internal to src/quantize.
 //
-// Without contraction (-ffp-contract=off) every copy rounds the same way. Sanitizers do not support functions resolved that early.
+// Without contraction (-ffp-contract=off) every copy rounds the same way. Sanitizers do not support functions resolved
+// that early.
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)

@@ -13,7 +13,8 @@ void add_scaled(float a, const float* __restrict x, int64_t n, float* __restrict
 
 namespace {
 
-// One copy for each width of vector, with vectors of that width: wider ones are split through memory, which takes ten times as long.
+// One copy for each width of vector, with vectors of that width: wider ones are split through memory, which takes ten
+// times as long.
 using Vec16 = float __attribute__((vector_size(16)));
 using Vec32 = float __attribute__((vector_size(32)));
 using Vec64 = float __attribute__((vector_size(64)));

@@ -1,5 +1,5 @@
-// Decoding allocates nothing: after a few steps of a whole model no step calls malloc, across pages of the KV cache and behind
-// them, sampling included. A program of its own, since it replaces malloc.
+// Decoding allocates nothing: after a few steps of a whole model no step calls malloc, across pages of the KV cache and
+// behind them, sampling included. A program of its own, since it replaces malloc.
 
 #include <gtest/gtest.h>
 

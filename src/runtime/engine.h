@@ -13,8 +13,8 @@
 
 namespace lowbit {
 
-/// Which GPUs `compute` asks for, by --device or LOWBIT_DEVICE: cuda, cuda:<i> or several with commas between; none: the CPU.
-/// Error: kInvalidArgument (no such name).
+/// Which GPUs `compute` asks for, by --device or LOWBIT_DEVICE: cuda, cuda:<i> or several with commas between; none:
+/// the CPU. Error: kInvalidArgument (no such name).
 Result<std::vector<int>> wanted_gpus(const Compute& compute);
 /// The same for what runs on one device; -1: the CPU. Error: kUnsupported (several).
 Result<int> wanted_gpu(const Compute& compute);
@@ -43,9 +43,9 @@ struct ActivationChoice {
   const char* name = "int8";
 };
 
-/// "int8": int8 with a scale per 32 columns. "auto": that, but with XPolicy::as_trained. "int8-row": int8 with one scale per row; "int8-clip": that at the 99.9 % quantile of the
-/// row. "int4": -7..7 with a scale per 32 columns. "fp8": E4M3 with a scale per 128 columns for fp8 weights, f32 for all others. "f32":
-/// exact.
+/// "int8": int8 with a scale per 32 columns. "auto": that, but with XPolicy::as_trained. "int8-row": int8 with one
+/// scale per row; "int8-clip": that at the 99.9 % quantile of the row. "int4": -7..7 with a scale per 32 columns.
+/// "fp8": E4M3 with a scale per 128 columns for fp8 weights, f32 for all others. "f32": exact.
 Result<ActivationChoice> parse_activation(const std::string& name);
 
 }  // namespace lowbit

@@ -19,9 +19,9 @@ struct SequenceRequest {
   RowObserver* observer = nullptr;
 };
 
-/// Where passes through a model meet: a thread that finds it idle runs the next batch, of everybody who waits; those who come
-/// meanwhile wait for the one after. So a lone sequence runs on its own thread, and many share the weights' way from memory.
-/// Thread safe; a KvCache is used by one call at a time.
+/// Where passes through a model meet: a thread that finds it idle runs the next batch, of everybody who waits; those
+/// who come meanwhile wait for the one after. So a lone sequence runs on its own thread, and many share the weights'
+/// way from memory. Thread safe; a KvCache is used by one call at a time.
 class Executor {
  public:
   /// `model` must outlive it, and is run by nobody else.
@@ -29,8 +29,8 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Transformer::forward(), with its arguments, numerics and errors: the bits of a sequence do not depend on who runs beside it.
-  /// `observer`: sees this sequence's rows, on the thread that runs them.
+  /// Transformer::forward(), with its arguments, numerics and errors: the bits of a sequence do not depend on who runs
+  /// beside it. `observer`: sees this sequence's rows, on the thread that runs them.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
   /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:

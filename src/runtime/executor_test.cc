@@ -41,8 +41,8 @@ std::unique_ptr<Transformer> load(const Variant& variant, const RandomModelSpec&
   return model ? std::move(*model) : nullptr;
 }
 
-/// A text of its own: a random prompt, then what the sampler takes; some forget their end and go on otherwise, some leave a fork behind.
-/// Everything is derived from `seed`, so that it can be told again alone.
+/// A text of its own: a random prompt, then what the sampler takes; some forget their end and go on otherwise, some
+/// leave a fork behind. Everything is derived from `seed`, so that it can be told again alone.
 class Story {
  public:
   Story(Transformer& model, KvCache cache, uint64_t seed)
@@ -141,7 +141,8 @@ TEST(Executor, ThirtyTwoSessionsAreEqualToThemselvesAlone) {
   }
 }
 
-// Batches put together at random on one thread: every mixture of prompt chunks and tokens, rows with and without logits.
+// Batches put together at random on one thread: every mixture of prompt chunks and tokens, rows with and without
+// logits.
 TEST(Transformer, RaggedBatchesHaveTheBitsOfEachSequence) {
   for (const Variant& variant : kVariants) {
     RandomModelSpec spec;
@@ -339,7 +340,8 @@ TEST(Executor, WhereOneOfManyFailsAllStayAsTheyWere) {
   EXPECT_TRUE(same_bits(logits, again));  // b's
 }
 
-// A prompt takes f16 pages as it goes where they will be packed. When there are none, whoever runs beside it must not feel it.
+// A prompt takes f16 pages as it goes where they will be packed. When there are none, whoever runs beside it must not
+// feel it.
 TEST(Executor, APromptThatGetsNoPagesFailsAlone) {
   RandomModelSpec spec;
   spec.max_positions = 1024;

@@ -45,8 +45,8 @@ constexpr int tap_of(int block, InputRole role) {
   return block * static_cast<int>(kInputRoles) + static_cast<int>(role);
 }
 
-/// Steps of blocks [0, spec.blocks.size()) alone: block b takes steps [b * kBlockSteps, (b + 1) * kBlockSteps). All pointers are into the
-/// arguments, which outlive the steps.
+/// Steps of blocks [0, spec.blocks.size()) alone: block b takes steps [b * kBlockSteps, (b + 1) * kBlockSteps). All
+/// pointers are into the arguments, which outlive the steps.
 std::vector<Step> block_steps(const ModelSpec& spec, const ModelWeights& weights);
 /// Embedding, blocks, and the logits of the rows that are wanted.
 std::vector<Step> model_steps(const ModelSpec& spec, const ModelWeights& weights);

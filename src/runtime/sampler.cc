@@ -146,8 +146,8 @@ void Sampler::mask() {
   }
 }
 
-/// The k largest, in order: a heap whose front is the least of them, and a threshold that few of the others pass. Blocks are
-/// compared with it whole, so that most logits are read once and copied never.
+/// The k largest, in order: a heap whose front is the least of them, and a threshold that few of the others pass.
+/// Blocks are compared with it whole, so that most logits are read once and copied never.
 void Sampler::keep_largest(std::span<const float> logits, size_t k) {
   const auto larger = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -179,14 +179,15 @@ void Sampler::keep_largest(std::span<const float> logits, size_t k) {
   for (Candidate& c : candidates_) c.weight = token_weight(c.logit, candidates_[0].logit, 1);
 }
 
-/// All of them, in the order of their ids; where a part of the sum is asked for, those that add to it, the largest first.
+/// All of them, in the order of their ids; where a part of the sum is asked for, those that add to it, the largest
+/// first.
 void Sampler::keep_all(std::span<const float> logits, float largest) {
   candidates_.clear();
   candidates_.reserve(logits.size());
   const bool sums = options_.top_p < 1;
   const bool weighs = sums || options_.min_p > 0;
-  // keep_min_p() drops what is less likely; most tokens are, and need no exponential. The margin is far more than its rounding.
-  // Below 2^-40 it drops nothing.
+  // keep_min_p() drops what is less likely; most tokens are, and need no exponential. The margin is far more than its
+  // rounding. Below 2^-40 it drops nothing.
   const float least = !sums && least_weight(options_.min_p) > 0 ? std::log(options_.min_p) - 0.01f : kNever;
   constexpr size_t kBlock = 64;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {

@@ -12,15 +12,17 @@
 
 namespace lowbit {
 
-/// Deterministic: the same options, logits and accepted tokens give the same choices, on every device. Weights of tokens are
-/// integers (token_weight() of kernels/token_weight.h), so are their sums and the draw: docs/numerics.md#sampling.
+/// Deterministic: the same options, logits and accepted tokens give the same choices, on every device. Weights of
+/// tokens are integers (token_weight() of kernels/token_weight.h), so are their sums and the draw:
+/// docs/numerics.md#sampling.
 class Sampler {
  public:
   /// Errors: kInvalidArgument (an option out of its range or not a number; it is named).
   static Result<Sampler> make(const SamplerOptions& options);
 
   /// Does not accept() the token by itself. Allocates only on the first call.
-  /// Errors: kInvalidArgument (no logits, more than 2^23, a NaN among them, a bias of a token that has none, or every token is forbidden).
+  /// Errors: kInvalidArgument (no logits, more than 2^23, a NaN among them, a bias of a token that has none, or every
+  /// token is forbidden).
   Result<int32_t> sample(std::span<const float> logits);
 
   /// Whether next_rule() says all that sample() does: no bias, penalty or mask.

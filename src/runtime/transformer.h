@@ -74,10 +74,12 @@ std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format,
 
 class Transformer {
  public:
-  /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor; the source may go away afterwards,
-  /// except for what an embedding borrows (its bytes are kept alive by the QTensor itself).
-  /// Errors: those of executable_spec_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN or
-  ///         infinity in a weight or scale), kInvalidArgument (context), kUnsupported, kOutOfMemory, kCancelled. Each names its tensor.
+  /// Reads tensor by tensor, so that memory peaks at what the loaded model needs plus one tensor; the source may go
+  /// away afterwards, except for what an embedding borrows (its bytes are kept alive by the QTensor itself). Errors:
+  /// those of executable_spec_of and WeightSource::load; kNotFound (a tensor is missing), kShapeMismatch, kCorrupt (NaN
+  /// or
+  ///         infinity in a weight or scale), kInvalidArgument (context), kUnsupported, kOutOfMemory, kCancelled. Each
+  ///           names its tensor.
   static Result<std::unique_ptr<Transformer>> load(const WeightSource& source, const LoadOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
@@ -100,16 +102,19 @@ class Transformer {
   /// Runs `tokens` at positions cache.length()... and appends them to the cache.
   /// Shapes:   logits [rows wanted, vocab_size], row-major; may be empty for LogitsWanted::none().
   /// Numerics: same bits for any thread count, ISA, batch size and any cut of the tokens into calls.
-  /// Errors:   kInvalidArgument (no tokens, an id outside the vocabulary, a range or buffer that does not fit, more positions than the
-  ///           cache holds), kShapeMismatch (a cache of another model), kOutOfMemory. After an error the cache is as it was.
+  /// Errors:   kInvalidArgument (no tokens, an id outside the vocabulary, a range or buffer that does not fit, more
+  /// positions than the
+  ///           cache holds), kShapeMismatch (a cache of another model), kOutOfMemory. After an error the cache is as it
+  ///             was.
   /// One call at a time per Transformer.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
   /// What forward() refuses, without running it. May be called while another thread is in forward() or run().
   Status check(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
                std::span<const float> logits) const;
-  /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single tokens mixed.
-  /// Every part has passed check(), its cache has reserved its positions and stands in no other part. The caches get their rows.
-  /// Numerics: each row has the bits that it would have alone. Errors: kOutOfMemory; then the caches are as they were.
+  /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single
+  /// tokens mixed. Every part has passed check(), its cache has reserved its positions and stands in no other part. The
+  /// caches get their rows. Numerics: each row has the bits that it would have alone. Errors: kOutOfMemory; then the
+  /// caches are as they were.
   Status run(std::span<const BatchPart> batch);
 
   /// Bytes of prepared weights, embedding, and workspace.

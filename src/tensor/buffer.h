@@ -12,8 +12,8 @@ namespace lowbit {
 
 enum class Device : uint8_t { kCpu, kCuda };
 
-/// kLarge: pages of 2 MiB where the system has them to give, for what is read with long strides by many rows at a time (activations):
-/// 512 rows of a matmul touch more small pages than a core can translate. Smaller buffers are as always.
+/// kLarge: pages of 2 MiB where the system has them to give, for what is read with long strides by many rows at a time
+/// (activations): 512 rows of a matmul touch more small pages than a core can translate. Smaller buffers are as always.
 enum class Pages : uint8_t { kNormal, kLarge };
 
 /// Cheap to copy: copies share the bytes. Host bytes are aligned to 64 unless they belong to a

@@ -8,8 +8,8 @@
 namespace lowbit::text {
 namespace {
 
-// A file of 10 MB is read within one budget and built within the other: together less than the file and 256 MiB. A vocabulary of
-// 262,144 tokens and 580,000 merges, of the largest there are, takes 92 MB of the second.
+// A file of 10 MB is read within one budget and built within the other: together less than the file and 256 MiB. A
+// vocabulary of 262,144 tokens and 580,000 merges, of the largest there are, takes 92 MB of the second.
 constexpr std::size_t kFileBytes = std::size_t{64} << 20, kSpecBytes = std::size_t{112} << 20, kBytesPerFileByte = 4;
 constexpr std::size_t kFileSteps = std::size_t{1} << 29, kStepsPerFileByte = 64;
 // What a text of one word per character and five steps of splitting takes is 320 bytes per byte.

@@ -1,6 +1,6 @@
 #pragma once
-// What one file or one text may still use. Whoever makes or reads text charges it first, so that no chain of steps, each harmless alone,
-// takes more memory or time than the size of what came in allows.
+// What one file or one text may still use. Whoever makes or reads text charges it first, so that no chain of steps,
+// each harmless alone, takes more memory or time than the size of what came in allows.
 
 #include <cstddef>
 #include <cstdint>

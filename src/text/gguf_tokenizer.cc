@@ -66,8 +66,8 @@ constexpr PreTokenizerName kPreTokenizerNames[] = {
     {"llama4", PreTokenizerName::kGpt4o},
 };
 
-// What the models of an architecture have in common, for files from before `tokenizer.ggml.pre` (April 2024). Architectures whose models
-// differ in it, as those of llama do, are not here.
+// What the models of an architecture have in common, for files from before `tokenizer.ggml.pre` (April 2024).
+// Architectures whose models differ in it, as those of llama do, are not here.
 struct ArchitectureName {
   const char* architecture;
   const char* pre;

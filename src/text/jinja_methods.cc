@@ -1,5 +1,5 @@
-// The methods of dicts, lists and loops that templates call, with Python's meaning. Lists have none that leave them unchanged
-// and that templates use, except index and count.
+// The methods of dicts, lists and loops that templates call, with Python's meaning. Lists have none that leave them
+// unchanged and that templates use, except index and count.
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 #pragma once
-// Methods that templates call: `value.name(...)`. jinja_text_methods.cc has those of texts, jinja_methods.cc the others.
+// Methods that templates call: `value.name(...)`. jinja_text_methods.cc has those of texts, jinja_methods.cc the
+// others.
 
 #include <string>
 #include <string_view>

@@ -1,4 +1,5 @@
-// What all of the parser uses; expressions are in jinja_parser_expressions.cc, statements in jinja_parser_statements.cc.
+// What all of the parser uses; expressions are in jinja_parser_expressions.cc, statements in
+// jinja_parser_statements.cc.
 
 #include "text/jinja_parser.h"
 

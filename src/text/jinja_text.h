@@ -1,5 +1,6 @@
 #pragma once
-// Texts of templates, character by character, with Python's meaning. Bytes that are no UTF-8 count as characters and stay.
+// Texts of templates, character by character, with Python's meaning. Bytes that are no UTF-8 count as characters and
+// stay.
 
 #include <cstdint>
 #include <string>

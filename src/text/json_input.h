@@ -63,8 +63,8 @@ class JsonTree : public nlohmann::json_sax<Json> {
   std::optional<Error> error_;
 };
 
-/// Errors: kCorrupt: not JSON, over max_bytes, nested deeper than max_depth, or a tree that takes too much memory for the size of
-/// the text; `where` names the text.
+/// Errors: kCorrupt: not JSON, over max_bytes, nested deeper than max_depth, or a tree that takes too much memory for
+/// the size of the text; `where` names the text.
 Result<Json> parse_json(std::string_view text, std::string_view where, std::size_t max_bytes, int max_depth);
 
 /// The member `key` of an object, or null.

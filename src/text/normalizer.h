@@ -33,7 +33,8 @@ class Normalizer {
   std::vector<Compiled> steps_;
 };
 
-/// Appends the places of `pattern` (not empty) in text, from left to right, not overlapping. Ends early when the budget is exhausted.
+/// Appends the places of `pattern` (not empty) in text, from left to right, not overlapping. Ends early when the budget
+/// is exhausted.
 void find_literal(std::string_view text, std::string_view pattern, Budget& budget, std::vector<Range>& matches);
 
 /// Replaces every occurrence of `from` (not empty); "" when the budget is exhausted.

@@ -12,8 +12,8 @@ struct CodeRange {
   char32_t first, last;
 };
 
-// utf8proc knows general categories but not Numeric_Type. From DerivedNumericType.txt of the Unicode character database:
-// Digit, where the category is not Nd; numbers whose category is a letter's.
+// utf8proc knows general categories but not Numeric_Type. From DerivedNumericType.txt of the Unicode character
+// database: Digit, where the category is not Nd; numbers whose category is a letter's.
 constexpr CodeRange kDigits[] = {{0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
                                  {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
                                  {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},

@@ -13,8 +13,9 @@ namespace lowbit::text {
 namespace {
 
 constexpr std::size_t kMaxPatternBytes = 16 * 1024;
-// PCRE2 counts a match's steps anew at each place of the text, and what a step reads is the whole rest at worst. So one call tries few
-// places with few steps; only a place that needs more gets more, four times as many at a time, while the budget has time for it.
+// PCRE2 counts a match's steps anew at each place of the text, and what a step reads is the whole rest at worst. So one
+// call tries few places with few steps; only a place that needs more gets more, four times as many at a time, while the
+// budget has time for it.
 constexpr std::uint32_t kFirstMatchLimit = 64, kMatchLimit = 1'000'000, kLimitFactor = 4;
 constexpr std::size_t kCallWork = std::size_t{1} << 20, kMinPlaces = 4, kMaxPlaces = 4096;
 constexpr std::size_t kMinCalls = 16, kMaxCalls = 64;  // between two looks at the clock, which cost as much as a call

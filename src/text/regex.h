@@ -34,8 +34,8 @@ class RegexScratch {
 /// A compiled pattern; immutable, thread safe.
 class Regex {
  public:
-  /// `where` names the pattern's place in messages. The compiled pattern's memory is charged. `linear`: known to take time in
-  /// proportion to the text, as a single character class does; the search is faster then.
+  /// `where` names the pattern's place in messages. The compiled pattern's memory is charged. `linear`: known to take
+  /// time in proportion to the text, as a single character class does; the search is faster then.
   static Result<Regex> compile(std::string_view pattern, std::string where, Budget& budget, bool linear = false);
 
   /// Appends the matches in text (valid UTF-8) from left to right; empty matches are left out.

@@ -10,14 +10,15 @@
 
 namespace lowbit {
 
-/// Looks for texts in what is pushed, across the borders of its pieces: the result does not depend on how the text is cut. The first
-/// text that is complete ends the stream; of those that end at the same byte, the longest.
+/// Looks for texts in what is pushed, across the borders of its pieces: the result does not depend on how the text is
+/// cut. The first text that is complete ends the stream; of those that end at the same byte, the longest.
 class StopTexts {
  public:
   /// Errors: kInvalidArgument (an empty text, one that is not UTF-8, more than 64 texts, or more than 64 KiB of them).
   static Result<StopTexts> make(std::vector<std::string> texts);
 
-  /// What may be shown now: all that is certain not to begin a text. Nothing once one was found. Whole characters where pieces are.
+  /// What may be shown now: all that is certain not to begin a text. Nothing once one was found. Whole characters where
+  /// pieces are.
   std::string push(std::string_view piece);
   /// The end of the stream: what was held back.
   std::string flush();

@@ -28,7 +28,8 @@ class Promise {
     }
     start_kib_ = kib("VmRSS:");
   }
-  /// `input_bytes`: what was read. Sanitizers take several times as much of both, so nothing is asked of them but to end.
+  /// `input_bytes`: what was read. Sanitizers take several times as much of both, so nothing is asked of them but to
+  /// end.
   void check(std::size_t input_bytes, const std::string& what) const {
     const double seconds = text::thread_seconds() - start_s_;
     const auto grown = static_cast<long long>(kib("VmHWM:")) - static_cast<long long>(start_kib_);

@@ -1,6 +1,6 @@
 #pragma once
-// tokenizer.json taken apart while it is parsed: the vocabulary and the merges, nearly all of the file, as what they become; the rest,
-// which is small, as a tree.
+// tokenizer.json taken apart while it is parsed: the vocabulary and the merges, nearly all of the file, as what they
+// become; the rest, which is small, as a tree.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,8 @@ struct TokenizerParts {
   std::vector<std::pair<std::string, std::string>> merges;
 };
 
-/// Errors: kCorrupt: not JSON, too deep, too much memory, an id that is no number, a merge that is no pair, a part twice.
+/// Errors: kCorrupt: not JSON, too deep, too much memory, an id that is no number, a merge that is no pair, a part
+/// twice.
 Result<TokenizerParts> parse_tokenizer_json(std::string_view text, std::string_view where, int max_depth,
                                             Budget& budget);
 

@@ -164,7 +164,8 @@ TEST(Tokenizer, GgufPreTokenizersAreKnownByName) {
   EXPECT_EQ(bad.error().got, "no-such-model");
 }
 
-// Files from before tokenizer.ggml.pre: the architecture's pre-tokenizer where there is one, and a warning that outlives conversion.
+// Files from before tokenizer.ggml.pre: the architecture's pre-tokenizer where there is one, and a warning that
+// outlives conversion.
 TEST(Tokenizer, GgufWithoutAPreTokenizerTakesTheArchitecturesAndWarns) {
   GgufTokenizerFields f;
   f.model = "gpt2";

@@ -147,7 +147,8 @@ std::vector<uint8_t> random_codes(Rng& rng, size_t count, bool special) {
   return codes;
 }
 
-/// Exact: the CPU's bits. Else f32 sums of tensor cores, which keep about 14 bits: within `tolerance` of the sum of the terms' magnitudes.
+/// Exact: the CPU's bits. Else f32 sums of tensor cores, which keep about 14 bits: within `tolerance` of the sum of the
+/// terms' magnitudes.
 void check_gemm(const GemmCase& c, uint64_t seed, bool exact, double tolerance) {
   Rng rng(seed, 9);
   const int64_t lda = (c.k + 15) / 16 * 16 + (c.odd_rows ? 1 : 0), blocks = (c.k + 127) / 128,

@@ -1,4 +1,5 @@
-// FP8 in blocks: every instruction set against the reference, bit for bit, over shapes, tails, blocks and special values.
+// FP8 in blocks: every instruction set against the reference, bit for bit, over shapes, tails, blocks and special
+// values.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Products of fp8 activations and fp8 weights as models run them: every instruction set against the reference, and the reference against
-// the product of kernels/fp8_api.h where both are defined.
+// Products of fp8 activations and fp8 weights as models run them: every instruction set against the reference, and the
+// reference against the product of kernels/fp8_api.h where both are defined.
 
 #include <gtest/gtest.h>
 

@@ -38,7 +38,8 @@ struct Case {
   }
 };
 
-/// q, k and v of BitNet's 2B-4T in one weight: 2560, 640 and 640 rows with a scale each (seed 002 would cut it in thirds).
+/// q, k and v of BitNet's 2B-4T in one weight: 2560, 640 and 640 rows with a scale each (seed 002 would cut it in
+/// thirds).
 inline Case qkv_case(int64_t m) {
   Case c;
   c.format = FormatId::kTernary;

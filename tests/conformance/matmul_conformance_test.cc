@@ -1,6 +1,6 @@
 // Matmul kernels of every instruction set this machine has against the reference, bit for bit, through ops/matmul.
-// LOWBIT_CONFORMANCE_CASES sets how many random cases run, LOWBIT_CONFORMANCE_FIRST the first seed: cases are independent, so
-// that many processes can share them.
+// LOWBIT_CONFORMANCE_CASES sets how many random cases run, LOWBIT_CONFORMANCE_FIRST the first seed: cases are
+// independent, so that many processes can share them.
 
 #include "ops/matmul.h"
 

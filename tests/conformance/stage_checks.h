@@ -21,7 +21,8 @@ struct Placement {
   int64_t layers = -1;
 };
 
-/// Logits and observed rows of a prompt in parts, of a fork, of tokens one by one, of two sequences together, of one that was cut back.
+/// Logits and observed rows of a prompt in parts, of a fork, of tokens one by one, of two sequences together, of one
+/// that was cut back.
 struct Seen {
   std::vector<float> logits, rows;
 };

@@ -1,4 +1,5 @@
-// The format list in device code: every codec and packing compiles and the proofs hold under nvcc, for every architecture.
+// The format list in device code: every codec and packing compiles and the proofs hold under nvcc, for every
+// architecture.
 #include <cstdint>
 
 #include "format/formats.h"

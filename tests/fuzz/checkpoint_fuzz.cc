@@ -1,4 +1,5 @@
-// A checkpoint directory: the first two bytes say how long config.json is, which follows; the rest is model.safetensors.
+// A checkpoint directory: the first two bytes say how long config.json is, which follows; the rest is
+// model.safetensors.
 #include <sys/stat.h>
 
 #include <cstdio>

@@ -1,6 +1,7 @@
 #pragma once
-// What every fuzz target promises: one input takes at most 2 seconds of CPU time. libFuzzer's own limits are given by scripts/fuzz.sh:
-// -rss_limit_mb for memory, and -timeout for what waits without working; replay_main.cc has limits of its own.
+// What every fuzz target promises: one input takes at most 2 seconds of CPU time. libFuzzer's own limits are given by
+// scripts/fuzz.sh: -rss_limit_mb for memory, and -timeout for what waits without working; replay_main.cc has limits of
+// its own.
 
 #include <time.h>
 
@@ -12,7 +13,8 @@
 
 namespace lowbit::fuzz {
 
-/// Aborts, which libFuzzer reports with the input, when the time between construction and destruction is over the limit.
+/// Aborts, which libFuzzer reports with the input, when the time between construction and destruction is over the
+/// limit.
 class TimeLimit {
  public:
   TimeLimit() : start_s_(now_s()) {}

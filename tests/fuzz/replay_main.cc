@@ -1,7 +1,7 @@
 // The fuzz targets without libFuzzer, for every compiler: each reads its seeds, and these with random damage.
 //   lowbit_fuzz_replay CORPUS [--rounds N] [--seed N] [TARGET ...]
-// N damaged copies of each seed (100), always the same ones. An input that crashes, takes longer than its target allows or more memory than
-// 256 MiB is left in the file fuzz-failure-TARGET.
+// N damaged copies of each seed (100), always the same ones. An input that crashes, takes longer than its target allows
+// or more memory than 256 MiB is left in the file fuzz-failure-TARGET.
 
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-// Three texts between bytes 0: tokenizer.json, tokenizer_config.json, a text. Loads, encodes, decodes, writes and loads again.
+// Three texts between bytes 0: tokenizer.json, tokenizer_config.json, a text. Loads, encodes, decodes, writes and loads
+// again.
 
 #include "fuzz_limits.h"
 #include "lowbit/tokenizer.h"

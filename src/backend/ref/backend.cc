@@ -1,5 +1,5 @@
-// The meaning of every step, one after the other: rows in, rows out, nothing fused, nothing kept. Written to be read; products, norms and
-// attention are those of kernels/ref.
+// The meaning of every step, one after the other: rows in, rows out, nothing fused, nothing kept. Written to be read;
+// products, norms and attention are those of kernels/ref.
 
 #include <fmt/format.h>
 

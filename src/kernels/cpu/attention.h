@@ -1,7 +1,8 @@
 #pragma once
-// VectorOps::attend_span and merge_span for any instruction set that has 16 lanes: what kernels/ref/vector_ops.cc does, in tiles of
-// queries x some vectors of columns. A column is a position for scores and an element of the head for results, so nothing is folded across
-// lanes, and both products are one loop: sums[j][column] += a[j][k] * b[k][column], k ascending.
+// VectorOps::attend_span and merge_span for any instruction set that has 16 lanes: what kernels/ref/vector_ops.cc does,
+// in tiles of queries x some vectors of columns. A column is a position for scores and an element of the head for
+// results, so nothing is folded across lanes, and both products are one loop: sums[j][column] += a[j][k] *
+// b[k][column], k ascending.
 
 #include <cstdint>
 
@@ -23,7 +24,8 @@ struct LaneAttention : LaneLoops<L> {
   static constexpr int kWidth = L::kWidth, kPageVectors = int(kKvPage) / kWidth;
 
   static constexpr int kMostQueries = 6;  // of a tile
-  /// Vectors of columns in a tile of `queries`: their sums fill the registers, and a row of a page is read as whole as it can be.
+  /// Vectors of columns in a tile of `queries`: their sums fill the registers, and a row of a page is read as whole as
+  /// it can be.
   static constexpr int columns(int queries) {
     int most = 1;
     while (most < kPageVectors && 2 * most * queries <= L::kTileSums) most *= 2;
@@ -32,8 +34,8 @@ struct LaneAttention : LaneLoops<L> {
   /// Up to this many queries read f16 pages as they are; for more a page is converted to f32 once.
   static constexpr int64_t kDirectQueries = 2 * kMostQueries;
 
-  /// A matrix by vectors: vector c of row k lies at `at + k * row + c * column`. While its rows are read, memory at `ahead` is
-  /// fetched, as many bytes.
+  /// A matrix by vectors: vector c of row k lies at `at + k * row + c * column`. While its rows are read, memory at
+  /// `ahead` is fetched, as many bytes.
   template <class B>
   struct Columns {
     const B* at;
@@ -234,8 +236,8 @@ struct LaneAttention : LaneLoops<L> {
               [&](auto count, int64_t j) { weigh_queries<count.kQueries>(a, page, j, of_tile(values, j), scores); });
   }
 
-  /// `rows` rows of f16 by vectors, from one behind each other: vector c of all rows lies at panels + c * rows * kWidth. Behind
-  /// `width` come zeros.
+  /// `rows` rows of f16 by vectors, from one behind each other: vector c of all rows lies at panels + c * rows *
+  /// kWidth. Behind `width` come zeros.
   static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, float* panels) {
     for (int64_t c = 0; c * kWidth < width; ++c) {
       const uint16_t* source = from + c * kWidth;
@@ -278,7 +280,8 @@ struct LaneAttention : LaneLoops<L> {
       any = {a.begin[j] < any.begin ? a.begin[j] : any.begin, a.end[j] > any.end ? a.end[j] : any.end};
     }
     if (any.empty()) return;
-    // The last vector of a row of values must not pass the page's end, so odd heads are converted, with zeros behind them.
+    // The last vector of a row of values must not pass the page's end, so odd heads are converted, with zeros behind
+    // them.
     const bool direct = a.queries <= kDirectQueries && a.d % kWidth == 0;
     float *const scores = a.scratch, *const panels = scores + a.queries * kAttentionSpan;
     const int64_t first = any.begin / kKvPage, last = (any.end - 1) / kKvPage;

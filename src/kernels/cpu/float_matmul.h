@@ -1,8 +1,8 @@
 #pragma once
-// f32 activations x any format, int8 activations x formats with float values, and fp8 activations x fp8. k is strictly ascending in every lane (a
-// lane is a weight row), so the result equals kernels/ref/matmul.cc bit for bit. One row of x (f32, fp8): weights become floats in
-// registers, several panels side by side, since each lane is one chain of fma. More rows: weights are turned into f32 in chunks
-// of columns that stay in the first-level cache.
+// f32 activations x any format, int8 activations x formats with float values, and fp8 activations x fp8. k is strictly
+// ascending in every lane (a lane is a weight row), so the result equals kernels/ref/matmul.cc bit for bit. One row of
+// x (f32, fp8): weights become floats in registers, several panels side by side, since each lane is one chain of fma.
+// More rows: weights are turned into f32 in chunks of columns that stay in the first-level cache.
 
 #include "kernels/cpu/panel.h"
 #include "kernels/kernel_name.h"

@@ -1,6 +1,7 @@
 #pragma once
-// FP8 in blocks on vectors: the operations of kernels/ref/fp8.cc in its order. In the product a lane is a row of b, so that each
-// sum goes over k ascending in a lane of its own, whatever the vector's width. See docs/kernels.md#fp8-in-blocks.
+// FP8 in blocks on vectors: the operations of kernels/ref/fp8.cc in its order. In the product a lane is a row of b, so
+// that each sum goes over k ascending in a lane of its own, whatever the vector's width. See
+// docs/kernels.md#fp8-in-blocks.
 
 #include <immintrin.h>
 
@@ -14,8 +15,8 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// 16 rows of 32 codes become 16 vectors: vector j has column j of all rows in its lower half, column 16 + j in its upper one.
-/// Four rounds, each of which exchanges one bit of the row with one of the column.
+/// 16 rows of 32 codes become 16 vectors: vector j has column j of all rows in its lower half, column 16 + j in its
+/// upper one. Four rounds, each of which exchanges one bit of the row with one of the column.
 static inline __attribute__((always_inline)) void transpose_codes(const uint8_t* rows, int64_t stride,
                                                                   __m256i (&t)[16]) {
   __m256i s[16];
@@ -29,7 +30,8 @@ static inline __attribute__((always_inline)) void transpose_codes(const uint8_t*
   }
 }
 
-/// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits in f16's places, subnormals included. NaN is not looked at.
+/// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits in f16's places, subnormals included. NaN is not looked
+/// at.
 static inline __m256i halves_of_codes(__m128i codes) {
   return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16(int16_t(0xbfff)));
 }
@@ -177,8 +179,8 @@ struct Fp8Panels {
 
   static int64_t gemm_scratch_bytes(int64_t m) { return int64_t(sizeof(float)) * kRows * (kFp8Block + m); }
 
-  /// Columns [first, first + count) of 16 rows, zeros behind them. Rows often lie a multiple of 4 KiB apart, where 16 of their lines do
-  /// not fit the first-level cache side by side: so each line is read once.
+  /// Columns [first, first + count) of 16 rows, zeros behind them. Rows often lie a multiple of 4 KiB apart, where 16
+  /// of their lines do not fit the first-level cache side by side: so each line is read once.
   static void copy_codes(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes) {
     for (int i = 0; i < 16; ++i, codes += kFp8Block) {
       const uint8_t* const row = a.b + least(n + i, a.n - 1) * a.ldb + first;
@@ -193,8 +195,8 @@ struct Fp8Panels {
     }
   }
 
-  /// Values * 2^-8 of columns [first, first + count) of the panel's rows to w [count][kRows]; lanes of `nan` are ones for rows with a
-  /// NaN among them. Rows behind the last are the last once more.
+  /// Values * 2^-8 of columns [first, first + count) of the panel's rows to w [count][kRows]; lanes of `nan` are ones
+  /// for rows with a NaN among them. Rows behind the last are the last once more.
   static void unpack(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, float* w, I (&nan)[2]) {
     alignas(32) uint8_t found[32], codes[16 * kFp8Block];
     for (int sixteen = 0; sixteen < kRows / 16; ++sixteen) {

@@ -2,15 +2,15 @@
 // The integer GRU cell on vectors S, for any instruction set; the bits of kernels/ref/gru.cc.
 //
 // Products: a lane is an output row. Inputs are offset codes u = q - lo in one or two unsigned bytes ("limbs"), so that
-// sum w q = sum_l 256^l sum w u_l + lo sum w, the last term folded into the bias at load. Weights up to 8 bits are signed bytes,
-// S::kColumns of them a lane; their sums of one limb fit int32 up to kMaxBytesK columns. S::kCentred products see limbs less 128, and
-// their bias what that takes away. Weights of up to 4 bits that would not stay
-// in the second-level cache as bytes lie two or four to a byte; a field comes out as its value times 16 or 64 by a shift and a mask,
-// so that sums are that much too large and shifted back, exactly. Wider weights are 16-bit pairs, their sums
-// move to int64 every kWideRun columns. Where the plan has proved that the whole sum fits int32 it is put together there:
-// arithmetic modulo 2^32 cannot go wrong when the true result fits.
-// Elements: blocks of kBlock in loops for the compiler to vectorize, in int32 where the plan allows, else in double where it has
-// proved that exact (x 2^-k + 1.5 * 2^52 - 1.5 * 2^52 is rs(x, k)), else in int64.
+// sum w q = sum_l 256^l sum w u_l + lo sum w, the last term folded into the bias at load. Weights up to 8 bits are
+// signed bytes, S::kColumns of them a lane; their sums of one limb fit int32 up to kMaxBytesK columns. S::kCentred
+// products see limbs less 128, and their bias what that takes away. Weights of up to 4 bits that would not stay in the
+// second-level cache as bytes lie two or four to a byte; a field comes out as its value times 16 or 64 by a shift and a
+// mask, so that sums are that much too large and shifted back, exactly. Wider weights are 16-bit pairs, their sums move
+// to int64 every kWideRun columns. Where the plan has proved that the whole sum fits int32 it is put together there:
+// arithmetic modulo 2^32 cannot go wrong when the true result fits. Elements: blocks of kBlock in loops for the
+// compiler to vectorize, in int32 where the plan allows, else in double where it has proved that exact (x 2^-k + 1.5 *
+// 2^52 - 1.5 * 2^52 is rs(x, k)), else in int64.
 
 #include <cstdint>
 

@@ -17,7 +17,8 @@ constexpr int64_t kPackedBytes = int64_t{1} << 20;  // weights that need more as
 
 constexpr int64_t gru_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-/// Where the parts of a packed product lie, in bytes from its start; rounding shifts as x << left, then half-even >> right.
+/// Where the parts of a packed product lie, in bytes from its start; rounding shifts as x << left, then half-even >>
+/// right.
 struct PackedProduct {
   int64_t k = 0, k_padded = 0, rows = 0, rows_padded = 0;
   int64_t weights = 0, bias64 = 0, bias32 = 0, left = 0, right = 0, bytes = 0;

@@ -9,8 +9,8 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// Byte weights: sums[m][l][row] of [first_row, end_row) for M rows of x and L limbs, kPanels vectors of rows at a time, put away at once: that hides
-/// behind the next weights' way from the second-level cache. 8 / Bits fields a byte.
+/// Byte weights: sums[m][l][row] of [first_row, end_row) for M rows of x and L limbs, kPanels vectors of rows at a
+/// time, put away at once: that hides behind the next weights' way from the second-level cache. 8 / Bits fields a byte.
 template <class S, int M, int L, int Bits>
 void byte_products(const PackedProduct& p, const uint8_t* base, const typename S::Element* x, int32_t* sums,
                    int32_t* out, int64_t first_row, int64_t end_row) {
@@ -118,8 +118,8 @@ void all_byte_rows(const PackedProduct& p, const uint8_t* base, const typename S
   for (; m < rows; ++m) byte_rows<S, 1, L>(p, base, x + m * stride, sums, out + m * p.rows);
 }
 
-/// Bytes: limbs of up to `rows` rows, then sums (S::kRows rows of them in int32, or one in int64, or a block of tiles and the bytes
-/// of its weights).
+/// Bytes: limbs of up to `rows` rows, then sums (S::kRows rows of them in int32, or one in int64, or a block of tiles
+/// and the bytes of its weights).
 template <class S>
 int64_t product_scratch(const PackedProduct& p, int64_t rows) {
   const int64_t narrow = 4 * S::kRows * p.limbs * p.rows_padded, wide = 8 * p.limbs * p.rows_padded;

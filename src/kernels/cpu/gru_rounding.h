@@ -44,8 +44,8 @@ static inline __attribute__((always_inline)) T gru_clamp(T v, T low, T high) {
   return v > high ? high : v;
 }
 
-/// centered[r] = clamp(rs(sum + bias, shift)) for rows [first, first + count) of one product; `sums` is that of row `first`, limb l
-/// lies l * limb_stride further.
+/// centered[r] = clamp(rs(sum + bias, shift)) for rows [first, first + count) of one product; `sums` is that of row
+/// `first`, limb l lies l * limb_stride further.
 template <class T, class Sum>
 void finish_product(const PackedProduct& p, const uint8_t* base, const Sum* sums, int64_t limb_stride, int64_t first,
                     int64_t count, int32_t* centered) {

@@ -1,6 +1,7 @@
 #pragma once
-// The recurrent product of one sequence woven with the input product of rows to come. The first waits for its weights from the
-// second-level cache and leaves the multipliers idle half of the time; the second has many products for each byte.
+// The recurrent product of one sequence woven with the input product of rows to come. The first waits for its weights
+// from the second-level cache and leaves the multipliers idle half of the time; the second has many products for each
+// byte.
 
 #include <cstdint>
 
@@ -67,7 +68,8 @@ struct WovenState {
   int64_t first_row(int64_t i) const { return (backwards ? groups() - 1 - i : i) * kGroupRows; }
 };
 
-/// A tile of W, and kWovenGroups groups of R from number `first` on: one step of the tile's columns to every kWovenGroups of theirs.
+/// A tile of W, and kWovenGroups groups of R from number `first` on: one step of the tile's columns to every
+/// kWovenGroups of theirs.
 template <class S>
 void woven_groups(const WovenInput<S>& in, int64_t tile, const WovenState<S>& h, int64_t first) {
   constexpr int64_t kStepBytes = S::kLanes * S::kColumns, kTileRows = WovenInput<S>::kTileRows;

@@ -1,7 +1,7 @@
 #pragma once
-// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows rows of x: codes are unpacked in
-// registers. More: a panel is unpacked once into bytes, and tiles of x rows run over those. Both sum exactly inside a segment
-// and fold it in the order of kernels/ref/matmul.cc, so all agree bit for bit.
+// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows rows of x: codes are
+// unpacked in registers. More: a panel is unpacked once into bytes, and tiles of x rows run over those. Both sum
+// exactly inside a segment and fold it in the order of kernels/ref/matmul.cc, so all agree bit for bit.
 
 #include "kernels/cpu/panel.h"
 #include "kernels/kernel_name.h"
@@ -55,17 +55,18 @@ struct IntegerMatmul {
       return {};
   }
 
-  /// How far ahead of a single pass over memory prefetches go: bytes in flight over the memory's latency are all that a core
-  /// reads a second.
+  /// How far ahead of a single pass over memory prefetches go: bytes in flight over the memory's latency are all that a
+  /// core reads a second.
   static constexpr int64_t kAhead = S::kAhead;
-  /// What nothing before it has prefetched: the first bytes of a run of panels. The rest is the hardware's guess or ReadAhead's.
+  /// What nothing before it has prefetched: the first bytes of a run of panels. The rest is the hardware's guess or
+  /// ReadAhead's.
   static constexpr int64_t kFirst = 8192;
   static void prefetch_first(const uint8_t* panel) {
     for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch(panel + at);
   }
 
-  /// On a trellis a block's first codes depend on the block before it. That lies kBlockBytes before it, but for `unit`, the first of a
-  /// group or of what `codes` points to.
+  /// On a trellis a block's first codes depend on the block before it. That lies kBlockBytes before it, but for `unit`,
+  /// the first of a group or of what `codes` points to.
   static constexpr bool kHistory = OnTrellis<F>;
   struct History {
     int64_t unit = 0;
@@ -128,8 +129,9 @@ struct IntegerMatmul {
     static constexpr int kSteps = 1;
     static constexpr bool kStreams = true;
   };
-  /// vpdpbusd takes any byte: then digits never come out of theirs. With the fraction v of a byte (kernels/cpu/panel.h) its next
-  /// digit is (3 v - v') / 256, v' = 3 v mod 256 the fraction behind it, so sum digit * x = (3 sum v * x - sum v' * x) / 256.
+  /// vpdpbusd takes any byte: then digits never come out of theirs. With the fraction v of a byte (kernels/cpu/panel.h)
+  /// its next digit is (3 v - v') / 256, v' = 3 v mod 256 the fraction behind it, so sum digit * x = (3 sum v * x - sum
+  /// v' * x) / 256.
   static constexpr bool kFractions = kBase3 && !Dot::kWidens;
   static constexpr int64_t kBase3Rows = kFractions ? 3 : 2;  // of x, for which digits need not be stored first
   static constexpr int64_t kMaxFractionK = 32768;            // 256 * 2 * 127 * k < 2^31
@@ -187,8 +189,8 @@ struct IntegerMatmul {
     }
   }
 
-  /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first. kStarts: sums of chain 0 are
-  /// zero, and are written where there are products: no addition for the first of them.
+  /// part[c][v][m] += the products of units [unit, end) with M rows of x, `x` at column 0 of the first. kStarts: sums
+  /// of chain 0 are zero, and are written where there are products: no addition for the first of them.
   template <class Codes, int M, bool kStarts = false>
   LOWBIT_INLINE void add_products(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
                                   int64_t ldx, int64_t unit, int64_t end, Int (&part)[S::template kChains<M>][2][M]) {
@@ -291,8 +293,8 @@ struct IntegerMatmul {
     }
   }
 
-  /// Fields of a word that segment_sums() multiplies where they lie, in sums of their own: shifts saved are more than what puts the
-  /// sums together. With sums of 16 bits the fields of a nibble, so that a segment of 64 columns fits.
+  /// Fields of a word that segment_sums() multiplies where they lie, in sums of their own: shifts saved are more than
+  /// what puts the sums together. With sums of 16 bits the fields of a nibble, so that a segment of 64 columns fits.
   template <int kColumns>
   static constexpr int fields_in_place() {
     constexpr int kBits = Codec::kBits, kUnits = kColumns / P::kBlockK;
@@ -313,7 +315,8 @@ struct IntegerMatmul {
     return sum;
   }
 
-  /// sum[v] = code_sums[0] (where the format has an offset, and kStart) + the products of kColumns columns, one row of x.
+  /// sum[v] = code_sums[0] (where the format has an offset, and kStart) + the products of kColumns columns, one row of
+  /// x.
   template <int kColumns, bool kStart = true>
   LOWBIT_INLINE void segment_sums(const uint8_t* codes, const History& history, const Levels& levels, const int8_t* x,
                                   const int32_t* code_sums, Int (&sum)[2]) {
@@ -352,7 +355,8 @@ struct IntegerMatmul {
     }
   }
 
-  /// Columns that long_sums() takes at a time: as many as sums of 16 bits hold, and else what shifts at their end are little beside.
+  /// Columns that long_sums() takes at a time: as many as sums of 16 bits hold, and else what shifts at their end are
+  /// little beside.
   static constexpr int kLongColumns = Dot::kWidens && Codec::kBits > 1 ? 64 : 128;
   static constexpr bool kLong = Codec::kBits != 3 && !kBase3 && P::kBlockK <= 32 && fields_in_place<kLongColumns>() > 1;
 
@@ -371,8 +375,9 @@ struct IntegerMatmul {
     for (int v = 0; v < 2; ++v) sum[v][0] = S::add32(sum[v][0], total[v]);
   }
 
-  /// What most layers are: whole segments of kColumns columns, scales in f16, no offsets. The order of tile(), without its branches
-  /// and, without scales of x, without sums of a group: a segment is one. A function of its own, so that sums have all registers.
+  /// What most layers are: whole segments of kColumns columns, scales in f16, no offsets. The order of tile(), without
+  /// its branches and, without scales of x, without sums of a group: a segment is one. A function of its own, so that
+  /// sums have all registers.
   template <class Codes, int M, int kColumns, bool kScales>
   __attribute__((noinline)) static void tile_of_segments(const MatmulArgs& a, const uint8_t* codes,
                                                          const Factors<S>& factors, int64_t n, int64_t m0) {
@@ -489,7 +494,8 @@ struct IntegerMatmul {
             for (int v = 0; v < 2; ++v) t[v][m] = S::to_float(sum[v][m]);
         }
       }
-      // Codes prefetch as many lines as they are. Factors behind all codes, as with blocks of 20 columns, are a stream of their own.
+      // Codes prefetch as many lines as they are. Factors behind all codes, as with blocks of 20 columns, are a stream
+      // of their own.
       if constexpr (Codes::kStreams) factors.prefetch(g, kAhead);
       if constexpr (Codes::kStreams && Codes::kSteps == 1 && P::kBlockK > 4) factors.prefetch(g, P::bytes(s));
       for (int v = 0; v < 2; ++v) {

@@ -1,6 +1,6 @@
 #pragma once
-// Loops over 16 elements at a time and their exp, for kernels/cpu/vector_ops.h and kernels/cpu/attention.h. `L` is an instruction
-// set's vocabulary: kernels/cpu/avx2/lanes.h, kernels/cpu/avx512/lanes.h.
+// Loops over 16 elements at a time and their exp, for kernels/cpu/vector_ops.h and kernels/cpu/attention.h. `L` is an
+// instruction set's vocabulary: kernels/cpu/avx2/lanes.h, kernels/cpu/avx512/lanes.h.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Products of queries with packed pages of the KV cache, for any instruction set that has 16 lanes: what kernels/ref/packed_kv.cc does.
-// Codes are shifted and masked to pairs of rows, side by side, and multiplied by pairs of x as 16-bit integers: sums are exact, so their
-// order is free.
+// Products of queries with packed pages of the KV cache, for any instruction set that has 16 lanes: what
+// kernels/ref/packed_kv.cc does. Codes are shifted and masked to pairs of rows, side by side, and multiplied by pairs
+// of x as 16-bit integers: sums are exact, so their order is free.
 
 #include <cstdint>
 #include <utility>

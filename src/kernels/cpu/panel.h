@@ -1,12 +1,13 @@
 #pragma once
 // The device layout of packed weights on CPUs, shared by GEMV, GEMM and the f32 path, for any vector width.
 //
-// A panel is 2 * S::kLanes weight rows side by side. A step is four columns: their codes of one row fill the four bytes of
-// a 32-bit lane. A block packs kSteps steps into kWords words per row, so that each vector load brings the same columns of
-// S::kLanes rows and a step comes out with a shift and a mask:
+// A panel is 2 * S::kLanes weight rows side by side. A step is four columns: their codes of one row fill the four bytes
+// of a 32-bit lane. A block packs kSteps steps into kWords words per row, so that each vector load brings the same
+// columns of S::kLanes rows and a step comes out with a shift and a mask:
 //   word w of row r lies at 4 * (w * kRows + r) in its block.
-// A group's factors are its scales [rows] in f32, f16 or int8, and offsets likewise behind them. They lie before the group's codes, so that one
-// row of x reads one stream, which prefetches and hardware follow; behind all codes where a row is one group or blocks span two.
+// A group's factors are its scales [rows] in f32, f16 or int8, and offsets likewise behind them. They lie before the
+// group's codes, so that one row of x reads one stream, which prefetches and hardware follow; behind all codes where a
+// row is one group or blocks span two.
 
 #include <cstdint>
 
@@ -21,8 +22,8 @@ inline namespace LOWBIT_ISA {
 constexpr int64_t round_up_to(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/// Bits that divide 8: field s of the word's bytes is step s. Steps come out shifted left by Up bits (0 or 1); bits above a code
-/// are zero where kMasked.
+/// Bits that divide 8: field s of the word's bytes is step s. Steps come out shifted left by Up bits (0 or 1); bits
+/// above a code are zero where kMasked.
 template <int Bits>
 struct Fields {
   static constexpr int kSteps = 8 / Bits, kWords = 1;
@@ -33,8 +34,8 @@ struct Fields {
     const typename S::Int codes = moved<S>(words[0], Bits * s - Up);
     return kMasked ? S::and_(codes, S::set8(((1 << Bits) - 1) << Up)) : codes;
   }
-  /// Field s of a word as it lies, or behind one shift by four bits: the codes of step s times 2^(Bits * (s % fields)), with as
-  /// many `fields` as one mask each can tell apart, those of a nibble or of the byte.
+  /// Field s of a word as it lies, or behind one shift by four bits: the codes of step s times 2^(Bits * (s % fields)),
+  /// with as many `fields` as one mask each can tell apart, those of a nibble or of the byte.
   template <class S>
   LOWBIT_INLINE typename S::Int in_place(typename S::Int word, int s, int fields) {
     const int from = Bits * s, down = from - Bits * (s % fields);
@@ -103,14 +104,16 @@ struct Base3Fields {
   static typename S::Int column(const typename S::Int* words, int c);  // never used: its blocks fit no group
 };
 
-/// What trellis2 stores, 16 columns of a row in a word in their order. A code depends on its own two bits and the six before them: eight
-/// bits in a row, which for the first columns begin in the word before. words[1]: the word moved up by a byte, below it that word's last.
+/// What trellis2 stores, 16 columns of a row in a word in their order. A code depends on its own two bits and the six
+/// before them: eight bits in a row, which for the first columns begin in the word before. words[1]: the word moved up
+/// by a byte, below it that word's last.
 struct TrellisFields {
   static constexpr int kSteps = 4, kWords = 1;
   static void put(uint32_t* words, int step, uint32_t codes) {
     words[0] |= ((codes | codes >> 6 | codes >> 12 | codes >> 18) & 0xffu) << (8 * step);
   }
-  /// Bit a of the result's code: the parity of these bits of the eight, oldest lowest, where Trellis<2>::mask() has the newest lowest.
+  /// Bit a of the result's code: the parity of these bits of the eight, oldest lowest, where Trellis<2>::mask() has the
+  /// newest lowest.
   static constexpr uint64_t kBits = [] {
     uint64_t rows = 0;
     for (int a = 0; a < 4; ++a)
@@ -161,7 +164,8 @@ struct Panel {
   static int64_t super_bytes(const PanelShape& s) {
     return s.double_scales ? 2 * kRows * ((s.groups + kSuperGroups - 1) / kSuperGroups) : 0;
   }
-  /// Bytes between the codes of one group and the next, and before the first: block b of group g begins at b blocks and g + 1 gaps.
+  /// Bytes between the codes of one group and the next, and before the first: block b of group g begins at b blocks and
+  /// g + 1 gaps.
   static int64_t gap(const PanelShape& s) { return woven(s) ? factor_bytes(s) : 0; }
   static int64_t factors_at(const PanelShape& s) { return woven(s) ? 0 : round_up_to(blocks(s) * kBlockBytes, 64); }
   static int64_t factor_stride(const PanelShape& s) {
@@ -221,11 +225,13 @@ static inline void unpack_columns(const FormatOps& ops, const uint8_t* row, cons
   }
 }
 
-/// Columns that relayout_panel() unpacks of every row before it writes: they and what it writes stay in the first-level cache.
+/// Columns that relayout_panel() unpacks of every row before it writes: they and what it writes stay in the first-level
+/// cache.
 inline constexpr int64_t kRelayoutColumns = 512, kRelayoutStride = kRelayoutColumns + 64;
 inline constexpr int64_t relayout_scratch_bytes(int64_t panel_rows) { return panel_rows * kRelayoutStride; }
 
-/// MatmulKernel::relayout; rows.format is F's, or one with the same codes. `flip` turns stored codes into what the kernel's dot product wants. Scratch: relayout_scratch_bytes().
+/// MatmulKernel::relayout; rows.format is F's, or one with the same codes. `flip` turns stored codes into what the
+/// kernel's dot product wants. Scratch: relayout_scratch_bytes().
 template <class S, class F, unsigned Flip>
 void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
   using P = Panel<S, F>;

@@ -1,8 +1,8 @@
 #pragma once
 // Integer-valued formats x int8 activations on a matrix unit of 16 x 16 x 64 tiles (AMX), from the panels of
-// kernels/cpu/panel.h with 16 lanes. A tile of C is 16 rows of x by 16 weight rows; a chunk of a panel's columns is unpacked to
-// signed bytes, stays in the first-level cache, and every row of x passes it. Few rows of x, and segments that are no whole
-// tile depths, take IntegerMatmul on the same panels.
+// kernels/cpu/panel.h with 16 lanes. A tile of C is 16 rows of x by 16 weight rows; a chunk of a panel's columns is
+// unpacked to signed bytes, stays in the first-level cache, and every row of x passes it. Few rows of x, and segments
+// that are no whole tile depths, take IntegerMatmul on the same panels.
 
 #include "kernels/cpu/integer_matmul.h"
 #include "kernels/cpu/tile_segments.h"
@@ -19,11 +19,12 @@ struct TileMatmul {
   using Float = typename S::Float;
   using Segments = TileSegments<S, Tiles>;
   static_assert(S::kLanes == 16);
-  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns a tile, of fewer, but 32.
+  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns a tile, of fewer, but
+  /// 32.
   static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48, kLeastDepth = 32;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
-  /// With one segment a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache: sums then
-  /// need not leave their tiles, which pays more than the nearer bytes.
+  /// With one segment a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache:
+  /// sums then need not leave their tiles, which pays more than the nearer bytes.
   static constexpr int64_t kWideChunkK = 4096, kFewRows = 64;
   static constexpr int64_t kPieceK = 512;  // of a wide chunk: unpacked, and passed by the first rows of x at once
   static constexpr int kTurns = kChunkK / 32 / Segments::kTurn;  // at most, of a chunk
@@ -37,8 +38,8 @@ struct TileMatmul {
     int64_t half;       // from one half of bytes to the other
   };
   static constexpr int64_t kSpareSteps = 10;  // blocks of 20 columns do not start where chunks do
-  /// Products and bytes lie so that a tile is not loaded from where, modulo kAlias, products before it were stored: a load waits for a
-  /// store in flight whose address ends in the same 12 bits.
+  /// Products and bytes lie so that a tile is not loaded from where, modulo kAlias, products before it were stored: a
+  /// load waits for a store in flight whose address ends in the same 12 bits.
   static constexpr int64_t kAlias = 4096;
   static constexpr int64_t half_bytes(int64_t chunk) { return round_up_to((chunk / 4 + kSpareSteps) * 64, kAlias); }
   /// Columns that are unpacked at a time.
@@ -178,7 +179,8 @@ struct TileMatmul {
     }
   }
 
-  /// Columns [k0, k1) of a block of rows; the first rows of x wait for each kPieceK columns and find them in the first-level cache.
+  /// Columns [k0, k1) of a block of rows; the first rows of x wait for each kPieceK columns and find them in the
+  /// first-level cache.
   template <bool kSecond>
   static void row_block(const MatmulArgs& a, int64_t m, int64_t k0, int64_t k1, Unpacking& unpacking, int64_t half,
                         int32_t* sums) {

@@ -1,7 +1,8 @@
 #pragma once
-// Sums of segments on a matrix unit of 16 x 16 x 64 tiles, and their folds: what no weight format changes. A block is 16 rows of
-// x by the 32 rows of a panel, two tiles of products per segment; while the unit works on one segment, vectors fold a part of
-// the four before it, so that products stay in the first-level cache and neither waits long (docs/kernels.md#tiles).
+// Sums of segments on a matrix unit of 16 x 16 x 64 tiles, and their folds: what no weight format changes. A block is
+// 16 rows of x by the 32 rows of a panel, two tiles of products per segment; while the unit works on one segment,
+// vectors fold a part of the four before it, so that products stay in the first-level cache and neither waits long
+// (docs/kernels.md#tiles).
 
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/panel.h"
@@ -38,8 +39,8 @@ struct TileSegments {
     int64_t group[kTurn];
     Float scale[kTurn][2], offset[kTurn][2];  // of the group, halves of the panel
   };
-  /// A turn's products with `rows` rows of x from m0 on; `part` [.][32] of the group so far and `acc` of the groups behind are
-  /// those of m0.
+  /// A turn's products with `rows` rows of x from m0 on; `part` [.][32] of the group so far and `acc` of the groups
+  /// behind are those of m0.
   struct Block {
     const MatmulArgs* args = nullptr;
     const Turn* turn = nullptr;
@@ -48,8 +49,8 @@ struct TileSegments {
     float *part = nullptr, *acc = nullptr;
   };
 
-  /// Groups are kGroup segments and a turn is whole groups; kGroup 0: one group a row, whose scale comes in finish(). Without
-  /// scales of x a segment is a group. No offsets.
+  /// Groups are kGroup segments and a turn is whole groups; kGroup 0: one group a row, whose scale comes in finish().
+  /// Without scales of x a segment is a group. No offsets.
   template <int kCount, int kGroup, bool kScales>
   static void fold_groups(const Block& b, int64_t begin, int64_t end) {
     const Turn& turn = *b.turn;
@@ -150,7 +151,8 @@ struct TileSegments {
     return turn;
   }
 
-  /// Products of one segment, `steps` tiles deep, of both halves of a panel; odd segments use other tiles than even ones.
+  /// Products of one segment, `steps` tiles deep, of both halves of a panel; odd segments use other tiles than even
+  /// ones.
   template <int kOdd>
   LOWBIT_INLINE void segment_products(const int8_t* x, int64_t ldx, const int8_t* bytes, int64_t half_bytes,
                                       int64_t steps, int64_t depth, int32_t* products) {
@@ -261,7 +263,8 @@ struct TileSegments {
     }
   };
 
-  /// Products run three segments ahead of their folds and are stored one behind: what a unit begins with, the unit before it does.
+  /// Products run three segments ahead of their folds and are stored one behind: what a unit begins with, the unit
+  /// before it does.
   template <int kGroup, bool kScales, int kColumns>
   static void fold_units(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
                          int64_t half_bytes, int32_t* products, float* acc_of) {

@@ -1,7 +1,8 @@
 #pragma once
-// VectorOps for any instruction set that has 16 lanes, in one vector or two: what kernels/ref/vector_ops.cc does, 16 elements at
-// a time. `L` is the vocabulary (kernels/cpu/avx2/lanes.h, kernels/cpu/avx512/lanes.h). Lane i holds partial sum i, so the order
-// of every sum is the reference's. The last n % 16 elements take the same operations on the first lanes alone.
+// VectorOps for any instruction set that has 16 lanes, in one vector or two: what kernels/ref/vector_ops.cc does, 16
+// elements at a time. `L` is the vocabulary (kernels/cpu/avx2/lanes.h, kernels/cpu/avx512/lanes.h). Lane i holds
+// partial sum i, so the order of every sum is the reference's. The last n % 16 elements take the same operations on the
+// first lanes alone.
 
 #include <cstdint>
 

@@ -1,16 +1,18 @@
 #pragma once
-// y[n] = sum_k x[k] real(w)[n, k] for one row of x: integer weights of 1 or 2 bits with one scale per row; x as int8 codes, or
-// as floats that are quantized here. Products of bits: x is cut into its eight bit planes, which are eight columns of
-// mma.m16n8k256.b1, or eight of its rows for each bit of the codes, and weights are the other operand as they lie in memory
-// (integer_gemv.h). Nothing is unpacked, and nothing of the mma is wasted:
+// y[n] = sum_k x[k] real(w)[n, k] for one row of x: integer weights of 1 or 2 bits with one scale per row; x as int8
+// codes, or as floats that are quantized here. Products of bits: x is cut into its eight bit planes, which are eight
+// columns of mma.m16n8k256.b1, or eight of its rows for each bit of the codes, and weights are the other operand as
+// they lie in memory (integer_gemv.h). Nothing is unpacked, and nothing of the mma is wasted:
 //
 //     sum_k code x = sum_e sum_p 2^e s_p popcount(bit e of codes & plane p of x),  s_p = 2^p, -128 for p = 7
 //
-// Counted codes (ternary, plans for one row of x): value + 1 of the two bits are set, so that both weigh the same. Planes have every
-// bit twice, one popcount serves both bits of the codes, and two bits cost what one does.
+// Counted codes (ternary, plans for one row of x): value + 1 of the two bits are set, so that both weigh the same.
+// Planes have every bit twice, one popcount serves both bits of the codes, and two bits cost what one does.
 //
-// Shapes:   a thread block takes consecutive tiles of 16 rows of w. A strip is kPer blocks of 64 bytes of every row. A warp
-//           has one strip, cuts its columns of x itself, and keeps their planes in registers: no barrier stands between x and
+// Shapes:   a thread block takes consecutive tiles of 16 rows of w. A strip is kPer blocks of 64 bytes of every row. A
+// warp
+//           has one strip, cuts its columns of x itself, and keeps their planes in registers: no barrier stands between
+//             x and
 //           the products. Teams of warps, one warp per strip, take tiles in turn.
 // Memory:   all weights of the thread block come by one bulk copy per tile before x is touched.
 // Numerics: integer sums are exact and equal the reference's.
@@ -36,7 +38,8 @@ struct BitShared {
   uint64_t barriers[kMostBitTiles];
 };
 
-/// Of kWords words of kWords cells of B bits in every half or whole byte: word f gets, at cell c, what word c held at cell f.
+/// Of kWords words of kWords cells of B bits in every half or whole byte: word f gets, at cell c, what word c held at
+/// cell f.
 template <int B, int kWords>
 __device__ __forceinline__ void transpose_cells(uint32_t* v) {
 #pragma unroll
@@ -62,7 +65,8 @@ __device__ __forceinline__ uint32_t load_four_codes(const int8_t* x, int column,
   return v;
 }
 
-/// A lane's words of x: columns `first` + 16 f to + 3 are word f. x: where column `first` is; left: columns from there on.
+/// A lane's words of x: columns `first` + 16 f to + 3 are word f. x: where column `first` is; left: columns from there
+/// on.
 template <int B>
 __device__ __forceinline__ void load_words(const int8_t* x, int left, bool aligned, uint32_t (&v)[8 / B]) {
   if (aligned) {
@@ -108,7 +112,8 @@ __device__ __forceinline__ void load_columns(const GemvArgs& a, const uint8_t* x
   }
 }
 
-/// A lane's words of codes of floats, quantized by the largest magnitude of the row; returns the scale. All warps call it.
+/// A lane's words of codes of floats, quantized by the largest magnitude of the row; returns the scale. All warps call
+/// it.
 template <int B>
 __device__ __forceinline__ float quantize_words(const GemvArgs& a, uint8_t* smem, const uint8_t* from, int left,
                                                 bool aligned, uint32_t (&v)[8 / B]) {
@@ -139,8 +144,9 @@ __device__ __forceinline__ float quantize_words(const GemvArgs& a, uint8_t* smem
 template <int kPer>
 inline constexpr int kExchangeWords = kPer == 2 ? 288 : 160;
 
-/// Cuts a lane's words into planes and returns those that it multiplies by: plane g, words of lane t, of each of its blocks.
-/// Two blocks: lanes g < 4 have word j = g of the first, others of the second. One: they share its words, four planes each.
+/// Cuts a lane's words into planes and returns those that it multiplies by: plane g, words of lane t, of each of its
+/// blocks. Two blocks: lanes g < 4 have word j = g of the first, others of the second. One: they share its words, four
+/// planes each.
 template <int B, int kPer, bool kCounted>
 __device__ __forceinline__ void exchange_planes(uint32_t (&v)[8 / B], uint32_t* exchange, uint4 (&planes)[kPer]) {
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, upper = g >> 2;
@@ -166,8 +172,8 @@ __device__ __forceinline__ void exchange_planes(uint32_t (&v)[8 / B], uint32_t* 
     planes[i] = *reinterpret_cast<const uint4*>(exchange + (kPer == 2 ? i * kApart : upper * 16) + lane * 4);
 }
 
-/// Sums of a tile's rows of codes of one bit, or counted ones: rows of w are the rows of the mma, planes its columns. Lane t has planes 2 t and
-/// 2 t + 1 of rows g and g + 8. Returns the row's sum; lanes of t < 2 have row g + 8 t.
+/// Sums of a tile's rows of codes of one bit, or counted ones: rows of w are the rows of the mma, planes its columns.
+/// Lane t has planes 2 t and 2 t + 1 of rows g and g + 8. Returns the row's sum; lanes of t < 2 have row g + 8 t.
 __device__ __forceinline__ int sum_planes(const int (&c)[4]) {
   const int t = threadIdx.x & 3;
   int row[2];
@@ -179,8 +185,8 @@ __device__ __forceinline__ int sum_planes(const int (&c)[4]) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
-/// Of codes of two bits: planes are the rows of the mma, those for bit 1 of the codes behind those for bit 0, and rows of w
-/// its columns, eight in c[0], eight in c[1]. Lanes of g < 4 have row 8 (g & 1) + 2 t + (g >> 1).
+/// Of codes of two bits: planes are the rows of the mma, those for bit 1 of the codes behind those for bit 0, and rows
+/// of w its columns, eight in c[0], eight in c[1]. Lanes of g < 4 have row 8 (g & 1) + 2 t + (g >> 1).
 __device__ __forceinline__ int sum_planes(const int (&c)[2][4]) {
   const int g = (threadIdx.x & 31) >> 2;
   int v[2][2];

@@ -33,7 +33,8 @@ __device__ __forceinline__ void store_element(void* p, Element e, int64_t i, flo
   }
 }
 
-/// Four consecutive elements from `first` on, zeros from `count` on. `aligned`: the address is a multiple of four elements.
+/// Four consecutive elements from `first` on, zeros from `count` on. `aligned`: the address is a multiple of four
+/// elements.
 __device__ __forceinline__ void load_four(const void* p, Element e, int64_t first, int64_t count, bool aligned,
                                           float (&v)[4]) {
   if (aligned && first + 4 <= count) {

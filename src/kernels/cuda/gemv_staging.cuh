@@ -1,7 +1,7 @@
 #pragma once
-// x of the integer GEMV on its way to shared memory: copied (int8) or quantized (f32, f16, bf16). Per 64 columns the 16 words
-// of four codes are transposed as a 4 x 4 matrix, so that lane t's operands of four slots are 16 bytes. Columns from k on are
-// zero. Beside the codes: their sums, per row or per group, and the scales.
+// x of the integer GEMV on its way to shared memory: copied (int8) or quantized (f32, f16, bf16). Per 64 columns the 16
+// words of four codes are transposed as a 4 x 4 matrix, so that lane t's operands of four slots are 16 bytes. Columns
+// from k on are zero. Beside the codes: their sums, per row or per group, and the scales.
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/integer_gemv.h"

@@ -15,8 +15,9 @@ constexpr int kInFlightBytes = 160 << 10;  // of weights per thread block
 constexpr int kSumBytes = 24 << 10;
 constexpr int kSmallestShared = 99 << 10;  // of a thread block, on compute capability 8.6 and 8.9
 constexpr int kMostTiles = 128;            // of a thread block
-// bit_gemv.cuh: it is as fast as the integers or faster where launches of different widths follow each other, as in a model.
-// Weights of three thread blocks fit a multiprocessor, so that the next launch's are on their way while this one multiplies.
+// bit_gemv.cuh: it is as fast as the integers or faster where launches of different widths follow each other, as in a
+// model. Weights of three thread blocks fit a multiprocessor, so that the next launch's are on their way while this one
+// multiplies.
 constexpr int kMostBitBytes = 72 << 10;  // of weights of a thread block
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -132,7 +133,8 @@ GemvKernel choose_kernel(bool float_x, bool one_row, bool resident) {
   }
 }
 
-/// Cuts for bit_gemv.cuh; null when it does not take the layer. Strips of one block where few tiles are left to hide behind.
+/// Cuts for bit_gemv.cuh; null when it does not take the layer. Strips of one block where few tiles are left to hide
+/// behind.
 template <int B, bool kCounted = false>
 GemvKernel choose_bits(GemvArgs& a, const Device& device, Launch& l) {
   constexpr int kColumns = GemvOrder<B>::kColumns;

@@ -1,9 +1,11 @@
 #pragma once
 // y[m, n] = sum_k x[m, k] real(w)[n, k] for 1 to 8 rows of x: integer weights of 1, 2, 4 or 8 bits, int8 activations.
 //
-// Shapes:   a thread block takes consecutive tiles of 16 rows of w and all of x. A unit is a tile, or a segment of a long one;
+// Shapes:   a thread block takes consecutive tiles of 16 rows of w and all of x. A unit is a tile, or a segment of a
+// long one;
 //           teams of warps take units in turn and share the blocks of one.
-// Memory:   weights are copied to shared memory before x is touched, so that a dependent launch fills the time in which its
+// Memory:   weights are copied to shared memory before x is touched, so that a dependent launch fills the time in which
+// its
 //           predecessor finishes; `buffers` units are in flight at once.
 // Numerics: integer sums are exact and equal the reference's, floats are folded in its order (docs/numerics.md#matmul).
 // Limits:   reading the weights; for few rows of w, the chain wait - read x - mma - add over warps - store.
@@ -78,7 +80,8 @@ __device__ __forceinline__ void add_sums(const GemvArgs& a, int* sums, int group
   }
 }
 
-/// A block of 64 bytes, scales per row: fields stay where they are, each has a sum of its own that is 2^(B f) too large.
+/// A block of 64 bytes, scales per row: fields stay where they are, each has a sum of its own that is 2^(B f) too
+/// large.
 template <int B, int kSums>
 __device__ __forceinline__ void add_block(const uint8_t* weights, const uint8_t* x, int (&c)[kSums][4]) {
   using Order = GemvOrder<B>;
@@ -129,7 +132,8 @@ __device__ __forceinline__ void add_block_groups(const GemvArgs& a, const uint8_
   }
 }
 
-/// y of `tiles` tiles from their sums, which are zeroed again. `first`: the first tile, within the range; `slot`: its sums'.
+/// y of `tiles` tiles from their sums, which are zeroed again. `first`: the first tile, within the range; `slot`: its
+/// sums'.
 template <bool kGrouped, int kRows>
 __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int first,
                                              int tiles, int slot) {
@@ -228,8 +232,8 @@ __device__ __forceinline__ void add_unit(const GemvArgs& a, const GemvUnit& u, i
   }
 }
 
-/// All units with their buffers refilled and their sums written in rounds. Returns the first tile that is left to finish, and
-/// its slot.
+/// All units with their buffers refilled and their sums written in rounds. Returns the first tile that is left to
+/// finish, and its slot.
 template <int B, bool kGrouped, int kRows>
 __device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int team,
                                              int warp, const uint8_t* x, int* sums) {

@@ -1,10 +1,10 @@
 #pragma once
 // The order of weights that the integer GEMV reads, and the numbers its launch is made of.
 //
-// Tiles of 16 rows. A row is cut into blocks of 64 bytes; a tile holds its blocks one after the other, each as 16 rows of 64
-// bytes, so that a run of blocks is one copy and a warp's 16-byte loads meet every bank once. A row of a block is 4 lanes t of
-// 4 words j. A byte of a word holds 8 / B fields of B bits. Field f of word j is slot s = j * (8 / B) + f; a slot is 16
-// consecutive columns, four to a lane:
+// Tiles of 16 rows. A row is cut into blocks of 64 bytes; a tile holds its blocks one after the other, each as 16 rows
+// of 64 bytes, so that a run of blocks is one copy and a warp's 16-byte loads meet every bank once. A row of a block is
+// 4 lanes t of 4 words j. A byte of a word holds 8 / B fields of B bits. Field f of word j is slot s = j * (8 / B) + f;
+// a slot is 16 consecutive columns, four to a lane:
 //
 //     column 16 s + 4 t + b of the block  ->  bits B f .. B f + B - 1 of byte b of word j of lane t
 //

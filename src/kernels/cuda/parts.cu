@@ -38,7 +38,8 @@ __global__ void scaled_code_sums(const int8_t* codes, int64_t m, int64_t k, int6
   if (threadIdx.x % 32 == 0) sums[at] = total;
 }
 
-/// One block per row. Rows that are tiny as a whole are scaled by 2^64 first, so that no part is lost; back[row] undoes it.
+/// One block per row. Rows that are tiny as a whole are scaled by 2^64 first, so that no part is lost; back[row] undoes
+/// it.
 __global__ void split_f32(const float* x, int64_t m, int64_t k, int64_t ldx, uint16_t* parts, int64_t ldp,
                           float* back) {
   __shared__ uint32_t largest;

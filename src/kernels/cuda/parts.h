@@ -21,8 +21,9 @@ struct SumScales {
 cudaError_t launch_code_sums(const int8_t* codes, int64_t m, int64_t k, int64_t ldx, int64_t group, int64_t groups,
                              const SumScales& scales, float* sums, cudaStream_t stream);
 
-/// x [m, k] f32 -> bf16 [3 m, ldp]: parts i of all rows at row i * m, adding up to x exactly (docs/adr/0021-three-bf16-parts.md).
-/// Zeros from k to ldp. back [m]: what a row's sums are multiplied by, a power of two.
+/// x [m, k] f32 -> bf16 [3 m, ldp]: parts i of all rows at row i * m, adding up to x exactly
+/// (docs/adr/0021-three-bf16-parts.md). Zeros from k to ldp. back [m]: what a row's sums are multiplied by, a power of
+/// two.
 cudaError_t launch_split(const float* x, int64_t m, int64_t k, int64_t ldx, uint16_t* parts, int64_t ldp, float* back,
                          cudaStream_t stream);
 

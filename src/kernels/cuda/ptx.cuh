@@ -28,8 +28,8 @@ __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// The same. What is given is worked out before: the compiler would put it behind the wait, where every instruction counts.
-/// So the wait is made to depend on it; no address is 1, and neither number is the least one.
+/// The same. What is given is worked out before: the compiler would put it behind the wait, where every instruction
+/// counts. So the wait is made to depend on it; no address is 1, and neither number is the least one.
 __device__ __forceinline__ void wait_for_predecessor_with(const void* address, const void* other, uint32_t shared_word,
                                                           int number, int small) {
 #if LOWBIT_SM90
@@ -116,8 +116,8 @@ __device__ __forceinline__ void add_shared(int* to, int v) {
 
 // ---- Tensor cores
 
-/// c[16, 8] += a[16, 32] b[32, 8], a unsigned bytes, b signed; sums modulo 2^32. Lane 4 g + t holds rows g and g + 8 of a at
-/// columns 4 t.. and 16 + 4 t.., column g of b at the same, and c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1].
+/// c[16, 8] += a[16, 32] b[32, 8], a unsigned bytes, b signed; sums modulo 2^32. Lane 4 g + t holds rows g and g + 8 of
+/// a at columns 4 t.. and 16 + 4 t.., column g of b at the same, and c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1].
 __device__ __forceinline__ void mma_u8_s8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                           uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

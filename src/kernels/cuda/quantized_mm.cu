@@ -74,7 +74,8 @@ bool start_one_row(const void* input, const uint8_t* weight, void* output, const
   return true;
 }
 
-/// Clusters of `split` blocks that the device runs at a time. The driver tells; asked once per kernel, device and shape.
+/// Clusters of `split` blocks that the device runs at a time. The driver tells; asked once per kernel, device and
+/// shape.
 int clusters_at_a_time(const void* kernel, const Device& device, int split, int threads, int shared) {
   static std::mutex mutex;
   static std::map<std::tuple<const void*, int, int, int, int>, int> known;

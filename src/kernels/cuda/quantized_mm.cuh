@@ -1,6 +1,6 @@
 #pragma once
-// quantized_mm<BITS> of seed 000: f32 activations times packed 1-, 2-, 4- or 8-bit weights. One template for all widths; BITS
-// is a compile-time constant everywhere.
+// quantized_mm<BITS> of seed 000: f32 activations times packed 1-, 2-, 4- or 8-bit weights. One template for all
+// widths; BITS is a compile-time constant everywhere.
 
 #include "format/formats.h"
 #include "kernels/cuda/elements.cuh"

@@ -1,6 +1,6 @@
 #pragma once
-// quantized_mm<BITS> for one or two rows of x. A part of a row of x is a column of the mma, so that one row costs no more
-// instructions than two.
+// quantized_mm<BITS> for one or two rows of x. A part of a row of x is a column of the mma, so that one row costs no
+// more instructions than two.
 //
 // Shapes:   a thread block makes 16 outputs per row of x; its warps share the chunks of 64 bytes of the weight rows.
 // Memory:   weights go from global memory to registers, all chunks of a pass before x is touched.

@@ -1,11 +1,15 @@
 #pragma once
-// quantized_mm<BITS> for one row of x, aligned rows of weights and one scale for each, compute capability 9: weights come to shared
-// memory by the copy engine, and a thread block has twice as many rows for each x that it cuts as quantized_mm_decode.cuh.
+// quantized_mm<BITS> for one row of x, aligned rows of weights and one scale for each, compute capability 9: weights
+// come to shared memory by the copy engine, and a thread block has twice as many rows for each x that it cuts as
+// quantized_mm_decode.cuh.
 //
-// Shapes:   a thread block makes 32 outputs. A line is 128 bytes of a weight row; a warp has every 16th line of all 32 rows. It
-//           cuts its own columns of x into parts and goes through its units, 16 rows of a line, on its own: one barrier, at the
+// Shapes:   a thread block makes 32 outputs. A line is 128 bytes of a weight row; a warp has every 16th line of all 32
+// rows. It
+//           cuts its own columns of x into parts and goes through its units, 16 rows of a line, on its own: one
+//             barrier, at the
 //           end.
-// Memory:   units come as boxes of a tensor map with 128-byte swizzle, two or four of a warp at a time. Lane t has pieces 2 t and 2 t + 1
+// Memory:   units come as boxes of a tensor map with 128-byte swizzle, two or four of a warp at a time. Lane t has
+// pieces 2 t and 2 t + 1
 //           of a line, 16 bytes each, so that neighbouring rows meet different banks.
 // Error:    as quantized_mm_decode.cuh: sums of 64 bytes are added by ordinary additions.
 // Limits:   reading the weights.
@@ -18,8 +22,8 @@ namespace lowbit::cuda {
 
 inline constexpr int kLineWarps = 16, kLineRows = 32, kLineBytes = 128;
 inline constexpr int kLineUnitBytes = 16 * kLineBytes;
-/// Units of a warp that have room at a time. Measured, 4096 x 4096, launches that overlap and alone: four 7.43 and 9.20 us, two
-/// 7.85 and 7.87.
+/// Units of a warp that have room at a time. Measured, 4096 x 4096, launches that overlap and alone: four 7.43 and 9.20
+/// us, two 7.85 and 7.87.
 inline constexpr int kSlotsAlone = 2, kSlotsOverlapping = 4;
 template <int kSlots>
 inline constexpr int kLineBarriersAt = kLineWarps* kSlots* kLineUnitBytes;

@@ -1,8 +1,9 @@
 #pragma once
-// What the tensor-core kernels of quantized_mm share. f32 accuracy: x is cut into three bf16 parts that add up to it exactly
-// (8 + 8 + 8 significant bits), small integer weights are exact in bf16, and so is every product; sums are f32.
+// What the tensor-core kernels of quantized_mm share. f32 accuracy: x is cut into three bf16 parts that add up to it
+// exactly (8 + 8 + 8 significant bits), small integer weights are exact in bf16, and so is every product; sums are f32.
 //
-// Order:    lane t of a piece of a weight row holds consecutive bytes of it; pair i of a word is codes i and i + 16 / BITS.
+// Order:    lane t of a piece of a weight row holds consecutive bytes of it; pair i of a word is codes i and i + 16 /
+// BITS.
 //           Two codes become two bf16 by an exponent above them and one fma.
 
 #include "kernels/cuda/quantized_mm.cuh"
@@ -17,7 +18,8 @@ __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t 
   return d;
 }
 
-/// Codes i and i + 16 / BITS of a word as two bf16. 128 + c has c in its lowest bits, so a code is put there and 128 taken off.
+/// Codes i and i + 16 / BITS of a word as two bf16. 128 + c has c in its lowest bits, so a code is put there and 128
+/// taken off.
 template <int BITS>
 __device__ __forceinline__ uint32_t decode_pair(uint32_t word, int i) {
   constexpr uint32_t kOne = 0x3f803f80u;
@@ -63,8 +65,8 @@ __device__ __forceinline__ void split(float v, uint32_t (&parts)[kParts]) {
   parts[2] = f32_to_bits(__fsub_rn(rest, bits_to_f32(parts[1])));
 }
 
-/// Eight columns of a row of x that a lane multiplies with four pairs of a word's codes: from k on, and from k + `apart` on.
-/// places[part]: four words, a pair of columns each. With 8 bits the four pairs are of two words.
+/// Eight columns of a row of x that a lane multiplies with four pairs of a word's codes: from k on, and from k +
+/// `apart` on. places[part]: four words, a pair of columns each. With 8 bits the four pairs are of two words.
 template <int BITS>
 __device__ __forceinline__ void split_pairs(const float (&low)[4], const float (&high)[4], uint4 (&places)[kParts]) {
   uint32_t words[kParts][4];
@@ -84,7 +86,8 @@ __device__ __forceinline__ void split_pairs(const float (&low)[4], const float (
     places[part] = {words[part][0], words[part][1], words[part][2], words[part][3]};
 }
 
-/// First column of quad `quad` (four pairs) of a lane whose words begin at column `from`, and how far the second four are.
+/// First column of quad `quad` (four pairs) of a lane whose words begin at column `from`, and how far the second four
+/// are.
 template <int BITS>
 __device__ __forceinline__ int64_t column_of_quad(int64_t from, int quad) {
   constexpr int kPairsOfWord = 16 / BITS;

@@ -1,10 +1,12 @@
 #pragma once
-// quantized_mm<BITS> for three and more rows of x. x is cut into parts in shared memory, a pass of columns at a time; the first
-// parts have sums of their own, the two small ones share theirs.
+// quantized_mm<BITS> for three and more rows of x. x is cut into parts in shared memory, a pass of columns at a time;
+// the first parts have sums of their own, the two small ones share theirs.
 //
 // Shapes:   a thread block makes 32 * RowWarps outputs of up to 16 * column_warps rows of x. Its warps are RowWarps x
-//           column_warps x depth: a warp multiplies 32 rows of weights with 16 rows of x; depth warps share the pieces of a pass.
-// Clusters: on compute capability 9 a cluster's blocks share K; each adds up a share of the outputs, in ascending order.
+//           column_warps x depth: a warp multiplies 32 rows of weights with 16 rows of x; depth warps share the pieces
+//             of a pass.
+// Clusters: on compute capability 9 a cluster's blocks share K; each adds up a share of the outputs, in ascending
+// order.
 // Memory:   a lane's weights are in registers one piece ahead, x is read once per block.
 // Error:    sums of 256 columns are added to f32 sums by ordinary additions, since tensor cores truncate.
 // Limits:   the tensor cores, from 32 rows of x on; below, cutting x and latencies.
@@ -71,8 +73,9 @@ struct LaneWeights {
   }
 };
 
-/// x of a pass from column `first` on, zeros behind k: column (3 row + part), then [piece][quad][lane t][pair of columns].
-/// Loads of four places are under way at a time, and blocks begin at different rows: they all want the same ones.
+/// x of a pass from column `first` on, zeros behind k: column (3 row + part), then [piece][quad][lane t][pair of
+/// columns]. Loads of four places are under way at a time, and blocks begin at different rows: they all want the same
+/// ones.
 template <int BITS>
 __device__ __forceinline__ void stage_rows(const QuantizedConfig& p, const RowsCut& c, const void* input, int64_t m0,
                                            int rows, int64_t first, uint8_t* smem) {

@@ -1,9 +1,11 @@
 #pragma once
 // Products of one to eight rows of x with a scale per segment of 32 columns, and what stands before and behind them in
-// a decoding step. A block has 16 rows of weights, or 16 of a gate's and the same 16 of its factor's; its warps share K.
+// a decoding step. A block has 16 rows of weights, or 16 of a gate's and the same 16 of its factor's; its warps share
+// K.
 //
 // Memory:   a thread copies its own words of weights to shared memory, kProductStages shares ahead, the first of them
-//           before the previous kernel has ended: no barrier stands between shares. x becomes codes and scales in shared
+//           before the previous kernel has ended: no barrier stands between shares. x becomes codes and scales in
+//             shared
 //           memory: copied, or made here from floats.
 // Numerics: docs/numerics.md#matmul: a warp adds the segments of whole groups, a thread per output folds the groups.
 // Limits:   latency: read x - norm - quantize - products - fold.
@@ -222,8 +224,8 @@ __device__ __forceinline__ void put_product(float* slot, int m, const float (&v)
   if (2 * t + 1 < m) *reinterpret_cast<float2*>(slot + (2 * t + 1) * 16 + 2 * g) = {v[1], v[3]};
 }
 
-/// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`. kOne: one row of
-/// x, which is column 0 of the products; the others are not looked at.
+/// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`. kOne: one row
+/// of x, which is column 0 of the products; the others are not looked at.
 template <int Bits, bool kOne>
 __device__ __forceinline__ void multiply_product(const ProductArgs& p, const ProductShare& share, const uint8_t* shared,
                                                  const ProductWords<Bits>& w, float* results) {

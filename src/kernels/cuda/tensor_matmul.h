@@ -1,6 +1,6 @@
 #pragma once
-// The tensor-core matmuls of gemm/ behind the contract of kernels/cuda_api.h: what they take, where x is prepared, and which
-// instance a shape gets. One function per question, the format an argument.
+// The tensor-core matmuls of gemm/ behind the contract of kernels/cuda_api.h: what they take, where x is prepared, and
+// which instance a shape gets. One function per question, the format an argument.
 
 #include "kernels/cuda_api.h"
 

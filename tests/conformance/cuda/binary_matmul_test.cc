@@ -24,7 +24,8 @@ std::vector<float> random_bias(const Case& c) {
   return bias;
 }
 
-/// Bits times bits against plain loops: zeros of both signs are +1, the scale is the mean magnitude in the stated order.
+/// Bits times bits against plain loops: zeros of both signs are +1, the scale is the mean magnitude in the stated
+/// order.
 TEST(BinaryMatmul, EqualsPlainLoops) {
   LOWBIT_NEEDS_GPU();
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 70, 203},

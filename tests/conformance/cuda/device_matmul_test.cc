@@ -1,5 +1,5 @@
-// CUDA kernels against the CPU reference: every format x scaling x shape x type. Integer products bit for bit, others within
-// the bounds of docs/numerics.md. LOWBIT_CONFORMANCE_CASES sets how many random cases run.
+// CUDA kernels against the CPU reference: every format x scaling x shape x type. Integer products bit for bit, others
+// within the bounds of docs/numerics.md. LOWBIT_CONFORMANCE_CASES sets how many random cases run.
 
 #include "ops/device_matmul.h"
 
@@ -179,8 +179,8 @@ bool same_float(float a, float b) {
   return (a != a && b != b) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-/// Differences: bit for bit from the reference, or, given exact outputs, by more than 1e-6 of the terms' magnitudes (the
-/// zero points' rounding included) and two units of y's type.
+/// Differences: bit for bit from the reference, or, given exact outputs, by more than 1e-6 of the terms' magnitudes
+/// (the zero points' rounding included) and two units of y's type.
 int compare(const DeviceCase& d, const std::vector<float>& want, const Outcome& got, const Exact* exact) {
   const Case& c = d.c;
   const double unit = d.y == Element::kF32 ? 0x1p-23 : d.y == Element::kF16 ? 0x1p-10 : 0x1p-7;

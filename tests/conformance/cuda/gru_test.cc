@@ -1,6 +1,6 @@
-// The GRU on the GPU against the CPU reference, bit for bit: random cells on every path that they can take, whole models with
-// layers, directions, lengths and first states. LOWBIT_GRU_NETWORKS sets how many random cells run, LOWBIT_GRU_SEED which:
-// programs with different ones share a long list.
+// The GRU on the GPU against the CPU reference, bit for bit: random cells on every path that they can take, whole
+// models with layers, directions, lengths and first states. LOWBIT_GRU_NETWORKS sets how many random cells run,
+// LOWBIT_GRU_SEED which: programs with different ones share a long list.
 
 #include "gru/test_networks.h"
 #include "kernels/cuda_gru_api.h"
@@ -190,8 +190,8 @@ TEST(GruOnGpu, RandomCellsOnEveryPath) {
   EXPECT_GT(counter.runs["steps"], wanted / 2);
 }
 
-/// Seeds' 8 bits at the shapes that are timed, and odd ones beside them; the reference is the CPU's best kernel, which the CPU's own
-/// test compares with the plain loops.
+/// Seeds' 8 bits at the shapes that are timed, and odd ones beside them; the reference is the CPU's best kernel, which
+/// the CPU's own test compares with the plain loops.
 TEST(GruOnGpu, LargeCellsOnEveryPath) {
   LOWBIT_NEEDS_GPU();
   struct Shape {

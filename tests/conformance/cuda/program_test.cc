@@ -292,9 +292,9 @@ TEST(CudaPrograms, ManyThreadsShareAModel) {
   }
 }
 
-/// With a scale per row and 128 columns sums are the CPU's. In blocks of 128 rows tensor cores round them, by 1.3e-4, and in this model as small a
-/// change of its norms turns enough codes to move logits as far as FP8 itself does. So the measure is f32 activations: a GPU's logits are no farther
-/// from theirs than the CPU's are.
+/// With a scale per row and 128 columns sums are the CPU's. In blocks of 128 rows tensor cores round them, by 1.3e-4,
+/// and in this model as small a change of its norms turns enough codes to move logits as far as FP8 itself does. So the
+/// measure is f32 activations: a GPU's logits are no farther from theirs than the CPU's are.
 TEST(CudaPrograms, Fp8Activations) {
   LOWBIT_NEEDS_GPU();
   Gpu gpu;

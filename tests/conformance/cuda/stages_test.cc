@@ -23,7 +23,8 @@ TEST(CudaStages, GiveTheBitsOfTheCpu) {
   }
 }
 
-/// Sessions until the device has no page left: the last one has an error, the others go on, and it does when one has ended.
+/// Sessions until the device has no page left: the last one has an error, the others go on, and it does when one has
+/// ended.
 TEST(CudaPrograms, MemoryThatRunsOutInTheMiddle) {
   LOWBIT_NEEDS_GPU();
   RandomModelSpec spec;

@@ -1,5 +1,6 @@
 #pragma once
-// A vector in the GPU's memory, for checks that run on a GPU and on fibers: cuda_emulated/vector_on_device.h is the other.
+// A vector in the GPU's memory, for checks that run on a GPU and on fibers: cuda_emulated/vector_on_device.h is the
+// other.
 
 #include <gtest/gtest.h>
 

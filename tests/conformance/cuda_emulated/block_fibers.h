@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of src/kernels/cuda/block/ for a host compiler: the threads of a block are fibers that wait for each other at barriers and
-// shuffles, blocks run one after the other, and shared memory is static.
+// Kernels of src/kernels/cuda/block/ for a host compiler: the threads of a block are fibers that wait for each other at
+// barriers and shuffles, blocks run one after the other, and shared memory is static.
 
 #include <cuda_runtime.h>
 

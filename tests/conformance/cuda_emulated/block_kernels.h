@@ -1,6 +1,6 @@
 #pragma once
-// The kernels of src/kernels/cuda/block/, their own source, compiled for the host and run on fibers. For one translation
-// unit of a program, in which `cuda` is another name: the library's namespace holds what nvcc made of them.
+// The kernels of src/kernels/cuda/block/, their own source, compiled for the host and run on fibers. For one
+// translation unit of a program, in which `cuda` is another name: the library's namespace holds what nvcc made of them.
 
 #include "tests/conformance/cuda_emulated/block_fibers.h"
 // Behind it: the kernels' translation units as they are; kernels/cuda/elements.cuh is this folder's.

@@ -1,4 +1,5 @@
-// The GRU's sequence kernels, their own source, compiled for the host and run on fibers: needs no GPU. Against the reference.
+// The GRU's sequence kernels, their own source, compiled for the host and run on fibers: needs no GPU. Against the
+// reference.
 
 #include <cuda_runtime_api.h>
 

@@ -6,7 +6,8 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// Two cores of what has AMX read most with codes on their way to the second level far ahead, and to the first level near.
+/// Two cores of what has AMX read most with codes on their way to the second level far ahead, and to the first level
+/// near.
 struct TileSimd : Simd {
   static constexpr int64_t kAhead = 16384, kNear = 1024;
   LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) {

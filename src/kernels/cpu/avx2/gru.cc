@@ -5,9 +5,9 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// Four columns a lane. Where the code x is negative the weight's bits are turned over: |x| ~w = x w - |x|, and the |x| are in the
-/// sum from the start. vpmaddubsw adds two products of 0..127 and -128..127, or of 1..128 and -128..127: from -32,768 to 32,512, so that
-/// nothing saturates.
+/// Four columns a lane. Where the code x is negative the weight's bits are turned over: |x| ~w = x w - |x|, and the |x|
+/// are in the sum from the start. vpmaddubsw adds two products of 0..127 and -128..127, or of 1..128 and -128..127:
+/// from -32,768 to 32,512, so that nothing saturates.
 struct GruSimd {
   using Int = __m256i;
   using Element = uint8_t;  // of x

@@ -17,7 +17,8 @@ struct Lanes256 {
   struct I {
     __m256i a, b;
   };
-  // Attention's tiles are of single vectors: 12 sums, 3 broadcast elements of queries and one vector fill the 16 registers.
+  // Attention's tiles are of single vectors: 12 sums, 3 broadcast elements of queries and one vector fill the 16
+  // registers.
   using V = __m256;
   static constexpr int kWidth = 8, kTileSums = 12;
   static V load_v(const float* p) { return _mm256_loadu_ps(p); }

@@ -22,12 +22,14 @@ struct Simd : Vectors256 {
     static_assert(kSteps >= 1);
     LOWBIT_INLINE Int first(Int codes, Int x) { return _mm256_maddubs_epi16(codes, x); }
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, first(codes, x)); }
-    /// The same in place, for the sums of several rows: GCC 12 copies most of them once a step, which no port does for nothing.
+    /// The same in place, for the sums of several rows: GCC 12 copies most of them once a step, which no port does for
+    /// nothing.
     LOWBIT_INLINE void add_to(Int& sum, Int codes, Int x) {
       Int products;
       __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(codes), "x"(x));
     }
-    /// Ones from memory: in a register they would cost the loop before two sums, which then go through memory in every step.
+    /// Ones from memory: in a register they would cost the loop before two sums, which then go through memory in every
+    /// step.
     LOWBIT_INLINE Int widen(Int sum) {
       static constexpr int64_t kOnes = 0x0001000100010001;
       alignas(32) static constexpr int64_t kFourTimes[4] = {kOnes, kOnes, kOnes, kOnes};
@@ -40,8 +42,8 @@ struct Simd : Vectors256 {
   };
 };
 
-/// Eight bits: the codes are the signed values. |w| * (x with w's sign): a pair is at most 2 * 128 * 127 = 32512, so one
-/// vpmaddubsw never saturates (x is -127..127), and sums are int32 from the start.
+/// Eight bits: the codes are the signed values. |w| * (x with w's sign): a pair is at most 2 * 128 * 127 = 32512, so
+/// one vpmaddubsw never saturates (x is -127..127), and sums are int32 from the start.
 template <>
 struct Simd::Dot<255> {
   static constexpr bool kSigned = true, kWidens = false;

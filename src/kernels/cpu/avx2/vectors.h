@@ -1,6 +1,6 @@
 #pragma once
-// The vector vocabulary of the panel kernels (kernels/cpu/panel.h) on 256-bit vectors, but for dot products: 32-bit lanes are
-// weight rows. Shared by AVX2 and AVX-VNNI.
+// The vector vocabulary of the panel kernels (kernels/cpu/panel.h) on 256-bit vectors, but for dot products: 32-bit
+// lanes are weight rows. Shared by AVX2 and AVX-VNNI.
 
 #include <immintrin.h>
 
@@ -62,8 +62,8 @@ struct Vectors256 {
   }
   LOWBIT_INLINE Int look_up8(Int table, Int codes) { return _mm256_shuffle_epi8(table, codes); }
 
-  /// floor(3 v / 256) of each byte, 0, 1 or 2: of w = max(v - 1, 0), the rounded averages of w and 0, and of w and that, are
-  /// below 64, 128 and 256 for just these v.
+  /// floor(3 v / 256) of each byte, 0, 1 or 2: of w = max(v - 1, 0), the rounded averages of w and 0, and of w and
+  /// that, are below 64, 128 and 256 for just these v.
   LOWBIT_INLINE Int base3_digit(Int v) {
     const Int w = _mm256_subs_epu8(v, set8(1));
     return and_(shift_right16(_mm256_avg_epu8(w, _mm256_avg_epu8(w, zero())), 6), set8(3));
@@ -88,7 +88,8 @@ struct Vectors256 {
   LOWBIT_INLINE Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
   LOWBIT_INLINE Float to_float(Int v) { return _mm256_cvtepi32_ps(v); }
 
-  /// A table of up to 16 floats; `idx` lanes below 16. Tables of 2^kTableBits are one instruction that ignores higher bits.
+  /// A table of up to 16 floats; `idx` lanes below 16. Tables of 2^kTableBits are one instruction that ignores higher
+  /// bits.
   static constexpr int kTableBits = 3;
   struct Table {
     Float low, high;

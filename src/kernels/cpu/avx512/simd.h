@@ -105,7 +105,8 @@ struct Simd {
   LOWBIT_INLINE Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   LOWBIT_INLINE Float to_float(Int v) { return _mm512_cvtepi32_ps(v); }
 
-  /// A table of up to 16 floats; `idx` lanes below 16. Tables of 2^kTableBits are one instruction that ignores higher bits.
+  /// A table of up to 16 floats; `idx` lanes below 16. Tables of 2^kTableBits are one instruction that ignores higher
+  /// bits.
   static constexpr int kTableBits = 4;
   struct Table {
     Float all;

@@ -1,5 +1,5 @@
-// Pages of a quantized cache: what enters them as f16, and how they are packed. The bits are those of ops/rope_append.cc
-// and kernels/pack_rows.cc.
+// Pages of a quantized cache: what enters them as f16, and how they are packed. The bits are those of
+// ops/rope_append.cc and kernels/pack_rows.cc.
 
 #include <algorithm>
 #include <cmath>

@@ -12,8 +12,8 @@ namespace lowbit::cuda::block {
 
 constexpr int kStep = 32;  // rows of one instruction
 
-/// Where x of a row lies, for `kBits` and `kN` times 16 columns: a thread's bytes of four instructions' operands side by
-/// side, in the order in which codes_of_step() gives rows. kBits 0: any matrix, rows in their order.
+/// Where x of a row lies, for `kBits` and `kN` times 16 columns: a thread's bytes of four instructions' operands side
+/// by side, in the order in which codes_of_step() gives rows. kBits 0: any matrix, rows in their order.
 template <int kBits, int kN>
 __device__ __forceinline__ int slot_of(int row) {
   const int step = row / kStep, at = row % kStep;

@@ -36,8 +36,8 @@ __device__ __forceinline__ float fold_lanes(float sum) {
   return __shfl_sync(0xffffffffu, sum, 0, kLanes);
 }
 
-/// 1 / rms of a row in shared memory, as norm_rows(): sixteen lanes, of which each adds every sixteenth square. What the
-/// next round needs is under way while one is added: a sum alone takes four cycles an element.
+/// 1 / rms of a row in shared memory, as norm_rows(): sixteen lanes, of which each adds every sixteenth square. What
+/// the next round needs is under way while one is added: a sum alone takes four cycles an element.
 __device__ __forceinline__ float inverse_rms(const float* row, int k, float eps) {
   constexpr int kRound = 8;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, rounds = k / (kRound * kLanes);

@@ -1,6 +1,6 @@
 #pragma once
-// 128 x 128 outputs of a product in f32 on 256 threads. Every output is one chain of fma that ascends along the reduction: the order
-// of docs/numerics.md#matmul, whatever the tile.
+// 128 x 128 outputs of a product in f32 on 256 threads. Every output is one chain of fma that ascends along the
+// reduction: the order of docs/numerics.md#matmul, whatever the tile.
 
 #include <cuda_runtime.h>
 
@@ -104,8 +104,8 @@ __device__ __forceinline__ void add_step(const float (&a)[kPitch], const float (
     for (int j = 0; j < kMicro; ++j) sums[i][j] = __fmaf_rn(rows[i], columns[j], sums[i][j]);
 }
 
-/// Calls use(step, a, b) for every kTileDepth of the reduction, with both operands' tiles in shared memory, the next ones on their
-/// way. Behind the last of them come zeros, which change no sum.
+/// Calls use(step, a, b) for every kTileDepth of the reduction, with both operands' tiles in shared memory, the next
+/// ones on their way. Behind the last of them come zeros, which change no sum.
 template <class A, class B, class Use>
 __device__ __forceinline__ void each_step(const A& a, const B& b, int64_t depth, const Use& use) {
   __shared__ __align__(16) float tiles[2][2][kTileDepth][kPitch];

@@ -1,5 +1,5 @@
-// The product of FP8 codes in blocks: which kernel takes it, and the one for scales of b per row, in the order of docs/numerics.md: a sum
-// goes over k ascending in one thread. It gives the CPU's bits on every GPU.
+// The product of FP8 codes in blocks: which kernel takes it, and the one for scales of b per row, in the order of
+// docs/numerics.md: a sum goes over k ascending in one thread. It gives the CPU's bits on every GPU.
 
 #include <string>
 

@@ -1,7 +1,8 @@
 // The product of FP8 codes for few rows of a, on compute capability 9.0: docs/kernels.md#on-a-gpu.
 //
-// Operands are exchanged: rows of b are wgmma's 64 rows, so that no tile is wider than a has rows. Thread blocks of a cluster share the columns
-// of K, so that all multiprocessors fetch weights; their sums are added through the cluster's shared memory in the order of K.
+// Operands are exchanged: rows of b are wgmma's 64 rows, so that no tile is wider than a has rows. Thread blocks of a
+// cluster share the columns of K, so that all multiprocessors fetch weights; their sums are added through the cluster's
+// shared memory in the order of K.
 
 #include "kernels/cuda/fp8/gemm_wgmma.h"
 #include "kernels/cuda/fp8/ring.cuh"
@@ -12,7 +13,8 @@ namespace {
 
 constexpr int kMostSplit = 8;
 
-/// 64 rows of b by Q_ of a; Turns warpgroups take a stage in turn, each with sums of its own. Blocks thread blocks on a multiprocessor.
+/// 64 rows of b by Q_ of a; Turns warpgroups take a stage in turn, each with sums of its own. Blocks thread blocks on a
+/// multiprocessor.
 template <int Turns, int Q_, int Blocks>
 struct Tile : RingLayout<64, Q_, Q_, (227 << 10) / Blocks - 1024> {
   static constexpr int kTurns = Turns, kWarps = 4 * kTurns, kThreads = 32 * kWarps + 32, kBlocks = Blocks;
@@ -103,7 +105,8 @@ __device__ __forceinline__ void store_four(const DeviceGemm& g, int64_t i, int64
         uint2{two_halves(g.element, v.x, v.y), two_halves(g.element, v.z, v.w)};
 }
 
-/// The sums of all thread blocks that share these columns, added in the order of their ranks and turns, to memory. Each takes its share.
+/// The sums of all thread blocks that share these columns, added in the order of their ranks and turns, to memory. Each
+/// takes its share.
 template <class T>
 __device__ __forceinline__ void add_parts(const DeviceGemm& g, uint32_t base, const Member& me, int p0, int q0) {
   constexpr int kFours = T::kP / 4;

@@ -1,7 +1,8 @@
 // The product of FP8 codes for many rows of a, on compute capability 9.0: docs/kernels.md#on-a-gpu.
 //
-// A grid that stays: each thread block takes tile after tile. One warp fetches, always stages ahead and across tiles; two warpgroups
-// multiply, each its own rows, and while one adds the sums of a block of K to its results the other keeps the tensor cores busy.
+// A grid that stays: each thread block takes tile after tile. One warp fetches, always stages ahead and across tiles;
+// two warpgroups multiply, each its own rows, and while one adds the sums of a block of K to its results the other
+// keeps the tensor cores busy.
 
 #include <algorithm>
 

@@ -1,9 +1,11 @@
-// The product of FP8 codes by mma.sync on f16: W8A16 in the field's words, with both operands stored as FP8. docs/kernels.md#on-a-gpu.
+// The product of FP8 codes by mma.sync on f16: W8A16 in the field's words, with both operands stored as FP8.
+// docs/kernels.md#on-a-gpu.
 //
-// The bits of an E4M3 code, moved, are those of an f16 number 2^-8 as large, its subnormals included. So products are exact, a block of 128
-// columns is summed in f32 by the tensor cores, and its scale takes 2^16 in. NaN has other bits: rows and columns with one are noted. Codes
-// become f16 once, on their way to shared memory; the next ones are in registers meanwhile. The order of columns within a block is free: codes
-// 0, 2, 1, 3 of a word follow each other, and lane t of four takes 16 bytes, eight of them, for two products.
+// The bits of an E4M3 code, moved, are those of an f16 number 2^-8 as large, its subnormals included. So products are
+// exact, a block of 128 columns is summed in f32 by the tensor cores, and its scale takes 2^16 in. NaN has other bits:
+// rows and columns with one are noted. Codes become f16 once, on their way to shared memory; the next ones are in
+// registers meanwhile. The order of columns within a block is free: codes 0, 2, 1, 3 of a word follow each other, and
+// lane t of four takes 16 bytes, eight of them, for two products.
 
 #include "kernels/cuda/fp8/gemm_mma.h"
 

@@ -6,7 +6,8 @@
 
 namespace lowbit::cuda {
 
-/// groups: none where count is 0. False where scales of b are not of whole multiples of 64 rows: nothing was enqueued then. `error` else.
+/// groups: none where count is 0. False where scales of b are not of whole multiples of 64 rows: nothing was enqueued
+/// then. `error` else.
 bool gemm_fp8_mma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t stream, cudaError_t* error);
 
 }  // namespace lowbit::cuda

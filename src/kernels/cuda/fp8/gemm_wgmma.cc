@@ -47,8 +47,8 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   return best;
 }
 
-/// Tiles of 128 rows are faster where they are enough for the multiprocessors, and more than half of their rows are there or others too
-/// many for one round.
+/// Tiles of 128 rows are faster where they are enough for the multiprocessors, and more than half of their rows are
+/// there or others too many for one round.
 bool takes_few(const Fp8Gemm& g, int64_t processors) {
   const int64_t tiles = tiles_of(g.n, 64);
   if (g.m <= 32) return true;

@@ -12,13 +12,15 @@ struct DeviceGemm : Fp8Gemm {
   const float* bias = nullptr;  // [n] or null
 };
 
-/// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error` else.
+/// False where the tensor cores of compute capability 9.0 cannot take the product: nothing was enqueued then. `error`
+/// else.
 bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error);
 
 namespace fp8 {
 
-/// With few rows of a its operands are exchanged: 64 rows of b by `q` rows of a make a tile, `split` thread blocks of a cluster share the
-/// columns of K, and a multiprocessor has room for `blocks` of them. Else a tile is `p` rows of a by `q` of b.
+/// With few rows of a its operands are exchanged: 64 rows of b by `q` rows of a make a tile, `split` thread blocks of a
+/// cluster share the columns of K, and a multiprocessor has room for `blocks` of them. Else a tile is `p` rows of a by
+/// `q` of b.
 struct Cut {
   bool few = false;
   int p = 64, q = 0;

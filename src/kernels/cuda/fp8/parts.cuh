@@ -23,7 +23,8 @@ __device__ __forceinline__ float load_one(const void* x, int64_t i) {
   return E == Fp8Element::kF16 ? f16_value(half) : bf16_to_f32(half);
 }
 
-/// Elements i .. i + 7, of which the first n are there; the others are 0. kWide: i begins 16 bytes, and all are there or none.
+/// Elements i .. i + 7, of which the first n are there; the others are 0. kWide: i begins 16 bytes, and all are there
+/// or none.
 template <Fp8Element E, bool kWide>
 __device__ __forceinline__ void load_lane(const void* x, int64_t i, int n, float (&v)[kPerLane]) {
   if (kWide && n == kPerLane) {
@@ -47,7 +48,8 @@ __device__ __forceinline__ void load_lane(const void* x, int64_t i, int n, float
 
 __device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 
-/// The largest of half a warp's numbers, in all of its lanes. Magnitudes compare as integers, and NaN is larger than all others.
+/// The largest of half a warp's numbers, in all of its lanes. Magnitudes compare as integers, and NaN is larger than
+/// all others.
 __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t most) {
 #pragma unroll
   for (int w = kLanes / 2; w > 0; w /= 2)

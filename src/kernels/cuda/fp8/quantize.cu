@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kThreads) quantize_rows(const __grid_constant_
   }
 }
 
-/// A thread block per row: its RMS norm by sixteen lanes, in the order of docs/numerics.md, then blocks of any number of columns by half
-/// a warp each.
+/// A thread block per row: its RMS norm by sixteen lanes, in the order of docs/numerics.md, then blocks of any number
+/// of columns by half a warp each.
 template <Fp8Element E>
 __global__ void __launch_bounds__(kNormThreads) quantize_normed(const __grid_constant__ Fp8Quant q) {
   __shared__ float factor;

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of f16 or bf16 that begin at multiples of 16 bytes to E4M3 codes in blocks of 128 columns. What bounds it are instructions, not only
-// memory: magnitudes, signs and the largest of a block stay two to a word.
+// Rows of f16 or bf16 that begin at multiples of 16 bytes to E4M3 codes in blocks of 128 columns. What bounds it are
+// instructions, not only memory: magnitudes, signs and the largest of a block stay two to a word.
 
 #include "kernels/cuda/fp8/parts.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -38,7 +38,8 @@ __device__ __forceinline__ float high_half(uint32_t w) {
   return E == Fp8Element::kF16 ? f16_value(static_cast<uint16_t>(w >> 16)) : __uint_as_float(w & 0xffff0000u);
 }
 
-/// x / scale with the reciprocal in two parts. For all magnitudes of 11 bits up to 448 scales it gives the division's codes.
+/// x / scale with the reciprocal in two parts. For all magnitudes of 11 bits up to 448 scales it gives the division's
+/// codes.
 struct Reciprocal {
   float scale, high, low;
   bool plain;  // nothing that matters underflows

@@ -1,6 +1,7 @@
 #pragma once
-// What the products of FP8 codes on tensor cores share: a ring of stages in shared memory, filled by one warp. A stage is 128 columns of K
-// of kP rows that give wgmma's 64 rows and kQ rows that give its columns, and the scales of these columns.
+// What the products of FP8 codes on tensor cores share: a ring of stages in shared memory, filled by one warp. A stage
+// is 128 columns of K of kP rows that give wgmma's 64 rows and kQ rows that give its columns, and the scales of these
+// columns.
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/fp8/gemm_wgmma.h"
@@ -36,7 +37,8 @@ struct Ring {
   __device__ __forceinline__ void next() {
     if (++stage == L::kStages) stage = 0, phase ^= 1;
   }
-  /// By one thread. A stage is full when its codes are there and 32 lanes' scales; empty when `readers` warps have said so.
+  /// By one thread. A stage is full when its codes are there and 32 lanes' scales; empty when `readers` warps have said
+  /// so.
   __device__ __forceinline__ void init(uint32_t readers) const {
     for (Ring at{base}; at.phase == 0; at.next()) {
       barrier_init(at.full(), 1 + 32);
@@ -65,8 +67,8 @@ __device__ __forceinline__ float2 load_two_scales(uint32_t from) {
   return v;
 }
 
-/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them two of b, of the blocks of its rows from col0 on.
-/// Rows that are not there take the last one's: what they scale is never stored.
+/// A lane's share of a tile's scales: those of a's rows from row0 on, and behind them two of b, of the blocks of its
+/// rows from col0 on. Rows that are not there take the last one's: what they scale is never stored.
 template <class L>
 struct ScaleCopies {
   static constexpr int kEach = (L::kScaleRows + 31) / 32;

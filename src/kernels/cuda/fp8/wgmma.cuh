@@ -1,5 +1,6 @@
 #pragma once
-// wgmma on E4M3: 64 rows of a times N rows of b, 32 columns deep, both in shared memory as rows of 128 bytes in 128-byte swizzle.
+// wgmma on E4M3: 64 rows of a times N rows of b, 32 columns deep, both in shared memory as rows of 128 bytes in
+// 128-byte swizzle.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
 // A GRU cell as the kernels of this folder see it, and their launchers. Units are in groups of 16: group g holds units
-// 16 g .. 16 g + 15, row i of its matrix tile is unit 16 g + 2 i for i < 8, else 16 g + 2 (i - 8) + 1, so that a lane's two
-// results are neighbours in memory.
+// 16 g .. 16 g + 15, row i of its matrix tile is unit 16 g + 2 i for i < 8, else 16 g + 2 (i - 8) + 1, so that a lane's
+// two results are neighbours in memory.
 
 #include <cuda_runtime_api.h>
 
@@ -18,12 +18,12 @@ constexpr int kTileBytes = 512;  // 16 rows x 32 columns of weights, 16 bytes a 
 constexpr int kMaxWarps = 8;
 constexpr int kSmallTable = 4096;  // entries that fit shared memory
 
-/// What gates and state are computed in. kF32 and kF64 where the plan has proved that nothing is rounded but by rs(); kInt64: only in
-/// the plain kernels.
+/// What gates and state are computed in. kF32 and kF64 where the plan has proved that nothing is rounded but by rs();
+/// kInt64: only in the plain kernels.
 enum class Number : uint8_t { kF32, kF64, kInt64 };
 
-/// Columns / 32 of R, of `ksteps`, that a warp keeps in registers; the others lie in shared memory. Up to half of a lane's registers;
-/// none behind the last but in clusters, so that a kernel needs no branch.
+/// Columns / 32 of R, of `ksteps`, that a warp keeps in registers; the others lie in shared memory. Up to half of a
+/// lane's registers; none behind the last but in clusters, so that a kernel needs no branch.
 constexpr LOWBIT_HD int ksteps_in_registers(Number number, GruPath path, int tiles8, bool resident, int ksteps,
                                             int split) {
   if (split == 2) return tiles8 == 2 ? 10 : 8;
@@ -97,15 +97,15 @@ int h_stride(const Cell& cell);  // bytes of a row of h in shared memory
 int shared_bytes_of(const Cell& cell, const Shape& shape);
 
 cudaError_t launch_input(const Cell& cell, const Call& call, cudaStream_t stream);
-/// The same by boxes, for one plane of x and sums in int32 (input_wgmma.cu). has_input_boxes: compute capability 9.0, and as
-/// many tiles as multiprocessors unless `few_too`.
+/// The same by boxes, for one plane of x and sums in int32 (input_wgmma.cu). has_input_boxes: compute capability 9.0,
+/// and as many tiles as multiprocessors unless `few_too`.
 cudaError_t launch_input_boxes(const Cell& cell, const Call& call, cudaStream_t stream);
 bool has_input_boxes(const Cell& cell, int64_t rows, bool few_too);
 cudaError_t launch_input_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_steps_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream);
-/// One sequence per block, the input product too: sequences that run at the same time, 0 when the cell or the device is not for
-/// it; and the launch.
+/// One sequence per block, the input product too: sequences that run at the same time, 0 when the cell or the device is
+/// not for it; and the launch.
 int fused_at_once(const Cell& cell, Number number);
 cudaError_t launch_fused(const Cell& cell, const Call& call, cudaStream_t stream);
 /// Tiles of this shape that fit the device at the same time; 0 when it cannot run there or has no kernel.

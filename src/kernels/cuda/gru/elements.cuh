@@ -8,8 +8,8 @@
 
 namespace lowbit::cuda::gru {
 
-/// Integers in f32. Adding 1.5 * 2^23 leaves no fraction bits and rounds half to even; scales are powers of two. A number is
-/// *biased* while that constant is in it: comparing, shifting and storing do not need it gone.
+/// Integers in f32. Adding 1.5 * 2^23 leaves no fraction bits and rounds half to even; scales are powers of two. A
+/// number is *biased* while that constant is in it: comparing, shifting and storing do not need it gone.
 struct Floats {
   using T = float;
   static constexpr Number kNumber = Number::kF32;
@@ -118,7 +118,8 @@ struct Elements {
   __device__ __forceinline__ T part_of(int gate, T v) const {
     return N::add(N::multiply_add(v, ih[gate], N::kMagic), -2 * N::kMagic);
   }
-  // What the tables are asked for, of parts and R h, shifted and biased; centered. Then the new state, biased as the old one.
+  // What the tables are asked for, of parts and R h, shifted and biased; centered. Then the new state, biased as the
+  // old one.
   __device__ __forceinline__ T clamped_hh(T shifted_hh) const { return N::clamp(shifted_hh, low_hh, high_hh); }
   __device__ __forceinline__ T reset_input(T part, T hh) const {
     return N::clamp(N::add(N::multiply_add(clamped_hh(hh), hr, back_r), part), low[1], high[1]);

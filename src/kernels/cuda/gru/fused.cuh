@@ -1,9 +1,9 @@
 #pragma once
 // One sequence in one thread block, its input product too: small cells, whose step is nothing but latency.
 //
-// Half of the warps (recurrent) own 16 units each and do only what a step must wait for: R times h, gates, state, one byte of h
-// a unit, a barrier. The others (beside) compute ih of the next eight steps on the matrix unit, as the gates take it, and write y
-// of the eight before from the ring of h. All warps meet once every eight steps.
+// Half of the warps (recurrent) own 16 units each and do only what a step must wait for: R times h, gates, state, one
+// byte of h a unit, a barrier. The others (beside) compute ih of the next eight steps on the matrix unit, as the gates
+// take it, and write y of the eight before from the ring of h. All warps meet once every eight steps.
 
 #include <span>
 

@@ -1,8 +1,8 @@
 // The input product of whole sequences: ih[rows, 3, padded] from x, on the matrix unit.
 //
-// A thread block takes 128 rows of W (8 tiles) times 128 rows of x (64 with two planes), 64 columns at a time through four
-// stages of shared memory. W lies in the order of the instruction, x in rows of 64 bytes whose 16-byte parts are exchanged as wgmma's
-// 64-byte swizzle wants them, which is also an order in which eight rows never meet a bank twice.
+// A thread block takes 128 rows of W (8 tiles) times 128 rows of x (64 with two planes), 64 columns at a time through
+// four stages of shared memory. W lies in the order of the instruction, x in rows of 64 bytes whose 16-byte parts are
+// exchanged as wgmma's 64-byte swizzle wants them, which is also an order in which eight rows never meet a bank twice.
 
 #include "kernels/cuda/gemm/primitives/wgmma.cuh"
 #include "kernels/cuda/gru/elements.cuh"
@@ -27,8 +27,8 @@ struct Place {
   int tiles, rows;  // in all
 };
 
-/// A thread's parts of a stage: where they come from, and where in the stage they go. Found once, so that a stage costs a few
-/// instructions.
+/// A thread's parts of a stage: where they come from, and where in the stage they go. Found once, so that a stage costs
+/// a few instructions.
 template <int L>
 struct Parts {
   static constexpr int kWeights = kWeightBytes / 16 / kThreads, kCodes = kCodeBytes / 16 / kThreads;
@@ -139,7 +139,8 @@ __device__ __forceinline__ void wgmma_s8_u8(int* d, const uint4& a, uint64_t x) 
 }
 #endif
 
-/// Adds a stage's products. On sm_90a four warps multiply 64 rows of W from registers with all rows of x from shared memory.
+/// Adds a stage's products. On sm_90a four warps multiply 64 rows of W from registers with all rows of x from shared
+/// memory.
 template <int L>
 __device__ __forceinline__ void multiply_stage(uint32_t w, int (&acc)[kWarpTiles][L][kWarpColumns<L>][4]) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;

@@ -1,6 +1,7 @@
-// The input product of many rows on sm_90a: bytes of x, sums in int32. A persistent block is two threads that ask for boxes of x and
-// of W and two warpgroups that multiply, each its own rows of W by the tile's 128 rows of x. Weights come from shared memory to
-// registers while the products before are under way; codes leave through shared memory as boxes.
+// The input product of many rows on sm_90a: bytes of x, sums in int32. A persistent block is two threads that ask for
+// boxes of x and of W and two warpgroups that multiply, each its own rows of W by the tile's 128 rows of x. Weights
+// come from shared memory to registers while the products before are under way; codes leave through shared memory as
+// boxes.
 
 #include <algorithm>
 
@@ -145,8 +146,9 @@ struct Row {
   }
 };
 
-/// The same where sums are below 2^24, in f32: half the multiprocessor's integer units were what the codes waited for. Adding 1.5 * 2^23
-/// rounds half to even; what is too large for that is clamped, and the code is the last bits of what remains.
+/// The same where sums are below 2^24, in f32: half the multiprocessor's integer units were what the codes waited for.
+/// Adding 1.5 * 2^23 rounds half to even; what is too large for that is clamped, and the code is the last bits of what
+/// remains.
 struct ExactRow {
   static constexpr float kMagic = 12582912.0f;
   static constexpr int kMostPlaces = 60;  // more give the same: 0, or a limit
@@ -195,8 +197,8 @@ __device__ __forceinline__ void multiply_tiles(const InputArgs& p, const CUtenso
   for (int i = int(blockIdx.x * 256 + threadIdx.x); i < p.flag_count; i += int(gridDim.x * 256)) p.flags[i] = 0;
   for (int at = int(blockIdx.x); at < p.count; at += int(gridDim.x)) {
     const int tile16 = at % p.across * T::kTiles + first_tile16, row0 = at / p.across * kRows;
-    // Both warpgroups in step would turn sums into codes at the same time and leave the matrix unit idle: the second begins
-    // half a ring later, and stays behind.
+    // Both warpgroups in step would turn sums into codes at the same time and leave the matrix unit idle: the second
+    // begins half a ring later, and stays behind.
     const bool begins = at == int(blockIdx.x);
     if (begins && warpgroup == 1) named_barrier(Multiplier<T>::kStagger, 256);
     m.sum(p.stages, begins && warpgroup == 0 ? min(T::kStages / 2, p.stages) - 1 : -1);

@@ -18,7 +18,8 @@ __device__ __forceinline__ void hold(uint32_t& v) { asm volatile("" : "+r"(v)); 
 __device__ __forceinline__ void hold(float& v) { asm volatile("" : "+f"(v)); }
 __device__ __forceinline__ void hold(double& v) { asm volatile("" : "+d"(v)); }
 
-/// Four blocks of 8 rows x 16 bytes; lane i holds the address of row i % 8 of block i / 8 and gets 4 bytes of each block.
+/// Four blocks of 8 rows x 16 bytes; lane i holds the address of row i % 8 of block i / 8 and gets 4 bytes of each
+/// block.
 __device__ __forceinline__ void load_blocks(uint32_t (&b)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])

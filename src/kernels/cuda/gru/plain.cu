@@ -16,7 +16,8 @@ __device__ __forceinline__ int64_t dot(const Product& p, int64_t row, int64_t pl
   return sum;
 }
 
-/// Gates and state in int64, from centered numbers to the centered new h. look_up(table, x) goes from centered to centered.
+/// Gates and state in int64, from centered numbers to the centered new h. look_up(table, x) goes from centered to
+/// centered.
 template <class LookUp>
 __device__ __forceinline__ int64_t element(const GruGrid* g, const int64_t (&ih)[3], const int64_t (&hh)[3], int64_t h,
                                            const LookUp& look_up) {

@@ -59,7 +59,8 @@ __device__ __forceinline__ void send_h(const Warp<C>& w, int half) {
   __syncwarp();
 }
 
-/// Through global memory; all threads of all blocks of the tile. `epoch` counts steps over all tiles, `next`: the half of h.
+/// Through global memory; all threads of all blocks of the tile. `epoch` counts steps over all tiles, `next`: the half
+/// of h.
 template <class C>
 __device__ __forceinline__ void exchange_h(const Warp<C>& w, int slot, uint32_t epoch, int next) {
   uint8_t* const half = w.a.call.shared_h + (int64_t(slot) * 2 + epoch % 2) * w.half_bytes;

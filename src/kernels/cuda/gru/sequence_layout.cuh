@@ -19,7 +19,8 @@ constexpr LOWBIT_HD int bytes_of_sums(int tile, int split) {
   return split == 1 ? 0 : (3 * kGroup * tile / split * 4 + 511) / 512 * 512;
 }
 
-/// In a cluster a warp's codes go to a block at once, not 16 bytes at a time: that takes longer, but not much longer for many.
+/// In a cluster a warp's codes go to a block at once, not 16 bytes at a time: that takes longer, but not much longer
+/// for many.
 constexpr LOWBIT_HD bool sends_bulk(GruPath path, int tile, int split) {
   return path == GruPath::kCluster && split > 1 && tile > 16;
 }
@@ -34,9 +35,10 @@ struct Config {
   static constexpr int kTile = 8 * NT;  // sequences
   static constexpr int kHalves = halves_of_h(P, S);
   static constexpr int kChains = NT == 1 ? 2 : 1;  // sums per output, to hide the matrix unit's latency
-  // Of a lane: units 2 i and 2 i + 1 of sequences 2 j and 2 j + 1. kSingle: one of the two units, of the first sequence; every
-  // column of the matrix unit's right side is that sequence, so that four lanes have the same sums.
-  // Two warps of a group (S): either the first and the second half of the sequences, or (interleaved) the even and the odd ones.
+  // Of a lane: units 2 i and 2 i + 1 of sequences 2 j and 2 j + 1. kSingle: one of the two units, of the first
+  // sequence; every column of the matrix unit's right side is that sequence, so that four lanes have the same sums. Two
+  // warps of a group (S): either the first and the second half of the sequences, or (interleaved) the even and the odd
+  // ones.
   static constexpr bool kInterleaved = NT % S != 0;
   static constexpr int kUnits = kSingle ? 1 : 2, kSequences = kSingle || kInterleaved ? 1 : 2;
   static constexpr int kPerTile = kUnits * kSequences;

@@ -81,7 +81,8 @@ __device__ __forceinline__ int sum_of_chains(const typename Warp<C>::Sums& acc, 
   if (C::kChains == 2) v += uint32_t(acc[C::kChains - 1][l][gate][nt][i]);
   return int(v);
 }
-/// Two warps of a group give each other their sums of the other's sequences. Leaves those of the lane's elements, in order.
+/// Two warps of a group give each other their sums of the other's sequences. Leaves those of the lane's elements, in
+/// order.
 template <class C>
 __device__ __forceinline__ void gather(const Warp<C>& w, const typename Warp<C>::Sums& acc,
                                        int (&own_sums)[3][C::kElements]) {

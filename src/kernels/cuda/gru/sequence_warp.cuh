@@ -1,5 +1,6 @@
 #pragma once
-// One warp of the sequence kernels (kernels/cuda/gru/sequences.cuh): its part of the cell and of a tile, ih, y and state.
+// One warp of the sequence kernels (kernels/cuda/gru/sequences.cuh): its part of the cell and of a tile, ih, y and
+// state.
 
 #include "kernels/cuda/gru/elements.cuh"
 #include "kernels/cuda/gru/matrix.cuh"
@@ -161,7 +162,8 @@ struct Warp {
     wait_for_all_copies();
   }
 
-  /// Where h lies: [half][plane][group][row] of 16 codes; rows are the tile's sequences, those of the first warp of a group first.
+  /// Where h lies: [half][plane][group][row] of 16 codes; rows are the tile's sequences, those of the first warp of a
+  /// group first.
   __device__ __forceinline__ uint32_t h_offset(int half, int plane, int of_group, int in_row) const {
     return uint32_t(at.h) + (half != 0 ? half_bytes : 0) + (plane != 0 ? plane_bytes : 0) +
            uint32_t(of_group * C::kGroupBytes + in_row * kGroup);

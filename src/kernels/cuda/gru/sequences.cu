@@ -142,7 +142,8 @@ cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& sh
                                         cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1);
     if (e != cudaSuccess) return e;
   }
-  // Blocks start while the input product's last ones still run, and would share the multiprocessors that are free first.
+  // Blocks start while the input product's last ones still run, and would share the multiprocessors that are free
+  // first.
   Shape placed = shape;
   if (tiles <= shape.alone) placed.shared_bytes = device.shared_bytes;
   const Launch launch(placed, int(at_once * shape.blocks), stream, device.bulk_copies);

@@ -1,16 +1,18 @@
 #pragma once
 // All steps of a tile of sequences in one launch: R stays on the chip, h goes round.
 //
-// A warp owns a group of 16 units: their three gates' rows of R times the codes of h of 8 NT sequences on the matrix unit, then
-// gates and state in the lanes that hold the sums (a lane has units 2 i and 2 i + 1 of two sequences per 8). Or two warps do, each
-// with half of the columns, which then all fit its registers, and for half of the sequences. New codes go to
+// A warp owns a group of 16 units: their three gates' rows of R times the codes of h of 8 NT sequences on the matrix
+// unit, then gates and state in the lanes that hold the sums (a lane has units 2 i and 2 i + 1 of two sequences per 8).
+// Or two warps do, each with half of the columns, which then all fit its registers, and for half of the sequences. New
+// codes go to
 //   kBlock:   the other half of shared memory, one __syncthreads a step;
-//   kCluster: every block's shared memory by st.async or bulk copies, which count bytes on the receiver's barrier: one trip a step. A block sends
-//             step s + 1 only after it has all of step s, which every warp sent after its last read of step s - 1: two halves suffice;
+//   kCluster: every block's shared memory by st.async or bulk copies, which count bytes on the receiver's barrier: one
+//             trip a step. A block sends step s + 1 only after it has all of step s, which every warp sent after its
+//             last read of step s - 1: two halves suffice;
 //   kGrid:    global memory, then a flag per block; blocks that share a tile run at the same time (cooperative launch).
-// A step is a chain of dependent instructions, so nothing stands in it that can be done beside it: what is constant is held in
-// registers, ih is copied into shared memory steps ahead, y is written while codes of h are on their way to other blocks or, in
-// one block and through global memory, while the matrix unit works on the next step.
+// A step is a chain of dependent instructions, so nothing stands in it that can be done beside it: what is constant is
+// held in registers, ih is copied into shared memory steps ahead, y is written while codes of h are on their way to
+// other blocks or, in one block and through global memory, while the matrix unit works on the next step.
 
 #include <span>
 

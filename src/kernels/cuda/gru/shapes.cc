@@ -64,7 +64,8 @@ class TileShapes {
 
   void add_clusters() {
     const int wanted = search_.options.warps, ksteps = search_.cell.r.ksteps;
-    // Weights that do not all fit registers: two warps, which share a multiprocessor's memory with nobody, where blocks suffice.
+    // Weights that do not all fit registers: two warps, which share a multiprocessor's memory with nobody, where blocks
+    // suffice.
     const bool mixed = ksteps > ksteps_in_registers(search_.number, path_, tiles8_, true, ksteps, 1);
     if (wanted == 0 && search_.number == Number::kF32 && mixed && tiles8_ == 1)
       consider(shape(2, true, 1), kClusterBlocks);

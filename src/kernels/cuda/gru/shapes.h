@@ -15,7 +15,8 @@ struct ShapeSearch {
   bool clusters;   // it has them
 };
 
-/// Adds the shapes of every path that the options allow and the device can run: better paths first; of one path smaller tiles first.
+/// Adds the shapes of every path that the options allow and the device can run: better paths first; of one path smaller
+/// tiles first.
 void add_shapes(const ShapeSearch& search, std::vector<Shape>& shapes);
 
 }  // namespace lowbit::cuda::gru

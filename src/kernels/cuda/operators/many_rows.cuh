@@ -1,9 +1,9 @@
 #pragma once
 // Products of few bits with many rows of x, by mma.sync on every GPU.
 //
-// A thread block has a tile of 32 MF rows of x by 32 NF rows of w, eight warps of 16 MF by 8 NF. 128 bytes of each row of x and what
-// belongs to them of w are in shared memory, the next ones in registers meanwhile. The order of columns within a product is free: lane t
-// of four takes bytes 16 t to 16 t + 15 of 64, two mma's worth.
+// A thread block has a tile of 32 MF rows of x by 32 NF rows of w, eight warps of 16 MF by 8 NF. 128 bytes of each row
+// of x and what belongs to them of w are in shared memory, the next ones in registers meanwhile. The order of columns
+// within a product is free: lane t of four takes bytes 16 t to 16 t + 15 of 64, two mma's worth.
 
 #include "kernels/cuda/operators/load.cuh"
 
@@ -29,8 +29,8 @@ __device__ __forceinline__ void mma_b1(int (&c)[4], uint32_t a0, uint32_t a1, ui
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// int8 x with 2-bit codes in rows: a byte has columns 4 b to 4 b + 3, so that field i of a word's bytes belongs to columns i, 4 + i, ...
-/// and the bytes of x are brought into that order.
+/// int8 x with 2-bit codes in rows: a byte has columns 4 b to 4 b + 3, so that field i of a word's bytes belongs to
+/// columns i, 4 + i, ... and the bytes of x are brought into that order.
 struct Int2Rows {
   using End = Int2End;
   static constexpr int kRowBytes = kDepth / 4;

@@ -1,7 +1,7 @@
 // Products of few bits whose operands lie in memory as users have them: docs/kernels.md#on-a-gpu.
 //
-// With up to eight rows of x a warp reads rows of w once, 16 bytes a lane, and multiplies them by all of x in shared memory. With more
-// rows tiles go through tensor cores (many_rows.cuh).
+// With up to eight rows of x a warp reads rows of w once, 16 bytes a lane, and multiplies them by all of x in shared
+// memory. With more rows tiles go through tensor cores (many_rows.cuh).
 
 #include <algorithm>
 #include <string>
@@ -20,8 +20,8 @@ constexpr int kOwnRows = 2;         // of w, of a warp
 
 __device__ __forceinline__ int warp_sum(int v) { return __reduce_add_sync(0xffffffffu, v); }
 
-/// What a lane multiplies at a time: kX pieces of 16 bytes of x and 16 bytes of w. Piece j of lane l lies at (32 j + l) * 16 in shared
-/// memory, so that a warp's loads meet every bank once.
+/// What a lane multiplies at a time: kX pieces of 16 bytes of x and 16 bytes of w. Piece j of lane l lies at (32 j + l)
+/// * 16 in shared memory, so that a warp's loads meet every bank once.
 struct FewInt2 {
   using Kind = Int2Rows;
   using End = Int2End;
@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Tiles of 16 x 32: a thread block has 16 rows of w, its warps take blocks of 32 columns in turn, a lane a word of 16 of them.
+/// Tiles of 16 x 32: a thread block has 16 rows of w, its warps take blocks of 32 columns in turn, a lane a word of 16
+/// of them.
 template <int kRows>
 __global__ void __launch_bounds__(kThreads) few_rows_of_tiles(const __grid_constant__ Int2End end, bool x_aligned) {
   constexpr int kBytes = kSharedX / kRows;

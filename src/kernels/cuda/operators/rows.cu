@@ -1,4 +1,5 @@
-// Rows of activations as int8 or as bits. The CPU's bits: maxima have no order, sums go as docs/numerics.md#bits-times-bits says.
+// Rows of activations as int8 or as bits. The CPU's bits: maxima have no order, sums go as
+// docs/numerics.md#bits-times-bits says.
 
 #include <algorithm>
 

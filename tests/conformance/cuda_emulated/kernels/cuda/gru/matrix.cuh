@@ -1,7 +1,7 @@
 #pragma once
-// In place of src/kernels/cuda/gru/matrix.cuh: the same functions for a host compiler. Every CUDA thread is a fiber; what a warp, a
-// block or a cluster does together waits until all of them have come. Addresses of shared memory are offsets, with the rank of
-// another block of the cluster above them.
+// In place of src/kernels/cuda/gru/matrix.cuh: the same functions for a host compiler. Every CUDA thread is a fiber;
+// what a warp, a block or a cluster does together waits until all of them have come. Addresses of shared memory are
+// offsets, with the rank of another block of the cluster above them.
 
 #include <algorithm>
 #include <bit>
