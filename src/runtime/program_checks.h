@@ -94,6 +94,7 @@ inline std::vector<Variant> packed_variants() {
   s.window = 150;
   s.first_windowed = 1;
   add("int2 cache, windows", 9, 1, 32, {2, 2, 0});
+  add("int4 cache, heads of 64, windows", 9, 3, 64, {4, 4, 64});
   return all;
 }
 

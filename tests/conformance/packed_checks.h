@@ -89,6 +89,123 @@ void check_packing(const PackingCase& c) {
   }
 }
 
+struct PackedAttentionCase {
+  KvFormat format;
+  int64_t heads = 1, kv_heads = 1, head_dim = 64;
+  std::vector<std::pair<int64_t, int64_t>> sequences;  // position of the first row, rows
+  int64_t window = 0;
+  double deviation = 1.0;
+  bool odd = false;
+};
+
+/// A sequence of a case: its cache, and copies of its pages on a device.
+struct PackedSequence {
+  KvCache cache;
+  std::vector<OnDevice<uint8_t>> f16, packed;
+};
+PackedSequence packed_sequence(const PackedAttentionCase& c, int64_t positions, Rng& rng) {
+  std::vector<KvGroup> groups = uniform_kv_groups(1, c.kv_heads, c.head_dim);
+  groups[0].format = c.format;
+  PackedSequence s{*KvCache::make(groups, positions), {}, {}};
+  const VectorOps& ops = *ref_table().vector;
+  const int64_t width = c.kv_heads * c.head_dim;
+  std::vector<float> k = random_floats(rng, positions * width, c.deviation),
+                     v = random_floats(rng, positions * width, c.deviation);
+  if (c.odd) make_odd(v, width);
+  EXPECT_TRUE(s.cache.reserve(positions));
+  s.cache.store(ops, 0, 0, positions, k.data(), v.data(), width, one_thread());
+  s.cache.pack(0, positions, one_thread());
+  const KvPool& pool = s.cache.pool();
+  const auto copy = [](const KvPool::Page& page, int64_t bytes) {
+    const auto* const from = reinterpret_cast<const uint8_t*>(page.data);
+    return OnDevice<uint8_t>(std::vector<uint8_t>(from, from + bytes));
+  };
+  for (const KvPool::Page& page : s.cache.pages_of(0)) s.f16.push_back(copy(page, pool.page_bytes(0)));
+  for (int64_t p = 0; p < c.format.packed_pages(positions - 1); ++p)
+    s.packed.push_back(copy(s.cache.packed_pages_of(0)[size_t(p)], pool.page_bytes(pool.packed_store(0))));
+  return s;
+}
+
+/// Attention of some rows at the end of each sequence, spans apart and together: the bits of the CPU.
+void check_packed_attention(const PackedAttentionCase& c) {
+  Rng rng(static_cast<uint64_t>(c.head_dim * 7 + c.window + c.format.key_bits * 3 + c.format.value_bits));
+  const VectorOps& ops = *ref_table().vector;
+  const int64_t d = c.head_dim, width = c.heads * d, group = c.heads / c.kv_heads;
+  std::vector<PackedSequence> sequences;
+  std::vector<SequenceRows> rows;
+  std::vector<cuda::BatchSequence> batch;
+  int64_t m = 0, last = 0, together = 0;
+  for (const auto& [position, count] : c.sequences) {
+    sequences.push_back(packed_sequence(c, position + count, rng));
+    batch.push_back({int32_t(m), int32_t(count), int32_t(position)});
+    m += count;
+    last = std::max(last, position + count);
+    together = std::max(together, count * group);
+  }
+  for (size_t s = 0; s < batch.size(); ++s)
+    rows.push_back({&sequences[s].cache, batch[s].position, batch[s].row, batch[s].rows});
+  const int64_t most_pages = (last + kKvPage - 1) / kKvPage;
+  std::vector<uint64_t> f16(size_t(most_pages) * sequences.size()), tables(f16.size());
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const size_t at = s * size_t(most_pages);
+    for (size_t p = 0; p < sequences[s].f16.size(); ++p)
+      f16[at + p] = reinterpret_cast<uint64_t>(sequences[s].f16[p].data());
+    for (size_t p = 0; p < sequences[s].packed.size(); ++p)
+      tables[at + p] = reinterpret_cast<uint64_t>(sequences[s].packed[p].data());
+  }
+  const std::vector<float> q = random_floats(rng, m * width);
+  std::vector<float> wanted(q.size());
+  auto attention = Attention::make(ops, {c.heads, c.kv_heads, d, 0.3f}, one_thread());
+  ASSERT_TRUE(attention && attention->reserve(last));
+  attention->run({0, rows, q.data(), wanted.data(), c.window});
+
+  const int queries = cuda::packed_tile_queries(together);
+  std::vector<cuda::QueryTile> tiles;
+  for (size_t s = 0; s < batch.size(); ++s)
+    for (int64_t first = 0; first < batch[s].rows * group;) {
+      tiles.push_back({int32_t(s), int32_t(first)});
+      first += cuda::queries_of_packed_tile(batch[s].position, batch[s].rows, group, first, queries);
+    }
+  const PackedHeadBytes head = packed_head_bytes(c.format, d);
+  const OnDevice<uint64_t> f16_d(f16), tables_d(tables);
+  const OnDevice<cuda::BatchSequence> batch_d(batch);
+  const OnDevice<cuda::QueryTile> tiles_d(tiles);
+  OnDevice<float> qd(q);
+  const cuda::PagedKv pages{f16_d.data(), most_pages, 0, c.kv_heads, d};
+  const cuda::PackedKv kv{pages,          tables_d.data(), c.format.key_bits, c.format.value_bits,
+                          c.format.residual / kKvPage,     head.codes(),      head.key_codes,
+                          head.sides(),   head.key_side,   c.kv_heads * head.codes()};
+  const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
+  const auto floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d);
+  OnDevice<float> results(std::vector<float>(size_t(floats), NAN));
+  for (float* const apart : {static_cast<float*>(nullptr), results.data()}) {
+    OnDevice<float> out(std::vector<float>(q.size(), NAN));
+    ASSERT_TRUE(cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()),
+                                      queries, pages, c.heads, 0.3f, c.window, apart, spans, nullptr},
+                                     kv}));
+    expect_same(out.back(), wanted,
+                "heads of " + std::to_string(d) + ", " + std::to_string(c.format.key_bits) + " and " +
+                    std::to_string(c.format.value_bits) + " bits, window " + std::to_string(c.window) +
+                    (apart == nullptr ? "" : ", spans apart"));
+  }
+}
+
+/// Heads and widths of codes that kernels know, and others; spans that are packed as a whole, in part, and not.
+/// `longest`: positions of the longest context.
+void check_all_packed_attention(int64_t longest) {
+  const int64_t some = std::min<int64_t>(longest, 1100);
+  for (const auto& [key_bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {4, 2}, {8, 2}})
+    for (const int64_t d : {64, 128})
+      check_packed_attention({{key_bits, value_bits, 64}, 3, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
+  check_packed_attention({{4, 4, 128}, 8, 2, 128, {{longest, 1}}});
+  check_packed_attention({{2, 2, 0}, 4, 1, 64, {{longest, 1}, {longest - 256, 1}}});
+  check_packed_attention({{4, 4, 0}, 5, 1, 64, {{some, 3}}});
+  check_packed_attention({{4, 4, 64}, 2, 1, 64, {{some + 15, 2}, {some - 1, 3}}, 700});
+  check_packed_attention({{2, 2, 0}, 4, 2, 128, {{some, 1}}, 300});
+  check_packed_attention({{4, 4, 0}, 2, 1, 64, {{some, 1}}, 0, 300.0});  // weights that are nothing beside the largest
+  check_packed_attention({{4, 4, 0}, 2, 1, 64, {{some, 1}}, 0, 1.0, true});
+}
+
 void check_all_packing() {
   for (const int key_bits : {8, 4, 2})
     for (const int value_bits : {8, 4, 2})

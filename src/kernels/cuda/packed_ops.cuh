@@ -32,6 +32,19 @@ __device__ __forceinline__ uint2 load_once(const uint8_t* from) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
   return v;
 }
+/// The same where `is`; what was there stays where not. No branch, behind which registers would change places.
+__device__ __forceinline__ void load_once_if(bool is, uint2& v, const uint8_t* from) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];}"
+      : "+r"(v.x), "+r"(v.y)
+      : "l"(from), "r"(static_cast<int>(is)));
+}
+/// The same of an address, asked for where the call stands, not where it is used.
+__device__ __forceinline__ const uint8_t* load_pointer_once(const uint64_t* from) {
+  uint64_t v;
+  asm volatile("ld.global.nc.u64 %0, [%1];" : "=l"(v) : "l"(from));
+  return reinterpret_cast<const uint8_t*>(v);
+}
 __device__ __forceinline__ void copy_to_shared_8(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
                "l"(from)
@@ -43,7 +56,30 @@ __device__ __forceinline__ float largest_of_warp(float v) {
   const uint32_t most = __reduce_max_sync(0xffffffffu, bits >> 31 != 0 ? ~bits : bits | 0x80000000u);
   return __uint_as_float(most >> 31 != 0 ? most & 0x7fffffffu : ~most);
 }
+/// The larger of `most` and |v|; NaN where one of them is.
+__device__ __forceinline__ float larger_magnitude(float most, float v) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(most), "f"(fabsf(v)));
+  return larger;
+}
+__device__ __forceinline__ bool all_of_warp(bool is) { return __all_sync(0xffffffffu, is) != 0; }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
+/// A warp waits until `turn`, in shared memory, is its number; it sees what was stored before give_turn().
+__device__ __forceinline__ void wait_for_turn(const int* turn, int number) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(turn));
+  int now = 0;
+  do {
+    asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(now) : "r"(from) : "memory");
+  } while (now != number);
+  __syncwarp();
+}
+__device__ __forceinline__ void give_turn(int* turn, int number) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(turn))),
+                 "r"(number)
+                 : "memory");
+}
 /// The 128 threads of a team meet; teams are numbered from 0.
 __device__ __forceinline__ void sync_team(int team) { asm volatile("bar.sync %0, 128;" ::"r"(team + 1) : "memory"); }
 

@@ -46,6 +46,11 @@ TEST(Steps, PackedPages) {
   check_all_packing();
 }
 
+TEST(Steps, AttentionOnPackedPages) {
+  LOWBIT_NEEDS_GPU();
+  check_all_packed_attention(20000);
+}
+
 TEST(Steps, Codes) {
   LOWBIT_NEEDS_GPU();
   check_codes();

@@ -36,6 +36,8 @@ TEST(StepsOnFibers, AttentionOnPages) {
 
 TEST(StepsOnFibers, PackedPages) { check_all_packing(); }
 
+TEST(StepsOnFibers, AttentionOnPackedPages) { check_all_packed_attention(5200); }
+
 TEST(StepsOnFibers, Codes) { check_codes(); }
 
 TEST(StepsOnFibers, NormAndCodes) { check_norm_codes(); }

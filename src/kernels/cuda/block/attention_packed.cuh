@@ -33,15 +33,29 @@ __device__ __forceinline__ PageOfWarp page_of(const AttendPacked& call, const Pa
       page * kPagePositions <= last && (page + 1) * kPagePositions > first_seen(tile.position(0), call.attend.window);
   return {page, warp * kPagePositions, reads_packed(call.kv, page, tile.position(0)), there};
 }
+/// Packed pages of the tile's sequence, that of page 1 first.
+__device__ __forceinline__ const uint64_t* packed_table(const PackedKv& kv, const PagedTile& tile) {
+  return kv.tables + (tile.pages - kv.pages.tables);
+}
 __device__ __forceinline__ const uint8_t* packed_page(const PackedKv& kv, const PagedTile& tile, int page) {
-  return reinterpret_cast<const uint8_t*>(kv.tables[tile.pages - kv.pages.tables + page - 1]);
+  return reinterpret_cast<const uint8_t*>(packed_table(kv, tile)[page - 1]);
 }
 __device__ __forceinline__ int64_t head_of(const PackedKv& kv, int kv_head) {
   return kv.pages.index * kv.pages.kv_heads + kv_head;
 }
 
-/// Heads of 128 elements, up to four queries, and 2 or 4 bits of keys and values: what comes next is fetched ahead.
-bool takes_packed_128(const AttendPacked& call);
-cudaError_t attend_packed_128(const AttendPacked& call, const Device& device);
+/// What becomes of a span when it joins those before it.
+struct Joining {
+  Merging by;
+  int seen;  // 0: nothing of it, 1: it is the first, 2: some are before it
+};
+__device__ __forceinline__ float joined(const Joining& join, float sum, float all) {
+  if (join.seen == 1) return sum;
+  return join.seen == 2 ? __fmaf_rn(sum, join.by.here, __fmul_rn(all, join.by.before)) : all;
+}
+
+/// Heads of 64 and 128 elements, and keys and values of 8, 4 or 2 bits each or 4 and 2: all sizes known.
+bool takes_packed_spans(const AttendPacked& call, const Device& device);
+cudaError_t attend_packed_spans(const AttendPacked& call, const Device& device);
 
 }  // namespace lowbit::cuda::block

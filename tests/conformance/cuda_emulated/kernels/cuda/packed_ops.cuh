@@ -47,6 +47,10 @@ inline uint2 load_once(const uint8_t* from) {
   std::memcpy(&v, from, sizeof(v));
   return v;
 }
+inline void load_once_if(bool is, uint2& v, const uint8_t* from) {
+  if (is) v = load_once(from);
+}
+inline const uint8_t* load_pointer_once(const uint64_t* from) { return reinterpret_cast<const uint8_t*>(*from); }
 inline void copy_to_shared_8(void* to, const void* from) { std::memcpy(to, from, 8); }
 inline float largest_of_warp(float v) {
   for (int w = 16; w > 0; w /= 2) {
@@ -55,7 +59,19 @@ inline float largest_of_warp(float v) {
   }
   return v;
 }
+inline float larger_magnitude(float most, float v) {
+  return most != most || v != v ? NAN : std::max(most, std::fabs(v));
+}
+inline bool all_of_warp(bool is) { return largest_of_warp(is ? 0.0f : 1.0f) == 0.0f; }
 inline void sync_warp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
+inline void wait_for_turn(const int* turn, int number) {
+  while (*turn != number) fibers::yield();
+  sync_warp();
+}
+inline void give_turn(int* turn, int number) {
+  sync_warp();
+  *turn = number;
+}
 inline void sync_team(int) { fibers::meet(fibers::machine->all); }
 
 }  // namespace lowbit::cuda
