@@ -176,9 +176,9 @@ void check_packed_attention(const PackedAttentionCase& c) {
   const OnDevice<cuda::QueryTile> tiles_d(tiles);
   OnDevice<float> qd(q);
   const cuda::PagedKv pages{f16_d.data(), most_pages, 0, c.kv_heads, d};
-  const cuda::PackedKv kv{pages,          tables_d.data(), c.format.key_bits, c.format.value_bits,
-                          c.format.residual / kKvPage,     head.codes(),      head.key_codes,
-                          head.sides(),   head.key_side,   c.kv_heads * head.codes()};
+  const cuda::PackedKv kv{
+      pages,        tables_d.data(), c.format.key_bits, c.format.value_bits, c.format.residual / kKvPage,
+      head.codes(), head.key_codes,  head.sides(),      head.key_side,       c.kv_heads * head.codes()};
   const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
   const auto floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d);
   OnDevice<float> results(std::vector<float>(size_t(floats), NAN));

@@ -34,10 +34,9 @@ __device__ __forceinline__ uint2 load_once(const uint8_t* from) {
 }
 /// The same where `is`; what was there stays where not. No branch, behind which registers would change places.
 __device__ __forceinline__ void load_once_if(bool is, uint2& v, const uint8_t* from) {
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];}"
-      : "+r"(v.x), "+r"(v.y)
-      : "l"(from), "r"(static_cast<int>(is)));
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];}"
+               : "+r"(v.x), "+r"(v.y)
+               : "l"(from), "r"(static_cast<int>(is)));
 }
 /// The same of an address, asked for where the call stands, not where it is used.
 __device__ __forceinline__ const uint8_t* load_pointer_once(const uint64_t* from) {

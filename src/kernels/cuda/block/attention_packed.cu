@@ -342,7 +342,8 @@ Status attend_packed(const AttendPacked& call) {
   if (a.tile_count == 0) return {};
   Device device{};
   auto e = current_device(&device);
-  if (e == cudaSuccess) e = takes_packed_spans(call, device) ? attend_packed_spans(call, device) : launch_packed(call, device);
+  if (e == cudaSuccess)
+    e = takes_packed_spans(call, device) ? attend_packed_spans(call, device) : launch_packed(call, device);
   if (e == cudaSuccess && a.results != nullptr)
     e = launch(merge_packed_tiles,
                dim3(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),

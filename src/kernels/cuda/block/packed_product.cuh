@@ -112,8 +112,7 @@ struct SharedX {
 constexpr LOWBIT_HD int x_pitch(int rows) { return rows + 16; }
 
 /// x becomes integers. Each half of the warp has every second query; x(query, row). kRows: at least shape.rows, of 16.
-/// kQueries: as many as there is room for, or 0: `queries`.
-template <int kRows, int kBits, int kN, int kQueries, class Get>
+template <int kRows, int kBits, int kN, class Get>
 __device__ __forceinline__ void prepare_x(const PackedShape& shape, const uint8_t* side, int queries, const Get& x,
                                           const SharedX& to) {
   constexpr int kOwn = kRows / kLanes;
@@ -130,7 +129,7 @@ __device__ __forceinline__ void prepare_x(const PackedShape& shape, const uint8_
     leasts[i] = there ? __fmul_rn(least_unit, static_cast<float>(static_cast<int8_t>(side[8 + rows + row]))) : 0.0f;
   }
 #pragma unroll
-  for (int q = 0; q < (kQueries > 0 ? kQueries : queries); q += 2) {
+  for (int q = 0; q < queries; q += 2) {
     const int query = q + half;
     float scaled[kOwn], offset = 0;
     uint32_t most = 0;
@@ -138,7 +137,7 @@ __device__ __forceinline__ void prepare_x(const PackedShape& shape, const uint8_
     for (int i = 0; i < kOwn; ++i) {
       const int row = i * kLanes + lane;
       scaled[i] = 0;
-      if ((kRows != 64 && kQueries == 0 && row >= rows) || (kQueries == 0 && query >= queries)) continue;
+      if ((kRows != 64 && row >= rows) || query >= queries) continue;
       const float v = x(query, row);
       scaled[i] = __fmul_rn(v, steps[i]);
       most = max(most, __float_as_uint(scaled[i]) & 0x7fffffffu);
@@ -268,7 +267,7 @@ __device__ __forceinline__ void packed_product(const PackedShape& shape, const u
     constexpr int kBits = decltype(bits)::value, kN = decltype(columns)::value;
     RawCodes<kBits, kN, kRows / kStep> fetched;
     fetched.fetch(codes, steps);
-    prepare_x<kRows, kBits, kN, 0>(shape, side, queries, x, shared);
+    prepare_x<kRows, kBits, kN>(shape, side, queries, x, shared);
     sync_warp();
     multiply_fast<kBits, kN, kRows / kStep>(codes, fetched, steps, queries, shared, give);
   };
@@ -280,7 +279,7 @@ __device__ __forceinline__ void packed_product(const PackedShape& shape, const u
   } else if (whole && shape.bits == 2 && shape.columns == 16 * kN2) {
     run(std::integral_constant<int, 2>(), std::integral_constant<int, kN2>());
   } else {
-    prepare_x<kRows, 0, 0, 0>(shape, side, queries, x, shared);
+    prepare_x<kRows, 0, 0>(shape, side, queries, x, shared);
     sync_warp();
     multiply_any(shape, codes, queries, shared, give);
   }

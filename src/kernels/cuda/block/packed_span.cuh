@@ -49,7 +49,7 @@ struct RowScales {
 
 /// Words of an x: of lane j, kPairs / 2 quads of low bytes, then of high bytes, behind those of lane j - 1.
 template <int kPairs>
-constexpr int kXWords = kGroupLanes * kPairs;
+constexpr int kXWords = kGroupLanes* kPairs;
 
 /// The two factors of x whose largest magnitude is `most`: packed_x(). The second quotient, of a constant, is rounded
 /// right by a step of its own: every mantissa has been tried.
@@ -109,7 +109,7 @@ struct ScaledX {
 /// x of a group's rows, the lane's first pair at `x`, becomes integers, the lane's at `to`; scale and offset at `by`.
 /// All lanes of the warp call it.
 template <int kPairs>
-__device__ __forceinline__ void prepare_x(const RowScales<kPairs>& rows, const float* x, uint32_t* to, float2* by) {
+__device__ __forceinline__ void prepare_one(const RowScales<kPairs>& rows, const float* x, uint32_t* to, float2* by) {
   ScaledX<kPairs> own;
   own.scale(rows, x);
   float most = own.most;
@@ -131,7 +131,7 @@ __device__ __forceinline__ float join_four(const float (&v)[4], const Join& join
   return join(c, shuffle_xor(c, 1));
 }
 
-/// prepare_x() of four queries at once, which shares the work that all lanes of a group would do: query q at
+/// prepare_one() of four queries at once, which shares the work that all lanes of a group would do: query q at
 /// x + q * x_pitch, to(q) and by[q].
 template <int kPairs, class To>
 __device__ __forceinline__ void prepare_four(const RowScales<kPairs>& rows, const float* x, int x_pitch, const To& to,
@@ -242,11 +242,11 @@ __device__ __forceinline__ float product_of(int high, int low, float scale, floa
 }
 
 /// Scores of a page, or of a part of its columns, times `scale`: at `to` of each query. `next`: what is fetched in
-/// place of what has been multiplied, if there is `more`. Up to four queries have every second column of the operand: every lane
-/// has results then.
+/// place of what has been multiplied, if there is `more`. Up to four queries have every second column of the operand:
+/// every lane has results then.
 template <int kQueries, int kXPitch, class Tile>
-__device__ __forceinline__ void multiply_keys(Tile& tile, bool more, const uint8_t* next, int next_part, const uint32_t* x,
-                                              const float2* by, float scale, float* to) {
+__device__ __forceinline__ void multiply_keys(Tile& tile, bool more, const uint8_t* next, int next_part,
+                                              const uint32_t* x, const float2* by, float scale, float* to) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const uint32_t* const own = x + (kQueries == 4 ? g / 2 : g) * kXPitch;
   uint32_t low_x[Tile::kSteps][2], high_x[Tile::kSteps][2];
@@ -304,8 +304,8 @@ __device__ __forceinline__ void multiply_values(const Tile& tile, const uint32_t
           b[plane][step][half] =
               own[value_lane(column, t % 2 * 4 + 2 * step + half) * 2 * kQuads + of * kQuads + t / 2];
       } else {
-        const uint2 two = *reinterpret_cast<const uint2*>(own + value_lane(column, t + 4 * half) * 2 * kQuads +
-                                                          of * kQuads);
+        const uint2 two =
+            *reinterpret_cast<const uint2*>(own + value_lane(column, t + 4 * half) * 2 * kQuads + of * kQuads);
         b[plane][0][half] = two.x, b[plane][1][half] = two.y;
       }
     }
