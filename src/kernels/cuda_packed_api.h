@@ -50,6 +50,8 @@ struct AttendPacked {
   AttendPages attend;  // its kv: as `kv` has it; tile_queries 4 or 8
   PackedKv kv;
   int teams = 0;  // spans that a thread block takes at a time: 1, 2 or 4; 0: chosen
+  /// With results: as AttendStep::arrived, so that few spans need no other launch. Null: they are put together by one.
+  uint32_t* arrived = nullptr;
 };
 Status attend_packed(const AttendPacked& call);
 /// 4 or 8: enough for `queries` that belong together, if that is possible.

@@ -182,16 +182,21 @@ void check_packed_attention(const PackedAttentionCase& c) {
   const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
   const auto floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d);
   OnDevice<float> results(std::vector<float>(size_t(floats), NAN));
-  for (float* const apart : {static_cast<float*>(nullptr), results.data()}) {
+  OnDevice<uint32_t> arrived(std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
+  for (const int way : {0, 1, 2}) {  // together, apart, apart and put together by the last block
     OnDevice<float> out(std::vector<float>(q.size(), NAN));
-    ASSERT_TRUE(cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()),
-                                      queries, pages, c.heads, 0.3f, c.window, apart, spans, nullptr},
-                                     kv}));
+    ASSERT_TRUE(
+        cuda::attend_packed({{qd.data(), out.data(), batch_d.data(), tiles_d.data(), int64_t(tiles.size()), queries,
+                              pages, c.heads, 0.3f, c.window, way == 0 ? nullptr : results.data(), spans, nullptr},
+                             kv,
+                             0,
+                             way == 2 ? arrived.data() : nullptr}));
     expect_same(out.back(), wanted,
                 "heads of " + std::to_string(d) + ", " + std::to_string(c.format.key_bits) + " and " +
-                    std::to_string(c.format.value_bits) + " bits, window " + std::to_string(c.window) +
-                    (apart == nullptr ? "" : ", spans apart"));
+                    std::to_string(c.format.value_bits) + " bits, window " + std::to_string(c.window) + ", way " +
+                    std::to_string(way));
   }
+  EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
 }
 
 /// Heads and widths of codes that kernels know, and others; spans that are packed as a whole, in part, and not.

@@ -344,7 +344,7 @@ Status attend_packed(const AttendPacked& call) {
   auto e = current_device(&device);
   if (e == cudaSuccess)
     e = takes_packed_spans(call, device) ? attend_packed_spans(call, device) : launch_packed(call, device);
-  if (e == cudaSuccess && a.results != nullptr)
+  if (e == cudaSuccess && a.results != nullptr && !joins_packed_spans(call, device))
     e = launch(merge_packed_tiles,
                dim3(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
                     static_cast<unsigned>(a.tile_queries)),

@@ -56,6 +56,8 @@ __device__ __forceinline__ float joined(const Joining& join, float sum, float al
 
 /// Heads of 64 and 128 elements, and keys and values of 8, 4 or 2 bits each or 4 and 2: all sizes known.
 bool takes_packed_spans(const AttendPacked& call, const Device& device);
+/// Whether attend_packed_spans() puts results together itself.
+bool joins_packed_spans(const AttendPacked& call, const Device& device);
 cudaError_t attend_packed_spans(const AttendPacked& call, const Device& device);
 
 }  // namespace lowbit::cuda::block

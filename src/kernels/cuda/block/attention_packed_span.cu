@@ -15,6 +15,7 @@ using namespace block;  // NOLINT
 struct SpanPlan {
   int blocks = 0, each = 0;
   bool no_whole = false;  // all spans are thread blocks'
+  bool joins = false;     // the last block of a tile puts its spans together
 };
 
 /// A whole span, by one warp: weighted values at shared.out(), the largest scores and sums beside them. `next`: the
@@ -167,41 +168,95 @@ __device__ __forceinline__ void join_in_turn(const AttendPacked& call, int span,
   give_turn(&shared.turn, span + 1);
 }
 
-/// The thread block's spans, each with results of its own.
+/// Puts the results of a tile's few spans together, in ascending order: a warp for each query works out how they join,
+/// a lane for each span.
 template <class F>
-__device__ __forceinline__ void attend_apart(const AttendPacked& call, const PagedTile& tile, const SpanPlan& plan,
-                                             WholeSpans whole, SpanShared<F>& shared) {
-  const AttendPages& attend = call.attend;
+__device__ __forceinline__ void join_results(const AttendPages& attend, const PagedTile& tile, SpanShared<F>& shared) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int z = static_cast<int>(blockIdx.z), end = tile.first_span + tile.spans;
-  if (plan.no_whole) whole = {tile.first_span, tile.first_span};
-  if (z < plan.blocks) {
-    const int before = min(whole.begin, end) - tile.first_span;
-    const int span = z < before ? tile.first_span + z : max(whole.end, whole.begin) + z - before;
-    if (span >= end) return;
-    float sums[F::kOwn][2];
-    attend_any_span<F>(call, tile, span, shared, sums);
+  if (warp < tile.count) {
+    const Seen seen = seen_of(shared.positions[warp], tile.first_span + lane, attend.window);
+    const bool there = lane < tile.spans && !seen.nothing();
+    const float* const from = result_of(attend, min(lane, tile.spans - 1), warp);
+    const float own = there ? load_from_others(from) : -INFINITY;
+    shared.totals[warp][lane] = load_from_others(from + 1);
+    float most = own;
 #pragma unroll
-    for (int k = 0; k < 2 * F::kOwn; ++k) {
-      const int at = thread + k / 2 * F::kThreads, q = at / F::kHead * 2 + k % 2, i = at % F::kHead;
-      if (q >= tile.count) continue;
-      float* const to = result_of(attend, span - tile.first_span, q);
-      to[2 + i] = sums[k / 2][k % 2];
-      if (i == 0) to[0] = shared.of_block.most[q], to[1] = shared.of_block.total[q];
-    }
-    return;
+    for (int w = 1; w < 32; w *= 2) most = fmaxf(most, __shfl_sync(0xffffffffu, most, max(lane - w, 0), 32));
+    const float last = __shfl_sync(0xffffffffu, most, max(lane - 1, 0), 32), before = lane == 0 ? -INFINITY : last;
+    shared.joins[warp][lane] = {{exp_f32(__fsub_rn(before, shift_of(most))), exp_f32(__fsub_rn(own, shift_of(most)))},
+                                !there          ? 0
+                                : seen.is_first ? 1
+                                                : 2};
   }
-  const int span = whole.begin + (z - plan.blocks) * plan.each + warp;
-  if (warp >= plan.each || span >= whole.end) return;
-  WarpShared<F>& own = shared.of_warp[warp];
+  __syncthreads();
+  for (int at = thread; at < tile.count * F::kHead; at += F::kThreads) {
+    const int q = at / F::kHead, i = at % F::kHead;
+    float all = 0, total = 0;
+#pragma unroll 16
+    for (int s = 0; s < tile.spans; ++s) {
+      const float sum = load_from_others(result_of(attend, s, q) + 2 + i);
+      all = joined(shared.joins[q][s], sum, all);
+      total = joined(shared.joins[q][s], shared.totals[q][s], total);
+    }
+    attend.out[tile.offset(attend, q) + i] = __fmul_rn(all, __fdiv_rn(1.0f, total));
+  }
+}
+
+/// A span that is not whole, with results of its own.
+template <class F>
+__device__ __forceinline__ void attend_any_apart(const AttendPacked& call, const PagedTile& tile, int span,
+                                                 SpanShared<F>& shared) {
+  float sums[F::kOwn][2];
+  attend_any_span<F>(call, tile, span, shared, sums);
+#pragma unroll
+  for (int k = 0; k < 2 * F::kOwn; ++k) {
+    const int at = static_cast<int>(threadIdx.x) + k / 2 * F::kThreads, q = at / F::kHead * 2 + k % 2,
+              i = at % F::kHead;
+    if (q >= tile.count) continue;
+    float* const to = result_of(call.attend, span - tile.first_span, q);
+    to[2 + i] = sums[k / 2][k % 2];
+    if (i == 0) to[0] = shared.of_block.most[q], to[1] = shared.of_block.total[q];
+  }
+}
+
+/// A whole span of a warp, with results of its own.
+template <class F>
+__device__ __forceinline__ void attend_whole_apart(const AttendPacked& call, const PagedTile& tile, int span,
+                                                   WarpShared<F>& own, const SpanShared<F>& shared) {
   begin_spans<F>(call, tile, span, 0, own);
   attend_whole_span<F>(call, tile, -1, 0, shared.queries, own);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int q = 0; q < tile.count; ++q) {
-    float* const to = result_of(attend, span - tile.first_span, q);
+    float* const to = result_of(call.attend, span - tile.first_span, q);
 #pragma unroll
     for (int i = lane; i < F::kHead; i += 32) to[2 + i] = own.out()[q * F::kOutPitch + i];
     if (lane == 0) to[0] = own.most[q], to[1] = own.total[q];
   }
+}
+
+/// The thread block's spans, each with results of its own. The last block of a tile joins them, if it is asked to.
+template <class F>
+__device__ __forceinline__ void attend_apart(const AttendPacked& call, const PagedTile& tile, const SpanPlan& plan,
+                                             WholeSpans whole, SpanShared<F>& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, z = static_cast<int>(blockIdx.z);
+  const int end = tile.first_span + tile.spans;
+  if (plan.no_whole) whole = {tile.first_span, tile.first_span};
+  const int before = min(whole.begin, end) - tile.first_span, behind = max(end - whole.end, 0);
+  const int blocks_of_whole = (whole.end - whole.begin + plan.each - 1) / plan.each;
+  if (z < plan.blocks ? z >= before + behind : z - plan.blocks >= blocks_of_whole) return;
+  if (z < plan.blocks) {
+    attend_any_apart<F>(call, tile, z < before ? tile.first_span + z : whole.end + z - before, shared);
+  } else {
+    const int span = whole.begin + (z - plan.blocks) * plan.each + warp;
+    if (warp < plan.each && span < whole.end) attend_whole_apart<F>(call, tile, span, shared.of_warp[warp], shared);
+  }
+  if (!plan.joins) return;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    shared.is_last = arrives_last(call.arrived + blockIdx.x * call.kv.pages.kv_heads + blockIdx.y,
+                                  static_cast<uint32_t>(before + behind + blocks_of_whole));
+  __syncthreads();
+  if (shared.is_last) join_results<F>(call.attend, tile, shared);
 }
 
 /// All spans of the tile: those that are whole by a warp each, which join in their order.
@@ -258,7 +313,6 @@ __global__ void __launch_bounds__(F::kThreads, 1)
   wait_for_predecessor();
   const int thread = static_cast<int>(threadIdx.x);
   const bool apart = attend.results != nullptr;
-  if (apart && static_cast<int>(blockIdx.z) >= plan.blocks + tile.spans) return;
   for (int at = thread; at < F::kQueries * F::kHead; at += F::kThreads) {
     const int q = at / F::kHead, i = at % F::kHead;
     shared.queries[q][i] = q < tile.count ? attend.q[tile.offset(attend, q) + i] : 0.0f;
@@ -289,6 +343,7 @@ cudaError_t launch_spans(const AttendPacked& call, const Device& device) {
     plan.blocks = static_cast<int>(plan.no_whole ? a.spans : others);
     plan.each =
         static_cast<int>(std::clamp<int64_t>((total + device.processors - 1) / device.processors, 1, F::kWarps));
+    plan.joins = joins_packed_spans(call, device);
     depth = plan.blocks + (plan.no_whole ? 0 : (a.spans + plan.each - 1) / plan.each);
   }
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
@@ -314,6 +369,10 @@ bool block::takes_packed_spans(const AttendPacked& call, const Device& device) {
   constexpr auto kMostShared = static_cast<int64_t>(sizeof(SpanShared<PackedForm<128, 4, 2, 2>>));
   return (head == 64 || head == 128) && call.attend.tile_queries == 4 && call.teams == 0 &&
          (keys == values || (keys == 4 && values == 2)) && device.shared_bytes >= kMostShared;
+}
+
+bool block::joins_packed_spans(const AttendPacked& call, const Device& device) {
+  return call.arrived != nullptr && call.attend.spans <= kMostJoined && takes_packed_spans(call, device);
 }
 
 cudaError_t block::attend_packed_spans(const AttendPacked& call, const Device& device) {

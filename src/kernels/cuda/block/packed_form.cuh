@@ -59,6 +59,9 @@ struct alignas(16) BlockShared {
   uint16_t f16[2][kTeamPages][kPagePositions * F::kHead];  // keys, values
 };
 
+/// Spans of a tile that its last thread block puts together.
+constexpr int kMostJoined = 32;
+
 template <class F>
 struct alignas(16) SpanShared {
   float queries[F::kQueries][F::kHead];
@@ -67,6 +70,9 @@ struct alignas(16) SpanShared {
   Running running[F::kQueries];
   int positions[F::kQueries];  // -1: there is no such query
   int turn;                    // the span that joins next
+  Joining joins[F::kQueries][kMostJoined];
+  float totals[F::kQueries][kMostJoined];
+  bool is_last;  // of the thread blocks of a tile
   union alignas(16) {
     WarpShared<F> of_warp[F::kWarps];
     BlockShared<F> of_block;
