@@ -63,22 +63,6 @@ __device__ __forceinline__ float larger_magnitude(float most, float v) {
 }
 __device__ __forceinline__ bool all_of_warp(bool is) { return __all_sync(0xffffffffu, is) != 0; }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
-/// A warp waits until `turn`, in shared memory, is its number; it sees what was stored before give_turn().
-__device__ __forceinline__ void wait_for_turn(const int* turn, int number) {
-  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(turn));
-  int now = 0;
-  do {
-    asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(now) : "r"(from) : "memory");
-  } while (now != number);
-  __syncwarp();
-}
-__device__ __forceinline__ void give_turn(int* turn, int number) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0)
-    asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(turn))),
-                 "r"(number)
-                 : "memory");
-}
 /// The 128 threads of a team meet; teams are numbered from 0.
 __device__ __forceinline__ void sync_team(int team) { asm volatile("bar.sync %0, 128;" ::"r"(team + 1) : "memory"); }
 

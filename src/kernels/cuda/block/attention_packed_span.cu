@@ -148,24 +148,61 @@ __device__ __forceinline__ void join_span(const AttendPacked& call, int span, co
   shared.joining[q] = {by, seen.nothing() ? 0 : seen.is_first ? 1 : 2};
 }
 
-/// A warp's span joins those before, when it is its turn.
+/// The same for a round's spans, which are there as a whole: a warp for each query, a lane for each span.
 template <class F>
-__device__ __forceinline__ void join_in_turn(const AttendPacked& call, int span, WarpShared<F>& own,
-                                             SpanShared<F>& shared) {
-  constexpr int kOfLane = F::kHead / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  wait_for_turn(&shared.turn, span);
-  join_span<F>(call, span, own.most, own.total, shared);
+__device__ __forceinline__ void join_round(const AttendPacked& call, int first, int count, SpanShared<F>& shared) {
+  const int q = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (q >= F::kQueries) return;
+  const Seen seen = seen_of(shared.positions[q], first + lane, call.attend.window);
+  const bool there = lane < count && !seen.nothing();
+  const WarpShared<F>& of = shared.of_warp[min(lane, count - 1)];
+  const float own = there ? of.most[q] : -INFINITY, total = of.total[q];
+  const Running running = shared.running[q];
+  float most = fmaxf(own, running.most);
+#pragma unroll
+  for (int w = 1; w < F::kWarps; w *= 2) most = fmaxf(most, __shfl_sync(0xffffffffu, most, max(lane - w, 0), 32));
+  const float last = __shfl_sync(0xffffffffu, most, max(lane - 1, 0), 32), before = lane == 0 ? running.most : last;
+  const Joining own_join = {{exp_f32(__fsub_rn(before, shift_of(most))), exp_f32(__fsub_rn(own, shift_of(most)))},
+                            !there          ? 0
+                            : seen.is_first ? 1
+                                            : 2};
+  shared.joins[q][lane] = own_join;
+  shared.totals[q][lane] = total;
   sync_warp();
-#pragma unroll
-  for (int q = 0; q < F::kQueries; ++q) {
-    const Joining join = shared.joining[q];
-    float* const all = &shared.all[q][lane * kOfLane];
-    const float* const sums = own.out() + q * F::kOutPitch + lane * kOfLane;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) all[i] = joined(join, sums[i], all[i]);
+  float sum = running.total;
+#pragma unroll 4
+  for (int s = 0; s < count; ++s) sum = joined(shared.joins[q][s], shared.totals[q][s], sum);
+  const float newest = __shfl_sync(0xffffffffu, most, count - 1, 32);
+  if (lane == 0) shared.running[q] = {newest, sum};
+}
+
+/// Whole spans by a warp each, in rounds: [begin, end).
+template <class F>
+__device__ __forceinline__ void attend_rounds(const AttendPacked& call, const PagedTile& tile, int begin, int end,
+                                              SpanShared<F>& shared) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  WarpShared<F>& own = shared.of_warp[warp];
+  int parity = 0;
+#pragma unroll 1
+  for (int first = begin; first < end; first += F::kWarps, parity ^= 1) {
+    const int count = min(F::kWarps, end - first), span = first + warp, next = span + F::kWarps;
+    if (warp < count) {
+      if (first == begin) begin_spans<F>(call, tile, span, parity, own);
+      attend_whole_span<F>(call, tile, next < end ? next : -1, parity, shared.queries, own);
+    }
+    __syncthreads();
+    join_round<F>(call, first, count, shared);
+    __syncthreads();
+    for (int at = thread; at < F::kQueries * F::kHead; at += F::kThreads) {
+      const int q = at / F::kHead, i = at % F::kHead;
+      float all = shared.all[q][i];
+#pragma unroll 4
+      for (int s = 0; s < count; ++s)
+        all = joined(shared.joins[q][s], shared.of_warp[s].out()[q * F::kOutPitch + i], all);
+      shared.all[q][i] = all;
+    }
+    __syncthreads();
   }
-  give_turn(&shared.turn, span + 1);
 }
 
 /// Puts the results of a tile's few spans together, in ascending order: a warp for each query works out how they join,
@@ -259,7 +296,7 @@ __device__ __forceinline__ void attend_apart(const AttendPacked& call, const Pag
   if (shared.is_last) join_results<F>(call.attend, tile, shared);
 }
 
-/// All spans of the tile: those that are whole by a warp each, which join in their order.
+/// All spans of the tile.
 template <class F>
 __device__ __forceinline__ void attend_together(const AttendPacked& call, const PagedTile& tile, WholeSpans whole,
                                                 SpanShared<F>& shared) {
@@ -267,17 +304,7 @@ __device__ __forceinline__ void attend_together(const AttendPacked& call, const 
 #pragma unroll 1
   for (int span = tile.first_span; span < end;) {
     if (span == whole.begin && span < whole.end) {
-      WarpShared<F>& own = shared.of_warp[warp];
-      if (thread == 0) shared.turn = span;
-      __syncthreads();
-      int parity = 0;
-#pragma unroll 1
-      for (int of = span + warp; of < whole.end; of += F::kWarps, parity ^= 1) {
-        if (of == span + warp) begin_spans<F>(call, tile, of, parity, own);
-        attend_whole_span<F>(call, tile, of + F::kWarps < whole.end ? of + F::kWarps : -1, parity, shared.queries, own);
-        join_in_turn<F>(call, of, own, shared);
-      }
-      __syncthreads();
+      attend_rounds<F>(call, tile, span, whole.end, shared);
       span = whole.end;
       continue;
     }
@@ -318,7 +345,10 @@ __global__ void __launch_bounds__(F::kThreads, 1)
     shared.queries[q][i] = q < tile.count ? attend.q[tile.offset(attend, q) + i] : 0.0f;
     shared.all[q][i] = 0;
   }
-  if (thread < F::kQueries) shared.positions[thread] = thread < tile.count ? tile.position(thread) : -1;
+  if (thread < F::kQueries) {
+    shared.positions[thread] = thread < tile.count ? tile.position(thread) : -1;
+    shared.running[thread] = {-INFINITY, 0};
+  }
   __syncthreads();
   const WholeSpans whole = whole_spans(call, tile);
   if (apart) {

@@ -59,7 +59,7 @@ struct alignas(16) BlockShared {
   uint16_t f16[2][kTeamPages][kPagePositions * F::kHead];  // keys, values
 };
 
-/// Spans of a tile that its last thread block puts together.
+/// The most spans of a tile that its last thread block puts together.
 constexpr int kMostJoined = 32;
 
 template <class F>
@@ -69,7 +69,6 @@ struct alignas(16) SpanShared {
   Joining joining[F::kQueries];
   Running running[F::kQueries];
   int positions[F::kQueries];  // -1: there is no such query
-  int turn;                    // the span that joins next
   Joining joins[F::kQueries][kMostJoined];
   float totals[F::kQueries][kMostJoined];
   bool is_last;  // of the thread blocks of a tile

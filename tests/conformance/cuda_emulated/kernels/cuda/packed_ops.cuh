@@ -64,14 +64,6 @@ inline float larger_magnitude(float most, float v) {
 }
 inline bool all_of_warp(bool is) { return largest_of_warp(is ? 0.0f : 1.0f) == 0.0f; }
 inline void sync_warp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
-inline void wait_for_turn(const int* turn, int number) {
-  while (*turn != number) fibers::yield();
-  sync_warp();
-}
-inline void give_turn(int* turn, int number) {
-  sync_warp();
-  *turn = number;
-}
 inline void sync_team(int) { fibers::meet(fibers::machine->all); }
 
 }  // namespace lowbit::cuda
