@@ -50,11 +50,28 @@ int activation_group_skinny_threads(const ActivationGroupArgs& args) {
   return std::max(32 * args.depth, ceil_div(16 * std::min(args.m, kActivationGroupSkinnyTokens), 32) * 32);
 }
 
-ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int processors) {
+ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int processors,
+                                             int device_shared) {
   const int64_t scale_bytes = (group_count(p.w) / per_scale + 1) * 64;
   if (p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2) return ActivationGroupTile::kSkinny;
-  const int64_t tiles = (p.m + 63) / 64 * ((p.w.n + 127) / 128);
-  return tiles >= processors ? ActivationGroupTile::k128x64 : ActivationGroupTile::k64x32;
+  // The busiest multiprocessor decides: its outputs, and for each tile as much as half of 64 x 32 ones beside them.
+  constexpr double kOfTile = 1024;
+  ActivationGroupArgs args{};
+  args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
+  ActivationGroupTile best = ActivationGroupTile::k64x32;
+  double least = 0;
+  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::k64x32;
+       tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
+    const ActivationGroupKernel* const kernel =
+        find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
+    if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
+    const int64_t tiles = (p.m + kernel->tokens - 1) / kernel->tokens * ((p.w.n + kernel->rows - 1) / kernel->rows);
+    const double outputs = double(kernel->rows) * kernel->tokens;
+    const double cost = double((tiles + processors - 1) / processors) * (outputs + kOfTile);
+    if (least != 0 && cost >= least) continue;
+    least = cost, best = tile;
+  }
+  return best;
 }
 
 }  // namespace lowbit::cuda
