@@ -32,11 +32,12 @@ bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaS
   c.per_scale = shape.group / kActivationGroupColumns, c.x_groups = true, c.output = GemmOutput::kBf16;
   const int copies = std::min(40, int(kCold / tile_bytes(c.format, c.activation, c.n, c.k)) + 1);
   CaseData data(c, 7, copies);
-  const ActivationGroupTile chosen = choose_activation_groups(data.problem(), c.per_scale, processors, shared);
+  const ActivationGroupTile chosen = choose_activation_groups(data.problem(), c.per_scale, 90, processors, shared);
   bool right = true;
-  for (int t = 1; t <= int(ActivationGroupTile::k64x32); ++t) {
+  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x96); ++t) {
     const auto tile = ActivationGroupTile(t);
-    if ((tile == ActivationGroupTile::kSkinny && m > 32) || (tile < ActivationGroupTile::k128x64 && m > 256)) continue;
+    if ((tile == ActivationGroupTile::kSkinny && m > 32) || (tile < ActivationGroupTile::k64x32 && m > 128) ||
+        (tile >= ActivationGroupTile::k64x32 && m < 64)) continue;
     data.poison();
     must(cudaDeviceSynchronize(), "poison");
     const GemmStatus status = gemm_activation_groups_as(data.problem(), c.per_scale, tile, stream);

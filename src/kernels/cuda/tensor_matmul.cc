@@ -163,9 +163,12 @@ Status run_int8(FormatId format, const Matmul& call) {
       return s;
     p.x_sums = sums;
   }
-  if (per_scale > 0)
-    return status_of(gemm_activation_groups_as(p, per_scale, static_cast<ActivationGroupTile>(call.instance),
-                                               as_stream(call.stream)));
+  if (per_scale > 0) {
+    const auto tile = static_cast<ActivationGroupTile>(call.instance);
+    const GemmStatus status = gemm_activation_groups_as(p, per_scale, tile, as_stream(call.stream));
+    if (status != GemmStatus::kUnsupported) return status_of(status);
+    return status_of(gemm_activation_groups_as(p, per_scale, ActivationGroupTile::k64x32, as_stream(call.stream)));
+  }
   return run_problem(p, unpack_choice(p, call.instance), call.stream);
 }
 
@@ -268,7 +271,7 @@ int32_t tensor_instance(FormatId format, Activation activation, const MatmulShap
   const Device d = this_device();
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
   if (const int64_t per_scale = activation_groups_per_scale(shape); per_scale > 0 && activation == Activation::kInt8)
-    return static_cast<int32_t>(choose_activation_groups(p, per_scale, d.processors, d.shared_bytes));
+    return static_cast<int32_t>(choose_activation_groups(p, per_scale, d.arch, d.processors, d.shared_bytes));
   return supports(p, d.arch) ? pack_choice(p, choose(p, d.arch, d.processors)) : 0;
 }
 

@@ -2,6 +2,7 @@
 // The instances of a stored width.
 
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups.cuh"
+#include "kernels/cuda/gemm/mainloop/gemm_activation_groups_bulk.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_skinny.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_split.cuh"
 
@@ -15,6 +16,11 @@ template <int Bits, int PerScale, int RowWarps, int XWarps>
 ActivationGroupKernel activation_group_many(ActivationGroupTile name) {
   using Tile = ActivationGroupTileOf<Bits, PerScale, 2, 4, RowWarps, XWarps, 1>;
   return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups<Tile>));
+}
+template <int Bits, int PerScale, int XWarps>
+ActivationGroupKernel activation_group_bulk(ActivationGroupTile name) {
+  using Tile = ActivationGroupTileOf<Bits, PerScale, 2, 4, 4, XWarps, 1>;
+  return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups_bulk<Tile>));
 }
 template <int Bits, int PerScale, int RowTiles, int ColumnTiles, int RowWarps, int KWarps>
 ActivationGroupKernel activation_group_split(ActivationGroupTile name) {
@@ -34,7 +40,9 @@ ActivationGroupKernel activation_group_skinny() {
       activation_group_split<BITS, PER_SCALE, 1, 4, 4, 2>(ActivationGroupTile::kSplit64x32)
 #define LOWBIT_ACTIVATION_GROUP_MANY(BITS, PER_SCALE)                                              \
   activation_group_many<BITS, PER_SCALE, 4, 2>(ActivationGroupTile::k128x64),                      \
-      activation_group_many<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::k64x32)
+      activation_group_many<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::k64x32),                   \
+      activation_group_bulk<BITS, PER_SCALE, 4>(ActivationGroupTile::kBulk128x128),                \
+      activation_group_bulk<BITS, PER_SCALE, 3>(ActivationGroupTile::kBulk128x96)
 #define LOWBIT_ACTIVATION_GROUP_KERNELS(BITS)                                                      \
   {LOWBIT_ACTIVATION_GROUP_MANY(BITS, 0),  LOWBIT_ACTIVATION_GROUP_MANY(BITS, 2),                  \
    LOWBIT_ACTIVATION_GROUP_MANY(BITS, 4),  LOWBIT_ACTIVATION_GROUP_SPLIT(BITS, 1),                 \

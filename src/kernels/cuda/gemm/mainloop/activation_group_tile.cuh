@@ -5,8 +5,8 @@
 //
 // Numerics: docs/numerics.md#matmul. Sums start from the bits of 1.5 * 2^(23 - shift), so that they are floats above
 // that number when they end: one subtraction, exact, in place of a conversion.
-// Tokens:   lane 4 g + t has tokens 16 J + 4 t + {0, 1, 2, 3} of two column tiles (J: the pair), so that their scales
-//           are one load of 16 bytes.
+// Scales of x lie in the order in which lanes want them: those of a lane's four tokens in a pair of column tiles are one
+// load of 16 bytes.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/primitives/mma.cuh"
@@ -34,99 +34,149 @@ struct ActivationGroupTileOf {
   static constexpr int kThreads = 32 * kRowWarps * kXWarps * kKWarps;
   static constexpr int kRows = 16 * kRowTiles * kRowWarps, kTokens = 8 * kColumnTiles * kXWarps;
   static constexpr int kSums = 4 * kColumnTiles;  // of a lane and row tile
+  static constexpr bool kOffsets = kThreads <= 256;  // of weights; no registers for them in the largest tile
   using Order = FragmentOrder<kBits, 1>;
   static_assert(kColumnTiles % 2 == 0 && kPanelRows % kRows == 0);
 
-  // A stage: weights, x, scales of x [activation group][token]. Scales of the weights have places of their own.
+  // A stage: x, weights, scales of x [activation group][token]. Scales of the weights have places of their own.
   static constexpr int kStages = 4, kGroups = 4 * kKWarps;
   static constexpr int kWeightBlock = kRows * 16 * kBits, kXBlock = kTokens * 128, kXScaleRow = kTokens + 4;
-  static constexpr int kXAt = kKWarps * kWeightBlock, kXScalesAt = kXAt + kKWarps * kXBlock;
-  static constexpr int kStageBytes = (kXScalesAt + kGroups * kXScaleRow * 4 + 127) / 128 * 128;
+  static constexpr int kWeightsAt = kKWarps * kXBlock, kXScalesAt = kWeightsAt + kKWarps * kWeightBlock;
+  static constexpr int kStageBytes = (kXScalesAt + kGroups * kXScaleRow * 4 + 1023) / 1024 * 1024;
   // Scales of the groups that end in a stage, at most; one more than stages may be in use.
-  static constexpr int kScaleRows = kPerScale == 0 ? kGroups : kGroups / kPerScale, kScaleSlots = 8;
+  static constexpr int kScaleRows = kPerScale == 0 ? kGroups : kGroups / kPerScale, kScaleSlots = 8;  // kStages + 1
   static constexpr int kScalesAt = kStages * kStageBytes, kScaleSlot = kScaleRows * kRows * 4;
   static constexpr int kEnd = kScalesAt + kScaleSlots * kScaleSlot;
   // Few tokens: parts of groups [group][token][row], of two stages.
-  static constexpr int kPartRow = kRows + 2, kPartGroup = kTokens * kPartRow * 4, kPartsOfStage = kScaleRows * kPartGroup;
-  static constexpr int kSharedBytes = kEnd + (kKWarps > 1 ? 2 * kPartsOfStage : 0);
+  static constexpr int kPartRow = kRows + 4, kPartGroup = kTokens * kPartRow * 4, kPartsOfStage = kScaleRows * kPartGroup;
+  static constexpr int kSharedBytes = kEnd + (kKWarps > 1 ? 2 * kPartsOfStage : 16 * kStages);
 };
 
-/// Brings a tile's operands; all threads of the block take part.
+/// Where stage s of a tile lies in shared memory, and the scales of the weights' groups that end in it.
 template <class Tile>
-struct ActivationGroupCopies {
-  using Order = typename Tile::Order;
-  const ActivationGroupArgs& p;
-  uint8_t* shared;
+struct ActivationGroupStages {
   uint32_t base;
-  int m0, row0;  // of the tile
-
   __device__ uint32_t stage(int s) const { return base + s % Tile::kStages * Tile::kStageBytes; }
-  __device__ int scale_slot(int s) const {
-    return Tile::kScalesAt + s % Tile::kScaleSlots * Tile::kScaleSlot;
-  }
-
-  /// In a pack lie runs of 128 lanes, each lane with up to 16 bytes; a tile of 32 rows has half of each.
-  __device__ __forceinline__ void weights(int s) const {
-    constexpr int kLaneBytes = Order::kLaneWords < 4 ? Order::kLaneWords * 4 : 16, kRun = kPackLanes * kLaneBytes;
-    constexpr int kPacks = Tile::kRows < kPackRows ? 1 : Tile::kRows / kPackRows;
-    constexpr int kTileRun = Tile::kRows < kPackRows ? kRun * Tile::kRows / kPackRows : kRun;
-    constexpr int kChunks = Tile::kWeightBlock / 16;
-    const uint32_t to = stage(s);
-#pragma unroll
-    for (int i = threadIdx.x; i < Tile::kKWarps * kChunks; i += Tile::kThreads) {
-      const int block = s * Tile::kKWarps + i / kChunks, at = i % kChunks * 16;
-      const int in_pack = Tile::kRows < kPackRows
-                              ? at / kTileRun * kRun + row0 % kPackRows / Tile::kRows * kTileRun + at % kTileRun
-                              : at;
-      static_assert(kPacks <= kPanelPacks);  // two packs of a panel lie side by side
-      if (block < p.k_blocks)
-        copy_16(to + i * 16, p.tiles + pack_index(row0 / kPackRows, block, p.k_blocks) * Order::kPackBytes + in_pack);
-    }
-  }
-  /// The first group that ends in stage s or behind it.
-  __device__ int first_group(int s) const {
+  __device__ int scale_slot(int s) const { return Tile::kScalesAt + s % Tile::kScaleSlots * Tile::kScaleSlot; }
+  /// The first group that ends in stage s of a tile or behind it.
+  static __device__ int first_group(const ActivationGroupArgs& p, int s) {
     return Tile::kPerScale == 0 ? Tile::kGroups * s / p.per_scale : Tile::kScaleRows * s;
   }
-  __device__ __forceinline__ void scales(int s) const {
-    constexpr int kChunks = Tile::kRows / 4;
-    const int first = first_group(s);
+};
+
+/// Scales of x of a stage, by Threads threads: 4 bytes at a time, into the order in which lanes read them; 0 outside.
+template <class Tile, int Threads>
+struct ActivationGroupXScales {
+  static constexpr int kRowStep = Threads / Tile::kGroups, kCopies = Tile::kTokens / kRowStep;
+  static_assert(kCopies * kRowStep == Tile::kTokens);
+  const float* from;
+  int x_group, rows;  // of the thread's first scale; tokens from there on
+  uint32_t to;
+
+  __device__ ActivationGroupXScales(const ActivationGroupArgs& p, int thread, int m0) {
+    const int row = thread / Tile::kGroups;
+    x_group = thread % Tile::kGroups;
+    from = p.x_scale + min(m0 + row, p.m - 1) * p.x_scale_row + x_group;
+    rows = p.m - m0 - row;
+    to = Tile::kXScalesAt + (x_group * Tile::kXScaleRow + place(row)) * 4;
+  }
+  static __device__ constexpr int place(int row) {
+    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+  }
+  __device__ __forceinline__ void copy(const ActivationGroupArgs& p, uint32_t stage, int s) const {
+    const int first = Tile::kGroups * s;
+    const bool there = first + x_group < p.groups;
 #pragma unroll
-    for (int i = threadIdx.x; i < Tile::kScaleRows * kChunks; i += Tile::kThreads) {
-      const int group = first + i / kChunks;
-      if (group < p.weight_groups)
-        copy_16(base + scale_slot(s) + i * 16,
-                p.scales + int64_t(group) * p.per_scale * p.n_padded + row0 + i % kChunks * 4);
+    for (int i = 0; i < kCopies; ++i) {
+      // Rows that are multiples of 16 apart, or less than that from a multiple of 16.
+      const uint32_t place_step = kRowStep % 16 == 0 ? i * kRowStep : place(i * kRowStep);
+      const bool yes = there && rows > i * kRowStep;
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(stage + to + place_step * 4),
+                   "l"(yes ? from + i * kRowStep * p.x_scale_row + first : from), "r"(yes ? 4 : 0)
+                   : "memory");
+    }
+  }
+};
+
+/// Brings a tile's operands; all threads of the block take part. What a thread copies is the same in all stages, so
+/// that little is left to work out for each.
+template <class Tile>
+struct ActivationGroupCopies : ActivationGroupStages<Tile> {
+  using Order = typename Tile::Order;
+  const ActivationGroupArgs& p;
+  int m0, row0;  // of the tile
+  uint32_t thread;
+  const uint8_t *weight_from, *x_from;
+  int x_rows, x_left;  // tokens from the thread's first one on; columns from its first byte on
+  ActivationGroupXScales<Tile, Tile::kThreads> x_scales;
+
+  // In a pack lie runs of 128 lanes, each lane with up to 16 bytes; a tile of 32 rows has half of each.
+  static constexpr int kLaneBytes = Order::kLaneWords < 4 ? Order::kLaneWords * 4 : 16, kRun = kPackLanes * kLaneBytes;
+  static constexpr int kTileRun = Tile::kRows < kPackRows ? kRun * Tile::kRows / kPackRows : kRun;
+  static constexpr int kBlockStep = kPanelPacks * Order::kPackBytes;  // to the next block of K
+  static __device__ constexpr int in_pack(int at) {
+    return Tile::kRows < kPackRows ? at / kTileRun * kRun + at % kTileRun : at;
+  }
+
+  __device__ ActivationGroupCopies(const ActivationGroupArgs& args, uint32_t base, int m0, int row0)
+      : ActivationGroupStages<Tile>{base}, p(args), m0(m0), row0(row0), thread(threadIdx.x),
+        x_scales(args, threadIdx.x, m0) {
+    constexpr uint32_t kChunks = Tile::kWeightBlock / 16;
+    weight_from = p.tiles + pack_index(row0 / kPackRows, 0, p.k_blocks) * Order::kPackBytes +
+                  (thread / kChunks) * kBlockStep + in_pack(thread % kChunks * 16) +
+                  (Tile::kRows < kPackRows ? row0 % kPackRows / Tile::kRows * kTileRun : 0);
+    const int row = thread / 8 % Tile::kTokens, at = thread / 8 / Tile::kTokens * 128 + thread % 8 * 16;
+    x_from = static_cast<const uint8_t*>(p.x) + min(m0 + row, p.m - 1) * p.x_row_bytes + at;
+    x_rows = p.m - m0 - row, x_left = p.k - at;
+  }
+
+  __device__ __forceinline__ void weights(int s) const {
+    constexpr int kChunks = Tile::kWeightBlock / 16, kAll = Tile::kKWarps * kChunks;
+    const uint32_t to = this->stage(s) + Tile::kWeightsAt + thread * 16;
+    const uint8_t* const from = weight_from + int64_t(s) * (Tile::kKWarps * kBlockStep);
+    const int left = p.k_blocks - s * Tile::kKWarps - static_cast<int>(thread / kChunks);
+#pragma unroll
+    for (int i = 0; i < kAll; i += Tile::kThreads) {
+      const int block = i / kChunks;
+      if ((kAll % Tile::kThreads == 0 || i + static_cast<int>(thread) < kAll) && block < left)
+        copy_16(to + i * 16, from + block * kBlockStep + in_pack(i % kChunks * 16));
+    }
+  }
+  __device__ __forceinline__ void scales(int s) const {
+    constexpr uint32_t kChunks = Tile::kRows / 4, kAll = Tile::kScaleRows * kChunks;
+    const int first = this->first_group(p, s);
+#pragma unroll
+    for (uint32_t i = 0; i < kAll; i += Tile::kThreads) {
+      const int group = first + static_cast<int>((i + thread) / kChunks);
+      if (i + thread < kAll && group < p.weight_groups)
+        copy_16(this->base + this->scale_slot(s) + (i + thread) * 16,
+                p.scales + int64_t(group * p.per_scale) * p.n_padded + row0 + (i + thread) % kChunks * 4);
     }
   }
   /// Tokens of a stage and their scales; zeros outside of x.
   __device__ __forceinline__ void x(int s) const {
-    const uint32_t to = stage(s);
+    constexpr int kRowStep = Tile::kThreads / 8, kAll = Tile::kKWarps * Tile::kTokens;
+    static_assert(kAll % kRowStep == 0 && (Tile::kTokens % kRowStep == 0 || kRowStep % Tile::kTokens == 0));
+    const uint32_t row = thread / 8 % Tile::kTokens;
+    const uint32_t to = this->stage(s) + thread / 8 * 128 + ((thread % 8 ^ (row & 7)) << 4);
+    const int left = x_left - s * (Tile::kKWarps * 128);
 #pragma unroll
-    for (int i = threadIdx.x; i < Tile::kKWarps * Tile::kTokens * 8; i += Tile::kThreads) {
-      const int row = i / 8 % Tile::kTokens, chunk = i % 8, block = i / 8 / Tile::kTokens;
-      const int at = 128 * (s * Tile::kKWarps + block) + 16 * chunk, left = m0 + row < p.m ? p.k - at : 0;
-      const int valid = left < 0 ? 0 : left > 16 ? 16 : left;
-      const uint8_t* from = static_cast<const uint8_t*>(p.x) + (valid > 0 ? (m0 + row) * p.x_row_bytes + at : 0);
-      const uint32_t place = Tile::kXAt + block * Tile::kXBlock + row * 128 + ((chunk ^ swizzle(row)) << 4);
-      if (p.x_aligned) {
-        copy_16(to + place, from, valid);
-      } else {
-        for (int b = 0; b < 16; ++b) shared[to - base + place + b] = b < valid ? from[b] : uint8_t(0);
-      }
+    for (int i = 0; i < kAll; i += kRowStep) {
+      const int block = i / Tile::kTokens, row_step = i % Tile::kTokens;
+      const int valid = x_rows > row_step ? max(0, min(16, left - block * 128)) : 0;
+      const uint8_t* const from = valid > 0 ? x_from + row_step * p.x_row_bytes + s * (Tile::kKWarps * 128) + block * 128
+                                            : x_from;
+      if (p.x_aligned)
+        copy_16(to + i * 128, from, valid);
+      else
+        copy_bytes(to + i * 128, from, valid);
     }
-#pragma unroll
-    for (int i = threadIdx.x; i < Tile::kTokens * Tile::kGroups; i += Tile::kThreads) {
-      const int row = i / Tile::kGroups, x_group = i % Tile::kGroups, of_row = s * Tile::kGroups + x_group;
-      const bool there = m0 + row < p.m && of_row < p.groups;
-      const float* const from = p.x_scale + (there ? (m0 + row) * p.x_scale_row + of_row : 0);
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                       to + Tile::kXScalesAt + (x_group * Tile::kXScaleRow + row) * 4),
-                   "l"(from), "r"(there ? 4 : 0)
-                   : "memory");
-    }
+    x_scales.copy(p, this->stage(s), s);
   }
-  /// The eight rows of a matrix are tokens 0, 1, 4, 5, 8, 9, 12, 13 (or two further): different banks.
-  static __device__ __forceinline__ int swizzle(int token) { return (token & 1) | (token >> 1 & 6); }
+  static __device__ __noinline__ void copy_bytes(uint32_t to, const uint8_t* from, int valid) {
+    for (int b = 0; b < 16; ++b)
+      asm volatile("st.shared.u8 [%0], %1;" ::"r"(to + b), "r"(b < valid ? uint32_t(from[b]) : 0u) : "memory");
+  }
 };
 
 /// A warp's place in a tile, and where its operands lie.
@@ -142,11 +192,10 @@ struct ActivationGroupLane {
     row_tile = warp % Tile::kRowWarps * Tile::kRowTiles;
     x_row = warp / Tile::kRowWarps % Tile::kXWarps * 8 * Tile::kColumnTiles;
     k_warp = warp / (Tile::kRowWarps * Tile::kXWarps);
-    const int token = x_row + 4 * (r / 2) + 2 * (lane / 16) + r % 2;
-    x_at = Tile::kXAt + k_warp * Tile::kXBlock + token * 128;
-    x_swizzle = uint32_t((lane / 8 % 2) ^ ActivationGroupCopies<Tile>::swizzle(token)) << 4;
+    x_at = k_warp * Tile::kXBlock + (x_row + 8 * (lane / 16) + r) * 128;
+    x_swizzle = uint32_t((lane / 8 % 2) ^ r) << 4;
   }
-  __device__ int first_token() const { return x_row + 4 * (lane & 3); }
+  __device__ int first_token() const { return x_row + 2 * (lane & 3); }
   __device__ int first_row() const { return 16 * row_tile + lane / 4 * 2; }
 
   /// Operands of batch `batch` of this warp's block.
@@ -156,7 +205,7 @@ struct ActivationGroupLane {
 #pragma unroll
     for (int q = 0; q < Tile::kRowTiles; ++q) {
       const int tile = row_tile + q;
-      const uint8_t* at = stage + k_warp * Tile::kWeightBlock + tile / 4 * kPackBytes + batch * (kLanes * kWords * 4);
+      const uint8_t* at = stage + Tile::kWeightsAt + k_warp * Tile::kWeightBlock + tile / 4 * kPackBytes + batch * (kLanes * kWords * 4);
       const int place = tile % 4 * 32 + lane;
       uint32_t w[kWords];
       if constexpr (kWords == 2) {
@@ -182,7 +231,7 @@ struct ActivationGroupLane {
     constexpr int kMagic = (127 + 23 - kFactor<Tile::kBits>) << 23 | 0x400000;
     const uint32_t x = stage + x_at + (x_swizzle ^ (step << 5));
     const float* const x_scales = reinterpret_cast<const float*>(shared + (stage - base) + Tile::kXScalesAt) +
-                                  (4 * k_warp + step) * Tile::kXScaleRow + first_token();
+                                  (4 * k_warp + step) * Tile::kXScaleRow + x_row + 4 * (lane & 3);
 #pragma unroll
     for (int pair = 0; pair < Tile::kColumnTiles / 2; ++pair) {
       uint32_t b[4];

@@ -23,7 +23,7 @@ __device__ __forceinline__ void add_offsets(const ActivationGroupArgs& p, int g,
         __ldg(reinterpret_cast<const float2*>(p.offsets + int64_t(g) * p.per_scale * p.n_padded + n + 16 * q));
 #pragma unroll
     for (int i = 0; i < Tile::kSums; ++i) {
-      const int row = min(m + i / 8 * 16 + i / 4 % 2 * 2 + (i & 1), p.m - 1);
+      const int row = min(m + i / 4 * 8 + (i & 1), p.m - 1);
       const float sum = __ldg(p.x_sums + int64_t(row) * p.weight_groups + g);
       acc[q][i] = __fmaf_rn(sum, i & 2 ? offsets.y : offsets.x, acc[q][i]);
     }
@@ -42,50 +42,18 @@ __device__ __forceinline__ void scale_accumulate_part(const float (&part)[Tile::
   }
 }
 
+/// A warp's sums over the blocks of K.
 template <class Tile>
-__device__ __forceinline__ void store_sums(const ActivationGroupArgs& p, int n, int m,
-                                           const float (&acc)[Tile::kRowTiles][Tile::kSums]) {
-#pragma unroll
-  for (int q = 0; q < Tile::kRowTiles; ++q) {
-    const float2 bias = bias_pair(p, n + 16 * q);
-#pragma unroll
-    for (int i = 0; i < Tile::kSums; i += 4)
-#pragma unroll
-      for (int c = 0; c < 2; ++c)
-        finish_pair<GemmActivation::kInt8>(p, m + i / 8 * 16 + i / 4 % 2 * 2 + c, n + 16 * q,
-                                           {acc[q][i + c], acc[q][i + 2 + c]}, bias, 1.0f);
-  }
-}
-
-template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
-    gemm_activation_groups(const __grid_constant__ ActivationGroupArgs p) {
-  extern __shared__ __align__(128) uint8_t activation_group_stages[];
-  skinny_let_next_kernel_start();
-  constexpr int kEvery = Tile::kPerScale == 0 ? 1 : Tile::kPerScale;
-  const TileAt where = tile_at(p, p.n_tiles, blockIdx.x);
-  uint8_t* const shared = activation_group_stages;
-  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
-  const ActivationGroupCopies<Tile> copies{p, shared, base, where.m * Tile::kTokens, where.n * Tile::kRows};
-  const ActivationGroupLane<Tile> lane;
-  const int n = copies.row0 + lane.first_row(), m = copies.m0 + lane.first_token();
-  for (int s = 0; s < Tile::kStages - 1; ++s) copies.weights(s), copies.scales(s);
-  skinny_wait_for_previous_kernel();
-  for (int s = 0; s < Tile::kStages - 1; ++s) {
-    copies.x(s);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
+struct ActivationGroupSums {
   float acc[Tile::kRowTiles][Tile::kSums] = {}, part[Tile::kRowTiles][Tile::kSums] = {};
-  int x_group = 0, group = 0, left = p.per_scale;
-#pragma unroll 1
-  for (int block = 0; block < p.k_blocks; ++block) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(Tile::kStages - 2) : "memory");
-    __syncthreads();
-    copies.weights(block + Tile::kStages - 1), copies.scales(block + Tile::kStages - 1);
-    copies.x(block + Tile::kStages - 1);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    const uint32_t stage = copies.stage(block);
-    const float* scales = reinterpret_cast<const float*>(shared + copies.scale_slot(block)) + lane.first_row();
+  int x_group = 0, group = 0, left;
+
+  __device__ explicit ActivationGroupSums(const ActivationGroupArgs& p) : left(p.per_scale) {}
+  /// One block, whose operands lie in `stage`; n, m: a lane's first outputs.
+  __device__ __forceinline__ void add_block(const ActivationGroupArgs& p, const ActivationGroupLane<Tile>& lane,
+                                            const uint8_t* shared, uint32_t base, uint32_t stage, const float* scales,
+                                            int n, int m) {
+    constexpr int kEvery = Tile::kPerScale == 0 ? 1 : Tile::kPerScale;
 #pragma unroll
     for (int batch = 0; batch < 2; ++batch) {
       uint32_t a[Tile::kRowTiles][8];
@@ -100,7 +68,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
         const bool ends = Tile::kPerScale == 0 ? left == 0 || x_group == p.groups : (step + 1) % kEvery == 0;
         if (!ends || group >= p.weight_groups) continue;
         scale_accumulate_part<Tile>(part, scales, acc);
-        if (p.offsets != nullptr) add_offsets<Tile>(p, group, n, m, acc);
+        if constexpr (Tile::kOffsets)
+          if (p.offsets != nullptr) add_offsets<Tile>(p, group, n, m, acc);
         ++group, scales += Tile::kRows, left = p.per_scale;
         if constexpr (Tile::kPerScale == 0) {
 #pragma unroll
@@ -109,7 +78,45 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
       }
     }
   }
-  store_sums<Tile>(p, n, m, acc);
+  __device__ __forceinline__ void store(const ActivationGroupArgs& p, int n, int m0) const {
+#pragma unroll
+    for (int q = 0; q < Tile::kRowTiles; ++q)
+      finish<GemmActivation::kInt8, 8 * Tile::kColumnTiles>(
+          p, n + 16 * q, m0, bias_pair(p, n + 16 * q), [&](int i) { return acc[q][i]; },
+          [](int, int) { return 1.0f; });
+  }
+};
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kThreads == 256 ? 2 : 4)
+    gemm_activation_groups(const __grid_constant__ ActivationGroupArgs p) {
+  extern __shared__ __align__(1024) uint8_t activation_group_stages[];
+  skinny_let_next_kernel_start();
+  const TileAt where = tile_at(p, p.n_tiles, blockIdx.x);
+  uint8_t* const shared = activation_group_stages;
+  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
+  const ActivationGroupCopies<Tile> copies(p, base, where.m * Tile::kTokens, where.n * Tile::kRows);
+  const ActivationGroupLane<Tile> lane;
+  const int n = copies.row0 + lane.first_row();
+  for (int s = 0; s < Tile::kStages - 1; ++s) copies.weights(s), copies.scales(s);
+  skinny_wait_for_previous_kernel();
+  for (int s = 0; s < Tile::kStages - 1; ++s) {
+    copies.x(s);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  ActivationGroupSums<Tile> sums(p);
+#pragma unroll 1
+  for (int block = 0; block < p.k_blocks; ++block) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Tile::kStages - 2) : "memory");
+    __syncthreads();
+    copies.weights(block + Tile::kStages - 1), copies.scales(block + Tile::kStages - 1);
+    copies.x(block + Tile::kStages - 1);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    sums.add_block(p, lane, shared, base, copies.stage(block),
+                   reinterpret_cast<const float*>(shared + copies.scale_slot(block)) + lane.first_row(), n,
+                   copies.m0 + lane.first_token());
+  }
+  sums.store(p, n, copies.m0 + lane.x_row);
 }
 
 }  // namespace lowbit::cuda

@@ -67,7 +67,7 @@ __device__ __forceinline__ void put_parts(float* group, const ActivationGroupLan
     for (int i = 0; i < Tile::kSums; i += 4)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int token = lane.first_token() + i / 8 * 16 + i / 4 % 2 * 2 + c;
+        const int token = lane.first_token() + 2 * i + c;
         *reinterpret_cast<float2*>(group + token * Tile::kPartRow + lane.first_row() + 16 * q) = {part[q][i + c],
                                                                                                 part[q][i + 2 + c]};
       }
@@ -76,12 +76,12 @@ __device__ __forceinline__ void put_parts(float* group, const ActivationGroupLan
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kSums * Tile::kRowTiles > 16 ? 1 : 2)
     gemm_activation_groups_split(const __grid_constant__ ActivationGroupArgs p) {
-  extern __shared__ __align__(128) uint8_t activation_group_stages[];
+  extern __shared__ __align__(1024) uint8_t activation_group_stages[];
   skinny_let_next_kernel_start();
   uint8_t* const shared = activation_group_stages;
   const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
-  const ActivationGroupCopies<Tile> copies{p, shared, base, static_cast<int>(blockIdx.y) * Tile::kTokens,
-                                           static_cast<int>(blockIdx.x) * Tile::kRows};
+  const ActivationGroupCopies<Tile> copies(p, base, static_cast<int>(blockIdx.y) * Tile::kTokens,
+                                           static_cast<int>(blockIdx.x) * Tile::kRows);
   const ActivationGroupLane<Tile> lane;
   for (int s = 0; s < Tile::kStages - 1; ++s) copies.weights(s), copies.scales(s);
   skinny_wait_for_previous_kernel();
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kSums * Tile::kRowTiles 
     return reinterpret_cast<float*>(shared + Tile::kEnd + s % 2 * Tile::kPartsOfStage);
   };
   const auto add = [&](int s) {
-    const int first = copies.first_group(s);
+    const int first = copies.first_group(p, s);
     outputs.add(p, copies, parts(s), reinterpret_cast<const float*>(shared + copies.scale_slot(s)), first,
                 min(Tile::kScaleRows, p.weight_groups - first));
   };

@@ -22,6 +22,14 @@ const ActivationGroupKernel* kernels_of(int bits) {
 
 }  // namespace
 
+bool has_bulk_activation_groups([[maybe_unused]] int arch) {
+#if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
+  return arch == 90;
+#else
+  return false;
+#endif
+}
+
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args) {
   const ActivationGroupKernel* const all = kernels_of(bits);
@@ -50,8 +58,8 @@ int activation_group_skinny_threads(const ActivationGroupArgs& args) {
   return std::max(32 * args.depth, ceil_div(16 * std::min(args.m, kActivationGroupSkinnyTokens), 32) * 32);
 }
 
-ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int processors,
-                                             int device_shared) {
+ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int arch,
+                                             int processors, int device_shared) {
   const int64_t scale_bytes = (group_count(p.w) / per_scale + 1) * 64;
   if (p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2) return ActivationGroupTile::kSkinny;
   // The busiest multiprocessor decides: its outputs, and for each tile as much as half of 64 x 32 ones beside them.
@@ -60,11 +68,12 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
   ActivationGroupTile best = ActivationGroupTile::k64x32;
   double least = 0;
-  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::k64x32;
+  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::kBulk128x96;
        tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
     if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
+    if (tile >= ActivationGroupTile::kBulk128x128 && (!has_bulk_activation_groups(arch) || p.w.offsets != nullptr)) continue;
     const int64_t tiles = (p.m + kernel->tokens - 1) / kernel->tokens * ((p.w.n + kernel->rows - 1) / kernel->rows);
     const double outputs = double(kernel->rows) * kernel->tokens;
     const double cost = double((tiles + processors - 1) / processors) * (outputs + kOfTile);
