@@ -16,13 +16,13 @@ struct Shape {
   int64_t group, n, k;  // columns that share a scale of the weights
 };
 const Shape kShapes[] = {
-    {"int4-g128-qkv", FormatId::kInt4, 128, 6144, 4096},    {"int4-g128-o", FormatId::kInt4, 128, 4096, 4096},
-    {"int4-g128-up", FormatId::kInt4, 128, 28672, 4096},    {"int4-g128-down", FormatId::kInt4, 128, 4096, 14336},
-    {"int4-g64-qkv", FormatId::kInt4, 64, 6144, 4096},      {"int4-g64-down", FormatId::kInt4, 64, 4096, 14336},
-    {"int4-g32-qkv", FormatId::kInt4, 32, 6144, 4096},      {"int2-g128-qkv", FormatId::kInt2, 128, 6144, 4096},
-    {"int8-g128-qkv", FormatId::kInt8, 128, 6144, 4096},    {"int8-row-qkv", FormatId::kInt8, 4096, 6144, 4096},
-    {"int4-g64-smol-o", FormatId::kInt4, 64, 576, 576},     {"int4-g64-smol-qkv", FormatId::kInt4, 64, 960, 576},
-    {"int4-g64-smol-up", FormatId::kInt4, 64, 3072, 576},   {"int4-g64-smol-down", FormatId::kInt4, 64, 576, 1536},
+    {"int4-g128-qkv", FormatId::kInt4, 128, 6144, 4096},  {"int4-g128-o", FormatId::kInt4, 128, 4096, 4096},
+    {"int4-g128-up", FormatId::kInt4, 128, 28672, 4096},  {"int4-g128-down", FormatId::kInt4, 128, 4096, 14336},
+    {"int4-g64-qkv", FormatId::kInt4, 64, 6144, 4096},    {"int4-g64-down", FormatId::kInt4, 64, 4096, 14336},
+    {"int4-g32-qkv", FormatId::kInt4, 32, 6144, 4096},    {"int2-g128-qkv", FormatId::kInt2, 128, 6144, 4096},
+    {"int8-g128-qkv", FormatId::kInt8, 128, 6144, 4096},  {"int8-row-qkv", FormatId::kInt8, 4096, 6144, 4096},
+    {"int4-g64-smol-o", FormatId::kInt4, 64, 576, 576},   {"int4-g64-smol-qkv", FormatId::kInt4, 64, 960, 576},
+    {"int4-g64-smol-up", FormatId::kInt4, 64, 3072, 576}, {"int4-g64-smol-down", FormatId::kInt4, 64, 576, 1536},
 };
 constexpr int64_t kTokens[] = {8, 16, 32, 64, 128, 512, 2048};
 
@@ -34,10 +34,11 @@ bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaS
   CaseData data(c, 7, copies);
   const ActivationGroupTile chosen = choose_activation_groups(data.problem(), c.per_scale, 90, processors, shared);
   bool right = true;
-  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x96); ++t) {
+  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x128); ++t) {
     const auto tile = ActivationGroupTile(t);
     if ((tile == ActivationGroupTile::kSkinny && m > 32) || (tile < ActivationGroupTile::k64x32 && m > 128) ||
-        (tile >= ActivationGroupTile::k64x32 && m < 64)) continue;
+        (tile >= ActivationGroupTile::k64x32 && m < 64))
+      continue;
     data.poison();
     must(cudaDeviceSynchronize(), "poison");
     const GemmStatus status = gemm_activation_groups_as(data.problem(), c.per_scale, tile, stream);
@@ -52,9 +53,8 @@ bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaS
     }
     std::vector<GemmProblem> problems;
     for (int i = 0; i < copies; ++i) problems.push_back(data.problem(i)), problems.back().overlap_previous = true;
-    const Time time = time_graph(stream, copies, [&](int i) {
-      gemm_activation_groups_as(problems[size_t(i)], c.per_scale, tile, stream);
-    });
+    const Time time = time_graph(
+        stream, copies, [&](int i) { gemm_activation_groups_as(problems[size_t(i)], c.per_scale, tile, stream); });
     std::printf("%-18s m %4lld %-21s %s %8.2f us %7.1f TOP/s %6.0f GB/s\n", shape.name, (long long)m,
                 kActivationGroupTileNames[t], tile == chosen ? "*" : " ", time.median,
                 2e-6 * double(m) * double(c.n) * double(c.k) / time.median,

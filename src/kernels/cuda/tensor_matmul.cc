@@ -16,9 +16,10 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int64_t kGemvRows = 8;                            // up to here integer_gemv.h has its own order
-constexpr int64_t kSplitRows = 512;                         // rows of f32 x that are cut into parts at a time
-constexpr int kAssumedProcessors = 132, kAssumedArch = 90, kAssumedShared = 227 << 10;  // where there is no device to ask
+constexpr int64_t kGemvRows = 8;     // up to here integer_gemv.h has its own order
+constexpr int64_t kSplitRows = 512;  // rows of f32 x that are cut into parts at a time
+constexpr int kAssumedProcessors = 132, kAssumedArch = 90,
+              kAssumedShared = 227 << 10;  // where there is no device to ask
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
 

@@ -72,10 +72,12 @@ std::string GemmCase::text() const {
   static const char* const kX[] = {"int8", "f16", "bf16", "bit"};
   static const char* const kY[] = {"f32", "f16", "bf16"};
   char s[256];
-  std::snprintf(s, sizeof s, "format %d x %s y %s m %lld n %lld k %lld group %lld pad %lld,%lld shift %lld per scale %lld%s%s%s%s%s",
+  std::snprintf(s, sizeof s,
+                "format %d x %s y %s m %lld n %lld k %lld group %lld pad %lld,%lld shift %lld per scale %lld%s%s%s%s%s",
                 int(format), kX[int(activation)], kY[int(output)], (long long)m, (long long)n, (long long)k,
-                (long long)group, (long long)x_pad, (long long)y_pad, (long long)x_shift, (long long)per_scale, x_groups ? " x-groups" : "",
-                offsets ? " offsets" : "", bias ? " bias" : "", extremes ? " extremes" : "", overlap ? " overlap" : "");
+                (long long)group, (long long)x_pad, (long long)y_pad, (long long)x_shift, (long long)per_scale,
+                x_groups ? " x-groups" : "", offsets ? " offsets" : "", bias ? " bias" : "",
+                extremes ? " extremes" : "", overlap ? " overlap" : "");
   return s;
 }
 

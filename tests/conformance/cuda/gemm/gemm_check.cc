@@ -201,7 +201,7 @@ void run_activation_groups(Tally& tally) {
     c.x_pad = below(5), c.x_shift = below(3);
   CaseData data(c, state, 1);
   ++tally.cases;
-  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x96); ++t)
+  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x128); ++t)
     for (int launch = 0; launch < 4; ++launch) {
       GemmProblem p = data.problem();
       p.overlap_previous = launch > 0;

@@ -33,7 +33,7 @@ struct ActivationGroupTileOf {
   static constexpr int kRowWarps = RowWarps_, kXWarps = XWarps_, kKWarps = KWarps_;
   static constexpr int kThreads = 32 * kRowWarps * kXWarps * kKWarps;
   static constexpr int kRows = 16 * kRowTiles * kRowWarps, kTokens = 8 * kColumnTiles * kXWarps;
-  static constexpr int kSums = 4 * kColumnTiles;  // of a lane and row tile
+  static constexpr int kSums = 4 * kColumnTiles;     // of a lane and row tile
   static constexpr bool kOffsets = kThreads <= 256;  // of weights; no registers for them in the largest tile
   using Order = FragmentOrder<kBits, 1>;
   static_assert(kColumnTiles % 2 == 0 && kPanelRows % kRows == 0);
@@ -48,7 +48,8 @@ struct ActivationGroupTileOf {
   static constexpr int kScalesAt = kStages * kStageBytes, kScaleSlot = kScaleRows * kRows * 4;
   static constexpr int kEnd = kScalesAt + kScaleSlots * kScaleSlot;
   // Few tokens: parts of groups [group][token][row], of two stages.
-  static constexpr int kPartRow = kRows + 4, kPartGroup = kTokens * kPartRow * 4, kPartsOfStage = kScaleRows * kPartGroup;
+  static constexpr int kPartRow = kRows + 4, kPartGroup = kTokens * kPartRow * 4,
+                       kPartsOfStage = kScaleRows * kPartGroup;
   static constexpr int kSharedBytes = kEnd + (kKWarps > 1 ? 2 * kPartsOfStage : 16 * kStages);
 };
 
@@ -80,9 +81,7 @@ struct ActivationGroupXScales {
     rows = p.m - m0 - row;
     to = Tile::kXScalesAt + (x_group * Tile::kXScaleRow + place(row)) * 4;
   }
-  static __device__ constexpr int place(int row) {
-    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
-  }
+  static __device__ constexpr int place(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
   __device__ __forceinline__ void copy(const ActivationGroupArgs& p, uint32_t stage, int s) const {
     const int first = Tile::kGroups * s;
     const bool there = first + x_group < p.groups;
@@ -119,7 +118,11 @@ struct ActivationGroupCopies : ActivationGroupStages<Tile> {
   }
 
   __device__ ActivationGroupCopies(const ActivationGroupArgs& args, uint32_t base, int m0, int row0)
-      : ActivationGroupStages<Tile>{base}, p(args), m0(m0), row0(row0), thread(threadIdx.x),
+      : ActivationGroupStages<Tile>{base},
+        p(args),
+        m0(m0),
+        row0(row0),
+        thread(threadIdx.x),
         x_scales(args, threadIdx.x, m0) {
     constexpr uint32_t kChunks = Tile::kWeightBlock / 16;
     weight_from = p.tiles + pack_index(row0 / kPackRows, 0, p.k_blocks) * Order::kPackBytes +
@@ -164,8 +167,8 @@ struct ActivationGroupCopies : ActivationGroupStages<Tile> {
     for (int i = 0; i < kAll; i += kRowStep) {
       const int block = i / Tile::kTokens, row_step = i % Tile::kTokens;
       const int valid = x_rows > row_step ? max(0, min(16, left - block * 128)) : 0;
-      const uint8_t* const from = valid > 0 ? x_from + row_step * p.x_row_bytes + s * (Tile::kKWarps * 128) + block * 128
-                                            : x_from;
+      const uint8_t* const from =
+          valid > 0 ? x_from + row_step * p.x_row_bytes + s * (Tile::kKWarps * 128) + block * 128 : x_from;
       if (p.x_aligned)
         copy_16(to + i * 128, from, valid);
       else
@@ -199,13 +202,15 @@ struct ActivationGroupLane {
   __device__ int first_row() const { return 16 * row_tile + lane / 4 * 2; }
 
   /// Operands of batch `batch` of this warp's block.
-  __device__ __forceinline__ void decode_batch(const uint8_t* stage, int batch, uint32_t (&a)[Tile::kRowTiles][8]) const {
+  __device__ __forceinline__ void decode_batch(const uint8_t* stage, int batch,
+                                               uint32_t (&a)[Tile::kRowTiles][8]) const {
     constexpr int kWords = Order::kLaneWords, kLanes = 2 * Tile::kRows < kPackLanes ? 2 * Tile::kRows : kPackLanes;
     constexpr int kPackBytes = Tile::kRows < kPackRows ? Tile::kWeightBlock : Order::kPackBytes;
 #pragma unroll
     for (int q = 0; q < Tile::kRowTiles; ++q) {
       const int tile = row_tile + q;
-      const uint8_t* at = stage + Tile::kWeightsAt + k_warp * Tile::kWeightBlock + tile / 4 * kPackBytes + batch * (kLanes * kWords * 4);
+      const uint8_t* at = stage + Tile::kWeightsAt + k_warp * Tile::kWeightBlock + tile / 4 * kPackBytes +
+                          batch * (kLanes * kWords * 4);
       const int place = tile % 4 * 32 + lane;
       uint32_t w[kWords];
       if constexpr (kWords == 2) {

@@ -16,7 +16,7 @@ namespace lowbit::cuda {
 /// The offsets' terms of group g: acc = fma(T, o, acc), for each of a lane's outputs.
 template <class Tile>
 __device__ __forceinline__ void add_offsets(const ActivationGroupArgs& p, int g, int n, int m,
-                                         float (&acc)[Tile::kRowTiles][Tile::kSums]) {
+                                            float (&acc)[Tile::kRowTiles][Tile::kSums]) {
 #pragma unroll
   for (int q = 0; q < Tile::kRowTiles; ++q) {
     const float2 offsets =
@@ -82,8 +82,7 @@ struct ActivationGroupSums {
 #pragma unroll
     for (int q = 0; q < Tile::kRowTiles; ++q)
       finish<GemmActivation::kInt8, 8 * Tile::kColumnTiles>(
-          p, n + 16 * q, m0, bias_pair(p, n + 16 * q), [&](int i) { return acc[q][i]; },
-          [](int, int) { return 1.0f; });
+          p, n + 16 * q, m0, bias_pair(p, n + 16 * q), [&](int i) { return acc[q][i]; }, [](int, int) { return 1.0f; });
   }
 };
 

@@ -63,7 +63,8 @@ struct ActivationGroupProducer : ActivationGroupStages<Tile> {
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads + 128, 1)
-    gemm_activation_groups_bulk(const __grid_constant__ CUtensorMap map, const __grid_constant__ ActivationGroupArgs p) {
+    gemm_activation_groups_bulk(const __grid_constant__ CUtensorMap map,
+                                const __grid_constant__ ActivationGroupArgs p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t activation_group_stages[];
   uint8_t* const shared = activation_group_stages;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kThreads + 128, 1)
     if (threadIdx.x < Tile::kThreads + 32) producer.run();
     return;
   }
-  take_registers<Tile::kThreads == 512 ? 112 : 160>();
+  take_registers<112>();
   wait_for_previous_kernel();
   const ActivationGroupLane<Tile> lane;
   int s = 0;

@@ -25,7 +25,9 @@ struct ActivationGroupOutputs {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) acc[i] = {0.0f, 0.0f};
   }
-  __device__ bool there(int i) const { return Tile::kTokens % kTokenStep == 0 || token + i * kTokenStep < Tile::kTokens; }
+  __device__ bool there(int i) const {
+    return Tile::kTokens % kTokenStep == 0 || token + i * kTokenStep < Tile::kTokens;
+  }
   /// Groups [first, first + count) of the weights, whose parts and scales lie there.
   __device__ __forceinline__ void add(const ActivationGroupArgs& p, const ActivationGroupCopies<Tile>& copies,
                                       const float* parts, const float* scales, int first, int count) {
@@ -52,8 +54,7 @@ struct ActivationGroupOutputs {
     const float2 bias = bias_pair(p, n);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (there(i))
-        finish_pair<GemmActivation::kInt8>(p, copies.m0 + token + i * kTokenStep, n, acc[i], bias, 1.0f);
+      if (there(i)) finish_pair<GemmActivation::kInt8>(p, copies.m0 + token + i * kTokenStep, n, acc[i], bias, 1.0f);
   }
 };
 
@@ -69,12 +70,12 @@ __device__ __forceinline__ void put_parts(float* group, const ActivationGroupLan
       for (int c = 0; c < 2; ++c) {
         const int token = lane.first_token() + 2 * i + c;
         *reinterpret_cast<float2*>(group + token * Tile::kPartRow + lane.first_row() + 16 * q) = {part[q][i + c],
-                                                                                                part[q][i + 2 + c]};
+                                                                                                  part[q][i + 2 + c]};
       }
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kSums * Tile::kRowTiles > 16 ? 1 : 2)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kSums* Tile::kRowTiles > 16 ? 1 : 2)
     gemm_activation_groups_split(const __grid_constant__ ActivationGroupArgs p) {
   extern __shared__ __align__(1024) uint8_t activation_group_stages[];
   skinny_let_next_kernel_start();
@@ -91,9 +92,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kSums * Tile::kRowTiles 
   }
   const int stages = (p.k_blocks + Tile::kKWarps - 1) / Tile::kKWarps;
   ActivationGroupOutputs<Tile> outputs;
-  const auto parts = [&](int s) {
-    return reinterpret_cast<float*>(shared + Tile::kEnd + s % 2 * Tile::kPartsOfStage);
-  };
+  const auto parts = [&](int s) { return reinterpret_cast<float*>(shared + Tile::kEnd + s % 2 * Tile::kPartsOfStage); };
   const auto add = [&](int s) {
     const int first = copies.first_group(p, s);
     outputs.add(p, copies, parts(s), reinterpret_cast<const float*>(shared + copies.scale_slot(s)), first,

@@ -11,7 +11,27 @@ namespace {
 constexpr int kMostWarps = kActivationGroupSkinnyThreads / 32;
 constexpr int64_t kFewestBytes = 99 << 10;  // of shared memory of a block, on every architecture
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class T>
+T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+
+/// Microseconds of a launch over 4096 columns, measured on an H100: at least, and for every tile of the busiest
+/// multiprocessor. With 4, 2 and any other number of activation groups to a scale.
+struct Microseconds {
+  double least, each;
+};
+constexpr Microseconds kMicroseconds[][3] = {
+    {},
+    {{4.9, 4.9}, {6.0, 6.0}, {8.0, 8.0}},  // segments_few8
+    {{9.5, 5.5}, {15, 8.4}, {21, 10.7}},   // segments_32x16
+    {{11.3, 11}, {14.9, 14.7}, {22, 21}},  // segments_64x16
+    {{24.5, 12.4}, {27, 14}, {34, 18}},    // segments_32x32
+    {{29, 16}, {27.8, 27}, {36.6, 36.8}},  // segments_64x32
+    {{35, 9.2}, {41, 10.5}, {45, 13}},     // segments_64x32_deep
+    {{50, 29.7}, {50, 31.4}, {64, 47}},    // segments_128x64_deep
+    {{54, 54}, {65, 65}, {66, 66}},        // segments_128x128_bulk
+};
 
 const ActivationGroupKernel* kernels_of(int bits) {
   return bits == 2   ? kActivationGroupsBits2
@@ -58,27 +78,32 @@ int activation_group_skinny_threads(const ActivationGroupArgs& args) {
   return std::max(32 * args.depth, ceil_div(16 * std::min(args.m, kActivationGroupSkinnyTokens), 32) * 32);
 }
 
-ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int arch,
-                                             int processors, int device_shared) {
+ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int arch, int processors,
+                                             int device_shared) {
   const int64_t scale_bytes = (group_count(p.w) / per_scale + 1) * 64;
-  if (p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2) return ActivationGroupTile::kSkinny;
-  // The busiest multiprocessor decides: its outputs, and for each tile as much as half of 64 x 32 ones beside them.
-  constexpr double kOfTile = 1024;
+  const bool skinny = p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2;
+  if (skinny && p.m <= kActivationGroupSkinnyTokens / 2) return ActivationGroupTile::kSkinny;
   ActivationGroupArgs args{};
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
+  const size_t shared_scale = args.per_scale == 4 ? 0 : args.per_scale == 2 ? 1 : 2;
   ActivationGroupTile best = ActivationGroupTile::k64x32;
   double least = 0;
-  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::kBulk128x96;
+  const auto consider = [&](ActivationGroupTile tile, int64_t rows, int64_t tokens) {
+    const Microseconds& t = kMicroseconds[static_cast<size_t>(tile)][shared_scale];
+    const int64_t tiles = ceil_div<int64_t>(p.m, tokens) * ceil_div<int64_t>(p.w.n, rows);
+    const double cost = std::max(t.least, double(ceil_div<int64_t>(tiles, processors)) * t.each);
+    if (least != 0 && cost >= least) return;
+    least = cost, best = tile;
+  };
+  if (skinny) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
+  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::kBulk128x128;
        tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
     if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
-    if (tile >= ActivationGroupTile::kBulk128x128 && (!has_bulk_activation_groups(arch) || p.w.offsets != nullptr)) continue;
-    const int64_t tiles = (p.m + kernel->tokens - 1) / kernel->tokens * ((p.w.n + kernel->rows - 1) / kernel->rows);
-    const double outputs = double(kernel->rows) * kernel->tokens;
-    const double cost = double((tiles + processors - 1) / processors) * (outputs + kOfTile);
-    if (least != 0 && cost >= least) continue;
-    least = cost, best = tile;
+    const bool bulk = tile == ActivationGroupTile::kBulk128x128;
+    if (!bulk || (has_bulk_activation_groups(arch) && p.w.offsets == nullptr))
+      consider(tile, kernel->rows, kernel->tokens);
   }
   return best;
 }

@@ -11,7 +11,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26;
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 23;
 inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
                      kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
 
@@ -32,8 +32,7 @@ enum class ActivationGroupTile : uint8_t {
   kSplit64x32,
   k64x32,
   k128x64,
-  kBulk128x128,  // from here on sm_90a; x with rows at multiples of 16 bytes, no offsets
-  kBulk128x96,
+  kBulk128x128,  // sm_90a; x with rows at multiples of 16 bytes, no offsets
 };
 inline constexpr const char* kActivationGroupTileNames[] = {
     "",
@@ -45,7 +44,7 @@ inline constexpr const char* kActivationGroupTileNames[] = {
     "segments_64x32_deep",
     "segments_128x64_deep",
     "segments_128x128_bulk",
-    "segments_128x96_bulk"};
+};
 
 struct ActivationGroupKernel {
   ActivationGroupTile tile;
@@ -61,7 +60,7 @@ extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBi
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args);
 
-/// Whether tiles from kBulk128x128 on run on code for `arch`.
+/// Whether kBulk128x128 runs on code for `arch`.
 bool has_bulk_activation_groups(int arch);
 
 /// Cuts K for the skinny kernel; the threads of its blocks.
@@ -69,8 +68,8 @@ void cut_activation_groups_skinny(ActivationGroupArgs& args);
 int activation_group_skinny_threads(const ActivationGroupArgs& args);
 
 /// The kernel for a problem whose groups are activation groups, `per_scale` of which share a scale of the weights.
-ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t per_scale, int arch,
-                                             int processors, int device_shared);
+ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t per_scale, int arch, int processors,
+                                             int device_shared);
 
 /// gemm() with scales of x per activation group: the groups of problem.w are activation groups of 32 columns. Its
 /// x_sums are the sums over a group of the weights of sums times scales of x, [m, groups of the weights].
