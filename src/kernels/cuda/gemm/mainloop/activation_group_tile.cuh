@@ -5,8 +5,8 @@
 //
 // Numerics: docs/numerics.md#matmul. Sums start from the bits of 1.5 * 2^(23 - shift), so that they are floats above
 // that number when they end: one subtraction, exact, in place of a conversion.
-// Scales of x lie in the order in which lanes want them: those of a lane's four tokens in a pair of column tiles are one
-// load of 16 bytes.
+// Scales of x lie in the order in which lanes want them: those of a lane's four tokens in a pair of column tiles are
+// one load of 16 bytes.
 
 #include "kernels/cuda/gemm/epilogue/epilogue.cuh"
 #include "kernels/cuda/gemm/primitives/mma.cuh"
