@@ -16,8 +16,9 @@ T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
-/// Microseconds of a launch over 4096 columns, measured on an H100: at least, and for every tile of the busiest
-/// multiprocessor. With 4, 2 and any other number of activation groups to a scale.
+/// Microseconds of a launch over 4096 columns, fitted to an H100's times: at least, and for every tile of the busiest
+/// multiprocessor. With 4, 2 and any other number of activation groups to a scale; where a tile was never the fastest
+/// the last two are estimates.
 struct Microseconds {
   double least, each;
 };
