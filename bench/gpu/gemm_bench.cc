@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 
+#include "bench/gpu/gemm_timing.h"
 #include "kernels/cuda/gemm/dispatch/choose.h"
 #include "kernels/cuda/gemm/schedule/skinny.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
@@ -19,43 +20,7 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr size_t kCold = size_t(256) << 20;  // the L2 has 60 MiB
 cudaStream_t stream;
-
-struct Time {
-  double median, best, worst;  // microseconds of a launch
-};
-
-/// `launch(i)` enqueues one call on operands i of `copies`.
-Time time_graph(int copies, const std::function<void(int)>& launch) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  const int rounds = std::max(1, (20 + copies - 1) / copies);
-  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < rounds * copies; ++i) launch(i % copies);
-  must(cudaStreamEndCapture(stream, &graph), "end of capture");
-  must(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-  cudaEvent_t a, b;
-  cudaEventCreate(&a), cudaEventCreate(&b);
-  auto sample = [&](int replays) {
-    cudaEventRecord(a, stream);
-    for (int i = 0; i < replays; ++i) cudaGraphLaunch(exec, stream);
-    cudaEventRecord(b, stream);
-    must(cudaEventSynchronize(b), "replay");
-    float ms = 0;
-    cudaEventElapsedTime(&ms, a, b);
-    return 1e3 * ms / (double(replays) * rounds * copies);
-  };
-  sample(1);
-  const double once = sample(1) * rounds * copies;
-  const int replays = std::max(1, int(2000 / once));
-  std::vector<double> all;
-  for (int i = 0; i < 9; ++i) all.push_back(sample(replays));
-  std::sort(all.begin(), all.end());
-  cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-  cudaEventDestroy(a), cudaEventDestroy(b);
-  return {all[4], all[0], all[8]};
-}
 
 struct Cublas {
   using Create = int (*)(void**);
@@ -173,7 +138,7 @@ bool time_choice(const Row& r, CaseData& data, int copies, const GemmChoice& cho
   for (int i = 0; i < copies; ++i) problems.push_back(data.problem(i));
   for (int overlap = both ? 0 : 1; overlap < 2; ++overlap) {
     for (GemmProblem& q : problems) q.overlap_previous = overlap == 1;
-    const Time t = time_graph(copies, [&](int i) { gemm_as(problems[size_t(i)], choice, stream); });
+    const Time t = time_graph(stream, copies, [&](int i) { gemm_as(problems[size_t(i)], choice, stream); });
     print(r, label, kernel, choice.split, overlap ? "dependent" : "plain", t, double(data.weight_bytes()));
   }
   return true;
@@ -217,7 +182,7 @@ void time_rivals(const Row& r, const Cublas& cublas) {
     };
     launch(0);
     must(cudaStreamSynchronize(stream), kind.name);
-    const Time t = time_graph(copies, launch);
+    const Time t = time_graph(stream, copies, launch);
     if (status == 0) print(r, kind.name, kind.name, 1, "plain", t, double(weights));
     cudaFree(w), cudaFree(x), cudaFree(y);
   }

@@ -16,9 +16,10 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int64_t kGemvRows = 8;                            // up to here integer_gemv.h has its own order
-constexpr int64_t kSplitRows = 512;                         // rows of f32 x that are cut into parts at a time
-constexpr int kAssumedProcessors = 132, kAssumedArch = 90;  // where there is no device to ask
+constexpr int64_t kGemvRows = 8;     // up to here integer_gemv.h has its own order
+constexpr int64_t kSplitRows = 512;  // rows of f32 x that are cut into parts at a time
+constexpr int kAssumedProcessors = 132, kAssumedArch = 90,
+              kAssumedShared = 227 << 10;  // where there is no device to ask
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
 
@@ -35,6 +36,7 @@ Device this_device() {
     cudaGetLastError();
     d.arch = kAssumedArch;
     d.processors = kAssumedProcessors;
+    d.shared_bytes = kAssumedShared;
   }
   return d;
 }
@@ -162,9 +164,12 @@ Status run_int8(FormatId format, const Matmul& call) {
       return s;
     p.x_sums = sums;
   }
-  if (per_scale > 0)
-    return status_of(gemm_activation_groups_as(p, per_scale, static_cast<ActivationGroupTile>(call.instance),
-                                               as_stream(call.stream)));
+  if (per_scale > 0) {
+    const auto tile = static_cast<ActivationGroupTile>(call.instance);
+    const GemmStatus status = gemm_activation_groups_as(p, per_scale, tile, as_stream(call.stream));
+    if (status != GemmStatus::kUnsupported) return status_of(status);
+    return status_of(gemm_activation_groups_as(p, per_scale, ActivationGroupTile::k64x32, as_stream(call.stream)));
+  }
   return run_problem(p, unpack_choice(p, call.instance), call.stream);
 }
 
@@ -267,7 +272,7 @@ int32_t tensor_instance(FormatId format, Activation activation, const MatmulShap
   const Device d = this_device();
   const GemmProblem p = problem_of(format, gemm_activation(activation), shape);
   if (const int64_t per_scale = activation_groups_per_scale(shape); per_scale > 0 && activation == Activation::kInt8)
-    return static_cast<int32_t>(choose_activation_groups(p, per_scale, d.processors));
+    return static_cast<int32_t>(choose_activation_groups(p, per_scale, d.arch, d.processors, d.shared_bytes));
   return supports(p, d.arch) ? pack_choice(p, choose(p, d.arch, d.processors)) : 0;
 }
 

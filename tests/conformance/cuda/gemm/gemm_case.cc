@@ -72,10 +72,12 @@ std::string GemmCase::text() const {
   static const char* const kX[] = {"int8", "f16", "bf16", "bit"};
   static const char* const kY[] = {"f32", "f16", "bf16"};
   char s[256];
-  std::snprintf(s, sizeof s, "format %d x %s y %s m %lld n %lld k %lld group %lld pad %lld,%lld shift %lld%s%s%s%s%s",
+  std::snprintf(s, sizeof s,
+                "format %d x %s y %s m %lld n %lld k %lld group %lld pad %lld,%lld shift %lld per scale %lld%s%s%s%s%s",
                 int(format), kX[int(activation)], kY[int(output)], (long long)m, (long long)n, (long long)k,
-                (long long)group, (long long)x_pad, (long long)y_pad, (long long)x_shift, x_groups ? " x-groups" : "",
-                offsets ? " offsets" : "", bias ? " bias" : "", extremes ? " extremes" : "", overlap ? " overlap" : "");
+                (long long)group, (long long)x_pad, (long long)y_pad, (long long)x_shift, (long long)per_scale,
+                x_groups ? " x-groups" : "", offsets ? " offsets" : "", bias ? " bias" : "",
+                extremes ? " extremes" : "", overlap ? " overlap" : "");
   return s;
 }
 
@@ -101,6 +103,11 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     offsets_.resize(scales_.size());
     for (float& o : offsets_) o = (random.unit() - 0.5f) * 0.02f;
   }
+  for (int64_t i = 0; c.per_scale > 1 && i < c.n * groups_; ++i) {
+    const int64_t g = i % groups_, first = i - g % c.per_scale;
+    scales_[size_t(i)] = scales_[size_t(first)];
+    if (c.offsets) offsets_[size_t(i)] = offsets_[size_t(first)];
+  }
   if (c.bias) {
     bias_.resize(size_t(c.n));
     for (float& b : bias_) b = random.unit() - 0.5f;
@@ -122,10 +129,20 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
         xh_[size_t(c.x_shift + m * ldx_ + k)] =
             half_bits(2 * random.unit() - 1 + (c.extremes ? 100.0f : 0.0f), c.activation);
   }
-  if (c.offsets) {
+  if (c.offsets && c.per_scale == 0) {
     x_sums_.assign(size_t(c.m * groups_), 0.0f);
     for (int64_t m = 0; m < c.m; ++m)
       for (int64_t k = 0; k < c.k; ++k) x_sums_[size_t(m * groups_ + k / group)] += x_at(m, k);
+  }
+  if (c.offsets && c.per_scale > 0) {  // times the scales of x, over the groups that share a scale
+    const int64_t wide = (groups_ + c.per_scale - 1) / c.per_scale;
+    x_sums_.assign(size_t(c.m * wide), 0.0f);
+    for (int64_t m = 0; m < c.m; ++m)
+      for (int64_t g = 0; g < groups_; ++g) {
+        float sum = 0, &total = x_sums_[size_t(m * wide + g / c.per_scale)];
+        for (int64_t k = g * group; k < std::min(c.k, (g + 1) * group); ++k) sum += x_at(m, k);
+        total = std::fma(sum, x_scale_[size_t(m * groups_ + g)], total);
+      }
   }
 
   uint8_t* d_codes = upload(codes, device_);
@@ -208,11 +225,21 @@ double CaseData::expected(int64_t m, int64_t n, double* magnitude) const {
   const float bias = c_.bias ? bias_[size_t(n)] : 0.0f;
   if (c_.activation == GemmActivation::kInt8 || c_.activation == GemmActivation::kBit) {  // src/kernels/ref/matmul.cc
     const int8_t* x = xq_.data() + c_.x_shift + m * ldx_;
-    float acc = 0;
+    float acc = 0, part = 0;
     for (int64_t g = 0; g < groups_; ++g) {
       int32_t sum = 0;
       for (int64_t k = g * group; k < std::min(c_.k, (g + 1) * group); ++k) sum += int32_t(w[k]) * x[k];
       const float xs = c_.x_groups ? x_scale_[size_t(m * groups_ + g)] : 1.0f;
+      if (c_.per_scale > 0) {
+        part = std::fma(float(sum), xs, part);
+        if ((g + 1) % c_.per_scale != 0 && g + 1 != groups_) continue;
+        acc = std::fma(part, scales_[size_t(n * groups_ + g)], acc);
+        const int64_t wide = (groups_ + c_.per_scale - 1) / c_.per_scale;
+        if (c_.offsets)
+          acc = std::fma(x_sums_[size_t(m * wide + g / c_.per_scale)], offsets_[size_t(n * groups_ + g)], acc);
+        part = 0;
+        continue;
+      }
       acc = std::fma(float(sum) * xs, scales_[size_t(n * groups_ + g)], acc);
       if (c_.offsets) acc = std::fma(x_sums_[size_t(m * groups_ + g)] * xs, offsets_[size_t(n * groups_ + g)], acc);
     }

@@ -18,6 +18,8 @@ struct GemmCase {
   GemmOutput output = GemmOutput::kF32;
   int64_t m = 1, n = 1, k = 1, group = 0;
   int64_t x_pad = 0, y_pad = 0, x_shift = 0;  // elements behind each row; first element of x
+  // int8, scales of x per group of 32 columns: that many share a scale of the weights; 0: each has its own
+  int64_t per_scale = 0;
   bool x_groups = false, offsets = false, bias = false, extremes = false, overlap = false;
   std::string text() const;
 };

@@ -1,12 +1,14 @@
 // Conformance on a device: random problems, tails, all formats, scalings and element types, every kernel that can run
 // each of them, against plain loops on the CPU. Integers bit for bit. Usage: lowbit_gemm_check [cases] [seed]
-// [seconds]. Exit 1: a difference, 77: no device.
+// [seconds] [anything: only scales of x per 32 columns].
+// Exit 1: a difference, 77: no device.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 
 #include "kernels/cuda/gemm/dispatch/choose.h"
 #include "kernels/cuda/gemm/primitives/running_arch.h"
+#include "kernels/cuda/gemm/schedule/activation_groups.h"
 #include "kernels/cuda/gemm/schedule/skinny.h"
 #include "kernels/cuda/gemm/schedule/split_k.h"
 #include "kernels/cuda/gemm/weight_order/stored_bits.h"
@@ -183,6 +185,43 @@ void run_repeated(Tally& tally) {
     }
 }
 
+/// Scales of x per group of 32 columns: every tile that can run, and launches that overlap, which give the same bits.
+void run_activation_groups(Tally& tally) {
+  GemmCase c;
+  static const FormatId kFormats[] = {FormatId::kInt2, FormatId::kInt4, FormatId::kInt8, FormatId::kTernary};
+  static const int64_t kPerScale[] = {1, 2, 4, 4, 3, 8, 1000};
+  c.format = kFormats[below(4)], c.output = GemmOutput(below(3)), c.group = kActivationGroupColumns;
+  c.m = 1 + below(below(3) == 0 ? 300 : 70), c.n = 1 + below(below(2) == 0 ? 130 : 500);
+  c.k = below(2) == 0 ? 1 + below(3000) : 64 * (1 + below(50));
+  c.x_groups = true, c.per_scale = kPerScale[below(7)];
+  c.offsets = below(5) == 0, c.bias = below(2) == 0, c.extremes = below(8) == 0, c.y_pad = below(3);
+  if (below(4) != 0)
+    c.x_pad = (16 - c.k % 16) % 16;
+  else
+    c.x_pad = below(5), c.x_shift = below(3);
+  CaseData data(c, state, 1);
+  ++tally.cases;
+  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x128); ++t)
+    for (int launch = 0; launch < 4; ++launch) {
+      GemmProblem p = data.problem();
+      p.overlap_previous = launch > 0;
+      if (launch < 2) data.poison();
+      const GemmStatus status = gemm_activation_groups_as(p, c.per_scale, ActivationGroupTile(t), nullptr);
+      if (status == GemmStatus::kUnsupported) break;
+      if (launch == 1 || launch == 2) continue;
+      const cudaError_t e = cudaDeviceSynchronize();
+      std::string wrong = status != GemmStatus::kOk ? gemm_status_name(status)
+                          : e != cudaSuccess        ? cudaGetErrorString(e)
+                                                    : "";
+      if (wrong.empty()) wrong = data.check(3000, &tally.worst);
+      ++tally.launches, ++tally.by_kernel[t == int(ActivationGroupTile::kSkinny) ? 2 : 0];
+      if (wrong.empty()) continue;
+      ++tally.failures;
+      std::printf("FAIL %s: %s: %s\n", c.text().c_str(), kActivationGroupTileNames[t], wrong.c_str());
+      if (e != cudaSuccess) std::exit(2);
+    }
+}
+
 int refusals() {
   int wrong = 0;
   auto expect = [&](const char* what, GemmProblem p, GemmStatus status) {
@@ -222,11 +261,14 @@ int main(int argc, char** argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 500;
   state = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   const int seconds = argc > 3 ? std::atoi(argv[3]) : 1000000;  // stop after
+  const bool only_activation_groups = argc > 4;
   const int arch = running_arch();
   Tally tally;
   tally.failures += refusals();
   const clock_t begin = clock();
   for (int i = 0; i < cases && tally.failures < 20 && (clock() - begin) / CLOCKS_PER_SEC < seconds; ++i) {
+    run_activation_groups(tally);
+    if (only_activation_groups) continue;
     run_case(random_case(), state, i % 2 == 0, arch, tally);
     if (i % 32 == 0 && arch == 90) run_many_tiles(tally);
     if (i % 8 == 0) run_tall(tally);

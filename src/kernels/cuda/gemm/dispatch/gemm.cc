@@ -167,27 +167,31 @@ GemmStatus launch_activation_groups(const GemmProblem& p, int64_t per_scale, Act
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.stream = stream, config.attrs = &attribute;
-  if (tile == ActivationGroupTile::kSkinny) {
-    const int shared = ActivationGroupSkinnyOffsets(args).bytes;
-    if (shared > device.shared) return GemmStatus::kUnsupported;
-    if (cudaError_t e =
-            cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
-        e != cudaSuccess)
-      return launched(e);
-    config.gridDim = dim3(unsigned(ceil_div(p.w.n, 16)), unsigned(ceil_div(p.m, kActivationGroupSkinnyTokens)));
-    config.blockDim = dim3(unsigned(activation_group_skinny_threads(args)));
-    config.dynamicSmemBytes = size_t(shared);
-    config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
-  } else {
-    args.m_tiles = int(ceil_div(p.m, 32 * kernel->x_warps)),
-    args.n_tiles = int(ceil_div(p.w.n, 32 * kernel->row_warps));
-    args.band = std::max(1, band_rows(p) / (32 * kernel->x_warps));
-    if (int64_t(args.m_tiles) * args.n_tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
-    config.gridDim = dim3(unsigned(args.m_tiles * args.n_tiles));
-    config.blockDim = dim3(unsigned(32 * kernel->x_warps * kernel->row_warps));
-  }
-  void* list[] = {&args};
-  return launched(cudaLaunchKernelExC(&config, kernel->function, list));
+  const bool skinny = tile == ActivationGroupTile::kSkinny;
+  const int shared = skinny ? ActivationGroupSkinnyOffsets(args).bytes : kernel->shared_bytes;
+  const int64_t rows = skinny ? 16 : kernel->rows, tokens = skinny ? kActivationGroupSkinnyTokens : kernel->tokens;
+  if (shared > device.shared) return GemmStatus::kUnsupported;
+  if (cudaError_t e = cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           skinny ? device.shared : shared);
+      e != cudaSuccess)
+    return launched(e);
+  args.m_tiles = int(ceil_div(p.m, tokens)), args.n_tiles = int(ceil_div(p.w.n, rows));
+  args.band = std::max<int>(1, band_rows(p) / int(tokens));
+  const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
+  if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
+  const bool bulk = tile == ActivationGroupTile::kBulk128x128;
+  CUtensorMap map;
+  if (bulk && (!has_bulk_activation_groups(device.arch) || !args.x_aligned || args.offsets != nullptr))
+    return GemmStatus::kUnsupported;
+  if (bulk && !make_map(p, int(tokens), &map)) return GemmStatus::kCudaError;
+  config.gridDim = tile < ActivationGroupTile::k64x32
+                       ? dim3(unsigned(args.n_tiles), unsigned(args.m_tiles))
+                       : dim3(unsigned(bulk ? std::min<int64_t>(tiles, device.processors) : tiles));
+  config.blockDim = dim3(unsigned(skinny ? activation_group_skinny_threads(args) : kernel->threads + (bulk ? 128 : 0)));
+  config.dynamicSmemBytes = size_t(shared);
+  config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
+  void *list[] = {&args}, *with_map[] = {&map, &args};
+  return launched(cudaLaunchKernelExC(&config, kernel->function, bulk ? with_map : list));
 }
 
 GemmStatus launch_skinny(const GemmProblem& p, const Device& device, cudaStream_t stream) {

@@ -11,7 +11,28 @@ namespace {
 constexpr int kMostWarps = kActivationGroupSkinnyThreads / 32;
 constexpr int64_t kFewestBytes = 99 << 10;  // of shared memory of a block, on every architecture
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class T>
+T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+
+/// Microseconds of a launch over 4096 columns, fitted to an H100's times: at least, and for every tile of the busiest
+/// multiprocessor. With 4, 2 and any other number of activation groups to a scale; where a tile was never the fastest
+/// the last two are estimates.
+struct Microseconds {
+  double least, each;
+};
+constexpr Microseconds kMicroseconds[][3] = {
+    {},
+    {{4.9, 4.9}, {6.0, 6.0}, {8.0, 8.0}},   // kSkinny
+    {{9.5, 5.5}, {14.8, 8.4}, {21, 10.7}},  // kSplit32x16
+    {{11.3, 11}, {15, 14.7}, {22, 21}},     // kSplit64x16
+    {{24.5, 12.4}, {27, 14}, {34, 18}},     // kSplit32x32
+    {{29, 16}, {27.8, 27}, {36.6, 36.8}},   // kSplit64x32
+    {{35, 9.7}, {41, 10.5}, {45, 13}},      // k64x32
+    {{50, 29.7}, {50, 31.4}, {64, 47}},     // k128x64
+    {{54, 54}, {65, 65}, {66, 66}},         // kBulk128x128
+};
 
 const ActivationGroupKernel* kernels_of(int bits) {
   return bits == 2   ? kActivationGroupsBits2
@@ -21,6 +42,14 @@ const ActivationGroupKernel* kernels_of(int bits) {
 }
 
 }  // namespace
+
+bool has_bulk_activation_groups([[maybe_unused]] int arch) {
+#if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
+  return arch == 90;
+#else
+  return false;
+#endif
+}
 
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args) {
@@ -50,11 +79,34 @@ int activation_group_skinny_threads(const ActivationGroupArgs& args) {
   return std::max(32 * args.depth, ceil_div(16 * std::min(args.m, kActivationGroupSkinnyTokens), 32) * 32);
 }
 
-ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int processors) {
+ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_scale, int arch, int processors,
+                                             int device_shared) {
   const int64_t scale_bytes = (group_count(p.w) / per_scale + 1) * 64;
-  if (p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2) return ActivationGroupTile::kSkinny;
-  const int64_t tiles = (p.m + 63) / 64 * ((p.w.n + 127) / 128);
-  return tiles >= processors ? ActivationGroupTile::k128x64 : ActivationGroupTile::k64x32;
+  const bool skinny = p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2;
+  if (skinny && p.m <= kActivationGroupSkinnyTokens / 2) return ActivationGroupTile::kSkinny;
+  ActivationGroupArgs args{};
+  args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
+  const size_t shared_scale = args.per_scale == 4 ? 0 : args.per_scale == 2 ? 1 : 2;
+  ActivationGroupTile best = ActivationGroupTile::k64x32;
+  double least = 0;
+  const auto consider = [&](ActivationGroupTile tile, int64_t rows, int64_t tokens) {
+    const Microseconds& t = kMicroseconds[static_cast<size_t>(tile)][shared_scale];
+    const int64_t tiles = ceil_div<int64_t>(p.m, tokens) * ceil_div<int64_t>(p.w.n, rows);
+    const double cost = std::max(t.least, double(ceil_div<int64_t>(tiles, processors)) * t.each);
+    if (least != 0 && cost >= least) return;
+    least = cost, best = tile;
+  };
+  if (skinny) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
+  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::kBulk128x128;
+       tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
+    const ActivationGroupKernel* const kernel =
+        find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
+    if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
+    const bool bulk = tile == ActivationGroupTile::kBulk128x128;
+    if (!bulk || (has_bulk_activation_groups(arch) && p.w.offsets == nullptr))
+      consider(tile, kernel->rows, kernel->tokens);
+  }
+  return best;
 }
 
 }  // namespace lowbit::cuda

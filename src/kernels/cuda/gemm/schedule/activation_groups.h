@@ -1,7 +1,7 @@
 #pragma once
 // The launcher's view of the kernels for int8 x with a scale per group of 32 columns (an activation group), where one
 // or more activation groups share a scale of the weights (gemm_activation_groups.cuh,
-// gemm_activation_groups_skinny.cuh).
+// gemm_activation_groups_split.cuh, gemm_activation_groups_skinny.cuh).
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 8;
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 23;
 inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
                      kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
 
@@ -22,16 +22,35 @@ struct ActivationGroupArgs : GemmArgs {
   int whole_groups;  // few tokens: warps have whole groups of the weights
 };
 
-/// Which kernel, and its tile.
-enum class ActivationGroupTile : uint8_t { kNone, kSkinny, k128x64, k64x32 };
-inline constexpr const char* kActivationGroupTileNames[] = {"", "segments_few8", "segments_128x64", "segments_64x32"};
+/// Which kernel, and its tile: rows of weights x tokens.
+enum class ActivationGroupTile : uint8_t {
+  kNone,
+  kSkinny,
+  kSplit32x16,
+  kSplit64x16,
+  kSplit32x32,
+  kSplit64x32,
+  k64x32,
+  k128x64,
+  kBulk128x128,  // sm_90a; x with rows at multiples of 16 bytes, no offsets
+};
+inline constexpr const char* kActivationGroupTileNames[] = {
+    "",
+    "segments_few8",
+    "segments_32x16",
+    "segments_64x16",
+    "segments_32x32",
+    "segments_64x32",
+    "segments_64x32_deep",
+    "segments_128x64_deep",
+    "segments_128x128_bulk",
+};
 
-/// A tile: 32 rows of weights for each of row_warps, 32 tokens for each of x_warps.
 struct ActivationGroupKernel {
   ActivationGroupTile tile;
-  // activation groups that share a scale of the weights; 0: any number. Few tokens: 1 where warps have whole groups
+  // activation groups that share a scale of the weights; 0: any number. Up to 8 tokens: 1 where warps have whole groups
   int per_scale;
-  int row_warps, x_warps;  // 0: the skinny kernel
+  int rows, tokens, threads, shared_bytes;  // 0: the skinny kernel
   const void* function;
 };
 
@@ -41,12 +60,16 @@ extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBi
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args);
 
+/// Whether kBulk128x128 runs on code for `arch`.
+bool has_bulk_activation_groups(int arch);
+
 /// Cuts K for the skinny kernel; the threads of its blocks.
 void cut_activation_groups_skinny(ActivationGroupArgs& args);
 int activation_group_skinny_threads(const ActivationGroupArgs& args);
 
 /// The kernel for a problem whose groups are activation groups, `per_scale` of which share a scale of the weights.
-ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t per_scale, int processors);
+ActivationGroupTile choose_activation_groups(const GemmProblem& problem, int64_t per_scale, int arch, int processors,
+                                             int device_shared);
 
 /// gemm() with scales of x per activation group: the groups of problem.w are activation groups of 32 columns. Its
 /// x_sums are the sums over a group of the weights of sums times scales of x, [m, groups of the weights].
