@@ -36,7 +36,7 @@ __device__ __forceinline__ float fold_lanes(float sum) {
   return __shfl_sync(0xffffffffu, sum, 0, kLanes);
 }
 
-/// 1 / rms of a row in shared memory, as norm_rows(): sixteen lanes, of which each adds every sixteenth square. Elements
+/// 1 / rms of a row in shared memory, as norm_rows(): sixteen lanes, each of which adds every sixteenth square. They
 /// come kAhead squares before they are added, at four cycles each, so that none is waited for. Zeros stand for those
 /// behind the row: their squares change no sum.
 __device__ __forceinline__ float inverse_rms(const float* row, int k, float eps) {
