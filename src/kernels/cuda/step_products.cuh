@@ -248,8 +248,8 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
     }
   }
   const auto* const scales = reinterpret_cast<const float*>(shared + p.x_scales_at) + first;
-  const float *const even = scales + min(2 * t, p.m - 1) * p.segments, *const odd = scales + min(2 * t + 1, p.m - 1) *
-                                                                                                 p.segments;
+  const float* const even = scales + min(2 * t, p.m - 1) * p.segments;
+  const float* const odd = scales + min(2 * t + 1, p.m - 1) * p.segments;
   const int count = min(p.segments - first, 2 * share.count);
   float* slot = results + first / p.per_scale * p.m * 16;
   float part[4] = {};
@@ -268,9 +268,10 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
   }
 }
 
-/// kTiles 2: the tiles are those of parts 0 and 1, and become one output.
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
+/// the compiler aims at four, and registers spill.
 template <int Bits, int kTiles>
-__global__ void __launch_bounds__(kProductThreads) step_products_kernel(const __grid_constant__ ProductArgs p) {
+__global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), of_block = static_cast<int>(blockIdx.x);
