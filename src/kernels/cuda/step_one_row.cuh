@@ -61,32 +61,33 @@ struct OneRowCopies {
     }
   }
 
-  /// Of tile `half` the next share, of `count` batches in chunk 0 and fewer by `of_chunk` in each that follows.
-  __device__ __forceinline__ void next(const ProductArgs& p, uint8_t* shared, int count, int of_chunk, int half) {
+  /// The next share, of `count` batches in chunk 0 and fewer by `of_chunk` in each that follows.
+  __device__ __forceinline__ void next(const ProductArgs& p, uint8_t* shared, int count, int of_chunk) {
     if (tile < p.tiles) {
-      if (chunk == 0 && half == 0) begin_tile(p, reinterpret_cast<float*>(shared));
+      if (chunk == 0) begin_tile(p, reinterpret_cast<float*>(shared));
       const int here = min(p.warp_batches, count - chunk * of_chunk);
-      const uint32_t to = shared_address(shared + p.weights_at + (stage * kTiles + half) * Copies::kStageBytes) +
-                          static_cast<uint32_t>(threadIdx.x) * Copies::kBytes;
 #pragma unroll
-      for (int i = 0; i < kProductBatches; ++i) {
-        if (i >= here) break;
+      for (int half = 0; half < kTiles; ++half) {
+        const uint32_t to = shared_address(shared + p.weights_at + (stage * kTiles + half) * Copies::kStageBytes) +
+                            static_cast<uint32_t>(threadIdx.x) * Copies::kBytes;
 #pragma unroll
-        for (int c = 0; c < Copies::kOfBatch; ++c)
-          copy(to + (i * Copies::kOfBatch + c) * kProductThreads * Copies::kBytes,
-               from[half] + i / 2 * kPanelBytes + i % 2 * (kPackLanes * Copies::kWords * 4) + c * (kPackLanes * 16));
+        for (int i = 0; i < kProductBatches; ++i) {
+          if (i >= here) break;
+#pragma unroll
+          for (int c = 0; c < Copies::kOfBatch; ++c)
+            copy(to + (i * Copies::kOfBatch + c) * kProductThreads * Copies::kBytes,
+                 from[half] + i / 2 * kPanelBytes + i % 2 * (kPackLanes * Copies::kWords * 4) + c * (kPackLanes * 16));
+        }
+        from[half] += of_chunk / 2 * kPanelBytes;
       }
-      from[half] += of_chunk / 2 * kPanelBytes;
-      if (half == kTiles - 1) advance(p);
+      stage = stage + 1 == kOneRowStages<Bits, kTiles> ? 0 : stage + 1;
+      if (++chunk == p.chunks) {
+        chunk = 0;
+        ++ordinal;
+        tile += static_cast<int>(gridDim.x);
+      }
     }
     end_product_stage();
-  }
-  __device__ __forceinline__ void advance(const ProductArgs& p) {
-    stage = stage + 1 == kOneRowStages<Bits, kTiles> ? 0 : stage + 1;
-    if (++chunk < p.chunks) return;
-    chunk = 0;
-    ++ordinal;
-    tile += static_cast<int>(gridDim.x);
   }
 
   static __device__ __forceinline__ void copy(uint32_t to, const uint8_t* from) {
@@ -193,10 +194,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(co
   auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][groups][16]
   OneRowCopies<Bits, kTiles> copies;
 #pragma unroll 1
-  for (int i = 0; i < kStages; ++i) {
-#pragma unroll
-    for (int half = 0; half < kTiles; ++half) copies.next(p, product_shared, count, of_chunk, half);
-  }
+  for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
   OneRowColumns by = {};
   if (p.norm != nullptr && p.rows != nullptr) load_one_row(p.norm, p.k, 0, by);
   wait_for_predecessor();
@@ -216,20 +214,20 @@ __global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(co
     if (folds && ordinal != 0) out.find<kTiles>(p, tile);
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
       const int at = chunk * of_chunk, here = min(p.warp_batches, count - at);
-      const uint2 x = here > 0 ? *reinterpret_cast<const uint2*>(codes + 64 * at) : uint2{0, 0};
-      const float2 factors = here > 0 ? x_scales[at] : float2{0, 0};
+      if (here > 0) {
+        const uint2 x = *reinterpret_cast<const uint2*>(codes + 64 * at);
+        const float2 factors = x_scales[at];
 #pragma unroll
-      for (int half = 0; half < kTiles; ++half) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(kStages * kTiles - 1) : "memory");
-        if (here > 0) {
+        for (int half = 0; half < kTiles; ++half) {
           float sum[4];
           sum_one_row<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, sum);
           scale_one_row(p, sum, factors, min(2 * here, p.segments - 2 * (first + at)),
                         of + half * of_half + slot + (2 * at >> p.scale_shift) * 16);
         }
-        copies.next(p, product_shared, count, of_chunk, half);
       }
+      copies.next(p, product_shared, count, of_chunk);
       stage += kTiles * ProductCopies<Bits>::kStageBytes;
       if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
     }
