@@ -1,6 +1,7 @@
-#include "kernels/cuda/step_products.cuh"
+#include "kernels/cuda/step_one_row.cuh"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/checked.h"
 #include "kernels/cuda/bit_step.h"
@@ -13,15 +14,45 @@ namespace lowbit::cuda {
 namespace {
 
 constexpr int kSpreadBytes = 16;  // behind a row of codes: rows in different banks
+constexpr int kOneRowBlocks = 2;  // of a multiprocessor
 
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
 
+/// One row streams where lanes that pass a group's sum on have whole groups.
+bool streams(const ProductArgs& args) {
+  return args.m == 1 && args.per_scale <= kOneRowSegments && std::has_single_bit(static_cast<unsigned>(args.per_scale));
+}
+
+/// How warps share K: an even number of batches of a warp at a time, which hold whole groups.
+void cut_one_row(ProductArgs& args) {
+  const int batches = static_cast<int>(ceil_div(args.k, 64));
+  args.warp_batches = batches <= kProductThreads / 16 && args.per_scale <= 4 ? 2 : kProductBatches;
+  args.depth = std::min(kProductThreads / 32, static_cast<int>(ceil_div(batches, args.warp_batches)));
+  args.scale_shift = std::countr_zero(static_cast<unsigned>(args.per_scale));
+}
+
+/// The same as place() for one row.
+int place_one_row(const StepProducts& call, ProductArgs& args, int grid) {
+  const bool pairs = gates(call.end);
+  const int tiles = pairs ? 2 : 1, bits = bits_of(call), groups = tiles * args.weight_groups * 16 * 4;
+  args.stages = pairs ? kOneRowStages<4, 2> : bits == 8 ? kOneRowStages<8, 1> : kOneRowStages<4, 1>;
+  args.scale_stages =
+      static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(grid, 1))));
+  args.weights_at = args.scale_stages * groups;
+  args.rows_at = args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
+  args.codes_at = args.results_at + std::max(2 * groups, args.norm == nullptr ? 0 : args.k * 4);
+  args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kOneRowSegments;
+  args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kOneRowSegments) * 4;
+  return args.factor_at + 16;
+}
+
 /// Places in shared memory; its bytes.
-int place(const StepProducts& call, ProductArgs& args) {
+int place(const StepProducts& call, ProductArgs& args, int grid) {
   const int tiles = gates(call.end) ? 2 : 1, words = bits_of(call);
   const int stage = kProductBatches * kProductThreads * words * 4 * tiles;
   args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
+  if (streams(args)) return place_one_row(call, args, grid);
   args.stages = std::min(args.chunks, kProductStages);
   args.weights_at = static_cast<int>(round_up(tiles * args.weight_groups * 16 * 4, 16));
   args.results_at = args.weights_at + args.stages * stage;
@@ -57,6 +88,7 @@ ProductArgs args_of(const StepProducts& call) {
   cut_activation_groups_skinny(cut);
   args.depth = cut.whole_groups != 0 ? cut.depth : 0;
   args.warp_batches = cut.warp_batches;
+  if (streams(args)) cut_one_row(args);
   int block = 0;
   for (int i = 0; i < call.count; ++i) {
     const Matmul& from = call.parts[static_cast<size_t>(i)];
@@ -70,7 +102,12 @@ ProductArgs args_of(const StepProducts& call) {
                     block};
     block += static_cast<int>(ceil_div(from.w.n, 16));
   }
+  args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
   return args;
+}
+
+int grid_of(const ProductArgs& args, const Device& device) {
+  return streams(args) ? std::min(args.tiles, kOneRowBlocks * device.processors) : args.tiles;
 }
 
 bool takes(const StepProducts& call, const Matmul& part) {
@@ -80,16 +117,16 @@ bool takes(const StepProducts& call, const Matmul& part) {
          part.y_element == Element::kF32 && w.n > 0 && w.n <= (1 << 24) && w.k <= (1 << 20);
 }
 
-template <int Bits, bool kOne>
-const void* kernel_of(bool two_tiles) {
-  return two_tiles ? reinterpret_cast<const void*>(&step_products_kernel<Bits, 2, kOne>)
-                   : reinterpret_cast<const void*>(&step_products_kernel<Bits, 1, kOne>);
+template <int Bits, int kTiles>
+const void* kernel_of(bool streams) {
+  return streams ? reinterpret_cast<const void*>(&one_row_products_kernel<Bits, kTiles>)
+                 : reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
 }
-template <bool kOne>
-const void* kernel_of(int bits, bool two_tiles) {
-  return bits == 2   ? kernel_of<2, kOne>(two_tiles)
-         : bits == 4 ? kernel_of<4, kOne>(two_tiles)
-                     : kernel_of<8, kOne>(two_tiles);
+template <int kTiles>
+const void* kernel_of(int bits, bool streams) {
+  return bits == 2   ? kernel_of<2, kTiles>(streams)
+         : bits == 4 ? kernel_of<4, kTiles>(streams)
+                     : kernel_of<8, kTiles>(streams);
 }
 
 }  // namespace
@@ -105,15 +142,15 @@ bool takes_step_products(const StepProducts& call) {
   if (bits != 2 && bits != 4 && bits != 8) return false;
   ProductArgs args = args_of(call);
   Device device{};
-  return args.depth > 0 && current_device(&device) == cudaSuccess && place(call, args) <= device.shared_bytes;
+  return args.depth > 0 && current_device(&device) == cudaSuccess &&
+         place(call, args, grid_of(args, device)) <= device.shared_bytes;
 }
 
 int64_t step_product_blocks(const StepProducts& call) {
   if (takes_bit_step(call)) return bit_step_blocks(call);
-  int64_t blocks = 0;
-  for (int i = 0; i < (gates(call.end) ? 1 : call.count); ++i)
-    blocks += ceil_div(call.parts[static_cast<size_t>(i)].w.n, int64_t{16});
-  return blocks;
+  Device device{};
+  (void)current_device(&device);  // takes_step_products() says no where there is none
+  return grid_of(args_of(call), device);
 }
 
 Status step_products(const StepProducts& call) {
@@ -121,15 +158,14 @@ Status step_products(const StepProducts& call) {
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call);
-  const int shared = place(call, args), bits = bits_of(call);
-  const bool two = gates(call.end);
-  const void* const kernel = args.m == 1 ? kernel_of<true>(bits, two) : kernel_of<false>(bits, two);
+  const int grid = grid_of(args, device), shared = place(call, args, grid), bits = bits_of(call);
+  const void* const kernel = gates(call.end) ? kernel_of<2>(bits, streams(args)) : kernel_of<1>(bits, streams(args));
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(step_product_blocks(call)));
+  config.gridDim = dim3(static_cast<unsigned>(grid));
   config.blockDim = dim3(kProductThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = static_cast<cudaStream_t>(call.parts[0].stream);

@@ -1,12 +1,11 @@
 #pragma once
-// Products of one to eight rows of x with a scale per segment of 32 columns, and what stands before and behind them in
-// a decoding step. A block has 16 rows of weights, or 16 of a gate's and the same 16 of its factor's; its warps share
-// K.
+// Products of up to eight rows of x with a scale per segment of 32 columns, and what stands before and behind them in
+// a decoding step; one row alone: step_one_row.cuh. A block has 16 rows of weights, or 16 of a gate's and the same 16
+// of its factor's; its warps share K.
 //
 // Memory:   a thread copies its own words of weights to shared memory, kProductStages shares ahead, the first of them
 //           before the previous kernel has ended: no barrier stands between shares. x becomes codes and scales in
-//             shared
-//           memory: copied, or made here from floats.
+//           shared memory: copied, or made here from floats.
 // Numerics: docs/numerics.md#matmul: a warp adds the segments of whole groups, a thread per output folds the groups.
 // Limits:   latency: read x - norm - quantize - products - fold.
 
@@ -44,8 +43,10 @@ struct ProductArgs {
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
-  int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, code_pitch;
+  int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, factor_at, code_pitch;
   int chunks, stages;  // of K, and those that shared memory holds
+  // One row: tiles of the launch, those of a block whose scales shared memory holds, and per_scale is 2^scale_shift.
+  int tiles, scale_stages, scale_shift;
 };
 
 /// The batches of 64 columns that a warp multiplies at a time.
@@ -224,17 +225,15 @@ __device__ __forceinline__ void put_product(float* slot, int m, const float (&v)
   if (2 * t + 1 < m) *reinterpret_cast<float2*>(slot + (2 * t + 1) * 16 + 2 * g) = {v[1], v[3]};
 }
 
-/// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`. kOne: one row
-/// of x, which is column 0 of the products; the others are not looked at.
-template <int Bits, bool kOne>
+/// A share's sums by groups of the weights, times the scales of x, into the groups' slots of `results`.
+template <int Bits>
 __device__ __forceinline__ void multiply_product(const ProductArgs& p, const ProductShare& share, const uint8_t* shared,
                                                  const ProductWords<Bits>& w, float* results) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
-  constexpr int kStep = kOne ? 2 : 1;  // of the four sums of a lane
   if (share.count == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, first = 2 * share.first;
   // Behind the last segment lie bytes that nobody uses the sums of.
-  const uint8_t* const codes = shared + p.codes_at + (kOne ? 0 : min(g, p.m - 1) * p.code_pitch) + 32 * first + 8 * t;
+  const uint8_t* const codes = shared + p.codes_at + min(g, p.m - 1) * p.code_pitch + 32 * first + 8 * t;
   int d[2 * kProductBatches][4];  // before any is used: nothing of one step waits for another's
 #pragma unroll
   for (int i = 0; i < kProductBatches; ++i) {
@@ -249,8 +248,8 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
     }
   }
   const auto* const scales = reinterpret_cast<const float*>(shared + p.x_scales_at) + first;
-  const float *const even = kOne ? scales : scales + min(2 * t, p.m - 1) * p.segments,
-                     *const odd = kOne ? scales : scales + min(2 * t + 1, p.m - 1) * p.segments;
+  const float* const even = scales + min(2 * t, p.m - 1) * p.segments;
+  const float* const odd = scales + min(2 * t + 1, p.m - 1) * p.segments;
   const int count = min(p.segments - first, 2 * share.count);
   float* slot = results + first / p.per_scale * p.m * 16;
   float part[4] = {};
@@ -258,25 +257,21 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
 #pragma unroll
   for (int at = 0; at < 2 * kProductBatches; ++at) {
     if (at >= count) break;
-    const float by_even = even[at], by_odd = kOne ? 0.0f : odd[at];
+    const float by_even = even[at], by_odd = odd[at];
 #pragma unroll
-    for (int c = 0; c < 4; c += kStep)
-      part[c] = __fmaf_rn(narrow_sum<kX, Bits>(d[at][c]), c & 1 ? by_odd : by_even, part[c]);
+    for (int c = 0; c < 4; ++c) part[c] = __fmaf_rn(narrow_sum<kX, Bits>(d[at][c]), c & 1 ? by_odd : by_even, part[c]);
     if (--left != 0 && first + at + 1 != p.segments) continue;
-    if constexpr (kOne) {
-      if (t == 0) *reinterpret_cast<float2*>(slot + 2 * g) = {part[0], part[2]};
-    } else {
-      put_product(slot, p.m, part);
-    }
+    put_product(slot, p.m, part);
     slot += p.m * 16;
     left = p.per_scale;
     part[0] = part[1] = part[2] = part[3] = 0.0f;
   }
 }
 
-/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kOne: p.m is 1.
-template <int Bits, int kTiles, bool kOne>
-__global__ void __launch_bounds__(kProductThreads) step_products_kernel(const __grid_constant__ ProductArgs p) {
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
+/// the compiler aims at four, and registers spill.
+template <int Bits, int kTiles>
+__global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), of_block = static_cast<int>(blockIdx.x);
@@ -330,7 +325,7 @@ __global__ void __launch_bounds__(kProductThreads) step_products_kernel(const __
     for (int i = 0; i < kTiles; ++i) {
       ProductWords<Bits> w;
       load_product_words<Bits>(stage_of(chunk, i), w);
-      multiply_product<Bits, kOne>(p, ProductShare(p, chunk), product_shared, w, results + i * slots);
+      multiply_product<Bits>(p, ProductShare(p, chunk), product_shared, w, results + i * slots);
     }
     copy_chunk(chunk + kProductStages);
   }

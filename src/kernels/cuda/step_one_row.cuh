@@ -1,0 +1,239 @@
+#pragma once
+// step_products() of one row of x: the weights stream past it.
+//
+// Shapes:   a thread block has every gridDim'th tile of 16 rows, or pair of a gate's tile and its factor's, one after
+//           the other; its warps share K. A share of a warp is up to eight steps of 32 columns.
+// Products: the steps of a share add to the same sums: step s multiplies with its segment of x in column s of the
+//           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of segments 2 t and 2 t + 1 for rows 2 g
+//           and 2 g + 1, and scaling them is work for all lanes; with x in one column it would be work for a quarter.
+// Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
+//           kernel has ended. One warp folds a tile's groups while the others multiply the next tile.
+// Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
+//           lanes that pass them on, and groups by one thread per output.
+// Limits:   memory, where there are weights enough; else the chain read x - norm - quantize - products - fold.
+
+#include "kernels/cuda/step_one_row_x.cuh"
+#include "kernels/cuda/step_products.cuh"
+
+namespace lowbit::cuda {
+
+/// Shares that are under way, of each tile of a pair.
+template <int Bits, int kTiles>
+inline constexpr int kOneRowStages = Bits == 8 || kTiles == 2 ? 2 : 4;
+
+/// A tile of the launch, or tile `half` of a pair: the part that it belongs to, and its number there.
+template <int kTiles>
+struct OneRowTile {
+  int part, tile;
+  __device__ __forceinline__ OneRowTile(const ProductArgs& p, int of_launch, int half)
+      : part(kTiles == 1 ? 0 : half), tile(of_launch) {
+    if constexpr (kTiles == 1) {
+      while (part + 1 < p.parts && of_launch >= p.part[part + 1].first_block) ++part;
+      tile -= p.part[part].first_block;
+    }
+  }
+};
+
+/// The copies of a thread's own words and of the tiles' scales, share by share over the tiles of its block.
+template <int Bits, int kTiles>
+struct OneRowCopies {
+  using Order = FragmentOrder<Bits, 1>;
+  using Copies = ProductCopies<Bits>;
+  static constexpr int kPanelBytes = kPanelPacks * Order::kPackBytes;  // of two batches
+  int tile = static_cast<int>(blockIdx.x), ordinal = 0, chunk = 0, stage = 0;
+  const uint8_t* from[kTiles];
+
+  /// A tile's scales, [groups][16] floats, and where its words begin.
+  __device__ __forceinline__ void begin_tile(const ProductArgs& p, float* scales) {
+    const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int half = 0; half < kTiles; ++half) {
+      const OneRowTile<kTiles> at(p, tile, half);
+      const ProductPart& part = p.part[at.part];
+      from[half] = part.tiles + pack_index(at.tile / 4, 0, p.k_blocks) * Order::kPackBytes +
+                   (at.tile % 4 * 32 + thread % 32) * Copies::kBytes + thread / 32 * (p.warp_batches / 2) * kPanelBytes;
+      float* const to = scales + (ordinal % p.scale_stages * kTiles + half) * p.weight_groups * 16;
+      for (int piece = thread; piece < 4 * p.weight_groups; piece += kProductThreads) {
+        const int group = piece / 4, r = piece % 4 * 4;
+        copy_to_shared_16(to + group * 16 + r,
+                          part.scales + int64_t(group) * p.per_scale * part.n_padded + 16 * at.tile + r);
+      }
+    }
+  }
+
+  /// The next share, of `count` batches in chunk 0 and fewer by `of_chunk` in each that follows.
+  __device__ __forceinline__ void next(const ProductArgs& p, uint8_t* shared, int count, int of_chunk) {
+    if (tile < p.tiles) {
+      if (chunk == 0) begin_tile(p, reinterpret_cast<float*>(shared));
+      const int here = min(p.warp_batches, count - chunk * of_chunk);
+#pragma unroll
+      for (int half = 0; half < kTiles; ++half) {
+        const uint32_t to = shared_address(shared + p.weights_at + (stage * kTiles + half) * Copies::kStageBytes) +
+                            static_cast<uint32_t>(threadIdx.x) * Copies::kBytes;
+#pragma unroll
+        for (int i = 0; i < kProductBatches; ++i) {
+          if (i >= here) break;
+#pragma unroll
+          for (int c = 0; c < Copies::kOfBatch; ++c)
+            copy(to + (i * Copies::kOfBatch + c) * kProductThreads * Copies::kBytes,
+                 from[half] + i / 2 * kPanelBytes + i % 2 * (kPackLanes * Copies::kWords * 4) + c * (kPackLanes * 16));
+        }
+        from[half] += of_chunk / 2 * kPanelBytes;
+      }
+      stage = stage + 1 == kOneRowStages<Bits, kTiles> ? 0 : stage + 1;
+      if (++chunk == p.chunks) {
+        chunk = 0;
+        ++ordinal;
+        tile += static_cast<int>(gridDim.x);
+      }
+    }
+    end_product_stage();
+  }
+
+  static __device__ __forceinline__ void copy(uint32_t to, const uint8_t* from) {
+    if constexpr (Copies::kBytes == 16) {
+      copy_async_16(to, from);
+    } else {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Copies::kBytes) : "memory");
+    }
+  }
+};
+
+/// A lane's sums of a share, `count` batches: rows 2 g and 2 g + 1, segments 2 t and 2 t + 1 of each. `x`: codes of
+/// segment g of the share.
+template <int Bits>
+__device__ __forceinline__ void sum_one_row(const uint8_t* stage, int count, uint2 x, float (&sum)[4]) {
+  constexpr GemmActivation kX = GemmActivation::kInt8;
+  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+  ProductWords<Bits> w;
+  load_product_words<Bits>(stage, w);
+  int d[2][4] = {};  // two chains are half as long
+#pragma unroll
+  for (int i = 0; i < kProductBatches; ++i) {
+    if (i >= count) break;
+    uint32_t a[8];
+    decode<kX, Bits>(w[i], 0, a);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const bool own = g == 2 * i + step;
+      mma<kX>(d[i % 2], a + 4 * step, own ? x.x : 0u, own ? x.y : 0u);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) sum[c] = narrow_sum<kX, Bits>(d[0][c] + d[1][c]);
+}
+
+/// Sums times the scales of x, by groups of the weights, into `slot`: the lane's rows of the group of segment 2 t + 1.
+__device__ __forceinline__ void scale_one_row(const ProductArgs& p, const float (&sum)[4], float2 by, int segments,
+                                              float* slot) {
+  const int before = static_cast<int>(threadIdx.x) % 4 * 2;  // segments of the share in the lanes below
+  if (p.per_scale == 1) {
+    if (before < segments)
+      *reinterpret_cast<float2*>(slot - 16) = {__fmaf_rn(sum[0], by.x, 0.0f), __fmaf_rn(sum[2], by.x, 0.0f)};
+    if (before + 1 < segments)
+      *reinterpret_cast<float2*>(slot) = {__fmaf_rn(sum[1], by.y, 0.0f), __fmaf_rn(sum[3], by.y, 0.0f)};
+    return;
+  }
+  float2 part = {__fmaf_rn(sum[1], by.y, __fmaf_rn(sum[0], by.x, 0.0f)),
+                 __fmaf_rn(sum[3], by.y, __fmaf_rn(sum[2], by.x, 0.0f))};
+#pragma unroll 1
+  for (int below = 2; below < p.per_scale; below += 2) {
+    const float2 other = {__shfl_up_sync(0xffffffffu, part.x, 1, 4), __shfl_up_sync(0xffffffffu, part.y, 1, 4)};
+    part = {__fmaf_rn(sum[1], by.y, __fmaf_rn(sum[0], by.x, other.x)),
+            __fmaf_rn(sum[3], by.y, __fmaf_rn(sum[2], by.x, other.y))};
+  }
+  const int end = before + 2;  // of a group here, which began in this share
+  if ((end & (p.per_scale - 1)) == 0 && end - p.per_scale < segments) *reinterpret_cast<float2*>(slot) = part;
+}
+
+/// What a lane of the warp that folds knows of its output before there are sums: row lane % 16 of tile lane / 16.
+struct OneRowOutput {
+  float* to = nullptr;
+  float bias = 0, before = 0;
+  template <int kTiles>
+  __device__ __forceinline__ void find(const ProductArgs& p, int of_launch) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, second = lane / 16;
+    const OneRowTile<kTiles> at(p, of_launch, second);
+    const ProductPart& part = p.part[at.part];
+    const int n = 16 * at.tile + lane % 16;
+    to = nullptr;
+    if (n >= part.n || (kTiles == 1 && second == 1)) return;
+    to = part.y + n;
+    bias = part.bias == nullptr ? 0.0f : part.bias[n];
+    if (p.end == ProductEnd::kAdd) before = *to;
+  }
+};
+
+/// The groups of a tile, or of a pair, in their order; one warp.
+template <int kTiles>
+__device__ __forceinline__ void fold_one_row(const ProductArgs& p, const float* results, const float* scales,
+                                             const OneRowOutput& out) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16,
+            base = kTiles == 2 ? lane / 16 * p.weight_groups * 16 + r : r;
+  float acc = 0;
+#pragma unroll 8
+  for (int i = 0; i < p.weight_groups; ++i) acc = __fmaf_rn(results[base + i * 16], scales[base + i * 16], acc);
+  float y = __fadd_rn(acc, out.bias);
+  if constexpr (kTiles == 2) {
+    y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
+    if (lane >= 16) return;
+  }
+  if (out.to != nullptr) *out.to = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
+}
+
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output.
+template <int Bits, int kTiles>
+__global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(const __grid_constant__ ProductArgs p) {
+  extern __shared__ __align__(16) uint8_t product_shared[];
+  constexpr int kStages = kOneRowStages<Bits, kTiles>;
+  let_successor_start();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+  const int of_half = p.weight_groups * 16, of_tile = of_half * kTiles, of_chunk = p.depth * p.warp_batches,
+            first = warp * p.warp_batches, count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
+  const auto* const scales = reinterpret_cast<const float*>(product_shared);      // [scale stages][tiles][groups][16]
+  auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][groups][16]
+  OneRowCopies<Bits, kTiles> copies;
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
+  OneRowColumns by = {};
+  if (p.norm != nullptr && p.rows != nullptr) load_one_row(p.norm, p.k, 0, by);
+  wait_for_predecessor();
+  OneRowOutput out;
+  if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
+  stage_one_row(p, product_shared, by);
+  __syncthreads();
+  const uint8_t* const codes = product_shared + p.codes_at + 64 * first + 32 * g + 8 * t;
+  const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + p.x_scales_at) + first + t;
+  const int slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
+  const uint8_t* stage = product_shared + p.weights_at;
+  int ordinal = 0;
+#pragma unroll 1
+  for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
+    float* const of = results + (ordinal & 1) * of_tile;
+    const bool folds = warp == ordinal % (kProductThreads / 32);
+    if (folds && ordinal != 0) out.find<kTiles>(p, tile);
+#pragma unroll 1
+    for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+      const int at = chunk * of_chunk, here = min(p.warp_batches, count - at);
+      if (here > 0) {
+        const uint2 x = *reinterpret_cast<const uint2*>(codes + 64 * at);
+        const float2 factors = x_scales[at];
+#pragma unroll
+        for (int half = 0; half < kTiles; ++half) {
+          float sum[4];
+          sum_one_row<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, sum);
+          scale_one_row(p, sum, factors, min(2 * here, p.segments - 2 * (first + at)),
+                        of + half * of_half + slot + (2 * at >> p.scale_shift) * 16);
+        }
+      }
+      copies.next(p, product_shared, count, of_chunk);
+      stage += kTiles * ProductCopies<Bits>::kStageBytes;
+      if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
+    }
+    __syncthreads();
+    if (folds) fold_one_row<kTiles>(p, of, scales + ordinal % p.scale_stages * of_tile, out);
+  }
+}
+
+}  // namespace lowbit::cuda
