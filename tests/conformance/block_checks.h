@@ -273,7 +273,7 @@ void check_pages(const PagesCase& c) {
   std::vector<float> wanted(q.size());
   attention->run({kLayer, rows, q.data(), wanted.data(), c.window});
 
-  for (const int queries : {cuda::attention_tile_queries(together), 16}) {
+  for (const int queries : {cuda::attention_tile_queries(together), 16, cuda::kPromptQueries}) {
     std::vector<cuda::QueryTile> tiles;
     for (size_t s = 0; s < batch.size(); ++s)
       for (int64_t first = 0; first < batch[s].rows * group; first += queries)

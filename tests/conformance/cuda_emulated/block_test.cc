@@ -29,6 +29,9 @@ TEST(StepsOnFibers, AttentionOnPages) {
   check_pages({.heads = 9, .kv_heads = 1, .head_dim = 6, .sequences = {{10, 3}}});     // a row in two tiles
   check_pages({.heads = 7, .kv_heads = 1, .head_dim = 130, .sequences = {{256, 1}}});  // eight queries at once
   check_pages({.heads = 2, .kv_heads = 1, .head_dim = 256, .sequences = {{0, 1}, {3, 1}}});
+  check_pages({.heads = 8, .kv_heads = 4, .head_dim = 20, .sequences = {{200, 90}}});  // 64 queries of a block
+  check_pages({.heads = 4, .kv_heads = 4, .head_dim = 72, .sequences = {{239, 65}}});
+  check_pages({.heads = 12, .kv_heads = 4, .head_dim = 8, .window = 30, .sequences = {{250, 50}, {600, 22}}});
   for (const int64_t window : {1, 40, 256, 300})
     check_pages(
         {.heads = 2, .kv_heads = 1, .head_dim = 8, .window = window, .sequences = {{0, 20}, {290, 40}, {600, 1}}});

@@ -173,6 +173,10 @@ Status attend_pages(const AttendPages& call) {
   auto* const stream = static_cast<cudaStream_t>(call.stream);
   const auto x = static_cast<unsigned>(call.tile_count), y = static_cast<unsigned>(call.kv.kv_heads);
   const dim3 grid(x, y, call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
+  if (call.tile_queries == kPromptQueries) {
+    if (auto s = attend_prompt(call); !s || call.results == nullptr) return s;
+    return merge_spans(call, false);
+  }
   const auto e = call.tile_queries == 4   ? launch_tiles<4>(call, grid, stream)
                  : call.tile_queries == 8 ? launch_tiles<8>(call, grid, stream)
                                           : launch_tiles<16>(call, grid, stream);

@@ -37,18 +37,23 @@ __device__ __forceinline__ int first_seen(int position, int64_t window) {
   return window == 0 || position < window ? 0 : position + 1 - static_cast<int>(window);
 }
 
-__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
-  const QueryTile tile = call.tiles[blockIdx.x];
+/// Up to `queries` queries of a tile, from its query `skipped` on; their count may be 0 or less.
+__device__ __forceinline__ PagedTile part_of_tile(const AttendPages& call, int index, int kv_head, int skipped,
+                                                  int queries) {
+  const QueryTile tile = call.tiles[index];
   PagedTile t;
   t.sequence = call.sequences[tile.sequence];
   t.pages = call.kv.tables + tile.sequence * call.kv.stride;
-  t.kv_head = static_cast<int>(blockIdx.y);
+  t.kv_head = kv_head;
   t.group = static_cast<int>(call.heads / call.kv.kv_heads);
-  t.first = tile.first;
-  t.count = min(call.tile_queries, t.sequence.rows * t.group - t.first);
+  t.first = tile.first + skipped;
+  t.count = min(queries, t.sequence.rows * t.group - t.first);
   t.first_span = first_seen(t.position(0), call.window) / kSpan;
   t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
   return t;
+}
+__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
+  return part_of_tile(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), 0, call.tile_queries);
 }
 
 /// What a query at a position sees of a span; nothing at position -1, where there is no query.
@@ -155,10 +160,14 @@ __device__ __forceinline__ void sum_exponentials(const AttendPages& call, int sp
   }
 }
 
-/// Where one span's largest score, sum and weighted values of a query lie.
-__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
-  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * call.spans + span_of_tile;
+/// Where one span's largest score, sum and weighted values of a tile's query lie.
+__device__ __forceinline__ float* result_of(const AttendPages& call, int tile, int kv_head, int span_of_tile,
+                                            int query) {
+  const int64_t at = (int64_t{tile} * call.kv.kv_heads + kv_head) * call.spans + span_of_tile;
   return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
+}
+__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
+  return result_of(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), span_of_tile, query);
 }
 
 /// Puts the results of a tile's spans together, in ascending order, one thread per element of a query.
@@ -182,5 +191,8 @@ __device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedT
 
 /// merge_tile() of all tiles. `overlap`: starts while its predecessor finishes.
 Status merge_spans(const AttendPages& call, bool overlap);
+
+/// The spans of tiles of kPromptQueries, together or apart, without merge_spans().
+Status attend_prompt(const AttendPages& call);
 
 }  // namespace lowbit::cuda::block
