@@ -148,11 +148,16 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
   }
 }
 
+constexpr int kMergeWarps = kPagedThreads / 32;  // each merges a query
+
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
+  __shared__ SpanFactors factors[kMergeWarps][32];
   let_successor_start();
   const PagedTile tile = paged_tile(call);
   wait_for_predecessor();
-  merge_tile(call, tile);
+  const int warp = static_cast<int>(threadIdx.x) / 32, query = static_cast<int>(blockIdx.z) * kMergeWarps + warp;
+  if (query >= tile.count) return;
+  merge_query(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim), factors[warp]);
 }
 
 template <int kQueries>
@@ -185,7 +190,8 @@ Status attend_pages(const AttendPages& call) {
 }
 
 Status block::merge_spans(const AttendPages& call, bool overlap) {
-  const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads));
+  const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads),
+                  static_cast<unsigned>((call.tile_queries + kMergeWarps - 1) / kMergeWarps));
   Device device{};
   auto e = current_device(&device);
   // It uses none, but another share of it than its neighbours' would empty the multiprocessors before and after it.
