@@ -60,7 +60,7 @@ __device__ __forceinline__ void weigh_unit(const AttendPages& call, const Prompt
     const int begin = chunk * kValueSteps;
     const auto add = [&](int t, const auto& sees) {
       float own[kOwn];
-      load_own<kOwn>(&shared.weights[begin + t][first], place.queries, own);
+      load_own<kOwn>(&shared.rows[begin + t].weights[first], place.queries, own);
       const float4 v = *reinterpret_cast<const float4*>(stage + t * kUnit + (place.columns ^ t / 2 % 2) * 4);
 #pragma unroll
       for (int q = 0; q < kOwn; ++q) {

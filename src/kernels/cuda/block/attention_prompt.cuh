@@ -19,21 +19,30 @@ static_assert(kKeySteps * kOfWarp == kStage && kValueSteps * kUnit == kStage && 
 /// just room on a multiprocessor.
 template <int kQueries>
 struct PromptShared {
-  static constexpr int kPitch = kQueries + 4;
-  float weights[kSpan][kPitch];
+  struct __align__(16) Row {
+    float weights[kQueries];  // of a position
+    union {
+      struct {
+        Merging merging;
+        Running running;
+      } sums;  // row q: of query q
+      struct {
+        int64_t offset;  // in q and out
+        int position;    // -1: there is no such query
+        float most;
+      } place;  // row kQueries + q
+    };
+  };
+  Row rows[kSpan];
   float stage[kPromptWarps][kStage];  // what a warp reads next; its largest scores between the products
   uint4 copies[kPagedThreads];        // f16 on its way to the stage, of each thread's own
   const uint16_t* values[kSpanPages];
 
-  __device__ __forceinline__ Merging& merging(int q) { return *reinterpret_cast<Merging*>(&weights[q][kQueries]); }
-  __device__ __forceinline__ Running& running(int q) { return *reinterpret_cast<Running*>(&weights[q][kQueries + 2]); }
-  /// -1: there is no such query.
-  __device__ __forceinline__ int& position(int q) { return *reinterpret_cast<int*>(&weights[kQueries + q][kQueries]); }
-  __device__ __forceinline__ float& most(int q) { return weights[kQueries + q][kQueries + 1]; }
-  /// In q and out.
-  __device__ __forceinline__ int64_t& offset(int q) {
-    return *reinterpret_cast<int64_t*>(&weights[kQueries + q][kQueries + 2]);
-  }
+  __device__ __forceinline__ Merging& merging(int q) { return rows[q].sums.merging; }
+  __device__ __forceinline__ Running& running(int q) { return rows[q].sums.running; }
+  __device__ __forceinline__ int& position(int q) { return rows[kQueries + q].place.position; }
+  __device__ __forceinline__ float& most(int q) { return rows[kQueries + q].place.most; }
+  __device__ __forceinline__ int64_t& offset(int q) { return rows[kQueries + q].place.offset; }
 };
 constexpr LOWBIT_HD int key_steps(int64_t head_dim) {
   return static_cast<int>((head_dim + kKeySteps - 1) / kKeySteps) * kKeySteps;
@@ -183,7 +192,7 @@ __device__ __forceinline__ void largest_of_positions(const float (&scores)[kOwn]
       *reinterpret_cast<float4*>(stage + query_of(place.queries, q)) = *reinterpret_cast<const float4*>(&most[q]);
 }
 
-/// The thread's exponentials, to shared.weights. Behind a barrier: every warp's largest scores are there.
+/// The thread's exponentials, to shared.rows. Behind a barrier: every warp's largest scores are there.
 template <int kOwn>
 __device__ __forceinline__ void exponentials_of_prompt(const float (&scores)[kOwn][kMine], bool active,
                                                        PromptShared<8 * kOwn>& shared) {
@@ -204,8 +213,7 @@ __device__ __forceinline__ void exponentials_of_prompt(const float (&scores)[kOw
   if (!active) return;
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) shift[q] = shift_of(shift[q]);
-  float* const to = &shared.weights[warp * kOfWarp + place.columns * kMine][0];
-  constexpr int kPitch = PromptShared<8 * kOwn>::kPitch;
+  auto* const to = &shared.rows[warp * kOfWarp + place.columns * kMine];
   bool plain = true;
 #pragma unroll
   for (int j = 0; j < kMine; ++j)
@@ -218,17 +226,17 @@ __device__ __forceinline__ void exponentials_of_prompt(const float (&scores)[kOw
         plain = plain && x >= kLeastPlain;
         e[i] = plain_exp(x);
       }
-      *reinterpret_cast<float4*>(to + j * kPitch + query_of(place.queries, q)) = {e[0], e[1], e[2], e[3]};
+      *reinterpret_cast<float4*>(&to[j].weights[query_of(place.queries, q)]) = {e[0], e[1], e[2], e[3]};
     }
   if (plain) return;
     // Some are NaN or nearly nothing: all of the thread once more. Rare, so that the code is short and not fast.
 #pragma unroll
   for (int j = 0; j < kMine; ++j)
 #pragma unroll
-    for (int q = 0; q < kOwn; ++q) to[j * kPitch + query_of(place.queries, q)] = __fsub_rn(scores[q][j], shift[q]);
+    for (int q = 0; q < kOwn; ++q) to[j].weights[query_of(place.queries, q)] = __fsub_rn(scores[q][j], shift[q]);
 #pragma unroll 1
   for (int i = 0; i < kMine * kOwn; ++i) {
-    float& e = to[i / kOwn * kPitch + query_of(place.queries, i % kOwn)];
+    float& e = to[i / kOwn].weights[query_of(place.queries, i % kOwn)];
     e = exp_f32(e);
   }
 }
@@ -242,7 +250,7 @@ __device__ __forceinline__ void sum_prompt(const AttendPages& call, const Prompt
   if (static_cast<int>(threadIdx.x) / 32 * 8 >= kQueries) return;
   float sums[4] = {0, 0, 0, 0};
   for (int round = of.low / kLanes; round * kLanes < of.high; ++round) {
-    const float4 e = *reinterpret_cast<const float4*>(&shared.weights[round * kLanes + lane][four * 4]);
+    const float4 e = *reinterpret_cast<const float4*>(&shared.rows[round * kLanes + lane].weights[four * 4]);
     sums[0] = __fadd_rn(sums[0], e.x);
     sums[1] = __fadd_rn(sums[1], e.y);
     sums[2] = __fadd_rn(sums[2], e.z);
