@@ -111,8 +111,8 @@ __device__ __forceinline__ void start_keys(const uint16_t* keys, int d, uint4* c
 }
 
 /// Scores of a warp's positions: position kMine * columns + j of them is the thread's j-th. Rows of `stage` are 32
-/// positions of an element, halves of eights apart, and those of odd elements swapped: stores meet no bank twice. Behind
-/// start_keys().
+/// positions of an element, halves of eights apart, and those of odd elements swapped: stores meet no bank twice.
+/// Behind start_keys().
 template <int kOwn>
 __device__ __forceinline__ void score_positions(const AttendPages& call, const uint16_t* keys, const float* queries,
                                                 float* stage, uint4* copy, float (&scores)[kOwn][kMine]) {
