@@ -151,13 +151,15 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
 constexpr int kMergeWarps = kPagedThreads / 32;  // each merges a query
 
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
-  __shared__ SpanFactors factors[kMergeWarps][32];
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  auto* const factors = reinterpret_cast<SpanFactors*>(bytes);
   let_successor_start();
   const PagedTile tile = paged_tile(call);
   wait_for_predecessor();
   const int warp = static_cast<int>(threadIdx.x) / 32, query = static_cast<int>(blockIdx.z) * kMergeWarps + warp;
   if (query >= tile.count) return;
-  merge_query(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim), factors[warp]);
+  merge_query(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim),
+              factors + 32 * warp);
 }
 
 template <int kQueries>
@@ -194,12 +196,12 @@ Status block::merge_spans(const AttendPages& call, bool overlap) {
                   static_cast<unsigned>((call.tile_queries + kMergeWarps - 1) / kMergeWarps));
   Device device{};
   auto e = current_device(&device);
-  // It uses none, but another share of it than its neighbours' would empty the multiprocessors before and after it.
+  // It uses little, but another share of it than its neighbours' would empty the multiprocessors before and after it.
   if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(&merge_tiles), device);
   if (e != cudaSuccess) return check_cuda(e, "attention");
-  return check_cuda(
-      launch(merge_tiles, grid, dim3(kPagedThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call),
-      "attention");
+  return check_cuda(launch(merge_tiles, grid, dim3(kPagedThreads), kMergeWarps * 32 * sizeof(SpanFactors),
+                           static_cast<cudaStream_t>(call.stream), overlap, call),
+                    "attention");
 }
 
 }  // namespace lowbit::cuda
