@@ -56,7 +56,7 @@ TEST(Steps, AttentionOfPrompts) {
   }
 }
 
-/// One, two and four thread blocks of a span.
+/// Attention of single rows, with rotation and new rows in the same launch.
 TEST(Steps, RowsThatDecode) {
   LOWBIT_NEEDS_GPU();
   for (const int64_t position : {0, 63, 64, 255, 256, 600, 9000})

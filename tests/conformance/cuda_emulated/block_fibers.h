@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of src/kernels/cuda/block/ for a host compiler: the threads of a block, or of a cluster's blocks, are fibers
-// that wait for each other at barriers and shuffles. Clusters run one after the other, and shared memory is static.
+// Kernels of src/kernels/cuda/block/ for a host compiler: the threads of a block are fibers that wait for each other at
+// barriers and shuffles, blocks run one after the other, and shared memory is static.
 
 #include <cuda_runtime.h>
 
@@ -32,7 +32,6 @@ namespace lowbit::fibers {
 struct Fiber {
   Context context;
   bool started = false, done = false;
-  uint64_t cluster_round = 0;  // in which it came to the cluster's barrier
 };
 
 /// Counts arrivals of a group; a round is over when all of it has come.
@@ -43,9 +42,8 @@ struct Meeting {
 
 struct Machine {
   std::vector<Fiber> fibers;
-  std::vector<Meeting> warps, blocks;
-  Meeting cluster;
-  unsigned threads = 0, first_block = 0;  // of a block; blockIdx.x of the cluster's first one
+  std::vector<Meeting> warps;
+  Meeting all;
   std::vector<float> lanes;
   Context scheduler;
   size_t current = 0;
@@ -126,43 +124,16 @@ inline dim3 threadIdx, blockIdx;
 
 namespace lowbit::fibers {
 
-inline size_t block_of_cluster() { return machine->current / machine->threads; }
 inline void go_on_with(size_t thread) {
   machine->current = thread;
-  cuda::threadIdx = dim3(static_cast<unsigned>(thread) % machine->threads);
-  cuda::blockIdx.x = machine->first_block + static_cast<unsigned>(block_of_cluster());
-}
-
-inline void arrive_at_cluster() {
-  Meeting& m = machine->cluster;
-  machine->fibers[machine->current].cluster_round = m.round;
-  if (++m.arrived < m.wanted) return;
-  m.arrived = 0;
-  ++m.round;
-}
-inline void wait_for_cluster() {
-  const uint64_t round = machine->fibers[machine->current].cluster_round;
-  while (machine->cluster.round == round) yield();
-}
-
-constexpr size_t kSharedBytes = 227 << 10, kMostBlocksOfCluster = 8;
-inline uint8_t* shared_of_block(size_t rank) {
-  alignas(128) static uint8_t memory[kMostBlocksOfCluster][kSharedBytes / 128 * 128];
-  return memory[rank];
-}
-inline uint8_t* shared_memory() { return shared_of_block(block_of_cluster()); }
-/// The same place of another block's shared memory.
-template <class T>
-T* in_block(T* place, int rank) {
-  const auto offset = reinterpret_cast<uint8_t*>(place) - shared_memory();
-  return reinterpret_cast<T*>(shared_of_block(static_cast<size_t>(rank)) + offset);
+  cuda::threadIdx = dim3(static_cast<unsigned>(thread));
 }
 
 }  // namespace lowbit::fibers
 
 namespace lowbit::cuda {
 
-inline void __syncthreads() { fibers::meet(fibers::machine->blocks[fibers::block_of_cluster()]); }
+inline void __syncthreads() { fibers::meet(fibers::machine->all); }
 inline void __syncwarp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
 
 inline float exchange(float v, int from) {
@@ -226,21 +197,18 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 using std::max;
 using std::min;
 
-/// Runs a kernel in clusters of so many blocks. Threads that wait for each other for ever would hang the test.
-inline void run_blocks(const std::function<void()>& body, dim3 grid, dim3 block, unsigned cluster) {
+/// Runs a kernel. Threads that wait for each other for ever would hang the test.
+inline void run_blocks(const std::function<void()>& body, dim3 grid, dim3 block) {
   fibers::Machine m;
   fibers::machine = &m;
   m.body = body;
-  m.threads = block.x;
-  m.fibers.resize(size_t{block.x} * cluster);
-  m.lanes.resize(m.fibers.size());
+  m.fibers.resize(block.x);
+  m.lanes.resize(block.x);
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
-      for (unsigned first = 0; first < grid.x; first += cluster) {
-        m.first_block = first;
-        m.blocks.assign(cluster, {static_cast<int>(block.x), 0, 0});
-        m.cluster = {static_cast<int>(m.fibers.size()), 0, 0};
-        m.warps.assign((m.fibers.size() + 31) / 32, {32, 0, 0});
+      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+        m.all = {static_cast<int>(block.x), 0, 0};
+        m.warps.assign((block.x + 31) / 32, {32, 0, 0});
         for (fibers::Fiber& fiber : m.fibers) fiber.started = fiber.done = false;
         m.fibers[0].started = true;
         fibers::begin(m.fibers[0].context, fibers::stack_of(0), fibers::kStack, fibers::enter);
@@ -250,16 +218,11 @@ inline void run_blocks(const std::function<void()>& body, dim3 grid, dim3 block,
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, dim3 block, dim3 cluster, size_t, cudaStream_t,
-                           bool, Arguments... arguments) {
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t, cudaStream_t, bool,
+                   Arguments... arguments) {
   const std::function<void()> body = [=] { kernel(static_cast<Parameters>(arguments)...); };
-  fibers::now_or_recorded([=] { run_blocks(body, grid, block, cluster.x); });
+  fibers::now_or_recorded([=] { run_blocks(body, grid, block); });
   return cudaSuccess;
-}
-template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t bytes, cudaStream_t stream,
-                   bool overlap, Arguments... arguments) {
-  return launch_cluster(kernel, grid, block, dim3(1), bytes, stream, overlap, arguments...);
 }
 
 }  // namespace lowbit::cuda

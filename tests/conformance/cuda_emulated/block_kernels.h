@@ -9,7 +9,7 @@
 
 namespace lowbit::cuda {
 cudaError_t current_device(Device* device) {
-  *device = {.processors = 4, .shared_bytes = 227 << 10, .arch = 80, .bulk_copies = true};  // and so clusters
+  *device = {.processors = 4, .shared_bytes = 227 << 10, .arch = 80};
   return cudaSuccess;
 }
 cudaError_t allow_shared(const void*, const Device&) { return cudaSuccess; }

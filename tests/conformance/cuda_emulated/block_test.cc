@@ -38,7 +38,7 @@ TEST(StepsOnFibers, AttentionOnPages) {
         {.heads = 2, .kv_heads = 1, .head_dim = 8, .window = window, .sequences = {{0, 20}, {290, 40}, {600, 1}}});
 }
 
-/// Clusters of four, of two, and no clusters.
+/// Attention of single rows, with rotation and new rows in the same launch.
 TEST(StepsOnFibers, RowsThatDecode) {
   check_pages({.heads = 3, .kv_heads = 1, .head_dim = 64, .sequences = {{20, 1}}});
   check_pages({.heads = 4, .kv_heads = 1, .head_dim = 128, .sequences = {{200, 1}}});

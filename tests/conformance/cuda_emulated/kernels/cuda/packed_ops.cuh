@@ -56,6 +56,6 @@ inline float largest_of_warp(float v) {
   return v;
 }
 inline void sync_warp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
-inline void sync_team(int) { __syncthreads(); }
+inline void sync_team(int) { fibers::meet(fibers::machine->all); }
 
 }  // namespace lowbit::cuda
