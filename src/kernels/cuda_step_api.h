@@ -55,9 +55,9 @@ struct AttendPages {
   const float* q = nullptr;  // [m, heads * head_dim]
   float* out = nullptr;      // as q
   const BatchSequence* sequences = nullptr;
-  const QueryTile* tiles = nullptr;  // attention_tile_queries() queries each
+  const QueryTile* tiles = nullptr;  // tile_queries queries each
   int64_t tile_count = 0;
-  int tile_queries = 16;
+  int tile_queries = 16;  // attention_tile_queries() or kPromptQueries
   PagedKv kv;
   int64_t heads = 0;
   float scale = 0;
@@ -69,6 +69,8 @@ struct AttendPages {
   void* stream = nullptr;
 };
 Status attend_pages(const AttendPages& call);
+/// Of a tile where a sequence has many rows.
+inline constexpr int kPromptQueries = 64;
 /// 4, 8 or 16: enough for `queries` that belong together, if that is possible.
 constexpr int attention_tile_queries(int64_t queries) { return queries <= 4 ? 4 : queries <= 8 ? 8 : 16; }
 constexpr int64_t attend_results_floats(int64_t tiles, int tile_queries, int64_t spans, int64_t kv_heads,

@@ -214,7 +214,35 @@ std::unique_ptr<PagedSequence> paged_sequence(const PagesCase& c, int64_t positi
   return sequence;
 }
 
-/// Rotation, the cache's new rows and attention of a batch, with spans together and apart.
+/// Pages of sequences on the device, and where they are.
+struct PageTables {
+  std::vector<std::vector<OnDevice<uint16_t>>> pages;  // of each sequence
+  std::vector<uint64_t> addresses;                     // [sequences, stride]
+};
+PageTables copy_pages(const std::vector<std::unique_ptr<PagedSequence>>& sequences, int64_t stride) {
+  PageTables copy;
+  copy.addresses.resize(sequences.size() * size_t(stride));
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    auto& pages = copy.pages.emplace_back();
+    for (const auto& page : sequences[s]->pages) pages.emplace_back(page.back());
+    for (size_t p = 0; p < pages.size(); ++p)
+      copy.addresses[s * size_t(stride) + p] = reinterpret_cast<uint64_t>(pages[p].data());
+  }
+  return copy;
+}
+
+void expect_pages_of(const std::vector<std::unique_ptr<PagedSequence>>& sequences,
+                     const std::vector<std::vector<OnDevice<uint16_t>>*>& pages) {
+  for (size_t s = 0; s < sequences.size(); ++s)
+    for (size_t p = 0; p < pages[s]->size(); ++p) {
+      const std::vector<uint16_t> got = (*pages[s])[p].back();
+      EXPECT_EQ(std::memcmp(got.data(), host_page(sequences[s]->cache, int64_t(p)), got.size() * sizeof(uint16_t)), 0)
+          << "page " << p;
+    }
+}
+
+/// Rotation, the cache's new rows and attention of a batch, with spans together and apart, and of single rows in one
+/// launch.
 void check_pages(const PagesCase& c) {
   constexpr int64_t kLayer = 1;
   Rng rng(static_cast<uint64_t>(c.head_dim + c.window));
@@ -249,6 +277,9 @@ void check_pages(const PagesCase& c) {
   const OnDevice<cuda::BatchSequence> sequences_d(batch);
   const OnDevice<cuda::BatchRow> rows_d(batch_rows);
   const OnDevice<uint64_t> tables_d(tables);
+  const bool single = m == int64_t(batch.size()) && cuda::has_attend_step(cuda::attention_tile_queries(group), d);
+  PageTables step = copy_pages(sequences, most_pages);
+  const OnDevice<float> unrotated(q);
   OnDevice<float> qd(q);
   const cuda::PagedKv pages{tables_d.data(), most_pages, kLayer, c.kv_heads, d};
   ASSERT_TRUE(cuda::rotate_and_store(
@@ -264,16 +295,14 @@ void check_pages(const PagesCase& c) {
       s.cache->store(ops, kLayer, s.position + r - s.row, 1, &k[size_t(r * kv)], &v[size_t(r * kv)], kv, one_thread());
     }
   expect_same(qd.back(), q, "rotation");
-  for (const auto& s : sequences)
-    for (size_t p = 0; p < s->pages.size(); ++p) {
-      const std::vector<uint16_t> got = s->pages[p].back();
-      EXPECT_EQ(std::memcmp(got.data(), host_page(s->cache, int64_t(p)), got.size() * sizeof(uint16_t)), 0)
-          << "page " << p;
-    }
+  std::vector<std::vector<OnDevice<uint16_t>>*> of_rows, of_step;
+  for (const auto& sequence : sequences) of_rows.push_back(&sequence->pages);
+  for (auto& of : step.pages) of_step.push_back(&of);
+  expect_pages_of(sequences, of_rows);
   std::vector<float> wanted(q.size());
   attention->run({kLayer, rows, q.data(), wanted.data(), c.window});
 
-  for (const int queries : {cuda::attention_tile_queries(together), 16}) {
+  for (const int queries : {cuda::attention_tile_queries(together), 16, cuda::kPromptQueries}) {
     std::vector<cuda::QueryTile> tiles;
     for (size_t s = 0; s < batch.size(); ++s)
       for (int64_t first = 0; first < batch[s].rows * group; first += queries)
@@ -291,6 +320,32 @@ void check_pages(const PagesCase& c) {
                       std::to_string(queries) + " queries" + (apart == nullptr ? "" : ", spans apart"));
     }
   }
+  if (!single) return;
+  const int queries = cuda::attention_tile_queries(group);
+  if (group > queries) return;
+  const OnDevice<uint64_t> step_tables(step.addresses);
+  const OnDevice<uint32_t> arrived(std::vector<uint32_t>(batch.size() * size_t(c.kv_heads)));
+  std::vector<cuda::QueryTile> tiles;
+  for (size_t s = 0; s < batch.size(); ++s) tiles.push_back({int32_t(s), 0});
+  const OnDevice<cuda::QueryTile> tiles_d(tiles);
+  const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
+  OnDevice<float> results(std::vector<float>(
+      size_t(cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d)), NAN));
+  OnDevice<float> out(std::vector<float>(q.size(), NAN));
+  const cuda::PagedKv own{step_tables.data(), most_pages, kLayer, c.kv_heads, d};
+  for (int time = 0; time < 2; ++time) {  // what has arrived must be zero again
+    ASSERT_TRUE(cuda::attend_step(
+        {{unrotated.data(), out.data(), sequences_d.data(), tiles_d.data(), int64_t(tiles.size()), queries, own,
+          c.heads, 0.3f, c.window, spans > 1 ? results.data() : nullptr, spans, nullptr},
+         kd.data(),
+         vd.data(),
+         cd.data(),
+         sd.data(),
+         true,
+         const_cast<uint32_t*>(arrived.data())}));
+    expect_same(out.back(), wanted, "a row of each, heads of " + std::to_string(d));
+  }
+  expect_pages_of(sequences, of_step);
 }
 
 /// Codes of random rows with all kinds of groups and largest codes; clipped rows.

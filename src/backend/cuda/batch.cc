@@ -12,6 +12,8 @@
 namespace lowbit {
 namespace {
 
+constexpr int64_t kFewQueries = 16;  // of a kv head; more of them take less time in a tile of a prompt
+
 int64_t first_seen(int64_t position, int64_t window) {
   return window == 0 ? 0 : std::max<int64_t>(0, position + 1 - window);
 }
@@ -48,13 +50,16 @@ void CudaBatch::place(int64_t rows) {
   sequences_ = lists_.add<cuda::BatchSequence>(rows);
   rules_ = lists_.add<TokenRule>(rows);
   pack_tasks_ = lists_.add<cuda::PackTask>(rows);  // a row begins to read one more page at the most
-  for (TilesOf& t : tiles_) t.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 8) + rows);
+  for (TilesOf& t : tiles_) {
+    t.few.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 8) + rows);
+    t.many.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, int64_t{cuda::kPromptQueries}) + rows);
+  }
 }
 
 Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t> shares) {
   most_rows_ = rows;
   most_pages_ = ceil_div(std::max<int64_t>(context, 1), kKvPage);
-  for (const int64_t share : shares) tiles_.push_back({share, 0, 0, 0});
+  for (const int64_t share : shares) tiles_.push_back({share, {}, {}});
   place(std::max(rows, kFewRows));
   return lists_.reserve(lists_.used());
 }
@@ -99,17 +104,21 @@ Status CudaBatch::set(const Batch& batch, void* stream) {
 }
 
 void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
-  int64_t together = 0;
-  for (const SequenceRows& s : sequences) together = std::max(together, s.rows * to.share);
   const bool packed = !sequences.empty() && has_packed(sequences.front().cache->pool());
-  to.queries = packed ? cuda::packed_tile_queries(together) : cuda::attention_tile_queries(together);
-  to.count = 0;
-  auto* const tiles = lists_.host<cuda::QueryTile>(to.at);
+  const auto has_many = [&](const SequenceRows& s) { return !packed && s.rows > 1 && s.rows * to.share > kFewQueries; };
+  int64_t together = 0;
+  for (const SequenceRows& s : sequences)
+    if (!has_many(s)) together = std::max(together, s.rows * to.share);
+  to.few.queries = packed ? cuda::packed_tile_queries(together) : cuda::attention_tile_queries(together);
+  to.many.queries = cuda::kPromptQueries;
+  to.few.count = to.many.count = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceRows& of = sequences[s];
-    for (int64_t first = 0, count = to.queries; first < of.rows * to.share; first += count) {
-      tiles[to.count++] = {int32_t(s), int32_t(first)};
-      if (packed) count = cuda::queries_of_packed_tile(of.position, of.rows, to.share, first, to.queries);
+    TileList& list = has_many(of) ? to.many : to.few;
+    auto* const tiles = lists_.host<cuda::QueryTile>(list.at);
+    for (int64_t first = 0, count = list.queries; first < of.rows * to.share; first += count) {
+      tiles[list.count++] = {int32_t(s), int32_t(first)};
+      if (packed) count = cuda::queries_of_packed_tile(of.position, of.rows, to.share, first, list.queries);
     }
   }
 }
@@ -168,9 +177,10 @@ Status CudaBatch::send_table(Table& table, size_t sequence, std::span<const KvPo
                          int64_t((pages.size() - same) * sizeof(uint64_t)));
 }
 
-CudaBatch::Tiles CudaBatch::tiles(int64_t share) const {
+CudaBatch::Tiles CudaBatch::list_of(int64_t share, TileList TilesOf::*list) const {
   const auto it = std::ranges::find_if(tiles_, [&](const TilesOf& t) { return t.share == share; });
-  return {lists_.on_device<cuda::QueryTile>(it->at), it->count, it->queries};
+  const TileList& tiles = (*it).*list;
+  return {lists_.on_device<cuda::QueryTile>(tiles.at), tiles.count, tiles.queries};
 }
 
 int64_t CudaBatch::most_spans(int64_t window) const {

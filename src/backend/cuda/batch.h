@@ -75,7 +75,9 @@ class CudaBatch {
     int64_t count = 0;
     int queries = 0;
   };
-  Tiles tiles(int64_t share) const;
+  /// Of sequences with few rows, or with so many that their tiles have kPromptQueries.
+  Tiles tiles(int64_t share) const { return list_of(share, &TilesOf::few); }
+  Tiles prompt_tiles(int64_t share) const { return list_of(share, &TilesOf::many); }
   /// The most spans that a sequence's rows see.
   int64_t most_spans(int64_t window) const;
   cuda::PagedKv pages(int64_t layer) const;
@@ -87,11 +89,15 @@ class CudaBatch {
   int64_t pack_count() const { return pack_count_; }
 
  private:
-  struct TilesOf {
-    int64_t share = 0;
+  struct TileList {
     int queries = 0;
     int64_t at = 0, count = 0;  // in the lists
   };
+  struct TilesOf {
+    int64_t share = 0;
+    TileList few, many;
+  };
+  Tiles list_of(int64_t share, TileList TilesOf::*list) const;
   /// Addresses of pages of one group of layers: [sequences, most_pages_].
   struct Table {
     Buffer on_device;

@@ -317,6 +317,7 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
         {attend, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), true, work.arrived_.as<uint32_t>()});
   LOWBIT_TRY(cuda::rotate_and_store({q, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), work.batch_.rows(),
                                      work.batch_.pages(step.layer), run.m, a.heads, work.stream()}));
+  LOWBIT_TRY(cuda::attend_pages(prompt_attention_of(step, work)));
   return cuda::attend_pages(attend);
 }
 
@@ -326,10 +327,19 @@ bool CudaProgram::takes_step(const cuda::AttendPages& call, const CudaWorkspace&
          (call.spans == 1 || call.results != nullptr) && cuda::has_attend_step(call.tile_queries, call.kv.head_dim);
 }
 
-cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) const {
-  constexpr int64_t kBlocksOfAProcessor = 2;
+cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) {
+  const CudaBatch::Tiles tiles = work.batch_.tiles(step.spec->heads / step.spec->kv_heads);
+  return attention_on(tiles, 2 * work.multiprocessors_, step, work);
+}
+
+cuda::AttendPages CudaProgram::prompt_attention_of(const AttentionStep& step, CudaWorkspace& work) {
+  const CudaBatch::Tiles tiles = work.batch_.prompt_tiles(step.spec->heads / step.spec->kv_heads);
+  return attention_on(tiles, work.multiprocessors_, step, work);
+}
+
+cuda::AttendPages CudaProgram::attention_on(const CudaBatch::Tiles& tiles, int64_t blocks, const AttentionStep& step,
+                                            CudaWorkspace& work) {
   const AttentionSpec& a = *step.spec;
-  const CudaBatch::Tiles tiles = work.batch_.tiles(a.heads / a.kv_heads);
   cuda::AttendPages call;
   call.q = work.slot(step.q);
   call.out = work.slot(step.to);
@@ -346,7 +356,7 @@ cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorks
   // Of so many, a power of two: a recorded launch has room for some more.
   const int64_t spans = std::min(int64_t(std::bit_ceil(uint64_t(work.batch_.most_spans(a.window)))), work.most_spans_);
   const int64_t floats = cuda::attend_results_floats(tiles.count, tiles.queries, spans, a.kv_heads, a.head_dim);
-  const bool few = tiles.count * a.kv_heads < kBlocksOfAProcessor * work.multiprocessors_;
+  const bool few = tiles.count * a.kv_heads < blocks;
   if ((few || work.batch_.single_rows()) && spans > 1 && floats * kFloat <= work.results_.size())
     call.results = work.results_.as<float>();
   call.spans = spans;

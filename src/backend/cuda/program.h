@@ -55,7 +55,12 @@ class CudaProgram final : public Program {
                                  cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
   Status quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
   static bool takes_step(const cuda::AttendPages& call, const CudaWorkspace& work);
-  cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work) const;
+  /// Attention of sequences with few rows, and of those with many (CudaBatch::prompt_tiles()).
+  static cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work);
+  static cuda::AttendPages prompt_attention_of(const AttentionStep& step, CudaWorkspace& work);
+  /// `blocks`: spans of fewer tiles and kv heads are worked out apart.
+  static cuda::AttendPages attention_on(const CudaBatch::Tiles& tiles, int64_t blocks, const AttentionStep& step,
+                                        CudaWorkspace& work);
   /// Attention where old pages are packed.
   Status run_packed(const AttentionStep& step, Run& run) const;
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;

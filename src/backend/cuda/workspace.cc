@@ -49,7 +49,11 @@ Status CudaWorkspace::add_needs(const AttentionSpec& a, const Limits& limits, Th
   const int64_t one = cuda::attend_results_floats(ceil_div(share, int64_t{queries}), queries,
                                                   ceil_div(limits.context, kAttentionSpan), a.kv_heads, a.head_dim);
   const int64_t many = std::min(one * std::min(rows_, kResultSequences), kResultBytes / kFloat);
-  needs.results = std::max({needs.results, one, many});
+  const int64_t prompt_tiles = std::min(ceil_div(rows_ * share, int64_t{cuda::kPromptQueries}),
+                                        ceil_div(int64_t{multiprocessors_}, a.kv_heads));  // more are not apart
+  const int64_t prompt = cuda::attend_results_floats(prompt_tiles, cuda::kPromptQueries,
+                                                     ceil_div(limits.context, kAttentionSpan), a.kv_heads, a.head_dim);
+  needs.results = std::max({needs.results, one, many, std::min(prompt, kResultBytes / kFloat)});
   needs.kv_heads = std::max(needs.kv_heads, a.kv_heads);
   if (rotation_of(a) != nullptr) return {};
   const int64_t positions = std::max<int64_t>(limits.context, 1), half = a.rope->dims / 2;

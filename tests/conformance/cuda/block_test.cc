@@ -41,6 +41,36 @@ TEST(Steps, AttentionOnPages) {
         {.heads = 6, .kv_heads = 2, .head_dim = 48, .window = window, .sequences = {{0, 20}, {290, 40}, {2600, 1}}});
 }
 
+/// Tiles of 64 queries and of 32, their borders inside rows and spans.
+TEST(Steps, AttentionOfPrompts) {
+  LOWBIT_NEEDS_GPU();
+  for (const int64_t rows : {21, 22, 63, 64, 65, 300})
+    check_pages({.heads = 9, .kv_heads = 3, .head_dim = 64, .sequences = {{200, rows}}});
+  check_pages({.heads = 32, .kv_heads = 8, .head_dim = 128, .sequences = {{0, 700}, {1000, 1}, {250, 33}}});
+  check_pages({.heads = 10, .kv_heads = 10, .head_dim = 96, .sequences = {{500, 300}}});
+  check_pages({.heads = 64, .kv_heads = 64, .head_dim = 20, .sequences = {{120, 150}}});
+  check_pages({.heads = 64, .kv_heads = 64, .head_dim = 250, .sequences = {{0, 200}}});
+  for (const int64_t window : {1, 60, 256, 400}) {
+    check_pages({.heads = 6, .kv_heads = 2, .head_dim = 64, .window = window, .sequences = {{290, 30}, {0, 700}}});
+    check_pages({.heads = 66, .kv_heads = 33, .head_dim = 40, .window = window, .sequences = {{100, 300}}});
+  }
+}
+
+/// Attention of single rows, with rotation and new rows in the same launch.
+TEST(Steps, RowsThatDecode) {
+  LOWBIT_NEEDS_GPU();
+  for (const int64_t position : {0, 63, 64, 255, 256, 600, 9000})
+    for (const auto& [heads, kv_heads, head_dim] : {std::array<int64_t, 3>{9, 3, 64},
+                                                    {20, 5, 128},
+                                                    {32, 8, 128},
+                                                    {8, 1, 96},
+                                                    {16, 1, 64},
+                                                    {64, 64, 32},
+                                                    {100, 100, 64},
+                                                    {6, 2, 70}})
+      check_pages({heads, kv_heads, head_dim, position == 600 ? 300 : 0, {{position, 1}, {position / 2, 1}}});
+}
+
 TEST(Steps, PackedPages) {
   LOWBIT_NEEDS_GPU();
   check_all_packing();

@@ -134,6 +134,7 @@ inline void go_on_with(size_t thread) {
 namespace lowbit::cuda {
 
 inline void __syncthreads() { fibers::meet(fibers::machine->all); }
+inline void __syncwarp() { fibers::meet(fibers::machine->warps[fibers::machine->current / 32]); }
 
 inline float exchange(float v, int from) {
   fibers::Machine& m = *fibers::machine;

@@ -29,9 +29,25 @@ TEST(StepsOnFibers, AttentionOnPages) {
   check_pages({.heads = 9, .kv_heads = 1, .head_dim = 6, .sequences = {{10, 3}}});     // a row in two tiles
   check_pages({.heads = 7, .kv_heads = 1, .head_dim = 130, .sequences = {{256, 1}}});  // eight queries at once
   check_pages({.heads = 2, .kv_heads = 1, .head_dim = 256, .sequences = {{0, 1}, {3, 1}}});
+  check_pages({.heads = 8, .kv_heads = 4, .head_dim = 20, .sequences = {{200, 90}}});  // 64 queries of a block
+  check_pages({.heads = 4, .kv_heads = 4, .head_dim = 72, .sequences = {{239, 65}}});
+  check_pages({.heads = 12, .kv_heads = 4, .head_dim = 8, .window = 30, .sequences = {{250, 50}, {600, 22}}});
+  check_pages({.heads = 2, .kv_heads = 1, .head_dim = 8, .window = 40, .sequences = {{290, 30}}});  // 32 of a block
   for (const int64_t window : {1, 40, 256, 300})
     check_pages(
         {.heads = 2, .kv_heads = 1, .head_dim = 8, .window = window, .sequences = {{0, 20}, {290, 40}, {600, 1}}});
+}
+
+/// Attention of single rows, with rotation and new rows in the same launch.
+TEST(StepsOnFibers, RowsThatDecode) {
+  check_pages({.heads = 3, .kv_heads = 1, .head_dim = 64, .sequences = {{20, 1}}});
+  check_pages({.heads = 4, .kv_heads = 1, .head_dim = 128, .sequences = {{200, 1}}});
+  check_pages({.heads = 16, .kv_heads = 1, .head_dim = 64, .sequences = {{256, 1}}});
+  check_pages({.heads = 6, .kv_heads = 2, .head_dim = 64, .sequences = {{511, 1}}});
+  check_pages({.heads = 6, .kv_heads = 2, .head_dim = 96, .sequences = {{300, 1}}});
+  check_pages({.heads = 6, .kv_heads = 1, .head_dim = 32, .sequences = {{700, 1}, {30, 1}}});
+  check_pages({.heads = 6, .kv_heads = 2, .head_dim = 64, .window = 100, .sequences = {{400, 1}}});
+  check_pages({.heads = 3, .kv_heads = 1, .head_dim = 6, .sequences = {{9000, 1}}});
 }
 
 TEST(StepsOnFibers, PackedPages) { check_all_packing(); }

@@ -148,11 +148,18 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
   }
 }
 
+constexpr int kMergeWarps = kPagedThreads / 32;  // each merges a query
+
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  auto* const factors = reinterpret_cast<SpanFactors*>(bytes);
   let_successor_start();
   const PagedTile tile = paged_tile(call);
   wait_for_predecessor();
-  merge_tile(call, tile);
+  const int warp = static_cast<int>(threadIdx.x) / 32, query = static_cast<int>(blockIdx.z) * kMergeWarps + warp;
+  if (query >= tile.count) return;
+  merge_query(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim),
+              factors + 32 * warp);
 }
 
 template <int kQueries>
@@ -173,6 +180,10 @@ Status attend_pages(const AttendPages& call) {
   auto* const stream = static_cast<cudaStream_t>(call.stream);
   const auto x = static_cast<unsigned>(call.tile_count), y = static_cast<unsigned>(call.kv.kv_heads);
   const dim3 grid(x, y, call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
+  if (call.tile_queries == kPromptQueries) {
+    if (auto s = attend_prompt(call); !s || call.results == nullptr) return s;
+    return merge_spans(call, false);
+  }
   const auto e = call.tile_queries == 4   ? launch_tiles<4>(call, grid, stream)
                  : call.tile_queries == 8 ? launch_tiles<8>(call, grid, stream)
                                           : launch_tiles<16>(call, grid, stream);
@@ -181,15 +192,16 @@ Status attend_pages(const AttendPages& call) {
 }
 
 Status block::merge_spans(const AttendPages& call, bool overlap) {
-  const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads));
+  const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads),
+                  static_cast<unsigned>((call.tile_queries + kMergeWarps - 1) / kMergeWarps));
   Device device{};
   auto e = current_device(&device);
-  // It uses none, but another share of it than its neighbours' would empty the multiprocessors before and after it.
+  // It uses little, but another share of it than its neighbours' would empty the multiprocessors before and after it.
   if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(&merge_tiles), device);
   if (e != cudaSuccess) return check_cuda(e, "attention");
-  return check_cuda(
-      launch(merge_tiles, grid, dim3(kPagedThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call),
-      "attention");
+  return check_cuda(launch(merge_tiles, grid, dim3(kPagedThreads), kMergeWarps * 32 * sizeof(SpanFactors),
+                           static_cast<cudaStream_t>(call.stream), overlap, call),
+                    "attention");
 }
 
 }  // namespace lowbit::cuda

@@ -37,18 +37,23 @@ __device__ __forceinline__ int first_seen(int position, int64_t window) {
   return window == 0 || position < window ? 0 : position + 1 - static_cast<int>(window);
 }
 
-__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
-  const QueryTile tile = call.tiles[blockIdx.x];
+/// Up to `queries` queries of a tile, from its query `skipped` on; their count may be 0 or less.
+__device__ __forceinline__ PagedTile part_of_tile(const AttendPages& call, int index, int kv_head, int skipped,
+                                                  int queries) {
+  const QueryTile tile = call.tiles[index];
   PagedTile t;
   t.sequence = call.sequences[tile.sequence];
   t.pages = call.kv.tables + tile.sequence * call.kv.stride;
-  t.kv_head = static_cast<int>(blockIdx.y);
+  t.kv_head = kv_head;
   t.group = static_cast<int>(call.heads / call.kv.kv_heads);
-  t.first = tile.first;
-  t.count = min(call.tile_queries, t.sequence.rows * t.group - t.first);
+  t.first = tile.first + skipped;
+  t.count = min(queries, t.sequence.rows * t.group - t.first);
   t.first_span = first_seen(t.position(0), call.window) / kSpan;
   t.spans = t.position(t.count - 1) / kSpan + 1 - t.first_span;
   return t;
+}
+__device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
+  return part_of_tile(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), 0, call.tile_queries);
 }
 
 /// What a query at a position sees of a span; nothing at position -1, where there is no query.
@@ -64,6 +69,24 @@ __device__ __forceinline__ Seen seen_of(int position, int span, int64_t window) 
 }
 
 __device__ __forceinline__ float shift_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
+constexpr float kLeastPlain = -86.0f;  // from here on exponentials are normal numbers
+/// exp_f32() where the outcome is normal: the power of two is added to the exponent. x at most 0.
+__device__ __forceinline__ float plain_exp(float x) {
+  constexpr float kMagic = 12582912.0f;  // as in round_half_even(); below it lies the integer
+  const float shifted = __fadd_rn(__fmul_rn(x, 1.44269504088896341f), kMagic), n = __fsub_rn(shifted, kMagic);
+  float r = __fmaf_rn(n, -0.693359375f, x);
+  r = __fmaf_rn(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = __fmaf_rn(p, r, 1.3981999507e-3f);
+  p = __fmaf_rn(p, r, 8.3334519073e-3f);
+  p = __fmaf_rn(p, r, 4.1665795894e-2f);
+  p = __fmaf_rn(p, r, 1.6666665459e-1f);
+  p = __fmaf_rn(p, r, 5.0000001201e-1f);
+  p = __fadd_rn(__fmaf_rn(p, __fmul_rn(r, r), r), 1.0f);
+  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+}
+__device__ __forceinline__ float exp_of_difference(float x) { return x >= kLeastPlain ? plain_exp(x) : exp_f32(x); }
 
 /// The layer's keys (0) or values (1) of a page.
 __device__ __forceinline__ const uint16_t* page_rows(const AttendPages& call, const PagedTile& tile, int page,
@@ -155,10 +178,14 @@ __device__ __forceinline__ void sum_exponentials(const AttendPages& call, int sp
   }
 }
 
-/// Where one span's largest score, sum and weighted values of a query lie.
-__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
-  const int64_t at = (int64_t{blockIdx.x} * call.kv.kv_heads + blockIdx.y) * call.spans + span_of_tile;
+/// Where one span's largest score, sum and weighted values of a tile's query lie.
+__device__ __forceinline__ float* result_of(const AttendPages& call, int tile, int kv_head, int span_of_tile,
+                                            int query) {
+  const int64_t at = (int64_t{tile} * call.kv.kv_heads + kv_head) * call.spans + span_of_tile;
   return call.results + (at * call.tile_queries + query) * (call.kv.head_dim + 2);
+}
+__device__ __forceinline__ float* result_of(const AttendPages& call, int span_of_tile, int query) {
+  return result_of(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), span_of_tile, query);
 }
 
 /// Puts the results of a tile's spans together, in ascending order, one thread per element of a query.
@@ -179,8 +206,64 @@ __device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedT
     call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
 }
+/// What merge() makes of a span, for all elements of a query.
+struct __align__(16) SpanFactors {
+  float before, here, total;
+  int seen;  // 0: nothing of it, 1: it is the first, 2: neither
+};
 
-/// merge_tile() of all tiles. `overlap`: starts while its predecessor finishes.
+/// merge_tile() for one query and some of its elements, by one warp: lanes are spans, up to 32 at a time, and work out
+/// their factors in `factors` [32], then elements. Largest scores so far are a prefix of maxima.
+__device__ __forceinline__ void merge_query(const AttendPages& call, const PagedTile& tile, int index, int query,
+                                            int begin, int end, SpanFactors* factors) {
+  constexpr int kMost = static_cast<int>(kMostHeadDim) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, position = tile.position(query);
+  const float* const results = result_of(call, index, tile.kv_head, 0, query);
+  const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
+  float all[kMost] = {}, total = 0, carry = -INFINITY;
+  for (int first = 0; first < tile.spans; first += 32) {
+    const int part = first + lane, count = min(tile.spans - first, 32);
+    const Seen seen = seen_of(position, tile.first_span + part, call.window);
+    const bool there = part < tile.spans && !seen.nothing();
+    SpanFactors own = {0, 0, 0, there ? seen.is_first ? 1 : 2 : 0};
+    float most = -INFINITY;
+    if (there)
+      most = load_from_others(results + part * apart), own.total = load_from_others(results + part * apart + 1);
+    float so_far = most;
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) so_far = fmaxf(so_far, __shfl_sync(0xffffffffu, so_far, max(lane - w, 0), 32));
+    so_far = fmaxf(so_far, carry);
+    const float last = __shfl_sync(0xffffffffu, so_far, max(lane - 1, 0), 32), shift = shift_of(so_far);
+    own.before = exp_of_difference(__fsub_rn(lane == 0 ? carry : last, shift));
+    own.here = exp_of_difference(__fsub_rn(most, shift));
+    carry = __shfl_sync(0xffffffffu, so_far, 31, 32);
+    __syncwarp();  // what was there has been read
+    factors[lane] = own;
+    __syncwarp();
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) {
+      const SpanFactors by = factors[i];
+      const float* const from = results + (first + i) * apart + 2 + begin;
+      if (by.seen != 0) total = by.seen == 1 ? by.total : __fmaf_rn(by.total, by.here, __fmul_rn(total, by.before));
+#pragma unroll
+      for (int e = 0; e < kMost; ++e) {
+        if (begin + 32 * e + lane >= end || by.seen == 0) continue;
+        const float sum = load_from_others(from + 32 * e + lane);
+        all[e] = by.seen == 1 ? sum : __fmaf_rn(sum, by.here, __fmul_rn(all[e], by.before));
+      }
+    }
+  }
+  float* const to = call.out + tile.offset(call, query) + begin;
+  const float by = __fdiv_rn(1.0f, total);
+#pragma unroll
+  for (int e = 0; e < kMost; ++e)
+    if (begin + 32 * e + lane < end) to[32 * e + lane] = __fmul_rn(all[e], by);
+}
+
+/// Puts the spans of all tiles together. `overlap`: starts while its predecessor finishes.
 Status merge_spans(const AttendPages& call, bool overlap);
+
+/// The spans of tiles of kPromptQueries, together or apart, without merge_spans().
+Status attend_prompt(const AttendPages& call);
 
 }  // namespace lowbit::cuda::block
