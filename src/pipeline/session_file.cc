@@ -19,8 +19,9 @@ namespace lowbit {
 namespace {
 
 constexpr const char* kFormat = "lowbit session";
-/// Of the file, and of what keys and values are: a change of either is another version.
-constexpr int64_t kVersion = 1;
+/// Of the file, and of what keys and values are: a change of either is another version. Quantized caches have had
+/// transformed values since version 2; what f16 caches hold is as it was.
+const char* version_of(const std::string& kv) { return kv == "f16" ? "1" : "2"; }
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -48,7 +49,7 @@ std::string packed_name(size_t group) { return fmt::format("kv.{}.packed", group
 Metadata metadata_of(const SharedModel& model, int64_t length) {
   const KvFormat& kv = model.transformer->kv();
   return {{"format", kFormat},
-          {"version", std::to_string(kVersion)},
+          {"version", version_of(model.info.kv)},
           {"lowbit", version()},
           {"model", model.transformer->fingerprint()},
           {"model_name", file_name_of(model.info.path)},
@@ -65,9 +66,9 @@ Status check_metadata(const Metadata& file, const SharedModel& model, const std:
   const auto of = [&](const char* key) { return value_of(file, key); };
   if (of("format") != kFormat)
     return fail(ErrorCode::kCorrupt, path, "no session", "a file that a session was saved to");
-  if (of("version") != own.at("version"))
+  if (of("version") != version_of(of("kv")))
     return fail(ErrorCode::kUnsupported, path, fmt::format("a session of version '{}'", of("version")),
-                own.at("version"), fmt::format("it was written by lowbit {}, this is {}", of("lowbit"), version()));
+                version_of(of("kv")), fmt::format("it was written by lowbit {}, this is {}", of("lowbit"), version()));
   if (of("model") != own.at("model"))
     return fail(ErrorCode::kInvalidArgument, path,
                 fmt::format("a session of another model ({} {})", of("model_name"), of("model").substr(0, 12)),

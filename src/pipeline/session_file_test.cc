@@ -215,11 +215,13 @@ TEST_F(SessionFile, RefusesWhatItIsNot) {
   refused(open_at(elsewhere.path(), with_kv("int4")), ErrorCode::kInvalidArgument, "another model");
   // Of another version, and no session at all.
   std::string bytes = read_file(file());
-  const size_t at = bytes.find(R"("version":"1")");
+  const size_t at = bytes.find(R"("version":"2")");
   ASSERT_NE(at, std::string::npos);
-  bytes[at + 11] = '2';
-  write_file(file(), bytes);
-  refused(model, ErrorCode::kUnsupported, "version '2'");
+  for (const char version : {'1', '3'}) {  // 1: values were not transformed
+    bytes[at + 11] = version;
+    write_file(file(), bytes);
+    refused(model, ErrorCode::kUnsupported, std::string("version '") + version + "'");
+  }
   write_file(file(), read_file(folder_ / "model.safetensors"));
   refused(model, ErrorCode::kCorrupt, "no session");
   EXPECT_EQ(model.session().load(folder_ / "none").error().code, ErrorCode::kNotFound);
