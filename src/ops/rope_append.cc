@@ -13,8 +13,7 @@ void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const
   const KvGroup& group = sequences.front().cache->group_of(rows.layer);
   const int64_t d = group.head_dim, half = d / 2, kv_heads = group.kv_heads;
   const int64_t ldq = rows.heads * d, ldk = kv_heads * d, m = sequences.back().row + sequences.back().rows;
-  const int64_t grain = std::max<int64_t>(1, 16384 / (ldq + 2 * ldk)),
-                block = transform_block(group);
+  const int64_t grain = std::max<int64_t>(1, 16384 / (ldq + 2 * ldk)), block = transform_block(group);
   pool.parallel_for(m, grain, [&](int64_t begin, int64_t end, int) {
     const SequenceRows* s = &sequences.front();
     for (int64_t r = begin; r < end; ++r) {

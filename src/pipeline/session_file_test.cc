@@ -1,5 +1,6 @@
 // Sessions that were saved and loaded go on as those that never were.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -70,10 +71,19 @@ void expect_same_future(Session& a, Session& b, int64_t length, uint64_t seed) {
 }
 
 TEST_F(SessionFile, GoesOnAsIfNeverSaved) {
-  for (const char* kv : {"f16", "int4", "k4v2", "int8"})
-    for (const size_t n : {1, 64, 65, 200, 600}) {
-      SCOPED_TRACE(std::string(kv) + " " + std::to_string(n));
-      const Model model = open(with_kv(kv));
+  const struct {
+    const char* kv;
+    int64_t refresh = 0;
+    const char* demote = "";
+  } caches[] = {
+      {"f16"}, {"int4"}, {"k4v2"}, {"int8"}, {"int2", 192}, {"int8", 0, "128:k4v2"}, {"fp8", 200, "256:int3"}};
+  for (const auto& cache : caches)
+    for (const size_t n : {1, 64, 65, 200, 256, 600}) {
+      SCOPED_TRACE(fmt::format("{} {} {}, {}", cache.kv, cache.refresh, cache.demote, n));
+      ModelOptions options = with_kv(cache.kv);
+      options.kv_refresh = cache.refresh;
+      options.kv_demote = cache.demote;
+      const Model model = open(options);
       Session session = model.session();
       const auto tokens = some_tokens(n);
       ASSERT_TRUE(session.prefill(tokens));
@@ -203,6 +213,12 @@ TEST_F(SessionFile, RefusesWhatItIsNot) {
   refused(open(with_kv("int8")), ErrorCode::kInvalidArgument, "kv int4");
   refused(open(with_kv("int4", 128)), ErrorCode::kInvalidArgument, "--kv-residual 64");
   ModelOptions options = with_kv("int4");
+  options.kv_refresh = 192;
+  refused(open(options), ErrorCode::kInvalidArgument, "kv_refresh 0");
+  options = with_kv("int4");
+  options.kv_demote = "500:int2";
+  refused(open(options), ErrorCode::kInvalidArgument, "kv_demote 512:int2");
+  options = with_kv("int4");
   options.activation = "f32";
   refused(open(options), ErrorCode::kInvalidArgument, "--act int8");
   options = with_kv("int4");
