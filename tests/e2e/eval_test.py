@@ -169,7 +169,7 @@ class Eval(CliTest):
         self.assertNotEqual(fresh["drift"]["kld_mean"], reports["int2"]["drift"]["kld_mean"])
         for wrong in (("int4", "--kv-demote", "256:int8"), ("int4", "--kv-demote", "int2"), ("int4", "--kv-refresh", 256, "--kv-demote", "100:int2")):
             self.assertIn("--kv-demote", self.refused(*call, "--kv", *wrong))
-        self.assertIn("--kv-refresh", self.refused(*call, "--kv", "int4", "--kv-residual", 64, "--kv-refresh", 64))
+        self.assertIn("--kv-refresh", self.refused(*call, "--kv", "int4", "--kv-refresh", 64))
         self.refused("eval", model, "--long", code=2)
         self.refused("eval", model, "--long", "--kv", "int4", "--tasks", "ppl", code=2)
         self.refused("eval", model, "--lengths", "600", "--tasks", "ppl", code=2)
