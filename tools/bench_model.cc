@@ -158,7 +158,7 @@ void add_model_bench(CLI::App& bench, Invocation& invocation) {
   add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
   add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
   add_activation_option(*verb, options.activation);
-  add_kv_options(*verb, options.kv, options.kv_residual, options.kv_keep);
+  add_kv_options(*verb, options);
   verb->add_flag("--tune", options.tune, "try several ways to cut products first, and keep the fastest of each shape");
   verb->add_flag("--profile", options.profile, "then once more, with the time, share and GB/s of each step");
   verb->add_option("--vs", arguments->other, "then llama.cpp on a GGUF file of the same model: ggml[:FILE.gguf]")

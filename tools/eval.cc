@@ -187,6 +187,8 @@ Status long_action(Console& console, const EvalArguments& arguments, const Compu
   if (!model) return tl::unexpected(model.error());
   ModelOptions exact = arguments.model_options;
   exact.kv = "f16";
+  exact.kv_refresh = 0;
+  exact.kv_demote = "";
   auto base = open_model(console, arguments.model, compute, exact);
   if (!base) return tl::unexpected(base.error());
   return run_long(console, *model, *base, {text_file(arguments), arguments.lengths, arguments.windows});

@@ -84,7 +84,7 @@ void add_model_options(CLI::App& verb, ModelOptions& options) {
                    "positions of the KV cache [what the model was trained for, at most 4096]");
   add_activation_option(verb, options.activation);
   add_gpu_layers_option(verb, options.gpu_layers);
-  add_kv_options(verb, options.kv, options.kv_residual, options.kv_keep);
+  add_kv_options(verb, options);
 }
 
 Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options) {

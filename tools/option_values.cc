@@ -9,6 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "lowbit/bench.h"
+#include "lowbit/model.h"
 #include "lowbit/quantize.h"
 
 namespace lowbit::cli {
@@ -207,14 +209,23 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
                   value));
 }
 
-void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual, std::string& keep) {
-  app.add_option("--kv", kv,
+template <class Options>
+void add_kv_options(CLI::App& app, Options& options) {
+  app.add_option("--kv", options.kv,
                  "keys and values: f16, fp8, int8, int4, int3, int2, or kXvY with X and Y of 2, 3, 4 and 8 [f16]")
       ->type_name("NAME");
-  add_count_option(app, "--kv-residual", residual, {0, int64_t{1} << 30},
+  add_count_option(app, "--kv-residual", options.kv_residual, {0, int64_t{1} << 30},
                    "newest positions that stay f16 beside quantized ones [128]");
-  app.add_option("--kv-keep", keep, "layers that stay f16: first, last, numbers from 0 on")->type_name("NAMES");
+  app.add_option("--kv-keep", options.kv_keep, "layers that stay f16: first, last, numbers from 0 on")
+      ->type_name("NAMES");
+  add_count_option(app, "--kv-refresh", options.kv_refresh, {1, int64_t{1} << 30},
+                   "compute each N positions once more, reading each other as f16, before those behind them [never]");
+  app.add_option("--kv-demote", options.kv_demote,
+                 "keep what lies LENGTH positions or more behind with fewer bits, as 4096:int2")
+      ->type_name("LENGTH:FORMAT");
 }
+template void add_kv_options(CLI::App&, ModelOptions&);
+template void add_kv_options(CLI::App&, ModelBenchOptions&);
 
 void add_gpu_layers_option(CLI::App& app, int64_t& layers) {
   add_count_option(app, "--gpu-layers", layers, {0, int64_t{1} << 30},

@@ -43,8 +43,9 @@ CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, F
 CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::string& help);
 /// --act
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
-/// --kv and --kv-residual
-void add_kv_options(CLI::App& app, std::string& kv, int64_t& residual, std::string& keep);
+/// --kv, --kv-residual, --kv-keep, --kv-refresh and --kv-demote, of ModelOptions or ModelBenchOptions.
+template <class Options>
+void add_kv_options(CLI::App& app, Options& options);
 /// --gpu-layers.
 void add_gpu_layers_option(CLI::App& app, int64_t& layers);
 /// "1,2,3", for an option of that name.

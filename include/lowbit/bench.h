@@ -73,6 +73,8 @@ struct ModelBenchOptions {
   std::string kv = "f16";     // ModelOptions::kv
   int64_t kv_residual = 128;  // ModelOptions::kv_residual
   std::string kv_keep;        // ModelOptions::kv_keep
+  int64_t kv_refresh = 0;     // ModelOptions::kv_refresh
+  std::string kv_demote;      // ModelOptions::kv_demote
   bool tune = false;          // ModelOptions::tune
   bool profile = false;       // then the same once more, each step timed on its own
   Compute compute;

@@ -40,6 +40,10 @@ typedef struct lb_model_options {
       kv_residual; /* newest positions that stay f16 beside quantized ones, in whole pages of 64. 0: 128; -1: none */
   /* Layers that stay f16: "first", "last" and numbers from 0 on, with commas between them. NULL: none */
   const char* kv_keep;
+  /* Quantized keys and values of so many new positions are computed once more when there are as many again, in whole pages of 64. 0: never */
+  int64_t kv_refresh;
+  /* "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2". NULL: nothing is */
+  const char* kv_demote;
 } lb_model_options;
 
 /* path: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". options may be NULL. *model is NULL after

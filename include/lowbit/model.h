@@ -41,6 +41,12 @@ struct ModelOptions {
   /// Layers whose keys and values stay f16: "first", "last" and numbers from 0 on, with commas between them. Not on a
   /// GPU.
   std::string kv_keep = "";
+  /// Quantized keys and values of the newest so many positions are computed once more each time that there are as many
+  /// again, and read each other as f16 then, so that their errors do not add up. In whole pages, two or more above
+  /// kv_residual; 0: never. Twice the time, and so many positions more in f16. Not on a GPU.
+  int64_t kv_refresh = 0;
+  /// "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2". Not on a GPU.
+  std::string kv_demote = "";
   Compute compute;  // a GPU that it names runs the model, with the CPU's bits; several (cuda:0,cuda:1) share its layers
   /// The last so many layers run on the GPU, the first one that there is if none is named, the rest on the CPU.
   /// Negative: all or none.
@@ -53,8 +59,9 @@ struct ModelInfo {
   int64_t parameters = 0, vocab_size = 0, layers = 0, hidden_size = 0;
   int64_t context = 0, max_context = 0;
   int64_t weight_bytes = 0, kv_bytes = 0;  // kv_bytes: of one session that is full
-  std::string kv, kv_keep;                 // as ModelOptions
-  std::string activation, isa;             // isa: "cuda" on a GPU
+  std::string kv, kv_keep, kv_demote;      // as ModelOptions
+  int64_t kv_refresh = 0;
+  std::string activation, isa;  // isa: "cuda" on a GPU
   int threads = 0;
   double load_s = 0;
 };

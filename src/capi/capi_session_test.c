@@ -447,6 +447,14 @@ static void check_kv_formats(const char* path) {
     CHECK(got == cases[i].wanted && (got == LB_OK || strstr(lb_last_error(), cases[i].says) != NULL));
     lb_model_close(model);
   }
+  for (int demotes = 0; demotes < 2; ++demotes) {
+    lb_model_options options = {sizeof options, "f32", "cpu", 64, 1, 0, "f16", 0};
+    options.kv_refresh = demotes ? 0 : 256;
+    options.kv_demote = demotes ? "512:int2" : NULL;
+    lb_model* model = NULL;
+    CHECK(lb_model_open(path, &options, &model) == LB_INVALID_ARGUMENT && model == NULL);
+    CHECK(strstr(lb_last_error(), demotes ? "--kv-demote" : "--kv-refresh") != NULL);
+  }
   /* A program that was compiled before there was a choice. */
   lb_model_options old = {offsetof(lb_model_options, kv), "f32", "cpu", 64, 1, 0, (const char*)1, -5};
   lb_model_options* exactly = exact(&old, offsetof(lb_model_options, kv));

@@ -22,8 +22,8 @@ struct PackedKv {
   int64_t sides_at = 0;  // in a page
 };
 
-/// Rotates q [m, heads * head_dim] in place, k likewise, and transforms both by Hadamard, `hadamard` elements at a
-/// time; k and v enter their f16 pages.
+/// Rotates q [m, heads * head_dim] in place, k likewise, and transforms q, k and v by Hadamard, `hadamard` elements at
+/// a time; k and v enter their f16 pages.
 struct StoreTransformed {
   StoreRows rows;
   int64_t hadamard = 1;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/float.h"
 #include "kernels/vector_math.h"
 
 namespace lowbit {
@@ -162,6 +163,22 @@ void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8
     for (int64_t c = 0; c < shape.columns; c += kWidth) {
       const auto x = load<Floats>(values + r * shape.columns + c);
       put(__builtin_convertvector(nearest_codes(x, least, inverse, levels), Ints), shape, r, c, codes);
+    }
+  }
+}
+
+void unpack_rows(const PackedMatrix& matrix, const PackedShape& shape, int64_t ld, uint16_t* rows) {
+  constexpr float kMost = 65504.0f;
+  float units[2];
+  std::memcpy(units, matrix.side, sizeof(units));
+  const uint8_t* const scales = matrix.side + sizeof(units);
+  const uint8_t* const leasts = scales + shape.rows;
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    const float step = units[0] * float(scales[r]), least = units[1] * float(int8_t(leasts[r]));
+    for (int64_t c = 0; c < shape.columns; ++c) {
+      float v = std::fma(step, float(code_at(matrix.codes, shape, r, c)), least);
+      v = v < -kMost ? -kMost : v > kMost ? kMost : v;
+      rows[r * ld + c] = f32_to_f16(v);
     }
   }
 }

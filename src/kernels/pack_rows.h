@@ -15,5 +15,8 @@ namespace lowbit {
 /// step)), within 0 to 2^bits - 1. With a NaN or infinity among the rows both units are NaN, and so is the matrix.
 /// Source: seed 003 section 3.3.
 void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8_t* codes, uint8_t* side);
+/// And back, row r at rows + r * ld: the nearest f16 of fma(scale_unit * scales, code, least_unit * leasts), at most
+/// 65504; NaN where a unit is.
+void unpack_rows(const PackedMatrix& matrix, const PackedShape& shape, int64_t ld, uint16_t* rows);
 
 }  // namespace lowbit

@@ -24,10 +24,10 @@ struct PackedMatrix {
 ///   c[t] = packed_product(q, keys);  o = o + packed_product(e, values), e[t] = 0 for positions that the query does not
 ///     see
 struct PackedSpanArgs : SpanArgs {
-  PackedMatrix packed_keys[kSpanPages];  // {key_bits, d, kKvPage}
-  /// {value_bits, kKvPage, value_columns(value_bits)} one behind the other, codes and sides; the last may be narrower.
+  PackedMatrix packed_keys[kSpanPages];  // {bits, d, kKvPage}
+  /// {bits, kKvPage, value_columns(bits)} one behind the other, codes and sides; the last may be narrower.
   PackedMatrix packed_values[kSpanPages];
-  int key_bits = 0, value_bits = 0;
+  int key_bits[kSpanPages] = {}, value_bits[kSpanPages] = {};
 };
 inline namespace LOWBIT_ISA {
 

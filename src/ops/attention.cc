@@ -118,16 +118,18 @@ class Attention::Runner {
       const int64_t shown = packed || cache.holds_f16(call_.layer, page) ? page : block_->position / kKvPage;
       args_.keys[p] = packed ? nullptr : cache.keys_f16(call_.layer, kv_head_, shown);
       args_.values[p] = packed ? nullptr : cache.values_f16(call_.layer, kv_head_, shown);
-      if (packed && cache.group_of(call_.layer).format.fp8) expand(cache, page, p);
       if (!packed) continue;
-      args_.packed_keys[p] = cache.packed_keys(call_.layer, kv_head_, page);
-      args_.packed_values[p] = cache.packed_values(call_.layer, kv_head_, page);
+      const bool demoted = cache.reads_demoted(call_.layer, page, block_->position);
+      const KvFormat& format = cache.group_of(call_.layer).format;
+      if (format.fp8 && !demoted) expand(cache, page, p);
+      args_.key_bits[p] = demoted ? format.old_key_bits : format.key_bits;
+      args_.value_bits[p] = demoted ? format.old_value_bits : format.value_bits;
+      args_.packed_keys[p] = cache.packed_keys(call_.layer, kv_head_, page, demoted);
+      args_.packed_values[p] = cache.packed_values(call_.layer, kv_head_, page, demoted);
     }
     const int64_t next = (span + 1) * kSpanPages;
     const bool reads_next = next * kKvPage < end && !cache.reads_packed(call_.layer, next, block_->position);
     args_.next = reads_next ? cache.keys_f16(call_.layer, kv_head_, next) : nullptr;
-    args_.key_bits = cache.group_of(call_.layer).format.key_bits;
-    args_.value_bits = cache.group_of(call_.layer).format.value_bits;
     args_.d = d_;
     args_.scale = a_.shape_.scale;
     args_.queries = queries_;

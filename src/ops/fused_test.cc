@@ -138,13 +138,14 @@ TEST(Fused, RotationAndNewRows) {
     auto apart = KvCache::make(uniform_kv_groups(2, kv_heads, d), m),
          fused = KvCache::make(uniform_kv_groups(2, kv_heads, d), m);
     ASSERT_TRUE(apart && fused && apart->reserve(m) && fused->reserve(m));
-    std::vector<float> q1 = q, k1 = k, q2 = q, k2 = k;
+    std::vector<float> q1 = q, k1 = k, q2 = q, k2 = k, v2 = v;
     rope_rows(ops, q1.data(), heads * d, m, heads, half, cos.data(), sin.data(), pool);
     rope_rows(ops, k1.data(), kv_heads * d, m, kv_heads, half, cos.data(), sin.data(), pool);
     apart->store(ops, 1, 0, m, k1.data(), v.data(), kv_heads * d, pool);
     const SequenceRows sequence{&*fused, 0, 0, m};
-    rotate_and_store(ops, {1, heads, q2.data(), k2.data(), v.data(), cos.data(), sin.data()}, {&sequence, 1}, pool);
+    rotate_and_store(ops, {1, heads, q2.data(), k2.data(), v2.data(), cos.data(), sin.data()}, {&sequence, 1}, pool);
     EXPECT_EQ(q1, q2);
+    EXPECT_EQ(v, v2);
     for (int64_t h = 0; h < kv_heads; ++h)
       for (int64_t page = 0; page < 2; ++page) {
         const auto bytes = size_t(2 * d * kKvPage);
@@ -153,6 +154,43 @@ TEST(Fused, RotationAndNewRows) {
         EXPECT_NE(fused->keys_f16(1, h, page)[0], 0);
         EXPECT_EQ(fused->keys_f16(0, h, page)[0], 0);  // no other layer's
       }
+  }
+}
+
+TEST(Fused, RotationAndNewRowsOfAPackedGroup) {
+  // Heads of 48: Hadamard transforms of 16 elements.
+  Rng rng(5);
+  const int64_t m = 70, heads = 4, kv_heads = 2, d = 48, half = d / 2;
+  const auto cos = random_floats(rng, m * half), sin = random_floats(rng, m * half);
+  const auto q = random_floats(rng, m * heads * d), k = random_floats(rng, m * kv_heads * d),
+             v = random_floats(rng, m * kv_heads * d);
+  auto groups = uniform_kv_groups(2, kv_heads, d);
+  groups[0].format = *parse_kv_format("k4v2", 0);
+  ASSERT_EQ(transform_block(groups[0]), 16);
+  const VectorOps& ref = vector_ops(Isa::kScalar);
+  for (const Isa isa : isas()) {
+    ThreadPool pool(3);
+    const VectorOps& ops = vector_ops(isa);
+    auto apart = KvCache::make(groups, m), fused = KvCache::make(groups, m);
+    ASSERT_TRUE(apart && fused && apart->reserve(m) && fused->reserve(m));
+    std::vector<float> q1 = q, k1 = k, v1 = v, q2 = q, k2 = k, v2 = v;
+    rope_rows(ref, q1.data(), heads * d, m, heads, half, cos.data(), sin.data(), pool);
+    rope_rows(ref, k1.data(), kv_heads * d, m, kv_heads, half, cos.data(), sin.data(), pool);
+    for (std::vector<float>* const x : {&q1, &k1, &v1}) ref.hadamard(x->data(), int64_t(x->size()), 16);
+    apart->store(ref, 1, 0, m, k1.data(), v1.data(), kv_heads * d, pool);
+    const SequenceRows sequence{&*fused, 0, 0, m};
+    rotate_and_store(ops, {1, heads, q2.data(), k2.data(), v2.data(), cos.data(), sin.data()}, {&sequence, 1}, pool);
+    EXPECT_EQ(q1, q2);
+    EXPECT_NE(v, v2);
+    for (int64_t h = 0; h < kv_heads; ++h)
+      for (int64_t page = 0; page < 2; ++page) {
+        const auto bytes = size_t(2 * d * kKvPage);
+        EXPECT_EQ(std::memcmp(apart->keys_f16(1, h, page), fused->keys_f16(1, h, page), bytes), 0);
+        EXPECT_EQ(std::memcmp(apart->values_f16(1, h, page), fused->values_f16(1, h, page), bytes), 0);
+      }
+    // Once more gives the values back, but for rounding.
+    transform_back(ops, groups[0], m, kv_heads * d, v2.data(), pool);
+    for (size_t i = 0; i < v.size(); ++i) ASSERT_NEAR(v2[i], v[i], 1e-5f);
   }
 }
 

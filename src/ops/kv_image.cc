@@ -30,13 +30,25 @@ Status check(const KvImage& image, const KvPool& pool, int64_t capacity) {
   if (image.groups.size() != pool.groups().size())
     return no_sequence(fmt::format("{} groups of layers", image.groups.size()),
                        fmt::format("{}", pool.groups().size()));
-  const int64_t pages = ceil_div(image.length, kKvPage);
+  const int64_t pages = ceil_div(image.length, kKvPage), every = pool.refresh();
+  const bool refreshes =
+      every > 0 ? image.refreshed % every == 0 && image.length - image.refreshed <= every : image.refreshed == 0;
+  if (image.refreshed < 0 || image.refreshed > image.length || !refreshes)
+    return no_sequence(fmt::format("{} of {} positions refreshed", image.refreshed, image.length),
+                       fmt::format("all but the last {}", every));
   for (size_t g = 0; g < image.groups.size(); ++g) {
     const KvImage::Group& group = image.groups[g];
     const int64_t most_packed = pool.groups()[g].format.packed() ? std::max<int64_t>(0, image.length / kKvPage - 1) : 0;
+    const KvFormat& format = pool.groups()[g].format;
     if (!is_list_of_pages(group.f16, pages) || group.packed < 0 || group.packed > most_packed)
       return no_sequence(fmt::format("pages of group {} that no sequence has", g),
                          fmt::format("f16 pages below {} in order, at most {} packed ones", pages, most_packed));
+    const int64_t demoted = format.demoted_pages(image.length - 1);  // that have been read, and so are there
+    if (group.demoted > (format.demote_after > 0 ? group.packed : 0) || group.demoted < demoted ||
+        group.packed_gone < 0 || group.packed_gone > demoted)
+      return no_sequence(
+          fmt::format("{} demoted pages in group {}, {} packed ones gone", group.demoted, g, group.packed_gone),
+          fmt::format("{} or more, and no more gone", demoted));
   }
   return {};
 }
@@ -49,9 +61,9 @@ const KvPool::Page& KvCache::page_at(int store, int64_t page) const {
 }
 
 KvImage KvCache::image() const {
-  KvImage image{length_, {}};
+  KvImage image{length_, refreshed_, {}};
   for (size_t g = 0; g < packed_.size(); ++g) {
-    KvImage::Group group{{}, packed_[g]};
+    KvImage::Group group{{}, packed_[g], packed_gone_[g], demoted_[g]};
     for (int64_t page = 0; page < ceil_div(length_, kKvPage); ++page)
       if (tables_[g][size_t(page)].data != nullptr) group.f16.push_back(page);
     image.groups.push_back(std::move(group));
@@ -62,7 +74,9 @@ KvImage KvCache::image() const {
 bool KvCache::is_complete() const {
   for (size_t g = 0; g < packed_.size(); ++g) {
     const bool packed = format(g).packed();
-    const int64_t first = packed ? std::min(first_f16(g, length_), packed_[g] + 1) : first_f16(g, length_);
+    const int64_t position = pool_->refresh() > 0 ? refreshed_ : length_;  // whose row comes next, or once more
+    if (packed_gone_[g] > format(g).demoted_pages(position)) return false;
+    const int64_t first = packed ? std::min(first_f16(g, position), packed_[g] + 1) : first_f16(g, position);
     for (int64_t page = packed ? 0 : first; page * kKvPage < length_; ++page)
       if (tables_[g][size_t(page)].data == nullptr && (page == 0 || page >= first)) return false;
   }
@@ -75,17 +89,23 @@ Result<KvCache> KvCache::from_image(std::shared_ptr<KvPool> pool, int64_t capaci
   const size_t groups = image.groups.size();
   for (size_t g = 0; g < groups; ++g) {
     cache.wanted_[g] = int64_t(image.groups[g].f16.size());
-    cache.wanted_[cache.packed_store(g)] = image.groups[g].packed;
+    cache.wanted_[cache.packed_store(g)] = image.groups[g].packed_there();
+    cache.wanted_[cache.demoted_store(g)] = image.groups[g].demoted;
   }
   LOWBIT_TRY(cache.pool_->take(cache.wanted_, cache.tables_));
   cache.length_ = cache.start_ = image.length;
+  cache.refreshed_ = image.refreshed;
   for (size_t g = 0; g < groups; ++g) {
     const KvImage::Group& from = image.groups[g];
     auto& table = cache.tables_[g];
     const std::vector<KvPool::Page> taken = table;
     table.assign(size_t(ceil_div(image.length, kKvPage)), {});
     for (size_t i = 0; i < taken.size(); ++i) table[size_t(from.f16[i])] = taken[i];
+    auto& packed = cache.tables_[cache.packed_store(g)];
+    packed.insert(packed.begin(), size_t(from.packed_gone), {});
     cache.packed_[g] = from.packed;
+    cache.packed_gone_[g] = from.packed_gone;
+    cache.demoted_[g] = from.demoted;
     while (cache.gone_[g] < int64_t(table.size()) && table[size_t(cache.gone_[g])].data == nullptr) ++cache.gone_[g];
   }
   if (!cache.is_complete())

@@ -27,8 +27,10 @@ std::optional<uint64_t> bytes_of_page(const KvGroup& g) {
   return bytes;
 }
 
-int64_t packed_page_bytes(const KvGroup& g) {
-  const PackedHeadBytes head = packed_head_bytes(g.format, g.head_dim);
+/// Of a group's pages in this format; 0: there are none.
+int64_t packed_page_bytes(const KvGroup& g, const KvFormat& format) {
+  if (!format.packed()) return 0;
+  const PackedHeadBytes head = packed_head_bytes(format, g.head_dim);
   return round_up(int64_t(g.layers.size()) * g.kv_heads * (head.codes() + head.sides()), kPageAlignment);
 }
 
@@ -82,9 +84,12 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
   }
   if (groups.empty()) return fail(ErrorCode::kInvalidArgument, "kv cache", "no groups of layers", "at least one");
   pool->groups_ = std::move(groups);
-  for (const KvGroup& g : pool->groups_)
-    pool->stores_.push_back(
-        {.page_bytes = g.format.packed() ? packed_page_bytes(g) : 0, .slabs = {}, .owners = {}, .spare = {}});
+  for (const bool demoted : {false, true})
+    for (const KvGroup& g : pool->groups_)
+      pool->stores_.push_back({.page_bytes = packed_page_bytes(g, demoted ? g.format.demoted() : g.format),
+                               .slabs = {},
+                               .owners = {},
+                               .spare = {}});
   for (size_t store = 0; store < pool->stores_.size(); ++store) {
     if (pool->stores_[store].page_bytes == 0) continue;
     pool->stores_[store].slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
@@ -120,12 +125,23 @@ int64_t KvPool::bytes_of(int64_t positions) const {
   int64_t bytes = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const KvFormat& format = groups_[g].format;
-    const int64_t packed = format.packed_pages(positions - 1);
-    const int64_t kept = std::max<int64_t>(positions - kKeptPositions, 0);
+    const int64_t kept = std::max<int64_t>(positions - std::max(kKeptPositions, refresh()), 0);
     const int64_t released = groups_[g].first_f16(kept) - groups_[g].first_f16(0);
-    bytes += (all - released) * page_bytes(int(g)) + packed * page_bytes(packed_store(int(g)));
+    const int64_t packed = format.packed_pages(positions - 1) - format.demoted_pages(kept);
+    bytes += (all - released) * page_bytes(int(g)) + packed * page_bytes(packed_store(int(g))) +
+             format.demoted_pages(positions - 1) * page_bytes(demoted_store(int(g)));
   }
   return bytes;
+}
+
+int64_t KvPool::refresh() const {
+  int64_t most = 0;
+  for (const KvGroup& g : groups_) most = std::max(most, g.format.refresh);
+  return most;
+}
+
+bool KvPool::forgets() const {
+  return std::ranges::any_of(groups_, [](const KvGroup& g) { return g.format.forgets(); });
 }
 
 int64_t KvPool::pages_in_use() const {

@@ -82,9 +82,14 @@ class KvPool {
   Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
   const KvGroup& group_of(int64_t layer) const { return groups_[static_cast<size_t>(place(layer).group)]; }
 
-  /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), which has none
-  /// for other formats.
+  /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), demoted ones in
+  /// demoted_store(g), which have none for other formats.
   int packed_store(int group) const { return int(groups_.size()) + group; }
+  int demoted_store(int group) const { return 2 * int(groups_.size()) + group; }
+  int stores() const { return 3 * int(groups_.size()); }
+  /// KvFormat::refresh, which all packed groups have alike; KvFormat::forgets() of any.
+  int64_t refresh() const;
+  bool forgets() const;
   int64_t page_bytes(int store) const { return stores_[static_cast<size_t>(store)].page_bytes; }
   /// Of one sequence of `positions`, over all groups; of f16 pages that go those that it keeps at the most after a
   /// call.

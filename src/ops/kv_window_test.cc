@@ -106,9 +106,9 @@ TEST(KvWindow, PagesBeforeItAreGivenBack) {
   EXPECT_EQ(cache->pool().pages_in_use(), 0);
 }
 
-TEST(KvWindow, RandomSequences) {
-  // Windows and whole layers, packed and f16 ones: appended to, cut, forked, dropped and restored, 1,000 steps.
-  Sequences s(groups_with({{0, "f16"}, {70, "f16"}, {130, "f16"}, {0, "int4"}, {90, "k3v2"}, {0, "fp8"}}));
+/// Sequences appended to, cut, forked, dropped and restored: 1,000 steps.
+void check_random_sequences(std::vector<KvGroup> groups) {
+  Sequences s(std::move(groups));
   auto pool = KvPool::make(s.groups(), 4096);
   ASSERT_TRUE(pool) << pool.error().message();
   Rng rng(3);
@@ -154,7 +154,9 @@ TEST(KvWindow, RandomSequences) {
           ASSERT_TRUE(again->write_page(store, page, bytes.data()));
         };
         for (const int64_t page : image.groups[size_t(g)].f16) copy(g, page);
-        for (int64_t page = 1; page <= image.groups[size_t(g)].packed; ++page) copy((*pool)->packed_store(g), page);
+        const KvImage::Group& group = image.groups[size_t(g)];
+        for (int64_t page = group.packed_gone + 1; page <= group.packed; ++page) copy((*pool)->packed_store(g), page);
+        for (int64_t page = 1; page <= group.demoted; ++page) copy((*pool)->demoted_store(g), page);
       }
       ASSERT_EQ(again->bytes(), one.cache.bytes());
       one.cache = std::move(*again);
@@ -163,13 +165,26 @@ TEST(KvWindow, RandomSequences) {
     if (step % 9 != 0) continue;
     ASSERT_EQ(one.cache.length(), int64_t(one.tokens.size()));
     expect_same(s.next(one.cache), s.next_of_fresh(one.tokens));
-    if (HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GT(cut, 100);
   EXPECT_GT(refused, 5);
   EXPECT_GT(restored, 20);
   all.clear();
   EXPECT_EQ((*pool)->pages_in_use(), 0);
+}
+
+TEST(KvWindow, RandomSequences) {
+  // Windows and whole layers, packed and f16 ones.
+  check_random_sequences(groups_with({{0, "f16"}, {70, "f16"}, {130, "f16"}, {0, "int4"}, {90, "k3v2"}, {0, "fp8"}}));
+}
+
+TEST(KvDemotion, RandomSequences) {
+  auto groups = groups_with({{0, "f16"}, {0, "int8"}, {90, "int4"}, {0, "fp8"}});
+  ASSERT_TRUE(set_kv_upkeep(0, "65:k4v2", groups[1].format));
+  ASSERT_TRUE(set_kv_upkeep(0, "320:int2", groups[2].format));
+  ASSERT_TRUE(set_kv_upkeep(0, "200:int3", groups[3].format));
+  check_random_sequences(std::move(groups));
 }
 
 TEST(KvWindow, ACallThatFailsLeavesItAsItWas) {

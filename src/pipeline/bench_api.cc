@@ -144,6 +144,8 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
   open.kv = options.kv;
   open.kv_residual = options.kv_residual;
   open.kv_keep = options.kv_keep;
+  open.kv_refresh = options.kv_refresh;
+  open.kv_demote = options.kv_demote;
   open.tune = options.tune;
   open.compute = options.compute;
   open.progress = options.progress;

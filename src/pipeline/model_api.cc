@@ -93,7 +93,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
-  LOWBIT_TRY_ASSIGN(const KvFormat kv_format, parse_kv_format(options.kv, options.kv_residual));
+  LOWBIT_TRY_ASSIGN(KvFormat kv_format, parse_kv_format(options.kv, options.kv_residual));
+  LOWBIT_TRY(set_kv_upkeep(options.kv_refresh, options.kv_demote, kv_format));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
@@ -134,6 +135,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.weight_bytes = shared->transformer->resident_bytes();
   info.kv = kv_format_name(kv_format);
   info.kv_keep = kv_format.packed() ? options.kv_keep : "";
+  info.kv_refresh = kv_format.refresh;
+  info.kv_demote = kv_demote_name(kv_format);
   info.kv_bytes = shared->pages->bytes_of(load.context);
   info.activation = activation.name;
   for (const WeightInfo& l : shared->transformer->linears())

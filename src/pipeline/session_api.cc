@@ -16,12 +16,14 @@ Status Session::Impl::run(KvCache& on, std::span<const TokenId> tokens, LogitsWa
 
 Status Session::Impl::forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out) {
   const int64_t start = cache.length();
+  std::optional<KvCache> before;
+  if (trace != nullptr) before = cache.copy_before(int64_t(tokens.size()));
   const Status ran = with_pages(most_wait, [&]() -> Status {
     Status status = model->executor.forward(tokens, cache, wanted, out, trace.get());
     if (trace != nullptr && !status) trace->file().drop();
     if (trace != nullptr && status) {
       status = trace->file().keep();
-      if (!status) LOWBIT_TRY(cache.truncate(start));
+      if (!status) LOWBIT_TRY(cache.go_back(start, before));
     }
     return status;
   });

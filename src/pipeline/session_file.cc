@@ -19,8 +19,9 @@ namespace lowbit {
 namespace {
 
 constexpr const char* kFormat = "lowbit session";
-/// Of the file, and of what keys and values are: a change of either is another version.
-constexpr int64_t kVersion = 1;
+/// Of the file, and of what keys and values are: a change of either is another version. Quantized caches have had
+/// transformed values since version 2; what f16 caches hold is as it was.
+const char* version_of(const std::string& kv) { return kv == "f16" ? "1" : "2"; }
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -43,12 +44,14 @@ std::string file_name_of(const std::string& path) { return std::filesystem::path
 std::string f16_name(size_t group) { return fmt::format("kv.{}.f16", group); }
 std::string f16_pages_name(size_t group) { return fmt::format("kv.{}.f16_pages", group); }
 std::string packed_name(size_t group) { return fmt::format("kv.{}.packed", group); }
+std::string packed_gone_name(size_t group) { return fmt::format("kv.{}.packed_gone", group); }
+std::string demoted_name(size_t group) { return fmt::format("kv.{}.demoted", group); }
 
 /// What the results of a session depend on, in the words of who opens a model.
 Metadata metadata_of(const SharedModel& model, int64_t length) {
   const KvFormat& kv = model.transformer->kv();
   return {{"format", kFormat},
-          {"version", std::to_string(kVersion)},
+          {"version", version_of(model.info.kv)},
           {"lowbit", version()},
           {"model", model.transformer->fingerprint()},
           {"model_name", file_name_of(model.info.path)},
@@ -57,6 +60,8 @@ Metadata metadata_of(const SharedModel& model, int64_t length) {
           {"kv", model.info.kv},
           {"kv_residual", std::to_string(kv.residual)},
           {"kv_keep", model.info.kv_keep},
+          {"kv_refresh", std::to_string(model.info.kv_refresh)},
+          {"kv_demote", model.info.kv_demote},
           {"length", std::to_string(length)}};
 }
 
@@ -65,20 +70,28 @@ Status check_metadata(const Metadata& file, const SharedModel& model, const std:
   const auto of = [&](const char* key) { return value_of(file, key); };
   if (of("format") != kFormat)
     return fail(ErrorCode::kCorrupt, path, "no session", "a file that a session was saved to");
-  if (of("version") != own.at("version"))
+  if (of("version") != version_of(of("kv")))
     return fail(ErrorCode::kUnsupported, path, fmt::format("a session of version '{}'", of("version")),
-                own.at("version"), fmt::format("it was written by lowbit {}, this is {}", of("lowbit"), version()));
+                version_of(of("kv")), fmt::format("it was written by lowbit {}, this is {}", of("lowbit"), version()));
   if (of("model") != own.at("model"))
     return fail(ErrorCode::kInvalidArgument, path,
                 fmt::format("a session of another model ({} {})", of("model_name"), of("model").substr(0, 12)),
                 fmt::format("one of {} {}", own.at("model_name"), own.at("model").substr(0, 12)),
                 "open the model that it was saved with");
-  for (const char* key : {"activation", "kv", "kv_residual", "kv_keep"})
-    if (of(key) != own.at(key))
+  // Files of older versions do not have the last two.
+  const auto differs = [&](const char* key) {
+    return of(key) != own.at(key) && !(of(key).empty() && own.at(key) == "0");
+  };
+  const auto option = [&](const char* name, const char* key) {
+    return of(key).empty() || of(key) == "0" ? std::string() : fmt::format(" {} {}", name, of(key));
+  };
+  for (const char* key : {"activation", "kv", "kv_residual", "kv_keep", "kv_refresh", "kv_demote"})
+    if (differs(key))
       return fail(ErrorCode::kInvalidArgument, path, fmt::format("a session with {} {}", key, of(key)),
                   fmt::format("{} {}", key, own.at(key)),
-                  fmt::format("open the model with --act {} --kv {} --kv-residual {}{}{}", of("activation"), of("kv"),
-                              of("kv_residual"), of("kv_keep").empty() ? "" : " --kv-keep ", of("kv_keep")));
+                  fmt::format("open the model with --act {} --kv {} --kv-residual {}{}{}{}", of("activation"), of("kv"),
+                              of("kv_residual"), option("--kv-keep", "kv_keep"), option("--kv-refresh", "kv_refresh"),
+                              option("--kv-demote", "kv_demote")));
   return {};
 }
 
@@ -117,6 +130,9 @@ Result<Saved> read_all_but_pages(const SafetensorsFile& file, const SharedModel&
   LOWBIT_TRY(check_metadata(file.metadata(), model, path));
   Saved saved;
   LOWBIT_TRY_ASSIGN(saved.image.length, number_of(file.metadata(), "length", path));
+  if (model.pages->refresh() > 0) {
+    LOWBIT_TRY_ASSIGN(saved.image.refreshed, number_of(file.metadata(), "refreshed", path));
+  }
   if (saved.image.length > model.info.context)
     return fail(ErrorCode::kInvalidArgument, path, fmt::format("a session of {} tokens", saved.image.length),
                 fmt::format("at most {}", model.info.context), "ask for a larger context (-c)");
@@ -142,7 +158,11 @@ Result<Saved> read_all_but_pages(const SafetensorsFile& file, const SharedModel&
     if (f16 != int64_t(pages.size()))
       return fail(ErrorCode::kCorrupt, path + ": " + f16_name(g), fmt::format("{} pages", f16),
                   fmt::format("{}, as {} names", pages.size(), f16_pages_name(g)));
+    LOWBIT_TRY_ASSIGN(const auto gone, read_numbers<int32_t>(file, packed_gone_name(g), DType::kI32));
+    for (const int32_t pages_gone : gone) group.packed_gone = pages_gone;
     LOWBIT_TRY_ASSIGN(group.packed, count_pages(file, packed_name(g), pool.page_bytes(pool.packed_store(int(g)))));
+    group.packed += group.packed_gone;
+    LOWBIT_TRY_ASSIGN(group.demoted, count_pages(file, demoted_name(g), pool.page_bytes(pool.demoted_store(int(g)))));
     saved.image.groups.push_back(std::move(group));
   }
   return saved;
@@ -161,7 +181,8 @@ Status write_pages(const SafetensorsFile& file, const std::string& name, KvCache
   return {};
 }
 
-Result<KvCache> restore(const SafetensorsFile& file, const SharedModel& model, const KvImage& image) {
+Result<KvCache> restore(const SafetensorsFile& file, const SharedModel& model, const KvImage& image,
+                        std::span<const TokenId> tokens) {
   auto made = KvCache::from_image(model.pages, model.info.context, image);
   if (!made) {
     if (made.error().code == ErrorCode::kCorrupt) made.error().where = file.path() + ": " + made.error().where;
@@ -171,26 +192,36 @@ Result<KvCache> restore(const SafetensorsFile& file, const SharedModel& model, c
     const KvImage::Group& group = image.groups[g];
     LOWBIT_TRY(write_pages(file, f16_name(g), *made, int(g), int64_t(group.f16.size()),
                            [&](int64_t i) { return group.f16[size_t(i)]; }));
-    LOWBIT_TRY(write_pages(file, packed_name(g), *made, made->pool().packed_store(int(g)), group.packed,
+    LOWBIT_TRY(write_pages(file, packed_name(g), *made, made->pool().packed_store(int(g)), group.packed_there(),
+                           [&](int64_t i) { return group.packed_gone + i + 1; }));
+    LOWBIT_TRY(write_pages(file, demoted_name(g), *made, made->pool().demoted_store(int(g)), group.demoted,
                            [](int64_t i) { return i + 1; }));
   }
+  made->set_recent(tokens);
   return made;
+}
+
+std::vector<int64_t> numbers(int64_t first, int64_t last) {
+  std::vector<int64_t> all;
+  for (int64_t i = first; i <= last; ++i) all.push_back(i);
+  return all;
 }
 
 /// Tensors in the order of a file: wide types first. Those without elements are left out.
 class SessionWriter {
  public:
-  SessionWriter(const KvCache& cache, const KvImage& image) : cache_(cache), image_(image) {}
+  explicit SessionWriter(const KvCache& cache) : cache_(cache) {}
 
   void add(const std::string& name, DType dtype, std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     declared_.push_back({name, dtype, {int64_t(bytes.size()) / dtype_bytes(dtype)}});
-    pieces_.push_back({bytes, -1, 0});
+    pieces_.push_back({bytes, -1, {}});
   }
-  void add_pages(const std::string& name, int store, int64_t count) {
-    if (count == 0) return;
-    declared_.push_back({name, DType::kU8, {count, cache_.pool().page_bytes(store)}});
-    pieces_.push_back({{}, store, count});
+  /// `pages`: their numbers.
+  void add_pages(const std::string& name, int store, std::vector<int64_t> pages) {
+    if (pages.empty()) return;
+    declared_.push_back({name, DType::kU8, {int64_t(pages.size()), cache_.pool().page_bytes(store)}});
+    pieces_.push_back({{}, store, std::move(pages)});
   }
 
   Status write(const std::string& path, const Metadata& metadata) {
@@ -198,7 +229,7 @@ class SessionWriter {
     LOWBIT_TRY_ASSIGN(const auto writer, SafetensorsWriter::create(file.path(), declared_, metadata));
     for (const Piece& piece : pieces_) {
       if (piece.store < 0) LOWBIT_TRY(writer->append(piece.bytes));
-      if (piece.store >= 0) LOWBIT_TRY(append_pages(*writer, piece.store, piece.count));
+      if (piece.store >= 0) LOWBIT_TRY(append_pages(*writer, piece.store, piece.pages));
     }
     LOWBIT_TRY(writer->finish());
     return file.commit();
@@ -208,20 +239,18 @@ class SessionWriter {
   struct Piece {
     std::span<const std::byte> bytes;
     int store = -1;  // whose pages they are, in place of bytes
-    int64_t count = 0;
+    std::vector<int64_t> pages = {};
   };
-  Status append_pages(SafetensorsWriter& writer, int store, int64_t count) {
+  Status append_pages(SafetensorsWriter& writer, int store, std::span<const int64_t> pages) {
     page_.resize(size_t(cache_.pool().page_bytes(store)));
-    for (int64_t i = 0; i < count; ++i) {
-      const bool f16 = size_t(store) < image_.groups.size();
-      LOWBIT_TRY(cache_.read_page(store, f16 ? image_.groups[size_t(store)].f16[size_t(i)] : i + 1, page_.data()));
+    for (const int64_t page : pages) {
+      LOWBIT_TRY(cache_.read_page(store, page, page_.data()));
       LOWBIT_TRY(writer.append(page_));
     }
     return {};
   }
 
   const KvCache& cache_;
-  const KvImage& image_;
   std::vector<SafetensorsDecl> declared_;
   std::vector<Piece> pieces_;
   std::vector<std::byte> page_;
@@ -233,17 +262,27 @@ Status Session::save(const std::string& path, const std::string& note) const {
   const KvImage image = impl_->cache.image();
   std::vector<std::vector<int32_t>> pages;
   for (const KvImage::Group& group : image.groups) pages.emplace_back(group.f16.begin(), group.f16.end());
-  SessionWriter writer(impl_->cache, image);
+  const KvPool& pool = impl_->cache.pool();
+  SessionWriter writer(impl_->cache);
   writer.add("tokens", DType::kI32, std::as_bytes(tokens()));
   writer.add("logits", DType::kF32, std::as_bytes(logits()));
   for (size_t g = 0; g < pages.size(); ++g)
     writer.add(f16_pages_name(g), DType::kI32, std::as_bytes(std::span(pages[g])));
+  std::vector<int32_t> gone(image.groups.size());
+  for (size_t g = 0; g < gone.size(); ++g) {
+    gone[g] = int32_t(image.groups[g].packed_gone);
+    if (gone[g] > 0) writer.add(packed_gone_name(g), DType::kI32, std::as_bytes(std::span(&gone[g], 1)));
+  }
   for (size_t g = 0; g < pages.size(); ++g) {
-    writer.add_pages(f16_name(g), int(g), int64_t(pages[g].size()));
-    writer.add_pages(packed_name(g), impl_->cache.pool().packed_store(int(g)), image.groups[g].packed);
+    const KvImage::Group& group = image.groups[g];
+    writer.add_pages(f16_name(g), int(g), group.f16);
+    writer.add_pages(packed_name(g), pool.packed_store(int(g)), numbers(group.packed_gone + 1, group.packed));
+    writer.add_pages(demoted_name(g), pool.demoted_store(int(g)), numbers(1, group.demoted));
   }
   writer.add("note", DType::kU8, std::as_bytes(std::span(note)));
-  return writer.write(path, metadata_of(*impl_->model, length()));
+  Metadata metadata = metadata_of(*impl_->model, length());
+  if (pool.refresh() > 0) metadata["refreshed"] = std::to_string(image.refreshed);
+  return writer.write(path, metadata);
 }
 
 Result<std::string> Session::load(const std::string& path) {
@@ -254,7 +293,7 @@ Result<std::string> Session::load(const std::string& path) {
   LOWBIT_TRY_ASSIGN(Saved saved, read_all_but_pages(file, *impl_->model));
   std::optional<KvCache> cache;
   LOWBIT_TRY(impl_->with_pages(impl_->most_wait, [&]() -> Status {
-    LOWBIT_TRY_ASSIGN(cache, restore(file, *impl_->model, saved.image));
+    LOWBIT_TRY_ASSIGN(cache, restore(file, *impl_->model, saved.image, saved.tokens));
     return {};
   }));
   LOWBIT_TRY(lost.status(path));

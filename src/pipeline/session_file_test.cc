@@ -1,5 +1,6 @@
 // Sessions that were saved and loaded go on as those that never were.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -70,10 +71,19 @@ void expect_same_future(Session& a, Session& b, int64_t length, uint64_t seed) {
 }
 
 TEST_F(SessionFile, GoesOnAsIfNeverSaved) {
-  for (const char* kv : {"f16", "int4", "k4v2", "int8"})
-    for (const size_t n : {1, 64, 65, 200, 600}) {
-      SCOPED_TRACE(std::string(kv) + " " + std::to_string(n));
-      const Model model = open(with_kv(kv));
+  const struct {
+    const char* kv;
+    int64_t refresh = 0;
+    const char* demote = "";
+  } caches[] = {
+      {"f16"}, {"int4"}, {"k4v2"}, {"int8"}, {"int2", 192}, {"int8", 0, "128:k4v2"}, {"fp8", 200, "256:int3"}};
+  for (const auto& cache : caches)
+    for (const size_t n : {1, 64, 65, 200, 256, 600}) {
+      SCOPED_TRACE(fmt::format("{} {} {}, {}", cache.kv, cache.refresh, cache.demote, n));
+      ModelOptions options = with_kv(cache.kv);
+      options.kv_refresh = cache.refresh;
+      options.kv_demote = cache.demote;
+      const Model model = open(options);
       Session session = model.session();
       const auto tokens = some_tokens(n);
       ASSERT_TRUE(session.prefill(tokens));
@@ -203,6 +213,12 @@ TEST_F(SessionFile, RefusesWhatItIsNot) {
   refused(open(with_kv("int8")), ErrorCode::kInvalidArgument, "kv int4");
   refused(open(with_kv("int4", 128)), ErrorCode::kInvalidArgument, "--kv-residual 64");
   ModelOptions options = with_kv("int4");
+  options.kv_refresh = 192;
+  refused(open(options), ErrorCode::kInvalidArgument, "kv_refresh 0");
+  options = with_kv("int4");
+  options.kv_demote = "500:int2";
+  refused(open(options), ErrorCode::kInvalidArgument, "kv_demote 512:int2");
+  options = with_kv("int4");
   options.activation = "f32";
   refused(open(options), ErrorCode::kInvalidArgument, "--act int8");
   options = with_kv("int4");
@@ -215,11 +231,13 @@ TEST_F(SessionFile, RefusesWhatItIsNot) {
   refused(open_at(elsewhere.path(), with_kv("int4")), ErrorCode::kInvalidArgument, "another model");
   // Of another version, and no session at all.
   std::string bytes = read_file(file());
-  const size_t at = bytes.find(R"("version":"1")");
+  const size_t at = bytes.find(R"("version":"2")");
   ASSERT_NE(at, std::string::npos);
-  bytes[at + 11] = '2';
-  write_file(file(), bytes);
-  refused(model, ErrorCode::kUnsupported, "version '2'");
+  for (const char version : {'1', '3'}) {  // 1: values were not transformed
+    bytes[at + 11] = version;
+    write_file(file(), bytes);
+    refused(model, ErrorCode::kUnsupported, std::string("version '") + version + "'");
+  }
   write_file(file(), read_file(folder_ / "model.safetensors"));
   refused(model, ErrorCode::kCorrupt, "no session");
   EXPECT_EQ(model.session().load(folder_ / "none").error().code, ErrorCode::kNotFound);

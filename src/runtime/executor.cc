@@ -11,19 +11,20 @@ Executor::Request Executor::request_of(const SequenceRequest& from, Call& call) 
   const auto [first, last] = from.wanted.rows_of(int64_t(from.tokens.size()));
   ++call.left;
   return {
-      &call, from.tokens,       from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink,
-      0,     from.wanted.choice};
+      &call, from.tokens,        from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink,
+      0,     from.wanted.choice, {},         {}};
 }
 
 Status Executor::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                          RowObserver* observer) {
   LOWBIT_TRY(model_.check(tokens, cache, wanted, logits));
   const int64_t start = cache.length();
+  std::optional<KvCache> before = cache.copy_before(int64_t(tokens.size()));
   LOWBIT_TRY(cache.reserve(int64_t(tokens.size())));
   Call call;
   Request own = request_of({tokens, &cache, wanted, logits, observer}, call);
   run(call, {&own, 1});
-  if (!call.status) LOWBIT_TRY(cache.truncate(start));
+  if (!call.status) LOWBIT_TRY(cache.go_back(start, before));
   return call.status;
 }
 
@@ -38,17 +39,19 @@ Status Executor::forward(std::span<const SequenceRequest> requests) {
     return fail(ErrorCode::kInvalidArgument, "forward", "one kv cache for two sequences", "one for each");
   if (requests.empty()) return {};
   std::vector<int64_t> starts;
+  std::vector<std::optional<KvCache>> before;
   Call call;
   std::vector<Request> own;
   for (const SequenceRequest& r : requests) {
     starts.push_back(r.cache->length());
+    before.push_back(r.cache->copy_before(int64_t(r.tokens.size())));
     call.status = r.cache->reserve(int64_t(r.tokens.size()));
     if (!call.status) break;
     own.push_back(request_of(r, call));
   }
   if (call.status) run(call, own);
   if (call.status) return {};
-  for (size_t i = 0; i < starts.size(); ++i) LOWBIT_TRY(requests[i].cache->truncate(starts[i]));
+  for (size_t i = 0; i < starts.size(); ++i) LOWBIT_TRY(requests[i].cache->go_back(starts[i], before[i]));
   return call.status;
 }
 
@@ -72,7 +75,7 @@ void Executor::lead(Call& own, std::unique_lock<std::mutex>& lock) {
 void Executor::run_batch(std::unique_lock<std::mutex>& lock) {
   chosen_.assign(waiting_.begin(), waiting_.end());
   left_.clear();
-  for (const Request* r : chosen_) left_.push_back(int64_t(r->tokens.size()));
+  for (Request* r : chosen_) left_.push_back(next_rows(*r));
   rows_.resize(left_.size());
   share_rows(left_, model_.batch(), rows_);
   lock.unlock();
@@ -86,14 +89,30 @@ void Executor::run_batch(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+int64_t Executor::next_rows(Request& request) {
+  if (!request.again && request.cache->rows_before_refresh() == 0) {
+    request.again.emplace(request.cache->refreshing());
+    const auto recent = request.cache->recent();
+    request.again_tokens.assign(recent.begin(), recent.end());
+  }
+  if (request.again) return int64_t(request.again_tokens.size() - request.again->recent().size());
+  return std::min(int64_t(request.tokens.size()), request.cache->rows_before_refresh());
+}
+
 void Executor::open_parts() {
   batch_.clear();
   opened_.assign(chosen_.size(), Status{});
   for (size_t i = 0; i < chosen_.size(); ++i) {
-    const Request& r = *chosen_[i];
+    Request& r = *chosen_[i];
     if (rows_[i] == 0) continue;
-    opened_[i] = r.cache->open(rows_[i]);
+    KvCache& cache = r.again ? *r.again : *r.cache;
+    opened_[i] = cache.open(rows_[i]);
     if (!opened_[i]) continue;
+    if (r.again) {
+      const std::span<const int32_t> tokens(r.again_tokens);
+      batch_.push_back({.tokens = tokens.subspan(cache.recent().size(), size_t(rows_[i])), .cache = &cache});
+      continue;
+    }
     const int64_t first = std::min(r.first, rows_[i]), last = std::min(r.first + r.count, rows_[i]);
     batch_.push_back({r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer, r.sink,
                       r.sink_row, r.choice});
@@ -101,13 +120,24 @@ void Executor::open_parts() {
 }
 
 void Executor::advance(Request& request, const BatchPart& part, const Status& status) {
+  if (!status) return finish(request, status);
+  if (request.again) {
+    if (request.again->recent().size() < request.again_tokens.size()) return;
+    request.again->finish_refresh();
+    *request.cache = std::move(*request.again);
+    request.again.reset();
+    return;
+  }
   const auto rows = int64_t(part.tokens.size());
   request.tokens = request.tokens.subspan(part.tokens.size());
   request.first = std::max<int64_t>(request.first - rows, 0);
   request.count -= part.count;
   request.sink_row += part.count;
   if (request.logits != nullptr) request.logits += part.count * model_.spec().vocab_size;
-  if (status && !request.tokens.empty()) return;
+  if (request.tokens.empty()) finish(request, status);
+}
+
+void Executor::finish(Request& request, const Status& status) {
   Call& call = *request.call;
   if (!status) call.status = status;
   std::erase(waiting_, &request);

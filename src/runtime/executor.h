@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,8 @@ class Executor {
     const LogitsSink* sink = nullptr;
     int64_t sink_row = 0;
     TokenChoice* choice = nullptr;
+    std::optional<KvCache> again;       // computes recent positions once more (KvCache::refreshing())
+    std::vector<int32_t> again_tokens;  // their tokens
   };
   static Request request_of(const SequenceRequest& from, Call& call);
   /// Waits until all of a call is done.
@@ -64,10 +67,14 @@ class Executor {
   /// Runs batches until `own` is done, then hands over.
   void lead(Call& own, std::unique_lock<std::mutex>& lock);
   void run_batch(std::unique_lock<std::mutex>& lock);
+  /// How many rows a request may have next; those that are due begin to compute positions once more.
+  static int64_t next_rows(Request& request);
   /// The batch without those whose cache gets no room; their errors are in opened_.
   void open_parts();
   /// Of a batch that has run, with this status: what its part of a request leaves to do.
   void advance(Request& request, const BatchPart& part, const Status& status);
+  /// Takes a request from those that wait.
+  void finish(Request& request, const Status& status);
 
   Transformer& model_;
   std::mutex mutex_;

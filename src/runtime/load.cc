@@ -162,6 +162,8 @@ Status Transformer::keep_layers(const std::string& names, bool on_gpu) {
   if (!kv_kept_.empty()) return refuse("--kv-keep " + names, "one format for all layers");
   if (kv_.fp8 || kv_.key_bits == 3 || kv_.value_bits == 3)
     return refuse("--kv " + kv_format_name(kv_), "codes of 2, 4 or 8 bits");
+  if (kv_.refresh > 0) return refuse("--kv-refresh", "pages that are computed once");
+  if (kv_.demote_after > 0) return refuse("--kv-demote " + kv_demote_name(kv_), "one format for all pages");
   return {};
 }
 

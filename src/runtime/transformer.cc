@@ -145,7 +145,7 @@ Status Transformer::run(std::span<const BatchPart> batch) {
   LOWBIT_TRY(status);
   for (const BatchPart& part : batch) {
     if (part.observer != nullptr && part.count > 0) part.observer->logits(part.logits, part.count, spec_.vocab_size);
-    part.cache->commit(int64_t(part.tokens.size()));
+    part.cache->commit(int64_t(part.tokens.size()), part.tokens);
   }
   return {};
 }

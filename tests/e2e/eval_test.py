@@ -160,6 +160,16 @@ class Eval(CliTest):
         self.assertRegex(out, r"\n  f16: .+\n  int4: .+\n")
         kept = self.json(*call, "--kv", "int2", "--kv-keep", "first,last", "--lengths", 1100)
         self.assertEqual((kept["kv_bytes"], kept["drift"]["kld_mean"]), (kept["base_kv_bytes"], 0))  # of two layers both stay
+        old = self.json(*call, "--kv", "int8", "--kv-demote", "256:int2", "--lengths", 1100)
+        self.assertLess(old["kv_bytes"], reports["int8"]["kv_bytes"])
+        self.assertGreater(old["drift"]["kld_mean"], reports["int8"]["drift"]["kld_mean"])
+        self.assertEqual(old["base_kv_bytes"], reports["int8"]["base_kv_bytes"])
+        fresh = self.json(*call, "--kv", "int2", "--kv-refresh", 512, "--lengths", 1100)
+        self.assertGreater(fresh["kv_bytes"], reports["int2"]["kv_bytes"])  # so many positions more in f16
+        self.assertNotEqual(fresh["drift"]["kld_mean"], reports["int2"]["drift"]["kld_mean"])
+        for wrong in (("int4", "--kv-demote", "256:int8"), ("int4", "--kv-demote", "int2"), ("int4", "--kv-refresh", 256, "--kv-demote", "100:int2")):
+            self.assertIn("--kv-demote", self.refused(*call, "--kv", *wrong))
+        self.assertIn("--kv-refresh", self.refused(*call, "--kv", "int4", "--kv-refresh", 64))
         self.refused("eval", model, "--long", code=2)
         self.refused("eval", model, "--long", "--kv", "int4", "--tasks", "ppl", code=2)
         self.refused("eval", model, "--lengths", "600", "--tasks", "ppl", code=2)

@@ -317,7 +317,17 @@ class Runtime(cli.CliTest):
             two.truncate()
             one.truncate(500)
             self.assertTrue(np.array_equal(one.append([*text[500:], 5]), following))
-        for wrong in (dict(kv="int5"), dict(kv="int4", kv_residual=-1), dict(kv="q4_0")):
+        options = dict(threads=1, context=1024, kv="int4", kv_residual=64, kv_refresh=256, kv_demote="256:int2")
+        with lowbit.Model(path, **options) as model:
+            one, two = model.session(), model.session()
+            whole = one.append(text)
+            for i in range(0, 900, 60):
+                pieces = two.append(text[i:i + 60])
+            self.assertTrue(np.array_equal(pieces, whole))
+            one.truncate(500)  # before a refresh
+            self.assertTrue(np.array_equal(one.append(text[500:]), whole))
+        for wrong in (dict(kv="int5"), dict(kv="int4", kv_residual=-1), dict(kv="q4_0"), dict(kv_refresh=256), dict(kv="int4", kv_demote="256"),
+                      dict(kv="int4", kv_refresh=-256), dict(kv="int4", kv_demote="256:int8")):
             with self.assertRaises(lowbit.LowbitError):
                 lowbit.Model(path, **wrong)
 

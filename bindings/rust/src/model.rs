@@ -34,6 +34,10 @@ pub struct ModelOptions<'a> {
     pub kv_residual: Option<u32>,
     /// Layers that stay f16: "first", "last" and numbers from 0 on, with commas between them.
     pub kv_keep: &'a str,
+    /// Each so many positions are computed once more, in whole pages of 64, two or more above `kv_residual`; 0: never.
+    pub kv_refresh: i64,
+    /// "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2".
+    pub kv_demote: &'a str,
 }
 
 /// A language model and one sequence of tokens. More of them, for other threads too, are its [`Session`]s.
@@ -62,6 +66,7 @@ impl Model {
         let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
         let kv = CString::new(options.kv).map_err(|_| invalid("a kv format with a zero byte"))?;
         let kv_keep = CString::new(options.kv_keep).map_err(|_| invalid("layers with a zero byte"))?;
+        let kv_demote = CString::new(options.kv_demote).map_err(|_| invalid("a kv format with a zero byte"))?;
         let options = sys::ModelOptions {
             struct_size: std::mem::size_of::<sys::ModelOptions>(),
             activation: std::ptr::null(),
@@ -76,6 +81,8 @@ impl Model {
                 Some(positions) => positions.into(),
             },
             kv_keep: kv_keep.as_ptr(),
+            kv_refresh: options.kv_refresh,
+            kv_demote: kv_demote.as_ptr(),
         };
         let mut handle = std::ptr::null_mut();
         check(unsafe { sys::lb_model_open(path.as_ptr(), &options, &mut handle) })?;

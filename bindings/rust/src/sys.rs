@@ -22,6 +22,8 @@ pub struct ModelOptions {
     pub kv: *const c_char,
     pub kv_residual: i64,
     pub kv_keep: *const c_char,
+    pub kv_refresh: i64,
+    pub kv_demote: *const c_char,
 }
 #[repr(C)]
 pub struct TokenLogprobs {

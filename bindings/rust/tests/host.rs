@@ -313,6 +313,11 @@ fn kv_formats_are_chosen_and_refused() {
             Err(error) => assert_eq!(error.status, status, "{error}"),
         }
     }
+    for (kv_refresh, kv_demote, says) in [(256, "", "--kv-refresh"), (0, "512:int2", "--kv-demote"), (0, "\0", "zero byte")] {
+        let options = ModelOptions { kv_refresh, kv_demote, context: 64, ..ModelOptions::default() };  // of f16 pages
+        let error = Model::open_with(&path, &options).err().expect(says);
+        assert!(error.to_string().contains(says), "{error}");
+    }
 }
 
 #[test]

@@ -198,6 +198,7 @@ Status CpuProgram::run_step(const Compiled& c, const AttentionStep& step, Run& r
   Attention& attention = work.attention_of(a);
   for (const SequenceRows& s : sequences) LOWBIT_TRY(attention.reserve(s.position + s.rows));
   attention.run({step.layer, sequences, q, out, a.window}, work.input_.read_ahead(c.next));
+  transform_back(*work.ops_, sequences.front().cache->group_of(step.layer), run.m, a.q_size(), out, *work.pool_);
   return {};
 }
 

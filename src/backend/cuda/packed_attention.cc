@@ -2,6 +2,7 @@
 
 #include "backend/cuda/program.h"
 #include "base/try.h"
+#include "kernels/cuda_block_api.h"
 #include "kernels/cuda_packed_api.h"
 #include "kernels/vector_math.h"
 #include "ops/hadamard.h"
@@ -22,7 +23,8 @@ Status CudaProgram::run_packed(const AttentionStep& step, Run& run) const {
   if (work.batch_.single_rows()) call.arrived = work.arrived_.as<uint32_t>();  // it has room for a tile of each row
   // A block takes several spans at a time: apart they lie only where there would be too few blocks.
   if (call.attend.tile_count * a.kv_heads >= work.multiprocessors_ * 3 / 4) call.attend.results = nullptr;
-  return cuda::attend_packed(call);
+  LOWBIT_TRY(cuda::attend_packed(call));
+  return cuda::hadamard_rows(work.slot(step.to), run.m, a.q_size(), block, hadamard_scale(block), work.stream());
 }
 
 }  // namespace lowbit

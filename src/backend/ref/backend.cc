@@ -137,11 +137,14 @@ class RefRun {
       if (s.cache->group_of(step.layer).format.packed()) {
         ref_ops().hadamard(q, s.rows * a.q_size(), hadamard_block(a.head_dim));
         ref_ops().hadamard(k, s.rows * a.kv_size(), hadamard_block(a.head_dim));
+        ref_ops().hadamard(v, s.rows * a.kv_size(), hadamard_block(a.head_dim));
       }
       s.cache->store(ref_ops(), step.layer, s.position, s.rows, k, v, a.kv_size(), *work_.pool);
       s.cache->pack(step.layer, s.rows, *work_.pool);
       LOWBIT_TRY(attention.reserve(s.position + s.rows));
       attention.run({step.layer, s.position, s.rows, q, out, a.window}, *s.cache);
+      if (s.cache->group_of(step.layer).format.packed())
+        ref_ops().hadamard(out, s.rows * a.q_size(), hadamard_block(a.head_dim));
     }
     return {};
   }

@@ -162,7 +162,7 @@ struct PackedProducts {
     const auto take = [&](int i, int64_t column, V products) __attribute__((always_inline)) {
       L::store_v(s + i * kAttentionSpan + column, L::mul_v(scale, products));
     };
-    multiply<Q, int(kKvPage) / kLanes>(a.packed_keys[page], a.key_bits, a.d, in, take);
+    multiply<Q, int(kKvPage) / kLanes>(a.packed_keys[page], a.key_bits[page], a.d, in, take);
   }
 
   /// o[j] += e[j] . values, of Q queries that see some of the page.
@@ -171,9 +171,9 @@ struct PackedProducts {
     alignas(64) float e[Q][kKvPage];
     for (int i = 0; i < Q; ++i) copy_seen(a, page, queries[i], scores, e[i]);
     PackedMatrix block = a.packed_values[page];
-    const int64_t width = value_columns(a.value_bits);
+    const int64_t width = value_columns(a.value_bits[page]);
     for (int64_t first = 0; first < a.d; first += width) {
-      const PackedShape shape = {a.value_bits, kKvPage, width < a.d - first ? width : a.d - first};
+      const PackedShape shape = {a.value_bits[page], kKvPage, width < a.d - first ? width : a.d - first};
       Inputs<Q> in;
       prepare<Q>(e[0], kKvPage, kKvPage, block.side, in);
       const auto take = [&](int i, int64_t column, V products) __attribute__((always_inline)) {

@@ -71,7 +71,7 @@ void key_products(const SpanArgs& a, const float* q, int64_t page, int64_t begin
 }
 
 void score_packed(const PackedSpanArgs& a, int64_t page, const float* q, float* c) {
-  packed_product(q, {a.key_bits, a.d, kKvPage}, a.packed_keys[page], c + page * kKvPage);
+  packed_product(q, {a.key_bits[page], a.d, kKvPage}, a.packed_keys[page], c + page * kKvPage);
 }
 
 /// o += what positions [first, last) of a packed page give.
@@ -79,8 +79,8 @@ void add_packed_values(const PackedSpanArgs& a, int64_t page, int64_t first, int
   float x[kKvPage] = {}, y[kKvPage];
   for (int64_t t = first; t < last; ++t) x[t % kKvPage] = e[t];
   PackedMatrix block = a.packed_values[page];
-  for (int64_t i = 0, width = value_columns(a.value_bits); i < a.d; i += width) {
-    const PackedShape shape = {a.value_bits, kKvPage, std::min(width, a.d - i)};
+  for (int64_t i = 0, width = value_columns(a.value_bits[page]); i < a.d; i += width) {
+    const PackedShape shape = {a.value_bits[page], kKvPage, std::min(width, a.d - i)};
     packed_product(x, shape, block, y);
     for (int64_t c = 0; c < shape.columns; ++c) o[i + c] = o[i + c] + y[c];
     block = {block.codes + shape.code_bytes(), block.side + shape.side_bytes()};

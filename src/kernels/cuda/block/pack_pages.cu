@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kTransformThreads)
     x[i + half] = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
   }
   __syncthreads();
-  for (int width = 1; width < call.hadamard && which < 2; width *= 2) {
+  for (int width = 1; width < call.hadamard; width *= 2) {
     for (int i = thread; i < half; i += kTransformThreads) {
       const int low = i / width * 2 * width + i % width;
       const float a = x[low], b = x[low + width];
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kTransformThreads)
     to = reinterpret_cast<uint16_t*>(rows.kv.tables[of.sequence * rows.kv.stride + page]) +
          ((rows.kv.index * 2 + which - 1) * kv_heads + kv_head) * kPackPage * d;
   for (int i = thread; i < d; i += kTransformThreads) {
-    const float v = which < 2 && call.hadamard > 1 ? __fmul_rn(x[i], call.scale) : x[i];
+    const float v = call.hadamard > 1 ? __fmul_rn(x[i], call.scale) : x[i];
     if (which == 0) {
       rows.q[(row * heads + head) * d + i] = v;
     } else {
