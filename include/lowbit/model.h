@@ -104,6 +104,9 @@ class Session;
 struct SessionTokens {
   Session* session = nullptr;
   std::span<const TokenId> tokens;
+  /// Gets the likeliest token behind them, the lowest id among equals, and the session gets no logits(): on a GPU they
+  /// stay there.
+  TokenId* next = nullptr;
 };
 
 /// One sequence of tokens of a model. Cheap. One call at a time; sessions of one model may run on different threads:
@@ -134,7 +137,7 @@ class Session {
   /// prefill() of several sessions of one model in one call, which read its weights together: tokens of generation,
   /// prompts, both. Each has the bits that it would have alone, and its logits(). Errors: those of prefill(), and
   /// kInvalidArgument (a session twice, of another model, or one that is traced); then all sessions are as they were,
-  /// without logits.
+  /// without logits. But for a `next` behind logits with a NaN (kInvalidArgument): all sessions have gone on.
   static Status prefill_together(std::span<const SessionTokens> parts);
   /// What the last prefill() or decode() gave, also of the session that this one was forked from; empty before it, and
   /// after truncate() and generate(). Valid until the next call.

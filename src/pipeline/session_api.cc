@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/try.h"
 #include "pipeline/session_impl.h"
-#include "runtime/sampler.h"
+#include "runtime/token_chooser.h"
 #include "runtime/token_logprobs.h"
 #include "text/stop_texts.h"
 
@@ -166,8 +166,11 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
   const auto recent = static_cast<size_t>(std::max<int64_t>(options.sampler.repeat_window, 0));
   for (TokenId id : tokens().last(std::min(recent, tokens().size()))) sampler.accept(id);
   for (TokenId id : prompt) sampler.accept(id);
+  TokenChooser chooser(std::move(sampler), impl_->chooses_tokens() && !options.on_logprobs);
+  const std::span<float> logits = chooser.by_device() ? std::span<float>() : impl_->logits;
+  impl_->has_logits = false;
   auto start = Clock::now();
-  LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));
+  LOWBIT_TRY(impl_->forward(prompt, chooser.wanted(), logits));
   out.prefill_s = seconds_since(start);
 
   TextOut text(impl_->model->tokenizer, std::move(stops), out.text, on_text);
@@ -175,12 +178,12 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
   start = Clock::now();
   out.stop_reason = "length";
   while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
-    LOWBIT_TRY_ASSIGN(const TokenId token, sampler.sample(logits));
+    LOWBIT_TRY_ASSIGN(const TokenId token, chooser.token(logits));
     if (options.stop_at_eos && impl_->model->tokenizer.is_eos(token)) {
       out.stop_reason = "eos";
       break;
     }
-    sampler.accept(token);
+    chooser.accept(token);
     out.tokens.push_back(token);
     if (options.on_logprobs) {
       logprobs.token = token;
@@ -198,7 +201,7 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
       out.stop_reason = "context";
       break;
     }
-    LOWBIT_TRY_ASSIGN(logits, decode(token));
+    LOWBIT_TRY(impl_->forward({&token, 1}, chooser.wanted(), logits));
   }
   text.finish();
   if (text.stop_text() != nullptr) {
@@ -206,7 +209,6 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
     out.stop_text = *text.stop_text();
   }
   out.decode_s = seconds_since(start);
-  impl_->has_logits = false;
   return out;
 }
 

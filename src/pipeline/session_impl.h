@@ -22,6 +22,9 @@ struct Session::Impl {
   /// The same on any cache of the model, without a trace.
   Status run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
 
+  /// Whether a pass may give its token in place of logits: a trace writes logits.
+  bool chooses_tokens() const { return trace == nullptr && model->transformer->chooses_tokens(); }
+
   /// What `call` returns, which is made again whenever pages have become free, for at most `wait`.
   template <class Call>
   Status with_pages(std::chrono::milliseconds wait, const Call& call) {

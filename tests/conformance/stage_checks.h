@@ -11,7 +11,7 @@
 #include "model/random_model.h"
 #include "runtime/executor.h"
 #include "runtime/program_checks.h"
-#include "runtime/sampler.h"
+#include "runtime/token_chooser.h"
 #include "runtime/transformer.h"
 
 namespace lowbit::stage_checks {
@@ -63,41 +63,42 @@ inline Seen run_story(Transformer& model) {
   return seen;
 }
 
-/// Tokens that each sampler chooses behind a prompt, three sequences in one batch: by the device where it can.
+/// Tokens that each sampler chooses behind a prompt, all sequences in one batch: by the device where it can.
 inline std::vector<int32_t> write_tokens(Transformer& model, bool by_device) {
   Executor executor(model);
   const auto pages = *model.make_pool(64, 8);
-  constexpr size_t kSequences = 3;
-  const SamplerOptions options[kSequences] = {{.temperature = 0}, {.seed = 5}, {.top_k = 0, .top_p = 0.9F, .seed = 6}};
+  constexpr size_t kSequences = 5;
+  const SamplerOptions options[kSequences] = {{.temperature = 0},
+                                              {.seed = 5},
+                                              {.top_k = 0, .top_p = 0.9F, .seed = 6},
+                                              {.temperature = 1.5F, .top_k = 0, .min_p = 0.1F, .seed = 7},
+                                              {.repeat_penalty = 1.3F, .seed = 8}};
   const auto vocab = static_cast<size_t>(model.spec().vocab_size);
   std::vector<KvCache> caches;
-  std::vector<Sampler> samplers;
+  std::vector<TokenChooser> choosers;
   std::vector<std::vector<int32_t>> next;
   for (size_t s = 0; s < kSequences; ++s) {
     caches.emplace_back(pages, 256);
-    samplers.push_back(*Sampler::make(options[s]));
+    choosers.emplace_back(*Sampler::make(options[s]), by_device);
     next.push_back({int32_t(s), 5, 9});
   }
+  EXPECT_EQ(choosers[kSequences - 1].by_device(), false);  // it penalizes
   std::vector<int32_t> tokens;
   std::vector<float> logits(kSequences * vocab);
   for (int step = 0; step < 20; ++step) {
-    TokenChoice choices[kSequences];
     std::vector<SequenceRequest> requests;
     for (size_t s = 0; s < kSequences; ++s) {
       SequenceRequest& r = requests.emplace_back();
       r.tokens = next[s];
       r.cache = &caches[s];
-      // One of them wants logits now and then.
-      const bool chooses = by_device && !(s == 2 && step % 5 == 0);
-      if (chooses) choices[s].rule = samplers[s].next_rule();
-      if (chooses) r.wanted = LogitsWanted::token(&choices[s]);
-      if (!chooses) r.logits = std::span(logits).subspan(s * vocab, vocab);
+      r.wanted = choosers[s].wanted();
+      if (!choosers[s].by_device()) r.logits = std::span(logits).subspan(s * vocab, vocab);
     }
     const auto status = executor.forward(requests);
     EXPECT_TRUE(status) << status.error().message();
     for (size_t s = 0; s < kSequences; ++s) {
-      const bool chosen = requests[s].wanted.choice != nullptr;
-      next[s] = {chosen ? choices[s].token : *samplers[s].sample(requests[s].logits)};
+      next[s] = {*choosers[s].token(requests[s].logits)};
+      choosers[s].accept(next[s][0]);
       tokens.push_back(next[s][0]);
     }
   }
