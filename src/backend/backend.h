@@ -159,6 +159,12 @@ std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);
 std::unique_ptr<Backend> make_ref_backend(ThreadPool& pool);
 /// Device `gpu` of cuda::devices(), with the bits of the others. `pool`: for what the host does at load. Errors:
 /// kUnsupported (no such GPU, no CUDA in this build).
+/// What a weight's products run on a GPU, known without one: for people.
+struct CudaKernelChoice {
+  std::string name, reason;
+};
+/// Errors: kUnsupported (no CUDA in this build, no kernel).
+Result<CudaKernelChoice> choose_cuda_kernel(const QTensor& w, const XSpec& x);
 Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool);
 
 }  // namespace lowbit

@@ -149,6 +149,7 @@ Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
   timed.cold = options.cold;
   timed.isa = engine.isa;
   timed.seconds = options.min_seconds;
+  timed.halves = activation.x.rounding.halves;
   LOWBIT_TRY_ASSIGN(const MatmulTiming timing,
                     engine.gpu >= 0 ? time_device_matmul(timed, *engine.pool) : time_matmul(timed, *engine.pool));
 

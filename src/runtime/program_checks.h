@@ -73,6 +73,12 @@ inline std::vector<Variant> variants() {
 /// Quantized caches: all widths of codes, groups of heads, blocks of values of all sizes, windows.
 inline std::vector<Variant> packed_variants() {
   std::vector<Variant> all;
+  // What tensor cores do not take, so that a GPU has these bits, too.
+  all.push_back({"int8 by bf16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kBf16}}});
+  s = {};
+  s.format = FormatId::kCodebook4;
+  s.group = 40;
+  all.push_back({"codebook4 by f16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kF16}}});
   const XPolicy f32 = {.activation = Activation::kF32};
   RandomModelSpec s;
   s.max_positions = 640;
@@ -141,6 +147,8 @@ struct Loaded {
   std::vector<Step> steps;
   KvFormat kv;
 };
+  all.push_back(halves_variant(Halves::kF16, FormatId::kInt4, 64));
+  all.push_back(halves_variant(Halves::kBf16, FormatId::kTernary, Scaling::kAll));
 
 inline std::vector<float> vector_of(const MemorySource& source, const std::string& name) {
   const QTensor w = *source.load(name);

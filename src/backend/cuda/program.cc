@@ -10,6 +10,7 @@
 #include "backend/hand_out_logits.h"
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/cuda_table_api.h"
@@ -233,6 +234,14 @@ Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, Cud
   auto* const scales = work.code_scales_.as<float>();
   const int64_t ldq = round_up(w.k, 64);
   work.codes_of_ = of;
+Status CudaProgram::halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const {
+  const CudaWorkspace::CodesOf of{x, 0, w.rounding};
+  if (of == work.codes_of_) return {};
+  work.codes_of_ = of;
+  return cuda::halve_rows(
+      {x, m, w.k, w.half() == cuda::Element::kBf16, work.codes_.as<uint16_t>(), round_up(w.k, 64), work.stream()});
+}
+
   if (of.rounding.is_default())
     return cuda::quantize_activations(x, cuda::Element::kF32, m, w.k, w.k, of.group, codes, ldq, scales, work.stream());
   if (of.rounding.clipped > 0 && w.k > 1) {
@@ -248,6 +257,13 @@ Status CudaProgram::multiply_fp8(const CudaWeight& w, const float* x, int64_t m,
   auto* const codes = work.codes_.as<uint8_t>();
   auto* const scales = work.code_scales_.as<float>();
   if (!(of == work.codes_of_)) LOWBIT_TRY(w.fp8.quantize(x, m, codes, scales, work.stream()));
+  } else if (w.takes_halves()) {
+    LOWBIT_TRY(halve(w, x, m, work));
+    rows = {work.codes_.data(), w.half(), m, round_up(w.k, 64), nullptr};
+  } else if (w.takes_rounded_floats()) {
+    rows.x = work.clipped_.data();
+    LOWBIT_TRY(
+        cuda::round_to_halves(x, m * w.k, w.half() == cuda::Element::kBf16, work.clipped_.as<float>(), work.stream()));
   work.codes_of_ = of;
   return w.fp8.multiply(codes, scales, floats_or_null(w.bias), m, y, work.stream());
 }

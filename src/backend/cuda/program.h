@@ -61,6 +61,7 @@ class CudaProgram final : public Program {
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;
   bool repeats(const CudaWorkspace& work, const Batch& batch) const;
   LaunchShape shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const;
+  Status halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
   static Status choose(int64_t vocab, int64_t first, int64_t rows, CudaWorkspace& work);
   /// Tokens that were chosen, and logits of a few rows, which the head has left in the workspace, to where the batch
   /// wants them.

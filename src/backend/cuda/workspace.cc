@@ -33,6 +33,8 @@ void CudaWorkspace::add_needs(const CudaWeight& w, Needs& needs) const {
     needs.codes = std::max(needs.codes, CudaFp8Weight::row_bytes(w.k));
     needs.code_scales = std::max(needs.code_scales, w.fp8.blocks());
   }
+  if (w.takes_halves()) needs.codes = std::max(needs.codes, int64_t{sizeof(uint16_t)} * round_up(w.k, 64));
+  if (w.takes_rounded_floats()) needs.clipped = std::max(needs.clipped, w.k);
   if (!w.takes_codes()) return;
   const int64_t group = w.code_group();
   needs.codes = std::max(needs.codes, round_up(w.k, 64));

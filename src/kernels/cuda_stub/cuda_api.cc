@@ -4,6 +4,7 @@
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
+#include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_operators_api.h"
 #include "kernels/cuda_packed_api.h"
