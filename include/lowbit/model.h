@@ -19,6 +19,7 @@
 namespace lowbit {
 
 struct SharedModel;  // the library's own
+class SessionsTogether;
 
 struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token; int8-clip: that at the token's
@@ -105,9 +106,9 @@ class Session;
 struct SessionTokens {
   Session* session = nullptr;
   std::span<const TokenId> tokens;
-  /// Gets the likeliest token behind them, the lowest id among equals, and the session gets no logits(): on a GPU they
-  /// stay there.
-  TokenId* next = nullptr;
+  /// Gets the likeliest tokens behind them, one after the other, the lowest id among equals; all but the last are read,
+  /// too. The session gets no logits() then: on a GPU they stay there. As many for all sessions of a call.
+  std::span<TokenId> next = {};
 };
 
 /// One sequence of tokens of a model. Cheap. One call at a time; sessions of one model may run on different threads:
@@ -175,6 +176,7 @@ class Session {
 
  private:
   friend class Model;
+  friend class SessionsTogether;
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

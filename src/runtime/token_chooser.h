@@ -3,13 +3,14 @@
 
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "runtime/sampler.h"
 #include "runtime/transformer.h"
 
 namespace lowbit {
 
-/// For each token: wanted(), a pass, token(). The tokens are the sampler's either way.
+/// For each token: wanted(), a pass, token(); or for several tokens of one call. The tokens are the sampler's either way.
 class TokenChooser {
  public:
   /// `by_device`: the model chooses tokens and nobody else wants logits; a sampler without rules chooses on the host
@@ -19,17 +20,17 @@ class TokenChooser {
 
   bool by_device() const { return by_device_; }
   /// What the next pass must give. A pass that failed may run again with it. Refers to this object.
-  LogitsWanted wanted();
+  LogitsWanted wanted(size_t tokens = 1);
   /// What that pass has chosen, or the sampler's token for its logits, which are not looked at where the device chose.
-  /// Errors: those of Sampler::sample().
-  Result<int32_t> token(std::span<const float> logits);
+  /// `i`: of those tokens, one on the host. Errors: those of Sampler::sample().
+  Result<int32_t> token(std::span<const float> logits, size_t i = 0);
   /// Sampler::accept().
   void accept(int32_t token) { sampler_.accept(token); }
 
  private:
   Sampler sampler_;
   bool by_device_;
-  TokenChoice choice_;
+  std::vector<TokenChoice> choices_;
 };
 
 }  // namespace lowbit
