@@ -25,9 +25,9 @@ struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token; int8-clip: that at the token's
   /// 99.9 % quantile. int4: -7..7 with a scale per 32 columns (the head's input keeps int8). fp8: E4M3 with a scale per
   /// 128 columns, for fp8 weights alone; all others take f32. f16, bf16: x rounded to 16 bits, then the exact products;
-  /// on a GPU within a bound of them (docs/numerics.md#activations-in-16-bits). f32: exact. auto: int8, but as int8-row for ternary and
-  /// binary layers with one scale per row, which are trained so. Layers whose weights are no small integers (dense,
-  /// fp8, codebooks of other values) take f32 but for fp8 by fp8.
+  /// on a GPU within a bound of them (docs/numerics.md#activations-in-16-bits). f32: exact. auto: int8, but as
+  /// int8-row for ternary and binary layers with one scale per row, which are trained so. Layers whose weights are no
+  /// small integers (dense, fp8, codebooks of other values) take f32 but for fp8 by fp8.
   std::string activation = "auto";
   /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
   bool tune = false;

@@ -30,7 +30,8 @@ struct XSpec {
 
 /// fp8 only for fp8 weights without zero points, 128 columns a scale (docs/adr/0127-fp8-activations-in-models.md). int8
 /// only where sums are those of integers, which it keeps exact: not for dense weights and fp8, nor for all codebooks
-/// (why_float_sums() of ops/matmul.h). Halves go with every weight. as_trained: docs/adr/0047-scales-of-x-as-trained.md.
+/// (why_float_sums() of ops/matmul.h). Halves go with every weight. as_trained:
+/// docs/adr/0047-scales-of-x-as-trained.md.
 XSpec choose_x(const QTensor& w, const XPolicy& policy);
 
 }  // namespace lowbit

@@ -1,7 +1,7 @@
 #pragma once
 // The contract between backend/cuda/ and the kernels that round rows of x to 16 bits. No CUDA types;
-// kernels/cuda/block/halves.cu implements it, kernels/cuda_stub/ stands in for it. Numerics: base/float.h. Device memory;
-// only enqueues work.
+// kernels/cuda/block/halves.cu implements it, kernels/cuda_stub/ stands in for it. Numerics: base/float.h. Device
+// memory; only enqueues work.
 
 #include <cstdint>
 

@@ -10,7 +10,7 @@
 
 namespace lowbit {
 
-/// For each token: wanted(), a pass, token(); or for several tokens of one call. The tokens are the sampler's either way.
+/// For each token, or several of one call: wanted(), the call, token(). The tokens are the sampler's either way.
 class TokenChooser {
  public:
   /// `by_device`: the model chooses tokens and nobody else wants logits; a sampler without rules chooses on the host

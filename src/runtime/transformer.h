@@ -116,9 +116,9 @@ class Transformer {
                std::span<const float> logits) const;
   /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single
   /// tokens mixed. Every part has passed check(), its cache has reserved its positions and stands in no other part. The
-  /// caches get their rows. `passes`: up to passes_at_once(), where each part is one token and has as many choices; each
-  /// goes on with what was chosen. Numerics: each row has the bits that it would have alone. Errors: kOutOfMemory; then
-  /// the caches are as they were.
+  /// caches get their rows. `passes`: up to passes_at_once(), where each part is one token and has as many choices;
+  /// each goes on with what was chosen. Numerics: each row has the bits that it would have alone. Errors:
+  /// kOutOfMemory; then the caches are as they were.
   Status run(std::span<const BatchPart> batch, int64_t passes = 1);
 
   /// Bytes of prepared weights, embedding, and workspace.

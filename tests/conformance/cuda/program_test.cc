@@ -333,9 +333,9 @@ TEST(CudaPrograms, Fp8Activations) {
   EXPECT_LE(relative_error(logits_of(source, device), want), 1.1 * relative_error(logits_of(source, options), want));
 }
 
-/// Tensor cores multiply x in 16 bits exactly and add in an order of their own (device_matmul_test.cc holds the bound of
-/// one product), so that elements of the next layer's x may round to the other neighbour. What that does to logits is
-/// small beside what rounding x does.
+/// Tensor cores multiply x in 16 bits exactly and add in an order of their own (device_matmul_test.cc holds the bound
+/// of one product), so that elements of the next layer's x may round to the other neighbour. What that does to logits
+/// is small beside what rounding x does.
 TEST(CudaPrograms, ActivationsIn16Bits) {
   LOWBIT_NEEDS_GPU();
   for (const Halves halves : {Halves::kF16, Halves::kBf16})
