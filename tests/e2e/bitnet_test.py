@@ -164,6 +164,7 @@ class BitNet(CliTest):
                 calibration = self.dir / "text.txt"
                 calibration.write_text(cli.text(2000))
                 self.assertIn("use_rms_norm", self.refused("quantize", folder, self.dir / "no", "--format", "int4", "--calib", calibration))
+                self.assertIn("use_rms_norm", self.refused("quantize", folder, self.dir / "no", "--format", "int4", "--hadamard"))
         config = json.loads((folder / "config.json").read_text())
         for key, value in (("use_rms_norm", "yes"), ("rms_norm_eps", -1), ("modules_to_not_convert", ["q_proj"])):
             broken = config | {"quantization_config": config["quantization_config"] | {key: value}}
