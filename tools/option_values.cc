@@ -195,15 +195,16 @@ CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::strin
 
 CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto) {
   if (!allow_auto)
-    return add_choice_option(
-        app, "--act", value, {"int8", "int8-row", "fp8", "f32"},
-        fmt::format(
-            ": activations in int8 with a scale per 32 columns or per row, in E4M3 per 128 columns, or exact [{}]",
-            value));
+    return add_choice_option(app, "--act", value, {"int8", "int8-row", "fp8", "f16", "bf16", "f32"},
+                             fmt::format(": activations in int8 with a scale per 32 columns or per row, in E4M3 per "
+                                         "128 columns, in 16 bits, or exact "
+                                         "[{}]",
+                                         value));
   return add_choice_option(
-      app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "fp8", "f32"},
+      app, "--act", value, {"auto", "int8", "int8-row", "int8-clip", "int4", "fp8", "f16", "bf16", "f32"},
       fmt::format(": activations in int8 with a scale per 32 columns, per row, or per row and clipped, in 4 bits per "
-                  "32 columns, in E4M3 per 128 columns of fp8 layers, or exact; auto: int8, and per row for ternary "
+                  "32 columns, in E4M3 per 128 columns of fp8 layers, in 16 bits, or exact; auto: int8, and per row "
+                  "for ternary "
                   "and binary layers with one scale per row "
                   "[{}]",
                   value));

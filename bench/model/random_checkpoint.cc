@@ -35,16 +35,18 @@ std::string utf8(unsigned code) {
   return {char(0xc0 | (code >> 6)), char(0x80 | (code & 0x3f))};  // below 0x800
 }
 
-/// GPT-2's alphabet: a printable character for each byte. No merges.
-std::string byte_tokenizer() {
+/// GPT-2's alphabet: a printable character for each byte. The tokens behind it have names that no text is split into:
+/// there are no merges.
+std::string byte_tokenizer(int64_t vocab) {
   std::string vocabulary;
   unsigned spare = 256;
-  for (unsigned byte = 0; byte < 256; ++byte) {
+  for (unsigned byte = 0; byte < 256 && byte < vocab; ++byte) {
     const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
     const std::string text =
         byte == '"' || byte == '\\' ? fmt::format("\\{}", char(byte)) : utf8(printable ? byte : spare++);
     vocabulary += fmt::format("{}\"{}\": {}", byte == 0 ? "" : ", ", text, byte);
   }
+  for (int64_t id = 256; id < vocab; ++id) vocabulary += fmt::format(", \"<{}>\": {}", id, id);
   const char* level = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
   return fmt::format(
       R"({{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": {0}, "post_processor": null,
@@ -112,7 +114,7 @@ Status write(const Options& o) {
   LOWBIT_TRY_ASSIGN(const auto writer, CheckpointWriter::create(o.out, {.overwrite = true}));
   Writer weights(o, *writer);
   LOWBIT_TRY(weights.all());
-  LOWBIT_TRY(writer->add_file("tokenizer.json", byte_tokenizer()));
+  LOWBIT_TRY(writer->add_file("tokenizer.json", byte_tokenizer(o.vocab)));
   CheckpointInfo info;
   info.config_json = fmt::format(
       R"({{"model_type": "llama", "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},

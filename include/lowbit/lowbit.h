@@ -27,7 +27,7 @@ typedef struct lb_model lb_model;
 
 typedef struct lb_model_options {
   size_t struct_size;     /* sizeof(lb_model_options) */
-  const char* activation; /* "auto", "int8", "int8-row", "int8-clip", "int4", "fp8", "f32"; NULL is "auto" */
+  const char* activation; /* "auto" (NULL), "int8", "int8-row", "int8-clip", "int4", "fp8", "f16", "bf16", "f32" */
   const char* device;     /* "auto", "cpu", "cuda", "cuda:<i>"; NULL is "auto" */
   int64_t context;        /* positions; 0: what the model was trained for, at most 4096 */
   int32_t threads;        /* 0: physical cores */

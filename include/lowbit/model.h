@@ -19,13 +19,15 @@
 namespace lowbit {
 
 struct SharedModel;  // the library's own
+class SessionsTogether;
 
 struct ModelOptions {
   /// int8: integer products, a scale of x per 32 columns. int8-row: one scale per token; int8-clip: that at the token's
   /// 99.9 % quantile. int4: -7..7 with a scale per 32 columns (the head's input keeps int8). fp8: E4M3 with a scale per
-  /// 128 columns, for fp8 weights alone; all others take f32. f32: exact. auto: int8, but as int8-row for ternary and
-  /// binary layers with one scale per row, which are trained so. Layers whose weights are no small integers (dense,
-  /// fp8, codebooks of other values) take f32 but for fp8 by fp8.
+  /// 128 columns, for fp8 weights alone; all others take f32. f16, bf16: x rounded to 16 bits, then the exact products;
+  /// on a GPU within a bound of them (docs/numerics.md#activations-in-16-bits). f32: exact. auto: int8, but as
+  /// int8-row for ternary and binary layers with one scale per row, which are trained so. Layers whose weights are no
+  /// small integers (dense, fp8, codebooks of other values) take f32 but for fp8 by fp8.
   std::string activation = "auto";
   /// Tries several ways to cut products in the first calls of each shape and keeps the fastest; results are the same.
   bool tune = false;
@@ -111,6 +113,9 @@ class Session;
 struct SessionTokens {
   Session* session = nullptr;
   std::span<const TokenId> tokens;
+  /// Gets the likeliest tokens behind them, one after the other, the lowest id among equals; all but the last are read,
+  /// too. The session gets no logits() then: on a GPU they stay there. As many for all sessions of a call.
+  std::span<TokenId> next = {};
 };
 
 /// One sequence of tokens of a model. Cheap. One call at a time; sessions of one model may run on different threads:
@@ -141,7 +146,7 @@ class Session {
   /// prefill() of several sessions of one model in one call, which read its weights together: tokens of generation,
   /// prompts, both. Each has the bits that it would have alone, and its logits(). Errors: those of prefill(), and
   /// kInvalidArgument (a session twice, of another model, or one that is traced); then all sessions are as they were,
-  /// without logits.
+  /// without logits. But for a `next` behind logits with a NaN (kInvalidArgument): all sessions have gone on.
   static Status prefill_together(std::span<const SessionTokens> parts);
   /// What the last prefill() or decode() gave, also of the session that this one was forked from; empty before it, and
   /// after truncate() and generate(). Valid until the next call.
@@ -178,6 +183,7 @@ class Session {
 
  private:
   friend class Model;
+  friend class SessionsTogether;
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

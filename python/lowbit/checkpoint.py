@@ -196,8 +196,9 @@ class Checkpoint:
         if q.get("quant_method") != "lowbit":
             raise LowbitError(where, repr(q.get("quant_method")), 'quant_method "lowbit"', "`lowbit quantize` makes checkpoints")
         version = q.get("format_version")
-        if "online_hadamard" in q:
-            raise Unsupported(f"{where}.online_hadamard", repr(q["online_hadamard"])[:64], "no transform at run time", "the `lowbit` command runs such models")
+        for transform in ("online_hadamard", "linear_norms"):
+            if transform in q:
+                raise Unsupported(f"{where}.{transform}", repr(q[transform])[:64], "no transform at run time", "the `lowbit` command runs such models")
         if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
             raise Unsupported(f"{where}.format_version", repr(version), f"1 to {FORMAT_VERSION}", "update lowbit")
         self.fit, self.quality = q.get("fit", {}), q.get("quality", {})

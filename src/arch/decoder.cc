@@ -1,5 +1,6 @@
 #include "arch/decoder.h"
 
+#include <array>
 #include <cmath>
 
 #include "base/try.h"
@@ -60,6 +61,19 @@ void set_mlp_bias(ModelSpec& spec, bool bias) {
   for (BlockSpec& block : spec.blocks)
     for (InputSpec* input : {&block.mlp.gate_up, &block.mlp.down})
       for (LinearSpec& linear : input->readers) linear.bias = bias;
+}
+
+void set_linear_norms(ModelSpec& spec, float eps) {
+  constexpr std::array<std::string_view, static_cast<size_t>(LinearRole::kHead)> kNames = {
+      "self_attn.q_proj.rms_norm", "self_attn.k_proj.rms_norm", "self_attn.v_proj.rms_norm",
+      "self_attn.o_proj.rms_norm", "mlp.gate_proj.rms_norm",    "mlp.up_proj.rms_norm",
+      "mlp.down_proj.rms_norm"};
+  for (BlockSpec& block : spec.blocks) {
+    AttentionSpec& a = block.attention;
+    for (InputSpec* input : {&a.qkv, &a.output, &block.mlp.gate_up, &block.mlp.down})
+      for (LinearSpec& linear : input->readers)
+        linear.norm = NormSpec{{kNames[static_cast<size_t>(linear.role)], ""}, linear.k, eps, 0};
+  }
 }
 
 void set_head_norms(ModelSpec& spec) {

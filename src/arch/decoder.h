@@ -23,6 +23,8 @@ ModelSpec plain_decoder(const DecoderSizes& sizes);
 void set_attention_bias(ModelSpec& spec, bool qkv, bool output);
 void set_mlp_bias(ModelSpec& spec, bool bias);
 /// Norms of the heads of q and k.
+/// Norms of their own before the linear layers of the blocks (transformers' BitLinear with use_rms_norm).
+void set_linear_norms(ModelSpec& spec, float eps);
 void set_head_norms(ModelSpec& spec);
 
 /// Windows of `window` positions for the blocks from `first` on, or for those that layer_types names; 0: no windows.

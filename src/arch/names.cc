@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace lowbit {
@@ -24,6 +25,12 @@ std::string gguf_weight_name(int64_t block, const TensorName& name) {
 
 std::string gguf_bias_name(int64_t block, const TensorName& name) {
   return fmt::format("{}{}.{}.bias", names::kBlocks.gguf, block, name.gguf);
+}
+
+bool names_module(std::span<const std::string> keys, std::string_view module) {
+  return std::ranges::any_of(keys, [&](const std::string& key) {
+    return module == key || module.starts_with(key + ".") || module.ends_with("." + key);
+  });
 }
 
 int64_t block_of(std::string_view tensor) {

@@ -3,6 +3,7 @@
 // block its number comes before.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,10 @@ std::string bias_name(int64_t block, const TensorName& name);
 std::string gguf_weight_name(const TensorName& name);
 std::string gguf_weight_name(int64_t block, const TensorName& name);
 std::string gguf_bias_name(int64_t block, const TensorName& name);
+
+/// Whether one of `keys` (a config's modules_to_not_convert) names the module: all of its name, or its first or last
+/// parts.
+bool names_module(std::span<const std::string> keys, std::string_view module);
 
 /// 7 for "model.layers.7.mlp.up_proj.weight", -1 for names outside the blocks.
 int64_t block_of(std::string_view tensor);

@@ -105,11 +105,35 @@ Result<Glu> read_glu(const ConfigReader& config, std::string_view fallback) {
               "silu, gelu_pytorch_tanh or relu2");
 }
 
-/// What a lowbit checkpoint computes beside its weights: docs/checkpoint.md.
+/// transformers' norms inside of ternary layers, all or none.
+Status read_bitnet_norms(const ConfigReader& config, const ConfigReader& quantization, ModelSpec& spec) {
+  LOWBIT_TRY_ASSIGN(const bool norms, quantization.flag("use_rms_norm", false));
+  if (!norms) return {};
+  LOWBIT_TRY_ASSIGN(const double eps, quantization.number("rms_norm_eps", 0, 1, 1e-6));
+  LOWBIT_TRY_ASSIGN(const auto kept, quantization.texts("modules_to_not_convert"));
+  for (int64_t i = 0; i < spec.block_count(); ++i)
+    for (const LinearSpec* linear : linears_of(spec.blocks[static_cast<size_t>(i)]))
+      if (const std::string weight = weight_name(i, linear->name);
+          names_module(kept, weight.substr(0, weight.rfind('.'))))
+        return fail(ErrorCode::kUnsupported, config.where("modules_to_not_convert"), weight,
+                    "layers outside of the blocks, with use_rms_norm");
+  set_linear_norms(spec, static_cast<float>(eps));
+  return {};
+}
+
+/// What a model computes beside its weights, by its quantization_config: docs/checkpoint.md.
 Status read_transforms(const ConfigReader& config, ModelSpec& spec) {
   const nlohmann::json* q = config.find("quantization_config");
-  if (q == nullptr || !q->is_object() || json_string(*q, "quant_method") != "lowbit") return {};
+  if (q == nullptr || !q->is_object()) return {};
   const ConfigReader quantization(*q);
+  const std::string method = json_string(*q, "quant_method").value_or("");
+  if (method == "bitnet") return read_bitnet_norms(config, quantization, spec);
+  if (method != "lowbit") return {};
+  LOWBIT_TRY_ASSIGN(const auto norms, quantization.object(kLinearNorms));
+  if (norms) {
+    LOWBIT_TRY_ASSIGN(const double eps, norms->number("eps", 0, 1));
+    set_linear_norms(spec, static_cast<float>(eps));
+  }
   const nlohmann::json* transforms = quantization.find(kOnlineHadamard);
   if (transforms == nullptr) return {};
   if (!transforms->is_object() || transforms->size() != 1 || !transforms->contains(kDownProjection))

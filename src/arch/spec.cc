@@ -25,6 +25,8 @@ std::vector<const NormSpec*> norms_of(const BlockSpec& block) {
        {&block.attention.qkv.norm, &block.attention.q_norm, &block.attention.k_norm, &block.attention.output.norm,
         &block.post_attention, &block.mlp.gate_up.norm, &block.mlp.down.norm, &block.post_mlp})
     if (*norm) norms.push_back(&**norm);
+  for (const LinearSpec* linear : linears_of(block))
+    if (linear->norm) norms.push_back(&*linear->norm);
   return norms;
 }
 

@@ -54,6 +54,7 @@ struct LinearSpec {
   LinearRole role = LinearRole::kHead;
   int64_t n = 0, k = 0;
   bool bias = false;
+  std::optional<NormSpec> norm = {};  // of its input's rows, for it alone
   bool operator==(const LinearSpec&) const = default;
 };
 

@@ -29,6 +29,8 @@ class Workspace {
   virtual int64_t bytes() const = 0;
   /// Whether a batch may have rows with a choice.
   virtual bool chooses_tokens() const { return false; }
+  /// The most passes of a batch: what a device chooses need not come to the host before it goes on.
+  virtual int64_t passes_at_once() const { return 1; }
   /// Rows of a slot, from and to the host's memory: [rows, width], from row `first`.
   virtual Status read(Slot slot, int64_t first, int64_t rows, float* to) const = 0;
   virtual Status write(Slot slot, int64_t first, int64_t rows, const float* from) = 0;
@@ -157,6 +159,12 @@ tl::unexpected<Error> no_inputs(const std::string& name);
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);
 /// Plain loops, one step after the other, on kernels/ref: what every other backend must give.
 std::unique_ptr<Backend> make_ref_backend(ThreadPool& pool);
+/// What a weight's products run on a GPU, known without one: for people.
+struct CudaKernelChoice {
+  std::string name, reason;
+};
+/// Errors: kUnsupported (no CUDA in this build, no kernel).
+Result<CudaKernelChoice> choose_cuda_kernel(const QTensor& w, const XSpec& x);
 /// Device `gpu` of cuda::devices(), with the bits of the others. `pool`: for what the host does at load. Errors:
 /// kUnsupported (no such GPU, no CUDA in this build).
 Result<std::unique_ptr<Backend>> make_cuda_backend(int gpu, ThreadPool& pool);

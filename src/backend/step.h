@@ -61,6 +61,7 @@ struct Product {
   const Weight* weight = nullptr;
   Slot to = 0;
   bool add = false;
+  const Norm* norm = nullptr;  // of the input's rows, for this product alone
 };
 
 /// Rows of the table for the batch's tokens.
@@ -80,6 +81,7 @@ struct GluStep {
   const Weight *gate = nullptr, *up = nullptr;
   Glu glu = Glu::kSilu;
   Slot to = 0;
+  const Norm *gate_norm = nullptr, *up_norm = nullptr;  // as Product::norm
 };
 /// Norms of heads, rotation, the new rows of the cache, attention. q and k are lost.
 struct AttentionStep {
@@ -108,7 +110,8 @@ struct TokenChoice {
 };
 
 /// Rows [row, row + rows) of a batch, and where their logits go: to `logits` [rows, vocab], or to a sink, which knows
-/// the first of them as row `sink_row`. Or they stay where they are, and `choice` of the one row comes back.
+/// the first of them as row `sink_row`. Or they stay where they are, and `choice` of the one row comes back, or one for
+/// each of the batch's passes.
 struct WantedRows {
   int64_t row = 0, rows = 0;
   float* logits = nullptr;
@@ -123,6 +126,9 @@ struct Batch {
   std::span<const int32_t> tokens;          // [m]; only an EmbedStep looks at them
   std::span<const SequenceRows> sequences;  // rows follow each other from 0 to m
   std::span<const WantedRows> wanted;       // ascending
+  /// More than one: each sequence has one row, and each row choices, so many. The backend goes on with the tokens that
+  /// it has chosen; the positions of all passes are reserved. After a NaN the rest of a row's choices mean nothing.
+  int64_t passes = 1;
   int64_t rows() const { return sequences.empty() ? 0 : sequences.back().row + sequences.back().rows; }
 };
 

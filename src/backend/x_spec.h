@@ -17,7 +17,7 @@ struct XPolicy {
   int64_t group = 0;  // kInt8, kFp8: columns of x per scale; 0: one scale per row (kInt8)
   /// kInt8: ternary and binary weights with one scale per row take one scale per token, as such networks are trained.
   bool as_trained = false;
-  ActivationRounding rounding = {};  // kInt8
+  ActivationRounding rounding = {};  // codes: kInt8; halves: kF32
 };
 
 /// What a layer gets.
@@ -30,7 +30,8 @@ struct XSpec {
 
 /// fp8 only for fp8 weights without zero points, 128 columns a scale (docs/adr/0127-fp8-activations-in-models.md). int8
 /// only where sums are those of integers, which it keeps exact: not for dense weights and fp8, nor for all codebooks
-/// (why_float_sums() of ops/matmul.h). as_trained: docs/adr/0047-scales-of-x-as-trained.md.
+/// (why_float_sums() of ops/matmul.h). Halves go with every weight. as_trained:
+/// docs/adr/0047-scales-of-x-as-trained.md.
 XSpec choose_x(const QTensor& w, const XPolicy& policy);
 
 }  // namespace lowbit

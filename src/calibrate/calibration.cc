@@ -100,6 +100,17 @@ Result<CalibrationWindows> cut_text(const WeightSource& source, const Calibratio
   return out;
 }
 
+/// A tap shows the rows that all readers of an input share.
+Status check_inputs(const ModelSpec& spec) {
+  for (size_t i = 0; i < spec.blocks.size(); ++i)
+    for (const LinearSpec* linear : linears_of(spec.blocks[i]))
+      if (linear->norm)
+        return fail(ErrorCode::kUnsupported, weight_name(int64_t(i), linear->norm->name),
+                    "a norm of one layer's own (use_rms_norm)", "layers that read the same rows",
+                    "such a model is quantized without a text, or trained");
+  return {};
+}
+
 Result<CalibrationWindows> given_windows(const CalibrationOptions& options, int64_t context) {
   const auto have = static_cast<int64_t>(options.windows.size());
   if (context != options.context || context < 2 || have % context != 0)
@@ -125,6 +136,7 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   c.source_ = &source;
   c.engine_ = &engine;
   LOWBIT_TRY_ASSIGN(c.spec_, executable_spec_of(source));
+  LOWBIT_TRY(check_inputs(c.spec_));
   c.context_ = std::min(options.context, c.spec_.longest_context());
   LOWBIT_TRY_ASSIGN(const CalibrationWindows text, options.windows.empty() ? cut_text(source, options, c.context_)
                                                                            : given_windows(options, c.context_));

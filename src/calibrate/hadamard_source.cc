@@ -58,6 +58,9 @@ Result<std::unique_ptr<WeightSource>> hadamard_source(const WeightSource& source
   if (mlp.down.hadamard > 0)
     return fail(ErrorCode::kInvalidArgument, "--hadamard", "a model whose down_proj has such a transform",
                 "one without", "it keeps its own: leave --hadamard out");
+  if (mlp.down.readers.front().norm)
+    return fail(ErrorCode::kUnsupported, "--hadamard", "a norm of down_proj's own (use_rms_norm)", "none",
+                "the transform would have to stand behind it: leave --hadamard out");
   const int64_t block = hadamard_block(mlp.width);
   if (block < 2)
     return fail(ErrorCode::kInvalidArgument, "--hadamard", "intermediate_size = " + std::to_string(mlp.width),

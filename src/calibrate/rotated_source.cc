@@ -160,6 +160,9 @@ Status check_rotatable(int64_t index, const BlockSpec& block) {
     if (input->role == InputRole::kOutput && input->norm)
       return refuse(input->norm->name, "a norm between attention and the layer behind it",
                     "nothing between them: its weights do not commute with a rotation of the values");
+    for (const LinearSpec& reader : input->readers)
+      if (reader.norm)
+        return refuse(reader.norm->name, "a norm of one layer's own", "none between it and what it reads");
     if (input->hadamard > 0 && input->role != InputRole::kDown)
       return refuse(input->readers.front().name, "inputs that pass a Hadamard transform", "inputs as they are");
   }

@@ -36,9 +36,10 @@ Status check_version(const json& q, const std::string& where) {
                 "at most " + std::to_string(kCheckpointVersion),
                 "this checkpoint was written by a newer lowbit (" +
                     json_string(q, "lowbit_version").value_or("unknown").substr(0, 32) + "); update lowbit");
-  if (*version < kVersionOfTransforms && q.contains(kOnlineHadamard))
-    return fail(ErrorCode::kCorrupt, where + ".format_version", std::to_string(*version),
-                std::to_string(kVersionOfTransforms) + ", since there is a " + kOnlineHadamard);
+  for (const char* transform : {kOnlineHadamard, kLinearNorms})
+    if (*version < kVersionOfTransforms && q.contains(transform))
+      return fail(ErrorCode::kCorrupt, where + ".format_version", std::to_string(*version),
+                  std::to_string(kVersionOfTransforms) + ", since there is a " + transform);
   return {};
 }
 

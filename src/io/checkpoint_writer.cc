@@ -265,6 +265,19 @@ Status CheckpointWriter::Impl::rename_shards(const std::string& generation) {
   return write_text_file(file("model.safetensors.index.json"), json_dump(index, 2) + "\n");
 }
 
+/// What a model computes at run time, from the configuration that it comes with: of a checkpoint, or of transformers'
+/// ternary layers with norms.
+json transforms_of(const json* quantization) {
+  json transforms = json::object();
+  const std::string method = quantization == nullptr ? "" : json_string(*quantization, "quant_method").value_or("");
+  for (const char* key : {kOnlineHadamard, kLinearNorms})
+    if (const json* transform = method == "lowbit" ? json_object(*quantization, key) : nullptr)
+      transforms[key] = *transform;
+  if (method == "bitnet" && quantization->value("use_rms_norm", json()) == true)
+    transforms[kLinearNorms] = {{"eps", quantization->value("rms_norm_eps", json(1e-6))}};
+  return transforms;
+}
+
 Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) const {
   LOWBIT_TRY_ASSIGN(json config, parse_json_object(info.config_json, "config.json"));
   JsonEnd end_config(config);
@@ -273,12 +286,9 @@ Result<json> CheckpointWriter::Impl::make_config(const CheckpointInfo& info) con
   json q = describe_layers(quantized, dense_matrices);
   const JsonEnd end_q(q);
   q["quant_method"] = "lowbit";
-  const json* before = json_object(config, "quantization_config");
-  const json* transforms = before != nullptr && json_string(*before, "quant_method") == "lowbit"
-                               ? json_object(*before, kOnlineHadamard)
-                               : nullptr;
-  q["format_version"] = transforms != nullptr ? kVersionOfTransforms : 1;
-  if (transforms != nullptr) q[kOnlineHadamard] = *transforms;
+  const json transforms = transforms_of(json_object(config, "quantization_config"));
+  q["format_version"] = transforms.empty() ? 1 : kVersionOfTransforms;
+  q.update(transforms);
   q["lowbit_version"] = version();
   q["fit"] = std::move(fit);
   q["quality"] = json::object();

@@ -26,5 +26,7 @@ struct ChooseTokens {
 };
 Status choose_tokens(const ChooseTokens& call);
 int64_t choose_scratch_bytes(int64_t rows);
+/// tokens [rows] = what was chosen; 0 where nothing was. Device memory; only enqueues work.
+Status feed_tokens(const ChosenToken* chosen, int64_t rows, int32_t* tokens, void* stream);
 
 }  // namespace lowbit::cuda

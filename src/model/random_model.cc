@@ -62,7 +62,8 @@ class Naive {
   }
 
   /// y[n] = sum_k w[n,k] x[k] + bias[n]
-  Rows linear(const std::string& prefix, const Rows& x) const {
+  Rows linear(const std::string& prefix, Rows x) const {
+    if (source_.has(prefix + ".rms_norm.weight")) norm(x.data(), x.size(), weight(prefix + ".rms_norm.weight"));
     const Rows w = weight(prefix + ".weight");
     const size_t k = x.size(), n = w.size() / k;
     Rows y(n, 0.0);
@@ -165,6 +166,14 @@ class Naive {
   std::vector<std::vector<Rows>> keys_, values_;  // [layer][position]
 };
 
+/// What the model computes beside its weights, as a checkpoint says it.
+std::string quantization_of(const RandomModelSpec& s) {
+  std::string members;
+  if (s.down_hadamard > 0) members += fmt::format(R"(, "online_hadamard": {{"mlp.down_proj": {}}})", s.down_hadamard);
+  if (s.linear_norms) members += R"(, "linear_norms": {"eps": 1e-5})";
+  return members.empty() ? "" : fmt::format(R"(, "quantization_config": {{"quant_method": "lowbit"{}}})", members);
+}
+
 }  // namespace
 
 Result<QTensor> MemorySource::load(const std::string& name) const {
@@ -199,12 +208,7 @@ MemorySource make_random_model(const RandomModelSpec& s) {
           "use_sliding_window": {}, "sliding_window": {}, "max_window_layers": {}{}}})",
       s.model_type, s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head_dim, s.max_positions,
       s.rope_scaling, s.tied, s.attention_bias, s.mlp_bias, s.model_type == "bitnet" ? "relu2" : "silu", s.window > 0,
-      s.window > 0 ? std::to_string(s.window) : "null", s.first_windowed,
-      s.down_hadamard == 0
-          ? ""
-          : fmt::format(
-                R"(, "quantization_config": {{"quant_method": "lowbit", "online_hadamard": {{"mlp.down_proj": {}}}}})",
-                s.down_hadamard));
+      s.window > 0 ? std::to_string(s.window) : "null", s.first_windowed, quantization_of(s));
   Rng rng(s.seed);
   const auto matrix = [&](const std::string& name, int64_t n, int64_t k) {
     const double deviation = 1.5 / std::sqrt(double(k));
@@ -220,6 +224,7 @@ MemorySource make_random_model(const RandomModelSpec& s) {
   const auto linear = [&](const std::string& prefix, int64_t n, int64_t k, bool bias) {
     matrix(prefix + ".weight", n, k);
     if (bias) vector(prefix + ".bias", n, 0);
+    if (s.linear_norms) vector(prefix + ".rms_norm.weight", k, 1);
   };
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   const bool qkv_bias = s.attention_bias || s.model_type == "qwen2";

@@ -22,6 +22,7 @@ struct RandomModelSpec {
   int64_t window = 0;  // > 0: mistral's sliding window; of qwen2's and qwen3's blocks from first_windowed on
   int64_t first_windowed = 0;
   int64_t down_hadamard = 0;         // > 0: of the checkpoint, docs/checkpoint.md; naive_forward() does not know it
+  bool linear_norms = false;         // norms of their own before the blocks' linear layers; naive_forward() has them
   FormatId format = FormatId::kF32;  // of linear layers and embedding
   int64_t group = 32, group_rows = 1;
   uint64_t seed = 1;

@@ -39,25 +39,19 @@ void put_code(uint8_t* row, int64_t column, int code) {
 bool BitnetPacking::converts(const std::string& tensor) const {
   constexpr std::string_view kWeight = ".weight";
   if (!tensor.starts_with(names::kBlocks.hf) || !tensor.ends_with(kWeight)) return false;
-  const std::string module = tensor.substr(0, tensor.size() - kWeight.size());
-  return std::ranges::none_of(kept, [&](const std::string& key) {
-    return module == key || module.starts_with(key + ".") || module.ends_with("." + key);
-  });
+  return !names_module(kept, tensor.substr(0, tensor.size() - kWeight.size()));
 }
 
 Result<BitnetPacking> bitnet_packing(const nlohmann::json& quantization, const std::string& where) {
   const std::string linear = json_string(quantization, "linear_class").value_or("bitlinear");
   const std::string mode = json_string(quantization, "quantization_mode").value_or("offline");
-  const auto norm = quantization.find("use_rms_norm"), kept = quantization.find("modules_to_not_convert");
+  const auto kept = quantization.find("modules_to_not_convert");
   if (linear != "bitlinear" && linear != "autobitlinear")
     return fail(ErrorCode::kUnsupported, where + ": linear_class", "'" + linear.substr(0, 64) + "'",
                 "bitlinear or autobitlinear");
   if (mode != "offline" && mode != "online")
     return fail(ErrorCode::kUnsupported, where + ": quantization_mode", "'" + mode.substr(0, 64) + "'",
                 "offline or online");
-  if (norm != quantization.end() && *norm != false)
-    return fail(ErrorCode::kUnsupported, where + ": use_rms_norm", json_dump(*norm).substr(0, 64), "false",
-                "a norm of its own before each linear layer is not executed yet");
   BitnetPacking packing{.divides = linear == "bitlinear", .online = mode == "online", .kept = {}};
   if (kept == quantization.end() || kept->is_null()) return packing;
   if (!kept->is_array() || !std::ranges::all_of(*kept, [](const auto& key) { return key.is_string(); }))

@@ -95,7 +95,6 @@ TEST(BitNet, FormsThatContradictTheConfigAreRefused) {
   refused(kOnline, {kQ, DType::kU8, {1, 2}, {}, {0, 1}}, "offline");
   EXPECT_EQ(open_model(dir, R"("quantization_mode":"now")", {floats}).error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(open_model(dir, R"("modules_to_not_convert":[1])", {floats}).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(open_model(dir, R"("use_rms_norm":true)", {floats}).error().code, ErrorCode::kUnsupported);
 }
 
 TEST(BitNet, AScaleIsOneNumberAndThere) {

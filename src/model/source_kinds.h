@@ -23,7 +23,7 @@ struct BitnetPacking {
   /// A matrix of this name is of a layer that is ternary in the model.
   bool converts(const std::string& tensor) const;
 };
-/// Errors: kUnsupported (a linear class, a mode, norms inside the linear layers), kCorrupt.
+/// Errors: kUnsupported (a linear class, a mode), kCorrupt. Norms of the layers: arch/parse.cc.
 Result<BitnetPacking> bitnet_packing(const nlohmann::json& quantization, const std::string& where);
 
 /// How a Hugging Face model of "quant_method": "fp8" or "compressed-tensors" stores its linear layers: E4M3 codes, and

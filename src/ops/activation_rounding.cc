@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/float.h"
+
 namespace lowbit {
 namespace {
 
@@ -23,6 +25,13 @@ Factors factors_of(float absmax, bool has_nan, int largest) {
 }
 
 }  // namespace
+
+void round_to_halves(const float* x, int64_t n, Halves to, float* y) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = to == Halves::kF16    ? f16_to_f32(f32_to_f16(x[i]))
+           : to == Halves::kBf16 ? bf16_to_f32(f32_to_bf16(x[i]))
+                                 : x[i];
+}
 
 void clip_row(float* v, int64_t k, double clipped) {
   if (clipped <= 0 || k < 2) return;

@@ -146,5 +146,62 @@ TEST(ActivationRounding, SameBitsOnEveryPath) {
   }
 }
 
+TEST(ActivationRounding, HalvesAreTheNearestOnes) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {
+      1,    1.0F + 0x1p-11F, 1.0F + 3 * 0x1p-11F, 65519, 65520, -65520, 0x1p-25F, 3 * 0x1p-26F,
+      kInf, 0x1.01p0F,       0x1.03p0F,           -0.0F};
+  std::vector<float> f16(x.size()), bf16(x.size());
+  round_to_halves(x.data(), int64_t(x.size()), Halves::kF16, f16.data());
+  EXPECT_EQ(f16, (std::vector<float>{1, 1, 1.0F + 0x1p-9F, 65504, kInf, -kInf, 0, 0x1p-24F, kInf, 0x1.01p0F, 0x1.03p0F,
+                                     -0.0F}));
+  round_to_halves(x.data(), int64_t(x.size()), Halves::kBf16, bf16.data());
+  EXPECT_EQ(bf16,
+            (std::vector<float>{1, 1, 1, 65536, 65536, -65536, 0x1p-25F, 3 * 0x1p-26F, kInf, 1, 0x1.04p0F, -0.0F}));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Halves to : {Halves::kF16, Halves::kBf16}) {
+    float y = 0;
+    round_to_halves(&nan, 1, to, &y);
+    EXPECT_TRUE(std::isnan(y));
+  }
+}
+
+/// x in 16 bits, then the exact path: on every instruction set the reference's bits for x that was rounded before, and
+/// x itself stays as it is.
+TEST(ActivationRounding, HalvesGoTheExactPath) {
+  Rng rng(3);
+  const int64_t k = 203, m = 5, n = 48, ldx = 210;
+  ThreadPool pool(3);
+  const auto x = random_floats(rng, m * ldx);
+  TimedMatmul spec;
+  spec.group = 64;
+  spec.n = n;
+  spec.k = k;
+  for (const FormatId format : {FormatId::kInt4, FormatId::kTernaryPacked, FormatId::kFp8, FormatId::kCodebook4})
+    for (const Halves to : {Halves::kF16, Halves::kBf16}) {
+      spec.format = format;
+      const auto w = random_weight(spec, pool);
+      std::vector<float> rounded(x.size()), want(size_t(m * n)), plain(want.size());
+      round_to_halves(x.data(), int64_t(x.size()), to, rounded.data());
+      const auto reference = MatmulPlan::make(*w, {Activation::kF32, Isa::kScalar, true}, pool);
+      ActivationRows rows;
+      ASSERT_TRUE(rows.prepare(Activation::kF32, rounded.data(), m, k, ldx, Isa::kScalar, pool));
+      ASSERT_TRUE(reference->run(rows, nullptr, want.data(), n, pool));
+      ASSERT_TRUE(rows.prepare(Activation::kF32, x.data(), m, k, ldx, Isa::kScalar, pool));
+      ASSERT_TRUE(reference->run(rows, nullptr, plain.data(), n, pool));
+      EXPECT_NE(plain, want);
+      for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
+        if (!isa_available(isa)) continue;
+        const auto plan = MatmulPlan::make(*w, {Activation::kF32, isa}, pool);
+        std::vector<float> y(want.size());
+        rows.set_rounding({.halves = to});
+        ASSERT_TRUE(rows.prepare(Activation::kF32, x.data(), m, k, ldx, isa, pool));
+        ASSERT_TRUE(plan->run(rows, nullptr, y.data(), n, pool));
+        EXPECT_EQ(y, want) << isa_name(isa) << ", " << format_info(format).name << " by " << halves_name(to);
+        rows.set_rounding({});
+      }
+    }
+}
+
 }  // namespace
 }  // namespace lowbit

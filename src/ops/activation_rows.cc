@@ -58,8 +58,16 @@ void ActivationRows::reset(Activation kind, const float* x, int64_t m, int64_t k
 }
 
 Status ActivationRows::prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa,
-                               ThreadPool&) {
+                               ThreadPool& pool) {
   reset(kind, x, m, k, ldx, isa);
+  if (kind != Activation::kF32 || rounding_.halves == Halves::kNone || m * k == 0) return {};
+  if (rounded_.size() < 4 * m * k) LOWBIT_TRY(grow(rounded_, 4 * m * k, "16-bit activations"));
+  auto* const rounded = rounded_.as<float>();
+  pool.parallel_for(m, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) round_to_halves(x + r * ldx, k, rounding_.halves, rounded + r * k);
+  });
+  x_ = rounded;
+  ldx_ = k;
   return {};
 }
 

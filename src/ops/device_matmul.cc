@@ -320,6 +320,19 @@ cuda::Matmul DeviceMatmulPlan::call(const DeviceRows& x, const float* bias, void
   return call;
 }
 
+bool DeviceMatmulPlan::takes_halves() const {
+  return activation_ == Activation::kF32 && few_.kernel != nullptr && !is_fallback(*few_.kernel);
+}
+
+bool takes_halves(const QTensor& w) {
+  if (is_dense(w.format)) return false;
+  const Groups g = groups_of(w, Activation::kF32, 0);
+  const cuda::MatmulShape shape = {
+      1, w.n, w.k, g.group, g.groups, w.scaling.zero != ZeroKind::kNone, g.x_groups, g.groups_per_scale};
+  const KernelPair pair = choose_kernels(format_info(w.format).expanded, Activation::kF32, shape, {});
+  return pair.few != nullptr && !is_fallback(*pair.few);
+}
+
 Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options) {
   LOWBIT_TRY(check_qtensor(w, "matmul weight"));
   if (!cuda::built()) return not_built();

@@ -63,6 +63,8 @@ class DeviceMatmulPlan {
   const cuda::MatmulKernel& kernel(int64_t m = 1) const { return *order_for(m).kernel; }
   std::string kernel_name(int64_t m = 1) const;
   const std::string& reason() const { return reason_; }
+  /// Whether tensor cores multiply rows in f16 and bf16 as they are; else something else is faster.
+  bool takes_halves() const;
   int64_t resident_bytes() const { return few_.codes.size() + many_.codes.size() + factor_bytes(); }
   int64_t factor_bytes() const { return scales_.size() + offsets_.size() + table_.size(); }
   /// Codes in the order for `m` rows of x.
@@ -101,5 +103,7 @@ struct DeviceKernelChoice {
   std::string name, reason;
 };
 Result<DeviceKernelChoice> choose_device_kernel(const QTensor& w, const DeviceMatmulOptions& options);
+/// DeviceMatmulPlan::takes_halves() of a plan for f32 activations, before it is made.
+bool takes_halves(const QTensor& w);
 
 }  // namespace lowbit

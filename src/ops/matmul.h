@@ -32,8 +32,8 @@ struct CodeLayout {
 /// with one per group, as the plans ask for.
 class ActivationRows {
  public:
-  /// Reads x [m, k], row stride ldx in elements. Codes are made when a plan first asks for them. `x` must stay alive
-  /// and unchanged until then.
+  /// Reads x [m, k], row stride ldx in elements. Codes are made when a plan first asks for them, halves at once. `x`
+  /// must stay alive and unchanged until then.
   Status prepare(Activation kind, const float* x, int64_t m, int64_t k, int64_t ldx, Isa isa, ThreadPool& pool);
   /// kInt8 only: the same of RMS-normed rows, x / sqrt(mean(x^2) + eps) * weight [k]; normed when they are quantized,
   /// the bits are those of rms_norm_rows() and prepare(). `weight` must stay alive, too.
@@ -108,6 +108,7 @@ class ActivationRows {
   std::vector<Fp8Rows> fp8_rows_;
   std::vector<Sums> sums_;
   Codes* expected_ = nullptr;
+  Buffer rounded_;  // x [m, k] in the values of halves
   Buffer scratch_;
 };
 

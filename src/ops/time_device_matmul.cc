@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/rng.h"
 #include "base/try.h"
+#include "kernels/cuda_halves_api.h"
 #include "ops/device_matmul.h"
 #include "ops/time_matmul.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using cuda::Element;
 
-/// x on the device, as the plan takes it: int8 with scales, or f32.
+/// x on the device, as the plan takes it: int8 with scales, 16 bits, or f32.
 struct DeviceX {
   Buffer floats, codes, scales;
   DeviceRows rows;
@@ -23,6 +24,14 @@ Result<DeviceX> place_x(const std::vector<float>& x, const TimedMatmul& o, const
   LOWBIT_TRY_ASSIGN(d.floats, cuda::allocate(4 * o.m * o.k, "bench x"));
   LOWBIT_TRY(cuda::upload(d.floats, x.data(), 4 * o.m * o.k));
   d.rows = {d.floats.data(), Element::kF32, o.m, o.k, nullptr};
+  if (plan.activation() == Activation::kF32 && o.halves != Halves::kNone) {
+    const bool bf16 = o.halves == Halves::kBf16;
+    const int64_t ldx = round_up(o.k, 64);
+    LOWBIT_TRY_ASSIGN(d.codes, cuda::allocate(2 * o.m * ldx, "bench x"));
+    LOWBIT_TRY(cuda::halve_rows({d.floats.as<float>(), o.m, o.k, bf16, d.codes.as<uint16_t>(), ldx, nullptr}));
+    LOWBIT_TRY(cuda::synchronize(nullptr));
+    d.rows = {d.codes.data(), bf16 ? Element::kBf16 : Element::kF16, o.m, ldx, nullptr};
+  }
   if (plan.activation() != Activation::kInt8) return d;
   const int64_t scales = plan.x_groups() ? plan.groups() : 1;
   LOWBIT_TRY_ASSIGN(d.codes, cuda::allocate(o.m * o.k, "bench x"));
@@ -45,6 +54,7 @@ Result<bool> device_answer_is_right(const QTensor& w, const TimedMatmul& o, cons
   std::vector<float> want(static_cast<size_t>(o.n));
   for (const int64_t row : {int64_t{0}, o.m - 1}) {
     ActivationRows rows;
+    rows.set_rounding({.halves = o.halves});
     LOWBIT_TRY(rows.prepare(plan.activation(), x.data() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
     LOWBIT_TRY(reference.run(rows, nullptr, want.data(), o.n, pool));
     const float* const got = y.data() + row * o.n;

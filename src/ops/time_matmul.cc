@@ -71,6 +71,7 @@ Result<bool> answer_is_right(const QTensor& w, const MatmulPlan& plan, const Tim
   std::vector<float> y(static_cast<size_t>(o.n));
   for (const int64_t row : {int64_t{0}, o.m - 1}) {
     ActivationRows x;
+    x.set_rounding({.halves = o.halves});
     LOWBIT_TRY(x.prepare(plan.activation(), io.x.as<float>() + row * o.k, 1, o.k, o.k, Isa::kScalar, pool));
     LOWBIT_TRY(reference.run(x, nullptr, y.data(), o.n, pool));
     if (std::memcmp(y.data(), io.y.as<float>() + row * o.n, size_t(o.n) * 4) != 0) return false;
@@ -113,6 +114,7 @@ Result<MatmulTiming> time_matmul(const TimedMatmul& o, ThreadPool& pool) {
   Rng rng(2);
   for (int64_t i = 0; i < o.m * o.k; ++i) io.x.as<float>()[i] = float(rng.uniform()) - 0.5f;
   ActivationRows x;
+  x.set_rounding({.halves = o.halves});
   const auto call = [&](const MatmulPlan& plan) -> Status {
     LOWBIT_TRY(x.prepare(plan.activation(), io.x.as<float>(), o.m, o.k, o.k, o.isa, pool));
     return plan.run(x, nullptr, io.y.as<float>(), o.n, pool);

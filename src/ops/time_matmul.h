@@ -13,8 +13,9 @@ struct TimedMatmul {
   int64_t group = Scaling::kAll;  // columns per scale; kAll: one per row
   int64_t m = 1, n = 4096, k = 4096;
   Activation activation = Activation::kInt8;
-  int64_t activation_group = 0;  // see MatmulOptions
-  bool cold = true;              // weights from memory: cycled through cold_bytes. Else one set, from the caches.
+  int64_t activation_group = 0;   // see MatmulOptions
+  Halves halves = Halves::kNone;  // kF32: x in 16 bits
+  bool cold = true;               // weights from memory: cycled through cold_bytes. Else one set, from the caches.
   int64_t cold_bytes = int64_t{512} << 20;
   Isa isa = Isa::kScalar;  // the strongest to look in
   bool reference = false;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -27,6 +29,14 @@ Isa isa_of(const MatmulKernel& kernel) {
   for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvxVnni, Isa::kAvx2})
     if (rest.rfind(isa_name(isa), 0) == 0) return isa;
   return Isa::kScalar;
+}
+
+/// What it is, and which of the kernels it runs.
+std::string about(const cuda::DeviceInfo& gpu) {
+  const bool hopper = gpu.major == 9 && gpu.minor == 0;
+  return fmt::format("{} (compute capability {}.{}, {:.0f} GiB, {} multiprocessors; products by {})", gpu.name,
+                     gpu.major, gpu.minor, static_cast<double>(gpu.memory_bytes) * 0x1p-30, gpu.multiprocessors,
+                     hopper ? "wgmma, with TMA" : "mma.sync");
 }
 
 }  // namespace
@@ -60,7 +70,7 @@ Result<DoctorReport> doctor(const Compute& compute) {
   r.threads = engine.threads;
   r.kernels = kernels();
   r.cuda_built = cuda::built();
-  for (const cuda::DeviceInfo& gpu : cuda::devices()) r.gpu += (r.gpu.empty() ? "" : ", ") + gpu.name;
+  for (const cuda::DeviceInfo& gpu : cuda::devices()) r.gpu += (r.gpu.empty() ? "" : ", ") + about(gpu);
   r.data_dir = find_data();
   if (auto bandwidth = measure_read_bandwidth(*engine.pool, kSweepBytes)) {
     r.bandwidth_gb_s = bandwidth->median;

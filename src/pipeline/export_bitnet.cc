@@ -162,10 +162,15 @@ class BitnetExport {
   }
 
   json quantization() const {
-    return {{"quant_method", "bitnet"},
-            {"linear_class", options_.linear_class},
-            {"quantization_mode", "offline"},
-            {"modules_to_not_convert", nullptr}};
+    json q = {{"quant_method", "bitnet"},
+              {"linear_class", options_.linear_class},
+              {"quantization_mode", "offline"},
+              {"modules_to_not_convert", nullptr}};
+    if (const auto& norm = spec_.blocks.front().attention.qkv.readers.front().norm) {
+      q["use_rms_norm"] = true;
+      q["rms_norm_eps"] = norm->eps;
+    }
+    return q;
   }
 
   const WeightSource& source_;

@@ -5,14 +5,13 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/x_spec.h"
+#include "backend/backend.h"
 #include "base/try.h"
 #include "calibrate/recipe.h"
 #include "io/checkpoint.h"
 #include "lowbit/quantize.h"
 #include "model/fetch_tensor.h"
 #include "model/source.h"
-#include "ops/device_matmul.h"
 #include "ops/matmul.h"
 #include "runtime/engine.h"
 
@@ -100,13 +99,14 @@ Result<std::vector<KernelChoice>> inspect_kernels(const std::string& name, const
     if (layer_role(t.name, t.shape.size()) == LayerRole::kOther) continue;
     LOWBIT_TRY_ASSIGN(const QTensor w, source->load(t.name));
     const XSpec x = choose_x(w, act.x);
-    const std::string about_x = x.reason.empty() ? "" : "; " + x.reason;
+    std::string about_x = x.reason.empty() ? "" : "; " + x.reason;
     if (gpu >= 0) {
-      LOWBIT_TRY_ASSIGN(const DeviceKernelChoice choice, choose_device_kernel(w, {x.activation, x.group, false}));
+      LOWBIT_TRY_ASSIGN(const CudaKernelChoice choice, choose_cuda_kernel(w, x));
       out.push_back({t.name, choice.name, choice.reason + about_x});
       source->release(t.name);
       continue;
     }
+    if (x.rounding.halves != Halves::kNone) about_x += fmt::format("; x rounded to {}", halves_name(x.rounding.halves));
     LOWBIT_TRY_ASSIGN(const MatmulPlan plan,
                       MatmulPlan::make(w, {x.activation, engine.isa, false, x.group}, *engine.pool));
     out.push_back({t.name, plan.kernel_name(), plan.reason() + about_x});

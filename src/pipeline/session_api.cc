@@ -1,12 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/try.h"
 #include "pipeline/session_impl.h"
-#include "runtime/sampler.h"
-#include "runtime/token_logprobs.h"
-#include "text/stop_texts.h"
 
 namespace lowbit {
 
@@ -109,107 +105,6 @@ Status Session::logits_of_all(std::span<const TokenId> tokens, int64_t first, st
   out.resize(static_cast<size_t>((n - first) * impl_->model->info.vocab_size));
   impl_->has_logits = false;
   return impl_->forward(tokens, LogitsWanted::range(first, n - first), out);
-}
-
-namespace {
-
-Status check(const GenerateOptions& options, size_t prompt, int64_t room) {
-  if (options.max_tokens < 0)
-    return fail(ErrorCode::kInvalidArgument, "max_tokens", std::to_string(options.max_tokens), "0 or more");
-  if (options.top_logprobs < 0)
-    return fail(ErrorCode::kInvalidArgument, "top_logprobs", std::to_string(options.top_logprobs), "0 or more");
-  if (static_cast<int64_t>(prompt) > room)
-    return fail(ErrorCode::kInvalidArgument, "prompt", std::to_string(prompt) + " tokens",
-                "at most " + std::to_string(room), "shorten it, or ask for a larger context (-c)");
-  return {};
-}
-
-/// From tokens to the text that is shown.
-class TextOut {
- public:
-  TextOut(const Tokenizer& tokenizer, StopTexts stops, std::string& text,
-          const std::function<bool(std::string_view)>& on_text)
-      : decoder_(tokenizer), stops_(std::move(stops)), text_(text), on_text_(on_text) {}
-
-  /// Whether the listener wants to go on.
-  Result<bool> push(TokenId token) {
-    LOWBIT_TRY_ASSIGN(const std::string text, decoder_.push(token));
-    return emit(stops_.push(text));
-  }
-  /// What was held back.
-  void finish() {
-    std::string rest = stops_.push(decoder_.flush());
-    rest += stops_.flush();
-    if (!rest.empty()) emit(rest);
-  }
-  const std::string* stop_text() const { return stops_.found(); }
-
- private:
-  bool emit(const std::string& text) {
-    text_ += text;
-    return !on_text_ || on_text_(text);
-  }
-  StreamDecoder decoder_;
-  StopTexts stops_;
-  std::string& text_;
-  const std::function<bool(std::string_view)>& on_text_;
-};
-
-}  // namespace
-
-Result<Generation> Session::generate(std::span<const TokenId> prompt, const GenerateOptions& options,
-                                     const std::function<bool(std::string_view)>& on_text) {
-  Generation out;
-  LOWBIT_TRY(check(options, prompt.size(), impl_->model->info.context - length()));
-  out.prompt_tokens = static_cast<int64_t>(prompt.size());
-  LOWBIT_TRY_ASSIGN(StopTexts stops, StopTexts::make(options.stop));
-  LOWBIT_TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
-  // The penalties' window is of the whole text, however it came here.
-  const auto recent = static_cast<size_t>(std::max<int64_t>(options.sampler.repeat_window, 0));
-  for (TokenId id : tokens().last(std::min(recent, tokens().size()))) sampler.accept(id);
-  for (TokenId id : prompt) sampler.accept(id);
-  auto start = Clock::now();
-  LOWBIT_TRY_ASSIGN(std::span<const float> logits, prefill(prompt));
-  out.prefill_s = seconds_since(start);
-
-  TextOut text(impl_->model->tokenizer, std::move(stops), out.text, on_text);
-  TokenLogprobs logprobs;
-  start = Clock::now();
-  out.stop_reason = "length";
-  while (static_cast<int64_t>(out.tokens.size()) < options.max_tokens) {
-    LOWBIT_TRY_ASSIGN(const TokenId token, sampler.sample(logits));
-    if (options.stop_at_eos && impl_->model->tokenizer.is_eos(token)) {
-      out.stop_reason = "eos";
-      break;
-    }
-    sampler.accept(token);
-    out.tokens.push_back(token);
-    if (options.on_logprobs) {
-      logprobs.token = token;
-      logprobs.logprob = token_logprobs(logits, token, options.top_logprobs, logprobs.top);
-      options.on_logprobs(logprobs);
-    }
-    LOWBIT_TRY_ASSIGN(const bool goes_on, text.push(token));
-    if (text.stop_text() != nullptr) break;
-    if (!goes_on) {
-      out.stop_reason = "callback";
-      break;
-    }
-    if (static_cast<int64_t>(out.tokens.size()) == options.max_tokens) break;  // its successor is not needed
-    if (length() >= impl_->model->info.context) {
-      out.stop_reason = "context";
-      break;
-    }
-    LOWBIT_TRY_ASSIGN(logits, decode(token));
-  }
-  text.finish();
-  if (text.stop_text() != nullptr) {
-    out.stop_reason = "stop";
-    out.stop_text = *text.stop_text();
-  }
-  out.decode_s = seconds_since(start);
-  impl_->has_logits = false;
-  return out;
 }
 
 }  // namespace lowbit

@@ -22,6 +22,14 @@ struct Session::Impl {
   /// The same on any cache of the model, without a trace.
   Status run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
 
+  /// Whether a pass may give its token in place of logits: a trace writes logits.
+  bool chooses_tokens() const { return trace == nullptr && model->transformer->chooses_tokens(); }
+
+  /// How many of `wanted` tokens one pass after the other may choose in one call, each taking so long.
+  int64_t tokens_at_once(int64_t wanted, double seconds_each) const;
+  /// Forgets what has been read behind `length`, where a call read more.
+  Status keep(int64_t length);
+
   /// What `call` returns, which is made again whenever pages have become free, for at most `wait`.
   template <class Call>
   Status with_pages(std::chrono::milliseconds wait, const Call& call) {

@@ -5,13 +5,80 @@
 
 #include "base/try.h"
 #include "pipeline/session_impl.h"
+#include "runtime/token_chooser.h"
 
 namespace lowbit {
 
+/// A call of prefill_together(), whose parts are of one model.
+class SessionsTogether {
+ public:
+  explicit SessionsTogether(std::span<const SessionTokens> parts)
+      : parts_(parts), first_(*parts[0].session->impl_), many_(parts[0].next.size()) {
+    by_device_ = many_ > 0 && first_.chooses_tokens();
+  }
+
+  Status run() {
+    for (const SessionTokens& part : parts_) {
+      part.session->impl_->has_logits = false;
+      wait_ = std::max(wait_, part.session->impl_->most_wait);
+    }
+    // One pass for each token, unless the device goes on by itself.
+    const size_t calls = by_device_ || many_ == 0 ? 1 : many_;
+    for (size_t call = 0; call < calls; ++call) {
+      LOWBIT_TRY(start(call));
+      LOWBIT_TRY(first_.with_pages(wait_, [&] { return first_.model->executor.forward(requests_); }));
+      LOWBIT_TRY(finish(call));
+    }
+    return {};
+  }
+
+ private:
+  Status start(size_t call) {
+    requests_.clear();
+    choosers_.clear();
+    choosers_.reserve(parts_.size());  // requests refer to them
+    for (const SessionTokens& part : parts_) {
+      Session::Impl& session = *part.session->impl_;
+      LOWBIT_TRY_ASSIGN(Sampler likeliest, Sampler::make({.temperature = 0}));
+      TokenChooser& chooser = choosers_.emplace_back(std::move(likeliest), by_device_);
+      const auto tokens = call == 0 ? part.tokens : std::span<const TokenId>(part.next).subspan(call - 1, 1);
+      requests_.push_back({tokens, &session.cache, chooser.wanted(many_),
+                           by_device_ ? std::span<float>() : std::span<float>(session.logits)});
+    }
+    return {};
+  }
+
+  /// The sequences have grown by what was read.
+  Status finish(size_t call) {
+    Status status;
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      Session::Impl& session = *parts_[p].session->impl_;
+      const auto& tokens = requests_[p].tokens;
+      session.history.insert(session.history.end(), tokens.begin(), tokens.end());
+      session.has_logits = many_ == 0;
+      const auto next = by_device_ ? parts_[p].next : parts_[p].next.subspan(std::min(call, many_), many_ > 0 ? 1 : 0);
+      for (size_t i = 0; i < next.size() && status; ++i) {
+        const auto token = choosers_[p].token(session.logits, i);
+        if (!token) status = tl::unexpected(token.error());
+        next[i] = token.value_or(-1);
+        if (token && i + 1 < next.size()) session.history.push_back(*token);
+      }
+      LOWBIT_TRY(session.keep(static_cast<int64_t>(session.history.size())));  // behind a NaN
+    }
+    return status;
+  }
+
+  std::span<const SessionTokens> parts_;
+  Session::Impl& first_;
+  size_t many_;  // tokens that each session gets
+  bool by_device_ = false;
+  std::chrono::milliseconds wait_{0};
+  std::vector<SequenceRequest> requests_;
+  std::vector<TokenChooser> choosers_;  // of parts
+};
+
 Status Session::prefill_together(std::span<const SessionTokens> parts) {
   if (parts.empty()) return {};
-  std::vector<SequenceRequest> requests;
-  std::chrono::milliseconds wait{0};
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto refuse = [&](const char* got, const char* wanted) {
       return fail(ErrorCode::kInvalidArgument, "prefill_together", "session " + std::to_string(i) + ": " + got, wanted);
@@ -20,18 +87,9 @@ Status Session::prefill_together(std::span<const SessionTokens> parts) {
     Impl& session = *parts[i].session->impl_;
     if (session.model != parts[0].session->impl_->model) return refuse("of another model", "sessions of one model");
     if (session.trace != nullptr) return refuse("one that is traced", "finish_trace() first, or a call of its own");
-    requests.push_back({parts[i].tokens, &session.cache, LogitsWanted::last(), session.logits});
-    wait = std::max(wait, session.most_wait);
+    if (parts[i].next.size() != parts[0].next.size()) return refuse("another number of tokens", "as many for all");
   }
-  Impl& first = *parts[0].session->impl_;
-  for (const SessionTokens& part : parts) part.session->impl_->has_logits = false;
-  LOWBIT_TRY(first.with_pages(wait, [&] { return first.model->executor.forward(requests); }));
-  for (const SessionTokens& part : parts) {
-    Impl& session = *part.session->impl_;
-    session.has_logits = true;
-    session.history.insert(session.history.end(), part.tokens.begin(), part.tokens.end());
-  }
-  return {};
+  return SessionsTogether(parts).run();
 }
 
 }  // namespace lowbit

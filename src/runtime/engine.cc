@@ -88,9 +88,11 @@ Result<ActivationChoice> parse_activation(const std::string& name) {
   if (name == "int8-clip") return ActivationChoice{{Activation::kInt8, 0, false, {127, kClipped}}, "int8-clip"};
   if (name == "int4") return ActivationChoice{{Activation::kInt8, kActivationGroup, false, {7, 0}}, "int4"};
   if (name == "fp8") return ActivationChoice{{Activation::kFp8, kFp8Block, false, {}}, "fp8"};
+  if (name == "f16") return ActivationChoice{{Activation::kF32, 0, false, {.halves = Halves::kF16}}, "f16"};
+  if (name == "bf16") return ActivationChoice{{Activation::kF32, 0, false, {.halves = Halves::kBf16}}, "bf16"};
   if (name == "f32") return ActivationChoice{{Activation::kF32, 0, false, {}}, "f32"};
   return fail(ErrorCode::kInvalidArgument, "--act", "'" + name + "'",
-              "auto, int8, int8-row, int8-clip, int4, fp8 or f32");
+              "auto, int8, int8-row, int8-clip, int4, fp8, f16, bf16 or f32");
 }
 
 }  // namespace lowbit

@@ -11,18 +11,23 @@ Executor::Request Executor::request_of(const SequenceRequest& from, Call& call) 
   const auto [first, last] = from.wanted.rows_of(int64_t(from.tokens.size()));
   ++call.left;
   return {
-      &call, from.tokens,        from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink,
-      0,     from.wanted.choice, {},         {}};
+      &call, from.tokens,         from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink,
+      0,     from.wanted.choices, {},         {}};
+}
+
+int64_t Executor::positions_of(const SequenceRequest& r) {
+  return int64_t(r.tokens.size()) + std::max<int64_t>(int64_t(r.wanted.choices.size()) - 1, 0);
 }
 
 Status Executor::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                          RowObserver* observer) {
   LOWBIT_TRY(model_.check(tokens, cache, wanted, logits));
   const int64_t start = cache.length();
-  std::optional<KvCache> before = cache.copy_before(int64_t(tokens.size()));
-  LOWBIT_TRY(cache.reserve(int64_t(tokens.size())));
+  const SequenceRequest request{tokens, &cache, wanted, logits, observer};
+  std::optional<KvCache> before = cache.copy_before(positions_of(request));
+  LOWBIT_TRY(cache.reserve(positions_of(request)));
   Call call;
-  Request own = request_of({tokens, &cache, wanted, logits, observer}, call);
+  Request own = request_of(request, call);
   run(call, {&own, 1});
   if (!call.status) LOWBIT_TRY(cache.go_back(start, before));
   return call.status;
@@ -44,8 +49,8 @@ Status Executor::forward(std::span<const SequenceRequest> requests) {
   std::vector<Request> own;
   for (const SequenceRequest& r : requests) {
     starts.push_back(r.cache->length());
-    before.push_back(r.cache->copy_before(int64_t(r.tokens.size())));
-    call.status = r.cache->reserve(int64_t(r.tokens.size()));
+    before.push_back(r.cache->copy_before(positions_of(r)));
+    call.status = r.cache->reserve(positions_of(r));
     if (!call.status) break;
     own.push_back(request_of(r, call));
   }
@@ -78,9 +83,10 @@ void Executor::run_batch(std::unique_lock<std::mutex>& lock) {
   for (Request* r : chosen_) left_.push_back(next_rows(*r));
   rows_.resize(left_.size());
   share_rows(left_, model_.batch(), rows_);
+  passes_ = passes();
   lock.unlock();
   open_parts();
-  const Status status = batch_.empty() ? Status{} : model_.run(batch_);
+  const Status status = batch_.empty() ? Status{} : model_.run(batch_, passes_);
   lock.lock();
   size_t part = 0;
   for (size_t i = 0; i < chosen_.size(); ++i) {
@@ -99,6 +105,15 @@ int64_t Executor::next_rows(Request& request) {
   return std::min(int64_t(request.tokens.size()), request.cache->rows_before_refresh());
 }
 
+int64_t Executor::passes() const {
+  int64_t most = model_.passes_at_once();
+  for (size_t i = 0; i < chosen_.size(); ++i) {
+    const bool generates = chosen_[i]->call == chosen_.front()->call && left_[i] == 1 && rows_[i] == 1;
+    most = generates ? std::min(most, int64_t(chosen_[i]->choices.size())) : 1;
+  }
+  return std::max<int64_t>(most, 1);
+}
+
 void Executor::open_parts() {
   batch_.clear();
   opened_.assign(chosen_.size(), Status{});
@@ -106,7 +121,7 @@ void Executor::open_parts() {
     Request& r = *chosen_[i];
     if (rows_[i] == 0) continue;
     KvCache& cache = r.again ? *r.again : *r.cache;
-    opened_[i] = cache.open(rows_[i]);
+    opened_[i] = cache.open(rows_[i] + passes_ - 1);
     if (!opened_[i]) continue;
     if (r.again) {
       const std::span<const int32_t> tokens(r.again_tokens);
@@ -115,8 +130,20 @@ void Executor::open_parts() {
     }
     const int64_t first = std::min(r.first, rows_[i]), last = std::min(r.first + r.count, rows_[i]);
     batch_.push_back({r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer, r.sink,
-                      r.sink_row, r.choice});
+                      r.sink_row, r.choices.data()});
   }
+}
+
+bool Executor::goes_on(Request& request, const BatchPart& part) const {
+  if (part.choice == nullptr || part.count == 0) return false;
+  const auto made = request.choices.first(size_t(passes_));
+  request.choices = request.choices.subspan(made.size());
+  const bool chosen = std::ranges::all_of(made, [](const TokenChoice& c) { return c.token >= 0; });
+  if (request.choices.empty() || !chosen) return false;
+  request.tokens = {&made.back().token, 1};
+  request.first = 0;
+  request.count = 1;
+  return true;
 }
 
 void Executor::advance(Request& request, const BatchPart& part, const Status& status) {
@@ -134,7 +161,8 @@ void Executor::advance(Request& request, const BatchPart& part, const Status& st
   request.count -= part.count;
   request.sink_row += part.count;
   if (request.logits != nullptr) request.logits += part.count * model_.spec().vocab_size;
-  if (request.tokens.empty()) finish(request, status);
+  if (!request.tokens.empty() || goes_on(request, part)) return;
+  finish(request, status);
 }
 
 void Executor::finish(Request& request, const Status& status) {

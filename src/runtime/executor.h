@@ -31,7 +31,9 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   /// Transformer::forward(), with its arguments, numerics and errors: the bits of a sequence do not depend on who runs
-  /// beside it. `observer`: sees this sequence's rows, on the thread that runs them.
+  /// beside it. `observer`: sees this sequence's rows, on the thread that runs them. Several choices: the tokens chosen
+  /// are run, too, but for the last; one without a token (NaN) ends them, and what the cache holds behind it means
+  /// nothing.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
   /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
@@ -57,11 +59,13 @@ class Executor {
     RowObserver* observer = nullptr;
     const LogitsSink* sink = nullptr;
     int64_t sink_row = 0;
-    TokenChoice* choice = nullptr;
+    std::span<TokenChoice> choices;     // those that are not made
     std::optional<KvCache> again;       // computes recent positions once more (KvCache::refreshing())
     std::vector<int32_t> again_tokens;  // their tokens
   };
   static Request request_of(const SequenceRequest& from, Call& call);
+  /// How many positions a request will write.
+  static int64_t positions_of(const SequenceRequest& request);
   /// Waits until all of a call is done.
   void run(Call& call, std::span<Request> requests);
   /// Runs batches until `own` is done, then hands over.
@@ -69,12 +73,16 @@ class Executor {
   void run_batch(std::unique_lock<std::mutex>& lock);
   /// How many rows a request may have next; those that are due begin to compute positions once more.
   static int64_t next_rows(Request& request);
+  /// How many passes the next batch may have: several where one call alone waits, for tokens of generations.
+  int64_t passes() const;
   /// The batch without those whose cache gets no room; their errors are in opened_.
   void open_parts();
   /// Of a batch that has run, with this status: what its part of a request leaves to do.
   void advance(Request& request, const BatchPart& part, const Status& status);
   /// Takes a request from those that wait.
   void finish(Request& request, const Status& status);
+  /// Of a request whose tokens have run: whether it goes on with one that was chosen.
+  bool goes_on(Request& request, const BatchPart& part) const;
 
   Transformer& model_;
   std::mutex mutex_;
@@ -83,6 +91,7 @@ class Executor {
   // Of the leader.
   std::vector<Request*> chosen_;
   std::vector<int64_t> left_, rows_;
+  int64_t passes_ = 1;
   std::vector<Status> opened_;  // of chosen_
   std::vector<BatchPart> batch_;
 };

@@ -14,21 +14,31 @@ StepInput input_step(const InputSpec& input, const BlockWeights& weights, int bl
   return {from, weights.norm_of(input), input.hadamard, tap_of(block, input.role)};
 }
 
+/// Products of an input's readers, to `first` and the slots behind it, or added to it.
+std::vector<Product> products(const InputSpec& input, const BlockWeights& w, Slot first, bool add) {
+  std::vector<Product> all;
+  for (const LinearSpec& reader : input.readers) {
+    const auto to = static_cast<Slot>(first + all.size());
+    all.push_back({w.of(reader.role), to, add, w.norm_of(reader)});
+  }
+  return all;
+}
+
 void append_block(const BlockSpec& spec, const BlockWeights& w, int block, std::vector<Step>& steps) {
   const AttentionSpec& a = spec.attention;
   const MlpSpec& mlp = spec.mlp;
-  steps.emplace_back(LinearStep{
-      input_step(a.qkv, w, block, kStream),
-      {{w.of(LinearRole::kQuery), kQuery}, {w.of(LinearRole::kKey), kKey}, {w.of(LinearRole::kValue), kValue}},
-      ModelStep::kQkv});
+  static_assert(kKey == kQuery + 1 && kValue == kKey + 1);  // as the readers are
+  steps.emplace_back(
+      LinearStep{input_step(a.qkv, w, block, kStream), products(a.qkv, w, kQuery, false), ModelStep::kQkv});
   steps.emplace_back(AttentionStep{block, &a, a.q_norm ? &w.q_norm : nullptr, a.k_norm ? &w.k_norm : nullptr, kQuery,
                                    kKey, kValue, kAttended});
-  steps.emplace_back(LinearStep{
-      input_step(a.output, w, block, kAttended), {{w.of(LinearRole::kOutput), kStream, true}}, ModelStep::kOutput});
-  steps.emplace_back(GluStep{input_step(mlp.gate_up, w, block, kStream), w.of(LinearRole::kGate), w.of(LinearRole::kUp),
-                             mlp.glu, kGated});
   steps.emplace_back(
-      LinearStep{input_step(mlp.down, w, block, kGated), {{w.of(LinearRole::kDown), kStream, true}}, ModelStep::kDown});
+      LinearStep{input_step(a.output, w, block, kAttended), products(a.output, w, kStream, true), ModelStep::kOutput});
+  const LinearSpec &gate = mlp.gate_up.readers[0], &up = mlp.gate_up.readers[1];
+  steps.emplace_back(GluStep{input_step(mlp.gate_up, w, block, kStream), w.of(gate.role), w.of(up.role), mlp.glu,
+                             kGated, w.norm_of(gate), w.norm_of(up)});
+  steps.emplace_back(
+      LinearStep{input_step(mlp.down, w, block, kGated), products(mlp.down, w, kStream, true), ModelStep::kDown});
 }
 
 std::string_view input_name(InputRole role) {

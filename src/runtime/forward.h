@@ -16,9 +16,13 @@ constexpr size_t kBlockLinears = static_cast<size_t>(LinearRole::kHead);
 struct BlockWeights {
   std::array<std::unique_ptr<Weight>, kBlockLinears> linears;  // by LinearRole
   std::array<Norm, kInputRoles> norms;                         // of inputs, by InputRole
+  std::array<Norm, kBlockLinears> linear_norms;                // of linear layers, by LinearRole
   Norm q_norm, k_norm;
 
   const Weight* of(LinearRole role) const { return linears[static_cast<size_t>(role)].get(); }
+  const Norm* norm_of(const LinearSpec& linear) const {
+    return linear.norm ? &linear_norms[static_cast<size_t>(linear.role)] : nullptr;
+  }
   const Norm* norm_of(const InputSpec& input) const {
     return input.norm ? &norms[static_cast<size_t>(input.role)] : nullptr;
   }

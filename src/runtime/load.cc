@@ -95,7 +95,7 @@ class TransformerLoader {
     const ModelSpec& spec = model_.spec_;
     ModelWeights& weights = model_.weights_;
     XPolicy head = options_.x;
-    head.rounding = {};
+    head.rounding = {.halves = options_.x.rounding.halves};
     const bool shared = spec.tied_head && model_.stages_.count() == 1;  // else the embedding is read for both devices
     LOWBIT_TRY(tensors_for(model_.stages_.first())
                    .load_weight(weight_name(spec.embedding), spec.vocab_size, spec.hidden_size, {}, head,

@@ -58,9 +58,27 @@ inline std::vector<Variant> variants() {
   s.intermediate = 100;
   all.push_back({"bitnet, int4, odd sizes", s, {.group = 32}});
   s = {};
+  s.linear_norms = s.attention_bias = true;
+  all.push_back({"norms of single layers", s, {.activation = Activation::kF32}});
+  s.model_type = "bitnet";
+  s.format = FormatId::kTernary;
+  s.group = Scaling::kAll;
+  all.push_back({"bitnet, norms of single layers", s, {.group = 32, .as_trained = true}});
+  s = {};
+  s.format = FormatId::kInt8;
+  s.linear_norms = true;
+  s.down_hadamard = 32;
+  all.push_back({"norms of single layers behind a transform", s, {.group = 32}});
+  s = {};
   s.format = FormatId::kInt8;
   s.down_hadamard = 32;
   all.push_back({"transform before down", s, {.group = 32}});
+  // What tensor cores do not take, so that a GPU has these bits, too.
+  all.push_back({"int8 by bf16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kBf16}}});
+  s = {};
+  s.format = FormatId::kCodebook4;
+  s.group = 40;
+  all.push_back({"codebook4 by f16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kF16}}});
   s = {};
   s.model_type = "qwen2";
   s.layers = 3;
@@ -114,9 +132,24 @@ inline Variant fp8_variant(int64_t rows) {
           {}};
 }
 
-/// With those that a GPU refuses.
+/// Integers of few bits by x in 16: a GPU's tensor cores round sums their own way.
+inline Variant halves_variant(Halves halves, FormatId format, int64_t group) {
+  RandomModelSpec s;
+  s.model_type = format == FormatId::kTernary ? "bitnet" : "llama";
+  s.format = format;
+  s.hidden = 192;
+  s.intermediate = 320;
+  s.group = group;
+  s.attention_bias = true;
+  const char* name = halves == Halves::kF16 ? "few bits by f16" : "few bits by bf16";
+  return {name, s, {.activation = Activation::kF32, .rounding = {.halves = halves}}, {}};
+}
+
+/// With those that a GPU refuses, or gives other bits.
 inline std::vector<Variant> host_variants() {
   std::vector<Variant> all = variants();
+  all.push_back(halves_variant(Halves::kF16, FormatId::kInt4, 64));
+  all.push_back(halves_variant(Halves::kBf16, FormatId::kTernary, Scaling::kAll));
   all.push_back(fp8_variant(128));
   all.push_back(fp8_variant(1));
   const XPolicy fp8 = {.activation = Activation::kFp8, .group = kFp8Block};
@@ -173,6 +206,7 @@ inline std::unique_ptr<Loaded> load(const MemorySource& source, const XPolicy& p
     };
     for (const InputSpec* input : inputs_of(spec.blocks[b])) {
       norm(input->norm, block.norms[size_t(input->role)]);
+      for (const LinearSpec& l : input->readers) norm(l.norm, block.linear_norms[size_t(l.role)]);
       for (const LinearSpec& l : input->readers)
         block.linears[size_t(l.role)] =
             prepare(weight_name(int64_t(b), l.name), l.bias ? bias_name(int64_t(b), l.name) : "", WeightUse::kProducts);

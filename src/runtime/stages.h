@@ -46,6 +46,7 @@ class Stages {
   void set_observer(const TapObserver& observer);
   void set_profile(Profile* profile);
   bool chooses_tokens() const { return stages_.back().work->chooses_tokens(); }
+  int64_t passes_at_once() const { return stages_.size() > 1 ? 1 : stages_.front().work->passes_at_once(); }
   int64_t workspace_bytes() const;
   /// Memory of all GPUs that has been taken since make(), by the driver's count, by whomever.
   int64_t device_bytes() const;

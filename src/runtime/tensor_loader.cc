@@ -48,6 +48,9 @@ Status TensorLoader::load_block(int64_t index, const BlockSpec& spec, const XPol
 }
 
 Status TensorLoader::load_linear(int64_t index, const LinearSpec& linear, const XPolicy& x, BlockWeights& block) {
+  if (linear.norm)
+    LOWBIT_TRY(load_norm(weight_name(index, linear.norm->name), *linear.norm,
+                         block.linear_norms[static_cast<size_t>(linear.role)]));
   std::vector<float> bias;
   if (linear.bias) LOWBIT_TRY(load_vector(bias_name(index, linear.name), linear.n, bias));
   return load_weight(weight_name(index, linear.name), linear.n, linear.k, std::move(bias), x, WeightUse::kProducts,

@@ -75,8 +75,9 @@ Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache,
                   fmt::format("{} heads of {}", got.kv_heads, got.head_dim),
                   fmt::format("{} heads of {}", want.kv_heads, want.head_dim));
   }
-  if (n > context_ - cache.length())
-    return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("{} + {} positions", cache.length(), n),
+  const int64_t positions = n + std::max<int64_t>(int64_t(wanted.choices.size()) - 1, 0);
+  if (positions > context_ - cache.length())
+    return fail(ErrorCode::kInvalidArgument, "forward", fmt::format("{} + {} positions", cache.length(), positions),
                 fmt::format("at most {}", context_), "shorten the text or ask for a larger context (-c)");
   int64_t rows = wanted.kind == LogitsWanted::Kind::kLast ? 1 : 0;
   if (wanted.kind == LogitsWanted::Kind::kRange) {
@@ -85,7 +86,7 @@ Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache,
       return fail(ErrorCode::kInvalidArgument, "forward logits range",
                   fmt::format("{} rows from {}", rows, wanted.first), fmt::format("inside the {} tokens", n));
   }
-  if (wanted.choice != nullptr) {
+  if (!wanted.choices.empty()) {
     if (wanted.kind == LogitsWanted::Kind::kLast && chooses_tokens()) return {};
     return fail(ErrorCode::kUnsupported, "forward", "a token to choose", "logits, from which the caller chooses");
   }
@@ -98,6 +99,9 @@ Status Transformer::check(std::span<const int32_t> tokens, const KvCache& cache,
 Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted,
                             std::span<float> logits) {
   LOWBIT_TRY(check(tokens, cache, wanted, logits));
+  if (wanted.choices.size() > 1)
+    return fail(ErrorCode::kUnsupported, "forward", fmt::format("{} tokens to choose", wanted.choices.size()), "one",
+                "an Executor makes the passes");
   const int64_t n = int64_t(tokens.size()), start = cache.length();
   const auto [want_begin, want_end] = wanted.rows_of(n);
   LOWBIT_TRY(cache.reserve(n));
@@ -106,7 +110,7 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
     const int64_t first = std::clamp<int64_t>(want_begin - done, 0, m);
     const int64_t last = std::clamp<int64_t>(want_end - done, first, m);
     const int64_t row = last > first ? done + first - want_begin : 0;  // of those that are wanted
-    float* const out = wanted.sink == nullptr && wanted.choice == nullptr && last > first
+    float* const out = wanted.sink == nullptr && wanted.choices.empty() && last > first
                            ? logits.data() + row * spec_.vocab_size
                            : nullptr;
     const BatchPart part{tokens.subspan(size_t(done), size_t(m)),
@@ -117,7 +121,7 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
                          nullptr,
                          wanted.sink,
                          row,
-                         wanted.choice};
+                         wanted.choices.data()};
     if (auto status = run({&part, 1}); !status) {
       LOWBIT_TRY(cache.truncate(start));
       return status;
@@ -126,11 +130,11 @@ Status Transformer::forward(std::span<const int32_t> tokens, KvCache& cache, Log
   return {};
 }
 
-Status Transformer::run(std::span<const BatchPart> batch) {
+Status Transformer::run(std::span<const BatchPart> batch, int64_t passes) {
   tokens_.clear();
   sequences_.clear();
   wanted_.clear();
-  for (const BatchPart& part : batch) LOWBIT_TRY(part.cache->open(int64_t(part.tokens.size())));
+  for (const BatchPart& part : batch) LOWBIT_TRY(part.cache->open(int64_t(part.tokens.size()) + passes - 1));
   for (const BatchPart& part : batch) {
     const auto row = int64_t(tokens_.size()), rows = int64_t(part.tokens.size());
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
@@ -140,12 +144,12 @@ Status Transformer::run(std::span<const BatchPart> batch) {
   }
   const bool traced = std::ranges::any_of(batch, [](const BatchPart& part) { return part.observer != nullptr; });
   if (traced) begin_trace(batch);
-  const Status status = stages_.run({tokens_, sequences_, wanted_}, traced || observer_ != nullptr);
+  const Status status = stages_.run({tokens_, sequences_, wanted_, passes}, traced || observer_ != nullptr);
   if (traced) stages_.set_observer(observer_);
   LOWBIT_TRY(status);
   for (const BatchPart& part : batch) {
     if (part.observer != nullptr && part.count > 0) part.observer->logits(part.logits, part.count, spec_.vocab_size);
-    part.cache->commit(int64_t(part.tokens.size()), part.tokens);
+    part.cache->commit(int64_t(part.tokens.size()) + passes - 1, part.tokens);
   }
   return {};
 }

@@ -41,12 +41,13 @@ struct LogitsWanted {
   Kind kind = Kind::kLast;
   int64_t first = 0, count = 0;      // kRange
   const LogitsSink* sink = nullptr;  // takes them, in place of the call's buffer; not together with an observer
-  TokenChoice* choice = nullptr;     // the last token's, in place of logits; not together with an observer
+  /// The last token's, in place of logits, and those behind it as if each had been run: not together with an observer.
+  std::span<TokenChoice> choices = {};
 
   static LogitsWanted none() { return {Kind::kNone, 0, 0}; }
   static LogitsWanted last() { return {Kind::kLast, 0, 0}; }
   /// Where Transformer::chooses_tokens().
-  static LogitsWanted token(TokenChoice* choice) { return {.kind = Kind::kLast, .choice = choice}; }
+  static LogitsWanted tokens(std::span<TokenChoice> choices) { return {.kind = Kind::kLast, .choices = choices}; }
   static LogitsWanted range(int64_t first, int64_t count, const LogitsSink* sink = nullptr) {
     return {Kind::kRange, first, count, sink};
   }
@@ -65,8 +66,8 @@ struct BatchPart {
   float* logits = nullptr;  // [count, vocab_size], or null where there is a sink
   RowObserver* observer = nullptr;
   const LogitsSink* sink = nullptr;
-  int64_t sink_row = 0;  // what the sink calls the first of them
-  TokenChoice* choice = nullptr;
+  int64_t sink_row = 0;           // what the sink calls the first of them
+  TokenChoice* choice = nullptr;  // or several, of the passes of a call
 };
 
 /// What a model's layers keep of a sequence; `kept` of them, ascending, as f16.
@@ -91,6 +92,8 @@ class Transformer {
   ThreadPool& pool() { return *pool_; }
   /// Whether its device chooses tokens, so that logits need not be copied.
   bool chooses_tokens() const { return stages_.chooses_tokens(); }
+  /// The most passes of run(). One where a cache could not be cut back behind them.
+  int64_t passes_at_once() const { return kv_.packed() || spec_.shortest_window() > 0 ? 1 : stages_.passes_at_once(); }
 
   /// What its layers keep of a sequence.
   std::vector<KvGroup> kv_groups() const { return stages_.split(kv_groups_of(spec_, kv_, kv_kept_)); }
@@ -113,9 +116,10 @@ class Transformer {
                std::span<const float> logits) const;
   /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single
   /// tokens mixed. Every part has passed check(), its cache has reserved its positions and stands in no other part. The
-  /// caches get their rows. Numerics: each row has the bits that it would have alone. Errors: kOutOfMemory; then the
-  /// caches are as they were.
-  Status run(std::span<const BatchPart> batch);
+  /// caches get their rows. `passes`: up to passes_at_once(), where each part is one token and has as many choices;
+  /// each goes on with what was chosen. Numerics: each row has the bits that it would have alone. Errors:
+  /// kOutOfMemory; then the caches are as they were.
+  Status run(std::span<const BatchPart> batch, int64_t passes = 1);
 
   /// Bytes of prepared weights, embedding, and workspace.
   int64_t resident_bytes() const;

@@ -115,6 +115,12 @@ std::vector<Variant> variants() {
   s.format = FormatId::kTernary;
   s.group = Scaling::kAll;
   all.push_back({"BitNetTernaryTied", s});
+  s.linear_norms = true;
+  all.push_back({"BitNetLinearNorms", s});
+  s = {};
+  s.linear_norms = true;
+  s.format = FormatId::kInt4;
+  all.push_back({"Int4LinearNorms", s});
   return all;
 }
 

@@ -11,7 +11,7 @@
 #include "model/random_model.h"
 #include "runtime/executor.h"
 #include "runtime/program_checks.h"
-#include "runtime/sampler.h"
+#include "runtime/token_chooser.h"
 #include "runtime/transformer.h"
 
 namespace lowbit::stage_checks {
@@ -63,46 +63,71 @@ inline Seen run_story(Transformer& model) {
   return seen;
 }
 
-/// Tokens that each sampler chooses behind a prompt, three sequences in one batch: by the device where it can.
-inline std::vector<int32_t> write_tokens(Transformer& model, bool by_device) {
-  Executor executor(model);
-  const auto pages = *model.make_pool(64, 8);
-  constexpr size_t kSequences = 3;
-  const SamplerOptions options[kSequences] = {{.temperature = 0}, {.seed = 5}, {.top_k = 0, .top_p = 0.9F, .seed = 6}};
-  const auto vocab = static_cast<size_t>(model.spec().vocab_size);
-  std::vector<KvCache> caches;
-  std::vector<Sampler> samplers;
-  std::vector<std::vector<int32_t>> next;
-  for (size_t s = 0; s < kSequences; ++s) {
-    caches.emplace_back(pages, 256);
-    samplers.push_back(*Sampler::make(options[s]));
-    next.push_back({int32_t(s), 5, 9});
+/// What five samplers write behind prompts of their own.
+class Writers {
+ public:
+  static constexpr size_t kCount = 5, kTokens = 20;
+  using Texts = std::vector<std::vector<int32_t>>;
+
+  Writers(Transformer& model, bool by_device) : executor_(model), vocab_(size_t(model.spec().vocab_size)) {
+    const SamplerOptions options[kCount] = {{.repeat_penalty = 1.3F, .seed = 8},  // never by the device
+                                            {.temperature = 0},
+                                            {.seed = 5},
+                                            {.top_k = 0, .top_p = 0.9F, .seed = 6},
+                                            {.temperature = 1.5F, .top_k = 0, .min_p = 0.1F, .seed = 7}};
+    const auto pages = *model.make_pool(64, 8);
+    for (size_t w = 0; w < kCount; ++w) {
+      caches_.emplace_back(pages, 256);
+      choosers_.emplace_back(*Sampler::make(options[w]), by_device);
+      EXPECT_EQ(choosers_[w].by_device(), by_device && w > 0);
+      next_.push_back({int32_t(w), 5, 9});
+    }
   }
-  std::vector<int32_t> tokens;
-  std::vector<float> logits(kSequences * vocab);
-  for (int step = 0; step < 20; ++step) {
-    TokenChoice choices[kSequences];
+
+  /// All in one batch, a token a call.
+  Texts together() {
+    for (size_t step = 0; step < kTokens; ++step) write(0, kCount, 1);
+    return texts_;
+  }
+  /// Those for whom the device chooses, many tokens a call; a prompt first, and then more than it does at once.
+  Texts in_calls() {
+    for (size_t step = 0; step < kTokens; ++step) write(0, 1, 1);
+    write(1, kCount, 7);
+    write(1, 3, kTokens - 7);
+    write(3, kCount, kTokens - 7);
+    for (const KvCache& cache : caches_) EXPECT_EQ(cache.length(), int64_t(2 + kTokens));
+    return texts_;
+  }
+
+ private:
+  void write(size_t first, size_t last, size_t count) {
+    std::vector<float> logits(kCount * vocab_);
     std::vector<SequenceRequest> requests;
-    for (size_t s = 0; s < kSequences; ++s) {
+    for (size_t w = first; w < last; ++w) {
       SequenceRequest& r = requests.emplace_back();
-      r.tokens = next[s];
-      r.cache = &caches[s];
-      // One of them wants logits now and then.
-      const bool chooses = by_device && !(s == 2 && step % 5 == 0);
-      if (chooses) choices[s].rule = samplers[s].next_rule();
-      if (chooses) r.wanted = LogitsWanted::token(&choices[s]);
-      if (!chooses) r.logits = std::span(logits).subspan(s * vocab, vocab);
+      r.tokens = next_[w];
+      r.cache = &caches_[w];
+      r.wanted = choosers_[w].wanted(count);
+      if (!choosers_[w].by_device()) r.logits = std::span(logits).subspan(w * vocab_, vocab_);
     }
-    const auto status = executor.forward(requests);
-    EXPECT_TRUE(status) << status.error().message();
-    for (size_t s = 0; s < kSequences; ++s) {
-      const bool chosen = requests[s].wanted.choice != nullptr;
-      next[s] = {chosen ? choices[s].token : *samplers[s].sample(requests[s].logits)};
-      tokens.push_back(next[s][0]);
-    }
+    const auto status = executor_.forward(requests);
+    ASSERT_TRUE(status) << status.error().message();
+    for (size_t w = first; w < last; ++w)
+      for (size_t i = 0; i < count; ++i) {
+        const auto token = choosers_[w].token(requests[w - first].logits, i);
+        ASSERT_TRUE(token) << token.error().message();
+        choosers_[w].accept(*token);
+        texts_[w].push_back(*token);
+        next_[w] = {*token};
+      }
   }
-  return tokens;
-}
+
+  Executor executor_;
+  size_t vocab_;
+  std::vector<KvCache> caches_;
+  std::vector<TokenChooser> choosers_;
+  Texts next_, texts_{kCount};
+};
 
 inline void check_placements(const RandomModelSpec& spec, const std::vector<Placement>& placements,
                              const std::string& kv) {
@@ -112,7 +137,7 @@ inline void check_placements(const RandomModelSpec& spec, const std::vector<Plac
   options.kv = *parse_kv_format(kv, 64);
   const auto cpu = *Transformer::load(source, options);
   const Seen wanted = run_story(*cpu);
-  const std::vector<int32_t> tokens = write_tokens(*cpu, false);
+  const Writers::Texts texts = Writers(*cpu, false).together();
   for (const Placement& p : placements) {
     std::string name = kv + ", gpus";
     for (const int gpu : p.gpus) name += " " + std::to_string(gpu);
@@ -125,7 +150,10 @@ inline void check_placements(const RandomModelSpec& spec, const std::vector<Plac
     EXPECT_TRUE(program_checks::same_bits(got.logits, wanted.logits)) << name;
     EXPECT_TRUE(program_checks::same_bits(got.rows, wanted.rows)) << name;
     EXPECT_EQ((*model)->chooses_tokens(), p.layers != 0) << name;
-    EXPECT_EQ(write_tokens(**model, (*model)->chooses_tokens()), tokens) << name;
+    EXPECT_EQ(Writers(**model, (*model)->chooses_tokens()).together(), texts) << name;
+    if ((*model)->chooses_tokens()) {
+      EXPECT_EQ(Writers(**model, true).in_calls(), texts) << name;
+    }
   }
 }
 

@@ -14,6 +14,7 @@ LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_att
 TO_STREAM = ("self_attn.o_proj", "mlp.down_proj")
 THETA = 500000.0
 EPS = 1e-5
+LINEAR_EPS = 1e-6  # of norms inside the linear layers (use_rms_norm)
 
 
 class Sizes:
@@ -28,7 +29,7 @@ def bf16(values):
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def random_weights(sizes, seed):
+def random_weights(sizes, seed, linear_norms=False):
     """name -> bf16 numbers as f32. Matrices are Laplacian rather than normal, so that as many codes are 0 as in a trained model.
 
     What blocks add to the stream is small beside it, as at the start of a training. Two programs round some value of x to neighbouring codes,
@@ -52,6 +53,8 @@ def random_weights(sizes, seed):
         norm(at + "self_attn.attn_sub_norm.weight", q)
         norm(at + "mlp.ffn_sub_norm.weight", sizes.ffn)
         for name, (n, k) in shapes.items():
+            if linear_norms:
+                norm(at + name + ".rms_norm.weight", k)
             matrix(at + name + ".weight", n, k, (0.03 if name in TO_STREAM else 0.7) / np.sqrt(k))
     norm("model.norm.weight", d)
     return weights
@@ -69,6 +72,12 @@ def ternarized(weight):
 
 
 # ---- files ----
+
+def norms_of(weights):
+    """What quantization_config says of them."""
+    there = any(name.endswith(".rms_norm.weight") for name in weights)
+    return {"use_rms_norm": True, "rms_norm_eps": LINEAR_EPS} if there else {}
+
 
 def config_json(sizes, quantization, name="BitNetForCausalLM"):
     config = {
@@ -109,7 +118,8 @@ def write_directory(out, config, tensors):
 
 
 def write_online(out, sizes, weights):
-    config = config_json(sizes, {"linear_class": "autobitlinear", "quantization_mode": "online", "modules_to_not_convert": None})
+    config = config_json(sizes, {"linear_class": "autobitlinear", "quantization_mode": "online", "modules_to_not_convert": None}
+                         | norms_of(weights))
     return write_directory(out, config, {name: as_bf16(w) for name, w in weights.items()})
 
 
@@ -135,14 +145,15 @@ def write_packed(out, sizes, weights, linear_class):
         bytes_ = packed(codes)
         tensors[name] = "U8", bytes_.shape, bytes_.tobytes()
         tensors[name + "_scale"] = as_bf16(np.array([packed_scale(linear_class, scale)[0]]))
-    config = config_json(sizes, {"linear_class": linear_class, "quantization_mode": "offline", "modules_to_not_convert": None})
+    config = config_json(sizes, {"linear_class": linear_class, "quantization_mode": "offline", "modules_to_not_convert": None}
+                         | norms_of(weights))
     return write_directory(out, config, tensors)
 
 
 # ---- what a model computes ----
 
-def rms_norm(x, weight):
-    return x / np.sqrt(np.mean(x.astype(np.float64) ** 2, -1, keepdims=True) + EPS).astype(np.float32) * weight
+def rms_norm(x, weight, eps=EPS):
+    return x / np.sqrt(np.mean(x.astype(np.float64) ** 2, -1, keepdims=True) + eps).astype(np.float32) * weight
 
 
 def rotated(x, positions):
@@ -166,6 +177,8 @@ class Reference:
 
     def linear(self, name, x):
         codes, scale = self.linears[name]
+        if name + ".rms_norm.weight" in self.weights:
+            x = rms_norm(x, self.weights[name + ".rms_norm.weight"], LINEAR_EPS)
         factor = np.float32(127) / np.maximum(np.abs(x).max(-1, keepdims=True), np.float32(1e-5))
         xq = np.round(x * factor)
         sums = xq @ codes.astype(np.float32).T  # integers below 2^24: exact

@@ -137,6 +137,52 @@ class BitNet(CliTest):
                 self.assertLess(relative_error(got, want), 1e-3)
                 self.assertGreaterEqual(same_likeliest(got, want), 0.99)
 
+    def forms_with_norms(self):
+        """A model whose linear layers norm their inputs for themselves (use_rms_norm), in all forms."""
+        sizes = sizes_of("tiny")
+        weights = random_weights(sizes, seed=7, linear_norms=True)
+        for form, linear_class in FORMS.items():
+            yield sizes, weights, linear_class, write(self.dir / f"norms_{form}".replace(" ", "_"), form, sizes, weights)
+
+    def test_norms_of_single_layers(self):
+        for sizes, weights, linear_class, folder in self.forms_with_norms():
+            with self.subTest(form=folder.name):
+                tokens, got = self.logits(folder, cli.text(20))
+                want = Reference(sizes, weights, linear_class).logits(tokens)
+                self.assertLess(relative_error(got, want), 1e-3)
+                self.assertGreaterEqual(same_likeliest(got, want), 0.99)
+                for part in ("q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):  # each of them is felt
+                    other = {name: np.flip(w) if name.endswith(part + ".rms_norm.weight") else w for name, w in weights.items()}
+                    self.assertGreater(relative_error(Reference(sizes, other, linear_class).logits(tokens), want), 2e-3, part)
+                own, back = folder.with_name(folder.name + "_own"), folder.with_name(folder.name + "_back")
+                self.lowbit("import", folder, own)
+                config = json.loads((own / "config.json").read_text())["quantization_config"]
+                self.assertEqual((config["format_version"], config["linear_norms"]), (2, {"eps": bitnet_models.LINEAR_EPS}))
+                self.lowbit("export", own, back, "--linear-class", linear_class or "autobitlinear")
+                for model in (own, back):
+                    self.assertEqual(self.logits(model, cli.text(20))[1].tobytes(), got.tobytes(), model)
+                calibration = self.dir / "text.txt"
+                calibration.write_text(cli.text(2000))
+                self.assertIn("use_rms_norm", self.refused("quantize", folder, self.dir / "no", "--format", "int4", "--calib", calibration))
+                self.assertIn("use_rms_norm", self.refused("quantize", folder, self.dir / "no", "--format", "int4", "--hadamard"))
+        config = json.loads((folder / "config.json").read_text())
+        for key, value in (("use_rms_norm", "yes"), ("rms_norm_eps", -1), ("modules_to_not_convert", ["q_proj"])):
+            broken = config | {"quantization_config": config["quantization_config"] | {key: value}}
+            (folder / "config.json").write_text(json.dumps(broken))
+            self.assertIn(key, self.refused("run", folder, "-p", "x"))
+
+    @unittest.skipIf(NO_TRANSFORMERS, f"not installed: {', '.join(NO_TRANSFORMERS)}")
+    def test_norms_of_single_layers_are_transformers(self):
+        folders, logits = [], []
+        for _, _, _, folder in self.forms_with_norms():
+            tokens, got = self.logits(folder, cli.text(20))
+            (folder / "tokens.txt").write_text(" ".join(map(str, tokens)))
+            folders.append(folder)
+            logits.append(got)
+        for folder, got, want in zip(folders, logits, transformers_logits(folders)):
+            self.assertLess(relative_error(got, want), 1e-3, folder)
+            self.assertGreaterEqual(same_likeliest(got, want), 0.99, folder)
+
     def test_the_reference_feels_what_a_block_is_made_of(self):
         """So that the comparison above can fail: each part of the block that BitNet alone has moves the logits far more than the bound."""
         sizes = sizes_of("tiny")

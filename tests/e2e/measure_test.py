@@ -52,18 +52,25 @@ class Ppl(CliTest):
                 with self.subTest(model=source, act=act):
                     own = ("ppl", source, *call[2:], "--act", act)
                     self.assertEqual(self.json(*own, "--device", "cuda")["ppl"], self.json(*own, "--device", "cpu")["ppl"])
+            for act in ("f16", "bf16"):  # tensor cores add in an order of their own
+                with self.subTest(model=source, act=act):
+                    own = ("ppl", source, *call[2:], "--act", act)
+                    cuda, cpu = (self.json(*own, "--device", device)["ppl"] for device in ("cuda", "cpu"))
+                    self.assertLess(abs(cuda / cpu - 1), 1e-3)
 
     def test_activations(self):
         """Each kind has its value, the same on every instruction set; four bits cost more than eight."""
         model = self.quantized("int3", "--format", "int3", "--group", 32)
         values = {}
-        for act in ("f32", "int8", "int8-row", "int8-clip", "int4"):
+        for act in ("f32", "int8", "int8-row", "int8-clip", "int4", "f16", "bf16"):
             found = {self.json("ppl", model, "-f", self.text, "-c", 64, "--chunks", 2, "--act", act, *isa)["ppl"]
                      for isa in ((), ("--isa", "scalar"))}
             if act != "f32":
                 self.assertEqual(len(found), 1, act)
             values[act] = found.pop()
-        self.assertEqual(len(set(values.values())), 5, values)
+        self.assertEqual(len(set(values.values())), 7, values)
+        self.assertLess(abs(values["f16"] / values["f32"] - 1), 1e-3)
+        self.assertLess(abs(values["bf16"] / values["f32"] - 1), 1e-2)
         self.assertGreater(abs(values["int4"] / values["f32"] - 1), abs(values["int8"] / values["f32"] - 1))
 
     def test_against(self):

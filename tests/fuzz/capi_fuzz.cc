@@ -131,8 +131,8 @@ class World {
     lb_model_options o{};
     o.struct_size = in_.pick<size_t>({sizeof o, sizeof o, sizeof o, offsetof(lb_model_options, kv_positions),
                                       offsetof(lb_model_options, kv), 8, 0, SIZE_MAX});
-    o.activation =
-        in_.pick<const char*>({nullptr, "f32", "int8", "int8-row", "int8-clip", "int4", "fp8", "auto", "x", ""});
+    o.activation = in_.pick<const char*>(
+        {nullptr, "f32", "int8", "int8-row", "int8-clip", "int4", "fp8", "f16", "bf16", "auto", "x", ""});
     o.device = in_.pick<const char*>({nullptr, "cpu", "auto", "cpu", "cuda:", "gpu", ""});
     o.context = in_.pick<int64_t>({0, 64, 100, 256, 1, 257, -1, INT64_MAX});
     o.threads = in_.pick<int32_t>({1, 2, 0, -1});

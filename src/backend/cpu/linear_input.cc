@@ -18,7 +18,7 @@ WeightInfo CpuWeight::info() const {
 
 void LinearInput::set_rounding(const ActivationRounding& rounding) {
   clips_ = rounding.clipped > 0;
-  for (Rows* rows : {&int8_rows_, &next_rows_}) rows->rows.set_rounding(rounding);
+  for (Rows* rows : {&int8_rows_, &next_rows_, &float_rows_}) rows->rows.set_rounding(rounding);
 }
 
 void LinearInput::set(const float* x, int64_t m, int64_t k) {

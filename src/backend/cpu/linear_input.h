@@ -50,7 +50,7 @@ class LinearInput {
  public:
   LinearInput(Isa isa, ThreadPool& pool) : isa_(isa), pool_(&pool), ops_(&vector_ops(isa)) {}
 
-  /// How rows that are set from here on are rounded for integer layers.
+  /// How rows that are set from here on are rounded.
   void set_rounding(const ActivationRounding& rounding);
   /// x [m, k], dense rows; must stay alive and unchanged until the last run().
   void set(const float* x, int64_t m, int64_t k);

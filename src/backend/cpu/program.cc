@@ -34,6 +34,13 @@ std::vector<const CpuWeight*> readers_of(const Step& step) {
   return readers;
 }
 
+/// Whether some of a step's products norm its input's rows for themselves.
+bool has_own_norms(const Step& step) {
+  if (const auto* glu = std::get_if<GluStep>(&step)) return glu->gate_norm != nullptr || glu->up_norm != nullptr;
+  const auto* linear = std::get_if<LinearStep>(&step);
+  return linear != nullptr && std::ranges::any_of(linear->out, [](const Product& p) { return p.norm != nullptr; });
+}
+
 /// Times products of m rows with some weights.
 StepTimer time_products(Profile* profile, ModelStep label, int64_t m, Linears linears) {
   double bytes = 0, operations = 0;
@@ -75,7 +82,7 @@ void CpuProgram::fuse() {
     Compiled& behind = steps_[i + 1];
     const auto* reader = std::get_if<LinearStep>(&behind.step);
     if (reader == nullptr || reader->in.from != glu->to || reader->in.norm != nullptr || reader->in.hadamard > 0 ||
-        reader->in.tap >= 0 || reader->out.size() != 1)
+        reader->in.tap >= 0 || reader->out.size() != 1 || has_own_norms(c.step) || has_own_norms(behind.step))
       continue;
     c.codes_for = behind.readers.front();
     behind.is_set = true;
@@ -116,12 +123,13 @@ Status CpuProgram::set_input(const Compiled& c, const StepInput& in, int64_t row
   const int64_t width = c.readers.front()->plan.k();
   float* rows = work.slot(in.from) + row * width;
   const bool shown = in.tap >= 0 && work.observer_;
+  const bool wants_rows = shown || in.hadamard > 0 || has_own_norms(c.step);
   work.input_.set_rounding(c.readers.front()->rounding);
   if (in.norm != nullptr) {
     const StepTimer timer(work.profile_, ModelStep::kNorm);
     const NormedRows normed{rows, in.norm->weight.data(), in.norm->eps, m, width};
     rows = work.normed_.as<float>();
-    if (!shown && in.hadamard == 0) return work.input_.set_normed(normed, c.readers, rows);
+    if (!wants_rows) return work.input_.set_normed(normed, c.readers, rows);
     rms_norm_rows(*work.ops_, normed.x, width, normed.weight, m, width, normed.eps, rows, width, *work.pool_);
   }
   if (in.hadamard > 0) {
@@ -132,7 +140,21 @@ Status CpuProgram::set_input(const Compiled& c, const StepInput& in, int64_t row
     hadamard_rows(*work.ops_, rows, m, width, in.hadamard, *work.pool_);
   }
   work.input_.set(rows, m, width);
+  work.rows_of_input_ = rows;
   return shown ? work.observer_(in.tap, rows, m, width) : Status{};
+}
+
+Status CpuProgram::run_normed(const LinearCall& call, const Norm* norm, Linears next, Run& run) const {
+  CpuWorkspace& work = run.work;
+  const int64_t width = call.linear->plan.k();
+  const float* rows = work.rows_of_input_;
+  if (norm != nullptr) {
+    auto* const own = work.own_.as<float>();
+    rms_norm_rows(*work.ops_, rows, width, norm->weight.data(), run.m, width, norm->eps, own, width, *work.pool_);
+    rows = own;
+  }
+  work.input_.set(rows, run.m, width);
+  return work.input_.run({&call, 1}, next);
 }
 
 Status CpuProgram::run_step(const Compiled& c, const LinearStep& step, Run& run) const {
@@ -146,7 +168,11 @@ Status CpuProgram::run_step(const Compiled& c, const LinearStep& step, Run& run)
       const Product& p = step.out[i];
       calls[i] = {c.readers[i], p.add ? work.sum_.as<float>() : work.slot(p.to), c.readers[i]->plan.n()};
     }
-    LOWBIT_TRY(work.input_.run(std::span(calls).first(step.out.size()), c.next));
+    if (has_own_norms(c.step)) {
+      for (size_t i = 0; i < step.out.size(); ++i) LOWBIT_TRY(run_normed(calls[i], step.out[i].norm, c.next, run));
+    } else {
+      LOWBIT_TRY(work.input_.run(std::span(calls).first(step.out.size()), c.next));
+    }
   }
   const Product& p = step.out.front();
   if (!p.add) return {};
@@ -165,8 +191,15 @@ Status CpuProgram::run_step(const Compiled& c, const GluStep& step, Run& run) co
   LOWBIT_TRY(set_input(c, step.in, 0, run.m, work));
   const StepTimer timer = time_products(work.profile_, ModelStep::kGateUp, run.m, c.readers);
   const int64_t width = c.readers[0]->plan.n();
-  return work.input_.run_gated({c.readers[0], work.slot(step.to), width}, {c.readers[1], work.up_.as<float>(), width},
-                               step.glu, c.codes_for, c.next);
+  const LinearCall gate{c.readers[0], work.slot(step.to), width}, up{c.readers[1], work.up_.as<float>(), width};
+  if (!has_own_norms(c.step)) return work.input_.run_gated(gate, up, step.glu, c.codes_for, c.next);
+  LOWBIT_TRY(run_normed(gate, step.gate_norm, c.next, run));
+  LOWBIT_TRY(run_normed(up, step.up_norm, c.next, run));
+  const GluFunction multiply = glu_function(*work.ops_, step.glu);
+  work.pool_->parallel_for(run.m, 1, [&](int64_t begin, int64_t end, int) {
+    multiply(gate.y + begin * width, up.y + begin * width, (end - begin) * width, gate.y + begin * width);
+  });
+  return {};
 }
 
 Status CpuProgram::run_step(const Compiled& c, const AttentionStep& step, Run& run) const {

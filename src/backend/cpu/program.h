@@ -51,7 +51,9 @@ class CpuWorkspace final : public Workspace {
   std::vector<int64_t> widths_;
   std::vector<Buffer> slots_;  // [rows, widths_[s]]
   Buffer normed_, sum_,
-      up_;  // [rows, widest slot]: normed rows; products before they are added; the factor of a gated product
+      up_;      // [rows, widest slot]: normed rows; products before they are added; the factor of a gated product
+  Buffer own_;  // [rows, widest]: rows normed for one product alone
+  const float* rows_of_input_ = nullptr;  // [m, width] of the step that runs, where they are rows
   std::vector<Rotation> rotations_;
   std::vector<std::pair<AttentionShape, Attention>> attentions_;
   std::vector<SequenceRows> rotated_;  // positions that the rotations hold
@@ -89,6 +91,8 @@ class CpuProgram final : public Program {
   Status run_step(const Compiled& c, const GatherStep& step, Run& run) const;
   /// Rows [row, row + m) of the step's input, ready to be multiplied.
   Status set_input(const Compiled& c, const StepInput& in, int64_t row, int64_t m, CpuWorkspace& work) const;
+  /// A product of the input's rows, normed for it alone.
+  Status run_normed(const LinearCall& call, const Norm* norm, Linears next, Run& run) const;
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;
   void fuse();
 

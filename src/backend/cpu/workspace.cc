@@ -31,16 +31,19 @@ Status CpuWorkspace::allocate(std::span<const Step> steps, const Limits& limits)
   };
   slots_.resize(widths_.size());
   for (size_t s = 0; s < widths_.size(); ++s) LOWBIT_TRY(rows(slots_[s], widths_[s]));
-  int64_t normed = 0, sum = 0, gated = 0;
+  int64_t normed = 0, sum = 0, gated = 0, own = 0;
   for (const Step& step : steps) {
     if (const auto* linear = std::get_if<LinearStep>(&step)) {
       if (linear->in.norm != nullptr || linear->in.hadamard > 0) normed = std::max(normed, widths_[linear->in.from]);
       for (const Product& p : linear->out)
         if (p.add) sum = std::max(sum, widths_[p.to]);
+      for (const Product& p : linear->out)
+        if (p.norm != nullptr) own = std::max(own, widths_[linear->in.from]);
     }
     if (const auto* glu = std::get_if<GluStep>(&step)) {
       if (glu->in.norm != nullptr) normed = std::max(normed, widths_[glu->in.from]);
       gated = std::max(gated, widths_[glu->to]);
+      if (glu->gate_norm != nullptr || glu->up_norm != nullptr) own = std::max(own, widths_[glu->in.from]);
     }
     const auto* attention = std::get_if<AttentionStep>(&step);
     if (attention == nullptr) continue;
@@ -59,11 +62,12 @@ Status CpuWorkspace::allocate(std::span<const Step> steps, const Limits& limits)
   }
   LOWBIT_TRY(rows(normed_, normed));
   LOWBIT_TRY(rows(sum_, sum));
+  LOWBIT_TRY(rows(own_, own));
   return rows(up_, gated);
 }
 
 int64_t CpuWorkspace::bytes() const {
-  int64_t total = normed_.size() + sum_.size() + up_.size() + logits_.size();
+  int64_t total = normed_.size() + sum_.size() + up_.size() + own_.size() + logits_.size();
   for (const Buffer& s : slots_) total += s.size();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();
   for (const auto& [shape, attention] : attentions_) total += attention.bytes();

@@ -34,13 +34,13 @@ Status check_same_form(const KvPool& a, const KvPool& b) {
 
 }  // namespace
 
-Status DeviceLists::reserve(int64_t bytes) {
+Status DeviceLists::reserve(int64_t bytes, int64_t copies) {
   LOWBIT_TRY_ASSIGN(on_device_, cuda::allocate(bytes, "workspace"));
-  LOWBIT_TRY_ASSIGN(host_, cuda::allocate_pinned(bytes, "workspace"));
+  LOWBIT_TRY_ASSIGN(host_, cuda::allocate_pinned(bytes * copies, "workspace"));
   return {};
 }
 
-Status DeviceLists::send(void* stream) { return cuda::upload_on(stream, on_device_.data(), host_.data(), used_); }
+Status DeviceLists::send(void* stream) { return cuda::upload_on(stream, on_device_.data(), host<std::byte>(0), used_); }
 
 void CudaBatch::place(int64_t rows) {
   lists_.clear();
@@ -61,7 +61,7 @@ Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t
   most_pages_ = ceil_div(std::max<int64_t>(context, 1), kKvPage);
   for (const int64_t share : shares) tiles_.push_back({share, {}, {}});
   place(std::max(rows, kFewRows));
-  return lists_.reserve(lists_.used());
+  return lists_.reserve(lists_.used(), kPasses);
 }
 
 int64_t CudaBatch::bytes() const {
@@ -70,7 +70,8 @@ int64_t CudaBatch::bytes() const {
   return total;
 }
 
-Status CudaBatch::set(const Batch& batch, void* stream) {
+Status CudaBatch::set(const Batch& batch, int64_t pass, void* stream) {
+  lists_.use_copy(pass);
   of_ = batch.sequences;
   place(std::max(batch.rows(), kFewRows));
   std::ranges::copy(batch.tokens, lists_.host<int32_t>(tokens_));

@@ -15,7 +15,8 @@ namespace lowbit {
 /// Lists in one piece of memory, which one copy sends.
 class DeviceLists {
  public:
-  Status reserve(int64_t bytes);
+  /// `copies`: so many calls of send() may be on their way at once, each behind another use_copy().
+  Status reserve(int64_t bytes, int64_t copies);
   int64_t bytes() const { return on_device_.size(); }
   int64_t used() const { return used_; }
   /// Begins anew.
@@ -29,19 +30,21 @@ class DeviceLists {
   }
   template <class T>
   T* host(int64_t at) {
-    return reinterpret_cast<T*>(host_.data() + at);
+    return reinterpret_cast<T*>(host_.data() + copy_ * on_device_.size() + at);
   }
   template <class T>
   const T* on_device(int64_t at) const {
     return reinterpret_cast<const T*>(on_device_.data() + at);
   }
+  /// The host's lists lie in this copy from here on.
+  void use_copy(int64_t copy) { copy_ = copy; }
   Status send(void* stream);
 
   static constexpr int64_t kAlign = 16;
 
  private:
   Buffer on_device_, host_;
-  int64_t used_ = 0;
+  int64_t used_ = 0, copy_ = 0;
 };
 
 class CudaBatch {
@@ -50,12 +53,15 @@ class CudaBatch {
   Status reserve(int64_t rows, int64_t context, std::span<const int64_t> shares);
   int64_t bytes() const;
   /// Sends the batch. Its lists lie where those of any batch of up to kFewRows rows do, or of as many rows. The copy
-  /// may go on: wait for the stream before the next one. Errors: kInvalidArgument (pages in the host's memory, more of
-  /// them than a context, caches of different forms), kOutOfMemory, what CUDA says.
-  Status set(const Batch& batch, void* stream);
+  /// may go on: wait for the stream before the next one of the same `pass`, of kPasses. Errors: kInvalidArgument
+  /// (pages in the host's memory, more of them than a context, caches of different forms), kOutOfMemory, what CUDA
+  /// says.
+  Status set(const Batch& batch, int64_t pass, void* stream);
+  static constexpr int64_t kPasses = 8;
   static constexpr int64_t kFewRows = 64;
 
   const int32_t* tokens() const { return lists_.on_device<int32_t>(tokens_); }
+  int32_t* tokens_to_feed() { return const_cast<int32_t*>(tokens()); }
   const int32_t* wanted() const { return lists_.on_device<int32_t>(wanted_); }
   int64_t wanted_rows() const { return wanted_rows_; }
   /// How their tokens are chosen; a negative temperature where logits are wanted.

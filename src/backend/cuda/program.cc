@@ -7,10 +7,10 @@
 #include <bit>
 #include <cmath>
 
-#include "backend/hand_out_logits.h"
 #include "base/checked.h"
 #include "base/try.h"
 #include "kernels/cuda_block_api.h"
+#include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_step_api.h"
 #include "kernels/cuda_table_api.h"
 #include "kernels/vector_math.h"
@@ -62,6 +62,15 @@ Status check_step(const Step& step) {
   return {};
 }
 
+/// Of its products, for their own input each; null: none.
+std::vector<const Norm*> own_norms_of(const Step& step) {
+  std::vector<const Norm*> norms;
+  if (const auto* glu = std::get_if<GluStep>(&step)) norms = {glu->gate_norm, glu->up_norm};
+  if (const auto* linear = std::get_if<LinearStep>(&step))
+    for (const Product& p : linear->out) norms.push_back(p.norm);
+  return norms;
+}
+
 Status upload_norm(const Norm* norm, Buffer& to) {
   if (norm == nullptr) return {};
   LOWBIT_TRY_ASSIGN(to, to_device(norm->weight, "norm"));
@@ -88,6 +97,7 @@ Result<std::unique_ptr<Program>> CudaProgram::make(int gpu, std::span<const Step
       LOWBIT_TRY(upload_norm(attention->q_norm, c.q_norm));
       LOWBIT_TRY(upload_norm(attention->k_norm, c.k_norm));
     }
+    for (const Norm* norm : own_norms_of(step)) LOWBIT_TRY(upload_norm(norm, c.own_norms.emplace_back()));
     program->steps_.push_back(std::move(c));
   }
   return std::unique_ptr<Program>(std::move(program));
@@ -96,7 +106,19 @@ Result<std::unique_ptr<Program>> CudaProgram::make(int gpu, std::span<const Step
 Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int last) const {
   auto& work = static_cast<CudaWorkspace&>(workspace);
   LOWBIT_TRY(cuda::use_device(work.gpu_));
-  LOWBIT_TRY(work.batch_.set(batch, work.stream()));
+  for (int64_t pass = 0; pass < batch.passes; ++pass) {
+    LOWBIT_TRY(run_pass(work, pass == 0 ? batch : work.later(batch, pass), pass, first, last));
+    if (work.batch_.chooses() && last == steps()) LOWBIT_TRY(download_choices(work, pass));
+  }
+  if (last == steps()) LOWBIT_TRY(fetch(work, batch));
+  return work.wait();  // pages may be copied or change hands now
+}
+
+Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pass, int first, int last) const {
+  LOWBIT_TRY(work.batch_.set(batch, pass, work.stream()));
+  if (pass > 0)
+    LOWBIT_TRY(cuda::feed_tokens(work.chosen_.as<cuda::ChosenToken>(), batch.rows(), work.batch_.tokens_to_feed(),
+                                 work.stream()));
   const auto enqueue = [&]() -> Status {
     Run run{work, batch, batch.rows()};
     for (int i = first; i < last && run.m > 0; ++i) {
@@ -107,13 +129,8 @@ Status CudaProgram::run(Workspace& workspace, const Batch& batch, int first, int
     }
     return {};
   };
-  if (repeats(work, batch)) {
-    LOWBIT_TRY(work.recordings_.run(shape_of(work, batch, first, last), work.stream(), enqueue));
-  } else {
-    LOWBIT_TRY(enqueue());
-  }
-  if (last == steps()) LOWBIT_TRY(fetch(work, batch));
-  return work.wait();  // pages may be copied or change hands now
+  if (!repeats(work, batch)) return enqueue();
+  return work.recordings_.run(shape_of(work, batch, first, last), work.stream(), enqueue);
 }
 
 /// Batches that decode come again with other tokens; what is observed or timed step by step is no recording.
@@ -142,32 +159,6 @@ LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int f
       shape.push_back(number);
   }
   return shape;
-}
-
-Status CudaProgram::fetch(CudaWorkspace& work, const Batch& batch) const {
-  const auto* step = std::get_if<LinearStep>(&steps_.back().step);
-  const int64_t rows = work.batch_.wanted_rows();
-  if (step == nullptr || step->out.front().to != kLogits || rows == 0) return {};
-  if (work.batch_.chooses()) LOWBIT_TRY(fetch_choices(work, batch));
-  if (!work.batch_.wants_logits() || rows > work.few_logits_) return {};
-  const int64_t vocab = cuda_weight(step->out.front().weight).n;
-  auto* const logits = work.pinned_logits_.as<float>();
-  LOWBIT_TRY(cuda::download_on(work.stream(), logits, work.logits_.as<float>(), rows * vocab * kFloat));
-  LOWBIT_TRY(work.wait());
-  hand_out_logits(batch.wanted, 0, rows, logits, vocab, *work.pool_);
-  return {};
-}
-
-Status CudaProgram::fetch_choices(CudaWorkspace& work, const Batch& batch) const {
-  const auto* chosen = work.pinned_chosen_.as<cuda::ChosenToken>();
-  LOWBIT_TRY(cuda::download_on(work.stream(), work.pinned_chosen_.data(), work.chosen_.data(),
-                               work.batch_.wanted_rows() * int64_t{sizeof(cuda::ChosenToken)}));
-  LOWBIT_TRY(work.wait());
-  for (const WantedRows& w : batch.wanted) {
-    if (w.choice != nullptr) w.choice->token = chosen->token, w.choice->nan = chosen->nan;
-    chosen += w.rows;
-  }
-  return {};
 }
 
 Status CudaProgram::show(Workspace& workspace, const Batch& batch, int index) const {
@@ -243,6 +234,14 @@ Status CudaProgram::quantize(const CudaWeight& w, const float* x, int64_t m, Cud
   return cuda::round_rows({x, m, w.k, of.group, of.rounding.largest, codes, ldq, scales, work.stream()});
 }
 
+Status CudaProgram::halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const {
+  const CudaWorkspace::CodesOf of{x, 0, w.rounding};
+  if (of == work.codes_of_) return {};
+  work.codes_of_ = of;
+  return cuda::halve_rows(
+      {x, m, w.k, w.half() == cuda::Element::kBf16, work.codes_.as<uint16_t>(), round_up(w.k, 64), work.stream()});
+}
+
 Status CudaProgram::multiply_fp8(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const {
   const CudaWorkspace::CodesOf of{x, kFp8Block, {}, true};
   auto* const codes = work.codes_.as<uint8_t>();
@@ -258,14 +257,45 @@ Status CudaProgram::multiply(const CudaWeight& w, const float* x, int64_t m, flo
   if (w.takes_codes()) {
     LOWBIT_TRY(quantize(w, x, m, work));
     rows = {work.codes_.data(), cuda::Element::kInt8, m, round_up(w.k, 64), work.code_scales_.as<float>()};
+  } else if (w.takes_halves()) {
+    LOWBIT_TRY(halve(w, x, m, work));
+    rows = {work.codes_.data(), w.half(), m, round_up(w.k, 64), nullptr};
+  } else if (w.takes_rounded_floats()) {
+    rows.x = work.clipped_.data();
+    LOWBIT_TRY(
+        cuda::round_to_halves(x, m * w.k, w.half() == cuda::Element::kBf16, work.clipped_.as<float>(), work.stream()));
   }
   return w.run(rows, y, work.scratch_.empty() ? nullptr : work.scratch_.as<uint8_t>(), work.stream());
+}
+
+Status CudaProgram::multiply_normed(const StepPart& part, const Buffer& weight, const Norm* norm, const float* x,
+                                    int64_t m, CudaWorkspace& work) const {
+  if (norm == nullptr) return multiply(*part.weight, x, m, part.to, work);
+  work.codes_of_ = {};
+  LOWBIT_TRY(
+      cuda::norm_rows(x, weight.as<float>(), m, part.weight->k, norm->eps, work.own_.as<float>(), work.stream()));
+  return multiply(*part.weight, work.own_.as<float>(), m, part.to, work);
+}
+
+Status CudaProgram::run_normed(const Compiled& c, const LinearStep& step, Run& run) const {
+  CudaWorkspace& work = run.work;
+  LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, reader_of(c.step).k, 0, run.m, work));
+  for (size_t i = 0; i < step.out.size(); ++i) {
+    const Product& p = step.out[i];
+    const CudaWeight& w = cuda_weight(p.weight);
+    float* const to = work.slot(p.to);
+    LOWBIT_TRY(multiply_normed({&w, p.add ? work.sum_.as<float>() : to}, c.own_norms[i], p.norm, x, run.m, work));
+    if (p.add) LOWBIT_TRY(cuda::add_rows(work.sum_.as<float>(), run.m * w.n, to, work.stream()));
+  }
+  return {};
 }
 
 Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run) const {
   if (step.out.front().to == kLogits) return run_head(c, step, run);
   CudaWorkspace& work = run.work;
   const bool adds = step.out.front().add;
+  if (std::ranges::any_of(c.own_norms, [](const Buffer& norm) { return !norm.empty(); }))
+    return run_normed(c, step, run);
   if (std::ranges::all_of(step.out, [&](const Product& p) { return p.add == adds; })) {
     std::vector<StepPart> parts;
     for (const Product& p : step.out) parts.push_back({&cuda_weight(p.weight), work.slot(p.to)});
@@ -290,11 +320,16 @@ Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) c
   const CudaWeight &gate = cuda_weight(step.gate), &up = cuda_weight(step.up);
   const StepPart parts[] = {{&gate, work.slot(step.to)}, {&up, work.up_.as<float>()}};
   const auto end = step.glu == Glu::kSquaredRelu ? cuda::ProductEnd::kSquaredRelu : cuda::ProductEnd::kSilu;
-  LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
-  if (done) return {};
-  LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, gate, takes_same_codes(gate, up), 0, run.m, work));
-  LOWBIT_TRY(multiply(gate, x, run.m, work.slot(step.to), work));
-  LOWBIT_TRY(multiply(up, x, run.m, work.up_.as<float>(), work));
+  if (step.gate_norm != nullptr || step.up_norm != nullptr) {
+    LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, gate.k, 0, run.m, work));
+    for (size_t i = 0; i < std::size(parts); ++i)
+      LOWBIT_TRY(multiply_normed(parts[i], c.own_norms[i], i == 0 ? step.gate_norm : step.up_norm, x, run.m, work));
+  } else {
+    LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
+    if (done) return {};
+    LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, gate, takes_same_codes(gate, up), 0, run.m, work));
+    for (const StepPart& part : parts) LOWBIT_TRY(multiply(*part.weight, x, run.m, part.to, work));
+  }
   const auto multiply_gate = step.glu == Glu::kSquaredRelu ? cuda::squared_relu_rows : cuda::gate_rows;
   return multiply_gate(work.slot(step.to), work.up_.as<float>(), run.m * gate.n, work.stream());
 }
@@ -371,45 +406,6 @@ Status CudaProgram::run_step(const Compiled&, const GatherStep& step, Run& run) 
   float *const x = work.slot(step.slot), *const gathered = work.normed_.as<float>();
   LOWBIT_TRY(cuda::gather_rows(x, work.batch_.wanted(), run.m, width, gathered, work.stream()));
   return cuda::copy_on(work.stream(), x, gathered, run.m * width * kFloat);
-}
-
-/// Of wanted rows [first, first + rows), whose logits are the first ones of the workspace.
-Status CudaProgram::choose(int64_t vocab, int64_t first, int64_t rows, CudaWorkspace& work) {
-  if (!work.batch_.chooses()) return {};
-  return cuda::choose_tokens({work.logits_.as<float>(), work.batch_.rules() + first,
-                              work.chosen_.as<cuda::ChosenToken>() + first, rows, vocab, work.batch_.draws(),
-                              work.choose_scratch_.as<uint8_t>(), work.stream()});
-}
-
-Status CudaProgram::run_head(const Compiled& c, const LinearStep& step, Run& run) const {
-  CudaWorkspace& work = run.work;
-  const CudaWeight& head = cuda_weight(step.out.front().weight);
-  if (run.m <= work.rows_at_once()) {  // fetch()
-    const StepPart part{&head, work.logits_.as<float>()};
-    LOWBIT_TRY_ASSIGN(const bool done,
-                      multiply_together(c, step.in, {&part, 1}, cuda::ProductEnd::kStore, run.m, work));
-    if (!done) {
-      LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, 0, run.m, work));
-      LOWBIT_TRY(multiply(head, x, run.m, work.logits_.as<float>(), work));
-    }
-    return choose(head.n, 0, run.m, work);
-  }
-  const auto wanted = run.batch.wanted;
-  const bool direct = wanted.size() == 1 && wanted[0].logits != nullptr && wanted[0].sink == nullptr;
-  for (int64_t first = 0; first < run.m; first += work.logits_rows_) {
-    const int64_t count = std::min(work.logits_rows_, run.m - first);
-    LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, head, true, first, count, work));
-    LOWBIT_TRY(multiply(head, x, count, work.logits_.as<float>(), work));
-    LOWBIT_TRY(choose(head.n, first, count, work));
-    if (!work.batch_.wants_logits()) continue;
-    if (!direct) work.host_logits_.resize(size_t(count * head.n));
-    float* const to = direct ? wanted[0].logits + first * head.n : work.host_logits_.data();
-    LOWBIT_TRY(cuda::download_on(work.stream(), to, work.logits_.as<float>(), count * head.n * kFloat));
-    if (direct) continue;
-    LOWBIT_TRY(work.wait());
-    hand_out_logits(wanted, first, count, to, head.n, *work.pool_);
-  }
-  return {};
 }
 
 }  // namespace lowbit

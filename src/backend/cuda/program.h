@@ -18,10 +18,11 @@ class CudaProgram final : public Program {
   Status show(Workspace& workspace, const Batch& batch, int step) const override;
 
  private:
-  /// A step, and its norms in device memory: of its input, or of the heads of q and k.
+  /// A step, and its norms in device memory: of its input, of the heads of q and k, of products by themselves.
   struct Compiled {
     Step step;
     Buffer norm, q_norm, k_norm;
+    std::vector<Buffer> own_norms;
   };
   /// State of one run.
   struct Run {
@@ -29,6 +30,8 @@ class CudaProgram final : public Program {
     const Batch& batch;
     int64_t m;  // rows
   };
+  /// Enqueues pass `pass` of a batch, which is as that pass has it.
+  Status run_pass(CudaWorkspace& work, const Batch& batch, int64_t pass, int first, int last) const;
   Status run_step(const Compiled& c, const EmbedStep& step, Run& run) const;
   Status run_step(const Compiled& c, const LinearStep& step, Run& run) const;
   Status run_step(const Compiled& c, const GluStep& step, Run& run) const;
@@ -53,7 +56,12 @@ class CudaProgram final : public Program {
   /// rows or the weights are such that it takes several.
   Result<bool> multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                  cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
+  /// The product of rows x that are normed for it alone, by `norm` whose weight is on the device.
+  Status multiply_normed(const StepPart& part, const Buffer& weight, const Norm* norm, const float* x, int64_t m,
+                         CudaWorkspace& work) const;
+  Status run_normed(const Compiled& c, const LinearStep& step, Run& run) const;
   Status quantize(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
+  Status halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
   static bool takes_step(const cuda::AttendPages& call, const CudaWorkspace& work);
   /// Attention of sequences with few rows, and of those with many (CudaBatch::prompt_tiles()).
   static cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work);
@@ -70,6 +78,7 @@ class CudaProgram final : public Program {
   /// Tokens that were chosen, and logits of a few rows, which the head has left in the workspace, to where the batch
   /// wants them.
   Status fetch(CudaWorkspace& work, const Batch& batch) const;
+  Status download_choices(CudaWorkspace& work, int64_t pass) const;
   Status fetch_choices(CudaWorkspace& work, const Batch& batch) const;
 
   int64_t id_ = 0;  // of all programs

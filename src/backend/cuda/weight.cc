@@ -1,8 +1,11 @@
 #include "backend/cuda/weight.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "backend/backend.h"
 #include "backend/cuda/weight_parts.h"
 #include "base/try.h"
 #include "format/registry.h"
@@ -13,7 +16,26 @@ namespace {
 
 constexpr auto kFloat = int64_t{sizeof(float)};
 
+/// Products that have the CPU's bits.
+CudaKernelChoice exact_kernel(const QTensor& w, Halves halves) {
+  return {std::string("matmul_") + format_info(w.format).name + "_af32__cuda_128x128",
+          fmt::format("{} activations: the CPU's order of sums", halves_name(halves))};
+}
+bool runs_halves(const QTensor& w, const XSpec& x) {
+  return x.activation == Activation::kF32 && x.rounding.halves != Halves::kNone && takes_halves(w);
+}
+std::string about_halves(Halves halves) {
+  return fmt::format("{} activations: tensor cores, sums within a bound", halves_name(halves));
+}
+
 }  // namespace
+
+Result<CudaKernelChoice> choose_cuda_kernel(const QTensor& w, const XSpec& x) {
+  LOWBIT_TRY_ASSIGN(DeviceKernelChoice choice, choose_device_kernel(w, {x.activation, x.group}));
+  if (runs_halves(w, x)) return CudaKernelChoice{std::move(choice.name), about_halves(x.rounding.halves)};
+  if (x.activation == Activation::kF32) return exact_kernel(w, x.rounding.halves);
+  return CudaKernelChoice{std::move(choice.name), std::move(choice.reason)};
+}
 
 Result<Buffer> to_device(std::span<const float> values, const char* what) {
   const int64_t bytes = int64_t(values.size()) * kFloat;
@@ -46,10 +68,15 @@ Result<std::unique_ptr<CudaWeight>> CudaWeight::make(const std::string& name, co
     LOWBIT_TRY_ASSIGN(weight->fp8, CudaFp8Weight::make(name, w));
     weight->kernel = weight->fp8.kernel_name();
     weight->reason = "fp8 activations: tensor cores of compute capability 9.0, elsewhere the CPU's order of sums";
+  } else if (products && runs_halves(w, x)) {
+    LOWBIT_TRY_ASSIGN(weight->plan, DeviceMatmulPlan::make(w, {.activation = Activation::kF32}));
+    weight->kernel = weight->plan.kernel_name();
+    weight->reason = about_halves(x.rounding.halves);
   } else if (products) {
     LOWBIT_TRY(weight->set_values(w, pool));
-    weight->kernel = std::string("matmul_") + format_info(w.format).name + "_af32__cuda_128x128";
-    weight->reason = "f32 activations: the CPU's order of sums";
+    CudaKernelChoice exact = exact_kernel(w, x.rounding.halves);
+    weight->kernel = std::move(exact.name);
+    weight->reason = std::move(exact.reason);
   }
   if (rows) LOWBIT_TRY(weight->set_table(w, pool));
   LOWBIT_TRY(cuda::synchronize(nullptr));  // where codes were put in order; programs run elsewhere
@@ -115,7 +142,7 @@ Status CudaWeight::set_stored_table(const QTensor& w) {
 
 WeightInfo CudaWeight::info() const {
   if (!multiplies) return {name, "", "", format, n, k, 0, Activation::kF32, 0};
-  const int64_t bytes = takes_codes()
+  const int64_t bytes = takes_codes() || takes_halves()
                             ? plan.resident_bytes()
                             : values.size() + scales.size() + offsets.size() + fp8.codes.size() + fp8.scales.size();
   const int64_t x_group = takes_codes() ? code_group() : takes_fp8() ? kFp8Block : 0;
@@ -123,7 +150,8 @@ WeightInfo CudaWeight::info() const {
 }
 
 Status CudaWeight::run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const {
-  if (takes_codes()) return plan.run(x, floats_or_null(bias), y, cuda::Element::kF32, n, scratch, stream);
+  if (takes_codes() || takes_halves())
+    return plan.run(x, floats_or_null(bias), y, cuda::Element::kF32, n, scratch, stream);
   return cuda::f32_matmul({floats_or_null(values), floats_or_null(scales), floats_or_null(offsets),
                            floats_or_null(bias), n, k, group, static_cast<const float*>(x.x), y, x.m, stream});
 }

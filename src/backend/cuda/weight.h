@@ -31,9 +31,16 @@ struct CudaWeight final : Weight {
   WeightInfo info() const override;
   bool takes_codes() const { return multiplies && activation == Activation::kInt8; }
   bool takes_fp8() const { return multiplies && activation == Activation::kFp8; }
+  /// Rows in f16 or bf16, for tensor cores.
+  bool takes_halves() const { return multiplies && rounding.halves != Halves::kNone && plan.takes_halves(); }
+  cuda::Element half() const { return rounding.halves == Halves::kBf16 ? cuda::Element::kBf16 : cuda::Element::kF16; }
+  /// Rows whose values are those of halves, for the exact product.
+  bool takes_rounded_floats() const {
+    return multiplies && activation == Activation::kF32 && rounding.halves != Halves::kNone && !plan.takes_halves();
+  }
   /// Columns of x that share a scale; 0: all of a row.
   int64_t code_group() const { return plan.x_groups() ? plan.group() : 0; }
-  /// y [m, n] of rows x [m, k] in f32, or of their int8 codes.
+  /// y [m, n] of rows x [m, k] in f32, or of their int8 codes or halves.
   Status run(const DeviceRows& x, float* y, uint8_t* scratch, void* stream) const;
 
   std::string name, kernel, reason;
@@ -44,7 +51,7 @@ struct CudaWeight final : Weight {
   ActivationRounding rounding;
   Buffer bias;                     // [n] or empty
   DeviceTable table;               // of an embedding
-  DeviceMatmulPlan plan;           // int8 activations
+  DeviceMatmulPlan plan;           // int8 activations, and those in 16 bits where tensor cores take them
   CudaFp8Weight fp8;               // fp8 activations
   Buffer values, scales, offsets;  // f32 activations: WeightParts
   int64_t group = 0;

@@ -33,6 +33,8 @@ void CudaWorkspace::add_needs(const CudaWeight& w, Needs& needs) const {
     needs.codes = std::max(needs.codes, CudaFp8Weight::row_bytes(w.k));
     needs.code_scales = std::max(needs.code_scales, w.fp8.blocks());
   }
+  if (w.takes_halves()) needs.codes = std::max(needs.codes, int64_t{sizeof(uint16_t)} * round_up(w.k, 64));
+  if (w.takes_rounded_floats()) needs.clipped = std::max(needs.clipped, w.k);
   if (!w.takes_codes()) return;
   const int64_t group = w.code_group();
   needs.codes = std::max(needs.codes, round_up(w.k, 64));
@@ -79,6 +81,7 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
       reads(linear->in);
       for (const Product& p : linear->out) {
         add_needs(cuda_weight(p.weight), needs);
+        if (p.norm != nullptr) needs.own = std::max(needs.own, cuda_weight(p.weight).k);
         if (p.add) needs.sum = std::max(needs.sum, widths_[p.to]);
         if (p.to == kLogits) needs.vocab = std::max(needs.vocab, cuda_weight(p.weight).n);
       }
@@ -87,6 +90,8 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
       add_needs(cuda_weight(glu->gate), needs);
       add_needs(cuda_weight(glu->up), needs);
       needs.up = std::max(needs.up, widths_[glu->to]);
+      if (glu->gate_norm != nullptr || glu->up_norm != nullptr)
+        needs.own = std::max(needs.own, cuda_weight(glu->gate).k);
     } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
       LOWBIT_TRY(add_needs(*attention->spec, limits, pool, needs));
     } else if (const auto* gather = std::get_if<GatherStep>(&step)) {
@@ -103,6 +108,7 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   LOWBIT_TRY(take(sum_, rows_ * needs.sum * kFloat));
   LOWBIT_TRY(take(up_, rows_ * needs.up * kFloat));
   LOWBIT_TRY(take(clipped_, rows_ * needs.clipped * kFloat));
+  LOWBIT_TRY(take(own_, rows_ * needs.own * kFloat));
   LOWBIT_TRY(take(codes_, rows_ * needs.codes));
   LOWBIT_TRY(take(code_scales_, rows_ * needs.code_scales * kFloat));
   LOWBIT_TRY(take(scratch_, needs.scratch));
@@ -122,15 +128,23 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
 Status CudaWorkspace::allocate_choices() {
   const int64_t bytes = rows_ * int64_t{sizeof(cuda::ChosenToken)};
   LOWBIT_TRY_ASSIGN(chosen_, cuda::allocate(bytes, "workspace"));
-  LOWBIT_TRY_ASSIGN(pinned_chosen_, cuda::allocate_pinned(bytes, "workspace"));
+  LOWBIT_TRY_ASSIGN(pinned_chosen_, cuda::allocate_pinned(CudaBatch::kPasses * bytes, "workspace"));
   LOWBIT_TRY_ASSIGN(choose_scratch_, cuda::allocate(cuda::choose_scratch_bytes(logits_rows_), "workspace"));
   return cuda::fill(choose_scratch_, 0);
 }
 
+Batch CudaWorkspace::later(const Batch& batch, int64_t pass) {
+  sequences_.assign(batch.sequences.begin(), batch.sequences.end());
+  wanted_.assign(batch.wanted.begin(), batch.wanted.end());
+  for (SequenceRows& s : sequences_) s.position += pass;
+  for (WantedRows& w : wanted_) w.choice += pass;
+  return {batch.tokens, sequences_, wanted_};
+}
+
 int64_t CudaWorkspace::bytes() const {
   int64_t total = batch_.bytes();
-  for (const Buffer* b : {&normed_, &sum_, &up_, &clipped_, &codes_, &code_scales_, &scratch_, &logits_, &results_,
-                          &arrived_, &chosen_, &choose_scratch_})
+  for (const Buffer* b : {&normed_, &sum_, &up_, &clipped_, &own_, &codes_, &code_scales_, &scratch_, &logits_,
+                          &results_, &arrived_, &chosen_, &choose_scratch_})
     total += b->size();
   for (const Buffer& s : slots_) total += s.size();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();

@@ -21,6 +21,7 @@ class CudaWorkspace final : public Workspace {
   int64_t rows() const override { return rows_; }
   int64_t bytes() const override;
   bool chooses_tokens() const override { return !chosen_.empty(); }
+  int64_t passes_at_once() const override { return CudaBatch::kPasses; }
   Status read(Slot slot, int64_t first, int64_t rows, float* to) const override;
   Status write(Slot slot, int64_t first, int64_t rows, const float* from) override;
   Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) override;
@@ -45,10 +46,10 @@ class CudaWorkspace final : public Workspace {
   };
   /// What steps need besides their slots.
   struct Needs {
-    int64_t normed = 0, sum = 0, up = 0, clipped = 0;  // columns
-    int64_t codes = 0, code_scales = 0, scratch = 0;   // bytes of a row, scales of a row, bytes
-    int64_t vocab = 0, results = 0, kv_heads = 0;      // columns, floats, the most
-    std::vector<int64_t> shares;                       // of CudaBatch::reserve()
+    int64_t normed = 0, sum = 0, up = 0, clipped = 0, own = 0;  // columns
+    int64_t codes = 0, code_scales = 0, scratch = 0;            // bytes of a row, scales of a row, bytes
+    int64_t vocab = 0, results = 0, kv_heads = 0;               // columns, floats, the most
+    std::vector<int64_t> shares;                                // of CudaBatch::reserve()
   };
   CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool) : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
   Status allocate(std::span<const Step> steps, const Limits& limits, ThreadPool& pool);
@@ -56,6 +57,8 @@ class CudaWorkspace final : public Workspace {
   void add_needs(const CudaWeight& weight, Needs& needs) const;
   Status add_needs(const AttentionSpec& spec, const Limits& limits, ThreadPool& pool, Needs& needs);
   const Rotation* rotation_of(const AttentionSpec& spec) const;
+  /// The batch as its pass `pass` has it.
+  Batch later(const Batch& batch, int64_t pass);
   Status wait() const { return cuda::synchronize(stream_.handle()); }
   void* stream() const { return stream_.handle(); }
   /// Rows whose logits may stay here until all steps are done.
@@ -72,13 +75,14 @@ class CudaWorkspace final : public Workspace {
   Buffer normed_, sum_,
       up_;          // [rows, widest]: normed rows; products before they are added; the factor of a gated product
   Buffer clipped_;  // [rows, widest]: rows before they are rounded
+  Buffer own_;      // [rows, widest]: rows normed for one product alone
   Buffer codes_, code_scales_;
   Buffer scratch_;  // of products
   Buffer logits_;   // [logits_rows_, vocab]
   int64_t logits_rows_ = 0;
   Buffer pinned_logits_;            // [few_logits_, vocab], in the host's memory
   int64_t few_logits_ = 0;          // rows whose logits come at once, behind all steps
-  Buffer chosen_, pinned_chosen_;   // [rows]: cuda::ChosenToken, and where they come in the host's memory
+  Buffer chosen_, pinned_chosen_;   // [rows]: cuda::ChosenToken; [passes, rows]: where they come in the host's memory
   Buffer choose_scratch_;           // of logits_rows_
   std::vector<float> host_logits_;  // of several sequences, or for sinks
   int64_t most_spans_ = 1;          // of a sequence
@@ -86,6 +90,8 @@ class CudaWorkspace final : public Workspace {
   Buffer arrived_;                  // AttendStep::arrived
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
+  std::vector<SequenceRows> sequences_;  // of a pass behind the first
+  std::vector<WantedRows> wanted_;
   Recordings recordings_;
   CodesOf codes_of_;
   TapObserver observer_;

@@ -100,7 +100,7 @@ class RefRun {
   Status operator()(const LinearStep& step) {
     LOWBIT_TRY_ASSIGN(const std::vector<float> x, input(step.in, step.out.front().weight));
     for (const Product& p : step.out) {
-      LOWBIT_TRY_ASSIGN(std::vector<float> y, product(p.weight, x));
+      LOWBIT_TRY_ASSIGN(std::vector<float> y, product(p.weight, normed(x, p.norm)));
       if (p.to == kLogits) {
         hand_out_logits(batch_.wanted, 0, m_, y.data(), ref_weight(p.weight).plan.n(), *work_.pool);
         return {};
@@ -113,8 +113,8 @@ class RefRun {
 
   Status operator()(const GluStep& step) {
     LOWBIT_TRY_ASSIGN(const std::vector<float> x, input(step.in, step.gate));
-    LOWBIT_TRY_ASSIGN(const std::vector<float> gate, product(step.gate, x));
-    LOWBIT_TRY_ASSIGN(const std::vector<float> up, product(step.up, x));
+    LOWBIT_TRY_ASSIGN(const std::vector<float> gate, product(step.gate, normed(x, step.gate_norm)));
+    LOWBIT_TRY_ASSIGN(const std::vector<float> up, product(step.up, normed(x, step.up_norm)));
     glu_function(ref_ops(), step.glu)(gate.data(), up.data(), int64_t(gate.size()), rows(step.to));
     return {};
   }
@@ -169,6 +169,13 @@ class RefRun {
       ref_ops().rms_norm(x.data() + r * k, in.norm->weight.data(), k, in.norm->eps, x.data() + r * k);
     for (int64_t r = 0; r < m_ && in.hadamard > 0; ++r) ref_ops().hadamard(x.data() + r * k, k, in.hadamard);
     if (taps_ && in.tap >= 0 && work_.observer) LOWBIT_TRY(work_.observer(in.tap, x.data(), m_, k));
+    return x;
+  }
+
+  std::vector<float> normed(std::vector<float> x, const Norm* norm) const {
+    const int64_t k = norm == nullptr ? 0 : int64_t(norm->weight.size());
+    for (int64_t r = 0; r < m_ && norm != nullptr; ++r)
+      ref_ops().rms_norm(x.data() + r * k, norm->weight.data(), k, norm->eps, x.data() + r * k);
     return x;
   }
 

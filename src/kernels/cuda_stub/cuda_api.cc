@@ -4,6 +4,7 @@
 #include "kernels/cuda_block_api.h"
 #include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
+#include "kernels/cuda_halves_api.h"
 #include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_operators_api.h"
 #include "kernels/cuda_packed_api.h"
@@ -95,6 +96,9 @@ Status norm_codes(const NormCodes&) { return not_built(); }
 bool has_norm_codes(int64_t) { return false; }
 Status round_rows(const RoundRows&) { return not_built(); }
 Status clip_rows(const float*, int64_t, int64_t, int64_t, float*, void*) { return not_built(); }
+Status halve_rows(const HalveRows&) { return not_built(); }
+Status feed_tokens(const ChosenToken*, int64_t, int32_t*, void*) { return not_built(); }
+Status round_to_halves(const float*, int64_t, bool, float*, void*) { return not_built(); }
 Status upload_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status download_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status copy_on(void*, void*, const void*, int64_t) { return not_built(); }

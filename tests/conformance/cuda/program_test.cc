@@ -292,6 +292,27 @@ TEST(CudaPrograms, ManyThreadsShareAModel) {
   }
 }
 
+/// Logits of 40 tokens.
+std::vector<float> logits_of(const MemorySource& source, const LoadOptions& how) {
+  const auto model = *Transformer::load(source, how);
+  const int64_t vocab = model->spec().vocab_size;
+  std::vector<int32_t> tokens(40);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(int64_t(i * 7 + 3) % vocab);
+  std::vector<float> logits(tokens.size() * size_t(vocab));
+  auto cache = *model->make_cache();
+  EXPECT_TRUE(model->forward(tokens, cache, LogitsWanted::range(0, int64_t(tokens.size())), logits));
+  return logits;
+}
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double(got[i]) - want[i], 2);
+    norm += std::pow(double(want[i]), 2);
+  }
+  return std::sqrt(error / norm);
+}
+
 /// With a scale per row and 128 columns sums are the CPU's. In blocks of 128 rows tensor cores round them, by 1.3e-4,
 /// and in this model as small a change of its norms turns enough codes to move logits as far as FP8 itself does. So the
 /// measure is f32 activations: a GPU's logits are no farther from theirs than the CPU's are.
@@ -305,29 +326,38 @@ TEST(CudaPrograms, Fp8Activations) {
   LoadOptions options;
   options.x = blocks.x;
   options.batch = 24;
-  const auto logits_of = [&](const LoadOptions& how) {
-    const auto model = *Transformer::load(source, how);
-    const int64_t vocab = model->spec().vocab_size;
-    std::vector<int32_t> tokens(40);
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(int64_t(i * 7 + 3) % vocab);
-    std::vector<float> logits(tokens.size() * size_t(vocab));
-    auto cache = *model->make_cache();
-    EXPECT_TRUE(model->forward(tokens, cache, LogitsWanted::range(0, int64_t(tokens.size())), logits));
-    return logits;
-  };
   LoadOptions plain = options, device = options;
   plain.x = {.activation = Activation::kF32};
   device.gpus = {0};
-  const auto want = logits_of(plain);
-  const auto error_of = [&](const std::vector<float>& logits) {
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      error += std::pow(double(logits[i]) - want[i], 2);
-      norm += std::pow(double(want[i]), 2);
+  const auto want = logits_of(source, plain);
+  EXPECT_LE(relative_error(logits_of(source, device), want), 1.1 * relative_error(logits_of(source, options), want));
+}
+
+/// Tensor cores multiply x in 16 bits exactly and add in an order of their own (device_matmul_test.cc holds the bound
+/// of one product), so that elements of the next layer's x may round to the other neighbour. What that does to logits
+/// is small beside what rounding x does.
+TEST(CudaPrograms, ActivationsIn16Bits) {
+  LOWBIT_NEEDS_GPU();
+  for (const Halves halves : {Halves::kF16, Halves::kBf16})
+    for (const auto& [format, group] : {std::pair{FormatId::kInt4, int64_t{64}},
+                                        {FormatId::kInt2, int64_t{16}},
+                                        {FormatId::kInt3, Scaling::kAll},
+                                        {FormatId::kTernary, Scaling::kAll}}) {
+      const Variant v = halves_variant(halves, format, group);
+      const MemorySource source = make_random_model(v.model);
+      LoadOptions exact, host;
+      exact.batch = host.batch = 24;
+      exact.x = {.activation = Activation::kF32};
+      host.x = v.x;
+      LoadOptions device = host;
+      device.gpus = {0};
+      const auto want = logits_of(source, exact), by_host = logits_of(source, host);
+      const double rounding = relative_error(by_host, want), order = relative_error(logits_of(source, device), by_host);
+      std::printf("%s, %s: x in 16 bits moves logits by %.1e, the order of sums by %.1e\n", v.name,
+                  format_info(format).name, rounding, order);
+      EXPECT_GT(rounding, 1e-6);
+      EXPECT_LE(order, 0.5 * rounding);
     }
-    return std::sqrt(error / norm);
-  };
-  EXPECT_LE(error_of(logits_of(device)), 1.1 * error_of(logits_of(options)));
 }
 
 }  // namespace
