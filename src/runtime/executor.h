@@ -17,6 +17,7 @@ struct SequenceRequest {
   LogitsWanted wanted;
   std::span<float> logits;
   RowObserver* observer = nullptr;
+  int32_t adapter = kNoAdapter;
 };
 
 /// Where passes through a model meet: a thread that finds it idle runs the next batch, of everybody who waits; those
@@ -34,8 +35,8 @@ class Executor {
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
   /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
-  /// those of any of them, and kInvalidArgument (a cache that stands in two); after one, all caches are as they were,
-  /// and sinks may have had rows.
+  /// those of any of them, kInvalidArgument (a cache that stands in two) and kUnsupported (an adapter, which no model
+  /// has yet); after one, all caches are as they were, and sinks may have had rows.
   Status forward(std::span<const SequenceRequest> requests);
 
  private:
@@ -57,6 +58,7 @@ class Executor {
     const LogitsSink* sink = nullptr;
     int64_t sink_row = 0;
     TokenChoice* choice = nullptr;
+    int32_t adapter = kNoAdapter;
   };
   static Request request_of(const SequenceRequest& from, Call& call);
   /// Waits until all of a call is done.

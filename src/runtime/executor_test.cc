@@ -438,6 +438,11 @@ TEST(Executor, RefusesWhatAForwardRefuses) {
   EXPECT_FALSE(executor.forward({&good, 1}, *cache, LogitsWanted::last(), {}));
   EXPECT_FALSE(executor.forward({&good, 1}, *cache, LogitsWanted::range(1, 1), logits));
   EXPECT_TRUE(executor.forward({&good, 1}, *cache, LogitsWanted::none(), {}));
+  const SequenceRequest adapted = {
+      .tokens = {&good, 1}, .cache = &*cache, .wanted = LogitsWanted::none(), .logits = {}, .adapter = 3};
+  const auto refused = executor.forward({&adapted, 1});
+  ASSERT_TRUE(!refused && refused.error().code == ErrorCode::kUnsupported && cache->length() == 1);
+  EXPECT_NE(refused.error().message().find("adapter 3"), std::string::npos) << refused.error().message();
 }
 
 }  // namespace
