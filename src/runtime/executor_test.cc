@@ -10,6 +10,7 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "base/test_bits.h"
 #include "model/random_model.h"
 #include "runtime/sampler.h"
 
@@ -102,10 +103,6 @@ std::vector<float> told_alone(Transformer& model, uint64_t seed, int steps) {
     return model.forward(tokens, cache, LogitsWanted::last(), logits);
   });
   return story.record();
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // The promise that everything else stands on: whoever runs beside a sequence, its bits are those that it has alone.

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <map>
 
 #include "backend/backend.h"
 #include "base/rng.h"
+#include "base/test_bits.h"
 #include "kernels/fp8_api.h"
 #include "model/model_spec.h"
 #include "model/random_model.h"
@@ -246,10 +246,6 @@ inline std::vector<float> run(Backend& backend, const Loaded& model, How how, Se
     all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;
-}
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 /// Logits of some sequences that grow, fork and forget, in random batches; the same calls for every backend.
