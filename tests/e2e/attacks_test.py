@@ -13,7 +13,7 @@ from pathlib import Path
 import cli
 
 sys.path.insert(0, str(cli.SOURCE / "scripts"))
-from make_test_model import gguf_file, vocabulary  # noqa: E402
+from make_test_model import MERGES, gguf_file, vocabulary  # noqa: E402
 
 SECONDS, MEBIBYTES = 2.0, 256
 
@@ -133,7 +133,7 @@ class Attacks(cli.CliTest):
 
     def test_gguf_without_a_pre_tokenizer_warns(self):
         meta = {"general.architecture": "gptneox", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": vocabulary(),
-                "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.token_type": 300 * [1]}
+                "tokenizer.ggml.merges": MERGES, "tokenizer.ggml.token_type": 300 * [1]}
         (self.dir / "vocabulary.gguf").write_bytes(gguf_file(meta, []))
         errors = self.attack("tokenize", self.dir / "vocabulary.gguf", "-p", "x", size=0, codes=(0,))[2]
         self.assertRegex(errors, "warning: .*tokenizer.ggml.pre.*gpt-2")
