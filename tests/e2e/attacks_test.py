@@ -176,6 +176,11 @@ class Attacks(cli.CliTest):
             with self.subTest(" ".join(map(str, call))):
                 self.attack(*call, size=0, codes=(1, 2))
 
+    def test_pipes_without_end(self):
+        for call in (("tokenize", self.hf, "--file", "-"), ("run", self.hf, "--file", "-"), ("chat", self.hf, "--render", "-")):
+            with self.subTest(" ".join(map(str, call))):
+                self.assertIn("256 MiB", self.attack(*call, size=MEBIBYTES << 20, stdin=(MEBIBYTES + 1 << 19) * b"a\n", codes=(1,))[2])
+
 
 if __name__ == "__main__":
     unittest.main()
