@@ -17,7 +17,7 @@ if(LOWBIT_WERROR)
 endif()
 if(LOWBIT_SANITIZE)
   list(APPEND LOWBIT_CXX_FLAGS -fsanitize=${LOWBIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -O1)
-  # Frames that GCC puts on the heap to find uses after return are aligned to less than its vectors (its bug 110027).
+  # Frames that GCC puts on the heap to find uses after return may be aligned to less than its vectors.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND LOWBIT_SANITIZE MATCHES address)
     list(APPEND LOWBIT_CXX_FLAGS --param=asan-use-after-return=0)
   endif()
