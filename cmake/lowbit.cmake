@@ -17,6 +17,10 @@ if(LOWBIT_WERROR)
 endif()
 if(LOWBIT_SANITIZE)
   list(APPEND LOWBIT_CXX_FLAGS -fsanitize=${LOWBIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -O1)
+  # Frames that GCC puts on the heap to find uses after return may be aligned to less than its vectors.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND LOWBIT_SANITIZE MATCHES address)
+    list(APPEND LOWBIT_CXX_FLAGS --param=asan-use-after-return=0)
+  endif()
   target_link_options(lowbit_flags INTERFACE $<BUILD_INTERFACE:-fsanitize=${LOWBIT_SANITIZE}>)
 endif()
 # scripts/check_hardening.py looks at what was built.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -11,6 +12,7 @@ namespace lowbit::cli {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
+constexpr size_t kMaxPipeBytes = size_t{256} << 20;  // growing takes twice as much
 
 struct Descriptor {
   int fd;
@@ -31,16 +33,20 @@ Result<std::string> read_text(const std::string& path) {
   const bool is_null = stat("/dev/null", &null) == 0 && null.st_rdev == info.st_rdev;
   if (device && !is_null && isatty(file.fd) == 0)
     return fail(ErrorCode::kInvalidArgument, path, "a device", "a text file or a pipe");
+  const bool sized = S_ISREG(info.st_mode);
+  const size_t most = sized ? kMaxBytes : kMaxPipeBytes;
   std::string text;
+  if (sized) text.reserve(std::min(most, static_cast<size_t>(info.st_size)) + 1);
   char chunk[1 << 16];
   while (true) {
     const ssize_t n = ::read(file.fd, chunk, sizeof chunk);
     if (n == 0) return text;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail(ErrorCode::kIo, path, std::strerror(errno), "a text file");
+    if (text.size() + static_cast<size_t>(n) > most)
+      return fail(ErrorCode::kInvalidArgument, path, "more than " + std::to_string(most >> 20) + " MiB of text",
+                  sized ? "less" : "less, or a file");
     text.append(chunk, static_cast<size_t>(n));
-    if (text.size() > kMaxBytes)
-      return fail(ErrorCode::kInvalidArgument, path, "more than 1 GiB of text", "at most 1 GiB");
   }
 }
 

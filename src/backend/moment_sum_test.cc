@@ -5,11 +5,11 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "backend/backend.h"
 #include "base/rng.h"
+#include "base/test_bits.h"
 
 namespace lowbit {
 namespace {
@@ -19,10 +19,6 @@ std::vector<float> random_rows(uint64_t seed, int64_t count) {
   std::vector<float> rows(static_cast<size_t>(count));
   for (float& v : rows) v = rng.normal();
   return rows;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 /// `cut`: rows of each call.

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstring>
 
 #include "base/rng.h"
+#include "base/test_bits.h"
 #include "model/model_spec.h"
 #include "model/random_model.h"
 
@@ -39,10 +39,6 @@ std::vector<Variant> variants() {
   s.window = 20;
   all.push_back({"windows", s});
   return all;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 std::vector<float> random_states(const RandomModelSpec& spec, uint64_t seed) {

@@ -127,10 +127,10 @@ Status check_block_count(const GgufFile& file, int64_t blocks) {
   for (const GgufTensor& t : file.tensors()) {
     const size_t end =
         t.name.starts_with(names::kBlocks.gguf) ? t.name.find('.', names::kBlocks.gguf.size()) : std::string::npos;
-    if (end == std::string::npos || end > 4 + 9) continue;
-    const std::string number = t.name.substr(4, end - 4);
-    if (number.empty() || number.find_first_not_of("0123456789") != std::string::npos || std::stoll(number) < blocks)
-      continue;
+    if (end == std::string::npos) continue;
+    const std::string number = t.name.substr(names::kBlocks.gguf.size(), end - names::kBlocks.gguf.size());
+    if (number.empty() || number.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (number.size() < 10 && std::stoll(number) < blocks) continue;  // longer ones are no block that there may be
     return fail(ErrorCode::kCorrupt, file.path() + ": block_count", std::to_string(blocks),
                 "more, since there is a tensor '" + t.name + "'");
   }

@@ -203,11 +203,15 @@ class KvCache {
   std::vector<int32_t> recent_;      // tokens of [refreshed_, length_)
 };
 
+/// A sequence that runs on the model's own weights. No adapters exist yet; every batch has a place for their ids.
+inline constexpr int32_t kNoAdapter = 0;
+
 /// Consecutive rows of a batch that continue one sequence: rows [row, row + rows) are its positions [position, position
 /// + rows).
 struct SequenceRows {
   KvCache* cache = nullptr;
   int64_t position = 0, row = 0, rows = 0;
+  int32_t adapter = kNoAdapter;  // whose weights these rows get beside the model's
 };
 
 }  // namespace lowbit

@@ -95,9 +95,6 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
     pool->stores_[store].slabs.reserve(size_t(ceil_div(max_pages, pool->slab_pages_)));
     LOWBIT_TRY(pool->add_slab(store));
   }
-  // A GPU's kernels read whole spans: no page before a window may go.
-  for (size_t g = 0; g < pool->groups_.size(); ++g)
-    if (pool->stores_[g].slabs.front().device() == Device::kCuda) pool->groups_[g].window = 0;
   return pool;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/try.h"
 #include "runtime/scheduler.h"
@@ -10,9 +11,19 @@ namespace lowbit {
 Executor::Request Executor::request_of(const SequenceRequest& from, Call& call) {
   const auto [first, last] = from.wanted.rows_of(int64_t(from.tokens.size()));
   ++call.left;
-  return {
-      &call, from.tokens,         from.cache, first, last - first, from.logits.data(), from.observer, from.wanted.sink,
-      0,     from.wanted.choices, {},         {}};
+  return {&call,
+          from.tokens,
+          from.cache,
+          first,
+          last - first,
+          from.logits.data(),
+          from.observer,
+          from.wanted.sink,
+          0,
+          from.wanted.choices,
+          from.adapter,
+          {},
+          {}};
 }
 
 int64_t Executor::positions_of(const SequenceRequest& r) {
@@ -37,6 +48,9 @@ Status Executor::forward(std::span<const SequenceRequest> requests) {
   std::vector<const KvCache*> caches;
   for (const SequenceRequest& r : requests) {
     LOWBIT_TRY(model_.check(r.tokens, *r.cache, r.wanted, r.logits));
+    if (r.adapter != kNoAdapter)
+      return fail(ErrorCode::kUnsupported, "forward", "adapter " + std::to_string(r.adapter),
+                  "none: the model's own weights");
     caches.push_back(r.cache);
   }
   std::ranges::sort(caches);
@@ -125,12 +139,13 @@ void Executor::open_parts() {
     if (!opened_[i]) continue;
     if (r.again) {
       const std::span<const int32_t> tokens(r.again_tokens);
-      batch_.push_back({.tokens = tokens.subspan(cache.recent().size(), size_t(rows_[i])), .cache = &cache});
+      batch_.push_back(
+          {.tokens = tokens.subspan(cache.recent().size(), size_t(rows_[i])), .cache = &cache, .adapter = r.adapter});
       continue;
     }
     const int64_t first = std::min(r.first, rows_[i]), last = std::min(r.first + r.count, rows_[i]);
     batch_.push_back({r.tokens.first(size_t(rows_[i])), r.cache, first, last - first, r.logits, r.observer, r.sink,
-                      r.sink_row, r.choices.data()});
+                      r.sink_row, r.choices.data(), r.adapter});
   }
 }
 

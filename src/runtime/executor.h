@@ -18,6 +18,7 @@ struct SequenceRequest {
   LogitsWanted wanted;
   std::span<float> logits;
   RowObserver* observer = nullptr;
+  int32_t adapter = kNoAdapter;
 };
 
 /// Where passes through a model meet: a thread that finds it idle runs the next batch, of everybody who waits; those
@@ -37,8 +38,8 @@ class Executor {
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
   /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
-  /// those of any of them, and kInvalidArgument (a cache that stands in two); after one, all caches are as they were,
-  /// and sinks may have had rows.
+  /// those of any of them, kInvalidArgument (a cache that stands in two) and kUnsupported (an adapter, which no model
+  /// has yet); after one, all caches are as they were, and sinks may have had rows.
   Status forward(std::span<const SequenceRequest> requests);
 
  private:
@@ -59,7 +60,8 @@ class Executor {
     RowObserver* observer = nullptr;
     const LogitsSink* sink = nullptr;
     int64_t sink_row = 0;
-    std::span<TokenChoice> choices;     // those that are not made
+    std::span<TokenChoice> choices;  // those that are not made
+    int32_t adapter = kNoAdapter;
     std::optional<KvCache> again;       // computes recent positions once more (KvCache::refreshing())
     std::vector<int32_t> again_tokens;  // their tokens
   };

@@ -10,6 +10,7 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "base/test_bits.h"
 #include "model/random_model.h"
 #include "runtime/sampler.h"
 
@@ -102,10 +103,6 @@ std::vector<float> told_alone(Transformer& model, uint64_t seed, int steps) {
     return model.forward(tokens, cache, LogitsWanted::last(), logits);
   });
   return story.record();
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // The promise that everything else stands on: whoever runs beside a sequence, its bits are those that it has alone.
@@ -438,6 +435,11 @@ TEST(Executor, RefusesWhatAForwardRefuses) {
   EXPECT_FALSE(executor.forward({&good, 1}, *cache, LogitsWanted::last(), {}));
   EXPECT_FALSE(executor.forward({&good, 1}, *cache, LogitsWanted::range(1, 1), logits));
   EXPECT_TRUE(executor.forward({&good, 1}, *cache, LogitsWanted::none(), {}));
+  const SequenceRequest adapted = {
+      .tokens = {&good, 1}, .cache = &*cache, .wanted = LogitsWanted::none(), .logits = {}, .adapter = 3};
+  const auto refused = executor.forward({&adapted, 1});
+  ASSERT_TRUE(!refused && refused.error().code == ErrorCode::kUnsupported && cache->length() == 1);
+  EXPECT_NE(refused.error().message().find("adapter 3"), std::string::npos) << refused.error().message();
 }
 
 }  // namespace

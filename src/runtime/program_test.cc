@@ -43,6 +43,11 @@ TEST(Program, SequencesThatShareAPool) {
     expect_reference_sessions(*make_cpu_backend(best_isa(), pool, false), v, pool, 14);
 }
 
+TEST(Program, WindowsGivePagesBack) {
+  ThreadPool pool(2);
+  expect_windows_give_pages_back(*make_cpu_backend(best_isa(), pool, false), pool);
+}
+
 TEST(Program, AStepThatNobodyHasIsRefusedByName) {
   ThreadPool pool(1);
   const MemorySource source = make_random_model({});

@@ -8,6 +8,7 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "base/test_bits.h"
 #include "model/random_model.h"
 #include "runtime/transformer.h"
 
@@ -36,10 +37,6 @@ class Record : public RowObserver {
   std::vector<int32_t> tokens;
   int64_t wanted = 0;
 };
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 std::unique_ptr<Transformer> load(const RandomModelSpec& spec, bool reference) {
   LoadOptions options;

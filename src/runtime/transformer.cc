@@ -138,7 +138,7 @@ Status Transformer::run(std::span<const BatchPart> batch, int64_t passes) {
   for (const BatchPart& part : batch) {
     const auto row = int64_t(tokens_.size()), rows = int64_t(part.tokens.size());
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
-    sequences_.push_back({part.cache, part.cache->length(), row, rows});
+    sequences_.push_back({part.cache, part.cache->length(), row, rows, part.adapter});
     if (part.count > 0)
       wanted_.push_back({row + part.first, part.count, part.logits, part.sink, part.sink_row, part.choice});
   }

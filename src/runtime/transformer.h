@@ -68,6 +68,7 @@ struct BatchPart {
   const LogitsSink* sink = nullptr;
   int64_t sink_row = 0;           // what the sink calls the first of them
   TokenChoice* choice = nullptr;  // or several, of the passes of a call
+  int32_t adapter = kNoAdapter;
 };
 
 /// What a model's layers keep of a sequence; `kept` of them, ascending, as f16.

@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "base/rng.h"
+#include "base/test_bits.h"
 #include "model/random_model.h"
 
 namespace lowbit {
@@ -42,10 +43,6 @@ std::vector<float> all_logits(Transformer& model, const std::vector<int32_t>& to
   }
   EXPECT_EQ(cache->length(), n);
   return logits;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 /// Root mean square of the difference over that of the reference. (The largest difference would be a lottery: where f32

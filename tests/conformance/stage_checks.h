@@ -147,8 +147,8 @@ inline void check_placements(const RandomModelSpec& spec, const std::vector<Plac
     const auto model = Transformer::load(source, options);
     ASSERT_TRUE(model.has_value()) << name << ": " << model.error().message();
     const Seen got = run_story(**model);
-    EXPECT_TRUE(program_checks::same_bits(got.logits, wanted.logits)) << name;
-    EXPECT_TRUE(program_checks::same_bits(got.rows, wanted.rows)) << name;
+    EXPECT_TRUE(same_bits(got.logits, wanted.logits)) << name;
+    EXPECT_TRUE(same_bits(got.rows, wanted.rows)) << name;
     EXPECT_EQ((*model)->chooses_tokens(), p.layers != 0) << name;
     EXPECT_EQ(Writers(**model, (*model)->chooses_tokens()).together(), texts) << name;
     if ((*model)->chooses_tokens()) {

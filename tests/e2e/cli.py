@@ -77,6 +77,12 @@ def load_package():
     sys.path.insert(0, str(SOURCE / "python"))
 
 
+def sanitized():
+    """Whether the binary is instrumented, which takes several times the time and the memory."""
+    program = Path(BINARY).read_bytes()
+    return b"__asan_init" in program or b"__tsan_init" in program
+
+
 def limit_files(most_bytes):
     """For a child: a write beyond that size is an error, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))

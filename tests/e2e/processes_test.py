@@ -15,11 +15,8 @@ QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 
 
 class Processes(cli.CliTest):
-    def sanitized(self):
-        return b"__asan_init" in Path(cli.BINARY).read_bytes() or b"__tsan_init" in Path(cli.BINARY).read_bytes()
-
     def test_less_memory_than_threads_want(self):
-        if self.sanitized():
+        if cli.sanitized():
             self.skipTest("a sanitizer wants more address space than any limit here")
         wanted, codes = self.greedy(self.hf, n=4), []
         program = (os.stat(cli.BINARY).st_size >> 20) + 20  # less than that ends in the kernel: there is no room to start it
@@ -80,7 +77,7 @@ class Processes(cli.CliTest):
     def test_smaller_cpus(self):
         if QEMU is None:
             self.skipTest("no qemu-x86_64: apt-get install qemu-user")
-        if self.sanitized():
+        if cli.sanitized():
             self.skipTest("sanitizers do not run in an emulator")
 
         def emulated(cpu, *args, **extra):

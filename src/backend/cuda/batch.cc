@@ -169,7 +169,13 @@ Status CudaBatch::send_table(Table& table, size_t sequence, std::span<const KvPo
                 fmt::format("at most {}, a context", most_pages_));
   const size_t row = sequence * size_t(most_pages_);
   size_t same = 0;
-  const auto address = [&](size_t p) { return reinterpret_cast<uint64_t>(pages[p].data); };
+  // Kernels load whole spans. What of them lies before a window nobody sees: any page that is there may stand for one
+  // that has gone.
+  const auto there = std::ranges::find_if(pages, [](const KvPool::Page& page) { return page.data != nullptr; });
+  const auto* const instead = there == pages.end() ? nullptr : there->data;
+  const auto address = [&](size_t p) {
+    return reinterpret_cast<uint64_t>(pages[p].data != nullptr ? pages[p].data : instead);
+  };
   while (same < pages.size() && table.sent[row + same] == address(same)) ++same;
   if (same == pages.size()) return {};
   uint64_t* const to = table.sent.data() + row;

@@ -86,6 +86,12 @@ TEST(CudaPrograms, SequencesThatShareAPool) {
   for (const Variant& v : variants()) expect_reference_sessions(*gpu.backend, v, gpu.pool, 40);
 }
 
+TEST(CudaPrograms, WindowsGivePagesBack) {
+  LOWBIT_NEEDS_GPU();
+  Gpu gpu;
+  expect_windows_give_pages_back(*gpu.backend, gpu.pool);
+}
+
 /// Caches whose old pages are packed.
 TEST(CudaPrograms, QuantizedCaches) {
   LOWBIT_NEEDS_GPU();

@@ -69,7 +69,7 @@ TEST(CudaPrograms, MemoryThatRunsOutInTheMiddle) {
     const auto goes_on = executor.forward({&token, 1}, sessions[0], LogitsWanted::last(), got);
     ASSERT_TRUE(goes_on) << goes_on.error().message();
     ASSERT_TRUE(cpu->forward({&token, 1}, on_cpu, LogitsWanted::last(), wanted));
-    EXPECT_TRUE(program_checks::same_bits(got, wanted)) << token;
+    EXPECT_TRUE(same_bits(got, wanted)) << token;
   }
   sessions[1].clear();
   EXPECT_TRUE(executor.forward(text, sessions.back(), LogitsWanted::last(), got));

@@ -35,6 +35,12 @@ TEST(ProgramsOnFibers, SequencesThatDecode) {
   for (const Variant& v : variants()) expect_reference_decoding(*cuda, v, pool, 9);
 }
 
+TEST(ProgramsOnFibers, WindowsGivePagesBack) {
+  ThreadPool pool(2);
+  const auto cuda = *make_cuda_backend(0, pool);
+  expect_windows_give_pages_back(*cuda, pool);
+}
+
 /// Caches whose old pages are packed.
 TEST(ProgramsOnFibers, QuantizedCaches) {
   ThreadPool pool(2);

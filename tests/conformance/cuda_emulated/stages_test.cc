@@ -92,7 +92,7 @@ TEST(StagesOnFibers, MemoryThatRunsOutInTheMiddle) {
       const auto status = executor.forward({&token, 1}, first, LogitsWanted::last(), got);
       ASSERT_TRUE(status) << status.error().message();
       ASSERT_TRUE(cpu->forward({&token, 1}, on_cpu, LogitsWanted::last(), wanted));
-      EXPECT_TRUE(program_checks::same_bits(got, wanted)) << token;
+      EXPECT_TRUE(same_bits(got, wanted)) << token;
     }
     const int32_t next[] = {5};  // now it needs a page, too
     EXPECT_EQ(executor.forward(next, first, LogitsWanted::last(), got).error().code, ErrorCode::kOutOfMemory);
@@ -102,7 +102,7 @@ TEST(StagesOnFibers, MemoryThatRunsOutInTheMiddle) {
   EXPECT_TRUE(executor.forward(text, second, LogitsWanted::none(), {}));
   ASSERT_TRUE(executor.forward(next, first, LogitsWanted::last(), got));
   ASSERT_TRUE(cpu->forward(next, on_cpu, LogitsWanted::last(), wanted));
-  EXPECT_TRUE(program_checks::same_bits(got, wanted));
+  EXPECT_TRUE(same_bits(got, wanted));
 }
 
 }  // namespace
