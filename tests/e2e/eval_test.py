@@ -185,7 +185,7 @@ class Eval(CliTest):
         self.assertGreater(divergences[0], drift["kld_mean"])
         self.assertKeys(drift["examples"][0], "position kld before truth base model")
         self.assertEqual(kld["kld_mean"], drift["kld_mean"])  # the same sequences
-        old = self.compared("--tasks", "ppl", "-c", 128, "--windows", 3)["tasks"][0]  # as the option and the key were called
+        old = self.compared("--tasks", "ppl", "-c", 128, "--windows", 3, model=self.dir / "q")["tasks"][0]  # as the option and the key were called
         self.assertEqual((old["ppl"], old["windows"]), (ppl["ppl"], ppl["sequences"]))
 
     def test_what_a_model_lost_needs_no_more_than_its_source(self):
