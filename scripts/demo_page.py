@@ -14,8 +14,9 @@ def series_of(rows: list[dict], y) -> list[dict]:
     """The original, what is good and what is garbage, apart; y gives a row's height and label."""
     parts = (("original", [r for r in rows if r["format"] == "original"]), ("quantized", [r for r in rows if r["format"] != "original" and not r["ruined"]]),
              ("garbage: a warning", [r for r in rows if r["ruined"]]))
-    # The order of draw_bits' colours: red first.
-    return [{"name": name, "line": name == "quantized", "marks": True, "points": [[r["bits_per_weight"], *y(r)] for r in part]} for name, part in reversed(parts) if part]
+    # The order of draw_bits' colours: red first. The PNG takes the same.
+    return [{"name": name, "line": name == "quantized", "marks": True, "colour": colour, "points": [[r["bits_per_weight"], *y(r)] for r in part]}
+            for (name, part), colour in zip([p for p in reversed(parts) if p[1]], draw_bits.COLOURS)]
 
 
 def figures(report: dict) -> list[dict]:
@@ -24,7 +25,7 @@ def figures(report: dict) -> list[dict]:
 
     def quality(row: dict) -> tuple:
         name = row["format"].removesuffix(" calibrated")
-        return (top, 0.0, f"{row['format']}: {row['ratio']:.3g} times, off the scale") if row["ruined"] else (row["ratio"], 0.0, f"{name} {row['ratio']:.2f}")
+        return (top, 0.0, f"{row['format']}: {row['ratio']:,.0f} times, off the scale") if row["ruined"] else (row["ratio"], 0.0, f"{name} {row['ratio']:.2f}")
 
     def speed(row: dict) -> tuple:
         return row["decode_tok_s"], 0.0, f"{row['format'].removesuffix(' calibrated')} {row['decode_tok_s']:.0f}"

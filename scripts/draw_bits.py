@@ -91,7 +91,7 @@ def undominated(rows: list[tuple]) -> list[tuple]:
 
 def readme_figure() -> dict:
     """The best that each way of quantizing reaches with some bits, of what bench/results/ holds."""
-    from print_tables import best_of_sizes  # which draws the demo's table, and the demo draws by this module
+    from tables_quality import best_of_sizes
 
     quality, recovery = (json.loads((ROOT / f"bench/results/{name}.json").read_text()) for name in ("quality", "recovery"))
     point = lambda r, ratio: (r["bits_per_weight"], ratio, 0.0, f"{r['format'].removesuffix('-packed')} {ratio:.2f}")

@@ -11,7 +11,7 @@
 
 namespace lowbit::cli {
 
-/// What the command line asked for: filled while it is parsed, run afterwards.
+/// The command that was asked for: filled while it is parsed, run afterwards.
 struct Invocation {
   bool json = false, quiet = false;
   Compute compute;

@@ -28,7 +28,8 @@ constexpr int64_t kContinuations = 512;
 struct EvalArguments {
   std::string model, against, text;
   std::vector<std::string> tasks;
-  int64_t windows = 0;
+  int64_t sequences = 0;
+  bool uses_old_name = false;  // --windows
   bool long_context = false;
   std::vector<int64_t> lengths;
   ModelOptions model_options;
@@ -182,7 +183,12 @@ Result<TaskResult> answer(Console& console, Model& model, Model* base, const std
 }
 
 /// The model beside itself with an f16 cache.
+void note_old_name(Console& console, const EvalArguments& arguments) {
+  if (arguments.uses_old_name) console.note("--windows is now --sequences");
+}
+
 Status long_action(Console& console, const EvalArguments& arguments, const Compute& compute) {
+  note_old_name(console, arguments);
   auto model = open_model(console, arguments.model, compute, arguments.model_options);
   if (!model) return tl::unexpected(model.error());
   ModelOptions exact = arguments.model_options;
@@ -191,10 +197,11 @@ Status long_action(Console& console, const EvalArguments& arguments, const Compu
   exact.kv_demote = "";
   auto base = open_model(console, arguments.model, compute, exact);
   if (!base) return tl::unexpected(base.error());
-  return run_long(console, *model, *base, {text_file(arguments), arguments.lengths, arguments.windows});
+  return run_long(console, *model, *base, {text_file(arguments), arguments.lengths, arguments.sequences});
 }
 
 Status eval_action(Console& console, EvalArguments& arguments, const Compute& compute) {
+  note_old_name(console, arguments);
   auto questions = read_questions(arguments);
   if (!questions) return tl::unexpected(questions.error());
   auto model = open_model(console, arguments.model, compute, arguments.model_options);
@@ -213,7 +220,7 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
     const std::string& name = arguments.tasks[i];
     if (is_text_task(name)) {
       auto result = run_text_task(console, *model, base.get(),
-                                  {name, text_file(arguments), arguments.model_options.context, arguments.windows});
+                                  {name, text_file(arguments), arguments.model_options.context, arguments.sequences});
       if (!result) return tl::unexpected(result.error());
       if (!console.json()) print_text_task(console, *result);
       tasks.push_back(std::move(*result));
@@ -266,8 +273,10 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
   verb->add_option("--text", arguments->text,
                    "text of ppl, kld, drift, agreement and continuation [wiki.test.raw of the test data]")
       ->type_name("FILE");
-  add_count_option(*verb, "--windows", arguments->windows, {1, int64_t{1} << 40},
-                   "windows of -c tokens: ppl and kld [16 of 512], drift [1 of 4096]");
+  add_count_option(*verb, "--sequences", arguments->sequences, {1, int64_t{1} << 40},
+                   "sequences of -c tokens: ppl and kld [16 of 512], drift [1 of 4096]");
+  add_count_option(*verb, "--windows", arguments->sequences, {1, int64_t{1} << 40}, "the old name of --sequences")
+      ->group("");
   verb->add_flag("--long", arguments->long_context,
                  "the cache of --kv beside f16 over a long text: divergence by position, facts that are asked for at "
                  "its end, sums of "
@@ -278,7 +287,8 @@ void add_eval_verb(CLI::App& app, Invocation& invocation) {
   add_count_option(*verb, "--questions", arguments->options.questions, {0, int64_t{1} << 40},
                    "only the first N of each task");
   add_model_options(*verb, arguments->model_options);
-  verb->callback([arguments, &invocation] {
+  verb->callback([arguments, verb, &invocation] {
+    arguments->uses_old_name = verb->count("--windows") > 0;
     if (arguments->long_context) {
       if (!arguments->tasks.empty() || !arguments->against.empty())
         throw UsageError{{ErrorCode::kInvalidArgument, "--long", "--tasks or --against", "--long alone",

@@ -10,7 +10,7 @@
 namespace lowbit::cli {
 namespace {
 
-constexpr int64_t kShortContext = 512, kLongContext = 4096, kShortWindows = 16;
+constexpr int64_t kShortContext = 512, kLongContext = 4096, kShortSequences = 16;
 
 nlohmann::json shares_json(const std::vector<TokenShare>& shares) {
   nlohmann::json json = nlohmann::json::array();
@@ -36,7 +36,8 @@ nlohmann::json compare_json(const CompareReport& r) {
                         {"base", shares_json(e.base)},
                         {"model", shares_json(e.model)}});
   return {{"context", r.context},
-          {"windows", r.windows},
+          {"sequences", r.sequences},
+          {"windows", r.sequences},  // as it was called
           {"tokens", r.tokens},
           {"kld_mean", r.kld_mean},
           {"kld_error", r.kld_error},
@@ -81,16 +82,17 @@ Result<nlohmann::json> run_text_task(Console& console, Model& model, Model* base
   ProgressDisplay progress(console);
   nlohmann::json json;
   const bool is_drift = task.name == "drift";
-  const int64_t windows = task.windows > 0 ? task.windows : is_drift ? 1 : kShortWindows;
+  const int64_t sequences = task.sequences > 0 ? task.sequences : is_drift ? 1 : kShortSequences;
   if (task.name == "ppl") {
     PerplexityOptions options;
     options.context = task.context > 0 ? task.context : std::min(kShortContext, model.info().context);
-    options.chunks = windows;
+    options.chunks = sequences;
     options.progress = progress.callback();
     const auto report = perplexity(model, *text, options);
     if (!report) return tl::unexpected(report.error());
-    json = {{"context", options.context}, {"windows", report->chunks},      {"tokens", report->tokens},
-            {"ppl", report->ppl},         {"ppl_error", report->ppl_error}, {"seconds", report->seconds}};
+    json = {{"context", options.context}, {"sequences", report->chunks}, {"windows", report->chunks},
+            {"tokens", report->tokens},   {"ppl", report->ppl},          {"ppl_error", report->ppl_error},
+            {"seconds", report->seconds}};
   } else if (task.name == "agreement") {
     AgreementOptions options;
     const int64_t half = std::min(model.info().context, base->info().context) / 2;
@@ -105,7 +107,7 @@ Result<nlohmann::json> run_text_task(Console& console, Model& model, Model* base
     CompareOptions options;
     const int64_t longest = std::min(model.info().context, base->info().context);
     options.context = task.context > 0 ? task.context : std::min(is_drift ? kLongContext : kShortContext, longest);
-    options.windows = windows;
+    options.sequences = sequences;
     options.progress = progress.callback();
     const auto report = compare_models(model, *base, *text, options);
     if (!report) return tl::unexpected(report.error());

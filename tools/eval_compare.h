@@ -11,10 +11,10 @@
 namespace lowbit::cli {
 
 struct TextTask {
-  std::string name;     // "ppl", "kld", "drift", "agreement"
-  std::string file;     // the text
-  int64_t context = 0;  // 0: 512 for ppl and kld, 4096 or what the models hold for drift
-  int64_t windows = 0;  // 0: 16 for ppl and kld, 1 for drift
+  std::string name;       // "ppl", "kld", "drift", "agreement"
+  std::string file;       // the text
+  int64_t context = 0;    // 0: 512 for ppl and kld, 4096 or what the models hold for drift
+  int64_t sequences = 0;  // 0: 16 for ppl and kld, 1 for drift
 };
 
 bool is_text_task(const std::string& name);

@@ -54,7 +54,7 @@ Status run_long(Console& console, Model& model, Model& base, const LongArguments
   if (!text) return tl::unexpected(text.error());
   LongContextOptions options;
   options.lengths = arguments.lengths;
-  options.texts = std::max<int64_t>(1, arguments.windows);
+  options.texts = std::max<int64_t>(1, arguments.sequences);
   std::ranges::sort(options.lengths);
   const int64_t longest = options.lengths.empty() ? model.info().context : options.lengths.back();
   const auto drift = run_text_task(console, model, &base, {"drift", arguments.file, longest, options.texts});

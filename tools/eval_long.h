@@ -13,7 +13,7 @@ namespace lowbit::cli {
 struct LongArguments {
   std::string file;              // the text
   std::vector<int64_t> lengths;  // empty: a quarter, a half and all of the context
-  int64_t windows = 0;           // texts of each length; 0: 1
+  int64_t sequences = 0;         // texts of each length; 0: 1
 };
 
 /// `base`: the same model with an f16 cache. Prints tables, or the document of --json (docs/cli.md).

@@ -1,5 +1,5 @@
 #pragma once
-// What the verbs of `lowbit gru` share: sequences from files, options.
+// Shared by the verbs of `lowbit gru`: sequences from files, options.
 
 #include <CLI/CLI.hpp>
 

@@ -35,7 +35,7 @@ const char* kind_name(ValueKind kind) {
   return "";
 }
 
-/// Those that people choose, and when; the most bits first.
+/// The formats that people choose, and when; the most bits first.
 std::string chosen_formats() {
   std::vector<const FormatInfo*> chosen;
   for (const FormatInfo& info : formats())

@@ -20,8 +20,8 @@
 namespace lowbit::cli {
 namespace {
 
-/// What every verb has, and the verbs below `bench` and `gru`: the common options and examples. `command`: the words
-/// before.
+/// Adds what every verb has, and the verbs below `bench` and `gru`: the common options and examples. `command`: the
+/// words before.
 void finish_verbs(CLI::App& app, const std::string& command, Invocation& invocation) {
   for (CLI::App* verb : app.get_subcommands({})) {
     const std::string name = command + " " + verb->get_name();

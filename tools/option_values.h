@@ -36,7 +36,7 @@ CLI::Option* add_choice_option(CLI::App& app, const std::string& name, std::stri
                                std::vector<std::string> choices, const std::string& help);
 /// Only formats a checkpoint can hold.
 CLI::Option* add_format_option(CLI::App& app, const std::string& name, FormatId& value, const std::string& help);
-/// The same, or "keep".
+/// A format option that also takes "keep".
 CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, FormatId& value, bool& keep,
                                        const std::string& help);
 /// QuantizeSpec::group.

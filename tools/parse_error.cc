@@ -50,7 +50,7 @@ size_t distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-/// What llama.cpp, vLLM and others call what lowbit has by another name.
+/// Option names of llama.cpp, vLLM and others, and lowbit's names for them.
 constexpr std::pair<std::string_view, std::string_view> kNamesElsewhere[] = {
     {"-t", "--threads"},
     {"-m", "MODEL"},

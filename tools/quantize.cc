@@ -114,23 +114,23 @@ std::string choices_table(const QuantizeReport& report) {
 nlohmann::json report_json(const QuantizeReport& report, const std::string& source, const std::string& target) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerReport& layer : report.layers) layers.push_back(layer_json(layer));
-  nlohmann::json held_back;
-  if (const auto& held = report.held_back)
-    held_back = {{"tokens", held->tokens},
-                 {"was_seen", held->was_seen},
-                 {"source_ppl", held->source_ppl},
-                 {"ppl", held->ppl},
-                 {"ratio", held->ratio()},
-                 {"same_token", held->same_token},
-                 {"continued", held->continued},
-                 {"sure_tokens", held->sure_tokens},
-                 {"same_where_sure", held->same_where_sure}};
+  nlohmann::json held_out;
+  if (const auto& held = report.held_out)
+    held_out = {{"tokens", held->tokens},
+                {"was_seen", held->was_seen},
+                {"source_ppl", held->source_ppl},
+                {"ppl", held->ppl},
+                {"ratio", held->ratio()},
+                {"same_token", held->same_token},
+                {"continued", held->continued},
+                {"sure_tokens", held->sure_tokens},
+                {"same_where_sure", held->same_where_sure}};
   nlohmann::json times;
   if (const auto& t = report.times) times = {{"measure", t->measure}, {"fit", t->fit}, {"advance", t->advance}};
   return {{"source", source},
           {"target", target},
-          {"held_out", held_back},
-          {"held_back", held_back},  // as it was called
+          {"held_out", held_out},
+          {"held_back", held_out},  // as it was called
           {"resumed_blocks", report.resumed_blocks},
           {"bits_per_weight", report.bits_per_weight},
           {"bits_per_weight_total", report.bits_per_weight_total},
@@ -205,7 +205,7 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
   console.print("\n{}: {}, {:.3f} bits per weight in the linear layers, {:.3f} in all, in {:.1f} s\n", arguments.target,
                 bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
                 report.seconds);
-  if (const auto& held = report.held_back)
+  if (const auto& held = report.held_out)
     console.print(
         "{} of the calibration text: the source's next token in {:.1f} % of places ({:.1f} % where the source is "
         "sure), "
@@ -294,7 +294,7 @@ void add_fit_option(CLI::App& verb, std::string& fit, std::vector<std::string>& 
       ->group(kMoreOptions);
 }
 
-/// Those that few need: `--help-all`.
+/// Options that few need: `--help-all`.
 void add_more_options(CLI::App& verb, QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
   add_fit_option(verb, arguments.fit, arguments.renamed);

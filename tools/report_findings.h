@@ -1,5 +1,5 @@
 #pragma once
-// What the JSON of `quantize`, `eval`, bench/quality and recovery says that a report shows.
+// The findings that a report shows, from the JSON of `quantize`, `eval`, bench/quality and recovery.
 
 #include <cstdint>
 #include <map>
@@ -18,7 +18,7 @@ std::string text_or(const nlohmann::json& object, const char* key, const std::st
 /// The array of that name; empty when there is none.
 const nlohmann::json& list_of(const nlohmann::json& object, const char* key);
 
-/// What all inputs say, by what it is.
+/// The findings of all inputs, by kind.
 struct Findings {
   PlotSeries own{"lowbit", {}, false, true};
   std::vector<PlotSeries> points;  // of tables: bits per weight against the ratio of perplexities

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How far a checkpoint's scores of whole continuations lie from its teacher's, and what it answers, in torch with exact activations.
 
-  choices.py CHECKPOINT --teacher DIR --windows FILE.npz [--questions FILE.jsonl...] [--keep FOLDER] [--lowbit BIN] [--out FILE.json]
+  choices.py CHECKPOINT --teacher DIR --sequences FILE.npz [--questions FILE.jsonl...] [--keep FOLDER] [--lowbit BIN] [--out FILE.json]
 
-Pseudo choices are made of windows that the teacher wrote (`python -m lowbit.sample`): the beginning of each, its own continuation, and those of three other
-windows of its kind. All four are scored by their summed log-probability under both models. Reported are `rms`: the root of the mean squared difference of
+Pseudo choices are made of sequences that the teacher wrote (`python -m lowbit.sample`): the beginning of each, its own continuation, and those of three other
+sequences of its kind. All four are scored by their summed log-probability under both models. Reported are `rms`: the root of the mean squared difference of
 the scores, centred over the four, in nats; `near`: the same of the difference of two choices, over pairs that the teacher's scores hold less than five
 nats apart; and `agree`: how often the likeliest of the three that do not belong is the same. No question is looked at for them. Questions are those that
 `lowbit eval` asks, scored alike; `rms` is that of their choices. What the teacher says is kept in FOLDER and taken from there.
@@ -21,25 +21,25 @@ from jobs import ROOT, say
 
 sys.path.insert(0, str(ROOT / "python"))
 
-PROMPT, CONTINUATION, OTHERS = (12, 96), (8, 20), 3  # tokens, tokens, windows
+PROMPT, CONTINUATION, OTHERS = (12, 96), (8, 20), 3  # tokens, tokens, sequences
 NEAR = 5.0  # nats
 ROWS, POSITIONS = 256, 4096  # choices of a pass; positions whose logits are in memory at once
 SEED = 7
 
 
-def pseudo_choices(windows, kinds) -> list[list[tuple]]:
-    """For each window four (tokens, how many of them are given); the first is its own continuation."""
+def pseudo_choices(sequences, kinds) -> list[list[tuple]]:
+    """For each sequence four (tokens, how many of them are given); the first is its own continuation."""
     rng, items = np.random.default_rng(SEED), []
     for kind in sorted(set(kinds.tolist())):
-        of_kind = windows[kinds == kind]
+        of_kind = sequences[kinds == kind]
         if len(of_kind) <= OTHERS:
             continue
         begin = rng.integers(PROMPT[0], min(PROMPT[1], of_kind.shape[1] - CONTINUATION[1]) + 1, len(of_kind))
         length = rng.integers(CONTINUATION[0], CONTINUATION[1] + 1, len(of_kind))
-        for i, window in enumerate(of_kind):
+        for i, sequence in enumerate(of_kind):
             others = rng.choice(len(of_kind) - 1, OTHERS, replace=False)
             whose = [i, *(others + (others >= i)).tolist()]
-            items.append([(window[:begin[i]].tolist() + of_kind[j, begin[j]:begin[j] + length[j]].tolist(), int(begin[i])) for j in whose])
+            items.append([(sequence[:begin[i]].tolist() + of_kind[j, begin[j]:begin[j] + length[j]].tolist(), int(begin[i])) for j in whose])
     return items
 
 
@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     parser.add_argument("--teacher", required=True)
-    parser.add_argument("--windows", required=True, metavar="FILE.npz")
+    parser.add_argument("--sequences", "--windows", required=True, metavar="FILE.npz")  # the second is the old name
     parser.add_argument("--questions", nargs="*", default=[], metavar="FILE.jsonl")
     parser.add_argument("--first", type=int, help="only so many questions of each")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the teacher's scores")
@@ -146,9 +146,9 @@ def main() -> None:
                 np.savez(kept, scores=np.concatenate(of_teacher))
         return of_teacher, scores(items, teacher.config, trained, "lm_head.weight" if "lm_head.weight" in trained else "model.embed_tokens.weight", device)
 
-    with np.load(o.windows) as stored:
-        windows, kinds = stored["windows"], stored["kinds"]
-    pairs = both("pseudo", pseudo_choices(windows, kinds))
+    with np.load(o.sequences) as stored:
+        sequences, kinds = stored["sequences" if "sequences" in stored else "windows"], stored["kinds"]
+    pairs = both("pseudo", pseudo_choices(sequences, kinds))
     report = {"prompts": len(pairs[0]), "rms": rms(*pairs), "near": near_rms(*pairs), "agree": agreement(*pairs), "tasks": {}}
     say(f"{o.checkpoint}: {len(pairs[0])} pseudo choices, rms {report['rms']:.4f}, near {report['near']:.4f}, agree {report['agree']:.4f}")
     for file in o.questions:

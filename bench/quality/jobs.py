@@ -95,7 +95,7 @@ class Bench:
             extra = [part for key, *value in given for part in ("--" + key, *([RECIPES / f"{value[0]}.txt"] if key == "recipe" else value))]
             form = ["--target-bpw", name[3:]] if name.startswith("bpw") else ["--format", name]
             made = self.lowbit("quantize", self.model, target, *form, "--fit", fit, "--force", *calibration, *extra)
-            made = {key: made[key] for key in ("held_back", "bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
+            made = {key: made[key] for key in ("held_out", "bits_per_weight", "bits_per_weight_total", "bytes", "seconds")}
             note.write_text(json.dumps(made))
             say(f"quantized {step} on {tokens} tokens in {made['seconds']:.0f} s")
         return target, json.loads(note.read_text())

@@ -4,7 +4,7 @@
   recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
   ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover; calib-tokens, scale
   and fit of `lowbit quantize` (scale=double, fit=align; fit=noise-0.09 with format int8: noise of that size, as noise.py adds it);
-  and mix (NAME of a --mix: what its sampled windows begin with)
+  and mix (NAME of a --mix: what its sampled sequences begin with)
 
 Calibrated and trained on WikiText-2's train text and on text sampled from the model itself, measured on WikiText-2's test text
 (perplexity by llama.cpp's method with exact f32 activations, KL divergence and top-1 agreement against the file's own weights) and on the
@@ -30,11 +30,11 @@ sys.path.insert(0, str(ROOT / "python"))
 from lowbit.recover.arguments import KINDS  # noqa: E402
 
 QUANTIZE, MEASURE_TRAINED, ANSWER, MEASURE_START = 1, 2, 3, 4  # what the host does first
-WINDOW = 512
+SEQUENCE = 512
 OF_THE_START = ("calib-tokens=", "scale=", "fit=", "recipe=")  # options of a row that `lowbit quantize` takes
-HELD_BACK = 32  # windows of each kind, sampled apart from all that is trained on, the same for all rows
+HELD_OUT = 32  # sequences of each kind, sampled apart from all that is trained on, the same for all rows
 HELD_SEED = 1000
-CHOICES, CHOICE_WINDOW, CHOICE_MIX = 2048, 128, "word=3,chat=1,opening=1,begin=1"  # what choices.py makes its pseudo choices of, sampled apart too
+CHOICES, CHOICE_SEQUENCE, CHOICE_MIX = 2048, 128, "word=3,chat=1,opening=1,begin=1"  # what choices.py makes its pseudo choices of, sampled apart too
 
 
 class Recovery:
@@ -57,12 +57,12 @@ class Recovery:
         return self.devices[gpu].submit(number, call, gpu, *arguments)
 
     def prepare(self) -> None:
-        """Windows sampled from the teacher by each mix, a part on each GPU, and those that all rows are compared on."""
-        each, jobs = -(-count(self.sample) // WINDOW // self.gpus) * WINDOW, []
+        """Sequences sampled from the teacher by each mix, a part on each GPU, and those that all rows are compared on."""
+        each, jobs = -(-count(self.sample) // SEQUENCE // self.gpus) * SEQUENCE, []
         wanted = [mix for mix in self.mixes if not self.samples(mix).exists()]
         if not self.held.exists():
             even = ",".join(f"{kind}=1" for kind in KINDS)
-            jobs.append(self.on(0, 0, self.write_samples, self.held, HELD_BACK * WINDOW * len(KINDS), HELD_SEED, ["--sample-mix", even]))
+            jobs.append(self.on(0, 0, self.write_samples, self.held, HELD_OUT * SEQUENCE * len(KINDS), HELD_SEED, ["--sample-mix", even]))
         if not self.choices.exists():
             self.on(1, 0, self.write_choices)
         parts = {mix: [self.bench.work / f"samples-{mix}-{i}.npz" for i in range(self.gpus)] for mix in wanted}
@@ -73,7 +73,7 @@ class Recovery:
         for mix in wanted:
             loaded = [np.load(part) for part in parts[mix]]
             whole = self.samples(mix).with_suffix(".tmp.npz")
-            np.savez(whole, **{key: np.concatenate([part[key] for part in loaded]) for key in ("windows", "kinds")})
+            np.savez(whole, **{key: np.concatenate([part[key] for part in loaded]) for key in ("sequences", "kinds")})
             whole.replace(self.samples(mix))
             say(f"sampled {each * self.gpus} tokens ({mix})")
 
@@ -90,7 +90,7 @@ class Recovery:
         """What choices.py says of a checkpoint."""
         out = model.with_name(model.name + ".choices.json")
         questions = [self.bench.texts.parent / f"eval/{name}.jsonl" for name in ("arc_easy", "winogrande")]
-        command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--windows", self.choices, "--questions", *questions,
+        command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--sequences", self.choices, "--questions", *questions,
                    "--keep", self.bench.work / "scores", "--lowbit", self.bench.program, "--out", out]
         done = subprocess.run(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=gpu_environment(gpu))
         if done.returncode != 0:
@@ -99,7 +99,7 @@ class Recovery:
         return json.loads(out.read_text())
 
     def write_choices(self, gpu: int) -> None:
-        self.write_samples(gpu, self.choices, CHOICES * CHOICE_WINDOW, HELD_SEED + 1, ["--window", CHOICE_WINDOW, "--sample-mix", CHOICE_MIX])
+        self.write_samples(gpu, self.choices, CHOICES * CHOICE_SEQUENCE, HELD_SEED + 1, ["--sequence-length", CHOICE_SEQUENCE, "--sample-mix", CHOICE_MIX])
         self.choose(gpu, self.teacher)  # keeps the teacher's own scores
 
     def write_samples(self, gpu: int, part: Path, tokens: int, seed: int, options: list) -> None:
@@ -144,7 +144,7 @@ class Recovery:
         row = {"row": text, "format": fmt, "group": group, "scale": "double" if "scale=double" in step else "float16", "tokens": tokens,
                "options": options, "calib_tokens": calib_tokens, "sample": self.sample, "mix": mix, "sampling": self.mixes[mix], **made}
         say(f"training {text} on GPU {gpu}")
-        flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples(mix), "--held", self.held]
+        flags = ["--tokens", tokens, "--sample", count(self.sample), "--samples", self.samples(mix), "--held-out", self.held]
         if not any(option.startswith("block-text-share=") for option in options):  # else its blocks are no quantization on the text alone
             flags.append("--keep-stages")
         given = [part for option in options for part in ("--" + option.split("=")[0], *option.split("=")[1:])]

@@ -30,7 +30,7 @@ struct ChatInput {
   std::optional<std::int64_t> now_unix_s = {};  // what strftime_now sees (UTC); empty = the clock, local time
 };
 
-/// What a template may use before it fails with kInvalidArgument.
+/// Limits of a template's work; beyond them it fails with kInvalidArgument.
 struct ChatLimits {
   std::size_t steps = 2'000'000;
   std::size_t output_bytes = std::size_t{16} << 20;
@@ -49,7 +49,7 @@ class ChatTemplate {
   /// line.
   Result<std::string> render(const ChatInput& input, const ChatLimits& limits = {}) const;
 
-  /// The same with all variables in one JSON object: {"messages": [...], "add_generation_prompt":
+  /// render() with all variables in one JSON object: {"messages": [...], "add_generation_prompt":
   /// true, ...}.
   Result<std::string> render_json(std::string_view variables_json, std::optional<std::int64_t> now_unix_s = {},
                                   const ChatLimits& limits = {}) const;

@@ -5,7 +5,7 @@
 //   linear:  q_y = clamp(rs(sum_k q_W q_x + b, s_W + s_x - s_y) + z_y)
 //   relu:    the same into an unsigned format with zero point 0, whose lower limit is the function
 //   sigmoid: the same into 12 bits of shift 8, then a table of all 4,096 outputs, each correctly rounded
-// The same bits on every instruction set.
+// Results have the same bits on every instruction set.
 
 #include <cstdint>
 #include <memory>

@@ -48,14 +48,14 @@ Result<PerplexityReport> perplexity(Model& model, const std::string& text, const
 // ---- Two models on the same text ------------------------------------------------------------------
 
 struct CompareOptions {
-  int64_t context = 4096;  // tokens of a window, each begun afresh
-  int64_t windows = 1;     // from the start of the text
+  int64_t context = 4096;  // tokens of a sequence, each begun afresh
+  int64_t sequences = 1;   // from the start of the text
   int64_t buckets = 16;    // of positions
   int64_t examples = 8;    // positions with the largest divergence to show
   Progress progress;
 };
 
-/// Positions [first, last) of all windows.
+/// Positions [first, last) of all sequences.
 struct PositionBucket {
   int64_t first = 0, last = 0;
   double kld = 0, kld_error = 0;  // mean KL divergence and its standard error
@@ -76,7 +76,7 @@ struct DivergentPosition {
 };
 
 struct CompareReport {
-  int64_t context = 0, windows = 0, tokens = 0;
+  int64_t context = 0, sequences = 0, tokens = 0;
   double kld_mean = 0, kld_error = 0, top1 = 0, ppl = 0, base_ppl = 0;
   double kld_p50 = 0,
          kld_p99 = 0;  // quantiles over the positions: the least value that half (99 %) of them do not pass
@@ -92,7 +92,7 @@ struct CompareReport {
 inline constexpr double kHistogramFirst = 1e-6;
 inline constexpr int64_t kHistogramBins = 80, kHistogramPerDecade = 10;
 
-/// KL(base || model) at every position. Errors: kInvalidArgument (a text shorter than one window, a context beyond
+/// KL(base || model) at every position. Errors: kInvalidArgument (a text shorter than one sequence, a context beyond
 /// either model's, other vocabularies), kCancelled.
 Result<CompareReport> compare_models(Model& model, Model& base, const std::string& text, const CompareOptions& options);
 

@@ -225,7 +225,7 @@ class GruModel {
   const GruConfig& config() const;
   std::vector<GruCellReport> report() const;  // per cell
   int64_t bytes() const;                      // of all that inference reads
-  /// What y and x are on: the first layer's x, the last layer's h.
+  /// The scales of x and y: the first layer's x, the last layer's h.
   GruScale input_scale() const;
   GruScale output_scale() const;
 
@@ -265,7 +265,7 @@ class GruStream {
 
   /// One time step of x [N, C] into y [N, H]. Errors: kShapeMismatch.
   Status step(std::span<const float> x, std::span<float> y);
-  /// The same on integers: x already on input_scale(), y on output_scale(). Errors: kShapeMismatch, kInvalidArgument (a
+  /// run() on integers: x already on input_scale(), y on output_scale(). Errors: kShapeMismatch, kInvalidArgument (a
   /// code outside the format).
   Status step_codes(std::span<const int32_t> x, std::span<int32_t> y);
   void reset();                      // all states to 0

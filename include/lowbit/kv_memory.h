@@ -1,5 +1,5 @@
 #pragma once
-// What a context takes in memory.
+// How much memory a context takes.
 
 #include <cstdint>
 #include <string>

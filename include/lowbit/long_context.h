@@ -1,5 +1,5 @@
 #pragma once
-// What a quantized KV cache still knows of a long text: facts that are asked for at its end, sums of them, and what is
+// Tests of a quantized KV cache on a long text: facts that are asked for at its end, sums of them, and what is
 // written behind it.
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ProbeScore {
   int64_t both = 0;                        // of those that the base has right, how many the model has
 };
 
-/// What both models write behind a text, each with its likeliest tokens.
+/// The continuations that both models write, each with its likeliest tokens.
 struct WrittenText {
   int64_t alike = 0;  // tokens before they part
   std::string before, base, model;

@@ -109,7 +109,7 @@ struct Generation {
 };
 
 class Session;
-/// What a session appends in Session::prefill_together().
+/// One session's tokens in Session::prefill_together().
 struct SessionTokens {
   Session* session = nullptr;
   std::span<const TokenId> tokens;
@@ -126,7 +126,7 @@ class Session {
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
-  /// The same sequence once more; its memory is shared until one of the two goes on otherwise.
+  /// A copy of the sequence; its memory is shared until one of the two goes on otherwise.
   Session fork() const;
   /// How long calls wait for pages that other sessions hold, before they say kOutOfMemory. 0, as it begins: not at all.
   void wait_for_pages(std::chrono::milliseconds most);
@@ -148,7 +148,7 @@ class Session {
   /// kInvalidArgument (a session twice, of another model, or one that is traced); then all sessions are as they were,
   /// without logits. But for a `next` behind logits with a NaN (kInvalidArgument): all sessions have gone on.
   static Status prefill_together(std::span<const SessionTokens> parts);
-  /// What the last prefill() or decode() gave, also of the session that this one was forked from; empty before it, and
+  /// Logits of the last prefill() or decode(), also of the session that this one was forked from; empty before it, and
   /// after truncate() and generate(). Valid until the next call.
   std::span<const float> logits() const;
 
@@ -177,7 +177,7 @@ class Session {
 
   /// Appends `prompt` and samples until a stop. `on_text` is called for each token, gets whole UTF-8 characters, none
   /// while a token completes none or what it completes may begin a stop text, and returns false to stop. It is called
-  /// once more at the end where text was held back.
+  /// once more at the end where text was held out.
   Result<Generation> generate(std::span<const TokenId> prompt, const GenerateOptions& options,
                               const std::function<bool(std::string_view)>& on_text = {});
 

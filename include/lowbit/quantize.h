@@ -22,8 +22,8 @@ struct QuantizeSpec {
   ScaleKind scale = ScaleKind::kF16;
   bool zero = false;  // fit a zero point too (real = value * scale + zero)
   /// From the weights alone: absmax, mse, lsq. With a calibration text also: wls (least squares weighted by the inputs'
-  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes), align (refit that aims
-  /// at the outputs of the source's layer on the source's own stream). auto: with a text refit, or align for formats of
+  /// squares), gptq (and rounding with error feedback), refit (and refitted scales and codes), asymmetric
+  /// (refit that makes up for the errors of the layers before). auto: with a text refit, or asymmetric for formats of
   /// at most 3 bits and 8K tokens or more; without lsq; absmax for fp8.
   std::string fit = "auto";
 
@@ -47,11 +47,11 @@ struct CalibrationOptions {
   static constexpr const char* kSelf = "self";
 
   std::string file;        // UTF-8 text; "" for none
-  int64_t tokens = 65536;  // at most so many, in windows evenly spread over the text
-  int64_t context = 512;   // tokens of a window
-  /// Token ids, `context` of them a window, in place of what `file` holds; windows at the end are held out, as of a
+  int64_t tokens = 65536;  // at most so many, in sequences evenly spread over the text
+  int64_t context = 512;   // tokens of a sequence
+  /// Token ids, `context` of them a sequence, in place of what `file` holds; sequences at the end are held out, as of a
   /// text.
-  std::vector<int32_t> windows;
+  std::vector<int32_t> sequences;
 };
 
 struct QuantizeOptions {
@@ -65,7 +65,7 @@ struct QuantizeOptions {
   /// > 0: `linear.format` is chosen per layer, so that all linear layers together take at most so many bits per weight
   /// and lose little. Needs a calibration text.
   float target_bpw = 0;
-  /// What target_bpw chooses from, for each part of a block; empty: `linear` in every format worth it.
+  /// The formats that target_bpw chooses from, for each part of a block; empty: `linear` in every format worth it.
   std::vector<QuantizeSpec> candidates;
   /// Not "": best, balanced or small. Sets `linear`, `candidates` and `target_bpw`, and calibrates on text of the
   /// model's own where no other is given: docs/presets.md.
@@ -101,10 +101,10 @@ struct LayerReport {
 /// is broken.
 inline constexpr double kBrokenRatio = 3;
 
-/// What became of a part of the calibration text that nothing was fitted to. Weights only: activations are f32.
-struct HeldBackReport {
+/// Perplexity on a part of the calibration text that nothing was fitted to. Weights only: activations are f32.
+struct HeldOutReport {
   int64_t tokens = 0;
-  bool was_seen = false;  // the text was too short to hold anything back: its first window
+  bool was_seen = false;  // the text was too short to hold anything back: its first sequence
   double source_ppl = 0, ppl = 0;
   double same_token = 0;       // share of places where the likeliest next token is the source's
   double continued = 0;        // median over places: tokens of the text until the two models' likeliest ones differ
@@ -116,12 +116,12 @@ struct HeldBackReport {
 
 /// Where a calibration's time went, in seconds.
 struct CalibrationTimes {
-  double measure = 0;  // the source's blocks and the moments of their inputs
+  double measure = 0;  // the source's blocks and the Hessians of their inputs
   double fit = 0;      // scales and codes
   double advance = 0;  // the quantized blocks
 };
 
-/// What a search under a budget chose for layers that get one format together, and why. A divergence is of the logits,
+/// The format that a search under a budget chose for some layers together, and why. A divergence is of the logits,
 /// this part alone quantized: measured at three bits, elsewhere scaled by the error of the outputs. Below three bits it
 /// is an order, not a forecast.
 struct PartChoice {
@@ -141,9 +141,9 @@ struct QuantizeReport {
   double bits_per_weight_total = 0;  // over every tensor of the checkpoint
   int64_t bytes = 0;                 // of the checkpoint's tensors
   double seconds = 0;
-  std::optional<HeldBackReport> held_back;  // with a calibration text
-  std::optional<CalibrationTimes> times;    // likewise
-  int64_t resumed_blocks = 0;               // taken over from a calibration that was stopped
+  std::optional<HeldOutReport> held_out;  // with a calibration text
+  std::optional<CalibrationTimes> times;  // likewise
+  int64_t resumed_blocks = 0;             // taken over from a calibration that was stopped
   std::vector<std::string> warnings;
 };
 
@@ -167,7 +167,7 @@ struct ImportReport {
   std::vector<std::string> dequantized;  // tensors whose stored grid lowbit lacks, now bf16
   double seconds = 0;
 };
-/// The same weights as a lowbit checkpoint: unchanged where lowbit has the format, else dequantized
+/// Writes a model's weights as a lowbit checkpoint: unchanged where lowbit has the format, else dequantized
 /// to bf16.
 Result<ImportReport> import_model(const std::string& source, const std::string& target, const ImportOptions& options);
 

@@ -22,7 +22,7 @@ namespace lowbit {
 
 using TokenId = std::int32_t;
 
-/// What a vocabulary entry is; the numbers are those of `tokenizer.ggml.token_type`.
+/// The kind of a vocabulary entry; the numbers are those of `tokenizer.ggml.token_type`.
 enum class TokenType : std::uint8_t {
   kNormal = 1,
   kUnknown = 2,

@@ -12,7 +12,7 @@
 
 namespace lowbit {
 
-/// What was run, and how.
+/// The run that a trace was written by.
 struct TraceInfo {
   std::string path, version;  // of the file, of the lowbit that wrote it
   std::string model, family, activation, isa, device;

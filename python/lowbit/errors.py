@@ -26,7 +26,7 @@ class WrongTeacher(LowbitError):
 
 
 class TextTooShort(LowbitError):
-    """A text with fewer tokens than one window."""
+    """A text with fewer tokens than one sequence."""
 
 
 class Diverged(LowbitError):

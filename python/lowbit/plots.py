@@ -40,7 +40,7 @@ def draw_plot(axis, figure: dict) -> None:
             continue
         x, y, errors, labels = zip(*points)
         axis.errorbar(x, y, yerr=errors if any(errors) else None, label=series["name"], markersize=4, capsize=2,
-                      linestyle="-" if series["line"] else "none", marker="o" if series["marks"] else "none")
+                      linestyle="-" if series["line"] else "none", marker="o" if series["marks"] else "none", color=series.get("colour"))
         for point in zip(x, y, labels):
             if point[2]:
                 axis.annotate(point[2], point[:2], xytext=(4, 3), textcoords="offset points", fontsize=7)
@@ -51,6 +51,8 @@ def draw_plot(axis, figure: dict) -> None:
         if log and high < 20 * low:  # few powers of ten to read: 1.1 and not 1.1 x 10^0
             one.set_minor_formatter("{x:g}")
             one.set_major_formatter("{x:g}")
+    if any(point[3] for series in figure["series"] for point in series["points"]):
+        axis.margins(x=0.14)  # labels stand right of their points
     axis.grid(alpha=0.3)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8)

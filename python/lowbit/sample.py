@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("-o", "--out", required=True, metavar="OUT.txt|OUT.npz")
     p.add_argument("--tokens", type=size, default="64K", help="how many [64K]")
     p.add_argument("--data", nargs="+", default=[], metavar="FILE", help="texts that sequences of the kinds `text` and `rewritten` are made from; none: no such sequences")
-    p.add_argument("--sequence-length", dest="window", type=int, default=512, help="tokens of a sequence [512]")
+    p.add_argument("--sequence-length", type=int, default=512, help="tokens of a sequence [512]")
     old_name(p, "--window", "--sequence-length", type=int)
     add_sampling(p)
     p.add_argument("--seed", type=int, default=0)
@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def written(windows, folder, tokenizer) -> str:
-    """What the windows say, a blank line between two; special tokens stand for line breaks."""
+def written(sequences, folder, tokenizer) -> str:
+    """What the sequences say, a blank line between two; special tokens stand for line breaks."""
     import numpy as np
 
     file = Path(folder) / "tokenizer.json"
@@ -44,8 +44,8 @@ def written(windows, folder, tokenizer) -> str:
         raise LowbitError(file, "no list of added tokens", "one, to leave special tokens out", "write .npz")
     line_break = tokenizer.ids("\n")
     parts = []
-    for some in np.array_split(windows, max(1, -(-windows.size // IDS))):
-        ids = [i for window in some for token in [*window.tolist(), None]
+    for some in np.array_split(sequences, max(1, -(-sequences.size // IDS))):
+        ids = [i for sequence in some for token in [*sequence.tolist(), None]
                for i in (line_break * 2 if token is None else line_break if token in special else [token])]
         parts.append(tokenizer.text(ids))
     return "".join(parts)
@@ -71,8 +71,8 @@ def run(options) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     model, tokenizer = open_model(options.model), Tokenizer(options.model, options.lowbit)
-    config, window = model.config, min(options.window, model.config.context)
-    texts = Texts(options.data, tokenizer, window, config.vocab) if options.data else None
+    config, sequence_length = model.config, min(options.sequence_length, model.config.context)
+    texts = Texts(options.data, tokenizer, sequence_length, config.vocab) if options.data else None
     beginnings = beginnings_of(options.sample_mix, options.model, texts, tokenizer.prefix, config.vocab, options.lowbit, options.sample_openings,
                                options.sample_words)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -84,13 +84,13 @@ def run(options) -> None:
         if not options.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    sampled = sample(tensor, config, model.head, max(1, options.tokens // window), beginnings, window, options.seed, options.sample_temperature,
+    sampled = sample(tensor, config, model.head, max(1, options.tokens // sequence_length), beginnings, sequence_length, options.seed, options.sample_temperature,
                      options.sample_min_p, dtype, device, BATCH[device.type], note)
     if out.suffix == ".npz":
         sampled.save(out)
     else:
         temporary = out.with_name(out.name + ".tmp")
-        temporary.write_text(written(sampled.windows, options.model, tokenizer), encoding="utf-8")
+        temporary.write_text(written(sampled.sequences, options.model, tokenizer), encoding="utf-8")
         temporary.replace(out)
 
 
@@ -98,7 +98,7 @@ def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
     say_renamed(options)
-    if options.window < 16:
+    if options.sequence_length < 16:
         command.error("wanted a --sequence-length of at least 16")
     try:
         run(options)

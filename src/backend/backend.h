@@ -1,5 +1,5 @@
 #pragma once
-// What a device does for a model: prepares weights, compiles programs, makes workspaces. backend/ref/ is the meaning of
+// The interface of a device: it prepares weights, compiles programs, makes workspaces. backend/ref/ is the meaning of
 // every step, backend/cpu/ has its bits at the machine's speed.
 
 #include <functional>
@@ -66,7 +66,7 @@ struct CompileOptions {
   bool taps = false;  // observers see the inputs that have one: those are rows then, and nothing is fused across them
 };
 
-/// What a workspace has room for.
+/// The size of a workspace.
 struct Limits {
   std::span<const int64_t> widths;  // columns of each slot
   int64_t rows = 0;                 // of a batch
@@ -78,23 +78,23 @@ struct BatchSize {
   int64_t rows = 512, bytes = int64_t{32} << 20;
 };
 
-/// Rows that MomentSum sums in f32, in the order in which they came, before they join the sum in f64.
-inline constexpr int64_t kMomentChunk = 1024;
+/// Rows that HessianSum sums in f32, in the order in which they came, before they join the sum in f64.
+inline constexpr int64_t kHessianChunk = 1024;
 
 /// Sums of x x^T over rows x [k] in a backend's memory, and of (y - x) x^T where there are rows y. Same bits on every
 /// backend, ISA, number of threads and cut of the rows into calls.
-class MomentSum {
+class HessianSum {
  public:
-  MomentSum() = default;
-  MomentSum(const MomentSum&) = delete;
-  MomentSum& operator=(const MomentSum&) = delete;
-  virtual ~MomentSum() = default;
+  HessianSum() = default;
+  HessianSum(const HessianSum&) = delete;
+  HessianSum& operator=(const HessianSum&) = delete;
+  virtual ~HessianSum() = default;
   /// x [m, k], and y [m, k] if the sum was made to compare, else null. What an observer of a tap gets may be given.
   /// Errors: kOutOfMemory, what the device says.
   virtual Status add(const float* x, const float* y, int64_t m) = 0;
   /// The mean over all rows; nothing is added after it. Errors: kInvalidArgument (no rows, or NaN or infinity among
   /// them), with `name`; kOutOfMemory.
-  virtual Result<SecondMoments> finish(const std::string& name) = 0;
+  virtual Result<InputHessian> finish(const std::string& name) = 0;
 };
 
 class Backend {
@@ -124,8 +124,8 @@ class Backend {
   /// From and to the host; the buffer from float `at` on. They wait.
   virtual Status upload(std::span<const float> from, Buffer& to, int64_t at) = 0;
   virtual Status download(const Buffer& from, int64_t at, std::span<float> to) = 0;
-  /// `compares`: every call of MomentSum::add() has rows y. Error: kOutOfMemory.
-  virtual Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) = 0;
+  /// `compares`: every call of HessianSum::add() has rows y. Error: kOutOfMemory.
+  virtual Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) = 0;
   /// Pages where this backend's programs read them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) const;
   /// Where those lie.
@@ -140,7 +140,7 @@ class Backend {
 Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
                                              std::vector<KvPlace> places);
 
-/// What backends have in common whose memory is the host's.
+/// Shared by the backends whose memory is the host's.
 class HostBackend : public Backend {
  public:
   Result<Buffer> allocate_rows(int64_t floats, const char* what) override;
@@ -149,9 +149,9 @@ class HostBackend : public Backend {
   bool shows_rows_on_host() const override { return true; }
 };
 
-/// The error of MomentSum::finish() for a number that is not finite, seen in column `column`.
+/// The error of HessianSum::finish() for a number that is not finite, seen in column `column`.
 tl::unexpected<Error> not_finite(const std::string& name, int64_t column);
-/// The same without any rows.
+/// The error of HessianSum::finish() where no row was added.
 tl::unexpected<Error> no_inputs(const std::string& name);
 
 /// The pool must outlive the backend. `tune`: tries cuts of products in the first calls of each shape, and keeps the

@@ -48,7 +48,7 @@ class Weight {
   virtual WeightInfo info() const = 0;
 };
 
-/// What a step multiplies: rows of a slot, normed and transformed first where it says so.
+/// The input of a product: rows of a slot, normed and transformed first where it says so.
 struct StepInput {
   Slot from = 0;
   const Norm* norm = nullptr;
@@ -120,7 +120,7 @@ struct WantedRows {
   TokenChoice* choice = nullptr;
 };
 
-/// What one pass reads: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their
+/// The input of one pass: tokens of several sequences, prompts and single tokens mixed. The caches have reserved their
 /// positions.
 struct Batch {
   std::span<const int32_t> tokens;          // [m]; only an EmbedStep looks at them

@@ -1,5 +1,5 @@
 #pragma once
-// What a linear layer takes as x: decided here alone, from the weight and what the caller asked for, and never by the
+// The type of a linear layer's x: decided here alone, from the weight and what the caller asked for, and never by the
 // device. Otherwise two devices would run two models.
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lowbit {
 
-/// What a caller asks for.
+/// A caller's wish.
 struct XPolicy {
   Activation activation = Activation::kInt8;
   int64_t group = 0;  // kInt8, kFp8: columns of x per scale; 0: one scale per row (kInt8)
@@ -20,7 +20,7 @@ struct XPolicy {
   ActivationRounding rounding = {};  // codes: kInt8; halves: kF32
 };
 
-/// What a layer gets.
+/// The decision for one layer.
 struct XSpec {
   Activation activation = Activation::kF32;
   int64_t group = 0;

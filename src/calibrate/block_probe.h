@@ -1,5 +1,5 @@
 #pragma once
-// What changing layers of one block does to a model's logits.
+// How much a change of some layers of one block changes a model's logits.
 
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-// What a probe says of a block's parts, against what changing them together does.
+// A probe of a block's parts against a change of all of them together.
 
 #include "calibrate/block_probe.h"
 
@@ -13,7 +13,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kContext = 64, kWindows = 4;
+constexpr int64_t kContext = 64, kSequences = 4;
 
 /// A model, a text and a probe of them.
 struct Probed {
@@ -27,10 +27,10 @@ struct Probed {
     CalibrationOptions options;
     options.file = CalibrationOptions::kSelf;
     options.context = kContext;
-    options.tokens = kContext * kWindows;
+    options.tokens = kContext * kSequences;
     Rng rng(5);
     for (int64_t i = 0; i < options.tokens; ++i)
-      options.windows.push_back(static_cast<TokenId>(rng.below(static_cast<uint64_t>(spec.vocab))));
+      options.sequences.push_back(static_cast<TokenId>(rng.below(static_cast<uint64_t>(spec.vocab))));
     text = std::make_unique<Calibration>(*Calibration::start(source, options, false, engine));
     probe = std::make_unique<BlockProbe>(*BlockProbe::make(source, engine, *text));
   }

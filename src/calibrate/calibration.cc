@@ -16,16 +16,16 @@
 namespace lowbit {
 namespace {
 
-/// Windows held back: one of sixteen, and enough for a perplexity that means something.
-constexpr int64_t kHeldBackShare = 16, kLeastHeldBack = 2, kMostHeldBack = 8;
+/// Sequences held out: one of sixteen, and enough for a perplexity that means something.
+constexpr int64_t kHeldOutShare = 16, kLeastHeldOut = 2, kMostHeldOut = 8;
 constexpr int64_t kLongestText = int64_t{1} << 30;
 
-/// Tokens [windows, context]: windows evenly spread over the tokens, each begun by `first` unless that is negative.
-std::vector<TokenId> cut_windows(std::span<const TokenId> tokens, int64_t windows, int64_t context, TokenId first) {
+/// Tokens [sequences, context]: sequences evenly spread over the tokens, each begun by `first` unless that is negative.
+std::vector<TokenId> cut_sequences(std::span<const TokenId> tokens, int64_t sequences, int64_t context, TokenId first) {
   std::vector<TokenId> out;
   const int64_t last = static_cast<int64_t>(tokens.size()) - context;
-  for (int64_t i = 0; i < windows; ++i) {
-    const int64_t begin = windows > 1 ? i * last / (windows - 1) : 0;
+  for (int64_t i = 0; i < sequences; ++i) {
+    const int64_t begin = sequences > 1 ? i * last / (sequences - 1) : 0;
     out.insert(out.end(), tokens.begin() + begin, tokens.begin() + begin + context);
     if (first >= 0) out[out.size() - static_cast<size_t>(context)] = first;
   }
@@ -41,12 +41,12 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
   if (embedding.k != hidden)
     return fail(ErrorCode::kShapeMismatch, name, fmt::format("rows of {}", embedding.k),
                 fmt::format("hidden_size = {}", hidden), "config.json and weights disagree");
-  const auto window = static_cast<size_t>(context);
+  const auto length = static_cast<size_t>(context);
   LOWBIT_TRY_ASSIGN(HiddenStates states,
-                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / window), context, hidden));
-  std::vector<float> rows(window * static_cast<size_t>(embedding.k));
-  for (size_t first = 0; first < tokens.size(); first += window) {
-    for (size_t i = 0; i < window; ++i) {
+                    HiddenStates::make(backend, static_cast<int64_t>(tokens.size() / length), context, hidden));
+  std::vector<float> rows(length * static_cast<size_t>(embedding.k));
+  for (size_t first = 0; first < tokens.size(); first += length) {
+    for (size_t i = 0; i < length; ++i) {
       const TokenId token = tokens[first + i];
       if (token < 0 || token >= embedding.n)
         return fail(ErrorCode::kCorrupt, source.path(), fmt::format("token {} of the tokenizer", token),
@@ -58,11 +58,11 @@ Result<HiddenStates> embed(const WeightSource& source, const ModelSpec& spec, co
   return states;
 }
 
-/// Tokens [windows, context] to be fitted to, and others that are held out.
-struct CalibrationWindows {
+/// Tokens [sequences, context] to be fitted to, and others that are held out.
+struct CalibrationSequences {
   std::vector<TokenId> fitted, held;
-  bool was_seen = false;  // nothing could be held out: the first window is in both
-  std::string sha256;     // of the text, or of the windows as given
+  bool was_seen = false;  // nothing could be held out: the first sequence is in both
+  std::string sha256;     // of the text, or of the sequences as given
 };
 
 std::string sha256_of(std::span<const std::byte> bytes) {
@@ -71,30 +71,30 @@ std::string sha256_of(std::span<const std::byte> bytes) {
   return hash.finish();
 }
 
-/// How many of the windows that there are to hold out.
+/// How many of the sequences that there are to hold out.
 int64_t held_out(int64_t wanted, int64_t available) {
-  const int64_t spare = std::min(std::clamp(wanted / kHeldBackShare, kLeastHeldBack, kMostHeldBack), available / 2);
-  return available >= 2 * kLeastHeldBack ? spare : 0;
+  const int64_t spare = std::min(std::clamp(wanted / kHeldOutShare, kLeastHeldOut, kMostHeldOut), available / 2);
+  return available >= 2 * kLeastHeldOut ? spare : 0;
 }
 
-Result<CalibrationWindows> cut_text(const WeightSource& source, const CalibrationOptions& options, int64_t context) {
+Result<CalibrationSequences> cut_text(const WeightSource& source, const CalibrationOptions& options, int64_t context) {
   LOWBIT_TRY_ASSIGN(const std::string text, read_text_file(options.file, kLongestText));
   LOWBIT_TRY_ASSIGN(const Tokenizer tokenizer, tokenizer_of(source));
   LOWBIT_TRY_ASSIGN(const auto tokens, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
   const auto have = static_cast<int64_t>(tokens.size());
   if (context < 2 || have < context)
     return fail(ErrorCode::kInvalidArgument, options.file, fmt::format("{} tokens", have),
-                fmt::format("at least one window of {}", context), "calibrate on a longer text");
+                fmt::format("at least one sequence of {}", context), "calibrate on a longer text");
   const int64_t available = have / context, wanted = std::max<int64_t>(1, options.tokens / context);
   const int64_t held = held_out(wanted, available);
   const auto& spec = tokenizer.spec();
   const TokenId first = spec.add_bos ? spec.bos_id.value_or(-1) : -1;
   const std::span<const TokenId> all(tokens);
-  CalibrationWindows out;
-  out.fitted = cut_windows(all.first(static_cast<size_t>(have - held * context)), std::min(wanted, available - held),
+  CalibrationSequences out;
+  out.fitted = cut_sequences(all.first(static_cast<size_t>(have - held * context)), std::min(wanted, available - held),
+                             context, first);
+  out.held = cut_sequences(held > 0 ? all.last(static_cast<size_t>(held * context)) : all, std::max<int64_t>(1, held),
                            context, first);
-  out.held = cut_windows(held > 0 ? all.last(static_cast<size_t>(held * context)) : all, std::max<int64_t>(1, held),
-                         context, first);
   out.was_seen = held == 0;
   out.sha256 = sha256_of(std::as_bytes(std::span(text)));
   return out;
@@ -111,16 +111,16 @@ Status check_inputs(const ModelSpec& spec) {
   return {};
 }
 
-Result<CalibrationWindows> given_windows(const CalibrationOptions& options, int64_t context) {
-  const auto have = static_cast<int64_t>(options.windows.size());
+Result<CalibrationSequences> given_sequences(const CalibrationOptions& options, int64_t context) {
+  const auto have = static_cast<int64_t>(options.sequences.size());
   if (context != options.context || context < 2 || have % context != 0)
-    return fail(ErrorCode::kInvalidArgument, "calibration windows", fmt::format("{} tokens", have),
+    return fail(ErrorCode::kInvalidArgument, "calibration sequences", fmt::format("{} tokens", have),
                 fmt::format("a multiple of {}", context));
   const int64_t available = have / context, held = held_out(std::max<int64_t>(1, options.tokens / context), available);
-  const std::span<const TokenId> all(options.windows);
+  const std::span<const TokenId> all(options.sequences);
   const auto wanted = static_cast<size_t>(std::clamp<int64_t>(options.tokens / context, 1, available - held) * context);
   const auto kept = held > 0 ? all.last(static_cast<size_t>(held * context)) : all.first(static_cast<size_t>(context));
-  CalibrationWindows out;
+  CalibrationSequences out;
   out.fitted.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(wanted));
   out.held.assign(kept.begin(), kept.end());
   out.was_seen = held == 0;
@@ -138,9 +138,9 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   LOWBIT_TRY_ASSIGN(c.spec_, executable_spec_of(source));
   LOWBIT_TRY(check_inputs(c.spec_));
   c.context_ = std::min(options.context, c.spec_.longest_context());
-  LOWBIT_TRY_ASSIGN(const CalibrationWindows text, options.windows.empty() ? cut_text(source, options, c.context_)
-                                                                           : given_windows(options, c.context_));
-  c.windows_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
+  LOWBIT_TRY_ASSIGN(const CalibrationSequences text, options.sequences.empty() ? cut_text(source, options, c.context_)
+                                                                               : given_sequences(options, c.context_));
+  c.sequences_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
   c.text_sha256_ = text.sha256;
   LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
   LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
@@ -149,7 +149,7 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   }
   LOWBIT_TRY_ASSIGN(HiddenStates kept_source, embed(source, c.spec_, text.held, c.context_, *c.backend_));
   LOWBIT_TRY_ASSIGN(HiddenStates kept_quantized, embed(source, c.spec_, text.held, c.context_, *c.backend_));
-  c.held_back_ = HeldBack(text.held, c.context_, std::move(kept_source), std::move(kept_quantized), text.was_seen);
+  c.held_out_ = HeldOut(text.held, c.context_, std::move(kept_source), std::move(kept_quantized), text.was_seen);
   return c;
 }
 
@@ -184,49 +184,49 @@ Status Calibration::begin(std::shared_ptr<const SourceBlock> block) {
   return source_states_.empty() ? Status{} : make_room(source_room_);
 }
 
-/// What was measured at an input, for every weight that reads it.
-MomentsByWeight Calibration::share(const InputSpec& input, SecondMoments measured) const {
-  MomentsByWeight moments;
-  const auto shared = std::make_shared<const SecondMoments>(std::move(measured));
-  for (const LinearSpec& reader : input.readers) moments[block_->name(reader)] = shared;
-  return moments;
+/// Hands the Hessian of an input to every weight that reads it.
+HessianByWeight Calibration::share(const InputSpec& input, InputHessian measured) const {
+  HessianByWeight hessian;
+  const auto shared = std::make_shared<const InputHessian>(std::move(measured));
+  for (const LinearSpec& reader : input.readers) hessian[block_->name(reader)] = shared;
+  return hessian;
 }
 
-Result<MomentsByWeight> Calibration::measure_with(const std::function<Status(const RowUse& use)>& run) {
-  std::array<std::unique_ptr<MomentSum>, kInputRoles> sums;
+Result<HessianByWeight> Calibration::measure_with(const std::function<Status(const RowUse& use)>& run) {
+  std::array<std::unique_ptr<HessianSum>, kInputRoles> sums;
   const auto inputs = inputs_of(block_->block());
   for (const InputSpec* input : inputs) {
-    LOWBIT_TRY_ASSIGN(sums[static_cast<size_t>(input->role)], backend_->moment_sum(input->readers.front().k, false));
+    LOWBIT_TRY_ASSIGN(sums[static_cast<size_t>(input->role)], backend_->hessian_sum(input->readers.front().k, false));
   }
   LOWBIT_TRY(run([&](InputRole role, const float* x, int64_t m, int64_t) {
     return sums[static_cast<size_t>(role)]->add(x, nullptr, m);
   }));
-  MomentsByWeight moments;
+  HessianByWeight hessian;
   for (const InputSpec* input : inputs) {
-    std::unique_ptr<MomentSum>& sum = sums[static_cast<size_t>(input->role)];
-    LOWBIT_TRY_ASSIGN(SecondMoments measured, sum->finish(block_->name(input->readers.front())));
+    std::unique_ptr<HessianSum>& sum = sums[static_cast<size_t>(input->role)];
+    LOWBIT_TRY_ASSIGN(InputHessian measured, sum->finish(block_->name(input->readers.front())));
     sum.reset();
-    moments.merge(share(*input, std::move(measured)));
+    hessian.merge(share(*input, std::move(measured)));
   }
-  return moments;
+  return hessian;
 }
 
-Result<MomentsByWeight> Calibration::measure() {
+Result<HessianByWeight> Calibration::measure() {
   return measure_with([&](const RowUse& use) { return states_.show_inputs(*source_program_, *room_, report(), use); });
 }
 
-Result<MomentsByWeight> Calibration::measure_and_advance() {
+Result<HessianByWeight> Calibration::measure_and_advance() {
   return measure_with(
       [&](const RowUse& use) { return states_.run(*source_program_, *room_, kBlockSteps, report(), use); });
 }
 
-Result<MomentsByWeight> Calibration::measure_input(InputRole role) {
+Result<HessianByWeight> Calibration::measure_input(InputRole role) {
   compared_ = true;
   const InputSpec& input = *inputs_of(block_->block())[static_cast<size_t>(role)];
-  LOWBIT_TRY_ASSIGN(const auto sum, backend_->moment_sum(input.readers.front().k, true));
+  LOWBIT_TRY_ASSIGN(const auto sum, backend_->hessian_sum(input.readers.front().k, true));
   LOWBIT_TRY(HiddenStates::compare_inputs({source_states_, *source_program_, *source_room_},
                                           {states_, *program_, *room_}, role, report(), *sum));
-  LOWBIT_TRY_ASSIGN(SecondMoments measured, sum->finish(block_->name(input.readers.front())));
+  LOWBIT_TRY_ASSIGN(InputHessian measured, sum->finish(block_->name(input.readers.front())));
   return share(input, std::move(measured));
 }
 
@@ -255,7 +255,7 @@ Status Calibration::advance(const RowUse& use) {
   LOWBIT_TRY(states_.run(*program_, *room_, kBlockSteps, report(), use ? in_host_memory : RowUse()));
   if (!source_states_.empty() && !compared_)
     LOWBIT_TRY(source_states_.run(*source_program_, *source_room_, kBlockSteps));
-  return held_back_.advance(*source_program_, *program_, *room_);
+  return held_out_.advance(*source_program_, *program_, *room_);
 }
 
 }  // namespace lowbit

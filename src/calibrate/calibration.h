@@ -1,5 +1,5 @@
 #pragma once
-// What a text says about a model's layers: the second moments of each linear layer's inputs, block by block, each block
+// Runs a text through a model for the Hessian of each linear layer's inputs, block by block, each block
 // seeing what the quantized blocks before it make of the text.
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "backend/backend.h"
 #include "calibrate/batch_room.h"
 #include "calibrate/block_program.h"
-#include "calibrate/held_back.h"
+#include "calibrate/held_out.h"
 #include "calibrate/hidden_states.h"
 #include "calibrate/layer_fit.h"
 #include "lowbit/quantize.h"
@@ -24,22 +24,22 @@ namespace lowbit {
 
 class Calibration {
  public:
-  /// Cuts windows of `context` tokens, evenly spread over the text or as given, and holds its last ones back (a text of
-  /// less than four windows has none to spare: the first is taken for both). `source` must outlive the object. Errors:
-  /// kNotFound, kIo (the text); kInvalidArgument (a text shorter than one window); what the source and its tokenizer
-  /// and make_backend() say. `asymmetric`: fits will aim at what the source's layers give on its own states, which are
-  /// kept too, for measure_input(). `engine` must outlive the object.
+  /// Cuts sequences of `context` tokens, evenly spread over the text or as given, and holds its last ones back (a text
+  /// of less than four sequences has none to spare: the first is taken for both). `source` must outlive the object.
+  /// Errors: kNotFound, kIo (the text); kInvalidArgument (a text shorter than one sequence); what the source and its
+  /// tokenizer and make_backend() say. `asymmetric`: targets of fits will be the source's outputs on its own states,
+  /// which are kept too, for measure_input(). `engine` must outlive the object.
   static Result<Calibration> start(const WeightSource& source, const CalibrationOptions& options, bool asymmetric,
                                    const Engine& engine);
 
   const ModelSpec& spec() const { return spec_; }
   int64_t blocks() const { return spec_.block_count(); }
-  int64_t tokens() const { return windows_ * context_; }
+  int64_t tokens() const { return sequences_ * context_; }
   int64_t context() const { return context_; }
-  /// The first n hidden states of the first window, before the next block. n <= context().
+  /// The first n hidden states of the first sequence, before the next block. n <= context().
   Result<std::vector<float>> first_rows(int64_t n) const;
   const std::string& text_sha256() const { return text_sha256_; }
-  HeldBack& held_back() { return held_back_; }
+  HeldOut& held_out() { return held_out_; }
   Backend& backend() { return *backend_; }
 
   /// Called now and then in what runs a block with the share of the call that is done; false stops it with kCancelled.
@@ -57,32 +57,32 @@ class Calibration {
   const QTensor* tensor(const std::string& name) const { return block_->tensor(name); }
   /// Runs the block as the source has it on the quantized states, which stay before it. Errors: kInvalidArgument when
   /// an activation is NaN or infinite.
-  Result<MomentsByWeight> measure();
-  /// The same, and the states go on behind it: where nothing is quantized.
-  Result<MomentsByWeight> measure_and_advance();
+  Result<HessianByWeight> measure();
+  /// measure(), and the states go on behind the block: where nothing is quantized.
+  Result<HessianByWeight> measure_and_advance();
   /// Of an asymmetric calibration: brings both streams to an input of the block, and says how they differ there.
-  Result<MomentsByWeight> measure_input(InputRole role);
+  Result<HessianByWeight> measure_input(InputRole role);
   /// `w` in place of the source's.
   Status replace(const std::string& name, const QTensor& w);
-  /// Runs what is left of the block, and the held-out windows through it; what comes out is what the next block will
+  /// Runs what is left of the block, and the held-out sequences through it; what comes out is what the next block will
   /// see. `use` sees the inputs of its layers, in host memory.
   Status advance(const RowUse& use = {});
 
  private:
   BeforeBatch report() const;
-  MomentsByWeight share(const InputSpec& input, SecondMoments measured) const;
-  Result<MomentsByWeight> measure_with(const std::function<Status(const RowUse& use)>& run);
+  HessianByWeight share(const InputSpec& input, InputHessian measured) const;
+  Result<HessianByWeight> measure_with(const std::function<Status(const RowUse& use)>& run);
 
   const WeightSource* source_ = nullptr;
   const Engine* engine_ = nullptr;
   ModelSpec spec_;
-  int64_t windows_ = 0, context_ = 0;
+  int64_t sequences_ = 0, context_ = 0;
   std::string text_sha256_;
   std::function<bool(double)> progress_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<BatchRoom> source_room_, room_;
-  HeldBack held_back_;
-  HiddenStates states_;         // [windows, context, hidden]: of the quantized blocks
+  HeldOut held_out_;
+  HiddenStates states_;         // [sequences, context, hidden]: of the quantized blocks
   HiddenStates source_states_;  // the same of the source's blocks; empty: not asymmetric
   BlockSpec room_for_;          // a block that the rooms were made for
   // Of the block that is under way.

@@ -34,7 +34,7 @@ Traffic traffic_of(const Step& step) {
   return t;
 }
 
-/// What steps [first, last) read that they have not written.
+/// The slots that steps [first, last) read before they write them.
 Slots needed(const std::vector<Step>& steps, int first, int last) {
   Slots reads = 0, written = 0;
   for (int i = first; i < last; ++i) {
@@ -51,7 +51,7 @@ Slots written(const std::vector<Step>& steps, int first, int last) {
   return slots;
 }
 
-/// What is needed before `step` of a block, whose result is the stream.
+/// The slots needed before `step` of a block, whose result is the stream.
 Slots live(const std::vector<Step>& steps, int step) {
   return needed(steps, step, static_cast<int>(steps.size())) | bit(kStream);
 }
@@ -181,7 +181,7 @@ Status HiddenStates::show_inputs(BlockProgram& program, BatchRoom& room, const B
 }
 
 Status HiddenStates::compare_inputs(const Side& source, const Side& quantized, InputRole role,
-                                    const BeforeBatch& before, MomentSum& sum) {
+                                    const BeforeBatch& before, HessianSum& sum) {
   const int at = step_of(role);
   const auto& steps = source.program.steps();
   int next = at;

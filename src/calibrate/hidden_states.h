@@ -1,5 +1,5 @@
 #pragma once
-// What a text's sequences are between the steps of a model, in a backend's memory.
+// Activations of a text's sequences between two steps of a model, in a backend's memory.
 
 #include <cstdint>
 #include <functional>
@@ -35,7 +35,7 @@ class HiddenStates {
   /// Rows from `first` on: [n, hidden].
   Status write(int64_t first, std::span<const float> from);
   Status read(int64_t first, std::span<float> to) const;
-  /// Those of another, which has as many, and where it is in the block.
+  /// Copies the states of another object of the same size, and its position in the block.
   Status copy_from(const HiddenStates& other);
 
   /// Runs the block from where these are up to step `last`, or through it (kBlockSteps). `use` sees the inputs of the
@@ -53,7 +53,7 @@ class HiddenStates {
   /// Brings both to an input of the block and adds its rows to `sum`: x the quantized side's, y the source's. Then the
   /// source goes on to where its states alone are live, and the quantized side waits for weights.
   static Status compare_inputs(const Side& source, const Side& quantized, InputRole role, const BeforeBatch& before,
-                               MomentSum& sum);
+                               HessianSum& sum);
 
  private:
   /// Steps [first, last) of a batch, and what happens before step `at`, where the workspace has the rows of its input.
@@ -63,7 +63,7 @@ class HiddenStates {
   };
   using AtStep = std::function<Status(const Program& program, const Batch& batch)>;
   Status run_batch(BlockProgram& program, BatchRoom& room, const Range& range, const AtStep& at_step) const;
-  /// What is live behind the range and was written in it.
+  /// The slots that the range writes and later steps read.
   Status keep(const BlockProgram& program, BatchRoom& room, const Range& range);
   const Buffer& rows_of(Slot slot) const { return slot == kStream ? stream_ : between_; }
   void stopped_at(int step) { step_ = step == kBlockSteps ? 0 : step; }

@@ -202,13 +202,13 @@ TEST(HiddenStates, InputsOfBothSidesAreCompared) {
         for (const InputSpec* input : inputs_of(ours.block->block())) {
           const auto role = static_cast<size_t>(input->role);
           const int64_t k = input->readers.front().k;
-          const auto sum = *backend.moment_sum(k, true), want = *ref->moment_sum(k, true);
+          const auto sum = *backend.hessian_sum(k, true), want = *ref->hessian_sum(k, true);
           ASSERT_TRUE(HiddenStates::compare_inputs(
               {of_source, ours.program, *room}, {of_quantized, quantized.program, *other_room}, input->role, {}, *sum));
           ASSERT_TRUE(want->add(x_rows[role].data(), y_rows[role].data(), kSequences * kContext));
-          const SecondMoments got_moments = *sum->finish("input"), want_moments = *want->finish("input");
-          EXPECT_TRUE(same_bits(got_moments.h, want_moments.h)) << at << ", input " << role;
-          EXPECT_TRUE(same_bits(got_moments.deviation, want_moments.deviation)) << at << ", input " << role;
+          const InputHessian got_hessian = *sum->finish("input"), want_hessian = *want->finish("input");
+          EXPECT_TRUE(same_bits(got_hessian.h, want_hessian.h)) << at << ", input " << role;
+          EXPECT_TRUE(same_bits(got_hessian.mismatch, want_hessian.mismatch)) << at << ", input " << role;
           ASSERT_TRUE(quantized.replace(changed, input->role));
         }
         EXPECT_EQ(of_source.step(), 0);

@@ -14,39 +14,39 @@ namespace lowbit {
 namespace {
 
 /// How the inputs' Hessian is used.
-enum class MomentUse { kNone, kWeights, kFeedback, kRefit, kAlign };
+enum class HessianUse { kNone, kWeights, kFeedback, kRefit, kAsymmetric };
 
 /// How far asymmetric targets go: the whole way would fit the noise of what was measured, too.
-constexpr float kAlignment = 0.5f;
-/// What auto calibrates asymmetrically: more values lose too little for it.
-constexpr int kMostAlignedBits = 3;
+constexpr float kShift = 0.5f;
+/// `auto` is asymmetric for formats up to so many bits: with more values too little is lost.
+constexpr int kMostAsymmetricBits = 3;
 
-Result<MomentUse> moment_use(const QuantizeSpec& spec, const SecondMoments* moments) {
-  if (needs_moments(spec)) {
-    if (moments == nullptr)
+Result<HessianUse> hessian_use(const QuantizeSpec& spec, const InputHessian* hessian) {
+  if (needs_hessian(spec)) {
+    if (hessian == nullptr)
       return fail(ErrorCode::kInvalidArgument, "fit " + spec.fit, "no inputs measured for this layer",
                   "a linear layer of a block, and a calibration text", "--calib FILE; or fit=lsq for this layer");
-    if (must_align(spec)) return MomentUse::kAlign;
-    return spec.fit == "wls" ? MomentUse::kWeights : spec.fit == "gptq" ? MomentUse::kFeedback : MomentUse::kRefit;
+    if (asks_for_asymmetric(spec)) return HessianUse::kAsymmetric;
+    return spec.fit == "wls" ? HessianUse::kWeights : spec.fit == "gptq" ? HessianUse::kFeedback : HessianUse::kRefit;
   }
-  if (spec.fit != "auto" || moments == nullptr) return MomentUse::kNone;
-  return aligns(spec) && !moments->deviation.empty() ? MomentUse::kAlign : MomentUse::kRefit;
+  if (spec.fit != "auto" || hessian == nullptr) return HessianUse::kNone;
+  return is_asymmetric(spec) && !hessian->mismatch.empty() ? HessianUse::kAsymmetric : HessianUse::kRefit;
 }
 
-Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const LayerInput& input, MomentUse use,
-                               ThreadPool& pool, LayerFit& fit) {
+Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options, const LayerInput& input,
+                               HessianUse use, ThreadPool& pool, LayerFit& fit) {
   std::vector<float> w(static_cast<size_t>(source.n * source.k));
   pool.parallel_for(source.n, 16, [&](int64_t begin, int64_t end, int) {
     dequantize_rows(source, begin, end - begin, w.data() + begin * source.k);
   });
   FeedbackOptions feedback;
-  if (use == MomentUse::kFeedback) feedback.refine_rounds = 0;
-  if (use == MomentUse::kAlign) feedback.shift = kAlignment;
+  if (use == HessianUse::kFeedback) feedback.refine_rounds = 0;
+  if (use == HessianUse::kAsymmetric) feedback.shift = kShift;
   FeedbackReport report;
   const FeedbackInput* const factored = trellis_of(options.format) == nullptr ? input.factored : input.in_order;
   auto values = factored != nullptr
                     ? fit_with_feedback(w.data(), source.n, source.k, options, *factored, feedback, pool, &report)
-                    : fit_with_feedback(w.data(), source.n, source.k, options, *input.moments, feedback, pool, &report);
+                    : fit_with_feedback(w.data(), source.n, source.k, options, *input.hessian, feedback, pool, &report);
   if (!values) return tl::unexpected<Error>(std::move(values.error()));
   fit = {report.weights.rel_error, report.output_error};
   return pack(*values);
@@ -54,37 +54,37 @@ Result<QTensor> fit_to_outputs(const QTensor& source, const FitOptions& options,
 
 }  // namespace
 
-bool must_align(const QuantizeSpec& spec) {
+bool asks_for_asymmetric(const QuantizeSpec& spec) {
   return !spec.keep && (spec.fit == "asymmetric" || spec.fit == "align");  // the second is its old name
 }
 
-bool aligns(const QuantizeSpec& spec) {
-  return must_align(spec) ||
-         (!spec.keep && spec.fit == "auto" && format_info(spec.format).bits_per_code() <= kMostAlignedBits);
+bool is_asymmetric(const QuantizeSpec& spec) {
+  return asks_for_asymmetric(spec) ||
+         (!spec.keep && spec.fit == "auto" && format_info(spec.format).bits_per_code() <= kMostAsymmetricBits);
 }
 
-bool needs_moments(const QuantizeSpec& spec) {
-  return must_align(spec) || (!spec.keep && (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit"));
+bool needs_hessian(const QuantizeSpec& spec) {
+  return asks_for_asymmetric(spec) || (!spec.keep && (spec.fit == "wls" || spec.fit == "gptq" || spec.fit == "refit"));
 }
 
 bool needs_factor(const QuantizeSpec& spec) {
-  return must_align(spec) || (!spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit"));
+  return asks_for_asymmetric(spec) || (!spec.keep && (spec.fit == "auto" || spec.fit == "gptq" || spec.fit == "refit"));
 }
 
-FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector<std::string>& weights,
+FactoredInputs::FactoredInputs(const HessianByWeight& hessian, const std::vector<std::string>& weights,
                                ThreadPool& pool, const std::vector<std::string>& on_trellis)
-    : moments_(moments) {
+    : hessian_(hessian) {
   struct Wanted {
-    std::shared_ptr<const SecondMoments> moments;
+    std::shared_ptr<const InputHessian> hessian;
     FeedbackOptions options;
     std::optional<FeedbackInput> made;
   };
   std::vector<Wanted> inputs;
   const auto want = [&](const std::vector<std::string>& names, bool act_order) {
     for (const std::string& name : names) {
-      const auto it = moments.find(name);
-      if (it == moments.end()) continue;
-      const auto same = [&](const Wanted& w) { return w.moments == it->second && w.options.act_order == act_order; };
+      const auto it = hessian.find(name);
+      if (it == hessian.end()) continue;
+      const auto same = [&](const Wanted& w) { return w.hessian == it->second && w.options.act_order == act_order; };
       if (std::ranges::none_of(inputs, same)) {
         inputs.push_back({it->second, {}, {}});
         inputs.back().options.act_order = act_order;
@@ -94,9 +94,9 @@ FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector
   want(weights, true);
   want(on_trellis, false);
   std::ranges::stable_sort(inputs, std::greater<>(),
-                           [](const Wanted& w) { return w.moments->k; });  // the longest first
+                           [](const Wanted& w) { return w.hessian->k; });  // the longest first
   const auto make = [](Wanted& w, ThreadPool* own) {
-    if (auto input = FeedbackInput::make(w.moments, w.options, own)) w.made = std::move(*input);
+    if (auto input = FeedbackInput::make(w.hessian, w.options, own)) w.made = std::move(*input);
   };
   if (inputs.size() == 1)  // then the pool is free for it
     make(inputs[0], &pool);
@@ -105,12 +105,12 @@ FactoredInputs::FactoredInputs(const MomentsByWeight& moments, const std::vector
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) make(inputs[i], nullptr);
     });
   for (Wanted& w : inputs)
-    if (w.made) (w.options.act_order ? factored_ : in_order_).emplace(w.moments.get(), std::move(*w.made));
+    if (w.made) (w.options.act_order ? factored_ : in_order_).emplace(w.hessian.get(), std::move(*w.made));
 }
 
 LayerInput FactoredInputs::of(const std::string& weight) const {
-  const auto it = moments_.find(weight);
-  if (it == moments_.end()) return {};
+  const auto it = hessian_.find(weight);
+  if (it == hessian_.end()) return {};
   const auto find = [&](const auto& inputs) {
     const auto found = inputs.find(it->second.get());
     return found == inputs.end() ? nullptr : &found->second;
@@ -120,7 +120,7 @@ LayerInput FactoredInputs::of(const std::string& weight) const {
 
 Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const QuantizeSpec& spec, uint64_t seed,
                           const LayerInput& input, ThreadPool& pool, LayerFit& fit) {
-  const SecondMoments* const moments = input.moments;
+  const InputHessian* const hessian = input.hessian;
   const auto named = [&](Result<QTensor> w) {
     if (!w) w.error().where = name + ": " + w.error().where;
     return w;
@@ -129,19 +129,19 @@ Result<QTensor> fit_layer(const std::string& name, const QTensor& source, const 
   options.format = spec.format;
   options.scaling = scaling_of(spec);
   options.seed = seed;
-  const auto use = moment_use(spec, moments);
+  const auto use = hessian_use(spec, hessian);
   if (!use) return named(tl::unexpected<Error>(use.error()));
-  if (*use == MomentUse::kNone) {
+  if (*use == HessianUse::kNone) {
     LOWBIT_TRY_ASSIGN(options.method, parse_fit_method(spec.fit));
   }
-  if (*use == MomentUse::kFeedback || *use == MomentUse::kRefit || *use == MomentUse::kAlign)
+  if (*use == HessianUse::kFeedback || *use == HessianUse::kRefit || *use == HessianUse::kAsymmetric)
     return named(fit_to_outputs(source, options, input, *use, pool, fit));
 
   const RowReader rows = [&](int64_t first, int64_t count, float* out) -> Status {
     dequantize_rows(source, first, count, out);
     return {};
   };
-  const std::vector<float> importance = *use == MomentUse::kWeights ? moments->diagonal() : std::vector<float>();
+  const std::vector<float> importance = *use == HessianUse::kWeights ? hessian->diagonal() : std::vector<float>();
   FitReport report;
   auto w =
       fit_and_pack(rows, source.n, source.k, options, importance.empty() ? nullptr : importance.data(), pool, &report);

@@ -12,7 +12,7 @@
 
 namespace lowbit {
 
-/// What a tensor is to the quantizer.
+/// How the quantizer treats a tensor.
 enum class LayerRole {
   kLinear,     // a matrix inside a block
   kEmbedding,  // the rows that tokens become
@@ -40,7 +40,7 @@ class Recipe {
 
   /// True when a rule or keep pattern matches.
   bool names(const std::string& name) const;
-  /// What some linear layers get in place of their option, by tensor name. Rules come first all the same.
+  /// Formats of some linear layers in place of the option, by tensor name. Rules come first all the same.
   void set_specs(std::map<std::string, QuantizeSpec> specs) { specs_ = std::move(specs); }
 
  private:

@@ -20,7 +20,7 @@ struct Matrix {
   std::vector<float> values;
 };
 
-/// What happens to a tensor; in this order.
+/// The changes of a tensor, in this order.
 struct Turn {
   bool becomes_ones = false;  // a norm's weights, which move into the layers behind it
   bool stream_inputs = false;
@@ -101,7 +101,7 @@ class RotatedSource final : public ForwardingSource {
     return m;
   }
 
-  /// What the tensor must be in the rotated model.
+  /// The changes that the rotated model needs of this tensor.
   Status apply(const Turn& turn, const std::string& name, Matrix& w) const {
     if (turn.n > 0) LOWBIT_TRY(check(name, w.n, turn.n));
     if (turn.k > 0) LOWBIT_TRY(check(name, w.k, turn.k));

@@ -24,7 +24,7 @@ constexpr std::array kFormats = {
     FormatId::kCodebook3,     FormatId::kTrellis3, FormatId::kInt4,      FormatId::kCodebook4, FormatId::kInt8};
 /// Small enough for losses to add up, large enough to measure.
 constexpr FormatId kProbe = FormatId::kInt3;
-constexpr int64_t kMomentTokens = 2048;  // for the errors of outputs
+constexpr int64_t kHessianTokens = 2048;  // for the errors of outputs
 /// The layers of a block that get a format together: readers of one input, values apart.
 std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
   std::vector<std::vector<const LinearSpec*>> parts;
@@ -38,7 +38,7 @@ std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
   return parts;
 }
 
-/// What layers can have that are fitted like `spec`. A trellis has scales of its rows and no offsets.
+/// Formats that layers may get which are fitted like `spec`. A trellis has scales of its rows and no offsets.
 std::vector<QuantizeSpec> in_each_format(const QuantizeSpec& spec) {
   std::vector<QuantizeSpec> specs;
   for (const FormatId format : kFormats) {
@@ -68,7 +68,7 @@ class Allocator {
 
   Result<Allocation> run() {
     CalibrationOptions few = options_.calibration;
-    few.tokens = std::min(few.tokens, kMomentTokens);
+    few.tokens = std::min(few.tokens, kHessianTokens);
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, false, engine_));
     LOWBIT_TRY_ASSIGN(BlockProbe probe, BlockProbe::make(source_, engine_, text));
     for (int64_t block = 0; block < text.blocks(); ++block) LOWBIT_TRY(add_block(block, text, probe));
@@ -87,10 +87,10 @@ class Allocator {
 
   Status add_block(int64_t block, Calibration& text, BlockProbe& probe) {
     LOWBIT_TRY(text.begin(probe.block(block)));
-    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, text.measure_and_advance());
+    LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, text.measure_and_advance());
     std::vector<std::string> names;
-    for (const auto& [name, unused] : moments) names.push_back(name);
-    const FactoredInputs inputs(moments, names, *engine_.pool);
+    for (const auto& [name, unused] : hessian) names.push_back(name);
+    const FactoredInputs inputs(hessian, names, *engine_.pool);
     const auto parts = parts_of(text.spec().blocks[static_cast<size_t>(block)]);
     const auto count = static_cast<int64_t>(parts.size());
     std::vector<Candidate> candidates;
@@ -137,7 +137,7 @@ class Allocator {
   /// size, but not of every layer: it is measured once.
   Status compare_sizes(const std::string& name, LinearRole role, const QTensor& w, const FactoredInputs& inputs,
                        Candidate& c) const {
-    const SecondMoments& moments = *inputs.of(name).moments;
+    const InputHessian& hessian = *inputs.of(name).hessian;
     LOWBIT_TRY_ASSIGN(const QTensor some, sample_rows(w));
     QuantizeSpec probe;
     probe.format = kProbe;
@@ -145,11 +145,11 @@ class Allocator {
     LayerFit fit;
     LOWBIT_TRY_ASSIGN(const QTensor fed_back,
                       fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
-    const double energy = output_energy(some, nullptr, moments), after = output_energy(some, &fed_back, moments);
+    const double energy = output_energy(some, nullptr, hessian), after = output_energy(some, &fed_back, hessian);
     probe.fit = "wls";
     LOWBIT_TRY_ASSIGN(const QTensor rounded,
                       fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
-    const double before = output_energy(some, &rounded, moments);
+    const double before = output_energy(some, &rounded, hessian);
     const double unit = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
     c.probe_error += unit * before;
     LOWBIT_TRY_ASSIGN(c.probed[role], fit_layer(name, w, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
@@ -158,14 +158,14 @@ class Allocator {
       spec.fit = "wls";
       LOWBIT_TRY_ASSIGN(const QTensor q,
                         fit_layer(name, some, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
-      c.error[f] += unit * kept * output_energy(some, &q, moments);
+      c.error[f] += unit * kept * output_energy(some, &q, hessian);
       c.bytes[f] += bytes_of_rows(q, w.n);
     }
     return {};
   }
 
   /// tr((W - Q) H (W - Q)^T); without q, tr(W H W^T).
-  double output_energy(const QTensor& w, const QTensor* q, const SecondMoments& moments) const {
+  double output_energy(const QTensor& w, const QTensor* q, const InputHessian& hessian) const {
     std::vector<double> rows(static_cast<size_t>(w.n));
     engine_.pool->parallel_for(w.n, 1, [&](int64_t begin, int64_t end, int) {
       std::vector<float> real(static_cast<size_t>(w.k)), taken(real.size());
@@ -173,7 +173,7 @@ class Allocator {
         dequantize_rows(w, i, 1, real.data());
         if (q != nullptr) dequantize_rows(*q, i, 1, taken.data());
         for (size_t c = 0; c < real.size(); ++c) real[c] -= taken[c];
-        rows[static_cast<size_t>(i)] = quadratic_form(moments, real.data());
+        rows[static_cast<size_t>(i)] = quadratic_form(hessian, real.data());
       }
     });
     return std::accumulate(rows.begin(), rows.end(), 0.0);
@@ -208,7 +208,7 @@ class Allocator {
     return out;
   }
 
-  /// What was chosen, and the sizes next to it on the part's convex hull.
+  /// The chosen size, and the sizes next to it on the part's convex hull.
   PartChoice choice_of(const Part& part, size_t chosen) const {
     const auto size = [&](size_t f) {
       const QuantizeSpec& spec = specs_[f];

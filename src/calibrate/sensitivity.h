@@ -1,5 +1,5 @@
 #pragma once
-// What each part of a model loses at each size, measured; and the sizes that fit a budget best.
+// The measured loss of each part of a model at each size; and the sizes that fit a budget best.
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@
 
 namespace lowbit {
 
-/// What each linear layer gets, by tensor name, and why: a choice for each part, in the order of the blocks.
+/// The format of each linear layer, by tensor name, and why: a choice for each part, in the order of the blocks.
 struct Allocation {
   std::map<std::string, QuantizeSpec> specs;
   std::vector<PartChoice> choices;

@@ -15,7 +15,7 @@
 #include "calibrate/calibration.h"
 #include "calibrate/forwarding_source.h"
 #include "model/model_spec.h"
-#include "quantize/migration.h"
+#include "quantize/smooth_factors.h"
 
 namespace lowbit {
 namespace {
@@ -120,7 +120,7 @@ Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, 
       if (seen.size() != weights.size())
         return fail(ErrorCode::kShapeMismatch, norm, fmt::format("{} inputs", seen.size()),
                     fmt::format("{}, the columns of the layers behind it", weights.size()));
-      const auto factors = std::make_shared<const std::vector<float>>(migration_factors(seen, weights, options.smooth));
+      const auto factors = std::make_shared<const std::vector<float>>(smooth_factors(seen, weights, options.smooth));
       norms[norm] = factors;
       for (const LinearSpec& reader : input->readers) layers[weight_name(block, reader.name)] = factors;
     }

@@ -10,10 +10,10 @@
 
 namespace lowbit {
 
-/// The same model with migration_factors() between each norm of a block and the layers that read its outputs: the
-/// norm's weights are divided by the factors, the layers' columns multiplied. Inputs are measured on at most 8K tokens
-/// of the calibration text. Tensors are computed at load(), as f32. `source` must outlive the result. Errors: those of
-/// check_smoothable() and Calibration, kShapeMismatch.
+/// A model of the same function with smooth_factors() between each norm of a block and the layers that read its
+/// outputs: the norm's weights are divided by the factors, the layers' columns multiplied. Inputs are measured on at
+/// most 8K tokens of the calibration text. Tensors are computed at load(), as f32. `source` must outlive the result.
+/// Errors: those of check_smoothable() and Calibration, kShapeMismatch.
 Result<std::unique_ptr<WeightSource>> smooth_source(const WeightSource& source, const QuantizeOptions& options,
                                                     const Engine& engine);
 

@@ -46,7 +46,7 @@ std::vector<std::string> opening_lines() {
   return lines;
 }
 
-/// What the template puts before the first words of a user; "" without a template, or with one that does not show it.
+/// The template's text before the first words of a user; "" without a template, or with one that does not show it.
 std::string before_a_user(const TokenizerSpec& spec) {
   if (spec.chat_template.empty()) return {};
   const auto parsed = ChatTemplate::parse(spec.chat_template);

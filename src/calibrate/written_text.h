@@ -14,7 +14,7 @@
 
 namespace lowbit {
 
-/// What a sequence begins with; the model writes the rest.
+/// The beginning of a sequence; the model writes the rest.
 struct Beginnings {
   std::vector<TokenId> prefix;  // BOS where the vocabulary wants it
   std::vector<TokenId> first;   // the token that begins a document or a chat; empty: none is known

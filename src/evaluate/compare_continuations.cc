@@ -73,7 +73,7 @@ Status go_on(SharedModel& model, std::span<std::vector<TokenId>> sequences, int6
 /// All sequences, as many together as there is room for.
 Status go_on_all(SharedModel& model, Sequences& sequences, const AgreementOptions& o, int64_t before, int64_t all) {
   const int64_t together =
-      windows_together(model, o.prompt_tokens + o.tokens, kTogether * (o.prompt_tokens + o.tokens));
+      sequences_together(model, o.prompt_tokens + o.tokens, kTogether * (o.prompt_tokens + o.tokens));
   const auto count = static_cast<int64_t>(sequences.size());
   for (int64_t first = 0; first < count; first += together) {
     const auto some = std::span(sequences).subspan(static_cast<size_t>(first),

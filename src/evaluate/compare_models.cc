@@ -13,7 +13,8 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kSlice = 64;  // positions whose logits are in memory at once: of one window or of several short ones
+constexpr int64_t kSlice =
+    64;  // positions whose logits are in memory at once: of one sequence or of several short ones
 constexpr int64_t kTokensBefore = 24;  // of an example
 constexpr size_t kShown = 3;
 
@@ -46,23 +47,23 @@ class Comparison {
   Result<CompareReport> run(const std::string& text) {
     LOWBIT_TRY(cut(text));
     const auto all = static_cast<int64_t>(tokens_.size());
-    const int64_t windows = all / options_.context;
-    const int64_t together =
-        std::min(windows_together(model_, options_.context, kSlice), windows_together(base_, options_.context, kSlice));
-    for (int64_t window = 0; window < windows; window += together) {
-      const int64_t count = std::min(together, windows - window);
-      start_windows(count);
+    const int64_t sequences = all / options_.context;
+    const int64_t together = std::min(sequences_together(model_, options_.context, kSlice),
+                                      sequences_together(base_, options_.context, kSlice));
+    for (int64_t sequence = 0; sequence < sequences; sequence += together) {
+      const int64_t count = std::min(together, sequences - sequence);
+      start_sequences(count);
       for (int64_t first = 0; first < options_.context; first += kSlice) {
-        if (options_.progress && !options_.progress("comparing", window * options_.context + first, all))
+        if (options_.progress && !options_.progress("comparing", sequence * options_.context + first, all))
           return fail(ErrorCode::kCancelled, "comparing", "a request to stop");
-        LOWBIT_TRY(slice(window, count, first, std::min(kSlice, options_.context - first)));
+        LOWBIT_TRY(slice(sequence, count, first, std::min(kSlice, options_.context - first)));
       }
     }
     return summarize();
   }
 
  private:
-  void start_windows(int64_t count) {
+  void start_sequences(int64_t count) {
     caches_.clear();
     base_caches_.clear();
     for (int64_t w = 0; w < count; ++w) {
@@ -82,19 +83,19 @@ class Comparison {
                   "compare a model with its own source");
     const TokenizerSpec& spec = model_.tokenizer.spec();
     LOWBIT_TRY_ASSIGN(tokens_, model_.tokenizer.encode(text, {.add_special = spec.add_bos, .parse_special = false}));
-    const int64_t windows = std::min(options_.windows, static_cast<int64_t>(tokens_.size()) / options_.context);
-    if (windows < 1)
+    const int64_t sequences = std::min(options_.sequences, static_cast<int64_t>(tokens_.size()) / options_.context);
+    if (sequences < 1)
       return fail(ErrorCode::kInvalidArgument, "comparing models", fmt::format("a text of {} tokens", tokens_.size()),
                   fmt::format("at least {}", options_.context), "a longer text or a shorter context");
-    tokens_.resize(static_cast<size_t>(windows * options_.context));
+    tokens_.resize(static_cast<size_t>(sequences * options_.context));
     if (spec.add_bos && spec.bos_id)
-      for (int64_t w = 0; w < windows; ++w) tokens_[static_cast<size_t>(w * options_.context)] = *spec.bos_id;
+      for (int64_t w = 0; w < sequences; ++w) tokens_[static_cast<size_t>(w * options_.context)] = *spec.bos_id;
     positions_.resize(tokens_.size());
     return {};
   }
 
-  /// Positions [first, first + n) of windows [window, window + count).
-  Status slice(int64_t window, int64_t count, int64_t first, int64_t n) {
+  /// Positions [first, first + n) of sequences [sequence, sequence + count).
+  Status slice(int64_t sequence, int64_t count, int64_t first, int64_t n) {
     const auto vocab = static_cast<size_t>(model_.info.vocab_size);
     logits_.resize(static_cast<size_t>(count * n) * vocab);
     const auto logits_of = [&](int64_t w, int64_t rows) {
@@ -104,7 +105,7 @@ class Comparison {
     std::vector<LogitsSink> sinks;
     sinks.reserve(static_cast<size_t>(count));
     for (int64_t w = 0; w < count; ++w) {
-      const int64_t at = (window + w) * options_.context + first;
+      const int64_t at = (sequence + w) * options_.context + first;
       sinks.emplace_back([this, at, rows = logits_of(w, n), vocab](int64_t row, std::span<float> base) {
         compare(at + row, rows.subspan(static_cast<size_t>(row) * vocab, vocab), base);
       });
@@ -126,7 +127,7 @@ class Comparison {
     Position& p = positions_[static_cast<size_t>(at)];
     p.kld = kl_divergence(base, model);
     p.same_top = std::ranges::max_element(model) - model.begin() == std::ranges::max_element(base) - base.begin();
-    if ((at + 1) % options_.context == 0) return;  // nothing follows in this window
+    if ((at + 1) % options_.context == 0) return;  // nothing follows in this sequence
     const auto truth = static_cast<size_t>(tokens_[static_cast<size_t>(at + 1)]);
     p.nll = -static_cast<double>(model[truth]);
     p.base_nll = -static_cast<double>(base[truth]);
@@ -202,7 +203,7 @@ class Comparison {
     const PositionBucket all = bucket(0, options_.context);
     r.context = options_.context;
     r.tokens = static_cast<int64_t>(tokens_.size());
-    r.windows = r.tokens / r.context;
+    r.sequences = r.tokens / r.context;
     r.kld_mean = all.kld;
     r.kld_error = all.kld_error;
     r.top1 = all.top1;
@@ -238,9 +239,9 @@ class Comparison {
   SharedModel& model_;
   SharedModel& base_;
   const CompareOptions& options_;
-  std::vector<TokenId> tokens_;  // [windows, context]
+  std::vector<TokenId> tokens_;  // [sequences, context]
   std::vector<Position> positions_;
-  std::vector<KvCache> caches_, base_caches_;  // of the windows that run together
+  std::vector<KvCache> caches_, base_caches_;  // of the sequences that run together
   std::vector<float> logits_;                  // of a slice; log-probabilities after compare()
   std::mutex mutex_;                           // guards the examples
   std::vector<Example> examples_;

@@ -31,8 +31,8 @@ struct ChoiceScore {
 Result<std::vector<ChoiceScore>> score_choices(SharedModel& model, std::span<const ChoiceQuestion> questions,
                                                const Progress& progress);
 
-/// How many windows of `context` tokens run in a pass of `rows` rows: at least one, and no more than there are free
+/// How many sequences of `context` tokens run in a pass of `rows` rows: at least one, and no more than there are free
 /// pages for.
-int64_t windows_together(const SharedModel& model, int64_t context, int64_t rows);
+int64_t sequences_together(const SharedModel& model, int64_t context, int64_t rows);
 
 }  // namespace lowbit

@@ -1,4 +1,4 @@
-// What runs together has the numbers of what runs alone, to the last bit.
+// Sequences in a batch give the same bits as each sequence alone.
 #include "evaluate/evaluate.h"
 
 #include <gtest/gtest.h>
@@ -79,34 +79,34 @@ std::span<float> row_of(std::vector<float>& logits, int64_t row, int64_t vocab) 
   return {logits.data() + row * vocab, static_cast<size_t>(vocab)};
 }
 
-/// The windows of a text, each begun as the model wants it.
-std::vector<std::vector<TokenId>> windows_of(const SharedModel& model, const std::string& text, int64_t context,
-                                             bool add_bos) {
+/// The sequences of a text, each begun as the model wants it.
+std::vector<std::vector<TokenId>> sequences_of(const SharedModel& model, const std::string& text, int64_t context,
+                                               bool add_bos) {
   const auto tokens = *model.tokenizer.encode(text, {.add_special = add_bos, .parse_special = false});
-  std::vector<std::vector<TokenId>> windows;
+  std::vector<std::vector<TokenId>> sequences;
   for (size_t at = 0; at + static_cast<size_t>(context) <= tokens.size(); at += static_cast<size_t>(context)) {
-    windows.emplace_back(tokens.begin() + static_cast<std::ptrdiff_t>(at),
-                         tokens.begin() + static_cast<std::ptrdiff_t>(at) + context);
-    if (add_bos) windows.back()[0] = 0;
+    sequences.emplace_back(tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                           tokens.begin() + static_cast<std::ptrdiff_t>(at) + context);
+    if (add_bos) sequences.back()[0] = 0;
   }
-  return windows;
+  return sequences;
 }
 
-TEST(Perplexity, WindowsTogetherAreWindowsAlone) {
+TEST(Perplexity, SequencesTogetherAreSequencesAlone) {
   const std::string text = random_text(700, 1);
   for (const bool add_bos : {true, false})
     for (const int64_t context : {7, 24, 100})
-      for (const int64_t pages : {1000, 2}) {  // 2: there is room for one window
+      for (const int64_t pages : {1000, 2}) {  // 2: there is room for one sequence
         const auto model = open({.pages = pages, .add_bos = add_bos});
         const int64_t vocab = model->info.vocab_size;
         double sum = 0;
         int64_t count = 0;
         std::vector<double> running;
-        for (const auto& window : windows_of(*model, text, context, add_bos)) {
-          std::vector<float> logits = alone(*model, window);
+        for (const auto& sequence : sequences_of(*model, text, context, add_bos)) {
+          std::vector<float> logits = alone(*model, sequence);
           for (int64_t i = context / 2; i + 1 < context; ++i, ++count) {
             const auto row = row_of(logits, i, vocab);
-            sum += -log_softmax(row).of(row[static_cast<size_t>(window[static_cast<size_t>(i + 1)])]);
+            sum += -log_softmax(row).of(row[static_cast<size_t>(sequence[static_cast<size_t>(i + 1)])]);
           }
           running.push_back(std::exp(sum / static_cast<double>(count)));
         }
@@ -131,13 +131,13 @@ std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(Perplexity, SavedLogitsAndWhatIsComparedWithThemAreThoseOfWindowsAlone) {
+TEST(Perplexity, SavedLogitsAndWhatIsComparedWithThemAreThoseOfSequencesAlone) {
   const std::string text = random_text(500, 2);
   const auto together = open({}), one = open({.batch = 16});
   PerplexityOptions options;
   options.context = 20;
-  EXPECT_EQ(windows_together(*together, options.context, together->transformer->batch()), 12);  // of 256 rows
-  EXPECT_EQ(windows_together(*one, options.context, one->transformer->batch()), 1);
+  EXPECT_EQ(sequences_together(*together, options.context, together->transformer->batch()), 12);  // of 256 rows
+  EXPECT_EQ(sequences_together(*one, options.context, one->transformer->batch()), 1);
   const std::string paths[] = {testing::TempDir() + "together.logits", testing::TempDir() + "one.logits"};
   options.save_logits = paths[0];
   ASSERT_TRUE(perplexity(*together, text, options));
@@ -156,7 +156,7 @@ TEST(Perplexity, SavedLogitsAndWhatIsComparedWithThemAreThoseOfWindowsAlone) {
   EXPECT_EQ(a->delta_p_rms, b->delta_p_rms);
 }
 
-TEST(CompareModels, WindowsTogetherAreWindowsAlone) {
+TEST(CompareModels, SequencesTogetherAreSequencesAlone) {
   const std::string text = random_text(900, 3);
   const auto model = open({}), base = open({.format = FormatId::kF32, .activation = Activation::kF32});
   const int64_t vocab = model->info.vocab_size;
@@ -168,8 +168,8 @@ TEST(CompareModels, WindowsTogetherAreWindowsAlone) {
     std::vector<Found> found;
     double kld = 0, nll = 0;
     int64_t positions = 0, scored = 0;
-    for (const auto& window : windows_of(*model, text, context, true)) {
-      std::vector<float> own = alone(*model, window), other = alone(*base, window);
+    for (const auto& sequence : sequences_of(*model, text, context, true)) {
+      std::vector<float> own = alone(*model, sequence), other = alone(*base, sequence);
       for (int64_t i = 0; i < context; ++i, ++positions) {
         const auto p = row_of(other, i, vocab), q = row_of(own, i, vocab);
         log_softmax(p).apply(p);
@@ -178,13 +178,13 @@ TEST(CompareModels, WindowsTogetherAreWindowsAlone) {
         kld += d;
         if (i + 1 == context) continue;
         found.push_back({d, i});
-        nll -= static_cast<double>(q[static_cast<size_t>(window[static_cast<size_t>(i + 1)])]);
+        nll -= static_cast<double>(q[static_cast<size_t>(sequence[static_cast<size_t>(i + 1)])]);
         ++scored;
       }
     }
     CompareOptions options;
     options.context = context;
-    options.windows = 1000;
+    options.sequences = 1000;
     const auto report = compare_models(*model, *base, text, options);
     ASSERT_TRUE(report.has_value()) << report.error().message();
     EXPECT_EQ(report->tokens, positions);

@@ -22,7 +22,7 @@ constexpr std::array<const char*, 32> kNames = {
     "Louis",  "Maria", "Oscar", "Paula", "Ralph", "Sarah", "Tomas", "Ursula", "Victor", "Wanda", "Xavier",
     "Yvonne", "Zeno",  "Alice", "Bruno", "Cecil", "Diana", "Edgar", "Fiona",  "George", "Helen"};
 
-/// What is asked behind a text, and its answers: tokens [first, second) of it.
+/// A question behind a text, and its answer: tokens [first, second) of it.
 struct Question {
   std::vector<TokenId> tokens;
   std::vector<std::pair<size_t, size_t>> answers;

@@ -123,7 +123,7 @@ class ChoiceScorer {
   };
   KvCache empty() const { return {model_.pages, model_.info.context}; }
 
-  /// What the next choice may have its beginning from.
+  /// The branch that the next choice may share its beginning with.
   std::span<const TokenId> before() const { return group_.empty() ? kept_tokens_ : group_.back().run(); }
   static Cost cost_of(const ChoiceTokens& choice, std::span<const TokenId> before) {
     const auto length = static_cast<int64_t>(choice.run().size());
@@ -140,7 +140,7 @@ class ChoiceScorer {
     return cost.pages < std::min(free, affordable);  // one more for what is kept
   }
 
-  /// What the group before left of this branch's tokens; rows that are scored run again.
+  /// Takes the tokens of this branch that the group before has left; rows that are scored run again.
   void take_kept(Branch& branch) {
     const ChoiceTokens& one = group_[branch.segment.members.front()];
     int64_t length = std::min(common_prefix(kept_tokens_, one.run()), branch.segment.last - 1);

@@ -12,7 +12,7 @@
 namespace lowbit {
 namespace {
 
-/// What one scored position says: model against truth and, when there is one, against the base.
+/// One scored position: model against truth and, when there is one, against the base.
 struct Score {
   double nll = 0, base_nll = 0, kld = 0, delta_p = 0;
   bool same_top = false;
@@ -181,7 +181,7 @@ class ChunkScorer {
 
 }  // namespace
 
-int64_t windows_together(const SharedModel& model, int64_t context, int64_t rows) {
+int64_t sequences_together(const SharedModel& model, int64_t context, int64_t rows) {
   const int64_t pages = ceil_div(context, kKvPage);
   const int64_t free = model.pages->max_pages() - model.pages->pages_in_use();
   return std::max<int64_t>(1, std::min(rows / context, free / pages));
@@ -200,7 +200,7 @@ Result<PerplexityReport> perplexity(SharedModel& model, const std::string& text,
   }
 
   ChunkScorer scorer(model, plan, base ? &*base : nullptr, writer ? &*writer : nullptr);
-  const int64_t together = windows_together(model, plan.context, model.transformer->batch());
+  const int64_t together = sequences_together(model, plan.context, model.transformer->batch());
   double nll_sum = 0;
   int64_t scored = 0;
   for (int64_t chunk = 0; chunk < plan.chunks; chunk += together) {

@@ -18,7 +18,7 @@ struct PrefixSegment {
 /// waits for it.
 inline constexpr int64_t kWorthSharing = 8;
 
-/// What comes next for members that have tokens [0, first) in common: segments that begin there, one for each member
+/// The next tokens of members that have tokens [0, first) in common: segments that begin there, one for each member
 /// that has more. A segment has as many members as is worth it and ends where they part, or where the shortest of them
 /// ends.
 std::vector<PrefixSegment> next_segments(std::span<const std::span<const int32_t>> sequences,

@@ -11,7 +11,7 @@ const char* format_advice(FormatId id) {
     case FormatId::kF16:
       return "layers kept as they are, from 16-bit models";
     case FormatId::kBf16:
-      return "the same, with the range of f32";
+      return "layers kept as they are, with the range of f32";
     case FormatId::kInt8:
       return "no visible loss; the default of embedding and head";
     case FormatId::kInt4:
@@ -25,7 +25,7 @@ const char* format_advice(FormatId id) {
     case FormatId::kTernary:
       return "models that were trained ternary, such as BitNet";
     case FormatId::kTernaryPacked:
-      return "the same at 1.6 bits: the smallest file";
+      return "ternary models at 1.6 bits: the smallest file";
     case FormatId::kFp8:
       return "models that come in FP8";
     case FormatId::kCodebook4:

@@ -50,7 +50,7 @@ Status check_qtensor(const QTensor& w, const char* name);
 /// format.
 void dequantize_rows(const QTensor& w, int64_t first, int64_t count, float* out);
 
-/// The same weight with codes that each stand on their own: in format_info(w.format).expanded. Errors: kOutOfMemory.
+/// `w` with codes that can be decoded one by one: in format_info(w.format).expanded. Errors: kOutOfMemory.
 Result<QTensor> expand(const QTensor& w);
 
 /// Sum of the values (not reals) of each row over each group: [n, scale_cols]. Integer formats

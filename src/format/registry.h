@@ -7,7 +7,7 @@
 
 namespace lowbit {
 
-/// What the registry offers for a packed format (all but the dense ones).
+/// The functions of a packed format (all but the dense ones).
 struct FormatOps {
   /// codes[0..n) = codes of elements [first, first + n) of a packed row.
   void (*unpack)(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes);

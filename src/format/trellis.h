@@ -52,7 +52,7 @@ inline constexpr auto kTrellisCodes = [] {
 
 inline constexpr uint8_t kOffTrellis = 0xff;
 
-/// What to store for each code behind each state (the window before it, without its oldest code): [state][code].
+/// The bits to store for each code behind each state (the window before it, without its oldest code): [state][code].
 template <int B>
 inline constexpr auto kTrellisStored = [] {
   std::array<std::array<uint8_t, 16>, Trellis<B>::kStates> stored{};

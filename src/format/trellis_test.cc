@@ -22,7 +22,7 @@ std::vector<uint8_t> random_bytes(Rng& rng, int64_t n) {
   return bytes;
 }
 
-/// What a file's bytes mean, in the words of docs/formats.md.
+/// Decodes a file's bytes as docs/formats.md describes.
 std::vector<uint8_t> codes_by_definition(FormatId id, const std::vector<uint8_t>& row, int64_t n) {
   const bool two = id == FormatId::kTrellis2;
   const int bits = two ? 2 : 3, memory = two ? 3 : 2;

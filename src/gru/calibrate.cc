@@ -227,17 +227,17 @@ Result<std::vector<std::array<GruParam, kGruTensors>>> choose_gru_scales(const G
   return out;
 }
 
-Result<std::vector<GruMoments>> measure_moments(const GruNetwork& network, std::span<const GruInput> inputs) {
-  std::vector<GruMoments> moments(network.cells.size());
-  for (size_t i = 0; i < moments.size(); ++i) {
+Result<std::vector<GruHessian>> measure_hessians(const GruNetwork& network, std::span<const GruInput> inputs) {
+  std::vector<GruHessian> hessians(network.cells.size());
+  for (size_t i = 0; i < hessians.size(); ++i) {
     const auto x = static_cast<size_t>(network.cells[i].input + 1),
                h = static_cast<size_t>(network.cells[i].hidden + 1);
-    moments[i].x.assign(x * x, 0);
-    moments[i].h.assign(h * h, 0);
+    hessians[i].x.assign(x * x, 0);
+    hessians[i].h.assign(h * h, 0);
   }
   GruTaps taps;
   taps.step = [&](const GruTap& tap) {
-    GruMoments& m = moments[static_cast<size_t>(tap.cell)];
+    GruHessian& m = hessians[static_cast<size_t>(tap.cell)];
     const size_t c = tap.x.size() / static_cast<size_t>(tap.rows), h = tap.h.size() / static_cast<size_t>(tap.rows);
     for (size_t row = 0; row < static_cast<size_t>(tap.rows); ++row) {
       add_outer(tap.x.subspan(row * c, c), m.x);
@@ -245,7 +245,7 @@ Result<std::vector<GruMoments>> measure_moments(const GruNetwork& network, std::
     }
   };
   for (const GruInput& input : inputs) LOWBIT_TRY(forward_gru(network, input, false, taps));
-  return moments;
+  return hessians;
 }
 
 }  // namespace lowbit

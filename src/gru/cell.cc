@@ -50,7 +50,7 @@ struct Product {
   int input_shift;
   const GruFormat &format, &bias_format;
   const GruConfig& config;
-  std::span<const double> moment;  // [k + 1, k + 1] or empty
+  std::span<const double> hessian;  // [k + 1, k + 1] or empty
   const char* name;
 };
 
@@ -107,12 +107,12 @@ Result<ProductIntegers> quantize_product(const Product& p) {
   const auto rows = static_cast<size_t>(3 * p.hidden);
   out.q.resize(p.w.size());
   std::vector<float> bias(p.bias.begin(), p.bias.end());
-  if (p.moment.empty()) {
+  if (p.hessian.empty()) {
     round_nearest(p, out);
   } else {
     round_with_feedback(
         // A finer shift would need another zero point: only symmetric rows try them.
-        {p.w, p.k, p.moment, p.format,
+        {p.w, p.k, p.hessian, p.format,
          p.config.granularity == GruGranularity::kRow && p.format.symmetric ? kExtraShifts : 0, p.input_shift, out.zp},
         out.shift, out.q, bias);
   }
@@ -133,7 +133,7 @@ Result<ProductIntegers> quantize_product(const Product& p) {
 }  // namespace
 
 Result<GruCell> build_gru_cell(const GruWeights& weights, const std::array<GruParam, kGruTensors>& tensors,
-                               const GruConfig& config, const GruMoments& moments) {
+                               const GruConfig& config, const GruHessian& hessian) {
   LOWBIT_TRY(check_gru_config(config));
   GruCell cell;
   cell.input = weights.input;
@@ -145,10 +145,10 @@ Result<GruCell> build_gru_cell(const GruWeights& weights, const std::array<GruPa
   cell.br_format = config.br;
   LOWBIT_TRY_ASSIGN(ProductIntegers w,
                     quantize_product({weights.w, weights.bw, weights.hidden, weights.input,
-                                      cell[GruTensor::kX].scale.shift, config.w, config.bw, config, moments.x, "W"}));
+                                      cell[GruTensor::kX].scale.shift, config.w, config.bw, config, hessian.x, "W"}));
   LOWBIT_TRY_ASSIGN(ProductIntegers r,
                     quantize_product({weights.r, weights.br, weights.hidden, weights.hidden,
-                                      cell[GruTensor::kH].scale.shift, config.r, config.br, config, moments.h, "R"}));
+                                      cell[GruTensor::kH].scale.shift, config.r, config.br, config, hessian.h, "R"}));
   cell.w = std::move(w.q);
   cell.w_zp = std::move(w.zp);
   cell.r_zp = std::move(r.zp);

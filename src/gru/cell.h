@@ -54,7 +54,7 @@ inline constexpr std::array<GruTensor, 3> kGateOutputs = {GruTensor::kU, GruTens
 
 /// clamp(rint(v * 2^shift) + zp); NaN gives zp, infinities the limits.
 int32_t quantize_value(float v, const GruParam& p);
-/// The same for many, as offset codes q - lo; and back to floats, exactly.
+/// Quantizes many numbers, as offset codes q - lo; and back to floats, exactly.
 void quantize_codes(std::span<const float> v, const GruParam& p, uint16_t* codes);
 void dequantize_codes(std::span<const uint16_t> codes, const GruParam& p, float* out);
 /// (q - zp) * 2^-shift, exact in double.
@@ -63,22 +63,22 @@ double dequantize_value(int64_t q, const GruScale& scale);
 /// Bits in 1..16 (biases 2..32), biases signed and symmetric, segments and saturate inside their ranges.
 Status check_gru_config(const GruConfig& config);
 
-/// Second moments of a cell's inputs with a 1 behind each, for feedback rounding: sum (x,1) (x,1)^T, row-major. Empty:
+/// Hessian of a cell's inputs with a 1 behind each, for feedback rounding: sum (x,1) (x,1)^T, row-major. Empty:
 /// round to nearest.
-struct GruMoments {
+struct GruHessian {
   std::vector<double> x, h;  // [C + 1, C + 1], [H + 1, H + 1]
 };
 
 /// Quantizes weights and biases and makes the tables, for given activations. Errors: kInvalidArgument (the config),
 /// kUnsupported (numbers beyond any shift).
 Result<GruCell> build_gru_cell(const GruWeights& weights, const std::array<GruParam, kGruTensors>& tensors,
-                               const GruConfig& config, const GruMoments& moments);
+                               const GruConfig& config, const GruHessian& hessian);
 
-/// What feedback rounding works on: rows of k weights.
+/// Input of feedback rounding: rows of k weights.
 struct FeedbackProblem {
   std::span<const float> w;  // [rows, k]
   int64_t k = 0;
-  std::span<const double> moment;  // [k + 1, k + 1]
+  std::span<const double> hessian;  // [k + 1, k + 1]
   const GruFormat& format;
   int extra_shifts = 0;              // finer shifts to try per row, beyond the given one
   int input_shift = 0;               // of the inputs; keeps the bias at product scale below 2^30
@@ -87,7 +87,7 @@ struct FeedbackProblem {
 
 /// q [rows, k] such that the sum over the inputs of ((w, bias) (x, 1) - (q 2^-shift, bias') (x, 1))^2 is small: columns
 /// in order, the error of each spread over those to come and the bias at the end (GPTQ, by the Cholesky factor of the
-/// inverse moment). Rewrites shift where a finer one has the smaller error, and bias.
+/// inverse Hessian). Rewrites shift where a finer one has the smaller error, and bias.
 void round_with_feedback(const FeedbackProblem& problem, std::span<int32_t> shift, std::span<int32_t> q,
                          std::span<float> bias);
 

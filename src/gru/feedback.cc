@@ -43,14 +43,14 @@ Matrix invert_lower(const Matrix& l, size_t n) {
   return inverse;
 }
 
-/// U with U^T U = moment^-1, upper triangular: row j says how an error in column j moves the later ones.
-Matrix spread_matrix(std::span<const double> moment, size_t n) {
+/// U with U^T U = hessian^-1, upper triangular: row j says how an error in column j moves the later ones.
+Matrix spread_matrix(std::span<const double> hessian, size_t n) {
   double diagonal = 0;
-  for (size_t i = 0; i < n; ++i) diagonal += moment[i * n + i];
+  for (size_t i = 0; i < n; ++i) diagonal += hessian[i * n + i];
   for (double damp = 0.01;; damp *= 10) {
-    Matrix a(moment.begin(), moment.end());
+    Matrix a(hessian.begin(), hessian.end());
     for (size_t i = 0; i < n; ++i) a[i * n + i] += damp * diagonal / static_cast<double>(n) + 1e-30;
-    // Columns in reverse order: if reversed(moment) = L L^T then moment^-1 = U^T U with U = reversed(L^-1).
+    // Columns in reverse order: if reversed(hessian) = L L^T then hessian^-1 = U^T U with U = reversed(L^-1).
     std::reverse(a.begin(), a.end());
     if (!cholesky(a, n)) continue;
     Matrix u = invert_lower(a, n);
@@ -96,7 +96,7 @@ class RowRounder {
 void round_with_feedback(const FeedbackProblem& p, std::span<int32_t> shift, std::span<int32_t> q,
                          std::span<float> bias) {
   const auto k = static_cast<size_t>(p.k);
-  const Matrix spread = spread_matrix(p.moment, k + 1);
+  const Matrix spread = spread_matrix(p.hessian, k + 1);
   RowRounder rounder(p, spread);
   for (size_t c = 0; c < shift.size(); ++c) {
     const float* w = p.w.data() + c * k;

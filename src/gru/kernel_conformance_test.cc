@@ -39,7 +39,8 @@ TEST(GruConformance, EveryKernelGivesTheBitsOfTheReference) {
   EXPECT_GT(wide, wanted / 20);
 }
 
-/// A cell of 8-bit numbers, which kernels may weave: a quantized network's, or of random numbers.
+/// A cell of 8-bit numbers, whose input and recurrent products kernels may interleave: a quantized network's, or of
+/// random numbers.
 Result<std::shared_ptr<const GruPlan>> bytes_plan(Rng& rng, int64_t c, int64_t h) {
   if (rng.below(2) == 0) {
     const GruNetwork net = random_network(rng, 1, false, c, h);

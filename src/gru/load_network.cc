@@ -155,9 +155,9 @@ class Reader {
     GruNetwork network;
     network.bidirectional = find(p + "weight_ih_l0_reverse") != nullptr;
     for (int layer = 0; find(p + "weight_ih_l" + std::to_string(layer)) != nullptr; ++layer)
-      for (const char* way : {"", "_reverse"}) {
-        if (*way != '\0' && !network.bidirectional) continue;
-        const std::string tail = "_l" + std::to_string(layer) + way;
+      for (const char* suffix : {"", "_reverse"}) {
+        if (*suffix != '\0' && !network.bidirectional) continue;
+        const std::string tail = "_l" + std::to_string(layer) + suffix;
         LOWBIT_TRY_ASSIGN(const auto* w, need(p + "weight_ih" + tail));
         LOWBIT_TRY_ASSIGN(const auto* r, need(p + "weight_hh" + tail));
         LOWBIT_TRY_ASSIGN(

@@ -110,16 +110,16 @@ Result<GruModel> GruModel::quantize(const GruNetwork& network, const GruRanges& 
   LOWBIT_TRY(check_gru(network));
   LOWBIT_TRY(check_gru_config(config));
   LOWBIT_TRY_ASSIGN(const auto scales, choose_gru_scales(network, ranges, config));
-  std::vector<GruMoments> moments(network.cells.size());
+  std::vector<GruHessian> hessians(network.cells.size());
   if (config.rounding == GruRounding::kFeedback) {
     if (options.inputs.empty())
       return fail(ErrorCode::kInvalidArgument, "gru quantize", "feedback rounding without inputs",
                   "the calibration inputs", "give --data, or use rounding \"nearest\"");
-    LOWBIT_TRY_ASSIGN(moments, measure_moments(network, options.inputs));
+    LOWBIT_TRY_ASSIGN(hessians, measure_hessians(network, options.inputs));
   }
   std::vector<GruCell> cells;
   for (size_t i = 0; i < network.cells.size(); ++i) {
-    LOWBIT_TRY_ASSIGN(GruCell cell, build_gru_cell(network.cells[i], scales[i], config, moments[i]));
+    LOWBIT_TRY_ASSIGN(GruCell cell, build_gru_cell(network.cells[i], scales[i], config, hessians[i]));
     cells.push_back(std::move(cell));
   }
   LOWBIT_TRY_ASSIGN(auto impl, make_gru_impl(config, network.bidirectional, std::move(cells), network.batch_first));

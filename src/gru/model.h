@@ -69,7 +69,7 @@ Result<GruOutput> forward_codes(const GruModel::Impl& model, const GruInput& inp
 
 /// The index of "cuda" or "cuda:<i>", -1 for anything else that names the CPU. Errors: kInvalidArgument.
 Result<int> gru_gpu(const std::string& device);
-/// The same on a GPU. Errors: kUnsupported, kOutOfMemory, kShapeMismatch, kInvalidArgument.
+/// Runs on a GPU. Errors: kUnsupported, kOutOfMemory, kShapeMismatch, kInvalidArgument.
 Result<GruOutput> forward_on_device(const GruModel::Impl& model, const GruInput& input, int device, bool codes);
 
 }  // namespace lowbit

@@ -167,7 +167,7 @@ class CellReader {
     return c;
   }
 
-  /// What the plan derives again must be what the file says.
+  /// The file must agree with what the plan derives.
   Status check_derived(const GruPlan& plan) {
     const auto derived = plan.derived_shifts();
     LOWBIT_TRY_ASSIGN(const auto stored, narrow("derived", DType::kI32, {static_cast<int64_t>(derived.size())}));

@@ -30,7 +30,7 @@ enum class Mutant {
   kCount
 };
 
-/// What is not clamped stays inside the table by force; only the state's mistake is visible otherwise.
+/// Codes that are not clamped stay inside the table by force; only the state's mistake is visible otherwise.
 class MutatedCell {
  public:
   MutatedCell(const GruSpec& spec, Mutant mutant) : s_(spec), mutant_(mutant) {}

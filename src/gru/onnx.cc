@@ -42,11 +42,11 @@ Result<std::vector<GruWeights>> read_gru_node(const OnnxNode& node, OnnxGraph& g
     LOWBIT_TRY_ASSIGN(arrays[i - 1], graph.floats(node.input(i)));
   }
   const auto direction = node.attribute("direction");
-  const std::string_view way = direction ? direction->text : std::string_view("forward");
-  if (way != "forward" && way != "bidirectional")
-    return fail(ErrorCode::kUnsupported, where, "direction '" + std::string(way.substr(0, 32)) + "'",
+  const std::string_view name = direction ? direction->text : std::string_view("forward");
+  if (name != "forward" && name != "bidirectional")
+    return fail(ErrorCode::kUnsupported, where, "direction '" + std::string(name.substr(0, 32)) + "'",
                 "forward or bidirectional");
-  const int directions = way == "bidirectional" ? 2 : 1;
+  const int directions = name == "bidirectional" ? 2 : 1;
   std::vector<GruWeights> cells;
   for (int d = 0; d < directions; ++d) {
     LOWBIT_TRY_ASSIGN(GruWeights cell, read_gru_cell({&*arrays[0], &*arrays[1], arrays[2] ? &*arrays[2] : nullptr,

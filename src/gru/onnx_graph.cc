@@ -84,7 +84,7 @@ std::optional<DType> dtype_of(uint64_t onnx) {
   }
 }
 
-/// What of a TensorProto is read.
+/// The fields of a TensorProto that are read.
 struct TensorFields {
   std::vector<int64_t> shape, integers;  // dims, int64_data
   uint64_t type = 0;

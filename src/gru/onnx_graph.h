@@ -49,7 +49,7 @@ class OnnxGraph {
 
   const std::string& path() const { return file_->path(); }
   const std::vector<OnnxNode>& nodes() const { return nodes_; }
-  /// What makes a value; null for the graph's inputs and for constants.
+  /// The node that makes a value; null for the graph's inputs and for constants.
   OnnxProducer producer(std::string_view value) const;
   std::vector<const OnnxNode*> consumers(std::string_view value) const;
   bool is_constant(std::string_view value) const { return constants_.contains(value); }

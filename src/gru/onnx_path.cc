@@ -35,7 +35,7 @@ class Axes {
     if (one_direction_) std::ranges::replace(names_, 'D', '1');
   }
 
-  /// False: not in a way that is known.
+  /// False: not as any known layer.
   bool apply(const OnnxNode& node) {
     if (node.type == "Squeeze") return squeeze(axes_of(node));
     if (node.type == "Unsqueeze") return unsqueeze(axes_of(node));
@@ -199,7 +199,7 @@ Status check_onnx_states(OnnxGraph& graph, const OnnxNode& node, std::vector<std
 std::vector<std::string> onnx_left_out(OnnxGraph& graph, const std::vector<const OnnxNode*>& chain) {
   std::vector<std::string> names;
   std::set<const OnnxNode*> seen(chain.begin(), chain.end()), named;
-  const auto walk = [&](std::deque<const OnnxNode*> open, const auto& neighbours) {
+  const auto visit = [&](std::deque<const OnnxNode*> open, const auto& neighbours) {
     while (!open.empty()) {
       const OnnxNode* node = open.front();
       open.pop_front();
@@ -220,9 +220,9 @@ std::vector<std::string> onnx_left_out(OnnxGraph& graph, const std::vector<const
   };
   std::deque<const OnnxNode*> before, behind;
   if (const OnnxNode* from = graph.producer(chain.front()->input(0)).node) before.push_back(from);
-  walk(before, producers);
+  visit(before, producers);
   for (const OnnxNode* node : chain) consumers(*node, behind);
-  walk(behind, consumers);
+  visit(behind, consumers);
   return names;
 }
 

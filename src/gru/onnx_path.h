@@ -1,5 +1,5 @@
 #pragma once
-// What stands before, between and behind the GRU nodes of an ONNX file. Private to src/gru/onnx*.cc.
+// The nodes before, between and behind the GRU nodes of an ONNX file. Private to src/gru/onnx*.cc.
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What stands around the GRU nodes of an ONNX file: refused where it changes the result, else named.
+// Nodes around the GRU nodes of an ONNX file: refused where it changes the result, else named.
 #include <gtest/gtest.h>
 
 #include "gru/onnx_test_files.h"

@@ -1,5 +1,5 @@
 #pragma once
-// What benchmarks of recurrent networks run.
+// Random recurrent networks for benchmarks.
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What calibration leaves: a range per tensor, or a histogram for the searching methods.
+// The result of a calibration: a range per tensor, or a histogram for the searching methods.
 
 #include "gru/cell.h"
 #include "quantize/observer.h"
@@ -27,6 +27,6 @@ Result<std::vector<std::array<GruParam, kGruTensors>>> choose_gru_scales(const G
                                                                          const GruConfig& config);
 
 /// Sums of products of the inputs that each cell saw.
-Result<std::vector<GruMoments>> measure_moments(const GruNetwork& network, std::span<const GruInput> inputs);
+Result<std::vector<GruHessian>> measure_hessians(const GruNetwork& network, std::span<const GruInput> inputs);
 
 }  // namespace lowbit

@@ -224,7 +224,7 @@ int64_t segment_value(const GruTable& table, size_t i, int64_t d, const GruParam
 }
 
 /// Moves each fitted line a little, as long as no error exceeds the table's worst, to where most outputs are right.
-void settle(const Target& t, const std::vector<Line>& lines, const GruParam& out, GruTable& table) {
+void refine_lines(const Target& t, const std::vector<Line>& lines, const GruParam& out, GruTable& table) {
   int64_t worst = 0;
   for (size_t i = 0; i < lines.size(); ++i)
     for (int64_t q = lines[i].first; q <= lines[i].last; ++q)
@@ -308,7 +308,7 @@ GruTable make_table(GruFunction f, const GruParam& in, const GruParam& out, GruT
     if (i > 0) table.threshold.push_back(static_cast<int32_t>(lines[i].first));
     add_segment(table, fit_line(target, lines[i], odd && 2 * i + 1 == lines.size()), out.scale.zp);
   }
-  settle(target, lines, out, table);
+  refine_lines(target, lines, out, table);
   if (odd) table.intercept[lines.size() / 2] = mode == GruTableMode::kSeed ? out.scale.zp : 0;
   make_monotone(table, in, out.scale.zp, odd);
   return table;

@@ -199,4 +199,14 @@ inline double sqnr(const MeasuredNetwork& f, const GruModel& model) {
   return 10 * std::log10(signal / error);
 }
 
+inline GruModel quantized(const GruNetwork& net, const std::vector<float>& x, int64_t steps, int64_t batch,
+                          const GruConfig& config, GruMethod method = GruMethod::kMinMax) {
+  const GruInput in = input_of(x, steps, batch);
+  const auto ranges = GruRanges::measure(net, std::span(&in, 1), {method, 0.999});
+  EXPECT_TRUE(ranges) << ranges.error().message();
+  auto model = GruModel::quantize(net, *ranges, config);
+  EXPECT_TRUE(model) << model.error().message();
+  return *model;
+}
+
 }  // namespace lowbit::testing_gru

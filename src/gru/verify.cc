@@ -57,7 +57,7 @@ void record(Recorder& r, const GruTap& tap) {
   for (const auto& [tensor, values] : parts) r.add(tap.cell, tensor, values);
 }
 
-/// The same order of numbers from integers, compared on the way.
+/// The integers in the same order, compared as they come.
 class Comparer {
  public:
   Comparer(const GruModel::Impl& model, const Recorder& floats)

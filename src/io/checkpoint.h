@@ -23,9 +23,9 @@ namespace lowbit {
 
 /// format_version: a reader refuses a higher one. A file gets the lowest that its content needs.
 inline constexpr int64_t kCheckpointVersion = 2;
-/// What a model computes at run time beside its weights, in quantization_config; needs format_version 2, since an older
-/// reader would leave it out: {"online_hadamard": {"mlp.down_proj": 512}}; {"linear_norms": {"eps": 1e-6}}, norms of
-/// their own before the linear layers of the blocks.
+/// Transforms that a model computes at run time beside its weights, in quantization_config; needs format_version 2,
+/// since an older reader would leave it out: {"online_hadamard": {"mlp.down_proj": 512}};
+/// {"linear_norms": {"eps": 1e-6}}, norms of their own before the linear layers of the blocks.
 inline constexpr const char* kOnlineHadamard = "online_hadamard";
 inline constexpr const char* kLinearNorms = "linear_norms";
 inline constexpr const char* kDownProjection = "mlp.down_proj";
@@ -36,7 +36,7 @@ struct CheckpointOptions {
   int64_t shard_bytes = int64_t{4} << 30;  // a new file starts before this is exceeded
 };
 
-/// What goes into config.json besides the tensors.
+/// The entries of config.json besides the tensors.
 struct CheckpointInfo {
   /// The model's own. A quantization_config in it is replaced, but what lowbit computes at run time stays
   /// (kOnlineHadamard, kLinearNorms).

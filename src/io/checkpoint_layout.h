@@ -1,5 +1,5 @@
 #pragma once
-// What writer and reader of checkpoints must agree on. Private to src/io.
+// Names and layouts shared by the writer and the reader of checkpoints. Private to src/io.
 
 #include <nlohmann/json.hpp>
 #include <string>

@@ -53,7 +53,7 @@ std::span<const GgufTypeInfo> gguf_types();
 /// kUnsupported (the type is named).
 Status gguf_dequantize(GgufType type, const uint8_t* blocks, int64_t count, float* out);
 
-/// The same numbers on lowbit's own grids: dequantize_rows of the result equals gguf_dequantize for every element (+0
+/// A GGUF tensor on lowbit's own grids: dequantize_rows of the result equals gguf_dequantize for every element (+0
 /// and -0 may differ for Q2_0). F32, F16 and BF16 borrow `raw` (copied when unaligned), the others are repacked. `raw`
 /// is [n, k] in blocks along k.
 ///   Q4_0: int4 g32 · Q8_0, Q5_0: int8 g32 · IQ4_NL: codebook4 g32 · Q1_0: binary g128 · Q2_0: int2 g64, scale negated

@@ -1,5 +1,5 @@
 #pragma once
-// What zip archives pack their members with.
+// DEFLATE, the compression of zip archives.
 
 #include <cstddef>
 #include <cstdint>

@@ -23,9 +23,8 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
 /// fsync and close, both checked: on some file systems a full disk shows only here.
 Status sync_and_close(int fd, const std::string& path);
 
-/// What a directory holds but "." and "..", in byte order. The standard library's iterator ends the process where it
-/// gets no memory.
-/// Errors: kIo.
+/// The entries of a directory but "." and "..", in byte order. The standard library's iterator ends the process where
+/// it gets no memory. Errors: kIo.
 Result<std::vector<std::string>> directory_names(const std::string& path);
 
 /// Makes the names in a directory durable.

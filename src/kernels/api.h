@@ -31,7 +31,7 @@ constexpr const char* activation_tag(Activation a) {
 /// format/qtensor.h).
 inline constexpr int64_t kSuperGroups = 16;
 
-/// What a panel's bytes depend on, besides the kernel.
+/// The shape of a panel: its bytes depend on this and on the kernel.
 struct PanelShape {
   int64_t k = 0;              // columns
   int64_t group = 0;          // columns per scale, k for one scale per row; the last group may be short
@@ -41,44 +41,46 @@ struct PanelShape {
   bool half_offsets = false;  // likewise
   bool double_scales =
       false;  // scales are stored as int8, times an f16 for each kSuperGroups of them; no half_scales then
-  /// int8 and fp8 activations: columns whose products are summed before a fold. `group`, or with scales of x per group
-  /// of columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or is the row.
-  int64_t segment = 0;
-  int64_t segments = 1;  // ceil(k / segment)
+  /// int8 and fp8 activations: columns whose products are summed before scales come in. `group`, or with scales of x
+  /// per group of columns (MatmulArgs::x_group_scale) the columns that share one; `group` is a multiple of it, or the
+  /// row.
+  int64_t x_group = 0;
+  int64_t x_groups = 1;  // ceil(k / x_group)
   /// Columns of a stored row that belong together, where panels and codes of x are wider: run j lies at column j *
-  /// segment, and zeros of x behind it. 0: rows are stored as above. Set when `segment` had to be rounded up to a
+  /// x_group, and zeros of x behind it. 0: rows are stored as above. Set when `x_group` had to be rounded up to a
   /// kernel's group_multiple.
   int64_t run = 0;
 };
 
-/// What a matmul kernel reads and writes. All pointers are to host memory of the ISA's own layout (see MatmulKernel).
+/// Arguments of a matmul kernel. All pointers are to host memory of the ISA's own layout (see MatmulKernel).
 ///
 /// Numerics (normative; kernels/ref/matmul.cc is the definition, every kernel gives the same bits, NaN payloads aside):
 ///   a8, integer values:  acc = 0; for each group g ascending: acc = fma(float(sum_k value * xq), scale[g], acc), then,
 ///                  when there are offsets, acc = fma(x_sums[g], offset[g], acc);  y = fma(acc, x_scale, bias or +0).
-///                  The sums are exact: ops/ admits segments up to kMaxIntegerGroup only, so int32 holds them.
-///   With x_group_scale, the sum of a group is put together from its segments j ascending: t = 0;
+///                  The sums are exact: ops/ admits groups of x up to kMaxIntegerGroup only, so int32 holds them.
+///   With x_group_scale, the sum of a group is put together from its groups of x j ascending: t = 0;
 ///                  t = fma(float(sum_k value * xq over j), x_group_scale[j], t); acc = fma(t, scale[g], acc), offsets
 ///                    as
 ///                  above; y = acc + (bias or +0).
-///   a8, float values (fp8, codebooks, dense): as above, but the sum over a segment is s = 0; for k ascending:
-///                  s = fma(value, float(xq), s). Kernels with `levels` sum integers where none of these is rounded.
+///   a8, float values (fp8, codebooks, dense): as above, but the sum over a group of x is s = 0; for k ascending:
+///                  s = fma(value, float(xq), s). Kernels with `int8_table` sum integers where none of these is
+///                  rounded.
 ///   f32:           acc = 0; for each group g ascending: s = 0; for k ascending: s = fma(value, x, s); acc = fma(s,
 ///                  scale[g], acc); with offsets acc = fma(x_sums[g], offset[g], acc); y = acc + (bias or +0).
-///   fp8:           x holds the values of x's codes; the sum over a segment is s = 0; for k ascending: s = fma(value,
-///                  x, s), and x_group_scale goes in as above. With groups of 128 columns these are the bits of
-///                  Fp8GemmArgs.
+///   fp8:           x holds the values of x's codes; the sum over a group of x is s = 0; for k ascending:
+///                  s = fma(value, x, s), and x_group_scale goes in as above. With groups of 128 columns
+///                  these are the bits of Fp8GemmArgs.
 ///   x_sums[m, g] is what an offset is multiplied by: f32 activations: T = 0; T = T + x, k ascending. int8: float(sum_k
 ///     xq);
-///   with x_group_scale T = 0; T = fma(float(sum_k xq over j), x_group_scale[j], T) over the segments j ascending.
+///   with x_group_scale T = 0; T = fma(float(sum_k xq over j), x_group_scale[j], T) over the groups of x j ascending.
 ///   Dense weights have the scale 1. xq is -127..127.
 struct MatmulArgs {
   // Weights, in the order the kernel's relayout() wrote them.
   const uint8_t* w =
       nullptr;  // panels of `panel_rows` rows, panel_bytes(shape) apart; the last padded with zero scales
   const float* table = nullptr;  // kTable formats: the codebook, 16 entries (zeros behind the format's own)
-  const int8_t* levels =
-      nullptr;  // kernels with `levels`: the codebook as int8, 16 entries (its own again behind the format's)
+  const int8_t* table_int8 =
+      nullptr;  // kernels with `int8_table`: the codebook as int8, 16 entries (its own again behind the format's)
   PanelShape shape;
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
@@ -89,9 +91,9 @@ struct MatmulArgs {
   const int8_t* xq = nullptr;
   const float* x_scale = nullptr;  // kInt8 [m]; null with x_group_scale
   const float* x_group_scale =
-      nullptr;  // kFp8 [m, segments]; kInt8 the same or null: one scale per row and segment instead of per row
+      nullptr;  // kFp8 [m, x_groups]; kInt8 the same or null: one scale per row and group instead of per row
   const float* x_sums = nullptr;       // [m, groups], see above; null when there are no offsets
-  const int32_t* code_sums = nullptr;  // kInt8 [m, segments]: kernel.code_offset * sum xq; null when that is 0
+  const int32_t* code_sums = nullptr;  // kInt8 [m, x_groups]: kernel.code_offset * sum xq; null when that is 0
   int64_t m = 0, ldx = 0, ldxq = 0;
   // Output columns [n0, n1) of every row m: y[m * ldy + n].
   float* y = nullptr;
@@ -127,7 +129,7 @@ struct MatmulKernel {
   Activation activation;
   int code_offset;  // what MatmulArgs::code_sums are multiplied by; 0: not read
   int panel_rows;
-  int64_t group_multiple;  // group and segment (unless they are the whole row) must be multiples of this
+  int64_t group_multiple;  // group and x_group (unless they are the whole row) must be multiples of this
   /// Bytes of the device layout of a panel of `panel_rows` rows, scales included; a multiple of 64.
   int64_t (*panel_bytes)(const PanelShape& shape);
   /// Writes one zeroed panel (rows.rows <= panel_rows; missing rows keep zero scales). `scratch`: scratch_bytes(0,
@@ -135,9 +137,9 @@ struct MatmulKernel {
   void (*relayout)(const CanonicalRows& rows, const PanelShape& shape, uint8_t* panel, uint8_t* scratch);
   int64_t (*scratch_bytes)(int64_t m, const PanelShape& shape);  // of one worker
   void (*run)(const MatmulArgs& args);
-  /// kTable formats: reads MatmulArgs::levels, so only where sums of floats are sums of integers (why_float_sums(),
+  /// kTable formats: reads MatmulArgs::table_int8, so only where sums of floats are sums of integers (why_float_sums(),
   /// ops/matmul.h).
-  bool levels = false;
+  bool int8_table = false;
 };
 
 /// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.
@@ -201,7 +203,7 @@ struct VectorOps {
   void (*hadamard)(float* x, int64_t n, int64_t block);
   /// Attention of some queries to one span of positions.
   void (*attend_span)(const SpanArgs& args);
-  /// What a query has from earlier spans takes in the next one, (m, l, o [d]). running[0] = M, running[1] = L, y [d] =
+  /// Merges the next span into a query's result so far, (m, l, o [d]). running[0] = M, running[1] = L, y [d] =
   /// O: M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L = fma(l, b, L * a); O = fma(o, b, O * a); M = M'. Where M'
   /// is -inf, 0 stands in its place in both exponents.
   void (*merge_span)(float m, float l, const float* o, int64_t d, float* running, float* y);
@@ -214,7 +216,7 @@ struct VectorOps {
                                int64_t padded, int8_t* xq, float* scales, int32_t* sums);
 };
 
-/// What one instruction set offers; found through kernels/registry.h.
+/// The kernels of one instruction set; found through kernels/registry.h.
 struct KernelTable {
   const char* isa;  // "ref", "avx2", "avxvnni", "avx512", "amx"
   const MatmulKernel* matmul;

@@ -10,7 +10,7 @@ namespace lowbit {
 /// Columns whose products are summed before the block's scales come in.
 inline constexpr int64_t kFp8Block = 128;
 
-/// What activations come in and results go out as.
+/// Types of activations and results.
 enum class Fp8Element : uint8_t { kF32, kF16, kBf16 };
 
 constexpr int64_t fp8_element_bytes(Fp8Element e) { return e == Fp8Element::kF32 ? 4 : 2; }
@@ -64,7 +64,7 @@ struct Fp8Kernels {
   void (*dequantize)(const Fp8DequantArgs& args);
   /// out[i] = value of codes[i] * factor, a power of two.
   void (*decode)(const uint8_t* codes, int64_t n, float factor, float* out);
-  /// What gemm() wants a's values multiplied by: a power of two, so that products with b's values as the kernel has
+  /// The factor that gemm() wants on a's values: a power of two, so that products with b's values as the kernel has
   /// them are exact.
   float a_factor;
   int panel_rows;  // rows of b that go together

@@ -14,7 +14,7 @@ constexpr float kMostCode = 448.0f, kMostF16 = 65504.0f;
 using Row = std::array<uint16_t, 256>;
 using Table = std::array<Row, kMostExponent - kLeastExponent + 1>;
 
-/// What each code is with each exponent.
+/// The value of each code with each exponent.
 const Table& table() {
   static const Table made = [] {
     Table t{};

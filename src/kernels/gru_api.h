@@ -68,7 +68,7 @@ struct GruAhead {
 struct GruKernel {
   const char* name;  // "gru_cell__avx512_32x4"
   const char* isa;
-  /// What pack() writes: a multiple of 64. 0: the kernel reads GruSpec::w and r themselves.
+  /// Bytes that pack() writes: a multiple of 64. 0: the kernel reads GruSpec::w and r themselves.
   int64_t (*packed_bytes)(const GruSpec& spec);
   void (*pack)(const GruSpec& spec, uint8_t* packed);
   /// Scratch of input() and step() for up to `rows` rows: a multiple of 64.

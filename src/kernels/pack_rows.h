@@ -1,5 +1,5 @@
 #pragma once
-// What rows of keys and values become when their page is packed.
+// Packs a page of keys and values: rows become codes of few bits.
 
 #include <cstdint>
 

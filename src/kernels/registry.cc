@@ -26,7 +26,7 @@ struct Tables {
   size_t count = 0;
 };
 
-/// Those of this machine: some CPUs with AVX-512 lack AVX-VNNI. The others' code must not run.
+/// The tables of this machine: some CPUs with AVX-512 lack AVX-VNNI. The others' code must not run.
 const Tables& usable_tables() {
   static const Tables tables = [] {
     Tables t;

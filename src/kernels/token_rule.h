@@ -14,7 +14,7 @@ struct TokenRule {
   static constexpr uint64_t kAllOfIt = uint64_t{1} << 32;
 };
 
-/// What `part` of 2^32 of a sum of weights is.
+/// `part` / 2^32 of a sum of weights.
 constexpr uint64_t part_of_weight(uint64_t total, uint64_t part) {
   return (total >> 32) * part + (((total & 0xffffffffu) * part) >> 32);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What a token weighs when one is drawn: docs/numerics.md#sampling.
+// The weight of a token when one is drawn: docs/numerics.md#sampling.
 
 #include <cstdint>
 

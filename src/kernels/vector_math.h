@@ -46,7 +46,8 @@ inline float squared_relu_mul_f32(float gate, float up) {
   return r * r * up;
 }
 
-/// What is subtracted from scores whose largest is m: where all are -inf, exp(-inf - 0) = 0 keeps them out of the sums.
+/// The number subtracted from scores whose largest is m: where all are -inf, exp(-inf - 0) = 0 keeps them out of the
+/// sums.
 inline float span_shift(float m) { return m == -__builtin_inff() ? 0.0f : m; }
 
 /// s[0] = the sum of all lanes, halving the width each time.
@@ -72,7 +73,7 @@ inline RowQuantizer row_quantizer(float absmax, bool has_nan) {
   return {absmax / 127.0f, 127.0f / absmax};
 }
 
-/// What makes the Hadamard transform of `block` elements orthogonal.
+/// The factor that makes the Hadamard transform of `block` elements orthogonal.
 inline float hadamard_scale(int64_t block) { return float(1.0 / __builtin_sqrt(double(block))); }
 
 }  // namespace LOWBIT_ISA

@@ -193,7 +193,7 @@ Result<const float*> ActivationRows::sums(int64_t group, int64_t k, const CodeLa
   if (entry.valid) return entry.values.as<float>();
   // Columns that share a scale, as they lie in memory.
   const int64_t code_group = layout.group > 0 && layout.run > 0 ? layout.stride : layout.group;
-  const int64_t groups = ceil_div(k, group), segments = code_group > 0 ? ceil_div(k, code_group) : 1;
+  const int64_t groups = ceil_div(k, group), code_groups = code_group > 0 ? ceil_div(k, code_group) : 1;
   if (entry.values.size() < 4 * m_ * groups) LOWBIT_TRY(grow(entry.values, 4 * m_ * groups, "activation sums"));
   float* out = entry.values.as<float>();
   pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
@@ -207,7 +207,7 @@ Result<const float*> ActivationRows::sums(int64_t group, int64_t k, const CodeLa
         const int8_t* xq = quantized->values.as<int8_t>() + r * quantized->ld;
         float sum = code_group > 0 ? 0.0f : float(sum_int8(xq + first, last - first));
         for (int64_t c = first; code_group > 0 && c < last; c += code_group) {
-          const float scale = quantized->scales.as<float>()[r * segments + c / code_group];
+          const float scale = quantized->scales.as<float>()[r * code_groups + c / code_group];
           sum = std::fma(float(sum_int8(xq + c, std::min(code_group, last - c))), scale, sum);
         }
         out[r * groups + g] = sum;
@@ -217,28 +217,28 @@ Result<const float*> ActivationRows::sums(int64_t group, int64_t k, const CodeLa
   return out;
 }
 
-Result<const int32_t*> ActivationRows::code_sums(int64_t segment, int64_t k, const CodeLayout& layout, int factor,
+Result<const int32_t*> ActivationRows::code_sums(int64_t x_group, int64_t k, const CodeLayout& layout, int factor,
                                                  ThreadPool& pool) {
   LOWBIT_TRY_ASSIGN(const Codes* const quantized, codes(layout, pool));
-  Sums& entry = sums_entry(segment, layout, factor);
+  Sums& entry = sums_entry(x_group, layout, factor);
   if (entry.valid) return entry.values.as<int32_t>();
-  const int64_t segments = ceil_div(k, segment);
-  if (entry.values.size() < 4 * m_ * segments) LOWBIT_TRY(grow(entry.values, 4 * m_ * segments, "activation sums"));
+  const int64_t x_groups = ceil_div(k, x_group);
+  if (entry.values.size() < 4 * m_ * x_groups) LOWBIT_TRY(grow(entry.values, 4 * m_ * x_groups, "activation sums"));
   int32_t* out = entry.values.as<int32_t>();
   const int8_t* xq = quantized->values.as<int8_t>();
   // Modulo 2^32, as the kernels' sums are.
   const auto times_factor = [&](int32_t sum) { return int32_t(uint32_t(sum) * uint32_t(factor)); };
-  if (quantized->groups == segments) {  // the quantizer has summed them
+  if (quantized->groups == x_groups) {  // the quantizer has summed them
     const int32_t* sums = quantized->sums.as<int32_t>();
-    for (int64_t i = 0; i < m_ * segments; ++i) out[i] = times_factor(sums[i]);
+    for (int64_t i = 0; i < m_ * x_groups; ++i) out[i] = times_factor(sums[i]);
     entry.valid = true;
     return out;
   }
   pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
-      for (int64_t j = 0; j < segments; ++j) {
-        const int64_t first = j * segment;
-        out[r * segments + j] = times_factor(sum_int8(xq + r * quantized->ld + first, std::min(segment, k - first)));
+      for (int64_t j = 0; j < x_groups; ++j) {
+        const int64_t first = j * x_group;
+        out[r * x_groups + j] = times_factor(sum_int8(xq + r * quantized->ld + first, std::min(x_group, k - first)));
       }
   });
   entry.valid = true;
@@ -250,7 +250,7 @@ Status ActivationRows::prepare_for(const MatmulPlan& plan, ThreadPool& pool) {
   if (kind_ == Activation::kFp8) LOWBIT_TRY(fp8_rows(plan.activation_group_, pool));
   if (kind_ != Activation::kInt8) return {};
   if (plan.kernel_->code_offset != 0)
-    LOWBIT_TRY(code_sums(plan.shape_.segment, plan.shape_.k, plan.code_layout(), plan.kernel_->code_offset, pool));
+    LOWBIT_TRY(code_sums(plan.shape_.x_group, plan.shape_.k, plan.code_layout(), plan.kernel_->code_offset, pool));
   LOWBIT_TRY(codes(plan.code_layout(), pool));
   return {};
 }

@@ -96,7 +96,7 @@ class Attention::Runner {
   int64_t first_seen(int64_t row) const {
     return call_.window == 0 ? 0 : std::max<int64_t>(0, block_->position + row + 1 - call_.window);
   }
-  /// What every query sees of a span.
+  /// The positions of a span that each query sees.
   void see(int64_t span) {
     const int64_t first = span * kAttentionSpan;
     for (int64_t r = 0; r < block_->rows; ++r) {

@@ -45,7 +45,7 @@ struct Bitlinear {
   float* y = nullptr;  // [m, n], rows ldy apart
   int64_t ldy = 0;
 };
-/// What it can be asked for, wherever its operands lie. Errors: kInvalidArgument, kShapeMismatch.
+/// Checks the arguments, wherever the operands lie. Errors: kInvalidArgument, kShapeMismatch.
 Status check_int2_product(int64_t m, int64_t n, int64_t k, Int2Order order);
 /// Errors: kInvalidArgument, kShapeMismatch, kOutOfMemory.
 Status bitlinear_int8xint2(const Bitlinear& call, ThreadPool& pool);

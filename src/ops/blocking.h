@@ -17,7 +17,7 @@ struct Blocking {
   int64_t row_multiple = 48;  // rows of x per pass are one of it, every tile's height divides it
 };
 
-/// What a kernel starts from: one table per instruction set, found with bench/kernels/matmul_bench.cc.
+/// A kernel's default blocking: one table per instruction set, found with bench/kernels/matmul_bench.cc.
 const Blocking& default_blocking(const char* kernel_name);
 
 /// Tries a few cuts in the first calls of each shape, as gemma.cpp does, and keeps the fastest. For one thread at a

@@ -53,7 +53,7 @@ Choice choose_kernel(FormatId format, Activation activation, const cuda::MatmulS
   return c;
 }
 
-/// What runs for few and for many rows of x; `many` is null where one kernel does both.
+/// The kernels for few and for many tokens; `many` is null where one kernel does both.
 struct KernelPair {
   const cuda::MatmulKernel *few = nullptr, *many = nullptr;
   std::string reason;
@@ -93,7 +93,7 @@ struct Groups {
 Groups groups_of(const QTensor& w, Activation activation, int64_t activation_group) {
   if (is_dense(w.format)) return {std::max<int64_t>(1, w.k), 1, 1, false};
   const bool grouped = activation == Activation::kInt8 && activation_group > 0 && w.k > 0;
-  const int64_t group = segment_of(w, grouped ? activation_group : 0);
+  const int64_t group = x_group_of(w, grouped ? activation_group : 0);
   const int64_t groups = std::max<int64_t>(1, ceil_div(w.k, group));
   return {group, groups, w.group() >= w.k ? groups : w.group() / group, grouped};
 }

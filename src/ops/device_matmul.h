@@ -47,7 +47,7 @@ class DeviceMatmulPlan {
   /// Errors: kShapeMismatch, kInvalidArgument.
   Status run(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy, uint8_t* workspace,
              void* stream, bool overlap = true) const;
-  /// What run() would enqueue, for others that enqueue it together with something else; x, y and workspace may come
+  /// The launches of run(), for callers that enqueue them together with something else; x, y and workspace may come
   /// later.
   cuda::Matmul call(const DeviceRows& x, const float* bias, void* y, cuda::Element y_element, int64_t ldy,
                     uint8_t* workspace, void* stream, bool overlap = true) const;

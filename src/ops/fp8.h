@@ -21,10 +21,10 @@ Status quantize_fp8(const Fp8Quant& q, Isa isa, ThreadPool& pool);
 Status dequantize_fp8(const Fp8Dequant& d, Isa isa, ThreadPool& pool);
 Status gemm_fp8(const Fp8Gemm& g, Isa isa, ThreadPool& pool);
 
-/// The same for groups of rows. Errors: those of gemm_fp8, and ends that do not ascend.
+/// gemm_fp8() for groups of rows. Errors: those of gemm_fp8, and ends that do not ascend.
 Status grouped_gemm_fp8(const Fp8Gemm& g, const Fp8Groups& groups, Isa isa, ThreadPool& pool);
 
-// What the CPU and the GPU refuse alike.
+// Checks that the CPU and the GPU share.
 Status check_fp8(const Fp8Quant& q);
 Status check_fp8(const Fp8Dequant& d);
 Status check_fp8(const Fp8Gemm& g);

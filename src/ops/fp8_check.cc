@@ -1,4 +1,4 @@
-// What FP8 in blocks refuses, on every device.
+// Checks of FP8 in blocks, for every device.
 
 #include <algorithm>
 #include <initializer_list>

@@ -19,7 +19,7 @@ inline GluFunction glu_function(const VectorOps& ops, Glu glu) {
   return nullptr;
 }
 
-/// What to say where there is none.
+/// The error where there is no such function.
 inline constexpr const char* kGluNames = "SiLU or squared ReLU";
 
 }  // namespace lowbit

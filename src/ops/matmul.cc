@@ -21,13 +21,13 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   s.k = w.k;
   s.group = std::max<int64_t>(1, w.k);
   s.groups = w.k > 0 ? 1 : 0;
-  s.segment = s.group;
-  s.segments = s.groups;
+  s.x_group = s.group;
+  s.x_groups = s.groups;
   if (is_dense(w.format)) return s;
   s.group = std::max<int64_t>(1, std::min(w.group(), w.k));
   s.groups = ceil_div(w.k, s.group);
-  s.segment = segment_of(w, activation_group);
-  s.segments = ceil_div(w.k, s.segment);
+  s.x_group = x_group_of(w, activation_group);
+  s.x_groups = ceil_div(w.k, s.x_group);
   s.offsets = w.scaling.zero != ZeroKind::kNone;
   s.half_scales = true;
   s.half_offsets = s.offsets;
@@ -51,18 +51,18 @@ PanelShape panel_shape(const QTensor& w, int64_t activation_group) {
   return s;
 }
 
-/// What a kernel is looked for.
+/// The kernel that is looked for.
 struct Wanted {
   FormatId format;  // or, where a table has no kernel for it, what it is expanded to
   Activation activation;
-  bool levels;  // kernels that multiply a codebook's entries as integers may be taken
+  bool int8_table;  // kernels that multiply a codebook's entries as integers may be taken
 };
 
 bool fits(const MatmulKernel& kernel, FormatId format, const Wanted& wanted, const PanelShape& s) {
   if (s.run > 0 && format_info(format).expanded != format) return false;  // codes that go on from group to group
-  return kernel.format == format && kernel.activation == wanted.activation && (!kernel.levels || wanted.levels) &&
-         (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
-         (s.segments <= 1 || s.segment % kernel.group_multiple == 0);
+  return kernel.format == format && kernel.activation == wanted.activation &&
+         (!kernel.int8_table || wanted.int8_table) && (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
+         (s.x_groups <= 1 || s.x_group % kernel.group_multiple == 0);
 }
 
 const MatmulKernel* find_kernel(const KernelTable& table, const Wanted& wanted, const PanelShape& s) {
@@ -72,14 +72,14 @@ const MatmulKernel* find_kernel(const KernelTable& table, const Wanted& wanted, 
   return nullptr;
 }
 
-/// Segments that no fast kernel takes as they are get columns that are zero in x, up to the next multiple of
+/// Groups of x that no fast kernel takes as they are get columns that are zero in x, up to the next multiple of
 /// `multiple`.
 PanelShape spread(const PanelShape& s, int64_t multiple) {
   PanelShape wide = s;
-  wide.run = s.segment;
-  wide.segment = round_up(s.segment, multiple);
-  wide.k = s.segments * wide.segment;
-  wide.group = s.groups == 1 ? wide.k : s.group / s.segment * wide.segment;
+  wide.run = s.x_group;
+  wide.x_group = round_up(s.x_group, multiple);
+  wide.k = s.x_groups * wide.x_group;
+  wide.group = s.groups == 1 ? wide.k : s.group / s.x_group * wide.x_group;
   return wide;
 }
 
@@ -177,7 +177,7 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
 
 }  // namespace
 
-int64_t segment_of(const QTensor& w, int64_t activation_group) {
+int64_t x_group_of(const QTensor& w, int64_t activation_group) {
   const int64_t group = std::max<int64_t>(1, std::min(w.group(), w.k));
   const bool divides = w.group() >= w.k || group % std::max<int64_t>(activation_group, 1) == 0;
   return activation_group > 0 && activation_group < group && divides ? activation_group : group;
@@ -193,9 +193,9 @@ std::string why_float_sums(const QTensor& w, int64_t activation_group) {
     largest = std::max(largest, int64_t(std::fabs(v)));
   }
   constexpr int64_t kExact = 1 << 24;  // integers up to here are floats
-  const int64_t segment = segment_of(w, activation_group), longest = kExact / (127 * largest);
-  if (segment <= longest) return "";
-  return "sums of " + std::to_string(segment) + " columns, more than " + std::to_string(longest) +
+  const int64_t columns = x_group_of(w, activation_group), longest = kExact / (127 * largest);
+  if (columns <= longest) return "";
+  return "sums of " + std::to_string(columns) + " columns, more than " + std::to_string(longest) +
          ", may pass 2^24 and be rounded";
 }
 
@@ -214,10 +214,10 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   const bool fp8 = plan.activation_ == Activation::kFp8;
   const bool grouped = fp8 || (plan.activation_ == Activation::kInt8 && options.activation_group > 0 && w.k > 0);
   plan.shape_ = panel_shape(w, grouped ? options.activation_group : 0);
-  plan.activation_group_ = grouped ? plan.shape_.segment : 0;  // before it may be padded
-  if (plan.activation_ == Activation::kInt8 && plan.shape_.segment > kMaxIntegerGroup)
+  plan.activation_group_ = grouped ? plan.shape_.x_group : 0;  // before it may be padded
+  if (plan.activation_ == Activation::kInt8 && plan.shape_.x_group > kMaxIntegerGroup)
     return fail(ErrorCode::kUnsupported, "matmul weight",
-                "one scale for " + std::to_string(plan.shape_.segment) + " columns",
+                "one scale for " + std::to_string(plan.shape_.x_group) + " columns",
                 "at most " + std::to_string(kMaxIntegerGroup) + " with int8 activations",
                 "use a smaller group, or f32 activations");
   const bool int8 = plan.activation_ == Activation::kInt8;
@@ -225,13 +225,13 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   const Wanted wanted{plan.format_, plan.activation_, int8 && floats.empty()};
   KernelChoice choice = choose(wanted, plan.shape_, options);
   constexpr int64_t kLaneColumns = 4;
-  if (int8 && floats.empty() && !options.reference && plan.shape_.segments > 1 &&
-      plan.shape_.segment % kLaneColumns != 0) {
+  if (int8 && floats.empty() && !options.reference && plan.shape_.x_groups > 1 &&
+      plan.shape_.x_group % kLaneColumns != 0) {
     const PanelShape wide = spread(plan.shape_, kLaneColumns);
     KernelChoice other = choose(wanted, wide, options);
     if (other.kernel != nullptr && other.kernel->group_multiple > 1) {
       choice = std::move(other);
-      choice.reason += "; groups padded to " + std::to_string(wide.segment) + " columns";
+      choice.reason += "; groups padded to " + std::to_string(wide.x_group) + " columns";
       plan.shape_ = wide;
     }
   }
@@ -251,8 +251,8 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
     plan.codebook_ = w.codebook;
     plan.codebook_.resize(16, 0.0f);
   }
-  for (size_t i = 0; plan.kernel_->levels && i < 16; ++i)
-    plan.levels_.push_back(static_cast<int8_t>(w.codebook[i % w.codebook.size()]));
+  for (size_t i = 0; plan.kernel_->int8_table && i < 16; ++i)
+    plan.table_int8_.push_back(static_cast<int8_t>(w.codebook[i % w.codebook.size()]));
   plan.panel_bytes_ = plan.kernel_->panel_bytes(plan.shape_);
   const auto bytes = checked_mul(uint64_t(plan.panel_bytes_), uint64_t(ceil_div(w.n, plan.kernel_->panel_rows)));
   if (!bytes || *bytes > uint64_t(INT64_MAX))

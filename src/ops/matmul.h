@@ -23,7 +23,7 @@ struct CodeLayout {
   int64_t group = 0;  // columns that share a scale; 0: the row
   int64_t run = 0,
           stride =
-              0;  // PanelShape::run and its segment: columns [j * run, (j + 1) * run) lie at j * stride; 0: as in x
+              0;  // PanelShape::run and its group of x: columns [j * run, (j + 1) * run) lie at j * stride; 0: as in x
   bool operator==(const CodeLayout&) const = default;
 };
 
@@ -89,8 +89,8 @@ class ActivationRows {
   /// MatmulArgs::x_sums [m, groups] of x, or of its codes. Columns of `group` and `k` are counted as they lie in
   /// memory.
   Result<const float*> sums(int64_t group, int64_t k, const CodeLayout& layout, ThreadPool& pool);
-  /// MatmulArgs::code_sums [m, segments]: factor * sum xq.
-  Result<const int32_t*> code_sums(int64_t segment, int64_t k, const CodeLayout& layout, int factor, ThreadPool& pool);
+  /// MatmulArgs::code_sums [m, x_groups]: factor * sum xq.
+  Result<const int32_t*> code_sums(int64_t x_group, int64_t k, const CodeLayout& layout, int factor, ThreadPool& pool);
   int64_t rows_per_chunk() const;
   Sums& sums_entry(int64_t group, const CodeLayout& layout, int factor);
   /// `bytes` for each of `workers`; grows, never shrinks.
@@ -124,10 +124,10 @@ struct MatmulOptions {
 
 /// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own
 /// groups, else these.
-int64_t segment_of(const QTensor& w, int64_t activation_group);
+int64_t x_group_of(const QTensor& w, int64_t activation_group);
 
 /// Why sums with int8 activations are sums of floats; empty: they are integers, or integers give the same bits. So they
-/// do for a codebook of integers within int8 whose segments are so short that no sum of floats is rounded
+/// do for a codebook of integers within int8 whose groups are so short that no sum of floats is rounded
 /// (docs/numerics.md#matmul).
 std::string why_float_sums(const QTensor& w, int64_t activation_group);
 
@@ -145,7 +145,7 @@ class MatmulChoice {
   int64_t activation_group_ = 0;  // columns of x that share a scale, 0: the row (kInt8)
   PanelShape shape_;
   std::vector<float> codebook_;
-  std::vector<int8_t> levels_;  // with a kernel that reads them
+  std::vector<int8_t> table_int8_;  // with a kernel that reads them
   std::string kernel_name_, reason_;
 };
 
@@ -159,7 +159,8 @@ class MatmulPlan : private MatmulChoice {
   /// what check_qtensor says.
   static Result<MatmulPlan> make(const QTensor& w, const MatmulOptions& options, ThreadPool& pool);
 
-  /// The same plan with panels of its own: what reads weights from memory needs several. Error: kOutOfMemory.
+  /// A copy of the plan with panels of its own: timings that read weights from memory need several. Error:
+  /// kOutOfMemory.
   Result<MatmulPlan> copy(ThreadPool& pool) const;
 
   /// y[m, n] = sum_k x[m,k] real(w)[n,k] + bias[n].  bias: [n] or null. ldy in elements.
@@ -178,7 +179,7 @@ class MatmulPlan : private MatmulChoice {
   /// For the loop before one over `columns` outputs, of which this plan's are the first.
   ReadAhead read_ahead(int64_t columns) const;
   /// kInt8, kFp8: the codes it reads.
-  CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.segment : 0}; }
+  CodeLayout code_layout() const { return {activation_group_, shape_.run, shape_.run > 0 ? shape_.x_group : 0}; }
 
  private:
   friend class ActivationRows;

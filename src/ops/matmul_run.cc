@@ -55,11 +55,11 @@ class MatmulBatch {
     MatmulArgs a = part.args;
     a.m = m;
     if (a.xq != nullptr) a.xq += m0 * a.ldxq;
-    if (a.x_group_scale != nullptr) a.x_group_scale += m0 * shape.segments;
+    if (a.x_group_scale != nullptr) a.x_group_scale += m0 * shape.x_groups;
     if (a.x_scale != nullptr) a.x_scale += m0;
     if (a.x != nullptr) a.x += m0 * a.ldx;
     if (a.x_sums != nullptr) a.x_sums += m0 * shape.groups;
-    if (a.code_sums != nullptr) a.code_sums += m0 * shape.segments;
+    if (a.code_sums != nullptr) a.code_sums += m0 * shape.x_groups;
     a.y += m0 * a.ldy;
     a.n0 = begin * panel_rows(i);
     a.n1 = std::min(end * panel_rows(i), part.plan->n_);
@@ -90,7 +90,7 @@ class MatmulBatch {
     MatmulArgs& a = part.args;
     a.w = plan.panels_.as<uint8_t>();
     a.table = plan.codebook_.empty() ? nullptr : plan.codebook_.data();
-    a.levels = plan.levels_.empty() ? nullptr : plan.levels_.data();
+    a.table_int8 = plan.table_int8_.empty() ? nullptr : plan.table_int8_.data();
     a.shape = plan.shape_;
     a.n = plan.n_;
     a.bias = call.bias;
@@ -110,7 +110,7 @@ class MatmulBatch {
     }
     if (plan.kernel_->code_offset != 0) {
       LOWBIT_TRY_ASSIGN(a.code_sums,
-                        x.code_sums(plan.shape_.segment, plan.shape_.k, layout, plan.kernel_->code_offset, pool));
+                        x.code_sums(plan.shape_.x_group, plan.shape_.k, layout, plan.kernel_->code_offset, pool));
     }
     if (int8) {
       LOWBIT_TRY_ASSIGN(const ActivationRows::Codes* const codes, x.codes(layout, pool));
@@ -134,7 +134,7 @@ class MatmulBatch {
 
 namespace {
 
-// What a loop's threads read is in one object, which the pool fetches for them as a whole.
+// All that a loop's threads read is in one object, which the pool fetches for them as a whole.
 
 struct ProductLoop {
   MatmulBatch batch;
@@ -232,7 +232,7 @@ Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocki
   return {};
 }
 
-/// What a tuner tells apart: the first call's kernel and rows, all columns, and powers of two of m.
+/// The key of a tuned choice: the first call's kernel and rows, all columns, and powers of two of m.
 BlockingTuner::Shape shape_of(std::span<const MatmulCall> calls, int64_t m) {
   BlockingTuner::Shape shape{&calls[0].plan->kernel(), 0, calls[0].plan->k(), int64_t(std::bit_width(uint64_t(m)))};
   for (const MatmulCall& call : calls) shape.n += call.plan->n();

@@ -27,7 +27,7 @@ float squared_error(const std::vector<float>& v, float least, float most, float 
   return sums[0];
 }
 
-/// What pack_rows.h says, an element at a time.
+/// The definition in pack_rows.h, an element at a time.
 void packed_plainly(const std::vector<uint16_t>& rows, const PackedShape& s, std::vector<uint8_t>& codes,
                     std::vector<uint8_t>& side) {
   const auto levels = float((1 << s.bits) - 1);

@@ -8,7 +8,7 @@
 
 namespace lowbit {
 
-/// What one layer's projections gave for the rows of a batch: rotated and stored.
+/// q, k and v of one layer for the rows of a batch: rotated and stored.
 struct NewRows {
   int64_t layer = 0, heads = 0;
   float* q = nullptr;                          // [m, heads * head_dim], changed in place

@@ -39,11 +39,11 @@ struct MatmulTiming {
 /// checked is false then, and nothing was timed.
 Result<MatmulTiming> time_matmul(const TimedMatmul& options, ThreadPool& pool);
 
-/// The same on the current GPU: int8 activations come quantized, calls are captured into one graph, time is the
+/// time_matmul() on the current GPU: int8 activations come quantized, calls are captured into one graph, time is the
 /// device's. Errors: also kUnsupported, without a GPU.
 Result<MatmulTiming> time_device_matmul(const TimedMatmul& options, ThreadPool& pool);
 
-/// What both time: every code of the format at random, f16 scales.
+/// The weight that both time: every code of the format at random, f16 scales.
 Result<QTensor> random_weight(const TimedMatmul& options, ThreadPool& pool);
 /// kInvalidArgument for extents and groups outside of what is timed.
 Status check_options(const TimedMatmul& options);

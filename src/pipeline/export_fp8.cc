@@ -1,4 +1,4 @@
-// What it writes is what src/model/source_fp8.cc reads.
+// Writes the files that src/model/source_fp8.cc reads.
 #include "pipeline/export_fp8.h"
 
 #include <nlohmann/json.hpp>

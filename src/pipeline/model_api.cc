@@ -23,7 +23,7 @@ constexpr std::string_view kReference = "ref";
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMostSessions = 1024;  // whole contexts, where no number of positions is given
 
-/// What a model reads and writes text with.
+/// A model's tokenizer and chat template.
 struct TextParts {
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat;

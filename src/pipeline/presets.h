@@ -1,5 +1,5 @@
 #pragma once
-// What `quantize --preset` means: a size, and what the search may choose from.
+// The presets of `quantize --preset`: a size, and the formats that the search may choose from.
 
 #include "lowbit/quantize.h"
 

@@ -63,7 +63,7 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   return end_run.take();
 }
 
-/// What cannot be done without a calibration text.
+/// Refuses options that need a calibration text where there is none.
 Status check_text(const QuantizeOptions& o) {
   const auto needs = [](std::string option, const char* what) {
     return fail(ErrorCode::kInvalidArgument, std::move(option), "no text", what, "--calib FILE, or --calib self");
@@ -72,7 +72,7 @@ Status check_text(const QuantizeOptions& o) {
     return fail(ErrorCode::kUnsupported, "--smooth", "--calib self", "a text that is there before the model is changed",
                 "--calib FILE");
   if (!o.calibration.file.empty()) return {};
-  if (needs_moments(o.linear)) return needs("--fit " + o.linear.fit, "a text to measure the layers' inputs on");
+  if (needs_hessian(o.linear)) return needs("--fit " + o.linear.fit, "a text to measure the layers' inputs on");
   if (o.smooth > 0) return needs("--smooth", "a text to measure activations on");
   if (o.target_bpw > 0) return needs("--target-bpw", "a text to measure each layer's part on");
   return {};

@@ -23,7 +23,7 @@ namespace {
 /// model (measured on SmolLM2-135M: 4 bits, error 0.008, raise the perplexity by 40 %; 3 bits,
 /// 0.03, destroy it).
 constexpr double kRuinousError = 0.02;
-/// The same of a calibrated layer's outputs (the same model: 3 bits, at most 0.022, raise the perplexity by half; 2
+/// The limit for a calibrated layer's outputs (the same model: 3 bits, at most 0.022, raise the perplexity by half; 2
 /// bits, up to 0.07, to the fivefold).
 constexpr double kRuinousOutputError = 0.03;
 
@@ -34,12 +34,12 @@ std::string describe(const QTensor& w) {
   return is_dense(w.format) ? name : name + " " + scaling_name(w.scaling);
 }
 
-/// What part of a block's time goes by before its layers are fitted, and before it is run again: for the progress
+/// The part of a block's time that goes by before its layers are fitted, and before it is run again: for the progress
 /// display.
 constexpr double kMeasured = 0.35, kFitted = 0.75;
 constexpr int64_t kStepsPerBlock = 100;
-/// Tokens from which on auto aims at the source's stream: with fewer it would follow their noise.
-constexpr int64_t kLeastToAlign = 8192;
+/// Tokens from which on `auto` calibrates asymmetrically: with fewer it would fit their noise.
+constexpr int64_t kLeastAsymmetricTokens = 8192;
 
 std::string layer_name(const std::string& tensor) {
   const size_t dot = tensor.rfind(".weight");
@@ -77,19 +77,19 @@ void summarize(QuantizeReport& r, int64_t all_bytes, int64_t all_elements) {
   r.bits_per_weight_total = bits(all_bytes, all_elements);
   if (ruined == 0) return;
   const std::string lost = fmt::format("{} of {} layers lose too much of their {}energy (worst {:.1f} %)", ruined,
-                                       r.layers.size(), r.held_back ? "output's " : "", 100 * worst);
+                                       r.layers.size(), r.held_out ? "output's " : "", 100 * worst);
   // The perplexity of the whole was measured after calibration: what layers lose says where more bits would help.
-  r.warnings.push_back(r.held_back
+  r.warnings.push_back(r.held_out
                            ? fmt::format("{}; measured, the perplexity is {:.3g} times the source's. More bits, a "
                                          "smaller --group, or --keep",
-                                         lost, r.held_back->ratio())
+                                         lost, r.held_out->ratio())
                            : fmt::format("{}: expect garbage. --calib TEXT, more bits, a smaller --group, or "
                                          "--keep",
                                          lost));
 }
 
 /// Seconds since the last time it was asked, added to one of several sums.
-class Laps {
+class Stopwatch {
  public:
   void add_to(double& seconds) {
     seconds += seconds_since(start_);
@@ -150,10 +150,10 @@ Status Quantizer::run() {
 
 /// The linear layers of one block after another, each on the inputs that the quantized blocks before it give.
 Status Quantizer::run_calibrated() {
-  LOWBIT_TRY_ASSIGN(const bool must_align_some, ask_whether_asymmetric());
+  LOWBIT_TRY_ASSIGN(const bool asked_for_asymmetric, ask_whether_asymmetric());
   if (options_.calibration.file == CalibrationOptions::kSelf) LOWBIT_TRY(have_text_written());
   LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, options_.calibration, asymmetric_, engine_));
-  if (!must_align_some && text.tokens() < kLeastToAlign) {
+  if (!asked_for_asymmetric && text.tokens() < kLeastAsymmetricTokens) {
     asymmetric_ = false;
     text.drop_source();
   }
@@ -173,7 +173,7 @@ Status Quantizer::run_calibrated() {
     else
       LOWBIT_TRY(convert(t));
   }
-  LOWBIT_TRY(text.held_back().start_quantized(ends_.at(weight_name(names::kEmbedding))));
+  LOWBIT_TRY(text.held_out().start_quantized(embedding_and_head_.at(weight_name(names::kEmbedding))));
   for (int64_t block = 0; block < text.blocks(); ++block) {
     Status done = calibrate_block(text, block, linears[static_cast<size_t>(block)]);
     if (!done && done.error().code == ErrorCode::kCancelled)
@@ -181,7 +181,7 @@ Status Quantizer::run_calibrated() {
           fmt::format("the same command goes on where it stopped; {} holds what is done", state_->path());
     LOWBIT_TRY(done);
   }
-  return check_held_back(text);
+  return check_held_out(text);
 }
 
 /// Formats of a budget are not chosen yet: some will have few values.
@@ -190,8 +190,8 @@ Result<bool> Quantizer::ask_whether_asymmetric() {
   for (const SourceTensor& t : source_.tensors()) {
     if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear || block_of(t.name) < 0) continue;
     LOWBIT_TRY_ASSIGN(const QuantizeSpec spec, recipe_.spec_for(t.name, LayerRole::kLinear));
-    must = must || must_align(spec);
-    asymmetric_ = asymmetric_ || aligns(spec) || (options_.target_bpw > 0 && !spec.keep && spec.fit == "auto");
+    must = must || asks_for_asymmetric(spec);
+    asymmetric_ = asymmetric_ || is_asymmetric(spec) || (options_.target_bpw > 0 && !spec.keep && spec.fit == "auto");
   }
   return must;
 }
@@ -223,16 +223,16 @@ Status Quantizer::have_text_written() {
   run_["calibration"]["context"] = o.context;
   LOWBIT_TRY_ASSIGN(state_, CalibrationState::open(target_, run_, options_.overwrite));
   for (const nlohmann::json& id : state_->load_json("text"))
-    if (id.is_number_integer()) o.windows.push_back(id.get<TokenId>());
-  if (!o.windows.empty()) return {};
+    if (id.is_number_integer()) o.sequences.push_back(id.get<TokenId>());
+  if (!o.sequences.empty()) return {};
   WritingOptions writing;
   writing.tokens = o.tokens;
   writing.context = o.context;
   writing.seed = options_.seed;
   if (options_.progress)
     writing.progress = [this](int64_t done, int64_t total) { return options_.progress("writing text", done, total); };
-  LOWBIT_TRY_ASSIGN(o.windows, write_text(source_, engine_, writing));
-  return state_->save_json("text", o.windows);
+  LOWBIT_TRY_ASSIGN(o.sequences, write_text(source_, engine_, writing));
+  return state_->save_json("text", o.sequences);
 }
 
 /// A block on its way through.
@@ -243,7 +243,7 @@ struct Quantizer::BlockRun {
   FinishedBlock finished;
   BlockProgress progress;
   CalibrationTimes& times;
-  Laps laps = {};
+  Stopwatch stopwatch = {};
 };
 
 Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensors& linears) {
@@ -257,7 +257,7 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
                BlockProgress(options_.progress, block, text.blocks(), report.resumed_blocks, resumed),
                report.times.emplace(report.times.value_or(CalibrationTimes{}))};
   LOWBIT_TRY(text.begin(block));
-  run.laps.add_to(run.times.measure);
+  run.stopwatch.add_to(run.times.measure);
   if (resumed) {
     text.set_progress(run.progress.part(0, 1));
     for (const auto& [name, w] : run.finished.weights) LOWBIT_TRY(text.replace(name, w));
@@ -273,32 +273,32 @@ Status Quantizer::calibrate_block(Calibration& text, int64_t block, const Tensor
                   "remove that directory");
     LOWBIT_TRY(finish(*t, it->second, run.finished.fits[t->name]));
   }
-  run.laps.add_to(run.times.fit);
+  run.stopwatch.add_to(run.times.fit);
   LOWBIT_TRY(text.advance());
-  run.laps.add_to(run.times.advance);
+  run.stopwatch.add_to(run.times.advance);
   return {};
 }
 
 Status Quantizer::measure_and_fit(BlockRun& run) {
   run.text.set_progress(run.progress.part(0, kMeasured));
   if (!asymmetric_) {
-    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure());
-    return fit_layers(run, moments, run.linears);
+    LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, run.text.measure());
+    return fit_layers(run, hessian, run.linears);
   }
   for (const InputSpec* input : inputs_of(run.text.spec().blocks[static_cast<size_t>(run.block)])) {
-    LOWBIT_TRY_ASSIGN(const MomentsByWeight moments, run.text.measure_input(input->role));
+    LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, run.text.measure_input(input->role));
     Tensors readers;
     for (const SourceTensor* t : run.linears)
-      if (moments.contains(t->name)) readers.push_back(t);
-    LOWBIT_TRY(fit_layers(run, moments, readers));
+      if (hessian.contains(t->name)) readers.push_back(t);
+    LOWBIT_TRY(fit_layers(run, hessian, readers));
   }
   return {};
 }
 
-Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers) {
-  run.laps.add_to(run.times.measure);
+Status Quantizer::fit_layers(BlockRun& run, const HessianByWeight& hessian, const Tensors& layers) {
+  run.stopwatch.add_to(run.times.measure);
   LOWBIT_TRY_ASSIGN(const auto names, to_be_factored(layers));
-  const FactoredInputs inputs(moments, names.any_order, *engine_.pool, names.on_trellis);
+  const FactoredInputs inputs(hessian, names.any_order, *engine_.pool, names.on_trellis);
   for (const SourceTensor* t : layers) {
     const double fitted = static_cast<double>(run.finished.weights.size()) / static_cast<double>(run.linears.size());
     if (!run.progress.show(kMeasured + (kFitted - kMeasured) * fitted))
@@ -309,17 +309,17 @@ Status Quantizer::fit_layers(BlockRun& run, const MomentsByWeight& moments, cons
     LOWBIT_TRY_ASSIGN(q, quantize(*t, w, inputs.of(t->name), run.finished.fits[t->name]));
     LOWBIT_TRY(run.text.replace(t->name, q));
   }
-  run.laps.add_to(run.times.fit);
+  run.stopwatch.add_to(run.times.fit);
   return {};
 }
 
-Status Quantizer::check_held_back(Calibration& text) {
+Status Quantizer::check_held_out(Calibration& text) {
   const std::string own = weight_name(names::kHead);
   const std::string name = source_.has(own) ? own : weight_name(names::kEmbedding);
   LOWBIT_TRY_ASSIGN(const QTensor head, source_.load(name));
-  LOWBIT_TRY_ASSIGN(const HeldBackReport held,
-                    text.held_back().finish(source_, head, ends_.at(name), engine_.isa, *engine_.pool));
-  report.held_back = held;
+  LOWBIT_TRY_ASSIGN(const HeldOutReport held,
+                    text.held_out().finish(source_, head, embedding_and_head_.at(name), engine_.isa, *engine_.pool));
+  report.held_out = held;
   calibration["held_back"]["tokens"] = held.tokens;
   calibration["held_back"]["ppl_ratio"] = held.ratio();
   calibration["held_back"]["same_token"] = held.same_token;
@@ -362,7 +362,7 @@ Status Quantizer::finish(const SourceTensor& t, const QTensor& w, const LayerFit
     if (!is_dense(w.format)) info.rel_error[layer_name(t.name)] = fit.rel_error;
   }
   if (!options_.calibration.file.empty() && (role == LayerRole::kEmbedding || role == LayerRole::kHead))
-    ends_[t.name] = w;
+    embedding_and_head_[t.name] = w;
   return conversion_.add(t, w);
 }
 

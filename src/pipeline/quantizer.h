@@ -47,8 +47,8 @@ class Quantizer {
   /// Fits its layers to the text's activations: all at once, or, following the source's stream, those of one input
   /// after the other.
   Status measure_and_fit(BlockRun& run);
-  Status fit_layers(BlockRun& run, const MomentsByWeight& moments, const Tensors& layers);
-  Status check_held_back(Calibration& text);
+  Status fit_layers(BlockRun& run, const HessianByWeight& hessian, const Tensors& layers);
+  Status check_held_out(Calibration& text);
   /// Names of the weights whose fits need their inputs factored.
   struct ToBeFactored {
     std::vector<std::string> any_order, on_trellis;  // names of weights
@@ -67,8 +67,8 @@ class Quantizer {
   nlohmann::json run_;
   const JsonEnd end_run_{run_}, end_calibration_{calibration};
   std::unique_ptr<CalibrationState> state_;
-  std::map<std::string, QTensor> ends_;  // embedding and head as quantized, for the held-back text
-  bool asymmetric_ = false;              // some layer's fit aims at what the source's layers give
+  std::map<std::string, QTensor> embedding_and_head_;  // embedding and head as quantized, for the held-out text
+  bool asymmetric_ = false;                            // some layer's fit aims at what the source's layers give
   int64_t all_bytes_ = 0, all_elements_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What is in a trace, and where two part.
+// Statistics of a trace, and the first difference of two.
 
 #include <fmt/format.h>
 
@@ -95,7 +95,7 @@ bool same_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }
 
-/// The same taps, or the first that differ.
+/// Checks that both traces have the same taps.
 Status check_same_taps(const TraceHeader& got, const TraceHeader& wanted) {
   const auto text = [](const TraceHeader& header, size_t tap) {
     return tap < header.taps.size() ? fmt::format("{} of {} columns", header.taps[tap].name, header.taps[tap].width)

@@ -46,11 +46,11 @@ void round_with_feedback(const ColumnStrips& carry, const std::vector<int64_t>& 
 }
 
 /// H with `damping` on its diagonal.
-ColumnStrips damped(const SecondMoments& moments, float damping) {
-  ColumnStrips h(moments.k);
-  for (int64_t i = 0; i < moments.k; ++i)
-    for (int64_t j = 0; j < moments.k; ++j)
-      h.at(i, j) = moments.h[static_cast<size_t>(i * moments.k + j)] + (i == j ? damping : 0.0f);
+ColumnStrips damped(const InputHessian& hessian, float damping) {
+  ColumnStrips h(hessian.k);
+  for (int64_t i = 0; i < hessian.k; ++i)
+    for (int64_t j = 0; j < hessian.k; ++j)
+      h.at(i, j) = hessian.h[static_cast<size_t>(i * hessian.k + j)] + (i == j ? damping : 0.0f);
   return h;
 }
 
@@ -62,10 +62,10 @@ struct RowLoss {
   double output = 0, output_energy = 0;
 };
 
-RowLoss loss_of(const RowCodes& row, const SecondMoments& moments) {
+RowLoss loss_of(const RowCodes& row, const InputHessian& hessian) {
   RowLoss loss;
   for (int64_t c = 0; c < row.k(); ++c) {
-    const double w = row.weights()[c], d = w - row.real(c), h = moments.h[static_cast<size_t>(c * row.k() + c)];
+    const double w = row.weights()[c], d = w - row.real(c), h = hessian.h[static_cast<size_t>(c * row.k() + c)];
     loss.weights.error += d * d;
     loss.weights.energy += w * w;
     loss.weights.weighted_error += h * d * d;
@@ -74,11 +74,11 @@ RowLoss loss_of(const RowCodes& row, const SecondMoments& moments) {
   return loss;
 }
 
-/// What the rows of a tensor share; fit_rows() may be called from any thread.
+/// The parts that all rows of a tensor share; fit_rows() may be called from any thread.
 struct Job {
   const FitPlan& plan;
   const FeedbackOptions& options;
-  const SecondMoments& moments;
+  const InputHessian& hessian;
   const FeedbackFactor& factor;
   const ColumnStrips& h;  // damped
   float damping = 0;      // added to H's diagonal
@@ -104,7 +104,7 @@ struct Job {
     }
     for (size_t r = 0; r < rows.size(); ++r) {
       rows[r].write(codes + static_cast<int64_t>(r) * plan.k);
-      losses[r] = loss_of(rows[r], moments);
+      losses[r] = loss_of(rows[r], hessian);
       losses[r].output = refiner.output_error(r);
       losses[r].output_energy = refiner.output_energy(r);
     }
@@ -114,7 +114,7 @@ struct Job {
 /// w + strength * w shift.
 std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStrips& shift, float strength,
                            ThreadPool& pool) {
-  std::vector<float> aim(static_cast<size_t>(n * k));
+  std::vector<float> target(static_cast<size_t>(n * k));
   pool.parallel_for((n + kRowsPerPass - 1) / kRowsPerPass, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t first = begin * kRowsPerPass; first < std::min(n, end * kRowsPerPass); first += kRowsPerPass) {
       const auto count = static_cast<size_t>(std::min(kRowsPerPass, n - first));
@@ -131,11 +131,11 @@ std::vector<float> shifted(const float* w, int64_t n, int64_t k, const ColumnStr
       for (size_t r = 0; r < count; ++r)
         for (int64_t i = 0; i < k; ++i) {
           const int64_t at = (first + static_cast<int64_t>(r)) * k + i;
-          aim[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
+          target[static_cast<size_t>(at)] = w[at] + strength * added[r][static_cast<size_t>(i)];
         }
     }
   });
-  return aim;
+  return target;
 }
 
 FeedbackReport summarize(const std::vector<RowLoss>& rows, const ScaleArrays& arrays, const FeedbackFactor& factor) {
@@ -168,37 +168,37 @@ Result<Start> fit_start(const FitPlan& plan, const float* w, ThreadPool& pool) {
   return Start{std::move(arrays), std::vector<uint8_t>(static_cast<size_t>(plan.n * plan.k))};
 }
 
-Status check_width(const SecondMoments& moments, int64_t k) {
-  if (moments.k == k) return {};
-  return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(moments.k) + " inputs",
+Status check_width(const InputHessian& hessian, int64_t k) {
+  if (hessian.k == k) return {};
+  return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(hessian.k) + " inputs",
               std::to_string(k) + ", the weight's columns");
 }
 
 }  // namespace
 
 struct FeedbackInput::Parts {
-  std::shared_ptr<const SecondMoments> moments;
+  std::shared_ptr<const InputHessian> hessian;
   FeedbackFactor factor;
   float damping = 0;  // added to H's diagonal
   ColumnStrips h{0};  // damped
 };
 
-Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options,
+Result<FeedbackInput> FeedbackInput::make(std::shared_ptr<const InputHessian> hessian, const FeedbackOptions& options,
                                           ThreadPool* pool) {
-  LOWBIT_TRY_ASSIGN(FeedbackFactor factor, factor_moments(*moments, options, pool));
-  const std::vector<float> diagonal = moments->diagonal();
-  const double mean = std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(moments->k);
+  LOWBIT_TRY_ASSIGN(FeedbackFactor factor, factor_hessian(*hessian, options, pool));
+  const std::vector<float> diagonal = hessian->diagonal();
+  const double mean = std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(hessian->k);
   const auto damping = static_cast<float>(factor.damping * mean);
-  ColumnStrips h = damped(*moments, damping);
+  ColumnStrips h = damped(*hessian, damping);
   return FeedbackInput(
-      std::make_shared<const Parts>(Parts{std::move(moments), std::move(factor), damping, std::move(h)}));
+      std::make_shared<const Parts>(Parts{std::move(hessian), std::move(factor), damping, std::move(h)}));
 }
 
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
-                                      const SecondMoments& moments, const FeedbackOptions& feedback, ThreadPool& pool,
+                                      const InputHessian& hessian, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report) {
-  LOWBIT_TRY(check_width(moments, k));
-  const std::shared_ptr<const SecondMoments> borrowed(std::shared_ptr<void>(), &moments);
+  LOWBIT_TRY(check_width(hessian, k));
+  const std::shared_ptr<const InputHessian> borrowed(std::shared_ptr<void>(), &hessian);
   FeedbackOptions of_input = feedback;
   of_input.act_order = feedback.act_order && trellis_of(options.format) == nullptr;
   LOWBIT_TRY_ASSIGN(const FeedbackInput input, FeedbackInput::make(borrowed, of_input, &pool));
@@ -209,14 +209,14 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
                                       const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report) {
   const auto& [shared, factor, damping, h] = input.parts();
-  const SecondMoments& moments = *shared;
-  LOWBIT_TRY(check_width(moments, k));
-  std::vector<float> aim;
+  const InputHessian& hessian = *shared;
+  LOWBIT_TRY(check_width(hessian, k));
+  std::vector<float> target;
   if (feedback.shift != 0 && factor.shift.k() > 0) {
-    aim = shifted(w, n, k, factor.shift, feedback.shift, pool);
-    w = aim.data();
+    target = shifted(w, n, k, factor.shift, feedback.shift, pool);
+    w = target.data();
   }
-  const std::vector<float> importance = moments.diagonal();
+  const std::vector<float> importance = hessian.diagonal();
   const RowReader reader = [w, k](int64_t first, int64_t count, float* out) -> Status {
     std::copy_n(w + first * k, count * k, out);
     return {};
@@ -229,7 +229,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   ScaleArrays& arrays = start.arrays;
   std::vector<uint8_t>& codes = start.codes;
 
-  Job job{plan, feedback, moments, factor, h, damping};
+  Job job{plan, feedback, hessian, factor, h, damping};
   if (plan.trellis != nullptr && factor.ok)
     for (const int64_t offset : {kStripWidth / 2, int64_t{0}}) job.trellis_sweeps.push_back(trellis_blocks(h, offset));
   std::vector<RowLoss> losses(static_cast<size_t>(n));

@@ -12,18 +12,18 @@
 
 namespace lowbit {
 
-/// Second moments of a layer's inputs: h[i, j] = mean over tokens of x_i x_j.
-struct SecondMoments {
+/// Hessian of a layer's inputs: h[i, j] = mean over tokens of x_i x_j.
+struct InputHessian {
   int64_t k = 0;
   std::vector<float> h;  // [k, k], symmetric
   /// d[i, j] = mean over tokens of (y_i - x_i) x_j, y being what the source's layer sees in place of x; or empty.
-  std::vector<float> deviation;
+  std::vector<float> mismatch;
 
   std::vector<float> diagonal() const;
 };
 
 /// x H x^T: the mean square of x's outputs.
-double quadratic_form(const SecondMoments& moments, const float* x);
+double quadratic_form(const InputHessian& hessian, const float* x);
 
 struct FeedbackOptions {
   /// Added to H's diagonal, as a fraction of its mean; raised tenfold until H can be factored.
@@ -32,16 +32,16 @@ struct FeedbackOptions {
       true;  // columns of large inputs first; scales stay with their groups, so nothing changes at run time
   int refine_rounds = 2;  // of refitted scales and coordinate descent; 0: plain GPTQ
   /// How far targets go from the weights towards what gives the source's outputs: 0 to 1, needs
-  /// SecondMoments::deviation.
+  /// InputHessian::mismatch.
   float shift = 0;
 };
 
 /// An input of one or more layers, factored once for all of their fits. Immutable; copies share it.
 class FeedbackInput {
  public:
-  /// `options`: damping and act_order are used. `pool`: for what a deviation adds; null: the caller's thread alone does
+  /// `options`: damping and act_order are used. `pool`: for what a mismatch adds; null: the caller's thread alone does
   /// it. Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
-  static Result<FeedbackInput> make(std::shared_ptr<const SecondMoments> moments, const FeedbackOptions& options,
+  static Result<FeedbackInput> make(std::shared_ptr<const InputHessian> hessian, const FeedbackOptions& options,
                                     ThreadPool* pool = nullptr);
 
   struct Parts;
@@ -59,19 +59,19 @@ struct FeedbackReport {
   bool fell_back = false;   // H could not be factored: scales and codes weighted by its diagonal, no feedback
 };
 
-/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the deviation; at 1 the least squares of (w y - q x)),
-/// for inputs of second moments `moments`; errors are those to the target. Scales are those of fit() with importance
+/// Quantizes w [n, k], or with a shift w + shift * w D H^-1 (D: the mismatch; at 1 the least squares of (w y - q x)),
+/// for inputs of the Hessian `hessian`; errors are those to the target. Scales are those of fit() with importance
 /// diag(H) (static groups); codes are then chosen column by column, each carrying the errors of the columns before it
 /// (the recurrence of GPTQ in its factored form: H = R R^T with R upper triangular, target_c = w_c + sum over d < c of
 /// (w_d - q_d) R_dc / R_cc). On a trellis 64 columns are searched together, and refined as such blocks. Same bits for
-/// any thread count. Errors: as fit(); kShapeMismatch (moments of another k); kInvalidArgument (NaN, infinity or a
+/// any thread count. Errors: as fit(); kShapeMismatch (hessian of another k); kInvalidArgument (NaN, infinity or a
 /// negative diagonal in H).
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
                                       const FeedbackInput& input, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);
-/// Factors the moments for this fit alone; on a trellis columns keep their order, whatever act_order says.
+/// Factors the hessian for this fit alone; on a trellis columns keep their order, whatever act_order says.
 Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, const FitOptions& options,
-                                      const SecondMoments& moments, const FeedbackOptions& feedback, ThreadPool& pool,
+                                      const InputHessian& hessian, const FeedbackOptions& feedback, ThreadPool& pool,
                                       FeedbackReport* report = nullptr);
 
 }  // namespace lowbit

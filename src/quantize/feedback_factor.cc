@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMostDamping = 1.0;
 
-Status check_moments(const SecondMoments& m) {
+Status check_hessian(const InputHessian& m) {
   const auto k = static_cast<size_t>(m.k);
   if (m.h.size() != k * k)
     return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(m.h.size()) + " numbers",
@@ -26,7 +26,7 @@ Status check_moments(const SecondMoments& m) {
   return {};
 }
 
-std::vector<int64_t> column_order(const SecondMoments& m, bool act_order) {
+std::vector<int64_t> column_order(const InputHessian& m, bool act_order) {
   std::vector<int64_t> order(static_cast<size_t>(m.k));
   std::iota(order.begin(), order.end(), int64_t{0});
   const auto diagonal = [&](int64_t i) { return m.h[static_cast<size_t>(i * m.k + i)]; };
@@ -36,7 +36,7 @@ std::vector<int64_t> column_order(const SecondMoments& m, bool act_order) {
 
 /// D H^-1 from H's factor; row and column i of the factor are column(i) of H.
 template <class Column>
-ColumnStrips shift_of(const SecondMoments& m, const Eigen::LLT<Eigen::MatrixXd>& cholesky, const Column& column,
+ColumnStrips shift_of(const InputHessian& m, const Eigen::LLT<Eigen::MatrixXd>& cholesky, const Column& column,
                       ThreadPool* pool) {
   constexpr int64_t kAtOnce =
       64;  // right sides; the same for any number of threads, since Eigen's sums may depend on it
@@ -47,7 +47,7 @@ ColumnStrips shift_of(const SecondMoments& m, const Eigen::LLT<Eigen::MatrixXd>&
       const int64_t count = std::min(kAtOnce, k - first);
       Eigen::MatrixXd d(k, count);
       for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < k; ++i) d(i, r) = m.deviation[static_cast<size_t>((first + r) * k + column(i))];
+        for (int64_t i = 0; i < k; ++i) d(i, r) = m.mismatch[static_cast<size_t>((first + r) * k + column(i))];
       cholesky.solveInPlace(d);
       for (int64_t r = 0; r < count; ++r)
         for (int64_t i = 0; i < k; ++i) shift.at(first + r, column(i)) = static_cast<float>(d(i, r));
@@ -62,26 +62,26 @@ ColumnStrips shift_of(const SecondMoments& m, const Eigen::LLT<Eigen::MatrixXd>&
 
 }  // namespace
 
-std::vector<float> SecondMoments::diagonal() const {
+std::vector<float> InputHessian::diagonal() const {
   std::vector<float> d(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) d[static_cast<size_t>(i)] = h[static_cast<size_t>(i * k + i)];
   return d;
 }
 
-double quadratic_form(const SecondMoments& moments, const float* x) {
+double quadratic_form(const InputHessian& hessian, const float* x) {
   double sum = 0;
-  for (int64_t i = 0; i < moments.k; ++i)
-    if (x[i] != 0) sum += double(x[i]) * dot_product(x, moments.h.data() + i * moments.k, moments.k);
+  for (int64_t i = 0; i < hessian.k; ++i)
+    if (x[i] != 0) sum += double(x[i]) * dot_product(x, hessian.h.data() + i * hessian.k, hessian.k);
   return sum;
 }
 
-Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options, ThreadPool* pool) {
-  if (auto status = check_moments(moments); !status) return tl::unexpected<Error>(std::move(status.error()));
-  const int64_t k = moments.k;
+Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const FeedbackOptions& options, ThreadPool* pool) {
+  if (auto status = check_hessian(hessian); !status) return tl::unexpected<Error>(std::move(status.error()));
+  const int64_t k = hessian.k;
   FeedbackFactor factor;
-  factor.order = column_order(moments, options.act_order);
+  factor.order = column_order(hessian, options.act_order);
   double mean = 0;
-  for (const float d : moments.diagonal()) mean += d / static_cast<double>(k);
+  for (const float d : hessian.diagonal()) mean += d / static_cast<double>(k);
   if (mean == 0) return factor;
 
   // R upper with H = R R^T is the lower Cholesky factor of H read backwards.
@@ -90,7 +90,7 @@ Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const Feedba
   for (factor.damping = options.damping; factor.damping <= kMostDamping; factor.damping *= 10) {
     Eigen::MatrixXd h(k, k);
     for (int64_t j = 0; j < k; ++j)
-      for (int64_t i = j; i < k; ++i) h(i, j) = moments.h[static_cast<size_t>(column(i) * k + column(j))];
+      for (int64_t i = j; i < k; ++i) h(i, j) = hessian.h[static_cast<size_t>(column(i) * k + column(j))];
     h.diagonal().array() += factor.damping * mean;
     cholesky.compute(h);
     factor.ok = cholesky.info() == Eigen::Success;
@@ -103,7 +103,7 @@ Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const Feedba
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = i + 1; j < k; ++j)
       factor.carry.at(i, j) = static_cast<float>(lower(k - 1 - i, k - 1 - j) / lower(k - 1 - j, k - 1 - j));
-  if (!moments.deviation.empty()) factor.shift = shift_of(moments, cholesky, column, pool);
+  if (!hessian.mismatch.empty()) factor.shift = shift_of(hessian, cholesky, column, pool);
   return factor;
 }
 

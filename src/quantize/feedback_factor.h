@@ -16,7 +16,7 @@ struct FeedbackFactor {
   /// j. Empty without `ok`.
   ColumnStrips carry{0};
   std::vector<float> gain;  // [k] R_jj: what is lost in column j is (R_jj * (target_j - q_j))^2. Empty without `ok`
-  /// [k, k], D (H + damping)^-1 of SecondMoments::deviation D; what is added to a row w is w times it. Empty without
+  /// [k, k], D (H + damping)^-1 of InputHessian::mismatch D; what is added to a row w is w times it. Empty without
   /// `ok` or D.
   ColumnStrips shift{0};
   double damping = 0;
@@ -24,7 +24,7 @@ struct FeedbackFactor {
 };
 
 /// Errors: kInvalidArgument (NaN, infinity or a negative diagonal in H), kOutOfMemory.
-Result<FeedbackFactor> factor_moments(const SecondMoments& moments, const FeedbackOptions& options,
+Result<FeedbackFactor> factor_hessian(const InputHessian& hessian, const FeedbackOptions& options,
                                       ThreadPool* pool = nullptr);
 
 }  // namespace lowbit

@@ -22,7 +22,7 @@ TEST(Feedback, TheLadderDescends) {
   for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
     const Problem p(seed);
     ThreadPool pool(1);
-    const std::vector<float> importance = p.moments.diagonal();
+    const std::vector<float> importance = p.hessian.diagonal();
     for (const FormatId format : {FormatId::kInt2Odd, FormatId::kInt3, FormatId::kTernary}) {
       const FitOptions options = grouped(format);
       const double plain = p.loss(*fit(p.w.data(), p.n, p.k, options, nullptr, pool));
@@ -56,7 +56,7 @@ Problem heavy_tailed(uint64_t seed) {
   for (int i = 0; i < 6; ++i) louder[rng.below(static_cast<uint64_t>(p.k))] *= 8;
   for (int64_t i = 0; i < p.k; ++i)
     for (int64_t j = 0; j < p.k; ++j)
-      p.moments.h[static_cast<size_t>(i * p.k + j)] *= louder[static_cast<size_t>(i)] * louder[static_cast<size_t>(j)];
+      p.hessian.h[static_cast<size_t>(i * p.k + j)] *= louder[static_cast<size_t>(i)] * louder[static_cast<size_t>(j)];
   for (float& w : p.w) {  // Student's t with six degrees of freedom
     double squares = 0;
     for (int d = 0; d < 6; ++d) squares += std::pow(rng.normal(), 2);
@@ -72,13 +72,13 @@ TEST(Feedback, RotationHelpsOnlyWithFeedback) {
     Problem turned = p;
     const Rotation t(p.k, seed);
     t.rotate_rows(turned.w.data(), p.n, p.k);
-    t.rotate_rows(turned.moments.h.data(), p.k, p.k);  // H T^T, then T H T^T
-    t.rotate_outputs(turned.moments.h.data(), p.k);
+    t.rotate_rows(turned.hessian.h.data(), p.k, p.k);  // H T^T, then T H T^T
+    t.rotate_outputs(turned.hessian.h.data(), p.k);
     ThreadPool pool(1);
     const FitOptions options = grouped(FormatId::kInt2Odd);
     const FeedbackOptions refined{.refine_rounds = 4};
     with_feedback += std::log(turned.loss(run(turned, options, refined)) / p.loss(run(p, options, refined)));
-    const std::vector<float> before = p.moments.diagonal(), after = turned.moments.diagonal();
+    const std::vector<float> before = p.hessian.diagonal(), after = turned.hessian.diagonal();
     without += std::log(turned.loss(*fit(turned.w.data(), p.n, p.k, options, after.data(), pool)) /
                         p.loss(*fit(p.w.data(), p.n, p.k, options, before.data(), pool)));
   }
@@ -136,7 +136,7 @@ TEST(Feedback, EveryScalingIsServed) {
         options.scaling.zero = zero;
         options.scaling.scale = scale;
         options.scaling.n_block = n_block;
-        const std::vector<float> importance = p.moments.diagonal();
+        const std::vector<float> importance = p.hessian.diagonal();
         const auto weighted = fit(p.w.data(), p.n, p.k, options, importance.data(), pool);
         if (!weighted) continue;  // a scaling that no fitter takes
         EXPECT_LT(p.loss(run(p, options, {})), p.loss(*weighted));
@@ -147,12 +147,12 @@ TEST(Feedback, SilentChannelsAreRoundedPlainly) {
   Problem p;
   for (int64_t i = 0; i < p.k; ++i)
     for (const int64_t dead : {int64_t{0}, int64_t{7}, p.k - 1})
-      p.moments.h[static_cast<size_t>(dead * p.k + i)] = p.moments.h[static_cast<size_t>(i * p.k + dead)] = 0;
+      p.hessian.h[static_cast<size_t>(dead * p.k + i)] = p.hessian.h[static_cast<size_t>(i * p.k + dead)] = 0;
   FeedbackReport report;
   run(p, grouped(FormatId::kInt4), {}, 1, &report);
   EXPECT_FALSE(report.fell_back);
   EXPECT_LT(report.output_error, 0.02);
-  p.moments.h.assign(p.moments.h.size(), 0.0f);  // nothing was ever seen
+  p.hessian.h.assign(p.hessian.h.size(), 0.0f);  // nothing was ever seen
   run(p, grouped(FormatId::kInt4), {}, 1, &report);
   EXPECT_TRUE(report.fell_back);
   EXPECT_LT(report.weights.rel_error, 0.02);
@@ -160,13 +160,13 @@ TEST(Feedback, SilentChannelsAreRoundedPlainly) {
 
 TEST(Feedback, DampingRisesAndThenGivesUp) {
   Problem p;
-  std::fill(p.moments.h.begin(), p.moments.h.end(), 1.0f);
-  p.moments.h[1] = p.moments.h[static_cast<size_t>(p.k)] = 1.05f;  // not positive definite
+  std::fill(p.hessian.h.begin(), p.hessian.h.end(), 1.0f);
+  p.hessian.h[1] = p.hessian.h[static_cast<size_t>(p.k)] = 1.05f;  // not positive definite
   FeedbackReport report;
   run(p, grouped(FormatId::kInt4), {}, 1, &report);
   EXPECT_FALSE(report.fell_back);
   EXPECT_NEAR(report.damping, 0.1, 1e-12);
-  p.moments.h[1] = p.moments.h[static_cast<size_t>(p.k)] = 100.0f;
+  p.hessian.h[1] = p.hessian.h[static_cast<size_t>(p.k)] = 100.0f;
   run(p, grouped(FormatId::kInt4), {}, 1, &report);
   EXPECT_TRUE(report.fell_back);
   EXPECT_LT(report.weights.rel_error, 0.02);
@@ -175,7 +175,7 @@ TEST(Feedback, DampingRisesAndThenGivesUp) {
 TEST(Feedback, AnInputIsFactoredOnceForSeveralFits) {
   const Problem p;
   ThreadPool pool(2);
-  const auto input = FeedbackInput::make(std::make_shared<const SecondMoments>(p.moments), {});
+  const auto input = FeedbackInput::make(std::make_shared<const InputHessian>(p.hessian), {});
   ASSERT_TRUE(input);
   for (const FormatId format : {FormatId::kInt3, FormatId::kInt4})
     for (const int rounds : {0, 2}) {
@@ -194,27 +194,27 @@ TEST(Feedback, AnInputIsFactoredOnceForSeveralFits) {
   EXPECT_EQ(other.error().code, ErrorCode::kShapeMismatch);
 }
 
-TEST(Feedback, BadMomentsAreErrors) {
+TEST(Feedback, BadHessiansAreErrors) {
   Problem p;
   ThreadPool pool(1);
-  const auto code = [&](const SecondMoments& m) {
+  const auto code = [&](const InputHessian& m) {
     const auto q = fit_with_feedback(p.w.data(), p.n, p.k, grouped(FormatId::kInt4), m, {}, pool);
     EXPECT_FALSE(q);
     return q ? ErrorCode::kIo : q.error().code;
   };
-  SecondMoments m = p.moments;
+  InputHessian m = p.hessian;
   m.h[5] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(code(m), ErrorCode::kInvalidArgument);
   m.h[5] = std::numeric_limits<float>::infinity();
   EXPECT_EQ(code(m), ErrorCode::kInvalidArgument);
-  m = p.moments;
+  m = p.hessian;
   m.h[0] = -1;
   EXPECT_EQ(code(m), ErrorCode::kInvalidArgument);
-  m = p.moments;
+  m = p.hessian;
   m.k -= 1;
   EXPECT_EQ(code(m), ErrorCode::kShapeMismatch);
   p.w[3] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(code(p.moments), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code(p.hessian), ErrorCode::kInvalidArgument);
 }
 
 /// Inputs y of the source's layer and x of the quantized one, whose channels leak into each other; means over tokens.
@@ -228,23 +228,23 @@ TEST(Feedback, AlignedTargetsGiveTheSourcesOutputs) {
     const int64_t next = i % kColumns + 1 < kColumns ? i + 1 : i;
     x[static_cast<size_t>(i)] = 0.9f * y[static_cast<size_t>(i)] + 0.3f * y[static_cast<size_t>(next)];
   }
-  SecondMoments moments;
-  moments.k = kColumns;
-  moments.h.assign(kColumns * kColumns, 0.0f);
-  moments.deviation = moments.h;
+  InputHessian hessian;
+  hessian.k = kColumns;
+  hessian.h.assign(kColumns * kColumns, 0.0f);
+  hessian.mismatch = hessian.h;
   for (int64_t t = 0; t < kTokens; ++t)
     for (int64_t i = 0; i < kColumns; ++i)
       for (int64_t j = 0; j < kColumns; ++j) {
         const auto a = static_cast<size_t>(t * kColumns + i), b = static_cast<size_t>(t * kColumns + j);
-        moments.h[static_cast<size_t>(i * kColumns + j)] += x[a] * x[b] / kTokens;
-        moments.deviation[static_cast<size_t>(i * kColumns + j)] += (y[a] - x[a]) * x[b] / kTokens;
+        hessian.h[static_cast<size_t>(i * kColumns + j)] += x[a] * x[b] / kTokens;
+        hessian.mismatch[static_cast<size_t>(i * kColumns + j)] += (y[a] - x[a]) * x[b] / kTokens;
       }
   ThreadPool pool(2);
   const auto loss = [&](float shift) {
     FeedbackOptions feedback;
     feedback.shift = shift;
     feedback.damping = 1e-4;
-    const auto q = fit_with_feedback(w.data(), kRows, kColumns, grouped(FormatId::kInt8, 32), moments, feedback, pool);
+    const auto q = fit_with_feedback(w.data(), kRows, kColumns, grouped(FormatId::kInt8, 32), hessian, feedback, pool);
     EXPECT_TRUE(q);
     std::vector<float> reals(w.size());
     dequantize_rows(*pack(*q), 0, kRows, reals.data());

@@ -45,7 +45,7 @@ AffineFit solve(const ResidualSums& s, AffineFit fit, OffsetRule rule, float zer
   return fit;
 }
 
-/// The same without an offset.
+/// Solves for the scale alone.
 AffineFit solve(const ScaleSums& s, const AffineFit& fit) {
   return solve({s.dd, s.dv, s.vv, 0, 0, 0}, fit, OffsetRule::kNone, 0);
 }
@@ -125,11 +125,12 @@ void alternate_together(const Grid& grid, const Group& g, Leaders<kScaleLeaders>
   }
 }
 
-struct Moments {
+/// Of a group, weighted by importance.
+struct Spread {
   double mean = 0, deviation = 0, rms = 0;
 };
 
-Moments moments_of(const Group& g) {
+Spread spread_of(const Group& g) {
   double sum_h = 0, sum = 0, squares = 0;
   for (int64_t i = 0; i < g.n; ++i) {
     const double h = g.h ? g.h[i] : 1.0, x = g.x[i];
@@ -137,7 +138,7 @@ Moments moments_of(const Group& g) {
     sum += h * x;
     squares += h * x * x;
   }
-  Moments m;
+  Spread m;
   m.mean = sum / sum_h;
   m.rms = std::sqrt(squares / sum_h);
   m.deviation = std::sqrt(std::max(0.0, squares / sum_h - m.mean * m.mean));
@@ -160,7 +161,7 @@ AffineFit search_scale(const Grid& grid, const Group& g) {
   const auto try_start = [&](float scale) {
     for (int sign = grid.wants_sign() ? -1 : 1; sign <= 1; sign += 2) starts.add(scale * static_cast<float>(sign));
   };
-  for_each_start(1.05f * g.abs_max / grid.reach(), moments_of(g).rms, grid, 1.06f, try_start);
+  for_each_start(1.05f * g.abs_max / grid.reach(), spread_of(g).rms, grid, 1.06f, try_start);
   // The largest element on an outermost value: right for weights that were on this grid before.
   if (grid.high() != 0) try_start(g.abs_max / std::fabs(grid.high()));
   if (grid.low() != -grid.high() && grid.low() != 0) try_start(g.abs_max / std::fabs(grid.low()));
@@ -191,7 +192,7 @@ AffineFit search_integer_zero(const Grid& grid, const Group& g, const Leaders<kO
 }
 
 AffineFit search_scale_and_offset(const Grid& grid, const Group& g, OffsetRule rule) {
-  const Moments m = moments_of(g);
+  const Spread m = spread_of(g);
   if (!(g.max > g.min)) {
     if (rule == OffsetRule::kInteger) return fit_absmax(grid, g, rule);
     return {0, static_cast<float>(m.mean), 0};

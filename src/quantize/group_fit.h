@@ -41,7 +41,7 @@ struct ResidualSums {
 /// scale != 0. Float sums within 256 elements, double across.
 ResidualSums residual_sums(const Grid& grid, const Group& group, float scale, float offset);
 
-/// Those of them that a fit without an offset needs.
+/// The sums that a fit without an offset needs.
 struct ScaleSums {
   double dd = 0, dv = 0, vv = 0;
 };

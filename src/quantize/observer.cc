@@ -25,7 +25,7 @@ void include(Range& range, float v) {
   range.max = std::max(range.max, v);
 }
 
-void fold(std::vector<int64_t>& bins) {
+void add_pairs(std::vector<int64_t>& bins) {
   const size_t half = bins.size() / 2;
   for (size_t i = 0; i < half; ++i) bins[i] = bins[2 * i] + bins[2 * i + 1];
   std::fill(bins.begin() + static_cast<std::ptrdiff_t>(half), bins.end(), 0);
@@ -98,8 +98,8 @@ void Histogram::grow(int exponent) {
   // Beyond 13 doublings everything lies in bin 0.
   const int doublings = exponent_ == kEmpty ? 0 : std::min(exponent - exponent_, 13);
   for (int i = 0; i < doublings; ++i) {
-    fold(positive_);
-    fold(negative_);
+    add_pairs(positive_);
+    add_pairs(negative_);
   }
   exponent_ = exponent;
 }

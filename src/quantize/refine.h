@@ -1,5 +1,5 @@
 #pragma once
-// Scales and codes of a few rows, improved against the full second moments. Internal to src/quantize.
+// Scales and codes of a few rows, improved against the full the Hessian. Internal to src/quantize.
 
 #include <span>
 #include <vector>
@@ -26,8 +26,8 @@ class RowRefiner {
   /// nothing (at most three).
   void descend();
 
-  /// The same on a trellis: `blocks` of columns (trellis_blocks()) one after the other, all others fixed. Blocks keep
-  /// the states at their ends, so another offset comes next.
+  /// Coordinate descent on a trellis: `blocks` of columns (trellis_blocks()) one after the other, all others fixed.
+  /// Blocks keep the states at their ends, so another offset comes next.
   void descend_blocks(std::span<const TrellisBlock> blocks);
 
   /// (w - q) H (w - q)^T of row r; set_gradients() or a step above must have run since the codes last changed.

@@ -136,7 +136,7 @@ struct PairSums {
   Pair dd[kPairs], dv[kPairs], vv[kPairs];
 };
 
-/// What holds for all elements.
+/// Constants of all elements.
 struct PairScales {
   Pair scale[kPairs], per_scale[kPairs], j_min, j_max, round;
 };

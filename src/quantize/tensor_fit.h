@@ -1,5 +1,5 @@
 #pragma once
-// What the ways to fit a whole tensor share: its scales, its report, its result. Internal to src/quantize.
+// Shared by all fits of a whole tensor: its scales, its report, its result. Internal to src/quantize.
 
 #include <cstdint>
 #include <vector>

@@ -44,15 +44,15 @@ template <class Floats, class Ints>
 #endif
 }
 
-/// What a column leaves behind: each state's cost, the oldest code of the window that it came by, and the error of its
-/// newest.
+/// The state of the search behind a column: each state's cost, the oldest code of the window that it came by, and the
+/// error of its newest.
 struct alignas(64) Column {
   float cost[kTrellisStates];
-  int32_t way[kTrellisStates];
+  int32_t path[kTrellisStates];
   float error[kTrellisStates];
 };
 
-/// What a column's codes stand for: `values` [2^B, kTrellisStates] by window, times `scale`.
+/// The reals of a column's codes: `values` [2^B, kTrellisStates] by window, times `scale`.
 struct Choices {
   float base, added, weight, scale;
   const float* values;
@@ -75,8 +75,8 @@ struct Before {
 /// Of the 2^B states before each state, one for each oldest code of a window, the one with the least cost. `added`: to
 /// the targets of the states before.
 template <int B, int W>
-[[gnu::always_inline]] inline void choose_ways(const Choices& of, const float* added, const Column& before,
-                                               Column& after, uint8_t* oldest) {
+[[gnu::always_inline]] inline void choose_paths(const Choices& of, const float* added, const Column& before,
+                                                Column& after, uint8_t* oldest) {
   using L = Lanes<W>;
   using Floats = typename L::Floats;
   using Ints = typename L::Ints;
@@ -86,7 +86,7 @@ template <int B, int W>
 #pragma GCC unroll 16
   for (int v = 0; v < L::kVectors; ++v) {
     Floats best{}, real{};
-    Ints way{};
+    Ints path{};
 #pragma GCC unroll 8
     for (int p = 0; p < 1 << B; ++p) {
       const int from = Before<B, W>::block(v, p);
@@ -97,39 +97,39 @@ template <int B, int W>
       const Ints less = p == 0 ? Ints{} - 1 : cost < best;
       best = less ? cost : best;
       real = less ? q : real;
-      way = less ? Ints{} + p : way;
+      path = less ? Ints{} + p : path;
     }
     store(after.cost + v * W, best);
-    store(after.way + v * W, way);
+    store(after.path + v * W, path);
     store(after.error + v * W, of.base - real);
-    store(oldest + v * W, __builtin_convertvector(way, typename L::Bytes));
+    store(oldest + v * W, __builtin_convertvector(path, typename L::Bytes));
   }
 }
 
-/// Targets of the columns behind follow each way to its new state, and its newest error.
+/// Targets of the columns behind follow each path to its new state, and its newest error.
 template <int B, int W>
-[[gnu::always_inline]] inline void follow_ways(const Column& column, const float* carry, int64_t columns,
-                                               const float (*from)[kTrellisStates], float (*to)[kTrellisStates]) {
+[[gnu::always_inline]] inline void extend_paths(const Column& column, const float* carry, int64_t columns,
+                                                const float (*from)[kTrellisStates], float (*to)[kTrellisStates]) {
   using L = Lanes<W>;
   using Floats = typename L::Floats;
   using Ints = typename L::Ints;
   for (int64_t j = 0; j < columns; ++j) {
 #pragma GCC unroll 16
     for (int v = 0; v < L::kVectors; ++v) {
-      const Ints way = load<Ints>(column.way + v * W);
+      const Ints path = load<Ints>(column.path + v * W);
       Floats old{};
 #pragma GCC unroll 8
       for (int p = 0; p < 1 << B; ++p) {
         const Floats by =
             picked(load<Floats>(from[j] + Before<B, W>::block(v, p) * W), Before<B, W>::template at<Ints>(v, p));
-        old = p == 0 ? by : way == p ? by : old;
+        old = p == 0 ? by : path == p ? by : old;
       }
       store(to[j] + v * W, old + load<Floats>(column.error + v * W) * carry[j]);
     }
   }
 }
 
-/// One column: the ways to its states, and the targets of `columns` behind it.
+/// One column: the paths to its states, and the targets of `columns` behind it.
 struct Step {
   Choices choices;
   const Column& before;
@@ -143,11 +143,11 @@ struct Step {
 template <int W>
 [[gnu::always_inline]] inline void run_step(int stored_bits, const Step& s) {
   if (stored_bits == 2) {
-    choose_ways<2, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
-    follow_ways<2, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
+    choose_paths<2, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
+    extend_paths<2, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
   } else {
-    choose_ways<3, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
-    follow_ways<3, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
+    choose_paths<3, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
+    extend_paths<3, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
   }
 }
 
@@ -162,7 +162,7 @@ void step(int stored_bits, const Step& s) { run_step<16>(stored_bits, s); }
 
 }  // namespace
 
-TrellisWay search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch) {
+TrellisPath search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch) {
   const int64_t n = strip.columns;
   const TrellisInfo& trellis = *strip.trellis;
   float values[kTrellisStates << 3];

@@ -37,13 +37,13 @@ struct TrellisStripScratch {
   uint8_t oldest[kStripWidth][kTrellisStates];
 };
 
-struct TrellisWay {
+struct TrellisPath {
   unsigned end;  // state behind the last column
   float loss;    // the sum
 };
-/// Every state keeps the one way to it that is best so far, with targets of its own (per-survivor processing, Raheli et
-/// al. 1995).
-TrellisWay search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch);
+/// Every state keeps the one path to it that is best so far, with targets of its own (per-survivor processing, Raheli
+/// et al. 1995).
+TrellisPath search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch);
 
 /// Chooses all codes of some rows in their order, each target moved by the errors before it. `factor`: in natural
 /// order.

@@ -56,15 +56,15 @@ TEST(trellis_strip, the_loss_is_that_of_its_codes) {
   for (const FormatId id : kTrellisFormats)
     for (const int64_t columns : {1, 5, 33, 64}) {
       Strip s(id, columns, 0.2, uint64_t(columns));
-      const TrellisWay way = search_strip(s.job, *scratch);
-      EXPECT_NEAR(way.loss, s.loss(), 1e-4 * s.loss());
+      const TrellisPath path = search_strip(s.job, *scratch);
+      EXPECT_NEAR(path.loss, s.loss(), 1e-4 * s.loss());
       unsigned state = 0;
       for (const uint8_t code : s.codes) state = s.job.trellis->next(state, code);
-      EXPECT_EQ(state, way.end);
+      EXPECT_EQ(state, path.end);
     }
 }
 
-TEST(trellis_strip, without_carry_it_is_the_best_of_all_ways) {
+TEST(trellis_strip, without_carry_it_is_the_best_of_all_paths) {
   const auto scratch = std::make_unique<TrellisStripScratch>();
   for (const FormatId id : kTrellisFormats) {
     Strip s(id, 64, 0, 3);
@@ -110,7 +110,7 @@ TEST(TrellisFeedback, TheLadderDescends) {
   for (const uint64_t seed : {1u, 2u, 3u}) {
     const Problem p(seed);
     ThreadPool pool(1);
-    const std::vector<float> importance = p.moments.diagonal();
+    const std::vector<float> importance = p.hessian.diagonal();
     for (const auto& [format, rival] :
          {std::pair{FormatId::kTrellis2, FormatId::kCodebook2}, {FormatId::kTrellis3, FormatId::kCodebook3}}) {
       const FitOptions options = grouped(format);
@@ -152,7 +152,7 @@ TEST(TrellisFeedback, SameBitsForAnyThreadCountAndForEveryRowAlone) {
 
 TEST(TrellisFeedback, WithoutAFactorTheCodesAreThoseOfTheWeights) {
   Problem p;
-  p.moments.h.assign(p.moments.h.size(), 0.0f);  // nothing was ever seen
+  p.hessian.h.assign(p.hessian.h.size(), 0.0f);  // nothing was ever seen
   FeedbackReport report;
   run(p, grouped(FormatId::kTrellis2), {}, 1, &report);
   EXPECT_TRUE(report.fell_back);
@@ -162,7 +162,7 @@ TEST(TrellisFeedback, WithoutAFactorTheCodesAreThoseOfTheWeights) {
 TEST(TrellisFeedback, ColumnsInAnotherOrderAreRefused) {
   const Problem p;
   ThreadPool pool(1);
-  const auto input = FeedbackInput::make(std::make_shared<const SecondMoments>(p.moments), {});
+  const auto input = FeedbackInput::make(std::make_shared<const InputHessian>(p.hessian), {});
   ASSERT_TRUE(input);
   const auto q = fit_with_feedback(p.w.data(), p.n, p.k, grouped(FormatId::kTrellis2), *input, {}, pool);
   ASSERT_FALSE(q);

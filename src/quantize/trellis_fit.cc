@@ -19,7 +19,7 @@ constexpr int kRounds = 4;                             // of scales and codes in
 constexpr int kTableRounds = 8;                        // of codes, scales and entries in turn
 constexpr int64_t kSampleElements = int64_t{1} << 16;  // of a table
 
-/// A scale times the root mean square of gaussian_table(), where that suits a variable of deviation 1.
+/// A scale times the root mean square of gaussian_table(), where that suits a variable of mismatch 1.
 constexpr double kStart = 1.16;
 
 /// Up to kTrellisLanes rows in units of their own powers of two, with scales that are not rounded.
@@ -148,7 +148,7 @@ RowError error_of(const FitPlan& plan, const float* w, const float* scales, cons
 }  // namespace
 
 std::vector<float> gaussian_table(FormatId format) {
-  // Found with the masks of format/trellis.h, for a variable of deviation 1.
+  // Found with the masks of format/trellis.h, for a variable of mismatch 1.
   constexpr double kOfTwoBits[16] = {-2.117, -1.447, -1.020, -0.986, -0.585, -0.499, -0.225, -0.130,
                                      0.210,  0.126,  0.463,  0.640,  1.109,  0.869,  1.429,  2.123};
   constexpr double kOfThreeBits[16] = {-2.472, -1.768, -1.316, -0.987, -0.724, -0.494, -0.286, -0.086,

@@ -19,7 +19,7 @@ struct Lanes {
   typedef uint8_t Bytes __attribute__((vector_size(W)));
 };
 
-/// What every code costs at column i of rows `first` on.
+/// The cost of every code at column i of rows `first` on.
 template <class Floats>
 [[gnu::always_inline]] inline void code_costs(const TrellisRows& job, int64_t first, int64_t i, Floats* costs) {
   constexpr auto kRows = static_cast<int64_t>(sizeof(Floats) / sizeof(float));
@@ -63,7 +63,7 @@ template <int B, int W>
 
 /// last: [kStates, kTrellisLanes]
 template <int B, int W>
-[[gnu::always_inline]] inline void walk_rows(const TrellisRows& job, int64_t first, float* last, uint8_t* from) {
+[[gnu::always_inline]] inline void search_rows(const TrellisRows& job, int64_t first, float* last, uint8_t* from) {
   using Floats = typename Lanes<W>::Floats;
   Floats a[kStates], b[kStates], costs[kCodes];
   Floats *before = a, *after = b;
@@ -78,22 +78,22 @@ template <int B, int W>
 }
 
 template <int W>
-[[gnu::always_inline]] inline void walk(const TrellisRows& job, float* last, uint8_t* from) {
+[[gnu::always_inline]] inline void search(const TrellisRows& job, float* last, uint8_t* from) {
   for (int64_t first = 0; first < kTrellisLanes; first += W) {
     if (job.trellis->stored_bits == 2)
-      walk_rows<2, W>(job, first, last + first, from + first);
+      search_rows<2, W>(job, first, last + first, from + first);
     else
-      walk_rows<3, W>(job, first, last + first, from + first);
+      search_rows<3, W>(job, first, last + first, from + first);
   }
 }
 
 LOWBIT_VECTOR_VERSION("default")
-void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<4>(job, last, from); }
+void search_forward(const TrellisRows& job, float* last, uint8_t* from) { search<4>(job, last, from); }
 #ifdef LOWBIT_HAS_VECTOR_VERSIONS
 LOWBIT_VECTOR_VERSION("avx2")
-void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<8>(job, last, from); }
+void search_forward(const TrellisRows& job, float* last, uint8_t* from) { search<8>(job, last, from); }
 LOWBIT_VECTOR_VERSION("avx512f")
-void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<16>(job, last, from); }
+void search_forward(const TrellisRows& job, float* last, uint8_t* from) { search<16>(job, last, from); }
 #endif
 
 }  // namespace
@@ -101,7 +101,7 @@ void walk_forward(const TrellisRows& job, float* last, uint8_t* from) { walk<16>
 void search_trellis(const TrellisRows& job, std::vector<uint8_t>& scratch) {
   scratch.resize(static_cast<size_t>(job.k * kStates * kTrellisLanes));
   float last[kStates][kTrellisLanes];
-  walk_forward(job, last[0], scratch.data());
+  search_forward(job, last[0], scratch.data());
   for (int64_t r = 0; r < job.rows; ++r) {
     unsigned state = 0;
     for (unsigned s = 1; s < kStates; ++s)

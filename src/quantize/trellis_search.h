@@ -11,7 +11,7 @@ namespace lowbit {
 /// Rows that are searched side by side; none depends on the others.
 inline constexpr int64_t kTrellisLanes = 16;
 
-/// What the codes of up to kTrellisLanes rows are chosen for: the least sum over columns i of
+/// A search for the codes of up to kTrellisLanes rows with the least sum over columns i of
 /// h[i] * (x[r][i] - scales[r][i / group] * table[code])^2, which f32 must hold.
 struct TrellisRows {
   const TrellisInfo* trellis = nullptr;
@@ -23,7 +23,7 @@ struct TrellisRows {
   uint8_t* codes[kTrellisLanes] = {};  // [k] each, written
 };
 
-/// The optimum, by dynamic programming over the trellis's states (Viterbi 1967). Of equal ways the one from lower
+/// The optimum, by dynamic programming over the trellis's states (Viterbi 1967). Of equal paths the one from lower
 /// codes. `scratch` is kept from call to call. Same bits whatever vectors the machine has.
 void search_trellis(const TrellisRows& job, std::vector<uint8_t>& scratch);
 

@@ -53,7 +53,7 @@ struct Problem {
     for (int64_t i = 0; i < k; ++i) sum += cost(row, i, codes[size_t(row * k + i)]);
     return sum;
   }
-  /// The least cost of all ways from column i and `state` on.
+  /// The least cost of all paths from column i and `state` on.
   double least(int64_t row, int64_t i, unsigned state) const {
     if (i == k) return 0;
     const TrellisInfo& t = *trellis_of(format);
@@ -64,7 +64,7 @@ struct Problem {
   }
 };
 
-TEST(trellis_search, finds_the_best_of_all_ways) {
+TEST(trellis_search, finds_the_best_of_all_paths) {
   for (const FormatId id : kTrellisFormats)
     for (const int64_t k : {1, 2, 3, 4, 5, 6}) {
       Problem p(id, 5, k, 3, uint64_t(k));

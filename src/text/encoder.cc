@@ -13,7 +13,7 @@ constexpr std::size_t kMergeBytes = 64, kMergeSteps = 96;  // per byte of a word
 
 // Calls gap(text, offset) for what lies between matches and token(match) for each match.
 template <class Gap, class Token>
-Status walk(std::string_view text, const std::vector<AddedTokenMatcher::Match>& matches, Gap gap, Token token) {
+Status visit(std::string_view text, const std::vector<AddedTokenMatcher::Match>& matches, Gap gap, Token token) {
   std::size_t at = 0;
   for (const AddedTokenMatcher::Match& m : matches) {
     if (m.range.begin > at) LOWBIT_TRY(gap(text.substr(at, m.range.begin - at), at));
@@ -33,7 +33,7 @@ Status Encoder::encode(std::string_view text, bool parse_special, std::vector<To
   std::vector<AddedTokenMatcher::Match> matches;
   const AddedTokenMatcher& matcher = parse_special ? t_.raw_all : t_.raw_plain;
   LOWBIT_TRY(matcher.find_all(text, t_.spec.added_tokens, budget_, matches));
-  return walk(
+  return visit(
       text, matches, [&](std::string_view gap, std::size_t at) { return encode_gap(gap, at == 0, parse_special, out); },
       [&](const auto& match) { out.push_back(t_.spec.added_tokens[match.index].id); });
 }
@@ -62,7 +62,7 @@ Status Encoder::encode_run(std::string_view run, bool with_prefix, bool at_start
   LOWBIT_TRY_ASSIGN(const std::string normalized, t_.normalizer.apply(run, with_prefix, regex_, budget_));
   std::vector<AddedTokenMatcher::Match> matches;
   LOWBIT_TRY(matcher.find_all(normalized, t_.spec.added_tokens, budget_, matches));
-  return walk(
+  return visit(
       normalized, matches,
       [&](std::string_view gap, std::size_t at) {
         return encode_normalized(gap, with_prefix, at_start && at == 0, out);

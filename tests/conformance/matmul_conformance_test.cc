@@ -248,7 +248,7 @@ TEST(MatmulConformance, LargestCodesTimes127DoNotOverflow) {
   }
 }
 
-/// A codebook of `value` alone, k columns in one segment, all codes of x 127.
+/// A codebook of `value` alone, k columns in one group, all codes of x 127.
 QTensor one_value(FormatId format, float value, int64_t n, int64_t k) {
   ValueTensor v;
   v.format = format;
@@ -367,96 +367,12 @@ TEST(MatmulConformance, ReferenceAgreesWithDoubleArithmetic) {
           y += term;
           magnitude += std::fabs(term);
         }
-        // Zero points are folded after the sums, which cancels: the bound is generous there.
+        // Zero points join behind the sums, which cancels: the bound is generous there.
         const double bound = (c.scaling.zero == ZeroKind::kNone ? 1e-5 : 3e-3) * magnitude;
         ASSERT_NEAR(f32.y[size_t(m * c.ldy + n)], y, bound) << c.name();
       }
     EXPECT_EQ(got.y[size_t(c.m * c.ldy)], kUntouched);
   }
-}
-
-TEST(MatmulConformance, DerivedLayoutsEqualTheirCanonicalFormat) {
-  const std::pair<FormatId, FormatId> kPairs[] = {{FormatId::kInt2Transposed, FormatId::kInt2},
-                                                  {FormatId::kInt2Planes, FormatId::kInt2},
-                                                  {FormatId::kInt3Planes, FormatId::kInt3},
-                                                  {FormatId::kInt4Planes, FormatId::kInt4},
-                                                  {FormatId::kTernaryPlanes, FormatId::kTernary}};
-  Rng rng(7);
-  const int64_t k = 96;
-  PanelShape shape{k, 32, 3, false, false, false};
-  std::vector<int8_t> xq(128);
-  for (int64_t i = 0; i < k; ++i) xq[size_t(i)] = int8_t(int(rng.below(255)) - 127);
-  const float scales[3] = {0.5f, 0.25f, 0.125f}, x_scale = 1.0f;
-  for (const auto& [derived, canonical] : kPairs) {
-    std::vector<int> values(static_cast<size_t>(k));
-    const FormatInfo& info = format_info(canonical);
-    for (int& v : values) v = info.min_value + int(rng.below(uint64_t(info.max_value - info.min_value + 1)));
-    float y[2] = {};
-    int i = 0;
-    for (FormatId id : {derived, canonical}) {
-      std::vector<uint8_t> codes(static_cast<size_t>(k)), row(size_t(row_bytes(id, k)));
-      for (size_t e = 0; e < codes.size(); ++e) codes[e] = code_of(id, values[e]);
-      format_ops(id).pack(codes.data(), k, row.data());
-      const KernelTable& table = ref_table();
-      for (int t = 0; t < table.matmul_count; ++t) {
-        const MatmulKernel& kernel = table.matmul[t];
-        if (kernel.format != id || kernel.activation != Activation::kInt8) continue;
-        std::vector<uint8_t> panel(size_t(kernel.panel_bytes(shape))), scratch(size_t(kernel.scratch_bytes(1, shape)));
-        kernel.relayout({row.data(), 0, scales, nullptr, 1}, shape, panel.data(), scratch.data());
-        MatmulArgs a;
-        a.w = panel.data();
-        a.shape = shape;
-        a.n = a.n1 = a.m = a.ldy = 1;
-        a.xq = xq.data();
-        a.ldxq = 128;
-        a.x_scale = &x_scale;
-        a.y = &y[i];
-        a.scratch = scratch.data();
-        kernel.run(a);
-      }
-      ++i;
-    }
-    EXPECT_EQ(y[0], y[1]) << format_info(derived).name;
-    EXPECT_NE(y[0], 0.0f);
-  }
-}
-
-TEST(MatmulPlan, ReportsWhatDoesNotFit) {
-  Case c;
-  const QTensor w = conformance::random_weights(c);
-  auto plan = MatmulPlan::make(w, {Activation::kInt8, Isa::kScalar, false, 0}, pool(1));
-  ASSERT_TRUE(plan.has_value());
-  const std::vector<float> x(128, 1.0f);
-  std::vector<float> y(16);
-  ActivationRows rows;
-  ASSERT_TRUE(rows.prepare(Activation::kInt8, x.data(), 1, 65, 65, Isa::kScalar, pool(1)));
-  const Status other_k = plan->run(rows, nullptr, y.data(), 16, pool(1));
-  ASSERT_FALSE(other_k.has_value());
-  EXPECT_EQ(other_k.error().code, ErrorCode::kShapeMismatch);
-  ASSERT_TRUE(rows.prepare(Activation::kF32, x.data(), 1, 64, 64, Isa::kScalar, pool(1)));
-  EXPECT_FALSE(plan->run(rows, nullptr, y.data(), 16, pool(1)).has_value());
-}
-
-TEST(MatmulPlan, DenseWeightsTakeF32ActivationsAndSaySo) {
-  Case c;
-  c.format = FormatId::kF16;
-  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, false, 0}, pool(1));
-  ASSERT_TRUE(plan.has_value());
-  EXPECT_EQ(plan->activation(), Activation::kF32);
-  EXPECT_NE(plan->reason().find("dense"), std::string::npos);
-}
-
-TEST(MatmulPlan, NamesFollowTheGrammar) {
-  Case c;
-  c.scaling.k_block = 32;
-  auto plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, true, 0}, pool(1));
-  ASSERT_TRUE(plan.has_value());
-  EXPECT_EQ(plan->kernel_name(), "matmul_int4_a8_g32__ref");
-  c.scaling.k_block = Scaling::kAll;
-  c.k = c.ldx = 576;
-  plan = MatmulPlan::make(conformance::random_weights(c), {Activation::kInt8, Isa::kScalar, true, 64}, pool(1));
-  ASSERT_TRUE(plan.has_value());
-  EXPECT_EQ(plan->kernel_name(), "matmul_int4_a8g64_row__ref");
 }
 
 }  // namespace

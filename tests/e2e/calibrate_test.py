@@ -102,8 +102,8 @@ class Calibrate(CliTest):
         call = ("--format", "int8", "--group", 32, "--calib", self.text)
         plain = self.json("quantize", self.hf, self.dir / "plain", *call)
         turned = self.json("quantize", self.hf, self.dir / "turned", *call, "--hadamard")
-        self.assertAlmostEqual(turned["held_back"]["source_ppl"] / plain["held_back"]["source_ppl"], 1, delta=1e-4)
-        self.assertAlmostEqual(turned["held_back"]["ratio"], 1, delta=0.01)
+        self.assertAlmostEqual(turned["held_out"]["source_ppl"] / plain["held_out"]["source_ppl"], 1, delta=1e-4)
+        self.assertAlmostEqual(turned["held_out"]["ratio"], 1, delta=0.01)
         configs = [json.loads((self.dir / name / "config.json").read_text())["quantization_config"] for name in ("plain", "turned")]
         self.assertEqual([c["format_version"] for c in configs], [1, 2])
         self.assertNotIn("online_hadamard", configs[0])
@@ -181,7 +181,7 @@ class Calibrate(CliTest):
         call = ("--format", "int8", "--calib", self.text, "--fit", "lsq")
         plain = self.json("quantize", model, self.dir / "plain", *call, "--force")
         moved = self.json("quantize", model, self.dir / "moved", *call, "--smooth", "0.5", "--force")
-        self.assertAlmostEqual(moved["held_back"]["source_ppl"] / plain["held_back"]["source_ppl"], 1, delta=1e-3)
+        self.assertAlmostEqual(moved["held_out"]["source_ppl"] / plain["held_out"]["source_ppl"], 1, delta=1e-3)
         self.assertNotEqual(files_below(self.dir / "plain"), files_below(self.dir / "moved"))
         self.json("quantize", model, self.dir / "again", *call, "--smooth", "0.5", "--threads", 2, "--force")
         self.assertEqual(files_below(self.dir / "moved"), files_below(self.dir / "again"))
@@ -200,8 +200,8 @@ class Calibrate(CliTest):
     def test_rotation_keeps_the_function(self):
         plain = self.json("quantize", self.hf, self.dir / "plain", "--format", "int8", "--group", 32, "--calib", self.text)
         turned = self.json("quantize", self.hf, self.dir / "turned", "--format", "int8", "--group", 32, "--calib", self.text, "--rotate")
-        self.assertAlmostEqual(turned["held_back"]["source_ppl"] / plain["held_back"]["source_ppl"], 1, delta=1e-3)
-        self.assertAlmostEqual(turned["held_back"]["ratio"], 1, delta=0.01)
+        self.assertAlmostEqual(turned["held_out"]["source_ppl"] / plain["held_out"]["source_ppl"], 1, delta=1e-3)
+        self.assertAlmostEqual(turned["held_out"]["ratio"], 1, delta=0.01)
         names = {x["name"] for x in turned["layers"]}
         self.assertIn("lm_head", names)
         self.assertEqual(self.json("verify", self.dir / "turned")["ok"], True)
@@ -244,7 +244,7 @@ class Calibrate(CliTest):
         self.assertIn("missing.txt", self.refused(*call, self.dir / "missing.txt"))
         short = self.dir / "short.txt"
         short.write_text("too short")
-        self.assertIn("window", self.refused(*call, short))
+        self.assertIn("sequence", self.refused(*call, short))
         self.refused(*call, self.dir)
         self.refused(*call, self.text, "--calib-tokens", "0", code=2)
         narrow = self.dir / "narrow"  # config.json says less than the embedding is wide
@@ -255,7 +255,7 @@ class Calibrate(CliTest):
         self.assertFalse(out.exists())
 
 
-class HeldBack(CliTest):
+class HeldOut(CliTest):
     """A model that repeats its last token for sure, until its embedding is ruined on purpose."""
 
     def setUp(self):
@@ -281,7 +281,7 @@ class HeldBack(CliTest):
         self.call = ("quantize", self.model, self.dir / "out", "--format", "int4", "--group", 32, "--calib", self.text, "--calib-tokens", "1K")
 
     def test_a_sound_result(self):
-        held = self.json(*self.call)["held_back"]
+        held = self.json(*self.call)["held_out"]
         self.assertKeys(held, "tokens was_seen source_ppl ppl ratio same_token continued sure_tokens same_where_sure")
         self.assertFalse(held["was_seen"])
         self.assertLess(held["source_ppl"], 1.5)
@@ -302,20 +302,20 @@ class HeldBack(CliTest):
         self.refused(*broken)
         report = self.json(*broken, "--force")
         self.assertEqual(report["resumed_blocks"], 2)  # nothing is calibrated twice
-        self.assertGreater(report["held_back"]["ratio"], 3)
+        self.assertGreater(report["held_out"]["ratio"], 3)
         self.assertTrue(any("broken" in warning for warning in report["warnings"]))
         self.assertEqual(self.json("verify", self.dir / "out")["ok"], True)
         self.assertFalse((self.dir / "out.calibration").exists())
 
     def test_a_text_too_short_to_spare_any(self):
         self.text.write_text("z" * 600)
-        held = self.json(*self.call)["held_back"]
+        held = self.json(*self.call)["held_out"]
         self.assertTrue(held["was_seen"])
         self.assertAlmostEqual(held["ratio"], 1, delta=0.1)
 
-    def test_no_more_than_half_of_a_short_text_is_held_back(self):
+    def test_no_more_than_half_of_a_short_text_is_held_out(self):
         self.text.write_text("z" * 2300)
-        held = self.json(*self.call[:-1], "64K")["held_back"]
+        held = self.json(*self.call[:-1], "64K")["held_out"]
         fit = json.loads((self.dir / "out/config.json").read_text())["quantization_config"]["fit"]
         self.assertFalse(held["was_seen"])
         self.assertGreaterEqual(fit["calibration"]["tokens"], held["tokens"])
@@ -330,7 +330,7 @@ class HeldBack(CliTest):
         def silence(values):
             values[3:9] = [0.0] * 6
         change(self.model, {"model.layers.0.input_layernorm.weight": silence})  # the text is one token: H has rank 1
-        self.assertAlmostEqual(self.json(*self.call)["held_back"]["ratio"], 1, delta=0.1)
+        self.assertAlmostEqual(self.json(*self.call)["held_out"]["ratio"], 1, delta=0.1)
 
 
 class Resume(CliTest):

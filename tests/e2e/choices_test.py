@@ -27,8 +27,8 @@ class Choices(CliTest):
         import choices
         import numpy as np
         rng = np.random.default_rng(0)
-        np.savez(self.dir / "windows.npz", windows=rng.integers(3, 200, (12, 128), np.int32), kinds=np.array(["word"] * 8 + ["chat"] * 4))
-        arguments, errors = ["choices.py", checkpoint, "--teacher", self.teacher, "--windows", self.dir / "windows.npz", "--lowbit", cli.BINARY, *options], io.StringIO()
+        np.savez(self.dir / "sequences.npz", sequences=rng.integers(3, 200, (12, 128), np.int32), kinds=np.array(["word"] * 8 + ["chat"] * 4))
+        arguments, errors = ["choices.py", checkpoint, "--teacher", self.teacher, "--sequences", self.dir / "sequences.npz", "--lowbit", cli.BINARY, *options], io.StringIO()
         kept, sys.argv = sys.argv, list(map(str, arguments))
         try:
             with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(errors):
@@ -65,8 +65,8 @@ class Choices(CliTest):
     def test_pseudo_choices(self):
         import choices
         import numpy as np
-        windows, kinds = np.arange(12 * 128).reshape(12, 128), np.array(["word"] * 8 + ["chat"] * 4)
-        items = choices.pseudo_choices(windows, kinds)
+        sequences, kinds = np.arange(12 * 128).reshape(12, 128), np.array(["word"] * 8 + ["chat"] * 4)
+        items = choices.pseudo_choices(sequences, kinds)
         self.assertEqual(len(items), 12)
         for item in items:
             (own, given), *others = item

@@ -49,7 +49,7 @@ class Pictures(unittest.TestCase):
         garbage = next(s for s in quality["series"] if "garbage" in s["name"])["points"]
         self.assertEqual(len(garbage), 1)
         self.assertLess(garbage[0][1], 4)
-        self.assertIn("4.6e+03 times", garbage[0][3])
+        self.assertIn("4,600 times", garbage[0][3])
         page = demo_page.page(report, [quality, speed])
         self.assertLess(page.index("<svg"), page.index("<table"))  # opens with the picture
         self.assertEqual((page.count("<svg"), page.count("class=ruined")), (2, 1))

@@ -177,14 +177,14 @@ class Eval(CliTest):
         self.assertIn("--kv-keep", self.refused(*call, "--kv", "int4", "--kv-keep", "first,9"))
 
     def test_divergence_and_drift(self):
-        report = self.compared("--tasks", "ppl,kld,drift", "-c", 128, "--windows", 3)
+        report = self.compared("--tasks", "ppl,kld,drift", "-c", 128, "--sequences", 3)
         self.assertKeys(report, "model activation footprint speed tasks")
         self.assertKeys(report["footprint"], "weight_bytes kv_bytes peak_bytes")
         self.assertKeys(report["speed"], "prefill_tok_s decode_tok_s")
         ppl, kld, drift = report["tasks"]
         self.assertGreater(ppl["ppl"], 1)
-        self.assertKeys(drift, "context windows tokens kld_mean kld_error top1 ppl base_ppl slope_per_1000 slope_error buckets histogram examples")
-        self.assertEqual((drift["context"], drift["windows"], drift["tokens"]), (128, 3, 384))
+        self.assertKeys(drift, "context sequences windows tokens kld_mean kld_error top1 ppl base_ppl slope_per_1000 slope_error buckets histogram examples")
+        self.assertEqual((drift["context"], drift["sequences"], drift["tokens"]), (128, 3, 384))
         self.assertGreater(drift["kld_mean"], 0)
         self.assertEqual(sum(drift["histogram"]["counts"]), 384)
         self.assertEqual([b["first"] for b in drift["buckets"]], list(range(0, 128, 8)))
@@ -194,7 +194,9 @@ class Eval(CliTest):
         self.assertEqual(divergences, sorted(divergences, reverse=True))
         self.assertGreater(divergences[0], drift["kld_mean"])
         self.assertKeys(drift["examples"][0], "position kld before truth base model")
-        self.assertEqual(kld["kld_mean"], drift["kld_mean"])  # the same windows
+        self.assertEqual(kld["kld_mean"], drift["kld_mean"])  # the same sequences
+        old = self.compared("--tasks", "ppl", "-c", 128, "--windows", 3, model=self.dir / "q")["tasks"][0]  # as the option and the key were called
+        self.assertEqual((old["ppl"], old["windows"]), (ppl["ppl"], ppl["sequences"]))
 
     def test_what_a_model_lost_needs_no_more_than_its_source(self):
         model = self.quantized("q", "--format", "int3")

@@ -103,7 +103,7 @@ class FakeQuantization(unittest.TestCase):
         self.assertTrue(torch.allclose(of_head, own.grad, atol=1e-5))
 
     def test_sampling_cache_equals_the_forward_pass(self):
-        """With one token so likely that nothing else is drawn, sampled windows are what the whole forward pass says."""
+        """With one token so likely that nothing else is drawn, sampled sequences are what the whole forward pass says."""
         import numpy as np
         import torch
         from lowbit.llama import hidden_states, linear_names, norm_names

@@ -12,7 +12,7 @@ import cli
 from cli import SOURCE, TIMEOUT_S, CliTest, all_but_generation, environment, files_below, make_model
 
 MISSING = [m for m in ("numpy", "xxhash", "torch") if importlib.util.find_spec(m) is None]
-QUICK = ("--tokens", "4K", "--sample", "1K", "--window", "64", "--batch", "4", "--block-steps", "6", "--block-windows", "16",
+QUICK = ("--tokens", "4K", "--sample", "1K", "--sequence-length", "64", "--batch", "4", "--block-steps", "6", "--block-sequences", "16",
          "--threads", "1", "--device", "cpu", "--quiet")
 
 
@@ -126,14 +126,14 @@ class Recover(CliTest):
         self.recover(self.start["int3"], "-o", self.dir / "alone", "--method", "blocks", "--force")  # what --keep-stages wrote
         self.assertEqual(*(all_but_generation(self.dir / name / "model.safetensors") for name in ("alone", "out-blocks")))
 
-    def test_blocks_on_sampled_windows(self):
+    def test_blocks_on_sampled_sequences(self):
         text, sampled = (self.recover(self.start["int3"], "-o", self.dir / name, "--json", "--method", "blocks", "--sample", "8K", "--force",
                                       "--block-text-share", share) for name, share in (("text", "1"), ("sampled", "0.25")))
         self.assertEqual(text["stages"][0]["tokens"], sampled["stages"][0]["tokens"])
         self.assertNotIn("sampling", text)
         self.assertEqual(sampled["sampling"]["tokens"], 8000 // 64 * 64)
         kinds = ["any", "begin", "chat", "opening", "text"]
-        self.assertEqual((sorted(sampled["sampling"]["windows"]), sorted(sampled["after"]["kinds"])), (kinds, kinds))
+        self.assertEqual((sorted(sampled["sampling"]["sequences"]), sorted(sampled["after"]["kinds"])), (kinds, kinds))
         for part in ("before", "after"):
             parts = [sampled[part]["kl"], *sampled[part]["kinds"].values()]
             self.assertAlmostEqual(sampled[part]["kl_mean"], sum(parts) / 6)
@@ -147,17 +147,17 @@ class Recover(CliTest):
         self.assertIn("broken.npz", self.refused(self.start["int3"], "-o", self.dir / "x", "--method", "full", "--samples", self.dir / "broken.npz"))
 
     def test_decay_keeps_weights_near_the_teacher_s(self):
-        free, drawn = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--lr", "2e-2", "--settle", "1",
+        free, drawn = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--lr", "2e-2", "--latent-shrink", "1",
                                     "--sample", "0", "--decay", decay) for decay in ("0", "10"))
         self.assertLess(drawn["weight_error"], 0.95 * free["weight_error"])
         self.recover(self.start["int3"], "-o", self.dir / "x", "--decay", "-1", code=2)
 
-    def test_windows_that_exchange_spans(self):
-        """Every second span of two windows changes places, from a place of its own on; nothing else does."""
+    def test_sequences_that_swap_spans(self):
+        """Every second span of two sequences changes sides, each from its own position on; nothing else does."""
         import numpy as np
-        from lowbit.recover.data import SPAN, exchange_spans, mixed_batch, random
+        from lowbit.recover.data import SPAN, swap_spans, mixed_batch, random
         a, b = np.arange(512), 1000 + np.arange(512)
-        exchange_spans(a, b, random(0))
+        swap_spans(a, b, random(0))
         self.assertTrue((a % 1000 == np.arange(512)).all() and (a + b == 1000 + 2 * np.arange(512)).all())
         edges = np.flatnonzero(np.diff(a >= 1000)) + 1
         self.assertTrue(a[0] == 0 and SPAN[0] <= edges[0] and SPAN[0] <= np.diff(edges).min() and np.diff(edges).max() <= SPAN[1])
@@ -166,12 +166,12 @@ class Recover(CliTest):
             batch = mixed_batch(None, samples, 0.0, 0, 3, 8, part)
             self.assertEqual(sum(len(set(row)) > 1 for row in batch.tolist()), mixed)
 
-    def test_training_on_exchanged_spans(self):
-        plain, mixed = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--exchange", share) for share in ("0", "1"))
+    def test_training_on_swapped_spans(self):
+        plain, mixed = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--swap-spans", share) for share in ("0", "1"))
         self.assertEqual(mixed["stages"][0]["tokens"], plain["stages"][0]["tokens"])
         self.assertNotEqual(mixed["after"]["kl"], plain["after"]["kl"])
         self.assertLess(mixed["after"]["kl"], mixed["before"]["kl"])
-        self.recover(self.start["int3"], "-o", self.dir / "y", "--exchange", "2", code=2)
+        self.recover(self.start["int3"], "-o", self.dir / "y", "--swap-spans", "2", code=2)
 
     def test_the_gradient_of_every_part_of_the_loss(self):
         import torch
@@ -200,10 +200,10 @@ class Recover(CliTest):
         plain, scored = (self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--json", "--method", "full", "--score-weight", weight) for weight in ("0", "1"))
         self.assertNotEqual(scored["after"]["kl"], plain["after"]["kl"])
         self.assertLess(scored["after"]["kl"], scored["before"]["kl"])
-        self.assertIn("multiple of 8", self.refused(self.start["int3"], "-o", self.dir / "y", "--score-weight", "1", "--window", "60"))
+        self.assertIn("multiple of 8", self.refused(self.start["int3"], "-o", self.dir / "y", "--score-weight", "1", "--sequence-length", "60"))
         self.recover(self.start["int3"], "-o", self.dir / "y", "--score-weight", "-1", code=2)
 
-    def test_windows_held_back_apart(self):
+    def test_sequences_held_out_apart(self):
         samples, held = self.dir / "samples.npz", self.dir / "held.npz"
         for file, mix in ((samples, "any=1"), (held, "begin=1,chat=1")):
             self.recover(self.start["int3"], "-o", self.dir / "x", "--force", "--sample-mix", mix, "--samples", file)
@@ -368,7 +368,7 @@ class Recover(CliTest):
         self.recover(self.start["int3"], "-o", stopped, "--force", "--seed", "1")
         self.assertNotEqual(files_below(once), files_below(stopped))
 
-    def test_settled_weights_keep_their_codes(self):
+    def test_shrunk_weights_keep_their_codes(self):
         """Before distillation latent weights move towards their levels: none changes its code, and none is left beside a border."""
         import torch
         from lowbit import Checkpoint
@@ -378,7 +378,7 @@ class Recover(CliTest):
         for name in ("int3", "codebook2", "int2 --zero"):
             for layer in Student(Checkpoint(self.start[name]), open_model(self.hf), torch.device("cpu")).layers.values():
                 before = layer.to_weight().codes
-                layer.settle(0.5)
+                layer.shrink_latent(0.5)
                 self.assertTrue((layer.to_weight().codes == before).all())
                 if layer.levels is None and layer.zero is None:
                     u = (position(layer.latent, layer.stored_scale(), None, layer.grid) - layer.grid.first) / layer.grid.step
@@ -406,7 +406,7 @@ class Recover(CliTest):
         out = self.dir / "x"
         short = self.dir / "short.txt"
         short.write_text("too short")
-        self.assertIn("window", self.refused(self.start["int3"], "-o", out, text=short))
+        self.assertIn("sequence", self.refused(self.start["int3"], "-o", out, text=short))
         self.assertIn("missing.txt", self.refused(self.start["int3"], "-o", out, text=self.dir / "missing.txt"))
         self.assertIn("config.json", self.refused(self.dir, "-o", out))
         self.assertIn("lowbit", self.refused(self.hf, "-o", out))
@@ -416,7 +416,7 @@ class Recover(CliTest):
         self.recover(self.start["int3"], "-o", out, "--batch", "0", code=2)
         self.assertIn("missing.npy", self.refused(self.start["int3"], "-o", out, text=self.dir / "missing.npy"))
         self.assertIn("tokens below", self.refused(self.start["int3"], "-o", out, text=self.token_file([0, 5000] * 100)))
-        self.assertIn("--window", self.refused(self.start["int3"], "-o", out, "--window", "8"))
+        self.assertIn("--sequence-length", self.refused(self.start["int3"], "-o", out, "--sequence-length", "8"))
         self.assertFalse(out.exists())
 
     def test_divergence_stops(self):

@@ -1,4 +1,4 @@
-"""python -m lowbit.sample and what lowbit.recover makes of sampled windows. Needs torch."""
+"""python -m lowbit.sample and what lowbit.recover makes of sampled sequences. Needs torch."""
 import contextlib
 import importlib.util
 import io
@@ -22,7 +22,7 @@ class Sample(CliTest):
 
     def sample(self, *options, code=0, model=None):
         from lowbit.sample import main
-        arguments = [model or self.hf, "--lowbit", cli.BINARY, "--device", "cpu", "--threads", "1", "--window", "32", "--tokens", "1024", "--quiet"]
+        arguments = [model or self.hf, "--lowbit", cli.BINARY, "--device", "cpu", "--threads", "1", "--sequence-length", "32", "--tokens", "1024", "--quiet"]
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):
             try:
@@ -32,44 +32,44 @@ class Sample(CliTest):
         self.assertEqual(got, code, errors.getvalue()[-2000:])
         return errors.getvalue()
 
-    def windows(self, *options, name="out.npz"):
+    def sequences(self, *options, name="out.npz"):
         import numpy as np
         self.sample("-o", self.dir / name, "--force", *options)
         with np.load(self.dir / name) as stored:
-            return stored["windows"], stored["kinds"]
+            return stored["sequences"], stored["kinds"]
 
     def ids(self, text):
         return self.json("tokenize", self.hf, "-p", text, "--no-special", "--parse-special")["ids"]
 
-    def test_windows_begin_as_the_mix_says(self):
+    def test_sequences_begin_as_the_mix_says(self):
         openings = self.dir / "openings.txt"
         openings.write_text("the old river\n\nbread:\\n- rain\n> rain\n")
         mix = "text=1,begin=2,chat=1,opening=3,any=1"
-        windows, kinds = self.windows("--sample-mix", mix, "--sample-openings", openings, "--data", self.text)
-        self.assertEqual((windows.shape, str(windows.dtype)), ((32, 32), "int32"))
+        sequences, kinds = self.sequences("--sample-mix", mix, "--sample-openings", openings, "--data", self.text)
+        self.assertEqual((sequences.shape, str(sequences.dtype)), ((32, 32), "int32"))
         self.assertEqual({k: int((kinds == k).sum()) for k in set(kinds.tolist())}, {"text": 4, "begin": 8, "chat": 4, "opening": 12, "any": 4})
         text, seen = self.ids(self.text.read_text()), set()
         turn = self.ids("<|im_start|>user\n")
         lines = [self.ids("the old river"), self.ids("bread:\n- rain"), turn + self.ids("rain")]
-        for window, kind in zip(windows.tolist(), kinds):
+        for sequence, kind in zip(sequences.tolist(), kinds):
             if kind == "begin":
-                self.assertEqual(window[0], 1)
+                self.assertEqual(sequence[0], 1)
             elif kind == "opening":
-                seen.add(next(i for i, line in enumerate(lines) if window[:len(line)] == line))
+                seen.add(next(i for i, line in enumerate(lines) if sequence[:len(line)] == line))
             elif kind == "text":
-                self.assertTrue(any(text[i:i + 8] == window[:8] for i in range(len(text))))
+                self.assertTrue(any(text[i:i + 8] == sequence[:8] for i in range(len(text))))
             elif kind == "chat":
-                self.assertEqual(window[:len(turn)], turn)
+                self.assertEqual(sequence[:len(turn)], turn)
         self.assertEqual(seen, {0, 1, 2})
-        self.assertGreater(len({tuple(w) for w in windows.tolist()}), 28)
+        self.assertGreater(len({tuple(w) for w in sequences.tolist()}), 28)
 
-    def test_rewritten_windows_are_text_but_for_every_second_span(self):
-        windows, kinds = self.windows("--sample-mix", "rewritten=1,any=1", "--data", self.text, "--window", "128", "--tokens", "4096")
-        self.assertEqual((windows.shape[1], int((kinds == "rewritten").sum())), (128, 16))
+    def test_rewritten_sequences_are_text_but_for_every_second_span(self):
+        sequences, kinds = self.sequences("--sample-mix", "rewritten=1,any=1", "--data", self.text, "--sequence-length", "128", "--tokens", "4096")
+        self.assertEqual((sequences.shape[1], int((kinds == "rewritten").sum())), (128, 16))
         text, returns = self.ids(self.text.read_text()), 0
-        for window in windows[kinds == "rewritten"].tolist():
-            at = [i for i in range(len(text) - 127) if text[i:i + 16] == window[:16]]
-            same = max(([a == b for a, b in zip(window, text[i:])] for i in at), key=sum)
+        for sequence in sequences[kinds == "rewritten"].tolist():
+            at = [i for i in range(len(text) - 127) if text[i:i + 16] == sequence[:16]]
+            same = max(([a == b for a, b in zip(sequence, text[i:])] for i in at), key=sum)
             first = same.index(False) if False in same else 128
             self.assertGreaterEqual(first, 16)
             # A model with random weights does not write on as the text goes on: where it does for 16 tokens, it is the text.
@@ -116,12 +116,12 @@ class Sample(CliTest):
                     row[length + 4] = 2
             return out
 
-        windows = pack(about, 5, 100, rng, write)
-        self.assertEqual((windows.shape, str(windows.dtype)), ((5, 100), "int32"))
+        sequences = pack(about, 5, 100, rng, write)
+        self.assertEqual((sequences.shape, str(sequences.dtype)), ((5, 100), "int32"))
         self.assertTrue(all(shape[1] == 100 and min_p == MIN_P for shape, min_p in passes))
-        for window in windows.tolist():
-            first = window.index(2) if 2 in window else 100
-            self.assertLessEqual(window[first:].count(50), 0)  # a system prompt stands at the window's beginning alone
+        for sequence in sequences.tolist():
+            first = sequence.index(2) if 2 in sequence else 100
+            self.assertLessEqual(sequence[first:].count(50), 0)  # a system prompt stands at the sequence's beginning alone
 
     def test_questions_are_packed(self):
         """A teacher of letters: it asks about a word after some talk, and answers with the letter that the question begins with, or with nothing."""
@@ -156,9 +156,9 @@ class Sample(CliTest):
                     row[length:length + len(said)] = list(said)
             return out
 
-        windows = pack_questions(questions, 6, 90, np.random.default_rng(0), write)
-        self.assertEqual((windows.shape, str(windows.dtype)), ((6, 90), "int32"))
-        passages = bytes(windows.ravel().tolist()).split(bytes([2]))[:-1]
+        sequences = pack_questions(questions, 6, 90, np.random.default_rng(0), write)
+        self.assertEqual((sequences.shape, str(sequences.dtype)), ((6, 90), "int32"))
+        passages = bytes(sequences.ravel().tolist()).split(bytes([2]))[:-1]
         pairs = [(p[4:5], p.partition(b"\nA:")[2]) for p in passages]
         for passage, (letter, answer) in zip(passages, pairs):
             self.assertTrue(passage.startswith(b"\x07Q: %sck it?\nA:" % letter), passage)
@@ -181,18 +181,18 @@ class Sample(CliTest):
             with self.assertRaisesRegex(LowbitError, "no question with an answer"):
                 pack_questions(questions, 1, 90, np.random.default_rng(0), talk(nothing))
 
-    def test_word_windows(self):
+    def test_word_sequences(self):
         words = self.dir / "words.txt"
         words.write_text("river\n\nstone\n bread \n")
-        windows, kinds = self.windows("--sample-mix", "word=1,any=1", "--sample-words", words, "--window", "64", "--tokens", "2048")
-        self.assertEqual((windows.shape, int((kinds == "word").sum())), ((32, 64), 16))
+        sequences, kinds = self.sequences("--sample-mix", "word=1,any=1", "--sample-words", words, "--sequence-length", "64", "--tokens", "2048")
+        self.assertEqual((sequences.shape, int((kinds == "word").sum())), ((32, 64), 16))
         turn, answer = self.ids("<|im_start|>user\n"), self.ids("<|im_end|>\n<|im_start|>assistant\n")
         begun = [turn + self.ids(form.replace("WORD", word)) + answer for word in ("river", "stone", "bread")
                  for form in ("What is WORD?", "Explain WORD.", "Tell me about WORD.", "Why is WORD important?", "How does WORD work?")]
         begun += [self.ids(form) for word in ("River", "Stone", "Bread") for form in (f"{word} is", f"{word} means", f"The {word.lower()}", f"All about {word.lower()}\n\n")]
-        for window in windows[kinds == "word"].tolist():
-            self.assertTrue(any(window[:len(ids)] == ids for ids in begun), window)
-        self.assertEqual(set(self.windows("--sample-mix", "word=1,any=1")[1].tolist()), {"any"})  # a vocabulary without words
+        for sequence in sequences[kinds == "word"].tolist():
+            self.assertTrue(any(sequence[:len(ids)] == ids for ids in begun), sequence)
+        self.assertEqual(set(self.sequences("--sample-mix", "word=1,any=1")[1].tolist()), {"any"})  # a vocabulary without words
         self.assertIn("nothing of question", self.sample("-o", self.dir / "x.npz", "--sample-mix", "question=1", code=1))  # a vocabulary without "?"
         words.write_text("\n")
         self.assertIn("words.txt", self.sample("-o", self.dir / "x.npz", "--sample-words", words, code=1))
@@ -208,17 +208,17 @@ class Sample(CliTest):
         ids = Tokenizer(self.hf, cli.BINARY).lines(lines, 2)
         self.assertEqual(ids[:3] + ids[-2:], [self.ids(line) for line in lines[:3] + lines[-2:]])
 
-    def test_the_same_seed_gives_the_same_windows(self):
-        first, second, other = (self.windows("--seed", seed, "--sample-mix", "any=1", name=name)[0]
+    def test_the_same_seed_gives_the_same_sequences(self):
+        first, second, other = (self.sequences("--seed", seed, "--sample-mix", "any=1", name=name)[0]
                                 for seed, name in ((3, "a.npz"), (3, "b.npz"), (4, "c.npz")))
         self.assertTrue((first == second).all())
         self.assertFalse((first == other).all())
 
     def test_unlikely_tokens_are_never_drawn(self):
         """With the least probability at the likeliest's, what is drawn is what greedy decoding gives."""
-        windows, _ = self.windows("--sample-mix", "begin=1", "--sample-min-p", "1")
-        self.assertEqual(len({tuple(w) for w in windows.tolist()}), 1)
-        free, _ = self.windows("--sample-mix", "begin=1")
+        sequences, _ = self.sequences("--sample-mix", "begin=1", "--sample-min-p", "1")
+        self.assertEqual(len({tuple(w) for w in sequences.tolist()}), 1)
+        free, _ = self.sequences("--sample-mix", "begin=1")
         self.assertGreater(len({tuple(w) for w in free.tolist()}), 20)
         self.sample("-o", self.dir / "x.npz", "--sample-min-p", "1.5", code=2)
 
@@ -232,7 +232,7 @@ class Sample(CliTest):
             self.assertNotIn(special, text)
         self.assertGreater(len(text), 4000)
         report = self.json("quantize", self.hf, self.dir / "int4", "--format", "int4", "--group", 32, "--calib", out, "--calib-tokens", "2K")
-        self.assertIsNotNone(report["held_back"])
+        self.assertIsNotNone(report["held_out"])
         self.assertIn("already there", self.sample("-o", out, code=1))
 
     def test_a_model_without_a_chat_template(self):
@@ -245,26 +245,26 @@ class Sample(CliTest):
         self.assertEqual(there.mix, {"begin": 1.0})
         self.assertIn("--sample-mix", self.sample("-o", self.dir / "x.npz", "--sample-mix", "chat=1", model=bare, code=1))
 
-    def test_windows_are_held_back_of_each_kind(self):
+    def test_sequences_are_held_out_of_each_kind(self):
         import numpy as np
         from lowbit.recover.sampling import Samples
         kinds = np.array(["any"] * 8 + ["chat"] * 40 + ["text"] * 7)
-        windows = np.arange(55, dtype=np.int32)[:, None].repeat(4, 1)
-        samples = Samples(windows, kinds)
+        sequences = np.arange(55, dtype=np.int32)[:, None].repeat(4, 1)
+        samples = Samples(sequences, kinds)
         self.assertEqual({k: w[:, 0].tolist() for k, w in samples.held.items()}, {"any": [7], "chat": [43, 44, 45, 46, 47]})
         self.assertEqual(sorted(samples.train[:, 0].tolist() + [7, 43, 44, 45, 46, 47]), list(range(55)))
-        samples.hold(Samples(windows[:3], ["chat", "any", "chat"]))
+        samples.hold(Samples(sequences[:3], ["chat", "any", "chat"]))
         self.assertEqual({k: w[:, 0].tolist() for k, w in samples.held.items()}, {"any": [1], "chat": [0, 2]})
-        self.assertTrue((samples.train == windows).all())
+        self.assertTrue((samples.train == sequences).all())
         samples.save(self.dir / "s.npz")
-        self.assertTrue((Samples.load(self.dir / "s.npz", 4, 55).windows == windows).all())
+        self.assertTrue((Samples.load(self.dir / "s.npz", 4, 55).sequences == sequences).all())
         self.assertIsNone(Samples.load(self.dir / "s.npz", 8, 55))
         self.assertIsNone(Samples.load(self.dir / "s.npz", 4, 56))
         self.assertIsNone(Samples.load(self.dir / "none.npz", 4, 1))
         from lowbit.errors import CorruptFile
-        np.save(self.dir / "plain.npy", windows)
+        np.save(self.dir / "plain.npy", sequences)
         (self.dir / "cut.npz").write_bytes((self.dir / "s.npz").read_bytes()[:-50])
-        np.savez(self.dir / "other.npz", tokens=windows)
+        np.savez(self.dir / "other.npz", tokens=sequences)
         for name in ("plain.npy", "cut.npz", "other.npz"):
             self.assertRaises(CorruptFile, Samples.load, self.dir / name, 4, 1)
 
@@ -272,7 +272,7 @@ class Sample(CliTest):
         out = self.dir / "x.npz"
         for mix in ("chat", "poems=1", "chat=-1", "chat=0", "any=nan"):
             self.sample("-o", out, "--sample-mix", mix, code=2)
-        self.sample("-o", out, "--window", "4", code=2)
+        self.sample("-o", out, "--sequence-length", "4", code=2)
         empty = self.dir / "empty.txt"
         empty.write_text("\n \n")
         self.assertIn("empty.txt", self.sample("-o", out, "--sample-openings", empty, code=1))

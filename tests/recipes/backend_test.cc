@@ -55,13 +55,13 @@ TEST(RecipeBackend, RowsGoFromBuffersToSlotsAndBack) {
   EXPECT_TRUE(same_bits(back, {x.begin() + 24, x.begin() + 48}));
 }
 
-TEST(RecipeBackend, MomentSumsAreTheReferences) {
+TEST(RecipeBackend, HessianSumsAreTheReferences) {
   ThreadPool pool(2);
   const auto ref = make_ref_backend(pool), backend = sealed(pool);
-  const int64_t k = 24, rows = kMomentChunk + 100, cut = 700;
+  const int64_t k = 24, rows = kHessianChunk + 100, cut = 700;
   std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * k);
   const auto sum_of = [&](Backend& b) {
-    const auto sum = *b.moment_sum(k, true);
+    const auto sum = *b.hessian_sum(k, true);
     const Buffer bx = uploaded(b, x), by = uploaded(b, y);
     EXPECT_TRUE(sum->add(bx.as<float>(), by.as<float>(), cut));
     EXPECT_TRUE(sum->add(bx.as<float>() + cut * k, by.as<float>() + cut * k, rows - cut));
@@ -70,7 +70,7 @@ TEST(RecipeBackend, MomentSumsAreTheReferences) {
   const auto want = sum_of(*ref), got = sum_of(*backend);
   ASSERT_TRUE(want.has_value() && got.has_value());
   EXPECT_TRUE(same_bits(got->h, want->h));
-  EXPECT_TRUE(same_bits(got->deviation, want->deviation));
+  EXPECT_TRUE(same_bits(got->mismatch, want->mismatch));
   y[1100 * size_t(k) + 3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(sum_of(*backend).error().message(), sum_of(*ref).error().message());
 }

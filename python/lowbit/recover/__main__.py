@@ -35,19 +35,19 @@ def parser(everything: bool = False) -> argparse.ArgumentParser:
 
     add_sampling(p, shown=everything)
     more("--text-share", type=float, default=0.3, help="part of each batch that is text, when there are samples [0.3]")
-    more("--sequence-length", dest="window", type=int, default=512, help="tokens of a sequence [512]")
+    more("--sequence-length", type=int, default=512, help="tokens of a sequence [512]")
     more("--lr", type=float, help="peak rate of latent weights or low-rank factors; in mixed checkpoints of those with the fewest "
                    "levels, others in proportion [by the number of levels]")
     more("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in parts of their smaller unit [2e-5]")
     more("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     more("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
-    more("--latent-shrink", dest="settle", type=float, default=0.6, help="before `full`, part of its distance to its quantized value that each latent weight keeps [0.6]")
+    more("--latent-shrink", type=float, default=0.6, help="before `full`, part of its distance to its quantized value that each latent weight keeps [0.6]")
     more("--decay", type=float, default=0.0, help="weight decay of latent weights towards the teacher's, in blocks and in `full`: each step takes "
                    "this times the rate of their distance [0]")
     more("--soft-share", type=float, default=0.5, help="part of the loss that is taken at --soft-temperature, where unlikely tokens count "
                    "for more [0.5]")
     more("--soft-temperature", type=float, default=4.0, help="[4]")
-    more("--swap-spans", dest="exchange", type=float, default=0.0, help="part of each batch's sequences that swap every second span of 8 to 48 tokens, in pairs: "
+    more("--swap-spans", type=float, default=0.0, help="part of each batch's sequences that swap every second span of 8 to 48 tokens, in pairs: "
                    "passages that go on with something else [0]")
     more("--score-weight", type=float, default=0.0, help="weight of a loss on scores: on how far the student's log-probability of 8 tokens in "
                    "turn, as they stand in the sequence, lies from the teacher's [0]")
@@ -56,7 +56,7 @@ def parser(everything: bool = False) -> argparse.ArgumentParser:
     more("--lr-embedding", type=float, default=3e-5, help="peak rate of those [3e-5]")
     more("--rank", type=int, default=16, help="of lora [16]")
     more("--block-steps", type=int, default=300, help="steps of each block [300]")
-    more("--block-sequences", dest="block_windows", type=int, default=512, help="sequences of text that blocks are trained on [512]")
+    more("--block-sequences", type=int, default=512, help="sequences of text that blocks are trained on [512]")
     more("--block-text-share", type=float, default=1.0,
                    help="part of those that is text, the others sampled; below 1 `blocks` is no longer quantization on the text alone [1]")
     more("--block-lr", type=float, help="peak rate of latent weights in blocks [by the number of levels]")
@@ -64,7 +64,7 @@ def parser(everything: bool = False) -> argparse.ArgumentParser:
     more("--seed", type=int, default=0)
     more("--threads", type=int, help="threads on a CPU")
     more("--samples", metavar="FILE.npz", help="keep sampled sequences there, and take them from there when it exists")
-    more("--held-out", dest="held", metavar="FILE.npz", help="sampled sequences to report on, in place of the last of each kind, which are then trained on too")
+    more("--held-out", metavar="FILE.npz", help="sampled sequences to report on, in place of the last of each kind, which are then trained on too")
     more("--lowbit", metavar="PROGRAM", help="the lowbit command line, for its tokenizer [from PATH]")
     more("--save-every", type=float, default=120.0, metavar="SECONDS", help="save the state so often [120]")
     more("--stop-after", type=int, metavar="STEPS", help="save and stop after so many steps; the same command continues")
@@ -83,7 +83,7 @@ def main(arguments=None) -> int:
     command = parser()
     options = command.parse_args(arguments)
     say_renamed(options)
-    shares = (options.text_share, options.block_text_share, options.settle, options.soft_share, options.exchange)
+    shares = (options.text_share, options.block_text_share, options.latent_shrink, options.soft_share, options.swap_spans)
     if options.batch < 1 or options.rank < 1 or options.block_steps < 1 or not (
             all(0 <= share <= 1 for share in shares) and 0 <= options.decay <= 100 and 0.1 <= options.soft_temperature <= 100 and 0 <= options.score_weight <= 100):
         command.error("wanted --batch, --rank and --block-steps of at least 1, --text-share, --block-text-share, --latent-shrink, --soft-share and --swap-spans between "

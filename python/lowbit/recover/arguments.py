@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word", "question")  # what a sampled window begins with
+KINDS = ("text", "begin", "chat", "opening", "any", "rewritten", "word", "question")  # what a sampled sequence begins with
 MIX = "text=1,begin=1,chat=2,opening=3,any=1"
 
 
@@ -45,7 +45,7 @@ def part(text: str) -> tuple:
 
 
 def shares(text: str) -> dict:
-    """text=1,chat=2: kinds of sampled windows and their shares."""
+    """text=1,chat=2: kinds of sampled sequences and their shares."""
     try:
         chosen = {kind: float(share) for kind, share in (part.split("=") for part in text.split(","))}
     except ValueError:
@@ -68,7 +68,7 @@ class OldName(argparse.Action):
 
 
 def old_name(p, name: str, now: str, **rest) -> None:
-    p.add_argument(name, dest=name.lstrip("-").replace("-", "_"), action=OldName, now=now, **rest)
+    p.add_argument(name, dest=now.lstrip("-").replace("-", "_"), action=OldName, now=now, **rest)
 
 
 def say_renamed(options) -> None:

@@ -14,18 +14,18 @@ from .student import Trainable
 
 # Peak rates by the number of levels: few levels lie far apart, and latent weights must travel from one to the next.
 RATES = ((3, 4e-3), (4, 2e-3), (8, 1e-3), (16, 5e-4), (256, 1e-4))
-BATCH = 16  # windows of a step
+BATCH = 16  # sequences of a step
 ATTEMPTS = 3
-PASS = 16  # windows of a pass without gradients
+PASS = 16  # sequences of a pass without gradients
 
 
 def rate_of(grid) -> float:
     return next(rate for count, rate in RATES if grid.count <= count)
 
 
-def _forward(windows, norms, linears, cos, sin, config):
+def _forward(sequences, norms, linears, cos, sin, config):
     with torch.no_grad():
-        return torch.cat([block(x, norms, linears, cos, sin, config.head_dim, config.eps) for x in windows.split(PASS)])
+        return torch.cat([block(x, norms, linears, cos, sin, config.head_dim, config.eps) for x in sequences.split(PASS)])
 
 
 def position_weights(x):
@@ -35,14 +35,14 @@ def position_weights(x):
 
 
 class BlockReconstruction:
-    """Blocks 0, 1, .. of a student, each by train(); advance() passes one that is done already. windows: tokens [n, T]."""
+    """Blocks 0, 1, .. of a student, each by train(); advance() passes one that is done already. sequences: tokens [n, T]."""
 
-    def __init__(self, student, teacher: dict, windows, steps: int, kernels, options, note):
+    def __init__(self, student, teacher: dict, sequences, steps: int, kernels, options, note):
         self.student, self.teacher, self.steps, self.kernels = student, teacher, steps, kernels
         self.options, self.note = options, note
         self.config = student.config
         device = student.device
-        tokens = torch.from_numpy(windows).to(device)
+        tokens = torch.from_numpy(sequences).to(device)
         self.cos, self.sin = rotation_table(self.config, tokens.shape[1], device, torch.float32)
         self.quantized = F.embedding(tokens, student.tensor("model.embed_tokens.weight"))
         self.original = F.embedding(tokens, teacher["model.embed_tokens.weight"])

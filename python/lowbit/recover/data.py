@@ -1,4 +1,4 @@
-"""Windows of tokens to train on: cut from texts, and mixed with sampled ones."""
+"""Sequences of tokens to train on: cut from texts, and mixed with sampled ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 from ..errors import CorruptFile, LowbitError, TextTooShort
 from ..tokens import Tokenizer
 
-HELD_BACK = 16  # windows at the end of the text, for the report; at most an eighth of it
-PROMPT = 8  # tokens of text that a sampled window continues
-SPAN = (8, 48)  # tokens that two windows exchange at a time
+HELD_OUT = 16  # sequences at the end of the text, for the report; at most an eighth of it
+PROMPT = 8  # tokens of text that a sampled sequence continues
+SPAN = (8, 48)  # tokens that two sequences swap at a time
 
 
 def random(seed: int, *path: int) -> np.random.Generator:
@@ -18,19 +18,19 @@ def random(seed: int, *path: int) -> np.random.Generator:
 
 
 class Texts:
-    """Token ids of all texts, window by window. `train(rng, count)` cuts windows anywhere; `held` [windows, length] are never cut from."""
+    """Token ids of all texts, sequence by sequence. `train(rng, count)` cuts sequences anywhere; `held` [sequences, length] are never cut from."""
 
-    def __init__(self, files, tokenizer: Tokenizer, window: int, vocab: int):
+    def __init__(self, files, tokenizer: Tokenizer, sequence_length: int, vocab: int):
         self.prefix = tokenizer.prefix if tokenizer else []
-        self.window, body = window, window - len(self.prefix)
+        self.sequence_length, body = sequence_length, sequence_length - len(self.prefix)
         self.parts, held = [], []
         for file in files:
             ids = _read(file, tokenizer)
             if len(ids) and (ids.min() < 0 or ids.max() >= vocab):
                 raise CorruptFile(file, f"token {ids.max()}", f"tokens below {vocab}")
             if len(ids) < body:
-                raise TextTooShort(file, f"{len(ids)} tokens", f"at least one window of {window}", "a longer text, or --sequence-length")
-            keep = min(HELD_BACK, len(ids) // body // 8)
+                raise TextTooShort(file, f"{len(ids)} tokens", f"at least one sequence of {sequence_length}", "a longer text, or --sequence-length")
+            keep = min(HELD_OUT, len(ids) // body // 8)
             cut = len(ids) - keep * body
             held += [self._with_prefix(ids[cut + i * body:cut + (i + 1) * body]) for i in range(keep)]
             self.parts.append(ids[:cut])
@@ -41,8 +41,8 @@ class Texts:
         return np.concatenate([np.array(self.prefix, np.int64), ids])
 
     def train(self, rng, count: int) -> np.ndarray:
-        """int64 [count, window]."""
-        body = self.window - len(self.prefix)
+        """int64 [count, sequence_length]."""
+        body = self.sequence_length - len(self.prefix)
         part = rng.choice(len(self.parts), count, p=self.starts / self.starts.sum())
         begin = (rng.random(count) * self.starts[part]).astype(np.int64)
         return np.stack([self._with_prefix(self.parts[p][b:b + body]) for p, b in zip(part, begin)])
@@ -59,8 +59,8 @@ def _read(file, tokenizer):
     return tokenizer.file(file)
 
 
-def exchange_spans(a: np.ndarray, b: np.ndarray, rng) -> None:
-    """Two windows exchange every second span, in place: passages go on with what has nothing to do with them."""
+def swap_spans(a: np.ndarray, b: np.ndarray, rng) -> None:
+    """Two sequences swap every second span, in place: passages go on with what has nothing to do with them."""
     at, own = 0, True
     while at < len(a):
         length = int(rng.integers(SPAN[0], SPAN[1] + 1))
@@ -69,9 +69,9 @@ def exchange_spans(a: np.ndarray, b: np.ndarray, rng) -> None:
         at, own = at + length, not own
 
 
-def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch: int, exchange: float = 0.0) -> np.ndarray:
-    """int64 [batch, window]: `share` of it text, the rest sampled windows; which ones depends on seed and step alone. `exchange`: part of the windows that
-    exchange spans in pairs, the sampled ones first."""
+def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch: int, swap: float = 0.0) -> np.ndarray:
+    """int64 [batch, sequence_length]: `share` of it text, the rest sampled sequences; which ones depends on seed and step alone. `swap`: part of the sequences that
+    swap spans in pairs, the sampled ones first."""
     rng = random(seed, 1, step)
     count = batch if samples is None or not len(samples) else int(np.floor(share * batch + rng.random()))
     parts = [texts.train(rng, count)] if count else []
@@ -81,7 +81,7 @@ def mixed_batch(texts: Texts, samples, share: float, seed: int, step: int, batch
         order = random(seed, 2, step // per_pass).permutation(len(samples))
         at = int((step % per_pass) * (1 - share) * batch)
         parts.append(samples[order[(at + np.arange(batch - count)) % len(samples)]].astype(np.int64))
-    windows = np.concatenate(parts)
-    for pair in range(min(batch // 2, round(exchange * batch / 2))):
-        exchange_spans(windows[-1 - 2 * pair], windows[-2 - 2 * pair], rng)
-    return windows
+    sequences = np.concatenate(parts)
+    for pair in range(min(batch // 2, round(swap * batch / 2))):
+        swap_spans(sequences[-1 - 2 * pair], sequences[-2 - 2 * pair], rng)
+    return sequences

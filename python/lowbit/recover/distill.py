@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from .. import fake_quant
 from ..llama import block, hidden_states
 
-PASS = 4  # windows of a pass of evaluation
+PASS = 4  # sequences of a pass of evaluation
 LOGIT_ROWS = 4096  # positions whose logits are in memory at once
 SCORED = 8  # tokens whose log-probabilities are summed for the loss on scores
 MOST = 8.0  # nats of such a sum's error, beyond which the loss is linear
@@ -114,11 +114,11 @@ class Distillation:
 
 
 @torch.no_grad()
-def evaluate(student, teacher: dict, teacher_head: str, windows, device) -> dict:
-    """Mean KL from the teacher, perplexity and top-1 agreement of the student as the runtime decodes it, f32, on windows [n, T]."""
+def evaluate(student, teacher: dict, teacher_head: str, sequences, device) -> dict:
+    """Mean KL from the teacher, perplexity and top-1 agreement of the student as the runtime decodes it, f32, on sequences [n, T]."""
     weights = {n: student.tensor(n) for n in student.checkpoint.names}
     kl = nll = same = count = 0
-    for row in torch.from_numpy(windows).to(device).split(PASS):
+    for row in torch.from_numpy(sequences).to(device).split(PASS):
         wanted = F.linear(hidden_states(row, student.config, teacher.__getitem__, torch.float32), teacher[teacher_head])
         got = F.linear(hidden_states(row, student.config, weights.__getitem__, torch.float32), weights[student.head])
         wanted, got = wanted.log_softmax(-1), got.log_softmax(-1)
@@ -126,4 +126,4 @@ def evaluate(student, teacher: dict, teacher_head: str, windows, device) -> dict
         nll -= float(got[:, :-1].gather(-1, row[:, 1:, None]).sum())
         same += int((wanted.argmax(-1) == got.argmax(-1)).sum())
         count += row.numel()
-    return {"kl": kl / count, "ppl": math.exp(min(700.0, nll / (count - len(windows)))), "top1": same / count}
+    return {"kl": kl / count, "ppl": math.exp(min(700.0, nll / (count - len(sequences)))), "top1": same / count}

@@ -48,10 +48,10 @@ class Questions:
         return tokens[begun:min(end, begun + most)]
 
 
-def pack_questions(questions: Questions, count: int, window: int, rng, write) -> np.ndarray:
-    """int32 [count, window]: questions one behind the other in random order, each with its own answer (where there is one) and with another's.
+def pack_questions(questions: Questions, count: int, sequence_length: int, rng, write) -> np.ndarray:
+    """int32 [count, sequence_length]: questions one behind the other in random order, each with its own answer (where there is one) and with another's.
     write: as for words.pack. Errors: LowbitError where the teacher asks or answers nothing."""
-    wanted, passages, length, asked = count * window, [], 0, 0
+    wanted, passages, length, asked = count * sequence_length, [], 0, 0
     while length < wanted:
         usual = max(1.0, length / asked) if asked else USUAL
         begun = questions.asked.draw(rng, int((wanted - length) / usual) + FEWEST)
@@ -68,4 +68,4 @@ def pack_questions(questions: Questions, count: int, window: int, rng, write) ->
         passages += [heads[i] + own[other] + [questions.asked.end] for i, other in pairs]
         length = sum(map(len, passages))
     stream = np.concatenate([passages[i] for i in rng.permutation(len(passages))])
-    return stream[:wanted].reshape(count, window).astype(np.int32)
+    return stream[:wanted].reshape(count, sequence_length).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Windows of tokens that the teacher writes itself: what to begin them with, and the writing."""
+"""Sequences of tokens that the teacher writes itself: what to begin them with, and the writing."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ from .questions import BEFORE, BETWEEN, Questions, pack_questions
 from .questions import FORMS as ASKING_FORMS
 from .words import FORMS, Words, pack, read_words, special_tokens, vocabulary_of, vocabulary_words
 
-HELD_BACK = 16  # windows of each kind, for the report; at most an eighth of them
-BATCH = {"cuda": 4096, "cpu": 64}  # windows of a pass
-SPAN = (16, 128)  # tokens, of a rewritten window
+HELD_OUT = 16  # sequences of each kind, for the report; at most an eighth of them
+BATCH = {"cuda": 4096, "cpu": 64}  # sequences of a pass
+SPAN = (16, 128)  # tokens, of a rewritten sequence
 USER = "> "
 OPENINGS = Path(__file__).with_name("openings.txt")
 
 
 class Samples:
-    """windows int32 [count, window] with the kind of each; `train` and `held` ({kind: windows}) are made of them, the last of each kind held back."""
+    """sequences int32 [count, sequence_length] with the kind of each; `train` and `held` ({kind: sequences}) are made of them, the last of each kind held out."""
 
-    def __init__(self, windows, kinds):
-        self.windows, self.kinds = windows, np.asarray(kinds)
-        kept, self.held = np.ones(len(windows), bool), {}
+    def __init__(self, sequences, kinds):
+        self.sequences, self.kinds = sequences, np.asarray(kinds)
+        kept, self.held = np.ones(len(sequences), bool), {}
         for kind in KINDS:
             at = np.flatnonzero(self.kinds == kind)
-            last = at[len(at) - min(HELD_BACK, len(at) // 8):]
+            last = at[len(at) - min(HELD_OUT, len(at) // 8):]
             if len(last):
-                kept[last], self.held[kind] = False, windows[last].astype(np.int64)
-        self.train = windows[kept]
+                kept[last], self.held[kind] = False, sequences[last].astype(np.int64)
+        self.train = sequences[kept]
 
     def hold(self, others: Samples) -> None:
-        """Holds back all windows of `others` in place of its own, which are trained on."""
-        self.train = self.windows
-        self.held = {kind: others.windows[others.kinds == kind].astype(np.int64) for kind in KINDS if (others.kinds == kind).any()}
+        """Holds out all sequences of `others` in place of its own, which are trained on."""
+        self.train = self.sequences
+        self.held = {kind: others.sequences[others.kinds == kind].astype(np.int64) for kind in KINDS if (others.kinds == kind).any()}
 
     @classmethod
-    def load(cls, file: Path, window: int, count: int | None = None):
-        """The first `count` windows, or all. None when the file is not there, or has windows of another length or fewer than `count`."""
+    def load(cls, file: Path, sequence_length: int, count: int | None = None):
+        """The first `count` sequences, or all. None when the file is not there, or has sequences of another length or fewer than `count`."""
         if not file.exists():
             return None
         try:
             with np.load(file, allow_pickle=False) as stored:
-                windows, kinds = stored["windows"], stored["kinds"]
+                sequences, kinds = stored["sequences" if "sequences" in stored else "windows"], stored["kinds"]  # the older name
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise CorruptFile(file, str(error) or type(error).__name__, "sampled windows, as --samples keeps them")
-        whole = windows.ndim == 2 and windows.dtype == np.int32 and kinds.shape == windows.shape[:1]
-        return cls(windows[:count], kinds[:count]) if whole and windows.shape[1] == window and len(windows) >= (count or 1) else None
+            raise CorruptFile(file, str(error) or type(error).__name__, "sampled sequences, as --samples keeps them")
+        whole = sequences.ndim == 2 and sequences.dtype == np.int32 and kinds.shape == sequences.shape[:1]
+        return cls(sequences[:count], kinds[:count]) if whole and sequences.shape[1] == sequence_length and len(sequences) >= (count or 1) else None
 
     def save(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(file.name + ".tmp.npz")
-        np.savez(temporary, windows=self.windows, kinds=self.kinds)
+        np.savez(temporary, sequences=self.sequences, kinds=self.kinds)
         temporary.replace(file)
 
 
 class Beginnings:
-    """What each kind of window begins with, as token ids; a kind that this model or run has nothing for is left out of `mix` ({kind: share}).
+    """What each kind of sequence begins with, as token ids; a kind that this model or run has nothing for is left out of `mix` ({kind: share}).
 
     text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
     first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
-    before begin and any; the others have all that they need. rewritten: a window of the texts in which the model writes every second span anew.
+    before begin and any; the others have all that they need. rewritten: a sequence of the texts in which the model writes every second span anew.
     word: passages about a word each, packed (words.py); question: questions about a word each, packed (questions.py).
     """
 
@@ -86,21 +86,21 @@ class Beginnings:
             raise LowbitError("--sample-mix", f"nothing of {', '.join(mix)} that this model has", "shares of " + ", ".join(KINDS))
 
     def kinds(self, count: int, rng) -> np.ndarray:
-        """The kind of each of `count` windows, by the shares, in random order."""
+        """The kind of each of `count` sequences, by the shares, in random order."""
         shares = np.array(list(self.mix.values()), np.float64)
         edges = np.round(np.cumsum(shares) / shares.sum() * count).astype(int)
         return rng.permutation(np.repeat(np.array(list(self.mix)), np.diff(edges, prepend=0)))
 
-    def given(self, kind: str, rng, window: int):
-        """Tokens int64 [window], and which of them the model is given; the others it writes."""
-        ids, given = np.zeros(window, np.int64), np.zeros(window, bool)
+    def given(self, kind: str, rng, sequence_length: int):
+        """Tokens int64 [sequence_length], and which of them the model is given; the others it writes."""
+        ids, given = np.zeros(sequence_length, np.int64), np.zeros(sequence_length, bool)
         if kind == "rewritten":
             ids[:], at, own = self.texts.train(rng, 1)[0], 0, True
-            while at < window:
+            while at < sequence_length:
                 length = int(rng.integers(SPAN[0], SPAN[1] + 1))
                 given[at:at + length], at, own = own, at + length, not own
         else:
-            begun = self.ids(kind, rng)[:window - 1]
+            begun = self.ids(kind, rng)[:sequence_length - 1]
             ids[:len(begun)], given[:len(begun)] = begun, True
         return ids, given
 
@@ -199,11 +199,11 @@ def beginnings_of(mix: dict, folder, texts, prefix, vocab: int, program, opening
 
 
 @torch.no_grad()
-def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int, seed: int, temperature: tuple, min_p: tuple, dtype, device,
+def sample(tensor, config, head, count: int, beginnings: Beginnings, sequence_length: int, seed: int, temperature: tuple, min_p: tuple, dtype, device,
            batch: int, progress) -> Samples:
-    """`count` windows that the teacher writes, each at a temperature and a least probability (in parts of the likeliest token's) drawn evenly from
+    """`count` sequences that the teacher writes, each at a temperature and a least probability (in parts of the likeliest token's) drawn evenly from
     `temperature` and `min_p` (lowest, highest). tensor(name): the teacher."""
-    windows = np.zeros((count, window), np.int32)
+    sequences = np.zeros((count, sequence_length), np.int32)
     names = [n for i in range(config.layers) for n in (*norm_names(i), *linear_names(i))]
     weights = {n: tensor(n).to(dtype) for n in (*names, "model.norm.weight", "model.embed_tokens.weight", head)}
     generator = torch.Generator(device).manual_seed(seed)
@@ -211,8 +211,8 @@ def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int
     kinds = beginnings.kinds(count, rng)
 
     def write(begins, given, min_p):
-        """Tokens [B, T] that begin as given, in passes that take the memory of `batch` windows at most."""
-        passes = -(-begins.size // (batch * window))
+        """Tokens [B, T] that begin as given, in passes that take the memory of `batch` sequences at most."""
+        passes = -(-begins.size // (batch * sequence_length))
         out = []
         for some, which in zip(np.array_split(begins, passes), np.array_split(given, passes)):
             tokens, fixed = torch.from_numpy(some).to(device), torch.from_numpy(which).to(device)
@@ -225,15 +225,15 @@ def sample(tensor, config, head, count: int, beginnings: Beginnings, window: int
     packed = {"word": (pack, beginnings.words), "question": (pack_questions, beginnings.questions)}
     others = np.flatnonzero(~np.isin(kinds, list(packed)))
     if len(others):
-        windows[others] = write(*map(np.stack, zip(*(beginnings.given(kind, rng, window) for kind in kinds[others]))), min_p)
+        sequences[others] = write(*map(np.stack, zip(*(beginnings.given(kind, rng, sequence_length) for kind in kinds[others]))), min_p)
     for kind, (packer, source) in packed.items():
         if len(of_kind := np.flatnonzero(kinds == kind)):
-            windows[of_kind] = packer(source, len(of_kind), window, rng, write)
-    return Samples(windows, kinds)
+            sequences[of_kind] = packer(source, len(of_kind), sequence_length, rng, write)
+    return Samples(sequences, kinds)
 
 
 def _attention_kernels(device):
-    """Without cuDNN's, which plans anew for every length of the cache: half a minute for the first window."""
+    """Without cuDNN's, which plans anew for every length of the cache: half a minute for the first sequence."""
     if device.type != "cuda":
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -30,6 +30,8 @@ from .sampling import BATCH, Samples, beginnings_of, sample
 from .student import Student, Trainable, relative_error
 
 # What a state may differ in and still be continued.
+# What states of earlier versions call an option.
+SAVED_AS = {"sequence_length": "window", "latent_shrink": "settle", "swap_spans": "exchange", "block_sequences": "block_windows", "held_out": "held"}
 NOT_OF_THE_RESULT = {"out", "lowbit", "threads", "force", "json", "quiet", "save_every", "stop_after", "samples", "keep_stages"}
 
 
@@ -50,23 +52,23 @@ class Options:
     sample_openings: str | None = None
     sample_words: str | None = None
     text_share: float = 0.3
-    window: int = 512
+    sequence_length: int = 512
     batch: int = 16
     lr: float | None = None
     lr_scales: float = 2e-5
     lr_norms: float = 2e-4
     lr_end: float = 0.0
-    settle: float = 0.6
+    latent_shrink: float = 0.6
     decay: float = 0.0
     soft_share: float = 0.5
     soft_temperature: float = 4.0
-    exchange: float = 0.0
+    swap_spans: float = 0.0
     score_weight: float = 0.0
     train_embedding: bool = False
     lr_embedding: float = 3e-5
     rank: int = 16
     block_steps: int = 300
-    block_windows: int = 512
+    block_sequences: int = 512
     block_text_share: float = 1.0
     block_lr: float | None = None
     block_lr_scales: float = 1e-4
@@ -75,7 +77,7 @@ class Options:
     graph: bool = True
     compile: bool = True
     samples: str | None = None
-    held: str | None = None
+    held_out: str | None = None
     lowbit: str | None = None
     threads: int | None = None
     save_every: float = 120.0
@@ -112,12 +114,12 @@ class Session:
         config = self.student.config
         needs_text = not all(str(f).endswith(".npy") for f in options.data)
         tokenizer = Tokenizer(options.checkpoint, options.lowbit) if needs_text else None
-        self.window = min(options.window, config.context)
-        if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.window:
-            raise LowbitError("--sequence-length (--window)", self.window, f"more than {PROMPT} tokens")
-        if options.score_weight and self.window % SCORED:
-            raise LowbitError("--score-weight", f"windows of {self.window} tokens", f"a multiple of {SCORED}", "--sequence-length")
-        self.texts = Texts(options.data, tokenizer, self.window, config.vocab)
+        self.sequence_length = min(options.sequence_length, config.context)
+        if len(tokenizer.prefix if tokenizer else []) + PROMPT >= self.sequence_length:
+            raise LowbitError("--sequence-length (--window)", self.sequence_length, f"more than {PROMPT} tokens")
+        if options.score_weight and self.sequence_length % SCORED:
+            raise LowbitError("--score-weight", f"sequences of {self.sequence_length} tokens", f"a multiple of {SCORED}", "--sequence-length")
+        self.texts = Texts(options.data, tokenizer, self.sequence_length, config.vocab)
         self.sampled = None
         self.teacher_head, self.teacher_sha = teacher.head, teacher.sha256()
         wanted = set(self.checkpoint.names) | {teacher.head}
@@ -139,7 +141,7 @@ class Session:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of everything that the result depends on."""
-        options = {k: v for k, v in dataclasses.asdict(self.options).items() if k not in NOT_OF_THE_RESULT}
+        options = {SAVED_AS.get(k, k): v for k, v in dataclasses.asdict(self.options).items() if k not in NOT_OF_THE_RESULT}
         texts = hashlib.sha256(b"".join(p.tobytes() for p in (*self.texts.parts, self.texts.held))).hexdigest()
         weights = [file_sha256(f) for f in sorted(self.checkpoint.path.glob("*.safetensors"))]
         described = [options, texts, weights, self.teacher_sha, self.device.type]
@@ -183,18 +185,18 @@ class Session:
 
     def samples(self):
         """Samples of the teacher, kept in a file; None where none are asked for."""
-        count = self.options.sample // self.window
+        count = self.options.sample // self.sequence_length
         if self.sampled is not None or not count:
             return self.sampled
         file = Path(self.options.samples) if self.options.samples else self.folder / "samples.npz"
-        self.sampled = Samples.load(file, self.window, count)
+        self.sampled = Samples.load(file, self.sequence_length, count)
         if self.sampled is None:
             self.sampled = self._sample(count)
             self.sampled.save(file)
-        if self.options.held:
-            held = Samples.load(Path(self.options.held), self.window)
+        if self.options.held_out:
+            held = Samples.load(Path(self.options.held_out), self.sequence_length)
             if held is None:
-                raise LowbitError(self.options.held, f"no file of windows of {self.window} tokens", "what `lowbit.sample --sequence-length` wrote")
+                raise LowbitError(self.options.held_out, f"no file of sequences of {self.sequence_length} tokens", "what `lowbit.sample --sequence-length` wrote")
             self.sampled.hold(held)
         return self.sampled
 
@@ -202,10 +204,10 @@ class Session:
         options, clock, student = self.options, Clock(), self.student
         beginnings = beginnings_of(options.sample_mix, self.checkpoint.path, self.texts, self.texts.prefix, student.config.vocab, options.lowbit,
                                    options.sample_openings, options.sample_words)
-        sampled = sample(self.teacher.__getitem__, student.config, self.teacher_head, count, beginnings, self.window, options.seed,
+        sampled = sample(self.teacher.__getitem__, student.config, self.teacher_head, count, beginnings, self.sequence_length, options.seed,
                          options.sample_temperature, options.sample_min_p, self.dtype, self.device, BATCH[self.device.type], self.note)
         kinds = {kind: int((sampled.kinds == kind).sum()) for kind in beginnings.mix}
-        self.report["sampling"] = {"tokens": int(sampled.windows.size), "windows": kinds, "seconds": clock.seconds()}
+        self.report["sampling"] = {"tokens": int(sampled.sequences.size), "sequences": kinds, "windows": kinds, "seconds": clock.seconds()}
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return sampled
@@ -215,19 +217,19 @@ class Session:
         if not self.student.same_basis:
             raise LowbitError(f"{self.checkpoint.path}: blocks", "a rotated checkpoint, whose blocks have no counterpart in the teacher",
                               "one that was not rotated", "--method full")
-        available = max(1, sum(map(len, self.texts.parts)) // self.window)
-        rng, count = random(options.seed, 5), options.block_windows
+        available = max(1, sum(map(len, self.texts.parts)) // self.sequence_length)
+        rng, count = random(options.seed, 5), options.block_sequences
         sampled = self.samples() if options.block_text_share < 1 else None
         written = 0 if sampled is None else min(len(sampled.train), round(count * (1 - options.block_text_share)))
-        windows = self.texts.train(rng, max(1, min(count - written, available)))
+        sequences = self.texts.train(rng, max(1, min(count - written, available)))
         if written:
-            windows = np.concatenate([windows, sampled.train[rng.choice(len(sampled.train), written, replace=False)].astype(np.int64)])
+            sequences = np.concatenate([sequences, sampled.train[rng.choice(len(sampled.train), written, replace=False)].astype(np.int64)])
         torch.backends.cuda.matmul.allow_tf32 = True  # of this stage alone: f32 weights, a tenth of a percent of noise in products
-        work = BlockReconstruction(self.student, self.teacher, windows, options.block_steps, self.kernels, options,
+        work = BlockReconstruction(self.student, self.teacher, sequences, options.block_steps, self.kernels, options,
                                    self.note)
         stage = self.report["stages"][index] if len(self.report["stages"]) > index else None
         if stage is None:
-            stage = {"method": "blocks", "tokens": int(windows.size), "steps": options.block_steps, "blocks": [], "seconds": 0.0}
+            stage = {"method": "blocks", "tokens": int(sequences.size), "steps": options.block_steps, "blocks": [], "seconds": 0.0}
             self.report["stages"].append(stage)
         before = stage["seconds"]
         for block in range(first):
@@ -243,15 +245,15 @@ class Session:
     def run_distillation(self, index: int, method: str, saved) -> None:
         options, clock, student = self.options, Clock(), self.student
         samples = self.samples()
-        if method == "full" and options.settle < 1 and not saved:
+        if method == "full" and options.latent_shrink < 1 and not saved:
             for layer in student.layers.values():
-                layer.settle(options.settle)
+                layer.shrink_latent(options.latent_shrink)
         names = [n for i in range(student.config.layers) for n in linear_names(i)] + student.tables
         trainable = Trainable(student, names, student.norms, method, options.rank, self.kernels.fake_quant, options.seed,
                               trains_double=False)
         work = Distillation(trainable, self.teacher, self.teacher_head, self.dtype, self.kernels, options.soft_share, options.soft_temperature,
                             options.score_weight)
-        steps = max(1, options.tokens // (options.batch * self.window))
+        steps = max(1, options.tokens // (options.batch * self.sequence_length))
         lr_of = rates([bank.grid for bank in trainable.banks if bank.layers[0].name not in student.tables], options.lr)
         groups = trainable.groups(lr_of, options.lr_scales, options.lr_norms, options.lr_embedding, options.decay)
         optimizer = Optimizer(work.compute, groups, steps, method, graph=options.graph, end=options.lr_end)
@@ -259,16 +261,16 @@ class Session:
             optimizer.load_state(saved)
         first, last_note = optimizer.step_number, time.monotonic()
         for step in range(first, steps):
-            batch = mixed_batch(self.texts, samples.train if samples else None, options.text_share, options.seed, step, options.batch, options.exchange)
+            batch = mixed_batch(self.texts, samples.train if samples else None, options.text_share, options.seed, step, options.batch, options.swap_spans)
             optimizer.step(torch.from_numpy(batch).to(self.device))
             if optimizer.curve and time.monotonic() - last_note > 5:
                 last_note = time.monotonic()
                 rate = (step + 1 - first) / clock.seconds()
                 self.note(f"{method}: step {step + 1} of {steps}, KL {optimizer.curve[-1][1]:.4f}, "
-                          f"{rate * options.batch * self.window:.0f} tokens/s, {(steps - step - 1) / rate:.0f} s left")
+                          f"{rate * options.batch * self.sequence_length:.0f} tokens/s, {(steps - step - 1) / rate:.0f} s left")
             self._between_steps(lambda: self.save(index, 0, optimizer))
         trainable.store()
-        self.report["stages"].append({"method": method, "tokens": steps * options.batch * self.window, "steps": steps,
+        self.report["stages"].append({"method": method, "tokens": steps * options.batch * self.sequence_length, "steps": steps,
                                       "curve": optimizer.curve, "seconds": clock.seconds()})
 
     # ---- the whole ----
@@ -299,19 +301,19 @@ class Session:
         self.report["held_windows"] = len(held)
         before = self.report["before"]
         if not options.force and not self.report["after"]["kl_mean"] <= before["kl_mean"]:
-            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl_mean']:.4g} on held-out windows after training, "
+            raise LowbitError(options.out, f"a KL divergence of {self.report['after']['kl_mean']:.4g} on held-out sequences after training, "
                               f"{before['kl_mean']:.4g} before", "less than before", "lower --lr, more --tokens; --force writes it anyhow")
         self.write()
         return self.report
 
     def _measure(self, what: str) -> dict:
-        """Of the held-out text; `kinds`: KL of held-out sampled windows of each kind; `kl_mean`: of the text's and theirs."""
+        """Of the held-out text; `kinds`: KL of held-out sampled sequences of each kind; `kl_mean`: of the text's and theirs."""
 
-        def on(windows):
-            return evaluate(self.student, self.teacher, self.teacher_head, windows, self.device)
+        def on(sequences):
+            return evaluate(self.student, self.teacher, self.teacher_head, sequences, self.device)
 
         result = on(self.texts.held)
-        kinds = {kind: on(windows)["kl"] for kind, windows in self.sampled.held.items()} if self.sampled else {}
+        kinds = {kind: on(sequences)["kl"] for kind, sequences in self.sampled.held.items()} if self.sampled else {}
         result |= {"kinds": kinds, "kl_mean": float(np.mean([result["kl"], *kinds.values()]))}
         others = "".join(f", {kind} {kl:.4f}" for kind, kl in kinds.items())
         self.note(f"{what}: held-out text: KL {result['kl']:.4f}, PPL {result['ppl']:.2f}, top-1 {100 * result['top1']:.1f} %"

@@ -113,7 +113,7 @@ class Layer:
         """[rows, g], as the runtime will decode it."""
         return real(self.value(), self.stored_scale(), self.stored_zero(), self.grid)
 
-    def settle(self, part: float) -> None:
+    def shrink_latent(self, part: float) -> None:
         """Leaves the latent weight `part` of its distance to its level: away from the borders of its cell, where error feedback and training by
         blocks leave many."""
         self.latent = torch.lerp(self.decoded(), self.latent, part)

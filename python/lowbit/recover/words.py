@@ -63,7 +63,7 @@ class Words:
         return [self.chat[0] + ids + self.chat[1] if said else self.prefix + ids for ids, (said, _) in zip(self.ids(lines), chosen)]
 
     def cut(self, tokens: list[int], begun: int, first: bool) -> list[int]:
-        """A passage up to the first special token after its `begun` tokens; in a window that has begun already, without what a chat begins with
+        """A passage up to the first special token after its `begun` tokens; in a sequence that has begun already, without what a chat begins with
         before its first turn (a system prompt)."""
         last = next((i for i in range(begun, len(tokens)) if tokens[i] in self.ends), None)
         body = tokens + [self.end] if last is None else tokens[:last + 1]
@@ -81,17 +81,17 @@ def continued(begun: list[list[int]], length: int, write) -> list[list[int]]:
     return write(ids, given, MIN_P).tolist()
 
 
-def pack(words: Words, count: int, window: int, rng, write) -> np.ndarray:
-    """int32 [count, window]: passages one behind the other. write(begins [B, T], given [B, T], min_p) gives tokens [B, T]."""
-    length, windows, current, written, passages = min(PASSAGE, window), [], [], 0, 0
-    while len(windows) < count:
+def pack(words: Words, count: int, sequence_length: int, rng, write) -> np.ndarray:
+    """int32 [count, sequence_length]: passages one behind the other. write(begins [B, T], given [B, T], min_p) gives tokens [B, T]."""
+    length, sequences, current, written, passages = min(PASSAGE, sequence_length), [], [], 0, 0
+    while len(sequences) < count:
         usual = written / passages if passages else USUAL * length
-        begun = [ids[:length - 1] for ids in words.draw(rng, max(1, int((count - len(windows)) * window / usual)))]
+        begun = [ids[:length - 1] for ids in words.draw(rng, max(1, int((count - len(sequences)) * sequence_length / usual)))]
         for row, beginning in zip(continued(begun, length, write), begun):
             passage = words.cut(row, len(beginning), not current)
             written, passages = written + len(passage), passages + 1
             current += passage
-            if len(current) >= window:
-                windows.append(current[:window])
+            if len(current) >= sequence_length:
+                sequences.append(current[:sequence_length])
                 current = []
-    return np.array(windows[:count], np.int32)
+    return np.array(sequences[:count], np.int32)

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "backend/cpu/moment_sum.h"
+#include "backend/cpu/hessian_sum.h"
 #include "backend/cpu/program.h"
 #include "base/try.h"
 
@@ -39,8 +39,8 @@ class CpuBackend final : public HostBackend {
     return std::unique_ptr<Workspace>(std::move(work));
   }
 
-  Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
-    return std::unique_ptr<MomentSum>(std::make_unique<CpuMomentSum>(k, compares, isa_, *pool_));
+  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
+    return std::unique_ptr<HessianSum>(std::make_unique<CpuHessianSum>(k, compares, isa_, *pool_));
   }
 
  private:

@@ -53,8 +53,8 @@ class CudaBackend final : public Backend {
 
   BatchSize batch_size() const override { return {.rows = 8192, .bytes = int64_t{256} << 20}; }
 
-  Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
-    return CudaMomentSum::make(gpu_, k, compares);
+  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
+    return CudaHessianSum::make(gpu_, k, compares);
   }
 
   Result<int64_t> free_memory() const override {

@@ -15,10 +15,10 @@ constexpr uint64_t kNoneBad = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
-Result<std::unique_ptr<MomentSum>> CudaMomentSum::make(int gpu, int64_t k, bool compares) {
+Result<std::unique_ptr<HessianSum>> CudaHessianSum::make(int gpu, int64_t k, bool compares) {
   LOWBIT_TRY(cuda::use_device(gpu));
   LOWBIT_TRY_ASSIGN(cuda::Stream stream, cuda::Stream::create());
-  std::unique_ptr<CudaMomentSum> sum(new CudaMomentSum(gpu, k, compares, std::move(stream)));
+  std::unique_ptr<CudaHessianSum> sum(new CudaHessianSum(gpu, k, compares, std::move(stream)));
   for (Buffer* moments : {&sum->sum_, compares ? &sum->other_sum_ : nullptr}) {
     if (moments == nullptr) continue;
     LOWBIT_TRY_ASSIGN(*moments, cuda::allocate(k * k * int64_t(sizeof(double)), "second moments"));
@@ -26,10 +26,10 @@ Result<std::unique_ptr<MomentSum>> CudaMomentSum::make(int gpu, int64_t k, bool 
   }
   LOWBIT_TRY_ASSIGN(sum->bad_, cuda::allocate(int64_t(sizeof(uint64_t)), "second moments"));
   LOWBIT_TRY(cuda::upload(sum->bad_, &kNoneBad, int64_t(sizeof(kNoneBad))));
-  return std::unique_ptr<MomentSum>(std::move(sum));
+  return std::unique_ptr<HessianSum>(std::move(sum));
 }
 
-Status CudaMomentSum::reserve(int64_t rows) {
+Status CudaHessianSum::reserve(int64_t rows) {
   if (rows <= capacity_) return {};
   const auto grow = [&](Buffer& of) -> Status {
     LOWBIT_TRY_ASSIGN(Buffer larger, cuda::allocate(rows * k_ * kFloat, "second moments"));
@@ -41,13 +41,13 @@ Status CudaMomentSum::reserve(int64_t rows) {
   LOWBIT_TRY(grow(rows_));
   if (compares_) LOWBIT_TRY(grow(others_));
   LOWBIT_TRY_ASSIGN(workspace_,
-                    cuda::allocate(cuda::moments_workspace_bytes(rows, k_, kMomentChunk), "second moments"));
+                    cuda::allocate(cuda::moments_workspace_bytes(rows, k_, kHessianChunk), "second moments"));
   capacity_ = rows;
   return {};
 }
 
-Status CudaMomentSum::sum_up(int64_t rows) {
-  cuda::AddMoments call{rows_.as<float>(), rows,   k_, kMomentChunk, sum_.as<double>(), workspace_.as<float>(),
+Status CudaHessianSum::sum_up(int64_t rows) {
+  cuda::AddMoments call{rows_.as<float>(), rows,   k_, kHessianChunk, sum_.as<double>(), workspace_.as<float>(),
                         stream_.handle(),  nullptr};
   LOWBIT_TRY(cuda::add_moments(call));
   if (!compares_) return {};
@@ -56,14 +56,14 @@ Status CudaMomentSum::sum_up(int64_t rows) {
   return cuda::add_moments(call);
 }
 
-Status CudaMomentSum::keep_rest(int64_t whole, Buffer& rows) const {
+Status CudaHessianSum::keep_rest(int64_t whole, Buffer& rows) const {
   const int64_t rest = filled_ - whole;  // fewer than a chunk, so the copy does not overlap
   return cuda::copy_on(stream_.handle(), rows.data(), rows.as<float>() + whole * k_, rest * k_ * kFloat);
 }
 
-Status CudaMomentSum::add(const float* x, const float* y, int64_t m) {
+Status CudaHessianSum::add(const float* x, const float* y, int64_t m) {
   LOWBIT_TRY(cuda::use_device(gpu_));
-  LOWBIT_TRY(reserve(kMomentChunk + m));  // less than a chunk is left of the calls before
+  LOWBIT_TRY(reserve(kHessianChunk + m));  // less than a chunk is left of the calls before
   void* const stream = stream_.handle();
   const auto seen = static_cast<uint64_t>(count_ * k_);
   LOWBIT_TRY(cuda::find_non_finite(x, m * k_, seen, bad_.as<uint64_t>(), stream));
@@ -76,7 +76,7 @@ Status CudaMomentSum::add(const float* x, const float* y, int64_t m) {
   }
   count_ += m;
   filled_ += m;
-  if (const int64_t whole = filled_ / kMomentChunk * kMomentChunk; whole > 0) {
+  if (const int64_t whole = filled_ / kHessianChunk * kHessianChunk; whole > 0) {
     LOWBIT_TRY(sum_up(whole));
     LOWBIT_TRY(keep_rest(whole, rows_));
     if (compares_) LOWBIT_TRY(keep_rest(whole, others_));
@@ -85,7 +85,7 @@ Status CudaMomentSum::add(const float* x, const float* y, int64_t m) {
   return cuda::synchronize(stream);  // the rows are the caller's again
 }
 
-Result<std::vector<float>> CudaMomentSum::mean_of(const Buffer& sum, bool upper) const {
+Result<std::vector<float>> CudaHessianSum::mean_of(const Buffer& sum, bool upper) const {
   LOWBIT_TRY_ASSIGN(Buffer h, cuda::allocate(k_ * k_ * kFloat, "second moments"));
   LOWBIT_TRY(cuda::finish_moments(sum.as<double>(), k_, 1.0 / static_cast<double>(count_), upper, h.as<float>(),
                                   stream_.handle()));
@@ -95,7 +95,7 @@ Result<std::vector<float>> CudaMomentSum::mean_of(const Buffer& sum, bool upper)
   return mean;
 }
 
-Result<SecondMoments> CudaMomentSum::finish(const std::string& name) {
+Result<InputHessian> CudaHessianSum::finish(const std::string& name) {
   if (count_ == 0) return no_inputs(name);
   LOWBIT_TRY(cuda::use_device(gpu_));
   uint64_t bad = kNoneBad;
@@ -103,11 +103,11 @@ Result<SecondMoments> CudaMomentSum::finish(const std::string& name) {
   if (bad != kNoneBad) return not_finite(name, static_cast<int64_t>(bad % static_cast<uint64_t>(k_)));
   if (filled_ > 0) LOWBIT_TRY(sum_up(filled_));
   filled_ = 0;
-  SecondMoments moments;
+  InputHessian moments;
   moments.k = k_;
   LOWBIT_TRY_ASSIGN(moments.h, mean_of(sum_, true));
   if (compares_) {
-    LOWBIT_TRY_ASSIGN(moments.deviation, mean_of(other_sum_, false));
+    LOWBIT_TRY_ASSIGN(moments.mismatch, mean_of(other_sum_, false));
   }
   return moments;
 }

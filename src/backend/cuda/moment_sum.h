@@ -7,15 +7,15 @@
 
 namespace lowbit {
 
-/// MomentSum on the GPU: rows of kMomentChunk in f32, their sum in f64.
-class CudaMomentSum final : public MomentSum {
+/// HessianSum on the GPU: rows of kHessianChunk in f32, their sum in f64.
+class CudaHessianSum final : public HessianSum {
  public:
-  static Result<std::unique_ptr<MomentSum>> make(int gpu, int64_t k, bool compares);
+  static Result<std::unique_ptr<HessianSum>> make(int gpu, int64_t k, bool compares);
   Status add(const float* x, const float* y, int64_t m) override;
-  Result<SecondMoments> finish(const std::string& name) override;
+  Result<InputHessian> finish(const std::string& name) override;
 
  private:
-  CudaMomentSum(int gpu, int64_t k, bool compares, cuda::Stream stream)
+  CudaHessianSum(int gpu, int64_t k, bool compares, cuda::Stream stream)
       : gpu_(gpu), k_(k), compares_(compares), stream_(std::move(stream)) {}
   Status reserve(int64_t rows);
   Status sum_up(int64_t rows);

@@ -221,10 +221,10 @@ class RefProgram final : public Program {
   bool taps_;
 };
 
-/// One number after the other, in chains of kMomentChunk rows.
-class RefMomentSum final : public MomentSum {
+/// One number after the other, in chains of kHessianChunk rows.
+class RefHessianSum final : public HessianSum {
  public:
-  RefMomentSum(int64_t k, bool compares) : k_(k), compares_(compares) {}
+  RefHessianSum(int64_t k, bool compares) : k_(k), compares_(compares) {}
 
   Status add(const float* x, const float* y, int64_t m) override {
     x_.insert(x_.end(), x, x + m * k_);
@@ -232,17 +232,17 @@ class RefMomentSum final : public MomentSum {
     return {};
   }
 
-  Result<SecondMoments> finish(const std::string& name) override {
+  Result<InputHessian> finish(const std::string& name) override {
     if (x_.empty()) return no_inputs(name);
     for (const auto* rows : {&x_, &y_})
       for (size_t i = 0; i < rows->size(); ++i)
         if (!std::isfinite((*rows)[i])) return not_finite(name, int64_t(i) % k_);
-    SecondMoments moments{k_, mean_of(x_), {}};
-    if (!compares_) return moments;
-    std::vector<float> deviation(x_.size());
-    for (size_t i = 0; i < x_.size(); ++i) deviation[i] = y_[i] - x_[i];
-    moments.deviation = mean_of(deviation);
-    return moments;
+    InputHessian hessian{k_, mean_of(x_), {}};
+    if (!compares_) return hessian;
+    std::vector<float> mismatch(x_.size());
+    for (size_t i = 0; i < x_.size(); ++i) mismatch[i] = y_[i] - x_[i];
+    hessian.mismatch = mean_of(mismatch);
+    return hessian;
   }
 
  private:
@@ -253,9 +253,9 @@ class RefMomentSum final : public MomentSum {
     for (int64_t i = 0; i < k_; ++i)
       for (int64_t j = 0; j < k_; ++j) {
         double sum = 0;
-        for (int64_t first = 0; first < rows; first += kMomentChunk) {
+        for (int64_t first = 0; first < rows; first += kHessianChunk) {
           float part = 0;
-          for (int64_t r = first; r < std::min(first + kMomentChunk, rows); ++r)
+          for (int64_t r = first; r < std::min(first + kHessianChunk, rows); ++r)
             part = std::fma(left[size_t(r * k_ + i)], x_[size_t(r * k_ + j)], part);
           sum += double(part);
         }
@@ -309,8 +309,8 @@ class RefBackend final : public HostBackend {
     return std::unique_ptr<Workspace>(std::move(work));
   }
 
-  Result<std::unique_ptr<MomentSum>> moment_sum(int64_t k, bool compares) override {
-    return std::unique_ptr<MomentSum>(std::make_unique<RefMomentSum>(k, compares));
+  Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
+    return std::unique_ptr<HessianSum>(std::make_unique<RefHessianSum>(k, compares));
   }
 
  private:

@@ -116,7 +116,7 @@ struct LaneAttention : LaneLoops<L> {
     int64_t begin, end;
     bool empty() const { return begin >= end; }
   };
-  /// What query j sees of the page.
+  /// The positions of the page that query j sees.
   static Range seen(const SpanArgs& a, int64_t page, int64_t j) {
     const int64_t first = page * kKvPage, begin = a.begin[j] - first, end = a.end[j] - first;
     return {begin < 0 ? 0 : begin, end > kKvPage ? kKvPage : end};

@@ -40,10 +40,10 @@ struct PackedSource {
     typename S::Table table = {};
     if constexpr (kKind == CodecKind::kTable) table = S::load_table(a.table);
     const int64_t first = k0 / P::kBlockK, last = smaller(first + kChunkK / P::kBlockK, P::blocks(a.shape));
-    typename P::Walk walk(a.shape, panel, first);
+    typename P::BlockIterator blocks(a.shape, panel, first);
     float* to = out;
     for (int64_t b = first; b < last; ++b) {
-      const uint8_t* block = walk.next();
+      const uint8_t* block = blocks.next();
       for (int v = 0; v < 2; ++v) {
         typename S::Int words[Packed::kWords];
         for (int w = 0; w < Packed::kWords; ++w) words[w] = S::load(block + 4 * (w * P::kRows + v * S::kLanes));
@@ -63,13 +63,13 @@ struct PackedSource {
     return out;
   }
 
-  /// Columns of one vector of rows, for one row of x: unit = block.
-  static constexpr int kUnitK = P::kBlockK;
+  /// Columns of one vector of rows, for one row of x: a pack is a block.
+  static constexpr int kPackK = P::kBlockK;
   static constexpr bool kDirect = F::kId != FormatId::kTernaryPacked;
   static constexpr int kBits = F::Codec::kBits;
   /// A look-up in a short table is one instruction and takes no mask: small integers take that way, too.
   static constexpr bool kShortTable = kKind != CodecKind::kFloat && kBits <= S::kTableBits;
-  LOWBIT_INLINE typename S::Table unit_table(const MatmulArgs& a) {
+  LOWBIT_INLINE typename S::Table pack_table(const MatmulArgs& a) {
     if constexpr (kShortTable) {
       float values[16];
       for (int i = 0; i < 16; ++i) {
@@ -83,19 +83,19 @@ struct PackedSource {
     if constexpr (kKind == CodecKind::kTable) table = S::load_table(a.table);
     return table;
   }
-  struct Unit {
+  struct Pack {
     typename S::Int words[P::Packed::kWords];
   };
-  LOWBIT_INLINE Unit load_unit(const uint8_t* panel, int64_t unit, int v) {
-    Unit u;
-    const uint8_t* block = panel + unit * P::kBlockBytes;
+  LOWBIT_INLINE Pack load_pack(const uint8_t* panel, int64_t pack, int v) {
+    Pack u;
+    const uint8_t* block = panel + pack * P::kBlockBytes;
     for (int w = 0; w < P::Packed::kWords; ++w) {
       if (v == 0) S::prefetch(block + 4 * w * P::kRows + 1024);
       u.words[w] = S::load(block + 4 * (w * P::kRows + v * S::kLanes));
     }
     return u;
   }
-  LOWBIT_INLINE typename S::Float column(const Unit& u, int c, const typename S::Table& table) {
+  LOWBIT_INLINE typename S::Float column(const Pack& u, int c, const typename S::Table& table) {
     const typename S::Int code = P::Packed::template column<S, !kShortTable>(u.words, c);
     if constexpr (kShortTable) return S::look_up_short(table, code);
     return value(code, table);
@@ -134,22 +134,22 @@ struct DenseSource {
     return out;
   }
 
-  static constexpr int kUnitK = 4;
+  static constexpr int kPackK = 4;
   static constexpr bool kDirect = true;
-  LOWBIT_INLINE typename S::Table unit_table(const MatmulArgs&) {
+  LOWBIT_INLINE typename S::Table pack_table(const MatmulArgs&) {
     typename S::Table none = {};
     return none;
   }
-  struct Unit {
+  struct Pack {
     const uint8_t* from;
   };
-  LOWBIT_INLINE Unit load_unit(const uint8_t* panel, int64_t unit, int v) {
-    const uint8_t* from = panel + (unit * kUnitK * kRows + v * S::kLanes) * kElementBytes;
+  LOWBIT_INLINE Pack load_pack(const uint8_t* panel, int64_t pack, int v) {
+    const uint8_t* from = panel + (pack * kPackK * kRows + v * S::kLanes) * kElementBytes;
     if (v == 0)
-      for (int c = 0; c < kUnitK; ++c) S::prefetch(from + c * kRows * kElementBytes + 2048);
+      for (int c = 0; c < kPackK; ++c) S::prefetch(from + c * kRows * kElementBytes + 2048);
     return {from};
   }
-  LOWBIT_INLINE typename S::Float column(const Unit& u, int c, const typename S::Table&) {
+  LOWBIT_INLINE typename S::Float column(const Pack& u, int c, const typename S::Table&) {
     const uint8_t* from = u.from + c * kRows * kElementBytes;
     if constexpr (Id == FormatId::kF32) return S::load_f(reinterpret_cast<const float*>(from));
     if constexpr (Id == FormatId::kF16) return S::load_f16(reinterpret_cast<const uint16_t*>(from));
@@ -167,39 +167,23 @@ struct DenseSource {
   }
 };
 
-template <class S, class Source, Activation A>
-struct FloatMatmul {
+/// Chunks of columns that are f32 already times rows of x, whatever format they came from. kScaled: weights have
+/// scales.
+template <class S, Activation A, bool kScaled>
+struct FloatTiles {
   using Float = typename S::Float;
   static constexpr int kRows = 2 * S::kLanes;
-  static constexpr int64_t kBlockM = 96;  // rows of x per pass over a panel: bounds the scratch
-  static constexpr int kAbreast = 4;      // panels side by side when x has one row, to hide the latency of fma
 
-  /// Sums of one row of x: of the segment and of the group so far, and of the groups behind it.
+  /// Sums of one row of x: of the group of x and of the group so far, and of the groups behind it.
   struct State {
     float sum[kRows], part[kRows], acc[kRows];
   };
-  struct Scratch {
-    float* values;  // [kChunkK][kRows]
-    float* x;       // int8 activations as f32: [kBlockM, kChunkK]
-    State* states;  // [min(m, kBlockM)]
-  };
-
-  static int64_t scratch_bytes(int64_t m, const PanelShape&) {
-    if (m == 0) return relayout_scratch_bytes(kRows);
-    const int64_t rows = smaller(m, kBlockM);
-    return 4 * kChunkK * kRows + 4 * rows * kChunkK + rows * int64_t(sizeof(State));
-  }
-  static Scratch split(uint8_t* scratch, int64_t m) {
-    float* values = reinterpret_cast<float*>(scratch);
-    float* x = values + kChunkK * kRows;
-    return {values, x, reinterpret_cast<State*>(x + smaller(m, kBlockM) * kChunkK)};
-  }
 
   /// acc after group g of row m: its sum times the scale, then the offset's share.
-  LOWBIT_INLINE Float fold(const MatmulArgs& a, const Factors<S>& factors, int64_t m, int64_t g, int v, Float sum,
-                           Float acc) {
-    acc = S::fma(sum, Source::kScaled ? factors.scale(g, v) : S::set_f(1.0f), acc);
-    if (!Source::kScaled || !a.shape.offsets) return acc;
+  LOWBIT_INLINE Float accumulate(const MatmulArgs& a, const Factors<S>& factors, int64_t m, int64_t g, int v, Float sum,
+                                 Float acc) {
+    acc = S::fma(sum, kScaled ? factors.scale(g, v) : S::set_f(1.0f), acc);
+    if (!kScaled || !a.shape.offsets) return acc;
     return S::fma(S::set_f(a.x_sums[m * a.shape.groups + g]), factors.offset(g, v), acc);
   }
 
@@ -208,13 +192,13 @@ struct FloatMatmul {
   static void chunk_tile(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                          const float* x, int64_t ldx, int64_t m0, State* states) {
     const PanelShape& s = a.shape;
-    const int64_t segment = A == Activation::kF32 ? s.group : s.segment;
+    const int64_t x_group = A == Activation::kF32 ? s.group : s.x_group;
     Float sum[2][M];
     for (int v = 0; v < 2; ++v)
       for (int m = 0; m < M; ++m) sum[v][m] = S::load_f(states[m].sum + v * S::kLanes);
     for (int64_t k = k0; k < k1;) {
-      const int64_t g = k / s.group, group_end = smaller((g + 1) * s.group, s.k), j = k / segment,
-                    segment_end = smaller((j + 1) * segment, group_end), end = smaller(segment_end, k1);
+      const int64_t g = k / s.group, group_end = smaller((g + 1) * s.group, s.k), j = k / x_group,
+                    x_group_end = smaller((j + 1) * x_group, group_end), end = smaller(x_group_end, k1);
       for (; k < end; ++k) {
         Float w[2];
         for (int v = 0; v < 2; ++v) w[v] = S::load_f(values + (k - k0) * kRows + v * S::kLanes);
@@ -224,19 +208,19 @@ struct FloatMatmul {
           for (int v = 0; v < 2; ++v) sum[v][m] = S::fma(w[v], xs, sum[v][m]);
         }
       }
-      if (k < segment_end) break;
+      if (k < x_group_end) break;
       for (int v = 0; v < 2; ++v)
         for (int m = 0; m < M; ++m) {
           Float total = sum[v][m];
           sum[v][m] = S::zero_f();
           float* part = states[m].part + v * S::kLanes;
           if (A != Activation::kF32 && a.x_group_scale != nullptr) {
-            total = S::fma(total, S::set_f(a.x_group_scale[(m0 + m) * s.segments + j]), S::load_f(part));
+            total = S::fma(total, S::set_f(a.x_group_scale[(m0 + m) * s.x_groups + j]), S::load_f(part));
             S::store_f(part, k < group_end ? total : S::zero_f());
             if (k < group_end) continue;
           }
           float* acc = states[m].acc + v * S::kLanes;
-          S::store_f(acc, fold(a, factors, m0 + m, g, v, total, S::load_f(acc)));
+          S::store_f(acc, accumulate(a, factors, m0 + m, g, v, total, S::load_f(acc)));
         }
     }
     for (int v = 0; v < 2; ++v)
@@ -252,6 +236,33 @@ struct FloatMatmul {
     if constexpr (M > 1) {
       if (i < rows) chunk_tiles<M - 1>(a, values, factors, k0, k1, x + i * ldx, ldx, m0 + i, rows - i, states + i);
     }
+  }
+};
+
+template <class S, class Source, Activation A>
+struct FloatMatmul {
+  using Float = typename S::Float;
+  static constexpr int kRows = 2 * S::kLanes;
+  static constexpr int64_t kBlockM = 96;  // rows of x per pass over a panel: bounds the scratch
+  static constexpr int kAbreast = 4;      // panels side by side when x has one row, to hide the latency of fma
+
+  using Tiles = FloatTiles<S, A, Source::kScaled>;
+  using State = typename Tiles::State;
+  struct Scratch {
+    float* values;  // [kChunkK][kRows]
+    float* x;       // int8 activations as f32: [kBlockM, kChunkK]
+    State* states;  // [min(m, kBlockM)]
+  };
+
+  static int64_t scratch_bytes(int64_t m, const PanelShape&) {
+    if (m == 0) return relayout_scratch_bytes(kRows);
+    const int64_t rows = smaller(m, kBlockM);
+    return 4 * kChunkK * kRows + 4 * rows * kChunkK + rows * int64_t(sizeof(State));
+  }
+  static Scratch split(uint8_t* scratch, int64_t m) {
+    float* values = reinterpret_cast<float*>(scratch);
+    float* x = values + kChunkK * kRows;
+    return {values, x, reinterpret_cast<State*>(x + smaller(m, kBlockM) * kChunkK)};
   }
 
   /// Columns [k0, k1) of rows [m0, m0 + rows) of x as f32: what they are, or the values of codes.
@@ -278,7 +289,7 @@ struct FloatMatmul {
         int64_t ldx = 0;
         const float* values = Source::values(a, panel, k0, t.values);
         const float* x = activations(a, k0, k1, m0, rows, t.x, &ldx);
-        chunk_tiles<S::kTileRows>(a, values, factors, k0, k1, x, ldx, m0, rows, t.states);
+        Tiles::template chunk_tiles<S::kTileRows>(a, values, factors, k0, k1, x, ldx, m0, rows, t.states);
       }
       for (int64_t m = 0; m < rows; ++m)
         for (int v = 0; v < 2; ++v)
@@ -286,56 +297,56 @@ struct FloatMatmul {
     }
   }
 
-  /// Columns [k, end) of one row of x, from the start of unit `unit` on; fewer than a unit when kTail.
+  /// Columns [k, end) of one row of x, from the start of pack `pack` on; fewer than a pack when kTail.
   template <int Panels, bool kTail>
-  LOWBIT_INLINE void add_unit(const uint8_t* panel, int64_t panel_bytes, const typename S::Table& table, int64_t unit,
+  LOWBIT_INLINE void add_pack(const uint8_t* panel, int64_t panel_bytes, const typename S::Table& table, int64_t pack,
                               const float* x, int64_t k, Float (&sum)[Panels][2]) {
-    typename Source::Unit u[Panels][2];
+    typename Source::Pack u[Panels][2];
     for (int p = 0; p < Panels; ++p)
-      for (int v = 0; v < 2; ++v) u[p][v] = Source::load_unit(panel + p * panel_bytes, unit, v);
+      for (int v = 0; v < 2; ++v) u[p][v] = Source::load_pack(panel + p * panel_bytes, pack, v);
 #pragma GCC unroll 32
-    for (int c = 0; c < Source::kUnitK; ++c) {
-      if (kTail && unit * Source::kUnitK + c >= k) break;
-      const Float xs = S::set_f(x[unit * Source::kUnitK + c]);
+    for (int c = 0; c < Source::kPackK; ++c) {
+      if (kTail && pack * Source::kPackK + c >= k) break;
+      const Float xs = S::set_f(x[pack * Source::kPackK + c]);
       for (int p = 0; p < Panels; ++p)
         for (int v = 0; v < 2; ++v) sum[p][v] = S::fma(Source::column(u[p][v], c, table), xs, sum[p][v]);
     }
   }
 
-  /// One row of x times `Panels` panels from row n on; groups and segments are whole units.
+  /// One row of x times `Panels` panels from row n on; groups are whole packs.
   template <int Panels>
   static void direct_panels(const MatmulArgs& a, const uint8_t* panel, int64_t n) {
     const PanelShape& s = a.shape;
-    const int64_t panel_bytes = Source::bytes(s), whole_units = s.k / Source::kUnitK,
-                  units = (s.k + Source::kUnitK - 1) / Source::kUnitK;
-    const int64_t group_units = s.groups == 1 ? units : s.group / Source::kUnitK;
-    const int64_t sum_units = A == Activation::kFp8 && s.segments > s.groups ? s.segment / Source::kUnitK : group_units;
+    const int64_t panel_bytes = Source::bytes(s), whole_packs = s.k / Source::kPackK,
+                  packs = (s.k + Source::kPackK - 1) / Source::kPackK;
+    const int64_t group_packs = s.groups == 1 ? packs : s.group / Source::kPackK;
+    const int64_t sum_packs = A == Activation::kFp8 && s.x_groups > s.groups ? s.x_group / Source::kPackK : group_packs;
     const int64_t gap = Source::gap(s);
-    const typename S::Table table = Source::unit_table(a);
+    const typename S::Table table = Source::pack_table(a);
     Float acc[Panels][2];
     for (int p = 0; p < Panels; ++p) acc[p][0] = acc[p][1] = S::zero_f();
     for (int64_t g = 0; g < s.groups; ++g) {
       const uint8_t* const codes = panel + (g + 1) * gap;
-      Float part[Panels][2];  // fp8: of the segments
+      Float part[Panels][2];  // fp8: of the groups of x
       for (int p = 0; p < Panels; ++p) part[p][0] = part[p][1] = S::zero_f();
-      int64_t unit = g * group_units;
-      const int64_t group_end = smaller(unit + group_units, units);
-      while (unit < group_end) {
+      int64_t pack = g * group_packs;
+      const int64_t group_end = smaller(pack + group_packs, packs);
+      while (pack < group_end) {
         Float sum[Panels][2];
         for (int p = 0; p < Panels; ++p) sum[p][0] = sum[p][1] = S::zero_f();
-        const int64_t segment = A == Activation::kFp8 ? unit * Source::kUnitK / s.segment : 0;
-        const int64_t end = smaller(unit + sum_units, group_end);
-        for (; unit < smaller(end, whole_units); ++unit)
-          add_unit<Panels, false>(codes, panel_bytes, table, unit, a.x, s.k, sum);
-        if (unit < end) add_unit<Panels, true>(codes, panel_bytes, table, unit++, a.x, s.k, sum);
+        const int64_t x_group = A == Activation::kFp8 ? pack * Source::kPackK / s.x_group : 0;
+        const int64_t end = smaller(pack + sum_packs, group_end);
+        for (; pack < smaller(end, whole_packs); ++pack)
+          add_pack<Panels, false>(codes, panel_bytes, table, pack, a.x, s.k, sum);
+        if (pack < end) add_pack<Panels, true>(codes, panel_bytes, table, pack++, a.x, s.k, sum);
         for (int p = 0; p < Panels; ++p)
           for (int v = 0; v < 2; ++v)
             part[p][v] =
-                A == Activation::kFp8 ? S::fma(sum[p][v], S::set_f(a.x_group_scale[segment]), part[p][v]) : sum[p][v];
+                A == Activation::kFp8 ? S::fma(sum[p][v], S::set_f(a.x_group_scale[x_group]), part[p][v]) : sum[p][v];
       }
       for (int p = 0; p < Panels; ++p) {
         const Factors<S> factors = Source::factors(panel + p * panel_bytes, s);
-        for (int v = 0; v < 2; ++v) acc[p][v] = fold(a, factors, 0, g, v, part[p][v], acc[p][v]);
+        for (int v = 0; v < 2; ++v) acc[p][v] = Tiles::accumulate(a, factors, 0, g, v, part[p][v], acc[p][v]);
       }
     }
     for (int p = 0; p < Panels; ++p)
@@ -356,8 +367,8 @@ struct FloatMatmul {
     if (a.m == 0) return;
     if constexpr (A != Activation::kInt8 && Source::kDirect) {
       const PanelShape& s = a.shape;
-      const bool whole = (s.groups <= 1 || s.group % Source::kUnitK == 0) &&
-                         (A == Activation::kF32 || s.segments <= 1 || s.segment % Source::kUnitK == 0);
+      const bool whole = (s.groups <= 1 || s.group % Source::kPackK == 0) &&
+                         (A == Activation::kF32 || s.x_groups <= 1 || s.x_group % Source::kPackK == 0);
       if (a.m == 1 && whole) return direct<kAbreast>(a, a.n0);
     }
     const int64_t bytes = Source::bytes(a.shape);

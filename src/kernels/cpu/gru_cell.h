@@ -15,8 +15,8 @@
 #include <cstdint>
 
 #include "kernels/cpu/gru_elements.h"
+#include "kernels/cpu/gru_interleaved.h"
 #include "kernels/cpu/gru_products.h"
-#include "kernels/cpu/gru_woven.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
@@ -44,8 +44,8 @@ int64_t gru_scratch_bytes(const GruSpec& s, int64_t rows) {
   if (c.use_reference) return kRefGru.scratch_bytes(s, rows);
   const int64_t x = product_scratch<S>(c.x, rows), h = product_scratch<S>(c.h, rows);
   const int64_t plain = gru_round_up(4 * rows * 3 * s.h, 64) + (x > h ? x : h);
-  const int64_t woven = may_weave<S>(c.x, c.h) ? woven_scratch<S>(c.x, c.h) : 0;
-  return plain > woven ? plain : woven;
+  const int64_t interleaved = may_interleave<S>(c.x, c.h) ? interleaved_scratch<S>(c.x, c.h) : 0;
+  return plain > interleaved ? plain : interleaved;
 }
 
 template <class S>
@@ -83,7 +83,7 @@ void gru_step(const GruSpec& s, const uint8_t* packed, const int32_t* ih, int64_
 template <class S>
 int64_t gru_ahead_rows(const uint8_t* packed) {
   const auto& c = *reinterpret_cast<const PackedCell*>(packed);
-  return !c.use_reference && may_weave<S>(c.x, c.h) ? kAheadRows : 0;
+  return !c.use_reference && may_interleave<S>(c.x, c.h) ? kAheadRows : 0;
 }
 
 template <class S>
@@ -93,8 +93,8 @@ void gru_step_ahead(const GruSpec& s, const uint8_t* packed, const int32_t* ih, 
   // hh with its padding, the state's codes, then what stays between the shares.
   auto* hh = reinterpret_cast<int32_t*>(scratch);
   uint8_t* const codes = scratch + gru_round_up(4 * c.h.rows_padded, 64);
-  woven_product<S>(c.h, c.x, packed, h, ahead, hh, reinterpret_cast<typename S::Element*>(codes),
-                   codes + gru_round_up(c.h.k_padded, 64));
+  interleaved_product<S>(c.h, c.x, packed, h, ahead, hh, reinterpret_cast<typename S::Element*>(codes),
+                         codes + gru_round_up(c.h.k_padded, 64));
   gates<S>(s, packed, ih, hh, h, nullptr, 0);
 }
 

@@ -88,7 +88,7 @@ void finish_product(const PackedProduct& p, const uint8_t* base, const Sum* sums
   }
 }
 
-/// The same where there is nothing but a bias and a right shift.
+/// The epilogue where there is nothing but a bias and a right shift.
 inline void finish_plain(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t first, int64_t count,
                          int32_t* centered) {
   const auto* bias = reinterpret_cast<const int32_t*>(base + p.bias32) + first;
@@ -103,7 +103,7 @@ inline void finish_plain(const PackedProduct& p, const uint8_t* base, const int3
   }
 }
 
-/// The same from sums in int32, in the cheapest numbers that hold the result.
+/// The epilogue from sums in int32, in the cheapest numbers that hold the result.
 inline void finish_rows(const PackedProduct& p, const uint8_t* base, const int32_t* sums, int64_t limb_stride,
                         int64_t first, int64_t count, int32_t* centered) {
   if (p.plain) return finish_plain(p, base, sums, first, count, centered);

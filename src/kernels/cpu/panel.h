@@ -104,9 +104,9 @@ struct Base3Fields {
   static typename S::Int column(const typename S::Int* words, int c);  // never used: its blocks fit no group
 };
 
-/// What trellis2 stores, 16 columns of a row in a word in their order. A code depends on its own two bits and the six
-/// before them: eight bits in a row, which for the first columns begin in the word before. words[1]: the word moved up
-/// by a byte, below it that word's last.
+/// The stored bits of trellis2, 16 columns of a row in a word in their order. A code depends on its own two bits and
+/// the six before them: eight bits in a row, which for the first columns begin in the word before. words[1]: the word
+/// moved up by a byte, below it that word's last.
 struct TrellisFields {
   static constexpr int kSteps = 4, kWords = 1;
   static void put(uint32_t* words, int step, uint32_t codes) {
@@ -149,13 +149,13 @@ struct Panel {
   static constexpr int kBlockK = 4 * Packed::kSteps;
   static constexpr int64_t kBlockBytes = 4 * Packed::kWords * kRows;
 
-  static bool woven(const PanelShape& s) { return s.groups > 1 && s.group % kBlockK == 0; }
+  static bool interleaved(const PanelShape& s) { return s.groups > 1 && s.group % kBlockK == 0; }
   static int64_t blocks(const PanelShape& s) { return (s.k + kBlockK - 1) / kBlockK; }
-  static int64_t group_blocks(const PanelShape& s) { return woven(s) ? s.group / kBlockK : blocks(s); }
+  static int64_t group_blocks(const PanelShape& s) { return interleaved(s) ? s.group / kBlockK : blocks(s); }
   static int64_t scale_bytes(const PanelShape& s) { return kRows * (s.double_scales ? 1 : s.half_scales ? 2 : 4); }
   static int64_t factor_bytes(const PanelShape& s) {
     const int64_t bytes = scale_bytes(s) + kRows * (!s.offsets ? 0 : s.half_offsets ? 2 : 4);
-    return woven(s) ? round_up_to(bytes, 2 * kRows) : bytes;  // codes stay aligned to vectors
+    return interleaved(s) ? round_up_to(bytes, 2 * kRows) : bytes;  // codes stay aligned to vectors
   }
   /// f16 factors of int8 scales, [ceil(groups / kSuperGroups)][rows]: behind everything else.
   static int64_t supers_at(const PanelShape& s) {
@@ -166,17 +166,20 @@ struct Panel {
   }
   /// Bytes between the codes of one group and the next, and before the first: block b of group g begins at b blocks and
   /// g + 1 gaps.
-  static int64_t gap(const PanelShape& s) { return woven(s) ? factor_bytes(s) : 0; }
-  static int64_t factors_at(const PanelShape& s) { return woven(s) ? 0 : round_up_to(blocks(s) * kBlockBytes, 64); }
+  static int64_t gap(const PanelShape& s) { return interleaved(s) ? factor_bytes(s) : 0; }
+  static int64_t factors_at(const PanelShape& s) {
+    return interleaved(s) ? 0 : round_up_to(blocks(s) * kBlockBytes, 64);
+  }
   static int64_t factor_stride(const PanelShape& s) {
-    return gap(s) + (woven(s) ? group_blocks(s) * kBlockBytes : factor_bytes(s));
+    return gap(s) + (interleaved(s) ? group_blocks(s) * kBlockBytes : factor_bytes(s));
   }
   static int64_t bytes(const PanelShape& s) { return round_up_to(supers_at(s) + super_bytes(s), 64); }
 
   /// The blocks of a panel in their order, from one of them on.
-  class Walk {
+  class BlockIterator {
    public:
-    Walk(const PanelShape& s, const uint8_t* panel, int64_t block) : group_blocks_(group_blocks(s)), gap_(gap(s)) {
+    BlockIterator(const PanelShape& s, const uint8_t* panel, int64_t block)
+        : group_blocks_(group_blocks(s)), gap_(gap(s)) {
       const int64_t groups = gap_ > 0 ? block / group_blocks_ : 0;
       at_ = panel + block * kBlockBytes + (groups + 1) * gap_;
       left_ = (groups + 1) * group_blocks_ - block;
@@ -218,8 +221,8 @@ static inline void unpack_columns(const FormatOps& ops, const uint8_t* row, cons
     ops.unpack(row, first, smaller(count, s.k - first), codes);
     return;
   }
-  for (int64_t j = first / s.segment; j * s.run < rows.columns && j * s.segment < first + count; ++j) {
-    const int64_t begin = j * s.segment, end = begin + smaller(s.run, rows.columns - j * s.run);
+  for (int64_t j = first / s.x_group; j * s.run < rows.columns && j * s.x_group < first + count; ++j) {
+    const int64_t begin = j * s.x_group, end = begin + smaller(s.run, rows.columns - j * s.run);
     const int64_t from = begin < first ? first : begin, to = smaller(end, first + count);
     if (from < to) ops.unpack(row, j * s.run + from - begin, to - from, codes + from - first);
   }
@@ -250,9 +253,9 @@ void relayout_panel(const CanonicalRows& rows, const PanelShape& s, uint8_t* pan
       for (int64_t at = 0; at < chunk_bytes; at += 64) __builtin_prefetch(next + at);
       unpack_columns(ops, row, rows, s, b0 * P::kBlockK, (b1 - b0) * P::kBlockK, scratch + r * kRelayoutStride);
     }
-    typename P::Walk walk(s, panel, b0);
+    typename P::BlockIterator at(s, panel, b0);
     for (int64_t b = b0; b < b1; ++b) {
-      uint8_t* const block = panel + (walk.next() - panel);
+      uint8_t* const block = panel + (at.next() - panel);
       for (int64_t r = 0; r < rows.rows; ++r) {
         const uint8_t* codes = scratch + r * kRelayoutStride + (b - b0) * P::kBlockK;
         uint32_t words[Packed::kWords] = {};
@@ -294,7 +297,7 @@ struct Factors {
     return half ? S::load_f16(reinterpret_cast<const uint16_t*>(base) + v * S::kLanes)
                 : S::load_f(reinterpret_cast<const float*>(base) + v * S::kLanes);
   }
-  /// What lies `ahead` of a group's scales and offsets.
+  /// Prefetches the bytes `ahead` of a group's scales and offsets.
   __attribute__((always_inline)) void prefetch(int64_t g, int64_t ahead) const {
     S::prefetch_ahead(scales + g * stride + ahead);
     if (offsets != nullptr) S::prefetch_ahead(offsets + g * stride + ahead);

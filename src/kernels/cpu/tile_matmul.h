@@ -1,11 +1,11 @@
 #pragma once
 // Integer-valued formats x int8 activations on a matrix unit of 16 x 16 x 64 tiles (AMX), from the panels of
 // kernels/cpu/panel.h with 16 lanes. A tile of C is 16 rows of x by 16 weight rows; a chunk of a panel's columns is
-// unpacked to signed bytes, stays in the first-level cache, and every row of x passes it. Few rows of x, and segments
-// that are no whole tile depths, take IntegerMatmul on the same panels.
+// unpacked to signed bytes, stays in the first-level cache, and every row of x passes it. Few rows of x, and groups of
+// x that are no whole tile depths, take IntegerMatmul on the same panels.
 
 #include "kernels/cpu/integer_matmul.h"
-#include "kernels/cpu/tile_segments.h"
+#include "kernels/cpu/tile_groups.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
@@ -17,24 +17,25 @@ struct TileMatmul {
   using Packed = typename P::Packed;
   using Int = typename S::Int;
   using Float = typename S::Float;
-  using Segments = TileSegments<S, Tiles>;
+  using Groups = TileGroups<S, Tiles>;
   static_assert(S::kLanes == 16);
-  /// Rows of x from which on tiles are faster than vectors: with one segment a row, of 64 columns a tile, of fewer, but
+  /// Rows of x from which on tiles are faster than vectors: with one group of x a row, of 64 columns a tile, of fewer,
+  /// but
   /// 32.
   static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48, kLeastDepth = 32;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
-  /// With one segment a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache:
+  /// With one group of x a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache:
   /// sums then need not leave their tiles, which pays more than the nearer bytes.
   static constexpr int64_t kWideChunkK = 4096, kFewRows = 64;
   static constexpr int64_t kPieceK = 512;  // of a wide chunk: unpacked, and passed by the first rows of x at once
-  static constexpr int kTurns = kChunkK / 32 / Segments::kTurn;  // at most, of a chunk
-  static constexpr int64_t kTileBytes = 1024, kProductBytes = 4 * Segments::kProducts;
+  static constexpr int kTurns = kChunkK / 32 / Groups::kTurn;  // at most, of a chunk
+  static constexpr int64_t kTileBytes = 1024, kProductBytes = 4 * Groups::kProducts;
 
   struct Scratch {
     int8_t* bytes;      // [2][chunk / 4 + spare][16][4]: values of a chunk
-    int32_t* products;  // two turns: the one being folded, and the next
+    int32_t* products;  // two turns: the one that is scaled, and the next
     float* part;        // [rows][32] of the group so far
-    float* acc;         // [rows][32] of the groups behind; int32 sums when the row is one segment
+    float* acc;         // [rows][32] of the groups behind; int32 sums when the row is one group
     int64_t half;       // from one half of bytes to the other
   };
   static constexpr int64_t kSpareSteps = 10;  // blocks of 20 columns do not start where chunks do
@@ -44,18 +45,18 @@ struct TileMatmul {
   static constexpr int64_t half_bytes(int64_t chunk) { return round_up_to((chunk / 4 + kSpareSteps) * 64, kAlias); }
   /// Columns that are unpacked at a time.
   static int64_t chunk_of(int64_t m, const PanelShape& s) {
-    return s.segments > 1 || m <= kFewRows ? kChunkK : smaller(kWideChunkK, round_up_to(s.k, 64));
+    return s.x_groups > 1 || m <= kFewRows ? kChunkK : smaller(kWideChunkK, round_up_to(s.k, 64));
   }
 
   static bool on_tiles(int64_t m, const PanelShape& s) {
-    if (s.segments == 1) return m >= kLeastRows;
-    const int64_t depth = Segments::depth_of(s.segment);
-    return depth >= kLeastDepth && s.segment <= kChunkK && m >= (depth == 64 ? kLeastRows64 : kLeastRows32);
+    if (s.x_groups == 1) return m >= kLeastRows;
+    const int64_t depth = Groups::depth_of(s.x_group);
+    return depth >= kLeastDepth && s.x_group <= kChunkK && m >= (depth == 64 ? kLeastRows64 : kLeastRows32);
   }
-  /// Columns of x that tiles read: a last segment that is short ends with a whole tile.
+  /// Columns of x that tiles read: a last group that is short ends with a whole tile.
   static int64_t columns_of_x(const PanelShape& s) {
-    const int64_t whole = (s.segments - 1) * s.segment;
-    return s.segments == 1 ? s.k : whole + round_up_to(s.k - whole, Segments::depth_of(s.segment));
+    const int64_t whole = (s.x_groups - 1) * s.x_group;
+    return s.x_groups == 1 ? s.k : whole + round_up_to(s.k - whole, Groups::depth_of(s.x_group));
   }
   /// Tiles read and write whole blocks of rows; those that are none are not looked at.
   static int64_t padded(int64_t m) { return round_up_to(m, kActivationRowMultiple); }
@@ -81,14 +82,14 @@ struct TileMatmul {
   class Unpacking {
    public:
     Unpacking(const MatmulArgs& a, const uint8_t* panel, int64_t k0, const Scratch& t)
-        : walk_(a.shape, panel, k0 / P::kBlockK),
-          levels_(Vector::template levels_of<0>(a)),
+        : blocks_at_(a.shape, panel, k0 / P::kBlockK),
+          lookup_(Vector::template lookup_of<0>(a)),
           blocks_(P::blocks(a.shape)),
           block_(k0 / P::kBlockK),
           out_(t.bytes),
           half_(t.half) {
       first_ = t.bytes + (k0 - block_ * P::kBlockK) * 16;
-      if (block_ > 0) before_ = typename P::Walk(a.shape, panel, block_ - 1).next();
+      if (block_ > 0) before_ = typename P::BlockIterator(a.shape, panel, block_ - 1).next();
     }
     /// Where the first step of column k0 lies.
     const int8_t* first() const { return first_; }
@@ -99,13 +100,13 @@ struct TileMatmul {
       uint8_t* out = reinterpret_cast<uint8_t*>(out_);
       for (; block_ < last; ++block_) {
         typename Vector::Blocks block;
-        const uint8_t* const at = walk_.next();
+        const uint8_t* const at = blocks_at_.next();
         block.template load<false>(at, 0, {0, before_});
         before_ = at;
 #pragma GCC unroll 8
         for (int step = 0; step < Packed::kSteps; ++step, out += 64)
           for (int v = 0; v < 2; ++v) {
-            const Int codes = block.step(v, step, levels_);
+            const Int codes = block.step(v, step, lookup_);
             S::store(out + v * half, Vector::kTable ? codes : S::add8(codes, add));
           }
       }
@@ -113,8 +114,8 @@ struct TileMatmul {
     }
 
    private:
-    typename P::Walk walk_;
-    typename Vector::Levels levels_;
+    typename P::BlockIterator blocks_at_;
+    typename Vector::Lookup lookup_;
     const uint8_t* before_ = Vector::kNoBlock;
     int64_t blocks_, block_;
     int8_t* out_;
@@ -132,7 +133,7 @@ struct TileMatmul {
     return c;
   }
 
-  // ---- Whole rows are one segment: 32 x 32 blocks of C in int32 ----
+  // ---- Whole rows are one group: 32 x 32 blocks of C in int32 ----
 
   /// Tiles of sums [rows][32] of 16 + kSecond * 16 rows of x, zero at first.
   template <bool kSecond>
@@ -229,37 +230,37 @@ struct TileMatmul {
     }
   }
 
-  // ---- Segments: their products are folded by vectors ----
+  // ---- Groups of x: their products are scaled by vectors ----
 
-  static void segment_panel(const MatmulArgs& a, const uint8_t* panel, int64_t n, const Scratch& t) {
+  static void grouped_panel(const MatmulArgs& a, const uint8_t* panel, int64_t n, const Scratch& t) {
     const PanelShape& s = a.shape;
-    const int64_t per_chunk = kChunkK / s.segment;
+    const int64_t per_chunk = kChunkK / s.x_group;
     const Factors<S> factors = factors_of<S, F>(panel, s);
     __builtin_memset(static_cast<void*>(t.part), 0, size_t(padded(a.m)) * 256);
-    typename Segments::Turn turns[kTurns];
-    for (int64_t j0 = 0; j0 < s.segments; j0 += per_chunk) {
-      const int64_t j1 = smaller(j0 + per_chunk, s.segments);
-      Unpacking unpacking(a, panel, j0 * s.segment, t);
-      unpacking.until(smaller(j1 * s.segment, s.k));
+    typename Groups::Turn turns[kTurns];
+    for (int64_t j0 = 0; j0 < s.x_groups; j0 += per_chunk) {
+      const int64_t j1 = smaller(j0 + per_chunk, s.x_groups);
+      Unpacking unpacking(a, panel, j0 * s.x_group, t);
+      unpacking.until(smaller(j1 * s.x_group, s.k));
       int64_t count = 0;
-      for (int64_t j = j0; j < j1; j += Segments::kTurn)
-        turns[count++] = Segments::turn_of(a, factors, j, int(smaller(Segments::kTurn, j1 - j)));
-      Segments::multiply(a, turns, count, unpacking.first(), t.half, t.products, t.part, t.acc);
+      for (int64_t j = j0; j < j1; j += Groups::kTurn)
+        turns[count++] = Groups::turn_of(a, factors, j, int(smaller(Groups::kTurn, j1 - j)));
+      Groups::multiply(a, turns, count, unpacking.first(), t.half, t.products, t.part, t.acc);
     }
-    Segments::write(a, factors, n, t.acc);
+    Groups::write(a, factors, n, t.acc);
   }
 
   static void run(const MatmulArgs& a) {
     if (!on_tiles(a.m, a.shape) || columns_of_x(a.shape) > a.ldxq) return Vector::run(a);
     const Scratch t = split(a.scratch, a.m, a.shape);
     const int64_t bytes = P::bytes(a.shape);
-    Tiles::configure(config(a.shape.segments > 1 ? Segments::depth_of(a.shape.segment) : 64));
+    Tiles::configure(config(a.shape.x_groups > 1 ? Groups::depth_of(a.shape.x_group) : 64));
     for (int64_t n = a.n0; n < a.n1; n += P::kRows) {
       const uint8_t* panel = a.w + n / P::kRows * bytes;
-      if (a.shape.segments == 1) {
+      if (a.shape.x_groups == 1) {
         row_panel(a, panel, n, t);
       } else {
-        segment_panel(a, panel, n, t);
+        grouped_panel(a, panel, n, t);
       }
     }
     Tiles::release();

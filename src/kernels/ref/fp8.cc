@@ -1,4 +1,4 @@
-// What FP8 in blocks means: docs/numerics.md#fp8-in-blocks. Written to be read, never tuned.
+// The definition of FP8 in blocks: docs/numerics.md#fp8-in-blocks. Written to be read, never tuned.
 
 #include "kernels/fp8_api.h"
 

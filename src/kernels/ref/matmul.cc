@@ -127,18 +127,18 @@ void run(const MatmulArgs& a) {
         if constexpr (A == Activation::kF32) {
           sum = group_sum_f32(values, a.x + m * a.ldx, begin, end);
         } else if constexpr (A == Activation::kFp8) {
-          for (int64_t j = begin / s.segment; j * s.segment < end; ++j) {
-            const int64_t stop = (j + 1) * s.segment < end ? (j + 1) * s.segment : end;
-            const float part = group_sum_f32(values, a.x + m * a.ldx, j * s.segment, stop);
-            sum = std::fma(part, a.x_group_scale[m * s.segments + j], sum);
+          for (int64_t j = begin / s.x_group; j * s.x_group < end; ++j) {
+            const int64_t stop = (j + 1) * s.x_group < end ? (j + 1) * s.x_group : end;
+            const float part = group_sum_f32(values, a.x + m * a.ldx, j * s.x_group, stop);
+            sum = std::fma(part, a.x_group_scale[m * s.x_groups + j], sum);
           }
         } else if (a.x_group_scale == nullptr) {
           sum = group_sum_int8<F>(values, a.xq + m * a.ldxq, begin, end);
         } else {
-          for (int64_t j = begin / s.segment; j * s.segment < end; ++j) {
-            const int64_t stop = (j + 1) * s.segment < end ? (j + 1) * s.segment : end;
-            const float part = group_sum_int8<F>(values, a.xq + m * a.ldxq, j * s.segment, stop);
-            sum = std::fma(part, a.x_group_scale[m * s.segments + j], sum);
+          for (int64_t j = begin / s.x_group; j * s.x_group < end; ++j) {
+            const int64_t stop = (j + 1) * s.x_group < end ? (j + 1) * s.x_group : end;
+            const float part = group_sum_int8<F>(values, a.xq + m * a.ldxq, j * s.x_group, stop);
+            sum = std::fma(part, a.x_group_scale[m * s.x_groups + j], sum);
           }
         }
         acc = std::fma(sum, scales[g], acc);

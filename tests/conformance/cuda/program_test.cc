@@ -1,5 +1,5 @@
 // Whole models on a GPU against the reference, bit for bit: every family and format, ragged batches, ranges, taps,
-// sequences that share pages; and what needs a device of its own: pages, moments, errors.
+// sequences that share pages; and what needs a device of its own: pages, Hessians, errors.
 
 #include "runtime/program_checks.h"
 
@@ -203,32 +203,32 @@ TEST(CudaPrograms, CachesOfTheHostAreRefused) {
   EXPECT_NE(status.error().message().find("host"), std::string::npos) << status.error().message();
 }
 
-TEST(CudaPrograms, MomentsOfTheReference) {
+TEST(CudaPrograms, HessianOfTheReference) {
   LOWBIT_NEEDS_GPU();
   Gpu gpu;
   const auto ref = make_ref_backend(gpu.pool);
   Rng rng(3);
   for (const int64_t k : {40, 209})
     for (const bool compares : {false, true}) {
-      const int64_t rows = 2 * kMomentChunk + 100;
+      const int64_t rows = 2 * kHessianChunk + 100;
       std::vector<float> x(size_t(rows * k)), y(x.size());
       for (auto* values : {&x, &y})
         for (float& v : *values) v = float(rng.normal());
-      const auto by_definition = *ref->moment_sum(k, compares);
+      const auto by_definition = *ref->hessian_sum(k, compares);
       ASSERT_TRUE(by_definition->add(x.data(), compares ? y.data() : nullptr, rows));
-      const SecondMoments want = *by_definition->finish("rows");
+      const InputHessian want = *by_definition->finish("rows");
       Buffer xd = *gpu.backend->allocate_rows(rows * k, "x"), yd = *gpu.backend->allocate_rows(rows * k, "y");
       ASSERT_TRUE(gpu.backend->upload(x, xd, 0) && gpu.backend->upload(y, yd, 0));
       for (const int64_t cut : {int64_t{77}, rows}) {
-        const auto sum = *gpu.backend->moment_sum(k, compares);
+        const auto sum = *gpu.backend->hessian_sum(k, compares);
         for (int64_t first = 0; first < rows; first += cut)
           ASSERT_TRUE(sum->add(xd.as<float>() + first * k, compares ? yd.as<float>() + first * k : nullptr,
                                std::min(cut, rows - first)));
-        const SecondMoments got = *sum->finish("rows");
+        const InputHessian got = *sum->finish("rows");
         EXPECT_TRUE(same_bits(got.h, want.h)) << k << ", cut " << cut;
-        EXPECT_TRUE(same_bits(got.deviation, want.deviation)) << k << ", cut " << cut;
+        EXPECT_TRUE(same_bits(got.mismatch, want.mismatch)) << k << ", cut " << cut;
       }
-      const auto bad = *gpu.backend->moment_sum(k, false);
+      const auto bad = *gpu.backend->hessian_sum(k, false);
       x[size_t(5 * k + 3)] = NAN;
       ASSERT_TRUE(gpu.backend->upload(x, xd, 0));
       ASSERT_TRUE(bad->add(xd.as<float>(), nullptr, rows));

@@ -12,10 +12,10 @@ struct GruSimd {
   using Int = __m256i;
   using Element = uint8_t;  // of x
   static constexpr int kLanes = 8, kColumns = 4, kRows = 2, kDepth = 4, kTileRows = 0;
-  static constexpr bool kUnpacks = false, kByteTables = false, kCentred = true, kWeaves = false;
+  static constexpr bool kUnpacks = false, kByteTables = false, kCentred = true, kInterleaves = false;
 
   static inline __attribute__((always_inline)) Int zero() { return _mm256_setzero_si256(); }
-  /// What a sum of codes x begins with.
+  /// The first value of a sum of codes x.
   static inline __attribute__((always_inline)) Int start(const uint8_t* x, int64_t n) {
     int32_t sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += x[i] > 127 ? 256 - x[i] : 0;

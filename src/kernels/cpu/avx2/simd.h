@@ -22,7 +22,7 @@ struct Simd : Vectors256 {
     static_assert(kSteps >= 1);
     LOWBIT_INLINE Int first(Int codes, Int x) { return _mm256_maddubs_epi16(codes, x); }
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_add_epi16(sum, first(codes, x)); }
-    /// The same in place, for the sums of several rows: GCC 12 copies most of them once a step, which no port does for
+    /// add() in place, for the sums of several rows: GCC 12 copies most of them once a step, which no port does for
     /// nothing.
     LOWBIT_INLINE void add_to(Int& sum, Int codes, Int x) {
       Int products;

@@ -17,8 +17,8 @@ struct Vectors256 {
   using Int = __m256i;
   using Float = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kTileRows = 6;  // rows of x, at most, whose sums stay in registers
-  static constexpr int kFoldRows = 6;  // rows of x of a tile that leaves registers for folding
+  static constexpr int kTileRows = 6;        // rows of x, at most, whose sums stay in registers
+  static constexpr int kScaledTileRows = 6;  // rows of x of a tile that leaves registers for scales
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }
@@ -56,8 +56,8 @@ struct Vectors256 {
   LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) { prefetch(p); }
 
   /// A table of 16 bytes. A look-up wants bytes below 16.
-  static constexpr bool kMaskedLevels = true;
-  LOWBIT_INLINE Int load_levels(const int8_t* p) {
+  static constexpr bool kMaskedLookUp = true;
+  LOWBIT_INLINE Int load_table8(const int8_t* p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   LOWBIT_INLINE Int look_up8(Int table, Int codes) { return _mm256_shuffle_epi8(table, codes); }

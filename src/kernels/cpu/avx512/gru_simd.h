@@ -13,7 +13,7 @@ struct GruSimd {
   using Int = __m512i;
   using Element = uint8_t;  // of x
   static constexpr int kLanes = 16, kColumns = 4, kRows = 4, kDepth = 4, kTileRows = 0;
-  static constexpr bool kUnpacks = true, kByteTables = true, kCentred = false, kWeaves = true;
+  static constexpr bool kUnpacks = true, kByteTables = true, kCentred = false, kInterleaves = true;
 
   static inline __attribute__((always_inline)) Int zero() { return _mm512_setzero_si512(); }
   static inline __attribute__((always_inline)) Int start(const uint8_t*, int64_t) { return zero(); }

@@ -17,7 +17,7 @@ struct Simd {
   using Float = __m512;
   static constexpr int kLanes = 16;
   static constexpr int kTileRows = 8;         // rows of x, at most, whose sums stay in registers
-  static constexpr int kFoldRows = 6;         // rows of x of a tile that leaves registers for folding
+  static constexpr int kScaledTileRows = 6;   // rows of x of a tile that leaves registers for scales
   static constexpr int64_t kDirectRows = 32;  // rows of x for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
@@ -62,8 +62,8 @@ struct Simd {
   LOWBIT_INLINE void prefetch_ahead(const uint8_t* p) { prefetch(p); }
 
   /// A table of 16 bytes. A look-up reads the low four bits of each byte.
-  static constexpr bool kMaskedLevels = false;
-  LOWBIT_INLINE Int load_levels(const int8_t* p) {
+  static constexpr bool kMaskedLookUp = false;
+  LOWBIT_INLINE Int load_table8(const int8_t* p) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   LOWBIT_INLINE Int look_up8(Int table, Int codes) { return _mm512_permutexvar_epi8(codes, table); }
@@ -133,8 +133,8 @@ struct Simd {
   LOWBIT_INLINE Float load_rows(const float* p, int rows) { return _mm512_maskz_loadu_ps(row_mask(rows), p); }
 
   /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.
-  template <int MaxCode>
-  struct Dot {
+  /// Of codes of any width: kernels that differ in nothing else are compiled once.
+  struct AnyDot {
     static constexpr bool kSigned = false, kWidens = false;
     static constexpr int kSteps = 1 << 30;
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm512_dpbusd_epi32(sum, codes, x); }
@@ -143,6 +143,8 @@ struct Simd {
     LOWBIT_INLINE Int add_sums(Int a, Int b) { return add32(a, b); }
     LOWBIT_INLINE Int shift_sums(Int sum, int n) { return shift_right_signed32(sum, n); }
   };
+  template <int MaxCode>
+  using Dot = AnyDot;
 };
 
 }  // namespace LOWBIT_ISA

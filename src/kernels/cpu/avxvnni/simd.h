@@ -13,8 +13,8 @@ struct Simd : Vectors256 {
   static constexpr const char* kTileName = "avxvnni_16x6";
 
   /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.
-  template <int MaxCode>
-  struct Dot {
+  /// Of codes of any width: kernels that differ in nothing else are compiled once.
+  struct AnyDot {
     static constexpr bool kSigned = false, kWidens = false;
     static constexpr int kSteps = 1 << 30;
     LOWBIT_INLINE Int add(Int sum, Int codes, Int x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
@@ -23,6 +23,8 @@ struct Simd : Vectors256 {
     LOWBIT_INLINE Int add_sums(Int a, Int b) { return add32(a, b); }
     LOWBIT_INLINE Int shift_sums(Int sum, int n) { return shift_right_signed32(sum, n); }
   };
+  template <int MaxCode>
+  using Dot = AnyDot;
 };
 
 }  // namespace LOWBIT_ISA

@@ -1,4 +1,4 @@
-#include "quantize/migration.h"
+#include "quantize/smooth_factors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@ bool usable(float magnitude) { return magnitude > 0 && std::isfinite(magnitude);
 
 }  // namespace
 
-std::vector<float> migration_factors(const std::vector<float>& inputs, const std::vector<float>& weights,
-                                     double strength) {
+std::vector<float> smooth_factors(const std::vector<float>& inputs, const std::vector<float>& weights,
+                                  double strength) {
   const size_t k = std::min(inputs.size(), weights.size());
   std::vector<double> exponents(k, 0.0);  // log of each factor
   double sum = 0, count = 0;

@@ -16,17 +16,16 @@
 
 namespace lowbit {
 
-/// What a model says next at each place of some text.
+/// The likeliest next token at each position of a text.
 struct NextTokens {
   double ppl = 0;
   std::vector<TokenId> likeliest;
   std::vector<char> sure;  // it has half of the probability or more
 };
 
-/// same_token, continued and the figures of sure places, of windows of `context` tokens; the last place of a window has
-/// no next token.
-void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context,
-                         HeldBackReport& report);
+/// same_token, continued and the figures of sure places, of sequences of `context` tokens; the last place of a sequence
+/// has no next token.
+void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context, HeldOutReport& report);
 
 /// Why a result is of no use, and what it had to be; "" where it is.
 struct Verdict {
@@ -35,15 +34,15 @@ struct Verdict {
 };
 /// Perplexity beyond three times the source's; or another token where the source is sure of its own more often than
 /// not, over 64 such places or more: a model may keep its perplexity and say other things.
-Verdict judge(const HeldBackReport& held);
+Verdict judge(const HeldOutReport& held);
 
-/// A few windows of tokens, run through the source's blocks and through the quantized ones side by side, one block in
+/// A few sequences of tokens, run through the source's blocks and through the quantized ones side by side, one block in
 /// memory at a time.
-class HeldBack {
+class HeldOut {
  public:
-  HeldBack() = default;
-  /// tokens [windows, context]; `source` and `quantized` are their embeddings by the source.
-  HeldBack(std::vector<TokenId> tokens, int64_t context, HiddenStates source, HiddenStates quantized, bool was_seen);
+  HeldOut() = default;
+  /// tokens [sequences, context]; `source` and `quantized` are their embeddings by the source.
+  HeldOut(std::vector<TokenId> tokens, int64_t context, HiddenStates source, HiddenStates quantized, bool was_seen);
 
   bool empty() const { return tokens_.empty(); }
   const std::vector<TokenId>& tokens() const { return tokens_; }
@@ -56,8 +55,8 @@ class HeldBack {
 
   /// After the last block. `head`: the weight that makes logits, of the source and as quantized. Errors: what loading
   /// and the product say.
-  Result<HeldBackReport> finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head, Isa isa,
-                                ThreadPool& pool) const;
+  Result<HeldOutReport> finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head, Isa isa,
+                               ThreadPool& pool) const;
 
  private:
   Result<NextTokens> next_tokens(const HiddenStates& states, const std::vector<float>& norm, float eps,

@@ -1,7 +1,7 @@
 #pragma once
-// The recurrent product of one sequence woven with the input product of rows to come. The first waits for its weights
-// from the second-level cache and leaves the multipliers idle half of the time; the second has many products for each
-// byte.
+// The recurrent product of one sequence interleaved with the input product of rows to come. The first waits for its
+// weights from the second-level cache and leaves the multipliers idle half of the time; the second has many products
+// for each byte.
 
 #include <cstdint>
 
@@ -11,22 +11,22 @@ namespace lowbit {
 inline namespace LOWBIT_ISA {
 
 constexpr int kAheadRows = 8, kAheadPanels = 2;  // of W: a tile of 16 sums
-constexpr int kWovenGroups = 4;                  // of kPanels panels of R, beside one tile
+constexpr int kStateGroups = 4;                  // of kPanels panels of R, beside one tile
 
 /// Both in bytes of one limb, of as many columns.
 template <class S>
-bool may_weave(const PackedProduct& x, const PackedProduct& h) {
-  return S::kWeaves && x.plain && h.plain && x.field_bits == 8 && h.field_bits == 8 && x.k_padded == h.k_padded &&
-         h.k_padded % (S::kColumns * kWovenGroups) == 0 && h.rows_padded >= kWovenGroups * kPanels * S::kLanes;
+bool may_interleave(const PackedProduct& x, const PackedProduct& h) {
+  return S::kInterleaves && x.plain && h.plain && x.field_bits == 8 && h.field_bits == 8 && x.k_padded == h.k_padded &&
+         h.k_padded % (S::kColumns * kStateGroups) == 0 && h.rows_padded >= kStateGroups * kPanels * S::kLanes;
 }
 
 template <class S>
-int64_t woven_scratch(const PackedProduct& x, const PackedProduct& h) {
+int64_t interleaved_scratch(const PackedProduct& x, const PackedProduct& h) {
   return gru_round_up(4 * h.rows_padded, 64) + gru_round_up(h.k_padded, 64) +
          gru_round_up(kAheadRows * x.k_padded, 64) + 4 * kAheadRows * kAheadPanels * S::kLanes;
 }
 
-/// What follows a product that is plain.
+/// The epilogue of a product whose sums need one shift alone.
 template <class S>
 struct PlainFinish {
   const int32_t *bias, *right, *round;
@@ -45,7 +45,7 @@ struct PlainFinish {
 
 /// The input product of the rows to come.
 template <class S>
-struct WovenInput {
+struct InterleavedInput {
   static constexpr int64_t kTileRows = kAheadPanels * S::kLanes;  // of W
   const PackedProduct& p;
   const uint8_t* base;
@@ -57,7 +57,7 @@ struct WovenInput {
 
 /// The recurrent product; its groups forwards or backwards: what was read last is read first in the next step.
 template <class S>
-struct WovenState {
+struct InterleavedState {
   static constexpr int64_t kGroupRows = kPanels * S::kLanes;
   const PackedProduct& p;
   PlainFinish<S> finish;
@@ -68,31 +68,31 @@ struct WovenState {
   int64_t first_row(int64_t i) const { return (backwards ? groups() - 1 - i : i) * kGroupRows; }
 };
 
-/// A tile of W, and kWovenGroups groups of R from number `first` on: one step of the tile's columns to every
-/// kWovenGroups of theirs.
+/// A tile of W, and kStateGroups groups of R from number `first` on: one step of the tile's columns to every
+/// kStateGroups of theirs.
 template <class S>
-void woven_groups(const WovenInput<S>& in, int64_t tile, const WovenState<S>& h, int64_t first) {
-  constexpr int64_t kStepBytes = S::kLanes * S::kColumns, kTileRows = WovenInput<S>::kTileRows;
-  constexpr int kEach = kAheadRows / kWovenGroups;  // rows of x
+void interleaved_groups(const InterleavedInput<S>& in, int64_t tile, const InterleavedState<S>& h, int64_t first) {
+  constexpr int64_t kStepBytes = S::kLanes * S::kColumns, kTileRows = InterleavedInput<S>::kTileRows;
+  constexpr int kEach = kAheadRows / kStateGroups;  // rows of x
   const int64_t columns = h.p.k_padded, steps = columns / S::kColumns, panel_bytes = steps * kStepBytes;
   const uint8_t* w = in.base + in.p.weights + tile * kAheadPanels * panel_bytes;
   const typename S::Element* x = in.x;
   typename S::Int acc[kAheadPanels][kAheadRows];
 #pragma GCC unroll 16  // here and below: sums must stay in registers
   for (int i = 0; i < kAheadPanels * kAheadRows; ++i) acc[i / kAheadRows][i % kAheadRows] = S::zero();
-  for (int g = 0; g < kWovenGroups; ++g) {
+  for (int g = 0; g < kStateGroups; ++g) {
     typename S::Int own[kPanels];
 #pragma GCC unroll 16
     for (int i = 0; i < kPanels; ++i) own[i] = S::zero();
     const typename S::Element* code = h.codes;
     const int64_t row = h.first_row(first + g);
     const uint8_t* r = in.base + h.p.weights + row * columns;
-    for (int64_t k = 0; k < steps / kWovenGroups; ++k, x += kAheadRows * S::kColumns, w += kStepBytes) {
+    for (int64_t k = 0; k < steps / kStateGroups; ++k, x += kAheadRows * S::kColumns, w += kStepBytes) {
       typename S::Int tile_weights[kAheadPanels];
 #pragma GCC unroll 16
       for (int i = 0; i < kAheadPanels; ++i) tile_weights[i] = S::load_bytes(w + i * panel_bytes);
 #pragma GCC unroll 16
-      for (int j = 0; j < kWovenGroups; ++j, code += S::kColumns, r += kStepBytes) {
+      for (int j = 0; j < kStateGroups; ++j, code += S::kColumns, r += kStepBytes) {
         const typename S::Int c = S::broadcast(code);
 #pragma GCC unroll 16
         for (int i = 0; i < kPanels; ++i) own[i] = S::dot(own[i], c, S::load_bytes(r + i * panel_bytes));
@@ -120,7 +120,7 @@ void woven_groups(const WovenInput<S>& in, int64_t tile, const WovenState<S>& h,
     __builtin_memcpy(in.ih + m * in.p.rows + tile * kTileRows, in.spare + m * kTileRows, size_t(4 * left));
 }
 
-/// Codes of the rows to come as woven_groups() reads them: [k_padded / S::kColumns][kAheadRows][S::kColumns].
+/// Codes of the rows to come as interleaved_groups() reads them: [k_padded / S::kColumns][kAheadRows][S::kColumns].
 template <class S>
 void arrange_ahead(const PackedProduct& p, const uint16_t* codes, typename S::Element* x) {
   const int64_t k = p.k, steps = p.k_padded / S::kColumns;
@@ -136,28 +136,29 @@ void arrange_ahead(const PackedProduct& p, const uint16_t* codes, typename S::El
 
 /// hh [rows_padded] from the state, and a share of ih of the rows to come, whose codes come with the first share.
 template <class S>
-void woven_product(const PackedProduct& h, const PackedProduct& p, const uint8_t* base, const uint16_t* state,
-                   const GruAhead& ahead, int32_t* hh, typename S::Element* codes, uint8_t* ahead_scratch) {
+void interleaved_product(const PackedProduct& h, const PackedProduct& p, const uint8_t* base, const uint16_t* state,
+                         const GruAhead& ahead, int32_t* hh, typename S::Element* codes, uint8_t* ahead_scratch) {
   auto* x = reinterpret_cast<typename S::Element*>(ahead_scratch);
   if (ahead.share == 0) arrange_ahead<S>(p, ahead.x, x);
   split_codes<false>(h, state, 1, codes);
-  const WovenInput<S> in{p,
-                         base,
-                         PlainFinish<S>(p, base),
-                         x,
-                         reinterpret_cast<int32_t*>(x + gru_round_up(kAheadRows * p.k_padded, 64)),
-                         ahead.ih};
-  const WovenState<S> own{h, PlainFinish<S>(h, base), codes, hh, ahead.share % 2 != 0};
-  const int64_t groups = own.groups(), tiles = p.rows_padded / WovenInput<S>::kTileRows;
+  const InterleavedInput<S> in{p,
+                               base,
+                               PlainFinish<S>(p, base),
+                               x,
+                               reinterpret_cast<int32_t*>(x + gru_round_up(kAheadRows * p.k_padded, 64)),
+                               ahead.ih};
+  const InterleavedState<S> own{h, PlainFinish<S>(h, base), codes, hh, ahead.share % 2 != 0};
+  const int64_t groups = own.groups(), tiles = p.rows_padded / InterleavedInput<S>::kTileRows;
   int64_t done = 0;
   for (int64_t t = tiles * ahead.share / ahead.shares; t < tiles * (ahead.share + 1) / ahead.shares; ++t) {
     // Where shares are uneven some groups are done twice.
-    const int64_t first = done + kWovenGroups <= groups ? done : groups - kWovenGroups;
-    woven_groups(in, t, own, first);
-    done = first + kWovenGroups;
+    const int64_t first = done + kStateGroups <= groups ? done : groups - kStateGroups;
+    interleaved_groups(in, t, own, first);
+    done = first + kStateGroups;
   }
   // The groups that are left: behind these, or before.
-  const int64_t left = (groups - done) * WovenState<S>::kGroupRows, from = own.backwards ? 0 : h.rows_padded - left;
+  const int64_t left = (groups - done) * InterleavedState<S>::kGroupRows,
+                from = own.backwards ? 0 : h.rows_padded - left;
   byte_products<S, 1, 1, 8>(h, base, codes, hh, hh, from, from + left);
 }
 

@@ -1,4 +1,4 @@
-// Second moments: the same bits on every backend, for any cut of the rows; and rows that go between workspaces and
+// The Hessian: the same bits on every backend, for any cut of the rows; and rows that go between workspaces and
 // buffers.
 
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ std::vector<float> random_rows(uint64_t seed, int64_t count) {
 }
 
 /// `cut`: rows of each call.
-SecondMoments sum_of(Backend& backend, const std::vector<float>& x, const std::vector<float>& y, int64_t k,
-                     int64_t cut) {
-  const auto sum = *backend.moment_sum(k, !y.empty());
+InputHessian sum_of(Backend& backend, const std::vector<float>& x, const std::vector<float>& y, int64_t k,
+                    int64_t cut) {
+  const auto sum = *backend.hessian_sum(k, !y.empty());
   const auto rows = int64_t(x.size()) / k;
   for (int64_t first = 0; first < rows; first += cut)
     EXPECT_TRUE(
@@ -32,24 +32,24 @@ SecondMoments sum_of(Backend& backend, const std::vector<float>& x, const std::v
   return *sum->finish("rows");
 }
 
-TEST(MomentSum, EveryBackendGivesTheReferencesBits) {
+TEST(HessianSum, EveryBackendGivesTheReferencesBits) {
   ThreadPool pool(2);
   const auto ref = make_ref_backend(pool);
   for (const int64_t k : {40, 209}) {  // within a panel of columns; a panel and some
-    const int64_t rows = kMomentChunk * (k < 100 ? 2 : 1) + 100;
+    const int64_t rows = kHessianChunk * (k < 100 ? 2 : 1) + 100;
     const std::vector<float> x = random_rows(1, rows * k), y = random_rows(2, rows * k);
     for (const bool compares : {false, true}) {
       const std::vector<float> other = compares ? y : std::vector<float>();
-      const SecondMoments want = sum_of(*ref, x, other, k, rows);
-      EXPECT_EQ(want.deviation.size(), other.empty() ? 0u : size_t(k * k));
+      const InputHessian want = sum_of(*ref, x, other, k, rows);
+      EXPECT_EQ(want.mismatch.size(), other.empty() ? 0u : size_t(k * k));
       for (int i = 0; i <= int(best_isa()); ++i) {
         if (!isa_available(Isa(i))) continue;
         const auto cpu = make_cpu_backend(Isa(i), pool, false);
-        for (const int64_t cut : {int64_t{77}, kMomentChunk, rows}) {
-          const SecondMoments got = sum_of(*cpu, x, other, k, cut);
+        for (const int64_t cut : {int64_t{77}, kHessianChunk, rows}) {
+          const InputHessian got = sum_of(*cpu, x, other, k, cut);
           EXPECT_EQ(got.k, k);
           EXPECT_TRUE(same_bits(got.h, want.h)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
-          EXPECT_TRUE(same_bits(got.deviation, want.deviation)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
+          EXPECT_TRUE(same_bits(got.mismatch, want.mismatch)) << isa_name(Isa(i)) << ", k " << k << ", cut " << cut;
         }
       }
     }
@@ -57,11 +57,11 @@ TEST(MomentSum, EveryBackendGivesTheReferencesBits) {
 }
 
 /// The reference itself, against doubles.
-TEST(MomentSum, IsTheMeanOfProducts) {
+TEST(HessianSum, IsTheMeanOfProducts) {
   ThreadPool pool(1);
   constexpr int64_t kWidth = 5, kRows = 3000;
   const std::vector<float> x = random_rows(3, kRows * kWidth), y = random_rows(4, kRows * kWidth);
-  const SecondMoments got = sum_of(*make_ref_backend(pool), x, y, kWidth, kRows);
+  const InputHessian got = sum_of(*make_ref_backend(pool), x, y, kWidth, kRows);
   for (int64_t i = 0; i < kWidth; ++i)
     for (int64_t j = 0; j < kWidth; ++j) {
       double h = 0, d = 0;
@@ -71,11 +71,11 @@ TEST(MomentSum, IsTheMeanOfProducts) {
         d += (yi - xi) * xj / double(kRows);
       }
       EXPECT_NEAR(got.h[size_t(i * kWidth + j)], h, 1e-5);
-      EXPECT_NEAR(got.deviation[size_t(i * kWidth + j)], d, 1e-5);
+      EXPECT_NEAR(got.mismatch[size_t(i * kWidth + j)], d, 1e-5);
     }
 }
 
-TEST(MomentSum, RefusesWhatIsNotFinite) {
+TEST(HessianSum, RefusesWhatIsNotFinite) {
   ThreadPool pool(2);
   const auto ref = make_ref_backend(pool), cpu = make_cpu_backend(best_isa(), pool, false);
   const std::vector<float> good = random_rows(5, 1200 * 8);
@@ -84,7 +84,7 @@ TEST(MomentSum, RefusesWhatIsNotFinite) {
       for (const bool in_y : {false, true}) {
         std::vector<float> x = good, y = good;
         (in_y ? y : x)[1100 * 8 + 3] = value;
-        const auto sum = *backend->moment_sum(8, true);
+        const auto sum = *backend->hessian_sum(8, true);
         ASSERT_TRUE(sum->add(x.data(), y.data(), 1200));
         const auto refused = sum->finish("layer");
         ASSERT_FALSE(refused.has_value());
@@ -92,7 +92,7 @@ TEST(MomentSum, RefusesWhatIsNotFinite) {
         EXPECT_NE(refused.error().message().find("layer: got NaN or infinity as input 3"), std::string::npos)
             << refused.error().message();
       }
-    EXPECT_FALSE((*backend->moment_sum(8, false))->finish("layer").has_value());  // no rows
+    EXPECT_FALSE((*backend->hessian_sum(8, false))->finish("layer").has_value());  // no rows
   }
 }
 

@@ -1,4 +1,4 @@
-#include "calibrate/held_back.h"
+#include "calibrate/held_out.h"
 
 #include <fmt/format.h>
 
@@ -25,15 +25,15 @@ constexpr int64_t kLeastSure = 64;
 
 }  // namespace
 
-HeldBack::HeldBack(std::vector<TokenId> tokens, int64_t context, HiddenStates source, HiddenStates quantized,
-                   bool was_seen)
+HeldOut::HeldOut(std::vector<TokenId> tokens, int64_t context, HiddenStates source, HiddenStates quantized,
+                 bool was_seen)
     : tokens_(std::move(tokens)),
       context_(context),
       was_seen_(was_seen),
       source_(std::move(source)),
       quantized_(std::move(quantized)) {}
 
-Status HeldBack::start_quantized(const QTensor& embedding) {
+Status HeldOut::start_quantized(const QTensor& embedding) {
   started_ = true;
   std::vector<float> rows(tokens_.size() * static_cast<size_t>(embedding.k));
   for (size_t i = 0; i < tokens_.size(); ++i)
@@ -41,14 +41,14 @@ Status HeldBack::start_quantized(const QTensor& embedding) {
   return quantized_.write(0, rows);
 }
 
-Status HeldBack::advance(BlockProgram& source, BlockProgram& quantized, BatchRoom& room) {
+Status HeldOut::advance(BlockProgram& source, BlockProgram& quantized, BatchRoom& room) {
   if (!started_) return {};
   LOWBIT_TRY(source_.run(source, room, kBlockSteps));
   return quantized_.run(quantized, room, kBlockSteps);
 }
 
 void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context,
-                         HeldBackReport& report) {
+                         HeldOutReport& report) {
   std::vector<int64_t> lengths;
   int64_t same = 0, same_where_sure = 0, length = 0;
   report.sure_tokens = 0;
@@ -74,7 +74,7 @@ void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, 
   report.continued = static_cast<double>(lengths[(lengths.size() - 1) / 2] + lengths[lengths.size() / 2]) / 2;
 }
 
-Verdict judge(const HeldBackReport& held) {
+Verdict judge(const HeldOutReport& held) {
   const char* const where = held.was_seen ? "of the text" : "held back from the text";
   if (!(held.ratio() <= kBrokenRatio))
     return {fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,
@@ -87,8 +87,8 @@ Verdict judge(const HeldBackReport& held) {
   return {};
 }
 
-Result<NextTokens> HeldBack::next_tokens(const HiddenStates& states, const std::vector<float>& norm, float eps,
-                                         const QTensor& head, Isa isa, ThreadPool& pool) const {
+Result<NextTokens> HeldOut::next_tokens(const HiddenStates& states, const std::vector<float>& norm, float eps,
+                                        const QTensor& head, Isa isa, ThreadPool& pool) const {
   MatmulOptions options;
   options.activation = Activation::kF32;
   options.isa = isa;
@@ -110,7 +110,7 @@ Result<NextTokens> HeldBack::next_tokens(const HiddenStates& states, const std::
     pool.parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = first + i;
-        if ((at + 1) % context_ == 0) continue;  // a window's last token has no successor
+        if ((at + 1) % context_ == 0) continue;  // a sequence's last token has no successor
         const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
         const auto truth = static_cast<size_t>(tokens_[static_cast<size_t>(at + 1)]);
         const auto best = std::ranges::max_element(row);
@@ -127,13 +127,13 @@ Result<NextTokens> HeldBack::next_tokens(const HiddenStates& states, const std::
   return out;
 }
 
-Result<HeldBackReport> HeldBack::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
-                                        Isa isa, ThreadPool& pool) const {
+Result<HeldOutReport> HeldOut::finish(const WeightSource& source, const QTensor& head, const QTensor& quantized_head,
+                                      Isa isa, ThreadPool& pool) const {
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(source));
   LOWBIT_TRY_ASSIGN(const QTensor weight, source.load(weight_name(spec.final_norm.name)));
   std::vector<float> norm(static_cast<size_t>(weight.k));
   dequantize_rows(weight, 0, 1, norm.data());
-  HeldBackReport report;
+  HeldOutReport report;
   report.tokens = static_cast<int64_t>(tokens_.size());
   report.was_seen = was_seen_;
   LOWBIT_TRY_ASSIGN(const NextTokens own, next_tokens(source_, norm, spec.final_norm.eps, head, isa, pool));

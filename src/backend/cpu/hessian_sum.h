@@ -6,17 +6,17 @@
 
 namespace lowbit {
 
-class CpuMomentSum final : public MomentSum {
+class CpuHessianSum final : public HessianSum {
  public:
-  CpuMomentSum(int64_t k, bool compares, Isa isa, ThreadPool& pool);
+  CpuHessianSum(int64_t k, bool compares, Isa isa, ThreadPool& pool);
   Status add(const float* x, const float* y, int64_t m) override;
-  Result<SecondMoments> finish(const std::string& name) override;
+  Result<InputHessian> finish(const std::string& name) override;
 
  private:
   /// Rows x, or y - x, become columns behind those that are there; y may be null. Whether all of both is finite.
   bool take(const float* x, const float* y, int64_t m);
   Status flush();
-  /// Joins columns [first, first + n) of rows[0, m) of a product: left [m, kMomentChunk] by those of columns_.
+  /// Joins columns [first, first + n) of rows[0, m) of a product: left [m, kHessianChunk] by those of columns_.
   Status multiply(const class MatmulPlan& by, const std::vector<float>& left, int64_t m, int64_t first,
                   std::vector<double>& sum);
 
@@ -24,7 +24,7 @@ class CpuMomentSum final : public MomentSum {
   int64_t bad_column_ = -1;  // the first that was not finite
   Isa isa_;
   ThreadPool* pool_;
-  std::vector<float> columns_;        // [k, kMomentChunk]: rows x not yet summed, as columns
+  std::vector<float> columns_;        // [k, kHessianChunk]: rows x not yet summed, as columns
   std::vector<float> other_columns_;  // the same of y - x; empty if there is none
   std::vector<float> product_;        // [k, a panel of columns]
   std::vector<double> sum_;           // [k, k]: columns not before the row's panel

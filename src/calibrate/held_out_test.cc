@@ -1,4 +1,4 @@
-#include "calibrate/held_back.h"
+#include "calibrate/held_out.h"
 
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@ NextTokens next(std::vector<TokenId> likeliest, std::vector<char> sure = {}) {
   return out;
 }
 
-TEST(HeldBack, NextTokensAreCountedByWindow) {
-  // Two windows of five places; what is said behind the last of each does not count.
+TEST(HeldOut, NextTokensAreCountedBySequence) {
+  // Two sequences of five places; what is said behind the last of each does not count.
   const NextTokens source = next({1, 2, 3, 4, 9, 5, 6, 7, 8, 9}, {1, 1, 0, 0, 1, 0, 1, 1, 0, 1});
   const NextTokens quantized = next({1, 2, 0, 4, 0, 5, 6, 7, 8, 0});
-  HeldBackReport report;
+  HeldOutReport report;
   compare_next_tokens(source, quantized, 5, report);
   EXPECT_DOUBLE_EQ(report.same_token, 7.0 / 8);
   EXPECT_EQ(report.sure_tokens, 4);
@@ -27,9 +27,9 @@ TEST(HeldBack, NextTokensAreCountedByWindow) {
   EXPECT_DOUBLE_EQ(report.continued, 1.5);
 }
 
-TEST(HeldBack, ThoseOfOneModelNeverPart) {
+TEST(HeldOut, ThoseOfOneModelNeverPart) {
   const NextTokens source = next({1, 2, 3, 4, 5, 6}, {0, 0, 0, 0, 0, 0});
-  HeldBackReport report;
+  HeldOutReport report;
   compare_next_tokens(source, source, 6, report);
   EXPECT_EQ(report.same_token, 1);
   EXPECT_EQ(report.continued, 3);
@@ -37,8 +37,8 @@ TEST(HeldBack, ThoseOfOneModelNeverPart) {
   EXPECT_EQ(report.same_where_sure, 0);
 }
 
-HeldBackReport held(double ratio, int64_t sure, double same) {
-  HeldBackReport report;
+HeldOutReport held(double ratio, int64_t sure, double same) {
+  HeldOutReport report;
   report.tokens = 1000;
   report.source_ppl = 10;
   report.ppl = 10 * ratio;
@@ -47,7 +47,7 @@ HeldBackReport held(double ratio, int64_t sure, double same) {
   return report;
 }
 
-TEST(HeldBack, AModelThatSaysOtherThingsIsBrokenWhateverItsPerplexity) {
+TEST(HeldOut, AModelThatSaysOtherThingsIsBrokenWhateverItsPerplexity) {
   EXPECT_FALSE(judge(held(1.1, 500, 0.95)).broken());
   EXPECT_FALSE(judge(held(2.9, 500, 0.6)).broken());
   const Verdict other = judge(held(1.1, 500, 0.4));
@@ -58,7 +58,7 @@ TEST(HeldBack, AModelThatSaysOtherThingsIsBrokenWhateverItsPerplexity) {
   EXPECT_TRUE(judge(held(std::nan(""), 500, 0.95)).broken());
 }
 
-TEST(HeldBack, AModelThatIsNeverSureIsJudgedByPerplexityAlone) {
+TEST(HeldOut, AModelThatIsNeverSureIsJudgedByPerplexityAlone) {
   EXPECT_FALSE(judge(held(1.1, 0, 0)).broken());
   EXPECT_FALSE(judge(held(1.1, 63, 0.1)).broken());
   EXPECT_TRUE(judge(held(1.1, 64, 0.1)).broken());
