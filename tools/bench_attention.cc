@@ -61,10 +61,7 @@ Status action(Console& console, const Arguments& arguments, const Compute& compu
     if (!row.checked)
       return fail(ErrorCode::kCorrupt, "bench attention, " + row.kv, "another answer than the reference's", "the same",
                   "this is a fault of lowbit: please report it");
-  if (console.json())
-    console.put_json(to_json(*report));
-  else
-    print_report(console, *report);
+  console.json() ? console.put_json(to_json(*report)) : print_report(console, *report);
   return {};
 }
 

@@ -55,8 +55,7 @@ class Calibration {
   Status begin(std::shared_ptr<const SourceBlock> block);
   /// A tensor of the block as the source has it, decoded; null: it has no such tensor.
   const QTensor* tensor(const std::string& name) const { return block_->tensor(name); }
-  /// Runs the block as the source has it on the quantized states, which stay before it. Errors: kInvalidArgument when
-  /// an activation is NaN or infinite.
+  /// Runs the source's block on the quantized states, which stay before it. Errors: kInvalidArgument (NaN, infinity).
   Result<HessianByWeight> measure();
   /// measure(), and the states go on behind the block: where nothing is quantized.
   Result<HessianByWeight> measure_and_advance();

@@ -63,8 +63,7 @@ double dequantize_value(int64_t q, const GruScale& scale);
 /// Bits in 1..16 (biases 2..32), biases signed and symmetric, segments and saturate inside their ranges.
 Status check_gru_config(const GruConfig& config);
 
-/// Hessian of a cell's inputs with a 1 behind each, for feedback rounding: sum (x,1) (x,1)^T, row-major. Empty:
-/// round to nearest.
+/// Hessian of a cell's inputs, a 1 behind each, for feedback rounding: sum (x,1) (x,1)^T. Empty: rounds to nearest.
 struct GruHessian {
   std::vector<double> x, h;  // [C + 1, C + 1], [H + 1, H + 1]
 };

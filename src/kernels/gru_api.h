@@ -1,6 +1,5 @@
 #pragma once
-// The contract between src/gru/ (formats, plans, layers) and the GRU kernels of each instruction set. Plain structs and
-// function pointers, as kernels/api.h.
+// The contract between src/gru/ and the GRU kernels of each instruction set: plain structs and function pointers.
 //
 // Between cells and kernels an activation is its *offset code* u = q - lo, 0 .. 2^bits - 1, in 16 bits: signed and
 // unsigned formats look alike there. Sums (ih, hh) are centered, q - zp, in 32 bits.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/program_checks.h"
+#include "runtime/program_window_checks.h"
 
 namespace lowbit {
 namespace {

@@ -23,8 +23,7 @@ Tokenizer rewritten(const Tokenizer& t) {
   return test::must(Tokenizer::build(test::must(spec_from_tokenizer_json(json, config))));
 }
 
-// .inp: texts, each ended by a line __ggml_vocab_test__. .out: one line of ids for each. llama.cpp makes them without
-// bos and eos and without reading special tokens from the text.
+// .inp: texts, each ended by a line __ggml_vocab_test__. .out: a line of ids for each, without bos, eos and specials.
 void expect_vectors(const Tokenizer& tokenizer, const std::filesystem::path& gguf) {
   constexpr std::string_view kEnd = "\n__ggml_vocab_test__\n";
   std::string texts = test::read_file(gguf.string() + ".inp");

@@ -2,6 +2,7 @@
 // sequences that share pages; and what needs a device of its own: pages, Hessians, errors.
 
 #include "runtime/program_checks.h"
+#include "runtime/program_window_checks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 // Whole models through backend/cuda, its kernels on fibers: the bits of the reference, without a GPU.
 
 #include "runtime/program_checks.h"
+#include "runtime/program_window_checks.h"
 
 #include "runtime/transformer.h"
 
