@@ -22,8 +22,7 @@ class SessionsTogether {
       part.session->impl_->has_logits = false;
       wait_ = std::max(wait_, part.session->impl_->most_wait);
     }
-    // One pass for each token, unless the device goes on by itself.
-    const size_t calls = by_device_ || many_ == 0 ? 1 : many_;
+    const size_t calls = by_device_ || many_ == 0 ? 1 : many_;  // one for each token, unless a device goes on by itself
     for (size_t call = 0; call < calls; ++call) {
       LOWBIT_TRY(start(call));
       LOWBIT_TRY(first_.with_pages(wait_, [&] { return first_.model->executor.forward(requests_); }));
@@ -53,8 +52,7 @@ class SessionsTogether {
     Status status;
     for (size_t p = 0; p < parts_.size(); ++p) {
       Session::Impl& session = *parts_[p].session->impl_;
-      const auto& tokens = requests_[p].tokens;
-      session.history.insert(session.history.end(), tokens.begin(), tokens.end());
+      session.history.insert(session.history.end(), requests_[p].tokens.begin(), requests_[p].tokens.end());
       session.has_logits = many_ == 0;
       const auto next = by_device_ ? parts_[p].next : parts_[p].next.subspan(std::min(call, many_), many_ > 0 ? 1 : 0);
       for (size_t i = 0; i < next.size() && status; ++i) {
