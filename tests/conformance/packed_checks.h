@@ -207,6 +207,7 @@ void check_all_packed_attention(int64_t longest) {
     for (const int64_t d : {64, 128})
       check_packed_attention({{key_bits, value_bits, 64}, 3, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
   check_packed_attention({{4, 4, 128}, 8, 2, 128, {{longest, 1}}});
+  check_packed_attention({{4, 4, 128}, 9, 3, 64, {{4032, 1}}});
   check_packed_attention({{2, 2, 0}, 4, 1, 64, {{longest, 1}, {longest - 256, 1}}});
   check_packed_attention({{4, 4, 0}, 5, 1, 64, {{some, 3}}});
   check_packed_attention({{4, 4, 64}, 2, 1, 64, {{some + 15, 2}, {some - 1, 3}}, 700});
