@@ -409,6 +409,7 @@ static void check_model_options_size(const char* path) {
                {sizeof newer, 1, 0, LB_UNSUPPORTED},
                {sizeof newer.known, 1, 0, LB_OK}, /* the byte is not the struct's */
                {sizeof newer.known, 0, -1, LB_INVALID_ARGUMENT},
+               {sizeof newer.known, 0, INT64_MAX, LB_INVALID_ARGUMENT},
                {kFirst, 0, -1, LB_OK}, /* nor is kv_positions */
                {kFirst - 1, 0, 0, LB_INVALID_ARGUMENT},
                {kFirst + 1, 0, 0, LB_INVALID_ARGUMENT},

@@ -22,6 +22,7 @@ namespace {
 constexpr std::string_view kReference = "ref";
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMostSessions = 1024;  // whole contexts, where no number of positions is given
+constexpr int64_t kMostKvPositions = int64_t{1} << 32;
 
 /// A model's tokenizer and chat template.
 struct TextParts {
@@ -95,6 +96,9 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const ActivationChoice activation, parse_activation(options.activation));
   LOWBIT_TRY_ASSIGN(KvFormat kv_format, parse_kv_format(options.kv, options.kv_residual));
   LOWBIT_TRY(set_kv_upkeep(options.kv_refresh, options.kv_demote, kv_format));
+  if (options.kv_positions < 0 || options.kv_positions > kMostKvPositions)
+    return fail(ErrorCode::kInvalidArgument, "kv_positions", std::to_string(options.kv_positions),
+                "0 to " + std::to_string(kMostKvPositions));
   LOWBIT_TRY_ASSIGN(const Engine engine, engine_for(options));
   LOWBIT_TRY_ASSIGN(const auto source, open_source(path));
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
