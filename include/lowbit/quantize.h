@@ -106,9 +106,9 @@ struct HeldOutReport {
   int64_t tokens = 0;
   bool was_seen = false;  // the text was too short to hold anything back: its first sequence
   double source_ppl = 0, ppl = 0;
-  double same_token = 0;       // share of places where the likeliest next token is the source's
-  double continued = 0;        // median over places: tokens of the text until the two models' likeliest ones differ
-  int64_t sure_tokens = 0;     // places where the source gives its likeliest token half of the probability or more
+  double same_token = 0;       // share of positions where the likeliest next token is the source's
+  double continued = 0;        // median over positions: tokens of the text until the two models' likeliest ones differ
+  int64_t sure_tokens = 0;     // positions where the source gives its likeliest token half of the probability or more
   double same_where_sure = 0;  // same_token of these
 
   double ratio() const { return source_ppl > 0 ? ppl / source_ppl : 0; }

@@ -1,5 +1,5 @@
 #pragma once
-// What this CPU can do, and which instruction set lowbit uses.
+// Features of this CPU, and the instruction set that lowbit uses.
 
 #include <string>
 #include <vector>

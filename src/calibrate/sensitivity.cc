@@ -150,15 +150,15 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(const QTensor rounded,
                       fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
     const double before = output_energy(some, &rounded, hessian);
-    const double unit = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
-    c.probe_error += unit * before;
+    const double per_energy = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
+    c.probe_error += per_energy * before;
     LOWBIT_TRY_ASSIGN(c.probed[role], fit_layer(name, w, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
     for (size_t f = 0; f < specs_.size(); ++f) {
       QuantizeSpec spec = specs_[f];
       spec.fit = "wls";
       LOWBIT_TRY_ASSIGN(const QTensor q,
                         fit_layer(name, some, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
-      c.error[f] += unit * kept * output_energy(some, &q, hessian);
+      c.error[f] += per_energy * kept * output_energy(some, &q, hessian);
       c.bytes[f] += bytes_of_rows(q, w.n);
     }
     return {};

@@ -78,8 +78,9 @@ constexpr int64_t attend_results_floats(int64_t tiles, int tile_queries, int64_t
   return tiles * kv_heads * spans * tile_queries * (head_dim + 2);
 }
 
-/// The same for sequences of one row each, together with rotate_and_store(): q and k as products leave them; q stays as
-/// it is. Every tile is a sequence with all heads of a kv head, and results are there if a tile sees several spans.
+/// attend_pages() and rotate_and_store() in one, for sequences of one row each: q and k come as products leave them; q
+/// stays as it is. Every tile is a sequence with all heads of a kv head, and results are there if a tile sees several
+/// spans.
 struct AttendStep {
   AttendPages attend;
   const float *k = nullptr, *v = nullptr;      // [m, kv_heads * head_dim]

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
 
-/// What config.json's quantization_config says.
+/// Contents of config.json's quantization_config.
 struct Packing {
   Fp8Packing fp8;
   std::optional<BitnetPacking> bitnet;
@@ -137,7 +137,7 @@ Result<float> HuggingFaceSource::bitnet_scale(const SafetensorsEntry& e) const {
   return scale;
 }
 
-/// What config.json and the tensor say must be the same: packed or floats.
+/// config.json and the tensor must agree: packed or floats.
 Status HuggingFaceSource::check_bitnet(const SafetensorsEntry& e, const std::string& where) const {
   if (!packing_.bitnet || e.shape.size() != 2 || !packing_.bitnet->converts(e.name)) return {};
   const bool online = packing_.bitnet->online;

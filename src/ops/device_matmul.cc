@@ -105,7 +105,7 @@ std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scali
   return name;
 }
 
-/// "; more than 8 rows of x: matmul_..." and which instance 64 rows get.
+/// "; more than 8 tokens: matmul_..." and which instance 64 rows get.
 std::string about_many(const KernelPair& pair, cuda::MatmulShape shape, const std::string& scaling, int64_t x_group) {
   const cuda::MatmulKernel& kernel = pair.many != nullptr ? *pair.many : *pair.few;
   if (kernel.instance == nullptr) return "";

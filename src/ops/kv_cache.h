@@ -56,7 +56,7 @@ class KvCache {
 
   /// A pool of its own, for one sequence.
   static Result<KvCache> make(std::vector<KvGroup> groups, int64_t capacity);
-  /// The same positions in a sequence of its own: pages are shared until one of the two writes to them.
+  /// A second sequence with the same positions: pages are shared until one of the two writes to them.
   KvCache fork() const;
   /// A sequence without positions that has this one's packed pages of positions before `length` in advance, unless the
   /// format forgets(): for those who compute the same tokens again, which packs the same. This one stays as it is.
@@ -86,7 +86,7 @@ class KvCache {
   /// kv_heads * head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
-  /// The same for one head of one position: k, v [head_dim].
+  /// store() for one head of one position: k, v [head_dim].
   void store_head(const VectorOps& ops, int64_t layer, int64_t head, int64_t position, const float* k, const float* v);
   /// Packs what rows [length(), length() + rows) of a layer read packed and what is not packed yet; those rows are
   /// stored.
@@ -122,7 +122,7 @@ class KvCache {
   const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
   /// Whether an f16 page is there: it goes when it is packed, or lies before the window.
   bool holds_f16(int64_t layer, int64_t page) const {
-    return tables_[static_cast<size_t>(pool_->place(layer).group)][static_cast<size_t>(page)].data != nullptr;
+    return tables_[static_cast<size_t>(pool_->group_layer(layer).group)][static_cast<size_t>(page)].data != nullptr;
   }
   /// Whether a query at this position reads the page packed.
   bool reads_packed(int64_t layer, int64_t page, int64_t position) const {

@@ -187,7 +187,7 @@ class MatmulPlan : private MatmulChoice {
   Buffer panels_;
 };
 
-/// A product of several that read the same rows of x.
+/// A product of several that read the same tokens.
 struct MatmulCall {
   const MatmulPlan* plan = nullptr;
   const float* bias = nullptr;  // [n] or null

@@ -17,7 +17,7 @@ int64_t rows_per_pass(const Blocking& b, int64_t row_bytes) {
 }
 
 /// Panels of `bytes` each that make a chunk: so many that a small matrix is not split further than it pays (the more
-/// rows of x, the more work in each byte), and else a number per thread, so that a thread that loses its core costs
+/// tokens, the more work in each byte), and else a number per thread, so that a thread that loses its core costs
 /// little.
 int64_t panels_per_chunk(const Blocking& b, int64_t panels, int64_t bytes, int64_t m, int threads) {
   const int64_t least = std::max<int64_t>(1, b.least_chunk_bytes / (std::max<int64_t>(bytes, 1) * m));
@@ -140,7 +140,7 @@ struct ProductLoop {
   MatmulBatch batch;
   size_t calls = 0;
   std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
-  int64_t m0 = 0, m = 0;                           // rows of x
+  int64_t m0 = 0, m = 0;                           // tokens
 
   void operator()(int64_t begin, int64_t end, int worker) const {
     for (size_t i = 0; i < calls; ++i) {
@@ -198,7 +198,7 @@ struct GatedLoop {
   int64_t ld_gate, ld_up, n;
   GluFunction glu;
   ActivationRows* next_rows;
-  int64_t m0 = 0, m = 0;  // rows of x
+  int64_t m0 = 0, m = 0;  // tokens
 
   void operator()(int64_t begin, int64_t end, int worker) const {
     const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * kColumns));
@@ -222,12 +222,12 @@ Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocki
   LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
   if (batch.pass() == 0) return {};
   constexpr int64_t kColumns = GatedLoop::kColumns;
-  const int64_t units = ceil_div(loop.n, kColumns);
-  const int64_t unit_bytes =
+  const int64_t blocks = ceil_div(loop.n, kColumns);
+  const int64_t block_bytes =
       (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
   for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
     loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
-    pool.parallel_for(units, panels_per_chunk(blocking, units, unit_bytes, loop.m, pool.size()), loop, g.next);
+    pool.parallel_for(blocks, panels_per_chunk(blocking, blocks, block_bytes, loop.m, pool.size()), loop, g.next);
   }
   return {};
 }

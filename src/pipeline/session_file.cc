@@ -47,7 +47,7 @@ std::string packed_name(size_t group) { return fmt::format("kv.{}.packed", group
 std::string packed_gone_name(size_t group) { return fmt::format("kv.{}.packed_gone", group); }
 std::string demoted_name(size_t group) { return fmt::format("kv.{}.demoted", group); }
 
-/// What the results of a session depend on, in the words of who opens a model.
+/// The options that a session's results depend on, as text.
 Metadata metadata_of(const SharedModel& model, int64_t length) {
   const KvFormat& kv = model.transformer->kv();
   return {{"format", kFormat},

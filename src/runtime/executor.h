@@ -11,7 +11,7 @@
 
 namespace lowbit {
 
-/// What one sequence runs next: the arguments of Executor::forward().
+/// The next work of one sequence: the arguments of Executor::forward().
 struct SequenceRequest {
   std::span<const int32_t> tokens;
   KvCache* cache = nullptr;
@@ -37,13 +37,13 @@ class Executor {
   /// nothing.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
-  /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
+  /// forward() for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
   /// those of any of them, kInvalidArgument (a cache that stands in two) and kUnsupported (an adapter, which no model
   /// has yet); after one, all caches are as they were, and sinks may have had rows.
   Status forward(std::span<const SequenceRequest> requests);
 
  private:
-  /// What one thread waits for. Guarded by mutex_.
+  /// The requests that one thread waits for. Guarded by mutex_.
   struct Call {
     size_t left = 0;  // requests that are not done
     Status status;

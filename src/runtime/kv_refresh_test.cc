@@ -68,7 +68,7 @@ std::vector<float> by_definition(Transformer& model, std::span<const int32_t> to
   return all;
 }
 
-/// The same by an executor, `call` tokens at a time.
+/// The logits of all tokens from an executor, `call` tokens at a time.
 std::vector<float> by_executor(Executor& executor, const Transformer& model, KvCache& cache,
                                std::span<const int32_t> tokens, int64_t call) {
   const auto vocab = size_t(model.spec().vocab_size);

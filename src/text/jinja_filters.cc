@@ -15,7 +15,7 @@
 namespace lowbit::jinja {
 namespace {
 
-// What a filter makes of a text: one that counted as escaped still does.
+// The result of a filter on a text: one that counted as escaped still does.
 Value same_kind(Interpreter& in, const Value& v, std::string s) { return in.text(std::move(s), v.is_markup()); }
 
 template <std::string (*kChange)(std::string_view)>

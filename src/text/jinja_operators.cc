@@ -105,7 +105,7 @@ Result<Value> Interpreter::binary(const std::string& op, const Value& a, const V
   if (op == "+" && a.is_string() && b.is_string()) {
     if (!meter_.spend_text(a.text().size() + b.text().size())) return Value();
     if (!a.is_markup() && !b.is_markup()) return text(a.text() + b.text());
-    // What is added to a text that counts as escaped is escaped itself.
+    // A text that is added to an escaped one is escaped, too.
     std::string sum = a.is_markup() ? a.text() : escape_text(*this, a.text());
     sum += b.is_markup() ? b.text() : escape_text(*this, b.text());
     return text(std::move(sum), /*markup=*/true);

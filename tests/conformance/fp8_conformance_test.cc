@@ -124,7 +124,7 @@ struct Product {
   std::vector<uint8_t> a, b;
   std::vector<float> a_scales, b_scales;
 
-  /// What comes out, for columns in panels of the kernel's own size.
+  /// The outputs, for columns in panels of the kernel's own size.
   std::vector<float> run(const Fp8Kernels& kernels, Fp8Element element) const {
     std::vector<float> values(size_t(m * lda) + 1), c(size_t(m * ldc), 77.0f);
     for (int64_t i = 0; i < m; ++i) kernels.decode(a.data() + i * lda, k, kernels.a_factor, values.data() + i * lda);

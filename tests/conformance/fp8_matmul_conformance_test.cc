@@ -78,7 +78,7 @@ TEST(Fp8Matmul, EveryInstructionSetGivesTheReferencesBits) {
   }
 }
 
-/// The same by quantize_fp8() and gemm_fp8() of ops/fp8.h, without bias.
+/// The product by quantize_fp8() and gemm_fp8() of ops/fp8.h, without bias.
 std::vector<float> by_operators(const Case& c, const QTensor& w, const std::vector<float>& x) {
   ThreadPool pool(1);
   const int64_t blocks = ceil_div(c.k, kFp8Block);

@@ -1,5 +1,5 @@
 #pragma once
-// What kernels know of a batch: where each row belongs, and where the pages of its sequence are.
+// A batch as kernels see it: the sequence and position of each row, and the pages of its sequence.
 
 #include <span>
 #include <vector>

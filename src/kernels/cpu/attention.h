@@ -1,7 +1,7 @@
 #pragma once
 // VectorOps::attend_span and merge_span for any instruction set that has 16 lanes: what kernels/ref/vector_ops.cc does,
 // in tiles of queries x some vectors of columns. A column is a position for scores and an element of the head for
-// results, so nothing is folded across lanes, and both products are one loop: sums[j][column] += a[j][k] *
+// results, so nothing is reduced across lanes, and both products are one loop: sums[j][column] += a[j][k] *
 // b[k][column], k ascending.
 
 #include <cstdint>
@@ -262,7 +262,7 @@ struct LaneAttention : LaneLoops<L> {
     for (int64_t t = a.end[j]; t < end; ++t) s[t] = -__builtin_inff();
     F most = L::set(-__builtin_inff());
     for (int64_t t = begin; t < end; t += kLanes) most = L::max(L::load(s + t), most);  // s > most ? s : most
-    a.m[j] = L::fold_max(most);
+    a.m[j] = L::reduce_max(most);
     const F shift = L::set(span_shift(a.m[j]));
     F sum = L::zero();
     for (int64_t t = begin; t < end; t += kLanes) {
@@ -270,7 +270,7 @@ struct LaneAttention : LaneLoops<L> {
       L::store(s + t, e);
       sum = L::add(sum, e);
     }
-    a.l[j] = L::fold(sum);
+    a.l[j] = L::reduce(sum);
   }
 
   static void attend_span(const SpanArgs& a) {

@@ -49,9 +49,9 @@ struct PackedProducts {
         has_nan |= L::any_nan(v);
         offset = L::fma(q, L::mul(L::set(units[1]), L::load(leasts + r)), offset);
       }
-      const PackedX by = packed_x(L::fold_max(most), has_nan);
+      const PackedX by = packed_x(L::reduce_max(most), has_nan);
       in.scale[j] = by.scale;
-      in.offset[j] = L::fold(offset);
+      in.offset[j] = L::reduce(offset);
       for (int64_t r = 0; r < rows; r += kLanes)
         L::store_words(in.x[j] + r, L::to_int(L::mul(L::load(scaled + r), L::set(by.inverse))));
     }

@@ -28,8 +28,8 @@ __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// The same. What is given is worked out before: the compiler would put it behind the wait, where every instruction
-/// counts. So the wait is made to depend on it; no address is 1, and neither number is the least one.
+/// wait_for_predecessor() that depends on its arguments. So the compiler computes them before the wait; behind it every
+/// instruction costs time. No address is 1, and neither number is the least one.
 __device__ __forceinline__ void wait_for_predecessor_with(const void* address, const void* other, uint32_t shared_word,
                                                           int number, int small) {
 #if LOWBIT_SM90

@@ -17,8 +17,8 @@ struct Vectors256 {
   using Int = __m256i;
   using Float = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kTileRows = 6;        // rows of x, at most, whose sums stay in registers
-  static constexpr int kScaledTileRows = 6;  // rows of x of a tile that leaves registers for scales
+  static constexpr int kTileRows = 6;        // tokens, at most, whose sums stay in registers
+  static constexpr int kScaledTileRows = 6;  // tokens of a tile that leaves registers for scales
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }
@@ -44,7 +44,7 @@ struct Vectors256 {
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm256_slli_epi16(a, n); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm256_srli_epi32(a, n); }
   LOWBIT_INLINE Int shift_left32(Int a, int n) { return _mm256_slli_epi32(a, n); }
-  /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
+  /// Pins two running sums here: else GCC 12 loads every token first and spills the sums.
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+x"(a), "+x"(b));

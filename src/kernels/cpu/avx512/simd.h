@@ -16,9 +16,9 @@ struct Simd {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kTileRows = 8;         // rows of x, at most, whose sums stay in registers
-  static constexpr int kScaledTileRows = 6;   // rows of x of a tile that leaves registers for scales
-  static constexpr int64_t kDirectRows = 32;  // rows of x for which unpacking to scratch does not pay
+  static constexpr int kTileRows = 8;         // tokens, at most, whose sums stay in registers
+  static constexpr int kScaledTileRows = 6;   // tokens of a tile that leaves registers for scales
+  static constexpr int64_t kDirectRows = 32;  // tokens for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
   static constexpr const char* kTileName = "avx512_32x8";
@@ -46,7 +46,7 @@ struct Simd {
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm512_slli_epi16(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_left32(Int a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
-  /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
+  /// Pins two running sums here: else GCC 12 loads every token first and spills the sums.
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+v"(a), "+v"(b));

@@ -1,5 +1,5 @@
 #pragma once
-// What a sequence kernel is given, its configuration, and where things lie in its shared memory.
+// Arguments of a sequence kernel, its configuration, and the layout of its shared memory.
 
 #include "kernels/cuda/gru/device_cell.h"
 
@@ -50,7 +50,7 @@ struct Config {
   static constexpr int kGroupBytes = kTile * kGroup;      // of a group's codes
   static constexpr int kSumBytes = bytes_of_sums(kTile, S);
   static constexpr bool kBulk = sends_bulk(P, kTile, S);
-  // What a step need not wait for stands behind its sending, while codes of h are under way.
+  // Independent work of a step follows its sending, while codes of h are under way.
   static constexpr bool kWorksBehind = P == GruPath::kCluster && !kSingle;
   static constexpr bool kPartsAhead = P == GruPath::kCluster && NT == 1;  // more have no registers for them
   static constexpr int kItems = L * kOwnSent,

@@ -128,7 +128,7 @@ __device__ __forceinline__ typename C::T sum_with_bias(const Warp<C>& w, const t
   }
   return C::N::product(parts[0], parts[C::L - 1], w.bias[gate][u]);
 }
-/// The same of split groups, from gather().
+/// sum_with_bias() for split groups, from gather().
 template <class C>
 __device__ __forceinline__ typename C::T sum_with_bias(const Warp<C>& w, const int (&own_sums)[3][C::kElements],
                                                        int gate, int nt, int e) {

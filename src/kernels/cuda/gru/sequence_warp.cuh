@@ -234,7 +234,7 @@ struct Warp {
     }
     copies_commit();
   }
-  /// What ih gives the gates of a step.
+  /// The parts of a step's gates that come from ih.
   __device__ __forceinline__ void load_parts(int step, T (&parts)[C::kOwnTiles][C::kPerTile][3]) const {
     copies_wait<kIhSlots - 2>();
     __syncwarp();

@@ -34,18 +34,18 @@ void pack_row(Random& random, int64_t k, bool extremes, uint8_t* row, int8_t* va
       if (extremes) code = F::Codec::code(F::Codec::kMin);
       values[i] = int8_t(F::Codec::value(code));
     }
-    F::put(row + i / F::kElems * F::kUnitBytes, int(i % F::kElems), code);
+    F::put(row + i / F::kElems * F::kPackBytes, int(i % F::kElems), code);
   }
 }
 struct Packer {
   PackRow pack;
-  int elems, unit_bytes;
+  int elems, pack_bytes;
 };
 template <class F>
 struct PackerOf {
-  static constexpr Packer value{&pack_row<F>, F::kElems, F::kUnitBytes};
+  static constexpr Packer value{&pack_row<F>, F::kElems, F::kPackBytes};
 };
-constexpr auto kPackers = make_table<PackerOf>(UnitFormatList{});
+constexpr auto kPackers = make_table<PackerOf>(RandomAccessFormatList{});
 
 template <class T>
 T* upload(const std::vector<T>& host, std::vector<void*>& owned) {
@@ -89,7 +89,7 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
   ldx_ = c.k + c.x_pad, ldy_ = c.n + c.y_pad;
 
   const Packer& packer = kPackers[size_t(c.format) - kDenseFormats];
-  const int64_t row_bytes = (c.k + packer.elems - 1) / packer.elems * packer.unit_bytes;
+  const int64_t row_bytes = (c.k + packer.elems - 1) / packer.elems * packer.pack_bytes;
   std::vector<uint8_t> codes(size_t(row_bytes * c.n));
   values_.resize(size_t(c.n * c.k));
   for (int64_t i = 0; i < c.n; ++i)

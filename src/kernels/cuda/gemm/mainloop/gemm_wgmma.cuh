@@ -11,8 +11,8 @@
 
 namespace lowbit::cuda {
 
-/// What a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in warps of their own, keep
-/// up with small tiles where one would not.
+/// The part of a stage that a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in
+/// warps of their own, keep up with small tiles where one would not.
 enum class Copies { kWeights, kX, kScales };
 
 /// Where a tile is: tokens from m0 on, n tile `n`. Behind the tiles of kBm rows come narrow ones, for which the last
