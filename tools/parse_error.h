@@ -1,5 +1,5 @@
 #pragma once
-// What is wrong with a command line, in the words of docs/cli.md.
+// Errors of a command line, in the words of docs/cli.md.
 
 #include <CLI/CLI.hpp>
 

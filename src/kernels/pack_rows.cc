@@ -109,8 +109,8 @@ bool convert(const uint16_t* from, int64_t n, float* values) {
   return true;
 }
 
-/// Puts codes of kWidth columns in their places, which are 0. A pack is 16 columns of 32 bits: a row's codes are at one
-/// place in all of them.
+/// Puts codes of kWidth columns where they belong; the bits there are 0. A pack is 16 columns of 32 bits: a row's codes
+/// are at one place in all of them.
 void put(const Ints& nearest, const PackedShape& shape, int64_t row, int64_t column, uint8_t* codes) {
   if (shape.bits == 3) {
     put(nearest & 3, low_bits(shape), row, column, codes);

@@ -11,8 +11,8 @@
 namespace lowbit {
 namespace {
 
-/// What follows runs hundreds of times per generated token: it asks what is there before it calls anything that returns
-/// a Status.
+/// This code runs hundreds of times per generated token: it looks for work before it calls anything that returns a
+/// Status.
 Status grow(Buffer& buffer, int64_t bytes, const char* what) {
   LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(bytes, what, Pages::kLarge));
   return {};

@@ -71,7 +71,7 @@ struct BatchPart {
   int32_t adapter = kNoAdapter;
 };
 
-/// What a model's layers keep of a sequence; `kept` of them, ascending, as f16.
+/// The form in which a model's layers keep the keys and values of a sequence; `kept` of them, ascending, as f16.
 std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format, std::span<const int> kept = {});
 
 class Transformer {
@@ -96,7 +96,7 @@ class Transformer {
   /// The most passes of run(). One where a cache could not be cut back behind them.
   int64_t passes_at_once() const { return kv_.packed() || spec_.shortest_window() > 0 ? 1 : stages_.passes_at_once(); }
 
-  /// What its layers keep of a sequence.
+  /// The form in which its layers keep keys and values.
   std::vector<KvGroup> kv_groups() const { return stages_.split(kv_groups_of(spec_, kv_, kv_kept_)); }
   /// Pages for its sequences, where it reads them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> make_pool(int64_t max_pages, int64_t slab_pages) const;
@@ -112,7 +112,7 @@ class Transformer {
   ///             was.
   /// One call at a time per Transformer.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
-  /// What forward() refuses, without running it. May be called while another thread is in forward() or run().
+  /// The errors of forward(), without running it. May be called while another thread is in forward() or run().
   Status check(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
                std::span<const float> logits) const;
   /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single
@@ -137,7 +137,7 @@ class Transformer {
   friend class TransformerLoader;
   Transformer() = default;
   Status prepare_to_run(int64_t batch_limit);
-  /// What slots of so many rows take, and how many rows a batch may have for that.
+  /// Bytes of slots for so many rows, and the rows that a batch may have for that.
   int64_t bytes_of_batch(int64_t rows) const;
   int64_t rows_of_batch(int64_t limit) const;
   /// Errors: kInvalidArgument (no such layer), kUnsupported (what a GPU's cache lacks).

@@ -48,7 +48,7 @@ class Sources(CliTest):
         self.refused_everywhere(self.dir / "pipe")
 
     def test_where_models_are_found(self):
-        """What a name that is no model probably was."""
+        """Guesses at a name that is no model."""
         self.assertIn("lowbit downloads nothing", self.refused("inspect", "owner/model-name"))
         self.assertNotIn("downloads", self.refused("inspect", "./model-name"))
         self.assertIn("model: got an empty name", self.refused("verify", ""))

@@ -51,7 +51,7 @@ class RuntimeProcesses(cli.CliTest):
             raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
 
     def script(self, text, *arguments, code=0):
-        """What the script writes to stdout; nothing may go to stderr."""
+        """The script's stdout; nothing may go to stderr."""
         env = cli.environment(LOWBIT_LIBRARY=str(self.library), PYTHONPATH=str(cli.SOURCE / "python"), PYTHONWARNINGS="ignore")
         done = subprocess.run([sys.executable, "-c", START + textwrap.dedent(text), self.hf, *map(str, arguments)], capture_output=True,
                               timeout=cli.TIMEOUT_S, env=env)

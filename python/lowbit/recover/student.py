@@ -119,7 +119,7 @@ class Layer:
         self.latent = torch.lerp(self.decoded(), self.latent, part)
 
     def to_weight(self) -> QuantizedWeight:
-        """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
+        """The checkpoint's content: codes of the latent weight under the scales as they are stored."""
         n, _ = self.stored.shape
         scale, zero = self.stored_scale(), self.stored_zero()
         scales, zeros, supers = self.stored.scales, self.stored.zeros, self.stored.super_scales
@@ -246,7 +246,7 @@ def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -
 
 
 class Trainable:
-    """What one stage trains of a student: layers by bank (same grid and group: one tensor), scales, zeros and norms.
+    """The parameters of a student that one stage trains: layers by bank (same grid and group: one tensor), scales, zeros and norms.
 
     mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are); of embedding and head always full, of layers
     whose codes are fixed always scales. trains_double: scales of kind `double` too, which otherwise are trained where codes stay.

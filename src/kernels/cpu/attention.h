@@ -171,7 +171,7 @@ struct LaneAttention : LaneLoops<L> {
     }
   }
 
-  /// What all of Q queries see goes together, what comes before it and behind it query by query.
+  /// Positions that all Q queries see go together, those before and behind them query by query.
   template <int Q, class B>
   static void weigh_queries(const SpanArgs& a, int64_t page, int64_t j, const Columns<B>& values, const float* scores) {
     Range all = {0, kKvPage};

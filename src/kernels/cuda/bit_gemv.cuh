@@ -30,7 +30,7 @@ __device__ __forceinline__ void mma_bits(int (&c)[4], uint32_t a0, uint32_t a1, 
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// Shared memory: this, the weights, and the warps' places for exchanging planes.
+/// Shared memory: this, the weights, and a transposition buffer of planes for each warp.
 struct BitShared {
   int sums[kMostBitTiles * kTileRows];
   int sum_x;         // where there are offsets

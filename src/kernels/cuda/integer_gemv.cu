@@ -48,7 +48,7 @@ void choose_teams(GemvArgs& a, int chunks) {
   }
 }
 
-/// Places of everything behind the weights; the bytes up to their end.
+/// Lays out shared memory behind the weights; returns the bytes up to its end.
 int place_shared(GemvArgs& a, int at, int tiles, bool grouped) {
   const auto place = [&at](int bytes) {
     const int here = at;

@@ -9,7 +9,7 @@
 
 namespace lowbit::cuda {
 
-/// c[16, 8] += a[16, 32] b[32, 8] of bytes, a unsigned; the places are those of mma_u8_s8().
+/// c[16, 8] += a[16, 32] b[32, 8] of bytes, a unsigned; fragments as in mma_u8_s8().
 template <bool kSigned>
 __device__ __forceinline__ void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (kSigned) {

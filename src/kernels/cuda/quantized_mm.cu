@@ -138,7 +138,7 @@ cudaError_t start_rows(const void* input, const uint8_t* weight, void* output, c
   const dim3 grid(static_cast<unsigned>(ceil_div(p.n, 32 * RowWarps)),
                   static_cast<unsigned>(ceil_div(p.m, c.rows_of_x)), static_cast<unsigned>(c.split));
   const dim3 block(static_cast<unsigned>(32 * RowWarps * c.column_warps * c.depth));
-  // Without overlap: blocks of the next launch would take places unevenly (measured: 16 to 33 % slower from 8 rows on).
+  // Without overlap: blocks of the next launch would be spread unevenly (measured: 16 to 33 % slower from 8 rows on).
   return launch_cluster(kernel, grid, block, dim3(1, 1, static_cast<unsigned>(c.split)), static_cast<size_t>(shared),
                         stream, false, input, weight, output, p, c);
 }

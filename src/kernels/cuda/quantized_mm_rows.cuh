@@ -74,8 +74,7 @@ struct LaneWeights {
 };
 
 /// x of a pass from column `first` on, zeros behind k: column (3 row + part), then [piece][quad][lane t][pair of
-/// columns]. Loads of four places are under way at a time, and blocks begin at different rows: they all want the same
-/// ones.
+/// columns]. Four loads are under way at a time, and blocks begin at different rows, since all want the same ones.
 template <int BITS>
 __device__ __forceinline__ void stage_rows(const QuantizedConfig& p, const RowsCut& c, const void* input, int64_t m0,
                                            int rows, int64_t first, uint8_t* smem) {
@@ -83,7 +82,7 @@ __device__ __forceinline__ void stage_rows(const QuantizedConfig& p, const RowsC
   constexpr int kAtOnce = 4;
   const bool aligned = fours_aligned(p, input);
   const bool whole = aligned && p.input_element == Element::kF32 && first + c.pass_pieces * P::kColumns <= p.k;
-  const int places = c.pass_pieces * P::kQuads * 4, rounds = places / 32, warps = blockDim.x / 32;  // places: 32 * 2^i
+  const int loads = c.pass_pieces * P::kQuads * 4, rounds = loads / 32, warps = blockDim.x / 32;  // loads: 32 * 2^i
   const int lane = threadIdx.x & 31, shift = 31 - __clz(rounds), all = rows * rounds;
   const int turn = static_cast<int>(blockIdx.x % static_cast<unsigned>(rows));
   for (int i0 = threadIdx.x >> 5; i0 < all; i0 += kAtOnce * warps) {

@@ -271,7 +271,7 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
 }
 
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
-/// the compiler aims at four, and registers spill.
+/// the compiler goes for four, and registers spill.
 template <int Bits, int kTiles>
 __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];

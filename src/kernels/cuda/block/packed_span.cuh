@@ -278,7 +278,7 @@ __device__ __forceinline__ void multiply_keys(Tile& tile, bool more, const uint8
   }
 }
 
-/// Words of an x of values; lanes of odd queries change places by four, for banks.
+/// Words of an x of values; lanes of odd queries are shifted by four, to avoid bank conflicts.
 constexpr int kValueX = kXWords<kPagePositions / kLanes>;
 __device__ __forceinline__ int value_lane(int query, int j) { return j ^ (query % 2 * 4); }
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ BlockRange k_range(const GemmArgs& p, int rank) {
   return {first, min(p.split_blocks, p.k_blocks - first)};
 }
 
-/// Counts the places where sums may end; tells which group ends there, or -1.
+/// Counts the steps at which sums may end; tells which group ends there, or -1.
 template <class T>
 struct GroupCounter {
   int per_group, left, group;
