@@ -63,7 +63,7 @@ struct PackedSource {
     return out;
   }
 
-  /// Columns of one vector of rows, for one token: a pack is a block.
+  /// Columns of one vector of rows, for one row of x: a pack is a block.
   static constexpr int kPackK = P::kBlockK;
   static constexpr bool kDirect = F::kId != FormatId::kTernaryPacked;
   static constexpr int kBits = F::Codec::kBits;
@@ -167,14 +167,14 @@ struct DenseSource {
   }
 };
 
-/// Chunks of columns that are f32 already times tokens, whatever format they came from. kScaled: weights have
+/// Chunks of columns that are f32 already times rows of x, whatever format they came from. kScaled: weights have
 /// scales.
 template <class S, Activation A, bool kScaled>
 struct FloatTiles {
   using Float = typename S::Float;
   static constexpr int kRows = 2 * S::kLanes;
 
-  /// Sums of one token: of the group of x and of the group so far, and of the groups behind it.
+  /// Sums of one row of x: of the group of x and of the group so far, and of the groups behind it.
   struct State {
     float sum[kRows], part[kRows], acc[kRows];
   };
@@ -227,7 +227,7 @@ struct FloatTiles {
       for (int m = 0; m < M; ++m) S::store_f(states[m].sum + v * S::kLanes, sum[v][m]);
   }
 
-  /// `rows` tokens against one chunk of one panel.
+  /// `rows` rows of x against one chunk of one panel.
   template <int M>
   static void chunk_tiles(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                           const float* x, int64_t ldx, int64_t m0, int64_t rows, State* states) {
@@ -243,7 +243,7 @@ template <class S, class Source, Activation A>
 struct FloatMatmul {
   using Float = typename S::Float;
   static constexpr int kRows = 2 * S::kLanes;
-  static constexpr int64_t kBlockM = 96;  // tokens per pass over a panel: bounds the scratch
+  static constexpr int64_t kBlockM = 96;  // rows of x per pass over a panel: bounds the scratch
   static constexpr int kAbreast = 4;      // panels side by side when x has one row, to hide the latency of fma
 
   using Tiles = FloatTiles<S, A, Source::kScaled>;
@@ -297,7 +297,7 @@ struct FloatMatmul {
     }
   }
 
-  /// Columns [k, end) of one token, from the start of pack `pack` on; fewer than a pack when kTail.
+  /// Columns [k, end) of one row of x, from the start of pack `pack` on; fewer than a pack when kTail.
   template <int Panels, bool kTail>
   LOWBIT_INLINE void add_pack(const uint8_t* panel, int64_t panel_bytes, const typename S::Table& table, int64_t pack,
                               const float* x, int64_t k, Float (&sum)[Panels][2]) {
@@ -313,7 +313,7 @@ struct FloatMatmul {
     }
   }
 
-  /// One token times `Panels` panels from row n on; groups are whole packs.
+  /// One row of x times `Panels` panels from row n on; groups are whole packs.
   template <int Panels>
   static void direct_panels(const MatmulArgs& a, const uint8_t* panel, int64_t n) {
     const PanelShape& s = a.shape;

@@ -30,8 +30,8 @@ static inline __attribute__((always_inline)) void transpose_codes(const uint8_t*
   }
 }
 
-/// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits where f16 has them, subnormals included. NaN is not
-/// looked at.
+/// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits in f16's places, subnormals included. NaN is not looked
+/// at.
 static inline __m256i halves_of_codes(__m128i codes) {
   return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16(int16_t(0xbfff)));
 }
