@@ -38,7 +38,7 @@ class Workspace {
   /// buffer from float `at` on.
   virtual Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) = 0;
   virtual Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const = 0;
-  /// Of programs compiled with taps. Null to stop.
+  /// Observes programs that were compiled with taps. Null to stop.
   virtual void set_observer(TapObserver observer) = 0;
   /// Adds the times of all runs from now on; must outlive them. Null to stop.
   virtual void set_profile(Profile* profile) = 0;
@@ -132,7 +132,7 @@ class Backend {
   virtual KvPageMemory kv_page_memory() const { return {}; }
   /// Whether observers see rows in the host's memory; else download() brings them there.
   virtual bool shows_rows_on_host() const { return false; }
-  /// Of its device, by the driver's count; 0 where nobody counts.
+  /// Free bytes of its device, by the driver's count; 0 where nobody counts.
   virtual Result<int64_t> free_memory() const { return 0; }
 };
 

@@ -34,7 +34,7 @@ bool amx_permitted() {
 #endif
 }
 
-/// Of the processors that this process may use; 0 where the system does not tell.
+/// Counts the cores of the processors that this process may use; 0 where the system does not tell.
 int count_cores(const cpu_set_t& usable) {
   std::ifstream file("/proc/cpuinfo");
   std::string line;

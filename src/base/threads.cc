@@ -126,12 +126,12 @@ struct ThreadPool::Impl {
     std::atomic<bool> caller{false}, stopping{false};
   };
 
-  /// Of one thread: the first chunk of its part that is free, with the loop it belongs to. An older loop's: all are
-  /// free.
+  /// A thread's share of a loop: the first chunk of it that is free, with the loop it belongs to. An older loop's: all
+  /// are free.
   struct alignas(kApart) Share {
     std::atomic<uint64_t> free{0};
   };
-  /// Of one thread: how many chunks it did, with the loop.
+  /// A thread's report: how many chunks it did, with the loop.
   struct alignas(kApart) Report {
     std::atomic<uint64_t> done{0};
   };

@@ -59,7 +59,7 @@ class Calibration {
   Result<HessianByWeight> measure();
   /// measure(), and the states go on behind the block: where nothing is quantized.
   Result<HessianByWeight> measure_and_advance();
-  /// Of an asymmetric calibration: brings both streams to an input of the block, and says how they differ there.
+  /// For asymmetric calibration: brings both streams to an input of the block, and says how they differ there.
   Result<HessianByWeight> measure_input(InputRole role);
   /// `w` in place of the source's.
   Status replace(const std::string& name, const QTensor& w);
@@ -84,7 +84,7 @@ class Calibration {
   HiddenStates states_;         // [sequences, context, hidden]: of the quantized blocks
   HiddenStates source_states_;  // the same of the source's blocks; empty: not asymmetric
   BlockSpec room_for_;          // a block that the rooms were made for
-  // Of the block that is under way.
+  // State of the block that is under way.
   std::shared_ptr<const SourceBlock> block_;
   bool compared_ = false;  // the source's states have come through it
   std::unique_ptr<BlockProgram> source_program_, program_;

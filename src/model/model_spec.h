@@ -7,7 +7,7 @@
 
 namespace lowbit {
 
-/// Of a source's config.json: parse_model_spec(), whose errors name the source, too.
+/// parse_model_spec() of a source's config.json; errors name the source, too.
 Result<ModelSpec> model_spec_of(const WeightSource& source);
 
 /// model_spec_of() for a model that will run. Errors: kUnsupported, naming all features that are not computed yet, of

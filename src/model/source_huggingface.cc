@@ -80,7 +80,7 @@ class HuggingFaceSource final : public WeightSource {
       return weight != nullptr && (packing_.bitnet || weight->entry->dtype == DType::kE4m3);
     });
   }
-  /// Of activations that others quantize with a scale from calibration. Here scales of x are those of its own blocks.
+  /// A scale by which others quantize activations, from calibration. Here x has scales of its own blocks.
   bool is_input_scale(const std::string& name) const {
     constexpr std::string_view kSuffix = ".input_scale";
     if (!name.ends_with(kSuffix)) return false;

@@ -120,7 +120,7 @@ tl::unexpected<Error> not_built() {
   return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
 }
 
-/// As backend/cuda/fp8_weight.h takes them.
+/// The kernel for weights that backend/cuda/fp8_weight.h takes.
 Result<DeviceKernelChoice> choose_fp8_kernel(const QTensor& w) {
   const std::string scaling = scaling_name(w.scaling);
   if (w.format != FormatId::kFp8 || (scaling != "128x128" && scaling != "g128"))

@@ -27,7 +27,7 @@ std::optional<uint64_t> bytes_of_page(const KvGroup& g) {
   return bytes;
 }
 
-/// Of a group's pages in this format; 0: there are none.
+/// Bytes of a group's packed page in this format; 0: there are none.
 int64_t packed_page_bytes(const KvGroup& g, const KvFormat& format) {
   if (!format.packed()) return 0;
   const PackedHeadBytes head = packed_head_bytes(format, g.head_dim);

@@ -91,7 +91,7 @@ class KvPool {
   int64_t refresh() const;
   bool forgets() const;
   int64_t page_bytes(int store) const { return stores_[static_cast<size_t>(store)].page_bytes; }
-  /// Of one sequence of `positions`, over all groups; of f16 pages that go those that it keeps at the most after a
+  /// Bytes of one sequence of `positions`, over all groups; of f16 pages that go, those that it keeps at most after a
   /// call.
   int64_t bytes_of(int64_t positions) const;
   int64_t max_pages() const { return max_pages_; }
@@ -128,7 +128,7 @@ class KvPool {
   KvPool() = default;
   Status add_slab(size_t store);
   Status copy_bytes(int store, std::byte* to, const std::byte* from) const;
-  /// Of a store; null: the host's memory.
+  /// The memory of a store's pages; null: the host's.
   const KvPageMemory* memory_of(size_t store) const {
     return memories_.empty() ? nullptr : &memories_[store % groups_.size()];
   }

@@ -19,8 +19,8 @@ namespace lowbit {
 namespace {
 
 constexpr const char* kFormat = "lowbit session";
-/// Of the file, and of what keys and values are: a change of either is another version. Quantized caches have had
-/// transformed values since version 2; what f16 caches hold is as it was.
+/// The version of the file and of the meaning of keys and values: a change of either is another version. Quantized
+/// caches have transformed values since version 2; f16 caches have not changed.
 const char* version_of(const std::string& kv) { return kv == "f16" ? "1" : "2"; }
 
 using Metadata = std::map<std::string, std::string>;

@@ -125,7 +125,7 @@ void alternate_together(const Grid& grid, const Group& g, Leaders<kScaleLeaders>
   }
 }
 
-/// Of a group, weighted by importance.
+/// Statistics of a group, weighted by importance.
 struct Spread {
   double mean = 0, deviation = 0, rms = 0;
 };

@@ -79,18 +79,18 @@ class Executor {
   int64_t passes() const;
   /// The batch without those whose cache gets no room; their errors are in opened_.
   void open_parts();
-  /// Of a batch that has run, with this status: what its part of a request leaves to do.
+  /// Updates a request after a batch has run with this status: the part that is left to do.
   void advance(Request& request, const BatchPart& part, const Status& status);
   /// Takes a request from those that wait.
   void finish(Request& request, const Status& status);
-  /// Of a request whose tokens have run: whether it goes on with one that was chosen.
+  /// Whether a request whose tokens have run goes on with one that was chosen.
   bool goes_on(Request& request, const BatchPart& part) const;
 
   Transformer& model_;
   std::mutex mutex_;
   std::vector<Request*> waiting_;  // oldest first; those of the batch that runs, too
   bool busy_ = false;
-  // Of the leader.
+  // State of the leader, the thread that runs a batch.
   std::vector<Request*> chosen_;
   std::vector<int64_t> left_, rows_;
   int64_t passes_ = 1;

@@ -107,7 +107,7 @@ TEST(KvRefresh, IsWhatItsDefinitionSaysInAnyCut) {
       EXPECT_TRUE(same_bits(by_executor(executor, *model, *cache, tokens, call), want)) << c.kv << " " << call;
       EXPECT_LE(cache->bytes(), cache->pool().bytes_of(600)) << c.kv << " " << call;
     }
-    // It is another result than without.
+    // The result differs from that without refresh.
     KvFormat never = format;
     never.refresh = 0;
     auto plain = load(never, 2, c.window);

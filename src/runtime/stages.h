@@ -38,7 +38,8 @@ class Stages {
   /// The least of all devices.
   BatchSize batch_size() const;
 
-  /// Of model_steps(); pointers stay those of the steps. Errors: those of Backend::compile() and workspace().
+  /// Compiles the steps of model_steps(); pointers stay those of the steps. Errors: those of Backend::compile() and
+  /// workspace().
   Status compile(std::span<const Step> steps, const Limits& limits);
   /// All steps on a batch. `taps`: observers see inputs. Errors: those of Program::run().
   Status run(const Batch& batch, bool taps);

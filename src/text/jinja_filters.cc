@@ -120,7 +120,7 @@ Result<Value> fallback(Interpreter&, const Value& v, const Arguments& args) {
   return other != nullptr ? *other : Value(std::string());
 }
 
-/// As Python's int() and float() take it: white space around it, a plus before it.
+/// A number's text as Python's int() and float() take it: white space around it, a plus before it.
 std::string number_text(const std::string& s) {
   std::string number = strip_text(s, {}, true, true);
   if (number.starts_with('+') && !number.starts_with("+-")) number.erase(0, 1);

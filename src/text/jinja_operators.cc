@@ -49,7 +49,7 @@ Result<Value> float_binary(const std::string& op, double a, double b) {
   if (op == "**") return Value(std::pow(a, b));
   if (b == 0) return complain("a division by zero");
   if (op == "/") return Value(a / b);
-  // As Python's float_divmod: the exact remainder first, so that 1 // 0.1 is 9.
+  // Python's float_divmod: the exact remainder first, so that 1 // 0.1 is 9.
   double remainder = std::fmod(a, b), quotient = (a - remainder) / b;
   if (remainder != 0 && (remainder < 0) != (b < 0)) {
     remainder += b;

@@ -26,7 +26,7 @@ struct PagedTile {
 
   __device__ __forceinline__ int row(int query) const { return (first + query) / group; }
   __device__ __forceinline__ int position(int query) const { return sequence.position + row(query); }
-  /// Of the query's elements in q and out.
+  /// The offset of the query's elements in q and out.
   __device__ __forceinline__ int64_t offset(const AttendPages& call, int query) const {
     const int64_t head = int64_t{kv_head} * group + (first + query) % group;
     return ((int64_t{sequence.row} + row(query)) * call.heads + head) * call.kv.head_dim;

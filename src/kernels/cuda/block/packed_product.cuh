@@ -108,7 +108,7 @@ struct SharedX {
   float2* by;   // [queries]: scale, offset
   int pitch, queries;
 };
-/// Of a query, for so many rows; neighbouring queries in different banks.
+/// Elements between two queries' x of so many rows; neighbouring queries lie in different banks.
 constexpr LOWBIT_HD int x_pitch(int rows) { return rows + 16; }
 
 /// x becomes integers. Each half of the warp has every second query; x(query, row). kRows: at least shape.rows, of 16.

@@ -57,7 +57,7 @@ __device__ __forceinline__ uint2 as_halves(uint32_t codes) {
 /// Piece of 16 bytes of a row; two neighbouring rows have theirs in other banks.
 __device__ __forceinline__ int place(int row, int piece) { return row * kRowBytes + ((piece ^ ((row & 1) << 2)) << 4); }
 
-/// Of kRows rows of one operand, one block of K.
+/// A block of K of kRows rows of one operand.
 template <int kRows, int kPieces>
 struct Fetched {
   uint4 codes[kPieces];

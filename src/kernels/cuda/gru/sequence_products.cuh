@@ -87,7 +87,7 @@ template <class C>
 __device__ __forceinline__ void gather(const Warp<C>& w, const typename Warp<C>::Sums& acc,
                                        int (&own_sums)[3][C::kElements]) {
   constexpr int kCount = 3 * C::kElements, kParts = C::kSumBytes / 512;
-  // Of gate and element: a part's eight sequences of sixteen, or every other one.
+  // The sum of a gate and element: of a part's eight sequences of sixteen, or of every other one.
   const auto sum_of = [&](int to, int i) {
     const int gate = i / C::kElements, nt = i % C::kElements / C::kPerTile, e = i % C::kPerTile;
     if constexpr (C::kInterleaved)

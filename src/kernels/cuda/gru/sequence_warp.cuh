@@ -37,7 +37,7 @@ struct Warp {
   uint8_t* y_data;
   int ih_stride, ih_select[C::kUnits], y_stride, y_units;
   bool ih_bytes, y_pairs;
-  // Of the tile.
+  // The tile's sequences.
   int length[C::kOwnTiles][C::kSequences],
       row[C::kOwnTiles][C::kSequences];                 // of the lane's sequences: steps, row at step 0
   int copied_last[C::kCopies], copied_row[C::kCopies];  // of those whose ih it copies: the last step, the row
