@@ -17,7 +17,11 @@ Result<Buffer> Arena::allocate(int64_t bytes, const char* what) {
     used_ = 0;
   }
   std::byte* const at = slab_->data() + used_;
+  const int64_t before = used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // One thread has the system clear each large page: of many that begin to write at once each would have one cleared.
+  for (int64_t page = (before + kLargePage - 1) / kLargePage * kLargePage; page < used_; page += kLargePage)
+    *static_cast<volatile std::byte*>(slab_->data() + page) = {};
   return Buffer::borrow({at, static_cast<size_t>(bytes)}, slab_);
 }
 
