@@ -9,8 +9,8 @@
 
 namespace lowbit {
 
-/// SHA-256 of a configuration and of samples of every tensor. Some megabytes of samples are kept until somebody asks for
-/// the digest: few runs do, and hashing them would take a tenth of the time that a small model takes to load.
+/// SHA-256 of a configuration and of samples of every tensor. Some megabytes of samples are kept until somebody asks
+/// for the digest: few runs do, and hashing them would take a tenth of the time that a small model takes to load.
 class Fingerprint {
  public:
   void add(std::string_view name, std::string_view value);

@@ -8,7 +8,7 @@
 
 namespace lowbit {
 
-/// Lays buffers next to each other in large pages. One by one they would lie in small pages, which cost more to get from
+/// Lays buffers next to each other in large pages. One by one they would lie in small ones, which cost more to get from
 /// the system than a weight costs to be laid out in them. A slab lives as long as any buffer in it. One call at a time.
 class Arena {
  public:
