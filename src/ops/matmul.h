@@ -15,6 +15,7 @@
 #include "lowbit/error.h"
 #include "ops/activation_rounding.h"
 #include "ops/blocking.h"
+#include "tensor/arena.h"
 
 namespace lowbit {
 
@@ -120,6 +121,7 @@ struct MatmulOptions {
   /// weight's own groups are smaller, or no multiple of it, they are used instead.
   int64_t activation_group = 0;
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
+  Arena* arena = nullptr;                    // where the prepared weight lies; null: in memory of its own
 };
 
 /// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own

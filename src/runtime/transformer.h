@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "lowbit/error.h"
 #include "model/source.h"
+#include "runtime/fingerprint.h"
 #include "runtime/forward.h"
 #include "runtime/linear_observer.h"
 #include "runtime/row_observer.h"
@@ -88,8 +89,8 @@ class Transformer {
   int64_t context() const { return context_; }
   int64_t batch() const { return batch_; }
   const KvFormat& kv() const { return kv_; }
-  /// SHA-256 of its configuration and of samples of every tensor, 64 hexadecimal digits: another model has another one.
-  const std::string& fingerprint() const { return fingerprint_; }
+  /// Another model has another one. May be called by many threads at once.
+  const std::string& fingerprint() const { return fingerprint_.text(); }
   ThreadPool& pool() { return *pool_; }
   /// Whether its device chooses tokens, so that logits need not be copied.
   bool chooses_tokens() const { return stages_.chooses_tokens(); }
@@ -149,7 +150,7 @@ class Transformer {
   int64_t context_ = 0, batch_ = 0;
   KvFormat kv_;
   std::vector<int> kv_kept_;
-  std::string fingerprint_;
+  Fingerprint fingerprint_;
   std::unique_ptr<ThreadPool> pool_;
   Stages stages_;
   ModelWeights weights_;
