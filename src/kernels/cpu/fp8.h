@@ -15,21 +15,6 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// 16 rows of 32 codes become 16 vectors: vector j has column j of all rows in its lower half, column 16 + j in its
-/// upper one. Four rounds, each of which exchanges one bit of the row with one of the column.
-static inline __attribute__((always_inline)) void transpose_codes(const uint8_t* rows, int64_t stride,
-                                                                  __m256i (&t)[16]) {
-  __m256i s[16];
-  for (int i = 0; i < 16; ++i) t[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + i * stride));
-  for (int round = 0; round < 4; ++round) {
-    for (int i = 0; i < 8; ++i) {
-      s[2 * i] = _mm256_unpacklo_epi8(t[i], t[i + 8]);
-      s[2 * i + 1] = _mm256_unpackhi_epi8(t[i], t[i + 8]);
-    }
-    for (int i = 0; i < 16; ++i) t[i] = s[i];
-  }
-}
-
 /// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits in f16's places, subnormals included. NaN is not looked
 /// at.
 static inline __m256i halves_of_codes(__m128i codes) {
@@ -41,10 +26,8 @@ struct Fp8Panels {
   using F = typename V::F;
   using I = typename V::I;
   static constexpr int kLanes = V::kLanes, kRows = 2 * kLanes, kPer16 = 16 / kLanes;
-  static constexpr float kAFactor = 256.0f;  // b's values are theirs * 2^-8
-
   static constexpr Fp8Kernels kernels(const char* name, const char* isa) {
-    return {name, isa, quantize, dequantize, decode, kAFactor, kRows, gemm_scratch_bytes, gemm};
+    return {name, isa, quantize, dequantize, decode, V::kAFactor, V::kColumns == 2, kRows, gemm_scratch_bytes, gemm};
   }
 
  private:
@@ -179,79 +162,104 @@ struct Fp8Panels {
 
   static int64_t gemm_scratch_bytes(int64_t m) { return int64_t(sizeof(float)) * kRows * (kFp8Block + m); }
 
-  /// Columns [first, first + count) of 16 rows, zeros behind them. Rows often lie a multiple of 4 KiB apart, where 16
-  /// of their lines do not fit the first-level cache side by side: so each line is read once.
-  static void copy_codes(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes) {
-    for (int i = 0; i < 16; ++i, codes += kFp8Block) {
-      const uint8_t* const row = a.b + least(n + i, a.n - 1) * a.ldb + first;
-      if (count == kFp8Block) {
-        __builtin_memcpy(codes, row, size_t(kFp8Block));
-        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block), _MM_HINT_T0);  // a hint, wherever it leads
-        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block + 64), _MM_HINT_T0);
-      } else {
-        __builtin_memset(codes, 0, size_t(kFp8Block));
-        __builtin_memcpy(codes, row, size_t(count));
-      }
-    }
-  }
+  /// Rows of a that read codes as they lie in the block: decoding once more costs less than a detour through memory.
+  static constexpr int kDirectRows = 4;
 
-  /// Values * 2^-8 of columns [first, first + count) of the panel's rows to w [count][kRows]; lanes of `nan` are ones
-  /// for rows with a NaN among them. Rows behind the last are the last once more.
-  static void unpack(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, float* w, I (&nan)[2]) {
-    alignas(32) uint8_t found[32], codes[16 * kFp8Block];
+  /// Codes of columns [first, first + count) of the panel's rows, zeros behind them, in the order of V::transpose();
+  /// lanes of `nan` are ones for rows with a NaN that decoding does not give. Rows behind the last are the last.
+  static void gather(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes, I (&nan)[2]) {
+    alignas(64) uint8_t found[32], copy[16 * kFp8Block];
+    // A line of the next block of each row, which at a row's end is the next panel's: a hint, wherever it leads.
+    const int64_t next = first + count < a.k ? kFp8Block : kRows * a.ldb - first;
     for (int sixteen = 0; sixteen < kRows / 16; ++sixteen) {
-      copy_codes(a, n + sixteen * 16, first, count, codes);
-      __m256i any = _mm256_setzero_si256();
-      for (int64_t k = 0; k < count; k += 32) {
-        __m256i t[16];
-        transpose_codes(codes + k, kFp8Block, t);
-        for (int j = 0; j < 16; ++j) {
-          const __m256i magnitude = _mm256_and_si256(t[j], _mm256_set1_epi8(0x7f));
-          any = _mm256_or_si256(any, _mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(0x7f)));
-          store_column(_mm256_castsi256_si128(t[j]), w + (k + j) * kRows + sixteen * 16);
-          store_column(_mm256_extracti128_si256(t[j], 1), w + (k + 16 + j) * kRows + sixteen * 16);
-        }
+      const uint8_t* rows[16];
+      for (int i = 0; i < 16; ++i) {
+        const uint8_t* const row = a.b + least(n + sixteen * 16 + i, a.n - 1) * a.ldb + first;
+        rows[i] = row;
+        _mm_prefetch(reinterpret_cast<const char*>(row + next), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(row + next + 64), _MM_HINT_T0);
+        if (count == kFp8Block && V::kReadsLinesOnce) continue;
+        // Rows often lie a multiple of 4 KiB apart, where 16 of their lines do not fit the first-level cache side by
+        // side: so each line is read once.
+        uint8_t* const to = copy + i * kFp8Block;
+        if (count < kFp8Block) __builtin_memset(to, 0, size_t(kFp8Block));
+        __builtin_memcpy(to, row, size_t(count));
+        rows[i] = to;
       }
-      _mm_store_si128(reinterpret_cast<__m128i*>(found + sixteen * 16),
-                      _mm_or_si128(_mm256_castsi256_si128(any), _mm256_extracti128_si256(any, 1)));
+      _mm_store_si128(reinterpret_cast<__m128i*>(found + sixteen * 16), V::transpose(rows, sixteen, codes));
     }
     for (int v = 0; v < 2; ++v) nan[v] = V::mask_of(found + v * kLanes);
   }
-  static void store_column(__m128i codes, float* w) {
-    F v[kPer16];
-    V::widen(halves_of_codes(codes), v);
-    for (int j = 0; j < kPer16; ++j) V::store(w + j * kLanes, v[j]);
+
+  /// Columns in one place of 32 bits of a's and b's values: 1, or 2 as bf16.
+  static constexpr int kColumns = V::kColumns;
+  static constexpr int64_t kPlaces = kFp8Block / kColumns;
+
+  /// Where tiles get a block's values from: memory [kPlaces][kRows], or V::Codes, which decode some places at a time.
+  struct Floats {
+    static constexpr int kStep = 1;
+    const float* w;
+    void places(int64_t p, F (&out)[1][2]) const {
+      for (int v = 0; v < 2; ++v) out[0][v] = V::load(w + p * kRows + v * kLanes);
+    }
+  };
+
+  static void write_floats_of(const typename V::Codes& codes, float* w) {
+    constexpr int kStep = V::Codes::kStep;
+    for (int64_t p = 0; p < kPlaces; p += kStep) {
+      F places[kStep][2];
+      codes.places(p, places);
+      for (int c = 0; c < kStep; ++c)
+        for (int v = 0; v < 2; ++v) V::store(w + (p + c) * kRows + v * kLanes, places[c][v]);
+    }
   }
 
-  /// M rows of a by a panel, one block of columns: `acc` takes in the sums.
-  template <int M>
-  static void tile(const Fp8GemmArgs& a, int64_t i, int64_t first, int64_t count, const float* w, const F (&b_scale)[2],
-                   float* acc) {
+  /// A block of columns: [first, first + count).
+  struct Block {
+    int64_t first, count;
+    F b_scale[2];
+    float* acc;  // [m, kRows], which takes in the sums
+  };
+
+  /// M rows of a by a panel, one block.
+  template <int M, class From>
+  static void tile(const Fp8GemmArgs& a, int64_t i, const Block& block, const From& from) {
     F s[M][2];
     for (int r = 0; r < M; ++r) s[r][0] = s[r][1] = V::zero();
-    const float* const x = a.a + i * a.lda + first;
-    for (int64_t k = 0; k < count; ++k) {
-      const F w0 = V::load(w + k * kRows), w1 = V::load(w + k * kRows + kLanes);
+    const float* const x = a.a + i * a.lda + block.first / kColumns;
+    const int64_t places = (block.count + kColumns - 1) / kColumns;
+    const auto add = [&](int64_t p, const F(&w)[2]) {
       for (int r = 0; r < M; ++r) {
-        const F v = V::set(x[r * a.lda + k]);
-        s[r][0] = V::fma(v, w0, s[r][0]);
-        s[r][1] = V::fma(v, w1, s[r][1]);
+        const F v = V::set(x[r * a.lda + p]);
+        s[r][0] = V::add_product(w[0], v, s[r][0]);
+        s[r][1] = V::add_product(w[1], v, s[r][1]);
       }
+    };
+    for (int64_t p = 0; p < places; p += From::kStep) {
+      F w[From::kStep][2];
+      from.places(p, w);
+#pragma GCC unroll 4
+      for (int c = 0; c < From::kStep; ++c)
+        if (From::kStep == 1 || p + c < places) add(p + c, w[c]);
     }
     for (int r = 0; r < M; ++r) {
-      const F a_scale = V::set(a.a_scales[(i + r) * a.a_scale_row + first / kFp8Block * a.a_scale_block]);
+      const F a_scale = V::set(a.a_scales[(i + r) * a.a_scale_row + block.first / kFp8Block * a.a_scale_block]);
       for (int v = 0; v < 2; ++v) {
-        float* const sum = acc + (i + r) * kRows + v * kLanes;
-        V::store(sum, V::fma(V::mul(s[r][v], a_scale), b_scale[v], V::load(sum)));
+        float* const sum = block.acc + (i + r) * kRows + v * kLanes;
+        V::store(sum, V::fma(V::mul(s[r][v], a_scale), block.b_scale[v], V::load(sum)));
       }
     }
   }
   template <int M>
-  static int64_t tiles(const Fp8GemmArgs& a, int64_t i, int64_t first, int64_t count, const float* w,
-                       const F (&b_scale)[2], float* acc) {
-    for (; i + M <= a.m; i += M) tile<M>(a, i, first, count, w, b_scale, acc);
-    if constexpr (M > 1) return tiles<(M + 1) / 2>(a, i, first, count, w, b_scale, acc);
+  static int64_t tiles(const Fp8GemmArgs& a, int64_t i, const Block& block, const Floats& from) {
+    for (; i + M <= a.m; i += M) tile<M>(a, i, block, from);
+    if constexpr (M > 1) return tiles<(M + 1) / 2>(a, i, block, from);
     return i;
+  }
+  template <int M>
+  static void direct_tile(const Fp8GemmArgs& a, const Block& block, const typename V::Codes& from) {
+    if (a.m == M) return tile<M>(a, 0, block, from);
+    if constexpr (M > 1) direct_tile<M - 1>(a, block, from);
   }
 
   static void gemm(const Fp8GemmArgs& a) {
@@ -261,13 +269,21 @@ struct Fp8Panels {
       __builtin_memset(acc, 0, sizeof(float) * size_t(a.m * kRows));
       for (int64_t first = 0; first < a.k; first += kFp8Block) {
         const int64_t count = least(kFp8Block, a.k - first);
+        alignas(64) uint8_t codes[kFp8Block * kRows];
         I nan[2];
-        unpack(a, n, first, count, w, nan);
+        gather(a, n, first, count, codes, nan);
         float scale[kRows];
         for (int j = 0; j < kRows; ++j)
           scale[j] = a.b_scales[least(n + j, a.n - 1) / a.b_rows * a.ldb_scales + first / kFp8Block];
-        const F b_scale[2] = {V::or_bits(V::load(scale), nan[0]), V::or_bits(V::load(scale + kLanes), nan[1])};
-        tiles<V::kTileRows>(a, 0, first, count, w, b_scale, acc);
+        Block block{first, count, {}, acc};
+        for (int v = 0; v < 2; ++v) block.b_scale[v] = V::or_bits(V::load(scale + v * kLanes), nan[v]);
+        const auto from = V::Codes::of(codes);
+        if (a.m <= kDirectRows) {
+          direct_tile<kDirectRows>(a, block, from);
+        } else {
+          write_floats_of(from, w);
+          tiles<V::kTileRows>(a, 0, block, Floats{w});
+        }
       }
       for (int64_t i = 0; i < a.m; ++i)
         write_floats(acc + i * kRows, least(kRows, a.n1 - n), a.element, a.c, i * a.ldc + n);
