@@ -85,7 +85,8 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;  // kF32, kFp8
+  // kF32, kFp8; kernels with `pairs`: row m is ceil(k / 2) places of 32 bits, column 2 i in the upper half of place i.
+  const float* x = nullptr;
   // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a
   // multiple of kActivationRowMultiple rows, whatever it holds there.
   const int8_t* xq = nullptr;
@@ -140,6 +141,8 @@ struct MatmulKernel {
   /// kTable formats: reads MatmulArgs::table_int8, so only where sums of floats are sums of integers (why_float_sums(),
   /// ops/matmul.h).
   bool int8_table = false;
+  /// kFp8: MatmulArgs::x holds pairs of columns as bf16, and the CPU needs AVX-512 BF16 (has_bf16_pairs(), base/cpu.h).
+  bool pairs = false;
 };
 
 /// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.

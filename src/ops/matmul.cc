@@ -62,7 +62,8 @@ struct Wanted {
 bool fits(const MatmulKernel& kernel, FormatId format, const Wanted& wanted, const PanelShape& s) {
   if (s.run > 0 && format_info(format).expanded != format) return false;  // codes that go on from group to group
   return kernel.format == format && kernel.activation == wanted.activation &&
-         (!kernel.int8_table || wanted.int8_table) && (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
+         (!kernel.int8_table || wanted.int8_table) && (!kernel.pairs || has_bf16_pairs()) &&
+         (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
          (s.x_groups <= 1 || s.x_group % kernel.group_multiple == 0);
 }
 

@@ -99,9 +99,10 @@ class MatmulBatch {
     a.x = int8 ? nullptr : x.x_;
     a.ldx = x.ldx_;
     if (plan.activation_ == Activation::kFp8) {
-      LOWBIT_TRY_ASSIGN(const ActivationRows::Fp8Rows* const rows, x.fp8_rows(plan.activation_group_, pool));
+      const bool pairs = plan.kernel_->pairs;
+      LOWBIT_TRY_ASSIGN(const ActivationRows::Fp8Rows* const rows, x.fp8_rows(plan.activation_group_, pairs, pool));
       a.x = rows->values.as<float>();
-      a.ldx = plan.k_;
+      a.ldx = rows->ld;
       a.x_group_scale = rows->scales.as<float>();
     }
     const CodeLayout layout = plan.code_layout();
@@ -118,7 +119,7 @@ class MatmulBatch {
       a.ldxq = codes->ld;
       (layout.group > 0 ? a.x_group_scale : a.x_scale) = codes->scales.as<float>();
     }
-    const int64_t pass = rows_per_pass(blocking_, int8 ? a.ldxq : 4 * plan.k_);
+    const int64_t pass = rows_per_pass(blocking_, int8 ? a.ldxq : 4 * std::min(a.ldx, plan.k_));
     pass_ = pass_ == 0 ? pass : std::min(pass_, pass);
     const int64_t scratch = round_up(plan.kernel_->scratch_bytes(std::min(pass, m_), plan.shape_), 64);
     scratch_bytes_ = std::max(scratch_bytes_, scratch);
