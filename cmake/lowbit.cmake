@@ -9,8 +9,8 @@ target_include_directories(lowbit_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:include>)
 # Float results are part of the interface: no contraction that the source does not spell out.
 # -Wrestrict: GCC 12 warns about "text" + std::string for nothing (its bug 105651). Clang counts the steps of constant expressions, and a
-# format's tables are proved at compile time.
-set(LOWBIT_CXX_FLAGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi $<IF:$<CXX_COMPILER_ID:Clang>,-fconstexpr-steps=100000000,-Wno-restrict>
+# format's tables are proved at compile time. -Wshadow: not where files are compiled together, as a local may be named like another file's constant.
+set(LOWBIT_CXX_FLAGS -Wall -Wextra $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow> -Wnon-virtual-dtor -Wno-psabi $<IF:$<CXX_COMPILER_ID:Clang>,-fconstexpr-steps=100000000,-Wno-restrict>
     -ffp-contract=off)
 if(LOWBIT_WERROR)
   list(APPEND LOWBIT_CXX_FLAGS -Werror)
@@ -55,6 +55,16 @@ function(lowbit_library name)
   endforeach()
   set_target_properties(lowbit_${name} PROPERTIES EXPORT_NAME ${name})
   install(TARGETS lowbit_${name} EXPORT lowbit ARCHIVE DESTINATION lib)
+endfunction()
+
+# lowbit_compile_together(TARGET): six of its files are one for the compiler, which then reads their headers once. Not for hot loops: what is
+# inlined into them must not depend on neighbours. A changed file is compiled with its neighbours; with LOWBIT_UNITY=OFF, alone. Names in
+# anonymous namespaces must differ within a folder. What types of anonymous namespaces are in is not the main file here, about which GCC warns.
+function(lowbit_compile_together target)
+  if(LOWBIT_UNITY AND TARGET ${target})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
 endfunction()
 
 # lowbit_isa_library(NAME ISA avx2 FLAGS -mavx2 ... SOURCES ...)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DATABASE = ROOT / "build/release/compile_commands.json"
+DATABASE = ROOT / "build/tidy/compile_commands.json"  # with a line for each file
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lowbit-tidy"
 MOST_TOGETHER = 14  # more would leave one core waiting for the last group of the other
 OPTIONS = ["--quiet", f"--config-file={ROOT / '.clang-tidy'}", "--extra-arg=-Wno-unknown-warning-option",
@@ -81,7 +81,7 @@ def check(group: list[dict]) -> list[str]:
 
 def main() -> int:
     if not DATABASE.exists():
-        configured = subprocess.run(["cmake", "--preset", "release"], cwd=ROOT, capture_output=True, text=True)
+        configured = subprocess.run(["cmake", "--preset", "release", "-B", "build/tidy", "-DLOWBIT_UNITY=OFF"], cwd=ROOT, capture_output=True, text=True)
         if configured.returncode != 0:
             print(configured.stdout + configured.stderr, file=sys.stderr)
             return 1

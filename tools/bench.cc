@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "bench_attention.h"
 #include "lowbit/quantize.h"
@@ -99,12 +100,12 @@ Status matmul_action(Console& console, MatmulArguments& arguments, const Compute
               "this is a fault of lowbit: please report it");
 }
 
-void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
+void add_matmul_bench(Verb& bench, Invocation& invocation) {
   auto arguments = std::make_shared<MatmulArguments>();
-  CLI::App* verb = bench.add_subcommand("matmul", "One product of activations [M,K] and weights [N,K]");
+  Verb* verb = bench.add_subcommand("matmul", "One product of activations [M,K] and weights [N,K]");
   MatmulBenchOptions& options = arguments->options;
   add_format_option(*verb, "--format", options.format, "of the weights")->required();
-  verb->add_option_function<std::string>(
+  verb->add_option_function(
           "--group",
           [&options](const std::string& text) {
             const auto group = parse_group(text);
@@ -119,7 +120,7 @@ void add_matmul_bench(CLI::App& bench, Invocation& invocation) {
   add_count_option(*verb, "-N", options.n, kExtent, "rows of weights [4096]");
   add_count_option(*verb, "-K", options.k, kExtent, "columns of both [4096]");
   add_activation_option(*verb, options.activation, false);
-  CLI::Option* cold = verb->add_flag("--cold", arguments->cold, "weights come from memory [default]");
+  Option* cold = verb->add_flag("--cold", arguments->cold, "weights come from memory [default]");
   verb->add_flag("--warm", arguments->warm, "weights stay in the cache")->excludes(cold);
   verb->add_option("--vs", arguments->other,
                    "then the same with another format or instruction set, or by ggml[:TYPE[:BUFFER]], and the ratio")
@@ -147,9 +148,9 @@ Status memory_action(Console& console, int64_t bytes, const Compute& compute) {
   return {};
 }
 
-void add_memory_bench(CLI::App& bench, Invocation& invocation) {
+void add_memory_bench(Verb& bench, Invocation& invocation) {
   auto bytes = std::make_shared<int64_t>(int64_t{512} << 20);
-  CLI::App* verb = bench.add_subcommand("memory", "Read bandwidth of memory");
+  Verb* verb = bench.add_subcommand("memory", "Read bandwidth of memory");
   add_count_option(*verb, "--bytes", *bytes, {int64_t{64} << 20, int64_t{64} << 30}, "how much is read [512M]");
   verb->callback([bytes, &invocation] {
     invocation.action = [bytes, &invocation](Console& console) {
@@ -160,8 +161,8 @@ void add_memory_bench(CLI::App& bench, Invocation& invocation) {
 
 }  // namespace
 
-void add_bench_verb(CLI::App& app, Invocation& invocation) {
-  CLI::App* bench = app.add_subcommand("bench", "Speed of products, models, memory; answers are checked");
+void add_bench_verb(Verb& app, Invocation& invocation) {
+  Verb* bench = app.add_subcommand("bench", "Speed of products, models, memory; answers are checked");
   bench->set_help_flag("-h,--help", "this text");
   bench->require_subcommand(1);
   add_matmul_bench(*bench, invocation);

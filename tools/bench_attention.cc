@@ -3,6 +3,7 @@
 #include "bench_attention.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/bench.h"
 #include "option_values.h"
@@ -11,7 +12,7 @@
 namespace lowbit::cli {
 namespace {
 
-struct Arguments {
+struct AttentionArguments {
   AttentionBenchOptions options;
   float seconds = 1;
 };
@@ -51,7 +52,7 @@ void print_report(Console& console, const AttentionBenchReport& report) {
                 table.str());
 }
 
-Status action(Console& console, const Arguments& arguments, const Compute& compute) {
+Status action(Console& console, const AttentionArguments& arguments, const Compute& compute) {
   AttentionBenchOptions options = arguments.options;
   options.min_seconds = double(arguments.seconds);
   options.compute = compute;
@@ -67,10 +68,10 @@ Status action(Console& console, const Arguments& arguments, const Compute& compu
 
 }  // namespace
 
-void add_attention_bench(CLI::App& bench, Invocation& invocation) {
-  auto arguments = std::make_shared<Arguments>();
+void add_attention_bench(Verb& bench, Invocation& invocation) {
+  auto arguments = std::make_shared<AttentionArguments>();
   AttentionBenchOptions& options = arguments->options;
-  CLI::App* verb = bench.add_subcommand("attention", "Time attention of one token behind a long context");
+  Verb* verb = bench.add_subcommand("attention", "Time attention of one token behind a long context");
   add_count_option(*verb, "-c,--context", options.context, {1, int64_t{1} << 24}, "positions [8192]");
   add_count_option(*verb, "--heads", options.heads, {1, 1024}, "heads of queries [9]");
   add_count_option(*verb, "--kv-heads", options.kv_heads, {1, 1024}, "heads of keys and values [3]");

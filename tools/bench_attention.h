@@ -9,6 +9,6 @@ class App;
 
 namespace lowbit::cli {
 
-void add_attention_bench(CLI::App& bench, Invocation& invocation);
+void add_attention_bench(Verb& bench, Invocation& invocation);
 
 }  // namespace lowbit::cli

@@ -1,6 +1,7 @@
 // lowbit bench fp8: quantization to E4M3 in blocks, and products of it.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/bench.h"
 #include "option_values.h"
@@ -66,11 +67,11 @@ Status fp8_action(Console& console, const Fp8BenchOptions& options) {
 
 }  // namespace
 
-void add_fp8_bench(CLI::App& bench, Invocation& invocation) {
+void add_fp8_bench(Verb& bench, Invocation& invocation) {
   auto options = std::make_shared<Fp8BenchOptions>();
   auto warm = std::make_shared<bool>(false);
   auto seconds = std::make_shared<float>(1.0f);
-  CLI::App* verb = bench.add_subcommand("fp8", "Quantization to E4M3 in blocks, and products [M,K] by [N,K]");
+  Verb* verb = bench.add_subcommand("fp8", "Quantization to E4M3 in blocks, and products [M,K] by [N,K]");
   constexpr CountRange kExtent = {1, 1 << 20};
   add_count_option(*verb, "-M", options->m, kExtent, "rows of activations [1]");
   add_count_option(*verb, "-N", options->n, kExtent, "rows of weights [4096]");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lowbit/bench.h"
@@ -17,7 +18,7 @@
 namespace lowbit::cli {
 namespace {
 
-struct Arguments {
+struct GruBenchArguments {
   GruBenchOptions bench;
   float seconds = 0.5f;
   std::string other;
@@ -36,7 +37,7 @@ void add_row(const GruBenchRow& r, TextTable& table) {
 }
 
 /// --vs onednn: its layer of the same shape. Returns its microseconds per step.
-Result<double> add_onednn(const Arguments& a, nlohmann::json& json, TextTable& table) {
+Result<double> add_onednn(const GruBenchArguments& a, nlohmann::json& json, TextTable& table) {
   const GruBenchShape shape{a.bench.steps, a.bench.batch, a.bench.input, a.bench.hidden};
   const auto other = bench_onednn_gru(shape, a.other, a.bench.seconds);
   if (!other) return tl::unexpected(other.error());
@@ -49,7 +50,7 @@ Result<double> add_onednn(const Arguments& a, nlohmann::json& json, TextTable& t
   return other->us_per_step;
 }
 
-Status gru_action(Console& console, Arguments a, const Compute& compute) {
+Status gru_action(Console& console, GruBenchArguments a, const Compute& compute) {
   const bool rival = is_onednn(a.other);
   a.bench.seconds = static_cast<double>(a.seconds);
   a.bench.isas = {compute.isa};
@@ -93,9 +94,9 @@ Status gru_action(Console& console, Arguments a, const Compute& compute) {
 
 }  // namespace
 
-void add_gru_bench(CLI::App& bench, Invocation& invocation) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* verb = bench.add_subcommand("gru", "One layer of a GRU on integers, on one core");
+void add_gru_bench(Verb& bench, Invocation& invocation) {
+  auto arguments = std::make_shared<GruBenchArguments>();
+  Verb* verb = bench.add_subcommand("gru", "One layer of a GRU on integers, on one core");
   GruBenchOptions& bench_options = arguments->bench;
   add_count_option(*verb, "-T", bench_options.steps, {1, 1 << 20}, "steps [100]");
   add_count_option(*verb, "-N", bench_options.batch, {1, 1 << 16}, "sequences [1]");

@@ -3,6 +3,7 @@
 #include "lowbit/bench.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lowbit/quantize.h"
@@ -146,9 +147,9 @@ Status model_action(Console& console, ModelArguments& arguments, const Compute& 
 
 }  // namespace
 
-void add_model_bench(CLI::App& bench, Invocation& invocation) {
+void add_model_bench(Verb& bench, Invocation& invocation) {
   auto arguments = std::make_shared<ModelArguments>();
-  CLI::App* verb = bench.add_subcommand("model", "Speed of the prompt and of generation");
+  Verb* verb = bench.add_subcommand("model", "Speed of the prompt and of generation");
   add_model_argument(*verb, arguments->model);
   ModelBenchOptions& options = arguments->options;
   add_count_option(*verb, "-p,--prompt", options.prompt, {1, 1 << 20}, "tokens of the prompt [128]");

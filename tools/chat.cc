@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "chat_session.h"
 #include "generation_options.h"
@@ -189,12 +190,12 @@ Status render_action(Console& console, const ChatArguments& arguments) {
 
 }  // namespace
 
-void add_chat_verb(CLI::App& app, Invocation& invocation) {
+void add_chat_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<ChatArguments>();
   arguments->generate.max_tokens = 512;
-  CLI::App* verb = app.add_subcommand("chat", "A conversation, on the terminal or from stdin");
+  Verb* verb = app.add_subcommand("chat", "A conversation, on the terminal or from stdin");
   add_model_argument(*verb, arguments->model);
-  CLI::Option* system_text =
+  Option* system_text =
       verb->add_option("--system", arguments->system_text, "what the model is told first")->type_name("TEXT");
   verb->add_option(
           "--render", arguments->render,

@@ -24,7 +24,7 @@ bool is_device(const std::string& text) {
 
 }  // namespace
 
-void add_common_options(CLI::App& verb, Invocation& invocation) {
+void add_common_options(Verb& verb, Invocation& invocation) {
   const std::string group = "Common options";
   verb.set_help_flag("-h,--help", "this text")->group(group);
   verb.set_version_flag("--version", std::string("lowbit ") + version(), "lowbit's version")->group(group);
@@ -33,7 +33,7 @@ void add_common_options(CLI::App& verb, Invocation& invocation) {
   add_count_option(verb, "--threads", invocation.compute.threads, {1, 1024},
                    "threads; without it LOWBIT_THREADS, else the physical cores")
       ->group(group);
-  verb.add_option_function<std::string>(
+  verb.add_option_function(
           "--device",
           [&invocation](const std::string& text) {
             if (!is_device(text)) throw usage_error("--device", text, "auto, cpu, cuda, cuda:<i> or cuda:<i>,cuda:<j>");

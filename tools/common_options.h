@@ -1,11 +1,11 @@
 #pragma once
 // Options that every verb has.
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "command_line.h"
 #include "console.h"
 #include "lowbit/compute.h"
 
@@ -20,6 +20,6 @@ struct Invocation {
 };
 
 /// --json, --quiet, --threads, --device, --isa, --help and --version. To be called last, so that help lists them last.
-void add_common_options(CLI::App& verb, Invocation& invocation);
+void add_common_options(Verb& verb, Invocation& invocation);
 
 }  // namespace lowbit::cli

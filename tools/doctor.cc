@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/compute.h"
 #include "lowbit/kv_memory.h"
@@ -130,8 +131,8 @@ Status doctor_action(Console& console, const std::string& model, const Compute& 
 
 }  // namespace
 
-void add_doctor_verb(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = app.add_subcommand("doctor", "What this machine offers and what is missing");
+void add_doctor_verb(Verb& app, Invocation& invocation) {
+  Verb* verb = app.add_subcommand("doctor", "What this machine offers and what is missing");
   auto model = std::make_shared<std::string>();
   verb->add_option("MODEL", *model,
                    "whose contexts' memory is shown: checkpoint or Hugging Face directory, GGUF file [default]");

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -257,9 +258,9 @@ Status eval_action(Console& console, EvalArguments& arguments, const Compute& co
 
 }  // namespace
 
-void add_eval_verb(CLI::App& app, Invocation& invocation) {
+void add_eval_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = app.add_subcommand("eval", "Questions, perplexity, divergence from another model");
+  Verb* verb = app.add_subcommand("eval", "Questions, perplexity, divergence from another model");
   add_model_argument(*verb, arguments->model);
   verb->add_option(
           "--tasks", arguments->tasks,

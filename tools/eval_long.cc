@@ -1,6 +1,7 @@
 #include "eval_long.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "eval_compare.h"
 #include "generation_options.h"

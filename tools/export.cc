@@ -1,6 +1,7 @@
 // lowbit export: a ternary model as the Hugging Face directory that transformers loads.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/quantize.h"
 #include "option_values.h"
@@ -39,9 +40,9 @@ Status export_action(Console& console, ExportArguments& arguments) {
 
 }  // namespace
 
-void add_export_verb(CLI::App& app, Invocation& invocation) {
+void add_export_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* verb = app.add_subcommand("export", "A ternary or fp8 model as the directory that transformers loads");
+  Verb* verb = app.add_subcommand("export", "A ternary or fp8 model as the directory that transformers loads");
   verb->add_option("SRC", arguments->source, "checkpoint, Hugging Face directory or GGUF file")
       ->required()
       ->type_name("");

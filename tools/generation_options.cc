@@ -39,22 +39,22 @@ std::vector<uint32_t> mask_of(const std::vector<int32_t>& ids) {
   return mask;
 }
 
-void add_penalty_options(CLI::App& verb, SamplerOptions& sampler) {
+void add_penalty_options(Verb& verb, SamplerOptions& sampler) {
   add_number_option(verb, "--repeat-penalty", sampler.repeat_penalty, 0.01f, 100, "over 1: repeat less");
   add_number_option(verb, "--frequency-penalty", sampler.frequency_penalty, -100, 100,
                     "from a token's logit for each time that it is among the newest");
   add_number_option(verb, "--presence-penalty", sampler.presence_penalty, -100, 100, "the same, once");
   add_count_option(verb, "--repeat-window", sampler.repeat_window, {0, 1 << 20},
                    fmt::format("how many are the newest, for the penalties [{}]", sampler.repeat_window));
-  verb.add_option_function<std::vector<std::string>>(
+  verb.add_option_function(
           "--logit-bias",
           [&sampler](const std::vector<std::string>& all) {
             for (const std::string& each : all) sampler.logit_bias.push_back(parse_bias(each));
           },
           "add X to the logit of token ID; -inf: never that one; may be repeated")
-      ->allow_extra_args(false)
+      ->repeatable()
       ->type_name("ID=X");
-  verb.add_option_function<std::string>(
+  verb.add_option_function(
           "--allow-tokens",
           [&sampler](const std::string& ids) { sampler.token_mask = mask_of(parse_ids("--allow-tokens", ids)); },
           "choose among these ids alone")
@@ -63,7 +63,7 @@ void add_penalty_options(CLI::App& verb, SamplerOptions& sampler) {
 
 }  // namespace
 
-void add_generation_options(CLI::App& verb, GenerateOptions& options) {
+void add_generation_options(Verb& verb, GenerateOptions& options) {
   SamplerOptions& sampler = options.sampler;
   add_count_option(verb, "-n,--tokens", options.max_tokens, {0, int64_t{1} << 30},
                    fmt::format("most tokens to generate [{}]", options.max_tokens));
@@ -74,12 +74,10 @@ void add_generation_options(CLI::App& verb, GenerateOptions& options) {
   add_number_option(verb, "--min-p", sampler.min_p, 0, 1, "leave out what is less likely than p times the likeliest");
   add_penalty_options(verb, sampler);
   add_seed_option(verb, sampler.seed);
-  verb.add_option("--stop", options.stop, "end before this text; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("TEXT");
+  verb.add_option("--stop", options.stop, "end before this text; may be repeated")->repeatable()->type_name("TEXT");
 }
 
-void add_model_options(CLI::App& verb, ModelOptions& options) {
+void add_model_options(Verb& verb, ModelOptions& options) {
   add_count_option(verb, "-c,--context", options.context, {1, int64_t{1} << 30},
                    "positions of the KV cache [what the model was trained for, at most 4096]");
   add_activation_option(verb, options.activation);

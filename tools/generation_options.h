@@ -1,19 +1,19 @@
 #pragma once
 // Options that `run` and `chat` share, and what both say about speed and memory.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
+#include "command_line.h"
 #include "console.h"
 #include "lowbit/model.h"
 
 namespace lowbit::cli {
 
 /// -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, --seed
-void add_generation_options(CLI::App& verb, GenerateOptions& options);
+void add_generation_options(Verb& verb, GenerateOptions& options);
 /// -c, --act
-void add_model_options(CLI::App& verb, ModelOptions& options);
+void add_model_options(Verb& verb, ModelOptions& options);
 
 /// Opens the model that the user named, with progress on the console. `options.compute` and `options.progress` are set
 /// here.

@@ -4,8 +4,8 @@
 
 namespace lowbit::cli {
 
-void add_gru_verb(CLI::App& app, Invocation& invocation) {
-  CLI::App* gru = app.add_subcommand("gru", "Recurrent networks (GRU) on integers only");
+void add_gru_verb(Verb& app, Invocation& invocation) {
+  Verb* gru = app.add_subcommand("gru", "Recurrent networks (GRU) on integers only");
   gru->set_help_flag("-h,--help", "this text");
   gru->require_subcommand(1);
   add_gru_calibrate(*gru, invocation);

@@ -56,35 +56,32 @@ Result<GruNetwork> load_network(Console& console, const std::string& net, const 
   return network;
 }
 
-void add_network(CLI::App& verb, std::string& net, GruLoadOptions& options) {
+void add_network(Verb& verb, std::string& net, GruLoadOptions& options) {
   verb.add_option("NET", net, "npz, directory of npy, ONNX or safetensors")->required()->type_name("");
   verb.add_option("--select", options.select, "prefix of the arrays' names, or an ONNX node")->type_name("NAME");
 }
 
-void add_data(CLI::App& verb, DataArguments& data, bool required) {
+void add_data(Verb& verb, DataArguments& data, bool required) {
   auto* option = verb.add_option("--data", data.files, "calibration input, [T, N, C] or [T, C]; may be repeated");
-  option->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->type_name("X.npy");
+  option->repeatable()->type_name("X.npy");
   if (required) option->required();
   verb.add_option("--h0", data.input.h0, "initial states of every input, per layer and direction [N, H]")
       ->type_name("FILE");
   verb.add_flag("--batch-first", data.input.batch_first, "arrays are [N, T, C]");
 }
 
-void add_input(CLI::App& verb, std::string& path, InputArguments& input) {
+void add_input(Verb& verb, std::string& path, InputArguments& input) {
   verb.add_option("--input", path, "what to run on, [T, N, C] or [T, C]")->required()->type_name("X.npy");
   verb.add_option("--h0", input.h0, "initial states, per layer and direction [N, H]")->type_name("FILE");
   verb.add_option("--lengths", input.lengths, "[N] steps of each sequence")->type_name("FILE");
   verb.add_flag("--batch-first", input.batch_first, "arrays are [N, T, C]");
 }
 
-void add_model(CLI::App& verb, std::string& model) {
+void add_model(Verb& verb, std::string& model) {
   verb.add_option("MODEL", model, "integer network of `gru quantize`")->required()->type_name("");
 }
 
-void add_formats(CLI::App& verb, std::string& preset, std::string& bits) {
+void add_formats(Verb& verb, std::string& preset, std::string& bits) {
   add_choice_option(verb, "--preset", preset, gru_presets(), ": formats of all tensors [seed8]");
   verb.add_option("--bits", bits, "JSON of formats that replace the preset's; docs/gru.md")->type_name("FILE");
 }

@@ -1,8 +1,6 @@
 #pragma once
 // Shared by the verbs of `lowbit gru`: sequences from files, options.
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 #include <vector>
 
@@ -51,21 +49,21 @@ std::vector<GruInput> inputs_of(const std::vector<Sequence>& sequences);
 /// load_gru, with a note that names what of the file is left out.
 Result<GruNetwork> load_network(Console& console, const std::string& net, const GruLoadOptions& options);
 
-void add_network(CLI::App& verb, std::string& net, GruLoadOptions& options);
-void add_data(CLI::App& verb, DataArguments& data, bool required);
-void add_input(CLI::App& verb, std::string& path, InputArguments& input);
-void add_model(CLI::App& verb, std::string& model);
-void add_formats(CLI::App& verb, std::string& preset, std::string& bits);
+void add_network(Verb& verb, std::string& net, GruLoadOptions& options);
+void add_data(Verb& verb, DataArguments& data, bool required);
+void add_input(Verb& verb, std::string& path, InputArguments& input);
+void add_model(Verb& verb, std::string& model);
+void add_formats(Verb& verb, std::string& preset, std::string& bits);
 /// The preset, with what the file `bits` replaces.
 Result<GruConfig> chosen_config(const std::string& preset, const std::string& bits);
 
 // The verbs, by file.
-void add_gru_calibrate(CLI::App& gru, Invocation& invocation);  // gru_quantize.cc
-void add_gru_quantize(CLI::App& gru, Invocation& invocation);
-void add_gru_encodings(CLI::App& gru, Invocation& invocation);
-void add_gru_search(CLI::App& gru, Invocation& invocation);  // gru_search.cc
-void add_gru_tune(CLI::App& gru, Invocation& invocation);    // gru_tune.cc
-void add_gru_run(CLI::App& gru, Invocation& invocation);     // gru_run.cc
-void add_gru_verify(CLI::App& gru, Invocation& invocation);
+void add_gru_calibrate(Verb& gru, Invocation& invocation);  // gru_quantize.cc
+void add_gru_quantize(Verb& gru, Invocation& invocation);
+void add_gru_encodings(Verb& gru, Invocation& invocation);
+void add_gru_search(Verb& gru, Invocation& invocation);  // gru_search.cc
+void add_gru_tune(Verb& gru, Invocation& invocation);    // gru_tune.cc
+void add_gru_run(Verb& gru, Invocation& invocation);     // gru_run.cc
+void add_gru_verify(Verb& gru, Invocation& invocation);
 
 }  // namespace lowbit::cli

@@ -1,6 +1,7 @@
 // lowbit gru calibrate | quantize | encodings: float networks to integer ones.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "gru_files.h"
 #include "option_values.h"
@@ -151,9 +152,9 @@ Status encodings_action(Console& console, const EncodingsArguments& a) {
 
 }  // namespace
 
-void add_gru_calibrate(CLI::App& gru, Invocation& invocation) {
+void add_gru_calibrate(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<CalibrateArguments>();
-  CLI::App* verb = gru.add_subcommand("calibrate", "Ranges of every tensor of a float network over some inputs");
+  Verb* verb = gru.add_subcommand("calibrate", "Ranges of every tensor of a float network over some inputs");
   add_network(*verb, a->net, a->load);
   add_data(*verb, a->data, true);
   add_choice_option(*verb, "--method", a->method, {"minmax", "ema", "percentile", "mse", "sqnr"}, " [minmax]");
@@ -163,9 +164,9 @@ void add_gru_calibrate(CLI::App& gru, Invocation& invocation) {
       [a, &invocation] { invocation.action = [a](Console& console) { return calibrate_action(console, *a); }; });
 }
 
-void add_gru_quantize(CLI::App& gru, Invocation& invocation) {
+void add_gru_quantize(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<GruQuantizeArguments>();
-  CLI::App* verb = gru.add_subcommand("quantize", "A float network and its ranges as an integer network");
+  Verb* verb = gru.add_subcommand("quantize", "A float network and its ranges as an integer network");
   add_network(*verb, a->net, a->load);
   auto* ranges = verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->type_name("RANGES.json");
   auto* encodings = verb->add_option("--encodings", a->encodings, "AIMET encodings instead: ranges and formats");
@@ -181,9 +182,9 @@ void add_gru_quantize(CLI::App& gru, Invocation& invocation) {
   });
 }
 
-void add_gru_encodings(CLI::App& gru, Invocation& invocation) {
+void add_gru_encodings(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<EncodingsArguments>();
-  CLI::App* verb = gru.add_subcommand("encodings", "An integer network's scales as AIMET encodings");
+  Verb* verb = gru.add_subcommand("encodings", "An integer network's scales as AIMET encodings");
   verb->add_option("MODEL", a->model, "integer network of `gru quantize`")->required()->type_name("");
   add_choice_option(*verb, "--schema", a->format, {"1.0.0", "0.6.1"}, ": version of the file [1.0.0]");
   verb->add_option("-o,--output", a->out, "file to write")->required()->type_name("NET.encodings");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "gru_files.h"
 #include "option_values.h"
@@ -87,7 +88,7 @@ Status run_action(Console& console, const GruRunArguments& a, const Compute& com
   return {};
 }
 
-void add_float_source(CLI::App& verb, std::string& net, GruLoadOptions& load) {
+void add_float_source(Verb& verb, std::string& net, GruLoadOptions& load) {
   verb.add_option("--net", net, "the float network it was made of [its own weights in floats]")->type_name("NET");
   verb.add_option("--select", load.select, "prefix of NET's names, or an ONNX node")->type_name("NAME");
 }
@@ -137,9 +138,9 @@ Status verify_action(Console& console, const VerifyArguments& a) {
 
 }  // namespace
 
-void add_gru_run(CLI::App& gru, Invocation& invocation) {
+void add_gru_run(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<GruRunArguments>();
-  CLI::App* verb = gru.add_subcommand("run", "An integer network over sequences");
+  Verb* verb = gru.add_subcommand("run", "An integer network over sequences");
   add_model(*verb, a->model);
   add_input(*verb, a->input, a->options);
   verb->add_option("-o,--output", a->out, "outputs, [T, N, directions * H]")->required()->type_name("H.npy");
@@ -152,9 +153,9 @@ void add_gru_run(CLI::App& gru, Invocation& invocation) {
   });
 }
 
-void add_gru_verify(CLI::App& gru, Invocation& invocation) {
+void add_gru_verify(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<VerifyArguments>();
-  CLI::App* verb =
+  Verb* verb =
       gru.add_subcommand("verify", "Every instruction set bit for bit, and the error of every tensor against floats");
   add_model(*verb, a->model);
   add_input(*verb, a->input, a->options);

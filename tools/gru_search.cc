@@ -1,6 +1,7 @@
 // lowbit gru search: the formats with the fewest bytes that keep an SQNR.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "gru_files.h"
 #include "lowbit/file.h"
@@ -58,10 +59,9 @@ Status search_action(Console& console, const SearchArguments& a) {
 
 }  // namespace
 
-void add_gru_search(CLI::App& gru, Invocation& invocation) {
+void add_gru_search(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<SearchArguments>();
-  CLI::App* verb =
-      gru.add_subcommand("search", "The fewest bytes that keep an SQNR: formats for `gru quantize --bits`");
+  Verb* verb = gru.add_subcommand("search", "The fewest bytes that keep an SQNR: formats for `gru quantize --bits`");
   add_network(*verb, a->net, a->load);
   verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->required()->type_name("RANGES.json");
   add_input(*verb, a->input, a->options);

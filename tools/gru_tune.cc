@@ -1,6 +1,7 @@
 // lowbit gru tune: scales chosen by what they do to the outputs.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "gru_files.h"
 #include "option_values.h"
@@ -65,10 +66,9 @@ Status tune_action(Console& console, const TuneArguments& a) {
 
 }  // namespace
 
-void add_gru_tune(CLI::App& gru, Invocation& invocation) {
+void add_gru_tune(Verb& gru, Invocation& invocation) {
   auto a = std::make_shared<TuneArguments>();
-  CLI::App* verb =
-      gru.add_subcommand("tune", "Scales by what they do to the outputs: better ranges for `gru quantize`");
+  Verb* verb = gru.add_subcommand("tune", "Scales by what they do to the outputs: better ranges for `gru quantize`");
   add_network(*verb, a->net, a->load);
   verb->add_option("--ranges", a->ranges, "what `gru calibrate` wrote")->required()->type_name("RANGES.json");
   add_data(*verb, a->data, true);

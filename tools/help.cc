@@ -5,6 +5,8 @@
 #include <array>
 #include <string_view>
 
+#include "command_line.h"
+
 namespace lowbit::cli {
 namespace {
 

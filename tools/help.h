@@ -16,9 +16,6 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_subcommand(const CLI::App* verb) const override;
 };
 
-/// Options of this group are in `--help-all` alone.
-inline constexpr const char* kMoreOptions = "More options";
-
 /// The end of a verb's help: command lines to start from. `command`: "lowbit bench matmul".
 std::string examples_of(const std::string& command);
 

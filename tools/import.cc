@@ -1,6 +1,7 @@
 // lowbit import: any model as a lowbit checkpoint, weights unchanged where possible.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/quantize.h"
 #include "option_values.h"
@@ -44,9 +45,9 @@ Status import_action(Console& console, const ImportArguments& arguments, const C
 
 }  // namespace
 
-void add_import_verb(CLI::App& app, Invocation& invocation) {
+void add_import_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<ImportArguments>();
-  CLI::App* verb = app.add_subcommand("import", "A model as a lowbit checkpoint, weights unchanged");
+  Verb* verb = app.add_subcommand("import", "A model as a lowbit checkpoint, weights unchanged");
   verb->add_option("SRC", arguments->source, "GGUF file, Hugging Face directory, or `default`")
       ->required()
       ->type_name("");

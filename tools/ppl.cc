@@ -1,6 +1,7 @@
 // lowbit ppl: perplexity, and KL divergence against saved logits.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/evaluate.h"
 #include "lowbit/quantize.h"
@@ -101,9 +102,9 @@ Status ppl_action(Console& console, PplArguments& arguments, const Compute& comp
 
 }  // namespace
 
-void add_ppl_verb(CLI::App& app, Invocation& invocation) {
+void add_ppl_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<PplArguments>();
-  CLI::App* verb = app.add_subcommand("ppl", "Perplexity on a text; divergence from saved logits");
+  Verb* verb = app.add_subcommand("ppl", "Perplexity on a text; divergence from saved logits");
   add_model_argument(*verb, arguments->model);
   verb->add_option("-f,--file", arguments->file, "text; - is stdin")->required()->type_name("FILE");
   add_count_option(*verb, "-c,--context", arguments->options.context, {2, int64_t{1} << 30}, "tokens of a chunk [512]");

@@ -8,8 +8,8 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
-#include "help.h"
 #include "option_values.h"
 #include "progress_display.h"
 #include "quantize_choices.h"
@@ -180,7 +180,7 @@ void fill_specs(QuantizeArguments& arguments) {
 }
 
 /// The options of most runs.
-void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
+void add_layer_options(Verb& verb, QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
   add_choice_option(verb, "--preset", options.preset, {"best", "balanced", "small"},
                     ": 4.25, 3.25 or 2.25 bits per weight of the linear layers; needs nothing else");
@@ -199,9 +199,7 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
       "weights that share a scale: 32, 64, 128, 256, row, tensor, or blocks as 128x128 [64; int8 and fp8: row]");
   verb.add_flag("--rotate", options.rotate, "rotate the residual stream and the values first: for 2 bits and fewer");
   verb.add_option("--keep", options.keep, "leave layers whose name matches as they are; may be repeated")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
+      ->repeatable()
       ->type_name("REGEX");
   verb.add_option("--recipe", options.recipe_file, "lines `regex format [group=64] [scale=f16] [zero] [fit=lsq]`")
       ->type_name("FILE");
@@ -209,8 +207,8 @@ void add_layer_options(CLI::App& verb, QuantizeArguments& arguments) {
                 "replace OUT if it is a lowbit checkpoint; write a calibrated result even if it is broken");
 }
 
-void add_scale_option(CLI::App& verb, QuantizeArguments& arguments) {
-  verb.add_option_function<std::string>(
+void add_scale_option(Verb& verb, QuantizeArguments& arguments) {
+  verb.add_option_function(
           "--scale",
           [&arguments](const std::string& text) {
             if (!parse_scale_kind(text)) throw usage_error("--scale", text, "f16, bf16, f32, pow2 or double");
@@ -222,9 +220,9 @@ void add_scale_option(CLI::App& verb, QuantizeArguments& arguments) {
 }
 
 /// `align` is what asymmetric calibration was called.
-void add_fit_option(CLI::App& verb, std::string& fit, std::vector<std::string>& renamed) {
+void add_fit_option(Verb& verb, std::string& fit, std::vector<std::string>& renamed) {
   const std::vector<std::string> fits = {"auto", "absmax", "mse", "lsq", "wls", "gptq", "refit", "asymmetric"};
-  verb.add_option_function<std::string>(
+  verb.add_option_function(
           "--fit",
           [&fit, &renamed, fits](const std::string& text) {
             const bool is_old = text == "align";
@@ -239,7 +237,7 @@ void add_fit_option(CLI::App& verb, std::string& fit, std::vector<std::string>& 
 }
 
 /// Options that few need: `--help-all`.
-void add_more_options(CLI::App& verb, QuantizeArguments& arguments) {
+void add_more_options(Verb& verb, QuantizeArguments& arguments) {
   QuantizeOptions& options = arguments.options;
   add_fit_option(verb, arguments.fit, arguments.renamed);
   add_scale_option(verb, arguments);
@@ -262,9 +260,9 @@ void add_more_options(CLI::App& verb, QuantizeArguments& arguments) {
 
 }  // namespace
 
-void add_quantize_verb(CLI::App& app, Invocation& invocation) {
+void add_quantize_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<QuantizeArguments>();
-  CLI::App* verb = app.add_subcommand("quantize", "A model as a checkpoint with few bits per weight");
+  Verb* verb = app.add_subcommand("quantize", "A model as a checkpoint with few bits per weight");
   verb->add_option("SRC", arguments->source, "GGUF file, Hugging Face directory, checkpoint, or `default`")
       ->required()
       ->type_name("");

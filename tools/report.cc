@@ -2,6 +2,7 @@
 // wrote.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -94,9 +95,9 @@ Status report_action(Console& console, const ReportArguments& arguments) {
 
 }  // namespace
 
-void add_report_verb(CLI::App& app, Invocation& invocation) {
+void add_report_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<ReportArguments>();
-  CLI::App* verb = app.add_subcommand("report", "One HTML page of plots from checkpoints and results");
+  Verb* verb = app.add_subcommand("report", "One HTML page of plots from checkpoints and results");
   verb->add_option("DIR", arguments->inputs, "directories with JSON files, or such files")->required()->type_name("");
   verb->add_option("-o,--output", arguments->output, "the page [lowbit-report.html]")->type_name("FILE");
   verb->callback([arguments, &invocation] {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "generation_options.h"
 #include "interrupt.h"
@@ -158,19 +159,19 @@ Status run_action(Console& console, RunArguments& arguments, const Compute& comp
 
 }  // namespace
 
-void add_run_verb(CLI::App& app, Invocation& invocation) {
+void add_run_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* verb = app.add_subcommand("run", "Continue a prompt");
+  Verb* verb = app.add_subcommand("run", "Continue a prompt");
   add_model_argument(*verb, arguments->model);
-  CLI::Option* prompt =
+  Option* prompt =
       verb->add_option("-p,--prompt", arguments->prompt, "prompt; \"\" starts a text from nothing")->type_name("TEXT");
-  CLI::Option* file = verb->add_option("--file", arguments->file, "prompt from a file; - is stdin")->type_name("FILE");
+  Option* file = verb->add_option("--file", arguments->file, "prompt from a file; - is stdin")->type_name("FILE");
   prompt->excludes(file);
   verb->add_flag("--parse-special", arguments->parse_special, "text such as <|im_end|> in the prompt is that token");
   verb->add_flag("--ignore-eos", arguments->ignore_eos, "go on after the end of the text");
   verb->add_option("--trace", arguments->trace, "write the rows of every layer's input, and logits, for `lowbit trace`")
       ->type_name("FILE");
-  CLI::Option* prompt_cache =
+  Option* prompt_cache =
       verb->add_option(
               "--prompt-cache", arguments->prompt_cache,
               "a file with keys and values of a prompt: what this one has in common with it is not computed again; "
@@ -178,7 +179,7 @@ void add_run_verb(CLI::App& app, Invocation& invocation) {
           ->type_name("FILE")
           ->excludes("--trace");
   verb->add_flag("--prompt-cache-ro", arguments->read_only_cache, "read it alone")->needs(prompt_cache);
-  CLI::Option* logprobs =
+  Option* logprobs =
       add_count_option(*verb, "--logprobs", arguments->generate.top_logprobs, {0, 1 << 20},
                        "log-probabilities of each token and of the K likeliest, in the document of --json");
   add_generation_options(*verb, arguments->generate);

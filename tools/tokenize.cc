@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "generation_options.h"
 #include "lowbit/model.h"
@@ -61,17 +62,17 @@ Status tokenize_action(Console& console, TokenizeArguments& arguments) {
 
 }  // namespace
 
-void add_tokenize_verb(CLI::App& app, Invocation& invocation) {
+void add_tokenize_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<TokenizeArguments>();
-  CLI::App* verb = app.add_subcommand("tokenize", "Text to token ids and pieces, or back");
+  Verb* verb = app.add_subcommand("tokenize", "Text to token ids and pieces, or back");
   verb->add_option("MODEL", arguments->model,
                    "checkpoint or Hugging Face directory, GGUF file, tokenizer.json, or `default`")
       ->required()
       ->type_name("");
-  CLI::Option* prompt = verb->add_option("-p,--prompt", arguments->text, "text")->type_name("TEXT");
-  CLI::Option* file = verb->add_option("--file", arguments->file, "text from a file; - is stdin")->type_name("FILE");
-  CLI::Option* decode =
-      verb->add_option_function<std::string>(
+  Option* prompt = verb->add_option("-p,--prompt", arguments->text, "text")->type_name("TEXT");
+  Option* file = verb->add_option("--file", arguments->file, "text from a file; - is stdin")->type_name("FILE");
+  Option* decode =
+      verb->add_option_function(
               "--decode", [arguments](const std::string& ids) { arguments->ids = parse_ids("--decode", ids); },
               "ids between commas to text")
           ->type_name("IDS");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -177,16 +178,16 @@ Status trace_action(Console& console, const TraceArguments& arguments, Invocatio
 
 }  // namespace
 
-void add_trace_verb(CLI::App& app, Invocation& invocation) {
+void add_trace_verb(Verb& app, Invocation& invocation) {
   auto arguments = std::make_shared<TraceArguments>();
-  CLI::App* verb = app.add_subcommand("trace", "Traces of `run`: what is in one, where two part");
+  Verb* verb = app.add_subcommand("trace", "Traces of `run`: what is in one, where two part");
   verb->add_option("TRACE", arguments->files, "one file of `run --trace`; or two: A, and B that it should agree with")
       ->required()
       ->expected(1, 2)
       ->type_name("");
-  CLI::Option* top = add_count_option(*verb, "--top", arguments->top, {1, int64_t{1} << 30},
-                                      "show only the taps that differ most, so many");
-  CLI::Option* tolerance =
+  Option* top = add_count_option(*verb, "--top", arguments->top, {1, int64_t{1} << 30},
+                                 "show only the taps that differ most, so many");
+  Option* tolerance =
       add_number_option(*verb, "--tolerance", arguments->tolerance, 0, 1e30f,
                         "relative RMS difference up to which taps pass for the same; without it bits must be equal");
   verb->callback([=, &invocation] {

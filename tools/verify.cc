@@ -1,6 +1,7 @@
 // lowbit verify: structure and checksums.
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lowbit/quantize.h"
 #include "text_table.h"
@@ -33,9 +34,9 @@ Status verify_action(Console& console, const std::string& model) {
 
 }  // namespace
 
-void add_verify_verb(CLI::App& app, Invocation& invocation) {
+void add_verify_verb(Verb& app, Invocation& invocation) {
   auto model = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("verify", "Check the structure and the checksums of a model");
+  Verb* verb = app.add_subcommand("verify", "Check the structure and the checksums of a model");
   verb->add_option("PATH", *model, "checkpoint or Hugging Face directory, GGUF file, or `default`")
       ->required()
       ->type_name("");

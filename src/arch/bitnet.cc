@@ -9,7 +9,7 @@
 namespace lowbit {
 namespace {
 
-Status describe(const ConfigReader& config, ModelSpec& spec) {
+Status describe_bitnet(const ConfigReader& config, ModelSpec& spec) {
   LOWBIT_TRY_ASSIGN(const bool bias, config.flag("attention_bias", false));
   set_attention_bias(spec, bias, bias);
   for (BlockSpec& block : spec.blocks) {
@@ -32,6 +32,6 @@ constinit const Family kBitnet = {.model_type = "bitnet",
                                   .gguf = "bitnet-b1.58",
                                   .gguf_older = kOlderGguf,
                                   .defaults = {.rope_theta = 500000, .rms_norm_eps = 1e-5, .hidden_act = "relu2"},
-                                  .describe = describe};
+                                  .describe = describe_bitnet};
 
 }  // namespace lowbit

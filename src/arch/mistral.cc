@@ -5,7 +5,7 @@
 namespace lowbit {
 namespace {
 
-Status describe(const ConfigReader& config, ModelSpec& spec) {
+Status describe_mistral(const ConfigReader& config, ModelSpec& spec) {
   LOWBIT_TRY_ASSIGN(const int64_t window, config.integer("sliding_window", 1, kMaxExtent, 0));
   return set_windows(config, window, 0, spec);
 }
@@ -14,6 +14,6 @@ Status describe(const ConfigReader& config, ModelSpec& spec) {
 
 /// Its GGUF files say "llama".
 constinit const Family kMistral = {
-    .model_type = "mistral", .class_name = "MistralForCausalLM", .gguf = "", .describe = describe};
+    .model_type = "mistral", .class_name = "MistralForCausalLM", .gguf = "", .describe = describe_mistral};
 
 }  // namespace lowbit

@@ -4,7 +4,7 @@
 namespace lowbit {
 namespace {
 
-Status describe(const ConfigReader& config, ModelSpec& spec) {
+Status describe_qwen3(const ConfigReader& config, ModelSpec& spec) {
   LOWBIT_TRY_ASSIGN(const bool bias, config.flag("attention_bias", false));
   set_attention_bias(spec, bias, bias);
   set_head_norms(spec);
@@ -14,6 +14,6 @@ Status describe(const ConfigReader& config, ModelSpec& spec) {
 }  // namespace
 
 constinit const Family kQwen3 = {
-    .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .gguf = "qwen3", .describe = describe};
+    .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .gguf = "qwen3", .describe = describe_qwen3};
 
 }  // namespace lowbit

@@ -14,7 +14,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kSequences = 5, kContext = 70;
+constexpr int64_t kStateSequences = 5, kStateContext = 70;
 using RowsByRole = std::array<std::vector<float>, kInputRoles>;
 
 struct Variant {
@@ -43,7 +43,7 @@ std::vector<Variant> variants() {
 
 std::vector<float> random_states(const RandomModelSpec& spec, uint64_t seed) {
   Rng rng(seed);
-  std::vector<float> x(static_cast<size_t>(kSequences * kContext * spec.hidden));
+  std::vector<float> x(static_cast<size_t>(kStateSequences * kStateContext * spec.hidden));
   for (float& v : x) v = rng.normal();
   return x;
 }
@@ -61,7 +61,8 @@ struct Loaded {
       : block(*SourceBlock::load(source, *executable_spec_of(source), index, backend, pool)),
         program(block, backend, pool) {}
   std::unique_ptr<BatchRoom> room(Backend& backend, int64_t bytes) const {
-    return *BatchRoom::make(backend, {&block, 1}, kContext, kSequences, {kSequences * kContext, bytes});
+    return *BatchRoom::make(backend, {&block, 1}, kStateContext, kStateSequences,
+                            {kStateSequences * kStateContext, bytes});
   }
   Status replace(const MemorySource& by, InputRole role) {
     for (const LinearSpec& reader : inputs_of(block->block())[static_cast<size_t>(role)]->readers)
@@ -74,29 +75,29 @@ struct Loaded {
 
 /// By definition: the reference, the whole block at once. What comes out, and what its layers saw.
 std::vector<float> whole_block(Loaded& loaded, Backend& ref, std::vector<float> x, RowsByRole& seen) {
-  const int64_t floats = int64_t(x.size()) / kSequences;
+  const int64_t floats = int64_t(x.size()) / kStateSequences;
   const auto widths = slot_widths(loaded.block->spec());
-  const auto work = *ref.workspace(loaded.program.steps(), {widths, kContext, kContext});
+  const auto work = *ref.workspace(loaded.program.steps(), {widths, kStateContext, kStateContext});
   work->set_observer([&](int tap, const float* rows, int64_t m, int64_t k) -> Status {
     auto& to = seen[static_cast<size_t>(tap)];
     to.insert(to.end(), rows, rows + m * k);
     return {};
   });
   const AttentionSpec& a = loaded.block->block().attention;
-  for (int64_t i = 0; i < kSequences; ++i) {
-    KvCache cache = *KvCache::make(uniform_kv_groups(1, a.kv_heads, a.head_dim, a.window), kContext);
-    EXPECT_TRUE(cache.reserve(kContext));
-    EXPECT_TRUE(work->write(kStream, 0, kContext, x.data() + i * floats));
-    const SequenceRows sequence{&cache, 0, 0, kContext};
+  for (int64_t i = 0; i < kStateSequences; ++i) {
+    KvCache cache = *KvCache::make(uniform_kv_groups(1, a.kv_heads, a.head_dim, a.window), kStateContext);
+    EXPECT_TRUE(cache.reserve(kStateContext));
+    EXPECT_TRUE(work->write(kStream, 0, kStateContext, x.data() + i * floats));
+    const SequenceRows sequence{&cache, 0, 0, kStateContext};
     EXPECT_TRUE((*loaded.program.compiled())->run(*work, Batch{{}, {&sequence, 1}, {}}, 0, kBlockSteps));
-    EXPECT_TRUE(work->read(kStream, 0, kContext, x.data() + i * floats));
+    EXPECT_TRUE(work->read(kStream, 0, kStateContext, x.data() + i * floats));
   }
   return x;
 }
 
 HiddenStates states_of(Backend& backend, const std::vector<float>& x) {
-  const auto hidden = int64_t(x.size()) / (kSequences * kContext);
-  HiddenStates states = *HiddenStates::make(backend, kSequences, kContext, hidden);
+  const auto hidden = int64_t(x.size()) / (kStateSequences * kStateContext);
+  HiddenStates states = *HiddenStates::make(backend, kStateSequences, kStateContext, hidden);
   EXPECT_TRUE(states.write(0, x));
   return states;
 }
@@ -131,7 +132,7 @@ TEST(HiddenStates, RoomsDiffer) {
   const auto cpu = make_cpu_backend(best_isa(), pool, false);
   const Loaded loaded(make_random_model({}), 0, *cpu, pool);
   std::vector<size_t> batches;
-  for (const int64_t bytes : kRoom) batches.push_back(loaded.room(*cpu, bytes)->batches(kSequences).size());
+  for (const int64_t bytes : kRoom) batches.push_back(loaded.room(*cpu, bytes)->batches(kStateSequences).size());
   EXPECT_EQ(batches, (std::vector<size_t>{25, 5, 2, 1}));
   const auto parts = loaded.room(*cpu, 1)->batches(2);
   ASSERT_EQ(parts.size(), 10u);
@@ -166,7 +167,7 @@ TEST(HiddenStates, BlocksGiveTheReferencesRows) {
         }
         for (const int step : {2, 3, 4, kBlockSteps}) {
           ASSERT_TRUE(stops.run(loaded.program, *room, step)) << at;
-          HiddenStates other = *HiddenStates::make(backend, kSequences, kContext, v.model.hidden);
+          HiddenStates other = *HiddenStates::make(backend, kStateSequences, kStateContext, v.model.hidden);
           ASSERT_TRUE(other.copy_from(stops)) << at;
           EXPECT_EQ(other.step(), step % kBlockSteps);
           stops = std::move(other);
@@ -205,7 +206,7 @@ TEST(HiddenStates, InputsOfBothSidesAreCompared) {
           const auto sum = *backend.hessian_sum(k, true), want = *ref->hessian_sum(k, true);
           ASSERT_TRUE(HiddenStates::compare_inputs(
               {of_source, ours.program, *room}, {of_quantized, quantized.program, *other_room}, input->role, {}, *sum));
-          ASSERT_TRUE(want->add(x_rows[role].data(), y_rows[role].data(), kSequences * kContext));
+          ASSERT_TRUE(want->add(x_rows[role].data(), y_rows[role].data(), kStateSequences * kStateContext));
           const InputHessian got_hessian = *sum->finish("input"), want_hessian = *want->finish("input");
           EXPECT_TRUE(same_bits(got_hessian.h, want_hessian.h)) << at << ", input " << role;
           EXPECT_TRUE(same_bits(got_hessian.mismatch, want_hessian.mismatch)) << at << ", input " << role;

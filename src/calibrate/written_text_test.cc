@@ -10,7 +10,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kContext = 24;
+constexpr int64_t kTextContext = 24;
 
 /// A token for each character, one that begins a text and one that begins a turn.
 TokenizerSpec characters(const std::string& chat_template) {
@@ -68,16 +68,16 @@ TEST(WrittenText, ATemplateThatHidesTheUserMakesNone) {
 
 TEST(WrittenText, BeginningsComeInTheirShares) {
   const Beginnings from = beginnings(kTemplate);
-  const auto drawn = draw_beginnings(from, 70, kContext, 5);
+  const auto drawn = draw_beginnings(from, 70, kTextContext, 5);
   ASSERT_EQ(drawn.size(), 70u);
   const auto count = [&](const auto& is) { return std::ranges::count_if(drawn, is); };
   EXPECT_EQ(count([&](const auto& t) { return t == from.first; }), 10);
   EXPECT_GE(count([&](const auto& t) { return t == from.chat; }), 20);  // any token may be that of a turn, too
   EXPECT_EQ(count([&](const auto& t) { return t.size() > 2; }), 30);
-  for (const auto& tokens : drawn) EXPECT_LT(static_cast<int64_t>(tokens.size()), kContext);
-  EXPECT_EQ(drawn, draw_beginnings(from, 70, kContext, 5));
-  EXPECT_NE(drawn, draw_beginnings(from, 70, kContext, 6));
-  const auto plain = draw_beginnings(beginnings(""), 50, kContext, 5);  // 1, 3 and 1 of what is left
+  for (const auto& tokens : drawn) EXPECT_LT(static_cast<int64_t>(tokens.size()), kTextContext);
+  EXPECT_EQ(drawn, draw_beginnings(from, 70, kTextContext, 5));
+  EXPECT_NE(drawn, draw_beginnings(from, 70, kTextContext, 6));
+  const auto plain = draw_beginnings(beginnings(""), 50, kTextContext, 5);  // 1, 3 and 1 of what is left
   EXPECT_EQ(std::ranges::count_if(plain, [](const auto& t) { return t.size() > 2; }), 30);
 }
 
@@ -100,17 +100,17 @@ Result<std::vector<TokenId>> written(int threads, WritingOptions options) {
   compute.threads = threads;
   const auto engine = Engine::make(compute);
   EXPECT_TRUE(engine) << engine.error().message();
-  options.context = kContext;
+  options.context = kTextContext;
   return write_text(source, *engine, options);
 }
 
 TEST(WrittenText, TheSameForAnyThreadCount) {
   WritingOptions options;
-  options.tokens = 40 * kContext + 7;  // more sequences than run together
+  options.tokens = 40 * kTextContext + 7;  // more sequences than run together
   const auto one = written(1, options), three = written(3, options);
   ASSERT_TRUE(one) << one.error().message();
   EXPECT_EQ(*one, *three);
-  EXPECT_EQ(one->size(), 40u * kContext);
+  EXPECT_EQ(one->size(), 40u * kTextContext);
   for (const TokenId id : *one) EXPECT_TRUE(id >= 0 && id < 97);
   EXPECT_GT(std::set<TokenId>(one->begin(), one->end()).size(), 30u);  // it is drawn, not the likeliest
   options.seed = 1;
@@ -119,7 +119,7 @@ TEST(WrittenText, TheSameForAnyThreadCount) {
 
 TEST(WrittenText, StopsWhenAskedTo) {
   WritingOptions options;
-  options.tokens = 4 * kContext;
+  options.tokens = 4 * kTextContext;
   int64_t calls = 0;
   options.progress = [&](int64_t done, int64_t total) {
     EXPECT_LE(done, total);
@@ -130,7 +130,7 @@ TEST(WrittenText, StopsWhenAskedTo) {
   EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled);
   EXPECT_EQ(calls, 5);
   options.progress = nullptr;
-  options.tokens = kContext - 1;
+  options.tokens = kTextContext - 1;
   EXPECT_EQ(written(1, options).error().code, ErrorCode::kInvalidArgument);
 }
 

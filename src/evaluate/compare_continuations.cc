@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kTogether = 32;     // sequences of a pass
 constexpr int64_t kShownBefore = 24;  // tokens
 
-using Sequences = std::vector<std::vector<TokenId>>;
+using TokenLists = std::vector<std::vector<TokenId>>;
 
 Status check(const SharedModel& model, const SharedModel& base, int64_t have, const AgreementOptions& o) {
   const int64_t longest = std::min(model.info.context, base.info.context), needed = o.prompt_tokens + o.tokens;
@@ -34,10 +34,10 @@ Status check(const SharedModel& model, const SharedModel& base, int64_t have, co
 }
 
 /// Prompts that do not overlap, evenly spread over the text.
-Sequences cut_prompts(std::span<const TokenId> tokens, const TokenizerSpec& spec, const AgreementOptions& o) {
+TokenLists cut_prompts(std::span<const TokenId> tokens, const TokenizerSpec& spec, const AgreementOptions& o) {
   const int64_t available = static_cast<int64_t>(tokens.size()) / o.prompt_tokens,
                 count = std::min(o.prompts, available);
-  Sequences prompts;
+  TokenLists prompts;
   for (int64_t i = 0; i < count; ++i) {
     const auto part = tokens.subspan(static_cast<size_t>(i * available / count * o.prompt_tokens),
                                      static_cast<size_t>(o.prompt_tokens));
@@ -71,7 +71,7 @@ Status go_on(SharedModel& model, std::span<std::vector<TokenId>> sequences, int6
 }
 
 /// All sequences, as many together as there is room for.
-Status go_on_all(SharedModel& model, Sequences& sequences, const AgreementOptions& o, int64_t before, int64_t all) {
+Status go_on_all(SharedModel& model, TokenLists& sequences, const AgreementOptions& o, int64_t before, int64_t all) {
   const int64_t together =
       sequences_together(model, o.prompt_tokens + o.tokens, kTogether * (o.prompt_tokens + o.tokens));
   const auto count = static_cast<int64_t>(sequences.size());
@@ -88,7 +88,7 @@ Status go_on_all(SharedModel& model, Sequences& sequences, const AgreementOption
   return {};
 }
 
-AgreementReport summarize(const Sequences& own, const Sequences& other, const Tokenizer& tokenizer,
+AgreementReport summarize(const TokenLists& own, const TokenLists& other, const Tokenizer& tokenizer,
                           const AgreementOptions& o) {
   AgreementReport r;
   r.prompts = static_cast<int64_t>(own.size());
@@ -126,7 +126,7 @@ Result<AgreementReport> compare_continuations(SharedModel& model, SharedModel& b
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const auto tokens, model.tokenizer.encode(text, {.add_special = false, .parse_special = false}));
   LOWBIT_TRY(check(model, base, static_cast<int64_t>(tokens.size()), options));
-  Sequences own = cut_prompts(tokens, model.tokenizer.spec(), options), other = own;
+  TokenLists own = cut_prompts(tokens, model.tokenizer.spec(), options), other = own;
   const int64_t each = static_cast<int64_t>(own.size()) * options.tokens;
   LOWBIT_TRY(go_on_all(model, own, options, 0, 2 * each));
   LOWBIT_TRY(go_on_all(base, other, options, each, 2 * each));

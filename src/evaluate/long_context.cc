@@ -16,7 +16,7 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kLeastLength = 512, kTokensOfAFact = 40;  // of text for each fact at the least
-constexpr int64_t kShownBefore = 24;
+constexpr int64_t kShownTokens = 24;
 constexpr std::array<const char*, 32> kNames = {
     "Anna",   "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry",  "Irene",  "Jacob", "Karla",
     "Louis",  "Maria", "Oscar", "Paula", "Ralph", "Sarah", "Tomas", "Ursula", "Victor", "Wanda", "Xavier",
@@ -161,7 +161,7 @@ WrittenText compare_written(const Haystack& haystack, const Answers& base, const
   const auto text = [&](std::span<const TokenId> ids) {
     return tokenizer.decode(ids, {.skip_special = false}).value_or("");
   };
-  const auto shown = std::min(size_t(kShownBefore), haystack.tokens.size());
+  const auto shown = std::min(size_t(kShownTokens), haystack.tokens.size());
   return {std::ranges::mismatch(base.written, model.written).in1 - base.written.begin(),
           text(std::span(haystack.tokens).last(shown)), text(base.written), text(model.written)};
 }

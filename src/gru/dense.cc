@@ -35,7 +35,7 @@ struct DenseLayer::Impl {
 
 namespace {
 
-constexpr int64_t kBlockRows = 64;  // whose product is computed at once
+constexpr int64_t kRowsAtOnce = 64;  // whose product is computed at once
 const GruFormat kSumFormat{12, false, true, 1};
 constexpr GruScale kSumScale{8, 0};
 
@@ -153,13 +153,13 @@ Result<std::vector<uint16_t>> DenseLayer::run(std::span<const uint16_t> x, const
   const GruKernel& kernel = gru_kernel(chosen);
   LOWBIT_TRY_ASSIGN(const uint8_t* packed, m.packed_for(kernel));
   const GruSpec& spec = m.plan->spec();
-  LOWBIT_TRY_ASSIGN(Buffer scratch, Buffer::allocate(kernel.scratch_bytes(spec, kBlockRows), "dense scratch"));
+  LOWBIT_TRY_ASSIGN(Buffer scratch, Buffer::allocate(kernel.scratch_bytes(spec, kRowsAtOnce), "dense scratch"));
   const int64_t rows = static_cast<int64_t>(x.size()) / m.inputs;
-  std::vector<int32_t> sums(static_cast<size_t>(kBlockRows * 3 * spec.h));
+  std::vector<int32_t> sums(static_cast<size_t>(kRowsAtOnce * 3 * spec.h));
   std::vector<uint16_t> y(static_cast<size_t>(rows * m.outputs));
   const int32_t zero = spec.grid[kSlotIh].zp - spec.grid[kSlotIh].lo;
-  for (int64_t first = 0; first < rows; first += kBlockRows) {
-    const int64_t count = std::min(kBlockRows, rows - first);
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - first);
     kernel.input(spec, packed, x.data() + first * m.inputs, count, sums.data(), scratch.as<uint8_t>());
     for (int64_t i = 0; i < count; ++i) {
       const int32_t* from = sums.data() + i * 3 * spec.h;

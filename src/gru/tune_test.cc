@@ -10,7 +10,7 @@ namespace {
 using namespace testing_gru;  // NOLINT
 
 /// Weights so large that gates saturate: what minmax ranges are worst at.
-MeasuredNetwork make_fixture(uint64_t seed, int layers = 1, bool both = false) {
+MeasuredNetwork make_tuned(uint64_t seed, int layers = 1, bool both = false) {
   return measured_network(seed, layers, both, 1.2);
 }
 
@@ -24,7 +24,7 @@ GruTuneOptions options_for(const MeasuredNetwork& f) {
 
 TEST(GruTune, OutputsComeNearerToTheFloats) {
   for (const auto& [layers, both] : {std::pair{1, false}, {2, false}, {2, true}}) {
-    const MeasuredNetwork f = make_fixture(1, layers, both);
+    const MeasuredNetwork f = make_tuned(1, layers, both);
     const GruTuneOptions options = options_for(f);
     const auto report = tune_gru_ranges(f.net, f.ranges, options);
     ASSERT_TRUE(report) << report.error().message();
@@ -51,7 +51,7 @@ TEST(GruTune, OutputsComeNearerToTheFloats) {
 }
 
 TEST(GruTune, IsTheSameEveryTimeAndSurvivesAFile) {
-  const MeasuredNetwork f = make_fixture(2);
+  const MeasuredNetwork f = make_tuned(2);
   const GruTuneOptions options = options_for(f);
   const auto a = tune_gru_ranges(f.net, f.ranges, options), b = tune_gru_ranges(f.net, f.ranges, options);
   ASSERT_TRUE(a && b);
@@ -66,7 +66,7 @@ TEST(GruTune, IsTheSameEveryTimeAndSurvivesAFile) {
 }
 
 TEST(GruTune, GoesByAnyMetricAndOnlyTheTensorsAskedFor) {
-  const MeasuredNetwork f = make_fixture(3);
+  const MeasuredNetwork f = make_tuned(3);
   GruTuneOptions options = options_for(f);
   options.tensors = {GruTensor::kIh};
   int calls = 0;
@@ -89,7 +89,7 @@ TEST(GruTune, GoesByAnyMetricAndOnlyTheTensorsAskedFor) {
 
 /// Beyond some 9 ln 2, sigmoid of 8 bits gives its last code: a range that goes on wastes its steps, at either end.
 TEST(GruTune, RangesOfGateInputsEndWhereTheGatesDo) {
-  const MeasuredNetwork f = make_fixture(5);
+  const MeasuredNetwork f = make_tuned(5);
   GruTuneOptions options = options_for(f);
   options.tensors = {GruTensor::kUi};
   options.passes = 0;
@@ -106,7 +106,7 @@ TEST(GruTune, RangesOfGateInputsEndWhereTheGatesDo) {
 }
 
 TEST(GruTune, NamesWhatIsMissing) {
-  const MeasuredNetwork f = make_fixture(4), other = make_fixture(4, 2);
+  const MeasuredNetwork f = make_tuned(4), other = make_fixture(4, 2);
   GruTuneOptions options = options_for(f);
   EXPECT_FALSE(tune_gru_ranges(f.net, other.ranges, options));
   options.inputs = {};

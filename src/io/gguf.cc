@@ -13,7 +13,7 @@
 namespace lowbit {
 namespace {
 
-constexpr uint64_t kMaxKeys = 65536, kMaxKeyBytes = 65535, kMaxNameBytes = 1024, kMaxAlignment = 65536;
+constexpr uint64_t kMaxKeys = 65536, kMaxKeyBytes = 65535, kMaxTensorNameBytes = 1024, kMaxAlignment = 65536;
 constexpr uint64_t kMinTensorInfoBytes = 8 + 1 + 4 + 8 + 4 + 8, kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr int kMaxParts = 10000;
 
@@ -140,7 +140,7 @@ Result<uint32_t> read_version(Cursor& cursor, const std::string& path) {
 
 Result<GgufTensor> read_tensor_info(Cursor& cursor, const std::string& path) {
   GgufTensor t;
-  LOWBIT_TRY_ASSIGN(const auto name, cursor.text(kMaxNameBytes, "tensor name"));
+  LOWBIT_TRY_ASSIGN(const auto name, cursor.text(kMaxTensorNameBytes, "tensor name"));
   if (name.empty()) return cursor.corrupt("a tensor without a name", "a name");
   t.name = name;
   const std::string where = path + ": tensor '" + t.name + "'";

@@ -16,8 +16,8 @@
 namespace lowbit {
 namespace {
 
-constexpr size_t kMaxRank = 32;
-constexpr size_t kMaxHeaderBytes = 65536;
+constexpr size_t kMaxNpyRank = 32;
+constexpr size_t kMaxNpyHeaderBytes = 65536;
 
 template <class T>
 T load(std::span<const std::byte> bytes, size_t at) {
@@ -104,7 +104,7 @@ class DictParser {
         any = true;
         ++at_;
       }
-      if (!any || shape->size() >= kMaxRank) return false;
+      if (!any || shape->size() >= kMaxNpyRank) return false;
       shape->push_back(v);
       if (!take(',') && peek() != ')') return false;
     }
@@ -162,7 +162,7 @@ Result<NpyArray> parse_npy(const Buffer& all, const std::string& where) {
   const size_t start = major == 1 ? 10 : 12;
   if (bytes.size() < start) return fail(ErrorCode::kCorrupt, where, "a header cut short", "a NumPy array");
   const size_t length = major == 1 ? load<uint16_t>(bytes, 8) : load<uint32_t>(bytes, 8);
-  if (length > kMaxHeaderBytes || length > bytes.size() - start)
+  if (length > kMaxNpyHeaderBytes || length > bytes.size() - start)
     return fail(ErrorCode::kCorrupt, where, "a header of " + std::to_string(length) + " bytes",
                 "at most 65536, inside the file");
   const auto header = DictParser({reinterpret_cast<const char*>(bytes.data()) + start, length}).parse();

@@ -16,8 +16,8 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kColdBytes = int64_t{128} << 20;  // layers in turn have as many, more than caches keep
-constexpr int64_t kPart = 256;                      // positions that are written at once
+constexpr int64_t kColdLayersBytes = int64_t{128} << 20;  // layers in turn have as many, more than caches keep
+constexpr int64_t kPart = 256;                            // positions that are written at once
 
 Status check_sizes(const AttentionBenchOptions& o) {
   const bool sizes = o.context >= 1 && o.context <= int64_t{1} << 24 && o.heads >= 1 && o.heads <= 1024 &&
@@ -38,7 +38,7 @@ class Layers {
     groups[0].format = format;
     LOWBIT_TRY_ASSIGN(const auto one, KvPool::make(groups, 1));
     Layers made;
-    made.count = std::max<int64_t>(1, kColdBytes / bytes_read(*one, o.context));
+    made.count = std::max<int64_t>(1, kColdLayersBytes / bytes_read(*one, o.context));
     groups = uniform_kv_groups(made.count, o.kv_heads, o.head_dim);
     groups[0].format = format;
     LOWBIT_TRY_ASSIGN(auto cache, KvCache::make(groups, o.context));

@@ -14,7 +14,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{1} << 18;
+constexpr int64_t kRowsBytes = int64_t{1} << 18;
 
 /// The rows of one tap in run order, a few of them in memory.
 class TapRows {
@@ -33,7 +33,7 @@ class TapRows {
       chunk_end_ = 0;
     }
     if (row_ < chunk_end_) return true;
-    const int64_t most = std::max<int64_t>(1, kChunkBytes / (spec_.width * int64_t(sizeof(float))));
+    const int64_t most = std::max<int64_t>(1, kRowsBytes / (spec_.width * int64_t(sizeof(float))));
     chunk_begin_ = row_;
     chunk_end_ = std::min(rows_, row_ + most);
     values_.resize(size_t((chunk_end_ - chunk_begin_) * spec_.width));
@@ -60,9 +60,9 @@ class TapRows {
 };
 
 /// The tokens of a trace, one after the other.
-class Tokens {
+class TracedTokens {
  public:
-  explicit Tokens(const TraceFileReader& file) : file_(file), offset_(file.begin()) {}
+  explicit TracedTokens(const TraceFileReader& file) : file_(file), offset_(file.begin()) {}
   Result<bool> next() {
     if (++at_ < int64_t(pass_.tokens.size())) return true;
     at_ = 0;
@@ -113,7 +113,7 @@ Status check_same_taps(const TraceHeader& got, const TraceHeader& wanted) {
 }
 
 Status compare_tokens(const TraceFileReader& a, const TraceFileReader& b, TraceComparison& out) {
-  Tokens got(a), wanted(b);
+  TracedTokens got(a), wanted(b);
   for (;; ++out.tokens) {
     LOWBIT_TRY_ASSIGN(const bool more_got, got.next());
     LOWBIT_TRY_ASSIGN(const bool more_wanted, wanted.next());

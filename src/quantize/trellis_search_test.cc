@@ -12,15 +12,15 @@
 namespace lowbit {
 namespace {
 
-constexpr FormatId kTrellisFormats[] = {FormatId::kTrellis2, FormatId::kTrellis3};
+constexpr FormatId kSearched[] = {FormatId::kTrellis2, FormatId::kTrellis3};
 
-struct Problem {
+struct SearchProblem {
   FormatId format;
   int64_t rows, k, group;
   std::vector<float> table, x, scales, h;
   std::vector<uint8_t> codes, scratch;
 
-  Problem(FormatId id, int64_t rows_, int64_t k_, int64_t group_, uint64_t seed)
+  SearchProblem(FormatId id, int64_t rows_, int64_t k_, int64_t group_, uint64_t seed)
       : format(id), rows(rows_), k(k_), group(group_), table(gaussian_table(id)) {
     Rng rng(seed);
     for (int64_t i = 0; i < rows * k; ++i) x.push_back(float(rng.normal()));
@@ -65,9 +65,9 @@ struct Problem {
 };
 
 TEST(trellis_search, finds_the_best_of_all_paths) {
-  for (const FormatId id : kTrellisFormats)
+  for (const FormatId id : kSearched)
     for (const int64_t k : {1, 2, 3, 4, 5, 6}) {
-      Problem p(id, 5, k, 3, uint64_t(k));
+      SearchProblem p(id, 5, k, 3, uint64_t(k));
       search_trellis(p.job(0, 5), p.scratch);
       for (int64_t r = 0; r < 5; ++r) {
         std::vector<uint8_t> row(size_t(row_bytes(id, k)));
@@ -79,7 +79,7 @@ TEST(trellis_search, finds_the_best_of_all_paths) {
 }
 
 /// In double, over windows, from the last column to the first: nothing that the search does.
-double least_of_long_row(const Problem& p, int64_t row) {
+double least_of_long_row(const SearchProblem& p, int64_t row) {
   const TrellisInfo& t = *trellis_of(p.format);
   std::vector<double> after(t.states, 0.0);
   for (int64_t i = p.k - 1; i >= 0; --i) {
@@ -93,16 +93,16 @@ double least_of_long_row(const Problem& p, int64_t row) {
 }
 
 TEST(trellis_search, long_rows_cost_as_little_as_in_double) {
-  for (const FormatId id : kTrellisFormats) {
-    Problem p(id, 3, 1500, 40, 7);
+  for (const FormatId id : kSearched) {
+    SearchProblem p(id, 3, 1500, 40, 7);
     search_trellis(p.job(0, 3), p.scratch);
     for (int64_t r = 0; r < 3; ++r) EXPECT_NEAR(p.cost(r), least_of_long_row(p, r), 1e-6 * p.cost(r));
   }
 }
 
 TEST(trellis_search, rows_do_not_influence_each_other) {
-  for (const FormatId id : kTrellisFormats) {
-    Problem p(id, kTrellisLanes, 77, 16, 8);
+  for (const FormatId id : kSearched) {
+    SearchProblem p(id, kTrellisLanes, 77, 16, 8);
     search_trellis(p.job(0, kTrellisLanes), p.scratch);
     const std::vector<uint8_t> together = p.codes;
     for (int64_t r = 0; r < kTrellisLanes; ++r) search_trellis(p.job(r, 1), p.scratch);
@@ -111,8 +111,8 @@ TEST(trellis_search, rows_do_not_influence_each_other) {
 }
 
 TEST(trellis_search, a_scale_of_zero_leaves_a_row_that_can_be_stored) {
-  for (const FormatId id : kTrellisFormats) {
-    Problem p(id, 2, 50, 10, 9);
+  for (const FormatId id : kSearched) {
+    SearchProblem p(id, 2, 50, 10, 9);
     std::fill(p.scales.begin() + 1, p.scales.begin() + 4, 0.0f);
     std::fill(p.x.begin(), p.x.begin() + 30, 0.0f);
     search_trellis(p.job(0, 2), p.scratch);

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kRememberFromBytes = 2048;  // shorter texts repeat too few words
 constexpr std::size_t kMaxRememberedWord = 64;    // bytes
 constexpr std::size_t kMaxRememberedWords = 1 << 16;
-constexpr std::size_t kMergeBytes = 64, kMergeSteps = 96;  // per byte of a word
+constexpr std::size_t kWordMergeBytes = 64, kWordMergeSteps = 96;  // per byte of a word
 
 // Calls gap(text, offset) for what lies between matches and token(match) for each match.
 template <class Gap, class Token>
@@ -84,7 +84,7 @@ Status Encoder::encode_normalized(std::string_view text, bool with_prefix, bool 
 }
 
 Status Encoder::encode_word(std::string_view word, std::vector<TokenId>& out) {
-  if (!budget_.spend_bytes(word.size(), kMergeBytes) || !budget_.spend_steps(word.size(), kMergeSteps))
+  if (!budget_.spend_bytes(word.size(), kWordMergeBytes) || !budget_.spend_steps(word.size(), kWordMergeSteps))
     return budget_.status("tokenizer merges");
   const bool remember = remember_ && word.size() <= kMaxRememberedWord;
   if (remember) {

@@ -15,7 +15,7 @@
 namespace lowbit::jinja {
 namespace {
 
-using Kind = Expr::Kind;
+using ExprKind = Expr::Kind;
 
 // Python's index rules: from the end when negative, cut to the ends for slices.
 std::int64_t clamp_index(std::int64_t i, std::int64_t n, std::int64_t low, std::int64_t high) {
@@ -80,62 +80,62 @@ Result<Value> Interpreter::eval(const Expr& expr) {
 Result<Value> Interpreter::eval_node(const Expr& expr) {
   const auto arg = [&](std::size_t i) { return eval(*expr.args[i]); };
   switch (expr.kind) {
-    case Kind::kConst:
+    case ExprKind::kConst:
       return expr.constant;
-    case Kind::kName:
+    case ExprKind::kName:
       return lookup(expr.name);
-    case Kind::kList:
-    case Kind::kTuple: {
+    case ExprKind::kList:
+    case ExprKind::kTuple: {
       LOWBIT_TRY_ASSIGN(Arguments items, arguments(expr, 0));
-      return list(std::move(items.positional), expr.kind == Kind::kTuple ? ListKind::kTuple : ListKind::kList);
+      return list(std::move(items.positional), expr.kind == ExprKind::kTuple ? ListKind::kTuple : ListKind::kList);
     }
-    case Kind::kDict:
+    case ExprKind::kDict:
       return eval_dict(expr);
-    case Kind::kAttr: {
+    case ExprKind::kAttr: {
       LOWBIT_TRY_ASSIGN(const Value object, arg(0));
       return attribute(object, expr.name);
     }
-    case Kind::kItem: {
+    case ExprKind::kItem: {
       LOWBIT_TRY_ASSIGN(const Value object, arg(0));
-      if (expr.args[1]->kind == Kind::kSlice) return eval_slice(object, *expr.args[1]);
+      if (expr.args[1]->kind == ExprKind::kSlice) return eval_slice(object, *expr.args[1]);
       LOWBIT_TRY_ASSIGN(const Value key, arg(1));
       return item(object, key);
     }
-    case Kind::kSlice:
+    case ExprKind::kSlice:
       return complain("a slice", "an index");
-    case Kind::kCall:
+    case ExprKind::kCall:
       return eval_call(expr, nullptr);
-    case Kind::kFilter:
+    case ExprKind::kFilter:
       return eval_filter(expr, nullptr);
-    case Kind::kTest: {
+    case ExprKind::kTest: {
       LOWBIT_TRY_ASSIGN(const Value input, arg(0));
       LOWBIT_TRY_ASSIGN(const Arguments args, arguments(expr, 1));
       LOWBIT_TRY_ASSIGN(const bool holds, apply_test(expr.name, input, args));
       return Value(holds);
     }
-    case Kind::kNot: {
+    case ExprKind::kNot: {
       LOWBIT_TRY_ASSIGN(const Value value, arg(0));
       return Value(!value.truthy());
     }
-    case Kind::kNegate:
-    case Kind::kPlus:
+    case ExprKind::kNegate:
+    case ExprKind::kPlus:
       return eval_sign(expr);
-    case Kind::kBinary: {
+    case ExprKind::kBinary: {
       LOWBIT_TRY_ASSIGN(const Value a, arg(0));
       LOWBIT_TRY_ASSIGN(const Value b, arg(1));
       return binary(expr.name, a, b);
     }
-    case Kind::kCompare:
+    case ExprKind::kCompare:
       return eval_compare(expr);
-    case Kind::kAnd:
-    case Kind::kOr: {
+    case ExprKind::kAnd:
+    case ExprKind::kOr: {
       LOWBIT_TRY_ASSIGN(Value a, arg(0));
-      if (a.truthy() == (expr.kind == Kind::kOr)) return a;
+      if (a.truthy() == (expr.kind == ExprKind::kOr)) return a;
       return arg(1);
     }
-    case Kind::kConcat:
+    case ExprKind::kConcat:
       return eval_concat(expr);
-    case Kind::kCond: {
+    case ExprKind::kCond: {
       LOWBIT_TRY_ASSIGN(const Value condition, arg(0));
       if (condition.truthy()) return arg(1);
       return expr.args[2] != nullptr ? arg(2) : Result<Value>(Value::undefined("the inline if without else"));
@@ -147,7 +147,7 @@ Result<Value> Interpreter::eval_node(const Expr& expr) {
 Result<Value> Interpreter::eval_sign(const Expr& expr) {
   LOWBIT_TRY_ASSIGN(const Value value, eval(*expr.args[0]));
   if (!value.is_number()) return complain(fmt::format("a sign before {}", value.type_name()), "a number");
-  if (expr.kind == Kind::kPlus) return value.is_integer() ? Value(value.integer()) : value;
+  if (expr.kind == ExprKind::kPlus) return value.is_integer() ? Value(value.integer()) : value;
   if (value.is_integer()) return binary("-", Value(std::int64_t{0}), value);
   return Value(-value.number());
 }
@@ -221,7 +221,7 @@ Result<Value> Interpreter::eval_filter(const Expr& expr, const Value* block_text
   Value input;
   if (expr.args[0] == nullptr) {
     input = *block_text;
-  } else if (block_text != nullptr && expr.args[0]->kind == Kind::kFilter) {
+  } else if (block_text != nullptr && expr.args[0]->kind == ExprKind::kFilter) {
     LOWBIT_TRY_ASSIGN(input, eval_filter(*expr.args[0], block_text));
   } else {
     LOWBIT_TRY_ASSIGN(input, eval(*expr.args[0]));

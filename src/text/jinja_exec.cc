@@ -9,7 +9,7 @@
 namespace lowbit::jinja {
 namespace {
 
-using Kind = Stmt::Kind;
+using StmtKind = Stmt::Kind;
 
 }  // namespace
 
@@ -102,28 +102,28 @@ Result<Interpreter::Flow> Interpreter::run_in(Scope* scope, const Block& block) 
 
 Result<Interpreter::Flow> Interpreter::statement(const Stmt& stmt) {
   switch (stmt.kind) {
-    case Kind::kText:
+    case StmtKind::kText:
       LOWBIT_TRY(write(stmt.text, stmt.line));
       return Flow::kNext;
-    case Kind::kOutput: {
+    case StmtKind::kOutput: {
       LOWBIT_TRY_ASSIGN(const Value value, eval(*stmt.exprs[0]));
       const std::string text = to_text(value, meter_);
       LOWBIT_TRY(check_limits(stmt.line));
       LOWBIT_TRY(write(text, stmt.line));
       return Flow::kNext;
     }
-    case Kind::kIf:
+    case StmtKind::kIf:
       return if_statement(stmt);
-    case Kind::kFor:
+    case StmtKind::kFor:
       return for_statement(stmt);
-    case Kind::kSet: {
+    case StmtKind::kSet: {
       LOWBIT_TRY_ASSIGN(Value value, eval(*stmt.exprs[0]));
       LOWBIT_TRY(located(stmt.line, assign_all(stmt.targets, std::move(value))));
       return Flow::kNext;
     }
-    case Kind::kSetBlock:
+    case StmtKind::kSetBlock:
       return set_block_statement(stmt);
-    case Kind::kMacro: {
+    case StmtKind::kMacro: {
       auto macro = std::make_shared<Callable>();
       macro->kind = Callable::Kind::kMacro;
       macro->macro = &stmt;
@@ -131,25 +131,25 @@ Result<Interpreter::Flow> Interpreter::statement(const Stmt& stmt) {
       set(stmt.text, Value(std::shared_ptr<const Callable>(std::move(macro))));
       return Flow::kNext;
     }
-    case Kind::kCallBlock: {
+    case StmtKind::kCallBlock: {
       LOWBIT_TRY_ASSIGN(const Value value, located(stmt.line, call_block(stmt)));
       LOWBIT_TRY(write(to_text(value, meter_), stmt.line));
       return Flow::kNext;
     }
-    case Kind::kFilterBlock: {
+    case StmtKind::kFilterBlock: {
       LOWBIT_TRY_ASSIGN(std::string captured, capture(stmt.blocks[0]));
       const Value input = text(std::move(captured));
       LOWBIT_TRY_ASSIGN(const Value value, eval_filter(*stmt.exprs[0], &input));
       LOWBIT_TRY(write(to_text(value, meter_), stmt.line));
       return Flow::kNext;
     }
-    case Kind::kWith:
+    case StmtKind::kWith:
       return with_statement(stmt);
-    case Kind::kScope:
+    case StmtKind::kScope:
       return run_in(new_scope(scope_), stmt.blocks[0]);
-    case Kind::kBreak:
+    case StmtKind::kBreak:
       return Flow::kBreak;
-    case Kind::kContinue:
+    case StmtKind::kContinue:
       return Flow::kContinue;
   }
   return Flow::kNext;

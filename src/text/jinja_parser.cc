@@ -11,7 +11,7 @@
 namespace lowbit::jinja {
 namespace {
 
-using Kind = Expr::Kind;
+using ExprKind = Expr::Kind;
 
 constexpr int kMaxNesting = 100;  // of the parser's own calls
 constexpr int kMaxDepth = 300;    // of an expression's tree: long chains such as a + b + c are deep, too
@@ -88,7 +88,7 @@ Status Parser::enter() {
   return {};
 }
 
-Result<ExprPtr> Parser::make(Kind kind, int line, std::vector<ExprPtr> args, std::string name) {
+Result<ExprPtr> Parser::make(ExprKind kind, int line, std::vector<ExprPtr> args, std::string name) {
   auto node = std::make_unique<Expr>();
   node->kind = kind;
   node->line = line;

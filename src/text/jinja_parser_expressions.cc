@@ -10,7 +10,7 @@
 namespace lowbit::jinja {
 namespace {
 
-using Kind = Expr::Kind;
+using ExprKind = Expr::Kind;
 
 // std::vector cannot be made of a list of move-only values.
 template <class... Ptr>
@@ -38,16 +38,16 @@ Result<ExprPtr> Parser::expression_inner() {
     if (take_name("else")) {
       LOWBIT_TRY_ASSIGN(otherwise, expression());
     }
-    LOWBIT_TRY_ASSIGN(node,
-                      make(Kind::kCond, line, list_of(std::move(condition), std::move(node), std::move(otherwise))));
+    LOWBIT_TRY_ASSIGN(
+        node, make(ExprKind::kCond, line, list_of(std::move(condition), std::move(node), std::move(otherwise))));
   }
   return node;
 }
 
-Result<ExprPtr> Parser::or_expr() { return joined_by("or", Kind::kOr, &Parser::and_expr); }
-Result<ExprPtr> Parser::and_expr() { return joined_by("and", Kind::kAnd, &Parser::not_expr); }
+Result<ExprPtr> Parser::or_expr() { return joined_by("or", ExprKind::kOr, &Parser::and_expr); }
+Result<ExprPtr> Parser::and_expr() { return joined_by("and", ExprKind::kAnd, &Parser::not_expr); }
 
-Result<ExprPtr> Parser::joined_by(std::string_view word, Kind kind, Parse operand) {
+Result<ExprPtr> Parser::joined_by(std::string_view word, ExprKind kind, Parse operand) {
   LOWBIT_TRY_ASSIGN(ExprPtr node, (this->*operand)());
   while (is_name(word)) {
     const int line = next().line;
@@ -63,7 +63,7 @@ Result<ExprPtr> Parser::not_expr() {
   LOWBIT_TRY(enter());
   LOWBIT_TRY_ASSIGN(ExprPtr node, not_expr());
   leave();
-  return make(Kind::kNot, line, list_of(std::move(node)));
+  return make(ExprKind::kNot, line, list_of(std::move(node)));
 }
 
 Result<ExprPtr> Parser::comparison() {
@@ -87,7 +87,7 @@ Result<ExprPtr> Parser::comparison() {
     ops.push_back(std::move(op));
   }
   if (ops.empty()) return std::move(args[0]);
-  LOWBIT_TRY_ASSIGN(ExprPtr node, make(Kind::kCompare, line, std::move(args)));
+  LOWBIT_TRY_ASSIGN(ExprPtr node, make(ExprKind::kCompare, line, std::move(args)));
   node->ops = std::move(ops);
   return node;
 }
@@ -101,7 +101,8 @@ Result<ExprPtr> Parser::left_associative(Parse operand, std::initializer_list<st
       if (taken.empty() && take_op(op)) taken = op;
     if (taken.empty()) return node;
     LOWBIT_TRY_ASSIGN(ExprPtr right, (this->*operand)());
-    LOWBIT_TRY_ASSIGN(node, make(Kind::kBinary, line, list_of(std::move(node), std::move(right)), std::string(taken)));
+    LOWBIT_TRY_ASSIGN(node,
+                      make(ExprKind::kBinary, line, list_of(std::move(node), std::move(right)), std::string(taken)));
   }
 }
 
@@ -118,7 +119,7 @@ Result<ExprPtr> Parser::concat() {
     LOWBIT_TRY_ASSIGN(ExprPtr part, product());
     args.push_back(std::move(part));
   }
-  return make(Kind::kConcat, line, std::move(args));
+  return make(ExprKind::kConcat, line, std::move(args));
 }
 
 Result<ExprPtr> Parser::unary() { return unary(true); }
@@ -127,7 +128,7 @@ Result<ExprPtr> Parser::unary(bool with_filter) {
   const int line = peek().line;
   ExprPtr node;
   if (is_op("-") || is_op("+")) {
-    const Kind kind = next().text == "-" ? Kind::kNegate : Kind::kPlus;
+    const ExprKind kind = next().text == "-" ? ExprKind::kNegate : ExprKind::kPlus;
     LOWBIT_TRY(enter());
     LOWBIT_TRY_ASSIGN(ExprPtr inner, unary(false));
     leave();
@@ -142,7 +143,7 @@ Result<ExprPtr> Parser::unary(bool with_filter) {
 
 Result<ExprPtr> Parser::primary() {
   const Token token = peek();
-  LOWBIT_TRY_ASSIGN(ExprPtr node, make(Kind::kConst, token.line));
+  LOWBIT_TRY_ASSIGN(ExprPtr node, make(ExprKind::kConst, token.line));
   switch (token.kind) {
     case Token::Kind::kName:
       next();
@@ -151,7 +152,7 @@ Result<ExprPtr> Parser::primary() {
       } else if (token.text == "none" || token.text == "None") {
         node->constant = Value(None{});
       } else {
-        node->kind = Kind::kName;
+        node->kind = ExprKind::kName;
         node->name = token.text;
       }
       return node;
@@ -194,7 +195,7 @@ Result<ExprPtr> Parser::primary() {
       LOWBIT_TRY_ASSIGN(ExprPtr item, expression());
       items.push_back(std::move(item));
     }
-    return make(Kind::kList, token.line, std::move(items));
+    return make(ExprKind::kList, token.line, std::move(items));
   }
   if (is_op("{")) return dict();
   return unexpected("an expression");
@@ -212,7 +213,7 @@ Result<ExprPtr> Parser::dict() {
     items.push_back(std::move(key));
     items.push_back(std::move(value));
   }
-  return make(Kind::kDict, line, std::move(items));
+  return make(ExprKind::kDict, line, std::move(items));
 }
 
 bool Parser::at_tuple_end() const {
@@ -233,7 +234,7 @@ Result<ExprPtr> Parser::tuple_or_expression(bool with_condition, bool parenthesi
   }
   if (!is_tuple && !items.empty()) return std::move(items[0]);
   if (!is_tuple && !parenthesized) return unexpected("an expression");
-  return make(Kind::kTuple, line, std::move(items));
+  return make(ExprKind::kTuple, line, std::move(items));
 }
 
 Result<ExprPtr> Parser::postfix(ExprPtr node) {
@@ -242,7 +243,7 @@ Result<ExprPtr> Parser::postfix(ExprPtr node) {
       LOWBIT_TRY_ASSIGN(node, subscript(std::move(node)));
     } else if (is_op("(")) {
       const int line = peek().line;
-      LOWBIT_TRY_ASSIGN(node, make(Kind::kCall, line, list_of(std::move(node))));
+      LOWBIT_TRY_ASSIGN(node, make(ExprKind::kCall, line, list_of(std::move(node))));
       LOWBIT_TRY(arguments(*node));
     } else {
       return node;
@@ -267,7 +268,7 @@ Result<ExprPtr> Parser::filters_and_tests(ExprPtr node) {
 Result<ExprPtr> Parser::filter(ExprPtr node) {
   const int line = peek().line;
   LOWBIT_TRY_ASSIGN(std::string name, expect_name());
-  LOWBIT_TRY_ASSIGN(ExprPtr out, make(Kind::kFilter, line, list_of(std::move(node)), std::move(name)));
+  LOWBIT_TRY_ASSIGN(ExprPtr out, make(ExprKind::kFilter, line, list_of(std::move(node)), std::move(name)));
   if (is_op("(")) LOWBIT_TRY(arguments(*out));
   return out;
 }
@@ -276,7 +277,7 @@ Result<ExprPtr> Parser::test(ExprPtr node) {
   const int line = next().line;
   const bool negated = take_name("not");
   LOWBIT_TRY_ASSIGN(std::string name, expect_name());
-  LOWBIT_TRY_ASSIGN(ExprPtr out, make(Kind::kTest, line, list_of(std::move(node)), std::move(name)));
+  LOWBIT_TRY_ASSIGN(ExprPtr out, make(ExprKind::kTest, line, list_of(std::move(node)), std::move(name)));
   const Token& token = peek();
   const bool literal = token.kind == Token::Kind::kString || token.kind == Token::Kind::kInteger ||
                        token.kind == Token::Kind::kFloat || is_op("[") || is_op("{");
@@ -290,7 +291,7 @@ Result<ExprPtr> Parser::test(ExprPtr node) {
     LOWBIT_TRY_ASSIGN(argument, postfix(std::move(argument)));
     out->args.push_back(std::move(argument));
   }
-  if (negated) return make(Kind::kNot, line, list_of(std::move(out)));
+  if (negated) return make(ExprKind::kNot, line, list_of(std::move(out)));
   return out;
 }
 
@@ -299,14 +300,14 @@ Result<ExprPtr> Parser::subscript(ExprPtr node) {
   if (token.text == ".") {
     if (peek().kind == Token::Kind::kInteger) {
       LOWBIT_TRY_ASSIGN(ExprPtr index, primary());
-      return make(Kind::kItem, token.line, list_of(std::move(node), std::move(index)));
+      return make(ExprKind::kItem, token.line, list_of(std::move(node), std::move(index)));
     }
     LOWBIT_TRY_ASSIGN(std::string name, expect_name());
-    return make(Kind::kAttr, token.line, list_of(std::move(node)), std::move(name));
+    return make(ExprKind::kAttr, token.line, list_of(std::move(node)), std::move(name));
   }
   LOWBIT_TRY_ASSIGN(ExprPtr index, subscript_index());
   LOWBIT_TRY(expect_op("]"));
-  return make(Kind::kItem, token.line, list_of(std::move(node), std::move(index)));
+  return make(ExprKind::kItem, token.line, list_of(std::move(node), std::move(index)));
 }
 
 Result<ExprPtr> Parser::subscript_index() {
@@ -320,7 +321,7 @@ Result<ExprPtr> Parser::subscript_index() {
     if (is_op("]") || is_op(":")) continue;
     LOWBIT_TRY_ASSIGN(parts[part], expression());
   }
-  return make(Kind::kSlice, line, std::move(parts));
+  return make(ExprKind::kSlice, line, std::move(parts));
 }
 
 Status Parser::arguments(Expr& call) {

@@ -10,11 +10,11 @@
 namespace lowbit::jinja {
 namespace {
 
-using Kind = Stmt::Kind;
+using StmtKind = Stmt::Kind;
 
 constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 19;  // the tree takes up to 200 times as much
 
-std::unique_ptr<Stmt> make_stmt(Kind kind, int line) {
+std::unique_ptr<Stmt> make_stmt(StmtKind kind, int line) {
   auto stmt = std::make_unique<Stmt>();
   stmt->kind = kind;
   stmt->line = line;
@@ -41,11 +41,11 @@ Result<Block> Parser::statements(std::vector<std::string_view> ends, std::string
       break;
     }
     if (token.kind == Token::Kind::kText) {
-      auto text = make_stmt(Kind::kText, token.line);
+      auto text = make_stmt(StmtKind::kText, token.line);
       text->text = next().text;
       block.push_back(std::move(text));
     } else if (token.kind == Token::Kind::kOutputBegin) {
-      auto output = make_stmt(Kind::kOutput, next().line);
+      auto output = make_stmt(StmtKind::kOutput, next().line);
       LOWBIT_TRY_ASSIGN(ExprPtr value, tuple_or_expression(true));
       output->exprs.push_back(std::move(value));
       if (peek().kind != Token::Kind::kOutputEnd) return unexpected("'}}'");
@@ -87,14 +87,14 @@ Result<Parser::StmtPtr> Parser::statement() {
   if (name == "filter") return filter_statement(line);
   if (name == "with") return with_statement(line);
   if (name == "generation") {
-    auto stmt = make_stmt(Kind::kScope, line);
+    auto stmt = make_stmt(StmtKind::kScope, line);
     LOWBIT_TRY(body(*stmt, "endgeneration"));
     return stmt;
   }
   if (name == "break" || name == "continue") {
     if (loops_ == 0) return fail(ErrorCode::kInvalidArgument, place(line), name + " outside a loop");
     LOWBIT_TRY(expect_block_end());
-    return make_stmt(name == "break" ? Kind::kBreak : Kind::kContinue, line);
+    return make_stmt(name == "break" ? StmtKind::kBreak : StmtKind::kContinue, line);
   }
   constexpr std::string_view kKnown[] = {"include", "import", "from",  "extends",   "block",
                                          "do",      "trans",  "debug", "autoescape"};
@@ -106,7 +106,7 @@ Result<Parser::StmtPtr> Parser::statement() {
 }
 
 Result<Parser::StmtPtr> Parser::if_statement(int line) {
-  auto stmt = make_stmt(Kind::kIf, line);
+  auto stmt = make_stmt(StmtKind::kIf, line);
   std::string ended_by = "elif";
   while (ended_by == "elif") {
     LOWBIT_TRY_ASSIGN(ExprPtr condition, tuple_or_expression(false));
@@ -123,7 +123,7 @@ Result<Parser::StmtPtr> Parser::if_statement(int line) {
 }
 
 Result<Parser::StmtPtr> Parser::for_statement(int line) {
-  auto stmt = make_stmt(Kind::kFor, line);
+  auto stmt = make_stmt(StmtKind::kFor, line);
   LOWBIT_TRY_ASSIGN(stmt->targets, targets());
   if (!take_name("in")) return unexpected("'in'");
   LOWBIT_TRY_ASSIGN(ExprPtr items, tuple_or_expression(false));
@@ -149,7 +149,7 @@ Result<Parser::StmtPtr> Parser::for_statement(int line) {
 }
 
 Result<Parser::StmtPtr> Parser::set_statement(int line) {
-  auto stmt = make_stmt(Kind::kSet, line);
+  auto stmt = make_stmt(StmtKind::kSet, line);
   LOWBIT_TRY_ASSIGN(stmt->targets, targets());
   if (take_op("=")) {
     LOWBIT_TRY_ASSIGN(ExprPtr value, tuple_or_expression(true));
@@ -157,7 +157,7 @@ Result<Parser::StmtPtr> Parser::set_statement(int line) {
     LOWBIT_TRY(expect_block_end());
     return stmt;
   }
-  stmt->kind = Kind::kSetBlock;
+  stmt->kind = StmtKind::kSetBlock;
   ExprPtr filters;
   while (take_op("|")) {
     LOWBIT_TRY_ASSIGN(filters, filter(std::move(filters)));
@@ -216,7 +216,7 @@ Status Parser::signature(Stmt& stmt) {
 }
 
 Result<Parser::StmtPtr> Parser::macro_statement(int line) {
-  auto stmt = make_stmt(Kind::kMacro, line);
+  auto stmt = make_stmt(StmtKind::kMacro, line);
   LOWBIT_TRY_ASSIGN(stmt->text, expect_name());
   LOWBIT_TRY(signature(*stmt));
   const int loops = std::exchange(loops_, 0);
@@ -226,7 +226,7 @@ Result<Parser::StmtPtr> Parser::macro_statement(int line) {
 }
 
 Result<Parser::StmtPtr> Parser::call_statement(int line) {
-  auto stmt = make_stmt(Kind::kCallBlock, line);
+  auto stmt = make_stmt(StmtKind::kCallBlock, line);
   if (is_op("(")) LOWBIT_TRY(signature(*stmt));
   LOWBIT_TRY_ASSIGN(ExprPtr call, expression());
   if (call->kind != Expr::Kind::kCall) return unexpected("a call of a macro");
@@ -238,7 +238,7 @@ Result<Parser::StmtPtr> Parser::call_statement(int line) {
 }
 
 Result<Parser::StmtPtr> Parser::filter_statement(int line) {
-  auto stmt = make_stmt(Kind::kFilterBlock, line);
+  auto stmt = make_stmt(StmtKind::kFilterBlock, line);
   ExprPtr filters;
   do {
     LOWBIT_TRY_ASSIGN(filters, filter(std::move(filters)));
@@ -251,7 +251,7 @@ Result<Parser::StmtPtr> Parser::filter_statement(int line) {
 }
 
 Result<Parser::StmtPtr> Parser::with_statement(int line) {
-  auto stmt = make_stmt(Kind::kWith, line);
+  auto stmt = make_stmt(StmtKind::kWith, line);
   while (peek().kind != Token::Kind::kBlockEnd) {
     if (!stmt->targets.empty()) LOWBIT_TRY(expect_op(","));
     LOWBIT_TRY_ASSIGN(ExprPtr name, target(false));

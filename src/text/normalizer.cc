@@ -14,9 +14,9 @@
 namespace lowbit::text {
 namespace {
 
-using Kind = NormalizerStep::Kind;
+using NormalizerKind = NormalizerStep::Kind;
 
-constexpr std::size_t kMatchBytes = 32;                                             // in a growing list
+constexpr std::size_t kReplacedMatchBytes = 32;                                     // in a growing list
 constexpr std::size_t kUnicodeSteps = 32, kUnicodeBytes = 32, kLowercaseSteps = 8;  // per byte
 
 // Whether a character is moved, or is made of characters that are moved, when marks are put in canonical order.
@@ -41,14 +41,14 @@ bool is_ascii(std::string_view s) {
   return std::all_of(s.begin(), s.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 
-Result<std::string> unicode_form(std::string_view text, Kind kind, Budget& budget) {
+Result<std::string> unicode_form(std::string_view text, NormalizerKind kind, Budget& budget) {
   if (is_ascii(text)) return std::string(text);
   if (!budget.spend_steps(text.size(), kUnicodeSteps) || !budget.spend_bytes(text.size(), kUnicodeBytes) ||
       !budget.spend_steps(sorting_steps(text), 4))
     LOWBIT_TRY(budget.status("tokenizer normalizer"));
   int options = UTF8PROC_STABLE;
-  options |= (kind == Kind::kNfc || kind == Kind::kNfkc) ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (kind == Kind::kNfkc || kind == Kind::kNfkd) options |= UTF8PROC_COMPAT;
+  options |= (kind == NormalizerKind::kNfc || kind == NormalizerKind::kNfkc) ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (kind == NormalizerKind::kNfkc || kind == NormalizerKind::kNfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* raw = nullptr;
   const utf8proc_ssize_t length =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
@@ -109,7 +109,7 @@ bool spend_replaced(std::string_view text, const std::vector<Range>& ranges, std
 void find_literal(std::string_view text, std::string_view pattern, Budget& budget, std::vector<Range>& matches) {
   if (!budget.spend_steps(text.size() + pattern.size())) return;
   for (std::size_t at = 0; (at = find_text(text, pattern, at)) != std::string_view::npos; at += pattern.size()) {
-    if (!budget.spend_bytes(kMatchBytes)) return;
+    if (!budget.spend_bytes(kReplacedMatchBytes)) return;
     matches.push_back({at, at + pattern.size()});
   }
 }
@@ -125,7 +125,7 @@ Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps, B
   Normalizer normalizer;
   for (const NormalizerStep& step : steps) {
     Compiled compiled{step, std::nullopt};
-    if (step.kind == Kind::kReplace) {
+    if (step.kind == NormalizerKind::kReplace) {
       if (step.pattern.empty())
         return fail(ErrorCode::kCorrupt, "tokenizer normalizer Replace", "an empty pattern", "a text");
       if (step.is_regex) {
@@ -156,26 +156,26 @@ Result<std::string> Normalizer::apply(std::string_view text, bool with_prefix, R
   for (const Compiled& compiled : steps_) {
     const NormalizerStep& step = compiled.step;
     if (!budget.spend_bytes(out.size() + step.content.size()) ||
-        !budget.spend_steps(out.size(), step.kind == Kind::kLowercase ? kLowercaseSteps : 1))
+        !budget.spend_steps(out.size(), step.kind == NormalizerKind::kLowercase ? kLowercaseSteps : 1))
       LOWBIT_TRY(budget.status("tokenizer normalizer"));
     switch (step.kind) {
-      case Kind::kNfc:
-      case Kind::kNfd:
-      case Kind::kNfkc:
-      case Kind::kNfkd: {
+      case NormalizerKind::kNfc:
+      case NormalizerKind::kNfd:
+      case NormalizerKind::kNfkc:
+      case NormalizerKind::kNfkd: {
         LOWBIT_TRY_ASSIGN(out, unicode_form(out, step.kind, budget));
         break;
       }
-      case Kind::kLowercase:
+      case NormalizerKind::kLowercase:
         out = lowercase(out);
         break;
-      case Kind::kPrepend:
+      case NormalizerKind::kPrepend:
         if (with_prefix && !out.empty()) out.insert(0, step.content);
         break;
-      case Kind::kStrip:
+      case NormalizerKind::kStrip:
         out = std::string(strip(out, step.left, step.right));
         break;
-      case Kind::kReplace: {
+      case NormalizerKind::kReplace: {
         LOWBIT_TRY_ASSIGN(out, replace(compiled, out, scratch, budget));
         break;
       }

@@ -11,7 +11,7 @@
 namespace lowbit::text {
 namespace {
 
-using Kind = PreTokenizerStep::Kind;
+using PreTokenizerKind = PreTokenizerStep::Kind;
 using Prepend = PreTokenizerStep::Prepend;
 
 constexpr std::size_t kRangeBytes = 64;  // of lists that grow: matches, pieces, words
@@ -113,19 +113,19 @@ void replace_spaces(Words& words, std::string_view replacement, Budget& budget) 
 // The pattern that a step stands for; empty for steps without one.
 std::string pattern_of(const PreTokenizerStep& step) {
   switch (step.kind) {
-    case Kind::kSplit:
+    case PreTokenizerKind::kSplit:
       return step.is_regex ? step.pattern : std::string();
-    case Kind::kDigits:
+    case PreTokenizerKind::kDigits:
       return R"(\p{N})";
-    case Kind::kPunctuation:
+    case PreTokenizerKind::kPunctuation:
       return kPunctuationPattern;
-    case Kind::kWhitespaceSplit:
+    case PreTokenizerKind::kWhitespaceSplit:
       return R"(\s)";
-    case Kind::kWhitespace:
+    case PreTokenizerKind::kWhitespace:
       return R"(\w+|[^\w\s]+)";
-    case Kind::kByteLevel:
+    case PreTokenizerKind::kByteLevel:
       return step.use_regex ? kGpt2Pattern : std::string();
-    case Kind::kMetaspace:
+    case PreTokenizerKind::kMetaspace:
       return {};
   }
   return {};
@@ -133,15 +133,15 @@ std::string pattern_of(const PreTokenizerStep& step) {
 
 SplitBehavior behavior_of(const PreTokenizerStep& step) {
   switch (step.kind) {
-    case Kind::kDigits:
+    case PreTokenizerKind::kDigits:
       return step.individual_digits ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
-    case Kind::kWhitespaceSplit:
+    case PreTokenizerKind::kWhitespaceSplit:
       return SplitBehavior::kRemoved;
-    case Kind::kMetaspace:
+    case PreTokenizerKind::kMetaspace:
       return SplitBehavior::kMergedWithNext;
-    case Kind::kWhitespace:
+    case PreTokenizerKind::kWhitespace:
       return SplitBehavior::kRemoved;
-    case Kind::kByteLevel:
+    case PreTokenizerKind::kByteLevel:
       return SplitBehavior::kIsolated;
     default:
       return step.behavior;
@@ -159,20 +159,20 @@ Result<PreTokenizer> PreTokenizer::build(const std::vector<PreTokenizerStep>& st
       return fail(ErrorCode::kUnsupported, "tokenizer pre_tokenizer", "a step behind ByteLevel", "ByteLevel last");
     Compiled compiled{step, behavior_of(step), std::nullopt};
     // Whitespace keeps its matches and drops the rest, which is an inverted Split.
-    if (step.kind == Kind::kWhitespace) compiled.step.invert = true;
-    if (step.kind == Kind::kMetaspace) {
+    if (step.kind == PreTokenizerKind::kWhitespace) compiled.step.invert = true;
+    if (step.kind == PreTokenizerKind::kMetaspace) {
       compiled.step.pattern = step.replacement;
       if (!is_one_character(step.replacement))
         return fail(ErrorCode::kCorrupt, "tokenizer pre_tokenizer Metaspace",
                     fmt::format("a replacement of {} bytes", step.replacement.size()), "one character");
     }
-    if (step.kind == Kind::kSplit && step.pattern.empty())
+    if (step.kind == PreTokenizerKind::kSplit && step.pattern.empty())
       return fail(ErrorCode::kCorrupt, "tokenizer pre_tokenizer Split", "an empty pattern", "a pattern");
     if (const std::string pattern = pattern_of(step); !pattern.empty()) {
-      const bool own = step.kind != Kind::kSplit;  // written here and linear
+      const bool own = step.kind != PreTokenizerKind::kSplit;  // written here and linear
       LOWBIT_TRY_ASSIGN(compiled.regex, Regex::compile(pattern, "tokenizer pre_tokenizer", budget, own));
     }
-    out.byte_level_ = step.kind == Kind::kByteLevel;
+    out.byte_level_ = step.kind == PreTokenizerKind::kByteLevel;
     out.steps_.push_back(std::move(compiled));
   }
   return out;
@@ -204,12 +204,12 @@ Result<Words> PreTokenizer::cut(std::string text, bool with_prefix, bool at_star
   if (!words.text.empty()) words.ranges.push_back({0, words.text.size()});
   for (const Compiled& compiled : steps_) {
     const PreTokenizerStep& step = compiled.step;
-    if (step.kind == Kind::kByteLevel) {
+    if (step.kind == PreTokenizerKind::kByteLevel) {
       if (step.add_prefix_space && with_prefix)
         insert_prefixes(words, " ", budget, [](std::string_view t, bool) { return !t.starts_with(' '); });
       if (!step.use_regex) continue;
     }
-    if (step.kind == Kind::kMetaspace) {
+    if (step.kind == PreTokenizerKind::kMetaspace) {
       replace_spaces(words, step.replacement, budget);
       if (step.prepend != Prepend::kNever && with_prefix)
         insert_prefixes(words, step.replacement, budget, [&](std::string_view t, bool first) {

@@ -19,7 +19,7 @@ constexpr std::size_t kMaxPatternBytes = 16 * 1024;
 constexpr std::uint32_t kFirstMatchLimit = 64, kMatchLimit = 1'000'000, kLimitFactor = 4;
 constexpr std::size_t kCallWork = std::size_t{1} << 20, kMinPositions = 4, kMaxPositions = 4096;
 constexpr std::size_t kMinCalls = 16, kMaxCalls = 64;  // between two looks at the clock, which cost as much as a call
-constexpr std::size_t kMatchBytes = 48;                // in the lists of matches and pieces
+constexpr std::size_t kRegexMatchBytes = 48;           // in the lists of matches and pieces
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
 
@@ -188,7 +188,7 @@ Status Regex::find_all(std::string_view text, RegexScratch& scratch, Budget& bud
       continue;
     }
     if (rc < 0) return search.error(rc, at);
-    if (!budget.spend_bytes(kMatchBytes)) return budget.status(impl_->where.c_str());
+    if (!budget.spend_bytes(kRegexMatchBytes)) return budget.status(impl_->where.c_str());
     if (span[1] > span[0] && span[0] >= at) {
       matches.push_back({span[0], span[1]});
       at = span[1];

@@ -27,14 +27,14 @@ constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>",
 };
 
-tl::unexpected<Error> corrupt(std::string where, std::string got, std::string wanted) {
+tl::unexpected<Error> contradiction(std::string where, std::string got, std::string wanted) {
   return fail(ErrorCode::kCorrupt, "tokenizer " + std::move(where), std::move(got), std::move(wanted),
               "is the file whole, and made for this model?");
 }
 
 Status check_id(const char* name, std::optional<TokenId> id, std::size_t n) {
   if (id && (*id < 0 || static_cast<std::size_t>(*id) >= n))
-    return corrupt(name, fmt::format("id {}", *id), fmt::format("0 to {}", n - 1));
+    return contradiction(name, fmt::format("id {}", *id), fmt::format("0 to {}", n - 1));
   return {};
 }
 
@@ -49,14 +49,15 @@ std::size_t text_bytes(const TokenizerSpec& spec) {
 Status check_shape(const TokenizerSpec& spec) {
   const std::size_t n = spec.tokens.size();
   if (n == 0 || n > kMaxVocab)
-    return corrupt("vocabulary", fmt::format("{} tokens", n), fmt::format("1 to {}", kMaxVocab));
+    return contradiction("vocabulary", fmt::format("{} tokens", n), fmt::format("1 to {}", kMaxVocab));
   if (spec.types.size() != n)
-    return corrupt("token types", fmt::format("{} types", spec.types.size()), fmt::format("{}, one per token", n));
+    return contradiction("token types", fmt::format("{} types", spec.types.size()),
+                         fmt::format("{}, one per token", n));
   const bool scored = spec.merge_rule == TokenizerSpec::MergeRule::kScores;
   if (scored && spec.scores.size() != n)
-    return corrupt("scores", fmt::format("{} scores", spec.scores.size()), fmt::format("{}, one per token", n));
+    return contradiction("scores", fmt::format("{} scores", spec.scores.size()), fmt::format("{}, one per token", n));
   for (const float score : spec.scores)
-    if (std::isnan(score)) return corrupt("scores", "a NaN", "numbers");
+    if (std::isnan(score)) return contradiction("scores", "a NaN", "numbers");
   LOWBIT_TRY(check_id("bos token", spec.bos_id, n));
   LOWBIT_TRY(check_id("eos token", spec.eos_id, n));
   LOWBIT_TRY(check_id("unknown token", spec.unk_id, n));
@@ -64,8 +65,9 @@ Status check_shape(const TokenizerSpec& spec) {
   for (const AddedToken& token : spec.added_tokens) {
     LOWBIT_TRY(check_id("added token", token.id, n));
     if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes)
-      return corrupt(fmt::format("added token {}", token.id), fmt::format("a text of {} bytes", token.content.size()),
-                     fmt::format("1 to {}", kMaxAddedTokenBytes));
+      return contradiction(fmt::format("added token {}", token.id),
+                           fmt::format("a text of {} bytes", token.content.size()),
+                           fmt::format("1 to {}", kMaxAddedTokenBytes));
   }
   return {};
 }
@@ -90,11 +92,12 @@ Result<std::unordered_map<std::string_view, TokenId>> index_tokens(const Tokeniz
     const std::string& token = spec.tokens[i];
     if (token.empty()) continue;
     if (token.size() > kMaxPieceBytes)
-      return corrupt(fmt::format("token {}", i), fmt::format("{} bytes", token.size()),
-                     fmt::format("at most {}", kMaxPieceBytes));
+      return contradiction(fmt::format("token {}", i), fmt::format("{} bytes", token.size()),
+                           fmt::format("at most {}", kMaxPieceBytes));
     const auto [it, created] = ids.emplace(token, static_cast<TokenId>(i));
     if (!created)
-      return corrupt("vocabulary", fmt::format("{:.60} twice, ids {} and {}", token, it->second, i), "each token once");
+      return contradiction("vocabulary", fmt::format("{:.60} twice, ids {} and {}", token, it->second, i),
+                           "each token once");
   }
   return ids;
 }
@@ -147,7 +150,7 @@ Status insert_ranked(const TokenizerSpec& spec, Tokenizer::Impl& impl) {
     const auto l = impl.ids.find(left), r = impl.ids.find(right), m = impl.ids.find(merged);
     for (const auto& [it, name] : {std::pair(l, &left), {r, &right}, {m, &merged}})
       if (it == impl.ids.end())
-        return corrupt(fmt::format("merge {}", rank), fmt::format("{:.60}", *name), "a token of the vocabulary");
+        return contradiction(fmt::format("merge {}", rank), fmt::format("{:.60}", *name), "a token of the vocabulary");
     impl.merges.insert(l->second, r->second, {static_cast<std::int32_t>(rank), m->second});
   }
   return {};
@@ -177,7 +180,8 @@ Status build_bytes(Tokenizer::Impl& impl) {
   }
   for (std::size_t i = 0; i < impl.spec.tokens.size(); ++i)
     if (impl.spec.types[i] == TokenType::kByte && !parse_byte_token(impl.spec.tokens[i]))
-      return corrupt(fmt::format("byte token {}", i), fmt::format("{:.60}", impl.spec.tokens[i]), "<0x00> to <0xFF>");
+      return contradiction(fmt::format("byte token {}", i), fmt::format("{:.60}", impl.spec.tokens[i]),
+                           "<0x00> to <0xFF>");
   return {};
 }
 
@@ -199,12 +203,12 @@ class PieceMaker {
         case DecoderStep::Kind::kFuse:
           break;
         case DecoderStep::Kind::kReplace:
-          if (step.pattern.empty()) return corrupt("decoder Replace", "an empty pattern", "a text");
+          if (step.pattern.empty()) return contradiction("decoder Replace", "an empty pattern", "a text");
           replace_.emplace_back(step.pattern, step.content);
           break;
         case DecoderStep::Kind::kMetaspace:
           if (!is_one_character(step.pattern))
-            return corrupt("decoder Metaspace", fmt::format("{} bytes", step.pattern.size()), "one character");
+            return contradiction("decoder Metaspace", fmt::format("{} bytes", step.pattern.size()), "one character");
           replace_.emplace_back(step.pattern, " ");
           if (step.prepend != PreTokenizerStep::Prepend::kNever) impl.strip_left = 1;
           break;
@@ -229,8 +233,8 @@ class PieceMaker {
       out = replace_all(out, from, to, budget);
       LOWBIT_TRY(budget.status("tokenizer decoder"));
       if (out.size() > kMaxPieceBytes)
-        return corrupt("decoder", fmt::format("a token that becomes {} bytes", out.size()),
-                       fmt::format("at most {}", kMaxPieceBytes));
+        return contradiction("decoder", fmt::format("a token that becomes {} bytes", out.size()),
+                             fmt::format("at most {}", kMaxPieceBytes));
     }
     if (byte_level_) {
       if (auto bytes = alphabet_to_bytes(out)) return std::move(*bytes);
@@ -283,9 +287,9 @@ Status build_added_tokens(Tokenizer::Impl& impl, Budget& budget) {
       LOWBIT_TRY_ASSIGN(content, impl.normalizer.apply(token.content, true, scratch, budget));
     }
     if (content.size() > kMaxNormalizedBytes)
-      return corrupt(fmt::format("added token {}", token.id),
-                     fmt::format("a text normalized to {} bytes", content.size()),
-                     fmt::format("at most {}", kMaxNormalizedBytes));
+      return contradiction(fmt::format("added token {}", token.id),
+                           fmt::format("a text normalized to {} bytes", content.size()),
+                           fmt::format("at most {}", kMaxNormalizedBytes));
     (normalized ? impl.normalized_all : impl.raw_all).add(content, index, budget);
     if (!token.special) (normalized ? impl.normalized_plain : impl.raw_plain).add(content, index, budget);
     LOWBIT_TRY(budget.status("tokenizer added tokens"));

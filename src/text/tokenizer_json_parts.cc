@@ -7,8 +7,8 @@
 namespace lowbit::text {
 namespace {
 
-constexpr std::size_t kEntryBytes = 64, kMergeBytes = 96;  // of a list that grows
-constexpr std::size_t kInlineText = 15;                    // what a std::string holds without memory of its own
+constexpr std::size_t kEntryBytes = 64, kMergeEntryBytes = 96;  // of a list that grows
+constexpr std::size_t kInlineText = 15;                         // what a std::string holds without memory of its own
 
 std::size_t heap_bytes(std::size_t text) { return text > kInlineText ? text + 16 : 0; }
 
@@ -64,7 +64,7 @@ class PartsReader final : public JsonTree {
     if (in_ == In::kMerges) {
       in_ = In::kPair;
       halves_ = 0;
-      if (!spend(kMergeBytes)) return false;
+      if (!spend(kMergeEntryBytes)) return false;
       parts.merges.emplace_back();
       return true;
     }
@@ -121,7 +121,7 @@ class PartsReader final : public JsonTree {
     if (space == 0 || space == std::string::npos || space + 1 == text.size() ||
         text.find(' ', space + 1) != std::string::npos)
       return wrong(fmt::format("{:.60}", text).c_str());
-    if (!spend(kMergeBytes + heap_bytes(space) + heap_bytes(text.size() - space))) return false;
+    if (!spend(kMergeEntryBytes + heap_bytes(space) + heap_bytes(text.size() - space))) return false;
     parts.merges.emplace_back(text.substr(0, space), text.substr(space + 1));
     return true;
   }

@@ -14,7 +14,7 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-constexpr std::size_t kMergeBytes = 16, kTokenBytes = 64, kAddedTokenBytes = 640;
+constexpr std::size_t kWrittenMergeBytes = 16, kWrittenTokenBytes = 64, kAddedTokenBytes = 640;
 
 template <class AnyJson>
 std::string dump(const AnyJson& json) {
@@ -30,7 +30,7 @@ Result<std::string> merges_text(const TokenizerSpec& spec, const std::unordered_
   };
   const auto put = [&](const std::string& left, const std::string& right) {
     out += (out.size() == 1 ? "\n   [" : ",\n   [") + quoted(left) + ", " + quoted(right) + "]";
-    return budget.spend_bytes(2 * (left.size() + right.size()) + kMergeBytes);
+    return budget.spend_bytes(2 * (left.size() + right.size()) + kWrittenMergeBytes);
   };
   bool fits = true;
   if (spec.merge_rule == TokenizerSpec::MergeRule::kScores) {
@@ -106,7 +106,7 @@ Ordered model_json(const TokenizerSpec& spec) {
 Result<std::string> to_tokenizer_json(const TokenizerSpec& spec) {
   text::Budget budget = text::budget_of(spec);
   LOWBIT_TRY_ASSIGN(const auto ids, text::index_tokens(spec, budget));
-  if (!budget.spend_bytes(spec.tokens.size(), text::kTokenBytes) ||
+  if (!budget.spend_bytes(spec.tokens.size(), text::kWrittenTokenBytes) ||
       !budget.spend_bytes(spec.added_tokens.size(), text::kAddedTokenBytes))
     LOWBIT_TRY(budget.status("tokenizer vocabulary"));
   LOWBIT_TRY_ASSIGN(const std::string merges, text::merges_text(spec, ids, budget));
