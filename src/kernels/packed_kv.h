@@ -18,9 +18,6 @@ struct PackedMatrix {
   const uint8_t *codes = nullptr, *side = nullptr;
 };
 
-/// Packed pages are fetched while those before them are read, so many of them ahead.
-inline constexpr int64_t kPagesAhead = 2;
-
 /// A span with packed pages: those whose keys and values are null. A row of keys is one element of a head, a row of
 /// values one position. Numerics: those of SpanArgs, but on a packed page, whose products are those of
 /// kernels/ref/packed_kv.h:
@@ -31,7 +28,6 @@ struct PackedSpanArgs : SpanArgs {
   /// {bits, kKvPage, value_columns(bits)} one behind the other, codes and sides; the last may be narrower.
   PackedMatrix packed_values[kSpanPages];
   int key_bits[kSpanPages] = {}, value_bits[kSpanPages] = {};
-  PackedMatrix next_keys[kPagesAhead];  // of the span behind it, fetched ahead; a hint, null for none
 };
 inline namespace LOWBIT_ISA {
 

@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "kernels/fp8_rows.h"
-#include "kernels/packed_kv.h"
+#include "kernels/packed_span.h"
 
 namespace lowbit {
 namespace {
@@ -190,7 +190,7 @@ class Attention::Runner {
   const int64_t d_, group_, ld_;
   const Block* block_ = nullptr;
   int64_t kv_head_ = 0, queries_ = 0;
-  PackedSpanArgs args_;
+  PackedSpan args_;
   float *result_, *running_, *copies_;
   int32_t *begin_, *end_;
   uint16_t* expanded_;  // fp8 pages of a span: keys, values

@@ -10,23 +10,23 @@
 #include "base/cpu.h"
 #include "base/float.h"
 #include "base/rng.h"
-#include "kernels/packed_kv.h"
+#include "kernels/packed_span.h"
 #include "kernels/registry.h"
 
 namespace lowbit {
 namespace {
 
 /// A span whose pages are packed with any bits, or f16, and what queries see of it.
-struct PackedSpan {
+struct Problem {
   Rng rng;
   int64_t d, queries;
-  PackedSpanArgs a;
+  PackedSpan a;
   std::vector<std::vector<uint8_t>> bytes;  // of codes and sides
   std::vector<uint16_t> f16;                // of a page
   std::vector<float> q;
   std::vector<int32_t> begin, end;
 
-  PackedSpan(uint64_t seed, int64_t head, int64_t count) : rng(seed), d(head), queries(count) {
+  Problem(uint64_t seed, int64_t head, int64_t count) : rng(seed), d(head), queries(count) {
     for (int64_t i = 0; i < kKvPage * d; ++i) f16.push_back(f32_to_f16(float(rng.normal())));
     for (int64_t p = 0; p < kSpanPages; ++p) {
       a.keys[p] = a.values[p] = rng.below(4) == 0 ? f16.data() : nullptr;
@@ -76,7 +76,7 @@ struct PackedSpan {
 
 TEST(PackedSpans, EqualTheReference) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
-    PackedSpan span(seed, 16 * (1 + int64_t(seed * 7 % 16)), int64_t(seed % 31));
+    Problem span(seed, 16 * (1 + int64_t(seed * 7 % 16)), int64_t(seed % 31));
     const auto want = span.run(vector_ops(Isa::kScalar));
     for (const Isa isa : {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
       if (!isa_available(isa)) continue;

@@ -295,7 +295,7 @@ struct LaneAttention : LaneLoops<L> {
     for (int64_t p = first; p <= last; ++p) {
       if (a.keys[p] == nullptr) {
         const int64_t end = end_of_packed(a.keys, p, last);
-        PackedPages<L>::score(static_cast<const PackedSpanArgs&>(a), p, end, scores);
+        PackedPages<L>::score(static_cast<const PackedSpan&>(a), p, end, scores);
         p = end - 1;
       } else if (direct) {
         const uint16_t* const next = p < last ? a.keys[p + 1] : a.values[first];
@@ -312,7 +312,7 @@ struct LaneAttention : LaneLoops<L> {
     for (int64_t p = first; p <= last; ++p) {
       if (a.values[p] == nullptr) {
         const int64_t end = end_of_packed(a.values, p, last);
-        PackedPages<L>::weigh(static_cast<const PackedSpanArgs&>(a), p, end, scores);
+        PackedPages<L>::weigh(static_cast<const PackedSpan&>(a), p, end, scores);
         p = end - 1;
       } else if (direct) {
         const uint16_t* const next = p < last ? a.values[p + 1] : a.next;

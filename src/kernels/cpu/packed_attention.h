@@ -6,7 +6,7 @@
 #include "base/isa.h"
 #include "kernels/api.h"
 #include "kernels/cpu/packed_products.h"
-#include "kernels/packed_kv.h"
+#include "kernels/packed_span.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
@@ -17,7 +17,7 @@ struct PackedPages {
   using Product = typename Products::Product;
 
   /// s = scale * (q . keys) of pages [first, end). Also of queries that do not see a page: nobody looks at those.
-  static void score(const PackedSpanArgs& a, int64_t first, int64_t end, float* scores) {
+  static void score(const PackedSpan& a, int64_t first, int64_t end, float* scores) {
     Products products;
     for (int64_t page = first; page < end; ++page)
       for_tiles(a.queries, [&](int64_t from, int queries) {
@@ -37,7 +37,7 @@ struct PackedPages {
   }
 
   /// o += e . values of pages [first, end), of the queries that see some of a page.
-  static void weigh(const PackedSpanArgs& a, int64_t first, int64_t end, const float* scores) {
+  static void weigh(const PackedSpan& a, int64_t first, int64_t end, const float* scores) {
     Products products;
     for (int64_t page = first; page < end; ++page) {
       int64_t seeing = 0, j = 0;
@@ -76,12 +76,12 @@ struct PackedPages {
   static PackedMatrix behind(const PackedMatrix& m, const PackedShape& shape) {
     return m.codes == nullptr ? m : PackedMatrix{m.codes + shape.code_bytes(), m.side + shape.side_bytes()};
   }
-  static bool sees(const PackedSpanArgs& a, int64_t page, int64_t query) {
+  static bool sees(const PackedSpan& a, int64_t page, int64_t query) {
     const int64_t first = page * kKvPage;
     return a.begin[query] < a.end[query] && a.begin[query] < first + kKvPage && a.end[query] > first;
   }
   /// e of the page's positions, 0 for those that the query does not see.
-  static const float* weights(const PackedSpanArgs& a, int64_t page, int64_t query, const float* scores, float* copy) {
+  static const float* weights(const PackedSpan& a, int64_t page, int64_t query, const float* scores, float* copy) {
     const int64_t first = page * kKvPage, begin = a.begin[query] - first, end = a.end[query] - first;
     const float* const e = scores + query * kAttentionSpan + first;
     if (begin <= 0 && end >= kKvPage) return e;
