@@ -30,8 +30,8 @@ class PackedProducts {
     bool adds = false;
     float scale = 0;
     int queries = 0;
-    const float* x[kMostQueries];  // [rows], read by run()
-    float* to[kMostQueries];       // [columns], written by the next run() or by finish()
+    const float* x[kMostQueries] = {};  // [rows], read by run()
+    float* to[kMostQueries] = {};       // [columns], written by the next run() or by finish()
   };
 
   void run(const Product& product) {
@@ -162,23 +162,25 @@ class PackedProducts {
     // Of 3 bits a unit of high ones, beside two of low ones, has 16 vectors.
     constexpr int kOfUnit = B == 3 ? 16 : 16 / B;
     constexpr int kVectors = common_multiple(N, kOfUnit), kUnits = kVectors / kOfUnit, kRows = 2 * kVectors / N;
+    constexpr int kLines = B == 3 ? 3 * kUnits : kUnits;
     const int64_t rows = p.shape.rows;
     W sums[Q][S];
 #pragma GCC unroll 6
     for (int j = 0; j < Q; ++j)
 #pragma GCC unroll 4
       for (int n = 0; n < S; ++n) sums[j][n] = L::zero_w();
-    const uint8_t* at = p.matrix.codes + part * kPartBytes;
-    if constexpr (B == 3) {
-      const uint8_t* high = at + rows * N * kLanes / 4;
-      for (int64_t r = 0; r < rows; r += kRows, at += 2 * kUnits * kUnitBytes, high += kUnits * kUnitBytes)
+    const uint8_t *at = p.matrix.codes + part * kPartBytes, *high = at + rows * N * kLanes / 4;
+    for (int64_t r = 0; r < rows; r += kRows, at += kUnits * kUnitBytes) {
+      if (kFrom == 0 && part == 0) {
+#pragma GCC unroll 12
+        for (int u = 0; u < kLines; ++u) fetch(ahead + u * kUnitBytes);
+        ahead += kLines * kUnitBytes;
+      }
+      if constexpr (B == 3) {
         add_groups_3<Q, N, kFrom>(at, high, in, r, sums, std::make_integer_sequence<int, kUnits>());
-    } else {
-      for (int64_t r = 0; r < rows; r += kRows, at += kUnits * kUnitBytes, ahead += kUnits * kUnitBytes) {
-        if (kFrom == 0 && part == 0) {
-#pragma GCC unroll 4
-          for (int u = 0; u < kUnits; ++u) fetch(ahead + u * kUnitBytes);
-        }
+        at += kUnits * kUnitBytes;
+        high += kUnits * kUnitBytes;
+      } else {
         add_units<Q, N, kFrom, S, B>(at, in, r, sums, std::make_integer_sequence<int, kUnits>());
       }
     }
