@@ -108,8 +108,10 @@ Status KvPool::add_slab(size_t index) {
                 "shorten the text, end other sessions, or ask for a larger context");
   const int64_t bytes = pages * store.page_bytes;
   const KvPageMemory* const memory = memory_of(index);
-  LOWBIT_TRY_ASSIGN(Buffer slab, memory != nullptr && memory->allocate ? memory->allocate(bytes)
-                                                                       : Buffer::allocate(bytes, "kv cache"));
+  // A layer reads a few KB of each page, far apart: with small pages of memory nearly each needs its own translation.
+  LOWBIT_TRY_ASSIGN(Buffer slab, memory != nullptr && memory->allocate
+                                     ? memory->allocate(bytes)
+                                     : Buffer::allocate(bytes, "kv cache", Pages::kLarge));
   store.slabs.push_back(std::move(slab));
   store.owners.resize(size_t(first + pages));
   store.spare.reserve(store.owners.size());

@@ -8,6 +8,7 @@
 
 #include "base/isa.h"
 #include "kernels/api.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/lane_loops.h"
 #include "kernels/cpu/packed_attention.h"
 #include "kernels/vector_math.h"
@@ -51,8 +52,8 @@ struct LaneAttention : LaneLoops<L> {
     for (const float* const end = a + k; a < end; ++a, row += b.row) {
       if constexpr (sizeof(B) == sizeof(uint16_t)) {
         constexpr int kLine = 64 / sizeof(B);
-        __builtin_prefetch(ahead);
-        if constexpr (R * kWidth > kLine) __builtin_prefetch(ahead + kLine);
+        fetch(ahead);
+        if constexpr (R * kWidth > kLine) fetch(ahead + kLine);
         ahead += R * kWidth;
       }
       // The side with fewer vectors stays in registers, the other goes by.
@@ -273,6 +274,12 @@ struct LaneAttention : LaneLoops<L> {
     a.l[j] = L::reduce(sum);
   }
 
+  /// The first page behind `page` that is not packed.
+  static int64_t end_of_packed(const uint16_t* const* pages, int64_t page, int64_t last) {
+    while (page <= last && pages[page] == nullptr) ++page;
+    return page;
+  }
+
   static void attend_span(const SpanArgs& a) {
     Range any = {kAttentionSpan, 0};
     for (int64_t j = 0; j < a.queries; ++j) {
@@ -287,7 +294,9 @@ struct LaneAttention : LaneLoops<L> {
     const int64_t first = any.begin / kKvPage, last = (any.end - 1) / kKvPage;
     for (int64_t p = first; p <= last; ++p) {
       if (a.keys[p] == nullptr) {
-        PackedProducts<L>::score_page(static_cast<const PackedSpanArgs&>(a), p, scores);
+        const int64_t end = end_of_packed(a.keys, p, last);
+        PackedPages<L>::score(static_cast<const PackedSpan&>(a), p, end, scores);
+        p = end - 1;
       } else if (direct) {
         const uint16_t* const next = p < last ? a.keys[p + 1] : a.values[first];
         score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, next != nullptr ? next : a.keys[p]}, scores);
@@ -302,7 +311,9 @@ struct LaneAttention : LaneLoops<L> {
     }
     for (int64_t p = first; p <= last; ++p) {
       if (a.values[p] == nullptr) {
-        PackedProducts<L>::weigh_page(static_cast<const PackedSpanArgs&>(a), p, scores);
+        const int64_t end = end_of_packed(a.values, p, last);
+        PackedPages<L>::weigh(static_cast<const PackedSpan&>(a), p, end, scores);
+        p = end - 1;
       } else if (direct) {
         const uint16_t* const next = p < last ? a.values[p + 1] : a.next;
         weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next != nullptr ? next : a.values[p]}, scores);
