@@ -26,7 +26,7 @@ constexpr std::array kFormats = {
 /// Small enough for losses to add up, large enough to measure.
 constexpr FormatId kProbe = FormatId::kInt3;
 constexpr int64_t kHessianTokens = 2048;  // for the errors of outputs
-/// What an end of the model may cost of the divergence of all linear layers: too little to be seen beside it.
+/// Embedding and head may cost this share of the divergence of all linear layers: too little to be seen beside it.
 constexpr double kShareOfAnEnd = 0.05;
 /// Divergences of parts add up below this; beyond, they are an order.
 constexpr double kMostThatAddsUp = 0.5;

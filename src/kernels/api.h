@@ -85,7 +85,7 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  // kF32, kFp8; kernels with `pairs`: row m is ceil(k / 2) places of 32 bits, column 2 i in the upper half of place i.
+  // kF32, kFp8; kernels with `pairs`: row m is ceil(k / 2) words of 32 bits, column 2 i in the upper half of word i.
   const float* x = nullptr;
   // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a
   // multiple of kActivationRowMultiple rows, whatever it holds there.

@@ -1,5 +1,5 @@
 #pragma once
-// What attention's kernels get of a span with packed pages.
+// A span with packed pages, as attention's kernels get it.
 
 #include <cstdint>
 

@@ -134,7 +134,7 @@ Result<const ActivationRows::Fp8Rows*> ActivationRows::fp8_rows(int64_t group, b
   }
   if (rows->valid) return &*rows;
   rows->groups = ceil_div(k_, group);
-  rows->ld = fp8_row_places(k_, in_pairs);
+  rows->ld = fp8_row_words(k_, in_pairs);
   const int64_t code_bytes = m_ * k_, value_bytes = 4 * m_ * rows->ld, scale_bytes = 4 * m_ * rows->groups;
   if (rows->codes.size() < code_bytes) LOWBIT_TRY(grow(rows->codes, code_bytes, "fp8 activations"));
   if (rows->values.size() < value_bytes) LOWBIT_TRY(grow(rows->values, value_bytes, "fp8 activations"));

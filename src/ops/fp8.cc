@@ -119,7 +119,7 @@ const Fp8Kernels& fp8_kernels(Isa at_most) {
   return kRefFp8;
 }
 
-int64_t fp8_row_places(int64_t k, bool pairs) {
+int64_t fp8_row_words(int64_t k, bool pairs) {
   return (ceil_div(k, int64_t{pairs ? 32 : 16}) | 1) * 16;  // an odd number of cache lines
 }
 
@@ -188,7 +188,7 @@ Status gemm_fp8(const Fp8Gemm& g, Isa isa, ThreadPool& pool) {
   if (g.m == 0 || g.n == 0) return {};
   const Fp8Kernels& kernels = fp8_kernels(isa);
   const int64_t pass = std::min(g.m, rows_per_pass(g.k));
-  const int64_t lda = fp8_row_places(g.k, kernels.pairs);
+  const int64_t lda = fp8_row_words(g.k, kernels.pairs);
   LOWBIT_TRY_ASSIGN(Buffer values, Buffer::allocate(4 * pass * lda, "values of fp8 activations"));
   const int64_t scratch_bytes = round_up(kernels.gemm_scratch_bytes(pass), 64);
   LOWBIT_TRY_ASSIGN(Buffer scratch, Buffer::allocate(scratch_bytes * pool.size(), "scratch of an fp8 product"));

@@ -14,7 +14,7 @@ struct Candidate {
   int64_t group;
 };
 
-/// What embedding and head may be stored in where that costs too little to be seen; otherwise int8, a scale per row.
+/// Formats of embedding and head where they cost too little to be seen; otherwise int8, a scale per row.
 constexpr std::array<Candidate, 2> kEnds = {{{FormatId::kCodebook3, 32}, {FormatId::kCodebook4, 32}}};
 
 QuantizeSpec spec_of(const Candidate& candidate, std::string fit) {

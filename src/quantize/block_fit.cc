@@ -178,7 +178,7 @@ void offer_scale(const FitPlan& plan, const Block& block, const AffineFit& fit, 
 void offer_no_scale(const FitPlan& plan, const Block& block, Choice& choice) {
   if (plan.options.scaling.scale == ScaleKind::kPow2) return;  // a shift has no zero
   const Group& g = block.group;
-  // The largest element alone would lose more: it is 1 or more in these units.
+  // The largest element alone would lose more: it is 1 or more, measured so.
   if (g.h == nullptr && plan.rule == OffsetRule::kNone && !block.sampled && choice.error < 1) return;
   float zero = 0;
   if (plan.options.scaling.zero == ZeroKind::kOffset) {

@@ -1,5 +1,5 @@
 #pragma once
-// What names a loaded model, so that a saved session is not continued with another.
+// A name for a loaded model, so that a saved session is not continued with another.
 
 #include <mutex>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 // Where the loops of kernels/cpu/float_matmul.h get weights from: panels of a packed format or of a dense one, as
-// floats in chunks of columns, or in registers for one row of x.
+// floats in chunks of columns, or in registers for one token.
 
 #include <type_traits>
 
@@ -74,7 +74,7 @@ struct PackedSource {
     return out;
   }
 
-  /// Columns of one vector of rows, for one row of x: a pack is a block.
+  /// Columns of one vector of rows, for one token: a pack is a block.
   static constexpr int kPackK = P::kBlockK;
   static constexpr bool kDirect = F::kId != FormatId::kTernaryPacked;
   static constexpr int kBits = F::Codec::kBits;

@@ -206,26 +206,26 @@ struct Fp8Panels {
     for (int v = 0; v < 2; ++v) nan[v] = V::mask_of(found + v * kLanes);
   }
 
-  /// Columns in one place of 32 bits of a's and b's values: 1, or 2 as bf16.
+  /// Columns in one word of 32 bits of a's and b's values: 1, or 2 as bf16.
   static constexpr int kColumns = V::kColumns;
-  static constexpr int64_t kPlaces = kFp8Block / kColumns;
+  static constexpr int64_t kWords = kFp8Block / kColumns;
 
-  /// Where tiles get a block's values from: memory [kPlaces][kRows], or V::Codes, which decode some places at a time.
+  /// Where tiles get a block's values from: memory [kWords][kRows], or V::Codes, which decode some words at a time.
   struct Floats {
     static constexpr int kStep = 1;
     const float* w;
-    void places(int64_t p, F (&out)[1][2]) const {
+    void words(int64_t p, F (&out)[1][2]) const {
       for (int v = 0; v < 2; ++v) out[0][v] = V::load(w + p * kRows + v * kLanes);
     }
   };
 
   static void write_floats_of(const typename V::Codes& codes, float* w) {
     constexpr int kStep = V::Codes::kStep;
-    for (int64_t p = 0; p < kPlaces; p += kStep) {
-      F places[kStep][2];
-      codes.places(p, places);
+    for (int64_t p = 0; p < kWords; p += kStep) {
+      F words[kStep][2];
+      codes.words(p, words);
       for (int c = 0; c < kStep; ++c)
-        for (int v = 0; v < 2; ++v) V::store(w + (p + c) * kRows + v * kLanes, places[c][v]);
+        for (int v = 0; v < 2; ++v) V::store(w + (p + c) * kRows + v * kLanes, words[c][v]);
     }
   }
 
@@ -244,14 +244,14 @@ struct Fp8Panels {
       for (int p = 0; p < P; ++p) s[r][p][0] = s[r][p][1] = V::zero();
     const auto [first, count, b_scale, none] = blocks[0];
     const float* const x = a.a + i * a.lda + first / kColumns;
-    const int64_t places = (count + kColumns - 1) / kColumns;
-    for (int64_t at = 0; at < places; at += From::kStep)
+    const int64_t words = (count + kColumns - 1) / kColumns;
+    for (int64_t at = 0; at < words; at += From::kStep)
       for (int p = 0; p < P; ++p) {
         F w[From::kStep][2];
-        from[p].places(at, w);
+        from[p].words(at, w);
 #pragma GCC unroll 4
         for (int c = 0; c < From::kStep; ++c) {
-          if (From::kStep > 1 && at + c >= places) break;
+          if (From::kStep > 1 && at + c >= words) break;
           for (int r = 0; r < M; ++r) {
             const F v = V::set(x[r * a.lda + at + c]);
             s[r][p][0] = V::add_product(w[c][0], v, s[r][p][0]);

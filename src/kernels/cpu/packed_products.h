@@ -56,7 +56,7 @@ class PackedProducts {
   template <int Q>
   static constexpr int kColumns = L::kTileSums > 16 || 5 * Q <= L::kTileSums ? 4 : 2;
 
-  /// What a product has of its queries: integers, their scale, and what the rows' least values give.
+  /// The queries of a product: integers, their scale, and what the rows' least values give.
   struct Inputs {
     alignas(64) int16_t x[kMostQueries][kMostPackedRows];
     float scale[kMostQueries], offset[kMostQueries];
@@ -95,7 +95,8 @@ class PackedProducts {
     }
   }
 
-  /// The vectors of one line of codes (64 bytes), from vector `kFirst` of their group of pairs on, that belong to sums from `kFrom` on.
+  /// The vectors of one line of codes (64 bytes), from vector `kFirst` of their group of pairs on, that belong to sums
+  /// from `kFrom` on.
   template <int Q, int N, int kFrom, int S, int B, int kFirst, int... k>
   __attribute__((always_inline)) static void add_line(W raw, const Inputs& in, int64_t row, W (&sums)[Q][S],
                                                       std::integer_sequence<int, k...>) {

@@ -48,7 +48,7 @@ struct Fp8Floats256 : Fp8Vectors256 {
     static constexpr int kStep = 1;
     const uint8_t* codes;
     static Codes of(const uint8_t* codes) { return {codes}; }
-    void places(int64_t k, F (&out)[1][2]) const {
+    void words(int64_t k, F (&out)[1][2]) const {
       widen(halves_of_codes(_mm_load_si128(reinterpret_cast<const __m128i*>(codes + 16 * k))), out[0]);
     }
   };

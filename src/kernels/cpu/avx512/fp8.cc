@@ -60,7 +60,7 @@ struct Fp8Floats512 : Fp8Vectors512 {
     Bf16OfE4m3 table;
     const uint8_t* codes;
     static Codes of(const uint8_t* codes) { return {Bf16OfE4m3::load(), codes}; }
-    void places(int64_t k, F (&out)[4][2]) const {
+    void words(int64_t k, F (&out)[4][2]) const {
       for (int v = 0; v < 2; ++v) {
         I pairs[2];
         table.pairs(_mm512_load_si512(codes + 32 * k + 64 * v), pairs);
@@ -87,7 +87,7 @@ struct Fp8Pairs512 : Fp8Floats512 {
     Bf16OfE4m3 table;
     const uint8_t* codes;
     static Codes of(const uint8_t* codes) { return {Bf16OfE4m3::load(), codes}; }
-    void places(int64_t p, F (&out)[2][2]) const {
+    void words(int64_t p, F (&out)[2][2]) const {
       for (int v = 0; v < 2; ++v) {
         I pairs[2];
         table.pairs(_mm512_load_si512(codes + 64 * p + 64 * v), pairs);

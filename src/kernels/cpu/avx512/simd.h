@@ -131,7 +131,7 @@ struct Simd {
     return _mm512_shuffle_epi8(codes, _mm512_broadcast_i32x4(_mm_setr_epi8(1, 0, 5, 4, 9, 8, 13, 12,  // columns 1, 0
                                                                            3, 2, 7, 6, 11, 10, 15, 14)));
   }
-  /// The same as bf16, two columns in a lane, the first one in its upper half.
+  /// Codes as bf16, two columns in a lane, the first one in its upper half.
   LOWBIT_INLINE void e4m3_pairs(const E4m3Table& table, Int codes, Float (&columns)[2]) {
     Int pairs[2];
     table.pairs(codes, pairs);
