@@ -242,7 +242,7 @@ struct Fp8Panels {
     F s[M][P][2];
     for (int r = 0; r < M; ++r)
       for (int p = 0; p < P; ++p) s[r][p][0] = s[r][p][1] = V::zero();
-    const auto [first, count, b_scale, none] = blocks[0];
+    const int64_t first = blocks[0].first, count = blocks[0].count;
     const float* const x = a.a + i * a.lda + first / kColumns;
     const int64_t words = (count + kColumns - 1) / kColumns;
     for (int64_t at = 0; at < words; at += From::kStep)
