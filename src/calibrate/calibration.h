@@ -38,6 +38,8 @@ class Calibration {
   int64_t context() const { return context_; }
   /// The first n hidden states of the first sequence, before the next block. n <= context().
   Result<std::vector<float>> first_rows(int64_t n) const;
+  /// Its tokens.
+  const std::vector<TokenId>& first_tokens() const { return first_tokens_; }
   const std::string& text_sha256() const { return text_sha256_; }
   HeldOut& held_out() { return held_out_; }
   Backend& backend() { return *backend_; }
@@ -77,6 +79,7 @@ class Calibration {
   ModelSpec spec_;
   int64_t sequences_ = 0, context_ = 0;
   std::string text_sha256_;
+  std::vector<TokenId> first_tokens_;
   std::function<bool(double)> progress_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<BatchRoom> source_room_, room_;

@@ -59,6 +59,8 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   run["target_bpw"] = o.target_bpw;
   run["candidates"] = nlohmann::json::array();
   for (const QuantizeSpec& candidate : o.candidates) run["candidates"].push_back(spec_json(candidate));
+  run["end_candidates"] = nlohmann::json::array();
+  for (const QuantizeSpec& candidate : o.end_candidates) run["end_candidates"].push_back(spec_json(candidate));
   run["seed"] = o.seed;
   return end_run.take();
 }
@@ -78,16 +80,27 @@ Status check_text(const QuantizeOptions& o) {
   return {};
 }
 
+/// Of what the file stores for a linear layer: an online BitNet stores floats, and is ternary.
+Result<double> share_in_model(const WeightSource& source, const SourceTensor& linear) {
+  LOWBIT_TRY_ASSIGN(const QTensor w, source.load(linear.name));
+  if (is_dense(w.format) || w.total_bytes() >= linear.stored_bytes) return 1;
+  return static_cast<double>(w.total_bytes()) / static_cast<double>(linear.stored_bytes);
+}
+
 /// A preset of a model that is as small already would only lose.
 Status check_larger(const WeightSource& source, const QuantizeOptions& o) {
   if (o.preset.empty()) return {};
   int64_t bytes = 0, elements = 0;
+  const SourceTensor* first = nullptr;
   for (const SourceTensor& t : source.tensors()) {
     if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear) continue;
+    if (first == nullptr) first = &t;
     bytes += t.stored_bytes;
     elements += t.shape[0] * t.shape[1];
   }
-  const double bits = elements > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(elements) : 0;
+  if (elements == 0) return {};
+  LOWBIT_TRY_ASSIGN(const double share, share_in_model(source, *first));
+  const double bits = 8.0 * share * static_cast<double>(bytes) / static_cast<double>(elements);
   if (bits > static_cast<double>(o.target_bpw)) return {};
   return fail(ErrorCode::kInvalidArgument, source.path(),
               fmt::format("{:.3g} bits per weight in its linear layers", bits),

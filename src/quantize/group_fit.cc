@@ -69,6 +69,12 @@ AffineFit alternate(const Grid& grid, const Group& g, AffineFit fit, OffsetRule 
 
 constexpr int kOffsetLeaders = 8, kScaleLeaders = 3;
 
+std::array<float, kScalesAtOnce> all_ones() {
+  std::array<float, kScalesAtOnce> ones;
+  ones.fill(1);
+  return ones;
+}
+
 /// Scales to begin with, tried several at a time in the order in which they come.
 class Starts {
  public:
@@ -92,7 +98,7 @@ class Starts {
   const Grid& grid_;
   const Group& g_;
   Leaders<kScaleLeaders>& leaders_;
-  std::array<float, kScalesAtOnce> scales_{};
+  std::array<float, kScalesAtOnce> scales_ = all_ones();
   int count_ = 0;
 };
 
@@ -103,8 +109,7 @@ void alternate_together(const Grid& grid, const Group& g, Leaders<kScaleLeaders>
   std::array<bool, kScaleLeaders> goes_on{};
   for (int i = 0; i < leaders.count; ++i) goes_on[static_cast<size_t>(i)] = true;
   for (int round = 0; round < kRounds; ++round) {
-    std::array<float, kScalesAtOnce> scales;
-    scales.fill(1);  // of those that stopped
+    std::array<float, kScalesAtOnce> scales = all_ones();  // of those that stopped
     bool any = false;
     for (size_t i = 0; i < fits.size(); ++i) {
       goes_on[i] = goes_on[i] && fits[i].scale != 0;

@@ -13,10 +13,11 @@ inline constexpr int kScalesAtOnce = 16;
 
 /// The sums of ResidualSums that such a search needs, of each scale.
 struct ScaleSums {
-  alignas(64) std::array<double, kScalesAtOnce> dd, dv, vv;
+  alignas(64) std::array<double, kScalesAtOnce> dd, dv, vv;  // of those not asked for: anything
 };
 
-/// residual_sums() for the first `count` of scales [kScalesAtOnce], to the last bit, in less time. None of them is 0.
+/// residual_sums() for the first `count` of scales [kScalesAtOnce], to the last bit, in less time. No scale is 0, nor
+/// one behind the first `count`.
 void scale_sums(const Grid& grid, const Group& group, const float* scales, int count, ScaleSums& sums);
 
 /// A group and the integers from low to high, 0 among them.
@@ -25,8 +26,7 @@ struct Integers {
   float low, high;
 };
 using SumIntegers = void (*)(const Integers& on, const float* scales, int count, ScaleSums& sums);
-/// The copies of scale_sums() for integers that this processor can run, the widest last: that one is taken. Sums are
-/// added to.
+/// The copies of scale_sums() for integers that this processor can run, the widest last: that one is taken.
 const std::vector<SumIntegers>& integer_loops();
 
 /// For each of the `count` scales behind `sums`: the scale that its codes have the least error with, and that error.
