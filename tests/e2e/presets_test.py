@@ -7,7 +7,8 @@ import time
 import unittest
 from pathlib import Path
 
-from cli import BINARY, ERROR_LINE, CliTest, environment, files_below, interrupt, make_model, sanitized, start, text
+import cli
+from cli import ERROR_LINE, CliTest, environment, files_below, interrupt, make_model, sanitized, start, text
 
 CALIB = ("--calib-tokens", "2K")
 
@@ -130,10 +131,10 @@ class Presets(CliTest):
     def test_no_room_in_memory_is_a_named_error(self):
         if sanitized():
             self.skipTest("a sanitizer wants more address space than any limit here")
-        codes, program = [], (os.stat(BINARY).st_size >> 20) + 20
-        for mebibytes in range(program, program + 120, 12):
+        codes, program = [], (os.stat(cli.BINARY).st_size >> 20) + 20
+        for mebibytes in range(program, program + 120, 20):
             out = self.dir / f"out{mebibytes}"
-            done = subprocess.run([BINARY, "quantize", self.hf, out, "--preset", "best", *CALIB, "--quiet", "--threads", "2"], capture_output=True,
+            done = subprocess.run([cli.BINARY, "quantize", self.hf, out, "--preset", "best", *CALIB, "--quiet", "--threads", "2"], capture_output=True,
                                   timeout=60, env=environment(), stdin=subprocess.DEVNULL,
                                   preexec_fn=lambda most=mebibytes << 20: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
             codes.append(done.returncode)
