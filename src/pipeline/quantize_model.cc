@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/sha256.h"
 #include "base/try.h"
 #include "calibrate/hadamard_source.h"
@@ -150,7 +151,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   }
   LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   LOWBIT_TRY(copy_side_files(*source, *writer));
-  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
+  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress, *engine.pool));
   LOWBIT_TRY_ASSIGN(nlohmann::json run, describe_run(options, hash));
   Quantizer quantizer(*source, *writer, recipe, engine, options, target, std::move(run));
   LOWBIT_TRY(quantizer.run());
@@ -193,7 +194,9 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
     }));
   CheckpointInfo info;
   info.config_json = source->config_json();
-  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
+  LOWBIT_TRY_ASSIGN(const int threads, choose_threads(options.compute.threads));
+  ThreadPool pool(threads);
+  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress, pool));
   info.fit_json = nlohmann::json{{"method", "import"}, {"source_sha256", hash}}.dump();
   LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(info));
   report.seconds = seconds_since(start);
