@@ -250,10 +250,10 @@ void add_more_options(Verb& verb, QuantizeArguments& arguments) {
       "move outliers of activations into the weights first, by this strength; for --act int8-row; needs --calib")
       ->group(kMoreOptions);
   add_format_or_keep_option(verb, "--embedding", options.embedding.format, options.embedding.keep,
-                            "token embedding, and a head tied to it: a format or `keep` [int8]")
+                            "token embedding, and a head tied to it: a format or `keep` [int8; a preset searches]")
       ->group(kMoreOptions);
   add_format_or_keep_option(verb, "--head", options.head.format, options.head.keep,
-                            "a head of its own: a format or `keep` [int8]")
+                            "a head of its own: a format or `keep` [int8; a preset searches]")
       ->group(kMoreOptions);
   add_seed_option(verb, options.seed)->group(kMoreOptions);
 }

@@ -1,9 +1,10 @@
 #include "pipeline/source_hash.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
-#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,22 +20,25 @@ namespace {
 namespace fs = std::filesystem;
 constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 
-/// Of all files together, told by several threads.
+/// Of all files together. Several threads add to it; the one that made it calls back.
 class HashingProgress {
  public:
   HashingProgress(const Progress& callback, int64_t total) : callback_(&callback), total_(total) {}
 
   /// False: stop.
   bool add(int64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    done_ += bytes;
-    return !*callback_ || (*callback_)("hashing", done_ - bytes, total_);
+    const int64_t before = done_.fetch_add(bytes);
+    if (std::this_thread::get_id() == caller_ && *callback_ && !(*callback_)("hashing", before, total_))
+      stopped_ = true;
+    return !stopped_;
   }
 
  private:
   const Progress* callback_;
-  int64_t total_, done_ = 0;
-  std::mutex mutex_;
+  int64_t total_;
+  std::thread::id caller_ = std::this_thread::get_id();
+  std::atomic<int64_t> done_ = 0;
+  std::atomic<bool> stopped_ = false;
 };
 
 Result<std::string> file_sha256(const MappedFile& file, const std::string& path, HashingProgress& progress) {
@@ -61,10 +65,14 @@ Result<std::vector<std::string>> files_sha256(const std::vector<std::string>& pa
   }
   HashingProgress all(progress, total);
   std::vector<Result<std::string>> digests(paths.size());
-  pool.parallel_for(static_cast<int64_t>(paths.size()), 1, [&](int64_t begin, int64_t end, int) {
+  const auto hash_range = [&](int64_t begin, int64_t end, int) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
       digests[i] = file_sha256(*files[i], paths[i], all);
-  });
+  };
+  if (paths.size() == 1)
+    hash_range(0, 1, 0);  // where the callback is
+  else
+    pool.parallel_for(static_cast<int64_t>(paths.size()), 1, hash_range);
   std::vector<std::string> out;
   for (Result<std::string>& digest : digests) {
     LOWBIT_TRY_ASSIGN(out.emplace_back(), std::move(digest));

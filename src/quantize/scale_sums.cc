@@ -42,7 +42,7 @@ template <class Vec>
 /// kVecs vectors of scales, and what they have in common over all elements.
 template <class Vec, int kVecs>
 struct Pass {
-  static constexpr int kScalesOfVec = sizeof(Vec) / sizeof(Vec4), kScales = kVecs * kScalesOfVec;
+  static constexpr int kScalesOfVec = sizeof(Vec) / (kLanes * sizeof(float)), kScales = kVecs * kScalesOfVec;
 
   [[gnu::always_inline]] Pass(const Integers& on, const float* scales)
       : low(splat<Vec>(on.low)), high(splat<Vec>(on.high)) {

@@ -1,5 +1,5 @@
 #pragma once
-// Sums that a search of scales without an offset asks for again and again. Internal to src/quantize.
+// What a search of scales without an offset asks for again and again. Internal to src/quantize.
 
 #include <array>
 #include <vector>
