@@ -270,19 +270,6 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
   }
 }
 
-/// Scales of a block's tiles into shared memory, [tile][weight group][16].
-template <int kTiles>
-__device__ __forceinline__ void stage_product_scales(const ProductArgs& p, int part, int n0, float* scales) {
-  const int thread = static_cast<int>(threadIdx.x), of_tile = p.weight_groups * 16;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const ProductPart& of = p.part[kTiles == 1 ? part : i];
-#pragma unroll 4
-    for (int at = thread; at < of_tile; at += kProductThreads)
-      scales[i * of_tile + at] = of.scales[int64_t(at / 16) * p.per_scale * of.n_padded + n0 + at % 16];
-  }
-}
-
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
 /// the compiler goes for four, and registers spill.
 template <int Bits, int kTiles>
@@ -308,7 +295,13 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
   };
 #pragma unroll 1
   for (int chunk = 0; chunk < kProductStages; ++chunk) copy_chunk(chunk);
-  stage_product_scales<kTiles>(p, mine, n0, scales);
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const ProductPart& part = p.part[kTiles == 1 ? mine : i];
+#pragma unroll 4
+    for (int at = thread; at < of_tile; at += kProductThreads)
+      scales[i * of_tile + at] = part.scales[int64_t(at / 16) * p.per_scale * part.n_padded + n0 + at % 16];
+  }
   for (int i = thread; p.norm != nullptr && i < p.k / 4; i += kProductThreads)
     reinterpret_cast<float4*>(product_shared + p.norm_at)[i] = reinterpret_cast<const float4*>(p.norm)[i];
   // Threads that add groups up: 16 for a token, the second tile's from half of the block on.
