@@ -1,5 +1,5 @@
 #pragma once
-// What a search chose and why, as text and as JSON.
+// The choices of a search and their reasons, as text and as JSON.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,7 +14,7 @@ nlohmann::json choices_json(const std::vector<PartChoice>& parts);
 /// One line per format: which layers have it, what they lose, and what the next smaller and larger sizes would.
 std::string choices_table(const QuantizeReport& report);
 
-/// What embedding and head are stored in, which no budget counts; "" where nothing was chosen.
+/// Formats of embedding and head, which no budget counts; "" where nothing was chosen.
 std::string ends_text(const QuantizeReport& report);
 
 }  // namespace lowbit::cli

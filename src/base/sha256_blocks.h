@@ -15,7 +15,7 @@ using Sha256Blocks = void (*)(Sha256State& state, const std::byte* blocks, size_
 
 /// The loop of FIPS 180-4.
 void sha256_blocks_ref(Sha256State& state, const std::byte* blocks, size_t count);
-/// The same by the processor's SHA instructions; null where it has none.
+/// That loop by the processor's SHA instructions; null where it has none.
 Sha256Blocks sha256_blocks_x86();
 
 }  // namespace lowbit

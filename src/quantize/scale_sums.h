@@ -1,5 +1,5 @@
 #pragma once
-// What a search of scales without an offset asks for again and again. Internal to src/quantize.
+// Sums that a search of scales without an offset asks for again and again. Internal to src/quantize.
 
 #include <array>
 #include <vector>

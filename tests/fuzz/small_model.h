@@ -1,6 +1,6 @@
 #pragma once
 // A model directory of a few kilobytes, as Hugging Face has them: one block, random weights, a vocabulary of 40, a chat
-// template.
+// template. Its heads are as small as quantized caches take them.
 
 #include <cstdint>
 #include <cstdlib>
@@ -20,8 +20,8 @@ class SmallModel {
     write(
         "config.json",
         R"({"model_type": "llama", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-              "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256, "tie_word_embeddings": true,
-              "bos_token_id": 1, "eos_token_id": 2})");
+              "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+              "max_position_embeddings": 256, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2})");
     write(
         "tokenizer_config.json",
         R"({"chat_template": "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}\n{% endfor %}", "bos_token": "<s>"})");
@@ -58,8 +58,8 @@ class SmallModel {
     const std::vector<Tensor> tensors = {
         {"model.embed_tokens.weight", kVocab, 16}, {"model.norm.weight", 0, 16},
         {b + "input_layernorm.weight", 0, 16},     {b + "post_attention_layernorm.weight", 0, 16},
-        {b + "self_attn.q_proj.weight", 16, 16},   {b + "self_attn.k_proj.weight", 8, 16},
-        {b + "self_attn.v_proj.weight", 8, 16},    {b + "self_attn.o_proj.weight", 16, 16},
+        {b + "self_attn.q_proj.weight", 32, 16},   {b + "self_attn.k_proj.weight", 16, 16},
+        {b + "self_attn.v_proj.weight", 16, 16},   {b + "self_attn.o_proj.weight", 16, 32},
         {b + "mlp.gate_proj.weight", 24, 16},      {b + "mlp.up_proj.weight", 24, 16},
         {b + "mlp.down_proj.weight", 16, 24}};
     std::string header = "{", data;
