@@ -1,5 +1,5 @@
 #pragma once
-// What the examples share: an error line and the end of the program, a Result's value or that.
+// Shared by the examples: an error line and the end of the program, a Result's value or that.
 
 #include <cstdio>
 #include <cstdlib>

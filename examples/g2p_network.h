@@ -65,7 +65,8 @@ inline int letter(char c) {
   return small >= 'a' && small <= 'z' ? 3 + (small - 'a') : 1;
 }
 
-/// What runs the two networks: a step of the encoder or decoder for a batch of tokens, and the likeliest phonemes.
+/// Functions that run the two networks: a step of the encoder or decoder for a batch of tokens, and the likeliest
+/// phonemes.
 struct Runner {
   std::function<void(size_t batch)> begin;                     // encoder at rest
   std::function<void(const std::vector<int>& tokens)> encode;  // one letter of each word

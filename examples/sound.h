@@ -117,8 +117,7 @@ class SoundWriter {
   }
 
  private:
-  /// What lies at OUT.part, left behind or put there by somebody, is removed and never written through: it may be a
-  /// link.
+  /// A file at OUT.part, left behind or put there by somebody, is removed and never written through: it may be a link.
   SNDFILE* open_part(SF_INFO& info) {
     unlink(path_.c_str());
     const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -227,7 +226,7 @@ class StftStream {
   }
 
  private:
-  /// What the last frame still holds, and silence for what no window filled.
+  /// The rest of the last frame, and silence where no window reached.
   Samples ending(size_t left) {
     Samples last = hops_ > 1 ? first_half() : Samples(hops_ * kHop, 0);
     last.resize(last.size() + left, 0);

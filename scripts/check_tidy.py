@@ -58,7 +58,7 @@ def groups_of(entries: list[dict]) -> list[list[dict]]:
 
 
 def check(group: list[dict]) -> list[str]:
-    """What clang-tidy finds in the files of a group."""
+    """Findings of clang-tidy in the files of a group."""
     flags = compiler_line(group[0])
     with tempfile.TemporaryDirectory() as folder:
         together = Path(group[0]["file"])

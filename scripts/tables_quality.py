@@ -79,7 +79,7 @@ def recovered(report: dict) -> str:
 
 
 def best(report: dict) -> str:
-    """What each way of quantizing reaches with about four, three and two bits: the README's table."""
+    """The quality of each method of quantizing with about four, three and two bits: the README's table."""
     ladder = json.loads((ROOT / "bench/results/quality.json").read_text())
     lines = ["| bits/weight | format | how | perplexity / the original's | on TinyStories |", "|---|---|---|---|---|"]
     line = lambda r, how, after: lines.append(f"| {r['bits_per_weight']:.2f} | {'mixed' if r['format'].startswith('bpw') else r['format']} | {how} | {after['ratio']:.3f} | {after['tiny_ratio']:.2f} |")

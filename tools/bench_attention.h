@@ -1,5 +1,5 @@
 #pragma once
-// Of the verb bench.
+// `lowbit bench attention`.
 
 #include "common_options.h"
 

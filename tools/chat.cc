@@ -156,7 +156,7 @@ Status chat_action(Console& console, ChatArguments& arguments, const Compute& co
   return {};
 }
 
-/// What the model's template makes of variables, a JSON object such as {"messages": [...]}. Needs the tokenizer's files
+/// Renders the model's template with variables, a JSON object such as {"messages": [...]}. Needs the tokenizer's files
 /// alone.
 Status render_action(Console& console, const ChatArguments& arguments) {
   ChatInput input;

@@ -63,8 +63,7 @@ class Console {
   /// Terminal codes around text, where stderr is a terminal and NO_COLOR is not set.
   std::string colored(const char* code, std::string_view text) const;
 
-  /// What stdout has lost: nothing, a reader that left (not an error), or an error such as a full
-  /// disk.
+  /// The state of stdout: nothing lost, a reader that left (not an error), or an error such as a full disk.
   Status stdout_status() const;
 
  private:

@@ -19,7 +19,7 @@ void add_model_options(Verb& verb, ModelOptions& options);
 /// here.
 Result<Model> open_model(Console& console, const std::string& name, const Compute& compute, ModelOptions options);
 
-/// What was assumed of the tokenizer because its file does not say it, as warnings.
+/// Warnings about properties of the tokenizer that were assumed because its file does not state them.
 void warn_of(Console& console, const Tokenizer& tokenizer);
 
 /// Peak resident memory of this process so far.

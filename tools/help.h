@@ -1,12 +1,12 @@
 #pragma once
-// What `--help` prints.
+// The text of `--help`.
 
 #include <CLI/CLI.hpp>
 #include <string>
 
 namespace lowbit::cli {
 
-/// CLI11's help, folded to 80 columns, without what the usage line says already.
+/// CLI11's help, wrapped to 80 columns, without what the usage line says already.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter();

@@ -59,7 +59,7 @@ std::string all_formats() {
                    {"in files"}});
   for (const FormatInfo& info : formats())
     table.add({info.name, info.alphabet, kind_name(info.kind), fmt::format("{:.3g}", info.bits_per_code()),
-               fmt::format("{} in {} B", info.unit_elems, info.unit_bytes),
+               fmt::format("{} in {} B", info.pack_elems, info.pack_bytes),
                !info.canonical                   ? "no: kernels only"
                : *format_advice(info.id) == '\0' ? "when imported"
                                                  : "yes"});

@@ -1,5 +1,5 @@
 #pragma once
-// What is wrong with a command line, in the words of docs/cli.md.
+// Errors of a command line, in the words of docs/cli.md.
 
 #include <CLI/CLI.hpp>
 
@@ -9,7 +9,7 @@ namespace lowbit::cli {
 
 /// The innermost verb that was named; the program when there is none.
 const CLI::App& named_verb(const CLI::App& app);
-/// That verb as it is typed: "lowbit bench matmul".
+/// A verb as it is typed: "lowbit bench matmul".
 std::string command_name(const CLI::App& app);
 
 /// CLI11's error as what it got and what it wanted, with the name that was probably meant.

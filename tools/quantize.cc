@@ -12,6 +12,7 @@
 
 #include "option_values.h"
 #include "progress_display.h"
+#include "quantize_choices.h"
 #include "text_table.h"
 #include "verbs.h"
 
@@ -52,65 +53,6 @@ nlohmann::json layer_json(const LayerReport& layer) {
   return json;
 }
 
-nlohmann::json choices_json(const QuantizeReport& report) {
-  const auto size_json = [](const PartChoice::Size& size) {
-    return nlohmann::json{
-        {"format", size.format}, {"bits_per_weight", size.bits_per_weight}, {"divergence", size.divergence}};
-  };
-  nlohmann::json choices = nlohmann::json::array();
-  for (const PartChoice& part : report.choices) {
-    choices.push_back({{"layers", part.layers}, {"chosen", size_json(part.chosen)}, {"smaller", {}}, {"larger", {}}});
-    if (part.smaller) choices.back()["smaller"] = size_json(*part.smaller);
-    if (part.larger) choices.back()["larger"] = size_json(*part.larger);
-  }
-  return choices;
-}
-
-/// "3 up_proj" of the names that end so, in the order in which they come.
-std::string count_by_kind(const std::vector<std::string>& layers) {
-  std::vector<std::pair<std::string, int>> kinds;
-  for (const std::string& layer : layers) {
-    const std::string kind = layer.substr(layer.rfind('.') + 1);
-    const auto it = std::ranges::find(kinds, kind, &std::pair<std::string, int>::first);
-    if (it == kinds.end())
-      kinds.emplace_back(kind, 1);
-    else
-      ++it->second;
-  }
-  std::vector<std::string> parts;
-  for (const auto& [kind, count] : kinds) parts.push_back(fmt::format("{} {}", count, kind));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-/// One line per format: which layers have it, what they lose, and what the next smaller and larger sizes would.
-std::string choices_table(const QuantizeReport& report) {
-  struct Sum {
-    std::vector<std::string> layers;
-    double bits = 0, lost = 0, smaller = 0, larger = 0;
-  };
-  std::map<std::string, Sum> sums;
-  for (const PartChoice& part : report.choices) {
-    Sum& sum = sums[part.chosen.format];
-    sum.layers.insert(sum.layers.end(), part.layers.begin(), part.layers.end());
-    sum.bits = std::max(sum.bits, part.chosen.bits_per_weight);
-    sum.lost += part.chosen.divergence;
-    sum.smaller += part.smaller ? part.smaller->divergence : part.chosen.divergence;
-    sum.larger += part.larger ? part.larger->divergence : part.chosen.divergence;
-  }
-  std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
-  std::ranges::stable_sort(rows, [](const auto& a, const auto& b) { return a.second.bits > b.second.bits; });
-  TextTable table({{"chosen", Align::kLeft, 24},
-                   {"bits/weight", Align::kRight},
-                   {"divergence", Align::kRight},
-                   {"one size smaller", Align::kRight},
-                   {"one larger", Align::kRight},
-                   {"layers", Align::kLeft, 72}});
-  for (const auto& [format, sum] : rows)
-    table.add({format, fmt::format("{:.3f}", sum.bits), fmt::format("{:.4f}", sum.lost),
-               fmt::format("{:.4f}", sum.smaller), fmt::format("{:.4f}", sum.larger), count_by_kind(sum.layers)});
-  return table.str();
-}
-
 nlohmann::json report_json(const QuantizeReport& report, const std::string& source, const std::string& target) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerReport& layer : report.layers) layers.push_back(layer_json(layer));
@@ -137,7 +79,8 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
           {"bytes", report.bytes},
           {"seconds", report.seconds},
           {"calibration_seconds", times},
-          {"choices", choices_json(report)},
+          {"choices", choices_json(report.choices)},
+          {"ends", choices_json(report.ends)},
           {"warnings", report.warnings},
           {"layers", layers}};
 }
@@ -200,7 +143,8 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
     return {};
   }
   if (!report.choices.empty())
-    console.print("{}Formats by what their layers cost in divergence for their bits.\n\n", choices_table(report));
+    console.print("{}Formats by what their layers cost in divergence for their bits.\n{}\n", choices_table(report),
+                  ends_text(report));
   console.print("{}", summary(report));
   console.print("\n{}: {}, {:.3f} bits per weight in the linear layers, {:.3f} in all, in {:.1f} s\n", arguments.target,
                 bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
@@ -339,6 +283,7 @@ void add_quantize_verb(Verb& app, Invocation& invocation) {
           throw UsageError{{ErrorCode::kInvalidArgument, "lowbit quantize", fmt::format("--preset and {}", other),
                             "one of them", "a preset searches for it"}};
     fill_specs(*arguments);
+    arguments->options.search_ends = verb->count("--embedding") == 0 && verb->count("--head") == 0;
     invocation.action = [arguments, &invocation](Console& console) {
       return quantize_action(console, *arguments, invocation.compute);
     };

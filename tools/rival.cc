@@ -64,7 +64,7 @@ bool is_word(const std::string& s) {
   return !s.empty() && std::all_of(s.begin(), s.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
 }
 
-/// What the program prints, and its exit code.
+/// Runs the program; its output and its exit code.
 std::pair<std::string, int> output_of(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return {"", -1};

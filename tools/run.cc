@@ -32,8 +32,8 @@ Result<std::vector<TokenId>> prompt_tokens(const Tokenizer& tokenizer, const std
               "this model's tokenizer has no token that starts a text");
 }
 
-/// What the session takes of a prompt cache, and leaves in it: all of the prompt but its last token, which generation
-/// goes on from.
+/// The tokens that the session takes from a prompt cache and leaves in it: all of the prompt but its last token, which
+/// generation goes on from.
 class PromptCache {
  public:
   explicit PromptCache(const RunArguments& arguments)

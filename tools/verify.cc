@@ -15,7 +15,7 @@ Status verify_action(Console& console, const std::string& model) {
   if (!path) return tl::unexpected(path.error());
   auto report = verify_model(*path);
   if (!report) {
-    // A file too broken to be walked through is an answer too; one that is not there is not.
+    // A file too broken to be read is an answer too; one that is not there is not.
     if (report.error().code != ErrorCode::kCorrupt) return tl::unexpected(report.error());
     report = VerifyReport{false, {report.error().message()}, 0};
   }

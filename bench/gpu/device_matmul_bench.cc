@@ -84,7 +84,7 @@ Inputs random_inputs(int64_t m, int64_t k) {
   return in;
 }
 
-/// y of the first plan, first and last row of x, against the CPU's reference: bit for bit.
+/// y of the first plan, first and last token, against the CPU's reference: bit for bit.
 bool answer_is_right(const QTensor& w, const std::vector<float>& got, const Inputs& in, int64_t m, Activation act,
                      int64_t activation_group, ThreadPool& pool) {
   auto plan = MatmulPlan::make(w, {act, best_isa(), false, activation_group}, pool);
@@ -276,7 +276,7 @@ Status formats(Bench& b) {
       c.format = format;
       c.n = c.k = 4096;
       c.group = group;
-      c.m = 8;  // one order of the weight for all rows of x
+      c.m = 8;  // one order of the weight for all tokens
       const QTensor w = random_weight(format, c.n, c.k, group, b.pool);
       LOWBIT_TRY_ASSIGN(const auto plans, make_plans(w, c, kColdBytes));
       for (const int64_t m : {1, 2, 8}) {

@@ -41,7 +41,7 @@ Buffer on_device(const std::vector<T>& values) {
   return buffer;
 }
 
-/// What all formats share: a row of each sequence.
+/// The queries that all formats share: a row of each sequence.
 struct Rows {
   int64_t sequences, position;
   Buffer q, out, of_batch, tiles, results;

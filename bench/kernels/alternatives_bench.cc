@@ -321,8 +321,8 @@ bool time_way(const Problem& p, const Way& way, ThreadPool& pool, double seconds
   const auto work = [&] {
     const std::vector<uint8_t> x = way.prepare(p);
     const uint8_t* w = weights.data() + turn++ % copies * stored.size();
-    const int64_t units = p.n / way.rows;
-    pool.parallel_for(units, std::max<int64_t>(1, units / (8 * pool.size())), [&](int64_t b, int64_t e, int) {
+    const int64_t blocks = p.n / way.rows;
+    pool.parallel_for(blocks, std::max<int64_t>(1, blocks / (8 * pool.size())), [&](int64_t b, int64_t e, int) {
       way.run(p, w, x.data(), b * way.rows, e * way.rows, y.data());
     });
   };

@@ -1,4 +1,4 @@
-// What the steps of an AMX matmul cost on one core: JSON lines, the nanoseconds of each (the least of short bursts,
+// Costs of the steps of an AMX matmul on one core: JSON lines, the nanoseconds of each (the least of short bursts,
 // which keep clear of a host that slows tile products down) and its cycles, by the clock that products in registers
 // show: 16 cycles each.
 //
@@ -98,7 +98,8 @@ void vector_operations() {
           : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
             "xmm13", "xmm14", "xmm15");
 }
-/// What shares the core with what: a product, a tile's store, vector operations, 80 instructions that do nothing.
+/// Combinations of instructions that share the core: a product, a tile's store, vector operations, 80 instructions that
+/// do nothing.
 template <bool kProduct, bool kStore, bool kVectors, bool kNothing>
 void beside(Memory& m) {
   for (int i = 0; i < 250; ++i) [&]<int... C>(std::integer_sequence<int, C...>) {
@@ -154,8 +155,8 @@ void rows_of_blocks(Memory& m) {
     }
 }
 
-/// A product and a store per segment of 64 columns, no folds.
-void segments(Memory& m) {
+/// A product and a store per group of 64 columns, without scale-accumulate.
+void groups_of_columns(Memory& m) {
   for (int64_t r = 0; r < kRows; r += 16)
     for (int64_t k = 0; k < kChunk; k += 64) {
       const std::byte* bytes = m.bytes.data() + k * 16;
@@ -206,7 +207,7 @@ constexpr Part kParts[] = {
     {"product of a 32 x 32 step, first-level cache", 4000, steps_from_first_level},
     {"product, 160 rows of x, chunks of 512 columns", kProducts, rows_of_blocks<false>},
     {"product, 160 rows of x, whole rows of 4096 columns", kProducts, rows_of_blocks<true>},
-    {"product and its store, a segment of 64 columns", double(kRows / 16) * 2 * (kChunk / 64), segments},
+    {"product and its store, a segment of 64 columns", double(kRows / 16) * 2 * (kChunk / 64), groups_of_columns},
 };
 
 double least_seconds(const Part& part, Memory& m) {

@@ -1,7 +1,7 @@
 // pool_bench [--threads 2,4] [--work 0,2000,5000] [--chunks 1,8] [--seconds 0.2]
 //
-// What a loop of the pool costs beside its work: every thread has `work` nanoseconds to do, in `chunks` equal pieces.
-// The overhead is the loop's time less that of one thread's work alone; one JSON object per line.
+// The overhead of a loop of the pool: every thread has `work` nanoseconds to do, in `chunks` equal pieces. The overhead
+// is the loop's time less that of one thread's work alone; one JSON object per line.
 
 #include <algorithm>
 #include <cstdio>

@@ -2,7 +2,7 @@
 //               [--note TEXT]
 //
 // How matmuls of 4096 x 4096 scale with threads. Every number of threads in turn, a moment each, so that what else
-// happens on the machine meets all alike. Weights of up to 16 rows of x come from memory, and between two calls a plain
+// happens on the machine meets all alike. Weights of up to 16 tokens come from memory, and between two calls a plain
 // read of as many bytes, by as many threads, tells what memory gives at that moment.
 
 #include <algorithm>

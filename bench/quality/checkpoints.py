@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What int8 activations cost, and how checkpoints answer questions: perplexity by activation, arc_easy and winogrande, one JSON.
+"""The cost of int8 activations, and answers of checkpoints to questions: perplexity by activation, arc_easy and winogrande, one JSON.
 
   checkpoints.py NAME=CHECKPOINT... [--lowbit BIN] [--data DIR] [--acts f32,int8,int8-row] [--tasks arc_easy,winogrande] [--out bench/results/tasks.json]
 

@@ -44,7 +44,7 @@ def pseudo_choices(sequences, kinds) -> list[list[tuple]]:
 
 
 def choice_texts(question: dict) -> list[tuple[str, str]]:
-    """What is given and what is scored, for each choice: choices to one question, or contexts of one continuation."""
+    """Contexts and scored continuations, for each choice: choices to one question, or contexts of one continuation."""
     if "query" in question:
         return [(question["query"] + "\nAnswer:", " " + choice) for choice in question["choices"]]
     return [(context, " " + question["continuation"]) for context in question["context_options"]]

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: runs of `lowbit`, several at a time, and measurements of a checkpoint."""
+"""Shared by the scripts of this folder: runs of `lowbit`, several at a time, and measurements of a checkpoint."""
 import itertools
 import json
 import os

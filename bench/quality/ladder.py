@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What each step of calibrated quantization is worth on the default model: quantizes, measures, writes one JSON.
+"""The gain of each step of calibrated quantization on the default model: quantizes, measures, writes one JSON.
 
   ladder.py [--lowbit BIN] [--data DIR] [--tokens 64K] [--chunks 100] [--out bench/results/quality.json] [--jobs 1] [--only FORMAT:FIT[:OPTIONS] ...]
 

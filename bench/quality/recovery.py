@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What recovery by training is worth on the default model: quantizes, trains, measures, writes one JSON.
+"""The gain of recovery by training on the default model: quantizes, trains, measures, writes one JSON.
 
   recovery.py ROW... [--lowbit BIN] [--data DIR] [--work DIR] [--out bench/results/recovery.json] [--calib-tokens 64K] [--sample 10M] [--gpus 1] [--jobs 1]
   ROW: FORMAT:GROUP:TOKENS[:OPTION=VALUE...], e.g. int2odd:64:20M or bpw2.5:64:20M:lr=1e-3; options are those of lowbit.recover; calib-tokens, scale
@@ -87,7 +87,7 @@ class Recovery:
         return done.stdout
 
     def choose(self, gpu: int, model: Path) -> dict:
-        """What choices.py says of a checkpoint."""
+        """Scores of a checkpoint by choices.py."""
         out = model.with_name(model.name + ".choices.json")
         questions = [self.bench.texts.parent / f"eval/{name}.jsonl" for name in ("arc_easy", "winogrande")]
         command = [sys.executable, Path(__file__).with_name("choices.py"), model, "--teacher", self.teacher, "--sequences", self.choices, "--questions", *questions,
@@ -116,7 +116,7 @@ class Recovery:
         self.bench.save(self.out, self.report)
 
     def key(self, text: str) -> tuple:
-        """What a row begins from: a step of ladder.py and the tokens of its calibration."""
+        """The start of a row: a step of ladder.py and the tokens of its calibration."""
         fmt, group, _, *rest = text.split(":")
         given = dict(option.split("=", 1) for option in rest if option.startswith(OF_THE_START))
         step = f"{fmt}:{given.get('fit', 'refit')}:group={group}" + "".join(f",{option}={given[option]}" for option in ("scale", "recipe") if option in given)

@@ -25,7 +25,7 @@ def output(command: list[str]) -> str:
 
 
 def write_report(o: argparse.Namespace, runs: dict, doctor: dict) -> list[dict]:
-    """What there is so far: a run that is cut short leaves its first results."""
+    """Writes the results so far: a run that is cut short leaves its first ones."""
     rows = []
     for (program, name, act), reports in runs.items():
         middle = sorted(reports, key=lambda r: r["decode_tok_s"])[(len(reports) - 1) // 2]

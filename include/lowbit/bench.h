@@ -43,7 +43,7 @@ struct Fp8BenchOptions {
 };
 /// "act_quant": x [m, k] to codes. "weight_quant": w [n, k] to codes in blocks of 128 x 128. "gemm": their product as
 /// lb_fp8_gemm_host makes it. "model": the same in a model, x quantized in the same call; "model, f32 x": with x as it
-/// is, the rival.
+/// is; "bf16, f32 x" and "f32, f32 x": weights of those types, the rivals.
 struct Fp8BenchRow {
   std::string what, kernel;
   bool checked = false;        // the reference's bits

@@ -1,6 +1,6 @@
 #pragma once
-// What every fallible call of lowbit returns. The library never prints, throws or aborts on what a
-// user gives it.
+// Result<T> and Status: the return types of every call of lowbit that may fail. The library never prints, throws or
+// aborts on what a user gives it.
 
 #include <string>
 #include <tl/expected.hpp>

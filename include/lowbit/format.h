@@ -28,14 +28,14 @@ struct FormatInfo {
   ValueKind kind;
   bool canonical;  // may appear in a checkpoint
   int code_bits;   // bits of one code
-  int unit_elems;  // elements of the smallest packed run
-  int unit_bytes;  // and its bytes
+  int pack_elems;  // elements of the smallest packed run
+  int pack_bytes;  // and its bytes
   int min_value;   // kInteger only
   int max_value;
   FormatId expanded;  // a format with the same codes that stores each on its own: `id` itself, but for a trellis
 
   /// Storage of one code, e.g. 1.6 for five ternary values in a byte. Scales not included.
-  double bits_per_code() const { return 8.0 * unit_bytes / unit_elems; }
+  double bits_per_code() const { return 8.0 * pack_bytes / pack_elems; }
 };
 
 std::span<const FormatInfo> formats();
@@ -45,7 +45,7 @@ const FormatInfo& format_info(FormatId id);
 inline bool is_dense(FormatId id) { return format_info(id).kind == ValueKind::kDense; }
 Result<FormatId> parse_format(std::string_view name);
 
-/// The bit layout of one unit as text: which element and bit lies where, and each code's value.
+/// The bit layout of one pack as text: which element and bit lies where, and each code's value.
 std::string draw_layout(FormatId id);
 
 enum class ScaleKind : uint8_t {

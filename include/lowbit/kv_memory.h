@@ -21,7 +21,8 @@ struct KvMemory {
   int64_t context = 0;          // the longest one that the model was made for
   std::vector<KvMemoryRow> kv;  // formats that it can be kept in, the largest first
 };
-/// Of a model, by its description alone. Errors: those of resolve_model() and of a model that lowbit cannot run.
+/// Memory of the keys and values of a model, from its description alone. Errors: those of resolve_model() and of a
+/// model that lowbit cannot run.
 Result<KvMemory> kv_memory(const std::string& model);
 
 }  // namespace lowbit

@@ -222,7 +222,7 @@ class Model {
   /// Steps that were called while profiling, in the order of a pass.
   std::vector<StepProfile> profile() const;
 
-  // Of its own session: see Session.
+  // Calls on the model's own session: see Session.
   Result<std::span<const float>> prefill(std::span<const TokenId> tokens);
   Result<std::span<const float>> decode(TokenId token) { return prefill({&token, 1}); }
   Status logits_of_all(std::span<const TokenId> tokens, int64_t first, std::vector<float>& out);

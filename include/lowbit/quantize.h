@@ -67,10 +67,14 @@ struct QuantizeOptions {
   float target_bpw = 0;
   /// The formats that target_bpw chooses from, for each part of a block; empty: `linear` in every format worth it.
   std::vector<QuantizeSpec> candidates;
+  /// Smaller formats, smallest first, that a search for target_bpw may choose for embedding and head in place of
+  /// theirs, where that costs little beside the linear layers. They are not counted in target_bpw.
+  std::vector<QuantizeSpec> end_candidates;
   /// Not "": best, balanced or small. Sets `linear`, `candidates` and `target_bpw`, and calibrates on text of the
   /// model's own where no other is given: docs/presets.md.
   std::string preset;
-  bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
+  bool search_ends = true;  // by a preset: it sets `end_candidates` too
+  bool rotate = false;      // rotate the residual stream and the values before quantizing: docs/calibration.md
   /// down_proj's inputs pass a Hadamard transform at run time, its weight the inverse before quantizing:
   /// docs/calibration.md.
   bool hadamard = false;
@@ -106,9 +110,9 @@ struct HeldOutReport {
   int64_t tokens = 0;
   bool was_seen = false;  // the text was too short to hold anything back: its first sequence
   double source_ppl = 0, ppl = 0;
-  double same_token = 0;       // share of places where the likeliest next token is the source's
-  double continued = 0;        // median over places: tokens of the text until the two models' likeliest ones differ
-  int64_t sure_tokens = 0;     // places where the source gives its likeliest token half of the probability or more
+  double same_token = 0;       // share of positions where the likeliest next token is the source's
+  double continued = 0;        // median over positions: tokens of the text until the two models' likeliest ones differ
+  int64_t sure_tokens = 0;     // positions where the source gives its likeliest token half of the probability or more
   double same_where_sure = 0;  // same_token of these
 
   double ratio() const { return source_ppl > 0 ? ppl / source_ppl : 0; }
@@ -137,6 +141,7 @@ struct PartChoice {
 struct QuantizeReport {
   std::vector<LayerReport> layers;
   std::vector<PartChoice> choices;   // of target_bpw
+  std::vector<PartChoice> ends;      // of end_candidates
   double bits_per_weight = 0;        // over the linear layers, scales included
   double bits_per_weight_total = 0;  // over every tensor of the checkpoint
   int64_t bytes = 0;                 // of the checkpoint's tensors

@@ -24,7 +24,7 @@ struct TracePlace {
   int64_t position = 0, column = 0;
 };
 
-/// Of all values of a tap. `min`, `max` and `rms` leave out NaN and infinity; 0 without any other.
+/// Statistics of all values of a tap. `min`, `max` and `rms` leave out NaN and infinity; 0 without any other.
 struct TapSummary {
   std::string tap;
   int64_t rows = 0, width = 0;

@@ -1,4 +1,4 @@
-"""What the operators take: NumPy's arrays, torch's tensors on the CPU or a GPU, and other libraries' arrays by DLPack."""
+"""Arrays that the operators take: NumPy's arrays, torch's tensors on the CPU or a GPU, and other libraries' arrays by DLPack."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _back_to(example: Any) -> Any:
 
 
 class Arrays:
-    """What libraries of arrays differ in. All arguments of a call are of one kind and on one device, those of the first."""
+    """Operations in which libraries of arrays differ. All arguments of a call are of one kind and on one device, those of the first."""
 
     def __init__(self, example: Any) -> None:
         self.torch, self.device, self._back = None, None, None

@@ -34,7 +34,7 @@ def unpack_rows(packed: np.ndarray) -> np.ndarray:
 
 
 def pack_rows(codes: np.ndarray) -> np.ndarray:
-    """The way back."""
+    """The inverse."""
     a, b, c, d = codes.reshape(4, len(codes) // 4, -1)
     return a | b << 2 | c << 4 | d << 6
 
@@ -47,7 +47,7 @@ def to_tiles(codes: np.ndarray) -> np.ndarray:
 
 
 def from_tiles(tiles: np.ndarray) -> np.ndarray:
-    """The way back."""
+    """The inverse."""
     n, k = tiles.shape[0], 4 * tiles.shape[1]
     parts = np.stack([tiles >> shift & 3 for shift in (0, 2, 4, 6)], -1).reshape(n // 16, k // 32, 2, 2, 8, 4, 4)
     return np.ascontiguousarray(parts.transpose(0, 2, 4, 1, 3, 6, 5)).reshape(n, k)
@@ -59,12 +59,12 @@ def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 def split_halves(rows: np.ndarray, heads: int) -> np.ndarray:
-    """The way back."""
+    """The inverse."""
     return rows.reshape(heads, len(rows) // heads // 2, 2, -1).swapaxes(1, 2).reshape(len(rows), -1)
 
 
 class _Model:
-    """What config.json says of a BitNet model."""
+    """The config.json of a BitNet model."""
 
     def __init__(self, folder: Path) -> None:
         self.where = str(folder / "config.json")

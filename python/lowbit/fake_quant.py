@@ -105,8 +105,8 @@ def round_scale(scale, dtype: torch.dtype):
     return rounded.to(dtype).to(torch.float32).detach() + (scale - scale.detach())
 
 
-def round_double(scale, unit):
-    """The nearest of unit * (1..127), either sign: what an int8 code times its super-scale can hold. The gradient passes."""
-    u = scale / unit
+def round_double(scale, super_scale):
+    """The nearest of super_scale * (1..127), either sign, as an int8 code times its super-scale can hold it. The gradient passes."""
+    u = scale / super_scale
     code = u.abs().round().clamp(1, 127)
-    return (torch.where(u < 0, -code, code) * unit).detach() + (scale - scale.detach())
+    return (torch.where(u < 0, -code, code) * super_scale).detach() + (scale - scale.detach())

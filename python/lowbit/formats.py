@@ -100,15 +100,15 @@ def trellis_codes(bits: int) -> np.ndarray:
     windows = np.arange(2 ** (bits * (TRELLIS_MEMORY[bits] + 1)), dtype=np.uint32)
     code = np.zeros(len(windows), np.uint8)
     for a, mask in enumerate(TRELLIS_MASKS[bits]):
-        folded = windows & mask
+        parity = windows & mask
         for shift in (8, 4, 2, 1):
-            folded = folded ^ folded >> shift
-        code |= (folded & 1).astype(np.uint8) << np.uint8(a)
+            parity = parity ^ parity >> shift
+        code |= (parity & 1).astype(np.uint8) << np.uint8(a)
     return code.reshape(-1, 2**bits)
 
 
 def _trellis_unpack(bits: int, stored: np.ndarray) -> np.ndarray:
-    """Codes of what is stored, uint8 [N, K]."""
+    """Trellis codes of stored codes, uint8 [N, K]."""
     windows = stored.astype(np.uint16)
     for back in range(1, TRELLIS_MEMORY[bits] + 1):
         windows[:, back:] |= stored[:, :-back].astype(np.uint16) << np.uint16(bits * back)
@@ -116,7 +116,7 @@ def _trellis_unpack(bits: int, stored: np.ndarray) -> np.ndarray:
 
 
 def _trellis_pack(fmt: Format, codes: np.ndarray) -> np.ndarray:
-    """What is stored for codes, uint8 [N, K]. Which of a state's codes it is follows column by column."""
+    """The stored codes of trellis codes, uint8 [N, K], column by column."""
     table = trellis_codes(fmt.trellis)
     states, offered = table.shape
     inverse = np.full((states, 2**fmt.bits), 255, np.uint8)

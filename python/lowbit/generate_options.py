@@ -1,4 +1,4 @@
-"""What a generation is asked for, as liblowbit.so takes it."""
+"""Options of a generation, as liblowbit.so takes them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .generate_options import GenerateOptions
 
 
 class RuntimeFailure(LowbitError):
-    """What a call of the library said; `status` is the name of its lb_status ("not_found")."""
+    """The error of a call of the library; `status` is the name of its lb_status ("not_found")."""
 
     def __init__(self, status: str, line: str) -> None:
         super().__init__(*(parts_of_line(line) or ("", line, "", "")))

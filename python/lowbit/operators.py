@@ -149,7 +149,7 @@ def int2_to_tiles(codes: Any) -> Any:
 
 
 def int2_from_tiles(tiles: Any) -> Any:
-    """The way back."""
+    """The inverse."""
     return _reordered("lb_int2_from_tiles", tiles, False)
 
 

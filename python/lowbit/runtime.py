@@ -80,7 +80,7 @@ class _Opened:
 
 
 class _Sequence:
-    """What a Model and a Session have in common: one sequence of tokens, and one call at a time with it."""
+    """Shared by Model and Session: one sequence of tokens, and one call at a time with it."""
 
     _what, _prefix, _instead = "", "", ""  # for errors; of C's functions; what to do instead of two calls at once
     _opened: _Opened | None = None
@@ -318,7 +318,7 @@ class Model(_Sequence):
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.8, top_k: int = 40,
                  top_p: float = 0.95, min_p: float = 0.05, repeat_penalty: float = 1, seed: int = 0, ignore_eos: bool = False,
                  keep: bool = False, on_text: Callable[[str], object] | None = None, **more: Any) -> str:
-        """What the model writes after `prompt` (a text, or token ids); the same seed gives the same text.
+        """The text that the model writes after `prompt` (a text, or token ids); equal seeds give equal texts.
 
         More options: `stop`, a text or several, the first of which ends the generation and is not returned; `frequency_penalty`,
         `presence_penalty` and `repeat_window` (64); `logit_bias`, by token id, -inf for never; `allowed_tokens`, ids;
@@ -354,7 +354,7 @@ class Session(_Sequence):
         return self
 
     def fork(self) -> Session:
-        """The same sequence once more. Memory is shared until one of the two goes on otherwise."""
+        """A second session with this sequence. Memory is shared until one of the two goes on otherwise."""
         with self._alone():
             other = Session(self._in_use())
             self._run("fork", byref(other._handle))

@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def written(sequences, folder, tokenizer) -> str:
-    """What the sequences say, a blank line between two; special tokens stand for line breaks."""
+    """The sequences as text, a blank line between two; special tokens stand for line breaks."""
     import numpy as np
 
     file = Path(folder) / "tokenizer.json"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class DeferredSignals:
-    """What a signal's handler raises meanwhile is kept in `raised`, but for when `listening` is set: then it is raised at once.
+    """An exception of a signal's handler is kept in `raised` meanwhile, but for when `listening` is set: then it is raised at once.
 
     Python runs handlers between any two of its steps, also before the first step of a callback: there ctypes would print what they
     raise and go on. Signals are the main thread's; in another one there is nothing to do.

@@ -17,7 +17,7 @@ from .safetensors_file import SafetensorsFile, to_f32
 
 @dataclasses.dataclass(frozen=True)
 class LlamaConfig:
-    """What the forward pass needs to know; also what makes two models the same architecture."""
+    """The shape of a model, as the forward pass needs it; models with equal shapes are of one architecture."""
 
     hidden: int
     layers: int

@@ -52,12 +52,12 @@ class Tokenizer:
         return parts if len(parts) == len(lines) else [self.ids(line) for line in lines]
 
     def text(self, ids) -> str:
-        """What token ids (some 10,000 at most) say."""
+        """The text of token ids (some 10,000 at most)."""
         return self._run("--decode", ",".join(map(str, ids)))["text"]
 
     @property
     def prefix(self) -> list[int]:
-        """What the runtime puts before every text: BOS, or nothing."""
+        """Tokens that the runtime puts before every text: BOS, or none."""
         if self._prefix is None:
             with_text, alone = self._ids("-p", "a"), self._ids("-p", "a", "--no-special")
             starts = range(len(with_text) - len(alone) + 1)

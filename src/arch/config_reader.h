@@ -21,7 +21,7 @@ class ConfigReader {
 
   /// The member, or null when it is absent or JSON null (Hugging Face writes both for "default").
   const nlohmann::json* find(const char* key) const;
-  /// The same, an object. Errors: kInvalidArgument.
+  /// The member, which must be an object; none when it is absent or null. Errors: kInvalidArgument.
   Result<std::optional<ConfigReader>> object(const char* key) const;
 
   // With a fallback the key may be absent. Errors: kInvalidArgument.

@@ -1,5 +1,5 @@
 #pragma once
-// What the families' decoders have in common: blocks of attention and a gated MLP, a norm before each.
+// Shared parts of the families' decoders: blocks of attention and a gated MLP, a norm before each.
 
 #include "arch/config_reader.h"
 #include "arch/spec.h"

@@ -11,7 +11,7 @@
 
 namespace lowbit {
 
-/// What config.json means where it says nothing: files leave out what equals the default of the model's class.
+/// Defaults for keys that config.json leaves out: files omit values that equal the default of the model's class.
 struct FamilyDefaults {
   double rope_theta = 10000;
   double rms_norm_eps = 1e-6;

@@ -1,6 +1,6 @@
 #pragma once
-// What tensors are called in Hugging Face and in GGUF files. A name here is a stem: ".weight" or ".bias" follows, in a
-// block its number comes before.
+// Names of tensors in Hugging Face and in GGUF files. A name here is a stem: ".weight" or ".bias" follows, in a block
+// its number comes before.
 
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@ inline constexpr TensorName kBlocks = {"model.layers.", "blk."};  // a block's n
 std::string weight_name(const TensorName& name);
 std::string weight_name(int64_t block, const TensorName& name);
 std::string bias_name(int64_t block, const TensorName& name);
-/// The same in GGUF files: "output.weight", "blk.3.attn_q.weight", "blk.3.attn_q.bias".
+/// Names in GGUF files: "output.weight", "blk.3.attn_q.weight", "blk.3.attn_q.bias".
 std::string gguf_weight_name(const TensorName& name);
 std::string gguf_weight_name(int64_t block, const TensorName& name);
 std::string gguf_bias_name(int64_t block, const TensorName& name);

@@ -121,7 +121,8 @@ Status read_bitnet_norms(const ConfigReader& config, const ConfigReader& quantiz
   return {};
 }
 
-/// What a model computes beside its weights, by its quantization_config: docs/checkpoint.md.
+/// Reads the operations that a quantization_config adds at run time (norms of linear layers, Hadamard transforms):
+/// docs/checkpoint.md.
 Status read_transforms(const ConfigReader& config, ModelSpec& spec) {
   const nlohmann::json* q = config.find("quantization_config");
   if (q == nullptr || !q->is_object()) return {};

@@ -6,7 +6,7 @@
 
 namespace lowbit {
 
-/// Those from max_window_layers on, whatever the key's name suggests.
+/// Blocks from max_window_layers on have the window, although the key's name suggests the blocks before it.
 inline Status set_qwen_windows(const ConfigReader& config, ModelSpec& spec) {
   LOWBIT_TRY_ASSIGN(const bool windowed, config.flag("use_sliding_window", false));
   if (!windowed) return {};

@@ -1,6 +1,6 @@
 #pragma once
-// What a network looks like, as data: blocks, norms, linear layers and who reads which input, and what its tensors are
-// called. Everything that asks about topology loops over it: inputs_of(), linears_of(), norms_of().
+// A network as data: blocks, norms, linear layers, who reads which input, and the names of tensors. Everything that
+// asks about topology loops over it: inputs_of(), linears_of(), norms_of().
 
 #include <cstdint>
 #include <optional>
@@ -102,7 +102,7 @@ struct BlockSpec {
   bool operator==(const BlockSpec&) const = default;
 };
 
-// What a block has, in the order in which it runs. The pointers are into the block.
+// Lists of a block's parts, in the order in which they run. The pointers are into the block.
 std::vector<const InputSpec*> inputs_of(const BlockSpec& block);
 std::vector<const LinearSpec*> linears_of(const BlockSpec& block);
 std::vector<const NormSpec*> norms_of(const BlockSpec& block);

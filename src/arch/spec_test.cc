@@ -297,7 +297,7 @@ TEST(ParseModelSpec, TransformsOfALowbitCheckpoint) {
   EXPECT_EQ(hadamard(with(nullptr)), 0);
   for (const Json& block : {Json(1), Json(3), Json(1024), Json(8192), Json(-2), Json("512"), Json(2.5), Json(true)})
     expect_error(with({{"mlp.down_proj", block}}), ErrorCode::kInvalidArgument, "");
-  // What is not known must not be left out.
+  // An unknown setting must be refused, not ignored.
   for (const Json& other : {Json({{"self_attn.o_proj", 64}}), Json({{"mlp.down_proj", 512}, {"self_attn.o_proj", 64}}),
                             Json::object(), Json(512)})
     expect_error(with(other), ErrorCode::kUnsupported, "online_hadamard");

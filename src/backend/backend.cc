@@ -22,17 +22,17 @@ Status HostBackend::download(const Buffer& from, int64_t at, std::span<float> to
 }
 
 Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
-                                             std::vector<KvPlace> places) {
+                                             std::vector<KvPageMemory> memories) {
   for (size_t g = 0; g < groups.size(); ++g)
-    if (groups[g].format.packed() && places[g].packed_slab_pages > 0)
-      slab_pages = std::min(slab_pages > 0 ? slab_pages : max_pages, places[g].packed_slab_pages);
-  return KvPool::make(std::move(groups), max_pages, slab_pages, std::move(places));
+    if (groups[g].format.packed() && memories[g].packed_slab_pages > 0)
+      slab_pages = std::min(slab_pages > 0 ? slab_pages : max_pages, memories[g].packed_slab_pages);
+  return KvPool::make(std::move(groups), max_pages, slab_pages, std::move(memories));
 }
 
 Result<std::shared_ptr<KvPool>> Backend::kv_pool(std::vector<KvGroup> groups, int64_t max_pages,
                                                  int64_t slab_pages) const {
-  std::vector<KvPlace> places(groups.size(), kv_place());
-  return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(places));
+  std::vector<KvPageMemory> memories(groups.size(), kv_page_memory());
+  return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(memories));
 }
 
 tl::unexpected<Error> not_finite(const std::string& name, int64_t column) {

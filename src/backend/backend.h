@@ -38,7 +38,7 @@ class Workspace {
   /// buffer from float `at` on.
   virtual Status load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) = 0;
   virtual Status save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const = 0;
-  /// Of programs compiled with taps. Null to stop.
+  /// Observes programs that were compiled with taps. Null to stop.
   virtual void set_observer(TapObserver observer) = 0;
   /// Adds the times of all runs from now on; must outlive them. Null to stop.
   virtual void set_profile(Profile* profile) = 0;
@@ -129,16 +129,16 @@ class Backend {
   /// Pages where this backend's programs read them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages) const;
   /// Where those lie.
-  virtual KvPlace kv_place() const { return {}; }
+  virtual KvPageMemory kv_page_memory() const { return {}; }
   /// Whether observers see rows in the host's memory; else download() brings them there.
   virtual bool shows_rows_on_host() const { return false; }
-  /// Of its device, by the driver's count; 0 where nobody counts.
+  /// Free bytes of its device, by the driver's count; 0 where nobody counts.
   virtual Result<int64_t> free_memory() const { return 0; }
 };
 
 /// Pages of several backends: each group's in its place. As KvPool::make.
 Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
-                                             std::vector<KvPlace> places);
+                                             std::vector<KvPageMemory> memories);
 
 /// Shared by the backends whose memory is the host's.
 class HostBackend : public Backend {
@@ -159,7 +159,7 @@ tl::unexpected<Error> no_inputs(const std::string& name);
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, ThreadPool& pool, bool tune);
 /// Plain loops, one step after the other, on kernels/ref: what every other backend must give.
 std::unique_ptr<Backend> make_ref_backend(ThreadPool& pool);
-/// What a weight's products run on a GPU, known without one: for people.
+/// The kernels that a weight's products use on a GPU, as text for people; works without a GPU.
 struct CudaKernelChoice {
   std::string name, reason;
 };

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "base/rounding.h"
 #include "base/sha256.h"
+#include "base/sha256_blocks.h"
 #include "lowbit/error.h"
 
 namespace lowbit {
@@ -110,6 +111,23 @@ TEST(Sha256, PublishedVectorsInAnyPieces) {
               "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
     EXPECT_EQ(digest(std::string(1'000'000, 'a'), piece),
               "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  }
+}
+
+TEST(Sha256, TheProcessorsInstructionsGiveWhatThePlainLoopGives) {
+  const Sha256Blocks fast = sha256_blocks_x86();
+  if (fast == nullptr) GTEST_SKIP() << "no SHA instructions";
+  Rng rng(3);
+  std::vector<std::byte> bytes(9 * kSha256Block + 1);
+  for (int round = 0; round < 200; ++round) {
+    for (std::byte& b : bytes) b = static_cast<std::byte>(rng.below(256));
+    Sha256State expected, state;
+    for (uint32_t& word : expected) word = static_cast<uint32_t>(rng.below(uint64_t{1} << 32));
+    state = expected;
+    const size_t count = rng.below(10);
+    sha256_blocks_ref(expected, bytes.data() + round % 2, count);
+    fast(state, bytes.data() + round % 2, count);
+    EXPECT_EQ(state, expected) << count << " blocks";
   }
 }
 

@@ -34,7 +34,7 @@ bool amx_permitted() {
 #endif
 }
 
-/// Of the processors that this process may use; 0 where the system does not tell.
+/// Counts the cores of the processors that this process may use; 0 where the system does not tell.
 int count_cores(const cpu_set_t& usable) {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -108,6 +108,11 @@ bool isa_runs_with(const std::vector<std::string>& f, Isa isa) {
 }
 
 bool isa_available(Isa isa) { return isa_runs_with(cpu_info().features, isa) && (isa != Isa::kAmx || amx_permitted()); }
+
+bool has_bf16_pairs() {
+  static const bool has_them = has(cpu_info().features, "avx512_bf16");
+  return has_them;
+}
 
 Isa best_isa() {
   for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvxVnni, Isa::kAvx2})

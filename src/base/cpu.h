@@ -1,5 +1,5 @@
 #pragma once
-// What this CPU can do, and which instruction set lowbit uses.
+// Features of this CPU, and the instruction set that lowbit uses.
 
 #include <string>
 #include <vector>
@@ -20,6 +20,8 @@ Result<Isa> parse_isa(const std::string& name);
 /// with the kernel's permission to use tiles (asked for on first use).
 bool isa_available(Isa isa);
 Isa best_isa();
+/// AVX-512 BF16, which only some CPUs with kAvx512 have: products of pairs of bf16, added one after the other.
+bool has_bf16_pairs();
 
 /// The one to use: `requested` ("" = not given), else LOWBIT_ISA, else the best. Refuses one that
 /// the machine lacks.

@@ -1,6 +1,6 @@
 #pragma once
-// What the CPUID instruction says, and what follows from it: also right where /proc is missing or shows another
-// machine's CPU (an emulator).
+// CPU features from the CPUID instruction. This works also where /proc is missing or shows another machine's CPU (an
+// emulator).
 
 #include <array>
 #include <cstdint>

@@ -3,27 +3,18 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/sha256_blocks.h"
+#include "base/sha256_rounds.h"
+
 namespace lowbit {
 namespace {
-
-constexpr std::array<uint32_t, 64> kRound = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 uint32_t big_endian(const std::byte* p) {
   return std::to_integer<uint32_t>(p[0]) << 24 | std::to_integer<uint32_t>(p[1]) << 16 |
          std::to_integer<uint32_t>(p[2]) << 8 | std::to_integer<uint32_t>(p[3]);
 }
 
-}  // namespace
-
-void Sha256::add_block(const std::byte* block) {
+void add_block(Sha256State& state, const std::byte* block) {
   std::array<uint32_t, 64> w;
   for (size_t i = 0; i < 16; ++i) w[i] = big_endian(block + 4 * i);
   for (size_t i = 16; i < 64; ++i) {
@@ -31,29 +22,43 @@ void Sha256::add_block(const std::byte* block) {
     const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ w[i - 2] >> 10;
     w[i] = w[i - 16] + s0 + w[i - 7] + s1;
   }
-  auto [a, b, c, d, e, f, g, h] = state_;
+  auto [a, b, c, d, e, f, g, h] = state;
   for (size_t i = 0; i < 64; ++i) {
     const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
     const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-    const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
+    const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kSha256Rounds[i] + w[i];
     const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
     h = g, g = f, f = e, e = d + t1;
     d = c, c = b, b = a, a = t1 + t2;
   }
-  const std::array<uint32_t, 8> added = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < 8; ++i) state_[i] += added[i];
+  const Sha256State added = {a, b, c, d, e, f, g, h};
+  for (size_t i = 0; i < 8; ++i) state[i] += added[i];
+}
+
+Sha256Blocks fastest() {
+  const Sha256Blocks x86 = sha256_blocks_x86();
+  return x86 != nullptr ? x86 : &sha256_blocks_ref;
+}
+
+}  // namespace
+
+void sha256_blocks_ref(Sha256State& state, const std::byte* blocks, size_t count) {
+  for (; count > 0; --count, blocks += kSha256Block) add_block(state, blocks);
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
+  static const Sha256Blocks add_blocks = fastest();
   while (!bytes.empty()) {
-    const size_t filled = size_bytes_ % kBlock;
-    const size_t count = std::min(kBlock - filled, bytes.size());
+    const size_t filled = size_bytes_ % kSha256Block;
+    const bool whole = filled == 0 && bytes.size() >= kSha256Block;
+    const size_t count =
+        whole ? bytes.size() / kSha256Block * kSha256Block : std::min(kSha256Block - filled, bytes.size());
     size_bytes_ += count;
-    if (count == kBlock) {
-      add_block(bytes.data());
+    if (whole) {
+      add_blocks(state_, bytes.data(), count / kSha256Block);
     } else {
       std::copy_n(bytes.begin(), count, pending_.begin() + static_cast<std::ptrdiff_t>(filled));
-      if (filled + count == kBlock) add_block(pending_.data());
+      if (filled + count == kSha256Block) add_blocks(state_, pending_.data(), 1);
     }
     bytes = bytes.subspan(count);
   }
@@ -61,10 +66,10 @@ void Sha256::update(std::span<const std::byte> bytes) {
 
 std::string Sha256::finish() {
   const uint64_t size_bits = 8 * size_bytes_;
-  const size_t filled = size_bytes_ % kBlock;
-  std::array<std::byte, 2 * kBlock> tail{};
+  const size_t filled = size_bytes_ % kSha256Block;
+  std::array<std::byte, 2 * kSha256Block> tail{};
   tail[0] = std::byte{0x80};  // then zeros up to the last 8 bytes of a block, which hold the length
-  const size_t tail_size = (filled < 56 ? kBlock : 2 * kBlock) - filled;
+  const size_t tail_size = (filled < 56 ? kSha256Block : 2 * kSha256Block) - filled;
   for (size_t i = 0; i < 8; ++i) tail[tail_size - 1 - i] = static_cast<std::byte>(size_bits >> 8 * i);
   update(std::span(tail).first(tail_size));
   std::string hex;

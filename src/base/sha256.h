@@ -16,13 +16,9 @@ class Sha256 {
   std::string finish();
 
  private:
-  static constexpr size_t kBlock = 64;
-
-  void add_block(const std::byte* block);
-
   std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::array<std::byte, kBlock> pending_{};
+  std::array<std::byte, 64> pending_{};
   uint64_t size_bytes_ = 0;
 };
 

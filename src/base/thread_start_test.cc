@@ -58,7 +58,7 @@ int64_t threads_of_this_process() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
 
-/// What `work` returns in a child of fork(), which has ten seconds.
+/// Runs `work` in a child of fork(), for ten seconds at most, and returns its result.
 template <class Work>
 int in_child(Work work) {
   const pid_t child = fork();

@@ -52,8 +52,8 @@ class Fetcher {
 
   Fetcher() = default;
   Fetcher(const ReadAhead& r, int worker, int64_t threads) {
-    const int64_t first = r.units * worker / threads * r.unit_bytes,
-                  last = r.units * (worker + 1) / threads * r.unit_bytes;
+    const int64_t first = r.blocks * worker / threads * r.block_bytes,
+                  last = r.blocks * (worker + 1) / threads * r.block_bytes;
     if (first >= r.bytes) return;
     at_ = static_cast<const char*>(r.data) + first;
     left_ = std::min({kMostBytes, r.bytes - first, last - first});
@@ -73,7 +73,7 @@ class Fetcher {
   int64_t left_ = 0;
 };
 
-/// What a loop's function refers to was just written by another thread: all of it is asked for at once. Never
+/// Prefetches the object of a loop's function, which another thread has just written: all cache lines at once. Never
 /// dereferenced.
 inline void fetch_object(const RangeFn& fn) {
   constexpr size_t kMostBytes = 2048;
@@ -108,16 +108,16 @@ struct ThreadPool::Impl {
     ReadAhead next;
   };
 
-  /// What the caller publishes, in one cache line, under a sequence lock: `sequence` is odd while the rest is written,
-  /// 2 * loop behind. Fields are atomic since a late thread may read them meanwhile; it then sees another sequence and
-  /// drops them.
+  /// The job that the caller publishes, in one cache line, under a sequence lock: `sequence` is odd while the rest is
+  /// written, 2 * loop behind. Fields are atomic since a late thread may read them meanwhile; it then sees another
+  /// sequence and drops them.
   struct alignas(kApart) Board {
     std::atomic<uint64_t> sequence{0};
     std::atomic<const void*> object{nullptr};
     std::atomic<RangeFn::Call> call{nullptr};
     std::atomic<int64_t> n{0}, grain{1};
     std::atomic<const void*> next_data{nullptr};
-    std::atomic<uint32_t> next_units{0}, next_units_there{0}, next_unit_bytes{0}, object_bytes{0};
+    std::atomic<uint32_t> next_blocks{0}, next_blocks_there{0}, next_block_bytes{0}, object_bytes{0};
   };
   static_assert(offsetof(Board, object_bytes) + 4 == 64);
 
@@ -126,12 +126,12 @@ struct ThreadPool::Impl {
     std::atomic<bool> caller{false}, stopping{false};
   };
 
-  /// Of one thread: the first chunk of its part that is free, with the loop it belongs to. An older loop's: all are
-  /// free.
+  /// A thread's share of a loop: the first chunk of it that is free, with the loop it belongs to. An older loop's: all
+  /// are free.
   struct alignas(kApart) Share {
     std::atomic<uint64_t> free{0};
   };
-  /// Of one thread: how many chunks it did, with the loop.
+  /// A thread's report: how many chunks it did, with the loop.
   struct alignas(kApart) Report {
     std::atomic<uint64_t> done{0};
   };
@@ -190,13 +190,13 @@ struct ThreadPool::Impl {
     board.n.store(job.n, std::memory_order_release);
     board.grain.store(job.grain, std::memory_order_release);
     board.next_data.store(job.next.data, std::memory_order_release);
-    const int64_t unit = job.next.unit_bytes;
+    const int64_t block = job.next.block_bytes;
     const bool fits =
-        unit > 0 && std::max(unit, job.next.units) <= UINT32_MAX;  // a hint: dropped where it does not fit
-    const int64_t there = fits ? std::min((job.next.bytes + unit - 1) / unit, job.next.units) : 0;
-    board.next_units.store(fits ? uint32_t(job.next.units) : 0, std::memory_order_release);
-    board.next_units_there.store(uint32_t(there), std::memory_order_release);
-    board.next_unit_bytes.store(fits ? uint32_t(unit) : 0, std::memory_order_release);
+        block > 0 && std::max(block, job.next.blocks) <= UINT32_MAX;  // a hint: dropped where it does not fit
+    const int64_t there = fits ? std::min((job.next.bytes + block - 1) / block, job.next.blocks) : 0;
+    board.next_blocks.store(fits ? uint32_t(job.next.blocks) : 0, std::memory_order_release);
+    board.next_blocks_there.store(uint32_t(there), std::memory_order_release);
+    board.next_block_bytes.store(fits ? uint32_t(block) : 0, std::memory_order_release);
     board.object_bytes.store(uint32_t(job.fn.bytes()), std::memory_order_release);
     board.sequence.store(2 * job.loop, std::memory_order_release);
   }
@@ -207,10 +207,10 @@ struct ThreadPool::Impl {
               board.object_bytes.load(std::memory_order_acquire)};
     job.n = board.n.load(std::memory_order_acquire);
     job.grain = board.grain.load(std::memory_order_acquire);
-    const int64_t unit_bytes = board.next_unit_bytes.load(std::memory_order_acquire);
+    const int64_t block_bytes = board.next_block_bytes.load(std::memory_order_acquire);
     job.next = {board.next_data.load(std::memory_order_acquire),
-                board.next_units_there.load(std::memory_order_acquire) * unit_bytes,
-                board.next_units.load(std::memory_order_acquire), unit_bytes};
+                board.next_blocks_there.load(std::memory_order_acquire) * block_bytes,
+                board.next_blocks.load(std::memory_order_acquire), block_bytes};
     job.loop = sequence / 2;
     job.chunks = (job.n - 1) / job.grain + 1;
     return board.sequence.load(std::memory_order_relaxed) == sequence;

@@ -32,12 +32,12 @@ class RangeFn {
   size_t bytes_;
 };
 
-/// What the loop after this one reads: `units` of `unit_bytes` each, shared out evenly, of which those that begin below
-/// `bytes` lie at `data`. Threads that wait fetch the first of their units into the second-level cache. A hint: `data`
-/// is never dereferenced.
+/// The memory that the next loop reads: `blocks` of `block_bytes` each, shared out evenly, of which those that begin
+/// below `bytes` lie at `data`. Threads that wait fetch the first of their blocks into the second-level cache. A hint:
+/// `data` is never dereferenced.
 struct ReadAhead {
   const void* data = nullptr;
-  int64_t bytes = 0, units = 0, unit_bytes = 0;
+  int64_t bytes = 0, blocks = 0, block_bytes = 0;
 };
 
 class ThreadPool {

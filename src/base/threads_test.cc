@@ -110,7 +110,7 @@ TEST(Threads, PoolsComeAndGo) {
   }
 }
 
-// What a loop's function throws, out of memory most likely, is thrown by the loop when all of it is done.
+// An exception of a loop's function, most likely out of memory, is thrown by the loop when all of it is done.
 TEST(Threads, WhatIsThrownReachesTheCaller) {
   ThreadPool pool(4);
   for (int64_t thrower = 0; thrower < 40; ++thrower) {

@@ -40,7 +40,7 @@ std::optional<QuantizeSpec> parse_spec_json(const nlohmann::json& json) {
 
 nlohmann::json allocation_json(const Allocation& allocation) {
   nlohmann::json json = nlohmann::json::array();
-  for (const PartChoice& part : allocation.choices) {
+  const auto add = [&](const PartChoice& part, bool is_end) {
     nlohmann::json entry = {{"layers", part.layers}, {"chosen", size_json(part.chosen)}};
     if (part.smaller) entry["smaller"] = size_json(*part.smaller);
     if (part.larger) entry["larger"] = size_json(*part.larger);
@@ -50,8 +50,11 @@ nlohmann::json allocation_json(const Allocation& allocation) {
       specs.push_back({format_info(s.format).name, s.group, static_cast<int>(s.scale), s.zero, s.fit});
     }
     entry["specs"] = specs;
+    entry["end"] = is_end;
     json.push_back(entry);
-  }
+  };
+  for (const PartChoice& part : allocation.choices) add(part, false);
+  for (const PartChoice& part : allocation.ends) add(part, true);
   return json;
 }
 
@@ -73,7 +76,9 @@ Allocation parse_allocation_json(const nlohmann::json& json) {
       part.layers.push_back((*layers)[i].get<std::string>());
       out.specs[part.layers.back()] = std::move(*spec);
     }
-    out.choices.push_back(std::move(part));
+    const auto is_end = entry.find("end");
+    if (is_end == entry.end() || !is_end->is_boolean()) return {};
+    (is_end->get<bool>() ? out.ends : out.choices).push_back(std::move(part));
   }
   return out;
 }

@@ -32,6 +32,14 @@ int first_step(const BlockSpec& block, const ChangedLayers& part) {
   return step;
 }
 
+/// On exact activations.
+Result<MatmulPlan> head_plan(const QTensor& head, const Engine& engine) {
+  MatmulOptions options;
+  options.activation = Activation::kF32;
+  options.isa = engine.isa;
+  return MatmulPlan::make(head, options, *engine.pool);
+}
+
 }  // namespace
 
 Result<BlockProbe> BlockProbe::make(const WeightSource& source, const Engine& engine, Calibration& text) {
@@ -41,10 +49,7 @@ Result<BlockProbe> BlockProbe::make(const WeightSource& source, const Engine& en
   p.norm_.resize(static_cast<size_t>(norm.k));
   dequantize_rows(norm, 0, 1, p.norm_.data());
   LOWBIT_TRY_ASSIGN(const QTensor head, source.load(weight_name(p.spec_.head.name)));
-  MatmulOptions options;
-  options.activation = Activation::kF32;
-  options.isa = engine.isa;
-  LOWBIT_TRY_ASSIGN(p.head_, MatmulPlan::make(head, options, *engine.pool));
+  LOWBIT_TRY_ASSIGN(p.head_, head_plan(head, engine));
   for (int64_t b = 0; b < p.spec_.block_count(); ++b) {
     LOWBIT_TRY_ASSIGN(auto block, SourceBlock::load(source, p.spec_, b, *p.backend_, *engine.pool));
     block->drop_tensors();  // all of them would take the model's room once more
@@ -55,14 +60,15 @@ Result<BlockProbe> BlockProbe::make(const WeightSource& source, const Engine& en
   LOWBIT_TRY_ASSIGN(p.states_, HiddenStates::make(*p.backend_, 1, p.rows_, p.spec_.hidden_size));
   LOWBIT_TRY_ASSIGN(p.part_, HiddenStates::make(*p.backend_, 1, p.rows_, p.spec_.hidden_size));
   LOWBIT_TRY_ASSIGN(p.together_, HiddenStates::make(*p.backend_, 1, p.rows_, p.spec_.hidden_size));
-  LOWBIT_TRY_ASSIGN(const std::vector<float> first, text.first_rows(p.rows_));
-  LOWBIT_TRY(p.states_.write(0, first));
+  p.tokens_.assign(text.first_tokens().begin(), text.first_tokens().begin() + p.rows_);
+  LOWBIT_TRY_ASSIGN(p.first_, text.first_rows(p.rows_));
+  LOWBIT_TRY(p.states_.write(0, p.first_));
   LOWBIT_TRY(p.part_.copy_from(p.states_));
   for (BlockProgram& block : p.programs_) LOWBIT_TRY(p.part_.run(block, *p.room_, kBlockSteps));
-  std::vector<float> last(first.size());
+  std::vector<float> last(p.first_.size());
   LOWBIT_TRY(p.part_.read(0, last));
   p.base_.resize(static_cast<size_t>(p.rows_ * head.n));
-  LOWBIT_TRY(p.each_logits(last, [&p](int64_t row, std::span<float> logits) {
+  LOWBIT_TRY(p.each_logits(last, p.head_, [&p](int64_t row, std::span<float> logits) {
     std::copy(logits.begin(), logits.end(), p.base_.begin() + row * static_cast<int64_t>(logits.size()));
   }));
   return p;
@@ -92,9 +98,22 @@ Result<std::vector<double>> BlockProbe::divergences(int64_t index, const std::ve
   for (const std::vector<float>& end : ends) shares.push_back(error_of(end, rows));
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   LOWBIT_TRY(together_.read(0, rows));
-  LOWBIT_TRY_ASSIGN(const double divergence, divergence_of(rows));
+  LOWBIT_TRY_ASSIGN(const double divergence, divergence_of(rows, head_));
   for (double& share : shares) share = sum > 0 ? divergence * share / sum : 0;
   return shares;
+}
+
+Result<double> BlockProbe::divergence_with(const QTensor* embedding, const QTensor* head) {
+  std::vector<float> rows = first_;
+  for (size_t i = 0; embedding != nullptr && i < tokens_.size(); ++i)
+    dequantize_rows(*embedding, tokens_[i], 1, rows.data() + static_cast<int64_t>(i) * embedding->k);
+  LOWBIT_TRY_ASSIGN(HiddenStates states, HiddenStates::make(*backend_, 1, rows_, spec_.hidden_size));
+  LOWBIT_TRY(states.write(0, rows));
+  for (BlockProgram& block : programs_) LOWBIT_TRY(states.run(block, *room_, kBlockSteps));
+  LOWBIT_TRY(states.read(0, rows));
+  if (head == nullptr) return divergence_of(rows, head_);
+  LOWBIT_TRY_ASSIGN(const MatmulPlan plan, head_plan(*head, *engine_));
+  return divergence_of(rows, plan);
 }
 
 /// Sum over rows of |x - y|^2 / |y|^2: what a norm behind them sees of it.
@@ -113,9 +132,9 @@ double BlockProbe::error_of(const std::vector<float>& x, const std::vector<float
   return sum;
 }
 
-Result<double> BlockProbe::divergence_of(const std::vector<float>& x) const {
+Result<double> BlockProbe::divergence_of(const std::vector<float>& x, const MatmulPlan& head) const {
   std::vector<double> parts(static_cast<size_t>(rows_));
-  LOWBIT_TRY(each_logits(x, [&](int64_t row, std::span<float> logits) {
+  LOWBIT_TRY(each_logits(x, head, [&](int64_t row, std::span<float> logits) {
     parts[static_cast<size_t>(row)] =
         kl_divergence(std::span(base_).subspan(static_cast<size_t>(row) * logits.size(), logits.size()), logits);
   }));
@@ -125,9 +144,9 @@ Result<double> BlockProbe::divergence_of(const std::vector<float>& x) const {
 }
 
 /// Calls use(row, log probabilities), from several threads.
-Status BlockProbe::each_logits(const std::vector<float>& x,
+Status BlockProbe::each_logits(const std::vector<float>& x, const MatmulPlan& head,
                                const std::function<void(int64_t row, std::span<float> log_probabilities)>& use) const {
-  const int64_t width = spec_.hidden_size, vocab = head_.n();
+  const int64_t width = spec_.hidden_size, vocab = head.n();
   std::vector<float> rows(static_cast<size_t>(kLogitsAtOnce * width)),
       logits(static_cast<size_t>(kLogitsAtOnce * vocab));
   for (int64_t first = 0; first < rows_; first += kLogitsAtOnce) {
@@ -136,7 +155,7 @@ Status BlockProbe::each_logits(const std::vector<float>& x,
                   spec_.final_norm.eps, rows.data(), width, *engine_->pool);
     ActivationRows prepared;
     LOWBIT_TRY(prepared.prepare(Activation::kF32, rows.data(), m, width, width, engine_->isa, *engine_->pool));
-    LOWBIT_TRY(head_.run(prepared, nullptr, logits.data(), vocab, *engine_->pool));
+    LOWBIT_TRY(head.run(prepared, nullptr, logits.data(), vocab, *engine_->pool));
     engine_->pool->parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const auto row = std::span(logits).subspan(static_cast<size_t>(i * vocab), static_cast<size_t>(vocab));

@@ -37,19 +37,24 @@ class BlockProbe {
   /// part is empty.
   Result<std::vector<double>> divergences(int64_t index, const std::vector<ChangedLayers>& parts);
 
+  /// Mean KL divergence of the logits with another token embedding and another head; null: the source's.
+  Result<double> divergence_with(const QTensor* embedding, const QTensor* head);
+
  private:
   BlockProbe(const Engine& engine, Backend& backend, ModelSpec spec)
       : engine_(&engine), backend_(&backend), spec_(std::move(spec)) {}
 
-  Result<double> divergence_of(const std::vector<float>& x) const;
+  Result<double> divergence_of(const std::vector<float>& x, const MatmulPlan& head) const;
   double error_of(const std::vector<float>& x, const std::vector<float>& y) const;
-  Status each_logits(const std::vector<float>& x,
+  Status each_logits(const std::vector<float>& x, const MatmulPlan& head,
                      const std::function<void(int64_t row, std::span<float> log_probabilities)>& use) const;
 
   const Engine* engine_;
   Backend* backend_;
   ModelSpec spec_;
   int64_t rows_ = 0;
+  std::vector<TokenId> tokens_;     // [rows]
+  std::vector<float> first_;        // [rows, hidden]: their embeddings
   std::vector<float> norm_, base_;  // base_: [rows, vocab] log probabilities
   std::vector<std::shared_ptr<const SourceBlock>> blocks_;
   std::vector<BlockProgram> programs_;  // of them, as they are

@@ -32,7 +32,7 @@ class SourceBlock {
   const std::vector<Step>& steps() const { return steps_; }
   const Weight* weight(LinearRole role) const { return weights_.blocks.front().of(role); }
   std::string name(const LinearSpec& linear) const { return weight_name(index_, linear.name); }
-  /// As decoded, until drop_tensors(); null: not a tensor of this block.
+  /// A decoded tensor, valid until drop_tensors(); null: not a tensor of this block.
   const QTensor* tensor(const std::string& name) const;
   void drop_tensors() { tensors_.clear(); }
   /// [n] or empty.

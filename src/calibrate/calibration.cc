@@ -142,6 +142,7 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
                                                                                : given_sequences(options, c.context_));
   c.sequences_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
   c.text_sha256_ = text.sha256;
+  c.first_tokens_.assign(text.fitted.begin(), text.fitted.begin() + c.context_);
   LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
   LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
   if (asymmetric) {

@@ -38,6 +38,8 @@ class Calibration {
   int64_t context() const { return context_; }
   /// The first n hidden states of the first sequence, before the next block. n <= context().
   Result<std::vector<float>> first_rows(int64_t n) const;
+  /// Its tokens.
+  const std::vector<TokenId>& first_tokens() const { return first_tokens_; }
   const std::string& text_sha256() const { return text_sha256_; }
   HeldOut& held_out() { return held_out_; }
   Backend& backend() { return *backend_; }
@@ -59,7 +61,7 @@ class Calibration {
   Result<HessianByWeight> measure();
   /// measure(), and the states go on behind the block: where nothing is quantized.
   Result<HessianByWeight> measure_and_advance();
-  /// Of an asymmetric calibration: brings both streams to an input of the block, and says how they differ there.
+  /// For asymmetric calibration: brings both streams to an input of the block, and says how they differ there.
   Result<HessianByWeight> measure_input(InputRole role);
   /// `w` in place of the source's.
   Status replace(const std::string& name, const QTensor& w);
@@ -77,6 +79,7 @@ class Calibration {
   ModelSpec spec_;
   int64_t sequences_ = 0, context_ = 0;
   std::string text_sha256_;
+  std::vector<TokenId> first_tokens_;
   std::function<bool(double)> progress_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<BatchRoom> source_room_, room_;
@@ -84,7 +87,7 @@ class Calibration {
   HiddenStates states_;         // [sequences, context, hidden]: of the quantized blocks
   HiddenStates source_states_;  // the same of the source's blocks; empty: not asymmetric
   BlockSpec room_for_;          // a block that the rooms were made for
-  // Of the block that is under way.
+  // State of the block that is under way.
   std::shared_ptr<const SourceBlock> block_;
   bool compared_ = false;  // the source's states have come through it
   std::unique_ptr<BlockProgram> source_program_, program_;

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kRowsOfLogits = 64;  // logits in memory at once
 constexpr float kSure = 0.5f;          // of the probability
-/// A model that says something else in most places where the source is sure is of no use either, given enough of them
-/// to say so.
+/// A model that says something else at most positions where the source is sure is of no use either, given enough of
+/// them to say so.
 constexpr double kLeastSame = 0.5;
 constexpr int64_t kLeastSure = 64;
 
@@ -75,13 +75,13 @@ void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, 
 }
 
 Verdict judge(const HeldOutReport& held) {
-  const char* const where = held.was_seen ? "of the text" : "held back from the text";
+  const char* const where = held.was_seen ? "of the text" : "held out from the text";
   if (!(held.ratio() <= kBrokenRatio))
     return {fmt::format("perplexity {:.4g} on {} tokens {}, {:.3g} times the source's {:.4g}", held.ppl, held.tokens,
                         where, held.ratio(), held.source_ppl),
             fmt::format("at most {:g} times", kBrokenRatio)};
   if (held.sure_tokens >= kLeastSure && held.same_where_sure < kLeastSame)
-    return {fmt::format("the source's next token in {:.0f} % of {} places {} where the source is sure of it",
+    return {fmt::format("the source's next token in {:.0f} % of {} positions {} where the source is sure of it",
                         100 * held.same_where_sure, held.sure_tokens, where),
             fmt::format("at least {:.0f} %", 100 * kLeastSame)};
   return {};

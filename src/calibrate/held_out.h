@@ -23,8 +23,8 @@ struct NextTokens {
   std::vector<char> sure;  // it has half of the probability or more
 };
 
-/// same_token, continued and the figures of sure places, of sequences of `context` tokens; the last place of a sequence
-/// has no next token.
+/// same_token, continued and the figures of sure positions, of sequences of `context` tokens; the last position of a
+/// sequence has no next token.
 void compare_next_tokens(const NextTokens& source, const NextTokens& quantized, int64_t context, HeldOutReport& report);
 
 /// Why a result is of no use, and what it had to be; "" where it is.
@@ -33,7 +33,7 @@ struct Verdict {
   bool broken() const { return !what.empty(); }
 };
 /// Perplexity beyond three times the source's; or another token where the source is sure of its own more often than
-/// not, over 64 such places or more: a model may keep its perplexity and say other things.
+/// not, over 64 such positions or more: a model may keep its perplexity and say other things.
 Verdict judge(const HeldOutReport& held);
 
 /// A few sequences of tokens, run through the source's blocks and through the quantized ones side by side, one block in

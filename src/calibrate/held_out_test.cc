@@ -15,7 +15,7 @@ NextTokens next(std::vector<TokenId> likeliest, std::vector<char> sure = {}) {
 }
 
 TEST(HeldOut, NextTokensAreCountedBySequence) {
-  // Two sequences of five places; what is said behind the last of each does not count.
+  // Two sequences of five positions; what is said behind the last of each does not count.
   const NextTokens source = next({1, 2, 3, 4, 9, 5, 6, 7, 8, 9}, {1, 1, 0, 0, 1, 0, 1, 1, 0, 1});
   const NextTokens quantized = next({1, 2, 0, 4, 0, 5, 6, 7, 8, 0});
   HeldOutReport report;
@@ -51,7 +51,7 @@ TEST(HeldOut, AModelThatSaysOtherThingsIsBrokenWhateverItsPerplexity) {
   EXPECT_FALSE(judge(held(1.1, 500, 0.95)).broken());
   EXPECT_FALSE(judge(held(2.9, 500, 0.6)).broken());
   const Verdict other = judge(held(1.1, 500, 0.4));
-  EXPECT_NE(other.what.find("40 % of 500 places"), std::string::npos) << other.what;
+  EXPECT_NE(other.what.find("40 % of 500 positions"), std::string::npos) << other.what;
   EXPECT_EQ(other.wanted, "at least 50 %");
   const Verdict garbage = judge(held(3.2, 500, 0.95));
   EXPECT_NE(garbage.what.find("3.2 times the source's"), std::string::npos) << garbage.what;

@@ -16,8 +16,8 @@ struct Traffic {
   Slots reads = 0, writes = 0;
 };
 
-/// What a step of a block reads before it writes, and what it writes. What attention does to q and k is nobody's
-/// business behind it.
+/// The slots that a step of a block reads before it writes, and those that it writes. Attention changes q and k in
+/// place, but no later step reads them.
 Traffic traffic_of(const Step& step) {
   Traffic t;
   if (const auto* linear = std::get_if<LinearStep>(&step)) {

@@ -30,7 +30,7 @@ class HiddenStates {
   bool empty() const { return sequences_ == 0; }
   int64_t sequences() const { return sequences_; }
   int64_t rows() const { return sequences_ * context_; }
-  /// Of the block, that runs next; 0 between blocks.
+  /// The step of the block that runs next; 0 between blocks.
   int step() const { return step_; }
   /// Rows from `first` on: [n, hidden].
   Status write(int64_t first, std::span<const float> from);

@@ -165,9 +165,8 @@ Result<QuantizeSpec> Recipe::spec_for(const std::string& name, LayerRole role) c
   if (role == LayerRole::kOther) return spec;
   LOWBIT_TRY_ASSIGN(const RecipeRule* rule, first_match(name));
   if (rule != nullptr) return rule->spec;
-  if (role != LayerRole::kLinear) return role == LayerRole::kEmbedding ? embedding_ : head_;
-  const auto it = specs_.find(name);
-  return it != specs_.end() ? it->second : linear_;
+  if (const auto it = specs_.find(name); it != specs_.end()) return it->second;
+  return role == LayerRole::kLinear ? linear_ : role == LayerRole::kEmbedding ? embedding_ : head_;
 }
 
 Result<const RecipeRule*> Recipe::first_match(const std::string& name) const {

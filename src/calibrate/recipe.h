@@ -40,7 +40,7 @@ class Recipe {
 
   /// True when a rule or keep pattern matches.
   bool names(const std::string& name) const;
-  /// Formats of some linear layers in place of the option, by tensor name. Rules come first all the same.
+  /// Formats of some layers in place of the option, by tensor name. Rules come first all the same.
   void set_specs(std::map<std::string, QuantizeSpec> specs) { specs_ = std::move(specs); }
 
  private:

@@ -147,7 +147,7 @@ class RotatedSource final : public ForwardingSource {
   std::vector<SourceTensor> tensors_;
 };
 
-/// Of one block.
+/// Refuses a block that cannot be rotated.
 Status check_rotatable(int64_t index, const BlockSpec& block) {
   const auto refuse = [&](const TensorName& name, std::string got, const char* wanted) {
     return fail(ErrorCode::kUnsupported, weight_name(index, name), std::move(got), wanted, "leave --rotate out");

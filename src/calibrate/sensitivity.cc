@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "calibrate/block_probe.h"
 #include "calibrate/calibration.h"
+#include "calibrate/end_sizes.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/row_sample.h"
 #include "quantize/allocation.h"
@@ -25,6 +26,11 @@ constexpr std::array kFormats = {
 /// Small enough for losses to add up, large enough to measure.
 constexpr FormatId kProbe = FormatId::kInt3;
 constexpr int64_t kHessianTokens = 2048;  // for the errors of outputs
+/// Embedding and head may cost this share of the divergence of all linear layers: too little to be seen beside it.
+constexpr double kShareOfAnEnd = 0.05;
+/// Divergences of parts add up below this; beyond, they are an order.
+constexpr double kMostThatAddsUp = 0.5;
+
 /// The layers of a block that get a format together: readers of one input, values apart.
 std::vector<std::vector<const LinearSpec*>> parts_of(const BlockSpec& block) {
   std::vector<std::vector<const LinearSpec*>> parts;
@@ -72,7 +78,12 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(Calibration text, Calibration::start(source_, few, false, engine_));
     LOWBIT_TRY_ASSIGN(BlockProbe probe, BlockProbe::make(source_, engine_, text));
     for (int64_t block = 0; block < text.blocks(); ++block) LOWBIT_TRY(add_block(block, text, probe));
-    return choose();
+    LOWBIT_TRY_ASSIGN(Allocation chosen, choose());
+    double divergence = 0;
+    for (const PartChoice& part : chosen.choices) divergence += part.chosen.divergence;
+    LOWBIT_TRY(choose_ends(source_, recipe_, engine_, options_, probe,
+                           kShareOfAnEnd * std::min(divergence, kMostThatAddsUp), chosen));
+    return chosen;
   }
 
  private:
@@ -150,15 +161,15 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(const QTensor rounded,
                       fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
     const double before = output_energy(some, &rounded, hessian);
-    const double unit = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
-    c.probe_error += unit * before;
+    const double per_energy = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
+    c.probe_error += per_energy * before;
     LOWBIT_TRY_ASSIGN(c.probed[role], fit_layer(name, w, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
     for (size_t f = 0; f < specs_.size(); ++f) {
       QuantizeSpec spec = specs_[f];
       spec.fit = "wls";
       LOWBIT_TRY_ASSIGN(const QTensor q,
                         fit_layer(name, some, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
-      c.error[f] += unit * kept * output_energy(some, &q, hessian);
+      c.error[f] += per_energy * kept * output_energy(some, &q, hessian);
       c.bytes[f] += bytes_of_rows(q, w.n);
     }
     return {};
@@ -213,7 +224,7 @@ class Allocator {
     const auto size = [&](size_t f) {
       const QuantizeSpec& spec = specs_[f];
       return PartChoice::Size{
-          fmt::format("{} {}", format_info(spec.format).name, scaling_name(scaling_of(spec))),
+          size_name(spec),
           8.0 * static_cast<double>(part.choices[f].bytes) / static_cast<double>(std::max<int64_t>(part.elements, 1)),
           part.choices[f].loss};
     };
@@ -237,6 +248,10 @@ class Allocator {
 };
 
 }  // namespace
+
+std::string size_name(const QuantizeSpec& spec) {
+  return fmt::format("{} {}", format_info(spec.format).name, scaling_name(scaling_of(spec)));
+}
 
 Result<Allocation> allocate_formats(const WeightSource& source, const Recipe& recipe, const Engine& engine,
                                     const QuantizeOptions& options) {

@@ -17,11 +17,18 @@ namespace lowbit {
 struct Allocation {
   std::map<std::string, QuantizeSpec> specs;
   std::vector<PartChoice> choices;
+  std::vector<PartChoice> ends;  // embedding and head, which the budget does not count
 };
+
+/// "codebook4 g32 double", as choices name a size.
+std::string size_name(const QuantizeSpec& spec);
 
 /// One of options.candidates (without any: options.linear in every format worth it) for each part of a block, so that
 /// the linear layers take at most options.target_bpw bits per weight together. Layers that a rule of the recipe names
 /// keep what it says and count with it. q and k go together, gate and up too.
+///
+/// With options.end_candidates embedding and head are chosen too, so that each costs at most a twentieth of the
+/// divergence of all linear layers: choose_ends().
 ///
 /// Each part's loss at a size is  KLD(part at 3 bits) * output error(size) / output error(3 bits).  The KL divergence
 /// of the logits on a few hundred tokens of the text is measured for the parts of a block together, all else

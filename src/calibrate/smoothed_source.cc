@@ -64,7 +64,7 @@ void join_columns(const float* x, int64_t m, int64_t k, std::vector<float>& larg
     }
 }
 
-/// Of all that read it, in the block that the text is at.
+/// The largest weight of each column, over all layers that read the input, in the block that the text is at.
 Result<std::vector<float>> largest_weights(const Calibration& text, int64_t block, const InputSpec& input) {
   std::vector<float> largest;
   for (const LinearSpec& reader : input.readers) {

@@ -24,8 +24,8 @@ struct Beginnings {
   int64_t vocab_size = 0;
 };
 
-/// Of the list that `python -m lowbit.sample` has, and the tokenizer's own template. Openings without tokens are left
-/// out.
+/// Beginnings from the list of `python -m lowbit.sample`, and from the tokenizer's own template. Openings without
+/// tokens are left out.
 Result<Beginnings> beginnings_of(const Tokenizer& tokenizer, int64_t vocab_size);
 
 /// The beginning of each of `count` sequences, at most context - 1 tokens: of those that the model has, in these shares

@@ -104,7 +104,7 @@ Result<Fp8Dequant> read_dequant(const lb_fp8_dequant_args* args) {
   return d;
 }
 
-/// What single and grouped products have in common.
+/// Checks that single and grouped products share.
 template <class Args>
 Result<Fp8Gemm> gemm_of(const Args& a) {
   Fp8Gemm g;

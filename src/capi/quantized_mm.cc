@@ -24,7 +24,7 @@ tl::unexpected<Error> bad_mm(const char* what, const std::string& got, std::stri
   return fail(ErrorCode::kInvalidArgument, std::string("quantized_mm ") + what, got, std::move(wanted));
 }
 
-/// What both versions ask for. The device version checks the rest itself and does not read row_ends.
+/// Checks of both versions. The device version checks the rest itself and does not read row_ends.
 Status read_args(const lb_quantized_mm_args* args, lb_quantized_mm_args& a) {
   if (args == nullptr) return bad_mm("args", "NULL", "arguments");
   LOWBIT_TRY(read_versioned("lb_quantized_mm_args", args, {}, a));

@@ -20,7 +20,7 @@ tl::unexpected<Error> null(const std::string& call, const char* wanted) {
 /// lb_generate_options of the first release: what lb_generate_options_init() may write.
 constexpr size_t kFirstOptions = offsetof(lb_generate_options, user) + sizeof(lb_generate_options::user);
 
-/// What the caller's arrays hold. Errors: kInvalidArgument.
+/// Reads the arrays that the options point to. Errors: kInvalidArgument.
 Status read_arrays(const std::string& call, const lb_generate_options& o, GenerateOptions& options) {
   if ((o.bias_count > 0 && (o.bias_tokens == nullptr || o.bias_values == nullptr)) ||
       (o.token_mask_words > 0 && o.token_mask == nullptr) || (o.stop_count > 0 && o.stop_texts == nullptr))

@@ -1,5 +1,5 @@
 #pragma once
-// What lb_model_* and lb_session_* have in common: calls on one sequence.
+// Calls on one sequence, shared by lb_model_* and lb_session_*.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,7 +28,7 @@ auto sequence_of(Handle* handle) {
   return handle == nullptr ? nullptr : &handle->sequence;
 }
 
-/// What a caller's array takes of `from`, and how much there was.
+/// Copies as much of `from` as the caller's array holds, and reports the full count.
 template <class From, class T>
 void hand_over(const From& from, T* to, size_t capacity, size_t* count) {
   std::copy_n(from.data(), std::min(capacity, from.size()), to);

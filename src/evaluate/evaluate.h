@@ -27,7 +27,7 @@ struct ChoiceScore {
   double log_probability = 0;  // of the continuation
   bool likeliest = false;      // each of its tokens is, of equal ones the first
 };
-/// Of all choices of all questions, one behind the other.
+/// Scores of all choices of all questions, one behind the other.
 Result<std::vector<ChoiceScore>> score_choices(SharedModel& model, std::span<const ChoiceQuestion> questions,
                                                const Progress& progress);
 

@@ -92,10 +92,12 @@ class Maker {
     for (int64_t i = 0; i < names; ++i) {
       const char* const name = kNames[size_t(i)];
       const int64_t number = 1000 + int64_t(rng.below(9000)), apples = 1 + int64_t(rng.below(9));
-      sentences.push_back(fmt::format("\nThe secret number of {} is {}.\n", name, number));
+      // The number stands right behind the name: small models find it there, but not at the end of a sentence that all
+      // facts have in common (docs/adr/0167-needles-that-f16-finds.md).
+      sentences.push_back(fmt::format("\nSecret number: {} {}.\n", name, number));
       sentences.push_back(fmt::format("\n{} has {} apples.\n", name, apples));
       Question& needle = to.questions.emplace_back();
-      LOWBIT_TRY(add(fmt::format("\nThe secret number of {} is", name), fmt::format(" {}", number), needle));
+      LOWBIT_TRY(add(fmt::format("\nSecret number: {}", name), fmt::format(" {}", number), needle));
       sum += apples;
       LOWBIT_TRY(
           add(before + fmt::format(" {} has", name), fmt::format(" {} apples, which makes {}", apples, sum), chain));

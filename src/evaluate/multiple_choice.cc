@@ -24,7 +24,7 @@ struct ChoiceTokens {
 
   /// The last token's successor does not count.
   std::span<const TokenId> run() const { return std::span(all).first(all.size() - 1); }
-  /// Of the whole continuation.
+  /// The score of the whole continuation.
   ChoiceScore score() const {
     ChoiceScore sum{0, true};
     for (const ChoiceScore& part : parts) {
@@ -109,7 +109,7 @@ class ChoiceScorer {
     return {};
   }
 
-  /// Of all choices in the order in which they were added, after flush().
+  /// Scores of all choices in the order in which they were added, after flush().
   const std::vector<ChoiceScore>& scores() const { return scores_; }
 
  private:

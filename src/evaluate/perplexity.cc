@@ -131,7 +131,7 @@ class ChunkScorer {
 
   const std::vector<Score>& scores() const { return scores_; }
 
-  /// Of chunks [first, first + count), behind those of the chunks before.
+  /// Scores chunks [first, first + count); the scores follow those of the chunks before.
   Status score(int64_t first, int64_t count) {
     at_ = scores_.size();
     scores_.resize(at_ + static_cast<size_t>(count * plan_.scored()));

@@ -9,7 +9,7 @@
 namespace lowbit {
 namespace {
 
-/// owner[bit of the unit] = (element, bit of its code), found by storing one-bit codes and looking
+/// owner[bit of the pack] = (element, bit of its code), found by storing one-bit codes and looking
 /// where they land.
 struct Owner {
   int element = -1, bit = 0;
@@ -17,14 +17,14 @@ struct Owner {
 
 std::vector<Owner> find_owners(const FormatInfo& info) {
   const FormatOps& ops = format_ops(info.id);
-  std::vector<Owner> owners(static_cast<size_t>(8 * info.unit_bytes));
-  for (int e = 0; e < info.unit_elems; ++e)
+  std::vector<Owner> owners(static_cast<size_t>(8 * info.pack_bytes));
+  for (int e = 0; e < info.pack_elems; ++e)
     for (int b = 0; b < info.code_bits; ++b) {
-      std::vector<uint8_t> codes(static_cast<size_t>(info.unit_elems)), unit(static_cast<size_t>(info.unit_bytes));
+      std::vector<uint8_t> codes(static_cast<size_t>(info.pack_elems)), pack(static_cast<size_t>(info.pack_bytes));
       codes[static_cast<size_t>(e)] = static_cast<uint8_t>(1u << b);
-      ops.pack(codes.data(), info.unit_elems, unit.data());
+      ops.pack(codes.data(), info.pack_elems, pack.data());
       for (size_t bit = 0; bit < owners.size(); ++bit)
-        if (unit[bit / 8] >> (bit % 8) & 1u) owners[bit] = {e, b};
+        if (pack[bit / 8] >> (bit % 8) & 1u) owners[bit] = {e, b};
     }
   return owners;
 }
@@ -32,7 +32,7 @@ std::vector<Owner> find_owners(const FormatInfo& info) {
 std::string draw_bits(const FormatInfo& info) {
   const auto owners = find_owners(info);
   std::string out = "byte  bit 7 ... bit 0   (element.bit of its code)\n";
-  for (int byte = 0; byte < info.unit_bytes; ++byte) {
+  for (int byte = 0; byte < info.pack_bytes; ++byte) {
     out += fmt::format("{:>4}  ", byte);
     for (int bit = 7; bit >= 0; --bit) {
       const Owner o = owners[static_cast<size_t>(8 * byte + bit)];
@@ -75,7 +75,7 @@ std::string draw_trellis(const TrellisInfo& trellis) {
 std::string draw_layout(FormatId id) {
   const FormatInfo& info = format_info(id);
   std::string out = fmt::format("{}: {}, {:g} bits per code, {} in {} byte{}{}\n", info.name, info.alphabet,
-                                info.bits_per_code(), info.unit_elems, info.unit_bytes, info.unit_bytes == 1 ? "" : "s",
+                                info.bits_per_code(), info.pack_elems, info.pack_bytes, info.pack_bytes == 1 ? "" : "s",
                                 info.canonical ? "" : " (derived by kernels, never in a file)");
   if (info.kind == ValueKind::kDense) return out + "one little-endian float per element, no scales\n";
   if (id == FormatId::kTernaryPacked)

@@ -16,25 +16,25 @@ template <class CodecT, class PackingT>
 struct Format {
   using Codec = CodecT;
   using Packing = PackingT;
-  static constexpr int kBits = Codec::kBits, kElems = Packing::kElems, kUnitBytes = Packing::kUnitBytes;
+  static constexpr int kBits = Codec::kBits, kElems = Packing::kElems, kPackBytes = Packing::kPackBytes;
 
-  static constexpr LOWBIT_HD unsigned code_at(const uint8_t* unit, int e) { return get_code<Packing>(unit, e, kBits); }
-  static constexpr LOWBIT_HD void put(uint8_t* unit, int e, unsigned code) { set_code<Packing>(unit, e, code, kBits); }
-  static constexpr LOWBIT_HD auto decode(const uint8_t* unit, int e) { return Codec::value(code_at(unit, e)); }
+  static constexpr LOWBIT_HD unsigned code_at(const uint8_t* pack, int e) { return get_code<Packing>(pack, e, kBits); }
+  static constexpr LOWBIT_HD void put(uint8_t* pack, int e, unsigned code) { set_code<Packing>(pack, e, code, kBits); }
+  static constexpr LOWBIT_HD auto decode(const uint8_t* pack, int e) { return Codec::value(code_at(pack, e)); }
   template <class V>
-  static constexpr LOWBIT_HD void encode(uint8_t* unit, int e, V value) {
-    put(unit, e, Codec::code(value));
+  static constexpr LOWBIT_HD void encode(uint8_t* pack, int e, V value) {
+    put(pack, e, Codec::code(value));
   }
 
-  /// All codes of a unit. A format may replace it by something faster; the proofs below compare the
+  /// All codes of a pack. A format may replace it by something faster; the proofs below compare the
   /// two.
-  static constexpr LOWBIT_HD void unpack(const uint8_t* unit, uint8_t* codes) {
+  static constexpr LOWBIT_HD void unpack(const uint8_t* pack, uint8_t* codes) {
     if constexpr (requires { Packing::kDenseBits; } && Packing::kDenseBits && 8 % kBits == 0) {
       constexpr int kPerByte = 8 / kBits;
       for (int e = 0; e < kElems; ++e)
-        codes[e] = uint8_t((unit[e / kPerByte] >> (e % kPerByte * kBits)) & ((1u << kBits) - 1u));
+        codes[e] = uint8_t((pack[e / kPerByte] >> (e % kPerByte * kBits)) & ((1u << kBits) - 1u));
     } else {
-      for (int e = 0; e < kElems; ++e) codes[e] = uint8_t(code_at(unit, e));
+      for (int e = 0; e < kElems; ++e) codes[e] = uint8_t(code_at(pack, e));
     }
   }
 };
@@ -42,15 +42,15 @@ struct Format {
 // ---- Proofs
 // ---------------------------------------------------------------------------------------------------------
 
-/// Every bit of the unit belongs to exactly one bit of one code.
+/// Every bit of the pack belongs to exactly one bit of one code.
 template <class F>
 constexpr bool is_permutation() {
   if constexpr (BitPacking<typename F::Packing>) {
-    std::array<uint8_t, F::kUnitBytes> seen{};
+    std::array<uint8_t, F::kPackBytes> seen{};
     for (int e = 0; e < F::kElems; ++e)
       for (int b = 0; b < F::kBits; ++b) {
         const BitPos p = F::Packing::at(e, b);
-        if (p.word < 0 || 4 * p.word >= F::kUnitBytes || p.bit < 0 || p.bit > 31) return false;
+        if (p.word < 0 || 4 * p.word >= F::kPackBytes || p.bit < 0 || p.bit > 31) return false;
         uint8_t& byte = seen[std::size_t(4 * p.word + p.bit / 8)];
         if (byte >> (p.bit % 8) & 1u) return false;
         byte = uint8_t(byte | 1u << (p.bit % 8));
@@ -66,13 +66,13 @@ template <class F>
 constexpr bool round_trips() {
   for (int e = 0; e < F::kElems; ++e)
     for (unsigned c = 0; c < unsigned(F::Codec::kCodes); ++c) {
-      std::array<uint8_t, F::kUnitBytes> unit{};
+      std::array<uint8_t, F::kPackBytes> pack{};
       for (int other = 0; other < F::kElems; ++other)
-        F::put(unit.data(), other, unsigned(other + int(c)) % unsigned(F::Codec::kCodes));
-      F::put(unit.data(), e, c);
+        F::put(pack.data(), other, unsigned(other + int(c)) % unsigned(F::Codec::kCodes));
+      F::put(pack.data(), e, c);
       for (int other = 0; other < F::kElems; ++other) {
         const unsigned want = other == e ? c : unsigned(other + int(c)) % unsigned(F::Codec::kCodes);
-        if (F::code_at(unit.data(), other) != want) return false;
+        if (F::code_at(pack.data(), other) != want) return false;
       }
       if constexpr (F::kBits == 8) e = F::kElems - 1;  // one place is enough for whole bytes
     }
@@ -95,17 +95,17 @@ template <class F>
 constexpr bool unpack_equals_code_at() {
   uint32_t x = 0x9e3779b9u;
   for (int n = 0; n < 16; ++n) {
-    std::array<uint8_t, F::kUnitBytes> unit{};
-    for (auto& byte : unit) {
+    std::array<uint8_t, F::kPackBytes> pack{};
+    for (auto& byte : pack) {
       x ^= x << 13;
       x ^= x >> 17;
       x ^= x << 5;
       byte = uint8_t(x);
     }
     std::array<uint8_t, F::kElems> codes{};
-    F::unpack(unit.data(), codes.data());
+    F::unpack(pack.data(), codes.data());
     for (int e = 0; e < F::kElems; ++e)
-      if (codes[std::size_t(e)] != F::code_at(unit.data(), e)) return false;
+      if (codes[std::size_t(e)] != F::code_at(pack.data(), e)) return false;
   }
   return true;
 }
@@ -113,7 +113,7 @@ constexpr bool unpack_equals_code_at() {
 /// The proofs of one format, each a constant expression of its own.
 template <class F>
 struct Proof {
-  static_assert(is_permutation<F>(), "a packing must use every bit of its unit exactly once");
+  static_assert(is_permutation<F>(), "a packing must use every bit of its pack exactly once");
   static_assert(round_trips<F>(), "a stored code must read back");
   static_assert(codec_inverts<F>(), "a codec must invert its own values");
   static_assert(unpack_equals_code_at<F>(), "a fast unpack must equal the derived one");

@@ -38,8 +38,8 @@ const char* format_advice(FormatId id) {
       return "two bits with the least loss; give --calib";
     case FormatId::kTrellis3:
       return "three bits with the least loss; give --calib";
-    // What files have, from GGUF above all, while another one of its size loses less; layouts of kernels, tests and
-    // benchmarks; new ones, until it is known when they pay.
+    // No advice: formats kept for imports (above all from GGUF) while another of the same size loses less; layouts of
+    // kernels, tests and benchmarks; new formats until it is known when they pay.
     default:
       return "";
   }

@@ -94,12 +94,12 @@ TEST(bitplanes, bit_serial_identity_of_seed_003) {
   Rng rng(3);
   for (int trial = 0; trial < 1000; ++trial) {
     const uint32_t w0 = uint32_t(rng.next()), w1 = uint32_t(rng.next());
-    uint8_t unit[8];
-    for (int i = 0; i < 4; ++i) unit[i] = uint8_t(w0 >> (8 * i)), unit[4 + i] = uint8_t(w1 >> (8 * i));
+    uint8_t pack[8];
+    for (int i = 0; i < 4; ++i) pack[i] = uint8_t(w0 >> (8 * i)), pack[4 + i] = uint8_t(w1 >> (8 * i));
     int direct = 0, serial = 0;
     for (int e = 0; e < 32; ++e) {
       const int a = int(rng.below(255)) - 127;
-      direct += a * Int2Planes::decode(unit, e);
+      direct += a * Int2Planes::decode(pack, e);
       serial += a * (int(w0 >> e & 1u) + 2 * int(w1 >> e & 1u) - 2);
     }
     EXPECT_EQ(direct, serial);
@@ -110,10 +110,10 @@ TEST(ternary_packed, all_243_bytes_hold_their_five_digits) {
   for (int number = 0; number < 243; ++number) {
     int digits[5], rest = number;
     for (int i = 4; i >= 0; --i) digits[i] = rest % 3, rest /= 3;
-    uint8_t unit[1] = {0};
-    for (int e = 0; e < 5; ++e) TernaryPacked::put(unit, e, unsigned(digits[e]));
-    for (int e = 0; e < 5; ++e) EXPECT_EQ(TernaryPacked::code_at(unit, e), unsigned(digits[e]));
-    EXPECT_EQ(unit[0], (number * 256 + 242) / 243);
+    uint8_t pack[1] = {0};
+    for (int e = 0; e < 5; ++e) TernaryPacked::put(pack, e, unsigned(digits[e]));
+    for (int e = 0; e < 5; ++e) EXPECT_EQ(TernaryPacked::code_at(pack, e), unsigned(digits[e]));
+    EXPECT_EQ(pack[0], (number * 256 + 242) / 243);
   }
 }
 
@@ -133,7 +133,7 @@ TEST(tile, panel_is_a_permutation) {
   EXPECT_EQ(*seen.rbegin(), 159);
 }
 
-TEST(draw, shows_every_element_of_the_unit) {
+TEST(draw, shows_every_element_of_the_pack) {
   const std::string text = draw_layout(FormatId::kInt3);
   for (int e = 0; e < 32; ++e) EXPECT_NE(text.find(" " + std::to_string(e) + ".2"), std::string::npos) << text;
   EXPECT_EQ(draw_layout(FormatId::kInt2),

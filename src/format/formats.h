@@ -80,8 +80,8 @@ struct Trellis3 : Entry<FormatId::kTrellis3, Format<Codebook<4>, Trellis<3>>> {
   static constexpr const char *kName = "trellis3", *kAlphabet = "16 table entries, 8 behind each";
 };
 
-/// Formats whose units can be read alone, in the order of FormatId, after the dense ones.
-using UnitFormatList =
+/// Formats whose packs can be read alone, in the order of FormatId, after the dense ones.
+using RandomAccessFormatList =
     TypeList<Int8, Int4, Uint4, Int3, Int2, Int3Odd, Int2Odd, Binary, Ternary2Bit, TernaryPacked, Fp8, Codebook4,
              Codebook3, Codebook2, Int2Transposed, Int2Planes, Int3Planes, Int4Planes, TernaryPlanes>;
 
@@ -91,7 +91,7 @@ constexpr TypeList<A..., B...> join(TypeList<A...>, TypeList<B...>) {
 }
 
 /// All, in the order of FormatId.
-using FormatList = decltype(join(UnitFormatList{}, TypeList<Trellis2, Trellis3>{}));
+using FormatList = decltype(join(RandomAccessFormatList{}, TypeList<Trellis2, Trellis3>{}));
 
 inline constexpr int kDenseFormats = 3;  // kF32, kF16, kBf16 come first in FormatId
 

@@ -37,10 +37,21 @@ float read_zero(const QTensor& w, int64_t i) {
   return f16_to_f32(read<uint16_t>(w.zeros, i));
 }
 
-float read_dense(FormatId format, const uint8_t* row, int64_t k) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(row);
-  const DType dtype = format == FormatId::kF32 ? DType::kF32 : format == FormatId::kF16 ? DType::kF16 : DType::kBf16;
-  return load_as_f32(dtype, bytes, k);
+/// A row of a dense format, by a loop that the compiler sees through.
+void dense_row(FormatId format, const uint8_t* row, int64_t k, float* out) {
+  const auto convert = [&](auto to_f32) {
+    for (int64_t i = 0; i < k; ++i) {
+      uint16_t stored;
+      std::memcpy(&stored, row + 2 * i, sizeof stored);
+      out[i] = to_f32(stored);
+    }
+  };
+  if (format == FormatId::kF16)
+    convert([](uint16_t v) { return f16_to_f32(v); });
+  else if (format == FormatId::kBf16)
+    convert([](uint16_t v) { return bf16_to_f32(v); });
+  else if (k > 0)
+    std::memcpy(out, row, static_cast<size_t>(k) * 4);
 }
 
 /// Row r's elements [first, first + n) as table or codec values, not yet scaled.
@@ -205,11 +216,7 @@ void dequantize_rows(const QTensor& w, int64_t first, int64_t count, float* out)
   const ZeroKind zero_kind = w.scaling.zero;
   for (int64_t r = first; r < first + count; ++r, out += w.k) {
     if (dense) {
-      if (w.format == FormatId::kF32 && w.k > 0) {
-        std::memcpy(out, w.row(r), static_cast<size_t>(w.k) * 4);
-      } else {
-        for (int64_t k = 0; k < w.k; ++k) out[k] = read_dense(w.format, w.row(r), k);
-      }
+      dense_row(w.format, w.row(r), w.k, out);
       continue;
     }
     row_values(w, r, 0, w.k, out);

@@ -8,6 +8,7 @@
 #include "base/float.h"
 #include "base/rng.h"
 #include "format/registry.h"
+#include "format/scale_row.h"
 
 namespace lowbit {
 namespace {
@@ -76,6 +77,11 @@ TEST(qtensor, every_format_and_scaling_packs_dequantizes_and_unpacks) {
                 ASSERT_EQ(real[size_t(r * k + c)], want)
                     << info.name << " " << scaling_name(s) << " " << scale_kind_name(scale);
               }
+            std::vector<float> row(size_t(w->scale_cols()));
+            for (int64_t r = 0; r < n; ++r) {
+              scales_of_row(*w, r, row.data());
+              for (int64_t c = 0; c < w->scale_cols(); ++c) ASSERT_EQ(row[size_t(c)], w->scale(r, c));
+            }
             const auto back = unpack(*w);
             ASSERT_TRUE(back);
             EXPECT_EQ(back->codes, v.codes);

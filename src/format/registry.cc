@@ -13,8 +13,8 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t unit_row_bytes(int64_t k, int unit_elems, int unit_bytes, bool dense_bits) {
-  return dense_bits ? ceil_div(k * unit_bytes, unit_elems) : ceil_div(k, unit_elems) * unit_bytes;
+constexpr int64_t packed_row_bytes(int64_t k, int pack_elems, int pack_bytes, bool dense_bits) {
+  return dense_bits ? ceil_div(k * pack_bytes, pack_elems) : ceil_div(k, pack_elems) * pack_bytes;
 }
 
 template <class F>
@@ -47,20 +47,20 @@ static_assert(gather_codes<3>(spread_codes<3>(0xfedcba)) == 0xfedcba);
 
 template <class F>
 requires(!OnTrellis<F>) void unpack_row(const uint8_t* row, int64_t first, int64_t n, uint8_t* codes) {
-  constexpr int64_t kElems = F::kElems, kUnitBytes = F::kUnitBytes;
+  constexpr int64_t kElems = F::kElems, kPackBytes = F::kPackBytes;
   int64_t k = first;
   const int64_t end = first + n;
-  const auto one_unit = [&](int64_t take) {  // part of a unit: at the row's ends, or a truncated last unit
-    uint8_t unit[kUnitBytes] = {};
+  const auto part_of_pack = [&](int64_t take) {  // part of a pack: at the row's ends, or a truncated last pack
+    uint8_t pack[kPackBytes] = {};
     const int64_t u = k / kElems, last = (k % kElems + take) * F::kBits;
-    const int64_t bytes = kDenseBits<F> ? std::min<int64_t>(ceil_div(last, 8), kUnitBytes) : kUnitBytes;
-    std::memcpy(unit, row + u * kUnitBytes, static_cast<size_t>(bytes));
+    const int64_t bytes = kDenseBits<F> ? std::min<int64_t>(ceil_div(last, 8), kPackBytes) : kPackBytes;
+    std::memcpy(pack, row + u * kPackBytes, static_cast<size_t>(bytes));
     uint8_t all[kElems];
-    F::unpack(unit, all);
+    F::unpack(pack, all);
     std::copy_n(all + k % kElems, take, codes + (k - first));
     k += take;
   };
-  if (k % kElems != 0) one_unit(std::min(kElems - k % kElems, end - k));
+  if (k % kElems != 0) part_of_pack(std::min(kElems - k % kElems, end - k));
   if constexpr (kDenseBits<F> && std::endian::native == std::endian::little) {
     for (; k % 8 == 0 && k + 8 <= end; k += 8) {
       uint64_t v = 0;
@@ -69,8 +69,8 @@ requires(!OnTrellis<F>) void unpack_row(const uint8_t* row, int64_t first, int64
       std::memcpy(codes + (k - first), &v, 8);
     }
   }
-  for (; k + kElems <= end; k += kElems) F::unpack(row + k / kElems * kUnitBytes, codes + (k - first));
-  if (k < end) one_unit(end - k);
+  for (; k + kElems <= end; k += kElems) F::unpack(row + k / kElems * kPackBytes, codes + (k - first));
+  if (k < end) part_of_pack(end - k);
 }
 
 /// The stored codes of a row are those of a format with as many bits.
@@ -113,7 +113,7 @@ struct Storing<F> {
 
 template <class F>
 int64_t pack_row(const uint8_t* codes, int64_t n, uint8_t* row) {
-  constexpr int64_t kElems = F::kElems, kUnitBytes = F::kUnitBytes;
+  constexpr int64_t kElems = F::kElems, kPackBytes = F::kPackBytes;
   using Stored = typename Storing<F>::Stored;
   Storing<F> storing;
   int64_t k = 0;
@@ -130,16 +130,16 @@ int64_t pack_row(const uint8_t* codes, int64_t n, uint8_t* row) {
       std::memcpy(row + k / 8 * Stored::kBits, &v, Stored::kBits);
     }
   }
-  while (k < n) {  // in units: what is left of a row of dense bits goes into the next bytes, wherever its unit began
-    uint8_t unit[kUnitBytes] = {};
+  while (k < n) {  // in packs: what is left of a row of dense bits goes into the next bytes, wherever its pack began
+    uint8_t pack[kPackBytes] = {};
     const int64_t take = std::min(kElems, n - k);
     for (int64_t e = 0; e < take; ++e) {
       uint8_t code = codes[k + e];
       if (!storing(code)) return k + e;
-      Stored::put(unit, static_cast<int>(e), code);
+      Stored::put(pack, static_cast<int>(e), code);
     }
-    const int64_t bytes = kDenseBits<F> ? ceil_div(take * kUnitBytes, kElems) : kUnitBytes;
-    std::memcpy(row + k * kUnitBytes / kElems, unit, static_cast<size_t>(bytes));
+    const int64_t bytes = kDenseBits<F> ? ceil_div(take * kPackBytes, kElems) : kPackBytes;
+    std::memcpy(row + k * kPackBytes / kElems, pack, static_cast<size_t>(bytes));
     k += take;
   }
   return n;
@@ -176,7 +176,7 @@ struct InfoOf {
                                                                             : ValueKind::kTable;
   static constexpr FormatId kExpanded = OnTrellis<F> ? FormatId::kCodebook4 : F::kId;
   static constexpr FormatInfo value{F::kId,    F::kName,      F::kAlphabet,   kKind,          kIsCanonical, F::kBits,
-                                    F::kElems, F::kUnitBytes, F::Codec::kMin, F::Codec::kMax, kExpanded};
+                                    F::kElems, F::kPackBytes, F::Codec::kMin, F::Codec::kMax, kExpanded};
 };
 
 template <class F>
@@ -265,7 +265,7 @@ uint8_t code_of(FormatId id, int value) { return kCodeOf[packed_index(id)](value
 int64_t row_bytes(FormatId id, int64_t k) {
   const FormatInfo& info = format_info(id);
   const bool dense_bits = is_dense(id) || kHasDenseBits[packed_index(id)];
-  return unit_row_bytes(k, info.unit_elems, info.unit_bytes, dense_bits);
+  return packed_row_bytes(k, info.pack_elems, info.pack_bytes, dense_bits);
 }
 
 }  // namespace lowbit

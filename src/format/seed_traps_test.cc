@@ -27,11 +27,11 @@ int seed_003_decode2(uint32_t word, int idx) {
 
 TEST(seed_000, one_two_four_eight_bits_decode_alike) {
   for (unsigned byte = 0; byte < 256; ++byte) {
-    uint8_t unit[4] = {uint8_t(byte), 0, 0, 0};
-    EXPECT_EQ(Int8::decode(unit, 0), seed_000_decode(8, uint8_t(byte), 0));
-    for (int e = 0; e < 2; ++e) EXPECT_EQ(Int4::decode(unit, e), seed_000_decode(4, uint8_t(byte), e));
-    for (int e = 0; e < 4; ++e) EXPECT_EQ(Int2::decode(unit, e), seed_000_decode(2, uint8_t(byte), e));
-    for (int e = 0; e < 8; ++e) EXPECT_EQ(Binary::decode(unit, e), seed_000_decode(1, uint8_t(byte), e));
+    uint8_t pack[4] = {uint8_t(byte), 0, 0, 0};
+    EXPECT_EQ(Int8::decode(pack, 0), seed_000_decode(8, uint8_t(byte), 0));
+    for (int e = 0; e < 2; ++e) EXPECT_EQ(Int4::decode(pack, e), seed_000_decode(4, uint8_t(byte), e));
+    for (int e = 0; e < 4; ++e) EXPECT_EQ(Int2::decode(pack, e), seed_000_decode(2, uint8_t(byte), e));
+    for (int e = 0; e < 8; ++e) EXPECT_EQ(Binary::decode(pack, e), seed_000_decode(1, uint8_t(byte), e));
   }
 }
 
@@ -48,10 +48,10 @@ TEST(seed_002, codes_are_one_to_three_and_lie_transposed) {
   EXPECT_EQ(Int2Transposed::Codec::code(1), 3u);
   const int order[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   for (int slot = 0; slot < 16; ++slot) {
-    uint8_t unit[4] = {};
-    Int2Transposed::put(unit, order[slot], 3);
+    uint8_t pack[4] = {};
+    Int2Transposed::put(pack, order[slot], 3);
     uint32_t word = 0;
-    for (int i = 0; i < 4; ++i) word |= uint32_t(unit[i]) << (8 * i);
+    for (int i = 0; i < 4; ++i) word |= uint32_t(pack[i]) << (8 * i);
     EXPECT_EQ(word, 3u << (2 * slot));
   }
 }
@@ -90,11 +90,11 @@ TEST(seed_003, masking_signed_values_is_not_an_encoding) {
 TEST(seed_003, ternary_masks_decode_alike) {
   Rng rng(5);
   for (int trial = 0; trial < 1000; ++trial) {
-    uint8_t unit[8];
-    for (auto& b : unit) b = uint8_t(rng.next());
+    uint8_t pack[8];
+    for (auto& b : pack) b = uint8_t(rng.next());
     for (int e = 0; e < 32; ++e) {
-      const bool nz = unit[e / 8] >> (e % 8) & 1, sign = unit[4 + e / 8] >> (e % 8) & 1;
-      EXPECT_EQ(TernaryPlanes::decode(unit, e), nz ? (sign ? 1 : -1) : 0);
+      const bool nz = pack[e / 8] >> (e % 8) & 1, sign = pack[4 + e / 8] >> (e % 8) & 1;
+      EXPECT_EQ(TernaryPlanes::decode(pack, e), nz ? (sign ? 1 : -1) : 0);
     }
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Tiles: the order of packed units in a device's memory. Files hold rows; these orders are derived
+// Tiles: the order of packs in a device's memory. Files hold rows; these orders are derived
 // at load.
 
 #include <cstdint>

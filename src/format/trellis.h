@@ -3,8 +3,8 @@
 //
 // With c_j the stored codes of a row and c_j = 0 for j < 0, the window of weight i is w = c_i | c_{i-1} << B | c_{i-2}
 // << 2 B | .., kMemory codes back. Bit a of the weight's code, an index into a table of 16, is the parity of w &
-// mask(a). All that a row has is one such walk: it does not restart at groups, and any place of it can be decoded from
-// the kMemory codes before it. Source: Ungerboeck 1982; Marcellin and Fischer 1990; Tseng et al. 2024 (QTIP).
+// mask(a). A row is one path through the trellis: it does not restart at groups, and any weight of it can be decoded
+// from the kMemory codes before it. Source: Ungerboeck 1982; Marcellin and Fischer 1990; Tseng et al. 2024 (QTIP).
 
 #include <array>
 #include <cstdint>
@@ -16,7 +16,7 @@ inline namespace LOWBIT_ISA {
 
 template <int B>
 struct Trellis {
-  static constexpr int kElems = Linear<B>::kElems, kUnitBytes = Linear<B>::kUnitBytes;
+  static constexpr int kElems = Linear<B>::kElems, kPackBytes = Linear<B>::kPackBytes;
   static constexpr bool kDenseBits = true;
   static constexpr int kStoredBits = B, kMemory = B == 2 ? 3 : 2;
   static constexpr unsigned kStates = 1u << (B * kMemory), kWindows = kStates << B;
@@ -73,12 +73,12 @@ constexpr bool codes_tell_what_is_stored() {
   return true;
 }
 
-/// Codes on a trellis: no unit can be read alone, so there is no access by units.
+/// Codes on a trellis: no pack can be read alone, so there is no access by packs.
 template <class CodecT, int B>
 struct Format<CodecT, Trellis<B>> {
   using Codec = CodecT;
   using Packing = Trellis<B>;
-  static constexpr int kBits = Codec::kBits, kElems = Packing::kElems, kUnitBytes = Packing::kUnitBytes;
+  static constexpr int kBits = Codec::kBits, kElems = Packing::kElems, kPackBytes = Packing::kPackBytes;
 };
 
 template <class F>

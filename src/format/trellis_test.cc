@@ -76,7 +76,7 @@ TEST(trellis, a_row_takes_the_bytes_of_what_is_stored) {
   EXPECT_EQ(trellis_of(FormatId::kF16), nullptr);
 }
 
-/// Of codes that are changed one at a time, pack() takes those behind which the rest is still a walk: none but the
+/// Of codes that are changed one at a time, pack() takes those after which the rest is still a path: none but the
 /// last.
 TEST(trellis, codes_off_the_trellis_are_refused_with_their_place) {
   Rng rng(2);

@@ -239,7 +239,7 @@ TEST(GruHostile, AShapeThatLiesTakesNoMemory) {
   }
 }
 
-/// The same file with other numbers and a right checksum: the plan and the derived shifts must catch it.
+/// A valid file whose numbers are changed and whose checksum is right: the plan and the derived shifts must catch it.
 TEST(GruHostile, NumbersThatContradictEachOther) {
   Scratch dir;
   Rng rng(9);

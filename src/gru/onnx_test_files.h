@@ -78,7 +78,7 @@ struct OnnxOptions {
   std::string first = "x0";              // what the first layer reads
 };
 
-/// What PyTorch's exporter puts behind a GRU: [T, D, N, H] to [T, N, D H].
+/// The nodes that PyTorch's exporter adds behind a GRU: [T, D, N, H] to [T, N, D H].
 inline std::string onnx_between(bool bidirectional, const std::string& from, const std::string& to) {
   if (!bidirectional)
     return node_proto("Squeeze", "squeeze", {from}, {to}, attribute("axes", std::vector<uint64_t>{1}));

@@ -17,7 +17,7 @@ struct ProtoField {
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };
 
-/// Walks the fields of a message. After the last, or at a broken one, next() gives nothing; ok() tells which.
+/// Iterates over the fields of a message. After the last, or at a broken one, next() gives nothing; ok() tells which.
 class ProtoReader {
  public:
   explicit ProtoReader(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -137,7 +137,7 @@ TEST(GruEncodings, BrokenFilesAreNamed) {
   }
 }
 
-/// What UINT and zero points of weights compute is what their centered values do.
+/// Unsigned weights with zero points compute the same as their centered values.
 TEST(GruWeights, ZeroPointsGiveTheIntegersOfCentredWeights) {
   Rng rng(6);
   int compared = 0;

@@ -188,7 +188,7 @@ inline MeasuredNetwork measured_network(uint64_t seed, int layers, bool bidirect
   return m;
 }
 
-/// Of the outputs on the network's own input, in dB.
+/// Signal-to-quantization-noise ratio of the outputs on the network's own input, in dB.
 inline double sqnr(const MeasuredNetwork& f, const GruModel& model) {
   const auto wanted = run_gru(f.net, f.in)->y, got = model.run(f.in)->y;
   double signal = 0, error = 0;

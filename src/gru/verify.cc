@@ -32,7 +32,7 @@ struct Difference {
   }
 };
 
-/// Of one tensor.
+/// The difference of one tensor, as a whole and by step.
 struct TensorDifference {
   Difference whole;
   std::vector<double> steps;

@@ -265,8 +265,8 @@ Status CheckpointWriter::Impl::rename_shards(const std::string& generation) {
   return write_text_file(file("model.safetensors.index.json"), json_dump(index, 2) + "\n");
 }
 
-/// What a model computes at run time, from the configuration that it comes with: of a checkpoint, or of transformers'
-/// ternary layers with norms.
+/// Operations at run time that the source's configuration asks for: a checkpoint's, or those of transformers' ternary
+/// layers with norms.
 json transforms_of(const json* quantization) {
   json transforms = json::object();
   const std::string method = quantization == nullptr ? "" : json_string(*quantization, "quant_method").value_or("");

@@ -90,7 +90,7 @@ class GgufFile {
   Result<Buffer> bytes(const GgufTensor& tensor) const;
   Result<QTensor> load(const GgufTensor& tensor) const;  // gguf_to_qtensor of bytes()
   void release(const GgufTensor& tensor) const;
-  /// Of the same shape, type and bytes.
+  /// Whether two tensors have the same shape, type and bytes.
   Result<bool> same_tensor(const GgufTensor& a, const GgufTensor& b) const;
 
  private:

@@ -10,17 +10,17 @@
 namespace lowbit {
 namespace {
 
-struct Place {
+struct CodePosition {
   int64_t byte;
   int shift;
 };
 
-Place in_block(int64_t element, int64_t bytes) {
+CodePosition in_block(int64_t element, int64_t bytes) {
   const int64_t j = element % (4 * bytes);
   return {element / (4 * bytes) * bytes + j % bytes, 6 - 2 * static_cast<int>(j / bytes)};
 }
 
-Place place(I2sLayout layout, int64_t row, int64_t column, int64_t k) {
+CodePosition position_of(I2sLayout layout, int64_t row, int64_t column, int64_t k) {
   if (layout == I2sLayout::kRows4) return {row / 4 * k + column, 6 - 2 * static_cast<int>(row % 4)};
   return in_block(row * k + column, layout == I2sLayout::kX86 ? 32 : 16);
 }
@@ -58,7 +58,7 @@ Result<QTensor> i2s_to_qtensor(int64_t n, int64_t k, const Buffer& raw, I2sLayou
   for (int64_t row = 0; row < n; ++row) {
     uint8_t* const out = w.codes.as<uint8_t>() + row * bytes_per_row;
     for (int64_t c = 0; c < k; ++c) {
-      const Place at = place(layout, row, c, k);
+      const CodePosition at = position_of(layout, row, c, k);
       const int code = in[at.byte] >> at.shift & 3;
       if (code == 3)
         return fail(ErrorCode::kCorrupt,

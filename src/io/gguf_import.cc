@@ -15,7 +15,7 @@ namespace {
 
 using namespace gguf;  // NOLINT: the block readers of this folder
 
-/// Walks the blocks of a tensor and writes codes and scales of the QTensor under way.
+/// Goes through the blocks of a tensor and writes codes and scales of the QTensor under way.
 struct Import {
   QTensor w;
   const uint8_t* raw = nullptr;

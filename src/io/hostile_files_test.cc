@@ -219,7 +219,7 @@ TEST(HostileFiles, JsonOfManySmallValuesTakesLittleMemory) {
     getrusage(RUSAGE_SELF, &after);
     EXPECT_LE((after.ru_maxrss - before.ru_maxrss) * 1024, static_cast<int64_t>(text.size()) + (256 << 20)) << part;
   }
-  // What may be there: a layer of a checkpoint has some ten values.
+  // A plausible object: a layer of a checkpoint has some ten values.
   std::string layers = "{\"layers\": [";
   for (int i = 0; i < 20'000; ++i)
     layers += R"({"name": "a.b", "format": "int4", "group": 64, "scale": "f16", "n": 1, "k": 2},)";

@@ -39,7 +39,7 @@ Status open_regular(const std::string& path, OpenFile* file) {
   return {};
 }
 
-/// As many bytes as there are, at most `size`.
+/// Reads as many bytes as there are, at most `size`.
 Result<size_t> read_all(int fd, const std::string& path, void* to, size_t size) {
   size_t done = 0;
   while (done < size) {

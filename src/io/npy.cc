@@ -244,8 +244,8 @@ Result<Member> read_member(std::span<const std::byte> bytes, size_t* at, size_t 
   return m;
 }
 
-/// What all compressed members of a file may unpack to, so that a small file cannot ask for any amount of memory.
-/// Narrow elements count as the four bytes that readers make of them.
+/// The most bytes to which all compressed members of a file together may unpack, so that a small file cannot ask for
+/// any amount of memory. Narrow elements count as the four bytes that readers make of them.
 class UnpackBudget {
  public:
   explicit UnpackBudget(uint64_t file_bytes) : limit_(std::max(file_bytes + kExtra, 4 * file_bytes)), left_(limit_) {}

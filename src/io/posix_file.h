@@ -30,7 +30,7 @@ Result<std::vector<std::string>> directory_names(const std::string& path);
 /// Makes the names in a directory durable.
 Status sync_directory(const std::string& path);
 
-/// As write_text_file of lowbit/file.h, with bytes: `pieces` one behind the other.
+/// write_text_file() of lowbit/file.h for bytes: `pieces` one behind the other.
 Status write_binary_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
 }  // namespace lowbit

@@ -98,7 +98,7 @@ TEST(PublishedVulnerabilities, DuplicateNames) {
   EXPECT_EQ(gguf_code(tensors), ErrorCode::kCorrupt);
   EXPECT_EQ(safetensors_code("{" + entry("a", "[4]", 0, 4) + "," + entry("a", "[4]", 4, 8) + "}", 8),
             ErrorCode::kCorrupt);
-  // The same name in two spellings of JSON.
+  // One name in two spellings of JSON.
   EXPECT_EQ(safetensors_code("{" + entry("a", "[4]", 0, 4) + "," + entry("\\u0061", "[4]", 4, 8) + "}", 8),
             ErrorCode::kCorrupt);
 }

@@ -25,7 +25,7 @@ class ReplaceDirectory {
   const std::string& path() const { return temporary_; }  // where to write the files; each must be synced by its writer
   const std::string& target() const { return target_; }
 
-  /// What replaces something may be read by nobody who could not read that: the directory and its files get the
+  /// Readers of the new files are never more than those of the old ones: the directory and its files get the
   /// permissions of the old ones; a file without an old one keeps at most those of the directory. Syncs the directory
   /// and renames it to the target. An old target is swapped out in one step where the file system can, else moved aside
   /// first, and then removed.

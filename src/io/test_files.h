@@ -89,7 +89,7 @@ inline QTensor random_qtensor(Rng& rng, FormatId format, int64_t n, int64_t k, S
   const FormatInfo& info = format_info(format);
   w.codes = *Buffer::allocate(n * row_bytes(format, k), "test");
   if (info.kind == ValueKind::kDense) {
-    fill_numbers(rng, w.codes, info.unit_bytes);
+    fill_numbers(rng, w.codes, info.pack_bytes);
     return w;
   }
   const FormatOps& ops = format_ops(format);

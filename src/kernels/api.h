@@ -14,7 +14,7 @@ namespace lowbit {
 
 enum class Activation : uint8_t {
   kF32,   // "af32": exact path
-  kInt8,  // "a8": one scale per row of x, values -127..127
+  kInt8,  // "a8": one scale per token, values -127..127
   kFp8,   // "afp8": E4M3 with one scale per row and group of columns
 };
 
@@ -85,7 +85,8 @@ struct MatmulArgs {
   int64_t n = 0;
   const float* bias = nullptr;  // [n] or null
   // Activations: row m at x + m * ldx or xq + m * ldxq.
-  const float* x = nullptr;  // kF32, kFp8
+  // kF32, kFp8; kernels with `pairs`: row m is ceil(k / 2) words of 32 bits, column 2 i in the upper half of word i.
+  const float* x = nullptr;
   // kInt8, each row zero-padded to ldxq, a multiple of 64; with shape.run spread as it says. Memory goes on up to a
   // multiple of kActivationRowMultiple rows, whatever it holds there.
   const int8_t* xq = nullptr;
@@ -140,6 +141,8 @@ struct MatmulKernel {
   /// kTable formats: reads MatmulArgs::table_int8, so only where sums of floats are sums of integers (why_float_sums(),
   /// ops/matmul.h).
   bool int8_table = false;
+  /// kFp8: MatmulArgs::x holds pairs of columns as bf16, and the CPU needs AVX-512 BF16 (has_bf16_pairs(), base/cpu.h).
+  bool pairs = false;
 };
 
 /// The longest block of VectorOps::hadamard in a model: so that every device has one in its nearest memory.
@@ -157,7 +160,7 @@ inline constexpr int64_t kKvPage = 64, kSpanPages = 4, kAttentionSpan = kKvPage 
 /// 0 aside):
 ///   c = 0; c = fma(q[i], k[t][i], c), i ascending;  s[t] = scale * c;  m = max s, NaN passed over (-inf when all are
 ///     NaN)
-///   e[t] = exp(s[t] - (m == -inf ? 0 : m));  l = sum e in 16 partial sums, t to sum t % 16, folded as VectorOps'
+///   e[t] = exp(s[t] - (m == -inf ? 0 : m));  l = sum e in 16 partial sums, t to sum t % 16, reduced as VectorOps'
 ///     others
 ///   o[i] = 0;  o[i] = fma(e[t], v[t][i], o[i]), t ascending
 struct SpanArgs {
@@ -180,7 +183,7 @@ struct SpanArgs {
 using GluFunction = void (*)(const float* gate, const float* up, int64_t n, float* y);
 
 /// Vector operations of transformer layers. Reductions use 16 partial sums (element i goes to sum i
-/// % 16) with fma, folded as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
+/// % 16) with fma, reduced as 16 -> 8 -> 4 -> 2 -> 1 (s[i] + s[i + width]); exp is the polynomial of
 /// kernels/vector_math.h. So every ISA gives the same bits.
 struct VectorOps {
   /// y[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * weight[i]. x and y may be the same.

@@ -99,7 +99,7 @@ struct Matmul {
   int32_t instance = 0;  // MatmulKernel::instance() for this number of rows, or one that takes as many
 };
 
-/// What a kernel's choice depends on.
+/// The properties of a product that decide which kernel is chosen.
 struct MatmulShape {
   int64_t m = 1, n = 0, k = 0, group = 0, groups = 1;
   bool offsets = false;

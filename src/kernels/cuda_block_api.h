@@ -1,6 +1,6 @@
 #pragma once
-// The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, second
-// moments; no CUDA types. kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
+// The contract between backend/cuda/ and the kernels that need rows alone, in f32: products, vector operations, Gram
+// matrices; no CUDA types. kernels/cuda/block/ implements it, kernels/cuda_stub/ stands in for it without a toolkit.
 //
 // Numerics: docs/numerics.md, every sum in its order, so that the bits are those of the CPU. Pointers are device
 // memory, rows are dense, f32 unless it says otherwise. Calls enqueue work on `stream` and return. Errors: what CUDA
@@ -28,18 +28,18 @@ Status f32_matmul(const F32Matmul& call);
 
 /// sum [k, k] (f64, upper triangle) += x^T x, `chunk` rows at a time: f32 within a chunk, f64 across. With y: sum +=
 /// y^T x, all of it.
-struct AddMoments {
+struct AddGram {
   const float* x = nullptr;  // [rows, k]
   int64_t rows = 0, k = 0, chunk = 0;
   double* sum = nullptr;
-  float* workspace = nullptr;  // moments_workspace_bytes()
+  float* workspace = nullptr;  // gram_workspace_bytes()
   void* stream = nullptr;
   const float* y = nullptr;  // [rows, k]; null: none
 };
-int64_t moments_workspace_bytes(int64_t rows, int64_t k, int64_t chunk);
-Status add_moments(const AddMoments& call);
+int64_t gram_workspace_bytes(int64_t rows, int64_t k, int64_t chunk);
+Status add_gram(const AddGram& call);
 /// h [k, k] = sum * scale, rounded once; `upper`: of its upper triangle, into both.
-Status finish_moments(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream);
+Status finish_gram(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream);
 
 /// y [rows, n] = x / sqrt(mean(x^2) + eps) * weight; y may be x.
 Status norm_rows(const float* x, const float* weight, int64_t rows, int64_t n, float eps, float* y, void* stream);

@@ -1,5 +1,5 @@
 #pragma once
-// The contract between backend/cuda/ and the kernels that round rows of x to 16 bits. No CUDA types;
+// The contract between backend/cuda/ and the kernels that round tokens to 16 bits. No CUDA types;
 // kernels/cuda/block/halves.cu implements it, kernels/cuda_stub/ stands in for it. Numerics: base/float.h. Device
 // memory; only enqueues work.
 
@@ -19,7 +19,7 @@ struct HalveRows {
   void* stream = nullptr;
 };
 Status halve_rows(const HalveRows& call);
-/// The same values as floats: y [count]; y may be x.
+/// Rounds x to f16 or bf16 and stores it as floats: y [count]; y may be x.
 Status round_to_halves(const float* x, int64_t count, bool bf16, float* y, void* stream);
 
 }  // namespace lowbit::cuda

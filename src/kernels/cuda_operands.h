@@ -1,5 +1,5 @@
 #pragma once
-// What a CUDA kernel reads: the part of kernels/cuda_api.h that device code needs, without host libraries.
+// Operands of CUDA kernels: the part of kernels/cuda_api.h that device code needs, without host libraries.
 
 #include <cstdint>
 

@@ -4,7 +4,7 @@
 //
 // Numerics: docs/operators.md, the CPU's bits (ops/bitlinear.h). All pointers are device memory, rows may begin
 // anywhere. Calls enqueue work on `stream`: they allocate nothing, wait for nothing and may be captured into a graph.
-// What shapes must be, the caller has checked.
+// The caller has checked the shapes.
 
 #include <cstdint>
 

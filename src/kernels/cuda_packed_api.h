@@ -17,7 +17,7 @@ struct PackedKv {
   const uint64_t* tables = nullptr;  // [sequences, pages.stride]: packed pages, that of page 1 first
   int key_bits = 0, value_bits = 0;
   int64_t residual_pages = 0;  // a query at p reads page g packed if g >= 1 and p / 64 >= g + 1 + residual_pages
-  // Of one head: bytes of all codes and of those of keys, of all that stands beside them, and beside keys.
+  // Bytes of one head: all codes, codes of keys, all scales and least values, and those of keys.
   int64_t codes = 0, key_codes = 0, sides = 0, key_side = 0;
   int64_t sides_at = 0;  // in a page
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The contract between backend/cuda/ and the kernel of a decoding step: products of a few rows of x with what stands
+// The contract between backend/cuda/ and the kernel of a decoding step: products of a few tokens with what stands
 // before and behind them, in one launch. kernels/cuda/ implements it, kernels/cuda_stub/ stands in for it.
 //
 // Numerics: docs/numerics.md: the bits of norm_rows(), quantize_activations(), MatmulKernel::run(), add_rows() and
@@ -12,7 +12,7 @@
 
 namespace lowbit::cuda {
 
-/// What becomes of a product: it is stored, added to y, or, of two products, act(first) * second is stored as the first
+/// The epilogue of a product: it is stored, added to y, or, of two products, act(first) * second is stored as the first
 /// one's y.
 enum class ProductEnd : uint8_t { kStore, kAdd, kSilu, kSquaredRelu };
 

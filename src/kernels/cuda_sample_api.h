@@ -9,7 +9,7 @@
 
 namespace lowbit::cuda {
 
-/// What was chosen, or the first token whose logit is NaN and no token (-1).
+/// The chosen token; or -1, and the first token whose logit is NaN.
 struct ChosenToken {
   int32_t token = -1, nan = -1;
 };

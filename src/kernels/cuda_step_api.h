@@ -12,7 +12,7 @@
 
 namespace lowbit::cuda {
 
-/// Of which sequence of the batch a row is, and its position there.
+/// The sequence of the batch that a row belongs to, and its position there.
 struct BatchRow {
   int32_t sequence = 0, position = 0;
 };
@@ -69,7 +69,7 @@ struct AttendPages {
   void* stream = nullptr;
 };
 Status attend_pages(const AttendPages& call);
-/// Of a tile where a sequence has many rows.
+/// Queries of a tile where a sequence has many rows.
 inline constexpr int kPromptQueries = 64;
 /// 4, 8 or 16: enough for `queries` that belong together, if that is possible.
 constexpr int attention_tile_queries(int64_t queries) { return queries <= 4 ? 4 : queries <= 8 ? 8 : 16; }
@@ -78,8 +78,9 @@ constexpr int64_t attend_results_floats(int64_t tiles, int tile_queries, int64_t
   return tiles * kv_heads * spans * tile_queries * (head_dim + 2);
 }
 
-/// The same for sequences of one row each, together with rotate_and_store(): q and k as products leave them; q stays as
-/// it is. Every tile is a sequence with all heads of a kv head, and results are there if a tile sees several spans.
+/// attend_pages() and rotate_and_store() in one, for sequences of one row each: q and k come as products leave them; q
+/// stays as it is. Every tile is a sequence with all heads of a kv head, and results are there if a tile sees several
+/// spans.
 struct AttendStep {
   AttendPages attend;
   const float *k = nullptr, *v = nullptr;      // [m, kv_heads * head_dim]

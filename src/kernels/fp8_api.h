@@ -42,7 +42,9 @@ struct Fp8DequantArgs {
 ///     s = 0; for k ascending in it: s = fma(a[i, k], b[j, k], s);  acc = fma(s * a_scale[i, g], b_scale[j, g], acc)
 ///   c = acc, rounded to the element. A code of b that is NaN makes acc NaN.
 struct Fp8GemmArgs {
-  const float* a = nullptr;  // [m, k] values of a's codes times Fp8Kernels::a_factor, row i at i * lda
+  /// [m, k] values of a's codes times Fp8Kernels::a_factor, row i at i * lda; with Fp8Kernels::pairs two columns in a
+  /// place, as MatmulKernel::pairs has them.
+  const float* a = nullptr;
   int64_t m = 0, k = 0, lda = 0;
   const float* a_scales = nullptr;  // of row i and block g at i * a_scale_row + g * a_scale_block
   int64_t a_scale_row = 0, a_scale_block = 1;
@@ -67,6 +69,7 @@ struct Fp8Kernels {
   /// The factor that gemm() wants on a's values: a power of two, so that products with b's values as the kernel has
   /// them are exact.
   float a_factor;
+  bool pairs;      // and the CPU needs AVX-512 BF16
   int panel_rows;  // rows of b that go together
   int64_t (*gemm_scratch_bytes)(int64_t m);
   void (*gemm)(const Fp8GemmArgs& args);
@@ -75,5 +78,6 @@ struct Fp8Kernels {
 extern const Fp8Kernels kRefFp8;
 extern const Fp8Kernels kAvx2Fp8;
 extern const Fp8Kernels kAvx512Fp8;
+extern const Fp8Kernels kAvx512PairsFp8;
 
 }  // namespace lowbit

@@ -25,7 +25,7 @@ struct Fp8Quant {
   uint8_t* codes = nullptr;  // row r at r * ldcodes
   int64_t ldcodes = 0;
   float* scales = nullptr;
-  // What x goes through first, row by row, in f32 as the single steps would (VectorOps): RMS norm, or silu(x) * up.
+  // Operations on x before the product, row by row, in f32 as single steps (VectorOps): RMS norm, or silu(x) * up.
   const float* norm_weight = nullptr;  // [columns] or null
   float norm_eps = 0;
   const void* up = nullptr;  // as x, row r at element r * ldup, or null

@@ -56,7 +56,7 @@ float squared_error(const float* v, int64_t n, Range range, float levels) {
     }
   float partial[kLanes];
   std::memcpy(partial, sums, sizeof(partial));
-  return fold_lanes(partial);
+  return reduce_lanes(partial);
 }
 
 Range whole_range(const float* v, int64_t n) {
@@ -109,14 +109,14 @@ bool convert(const uint16_t* from, int64_t n, float* values) {
   return true;
 }
 
-/// Puts codes of kWidth columns in their places, which are 0. A unit is 16 columns of 32 bits: a row's codes are at one
-/// place in all of them.
+/// Puts codes of kWidth columns where they belong; the bits there are 0. A pack is 16 columns of 32 bits: a row's codes
+/// are at one place in all of them.
 void put(const Ints& nearest, const PackedShape& shape, int64_t row, int64_t column, uint8_t* codes) {
   if (shape.bits == 3) {
     put(nearest & 3, low_bits(shape), row, column, codes);
     return put(nearest >> 2, high_bit(shape), row, column, codes + low_bits(shape).code_bytes());
   }
-  const CodePlace first = code_place(shape, row, column / kLanes * kLanes);
+  const CodePosition first = code_position(shape, row, column / kLanes * kLanes);
   uint8_t* const at = codes + first.byte / 4 * 4 + 4 * (column % kLanes);
   store(at, load<Words>(at) | std::bit_cast<Words>(nearest) << (int(first.byte % 4) * 8 + first.shift));
 }
@@ -131,33 +131,33 @@ void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8
   uint8_t* const least_codes = scale_codes + shape.rows;
   std::memset(codes, 0, size_t(shape.code_bytes()));
   std::memset(side, 0, size_t(shape.side_bytes()));
-  float units[2] = {0, 0}, farthest = 0;
+  float supers[2] = {0, 0}, farthest = 0;
   for (int64_t r = 0; r < shape.rows; ++r) {
     float* const row = values + r * shape.columns;
     if (!convert(rows + r * ld, shape.columns, row)) {  // the whole matrix says so
-      units[0] = units[1] = std::numeric_limits<float>::quiet_NaN();
-      std::memcpy(side, units, sizeof(units));
+      supers[0] = supers[1] = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(side, supers, sizeof(supers));
       return;
     }
     ranges[r] = choose_range(row, shape.columns, shape.bits);
     farthest = std::max(farthest, std::fabs(ranges[r].least));
   }
-  units[1] = farthest / 127.0f;
+  supers[1] = farthest / 127.0f;
   float widest = 0;
   for (int64_t r = 0; r < shape.rows; ++r) {
-    float code = units[1] > 0 ? std::floor(ranges[r].least / units[1]) : 0.0f;  // never above the least
+    float code = supers[1] > 0 ? std::floor(ranges[r].least / supers[1]) : 0.0f;  // never above the least
     code = code < -127.0f ? -127.0f : code > 127.0f ? 127.0f : code;
     least_codes[r] = uint8_t(int8_t(code));
-    const float least = units[1] * code;
+    const float least = supers[1] * code;
     steps[r] = ranges[r].most > least ? (ranges[r].most - least) / levels : 0.0f;
     widest = std::max(widest, steps[r]);
   }
-  units[0] = widest / 255.0f;
-  std::memcpy(side, units, sizeof(units));
+  supers[0] = widest / 255.0f;
+  std::memcpy(side, supers, sizeof(supers));
   for (int64_t r = 0; r < shape.rows; ++r) {
-    const float code = units[0] > 0 ? std::ceil(steps[r] / units[0]) : 0.0f;  // never below the step
+    const float code = supers[0] > 0 ? std::ceil(steps[r] / supers[0]) : 0.0f;  // never below the step
     scale_codes[r] = uint8_t(code > 255.0f ? 255.0f : code);
-    const float step = units[0] * float(scale_codes[r]), least = units[1] * float(int8_t(least_codes[r]));
+    const float step = supers[0] * float(scale_codes[r]), least = supers[1] * float(int8_t(least_codes[r]));
     if (!(step > 0)) continue;
     const float inverse = 1.0f / step;
     for (int64_t c = 0; c < shape.columns; c += kWidth) {
@@ -169,12 +169,12 @@ void pack_rows(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8
 
 void unpack_rows(const PackedMatrix& matrix, const PackedShape& shape, int64_t ld, uint16_t* rows) {
   constexpr float kMost = 65504.0f;
-  float units[2];
-  std::memcpy(units, matrix.side, sizeof(units));
-  const uint8_t* const scales = matrix.side + sizeof(units);
+  float supers[2];
+  std::memcpy(supers, matrix.side, sizeof(supers));
+  const uint8_t* const scales = matrix.side + sizeof(supers);
   const uint8_t* const leasts = scales + shape.rows;
   for (int64_t r = 0; r < shape.rows; ++r) {
-    const float step = units[0] * float(scales[r]), least = units[1] * float(int8_t(leasts[r]));
+    const float step = supers[0] * float(scales[r]), least = supers[1] * float(int8_t(leasts[r]));
     for (int64_t c = 0; c < shape.columns; ++c) {
       float v = std::fma(step, float(code_at(matrix.codes, shape, r, c)), least);
       v = v < -kMost ? -kMost : v > kMost ? kMost : v;

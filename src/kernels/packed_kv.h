@@ -12,8 +12,8 @@
 namespace lowbit {
 
 /// A matrix of the KV cache whose rows have a scale and a least value each:
-/// real[r][c] = least_unit * leasts[r] + scale_unit * scales[r] * code[r][c].
-/// side: f32 scale_unit, f32 least_unit, u8 scales [rows], i8 leasts [rows].
+/// real[r][c] = super_least * leasts[r] + super_scale * scales[r] * code[r][c].
+/// side: f32 super_scale, f32 super_least, u8 scales [rows], i8 leasts [rows].
 struct PackedMatrix {
   const uint8_t *codes = nullptr, *side = nullptr;
 };
@@ -45,15 +45,15 @@ inline constexpr int64_t kMostPackedRows = 256;
 /// Heads that can be packed: 16, 32, .. 256 elements.
 constexpr bool is_packable_head(int64_t d) { return d > 0 && d % 16 == 0 && d <= kMostPackedRows; }
 
-/// Codes lie in units of 64 bytes: 32 words of 16 bits, each with 16 / bits codes, the first in the lowest bits. Code
-/// number k of word w belongs to vector v = unit * (16 / bits) + k. Vector v holds rows 2 p and 2 p + 1 with p = v /
+/// Codes lie in packs of 64 bytes: 32 words of 16 bits, each with 16 / bits codes, the first in the lowest bits. Code
+/// number k of word w belongs to vector v = pack * (16 / bits) + k. Vector v holds rows 2 p and 2 p + 1 with p = v /
 /// (columns / 16), columns 16 n to 16 n + 15 with n = v % (columns / 16); word w is row 2 p + w % 2, column 16 n + w /
 /// 2 of them. So a shift and a mask give pairs of rows side by side, as instructions multiply them.
-struct CodePlace {
+struct CodePosition {
   int64_t byte;
   int shift;
 };
-constexpr CodePlace code_place(const PackedShape& s, int64_t row, int64_t column) {
+constexpr CodePosition code_position(const PackedShape& s, int64_t row, int64_t column) {
   const int64_t of_word = 16 / s.bits, vector = row / 2 * (s.columns / 16) + column / 16;
   const int64_t word = vector / of_word * 32 + column % 16 * 2 + row % 2, bit = vector % of_word * s.bits;
   return {2 * word + bit / 8, int(bit % 8)};
@@ -68,7 +68,7 @@ constexpr int code_at(const uint8_t* codes, const PackedShape& s, int64_t row, i
   if (s.bits == 3)
     return code_at(codes, low_bits(s), row, column) |
            code_at(codes + low_bits(s).code_bytes(), high_bit(s), row, column) << 2;
-  const CodePlace at = code_place(s, row, column);
+  const CodePosition at = code_position(s, row, column);
   return codes[at.byte] >> at.shift & ((1 << s.bits) - 1);
 }
 

@@ -51,7 +51,7 @@ inline float squared_relu_mul_f32(float gate, float up) {
 inline float span_shift(float m) { return m == -__builtin_inff() ? 0.0f : m; }
 
 /// s[0] = the sum of all lanes, halving the width each time.
-inline float fold_lanes(float* s) {
+inline float reduce_lanes(float* s) {
   for (int w = kLanes / 2; w > 0; w /= 2)
     for (int i = 0; i < w; ++i) s[i] += s[i + w];
   return s[0];

@@ -14,7 +14,7 @@ namespace lowbit {
 Result<QTensor> fetch_tensor(const WeightSource& source, const std::string& name, int64_t n, int64_t k,
                              ThreadPool& pool);
 
-/// That `w` is one: [n, k], with finite contents.
+/// Checks that `w` is [n, k] with finite contents.
 Status check_tensor(const QTensor& w, const std::string& name, int64_t n, int64_t k, ThreadPool& pool);
 
 /// No NaN and no infinity in anything that makes a weight. Errors: kCorrupt.

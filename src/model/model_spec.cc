@@ -11,7 +11,7 @@
 namespace lowbit {
 namespace {
 
-/// What no backend has of a block. `first`: the model's first block, whose shape they give to all.
+/// The features of a block that no backend computes. `first`: the model's first block; all others must have its shape.
 std::vector<std::string> not_executed(const BlockSpec& block, const BlockSpec& first) {
   std::vector<std::string> missing;
   const AttentionSpec &a = block.attention, &f = first.attention;

@@ -7,11 +7,11 @@
 
 namespace lowbit {
 
-/// Of a source's config.json: parse_model_spec(), whose errors name the source, too.
+/// parse_model_spec() of a source's config.json; errors name the source, too.
 Result<ModelSpec> model_spec_of(const WeightSource& source);
 
-/// The same for a model that will run. Errors: kUnsupported, with all that is not executed yet, of the first block that
-/// has any.
+/// model_spec_of() for a model that will run. Errors: kUnsupported, naming all features that are not computed yet, of
+/// the first block that has any.
 Result<ModelSpec> executable_spec_of(const WeightSource& source);
 Status check_executable(const ModelSpec& spec);
 

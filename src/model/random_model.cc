@@ -166,7 +166,7 @@ class Naive {
   std::vector<std::vector<Rows>> keys_, values_;  // [layer][position]
 };
 
-/// What the model computes beside its weights, as a checkpoint says it.
+/// The operations besides its weights that the model's checkpoint asks for.
 std::string quantization_of(const RandomModelSpec& s) {
   std::string members;
   if (s.down_hadamard > 0) members += fmt::format(R"(, "online_hadamard": {{"mlp.down_proj": {}}})", s.down_hadamard);

@@ -173,6 +173,25 @@ void add_token_ids(const GgufFile& file, json* config) {
   }
 }
 
+/// Width and heads. Returns the width of a head.
+Result<int64_t> add_heads(const GgufFile& file, const Metadata& m, json* config) {
+  LOWBIT_TRY_ASSIGN(const int64_t hidden, m.integer(".embedding_length"));
+  LOWBIT_TRY_ASSIGN(const int64_t heads, m.integer(".attention.head_count"));
+  LOWBIT_TRY_ASSIGN(const int64_t kv_heads, m.integer(".attention.head_count_kv", heads));
+  if (hidden < 1 || heads < 1 || kv_heads < 1 || heads > hidden || kv_heads > heads)
+    return fail(ErrorCode::kCorrupt, file.path() + ": metadata",
+                fmt::format("{} heads, {} of them for keys, {} hidden", heads, kv_heads, hidden),
+                "positive numbers that fit each other");
+  LOWBIT_TRY_ASSIGN(const int64_t head_dim, m.integer(".attention.key_length", hidden / heads));
+  if (head_dim < 2 || head_dim > 65536)
+    return fail(ErrorCode::kCorrupt, file.path() + ": attention.key_length", std::to_string(head_dim), "2 to 65536");
+  (*config)["hidden_size"] = hidden;
+  (*config)["num_attention_heads"] = heads;
+  (*config)["num_key_value_heads"] = kv_heads;
+  (*config)["head_dim"] = head_dim;
+  return head_dim;
+}
+
 }  // namespace
 
 Result<std::string> gguf_config_json(const GgufFile& file) {
@@ -192,20 +211,7 @@ Result<std::string> gguf_config_json(const GgufFile& file) {
   json config = {{"architectures", {family->class_name}},
                  {"model_type", family->model_type},
                  {"hidden_act", architecture == "bitnet" ? "silu" : family->defaults.hidden_act}};
-  LOWBIT_TRY_ASSIGN(const int64_t hidden, m.integer(".embedding_length"));
-  LOWBIT_TRY_ASSIGN(const int64_t heads, m.integer(".attention.head_count"));
-  LOWBIT_TRY_ASSIGN(const int64_t kv_heads, m.integer(".attention.head_count_kv", heads));
-  if (hidden < 1 || heads < 1 || kv_heads < 1 || heads > hidden || kv_heads > heads)
-    return fail(ErrorCode::kCorrupt, file.path() + ": metadata",
-                fmt::format("{} heads, {} of them for keys, {} hidden", heads, kv_heads, hidden),
-                "positive numbers that fit each other");
-  LOWBIT_TRY_ASSIGN(const int64_t head_dim, m.integer(".attention.key_length", hidden / heads));
-  if (head_dim < 2 || head_dim > 65536)
-    return fail(ErrorCode::kCorrupt, file.path() + ": attention.key_length", std::to_string(head_dim), "2 to 65536");
-  config["hidden_size"] = hidden;
-  config["num_attention_heads"] = heads;
-  config["num_key_value_heads"] = kv_heads;
-  config["head_dim"] = head_dim;
+  LOWBIT_TRY_ASSIGN(const int64_t head_dim, add_heads(file, m, &config));
   LOWBIT_TRY_ASSIGN(config["intermediate_size"], m.integer(".feed_forward_length"));
   LOWBIT_TRY_ASSIGN(const int64_t blocks, m.integer(".block_count"));
   LOWBIT_TRY(check_block_count(file, blocks));

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
 
-/// What config.json's quantization_config says.
+/// Contents of config.json's quantization_config.
 struct Packing {
   Fp8Packing fp8;
   std::optional<BitnetPacking> bitnet;
@@ -80,7 +80,7 @@ class HuggingFaceSource final : public WeightSource {
       return weight != nullptr && (packing_.bitnet || weight->entry->dtype == DType::kE4m3);
     });
   }
-  /// Of activations that others quantize with a scale from calibration. Here scales of x are those of its own blocks.
+  /// A scale by which others quantize activations, from calibration. Here x has scales of its own blocks.
   bool is_input_scale(const std::string& name) const {
     constexpr std::string_view kSuffix = ".input_scale";
     if (!name.ends_with(kSuffix)) return false;
@@ -137,7 +137,7 @@ Result<float> HuggingFaceSource::bitnet_scale(const SafetensorsEntry& e) const {
   return scale;
 }
 
-/// What config.json and the tensor say must be the same: packed or floats.
+/// config.json and the tensor must agree: packed or floats.
 Status HuggingFaceSource::check_bitnet(const SafetensorsEntry& e, const std::string& where) const {
   if (!packing_.bitnet || e.shape.size() != 2 || !packing_.bitnet->converts(e.name)) return {};
   const bool online = packing_.bitnet->online;

@@ -45,8 +45,8 @@ struct PackedRows {
 /// kOutOfMemory.
 Result<QTensor> load_bitnet_weight(const PackedRows& packed, float scale, const BitnetPacking& packing,
                                    const std::string& where);
-/// What transformers' WeightQuant makes of a matrix: s = max(mean |w|, 1e-5), codes = round half even(w / s), to -1..1,
-/// real = code * s. The mean is summed in double. Errors: kCorrupt (NaN, infinity), kOutOfMemory.
+/// Ternary codes as transformers' WeightQuant makes them: s = max(mean |w|, 1e-5), codes = round half even(w / s), to
+/// -1..1, real = code * s. The mean is summed in double. Errors: kCorrupt (NaN, infinity), kOutOfMemory.
 Result<QTensor> ternarized(const QTensor& floats, const std::string& where);
 
 /// Texts that lie beside the weights; "" for a file that is not there.

@@ -148,8 +148,8 @@ TEST(GgufSource, RopeFactorsBecomeLlama3Scaling) {
   file.kvs.push_back(gguf_u32("llama.attention.key_length", 64));
   file.tensors.push_back({"rope_freqs.weight", {32}, 0, ""});
   for (const int original : {2048, 4096, 8192, 16384, 32768}) {
-    // What llama.cpp's converter writes for Llama 3.2 1B (head 64, theta 500000, factor 32; 8192), computed here in
-    // another way.
+    // The factors that llama.cpp's converter writes for Llama 3.2 1B (head 64, theta 500000, factor 32; 8192), computed
+    // here in another way.
     std::string factors;
     for (int i = 0; i < 32; ++i) {
       const double frequency = std::pow(500000.0, -i / 32.0), wavelength = 2 * M_PI / frequency;

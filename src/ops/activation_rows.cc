@@ -11,8 +11,8 @@
 namespace lowbit {
 namespace {
 
-/// What follows runs hundreds of times per generated token: it asks what is there before it calls anything that returns
-/// a Status.
+/// This code runs hundreds of times per generated token: it looks for work before it calls anything that returns a
+/// Status.
 Status grow(Buffer& buffer, int64_t bytes, const char* what) {
   LOWBIT_TRY_ASSIGN(buffer, Buffer::allocate(bytes, what, Pages::kLarge));
   return {};
@@ -124,17 +124,20 @@ Result<const ActivationRows::Codes*> ActivationRows::codes(const CodeLayout& lay
   return entry;
 }
 
-Result<const ActivationRows::Fp8Rows*> ActivationRows::fp8_rows(int64_t group, ThreadPool& pool) {
-  auto rows = std::find_if(fp8_rows_.begin(), fp8_rows_.end(), [&](const Fp8Rows& r) { return r.group == group; });
+Result<const ActivationRows::Fp8Rows*> ActivationRows::fp8_rows(int64_t group, bool in_pairs, ThreadPool& pool) {
+  auto rows = std::find_if(fp8_rows_.begin(), fp8_rows_.end(),
+                           [&](const Fp8Rows& r) { return r.group == group && r.in_pairs == in_pairs; });
   if (rows == fp8_rows_.end()) {
     fp8_rows_.emplace_back().group = group;
     rows = fp8_rows_.end() - 1;
+    rows->in_pairs = in_pairs;
   }
   if (rows->valid) return &*rows;
   rows->groups = ceil_div(k_, group);
-  const int64_t elements = m_ * k_, scale_bytes = 4 * m_ * rows->groups;
-  if (rows->codes.size() < elements) LOWBIT_TRY(grow(rows->codes, elements, "fp8 activations"));
-  if (rows->values.size() < 4 * elements) LOWBIT_TRY(grow(rows->values, 4 * elements, "fp8 activations"));
+  rows->ld = fp8_row_words(k_, in_pairs);
+  const int64_t code_bytes = m_ * k_, value_bytes = 4 * m_ * rows->ld, scale_bytes = 4 * m_ * rows->groups;
+  if (rows->codes.size() < code_bytes) LOWBIT_TRY(grow(rows->codes, code_bytes, "fp8 activations"));
+  if (rows->values.size() < value_bytes) LOWBIT_TRY(grow(rows->values, value_bytes, "fp8 activations"));
   if (rows->scales.size() < scale_bytes) LOWBIT_TRY(grow(rows->scales, scale_bytes, "activation scales"));
   pool.parallel_for(m_, rows_per_chunk(), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
@@ -144,7 +147,7 @@ Result<const ActivationRows::Fp8Rows*> ActivationRows::fp8_rows(int64_t group, T
       a.codes = rows->codes.as<uint8_t>() + r * k_, a.ldcodes = k_;
       a.scales = rows->scales.as<float>() + r * rows->groups;
       fp8_->quantize(a);
-      fp8_->decode(a.codes, k_, 1.0f, rows->values.as<float>() + r * k_);
+      decode_fp8_row(*fp8_, a.codes, k_, 1.0f, in_pairs, rows->values.as<float>() + r * rows->ld);
     }
   });
   rows->valid = true;
@@ -247,7 +250,7 @@ Result<const int32_t*> ActivationRows::code_sums(int64_t x_group, int64_t k, con
 
 Status ActivationRows::prepare_for(const MatmulPlan& plan, ThreadPool& pool) {
   if (plan.shape_.offsets) LOWBIT_TRY(sums(plan.shape_.group, plan.shape_.k, plan.code_layout(), pool));
-  if (kind_ == Activation::kFp8) LOWBIT_TRY(fp8_rows(plan.activation_group_, pool));
+  if (kind_ == Activation::kFp8) LOWBIT_TRY(fp8_rows(plan.activation_group_, plan.kernel_->pairs, pool));
   if (kind_ != Activation::kInt8) return {};
   if (plan.kernel_->code_offset != 0)
     LOWBIT_TRY(code_sums(plan.shape_.x_group, plan.shape_.k, plan.code_layout(), plan.kernel_->code_offset, pool));

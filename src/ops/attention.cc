@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/try.h"
 #include "kernels/fp8_rows.h"
-#include "kernels/packed_kv.h"
+#include "kernels/packed_span.h"
 
 namespace lowbit {
 namespace {
@@ -118,6 +118,7 @@ class Attention::Runner {
       const int64_t shown = packed || cache.holds_f16(call_.layer, page) ? page : block_->position / kKvPage;
       args_.keys[p] = packed ? nullptr : cache.keys_f16(call_.layer, kv_head_, shown);
       args_.values[p] = packed ? nullptr : cache.values_f16(call_.layer, kv_head_, shown);
+      args_.packed_keys[p] = args_.packed_values[p] = {};
       if (!packed) continue;
       const bool demoted = cache.reads_demoted(call_.layer, page, block_->position);
       const KvFormat& format = cache.group_of(call_.layer).format;
@@ -127,9 +128,7 @@ class Attention::Runner {
       args_.packed_keys[p] = cache.packed_keys(call_.layer, kv_head_, page, demoted);
       args_.packed_values[p] = cache.packed_values(call_.layer, kv_head_, page, demoted);
     }
-    const int64_t next = (span + 1) * kSpanPages;
-    const bool reads_next = next * kKvPage < end && !cache.reads_packed(call_.layer, next, block_->position);
-    args_.next = reads_next ? cache.keys_f16(call_.layer, kv_head_, next) : nullptr;
+    fetch_ahead((span + 1) * kSpanPages);
     args_.d = d_;
     args_.scale = a_.shape_.scale;
     args_.queries = queries_;
@@ -140,6 +139,19 @@ class Attention::Runner {
     args_.o = result + 2 * queries_;
     args_.ldo = a_.padded_dim_;
     a_.ops_->attend_span(args_);
+  }
+
+  /// The keys of pages from `next` on are what is read behind this span.
+  void fetch_ahead(int64_t next) {
+    const KvCache& cache = *block_->cache;
+    const auto packed = [&](int64_t page) { return cache.reads_packed(call_.layer, page, block_->position); };
+    const bool reads_f16 = next * kKvPage < block_->position + block_->rows && !packed(next);
+    args_.next = reads_f16 ? cache.keys_f16(call_.layer, kv_head_, next) : nullptr;
+    for (int64_t page = next; page < next + kPagesAhead; ++page) {
+      const bool demoted = cache.reads_demoted(call_.layer, page, block_->position);
+      args_.next_keys[page - next] =
+          packed(page) ? cache.packed_keys(call_.layer, kv_head_, page, demoted) : PackedMatrix{};
+    }
   }
 
   /// An fp8 page in the place of page p of the span, as f16.
@@ -178,7 +190,7 @@ class Attention::Runner {
   const int64_t d_, group_, ld_;
   const Block* block_ = nullptr;
   int64_t kv_head_ = 0, queries_ = 0;
-  PackedSpanArgs args_;
+  PackedSpan args_;
   float *result_, *running_, *copies_;
   int32_t *begin_, *end_;
   uint16_t* expanded_;  // fp8 pages of a span: keys, values

@@ -34,14 +34,14 @@ Status check_tiles(int64_t n, int64_t k) {
 }
 
 /// The word of tiles that element (r, c) lies in, and which of its 16 elements it is.
-uint8_t* unit_of(uint8_t* tiles, int64_t r, int64_t c, int64_t k) { return tiles + 4 * Tile16x32::word_of(r, c, k); }
+uint8_t* pack_of(uint8_t* tiles, int64_t r, int64_t c, int64_t k) { return tiles + 4 * Tile16x32::word_of(r, c, k); }
 
 /// Values of row r.
 void values_of(const Bitlinear& call, int64_t r, int16_t* values) {
   if (call.order == Int2Order::kTiles) {
     for (int64_t c = 0; c < call.k; c += 16) {
-      const uint8_t* unit = call.weight + 4 * Tile16x32::word_of(r, c, call.k);
-      for (int e = 0; e < 16; ++e) values[c + e] = int16_t(int(Int2Transposed::code_at(unit, e)) - 2);
+      const uint8_t* pack = call.weight + 4 * Tile16x32::word_of(r, c, call.k);
+      for (int e = 0; e < 16; ++e) values[c + e] = int16_t(int(Int2Transposed::code_at(pack, e)) - 2);
     }
     return;
   }
@@ -98,7 +98,7 @@ Status int2_to_tiles(const uint8_t* rows, int64_t stride, int64_t n, int64_t k, 
   std::fill_n(tiles, n * k / 4, uint8_t{0});
   for (int64_t r = 0; r < n; ++r)
     for (int64_t c = 0; c < k; ++c)
-      Int2Transposed::put(unit_of(tiles, r, c, k), int(c % 16), rows[r * stride + c / 4] >> (2 * (c % 4)) & 3);
+      Int2Transposed::put(pack_of(tiles, r, c, k), int(c % 16), rows[r * stride + c / 4] >> (2 * (c % 4)) & 3);
   return {};
 }
 

@@ -77,7 +77,7 @@ TEST(Bitlinear, TilesAreSeed002s) {
     ASSERT_TRUE(int2_to_tiles(w.data(), k / 4, n, k, tiles.data()));
     ASSERT_TRUE(int2_from_tiles(tiles.data(), n, k, back.data(), k / 4));
     EXPECT_EQ(back, w);
-    // As the seed's kernel finds it: where thread (tx, ty) of block bx reads its word in step k_0, and what it
+    // Addresses as in the seed's kernel: where thread (tx, ty) of block bx reads its word in step k_0, and what it
     // multiplies it with.
     for (int64_t row = 0; row < n; ++row)
       for (int64_t step = 0; step < k / 16; ++step) {

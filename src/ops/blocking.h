@@ -11,10 +11,10 @@
 namespace lowbit {
 
 struct Blocking {
-  int64_t cache_bytes = 768 << 10;      // of int8 or f32 rows of x per pass over the weights: the second-level cache's
-  int64_t least_chunk_bytes = 8 << 10;  // of weights, per row of x: less is not worth a turn
+  int64_t cache_bytes = 768 << 10;      // of int8 or f32 tokens per pass over the weights: the second-level cache's
+  int64_t least_chunk_bytes = 8 << 10;  // of weights, per token: less is not worth a turn
   int64_t chunks_per_thread = 32;
-  int64_t row_multiple = 48;  // rows of x per pass are one of it, every tile's height divides it
+  int64_t row_multiple = 48;  // tokens per pass are one of it, every tile's height divides it
 };
 
 /// A kernel's default blocking: one table per instruction set, found with bench/kernels/matmul_bench.cc.

@@ -105,7 +105,7 @@ std::string full_name(const cuda::MatmulKernel& kernel, const std::string& scali
   return name;
 }
 
-/// "; more than 8 rows of x: matmul_..." and which instance 64 rows get.
+/// "; more than 8 tokens: matmul_..." and which instance 64 rows get.
 std::string about_many(const KernelPair& pair, cuda::MatmulShape shape, const std::string& scaling, int64_t x_group) {
   const cuda::MatmulKernel& kernel = pair.many != nullptr ? *pair.many : *pair.few;
   if (kernel.instance == nullptr) return "";
@@ -120,7 +120,7 @@ tl::unexpected<Error> not_built() {
   return fail(ErrorCode::kUnsupported, "device cuda", "a build without CUDA", "cpu", "build where nvcc is installed");
 }
 
-/// As backend/cuda/fp8_weight.h takes them.
+/// The kernel for weights that backend/cuda/fp8_weight.h takes.
 Result<DeviceKernelChoice> choose_fp8_kernel(const QTensor& w) {
   const std::string scaling = scaling_name(w.scaling);
   if (w.format != FormatId::kFp8 || (scaling != "128x128" && scaling != "g128"))

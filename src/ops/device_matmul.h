@@ -59,7 +59,7 @@ class DeviceMatmulPlan {
   int64_t groups() const { return groups_; }
   bool x_groups() const { return x_groups_; }  // x has a scale per group, not per row
   Activation activation() const { return activation_; }
-  /// The kernel for `m` rows of x.
+  /// The kernel for `m` tokens.
   const cuda::MatmulKernel& kernel(int64_t m = 1) const { return *order_for(m).kernel; }
   std::string kernel_name(int64_t m = 1) const;
   const std::string& reason() const { return reason_; }
@@ -67,11 +67,11 @@ class DeviceMatmulPlan {
   bool takes_halves() const;
   int64_t resident_bytes() const { return few_.codes.size() + many_.codes.size() + factor_bytes(); }
   int64_t factor_bytes() const { return scales_.size() + offsets_.size() + table_.size(); }
-  /// Codes in the order for `m` rows of x.
+  /// Codes in the order for `m` tokens.
   int64_t code_bytes(int64_t m = 1) const { return order_for(m).codes.size(); }
 
  private:
-  static constexpr int kBrackets = 15;  // of rows of x: up to 1, 2, 4, ..., and more
+  static constexpr int kBrackets = 15;  // of tokens: up to 1, 2, 4, ..., and more
   /// The weight as one kernel reads it.
   struct Order {
     const cuda::MatmulKernel* kernel = nullptr;
@@ -98,7 +98,7 @@ class DeviceMatmulPlan {
 };
 
 /// The kernels that make() would choose, without a device: for `inspect --kernels`. The reason tells which one more
-/// rows of x get; its instances are those for the device at hand, or an H200.
+/// tokens get; its instances are those for the device at hand, or an H200.
 struct DeviceKernelChoice {
   std::string name, reason;
 };

@@ -76,17 +76,18 @@ int64_t rows_per_pass(int64_t k) {
 struct GemmPass {
   const Fp8Gemm& g;
   const Fp8Kernels& kernels;
-  float* values;     // [rows, k]
+  int64_t lda;
+  float* values;     // [rows, lda]
   uint8_t* scratch;  // of all workers
   int64_t scratch_bytes;
 
   void run(int64_t first, int64_t m, ThreadPool& pool) const {
     pool.parallel_for(m, rows_per_chunk(g.k), [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)
-        kernels.decode(g.a + (first + r) * g.lda, g.k, kernels.a_factor, values + r * g.k);
+        decode_fp8_row(kernels, g.a + (first + r) * g.lda, g.k, kernels.a_factor, kernels.pairs, values + r * lda);
     });
     Fp8GemmArgs a;
-    a.a = values, a.m = m, a.k = g.k, a.lda = g.k;
+    a.a = values, a.m = m, a.k = g.k, a.lda = lda;
     a.a_scale_row = g.a_scales_by_column ? 1 : g.lda_scales;
     a.a_scale_block = g.a_scales_by_column ? g.lda_scales : 1;
     a.a_scales = g.k == 0 ? nullptr : g.a_scales + first * a.a_scale_row;
@@ -111,11 +112,28 @@ struct GemmPass {
 
 const Fp8Kernels& fp8_kernels(Isa at_most) {
 #if defined(__x86_64__)
-  if (at_most >= Isa::kAvx512) return kAvx512Fp8;
+  if (at_most >= Isa::kAvx512) return has_bf16_pairs() ? kAvx512PairsFp8 : kAvx512Fp8;
   if (at_most >= Isa::kAvx2) return kAvx2Fp8;
 #endif
   static_cast<void>(at_most);
   return kRefFp8;
+}
+
+int64_t fp8_row_words(int64_t k, bool pairs) {
+  return (ceil_div(k, int64_t{pairs ? 32 : 16}) | 1) * 16;  // an odd number of cache lines
+}
+
+void decode_fp8_row(const Fp8Kernels& kernels, const uint8_t* codes, int64_t k, float factor, bool pairs, float* out) {
+  if (!pairs) return kernels.decode(codes, k, factor, out);
+  constexpr int64_t kChunk = 256;
+  float v[kChunk];
+  for (int64_t first = 0; first < k; first += kChunk) {
+    const int64_t n = std::min(kChunk, k - first);
+    kernels.decode(codes + first, n, factor, v);
+    if (n % 2 != 0) v[n] = 0.0f;
+    for (int64_t i = 0; 2 * i < n; ++i)
+      out[first / 2 + i] = bits_to_f32((f32_to_bits(v[2 * i]) & 0xffff0000u) | f32_to_bits(v[2 * i + 1]) >> 16);
+  }
 }
 
 Status quantize_fp8(const Fp8Quant& q, Isa isa, ThreadPool& pool) {
@@ -170,10 +188,11 @@ Status gemm_fp8(const Fp8Gemm& g, Isa isa, ThreadPool& pool) {
   if (g.m == 0 || g.n == 0) return {};
   const Fp8Kernels& kernels = fp8_kernels(isa);
   const int64_t pass = std::min(g.m, rows_per_pass(g.k));
-  LOWBIT_TRY_ASSIGN(Buffer values, Buffer::allocate(4 * pass * g.k, "values of fp8 activations"));
+  const int64_t lda = fp8_row_words(g.k, kernels.pairs);
+  LOWBIT_TRY_ASSIGN(Buffer values, Buffer::allocate(4 * pass * lda, "values of fp8 activations"));
   const int64_t scratch_bytes = round_up(kernels.gemm_scratch_bytes(pass), 64);
   LOWBIT_TRY_ASSIGN(Buffer scratch, Buffer::allocate(scratch_bytes * pool.size(), "scratch of an fp8 product"));
-  const GemmPass run{g, kernels, values.as<float>(), scratch.as<uint8_t>(), scratch_bytes};
+  const GemmPass run{g, kernels, lda, values.as<float>(), scratch.as<uint8_t>(), scratch_bytes};
   for (int64_t first = 0; first < g.m; first += pass) run.run(first, std::min(pass, g.m - first), pool);
   return {};
 }

@@ -111,8 +111,8 @@ TEST_P(Fp8, TenMillionFloatsHaveTheNearestCode) {
   }
 }
 
-/// What torch 2.15's x.to(torch.float8_e4m3fn) makes of all 65,536 numbers of bf16, one byte each, NaN and infinities
-/// included.
+/// The codes that torch 2.15's x.to(torch.float8_e4m3fn) gives for all 65,536 numbers of bf16, one byte each, NaN and
+/// infinities included.
 TEST(E4m3, EveryBf16AsTorchHasIt) {
   std::vector<std::byte> codes(65536);
   for (uint32_t bits = 0; bits < 65536; ++bits) codes[bits] = std::byte{f32_to_e4m3(bf16_to_f32(uint16_t(bits)))};

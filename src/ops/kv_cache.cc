@@ -198,10 +198,10 @@ Status KvCache::own_page(size_t group, int64_t index) {
 }
 
 uint16_t* KvCache::rows(int64_t layer, int64_t which, int64_t head, int64_t page) const {
-  const KvPool::Place place = pool_->place(layer);
-  const KvGroup& g = pool_->groups()[size_t(place.group)];
-  auto* const data = reinterpret_cast<uint16_t*>(tables_[size_t(place.group)][size_t(page)].data);
-  return data + ((place.index * 2 + which) * g.kv_heads + head) * kKvPage * g.head_dim;
+  const KvPool::GroupLayer in_group = pool_->group_layer(layer);
+  const KvGroup& g = pool_->groups()[size_t(in_group.group)];
+  auto* const data = reinterpret_cast<uint16_t*>(tables_[size_t(in_group.group)][size_t(page)].data);
+  return data + ((in_group.index * 2 + which) * g.kv_heads + head) * kKvPage * g.head_dim;
 }
 
 void KvCache::store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
@@ -233,19 +233,19 @@ void KvCache::store_head(const VectorOps& ops, int64_t layer, int64_t head, int6
 }
 
 PackedMatrix KvCache::packed(int64_t layer, int64_t which, int64_t head, int64_t page, bool demoted) const {
-  const KvPool::Place place = pool_->place(layer);
-  const KvGroup& g = pool_->groups()[size_t(place.group)];
-  const size_t store = demoted ? demoted_store(size_t(place.group)) : packed_store(size_t(place.group));
+  const KvPool::GroupLayer in_group = pool_->group_layer(layer);
+  const KvGroup& g = pool_->groups()[size_t(in_group.group)];
+  const size_t store = demoted ? demoted_store(size_t(in_group.group)) : packed_store(size_t(in_group.group));
   const auto* const data = reinterpret_cast<const uint8_t*>(tables_[store][size_t(page - 1)].data);
   const KvFormat format = demoted ? g.format.demoted() : g.format;
-  const PackedHead at = packed_head(packed_head_bytes(format, g.head_dim), place.index * g.kv_heads + head,
+  const PackedHead at = packed_head(packed_head_bytes(format, g.head_dim), in_group.index * g.kv_heads + head,
                                     int64_t(g.layers.size()) * g.kv_heads);
   if (which == 0) return {data + at.key_codes, data + at.key_side};
   return {data + at.value_codes, data + at.value_side};
 }
 
 void KvCache::pack(int64_t layer, int64_t rows, ThreadPool& pool) {
-  const auto g = size_t(pool_->place(layer).group);
+  const auto g = size_t(pool_->group_layer(layer).group);
   const int64_t heads = group_of(layer).kv_heads, first = packed_[g];
   const int64_t last = length_ + rows - 1;
   if (const int64_t pages = packed_pages(g, last) - first; pages > 0)

@@ -56,7 +56,7 @@ class KvCache {
 
   /// A pool of its own, for one sequence.
   static Result<KvCache> make(std::vector<KvGroup> groups, int64_t capacity);
-  /// The same positions in a sequence of its own: pages are shared until one of the two writes to them.
+  /// A second sequence with the same positions: pages are shared until one of the two writes to them.
   KvCache fork() const;
   /// A sequence without positions that has this one's packed pages of positions before `length` in advance, unless the
   /// format forgets(): for those who compute the same tokens again, which packs the same. This one stays as it is.
@@ -86,7 +86,7 @@ class KvCache {
   /// kv_heads * head_dim], row stride ld.
   void store(const VectorOps& ops, int64_t layer, int64_t position, int64_t n, const float* k, const float* v,
              int64_t ld, ThreadPool& pool);
-  /// The same for one head of one position: k, v [head_dim].
+  /// store() for one head of one position: k, v [head_dim].
   void store_head(const VectorOps& ops, int64_t layer, int64_t head, int64_t position, const float* k, const float* v);
   /// Packs what rows [length(), length() + rows) of a layer read packed and what is not packed yet; those rows are
   /// stored.
@@ -98,7 +98,7 @@ class KvCache {
   /// The sequence up to where the last refresh ended, which computes recent() once more. Pages are shared.
   KvCache refreshing() const;
   bool is_refreshing() const { return most_packed_ < kAllPages; }
-  /// Of positions [refreshed, length()).
+  /// The tokens of positions [refreshed, length()).
   std::span<const int32_t> recent() const { return recent_; }
   /// The last tokens of the sequence, for one that a file restores.
   void set_recent(std::span<const int32_t> tokens);
@@ -106,7 +106,7 @@ class KvCache {
   void finish_refresh();
   /// A fork to go back to when a call of n rows fails, where truncate() to length() would fail then.
   std::optional<KvCache> copy_before(int64_t n) const;
-  /// As it was at `length`, before a call: by truncate(), or what copy_before() gave.
+  /// Goes back to the state at `length` before a call: by truncate(), or by the copy of copy_before().
   Status go_back(int64_t length, std::optional<KvCache>& copy);
   /// Whether the f16 pages are there that a row at position `length` reads. Always for 0, for the last
   /// kKeptPositions that it ever had, and for the length that a call began with.
@@ -122,7 +122,7 @@ class KvCache {
   const uint16_t* values_f16(int64_t layer, int64_t head, int64_t page) const { return rows(layer, 1, head, page); }
   /// Whether an f16 page is there: it goes when it is packed, or lies before the window.
   bool holds_f16(int64_t layer, int64_t page) const {
-    return tables_[static_cast<size_t>(pool_->place(layer).group)][static_cast<size_t>(page)].data != nullptr;
+    return tables_[static_cast<size_t>(pool_->group_layer(layer).group)][static_cast<size_t>(page)].data != nullptr;
   }
   /// Whether a query at this position reads the page packed.
   bool reads_packed(int64_t layer, int64_t page, int64_t position) const {
@@ -139,11 +139,11 @@ class KvCache {
   PackedMatrix packed_values(int64_t layer, int64_t head, int64_t page, bool demoted = false) const {
     return packed(layer, 1, head, page, demoted);
   }
-  /// Of a group of the pool, in the order of positions; f16 ones. Those that have gone have no data.
+  /// The f16 pages of a group of the pool, in the order of positions. Pages that have gone have no data.
   std::span<const KvPool::Page> pages_of(int group) const { return tables_[static_cast<size_t>(group)]; }
-  /// Packed ones, that of page 1 first, with room for those that the reserved rows read.
+  /// The packed pages, that of page 1 first, with room for those that the reserved rows read.
   std::span<const KvPool::Page> packed_pages_of(int group) const { return tables_[packed_store(size_t(group))]; }
-  /// Of those, how many from the first on are written.
+  /// How many of the packed pages, from the first on, are written.
   int64_t packed_count(int group) const { return packed_[static_cast<size_t>(group)]; }
 
  private:
@@ -168,7 +168,7 @@ class KvCache {
   bool is_complete() const;
   const KvPool::Page& page_at(int store, int64_t page) const;
   const KvFormat& format(size_t group) const { return pool_->groups()[group].format; }
-  /// Of an f16 group; 0: all positions are seen.
+  /// The window of an f16 group; 0: all positions are seen.
   int64_t window(size_t group) const { return format(group).packed() ? 0 : pool_->groups()[group].window; }
   /// Whether f16 pages of the group go, and come as rows need them.
   bool gives_back(size_t group) const { return format(group).packed() || window(group) > 0; }
@@ -196,7 +196,7 @@ class KvCache {
   std::vector<int64_t> packed_gone_;               // [group]: pages 1 to this one are no longer held packed
   std::vector<int64_t> gone_;                      // [group]: from first_f16(0) to before this one no f16 page is held
   std::vector<int64_t> wanted_, sizes_;            // [store], of grow()
-  // Of a format with refresh.
+  // State of a format with refresh.
   static constexpr int64_t kAllPages = int64_t{1} << 40;
   int64_t refreshed_ = 0;
   int64_t most_packed_ = kAllPages;  // while it is_refreshing(): pages behind this one are not packed

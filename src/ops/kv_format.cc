@@ -56,7 +56,7 @@ Status set_kv_upkeep(int64_t refresh, const std::string& demote, KvFormat& forma
   if (!format.packed())
     return refuse(refresh != 0 ? "--kv-refresh" : "--kv-demote", "f16 pages", "a quantized cache (--kv int4, ...)");
   if (refresh != 0) {
-    // Of fewer positions none reads another one packed, so that nothing would change.
+    // With fewer positions none reads another one packed, so that nothing would change.
     const int64_t least = format.residual + kKvPage + 1;
     if (refresh < least || refresh > kMostPositions)
       return refuse("--kv-refresh", std::to_string(refresh),

@@ -24,7 +24,7 @@ struct KvFormat {
   int64_t refresh = 0;  // every so many positions, a multiple of kKvPage, those are computed again (KvCache); 0: never
 
   bool packed() const { return key_bits < 16; }
-  /// Of demoted pages; f16 where none are.
+  /// The format of demoted pages; f16 where none are.
   KvFormat demoted() const {
     return {.key_bits = old_key_bits, .value_bits = old_value_bits, .residual = demote_after};
   }
@@ -67,7 +67,7 @@ struct PackedHeadBytes {
   int64_t sides() const { return key_side + value_side; }
 };
 PackedHeadBytes packed_head_bytes(const KvFormat& format, int64_t head_dim);
-/// Of head number `index` of `heads`, counted over all layers of a page.
+/// The layout of head number `index` of `heads`, counted over all layers of a page.
 PackedHead packed_head(const PackedHeadBytes& bytes, int64_t index, int64_t heads);
 
 }  // namespace lowbit

@@ -27,7 +27,7 @@ std::optional<uint64_t> bytes_of_page(const KvGroup& g) {
   return bytes;
 }
 
-/// Of a group's pages in this format; 0: there are none.
+/// Bytes of a group's packed page in this format; 0: there are none.
 int64_t packed_page_bytes(const KvGroup& g, const KvFormat& format) {
   if (!format.packed()) return 0;
   const PackedHeadBytes head = packed_head_bytes(format, g.head_dim);
@@ -54,15 +54,15 @@ std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t
 }
 
 Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
-                                             std::vector<KvPlace> places) {
+                                             std::vector<KvPageMemory> memories) {
   std::shared_ptr<KvPool> pool(new KvPool());
-  LOWBIT_DCHECK(places.empty() || places.size() == groups.size());
-  pool->homes_ = std::move(places);
+  LOWBIT_DCHECK(memories.empty() || memories.size() == groups.size());
+  pool->memories_ = std::move(memories);
   pool->max_pages_ = max_pages;
   pool->slab_pages_ = slab_pages > 0 ? std::min(slab_pages, max_pages) : max_pages;
   size_t layers = 0;
   for (const KvGroup& g : groups) layers += g.layers.size();
-  pool->places_.resize(layers, {-1, 0});
+  pool->group_layers_.resize(layers, {-1, 0});
   for (size_t i = 0; i < groups.size(); ++i) {
     const KvGroup& g = groups[i];
     LOWBIT_TRY(check_packable(g));
@@ -75,10 +75,10 @@ Result<std::shared_ptr<KvPool>> KvPool::make(std::vector<KvGroup> groups, int64_
           "at least 1 of each, and sizes that fit in memory");
     for (size_t l = 0; l < g.layers.size(); ++l) {
       const int layer = g.layers[l];
-      if (layer < 0 || size_t(layer) >= layers || pool->places_[size_t(layer)].group >= 0)
+      if (layer < 0 || size_t(layer) >= layers || pool->group_layers_[size_t(layer)].group >= 0)
         return fail(ErrorCode::kInvalidArgument, "kv cache", fmt::format("layer {} in group {}", layer, i),
                     fmt::format("each of {} layers in one group", layers));
-      pool->places_[size_t(layer)] = {int(i), int(l)};
+      pool->group_layers_[size_t(layer)] = {int(i), int(l)};
     }
     pool->stores_.push_back({.page_bytes = int64_t(*bytes), .slabs = {}, .owners = {}, .spare = {}});
   }
@@ -107,9 +107,11 @@ Status KvPool::add_slab(size_t index) {
                 fmt::format("at most {} pages of {} positions", max_pages_, kKvPage),
                 "shorten the text, end other sessions, or ask for a larger context");
   const int64_t bytes = pages * store.page_bytes;
-  const KvPlace* const place = place_of(index);
-  LOWBIT_TRY_ASSIGN(Buffer slab,
-                    place != nullptr && place->allocate ? place->allocate(bytes) : Buffer::allocate(bytes, "kv cache"));
+  const KvPageMemory* const memory = memory_of(index);
+  // A layer reads a few KB of each page, far apart: with small pages of memory nearly each needs its own translation.
+  LOWBIT_TRY_ASSIGN(Buffer slab, memory != nullptr && memory->allocate
+                                     ? memory->allocate(bytes)
+                                     : Buffer::allocate(bytes, "kv cache", Pages::kLarge));
   store.slabs.push_back(std::move(slab));
   store.owners.resize(size_t(first + pages));
   store.spare.reserve(store.owners.size());
@@ -173,8 +175,8 @@ Status KvPool::take(std::span<const int64_t> counts, std::span<std::vector<Page>
 }
 
 Status KvPool::copy_bytes(int store, std::byte* to, const std::byte* from) const {
-  const KvPlace* const place = place_of(size_t(store));
-  if (place != nullptr && place->copy) return place->copy(to, from, page_bytes(store));
+  const KvPageMemory* const memory = memory_of(size_t(store));
+  if (memory != nullptr && memory->copy) return memory->copy(to, from, page_bytes(store));
   std::copy_n(from, page_bytes(store), to);
   return {};
 }

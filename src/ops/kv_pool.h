@@ -42,7 +42,7 @@ Status check_packable(const KvGroup& group);
 std::vector<KvGroup> uniform_kv_groups(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t window = 0);
 
 /// Where pages of a group lie. Empty: in the host's memory.
-struct KvPlace {
+struct KvPageMemory {
   std::function<Result<Buffer>(int64_t bytes)> allocate;
   /// Between pages, or a page and the host's memory; waits until it is done.
   std::function<Status(std::byte* to, const std::byte* from, int64_t bytes)> copy;
@@ -66,21 +66,21 @@ class KvPool {
   };
 
   /// Each store has at most `max_pages` pages, and gets address space for `slab_pages` of them at a time (0: for all).
-  /// `places`: of each group; none: all in the host's memory.
+  /// `memories`: of each group; none: all in the host's memory.
   /// Errors: kInvalidArgument (an extent below 1, a head that cannot be packed, a layer in two groups or none, sizes
   /// beyond memory's address range), kOutOfMemory.
   static Result<std::shared_ptr<KvPool>> make(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages = 0,
-                                              std::vector<KvPlace> places = {});
+                                              std::vector<KvPageMemory> memories = {});
 
   std::span<const KvGroup> groups() const { return groups_; }
   Device device(int group) const { return stores_[static_cast<size_t>(group)].slabs.front().device(); }
-  int64_t layers() const { return static_cast<int64_t>(places_.size()); }
+  int64_t layers() const { return static_cast<int64_t>(group_layers_.size()); }
   /// Where a layer of the model lies: layer `index` of groups()[group].
-  struct Place {
+  struct GroupLayer {
     int group = 0, index = 0;
   };
-  Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
-  const KvGroup& group_of(int64_t layer) const { return groups_[static_cast<size_t>(place(layer).group)]; }
+  GroupLayer group_layer(int64_t layer) const { return group_layers_[static_cast<size_t>(layer)]; }
+  const KvGroup& group_of(int64_t layer) const { return groups_[static_cast<size_t>(group_layer(layer).group)]; }
 
   /// Pages are kept in stores: those of f16 of group g in store g, its packed ones in packed_store(g), demoted ones in
   /// demoted_store(g), which have none for other formats.
@@ -91,7 +91,7 @@ class KvPool {
   int64_t refresh() const;
   bool forgets() const;
   int64_t page_bytes(int store) const { return stores_[static_cast<size_t>(store)].page_bytes; }
-  /// Of one sequence of `positions`, over all groups; of f16 pages that go those that it keeps at the most after a
+  /// Bytes of one sequence of `positions`, over all groups; of f16 pages that go, those that it keeps at most after a
   /// call.
   int64_t bytes_of(int64_t positions) const;
   int64_t max_pages() const { return max_pages_; }
@@ -101,9 +101,9 @@ class KvPool {
   /// counts[s] pages of store s with one owner each, behind those in tables[s]; none at all after an error. Error:
   /// kOutOfMemory (all `max_pages` are in use, or the system has no address space).
   Status take(std::span<const int64_t> counts, std::span<std::vector<Page>> tables);
-  /// What a page holds, to another of its store. Errors: what the device says.
+  /// Copies a page to another of its store. Errors: those of the device.
   Status copy(int store, const Page& from, const Page& to) const;
-  /// The same to and from the host's memory, [page_bytes(store)].
+  /// Copies a page to and from the host's memory, [page_bytes(store)].
   Status read(int store, const Page& from, std::byte* to) const;
   Status write(int store, const std::byte* from, const Page& to) const;
   /// One owner more.
@@ -128,13 +128,15 @@ class KvPool {
   KvPool() = default;
   Status add_slab(size_t store);
   Status copy_bytes(int store, std::byte* to, const std::byte* from) const;
-  /// Of a store; null: the host's memory.
-  const KvPlace* place_of(size_t store) const { return homes_.empty() ? nullptr : &homes_[store % groups_.size()]; }
+  /// The memory of a store's pages; null: the host's.
+  const KvPageMemory* memory_of(size_t store) const {
+    return memories_.empty() ? nullptr : &memories_[store % groups_.size()];
+  }
   int64_t in_use(const Store& store) const { return int64_t(store.owners.size() - store.spare.size()); }
 
   std::vector<KvGroup> groups_;
-  std::vector<Place> places_;
-  std::vector<KvPlace> homes_;  // of groups
+  std::vector<GroupLayer> group_layers_;
+  std::vector<KvPageMemory> memories_;  // of groups
   int64_t max_pages_ = 0, slab_pages_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable freed_;

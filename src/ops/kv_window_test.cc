@@ -51,7 +51,7 @@ class Sequences {
     }
     return all;
   }
-  /// What one more token gives.
+  /// The logits after one more token.
   std::vector<float> next(const KvCache& cache) {
     KvCache fork = cache.fork();
     const int token = 1;

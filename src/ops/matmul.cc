@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/float.h"
 #include "base/try.h"
+#include "format/scale_row.h"
 #include "kernels/registry.h"
 
 namespace lowbit {
@@ -61,7 +62,8 @@ struct Wanted {
 bool fits(const MatmulKernel& kernel, FormatId format, const Wanted& wanted, const PanelShape& s) {
   if (s.run > 0 && format_info(format).expanded != format) return false;  // codes that go on from group to group
   return kernel.format == format && kernel.activation == wanted.activation &&
-         (!kernel.int8_table || wanted.int8_table) && (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
+         (!kernel.int8_table || wanted.int8_table) && (!kernel.pairs || has_bf16_pairs()) &&
+         (s.groups <= 1 || s.group % kernel.group_multiple == 0) &&
          (s.x_groups <= 1 || s.x_group % kernel.group_multiple == 0);
 }
 
@@ -160,11 +162,11 @@ Status write_panels(const QTensor& w, const MatmulKernel& kernel, const PanelSha
       rows.codes = w.row(p * rows_per_panel);
       rows.row_stride_bytes = rows.rows > 1 ? w.row(p * rows_per_panel + 1) - rows.codes : 0;
       if (!dense) {
-        for (int64_t r = 0; r < rows.rows; ++r)
-          for (int64_t g = 0; g < s.groups; ++g) {
-            scales[r * s.groups + g] = w.scale(p * rows_per_panel + r, g);
-            if (s.offsets) offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, g);
-          }
+        for (int64_t r = 0; r < rows.rows; ++r) {
+          scales_of_row(w, p * rows_per_panel + r, scales + r * s.groups);
+          for (int64_t g = 0; s.offsets && g < s.groups; ++g)
+            offsets[r * s.groups + g] = w.offset(p * rows_per_panel + r, g);
+        }
         rows.scales = scales;
         rows.offsets = s.offsets ? offsets : nullptr;
         if (s.double_scales) gather_double_scales(w, p * rows_per_panel, s.groups, stored, rows);
@@ -258,7 +260,9 @@ Result<MatmulPlan> MatmulPlan::make(const QTensor& w, const MatmulOptions& optio
   if (!bytes || *bytes > uint64_t(INT64_MAX))
     return fail(ErrorCode::kOutOfMemory, "matmul weight", "sizes that overflow");
   if (*bytes == 0) return plan;
-  LOWBIT_TRY_ASSIGN(plan.panels_, Buffer::allocate(int64_t(*bytes), "matmul weight", Pages::kLarge));
+  Arena own;
+  Arena& arena = options.arena != nullptr ? *options.arena : own;
+  LOWBIT_TRY_ASSIGN(plan.panels_, arena.allocate(int64_t(*bytes), "matmul weight"));
   LOWBIT_TRY(write_panels(w, *plan.kernel_, plan.shape_, plan.panel_bytes_, plan.panels_, pool));
   return plan;
 }

@@ -15,6 +15,7 @@
 #include "lowbit/error.h"
 #include "ops/activation_rounding.h"
 #include "ops/blocking.h"
+#include "tensor/arena.h"
 
 namespace lowbit {
 
@@ -65,10 +66,10 @@ class ActivationRows {
     Buffer scales;  // f32 [m] or [m, groups]
     Buffer sums;    // int32, of the codes that share a scale
   };
-  /// x in E4M3: values of its codes f32 [m, k], scales f32 [m, groups].
+  /// x in E4M3: values of its codes f32 [m, ld], or in pairs of bf16 (MatmulKernel::pairs), scales f32 [m, groups].
   struct Fp8Rows {
-    int64_t group = 0, groups = 0;
-    bool valid = false;
+    int64_t group = 0, groups = 0, ld = 0;
+    bool in_pairs = false, valid = false;
     Buffer codes, values, scales;  // grow, never shrink
   };
   struct Sums {
@@ -85,7 +86,7 @@ class ActivationRows {
   Result<Codes*> room_for_codes(const CodeLayout& layout);
   /// Computed on first use for each layout and kept for the plans that follow.
   Result<const Codes*> codes(const CodeLayout& layout, ThreadPool& pool);
-  Result<const Fp8Rows*> fp8_rows(int64_t group, ThreadPool& pool);
+  Result<const Fp8Rows*> fp8_rows(int64_t group, bool in_pairs, ThreadPool& pool);
   /// MatmulArgs::x_sums [m, groups] of x, or of its codes. Columns of `group` and `k` are counted as they lie in
   /// memory.
   Result<const float*> sums(int64_t group, int64_t k, const CodeLayout& layout, ThreadPool& pool);
@@ -120,6 +121,7 @@ struct MatmulOptions {
   /// weight's own groups are smaller, or no multiple of it, they are used instead.
   int64_t activation_group = 0;
   const KernelTable* first_table = nullptr;  // looked in before those of `isa`: for tests
+  Arena* arena = nullptr;                    // where the prepared weight lies; null: in memory of its own
 };
 
 /// Columns per exact sum: with scales of x per group of columns `activation_group`, where that divides the weight's own
@@ -187,7 +189,7 @@ class MatmulPlan : private MatmulChoice {
   Buffer panels_;
 };
 
-/// A product of several that read the same rows of x.
+/// A product of several that read the same tokens.
 struct MatmulCall {
   const MatmulPlan* plan = nullptr;
   const float* bias = nullptr;  // [n] or null

@@ -17,7 +17,7 @@ int64_t rows_per_pass(const Blocking& b, int64_t row_bytes) {
 }
 
 /// Panels of `bytes` each that make a chunk: so many that a small matrix is not split further than it pays (the more
-/// rows of x, the more work in each byte), and else a number per thread, so that a thread that loses its core costs
+/// tokens, the more work in each byte), and else a number per thread, so that a thread that loses its core costs
 /// little.
 int64_t panels_per_chunk(const Blocking& b, int64_t panels, int64_t bytes, int64_t m, int threads) {
   const int64_t least = std::max<int64_t>(1, b.least_chunk_bytes / (std::max<int64_t>(bytes, 1) * m));
@@ -99,9 +99,10 @@ class MatmulBatch {
     a.x = int8 ? nullptr : x.x_;
     a.ldx = x.ldx_;
     if (plan.activation_ == Activation::kFp8) {
-      LOWBIT_TRY_ASSIGN(const ActivationRows::Fp8Rows* const rows, x.fp8_rows(plan.activation_group_, pool));
+      const bool pairs = plan.kernel_->pairs;
+      LOWBIT_TRY_ASSIGN(const ActivationRows::Fp8Rows* const rows, x.fp8_rows(plan.activation_group_, pairs, pool));
       a.x = rows->values.as<float>();
-      a.ldx = plan.k_;
+      a.ldx = rows->ld;
       a.x_group_scale = rows->scales.as<float>();
     }
     const CodeLayout layout = plan.code_layout();
@@ -118,7 +119,7 @@ class MatmulBatch {
       a.ldxq = codes->ld;
       (layout.group > 0 ? a.x_group_scale : a.x_scale) = codes->scales.as<float>();
     }
-    const int64_t pass = rows_per_pass(blocking_, int8 ? a.ldxq : 4 * plan.k_);
+    const int64_t pass = rows_per_pass(blocking_, int8 ? a.ldxq : 4 * std::min(a.ldx, plan.k_));
     pass_ = pass_ == 0 ? pass : std::min(pass_, pass);
     const int64_t scratch = round_up(plan.kernel_->scratch_bytes(std::min(pass, m_), plan.shape_), 64);
     scratch_bytes_ = std::max(scratch_bytes_, scratch);
@@ -140,7 +141,7 @@ struct ProductLoop {
   MatmulBatch batch;
   size_t calls = 0;
   std::array<int64_t, kMostCalls + 1> first = {};  // panel of the batch at which a call starts
-  int64_t m0 = 0, m = 0;                           // rows of x
+  int64_t m0 = 0, m = 0;                           // tokens
 
   void operator()(int64_t begin, int64_t end, int worker) const {
     for (size_t i = 0; i < calls; ++i) {
@@ -198,7 +199,7 @@ struct GatedLoop {
   int64_t ld_gate, ld_up, n;
   GluFunction glu;
   ActivationRows* next_rows;
-  int64_t m0 = 0, m = 0;  // rows of x
+  int64_t m0 = 0, m = 0;  // tokens
 
   void operator()(int64_t begin, int64_t end, int worker) const {
     const int64_t at_once = std::max<int64_t>(1, kOutputsAtOnce / (m * kColumns));
@@ -222,12 +223,12 @@ Status run_gated_batch(const Gated& g, ActivationRows& x, const Blocking& blocki
   LOWBIT_TRY(loop.batch.prepare(calls, x, blocking, pool));
   if (batch.pass() == 0) return {};
   constexpr int64_t kColumns = GatedLoop::kColumns;
-  const int64_t units = ceil_div(loop.n, kColumns);
-  const int64_t unit_bytes =
+  const int64_t blocks = ceil_div(loop.n, kColumns);
+  const int64_t block_bytes =
       (batch.panel_bytes(0) * kColumns) / batch.panel_rows(0) + (batch.panel_bytes(1) * kColumns) / batch.panel_rows(1);
   for (loop.m0 = 0; loop.m0 < batch.rows(); loop.m0 += batch.pass()) {
     loop.m = std::min(batch.pass(), batch.rows() - loop.m0);
-    pool.parallel_for(units, panels_per_chunk(blocking, units, unit_bytes, loop.m, pool.size()), loop, g.next);
+    pool.parallel_for(blocks, panels_per_chunk(blocking, blocks, block_bytes, loop.m, pool.size()), loop, g.next);
   }
   return {};
 }

@@ -24,7 +24,7 @@ ValueTensor weights(ScaleKind scale, ZeroKind zero, int64_t n_block) {
   return v;
 }
 
-/// Against the stored floats, with a row of x that has a single 1 in each group.
+/// Against the stored floats, with a token that has a single 1 in each group.
 void check(const ValueTensor& v, const std::string& what) {
   const auto w = pack(v);
   ASSERT_TRUE(w) << w.error().message();

@@ -37,7 +37,7 @@ void packed_plainly(const std::vector<uint16_t>& rows, const PackedShape& s, std
     for (int64_t c = 0; c < s.columns; ++c) v.push_back(f16_to_f32(rows[size_t(r * s.columns + c)]));
     return v;
   };
-  float units[2] = {0, 0};
+  float supers[2] = {0, 0};
   for (size_t r = 0; r < least.size(); ++r) {
     const std::vector<float> v = row_of(int64_t(r));
     least[r] = *std::ranges::min_element(v);
@@ -52,23 +52,23 @@ void packed_plainly(const std::vector<uint16_t>& rows, const PackedShape& s, std
       least[r] = middle - kept;
       most[r] = middle + kept;
     }
-    units[1] = std::max(units[1], std::fabs(least[r]) / 127.0f);
+    supers[1] = std::max(supers[1], std::fabs(least[r]) / 127.0f);
   }
   for (size_t r = 0; r < least.size(); ++r) {
-    const float code = units[1] > 0 ? std::clamp(std::floor(least[r] / units[1]), -127.0f, 127.0f) : 0.0f;
+    const float code = supers[1] > 0 ? std::clamp(std::floor(least[r] / supers[1]), -127.0f, 127.0f) : 0.0f;
     side[8 + least.size() + r] = uint8_t(int8_t(code));
-    real[r] = units[1] * code;
+    real[r] = supers[1] * code;
     steps[r] = most[r] > real[r] ? (most[r] - real[r]) / levels : 0.0f;
-    units[0] = std::max(units[0], steps[r] / 255.0f);
+    supers[0] = std::max(supers[0], steps[r] / 255.0f);
   }
-  std::memcpy(side.data(), units, sizeof(units));
+  std::memcpy(side.data(), supers, sizeof(supers));
   for (size_t r = 0; r < least.size(); ++r) {
-    side[8 + r] = uint8_t(units[0] > 0 ? std::min(std::ceil(steps[r] / units[0]), 255.0f) : 0.0f);
-    const float step = units[0] * float(side[8 + r]);
+    side[8 + r] = uint8_t(supers[0] > 0 ? std::min(std::ceil(steps[r] / supers[0]), 255.0f) : 0.0f);
+    const float step = supers[0] * float(side[8 + r]);
     const std::vector<float> v = row_of(int64_t(r));
     for (int64_t c = 0; c < s.columns && step > 0; ++c) {
       const float code = std::clamp(round_half_even((v[size_t(c)] - real[r]) * (1.0f / step)), 0.0f, levels);
-      const CodePlace at = code_place(s, int64_t(r), c);
+      const CodePosition at = code_position(s, int64_t(r), c);
       codes[size_t(at.byte)] |= uint8_t(int(code) << at.shift);
     }
   }

@@ -320,7 +320,7 @@ TEST(PackedKvCache, ACallThatFailsLeavesItAsItWas) {
   ASSERT_TRUE(cache->reserve(3000));
   const std::vector<int> more = some_tokens(2000);
   const KvCache before = cache->fork();
-  // As a call of 3000 whose last 1000 do not come.
+  // A call of 3000 tokens of which the last 1000 do not come.
   const VectorOps& ops = vector_ops(best_isa());
   for (int64_t done = 0; done < 2000; done += 100) {
     ASSERT_TRUE(cache->open(100));

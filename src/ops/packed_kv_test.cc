@@ -22,10 +22,11 @@ struct Packed {
   PackedMatrix matrix() const { return {codes.data(), side.data()}; }
   /// Real numbers, by the format's words.
   double at(int64_t r, int64_t c) const {
-    float units[2];
-    std::memcpy(units, side.data(), sizeof(units));
+    float supers[2];
+    std::memcpy(supers, side.data(), sizeof(supers));
     const int code = code_at(codes.data(), shape, r, c);
-    return double(units[1]) * int8_t(side[size_t(8 + shape.rows + r)]) + double(units[0]) * side[size_t(8 + r)] * code;
+    return double(supers[1]) * int8_t(side[size_t(8 + shape.rows + r)]) +
+           double(supers[0]) * side[size_t(8 + r)] * code;
   }
 };
 
@@ -58,7 +59,7 @@ TEST(PackedKv, EveryBitHoldsOneCode) {
     std::set<std::pair<int64_t, int>> places;
     for (int64_t r = 0; r < s.rows; ++r)
       for (int64_t c = 0; c < s.columns; ++c) {
-        const CodePlace at = code_place(s, r, c);
+        const CodePosition at = code_position(s, r, c);
         ASSERT_TRUE(at.byte >= 0 && at.byte < s.code_bytes() && at.shift % s.bits == 0 && at.shift + s.bits <= 8);
         ASSERT_TRUE(places.emplace(at.byte, at.shift).second) << s.bits << " " << s.rows << " " << s.columns;
       }

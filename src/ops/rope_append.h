@@ -28,7 +28,7 @@ int64_t transform_block(const KvGroup& group);
 void rotate_and_store(const VectorOps& ops, const NewRows& rows, std::span<const SequenceRows> sequences,
                       ThreadPool& pool);
 
-/// Of attention's results over transformed values, out [rows, width], what they are of the values themselves: the
+/// Turns attention's results over transformed values, out [rows, width], into those over the values themselves: the
 /// transform is its own inverse. Does nothing in groups without one. Numerics: VectorOps::hadamard, once, after the
 /// division by the sum of weights.
 void transform_back(const VectorOps& ops, const KvGroup& group, int64_t rows, int64_t width, float* out,

@@ -136,6 +136,33 @@ Result<double> profile_passes(Model& model, const char* phase, int64_t passes, c
   return static_cast<double>(passes) / total;
 }
 
+Result<Model> open_for_bench(const std::string& path, const ModelBenchOptions& options) {
+  ModelOptions open;
+  open.activation = options.activation;
+  open.context = options.depth + options.prompt + options.generate;
+  open.kv = options.kv;
+  open.kv_residual = options.kv_residual;
+  open.kv_keep = options.kv_keep;
+  open.kv_refresh = options.kv_refresh;
+  open.kv_demote = options.kv_demote;
+  open.tune = options.tune;
+  open.compute = options.compute;
+  open.progress = options.progress;
+  return Model::open(path, open);
+}
+
+ModelBenchReport report_on(const std::string& path, const ModelInfo& info) {
+  ModelBenchReport r;
+  r.model = path;
+  r.activation = info.activation;
+  r.kv = info.kv;
+  r.isa = info.isa;
+  r.threads = info.threads;
+  r.weight_bytes = info.weight_bytes;
+  r.load_s = info.load_s;
+  return r;
+}
+
 }  // namespace
 
 Result<MatmulBenchReport> bench_matmul(const MatmulBenchOptions& options) {
@@ -187,19 +214,8 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
                 "-p " + std::to_string(options.prompt) + " -n " + std::to_string(options.generate) + " --batch " +
                     std::to_string(options.batch),
                 "at least 2 prompt tokens, 1 generated token, 1 session and 1 repetition");
-  ModelOptions open;
-  open.activation = options.activation;
-  open.context = options.depth + options.prompt + options.generate;
-  open.kv = options.kv;
-  open.kv_residual = options.kv_residual;
-  open.kv_keep = options.kv_keep;
-  open.kv_refresh = options.kv_refresh;
-  open.kv_demote = options.kv_demote;
-  open.tune = options.tune;
-  open.compute = options.compute;
-  open.progress = options.progress;
-  LOWBIT_TRY_ASSIGN(Model model, Model::open(path, open));
-  const auto tokens = random_tokens(open.context, model.info().vocab_size);
+  LOWBIT_TRY_ASSIGN(Model model, open_for_bench(path, options));
+  const auto tokens = random_tokens(options.depth + options.prompt + options.generate, model.info().vocab_size);
   const std::span all(tokens);
   const auto before = all.first(static_cast<size_t>(options.depth));
   const auto prompt = all.subspan(before.size(), static_cast<size_t>(options.prompt));
@@ -209,14 +225,7 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
     if (!before.empty()) LOWBIT_TRY(starts.back().prefill(before));
   }
 
-  ModelBenchReport r;
-  r.model = path;
-  r.activation = model.info().activation;
-  r.kv = model.info().kv;
-  r.isa = model.info().isa;
-  r.threads = model.info().threads;
-  r.weight_bytes = model.info().weight_bytes;
-  r.load_s = model.info().load_s;
+  ModelBenchReport r = report_on(path, model.info());
   const float bound = bound_of(model.info());
   LOWBIT_TRY_ASSIGN(r.checked,
                     same_logits_either_way(starts, prompt.first(std::min<size_t>(prompt.size(), 16)), bound));
@@ -232,7 +241,7 @@ Result<ModelBenchReport> bench_model(const std::string& path, const ModelBenchOp
     return generate_in_all(sessions, tokens.back(), options.generate);
   };
   for (int i = 0; options.tune && i < 20; ++i)
-    LOWBIT_TRY(read_prompt());  // shapes of the prompt settle; tokens do anyway
+    LOWBIT_TRY(read_prompt());  // the prompt's shapes need calls to be tuned; single tokens have enough of them
   LOWBIT_TRY_ASSIGN(const Rate prefill,
                     tokens_per_second(options.batch * options.prompt, options.repetitions, read_prompt));
   LOWBIT_TRY_ASSIGN(const Rate decode,

@@ -53,7 +53,7 @@ class Layers {
   std::vector<KvCache> cache;
 
  private:
-  /// Of all layers, by the row at the last position.
+  /// Bytes of all layers that the row at the last position reads.
   static int64_t bytes_read(const KvPool& pool, int64_t context) {
     const int64_t packed = pool.groups()[0].format.packed_pages(context - 1);
     return packed * pool.page_bytes(pool.packed_store(0)) + (ceil_div(context, kKvPage) - packed) * pool.page_bytes(0);

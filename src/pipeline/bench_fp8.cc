@@ -68,8 +68,10 @@ class Fp8Bench {
     LOWBIT_TRY(quantize("act_quant", x_));
     LOWBIT_TRY(quantize("weight_quant", w_));
     LOWBIT_TRY(gemm());
-    LOWBIT_TRY(in_model("model", Activation::kFp8));
-    LOWBIT_TRY(in_model("model, f32 x", Activation::kF32));
+    LOWBIT_TRY(in_model("model", FormatId::kFp8, Activation::kFp8));
+    LOWBIT_TRY(in_model("model, f32 x", FormatId::kFp8, Activation::kF32));
+    LOWBIT_TRY(in_model("bf16, f32 x", FormatId::kBf16, Activation::kF32));
+    LOWBIT_TRY(in_model("f32, f32 x", FormatId::kF32, Activation::kF32));
     return std::move(rows_);
   }
 
@@ -128,9 +130,9 @@ class Fp8Bench {
     return {};
   }
 
-  Status in_model(const char* what, Activation activation) {
+  Status in_model(const char* what, FormatId format, Activation activation) {
     TimedMatmul timed;
-    timed.format = FormatId::kFp8;
+    timed.format = format;
     timed.group = kFp8Block;
     timed.m = options_.m, timed.n = options_.n, timed.k = options_.k;
     timed.activation = activation;

@@ -31,7 +31,7 @@ Isa isa_of(const MatmulKernel& kernel) {
   return Isa::kScalar;
 }
 
-/// What it is, and which of the kernels it runs.
+/// The device, and the kernels that it runs.
 std::string about(const cuda::DeviceInfo& gpu) {
   const bool hopper = gpu.major == 9 && gpu.minor == 0;
   return fmt::format("{} (compute capability {}.{}, {:.0f} GiB, {} multiprocessors; products by {})", gpu.name,

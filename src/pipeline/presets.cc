@@ -1,6 +1,8 @@
 #include "pipeline/presets.h"
 
 #include <array>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace lowbit {
@@ -11,6 +13,18 @@ struct Candidate {
   FormatId format;
   int64_t group;
 };
+
+/// Formats of embedding and head where they cost too little to be seen; otherwise int8, a scale per row.
+constexpr std::array<Candidate, 2> kEnds = {{{FormatId::kCodebook3, 32}, {FormatId::kCodebook4, 32}}};
+
+QuantizeSpec spec_of(const Candidate& candidate, std::string fit) {
+  QuantizeSpec spec;
+  spec.fit = std::move(fit);
+  spec.format = candidate.format;
+  spec.group = candidate.group;
+  if (candidate.group > 0) spec.scale = ScaleKind::kDouble;
+  return spec;
+}
 
 struct Preset {
   const char* name;
@@ -60,13 +74,11 @@ Status apply_preset(QuantizeOptions& options) {
     options.linear.fit = "asymmetric";
     options.target_bpw = preset.bits;
     options.candidates.clear();
-    for (const Candidate& candidate : preset.candidates) {
-      QuantizeSpec spec = options.linear;
-      spec.format = candidate.format;
-      spec.group = candidate.group;
-      if (candidate.group > 0) spec.scale = ScaleKind::kDouble;
-      options.candidates.push_back(spec);
-    }
+    for (const Candidate& candidate : preset.candidates)
+      options.candidates.push_back(spec_of(candidate, options.linear.fit));
+    options.end_candidates.clear();
+    if (options.search_ends)
+      for (const Candidate& candidate : kEnds) options.end_candidates.push_back(spec_of(candidate, "auto"));
     if (options.calibration.file.empty()) options.calibration.file = CalibrationOptions::kSelf;
     return {};
   }

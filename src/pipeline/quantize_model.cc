@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/sha256.h"
 #include "base/try.h"
 #include "calibrate/hadamard_source.h"
@@ -59,6 +60,8 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   run["target_bpw"] = o.target_bpw;
   run["candidates"] = nlohmann::json::array();
   for (const QuantizeSpec& candidate : o.candidates) run["candidates"].push_back(spec_json(candidate));
+  run["end_candidates"] = nlohmann::json::array();
+  for (const QuantizeSpec& candidate : o.end_candidates) run["end_candidates"].push_back(spec_json(candidate));
   run["seed"] = o.seed;
   return end_run.take();
 }
@@ -78,16 +81,27 @@ Status check_text(const QuantizeOptions& o) {
   return {};
 }
 
+/// Of what the file stores for a linear layer: an online BitNet stores floats, and is ternary.
+Result<double> share_in_model(const WeightSource& source, const SourceTensor& linear) {
+  LOWBIT_TRY_ASSIGN(const QTensor w, source.load(linear.name));
+  if (is_dense(w.format) || w.total_bytes() >= linear.stored_bytes) return 1;
+  return static_cast<double>(w.total_bytes()) / static_cast<double>(linear.stored_bytes);
+}
+
 /// A preset of a model that is as small already would only lose.
 Status check_larger(const WeightSource& source, const QuantizeOptions& o) {
   if (o.preset.empty()) return {};
   int64_t bytes = 0, elements = 0;
+  const SourceTensor* first = nullptr;
   for (const SourceTensor& t : source.tensors()) {
     if (layer_role(t.name, t.shape.size()) != LayerRole::kLinear) continue;
+    if (first == nullptr) first = &t;
     bytes += t.stored_bytes;
     elements += t.shape[0] * t.shape[1];
   }
-  const double bits = elements > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(elements) : 0;
+  if (elements == 0) return {};
+  LOWBIT_TRY_ASSIGN(const double share, share_in_model(source, *first));
+  const double bits = 8.0 * share * static_cast<double>(bytes) / static_cast<double>(elements);
   if (bits > static_cast<double>(o.target_bpw)) return {};
   return fail(ErrorCode::kInvalidArgument, source.path(),
               fmt::format("{:.3g} bits per weight in its linear layers", bits),
@@ -137,7 +151,7 @@ Result<QuantizeReport> quantize_model(const std::string& name, const std::string
   }
   LOWBIT_TRY_ASSIGN(auto writer, CheckpointWriter::create(target, {.overwrite = options.overwrite}));
   LOWBIT_TRY(copy_side_files(*source, *writer));
-  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
+  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress, *engine.pool));
   LOWBIT_TRY_ASSIGN(nlohmann::json run, describe_run(options, hash));
   Quantizer quantizer(*source, *writer, recipe, engine, options, target, std::move(run));
   LOWBIT_TRY(quantizer.run());
@@ -180,7 +194,9 @@ Result<ImportReport> import_model(const std::string& name, const std::string& ta
     }));
   CheckpointInfo info;
   info.config_json = source->config_json();
-  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress));
+  LOWBIT_TRY_ASSIGN(const int threads, choose_threads(options.compute.threads));
+  ThreadPool pool(threads);
+  LOWBIT_TRY_ASSIGN(const std::string hash, source_sha256(path, options.progress, pool));
   info.fit_json = nlohmann::json{{"method", "import"}, {"source_sha256", hash}}.dump();
   LOWBIT_TRY_ASSIGN(report.bytes, writer->finish(info));
   report.seconds = seconds_since(start);

@@ -205,8 +205,10 @@ Status Quantizer::choose_formats() {
   }
   recipe_.set_specs(std::move(chosen.specs));
   report.choices = std::move(chosen.choices);
-  for (PartChoice& part : report.choices)
-    for (std::string& layer : part.layers) layer = layer_name(layer);
+  report.ends = std::move(chosen.ends);
+  for (std::vector<PartChoice>* const parts : {&report.choices, &report.ends})
+    for (PartChoice& part : *parts)
+      for (std::string& layer : part.layers) layer = layer_name(layer);
   return {};
 }
 

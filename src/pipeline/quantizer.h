@@ -68,7 +68,7 @@ class Quantizer {
   const JsonEnd end_run_{run_}, end_calibration_{calibration};
   std::unique_ptr<CalibrationState> state_;
   std::map<std::string, QTensor> embedding_and_head_;  // embedding and head as quantized, for the held-out text
-  bool asymmetric_ = false;                            // some layer's fit aims at what the source's layers give
+  bool asymmetric_ = false;                            // some layer's fit is asymmetric
   int64_t all_bytes_ = 0, all_elements_ = 0;
 };
 

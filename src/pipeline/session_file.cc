@@ -19,8 +19,8 @@ namespace lowbit {
 namespace {
 
 constexpr const char* kFormat = "lowbit session";
-/// Of the file, and of what keys and values are: a change of either is another version. Quantized caches have had
-/// transformed values since version 2; what f16 caches hold is as it was.
+/// The version of the file and of the meaning of keys and values: a change of either is another version. Quantized
+/// caches have transformed values since version 2; f16 caches have not changed.
 const char* version_of(const std::string& kv) { return kv == "f16" ? "1" : "2"; }
 
 using Metadata = std::map<std::string, std::string>;
@@ -47,7 +47,7 @@ std::string packed_name(size_t group) { return fmt::format("kv.{}.packed", group
 std::string packed_gone_name(size_t group) { return fmt::format("kv.{}.packed_gone", group); }
 std::string demoted_name(size_t group) { return fmt::format("kv.{}.demoted", group); }
 
-/// What the results of a session depend on, in the words of who opens a model.
+/// The options that a session's results depend on, as text.
 Metadata metadata_of(const SharedModel& model, int64_t length) {
   const KvFormat& kv = model.transformer->kv();
   return {{"format", kFormat},

@@ -229,7 +229,7 @@ TEST_F(SessionFile, RefusesWhatItIsNot) {
   spec.seed = 2;
   testing_model::write_model(elsewhere.path(), spec);
   refused(open_at(elsewhere.path(), with_kv("int4")), ErrorCode::kInvalidArgument, "another model");
-  // Of another version, and no session at all.
+  // A file of another version, and one that is no session.
   std::string bytes = read_file(file());
   const size_t at = bytes.find(R"("version":"2")");
   ASSERT_NE(at, std::string::npos);

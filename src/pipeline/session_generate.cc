@@ -48,7 +48,7 @@ class TextOut {
     LOWBIT_TRY_ASSIGN(const std::string text, decoder_.push(token));
     return emit(stops_.push(text));
   }
-  /// What was held back.
+  /// Emits the text that waited because a stop text might have begun in it.
   void finish() {
     std::string rest = stops_.push(decoder_.flush());
     rest += stops_.flush();
@@ -67,7 +67,7 @@ class TextOut {
   const std::function<bool(std::string_view)>& on_text_;
 };
 
-/// What becomes of each token of a generation.
+/// Handles each token of a generation: stops, text, probabilities.
 class Tokens {
  public:
   Tokens(const Tokenizer& tokenizer, const GenerateOptions& options, TextOut& text, Generation& out)

@@ -19,7 +19,7 @@ struct Session::Impl {
 
   /// Through the executor; waits for pages where that is wanted. What fails leaves nothing in the trace.
   Status forward(std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
-  /// The same on any cache of the model, without a trace.
+  /// forward() on any cache of the model, without a trace.
   Status run(KvCache& on, std::span<const TokenId> tokens, LogitsWanted wanted, std::span<float> out);
 
   /// Whether a pass may give its token in place of logits: a trace writes logits.
@@ -30,7 +30,8 @@ struct Session::Impl {
   /// Forgets what has been read behind `length`, where a call read more.
   Status keep(int64_t length);
 
-  /// What `call` returns, which is made again whenever pages have become free, for at most `wait`.
+  /// Makes `call`; when it runs out of pages, again whenever some have become free, for at most `wait`. Returns the
+  /// last result.
   template <class Call>
   Status with_pages(std::chrono::milliseconds wait, const Call& call) {
     const auto end = std::chrono::steady_clock::now() + wait;
@@ -52,7 +53,7 @@ struct Session::Impl {
   std::unique_ptr<TraceRecorder> trace;  // from start_trace() to finish_trace()
 };
 
-/// What is behind a model.
+/// The implementation of a model.
 SharedModel& shared_model_of(Model& model);
 
 }  // namespace lowbit

@@ -90,7 +90,7 @@ struct Earliest {
   }
 };
 
-/// As in docs/numerics.md: equal bits, or NaN on both sides.
+/// Equality as in docs/numerics.md: equal bits, or NaN on both sides.
 bool same_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }

@@ -42,10 +42,10 @@ class TraceFileWriter {
   void begin(const TracePass& pass);
   /// Rows of the pass's taps, in their order.
   void append(std::span<const float> rows);
-  /// What was written since the last keep() stays; or goes.
+  /// keep() makes everything written so far stay; drop() removes what was written since the last keep().
   Status keep();
   void drop();
-  /// What is kept becomes the file.
+  /// Turns the kept part into the file.
   Status finish();
 
  private:

@@ -17,7 +17,7 @@ constexpr int64_t kMostElements = int64_t{1} << 17;  // a larger block is sample
 struct Block {
   Group group;
   int exponent = 0;
-  bool finite = true;
+  bool finite = true, sampled = false;
 };
 
 struct Stored {
@@ -64,8 +64,8 @@ Block gather(const FitPlan& plan, const RowSlice& w, int64_t scale_row, int64_t 
   if (!block.finite || largest == 0) return block;
   block.exponent = std::ilogb(g.abs_max);
 
-  const bool sampled = height > 1 && width * height > kMostElements;
-  const int64_t taken = sampled ? std::max<int64_t>(1, kMostElements / width) : height;
+  block.sampled = height > 1 && width * height > kMostElements;
+  const int64_t taken = block.sampled ? std::max<int64_t>(1, kMostElements / width) : height;
   g.min = INFINITY;
   g.max = -INFINITY;
   double sum = 0;
@@ -178,6 +178,8 @@ void offer_scale(const FitPlan& plan, const Block& block, const AffineFit& fit, 
 void offer_no_scale(const FitPlan& plan, const Block& block, Choice& choice) {
   if (plan.options.scaling.scale == ScaleKind::kPow2) return;  // a shift has no zero
   const Group& g = block.group;
+  // The largest element alone would lose more: it is 1 or more, measured so.
+  if (g.h == nullptr && plan.rule == OffsetRule::kNone && !block.sampled && choice.error < 1) return;
   float zero = 0;
   if (plan.options.scaling.zero == ZeroKind::kOffset) {
     double sum = 0, sum_h = 0;

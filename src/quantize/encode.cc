@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quantize/block_fit.h"
+#include "quantize/vector_clones.h"
 
 namespace lowbit {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 constexpr int64_t kChunk = 256;
 
 /// v = x in value steps, before rounding to the grid.
+LOWBIT_VECTOR_CLONES
 void to_values(ZeroKind kind, const float* x, int64_t n, float scale, float zero, float* v) {
   switch (kind) {
     case ZeroKind::kNone:
@@ -26,6 +28,7 @@ void to_values(ZeroKind kind, const float* x, int64_t n, float scale, float zero
 }
 
 /// The reals that QTensor means by values v, rounded as dequantize_rows rounds them.
+LOWBIT_VECTOR_CLONES
 void to_reals(ZeroKind kind, int64_t n, float scale, float zero, float* v) {
   switch (kind) {
     case ZeroKind::kNone:
@@ -41,16 +44,9 @@ void to_reals(ZeroKind kind, int64_t n, float scale, float zero, float* v) {
   }
 }
 
-/// v -> the grid's nearest values, codes beside them.
-void to_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
-  if (grid.kind != Grid::Kind::kUniform) {
-    for (int64_t i = 0; i < n; ++i) {
-      const auto level = static_cast<size_t>(grid.nearest(v[i]));
-      v[i] = grid.values[level];
-      codes[i] = grid.codes[level];
-    }
-    return;
-  }
+/// to_grid() of a uniform one.
+LOWBIT_VECTOR_CLONES
+void to_uniform_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
   const float step = grid.step, base = grid.base, j_min = grid.j_min, j_max = grid.j_max;
   int32_t level[kChunk];
   for (int64_t i = 0; i < n; ++i) {
@@ -65,26 +61,58 @@ void to_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
   for (int64_t i = 0; i < n; ++i) codes[i] = table[level[i]];
 }
 
-}  // namespace
+/// v -> the grid's nearest values, codes beside them.
+void to_grid(const Grid& grid, int64_t n, float* v, uint8_t* codes) {
+  if (grid.kind == Grid::Kind::kUniform) return to_uniform_grid(grid, n, v, codes);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto level = static_cast<size_t>(grid.nearest(v[i]));
+    v[i] = grid.values[level];
+    codes[i] = grid.codes[level];
+  }
+}
 
 /// Four sums side by side: the order of additions is fixed and the compiler may use vectors.
-void add_error(const float* x, const float* real, const float* h, int64_t n, RowError& sums) {
-  double error[4] = {}, energy[4] = {}, weighted_error[4] = {}, weighted_energy[4] = {};
-  for (int64_t i = 0; i < n; i += 4)
-    for (int64_t e = 0; e < std::min<int64_t>(4, n - i); ++e) {
-      const double w = x[i + e], d = w - real[i + e];
-      error[e] += d * d;
-      energy[e] += w * w;
-      if (h) {
-        weighted_error[e] += h[i + e] * d * d;
-        weighted_energy[e] += h[i + e] * w * w;
-      }
+struct FourSums {
+  double error[4] = {}, energy[4] = {};
+
+  /// `count` elements, 4 of them but at the end.
+  template <bool kWeighted>
+  [[gnu::always_inline]] void add(const float* x, const float* real, const float* h, int64_t count) {
+    for (int64_t e = 0; e < count; ++e) {
+      const double w = x[e], d = w - double(real[e]);
+      const double hd = kWeighted ? h[e] * d : d, hw = kWeighted ? h[e] * w : w;
+      error[e] += hd * d;
+      energy[e] += hw * w;
     }
+  }
+  template <bool kWeighted>
+  [[gnu::always_inline]] void add_all(const float* x, const float* real, const float* h, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) add<kWeighted>(x + i, real + i, kWeighted ? h + i : h, 4);
+    add<kWeighted>(x + i, real + i, kWeighted ? h + i : h, n - i);
+  }
+};
+
+LOWBIT_VECTOR_CLONES
+void add_plain(const float* x, const float* real, int64_t n, FourSums& sums) {
+  sums.add_all<false>(x, real, nullptr, n);
+}
+LOWBIT_VECTOR_CLONES
+void add_weighted(const float* x, const float* real, const float* h, int64_t n, FourSums& sums) {
+  sums.add_all<true>(x, real, h, n);
+}
+
+}  // namespace
+
+void add_error(const float* x, const float* real, const float* h, int64_t n, RowError& sums) {
+  FourSums plain, weighted;
+  add_plain(x, real, n, plain);
+  if (h != nullptr) add_weighted(x, real, h, n, weighted);
   for (int e = 0; e < 4; ++e) {
-    sums.error += error[e];
-    sums.energy += energy[e];
-    sums.weighted_error += weighted_error[e];
-    sums.weighted_energy += weighted_energy[e];
+    sums.error += plain.error[e];
+    sums.energy += plain.energy[e];
+    sums.weighted_error += weighted.error[e];
+    sums.weighted_energy += weighted.energy[e];
   }
 }
 

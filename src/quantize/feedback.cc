@@ -170,7 +170,7 @@ Result<Start> fit_start(const FitPlan& plan, const float* w, ThreadPool& pool) {
 
 Status check_width(const InputHessian& hessian, int64_t k) {
   if (hessian.k == k) return {};
-  return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(hessian.k) + " inputs",
+  return fail(ErrorCode::kShapeMismatch, "Hessian", std::to_string(hessian.k) + " inputs",
               std::to_string(k) + ", the weight's columns");
 }
 
@@ -223,7 +223,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
   };
   LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance.data()));
   if (plan.trellis != nullptr && !std::ranges::is_sorted(factor.order))
-    return fail(ErrorCode::kInvalidArgument, "second moments", "columns in the order of their inputs' size",
+    return fail(ErrorCode::kInvalidArgument, "Hessian", "columns in the order of their inputs' size",
                 "their own order for a trellis", "FeedbackOptions::act_order = false");
   LOWBIT_TRY_ASSIGN(Start start, fit_start(plan, w, pool));
   ScaleArrays& arrays = start.arrays;

@@ -16,11 +16,11 @@ constexpr double kMostDamping = 1.0;
 Status check_hessian(const InputHessian& m) {
   const auto k = static_cast<size_t>(m.k);
   if (m.h.size() != k * k)
-    return fail(ErrorCode::kShapeMismatch, "second moments", std::to_string(m.h.size()) + " numbers",
+    return fail(ErrorCode::kShapeMismatch, "Hessian", std::to_string(m.h.size()) + " numbers",
                 std::to_string(k) + " x " + std::to_string(k));
   for (size_t i = 0; i < k * k; ++i)
     if (!std::isfinite(m.h[i]) || (i % (k + 1) == 0 && m.h[i] < 0))
-      return fail(ErrorCode::kInvalidArgument, "second moments",
+      return fail(ErrorCode::kInvalidArgument, "Hessian",
                   std::to_string(m.h[i]) + " for inputs " + std::to_string(i / k) + " and " + std::to_string(i % k),
                   "finite numbers, not negative on the diagonal", "the model overflowed on the calibration text");
   return {};

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "quantize/scale_sums.h"
+
 namespace lowbit {
 namespace {
 
@@ -45,11 +47,6 @@ AffineFit solve(const ResidualSums& s, AffineFit fit, OffsetRule rule, float zer
   return fit;
 }
 
-/// Solves for the scale alone.
-AffineFit solve(const ScaleSums& s, const AffineFit& fit) {
-  return solve({s.dd, s.dv, s.vv, 0, 0, 0}, fit, OffsetRule::kNone, 0);
-}
-
 constexpr int kRounds = 10;
 
 /// False: the error no longer falls, or hardly.
@@ -72,6 +69,12 @@ AffineFit alternate(const Grid& grid, const Group& g, AffineFit fit, OffsetRule 
 
 constexpr int kOffsetLeaders = 8, kScaleLeaders = 3;
 
+std::array<float, kScalesAtOnce> all_ones() {
+  std::array<float, kScalesAtOnce> ones;
+  ones.fill(1);
+  return ones;
+}
+
 /// Scales to begin with, tried several at a time in the order in which they come.
 class Starts {
  public:
@@ -82,20 +85,20 @@ class Starts {
     if (count_ == kScalesAtOnce) finish();
   }
   void finish() {
-    if (count_ == 0) return;
-    for (int i = count_; i < kScalesAtOnce; ++i) scales_[static_cast<size_t>(i)] = scales_[0];  // not looked at
-    std::array<ScaleSums, kScalesAtOnce> sums;
-    scale_sums(grid_, g_, scales_.data(), sums.data());
     const int count = std::exchange(count_, 0);
-    for (int i = 0; i < count; ++i)
-      leaders_.offer(solve(sums[static_cast<size_t>(i)], {scales_[static_cast<size_t>(i)], 0, 0}));
+    ScaleSums sums;
+    std::array<float, kScalesAtOnce> solved;
+    std::array<double, kScalesAtOnce> errors;
+    scale_sums(grid_, g_, scales_.data(), count, sums);
+    solve_scales(sums, scales_.data(), count, solved.data(), errors.data());
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) leaders_.offer({solved[i], 0, errors[i]});
   }
 
  private:
   const Grid& grid_;
   const Group& g_;
   Leaders<kScaleLeaders>& leaders_;
-  std::array<float, kScalesAtOnce> scales_{};
+  std::array<float, kScalesAtOnce> scales_ = all_ones();
   int count_ = 0;
 };
 
@@ -106,8 +109,7 @@ void alternate_together(const Grid& grid, const Group& g, Leaders<kScaleLeaders>
   std::array<bool, kScaleLeaders> goes_on{};
   for (int i = 0; i < leaders.count; ++i) goes_on[static_cast<size_t>(i)] = true;
   for (int round = 0; round < kRounds; ++round) {
-    std::array<float, kScalesAtOnce> scales;
-    scales.fill(1);
+    std::array<float, kScalesAtOnce> scales = all_ones();  // of those that stopped
     bool any = false;
     for (size_t i = 0; i < fits.size(); ++i) {
       goes_on[i] = goes_on[i] && fits[i].scale != 0;
@@ -115,17 +117,20 @@ void alternate_together(const Grid& grid, const Group& g, Leaders<kScaleLeaders>
       any = any || goes_on[i];
     }
     if (!any) return;
-    std::array<ScaleSums, kScalesAtOnce> sums;
-    scale_sums(grid, g, scales.data(), sums.data());
+    ScaleSums sums;
+    std::array<float, kScalesAtOnce> solved;
+    std::array<double, kScalesAtOnce> errors;
+    scale_sums(grid, g, scales.data(), kScaleLeaders, sums);
+    solve_scales(sums, scales.data(), kScaleLeaders, solved.data(), errors.data());
     for (size_t i = 0; i < fits.size(); ++i) {
       if (!goes_on[i]) continue;
-      fits[i] = solve(sums[i], fits[i]);
+      fits[i] = {solved[i], 0, errors[i]};
       goes_on[i] = keep_better(fits[i], leaders.best[i]);
     }
   }
 }
 
-/// Of a group, weighted by importance.
+/// Statistics of a group, weighted by importance.
 struct Spread {
   double mean = 0, deviation = 0, rms = 0;
 };
@@ -145,6 +150,14 @@ Spread spread_of(const Group& g) {
   return m;
 }
 
+/// spread_of(g).rms.
+double rms_of(const Group& g) {
+  if (g.h != nullptr) return spread_of(g).rms;
+  double squares = 0;
+  for (int64_t i = 0; i < g.n; ++i) squares += double(g.x[i]) * g.x[i];
+  return std::sqrt(squares / static_cast<double>(g.n));
+}
+
 /// Scales from `upper` down to half the best one for a normal distribution, each `ratio` times the
 /// next.
 template <class F>
@@ -161,7 +174,7 @@ AffineFit search_scale(const Grid& grid, const Group& g) {
   const auto try_start = [&](float scale) {
     for (int sign = grid.wants_sign() ? -1 : 1; sign <= 1; sign += 2) starts.add(scale * static_cast<float>(sign));
   };
-  for_each_start(1.05f * g.abs_max / grid.reach(), spread_of(g).rms, grid, 1.06f, try_start);
+  for_each_start(1.05f * g.abs_max / grid.reach(), rms_of(g), grid, 1.06f, try_start);
   // The largest element on an outermost value: right for weights that were on this grid before.
   if (grid.high() != 0) try_start(g.abs_max / std::fabs(grid.high()));
   if (grid.low() != -grid.high() && grid.low() != 0) try_start(g.abs_max / std::fabs(grid.low()));

@@ -41,15 +41,6 @@ struct ResidualSums {
 /// scale != 0. Float sums within 256 elements, double across.
 ResidualSums residual_sums(const Grid& grid, const Group& group, float scale, float offset);
 
-/// The sums that a fit without an offset needs.
-struct ScaleSums {
-  double dd = 0, dv = 0, vv = 0;
-};
-/// residual_sums() for several scales and no offset, to the last bit, in less time. Shapes: scales, sums
-/// [kScalesAtOnce]; no scale is 0.
-inline constexpr int kScalesAtOnce = 4;
-void scale_sums(const Grid& grid, const Group& group, const float* scales, ScaleSums* sums);
-
 /// abs_max maps to the grid's reach; with an offset: [min, max] to [low, high].
 AffineFit fit_absmax(const Grid& grid, const Group& group, OffsetRule rule);
 

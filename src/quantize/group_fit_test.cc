@@ -6,6 +6,7 @@
 
 #include "base/float.h"
 #include "base/rng.h"
+#include "quantize/scale_sums.h"
 #include "quantize/table_fit.h"
 
 namespace lowbit {
@@ -357,11 +358,22 @@ TEST(KmeansTable, WeighsItsElements) {
   EXPECT_LT(error(weighted), 0.92 * error(alike));
 }
 
+void expect_sums_of_each(const ScaleSums& sums, const Grid& grid, const Group& g, const float* scales, int count) {
+  for (int i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const ResidualSums alone = residual_sums(grid, g, scales[i], 0);
+    EXPECT_EQ(sums.dd[at], alone.dd) << g.n << " elements, scale " << i << " of " << count << ", " << scales[i];
+    EXPECT_EQ(sums.dv[at], alone.dv) << g.n << " elements, scale " << i << " of " << count << ", " << scales[i];
+    EXPECT_EQ(sums.vv[at], alone.vv) << g.n << " elements, scale " << i << " of " << count << ", " << scales[i];
+  }
+}
+
 TEST(GroupFit, SeveralScalesAtOnceHaveTheSumsOfEach) {
   Rng rng(11);
   for (const FormatId format :
        {FormatId::kInt8, FormatId::kInt4, FormatId::kInt3, FormatId::kInt2Odd, FormatId::kUint4}) {
     const Grid grid = make_grid(format, {});
+    const bool integers = grid.kind == Grid::Kind::kUniform && grid.step == 1 && grid.base == 0 && grid.j_min <= 0;
     for (const int n : {1, 3, 4, 61, 64, 255, 256, 257, 700})
       for (const bool weighted : {false, true}) {
         Data data = random_data(n, static_cast<uint64_t>(n));
@@ -369,15 +381,40 @@ TEST(GroupFit, SeveralScalesAtOnceHaveTheSumsOfEach) {
         const Group g = data.group(weighted);
         float scales[kScalesAtOnce];
         for (float& scale : scales) scale = static_cast<float>((rng.uniform() - 0.5) * (n % 2 == 0 ? 0.5 : 1e-6));
-        ScaleSums sums[kScalesAtOnce];
-        scale_sums(grid, g, scales, sums);
-        for (int i = 0; i < kScalesAtOnce; ++i) {
-          const ResidualSums alone = residual_sums(grid, g, scales[i], 0);
-          EXPECT_EQ(sums[i].dd, alone.dd) << format_info(format).name << ", " << n << ", scale " << scales[i];
-          EXPECT_EQ(sums[i].dv, alone.dv) << format_info(format).name << ", " << n << ", scale " << scales[i];
-          EXPECT_EQ(sums[i].vv, alone.vv) << format_info(format).name << ", " << n << ", scale " << scales[i];
+        for (int count = 1; count <= kScalesAtOnce; ++count) {
+          ScaleSums sums;
+          scale_sums(grid, g, scales, count, sums);
+          expect_sums_of_each(sums, grid, g, scales, count);
+          for (const SumIntegers loop : integer_loops()) {
+            if (!integers) break;
+            sums = {};
+            loop({g, grid.j_min, grid.j_max}, scales, count, sums);
+            expect_sums_of_each(sums, grid, g, scales, count);
+          }
         }
       }
+  }
+}
+
+TEST(GroupFit, SolvedScalesAreTheLeastSquaresAnswer) {
+  const Grid grid = make_grid(FormatId::kInt4, {});
+  const Data data = random_data(64, 5);
+  const Group g = data.group(true);
+  float scales[kScalesAtOnce], solved[kScalesAtOnce];
+  double errors[kScalesAtOnce];
+  for (int i = 0; i < kScalesAtOnce; ++i) scales[i] = i == 3 ? 1e6f : 0.01f * static_cast<float>(i + 1);
+  ScaleSums sums;
+  scale_sums(grid, g, scales, kScalesAtOnce, sums);
+  solve_scales(sums, scales, kScalesAtOnce, solved, errors);
+  for (size_t i = 0; i < kScalesAtOnce; ++i) {
+    if (i == 3) {  // all codes are 0
+      EXPECT_EQ(solved[i], scales[i]);
+      EXPECT_EQ(errors[i], sums.dd[i]);
+      continue;
+    }
+    const AffineFit expected = refit(grid, g, {scales[i], 0, 0}, OffsetRule::kNone);
+    EXPECT_EQ(solved[i], expected.scale);
+    EXPECT_EQ(errors[i], expected.error);
   }
 }
 

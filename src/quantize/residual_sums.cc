@@ -1,9 +1,6 @@
 // The inner loop of every search: nearest values and the sums that least squares needs.
 
-#include <array>
-
 #include "quantize/group_fit.h"
-#include "quantize/vector_clones.h"
 
 namespace lowbit {
 namespace {
@@ -126,107 +123,7 @@ ResidualSums sum_with(const Grid& grid, const Group& g, float scale, float offse
   return g.h ? sum_all<Nearest, true>(nearest, g, scale, offset) : sum_all<Nearest, false>(nearest, g, scale, offset);
 }
 
-// Four scales at once, two of them beside each other in a vector of eight lanes: each has its four lanes, so its sums
-// have the order, and the bits, that they have alone.
-constexpr int kPairs = kScalesAtOnce / 2;
-using Pair = float __attribute__((vector_size(32)));
-using Doubles = double __attribute__((vector_size(32)));
-
-struct PairSums {
-  Pair dd[kPairs], dv[kPairs], vv[kPairs];
-};
-
-/// Constants of all elements.
-struct PairScales {
-  Pair scale[kPairs], per_scale[kPairs], j_min, j_max, round;
-};
-
-template <bool kWeighted>
-[[gnu::always_inline]] inline void add_four(const PairScales& s, const Vec& x4, const Vec& h4, PairSums& sums) {
-  const Pair x = __builtin_shufflevector(x4, x4, 0, 1, 2, 3, 0, 1, 2, 3);
-  const Pair h = __builtin_shufflevector(h4, h4, 0, 1, 2, 3, 0, 1, 2, 3);
-  for (int p = 0; p < kPairs; ++p) {
-    Pair j = x * s.per_scale[p];
-    j = j > s.j_min ? j : s.j_min;
-    j = j < s.j_max ? j : s.j_max;
-    const Pair v = (j + s.round) - s.round, d = x - v * s.scale[p];
-    const Pair hd = kWeighted ? h * d : d, hv = kWeighted ? h * v : v;
-    sums.dd[p] += hd * d;
-    sums.dv[p] += hd * v;
-    sums.vv[p] += hv * v;
-  }
-}
-
-/// total() of either half.
-[[gnu::always_inline]] inline void add_totals(const Pair& from, double& first, double& second) {
-  const Doubles a = __builtin_convertvector(__builtin_shufflevector(from, from, 0, 1, 2, 3), Doubles);
-  const Doubles b = __builtin_convertvector(__builtin_shufflevector(from, from, 4, 5, 6, 7), Doubles);
-  const Doubles twos = __builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7);
-  first += twos[0] + twos[2];
-  second += twos[1] + twos[3];
-}
-
-template <bool kWeighted>
-[[gnu::always_inline]] inline void sum_integers(const Group& g, float low, float high, const float* scales,
-                                                ScaleSums* out) {
-  constexpr int64_t kChunk = 256;
-  PairScales s;
-  for (int e = 0; e < 8; ++e) {
-    for (int p = 0; p < kPairs; ++p) s.scale[p][e] = scales[2 * p + e / 4];
-    s.j_min[e] = low;
-    s.j_max[e] = high;
-    s.round[e] = 12582912.0f;  // round_half_even of base/rounding.h
-  }
-  for (int p = 0; p < kPairs; ++p) s.per_scale[p] = 1.0f / s.scale[p];
-  for (int i = 0; i < kScalesAtOnce; ++i) out[i] = {};
-  for (int64_t begin = 0; begin < g.n; begin += kChunk) {
-    const int64_t end = begin + kChunk < g.n ? begin + kChunk : g.n;
-    PairSums sums = {};
-    int64_t i = begin;
-    for (; i + 4 <= end; i += 4) {
-      Vec x, h{};
-      __builtin_memcpy(&x, g.x + i, sizeof x);
-      if (kWeighted) __builtin_memcpy(&h, g.h + i, sizeof h);
-      add_four<kWeighted>(s, x, h, sums);
-    }
-    if (i < end) {  // zeros, which have no error and weigh nothing
-      Vec x{}, h{};
-      for (int64_t e = 0; i + e < end; ++e) {
-        x[e] = g.x[i + e];
-        if (kWeighted) h[e] = g.h[i + e];
-      }
-      add_four<kWeighted>(s, x, h, sums);
-    }
-    for (int p = 0; p < kPairs; ++p) {
-      ScaleSums &first = out[2 * p], &second = out[2 * p + 1];
-      add_totals(sums.dd[p], first.dd, second.dd);
-      add_totals(sums.dv[p], first.dv, second.dv);
-      add_totals(sums.vv[p], first.vv, second.vv);
-    }
-  }
-}
-
-LOWBIT_VECTOR_CLONES
-void plain_integers(const Group& g, float low, float high, const float* scales, ScaleSums* out) {
-  sum_integers<false>(g, low, high, scales, out);
-}
-
-LOWBIT_VECTOR_CLONES
-void weighted_integers(const Group& g, float low, float high, const float* scales, ScaleSums* out) {
-  sum_integers<true>(g, low, high, scales, out);
-}
-
 }  // namespace
-
-void scale_sums(const Grid& grid, const Group& g, const float* scales, ScaleSums* out) {
-  const bool has_zero = grid.j_min <= 0 && grid.j_max >= 0;  // what a tail is filled with has no error
-  if (grid.kind == Grid::Kind::kUniform && grid.step == 1 && grid.base == 0 && has_zero)
-    return (g.h != nullptr ? weighted_integers : plain_integers)(g, grid.j_min, grid.j_max, scales, out);
-  for (int i = 0; i < kScalesAtOnce; ++i) {
-    const ResidualSums sums = residual_sums(grid, g, scales[i], 0);
-    out[i] = {sums.dd, sums.dv, sums.vv};
-  }
-}
 
 ResidualSums residual_sums(const Grid& grid, const Group& g, float scale, float offset) {
   switch (grid.kind) {

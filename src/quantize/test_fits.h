@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of fits share: options, a fit that must succeed, its error, and all scalings.
+// Shared by the tests of fits: options, a fit that must succeed, its error, and all scalings.
 
 #include <gtest/gtest.h>
 

@@ -72,8 +72,8 @@ struct Before {
   }
 };
 
-/// Of the 2^B states before each state, one for each oldest code of a window, the one with the least cost. `added`: to
-/// the targets of the states before.
+/// Finds, among the 2^B states before each state (one for each oldest code of a window), the one with the least cost.
+/// `added`: to the targets of the states before.
 template <int B, int W>
 [[gnu::always_inline]] inline void choose_paths(const Choices& of, const float* added, const Column& before,
                                                 Column& after, uint8_t* oldest) {

@@ -16,7 +16,7 @@ namespace lowbit {
 /// Which GPUs `compute` asks for, by --device or LOWBIT_DEVICE: cuda, cuda:<i> or several with commas between; none:
 /// the CPU. Error: kInvalidArgument (no such name).
 Result<std::vector<int>> wanted_gpus(const Compute& compute);
-/// The same for what runs on one device; -1: the CPU. Error: kUnsupported (several).
+/// wanted_gpus() for work on one device; -1: the CPU. Error: kUnsupported (several).
 Result<int> wanted_gpu(const Compute& compute);
 
 /// Where things run: on the CPU, with what it has, or on a GPU; a CPU prepares what a GPU runs.
@@ -34,10 +34,10 @@ struct Engine {
   static Result<Engine> on_cpu(const Compute& compute);
 };
 
-/// What the engine's rows are computed by: its GPU, else its CPU, with its pool. Errors: kUnsupported.
+/// The backend that computes the engine's rows: its GPU's, else its CPU's, with its pool. Errors: kUnsupported.
 Result<std::unique_ptr<Backend>> make_backend(const Engine& engine);
 
-/// What the linear layers take. Layers whose weights are floats take f32 in any case.
+/// The type of activations that linear layers take. Layers whose weights are floats take f32 in any case.
 struct ActivationChoice {
   XPolicy x;
   const char* name = "int8";

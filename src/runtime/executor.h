@@ -11,7 +11,7 @@
 
 namespace lowbit {
 
-/// What one sequence runs next: the arguments of Executor::forward().
+/// The next work of one sequence: the arguments of Executor::forward().
 struct SequenceRequest {
   std::span<const int32_t> tokens;
   KvCache* cache = nullptr;
@@ -37,13 +37,13 @@ class Executor {
   /// nothing.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits,
                  RowObserver* observer = nullptr);
-  /// The same for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
+  /// forward() for many sequences of one caller, each with a cache of its own, in as few passes as they fit in. Errors:
   /// those of any of them, kInvalidArgument (a cache that stands in two) and kUnsupported (an adapter, which no model
   /// has yet); after one, all caches are as they were, and sinks may have had rows.
   Status forward(std::span<const SequenceRequest> requests);
 
  private:
-  /// What one thread waits for. Guarded by mutex_.
+  /// The requests that one thread waits for. Guarded by mutex_.
   struct Call {
     size_t left = 0;  // requests that are not done
     Status status;
@@ -79,18 +79,18 @@ class Executor {
   int64_t passes() const;
   /// The batch without those whose cache gets no room; their errors are in opened_.
   void open_parts();
-  /// Of a batch that has run, with this status: what its part of a request leaves to do.
+  /// Updates a request after a batch has run with this status: the part that is left to do.
   void advance(Request& request, const BatchPart& part, const Status& status);
   /// Takes a request from those that wait.
   void finish(Request& request, const Status& status);
-  /// Of a request whose tokens have run: whether it goes on with one that was chosen.
+  /// Whether a request whose tokens have run goes on with one that was chosen.
   bool goes_on(Request& request, const BatchPart& part) const;
 
   Transformer& model_;
   std::mutex mutex_;
   std::vector<Request*> waiting_;  // oldest first; those of the batch that runs, too
   bool busy_ = false;
-  // Of the leader.
+  // State of the leader, the thread that runs a batch.
   std::vector<Request*> chosen_;
   std::vector<int64_t> left_, rows_;
   int64_t passes_ = 1;

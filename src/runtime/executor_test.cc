@@ -377,7 +377,7 @@ TEST(Executor, APromptThatGetsNoPagesFailsAlone) {
   EXPECT_TRUE(same_bits(logits, again));
 }
 
-// What a session does when it is cut back further than its f16 pages reach.
+// Restarts a sequence that is cut back further than its f16 pages reach, as a session does.
 TEST(Executor, APackedSequenceIsComputedAgainBesideItself) {
   constexpr int64_t kLength = 900, kCut = 333;
   RandomModelSpec spec;

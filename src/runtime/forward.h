@@ -35,7 +35,7 @@ struct ModelWeights {
   const Weight* head() const { return own_head != nullptr ? own_head.get() : embedding.get(); }
 };
 
-/// What lies in a workspace's slots.
+/// The slots of a workspace.
 enum ModelSlot : Slot { kStream, kQuery, kKey, kValue, kAttended, kGated, kModelSlots };
 
 /// Columns of each slot.

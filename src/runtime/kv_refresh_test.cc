@@ -68,7 +68,7 @@ std::vector<float> by_definition(Transformer& model, std::span<const int32_t> to
   return all;
 }
 
-/// The same by an executor, `call` tokens at a time.
+/// The logits of all tokens from an executor, `call` tokens at a time.
 std::vector<float> by_executor(Executor& executor, const Transformer& model, KvCache& cache,
                                std::span<const int32_t> tokens, int64_t call) {
   const auto vocab = size_t(model.spec().vocab_size);
@@ -107,7 +107,7 @@ TEST(KvRefresh, IsWhatItsDefinitionSaysInAnyCut) {
       EXPECT_TRUE(same_bits(by_executor(executor, *model, *cache, tokens, call), want)) << c.kv << " " << call;
       EXPECT_LE(cache->bytes(), cache->pool().bytes_of(600)) << c.kv << " " << call;
     }
-    // It is another result than without.
+    // The result differs from that without refresh.
     KvFormat never = format;
     never.refresh = 0;
     auto plain = load(never, 2, c.window);

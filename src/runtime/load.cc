@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "base/sha256.h"
 #include "base/try.h"
 #include "io/lost_pages.h"
 #include "model/model_spec.h"
@@ -23,7 +22,7 @@ class TransformerLoader {
   }
 
   Status run() {
-    add("config", source_.config_json());
+    model_.fingerprint_.add("config", source_.config_json());
     const std::vector<BlockSpec>& blocks = model_.spec_.blocks;
     model_.weights_.blocks.resize(blocks.size());
     LOWBIT_TRY(load_ends());
@@ -32,7 +31,6 @@ class TransformerLoader {
                           .load_block(int64_t(i), blocks[i], options_.x, model_.weights_.blocks[i]);
       if (!loaded) return tl::unexpected(say_what_fits(std::move(loaded.error()), int64_t(i)));
     }
-    model_.fingerprint_ = hash_.finish();
     return {};
   }
 
@@ -67,28 +65,13 @@ class TransformerLoader {
   /// again as tokens need them.
   Status done(const std::string& name, QTensor w) {
     if (name == weight_name(model_.spec_.embedding)) model_.embedding_bytes_ = w.total_bytes();
-    add(name, format_info(w.format).name);
-    for (const Buffer* part : {&w.codes, &w.scales, &w.super_scales, &w.zeros}) add_samples(*part);
-    hash_.update(std::as_bytes(std::span(w.codebook)));
+    model_.fingerprint_.add(name, w);
     w = {};
     source_.release(name);
     bytes_done_ = std::min(bytes_done_ + bytes_of_[name], bytes_total_);
     if (options_.progress && !options_.progress(bytes_done_, bytes_total_))
       return fail(ErrorCode::kCancelled, source_.path(), "a request to stop");
     return {};
-  }
-
-  void add(std::string_view name, std::string_view value) {
-    const std::string line = fmt::format("{}: {} {}\n", name, value.size(), value);
-    hash_.update(std::as_bytes(std::span(line)));
-  }
-  /// Hashing all of a model would take longer than loading it.
-  void add_samples(const Buffer& part) {
-    constexpr int64_t kSamples = 64, kSampleBytes = 64;
-    const int64_t bytes = part.size(), count = std::min(bytes, kSampleBytes);
-    add("bytes", std::to_string(bytes));
-    for (int64_t i = 0; i < kSamples && count > 0; ++i)
-      hash_.update({part.data() + (bytes - count) / (kSamples - 1) * i, size_t(count)});
   }
 
   Status load_ends() {
@@ -112,7 +95,6 @@ class TransformerLoader {
   Transformer& model_;
   std::unordered_map<std::string, int64_t> bytes_of_;
   int64_t bytes_done_ = 0, bytes_total_ = 0;
-  Sha256 hash_;
 };
 
 namespace {

@@ -245,7 +245,7 @@ inline void expect_reference(Backend& backend, const Variant& v, ThreadPool& poo
   }
 }
 
-/// The same for sequences that share pages.
+/// The reference's bits also for sequences that share pages.
 inline void expect_reference_sessions(Backend& backend, const Variant& v, ThreadPool& pool, int batches) {
   const MemorySource source = make_random_model(v.model);
   const auto ref = make_ref_backend(pool);
@@ -256,7 +256,7 @@ inline void expect_reference_sessions(Backend& backend, const Variant& v, Thread
   EXPECT_TRUE(same_bits(run_sessions(backend, *model, batches, 7), want)) << v.name;
 }
 
-/// The same for sequences that decode.
+/// The reference's bits also for sequences that decode.
 inline void expect_reference_decoding(Backend& backend, const Variant& v, ThreadPool& pool, int batches) {
   const MemorySource source = make_random_model(v.model);
   const auto ref = make_ref_backend(pool);

@@ -1,4 +1,4 @@
-// What every backend's program must give: the reference's bits, with taps and without, whole and in ranges.
+// Every backend's program must give the reference's bits, with taps and without, whole and in ranges.
 
 #include <gtest/gtest.h>
 

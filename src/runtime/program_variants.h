@@ -66,7 +66,7 @@ inline std::vector<Variant> variants() {
   s.format = FormatId::kInt8;
   s.down_hadamard = 32;
   all.push_back({"transform before down", s, {.group = 32}});
-  // What tensor cores do not take, so that a GPU has these bits, too.
+  // Products that tensor cores do not take: a GPU must give their bits, too.
   all.push_back({"int8 by bf16", s, {.activation = Activation::kF32, .rounding = {.halves = Halves::kBf16}}});
   s = {};
   s.format = FormatId::kCodebook4;

@@ -10,7 +10,7 @@
 namespace lowbit {
 
 /// Sees what one sequence computes: of each pass its tokens, then its rows at every tap in run order, then its logits.
-/// What it does with them cannot stop the pass: other sequences may be in it.
+/// An observer cannot stop the pass: other sequences may be in it.
 class RowObserver {
  public:
   RowObserver() = default;
@@ -26,8 +26,8 @@ class RowObserver {
   virtual void logits(const float* logits, int64_t m, int64_t vocab) = 0;
 };
 
-/// What people call a tap's rows: "blocks.3.attn_norm" (what q, k and v read), "...attn_out", "...ffn_norm",
-/// "...ffn_act" (what the down projection reads), and "final_norm".
+/// The name of a tap: "blocks.3.attn_norm" (the input of q, k and v), "...attn_out", "...ffn_norm", "...ffn_act" (the
+/// input of the down projection), and "final_norm".
 struct TapName {
   std::string name;
   int64_t width = 0;

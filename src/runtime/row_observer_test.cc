@@ -15,7 +15,7 @@
 namespace lowbit {
 namespace {
 
-/// What a sequence showed, tap by tap; the last one is that of its logits.
+/// The rows that a sequence showed, tap by tap; the last tap is that of its logits.
 class Record : public RowObserver {
  public:
   explicit Record(const ModelSpec& spec) : names(tap_names(spec)), taps(names.size() + 1) {}

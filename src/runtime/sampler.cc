@@ -20,7 +20,7 @@ constexpr int64_t kMaxWindow = 1 << 20;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr size_t kMostLogits = size_t{1} << 23;  // their weights, at most 2^40 each, sum to less than 2^64
 
-/// Of 2^32.
+/// Fractions as parts of 2^32.
 uint64_t part_of_all(float top_p) { return uint64_t(double(top_p) * 0x1p32); }
 uint64_t least_weight(float min_p) { return uint64_t(min_p * kTokenWeightOne); }
 

@@ -27,7 +27,7 @@ class Sampler {
 
   /// Whether next_rule() says all that sample() does: no bias, penalty or mask.
   bool has_rule() const { return !penalizes() && !forbids(); }
-  /// What sample() would do next, for a device that does it. The random sequence goes on.
+  /// The rule by which sample() would choose next, for a device that chooses instead. It advances the random sequence.
   TokenRule next_rule();
   /// The error of sample() for logits of which that of `token` is the first NaN.
   static tl::unexpected<Error> not_a_number(int64_t token);

@@ -1,5 +1,5 @@
 #pragma once
-// What the sessions of a model share.
+// The part of a model that its sessions share.
 
 #include <memory>
 #include <optional>

@@ -137,9 +137,10 @@ std::vector<KvGroup> Stages::split(std::vector<KvGroup> groups) const {
 
 Result<std::shared_ptr<KvPool>> Stages::make_pool(std::vector<KvGroup> groups, int64_t max_pages,
                                                   int64_t slab_pages) const {
-  std::vector<KvPlace> places;
-  for (const KvGroup& group : groups) places.push_back(stages_[stage_of(group.layers.front())].backend->kv_place());
-  return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(places));
+  std::vector<KvPageMemory> memories;
+  for (const KvGroup& group : groups)
+    memories.push_back(stages_[stage_of(group.layers.front())].backend->kv_page_memory());
+  return make_kv_pool(std::move(groups), max_pages, slab_pages, std::move(memories));
 }
 
 }  // namespace lowbit

@@ -21,8 +21,8 @@ struct StagePlan {
 /// as many as there are: all of them go. No stage is empty.
 std::vector<StagePlan> plan_stages(int64_t blocks, std::span<const int> gpus, int64_t gpu_layers);
 
-/// What a Transformer runs: one program on one device, or several one behind the other. Rows between two stages pass
-/// through the host's memory, as they are, so that the bits are those of one device.
+/// The pipeline of a Transformer: one program on one device, or several one behind the other. Rows between two stages
+/// pass through the host's memory, as they are, so that the bits are those of one device.
 class Stages {
  public:
   using MakeBackend = std::function<Result<std::unique_ptr<Backend>>(int gpu)>;
@@ -38,7 +38,8 @@ class Stages {
   /// The least of all devices.
   BatchSize batch_size() const;
 
-  /// Of model_steps(); pointers stay those of the steps. Errors: those of Backend::compile() and workspace().
+  /// Compiles the steps of model_steps(); pointers stay those of the steps. Errors: those of Backend::compile() and
+  /// workspace().
   Status compile(std::span<const Step> steps, const Limits& limits);
   /// All steps on a batch. `taps`: observers see inputs. Errors: those of Program::run().
   Status run(const Batch& batch, bool taps);

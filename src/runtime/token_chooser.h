@@ -19,10 +19,10 @@ class TokenChooser {
       : sampler_(std::move(sampler)), by_device_(by_device && sampler_.has_rule()) {}
 
   bool by_device() const { return by_device_; }
-  /// What the next pass must give. A pass that failed may run again with it. Refers to this object.
+  /// The outputs that the next pass must give. A pass that failed may run again with them. Refers to this object.
   LogitsWanted wanted(size_t tokens = 1);
-  /// What that pass has chosen, or the sampler's token for its logits, which are not looked at where the device chose.
-  /// `i`: of those tokens, one on the host. Errors: those of Sampler::sample().
+  /// The token that the pass has chosen, or the sampler's token for its logits, which are not looked at where the
+  /// device chose. `i`: of those tokens, one on the host. Errors: those of Sampler::sample().
   Result<int32_t> token(std::span<const float> logits, size_t i = 0);
   /// Sampler::accept().
   void accept(int32_t token) { sampler_.accept(token); }

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "lowbit/error.h"
 #include "model/source.h"
+#include "runtime/fingerprint.h"
 #include "runtime/forward.h"
 #include "runtime/linear_observer.h"
 #include "runtime/row_observer.h"
@@ -71,7 +72,7 @@ struct BatchPart {
   int32_t adapter = kNoAdapter;
 };
 
-/// What a model's layers keep of a sequence; `kept` of them, ascending, as f16.
+/// The form in which a model's layers keep the keys and values of a sequence; `kept` of them, ascending, as f16.
 std::vector<KvGroup> kv_groups_of(const ModelSpec& spec, const KvFormat& format, std::span<const int> kept = {});
 
 class Transformer {
@@ -88,15 +89,15 @@ class Transformer {
   int64_t context() const { return context_; }
   int64_t batch() const { return batch_; }
   const KvFormat& kv() const { return kv_; }
-  /// SHA-256 of its configuration and of samples of every tensor, 64 hexadecimal digits: another model has another one.
-  const std::string& fingerprint() const { return fingerprint_; }
+  /// Another model has another one. May be called by many threads at once.
+  const std::string& fingerprint() const { return fingerprint_.text(); }
   ThreadPool& pool() { return *pool_; }
   /// Whether its device chooses tokens, so that logits need not be copied.
   bool chooses_tokens() const { return stages_.chooses_tokens(); }
   /// The most passes of run(). One where a cache could not be cut back behind them.
   int64_t passes_at_once() const { return kv_.packed() || spec_.shortest_window() > 0 ? 1 : stages_.passes_at_once(); }
 
-  /// What its layers keep of a sequence.
+  /// The form in which its layers keep keys and values.
   std::vector<KvGroup> kv_groups() const { return stages_.split(kv_groups_of(spec_, kv_, kv_kept_)); }
   /// Pages for its sequences, where it reads them. As KvPool::make.
   Result<std::shared_ptr<KvPool>> make_pool(int64_t max_pages, int64_t slab_pages) const;
@@ -112,7 +113,7 @@ class Transformer {
   ///             was.
   /// One call at a time per Transformer.
   Status forward(std::span<const int32_t> tokens, KvCache& cache, LogitsWanted wanted, std::span<float> logits);
-  /// What forward() refuses, without running it. May be called while another thread is in forward() or run().
+  /// The errors of forward(), without running it. May be called while another thread is in forward() or run().
   Status check(std::span<const int32_t> tokens, const KvCache& cache, const LogitsWanted& wanted,
                std::span<const float> logits) const;
   /// One pass over the next tokens of several sequences, at most batch() in all: prompts, parts of prompts and single
@@ -137,7 +138,7 @@ class Transformer {
   friend class TransformerLoader;
   Transformer() = default;
   Status prepare_to_run(int64_t batch_limit);
-  /// What slots of so many rows take, and how many rows a batch may have for that.
+  /// Bytes of slots for so many rows, and the rows that a batch may have for that.
   int64_t bytes_of_batch(int64_t rows) const;
   int64_t rows_of_batch(int64_t limit) const;
   /// Errors: kInvalidArgument (no such layer), kUnsupported (what a GPU's cache lacks).
@@ -149,7 +150,7 @@ class Transformer {
   int64_t context_ = 0, batch_ = 0;
   KvFormat kv_;
   std::vector<int> kv_kept_;
-  std::string fingerprint_;
+  Fingerprint fingerprint_;
   std::unique_ptr<ThreadPool> pool_;
   Stages stages_;
   ModelWeights weights_;

@@ -12,7 +12,7 @@ namespace {
 // vocabulary of 262,144 tokens and 580,000 merges, of the largest there are, takes 92 MB of the second.
 constexpr std::size_t kFileBytes = std::size_t{64} << 20, kSpecBytes = std::size_t{112} << 20, kBytesPerFileByte = 4;
 constexpr std::size_t kFileSteps = std::size_t{1} << 29, kStepsPerFileByte = 64;
-// What a text of one word per character and five steps of splitting takes is 320 bytes per byte.
+// A text of one word per character takes 320 bytes per byte in five steps of splitting.
 constexpr std::size_t kTextBytes = std::size_t{128} << 20, kBytesPerTextByte = 512;
 constexpr std::size_t kTextSteps = std::size_t{1} << 28, kStepsPerTextByte = 1024;
 // Patterns of real models take 20 to 50 ns per byte.

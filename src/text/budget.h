@@ -1,6 +1,6 @@
 #pragma once
-// What one file or one text may still use. Whoever makes or reads text charges it first, so that no chain of steps,
-// each harmless alone, takes more memory or time than the size of what came in allows.
+// Memory and time that one file or one text may still use. Whoever makes or reads text charges it first, so that no
+// chain of steps, each harmless alone, takes more memory or time than the size of what came in allows.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ class Budget {
   bool spend_bytes(std::size_t n) { return spend(bytes_, n, "memory"); }
   /// Work; a step is about a nanosecond, such as a byte copied or compared.
   bool spend_steps(std::size_t n) { return spend(steps_, n, "steps"); }
-  /// The same in numbers of what costs `each`.
+  /// Spends n times `each`.
   bool spend_bytes(std::size_t n, std::size_t each) { return spend_product(bytes_, n, each, "memory"); }
   bool spend_steps(std::size_t n, std::size_t each) { return spend_product(steps_, n, each, "steps"); }
   bool exhausted() const { return exhausted_ != nullptr; }

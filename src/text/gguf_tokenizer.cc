@@ -29,7 +29,7 @@ constexpr const char* kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kGpt4oPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// What llama.cpp takes when a file names none.
+// llama.cpp's choice when a file names none.
 constexpr const char* kDefaultPunctuation = R"([\p{P}\$\+<=>\^~\|]+)";
 
 struct PreTokenizerName {
@@ -66,7 +66,7 @@ constexpr PreTokenizerName kPreTokenizerNames[] = {
     {"llama4", PreTokenizerName::kGpt4o},
 };
 
-// What the models of an architecture have in common, for files from before `tokenizer.ggml.pre` (April 2024).
+// Pre-tokenizers that all models of an architecture use, for files from before `tokenizer.ggml.pre` (April 2024).
 // Architectures whose models differ in it, as those of llama do, are not here.
 struct ArchitectureName {
   const char* architecture;
@@ -225,7 +225,7 @@ Status set_added_tokens(bool sentencepiece, TokenizerSpec& spec) {
     AddedToken token;
     token.id = static_cast<TokenId>(i);
     token.special = type != TokenType::kUserDefined;
-    // What people write is a space, not the mark that SentencePiece keeps in its vocabulary.
+    // Text has a space there, not the mark that SentencePiece keeps in its vocabulary.
     token.content = sentencepiece ? replace_all(spec.tokens[i], kSpaceMark, " ", budget) : spec.tokens[i];
     if (!budget.spend_bytes(sizeof(AddedToken))) return budget.status("gguf added tokens");
     spec.added_tokens.push_back(std::move(token));

@@ -118,13 +118,8 @@ Result<Value> Interpreter::eval_node(const Expr& expr) {
       return Value(!value.truthy());
     }
     case ExprKind::kNegate:
-    case ExprKind::kPlus: {
-      LOWBIT_TRY_ASSIGN(const Value value, arg(0));
-      if (!value.is_number()) return complain(fmt::format("a sign before {}", value.type_name()), "a number");
-      if (expr.kind == ExprKind::kPlus) return value.is_integer() ? Value(value.integer()) : value;
-      if (value.is_integer()) return binary("-", Value(std::int64_t{0}), value);
-      return Value(-value.number());
-    }
+    case ExprKind::kPlus:
+      return eval_sign(expr);
     case ExprKind::kBinary: {
       LOWBIT_TRY_ASSIGN(const Value a, arg(0));
       LOWBIT_TRY_ASSIGN(const Value b, arg(1));
@@ -138,15 +133,8 @@ Result<Value> Interpreter::eval_node(const Expr& expr) {
       if (a.truthy() == (expr.kind == ExprKind::kOr)) return a;
       return arg(1);
     }
-    case ExprKind::kConcat: {
-      std::string out;
-      for (std::size_t i = 0; i < expr.args.size(); ++i) {
-        LOWBIT_TRY_ASSIGN(const Value part, arg(i));
-        out += to_text(part, meter_);
-        if (!meter_.spend_bytes(out.size() / 16)) break;
-      }
-      return text(std::move(out));
-    }
+    case ExprKind::kConcat:
+      return eval_concat(expr);
     case ExprKind::kCond: {
       LOWBIT_TRY_ASSIGN(const Value condition, arg(0));
       if (condition.truthy()) return arg(1);
@@ -154,6 +142,24 @@ Result<Value> Interpreter::eval_node(const Expr& expr) {
     }
   }
   return complain("an expression of no known kind");
+}
+
+Result<Value> Interpreter::eval_sign(const Expr& expr) {
+  LOWBIT_TRY_ASSIGN(const Value value, eval(*expr.args[0]));
+  if (!value.is_number()) return complain(fmt::format("a sign before {}", value.type_name()), "a number");
+  if (expr.kind == ExprKind::kPlus) return value.is_integer() ? Value(value.integer()) : value;
+  if (value.is_integer()) return binary("-", Value(std::int64_t{0}), value);
+  return Value(-value.number());
+}
+
+Result<Value> Interpreter::eval_concat(const Expr& expr) {
+  std::string out;
+  for (const auto& arg : expr.args) {
+    LOWBIT_TRY_ASSIGN(const Value part, eval(*arg));
+    out += to_text(part, meter_);
+    if (!meter_.spend_bytes(out.size() / 16)) break;
+  }
+  return text(std::move(out));
 }
 
 Result<Arguments> Interpreter::arguments(const Expr& expr, std::size_t first) {

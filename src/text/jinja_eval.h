@@ -1,6 +1,6 @@
 #pragma once
-// Walks the syntax tree and writes the text. One object per rendering; it owns every scope, namespace and loop, so that
-// what a template makes cannot keep itself alive.
+// Evaluates the syntax tree and writes the text. One object per rendering; it owns every scope, namespace and loop, so
+// that what a template makes cannot keep itself alive.
 
 #include <cstdint>
 #include <deque>
@@ -25,7 +25,7 @@ struct Arguments {
 
   /// The argument at `index` or called `name`, or null.
   const Value* get(std::size_t index, std::string_view name = {}) const;
-  /// The same as a truth value or a whole number; `fallback` when it was not given (a number: or is none).
+  /// The argument as a truth value or a whole number; `fallback` when it was not given (a number: or is none).
   bool flag(std::size_t index, std::string_view name, bool fallback) const;
   Result<std::int64_t> integer(std::size_t index, std::string_view name, std::int64_t fallback) const;
 };
@@ -47,7 +47,7 @@ class Interpreter {
   Result<Value> attribute(const Value& object, const std::string& name);
   Result<Value> item(const Value& object, const Value& key);
   Result<bool> contains(const Value& container, const Value& item);
-  /// What a for loop walks over: list items, dict keys, characters of a text.
+  /// The items of a for loop: list items, dict keys, characters of a text.
   Result<std::vector<Value>> items_of(const Value& value);
   Value new_namespace(Dict attributes);
   /// A text value, charged to the limits.
@@ -63,6 +63,7 @@ class Interpreter {
   Result<Flow> run(const Block& block);
   Result<Flow> run_in(Scope* scope, const Block& block);
   Result<Flow> statement(const Stmt& stmt);
+  Result<Flow> set_block_statement(const Stmt& stmt);
   Result<Flow> if_statement(const Stmt& stmt);
   Result<Flow> for_statement(const Stmt& stmt);
   /// Whether an iteration came to its end: else, in jinja2, belongs to loops of which none did.
@@ -83,6 +84,8 @@ class Interpreter {
   // Expressions (jinja_eval.cc).
   Result<Value> eval(const Expr& expr);
   Result<Value> eval_node(const Expr& expr);
+  Result<Value> eval_sign(const Expr& expr);
+  Result<Value> eval_concat(const Expr& expr);
   Result<Value> eval_call(const Expr& expr, const Value* caller);
   Result<Value> eval_filter(const Expr& expr, const Value* block_text);
   Result<Value> eval_slice(const Value& object, const Expr& slice);

@@ -121,16 +121,8 @@ Result<Interpreter::Flow> Interpreter::statement(const Stmt& stmt) {
       LOWBIT_TRY(located(stmt.line, assign_all(stmt.targets, std::move(value))));
       return Flow::kNext;
     }
-    case StmtKind::kSetBlock: {
-      LOWBIT_TRY_ASSIGN(std::string captured, capture(stmt.blocks[0]));
-      Value value = text(std::move(captured));
-      if (stmt.exprs[0] != nullptr) {
-        const Value input = value;
-        LOWBIT_TRY_ASSIGN(value, eval_filter(*stmt.exprs[0], &input));
-      }
-      LOWBIT_TRY(located(stmt.line, assign_all(stmt.targets, std::move(value))));
-      return Flow::kNext;
-    }
+    case StmtKind::kSetBlock:
+      return set_block_statement(stmt);
     case StmtKind::kMacro: {
       auto macro = std::make_shared<Callable>();
       macro->kind = Callable::Kind::kMacro;
@@ -160,6 +152,17 @@ Result<Interpreter::Flow> Interpreter::statement(const Stmt& stmt) {
     case StmtKind::kContinue:
       return Flow::kContinue;
   }
+  return Flow::kNext;
+}
+
+Result<Interpreter::Flow> Interpreter::set_block_statement(const Stmt& stmt) {
+  LOWBIT_TRY_ASSIGN(std::string captured, capture(stmt.blocks[0]));
+  Value value = text(std::move(captured));
+  if (stmt.exprs[0] != nullptr) {
+    const Value input = value;
+    LOWBIT_TRY_ASSIGN(value, eval_filter(*stmt.exprs[0], &input));
+  }
+  LOWBIT_TRY(located(stmt.line, assign_all(stmt.targets, std::move(value))));
   return Flow::kNext;
 }
 

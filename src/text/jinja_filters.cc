@@ -15,7 +15,7 @@
 namespace lowbit::jinja {
 namespace {
 
-// What a filter makes of a text: one that counted as escaped still does.
+// The result of a filter on a text: one that counted as escaped still does.
 Value same_kind(Interpreter& in, const Value& v, std::string s) { return in.text(std::move(s), v.is_markup()); }
 
 template <std::string (*kChange)(std::string_view)>
@@ -120,7 +120,7 @@ Result<Value> fallback(Interpreter&, const Value& v, const Arguments& args) {
   return other != nullptr ? *other : Value(std::string());
 }
 
-/// As Python's int() and float() take it: white space around it, a plus before it.
+/// A number's text as Python's int() and float() take it: white space around it, a plus before it.
 std::string number_text(const std::string& s) {
   std::string number = strip_text(s, {}, true, true);
   if (number.starts_with('+') && !number.starts_with("+-")) number.erase(0, 1);

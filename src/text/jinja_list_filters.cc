@@ -79,7 +79,7 @@ Result<Value> reverse(Interpreter& in, const Value& v, const Arguments&) {
   return in.text(std::move(out));
 }
 
-/// What of an item is compared: itself or its attribute, without its case unless that matters.
+/// The key by which an item is compared: itself or its attribute, in lower case unless case matters.
 Result<Value> key_of(Interpreter& in, const Value& item, const Value* path, bool case_sensitive) {
   const bool has_path = path != nullptr && !path->is_none();
   LOWBIT_TRY_ASSIGN(Value key, has_path ? attribute_path(in, item, *path) : Result<Value>(item));

@@ -49,7 +49,7 @@ Result<Value> float_binary(const std::string& op, double a, double b) {
   if (op == "**") return Value(std::pow(a, b));
   if (b == 0) return complain("a division by zero");
   if (op == "/") return Value(a / b);
-  // As Python's float_divmod: the exact remainder first, so that 1 // 0.1 is 9.
+  // Python's float_divmod: the exact remainder first, so that 1 // 0.1 is 9.
   double remainder = std::fmod(a, b), quotient = (a - remainder) / b;
   if (remainder != 0 && (remainder < 0) != (b < 0)) {
     remainder += b;
@@ -105,7 +105,7 @@ Result<Value> Interpreter::binary(const std::string& op, const Value& a, const V
   if (op == "+" && a.is_string() && b.is_string()) {
     if (!meter_.spend_text(a.text().size() + b.text().size())) return Value();
     if (!a.is_markup() && !b.is_markup()) return text(a.text() + b.text());
-    // What is added to a text that counts as escaped is escaped itself.
+    // A text that is added to an escaped one is escaped, too.
     std::string sum = a.is_markup() ? a.text() : escape_text(*this, a.text());
     sum += b.is_markup() ? b.text() : escape_text(*this, b.text());
     return text(std::move(sum), /*markup=*/true);

@@ -1,5 +1,4 @@
-// What all of the parser uses; expressions are in jinja_parser_expressions.cc, statements in
-// jinja_parser_statements.cc.
+// Shared parts of the parser; expressions are in jinja_parser_expressions.cc, statements in jinja_parser_statements.cc.
 
 #include "text/jinja_parser.h"
 

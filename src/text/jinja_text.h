@@ -16,7 +16,7 @@ bool is_python_space(char32_t c);
 /// A letter of upper, lower or title case.
 bool is_cased(char32_t c);
 
-/// As Python's splitlines(); ends early when the meter is exhausted.
+/// Python's splitlines(); ends early when the meter is exhausted.
 std::vector<std::string_view> lines_of(std::string_view s, bool keepends, Meter& meter);
 std::string strip_text(std::string_view s, std::string_view characters, bool left, bool right);
 std::string replace_text(Interpreter& in, std::string_view s, std::string_view from, std::string_view to,

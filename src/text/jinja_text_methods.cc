@@ -205,7 +205,7 @@ Result<Value> partition(Interpreter& in, const std::string& s, const Arguments& 
   return in.list({part(all), part(""), part("")}, ListKind::kTuple);
 }
 
-/// What find and its like look for; they take no start here.
+/// The text that find and its like look for; they take no start here.
 Result<std::string_view> wanted_text(const Arguments& args, const std::string& method) {
   if (args.get(1) != nullptr) return complain(fmt::format("a start for {}", method), "the text only");
   return text_argument(args, 0, method);

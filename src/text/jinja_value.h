@@ -14,8 +14,8 @@
 
 namespace lowbit::jinja {
 
-/// What a rendering may still use. Once something is used up everything stops soon: builtins return at once, and the
-/// evaluator, which asks after every step, reports it.
+/// The budget of a rendering. Once it is used up everything stops soon: builtins return at once, and the evaluator,
+/// which asks after every step, reports it.
 class Meter {
  public:
   Meter(std::size_t steps, std::size_t bytes) : steps_(steps), bytes_(bytes), largest_(bytes / 8) {}
@@ -25,7 +25,7 @@ class Meter {
   /// Also refuses a single value over an eighth of the whole: working on it takes a multiple of its size.
   bool spend_bytes(std::size_t n);
   bool exhausted() const { return exhausted_ != nullptr; }
-  /// What was used up: "steps" or "bytes of memory".
+  /// The resource that was used up: "steps" or "bytes of memory".
   const char* what() const { return exhausted_; }
 
  private:
@@ -47,7 +47,7 @@ struct None {};
 
 /// Lists and dictionaries may nest this deep; deeper ones are refused where they are made.
 inline constexpr int kMaxValueDepth = 100;
-/// What a list, a text and an entry of a dictionary take beside what they hold.
+/// Bytes that a list, a text and an entry of a dictionary take besides their contents.
 inline constexpr std::size_t kListBytes = 96, kTextBytes = 96, kEntryBytes = 256;
 
 class Value {

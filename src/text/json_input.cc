@@ -9,7 +9,7 @@
 namespace lowbit::text {
 namespace {
 
-// What a value and a member take: lists grow by half of what they hold, members are nodes of a map.
+// Bytes that a value and a member take: lists grow by half of what they hold, members are nodes of a map.
 constexpr std::size_t kValueBytes = 48, kContainerBytes = 64, kMemberBytes = 96;
 
 tl::unexpected<Error> wrong_type(std::string_view where, const char* key, const Json& got, const char* wanted) {

@@ -23,7 +23,7 @@ class JsonTree : public nlohmann::json_sax<Json> {
 
   /// Errors: kCorrupt: not JSON, nested too deep, or the budget is exhausted.
   Status parse(std::string_view text);
-  /// What parse built.
+  /// The value that parse() built.
   Json root;
 
   bool null() override { return put(nullptr); }

@@ -76,7 +76,7 @@ void merge_pieces(const std::vector<Piece>& pieces, SplitBehavior behavior, std:
   }
 }
 
-// What a step makes of words: texts with `more` bytes for each word, and their ranges.
+// The output of a step: texts with `more` bytes for each word, and their ranges.
 bool spend_words(const Words& words, std::size_t more, Budget& budget) {
   const std::size_t n = words.ranges.size();
   return budget.spend_bytes(words.text.size()) && budget.spend_bytes(n, kRangeBytes) && budget.spend_bytes(n, more) &&

@@ -17,7 +17,7 @@ constexpr std::size_t kMaxPatternBytes = 16 * 1024;
 // call tries few places with few steps; only a place that needs more gets more, four times as many at a time, while the
 // budget has time for it.
 constexpr std::uint32_t kFirstMatchLimit = 64, kMatchLimit = 1'000'000, kLimitFactor = 4;
-constexpr std::size_t kCallWork = std::size_t{1} << 20, kMinPlaces = 4, kMaxPlaces = 4096;
+constexpr std::size_t kCallWork = std::size_t{1} << 20, kMinPositions = 4, kMaxPositions = 4096;
 constexpr std::size_t kMinCalls = 16, kMaxCalls = 64;  // between two looks at the clock, which cost as much as a call
 constexpr std::size_t kRegexMatchBytes = 48;           // in the lists of matches and pieces
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
@@ -130,7 +130,7 @@ struct Regex::Search {
   Budget& budget;
   std::string_view text;
   std::size_t step_work = (text.size() + 1) * kFirstMatchLimit;
-  std::size_t places = regex.linear ? text.size() : std::clamp(kCallWork / step_work, kMinPlaces, kMaxPlaces);
+  std::size_t places = regex.linear ? text.size() : std::clamp(kCallWork / step_work, kMinPositions, kMaxPositions);
   std::size_t calls_per_clock = std::clamp(kMaxCalls * kCallWork / (step_work * places + 1), kMinCalls, kMaxCalls);
   std::size_t calls = 0;
 

@@ -17,10 +17,10 @@ class StopTexts {
   /// Errors: kInvalidArgument (an empty text, one that is not UTF-8, more than 64 texts, or more than 64 KiB of them).
   static Result<StopTexts> make(std::vector<std::string> texts);
 
-  /// What may be shown now: all that is certain not to begin a text. Nothing once one was found. Whole characters where
-  /// pieces are.
+  /// The text that may be shown now: all that is certain not to begin a stop text. Nothing once one was found. Whole
+  /// characters where pieces are.
   std::string push(std::string_view piece);
-  /// The end of the stream: what was held back.
+  /// The end of the stream: the text that was not shown yet.
   std::string flush();
   /// Which text was found; null while none was.
   const std::string* found() const { return found_ ? &texts_[*found_].text : nullptr; }

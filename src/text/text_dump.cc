@@ -1,4 +1,5 @@
-// What scripts compare lowbit's tokenizers and chat templates with: reads texts, writes ids and texts. Not installed.
+// The program by which scripts compare lowbit's tokenizers and chat templates: reads texts, writes ids and texts. Not
+// installed.
 //
 //   lowbit_text_dump convert FIELDS.json OUT_DIR   GGUF fields as JSON -> OUT_DIR/tokenizer{,_config}.json
 //   lowbit_text_dump encode TOKENIZER.json [special] < texts > ids

@@ -85,7 +85,7 @@ TEST(TokenizerData, AWholeFileAtOnceIsFast) {
     EXPECT_EQ(ids.size(), tokens);
     EXPECT_EQ(test::must(t.decode(ids)), text);
     std::printf("%s: %zu tokens in %.3f s\n", name, ids.size(), seconds);
-    EXPECT_LT(seconds, 20.0);  // 2 s is the aim; sanitizers and busy machines get more
+    EXPECT_LT(seconds, 20.0);  // 2 s is expected; sanitizers and busy machines get more
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a Tokenizer holds once it is built. Nothing here changes afterwards.
+// The state of a Tokenizer once it is built. Nothing here changes afterwards.
 
 #include <array>
 #include <string>
@@ -50,7 +50,7 @@ struct ScoreMerge {
 Result<std::vector<ScoreMerge>> score_merges(const TokenizerSpec& spec,
                                              const std::unordered_map<std::string_view, TokenId>& ids, Budget& budget);
 
-/// What may be used to work on a spec: it grows with the texts in it.
+/// The budget for work on a spec: it grows with the texts in it.
 Budget budget_of(const TokenizerSpec& spec);
 
 /// Shape, types, ids and duplicates of a spec; fills the index of its tokens. kCorrupt if they do not fit.

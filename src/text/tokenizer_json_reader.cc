@@ -200,7 +200,7 @@ Result<std::string> config_template(const Json& config) {
   return chosen;
 }
 
-// What lowbit noted when it made the file of a GGUF file. Shown on terminals, so only what is printable.
+// Notes that lowbit wrote when it made the file from a GGUF file. Shown on terminals, so only what is printable.
 Status read_warnings(const Json& config, TokenizerSpec& spec) {
   const Json& warnings = member(config, "lowbit_warnings");
   if (warnings.is_null()) return {};

@@ -103,13 +103,13 @@ TEST(Tokenizer, ManyThreadsMayUseOne) {
 TEST(Tokenizer, LongWordsTakeLinearithmicTime) {
   for (const char* name : {"gpt-2", "llama"}) {
     const Tokenizer t = golden_tokenizer(name);
-    for (const char* unit : {"a", "the", "\xFF", " "}) {
+    for (const char* piece : {"a", "the", "\xFF", " "}) {
       std::string text;
-      while (text.size() < 1'000'000) text += unit;
+      while (text.size() < 1'000'000) text += piece;
       const auto start = std::chrono::steady_clock::now();
       const auto ids = test::must(t.encode(text));
       EXPECT_EQ(test::must(t.decode(ids)), text);
-      EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 30.0) << name << unit;
+      EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 30.0) << name << piece;
     }
   }
 }

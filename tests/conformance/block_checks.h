@@ -1,4 +1,4 @@
-// What kernels of steps and of second moments must give: the bits of the CPU. Included by a test that has an
+// Checks that kernels of steps and of Gram matrices give the bits of the CPU. Included by a test that has an
 // OnDevice<T>: a copy of a vector where the kernels of lowbit::cuda find it, with data() and back(). No include guard:
 // each such test has its own.
 
@@ -104,7 +104,7 @@ void check_matmuls(uint64_t cases, int64_t rows) {
 }
 
 /// A plain double loop. `crossed`: of y and x, else of x alone.
-void check_moments(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
+void check_gram(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
   Rng rng(static_cast<uint64_t>(rows * 1000 + k));
   const std::vector<float> x = random_floats(rng, rows * k), y = crossed ? random_floats(rng, rows * k) : x;
   std::vector<double> sum(static_cast<size_t>(k * k), 0.25);
@@ -122,12 +122,12 @@ void check_moments(int64_t rows, int64_t k, int64_t chunk, bool crossed) {
       wanted[static_cast<size_t>(i * k + j)] = static_cast<float>(total * scale);
     }
   const OnDevice<float> on_device(x), others(y);
-  const auto workspace_bytes = cuda::moments_workspace_bytes(rows, k, chunk);
+  const auto workspace_bytes = cuda::gram_workspace_bytes(rows, k, chunk);
   OnDevice<float> workspace(std::vector<float>(static_cast<size_t>(workspace_bytes) / sizeof(float))), h(wanted);
   OnDevice<double> sums(sum);
-  ASSERT_TRUE(cuda::add_moments(
+  ASSERT_TRUE(cuda::add_gram(
       {on_device.data(), rows, k, chunk, sums.data(), workspace.data(), nullptr, crossed ? others.data() : nullptr}));
-  ASSERT_TRUE(cuda::finish_moments(sums.data(), k, scale, !crossed, h.data(), nullptr));
+  ASSERT_TRUE(cuda::finish_gram(sums.data(), k, scale, !crossed, h.data(), nullptr));
   expect_same(h.back(), wanted, std::to_string(rows) + " rows of " + std::to_string(k));
 }
 

@@ -14,6 +14,7 @@
 #include "base/float.h"
 #include "base/rng.h"
 #include "kernels/fp8_api.h"
+#include "ops/fp8.h"
 
 namespace lowbit {
 namespace {
@@ -27,7 +28,8 @@ struct Subject {
 class Fp8Conformance : public testing::TestWithParam<Subject> {
  protected:
   void SetUp() override {
-    if (!isa_available(GetParam().isa)) GTEST_SKIP() << "this machine lacks " << GetParam().name;
+    if (!isa_available(GetParam().isa) || (kernels.pairs && !has_bf16_pairs()))
+      GTEST_SKIP() << "this machine lacks " << GetParam().name;
   }
   int64_t below(int64_t n) { return int64_t(rng.below(uint64_t(n))); }
   const Fp8Kernels& kernels = *GetParam().kernels;
@@ -124,10 +126,11 @@ struct Product {
   std::vector<uint8_t> a, b;
   std::vector<float> a_scales, b_scales;
 
-  /// What comes out, for columns in panels of the kernel's own size.
+  /// The outputs, for columns in panels of the kernel's own size.
   std::vector<float> run(const Fp8Kernels& kernels, Fp8Element element) const {
     std::vector<float> values(size_t(m * lda) + 1), c(size_t(m * ldc), 77.0f);
-    for (int64_t i = 0; i < m; ++i) kernels.decode(a.data() + i * lda, k, kernels.a_factor, values.data() + i * lda);
+    for (int64_t i = 0; i < m; ++i)
+      decode_fp8_row(kernels, a.data() + i * lda, k, kernels.a_factor, kernels.pairs, values.data() + i * lda);
     std::vector<uint8_t> scratch(size_t(kernels.gemm_scratch_bytes(m)) + 64, 0xff);
     Fp8GemmArgs args;
     args.a = values.data(), args.m = m, args.k = k, args.lda = lda;
@@ -196,7 +199,8 @@ TEST_P(Fp8Conformance, Gemm) {
 INSTANTIATE_TEST_SUITE_P(EveryIsa, Fp8Conformance,
 #if defined(__x86_64__)
                          testing::Values(Subject{"avx2", Isa::kAvx2, &kAvx2Fp8},
-                                         Subject{"avx512", Isa::kAvx512, &kAvx512Fp8}),
+                                         Subject{"avx512", Isa::kAvx512, &kAvx512Fp8},
+                                         Subject{"avx512_bf16", Isa::kAvx512, &kAvx512PairsFp8}),
 #else
                          testing::Values(Subject{"ref", Isa::kScalar, &kRefFp8}),
 #endif

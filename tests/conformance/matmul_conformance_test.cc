@@ -197,7 +197,7 @@ TEST(MatmulConformance, EveryIntegerFormatOnTiles) {  // of AMX, in memory where
           {192, 0},
           {96, 32},
           {192, 32, 256},  // the last group is short, and begins where one ended
-          {40, 0},         // tiles of fewer columns; rows of x that end with the last, without scales of x
+          {40, 0},         // tiles of fewer columns; tokens that end with the last, without scales of x
           {40, 0, 1024},
           {40, 32},
           {48, 32, 576},

@@ -1,5 +1,5 @@
-// What packing of pages must give on a device: the bytes of the CPU. Included behind block_checks.h, by the tests that
-// include that. No include guard: each has its own.
+// Checks that packing of pages on a device gives the bytes of the CPU. Included behind block_checks.h, by the tests
+// that include that. No include guard: each has its own.
 
 #include "kernels/cuda_packed_api.h"
 #include "ops/kv_cache.h"

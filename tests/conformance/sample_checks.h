@@ -1,6 +1,6 @@
-// What kernels that choose tokens must give: the tokens of Sampler. Included by a test that has an OnDevice<T>: a copy
-// of a vector where the kernels of lowbit::cuda find it, with data() and back(). No include guard: each such test has
-// its own.
+// Checks that kernels that choose tokens give those of Sampler. Included by a test that has an OnDevice<T>: a copy of a
+// vector where the kernels of lowbit::cuda find it, with data() and back(). No include guard: each such test has its
+// own.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What a model on several devices must give: the bits of one on the CPU, and the tokens that its sampler would choose.
-// For tests with and without a GPU.
+// Checks that a model on several devices gives the bits of one on the CPU, and the tokens that its sampler would
+// choose. For tests with and without a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ inline Seen run_story(Transformer& model) {
   return seen;
 }
 
-/// What five samplers write behind prompts of their own.
+/// Texts that five samplers write, each behind a prompt of its own.
 class Writers {
  public:
   static constexpr size_t kCount = 5, kTokens = 20;
@@ -89,7 +89,7 @@ class Writers {
     for (size_t step = 0; step < kTokens; ++step) write(0, kCount, 1);
     return texts_;
   }
-  /// Those for whom the device chooses, many tokens a call; a prompt first, and then more than it does at once.
+  /// Texts whose tokens the device chooses, many a call: a prompt first, then more tokens than one call chooses.
   Texts in_calls() {
     for (size_t step = 0; step < kTokens; ++step) write(0, 1, 1);
     write(1, kCount, 7);

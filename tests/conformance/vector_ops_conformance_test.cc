@@ -238,7 +238,7 @@ TEST_P(VectorOpsConformance, AttentionSpansAtTheirEdges) {
     const auto set_value = [&](int64_t t, float v) {
       for (int64_t i = 0; i < 16; ++i) s.pages[1][size_t(t * 16 + i)] = f32_to_f16(v);
     };
-    // What is hidden may be anything.
+    // Scores that are hidden may be anything.
     for (int64_t t : {0, 2, 200, 255}) {
       set_key(t, nan);
       set_value(t, t == 0 ? kInf : nan);

@@ -36,7 +36,7 @@ class Help(CliTest):
                     self.assertEqual(line, line.rstrip())
 
     def test_examples_work(self):
-        """Those of every verb, one after the other in one folder."""
+        """The examples of every verb, one after the other in one folder."""
         net, x = gru_files(random.Random(1))
         with zipfile.ZipFile(self.dir / "net.npz", "w") as file:
             for name, data in net.items():
@@ -83,7 +83,7 @@ class Help(CliTest):
 
 
     def test_help_all(self):
-        """What few need: nowhere but in --help-all, which has the rest too."""
+        """Options that few need stand in --help-all alone, which has the rest too."""
         brief, full = (self.lowbit("quantize", option).stdout.decode() for option in ("--help", "--help-all"))
         options = [set(re.findall(r"^  (?:-\w,)?(--[\w-]+)", text, re.M)) for text in (brief, full)]
         self.assertLessEqual(options[0], options[1])

@@ -48,7 +48,7 @@ class Sources(CliTest):
         self.refused_everywhere(self.dir / "pipe")
 
     def test_where_models_are_found(self):
-        """What a name that is no model probably was."""
+        """Guesses at a name that is no model."""
         self.assertIn("lowbit downloads nothing", self.refused("inspect", "owner/model-name"))
         self.assertNotIn("downloads", self.refused("inspect", "./model-name"))
         self.assertIn("model: got an empty name", self.refused("verify", ""))
@@ -58,6 +58,20 @@ class Sources(CliTest):
             self.assertIn("pickled weights are never read", self.refused("inspect", self.copy))
             (self.copy / name).unlink()
         self.assertNotIn("pickled", self.refused("inspect", self.copy))
+
+    def test_code_beside_a_model_is_never_run(self):
+        """config.json names modules that other readers would import; nor are they copied."""
+        ran, out = self.dir / "ran", self.dir / "out"
+        config = json.loads((self.copy / "config.json").read_text())
+        classes = {"AutoConfig": "configuration_own.Own", "AutoModelForCausalLM": "modeling_own.Own", "AutoTokenizer": ["tokenization_own.Own", None]}
+        (self.copy / "config.json").write_text(json.dumps(config | {"auto_map": classes}))
+        for name in ("configuration_own.py", "modeling_own.py", "tokenization_own.py"):
+            (self.copy / name).write_text(f"open({str(ran)!r}, 'w')")
+        self.lowbit("run", self.copy, "-p", "x", "-n", 1)
+        self.lowbit("quantize", self.copy, out, "--format", "int4")
+        self.lowbit("run", out, "-p", "x", "-n", 1)
+        self.assertFalse(ran.exists())
+        self.assertEqual([f for f in os.listdir(out) if f.endswith(".py")], [])
 
     def test_broken_config(self):
         good = json.loads((self.copy / "config.json").read_text())

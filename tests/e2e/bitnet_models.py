@@ -74,7 +74,7 @@ def ternarized(weight):
 # ---- files ----
 
 def norms_of(weights):
-    """What quantization_config says of them."""
+    """Their quantization_config."""
     there = any(name.endswith(".rms_norm.weight") for name in weights)
     return {"use_rms_norm": True, "rms_norm_eps": LINEAR_EPS} if there else {}
 

@@ -77,7 +77,7 @@ class Calibrate(CliTest):
         self.calibrated("refit", "--fit", "refit")
         codes = [(self.dir / name / "model.safetensors").read_bytes() for name in ("a", "refit")]
         self.assertNotEqual(*codes)
-        # What a layer reads is what the block's layers before it give as they are quantized.
+        # A layer reads the outputs of the block's quantized layers before it.
         recipe = self.dir / "recipe"
         outputs = []
         for name in ("binary", "int8"):
@@ -137,7 +137,7 @@ class Calibrate(CliTest):
         self.assertEqual(files_below(self.dir / "a"), files_below(self.dir / "c"))
 
     def test_on_a_gpu(self):
-        """The same bytes as on the CPU; without a GPU an error that says so."""
+        """Gives the bytes of the CPU; without a GPU an error that says so."""
         call = ("quantize", self.hf, self.dir / "gpu", "--format", "int3", "--group", 32, "--device", "cuda")
         self.assertIn("--calib", self.refused(*call))
         doctor = self.json("doctor")
@@ -189,7 +189,7 @@ class Calibrate(CliTest):
         self.assertEqual(fit["smooth"], 0.5)
 
         def loss(name):
-            """What activations with one scale per token cost."""
+            """The cost of activations with one scale per token."""
             ppl = {act: self.json("ppl", self.dir / name, "-f", self.text, "-c", 64, "--chunks", 4, "--act", act)["ppl"]
                    for act in ("f32", "int8-row")}
             return abs(ppl["int8-row"] / ppl["f32"] - 1)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: the binary, tiny models, and what every call must keep to."""
+"""Shared by the tests of this folder: the binary, tiny models, and what every call must keep to."""
 import json
 import math
 import os

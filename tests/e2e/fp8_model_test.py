@@ -112,7 +112,8 @@ class Fp8Model(CliTest):
     def test_bench(self):
         report = self.json("bench", "fp8", "-M", 3, "-N", 96, "-K", 200, "--warm", "--seconds", 0.01)
         self.assertKeys(report, "isa m n k threads cold bandwidth_gb_s rows")
-        self.assertEqual([r["what"] for r in report["rows"]], ["act_quant", "weight_quant", "gemm", "model", "model, f32 x"])
+        self.assertEqual([r["what"] for r in report["rows"]], ["act_quant", "weight_quant", "gemm", "model", "model, f32 x",
+                                                            "bf16, f32 x", "f32, f32 x"])
         for row in report["rows"]:
             self.assertTrue(row["checked"], row)
             self.assertGreater(row["seconds"], 0)

@@ -58,7 +58,7 @@ class Run(CliTest):
         self.assertEqual(report["tokens"], plain["tokens"][:len(report["tokens"])])
         self.assertLess(len(report["tokens"]), 40)
         self.assertEqual(self.lowbit(*call, "--stop", stop, "--quiet").stdout.decode(), text[:end] + "\n")
-        report = self.json(*call, "--stop", text[-3:] + "and more")  # held back, and shown at the end
+        report = self.json(*call, "--stop", text[-3:] + "and more")  # kept until the end, and shown then
         self.assertEqual((report["text"], report["stop_reason"], report["stop_text"]), (text, "length", None))
         self.assertRegex(self.refused(*call, "--stop", ""), "stop text")
         said = self.json("chat", self.hf, "--temp", 0, "-n", 30, stdin=b"hello\n")["messages"][1]["content"]
@@ -136,7 +136,7 @@ class Run(CliTest):
         self.assertEqual(tokens["tokens"], self.json("run", self.int4, "-p", "", "-n", 4, "--temp", 0)["tokens"])
 
     def test_prompt_cache(self):
-        """What the prompt has in common with the file is not computed again, and the text is the same."""
+        """The common beginning of prompt and file is not computed again, and the text stays."""
         cache, prompt = self.dir / "prompt.cache", "the king and the river runs past old stone houses " * 4
         call = ("run", self.int4, "-n", 12, "--ignore-eos", "--kv", "int4", "--kv-residual", 0, "--repeat-penalty", 1.2)
         tokens = self.json("tokenize", self.int4, "-p", prompt)["ids"]

@@ -225,7 +225,7 @@ class Bench(CliTest):
 
 class Progress(CliTest):
     def measured_at(self, columns):
-        """What a perplexity of some seconds writes to a terminal with so many columns, split where the cursor goes back."""
+        """The output of a perplexity of some seconds to a terminal with so many columns, split where the cursor goes back."""
         long = self.dir / "long.txt"
         long.write_text(text(8000))
         master, slave = os.openpty()

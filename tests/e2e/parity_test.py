@@ -19,7 +19,7 @@ import make_test_model  # noqa: E402
 
 VOCAB = len(make_test_model.vocabulary())
 COMMON = {"vocab_size": VOCAB, "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
-# What transformers' configs are made of, by the name of the folder.
+# Contents of transformers' configs, by the name of the folder.
 MODELS = {
     "llama": ("Llama", dict(hidden_size=96, intermediate_size=172, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
                             rms_norm_eps=1e-5, tie_word_embeddings=False)),

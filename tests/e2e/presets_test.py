@@ -1,10 +1,14 @@
 """quantize --preset and --calib self: one command, no data."""
 import json
+import os
+import resource
+import subprocess
 import time
 import unittest
 from pathlib import Path
 
-from cli import CliTest, files_below, interrupt, make_model, start, text
+import cli
+from cli import ERROR_LINE, CliTest, environment, files_below, interrupt, make_model, sanitized, start, text
 
 CALIB = ("--calib-tokens", "2K")
 
@@ -50,11 +54,26 @@ class Presets(CliTest):
             if part["larger"]:
                 self.assertGreater(part["larger"]["bits_per_weight"], part["chosen"]["bits_per_weight"])
                 self.assertLess(part["larger"]["divergence"], part["chosen"]["divergence"])
-        self.assertIn({"format": "int8", "group": "row"}, [{k: x[k] for k in ("format", "group")} for x in report["layers"]
-                                                           if "embed" in x["name"] or "lm_head" in x["name"]])
         table = self.lowbit("quantize", self.hf, self.dir / "again", "--preset", "balanced", *CALIB, "--force").stdout.decode()
         self.assertRegex(table, r"chosen +bits/weight +divergence +one size smaller +one larger +layers")
         self.assertEqual(files_below(self.dir / "again"), files_below(self.models / "balanced"))
+
+    def test_embedding_and_head_are_chosen_apart(self):
+        for preset in ("best", "balanced"):
+            report = self.preset(preset)
+            ends = {layer: end for end in report["ends"] for layer in end["layers"]}
+            stored = {x["name"]: x["format"] for x in report["layers"] if "embed" in x["name"] or "lm_head" in x["name"]}
+            self.assertEqual(sorted(ends), sorted(stored))
+            limit = 0.05 * min(0.5, sum(part["chosen"]["divergence"] for part in report["choices"]))
+            for name, end in ends.items():
+                self.assertEqual(end["chosen"]["format"].split(" ")[0], stored[name])
+                if stored[name] != "int8":
+                    self.assertLessEqual(end["chosen"]["divergence"], limit)
+                if end["smaller"]:
+                    self.assertGreater(end["smaller"]["divergence"], limit)
+        said = self.json("quantize", self.hf, self.dir / "said", "--preset", "best", *CALIB, "--embedding", "int4")
+        self.assertEqual(said["ends"], [])
+        self.assertEqual({x["format"] for x in said["layers"] if "embed" in x["name"]}, {"int4"})
 
     def test_the_same_bytes_for_any_thread_count_and_isa(self):
         call = ("--format", "int4", "--group", 32, "--calib", "self", *CALIB)
@@ -100,6 +119,32 @@ class Presets(CliTest):
         for preset in ("best", "balanced", "small"):
             self.assertIn("bits per weight in its linear layers", self.refused("quantize", small, self.dir / "x", "--preset", preset, *CALIB))
         self.assertFalse((self.dir / "x.calibration").exists())
+
+    def test_a_bitnet_is_ternary_whatever_its_file_stores(self):
+        model = Path(make_model(self.dir / "bitnet", "--dtype", "bf16"))
+        config = json.loads((model / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+        (model / "config.json").write_text(json.dumps(config))
+        for preset in ("best", "small"):
+            self.assertIn("bits per weight in its linear layers", self.refused("quantize", model, self.dir / "x", "--preset", preset, *CALIB))
+
+    def test_no_room_in_memory_is_a_named_error(self):
+        if sanitized():
+            self.skipTest("a sanitizer wants more address space than any limit here")
+        codes, program = [], (os.stat(cli.BINARY).st_size >> 20) + 20
+        for mebibytes in range(program, program + 120, 20):
+            out = self.dir / f"out{mebibytes}"
+            done = subprocess.run([cli.BINARY, "quantize", self.hf, out, "--preset", "best", *CALIB, "--quiet", "--threads", "2"], capture_output=True,
+                                  timeout=60, env=environment(), stdin=subprocess.DEVNULL,
+                                  preexec_fn=lambda most=mebibytes << 20: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
+            codes.append(done.returncode)
+            if done.returncode == 127:
+                continue  # no room for the program itself
+            self.assertIn(done.returncode, (0, 1), (mebibytes, done.stderr[-500:]))
+            self.assertEqual(out.exists(), done.returncode == 0)
+            if done.returncode == 1:
+                self.assertRegex(done.stderr.decode(errors="replace"), ERROR_LINE)
+        self.assertEqual(codes[-1], 0)
 
     def test_refused(self):
         self.assertIn("--smooth", self.refused("quantize", self.hf, self.dir / "x", "--format", "int4", "--calib", "self", "--smooth", "0.5"))

@@ -12,7 +12,7 @@ MISSING = [m for m in ("numpy", "safetensors") if importlib.util.find_spec(m) is
 @unittest.skipUnless(READER.exists(), "examples/read_checkpoint.py is not there")
 class Reader(CliTest):
     def test_errors_agree(self):
-        """What the reader decodes is as far from the source as `quantize` says."""
+        """The reader's numbers are as far from the source as `quantize` says."""
         import numpy as np
         from safetensors.numpy import load_file
         spec = importlib.util.spec_from_file_location("read_checkpoint", READER)

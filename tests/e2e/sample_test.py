@@ -91,7 +91,7 @@ class Sample(CliTest):
         self.assertFalse([line for line in lines if "Question" in line or "Answer" in line])
 
     def test_passages_are_packed(self):
-        """What the teacher is given and what becomes of what it writes, with a teacher that ends a passage with token 2 after some 'a's."""
+        """Inputs of the teacher and the use of its texts, with a teacher that ends a passage with token 2 after some 'a's."""
         import numpy as np
         from lowbit.recover.words import MIN_P, Words, pack
 

@@ -23,7 +23,7 @@ using lowbit::fuzz::SmallModel;
 
 constexpr int kMostCalls = 60;
 
-/// What lb_model_* and lb_session_* have in common.
+/// Calls that lb_model_* and lb_session_* share.
 struct Calls {
   int64_t (*length)(const void*);
   lb_status (*prefill)(void*, const int32_t*, size_t);

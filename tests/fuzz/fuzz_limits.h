@@ -1,7 +1,7 @@
 #pragma once
-// What every fuzz target promises: one input takes at most 2 seconds of CPU time. libFuzzer's own limits are given by
-// scripts/fuzz.sh: -rss_limit_mb for memory, and -timeout for what waits without working; replay_main.cc has limits of
-// its own.
+// The limit of every fuzz target: one input takes at most 2 seconds of CPU time. libFuzzer's own limits are given by
+// scripts/fuzz.sh: -rss_limit_mb for memory, and -timeout for inputs that wait without working; replay_main.cc has
+// limits of its own.
 
 #include <time.h>
 

@@ -25,7 +25,7 @@ def main() -> int:
     work = Path(sys.argv[1]).resolve()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    # The same compilers by name, warnings as errors and the same root: what was compiled for the presets is taken from ccache.
+    # Compilers by name, warnings as errors and one root: what was compiled for the presets is taken from ccache.
     env = dict(os.environ, CXX=sys.argv[2], CC=sys.argv[3], CCACHE_BASEDIR=str(SOURCE), CCACHE_NOHASHDIR="1",
                PIP_DISABLE_PIP_VERSION_CHECK="1", CMAKE_BUILD_PARALLEL_LEVEL="2")
     for name in ("LOWBIT_LIBRARY", "LD_LIBRARY_PATH", "PYTHONPATH"):

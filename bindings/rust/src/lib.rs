@@ -29,7 +29,7 @@ pub use operators::{
 };
 pub use session::{Generate, Session, TokenLogprobs};
 
-/// What a call of lowbit said when it failed.
+/// The message of a call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The number of an `lb_status`.
@@ -45,7 +45,7 @@ impl fmt::Display for Error {
 }
 impl std::error::Error for Error {}
 
-/// What every call here gives.
+/// The result of every call here.
 pub type Result<T> = std::result::Result<T, Error>;
 
 const INVALID_ARGUMENT: i32 = 1;

@@ -61,7 +61,7 @@ impl Model {
         Model::open_with(path, &ModelOptions { context, ..ModelOptions::default() })
     }
 
-    /// The same with more to choose.
+    /// Opens a model with all options.
     pub fn open_with(path: &str, options: &ModelOptions) -> Result<Self> {
         let path = CString::new(path).map_err(|_| invalid("a path with a zero byte"))?;
         let kv = CString::new(options.kv).map_err(|_| invalid("a kv format with a zero byte"))?;

@@ -96,7 +96,7 @@ pub fn binarize_activations(x: &[f32], m: usize, k: usize) -> Result<(Vec<u8>, V
 /// Bits as -1 (0) and +1 (1), `[rows, ceil(k / 8)]`, and a scale for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct BitRows<'a> {
-    /// What lies behind column k does not count.
+    /// Bytes behind column k do not count.
     pub bits: &'a [u8],
     /// One for each row.
     pub scales: &'a [f32],

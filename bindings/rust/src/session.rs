@@ -22,7 +22,7 @@ pub struct Generate {
     pub repeat_penalty: f32,
     /// From the logits of recent tokens, for each time that they are there.
     pub frequency_penalty: f32,
-    /// The same, once.
+    /// From the logits of recent tokens, once.
     pub presence_penalty: f32,
     /// How many tokens are recent, those of the prompt too.
     pub repeat_window: i64,
@@ -32,7 +32,7 @@ pub struct Generate {
     pub allowed_tokens: Option<Vec<u32>>,
     /// The first of these texts that is complete ends the generation, whatever tokens spell it, and is not heard.
     pub stop: Vec<String>,
-    /// The same seed gives the same text.
+    /// Equal seeds give equal texts.
     pub seed: u64,
     /// Goes on after the end of the text.
     pub ignore_eos: bool,
@@ -62,7 +62,7 @@ pub struct TokenLogprobs {
 /// How many of the likeliest tokens to name, and who hears of them.
 pub(crate) type Logprobs<'a> = (usize, &'a mut dyn FnMut(&TokenLogprobs));
 
-/// What C's callbacks call, and a panic of it, which must not unwind through C.
+/// The closure that C's callbacks call, and its panic, which must not unwind through C.
 struct Listener<'a, 'b> {
     on_text: &'a mut dyn FnMut(&str) -> bool,
     logprobs: Option<Logprobs<'b>>,
@@ -148,7 +148,7 @@ pub(crate) fn generate(
     }
 }
 
-/// What `call` finds.
+/// The array that `call` finds.
 ///
 /// # Safety
 /// It stays valid for as long as the caller says.
@@ -199,7 +199,7 @@ impl Session {
         Session { handle }
     }
 
-    /// The same sequence once more, its logits too. Memory is shared until one of the two goes on otherwise.
+    /// A second session with this sequence and its logits. Memory is shared until one of the two goes on otherwise.
     pub fn fork(&self) -> Result<Self> {
         let mut handle = std::ptr::null_mut();
         check(unsafe { sys::lb_session_fork(self.handle, &mut handle) })?;
@@ -261,7 +261,8 @@ impl Session {
         check(unsafe { sys::lb_session_prefill_together(handles.as_ptr(), tokens.as_ptr(), counts.as_ptr(), parts.len()) })
     }
 
-    /// What the last `append` gave, also of the session that this one was forked from. None before it, and after `truncate` and `generate`.
+    /// The logits of the last `append`, also of the session that this one was forked from. None before it, and after
+    /// `truncate` and `generate`.
     pub fn logits(&self) -> Option<&[f32]> {
         unsafe { logits(|found, count| sys::lb_session_logits(self.handle, found, count)) }.ok()
     }
@@ -272,7 +273,7 @@ impl Session {
         self.generate_logprobs(prompt, how, on_text, None)
     }
 
-    /// The same; before each text `on_logprobs` hears how likely its token was, and the `top` likeliest.
+    /// `generate`; before each text `on_logprobs` hears how likely its token was, and the `top` likeliest.
     pub fn generate_with_logprobs(
         &mut self, prompt: &[i32], how: &Generate, top: usize, mut on_logprobs: impl FnMut(&TokenLogprobs),
         on_text: impl FnMut(&str) -> bool,

@@ -38,7 +38,7 @@ def parser(everything: bool = False) -> argparse.ArgumentParser:
     more("--sequence-length", type=int, default=512, help="tokens of a sequence [512]")
     more("--lr", type=float, help="peak rate of latent weights or low-rank factors; in mixed checkpoints of those with the fewest "
                    "levels, others in proportion [by the number of levels]")
-    more("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in parts of their smaller unit [2e-5]")
+    more("--lr-scales", type=float, default=2e-5, help="peak rate of scales; of those of tables, in proportion to their smaller size [2e-5]")
     more("--lr-norms", type=float, default=2e-4, help="peak rate of norms [2e-4]")
     more("--lr-end", type=float, default=0.0, help="part of the peak rate that is left at the end [0]")
     more("--latent-shrink", type=float, default=0.6, help="before `full`, part of its distance to its quantized value that each latent weight keeps [0.6]")

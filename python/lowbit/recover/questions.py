@@ -43,7 +43,7 @@ class Questions:
         return [self.with_space.get(asked[0], asked[0]), *asked[1:]] if LENGTH[0] <= len(asked) <= LENGTH[1] else None
 
     def answer(self, tokens: list[int], begun: int, most: int) -> list[int]:
-        """What stands behind `begun` tokens, to the end of its line."""
+        """The text behind `begun` tokens, to the end of its line."""
         end = next((i for i in range(begun, len(tokens)) if tokens[i] in self.stops), len(tokens))
         return tokens[begun:min(end, begun + most)]
 

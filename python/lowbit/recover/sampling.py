@@ -67,7 +67,7 @@ class Samples:
 
 
 class Beginnings:
-    """What each kind of sequence begins with, as token ids; a kind that this model or run has nothing for is left out of `mix` ({kind: share}).
+    """The first tokens of each kind of sequence; a kind that this model or run has nothing for is left out of `mix` ({kind: share}).
 
     text: a few tokens of the texts; begin: the token that begins a document or chat; chat: all that the model's own template puts before a user's
     first word, so that the model writes the user's part too; opening: one of a list; any: any token of the vocabulary. `prefix` (BOS, or nothing) comes
@@ -144,7 +144,7 @@ def _chat_config(folder) -> dict:
 
 
 def chat_turn(config: dict) -> tuple[str, str] | None:
-    """What the template of a tokenizer_config.json puts before the first words of a user, and from behind them to the first word of the answer. None: no
+    """The texts that the template of a tokenizer_config.json puts before the first words of a user, and from behind them to the first word of the answer. None: no
     template, or none that shows it."""
     template, mark = config.get("chat_template"), "\x02"
     if not isinstance(template, str):

@@ -29,8 +29,8 @@ from .plot import write_curve_png
 from .sampling import BATCH, Samples, beginnings_of, sample
 from .student import Student, Trainable, relative_error
 
-# What a state may differ in and still be continued.
-# What states of earlier versions call an option.
+# Options in which a saved state may differ and still be continued.
+# Names of options in states of earlier versions.
 SAVED_AS = {"sequence_length": "window", "latent_shrink": "settle", "swap_spans": "exchange", "block_sequences": "block_windows", "held_out": "held"}
 NOT_OF_THE_RESULT = {"out", "lowbit", "threads", "force", "json", "quiet", "save_every", "stop_after", "samples", "keep_stages"}
 

@@ -34,7 +34,7 @@ def grid_of(weight: QuantizedWeight) -> Grid | None:
 @dataclasses.dataclass
 class Layer:
     """A quantized weight in training. latent [rows, g], scale and zero [rows, 1]; rows = N * groups of a row, the last group padded.
-    levels [1, count]: the tensor's table, ascending, for such grids. unit [rows, 1]: the super-scale of each scale of kind `double`. original [rows, g]: the
+    levels [1, count]: the tensor's table, ascending, for such grids. super_scale [rows, 1]: the super-scale of each scale of kind `double`. original [rows, g]: the
     teacher's weight, where it is known. fixed [rows, g]: the values of codes that are not trained: those on a trellis, where a small step of one weight
     would move codes far along its row (docs/lab/trellis.md)."""
 
@@ -45,7 +45,7 @@ class Layer:
     scale: torch.Tensor
     zero: torch.Tensor | None
     levels: torch.Tensor | None = None
-    unit: torch.Tensor | None = None
+    super_scale: torch.Tensor | None = None
     original: torch.Tensor | None = None
     fixed: torch.Tensor | None = None
 
@@ -90,13 +90,13 @@ class Layer:
         if layer.trains_scale and stored.spec.scale_dtype == "double":
             supers = (stored.super_scales.astype(np.float32) * HEADROOM).astype(np.float16).astype(np.float32)
             supers = np.where(supers == 0, np.float32(MIN_SCALE), supers).astype(np.float16).astype(np.float32)
-            layer.unit = torch.from_numpy(np.repeat(supers, SUPER_GROUP, axis=1)[:, :columns].copy()).to(device).reshape(-1, 1)
+            layer.super_scale = torch.from_numpy(np.repeat(supers, SUPER_GROUP, axis=1)[:, :columns].copy()).to(device).reshape(-1, 1)
         return layer
 
     def stored_scale(self):
         if not self.trains_scale:
             return self.scale
-        return rounded(self.scale, TORCH_DTYPES.get(self.stored.spec.scale_dtype), self.unit)
+        return rounded(self.scale, TORCH_DTYPES.get(self.stored.spec.scale_dtype), self.super_scale)
 
     def stored_zero(self):
         if self.zero is None or not self.trains_zero:
@@ -119,13 +119,13 @@ class Layer:
         self.latent = torch.lerp(self.decoded(), self.latent, part)
 
     def to_weight(self) -> QuantizedWeight:
-        """What the checkpoint will hold: codes of the latent weight under the scales as they are stored."""
+        """The checkpoint's content: codes of the latent weight under the scales as they are stored."""
         n, _ = self.stored.shape
         scale, zero = self.stored_scale(), self.stored_zero()
         scales, zeros, supers = self.stored.scales, self.stored.zeros, self.stored.super_scales
-        if self.unit is not None:
-            scales = (scale / self.unit).round().view(n, -1).cpu().numpy().astype(np.int8)
-            supers = self.unit.view(n, -1)[:, ::SUPER_GROUP].cpu().numpy().astype(np.float16)
+        if self.super_scale is not None:
+            scales = (scale / self.super_scale).round().view(n, -1).cpu().numpy().astype(np.int8)
+            supers = self.super_scale.view(n, -1)[:, ::SUPER_GROUP].cpu().numpy().astype(np.float16)
         elif self.trains_scale:
             scales = from_f32(scale.view(n, -1).cpu().numpy(), SCALE_DTYPES[self.stored.spec.scale_dtype])
         if self.trains_zero:
@@ -142,9 +142,9 @@ class Layer:
         return pack(fmt, np.argsort(self.stored.codebook, kind="stable").astype(np.uint8)[index] if self.grid.table else fmt.indices_to_codes(index))
 
 
-def rounded(scale, dtype, unit):
+def rounded(scale, dtype, super_scale):
     """Scales as they are stored: in a float type, or as multiples of their super-scales."""
-    return round_scale(scale, dtype) if unit is None else round_double(scale, unit)
+    return round_scale(scale, dtype) if super_scale is None else round_double(scale, super_scale)
 
 
 def _gaps(value, grid: Grid, levels):
@@ -246,7 +246,7 @@ def check_teacher(checkpoint: Checkpoint, config: LlamaConfig, teacher: Model) -
 
 
 class Trainable:
-    """What one stage trains of a student: layers by bank (same grid and group: one tensor), scales, zeros and norms.
+    """The parameters of a student that one stage trains: layers by bank (same grid and group: one tensor), scales, zeros and norms.
 
     mode: full (latent weights), lora (a low-rank addition to them), scales (codes stay as they are); of embedding and head always full, of layers
     whose codes are fixed always scales. trains_double: scales of kind `double` too, which otherwise are trained where codes stay.
@@ -277,7 +277,7 @@ class Trainable:
                 rate = lr_tables if bank.layers[0].name in TABLES else lr_of(bank.grid)
                 out.append({"params": bank.weights, "lr": rate, "decay": decay, "towards": bank.original() if decay else None})
             if bank.scales:
-                out.append({"params": bank.scales, "lr": lr_scale * bank.scale_unit})
+                out.append({"params": bank.scales, "lr": lr_scale * bank.scale_rate})
         if self.norms:
             out.append({"params": list(self.norms.values()), "lr": lr_norm})
         return out
@@ -307,7 +307,7 @@ class Bank:
         self.grid, self.storage = first.grid, TORCH_DTYPES.get(first.stored.spec.scale_dtype)
         # Tables count to 127: their scales are as much smaller than those of even grids, and so must their steps be.
         tables = [(float(x.levels[0, -1] - x.levels[0, 0]) / (x.grid.count - 1)) for x in layers if x.grid.table]
-        self.scale_unit = len(tables) / sum(tables) if tables else 1.0
+        self.scale_rate = len(tables) / sum(tables) if tables else 1.0
         self.rows = [len(x.latent) for x in layers]
         device = first.latent.device
 
@@ -315,12 +315,12 @@ class Bank:
             tensor = torch.cat([getattr(x, part) for x in layers])
             return torch.nn.Parameter(tensor) if trained else tensor
 
-        self.scale = joined("scale", first.trains_scale and (trains_double or first.unit is None))
+        self.scale = joined("scale", first.trains_scale and (trains_double or first.super_scale is None))
         if not isinstance(self.scale, torch.nn.Parameter):
             self.scale = torch.cat([x.stored_scale() for x in layers]).detach()
         self.latent = joined("latent", mode == "full")
         self.zero = joined("zero", first.trains_zero) if first.zero is not None else None
-        self.unit = joined("unit", False) if first.unit is not None else None
+        self.super_scale = joined("super_scale", False) if first.super_scale is not None else None
         self.levels = torch.cat([x.levels.expand(rows, -1) for x, rows in zip(layers, self.rows)]) if self.grid.table else None
         self.weights = [self.latent] if mode == "full" else []
         self.scales = [x for x in (self.scale, self.zero) if isinstance(x, torch.nn.Parameter)]
@@ -351,7 +351,7 @@ class Bank:
         return self.latent + torch.cat(additions)
 
     def scale_and_zero(self):
-        scale = rounded(self.scale, self.storage, self.unit) if isinstance(self.scale, torch.nn.Parameter) else self.scale
+        scale = rounded(self.scale, self.storage, self.super_scale) if isinstance(self.scale, torch.nn.Parameter) else self.scale
         zero = self.zero
         if isinstance(zero, torch.nn.Parameter) and self.storage != torch.float32:
             zero = zero.half().float().detach() + (zero - zero.detach())

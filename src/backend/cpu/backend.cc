@@ -25,6 +25,7 @@ class CpuBackend final : public HostBackend {
       options.activation = x.activation;
       options.activation_group = x.group;
       options.isa = isa_;
+      options.arena = &arena_;
       LOWBIT_TRY_ASSIGN(weight->plan, MatmulPlan::make(w, options, *pool_));
     }
     return std::unique_ptr<Weight>(std::move(weight));
@@ -47,6 +48,7 @@ class CpuBackend final : public HostBackend {
   Isa isa_;
   ThreadPool* pool_;
   bool tune_;
+  Arena arena_;  // of weights
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/moment_sum.h"
+#include "backend/cuda/hessian_sum.h"
 #include "backend/cuda/program.h"
 #include "base/try.h"
 #include "kernels/cuda_memory_api.h"
@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
     return cuda::free_memory();
   }
 
-  KvPlace kv_place() const override {
+  KvPageMemory kv_page_memory() const override {
     return {[gpu = gpu_](int64_t bytes) -> Result<Buffer> {
               LOWBIT_TRY(cuda::use_device(gpu));
               LOWBIT_TRY_ASSIGN(Buffer pages, cuda::allocate(bytes, "kv cache"));

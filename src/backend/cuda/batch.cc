@@ -20,11 +20,11 @@ int64_t first_seen(int64_t position, int64_t window) {
 
 bool has_packed(const KvPool& pool) { return pool.groups().front().format.packed(); }
 
-/// Layers lie at the same places of the same pages.
+/// Layers lie at the same positions of the same pages.
 Status check_same_form(const KvPool& a, const KvPool& b) {
   bool same = a.layers() == b.layers();
   for (int64_t layer = 0; same && layer < a.layers(); ++layer) {
-    const KvPool::Place x = a.place(layer), y = b.place(layer);
+    const KvPool::GroupLayer x = a.group_layer(layer), y = b.group_layer(layer);
     same = x.group == y.group && x.index == y.index && a.page_bytes(x.group) == b.page_bytes(y.group) &&
            a.group_of(layer).format == b.group_of(layer).format;
   }
@@ -200,9 +200,9 @@ int64_t CudaBatch::most_spans(int64_t window) const {
 
 cuda::PagedKv CudaBatch::pages(int64_t layer) const {
   const KvPool& pool = of_.front().cache->pool();
-  const KvPool::Place place = pool.place(layer);
-  const KvGroup& group = pool.groups()[size_t(place.group)];
-  return {tables_[size_t(place.group)].on_device.as<uint64_t>(), most_pages_, place.index, group.kv_heads,
+  const KvPool::GroupLayer in_group = pool.group_layer(layer);
+  const KvGroup& group = pool.groups()[size_t(in_group.group)];
+  return {tables_[size_t(in_group.group)].on_device.as<uint64_t>(), most_pages_, in_group.index, group.kv_heads,
           group.head_dim};
 }
 
@@ -210,12 +210,12 @@ bool CudaBatch::is_packed(int64_t layer) const { return of_.front().cache->pool(
 
 cuda::PackedKv CudaBatch::packed_pages(int64_t layer) const {
   const KvPool& pool = of_.front().cache->pool();
-  const KvPool::Place place = pool.place(layer);
-  const KvGroup& group = pool.groups()[size_t(place.group)];
+  const KvPool::GroupLayer in_group = pool.group_layer(layer);
+  const KvGroup& group = pool.groups()[size_t(in_group.group)];
   const PackedHeadBytes head = packed_head_bytes(group.format, group.head_dim);
   cuda::PackedKv kv;
   kv.pages = pages(layer);
-  kv.tables = tables_[size_t(pool.packed_store(place.group))].on_device.as<uint64_t>();
+  kv.tables = tables_[size_t(pool.packed_store(in_group.group))].on_device.as<uint64_t>();
   kv.key_bits = group.format.key_bits;
   kv.value_bits = group.format.value_bits;
   kv.residual_pages = group.format.residual / kKvPage;

@@ -1,5 +1,5 @@
 #pragma once
-// What kernels know of a batch: where each row belongs, and where the pages of its sequence are.
+// A batch as kernels see it: the sequence and position of each row, and the pages of its sequence.
 
 #include <span>
 #include <vector>
@@ -70,9 +70,9 @@ class CudaBatch {
   bool chooses() const { return chooses_; }
   bool draws() const { return draws_; }
   bool wants_logits() const { return wants_logits_; }
-  /// They are the first rows of the batch, in their order.
+  /// Whether the wanted rows are the first of the batch, in their order.
   bool wanted_in_front() const { return wanted_in_front_; }
-  /// Every sequence has one row.
+  /// Whether every sequence has one row.
   bool single_rows() const { return single_rows_; }
   const cuda::BatchRow* rows() const { return lists_.on_device<cuda::BatchRow>(rows_); }
   const cuda::BatchSequence* sequences() const { return lists_.on_device<cuda::BatchSequence>(sequences_); }
@@ -81,7 +81,7 @@ class CudaBatch {
     int64_t count = 0;
     int queries = 0;
   };
-  /// Of sequences with few rows, or with so many that their tiles have kPromptQueries.
+  /// Tiles of sequences with few rows, and of those with so many that their tiles have kPromptQueries.
   Tiles tiles(int64_t share) const { return list_of(share, &TilesOf::few); }
   Tiles prompt_tiles(int64_t share) const { return list_of(share, &TilesOf::many); }
   /// The most spans that a sequence's rows see.

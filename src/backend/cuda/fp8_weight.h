@@ -1,5 +1,5 @@
 #pragma once
-// A weight of E4M3 codes, multiplied with rows of x in E4M3 codes: kernels/cuda_fp8_api.h.
+// A weight of E4M3 codes, multiplied with tokens in E4M3 codes: kernels/cuda_fp8_api.h.
 
 #include <string>
 

@@ -16,7 +16,7 @@ const CudaWeight& cuda_weight(const Weight* w) { return static_cast<const CudaWe
 
 }  // namespace
 
-/// Of wanted rows [first, first + rows), whose logits are the first ones of the workspace.
+/// Chooses the tokens of wanted rows [first, first + rows), whose logits are the first of the workspace.
 Status CudaProgram::choose(int64_t vocab, int64_t first, int64_t rows, CudaWorkspace& work) {
   if (!work.batch_.chooses()) return {};
   return cuda::choose_tokens({work.logits_.as<float>(), work.batch_.rules() + first,

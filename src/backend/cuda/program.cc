@@ -62,7 +62,7 @@ Status check_step(const Step& step) {
   return {};
 }
 
-/// Of its products, for their own input each; null: none.
+/// The norms that a step's products apply to their own inputs; null: none.
 std::vector<const Norm*> own_norms_of(const Step& step) {
   std::vector<const Norm*> norms;
   if (const auto* glu = std::get_if<GluStep>(&step)) norms = {glu->gate_norm, glu->up_norm};
@@ -388,7 +388,7 @@ cuda::AttendPages CudaProgram::attention_on(const CudaBatch::Tiles& tiles, int64
   call.window = a.window;
   call.stream = work.stream();
   // Few tiles would leave processors without work: then every span of a tile is a block's own.
-  // Of so many, a power of two: a recorded launch has room for some more.
+  // Rounded up to a power of two: a recorded launch has room for some more.
   const int64_t spans = std::min(int64_t(std::bit_ceil(uint64_t(work.batch_.most_spans(a.window)))), work.most_spans_);
   const int64_t floats = cuda::attend_results_floats(tiles.count, tiles.queries, spans, a.kv_heads, a.head_dim);
   const bool few = tiles.count * a.kv_heads < blocks;

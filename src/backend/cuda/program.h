@@ -40,8 +40,8 @@ class CudaProgram final : public Program {
   /// Rows [row, row + m) of the step's input, normed, transformed and shown.
   Result<const float*> input(const Compiled& c, const StepInput& in, int64_t k, int64_t row, int64_t m,
                              CudaWorkspace& work) const;
-  /// The same for products with `reader`; `alike`: all readers take the codes that it takes. Where those are all that
-  /// anybody sees of the rows, there are codes alone.
+  /// input() in the form that products with `reader` take. `alike`: all readers take the same codes; if nobody else
+  /// sees the rows, only codes are made.
   Result<const float*> operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
                                int64_t row, int64_t m, CudaWorkspace& work) const;
   /// y [m, n] of rows x [m, k].

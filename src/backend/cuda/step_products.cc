@@ -1,4 +1,4 @@
-// Products of a few rows of x, in one launch with their norm, their quantization and what becomes of them.
+// Products of a few tokens, in one launch with their norm, their quantization and what becomes of them.
 
 #include "kernels/cuda_product_api.h"
 

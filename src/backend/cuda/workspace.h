@@ -36,7 +36,7 @@ class CudaWorkspace final : public Workspace {
     RopeSpec spec;
     Buffer cos, sin;  // [context, dims / 2]
   };
-  /// What of a step's input the codes hold.
+  /// Identifies the part of a step's input that the codes hold.
   struct CodesOf {
     const float* x = nullptr;
     int64_t group = 0;
@@ -44,7 +44,7 @@ class CudaWorkspace final : public Workspace {
     bool fp8 = false;
     bool operator==(const CodesOf&) const = default;
   };
-  /// What steps need besides their slots.
+  /// Sizes of the buffers that steps need besides their slots.
   struct Needs {
     int64_t normed = 0, sum = 0, up = 0, clipped = 0, own = 0;  // columns
     int64_t codes = 0, code_scales = 0, scratch = 0;            // bytes of a row, scales of a row, bytes

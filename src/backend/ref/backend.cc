@@ -246,7 +246,7 @@ class RefHessianSum final : public HessianSum {
   }
 
  private:
-  /// Of left_i x_j.
+  /// The mean of left_i x_j over all rows.
   std::vector<float> mean_of(const std::vector<float>& left) const {
     const int64_t rows = int64_t(x_.size()) / k_;
     std::vector<float> mean(size_t(k_ * k_));

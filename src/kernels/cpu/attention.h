@@ -1,13 +1,14 @@
 #pragma once
 // VectorOps::attend_span and merge_span for any instruction set that has 16 lanes: what kernels/ref/vector_ops.cc does,
 // in tiles of queries x some vectors of columns. A column is a position for scores and an element of the head for
-// results, so nothing is folded across lanes, and both products are one loop: sums[j][column] += a[j][k] *
+// results, so nothing is reduced across lanes, and both products are one loop: sums[j][column] += a[j][k] *
 // b[k][column], k ascending.
 
 #include <cstdint>
 
 #include "base/isa.h"
 #include "kernels/api.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/lane_loops.h"
 #include "kernels/cpu/packed_attention.h"
 #include "kernels/vector_math.h"
@@ -51,8 +52,8 @@ struct LaneAttention : LaneLoops<L> {
     for (const float* const end = a + k; a < end; ++a, row += b.row) {
       if constexpr (sizeof(B) == sizeof(uint16_t)) {
         constexpr int kLine = 64 / sizeof(B);
-        __builtin_prefetch(ahead);
-        if constexpr (R * kWidth > kLine) __builtin_prefetch(ahead + kLine);
+        fetch(ahead);
+        if constexpr (R * kWidth > kLine) fetch(ahead + kLine);
         ahead += R * kWidth;
       }
       // The side with fewer vectors stays in registers, the other goes by.
@@ -171,7 +172,7 @@ struct LaneAttention : LaneLoops<L> {
     }
   }
 
-  /// What all of Q queries see goes together, what comes before it and behind it query by query.
+  /// Positions that all Q queries see go together, those before and behind them query by query.
   template <int Q, class B>
   static void weigh_queries(const SpanArgs& a, int64_t page, int64_t j, const Columns<B>& values, const float* scores) {
     Range all = {0, kKvPage};
@@ -262,7 +263,7 @@ struct LaneAttention : LaneLoops<L> {
     for (int64_t t = a.end[j]; t < end; ++t) s[t] = -__builtin_inff();
     F most = L::set(-__builtin_inff());
     for (int64_t t = begin; t < end; t += kLanes) most = L::max(L::load(s + t), most);  // s > most ? s : most
-    a.m[j] = L::fold_max(most);
+    a.m[j] = L::reduce_max(most);
     const F shift = L::set(span_shift(a.m[j]));
     F sum = L::zero();
     for (int64_t t = begin; t < end; t += kLanes) {
@@ -270,7 +271,13 @@ struct LaneAttention : LaneLoops<L> {
       L::store(s + t, e);
       sum = L::add(sum, e);
     }
-    a.l[j] = L::fold(sum);
+    a.l[j] = L::reduce(sum);
+  }
+
+  /// The first page behind `page` that is not packed.
+  static int64_t end_of_packed(const uint16_t* const* pages, int64_t page, int64_t last) {
+    while (page <= last && pages[page] == nullptr) ++page;
+    return page;
   }
 
   static void attend_span(const SpanArgs& a) {
@@ -287,7 +294,9 @@ struct LaneAttention : LaneLoops<L> {
     const int64_t first = any.begin / kKvPage, last = (any.end - 1) / kKvPage;
     for (int64_t p = first; p <= last; ++p) {
       if (a.keys[p] == nullptr) {
-        PackedProducts<L>::score_page(static_cast<const PackedSpanArgs&>(a), p, scores);
+        const int64_t end = end_of_packed(a.keys, p, last);
+        PackedPages<L>::score(static_cast<const PackedSpan&>(a), p, end, scores);
+        p = end - 1;
       } else if (direct) {
         const uint16_t* const next = p < last ? a.keys[p + 1] : a.values[first];
         score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, next != nullptr ? next : a.keys[p]}, scores);
@@ -302,7 +311,9 @@ struct LaneAttention : LaneLoops<L> {
     }
     for (int64_t p = first; p <= last; ++p) {
       if (a.values[p] == nullptr) {
-        PackedProducts<L>::weigh_page(static_cast<const PackedSpanArgs&>(a), p, scores);
+        const int64_t end = end_of_packed(a.values, p, last);
+        PackedPages<L>::weigh(static_cast<const PackedSpan&>(a), p, end, scores);
+        p = end - 1;
       } else if (direct) {
         const uint16_t* const next = p < last ? a.values[p + 1] : a.next;
         weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next != nullptr ? next : a.values[p]}, scores);

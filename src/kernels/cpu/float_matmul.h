@@ -4,174 +4,18 @@
 // x (f32, fp8): weights become floats in registers, several panels side by side, since each lane is one chain of fma.
 // More rows: weights are turned into f32 in chunks of columns that stay in the first-level cache.
 
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/float_sources.h"
 #include "kernels/kernel_name.h"
 
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// Columns expanded at a time: whole blocks of every format (20 and 32 columns).
-inline constexpr int64_t kChunkK = 160;
-
-/// Packed formats: values[k - k0][row] of columns [k0, k0 + kChunkK) (fewer at the row's end).
-template <class S, class F>
-struct PackedSource {
-  using P = Panel<S, F>;
-  static_assert(kChunkK % P::kBlockK == 0);
-  static constexpr FormatId kId = F::kId;
-  static constexpr const char* kName = F::kName;
-  static constexpr bool kScaled = true, kExpands = true;
-  static constexpr CodecKind kKind = F::Codec::kKind;
-
-  LOWBIT_INLINE typename S::Float value(typename S::Int code, const typename S::Table& table) {
-    if constexpr (kKind == CodecKind::kFloat) {
-      return S::e4m3(code);
-    } else if constexpr (kKind == CodecKind::kTable) {
-      return S::look_up(table, code);
-    } else {  // small integers: every step is exact
-      typename S::Float v = S::to_float(code);
-      if constexpr (F::Codec::kMul != 1) v = S::mul_f(v, S::set_f(F::Codec::kMul));
-      return S::add_f(v, S::set_f(F::Codec::kAdd));
-    }
-  }
-
-  static const float* values(const MatmulArgs& a, const uint8_t* panel, int64_t k0, float* out) {
-    using Packed = typename P::Packed;
-    typename S::Table table = {};
-    if constexpr (kKind == CodecKind::kTable) table = S::load_table(a.table);
-    const int64_t first = k0 / P::kBlockK, last = smaller(first + kChunkK / P::kBlockK, P::blocks(a.shape));
-    typename P::BlockIterator blocks(a.shape, panel, first);
-    float* to = out;
-    for (int64_t b = first; b < last; ++b) {
-      const uint8_t* block = blocks.next();
-      for (int v = 0; v < 2; ++v) {
-        typename S::Int words[Packed::kWords];
-        for (int w = 0; w < Packed::kWords; ++w) words[w] = S::load(block + 4 * (w * P::kRows + v * S::kLanes));
-        S::prefetch(block + 2048);
-#pragma GCC unroll 8
-        for (int step = 0; step < Packed::kSteps; ++step) {
-          const typename S::Int codes = Packed::template step<S>(words, step);
-#pragma GCC unroll 4
-          for (int j = 0; j < 4; ++j) {
-            const typename S::Int code = S::and_(S::shift_right32(codes, 8 * j), S::set32(0xff));
-            S::store_f(to + (4 * step + j) * P::kRows + v * S::kLanes, value(code, table));
-          }
-        }
-      }
-      to += P::kBlockK * P::kRows;
-    }
-    return out;
-  }
-
-  /// Columns of one vector of rows, for one row of x: a pack is a block.
-  static constexpr int kPackK = P::kBlockK;
-  static constexpr bool kDirect = F::kId != FormatId::kTernaryPacked;
-  static constexpr int kBits = F::Codec::kBits;
-  /// A look-up in a short table is one instruction and takes no mask: small integers take that way, too.
-  static constexpr bool kShortTable = kKind != CodecKind::kFloat && kBits <= S::kTableBits;
-  LOWBIT_INLINE typename S::Table pack_table(const MatmulArgs& a) {
-    if constexpr (kShortTable) {
-      float values[16];
-      for (int i = 0; i < 16; ++i) {
-        const int code = i & ((1 << kBits) - 1);
-        if constexpr (kKind == CodecKind::kTable) values[i] = a.table[code];
-        if constexpr (kKind == CodecKind::kInteger) values[i] = float(F::Codec::kMul * code + F::Codec::kAdd);
-      }
-      return S::load_table(values);
-    }
-    typename S::Table table = {};
-    if constexpr (kKind == CodecKind::kTable) table = S::load_table(a.table);
-    return table;
-  }
-  struct Pack {
-    typename S::Int words[P::Packed::kWords];
-  };
-  LOWBIT_INLINE Pack load_pack(const uint8_t* panel, int64_t pack, int v) {
-    Pack u;
-    const uint8_t* block = panel + pack * P::kBlockBytes;
-    for (int w = 0; w < P::Packed::kWords; ++w) {
-      if (v == 0) S::prefetch(block + 4 * w * P::kRows + 1024);
-      u.words[w] = S::load(block + 4 * (w * P::kRows + v * S::kLanes));
-    }
-    return u;
-  }
-  LOWBIT_INLINE typename S::Float column(const Pack& u, int c, const typename S::Table& table) {
-    const typename S::Int code = P::Packed::template column<S, !kShortTable>(u.words, c);
-    if constexpr (kShortTable) return S::look_up_short(table, code);
-    return value(code, table);
-  }
-
-  static int64_t bytes(const PanelShape& s) { return P::bytes(s); }
-  static int64_t gap(const PanelShape& s) { return P::gap(s); }
-  static Factors<S> factors(const uint8_t* panel, const PanelShape& s) { return factors_of<S, F>(panel, s); }
-  static void relayout(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t* scratch) {
-    if constexpr (kKind == CodecKind::kInteger) {
-      relayout_panel<S, F, F::Codec::kFlip>(rows, s, panel, scratch);
-    } else {
-      relayout_panel<S, F, 0>(rows, s, panel, scratch);
-    }
-  }
-};
-
-/// Dense formats: elements [k][row], no scales.
-template <class S, FormatId Id>
-struct DenseSource {
-  static constexpr FormatId kId = Id;
-  static constexpr const char* kName = Id == FormatId::kF32 ? "f32" : Id == FormatId::kF16 ? "f16" : "bf16";
-  static constexpr bool kScaled = false, kExpands = Id != FormatId::kF32;
-  static constexpr int kRows = 2 * S::kLanes;
-  static constexpr int64_t kElementBytes = Id == FormatId::kF32 ? 4 : 2;
-
-  static const float* values(const MatmulArgs& a, const uint8_t* panel, int64_t k0, float* out) {
-    const uint8_t* from = panel + k0 * kRows * kElementBytes;
-    if constexpr (Id == FormatId::kF32) return reinterpret_cast<const float*>(from);
-    const int64_t n = smaller(kChunkK, a.shape.k - k0) * kRows;
-    const uint16_t* half = reinterpret_cast<const uint16_t*>(from);
-    for (int64_t i = 0; i < n; i += S::kLanes) {
-      if (i % 32 == 0) S::prefetch(from + 2 * i + 4096);
-      S::store_f(out + i, Id == FormatId::kF16 ? S::load_f16(half + i) : S::load_bf16(half + i));
-    }
-    return out;
-  }
-
-  static constexpr int kPackK = 4;
-  static constexpr bool kDirect = true;
-  LOWBIT_INLINE typename S::Table pack_table(const MatmulArgs&) {
-    typename S::Table none = {};
-    return none;
-  }
-  struct Pack {
-    const uint8_t* from;
-  };
-  LOWBIT_INLINE Pack load_pack(const uint8_t* panel, int64_t pack, int v) {
-    const uint8_t* from = panel + (pack * kPackK * kRows + v * S::kLanes) * kElementBytes;
-    if (v == 0)
-      for (int c = 0; c < kPackK; ++c) S::prefetch(from + c * kRows * kElementBytes + 2048);
-    return {from};
-  }
-  LOWBIT_INLINE typename S::Float column(const Pack& u, int c, const typename S::Table&) {
-    const uint8_t* from = u.from + c * kRows * kElementBytes;
-    if constexpr (Id == FormatId::kF32) return S::load_f(reinterpret_cast<const float*>(from));
-    if constexpr (Id == FormatId::kF16) return S::load_f16(reinterpret_cast<const uint16_t*>(from));
-    return S::load_bf16(reinterpret_cast<const uint16_t*>(from));
-  }
-
-  static int64_t bytes(const PanelShape& s) { return round_up_to(s.k * kRows * kElementBytes, 64); }
-  static int64_t gap(const PanelShape&) { return 0; }
-  static Factors<S> factors(const uint8_t*, const PanelShape&) { return {}; }
-  static void relayout(const CanonicalRows& rows, const PanelShape& s, uint8_t* panel, uint8_t*) {
-    for (int64_t k = 0; k < s.k; ++k)
-      for (int64_t r = 0; r < rows.rows; ++r)
-        __builtin_memcpy(panel + (k * kRows + r) * kElementBytes,
-                         rows.codes + r * rows.row_stride_bytes + k * kElementBytes, kElementBytes);
-  }
-};
-
-/// Chunks of columns that are f32 already times rows of x, whatever format they came from. kScaled: weights have
-/// scales.
-template <class S, Activation A, bool kScaled>
+/// Chunks of columns that are f32 already times rows of x, whatever format they came from.
+template <class S, class Source, Activation A>
 struct FloatTiles {
   using Float = typename S::Float;
+  static constexpr bool kScaled = Source::kScaled;
+  static constexpr int kColumns = Source::kColumnsInLane;  // 2: of weights and of x, bf16 in one place of 32 bits
   static constexpr int kRows = 2 * S::kLanes;
 
   /// Sums of one row of x: of the group of x and of the group so far, and of the groups behind it.
@@ -187,7 +31,12 @@ struct FloatTiles {
     return S::fma(S::set_f(a.x_sums[m * a.shape.groups + g]), factors.offset(g, v), acc);
   }
 
-  /// Columns [k0, k1) of one chunk: values [k - k0][row], x [M, ldx] from column k0 on.
+  LOWBIT_INLINE Float add_product(Float w, Float x, Float sum) {
+    if constexpr (kColumns == 2) return S::add_pairs(w, x, sum);
+    return S::fma(w, x, sum);
+  }
+
+  /// Columns [k0, k1) of one chunk: values [(k - k0) / kColumns][row], x [M, ldx] from column k0 on.
   template <int M>
   static void chunk_tile(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                          const float* x, int64_t ldx, int64_t m0, State* states) {
@@ -199,15 +48,16 @@ struct FloatTiles {
     for (int64_t k = k0; k < k1;) {
       const int64_t g = k / s.group, group_end = smaller((g + 1) * s.group, s.k), j = k / x_group,
                     x_group_end = smaller((j + 1) * x_group, group_end), end = smaller(x_group_end, k1);
-      for (; k < end; ++k) {
+      for (int64_t i = (k - k0) / kColumns; i * kColumns < end - k0; ++i) {
         Float w[2];
-        for (int v = 0; v < 2; ++v) w[v] = S::load_f(values + (k - k0) * kRows + v * S::kLanes);
-#pragma GCC unroll 8
+        for (int v = 0; v < 2; ++v) w[v] = S::load_f(values + i * kRows + v * S::kLanes);
+#pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
-          const Float xs = S::set_f(x[m * ldx + (k - k0)]);
-          for (int v = 0; v < 2; ++v) sum[v][m] = S::fma(w[v], xs, sum[v][m]);
+          const Float xs = S::set_f(x[m * ldx + i]);
+          for (int v = 0; v < 2; ++v) sum[v][m] = add_product(w[v], xs, sum[v][m]);
         }
       }
+      k = end;
       if (k < x_group_end) break;
       for (int v = 0; v < 2; ++v)
         for (int m = 0; m < M; ++m) {
@@ -246,7 +96,9 @@ struct FloatMatmul {
   static constexpr int64_t kBlockM = 96;  // rows of x per pass over a panel: bounds the scratch
   static constexpr int kAbreast = 4;      // panels side by side when x has one row, to hide the latency of fma
 
-  using Tiles = FloatTiles<S, A, Source::kScaled>;
+  static constexpr int64_t kChunkK = Source::kChunkK;
+
+  using Tiles = FloatTiles<S, Source, A>;
   using State = typename Tiles::State;
   struct Scratch {
     float* values;  // [kChunkK][kRows]
@@ -270,7 +122,7 @@ struct FloatMatmul {
                                   int64_t* ldx) {
     if constexpr (A != Activation::kInt8) {
       *ldx = a.ldx;
-      return a.x + m0 * a.ldx + k0;
+      return a.x + m0 * a.ldx + k0 / Source::kColumnsInLane;
     }
     for (int64_t m = 0; m < rows; ++m)  // rows are zero-padded to a multiple of 64: whole vectors may be read
       for (int64_t k = k0; k < k1; k += S::kLanes)
@@ -289,7 +141,7 @@ struct FloatMatmul {
         int64_t ldx = 0;
         const float* values = Source::values(a, panel, k0, t.values);
         const float* x = activations(a, k0, k1, m0, rows, t.x, &ldx);
-        Tiles::template chunk_tiles<S::kTileRows>(a, values, factors, k0, k1, x, ldx, m0, rows, t.states);
+        Tiles::template chunk_tiles<Source::kTileRows>(a, values, factors, k0, k1, x, ldx, m0, rows, t.states);
       }
       for (int64_t m = 0; m < rows; ++m)
         for (int v = 0; v < 2; ++v)
@@ -299,17 +151,29 @@ struct FloatMatmul {
 
   /// Columns [k, end) of one row of x, from the start of pack `pack` on; fewer than a pack when kTail.
   template <int Panels, bool kTail>
-  LOWBIT_INLINE void add_pack(const uint8_t* panel, int64_t panel_bytes, const typename S::Table& table, int64_t pack,
-                              const float* x, int64_t k, Float (&sum)[Panels][2]) {
-    typename Source::Pack u[Panels][2];
-    for (int p = 0; p < Panels; ++p)
-      for (int v = 0; v < 2; ++v) u[p][v] = Source::load_pack(panel + p * panel_bytes, pack, v);
-#pragma GCC unroll 32
-    for (int c = 0; c < Source::kPackK; ++c) {
-      if (kTail && pack * Source::kPackK + c >= k) break;
-      const Float xs = S::set_f(x[pack * Source::kPackK + c]);
+  LOWBIT_INLINE void add_pack(const uint8_t* panel, int64_t panel_bytes, const typename Source::Table& table,
+                              int64_t pack, const float* x, int64_t k, Float (&sum)[Panels][2]) {
+    if constexpr (Source::kByStep) {
       for (int p = 0; p < Panels; ++p)
-        for (int v = 0; v < 2; ++v) sum[p][v] = S::fma(Source::column(u[p][v], c, table), xs, sum[p][v]);
+        for (int v = 0; v < 2; ++v) {
+          constexpr int kColumns = Source::kColumnsInLane, kLanesOfPack = Source::kPackK / kColumns;
+          Float w[kLanesOfPack];
+          Source::step(Source::load_pack(panel + p * panel_bytes, pack, v), table, w);
+          for (int i = 0; i < kLanesOfPack; ++i)
+            if (!kTail || pack * Source::kPackK + i * kColumns < k)
+              sum[p][v] = Tiles::add_product(w[i], S::set_f(x[pack * kLanesOfPack + i]), sum[p][v]);
+        }
+    } else {
+      typename Source::Pack u[Panels][2];
+      for (int p = 0; p < Panels; ++p)
+        for (int v = 0; v < 2; ++v) u[p][v] = Source::load_pack(panel + p * panel_bytes, pack, v);
+#pragma GCC unroll 32
+      for (int c = 0; c < Source::kPackK; ++c) {
+        if (kTail && pack * Source::kPackK + c >= k) break;
+        const Float xs = S::set_f(x[pack * Source::kPackK + c]);
+        for (int p = 0; p < Panels; ++p)
+          for (int v = 0; v < 2; ++v) sum[p][v] = S::fma(Source::column(u[p][v], c, table), xs, sum[p][v]);
+      }
     }
   }
 
@@ -322,7 +186,7 @@ struct FloatMatmul {
     const int64_t group_packs = s.groups == 1 ? packs : s.group / Source::kPackK;
     const int64_t sum_packs = A == Activation::kFp8 && s.x_groups > s.groups ? s.x_group / Source::kPackK : group_packs;
     const int64_t gap = Source::gap(s);
-    const typename S::Table table = Source::pack_table(a);
+    const typename Source::Table table = Source::pack_table(a);
     Float acc[Panels][2];
     for (int p = 0; p < Panels; ++p) acc[p][0] = acc[p][1] = S::zero_f();
     for (int64_t g = 0; g < s.groups; ++g) {
@@ -376,8 +240,9 @@ struct FloatMatmul {
     for (int64_t n = a.n0; n < a.n1; n += kRows) one_panel(a, a.w + n / kRows * bytes, n, t);
   }
 
-  static constexpr KernelName kName =
-      matmul_name(Source::kName, A == Activation::kInt8 ? "a8f" : activation_tag(A), S::kTileName);
+  static constexpr bool kPairs = Source::kColumnsInLane == 2;
+  static constexpr KernelName kName = matmul_name(Source::kName, A == Activation::kInt8 ? "a8f" : activation_tag(A),
+                                                  kPairs ? S::kPairsTileName : S::kTileName);
   static constexpr MatmulKernel kernel() {
     return {kName.text,
             "docs/kernels.md#f32-panels",
@@ -385,11 +250,13 @@ struct FloatMatmul {
             A,
             0,
             kRows,
-            1,
+            Source::kColumnsInLane,
             &Source::bytes,
             &Source::relayout,
             &scratch_bytes,
-            &run};
+            &run,
+            false,
+            kPairs};
   }
 };
 

@@ -15,21 +15,6 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// 16 rows of 32 codes become 16 vectors: vector j has column j of all rows in its lower half, column 16 + j in its
-/// upper one. Four rounds, each of which exchanges one bit of the row with one of the column.
-static inline __attribute__((always_inline)) void transpose_codes(const uint8_t* rows, int64_t stride,
-                                                                  __m256i (&t)[16]) {
-  __m256i s[16];
-  for (int i = 0; i < 16; ++i) t[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + i * stride));
-  for (int round = 0; round < 4; ++round) {
-    for (int i = 0; i < 8; ++i) {
-      s[2 * i] = _mm256_unpacklo_epi8(t[i], t[i + 8]);
-      s[2 * i + 1] = _mm256_unpackhi_epi8(t[i], t[i + 8]);
-    }
-    for (int i = 0; i < 16; ++i) t[i] = s[i];
-  }
-}
-
 /// E4M3 codes as f16 numbers of the value * 2^-8: sign and bits in f16's places, subnormals included. NaN is not looked
 /// at.
 static inline __m256i halves_of_codes(__m128i codes) {
@@ -41,10 +26,8 @@ struct Fp8Panels {
   using F = typename V::F;
   using I = typename V::I;
   static constexpr int kLanes = V::kLanes, kRows = 2 * kLanes, kPer16 = 16 / kLanes;
-  static constexpr float kAFactor = 256.0f;  // b's values are theirs * 2^-8
-
   static constexpr Fp8Kernels kernels(const char* name, const char* isa) {
-    return {name, isa, quantize, dequantize, decode, kAFactor, kRows, gemm_scratch_bytes, gemm};
+    return {name, isa, quantize, dequantize, decode, V::kAFactor, V::kColumns == 2, kRows, gemm_scratch_bytes, gemm};
   }
 
  private:
@@ -177,101 +160,168 @@ struct Fp8Panels {
 
   // ---- Product ----
 
-  static int64_t gemm_scratch_bytes(int64_t m) { return int64_t(sizeof(float)) * kRows * (kFp8Block + m); }
+  /// Rows of a that take values from registers: for so few a detour through memory costs more than it saves. Up to
+  /// kAbreastRows of them two panels go side by side, since each lane is one chain of additions.
+  static constexpr int kDirectRows = 4, kAbreastRows = 2;
 
-  /// Columns [first, first + count) of 16 rows, zeros behind them. Rows often lie a multiple of 4 KiB apart, where 16
-  /// of their lines do not fit the first-level cache side by side: so each line is read once.
-  static void copy_codes(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes) {
-    for (int i = 0; i < 16; ++i, codes += kFp8Block) {
-      const uint8_t* const row = a.b + least(n + i, a.n - 1) * a.ldb + first;
-      if (count == kFp8Block) {
-        __builtin_memcpy(codes, row, size_t(kFp8Block));
-        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block), _MM_HINT_T0);  // a hint, wherever it leads
-        _mm_prefetch(reinterpret_cast<const char*>(row + kFp8Block + 64), _MM_HINT_T0);
-      } else {
-        __builtin_memset(codes, 0, size_t(kFp8Block));
-        __builtin_memcpy(codes, row, size_t(count));
-      }
+  static int64_t gemm_scratch_bytes(int64_t m) {
+    return int64_t(sizeof(float)) * kRows * (kFp8Block + m + least(m, kAbreastRows));
+  }
+
+  /// As many lines as block `first` of a panel has, of the panel two further on and row by row: memory gives long runs
+  /// faster than two lines of each row. They go to the second-level cache; gather() takes them to the first a block
+  /// ahead. Hints, wherever they lead. In assembler: GCC 12 drops a function that does nothing but prefetch.
+  static void fetch_ahead(const Fp8GemmArgs& a, int64_t n, int64_t first) {
+    const int64_t blocks = (a.k + kFp8Block - 1) / kFp8Block, piece = first / kFp8Block * kRows;
+    int64_t row = piece / blocks, block = piece - row * blocks;
+    const uint8_t* const later = a.b + (n + 2 * kRows) * a.ldb;
+    for (int i = 0; i < kRows; ++i) {
+      const uint8_t* const line = later + row * a.ldb + block * kFp8Block;
+      __asm__ volatile("prefetcht1 %0\n\tprefetcht1 %1" : : "m"(line[0]), "m"(line[64]));
+      if (++block == blocks) block = 0, ++row;
     }
   }
 
-  /// Values * 2^-8 of columns [first, first + count) of the panel's rows to w [count][kRows]; lanes of `nan` are ones
-  /// for rows with a NaN among them. Rows behind the last are the last once more.
-  static void unpack(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, float* w, I (&nan)[2]) {
-    alignas(32) uint8_t found[32], codes[16 * kFp8Block];
+  /// Codes of columns [first, first + count) of the panel's rows, zeros behind them, in the order of V::transpose();
+  /// lanes of `nan` are ones for rows with a NaN that decoding does not give. Rows behind the last are the last.
+  static void gather(const Fp8GemmArgs& a, int64_t n, int64_t first, int64_t count, uint8_t* codes, I (&nan)[2]) {
+    alignas(64) uint8_t found[32], copy[16 * kFp8Block];
+    fetch_ahead(a, n, first);
     for (int sixteen = 0; sixteen < kRows / 16; ++sixteen) {
-      copy_codes(a, n + sixteen * 16, first, count, codes);
-      __m256i any = _mm256_setzero_si256();
-      for (int64_t k = 0; k < count; k += 32) {
-        __m256i t[16];
-        transpose_codes(codes + k, kFp8Block, t);
-        for (int j = 0; j < 16; ++j) {
-          const __m256i magnitude = _mm256_and_si256(t[j], _mm256_set1_epi8(0x7f));
-          any = _mm256_or_si256(any, _mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(0x7f)));
-          store_column(_mm256_castsi256_si128(t[j]), w + (k + j) * kRows + sixteen * 16);
-          store_column(_mm256_extracti128_si256(t[j], 1), w + (k + 16 + j) * kRows + sixteen * 16);
-        }
+      const uint8_t* rows[16];
+      for (int i = 0; i < 16; ++i) {
+        const uint8_t* const row = a.b + least(n + sixteen * 16 + i, a.n - 1) * a.ldb + first;
+        rows[i] = row;
+        __asm__ volatile("prefetcht0 %0\n\tprefetcht0 %1" : : "m"(row[kFp8Block]), "m"(row[kFp8Block + 64]));
+        if (count == kFp8Block && V::kReadsLinesOnce) continue;
+        // Rows often lie a multiple of 4 KiB apart, where 16 of their lines do not fit the first-level cache side by
+        // side: so each line is read once.
+        uint8_t* const to = copy + i * kFp8Block;
+        if (count < kFp8Block) __builtin_memset(to, 0, size_t(kFp8Block));
+        __builtin_memcpy(to, row, size_t(count));
+        rows[i] = to;
       }
-      _mm_store_si128(reinterpret_cast<__m128i*>(found + sixteen * 16),
-                      _mm_or_si128(_mm256_castsi256_si128(any), _mm256_extracti128_si256(any, 1)));
+      _mm_store_si128(reinterpret_cast<__m128i*>(found + sixteen * 16), V::transpose(rows, sixteen, codes));
     }
     for (int v = 0; v < 2; ++v) nan[v] = V::mask_of(found + v * kLanes);
   }
-  static void store_column(__m128i codes, float* w) {
-    F v[kPer16];
-    V::widen(halves_of_codes(codes), v);
-    for (int j = 0; j < kPer16; ++j) V::store(w + j * kLanes, v[j]);
+
+  /// Columns in one word of 32 bits of a's and b's values: 1, or 2 as bf16.
+  static constexpr int kColumns = V::kColumns;
+  static constexpr int64_t kWords = kFp8Block / kColumns;
+
+  /// Where tiles get a block's values from: memory [kWords][kRows], or V::Codes, which decode some words at a time.
+  struct Floats {
+    static constexpr int kStep = 1;
+    const float* w;
+    void words(int64_t p, F (&out)[1][2]) const {
+      for (int v = 0; v < 2; ++v) out[0][v] = V::load(w + p * kRows + v * kLanes);
+    }
+  };
+
+  static void write_floats_of(const typename V::Codes& codes, float* w) {
+    constexpr int kStep = V::Codes::kStep;
+    for (int64_t p = 0; p < kWords; p += kStep) {
+      F words[kStep][2];
+      codes.words(p, words);
+      for (int c = 0; c < kStep; ++c)
+        for (int v = 0; v < 2; ++v) V::store(w + (p + c) * kRows + v * kLanes, words[c][v]);
+    }
   }
 
-  /// M rows of a by a panel, one block of columns: `acc` takes in the sums.
-  template <int M>
-  static void tile(const Fp8GemmArgs& a, int64_t i, int64_t first, int64_t count, const float* w, const F (&b_scale)[2],
-                   float* acc) {
-    F s[M][2];
-    for (int r = 0; r < M; ++r) s[r][0] = s[r][1] = V::zero();
-    const float* const x = a.a + i * a.lda + first;
-    for (int64_t k = 0; k < count; ++k) {
-      const F w0 = V::load(w + k * kRows), w1 = V::load(w + k * kRows + kLanes);
-      for (int r = 0; r < M; ++r) {
-        const F v = V::set(x[r * a.lda + k]);
-        s[r][0] = V::fma(v, w0, s[r][0]);
-        s[r][1] = V::fma(v, w1, s[r][1]);
+  /// Columns [first, first + count) of a panel.
+  struct Block {
+    int64_t first, count;
+    F b_scale[2];
+    float* acc;  // [m, kRows], which takes in the sums
+  };
+
+  /// M rows of a by P panels, one block of columns.
+  template <int M, int P, class From>
+  static void tile(const Fp8GemmArgs& a, int64_t i, const Block (&blocks)[P], const From (&from)[P]) {
+    F s[M][P][2];
+    for (int r = 0; r < M; ++r)
+      for (int p = 0; p < P; ++p) s[r][p][0] = s[r][p][1] = V::zero();
+    const auto [first, count, b_scale, none] = blocks[0];
+    const float* const x = a.a + i * a.lda + first / kColumns;
+    const int64_t words = (count + kColumns - 1) / kColumns;
+    for (int64_t at = 0; at < words; at += From::kStep)
+      for (int p = 0; p < P; ++p) {
+        F w[From::kStep][2];
+        from[p].words(at, w);
+#pragma GCC unroll 4
+        for (int c = 0; c < From::kStep; ++c) {
+          if (From::kStep > 1 && at + c >= words) break;
+          for (int r = 0; r < M; ++r) {
+            const F v = V::set(x[r * a.lda + at + c]);
+            s[r][p][0] = V::add_product(w[c][0], v, s[r][p][0]);
+            s[r][p][1] = V::add_product(w[c][1], v, s[r][p][1]);
+          }
+        }
       }
-    }
     for (int r = 0; r < M; ++r) {
       const F a_scale = V::set(a.a_scales[(i + r) * a.a_scale_row + first / kFp8Block * a.a_scale_block]);
-      for (int v = 0; v < 2; ++v) {
-        float* const sum = acc + (i + r) * kRows + v * kLanes;
-        V::store(sum, V::fma(V::mul(s[r][v], a_scale), b_scale[v], V::load(sum)));
-      }
+      for (int p = 0; p < P; ++p)
+        for (int v = 0; v < 2; ++v) {
+          float* const sum = blocks[p].acc + (i + r) * kRows + v * kLanes;
+          V::store(sum, V::fma(V::mul(s[r][p][v], a_scale), blocks[p].b_scale[v], V::load(sum)));
+        }
     }
   }
   template <int M>
-  static int64_t tiles(const Fp8GemmArgs& a, int64_t i, int64_t first, int64_t count, const float* w,
-                       const F (&b_scale)[2], float* acc) {
-    for (; i + M <= a.m; i += M) tile<M>(a, i, first, count, w, b_scale, acc);
-    if constexpr (M > 1) return tiles<(M + 1) / 2>(a, i, first, count, w, b_scale, acc);
+  static int64_t tiles(const Fp8GemmArgs& a, int64_t i, const Block (&block)[1], const Floats (&from)[1]) {
+    for (; i + M <= a.m; i += M) tile<M, 1>(a, i, block, from);
+    if constexpr (M > 1) return tiles<(M + 1) / 2>(a, i, block, from);
     return i;
+  }
+  template <int M, int P>
+  static void direct_tile(const Fp8GemmArgs& a, const Block (&blocks)[P], const typename V::Codes (&from)[P]) {
+    if (a.m == M) return tile<M, P>(a, 0, blocks, from);
+    if constexpr (M > 1) direct_tile<M - 1, P>(a, blocks, from);
+  }
+
+  /// P panels from row n of b on.
+  template <int P>
+  static void panels(const Fp8GemmArgs& a, int64_t n) {
+    float* const w = reinterpret_cast<float*>(a.scratch);
+    float* const acc = w + kFp8Block * kRows;
+    __builtin_memset(acc, 0, sizeof(float) * size_t(P * a.m * kRows));
+    int64_t scale_rows[P * kRows];
+    for (int64_t j = 0; j < P * kRows; ++j) scale_rows[j] = least(n + j, a.n - 1) / a.b_rows * a.ldb_scales;
+    for (int64_t first = 0; first < a.k; first += kFp8Block) {
+      alignas(64) uint8_t codes[P][kFp8Block * kRows];
+      Block blocks[P];
+      typename V::Codes from[P];
+      for (int p = 0; p < P; ++p) {
+        Block& b = blocks[p];
+        b.first = first, b.count = least(kFp8Block, a.k - first), b.acc = acc + p * a.m * kRows;
+        I nan[2];
+        gather(a, n + p * kRows, first, b.count, codes[p], nan);
+        float scale[kRows];
+        for (int j = 0; j < kRows; ++j) scale[j] = a.b_scales[scale_rows[p * kRows + j] + first / kFp8Block];
+        for (int v = 0; v < 2; ++v) b.b_scale[v] = V::or_bits(V::load(scale + v * kLanes), nan[v]);
+        from[p] = V::Codes::of(codes[p]);
+      }
+      if constexpr (P == 1) {
+        if (a.m > kDirectRows) {
+          write_floats_of(from[0], w);
+          const Floats floats[1] = {{w}};
+          tiles<V::kTileRows>(a, 0, blocks, floats);
+          continue;
+        }
+      }
+      direct_tile<P == 1 ? kDirectRows : kAbreastRows, P>(a, blocks, from);
+    }
+    for (int p = 0; p < P; ++p)
+      for (int64_t i = 0; i < a.m; ++i)
+        write_floats(acc + (p * a.m + i) * kRows, least(kRows, a.n1 - n - p * kRows), a.element, a.c,
+                     i * a.ldc + n + p * kRows);
   }
 
   static void gemm(const Fp8GemmArgs& a) {
-    float* const w = reinterpret_cast<float*>(a.scratch);
-    float* const acc = w + kFp8Block * kRows;
-    for (int64_t n = a.n0; n < a.n1; n += kRows) {
-      __builtin_memset(acc, 0, sizeof(float) * size_t(a.m * kRows));
-      for (int64_t first = 0; first < a.k; first += kFp8Block) {
-        const int64_t count = least(kFp8Block, a.k - first);
-        I nan[2];
-        unpack(a, n, first, count, w, nan);
-        float scale[kRows];
-        for (int j = 0; j < kRows; ++j)
-          scale[j] = a.b_scales[least(n + j, a.n - 1) / a.b_rows * a.ldb_scales + first / kFp8Block];
-        const F b_scale[2] = {V::or_bits(V::load(scale), nan[0]), V::or_bits(V::load(scale + kLanes), nan[1])};
-        tiles<V::kTileRows>(a, 0, first, count, w, b_scale, acc);
-      }
-      for (int64_t i = 0; i < a.m; ++i)
-        write_floats(acc + i * kRows, least(kRows, a.n1 - n), a.element, a.c, i * a.ldc + n);
-    }
+    int64_t n = a.n0;
+    for (; a.m <= kAbreastRows && n + kRows < a.n1; n += 2 * kRows) panels<2>(a, n);
+    for (; n < a.n1; n += kRows) panels<1>(a, n);
   }
 };
 

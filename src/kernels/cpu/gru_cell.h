@@ -2,7 +2,7 @@
 // The integer GRU cell on vectors S, for any instruction set; the bits of kernels/ref/gru.cc.
 //
 // Products: a lane is an output row. Inputs are offset codes u = q - lo in one or two unsigned bytes ("limbs"), so that
-// sum w q = sum_l 256^l sum w u_l + lo sum w, the last term folded into the bias at load. Weights up to 8 bits are
+// sum w q = sum_l 256^l sum w u_l + lo sum w, the last term added to the bias at load. Weights up to 8 bits are
 // signed bytes, S::kColumns of them a lane; their sums of one limb fit int32 up to kMaxBytesK columns. S::kCentred
 // products see limbs less 128, and their bias what that takes away. Weights of up to 4 bits that would not stay in the
 // second-level cache as bytes lie two or four to a byte; a field comes out as its value times 16 or 64 by a shift and a

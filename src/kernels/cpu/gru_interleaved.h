@@ -37,7 +37,7 @@ struct PlainFinish {
         round(reinterpret_cast<const int32_t*>(base + p.round)),
         low(S::repeat(p.low)),
         high(S::repeat(p.high)) {}
-  /// Of rows [row, row + S::kLanes), padding included.
+  /// Codes of rows [row, row + S::kLanes), padding included.
   __attribute__((always_inline)) typename S::Int operator()(typename S::Int sum, int64_t row) const {
     return S::finish(sum, S::load_ints(bias + row), S::load_ints(right + row), S::load_ints(round + row), low, high);
   }

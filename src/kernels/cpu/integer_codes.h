@@ -17,7 +17,7 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// What is multiplied: a format's values, or of a codebook its entries, which are int8.
+/// The int8 factors of a format: its values, or the entries of its codebook.
 template <class Codec, CodecKind Kind = Codec::kKind>
 struct Multiplied {
   using type = Codec;

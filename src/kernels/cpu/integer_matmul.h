@@ -1,5 +1,5 @@
 #pragma once
-// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows rows of x: codes are
+// Integer-valued formats, and codebooks of integers, x int8 activations. Up to S::kDirectRows tokens: codes are
 // unpacked in registers. More: a panel is unpacked once into bytes, and tiles of x rows run over those.
 
 #include "kernels/cpu/integer_tile.h"
@@ -25,7 +25,7 @@ struct IntegerMatmul : IntegerCodes<S, F> {
     for (int64_t at = 0; at < kFirst; at += kStepBytes) S::prefetch(panel + at);
   }
 
-  /// More rows of x than these have panels unpacked to bytes whose groups of x are no whole blocks.
+  /// More tokens than these have panels unpacked to bytes whose groups of x are no whole blocks.
   static constexpr int64_t kStepsRows = 2;
   static constexpr bool kPartialBlocks = !C::kBase3 && P::kBlockK > 4;
 

@@ -1,5 +1,5 @@
 #pragma once
-// Exact sums of products in int32: packs of one of the sources of kernels/cpu/integer_codes.h times M rows of x.
+// Exact sums of products in int32: packs of one of the sources of kernels/cpu/integer_codes.h times M tokens.
 
 #include "kernels/cpu/integer_codes.h"
 
@@ -14,7 +14,7 @@ struct IntegerSums {
   template <int M>
   using Parts = Int[S::template kChains<M>][2][M];
 
-  /// part[c][v][m] += the products of packs [pack, end) with M rows of x, `x` at column 0 of the first. kStarts: sums
+  /// part[c][v][m] += the products of packs [pack, end) with M tokens, `x` at column 0 of the first. kStarts: sums
   /// of chain 0 are zero, and are written where there are products: no addition for the first of them.
   template <int M, bool kStarts = false>
   LOWBIT_INLINE void add_products(const uint8_t* codes, const History& history, const Lookup& lookup, const int8_t* x,
@@ -120,7 +120,7 @@ struct IntegerSums {
   }
 };
 
-/// One row of x times whole packs of a BlockCodes: fields of a word are multiplied where they lie, in sums of their
+/// One token times whole packs of a BlockCodes: fields of a word are multiplied where they lie, in sums of their
 /// own, where shifts saved are more than what puts the sums together.
 template <class S, class Codes>
 struct RowSums {
@@ -198,7 +198,7 @@ struct RowSums {
   static constexpr bool kLong =
       Codec::kBits != 3 && !Codes::C::kBase3 && kPackK <= 32 && fields_in_place<kLongColumns>() > 1;
 
-  /// IntegerSums::exact() of one row of x.
+  /// IntegerSums::exact() of one token.
   LOWBIT_INLINE void long_row(const uint8_t* codes, const Lookup& lookup, const int8_t* x, int64_t ldx, int64_t pack,
                               int64_t end, const int32_t* code_sums, int64_t stride, Int (&sum)[2][1]) {
     constexpr int kPacks = kLongColumns / kPackK;

@@ -1,5 +1,5 @@
 #pragma once
-// A panel times M rows of x: exact sums of each group of x, times the scales of x, times the weights' scales, in the
+// A panel times M tokens: exact sums of each group of x, times the scales of x, times the weights' scales, in the
 // order of kernels/ref/matmul.cc, so that all agree bit for bit.
 
 #include "kernels/cpu/integer_sums.h"
@@ -77,7 +77,7 @@ struct IntegerTile {
       for (int m = 0; m < M; ++m) write_rows<S, Activation::kInt8>(a, m0 + m, n + v * S::kLanes, acc[v][m]);
   }
 
-  /// Where that loop is worth its code: for one row of x, and for tiles of as many rows as most are.
+  /// Where that loop is worth its code: for one token, and for tiles of as many rows as most are.
   template <int M>
   static constexpr bool kOneSize = (kBlocks || !Codes::kStreams) &&
                                    (M == S::kScaledTileRows || (kBlocks && (M == 1 || M == S::kTileRows)));
@@ -179,7 +179,7 @@ struct IntegerTile {
     }
   }
 
-  /// All rows of x from m0 on, in tiles of at most M rows.
+  /// All tokens from m0 on, in tiles of at most M rows.
   template <int M>
   static void tiles(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n, int64_t m0) {
     for (; m0 + M <= a.m; m0 += M) tile<M>(a, codes, factors, n, m0);
@@ -188,7 +188,7 @@ struct IntegerTile {
     }
   }
 
-  /// All rows of x. Scales take registers that sums would have.
+  /// All tokens. Scales take registers that sums would have.
   static void all_rows(const MatmulArgs& a, const uint8_t* codes, const Factors<S>& factors, int64_t n) {
     if (a.shape.x_groups == 1 || a.m <= S::kTileRows) {
       tiles<S::kTileRows>(a, codes, factors, n, 0);

@@ -6,7 +6,7 @@
 // columns of S::kLanes rows and a step comes out with a shift and a mask:
 //   word w of row r lies at 4 * (w * kRows + r) in its block.
 // A group's factors are its scales [rows] in f32, f16 or int8, and offsets likewise behind them. They lie before the
-// group's codes, so that one row of x reads one stream, which prefetches and hardware follow; behind all codes where a
+// group's codes, so that one token reads one stream, which prefetches and hardware follow; behind all codes where a
 // row is one group or blocks span two.
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 // Sums of groups of x (columns that share a scale) on a matrix unit of 16 x 16 x 64 tiles, and their multiplication by
-// scales: what no weight format changes. A block is 16 rows of x by the 32 rows of a panel, two tiles of products per
+// scales: what no weight format changes. A block is 16 tokens by the 32 rows of a panel, two tiles of products per
 // group; while the matrix unit works on one group, vectors scale and accumulate a part of the four before it, so that
 // products stay in the first-level cache and neither waits long (docs/kernels.md#tiles).
 
@@ -15,7 +15,7 @@ struct TileGroups {
   using Int = typename S::Int;
   using Float = typename S::Float;
   static constexpr int kTurn = 4;                         // groups of x that are scaled together, at most
-  static constexpr int64_t kBlockRows = 16;               // rows of x
+  static constexpr int64_t kBlockRows = 16;               // tokens
   static constexpr int64_t kGroupProducts = 2 * 16 * 16;  // [panel half][16][16]
   static constexpr int64_t kProducts = kTurn * kGroupProducts;
 
@@ -39,7 +39,7 @@ struct TileGroups {
     int64_t group[kTurn];
     Float scale[kTurn][2], offset[kTurn][2];  // of the group, halves of the panel
   };
-  /// A turn's products with `rows` rows of x from m0 on; `part` [.][32] of the group so far and `acc` of the groups
+  /// A turn's products with `rows` tokens from m0 on; `part` [.][32] of the group so far and `acc` of the groups
   /// behind are those of m0.
   struct Block {
     const MatmulArgs* args = nullptr;
@@ -172,7 +172,7 @@ struct TileGroups {
 
   // ---- Four whole groups a turn: 16 float sums of 16 lanes stay in registers while products pass ----
 
-  /// Products of a turn's groups with 16 rows of x, half a panel.
+  /// Products of a turn's groups with 16 tokens, half a panel.
   struct HalfBlock {
     const Turn* turn = nullptr;
     const int8_t *x = nullptr, *bytes = nullptr;  // of the first group
@@ -219,7 +219,7 @@ struct TileGroups {
     }
   }
 
-  /// Goes through a chunk's half blocks: halves of the panel, then turns, then rows of x.
+  /// Goes through a chunk's half blocks: halves of the panel, then turns, then tokens.
   struct HalfBlockOrder {
     const MatmulArgs& a;
     const Turn* turns;
@@ -313,7 +313,7 @@ struct TileGroups {
     return columns == 32 && per_group == 2 ? &accumulate_whole_turns<2, true, 32> : nullptr;
   }
 
-  /// All rows of x times the groups of `turns`, whose bytes lie at `bytes` (of the first turn's first group) and
+  /// All tokens times the groups of `turns`, whose bytes lie at `bytes` (of the first turn's first group) and
   /// `half_bytes` behind. products: room for 2 * kProducts; part, acc: [m][32].
   static void multiply(const MatmulArgs& a, const Turn* turns, int64_t turn_count, const int8_t* bytes,
                        int64_t half_bytes, int32_t* products, float* part, float* acc) {

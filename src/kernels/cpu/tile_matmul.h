@@ -1,7 +1,7 @@
 #pragma once
 // Integer-valued formats x int8 activations on a matrix unit of 16 x 16 x 64 tiles (AMX), from the panels of
-// kernels/cpu/panel.h with 16 lanes. A tile of C is 16 rows of x by 16 weight rows; a chunk of a panel's columns is
-// unpacked to signed bytes, stays in the first-level cache, and every row of x passes it. Few rows of x, and groups of
+// kernels/cpu/panel.h with 16 lanes. A tile of C is 16 tokens by 16 weight rows; a chunk of a panel's columns is
+// unpacked to signed bytes, stays in the first-level cache, and every token passes it. A few tokens, and groups of
 // x that are no whole tile depths, take IntegerMatmul on the same panels.
 
 #include "kernels/cpu/integer_matmul.h"
@@ -24,10 +24,10 @@ struct TileMatmul {
   /// 32.
   static constexpr int64_t kLeastRows = 16, kLeastRows64 = 32, kLeastRows32 = 48, kLeastDepth = 32;
   static constexpr int64_t kChunkK = 512;  // 16 KiB of a panel's bytes, and as much of x, in the first-level cache
-  /// With one group of x a row and more rows of x than kFewRows, a panel's bytes are taken from the second-level cache:
-  /// sums then need not leave their tiles, which pays more than the nearer bytes.
-  static constexpr int64_t kWideChunkK = 4096, kFewRows = 64;
-  static constexpr int64_t kPieceK = 512;  // of a wide chunk: unpacked, and passed by the first rows of x at once
+  /// With one group of x a row and more tokens than kSkinnyTokens, a panel's bytes are taken from the second-level
+  /// cache: sums then need not leave their tiles, which pays more than the nearer bytes.
+  static constexpr int64_t kWideChunkK = 4096, kSkinnyTokens = 64;
+  static constexpr int64_t kPieceK = 512;  // of a wide chunk: unpacked, and passed by the first tokens at once
   static constexpr int kTurns = kChunkK / 32 / Groups::kTurn;  // at most, of a chunk
   static constexpr int64_t kTileBytes = 1024, kProductBytes = 4 * Groups::kProducts;
 
@@ -45,7 +45,7 @@ struct TileMatmul {
   static constexpr int64_t half_bytes(int64_t chunk) { return round_up_to((chunk / 4 + kSpareSteps) * 64, kAlias); }
   /// Columns that are unpacked at a time.
   static int64_t chunk_of(int64_t m, const PanelShape& s) {
-    return s.x_groups > 1 || m <= kFewRows ? kChunkK : smaller(kWideChunkK, round_up_to(s.k, 64));
+    return s.x_groups > 1 || m <= kSkinnyTokens ? kChunkK : smaller(kWideChunkK, round_up_to(s.k, 64));
   }
 
   static bool on_tiles(int64_t m, const PanelShape& s) {
@@ -135,7 +135,7 @@ struct TileMatmul {
 
   // ---- Whole rows are one group: 32 x 32 blocks of C in int32 ----
 
-  /// Tiles of sums [rows][32] of 16 + kSecond * 16 rows of x, zero at first.
+  /// Tiles of sums [rows][32] of 16 + kSecond * 16 tokens, zero at first.
   template <bool kSecond>
   static void begin_block(bool first, const int32_t* sums) {
     if (first) {
@@ -180,7 +180,7 @@ struct TileMatmul {
     }
   }
 
-  /// Columns [k0, k1) of a block of rows; the first rows of x wait for each kPieceK columns and find them in the
+  /// Columns [k0, k1) of a block of rows; the first tokens wait for each kPieceK columns and find them in the
   /// first-level cache.
   template <bool kSecond>
   static void row_block(const MatmulArgs& a, int64_t m, int64_t k0, int64_t k1, Unpacking& unpacking, int64_t half,

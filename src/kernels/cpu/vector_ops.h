@@ -29,7 +29,7 @@ struct LaneOps : LaneLoops<L> {
                   ? L::fma(L::load(a + i), L::load(b + i), s)
                   : L::keep_first(L::fma(L::load_first(a + i, count), L::load_first(b + i, count), s), s, count);
         });
-    return L::fold(s);
+    return L::reduce(s);
   }
 
   static float rms_factor(const float* x, int64_t n, float eps) {
@@ -145,7 +145,7 @@ struct LaneOps : LaneLoops<L> {
           has_nan |= L::any_nan(v);
           most = L::max(L::abs(v), most);  // a NaN leaves `most` as it is
         });
-    const RowQuantizer q = row_quantizer(L::fold_max(most), has_nan);
+    const RowQuantizer q = row_quantizer(L::reduce_max(most), has_nan);
     *scale = q.scale;
     if (q.inverse == 0) {
       __builtin_memset(xq, 0, size_t(n));
@@ -162,7 +162,7 @@ struct LaneOps : LaneLoops<L> {
           L::store_codes(last, codes);
           __builtin_memcpy(xq + i, last, size_t(count));
         });
-    return L::fold_i(sum);
+    return L::reduce_i(sum);
   }
 
   /// The usual group: two vectors, kept in registers from the maximum to the codes.
@@ -170,7 +170,7 @@ struct LaneOps : LaneLoops<L> {
   static int32_t quantize_group_of_32(const float* x, const float* weight, F r, int8_t* xq, float* scale) {
     const F v0 = element<kNorm>(x, weight, r, 0, kLanes), v1 = element<kNorm>(x, weight, r, kLanes, kLanes);
     const F most = L::max(L::abs(v0), L::max(L::abs(v1), L::zero()));
-    const RowQuantizer q = row_quantizer(L::fold_max(most), L::any_nan(v0) || L::any_nan(v1));
+    const RowQuantizer q = row_quantizer(L::reduce_max(most), L::any_nan(v0) || L::any_nan(v1));
     *scale = q.scale;
     if (q.inverse == 0) {
       __builtin_memset(xq, 0, 32);
@@ -180,7 +180,7 @@ struct LaneOps : LaneLoops<L> {
     const I c0 = L::to_int(L::mul(v0, inverse)), c1 = L::to_int(L::mul(v1, inverse));
     L::store_codes(xq, c0);
     L::store_codes(xq + kLanes, c1);
-    return L::fold_i(L::add_i(c0, c1));
+    return L::reduce_i(L::add_i(c0, c1));
   }
 
   template <bool kNorm>

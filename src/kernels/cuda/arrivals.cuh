@@ -14,7 +14,7 @@ __device__ __forceinline__ bool arrives_last(uint32_t* arrived, uint32_t count) 
   __threadfence();
   return true;
 }
-/// What another block has stored: not from the multiprocessor's own cache.
+/// Reads a number that another block has stored, past the multiprocessor's own cache.
 template <class T>
 __device__ __forceinline__ T load_from_others(const T* from) {
   return __ldcg(from);

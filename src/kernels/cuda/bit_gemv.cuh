@@ -1,12 +1,12 @@
 #pragma once
-// y[n] = sum_k x[k] real(w)[n, k] for one row of x: integer weights of 1 or 2 bits with one scale per row; x as int8
+// y[n] = sum_k x[k] real(w)[n, k] for one token: integer weights of 1 or 2 bits with one scale per row; x as int8
 // codes, or as floats that are quantized here. Products of bits: x is cut into its eight bit planes, which are eight
 // columns of mma.m16n8k256.b1, or eight of its rows for each bit of the codes, and weights are the other operand as
 // they lie in memory (integer_gemv.h). Nothing is unpacked, and nothing of the mma is wasted:
 //
 //     sum_k code x = sum_e sum_p 2^e s_p popcount(bit e of codes & plane p of x),  s_p = 2^p, -128 for p = 7
 //
-// Counted codes (ternary, plans for one row of x): value + 1 of the two bits are set, so that both weigh the same.
+// Counted codes (ternary, plans for one token): value + 1 of the two bits are set, so that both weigh the same.
 // Planes have every bit twice, one popcount serves both bits of the codes, and two bits cost what one does.
 //
 // Shapes:   a thread block takes consecutive tiles of 16 rows of w. A strip is kPer blocks of 64 bytes of every row. A
@@ -30,7 +30,7 @@ __device__ __forceinline__ void mma_bits(int (&c)[4], uint32_t a0, uint32_t a1, 
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// Shared memory: this, the weights, and the warps' places for exchanging planes.
+/// Shared memory: this, the weights, and a transposition buffer of planes for each warp.
 struct BitShared {
   int sums[kMostBitTiles * kTileRows];
   int sum_x;         // where there are offsets
@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_raw(const uint8_t* x, int bytes, int left, 
   for (int f = 0; f < kWords; ++f) raw[f] = 16 * f < left ? *reinterpret_cast<const Raw*>(x + 16 * f * bytes) : Raw{};
 }
 
-/// The same as floats; x, left: as load_words().
+/// The columns of load_raw() as floats; x, left: as load_words().
 template <int B>
 __device__ __forceinline__ void load_columns(const GemvArgs& a, const uint8_t* x, int left, bool aligned,
                                              float (&v)[8 / B][4]) {

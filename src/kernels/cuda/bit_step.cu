@@ -27,19 +27,19 @@ template <int kPer>
 bool cut_bit_step(const StepProducts& call, const Device& device, BitStepLaunch& l) {
   BitStepArgs& p = l.args;
   GemvArgs& a = p.cut;
-  const int columns = 512 / gemv_codes(*call.kernel).bits, of_unit = of_pairs(call) ? 2 : 1;
+  const int columns = 512 / gemv_codes(*call.kernel).bits, of_pair = of_pairs(call) ? 2 : 1;
   a.blocks_of_row = std::max(1, static_cast<int>(ceil_div(a.k, columns)));
   a.team_warps = static_cast<int>(ceil_div(a.blocks_of_row, kPer));
-  const int unit_bytes = of_unit * a.blocks_of_row * kTileBlockBytes,
-            most = std::min(kMostBitTiles / of_unit, kMostWeightBytes / unit_bytes);
+  const int tile_bytes = of_pair * a.blocks_of_row * kTileBlockBytes,
+            most = std::min(kMostBitTiles / of_pair, kMostWeightBytes / tile_bytes);
   if (most == 0 || a.team_warps > kBitWarps<kPer>) return false;
-  int units = 0;
-  for (int i = 0; i < (of_unit == 2 ? 1 : p.parts); ++i) units += static_cast<int>(ceil_div(p.part[i].n, kTileRows));
-  l.grid = std::min(units, device.processors);
-  while (ceil_div(units, l.grid) > most) l.grid = std::min(units, l.grid + device.processors);
-  a.least_tiles = units / l.grid;
-  a.longer = units % l.grid;
-  a.batch = static_cast<int>(ceil_div(units, l.grid)) * of_unit;
+  int tiles = 0;
+  for (int i = 0; i < (of_pair == 2 ? 1 : p.parts); ++i) tiles += static_cast<int>(ceil_div(p.part[i].n, kTileRows));
+  l.grid = std::min(tiles, device.processors);
+  while (ceil_div(tiles, l.grid) > most) l.grid = std::min(tiles, l.grid + device.processors);
+  a.least_tiles = tiles / l.grid;
+  a.longer = tiles % l.grid;
+  a.batch = static_cast<int>(ceil_div(tiles, l.grid)) * of_pair;
   a.teams = std::min(a.batch, kBitWarps<kPer> / a.team_warps);
   a.team_inverse = 65536 / a.team_warps + 1;
   // A thread for each output, too.

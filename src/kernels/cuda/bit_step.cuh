@@ -1,5 +1,5 @@
 #pragma once
-// Products of one row of x with weights of 1 or 2 bits and one scale per row (bit_gemv.cuh), and what stands before and
+// Products of one token with weights of 1 or 2 bits and one scale per row (bit_gemv.cuh), and what stands before and
 // behind them in a decoding step: norm and quantization of x; the residual sum, or act(gate) * up, in place of a store.
 //
 // Shapes:   a thread block takes consecutive tiles of 16 rows of all parts, or pairs of a gate's tile and its factor's.
@@ -140,7 +140,7 @@ __device__ __forceinline__ float quantize_step_words(const BitStepArgs& p, uint8
   return q.scale;
 }
 
-/// What a thread knows of its output before there are sums: row r of tile `tile` of the thread block.
+/// A thread's output, as known before there are sums: row r of tile `tile` of the thread block.
 struct BitStepOutput {
   float* y = nullptr;
   float scale = 0, bias = 0;

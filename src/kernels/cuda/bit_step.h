@@ -1,5 +1,5 @@
 #pragma once
-// step_products() of one row of x with weights in the order of integer_gemv.h.
+// step_products() of one token with weights in the order of integer_gemv.h.
 
 #include "kernels/cuda_product_api.h"
 

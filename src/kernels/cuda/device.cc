@@ -32,7 +32,7 @@ std::vector<int> find_devices() {
   return usable;
 }
 
-/// They do not change while a process runs, and every pass of a model asks.
+/// Looked up once: devices do not change while a process runs, and every pass of a model asks.
 const std::vector<int>& usable_devices() {
   static const std::vector<int> usable = find_devices();
   return usable;

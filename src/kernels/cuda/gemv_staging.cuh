@@ -51,7 +51,7 @@ inline __device__ __noinline__ uint4 load_loose_codes(const int8_t* x, int quad,
     if (16 * quad + i < k) v[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(x[16 * quad + i])) << (8 * (i % 4));
   return {v[0], v[1], v[2], v[3]};
 }
-/// The same; `aligned`: the row begins at a multiple of 16 bytes.
+/// Columns 16 quad.. of a row, zeros from k on. `aligned`: the row begins at a multiple of 16 bytes.
 __device__ __forceinline__ uint4 load_codes(const int8_t* x, int quad, int k, bool aligned) {
   if (aligned && 16 * quad + 16 <= k) return *reinterpret_cast<const uint4*>(x + 16 * quad);
   return load_loose_codes(x, quad, k);

@@ -22,7 +22,7 @@ constexpr int kWarps = 4;
 template <FormatId Id, class T>
 struct Dense {
   static constexpr FormatId kId = Id;
-  static constexpr int kElems = 1, kUnitBytes = sizeof(T);
+  static constexpr int kElems = 1, kPackBytes = sizeof(T);
 };
 
 template <class F>
@@ -32,17 +32,17 @@ requires requires { F::Codec::kKind; }
 constexpr bool kIsInteger<F> = F::Codec::kKind == CodecKind::kInteger;
 
 template <class F>
-__device__ __forceinline__ auto value_of(const uint8_t* unit, int e, const float* table) {
+__device__ __forceinline__ auto value_of(const uint8_t* pack, int e, const float* table) {
   if constexpr (F::kId == FormatId::kF32) {
-    return *reinterpret_cast<const float*>(unit);
+    return *reinterpret_cast<const float*>(pack);
   } else if constexpr (F::kId == FormatId::kF16) {
-    return f16_value(*reinterpret_cast<const uint16_t*>(unit));
+    return f16_value(*reinterpret_cast<const uint16_t*>(pack));
   } else if constexpr (F::kId == FormatId::kBf16) {
-    return bf16_to_f32(*reinterpret_cast<const uint16_t*>(unit));
+    return bf16_to_f32(*reinterpret_cast<const uint16_t*>(pack));
   } else if constexpr (F::Codec::kKind == CodecKind::kTable) {
-    return table[F::code_at(unit, e)];
+    return table[F::code_at(pack, e)];
   } else {
-    return F::decode(unit, e);
+    return F::decode(pack, e);
   }
 }
 
@@ -59,12 +59,12 @@ __device__ __forceinline__ void group_sums(const GenericArgs& a, const uint8_t* 
                                            Sum& sum, Sum& sum_x) {
   const int lane = threadIdx.x & 31;
   for (int u = begin / F::kElems + lane; u * F::kElems < end; u += 32) {
-    const uint8_t* const unit = row + static_cast<int64_t>(u) * F::kUnitBytes;
+    const uint8_t* const pack = row + static_cast<int64_t>(u) * F::kPackBytes;
 #pragma unroll
     for (int e = 0; e < F::kElems; ++e) {
       const int k = u * F::kElems + e;
       if (k < begin || k >= end) continue;
-      const auto value = value_of<F>(unit, e, a.w.table);
+      const auto value = value_of<F>(pack, e, a.w.table);
       if constexpr (kInt8) {
         const Sum x = static_cast<const int8_t*>(a.x)[x_row + k];
         if constexpr (kIsInteger<F>) {
@@ -218,7 +218,7 @@ __global__ void quantize_rows(const __grid_constant__ QuantizeArgs a) {
 
 template <template <class> class Kernel>
 constexpr auto table_of() {
-  return make_table<Kernel>(UnitFormatList{});
+  return make_table<Kernel>(RandomAccessFormatList{});
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kMostBlocks = 28;  // of a unit: 28 KB of weights
+constexpr int kMostBlocks = 28;  // of a chunk: 28 KB of weights
 constexpr int kMostBuffers = 16;
 constexpr int kMostWarps = 16,
               kMostResidentWarps = 12;     // the fewer, the more launches a multiprocessor holds at a time
@@ -25,30 +25,30 @@ int round_up(int a, int b) { return ceil_div(a, b) * b; }
 
 struct Launch {
   int grid, threads, shared_bytes;
-  bool resident;  // every unit has a buffer of its own
+  bool resident;  // every chunk has a buffer of its own
 };
 
 /// Tiles that a round of all teams may touch.
-int reach(const GemvArgs& a) { return (a.segments + a.teams - 2) / a.segments + 1; }
+int reach(const GemvArgs& a) { return (a.chunks_of_tile + a.teams - 2) / a.chunks_of_tile + 1; }
 
 /// Teams and their warps: the least time by a model of what a warp does, in cycles.
-void choose_teams(GemvArgs& a, int units) {
-  constexpr int kBlockCycles = 120, kUnitCycles = 150;  // of a block; of waiting for a unit and adding its sums
-  const int most = a.m == 1 && units <= a.buffers ? kMostResidentWarps : kMostWarps;
+void choose_teams(GemvArgs& a, int chunks) {
+  constexpr int kBlockCycles = 120, kChunkCycles = 150;  // of a block; of waiting for a chunk and adding its sums
+  const int most = a.m == 1 && chunks <= a.buffers ? kMostResidentWarps : kMostWarps;
   int best = 0;
-  for (int teams = 1; teams <= std::min({most, units, a.buffers}); ++teams) {
-    const int warps = std::min(most / teams, a.segment), rounds = ceil_div(units, teams);
-    const int cycles = rounds * (ceil_div(a.segment, warps) * kBlockCycles + kUnitCycles);
+  for (int teams = 1; teams <= std::min({most, chunks, a.buffers}); ++teams) {
+    const int warps = std::min(most / teams, a.blocks_of_chunk), rounds = ceil_div(chunks, teams);
+    const int cycles = rounds * (ceil_div(a.blocks_of_chunk, warps) * kBlockCycles + kChunkCycles);
     if (best != 0 && cycles >= best) continue;
-    if (units > a.buffers && 2 * teams > std::max(a.buffers, 2))
+    if (chunks > a.buffers && 2 * teams > std::max(a.buffers, 2))
       continue;  // streaming: half of the buffers are in flight
     best = cycles;
     a.teams = teams;
-    a.team_warps = ceil_div(a.segment, ceil_div(a.segment, warps));
+    a.team_warps = ceil_div(a.blocks_of_chunk, ceil_div(a.blocks_of_chunk, warps));
   }
 }
 
-/// Places of everything behind the weights; the bytes up to their end.
+/// Lays out shared memory behind the weights; returns the bytes up to its end.
 int place_shared(GemvArgs& a, int at, int tiles, bool grouped) {
   const auto place = [&at](int bytes) {
     const int here = at;
@@ -74,30 +74,30 @@ Launch cut(GemvArgs& a, int processors, int device_shared, bool grouped, int col
   a.least_tiles = all_tiles / l.grid;
   a.longer = all_tiles % l.grid;
   const int tiles = ceil_div(all_tiles, l.grid);
-  a.segments = ceil_div(a.blocks_of_row, kMostBlocks);
-  a.segment = ceil_div(a.blocks_of_row, a.segments);
-  a.segments = ceil_div(a.blocks_of_row, a.segment);
-  a.unit_bytes = a.segment * kTileBlockBytes;
+  a.chunks_of_tile = ceil_div(a.blocks_of_row, kMostBlocks);
+  a.blocks_of_chunk = ceil_div(a.blocks_of_row, a.chunks_of_tile);
+  a.chunks_of_tile = ceil_div(a.blocks_of_row, a.blocks_of_chunk);
+  a.chunk_bytes = a.blocks_of_chunk * kTileBlockBytes;
   a.x_stride =
-      round_up(a.blocks_of_row * columns_of_block, 128) + 64;  // rows of x meet alternating halves of the banks
-  const int units = tiles * a.segments;
-  // First the least that works, then as many units in flight as there is room for.
+      round_up(a.blocks_of_row * columns_of_block, 128) + 64;  // tokens' rows meet alternating halves of the banks
+  const int chunks = tiles * a.chunks_of_tile;
+  // First the least that works, then as many chunks in flight as there is room for.
   a.teams = a.team_warps = a.buffers = 1;
   a.batch = std::min(tiles, reach(a));
   const int room = std::min(kInFlightBytes, device_shared - place_shared(a, 0, tiles, grouped) - kSumBytes);
-  a.buffers = std::clamp(room / a.unit_bytes, 1, std::min(kMostBuffers, units));
-  choose_teams(a, units);
+  a.buffers = std::clamp(room / a.chunk_bytes, 1, std::min(kMostBuffers, chunks));
+  choose_teams(a, chunks);
   const int sums_of_tile = kTileRows * a.m * a.groups * 4;
   while (a.teams > 1 && std::min(tiles, reach(a)) * sums_of_tile > kSumBytes) --a.teams;
   a.batch = std::min(tiles, std::max(reach(a), kSumBytes / sums_of_tile));
   l.threads = 32 * std::max(4, a.teams * a.team_warps);
   a.team_inverse = 65536 / a.team_warps + 1;
-  l.resident = a.m == 1 && units <= a.buffers && tiles <= a.batch;
-  l.shared_bytes = place_shared(a, a.buffers * a.unit_bytes, tiles, grouped);
+  l.resident = a.m == 1 && chunks <= a.buffers && tiles <= a.batch;
+  l.shared_bytes = place_shared(a, a.buffers * a.chunk_bytes, tiles, grouped);
   return l;
 }
 
-/// The same for bit_gemv.cuh with strips of `per` blocks; false when it does not fit.
+/// cut() for bit_gemv.cuh with strips of `per` blocks; false when it does not fit.
 template <int kPer>
 bool cut_bits(GemvArgs& a, const Device& device, int columns_of_block, Launch& l) {
   a.blocks_of_row = std::max(1, ceil_div(a.k, columns_of_block));
@@ -123,13 +123,13 @@ bool cut_bits(GemvArgs& a, const Device& device, int columns_of_block, Launch& l
 using GemvKernel = void (*)(GemvArgs);
 
 template <int B, bool kGrouped>
-GemvKernel choose_kernel(bool float_x, bool one_row, bool resident) {
-  if constexpr (kGrouped) {  // the fold takes the time: the kernel for many rows does for one where it is not resident
+GemvKernel choose_kernel(bool float_x, bool one_token, bool resident) {
+  if constexpr (kGrouped) {  // scaling takes the time: where one token is not resident, the kernel for more does it
     return resident ? integer_gemv<B, true, 1, true> : integer_gemv<B, true, kMaxGemvRows, false>;
   } else {
     if (resident)
       return float_x ? integer_gemv<B, false, 1, true, GemvX::kFloats> : integer_gemv<B, false, 1, true, GemvX::kCodes>;
-    return one_row ? integer_gemv<B, false, 1, false> : integer_gemv<B, false, kMaxGemvRows, false>;
+    return one_token ? integer_gemv<B, false, 1, false> : integer_gemv<B, false, kMaxGemvRows, false>;
   }
 }
 
@@ -161,7 +161,7 @@ cudaError_t start(const GemvArgs& a, const Device& device, bool overlap, cudaStr
       const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
       return e == cudaSuccess ? start_one(kernel, part, l, device, overlap, stream) : e;
     }
-  int rows = std::min(a.m, kMaxGemvRows);  // as many rows of x at a time as fit beside the weights
+  int rows = std::min(a.m, kMaxGemvRows);  // as many tokens at a time as fit beside the weights
   for (;; --rows) {
     part.m = rows;
     l = cut(part, device.processors, device.shared_bytes, kGrouped, GemvOrder<B>::kColumns);

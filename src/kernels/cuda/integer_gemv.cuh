@@ -1,13 +1,12 @@
 #pragma once
-// y[m, n] = sum_k x[m, k] real(w)[n, k] for 1 to 8 rows of x: integer weights of 1, 2, 4 or 8 bits, int8 activations.
+// y[m, n] = sum_k x[m, k] real(w)[n, k] for 1 to 8 tokens: integer weights of 1, 2, 4 or 8 bits, int8 activations.
 //
-// Shapes:   a thread block takes consecutive tiles of 16 rows of w and all of x. A unit is a tile, or a segment of a
-// long one;
-//           teams of warps take units in turn and share the blocks of one.
+// Shapes:   a thread block takes consecutive tiles of 16 rows of w and all of x. A chunk is a tile, or a part of a long
+//           tile's K; teams of warps take chunks in turn and share the blocks of one.
 // Memory:   weights are copied to shared memory before x is touched, so that a dependent launch fills the time in which
-// its
-//           predecessor finishes; `buffers` units are in flight at once.
-// Numerics: integer sums are exact and equal the reference's, floats are folded in its order (docs/numerics.md#matmul).
+//           its predecessor finishes; copies of `buffers` chunks are under way at once.
+// Numerics: integer sums are exact and equal the reference's; floats are scaled and added in its order
+//           (docs/numerics.md#matmul).
 // Limits:   reading the weights; for few rows of w, the chain wait - read x - mma - add over warps - store.
 // Source:   seed 002 sections 4.2 to 4.4, with the faults of its row sections and fixed shapes left out.
 
@@ -28,13 +27,13 @@ struct GemvRange {
   }
 };
 
-/// Starts the copy of a unit into its buffer. Bulk copies: one thread calls it; others: all threads.
-__device__ __forceinline__ void start_unit(const GemvArgs& a, uint8_t* smem, int tile, int segment, int buffer) {
-  const int blocks = min(a.segment, a.blocks_of_row - segment * a.segment);
+/// Starts the copy of a chunk into its buffer. Bulk copies: one thread calls it; others: all threads.
+__device__ __forceinline__ void start_chunk(const GemvArgs& a, uint8_t* smem, int tile, int k_chunk, int buffer) {
+  const int blocks = min(a.blocks_of_chunk, a.blocks_of_row - k_chunk * a.blocks_of_chunk);
   const uint32_t barrier = shared_address(smem + a.barriers_at) + 8 * buffer;
-  const uint32_t to = shared_address(smem) + buffer * a.unit_bytes;
+  const uint32_t to = shared_address(smem) + buffer * a.chunk_bytes;
   const uint8_t* const from =
-      a.codes + (static_cast<int64_t>(tile) * a.blocks_of_row + segment * a.segment) * kTileBlockBytes;
+      a.codes + (static_cast<int64_t>(tile) * a.blocks_of_row + k_chunk * a.blocks_of_chunk) * kTileBlockBytes;
 #if LOWBIT_SM90
   barrier_expect(barrier, blocks * kTileBlockBytes);
   copy_bulk(to, from, blocks * kTileBlockBytes, barrier);
@@ -45,13 +44,13 @@ __device__ __forceinline__ void start_unit(const GemvArgs& a, uint8_t* smem, int
 #endif
 }
 
-/// A place in the sequence of a thread block's units. Buffers are reused in turn.
-struct GemvUnit {
-  int position = 0, tile = 0, segment = 0, buffer = 0, phase = 0;
+/// A position in the sequence of a thread block's chunks. Buffers are reused in turn.
+struct GemvChunk {
+  int position = 0, tile = 0, k_chunk = 0, buffer = 0, phase = 0;
   int slot = 0;  // tile modulo batch
   __device__ void advance(const GemvArgs& a, int by) {
     position += by;
-    for (segment += by; segment >= a.segments; segment -= a.segments) {
+    for (k_chunk += by; k_chunk >= a.chunks_of_tile; k_chunk -= a.chunks_of_tile) {
       ++tile;
       if (++slot == a.batch) slot = 0;
     }
@@ -104,7 +103,8 @@ __device__ __forceinline__ void add_block(const uint8_t* weights, const uint8_t*
   }
 }
 
-/// The same with sums per group of 32 << group_shift columns; they are added to the thread block's as a group ends.
+/// add_block() with sums per group of 32 << group_shift columns, which are added to the thread block's where a group
+/// ends.
 template <int B, int kRows>
 __device__ __forceinline__ void add_block_groups(const GemvArgs& a, const uint8_t* weights, const uint8_t* x,
                                                  int first_step, int row, int* sums) {
@@ -146,14 +146,14 @@ __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, c
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int m = kRows == 1 ? 0 : i / outputs, r = i - m * outputs;
     const int row = first_row + r, row_read = min(row, a.n - 1);
-    const int in_ring = slot * kTileRows + r, at = in_ring < rows ? in_ring : in_ring - rows;
-    int* const places = sums + m * rows + at;  // of group g: m * rows later
+    const int wrapped = slot * kTileRows + r, at = wrapped < rows ? wrapped : wrapped - rows;
+    int* const sum_at = sums + m * rows + at;  // of group g: m * rows later
     const int next_group = a.m * rows, groups = kGrouped ? a.groups : 1;
     float acc = 0, part = 0, part_x = 0;
     int scale_ends = a.groups_per_scale;
 #pragma unroll 8
     for (int g = 0; g < groups; ++g) {
-      const int sum_x = x_sums[m * a.groups + g], sum = a.mul * places[g * next_group] + a.add * sum_x;
+      const int sum_x = x_sums[m * a.groups + g], sum = a.mul * sum_at[g * next_group] + a.add * sum_x;
       const float x_scale = a.x_groups ? x_scales[m * a.groups + g] : 1.0f;
       part = __fmaf_rn(static_cast<float>(sum), x_scale, part);
       part_x = __fmaf_rn(static_cast<float>(sum_x), x_scale, part_x);
@@ -165,7 +165,7 @@ __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, c
         acc = __fmaf_rn(part_x, a.offsets[static_cast<int64_t>(g) * a.factor_rows + row_read], acc);
       part = part_x = 0;
     }
-    for (int g = 0; g < groups; ++g) places[g * next_group] = 0;
+    for (int g = 0; g < groups; ++g) sum_at[g * next_group] = 0;
     if (row >= a.n) continue;
     const float bias = a.bias == nullptr ? 0.0f : a.bias[row];
     const float y = a.x_groups ? __fadd_rn(acc, bias) : __fmaf_rn(acc, x_scales[m], bias);
@@ -173,21 +173,21 @@ __device__ __forceinline__ void finish_tiles(const GemvArgs& a, uint8_t* smem, c
   }
 }
 
-/// What needs no x: barriers, the first weights, scales, and zeros.
+/// Prepares everything that needs no x: barriers, the first weights, scales, and zeros.
 template <bool kGrouped>
 __device__ __forceinline__ void begin_block(const GemvArgs& a, uint8_t* smem, const GemvRange& range) {
-  const int units = min(a.buffers, range.count * a.segments);
+  const int chunks = min(a.buffers, range.count * a.chunks_of_tile);
   const int first_row = range.first * kTileRows, rows = min(range.count * kTileRows, a.n - first_row);
 #if LOWBIT_SM90
   if (threadIdx.x == 0) {
-    for (int b = 0; b < units; ++b) barrier_init(shared_address(smem + a.barriers_at) + 8 * b, 1);
+    for (int b = 0; b < chunks; ++b) barrier_init(shared_address(smem + a.barriers_at) + 8 * b, 1);
     barriers_visible_to_copies();
-    GemvUnit u;
-    for (int i = 0; i < units; ++i, u.advance(a, 1)) start_unit(a, smem, range.first + u.tile, u.segment, u.buffer);
+    GemvChunk u;
+    for (int i = 0; i < chunks; ++i, u.advance(a, 1)) start_chunk(a, smem, range.first + u.tile, u.k_chunk, u.buffer);
   }
 #else
   if (threadIdx.x == 0)
-    for (int b = 0; b < units; ++b) barrier_init(shared_address(smem + a.barriers_at) + 8 * b, blockDim.x);
+    for (int b = 0; b < chunks; ++b) barrier_init(shared_address(smem + a.barriers_at) + 8 * b, blockDim.x);
   __syncthreads();
 #endif
   if constexpr (kGrouped) {
@@ -199,30 +199,30 @@ __device__ __forceinline__ void begin_block(const GemvArgs& a, uint8_t* smem, co
       copy_async_4(shared_address(smem + a.scales_at) + 4 * i, a.scales + first_row + i);
   }
 #if !LOWBIT_SM90
-  GemvUnit u;
-  for (int i = 0; i < units; ++i, u.advance(a, 1)) start_unit(a, smem, range.first + u.tile, u.segment, u.buffer);
+  GemvChunk u;
+  for (int i = 0; i < chunks; ++i, u.advance(a, 1)) start_chunk(a, smem, range.first + u.tile, u.k_chunk, u.buffer);
 #endif
   // Sums of products, sums of x and largest magnitudes lie side by side.
   int* const zeros = reinterpret_cast<int*>(smem + a.sums_at);
   for (int i = threadIdx.x; i < (a.x_scales_at - a.sums_at) / 4; i += blockDim.x) zeros[i] = 0;
 }
 
-/// One unit: this warp's blocks of it, added to the thread block's sums. `unit` and `x` are this lane's places.
+/// One chunk: this warp's blocks of it, added to the thread block's sums. `chunk` and `x` are where this lane reads.
 template <int B, bool kGrouped, int kRows>
-__device__ __forceinline__ void add_unit(const GemvArgs& a, const GemvUnit& u, int warp, const uint8_t* unit,
-                                         const uint8_t* x, int row, int* sums) {
+__device__ __forceinline__ void add_chunk(const GemvArgs& a, const GemvChunk& u, int warp, const uint8_t* chunk,
+                                          const uint8_t* x, int row, int* sums) {
   constexpr int kSums = GemvOrder<B>::kFields < 4 ? GemvOrder<B>::kFields : 4, kXBytes = GemvOrder<B>::kFields * 64;
-  const int first = u.segment * a.segment, blocks = min(a.segment, a.blocks_of_row - first);
+  const int first = u.k_chunk * a.blocks_of_chunk, blocks = min(a.blocks_of_chunk, a.blocks_of_row - first);
   if constexpr (kGrouped) {
 #pragma unroll 1
     for (int b = warp; b < blocks; b += a.team_warps)
-      add_block_groups<B, kRows>(a, unit + b * kTileBlockBytes, x + (first + b) * kXBytes,
+      add_block_groups<B, kRows>(a, chunk + b * kTileBlockBytes, x + (first + b) * kXBytes,
                                  (first + b) * (GemvOrder<B>::kSlots / 2), row, sums);
   } else {
     int c[kSums][4] = {};
 #pragma unroll 1
     for (int b = warp; b < blocks; b += a.team_warps)
-      add_block<B, kSums>(unit + b * kTileBlockBytes, x + (first + b) * kXBytes, c);
+      add_block<B, kSums>(chunk + b * kTileBlockBytes, x + (first + b) * kXBytes, c);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -232,27 +232,27 @@ __device__ __forceinline__ void add_unit(const GemvArgs& a, const GemvUnit& u, i
   }
 }
 
-/// All units with their buffers refilled and their sums written in rounds. Returns the first tile that is left to
+/// All chunks with their buffers refilled and their sums written in rounds. Returns the first tile that is left to
 /// finish, and its slot.
 template <int B, bool kGrouped, int kRows>
-__device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int team,
-                                             int warp, const uint8_t* x, int* sums) {
-  const int lane = threadIdx.x & 31, g = lane >> 2, units = range.count * a.segments;
-  const int reach = (a.segments + a.teams - 2) / a.segments + 1;  // tiles that a round may touch
-  GemvUnit mine, head;                                            // this team's next unit; the first unit of the round
+__device__ __forceinline__ int2 stream_chunks(const GemvArgs& a, uint8_t* smem, const GemvRange& range, int team,
+                                              int warp, const uint8_t* x, int* sums) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, chunks = range.count * a.chunks_of_tile;
+  const int reach = (a.chunks_of_tile + a.teams - 2) / a.chunks_of_tile + 1;  // tiles that a round may touch
+  GemvChunk mine, head;  // this team's next chunk; the first chunk of the round
   mine.advance(a, team);
   int finished = 0, slot = 0;  // tiles whose y is written, modulo batch
 #pragma unroll 1
-  for (int round = 0; round < units; round += a.teams) {
-    if (mine.position < units && team < a.teams) {
+  for (int round = 0; round < chunks; round += a.teams) {
+    if (mine.position < chunks && team < a.teams) {
       barrier_wait(shared_address(smem + a.barriers_at) + 8 * mine.buffer, mine.phase);
-      add_unit<B, kGrouped, kRows>(a, mine, warp, smem + mine.buffer * a.unit_bytes + lane * 16, x,
-                                   mine.slot * kTileRows + g, sums);
+      add_chunk<B, kGrouped, kRows>(a, mine, warp, smem + mine.buffer * a.chunk_bytes + lane * 16, x,
+                                    mine.slot * kTileRows + g, sums);
     }
     mine.advance(a, a.teams);
-    GemvUnit from = head;
+    GemvChunk from = head;
     from.advance(a, a.buffers);
-    const bool last = round + a.teams >= units, refill = from.position < units;
+    const bool last = round + a.teams >= chunks, refill = from.position < chunks;
     head.advance(a, a.teams);
     const bool finish = !last && head.tile - finished + reach > a.batch;
     if (refill || finish) __syncthreads();
@@ -260,8 +260,8 @@ __device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, c
 #if LOWBIT_SM90
       if (threadIdx.x == 0)
 #endif
-        for (int i = 0; i < a.teams && from.position < units; ++i, from.advance(a, 1))
-          start_unit(a, smem, range.first + from.tile, from.segment, from.buffer);
+        for (int i = 0; i < a.teams && from.position < chunks; ++i, from.advance(a, 1))
+          start_chunk(a, smem, range.first + from.tile, from.k_chunk, from.buffer);
     }
     if (finish && head.tile > finished) {
       finish_tiles<kGrouped, kRows>(a, smem, range, finished, head.tile - finished, slot);
@@ -273,10 +273,10 @@ __device__ __forceinline__ int2 stream_units(const GemvArgs& a, uint8_t* smem, c
   return {finished, slot};
 }
 
-/// What x comes as; kEither: told by the arguments.
+/// The type of x; kEither: told by the arguments.
 enum class GemvX { kCodes, kFloats, kEither };
 
-/// kResident: all units have a buffer of their own and all sums a place, so nothing waits in between.
+/// kResident: all chunks have a buffer of their own and all sums room of their own, so nothing waits in between.
 template <int B, bool kGrouped, int kRows, bool kResident, GemvX kX = GemvX::kEither>
 __global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __grid_constant__ GemvArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __g
     stage_codes<kGrouped, kRows>(a, smem, quads);
   }
 #if LOWBIT_SM90
-  if constexpr (!kGrouped) wait_for_all_copies();  // the scales; elsewhere the first unit's barrier speaks for them
+  if constexpr (!kGrouped) wait_for_all_copies();  // the scales; elsewhere the first chunk's barrier speaks for them
 #endif
   __syncthreads();
 
@@ -302,18 +302,18 @@ __global__ void __launch_bounds__(512, kResident ? 2 : 1) integer_gemv(const __g
   int* const sums = reinterpret_cast<int*>(smem + a.sums_at);
   int2 rest = {0, 0};
   if constexpr (kResident) {
-    GemvUnit mine;
+    GemvChunk mine;
     mine.advance(a, team);
     if (team < a.teams) {
 #pragma unroll 1
-      for (const int units = range.count * a.segments; mine.position < units; mine.advance(a, a.teams)) {
+      for (const int chunks = range.count * a.chunks_of_tile; mine.position < chunks; mine.advance(a, a.teams)) {
         barrier_wait(shared_address(smem + a.barriers_at) + 8 * mine.position, 0);
-        add_unit<B, kGrouped, kRows>(a, mine, warp, smem + mine.position * a.unit_bytes + lane * 16, x,
-                                     mine.tile * kTileRows + g, sums);
+        add_chunk<B, kGrouped, kRows>(a, mine, warp, smem + mine.position * a.chunk_bytes + lane * 16, x,
+                                      mine.tile * kTileRows + g, sums);
       }
     }
   } else {
-    rest = stream_units<B, kGrouped, kRows>(a, smem, range, team, warp, x, sums);
+    rest = stream_chunks<B, kGrouped, kRows>(a, smem, range, team, warp, x, sums);
   }
   __syncthreads();
   finish_tiles<kGrouped, kRows>(a, smem, range, rest.x, range.count - rest.x, rest.y);

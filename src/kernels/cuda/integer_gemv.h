@@ -48,12 +48,12 @@ struct GemvArgs {
   // How the work is cut (integer_gemv.cu).
   int least_tiles, longer;  // tiles of a thread block; the first `longer` ones have one more
   int blocks_of_row;        // blocks of 64 bytes
-  int segment, segments;    // blocks of a unit; units of a tile
-  int buffers, unit_bytes;  // units in flight, and bytes of one
-  int teams, team_warps;    // teams work on units of their own; warps of one share a unit's blocks
-  int team_inverse;         // warp / team_warps == warp * team_inverse >> 16
-  int batch;                // tiles between two epilogues
-  int x_stride;             // bytes of a row of x in shared memory
+  int blocks_of_chunk, chunks_of_tile;
+  int buffers, chunk_bytes;  // chunks in flight, and bytes of one
+  int teams, team_warps;     // teams work on chunks of their own; warps of one share a chunk's blocks
+  int team_inverse;          // warp / team_warps == warp * team_inverse >> 16
+  int batch;                 // tiles between two epilogues
+  int x_stride;              // bytes of a token's row in shared memory
   // Byte positions in shared memory.
   int x_at, planes_at, sums_at, x_sums_at, x_scales_at, largest_at, barriers_at, scales_at;
 };

@@ -44,8 +44,8 @@ cudaError_t allow_shared(const void* kernel, const Device& device) {
   const std::lock_guard lock(mutex);
   if (allowed.contains({kernel, device.index})) return cudaSuccess;
   auto e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes);
-  // The same split of the first-level cache for every kernel: changing it would empty the multiprocessor between two of
-  // them.
+  // Every kernel has one split of the first-level cache: changing it would drain the multiprocessor between two
+  // kernels.
   if (e == cudaSuccess)
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   if (e == cudaSuccess) allowed.insert({kernel, device.index});

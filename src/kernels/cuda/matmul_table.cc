@@ -69,7 +69,7 @@ int64_t gemv_row_bytes(int64_t k) {
   return std::max<int64_t>(1, ceil_div(k, GemvOrder<B>::kColumns)) * kBlockBytes;
 }
 
-/// Values that the kernel for one row of x takes with codes of two bits that are counted.
+/// Values that the kernel for one token takes with codes of two bits that are counted.
 template <class F>
 constexpr bool kCountable = F::Codec::kMax - F::Codec::kMin == 2 && kGemvBits<F> == 2;
 
@@ -140,7 +140,7 @@ const char* generic_refuses(const MatmulShape& s) { return s.k > kLargestExtent 
 
 template <class F>
 int64_t generic_row_bytes(int64_t k) {
-  return round_up(ceil_div(k, F::kElems) * F::kUnitBytes, 16);
+  return round_up(ceil_div(k, F::kElems) * F::kPackBytes, 16);
 }
 template <int kBytes>
 int64_t dense_row_bytes(int64_t k) {
@@ -162,15 +162,15 @@ Status generic_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64
 }
 
 /// int8 activations that come as floats are quantized into the workspace: codes, then scales.
-struct QuantizedPlaces {
+struct QuantizedWorkspace {
   int64_t ldq, scales_at, bytes;
 };
-QuantizedPlaces quantized_places(int64_t m, int64_t k, int64_t scales) {
+QuantizedWorkspace quantized_workspace(int64_t m, int64_t k, int64_t scales) {
   const int64_t ldq = round_up(std::max<int64_t>(k, 1), 64), at = round_up(m * ldq, 256);
   return {ldq, at, at + 4 * m * scales};
 }
 int64_t generic_workspace(const MatmulShape& s, Element x) {
-  return x == Element::kInt8 ? 0 : quantized_places(s.m, s.k, s.x_groups ? s.groups : 1).bytes;
+  return x == Element::kInt8 ? 0 : quantized_workspace(s.m, s.k, s.x_groups ? s.groups : 1).bytes;
 }
 
 template <FormatId kId, bool kInt8>
@@ -179,7 +179,7 @@ Status generic_run(const Matmul& call) {
                    call.m, call.ldx,  call.y, call.y_element, call.ldy};
   const auto stream = as_stream(call.stream);
   if (kInt8 && call.x_element != Element::kInt8) {
-    const auto at = quantized_places(call.m, call.w.k, call.x_groups ? call.w.groups : 1);
+    const auto at = quantized_workspace(call.m, call.w.k, call.x_groups ? call.w.groups : 1);
     auto* const codes = reinterpret_cast<int8_t*>(call.workspace);
     auto* const scales = reinterpret_cast<float*>(call.workspace + at.scales_at);
     if (auto s =
@@ -262,7 +262,7 @@ std::vector<MatmulKernel> make_kernels(TypeList<F...>) {
 }  // namespace
 
 const std::vector<MatmulKernel>& matmul_kernels() {
-  static const std::vector<MatmulKernel> all = make_kernels(UnitFormatList{});
+  static const std::vector<MatmulKernel> all = make_kernels(RandomAccessFormatList{});
   return all;
 }
 
@@ -284,7 +284,7 @@ GemvCodes find_gemv_codes(FormatId format, TypeList<F...>) {
 
 GemvCodes gemv_codes(const MatmulKernel& kernel) {
   if (!std::string_view(kernel.name).ends_with("__cuda_gemv16x8")) return {};
-  return find_gemv_codes(kernel.format, UnitFormatList{});
+  return find_gemv_codes(kernel.format, RandomAccessFormatList{});
 }
 
 Status quantize_activations(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, int64_t group,

@@ -1,5 +1,5 @@
 #pragma once
-// What kernels on packed pages need of the machine. tests/conformance/cuda_emulated/ has the same for a host.
+// Instructions for kernels on packed pages; tests/conformance/cuda_emulated/ has versions for a host.
 
 #include <cuda_runtime.h>
 
@@ -9,7 +9,7 @@
 
 namespace lowbit::cuda {
 
-/// c[16, 8] += a[16, 32] b[32, 8] of bytes, a unsigned; the places are those of mma_u8_s8().
+/// c[16, 8] += a[16, 32] b[32, 8] of bytes, a unsigned; fragments as in mma_u8_s8().
 template <bool kSigned>
 __device__ __forceinline__ void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (kSigned) {
@@ -26,19 +26,19 @@ __device__ __forceinline__ void multiply_bytes(int (&c)[4], const uint32_t (&a)[
 __device__ __forceinline__ uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return __byte_perm(a, b, which);
 }
-/// What is read once.
+/// Loads bytes that are read once only, past the first-level cache.
 __device__ __forceinline__ uint2 load_once(const uint8_t* from) {
   uint2 v;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
   return v;
 }
-/// The same where `is`; what was there stays where not. No branch, behind which registers would change places.
+/// load_once() if `is`, else v stays as it is. It is no branch: behind one the compiler would move registers.
 __device__ __forceinline__ void load_once_if(bool is, uint2& v, const uint8_t* from) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];}"
                : "+r"(v.x), "+r"(v.y)
                : "l"(from), "r"(static_cast<int>(is)));
 }
-/// The same of an address, asked for where the call stands, not where it is used.
+/// Loads an address at this point of the program, not where it is used.
 __device__ __forceinline__ const uint8_t* load_pointer_once(const uint64_t* from) {
   uint64_t v;
   asm volatile("ld.global.nc.u64 %0, [%1];" : "=l"(v) : "l"(from));

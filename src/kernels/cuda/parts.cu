@@ -87,7 +87,8 @@ __global__ void add_parts(const float* sums, const float* back, int64_t m, int64
   }
 }
 
-/// One warp per row: 32 columns make a word. Lane i adds |x| of columns i, i + 32, ...; the 32 sums fold by halves.
+/// One warp per row: 32 columns make a word. Lane i adds |x| of columns i, i + 32, ...; the 32 sums are added by
+/// halves.
 __global__ void binarize(const void* x, Element element, int64_t m, int64_t k, int64_t ldx, uint32_t* bits,
                          int64_t row_words, float* scales, int32_t* ones) {
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;

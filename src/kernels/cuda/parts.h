@@ -1,5 +1,5 @@
 #pragma once
-// What prepares x for the tensor-core matmuls and puts their results together.
+// Kernels that prepare x for the tensor-core matmuls and add up their results.
 
 #include <cuda_runtime_api.h>
 

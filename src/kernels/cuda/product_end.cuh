@@ -1,5 +1,5 @@
 #pragma once
-// What becomes of a product in a decoding step: ProductEnd, for device code.
+// The epilogue of a product in a decoding step: ProductEnd, for device code.
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda_product_api.h"

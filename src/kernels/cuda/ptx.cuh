@@ -28,8 +28,8 @@ __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// The same. What is given is worked out before: the compiler would put it behind the wait, where every instruction
-/// counts. So the wait is made to depend on it; no address is 1, and neither number is the least one.
+/// wait_for_predecessor() that depends on its arguments. So the compiler computes them before the wait; behind it every
+/// instruction costs time. No address is 1, and neither number is the least one.
 __device__ __forceinline__ void wait_for_predecessor_with(const void* address, const void* other, uint32_t shared_word,
                                                           int number, int small) {
 #if LOWBIT_SM90
@@ -125,7 +125,8 @@ __device__ __forceinline__ void mma_u8_s8(int (&c)[4], uint32_t a0, uint32_t a1,
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// c[16, 8] += a[16, 16] b[16, 8] in bf16 with f32 sums: the same places with pairs of columns 2 t.. and 8 + 2 t...
+/// c[16, 8] += a[16, 16] b[16, 8] in bf16 with f32 sums: fragments as in mma_u8_s8(), with pairs of columns 2 t.. and 8
+/// + 2 t...
 __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                          uint32_t b1) {
   asm volatile(

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/quantized_mm_one_row.cuh"
+#include "kernels/cuda/quantized_mm_gemv.cuh"
 #include "kernels/cuda/quantized_mm_rows.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kAnyWarps = 4, kMostGridRows = 65535, kMostSplit = 8, kManyRows = 32;
 constexpr int kSharedBytes =
-    96 << 10;  // of parts of one or two rows of x; what every device from 8.0 on gives a thread block
+    96 << 10;  // of parts of one or two tokens; what every device from 8.0 on gives a thread block
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -53,11 +53,11 @@ bool make_weight_map(const uint8_t* weight, const QuantizedConfig& p, CUtensorMa
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// One row of x on a device with tensor maps (code for 8.0 is empty); false when it is not for quantized_mm_one_row.
+/// One token on a device with tensor maps (code for 8.0 is empty); false when it is not for quantized_mm_gemv.
 template <int BITS, int kSlots>
-bool start_one_row(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p,
-                   const Device& device, bool overlap, cudaStream_t stream, cudaError_t* error) {
-  const auto kernel = quantized_mm_one_row<BITS, kSlots>;
+bool start_gemv(const void* input, const uint8_t* weight, void* output, const QuantizedConfig& p, const Device& device,
+                bool overlap, cudaStream_t stream, cudaError_t* error) {
+  const auto kernel = quantized_mm_gemv<BITS, kSlots>;
   if (!device.bulk_copies || p.m != 1 || p.groups > 1) return false;
   const int64_t lines = ceil_div((p.k * BITS + 7) / 8, kLineBytes), warp_lines = ceil_div(lines, kLineWarps);
   const int64_t shared =
@@ -138,7 +138,7 @@ cudaError_t start_rows(const void* input, const uint8_t* weight, void* output, c
   const dim3 grid(static_cast<unsigned>(ceil_div(p.n, 32 * RowWarps)),
                   static_cast<unsigned>(ceil_div(p.m, c.rows_of_x)), static_cast<unsigned>(c.split));
   const dim3 block(static_cast<unsigned>(32 * RowWarps * c.column_warps * c.depth));
-  // Without overlap: blocks of the next launch would take places unevenly (measured: 16 to 33 % slower from 8 rows on).
+  // Without overlap: blocks of the next launch would be spread unevenly (measured: 16 to 33 % slower from 8 rows on).
   return launch_cluster(kernel, grid, block, dim3(1, 1, static_cast<unsigned>(c.split)), static_cast<size_t>(shared),
                         stream, false, input, weight, output, p, c);
 }
@@ -158,8 +158,8 @@ cudaError_t launch_quantized_mm(const void* input, const uint8_t* weight, void* 
   }
   if constexpr (BITS == 8) {
     cudaError_t e = cudaSuccess;
-    if (overlap && start_one_row<BITS, kSlotsOverlapping>(input, weight, output, p, device, true, stream, &e)) return e;
-    if (start_one_row<BITS, kSlotsAlone>(input, weight, output, p, device, overlap, stream, &e)) return e;
+    if (overlap && start_gemv<BITS, kSlotsOverlapping>(input, weight, output, p, device, true, stream, &e)) return e;
+    if (start_gemv<BITS, kSlotsAlone>(input, weight, output, p, device, overlap, stream, &e)) return e;
   }
   if (p.m <= kDecodeRows) return start_decode<BITS>(input, weight, output, p, device, overlap, stream);
   // 128 rows of weights share what is read of x, where that is much.

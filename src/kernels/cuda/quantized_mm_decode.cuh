@@ -1,8 +1,8 @@
 #pragma once
-// quantized_mm<BITS> for one or two rows of x. A part of a row of x is a column of the mma, so that one row costs no
+// quantized_mm<BITS> for one or two tokens. A part of a token is a column of the mma, so that one row costs no
 // more instructions than two.
 //
-// Shapes:   a thread block makes 16 outputs per row of x; its warps share the chunks of 64 bytes of the weight rows.
+// Shapes:   a thread block makes 16 outputs per token; its warps share the chunks of 64 bytes of the weight rows.
 // Memory:   weights go from global memory to registers, all chunks of a pass before x is touched.
 // Error:    sums of a chunk are added to f32 sums by ordinary additions, since tensor cores truncate.
 // Limits:   reading the weights.
@@ -27,11 +27,11 @@ __device__ __forceinline__ void stage_decode(const QuantizedConfig& p, const voi
       float low[4], high[4];
       load_four(x, p.input_element, k, p.k, aligned, low);
       load_four(x, p.input_element, k + kPairApart<BITS>, p.k, aligned, high);
-      uint4 places[kParts];
-      split_pairs<BITS>(low, high, places);
+      uint4 quads[kParts];
+      split_pairs<BITS>(low, high, quads);
       uint8_t* const column = smem + row * kParts * column_bytes + place * 16;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) *reinterpret_cast<uint4*>(column + part * column_bytes) = places[part];
+      for (int part = 0; part < kParts; ++part) *reinterpret_cast<uint4*>(column + part * column_bytes) = quads[part];
     }
   }
 }
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_chunk(const uint4& low, const uint4& high, c
   for (int i = 0; i < 4; ++i) sums[i] = __fmaf_rn(__fadd_rn(c[0][i], c[1][i]), i < 2 ? scale_low : scale_high, sums[i]);
 }
 
-/// What is left to do to a sum of products.
+/// Finishes a sum of products.
 __device__ __forceinline__ void finish_output(const QuantizedConfig& p, void* output, int64_t m, int64_t n, float y) {
   if (p.groups <= 1) y = __fmul_rn(y, scale_of(p, n, 0));
   if (p.bias != nullptr) y = __fadd_rn(y, p.bias[n]);
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   const int64_t row_bytes = (p.k * BITS + 7) / 8;
   const int chunks = static_cast<int>((row_bytes + kChunkBytes - 1) / kChunkBytes);
   const int group_chunks = p.groups > 1 ? static_cast<int>(p.group * BITS / (8 * kChunkBytes)) : chunks + 1;
-  // The mma's columns that no row of x fills read the last one's; their sums are not used.
+  // The mma's columns that no token fills read the last one's; their sums are not used.
   const uint8_t* const column = smem + min(g, rows * kParts - 1) * column_bytes + t * 16;
   float sums[4] = {};
   for (int first = 0; first < chunks; first += pass_chunks) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the tensor-core kernels of quantized_mm share. f32 accuracy: x is cut into three bf16 parts that add up to it
+// Shared by the tensor-core kernels of quantized_mm. f32 accuracy: x is cut into three bf16 parts that add up to it
 // exactly (8 + 8 + 8 significant bits), small integer weights are exact in bf16, and so is every product; sums are f32.
 //
 // Order:    lane t of a piece of a weight row holds consecutive bytes of it; pair i of a word is codes i and i + 16 /
@@ -65,10 +65,10 @@ __device__ __forceinline__ void split(float v, uint32_t (&parts)[kParts]) {
   parts[2] = f32_to_bits(__fsub_rn(rest, bits_to_f32(parts[1])));
 }
 
-/// Eight columns of a row of x that a lane multiplies with four pairs of a word's codes: from k on, and from k +
-/// `apart` on. places[part]: four words, a pair of columns each. With 8 bits the four pairs are of two words.
+/// Eight columns of a token that a lane multiplies with four pairs of a word's codes: from k on, and from k +
+/// `apart` on. quads[part]: four words, a pair of columns each. With 8 bits the four pairs are of two words.
 template <int BITS>
-__device__ __forceinline__ void split_pairs(const float (&low)[4], const float (&high)[4], uint4 (&places)[kParts]) {
+__device__ __forceinline__ void split_pairs(const float (&low)[4], const float (&high)[4], uint4 (&quads)[kParts]) {
   uint32_t words[kParts][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void split_pairs(const float (&low)[4], const float (
   }
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
-    places[part] = {words[part][0], words[part][1], words[part][2], words[part][3]};
+    quads[part] = {words[part][0], words[part][1], words[part][2], words[part][3]};
 }
 
 /// First column of quad `quad` (four pairs) of a lane whose words begin at column `from`, and how far the second four

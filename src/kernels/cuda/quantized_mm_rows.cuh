@@ -1,15 +1,15 @@
 #pragma once
-// quantized_mm<BITS> for three and more rows of x. x is cut into parts in shared memory, a pass of columns at a time;
+// quantized_mm<BITS> for three and more tokens. x is cut into parts in shared memory, a pass of columns at a time;
 // the first parts have sums of their own, the two small ones share theirs.
 //
-// Shapes:   a thread block makes 32 * RowWarps outputs of up to 16 * column_warps rows of x. Its warps are RowWarps x
-//           column_warps x depth: a warp multiplies 32 rows of weights with 16 rows of x; depth warps share the pieces
+// Shapes:   a thread block makes 32 * RowWarps outputs of up to 16 * column_warps tokens. Its warps are RowWarps x
+//           column_warps x depth: a warp multiplies 32 rows of weights with 16 tokens; depth warps share the pieces
 //             of a pass.
 // Clusters: on compute capability 9 a cluster's blocks share K; each adds up a share of the outputs, in ascending
 // order.
 // Memory:   a lane's weights are in registers one piece ahead, x is read once per block.
 // Error:    sums of 256 columns are added to f32 sums by ordinary additions, since tensor cores truncate.
-// Limits:   the tensor cores, from 32 rows of x on; below, cutting x and latencies.
+// Limits:   the tensor cores, from 32 tokens on; below, cutting x and latencies.
 
 #include "kernels/cuda/quantized_mm_decode.cuh"
 
@@ -22,7 +22,7 @@ struct RowsCut {
   int column_warps, depth;        // warps side by side; warps that share K
   int rows_of_x;                  // of a block
   int split, split_pieces;        // blocks of a cluster; pieces of K of each
-  int pass_pieces, column_bytes;  // pieces of a pass; bytes of one part of a row of x in shared memory
+  int pass_pieces, column_bytes;  // pieces of a pass; bytes of one part of a token's row in shared memory
 };
 
 /// A piece: what four lanes hold of a weight row.
@@ -74,8 +74,7 @@ struct LaneWeights {
 };
 
 /// x of a pass from column `first` on, zeros behind k: column (3 row + part), then [piece][quad][lane t][pair of
-/// columns]. Loads of four places are under way at a time, and blocks begin at different rows: they all want the same
-/// ones.
+/// columns]. Four loads are under way at a time, and blocks begin at different rows, since all want the same ones.
 template <int BITS>
 __device__ __forceinline__ void stage_rows(const QuantizedConfig& p, const RowsCut& c, const void* input, int64_t m0,
                                            int rows, int64_t first, uint8_t* smem) {
@@ -83,7 +82,7 @@ __device__ __forceinline__ void stage_rows(const QuantizedConfig& p, const RowsC
   constexpr int kAtOnce = 4;
   const bool aligned = fours_aligned(p, input);
   const bool whole = aligned && p.input_element == Element::kF32 && first + c.pass_pieces * P::kColumns <= p.k;
-  const int places = c.pass_pieces * P::kQuads * 4, rounds = places / 32, warps = blockDim.x / 32;  // places: 32 * 2^i
+  const int loads = c.pass_pieces * P::kQuads * 4, rounds = loads / 32, warps = blockDim.x / 32;  // loads: 32 * 2^i
   const int lane = threadIdx.x & 31, shift = 31 - __clz(rounds), all = rows * rounds;
   const int turn = static_cast<int>(blockIdx.x % static_cast<unsigned>(rows));
   for (int i0 = threadIdx.x >> 5; i0 < all; i0 += kAtOnce * warps) {
@@ -120,7 +119,7 @@ __device__ __forceinline__ void stage_rows(const QuantizedConfig& p, const RowsC
   }
 }
 
-/// Products of a piece. `x`: this lane's place in the first part of its row of x; rows 8 further are `tile_bytes` away.
+/// Products of a piece. `x`: this lane's place in the first part of its token; rows 8 further are `tile_bytes` away.
 template <int BITS>
 __device__ __forceinline__ void add_piece(const LaneWeights<BITS>& weights, const uint8_t* x, int tile_bytes,
                                           int column_bytes, float (&big)[2][2][4], float (&small)[2][2][4]) {
@@ -152,7 +151,7 @@ __device__ __forceinline__ void add_piece(const LaneWeights<BITS>& weights, cons
   }
 }
 
-/// Sums of all depth warps and of the cluster's blocks, then scale, bias and the store. `sums`: [depth][row of x][row].
+/// Sums of all depth warps and of the cluster's blocks, then scale, bias and the store. `sums`: [depth][token][row].
 template <int RowWarps>
 __device__ __forceinline__ void finish_rows(const QuantizedConfig& p, const RowsCut& c, void* output, const float* sums,
                                             int64_t m0, int rows, int64_t n0) {
@@ -209,7 +208,7 @@ __global__ void __launch_bounds__(128 * RowWarps, 4 / RowWarps)
   const int begin = blockIdx.z * c.split_pieces;
   const int end = min(begin + c.split_pieces, static_cast<int>((row_bytes + P::kBytes - 1) / P::kBytes));
   const int group_pieces = p.groups > 1 ? static_cast<int>(p.group / P::kColumns) : 1;
-  // Columns of the mma that no row of x fills read the last one's; their sums are not used.
+  // Columns of the mma that no token fills read the last one's; their sums are not used.
   const int x_row = column_warp * kWarpRowsOfX + g;
   const uint8_t* const x = smem + min(x_row, rows - 1) * kParts * c.column_bytes + t * 16;
   const int tile_bytes = (min(x_row + 8, rows - 1) - min(x_row, rows - 1)) * kParts * c.column_bytes;

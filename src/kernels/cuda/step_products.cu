@@ -1,4 +1,4 @@
-#include "kernels/cuda/step_one_row.cuh"
+#include "kernels/cuda/step_gemv.cuh"
 
 #include <algorithm>
 #include <bit>
@@ -13,53 +13,54 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kSpreadBytes = 16;  // behind a row of codes: rows in different banks
-constexpr int kOneRowBlocks = 2;  // of a multiprocessor
+constexpr int kSpreadBytes = 16;    // behind a row of codes: rows in different banks
+constexpr int kStepGemvBlocks = 2;  // of a multiprocessor
 
 bool gates(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
 int bits_of(const StepProducts& call) { return stored_bits(call.kernel->format, GemmActivation::kInt8).bits; }
 
-/// One row streams where lanes that pass a group's sum on have whole groups.
+/// One token streams where lanes that pass a group's sum on have whole groups.
 bool streams(const ProductArgs& args) {
-  return args.m == 1 && args.per_scale <= kOneRowSegments && std::has_single_bit(static_cast<unsigned>(args.per_scale));
+  return args.m == 1 && args.per_scale <= kStepGemvXGroups &&
+         std::has_single_bit(static_cast<unsigned>(args.per_scale));
 }
 
 /// How warps share K: an even number of batches of a warp at a time, which hold whole groups.
-void cut_one_row(ProductArgs& args) {
+void cut_step_gemv(ProductArgs& args) {
   const int batches = static_cast<int>(ceil_div(args.k, 64));
   args.warp_batches = batches <= kProductThreads / 16 && args.per_scale <= 4 ? 2 : kProductBatches;
   args.depth = std::min(kProductThreads / 32, static_cast<int>(ceil_div(batches, args.warp_batches)));
   args.scale_shift = std::countr_zero(static_cast<unsigned>(args.per_scale));
 }
 
-/// The same as place() for one row.
-int place_one_row(const StepProducts& call, ProductArgs& args, int grid) {
+/// place() for one token.
+int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   const bool pairs = gates(call.end);
   const int tiles = pairs ? 2 : 1, bits = bits_of(call), groups = tiles * args.weight_groups * 16 * 4;
-  args.stages = pairs ? kOneRowStages<4, 2> : bits == 8 ? kOneRowStages<8, 1> : kOneRowStages<4, 1>;
+  args.stages = pairs ? kStepGemvStages<4, 2> : bits == 8 ? kStepGemvStages<8, 1> : kStepGemvStages<4, 1>;
   args.scale_stages =
       static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(grid, 1))));
   args.weights_at = args.scale_stages * groups;
   args.rows_at = args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
   args.codes_at = args.results_at + std::max(2 * groups, args.norm == nullptr ? 0 : args.k * 4);
-  args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kOneRowSegments;
-  args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kOneRowSegments) * 4;
+  args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
+  args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
   return args.factor_at + 16;
 }
 
-/// Places in shared memory; its bytes.
+/// Lays out shared memory; returns its bytes.
 int place(const StepProducts& call, ProductArgs& args, int grid) {
   const int tiles = gates(call.end) ? 2 : 1, words = bits_of(call);
   const int stage = kProductBatches * kProductThreads * words * 4 * tiles;
   args.chunks = static_cast<int>(ceil_div(ceil_div(args.k, 64), args.depth * args.warp_batches));
-  if (streams(args)) return place_one_row(call, args, grid);
+  if (streams(args)) return place_step_gemv(call, args, grid);
   args.stages = std::min(args.chunks, kProductStages);
   args.weights_at = static_cast<int>(round_up(tiles * args.weight_groups * 16 * 4, 16));
   args.results_at = args.weights_at + args.stages * stage;
   args.codes_at = args.results_at + std::max(tiles * args.weight_groups * args.m * 16 * 4, 64);
   args.code_pitch = static_cast<int>(round_up(args.k, 64)) + kSpreadBytes;
   args.x_scales_at = args.codes_at + args.m * args.code_pitch;
-  args.rows_at = args.x_scales_at + static_cast<int>(round_up(args.m * args.segments * 4, 16));
+  args.rows_at = args.x_scales_at + static_cast<int>(round_up(args.m * args.x_group_count * 4, 16));
   args.norm_at = args.rows_at + (args.norm == nullptr ? 0 : args.m * args.k * 4);
   // Behind codes there must be as many bytes as a share has, whatever they are.
   return args.norm_at + (args.norm == nullptr ? 0 : args.k * 4) + 64 * kProductBatches;
@@ -78,9 +79,9 @@ ProductArgs args_of(const StepProducts& call) {
   args.m = static_cast<int>(first.m);
   args.k = static_cast<int>(first.w.k);
   args.k_blocks = static_cast<int>(ceil_div(first.w.k, 128));
-  args.segments = static_cast<int>(first.w.groups);
+  args.x_group_count = static_cast<int>(first.w.groups);
   args.per_scale = static_cast<int>(std::clamp<int64_t>(first.w.groups_per_scale, 1, first.w.groups));
-  args.weight_groups = static_cast<int>(ceil_div(args.segments, args.per_scale));
+  args.weight_groups = static_cast<int>(ceil_div(args.x_group_count, args.per_scale));
   args.end = call.end;
   ActivationGroupArgs cut{};
   cut.per_scale = args.per_scale;
@@ -88,7 +89,7 @@ ProductArgs args_of(const StepProducts& call) {
   cut_activation_groups_skinny(cut);
   args.depth = cut.whole_groups != 0 ? cut.depth : 0;
   args.warp_batches = cut.warp_batches;
-  if (streams(args)) cut_one_row(args);
+  if (streams(args)) cut_step_gemv(args);
   int block = 0;
   for (int i = 0; i < call.count; ++i) {
     const Matmul& from = call.parts[static_cast<size_t>(i)];
@@ -107,7 +108,7 @@ ProductArgs args_of(const StepProducts& call) {
 }
 
 int grid_of(const ProductArgs& args, const Device& device) {
-  return streams(args) ? std::min(args.tiles, kOneRowBlocks * device.processors) : args.tiles;
+  return streams(args) ? std::min(args.tiles, kStepGemvBlocks * device.processors) : args.tiles;
 }
 
 bool takes(const StepProducts& call, const Matmul& part) {
@@ -119,7 +120,7 @@ bool takes(const StepProducts& call, const Matmul& part) {
 
 template <int Bits, int kTiles>
 const void* kernel_of(bool streams) {
-  return streams ? reinterpret_cast<const void*>(&one_row_products_kernel<Bits, kTiles>)
+  return streams ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles>)
                  : reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
 }
 template <int kTiles>

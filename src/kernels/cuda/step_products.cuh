@@ -1,13 +1,13 @@
 #pragma once
-// Products of up to eight rows of x with a scale per segment of 32 columns, and what stands before and behind them in
-// a decoding step; one row alone: step_one_row.cuh. A block has 16 rows of weights, or 16 of a gate's and the same 16
-// of its factor's; its warps share K.
+// Products of up to eight tokens with a scale per activation group of 32 columns, with the norm before and the gate or
+// sum after them in a decoding step; one token alone: step_gemv.cuh. A block has 16 rows of weights, or 16 of a gate's
+// and the same 16 of its factor's; its warps share K.
 //
 // Memory:   a thread copies its own words of weights to shared memory, kProductStages shares ahead, the first of them
 //           before the previous kernel has ended: no barrier stands between shares. x becomes codes and scales in
 //           shared memory: copied, or made here from floats.
-// Numerics: docs/numerics.md#matmul: a warp adds the segments of whole groups, a thread per output folds the groups.
-// Limits:   latency: read x - norm - quantize - products - fold.
+// Numerics: docs/numerics.md#matmul: a warp adds whole weight groups, a thread per output adds those up.
+// Limits:   latency: read x - norm - quantize - products - scale and add.
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -23,7 +23,7 @@ inline constexpr int kProductStages = 4;                          // of weights 
 
 struct ProductPart {
   const uint8_t* tiles;
-  const float* scales;  // [segments, n_padded]
+  const float* scales;  // [x groups, n_padded]
   const float* bias;
   float* y;
   int64_t ldy;
@@ -39,7 +39,7 @@ struct ProductArgs {
   int64_t ldx;
   const float* norm;
   float eps;
-  int m, k, k_blocks, segments, per_scale, weight_groups;
+  int m, k, k_blocks, x_group_count, per_scale, weight_groups;
   int depth, warp_batches;  // warps that share K, and batches of one of them at a time
   ProductEnd end;
   // Byte positions in shared memory, and bytes of a row of codes.
@@ -68,7 +68,7 @@ struct ProductCopies {
   static constexpr int kWords = FragmentOrder<Bits, 1>::kLaneWords, kVector = kWords < 4 ? kWords : 4,
                        kBytes = 4 * kVector, kOfBatch = kWords / kVector,
                        kStageBytes = kProductBatches * kOfBatch * kProductThreads * kBytes;
-  /// Of a thread's copy in a stage.
+  /// The offset of a thread's copy in a stage.
   static __device__ __forceinline__ int place(int batch, int copy) {
     return ((batch * kOfBatch + copy) * kProductThreads + static_cast<int>(threadIdx.x)) * kBytes;
   }
@@ -152,13 +152,15 @@ __device__ __forceinline__ void stage_normed(const ProductArgs& p, uint8_t* shar
   __syncthreads();
 }
 
-/// Where the word of four codes from `column` on lies in its row: a lane's two words of a segment side by side.
-__device__ __forceinline__ int code_place(int column) {
+/// Where the word of four codes from `column` on lies in its row: a lane's two words of an activation group lie side by
+/// side.
+__device__ __forceinline__ int code_offset(int column) {
   const int word = column % 32 / 4;
   return column - column % 32 + 4 * (2 * (word % 4) + word / 4);
 }
 
-/// Codes and scales of x in shared memory, zeros behind column k; eight lanes take a segment, four columns each.
+/// Codes and scales of x in shared memory, zeros behind column k; eight lanes take one activation group, four columns
+/// each.
 __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint8_t* shared) {
   constexpr int kAtOnce = 4;
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
@@ -194,10 +196,10 @@ __device__ __forceinline__ void quantize_product_rows(const ProductArgs& p, uint
       const Quantizer q = quantizer_of(most);
       if (!inside) continue;
       const auto code = [&](float x) { return static_cast<uint32_t>(quantize_one(x, q.inverse)); };
-      *reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_place(column)) = __byte_perm(
+      *reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_offset(column)) = __byte_perm(
           __byte_perm(code(v[i].x), code(v[i].y), 0x0040), __byte_perm(code(v[i].z), code(v[i].w), 0x0040), 0x5410);
-      const int segment = column / 32;
-      if (column % 32 == 0 && segment < p.segments) scales[row * p.segments + segment] = q.scale;
+      const int x_group = column / 32;
+      if (column % 32 == 0 && x_group < p.x_group_count) scales[row * p.x_group_count + x_group] = q.scale;
     }
   }
 }
@@ -209,11 +211,11 @@ __device__ __forceinline__ void copy_product_codes(const ProductArgs& p, uint8_t
   for (int at = thread; at < p.m * of_row; at += kProductThreads) {
     const int row = at / of_row, column = at % of_row * 16;
     const uint4 v = *reinterpret_cast<const uint4*>(p.codes + row * p.ldx + column);
-    auto* const to = reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_place(column));
+    auto* const to = reinterpret_cast<uint32_t*>(shared + p.codes_at + row * p.code_pitch + code_offset(column));
     to[0] = v.x, to[2] = v.y, to[4] = v.z, to[6] = v.w;
   }
 #pragma unroll 2
-  for (int i = thread; i < p.m * p.segments; i += kProductThreads) scales[i] = p.x_scales[i];
+  for (int i = thread; i < p.m * p.x_group_count; i += kProductThreads) scales[i] = p.x_scales[i];
 }
 
 // ---- Products
@@ -232,7 +234,7 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
   constexpr GemmActivation kX = GemmActivation::kInt8;
   if (share.count == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, first = 2 * share.first;
-  // Behind the last segment lie bytes that nobody uses the sums of.
+  // Behind the last activation group lie bytes that nobody uses the sums of.
   const uint8_t* const codes = shared + p.codes_at + min(g, p.m - 1) * p.code_pitch + 32 * first + 8 * t;
   int d[2 * kProductBatches][4];  // before any is used: nothing of one step waits for another's
 #pragma unroll
@@ -248,9 +250,9 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
     }
   }
   const auto* const scales = reinterpret_cast<const float*>(shared + p.x_scales_at) + first;
-  const float* const even = scales + min(2 * t, p.m - 1) * p.segments;
-  const float* const odd = scales + min(2 * t + 1, p.m - 1) * p.segments;
-  const int count = min(p.segments - first, 2 * share.count);
+  const float* const even = scales + min(2 * t, p.m - 1) * p.x_group_count;
+  const float* const odd = scales + min(2 * t + 1, p.m - 1) * p.x_group_count;
+  const int count = min(p.x_group_count - first, 2 * share.count);
   float* slot = results + first / p.per_scale * p.m * 16;
   float part[4] = {};
   int left = p.per_scale;
@@ -260,7 +262,7 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
     const float by_even = even[at], by_odd = odd[at];
 #pragma unroll
     for (int c = 0; c < 4; ++c) part[c] = __fmaf_rn(narrow_sum<kX, Bits>(d[at][c]), c & 1 ? by_odd : by_even, part[c]);
-    if (--left != 0 && first + at + 1 != p.segments) continue;
+    if (--left != 0 && first + at + 1 != p.x_group_count) continue;
     put_product(slot, p.m, part);
     slot += p.m * 16;
     left = p.per_scale;
@@ -268,8 +270,21 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
   }
 }
 
+/// Scales of a block's tiles into shared memory, [tile][weight group][16].
+template <int kTiles>
+__device__ __forceinline__ void stage_product_scales(const ProductArgs& p, int part, int n0, float* scales) {
+  const int thread = static_cast<int>(threadIdx.x), of_tile = p.weight_groups * 16;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const ProductPart& of = p.part[kTiles == 1 ? part : i];
+#pragma unroll 4
+    for (int at = thread; at < of_tile; at += kProductThreads)
+      scales[i * of_tile + at] = of.scales[int64_t(at / 16) * p.per_scale * of.n_padded + n0 + at % 16];
+  }
+}
+
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
-/// the compiler aims at four, and registers spill.
+/// the compiler goes for four, and registers spill.
 template <int Bits, int kTiles>
 __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
@@ -293,19 +308,13 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
   };
 #pragma unroll 1
   for (int chunk = 0; chunk < kProductStages; ++chunk) copy_chunk(chunk);
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const ProductPart& part = p.part[kTiles == 1 ? mine : i];
-#pragma unroll 4
-    for (int at = thread; at < of_tile; at += kProductThreads)
-      scales[i * of_tile + at] = part.scales[int64_t(at / 16) * p.per_scale * part.n_padded + n0 + at % 16];
-  }
+  stage_product_scales<kTiles>(p, mine, n0, scales);
   for (int i = thread; p.norm != nullptr && i < p.k / 4; i += kProductThreads)
     reinterpret_cast<float4*>(product_shared + p.norm_at)[i] = reinterpret_cast<const float4*>(p.norm)[i];
-  // Threads that fold: 16 for a row of x, the second tile's from half of the block on.
-  const int folder = kTiles == 1 ? thread : thread % (kProductThreads / 2),
+  // Threads that add groups up: 16 for a token, the second tile's from half of the block on.
+  const int output = kTiles == 1 ? thread : thread % (kProductThreads / 2),
             second = kTiles == 1 ? 0 : thread / (kProductThreads / 2);
-  const int r = folder % 16, m = folder / 16, n = n0 + r;
+  const int r = output % 16, m = output / 16, n = n0 + r;
   const ProductPart& part = p.part[kTiles == 1 ? mine : second];
   const bool has_output = m < p.m && n < part.n;
   const float bias = part.bias == nullptr || !has_output ? 0.0f : part.bias[n];
@@ -332,17 +341,17 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
   __syncthreads();
   float acc = 0;
   if (m < p.m) {
-    const float *const from = results + second * slots + folder, *const scale = scales + second * of_tile + r;
+    const float *const from = results + second * slots + output, *const scale = scales + second * of_tile + r;
 #pragma unroll 8
     for (int i = 0; i < p.weight_groups; ++i) acc = __fmaf_rn(from[i * p.m * 16], scale[i * 16], acc);
   }
   float y = __fadd_rn(acc, bias);
   if constexpr (kTiles == 2) {
     __syncthreads();  // all have read what lies there
-    if (second == 1 && m < p.m) results[folder] = y;
+    if (second == 1 && m < p.m) results[output] = y;
     __syncthreads();
     if (second == 1) return;
-    if (m < p.m) y = gated(y, results[folder], p.end);
+    if (m < p.m) y = gated(y, results[output], p.end);
   }
   if (has_output) *to = p.end == ProductEnd::kAdd ? __fadd_rn(before, y) : y;
 }

@@ -41,14 +41,14 @@ Device this_device() {
   return d;
 }
 
-/// Segments that share a scale of the weights; 0: scales of x are others. Kernels of their own for scales of x per 32
-/// columns.
+/// Activation groups that share a scale of the weights; 0: x has other scales. Kernels of their own for scales of x per
+/// 32 columns.
 int64_t activation_groups_per_scale(const MatmulShape& s) {
   return s.x_groups && s.groups > 1 && s.group == kActivationGroupColumns ? std::max<int64_t>(1, s.groups_per_scale)
                                                                           : 0;
 }
 
-/// The problem of a shape, with rows of x where every kernel can read them.
+/// The problem of a shape, with x where every kernel can read it.
 GemmProblem problem_of(FormatId format, GemmActivation activation, const MatmulShape& s) {
   static const uint8_t place[256] = {};
   GemmProblem p;
@@ -116,11 +116,11 @@ GemmProblem problem_of_call(FormatId format, GemmActivation activation, const Ma
 
 // ---- int8: codes and scales in the workspace when x comes as floats, sums of x when there are offsets
 
-struct Int8Places {
+struct Int8Workspace {
   int64_t ldq, scales, sums, bytes;
 };
-Int8Places int8_places(const MatmulShape& s, Element x) {
-  Int8Places at{};
+Int8Workspace int8_workspace(const MatmulShape& s, Element x) {
+  Int8Workspace at{};
   at.ldq = round_up(std::max<int64_t>(s.k, 1), 64);
   const bool quantize = x != Element::kInt8;
   at.scales = quantize ? round_up(s.m * at.ldq, 256) : 0;
@@ -134,7 +134,7 @@ Status run_int8(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
   const MatmulShape shape = {
       call.m, w.n, w.k, w.group, w.groups, w.offsets != nullptr, call.x_groups, w.groups_per_scale};
-  const Int8Places at = int8_places(shape, call.x_element);
+  const Int8Workspace at = int8_workspace(shape, call.x_element);
   GemmProblem p = problem_of_call(format, GemmActivation::kInt8, call);
   p.x_scale = call.x_scales;
   p.x_scale_row_stride = call.x_groups ? w.groups : 1;
@@ -175,11 +175,11 @@ Status run_int8(FormatId format, const Matmul& call) {
 
 // ---- f16 and bf16 as they are; f32 as three bf16 parts, whose products are added (docs/adr/0021-three-bf16-parts.md)
 
-struct SplitPlaces {
-  int64_t rows, ldp, sums, back, bytes;  // rows of x at a time
+struct SplitWorkspace {
+  int64_t rows, ldp, sums, back, bytes;  // tokens at a time
 };
-SplitPlaces split_places(int64_t m, int64_t n, int64_t k) {
-  SplitPlaces at{};
+SplitWorkspace split_workspace(int64_t m, int64_t n, int64_t k) {
+  SplitWorkspace at{};
   at.rows = std::min(m, kSplitRows);
   at.ldp = round_up(std::max<int64_t>(k, 1), 64);
   at.sums = round_up(2 * kPartsOfF32 * at.rows * at.ldp, 256);
@@ -190,7 +190,7 @@ SplitPlaces split_places(int64_t m, int64_t n, int64_t k) {
 
 Status run_split(FormatId format, const Matmul& call) {
   const Weight& w = call.w;
-  const SplitPlaces at = split_places(call.m, w.n, w.k);
+  const SplitWorkspace at = split_workspace(call.m, w.n, w.k);
   auto* const sums = reinterpret_cast<float*>(call.workspace + at.sums);
   auto* const back = reinterpret_cast<float*>(call.workspace + at.back);
   const Device device = this_device();
@@ -238,15 +238,15 @@ const char* tensor_refuses(FormatId format, Activation activation, const MatmulS
   if (s.groups_per_scale > 1 && s.groups > 1 && s.x_groups) return "scales of x finer than the weight's";
   if (!int8) return s.offsets ? "offsets with float activations" : "";
   // The GEMV is faster with one scale per row, and quantizes x itself; with groups it is the slower one.
-  const bool few = s.groups > 1 && s.group % 64 == 0 && !s.offsets;
-  if (s.m <= kGemvRows && !few) return "one to eight rows of x with these scales";
+  const bool grouped = s.groups > 1 && s.group % 64 == 0 && !s.offsets;
+  if (s.m <= kGemvRows && !grouped) return "one to eight rows of x with these scales";
   return "";
 }
 
 int64_t tensor_row_bytes(FormatId format, Activation activation, int64_t k) {
   const bool int8 = activation == Activation::kInt8;
-  const int64_t unit = int8 ? 128 : 64;
-  return std::max<int64_t>(1, ceil_div(k, unit)) * unit *
+  const int64_t k_step = int8 ? 128 : 64;
+  return std::max<int64_t>(1, ceil_div(k, k_step)) * k_step *
          stored_width(stored_bits(format, gemm_activation(activation)).bits) / 8;
 }
 
@@ -256,8 +256,8 @@ Status tensor_relayout(FormatId format, Activation activation, const uint8_t* fr
 }
 
 int64_t tensor_workspace(Activation activation, const MatmulShape& s, Element x) {
-  if (activation == Activation::kInt8) return int8_places(s, x).bytes;
-  return x == Element::kF32 ? split_places(s.m, s.n, s.k).bytes : 0;
+  if (activation == Activation::kInt8) return int8_workspace(s, x).bytes;
+  return x == Element::kF32 ? split_workspace(s.m, s.n, s.k).bytes : 0;
 }
 
 Status tensor_run(FormatId format, Activation activation, const Matmul& call) {

@@ -67,9 +67,9 @@ Status gemm_fp8(const Fp8Gemm&, void*, const float*) { return not_built(); }
 Status grouped_gemm_fp8(const Fp8Gemm&, const Fp8Groups&, void*) { return not_built(); }
 
 Status f32_matmul(const F32Matmul&) { return not_built(); }
-int64_t moments_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
-Status add_moments(const AddMoments&) { return not_built(); }
-Status finish_moments(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
+int64_t gram_workspace_bytes(int64_t, int64_t, int64_t) { return 0; }
+Status add_gram(const AddGram&) { return not_built(); }
+Status finish_gram(const double*, int64_t, double, bool, float*, void*) { return not_built(); }
 Status norm_rows(const float*, const float*, int64_t, int64_t, float, float*, void*) { return not_built(); }
 Status gate_rows(float*, const float*, int64_t, void*) { return not_built(); }
 Status squared_relu_rows(float*, const float*, int64_t, void*) { return not_built(); }

@@ -70,7 +70,7 @@ void gemm(const Fp8GemmArgs& a) {
 
 }  // namespace
 
-constinit const Fp8Kernels kRefFp8 = {"fp8__ref", "ref", quantize,           dequantize, decode,
-                                      1.0f,       1,     gemm_scratch_bytes, gemm};
+constinit const Fp8Kernels kRefFp8 = {"fp8__ref", "ref", quantize, dequantize,         decode,
+                                      1.0f,       false, 1,        gemm_scratch_bytes, gemm};
 
 }  // namespace lowbit

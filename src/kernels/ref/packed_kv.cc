@@ -9,19 +9,19 @@
 namespace lowbit {
 
 void packed_product(const float* x, const PackedShape& shape, const PackedMatrix& matrix, float* y) {
-  float units[2], scaled[kMostPackedRows], absmax = 0, leasts[kLanes] = {};
-  std::memcpy(units, matrix.side, sizeof(units));
-  const uint8_t* const scales = matrix.side + sizeof(units);
+  float supers[2], scaled[kMostPackedRows], absmax = 0, leasts[kLanes] = {};
+  std::memcpy(supers, matrix.side, sizeof(supers));
+  const uint8_t* const scales = matrix.side + sizeof(supers);
   const uint8_t* const least = scales + shape.rows;
   bool has_nan = false;
   for (int64_t r = 0; r < shape.rows; ++r) {
-    scaled[r] = x[r] * (units[0] * float(scales[r]));
+    scaled[r] = x[r] * (supers[0] * float(scales[r]));
     has_nan |= scaled[r] != scaled[r];
     absmax = std::fabs(scaled[r]) > absmax ? std::fabs(scaled[r]) : absmax;
-    leasts[r % kLanes] = __builtin_fmaf(x[r], units[1] * float(int8_t(least[r])), leasts[r % kLanes]);
+    leasts[r % kLanes] = __builtin_fmaf(x[r], supers[1] * float(int8_t(least[r])), leasts[r % kLanes]);
   }
   const PackedX by = packed_x(absmax, has_nan);
-  const float offset = fold_lanes(leasts);
+  const float offset = reduce_lanes(leasts);
   int32_t sums[64] = {};
   for (int64_t r = 0; r < shape.rows && by.inverse != 0; ++r) {
     const auto xi = int32_t(round_half_even(scaled[r] * by.inverse));

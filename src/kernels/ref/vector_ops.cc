@@ -16,7 +16,7 @@ namespace {
 float dot_f32(const float* a, const float* b, int64_t n) {
   float s[kLanes] = {};
   for (int64_t i = 0; i < n; ++i) s[i % kLanes] = __builtin_fmaf(a[i], b[i], s[i % kLanes]);
-  return fold_lanes(s);
+  return reduce_lanes(s);
 }
 
 float rms_factor(const float* x, int64_t n, float eps) { return 1.0f / std::sqrt(dot_f32(x, x, n) / float(n) + eps); }
@@ -120,7 +120,7 @@ void attend_one(const SpanArgs& a, int64_t j) {
     }
   }
   a.m[j] = m;
-  a.l[j] = fold_lanes(l);
+  a.l[j] = reduce_lanes(l);
 }
 
 void attend_span(const SpanArgs& a) {

@@ -1,4 +1,4 @@
-// Kernels of steps and of second moments on the GPU against the CPU's, bit for bit.
+// Kernels of steps and of Gram matrices on the GPU against the CPU's, bit for bit.
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@ TEST(Blocks, Products) {
   check_matmuls(400, 1000);
 }
 
-TEST(Blocks, Moments) {
+TEST(Blocks, Gram) {
   LOWBIT_NEEDS_GPU();
   for (const auto& [rows, k, chunk] :
        {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {5000, 300, 1024}, {2048, 576, 1024}})
-    for (const bool crossed : {false, true}) check_moments(rows, k, chunk, crossed);
+    for (const bool crossed : {false, true}) check_gram(rows, k, chunk, crossed);
 }
 
 TEST(Blocks, Rows) {

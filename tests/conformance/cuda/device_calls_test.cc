@@ -1,5 +1,5 @@
-// What callers of the CUDA kernels may rely on: a call may be captured, allocates nothing, waits for nothing, and
-// refuses what it cannot do with an error.
+// Guarantees for callers of the CUDA kernels: a call may be captured, allocates nothing, waits for nothing, and refuses
+// what it cannot do with an error.
 
 #include <gtest/gtest.h>
 

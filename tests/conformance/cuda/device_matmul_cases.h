@@ -50,7 +50,7 @@ inline float rounded(float v, Element e) { return read_stored(stored({v}, e), e,
 
 constexpr uint8_t kPoison = 0x5b;
 
-/// What a case becomes on the device.
+/// A case on the device.
 struct DeviceCase {
   Case c;
   Activation activation = Activation::kInt8;

@@ -1,4 +1,4 @@
-// What is chosen for a product on a GPU, what is refused, and what a device does besides products.
+// Choices and refusals of kernels for products on a GPU, and the other operations of a device.
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 using namespace device_cases;
 
-/// What is chosen, told without a device: a GEMV for few rows and tensor cores for more, or one kernel for both.
+/// The choice, told without a device: a GEMV for few rows and tensor cores for more, or one kernel for both.
 TEST(DeviceMatmul, ChoosesAKernelForFewAndOneForManyRows) {
   if (!cuda::built()) GTEST_SKIP() << "a build without CUDA";
   struct Wanted {

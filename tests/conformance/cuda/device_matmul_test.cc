@@ -97,7 +97,7 @@ TEST(DeviceMatmulConformance, LongRowsManyTilesAndRefills) {  // several parts o
 }
 
 TEST(DeviceMatmulConformance,
-     OneRowOfBits) {  // tails of a strip and of a tile, one block of it, both types of loads, all ends
+     OneTokenOfBits) {  // tails of a strip and of a tile, one block of it, both types of loads, all ends
   LOWBIT_NEEDS_GPU();
   Counts counts;
   uint64_t seed = 7000;

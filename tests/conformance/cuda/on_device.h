@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of this folder share: the skip without a GPU, and bytes on the device.
+// Shared by the tests of this folder: the skip without a GPU, and bytes on the device.
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 namespace lowbit {
 namespace {
 
-/// What a session writes, and what it holds then.
+/// The tokens that a session writes, and the logits that it holds then.
 struct Written {
   std::vector<TokenId> tokens, sequence;
   std::string text, stop_reason;
@@ -42,7 +42,7 @@ std::vector<GenerateOptions> ways(std::vector<float>* logprobs) {
   o.max_tokens = 1000;  // all of the context
   o.stop_at_eos = false;
   all.push_back(o);
-  // What needs logits on the host.
+  // Options that need logits on the host.
   o.max_tokens = 30;
   o.sampler.repeat_penalty = 1.2F;
   all.push_back(o);

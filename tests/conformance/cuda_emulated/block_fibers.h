@@ -51,7 +51,7 @@ struct Machine {
 };
 inline Machine* machine = nullptr;
 
-/// What launches leave behind while a stream is recorded, in place of running.
+/// Launches that a stream records instead of running them.
 using Recording = std::vector<std::function<void()>>;
 inline Recording* recording = nullptr;
 inline void now_or_recorded(std::function<void()> work) {

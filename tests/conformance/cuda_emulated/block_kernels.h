@@ -20,7 +20,7 @@ Status check_cuda(cudaError_t error, const char* where) {
 
 namespace {
 
-/// What kernels call device memory is host memory here.
+/// Device memory of kernels is host memory here.
 cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
   std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
   return cudaSuccess;
@@ -31,8 +31,8 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #define cudaMemcpyAsync(to, from, bytes, kind, stream) copy_on_fibers(to, from, bytes)
 // One after the other: each has an unnamed namespace with the same constants.
 #include "kernels/cuda/block/matmul.cu"
-#define kThreads kMomentThreads
-#include "kernels/cuda/block/moments.cu"
+#define kThreads kGramThreads
+#include "kernels/cuda/block/gram.cu"
 #undef kThreads
 #define kThreads kRowThreads
 #include "kernels/cuda/block/rows.cu"

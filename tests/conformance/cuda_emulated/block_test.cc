@@ -14,9 +14,9 @@ namespace {
 
 TEST(BlocksOnFibers, Products) { check_matmuls(60, 130); }
 
-TEST(BlocksOnFibers, Moments) {
+TEST(BlocksOnFibers, Gram) {
   for (const auto& [rows, k, chunk] : {std::array<int64_t, 3>{1, 1, 64}, {70, 130, 32}, {257, 20, 64}, {64, 300, 64}})
-    for (const bool crossed : {false, true}) check_moments(rows, k, chunk, crossed);
+    for (const bool crossed : {false, true}) check_gram(rows, k, chunk, crossed);
 }
 
 TEST(BlocksOnFibers, Rows) { check_rows(); }

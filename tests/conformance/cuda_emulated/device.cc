@@ -124,12 +124,12 @@ void multiply_all(const Matmul& call) {
   for (int64_t n = 0; n < call.w.n; ++n) {
     const uint8_t* const row = call.w.codes + n * call.w.row_bytes;
     const auto value = [&](int64_t k) {
-      const uint8_t* const unit = row + k / F::kElems * F::kUnitBytes;
+      const uint8_t* const pack = row + k / F::kElems * F::kPackBytes;
       const int e = static_cast<int>(k % F::kElems);
       if constexpr (F::Codec::kKind == CodecKind::kTable) {
-        return call.w.table[F::code_at(unit, e)];
+        return call.w.table[F::code_at(pack, e)];
       } else {
-        return F::decode(unit, e);
+        return F::decode(pack, e);
       }
     };
     for (int64_t row_of_x = 0; row_of_x < call.m; ++row_of_x) multiply_row(call, row_of_x, n, value);
@@ -143,7 +143,7 @@ Status multiply(const Matmul& call) {
 
 template <class F>
 int64_t plain_row_bytes(int64_t k) {
-  return (k + F::kElems - 1) / F::kElems * F::kUnitBytes;
+  return (k + F::kElems - 1) / F::kElems * F::kPackBytes;
 }
 template <class F>
 Status plain_relayout(const uint8_t* from, int64_t stride, int64_t rows, int64_t k, uint8_t* to, void*) {
@@ -166,7 +166,7 @@ std::vector<MatmulKernel> plain_kernels(TypeList<F...>) {
 }  // namespace
 
 const std::vector<MatmulKernel>& matmul_kernels() {
-  static const std::vector<MatmulKernel> all = plain_kernels(UnitFormatList{});
+  static const std::vector<MatmulKernel> all = plain_kernels(RandomAccessFormatList{});
   return all;
 }
 

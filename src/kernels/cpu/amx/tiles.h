@@ -39,7 +39,7 @@ struct HardwareTiles {
   static void dot() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
   }
-  /// The same with bytes of A unsigned.
+  /// dot() with unsigned bytes in A.
   template <int C, int A, int B>
   static void dot_unsigned() {
     __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));

@@ -17,8 +17,8 @@ struct Vectors256 {
   using Int = __m256i;
   using Float = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kTileRows = 6;        // rows of x, at most, whose sums stay in registers
-  static constexpr int kScaledTileRows = 6;  // rows of x of a tile that leaves registers for scales
+  static constexpr int kTileRows = 6;        // tokens, at most, whose sums stay in registers
+  static constexpr int kScaledTileRows = 6;  // tokens of a tile that leaves registers for scales
 
   LOWBIT_INLINE Int load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(p)); }
   LOWBIT_INLINE void store(uint8_t* p, Int v) { _mm256_storeu_si256(reinterpret_cast<Int*>(p), v); }
@@ -44,7 +44,7 @@ struct Vectors256 {
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm256_slli_epi16(a, n); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm256_srli_epi32(a, n); }
   LOWBIT_INLINE Int shift_left32(Int a, int n) { return _mm256_slli_epi32(a, n); }
-  /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
+  /// Pins two running sums here: else GCC 12 loads every token first and spills the sums.
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+x"(a), "+x"(b));
@@ -101,14 +101,20 @@ struct Vectors256 {
   }
   /// A table whose entries repeat after 2^kTableBits.
   LOWBIT_INLINE Float look_up_short(const Table& t, Int idx) { return _mm256_permutevar8x32_ps(t.low, idx); }
-  /// E4M3 codes, one a lane. The magnitude's bits moved to f32's place are the value * 2^-120, subnormals included.
-  LOWBIT_INLINE Float e4m3(Int code) {
-    const Int magnitude = and_(code, set32(0x7f));
-    const Int sign = shift_left32(and_(code, set32(0x80)), 24);
-    const Int nan = and_(_mm256_cmpeq_epi32(magnitude, set32(0x7f)), set32(0x7fc00000));
-    const Float v = mul_f(_mm256_castsi256_ps(shift_left32(magnitude, 20)), set_f(0x1p120f));
-    return _mm256_castsi256_ps(or_(or_(_mm256_castps_si256(v), sign), nan));
+  /// The four E4M3 codes of each lane as four vectors of floats. A code's bits moved to f32's place, the sign's copies
+  /// between masked away, are the value * 2^-120, subnormals included.
+  struct E4m3Table {};
+  LOWBIT_INLINE E4m3Table e4m3_table() { return {}; }
+  LOWBIT_INLINE void e4m3(E4m3Table, Int codes, Float (&columns)[4]) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const Int top = c == 3 ? codes : shift_left32(codes, 24 - 8 * c);
+      const Int bits = and_(shift_right_signed32(top, 4), set32(int(0x87f00000u)));
+      columns[c] = mul_f(_mm256_castsi256_ps(bits), set_f(0x1p120f));
+    }
   }
+  LOWBIT_INLINE Int e4m3_order(Int codes) { return codes; }
+  static constexpr const char* kPairsTileName = "";  // no such instruction
 
   /// The first `rows` lanes.
   LOWBIT_INLINE void store_rows(float* p, Float v, int rows) {

@@ -77,7 +77,7 @@ struct GruSimd {
   }
 };
 
-/// The same with tiles for 16 and more rows of x.
+/// GruSimd with tile products for 16 and more sequences.
 template <class Tiles_>
 struct GruTileSimd : GruSimd {
   using Tiles = Tiles_;

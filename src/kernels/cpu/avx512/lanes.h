@@ -104,19 +104,19 @@ struct Lanes512 {
   }
 
   /// 16 -> 8 -> 4 -> 2 -> 1.
-  static float fold(F v) {
+  static float reduce(F v) {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
-  static float fold_max(F v) {  // s[i + w] > s[i] ? s[i + w] : s[i]
+  static float reduce_max(F v) {  // s[i + w] > s[i] ? s[i + w] : s[i]
     const __m256 s8 = _mm256_max_ps(_mm512_extractf32x8_ps(v, 1), _mm512_castps512_ps256(v));
     __m128 s = _mm_max_ps(_mm256_extractf128_ps(s8, 1), _mm256_castps256_ps128(s8));
     s = _mm_max_ps(_mm_movehl_ps(s, s), s);
     return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(s), s));
   }
-  static int32_t fold_i(I v) {
+  static int32_t reduce_i(I v) {
     const __m256i s8 = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti32x8_epi32(v, 1));
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));

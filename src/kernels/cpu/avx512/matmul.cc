@@ -8,10 +8,11 @@
 namespace lowbit {
 inline namespace LOWBIT_ISA {
 
-/// And the one that takes a product of bit matrices.
+/// And those that take a product of bit matrices, or of pairs of bf16, which come before the others of their formats.
 constexpr auto kKernels = [] {
-  std::array<MatmulKernel, kPanelKernelCount<Simd> + 1> all{};
-  for (size_t i = 0; i < size_t(kPanelKernelCount<Simd>); ++i) all[i] = kPanelKernels<Simd>[i];
+  std::array<MatmulKernel, kPanelKernelCount<Simd> + 2> all{};
+  for (size_t i = 0; i < size_t(kPanelKernelCount<Simd>); ++i) all[i + 1] = kPanelKernels<Simd>[i];
+  all.front() = FloatMatmul<Simd, PairedFp8<Simd>, Activation::kFp8>::kernel();
   all.back() = IntegerMatmul<Simd, Trellis2>::kernel();
   return all;
 }();

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/isa.h"
+#include "kernels/cpu/avx512/e4m3.h"
 
 #define LOWBIT_INLINE static inline __attribute__((always_inline))
 
@@ -16,9 +17,9 @@ struct Simd {
   using Int = __m512i;
   using Float = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kTileRows = 8;         // rows of x, at most, whose sums stay in registers
-  static constexpr int kScaledTileRows = 6;   // rows of x of a tile that leaves registers for scales
-  static constexpr int64_t kDirectRows = 32;  // rows of x for which unpacking to scratch does not pay
+  static constexpr int kTileRows = 8;         // tokens, at most, whose sums stay in registers
+  static constexpr int kScaledTileRows = 6;   // tokens of a tile that leaves registers for scales
+  static constexpr int64_t kDirectRows = 32;  // tokens for which unpacking to scratch does not pay
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
   static constexpr const char* kTileName = "avx512_32x8";
@@ -46,7 +47,7 @@ struct Simd {
   LOWBIT_INLINE Int shift_left16(Int a, int n) { return _mm512_slli_epi16(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_right32(Int a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
   LOWBIT_INLINE Int shift_left32(Int a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
-  /// Pins two running sums here: else GCC 12 loads every row of x first and spills the sums.
+  /// Pins two running sums here: else GCC 12 loads every token first and spills the sums.
   template <class V>
   LOWBIT_INLINE void pin(V& a, V& b) {
     __asm__ volatile("" : "+v"(a), "+v"(b));
@@ -115,15 +116,29 @@ struct Simd {
   LOWBIT_INLINE Float look_up(const Table& t, Int idx) { return _mm512_permutexvar_ps(idx, t.all); }
   /// A table whose entries repeat after 2^kTableBits.
   LOWBIT_INLINE Float look_up_short(const Table& t, Int idx) { return look_up(t, idx); }
-  /// E4M3 codes, one a lane. The magnitude's bits moved to f32's place are the value * 2^-120, subnormals included.
-  LOWBIT_INLINE Float e4m3(Int code) {
-    const Int magnitude = and_(code, set32(0x7f));
-    const Int sign = shift_left32(and_(code, set32(0x80)), 24);
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, set32(0x7f));
-    const Float v = mul_f(_mm512_castsi512_ps(shift_left32(magnitude, 20)), set_f(0x1p120f));
-    const Int bits = or_(_mm512_castps_si512(v), sign);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, nan, set32(0x7fc00000)));
+  /// The four E4M3 codes of each lane, in the order of e4m3_order(), as four vectors of floats.
+  using E4m3Table = Bf16OfE4m3;
+  LOWBIT_INLINE E4m3Table e4m3_table() { return Bf16OfE4m3::load(); }
+  LOWBIT_INLINE void e4m3(const E4m3Table& table, Int codes, Float (&columns)[4]) {
+    Int pairs[2];
+    table.pairs(codes, pairs);
+    for (int i = 0; i < 2; ++i) {
+      columns[2 * i] = Bf16OfE4m3::upper(pairs[i]);
+      columns[2 * i + 1] = Bf16OfE4m3::lower(pairs[i]);
+    }
   }
+  LOWBIT_INLINE Int e4m3_order(Int codes) {
+    return _mm512_shuffle_epi8(codes, _mm512_broadcast_i32x4(_mm_setr_epi8(1, 0, 5, 4, 9, 8, 13, 12,  // columns 1, 0
+                                                                           3, 2, 7, 6, 11, 10, 15, 14)));
+  }
+  /// Codes as bf16, two columns in a lane, the first one in its upper half.
+  LOWBIT_INLINE void e4m3_pairs(const E4m3Table& table, Int codes, Float (&columns)[2]) {
+    Int pairs[2];
+    table.pairs(codes, pairs);
+    for (int i = 0; i < 2; ++i) columns[i] = _mm512_castsi512_ps(pairs[i]);
+  }
+  LOWBIT_INLINE Float add_pairs(Float w, Float x, Float sum) { return add_bf16_pairs(w, x, sum); }
+  static constexpr const char* kPairsTileName = "avx512_bf16_32x12";
 
   /// The first `rows` lanes.
   LOWBIT_INLINE __mmask16 row_mask(int rows) {

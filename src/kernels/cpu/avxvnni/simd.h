@@ -9,7 +9,7 @@ inline namespace LOWBIT_ISA {
 struct Simd : Vectors256 {
   template <int M>
   static constexpr int kChains = M <= 2 ? 2 : 1;  // vpdpbusd takes 4 or 5 cycles
-  static constexpr int64_t kDirectRows = 18;      // rows of x for which unpacking to scratch does not pay
+  static constexpr int64_t kDirectRows = 18;      // tokens for which unpacking to scratch does not pay
   static constexpr const char* kTileName = "avxvnni_16x6";
 
   /// Dot products of four unsigned codes with four int8 in each lane, straight into int32: vpdpbusd does not saturate.

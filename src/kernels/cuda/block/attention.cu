@@ -196,7 +196,8 @@ Status block::merge_spans(const AttendPages& call, bool overlap) {
                   static_cast<unsigned>((call.tile_queries + kMergeWarps - 1) / kMergeWarps));
   Device device{};
   auto e = current_device(&device);
-  // It uses little, but another share of it than its neighbours' would empty the multiprocessors before and after it.
+  // The kernel needs little shared memory, but a split of the cache unlike its neighbours' would drain the
+  // multiprocessors before and after it.
   if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(&merge_tiles), device);
   if (e != cudaSuccess) return check_cuda(e, "attention");
   return check_cuda(launch(merge_tiles, grid, dim3(kPagedThreads), kMergeWarps * 32 * sizeof(SpanFactors),

@@ -1,6 +1,6 @@
 #pragma once
-// What attention kernels on pages share: whose queries a thread block has, what they see of a span, and how spans are
-// put together. The order of sums is that of docs/numerics.md.
+// Shared by attention kernels on pages: the queries of a thread block, the positions of a span that they see, and how
+// spans are merged. The order of sums is that of docs/numerics.md.
 
 #include <cmath>
 
@@ -16,7 +16,7 @@ constexpr int kSpan = kAttentionSpan;
 constexpr int kPagedThreads = kSpan;  // a thread is a position of the span, then an element of the head
 static_assert(kPagedThreads / kLanes >= 16 && kMostHeadDim <= kPagedThreads);
 
-/// What a thread block works on.
+/// The work of a thread block.
 struct PagedTile {
   BatchSequence sequence;
   const uint64_t* pages;
@@ -26,7 +26,7 @@ struct PagedTile {
 
   __device__ __forceinline__ int row(int query) const { return (first + query) / group; }
   __device__ __forceinline__ int position(int query) const { return sequence.position + row(query); }
-  /// Of the query's elements in q and out.
+  /// The offset of the query's elements in q and out.
   __device__ __forceinline__ int64_t offset(const AttendPages& call, int query) const {
     const int64_t head = int64_t{kv_head} * group + (first + query) % group;
     return ((int64_t{sequence.row} + row(query)) * call.heads + head) * call.kv.head_dim;
@@ -56,7 +56,7 @@ __device__ __forceinline__ PagedTile paged_tile(const AttendPages& call) {
   return part_of_tile(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), 0, call.tile_queries);
 }
 
-/// What a query at a position sees of a span; nothing at position -1, where there is no query.
+/// The positions of a span that a query sees; none for position -1, where there is no query.
 struct Seen {
   int begin, end;
   bool is_first;  // no span before has a position that it sees
@@ -95,8 +95,8 @@ __device__ __forceinline__ const uint16_t* page_rows(const AttendPages& call, co
          ((call.kv.index * 2 + which) * call.kv.kv_heads + tile.kv_head) * kKvPage * call.kv.head_dim;
 }
 
-/// What came before a span times `before`, plus the span times `here`. `here` 0 and `before` 1 where the query sees
-/// nothing of it.
+/// Factors that merge a span: the spans before it times `before`, plus the span times `here`. `here` is 0 and `before`
+/// 1 where the query sees nothing of the span.
 struct Merging {
   float before, here;
 };
@@ -168,7 +168,7 @@ __device__ __forceinline__ void sum_exponentials(const AttendPages& call, int sp
   if (half >= kQueries) return;
   float sum = 0;
   for (int at = lane; at < kSpan; at += kLanes) sum = __fadd_rn(sum, shared.weights[at][half]);
-  sum = fold_lanes(sum);
+  sum = reduce_lanes(sum);
   if (lane != 0) return;
   const Seen seen = seen_of(shared.positions[half], span, call.window);
   if (call.results != nullptr) {
@@ -206,7 +206,7 @@ __device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedT
     call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
 }
-/// What merge() makes of a span, for all elements of a query.
+/// Applies merge() to all elements of a query.
 struct __align__(16) SpanFactors {
   float before, here, total;
   int seen;  // 0: nothing of it, 1: it is the first, 2: neither

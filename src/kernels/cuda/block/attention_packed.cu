@@ -22,9 +22,9 @@ constexpr int kMostTeams = 4, kMostQueries = 8, kMergeAtOnce = 16;
 constexpr LOWBIT_HD int key_rows(int64_t d) { return d <= 128 ? 128 : 256; }
 
 /// Shared memory of a thread block, in floats from its beginning.
-struct PackedPlaces {
+struct PackedLayout {
   int d, queries, pitch;
-  constexpr LOWBIT_HD PackedPlaces(int64_t head_dim, int tile_queries)
+  constexpr LOWBIT_HD PackedLayout(int64_t head_dim, int tile_queries)
       : d(static_cast<int>(head_dim)), queries(tile_queries), pitch(x_pitch(key_rows(head_dim))) {}
   constexpr LOWBIT_HD int team_floats() const {
     return queries * kSpan + kTeamPages * queries * d + kTeamPages * (queries * pitch / 2 + 2 * queries) +
@@ -35,14 +35,14 @@ struct PackedPlaces {
   constexpr LOWBIT_HD int floats(int teams) const { return common_floats() + teams * team_floats(); }
 };
 
-/// What a team has: weights [query][kSpan], products [page][query][d], x and its factors for each warp, and for each
-/// query the largest score of each page, of the span, the sum, and how the span is merged.
+/// Shared memory of a team: weights [query][kSpan], products [page][query][d], x and its factors for each warp, and for
+/// each query the largest score of each page, of the span, the sum, and how the span is merged.
 struct TeamShared {
   float *weights, *products;
   SharedX x;  // of the thread's warp
   float *page_most, *most, *total, *merging;
 };
-__device__ __forceinline__ TeamShared team_shared(float* base, const PackedPlaces& p, int team, int warp) {
+__device__ __forceinline__ TeamShared team_shared(float* base, const PackedLayout& p, int team, int warp) {
   TeamShared s;
   s.weights = base + p.common_floats() + team * p.team_floats();
   s.products = s.weights + p.queries * kSpan;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void exponentials_of_team(const AttendPacked& call, c
   const float* const from = shared.weights + min(half, tile.count - 1) * kSpan + of_half;
 #pragma unroll
   for (int at = 0; at < kSpan; at += kLanes) sum = __fadd_rn(sum, from[at]);
-  sum = fold_lanes(sum);
+  sum = reduce_lanes(sum);
   if (of_half == 0 && half < tile.count) shared.total[half] = sum;
 }
 
@@ -195,16 +195,16 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
   wait_for_predecessor();
   const AttendPages& attend = call.attend;
   const PagedTile tile = packed_tile(attend);
-  const PackedPlaces places(attend.kv.head_dim, attend.tile_queries);
+  const PackedLayout layout(attend.kv.head_dim, attend.tile_queries);
   const int thread = static_cast<int>(threadIdx.x), team = thread / kTeamThreads, warp = thread % kTeamThreads / 32;
-  const int threads = teams * kTeamThreads, d = places.d;
+  const int threads = teams * kTeamThreads, d = layout.d;
   const bool apart = attend.results != nullptr;
   const int part = static_cast<int>(blockIdx.z);
   if (apart && part >= tile.spans) return;
   auto* const base = reinterpret_cast<float*>(bytes);
   float *const queries = base, *const all = base + attend.tile_queries * d;
   auto* const running = reinterpret_cast<Running*>(all + attend.tile_queries * d);
-  const TeamShared shared = team_shared(base, places, team, warp);
+  const TeamShared shared = team_shared(base, layout, team, warp);
   for (int at = thread; at < attend.tile_queries * d; at += threads)
     queries[at] = at / d < tile.count ? attend.q[tile.offset(attend, at / d) + at % d] : 0.0f;
   __syncthreads();
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
     __syncthreads();
     if (thread < tile.count && !apart) {
       for (int i = 0; i < teams && round + i < last; ++i) {
-        const TeamShared of = team_shared(base, places, i, 0);
+        const TeamShared of = team_shared(base, layout, i, 0);
         const Seen seen = seen_of(tile.position(thread), round + i, attend.window);
         const Merging by = merge(seen, of.most[thread], of.total[thread], running[thread]);
         of.merging[2 * thread] = by.before;
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
       for (int s = 0; s < teams && round + s < last; ++s) {
         const Seen seen = seen_of(tile.position(q), round + s, attend.window);
         if (seen.nothing()) continue;
-        const TeamShared of = team_shared(base, places, s, 0);
+        const TeamShared of = team_shared(base, layout, s, 0);
         const Merging by = {of.merging[2 * q], of.merging[2 * q + 1]};
         o = merged(seen, by, sum_of_span(call, tile, round + s, q, i, of), o);
       }
@@ -323,15 +323,15 @@ cudaError_t launch_packed(const AttendPacked& call, const Device& device) {
   const AttendPages& a = call.attend;
   auto* const kernel = &attend_packed_tiles;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
-  const PackedPlaces places(a.kv.head_dim, a.tile_queries);
+  const PackedLayout layout(a.kv.head_dim, a.tile_queries);
   const bool apart = a.results != nullptr;
   int teams = apart || a.spans < 2 ? 1 : a.spans < kMostTeams ? 2 : kMostTeams;
   if (call.teams > 0) teams = call.teams;
-  while (teams > 1 && places.floats(teams) * int64_t{sizeof(float)} > device.shared_bytes) teams /= 2;
+  while (teams > 1 && layout.floats(teams) * int64_t{sizeof(float)} > device.shared_bytes) teams /= 2;
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
                   apart ? static_cast<unsigned>(a.spans) : 1u);
   return launch(kernel, grid, dim3(static_cast<unsigned>(teams * kTeamThreads)),
-                static_cast<size_t>(places.floats(teams)) * sizeof(float), static_cast<cudaStream_t>(a.stream),
+                static_cast<size_t>(layout.floats(teams)) * sizeof(float), static_cast<cudaStream_t>(a.stream),
                 device.bulk_copies, call, teams);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What attention kernels on packed pages share: whose queries a thread block has, and which pages they read how.
+// Shared by attention kernels on packed pages: the queries of a thread block, and the form of each page that they read.
 
 #include "kernels/cuda/block/attention.cuh"
 #include "kernels/cuda/launch.h"
@@ -44,7 +44,7 @@ __device__ __forceinline__ int64_t head_of(const PackedKv& kv, int kv_head) {
   return kv.pages.index * kv.pages.kv_heads + kv_head;
 }
 
-/// What becomes of a span when it joins those before it.
+/// How a span joins those before it.
 struct Joining {
   Merging by;
   int seen;  // 0: nothing of it, 1: it is the first, 2: some are before it

@@ -148,7 +148,7 @@ __device__ __forceinline__ void join_span(const AttendPacked& call, int span, co
   shared.joining[q] = {by, seen.nothing() ? 0 : seen.is_first ? 1 : 2};
 }
 
-/// The same for a round's spans, which are there as a whole: a warp for each query, a lane for each span.
+/// Joins all spans of a round at once: a warp for each query, a lane for each span.
 template <class F>
 __device__ __forceinline__ void join_round(const AttendPacked& call, int first, int count, SpanShared<F>& shared) {
   const int q = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

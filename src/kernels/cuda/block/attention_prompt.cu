@@ -17,10 +17,10 @@ using namespace block;  // NOLINT
 
 /// Starts the copy of a thread's share of the values of some positions: eight elements of one of them.
 template <int kQueries>
-__device__ __forceinline__ void start_values(int chunk, int unit, int d, PromptShared<kQueries>& shared) {
+__device__ __forceinline__ void start_values(int chunk, int dim_tile, int d, PromptShared<kQueries>& shared) {
   constexpr int kPage = static_cast<int>(kKvPage);
   const int lane = static_cast<int>(threadIdx.x) % 32, t = chunk * kValueSteps + lane / 2;
-  const int element = unit * kUnit + lane % 2 * 8;
+  const int element = dim_tile * kDimTile + lane % 2 * 8;
   uint4* const to = &shared.copies[threadIdx.x];
   const uint16_t* const row = shared.values[t / kPage] + t % kPage * d;
   if (element >= d) {
@@ -36,17 +36,17 @@ __device__ __forceinline__ void start_values(int chunk, int unit, int d, PromptS
   }
 }
 
-/// Weighted values of a unit of elements, for the thread's queries behind `first`. Rows of `stage` are a position's
+/// Weighted values of a tile of elements, for the thread's queries behind `first`. Rows of `stage` are a position's
 /// elements in fours, and those of positions 2, 3, 6, 7.. swapped: stores meet no bank twice. Behind start_values() of
 /// the first positions.
 template <int kOwn, int kQueries>
-__device__ __forceinline__ void weigh_unit(const AttendPages& call, const PromptSpan& of, int unit, int first,
-                                           PromptShared<kQueries>& shared, float* stage, float (&sums)[kOwn][4]) {
-  const LanePlace place = lane_place();
+__device__ __forceinline__ void weigh_dim_tile(const AttendPages& call, const PromptSpan& of, int dim_tile, int first,
+                                               PromptShared<kQueries>& shared, float* stage, float (&sums)[kOwn][4]) {
+  const LaneTile tile_of_lane = lane_tile();
   const int lane = static_cast<int>(threadIdx.x) % 32, d = static_cast<int>(call.kv.head_dim);
   const int step_of_lane = lane / 2, swap = step_of_lane / 2 % 2;
-  float* const low = stage + step_of_lane * kUnit + (lane % 2 * 2 ^ swap) * 4;
-  float* const high = stage + step_of_lane * kUnit + ((lane % 2 * 2 + 1) ^ swap) * 4;
+  float* const low = stage + step_of_lane * kDimTile + (lane % 2 * 2 ^ swap) * 4;
+  float* const high = stage + step_of_lane * kDimTile + ((lane % 2 * 2 + 1) ^ swap) * 4;
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) sums[q][0] = sums[q][1] = sums[q][2] = sums[q][3] = 0;
   const int chunks = (of.high + kValueSteps - 1) / kValueSteps;
@@ -55,13 +55,13 @@ __device__ __forceinline__ void weigh_unit(const AttendPages& call, const Prompt
     const uint4 eights = shared.copies[threadIdx.x];
     __syncwarp();
     expand(eights, *reinterpret_cast<float4*>(low), *reinterpret_cast<float4*>(high));
-    if (chunk + 1 < chunks) start_values(chunk + 1, unit, d, shared);
+    if (chunk + 1 < chunks) start_values(chunk + 1, dim_tile, d, shared);
     __syncwarp();
     const int begin = chunk * kValueSteps;
     const auto add = [&](int t, const auto& sees) {
       float own[kOwn];
-      load_own<kOwn>(&shared.rows[begin + t].weights[first], place.queries, own);
-      const float4 v = *reinterpret_cast<const float4*>(stage + t * kUnit + (place.columns ^ t / 2 % 2) * 4);
+      load_own<kOwn>(&shared.rows[begin + t].weights[first], tile_of_lane.queries, own);
+      const float4 v = *reinterpret_cast<const float4*>(stage + t * kDimTile + (tile_of_lane.columns ^ t / 2 % 2) * 4);
 #pragma unroll
       for (int q = 0; q < kOwn; ++q) {
         if (!sees(q)) continue;  // 0 * infinity would be NaN
@@ -78,24 +78,24 @@ __device__ __forceinline__ void weigh_unit(const AttendPages& call, const Prompt
 #pragma unroll 1
       for (int t = max(of.low - begin, 0); t < min(of.high - begin, kValueSteps); ++t)
         add(t, [&](int q) {
-          const int position = shared.position(first + query_of(place.queries, q)), at = of.first + begin + t;
+          const int position = shared.position(first + query_of(tile_of_lane.queries, q)), at = of.first + begin + t;
           return at <= position && at >= first_seen(position, call.window);
         });
     }
   }
 }
 
-/// A unit's sums to the results of the span, or to the output with those of the spans before.
+/// A tile's sums to the results of the span, or to the output with those of the spans before.
 template <int kOwn, int kQueries>
-__device__ __forceinline__ void put_unit(const AttendPages& call, const PagedTile& tile, int index, int skipped,
-                                         int span, int unit, int first, PromptShared<kQueries>& shared,
-                                         const float (&sums)[kOwn][4]) {
-  const LanePlace place = lane_place();
-  const int d = static_cast<int>(call.kv.head_dim), element = unit * kUnit + place.columns * 4;
+__device__ __forceinline__ void put_dim_tile(const AttendPages& call, const PagedTile& tile, int index, int skipped,
+                                             int span, int dim_tile, int first, PromptShared<kQueries>& shared,
+                                             const float (&sums)[kOwn][4]) {
+  const LaneTile tile_of_lane = lane_tile();
+  const int d = static_cast<int>(call.kv.head_dim), element = dim_tile * kDimTile + tile_of_lane.columns * 4;
   const int part = span - tile.first_span;
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) {
-    const int query = first + query_of(place.queries, q);
+    const int query = first + query_of(tile_of_lane.queries, q);
     if (query >= tile.count) continue;
     if (call.results != nullptr) {
       float* const to = result_of(call, index, tile.kv_head, part, skipped + query);
@@ -135,7 +135,7 @@ __device__ __forceinline__ void load_prompt(const AttendPages& call, const Paged
   __syncthreads();
 }
 
-/// kHalves: as many warps share a unit of elements, each with a part of the queries, for small heads.
+/// kHalves: as many warps share a tile of elements, each with a part of the queries, for small heads.
 template <int kOwn, int kHalves>
 __global__ void __launch_bounds__(kPagedThreads, 2) attend_prompt_tiles(const __grid_constant__ AttendPages call) {
   constexpr int kQueries = 8 * kOwn, kParts = kPromptQueries / kQueries, kPartOwn = kOwn / kHalves;
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(kPagedThreads, 2) attend_prompt_tiles(const __
   load_prompt<kQueries>(call, tile, queries, shared);
   const int begin = tile.first_span + (apart ? static_cast<int>(blockIdx.z) : 0);
   const int end = apart ? begin + 1 : begin + tile.spans;
-  constexpr int kUnitsAtOnce = kPromptWarps / kHalves;
-  const int first = warp / kUnitsAtOnce * (kQueries / kHalves), first_unit = warp % kUnitsAtOnce;
+  constexpr int kDimTilesAtOnce = kPromptWarps / kHalves;
+  const int first = warp / kDimTilesAtOnce * (kQueries / kHalves), first_dim_tile = warp % kDimTilesAtOnce;
   uint4* const copy = &shared.copies[thread];
   const uint16_t* keys = keys_of_warp(call, tile, PromptSpan(call, tile, begin));
   if (keys != nullptr) start_keys(keys, d, copy);
@@ -179,17 +179,18 @@ __global__ void __launch_bounds__(kPagedThreads, 2) attend_prompt_tiles(const __
         for (int q = thread % 32; q < kQueries; q += 32) shared.stage[warp][q] = -INFINITY;
       }
       __syncthreads();
-      if (first_unit * kUnit < d) start_values(of.low / kValueSteps, first_unit, d, shared);
+      if (first_dim_tile * kDimTile < d) start_values(of.low / kValueSteps, first_dim_tile, d, shared);
       exponentials_of_prompt<kOwn>(scores, keys != nullptr, shared);
     }
     __syncthreads();
     sum_prompt<kQueries>(call, of, span, shared);
     __syncthreads();
-    for (int unit = first_unit; unit * kUnit < d; unit += kUnitsAtOnce) {
+    for (int dim_tile = first_dim_tile; dim_tile * kDimTile < d; dim_tile += kDimTilesAtOnce) {
       float sums[kPartOwn][4];
-      weigh_unit<kPartOwn, kQueries>(call, of, unit, first, shared, shared.stage[warp], sums);
-      if ((unit + kUnitsAtOnce) * kUnit < d) start_values(of.low / kValueSteps, unit + kUnitsAtOnce, d, shared);
-      put_unit<kPartOwn, kQueries>(call, tile, index, skipped, span, unit, first, shared, sums);
+      weigh_dim_tile<kPartOwn, kQueries>(call, of, dim_tile, first, shared, shared.stage[warp], sums);
+      if ((dim_tile + kDimTilesAtOnce) * kDimTile < d)
+        start_values(of.low / kValueSteps, dim_tile + kDimTilesAtOnce, d, shared);
+      put_dim_tile<kPartOwn, kQueries>(call, tile, index, skipped, span, dim_tile, first, shared, sums);
     }
     if (span + 1 < end) {
       keys = keys_of_warp(call, tile, PromptSpan(call, tile, span + 1));
@@ -217,9 +218,9 @@ Status block::attend_prompt(const AttendPages& call) {
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "attention");
   const int64_t blocks = call.tile_count * call.kv.kv_heads * (call.results == nullptr ? 1 : call.spans);
   const bool small = blocks < device.processors || prompt_shared_bytes<64>(call.kv.head_dim) > device.shared_bytes;
-  const auto e = small                           ? launch_prompt<4, 1>(call, device)
-                 : call.kv.head_dim <= 4 * kUnit ? launch_prompt<8, 2>(call, device)
-                                                 : launch_prompt<8, 1>(call, device);
+  const auto e = small                              ? launch_prompt<4, 1>(call, device)
+                 : call.kv.head_dim <= 4 * kDimTile ? launch_prompt<8, 2>(call, device)
+                                                    : launch_prompt<8, 1>(call, device);
   return check_cuda(e, "attention");
 }
 

@@ -7,12 +7,12 @@
 namespace lowbit::cuda::block {
 
 constexpr int kPromptWarps = kPagedThreads / 32;
-constexpr int kOfWarp = kSpan / kPromptWarps;  // positions
-constexpr int kKeySteps = 8;                   // elements of the head that are staged together
-constexpr int kValueSteps = 16, kUnit = 16;    // positions, and elements of each, that are
-constexpr int kStage = 256;                    // floats of a warp
-constexpr int kMine = 8;                       // positions of a thread
-static_assert(kKeySteps * kOfWarp == kStage && kValueSteps * kUnit == kStage && kOfWarp == 4 * kMine);
+constexpr int kOfWarp = kSpan / kPromptWarps;   // positions
+constexpr int kKeySteps = 8;                    // elements of the head that are staged together
+constexpr int kValueSteps = 16, kDimTile = 16;  // positions, and elements of each, that are
+constexpr int kStage = 256;                     // floats of a warp
+constexpr int kMine = 8;                        // positions of a thread
+static_assert(kKeySteps * kOfWarp == kStage && kValueSteps * kDimTile == kStage && kOfWarp == 4 * kMine);
 
 /// Shared memory; behind it the queries, [element][query], with zeros up to a multiple of kKeySteps. What belongs to
 /// one query lies behind the rows of weights, in what keeps sixteen of them in different banks: two thread blocks have
@@ -54,10 +54,10 @@ constexpr int64_t prompt_shared_bytes(int64_t head_dim) {
 
 /// Where a lane works: one of eight groups of queries, one of four of columns. So two lanes next to each other, or two
 /// apart, read the same 16 bytes, and 32 lanes' reads take two turns of the banks.
-struct LanePlace {
+struct LaneTile {
   int queries, columns;
 };
-__device__ __forceinline__ LanePlace lane_place() {
+__device__ __forceinline__ LaneTile lane_tile() {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   return {lane / 2 % 8, lane / 16 * 2 + lane % 2};
 }
@@ -117,7 +117,7 @@ template <int kOwn>
 __device__ __forceinline__ void score_positions(const AttendPages& call, const uint16_t* keys, const float* queries,
                                                 float* stage, uint4* copy, float (&scores)[kOwn][kMine]) {
   constexpr int kQueries = 8 * kOwn;
-  const LanePlace place = lane_place();
+  const LaneTile tile_of_lane = lane_tile();
   const int lane = static_cast<int>(threadIdx.x) % 32, d = static_cast<int>(call.kv.head_dim);
   const int step_of_lane = lane / 4, eight = lane % 4;
   float* const low = stage + step_of_lane * kOfWarp + step_of_lane % 2 * 16 + eight * 4;
@@ -139,8 +139,8 @@ __device__ __forceinline__ void score_positions(const AttendPages& call, const u
 #pragma unroll
     for (int i = 0; i < kKeySteps; ++i) {
       float own[kOwn], key[kMine];
-      load_own<kOwn>(queries + (step + i) * kQueries, place.queries, own);
-      const float* const row = stage + i * kOfWarp + place.columns * 4;
+      load_own<kOwn>(queries + (step + i) * kQueries, tile_of_lane.queries, own);
+      const float* const row = stage + i * kOfWarp + tile_of_lane.columns * 4;
       *reinterpret_cast<float4*>(&key[0]) = *reinterpret_cast<const float4*>(row + i % 2 * 16);
       *reinterpret_cast<float4*>(&key[4]) = *reinterpret_cast<const float4*>(row + (1 - i % 2) * 16);
 #pragma unroll
@@ -159,13 +159,13 @@ __device__ __forceinline__ void score_positions(const AttendPages& call, const u
 template <int kOwn>
 __device__ __forceinline__ void hide_unseen(const AttendPages& call, PromptShared<8 * kOwn>& shared, int first,
                                             float (&scores)[kOwn][kMine]) {
-  const LanePlace place = lane_place();
+  const LaneTile tile_of_lane = lane_tile();
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) {
-    const int position = shared.position(query_of(place.queries, q)), from = first_seen(position, call.window);
+    const int position = shared.position(query_of(tile_of_lane.queries, q)), from = first_seen(position, call.window);
 #pragma unroll
     for (int j = 0; j < kMine; ++j) {
-      const int t = first + place.columns * kMine + j;
+      const int t = first + tile_of_lane.columns * kMine + j;
       if (t > position || t < from) scores[q][j] = -INFINITY;
     }
   }
@@ -174,7 +174,7 @@ __device__ __forceinline__ void hide_unseen(const AttendPages& call, PromptShare
 /// The warp's largest scores of each query, in its stage.
 template <int kOwn>
 __device__ __forceinline__ void largest_of_positions(const float (&scores)[kOwn][kMine], float* stage) {
-  const LanePlace place = lane_place();
+  const LaneTile tile_of_lane = lane_tile();
   float most[kOwn];
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) {
@@ -186,34 +186,35 @@ __device__ __forceinline__ void largest_of_positions(const float (&scores)[kOwn]
       most[q] = fmaxf(most[q], __uint_as_float(__shfl_xor_sync(0xffffffffu, __float_as_uint(most[q]), apart, 32)));
   }
   __syncwarp();
-  if (place.columns == 0)
+  if (tile_of_lane.columns == 0)
 #pragma unroll
     for (int q = 0; q < kOwn; q += 4)
-      *reinterpret_cast<float4*>(stage + query_of(place.queries, q)) = *reinterpret_cast<const float4*>(&most[q]);
+      *reinterpret_cast<float4*>(stage + query_of(tile_of_lane.queries, q)) =
+          *reinterpret_cast<const float4*>(&most[q]);
 }
 
 /// The thread's exponentials, to shared.rows. Behind a barrier: every warp's largest scores are there.
 template <int kOwn>
 __device__ __forceinline__ void exponentials_of_prompt(const float (&scores)[kOwn][kMine], bool active,
                                                        PromptShared<8 * kOwn>& shared) {
-  const LanePlace place = lane_place();
+  const LaneTile tile_of_lane = lane_tile();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   float shift[kOwn];
-  load_own<kOwn>(shared.stage[0], place.queries, shift);
+  load_own<kOwn>(shared.stage[0], tile_of_lane.queries, shift);
 #pragma unroll
   for (int w = 1; w < kPromptWarps; ++w) {
     float other[kOwn];
-    load_own<kOwn>(shared.stage[w], place.queries, other);
+    load_own<kOwn>(shared.stage[w], tile_of_lane.queries, other);
 #pragma unroll
     for (int q = 0; q < kOwn; ++q) shift[q] = fmaxf(shift[q], other[q]);
   }
-  if (warp == 0 && place.columns == 0)
+  if (warp == 0 && tile_of_lane.columns == 0)
 #pragma unroll
-    for (int q = 0; q < kOwn; ++q) shared.most(query_of(place.queries, q)) = shift[q];
+    for (int q = 0; q < kOwn; ++q) shared.most(query_of(tile_of_lane.queries, q)) = shift[q];
   if (!active) return;
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) shift[q] = shift_of(shift[q]);
-  auto* const to = &shared.rows[warp * kOfWarp + place.columns * kMine];
+  auto* const to = &shared.rows[warp * kOfWarp + tile_of_lane.columns * kMine];
   bool plain = true;
 #pragma unroll
   for (int j = 0; j < kMine; ++j)
@@ -226,17 +227,17 @@ __device__ __forceinline__ void exponentials_of_prompt(const float (&scores)[kOw
         plain = plain && x >= kLeastPlain;
         e[i] = plain_exp(x);
       }
-      *reinterpret_cast<float4*>(&to[j].weights[query_of(place.queries, q)]) = {e[0], e[1], e[2], e[3]};
+      *reinterpret_cast<float4*>(&to[j].weights[query_of(tile_of_lane.queries, q)]) = {e[0], e[1], e[2], e[3]};
     }
   if (plain) return;
     // Some are NaN or nearly nothing: all of the thread once more. Rare, so that the code is short and not fast.
 #pragma unroll
   for (int j = 0; j < kMine; ++j)
 #pragma unroll
-    for (int q = 0; q < kOwn; ++q) to[j].weights[query_of(place.queries, q)] = __fsub_rn(scores[q][j], shift[q]);
+    for (int q = 0; q < kOwn; ++q) to[j].weights[query_of(tile_of_lane.queries, q)] = __fsub_rn(scores[q][j], shift[q]);
 #pragma unroll 1
   for (int i = 0; i < kMine * kOwn; ++i) {
-    float& e = to[i / kOwn].weights[query_of(place.queries, i % kOwn)];
+    float& e = to[i / kOwn].weights[query_of(tile_of_lane.queries, i % kOwn)];
     e = exp_f32(e);
   }
 }
@@ -259,7 +260,7 @@ __device__ __forceinline__ void sum_prompt(const AttendPages& call, const Prompt
   float total = 0;
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
-    const float sum = fold_lanes(sums[q]);
+    const float sum = reduce_lanes(sums[q]);
     if (lane == q) total = sum;
   }
   if (lane >= 4) return;

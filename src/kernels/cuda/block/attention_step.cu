@@ -146,7 +146,7 @@ __device__ __forceinline__ void sum_exponentials_of_step(const AttendPages& call
   float sum = 0;
 #pragma unroll
   for (int at = 0; at < kSpan; at += kLanes) sum = __fadd_rn(sum, from[at]);
-  sum = fold_lanes(sum);
+  sum = reduce_lanes(sum);
   if (lane != 0 || query >= tile.count) return;
   shared.totals[query] = sum;
   if (call.results == nullptr) return;

@@ -13,11 +13,11 @@ namespace {
 using namespace block;  // NOLINT
 
 /// kPlain: no scales. kScaled: groups are whole steps of the reduction. kAny: groups of any width, offsets.
-enum class Folding { kPlain, kScaled, kAny };
+enum class Scaling { kPlain, kScaled, kAny };
 
 /// The sums of a group join those of the row: acc = fma(S, scale, acc), then fma(sum of x, offset, acc).
-__device__ __forceinline__ void fold_group(const F32Matmul& call, int64_t group, int64_t first_column, Sums& sums,
-                                           float (&x_sums)[kMicro], Sums& acc) {
+__device__ __forceinline__ void scale_accumulate(const F32Matmul& call, int64_t group, int64_t first_column, Sums& sums,
+                                                 float (&x_sums)[kMicro], Sums& acc) {
 #pragma unroll
   for (int j = 0; j < kMicro; ++j) {
     const int64_t column = first_column + output_column(j);
@@ -50,8 +50,8 @@ __device__ __forceinline__ void store_outputs(const F32Matmul& call, int64_t fir
   }
 }
 
-template <Folding kFolding>
-__global__ void __launch_bounds__(kTileThreads, kFolding == Folding::kPlain ? 2 : 1)
+template <Scaling kScaling>
+__global__ void __launch_bounds__(kTileThreads, kScaling == Scaling::kPlain ? 2 : 1)
     matmul_tiles(const __grid_constant__ F32Matmul call) {
   const int64_t first_row = int64_t{blockIdx.y} * kTile, first_column = int64_t{blockIdx.x} * kTile;
   const OutputsAreRows x{call.x, call.m, call.k, first_row}, w{call.values, call.n, call.k, first_column};
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kTileThreads, kFolding == Folding::kPlain ? 2 
   float x_sums[kMicro] = {};
   each_step(x, w, call.k, [&](int64_t step, const TileRows& a, const TileRows& b) {
     const int64_t begin = step * kTileDepth, end = min(begin + kTileDepth, call.k);
-    if constexpr (kFolding == Folding::kAny) {
+    if constexpr (kScaling == Scaling::kAny) {
 #pragma unroll 1
       for (int64_t k = begin; k < end; ++k) {
         float rows[kMicro];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, kFolding == Folding::kPlain ? 2 
 #pragma unroll
         for (int i = 0; i < kMicro; ++i) x_sums[i] = __fadd_rn(x_sums[i], rows[i]);
         if ((k + 1) % call.group == 0 || k + 1 == call.k)
-          fold_group(call, k / call.group, first_column, sums, x_sums, acc);
+          scale_accumulate(call, k / call.group, first_column, sums, x_sums, acc);
       }
     } else {
 #pragma unroll
@@ -75,11 +75,11 @@ __global__ void __launch_bounds__(kTileThreads, kFolding == Folding::kPlain ? 2 
         float rows[kMicro];
         add_step(a[k], b[k], sums, rows);
       }
-      if (kFolding == Folding::kScaled && (end % call.group == 0 || end == call.k))
-        fold_group(call, begin / call.group, first_column, sums, x_sums, acc);
+      if (kScaling == Scaling::kScaled && (end % call.group == 0 || end == call.k))
+        scale_accumulate(call, begin / call.group, first_column, sums, x_sums, acc);
     }
   });
-  store_outputs(call, first_row, first_column, kFolding == Folding::kPlain ? sums : acc);
+  store_outputs(call, first_row, first_column, kScaling == Scaling::kPlain ? sums : acc);
 }
 
 }  // namespace
@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(kTileThreads, kFolding == Folding::kPlain ? 2 
 Status f32_matmul(const F32Matmul& call) {
   if (call.m == 0 || call.n == 0) return {};
   const bool whole = call.group % kTileDepth == 0 || call.group >= call.k;
-  auto* const kernel = call.scales == nullptr             ? &matmul_tiles<Folding::kPlain>
-                       : whole && call.offsets == nullptr ? &matmul_tiles<Folding::kScaled>
-                                                          : &matmul_tiles<Folding::kAny>;
+  auto* const kernel = call.scales == nullptr             ? &matmul_tiles<Scaling::kPlain>
+                       : whole && call.offsets == nullptr ? &matmul_tiles<Scaling::kScaled>
+                                                          : &matmul_tiles<Scaling::kAny>;
   const dim3 grid(static_cast<unsigned>((call.n + kTile - 1) / kTile),
                   static_cast<unsigned>((call.m + kTile - 1) / kTile));
   return check_cuda(launch(kernel, grid, dim3(kTileThreads), 0, static_cast<cudaStream_t>(call.stream), false, call),

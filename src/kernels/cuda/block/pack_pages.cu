@@ -77,7 +77,7 @@ struct Packing {
   float least[kMostPackedRows], most[kMostPackedRows], steps[kMostPackedRows];
   int8_t least_codes[kMostPackedRows];
   uint8_t scale_codes[kMostPackedRows];
-  float units[2];
+  float supers[2];
   int infinite;
 };
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ float squared_error(const float (&v)[kVectors], int c
     const float error = __fsub_rn(v[i], __fadd_rn(least, __fmul_rn(step, code)));
     sum = __fadd_rn(sum, __fmul_rn(error, error));
   }
-  return fold_lanes(sum);
+  return reduce_lanes(sum);
 }
 
 /// The range of row r; all lanes of the half warp give it.
@@ -159,24 +159,24 @@ __device__ __forceinline__ float largest_of_block(float v, Packing& p) {
   return most;
 }
 
-/// Units, steps and least values of all rows, as codes; a thread has a row.
-__device__ __forceinline__ void choose_units(const PackedShape& shape, Packing& p) {
+/// Super-scales, steps and least values of all rows, as codes; a thread has a row.
+__device__ __forceinline__ void choose_super_scales(const PackedShape& shape, Packing& p) {
   static_assert(kMostPackedRows <= kPackThreads);
   const int r = static_cast<int>(threadIdx.x);
   const bool there = r < shape.rows;
   const auto levels = static_cast<float>((1 << shape.bits) - 1);
-  const float least_unit = __fdiv_rn(largest_of_block(there ? fabsf(p.least[r]) : 0.0f, p), 127.0f);
+  const float super_least = __fdiv_rn(largest_of_block(there ? fabsf(p.least[r]) : 0.0f, p), 127.0f);
   float step = 0;
   if (there) {
-    float code = least_unit > 0 ? floorf(__fdiv_rn(p.least[r], least_unit)) : 0.0f;  // never above the least
+    float code = super_least > 0 ? floorf(__fdiv_rn(p.least[r], super_least)) : 0.0f;  // never above the least
     code = code < -127.0f ? -127.0f : code > 127.0f ? 127.0f : code;
     p.least_codes[r] = static_cast<int8_t>(code);
-    const float least = __fmul_rn(least_unit, code);
+    const float least = __fmul_rn(super_least, code);
     step = p.most[r] > least ? __fdiv_rn(__fsub_rn(p.most[r], least), levels) : 0.0f;
   }
   const float widest = largest_of_block(step, p);
   p.steps[r] = step;
-  if (r == 0) p.units[0] = __fdiv_rn(widest, 255.0f), p.units[1] = least_unit;
+  if (r == 0) p.supers[0] = __fdiv_rn(widest, 255.0f), p.supers[1] = super_least;
 }
 
 /// pack_rows() by a thread block.
@@ -204,16 +204,16 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
     __syncthreads();
     return;
   }
-  choose_units(shape, p);
+  choose_super_scales(shape, p);
   __syncthreads();
   for (int first = 0; first < shape.rows; first += kPackThreads / kLanes) {
     const int r = first + thread / kLanes;
     float v[kPackColumns / kLanes];
     load_row(rows + r * ld, count, lane, v, infinite);
-    const float code = p.units[0] > 0 ? ceilf(__fdiv_rn(p.steps[r], p.units[0])) : 0.0f;
+    const float code = p.supers[0] > 0 ? ceilf(__fdiv_rn(p.steps[r], p.supers[0])) : 0.0f;
     const auto scale = static_cast<uint8_t>(code > 255.0f ? 255.0f : code);
-    const float step = __fmul_rn(p.units[0], static_cast<float>(scale));
-    const float least = __fmul_rn(p.units[1], static_cast<float>(p.least_codes[r]));
+    const float step = __fmul_rn(p.supers[0], static_cast<float>(scale));
+    const float least = __fmul_rn(p.supers[1], static_cast<float>(p.least_codes[r]));
     const float inverse = step > 0 ? __fdiv_rn(1.0f, step) : 0.0f;
     if (lane == 0) p.scale_codes[r] = scale;
 #pragma unroll
@@ -226,10 +226,10 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
   // A thread puts a byte of codes together: those whose place it is.
   const int of_word = 16 / shape.bits, of_byte = 8 / shape.bits;
   for (int at = thread; at < shape.code_bytes(); at += kPackThreads) {
-    const int unit = at / 64, word = at % 64 / 2;
+    const int pack = at / 64, word = at % 64 / 2;
     uint32_t byte = 0;
     for (int k = 0; k < of_byte; ++k) {
-      const int vector = unit * of_word + at % 2 * of_byte + k;
+      const int vector = pack * of_word + at % 2 * of_byte + k;
       const int r = vector / count * 2 + word % 2, column = vector % count * kLanes + word / 2;
       byte |= static_cast<uint32_t>(p.codes[r * kPackColumns + column]) << (k * shape.bits);
     }
@@ -239,7 +239,7 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
     side[8 + r] = p.scale_codes[r];
     side[8 + shape.rows + r] = static_cast<uint8_t>(p.least_codes[r]);
   }
-  if (thread < 2) reinterpret_cast<float*>(side)[thread] = p.units[thread];
+  if (thread < 2) reinterpret_cast<float*>(side)[thread] = p.supers[thread];
   __syncthreads();
 }
 

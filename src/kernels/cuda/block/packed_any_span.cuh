@@ -82,7 +82,7 @@ __device__ __forceinline__ void weigh_packed_block(const typename F::ValueTile (
   }
 }
 
-/// What a thread block knows of a span's pages.
+/// The pages of a span: which exist, and which of them are packed.
 struct SpanPages {
   uint32_t there_bits, packed_bits;
   __device__ __forceinline__ bool there(int p) const { return (there_bits >> p & 1) != 0; }

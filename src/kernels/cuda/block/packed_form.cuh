@@ -25,7 +25,7 @@ struct PackedForm {
   static constexpr int kSets = kValueBits == 2 ? 4 : kValueBits == 4 ? 2 : 1;
 };
 
-/// What a warp has of its span. x of values takes half the room of x of keys at the most; behind it: results.
+/// Shared memory of a warp for its span. x of values takes half the room of x of keys at the most; behind it: results.
 template <class F>
 struct alignas(16) WarpShared {
   static constexpr int kValueWords = kTeamPages * F::kQueries * kValueX;
@@ -44,7 +44,7 @@ struct alignas(16) WarpShared {
   __device__ __forceinline__ float* out() { return room + kValueWords; }
 };
 
-/// What a thread block has of a span of any kind.
+/// Shared memory of a thread block for a span of any kind.
 template <class F>
 struct alignas(16) BlockShared {
   static constexpr int kTasks = kTeamPages * F::kBlocks, kValueWords = F::kQueries * kValueX;

@@ -22,11 +22,11 @@ __device__ __forceinline__ int slot_of(int row) {
     const int pair = at / 2, i = pair / 4;
     return step * kStep + i / 2 * 16 + pair % 4 * 4 + i % 2 * 2 + at % 2;
   } else if constexpr (kN == 4) {
-    const int unit = at / 4, e = at % 4;
-    return step * kStep + unit / 4 * 16 + unit % 4 * 4 + (e == 1 ? 2 : e == 2 ? 1 : e);
+    const int quad = at / 4, e = at % 4;
+    return step * kStep + quad / 4 * 16 + quad % 4 * 4 + (e == 1 ? 2 : e == 2 ? 1 : e);
   } else {
-    const int unit = at / 8, e = at % 8;
-    return step * kStep + (e / 2 % 2) * 16 + unit * 4 + e % 2 * 2 + e / 4;
+    const int octet = at / 8, e = at % 8;
+    return step * kStep + (e / 2 % 2) * 16 + octet * 4 + e % 2 * 2 + e / 4;
   }
 }
 
@@ -42,11 +42,11 @@ __device__ __forceinline__ void load_step(const uint8_t* codes, int step, uint2 
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int i = 0; i < kStepLoads<kBits, kN>; ++i) {
-    const int unit = kBits == 8   ? 2 * (step * 16 + t + i / 2 * 4) + i % 2
+    const int pack = kBits == 8   ? 2 * (step * 16 + t + i / 2 * 4) + i % 2
                      : kBits == 4 ? step * 16 + t + 4 * i
                      : kN == 4    ? step * 8 + t + 4 * i
                                   : step * 4 + t;
-    raw[i] = load_once(codes + unit * 64 + 8 * g);
+    raw[i] = load_once(codes + pack * 64 + 8 * g);
   }
 }
 
@@ -85,7 +85,7 @@ __device__ __forceinline__ void codes_of_step(const uint2 (&raw)[kStepLoads<kBit
   }
 }
 
-/// The same for any matrix, a code at a time; zeros behind its last row.
+/// codes_of_step() for any matrix, a code at a time; zeros behind its last row.
 __device__ __forceinline__ void codes_of_any(const PackedShape& shape, const uint8_t* codes, int step, int n,
                                              uint32_t (&a)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void codes_of_any(const PackedShape& shape, const uin
     for (int b = 0; b < 4; ++b) {
       const int row = step * kStep + i / 2 * 16 + 4 * t + b;
       if (row >= shape.rows) continue;
-      const CodePlace at = code_place(shape, row, column);
+      const CodePosition at = code_position(shape, row, column);
       a[i] |= static_cast<uint32_t>((codes[at.byte] >> at.shift) & ((1 << shape.bits) - 1)) << (8 * b);
     }
   }
@@ -108,7 +108,7 @@ struct SharedX {
   float2* by;   // [queries]: scale, offset
   int pitch, queries;
 };
-/// Of a query, for so many rows; neighbouring queries in different banks.
+/// Elements between two queries' x of so many rows; neighbouring queries lie in different banks.
 constexpr LOWBIT_HD int x_pitch(int rows) { return rows + 16; }
 
 /// x becomes integers. Each half of the warp has every second query; x(query, row). kRows: at least shape.rows, of 16.
@@ -118,15 +118,15 @@ __device__ __forceinline__ void prepare_x(const PackedShape& shape, const uint8_
   constexpr int kOwn = kRows / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes, half = static_cast<int>(threadIdx.x) % 32 / kLanes;
   const int rows = static_cast<int>(shape.rows);
-  const float scale_unit = reinterpret_cast<const float*>(side)[0],
-              least_unit = reinterpret_cast<const float*>(side)[1];
+  const float super_scale = reinterpret_cast<const float*>(side)[0],
+              super_least = reinterpret_cast<const float*>(side)[1];
   float steps[kOwn], leasts[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int row = i * kLanes + lane;
     const bool there = row < rows;
-    steps[i] = there ? __fmul_rn(scale_unit, static_cast<float>(side[8 + row])) : 0.0f;
-    leasts[i] = there ? __fmul_rn(least_unit, static_cast<float>(static_cast<int8_t>(side[8 + rows + row]))) : 0.0f;
+    steps[i] = there ? __fmul_rn(super_scale, static_cast<float>(side[8 + row])) : 0.0f;
+    leasts[i] = there ? __fmul_rn(super_least, static_cast<float>(static_cast<int8_t>(side[8 + rows + row]))) : 0.0f;
   }
 #pragma unroll
   for (int q = 0; q < queries; q += 2) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ void prepare_x(const PackedShape& shape, const uint8_
     }
 #pragma unroll
     for (int w = kLanes / 2; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, 32));
-    offset = fold_lanes(offset);
+    offset = reduce_lanes(offset);
     const float a = __uint_as_float(most);
     float scale = 0, inverse = 0;
     if (most > 0x7f7fffffu) {

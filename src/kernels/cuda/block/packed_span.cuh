@@ -1,6 +1,6 @@
 #pragma once
-// What one warp does with packed pages, sizes known when compiled: x becomes integers, tensor cores multiply codes by
-// them, scores become weights. The operations are those of docs/kv-cache.md, in their order where it counts.
+// The work of one warp on packed pages, with sizes known when compiled: x becomes integers, tensor cores multiply codes
+// by them, scores become weights. The operations are those of docs/kv-cache.md, in their order where it counts.
 
 #include "kernels/cuda/block/attention_packed.cuh"
 #include "kernels/cuda/packed_ops.cuh"
@@ -18,7 +18,7 @@ __device__ __forceinline__ float shuffle_xor(float v, int by) {
   return __uint_as_float(__shfl_xor_sync(0xffffffffu, __float_as_uint(v), by, 32));
 }
 /// The sum of sixteen partial sums, two of which each of eight lanes has.
-__device__ __forceinline__ float fold_pairs(float2 sum) {
+__device__ __forceinline__ float reduce_pairs(float2 sum) {
 #pragma unroll
   for (int w = kGroupLanes / 2; w > 0; w /= 2) {
     sum.x = __fadd_rn(sum.x, shuffle_xor(sum.x, w));
@@ -33,16 +33,16 @@ struct RowScales {
   float2 step[kPairs], least[kPairs];
 
   __device__ __forceinline__ void load(const uint8_t* side, int j) {
-    const float2 units = *reinterpret_cast<const float2*>(side);
+    const float2 supers = *reinterpret_cast<const float2*>(side);
     const uint8_t* const from = side + 8 + 2 * j;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const uint32_t s = *reinterpret_cast<const uint16_t*>(from + i * kLanes),
                      l = *reinterpret_cast<const uint16_t*>(from + (kPairs + i) * kLanes);
-      step[i] = {__fmul_rn(units.x, static_cast<float>(static_cast<uint8_t>(s))),
-                 __fmul_rn(units.x, static_cast<float>(static_cast<uint8_t>(s >> 8)))};
-      least[i] = {__fmul_rn(units.y, static_cast<float>(static_cast<int8_t>(l))),
-                  __fmul_rn(units.y, static_cast<float>(static_cast<int8_t>(l >> 8)))};
+      step[i] = {__fmul_rn(supers.x, static_cast<float>(static_cast<uint8_t>(s))),
+                 __fmul_rn(supers.x, static_cast<float>(static_cast<uint8_t>(s >> 8)))};
+      least[i] = {__fmul_rn(supers.y, static_cast<float>(static_cast<int8_t>(l))),
+                  __fmul_rn(supers.y, static_cast<float>(static_cast<int8_t>(l >> 8)))};
     }
   }
 };
@@ -115,7 +115,7 @@ __device__ __forceinline__ void prepare_one(const RowScales<kPairs>& rows, const
   float most = own.most;
 #pragma unroll
   for (int w = kGroupLanes / 2; w > 0; w /= 2) most = larger_magnitude(most, shuffle_xor(most, w));
-  const float offset = fold_pairs(own.offsets);
+  const float offset = reduce_pairs(own.offsets);
   const XFactors factors = factors_of(most);
   store_x<kPairs>(own.scaled, factors.inverse, to);
   if (threadIdx.x % kGroupLanes == 0) *by = {factors.scale, offset};
@@ -161,12 +161,12 @@ struct RawTile {
   static_assert((kColumns == 64 || kNarrow) && (!kNarrow || kSteps == 2));
   uint2 raw[kSteps * kOfStep];
 
-  /// Those that the products of a step are the last to need; nothing if there is nothing `more`.
+  /// Fetches the codes whose registers the products of this step free; nothing without `more`.
   __device__ __forceinline__ void fetch_step(bool more, const uint8_t* codes, int part, int step) {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-    constexpr int kUnits = kBits == 8 ? 2 : 1;  // of two rows
-    const int unit = kNarrow ? t / 2 * 4 + t % 2 : kUnits * t + part;
-    const uint8_t* const from = codes + static_cast<uint32_t>(unit * 64 + 8 * g);  // what is added below is constant
+    constexpr int kPacks = kBits == 8 ? 2 : 1;  // of two rows
+    const int pack = kNarrow ? t / 2 * 4 + t % 2 : kPacks * t + part;
+    const uint8_t* const from = codes + static_cast<uint32_t>(pack * 64 + 8 * g);  // what is added below is constant
     if constexpr (kNarrow) {
       if (step == 0) return;
 #pragma unroll
@@ -177,7 +177,7 @@ struct RawTile {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        load_once_if(more, raw[4 * step + i], from + kUnits * (16 * step + i % 2 * 8 + i / 2 * 4) * 64);
+        load_once_if(more, raw[4 * step + i], from + kPacks * (16 * step + i % 2 * 8 + i / 2 * 4) * 64);
     }
   }
   __device__ __forceinline__ void fetch(bool more, const uint8_t* codes, int part) {
@@ -278,7 +278,7 @@ __device__ __forceinline__ void multiply_keys(Tile& tile, bool more, const uint8
   }
 }
 
-/// Words of an x of values; lanes of odd queries change places by four, for banks.
+/// Words of an x of values; lanes of odd queries are shifted by four, to avoid bank conflicts.
 constexpr int kValueX = kXWords<kPagePositions / kLanes>;
 __device__ __forceinline__ int value_lane(int query, int j) { return j ^ (query % 2 * 4); }
 
@@ -408,7 +408,7 @@ __device__ __forceinline__ float sum_of_weights(const float* weights) {
       const float2 v = *reinterpret_cast<const float2*>(weights + weights_at(p) + i * kLanes + 2 * j);
       sum = {__fadd_rn(sum.x, v.x), __fadd_rn(sum.y, v.y)};
     }
-  return fold_pairs(sum);
+  return reduce_pairs(sum);
 }
 
 }  // namespace lowbit::cuda::block

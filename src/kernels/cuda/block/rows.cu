@@ -1,4 +1,4 @@
-// What happens to the rows of a block between its products.
+// Operations on the rows of a block between its products.
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ __global__ void norm(const float* x, const float* weight, int64_t rows, int64_t 
   const bool inside = row < rows;  // the other half of the warp may be
   float sum = 0;
   for (int64_t i = lane; inside && i < n; i += kLanes) sum = __fmaf_rn(x[row * n + i], x[row * n + i], sum);
-  const float dot = fold_lanes(sum);
+  const float dot = reduce_lanes(sum);
   const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(n)), eps)));
   for (int64_t i = lane; inside && i < n; i += kLanes)
     y[row * n + i] = __fmul_rn(__fmul_rn(x[row * n + i], r), weight[i]);
@@ -106,7 +106,7 @@ Status add_rows(const float* x, int64_t count, float* y, void* stream) {
   return each("residual", add_all, count, stream, x, count, y);
 }
 Status subtract_rows(const float* x, int64_t count, float* y, void* stream) {
-  return each("deviation", subtract_all, count, stream, x, count, y);
+  return each("difference", subtract_all, count, stream, x, count, y);
 }
 Status copy_floats(const float* from, int64_t count, float* to, void* stream) {
   return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(float), cudaMemcpyDeviceToDevice,

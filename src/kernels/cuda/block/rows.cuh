@@ -30,7 +30,7 @@ __device__ __forceinline__ float exp_f32(float x) {
 }
 
 /// The sum of sixteen lanes' values in the lowest of them, halving the width each time.
-__device__ __forceinline__ float fold_lanes(float sum) {
+__device__ __forceinline__ float reduce_lanes(float sum) {
 #pragma unroll
   for (int w = kLanes / 2; w > 0; w /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xffffffffu, sum, w, kLanes));
   return __shfl_sync(0xffffffffu, sum, 0, kLanes);
@@ -70,7 +70,7 @@ __device__ __forceinline__ float inverse_rms(const float* row, int k, float eps)
       }
     }
   }
-  const float dot = fold_lanes(sum);
+  const float dot = reduce_lanes(sum);
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(dot, static_cast<float>(k)), eps)));
 }
 

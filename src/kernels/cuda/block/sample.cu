@@ -17,7 +17,7 @@ using namespace sample;  // NOLINT
 constexpr int kScanThreads = 256, kOfAThread = 8;
 constexpr int kBins = 4096, kBinShift = 20;  // by sign, exponent and three bits of the fraction
 
-/// Of a row. Zeros before and after each call, but for the list.
+/// The state of a row. Zeros before and after each call, but for the list.
 struct RowState {
   Key largest;
   uint32_t first_nan;   // 0xffffffff - id; 0: none

@@ -1,4 +1,4 @@
-// What happens to the rows of a batch between products: rotation and the cache, rows of a table, int8 codes.
+// Operations on the rows of a batch between products: rotary embedding and the cache, rows of a table, int8 codes.
 
 #include <algorithm>
 

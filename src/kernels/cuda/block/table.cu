@@ -33,28 +33,28 @@ __global__ void __launch_bounds__(kTableThreads) dense_rows(const TableRows call
 }
 
 template <class F>
-__global__ void __launch_bounds__(kTableThreads) unit_rows(const TableRows call) {
+__global__ void __launch_bounds__(kTableThreads) packed_rows(const TableRows call) {
   const int64_t at = int64_t{blockIdx.x} * kTableThreads + threadIdx.x;
   if (at >= call.rows * call.n) return;
   const int64_t row = call.index[at / call.n], k = at % call.n;
-  const uint8_t* const unit = call.codes + row * call.row_bytes + k / F::kElems * F::kUnitBytes;
+  const uint8_t* const pack = call.codes + row * call.row_bytes + k / F::kElems * F::kPackBytes;
   const int e = static_cast<int>(k % F::kElems);
   if constexpr (F::Codec::kKind == CodecKind::kTable) {
-    call.y[at] = scaled_value(call, row, k, call.values[F::code_at(unit, e)]);
+    call.y[at] = scaled_value(call, row, k, call.values[F::code_at(pack, e)]);
   } else {
-    call.y[at] = scaled_value(call, row, k, static_cast<float>(F::decode(unit, e)));
+    call.y[at] = scaled_value(call, row, k, static_cast<float>(F::decode(pack, e)));
   }
 }
 
 template <class F>
-void start_unit(const TableRows& call, dim3 grid, cudaError_t& error) {
+void start_format(const TableRows& call, dim3 grid, cudaError_t& error) {
   if (F::kId == call.format)
-    error = launch(unit_rows<F>, grid, dim3(kTableThreads), 0, static_cast<cudaStream_t>(call.stream), false, call);
+    error = launch(packed_rows<F>, grid, dim3(kTableThreads), 0, static_cast<cudaStream_t>(call.stream), false, call);
 }
 template <class... F>
-cudaError_t start_units(const TableRows& call, dim3 grid, TypeList<F...>) {
+cudaError_t start_formats(const TableRows& call, dim3 grid, TypeList<F...>) {
   cudaError_t error = cudaErrorInvalidValue;
-  (start_unit<F>(call, grid, error), ...);
+  (start_format<F>(call, grid, error), ...);
   return error;
 }
 
@@ -67,7 +67,7 @@ Status table_rows(const TableRows& call) {
   const bool dense = call.format == FormatId::kF32 || call.format == FormatId::kF16 || call.format == FormatId::kBf16;
   return check_cuda(
       dense ? launch(dense_rows, grid, dim3(kTableThreads), 0, static_cast<cudaStream_t>(call.stream), false, call)
-            : start_units(call, grid, UnitFormatList{}),
+            : start_formats(call, grid, RandomAccessFormatList{}),
       "rows");
 }
 

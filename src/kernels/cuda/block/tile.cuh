@@ -15,7 +15,7 @@ constexpr int kMicro = 8;  // outputs of a thread: kMicro x kMicro
 
 using TileRows = float[kTileDepth][kPitch];  // [step of the reduction][output]
 
-/// What a thread carries from global to shared memory.
+/// The elements that a thread copies from global to shared memory.
 struct Parcel {
   float4 part[2];
 };

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/fp8/gemm_wgmma.h"
-#include "kernels/cuda/fp8/ring.cuh"
+#include "kernels/cuda/fp8/pipeline.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
 namespace lowbit::cuda::fp8 {
@@ -31,41 +31,41 @@ struct Order {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-struct Place {
+struct TileOrigin {
   int p0, q0;
 };
 template <class T>
-__device__ __forceinline__ Place place_of(const Order& o, int tile) {
+__device__ __forceinline__ TileOrigin tile_origin(const Order& o, int tile) {
   const int band = o.depth * o.across, first = tile / band * o.depth, in = tile % band;
   const int down = min(o.depth, o.down - first);
   return {(first + in % down) * T::kP, in / down * T::kQ};
 }
 
 template <class T>
-__device__ __forceinline__ void fetch_tiles(Ring<T> ring, const CUtensorMap* p_map, const CUtensorMap* q_map,
+__device__ __forceinline__ void fetch_tiles(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
                                             const DeviceGemm& g, const Order& o) {
   const bool first_lane = threadIdx.x % 32 == 0;
   for (int tile = int(blockIdx.x); tile < o.tiles; tile += int(gridDim.x)) {
-    const Place at = place_of<T>(o, tile);
+    const TileOrigin at = tile_origin<T>(o, tile);
     const ScaleCopies<T> scales(g, at.p0, at.q0);
-    for (int b = 0; b < o.blocks; ++b, ring.next()) {
-      barrier_wait(ring.empty(), ring.phase ^ 1);
+    for (int b = 0; b < o.blocks; ++b, pipeline.next()) {
+      barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
       if (first_lane) {
-        barrier_expect(ring.full(), T::kCodes);
-        box_load(ring.p(), p_map, b * 128, at.p0, ring.full());
-        box_load(ring.q(), q_map, b * 128, at.q0, ring.full());
+        barrier_expect(pipeline.full(), T::kCodes);
+        box_load(pipeline.p(), p_map, b * 128, at.p0, pipeline.full());
+        box_load(pipeline.q(), q_map, b * 128, at.q0, pipeline.full());
       }
       __syncwarp();
-      scales.copy(ring.scales(), b);
-      copies_arrive(ring.full());
+      scales.copy(pipeline.scales(), b);
+      copies_arrive(pipeline.full());
     }
   }
 }
 
 /// acc += s times the scales: rows[0] and rows[1] for the columns below `edge`, rows[2] and rows[3] for the others.
 template <class T>
-__device__ __forceinline__ void fold(const float (&s)[T::kSums], const float (&rows)[4], int edge,
-                                     float (&acc)[T::kSums]) {
+__device__ __forceinline__ void scale_accumulate(const float (&s)[T::kSums], const float (&rows)[4], int edge,
+                                                 float (&acc)[T::kSums]) {
 #pragma unroll
   for (int j = 0; j < T::kQ / 8; ++j) {
     const bool second = !T::kOneScale && 8 * j >= edge;
@@ -145,23 +145,23 @@ __device__ __forceinline__ void store_tile(const DeviceGemm& g, int row, int q0,
 
 /// A warp has read the stage.
 template <class T>
-__device__ __forceinline__ void release(const Ring<T>& ring) {
+__device__ __forceinline__ void release(const Pipeline<T>& pipeline) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty());
+  if (threadIdx.x % 32 == 0) barrier_arrive(pipeline.empty());
 }
 
 template <class T>
-__device__ __forceinline__ void sum_blocks(Ring<T>& ring, int blocks, int group, int own, int edge,
+__device__ __forceinline__ void sum_blocks(Pipeline<T>& pipeline, int blocks, int group, int own, int edge,
                                            float (&acc)[T::kWaves][T::kSums]) {
-  for (int b = 0; b < blocks; ++b, ring.next()) {
-    barrier_wait(ring.full(), ring.phase);
-    const float2 of_b = load_two_scales(ring.scales() + 4 * T::kP);
-    const uint64_t q = tile_descriptor(ring.q());
+  for (int b = 0; b < blocks; ++b, pipeline.next()) {
+    barrier_wait(pipeline.full(), pipeline.phase);
+    const float2 of_b = load_two_scales(pipeline.scales() + 4 * T::kP);
+    const uint64_t q = tile_descriptor(pipeline.q());
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
-      const float upper = load_scale(ring.scales() + 4 * (own + 64 * w));
-      const float lower = load_scale(ring.scales() + 4 * (own + 64 * w + 8));
-      const uint64_t p = tile_descriptor(ring.p() + (group * T::kWaves + w) * 64 * 128);
+      const float upper = load_scale(pipeline.scales() + 4 * (own + 64 * w));
+      const float lower = load_scale(pipeline.scales() + 4 * (own + 64 * w + 8));
+      const uint64_t p = tile_descriptor(pipeline.p() + (group * T::kWaves + w) * 64 * 128);
       float s[T::kSums];
       multiply_fence();
 #pragma unroll
@@ -169,26 +169,26 @@ __device__ __forceinline__ void sum_blocks(Ring<T>& ring, int blocks, int group,
       multiply_commit();
       const float rows[4] = {upper * of_b.x, lower * of_b.x, upper * of_b.y, lower * of_b.y};
       multiply_wait();
-      if (w + 1 == T::kWaves) release(ring);
-      fold<T>(s, rows, edge, acc[w]);
+      if (w + 1 == T::kWaves) release(pipeline);
+      scale_accumulate<T>(s, rows, edge, acc[w]);
     }
   }
 }
 
 template <class T>
-__device__ __forceinline__ void multiply_tiles(Ring<T> ring, const DeviceGemm& g, const Order& o) {
+__device__ __forceinline__ void multiply_tiles(Pipeline<T> pipeline, const DeviceGemm& g, const Order& o) {
   const int group = warpgroup_of_thread();
   const int own =
       group * T::kWaves * 64 + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4;  // of the first wave
   for (int tile = int(blockIdx.x); tile < o.tiles; tile += int(gridDim.x)) {
-    const Place at = place_of<T>(o, tile);
+    const TileOrigin at = tile_origin<T>(o, tile);
     const int edge = T::kOneScale ? T::kQ : int(g.b_rows - at.q0 % g.b_rows);
     float acc[T::kWaves][T::kSums];
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w)
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i) acc[w][i] = 0;
-    sum_blocks<T>(ring, o.blocks, group, own, edge, acc);
+    sum_blocks<T>(pipeline, o.blocks, group, own, edge, acc);
 #pragma unroll
     for (int w = 0; w < T::kWaves; ++w) {
       if (g.bias != nullptr) add_bias<T>(g, at.q0, acc[w]);
@@ -205,22 +205,22 @@ __global__ void __launch_bounds__(T::kThreads, 1)
               const __grid_constant__ DeviceGemm g, const __grid_constant__ Order o) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
-  const Ring<T> ring{(shared_address(raw) + 1023) / 1024 * 1024};
+  const Pipeline<T> pipeline{(shared_address(raw) + 1023) / 1024 * 1024};
   if (threadIdx.x == 0) {
     prefetch_map(&p_map);
     prefetch_map(&q_map);
-    ring.init(4 * T::kGroups);
+    pipeline.init(4 * T::kGroups);
   }
   __syncthreads();
   let_next_kernel_start();
   if (warpgroup_of_thread() == T::kGroups) {
     give_registers<56>();
     wait_for_previous_kernel();
-    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T>(ring, &p_map, &q_map, g, o);
+    if (threadIdx.x / 32 == 4 * T::kGroups) fetch_tiles<T>(pipeline, &p_map, &q_map, g, o);
   } else {
     take_registers<224>();
     wait_for_previous_kernel();
-    multiply_tiles<T>(ring, g, o);
+    multiply_tiles<T>(pipeline, g, o);
   }
 #endif
 }

@@ -57,7 +57,7 @@ __device__ __forceinline__ uint2 as_halves(uint32_t codes) {
 /// Piece of 16 bytes of a row; two neighbouring rows have theirs in other banks.
 __device__ __forceinline__ int place(int row, int piece) { return row * kRowBytes + ((piece ^ ((row & 1) << 2)) << 4); }
 
-/// Of kRows rows of one operand, one block of K.
+/// A block of K of kRows rows of one operand.
 template <int kRows, int kPieces>
 struct Fetched {
   uint4 codes[kPieces];
@@ -242,14 +242,14 @@ cudaError_t launch_tiles(const DeviceGemm& g, const Fp8Groups& groups, const Dev
 }  // namespace fp8
 
 bool gemm_fp8_mma(const DeviceGemm& g, const Fp8Groups& groups, cudaStream_t stream, cudaError_t* error) {
-  constexpr int kTileColumns = 64, kFewRows = 32;
+  constexpr int kTileColumns = 64, kSkinnyTokens = 32;
   if (g.b_rows % kTileColumns != 0) return false;
   Device device;
   *error = current_device(&device);
   if (*error != cudaSuccess) return true;
   const int64_t rows = groups.count > 0 ? g.m / groups.count : g.m;  // of a group, in the mean
-  *error = rows <= kFewRows ? fp8::launch_tiles<1, 1, 1>(g, groups, device, stream)
-                            : fp8::launch_tiles<4, 2, 4>(g, groups, device, stream);
+  *error = rows <= kSkinnyTokens ? fp8::launch_tiles<1, 1, 1>(g, groups, device, stream)
+                                 : fp8::launch_tiles<4, 2, 4>(g, groups, device, stream);
   return true;
 }
 

@@ -9,10 +9,10 @@ namespace {
 
 int64_t tiles_of(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; }
 
-/// As many thread blocks as the multiprocessors take at once, each with as deep a ring as fits.
-Cut cut_few(const Fp8Gemm& g, int64_t processors) {
+/// As many thread blocks as the multiprocessors take at once, each with as deep a pipeline as fits.
+Cut cut_skinny(const Fp8Gemm& g, int64_t processors) {
   constexpr int kMostRows = 64;
-  Cut cut{.few = true, .q = 8};
+  Cut cut{.skinny = true, .q = 8};
   while (cut.q < g.m && cut.q < kMostRows) cut.q *= 2;
   const int64_t tiles = tiles_of(g.n, cut.p) * tiles_of(g.m, cut.q);
   if (tiles > processors) {
@@ -34,7 +34,7 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
   };
   static constexpr Shape kShapes[] = {{128, 64, 0.36},  {128, 96, 0.45},  {128, 128, 0.49},
                                       {128, 144, 0.60}, {128, 192, 0.77}, {256, 128, 0.88}};
-  constexpr double kPerTile = 3;  // blocks of K: filling the ring, storing
+  constexpr double kPerTile = 3;  // blocks of K: filling the pipeline, storing
   Cut best;
   double least = 0;
   for (const Shape& shape : kShapes) {
@@ -49,7 +49,7 @@ Cut cut_many(const Fp8Gemm& g, int64_t processors) {
 
 /// Tiles of 128 rows are faster where they are enough for the multiprocessors, and more than half of their rows are
 /// there or others too many for one round.
-bool takes_few(const Fp8Gemm& g, int64_t processors) {
+bool takes_skinny(const Fp8Gemm& g, int64_t processors) {
   const int64_t tiles = tiles_of(g.n, 64);
   if (g.m <= 32) return true;
   if (g.m <= 64) return tiles <= processors;
@@ -59,7 +59,7 @@ bool takes_few(const Fp8Gemm& g, int64_t processors) {
 }  // namespace
 
 Cut choose_cut(const Fp8Gemm& g, const Device& device) {
-  return takes_few(g, device.processors) ? cut_few(g, device.processors) : cut_many(g, device.processors);
+  return takes_skinny(g, device.processors) ? cut_skinny(g, device.processors) : cut_many(g, device.processors);
 }
 
 }  // namespace fp8
@@ -79,8 +79,8 @@ bool gemm_fp8_wgmma(const DeviceGemm& g, cudaStream_t stream, cudaError_t* error
   if (scales > kLargest) return false;
   if (!in_sixteens(g.a, g.lda) || !in_sixteens(g.b, g.ldb)) return false;
   const fp8::Cut cut = fp8::choose_cut(g, device);
-  return cut.few ? fp8::launch_few_rows(g, cut, device, stream, error)
-                 : fp8::launch_many_rows(g, cut, device, stream, error);
+  return cut.skinny ? fp8::launch_skinny(g, cut, device, stream, error)
+                    : fp8::launch_many_rows(g, cut, device, stream, error);
 #else
   (void)g, (void)stream, (void)error;
   return false;

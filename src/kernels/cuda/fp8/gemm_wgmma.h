@@ -22,7 +22,7 @@ namespace fp8 {
 /// cluster share the columns of K, and a multiprocessor has room for `blocks` of them. Else a tile is `p` rows of a by
 /// `q` of b.
 struct Cut {
-  bool few = false;
+  bool skinny = false;
   int p = 64, q = 0;
   int split = 1, blocks = 1;
 };
@@ -30,8 +30,7 @@ struct Cut {
 Cut choose_cut(const Fp8Gemm& g, const Device& device);
 
 /// False: there is no such kernel.
-bool launch_few_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
-                     cudaError_t* error);
+bool launch_skinny(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error);
 bool launch_many_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
                       cudaError_t* error);
 

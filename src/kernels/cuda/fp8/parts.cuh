@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels of FP8 in blocks share: loading, rounding, and the exchange between the lanes of a block.
+// Shared by the kernels of FP8 in blocks: loading, rounding, and shuffles between the lanes of a block.
 
 #include <cuda_runtime.h>
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t most) {
   return __float_as_uint(__shfl_sync(0xffffffffu, __uint_as_float(most), 0, kLanes));
 }
 
-/// What x / scale needs of the scale.
+/// A scale prepared for divisions x / scale.
 struct Divisor {
   float scale, inverse;
   bool plain;

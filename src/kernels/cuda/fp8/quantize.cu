@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kNormThreads) quantize_normed(const __grid_con
       const float v = load_one<E>(q.x, row * q.ldx + i);
       sum = __fmaf_rn(v, v, sum);
     }
-    const float mean = __fdiv_rn(block::fold_lanes(sum), static_cast<float>(q.columns));
+    const float mean = __fdiv_rn(block::reduce_lanes(sum), static_cast<float>(q.columns));
     if (threadIdx.x == 0) factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, q.norm_eps)));
   }
   __syncthreads();

@@ -110,7 +110,7 @@ struct Workspace {
   int64_t ih = 0, h = 0, flags = 0, bytes = 0;
 };
 
-/// Of a tile: one per block, or per warp of split groups.
+/// Flags of a tile: one per block, or per warp of split groups.
 int flags_of(const Cell& cell, const Shape& shape) {
   return shape.split == 1 ? shape.blocks : cell.groups * shape.split;
 }

@@ -18,8 +18,8 @@ constexpr int kTileBytes = 512;  // 16 rows x 32 columns of weights, 16 bytes a 
 constexpr int kMaxWarps = 8;
 constexpr int kSmallTable = 4096;  // entries that fit shared memory
 
-/// What gates and state are computed in. kF32 and kF64 where the plan has proved that nothing is rounded but by rs();
-/// kInt64: only in the plain kernels.
+/// The type of numbers that gates and state are computed in. kF32 and kF64 where the plan has proved that nothing is
+/// rounded but by rs(); kInt64: only in the plain kernels.
 enum class Number : uint8_t { kF32, kF64, kInt64 };
 
 /// Columns / 32 of R, of `ksteps`, that a warp keeps in registers; the others lie in shared memory. Up to half of a
@@ -40,7 +40,7 @@ struct Product {
   // [3][groups][ksteps] (W) or [groups][ksteps][3] (R) tiles; null: weights of over 8 bits
   const uint8_t* tiles = nullptr;
   const int32_t* plain = nullptr;  // [3H, K], only for plain kernels
-  const int64_t* bias = nullptr;   // lo * sum of the row folded in, for offset codes
+  const int64_t* bias = nullptr;   // with lo * sum of the row, for offset codes
   const int32_t* shift = nullptr;
   int32_t k = 0, ksteps = 0;  // ksteps is even
   int32_t limbs = 1;
@@ -97,10 +97,10 @@ int h_stride(const Cell& cell);  // bytes of a row of h in shared memory
 int shared_bytes_of(const Cell& cell, const Shape& shape);
 
 cudaError_t launch_input(const Cell& cell, const Call& call, cudaStream_t stream);
-/// The same by boxes, for one plane of x and sums in int32 (input_wgmma.cu). has_input_boxes: compute capability 9.0,
-/// and as many tiles as multiprocessors unless `few_too`.
+/// The input product with copies by tensor maps, for one plane of x and sums in int32 (input_wgmma.cu).
+/// has_input_boxes: compute capability 9.0, and as many tiles as multiprocessors unless `skinny_too`.
 cudaError_t launch_input_boxes(const Cell& cell, const Call& call, cudaStream_t stream);
-bool has_input_boxes(const Cell& cell, int64_t rows, bool few_too);
+bool has_input_boxes(const Cell& cell, int64_t rows, bool skinny_too);
 cudaError_t launch_input_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_steps_plain(const Cell& cell, const Call& call, cudaStream_t stream);
 cudaError_t launch_sequences(const Cell& cell, const Call& call, const Shape& shape, cudaStream_t stream);
@@ -110,7 +110,7 @@ int fused_at_once(const Cell& cell, Number number);
 cudaError_t launch_fused(const Cell& cell, const Call& call, cudaStream_t stream);
 /// Tiles of this shape that fit the device at the same time; 0 when it cannot run there or has no kernel.
 int tiles_at_once(const Cell& cell, const Shape& shape);
-/// The same with all of a multiprocessor's shared memory for each block.
+/// tiles_at_once() when each block has all of a multiprocessor's shared memory.
 int tiles_alone(const Cell& cell, const Shape& shape);
 /// There is a kernel of this shape for one sequence.
 bool has_single(const Cell& cell, const Shape& shape);

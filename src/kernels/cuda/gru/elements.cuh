@@ -35,7 +35,7 @@ struct Floats {
   }
 };
 
-/// The same in f64, with 1.5 * 2^52.
+/// Numbers in f64, rounded with 1.5 * 2^52.
 struct Doubles {
   using T = double;
   static constexpr Number kNumber = Number::kF64;
@@ -111,15 +111,14 @@ struct Elements {
   __device__ __forceinline__ static T shifted(T v, T scale) {
     return N::add(N::multiply_add(v, scale, N::kMagic), -N::kMagic);
   }
-  /// What an offset code of ih gives a gate, less the bias of what is added to it.
+  /// A gate's share of an offset code of ih, less the bias of the numbers that are added to it.
   __device__ __forceinline__ T part(int gate, uint32_t word) const {
     return part_of(gate, N::from_word(word, ih_centre));
   }
   __device__ __forceinline__ T part_of(int gate, T v) const {
     return N::add(N::multiply_add(v, ih[gate], N::kMagic), -2 * N::kMagic);
   }
-  // What the tables are asked for, of parts and R h, shifted and biased; centered. Then the new state, biased as the
-  // old one.
+  // Centered inputs of the tables, from parts and R h, shifted and biased. Then the new state, biased as the old one.
   __device__ __forceinline__ T clamped_hh(T shifted_hh) const { return N::clamp(shifted_hh, low_hh, high_hh); }
   __device__ __forceinline__ T reset_input(T part, T hh) const {
     return N::clamp(N::add(N::multiply_add(clamped_hh(hh), hr, back_r), part), low[1], high[1]);

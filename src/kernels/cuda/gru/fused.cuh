@@ -3,7 +3,7 @@
 //
 // Half of the warps (recurrent) own 16 units each and do only what a step must wait for: R times h, gates, state, one
 // byte of h a unit, a barrier. The others (beside) compute ih of the next eight steps on the matrix unit, as the gates
-// take it, and write y of the eight before from the ring of h. All warps meet once every eight steps.
+// take it, and write y of the eight before from the history of h. All warps meet once every eight steps.
 
 #include <span>
 
@@ -13,21 +13,21 @@
 
 namespace lowbit::cuda::gru {
 
-constexpr int kChunk = 8, kRing = 2 * kChunk;  // steps
+constexpr int kChunk = 8, kHistory = 2 * kChunk;  // steps
 
 struct FusedLayout {
   int h, parts, tables, bytes;
 };
 inline LOWBIT_HD FusedLayout fused_layout(const Cell& c) {
   FusedLayout s{};
-  s.parts = align_up(kRing * stride_of_h(c.h), 16);
-  s.tables = s.parts + kRing * 3 * c.padded * 4;
+  s.parts = align_up(kHistory * stride_of_h(c.h), 16);
+  s.tables = s.parts + kHistory * 3 * c.padded * 4;
   s.bytes = s.tables;
   for (const Table& t : c.table) s.bytes += align_up(4 * t.entries, 16);
   return s;
 }
 
-/// What all warps of a block know. K: columns / 32 of W and of R, at most.
+/// State that all warps of a block share. K: columns / 32 of W and of R, at most.
 template <int K>
 struct FusedBlock {
   using N = Floats;
@@ -70,7 +70,7 @@ struct FusedBlock {
       }
     }
   }
-  /// The sequence, and its first state in the ring.
+  /// The sequence, and its first state in the history.
   __device__ __forceinline__ void begin() {
     order = s.order[sequence];
     length = s.length[sequence];
@@ -138,7 +138,7 @@ struct FusedSteps {
     if (b.lane % 4 < 2 && unit < b.c.h) b.s.state[int64_t(b.sequence) * b.c.h + unit] = uint16_t(code());
   }
   __device__ __forceinline__ void step(int number) {
-    const int slot = number % kRing, next = (number + 1) % kRing;
+    const int slot = number % kHistory, next = (number + 1) % kHistory;
     uint32_t h[K / 2][4];
 #pragma unroll
     for (int kp = 0; kp < K / 2; ++kp) load_blocks(h[kp], h_get + uint32_t(slot * b.hs + 64 * kp));
@@ -207,7 +207,7 @@ struct FusedBeside {
         x[k][i] = column < int(b.s.x.stride) ? *reinterpret_cast<const uint32_t*>(from + column) : 0;
       }
   }
-  /// ih of the steps that were fetched, as the gates take it, into the half of the ring that starts at `slot`.
+  /// ih of the steps that were fetched, as the gates take it, into the half of the history that starts at `slot`.
   __device__ __forceinline__ void produce(int slot) const {
     int acc[3][4] = {};
 #pragma unroll
@@ -231,7 +231,7 @@ struct FusedBeside {
   /// y of `count` steps from `first` on.
   __device__ __forceinline__ void write_y(int first, int count) const {
     const int thread = b.group * 32 + b.lane, threads = b.c.groups * 32;
-    const auto from = [&](int i) { return b.shared + (first + i + 1) % kRing * b.hs; };
+    const auto from = [&](int i) { return b.shared + (first + i + 1) % kHistory * b.hs; };
     uint8_t* const y = b.s.y.data + b.s.y_column;
     if ((b.c.h | b.s.y_column) % 16 == 0) {
       const int parts = b.c.h / 16;
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(32 * K * 4, 1) run_fused(const __grid_constant
     beside.fetch(kChunk);
     __syncthreads();
     for (int first = 0; first < block.length; first += kChunk) {
-      if (first + kChunk < block.length) beside.produce((first + kChunk) % kRing);
+      if (first + kChunk < block.length) beside.produce((first + kChunk) % kHistory);
       beside.fetch(first + 2 * kChunk);
       if (first > 0) beside.write_y(first - kChunk, kChunk);
       __syncthreads();

@@ -67,10 +67,10 @@ struct Parts {
 template <int L, class T>
 struct Row {
   T bias;
-  int32_t places;
+  int32_t bits;
   Shift32 shift;
-  __device__ __forceinline__ Row(int64_t folded_bias, int32_t right_shift)
-      : bias(T(folded_bias)), places(right_shift), shift(right_shift) {}
+  __device__ __forceinline__ Row(int64_t bias_with_offset, int32_t right_shift)
+      : bias(T(bias_with_offset)), bits(right_shift), shift(right_shift) {}
   /// `sums`: of plane 0; of the next one `plane_stride` further.
   __device__ __forceinline__ uint32_t code(const int* sums, int plane_stride, int32_t low, int32_t high) const {
     if constexpr (sizeof(T) == 4) {
@@ -79,7 +79,7 @@ struct Row {
     } else {
       int64_t v = bias + sums[0];
       if constexpr (L == 2) v += int64_t{256} * sums[plane_stride];
-      return uint32_t(clamp<int64_t>(rounding_shift(v, places), low, high) - low);
+      return uint32_t(clamp<int64_t>(rounding_shift(v, bits), low, high) - low);
     }
   }
 };

@@ -21,14 +21,14 @@ constexpr int kStageK = 128;                                    // columns of a 
 constexpr int kStageTileBytes = kStageK / kStepK * kTileBytes;  // of 16 rows of W
 constexpr int kMostShared = 227 << 10;
 
-/// 64 Units rows of W for each warpgroup; codes of ih have Bytes bytes.
-template <int Units, int Bytes>
+/// 64 MmaRows rows of W for each warpgroup; codes of ih have Bytes bytes.
+template <int MmaRows, int Bytes>
 struct Tile {
-  static constexpr int kUnits = Units, kBytes = Bytes;
-  static constexpr int kTiles = 4 * kUnits * kWarpgroups;  // of 16 rows of W
+  static constexpr int kMmaRows = MmaRows, kBytes = Bytes;
+  static constexpr int kTiles = 4 * kMmaRows * kWarpgroups;  // of 16 rows of W
   static constexpr int kXStage = kRows * kStageK, kStage = kXStage + kTiles * kStageTileBytes;
   static constexpr int kBox = kRows * 64 * Bytes;  // codes of 64 rows of W
-  static constexpr int kOut = kWarpgroups * kUnits * kBox;
+  static constexpr int kOut = kWarpgroups * kMmaRows * kBox;
   static constexpr int kStages = (kMostShared - kOut - 256) / kStage;
   static constexpr int kBarriers = kStages * kStage + kOut, kSharedBytes = kBarriers + 16 * kStages;
 };
@@ -53,7 +53,7 @@ __device__ __forceinline__ void wgmma_s8_u8(int* d, const uint4& a, uint64_t x, 
 }
 
 template <class T>
-struct Ring {
+struct Pipeline {
   uint32_t base;
   int stage = 0;
   uint32_t phase = 0;
@@ -68,52 +68,52 @@ struct Ring {
 /// Asks for the stages of all tiles of the block: boxes of x, or of W.
 template <class T, bool OfX>
 __device__ __forceinline__ void ask(const InputArgs& p, const CUtensorMap* map, uint32_t base) {
-  Ring<T> ring{base};
+  Pipeline<T> pipeline{base};
   int asked = 0;
   for (int at = int(blockIdx.x); at < p.count; at += int(gridDim.x))
-    for (int s = 0; s < p.stages; ++s, ++asked, ring.next()) {
-      if (asked >= T::kStages) barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_expect(ring.full(), OfX ? T::kXStage : T::kStage - T::kXStage);
+    for (int s = 0; s < p.stages; ++s, ++asked, pipeline.next()) {
+      if (asked >= T::kStages) barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
+      barrier_expect(pipeline.full(), OfX ? T::kXStage : T::kStage - T::kXStage);
       if (OfX)
-        box_load(ring.x(), map, s * kStageK, at / p.across * kRows, ring.full());
+        box_load(pipeline.x(), map, s * kStageK, at / p.across * kRows, pipeline.full());
       else  // in words of eight bytes
-        box_load(ring.x() + T::kXStage, map, s * kStageTileBytes / 8, at % p.across * T::kTiles, ring.full());
+        box_load(pipeline.x() + T::kXStage, map, s * kStageTileBytes / 8, at % p.across * T::kTiles, pipeline.full());
     }
 }
 
 template <class T>
 struct Multiplier {
-  Ring<T> ring;
+  Pipeline<T> pipeline;
   const uint8_t* weights;  // the lane's, in stage 0
-  int d[T::kUnits][64];
+  int d[T::kMmaRows][64];
 
-  __device__ __forceinline__ void load(int half, uint4 (&a)[T::kUnits][2]) const {
-    const uint8_t* const from = weights + ring.stage * T::kStage + half * 2 * kTileBytes;
+  __device__ __forceinline__ void load(int half, uint4 (&a)[T::kMmaRows][2]) const {
+    const uint8_t* const from = weights + pipeline.stage * T::kStage + half * 2 * kTileBytes;
 #pragma unroll
-    for (int u = 0; u < T::kUnits; ++u)
+    for (int u = 0; u < T::kMmaRows; ++u)
 #pragma unroll
       for (int k = 0; k < 2; ++k)
         a[u][k] = *reinterpret_cast<const uint4*>(from + u * 4 * kStageTileBytes + k * kTileBytes);
   }
-  __device__ __forceinline__ void multiply(int half, const uint4 (&a)[T::kUnits][2], bool add) {
-    const uint64_t x = x_descriptor(ring.x()) + 4 * half;
+  __device__ __forceinline__ void multiply(int half, const uint4 (&a)[T::kMmaRows][2], bool add) {
+    const uint64_t x = x_descriptor(pipeline.x()) + 4 * half;
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 2; ++k)
 #pragma unroll
-      for (int u = 0; u < T::kUnits; ++u) wgmma_s8_u8(d[u], a[u][k], x + 2 * k, k > 0 || add);
+      for (int u = 0; u < T::kMmaRows; ++u) wgmma_s8_u8(d[u], a[u][k], x + 2 * k, k > 0 || add);
     wgmma_commit();
   }
-  __device__ __forceinline__ void release(const Ring<T>& at) const {
+  __device__ __forceinline__ void release(const Pipeline<T>& at) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(at.empty());
   }
   /// The tile's sums. Two groups of products are under way; behind stage `signal` the other warpgroup may begin.
   __device__ __forceinline__ void sum(int stages, int signal) {
-    uint4 first[T::kUnits][2], second[T::kUnits][2];
-    barrier_wait(ring.full(), ring.phase);
+    uint4 first[T::kMmaRows][2], second[T::kMmaRows][2];
+    barrier_wait(pipeline.full(), pipeline.phase);
     load(0, first);
-    Ring<T> previous = ring;
+    Pipeline<T> previous = pipeline;
     for (int s = 0; s < stages; ++s) {
       multiply(0, first, s > 0);
       wgmma_wait<1>();
@@ -122,10 +122,10 @@ struct Multiplier {
       multiply(1, second, true);
       wgmma_wait<1>();
       if (s == signal) named_arrive(kStagger, 256);
-      previous = ring;
-      ring.next();
+      previous = pipeline;
+      pipeline.next();
       if (s + 1 < stages) {
-        barrier_wait(ring.full(), ring.phase);
+        barrier_wait(pipeline.full(), pipeline.phase);
         load(0, first);
       }
     }
@@ -146,16 +146,15 @@ struct Row {
   }
 };
 
-/// The same where sums are below 2^24, in f32: half the multiprocessor's integer units were what the codes waited for.
-/// Adding 1.5 * 2^23 rounds half to even; what is too large for that is clamped, and the code is the last bits of what
-/// remains.
+/// Row for sums below 2^24, in f32, since integer instructions were the bottleneck of making codes. Adding 1.5 * 2^23
+/// rounds half to even; what is too large for that is clamped, and the code is the last bits of what remains.
 struct ExactRow {
   static constexpr float kMagic = 12582912.0f;
-  static constexpr int kMostPlaces = 60;  // more give the same: 0, or a limit
+  static constexpr int kMostShift = 60;  // more give the same: 0, or a limit
   float bias, scale, low, high, to_code;
   __device__ __forceinline__ ExactRow(const InputArgs& p, int row)
       : bias(float(int32_t(p.bias[row]))),
-        scale(__int_as_float((127 - max(-kMostPlaces, min(kMostPlaces, p.shift[row]))) << 23)),
+        scale(__int_as_float((127 - max(-kMostShift, min(kMostShift, p.shift[row]))) << 23)),
         low(kMagic + float(p.low)),
         high(kMagic + float(p.high)),
         to_code(-float(p.low)) {}
@@ -165,7 +164,8 @@ struct ExactRow {
   }
 };
 
-/// A unit's codes into its box: rows of x of 64 Bytes bytes, 16-byte parts exchanged as the copy engine puts them back.
+/// The codes of 64 rows of W into their box: rows of x of 64 Bytes bytes, 16-byte parts exchanged as the copy engine
+/// puts them back.
 template <class T, class R>
 __device__ __forceinline__ void put_codes(const R& first, const R& second, const int* d, uint8_t* box) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
@@ -190,22 +190,22 @@ template <class T>
 __device__ __forceinline__ void multiply_tiles(const InputArgs& p, const CUtensorMap* out_map, uint8_t* shared,
                                                uint32_t base) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4, warpgroup = warpgroup_of_thread();
-  const int first_tile16 = warpgroup * T::kUnits * 4;
+  const int first_tile16 = warpgroup * T::kMmaRows * 4;
   Multiplier<T> m{{base}, shared + T::kXStage + (first_tile16 + warp) * kStageTileBytes + lane * 16, {}};
-  uint8_t* const boxes = shared + T::kStages * T::kStage + warpgroup * T::kUnits * T::kBox;
+  uint8_t* const boxes = shared + T::kStages * T::kStage + warpgroup * T::kMmaRows * T::kBox;
   wait_for_previous_kernel();
   for (int i = int(blockIdx.x * 256 + threadIdx.x); i < p.flag_count; i += int(gridDim.x * 256)) p.flags[i] = 0;
   for (int at = int(blockIdx.x); at < p.count; at += int(gridDim.x)) {
     const int tile16 = at % p.across * T::kTiles + first_tile16, row0 = at / p.across * kRows;
     // Both warpgroups in step would turn sums into codes at the same time and leave the matrix unit idle: the second
-    // begins half a ring later, and stays behind.
+    // begins half a pipeline later, and stays behind.
     const bool begins = at == int(blockIdx.x);
     if (begins && warpgroup == 1) named_barrier(Multiplier<T>::kStagger, 256);
     m.sum(p.stages, begins && warpgroup == 0 ? min(T::kStages / 2, p.stages) - 1 : -1);
     if (threadIdx.x % 128 == 0) store_wait();  // of the boxes before
     named_barrier(1 + warpgroup, 128);
 #pragma unroll
-    for (int u = 0; u < T::kUnits; ++u) {
+    for (int u = 0; u < T::kMmaRows; ++u) {
       const int row = min(tile16 + 4 * u + warp, p.tiles - 1) * 16 + 2 * (lane / 4);
       if (p.exact != 0)
         put_codes<T>(ExactRow(p, row), ExactRow(p, row + 1), m.d[u], boxes + u * T::kBox);
@@ -216,7 +216,7 @@ __device__ __forceinline__ void multiply_tiles(const InputArgs& p, const CUtenso
     named_barrier(1 + warpgroup, 128);
     if (threadIdx.x % 128 == 0)
 #pragma unroll
-      for (int u = 0; u < T::kUnits; ++u)
+      for (int u = 0; u < T::kMmaRows; ++u)
         box_store(out_map, (tile16 + 4 * u) * 16 * T::kBytes, row0, shared_address(boxes + u * T::kBox));
   }
   store_wait();
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
   if (threadIdx.x == 0) {
-    for (Ring<T> r{base}; r.phase == 0; r.next()) {
+    for (Pipeline<T> r{base}; r.phase == 0; r.next()) {
       barrier_init(r.full(), 2);
       barrier_init(r.empty(), 4 * kWarpgroups);
     }
@@ -299,10 +299,10 @@ cudaError_t launch_one(const Cell& cell, const Call& call, cudaStream_t stream) 
 
 }  // namespace
 
-bool has_input_boxes(const Cell& cell, int64_t rows, bool few_too) {
+bool has_input_boxes(const Cell& cell, int64_t rows, bool skinny_too) {
   Device device;
   return cell.x.tiles != nullptr && cell.x.narrow != 0 && cell.x.limbs == 1 && current_device(&device) == cudaSuccess &&
-         device.arch == 90 && (few_too || tile_count<Tile<2, 1>>(cell, rows) >= device.processors);
+         device.arch == 90 && (skinny_too || tile_count<Tile<2, 1>>(cell, rows) >= device.processors);
 }
 
 cudaError_t launch_input_boxes(const Cell& cell, const Call& call, cudaStream_t stream) {

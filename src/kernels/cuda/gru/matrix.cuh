@@ -108,7 +108,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-/// The same place in the shared memory of block `rank`.
+/// The address that corresponds to `address` in the shared memory of block `rank`.
 __device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t rank) {
   uint32_t there = address;
 #if LOWBIT_SM90
@@ -125,7 +125,7 @@ __device__ __forceinline__ void send_16(uint32_t address, const uint4& v, uint32
       : "memory");
 #endif
 }
-/// What the thread has written to shared memory may be read by copies.
+/// Makes the thread's stores to shared memory visible to copies.
 __device__ __forceinline__ void writes_visible_to_copies() {
 #if LOWBIT_SM90
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

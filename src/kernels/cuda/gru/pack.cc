@@ -94,16 +94,16 @@ void pack_product(const ProductSource& from, const Cell& cell, bool matrix, Prod
       size += std::abs(from.weight(row, i));
     }
     const int64_t to = row / h * cell.padded + row % h;
-    const int64_t folded = (from.state ? s.h_bias : s.x_bias)[row] + int64_t{from.in().lo} * sum;
+    const int64_t biased = (from.state ? s.h_bias : s.x_bias)[row] + int64_t{from.in().lo} * sum;
     const int32_t places = (from.state ? s.h_shift : s.x_shift)[row];
-    image.at<int64_t>(bias)[to] = folded;
+    image.at<int64_t>(bias)[to] = biased;
     image.at<int32_t>(shift)[to] = places;
     const int64_t range = from.in().hi - from.in().lo, most = (size + sum) / 2 * range,
                   least = (sum - size) / 2 * range;
-    for (const int64_t v : {folded, most, least, folded + most, folded + least})
+    for (const int64_t v : {biased, most, least, biased + most, biased + least})
       if (std::abs(v) >= kExactSum) p.exact = 0;
     // A sum passes through its bias alone and through parts of the rest.
-    if (std::abs(folded) >= kSmallSum || std::abs(folded) + size * (from.in().hi - from.in().lo) >= kSmallSum ||
+    if (std::abs(biased) >= kSmallSum || std::abs(biased) + size * (from.in().hi - from.in().lo) >= kSmallSum ||
         places > 22)
       p.small = 0;
   }

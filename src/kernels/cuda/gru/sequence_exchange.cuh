@@ -1,5 +1,5 @@
 #pragma once
-// What the warps of the sequence kernels tell each other: codes of h through a cluster or through global memory.
+// How warps of the sequence kernels pass codes of h to each other: through a cluster or through global memory.
 
 #include "kernels/cuda/gru/sequence_warp.cuh"
 

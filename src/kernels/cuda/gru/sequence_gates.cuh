@@ -16,7 +16,7 @@ __device__ __forceinline__ typename C::T look_up(const Warp<C>& w, int i, typena
   }
 }
 
-/// What step `step` needs not wait for.
+/// Work that need not wait for the other warps' state: copies for a later step, and y of the step before.
 template <class C>
 __device__ __forceinline__ void work_beside(const Warp<C>& w, int step) {
   w.copy_ih(step + kIhSlots - 1);

@@ -1,5 +1,5 @@
 #pragma once
-// What a sequence kernel is given, its configuration, and where things lie in its shared memory.
+// Arguments of a sequence kernel, its configuration, and the layout of its shared memory.
 
 #include "kernels/cuda/gru/device_cell.h"
 
@@ -50,7 +50,7 @@ struct Config {
   static constexpr int kGroupBytes = kTile * kGroup;      // of a group's codes
   static constexpr int kSumBytes = bytes_of_sums(kTile, S);
   static constexpr bool kBulk = sends_bulk(P, kTile, S);
-  // What a step need not wait for stands behind its sending, while codes of h are under way.
+  // Independent work of a step follows its sending, while codes of h are under way.
   static constexpr bool kWorksBehind = P == GruPath::kCluster && !kSingle;
   static constexpr bool kPartsAhead = P == GruPath::kCluster && NT == 1;  // more have no registers for them
   static constexpr int kItems = L * kOwnSent,
@@ -66,12 +66,12 @@ constexpr int kIhSlots = 4;  // steps of ih in shared memory, a power of two
 struct SharedLayout {
   int weights, h, ih, stage, sums, tables, barriers, bytes;
 };
-/// Of `ksteps`, those of warp `part` of a group's `split`, in pairs; the first has the most.
+/// The first pair of K steps of warp `part` of a group's `split` warps; the first warp has the most.
 inline LOWBIT_HD int first_pair(int ksteps, int split, int part) { return (ksteps / 2 * part + split - 1) / split; }
 inline LOWBIT_HD int align_up(int v, int to) { return (v + to - 1) / to * to; }
 inline LOWBIT_HD int stride_of_h(int hidden) { return align_up(hidden, 64) + 16; }  // fused.cuh
 inline LOWBIT_HD int width_of_h(int hidden) { return align_up(hidden, 64); }
-/// Of a group's weights, those in shared memory.
+/// K steps of a group's weights that lie in shared memory.
 inline LOWBIT_HD int shared_ksteps(const Cell& c, int in_registers, bool resident, int split) {
   const int most = split == 1 ? c.r.ksteps : 2 * first_pair(c.r.ksteps, split, 1);
   return resident && most > in_registers ? most - in_registers : 0;
@@ -88,7 +88,7 @@ inline LOWBIT_HD SharedLayout shared_layout(const Cell& c, int warps, int tile, 
   s.ih = at;
   at += warps * kIhSlots * tile / split * 3 * kGroup * c.ih_bytes;
   s.stage = at;
-  // Of bulk copies two: one may still read what the step before has staged.
+  // Two stages for bulk copies: one may still read what the step before has staged.
   if (path != GruPath::kBlock) at += (sends_bulk(path, tile, split) ? 2 : 1) * warps * planes * tile / split * kGroup;
   s.sums = at;
   at += warps * bytes_of_sums(tile, split);

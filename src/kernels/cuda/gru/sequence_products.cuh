@@ -87,7 +87,7 @@ template <class C>
 __device__ __forceinline__ void gather(const Warp<C>& w, const typename Warp<C>::Sums& acc,
                                        int (&own_sums)[3][C::kElements]) {
   constexpr int kCount = 3 * C::kElements, kParts = C::kSumBytes / 512;
-  // Of gate and element: a part's eight sequences of sixteen, or every other one.
+  // The sum of a gate and element: of a part's eight sequences of sixteen, or of every other one.
   const auto sum_of = [&](int to, int i) {
     const int gate = i / C::kElements, nt = i % C::kElements / C::kPerTile, e = i % C::kPerTile;
     if constexpr (C::kInterleaved)
@@ -128,7 +128,7 @@ __device__ __forceinline__ typename C::T sum_with_bias(const Warp<C>& w, const t
   }
   return C::N::product(parts[0], parts[C::L - 1], w.bias[gate][u]);
 }
-/// The same of split groups, from gather().
+/// sum_with_bias() for split groups, from gather().
 template <class C>
 __device__ __forceinline__ typename C::T sum_with_bias(const Warp<C>& w, const int (&own_sums)[3][C::kElements],
                                                        int gate, int nt, int e) {

@@ -37,7 +37,7 @@ struct Warp {
   uint8_t* y_data;
   int ih_stride, ih_select[C::kUnits], y_stride, y_units;
   bool ih_bytes, y_pairs;
-  // Of the tile.
+  // The tile's sequences.
   int length[C::kOwnTiles][C::kSequences],
       row[C::kOwnTiles][C::kSequences];                 // of the lane's sequences: steps, row at step 0
   int copied_last[C::kCopies], copied_row[C::kCopies];  // of those whose ih it copies: the last step, the row
@@ -234,7 +234,7 @@ struct Warp {
     }
     copies_commit();
   }
-  /// What ih gives the gates of a step.
+  /// The parts of a step's gates that come from ih.
   __device__ __forceinline__ void load_parts(int step, T (&parts)[C::kOwnTiles][C::kPerTile][3]) const {
     copies_wait<kIhSlots - 2>();
     __syncwarp();

@@ -1,5 +1,5 @@
 #pragma once
-// What the products of few bits share: rows that may begin and end anywhere, and what becomes of a sum.
+// Shared by the products of few bits: loads of rows that may begin and end anywhere, and the epilogue of a sum.
 
 #include <cuda_runtime.h>
 
@@ -9,7 +9,7 @@
 namespace lowbit::cuda::operators {
 
 inline constexpr int kThreads = 256, kWarps = kThreads / 32;
-inline constexpr int64_t kMostFewRows = 8;  // of x: what is read once for all of them
+inline constexpr int64_t kMostGemvTokens = 8;  // of x: what is read once for all of them
 
 /// Whether rows of a matrix begin at multiples of 16 bytes.
 inline bool in_sixteens(const void* p, int64_t stride) {

@@ -1,7 +1,7 @@
 #pragma once
-// Products of few bits with many rows of x, by mma.sync on every GPU.
+// Products of few bits with many tokens, by mma.sync on every GPU.
 //
-// A thread block has a tile of 32 MF rows of x by 32 NF rows of w, eight warps of 16 MF by 8 NF. 128 bytes of each row
+// A thread block has a tile of 32 MF tokens by 32 NF rows of w, eight warps of 16 MF by 8 NF. 128 bytes of each row
 // of x and what belongs to them of w are in shared memory, the next ones in registers meanwhile. The order of columns
 // within a product is free: lane t of four takes bytes 16 t to 16 t + 15 of 64, two mma's worth.
 
@@ -61,7 +61,8 @@ struct Int2Rows {
   __device__ static int value(int c, int x_sum, const Int2Product&) { return c - 2 * x_sum; }
 };
 
-/// The same in tiles of 16 x 32: 32 words of 16 codes, field i of whose bytes belongs to columns 4 i to 4 i + 3.
+/// Int2Rows for weights in tiles of 16 x 32: 32 words of 16 codes, field i of whose bytes belongs to columns 4 i to 4 i
+/// + 3.
 struct Int2Tiles : Int2Rows {
   __device__ static uint4 load_x(const Int2Product& p, int64_t row, int64_t at, bool aligned) {
     return load_16(reinterpret_cast<const uint8_t*>(p.x) + row * p.ldx + at, row < p.m ? p.k - at : 0, aligned);
@@ -118,7 +119,7 @@ struct ManyRows {
   static_assert(kM * 8 % kThreads == 0);
   using Problem = decltype(Kind::End::p);
 
-  /// What the thread fetches of one step.
+  /// The words that the thread fetches for one step.
   struct Stage {
     uint4 x[kXPieces], w[kWPieces];
     __device__ __forceinline__ void load(const Problem& p, int64_t m0, int64_t n0, int64_t at, bool x_aligned,

@@ -1,6 +1,6 @@
 // Products of few bits whose operands lie in memory as users have them: docs/kernels.md#on-a-gpu.
 //
-// With up to eight rows of x a warp reads rows of w once, 16 bytes a lane, and multiplies them by all of x in shared
+// With up to eight tokens a warp reads rows of w once, 16 bytes a lane, and multiplies them by all of x in shared
 // memory. With more rows tiles go through tensor cores (many_rows.cuh).
 
 #include <algorithm>
@@ -20,9 +20,9 @@ constexpr int kOwnRows = 2;         // of w, of a warp
 
 __device__ __forceinline__ int warp_sum(int v) { return __reduce_add_sync(0xffffffffu, v); }
 
-/// What a lane multiplies at a time: kX pieces of 16 bytes of x and 16 bytes of w. Piece j of lane l lies at (32 j + l)
-/// * 16 in shared memory, so that a warp's loads meet every bank once.
-struct FewInt2 {
+/// A lane multiplies at a time: kX pieces of 16 bytes of x and 16 bytes of w. Piece j of lane l lies at (32 j + l) * 16
+/// in shared memory, so that a warp's loads meet every bank once.
+struct GemvInt2 {
   using Kind = Int2Rows;
   using End = Int2End;
   static constexpr int kX = 4;
@@ -42,7 +42,7 @@ struct FewInt2 {
   }
   __device__ static int value(int sum, int x_sum, const Int2Product&) { return sum - 2 * x_sum; }
 };
-struct FewBits {
+struct GemvBits {
   using Kind = Bits;
   using End = BitEnd;
   static constexpr int kX = 1;
@@ -65,59 +65,60 @@ __device__ __forceinline__ uint4 whole_columns(const BitProduct& p, uint4 w, int
   return first_bits(w, p.k - 8 * byte);
 }
 
-/// Bytes [first, first + columns) of kRows rows of x to shared memory, with the sums of their codes.
-template <class Few, int kRows, class Problem>
+/// Bytes [first, first + columns) of kRows tokens to shared memory, with the sums of their codes.
+template <class Gemv, int kRows, class Problem>
 __device__ __forceinline__ void stage_x(const Problem& p, int64_t m0, int64_t first, int bytes, bool aligned, uint4* x,
                                         int* x_sums) {
-  constexpr int kSpan = 512 * Few::kX;  // bytes of x that a warp multiplies at a time
+  constexpr int kSpan = 512 * Gemv::kX;  // bytes of x that a warp multiplies at a time
 #pragma unroll 1
   for (int r = 0; r < kRows; ++r) {
     int sum = 0;
     for (int i = static_cast<int>(threadIdx.x); 16 * i < bytes; i += kThreads) {
-      const uint4 v = Few::Kind::load_x(p, m0 + r, first + 16 * i, aligned);
+      const uint4 v = Gemv::Kind::load_x(p, m0 + r, first + 16 * i, aligned);
       const int span = 16 * i / kSpan, in = i % (kSpan / 16);
-      x[(r * bytes + span * kSpan) / 16 + in % Few::kX * 32 + in / Few::kX] = v;
-      if constexpr (Few::Kind::kSums) sum = add_bytes(v, sum);
+      x[(r * bytes + span * kSpan) / 16 + in % Gemv::kX * 32 + in / Gemv::kX] = v;
+      if constexpr (Gemv::Kind::kSums) sum = add_bytes(v, sum);
     }
-    if constexpr (Few::Kind::kSums) {
+    if constexpr (Gemv::Kind::kSums) {
       sum = warp_sum(sum);
       if (threadIdx.x % 32 == 0) atomicAdd(x_sums + r, sum);
     }
   }
 }
 
-template <class Few, int kRows>
+template <class Gemv, int kRows>
 __global__ void __launch_bounds__(kThreads)
-    few_rows(const __grid_constant__ typename Few::End end, bool x_aligned, bool w_aligned) {
-  constexpr int kBytes = kSharedX / kRows, kSpan = 512 * Few::kX;  // of a row of x at a time
+    gemv_rows(const __grid_constant__ typename Gemv::End end, bool x_aligned, bool w_aligned) {
+  constexpr int kBytes = kSharedX / kRows, kSpan = 512 * Gemv::kX;  // of a token's row at a time
   __shared__ uint4 x[kSharedX / 16];
   __shared__ int x_sums[kRows];
   const auto& p = end.p;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t row0 = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kOwnRows, all = Few::x_bytes(p);
+  const int64_t row0 = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kOwnRows, all = Gemv::x_bytes(p);
   if (threadIdx.x < kRows) x_sums[threadIdx.x] = 0;
   __syncthreads();
   int sums[kOwnRows][kRows] = {};
   for (int64_t first = 0; first < all; first += kBytes) {
     const int bytes = static_cast<int>(min(int64_t{kBytes}, (all - first + kSpan - 1) / kSpan * kSpan));
     if (first > 0) __syncthreads();
-    stage_x<Few, kRows>(p, 0, first, bytes, x_aligned, x, x_sums);
+    stage_x<Gemv, kRows>(p, 0, first, bytes, x_aligned, x, x_sums);
     __syncthreads();
 #pragma unroll 2
     for (int span = 0; span < bytes; span += kSpan) {
-      const int64_t byte = (first + span) / Few::kX + 16 * lane;
+      const int64_t byte = (first + span) / Gemv::kX + 16 * lane;
       uint4 w[kOwnRows];
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i)
         w[i] = whole_columns(
-            p, load_16(weight_row(p, row0 + i) + byte, row0 + i < p.n ? Few::row_bytes(p) - byte : 0, w_aligned), byte);
+            p, load_16(weight_row(p, row0 + i) + byte, row0 + i < p.n ? Gemv::row_bytes(p) - byte : 0, w_aligned),
+            byte);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        uint4 own[Few::kX];
+        uint4 own[Gemv::kX];
 #pragma unroll
-        for (int j = 0; j < Few::kX; ++j) own[j] = x[(r * bytes + span) / 16 + 32 * j + lane];
+        for (int j = 0; j < Gemv::kX; ++j) own[j] = x[(r * bytes + span) / 16 + 32 * j + lane];
 #pragma unroll
-        for (int i = 0; i < kOwnRows; ++i) sums[i][r] = Few::dot(own, w[i], sums[i][r]);
+        for (int i = 0; i < kOwnRows; ++i) sums[i][r] = Gemv::dot(own, w[i], sums[i][r]);
       }
     }
   }
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < kRows; ++r) {
       const int sum = warp_sum(sums[i][r]);
       if (lane != r || r >= p.m || row0 + i >= p.n) continue;
-      const float y = end.of(Few::value(sum, x_sums[r], p), end.row(r), end.column(row0 + i));
+      const float y = end.of(Gemv::value(sum, x_sums[r], p), end.row(r), end.column(row0 + i));
       store_element(p.y, p.y_element, r * p.ldy + row0 + i, y);
     }
   }
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Tiles of 16 x 32: a thread block has 16 rows of w, its warps take blocks of 32 columns in turn, a lane a word of 16
 /// of them.
 template <int kRows>
-__global__ void __launch_bounds__(kThreads) few_rows_of_tiles(const __grid_constant__ Int2End end, bool x_aligned) {
+__global__ void __launch_bounds__(kThreads) gemv_tiles(const __grid_constant__ Int2End end, bool x_aligned) {
   constexpr int kBytes = kSharedX / kRows;
   __shared__ uint4 x[kSharedX / 16];
   __shared__ int sums[16][kRows], x_sums[kRows];
@@ -224,16 +225,16 @@ Status int2_product(const Int2Product& p, void* handle) {
   if (p.tiles && reinterpret_cast<uintptr_t>(p.weight) % 16 != 0)
     return fail(ErrorCode::kInvalidArgument, what, "tiles at an address that 16 does not divide", "one that it does");
   const bool w = p.tiles || in_sixteens(p.weight, p.weight_stride);
-  if (p.m > kMostFewRows)
+  if (p.m > kMostGemvTokens)
     return p.tiles ? launch_many<Int2Tiles>(end, p.k, x, w, stream, what)
                    : launch_many<Int2Rows>(end, p.k, x, w, stream, what);
   return check_cuda(with_rows(p.m,
                               [&](auto rows) {
                                 if (p.tiles)
-                                  return launch(few_rows_of_tiles<rows>, dim3(static_cast<unsigned>(p.n / 16)),
-                                                dim3(kThreads), 0, stream, false, end, x);
+                                  return launch(gemv_tiles<rows>, dim3(static_cast<unsigned>(p.n / 16)), dim3(kThreads),
+                                                0, stream, false, end, x);
                                 const int64_t blocks = (p.n + kWarps * kOwnRows - 1) / (kWarps * kOwnRows);
-                                return launch(few_rows<FewInt2, rows>, dim3(static_cast<unsigned>(blocks)),
+                                return launch(gemv_rows<GemvInt2, rows>, dim3(static_cast<unsigned>(blocks)),
                                               dim3(kThreads), 0, stream, false, end, x, w);
                               }),
                     what);
@@ -245,11 +246,11 @@ Status bit_product(const BitProduct& p, void* handle) {
   const auto stream = static_cast<cudaStream_t>(handle);
   const BitEnd end{p};
   const bool x = in_sixteens(p.x, p.m > 1 ? p.x_stride : 0), w = in_sixteens(p.weight, p.weight_stride);
-  if (p.m > kMostFewRows) return launch_many<Bits>(end, (p.k + 7) / 8, x, w, stream, what);
+  if (p.m > kMostGemvTokens) return launch_many<Bits>(end, (p.k + 7) / 8, x, w, stream, what);
   return check_cuda(with_rows(p.m,
                               [&](auto rows) {
                                 const int64_t blocks = (p.n + kWarps * kOwnRows - 1) / (kWarps * kOwnRows);
-                                return launch(few_rows<FewBits, rows>, dim3(static_cast<unsigned>(blocks)),
+                                return launch(gemv_rows<GemvBits, rows>, dim3(static_cast<unsigned>(blocks)),
                                               dim3(kThreads), 0, stream, false, end, x, w);
                               }),
                     what);

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) quantize_row(const __grid_constant__
   }
 }
 
-/// One warp per row; lane i adds |x| of columns i, i + 32, ...; the 32 sums fold by halves.
+/// One warp per row; lane i adds |x| of columns i, i + 32, ...; the 32 sums are added by halves.
 __global__ void __launch_bounds__(kThreads) binarize_row(const __grid_constant__ BitRows a) {
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   if (row >= a.m) return;

@@ -34,18 +34,18 @@ void pack_row(Random& random, int64_t k, bool extremes, uint8_t* row, int8_t* va
       if (extremes) code = F::Codec::code(F::Codec::kMin);
       values[i] = int8_t(F::Codec::value(code));
     }
-    F::put(row + i / F::kElems * F::kUnitBytes, int(i % F::kElems), code);
+    F::put(row + i / F::kElems * F::kPackBytes, int(i % F::kElems), code);
   }
 }
 struct Packer {
   PackRow pack;
-  int elems, unit_bytes;
+  int elems, pack_bytes;
 };
 template <class F>
 struct PackerOf {
-  static constexpr Packer value{&pack_row<F>, F::kElems, F::kUnitBytes};
+  static constexpr Packer value{&pack_row<F>, F::kElems, F::kPackBytes};
 };
-constexpr auto kPackers = make_table<PackerOf>(UnitFormatList{});
+constexpr auto kPackers = make_table<PackerOf>(RandomAccessFormatList{});
 
 template <class T>
 T* upload(const std::vector<T>& host, std::vector<void*>& owned) {
@@ -81,23 +81,37 @@ std::string GemmCase::text() const {
   return s;
 }
 
-CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
-  Random random{seed};
-  const bool bits = c.activation == GemmActivation::kBit, int8 = bits || c.activation == GemmActivation::kInt8;
-  const int64_t group = c.group <= 0 || c.group >= c.k ? std::max<int64_t>(c.k, 1) : c.group;
-  groups_ = c.group <= 0 || c.group >= c.k ? 1 : (c.k + group - 1) / group;
+CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies)
+    : c_(c),
+      is_bits_(c.activation == GemmActivation::kBit),
+      is_int8_(is_bits_ || c.activation == GemmActivation::kInt8) {
+  const bool one_group = c.group <= 0 || c.group >= c.k;
+  group_ = one_group ? std::max<int64_t>(c.k, 1) : c.group;
+  groups_ = one_group ? 1 : (c.k + group_ - 1) / group_;
   ldx_ = c.k + c.x_pad, ldy_ = c.n + c.y_pad;
-
   const Packer& packer = kPackers[size_t(c.format) - kDenseFormats];
-  const int64_t row_bytes = (c.k + packer.elems - 1) / packer.elems * packer.unit_bytes;
-  std::vector<uint8_t> codes(size_t(row_bytes * c.n));
+  row_bytes_ = (c.k + packer.elems - 1) / packer.elems * packer.pack_bytes;
+  const std::vector<uint8_t> codes = draw(seed);
+  sum_x();
+  upload_weights(codes, copies);
+  upload_x();
+  d_y_ = upload(std::vector<uint8_t>(size_t(c.m * ldy_ * output_bytes(c.output))), device_);
+  poison();
+  must(cudaDeviceSynchronize(), "set up");
+}
+
+std::vector<uint8_t> CaseData::draw(uint64_t seed) {
+  const GemmCase& c = c_;
+  Random random{seed};
+  const Packer& packer = kPackers[size_t(c.format) - kDenseFormats];
+  std::vector<uint8_t> codes(size_t(row_bytes_ * c.n));
   values_.resize(size_t(c.n * c.k));
   for (int64_t i = 0; i < c.n; ++i)
-    packer.pack(random, c.k, c.extremes, codes.data() + i * row_bytes, values_.data() + i * c.k);
+    packer.pack(random, c.k, c.extremes, codes.data() + i * row_bytes_, values_.data() + i * c.k);
   scales_.resize(size_t(c.n * groups_));
   for (float& s : scales_) s = (0.5f + random.unit()) * 0.01f;
   // Terms that are subnormal, and some that are 2^40 times as large.
-  if (int8 && c.extremes && c.output == GemmOutput::kF32 && random.below(2) == 0)
+  if (is_int8_ && c.extremes && c.output == GemmOutput::kF32 && random.below(2) == 0)
     for (float& s : scales_) s *= random.below(3) == 0 ? 0x1p-92f : 0x1p-132f;
   if (c.offsets) {
     offsets_.resize(scales_.size());
@@ -113,11 +127,11 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     for (float& b : bias_) b = random.unit() - 0.5f;
   }
   // Poison between the tokens: a kernel that reads it is seen.
-  if (int8) {
+  if (is_int8_) {
     xq_.assign(size_t(c.x_shift + c.m * ldx_ + 16), int8_t(77));
     for (int64_t m = 0; m < c.m; ++m)
       for (int64_t k = 0; k < c.k; ++k)
-        xq_[size_t(c.x_shift + m * ldx_ + k)] = int8_t(bits         ? 2 * random.below(2) - 1
+        xq_[size_t(c.x_shift + m * ldx_ + k)] = int8_t(is_bits_     ? 2 * random.below(2) - 1
                                                        : c.extremes ? (k % 997 == 5 ? 126 : -127)
                                                                     : random.below(255) - 127);
     x_scale_.resize(size_t(c.m * (c.x_groups ? groups_ : 1)));
@@ -129,10 +143,15 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
         xh_[size_t(c.x_shift + m * ldx_ + k)] =
             half_bits(2 * random.unit() - 1 + (c.extremes ? 100.0f : 0.0f), c.activation);
   }
+  return codes;
+}
+
+void CaseData::sum_x() {
+  const GemmCase& c = c_;
   if (c.offsets && c.per_scale == 0) {
     x_sums_.assign(size_t(c.m * groups_), 0.0f);
     for (int64_t m = 0; m < c.m; ++m)
-      for (int64_t k = 0; k < c.k; ++k) x_sums_[size_t(m * groups_ + k / group)] += x_at(m, k);
+      for (int64_t k = 0; k < c.k; ++k) x_sums_[size_t(m * groups_ + k / group_)] += x_at(m, k);
   }
   if (c.offsets && c.per_scale > 0) {  // times the scales of x, over the groups that share a scale
     const int64_t wide = (groups_ + c.per_scale - 1) / c.per_scale;
@@ -140,21 +159,24 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     for (int64_t m = 0; m < c.m; ++m)
       for (int64_t g = 0; g < groups_; ++g) {
         float sum = 0, &total = x_sums_[size_t(m * wide + g / c.per_scale)];
-        for (int64_t k = g * group; k < std::min(c.k, (g + 1) * group); ++k) sum += x_at(m, k);
+        for (int64_t k = g * group_; k < std::min(c.k, (g + 1) * group_); ++k) sum += x_at(m, k);
         total = std::fma(sum, x_scale_[size_t(m * groups_ + g)], total);
       }
   }
+}
 
+void CaseData::upload_weights(const std::vector<uint8_t>& codes, int copies) {
+  const GemmCase& c = c_;
   uint8_t* d_codes = upload(codes, device_);
-  if (bits) {
+  if (is_bits_) {
     d_bit_terms_ = upload(std::vector<int32_t>(size_t(padded_rows(c.n)), 12345), device_);
-    if (relayout_bit_terms(d_codes, row_bytes, c.n, c.k, d_bit_terms_, nullptr) != GemmStatus::kOk)
+    if (relayout_bit_terms(d_codes, row_bytes_, c.n, c.k, d_bit_terms_, nullptr) != GemmStatus::kOk)
       std::fprintf(stderr, "relayout_bit_terms failed\n");
   }
   tiles_ = tile_bytes(c.format, c.activation, c.n, c.k);
   must(cudaMalloc(&d_tiles_, std::max<size_t>(tiles_ * size_t(copies), 16)), "cudaMalloc");
   device_.push_back(d_tiles_);
-  if (relayout_weights(c.format, c.activation, d_codes, row_bytes, c.n, c.k, d_tiles_, nullptr) != GemmStatus::kOk)
+  if (relayout_weights(c.format, c.activation, d_codes, row_bytes_, c.n, c.k, d_tiles_, nullptr) != GemmStatus::kOk)
     std::fprintf(stderr, "relayout failed: %s\n", c.text().c_str());
   for (int i = 1; i < copies; ++i)
     must(cudaMemcpy(static_cast<uint8_t*>(d_tiles_) + size_t(i) * tiles_, d_tiles_, tiles_, cudaMemcpyDeviceToDevice),
@@ -167,9 +189,14 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     return out;
   };
   d_scales_ = scales(scales_);
-  if (c.offsets) d_offsets_ = scales(offsets_), d_x_sums_ = upload(x_sums_, device_);
+  if (c.offsets) d_offsets_ = scales(offsets_);
   if (c.bias) d_bias_ = upload(bias_, device_);
-  if (bits) {  // rows of ldx_ columns, a multiple of 8
+}
+
+void CaseData::upload_x() {
+  const GemmCase& c = c_;
+  if (c.offsets) d_x_sums_ = upload(x_sums_, device_);
+  if (is_bits_) {  // rows of ldx_ columns, a multiple of 8
     std::vector<uint8_t> packed(size_t(c.m * ldx_ / 8 + 16));
     std::vector<int32_t> terms(size_t(c.m));
     for (int64_t m = 0; m < c.m; ++m)
@@ -178,15 +205,12 @@ CaseData::CaseData(const GemmCase& c, uint64_t seed, int copies) : c_(c) {
     d_x_ = upload(packed, device_);
     d_x_bit_terms_ = upload(terms, device_);
     d_x_scale_ = upload(x_scale_, device_);
-  } else if (int8) {
+  } else if (is_int8_) {
     d_x_ = upload(xq_, device_);
     d_x_scale_ = upload(x_scale_, device_);
   } else {
     d_x_ = upload(xh_, device_);
   }
-  d_y_ = upload(std::vector<uint8_t>(size_t(c.m * ldy_ * output_bytes(c.output))), device_);
-  poison();
-  must(cudaDeviceSynchronize(), "set up");
 }
 
 CaseData::~CaseData() {

@@ -44,9 +44,16 @@ class CaseData {
  private:
   double expected(int64_t m, int64_t n, double* magnitude) const;
   float x_at(int64_t m, int64_t k) const;
+  /// Random weights, scales and x on the host. Returns the packed codes.
+  std::vector<uint8_t> draw(uint64_t seed);
+  /// Sums of x for offsets, by groups or by groups that share a scale.
+  void sum_x();
+  void upload_weights(const std::vector<uint8_t>& codes, int copies);
+  void upload_x();
 
   GemmCase c_;
-  int64_t groups_, ldx_, ldy_;
+  bool is_bits_, is_int8_;
+  int64_t group_, groups_, ldx_, ldy_, row_bytes_;
   size_t tiles_;
   std::vector<int8_t> values_, xq_;
   std::vector<uint16_t> xh_;

@@ -32,7 +32,7 @@ int below(int n) {
 GemmCase random_case() {
   GemmCase c;
   do {
-    c.format = FormatId(kDenseFormats + below(UnitFormatList::kSize));
+    c.format = FormatId(kDenseFormats + below(RandomAccessFormatList::kSize));
     c.activation = GemmActivation(below(2) == 0 ? 0 : 1 + below(3));
   } while (stored_bits(c.format, c.activation).bits == 0);
   c.output = GemmOutput(below(3));

@@ -157,8 +157,7 @@ bool can_run(const WgmmaKernel& kernel, const GemmProblem& p, int split) {
   if ((kernel.pair_bytes == 0 && !is_warp_specialized(kernel)) || (split & (split - 1)) != 0 || split > kMaxSplit)
     return false;
   const int64_t least = is_warp_specialized(kernel) ? 2 : 1;
-  const int64_t step =
-      groups > 1 ? std::max<int64_t>(least, p.w.group / block_k) : least;  // blocks of K between places to cut
+  const int64_t step = groups > 1 ? std::max<int64_t>(least, p.w.group / block_k) : least;  // blocks of K between cuts
   const int64_t per_block = ceil_div(ceil_div(blocks, split), step) * step;
   if (per_block * (split - 1) >= blocks) return false;  // an empty block
   return shared_bytes(kernel, p, split) <= kMaxShared;

@@ -88,10 +88,10 @@ __device__ __forceinline__ void scale_accumulate_sums(const typename SumOf<X>::T
   }
 }
 
-/// The same without scales of x, for sums and acc that are both 2^kFactor times too large: one conversion and one fma
-/// each. Equal bits after the division by 2^kFactor: roundings are relative, and every term is a multiple of 2^-149
-/// anyway, so that what would be subnormal is exact in both. Only |acc| from 2^(128 - kFactor) on becomes infinite too
-/// early.
+/// scale_accumulate() without scales of x, for sums and acc that are both 2^kFactor times too large: one conversion and
+/// one fma each. Equal bits after the division by 2^kFactor: roundings are relative, and every term is a multiple of
+/// 2^-149 anyway, so that what would be subnormal is exact in both. Only |acc| from 2^(128 - kFactor) on becomes
+/// infinite too early.
 template <GemmActivation X, int Bits, int Bm>
 __device__ __forceinline__ void scale_accumulate_factored(const typename SumOf<X>::Type* d, float2 s, float* acc) {
 #pragma unroll
@@ -149,7 +149,7 @@ __device__ __forceinline__ float2 bias_pair(const GemmArgs& p, int n) {
   return {n < p.n ? __ldg(p.bias + n) : 0.0f, n + 1 < p.n ? __ldg(p.bias + n + 1) : 0.0f};
 }
 
-/// What is left to do to an accumulated sum: xs = x_row_scale(m) for int8.
+/// Finishes an accumulated sum; xs = x_row_scale(m) for int8.
 template <GemmActivation X>
 __device__ __forceinline__ float finished(float acc, float xs, float bias) {
   return kIntegers<X> ? __fmaf_rn(acc, xs, bias) : __fadd_rn(acc, bias);

@@ -38,7 +38,7 @@ struct ActivationGroupTileOf {
   using Order = FragmentOrder<kBits, 1>;
   static_assert(kColumnTiles % 2 == 0 && kPanelRows % kRows == 0);
 
-  // A stage: x, weights, scales of x [activation group][token]. Scales of the weights have places of their own.
+  // A stage: x, weights, scales of x [activation group][token]. Scales of the weights have stages of their own.
   static constexpr int kStages = 4, kGroups = 4 * kKWarps;
   static constexpr int kWeightBlock = kRows * 16 * kBits, kXBlock = kTokens * 128, kXScaleRow = kTokens + 4;
   static constexpr int kWeightsAt = kKWarps * kXBlock, kXScalesAt = kWeightsAt + kKWarps * kWeightBlock;

@@ -16,7 +16,7 @@
 
 namespace lowbit::cuda {
 
-/// What a warp multiplies at a time: from batch `first` on, `count` batches.
+/// The batches that a warp multiplies at a time: `count` of them from `first` on.
 struct ActivationGroupShare {
   int first, count;
   __device__ ActivationGroupShare(const ActivationGroupArgs& p, int chunk) {

@@ -127,7 +127,7 @@ struct SkinnyOutput {
   }
 };
 
-/// What is left to do to the sums of a block: the dequantizing sum over groups, or over the warps that shared K.
+/// Epilogue of a block: the dequantizing sum over groups, or the sum over the warps that shared K.
 template <class T>
 __device__ __forceinline__ void skinny_finish(const GemmArgs& p, const uint8_t* shared, const SkinnyOffsets& at, int n0,
                                               SkinnyOutput output) {

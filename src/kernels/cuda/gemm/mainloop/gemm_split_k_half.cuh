@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
   float2 s[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) s[i] = at.count > 0 ? scales.load(i) : float2{0.0f, 0.0f};
-  // What this lane finishes, if its warp's quad is this block's.
+  // The output that this lane finishes, if its warp's quad is this block's.
   const int n = n0 + 16 * (at.warp / 2) + (threadIdx.x & 31) / 4 * 2, m0 = 8 * (at.warp % 2);
   const float2 bias = bias_pair(p, n);
   cluster_wait();

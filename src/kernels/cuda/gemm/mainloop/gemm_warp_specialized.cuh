@@ -115,7 +115,7 @@ __device__ __forceinline__ void specialized_produce(const GemmArgs& p, const CUt
   }
 }
 
-/// The same value, which the compiler must keep instead of working it out again from threadIdx in every turn of a loop.
+/// Returns v and makes the compiler keep it, instead of working it out again from threadIdx in every turn of a loop.
 __device__ __forceinline__ uint32_t kept(uint32_t v) {
   asm volatile("" : "+r"(v));
   return v;

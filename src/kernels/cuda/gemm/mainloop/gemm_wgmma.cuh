@@ -11,8 +11,8 @@
 
 namespace lowbit::cuda {
 
-/// What a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in warps of their own, keep
-/// up with small tiles where one would not.
+/// The part of a stage that a copying thread brings. One thread issues a copy in about 80 ns, so three of them, in
+/// warps of their own, keep up with small tiles where one would not.
 enum class Copies { kWeights, kX, kScales };
 
 /// Where a tile is: tokens from m0 on, n tile `n`. Behind the tiles of kBm rows come narrow ones, for which the last
@@ -267,7 +267,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
         scale_accumulate_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
       }
     };
-    const float acc_unit = kInt8 && p.x_scale_group == 0 ? 1.0f / float(1 << kFactor<T::kBits>) : 1.0f;  // of acc
+    const float acc_factor = kInt8 && p.x_scale_group == 0 ? 1.0f / float(1 << kFactor<T::kBits>) : 1.0f;  // of acc
     if constexpr (T::kGrouped) {
       const Parts<T> parts(p, base);
       float acc[T::kSums];
@@ -325,7 +325,7 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
       if (p.split == 1) {
         share_x_scales();
         finish<T::X, T::kBm>(
-            p, n, m0, bias, [&](int i) { return __fmul_rn(acc[i], acc_unit); }, x_scale);
+            p, n, m0, bias, [&](int i) { return __fmul_rn(acc[i], acc_factor); }, x_scale);
       } else {
         if (!kInt8) parts.send(rank, acc);
         join_parts<T>(p, shared, parts, rank, n, n_scales, m0);
@@ -336,8 +336,8 @@ __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUten
 }
 
 /// Nanoseconds per block of K, a third of what the others need, that a block without a tile (spread_evenly()) stays
-/// behind the previous launch's end: until the next launch's blocks have their places. If it goes at once a
-/// multiprocessor takes two of them.
+/// behind the previous launch's end: until the next launch's blocks are resident. If it goes at once a multiprocessor
+/// takes two of them.
 inline constexpr int kIdleSleep = 64;
 
 template <class T>

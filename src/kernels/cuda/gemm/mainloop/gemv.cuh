@@ -130,7 +130,8 @@ __device__ __forceinline__ void gemv_stage_x(const GemmArgs& p, const GemvLane& 
   __syncwarp();
 }
 
-/// What a thread that finishes a row needs, asked for long before. Thread r has row r % 16 of tile r / 16 of the block.
+/// Scales and bias for a thread that finishes a row, loaded long before. Thread r has row r % 16 of tile r / 16 of the
+/// block.
 template <GemmActivation X>
 struct GemvEpilogue {
   int n, terms = 0;

@@ -63,7 +63,7 @@ __device__ __forceinline__ BlockRange k_range(const GemmArgs& p, int rank) {
   return {first, min(p.split_blocks, p.k_blocks - first)};
 }
 
-/// Counts the places where sums may end; tells which group ends there, or -1.
+/// Counts the steps at which sums may end; tells which group ends there, or -1.
 template <class T>
 struct GroupCounter {
   int per_group, left, group;
@@ -216,9 +216,9 @@ __device__ __forceinline__ void sum_every_block(Lane<T>& lane, const GemmArgs& p
   lane.release(previous);
 }
 
-/// The same for tiles with registers for the operands of two blocks. end(scales, sums) for every BlocksPerScale blocks,
-/// which are of one group: while a block is multiplied the sums before it are scaled and accumulated and the next block
-/// is decoded.
+/// The mainloop for tiles with registers for the operands of two blocks. end(scales, sums) for every BlocksPerScale
+/// blocks, which are of one group: while a block is multiplied the sums before it are scaled and accumulated and the
+/// next block is decoded.
 template <class T, int BlocksPerScale, class End>
 __device__ __forceinline__ void sum_ahead(Lane<T>& lane, const BlockRange& range, End end) {
   typename T::Sum other[T::kSums];
@@ -285,8 +285,8 @@ __device__ __forceinline__ void sum_ahead(Lane<T>& lane, const BlockRange& range
   lane.release(previous);
 }
 
-/// The same for tiles with registers for one set of sums: two warpgroups take turns at the tensor cores, so that one
-/// scales while the products of the other run. end(scales, sums) for every block. `first`: the block's first tile.
+/// The mainloop for tiles with registers for one set of sums: two warpgroups take turns at the tensor cores, so that
+/// one scales while the products of the other run. end(scales, sums) for every block. `first`: the block's first tile.
 template <class T, class End>
 __device__ __forceinline__ void sum_turns(Lane<T>& lane, const BlockRange& range, End end, bool first) {
   uint32_t a0[2][8], a1[2][8];
@@ -319,7 +319,7 @@ __device__ __forceinline__ void sum_turns(Lane<T>& lane, const BlockRange& range
   if (i < range.count) block(i, a0, a1);
 }
 
-/// The same with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero.
+/// The mainloop with `end(group, scales)` called whenever the sums of a group are complete; they begin again at zero.
 /// Groups end where blocks of K do; with kBatches every half block is a group.
 template <class T, class End>
 __device__ __forceinline__ void sum_groups(Lane<T>& lane, const GemmArgs& p, const BlockRange& range, End end) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a kind of activations means to the tensor cores: the type of its sums and the bytes of an element.
+// Properties of a kind of activations on tensor cores: the type of its sums and the bytes of an element.
 
 #include "kernels/cuda/gemm/gemm.h"
 

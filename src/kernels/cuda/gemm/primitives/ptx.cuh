@@ -82,7 +82,7 @@ __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-/// The same place in the shared memory of block `rank` of the cluster.
+/// The address that corresponds to `address` in the shared memory of block `rank` of the cluster.
 __device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -114,8 +114,9 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// The same in all lanes, and the compiler knows it: what follows from it stays in uniform registers, where descriptors
-/// of wgmma and copies must be. From threadIdx alone it moves each of them over, one by one, in the innermost loops.
+/// This thread's warpgroup, in a form that the compiler knows to be uniform over a warp: values that follow from it
+/// stay in uniform registers, where descriptors of wgmma and copies must be. From threadIdx alone it moves each of them
+/// over, one by one, in the innermost loops.
 __device__ __forceinline__ int warpgroup_of_thread() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0); }
 
 template <int Registers>

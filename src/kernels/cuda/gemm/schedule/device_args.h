@@ -1,5 +1,5 @@
 #pragma once
-// What a GEMM kernel is told: a GemmProblem with its sizes worked out, and how tiles are dealt to blocks.
+// Arguments of GEMM kernels: a GemmProblem with its sizes worked out, and how tiles are dealt to blocks.
 
 #include <cstdint>
 

@@ -11,7 +11,7 @@ template <class F>
 __device__ __forceinline__ bool integer_value_if(FormatId format, const uint8_t* row, int64_t k, int& value) {
   if constexpr (F::Codec::kKind == CodecKind::kInteger) {
     if (F::kId != format) return false;
-    value = int(F::decode(row + k / F::kElems * F::kUnitBytes, int(k % F::kElems)));
+    value = int(F::decode(row + k / F::kElems * F::kPackBytes, int(k % F::kElems)));
     return true;
   } else {
     return false;
@@ -27,7 +27,7 @@ __device__ __forceinline__ int integer_value_of(TypeList<F...>, FormatId format,
 
 /// The integer at column k of a canonical row.
 __device__ __forceinline__ int integer_value(FormatId format, const uint8_t* row, int64_t k) {
-  return integer_value_of(UnitFormatList{}, format, row, k);
+  return integer_value_of(RandomAccessFormatList{}, format, row, k);
 }
 
 }  // namespace lowbit::cuda

@@ -39,7 +39,7 @@ struct ByteBarrier {
   int64_t bytes = 0;
   bool armed = false;
   uint64_t phase = 0;
-  void settle() {
+  void complete() {
     if (!armed || bytes != 0) return;
     armed = false;
     ++phase;
@@ -315,14 +315,14 @@ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
   if (b.armed) std::abort();
   b.armed = true;
   b.bytes += bytes;
-  b.settle();
+  b.complete();
 }
 inline void send_16(uint32_t address, const uint4& v, uint32_t barrier) {
   if (address % 16 != 0 || barrier % 8 != 0) std::abort();
   std::memcpy(emulation::memory_at(address), &v, 16);
   emulation::ByteBarrier& b = emulation::barrier_at(barrier);
   b.bytes -= 16;
-  b.settle();
+  b.complete();
   emulation::machine->idle = 0;
 }
 inline void writes_visible_to_copies() {}
@@ -331,7 +331,7 @@ inline void send_bulk(uint32_t address, uint32_t from, uint32_t bytes, uint32_t 
   std::memcpy(emulation::memory_at(address), emulation::memory_at(from), bytes);
   emulation::ByteBarrier& b = emulation::barrier_at(barrier);
   b.bytes -= bytes;
-  b.settle();
+  b.complete();
   emulation::machine->idle = 0;
 }
 inline void wait_for_bytes(uint32_t barrier, uint32_t parity) {

@@ -1,4 +1,4 @@
-// Second moments of activations: x^T x, chunk by chunk, in the order of backend/cpu/moment_sum.cc.
+// Gram matrices of activations: x^T x, chunk by chunk, in the order of backend/cpu/hessian_sum.cc.
 
 #include <algorithm>
 
@@ -76,11 +76,11 @@ dim3 blocks_for(int64_t count) { return dim3(static_cast<unsigned>((count + kThr
 
 }  // namespace
 
-int64_t moments_workspace_bytes(int64_t rows, int64_t k, int64_t chunk) {
+int64_t gram_workspace_bytes(int64_t rows, int64_t k, int64_t chunk) {
   return chunks_at_once(rows, k, chunk) * k * k * int64_t(sizeof(float));
 }
 
-Status add_moments(const AddMoments& call) {
+Status add_gram(const AddGram& call) {
   auto* const stream = static_cast<cudaStream_t>(call.stream);
   const int64_t k = call.k, at_once = chunks_at_once(call.rows, k, call.chunk) * call.chunk;
   for (int64_t first = 0; first < call.rows; first += at_once) {
@@ -94,15 +94,15 @@ Status add_moments(const AddMoments& call) {
     if (e == cudaSuccess)
       e = launch(add_products, blocks_for(k * k), dim3(kThreads), 0, stream, false, call.workspace, chunks, k, upper,
                  call.sum);
-    if (auto status = check_cuda(e, "second moments"); !status) return status;
+    if (auto status = check_cuda(e, "Hessian"); !status) return status;
   }
   return {};
 }
 
-Status finish_moments(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream) {
+Status finish_gram(const double* sum, int64_t k, double scale, bool upper, float* h, void* stream) {
   return check_cuda(launch(scale_sums, blocks_for(k * k), dim3(kThreads), 0, static_cast<cudaStream_t>(stream), false,
                            sum, k, scale, upper, h),
-                    "second moments");
+                    "Hessian");
 }
 
 }  // namespace lowbit::cuda

@@ -19,7 +19,7 @@ class CudaHessianSum final : public HessianSum {
       : gpu_(gpu), k_(k), compares_(compares), stream_(std::move(stream)) {}
   Status reserve(int64_t rows);
   Status sum_up(int64_t rows);
-  /// What is left behind `whole` rows moves to the front.
+  /// Moves the rows behind the first `whole` ones to the front.
   Status keep_rest(int64_t whole, Buffer& rows) const;
   Result<std::vector<float>> mean_of(const Buffer& sum, bool upper) const;
 
@@ -28,7 +28,7 @@ class CudaHessianSum final : public HessianSum {
   bool compares_;
   cuda::Stream stream_;
   Buffer rows_;       // [capacity, k]: rows not yet summed
-  Buffer workspace_;  // of cuda::add_moments()
+  Buffer workspace_;  // of cuda::add_gram()
   Buffer sum_;        // f64 [k, k]
   Buffer others_;     // [capacity, k]: y - x of those rows; empty if there is none
   Buffer other_sum_;  // f64 [k, k]

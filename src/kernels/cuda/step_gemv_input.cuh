@@ -1,24 +1,24 @@
 #pragma once
-// The row of x of step_one_row.cuh on its way to codes and scales in shared memory: normed and quantized here, or
+// The token of step_gemv.cuh becomes codes and scales in shared memory: normed and quantized here, or
 // copied. Behind it lie zeros up to whole blocks of 128, scales that are zero for a share more.
 
 #include "kernels/cuda/step_products.cuh"
 
 namespace lowbit::cuda {
 
-inline constexpr int kOneRowSegments = 2 * kProductBatches;  // of a share
+inline constexpr int kStepGemvXGroups = 2 * kProductBatches;  // of a share
 
 /// Columns of x as a thread takes them: four at a time, so many times in a round.
-inline constexpr int kOneRowQuads = 4, kOneRowRound = 4 * kProductThreads * kOneRowQuads;
-using OneRowColumns = float4[kOneRowQuads];
+inline constexpr int kStepGemvQuads = 4, kStepGemvRound = 4 * kProductThreads * kStepGemvQuads;
+using StepGemvColumns = float4[kStepGemvQuads];
 
-__device__ __forceinline__ int one_row_column(int first, int i) {
+__device__ __forceinline__ int step_gemv_column(int first, int i) {
   return first + 4 * (i * kProductThreads + static_cast<int>(threadIdx.x));
 }
-__device__ __forceinline__ void load_one_row(const float* row, int k, int first, OneRowColumns& v) {
+__device__ __forceinline__ void load_step_gemv(const float* row, int k, int first, StepGemvColumns& v) {
 #pragma unroll
-  for (int i = 0; i < kOneRowQuads; ++i) {
-    const int column = one_row_column(first, i);
+  for (int i = 0; i < kStepGemvQuads; ++i) {
+    const int column = step_gemv_column(first, i);
     v[i] = column < k ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
   }
 }
@@ -31,11 +31,11 @@ __device__ __forceinline__ uint32_t four_codes(const float4& v, float inverse) {
   return inverse == 0.0f ? 0u : word;
 }
 
-/// Codes and scales of a thread's first columns of a round. Eight lanes have a segment; each of them works out the
-/// scale of one, since divisions are the longest part. All threads.
+/// Codes and scales of a thread's first columns of a round. Eight lanes share an activation group; each of them works
+/// out the scale of one, since divisions are the longest part. All threads.
 template <int kQuads>
 __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* shared, int first,
-                                               const OneRowColumns& v) {
+                                               const StepGemvColumns& v) {
   const int lane = static_cast<int>(threadIdx.x) % 8, end = p.k_blocks * 128;
   uint32_t most[kQuads];
 #pragma unroll
@@ -50,38 +50,38 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
 #pragma unroll
   for (int i = 1; i < kQuads; ++i) own = lane == i ? most[i] : own;
   const Quantizer q = quantizer_of(own);
-  const int segment = one_row_column(first, lane) / 32;
-  if (lane < kQuads && 32 * segment < end) reinterpret_cast<float*>(shared + p.x_scales_at)[segment] = q.scale;
+  const int x_group = step_gemv_column(first, lane) / 32;
+  if (lane < kQuads && 32 * x_group < end) reinterpret_cast<float*>(shared + p.x_scales_at)[x_group] = q.scale;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
-    const int column = one_row_column(first, i);
+    const int column = step_gemv_column(first, i);
     const float inverse = __shfl_sync(0xffffffffu, q.inverse, i, 8);
     if (column < end)
-      *reinterpret_cast<uint32_t*>(shared + p.codes_at + code_place(column)) = four_codes(v[i], inverse);
+      *reinterpret_cast<uint32_t*>(shared + p.codes_at + code_offset(column)) = four_codes(v[i], inverse);
   }
 }
 __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* shared, int first,
-                                               const OneRowColumns& v) {
+                                               const StepGemvColumns& v) {
   if (p.k_blocks * 128 - first <= 4 * kProductThreads) {
     quantize_quads<1>(p, shared, first, v);
   } else {
-    quantize_quads<kOneRowQuads>(p, shared, first, v);
+    quantize_quads<kStepGemvQuads>(p, shared, first, v);
   }
 }
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended.
-__device__ __forceinline__ void quantize_normed_row(const ProductArgs& p, uint8_t* shared, const OneRowColumns& by) {
+__device__ __forceinline__ void quantize_normed_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
   auto* const row = reinterpret_cast<float*>(shared + p.rows_at);
   auto* const found = reinterpret_cast<float*>(shared + p.factor_at);
-  OneRowColumns v, w;
+  StepGemvColumns v, w;
 #pragma unroll
-  for (int i = 0; i < kOneRowQuads; ++i) w[i] = by[i];
+  for (int i = 0; i < kStepGemvQuads; ++i) w[i] = by[i];
 #pragma unroll 1
-  for (int first = 0; first < p.k; first += kOneRowRound) {
-    load_one_row(p.rows, p.k, first, v);
+  for (int first = 0; first < p.k; first += kStepGemvRound) {
+    load_step_gemv(p.rows, p.k, first, v);
 #pragma unroll
-    for (int i = 0; i < kOneRowQuads; ++i)
-      if (one_row_column(first, i) < p.k) *reinterpret_cast<float4*>(row + one_row_column(first, i)) = v[i];
+    for (int i = 0; i < kStepGemvQuads; ++i)
+      if (step_gemv_column(first, i) < p.k) *reinterpret_cast<float4*>(row + step_gemv_column(first, i)) = v[i];
   }
   __syncthreads();
   if (threadIdx.x < 32) {  // both halves do the same
@@ -91,12 +91,12 @@ __device__ __forceinline__ void quantize_normed_row(const ProductArgs& p, uint8_
   __syncthreads();
   const float factor = *found;
 #pragma unroll 1
-  for (int first = 0; first < p.k; first += kOneRowRound) {
-    load_one_row(row, p.k, first, v);
-    if (first != 0) load_one_row(p.norm, p.k, first, w);
+  for (int first = 0; first < p.k; first += kStepGemvRound) {
+    load_step_gemv(row, p.k, first, v);
+    if (first != 0) load_step_gemv(p.norm, p.k, first, w);
 #pragma unroll
-    for (int i = 0; i < kOneRowQuads; ++i)
-      if (one_row_column(first, i) < p.k)  // zeros behind, even if the factor is infinite
+    for (int i = 0; i < kStepGemvQuads; ++i)
+      if (step_gemv_column(first, i) < p.k)  // zeros behind, even if the factor is infinite
         v[i] = {__fmul_rn(__fmul_rn(v[i].x, factor), w[i].x), __fmul_rn(__fmul_rn(v[i].y, factor), w[i].y),
                 __fmul_rn(__fmul_rn(v[i].z, factor), w[i].z), __fmul_rn(__fmul_rn(v[i].w, factor), w[i].w)};
     quantize_round(p, shared, first, v);
@@ -105,29 +105,29 @@ __device__ __forceinline__ void quantize_normed_row(const ProductArgs& p, uint8_
 
 /// Without a norm: what the next round needs is under way while one becomes codes.
 __device__ __forceinline__ void quantize_plain_row(const ProductArgs& p, uint8_t* shared) {
-  OneRowColumns v, next = {};
-  load_one_row(p.rows, p.k, 0, v);
+  StepGemvColumns v, next = {};
+  load_step_gemv(p.rows, p.k, 0, v);
 #pragma unroll 1
-  for (int first = 0; first < p.k; first += kOneRowRound) {
-    if (first + kOneRowRound < p.k) load_one_row(p.rows, p.k, first + kOneRowRound, next);
+  for (int first = 0; first < p.k; first += kStepGemvRound) {
+    if (first + kStepGemvRound < p.k) load_step_gemv(p.rows, p.k, first + kStepGemvRound, next);
     quantize_round(p, shared, first, v);
 #pragma unroll
-    for (int i = 0; i < kOneRowQuads; ++i) v[i] = next[i];
+    for (int i = 0; i < kStepGemvQuads; ++i) v[i] = next[i];
   }
 }
 
 /// All threads; they meet afterwards.
-__device__ __forceinline__ void stage_one_row(const ProductArgs& p, uint8_t* shared, const OneRowColumns& by) {
+__device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kOneRowSegments) scales[p.k_blocks * 4 + thread] = 0.0f;
+  if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
   if (p.rows != nullptr && p.norm != nullptr) {
     quantize_normed_row(p, shared, by);
   } else if (p.rows != nullptr) {
     quantize_plain_row(p, shared);
   } else {
     copy_product_codes(p, shared);
-    for (int i = p.segments + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;
+    for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the products of FP8 codes on tensor cores share: a ring of stages in shared memory, filled by one warp. A stage
-// is 128 columns of K of kP rows that give wgmma's 64 rows and kQ rows that give its columns, and the scales of these
+// The pipeline of stages in shared memory that all tensor-core products of FP8 codes use; one warp fills it. A stage is
+// 128 columns of K of kP rows that give wgmma's 64 rows and kQ rows that give its columns, and the scales of these
 // columns.
 
 #include "kernels/cuda/elements.cuh"
@@ -25,7 +25,7 @@ struct RingLayout {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class L>
-struct Ring {
+struct Pipeline {
   uint32_t base;
   int stage = 0;
   uint32_t phase = 0;
@@ -40,7 +40,7 @@ struct Ring {
   /// By one thread. A stage is full when its codes are there and 32 lanes' scales; empty when `readers` warps have said
   /// so.
   __device__ __forceinline__ void init(uint32_t readers) const {
-    for (Ring at{base}; at.phase == 0; at.next()) {
+    for (Pipeline at{base}; at.phase == 0; at.next()) {
       barrier_init(at.full(), 1 + 32);
       barrier_init(at.empty(), readers);
     }

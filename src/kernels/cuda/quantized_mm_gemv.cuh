@@ -1,16 +1,13 @@
 #pragma once
-// quantized_mm<BITS> for one row of x, aligned rows of weights and one scale for each, compute capability 9: weights
+// quantized_mm<BITS> for one token, aligned rows of weights and one scale for each, compute capability 9: weights
 // come to shared memory by the copy engine, and a thread block has twice as many rows for each x that it cuts as
 // quantized_mm_decode.cuh.
 //
 // Shapes:   a thread block makes 32 outputs. A line is 128 bytes of a weight row; a warp has every 16th line of all 32
-// rows. It
-//           cuts its own columns of x into parts and goes through its units, 16 rows of a line, on its own: one
-//             barrier, at the
-//           end.
-// Memory:   units come as boxes of a tensor map with 128-byte swizzle, two or four of a warp at a time. Lane t has
-// pieces 2 t and 2 t + 1
-//           of a line, 16 bytes each, so that neighbouring rows meet different banks.
+//           rows. It splits its own columns of x into parts and goes through its boxes, 16 rows of a line, on its own;
+//           there is one barrier, at the end.
+// Memory:   boxes come by a tensor map with 128-byte swizzle, two or four of a warp at a time. Lane t has pieces 2 t
+//           and 2 t + 1 of a line, 16 bytes each, so that neighbouring rows meet different banks.
 // Error:    as quantized_mm_decode.cuh: sums of 64 bytes are added by ordinary additions.
 // Limits:   reading the weights.
 
@@ -21,12 +18,12 @@
 namespace lowbit::cuda {
 
 inline constexpr int kLineWarps = 16, kLineRows = 32, kLineBytes = 128;
-inline constexpr int kLineUnitBytes = 16 * kLineBytes;
-/// Units of a warp that have room at a time. Measured, 4096 x 4096, launches that overlap and alone: four 7.43 and 9.20
+inline constexpr int kBoxBytes = 16 * kLineBytes;
+/// Boxes of a warp that have room at a time. Measured, 4096 x 4096, launches that overlap and alone: four 7.43 and 9.20
 /// us, two 7.85 and 7.87.
 inline constexpr int kSlotsAlone = 2, kSlotsOverlapping = 4;
 template <int kSlots>
-inline constexpr int kLineBarriersAt = kLineWarps* kSlots* kLineUnitBytes;
+inline constexpr int kLineBarriersAt = kLineWarps* kSlots* kBoxBytes;
 template <int kSlots>
 inline constexpr int kLinePartsAt = kLineBarriersAt<kSlots> + kLineWarps* kSlots * 8;
 
@@ -38,9 +35,8 @@ constexpr LOWBIT_HD int line_part_bytes(int warp_lines) {
 
 #if LOWBIT_SM90
 /// 16 rows of 128 bytes to shared memory, zeros outside.
-__device__ __forceinline__ void load_unit(const CUtensorMap& weights, int byte, int row, uint32_t to,
-                                          uint32_t barrier) {
-  barrier_expect(barrier, kLineUnitBytes);
+__device__ __forceinline__ void load_box(const CUtensorMap& weights, int byte, int row, uint32_t to, uint32_t barrier) {
+  barrier_expect(barrier, kBoxBytes);
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
           to),
@@ -63,18 +59,18 @@ __device__ __forceinline__ void stage_lines(const QuantizedConfig& p, const void
     float low[4], high[4];
     load_four(x, p.input_element, k, p.k, aligned, low);
     load_four(x, p.input_element, k + kPairApart<BITS>, p.k, aligned, high);
-    uint4 places[kParts];
-    split_pairs<BITS>(low, high, places);
+    uint4 quads[kParts];
+    split_pairs<BITS>(low, high, quads);
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      *reinterpret_cast<uint4*>(parts + part * part_bytes + place * 16) = places[part];
+      *reinterpret_cast<uint4*>(parts + part * part_bytes + place * 16) = quads[part];
   }
 }
 
 template <int BITS, int kSlots>
 __global__ void __launch_bounds__(32 * kLineWarps, 2)
-    quantized_mm_one_row(const __grid_constant__ CUtensorMap weights, const void* input, void* output,
-                         const __grid_constant__ QuantizedConfig p, int warp_lines) {
+    quantized_mm_gemv(const __grid_constant__ CUtensorMap weights, const void* input, void* output,
+                      const __grid_constant__ QuantizedConfig p, int warp_lines) {
 #if LOWBIT_SM90
   extern __shared__ __align__(1024) uint8_t line_smem[];
   uint8_t* const smem = line_smem;
@@ -89,23 +85,23 @@ __global__ void __launch_bounds__(32 * kLineWarps, 2)
   const int warp =
       __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0);  // the compiler knows that it is uniform
   const int row_lines = static_cast<int>(((p.k * BITS + 7) / 8 + kLineBytes - 1) / kLineBytes);
-  const int lines = max(0, (row_lines - warp + kLineWarps - 1) / kLineWarps), units = 2 * lines;
-  const uint32_t ring = shared_address(smem) + warp * kSlots * kLineUnitBytes;
+  const int lines = max(0, (row_lines - warp + kLineWarps - 1) / kLineWarps), boxes = 2 * lines;
+  const uint32_t stages = shared_address(smem) + warp * kSlots * kBoxBytes;
   const uint32_t barriers = shared_address(smem) + kLineBarriersAt<kSlots> + warp * kSlots * 8;
-  const auto load = [&](int unit) {
-    load_unit(weights, (warp + unit / 2 * kLineWarps) * kLineBytes, static_cast<int>(n0) + 16 * (unit & 1),
-              ring + unit % kSlots * kLineUnitBytes, barriers + unit % kSlots * 8);
+  const auto load = [&](int box) {
+    load_box(weights, (warp + box / 2 * kLineWarps) * kLineBytes, static_cast<int>(n0) + 16 * (box & 1),
+             stages + box % kSlots * kBoxBytes, barriers + box % kSlots * 8);
   };
   if (elected()) {
     for (int slot = 0; slot < kSlots; ++slot) barrier_init(barriers + 8 * slot, 1);
     barriers_visible_to_copies();
-    for (int unit = 0; unit < min(units, kSlots); ++unit) load(unit);
+    for (int box = 0; box < min(boxes, kSlots); ++box) load(box);
   }
   __syncwarp();
   const int part_bytes = line_part_bytes<BITS>(warp_lines);
   uint8_t* const parts = smem + kLinePartsAt<kSlots> + warp * kParts * part_bytes;
   const uint8_t* const column = parts + min(g, kParts - 1) * part_bytes + t * 16;
-  const uint8_t* const mine = smem + warp * kSlots * kLineUnitBytes + g * kLineBytes;
+  const uint8_t* const mine = smem + warp * kSlots * kBoxBytes + g * kLineBytes;
   float sums[2][4] = {};
   wait_for_predecessor();
   stage_lines<BITS>(p, input, warp, lines, part_bytes, parts);
@@ -113,17 +109,17 @@ __global__ void __launch_bounds__(32 * kLineWarps, 2)
   for (int i = 0; i < lines; ++i) {
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      const int unit = 2 * i + tile, slot = unit % kSlots;
-      barrier_wait(barriers + 8 * slot, unit / kSlots & 1);
+      const int box = 2 * i + tile, slot = box % kSlots;
+      barrier_wait(barriers + 8 * slot, box / kSlots & 1);
 #pragma unroll
       for (int piece = 0; piece < 2; ++piece) {
-        const uint8_t* const from = mine + slot * kLineUnitBytes + (((2 * t + piece) ^ g) << 4);
+        const uint8_t* const from = mine + slot * kBoxBytes + (((2 * t + piece) ^ g) << 4);
         const uint4 low = *reinterpret_cast<const uint4*>(from),
                     high = *reinterpret_cast<const uint4*>(from + 8 * kLineBytes);
         add_chunk<BITS>(low, high, column + (2 * i + piece) * kPieceBytes, 1.0f, 1.0f, sums[tile]);
       }
       __syncwarp();
-      if (unit + kSlots < units && elected()) load(unit + kSlots);
+      if (box + kSlots < boxes && elected()) load(box + kSlots);
     }
   }
   __syncwarp();

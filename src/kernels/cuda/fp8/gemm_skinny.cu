@@ -5,7 +5,7 @@
 // shared memory in the order of K.
 
 #include "kernels/cuda/fp8/gemm_wgmma.h"
-#include "kernels/cuda/fp8/ring.cuh"
+#include "kernels/cuda/fp8/pipeline.cuh"
 #include "kernels/cuda/fp8/tensor_maps.h"
 
 namespace lowbit::cuda::fp8 {
@@ -32,46 +32,46 @@ struct Member {
 };
 
 template <class T>
-__device__ __forceinline__ void fetch(Ring<T> ring, const CUtensorMap* p_map, const CUtensorMap* q_map,
+__device__ __forceinline__ void fetch(Pipeline<T> pipeline, const CUtensorMap* p_map, const CUtensorMap* q_map,
                                       const DeviceGemm& g, int p0, int q0, int first, int count) {
   const ScaleCopies<T> scales(g, q0, p0);
-  for (int b = first; b < first + count; ++b, ring.next()) {
-    barrier_wait(ring.empty(), ring.phase ^ 1);
+  for (int b = first; b < first + count; ++b, pipeline.next()) {
+    barrier_wait(pipeline.empty(), pipeline.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-      barrier_expect(ring.full(), T::kCodes);
-      box_load(ring.p(), p_map, b * 128, p0, ring.full());
-      box_load(ring.q(), q_map, b * 128, q0, ring.full());
+      barrier_expect(pipeline.full(), T::kCodes);
+      box_load(pipeline.p(), p_map, b * 128, p0, pipeline.full());
+      box_load(pipeline.q(), q_map, b * 128, q0, pipeline.full());
     }
     __syncwarp();
-    scales.copy(ring.scales(), b);
-    copies_arrive(ring.full());
+    scales.copy(pipeline.scales(), b);
+    copies_arrive(pipeline.full());
   }
 }
 
 template <class T>
-__device__ __forceinline__ void sum_blocks(Ring<T> ring, int count, float (&acc)[T::kSums]) {
+__device__ __forceinline__ void sum_blocks(Pipeline<T> pipeline, int count, float (&acc)[T::kSums]) {
   const int turn = warpgroup_of_thread();
 #pragma unroll
   for (int i = 0; i < T::kSums; ++i) acc[i] = 0;
-  for (int b = 0; b < count; ++b, ring.next()) {
+  for (int b = 0; b < count; ++b, pipeline.next()) {
     if (T::kTurns > 1 && b % T::kTurns != turn) continue;
     float s[T::kSums];
-    barrier_wait(ring.full(), ring.phase);
-    const uint64_t p = tile_descriptor(ring.p()), q = tile_descriptor(ring.q());
+    barrier_wait(pipeline.full(), pipeline.phase);
+    const uint64_t p = tile_descriptor(pipeline.p()), q = tile_descriptor(pipeline.q());
     multiply_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) multiply(s, p + 2 * step, q + 2 * step, step > 0);
     multiply_commit();
     float scales[T::kQ / 4];
-    const float of_b = load_scale(ring.scales() + 4 * T::kQ);
+    const float of_b = load_scale(pipeline.scales() + 4 * T::kQ);
 #pragma unroll
     for (int j = 0; j < T::kQ / 8; ++j) {
-      const float2 of_a = load_two_scales(ring.scales() + 32 * j + 8 * (threadIdx.x % 4));
+      const float2 of_a = load_two_scales(pipeline.scales() + 32 * j + 8 * (threadIdx.x % 4));
       scales[2 * j] = of_a.x * of_b, scales[2 * j + 1] = of_a.y * of_b;
     }
     multiply_wait();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty());
+    if (threadIdx.x % 32 == 0) barrier_arrive(pipeline.empty());
 #pragma unroll
     for (int i = 0; i < T::kSums; ++i) acc[i] = __fmaf_rn(s[i], scales[i / 4 * 2 + i % 2], acc[i]);
   }
@@ -141,8 +141,8 @@ __device__ __forceinline__ void add_parts(const DeviceGemm& g, uint32_t base, co
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
-    few_rows(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
-             const __grid_constant__ DeviceGemm g, int blocks) {
+    skinny(const __grid_constant__ CUtensorMap p_map, const __grid_constant__ CUtensorMap q_map,
+           const __grid_constant__ DeviceGemm g, int blocks) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw[];
   const uint32_t base = (shared_address(raw) + 1023) / 1024 * 1024;
@@ -150,11 +150,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int p0 = blockIdx.y * T::kP, q0 = blockIdx.z * T::kQ;
   const int first = int(int64_t{blocks} * me.rank / me.ranks);
   const int count = int(int64_t{blocks} * (me.rank + 1) / me.ranks) - first;
-  const Ring<T> ring{base};
+  const Pipeline<T> pipeline{base};
   if (threadIdx.x == 0) {
     prefetch_map(&p_map);
     prefetch_map(&q_map);
-    ring.init(4);
+    pipeline.init(4);
   }
   __syncthreads();
   let_next_kernel_start();
@@ -162,10 +162,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
   float acc[T::kSums];
   if (warp == T::kWarps)
-    fetch<T>(ring, &p_map, &q_map, g, p0, q0, first, count);
+    fetch<T>(pipeline, &p_map, &q_map, g, p0, q0, first, count);
   else
-    sum_blocks<T>(ring, count, acc);
-  __syncthreads();  // nothing is under way to the ring, and nobody reads it
+    sum_blocks<T>(pipeline, count, acc);
+  __syncthreads();  // nothing is under way to the pipeline, and nobody reads it
   float* const parts = reinterpret_cast<float*>(raw + (base - shared_address(raw)));
   const int row = warp % 4 * 16 + lane / 4, turn = warp / 4;
   if (warp < T::kWarps)
@@ -191,9 +191,9 @@ bool launch_tile(const DeviceGemm& g, int split, const Device& device, cudaStrea
   if (p_tiles > kMostTiles || q_tiles > kMostTiles || split < 1 || split > kMostSplit) return false;
   CUtensorMap p_map, q_map;
   if (!make_map(g.b, g.n, g.k, g.ldb, T::kP, &p_map) || !make_map(g.a, g.m, g.k, g.lda, T::kQ, &q_map)) return false;
-  *error = allow_shared(reinterpret_cast<const void*>(&few_rows<T>), device);
+  *error = allow_shared(reinterpret_cast<const void*>(&skinny<T>), device);
   if (*error != cudaSuccess) return true;
-  *error = launch_cluster(few_rows<T>, dim3(unsigned(split), unsigned(p_tiles), unsigned(q_tiles)), dim3(T::kThreads),
+  *error = launch_cluster(skinny<T>, dim3(unsigned(split), unsigned(p_tiles), unsigned(q_tiles)), dim3(T::kThreads),
                           dim3(unsigned(split)), size_t{T::kShared}, stream, true, p_map, q_map, g,
                           int(tiles_of(g.k, kFp8Block)));
   return true;
@@ -210,8 +210,7 @@ bool launch_blocks(const DeviceGemm& g, const Cut& cut, const Device& device, cu
 
 }  // namespace
 
-bool launch_few_rows(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream,
-                     cudaError_t* error) {
+bool launch_skinny(const DeviceGemm& g, const Cut& cut, const Device& device, cudaStream_t stream, cudaError_t* error) {
   switch (cut.q) {
     case 8:
       return launch_blocks<1, 8>(g, cut, device, stream, error);

@@ -1,31 +1,31 @@
 #pragma once
-// step_products() of one row of x: the weights stream past it.
+// step_products() of one token: the weights stream past it.
 //
 // Shapes:   a thread block has every gridDim'th tile of 16 rows, or pair of a gate's tile and its factor's, one after
 //           the other; its warps share K. A share of a warp is up to eight steps of 32 columns.
-// Products: the steps of a share add to the same sums: step s multiplies with its segment of x in column s of the
-//           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of segments 2 t and 2 t + 1 for rows 2 g
-//           and 2 g + 1, and scaling them is work for all lanes; with x in one column it would be work for a quarter.
+// Products: the steps of a share add to the same sums: step s multiplies with its activation group in column s of the
+//           operand, and with zeros elsewhere. So lane 4 g + t gets the sums of activation groups 2 t and 2 t + 1 for
+//           rows 2 g and 2 g + 1, and all lanes help to scale them; with x in one column a quarter of them would.
 // Memory:   copies of weights and their scales run some shares ahead, over tiles, too, and begin before the previous
-//           kernel has ended. One warp folds a tile's groups while the others multiply the next tile.
+//           kernel has ended. One warp scales and adds a tile's groups while the others multiply the next tile.
 // Numerics: docs/numerics.md#matmul: an activation group's sum is exact, those of a group of weights are added in
 //           lanes that pass them on, and groups by one thread per output.
-// Limits:   memory, where there are weights enough; else the chain read x - norm - quantize - products - fold.
+// Limits:   memory, where there are weights enough; else the chain read x - norm - quantize - products - scale and add.
 
-#include "kernels/cuda/step_one_row_x.cuh"
+#include "kernels/cuda/step_gemv_input.cuh"
 #include "kernels/cuda/step_products.cuh"
 
 namespace lowbit::cuda {
 
 /// Shares that are under way, of each tile of a pair.
 template <int Bits, int kTiles>
-inline constexpr int kOneRowStages = Bits == 8 || kTiles == 2 ? 2 : 4;
+inline constexpr int kStepGemvStages = Bits == 8 || kTiles == 2 ? 2 : 4;
 
 /// A tile of the launch, or tile `half` of a pair: the part that it belongs to, and its number there.
 template <int kTiles>
-struct OneRowTile {
+struct StepGemvTile {
   int part, tile;
-  __device__ __forceinline__ OneRowTile(const ProductArgs& p, int of_launch, int half)
+  __device__ __forceinline__ StepGemvTile(const ProductArgs& p, int of_launch, int half)
       : part(kTiles == 1 ? 0 : half), tile(of_launch) {
     if constexpr (kTiles == 1) {
       while (part + 1 < p.parts && of_launch >= p.part[part + 1].first_block) ++part;
@@ -36,7 +36,7 @@ struct OneRowTile {
 
 /// The copies of a thread's own words and of the tiles' scales, share by share over the tiles of its block.
 template <int Bits, int kTiles>
-struct OneRowCopies {
+struct StepGemvCopies {
   using Order = FragmentOrder<Bits, 1>;
   using Copies = ProductCopies<Bits>;
   static constexpr int kPanelBytes = kPanelPacks * Order::kPackBytes;  // of two batches
@@ -48,7 +48,7 @@ struct OneRowCopies {
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int half = 0; half < kTiles; ++half) {
-      const OneRowTile<kTiles> at(p, tile, half);
+      const StepGemvTile<kTiles> at(p, tile, half);
       const ProductPart& part = p.part[at.part];
       from[half] = part.tiles + pack_index(at.tile / 4, 0, p.k_blocks) * Order::kPackBytes +
                    (at.tile % 4 * 32 + thread % 32) * Copies::kBytes + thread / 32 * (p.warp_batches / 2) * kPanelBytes;
@@ -80,7 +80,7 @@ struct OneRowCopies {
         }
         from[half] += of_chunk / 2 * kPanelBytes;
       }
-      stage = stage + 1 == kOneRowStages<Bits, kTiles> ? 0 : stage + 1;
+      stage = stage + 1 == kStepGemvStages<Bits, kTiles> ? 0 : stage + 1;
       if (++chunk == p.chunks) {
         chunk = 0;
         ++ordinal;
@@ -99,10 +99,10 @@ struct OneRowCopies {
   }
 };
 
-/// A lane's sums of a share, `count` batches: rows 2 g and 2 g + 1, segments 2 t and 2 t + 1 of each. `x`: codes of
-/// segment g of the share.
+/// A lane's sums of a share of `count` batches: rows 2 g and 2 g + 1, activation groups 2 t and 2 t + 1 of each. `x`:
+/// codes of the share's activation group g.
 template <int Bits>
-__device__ __forceinline__ void sum_one_row(const uint8_t* stage, int count, uint2 x, float (&sum)[4]) {
+__device__ __forceinline__ void sum_step_gemv(const uint8_t* stage, int count, uint2 x, float (&sum)[4]) {
   constexpr GemmActivation kX = GemmActivation::kInt8;
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   ProductWords<Bits> w;
@@ -123,14 +123,15 @@ __device__ __forceinline__ void sum_one_row(const uint8_t* stage, int count, uin
   for (int c = 0; c < 4; ++c) sum[c] = narrow_sum<kX, Bits>(d[0][c] + d[1][c]);
 }
 
-/// Sums times the scales of x, by groups of the weights, into `slot`: the lane's rows of the group of segment 2 t + 1.
-__device__ __forceinline__ void scale_one_row(const ProductArgs& p, const float (&sum)[4], float2 by, int segments,
-                                              float* slot) {
-  const int before = static_cast<int>(threadIdx.x) % 4 * 2;  // segments of the share in the lanes below
+/// Sums times the scales of x, by weight groups, into `slot`: the lane's rows of the group that has activation group 2
+/// t + 1.
+__device__ __forceinline__ void scale_step_gemv(const ProductArgs& p, const float (&sum)[4], float2 by, int x_groups,
+                                                float* slot) {
+  const int before = static_cast<int>(threadIdx.x) % 4 * 2;  // activation groups of the share in the lanes below
   if (p.per_scale == 1) {
-    if (before < segments)
+    if (before < x_groups)
       *reinterpret_cast<float2*>(slot - 16) = {__fmaf_rn(sum[0], by.x, 0.0f), __fmaf_rn(sum[2], by.x, 0.0f)};
-    if (before + 1 < segments)
+    if (before + 1 < x_groups)
       *reinterpret_cast<float2*>(slot) = {__fmaf_rn(sum[1], by.y, 0.0f), __fmaf_rn(sum[3], by.y, 0.0f)};
     return;
   }
@@ -143,17 +144,17 @@ __device__ __forceinline__ void scale_one_row(const ProductArgs& p, const float 
             __fmaf_rn(sum[3], by.y, __fmaf_rn(sum[2], by.x, other.y))};
   }
   const int end = before + 2;  // of a group here, which began in this share
-  if ((end & (p.per_scale - 1)) == 0 && end - p.per_scale < segments) *reinterpret_cast<float2*>(slot) = part;
+  if ((end & (p.per_scale - 1)) == 0 && end - p.per_scale < x_groups) *reinterpret_cast<float2*>(slot) = part;
 }
 
-/// What a lane of the warp that folds knows of its output before there are sums: row lane % 16 of tile lane / 16.
-struct OneRowOutput {
+/// A lane's output in the warp that scales and adds, as known before there are sums: row lane % 16 of tile lane / 16.
+struct StepGemvOutput {
   float* to = nullptr;
   float bias = 0, before = 0;
   template <int kTiles>
   __device__ __forceinline__ void find(const ProductArgs& p, int of_launch) {
     const int lane = static_cast<int>(threadIdx.x) % 32, second = lane / 16;
-    const OneRowTile<kTiles> at(p, of_launch, second);
+    const StepGemvTile<kTiles> at(p, of_launch, second);
     const ProductPart& part = p.part[at.part];
     const int n = 16 * at.tile + lane % 16;
     to = nullptr;
@@ -166,8 +167,8 @@ struct OneRowOutput {
 
 /// The groups of a tile, or of a pair, in their order; one warp.
 template <int kTiles>
-__device__ __forceinline__ void fold_one_row(const ProductArgs& p, const float* results, const float* scales,
-                                             const OneRowOutput& out) {
+__device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const float* results, const float* scales,
+                                                     const StepGemvOutput& out) {
   const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16,
             base = kTiles == 2 ? lane / 16 * p.weight_groups * 16 + r : r;
   float acc = 0;
@@ -183,24 +184,24 @@ __device__ __forceinline__ void fold_one_row(const ProductArgs& p, const float* 
 
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output.
 template <int Bits, int kTiles>
-__global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(const __grid_constant__ ProductArgs p) {
+__global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
-  constexpr int kStages = kOneRowStages<Bits, kTiles>;
+  constexpr int kStages = kStepGemvStages<Bits, kTiles>;
   let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
   const int of_half = p.weight_groups * 16, of_tile = of_half * kTiles, of_chunk = p.depth * p.warp_batches,
             first = warp * p.warp_batches, count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
   const auto* const scales = reinterpret_cast<const float*>(product_shared);      // [scale stages][tiles][groups][16]
   auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][groups][16]
-  OneRowCopies<Bits, kTiles> copies;
+  StepGemvCopies<Bits, kTiles> copies;
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
-  OneRowColumns by = {};
-  if (p.norm != nullptr && p.rows != nullptr) load_one_row(p.norm, p.k, 0, by);
+  StepGemvColumns by = {};
+  if (p.norm != nullptr && p.rows != nullptr) load_step_gemv(p.norm, p.k, 0, by);
   wait_for_predecessor();
-  OneRowOutput out;
+  StepGemvOutput out;
   if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
-  stage_one_row(p, product_shared, by);
+  stage_step_gemv(p, product_shared, by);
   __syncthreads();
   const uint8_t* const codes = product_shared + p.codes_at + 64 * first + 32 * g + 8 * t;
   const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + p.x_scales_at) + first + t;
@@ -210,8 +211,8 @@ __global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(co
 #pragma unroll 1
   for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
-    const bool folds = warp == ordinal % (kProductThreads / 32);
-    if (folds && ordinal != 0) out.find<kTiles>(p, tile);
+    const bool accumulates = warp == ordinal % (kProductThreads / 32);
+    if (accumulates && ordinal != 0) out.find<kTiles>(p, tile);
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
@@ -222,9 +223,9 @@ __global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(co
 #pragma unroll
         for (int half = 0; half < kTiles; ++half) {
           float sum[4];
-          sum_one_row<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, sum);
-          scale_one_row(p, sum, factors, min(2 * here, p.segments - 2 * (first + at)),
-                        of + half * of_half + slot + (2 * at >> p.scale_shift) * 16);
+          sum_step_gemv<Bits>(stage + half * ProductCopies<Bits>::kStageBytes, here, x, sum);
+          scale_step_gemv(p, sum, factors, min(2 * here, p.x_group_count - 2 * (first + at)),
+                          of + half * of_half + slot + (2 * at >> p.scale_shift) * 16);
         }
       }
       copies.next(p, product_shared, count, of_chunk);
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) one_row_products_kernel(co
       if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
     }
     __syncthreads();
-    if (folds) fold_one_row<kTiles>(p, of, scales + ordinal % p.scale_stages * of_tile, out);
+    if (accumulates) scale_and_add_groups<kTiles>(p, of, scales + ordinal % p.scale_stages * of_tile, out);
   }
 }
 

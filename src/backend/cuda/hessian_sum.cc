@@ -1,4 +1,4 @@
-#include "backend/cuda/moment_sum.h"
+#include "backend/cuda/hessian_sum.h"
 
 #include <limits>
 #include <utility>
@@ -19,12 +19,12 @@ Result<std::unique_ptr<HessianSum>> CudaHessianSum::make(int gpu, int64_t k, boo
   LOWBIT_TRY(cuda::use_device(gpu));
   LOWBIT_TRY_ASSIGN(cuda::Stream stream, cuda::Stream::create());
   std::unique_ptr<CudaHessianSum> sum(new CudaHessianSum(gpu, k, compares, std::move(stream)));
-  for (Buffer* moments : {&sum->sum_, compares ? &sum->other_sum_ : nullptr}) {
-    if (moments == nullptr) continue;
-    LOWBIT_TRY_ASSIGN(*moments, cuda::allocate(k * k * int64_t(sizeof(double)), "second moments"));
-    LOWBIT_TRY(cuda::fill(*moments, 0));
+  for (Buffer* gram : {&sum->sum_, compares ? &sum->other_sum_ : nullptr}) {
+    if (gram == nullptr) continue;
+    LOWBIT_TRY_ASSIGN(*gram, cuda::allocate(k * k * int64_t(sizeof(double)), "Hessian"));
+    LOWBIT_TRY(cuda::fill(*gram, 0));
   }
-  LOWBIT_TRY_ASSIGN(sum->bad_, cuda::allocate(int64_t(sizeof(uint64_t)), "second moments"));
+  LOWBIT_TRY_ASSIGN(sum->bad_, cuda::allocate(int64_t(sizeof(uint64_t)), "Hessian"));
   LOWBIT_TRY(cuda::upload(sum->bad_, &kNoneBad, int64_t(sizeof(kNoneBad))));
   return std::unique_ptr<HessianSum>(std::move(sum));
 }
@@ -32,7 +32,7 @@ Result<std::unique_ptr<HessianSum>> CudaHessianSum::make(int gpu, int64_t k, boo
 Status CudaHessianSum::reserve(int64_t rows) {
   if (rows <= capacity_) return {};
   const auto grow = [&](Buffer& of) -> Status {
-    LOWBIT_TRY_ASSIGN(Buffer larger, cuda::allocate(rows * k_ * kFloat, "second moments"));
+    LOWBIT_TRY_ASSIGN(Buffer larger, cuda::allocate(rows * k_ * kFloat, "Hessian"));
     LOWBIT_TRY(cuda::copy_on(stream_.handle(), larger.data(), of.data(), filled_ * k_ * kFloat));
     LOWBIT_TRY(cuda::synchronize(stream_.handle()));
     of = std::move(larger);
@@ -40,20 +40,19 @@ Status CudaHessianSum::reserve(int64_t rows) {
   };
   LOWBIT_TRY(grow(rows_));
   if (compares_) LOWBIT_TRY(grow(others_));
-  LOWBIT_TRY_ASSIGN(workspace_,
-                    cuda::allocate(cuda::moments_workspace_bytes(rows, k_, kHessianChunk), "second moments"));
+  LOWBIT_TRY_ASSIGN(workspace_, cuda::allocate(cuda::gram_workspace_bytes(rows, k_, kHessianChunk), "Hessian"));
   capacity_ = rows;
   return {};
 }
 
 Status CudaHessianSum::sum_up(int64_t rows) {
-  cuda::AddMoments call{rows_.as<float>(), rows,   k_, kHessianChunk, sum_.as<double>(), workspace_.as<float>(),
-                        stream_.handle(),  nullptr};
-  LOWBIT_TRY(cuda::add_moments(call));
+  cuda::AddGram call{rows_.as<float>(), rows,   k_, kHessianChunk, sum_.as<double>(), workspace_.as<float>(),
+                     stream_.handle(),  nullptr};
+  LOWBIT_TRY(cuda::add_gram(call));
   if (!compares_) return {};
   call.y = others_.as<float>();
   call.sum = other_sum_.as<double>();
-  return cuda::add_moments(call);
+  return cuda::add_gram(call);
 }
 
 Status CudaHessianSum::keep_rest(int64_t whole, Buffer& rows) const {
@@ -86,9 +85,9 @@ Status CudaHessianSum::add(const float* x, const float* y, int64_t m) {
 }
 
 Result<std::vector<float>> CudaHessianSum::mean_of(const Buffer& sum, bool upper) const {
-  LOWBIT_TRY_ASSIGN(Buffer h, cuda::allocate(k_ * k_ * kFloat, "second moments"));
-  LOWBIT_TRY(cuda::finish_moments(sum.as<double>(), k_, 1.0 / static_cast<double>(count_), upper, h.as<float>(),
-                                  stream_.handle()));
+  LOWBIT_TRY_ASSIGN(Buffer h, cuda::allocate(k_ * k_ * kFloat, "Hessian"));
+  LOWBIT_TRY(cuda::finish_gram(sum.as<double>(), k_, 1.0 / static_cast<double>(count_), upper, h.as<float>(),
+                               stream_.handle()));
   LOWBIT_TRY(cuda::synchronize(stream_.handle()));
   std::vector<float> mean(static_cast<size_t>(k_ * k_));
   LOWBIT_TRY(cuda::download(mean.data(), h, h.size()));
@@ -103,13 +102,13 @@ Result<InputHessian> CudaHessianSum::finish(const std::string& name) {
   if (bad != kNoneBad) return not_finite(name, static_cast<int64_t>(bad % static_cast<uint64_t>(k_)));
   if (filled_ > 0) LOWBIT_TRY(sum_up(filled_));
   filled_ = 0;
-  InputHessian moments;
-  moments.k = k_;
-  LOWBIT_TRY_ASSIGN(moments.h, mean_of(sum_, true));
+  InputHessian hessian;
+  hessian.k = k_;
+  LOWBIT_TRY_ASSIGN(hessian.h, mean_of(sum_, true));
   if (compares_) {
-    LOWBIT_TRY_ASSIGN(moments.mismatch, mean_of(other_sum_, false));
+    LOWBIT_TRY_ASSIGN(hessian.mismatch, mean_of(other_sum_, false));
   }
-  return moments;
+  return hessian;
 }
 
 }  // namespace lowbit
