@@ -55,11 +55,12 @@ Option* Verb::add_option(const std::string& name, std::vector<std::string>& valu
 Option* Verb::add_option(const std::string& name, std::vector<int64_t>& values, const std::string& help) {
   return keep(app_->add_option(name, values, help));
 }
-Option* Verb::add_option_function(const std::string& name, std::function<void(const std::string&)> take,
+Option* Verb::add_option_function(const std::string& name, const std::function<void(const std::string&)>& take,
                                   const std::string& help) {
   return keep(app_->add_option_function<std::string>(name, take, help));
 }
-Option* Verb::add_option_function(const std::string& name, std::function<void(const std::vector<std::string>&)> take,
+Option* Verb::add_option_function(const std::string& name,
+                                  const std::function<void(const std::vector<std::string>&)>& take,
                                   const std::string& help) {
   return keep(app_->add_option_function<std::vector<std::string>>(name, take, help));
 }

@@ -53,9 +53,9 @@ class Verb {
   Option* add_option(const std::string& name, std::string& value, const std::string& help);
   Option* add_option(const std::string& name, std::vector<std::string>& values, const std::string& help);
   Option* add_option(const std::string& name, std::vector<int64_t>& values, const std::string& help);
-  Option* add_option_function(const std::string& name, std::function<void(const std::string&)> take,
+  Option* add_option_function(const std::string& name, const std::function<void(const std::string&)>& take,
                               const std::string& help);
-  Option* add_option_function(const std::string& name, std::function<void(const std::vector<std::string>&)> take,
+  Option* add_option_function(const std::string& name, const std::function<void(const std::vector<std::string>&)>& take,
                               const std::string& help);
   Option* add_flag(const std::string& name, bool& value, const std::string& help);
   Option* add_flag_callback(const std::string& name, std::function<void()> take, const std::string& help);

@@ -9,7 +9,7 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kContext = 64, kSequences = 4;
+constexpr int64_t kEndContext = 64, kEndSequences = 4;
 
 QuantizeSpec in(FormatId format) {
   QuantizeSpec spec;
@@ -26,8 +26,8 @@ struct Chosen {
     model.tied = tied;
     options.end_candidates = {in(FormatId::kInt2Odd), in(FormatId::kInt4)};
     options.calibration.file = CalibrationOptions::kSelf;
-    options.calibration.context = kContext;
-    options.calibration.tokens = kContext * kSequences;
+    options.calibration.context = kEndContext;
+    options.calibration.tokens = kEndContext * kEndSequences;
     Rng rng(5);
     for (int64_t i = 0; i < options.calibration.tokens; ++i)
       options.calibration.sequences.push_back(static_cast<TokenId>(rng.below(static_cast<uint64_t>(model.vocab))));
