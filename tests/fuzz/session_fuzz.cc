@@ -78,8 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Session session = model.session();
   require(session.prefill(some_tokens(3)).has_value(), "three tokens");
   const std::vector<float> logits(session.logits().begin(), session.logits().end());
-  if (const auto loaded = load(session, file); !loaded) {
-    require(size > 3 || (size == 3 && data[2] % 2 == 1), "what was saved is refused");
+  if (!load(session, file)) {
     require(same(session.tokens(), some_tokens(3)) && same(session.logits(), logits),
             "an error that changed a session");
     return 0;
