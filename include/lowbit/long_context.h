@@ -28,13 +28,13 @@ struct ProbeScore {
 
 /// The continuations that both models write, each with its likeliest tokens.
 struct WrittenText {
-  int64_t alike = 0;  // tokens before they part
-  std::string before, base, model;
+  int64_t alike = 0;                // tokens before they part
+  std::string before, base, model;  // UTF-8; bytes that are no character are U+FFFD
 };
 
 struct LongContextLength {
   int64_t length = 0;
-  ProbeScore needle;  // "The number of NAME is ...", facts that stand anywhere in the text
+  ProbeScore needle;  // "Secret number: NAME ...", facts that stand anywhere in the text
   /// A running sum over facts of the text, "NAME has 4 apples, which makes 11": each step needs a fact and the sum
   /// before it, which is given.
   ProbeScore chain;

@@ -161,7 +161,10 @@ void count(const Haystack& haystack, const Answers& base, const Answers& model, 
 WrittenText compare_written(const Haystack& haystack, const Answers& base, const Answers& model,
                             const Tokenizer& tokenizer) {
   const auto text = [&](std::span<const TokenId> ids) {
-    return tokenizer.decode(ids, {.skip_special = false}).value_or("");
+    StreamDecoder decoder(tokenizer, {.skip_special = false});
+    std::string characters;
+    for (const TokenId id : ids) characters += decoder.push(id).value_or("");
+    return characters + decoder.flush();
   };
   const auto shown = std::min(size_t(kShownTokens), haystack.tokens.size());
   return {std::ranges::mismatch(base.written, model.written).in1 - base.written.begin(),
