@@ -24,7 +24,7 @@ if(NOT LOWBIT_RECIPE MATCHES "format|kernel")
       message(FATAL_ERROR "src/backend/CMakeLists.txt: got no ${name}, wanted all sources of the folder")
     endif()
   endforeach()
-  foreach(source model/fetch_tensor model/model_spec model/random_model io/json_text io/lost_pages runtime/forward runtime/load runtime/stages
+  foreach(source model/fetch_tensor model/model_spec model/random_model io/json_text io/lost_pages runtime/fingerprint runtime/forward runtime/load runtime/stages
                  runtime/tensor_loader runtime/transformer)
     list(APPEND MODEL_SOURCES ${PROJECT_SOURCE_DIR}/src/${source}.cc)
   endforeach()
