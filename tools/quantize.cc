@@ -80,7 +80,7 @@ nlohmann::json report_json(const QuantizeReport& report, const std::string& sour
           {"seconds", report.seconds},
           {"calibration_seconds", times},
           {"choices", choices_json(report.choices)},
-          {"ends", choices_json(report.ends)},
+          {"embedding_head", choices_json(report.embedding_head)},
           {"warnings", report.warnings},
           {"layers", layers}};
 }
@@ -144,7 +144,7 @@ Status quantize_action(Console& console, QuantizeArguments& arguments, const Com
   }
   if (!report.choices.empty())
     console.print("{}Formats by what their layers cost in divergence for their bits.\n{}\n", choices_table(report),
-                  ends_text(report));
+                  embedding_head_text(report));
   console.print("{}", summary(report));
   console.print("\n{}: {}, {:.3f} bits per weight in the linear layers, {:.3f} in all, in {:.1f} s\n", arguments.target,
                 bytes_text(static_cast<double>(report.bytes)), report.bits_per_weight, report.bits_per_weight_total,
@@ -283,7 +283,7 @@ void add_quantize_verb(Verb& app, Invocation& invocation) {
           throw UsageError{{ErrorCode::kInvalidArgument, "lowbit quantize", fmt::format("--preset and {}", other),
                             "one of them", "a preset searches for it"}};
     fill_specs(*arguments);
-    arguments->options.search_ends = verb->count("--embedding") == 0 && verb->count("--head") == 0;
+    arguments->options.search_embedding_head = verb->count("--embedding") == 0 && verb->count("--head") == 0;
     invocation.action = [arguments, &invocation](Console& console) {
       return quantize_action(console, *arguments, invocation.compute);
     };

@@ -44,9 +44,9 @@ nlohmann::json choices_json(const std::vector<PartChoice>& parts) {
   return choices;
 }
 
-std::string ends_text(const QuantizeReport& report) {
+std::string embedding_head_text(const QuantizeReport& report) {
   std::string text;
-  for (const PartChoice& end : report.ends)
+  for (const PartChoice& end : report.embedding_head)
     text += fmt::format(
         "{}: {}, {:.3f} bits per weight beside these, divergence {:.4f}{}\n", fmt::join(end.layers, ", "),
         end.chosen.format, end.chosen.bits_per_weight, end.chosen.divergence,

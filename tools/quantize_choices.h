@@ -15,6 +15,6 @@ nlohmann::json choices_json(const std::vector<PartChoice>& parts);
 std::string choices_table(const QuantizeReport& report);
 
 /// Formats of embedding and head, which no budget counts; "" where nothing was chosen.
-std::string ends_text(const QuantizeReport& report);
+std::string embedding_head_text(const QuantizeReport& report);
 
 }  // namespace lowbit::cli

@@ -69,12 +69,12 @@ struct QuantizeOptions {
   std::vector<QuantizeSpec> candidates;
   /// Smaller formats, smallest first, that a search for target_bpw may choose for embedding and head in place of
   /// theirs, where that costs little beside the linear layers. They are not counted in target_bpw.
-  std::vector<QuantizeSpec> end_candidates;
+  std::vector<QuantizeSpec> embedding_head_candidates;
   /// Not "": best, balanced or small. Sets `linear`, `candidates` and `target_bpw`, and calibrates on text of the
   /// model's own where no other is given: docs/presets.md.
   std::string preset;
-  bool search_ends = true;  // by a preset: it sets `end_candidates` too
-  bool rotate = false;      // rotate the residual stream and the values before quantizing: docs/calibration.md
+  bool search_embedding_head = true;  // by a preset: it sets `embedding_head_candidates` too
+  bool rotate = false;  // rotate the residual stream and the values before quantizing: docs/calibration.md
   /// down_proj's inputs pass a Hadamard transform at run time, its weight the inverse before quantizing:
   /// docs/calibration.md.
   bool hadamard = false;
@@ -140,11 +140,11 @@ struct PartChoice {
 
 struct QuantizeReport {
   std::vector<LayerReport> layers;
-  std::vector<PartChoice> choices;   // of target_bpw
-  std::vector<PartChoice> ends;      // of end_candidates
-  double bits_per_weight = 0;        // over the linear layers, scales included
-  double bits_per_weight_total = 0;  // over every tensor of the checkpoint
-  int64_t bytes = 0;                 // of the checkpoint's tensors
+  std::vector<PartChoice> choices;         // of target_bpw
+  std::vector<PartChoice> embedding_head;  // of embedding_head_candidates
+  double bits_per_weight = 0;              // over the linear layers, scales included
+  double bits_per_weight_total = 0;        // over every tensor of the checkpoint
+  int64_t bytes = 0;                       // of the checkpoint's tensors
   double seconds = 0;
   std::optional<HeldOutReport> held_out;  // with a calibration text
   std::optional<CalibrationTimes> times;  // likewise

@@ -40,7 +40,7 @@ std::optional<QuantizeSpec> parse_spec_json(const nlohmann::json& json) {
 
 nlohmann::json allocation_json(const Allocation& allocation) {
   nlohmann::json json = nlohmann::json::array();
-  const auto add = [&](const PartChoice& part, bool is_end) {
+  const auto add = [&](const PartChoice& part, bool is_embedding_or_head) {
     nlohmann::json entry = {{"layers", part.layers}, {"chosen", size_json(part.chosen)}};
     if (part.smaller) entry["smaller"] = size_json(*part.smaller);
     if (part.larger) entry["larger"] = size_json(*part.larger);
@@ -50,11 +50,11 @@ nlohmann::json allocation_json(const Allocation& allocation) {
       specs.push_back({format_info(s.format).name, s.group, static_cast<int>(s.scale), s.zero, s.fit});
     }
     entry["specs"] = specs;
-    entry["end"] = is_end;
+    entry["end"] = is_embedding_or_head;
     json.push_back(entry);
   };
   for (const PartChoice& part : allocation.choices) add(part, false);
-  for (const PartChoice& part : allocation.ends) add(part, true);
+  for (const PartChoice& part : allocation.embedding_head) add(part, true);
   return json;
 }
 
@@ -76,9 +76,9 @@ Allocation parse_allocation_json(const nlohmann::json& json) {
       part.layers.push_back((*layers)[i].get<std::string>());
       out.specs[part.layers.back()] = std::move(*spec);
     }
-    const auto is_end = entry.find("end");
-    if (is_end == entry.end() || !is_end->is_boolean()) return {};
-    (is_end->get<bool>() ? out.ends : out.choices).push_back(std::move(part));
+    const auto is_embedding_or_head = entry.find("end");
+    if (is_embedding_or_head == entry.end() || !is_embedding_or_head->is_boolean()) return {};
+    (is_embedding_or_head->get<bool>() ? out.embedding_head : out.choices).push_back(std::move(part));
   }
   return out;
 }

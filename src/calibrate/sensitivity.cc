@@ -10,7 +10,7 @@
 #include "base/try.h"
 #include "calibrate/block_probe.h"
 #include "calibrate/calibration.h"
-#include "calibrate/end_sizes.h"
+#include "calibrate/embedding_head_sizes.h"
 #include "calibrate/layer_fit.h"
 #include "calibrate/row_sample.h"
 #include "quantize/allocation.h"
@@ -27,7 +27,7 @@ constexpr std::array kFormats = {
 constexpr FormatId kProbe = FormatId::kInt3;
 constexpr int64_t kHessianTokens = 2048;  // for the errors of outputs
 /// Embedding and head may cost this share of the divergence of all linear layers: too little to be seen beside it.
-constexpr double kShareOfAnEnd = 0.05;
+constexpr double kEmbeddingHeadShare = 0.05;
 /// Divergences of parts add up below this; beyond, they are an order.
 constexpr double kMostThatAddsUp = 0.5;
 
@@ -81,8 +81,8 @@ class Allocator {
     LOWBIT_TRY_ASSIGN(Allocation chosen, choose());
     double divergence = 0;
     for (const PartChoice& part : chosen.choices) divergence += part.chosen.divergence;
-    LOWBIT_TRY(choose_ends(source_, recipe_, engine_, options_, probe,
-                           kShareOfAnEnd * std::min(divergence, kMostThatAddsUp), chosen));
+    LOWBIT_TRY(choose_embedding_head(source_, recipe_, engine_, options_, probe,
+                                     kEmbeddingHeadShare * std::min(divergence, kMostThatAddsUp), chosen));
     return chosen;
   }
 

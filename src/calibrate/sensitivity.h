@@ -17,7 +17,7 @@ namespace lowbit {
 struct Allocation {
   std::map<std::string, QuantizeSpec> specs;
   std::vector<PartChoice> choices;
-  std::vector<PartChoice> ends;  // embedding and head, which the budget does not count
+  std::vector<PartChoice> embedding_head;  // embedding and head, which the budget does not count
 };
 
 /// "codebook4 g32 double", as choices name a size.
@@ -27,8 +27,8 @@ std::string size_name(const QuantizeSpec& spec);
 /// the linear layers take at most options.target_bpw bits per weight together. Layers that a rule of the recipe names
 /// keep what it says and count with it. q and k go together, gate and up too.
 ///
-/// With options.end_candidates embedding and head are chosen too, so that each costs at most a twentieth of the
-/// divergence of all linear layers: choose_ends().
+/// With options.embedding_head_candidates embedding and head are chosen too, so that each costs at most a twentieth of
+/// the divergence of all linear layers: choose_embedding_head().
 ///
 /// Each part's loss at a size is  KLD(part at 3 bits) * output error(size) / output error(3 bits).  The KL divergence
 /// of the logits on a few hundred tokens of the text is measured for the parts of a block together, all else

@@ -15,7 +15,7 @@ struct Candidate {
 };
 
 /// Formats of embedding and head where they cost too little to be seen; otherwise int8, a scale per row.
-constexpr std::array<Candidate, 2> kEnds = {{{FormatId::kCodebook3, 32}, {FormatId::kCodebook4, 32}}};
+constexpr std::array<Candidate, 2> kEmbeddingHeadSizes = {{{FormatId::kCodebook3, 32}, {FormatId::kCodebook4, 32}}};
 
 QuantizeSpec spec_of(const Candidate& candidate, std::string fit) {
   QuantizeSpec spec;
@@ -76,9 +76,10 @@ Status apply_preset(QuantizeOptions& options) {
     options.candidates.clear();
     for (const Candidate& candidate : preset.candidates)
       options.candidates.push_back(spec_of(candidate, options.linear.fit));
-    options.end_candidates.clear();
-    if (options.search_ends)
-      for (const Candidate& candidate : kEnds) options.end_candidates.push_back(spec_of(candidate, "auto"));
+    options.embedding_head_candidates.clear();
+    if (options.search_embedding_head)
+      for (const Candidate& candidate : kEmbeddingHeadSizes)
+        options.embedding_head_candidates.push_back(spec_of(candidate, "auto"));
     if (options.calibration.file.empty()) options.calibration.file = CalibrationOptions::kSelf;
     return {};
   }

@@ -60,8 +60,9 @@ Result<nlohmann::json> describe_run(const QuantizeOptions& o, const std::string&
   run["target_bpw"] = o.target_bpw;
   run["candidates"] = nlohmann::json::array();
   for (const QuantizeSpec& candidate : o.candidates) run["candidates"].push_back(spec_json(candidate));
-  run["end_candidates"] = nlohmann::json::array();
-  for (const QuantizeSpec& candidate : o.end_candidates) run["end_candidates"].push_back(spec_json(candidate));
+  run["embedding_head_candidates"] = nlohmann::json::array();
+  for (const QuantizeSpec& candidate : o.embedding_head_candidates)
+    run["embedding_head_candidates"].push_back(spec_json(candidate));
   run["seed"] = o.seed;
   return end_run.take();
 }

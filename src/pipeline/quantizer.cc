@@ -205,8 +205,8 @@ Status Quantizer::choose_formats() {
   }
   recipe_.set_specs(std::move(chosen.specs));
   report.choices = std::move(chosen.choices);
-  report.ends = std::move(chosen.ends);
-  for (std::vector<PartChoice>* const parts : {&report.choices, &report.ends})
+  report.embedding_head = std::move(chosen.embedding_head);
+  for (std::vector<PartChoice>* const parts : {&report.choices, &report.embedding_head})
     for (PartChoice& part : *parts)
       for (std::string& layer : part.layers) layer = layer_name(layer);
   return {};

@@ -61,7 +61,7 @@ class Presets(CliTest):
     def test_embedding_and_head_are_chosen_apart(self):
         for preset in ("best", "balanced"):
             report = self.preset(preset)
-            ends = {layer: end for end in report["ends"] for layer in end["layers"]}
+            ends = {layer: end for end in report["embedding_head"] for layer in end["layers"]}
             stored = {x["name"]: x["format"] for x in report["layers"] if "embed" in x["name"] or "lm_head" in x["name"]}
             self.assertEqual(sorted(ends), sorted(stored))
             limit = 0.05 * min(0.5, sum(part["chosen"]["divergence"] for part in report["choices"]))
@@ -72,7 +72,7 @@ class Presets(CliTest):
                 if end["smaller"]:
                     self.assertGreater(end["smaller"]["divergence"], limit)
         said = self.json("quantize", self.hf, self.dir / "said", "--preset", "best", *CALIB, "--embedding", "int4")
-        self.assertEqual(said["ends"], [])
+        self.assertEqual(said["embedding_head"], [])
         self.assertEqual({x["format"] for x in said["layers"] if "embed" in x["name"]}, {"int4"})
 
     def test_the_same_bytes_for_any_thread_count_and_isa(self):

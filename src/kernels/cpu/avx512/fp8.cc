@@ -73,7 +73,7 @@ struct Fp8Floats512 : Fp8Vectors512 {
   };
 };
 
-/// With two columns in a place, for CPUs that have AVX-512 BF16.
+/// With two columns in a word, for CPUs that have AVX-512 BF16.
 struct Fp8Pairs512 : Fp8Floats512 {
   static constexpr int kColumns = 2;
 

@@ -1,4 +1,4 @@
-#include "calibrate/end_sizes.h"
+#include "calibrate/embedding_head_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ struct Chosen {
 
   explicit Chosen(bool tied) {
     model.tied = tied;
-    options.end_candidates = {in(FormatId::kInt2Odd), in(FormatId::kInt4)};
+    options.embedding_head_candidates = {in(FormatId::kInt2Odd), in(FormatId::kInt4)};
     options.calibration.file = CalibrationOptions::kSelf;
     options.calibration.context = kEndContext;
     options.calibration.tokens = kEndContext * kEndSequences;
@@ -33,17 +33,18 @@ struct Chosen {
       options.calibration.sequences.push_back(static_cast<TokenId>(rng.below(static_cast<uint64_t>(model.vocab))));
   }
 
-  /// The formats of the ends, in their order.
+  /// The formats of embedding and head, in this order.
   std::vector<std::string> run(double limit) {
     const MemorySource source = make_random_model(model);
     const Engine engine = *Engine::make({});
     Calibration text = *Calibration::start(source, options.calibration, false, engine);
     BlockProbe probe = *BlockProbe::make(source, engine, text);
     allocation = {};
-    const Status done = choose_ends(source, *Recipe::make(options), engine, options, probe, limit, allocation);
+    const Status done =
+        choose_embedding_head(source, *Recipe::make(options), engine, options, probe, limit, allocation);
     EXPECT_TRUE(done) << done.error().message();
     std::vector<std::string> formats;
-    for (const PartChoice& end : allocation.ends)
+    for (const PartChoice& end : allocation.embedding_head)
       formats.push_back(format_info(allocation.specs.at(end.layers.front()).format).name);
     return formats;
   }
@@ -51,38 +52,38 @@ struct Chosen {
 
 using Formats = std::vector<std::string>;
 
-TEST(EndSizes, TheSmallestThatCostsLittleEnough) {
+TEST(EmbeddingHeadSizes, TheSmallestThatCostsLittleEnough) {
   Chosen c(false);
   EXPECT_EQ(c.run(1e9), (Formats{"int2odd", "int2odd"}));
   EXPECT_EQ(c.run(-1), (Formats{"int8", "int8"}));
-  for (const PartChoice& end : c.allocation.ends) {
+  for (const PartChoice& end : c.allocation.embedding_head) {
     ASSERT_TRUE(end.smaller);
     EXPECT_LT(end.chosen.divergence, end.smaller->divergence);
     EXPECT_GT(end.chosen.bits_per_weight, end.smaller->bits_per_weight);
     EXPECT_GT(end.chosen.divergence, 0);
   }
-  const double between = c.allocation.ends[1].smaller->divergence;  // what int4 costs the head
+  const double between = c.allocation.embedding_head[1].smaller->divergence;  // what int4 costs the head
   EXPECT_EQ(c.run(between)[1], "int4");
 }
 
-TEST(EndSizes, ATiedHeadIsChosenWithTheEmbedding) {
+TEST(EmbeddingHeadSizes, ATiedHeadIsChosenWithTheEmbedding) {
   Chosen c(true);
   EXPECT_EQ(c.run(1e9), (Formats{"int2odd"}));
-  EXPECT_EQ(c.allocation.ends[0].layers, (Formats{weight_name(names::kEmbedding)}));
+  EXPECT_EQ(c.allocation.embedding_head[0].layers, (Formats{weight_name(names::kEmbedding)}));
 }
 
-TEST(EndSizes, WhatSomebodySaidStays) {
+TEST(EmbeddingHeadSizes, WhatSomebodySaidStays) {
   Chosen c(false);
   c.options.keep = {"lm_head"};
   EXPECT_EQ(c.run(1e9), (Formats{"int2odd"}));
   c.options.embedding.keep = true;
   EXPECT_TRUE(c.run(1e9).empty());
-  c.options.end_candidates.clear();
+  c.options.embedding_head_candidates.clear();
   c.options.keep.clear();
   EXPECT_TRUE(c.run(1e9).empty());
 }
 
-TEST(EndSizes, EndsAsTheyAreCostNothing) {
+TEST(EmbeddingHeadSizes, EndsAsTheyAreCostNothing) {
   const Chosen c(false);
   const MemorySource source = make_random_model(c.model);
   const Engine engine = *Engine::make({});
