@@ -162,7 +162,9 @@ struct StepGemvOutput {
     if (n >= part.n || (kTiles == 1 && second == 1)) return;
     to = part.y + n;
     bias = part.bias == nullptr ? 0.0f : part.bias[n];
-    if (p.end == ProductEnd::kAdd) before = *to;
+  }
+  __device__ __forceinline__ void fetch_before(const ProductArgs& p) {
+    if (p.end == ProductEnd::kAdd && to != nullptr) before = *to;
   }
 };
 
@@ -210,21 +212,27 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
   for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
   StepGemvColumns by = {};
   if (p.norm != nullptr && p.rows != nullptr) load_step_gemv(p.norm, p.k, 0, by);
-  wait_for_predecessor();
   StepGemvOutput out;
   if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
+  int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
+      slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
+  asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
+  wait_for_predecessor();
+  out.fetch_before(p);
   stage_step_gemv(p, product_shared, by);
   __syncthreads();
-  const uint8_t* const codes = product_shared + p.codes_at + 64 * first + 32 * g + 8 * t;
-  const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + p.x_scales_at) + first + t;
-  const int slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
+  const uint8_t* const codes = product_shared + codes_from;
+  const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + scales_from);
   const uint8_t* stage = product_shared + p.weights_at;
   int ordinal = 0, scale_stage = 0;
 #pragma unroll 1
   for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
-    if (accumulates && ordinal != 0) out.find<kTiles>(p, tile);
+    if (accumulates && ordinal != 0) {
+      out.find<kTiles>(p, tile);
+      out.fetch_before(p);
+    }
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
