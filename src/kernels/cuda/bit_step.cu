@@ -11,7 +11,7 @@
 namespace lowbit::cuda {
 namespace {
 
-constexpr int kMostWeightBytes = 72 << 10;  // of a thread block, so that a multiprocessor holds the next launch's too
+constexpr int kMostWeightBytes = 84 << 10;  // of a thread block, so that a multiprocessor holds the next launch's too
 
 bool of_pairs(const StepProducts& call) {
   return call.end == ProductEnd::kSilu || call.end == ProductEnd::kSquaredRelu;
@@ -21,6 +21,32 @@ struct BitStepLaunch {
   BitStepArgs args;
   int grid, threads, shared_bytes;
 };
+
+/// Tiles of thread blocks and their shared memory; false, and no threads, where it does not fit.
+template <int kPer>
+bool place_bit_step(BitStepLaunch& l, int tiles, int of_pair, int columns, int most, const Device& device) {
+  BitStepArgs& p = l.args;
+  GemvArgs& a = p.cut;
+  l.threads = 0;
+  a.least_tiles = tiles / l.grid;
+  a.longer = tiles % l.grid;
+  a.batch = static_cast<int>(ceil_div(tiles, l.grid)) * of_pair;
+  a.teams = std::min(a.batch, kBitWarps<kPer> / a.team_warps);
+  a.team_inverse = 65536 / a.team_warps + 1;
+  // A thread for each output, too.
+  const int warps = std::max(a.teams * a.team_warps, static_cast<int>(ceil_div(a.batch * kTileRows, 32)));
+  if (a.batch > most * of_pair || warps != a.teams * a.team_warps) return false;
+  const auto up = [](int at) { return static_cast<int>(round_up(at, 16)); };
+  const int width = columns * kPer * a.team_warps, floats = p.norm == nullptr ? 0 : norm_row_bytes(width);
+  // The row is no longer read when there are planes, nor the norm when there are codes.
+  p.x_at = a.planes_at = kBitWeightsAt + a.batch * a.blocks_of_row * kTileBlockBytes;
+  p.norm_at = p.codes_at = up(p.x_at + std::max(warps * kExchangeWords<kPer> * 4, floats));
+  p.factor_at = up(p.norm_at + std::max(p.norm == nullptr ? 0 : 4 * a.k, width));
+  l.shared_bytes = p.factor_at + 16;
+  if (l.shared_bytes > device.shared_bytes) return false;
+  l.threads = 32 * warps;
+  return true;
+}
 
 /// Strips of `per` blocks; false where it does not fit.
 template <int kPer>
@@ -36,31 +62,18 @@ bool cut_bit_step(const StepProducts& call, const Device& device, BitStepLaunch&
   int tiles = 0;
   for (int i = 0; i < (of_pair == 2 ? 1 : p.parts); ++i) tiles += static_cast<int>(ceil_div(p.part[i].n, kTileRows));
   l.grid = std::min(tiles, device.processors);
-  while (ceil_div(tiles, l.grid) > most) l.grid = std::min(tiles, l.grid + device.processors);
-  a.least_tiles = tiles / l.grid;
-  a.longer = tiles % l.grid;
-  a.batch = static_cast<int>(ceil_div(tiles, l.grid)) * of_pair;
-  a.teams = std::min(a.batch, kBitWarps<kPer> / a.team_warps);
-  a.team_inverse = 65536 / a.team_warps + 1;
-  // A thread for each output, too.
-  const int warps = std::max(a.teams * a.team_warps, static_cast<int>(ceil_div(a.batch * kTileRows, 32)));
-  if (warps != a.teams * a.team_warps) return false;
-  a.planes_at = kBitWeightsAt + a.batch * a.blocks_of_row * kTileBlockBytes;
-  const auto place = [](int at) { return static_cast<int>(round_up(at, 16)); };
-  p.norm_at = place(a.planes_at + warps * kExchangeWords<kPer> * 4);
-  p.x_at = place(p.norm_at + (p.norm == nullptr ? 0 : 4 * a.k));
-  p.factor_at = place(p.x_at + 4 * a.k);
-  l.shared_bytes = p.factor_at + 16;
-  l.threads = 32 * warps;
-  return l.shared_bytes <= device.shared_bytes;
+  while (!place_bit_step<kPer>(l, tiles, of_pair, columns, most, device) && l.grid < tiles)
+    l.grid = std::min(tiles, l.grid + device.processors);
+  return l.threads > 0;
 }
 
 template <int B>
 const void* choose_bit_step(const StepProducts& call, const Device& device, BitStepLaunch& l) {
   int tiles = 0;
   for (int i = 0; i < call.count; ++i) tiles += static_cast<int>(ceil_div(l.args.part[i].n, kTileRows));
-  if (B == 2 && tiles <= 2 * device.processors && cut_bit_step<1>(call, device, l))
-    return reinterpret_cast<const void*>(&bit_step<B, 1>);
+  if constexpr (B == 2)
+    if (tiles <= 2 * device.processors && cut_bit_step<1>(call, device, l))
+      return reinterpret_cast<const void*>(&bit_step<B, 1>);
   return cut_bit_step<2>(call, device, l) ? reinterpret_cast<const void*>(&bit_step<B, 2>) : nullptr;
 }
 

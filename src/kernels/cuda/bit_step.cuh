@@ -5,10 +5,12 @@
 // Shapes:   a thread block takes consecutive tiles of 16 rows of all parts, or pairs of a gate's tile and its factor's.
 // Memory:   all weights of the thread block, scales and the norm come before the previous kernel has ended; then x.
 // Numerics: those of norm_rows(), quantize_activations() for whole rows, and the matmul, one after the other.
-// Limits:   the chain wait - read x - sum of squares, in its order - largest magnitude - planes - mma - store.
+// Limits:   the chain wait - read x - sum of squares, in its order - largest magnitude - codes - planes - mma -
+//           store.
 
 #include "kernels/cuda/bit_gemv.cuh"
 #include "kernels/cuda/product_end.cuh"
+#include "kernels/cuda/step_norm.cuh"
 
 namespace lowbit::cuda {
 
@@ -26,7 +28,7 @@ struct BitStepArgs {
   const float *rows, *norm;
   float eps;
   ProductEnd end;
-  int norm_at, x_at, factor_at;  // bytes in shared memory
+  int norm_at, x_at, codes_at, factor_at;  // bytes in shared memory
 };
 
 __device__ __forceinline__ bool gates(ProductEnd end) {
@@ -79,64 +81,51 @@ __device__ __forceinline__ void begin_bit_step(const BitStepArgs& p, uint8_t* sm
   for (int i = thread; i < range.count * kTileRows; i += static_cast<int>(blockDim.x)) shared.sums[i] = 0;
 }
 
-/// A lane's words of codes of the row, normed and quantized by its largest magnitude; returns the scale. All threads.
-template <int B>
-__device__ __forceinline__ float quantize_step_words(const BitStepArgs& p, uint8_t* smem, int first,
-                                                     uint32_t (&v)[8 / B]) {
-  auto* const x = reinterpret_cast<float*>(smem + p.x_at);
-  const auto* const norm = reinterpret_cast<const float*>(smem + p.norm_at);
+/// Four columns of x that a thread has in each round: the rounds of a thread block hold a row.
+template <int B, int kPer>
+inline constexpr int kStepRounds = B == 1 ? 8 : 2 * kPer;
+
+/// The row's codes in shared memory, normed and quantized by its largest magnitude, zeros up to `width`; returns the
+/// scale. Each thread makes four columns of a round. All threads, which meet afterwards.
+template <int kRounds>
+__device__ __forceinline__ float quantize_step_row(const BitStepArgs& p, uint8_t* smem, int width) {
+  auto* const row = reinterpret_cast<float*>(smem + p.x_at);
   auto* const factor = reinterpret_cast<float*>(smem + p.factor_at);
-  const int k = p.cut.k;
-  constexpr int kAtOnce = 4;
-  const int step = 4 * static_cast<int>(blockDim.x);
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < k; i += kAtOnce * step) {
-    float4 raw[kAtOnce];
+  const int k = p.cut.k, first = 4 * static_cast<int>(threadIdx.x), step = 4 * static_cast<int>(blockDim.x);
+  float4 v[kRounds];
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j)
-      if (i + j * step < k) raw[j] = *reinterpret_cast<const float4*>(p.rows + i + j * step);
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j)
-      if (i + j * step < k) *reinterpret_cast<float4*>(x + i + j * step) = raw[j];
-  }
-  __syncthreads();
-  float by = 1.0f;
+  for (int i = 0; i < kRounds; ++i)
+    v[i] = first + i * step < k ? *reinterpret_cast<const float4*>(p.rows + first + i * step) : float4{0, 0, 0, 0};
   if (p.norm != nullptr) {
-    if (threadIdx.x < 32) {  // both halves do the same
-      const float found = block::inverse_rms(x, k, p.eps);
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i)
+      if (first + i * step < width) put_norm_columns(row, first + i * step, v[i]);
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      const float found = step_inverse_rms(row, k, p.eps);
       if (threadIdx.x == 0) *factor = found;
     }
     __syncthreads();
-    by = *factor;
+    const float by = *factor;
+    wait_for_all_copies();  // of norms
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      if (first + i * step >= k) continue;  // zeros, even if the factor is infinite
+      v[i] = normed(v[i], by, *reinterpret_cast<const float4*>(smem + p.norm_at + 4 * (first + i * step)));
+    }
   }
-  float own[8 / B][4];
   uint32_t most = 0;
 #pragma unroll
-  for (int f = 0; f < 8 / B; ++f) {
-    const int at = first + 16 * f;
-    const float4 raw = at < k ? *reinterpret_cast<const float4*>(x + at) : float4{0, 0, 0, 0};
-    own[f][0] = raw.x, own[f][1] = raw.y, own[f][2] = raw.z, own[f][3] = raw.w;
-    if (p.norm != nullptr && at < k) {
-      const float4 w = *reinterpret_cast<const float4*>(norm + at);
-      own[f][0] = __fmul_rn(__fmul_rn(raw.x, by), w.x);
-      own[f][1] = __fmul_rn(__fmul_rn(raw.y, by), w.y);
-      own[f][2] = __fmul_rn(__fmul_rn(raw.z, by), w.z);
-      own[f][3] = __fmul_rn(__fmul_rn(raw.w, by), w.w);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) most = max(most, magnitude_bits(own[f][i]));
-  }
+  for (int i = 0; i < kRounds; ++i) most = max(most, largest_bits(v[i]));
   uint32_t& largest = reinterpret_cast<BitShared*>(smem)->largest;
   most = __reduce_max_sync(0xffffffffu, most);
   if ((threadIdx.x & 31) == 0) atomicMax(&largest, most);
   __syncthreads();
-  const Quantizer q = quantizer_of(largest);
+  const Quantizer q = step_quantizer(largest);
 #pragma unroll
-  for (int f = 0; f < 8 / B; ++f) {
-    uint32_t code[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) code[i] = static_cast<uint32_t>(quantize_one(own[f][i], q.inverse));
-    v[f] = __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
-  }
+  for (int i = 0; i < kRounds; ++i)
+    if (first + i * step < width)
+      *reinterpret_cast<uint32_t*>(smem + p.codes_at + first + i * step) = four_codes(v[i], q.inverse);
   return q.scale;
 }
 
@@ -175,9 +164,9 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
     out.find(p, range.first + 2 * of_thread, r);
     factor.find(p, range.first + 2 * of_thread + 1, r);
   }
-  if (p.norm != nullptr)
+  if (p.norm != nullptr)  // each thread's own
     for (int i = 4 * thread; i < a.k; i += 4 * static_cast<int>(blockDim.x))
-      *reinterpret_cast<float4*>(smem + p.norm_at + 4 * i) = *reinterpret_cast<const float4*>(p.norm + i);
+      copy_to_shared_16(smem + p.norm_at + 4 * i, p.norm + i);
   const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
   const int team = (warp * a.team_inverse) >> 16, strip = warp - team * a.team_warps;
   const int of_row = kPer * strip + (kPer == 2 ? g >> 2 : 0);
@@ -187,8 +176,12 @@ __global__ void __launch_bounds__(32 * kBitWarps<kPer>, 2) bit_step(const __grid
   wait_for_predecessor();
 
   const float before = out.y != nullptr && p.end == ProductEnd::kAdd ? *out.y : 0.0f;
+  const float x_scale = quantize_step_row<kStepRounds<B, kPer>>(p, smem, a.team_warps * kPer * (512 / B));
+  __syncthreads();
   uint32_t v[Order::kFields];
-  const float x_scale = quantize_step_words<B>(p, smem, first, v);
+#pragma unroll
+  for (int f = 0; f < Order::kFields; ++f)
+    v[f] = *reinterpret_cast<const uint32_t*>(smem + p.codes_at + first + 16 * f);
   int sum = 0;
 #pragma unroll
   for (int f = 0; f < Order::kFields; ++f) sum = __dp4a(static_cast<int>(v[f]), 0x01010101, sum);

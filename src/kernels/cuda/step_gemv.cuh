@@ -40,7 +40,7 @@ struct StepGemvCopies {
   using Order = FragmentOrder<Bits, 1>;
   using Copies = ProductCopies<Bits>;
   static constexpr int kPanelBytes = kPanelPacks * Order::kPackBytes;  // of two batches
-  int tile = static_cast<int>(blockIdx.x), ordinal = 0, chunk = 0, stage = 0;
+  int tile = static_cast<int>(blockIdx.x), chunk = 0, stage = 0, scale_stage = 0;
   const uint8_t* from[kTiles];
 
   /// A tile's scales, [groups][16] floats, and where its words begin.
@@ -52,7 +52,8 @@ struct StepGemvCopies {
       const ProductPart& part = p.part[at.part];
       from[half] = part.tiles + pack_index(at.tile / 4, 0, p.k_blocks) * Order::kPackBytes +
                    (at.tile % 4 * 32 + thread % 32) * Copies::kBytes + thread / 32 * (p.warp_batches / 2) * kPanelBytes;
-      float* const to = scales + (ordinal % p.scale_stages * kTiles + half) * p.weight_groups * 16;
+      float* const to = scales + (scale_stage * kTiles + half) * p.weight_groups * 16;
+#pragma unroll 1
       for (int piece = thread; piece < 4 * p.weight_groups; piece += kProductThreads) {
         const int group = piece / 4, r = piece % 4 * 4;
         copy_to_shared_16(to + group * 16 + r,
@@ -83,7 +84,7 @@ struct StepGemvCopies {
       stage = stage + 1 == kStepGemvStages<Bits, kTiles> ? 0 : stage + 1;
       if (++chunk == p.chunks) {
         chunk = 0;
-        ++ordinal;
+        scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
         tile += static_cast<int>(gridDim.x);
       }
     }
@@ -161,7 +162,9 @@ struct StepGemvOutput {
     if (n >= part.n || (kTiles == 1 && second == 1)) return;
     to = part.y + n;
     bias = part.bias == nullptr ? 0.0f : part.bias[n];
-    if (p.end == ProductEnd::kAdd) before = *to;
+  }
+  __device__ __forceinline__ void fetch_before(const ProductArgs& p) {
+    if (p.end == ProductEnd::kAdd && to != nullptr) before = *to;
   }
 };
 
@@ -172,8 +175,19 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16,
             base = kTiles == 2 ? lane / 16 * p.weight_groups * 16 + r : r;
   float acc = 0;
-#pragma unroll 8
-  for (int i = 0; i < p.weight_groups; ++i) acc = __fmaf_rn(results[base + i * 16], scales[base + i * 16], acc);
+  constexpr int kAtOnce = 8;
+#pragma unroll 1
+  for (int i = 0; i < p.weight_groups; i += kAtOnce) {
+    float result[kAtOnce], scale[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {  // behind the last group lies what is not added
+      result[j] = results[base + (i + j) * 16];
+      scale[j] = scales[base + (i + j) * 16];
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      if (i + j < p.weight_groups) acc = __fmaf_rn(result[j], scale[j], acc);
+  }
   float y = __fadd_rn(acc, out.bias);
   if constexpr (kTiles == 2) {
     y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
@@ -198,21 +212,27 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
   for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
   StepGemvColumns by = {};
   if (p.norm != nullptr && p.rows != nullptr) load_step_gemv(p.norm, p.k, 0, by);
-  wait_for_predecessor();
   StepGemvOutput out;
   if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
+  int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
+      slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
+  asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
+  wait_for_predecessor();
+  out.fetch_before(p);
   stage_step_gemv(p, product_shared, by);
   __syncthreads();
-  const uint8_t* const codes = product_shared + p.codes_at + 64 * first + 32 * g + 8 * t;
-  const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + p.x_scales_at) + first + t;
-  const int slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
+  const uint8_t* const codes = product_shared + codes_from;
+  const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + scales_from);
   const uint8_t* stage = product_shared + p.weights_at;
-  int ordinal = 0;
+  int ordinal = 0, scale_stage = 0;
 #pragma unroll 1
   for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
-    if (accumulates && ordinal != 0) out.find<kTiles>(p, tile);
+    if (accumulates && ordinal != 0) {
+      out.find<kTiles>(p, tile);
+      out.fetch_before(p);
+    }
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
@@ -233,7 +253,8 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
       if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
     }
     __syncthreads();
-    if (accumulates) scale_and_add_groups<kTiles>(p, of, scales + ordinal % p.scale_stages * of_tile, out);
+    if (accumulates) scale_and_add_groups<kTiles>(p, of, scales + scale_stage * of_tile, out);
+    scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
   }
 }
 

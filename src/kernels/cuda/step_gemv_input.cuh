@@ -2,6 +2,7 @@
 // The token of step_gemv.cuh becomes codes and scales in shared memory: normed and quantized here, or
 // copied. Behind it lie zeros up to whole blocks of 128, scales that are zero for a share more.
 
+#include "kernels/cuda/step_norm.cuh"
 #include "kernels/cuda/step_products.cuh"
 
 namespace lowbit::cuda {
@@ -23,14 +24,6 @@ __device__ __forceinline__ void load_step_gemv(const float* row, int k, int firs
   }
 }
 
-/// Codes of four columns: the sum with 1.5 * 2^23 has the integer in its lowest bits, rounded to even.
-__device__ __forceinline__ uint32_t four_codes(const float4& v, float inverse) {
-  const auto code = [&](float x) { return __float_as_uint(__fadd_rn(__fmul_rn(x, inverse), 0x1.8p23f)); };
-  const uint32_t word =
-      __byte_perm(__byte_perm(code(v.x), code(v.y), 0x0040), __byte_perm(code(v.z), code(v.w), 0x0040), 0x5410);
-  return inverse == 0.0f ? 0u : word;
-}
-
 /// Codes and scales of a thread's first columns of a round. Eight lanes share an activation group; each of them works
 /// out the scale of one, since divisions are the longest part. All threads.
 template <int kQuads>
@@ -39,9 +32,7 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
   const int lane = static_cast<int>(threadIdx.x) % 8, end = p.k_blocks * 128;
   uint32_t most[kQuads];
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i)
-    most[i] =
-        max(max(magnitude_bits(v[i].x), magnitude_bits(v[i].y)), max(magnitude_bits(v[i].z), magnitude_bits(v[i].w)));
+  for (int i = 0; i < kQuads; ++i) most[i] = largest_bits(v[i]);
 #pragma unroll
   for (int d = 1; d < 8; d *= 2)
 #pragma unroll
@@ -49,13 +40,13 @@ __device__ __forceinline__ void quantize_quads(const ProductArgs& p, uint8_t* sh
   uint32_t own = most[0];
 #pragma unroll
   for (int i = 1; i < kQuads; ++i) own = lane == i ? most[i] : own;
-  const Quantizer q = quantizer_of(own);
+  const Quantizer q = step_quantizer(own);
   const int x_group = step_gemv_column(first, lane) / 32;
   if (lane < kQuads && 32 * x_group < end) reinterpret_cast<float*>(shared + p.x_scales_at)[x_group] = q.scale;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     const int column = step_gemv_column(first, i);
-    const float inverse = __shfl_sync(0xffffffffu, q.inverse, i, 8);
+    const float inverse = kQuads == 1 ? q.inverse : __shfl_sync(0xffffffffu, q.inverse, i, 8);
     if (column < end)
       *reinterpret_cast<uint32_t*>(shared + p.codes_at + code_offset(column)) = four_codes(v[i], inverse);
   }
@@ -69,50 +60,54 @@ __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* sh
   }
 }
 
-/// `by`: the norm's first columns, which came before the previous kernel had ended.
-__device__ __forceinline__ void quantize_normed_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
+/// The row into shared memory, `v` first, with zeros up to a whole round of the norm; returns 1 / rms. All threads.
+__device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& v) {
   auto* const row = reinterpret_cast<float*>(shared + p.rows_at);
   auto* const found = reinterpret_cast<float*>(shared + p.factor_at);
-  StepGemvColumns v, w;
+  const int end = (p.k + kNormRound - 1) & -kNormRound;
 #pragma unroll
-  for (int i = 0; i < kStepGemvQuads; ++i) w[i] = by[i];
+  for (int i = 0; i < kStepGemvQuads; ++i)
+    if (step_gemv_column(0, i) < end) put_norm_columns(row, step_gemv_column(0, i), v[i]);
 #pragma unroll 1
-  for (int first = 0; first < p.k; first += kStepGemvRound) {
-    load_step_gemv(p.rows, p.k, first, v);
-#pragma unroll
-    for (int i = 0; i < kStepGemvQuads; ++i)
-      if (step_gemv_column(first, i) < p.k) *reinterpret_cast<float4*>(row + step_gemv_column(first, i)) = v[i];
-  }
+  for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < end; column += 4 * kProductThreads)
+    put_norm_columns(row, column,
+                     column < p.k ? *reinterpret_cast<const float4*>(p.rows + column) : float4{0, 0, 0, 0});
   __syncthreads();
-  if (threadIdx.x < 32) {  // both halves do the same
-    const float rms = block::inverse_rms(row, p.k, p.eps);
+  if (threadIdx.x < 32) {
+    const float rms = step_inverse_rms(row, p.k, p.eps);
     if (threadIdx.x == 0) *found = rms;
   }
   __syncthreads();
-  const float factor = *found;
-#pragma unroll 1
-  for (int first = 0; first < p.k; first += kStepGemvRound) {
-    load_step_gemv(row, p.k, first, v);
-    if (first != 0) load_step_gemv(p.norm, p.k, first, w);
-#pragma unroll
-    for (int i = 0; i < kStepGemvQuads; ++i)
-      if (step_gemv_column(first, i) < p.k)  // zeros behind, even if the factor is infinite
-        v[i] = {__fmul_rn(__fmul_rn(v[i].x, factor), w[i].x), __fmul_rn(__fmul_rn(v[i].y, factor), w[i].y),
-                __fmul_rn(__fmul_rn(v[i].z, factor), w[i].z), __fmul_rn(__fmul_rn(v[i].w, factor), w[i].w)};
-    quantize_round(p, shared, first, v);
-  }
+  return *found;
 }
 
-/// Without a norm: what the next round needs is under way while one becomes codes.
-__device__ __forceinline__ void quantize_plain_row(const ProductArgs& p, uint8_t* shared) {
-  StepGemvColumns v, next = {};
+/// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
+/// columns are under way while one becomes codes.
+__device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
+  const bool has_norm = p.norm != nullptr;
+  StepGemvColumns v, other;  // the norm's, or the next round
   load_step_gemv(p.rows, p.k, 0, v);
+#pragma unroll
+  for (int i = 0; i < kStepGemvQuads; ++i) other[i] = by[i];
+  const float factor = has_norm ? stage_row(p, shared, v) : 1.0f;
 #pragma unroll 1
   for (int first = 0; first < p.k; first += kStepGemvRound) {
-    if (first + kStepGemvRound < p.k) load_step_gemv(p.rows, p.k, first + kStepGemvRound, next);
-    quantize_round(p, shared, first, v);
+    if (has_norm) {
+      if (first != 0) {
+        load_step_gemv(p.rows, p.k, first, v);
+        load_step_gemv(p.norm, p.k, first, other);
+      }
 #pragma unroll
-    for (int i = 0; i < kStepGemvQuads; ++i) v[i] = next[i];
+      for (int i = 0; i < kStepGemvQuads; ++i)
+        if (step_gemv_column(first, i) < p.k) v[i] = normed(v[i], factor, other[i]);  // zeros behind, whatever factor
+    } else if (first + kStepGemvRound < p.k) {
+      load_step_gemv(p.rows, p.k, first + kStepGemvRound, other);
+    }
+    quantize_round(p, shared, first, v);
+    if (!has_norm) {
+#pragma unroll
+      for (int i = 0; i < kStepGemvQuads; ++i) v[i] = other[i];
+    }
   }
 }
 
@@ -121,10 +116,8 @@ __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* s
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
-  if (p.rows != nullptr && p.norm != nullptr) {
-    quantize_normed_row(p, shared, by);
-  } else if (p.rows != nullptr) {
-    quantize_plain_row(p, shared);
+  if (p.rows != nullptr) {
+    quantize_row(p, shared, by);
   } else {
     copy_product_codes(p, shared);
     for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;

@@ -42,7 +42,7 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
       static_cast<int>(std::min(ceil_div(args.stages, args.chunks) + 2, ceil_div(args.tiles, std::max(grid, 1))));
   args.weights_at = args.scale_stages * groups;
   args.rows_at = args.results_at = args.weights_at + args.stages * tiles * kProductBatches * kProductThreads * bits * 4;
-  args.codes_at = args.results_at + std::max(2 * groups, args.norm == nullptr ? 0 : args.k * 4);
+  args.codes_at = args.results_at + std::max(2 * groups, args.norm == nullptr ? 0 : norm_row_bytes(args.k));
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
   return args.factor_at + 16;
