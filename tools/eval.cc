@@ -156,6 +156,9 @@ Result<std::vector<std::vector<ChoiceQuestion>>> read_questions(const EvalArgume
                 "LOWBIT_DATA names the folder of the test data"});
     if (!read) return tl::unexpected(read.error());
     questions[i] = std::move(*read);
+    const int64_t asked = arguments.options.questions;  // those behind them need not lie beside the model
+    if (asked > 0 && asked < int64_t(questions[i].size())) questions[i].resize(size_t(asked));
+    questions[i].shrink_to_fit();
   }
   return questions;
 }

@@ -14,7 +14,7 @@ namespace lowbit {
 namespace {
 
 constexpr int64_t kRowsTogether = 128;   // of a group: more are hardly faster
-constexpr int64_t kShareOfWeights = 16;  // pages of a group take no more memory than this part of the weights
+constexpr int64_t kShareOfWeights = 20;  // pages of a group take no more memory than this part of the weights
 
 /// A choice in tokens: `context` of them are given, the others are scored.
 struct ChoiceTokens {

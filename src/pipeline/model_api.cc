@@ -90,6 +90,46 @@ Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
+namespace {
+
+LoadOptions load_options_of(const ModelOptions& options, const Engine& engine, const XPolicy& x, const KvFormat& kv,
+                            int64_t max_positions) {
+  LoadOptions load;
+  load.x = x;
+  load.isa = engine.isa;
+  load.reference = wants_reference(options.compute);
+  load.gpus = engine.gpus;
+  load.gpu_layers = options.gpu_layers;
+  load.threads = engine.threads;
+  load.tune = options.tune;
+  load.kv = kv;
+  load.kv_keep = options.kv_keep;
+  load.context = options.context > 0 ? options.context : std::min(max_positions, kDefaultContext);
+  if (options.progress)
+    load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
+  return load;
+}
+
+/// All that says how a model runs; what its source says is there.
+void fill_info(ModelInfo& info, const SharedModel& model, const LoadOptions& load, const Engine& engine,
+               const ActivationChoice& activation) {
+  info.context = load.context;
+  info.weight_bytes = model.transformer->resident_bytes();
+  info.kv = kv_format_name(load.kv);
+  info.kv_keep = load.kv.packed() ? load.kv_keep : "";
+  info.kv_refresh = load.kv.refresh;
+  info.kv_demote = kv_demote_name(load.kv);
+  info.kv_bytes = model.pages->bytes_of(load.context);
+  info.activation = activation.name;
+  for (const WeightInfo& l : model.transformer->linears())
+    if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
+      info.activation = "int8-row";
+  info.isa = engine.gpu >= 0 ? "cuda" : load.reference ? kReference : isa_name(engine.isa);
+  info.threads = model.transformer->pool().size();
+}
+
+}  // namespace
+
 Result<Model> Model::open(const std::string& name, const ModelOptions& options) {
   const auto start = Clock::now();
   LOWBIT_TRY_ASSIGN(const std::string path, resolve_model(name));
@@ -104,19 +144,7 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   LOWBIT_TRY_ASSIGN(const ModelSpec spec, executable_spec_of(*source));
   auto reading_text = start_text_parts_of(*source, engine.threads);
 
-  LoadOptions load;
-  load.x = activation.x;
-  load.isa = engine.isa;
-  load.reference = wants_reference(options.compute);
-  load.gpus = engine.gpus;
-  load.gpu_layers = options.gpu_layers;
-  load.threads = engine.threads;
-  load.tune = options.tune;
-  load.kv = kv_format;
-  load.kv_keep = options.kv_keep;
-  load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);
-  if (options.progress)
-    load.progress = [&](int64_t done, int64_t total) { return options.progress("loading", done, total); };
+  const LoadOptions load = load_options_of(options, engine, activation.x, kv_format, spec.max_positions);
   auto loaded = Transformer::load(*source, load);
   LOWBIT_TRY_ASSIGN(TextParts text, reading_text.get());
   LOWBIT_TRY_ASSIGN(auto transformer, std::move(loaded));
@@ -134,20 +162,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   info.vocab_size = spec.vocab_size;
   info.layers = spec.block_count();
   info.hidden_size = spec.hidden_size;
-  info.context = load.context;
   info.max_context = spec.max_positions;
-  info.weight_bytes = shared->transformer->resident_bytes();
-  info.kv = kv_format_name(kv_format);
-  info.kv_keep = kv_format.packed() ? options.kv_keep : "";
-  info.kv_refresh = kv_format.refresh;
-  info.kv_demote = kv_demote_name(kv_format);
-  info.kv_bytes = shared->pages->bytes_of(load.context);
-  info.activation = activation.name;
-  for (const WeightInfo& l : shared->transformer->linears())
-    if (activation.x.as_trained && l.activation == Activation::kInt8 && l.activation_group == 0)
-      info.activation = "int8-row";
-  info.isa = engine.gpu >= 0 ? "cuda" : load.reference ? kReference : isa_name(engine.isa);
-  info.threads = shared->transformer->pool().size();
+  fill_info(info, *shared, load, engine, activation);
   give_back_freed_memory();
   info.load_s = seconds_since(start);
   Session own(std::make_unique<Session::Impl>(shared));

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <span>
 
-#include "base/sha256.h"
 #include "format/registry.h"
 
 namespace lowbit {
@@ -19,6 +18,13 @@ void Fingerprint::add(const std::string& name, const QTensor& w) {
   add(name, format_info(w.format).name);
   for (const Buffer* part : {&w.codes, &w.scales, &w.super_scales, &w.zeros}) add_samples(*part);
   kept_.append(reinterpret_cast<const char*>(w.codebook.data()), w.codebook.size() * sizeof(float));
+  constexpr size_t kPiece = size_t{1} << 16;
+  if (kept_.size() >= kPiece) hash_kept();
+}
+
+void Fingerprint::hash_kept() const {
+  hash_.update(std::as_bytes(std::span(kept_)));
+  kept_.clear();
 }
 
 /// Hashing all of a model would take longer than loading it.
@@ -32,9 +38,8 @@ void Fingerprint::add_samples(const Buffer& part) {
 
 const std::string& Fingerprint::text() const {
   std::call_once(hashed_, [this] {
-    Sha256 hash;
-    hash.update(std::as_bytes(std::span(kept_)));
-    text_ = hash.finish();
+    hash_kept();
+    text_ = hash_.finish();
     std::string().swap(kept_);
   });
   return text_;

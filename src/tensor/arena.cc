@@ -5,7 +5,7 @@
 namespace lowbit {
 
 namespace {
-constexpr int64_t kLargePage = int64_t{2} << 20, kSlabBytes = 4 * kLargePage, kAlignment = 64;
+constexpr int64_t kLargePage = int64_t{2} << 20, kSlabBytes = 16 * kLargePage, kAlignment = 64;
 }
 
 Result<Buffer> Arena::allocate(int64_t bytes, const char* what) {

@@ -16,7 +16,12 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kRowsOfLogits = 64;  // of several sequences, or for a sink, in memory at once
+/// Rows of logits in memory at once, of several sequences or for a sink: so few that they are still in a core's cache
+/// when they are handed out.
+int64_t rows_of_logits(int64_t vocab) {
+  constexpr int64_t kBytes = int64_t{2} << 20, kLeast = 8, kMost = 64;
+  return std::clamp(kBytes / (vocab * int64_t(sizeof(float))), kLeast, kMost);
+}
 
 const CpuWeight* cpu_weight(const Weight* w) { return static_cast<const CpuWeight*>(w); }
 
@@ -257,13 +262,13 @@ Status CpuProgram::run_head(const Compiled& c, const LinearStep& step, Run& run)
   };
   const auto wanted = run.batch.wanted;
   if (wanted.size() == 1 && wanted[0].sink == nullptr) return logits_of(0, run.m, wanted[0].logits);
-  const int64_t bytes = std::min(kRowsOfLogits, run.m) * vocab * int64_t(sizeof(float));
+  const int64_t at_once = rows_of_logits(vocab), bytes = std::min(at_once, run.m) * vocab * int64_t(sizeof(float));
   if (work.logits_.size() < bytes) {
     LOWBIT_TRY_ASSIGN(work.logits_, Buffer::allocate(bytes, "logits"));
   }
   auto* const logits = work.logits_.as<float>();
-  for (int64_t first = 0; first < run.m; first += kRowsOfLogits) {
-    const int64_t count = std::min(kRowsOfLogits, run.m - first);
+  for (int64_t first = 0; first < run.m; first += at_once) {
+    const int64_t count = std::min(at_once, run.m - first);
     LOWBIT_TRY(logits_of(first, count, logits));
     hand_out_logits(wanted, first, count, logits, vocab, *work.pool_);
   }

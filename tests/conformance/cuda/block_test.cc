@@ -6,6 +6,7 @@
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/packed_checks.h"
+#include "tests/conformance/page_checks.h"
 
 namespace lowbit {
 namespace {

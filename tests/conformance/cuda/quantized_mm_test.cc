@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -20,6 +21,8 @@ namespace {
 using conformance::on_device;
 using cuda::Element;
 
+constexpr double kScale = 0.75;
+constexpr uint8_t kUntouched = 0x5b;  // between rows of the output
 constexpr FormatId kFormatOf[] = {FormatId::kBinary, FormatId::kInt2, FormatId::kInt4, FormatId::kInt8};
 
 struct QuantizedCase {
@@ -74,31 +77,42 @@ float load(const std::vector<uint8_t>& from, size_t i, Element e) {
   return e == Element::kF32 ? f : e == Element::kF16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
-/// The largest error relative to the sum of magnitudes of an output's terms, in units of what its type allows.
-double worst_error(const QuantizedCase& c) {
-  Rng rng(c.seed, 10);
-  const int bits = 1 << c.log_bits;
-  const FormatId format = kFormatOf[c.log_bits];
-  const int64_t weight_stride = ceil_div(c.k * bits, 8) + c.extra_weight, input_stride = c.k + c.extra_input,
-                output_stride = c.n + c.extra_output;
-  // Exactly as long as the arguments say: a byte read behind the end is seen by compute-sanitizer.
-  std::vector<uint8_t> weight(size_t((c.n - 1) * weight_stride + ceil_div(c.k * bits, 8) + c.shift));
-  for (auto& b : weight) b = uint8_t(rng.next());
-  const size_t in_bytes = size_t(cuda::element_bytes(c.input)), out_bytes = size_t(cuda::element_bytes(c.output));
-  std::vector<uint8_t> input(size_t((c.m - 1) * input_stride + c.k) * in_bytes + 4),
-      output(size_t(c.m * output_stride) * out_bytes + 4, 0x5b);
-  for (size_t i = 0; i < size_t((c.m - 1) * input_stride + c.k); ++i) store(input, i, float(rng.normal()), c.input);
-  const int64_t groups = c.group > 0 ? ceil_div(c.k, c.group) : 1;
-  const int64_t scale_count = c.ranges > 0 ? c.ranges : c.n * groups;
+/// Operands of a case. Weights and inputs are exactly as long as the arguments say: a byte read behind the end is
+/// seen by compute-sanitizer.
+struct Operands {
+  int bits = 0;
+  int64_t weight_stride = 0, input_stride = 0, output_stride = 0, groups = 1;
+  bool has_scales = false;
+  std::vector<uint8_t> weight, input, output;
   std::vector<float> scales, bias;
-  for (int64_t i = 0; i < scale_count; ++i) scales.push_back(0.5f + float(rng.uniform()));
-  for (int64_t i = 0; i < c.n; ++i) bias.push_back(float(rng.normal()));
   std::vector<int32_t> ends;
-  for (int64_t r = 0; r < c.ranges; ++r) ends.push_back(int32_t(r + 1 == c.ranges ? c.n : (r + 1) * c.n / c.ranges));
+};
 
-  Buffer w = on_device(weight.data(), weight.size()), x = on_device(input.data(), input.size() - 4),
-         y = on_device(output.data(), output.size()), s = on_device(scales.data(), 4 * scales.size()),
-         b = on_device(bias.data(), 4 * bias.size()), e = on_device(ends.data(), 4 * ends.size());
+Operands operands_of(const QuantizedCase& c) {
+  Rng rng(c.seed, 10);
+  Operands o;
+  o.bits = 1 << c.log_bits;
+  o.weight_stride = ceil_div(c.k * o.bits, 8) + c.extra_weight;
+  o.input_stride = c.k + c.extra_input, o.output_stride = c.n + c.extra_output;
+  o.weight.resize(size_t((c.n - 1) * o.weight_stride + ceil_div(c.k * o.bits, 8) + c.shift));
+  for (auto& b : o.weight) b = uint8_t(rng.next());
+  const auto inputs = size_t((c.m - 1) * o.input_stride + c.k);
+  o.input.resize(inputs * size_t(cuda::element_bytes(c.input)) + 4);
+  o.output.assign(size_t(c.m * o.output_stride) * size_t(cuda::element_bytes(c.output)) + 4, kUntouched);
+  for (size_t i = 0; i < inputs; ++i) store(o.input, i, float(rng.normal()), c.input);
+  o.groups = c.group > 0 ? ceil_div(c.k, c.group) : 1;
+  o.has_scales = c.row_scales || c.group > 0 || c.ranges > 0;
+  const int64_t scale_count = c.ranges > 0 ? c.ranges : c.n * o.groups;
+  for (int64_t i = 0; i < scale_count; ++i) o.scales.push_back(0.5f + float(rng.uniform()));
+  for (int64_t i = 0; i < c.n; ++i) o.bias.push_back(float(rng.normal()));
+  for (int64_t r = 0; r < c.ranges; ++r) o.ends.push_back(int32_t(r + 1 == c.ranges ? c.n : (r + 1) * c.n / c.ranges));
+  return o;
+}
+
+void run_on_device(const QuantizedCase& c, Operands& o) {
+  Buffer w = on_device(o.weight.data(), o.weight.size()), x = on_device(o.input.data(), o.input.size() - 4),
+         y = on_device(o.output.data(), o.output.size()), s = on_device(o.scales.data(), 4 * o.scales.size()),
+         b = on_device(o.bias.data(), 4 * o.bias.size()), e = on_device(o.ends.data(), 4 * o.ends.size());
   cuda::QuantizedMm call;
   call.input = x.data();
   call.weight = w.as<uint8_t>() + c.shift;
@@ -106,12 +120,11 @@ double worst_error(const QuantizedCase& c) {
   call.m = c.m;
   call.n = c.n;
   call.k = c.k;
-  call.input_stride = input_stride;
-  call.weight_stride = weight_stride;
-  call.output_stride = output_stride;
-  call.scale = 0.75f;
-  const bool has_scales = c.row_scales || c.group > 0 || c.ranges > 0;
-  call.scales = has_scales ? s.as<float>() : nullptr;
+  call.input_stride = o.input_stride;
+  call.weight_stride = o.weight_stride;
+  call.output_stride = o.output_stride;
+  call.scale = float(kScale);
+  call.scales = o.has_scales ? s.as<float>() : nullptr;
   call.group = c.group;
   call.row_ends = c.ranges > 0 ? e.as<int32_t>() : nullptr;
   call.ranges = c.ranges;
@@ -119,41 +132,46 @@ double worst_error(const QuantizedCase& c) {
   call.input_element = c.input;
   call.output_element = c.output;
   call.overlap = c.overlap;
-  const Status status = cuda::quantized_mm(bits, call);
+  const Status status = cuda::quantized_mm(o.bits, call);
   EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message());
   const Status done = cuda::synchronize(nullptr);
   EXPECT_TRUE(done.has_value()) << (done ? "" : done.error().message());
-  EXPECT_TRUE(cuda::download(output.data(), y, int64_t(output.size())));
+  EXPECT_TRUE(cuda::download(o.output.data(), y, int64_t(o.output.size())));
+}
 
+double scale_of(const QuantizedCase& c, const Operands& o, int64_t n, int64_t k) {
+  if (c.ranges > 0)
+    return kScale * double(o.scales[size_t(std::upper_bound(o.ends.begin(), o.ends.end(), n) - o.ends.begin())]);
+  return o.has_scales ? kScale * double(o.scales[size_t(n * o.groups + (c.group > 0 ? k / c.group : 0))]) : kScale;
+}
+
+/// The largest error relative to the sum of magnitudes of an output's terms, in units of what its type allows.
+double worst_error(const QuantizedCase& c) {
+  Operands o = operands_of(c);
+  run_on_device(c, o);
+  const FormatOps& ops = format_ops(kFormatOf[c.log_bits]);
   const double unit = c.output == Element::kF32 ? 0x1p-24 : c.output == Element::kF16 ? 0x1p-11 : 0x1p-8;
   double worst = 0;
   std::vector<uint8_t> codes(static_cast<size_t>(c.k));
   for (int64_t n = 0; n < c.n; ++n) {
-    format_ops(format).unpack(weight.data() + c.shift + n * weight_stride, 0, c.k, codes.data());
+    ops.unpack(o.weight.data() + c.shift + n * o.weight_stride, 0, c.k, codes.data());
     for (int64_t m = 0; m < c.m; ++m) {
-      double sum = c.bias ? double(bias[size_t(n)]) : 0, size = std::fabs(sum);
+      double sum = c.bias ? double(o.bias[size_t(n)]) : 0, size = std::fabs(sum);
       for (int64_t k = 0; k < c.k; ++k) {
-        double scale = 0.75;
-        if (c.ranges > 0) {
-          int64_t r = 0;
-          while (ends[size_t(r)] <= n) ++r;
-          scale *= double(scales[size_t(r)]);
-        } else if (has_scales) {
-          scale *= double(scales[size_t(n * groups + (c.group > 0 ? k / c.group : 0))]);
-        }
-        const double term = scale * double(format_ops(format).values[codes[size_t(k)]]) *
-                            double(load(input, size_t(m * input_stride + k), c.input));
+        const double term = scale_of(c, o, n, k) * double(ops.values[codes[size_t(k)]]) *
+                            double(load(o.input, size_t(m * o.input_stride + k), c.input));
         sum += term;
         size += std::fabs(term);
       }
-      const double error = std::fabs(double(load(output, size_t(m * output_stride + n), c.output)) - sum);
+      const double error = std::fabs(double(load(o.output, size_t(m * o.output_stride + n), c.output)) - sum);
       const double allowed = 1e-6 * size + 2 * unit * std::fabs(sum) + (c.output == Element::kF16 ? 0x1p-24 : 0);
       worst = std::max(worst, error == error ? error / allowed : 1e9);
     }
-    for (int64_t m = 0; m < c.m; ++m)
-      for (size_t i = size_t(m * output_stride + c.n) * out_bytes; i < size_t((m + 1) * output_stride) * out_bytes; ++i)
-        if (output[i] != 0x5b) worst = 1e9;
   }
+  const auto bytes = size_t(cuda::element_bytes(c.output));
+  for (int64_t m = 0; m < c.m; ++m)
+    for (size_t i = size_t(m * o.output_stride + c.n) * bytes; i < size_t((m + 1) * o.output_stride) * bytes; ++i)
+      if (o.output[i] != kUntouched) worst = 1e9;
   return worst;
 }
 

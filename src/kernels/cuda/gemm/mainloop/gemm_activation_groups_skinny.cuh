@@ -6,9 +6,8 @@
 // Shapes:   any n, k; any x; any number of activation groups to a scale of the weights. More tokens: a block for each
 //           eight.
 // Numerics: docs/numerics.md#matmul. Where a warp has whole groups of the weights it adds a group's activation groups
-// itself, and a thread per
-//           output scales and accumulates the groups in their order. Otherwise that thread adds the activation groups,
-//           too.
+//           itself, and a thread per output scales and accumulates the groups in their order. Otherwise that thread
+//           adds the activation groups, too.
 // Limits:   latency below about 8 MB of weights, then memory.
 
 #include "kernels/cuda/gemm/mainloop/gemm_skinny.cuh"

@@ -68,6 +68,40 @@ __device__ __forceinline__ void scale_accumulate_any(const GemmArgs& p, const ty
   }
 }
 
+/// A group's sums to `acc`: the common case by itself.
+template <GemmActivation X, int Bits>
+__device__ __forceinline__ void scale_accumulate_group(const GemmArgs& p, const typename SumOf<X>::Type* d, int m,
+                                                       int n, int g, float* acc) {
+  const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + int64_t(g) * p.n_padded + n));
+  if (p.x_scale_group == 0 && p.offsets == nullptr && p.group <= kNarrowGroup)
+    scale_accumulate_sums<X, Bits, kMmaBm, true, false>(d, scale, nullptr, acc);
+  else
+    scale_accumulate_any<X, Bits>(p, d, scale, m, n, g, acc);
+}
+
+/// Weights `a` of one step of K by all tokens; `chunk`: the step's 16 bytes of x.
+template <GemmActivation X>
+__device__ __forceinline__ void multiply_step(uint32_t stage, int chunk, const uint32_t* a,
+                                              typename SumOf<X>::Type* d) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int j = 0; j < kMmaBm / 8; j += 2) {
+    uint32_t b[4];
+    load_matrices(b, x_chunk(stage, 8 * (j + lane / 16) + lane % 8, chunk + lane / 8 % 2));
+    mma<X>(d + 4 * j, a, b[0], b[1]);
+    mma<X>(d + 4 * j + 4, a, b[2], b[3]);
+  }
+}
+
+/// Bits: one group, whose sums are still there.
+template <GemmActivation X>
+__device__ __forceinline__ void scale_bits(const GemmArgs& p, int n, int m0, typename SumOf<X>::Type* d, float* acc) {
+  add_bit_terms<kMmaBm>(p, n, m0, d);
+  const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + n));
+#pragma unroll
+  for (int i = 0; i < kMmaBm / 2; ++i) acc[i] = __fmaf_rn(__int2float_rn(d[i]), i & 2 ? scale.y : scale.x, 0.0f);
+}
+
 template <GemmActivation X, int Bits>
 __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ GemmArgs p) {
   using Order = FragmentOrder<Bits, kXBytes<X>>;
@@ -113,23 +147,11 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
       decode<X, Bits>(w, p.half_zero, a);
 #pragma unroll
       for (int step = 0; step < kStepsPerBatch; ++step) {
-#pragma unroll
-        for (int j = 0; j < kMmaBm / 8; j += 2) {
-          uint32_t b[4];
-          const uint32_t at = x_chunk(stage, 8 * (j + lane / 16) + lane % 8, 4 * batch + 2 * step + lane / 8 % 2);
-          load_matrices(b, at);
-          mma<X>(d + 4 * j, a + 4 * step, b[0], b[1]);
-          mma<X>(d + 4 * j + 4, a + 4 * step, b[2], b[3]);
-        }
+        multiply_step<X>(stage, 4 * batch + 2 * step, a + 4 * step, d);
         ++done;
         if (X != GemmActivation::kBit && (--left == 0 || done == steps)) {
           if (g < p.groups) {
-            const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + int64_t(g) * p.n_padded + n));
-            if (p.x_scale_group == 0 && p.offsets == nullptr && p.group <= kNarrowGroup) {
-              scale_accumulate_sums<X, Bits, kMmaBm, true, false>(d, scale, nullptr, acc);
-            } else {
-              scale_accumulate_any<X, Bits>(p, d, scale, m0 + 2 * (lane & 3), n, g, acc);
-            }
+            scale_accumulate_group<X, Bits>(p, d, m0 + 2 * (lane & 3), n, g, acc);
             ++g;
           }
           left = group_steps;
@@ -140,12 +162,7 @@ __global__ void __launch_bounds__(kMmaThreads) gemm_mma(const __grid_constant__ 
     }
   }
   if (!present) return;
-  if constexpr (X == GemmActivation::kBit) {  // one group: the sums are still there
-    add_bit_terms<kMmaBm>(p, n, m0, d);
-    const float2 scale = __ldg(reinterpret_cast<const float2*>(p.scales + n));
-#pragma unroll
-    for (int i = 0; i < kMmaBm / 2; ++i) acc[i] = __fmaf_rn(__int2float_rn(d[i]), i & 2 ? scale.y : scale.x, 0.0f);
-  }
+  if constexpr (X == GemmActivation::kBit) scale_bits<X>(p, n, m0, d, acc);
   const int t = lane & 3;
   finish<X, kMmaBm>(
       p, n, m0, bias_pair(p, n), [&](int i) { return acc[i]; },

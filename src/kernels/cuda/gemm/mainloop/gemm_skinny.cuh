@@ -181,63 +181,65 @@ __device__ __forceinline__ void skinny_put(const GemmArgs& p, uint8_t* sums, int
     }
 }
 
-template <class T>
-__global__ void __maxnreg__(64) gemm_skinny(const __grid_constant__ GemmArgs p) {
-  using Order = typename T::Order;
-  using Sum = typename T::Sum;
-  constexpr bool kInts = kIntegers<T::X>;
-  extern __shared__ __align__(128) uint8_t shared[];
-  skinny_let_next_kernel_start();
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, row_tile = warp % p.row_tiles, depth = warp / p.row_tiles;
-  const SkinnyOffsets at(p);
-  const int tile = min(int(blockIdx.x) * p.row_tiles + row_tile, p.packs * 4 - 1), n0 = blockIdx.x * at.rows;
-  const int lane128 = tile % 4 * 32 + lane;
-  const uint8_t* const tiles = p.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kPackBytes;
-  constexpr int kBatchK = Order::kPackK / 2, kBatchBytes = Order::kLaneWords * 128;
-  constexpr int kNextBlock = kPanelPacks * Order::kPackBytes;
-  const int begin = depth * p.warp_batches, end = min(begin + p.warp_batches, (p.k + kBatchK - 1) / kBatchK);
-  // Two halves of a pipeline of batches, each lane's own.
-  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
-  const int pipeline_at = at.weights + warp * 2 * p.half_batches * kBatchBytes;
-  auto fill = [&](int first, int half) {
+/// Two halves of a pipeline of batches, a lane's own: its words of batches [.., end) on their way to shared memory.
+template <class Order>
+struct WordPipeline {
+  static constexpr int kBatchBytes = Order::kLaneWords * 128;
+  static constexpr int kNextBlock = kPanelPacks * Order::kPackBytes;
+  const GemmArgs& p;
+  const uint8_t* tiles;  // of the lane's rows
+  uint32_t base;         // shared address
+  int at, lane128, end;  // at: its offset
+
+  __device__ __forceinline__ int offset(int half) const { return at + half * p.half_batches * kBatchBytes; }
+  __device__ __forceinline__ void fill(int first, int half) const {
 #pragma unroll 4
     for (int i = 0; i < p.half_batches; ++i) {
       const int batch = first + i;
       if (batch < end)
-        copy_words<Order>(base + pipeline_at + (half * p.half_batches + i) * kBatchBytes,
+        copy_words<Order>(base + at + (half * p.half_batches + i) * kBatchBytes,
                           tiles + int64_t(batch >> 1) * kNextBlock, batch & 1, lane128);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
-  };
-  fill(begin, 0);
-  fill(begin + p.half_batches, 1);
+  }
+};
 
-  // Scales: 16 rows are 64 aligned bytes, and rows behind the last one have scales too (padded_rows()).
-  for (int i = threadIdx.x; i < p.groups * (at.rows / 4); i += blockDim.x) {
-    const int g = i / (at.rows / 4), chunk = i % (at.rows / 4), n = min(n0 + 4 * chunk, p.n_padded - 4);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(base + at.scales + i * 16),
+/// Scales: 16 rows are 64 aligned bytes, and rows behind the last one have scales too (padded_rows()).
+__device__ __forceinline__ void skinny_stage_scales(const GemmArgs& p, uint32_t to, int rows, int n0) {
+  for (int i = threadIdx.x; i < p.groups * (rows / 4); i += blockDim.x) {
+    const int g = i / (rows / 4), chunk = i % (rows / 4), n = min(n0 + 4 * chunk, p.n_padded - 4);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * 16),
                  "l"(p.scales + int64_t(g) * p.n_padded + n)
                  : "memory");
   }
-  skinny_wait_for_previous_kernel();
-  const int row_bytes = p.k * kXBytes<T::X>;
-  const SkinnyOutput output(p, at, n0, threadIdx.x);
-  skinny_stage_x(p, shared + at.x, row_bytes);
-  __syncthreads();
+}
 
-  const int g8 = lane >> 2, row = row_tile * 16 + 2 * g8;
-  // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8: the two words of a step, of two tiles or two
-  // steps.
-  const int x_row = T::kColumnTiles == 2 ? (lane & 7) + (lane >> 4 << 3) : lane & 7;
-  const int x_read = min(x_row, p.m - 1);
-  const uint32_t x_at = base + at.x + x_read * 128;
-  Sum d[4 * T::kColumnTiles];
-  float acc[4 * T::kColumnTiles];
+/// A lane's sums of 16 rows by all tokens: of the group at hand, and scaled ones.
+template <class T>
+struct SkinnySums {
+  using Sum = typename T::Sum;
+  static constexpr int kSums = 4 * T::kColumnTiles;
+  const GemmArgs& p;
+  const SkinnyOffsets& at;
+  uint8_t* shared;
+  uint32_t x_at;
+  int lane, x_read, row, slot;
+  Sum d[kSums];
+  float acc[kSums];
+
+  __device__ __forceinline__ SkinnySums(const GemmArgs& args, const SkinnyOffsets& offsets, uint8_t* memory,
+                                        uint32_t base, int row_tile, int first_slot)
+      : p(args), at(offsets), shared(memory), lane(threadIdx.x & 31), slot(first_slot) {
+    // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8: the two words of a step, of two tiles or two
+    // steps.
+    const int x_row = T::kColumnTiles == 2 ? (lane & 7) + (lane >> 4 << 3) : lane & 7;
+    x_read = min(x_row, p.m - 1);
+    x_at = base + at.x + x_read * 128;
+    row = row_tile * 16 + 2 * (lane >> 2);
 #pragma unroll
-  for (int i = 0; i < 4 * T::kColumnTiles; ++i) d[i] = 0, acc[i] = 0.0f;
-  int left = p.scale_batches, slot = kInts && p.groups > 1 ? begin / p.slot_batches : depth;
-
-  auto multiply = [&](int batch, const uint32_t* a) {
+    for (int i = 0; i < kSums; ++i) d[i] = 0, acc[i] = 0.0f;
+  }
+  __device__ __forceinline__ void multiply(int batch, const uint32_t* a) {
     const uint32_t pack = x_at + (batch >> 1) * p.m * 128;
     const int first = (batch & 1) * 4;  // chunk of 16 bytes
     uint32_t b[4];
@@ -253,48 +255,89 @@ __global__ void __maxnreg__(64) gemm_skinny(const __grid_constant__ GemmArgs p) 
         mma<T::X>(d + 4, a + 4 * step, b[2], b[3]);
       }
     }
-  };
-  auto scale_accumulate = [&](int batch) {
-    if constexpr (kInts) {
+  }
+  /// The group ends with this batch.
+  __device__ __forceinline__ void scale_accumulate(int batch) {
+    if constexpr (kIntegers<T::X>) {
       skinny_put<T>(p, shared + at.sums, at.rows, slot++, row, d);
     } else {
       const int g = p.groups > 1 ? batch / p.slot_batches : 0;
       const float2 s = *reinterpret_cast<const float2*>(shared + at.scales + (g * at.rows + row) * 4);
 #pragma unroll
-      for (int i = 0; i < 4 * T::kColumnTiles; ++i) acc[i] = __fmaf_rn(d[i], i & 2 ? s.y : s.x, acc[i]);
+      for (int i = 0; i < kSums; ++i) acc[i] = __fmaf_rn(d[i], i & 2 ? s.y : s.x, acc[i]);
     }
 #pragma unroll
-    for (int i = 0; i < 4 * T::kColumnTiles; ++i) d[i] = 0;
-  };
-  int half = 0;
+    for (int i = 0; i < kSums; ++i) d[i] = 0;
+  }
+};
+
+/// Batches [begin, pipeline.end), whose first two halves are on their way.
+template <class T>
+__device__ __forceinline__ void skinny_sum(SkinnySums<T>& sums, const WordPipeline<typename T::Order>& pipeline,
+                                           int begin) {
+  using Order = typename T::Order;
+  const GemmArgs& p = sums.p;
+  const int end = pipeline.end;
+  int left = p.scale_batches, half = 0;
 #pragma unroll 1
   for (int first = begin; first < end; first += p.half_batches, half ^= 1) {
     // The first two fills have arrived with x; of later ones at most the other half's is under way.
     if (first - begin >= 2 * p.half_batches) asm volatile("cp.async.wait_group 1;" ::: "memory");
-    const uint8_t* const pipeline = shared + pipeline_at + half * p.half_batches * kBatchBytes;
+    const uint8_t* const words = sums.shared + pipeline.offset(half);
     const int count = min(p.half_batches, end - first);
     uint32_t w[Order::kLaneWords];
-    read_words<Order>(pipeline, w);
+    read_words<Order>(words, w);
 #pragma unroll 2
     for (int i = 0; i < count; ++i) {
       uint32_t a[8];
       decode<T::X, T::kBits>(w, p.half_zero, a);
-      if (i + 1 < count) read_words<Order>(pipeline + (i + 1) * kBatchBytes, w);
-      multiply(first + i, a);
+      if (i + 1 < count) read_words<Order>(words + (i + 1) * pipeline.kBatchBytes, w);
+      sums.multiply(first + i, a);
       if (--left == 0 || first + i + 1 == end) {
-        scale_accumulate(first + i);
+        sums.scale_accumulate(first + i);
         left = p.scale_batches;
       }
     }
     if (first + 2 * p.half_batches < end)
-      fill(first + 2 * p.half_batches, half);
+      pipeline.fill(first + 2 * p.half_batches, half);
     else
       asm volatile("cp.async.commit_group;" ::: "memory");
   }
+}
+
+template <class T>
+__global__ void __maxnreg__(64) gemm_skinny(const __grid_constant__ GemmArgs p) {
+  using Order = typename T::Order;
+  constexpr bool kInts = kIntegers<T::X>;
+  constexpr int kBatchK = Order::kPackK / 2;
+  extern __shared__ __align__(128) uint8_t shared[];
+  skinny_let_next_kernel_start();
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, row_tile = warp % p.row_tiles, depth = warp / p.row_tiles;
+  const SkinnyOffsets at(p);
+  const int tile = min(int(blockIdx.x) * p.row_tiles + row_tile, p.packs * 4 - 1), n0 = blockIdx.x * at.rows;
+  const int begin = depth * p.warp_batches, end = min(begin + p.warp_batches, (p.k + kBatchK - 1) / kBatchK);
+  const uint32_t base = uint32_t(__cvta_generic_to_shared(shared));
+  const int of_warp = warp * 2 * p.half_batches * WordPipeline<Order>::kBatchBytes;
+  const WordPipeline<Order> pipeline{p,
+                                     p.tiles + pack_index(tile / 4, 0, p.k_blocks) * Order::kPackBytes,
+                                     base,
+                                     at.weights + of_warp,
+                                     tile % 4 * 32 + lane,
+                                     end};
+  pipeline.fill(begin, 0);
+  pipeline.fill(begin + p.half_batches, 1);
+  skinny_stage_scales(p, base + at.scales, at.rows, n0);
+  skinny_wait_for_previous_kernel();
+  const SkinnyOutput output(p, at, n0, threadIdx.x);
+  skinny_stage_x(p, shared + at.x, p.k * kXBytes<T::X>);
+  __syncthreads();
+
+  SkinnySums<T> sums(p, at, shared, base, row_tile, kInts && p.groups > 1 ? begin / p.slot_batches : depth);
+  skinny_sum(sums, pipeline, begin);
   if constexpr (kInts) {
-    if (begin >= end && p.groups == 1) skinny_put<T>(p, shared + at.sums, at.rows, slot, row, d);
+    if (begin >= end && p.groups == 1) skinny_put<T>(p, shared + at.sums, at.rows, sums.slot, sums.row, sums.d);
   } else {
-    skinny_put<T>(p, shared + at.sums, at.rows, depth, row, acc);
+    skinny_put<T>(p, shared + at.sums, at.rows, depth, sums.row, sums.acc);
   }
   __syncthreads();
   skinny_finish<T>(p, shared, at, n0, output);

@@ -152,21 +152,34 @@ __device__ void join_parts(const GemmArgs& p, const uint8_t* shared, const Parts
   }
 }
 
+/// Scales of a tile's tokens: a lane of a warpgroup has one of them, all find them in shared memory.
+template <class T>
+struct XScales {
+  float* shared;  // [128]
+  int warpgroup, lane128;
+  __device__ __forceinline__ XScales(uint8_t* memory, int of)
+      : shared(reinterpret_cast<float*>(memory + T::kXScales) + of * 128),
+        warpgroup(of),
+        lane128(int(threadIdx.x & 127)) {}
+  template <int Rows = T::kBm>
+  __device__ __forceinline__ void share(float own) const {
+    named_barrier(1 + warpgroup, 128);  // the last ones have been read
+    if (lane128 < Rows) shared[lane128] = own;
+    named_barrier(1 + warpgroup, 128);
+  }
+  /// Of token 8 j + c of a lane.
+  __device__ __forceinline__ float operator()(int j, int c) const {
+    return kIntegers<T::X> ? shared[8 * j + 2 * (threadIdx.x & 3) + c] : 1.0f;
+  }
+};
+
 /// A tile of one scale per row: Rows tokens from m0 on, a lane's rows of weights from n on. `first`: the block's first
 /// one.
 template <class T, int Rows>
 __device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, const CUtensorMap* y_map, uint8_t* shared,
-                                              int n, int m0, int blocks, bool first) {
-  constexpr bool kInt8 = kIntegers<T::X>;
+                                              const XScales<T>& x_scales, int n, int m0, int blocks, bool first) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = at.warpgroup;
-  float* const x_scales = reinterpret_cast<float*>(shared + T::kXScales) + warpgroup * 128;
-  const auto x_scale = [&](int j, int c) { return kInt8 ? x_scales[8 * j + 2 * (threadIdx.x & 3) + c] : 1.0f; };
-  const float my_x_scale = kInt8 && at.lane128 < Rows ? x_row_scale(p, m0 + at.lane128) : 1.0f;
-  const auto share_x_scales = [&] {
-    named_barrier(1 + warpgroup, 128);  // the last tile's have been read
-    if (at.lane128 < Rows) x_scales[at.lane128] = my_x_scale;
-    named_barrier(1 + warpgroup, 128);
-  };
+  const float x_scale = kIntegers<T::X> && at.lane128 < Rows ? x_row_scale(p, m0 + at.lane128) : 1.0f;
   float2 scales[T::kPacks], bias[T::kPacks];
 #pragma unroll
   for (int u = 0; u < T::kPacks; ++u) {  // packs behind the last one compute nothing that is stored
@@ -188,7 +201,7 @@ __device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, co
   if (Rows != T::kBm || p.boxes) {
     // Boxes, one thread for each warpgroup: a copy per row kept its lanes busy for 2.5 us of every tile.
     if (at.lane128 == 0) store_wait();  // the tile's before this one
-    share_x_scales();
+    x_scales.template share<Rows>(x_scale);
     const int row0 = 2 * (lane & 3), chunk = 2 * warp + (lane >> 4);
     uint8_t* const out = shared + T::kOutputs + warpgroup * T::kPacks * T::kOutBox;
 #pragma unroll
@@ -200,8 +213,8 @@ __device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, co
 #pragma unroll
         for (int j = 0; j < Rows / 8; ++j)
           *reinterpret_cast<uint32_t*>(at_pair + j * 1024) =
-              to_halves(p, finished<T::X>(value(u, 4 * j + c), x_scale(j, c), bias[u].x),
-                        finished<T::X>(value(u, 4 * j + 2 + c), x_scale(j, c), bias[u].y));
+              to_halves(p, finished<T::X>(value(u, 4 * j + c), x_scales(j, c), bias[u].x),
+                        finished<T::X>(value(u, 4 * j + 2 + c), x_scales(j, c), bias[u].y));
       }
     }
     fence_async();
@@ -211,11 +224,98 @@ __device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, co
       for (int u = 0; u < T::kPacks; ++u)
         box_store(y_map, n - n % 64 + 64 * u, m0, shared_address(out + u * T::kOutBox));
   } else {
-    share_x_scales();
+    x_scales.template share<Rows>(x_scale);
 #pragma unroll
     for (int u = 0; u < T::kPacks; ++u)
       finish<T::X, Rows>(
-          p, n + 64 * u, m0, bias[u], [&](int i) { return value(u, i); }, x_scale);
+          p, n + 64 * u, m0, bias[u], [&](int i) { return value(u, i); }, x_scales);
+  }
+}
+
+/// All columns of K, by the way that this tile's groups allow: add(scales, sums) where nothing but that is asked for,
+/// end(group, scales, sums) else.
+template <class T, class Add, class End>
+__device__ __forceinline__ void sum_range(const GemmArgs& p, Lane<T>& at, const BlockRange& range, int n, int m0,
+                                          bool first, Add add, End end) {
+  if constexpr (T::kScaleAt == ScaleAt::kEveryBlock && T::kSumsAhead) {
+    if (p.group % (2 * T::Order::kPackK) == 0)
+      sum_ahead<T, 2>(at, range, add);
+    else
+      sum_ahead<T, 1>(at, range, add);
+  } else if constexpr (T::kScaleAt == ScaleAt::kEveryBlock) {
+    // The common case, without a branch: those cost a fetch of instructions per block of K.
+    sum_every_block(at, p, range, [&](int g, float2 scales, const typename T::Sum* d) {
+      if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
+      add(scales, d);
+    });
+  } else if constexpr (T::kScaleAt == ScaleAt::kBatches) {
+    sum_groups(at, p, range, end);
+  } else if (p.groups == 1) {
+    const float2 scales = sum_tile(at, range.count);
+    if constexpr (T::X == GemmActivation::kBit)
+      if (p.split == 1) add_bit_terms<T::kBm>(p, n, m0, at.d[0]);
+    if (p.split == 1)
+      add(scales, at.d[0]);
+    else
+      end(0, scales, at.d[0]);
+  } else {
+    bool done = false;
+    if constexpr (T::kSumsAhead || T::kTakesTurns) {
+      if (p.group == T::Order::kPackK && p.split == 1 && p.x_scale_group == 0) {
+        if constexpr (T::kSumsAhead)
+          sum_ahead<T, 1>(at, range, add);
+        else
+          sum_turns(at, range, add, first);
+        done = true;
+      }
+    }
+    if (!done) sum_groups(at, p, range, end);
+  }
+}
+
+/// A tile with scales per group. A lane's rows of weights are n and n + 1.
+template <class T>
+__device__ __forceinline__ void multiply_groups(const GemmArgs& p, Lane<T>& at, const uint8_t* shared,
+                                                const XScales<T>& x_scales, uint32_t base, int n, int m0,
+                                                const BlockRange& range, int rank, bool first) {
+  constexpr bool kInts = kIntegers<T::X>;
+  const int n_scales = min(n, p.n_padded - 64 + n % 64);  // packs behind the last one compute nothing that is stored
+  const float2 bias = bias_pair(p, n);
+  const bool has_token = at.lane128 < T::kBm;
+  const float x_scale = kInts && has_token ? x_row_scale(p, m0 + at.lane128) : 1.0f;
+  // Scales of x per group: each is asked for a group ahead.
+  const auto ask = [&](int g) { return has_token && g < p.groups ? x_group_scale(p, m0 + at.lane128, g) : 1.0f; };
+  float next_x_scale = kInts && p.x_scale_group != 0 ? ask(0) : 1.0f;
+  const float acc_factor = kInts && p.x_scale_group == 0 ? 1.0f / float(1 << kFactor<T::kBits>) : 1.0f;  // of acc
+  const Parts<T> parts(p, base);
+  float acc[T::kSums];
+#pragma unroll
+  for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
+  const auto add = [&](float2 scales, const typename T::Sum* d) {
+    scale_accumulate_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
+  };
+  const auto end = [&](int g, float2 scales, const typename T::Sum* d) {
+    if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
+    if (p.split == 1) {
+      if (p.x_scale_group != 0) {  // can_run(): groups are narrow then
+        x_scales.share(next_x_scale);
+        next_x_scale = ask(g + 1);
+        scale_accumulate_sums<T::X, T::kBits, T::kBm, true, true>(d, scales, x_scales.shared, acc);
+      } else {
+        add(scales, d);
+      }
+    } else if (g >= 0 && g < p.groups) {
+      parts.send(p.groups > 1 ? g : rank, d);
+    }
+  };
+  sum_range(p, at, range, n, m0, first, add, end);
+  if (p.split == 1) {
+    if (kInts) x_scales.share(x_scale);
+    finish<T::X, T::kBm>(
+        p, n, m0, bias, [&](int i) { return __fmul_rn(acc[i], acc_factor); }, x_scales);
+  } else {
+    if (!kInts) parts.send(rank, acc);
+    join_parts<T>(p, shared, parts, rank, n, n_scales, m0);
   }
 }
 
@@ -223,113 +323,23 @@ __device__ __forceinline__ void multiply_rows(const GemmArgs& p, Lane<T>& at, co
 template <class T>
 __device__ void consume(const GemmArgs& p, const CUtensorMap& y_map, const CUtensorMap& narrow_y_map, uint8_t* shared,
                         uint32_t base, int first_tile, int rank, int tile_step) {
-  constexpr bool kInt8 = kIntegers<T::X>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3, warpgroup = warpgroup_of_thread();
   Lane<T> at{{base}, shared, int(threadIdx.x & 127), warpgroup, p.half_zero};
   const BlockRange range = k_range(p, rank);
-  float* x_scales = reinterpret_cast<float*>(shared + T::kXScales) + warpgroup * 128;
-  auto x_scale = [&](int j, int c) { return kInt8 ? x_scales[8 * j + 2 * (threadIdx.x & 3) + c] : 1.0f; };
+  const XScales<T> x_scales(shared, warpgroup);
   if (p.split > 1) cluster_wait();  // every block of the cluster has begun
   wait_for_previous_kernel();
   for (int tile = first_tile; tile < p.tile_count; tile += tile_step) {
     const TileOrigin where = tile_origin<T>(p, tile);
     const int m0 = where.m0;
     const int n = 64 * (where.n * T::kTilePacks + warpgroup * T::kPacks) + 16 * warp + lane / 4 * 2;
-    if constexpr (!T::kGrouped) {
-      if (where.narrow)
-        multiply_rows<T, kNarrowRows>(p, at, &narrow_y_map, shared, n, m0, range.count, tile == first_tile);
-      else
-        multiply_rows<T, T::kBm>(p, at, &y_map, shared, n, m0, range.count, tile == first_tile);
-      continue;
-    }
-    const int n_scales = min(n, p.n_padded - 64 + n % 64);  // packs behind the last one compute nothing that is stored
-    const float2 bias = bias_pair(p, n);
-    const float my_x_scale = kInt8 && at.lane128 < T::kBm ? x_row_scale(p, m0 + at.lane128) : 1.0f;
-    auto share_x_scales = [&] {
-      if (!kInt8) return;
-      named_barrier(1 + warpgroup, 128);  // the last tile's have been read
-      if (at.lane128 < T::kBm) x_scales[at.lane128] = my_x_scale;
-      named_barrier(1 + warpgroup, 128);
-    };
-    // Scales of x per group: each is asked for a group ahead.
-    const auto ask = [&](int g) {
-      return at.lane128 < T::kBm && g < p.groups ? x_group_scale(p, m0 + at.lane128, g) : 1.0f;
-    };
-    float next_x_scale = kInt8 && p.x_scale_group != 0 ? ask(0) : 1.0f;
-    auto accumulate_group = [&](int g, const typename T::Sum* d, float2 scales, float* acc) {
-      if (p.x_scale_group != 0) {  // can_run(): groups are narrow then
-        named_barrier(1 + warpgroup, 128);
-        if (at.lane128 < T::kBm) x_scales[at.lane128] = next_x_scale;
-        named_barrier(1 + warpgroup, 128);
-        next_x_scale = ask(g + 1);
-        scale_accumulate_sums<T::X, T::kBits, T::kBm, true, true>(d, scales, x_scales, acc);
-      } else {
-        scale_accumulate_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
-      }
-    };
-    const float acc_factor = kInt8 && p.x_scale_group == 0 ? 1.0f / float(1 << kFactor<T::kBits>) : 1.0f;  // of acc
     if constexpr (T::kGrouped) {
-      const Parts<T> parts(p, base);
-      float acc[T::kSums];
-#pragma unroll
-      for (int i = 0; i < T::kSums; ++i) acc[i] = 0.0f;
-      constexpr bool kAhead = T::kBm == 32 || T::kBm == 64;  // others: no registers for second sums and operands
-      // The common case, without a branch: those cost a fetch of instructions per block of K.
-      auto accumulate_narrow = [&](int g, float2 scales, const typename T::Sum* d) {
-        if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};  // outside nothing was loaded, and the sums are 0
-        scale_accumulate_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
-      };
-      auto end = [&](int g, float2 scales, const typename T::Sum* d) {
-        if (g < 0 || g >= p.groups) scales = {0.0f, 0.0f};
-        if (p.split == 1)
-          accumulate_group(g, d, scales, acc);
-        else if (g >= 0 && g < p.groups)
-          parts.send(p.groups > 1 ? g : rank, d);
-      };
-      auto accumulate_ahead = [&](float2 scales, const typename T::Sum* d) {
-        scale_accumulate_factored<T::X, T::kBits, T::kBm>(d, scales, acc);
-      };
-      if constexpr (T::kScaleAt == ScaleAt::kEveryBlock && kAhead) {
-        if (p.group % (2 * T::Order::kPackK) == 0)
-          sum_ahead<T, 2>(at, range, accumulate_ahead);
-        else
-          sum_ahead<T, 1>(at, range, accumulate_ahead);
-      } else if constexpr (T::kScaleAt == ScaleAt::kEveryBlock) {
-        sum_every_block(at, p, range, accumulate_narrow);
-      } else if constexpr (T::kScaleAt == ScaleAt::kBatches) {
-        sum_groups(at, p, range, end);
-      } else if (p.groups == 1) {
-        const float2 scales = sum_tile(at, range.count);
-        if constexpr (T::X == GemmActivation::kBit)
-          if (p.split == 1) add_bit_terms<T::kBm>(p, n, m0, at.d[0]);
-        if (p.split == 1)
-          scale_accumulate_factored<T::X, T::kBits, T::kBm>(at.d[0], scales, acc);
-        else
-          parts.send(rank, at.d[0]);
-      } else {
-        bool done = false;
-        if constexpr (kAhead) {
-          if (p.group == T::Order::kPackK && p.split == 1 && p.x_scale_group == 0) {
-            sum_ahead<T, 1>(at, range, accumulate_ahead);
-            done = true;
-          }
-        } else if constexpr (T::X == GemmActivation::kInt8 && T::kScaleAt == ScaleAt::kBlocks && T::kBm == 128 &&
-                             T::kWarpgroups == 2) {
-          if (p.group == T::Order::kPackK && p.split == 1 && p.x_scale_group == 0) {
-            sum_turns(at, range, accumulate_ahead, tile == first_tile);
-            done = true;
-          }
-        }
-        if (!done) sum_groups(at, p, range, end);
-      }
-      if (p.split == 1) {
-        share_x_scales();
-        finish<T::X, T::kBm>(
-            p, n, m0, bias, [&](int i) { return __fmul_rn(acc[i], acc_factor); }, x_scale);
-      } else {
-        if (!kInt8) parts.send(rank, acc);
-        join_parts<T>(p, shared, parts, rank, n, n_scales, m0);
-      }
+      multiply_groups<T>(p, at, shared, x_scales, base, n, m0, range, rank, tile == first_tile);
+    } else {
+      if (where.narrow)
+        multiply_rows<T, kNarrowRows>(p, at, &narrow_y_map, shared, x_scales, n, m0, range.count, tile == first_tile);
+      else
+        multiply_rows<T, T::kBm>(p, at, &y_map, shared, x_scales, n, m0, range.count, tile == first_tile);
     }
   }
   if constexpr (!T::kGrouped) store_wait();

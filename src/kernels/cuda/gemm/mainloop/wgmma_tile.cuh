@@ -27,6 +27,9 @@ struct WgmmaTile {
   static constexpr int kXStage = kBm * 128, kWStage = kTilePacks * Order::kPackBytes;
   // scales in a block, at most
   static constexpr int kEnds = kScaleAt == ScaleAt::kTile ? 0 : kScaleAt == ScaleAt::kBatches ? 2 : 1;
+  static constexpr bool kSumsAhead = kBm == 32 || kBm == 64;  // others: no registers for second sums and operands
+  static constexpr bool kTakesTurns =
+      X == GemmActivation::kInt8 && kScaleAt == ScaleAt::kBlocks && kBm == 128 && kWarpgroups == 2;
   static constexpr int kScaleRow = kTilePacks * kPackRows * 4;  // bytes of one group's scales
   static constexpr int kStage = (kXStage + kWStage + kEnds * kScaleRow + 1023) / 1024 * 1024;
   static constexpr bool kSmall = kBm * kPacks < 64 || Paired_;  // two blocks on a multiprocessor
