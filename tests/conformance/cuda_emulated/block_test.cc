@@ -8,6 +8,7 @@
 // Behind it: the checks are written for either.
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/packed_checks.h"
+#include "tests/conformance/row_code_checks.h"
 
 namespace lowbit {
 namespace {
@@ -57,6 +58,8 @@ TEST(StepsOnFibers, AttentionOnPackedPages) { check_all_packed_attention(5200); 
 TEST(StepsOnFibers, Codes) { check_codes(); }
 
 TEST(StepsOnFibers, NormAndCodes) { check_norm_codes(); }
+
+TEST(StepsOnFibers, RowsToCodes) { check_all_row_codes(); }
 
 TEST(StepsOnFibers, RowsOfATable) { check_gather(); }
 
