@@ -10,11 +10,11 @@
 
 namespace lowbit::cuda {
 
-/// What rows are before they are normed: x; x + other, which is stored as x; silu(x) * other, or relu(x)^2 * other,
-/// which are not stored.
+/// Rows before their norm: x; x + other, which is stored as x; silu(x) * other, or relu(x)^2 * other, which are not
+/// stored.
 enum class RowStart : uint8_t { kX, kSum, kSilu, kSquaredRelu };
 
-/// Codes and scales of rows [m, k], as quantize_activations() makes them: one scale per `group` columns, or per row (0).
+/// Codes and scales of rows [m, k], as quantize_activations() makes them: a scale per `group` columns, or per row (0).
 struct RowCodes {
   RowStart start = RowStart::kX;
   float* x = nullptr;

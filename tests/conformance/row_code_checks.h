@@ -1,4 +1,4 @@
-// Codes of many rows with what stands before them in the same launch: behind block_checks.h, whose OnDevice<T> it takes.
+// Codes of many rows with what stands before them in one launch: behind block_checks.h, whose OnDevice<T> it takes.
 
 #include "kernels/cuda_codes_api.h"
 

@@ -44,8 +44,8 @@ class CudaProgram final : public Program {
   /// sees the rows, only codes are made.
   Result<const float*> operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
                                int64_t row, int64_t m, CudaWorkspace& work) const;
-  /// operand() of many rows that become codes, with what was deferred, in one launch; null, with nothing enqueued, where
-  /// it takes several.
+  /// operand() of many rows that become codes, with what was deferred, in one launch; null, with nothing enqueued,
+  /// where it takes several.
   Result<const float*> coded(const Compiled& c, const StepInput& in, const CudaWeight& reader, int64_t m,
                              CudaWorkspace& work) const;
   /// y [m, n] of rows x [m, k].

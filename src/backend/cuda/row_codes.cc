@@ -12,7 +12,7 @@
 
 namespace lowbit {
 
-Status CudaWorkspace::settle() {
+Status CudaWorkspace::finish_rows() {
   const Deferred todo = std::exchange(deferred_, {});
   switch (todo.start) {
     case cuda::RowStart::kX:
@@ -47,7 +47,7 @@ Result<const float*> CudaProgram::coded(const Compiled& c, const StepInput& in, 
   if (m <= cuda::kMostStepRows || (gated && in.tap >= 0) || !cuda::takes_row_codes(call)) return nullptr;
   if (call.start == cuda::RowStart::kX || todo.count != m * call.k) {
     call.start = cuda::RowStart::kX;
-    LOWBIT_TRY(work.settle());
+    LOWBIT_TRY(work.finish_rows());
   }
   work.deferred_ = {};
   const float* const x = in.norm != nullptr ? work.normed_.as<float>() : call.x;  // nobody reads it

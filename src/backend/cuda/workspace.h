@@ -45,8 +45,8 @@ class CudaWorkspace final : public Workspace {
     bool fp8 = false;
     bool operator==(const CodesOf&) const = default;
   };
-  /// What is still to be done to a slot: its next reader does it on the way to codes, or settle(). The other operand is
-  /// in sum_ or up_.
+  /// An operation on a slot that is still to be done: by its next reader on the way to codes, or by finish_rows(). The
+  /// other operand is in sum_ or up_.
   struct Deferred {
     cuda::RowStart start = cuda::RowStart::kX;  // nothing
     Slot slot = 0;
@@ -67,8 +67,8 @@ class CudaWorkspace final : public Workspace {
   const Rotation* rotation_of(const AttentionSpec& spec) const;
   /// The batch as its pass `pass` has it.
   Batch later(const Batch& batch, int64_t pass);
-  /// Enqueues what was deferred.
-  Status settle();
+  /// Enqueues the operation that was deferred.
+  Status finish_rows();
   Status wait() const { return cuda::synchronize(stream_.handle()); }
   void* stream() const { return stream_.handle(); }
   /// Rows whose logits may stay here until all steps are done.

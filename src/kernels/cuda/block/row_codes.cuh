@@ -1,5 +1,5 @@
 #pragma once
-// What kernels that make codes of many rows share: four columns of a row, from what stands before to the codes.
+// Four columns of a row, from loads to codes: shared by the kernels that make codes of many rows.
 
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
