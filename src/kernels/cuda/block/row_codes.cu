@@ -45,7 +45,7 @@ __device__ __forceinline__ float factor_of(const float* row, int k, float eps, f
 }
 
 template <bool kWarp>
-__device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t (&of_warps)[kRowWarps], int threads) {
+__device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t* of_warps, int threads) {
   most = largest_of_neighbours<32>(most);
   if constexpr (kWarp) return most;
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
@@ -58,14 +58,14 @@ __device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t (&of_
 template <RowStart kStart, bool kWarp>
 __global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_constant__ RowCodes call, int threads) {
   LOWBIT_DYNAMIC_SHARED(bytes);
-  __shared__ uint32_t of_warps[kRowWarps];
-  __shared__ float factor;
   let_successor_start();
   const int within = kWarp ? static_cast<int>(threadIdx.x) / 32 : 0, k = static_cast<int>(call.k);
   const int thread = kWarp ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x);
   const int64_t at = int64_t{blockIdx.x} * (kWarp ? kRowsOfABlock : 1) + within;
   if (at >= call.m) return;  // whole warps, which nobody waits for
   auto* const row = reinterpret_cast<float*>(bytes) + within * k;
+  auto* const of_warps = reinterpret_cast<uint32_t*>(row + k);  // no block has a row's threads and two rows
+  float& factor = *reinterpret_cast<float*>(of_warps + kRowWarps);
   Quad norm[kRowQuads], v[kRowQuads];
 #pragma unroll
   for (int i = 0; i < kRowQuads; ++i) {
@@ -117,7 +117,7 @@ template <RowStart kStart>
 cudaError_t start_rows(const RowCodes& call, const Device& device) {
   const int threads = row_threads(call.k);
   const bool warp = threads == 32;
-  const int64_t rows = warp ? kRowsOfABlock : 1, shared = call.norm == nullptr ? 0 : 4 * rows * call.k;
+  const int64_t rows = warp ? kRowsOfABlock : 1, shared = 4 * (rows * call.k + (warp ? 0 : kRowWarps + 1));
   auto* const kernel = warp ? &row_codes_all<kStart, true> : &row_codes_all<kStart, false>;
   auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
   if (e != cudaSuccess) return e;
