@@ -73,9 +73,11 @@ struct Limits {
   int64_t context = 0;              // positions of a sequence: up to so many, runs allocate nothing
 };
 
-/// Rows of a batch that a backend works well on, and the most bytes of a workspace for them.
+/// Rows of a batch that a backend works well on, and the most bytes of a workspace for them; those of sessions, which
+/// leave room for their weights and pages.
 struct BatchSize {
   int64_t rows = 512, bytes = int64_t{32} << 20;
+  int64_t session_rows = rows, session_bytes = bytes;
 };
 
 /// Rows that HessianSum sums in f32, in the order in which they came, before they join the sum in f64.

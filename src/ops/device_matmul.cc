@@ -72,18 +72,21 @@ KernelPair choose_kernels(FormatId format, Activation activation, cuda::MatmulSh
   return pair;
 }
 
-/// Scales and offsets of each row and group of `group` columns: [n, groups].
-void expand_factors(const QTensor& w, int64_t group, int64_t groups, std::vector<float>& scales,
-                    std::vector<float>& offsets) {
-  const bool has_offsets = w.scaling.zero != ZeroKind::kNone;
-  scales.resize(static_cast<size_t>(w.n * groups));
-  if (has_offsets) offsets.resize(scales.size());
-  for (int64_t r = 0; r < w.n; ++r)
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t column = g * group / std::max<int64_t>(w.group(), 1);
-      scales[static_cast<size_t>(r * groups + g)] = w.scale(r, column);
-      if (has_offsets) offsets[static_cast<size_t>(r * groups + g)] = w.offset(r, column);
-    }
+/// [groups, pitch] of factor(row, scale), each scale's for all of its groups; zeros behind the last row. Some rows at a
+/// time, so that what is written lies together.
+template <class Factor>
+std::vector<float> factors_by_group(int64_t n, int64_t groups, int64_t groups_per_scale, const Factor& factor) {
+  constexpr int64_t kRows = 16;
+  const int64_t pitch = cuda::factor_rows(n);
+  std::vector<float> all(static_cast<size_t>(pitch * groups));
+  for (int64_t r = 0; r < n; r += kRows)
+    for (int64_t g = 0; g < groups; g += groups_per_scale)
+      for (int64_t i = r; i < std::min(n, r + kRows); ++i)
+        all[static_cast<size_t>(g * pitch + i)] = factor(i, g / groups_per_scale);
+  for (int64_t g = 0; g < groups; ++g)
+    if (const int64_t first = g - g % groups_per_scale; first != g)
+      std::copy_n(all.begin() + first * pitch, pitch, all.begin() + g * pitch);
+  return all;
 }
 
 struct Groups {
@@ -196,18 +199,12 @@ Status DeviceMatmulPlan::upload_rows(const uint8_t* rows, int64_t row_bytes) {
   return many_.kernel == nullptr ? Status{} : upload_order(many_, rows, row_bytes);
 }
 
-Status DeviceMatmulPlan::upload_factors(const float* scales, const float* offsets) {
-  const int64_t pitch = cuda::factor_rows(n_), bytes = 4 * pitch * groups_;
-  std::vector<float> transposed(static_cast<size_t>(pitch * groups_));
-  const auto send = [&](const float* from, Buffer& to) -> Status {
-    for (int64_t r = 0; r < n_; ++r)
-      for (int64_t g = 0; g < groups_; ++g) transposed[static_cast<size_t>(g * pitch + r)] = from[r * groups_ + g];
-    LOWBIT_TRY_ASSIGN(to, cuda::allocate(bytes, "matmul scales"));
-    return cuda::upload(to, transposed.data(), bytes);
-  };
-  LOWBIT_TRY(send(scales, scales_));
-  if (offsets != nullptr) LOWBIT_TRY(send(offsets, offsets_));
-  return {};
+template <class Factor>
+Status DeviceMatmulPlan::upload_factors(Buffer& to, const Factor& factor) const {
+  const std::vector<float> all = factors_by_group(n_, groups_, std::max<int64_t>(groups_per_scale_, 1), factor);
+  const int64_t bytes = int64_t{sizeof(float)} * static_cast<int64_t>(all.size());
+  LOWBIT_TRY_ASSIGN(to, cuda::allocate(bytes, "matmul scales"));
+  return cuda::upload(to, all.data(), bytes);
 }
 
 Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMatmulOptions& options) {
@@ -232,11 +229,9 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make(const QTensor& w, const DeviceMa
   plan.scaling_ = dense ? "" : scaling_name(w.scaling);
   LOWBIT_TRY(plan.choose(w.format, options));
   LOWBIT_TRY(plan.upload_rows(w.codes.as<uint8_t>(), row_bytes(w.format, w.k)));
-  if (!dense) {
-    std::vector<float> scales, offsets;
-    expand_factors(w, g.group, g.groups, scales, offsets);
-    LOWBIT_TRY(plan.upload_factors(scales.data(), offsets.empty() ? nullptr : offsets.data()));
-  }
+  if (!dense) LOWBIT_TRY(plan.upload_factors(plan.scales_, [&](int64_t r, int64_t s) { return w.scale(r, s); }));
+  if (plan.has_offsets_)
+    LOWBIT_TRY(plan.upload_factors(plan.offsets_, [&](int64_t r, int64_t s) { return w.offset(r, s); }));
   if (!w.codebook.empty()) {
     std::vector<float> table = w.codebook;
     table.resize(16, 0.0f);
@@ -263,7 +258,11 @@ Result<DeviceMatmulPlan> DeviceMatmulPlan::make_derived(FormatId format, const u
   plan.scaling_ = plan.groups_ > 1 ? "g" + std::to_string(plan.group_) : "row";
   LOWBIT_TRY(plan.choose(format, options));
   LOWBIT_TRY(plan.upload_rows(codes, row_bytes(format, k)));
-  LOWBIT_TRY(plan.upload_factors(scales, offsets));
+  const auto of = [&plan](const float* from) {
+    return [from, groups = plan.groups_](int64_t r, int64_t g) { return from[r * groups + g]; };
+  };
+  LOWBIT_TRY(plan.upload_factors(plan.scales_, of(scales)));
+  if (offsets != nullptr) LOWBIT_TRY(plan.upload_factors(plan.offsets_, of(offsets)));
   return plan;
 }
 

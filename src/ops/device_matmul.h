@@ -87,7 +87,9 @@ class DeviceMatmulPlan {
   Status choose(FormatId format, const DeviceMatmulOptions& options);
   Status upload_rows(const uint8_t* rows, int64_t row_bytes);
   Status upload_order(Order& order, const uint8_t* rows, int64_t row_bytes) const;
-  Status upload_factors(const float* scales, const float* offsets);
+  /// `to` = factor(row, scale) in the kernels' order.
+  template <class Factor>
+  Status upload_factors(Buffer& to, const Factor& factor) const;
 
   Order few_, many_;  // many_ without a kernel: few_ takes any number of rows
   Activation activation_ = Activation::kInt8;

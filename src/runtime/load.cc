@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <unordered_map>
 
 #include "base/try.h"
@@ -124,8 +125,10 @@ int64_t Transformer::bytes_of_batch(int64_t rows) const {
 }
 
 int64_t Transformer::rows_of_batch(int64_t limit) const {
-  const int64_t affordable = std::max<int64_t>(16, stages_.batch_size().bytes / bytes_of_batch(1));
-  return std::max<int64_t>(1, std::min({limit, affordable, context_}));
+  const BatchSize size = stages_.batch_size();
+  int64_t affordable = std::max<int64_t>(16, size.session_bytes / bytes_of_batch(1));
+  if (affordable >= 512) affordable = int64_t(std::bit_floor(uint64_t(affordable)));  // that prompts are cut evenly
+  return std::max<int64_t>(1, std::min({limit > 0 ? limit : size.session_rows, affordable, context_}));
 }
 
 Status Transformer::prepare_to_run(int64_t batch_limit) {

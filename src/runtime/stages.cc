@@ -42,7 +42,8 @@ BatchSize Stages::batch_size() const {
   BatchSize least = stages_.front().backend->batch_size();
   for (const Stage& s : stages_) {
     const BatchSize own = s.backend->batch_size();
-    least = {std::min(least.rows, own.rows), std::min(least.bytes, own.bytes)};
+    least = {std::min(least.rows, own.rows), std::min(least.bytes, own.bytes),
+             std::min(least.session_rows, own.session_rows), std::min(least.session_bytes, own.session_bytes)};
   }
   return least;
 }

@@ -31,7 +31,7 @@ struct LoadOptions {
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
   KvFormat kv;          // of all layers' pages
   std::string kv_keep;  // but for these, which stay f16 (parse_kv_keep())
-  int64_t batch = 512;  // the most rows computed at once; less when the workspace would pass 32 MiB (256 on a GPU)
+  int64_t batch = 0;  // the most rows computed at once, 0: BatchSize::session_rows; less where they need too much room
   /// Called after each tensor; returning false stops the load with kCancelled.
   std::function<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };

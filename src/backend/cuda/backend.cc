@@ -51,7 +51,9 @@ class CudaBackend final : public Backend {
     return cuda::synchronize(nullptr);
   }
 
-  BatchSize batch_size() const override { return {.rows = 8192, .bytes = int64_t{256} << 20}; }
+  BatchSize batch_size() const override {
+    return {.rows = 8192, .bytes = int64_t{256} << 20, .session_rows = 2048, .session_bytes = int64_t{192} << 20};
+  }
 
   Result<std::unique_ptr<HessianSum>> hessian_sum(int64_t k, bool compares) override {
     return CudaHessianSum::make(gpu_, k, compares);

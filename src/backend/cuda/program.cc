@@ -127,7 +127,7 @@ Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pa
       LOWBIT_TRY(std::visit([&](const auto& step) { return run_step(c, step, run); }, c.step));
       if (work.profile_ != nullptr) LOWBIT_TRY(work.wait());
     }
-    return {};
+    return work.finish_rows();
   };
   if (!repeats(work, batch)) return enqueue();
   return work.recordings_.run(shape_of(work, batch, first, last), work.stream(), enqueue);
@@ -182,6 +182,7 @@ Status CudaProgram::run_step(const Compiled&, const EmbedStep& step, Run& run) c
 
 Result<const float*> CudaProgram::input(const Compiled& c, const StepInput& in, int64_t k, int64_t row, int64_t m,
                                         CudaWorkspace& work) const {
+  LOWBIT_TRY(work.finish_rows());
   work.codes_of_ = {};
   float* x = work.slot(in.from) + row * k;
   float* const normed = work.normed_.as<float>();
@@ -206,9 +207,14 @@ Result<const float*> CudaProgram::input(const Compiled& c, const StepInput& in, 
 Result<const float*> CudaProgram::operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
                                           int64_t row, int64_t m, CudaWorkspace& work) const {
   const bool seen = in.tap >= 0 && work.observer_;
-  if (!alike || !reader.takes_codes() || !reader.rounding.is_default() || in.norm == nullptr || in.hadamard > 0 ||
-      seen || !cuda::has_norm_codes(reader.k))
+  if (!alike || !reader.takes_codes() || !reader.rounding.is_default() || in.hadamard > 0 || seen)
     return input(c, in, reader.k, row, m, work);
+  if (row == 0) {
+    LOWBIT_TRY_ASSIGN(const float* const x, coded(c, in, reader, m, work));
+    if (x != nullptr) return x;
+  }
+  if (in.norm == nullptr || !cuda::has_norm_codes(reader.k)) return input(c, in, reader.k, row, m, work);
+  LOWBIT_TRY(work.finish_rows());
   const auto* const x = work.normed_.as<float>();  // what the codes stand for; nobody reads it
   work.codes_of_ = {x, reader.code_group(), reader.rounding};
   LOWBIT_TRY(cuda::norm_codes({work.slot(in.from) + row * reader.k, c.norm.as<float>(), in.norm->eps, m, reader.k,
@@ -309,8 +315,9 @@ Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run
   LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, front, alike, 0, run.m, work));
   for (const Product& p : step.out) {
     const CudaWeight& w = cuda_weight(p.weight);
+    LOWBIT_TRY(work.finish_rows());  // of a product before
     LOWBIT_TRY(multiply(w, x, run.m, p.add ? work.sum_.as<float>() : work.slot(p.to), work));
-    if (p.add) LOWBIT_TRY(cuda::add_rows(work.sum_.as<float>(), run.m * w.n, work.slot(p.to), work.stream()));
+    if (p.add) work.deferred_ = {cuda::RowStart::kSum, p.to, run.m * w.n};
   }
   return {};
 }
@@ -330,12 +337,14 @@ Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) c
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, step.in, gate, takes_same_codes(gate, up), 0, run.m, work));
     for (const StepPart& part : parts) LOWBIT_TRY(multiply(*part.weight, x, run.m, part.to, work));
   }
-  const auto multiply_gate = step.glu == Glu::kSquaredRelu ? cuda::squared_relu_rows : cuda::gate_rows;
-  return multiply_gate(work.slot(step.to), work.up_.as<float>(), run.m * gate.n, work.stream());
+  const bool squares = step.glu == Glu::kSquaredRelu;
+  work.deferred_ = {squares ? cuda::RowStart::kSquaredRelu : cuda::RowStart::kSilu, step.to, run.m * gate.n};
+  return {};
 }
 
 Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
+  LOWBIT_TRY(work.finish_rows());
   const AttentionSpec& a = *step.spec;
   float *const q = work.slot(step.q), *const k = work.slot(step.k);
   const auto norm = [&](const Norm* by, const Buffer& weight, float* x, int64_t heads) -> Status {
@@ -400,6 +409,7 @@ cuda::AttendPages CudaProgram::attention_on(const CudaBatch::Tiles& tiles, int64
 
 Status CudaProgram::run_step(const Compiled&, const GatherStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
+  LOWBIT_TRY(work.finish_rows());
   run.m = work.batch_.wanted_rows();
   if (work.batch_.wanted_in_front()) return {};
   const int64_t width = work.widths_[step.slot];

@@ -44,6 +44,10 @@ class CudaProgram final : public Program {
   /// sees the rows, only codes are made.
   Result<const float*> operand(const Compiled& c, const StepInput& in, const CudaWeight& reader, bool alike,
                                int64_t row, int64_t m, CudaWorkspace& work) const;
+  /// operand() of many rows that become codes, with what was deferred, in one launch; null, with nothing enqueued,
+  /// where it takes several.
+  Result<const float*> coded(const Compiled& c, const StepInput& in, const CudaWeight& reader, int64_t m,
+                             CudaWorkspace& work) const;
   /// y [m, n] of rows x [m, k].
   Status multiply_fp8(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const;
   Status multiply(const CudaWeight& w, const float* x, int64_t m, float* y, CudaWorkspace& work) const;

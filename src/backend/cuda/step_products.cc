@@ -21,6 +21,7 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   if (m < 1 || m > cuda::kMostStepRows || parts.size() > size_t{cuda::kMostStepProducts} || in.hadamard > 0 ||
       (in.tap >= 0 && work.observer_))
     return false;
+  LOWBIT_TRY(work.finish_rows());
   cuda::StepProducts call;
   call.end = end;
   for (const StepPart& part : parts) {

@@ -105,14 +105,13 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   slots_.resize(widths_.size());
   for (size_t s = 0; s < widths_.size(); ++s) LOWBIT_TRY(take(slots_[s], rows_ * widths_[s] * kFloat));
   LOWBIT_TRY(take(normed_, rows_ * needs.normed * kFloat));
-  LOWBIT_TRY(take(sum_, rows_ * needs.sum * kFloat));
-  LOWBIT_TRY(take(up_, rows_ * needs.up * kFloat));
+  LOWBIT_TRY(take(sum_, std::max({rows_ * needs.sum, rows_ * needs.up, needs.results}) * kFloat));
+  up_ = results_ = sum_;
   LOWBIT_TRY(take(clipped_, rows_ * needs.clipped * kFloat));
   LOWBIT_TRY(take(own_, rows_ * needs.own * kFloat));
   LOWBIT_TRY(take(codes_, rows_ * needs.codes));
   LOWBIT_TRY(take(code_scales_, rows_ * needs.code_scales * kFloat));
   LOWBIT_TRY(take(scratch_, needs.scratch));
-  LOWBIT_TRY(take(results_, needs.results * kFloat));
   LOWBIT_TRY(take(arrived_, rows_ * needs.kv_heads * int64_t{sizeof(uint32_t)}));
   LOWBIT_TRY(cuda::fill(arrived_, 0));
   if (needs.vocab > 0) logits_rows_ = std::clamp<int64_t>(kLogitBytes / (needs.vocab * kFloat), 1, kMostLogitRows);
@@ -143,8 +142,8 @@ Batch CudaWorkspace::later(const Batch& batch, int64_t pass) {
 
 int64_t CudaWorkspace::bytes() const {
   int64_t total = batch_.bytes();
-  for (const Buffer* b : {&normed_, &sum_, &up_, &clipped_, &own_, &codes_, &code_scales_, &scratch_, &logits_,
-                          &results_, &arrived_, &chosen_, &choose_scratch_})
+  for (const Buffer* b : {&normed_, &sum_, &clipped_, &own_, &codes_, &code_scales_, &scratch_, &logits_, &arrived_,
+                          &chosen_, &choose_scratch_})
     total += b->size();
   for (const Buffer& s : slots_) total += s.size();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();

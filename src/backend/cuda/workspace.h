@@ -9,6 +9,7 @@
 #include "backend/cuda/recordings.h"
 #include "backend/cuda/weight.h"
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_codes_api.h"
 
 namespace lowbit {
 
@@ -44,6 +45,13 @@ class CudaWorkspace final : public Workspace {
     bool fp8 = false;
     bool operator==(const CodesOf&) const = default;
   };
+  /// An operation on a slot that is still to be done: by its next reader on the way to codes, or by finish_rows(). The
+  /// other operand is in sum_ or up_.
+  struct Deferred {
+    cuda::RowStart start = cuda::RowStart::kX;  // nothing
+    Slot slot = 0;
+    int64_t count = 0;  // floats
+  };
   /// Sizes of the buffers that steps need besides their slots.
   struct Needs {
     int64_t normed = 0, sum = 0, up = 0, clipped = 0, own = 0;  // columns
@@ -59,6 +67,8 @@ class CudaWorkspace final : public Workspace {
   const Rotation* rotation_of(const AttentionSpec& spec) const;
   /// The batch as its pass `pass` has it.
   Batch later(const Batch& batch, int64_t pass);
+  /// Enqueues the operation that was deferred.
+  Status finish_rows();
   Status wait() const { return cuda::synchronize(stream_.handle()); }
   void* stream() const { return stream_.handle(); }
   /// Rows whose logits may stay here until all steps are done.
@@ -72,10 +82,11 @@ class CudaWorkspace final : public Workspace {
   int64_t rows_ = 0;
   std::vector<int64_t> widths_;
   std::vector<Buffer> slots_;  // [rows, widths_[s]]
-  Buffer normed_, sum_,
-      up_;          // [rows, widest]: normed rows; products before they are added; the factor of a gated product
-  Buffer clipped_;  // [rows, widest]: rows before they are rounded
-  Buffer own_;      // [rows, widest]: rows normed for one product alone
+  Buffer normed_;              // [rows, widest]: normed rows
+  Buffer sum_, up_, results_;  // the same memory: none lives while another is written. [rows, widest]: products before
+                               // they are added; the factor of a gated product; spans that are computed apart
+  Buffer clipped_;             // [rows, widest]: rows before they are rounded
+  Buffer own_;                 // [rows, widest]: rows normed for one product alone
   Buffer codes_, code_scales_;
   Buffer scratch_;  // of products
   Buffer logits_;   // [logits_rows_, vocab]
@@ -86,7 +97,6 @@ class CudaWorkspace final : public Workspace {
   Buffer choose_scratch_;           // of logits_rows_
   std::vector<float> host_logits_;  // of several sequences, or for sinks
   int64_t most_spans_ = 1;          // of a sequence
-  Buffer results_;                  // of spans that are computed apart
   Buffer arrived_;                  // AttendStep::arrived
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
@@ -94,6 +104,7 @@ class CudaWorkspace final : public Workspace {
   std::vector<WantedRows> wanted_;
   Recordings recordings_;
   CodesOf codes_of_;
+  Deferred deferred_;
   TapObserver observer_;
   Profile* profile_ = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_block_api.h"
+#include "kernels/cuda_codes_api.h"
 #include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
 #include "kernels/cuda_halves_api.h"
@@ -94,6 +95,8 @@ Status gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, void*
 Status table_rows(const TableRows&) { return not_built(); }
 Status norm_codes(const NormCodes&) { return not_built(); }
 bool has_norm_codes(int64_t) { return false; }
+bool takes_row_codes(const RowCodes&) { return false; }
+Status row_codes(const RowCodes&) { return not_built(); }
 Status round_rows(const RoundRows&) { return not_built(); }
 Status clip_rows(const float*, int64_t, int64_t, int64_t, float*, void*) { return not_built(); }
 Status halve_rows(const HalveRows&) { return not_built(); }

@@ -7,6 +7,7 @@
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
+#include "tests/conformance/row_code_checks.h"
 
 namespace lowbit {
 namespace {
@@ -90,6 +91,11 @@ TEST(Steps, Codes) {
 TEST(Steps, NormAndCodes) {
   LOWBIT_NEEDS_GPU();
   check_norm_codes();
+}
+
+TEST(Steps, RowsToCodes) {
+  LOWBIT_NEEDS_GPU();
+  check_all_row_codes();
 }
 
 TEST(Steps, RowsOfATable) {

@@ -9,6 +9,7 @@
 #include "tests/conformance/block_checks.h"
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
+#include "tests/conformance/row_code_checks.h"
 
 namespace lowbit {
 namespace {
@@ -58,6 +59,8 @@ TEST(StepsOnFibers, AttentionOnPackedPages) { check_all_packed_attention(5200); 
 TEST(StepsOnFibers, Codes) { check_codes(); }
 
 TEST(StepsOnFibers, NormAndCodes) { check_norm_codes(); }
+
+TEST(StepsOnFibers, RowsToCodes) { check_all_row_codes(); }
 
 TEST(StepsOnFibers, RowsOfATable) { check_gather(); }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda_step_api.h"
 
@@ -16,37 +17,60 @@ using namespace block;  // NOLINT
 
 constexpr int kStepThreads = 256;
 
-/// A pair of elements of a head: of q, k or v, in this order.
-__global__ void rotate_and_store_all(const __grid_constant__ StoreRows call) {
-  const int64_t d = call.kv.head_dim, half = d / 2, kv_heads = call.kv.kv_heads, heads = call.heads + 2 * kv_heads;
-  const int64_t at = int64_t{blockIdx.x} * kStepThreads + threadIdx.x, i = at % half, head = at / half % heads,
-                row = at / half / heads;
-  if (row >= call.m) return;
-  const BatchRow of = call.rows[row];
-  const float cos = call.cos[of.position * half + i], sin = call.sin[of.position * half + i];
-  const auto rotated = [&](float a, float b) { return __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin)); };
-  const auto rotated_behind = [&](float a, float b) { return __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin)); };
-  if (head < call.heads) {
-    float* const low = call.q + (row * call.heads + head) * d + i;
-    const float a = low[0], b = low[half];
-    low[0] = rotated(a, b);
-    low[half] = rotated_behind(a, b);
-    return;
+constexpr int kRotateRows = 32, kRotateTurned = kRotateRows + 2;  // no two threads that store a pair meet in a bank
+
+__device__ __forceinline__ uint16_t* page_of(const StoreRows& call, const BatchRow& row, int64_t kv_head, bool values) {
+  auto* const page =
+      reinterpret_cast<uint16_t*>(call.kv.tables[row.sequence * call.kv.stride + row.position / kKvPage]);
+  return page + ((call.kv.index * 2 + (values ? 1 : 0)) * call.kv.kv_heads + kv_head) * kKvPage * call.kv.head_dim;
+}
+
+/// A thread block takes a head of q, k or v, in this order, of kRotateRows rows, a thread a pair of elements. In pages
+/// keys lie element by element: they are turned in shared memory, so that neighbouring threads store neighbours.
+__global__ void __launch_bounds__(kStepThreads) rotate_and_store_all(const __grid_constant__ StoreRows call) {
+  __shared__ uint16_t turned[kMostHeadDim * kRotateTurned];
+  let_successor_start();
+  wait_for_predecessor();
+  const int d = static_cast<int>(call.kv.head_dim), half = d / 2, kv_heads = static_cast<int>(call.kv.kv_heads);
+  const int heads = static_cast<int>(call.heads), head = static_cast<int>(blockIdx.y);
+  const int64_t first = int64_t{blockIdx.x} * kRotateRows;
+  const int rows = static_cast<int>(min(call.m - first, int64_t{kRotateRows}));
+  const bool is_query = head < heads, is_value = head >= heads + kv_heads;
+  const int kv_head = head - heads - (is_value ? kv_heads : 0);
+  const float* const from =
+      is_query ? call.q + (first * heads + head) * d : (is_value ? call.v : call.k) + (first * kv_heads + kv_head) * d;
+  const int64_t pitch = int64_t{is_query ? heads : kv_heads} * d;
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x); at < rows * half; at += kStepThreads) {
+    const int r = at / half, i = at - r * half;
+    const BatchRow row = call.rows[first + r];
+    const float a = from[r * pitch + i], b = from[r * pitch + i + half];
+    if (is_value) {
+      uint16_t* const to = page_of(call, row, kv_head, true) + row.position % kKvPage * d + i;
+      to[0] = f16_nearest(a);
+      to[half] = f16_nearest(b);
+      continue;
+    }
+    const float cos = call.cos[int64_t{row.position} * half + i], sin = call.sin[int64_t{row.position} * half + i];
+    const float low = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
+    const float high = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
+    if (is_query) {
+      float* const to = call.q + (first * heads + head) * d + r * pitch + i;
+      to[0] = low;
+      to[half] = high;
+    } else {
+      turned[i * kRotateTurned + r] = f16_nearest(low);
+      turned[(i + half) * kRotateTurned + r] = f16_nearest(high);
+    }
   }
-  const int64_t page = of.position / kKvPage, t = of.position % kKvPage;
-  auto* const pages = reinterpret_cast<uint16_t*>(call.kv.tables[of.sequence * call.kv.stride + page]);
-  const bool is_key = head < call.heads + kv_heads;
-  const int64_t kv_head = head - call.heads - (is_key ? 0 : kv_heads);
-  uint16_t* const to = pages + ((call.kv.index * 2 + (is_key ? 0 : 1)) * kv_heads + kv_head) * kKvPage * d;
-  const float* const from = (is_key ? call.k : call.v) + (row * kv_heads + kv_head) * d + i;
-  const float a = from[0], b = from[half];
-  if (is_key) {
-    to[i * kKvPage + t] = f16_nearest(rotated(a, b));
-    to[(i + half) * kKvPage + t] = f16_nearest(rotated_behind(a, b));
-  } else {
-    to[t * d + i] = f16_nearest(a);
-    to[t * d + i + half] = f16_nearest(b);
-  }
+  if (is_query || is_value) return;
+  __syncthreads();
+  const int r = static_cast<int>(threadIdx.x) % kRotateRows;
+  if (r >= rows) return;
+  const BatchRow row = call.rows[first + r];
+  uint16_t* const to = page_of(call, row, kv_head, false) + row.position % kKvPage;
+  for (int i = static_cast<int>(threadIdx.x) / kRotateRows; i < d; i += kStepThreads / kRotateRows)
+    to[i * kKvPage] = turned[i * kRotateTurned + r];
 }
 
 __global__ void gather_all(const float* table, const int32_t* index, int64_t count, int64_t n, float* y) {
@@ -140,8 +164,15 @@ Status start(const char* where, void (*kernel)(Parameters...), int64_t threads, 
 }  // namespace
 
 Status rotate_and_store(const StoreRows& call) {
-  const int64_t heads = call.heads + 2 * call.kv.kv_heads;
-  return start("rotation", rotate_and_store_all, call.m * heads * (call.kv.head_dim / 2), call.stream, call);
+  if (call.m == 0) return {};
+  Device device{};
+  auto e = current_device(&device);
+  const dim3 grid(static_cast<unsigned>((call.m + kRotateRows - 1) / kRotateRows),
+                  static_cast<unsigned>(call.heads + 2 * call.kv.kv_heads));
+  if (e == cudaSuccess)
+    e = launch(rotate_and_store_all, grid, dim3(kStepThreads), 0, static_cast<cudaStream_t>(call.stream),
+               device.bulk_copies, call);
+  return check_cuda(e, "rotation");
 }
 
 Status gather_rows(const float* table, const int32_t* index, int64_t rows, int64_t n, float* y, void* stream) {

@@ -1,0 +1,59 @@
+// Codes of many rows, with what was left to be done to them.
+
+#include "kernels/cuda_codes_api.h"
+
+#include <utility>
+
+#include "backend/cuda/program.h"
+#include "base/checked.h"
+#include "base/try.h"
+#include "kernels/cuda_block_api.h"
+#include "kernels/cuda_product_api.h"
+
+namespace lowbit {
+
+Status CudaWorkspace::finish_rows() {
+  const Deferred todo = std::exchange(deferred_, {});
+  switch (todo.start) {
+    case cuda::RowStart::kX:
+      return {};
+    case cuda::RowStart::kSum:
+      return cuda::add_rows(sum_.as<float>(), todo.count, slot(todo.slot), stream());
+    case cuda::RowStart::kSilu:
+      return cuda::gate_rows(slot(todo.slot), up_.as<float>(), todo.count, stream());
+    case cuda::RowStart::kSquaredRelu:
+      return cuda::squared_relu_rows(slot(todo.slot), up_.as<float>(), todo.count, stream());
+  }
+  return {};
+}
+
+Result<const float*> CudaProgram::coded(const Compiled& c, const StepInput& in, const CudaWeight& reader, int64_t m,
+                                        CudaWorkspace& work) const {
+  const CudaWorkspace::Deferred& todo = work.deferred_;
+  cuda::RowCodes call;
+  if (todo.slot == in.from) call.start = todo.start;
+  const bool gated = call.start == cuda::RowStart::kSilu || call.start == cuda::RowStart::kSquaredRelu;
+  call.x = work.slot(in.from);
+  call.other = gated ? work.up_.as<float>() : work.sum_.as<float>();
+  if (in.norm != nullptr) call.norm = c.norm.as<float>(), call.eps = in.norm->eps;
+  call.m = m;
+  call.k = reader.k;
+  call.group = reader.code_group();
+  call.codes = work.codes_.as<int8_t>();
+  call.ldq = round_up(reader.k, 64);
+  call.scales = work.code_scales_.as<float>();
+  call.stream = work.stream();
+  // Rows of a tap are shown again later, as they are before their norm.
+  if (m <= cuda::kMostStepRows || (gated && in.tap >= 0) || !cuda::takes_row_codes(call)) return nullptr;
+  if (call.start == cuda::RowStart::kX || todo.count != m * call.k) {
+    call.start = cuda::RowStart::kX;
+    LOWBIT_TRY(work.finish_rows());
+  }
+  work.deferred_ = {};
+  const float* const x = in.norm != nullptr ? work.normed_.as<float>() : call.x;  // nobody reads it
+  work.codes_of_ = {x, reader.code_group(), reader.rounding};
+  LOWBIT_TRY(cuda::row_codes(call));
+  return x;
+}
+
+}  // namespace lowbit

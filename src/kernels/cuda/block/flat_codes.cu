@@ -1,0 +1,66 @@
+// Codes of rows that are not normed, a scale per 32 columns: all rows are one long one, and every thread takes some
+// quads of it.
+
+#include "kernels/cuda/block/flat_codes.h"
+
+#include "kernels/cuda/block/row_codes.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kFlatThreads = 256, kFlatQuads = 4;  // of a thread: so many loads are under way
+
+template <RowStart kStart>
+__global__ void __launch_bounds__(kFlatThreads) flat_codes_all(const __grid_constant__ RowCodes call, int64_t quads) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int64_t first = int64_t{blockIdx.x} * (kFlatThreads * kFlatQuads) + threadIdx.x;
+  Quad x[kFlatQuads], other[kFlatQuads];
+#pragma unroll
+  for (int i = 0; i < kFlatQuads; ++i) {
+    const int64_t at = first + i * kFlatThreads;
+    x[i] = other[i] = {};
+    if (at >= quads) continue;
+    x[i] = load_quad(call.x + 4 * at);
+    if constexpr (kStart != RowStart::kX) other[i] = load_quad(call.other + 4 * at);
+  }
+#pragma unroll
+  for (int i = 0; i < kFlatQuads; ++i) {
+    const int64_t at = first + i * kFlatThreads;
+    const Quad v = start_quad<kStart>(x[i], other[i]);
+    const Quantizer q = quantizer_of(largest_of_neighbours<kCodeGroup / 4>(largest_of_quad(v)));
+    if (at >= quads) continue;
+    if constexpr (kStart == RowStart::kSum) store_quad(call.x + 4 * at, v);
+    reinterpret_cast<uint32_t*>(call.codes)[at] = codes_of_quad(v, q.inverse);
+    if (at % (kCodeGroup / 4) == 0) call.scales[at / (kCodeGroup / 4)] = q.scale;
+  }
+}
+
+template <RowStart kStart>
+cudaError_t start_flat(const RowCodes& call, bool overlap) {
+  const int64_t quads = call.m * call.k / 4, of_block = kFlatThreads * kFlatQuads;
+  return launch(flat_codes_all<kStart>, dim3(static_cast<unsigned>((quads + of_block - 1) / of_block)),
+                dim3(kFlatThreads), 0, static_cast<cudaStream_t>(call.stream), overlap, call, quads);
+}
+
+}  // namespace
+
+cudaError_t launch_flat_codes(const RowCodes& call, bool overlap) {
+  switch (call.start) {
+    case RowStart::kX:
+      return start_flat<RowStart::kX>(call, overlap);
+    case RowStart::kSum:
+      return start_flat<RowStart::kSum>(call, overlap);
+    case RowStart::kSilu:
+      return start_flat<RowStart::kSilu>(call, overlap);
+    case RowStart::kSquaredRelu:
+      return start_flat<RowStart::kSquaredRelu>(call, overlap);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace lowbit::cuda

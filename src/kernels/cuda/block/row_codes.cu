@@ -1,0 +1,163 @@
+// Rows that are normed, and rows with one scale: some threads keep a row in their registers from what stands before the
+// norm to the codes. Only the sum of squares, whose order is that of sixteen lanes, goes through shared memory.
+
+#include "kernels/cuda/block/row_codes.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda/block/flat_codes.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kRowQuads = 5;          // of a thread
+constexpr int kMostRowThreads = 512;  // of a row
+constexpr int kRowsOfABlock = 4;      // where a warp takes a row
+constexpr int kRowWarps = kMostRowThreads / 32;
+
+/// Threads that take a row of k columns; 0: it is too long.
+int row_threads(int64_t k) {
+  for (const int threads : {32, 128, 256, kMostRowThreads})
+    if (k <= int64_t{4} * kRowQuads * threads) return threads;
+  return 0;
+}
+
+/// The norm's factor of a row in shared memory, in all threads of the row. Where they are a warp, all lanes work it
+/// out; else the first warp does.
+template <bool kWarp>
+__device__ __forceinline__ float factor_of(const float* row, int k, float eps, float& shared) {
+  if constexpr (kWarp) {
+    __syncwarp();
+    return inverse_rms(row, k, eps);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const float found = inverse_rms(row, k, eps);
+    if (threadIdx.x == 0) shared = found;
+  }
+  __syncthreads();
+  return shared;
+}
+
+template <bool kWarp>
+__device__ __forceinline__ uint32_t largest_of_row(uint32_t most, uint32_t* of_warps, int threads) {
+  most = largest_of_neighbours<32>(most);
+  if constexpr (kWarp) return most;
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = most;
+  __syncthreads();
+  for (int i = 0; i < threads / 32; ++i) most = max(most, of_warps[i]);
+  return most;
+}
+
+/// `threads` of a block take a row; kWarp: 32, and a block has kRowsOfABlock rows.
+template <RowStart kStart, bool kWarp>
+__global__ void __launch_bounds__(kMostRowThreads) row_codes_all(const __grid_constant__ RowCodes call, int threads) {
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  let_successor_start();
+  const int within = kWarp ? static_cast<int>(threadIdx.x) / 32 : 0, k = static_cast<int>(call.k);
+  const int thread = kWarp ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x);
+  const int64_t at = int64_t{blockIdx.x} * (kWarp ? kRowsOfABlock : 1) + within;
+  if (at >= call.m) return;  // whole warps, which nobody waits for
+  auto* const row = reinterpret_cast<float*>(bytes) + within * k;
+  auto* const of_warps = reinterpret_cast<uint32_t*>(row + k);  // no block has a row's threads and two rows
+  float& factor = *reinterpret_cast<float*>(of_warps + kRowWarps);
+  Quad norm[kRowQuads], v[kRowQuads];
+#pragma unroll
+  for (int i = 0; i < kRowQuads; ++i) {
+    const int column = 4 * (i * threads + thread);
+    norm[i] = {};
+    if (call.norm != nullptr && column < k) norm[i] = load_quad(call.norm + column);
+  }
+  wait_for_predecessor();
+  float* const x = call.x + at * k;
+#pragma unroll
+  for (int i = 0; i < kRowQuads; ++i) {
+    const int column = 4 * (i * threads + thread);
+    v[i] = {};
+    if (column >= k) continue;
+    v[i] = load_quad(x + column);
+    if constexpr (kStart != RowStart::kX) v[i] = start_quad<kStart>(v[i], load_quad(call.other + at * k + column));
+    if constexpr (kStart == RowStart::kSum) store_quad(x + column, v[i]);
+    if (call.norm != nullptr) store_quad(row + column, v[i]);
+  }
+  if (call.norm != nullptr) {
+    const float by = factor_of<kWarp>(row, k, call.eps, factor);
+#pragma unroll
+    for (int i = 0; i < kRowQuads; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[i].v[j] = __fmul_rn(__fmul_rn(v[i].v[j], by), norm[i].v[j]);
+  }
+  const bool whole = call.group == 0;
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < kRowQuads; ++i)
+    if (whole && 4 * (i * threads + thread) < k) most = max(most, largest_of_quad(v[i]));
+  Quantizer q{};
+  if (whole) q = quantizer_of(largest_of_row<kWarp>(most, of_warps, threads));
+  const int groups = whole ? 1 : (k + kCodeGroup - 1) / kCodeGroup, ldq = static_cast<int>(call.ldq);
+  auto* const codes = reinterpret_cast<uint32_t*>(call.codes + at * call.ldq);
+#pragma unroll
+  for (int i = 0; i < kRowQuads; ++i) {
+    const int column = 4 * (i * threads + thread);
+    if (!whole) q = quantizer_of(largest_of_neighbours<kCodeGroup / 4>(column < k ? largest_of_quad(v[i]) : 0));
+    if (column >= ldq) continue;
+    codes[column / 4] = column < k ? codes_of_quad(v[i], q.inverse) : 0;
+    if (!whole && column % kCodeGroup == 0 && column < k) call.scales[at * groups + column / kCodeGroup] = q.scale;
+  }
+  if (whole && thread == 0) call.scales[at] = q.scale;
+  for (int column = 4 * (kRowQuads * threads + thread); column < ldq; column += 4 * threads) codes[column / 4] = 0;
+}
+
+template <RowStart kStart>
+cudaError_t start_rows(const RowCodes& call, const Device& device) {
+  const int threads = row_threads(call.k);
+  const bool warp = threads == 32;
+  const int64_t rows = warp ? kRowsOfABlock : 1, shared = 4 * (rows * call.k + (warp ? 0 : kRowWarps + 1));
+  auto* const kernel = warp ? &row_codes_all<kStart, true> : &row_codes_all<kStart, false>;
+  auto e = allow_shared(reinterpret_cast<const void*>(kernel), device);
+  if (e != cudaSuccess) return e;
+  return launch(kernel, dim3(static_cast<unsigned>((call.m + rows - 1) / rows)),
+                dim3(static_cast<unsigned>(threads * rows)), static_cast<size_t>(shared),
+                static_cast<cudaStream_t>(call.stream), device.bulk_copies, call, threads);
+}
+
+cudaError_t start_rows_of(const RowCodes& call, const Device& device) {
+  switch (call.start) {
+    case RowStart::kX:
+      return start_rows<RowStart::kX>(call, device);
+    case RowStart::kSum:
+      return start_rows<RowStart::kSum>(call, device);
+    case RowStart::kSilu:
+      return start_rows<RowStart::kSilu>(call, device);
+    case RowStart::kSquaredRelu:
+      return start_rows<RowStart::kSquaredRelu>(call, device);
+  }
+  return cudaErrorInvalidValue;
+}
+
+bool is_flat(const RowCodes& call) {
+  return call.norm == nullptr && call.group == kCodeGroup && call.k % kCodeGroup == 0 && call.ldq == call.k;
+}
+
+}  // namespace
+
+bool takes_row_codes(const RowCodes& call) {
+  if (call.k <= 0 || call.k % 4 != 0 || call.ldq % 4 != 0 || (call.group != kCodeGroup && call.group != 0))
+    return false;
+  return is_flat(call) || row_threads(call.k) > 0;
+}
+
+Status row_codes(const RowCodes& call) {
+  if (call.m == 0) return {};
+  Device device{};
+  auto e = current_device(&device);
+  if (e == cudaSuccess) e = is_flat(call) ? launch_flat_codes(call, device.bulk_copies) : start_rows_of(call, device);
+  return check_cuda(e, "activations");
+}
+
+}  // namespace lowbit::cuda

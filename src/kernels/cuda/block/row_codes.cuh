@@ -1,0 +1,59 @@
+#pragma once
+// Four columns of a row, from loads to codes: shared by the kernels that make codes of many rows.
+
+#include "kernels/cuda/block/rows.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda_codes_api.h"
+
+namespace lowbit::cuda::block {
+
+constexpr int kCodeGroup = 32;  // columns that share a scale: eight threads, four columns each
+
+struct Quad {
+  float v[4];
+};
+
+__device__ __forceinline__ Quad load_quad(const float* from) {
+  const float4 f = *reinterpret_cast<const float4*>(from);
+  return {{f.x, f.y, f.z, f.w}};
+}
+__device__ __forceinline__ void store_quad(float* to, const Quad& q) {
+  *reinterpret_cast<float4*>(to) = make_float4(q.v[0], q.v[1], q.v[2], q.v[3]);
+}
+
+/// gate_rows(), squared_relu_rows(), add_rows().
+template <RowStart kStart>
+__device__ __forceinline__ Quad start_quad(Quad x, const Quad& other) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float& v = x.v[i];
+    if constexpr (kStart == RowStart::kSum) v = __fadd_rn(v, other.v[i]);
+    if constexpr (kStart == RowStart::kSilu) v = __fmul_rn(__fdiv_rn(v, __fadd_rn(1.0f, exp_f32(-v))), other.v[i]);
+    if constexpr (kStart == RowStart::kSquaredRelu) {
+      const float r = v < 0 ? 0.0f : v;  // a NaN stays one
+      v = __fmul_rn(__fmul_rn(r, r), other.v[i]);
+    }
+  }
+  return x;
+}
+
+__device__ __forceinline__ uint32_t largest_of_quad(const Quad& q) {
+  return max(max(magnitude_bits(q.v[0]), magnitude_bits(q.v[1])), max(magnitude_bits(q.v[2]), magnitude_bits(q.v[3])));
+}
+
+/// The largest of kWidth neighbouring lanes' numbers, in all of them.
+template <int kWidth>
+__device__ __forceinline__ uint32_t largest_of_neighbours(uint32_t most) {
+#pragma unroll
+  for (int w = 1; w < kWidth; w *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, 32));
+  return most;
+}
+
+__device__ __forceinline__ uint32_t codes_of_quad(const Quad& q, float inverse) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(quantize_one(q.v[i], inverse)) & 0xffu) << (8 * i);
+  return word;
+}
+
+}  // namespace lowbit::cuda::block
