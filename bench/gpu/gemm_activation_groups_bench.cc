@@ -16,15 +16,16 @@ struct Shape {
   int64_t group, n, k;  // columns that share a scale of the weights
 };
 const Shape kShapes[] = {
-    {"int4-g128-qkv", FormatId::kInt4, 128, 6144, 4096},  {"int4-g128-o", FormatId::kInt4, 128, 4096, 4096},
-    {"int4-g128-up", FormatId::kInt4, 128, 28672, 4096},  {"int4-g128-down", FormatId::kInt4, 128, 4096, 14336},
-    {"int4-g64-qkv", FormatId::kInt4, 64, 6144, 4096},    {"int4-g64-down", FormatId::kInt4, 64, 4096, 14336},
-    {"int4-g32-qkv", FormatId::kInt4, 32, 6144, 4096},    {"int2-g128-qkv", FormatId::kInt2, 128, 6144, 4096},
-    {"int8-g128-qkv", FormatId::kInt8, 128, 6144, 4096},  {"int8-row-qkv", FormatId::kInt8, 4096, 6144, 4096},
-    {"int4-g64-smol-o", FormatId::kInt4, 64, 576, 576},   {"int4-g64-smol-qkv", FormatId::kInt4, 64, 960, 576},
-    {"int4-g64-smol-up", FormatId::kInt4, 64, 3072, 576}, {"int4-g64-smol-down", FormatId::kInt4, 64, 576, 1536},
+    {"int4-g128-qkv", FormatId::kInt4, 128, 6144, 4096},    {"int4-g128-o", FormatId::kInt4, 128, 4096, 4096},
+    {"int4-g128-up", FormatId::kInt4, 128, 14336, 4096},    {"int4-g128-kv", FormatId::kInt4, 128, 1024, 4096},
+    {"int4-g128-down", FormatId::kInt4, 128, 4096, 14336},  {"int4-g64-qkv", FormatId::kInt4, 64, 6144, 4096},
+    {"int4-g64-down", FormatId::kInt4, 64, 4096, 14336},    {"int4-g32-qkv", FormatId::kInt4, 32, 6144, 4096},
+    {"int2-g128-qkv", FormatId::kInt2, 128, 6144, 4096},    {"int8-g128-qkv", FormatId::kInt8, 128, 6144, 4096},
+    {"int8-row-qkv", FormatId::kInt8, 4096, 6144, 4096},    {"int4-g64-smol-o", FormatId::kInt4, 64, 576, 576},
+    {"int4-g64-smol-qkv", FormatId::kInt4, 64, 960, 576},   {"int4-g64-smol-up", FormatId::kInt4, 64, 3072, 576},
+    {"int4-g64-smol-down", FormatId::kInt4, 64, 576, 1536},
 };
-constexpr int64_t kTokens[] = {8, 16, 32, 64, 128, 512, 2048};
+constexpr int64_t kTokens[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
 bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaStream_t stream) {
   GemmCase c;
@@ -34,7 +35,7 @@ bool time_shape(const Shape& shape, int64_t m, int processors, int shared, cudaS
   CaseData data(c, 7, copies);
   const ActivationGroupTile chosen = choose_activation_groups(data.problem(), c.per_scale, 90, processors, shared);
   bool right = true;
-  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x128); ++t) {
+  for (int t = 1; t <= int(kLastActivationGroupTile); ++t) {
     const auto tile = ActivationGroupTile(t);
     if ((tile == ActivationGroupTile::kSkinny && m > 32) || (tile < ActivationGroupTile::k64x32 && m > 128) ||
         (tile >= ActivationGroupTile::k64x32 && m < 64))

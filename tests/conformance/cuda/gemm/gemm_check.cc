@@ -193,6 +193,8 @@ void run_activation_groups(Tally& tally) {
   c.format = kFormats[below(4)], c.output = GemmOutput(below(3)), c.group = kActivationGroupColumns;
   c.m = 1 + below(below(3) == 0 ? 300 : 70), c.n = 1 + below(below(2) == 0 ? 130 : 500);
   c.k = below(2) == 0 ? 1 + below(3000) : 64 * (1 + below(50));
+  if (below(10) == 0)  // blocks take several tiles
+    c.m = 1000 + below(1000), c.n = 1200 + below(1000), c.k = 1 + below(700);
   c.x_groups = true, c.per_scale = kPerScale[below(7)];
   c.offsets = below(5) == 0, c.bias = below(2) == 0, c.extremes = below(8) == 0, c.y_pad = below(3);
   if (below(4) != 0)
@@ -201,7 +203,7 @@ void run_activation_groups(Tally& tally) {
     c.x_pad = below(5), c.x_shift = below(3);
   CaseData data(c, state, 1);
   ++tally.cases;
-  for (int t = 1; t <= int(ActivationGroupTile::kBulk128x128); ++t)
+  for (int t = 1; t <= int(kLastActivationGroupTile); ++t)
     for (int launch = 0; launch < 4; ++launch) {
       GemmProblem p = data.problem();
       p.overlap_previous = launch > 0;

@@ -179,19 +179,20 @@ GemmStatus launch_activation_groups(const GemmProblem& p, int64_t per_scale, Act
   args.band = std::max<int>(1, band_rows(p) / int(tokens));
   const int64_t tiles = int64_t(args.m_tiles) * args.n_tiles;
   if (tiles >= kTileRowLimit) return GemmStatus::kUnsupported;
-  const bool bulk = tile == ActivationGroupTile::kBulk128x128;
+  const bool wgmma = tile >= ActivationGroupTile::kWgmma128x64;
   CUtensorMap map;
-  if (bulk && (!has_bulk_activation_groups(device.arch) || !args.x_aligned || args.offsets != nullptr))
+  if (wgmma && (!has_wgmma_activation_groups(device.arch) || !args.x_aligned || args.offsets != nullptr))
     return GemmStatus::kUnsupported;
-  if (bulk && !make_map(p, int(tokens), &map)) return GemmStatus::kCudaError;
+  if (wgmma && !make_map(p, int(tokens), &map)) return GemmStatus::kCudaError;
   config.gridDim = tile < ActivationGroupTile::k64x32
                        ? dim3(unsigned(args.n_tiles), unsigned(args.m_tiles))
-                       : dim3(unsigned(bulk ? std::min<int64_t>(tiles, device.processors) : tiles));
-  config.blockDim = dim3(unsigned(skinny ? activation_group_skinny_threads(args) : kernel->threads + (bulk ? 128 : 0)));
+                       : dim3(unsigned(wgmma ? std::min<int64_t>(tiles, device.processors) : tiles));
+  config.blockDim =
+      dim3(unsigned(skinny ? activation_group_skinny_threads(args) : kernel->threads + (wgmma ? 128 : 0)));
   config.dynamicSmemBytes = size_t(shared);
   config.numAttrs = p.overlap_previous && device.arch >= 90 ? 1 : 0;
   void *list[] = {&args}, *with_map[] = {&map, &args};
-  return launched(cudaLaunchKernelExC(&config, kernel->function, bulk ? with_map : list));
+  return launched(cudaLaunchKernelExC(&config, kernel->function, wgmma ? with_map : list));
 }
 
 GemmStatus launch_skinny(const GemmProblem& p, const Device& device, cudaStream_t stream) {

@@ -2,9 +2,9 @@
 // The instances of a stored width.
 
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups.cuh"
-#include "kernels/cuda/gemm/mainloop/gemm_activation_groups_bulk.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_skinny.cuh"
 #include "kernels/cuda/gemm/mainloop/gemm_activation_groups_split.cuh"
+#include "kernels/cuda/gemm/mainloop/gemm_activation_groups_wgmma.cuh"
 
 namespace lowbit::cuda {
 
@@ -17,10 +17,10 @@ ActivationGroupKernel activation_group_many(ActivationGroupTile name) {
   using Tile = ActivationGroupTileOf<Bits, PerScale, 2, 4, RowWarps, XWarps, 1>;
   return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups<Tile>));
 }
-template <int Bits, int PerScale>
-ActivationGroupKernel activation_group_bulk(ActivationGroupTile name) {
-  using Tile = ActivationGroupTileOf<Bits, PerScale, 2, 4, 4, 4, 1>;
-  return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups_bulk<Tile>));
+template <int Bits, int PerScale, int ColumnTiles>
+ActivationGroupKernel activation_group_wgmma(ActivationGroupTile name) {
+  using Tile = ActivationGroupTileOf<Bits, PerScale, 1, ColumnTiles, 8, 1, 1>;
+  return activation_group_kernel<Tile>(name, reinterpret_cast<const void*>(&gemm_activation_groups_wgmma<Tile>));
 }
 template <int Bits, int PerScale, int RowTiles, int ColumnTiles, int RowWarps, int KWarps>
 ActivationGroupKernel activation_group_split(ActivationGroupTile name) {
@@ -43,10 +43,11 @@ ActivationGroupKernel activation_group_skinny() {
       activation_group_split<BITS, PER_SCALE, 2, 2, 2, 4>(ActivationGroupTile::kSplit64x16), \
       activation_group_split<BITS, PER_SCALE, 1, 4, 2, 4>(ActivationGroupTile::kSplit32x32), \
       activation_group_split<BITS, PER_SCALE, 1, 4, 4, 2>(ActivationGroupTile::kSplit64x32)
-#define LOWBIT_ACTIVATION_GROUP_MANY(BITS, PER_SCALE)                            \
-  activation_group_many<BITS, PER_SCALE, 4, 2>(ActivationGroupTile::k128x64),    \
-      activation_group_many<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::k64x32), \
-      activation_group_bulk<BITS, PER_SCALE>(ActivationGroupTile::kBulk128x128)
+#define LOWBIT_ACTIVATION_GROUP_MANY(BITS, PER_SCALE)                                \
+  activation_group_many<BITS, PER_SCALE, 4, 2>(ActivationGroupTile::k128x64),        \
+      activation_group_many<BITS, PER_SCALE, 2, 1>(ActivationGroupTile::k64x32),     \
+      activation_group_wgmma<BITS, PER_SCALE, 8>(ActivationGroupTile::kWgmma128x64), \
+      activation_group_wgmma<BITS, PER_SCALE, 16>(ActivationGroupTile::kWgmma128x128)
 #define LOWBIT_ACTIVATION_GROUP_KERNELS(BITS)                                           \
   {                                                                                     \
     LOWBIT_ACTIVATION_GROUP_MANY(BITS, 0), LOWBIT_ACTIVATION_GROUP_MANY(BITS, 2),       \

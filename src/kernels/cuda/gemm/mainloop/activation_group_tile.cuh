@@ -33,8 +33,7 @@ struct ActivationGroupTileOf {
   static constexpr int kRowWarps = RowWarps_, kXWarps = XWarps_, kKWarps = KWarps_;
   static constexpr int kThreads = 32 * kRowWarps * kXWarps * kKWarps;
   static constexpr int kRows = 16 * kRowTiles * kRowWarps, kTokens = 8 * kColumnTiles * kXWarps;
-  static constexpr int kSums = 4 * kColumnTiles;     // of a lane and row tile
-  static constexpr bool kOffsets = kThreads <= 256;  // of weights; no registers for them in the largest tile
+  static constexpr int kSums = 4 * kColumnTiles;  // of a lane and row tile
   using Order = FragmentOrder<kBits, 1>;
   static_assert(kColumnTiles % 2 == 0 && kPanelRows % kRows == 0);
 

@@ -68,8 +68,7 @@ struct ActivationGroupSums {
         const bool ends = Tile::kPerScale == 0 ? left == 0 || x_group == p.groups : (step + 1) % kEvery == 0;
         if (!ends || group >= p.weight_groups) continue;
         scale_accumulate_part<Tile>(part, scales, acc);
-        if constexpr (Tile::kOffsets)
-          if (p.offsets != nullptr) add_offsets<Tile>(p, group, n, m, acc);
+        if (p.offsets != nullptr) add_offsets<Tile>(p, group, n, m, acc);
         ++group, scales += Tile::kRows, left = p.per_scale;
         if constexpr (Tile::kPerScale == 0) {
 #pragma unroll

@@ -34,7 +34,7 @@ __device__ __forceinline__ void wgmma_wait() {
 #define LOWBIT_D_32(c) LOWBIT_D_16(c), LOWBIT_D8(c, 16), LOWBIT_D8(c, 24)
 #define LOWBIT_D_48(c) LOWBIT_D_32(c), LOWBIT_D8(c, 32), LOWBIT_D8(c, 40)
 #define LOWBIT_D_64(c) LOWBIT_D_32(c), LOWBIT_D8(c, 32), LOWBIT_D8(c, 40), LOWBIT_D8(c, 48), LOWBIT_D8(c, 56)
-#define LOWBIT_WGMMA(N, REGS, TYPE, CONSTRAINT, A0, A1, A2, A3, B, ADD, SHAPE, TAIL)                                             \
+#define LOWBIT_WGMMA_OF(N, REGS, TYPE, CONSTRAINT, A0, A1, A2, A3, B, ADD, SHAPE, TAIL)                                             \
   __device__ __forceinline__ void wgmma(Wgmma<N, GemmActivation::TYPE>, typename Wgmma<N, GemmActivation::TYPE>::Sum* d,         \
                                         const uint32_t* a, uint64_t x, int add) {                                                \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #N SHAPE                       \
@@ -43,12 +43,12 @@ __device__ __forceinline__ void wgmma_wait() {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(add));                                                \
   }
 #define LOWBIT_WGMMA_INTEGERS(N, REGS, ...)                                                  \
-  LOWBIT_WGMMA(N, REGS, kInt8, "+r", __VA_ARGS__, "k32.s32.s8.s8", "")                       \
-  LOWBIT_WGMMA(N, REGS, kBit, "+r", __VA_ARGS__, "k256.s32.b1.b1.and.popc", "")
+  LOWBIT_WGMMA_OF(N, REGS, kInt8, "+r", __VA_ARGS__, "k32.s32.s8.s8", "")                       \
+  LOWBIT_WGMMA_OF(N, REGS, kBit, "+r", __VA_ARGS__, "k256.s32.b1.b1.and.popc", "")
 #define LOWBIT_WGMMA_TYPES(N, REGS, ...)                                                     \
   LOWBIT_WGMMA_INTEGERS(N, REGS, __VA_ARGS__)                                                \
-  LOWBIT_WGMMA(N, REGS, kF16, "+f", __VA_ARGS__, "k16.f32.f16.f16", ", 1, 1, 0")             \
-  LOWBIT_WGMMA(N, REGS, kBf16, "+f", __VA_ARGS__, "k16.f32.bf16.bf16", ", 1, 1, 0")
+  LOWBIT_WGMMA_OF(N, REGS, kF16, "+f", __VA_ARGS__, "k16.f32.f16.f16", ", 1, 1, 0")             \
+  LOWBIT_WGMMA_OF(N, REGS, kBf16, "+f", __VA_ARGS__, "k16.f32.bf16.bf16", ", 1, 1, 0")
 // clang-format on
 
 template <int N, GemmActivation X>

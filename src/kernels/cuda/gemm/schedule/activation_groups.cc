@@ -31,7 +31,8 @@ constexpr Microseconds kMicroseconds[][3] = {
     {{29, 16}, {27.8, 27}, {36.6, 36.8}},   // kSplit64x32
     {{35, 9.7}, {41, 10.5}, {45, 13}},      // k64x32
     {{50, 29.7}, {50, 31.4}, {64, 47}},     // k128x64
-    {{54, 54}, {65, 65}, {66, 66}},         // kBulk128x128
+    {{30.5, 29.5}, {32, 31.3}, {36, 35}},   // kWgmma128x64
+    {{47, 45.6}, {53, 50.3}, {60, 58}},     // kWgmma128x128
 };
 
 const ActivationGroupKernel* kernels_of(int bits) {
@@ -43,7 +44,7 @@ const ActivationGroupKernel* kernels_of(int bits) {
 
 }  // namespace
 
-bool has_bulk_activation_groups([[maybe_unused]] int arch) {
+bool has_wgmma_activation_groups([[maybe_unused]] int arch) {
 #if defined(LOWBIT_WGMMA)  // a build for compute capability 9.0
   return arch == 90;
 #else
@@ -97,14 +98,14 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
     least = cost, best = tile;
   };
   if (skinny) consider(ActivationGroupTile::kSkinny, 16, kActivationGroupSkinnyTokens);
-  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= ActivationGroupTile::kBulk128x128;
+  for (auto tile = ActivationGroupTile::kSplit32x16; tile <= kLastActivationGroupTile;
        tile = static_cast<ActivationGroupTile>(static_cast<int>(tile) + 1)) {
     const ActivationGroupKernel* const kernel =
         find_activation_group_kernel(stored_bits(p.w.format, p.w.activation).bits, tile, args);
     if (kernel == nullptr || kernel->shared_bytes > device_shared) continue;
-    const bool bulk = tile == ActivationGroupTile::kBulk128x128;
-    if (!bulk || (has_bulk_activation_groups(arch) && p.w.offsets == nullptr))
-      consider(tile, kernel->rows, kernel->tokens);
+    if (tile >= ActivationGroupTile::kWgmma128x64 && (!has_wgmma_activation_groups(arch) || p.w.offsets != nullptr))
+      continue;
+    consider(tile, kernel->rows, kernel->tokens);
   }
   return best;
 }

@@ -11,7 +11,7 @@
 
 namespace lowbit::cuda {
 
-inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 23;
+inline constexpr int kActivationGroupColumns = 32, kActivationGroupInstances = 26;
 inline constexpr int kActivationGroupSkinnyTokens = 8, kActivationGroupSkinnyThreads = 256,
                      kActivationGroupSkinnyBatches = 4;  // batches of a warp at a time
 
@@ -32,8 +32,10 @@ enum class ActivationGroupTile : uint8_t {
   kSplit64x32,
   k64x32,
   k128x64,
-  kBulk128x128,  // sm_90a; x with rows at multiples of 16 bytes, no offsets
+  kWgmma128x64,  // from here on: sm_90a; x with rows at multiples of 16 bytes, no offsets
+  kWgmma128x128,
 };
+inline constexpr ActivationGroupTile kLastActivationGroupTile = ActivationGroupTile::kWgmma128x128;
 inline constexpr const char* kActivationGroupTileNames[] = {
     "",
     "segments_few8",
@@ -43,7 +45,8 @@ inline constexpr const char* kActivationGroupTileNames[] = {
     "segments_64x32",
     "segments_64x32_deep",
     "segments_128x64_deep",
-    "segments_128x128_bulk",
+    "segments_128x64_wgmma",
+    "segments_128x128_wgmma",
 };
 
 struct ActivationGroupKernel {
@@ -60,8 +63,8 @@ extern const ActivationGroupKernel kActivationGroupsBits2[], kActivationGroupsBi
 const ActivationGroupKernel* find_activation_group_kernel(int bits, ActivationGroupTile tile,
                                                           const ActivationGroupArgs& args);
 
-/// Whether kBulk128x128 runs on code for `arch`.
-bool has_bulk_activation_groups(int arch);
+/// Whether kWgmma128x64 and kWgmma128x128 run on code for `arch`.
+bool has_wgmma_activation_groups(int arch);
 
 /// Cuts K for the skinny kernel; the threads of its blocks.
 void cut_activation_groups_skinny(ActivationGroupArgs& args);

@@ -1,12 +1,10 @@
 #pragma once
-// Many tokens with a scale per group of 32 columns (an activation group) on sm_90a: what gemm_activation_groups.cuh
-// does, with one warp that copies (bulk copies, boxes of a tensor map of x; scales of x four bytes at a time) and
-// sixteen that multiply and never wait for each other. Blocks are persistent over tiles of 128 x 128.
-//
-// Shapes:   x with rows at multiples of 16 bytes.
+// One warp that fills the stages of many tokens with a scale per group of 32 columns, on sm_90a: bulk copies, boxes of
+// a tensor map of x; scales of x four bytes at a time.
 
-#include "kernels/cuda/gemm/mainloop/gemm_activation_groups.cuh"
+#include "kernels/cuda/gemm/mainloop/activation_group_tile.cuh"
 #include "kernels/cuda/gemm/primitives/ptx.cuh"
+#include "kernels/cuda/gemm/schedule/tile_at.cuh"
 
 namespace lowbit::cuda {
 
@@ -30,6 +28,7 @@ struct ActivationGroupProducer : ActivationGroupStages<Tile> {
     bulk_load(this->stage(s) + Tile::kWeightsAt,
               p.tiles + pack_index(row0 / kPackRows, block, p.k_blocks) * Order::kPackBytes, Tile::kWeightBlock,
               full(s));
+#pragma unroll 1
     for (int r = 0; r < rows; ++r)
       bulk_load(this->base + this->scale_slot(s) + r * Tile::kRows * 4,
                 p.scales + int64_t(first + r) * p.per_scale * p.n_padded + row0, Tile::kRows * 4, full(s));
@@ -61,15 +60,9 @@ struct ActivationGroupProducer : ActivationGroupStages<Tile> {
   }
 };
 
+/// Barriers of the stages, by all threads.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads + 128, 1)
-    gemm_activation_groups_bulk(const __grid_constant__ CUtensorMap map,
-                                const __grid_constant__ ActivationGroupArgs p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) uint8_t activation_group_stages[];
-  uint8_t* const shared = activation_group_stages;
-  const uint32_t base = shared_address(shared);
-  const ActivationGroupProducer<Tile> producer{{base}, p, &map, static_cast<int>(threadIdx.x % 32)};
+__device__ __forceinline__ void begin_activation_group_stages(const ActivationGroupProducer<Tile>& producer) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < Tile::kStages; ++s) {
       barrier_init(producer.full(s), 33);  // what is announced, and the scales of x of each lane
@@ -79,33 +72,6 @@ __global__ void __launch_bounds__(Tile::kThreads + 128, 1)
   }
   let_next_kernel_start();
   __syncthreads();
-  if (threadIdx.x >= Tile::kThreads) {
-    give_registers<24>();
-    if (threadIdx.x < Tile::kThreads + 32) producer.run();
-    return;
-  }
-  take_registers<112>();
-  wait_for_previous_kernel();
-  const ActivationGroupLane<Tile> lane;
-  int s = 0;
-  const int tiles = p.m_tiles * p.n_tiles;
-#pragma unroll 1
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TileAt where = tile_at(p, p.n_tiles, tile);
-    const int m0 = where.m * Tile::kTokens, n = where.n * Tile::kRows + lane.first_row();
-    ActivationGroupSums<Tile> sums(p);
-#pragma unroll 1
-    for (int block = 0; block < p.k_blocks; ++block, ++s) {
-      barrier_wait(producer.full(s), s / Tile::kStages & 1);
-      sums.add_block(p, lane, shared, base, producer.stage(s),
-                     reinterpret_cast<const float*>(shared + producer.scale_slot(s)) + lane.first_row(), n,
-                     m0 + lane.first_token());
-      __syncwarp();
-      if (lane.lane == 0) barrier_arrive(producer.empty(s));
-    }
-    sums.store(p, n, m0 + lane.x_row);
-  }
-#endif
 }
 
 }  // namespace lowbit::cuda
