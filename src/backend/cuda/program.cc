@@ -359,7 +359,7 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
 /// Sequences that decode: rotation, new rows and all spans in one launch, if a thread block has room for a span.
 bool CudaProgram::takes_step(const cuda::AttendPages& call, const CudaWorkspace& work) {
   return work.batch_.single_rows() && call.heads / call.kv.kv_heads <= call.tile_queries &&
-         (call.spans == 1 || call.results != nullptr) && cuda::has_attend_step(call.tile_queries, call.kv.head_dim);
+         (call.spans == 1 || call.results != nullptr) && cuda::has_attend_step(call);
 }
 
 cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) {
