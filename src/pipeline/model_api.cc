@@ -112,6 +112,8 @@ Result<Model> Model::open(const std::string& name, const ModelOptions& options) 
   load.gpu_layers = options.gpu_layers;
   load.threads = engine.threads;
   load.tune = options.tune;
+  // Attention keeps the CPU's order where it is asked for, and where nothing else of x is rounded.
+  load.exact = options.exact || options.activation == "f32";
   load.kv = kv_format;
   load.kv_keep = options.kv_keep;
   load.context = options.context > 0 ? options.context : std::min(spec.max_positions, kDefaultContext);

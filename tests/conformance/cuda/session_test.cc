@@ -93,6 +93,7 @@ TEST(CudaSessions, WriteWhatTheCpuWrites) {
     ModelOptions options;
     options.kv = kv;
     options.context = 320;
+    options.exact = true;
     options.compute.device = "cpu";
     const auto cpu = Model::open(folder.path(), options);
     options.compute.device = "cuda";
@@ -117,6 +118,7 @@ TEST(CudaSessions, OneCallerGetsTheLikeliestTokensOfMany) {
   std::vector<TokenId> want;
   for (const char* device : {"cpu", "cuda"}) {
     ModelOptions options;
+    options.exact = true;
     options.compute.device = device;
     const auto model = Model::open(folder.path(), options);
     ASSERT_TRUE(model);

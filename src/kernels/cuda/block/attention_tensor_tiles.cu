@@ -121,14 +121,18 @@ __device__ __forceinline__ void copy_page(const AttendPages& call, const PagedTi
   const auto* const keys =
       reinterpret_cast<const uint16_t*>(page) + (call.kv.index * 2 * heads + tile.kv_head) * of_head;
   const uint16_t* const values = keys + heads * of_head;
-  const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll 4
-  for (int at = thread; at < d * 8; at += kTileThreads)
-    copy_to_shared_16(stage + at / 8 * kKeyPitch + at % 8 * 8, keys + at * 8);
   uint16_t* const to = stage + kKeyHalves<kDim>;
-#pragma unroll 4
-  for (int at = thread; at < kTensorPage * eights; at += kTileThreads)
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto copy = [&](int at) {
+    copy_to_shared_16(stage + at / 8 * kKeyPitch + at % 8 * 8, keys + at * 8);
     copy_to_shared_16(to + at / eights * kValuePitch16<kDim> + at % eights * 8, values + at * 8);
+  };
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int i = 0; i < kDim * 8 / kTileThreads; ++i) copy(thread + i * kTileThreads);
+  } else {
+    for (int at = thread; at < d * 8; at += kTileThreads) copy(at);
+  }
 }
 
 /// Zeros where no head's element is: they add nothing.
