@@ -21,10 +21,11 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
   ModelOptions o;
   if (options != nullptr) {
     lb_model_options given{};
-    LOWBIT_TRY(read_versioned("lb_model_options", options,
-                              {offsetof(lb_model_options, kv_positions), offsetof(lb_model_options, kv),
-                               offsetof(lb_model_options, kv_keep), offsetof(lb_model_options, kv_refresh), offsetof(lb_model_options, exact)},
-                              given));
+    LOWBIT_TRY(read_versioned(
+        "lb_model_options", options,
+        {offsetof(lb_model_options, kv_positions), offsetof(lb_model_options, kv), offsetof(lb_model_options, kv_keep),
+         offsetof(lb_model_options, kv_refresh), offsetof(lb_model_options, exact)},
+        given));
     for (const auto& [name, positions] :
          {std::pair{"context", given.context}, std::pair{"kv_positions", given.kv_positions}})
       if (positions < 0)

@@ -277,10 +277,10 @@ void check_pages(const PagesCase& c) {
   const OnDevice<cuda::BatchSequence> sequences_d(batch);
   const OnDevice<cuda::BatchRow> rows_d(batch_rows);
   const OnDevice<uint64_t> tables_d(tables);
-  cuda::AttendPages of_step;
-  of_step.tile_queries = cuda::attention_tile_queries(group);
-  of_step.kv.head_dim = d;
-  const bool single = m == int64_t(batch.size()) && cuda::has_attend_step(of_step);
+  cuda::AttendPages asked;
+  asked.tile_queries = cuda::attention_tile_queries(group);
+  asked.kv.head_dim = d;
+  const bool single = m == int64_t(batch.size()) && cuda::has_attend_step(asked);
   PageTables step = copy_pages(sequences, most_pages);
   const OnDevice<float> unrotated(q);
   OnDevice<float> qd(q);

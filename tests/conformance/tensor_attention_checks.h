@@ -73,12 +73,21 @@ struct TensorSequence {
     const OnDevice<cuda::QueryTile> tiles_d(tiles);
     const OnDevice<uint64_t> tables_d(tables);
     const int64_t spans = (of.positions() + kAttentionSpan - 1) / kAttentionSpan;
-    const int64_t floats =
-        cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, of.kv_heads, of.head_dim);
+    const int64_t floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, of.kv_heads, of.head_dim);
     OnDevice<float> out(std::vector<float>(q.size(), NAN)), results(std::vector<float>(size_t(floats), NAN));
-    EXPECT_TRUE(cuda::attend_pages({qd.data(), out.data(), sequences.data(), tiles_d.data(), int64_t(tiles.size()),
-                                    queries, {tables_d.data(), int64_t(table.size()), 0, of.kv_heads, of.head_dim},
-                                    of.heads, kTensorScale, of.window, apart ? results.data() : nullptr, spans, nullptr,
+    EXPECT_TRUE(cuda::attend_pages({qd.data(),
+                                    out.data(),
+                                    sequences.data(),
+                                    tiles_d.data(),
+                                    int64_t(tiles.size()),
+                                    queries,
+                                    {tables_d.data(), int64_t(table.size()), 0, of.kv_heads, of.head_dim},
+                                    of.heads,
+                                    kTensorScale,
+                                    of.window,
+                                    apart ? results.data() : nullptr,
+                                    spans,
+                                    nullptr,
                                     false}));
     return out.back();
   }
@@ -95,7 +104,8 @@ struct TensorSequence {
       tiles.push_back({int32_t(r), 0});
       tables.insert(tables.end(), table.begin(), table.end());
     }
-    const OnDevice<float> qd(q), kd({k.begin() + of.position * kv, k.end()}), vd({v.begin() + of.position * kv, v.end()});
+    const OnDevice<float> qd(q), kd({k.begin() + of.position * kv, k.end()}),
+        vd({v.begin() + of.position * kv, v.end()});
     const OnDevice<float> cos(std::vector<float>(size_t(of.positions() * half), 1.0f));
     const OnDevice<float> sin(std::vector<float>(size_t(of.positions() * half), 0.0f));
     const OnDevice<cuda::BatchSequence> sequences(batch);
@@ -105,13 +115,23 @@ struct TensorSequence {
     const int64_t spans = (of.positions() + kAttentionSpan - 1) / kAttentionSpan;
     const int64_t floats = cuda::attend_results_floats(of.rows, queries, spans, of.kv_heads, of.head_dim);
     OnDevice<float> out(std::vector<float>(q.size(), NAN)), results(std::vector<float>(size_t(floats), NAN));
-    const cuda::AttendPages call = {
-        qd.data(), out.data(), sequences.data(), tiles_d.data(), of.rows, queries,
-        {tables_d.data(), int64_t(table.size()), 0, of.kv_heads, of.head_dim},
-        of.heads, kTensorScale, of.window, spans > 1 ? results.data() : nullptr, spans, nullptr, false};
+    const cuda::AttendPages call = {qd.data(),
+                                    out.data(),
+                                    sequences.data(),
+                                    tiles_d.data(),
+                                    of.rows,
+                                    queries,
+                                    {tables_d.data(), int64_t(table.size()), 0, of.kv_heads, of.head_dim},
+                                    of.heads,
+                                    kTensorScale,
+                                    of.window,
+                                    spans > 1 ? results.data() : nullptr,
+                                    spans,
+                                    nullptr,
+                                    false};
     if (!cuda::has_attend_step(call)) return {};
-    EXPECT_TRUE(cuda::attend_step({call, kd.data(), vd.data(), cos.data(), sin.data(), false,
-                                   const_cast<uint32_t*>(arrived.data())}));
+    EXPECT_TRUE(cuda::attend_step(
+        {call, kd.data(), vd.data(), cos.data(), sin.data(), false, const_cast<uint32_t*>(arrived.data())}));
     return out.back();
   }
 

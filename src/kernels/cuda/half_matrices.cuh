@@ -15,8 +15,8 @@ __device__ __forceinline__ uint32_t f16_pair(float first, float second) {
 }
 
 /// c[16, 8] += a[16, 16] b[16, 8] in f16 with f32 sums. Lane 4 g + t holds rows g and g + 8 of a at columns 2 t.. and
-/// 8 + 2 t.., column g of b at the same, and c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1]. Not volatile: products that
-/// do not depend on each other may change places.
+/// 8 + 2 t.., column g of b at the same, and c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1]. Not volatile: the compiler
+/// may move products that do not depend on each other.
 __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

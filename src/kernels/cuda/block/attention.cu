@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_consta
   const int warp = static_cast<int>(threadIdx.x) / 32, query = static_cast<int>(blockIdx.z) * kMergeWarps + warp;
   if (query >= tile.count) return;
   merge_query<kTensor>(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim),
-              factors + 32 * warp);
+                       factors + 32 * warp);
 }
 
 template <int kQueries>

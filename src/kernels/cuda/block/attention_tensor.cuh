@@ -11,9 +11,9 @@
 namespace lowbit::cuda::block {
 
 constexpr int kTensorPage = static_cast<int>(kKvPage), kTensorRows = 16;
-constexpr int kPageTiles = kTensorPage / 8;    // of eight positions
-constexpr int kPageSteps = kTensorPage / 16;   // of sixteen positions, in sums along them
-constexpr int kKeyPitch = kTensorPage + 8;     // 16 bytes more than a row: eight rows in different banks
+constexpr int kPageTiles = kTensorPage / 8;   // of eight positions
+constexpr int kPageSteps = kTensorPage / 16;  // of sixteen positions, in sums along them
+constexpr int kKeyPitch = kTensorPage + 8;    // 16 bytes more than a row: eight rows in different banks
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 /// Halves from a row of keys of one element to the next, and of values of one position.
@@ -21,9 +21,9 @@ template <int kDim>
 constexpr int kValuePitch16 = kDim + 8;
 /// Halves of a page's keys and of its values.
 template <int kDim>
-constexpr int kKeyHalves = kDim * kKeyPitch;
+constexpr int kKeyHalves = kDim* kKeyPitch;
 template <int kDim>
-constexpr int kValueHalves = kTensorPage * kValuePitch16<kDim>;
+constexpr int kValueHalves = kTensorPage* kValuePitch16<kDim>;
 
 struct TensorPair {
   uint32_t high, low;  // each the f16 of two neighbours

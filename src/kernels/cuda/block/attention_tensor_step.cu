@@ -88,7 +88,8 @@ __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         const TensorPair both = split_pair(__fmul_rn(pairs[i].x, scale.factor), __fmul_rn(pairs[i].y, scale.factor));
-        uint16_t *const high = shared.high[query] + i * kLanes + lane, *const low = shared.low[query] + i * kLanes + lane;
+        uint16_t *const high = shared.high[query] + i * kLanes + lane, *const low =
+                                                                           shared.low[query] + i * kLanes + lane;
         high[0] = static_cast<uint16_t>(both.high), high[kHalf] = static_cast<uint16_t>(both.high >> 16);
         low[0] = static_cast<uint16_t>(both.low), low[kHalf] = static_cast<uint16_t>(both.low >> 16);
       }
@@ -211,7 +212,7 @@ __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim
 #pragma unroll
     for (int n = 0; n < kOwn; ++n)
       *reinterpret_cast<float2*>(&shared.products[page][row][first + n * 8 + column]) = {sums[n][2 * i],
-                                                                                        sums[n][2 * i + 1]};
+                                                                                         sums[n][2 * i + 1]};
   }
 }
 
@@ -229,8 +230,8 @@ __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedT
       const float4 a = shared.totals[2 * page][query], b = shared.totals[2 * page + 1][query];
       const float total = __fadd_rn(__fadd_rn(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y)),
                                     __fadd_rn(__fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)));
-      const float most = __fmul_rn(fmaxf(shared.most[2 * page][query], shared.most[2 * page + 1][query]),
-                                   shared.exponent[query]);
+      const float most =
+          __fmul_rn(fmaxf(shared.most[2 * page][query], shared.most[2 * page + 1][query]), shared.exponent[query]);
       const Merging by = join_page(most, total, running);
       all = joined_page(by, shared.products[page][query][element], all);
     }

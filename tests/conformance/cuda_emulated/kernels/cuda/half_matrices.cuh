@@ -15,7 +15,7 @@ inline uint32_t f16_pair(float first, float second) {
   return uint32_t{f32_to_f16(first)} | uint32_t{f32_to_f16(second)} << 16;
 }
 
-/// What a lane shows to its warp.
+/// Operands that a lane shows to its warp.
 struct OperandsOfLane {
   uint32_t a[4], b[2];
   const void* row;
