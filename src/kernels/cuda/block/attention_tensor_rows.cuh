@@ -6,7 +6,7 @@
 
 namespace lowbit::cuda::block {
 
-constexpr int kTileWarps = kPromptQueries / kTensorRows, kTileThreads = 32 * kTileWarps;
+constexpr int kTensorWarps = kPromptQueries / kTensorRows, kTensorThreads = 32 * kTensorWarps;
 
 /// Heads of up to kDim elements.
 template <int kDim>
@@ -17,7 +17,7 @@ struct TensorForm {
   static constexpr int kStageHalves = kKeyHalves<kDim> + kValueHalves<kDim>, kSumPitch = kDim + 8;
   static constexpr int64_t kStageBytes = int64_t{2} * kStageHalves * 2;
   static constexpr int64_t kBytes =
-      kStageBytes + (kIsSmall ? int64_t{kPromptQueries} * kSumPitch * 4 : int64_t{kTileWarps} * kSteps * 2 * 512);
+      kStageBytes + (kIsSmall ? int64_t{kPromptQueries} * kSumPitch * 4 : int64_t{kTensorWarps} * kSteps * 2 * 512);
 };
 
 /// A warp's queries as fragments.
@@ -124,9 +124,9 @@ __device__ __forceinline__ void copy_page(const AttendPages& call, const PagedTi
   };
   if constexpr (kWhole) {
 #pragma unroll
-    for (int i = 0; i < kDim * 8 / kTileThreads; ++i) copy(thread + i * kTileThreads);
+    for (int i = 0; i < kDim * 8 / kTensorThreads; ++i) copy(thread + i * kTensorThreads);
   } else {
-    for (int at = thread; at < d * 8; at += kTileThreads) copy(at);
+    for (int at = thread; at < d * 8; at += kTensorThreads) copy(at);
   }
 }
 
@@ -135,7 +135,7 @@ template <int kDim>
 __device__ __forceinline__ void clear_rest(int d, uint16_t* stages) {
   for (int s = 0; s < 2; ++s) {
     uint16_t *const keys = stages + s * TensorForm<kDim>::kStageHalves, *const values = keys + kKeyHalves<kDim>;
-    for (int at = static_cast<int>(threadIdx.x); at < (kDim - d) * kTensorPage; at += kTileThreads) {
+    for (int at = static_cast<int>(threadIdx.x); at < (kDim - d) * kTensorPage; at += kTensorThreads) {
       keys[(d + at / kTensorPage) * kKeyPitch + at % kTensorPage] = 0;
       values[at % kTensorPage * kValuePitch16<kDim> + d + at / kTensorPage] = 0;
     }

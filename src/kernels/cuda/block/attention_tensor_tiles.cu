@@ -247,7 +247,7 @@ __device__ __forceinline__ void put_span(const AttendPages& call, const PagedTil
 }
 
 template <int kDim, bool kWhole>
-__global__ void __launch_bounds__(kTileThreads, TensorForm<kDim>::kBlocks)
+__global__ void __launch_bounds__(kTensorThreads, TensorForm<kDim>::kBlocks)
     attend_tensor(const __grid_constant__ AttendPages call) {
   using Form = TensorForm<kDim>;
   LOWBIT_DYNAMIC_SHARED(bytes);
@@ -303,7 +303,7 @@ cudaError_t launch_tensor(const AttendPages& call, const Device& device) {
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const dim3 grid(static_cast<unsigned>(call.kv.kv_heads), static_cast<unsigned>(call.tile_count),
                   call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
-  return launch(kernel, grid, dim3(kTileThreads), static_cast<size_t>(TensorForm<kDim>::kBytes),
+  return launch(kernel, grid, dim3(kTensorThreads), static_cast<size_t>(TensorForm<kDim>::kBytes),
                 static_cast<cudaStream_t>(call.stream), false, call);
 }
 
