@@ -18,7 +18,7 @@ enum class HessianUse { kNone, kWeights, kFeedback, kRefit, kAsymmetric };
 
 /// How far asymmetric targets go: the whole way would fit the noise of what was measured, too.
 constexpr float kShift = 0.5f;
-/// `auto` is asymmetric for formats up to so many bits: with more values too little is lost.
+/// `auto` is asymmetric for formats up to so many bits, and for fp8, whose three bits of mantissa lose more than int8.
 constexpr int kMostAsymmetricBits = 3;
 
 Result<HessianUse> hessian_use(const QuantizeSpec& spec, const InputHessian* hessian) {
@@ -59,8 +59,8 @@ bool asks_for_asymmetric(const QuantizeSpec& spec) {
 }
 
 bool is_asymmetric(const QuantizeSpec& spec) {
-  return asks_for_asymmetric(spec) ||
-         (!spec.keep && spec.fit == "auto" && format_info(spec.format).bits_per_code() <= kMostAsymmetricBits);
+  if (spec.keep || spec.fit != "auto") return asks_for_asymmetric(spec);
+  return spec.format == FormatId::kFp8 || format_info(spec.format).bits_per_code() <= kMostAsymmetricBits;
 }
 
 bool needs_hessian(const QuantizeSpec& spec) {
