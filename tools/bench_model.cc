@@ -159,6 +159,7 @@ void add_model_bench(Verb& bench, Invocation& invocation) {
   add_count_option(*verb, "-n,--tokens", options.generate, {1, 1 << 20}, "tokens generated [64]");
   add_count_option(*verb, "-r,--repetitions", options.repetitions, {1, 1000}, "repetitions; the median counts [3]");
   add_activation_option(*verb, options.activation);
+  add_exact_option(*verb, options.exact);
   add_kv_options(*verb, options);
   verb->add_flag("--tune", options.tune, "try several ways to cut products first, and keep the fastest of each shape");
   verb->add_flag("--profile", options.profile, "then once more, with the time, share and GB/s of each step");

@@ -82,6 +82,7 @@ void add_model_options(Verb& verb, ModelOptions& options) {
                    "positions of the KV cache [what the model was trained for, at most 4096]");
   add_activation_option(verb, options.activation);
   add_gpu_layers_option(verb, options.gpu_layers);
+  add_exact_option(verb, options.exact);
   add_kv_options(verb, options);
 }
 

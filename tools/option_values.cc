@@ -227,6 +227,10 @@ void add_kv_options(Verb& app, Options& options) {
 template void add_kv_options(Verb&, ModelOptions&);
 template void add_kv_options(Verb&, ModelBenchOptions&);
 
+void add_exact_option(Verb& app, bool& exact) {
+  app.add_flag("--exact", exact, "attention on a GPU with the CPU's bits: slower");
+}
+
 void add_gpu_layers_option(Verb& app, int64_t& layers) {
   add_count_option(app, "--gpu-layers", layers, {0, int64_t{1} << 30},
                    "the last N layers on the GPU, the rest on the CPU [all with --device cuda]");

@@ -44,6 +44,8 @@ Option* add_activation_option(Verb& app, std::string& value, bool allow_auto = t
 /// --kv, --kv-residual, --kv-keep, --kv-refresh and --kv-demote, of ModelOptions or ModelBenchOptions.
 template <class Options>
 void add_kv_options(Verb& app, Options& options);
+/// --exact
+void add_exact_option(Verb& app, bool& exact);
 /// --gpu-layers.
 void add_gpu_layers_option(Verb& app, int64_t& layers);
 /// "1,2,3", for an option of that name.

@@ -110,6 +110,7 @@ void add_ppl_verb(Verb& app, Invocation& invocation) {
   add_count_option(*verb, "-c,--context", arguments->options.context, {2, int64_t{1} << 30}, "tokens of a chunk [512]");
   add_activation_option(*verb, arguments->model_options.activation);
   add_gpu_layers_option(*verb, arguments->model_options.gpu_layers);
+  add_exact_option(*verb, arguments->model_options.exact);
   add_kv_options(*verb, arguments->model_options);
   add_count_option(*verb, "--chunks", arguments->options.chunks, {1, int64_t{1} << 40}, "only the first N chunks");
   add_choice_option(*verb, "--method", arguments->method, {"llama.cpp", "gptq"},

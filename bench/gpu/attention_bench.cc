@@ -1,6 +1,6 @@
 // Times attention on f16 pages on a GPU: prompts, and one new row per sequence with its rotation. Every answer is first
 // compared with the CPU's, bit for bit, on a short sequence, and with another kernel's at the size that is timed.
-// Usage: lowbit_attention_bench [prompt | decode]: those alone.
+// Usage: lowbit_attention_bench [prompt | decode [SHAPE]]: those alone.
 
 #include <algorithm>
 #include <cmath>
@@ -185,63 +185,103 @@ void check_prompt(const Shape& shape, ThreadPool& pool, void* stream) {
   }
 }
 
-void time_prompt(const Shape& shape, int64_t rows, int64_t position, bool apart, void* stream) {
+/// The largest distance of two rows of a head, relative to its length.
+double distance(const std::vector<float>& got, const std::vector<float>& wanted, int64_t d) {
+  double most = 0;
+  for (size_t i = 0; i < wanted.size(); i += size_t(d)) {
+    double apart = 0, length = 0;
+    for (size_t e = i; e < i + size_t(d); ++e) {
+      apart += (double(got[e]) - wanted[e]) * (double(got[e]) - wanted[e]);
+      length += double(wanted[e]) * wanted[e];
+    }
+    most = std::max(most, std::sqrt(apart / length));
+    if (!(apart >= 0)) return INFINITY;
+  }
+  return most;
+}
+
+cuda::AttendPages on_tensor_cores(cuda::AttendPages call) {
+  call.exact = false;
+  return call;
+}
+
+void time_prompt(const Shape& shape, int64_t rows, int64_t position, void* stream) {
   const Case c(shape, 1, position, rows, 1);
-  const Tiles few(c, 16, false), many(c, cuda::kPromptQueries, apart);
-  must(cuda::attend_pages(few.call(c, 0, stream)));
-  must(cuda::synchronize(stream));
-  const std::vector<float> wanted = c.output();
-  must(cuda::attend_pages(many.call(c, 0, stream)));
-  must(cuda::synchronize(stream));
-  expect_same(c.output(), wanted, "tiles of a prompt");
-  const double us = time_calls(stream, 4, [&](int64_t) { must(cuda::attend_pages(many.call(c, 0, stream))); });
-  const double old = time_calls(stream, 2, [&](int64_t) { must(cuda::attend_pages(few.call(c, 0, stream))); });
+  const Tiles few(c, 16, false), many(c, cuda::kPromptQueries, false), apart(c, cuda::kPromptQueries, true);
+  const auto output = [&](const cuda::AttendPages& call) {
+    must(cuda::attend_pages(call));
+    must(cuda::synchronize(stream));
+    return c.output();
+  };
+  const std::vector<float> wanted = output(few.call(c, 0, stream));
+  expect_same(output(many.call(c, 0, stream)), wanted, "tiles of a prompt");
+  expect_same(output(apart.call(c, 0, stream)), wanted, "spans apart");
+  const std::vector<float> got = output(on_tensor_cores(many.call(c, 0, stream)));
+  const double error = distance(got, wanted, shape.head_dim);
+  expect_same(output(on_tensor_cores(few.call(c, 0, stream))), got, "tiles on tensor cores");
+  expect_same(output(on_tensor_cores(apart.call(c, 0, stream))), got, "spans apart on tensor cores");
   const double seen = double(rows) * double(position) + double(rows) * double(rows + 1) / 2;
   const double flop = 4.0 * seen * double(shape.heads * shape.head_dim);
-  std::printf("prompt %-8s %5d rows behind %5d%s: %8.1f us %5.1f TFLOP/s (tiles of 16: %8.1f us)\n", shape.name,
-              int(rows), int(position), apart ? ", apart" : "       ", us, 1e-6 * flop / us, old);
+  std::printf("prompt %-8s %5d rows behind %5d:", shape.name, int(rows), int(position));
+  for (const bool exact : {true, false})
+    for (const Tiles* tiles : {&many, &apart}) {
+      cuda::AttendPages call = tiles->call(c, 0, stream);
+      call.exact = exact;
+      const double us = time_calls(stream, exact ? 2 : 4, [&](int64_t) { must(cuda::attend_pages(call)); });
+      std::printf("  %s%s %8.1f us %5.1f TFLOP/s", exact ? "exact" : "tensor", tiles == &apart ? ", apart" : "", us,
+                  1e-6 * flop / us);
+    }
+  std::printf("  relative %.1e\n", error);
   std::fflush(stdout);
 }
 
 void time_decode(const Shape& shape, int64_t sequences, int64_t position, void* stream) {
   const Case c(shape, sequences, position, 1, kLayers);
   const int64_t spans = Tiles::spans(c);
-  const Tiles tiles(c, cuda::attention_tile_queries(shape.group()), spans > 1);
-  const auto step = [&](int64_t layer) {
-    must(cuda::attend_step({tiles.call(c, layer, stream), c.k.as<float>(), c.v.as<float>(), c.cos.as<float>(),
-                            c.sin.as<float>(), true, const_cast<uint32_t*>(c.arrived.as<uint32_t>())}));
-  };
-  step(1);
-  must(cuda::synchronize(stream));
-  const std::vector<float> got = c.output();
-  const double us = time_calls(stream, kLayers, step);
+  const Tiles tiles(c, cuda::attention_tile_queries(shape.group()), spans > 1), alone(c, 16, false);
+  const double bytes = 4.0 * double(sequences * position * shape.kv_heads * shape.head_dim);
+  std::printf("decode %-8s B=%-2d behind %5d:", shape.name, int(sequences), int(position));
+  std::vector<float> results[2];
+  for (const bool exact : {true, false}) {
+    const auto step = [&](int64_t layer) {
+      cuda::AttendPages call = tiles.call(c, layer, stream);
+      call.exact = exact;
+      must(cuda::attend_step({call, c.k.as<float>(), c.v.as<float>(), c.cos.as<float>(), c.sin.as<float>(), true,
+                              const_cast<uint32_t*>(c.arrived.as<uint32_t>())}));
+    };
+    step(1);
+    must(cuda::synchronize(stream));
+    results[exact ? 0 : 1] = c.output();
+    const double us = time_calls(stream, kLayers, step);
+    std::printf("  %s %7.2f us %6.0f GB/s", exact ? "exact" : "tensor", us, 1e-3 * bytes / us);
+  }
+  std::printf("  relative %.1e\n", distance(results[1], results[0], shape.head_dim));
+  std::fflush(stdout);
   must(cuda::rotate_and_store({const_cast<float*>(c.q.as<float>()), c.k.as<float>(), c.v.as<float>(), c.cos.as<float>(),
                                c.sin.as<float>(), c.of_rows.as<cuda::BatchRow>(), c.kv(1), sequences, shape.heads,
                                stream}));
-  const Tiles alone(c, 16, false);
-  must(cuda::attend_pages(alone.call(c, 1, stream)));
-  must(cuda::synchronize(stream));
-  expect_same(got, c.output(), "a row of each sequence");
-  const double bytes = 4.0 * double(sequences * position * shape.kv_heads * shape.head_dim);
-  std::printf("decode %-8s B=%-2d behind %5d: %7.2f us %6.0f GB/s\n", shape.name, int(sequences), int(position), us,
-              1e-3 * bytes / us);
-  std::fflush(stdout);
+  for (const bool exact : {true, false}) {
+    cuda::AttendPages call = alone.call(c, 1, stream);
+    call.exact = exact;
+    must(cuda::attend_pages(call));
+    must(cuda::synchronize(stream));
+    expect_same(results[exact ? 0 : 1], c.output(), "a row of each sequence");
+  }
 }
 
-void run(const std::string& only) {
+void run(const std::string& only, const std::string& of_shape) {
   must(cuda::use_device(0));
   const cuda::Stream stream = must(cuda::Stream::create());
   ThreadPool pool(4);
   for (const Shape& shape : kShapes) {
-    if (only == "decode") continue;
+    if (only == "decode" || (!of_shape.empty() && of_shape != shape.name)) continue;
     check_prompt(shape, pool, stream.handle());
-    for (const int64_t rows : {512, 2048}) time_prompt(shape, rows, 0, false, stream.handle());
-    time_prompt(shape, 512, 0, true, stream.handle());
-    time_prompt(shape, 512, 4096, false, stream.handle());
-    time_prompt(shape, 64, 4096, true, stream.handle());
+    for (const auto& [rows, position] :
+         {std::pair<int64_t, int64_t>{512, 1536}, {512, 0}, {2048, 0}, {512, 4096}, {64, 4096}, {7, 520}})
+      time_prompt(shape, rows, position, stream.handle());
   }
   for (const Shape& shape : kShapes) {
-    if (only == "prompt") continue;
+    if (only == "prompt" || (!of_shape.empty() && of_shape != shape.name)) continue;
     for (const auto& [sequences, position] :
          {std::pair<int64_t, int64_t>{1, 200}, {1, 520}, {1, 2060}, {1, 8200}, {16, 520}, {32, 520}, {16, 4100}})
       time_decode(shape, sequences, position, stream.handle());
@@ -252,6 +292,6 @@ void run(const std::string& only) {
 }  // namespace lowbit
 
 int main(int argc, char** argv) {
-  lowbit::run(argc > 1 ? argv[1] : "");
+  lowbit::run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
   return 0;
 }

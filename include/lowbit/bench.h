@@ -75,6 +75,7 @@ struct ModelBenchOptions {
   std::string kv_keep;        // ModelOptions::kv_keep
   int64_t kv_refresh = 0;     // ModelOptions::kv_refresh
   std::string kv_demote;      // ModelOptions::kv_demote
+  bool exact = false;         // ModelOptions::exact
   bool tune = false;          // ModelOptions::tune
   bool profile = false;       // then the same once more, each step timed on its own
   Compute compute;

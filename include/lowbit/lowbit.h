@@ -44,6 +44,7 @@ typedef struct lb_model_options {
   int64_t kv_refresh;
   /* "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2". NULL: nothing is */
   const char* kv_demote;
+  int32_t exact; /* not 0: a GPU's attention has the CPU's bits, and takes longer */
 } lb_model_options;
 
 /* path: a checkpoint directory, a Hugging Face directory, a GGUF file, or "default". options may be NULL. *model is NULL after

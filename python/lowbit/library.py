@@ -28,7 +28,7 @@ class RuntimeFailure(LowbitError):
 class ModelOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("activation", c_char_p), ("device", c_char_p), ("context", c_int64), ("threads", c_int32),
                 ("kv_positions", c_int64), ("kv", c_char_p), ("kv_residual", c_int64), ("kv_keep", c_char_p),
-                ("kv_refresh", c_int64), ("kv_demote", c_char_p)]
+                ("kv_refresh", c_int64), ("kv_demote", c_char_p), ("exact", c_int32)]
 
 
 Tokens, Count = POINTER(c_int32), POINTER(c_size_t)

@@ -249,8 +249,8 @@ class Model(_Sequence):
     sequence, 0 for the model's own (at most 4096). threads: 0 for the physical cores. kv_positions: positions that all sequences have
     together, 0 for as many as there is memory for. kv: how keys and values are kept, "f16" or quantized as `lowbit run --kv`; the newest
     kv_residual positions stay f16, and all of the layers kv_keep: "first", "last" and numbers, with commas between them. kv_refresh: each
-    so many positions are computed once more, 0 for never. kv_demote: "4096:int2", what lies so far behind is kept with fewer bits. Results
-    do not depend on threads.
+    so many positions are computed once more, 0 for never. kv_demote: "4096:int2", what lies so far behind is kept with fewer bits. exact: a GPU's
+    attention has the CPU's bits. Results do not depend on threads.
     Its own sequence is not for two threads at once: a call while another one runs is an error. tokenize(), detokenize(), chat_text() and
     session() may be called in any thread at any time. It cannot be copied or pickled. A child of os.fork() has a copy of it and of its
     sessions, unless another thread was in a call with one of them just then. Errors: LowbitError.
@@ -260,7 +260,7 @@ class Model(_Sequence):
 
     def __init__(self, path: str | os.PathLike[str] = "default", *, activation: str = "auto", device: str = "auto", context: int = 0,
                  threads: int = 0, kv_positions: int = 0, kv: str = "f16", kv_residual: int = 128,
-                 kv_keep: str = "", kv_refresh: int = 0, kv_demote: str = "") -> None:
+                 kv_keep: str = "", kv_refresh: int = 0, kv_demote: str = "", exact: bool = False) -> None:
         super().__init__()
         self._vocab_size = 0
         raw = os.fsencode(path)
@@ -269,7 +269,7 @@ class Model(_Sequence):
         options = ModelOptions(ctypes.sizeof(ModelOptions), activation.encode(), device.encode(), whole_number("context", context, 64),
                                 whole_number("threads", threads, 32), whole_number("kv_positions", kv_positions, 64), kv.encode(),
                                 whole_number("kv_residual", kv_residual, 63, signed=False) or -1,
-                                kv_keep.encode(), whole_number("kv_refresh", kv_refresh, 64), kv_demote.encode())
+                                kv_keep.encode(), whole_number("kv_refresh", kv_refresh, 64), kv_demote.encode(), exact)
         self._opened = _Opened(raw, options)
         self._handle = self._opened.handle
         self._vocab_size = library().lb_model_vocab_size(self._handle)

@@ -64,6 +64,7 @@ enum class WeightUse : uint8_t { kProducts, kRows, kBoth };
 
 struct CompileOptions {
   bool taps = false;  // observers see the inputs that have one: those are rows then, and nothing is fused across them
+  bool exact = true;  // attention in the CPU's order of sums, on every device (docs/numerics.md)
 };
 
 /// The size of a workspace.

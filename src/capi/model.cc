@@ -21,10 +21,11 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
   ModelOptions o;
   if (options != nullptr) {
     lb_model_options given{};
-    LOWBIT_TRY(read_versioned("lb_model_options", options,
-                              {offsetof(lb_model_options, kv_positions), offsetof(lb_model_options, kv),
-                               offsetof(lb_model_options, kv_keep), offsetof(lb_model_options, kv_refresh)},
-                              given));
+    LOWBIT_TRY(read_versioned(
+        "lb_model_options", options,
+        {offsetof(lb_model_options, kv_positions), offsetof(lb_model_options, kv), offsetof(lb_model_options, kv_keep),
+         offsetof(lb_model_options, kv_refresh), offsetof(lb_model_options, exact)},
+        given));
     for (const auto& [name, positions] :
          {std::pair{"context", given.context}, std::pair{"kv_positions", given.kv_positions}})
       if (positions < 0)
@@ -42,6 +43,7 @@ Status open_model(const char* path, const lb_model_options* options, lb_model** 
     if (given.kv_keep != nullptr) o.kv_keep = given.kv_keep;
     o.kv_refresh = given.kv_refresh;
     if (given.kv_demote != nullptr) o.kv_demote = given.kv_demote;
+    o.exact = given.exact != 0;
     o.compute.threads = given.threads;
   }
   LOWBIT_TRY_ASSIGN(const std::string resolved, resolve_model(path));

@@ -67,6 +67,7 @@ struct AttendPages {
   float* results = nullptr;
   int64_t spans = 0;  // with results: the most that a tile sees
   void* stream = nullptr;
+  bool exact = true;  // in the CPU's order of sums; else on tensor cores, if they take the heads
 };
 Status attend_pages(const AttendPages& call);
 /// Queries of a tile where a sequence has many rows.
@@ -93,8 +94,8 @@ struct AttendStep {
   uint32_t* arrived = nullptr;
 };
 Status attend_step(const AttendStep& call);
-/// Whether a thread block of the current device has room for a span of keys and values.
-bool has_attend_step(int tile_queries, int64_t head_dim);
+/// Whether a thread block of the current device has room for a span of such keys and values.
+bool has_attend_step(const AttendPages& call);
 
 /// y[r] = table[index[r]], rows of n.
 Status gather_rows(const float* table, const int32_t* index, int64_t rows, int64_t n, float* y, void* stream);

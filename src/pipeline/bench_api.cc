@@ -145,6 +145,7 @@ Result<Model> open_for_bench(const std::string& path, const ModelBenchOptions& o
   open.kv_keep = options.kv_keep;
   open.kv_refresh = options.kv_refresh;
   open.kv_demote = options.kv_demote;
+  open.exact = options.exact;
   open.tune = options.tune;
   open.compute = options.compute;
   open.progress = options.progress;

@@ -102,6 +102,8 @@ LoadOptions load_options_of(const ModelOptions& options, const Engine& engine, c
   load.gpu_layers = options.gpu_layers;
   load.threads = engine.threads;
   load.tune = options.tune;
+  // Attention keeps the CPU's order where it is asked for, and where nothing else of x is rounded.
+  load.exact = options.exact || options.activation == "f32";
   load.kv = kv;
   load.kv_keep = options.kv_keep;
   load.context = options.context > 0 ? options.context : std::min(max_positions, kDefaultContext);

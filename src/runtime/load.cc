@@ -131,11 +131,11 @@ int64_t Transformer::rows_of_batch(int64_t limit) const {
   return std::max<int64_t>(1, std::min({limit > 0 ? limit : size.session_rows, affordable, context_}));
 }
 
-Status Transformer::prepare_to_run(int64_t batch_limit) {
+Status Transformer::prepare_to_run(int64_t batch_limit, bool exact) {
   const auto widths = slot_widths(spec_);
   batch_ = rows_of_batch(batch_limit);
   steps_ = model_steps(spec_, weights_);
-  return stages_.compile(steps_, {widths, batch_, context_});
+  return stages_.compile(steps_, {widths, batch_, context_}, exact);
 }
 
 Status Transformer::keep_layers(const std::string& names, bool on_gpu) {
@@ -172,7 +172,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
   const LostPages lost;
   LOWBIT_TRY(TransformerLoader(source, options, *model).run());
   LOWBIT_TRY(lost.status(source.path()));
-  LOWBIT_TRY(model->prepare_to_run(options.batch));
+  LOWBIT_TRY(model->prepare_to_run(options.batch, options.exact));
   return model;
 }
 

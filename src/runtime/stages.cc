@@ -48,7 +48,8 @@ BatchSize Stages::batch_size() const {
   return least;
 }
 
-Status Stages::compile(std::span<const Step> steps, const Limits& limits) {
+Status Stages::compile(std::span<const Step> steps, const Limits& limits, bool exact) {
+  exact_ = exact;
   width_ = limits.widths[kStream];
   for (size_t s = 0; s < stages_.size(); ++s) {
     Stage& stage = stages_[s];
@@ -56,7 +57,7 @@ Status Stages::compile(std::span<const Step> steps, const Limits& limits) {
     const int64_t first = s == 0 ? 0 : 1 + stage.plan.first * kBlockSteps;
     const int64_t last = s + 1 == stages_.size() ? int64_t(steps.size()) : 1 + stage.plan.last * kBlockSteps;
     stage.steps.assign(steps.begin() + first, steps.begin() + last);
-    LOWBIT_TRY_ASSIGN(stage.program, stage.backend->compile(stage.steps, {}));
+    LOWBIT_TRY_ASSIGN(stage.program, stage.backend->compile(stage.steps, {.exact = exact_}));
     LOWBIT_TRY_ASSIGN(stage.work, stage.backend->workspace(stage.steps, limits));
   }
   if (stages_.size() > 1) rows_.resize(size_t(limits.rows * width_));
@@ -66,7 +67,7 @@ Status Stages::compile(std::span<const Step> steps, const Limits& limits) {
 Result<const Program*> Stages::program(Stage& stage, bool taps) {
   if (!taps) return stage.program.get();
   if (stage.with_taps == nullptr) {
-    LOWBIT_TRY_ASSIGN(stage.with_taps, stage.backend->compile(stage.steps, {.taps = true}));
+    LOWBIT_TRY_ASSIGN(stage.with_taps, stage.backend->compile(stage.steps, {.taps = true, .exact = exact_}));
   }
   return stage.with_taps.get();
 }

@@ -39,8 +39,8 @@ class Stages {
   BatchSize batch_size() const;
 
   /// Compiles the steps of model_steps(); pointers stay those of the steps. Errors: those of Backend::compile() and
-  /// workspace().
-  Status compile(std::span<const Step> steps, const Limits& limits);
+  /// workspace(). `exact`: CompileOptions.
+  Status compile(std::span<const Step> steps, const Limits& limits, bool exact);
   /// All steps on a batch. `taps`: observers see inputs. Errors: those of Program::run().
   Status run(const Batch& batch, bool taps);
   /// In the host's memory, wherever the rows are. Null to stop.
@@ -72,6 +72,7 @@ class Stages {
   std::vector<Stage> stages_;
   int64_t free_at_first_ = 0;  // bytes of all GPUs
   int64_t width_ = 0;          // of the rows that are handed on
+  bool exact_ = true;          // CompileOptions
   std::vector<float> rows_;    // between two stages
 };
 

@@ -27,6 +27,7 @@ struct LoadOptions {
   std::vector<int> gpus = {};  // of cuda::devices(): runs there; none: on the CPU
   int64_t gpu_layers = -1;     // plan_stages()
   int threads = 1;
+  bool exact = true;    // CompileOptions
   bool tune = false;    // try cuts of products in the first calls of each shape, and keep the fastest
   int64_t context = 0;  // positions of a sequence; 0: what the model was trained for
   KvFormat kv;          // of all layers' pages
@@ -137,7 +138,7 @@ class Transformer {
  private:
   friend class TransformerLoader;
   Transformer() = default;
-  Status prepare_to_run(int64_t batch_limit);
+  Status prepare_to_run(int64_t batch_limit, bool exact);
   /// Bytes of slots for so many rows, and the rows that a batch may have for that.
   int64_t bytes_of_batch(int64_t rows) const;
   int64_t rows_of_batch(int64_t limit) const;

@@ -93,8 +93,10 @@ class PagesCheck {
     attention->run({kLayer, rows_, q_.data(), wanted_.data(), c_.window});
     for (const int queries : {cuda::attention_tile_queries(together_), 16, cuda::kPromptQueries}) check_tiles(queries);
     const int queries = cuda::attention_tile_queries(group_);
-    if (m_ == int64_t(batch_.size()) && cuda::has_attend_step(queries, d_) && group_ <= queries)
-      check_step(step, queries);
+    cuda::AttendPages asked;
+    asked.tile_queries = queries;
+    asked.kv.head_dim = d_;
+    if (m_ == int64_t(batch_.size()) && cuda::has_attend_step(asked) && group_ <= queries) check_step(step, queries);
   }
 
  private:

@@ -106,7 +106,7 @@ class Run(CliTest):
 
     def test_on_a_gpu(self):
         """The CPU's tokens, sampled ones too; without a GPU an error that says so."""
-        call = ("run", self.int4, "-p", "the king", "-n", 24, "--seed", 5)
+        call = ("run", self.int4, "-p", "the king", "-n", 24, "--seed", 5, "--exact")
         self.assertIn("--gpu-layers", self.refused(*call, "--gpu-layers", 1, "--device", "cpu"))
         on_cpu = self.json(*call, "--gpu-layers", 0)
         self.assertEqual((on_cpu["device_bytes"], on_cpu["isa"] == "cuda"), (0, False))

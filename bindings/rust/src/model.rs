@@ -38,6 +38,8 @@ pub struct ModelOptions<'a> {
     pub kv_refresh: i64,
     /// "LENGTH:FORMAT": what lies LENGTH positions or more behind is kept with fewer bits, as "4096:int2".
     pub kv_demote: &'a str,
+    /// A GPU's attention has the CPU's bits, and takes longer.
+    pub exact: bool,
 }
 
 /// A language model and one sequence of tokens. More of them, for other threads too, are its [`Session`]s.
@@ -83,6 +85,7 @@ impl Model {
             kv_keep: kv_keep.as_ptr(),
             kv_refresh: options.kv_refresh,
             kv_demote: kv_demote.as_ptr(),
+            exact: options.exact.into(),
         };
         let mut handle = std::ptr::null_mut();
         check(unsafe { sys::lb_model_open(path.as_ptr(), &options, &mut handle) })?;

@@ -24,6 +24,7 @@ pub struct ModelOptions {
     pub kv_keep: *const c_char,
     pub kv_refresh: i64,
     pub kv_demote: *const c_char,
+    pub exact: i32,
 }
 #[repr(C)]
 pub struct TokenLogprobs {

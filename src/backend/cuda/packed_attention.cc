@@ -15,6 +15,7 @@ Status CudaProgram::run_packed(const AttentionStep& step, Run& run) const {
   const CudaWorkspace::Rotation& r = *work.rotation_of(a);
   const int64_t block = hadamard_block(a.head_dim);
   cuda::AttendPacked call{attention_of(step, work), work.batch_.packed_pages(step.layer)};
+  call.attend.exact = true;  // these kernels have one order alone
   const cuda::StoreRows rows = {work.slot(step.q), work.slot(step.k),  work.slot(step.v), r.cos.as<float>(),
                                 r.sin.as<float>(), work.batch_.rows(), call.kv.pages,     run.m,
                                 a.heads,           work.stream()};

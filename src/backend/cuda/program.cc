@@ -85,6 +85,7 @@ Result<std::unique_ptr<Program>> CudaProgram::make(int gpu, std::span<const Step
   static std::atomic<int64_t> programs = 0;
   auto program = std::make_unique<CudaProgram>();
   program->id_ = ++programs;
+  program->exact_ = options.exact;
   for (const Step& step : steps) {
     LOWBIT_TRY(check_step(step));
     Compiled c;
@@ -368,21 +369,21 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
 /// Sequences that decode: rotation, new rows and all spans in one launch, if a thread block has room for a span.
 bool CudaProgram::takes_step(const cuda::AttendPages& call, const CudaWorkspace& work) {
   return work.batch_.single_rows() && call.heads / call.kv.kv_heads <= call.tile_queries &&
-         (call.spans == 1 || call.results != nullptr) && cuda::has_attend_step(call.tile_queries, call.kv.head_dim);
+         (call.spans == 1 || call.results != nullptr) && cuda::has_attend_step(call);
 }
 
-cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) {
+cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) const {
   const CudaBatch::Tiles tiles = work.batch_.tiles(step.spec->heads / step.spec->kv_heads);
   return attention_on(tiles, 2 * work.multiprocessors_, step, work);
 }
 
-cuda::AttendPages CudaProgram::prompt_attention_of(const AttentionStep& step, CudaWorkspace& work) {
+cuda::AttendPages CudaProgram::prompt_attention_of(const AttentionStep& step, CudaWorkspace& work) const {
   const CudaBatch::Tiles tiles = work.batch_.prompt_tiles(step.spec->heads / step.spec->kv_heads);
   return attention_on(tiles, work.multiprocessors_, step, work);
 }
 
 cuda::AttendPages CudaProgram::attention_on(const CudaBatch::Tiles& tiles, int64_t blocks, const AttentionStep& step,
-                                            CudaWorkspace& work) {
+                                            CudaWorkspace& work) const {
   const AttentionSpec& a = *step.spec;
   cuda::AttendPages call;
   call.q = work.slot(step.q);
@@ -396,6 +397,7 @@ cuda::AttendPages CudaProgram::attention_on(const CudaBatch::Tiles& tiles, int64
   call.scale = a.scale;
   call.window = a.window;
   call.stream = work.stream();
+  call.exact = exact_;
   // Few tiles would leave processors without work: then every span of a tile is a block's own.
   // Rounded up to a power of two: a recorded launch has room for some more.
   const int64_t spans = std::min(int64_t(std::bit_ceil(uint64_t(work.batch_.most_spans(a.window)))), work.most_spans_);

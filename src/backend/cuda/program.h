@@ -68,11 +68,11 @@ class CudaProgram final : public Program {
   Status halve(const CudaWeight& w, const float* x, int64_t m, CudaWorkspace& work) const;
   static bool takes_step(const cuda::AttendPages& call, const CudaWorkspace& work);
   /// Attention of sequences with few rows, and of those with many (CudaBatch::prompt_tiles()).
-  static cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work);
-  static cuda::AttendPages prompt_attention_of(const AttentionStep& step, CudaWorkspace& work);
+  cuda::AttendPages attention_of(const AttentionStep& step, CudaWorkspace& work) const;
+  cuda::AttendPages prompt_attention_of(const AttentionStep& step, CudaWorkspace& work) const;
   /// `blocks`: spans of fewer tiles and kv heads are worked out apart.
-  static cuda::AttendPages attention_on(const CudaBatch::Tiles& tiles, int64_t blocks, const AttentionStep& step,
-                                        CudaWorkspace& work);
+  cuda::AttendPages attention_on(const CudaBatch::Tiles& tiles, int64_t blocks, const AttentionStep& step,
+                                 CudaWorkspace& work) const;
   /// Attention where old pages are packed.
   Status run_packed(const AttentionStep& step, Run& run) const;
   Status run_head(const Compiled& c, const LinearStep& step, Run& run) const;
@@ -86,6 +86,7 @@ class CudaProgram final : public Program {
   Status fetch_choices(CudaWorkspace& work, const Batch& batch) const;
 
   int64_t id_ = 0;  // of all programs
+  bool exact_ = true;
   std::vector<Compiled> steps_;
 };
 

@@ -87,7 +87,7 @@ Status step_products(const StepProducts&) { return not_built(); }
 Status rotate_and_store(const StoreRows&) { return not_built(); }
 Status attend_pages(const AttendPages&) { return not_built(); }
 Status attend_step(const AttendStep&) { return not_built(); }
-bool has_attend_step(int, int64_t) { return false; }
+bool has_attend_step(const AttendPages&) { return false; }
 Status rotate_transform_and_store(const StoreTransformed&) { return not_built(); }
 Status pack_pages(const PackPages&) { return not_built(); }
 Status attend_packed(const AttendPacked&) { return not_built(); }

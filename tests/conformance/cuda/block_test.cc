@@ -8,6 +8,7 @@
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
+#include "tests/conformance/tensor_attention_checks.h"
 
 namespace lowbit {
 namespace {
@@ -71,6 +72,22 @@ TEST(Steps, RowsThatDecode) {
                                                     {100, 100, 64},
                                                     {6, 2, 70}})
       check_pages({heads, kv_heads, head_dim, position == 600 ? 300 : 0, {{position, 1}, {position / 2, 1}}});
+}
+
+TEST(Steps, AttentionOnTensorCores) {
+  LOWBIT_NEEDS_GPU();
+  for (const int64_t group : {1, 2, 3, 7, 16, 20})
+    check_tensor_attention({.heads = 2 * group, .kv_heads = 2, .head_dim = 64, .position = 240, .rows = 33});
+  for (const int64_t head_dim : {8, 16, 40, 64, 80, 96, 128, 136, 192, 256})
+    check_tensor_attention({.heads = 4, .kv_heads = 2, .head_dim = head_dim, .position = 500, .rows = 40});
+  for (const int64_t window : {1, 60, 64, 256, 300})
+    for (const int64_t head_dim : {64, 128})
+      check_tensor_attention(
+          {.heads = 6, .kv_heads = 2, .head_dim = head_dim, .window = window, .position = 290, .rows = 90});
+  for (const int64_t position : {0, 1, 63, 64, 255, 256, 257, 511, 2050})
+    check_tensor_attention({.heads = 8, .kv_heads = 2, .head_dim = 128, .position = position, .rows = 20});
+  check_tensor_attention({.heads = 8, .kv_heads = 2, .head_dim = 128, .position = 0, .rows = 700});
+  check_tensor_attention_of_no_numbers();
 }
 
 TEST(Steps, PackedPages) {

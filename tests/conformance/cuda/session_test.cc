@@ -93,6 +93,7 @@ TEST(CudaSessions, WriteWhatTheCpuWrites) {
     ModelOptions options;
     options.kv = kv;
     options.context = 320;
+    options.exact = true;
     options.compute.device = "cpu";
     const auto cpu = Model::open(folder.path(), options);
     options.compute.device = "cuda";
@@ -110,6 +111,30 @@ TEST(CudaSessions, WriteWhatTheCpuWrites) {
   }
 }
 
+/// Attention on tensor cores has one order of sums, too.
+TEST(CudaSessions, WriteTheSameTogetherAsAlone) {
+  LOWBIT_NEEDS_GPU();
+  const size_t count = ways(nullptr).size();
+  for (const int64_t head_dim : {16, 64}) {
+    RandomModelSpec spec;
+    spec.max_positions = 320;
+    spec.head_dim = head_dim;
+    testing_io::Scratch folder;
+    testing_model::write_model(folder.path(), spec);
+    ModelOptions options;
+    options.context = 320;
+    options.compute.device = "cuda";
+    const auto gpu = Model::open(folder.path(), options);
+    ASSERT_TRUE(gpu);
+    std::vector<Written> alone, together(count);
+    for (size_t way = 0; way < count; ++way) alone.push_back(write(*gpu, way));
+    std::vector<std::thread> threads;
+    for (size_t way = 0; way < count; ++way) threads.emplace_back([&, way] { together[way] = write(*gpu, way); });
+    for (std::thread& thread : threads) thread.join();
+    for (size_t way = 0; way < count; ++way) EXPECT_EQ(together[way], alone[way]) << head_dim << ", " << way;
+  }
+}
+
 TEST(CudaSessions, OneCallerGetsTheLikeliestTokensOfMany) {
   LOWBIT_NEEDS_GPU();
   testing_io::Scratch folder;
@@ -117,6 +142,7 @@ TEST(CudaSessions, OneCallerGetsTheLikeliestTokensOfMany) {
   std::vector<TokenId> want;
   for (const char* device : {"cpu", "cuda"}) {
     ModelOptions options;
+    options.exact = true;
     options.compute.device = device;
     const auto model = Model::open(folder.path(), options);
     ASSERT_TRUE(model);

@@ -161,6 +161,12 @@ inline float __shfl_sync(unsigned, float v, int source, int width) {
   return exchange(v, lane / width * width + source);
 }
 
+inline bool __any_sync(unsigned, bool yes) {
+  bool any = false;
+  for (int lane = 0; lane < 32; ++lane) any |= exchange(yes ? 1.0f : 0.0f, lane) != 0;
+  return any;
+}
+
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

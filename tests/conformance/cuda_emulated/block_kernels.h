@@ -42,6 +42,8 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention_packed_span.cu"
 #include "kernels/cuda/block/attention_prompt.cu"
 #include "kernels/cuda/block/attention_step.cu"
+#include "kernels/cuda/block/attention_tensor_step.cu"
+#include "kernels/cuda/block/attention_tensor_tiles.cu"
 #include "kernels/cuda/block/feed_tokens.cu"
 #include "kernels/cuda/block/flat_codes.cu"
 #include "kernels/cuda/block/halves.cu"

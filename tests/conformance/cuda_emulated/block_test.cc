@@ -10,6 +10,7 @@
 #include "tests/conformance/packed_checks.h"
 #include "tests/conformance/page_checks.h"
 #include "tests/conformance/row_code_checks.h"
+#include "tests/conformance/tensor_attention_checks.h"
 
 namespace lowbit {
 namespace {
@@ -50,6 +51,15 @@ TEST(StepsOnFibers, RowsThatDecode) {
   check_pages({.heads = 6, .kv_heads = 1, .head_dim = 32, .sequences = {{700, 1}, {30, 1}}});
   check_pages({.heads = 6, .kv_heads = 2, .head_dim = 64, .window = 100, .sequences = {{400, 1}}});
   check_pages({.heads = 3, .kv_heads = 1, .head_dim = 6, .sequences = {{9000, 1}}});
+}
+
+TEST(StepsOnFibers, AttentionOnTensorCores) {
+  check_tensor_attention({.heads = 3, .kv_heads = 1, .head_dim = 64, .position = 250, .rows = 22});
+  check_tensor_attention({.heads = 4, .kv_heads = 1, .head_dim = 128, .position = 0, .rows = 5});
+  check_tensor_attention({.heads = 4, .kv_heads = 2, .head_dim = 16, .window = 70, .position = 100, .rows = 9});
+  check_tensor_attention({.heads = 1, .kv_heads = 1, .head_dim = 136, .position = 62, .rows = 3});
+  check_tensor_attention({.heads = 2, .kv_heads = 1, .head_dim = 256, .position = 250, .rows = 9});
+  check_tensor_attention_of_no_numbers();
 }
 
 TEST(StepsOnFibers, PackedPages) { check_all_packing(); }

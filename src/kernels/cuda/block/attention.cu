@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tiles(const __grid_const
 
 constexpr int kMergeWarps = kPagedThreads / 32;  // each merges a query
 
+template <bool kTensor>
 __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_constant__ AttendPages call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto* const factors = reinterpret_cast<SpanFactors*>(bytes);
@@ -158,8 +159,8 @@ __global__ void __launch_bounds__(kPagedThreads) merge_tiles(const __grid_consta
   wait_for_predecessor();
   const int warp = static_cast<int>(threadIdx.x) / 32, query = static_cast<int>(blockIdx.z) * kMergeWarps + warp;
   if (query >= tile.count) return;
-  merge_query(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim),
-              factors + 32 * warp);
+  merge_query<kTensor>(call, tile, static_cast<int>(blockIdx.x), query, 0, static_cast<int>(call.kv.head_dim),
+                       factors + 32 * warp);
 }
 
 template <int kQueries>
@@ -180,6 +181,10 @@ Status attend_pages(const AttendPages& call) {
   auto* const stream = static_cast<cudaStream_t>(call.stream);
   const auto x = static_cast<unsigned>(call.tile_count), y = static_cast<unsigned>(call.kv.kv_heads);
   const dim3 grid(x, y, call.results == nullptr ? 1u : static_cast<unsigned>(call.spans));
+  if (takes_tensor_cores(call)) {
+    if (auto s = attend_tensor_tiles(call); !s || call.results == nullptr) return s;
+    return merge_spans(call, false);
+  }
   if (call.tile_queries == kPromptQueries) {
     if (auto s = attend_prompt(call); !s || call.results == nullptr) return s;
     return merge_spans(call, false);
@@ -194,13 +199,14 @@ Status attend_pages(const AttendPages& call) {
 Status block::merge_spans(const AttendPages& call, bool overlap) {
   const dim3 grid(static_cast<unsigned>(call.tile_count), static_cast<unsigned>(call.kv.kv_heads),
                   static_cast<unsigned>((call.tile_queries + kMergeWarps - 1) / kMergeWarps));
+  auto* const kernel = takes_tensor_cores(call) ? &merge_tiles<true> : &merge_tiles<false>;
   Device device{};
   auto e = current_device(&device);
   // The kernel needs little shared memory, but a split of the cache unlike its neighbours' would drain the
   // multiprocessors before and after it.
-  if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(&merge_tiles), device);
+  if (e == cudaSuccess) e = allow_shared(reinterpret_cast<const void*>(kernel), device);
   if (e != cudaSuccess) return check_cuda(e, "attention");
-  return check_cuda(launch(merge_tiles, grid, dim3(kPagedThreads), kMergeWarps * 32 * sizeof(SpanFactors),
+  return check_cuda(launch(kernel, grid, dim3(kPagedThreads), kMergeWarps * 32 * sizeof(SpanFactors),
                            static_cast<cudaStream_t>(call.stream), overlap, call),
                     "attention");
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/arrivals.cuh"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/half_matrices.cuh"
 #include "kernels/cuda_step_api.h"
 
 namespace lowbit::cuda::block {
@@ -105,15 +106,17 @@ struct Merging {
 struct Running {
   float most, total;
 };
+/// kTensor: scores are exponents of two.
+template <bool kTensor = false>
 __device__ __forceinline__ Merging merge(const Seen& seen, float most, float total, Running& running) {
+  const auto power = [](float x) { return kTensor ? power_of_two(x) : exp_f32(x); };
   if (seen.nothing()) return {1.0f, 0.0f};
   if (seen.is_first) {
     running = {most, total};
     return {0.0f, 1.0f};
   }
   const float next = most > running.most ? most : running.most;
-  const float before = exp_f32(__fsub_rn(running.most, shift_of(next))),
-              here = exp_f32(__fsub_rn(most, shift_of(next)));
+  const float before = power(__fsub_rn(running.most, shift_of(next))), here = power(__fsub_rn(most, shift_of(next)));
   running = {next, __fmaf_rn(total, here, __fmul_rn(running.total, before))};
   return {before, here};
 }
@@ -189,6 +192,7 @@ __device__ __forceinline__ float* result_of(const AttendPages& call, int span_of
 }
 
 /// Puts the results of a tile's spans together, in ascending order, one thread per element of a query.
+template <bool kTensor = false>
 __device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedTile& tile) {
   const int d = static_cast<int>(call.kv.head_dim);
   for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
@@ -201,7 +205,7 @@ __device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedT
       const float most = load_from_others(from), total = load_from_others(from + 1),
                   sum = load_from_others(from + 2 + i);
       const Seen seen = seen_of(position, tile.first_span + part, call.window);
-      all = merged(seen, merge(seen, most, total, running), sum, all);
+      all = merged(seen, merge<kTensor>(seen, most, total, running), sum, all);
     }
     call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
@@ -214,9 +218,11 @@ struct __align__(16) SpanFactors {
 
 /// merge_tile() for one query and some of its elements, by one warp: lanes are spans, up to 32 at a time, and work out
 /// their factors in `factors` [32], then elements. Largest scores so far are a prefix of maxima.
+template <bool kTensor = false>
 __device__ __forceinline__ void merge_query(const AttendPages& call, const PagedTile& tile, int index, int query,
                                             int begin, int end, SpanFactors* factors) {
   constexpr int kMost = static_cast<int>(kMostHeadDim) / 32;
+  const auto power = [](float x) { return kTensor ? power_of_two(x) : exp_of_difference(x); };
   const int lane = static_cast<int>(threadIdx.x) % 32, position = tile.position(query);
   const float* const results = result_of(call, index, tile.kv_head, 0, query);
   const int64_t apart = int64_t{call.tile_queries} * (call.kv.head_dim + 2);
@@ -234,8 +240,8 @@ __device__ __forceinline__ void merge_query(const AttendPages& call, const Paged
     for (int w = 1; w < 32; w *= 2) so_far = fmaxf(so_far, __shfl_sync(0xffffffffu, so_far, max(lane - w, 0), 32));
     so_far = fmaxf(so_far, carry);
     const float last = __shfl_sync(0xffffffffu, so_far, max(lane - 1, 0), 32), shift = shift_of(so_far);
-    own.before = exp_of_difference(__fsub_rn(lane == 0 ? carry : last, shift));
-    own.here = exp_of_difference(__fsub_rn(most, shift));
+    own.before = power(__fsub_rn(lane == 0 ? carry : last, shift));
+    own.here = power(__fsub_rn(most, shift));
     carry = __shfl_sync(0xffffffffu, so_far, 31, 32);
     __syncwarp();  // what was there has been read
     factors[lane] = own;
@@ -265,5 +271,11 @@ Status merge_spans(const AttendPages& call, bool overlap);
 
 /// The spans of tiles of kPromptQueries, together or apart, without merge_spans().
 Status attend_prompt(const AttendPages& call);
+
+/// The spans of tiles of any size on tensor cores, without merge_spans(); and attend_step().
+bool takes_tensor_cores(const AttendPages& call);
+Status attend_tensor_tiles(const AttendPages& call);
+Status attend_tensor_step(const AttendStep& call);
+bool has_tensor_step(int64_t head_dim, int64_t shared_bytes);
 
 }  // namespace lowbit::cuda::block

@@ -263,10 +263,13 @@ cudaError_t launch_rows(const AttendStep& call, const Device& device) {
 
 }  // namespace
 
-bool has_attend_step(int tile_queries, int64_t head_dim) {
+bool has_attend_step(const AttendPages& call) {
+  const int tile_queries = call.tile_queries;
+  const int64_t head_dim = call.kv.head_dim;
   Device device{};
   if (head_dim < 2 || head_dim > kMostHeadDim || head_dim % 2 != 0 || current_device(&device) != cudaSuccess)
     return false;
+  if (takes_tensor_cores(call)) return has_tensor_step(head_dim, device.shared_bytes);
   const int64_t bytes = tile_queries == 4   ? step_shared_bytes<4>(head_dim)
                         : tile_queries == 8 ? step_shared_bytes<8>(head_dim)
                                             : step_shared_bytes<16>(head_dim);
@@ -276,6 +279,7 @@ bool has_attend_step(int tile_queries, int64_t head_dim) {
 Status attend_step(const AttendStep& call) {
   const AttendPages& a = call.attend;
   if (a.tile_count == 0) return {};
+  if (takes_tensor_cores(a)) return attend_tensor_step(call);
   Device device{};
   auto e = current_device(&device);
   if (e == cudaSuccess)

@@ -1,0 +1,312 @@
+// attend_step() on tensor cores. A thread block has the heads of one kv head and one span, whose keys and values it
+// fetches at once, before its predecessor has ended. Two warps have a page: half of its positions each for the scores,
+// then half of the head's elements. The order of sums is that of attention_tensor_tiles.cu.
+
+#include "kernels/cuda/block/attention_tensor.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+constexpr int kStepWarps = kPagedThreads / 32, kHalfTiles = kPageTiles / 2, kHalfSteps = kPageSteps / 2;
+static_assert(kStepWarps == 2 * kSpanPages && kPagedThreads / kLanes == kTensorRows);
+
+template <int kDim>
+struct TensorStepShared {
+  static constexpr int kQueryPitch = kDim + 8, kProductPitch = kDim + 8;
+  union {
+    uint16_t keys[kSpanPages][kKeyHalves<kDim>];
+    float products[kSpanPages][kTensorRows][kProductPitch];  // behind the scores
+  };
+  uint16_t values[kSpanPages][kValueHalves<kDim>];
+  uint16_t high[kTensorRows][kQueryPitch], low[kTensorRows][kQueryPitch];
+  uint4 weights[kSpanPages][kPageSteps][2][32];  // fragments of both parts
+  float4 totals[kStepWarps][kTensorRows];        // of the lanes that share a row
+  float most[kStepWarps][kTensorRows], exponent[kTensorRows];
+  bool is_last;  // of the spans' blocks
+};
+
+/// Starts the copies of what the span's rows see. Values that they do not see are zeros: 0 times infinity is no number.
+template <int kDim>
+__device__ __forceinline__ void fetch_span(const AttendPages& call, const PagedTile& tile, int span, const Seen& seen,
+                                           TensorStepShared<kDim>& shared) {
+  constexpr int kEights = kDim / 8, kOfPage = kTensorPage * kEights;
+  const int first_page = seen.begin / kTensorPage, pages = (seen.end + kTensorPage - 1) / kTensorPage - first_page;
+  const int from = span * static_cast<int>(kSpanPages) + first_page, thread = static_cast<int>(threadIdx.x);
+#pragma unroll 4
+  for (int at = thread; at < pages * kOfPage; at += kPagedThreads) {
+    const int page = at / kOfPage, i = at % kOfPage;
+    copy_to_shared_16(&shared.keys[first_page + page][i / 8 * kKeyPitch + i % 8 * 8],
+                      page_rows(call, tile, from + page, 0) + i * 8);
+  }
+#pragma unroll 4
+  for (int at = thread; at < pages * kOfPage; at += kPagedThreads) {
+    const int page = at / kOfPage, i = at % kOfPage, t = i / kEights;
+    uint16_t* const to = &shared.values[first_page + page][t * kValuePitch16<kDim> + i % kEights * 8];
+    if (seen.has((first_page + page) * kTensorPage + t)) {
+      copy_to_shared_16(to, page_rows(call, tile, from + page, 1) + i * 8);
+    } else {
+      *reinterpret_cast<uint4*>(to) = {0, 0, 0, 0};
+    }
+  }
+}
+
+/// The rotated queries as two f16 each; the new key and value into their page and, where this span has them, beside the
+/// others. Half a warp has a row, and the first warp two more. All copies have come.
+template <int kDim>
+__device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile& tile, int span,
+                                         const float2 (&turns)[kDim / 32], TensorStepShared<kDim>& shared) {
+  constexpr int kHalf = kDim / 2, kPairs = kHalf / kLanes;
+  const AttendPages& attend = call.attend;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, position = tile.sequence.position;
+  const int page = position / kTensorPage, t = position % kTensorPage;
+  const int64_t kv_row = (int64_t{tile.sequence.row} * attend.kv.kv_heads + tile.kv_head) * kDim;
+#pragma unroll
+  for (int r = static_cast<int>(threadIdx.x) / kLanes; r < kTensorRows + 2; r += kTensorRows) {
+    const int query = r - 2;  // -2: value, -1: key
+    const float* const from = query == -2   ? call.v + kv_row
+                              : query == -1 ? call.k + kv_row
+                                            : attend.q + tile.offset(attend, query < tile.count ? query : 0);
+    float2 pairs[kPairs];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const float a = from[i * kLanes + lane], b = from[i * kLanes + lane + kHalf];
+      pairs[i] = {__fsub_rn(__fmul_rn(a, turns[i].x), __fmul_rn(b, turns[i].y)),
+                  __fadd_rn(__fmul_rn(b, turns[i].x), __fmul_rn(a, turns[i].y))};
+      if (query == -2) pairs[i] = {a, b};
+      largest = fmaxf(largest, fmaxf(fabsf(pairs[i].x), fabsf(pairs[i].y)));
+    }
+#pragma unroll
+    for (int w = 1; w < kLanes; w *= 2) largest = fmaxf(largest, xor_lanes(largest, w));
+    if (query >= 0) {
+      const QueryScale scale = query_scale(largest);
+      if (lane == 0) shared.exponent[query] = __fmul_rn(__fmul_rn(attend.scale, kLog2E), scale.inverse);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const TensorPair both = split_pair(__fmul_rn(pairs[i].x, scale.factor), __fmul_rn(pairs[i].y, scale.factor));
+        uint16_t *const high = shared.high[query] + i * kLanes + lane, *const low =
+                                                                           shared.low[query] + i * kLanes + lane;
+        high[0] = static_cast<uint16_t>(both.high), high[kHalf] = static_cast<uint16_t>(both.high >> 16);
+        low[0] = static_cast<uint16_t>(both.low), low[kHalf] = static_cast<uint16_t>(both.low >> 16);
+      }
+    } else if (position / kSpan == span) {
+      auto* const rows = const_cast<uint16_t*>(page_rows(attend, tile, page, query + 1 == 0 ? 0 : 1));
+      const int here = page % static_cast<int>(kSpanPages);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int e = i * kLanes + lane;
+        const uint16_t a = f16_nearest(pairs[i].x), b = f16_nearest(pairs[i].y);
+        if (query == -1) {
+          shared.keys[here][e * kKeyPitch + t] = rows[e * kTensorPage + t] = a;
+          shared.keys[here][(e + kHalf) * kKeyPitch + t] = rows[(e + kHalf) * kTensorPage + t] = b;
+        } else {
+          shared.values[here][t * kValuePitch16<kDim> + e] = rows[t * kDim + e] = a;
+          shared.values[here][t * kValuePitch16<kDim> + e + kHalf] = rows[t * kDim + e + kHalf] = b;
+        }
+      }
+    }
+  }
+}
+
+/// A warp's share of the scores: products, their largest, exponentials. `there`: some of the page is seen.
+template <int kDim>
+__device__ __forceinline__ void score_half_page(const Seen& seen, bool there, TensorStepShared<kDim>& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int page = warp / 2, first = warp % 2 * (kTensorPage / 2), g = lane / 4, column = lane % 4 * 2;
+  float scores[kHalfTiles][4] = {};
+  if (there) {
+    const uint16_t* const from = shared.keys[page] + lane_row() * kKeyPitch + first + lane_column();
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t high[4], low[4];
+      load_matrices(high, &shared.high[lane_row()][step * 16 + lane_column()]);
+      load_matrices(low, &shared.low[lane_row()][step * 16 + lane_column()]);
+#pragma unroll
+      for (int n = 0; n < kHalfTiles; n += 2) {
+        uint32_t key[4];
+        load_transposed_matrices(key, from + step * 16 * kKeyPitch + n * 8);
+        mma_f16(scores[n], high, key[0], key[1]);
+        mma_f16(scores[n + 1], high, key[2], key[3]);
+        mma_f16(scores[n], low, key[0], key[1]);
+        mma_f16(scores[n + 1], low, key[2], key[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float largest = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < kHalfTiles; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& s = scores[n][2 * i + c];
+        if (!seen.has(page * kTensorPage + first + n * 8 + column + c)) s = -INFINITY;
+        largest = fmaxf(largest, s);
+      }
+    largest = largest_of_four(largest);
+    if (column == 0) shared.most[warp][g + 8 * i] = largest;
+  }
+  __syncthreads();  // keys have been read, too
+  float totals[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = g + 8 * i;
+    const float exponent = shared.exponent[row];
+    const float most = __fmul_rn(fmaxf(shared.most[warp][row], shared.most[warp ^ 1][row]), exponent);
+    const float shift = -shift_of(most);
+#pragma unroll
+    for (int n = 0; n < kHalfTiles; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& s = scores[n][2 * i + c];
+        s = power_of_two(__fmaf_rn(s, exponent, shift));
+        totals[i] = __fadd_rn(totals[i], s);
+      }
+    reinterpret_cast<float*>(&shared.totals[warp][row])[column / 2] = totals[i];
+  }
+#pragma unroll
+  for (int step = 0; step < kHalfSteps; ++step) {
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int a = 0; a < 4; ++a) {
+      const float(&tile)[4] = scores[2 * step + a / 2];
+      const TensorPair pair = split_pair(tile[a % 2 * 2], tile[a % 2 * 2 + 1]);
+      high[a] = pair.high, low[a] = pair.low;
+    }
+    auto& to = shared.weights[page][warp % 2 * kHalfSteps + step];
+    to[0][lane] = {high[0], high[1], high[2], high[3]};
+    to[1][lane] = {low[0], low[1], low[2], low[3]};
+  }
+}
+
+/// A warp's share of the weighted values: half of the elements, of one page.
+template <int kDim>
+__device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim>& shared) {
+  constexpr int kOwn = kDim / 16;  // tiles of eight elements
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int page = warp / 2, first = warp % 2 * (kDim / 2), g = lane / 4, column = lane % 4 * 2;
+  const uint16_t* const from = shared.values[page] + lane_row() * kValuePitch16<kDim> + first + lane_column();
+  float sums[kOwn][4] = {};
+#pragma unroll
+  for (int step = 0; step < kPageSteps; ++step) {
+    const uint4 h = shared.weights[page][step][0][lane], l = shared.weights[page][step][1][lane];
+    const uint32_t high[4] = {h.x, h.y, h.z, h.w}, low[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+    for (int n = 0; n < kOwn; n += 2) {
+      uint32_t value[4];
+      load_transposed_matrices(value, from + step * 16 * kValuePitch16<kDim> + n * 8);
+      mma_f16(sums[n], high, value[0], value[1]);
+      mma_f16(sums[n + 1], high, value[2], value[3]);
+      mma_f16(sums[n], low, value[0], value[1]);
+      mma_f16(sums[n + 1], low, value[2], value[3]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = g + 8 * i;
+    if (row >= count) continue;
+#pragma unroll
+    for (int n = 0; n < kOwn; ++n)
+      *reinterpret_cast<float2*>(&shared.products[page][row][first + n * 8 + column]) = {sums[n][2 * i],
+                                                                                         sums[n][2 * i + 1]};
+  }
+}
+
+/// Puts the span's pages together, a thread for each element: results of the span, or the output where there is no
+/// other.
+template <int kDim>
+__device__ __forceinline__ void join_pages(const AttendPages& call, const PagedTile& tile, const Seen& seen,
+                                           const TensorStepShared<kDim>& shared) {
+  const int begin = seen.begin / kTensorPage, end = (seen.end + kTensorPage - 1) / kTensorPage;
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * kDim; at += kPagedThreads) {
+    const int query = at / kDim, element = at % kDim;
+    Running running = {-INFINITY, 0};
+    float all = 0;
+    for (int page = begin; page < end; ++page) {
+      const float4 a = shared.totals[2 * page][query], b = shared.totals[2 * page + 1][query];
+      const float total = __fadd_rn(__fadd_rn(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y)),
+                                    __fadd_rn(__fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)));
+      const float most =
+          __fmul_rn(fmaxf(shared.most[2 * page][query], shared.most[2 * page + 1][query]), shared.exponent[query]);
+      const Merging by = join_page(most, total, running);
+      all = joined_page(by, shared.products[page][query][element], all);
+    }
+    if (call.results == nullptr) {
+      call.out[tile.offset(call, query) + element] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+      continue;
+    }
+    float* const to = result_of(call, static_cast<int>(blockIdx.z), query);
+    if (element == 0) to[0] = running.most, to[1] = running.total;
+    to[2 + element] = all;
+  }
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid_constant__ AttendStep call) {
+  LOWBIT_DYNAMIC_SHARED(bytes);
+  auto& shared = *reinterpret_cast<TensorStepShared<kDim>*>(bytes);
+  let_successor_start();
+  const AttendPages& attend = call.attend;
+  const PagedTile tile = paged_tile(attend);
+  const int span = tile.first_span + static_cast<int>(blockIdx.z), position = tile.sequence.position;
+  if (static_cast<int>(blockIdx.z) >= tile.spans) return;
+  const Seen seen = seen_of(position, span, attend.window);
+  fetch_span<kDim>(attend, tile, span, seen, shared);
+  float2 turns[kDim / 32];
+#pragma unroll
+  for (int i = 0; i < kDim / 32; ++i) {
+    const int64_t at = int64_t{position} * (kDim / 2) + i * kLanes + static_cast<int>(threadIdx.x) % kLanes;
+    turns[i] = {call.cos[at], call.sin[at]};
+  }
+  wait_for_predecessor();
+  wait_for_all_copies();
+  __syncthreads();
+  add_rows<kDim>(call, tile, span, turns, shared);
+  __syncthreads();
+  const int page = static_cast<int>(threadIdx.x) / 64;
+  const bool there = page * kTensorPage < seen.end && (page + 1) * kTensorPage > seen.begin;
+  score_half_page<kDim>(seen, there, shared);
+  __syncthreads();
+  if (there) weigh_half_head<kDim>(tile.count, shared);
+  __syncthreads();
+  join_pages<kDim>(attend, tile, seen, shared);
+  if (attend.results == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    shared.is_last =
+        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
+  __syncthreads();
+  if (shared.is_last) merge_tile<true>(attend, tile);
+}
+
+template <int kDim>
+cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
+  auto* const kernel = &attend_tensor_rows<kDim>;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
+  const AttendPages& a = call.attend;
+  const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
+                  a.results == nullptr ? 1u : static_cast<unsigned>(a.spans));
+  return launch(kernel, grid, dim3(kPagedThreads), sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
+                call.overlap && device.bulk_copies, call);
+}
+
+}  // namespace
+
+bool block::has_tensor_step(int64_t head_dim, int64_t shared_bytes) {
+  const auto bytes = head_dim == 64 ? sizeof(TensorStepShared<64>) : sizeof(TensorStepShared<128>);
+  return (head_dim == 64 || head_dim == 128) && static_cast<int64_t>(bytes) <= shared_bytes;
+}
+
+Status block::attend_tensor_step(const AttendStep& call) {
+  Device device{};
+  auto e = current_device(&device);
+  if (e == cudaSuccess)
+    e = call.attend.kv.head_dim == 64 ? launch_tensor_rows<64>(call, device) : launch_tensor_rows<128>(call, device);
+  return check_cuda(e, "attention");
+}
+
+}  // namespace lowbit::cuda
