@@ -12,6 +12,9 @@ namespace {
 /// Every thread block makes x's codes for itself. Beyond so many blocks of a multiprocessor, and columns of all blocks,
 /// one launch that makes them for all is faster.
 constexpr int64_t kBlocksOfAProcessor = 2, kMostColumns = int64_t{4} << 20;
+/// Three tokens and more with a scale of x per some columns: beyond so many weights the kernels of many tokens are
+/// faster, which read each weight once for all tokens.
+constexpr int64_t kMostWeightsOfTokens = int64_t{8} << 20;
 
 }  // namespace
 
@@ -21,6 +24,9 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   if (m < 1 || m > cuda::kMostStepRows || parts.size() > size_t{cuda::kMostStepProducts} || in.hadamard > 0 ||
       (in.tap >= 0 && work.observer_))
     return false;
+  int64_t weights = 0;
+  for (const StepPart& part : parts) weights += part.weight->n * part.weight->k;
+  if (m > 2 && front.code_group() > 0 && weights > kMostWeightsOfTokens) return false;
   LOWBIT_TRY(work.finish_rows());
   cuda::StepProducts call;
   call.end = end;

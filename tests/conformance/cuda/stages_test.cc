@@ -24,7 +24,7 @@ TEST(CudaStages, GiveTheBitsOfTheCpu) {
 }
 
 /// Sessions until the device has no page left: the last one has an error, the others go on, and it does when one has
-/// ended.
+/// ended. It takes all of the device's memory: other tests that run there meanwhile would get none.
 TEST(CudaPrograms, MemoryThatRunsOutInTheMiddle) {
   LOWBIT_NEEDS_GPU();
   RandomModelSpec spec;

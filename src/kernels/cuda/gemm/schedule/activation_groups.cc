@@ -84,7 +84,7 @@ ActivationGroupTile choose_activation_groups(const GemmProblem& p, int64_t per_s
                                              int device_shared) {
   const int64_t scale_bytes = (group_count(p.w) / per_scale + 1) * 64;
   const bool skinny = p.m <= kActivationGroupSkinnyTokens && scale_bytes < kFewestBytes / 2;
-  if (skinny && p.m <= kActivationGroupSkinnyTokens / 2) return ActivationGroupTile::kSkinny;
+  if (skinny && p.m <= 2) return ActivationGroupTile::kSkinny;
   ActivationGroupArgs args{};
   args.per_scale = int(std::clamp<int64_t>(per_scale, 1, group_count(p.w)));
   const size_t shared_scale = args.per_scale == 4 ? 0 : args.per_scale == 2 ? 1 : 2;
