@@ -1,6 +1,7 @@
 #include "base/threads.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -95,6 +96,23 @@ inline void wait_a_little(int spin, Fetcher& fetcher) {
   if (!fetcher.step() && spin >= kBareSpins) cpu_relax();
 }
 
+/// Address space that stacks of threads must leave free: where a limit on it lets only some of them start, the work
+/// needs room as well.
+class SpareRoom {
+ public:
+  SpareRoom() : at_(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  ~SpareRoom() {
+    if (there()) (void)munmap(at_, kBytes);
+  }
+  SpareRoom(const SpareRoom&) = delete;
+  SpareRoom& operator=(const SpareRoom&) = delete;
+  bool there() const { return at_ != MAP_FAILED; }
+
+ private:
+  static constexpr size_t kBytes = size_t{64} << 20;
+  void* at_;
+};
+
 }  // namespace
 
 // A loop costs few transfers of cache lines between cores: one with the whole job, which the caller alone writes; each
@@ -138,11 +156,12 @@ struct ThreadPool::Impl {
 
   explicit Impl(int threads) : shares(static_cast<size_t>(threads)), reports(static_cast<size_t>(threads)) {
     workers.reserve(static_cast<size_t>(threads - 1));
+    const SpareRoom spare;
     try {
-      for (int w = 1; w < threads; ++w) workers.emplace_back([this, w] { serve(w); });
+      for (int w = 1; w < threads && spare.there(); ++w) workers.emplace_back([this, w] { serve(w); });
     } catch (const std::exception&) {
-      // No room for another stack, or a limit on threads. Those that started do the work; they read `started` with the
-      // first job.
+      // No room for another stack, or a limit on threads. Those that started do the work, in the spare room; they read
+      // `started` with the first job.
     }
     started = static_cast<int64_t>(workers.size()) + 1;
   }

@@ -38,29 +38,6 @@ const std::vector<int>& usable_devices() {
   return usable;
 }
 
-/// cudaMalloc() takes whole multiples of 2 MiB, a third more than a small model's weights are. The device's pool gives
-/// the rest of one buffer to the next; a device without a pool does as before.
-cudaError_t take(void** pointer, size_t bytes) {
-  constexpr size_t kStep = size_t{2} << 20;
-  if (bytes < kStep / 2 || bytes % kStep == 0) return cudaMalloc(pointer, bytes);
-  auto e = cudaMallocAsync(pointer, bytes, nullptr);
-  if (e == cudaErrorNotSupported) {
-    (void)cudaGetLastError();
-    return cudaMalloc(pointer, bytes);
-  }
-  return e == cudaSuccess ? cudaStreamSynchronize(nullptr) : e;
-}
-
-/// cudaFree() does not wait for kernels that use memory of a pool.
-void give_back(void* pointer, int device) {
-  int current = device;
-  (void)cudaGetDevice(&current);
-  (void)cudaSetDevice(device);
-  (void)cudaDeviceSynchronize();
-  (void)cudaFree(pointer);
-  (void)cudaSetDevice(current);
-}
-
 }  // namespace
 
 Status check_cuda(cudaError_t error, const char* where) {
@@ -105,7 +82,7 @@ Result<int64_t> free_memory() {
 Result<Buffer> allocate(int64_t bytes, const char* what) {
   void* pointer = nullptr;
   const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-  if (const auto error = take(&pointer, size); error != cudaSuccess) {
+  if (const auto error = cudaMalloc(&pointer, size); error != cudaSuccess) {
     (void)cudaGetLastError();
     if (error == cudaErrorMemoryAllocation) {
       size_t available = 0, total = 0;
@@ -116,9 +93,7 @@ Result<Buffer> allocate(int64_t bytes, const char* what) {
     }
     if (auto status = check_cuda(error, what); !status) return tl::unexpected(std::move(status.error()));
   }
-  int device = 0;
-  (void)cudaGetDevice(&device);
-  std::shared_ptr<void> owner(pointer, [device](void* p) { give_back(p, device); });
+  std::shared_ptr<void> owner(pointer, [](void* p) { (void)cudaFree(p); });
   return Buffer::borrow({static_cast<std::byte*>(pointer), static_cast<size_t>(std::max<int64_t>(bytes, 0))},
                         std::move(owner), Device::kCuda);
 }
@@ -147,7 +122,8 @@ Status fill(Buffer& to, int value) {
   if (to.empty()) return {};
   if (auto status = check_cuda(cudaMemset(to.data(), value, static_cast<size_t>(to.size())), "fill"); !status)
     return status;
-  return check_cuda(cudaDeviceSynchronize(), "fill");
+  // Not the device: that would spoil what other threads record into graphs.
+  return check_cuda(cudaStreamSynchronize(nullptr), "fill");
 }
 Status synchronize(void* stream) { return check_cuda(cudaStreamSynchronize(as_stream(stream)), "CUDA stream"); }
 
