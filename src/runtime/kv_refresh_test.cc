@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "base/cpu.h"
@@ -242,11 +243,10 @@ TEST(KvRefresh, ACallThatFailsLeavesItAsItWas) {
   KvCache cache(*pool, kContext);
   by_executor(executor, *model, cache, std::span(tokens).first(150), 150);
   const int64_t in_use = (*pool)->pages_in_use();
-  // Others take what is left while it runs: the next refresh gets no pages.
+  // Others take what is left while it runs: the next refresh gets no pages. Rows reach the sink from many threads.
   std::vector<std::vector<KvPool::Page>> taken;
-  const LogitsSink sink = [&](int64_t, std::span<float>) {
-    if (taken.empty()) taken = take_all(**pool);
-  };
+  std::once_flag once;
+  const LogitsSink sink = [&](int64_t, std::span<float>) { std::call_once(once, [&] { taken = take_all(**pool); }); };
   const Status failed = executor.forward(std::span(tokens).subspan(150), cache, LogitsWanted::range(0, 550, &sink), {});
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code, ErrorCode::kOutOfMemory);
