@@ -7,6 +7,7 @@ add_library(lowbit_flags INTERFACE)
 target_compile_features(lowbit_flags INTERFACE cxx_std_20)
 target_include_directories(lowbit_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:include>)
+set(LOWBIT_LOOP_FLAGS -O3)  # of folders whose loops take the time
 # Float results are part of the interface: no contraction that the source does not spell out.
 # -Wrestrict: GCC 12 warns about "text" + std::string for nothing (its bug 105651). Clang counts the steps of constant expressions, and a
 # format's tables are proved at compile time. -Wshadow: not where files are compiled together, as a local may be named like another file's constant.
@@ -15,8 +16,10 @@ set(LOWBIT_CXX_FLAGS -Wall -Wextra $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>
 if(LOWBIT_WERROR)
   list(APPEND LOWBIT_CXX_FLAGS -Werror)
 endif()
+# Sanitizers: little optimization, and of the debugger's data the lines alone, as instrumented code takes several times as long to compile.
 if(LOWBIT_SANITIZE)
-  list(APPEND LOWBIT_CXX_FLAGS -fsanitize=${LOWBIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -O1)
+  set(LOWBIT_LOOP_FLAGS -O1)
+  list(APPEND LOWBIT_CXX_FLAGS -fsanitize=${LOWBIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -O1 -g1)
   # Frames that GCC puts on the heap to find uses after return may be aligned to less than its vectors.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND LOWBIT_SANITIZE MATCHES address)
     list(APPEND LOWBIT_CXX_FLAGS --param=asan-use-after-return=0)
@@ -75,7 +78,7 @@ function(lowbit_isa_library name)
   cmake_parse_arguments(A "" "ISA" "FLAGS;SOURCES;DEPS" ${ARGN})
   lowbit_library(${name} SOURCES ${A_SOURCES} DEPS ${A_DEPS})
   target_compile_definitions(lowbit_${name} PRIVATE LOWBIT_ISA=${A_ISA})
-  target_compile_options(lowbit_${name} PRIVATE "$<IF:$<BOOL:${LOWBIT_FUZZ}>,-O1;-fno-sanitize=all,-O3>" ${A_FLAGS})
+  target_compile_options(lowbit_${name} PRIVATE "$<IF:$<BOOL:${LOWBIT_FUZZ}>,-O1;-fno-sanitize=all,${LOWBIT_LOOP_FLAGS}>" ${A_FLAGS})
 endfunction()
 
 # lowbit_test(NAME SOURCES a_test.cc ... DEPS folder ... [COST seconds]): GoogleTest binary bin/NAME, one CTest entry. COST of the long ones:

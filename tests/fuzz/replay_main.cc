@@ -1,10 +1,12 @@
 // The fuzz targets without libFuzzer, for every compiler: each reads its seeds, and these with random damage.
 //   lowbit_fuzz_replay CORPUS [--rounds N] [--seed N] [TARGET ...]
 // N damaged copies of each seed (100), always the same ones. An input that crashes, takes longer than its target allows
-// or more memory than 256 MiB is left in the file fuzz-failure-TARGET.
+// or more memory than 256 MiB is left in the file fuzz-failure-TARGET. Each target has a process of its own, so that the
+// memory of one allows the next no more.
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -68,6 +71,8 @@ long peak_kib() {
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss;
 }
+
+double cpu_s() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 bool counts_memory() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -132,21 +137,33 @@ bool replay(const Target& target, const std::string& corpus, int64_t rounds, uin
   failure_path = std::string("fuzz-failure-") + target.name;
   const long before = peak_kib();
   int64_t inputs = 0;
+  double longest_s = 0;
   lowbit::Rng rng(seed, 1);
   for (const Bytes& one : seeds)
     for (int64_t round = 0; round <= rounds; ++round, ++inputs) {
       current = round == 0 ? one : damaged(one, seeds, rng);
+      const double start_s = cpu_s();
       target.run(current.data(), current.size());
+      longest_s = std::max(longest_s, cpu_s() - start_s);
       if (!counts_memory() || peak_kib() - before <= kMostKib) continue;
       keep_input();
       std::printf("%s: %ld MiB for one input, which is in %s\n", target.name, (peak_kib() - before) >> 10,
                   failure_path.c_str());
       return false;
     }
-  std::printf("%s: %zu seeds, %lld inputs, %ld MiB more at most\n", target.name, seeds.size(),
-              static_cast<long long>(inputs), (peak_kib() - before) >> 10);
-  std::fflush(stdout);
+  std::printf("%s: %zu seeds, %lld inputs, at most %.2f s and %ld MiB more\n", target.name, seeds.size(),
+              static_cast<long long>(inputs), longest_s, (peak_kib() - before) >> 10);
   return !seeds.empty();
+}
+
+bool replay_alone(const Target& target, const std::string& corpus, int64_t rounds, uint64_t seed) {
+  const pid_t child = fork();
+  if (child == 0) std::exit(replay(target, corpus, rounds, seed) ? 0 : 1);
+  int status = 0;
+  const bool good = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+  if (!good) std::printf("%s: failed, status %d\n", target.name, status);
+  std::fflush(stdout);
+  return good;
 }
 
 }  // namespace
@@ -174,6 +191,6 @@ int main(int argc, char** argv) {
   bool good = true;
   for (const Target& target : kTargets)
     if (names.empty() || std::find(names.begin(), names.end(), target.name) != names.end())
-      good = replay(target, corpus, rounds, seed) && good;
+      good = replay_alone(target, corpus, rounds, seed) && good;
   return good ? 0 : 1;
 }
