@@ -238,8 +238,11 @@ struct LaneAttention : LaneLoops<L> {
   }
 
   /// `rows` rows of f16 by vectors, from one behind each other: vector c of all rows lies at panels + c * rows *
-  /// kWidth. Behind `width` come zeros.
-  static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, float* panels) {
+  /// kWidth. Behind `width` come zeros. As much is fetched at `ahead`.
+  static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, const uint16_t* ahead,
+                                float* panels) {
+    constexpr int64_t kLine = 64 / sizeof(uint16_t);
+    for (int64_t at = 0; at < rows * width; at += kLine) fetch(ahead + at);
     for (int64_t c = 0; c * kWidth < width; ++c) {
       const uint16_t* source = from + c * kWidth;
       float* to = panels + c * rows * kWidth;
@@ -297,11 +300,13 @@ struct LaneAttention : LaneLoops<L> {
         const int64_t end = end_of_packed(a.keys, p, last);
         PackedPages<L>::score(static_cast<const PackedSpan&>(a), p, end, scores);
         p = end - 1;
-      } else if (direct) {
-        const uint16_t* const next = p < last ? a.keys[p + 1] : a.values[first];
-        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, next != nullptr ? next : a.keys[p]}, scores);
+        continue;
+      }
+      const uint16_t *const next = p < last ? a.keys[p + 1] : a.values[first], *ahead = next ? next : a.keys[p];
+      if (direct) {
+        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, ahead}, scores);
       } else {
-        score_page(a, p, convert(a.keys[p], kKvPage, a.d, panels), scores);
+        score_page(a, p, convert(a.keys[p], kKvPage, a.d, ahead, panels), scores);
       }
     }
     for (int64_t j = 0; j < a.queries; ++j) {
@@ -314,11 +319,13 @@ struct LaneAttention : LaneLoops<L> {
         const int64_t end = end_of_packed(a.values, p, last);
         PackedPages<L>::weigh(static_cast<const PackedSpan&>(a), p, end, scores);
         p = end - 1;
-      } else if (direct) {
-        const uint16_t* const next = p < last ? a.values[p + 1] : a.next;
-        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next != nullptr ? next : a.values[p]}, scores);
+        continue;
+      }
+      const uint16_t *const next = p < last ? a.values[p + 1] : a.next, *ahead = next ? next : a.values[p];
+      if (direct) {
+        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, ahead}, scores);
       } else {
-        weigh_page(a, p, convert(a.values[p], a.d, kKvPage, panels), scores);
+        weigh_page(a, p, convert(a.values[p], a.d, kKvPage, ahead, panels), scores);
       }
     }
   }
