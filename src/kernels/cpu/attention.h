@@ -19,7 +19,10 @@ inline namespace LOWBIT_ISA {
 template <class L>
 struct LaneAttention : LaneLoops<L> {
   using F = typename L::F;
-  using LaneLoops<L>::each, LaneLoops<L>::exp, LaneLoops<L>::load, LaneLoops<L>::store;
+  using LaneLoops<L>::each, LaneLoops<L>::load, LaneLoops<L>::store;
+
+  /// exp() of scores less the largest.
+  static F weight(F x) { return LaneLoops<L>::template exp<false>(x); }
 
   using V = typename L::V;
   static constexpr int kWidth = L::kWidth, kPageVectors = int(kKvPage) / kWidth;
@@ -270,7 +273,7 @@ struct LaneAttention : LaneLoops<L> {
     const F shift = L::set(span_shift(a.m[j]));
     F sum = L::zero();
     for (int64_t t = begin; t < end; t += kLanes) {
-      const F e = exp(L::sub(L::load(s + t), shift));
+      const F e = weight(L::sub(L::load(s + t), shift));
       L::store(s + t, e);
       sum = L::add(sum, e);
     }
@@ -332,8 +335,8 @@ struct LaneAttention : LaneLoops<L> {
 
   static void merge_span(float m, float l, const float* o, int64_t d, float* running, float* y) {
     const float most = m > running[0] ? m : running[0], shift = span_shift(most);
-    float factors[kLanes] = {running[0] - shift, m - shift};
-    L::store(factors, exp(L::load(factors)));
+    alignas(64) float factors[kLanes];
+    L::store(factors, weight(L::keep_first(L::set(running[0] - shift), L::set(m - shift), 1)));
     const F a = L::set(factors[0]), b = L::set(factors[1]);
     each(
         d, [&](int64_t i, int count) __attribute__((always_inline)) {

@@ -29,17 +29,19 @@ struct LaneLoops {
     L::store_first(p, v, count);
   }
 
-  /// exp_f32 of 16 elements.
+  /// exp_f32 of 16 elements; without kAny of none above 0, and a NaN gives another one.
+  template <bool kAny = true>
   static F exp(F x) {
     F v = L::max(L::set(kExpMin), x);  // of a NaN pair the second comes out
-    v = L::min(L::set(kExpMax), v);
+    if constexpr (kAny) v = L::min(L::set(kExpMax), v);
     const F n = L::round(L::mul(v, L::set(kLog2E)));  // ties to even
     F r = L::fma(n, L::set(-kLn2Hi), v);
     r = L::fma(n, L::set(-kLn2Lo), r);
     F p = L::set(kExpPoly[0]);
     for (int i = 1; i < 6; ++i) p = L::fma(p, r, L::set(kExpPoly[i]));
     p = L::add(L::fma(p, L::mul(r, r), r), L::set(1.0f));
-    return L::nan_or(x, L::times_pow2(p, n));
+    const F y = L::times_pow2(p, n);
+    return kAny ? L::nan_or(x, y) : y;
   }
 };
 
