@@ -18,8 +18,8 @@ struct PackedInputs {
   alignas(64) int16_t x[kMostQueries][kMostPackedRows];
   alignas(16) float scale[kMostQueries], offset[kMostQueries];
 
-  /// `side`: PackedMatrix::side.
-  void prepare(const float* const* from, int queries, const uint8_t* side, int64_t rows) {
+  /// `side`: PackedMatrix::side. Not inlined: GCC then keeps too few of its values in registers.
+  __attribute__((noinline)) void prepare(const float* const* from, int queries, const uint8_t* side, int64_t rows) {
     switch (queries) {
       case 4:
         return prepare_queries<4>(from, side, rows);
