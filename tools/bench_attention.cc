@@ -17,10 +17,6 @@ struct AttentionArguments {
   float seconds = 1;
 };
 
-double percent(const AttentionBenchReport& report, const AttentionBenchRow& row) {
-  return report.bandwidth_gb_s > 0 ? 100 * row.gb_s / report.bandwidth_gb_s : 0;
-}
-
 nlohmann::json to_json(const AttentionBenchReport& report) {
   nlohmann::json rows = nlohmann::json::array();
   for (const AttentionBenchRow& row : report.rows)
@@ -30,7 +26,10 @@ nlohmann::json to_json(const AttentionBenchReport& report) {
                     {"spread", row.spread},
                     {"bytes", row.bytes},
                     {"gb_s", row.gb_s},
-                    {"percent_of_peak", percent(report, row)}});
+                    {"read_gb_s", row.read_gb_s},
+                    {"percent_of_peak", 100 * row.share},
+                    {"percent_p10", 100 * row.share_least},
+                    {"percent_p90", 100 * row.share_most}});
   return {{"isa", report.isa},
           {"threads", report.threads},
           {"bandwidth_gb_s", report.bandwidth_gb_s},
@@ -43,13 +42,16 @@ void print_report(Console& console, const AttentionBenchReport& report) {
                    {"spread", Align::kRight},
                    {"read", Align::kRight},
                    {"GB/s", Align::kRight},
-                   {"% of memory", Align::kRight}});
+                   {"plain read", Align::kRight},
+                   {"% of it", Align::kRight},
+                   {"p10 - p90", Align::kRight}});
   for (const AttentionBenchRow& row : report.rows)
     table.add({row.kv, fmt::format("{:.1f}", 1e6 * row.seconds), fmt::format("{:.0f} %", 100 * row.spread),
-               bytes_text(double(row.bytes)), fmt::format("{:.1f}", row.gb_s),
-               fmt::format("{:.0f}", percent(report, row))});
-  console.print("{} with {} threads; memory gives {:.1f} GB/s\n\n{}", report.isa, report.threads, report.bandwidth_gb_s,
-                table.str());
+               bytes_text(double(row.bytes)), fmt::format("{:.1f}", row.gb_s), fmt::format("{:.1f}", row.read_gb_s),
+               fmt::format("{:.0f}", 100 * row.share),
+               fmt::format("{:.0f} - {:.0f}", 100 * row.share_least, 100 * row.share_most)});
+  console.print("{} with {} threads; a plain read in turn with it gets {:.1f} GB/s\n\n{}", report.isa, report.threads,
+                report.bandwidth_gb_s, table.str());
 }
 
 Status action(Console& console, const AttentionArguments& arguments, const Compute& compute) {

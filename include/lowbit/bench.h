@@ -119,11 +119,14 @@ struct AttentionBenchRow {
   double spread = 0;     // (p90 - p10) / median
   int64_t bytes = 0;     // of the pages that it reads
   double gb_s = 0;
+  double read_gb_s = 0;  // of plain reads of other memory by as many threads, in turn with it: median
+  /// gb_s by the plain read next to it: median, and where nine of ten are above and below.
+  double share = 0, share_least = 0, share_most = 0;
 };
 struct AttentionBenchReport {
   std::string isa;
   int threads = 0;
-  double bandwidth_gb_s = 0;  // measured in the same run
+  double bandwidth_gb_s = 0;  // the rows' read_gb_s: median
   std::vector<AttentionBenchRow> rows;
 };
 /// Errors: kInvalidArgument (sizes, a format's name), kUnsupported (heads that a format does not pack), kOutOfMemory.

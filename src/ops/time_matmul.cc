@@ -190,25 +190,40 @@ uint64_t read_once(const std::byte* p, int64_t bytes) {
   return sum_words(p, bytes);
 }
 
-Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int sweeps) {
-  constexpr int64_t kChunk = int64_t{1} << 20;
-  bytes = std::max(bytes / kChunk, int64_t{1}) * kChunk;
-  LOWBIT_TRY_ASSIGN(Buffer buffer, Buffer::allocate(bytes, "bandwidth measurement", Pages::kLarge));
-  std::vector<uint64_t> sums(static_cast<size_t>(8 * pool.size()));
+constexpr int64_t kSweepChunk = int64_t{1} << 20;
+
+Result<ReadSweeps> ReadSweeps::make(ThreadPool& pool, int64_t bytes) {
+  ReadSweeps sweeps;
+  bytes = std::max(bytes / kSweepChunk, int64_t{1}) * kSweepChunk;
+  LOWBIT_TRY_ASSIGN(sweeps.buffer_, Buffer::allocate(bytes, "bandwidth measurement", Pages::kLarge));
+  sweeps.sums_.resize(static_cast<size_t>(8 * pool.size()));
   // Written first, so that each page is one of its own and not the shared page of zeros.
-  pool.parallel_for(bytes / kChunk, 1, [&](int64_t b, int64_t e, int) {
-    for (int64_t c = b; c < e; ++c) std::memset(buffer.data() + c * kChunk, int(c & 0x7f), size_t(kChunk));
+  pool.parallel_for(bytes / kSweepChunk, 1, [&](int64_t b, int64_t e, int) {
+    for (int64_t c = b; c < e; ++c)
+      std::memset(sweeps.buffer_.data() + c * kSweepChunk, int(c & 0x7f), size_t(kSweepChunk));
   });
+  return sweeps;
+}
+
+double ReadSweeps::sweep(ThreadPool& pool) {
+  const auto start = Clock::now();
+  pool.parallel_for(buffer_.size() / kSweepChunk, 4, [&](int64_t begin, int64_t end, int worker) {
+    sums_[static_cast<size_t>(8 * worker)] +=
+        read_once(buffer_.data() + begin * kSweepChunk, (end - begin) * kSweepChunk);
+  });
+  const double rate = 1e-9 * double(buffer_.size()) / seconds_since(start);
+  volatile uint64_t keep = 0;  // the sums are used, so the reads happen
+  for (uint64_t s : sums_) keep = keep + s;
+  return rate;
+}
+
+Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes, int sweeps) {
+  LOWBIT_TRY_ASSIGN(ReadSweeps memory, ReadSweeps::make(pool, bytes));
   std::vector<double> rates;
   for (int r = 0; r <= std::max(sweeps, 1); ++r) {
-    const auto start = Clock::now();
-    pool.parallel_for(bytes / kChunk, 4, [&](int64_t begin, int64_t end, int worker) {
-      sums[static_cast<size_t>(8 * worker)] += read_once(buffer.data() + begin * kChunk, (end - begin) * kChunk);
-    });
-    if (r > 0) rates.push_back(1e-9 * double(bytes) / seconds_since(start));
+    const double rate = memory.sweep(pool);
+    if (r > 0) rates.push_back(rate);
   }
-  volatile uint64_t keep = 0;  // the sums are used, so the reads happen
-  for (uint64_t s : sums) keep = keep + s;
   std::sort(rates.begin(), rates.end());
   return ReadBandwidth{rates[rates.size() / 2], rates.front(), rates.back()};
 }

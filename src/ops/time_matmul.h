@@ -3,6 +3,7 @@
 // matmul`.
 
 #include <string>
+#include <vector>
 
 #include "ops/matmul.h"
 
@@ -51,14 +52,26 @@ Status check_options(const TimedMatmul& options);
 /// Reads `bytes`, a multiple of 64, by loads as wide as the kernels', prefetched as they do. The sum of all words.
 uint64_t read_once(const std::byte* p, int64_t bytes);
 
+/// Memory in large pages that is read once at a time.
+class ReadSweeps {
+ public:
+  /// `bytes`: at least 1 MiB; larger than all caches, or what is measured is theirs. Errors: kOutOfMemory.
+  static Result<ReadSweeps> make(ThreadPool& pool, int64_t bytes);
+  /// GB/s of reading all of it once with every thread, by read_once().
+  double sweep(ThreadPool& pool);
+
+ private:
+  Buffer buffer_;
+  std::vector<uint64_t> sums_;
+};
+
 /// GB/s of reading memory once with every thread, over several sweeps.
 struct ReadBandwidth {
   double median = 0;           // what to compare with
   double least = 0, most = 0;  // one sweep may be anything on a shared machine: 54 was seen between sweeps of 37
 };
 
-/// Sweeps of read_once() over `bytes`, at least 1 MiB, in large pages. Larger than all caches, or it is theirs. The
-/// first sweep, in which threads wake and clocks rise, does not count. Errors: kOutOfMemory.
+/// ReadSweeps of `bytes`. The first, in which threads wake and clocks rise, does not count. Errors: kOutOfMemory.
 Result<ReadBandwidth> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{512} << 20, int sweeps = 9);
 
 }  // namespace lowbit

@@ -79,9 +79,16 @@ class Layers {
   }
 };
 
-/// One format.
+/// The value below which `share` of them lie.
+double quantile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[size_t(share * double(values.size() - 1))];
+}
+
+/// One format. Passes through all layers and plain reads of as much other memory take turns, so that each finds caches
+/// without what it reads, and both the same machine: of a virtual one memory's rate may double within minutes.
 Result<AttentionBenchRow> time_format(const AttentionBenchOptions& o, const std::string& name, Isa isa,
-                                      ThreadPool& pool) {
+                                      ThreadPool& pool, ReadSweeps& memory) {
   LOWBIT_TRY_ASSIGN(const KvFormat format, parse_kv_format(name, o.kv_residual));
   const VectorOps& ops = vector_ops(isa);
   LOWBIT_TRY_ASSIGN(Layers layers, Layers::make(o, format, ops, pool));
@@ -96,24 +103,31 @@ Result<AttentionBenchRow> time_format(const AttentionBenchOptions& o, const std:
   const auto run = [&](Attention& by, int64_t layer, std::vector<float>& to) {
     by.run({layer, o.context - 1, 1, q.data(), to.data()}, cache);
   };
-  AttentionBenchRow row{name, true, 0, 0, layers.bytes, 0};
+  AttentionBenchRow row;
+  row.kv = name;
+  row.bytes = layers.bytes;
   run(attention, 0, out);
   run(reference, 0, wanted);
   row.checked = std::memcmp(out.data(), wanted.data(), out.size() * sizeof(float)) == 0;
   if (!row.checked) return row;
-  std::vector<double> times;  // of passes through all layers, the first of which does not count
+  std::vector<double> times, rates, shares;  // of a call; GB/s of plain reads; of each such pair
   const auto start = Clock::now();
-  while (times.size() < 6 || seconds_since(start) < o.min_seconds) {
+  for (int pair = 0; pair < 6 || seconds_since(start) < o.min_seconds; ++pair) {
     const auto begin = Clock::now();
     for (int64_t layer = 0; layer < layers.count; ++layer) run(attention, layer, out);
-    times.push_back(seconds_since(begin) / double(layers.count));
+    const double seconds = seconds_since(begin) / double(layers.count), rate = memory.sweep(pool);
+    if (pair == 0) continue;
+    times.push_back(seconds);
+    rates.push_back(rate);
+    shares.push_back(1e-9 * double(row.bytes) / seconds / rate);
   }
-  times.erase(times.begin());
-  std::ranges::sort(times);
-  const auto at = [&](double share) { return times[size_t(share * double(times.size() - 1))]; };
-  row.seconds = at(0.5);
-  row.spread = (at(0.9) - at(0.1)) / row.seconds;
+  row.seconds = quantile(times, 0.5);
+  row.spread = (quantile(times, 0.9) - quantile(times, 0.1)) / row.seconds;
   row.gb_s = 1e-9 * double(row.bytes) / row.seconds;
+  row.read_gb_s = quantile(rates, 0.5);
+  row.share = quantile(shares, 0.5);
+  row.share_least = quantile(shares, 0.1);
+  row.share_most = quantile(shares, 0.9);
   return row;
 }
 
@@ -122,13 +136,15 @@ Result<AttentionBenchRow> time_format(const AttentionBenchOptions& o, const std:
 Result<AttentionBenchReport> bench_attention(const AttentionBenchOptions& options) {
   LOWBIT_TRY(check_sizes(options));
   LOWBIT_TRY_ASSIGN(Engine engine, Engine::on_cpu(options.compute));
+  LOWBIT_TRY_ASSIGN(ReadSweeps memory, ReadSweeps::make(*engine.pool, kColdLayersBytes));
   AttentionBenchReport report{isa_name(engine.isa), engine.threads, 0, {}};
+  std::vector<double> rates;
   for (const std::string& kv : options.kv) {
-    LOWBIT_TRY_ASSIGN(AttentionBenchRow row, time_format(options, kv, engine.isa, *engine.pool));
+    LOWBIT_TRY_ASSIGN(AttentionBenchRow row, time_format(options, kv, engine.isa, *engine.pool, memory));
+    rates.push_back(row.read_gb_s);
     report.rows.push_back(std::move(row));
   }
-  LOWBIT_TRY_ASSIGN(const ReadBandwidth rate, measure_read_bandwidth(*engine.pool));
-  report.bandwidth_gb_s = rate.median;
+  if (!rates.empty()) report.bandwidth_gb_s = quantile(rates, 0.5);
   return report;
 }
 

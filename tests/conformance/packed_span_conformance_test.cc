@@ -74,18 +74,35 @@ struct Problem {
   }
 };
 
+/// All instruction sets against the reference.
+void expect_equal(Problem& span, uint64_t seed) {
+  const auto want = span.run(vector_ops(Isa::kScalar));
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
+    if (!isa_available(isa)) continue;
+    const auto got = span.run(vector_ops(isa));
+    for (size_t i = 0; i < want.size(); ++i)
+      ASSERT_TRUE(std::memcmp(&got[i], &want[i], sizeof(float)) == 0 || (std::isnan(got[i]) && std::isnan(want[i])) ||
+                  (got[i] == 0 && want[i] == 0 && i < size_t(span.queries)))  // either zero is a maximum
+          << isa_name(isa) << ", seed " << seed << ", element " << i << ": " << got[i] << ", not " << want[i];
+  }
+}
+
 TEST(PackedSpans, EqualTheReference) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     Problem span(seed, 16 * (1 + int64_t(seed * 7 % 16)), int64_t(seed % 31));
-    const auto want = span.run(vector_ops(Isa::kScalar));
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx}) {
-      if (!isa_available(isa)) continue;
-      const auto got = span.run(vector_ops(isa));
-      for (size_t i = 0; i < want.size(); ++i)
-        ASSERT_TRUE(std::memcmp(&got[i], &want[i], sizeof(float)) == 0 || (std::isnan(got[i]) && std::isnan(want[i])) ||
-                    (got[i] == 0 && want[i] == 0 && i < size_t(span.queries)))  // either zero is a maximum
-            << isa_name(isa) << ", seed " << seed << ", element " << i << ": " << got[i] << ", not " << want[i];
+    expect_equal(span, seed);
+  }
+}
+
+TEST(PackedSpans, LargestSumsFit) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Problem span(seed, kMostPackedRows, 1 + int64_t(seed % 7));
+    std::ranges::fill(span.q, seed % 2 == 0 ? 1.0f : -1.0f);
+    for (int64_t p = 0; p < kSpanPages; ++p) {  // of each page: codes and side of keys, then of values
+      std::ranges::fill(span.bytes[size_t(4 * p)], uint8_t(255));
+      std::fill_n(span.bytes[size_t(4 * p + 1)].begin() + 2 * sizeof(float), span.d, uint8_t(255));
     }
+    expect_equal(span, seed);
   }
 }
 

@@ -19,7 +19,10 @@ inline namespace LOWBIT_ISA {
 template <class L>
 struct LaneAttention : LaneLoops<L> {
   using F = typename L::F;
-  using LaneLoops<L>::each, LaneLoops<L>::exp, LaneLoops<L>::load, LaneLoops<L>::store;
+  using LaneLoops<L>::each, LaneLoops<L>::load, LaneLoops<L>::store;
+
+  /// exp() of scores less the largest.
+  static F weight(F x) { return LaneLoops<L>::template exp<false>(x); }
 
   using V = typename L::V;
   static constexpr int kWidth = L::kWidth, kPageVectors = int(kKvPage) / kWidth;
@@ -238,8 +241,11 @@ struct LaneAttention : LaneLoops<L> {
   }
 
   /// `rows` rows of f16 by vectors, from one behind each other: vector c of all rows lies at panels + c * rows *
-  /// kWidth. Behind `width` come zeros.
-  static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, float* panels) {
+  /// kWidth. Behind `width` come zeros. As much is fetched at `ahead`.
+  static Columns<float> convert(const uint16_t* from, int64_t width, int64_t rows, const uint16_t* ahead,
+                                float* panels) {
+    constexpr int64_t kLine = 64 / sizeof(uint16_t);
+    for (int64_t at = 0; at < rows * width; at += kLine) fetch(ahead + at);
     for (int64_t c = 0; c * kWidth < width; ++c) {
       const uint16_t* source = from + c * kWidth;
       float* to = panels + c * rows * kWidth;
@@ -267,7 +273,7 @@ struct LaneAttention : LaneLoops<L> {
     const F shift = L::set(span_shift(a.m[j]));
     F sum = L::zero();
     for (int64_t t = begin; t < end; t += kLanes) {
-      const F e = exp(L::sub(L::load(s + t), shift));
+      const F e = weight(L::sub(L::load(s + t), shift));
       L::store(s + t, e);
       sum = L::add(sum, e);
     }
@@ -297,11 +303,13 @@ struct LaneAttention : LaneLoops<L> {
         const int64_t end = end_of_packed(a.keys, p, last);
         PackedPages<L>::score(static_cast<const PackedSpan&>(a), p, end, scores);
         p = end - 1;
-      } else if (direct) {
-        const uint16_t* const next = p < last ? a.keys[p + 1] : a.values[first];
-        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, next != nullptr ? next : a.keys[p]}, scores);
+        continue;
+      }
+      const uint16_t *const next = p < last ? a.keys[p + 1] : a.values[first], *ahead = next ? next : a.keys[p];
+      if (direct) {
+        score_page<uint16_t>(a, p, {a.keys[p], kKvPage, kWidth, ahead}, scores);
       } else {
-        score_page(a, p, convert(a.keys[p], kKvPage, a.d, panels), scores);
+        score_page(a, p, convert(a.keys[p], kKvPage, a.d, ahead, panels), scores);
       }
     }
     for (int64_t j = 0; j < a.queries; ++j) {
@@ -314,19 +322,21 @@ struct LaneAttention : LaneLoops<L> {
         const int64_t end = end_of_packed(a.values, p, last);
         PackedPages<L>::weigh(static_cast<const PackedSpan&>(a), p, end, scores);
         p = end - 1;
-      } else if (direct) {
-        const uint16_t* const next = p < last ? a.values[p + 1] : a.next;
-        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, next != nullptr ? next : a.values[p]}, scores);
+        continue;
+      }
+      const uint16_t *const next = p < last ? a.values[p + 1] : a.next, *ahead = next ? next : a.values[p];
+      if (direct) {
+        weigh_page<uint16_t>(a, p, {a.values[p], a.d, kWidth, ahead}, scores);
       } else {
-        weigh_page(a, p, convert(a.values[p], a.d, kKvPage, panels), scores);
+        weigh_page(a, p, convert(a.values[p], a.d, kKvPage, ahead, panels), scores);
       }
     }
   }
 
   static void merge_span(float m, float l, const float* o, int64_t d, float* running, float* y) {
     const float most = m > running[0] ? m : running[0], shift = span_shift(most);
-    float factors[kLanes] = {running[0] - shift, m - shift};
-    L::store(factors, exp(L::load(factors)));
+    alignas(64) float factors[kLanes];
+    L::store(factors, weight(L::keep_first(L::set(running[0] - shift), L::set(m - shift), 1)));
     const F a = L::set(factors[0]), b = L::set(factors[1]);
     each(
         d, [&](int64_t i, int count) __attribute__((always_inline)) {

@@ -13,7 +13,6 @@ inline namespace LOWBIT_ISA {
 template <class L>
 struct LaneLoops {
   using F = typename L::F;
-  using I = typename L::I;
   static_assert(kLanes == 16);
 
   /// Calls body(i, count) for the elements [i, i + count) of 0..n, count = 16 but for the last.
@@ -30,19 +29,19 @@ struct LaneLoops {
     L::store_first(p, v, count);
   }
 
-  /// exp_f32 of 16 elements.
+  /// exp_f32 of 16 elements; without kAny of none above 0, and a NaN gives another one.
+  template <bool kAny = true>
   static F exp(F x) {
     F v = L::max(L::set(kExpMin), x);  // of a NaN pair the second comes out
-    v = L::min(L::set(kExpMax), v);
-    const I e = L::to_int(L::mul(v, L::set(kLog2E)));  // ties to even
-    const F n = L::to_float(e);
+    if constexpr (kAny) v = L::min(L::set(kExpMax), v);
+    const F n = L::round(L::mul(v, L::set(kLog2E)));  // ties to even
     F r = L::fma(n, L::set(-kLn2Hi), v);
     r = L::fma(n, L::set(-kLn2Lo), r);
     F p = L::set(kExpPoly[0]);
     for (int i = 1; i < 6; ++i) p = L::fma(p, r, L::set(kExpPoly[i]));
     p = L::add(L::fma(p, L::mul(r, r), r), L::set(1.0f));
-    const I e1 = L::half(e), e2 = L::sub_i(e, e1);
-    return L::nan_or(x, L::mul(L::mul(p, L::pow2(e1)), L::pow2(e2)));
+    const F y = L::times_pow2(p, n);
+    return kAny ? L::nan_or(x, y) : y;
   }
 };
 

@@ -21,17 +21,17 @@ struct PackedPages {
     Products products;
     for (int64_t page = first; page < end; ++page)
       for_tiles(a.queries, [&](int64_t from, int queries) {
-        Product p;
+        Product& p = products.next();
         p.shape = {a.key_bits[page], a.d, kKvPage};
         p.matrix = a.packed_keys[page];
-        if (from == 0) p.ahead = ahead(a.packed_keys, page, a.packed_values);
+        p.ahead = from == 0 ? ahead(a.packed_keys, page, a.packed_values) : PackedMatrix{};
         p.scale = a.scale;
         p.queries = queries;
         for (int i = 0; i < queries; ++i) {
           p.x[i] = a.q + (from + i) * a.ldq;
           p.to[i] = scores + (from + i) * kAttentionSpan + page * kKvPage;
         }
-        products.run(p);
+        products.run();
       });
     products.finish();
   }
@@ -43,25 +43,31 @@ struct PackedPages {
       int64_t seeing = 0, j = 0;
       for (int64_t i = 0; i < a.queries; ++i) seeing += sees(a, page, i);
       for_tiles(seeing, [&](int64_t from, int queries) {
-        Product p;
         alignas(64) float copies[Products::kMostQueries][kKvPage];
+        const float* x[Products::kMostQueries];
         float* o[Products::kMostQueries];
         for (int i = 0; i < queries; ++j) {
           if (!sees(a, page, j)) continue;
-          p.x[i] = weights(a, page, j, scores, copies[i]);
+          x[i] = weights(a, page, j, scores, copies[i]);
           o[i++] = a.o + j * a.ldo;
         }
-        p.adds = true;
-        p.queries = queries;
-        p.matrix = a.packed_values[page];
-        if (from == 0) p.ahead = ahead(a.packed_values, page, a.next_keys);
+        PackedMatrix matrix = a.packed_values[page];
+        PackedMatrix next = from == 0 ? ahead(a.packed_values, page, a.next_keys) : PackedMatrix{};
         const int64_t width = value_columns(a.value_bits[page]);
         for (int64_t column = 0; column < a.d; column += width) {
+          Product& p = products.next();
           p.shape = {a.value_bits[page], kKvPage, width < a.d - column ? width : a.d - column};
-          for (int i = 0; i < queries; ++i) p.to[i] = o[i] + column;
-          products.run(p);
-          p.matrix = behind(p.matrix, p.shape);
-          p.ahead = behind(p.ahead, p.shape);
+          p.matrix = matrix;
+          p.ahead = next;
+          p.adds = true;
+          p.queries = queries;
+          for (int i = 0; i < queries; ++i) {
+            p.x[i] = x[i];
+            p.to[i] = o[i] + column;
+          }
+          products.run();
+          matrix = behind(matrix, p.shape);
+          next = behind(next, p.shape);
         }
       });
     }

@@ -8,6 +8,7 @@
 
 #include "base/isa.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/packed_inputs.h"
 #include "kernels/packed_kv.h"
 #include "kernels/vector_math.h"
 
@@ -19,7 +20,7 @@ inline namespace LOWBIT_ISA {
 template <class L>
 class PackedProducts {
  public:
-  static constexpr int kMostQueries = L::kTileSums / 4;
+  static constexpr int kMostQueries = L::kPackedQueries;
 
   /// Of some queries with a matrix. What query i gets is y[c] of packed_product(): to[c] = scale * y[c], or where
   /// `adds` to[c] = to[c] + y[c].
@@ -30,24 +31,30 @@ class PackedProducts {
     bool adds = false;
     float scale = 0;
     int queries = 0;
-    const float* x[kMostQueries] = {};  // [rows], read by run()
-    float* to[kMostQueries] = {};       // [columns], written by the next run() or by finish()
+    const float* x[kMostQueries];  // [rows], read by run()
+    float* to[kMostQueries];       // [columns], written by the next run() or by finish()
   };
 
-  void run(const Product& product) {
-    prepare(product, inputs_[turn_]);
+  /// The product that run() takes next, as the one before the last left it. Written in place: copies of what was just
+  /// written in parts would wait for it.
+  Product& next() { return products_[turn_]; }
+  void run() {
+    const Product& p = products_[turn_];
+    for (int64_t b = 0; p.ahead.side != nullptr && b < p.shape.side_bytes() + kLineBytes; b += kLineBytes)
+      fetch(p.ahead.side + b);
+    inputs_[turn_].prepare(p.x, p.queries, p.matrix.side, p.shape.rows);
     finish();
-    open_ = product;
     is_open_ = true;
     turn_ ^= 1;
   }
   void finish() {
-    if (is_open_) multiply(open_, inputs_[turn_ ^ 1]);
+    if (is_open_) multiply(products_[turn_ ^ 1], inputs_[turn_ ^ 1]);
     is_open_ = false;
   }
 
  private:
-  using F = typename L::F;
+  using Inputs = PackedInputs<L>;
+  static_assert(kMostQueries <= Inputs::kMostQueries);
   using V = typename L::V;
   using W = typename L::W;
   static constexpr int kWidth = L::kWidth, kParts = kLanes / kWidth;  // vectors for the 16 columns of a word's place
@@ -56,55 +63,21 @@ class PackedProducts {
   template <int Q>
   static constexpr int kColumns = L::kTileSums > 16 || 5 * Q <= L::kTileSums ? 4 : 2;
 
-  /// The queries of a product: integers, their scale, and what the rows' least values give.
-  struct Inputs {
-    alignas(64) int16_t x[kMostQueries][kMostPackedRows];
-    float scale[kMostQueries], offset[kMostQueries];
-  };
-
-  static void prepare(const Product& p, Inputs& in) {
-    const int64_t rows = p.shape.rows;
-    for (int64_t b = 0; p.ahead.side != nullptr && b < p.shape.side_bytes() + kLineBytes; b += kLineBytes)
-      fetch(p.ahead.side + b);
-    float super_scales[2];
-    __builtin_memcpy(super_scales, p.matrix.side, sizeof(super_scales));
-    const uint8_t* const side = p.matrix.side + sizeof(super_scales);
-    const auto* const side_leasts = reinterpret_cast<const int8_t*>(side + rows);
-    alignas(64) float scales[kMostPackedRows], leasts[kMostPackedRows];
-    for (int64_t r = 0; r < rows; r += kLanes) {
-      L::store(scales + r, L::mul(L::set(super_scales[0]), L::load(side + r)));
-      L::store(leasts + r, L::mul(L::set(super_scales[1]), L::load(side_leasts + r)));
-    }
-    const auto product = [&](const float* x, int64_t r) __attribute__((always_inline)) {
-      return L::mul(L::load(x + r), L::load(static_cast<const float*>(scales) + r));
-    };
-    for (int j = 0; j < p.queries; ++j) {
-      const float* const x = p.x[j];
-      F most = L::zero(), offset = L::zero(), bad = L::zero();
-      for (int64_t r = 0; r < rows; r += kLanes) {
-        const F v = product(x, r);
-        most = L::max(L::abs(v), most);
-        bad = L::fma(v, L::zero(), bad);  // NaN once v is NaN or infinite, which packed_x() takes alike
-        offset = L::fma(L::load(x + r), L::load(static_cast<const float*>(leasts) + r), offset);
-      }
-      const PackedX by = packed_x(L::reduce_max(most), L::any_nan(bad));
-      in.scale[j] = by.scale;
-      in.offset[j] = L::reduce(offset);
-      for (int64_t r = 0; r < rows; r += kLanes)
-        L::store_words(in.x[j] + r, L::to_int(L::mul(product(x, r), L::set(by.inverse))));
-    }
-  }
+  /// Whether every second vector's sums are of two neighbours in a word, code + 2^bits * next, which take fewer shifts:
+  /// 32767 * 255 * 256 rows fit in 32 bits. Those of the first are subtracted at the end.
+  template <int N, int B>
+  static constexpr bool kInPairs = N % 2 == 0 && (B == 2 || B == 4);
 
   /// The vectors of one line of codes (64 bytes), from vector `kFirst` of their group of pairs on, that belong to sums
   /// from `kFrom` on.
   template <int Q, int N, int kFrom, int S, int B, int kFirst, int... k>
   __attribute__((always_inline)) static void add_line(W raw, const Inputs& in, int64_t row, W (&sums)[Q][S],
                                                       std::integer_sequence<int, k...>) {
-    constexpr int kMask = (1 << B) - 1;
     const auto add = [&](auto index) __attribute__((always_inline)) {
       constexpr int v = decltype(index)::value, n = (kFirst + v) % N - kFrom, pair = (kFirst + v) / N;
       if constexpr (n >= 0 && n < S) {
-        const W codes = L::template codes_of<v * B, kMask>(raw);
+        constexpr int kBefore = kInPairs<N, B> ? v % 2 : 0, kMask = (1 << (1 + kBefore) * B) - 1;
+        const W codes = L::template codes_of<(v - kBefore) * B, kMask>(raw);
 #pragma GCC unroll 6
         for (int j = 0; j < Q; ++j) sums[j][n] = L::dot_w(sums[j][n], codes, L::pair_w(in.x[j] + row + 2 * pair));
       }
@@ -185,6 +158,12 @@ class PackedProducts {
         add_lines<Q, N, kFrom, S, B>(at, in, r, sums, std::make_integer_sequence<int, kSteps>());
       }
     }
+    if constexpr (kInPairs<N, B>) {
+#pragma GCC unroll 6
+      for (int j = 0; j < Q; ++j)
+#pragma GCC unroll 2
+        for (int n = 1; n < S; n += 2) sums[j][n] = L::template next_codes<B>(sums[j][n], sums[j][n - 1]);
+    }
     const V scale = L::set_v(p.scale);
 #pragma GCC unroll 6
     for (int j = 0; j < Q; ++j)
@@ -229,7 +208,7 @@ class PackedProducts {
   }
 
   Inputs inputs_[2];
-  Product open_;
+  Product products_[2];
   int turn_ = 0;
   bool is_open_ = false;
 };

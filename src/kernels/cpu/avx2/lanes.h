@@ -30,11 +30,14 @@ struct Lanes256 {
 
   // Packed pages: words of two codes a lane, multiplied by pairs of 16-bit integers.
   using W = __m256i;
+  static constexpr int kPackedQueries = 3;
   typedef uint16_t Words __attribute__((vector_size(32)));
   static W load_w(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
   template <int kShift, int kMask>
   static W codes_of(W w) {
-    return W((Words(w) >> kShift) & Words(_mm256_set1_epi16(short(kMask))));
+    const Words codes = Words(w) >> kShift;
+    if constexpr (kMask == 0xffff >> kShift) return W(codes);
+    return W(codes & Words(_mm256_set1_epi16(short(kMask))));
   }
   static W zero_w() { return _mm256_setzero_si256(); }
   static W pair_w(const int16_t* p) {
@@ -52,6 +55,24 @@ struct Lanes256 {
     if (is_signed)
       return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(upper))};
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper))};
+  }
+  template <int kBits>
+  static W next_codes(W both, W first) {  // see PackedProducts
+    return _mm256_srai_epi32(_mm256_sub_epi32(both, first), kBits);
+  }
+  static I most_magnitude(I most, F v) {  // as integers, so that a NaN is the largest
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    return {_mm256_max_epu32(most.a, _mm256_and_si256(_mm256_castps_si256(v.a), mask)),
+            _mm256_max_epu32(most.b, _mm256_and_si256(_mm256_castps_si256(v.b), mask))};
+  }
+  /// 16 -> 8 -> 4.
+  static __m128 quarter(F v) {
+    const __m256 s8 = _mm256_add_ps(v.a, v.b);
+    return _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  }
+  static __m128i quarter_max(I v) {
+    const __m256i s8 = _mm256_max_epu32(v.a, v.b);
+    return _mm_max_epu32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
   }
   static void store_words(int16_t* p, I v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xd8));
@@ -131,14 +152,21 @@ struct Lanes256 {
 
   static I zero_i() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static I add_i(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
-  static I sub_i(I x, I y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
-  static I half(I v) { return {_mm256_srai_epi32(v.a, 1), _mm256_srai_epi32(v.b, 1)}; }
   static I to_int(F v) { return {_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b)}; }
   static F to_float(I v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
   static __m256 pow2_8(__m256i e) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
   }
-  static F pow2(I e) { return {pow2_8(e.a), pow2_8(e.b)}; }
+  static F round(F v) {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(v.a, kNearest), _mm256_round_ps(v.b, kNearest)};
+  }
+  /// v * 2^n in two factors, of which the second rounds: neither n = 128 nor n = -150 has a float of its own.
+  static F times_pow2(F v, F n) { return {times_pow2_8(v.a, n.a), times_pow2_8(v.b, n.b)}; }
+  static __m256 times_pow2_8(__m256 v, __m256 n) {
+    const __m256i e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1);
+    return _mm256_mul_ps(_mm256_mul_ps(v, pow2_8(half)), pow2_8(_mm256_sub_epi32(e, half)));
+  }
   static void store_codes(int8_t* p, I v) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xd8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),

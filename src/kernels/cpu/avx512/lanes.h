@@ -24,11 +24,14 @@ struct Lanes512 {
 
   // Packed pages: words of two codes a lane, multiplied by pairs of 16-bit integers.
   using W = __m512i;
+  static constexpr int kPackedQueries = 4;  // GCC 12 spills sums of five and six, which takes 1.3 and 1.6 times as long
   typedef uint16_t Words __attribute__((vector_size(64)));
   static W load_w(const uint8_t* p) { return _mm512_loadu_si512(p); }
   template <int kShift, int kMask>
   static W codes_of(W w) {
-    return W((Words(w) >> kShift) & Words(_mm512_set1_epi16(short(kMask))));
+    const Words codes = Words(w) >> kShift;
+    if constexpr (kMask == 0xffff >> kShift) return W(codes);
+    return W(codes & Words(_mm512_set1_epi16(short(kMask))));
   }
   static W zero_w() { return _mm512_setzero_si512(); }
   static W pair_w(const int16_t* p) {
@@ -45,8 +48,24 @@ struct Lanes512 {
   static F load(const int8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  template <int kBits>
+  static W next_codes(W both, W first) {  // see PackedProducts
+    return _mm512_srai_epi32(_mm512_sub_epi32(both, first), kBits);
+  }
   static void store_words(int16_t* p, I v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
+  }
+  static I most_magnitude(I most, F v) {  // as integers, so that a NaN is the largest
+    return _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)));
+  }
+  /// 16 -> 8 -> 4.
+  static __m128 quarter(F v) {
+    const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  }
+  static __m128i quarter_max(I v) {
+    const __m256i s8 = _mm256_max_epu32(_mm512_castsi512_si256(v), _mm512_extracti32x8_epi32(v, 1));
+    return _mm_max_epu32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
   }
 
   static __mmask16 first(int count) { return __mmask16((1u << count) - 1u); }
@@ -89,11 +108,10 @@ struct Lanes512 {
 
   static I zero_i() { return _mm512_setzero_si512(); }
   static I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
-  static I sub_i(I a, I b) { return _mm512_sub_epi32(a, b); }
-  static I half(I v) { return _mm512_srai_epi32(v, 1); }
   static I to_int(F v) { return _mm512_cvtps_epi32(v); }
   static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
-  static F pow2(I e) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)); }
+  static F round(F v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static F times_pow2(F v, F n) { return _mm512_scalef_ps(v, n); }  // rounded once, also below the normal range
   static void store_codes(int8_t* p, I v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }
   static void store_f16(uint16_t* p, F v) {
     // The hardware keeps a NaN's payload; the definition keeps its sign only.
