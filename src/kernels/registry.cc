@@ -66,4 +66,13 @@ const VectorOps& vector_ops(Isa at_most) {
   return kRefVectorOps;
 }
 
+GramKernel gram_kernel(Isa at_most) {
+#if defined(__x86_64__)
+  if (at_most >= Isa::kAvx512) return kAvx512Gram;
+  if (at_most >= Isa::kAvx2) return kAvx2Gram;
+#endif
+  static_cast<void>(at_most);
+  return kRefGram;
+}
+
 }  // namespace lowbit

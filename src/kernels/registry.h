@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "kernels/api.h"
+#include "kernels/gram_api.h"
 
 namespace lowbit {
 
@@ -21,5 +22,8 @@ std::vector<const MatmulKernel*> all_matmul_kernels();
 
 /// Vector operations of the strongest table up to `at_most` that has some.
 const VectorOps& vector_ops(Isa at_most);
+
+/// The strongest up to `at_most`, which the machine has.
+GramKernel gram_kernel(Isa at_most);
 
 }  // namespace lowbit

@@ -2,21 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 
+#include "base/checked.h"
 #include "base/try.h"
-#include "ops/matmul.h"
+#include "kernels/registry.h"
 
 namespace lowbit {
 namespace {
 
-/// Columns of H computed at once. Of the rows behind them none is: H is symmetric.
-constexpr int64_t kPanel = 192;
-
 bool finite(const float* row, int64_t n) {
-  float sum = 0;  // 0 * infinity and 0 * NaN are NaN
-  for (int64_t i = 0; i < n; ++i) sum += 0.0f * row[i];
-  return sum == 0.0f;
+  constexpr uint32_t kExponent = 0x7f800000;  // a sum of 0 * row[i] would be one chain
+  uint32_t special = 0;
+  for (int64_t i = 0; i < n; ++i) special |= uint32_t((std::bit_cast<uint32_t>(row[i]) & kExponent) == kExponent);
+  return special == 0;
 }
 
 /// The first number that is not finite, x before y.
@@ -29,30 +29,32 @@ int64_t bad_column(const float* x, const float* y, int64_t m, int64_t k) {
 
 }  // namespace
 
-CpuHessianSum::CpuHessianSum(int64_t k, bool compares, Isa isa, ThreadPool& pool) : k_(k), isa_(isa), pool_(&pool) {
-  columns_.resize(size_t(k * kHessianChunk));
-  product_.resize(size_t(k * std::min(k, kPanel)));
+CpuHessianSum::CpuHessianSum(int64_t k, bool compares, Isa isa, ThreadPool& pool)
+    : k_(k), add_products_(gram_kernel(isa)), pool_(&pool) {
+  x_.resize(size_t(round_up(k, kGramColumns) * kHessianChunk));
   sum_.resize(size_t(k * k));
   if (!compares) return;
-  other_columns_.resize(columns_.size());
+  difference_.resize(x_.size());
   other_sum_.resize(sum_.size());
 }
 
 bool CpuHessianSum::take(const float* x, const float* y, int64_t m) {
-  constexpr int64_t kLine = 16;  // columns: a line of the cache
   std::atomic<bool> all_finite{true};
-  pool_->parallel_for((k_ + kLine - 1) / kLine, 1, [&](int64_t begin, int64_t end, int) {
-    const int64_t first = begin * kLine, last = std::min(end * kLine, k_);
+  pool_->parallel_for(ceil_div(k_, kGramColumns), 1, [&](int64_t begin, int64_t end, int) {
     bool good = true;
-    for (int64_t r = 0; r < m; ++r) {
-      const float* const row = x + r * k_;
-      good &= finite(row + first, last - first);
-      for (int64_t c = first; c < last; ++c) columns_[size_t(c * kHessianChunk + filled_ + r)] = row[c];
-      if (y == nullptr) continue;
-      const float* const other = y + r * k_;
-      good &= finite(other + first, last - first);
-      for (int64_t c = first; c < last; ++c)
-        other_columns_[size_t(c * kHessianChunk + filled_ + r)] = other[c] - row[c];
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panel * kGramColumns, n = std::min(kGramColumns, k_ - first);
+      const auto to = size_t((panel * kHessianChunk + filled_) * kGramColumns);
+      for (int64_t r = 0; r < m; ++r) {
+        const float* const row = x + r * k_ + first;
+        good &= finite(row, n);
+        std::copy_n(row, n, x_.data() + to + r * kGramColumns);
+        if (y == nullptr) continue;
+        const float* const other = y + r * k_ + first;
+        float* const difference = difference_.data() + to + r * kGramColumns;
+        good &= finite(other, n);
+        for (int64_t c = 0; c < n; ++c) difference[c] = other[c] - row[c];
+      }
     }
     if (!good) all_finite.store(false, std::memory_order_relaxed);
   });
@@ -68,58 +70,38 @@ Status CpuHessianSum::add(const float* x, const float* y, int64_t m) {
     m -= rows;
     count_ += rows;
     filled_ += rows;
-    if (filled_ == kHessianChunk) LOWBIT_TRY(flush());
+    if (filled_ == kHessianChunk) flush();
   }
   return {};
 }
 
-Status CpuHessianSum::multiply(const MatmulPlan& by, const std::vector<float>& left, int64_t m, int64_t first,
-                               std::vector<double>& sum) {
-  const int64_t n = by.n();
-  ActivationRows rows;
-  LOWBIT_TRY(rows.prepare(Activation::kF32, left.data(), m, kHessianChunk, kHessianChunk, isa_, *pool_));
-  LOWBIT_TRY(by.run(rows, nullptr, product_.data(), n, *pool_));
-  pool_->parallel_for(m, std::max<int64_t>(1, (1 << 15) / n), [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const from = product_.data() + r * n;
-      double* const to = sum.data() + r * k_ + first;
-      for (int64_t c = 0; c < n; ++c) to[c] += static_cast<double>(from[c]);
+void CpuHessianSum::multiply(const Panels& left, int64_t left_panel, int64_t right_panel,
+                             std::vector<double>& sum) const {
+  constexpr int64_t kPanel = kHessianChunk * kGramColumns;
+  const int64_t i = left_panel * kGramColumns, j = right_panel * kGramColumns;
+  add_products_({left.data() + left_panel * kPanel, x_.data() + right_panel * kPanel, filled_, sum.data() + i * k_ + j,
+                 k_, std::min(kGramColumns, k_ - i), std::min(kGramColumns, k_ - j)});
+}
+
+/// H is symmetric: of its columns before a row's panel none is summed.
+void CpuHessianSum::flush() {
+  if (filled_ == 0 || bad_column_ >= 0) return;
+  const int64_t panels = ceil_div(k_, kGramColumns);
+  // A thread keeps the panel that stands on the right in its second-level cache.
+  pool_->parallel_for(panels, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t right = begin; right < end; ++right) {
+      for (int64_t left = 0; left <= right; ++left) multiply(x_, left, right, sum_);
+      for (int64_t left = 0; !difference_.empty() && left < panels; ++left)
+        multiply(difference_, left, right, other_sum_);
     }
   });
-  return {};
-}
-
-/// columns columns^T is a matrix product like any other: some columns are the weights, and all of them, or those up to
-/// them, the rows.
-Status CpuHessianSum::flush() {
-  if (filled_ == 0 || bad_column_ >= 0) return {};
-  const bool compares = !other_columns_.empty();
-  for (int64_t c = 0; c < k_ && filled_ < kHessianChunk; ++c)
-    for (std::vector<float>* columns : {&columns_, compares ? &other_columns_ : nullptr})
-      if (columns != nullptr)
-        std::fill_n(columns->begin() + c * kHessianChunk + filled_, kHessianChunk - filled_, 0.0f);
-  MatmulOptions options;
-  options.activation = Activation::kF32;
-  options.isa = isa_;
-  for (int64_t first = 0; first < k_; first += kPanel) {
-    QTensor w;
-    w.n = std::min(kPanel, k_ - first);
-    w.k = kHessianChunk;
-    w.codes = Buffer::borrow(
-        std::as_writable_bytes(std::span(columns_).subspan(size_t(first * kHessianChunk), size_t(w.n * kHessianChunk))),
-        nullptr);
-    LOWBIT_TRY_ASSIGN(const MatmulPlan plan, MatmulPlan::make(w, options, *pool_));
-    LOWBIT_TRY(multiply(plan, columns_, first + w.n, first, sum_));
-    if (compares) LOWBIT_TRY(multiply(plan, other_columns_, k_, first, other_sum_));
-  }
   filled_ = 0;
-  return {};
 }
 
 Result<InputHessian> CpuHessianSum::finish(const std::string& name) {
   if (bad_column_ >= 0) return not_finite(name, bad_column_);
   if (count_ == 0) return no_inputs(name);
-  LOWBIT_TRY(flush());
+  flush();
   const double scale = 1.0 / static_cast<double>(count_);
   InputHessian hessian;
   hessian.k = k_;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "kernels/gram_api.h"
 
 namespace lowbit {
 
@@ -13,22 +14,22 @@ class CpuHessianSum final : public HessianSum {
   Result<InputHessian> finish(const std::string& name) override;
 
  private:
-  /// Rows x, or y - x, become columns behind those that are there; y may be null. Whether all of both is finite.
+  /// Panels [ceil(k / kGramColumns)][kHessianChunk, kGramColumns]: rows not yet summed.
+  using Panels = std::vector<float>;
+  /// Rows x and y - x join those that are there; y may be null. Whether all of both is finite.
   bool take(const float* x, const float* y, int64_t m);
-  Status flush();
-  /// Joins columns [first, first + n) of rows[0, m) of a product: left [m, kHessianChunk] by those of columns_.
-  Status multiply(const class MatmulPlan& by, const std::vector<float>& left, int64_t m, int64_t first,
-                  std::vector<double>& sum);
+  /// Sums what is there.
+  void flush();
+  /// Columns of one panel by those of another, as a part of sum [k, k].
+  void multiply(const Panels& left, int64_t left_panel, int64_t right_panel, std::vector<double>& sum) const;
 
   int64_t k_, filled_ = 0, count_ = 0;
   int64_t bad_column_ = -1;  // the first that was not finite
-  Isa isa_;
+  GramKernel add_products_;
   ThreadPool* pool_;
-  std::vector<float> columns_;        // [k, kHessianChunk]: rows x not yet summed, as columns
-  std::vector<float> other_columns_;  // the same of y - x; empty if there is none
-  std::vector<float> product_;        // [k, a panel of columns]
-  std::vector<double> sum_;           // [k, k]: columns not before the row's panel
-  std::vector<double> other_sum_;     // [k, k]
+  Panels x_, difference_;          // of y - x; empty if there is none
+  std::vector<double> sum_;        // [k, k]: columns not before the row's panel
+  std::vector<double> other_sum_;  // [k, k]
 };
 
 }  // namespace lowbit

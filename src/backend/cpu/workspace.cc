@@ -12,6 +12,12 @@ bool same_shape(const AttentionShape& shape, const AttentionSpec& spec) {
          shape.scale == spec.scale;
 }
 
+/// Hidden states of a text are far more than the caches hold.
+void copy_floats(const float* from, int64_t count, float* to, ThreadPool& pool) {
+  pool.parallel_for(count, 1 << 16,
+                    [&](int64_t begin, int64_t end, int) { std::copy_n(from + begin, end - begin, to + begin); });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CpuWorkspace>> CpuWorkspace::make(std::span<const Step> steps, const Limits& limits, Isa isa,
@@ -85,11 +91,15 @@ Status CpuWorkspace::write(Slot slot, int64_t first, int64_t rows, const float* 
 }
 
 Status CpuWorkspace::load(Slot slot, int64_t row, int64_t rows, const Buffer& from, int64_t at) {
-  return write(slot, row, rows, from.as<float>() + at);
+  const int64_t width = widths_[slot];
+  copy_floats(from.as<float>() + at, rows * width, slots_[slot].as<float>() + row * width, *pool_);
+  return {};
 }
 
 Status CpuWorkspace::save(Slot slot, int64_t row, int64_t rows, Buffer& to, int64_t at) const {
-  return read(slot, row, rows, to.as<float>() + at);
+  const int64_t width = widths_[slot];
+  copy_floats(slots_[slot].as<float>() + row * width, rows * width, to.as<float>() + at, *pool_);
+  return {};
 }
 
 void CpuWorkspace::rotate_to(std::span<const SequenceRows> sequences) {

@@ -36,27 +36,71 @@ struct FloatTiles {
     return S::fma(w, x, sum);
   }
 
+  /// Columns [0, k) of values and of x, added to the sums of M rows of x.
+  template <int M>
+  LOWBIT_INLINE void add_columns(const float* values, const float* x, int64_t ldx, int64_t k, Float (&sum)[2][M]) {
+    for (int64_t i = 0; i < k; ++i) {
+      Float w[2];
+      for (int v = 0; v < 2; ++v) w[v] = S::load_f(values + i * kRows + v * S::kLanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const Float xs = S::set_f(x[m * ldx + i]);
+        for (int v = 0; v < 2; ++v) sum[v][m] = add_product(w[v], xs, sum[v][m]);
+      }
+    }
+  }
+
+  /// chunk_tile() for f32 rows, whose groups are the weight's: sums stay in registers from a group's first column of
+  /// the chunk to its last.
+  template <int M>
+  static void f32_chunk_tile(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0,
+                             int64_t k1, const float* x, int64_t ldx, int64_t m0, State* states) {
+    const PanelShape& s = a.shape;
+    int64_t g = k0 / s.group, k = k0;
+    for (int64_t begin = g * s.group; k < k1; ++g, begin += s.group) {
+      const int64_t group_end = smaller(begin + s.group, s.k), end = smaller(group_end, k1);
+      Float sum[2][M];
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m)
+        for (int v = 0; v < 2; ++v) sum[v][m] = k == begin ? S::zero_f() : S::load_f(states[m].sum + v * S::kLanes);
+      add_columns<M>(values + (k - k0) * kRows, x + (k - k0), ldx, end - k, sum);
+      k = end;
+      const bool whole = k == group_end, offsets = kScaled && s.offsets;
+      Float scale[2] = {}, offset[2] = {};
+      for (int v = 0; v < 2 && whole; ++v) {
+        scale[v] = kScaled ? factors.scale(g, v) : S::set_f(1.0f);
+        offset[v] = offsets ? factors.offset(g, v) : S::zero_f();
+      }
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m)
+        for (int v = 0; v < 2; ++v) {
+          if (!whole) {
+            S::store_f(states[m].sum + v * S::kLanes, sum[v][m]);
+            continue;
+          }
+          float* const acc = states[m].acc + v * S::kLanes;
+          Float total = S::fma(sum[v][m], scale[v], S::load_f(acc));
+          if (offsets) total = S::fma(S::set_f(a.x_sums[(m0 + m) * s.groups + g]), offset[v], total);
+          S::store_f(acc, total);
+        }
+    }
+  }
+
   /// Columns [k0, k1) of one chunk: values [(k - k0) / kColumns][row], x [M, ldx] from column k0 on.
   template <int M>
   static void chunk_tile(const MatmulArgs& a, const float* values, const Factors<S>& factors, int64_t k0, int64_t k1,
                          const float* x, int64_t ldx, int64_t m0, State* states) {
+    if constexpr (A == Activation::kF32) return f32_chunk_tile<M>(a, values, factors, k0, k1, x, ldx, m0, states);
     const PanelShape& s = a.shape;
-    const int64_t x_group = A == Activation::kF32 ? s.group : s.x_group;
+    const int64_t x_group = s.x_group;
     Float sum[2][M];
     for (int v = 0; v < 2; ++v)
       for (int m = 0; m < M; ++m) sum[v][m] = S::load_f(states[m].sum + v * S::kLanes);
     for (int64_t k = k0; k < k1;) {
       const int64_t g = k / s.group, group_end = smaller((g + 1) * s.group, s.k), j = k / x_group,
                     x_group_end = smaller((j + 1) * x_group, group_end), end = smaller(x_group_end, k1);
-      for (int64_t i = (k - k0) / kColumns; i * kColumns < end - k0; ++i) {
-        Float w[2];
-        for (int v = 0; v < 2; ++v) w[v] = S::load_f(values + i * kRows + v * S::kLanes);
-#pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) {
-          const Float xs = S::set_f(x[m * ldx + i]);
-          for (int v = 0; v < 2; ++v) sum[v][m] = add_product(w[v], xs, sum[v][m]);
-        }
-      }
+      const int64_t first = (k - k0) / kColumns;
+      add_columns<M>(values + first * kRows, x + first, ldx, (end - k0 + kColumns - 1) / kColumns - first, sum);
       k = end;
       if (k < x_group_end) break;
       for (int v = 0; v < 2; ++v)
@@ -64,7 +108,7 @@ struct FloatTiles {
           Float total = sum[v][m];
           sum[v][m] = S::zero_f();
           float* part = states[m].part + v * S::kLanes;
-          if (A != Activation::kF32 && a.x_group_scale != nullptr) {
+          if (a.x_group_scale != nullptr) {
             total = S::fma(total, S::set_f(a.x_group_scale[(m0 + m) * s.x_groups + j]), S::load_f(part));
             S::store_f(part, k < group_end ? total : S::zero_f());
             if (k < group_end) continue;
