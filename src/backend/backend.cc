@@ -21,6 +21,11 @@ Status HostBackend::download(const Buffer& from, int64_t at, std::span<float> to
   return {};
 }
 
+Result<std::unique_ptr<TokenLimits>> Workspace::place_limits(std::span<const std::pair<int32_t, float>>,
+                                                             std::span<const uint32_t>) const {
+  return fail(ErrorCode::kUnsupported, "token limits", "a device that chooses no tokens", "logits on the host");
+}
+
 Result<std::shared_ptr<KvPool>> make_kv_pool(std::vector<KvGroup> groups, int64_t max_pages, int64_t slab_pages,
                                              std::vector<KvPageMemory> memories) {
   for (size_t g = 0; g < groups.size(); ++g)

@@ -29,6 +29,10 @@ class Workspace {
   virtual int64_t bytes() const = 0;
   /// Whether a batch may have rows with a choice.
   virtual bool chooses_tokens() const { return false; }
+  /// Biases and mask of SamplerOptions for choices. May be called while another thread runs a batch. Errors:
+  /// kUnsupported, kOutOfMemory, what the device says.
+  virtual Result<std::unique_ptr<TokenLimits>> place_limits(std::span<const std::pair<int32_t, float>> bias,
+                                                            std::span<const uint32_t> mask) const;
   /// The most passes of a batch: what a device chooses need not come to the host before it goes on.
   virtual int64_t passes_at_once() const { return 1; }
   /// Rows of a slot, from and to the host's memory: [rows, width], from row `first`.

@@ -102,11 +102,40 @@ using Step = std::variant<EmbedStep, LinearStep, GluStep, AttentionStep, GatherS
 /// it must not use the model's threads.
 using LogitsSink = std::function<void(int64_t row, std::span<float> logits)>;
 
+/// Logit biases and a token mask where a backend's kernels read them (Workspace::place_limits()). Immutable.
+class TokenLimits {
+ public:
+  TokenLimits() = default;
+  TokenLimits(const TokenLimits&) = delete;
+  TokenLimits& operator=(const TokenLimits&) = delete;
+  virtual ~TokenLimits() = default;
+};
+
+/// Changes of a row's logits before its token is chosen: docs/numerics.md#sampling.
+struct LogitChanges {
+  const TokenLimits* limits = nullptr;
+  /// Tokens that are penalized, up to kMostRecent: of a pass behind the first the last ones of the first's. And so many
+  /// of those that the passes before have chosen, the last ones.
+  std::span<const int32_t> recent = {};
+  int64_t later = 0;
+  float repeat = 1, frequency = 0, presence = 0;
+};
+
+/// The parts of a token's log-probabilities: docs/numerics.md#log-probabilities.
+struct TokenLogits {
+  int64_t count = 0;  // wanted: so many of the likeliest tokens, up to kMostLikely
+  float chosen = 0, largest = 0;
+  double sum = 0;                              // of exponentials
+  std::vector<std::pair<int32_t, float>> top;  // the likeliest first
+};
+
 /// The token behind a row, chosen by a backend that does so (Workspace::chooses_tokens()) as a Sampler would; or none
-/// (-1), and the first token whose logit is NaN.
+/// (-1), and the first token whose logit is NaN; or neither, where the limits leave no token.
 struct TokenChoice {
   TokenRule rule;
+  LogitChanges changes = {};
   int32_t token = -1, nan = -1;
+  TokenLogits* logits = nullptr;  // wanted, too; of logits that nothing changes
 };
 
 /// Rows [row, row + rows) of a batch, and where their logits go: to `logits` [rows, vocab], or to a sink, which knows

@@ -14,6 +14,11 @@ struct TokenRule {
   static constexpr uint64_t kAllOfIt = uint64_t{1} << 32;
 };
 
+/// The most recent tokens of a sequence that a device penalizes.
+inline constexpr int64_t kMostRecent = 1024;
+/// The most of the likeliest tokens that a device names beside the chosen one.
+inline constexpr int64_t kMostLikely = 20;
+
 /// `part` / 2^32 of a sum of weights.
 constexpr uint64_t part_of_weight(uint64_t total, uint64_t part) {
   return (total >> 32) * part + (((total & 0xffffffffu) * part) >> 32);

@@ -5,9 +5,9 @@
 
 namespace lowbit {
 
-/// One position's logits as log-probabilities. THE definition: `sum` adds f32 std::exp(l[i] - largest) in double, i
-/// ascending; log p[i] = (l[i] - largest) - log(sum), where the first difference is rounded to f32, as in llama.cpp,
-/// and the second is double.
+/// One position's logits as log-probabilities. THE definition: `sum` adds exp_f64() of the f32 differences l[i] -
+/// largest, by the blocks of kernels/exp_f64.h; log p[i] = (l[i] - largest) - log(sum), where the first difference is
+/// rounded to f32, as in llama.cpp, and the second is double. The same bits on every device.
 struct LogSoftmax {
   float largest = 0;
   int64_t top = 0;     // the first of the largest

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "kernels/exp_f64.h"
 
 namespace lowbit {
 namespace {
@@ -46,10 +47,28 @@ TEST(LogSoftmax, HasTheBitsOfItsDefinition) {
   float largest = logits[0];
   for (const float l : logits) largest = std::max(largest, l);
   double sum = 0;
-  for (const float l : logits) sum += std::exp(l - largest);
+  for (size_t begin = 0; begin < logits.size(); begin += 1024) {
+    std::vector<double> s(1024);
+    for (size_t i = begin; i < std::min(begin + 1024, logits.size()); ++i) s[i - begin] = exp_f64(logits[i] - largest);
+    for (size_t width = 512; width > 0; width /= 2)
+      for (size_t i = 0; i < width; ++i) s[i] += s[i + width];
+    sum += s[0];
+  }
   const LogSoftmax soft = log_softmax(logits);
   EXPECT_EQ(soft.log_sum, std::log(sum));
   EXPECT_EQ(-soft.of(logits[17]), std::log(sum) - static_cast<double>(logits[17] - largest));
+}
+
+TEST(LogSoftmax, ExponentialsOfDifferences) {
+  Rng rng(5);
+  EXPECT_EQ(exp_f64(0), 1);
+  EXPECT_EQ(exp_f64(-kInfinity), exp_f64(-700));
+  EXPECT_LT(exp_f64(-kInfinity), 1e-300);
+  EXPECT_TRUE(std::isnan(exp_f64(std::nan(""))));
+  for (int i = 0; i < 100000; ++i) {
+    const double x = -std::pow(10.0, 8 * rng.uniform() - 5.16), want = std::exp(std::max(x, -700.0));
+    ASSERT_NEAR(exp_f64(x), want, 1e-11 * want) << x;
+  }
 }
 
 TEST(LogSoftmax, TheTopIsTheFirstOfTheLargest) {

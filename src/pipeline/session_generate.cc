@@ -1,13 +1,13 @@
 // Session::generate(): tokens chosen one after the other, several per call where a device chooses them, and their text.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/try.h"
 #include "pipeline/session_impl.h"
 #include "runtime/token_chooser.h"
-#include "runtime/token_logprobs.h"
 #include "text/stop_texts.h"
 
 namespace lowbit {
@@ -70,17 +70,18 @@ class TextOut {
 /// Handles each token of a generation: stops, text, probabilities.
 class Tokens {
  public:
-  Tokens(const Tokenizer& tokenizer, const GenerateOptions& options, TextOut& text, Generation& out)
-      : tokenizer_(tokenizer), options_(options), text_(text), out_(out) {}
+  Tokens(const Tokenizer& tokenizer, const GenerateOptions& options, const TokenChooser& chooser, TextOut& text,
+         Generation& out)
+      : tokenizer_(tokenizer), options_(options), chooser_(chooser), text_(text), out_(out) {}
 
-  /// Whether the generation goes on; out.stop_reason says why not. `logits`: what the token was chosen from, if anybody
-  /// asks for probabilities.
-  Result<bool> take(TokenId token, std::span<const float> logits) {
+  /// Whether the generation goes on; out.stop_reason says why not. The token is the i-th of its call, whose logits may
+  /// be on the host.
+  Result<bool> take(TokenId token, std::span<const float> logits, size_t i) {
     if (options_.stop_at_eos && tokenizer_.is_eos(token)) return stop("eos");
     out_.tokens.push_back(token);
     if (options_.on_logprobs) {
       logprobs_.token = token;
-      logprobs_.logprob = token_logprobs(logits, token, options_.top_logprobs, logprobs_.top);
+      logprobs_.logprob = chooser_.logprobs(logits, token, i, logprobs_.top);
       options_.on_logprobs(logprobs_);
     }
     LOWBIT_TRY_ASSIGN(const bool goes_on, text_.push(token));
@@ -97,6 +98,7 @@ class Tokens {
  private:
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
+  const TokenChooser& chooser_;
   TextOut& text_;
   Generation& out_;
   TokenLogprobs logprobs_;
@@ -123,10 +125,11 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
   LOWBIT_TRY_ASSIGN(StopTexts stops, StopTexts::make(options.stop));
   LOWBIT_TRY_ASSIGN(Sampler sampler, sampler_behind(tokens(), prompt, options.sampler));
-  TokenChooser chooser(std::move(sampler), session.chooses_tokens() && !options.on_logprobs);
-  const std::span<float> logits = chooser.by_device() ? std::span<float>() : session.logits;
+  TokenChooser chooser(std::move(sampler), session.chooses_tokens() ? session.model->transformer.get() : nullptr,
+                       options.on_logprobs ? std::optional(options.top_logprobs) : std::nullopt);
+  const std::span<float> logits = session.logits;
   TextOut text(session.model->tokenizer, std::move(stops), out.text, on_text);
-  Tokens taken(session.model->tokenizer, options, text, out);
+  Tokens taken(session.model->tokenizer, options, chooser, text, out);
 
   session.has_logits = false;
   auto start = Clock::now();
@@ -144,7 +147,7 @@ Result<Generation> Session::generate(std::span<const TokenId> prompt, const Gene
         return tl::unexpected(token.error());
       }
       chooser.accept(*token);
-      LOWBIT_TRY_ASSIGN(goes_on, taken.take(*token, logits));
+      LOWBIT_TRY_ASSIGN(goes_on, taken.take(*token, logits, static_cast<size_t>(i)));
       if (!goes_on) LOWBIT_TRY(session.keep(read));
       if (goes_on && i + 1 < at_once) session.history.push_back(*token);  // the device has read it
     }

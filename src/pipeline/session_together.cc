@@ -39,7 +39,8 @@ class SessionsTogether {
     for (const SessionTokens& part : parts_) {
       Session::Impl& session = *part.session->impl_;
       LOWBIT_TRY_ASSIGN(Sampler likeliest, Sampler::make({.temperature = 0}));
-      TokenChooser& chooser = choosers_.emplace_back(std::move(likeliest), by_device_);
+      TokenChooser& chooser =
+          choosers_.emplace_back(std::move(likeliest), by_device_ ? first_.model->transformer.get() : nullptr);
       const auto tokens = call == 0 ? part.tokens : std::span<const TokenId>(part.next).subspan(call - 1, 1);
       requests_.push_back({tokens, &session.cache, chooser.wanted(many_),
                            by_device_ ? std::span<float>() : std::span<float>(session.logits)});

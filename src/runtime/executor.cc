@@ -16,7 +16,7 @@ Executor::Request Executor::request_of(const SequenceRequest& from, Call& call) 
           from.cache,
           first,
           last - first,
-          from.logits.data(),
+          from.wanted.choices.empty() ? from.logits.data() : nullptr,
           from.observer,
           from.wanted.sink,
           0,

@@ -71,6 +71,11 @@ tl::unexpected<Error> Sampler::not_a_number(int64_t token) {
               "the model overflowed; --act f32 may help");
 }
 
+tl::unexpected<Error> Sampler::all_forbidden() {
+  return fail(ErrorCode::kInvalidArgument, "sampler", "no token that may be chosen",
+              "one that token_mask and logit_bias allow and the model's logits do not rule out");
+}
+
 TokenRule Sampler::next_rule() {
   TokenRule rule;
   rule.temperature = options_.temperature;
@@ -97,6 +102,11 @@ void Sampler::accept(int32_t token) {
   }
   recent_[recent_next_] = token;
   recent_next_ = (recent_next_ + 1) % window;
+}
+
+void Sampler::recent(std::vector<int32_t>& to) const {
+  to.assign(recent_.begin() + int64_t(recent_next_), recent_.end());
+  to.insert(to.end(), recent_.begin(), recent_.begin() + int64_t(recent_next_));
 }
 
 void Sampler::reset() {
@@ -243,9 +253,7 @@ Result<int32_t> Sampler::sample(std::span<const float> logits) {
                 fmt::format("one per token, at most {}", kMostLogits));
   LOWBIT_TRY_ASSIGN(logits, adjust(logits));
   LOWBIT_TRY_ASSIGN(const Largest largest, find_largest(logits));
-  if (forbids() && largest.logit == -std::numeric_limits<float>::infinity())
-    return fail(ErrorCode::kInvalidArgument, "sampler", "no token that may be chosen",
-                "one that token_mask and logit_bias allow and the model's logits do not rule out");
+  if (forbids() && largest.logit == -std::numeric_limits<float>::infinity()) return all_forbidden();
   if (options_.temperature == 0) return largest.id;
   if (options_.top_k > 0 && size_t(options_.top_k) < logits.size()) {
     keep_largest(logits, size_t(options_.top_k));

@@ -25,12 +25,17 @@ class Sampler {
   /// token is forbidden).
   Result<int32_t> sample(std::span<const float> logits);
 
-  /// Whether next_rule() says all that sample() does: no bias, penalty or mask.
-  bool has_rule() const { return !penalizes() && !forbids(); }
   /// The rule by which sample() would choose next, for a device that chooses instead. It advances the random sequence.
   TokenRule next_rule();
-  /// The error of sample() for logits of which that of `token` is the first NaN.
+  /// Its changes of logits: by the options, and the tokens that are penalized now, the oldest first.
+  const SamplerOptions& options() const { return options_; }
+  bool penalizes() const;
+  bool forbids() const { return !options_.logit_bias.empty() || !options_.token_mask.empty(); }
+  int64_t recent_count() const { return int64_t(recent_.size()); }
+  void recent(std::vector<int32_t>& to) const;
+  /// The errors of sample(): for logits of which that of `token` is the first NaN, where no token may be chosen.
   static tl::unexpected<Error> not_a_number(int64_t token);
+  static tl::unexpected<Error> all_forbidden();
 
   /// Tells the penalties that `token` is now part of the text: prompt tokens too.
   void accept(int32_t token);
@@ -45,8 +50,6 @@ class Sampler {
   };
 
   explicit Sampler(const SamplerOptions& options) : options_(options), rng_(options.seed) {}
-  bool penalizes() const;
-  bool forbids() const { return !options_.logit_bias.empty() || !options_.token_mask.empty(); }
   Result<std::span<const float>> adjust(std::span<const float> logits);
   void penalize();
   void mask();

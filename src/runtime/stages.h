@@ -47,6 +47,11 @@ class Stages {
   void set_observer(const TapObserver& observer);
   void set_profile(Profile* profile);
   bool chooses_tokens() const { return stages_.back().work->chooses_tokens(); }
+  /// Workspace::place_limits() of the device that chooses.
+  Result<std::unique_ptr<TokenLimits>> place_limits(std::span<const std::pair<int32_t, float>> bias,
+                                                    std::span<const uint32_t> mask) const {
+    return stages_.back().work->place_limits(bias, mask);
+  }
   int64_t passes_at_once() const { return stages_.size() > 1 ? 1 : stages_.front().work->passes_at_once(); }
   int64_t workspace_bytes() const;
   /// Memory of all GPUs that has been taken since make(), by the driver's count, by whomever.

@@ -95,6 +95,11 @@ class Transformer {
   ThreadPool& pool() { return *pool_; }
   /// Whether its device chooses tokens, so that logits need not be copied.
   bool chooses_tokens() const { return stages_.chooses_tokens(); }
+  /// Biases and mask for its choices; may be called while another thread runs it. Errors: as Workspace::place_limits().
+  Result<std::unique_ptr<TokenLimits>> place_limits(std::span<const std::pair<int32_t, float>> bias,
+                                                    std::span<const uint32_t> mask) const {
+    return stages_.place_limits(bias, mask);
+  }
   /// The most passes of run(). One where a cache could not be cut back behind them.
   int64_t passes_at_once() const { return kv_.packed() || spec_.shortest_window() > 0 ? 1 : stages_.passes_at_once(); }
 

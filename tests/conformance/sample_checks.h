@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -15,6 +16,11 @@
 
 namespace lowbit {
 namespace {
+
+/// Bit for bit, but for NaN.
+bool same_number(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
+}
 
 enum class LogitsKind { kNormal, kCoarse, kEqual, kWide, kInfinite, kMostlyMinus, kZeros, kNan, kCount };
 

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,22 +66,33 @@ inline Seen run_story(Transformer& model) {
   return seen;
 }
 
-/// Texts that five samplers write, each behind a prompt of its own.
+/// Texts that samplers write, each behind a prompt of its own.
 class Writers {
  public:
-  static constexpr size_t kCount = 5, kTokens = 20;
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  static constexpr size_t kCount = 8, kTokens = 20, kWithLogprobs = 3;
   using Texts = std::vector<std::vector<int32_t>>;
 
   Writers(Transformer& model, bool by_device) : executor_(model), vocab_(size_t(model.spec().vocab_size)) {
-    const SamplerOptions options[kCount] = {{.repeat_penalty = 1.3F, .seed = 8},  // never by the device
-                                            {.temperature = 0},
-                                            {.seed = 5},
-                                            {.top_k = 0, .top_p = 0.9F, .seed = 6},
-                                            {.temperature = 1.5F, .top_k = 0, .min_p = 0.1F, .seed = 7}};
+    const std::vector<uint32_t> mask = {0x7ffffff0, 0xffff0fff, 0xfff};
+    const SamplerOptions options[kCount] = {
+        {.repeat_penalty = 1.3F, .seed = 8},  // never by the device
+        {.temperature = 0},
+        {.seed = 5},
+        {.top_k = 0, .top_p = 0.9F, .seed = 6},
+        {.temperature = 1.5F, .top_k = 0, .min_p = 0.1F, .seed = 7},
+        {.repeat_penalty = 1.3F, .seed = 8},
+        {.temperature = 0, .frequency_penalty = 0.6F, .presence_penalty = 0.4F, .repeat_window = 5},
+        {.repeat_penalty = 1.1F,
+         .repeat_window = 30,
+         .seed = 9,
+         .logit_bias = {{40, 1.0F}, {9, -kInfinity}, {40, 0.5F}},
+         .token_mask = mask}};
     const auto pages = *model.make_pool(64, 8);
     for (size_t w = 0; w < kCount; ++w) {
       caches_.emplace_back(pages, 256);
-      choosers_.emplace_back(*Sampler::make(options[w]), by_device);
+      const auto top = w == kWithLogprobs ? std::optional<int64_t>(3) : std::nullopt;
+      choosers_.emplace_back(*Sampler::make(options[w]), by_device && w > 0 ? &model : nullptr, top);
       EXPECT_EQ(choosers_[w].by_device(), by_device && w > 0);
       next_.push_back({int32_t(w), 5, 9});
     }
@@ -118,8 +132,17 @@ class Writers {
         ASSERT_TRUE(token) << token.error().message();
         choosers_[w].accept(*token);
         texts_[w].push_back(*token);
+        if (w == kWithLogprobs) add_logprobs(requests[w - first].logits, *token, i);
         next_[w] = {*token};
       }
+  }
+
+  /// Their bits, as if they were tokens.
+  void add_logprobs(std::span<const float> logits, int32_t token, size_t i) {
+    std::vector<std::pair<int32_t, float>> top;
+    auto& to = texts_[kWithLogprobs];
+    to.push_back(std::bit_cast<int32_t>(choosers_[kWithLogprobs].logprobs(logits, token, i, top)));
+    for (const auto& [id, logprob] : top) to.insert(to.end(), {id, std::bit_cast<int32_t>(logprob)});
   }
 
   Executor executor_;

@@ -12,6 +12,7 @@
 namespace lowbit {
 namespace {
 
+static_assert(CudaBatch::kPasses <= cuda::kMostLater);
 constexpr int64_t kFewQueries = 16;  // of a kv head; more of them take less time in a tile of a prompt
 
 int64_t first_seen(int64_t position, int64_t window) {
@@ -40,7 +41,9 @@ Status DeviceLists::reserve(int64_t bytes, int64_t copies) {
   return {};
 }
 
-Status DeviceLists::send(void* stream) { return cuda::upload_on(stream, on_device_.data(), host<std::byte>(0), used_); }
+Status DeviceLists::send(void* stream, int64_t bytes) {
+  return cuda::upload_on(stream, on_device_.data(), host<std::byte>(0), bytes);
+}
 
 void CudaBatch::place(int64_t rows) {
   lists_.clear();
@@ -54,6 +57,8 @@ void CudaBatch::place(int64_t rows) {
     t.few.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 8) + rows);
     t.many.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, int64_t{cuda::kPromptQueries}) + rows);
   }
+  logprobs_ = lists_.add<int32_t>(rows);
+  row_changes_ = lists_.add<cuda::RowChanges>(rows);
 }
 
 Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t> shares) {
@@ -61,11 +66,12 @@ Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t
   most_pages_ = ceil_div(std::max<int64_t>(context, 1), kKvPage);
   for (const int64_t share : shares) tiles_.push_back({share, {}, {}});
   place(std::max(rows, kFewRows));
+  LOWBIT_TRY(changes_.reserve(rows));
   return lists_.reserve(lists_.used(), kPasses);
 }
 
 int64_t CudaBatch::bytes() const {
-  int64_t total = lists_.bytes();
+  int64_t total = lists_.bytes() + changes_.bytes();
   for (const Table& t : tables_) total += t.on_device.size();
   return total;
 }
@@ -77,15 +83,18 @@ Status CudaBatch::set(const Batch& batch, int64_t pass, void* stream) {
   std::ranges::copy(batch.tokens, lists_.host<int32_t>(tokens_));
   wanted_rows_ = 0;
   wanted_in_front_ = true;
-  chooses_ = draws_ = wants_logits_ = false;
+  chooses_ = draws_ = wants_logits_ = wants_logprobs_ = false;
   for (const WantedRows& w : batch.wanted) {
     const TokenRule rule = w.choice != nullptr ? w.choice->rule : TokenRule{.temperature = -1};
     chooses_ |= w.choice != nullptr;
     wants_logits_ |= w.choice == nullptr;
     draws_ |= rule.temperature > 0;
+    const bool likely = w.choice != nullptr && w.choice->logits != nullptr;
+    wants_logprobs_ |= likely;
     for (int64_t row = w.row; row < w.row + w.rows; ++row) {
       wanted_in_front_ &= row == wanted_rows_;
       lists_.host<TokenRule>(rules_)[wanted_rows_] = rule;
+      lists_.host<int32_t>(logprobs_)[wanted_rows_] = likely ? int32_t(w.choice->logits->count) : -1;
       lists_.host<int32_t>(wanted_)[wanted_rows_++] = int32_t(row);
     }
   }
@@ -100,7 +109,8 @@ Status CudaBatch::set(const Batch& batch, int64_t pass, void* stream) {
   }
   for (TilesOf& t : tiles_) cut(batch.sequences, t);
   list_pack_tasks(batch.sequences);
-  LOWBIT_TRY(lists_.send(stream));
+  LOWBIT_TRY(changes_.set(batch.wanted, pass, lists_.host<cuda::RowChanges>(row_changes_), stream));
+  LOWBIT_TRY(lists_.send(stream, changes_.any() ? lists_.used() : row_changes_));
   return set_pages(batch.sequences, stream);
 }
 

@@ -4,48 +4,14 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/device_lists.h"
+#include "backend/cuda/logit_changes.h"
 #include "backend/step.h"
 #include "kernels/cuda_packed_api.h"
-#include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "tensor/buffer.h"
 
 namespace lowbit {
-
-/// Lists in one piece of memory, which one copy sends.
-class DeviceLists {
- public:
-  /// `copies`: so many calls of send() may be on their way at once, each behind another use_copy().
-  Status reserve(int64_t bytes, int64_t copies);
-  int64_t bytes() const { return on_device_.size(); }
-  int64_t used() const { return used_; }
-  /// Begins anew.
-  void clear() { used_ = 0; }
-  /// Room for a list of up to `most`, behind the lists before; where it begins.
-  template <class T>
-  int64_t add(int64_t most) {
-    const int64_t at = used_;
-    used_ += (most * int64_t{sizeof(T)} + kAlign - 1) / kAlign * kAlign;
-    return at;
-  }
-  template <class T>
-  T* host(int64_t at) {
-    return reinterpret_cast<T*>(host_.data() + copy_ * on_device_.size() + at);
-  }
-  template <class T>
-  const T* on_device(int64_t at) const {
-    return reinterpret_cast<const T*>(on_device_.data() + at);
-  }
-  /// The host's lists lie in this copy from here on.
-  void use_copy(int64_t copy) { copy_ = copy; }
-  Status send(void* stream);
-
-  static constexpr int64_t kAlign = 16;
-
- private:
-  Buffer on_device_, host_;
-  int64_t used_ = 0, copy_ = 0;
-};
 
 class CudaBatch {
  public:
@@ -66,6 +32,12 @@ class CudaBatch {
   int64_t wanted_rows() const { return wanted_rows_; }
   /// How their tokens are chosen; a negative temperature where logits are wanted.
   const TokenRule* rules() const { return lists_.on_device<TokenRule>(rules_); }
+  /// Changes of their logits before that.
+  const CudaLogitChanges& changes() const { return changes_; }
+  const cuda::RowChanges* row_changes() const { return lists_.on_device<cuda::RowChanges>(row_changes_); }
+  /// How many of the likeliest tokens they want beside log-probabilities of the chosen one; negative: neither.
+  const int32_t* logprobs_wanted() const { return lists_.on_device<int32_t>(logprobs_); }
+  bool wants_logprobs() const { return wants_logprobs_; }
   /// Some row has a choice, some choice is a draw, some row wants logits.
   bool chooses() const { return chooses_; }
   bool draws() const { return draws_; }
@@ -119,9 +91,12 @@ class CudaBatch {
   int64_t most_rows_ = 0, most_pages_ = 0;
   DeviceLists lists_;
   int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, pack_tasks_ = 0, rules_ = 0;  // places in the lists
+  int64_t logprobs_ = 0, row_changes_ = 0;                                                   // the last one
   int64_t wanted_rows_ = 0, pack_count_ = 0;
+  CudaLogitChanges changes_;
   std::vector<TilesOf> tiles_;
   std::vector<Table> tables_;  // by store of the pool
+  bool wants_logprobs_ = false;
   bool wanted_in_front_ = false, single_rows_ = false, chooses_ = false, draws_ = false, wants_logits_ = false;
   std::span<const SequenceRows> of_;  // the batch that was set
 };

@@ -1,11 +1,11 @@
-// The end of a pass: logits of the rows that are wanted, or the tokens that are chosen from them.
+// The end of a pass: logits of the rows that are wanted.
 
 #include <algorithm>
 
 #include "backend/cuda/program.h"
 #include "backend/hand_out_logits.h"
 #include "base/try.h"
-#include "kernels/cuda_sample_api.h"
+#include "kernels/cuda_api.h"
 
 namespace lowbit {
 namespace {
@@ -15,14 +15,6 @@ constexpr auto kFloat = int64_t{sizeof(float)};
 const CudaWeight& cuda_weight(const Weight* w) { return static_cast<const CudaWeight&>(*w); }
 
 }  // namespace
-
-/// Chooses the tokens of wanted rows [first, first + rows), whose logits are the first of the workspace.
-Status CudaProgram::choose(int64_t vocab, int64_t first, int64_t rows, CudaWorkspace& work) {
-  if (!work.batch_.chooses()) return {};
-  return cuda::choose_tokens({work.logits_.as<float>(), work.batch_.rules() + first,
-                              work.chosen_.as<cuda::ChosenToken>() + first, rows, vocab, work.batch_.draws(),
-                              work.choose_scratch_.as<uint8_t>(), work.stream()});
-}
 
 Status CudaProgram::run_head(const Compiled& c, const LinearStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
@@ -59,31 +51,13 @@ Status CudaProgram::fetch(CudaWorkspace& work, const Batch& batch) const {
   const auto* step = std::get_if<LinearStep>(&steps_.back().step);
   const int64_t rows = work.batch_.wanted_rows();
   if (step == nullptr || step->out.front().to != kLogits || rows == 0) return {};
-  if (work.batch_.chooses()) LOWBIT_TRY(fetch_choices(work, batch));
-  if (!work.batch_.wants_logits() || rows > work.few_logits_) return {};
   const int64_t vocab = cuda_weight(step->out.front().weight).n;
+  if (work.batch_.chooses()) LOWBIT_TRY(fetch_choices(work, batch, vocab));
+  if (!work.batch_.wants_logits() || rows > work.few_logits_) return {};
   auto* const logits = work.pinned_logits_.as<float>();
   LOWBIT_TRY(cuda::download_on(work.stream(), logits, work.logits_.as<float>(), rows * vocab * kFloat));
   LOWBIT_TRY(work.wait());
   hand_out_logits(batch.wanted, 0, rows, logits, vocab, *work.pool_);
-  return {};
-}
-
-Status CudaProgram::download_choices(CudaWorkspace& work, int64_t pass) const {
-  auto* const to = work.pinned_chosen_.as<cuda::ChosenToken>() + pass * work.rows_;
-  return cuda::download_on(work.stream(), to, work.chosen_.data(),
-                           work.batch_.wanted_rows() * int64_t{sizeof(cuda::ChosenToken)});
-}
-
-Status CudaProgram::fetch_choices(CudaWorkspace& work, const Batch& batch) const {
-  LOWBIT_TRY(work.wait());
-  for (int64_t pass = 0; pass < batch.passes; ++pass) {
-    const auto* chosen = work.pinned_chosen_.as<cuda::ChosenToken>() + pass * work.rows_;
-    for (const WantedRows& w : batch.wanted) {
-      if (w.choice != nullptr) w.choice[pass].token = chosen->token, w.choice[pass].nan = chosen->nan;
-      chosen += w.rows;
-    }
-  }
   return {};
 }
 

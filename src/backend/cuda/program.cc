@@ -150,7 +150,10 @@ LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int f
                        work.batch_.wanted_in_front(),
                        work.batch_.chooses(),
                        work.batch_.draws(),
-                       work.batch_.wants_logits()};
+                       work.batch_.wants_logits(),
+                       work.batch_.changes().any(),
+                       work.batch_.wants_logprobs(),
+                       int64_t(reinterpret_cast<intptr_t>(work.batch_.changes().recent()))};
   for (int i = first; i < last; ++i) {
     const auto* step = std::get_if<AttentionStep>(&steps_[size_t(i)].step);
     if (step == nullptr) continue;

@@ -83,7 +83,7 @@ class CudaProgram final : public Program {
   /// wants them.
   Status fetch(CudaWorkspace& work, const Batch& batch) const;
   Status download_choices(CudaWorkspace& work, int64_t pass) const;
-  Status fetch_choices(CudaWorkspace& work, const Batch& batch) const;
+  Status fetch_choices(CudaWorkspace& work, const Batch& batch, int64_t vocab) const;
 
   int64_t id_ = 0;  // of all programs
   bool exact_ = true;

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/try.h"
+#include "kernels/cuda_logprob_api.h"
 #include "kernels/cuda_sample_api.h"
 #include "kernels/cuda_step_api.h"
 #include "ops/rope.h"
@@ -119,17 +120,30 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   LOWBIT_TRY(take(logits_, logits_rows_ * needs.vocab * kFloat));
   if (needs.vocab > 0) few_logits_ = std::clamp<int64_t>(kFewLogitBytes / (needs.vocab * kFloat), 1, logits_rows_);
   LOWBIT_TRY_ASSIGN(pinned_logits_, cuda::allocate_pinned(few_logits_ * needs.vocab * kFloat, "workspace"));
-  if (needs.vocab > 0 && needs.vocab <= kMostChoices) LOWBIT_TRY(allocate_choices());
+  if (needs.vocab > 0 && needs.vocab <= kMostChoices) LOWBIT_TRY(allocate_choices(needs.vocab));
   most_spans_ = ceil_div(std::max<int64_t>(limits.context, 1), kAttentionSpan);
   return batch_.reserve(rows_, limits.context, needs.shares);
 }
 
-Status CudaWorkspace::allocate_choices() {
+Status CudaWorkspace::allocate_choices(int64_t vocab) {
   const int64_t bytes = rows_ * int64_t{sizeof(cuda::ChosenToken)};
   LOWBIT_TRY_ASSIGN(chosen_, cuda::allocate(bytes, "workspace"));
   LOWBIT_TRY_ASSIGN(pinned_chosen_, cuda::allocate_pinned(CudaBatch::kPasses * bytes, "workspace"));
+  LOWBIT_TRY_ASSIGN(chosen_before_, cuda::allocate(CudaBatch::kPasses * bytes, "workspace"));
+  const int64_t logprobs = rows_ * int64_t{sizeof(cuda::RowLogprobs)};
+  LOWBIT_TRY_ASSIGN(logprobs_, cuda::allocate(logprobs, "workspace"));
+  LOWBIT_TRY(cuda::fill(logprobs_, 0));  // copied whole
+  LOWBIT_TRY_ASSIGN(pinned_logprobs_, cuda::allocate_pinned(CudaBatch::kPasses * logprobs, "workspace"));
+  LOWBIT_TRY_ASSIGN(logprob_scratch_, cuda::allocate(cuda::logprob_scratch_bytes(logits_rows_, vocab), "workspace"));
+  LOWBIT_TRY(cuda::fill(logprob_scratch_, 0));
   LOWBIT_TRY_ASSIGN(choose_scratch_, cuda::allocate(cuda::choose_scratch_bytes(logits_rows_), "workspace"));
   return cuda::fill(choose_scratch_, 0);
+}
+
+Result<std::unique_ptr<TokenLimits>> CudaWorkspace::place_limits(std::span<const std::pair<int32_t, float>> bias,
+                                                                 std::span<const uint32_t> mask) const {
+  LOWBIT_TRY(cuda::use_device(gpu_));
+  return CudaTokenLimits::make(bias, mask);
 }
 
 Batch CudaWorkspace::later(const Batch& batch, int64_t pass) {
@@ -143,7 +157,7 @@ Batch CudaWorkspace::later(const Batch& batch, int64_t pass) {
 int64_t CudaWorkspace::bytes() const {
   int64_t total = batch_.bytes();
   for (const Buffer* b : {&normed_, &sum_, &clipped_, &own_, &codes_, &code_scales_, &scratch_, &logits_, &arrived_,
-                          &chosen_, &choose_scratch_})
+                          &chosen_, &chosen_before_, &logprobs_, &logprob_scratch_, &choose_scratch_})
     total += b->size();
   for (const Buffer& s : slots_) total += s.size();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();

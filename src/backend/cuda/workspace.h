@@ -22,6 +22,8 @@ class CudaWorkspace final : public Workspace {
   int64_t rows() const override { return rows_; }
   int64_t bytes() const override;
   bool chooses_tokens() const override { return !chosen_.empty(); }
+  Result<std::unique_ptr<TokenLimits>> place_limits(std::span<const std::pair<int32_t, float>> bias,
+                                                    std::span<const uint32_t> mask) const override;
   int64_t passes_at_once() const override { return CudaBatch::kPasses; }
   Status read(Slot slot, int64_t first, int64_t rows, float* to) const override;
   Status write(Slot slot, int64_t first, int64_t rows, const float* from) override;
@@ -61,7 +63,7 @@ class CudaWorkspace final : public Workspace {
   };
   CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool) : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}
   Status allocate(std::span<const Step> steps, const Limits& limits, ThreadPool& pool);
-  Status allocate_choices();
+  Status allocate_choices(int64_t vocab);
   void add_needs(const CudaWeight& weight, Needs& needs) const;
   Status add_needs(const AttentionSpec& spec, const Limits& limits, ThreadPool& pool, Needs& needs);
   const Rotation* rotation_of(const AttentionSpec& spec) const;
@@ -91,13 +93,15 @@ class CudaWorkspace final : public Workspace {
   Buffer scratch_;  // of products
   Buffer logits_;   // [logits_rows_, vocab]
   int64_t logits_rows_ = 0;
-  Buffer pinned_logits_;            // [few_logits_, vocab], in the host's memory
-  int64_t few_logits_ = 0;          // rows whose logits come at once, behind all steps
-  Buffer chosen_, pinned_chosen_;   // [rows]: cuda::ChosenToken; [passes, rows]: where they come in the host's memory
-  Buffer choose_scratch_;           // of logits_rows_
-  std::vector<float> host_logits_;  // of several sequences, or for sinks
-  int64_t most_spans_ = 1;          // of a sequence
-  Buffer arrived_;                  // AttendStep::arrived
+  Buffer pinned_logits_;           // [few_logits_, vocab], in the host's memory
+  int64_t few_logits_ = 0;         // rows whose logits come at once, behind all steps
+  Buffer chosen_, pinned_chosen_;  // [rows]: cuda::ChosenToken; [passes, rows]: where they come in the host's memory
+  Buffer chosen_before_;           // [passes, rows]: chosen_ as the passes of this call have left it
+  Buffer logprobs_, pinned_logprobs_, logprob_scratch_;  // likewise cuda::RowLogprobs; of logits_rows_
+  Buffer choose_scratch_;                                // of logits_rows_
+  std::vector<float> host_logits_;                       // of several sequences, or for sinks
+  int64_t most_spans_ = 1;                               // of a sequence
+  Buffer arrived_;                                       // AttendStep::arrived
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
   std::vector<SequenceRows> sequences_;  // of a pass behind the first

@@ -2,10 +2,12 @@
 
 #include "kernels/cuda_api.h"
 #include "kernels/cuda_block_api.h"
+#include "kernels/cuda_change_api.h"
 #include "kernels/cuda_codes_api.h"
 #include "kernels/cuda_fp8_api.h"
 #include "kernels/cuda_gru_api.h"
 #include "kernels/cuda_halves_api.h"
+#include "kernels/cuda_logprob_api.h"
 #include "kernels/cuda_memory_api.h"
 #include "kernels/cuda_operators_api.h"
 #include "kernels/cuda_packed_api.h"
@@ -120,5 +122,10 @@ Status gru_decode(const GruCodes&, int64_t, int64_t, const GruGrid&, float*, voi
 
 Status choose_tokens(const ChooseTokens&) { return not_built(); }
 int64_t choose_scratch_bytes(int64_t) { return 0; }
+Status sum_logprobs(const Logprobs&) { return not_built(); }
+Status report_chosen(const Logprobs&, const ChosenToken*) { return not_built(); }
+int64_t logprob_scratch_bytes(int64_t, int64_t) { return 0; }
+Status change_logits(const ChangeLogits&) { return not_built(); }
+Status refuse_forbidden(const ChangeLogits&, ChosenToken*) { return not_built(); }
 
 }  // namespace lowbit::cuda

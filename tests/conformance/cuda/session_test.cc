@@ -42,17 +42,30 @@ std::vector<GenerateOptions> ways(std::vector<float>* logprobs) {
   o.max_tokens = 1000;  // all of the context
   o.stop_at_eos = false;
   all.push_back(o);
-  // Options that need logits on the host.
-  o.max_tokens = 30;
+  // Options that change logits, or tell of them.
+  o.max_tokens = 60;
   o.sampler.repeat_penalty = 1.2F;
+  all.push_back(o);
+  o.sampler.frequency_penalty = 0.3F;
+  o.sampler.repeat_window = 3;
   all.push_back(o);
   o.sampler.repeat_penalty = 1;
   o.sampler.logit_bias = {{5, 4.0F}};
   all.push_back(o);
-  o.sampler.logit_bias = {};
-  o.top_logprobs = 2;
-  o.on_logprobs = [logprobs](const TokenLogprobs& p) { logprobs->push_back(p.logprob); };
+  o.sampler.token_mask = {0xffffff7f, 0xffff, 0x7f};
   all.push_back(o);
+  const auto hear = [logprobs](const TokenLogprobs& p) {
+    logprobs->push_back(p.logprob);
+    for (const auto& [id, logprob] : p.top) logprobs->insert(logprobs->end(), {float(id), logprob});
+  };
+  o.top_logprobs = 2;
+  o.on_logprobs = hear;  // beside changes: from logits on the host
+  all.push_back(o);
+  o.sampler = {.temperature = 1.2F, .seed = 4};
+  for (const int64_t top : {0, 2, 21}) {  // the last ones on the host, too
+    o.top_logprobs = top;
+    all.push_back(o);
+  }
   return all;
 }
 

@@ -44,6 +44,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention_step.cu"
 #include "kernels/cuda/block/attention_tensor_step.cu"
 #include "kernels/cuda/block/attention_tensor_tiles.cu"
+#include "kernels/cuda/block/change_logits.cu"
 #include "kernels/cuda/block/feed_tokens.cu"
 #include "kernels/cuda/block/flat_codes.cu"
 #include "kernels/cuda/block/halves.cu"
@@ -51,5 +52,7 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/pack_pages.cu"
 #include "kernels/cuda/block/row_codes.cu"
 #include "kernels/cuda/block/sample.cu"
+// Behind it: both are on sample.cuh.
+#include "kernels/cuda/block/logprobs.cu"
 #include "kernels/cuda/block/steps.cu"
 #include "kernels/cuda/block/table.cu"
