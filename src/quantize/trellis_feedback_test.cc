@@ -65,7 +65,7 @@ TEST(trellis_strip, the_loss_is_that_of_its_codes) {
     }
 }
 
-/// The same search by plain loops: every state keeps its path's codes, cost and targets.
+/// A strip searched by plain loops: every state keeps its path's codes, cost and targets.
 std::vector<uint8_t> plain_search(const TrellisStrip& s, float& loss) {
   struct Path {
     std::vector<uint8_t> codes;
