@@ -43,7 +43,7 @@ void print_report(Console& console, const AttentionBenchReport& report) {
                    {"read", Align::kRight},
                    {"GB/s", Align::kRight},
                    {"plain read", Align::kRight},
-                   {"% of it", Align::kRight},
+                   {"% of memory", Align::kRight},
                    {"p10 - p90", Align::kRight}});
   for (const AttentionBenchRow& row : report.rows)
     table.add({row.kv, fmt::format("{:.1f}", 1e6 * row.seconds), fmt::format("{:.0f} %", 100 * row.spread),

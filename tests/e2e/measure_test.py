@@ -211,6 +211,9 @@ class Bench(CliTest):
             self.assertTrue(row["checked"], row)
             self.assertGreater(row["us"], 0)
             self.assertLess(row["spread"], 100)
+            self.assertGreater(row["read_gb_s"], 0.1)
+            self.assertGreaterEqual(row["percent_of_peak"], row["percent_p10"])
+            self.assertLessEqual(row["percent_of_peak"], row["percent_p90"])
         page = 2 * 2 * 64 * 32 * 2  # bytes of f16
         self.assertEqual(report["rows"][0]["bytes"], 11 * page)
         codes = 7 * page // 4 + 4 * page  # pages 1 to 7 of 11 packed
