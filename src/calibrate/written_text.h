@@ -25,8 +25,8 @@ struct Beginnings {
   int64_t vocab_size = 0;
 };
 
-/// Beginnings from the list of `python -m lowbit.sample`, from passages.txt and from the tokenizer's own template. Those
-/// without tokens are left out.
+/// Beginnings from the list of `python -m lowbit.sample`, from passages.txt and from the tokenizer's own template. What
+/// has no tokens is left out.
 Result<Beginnings> beginnings_of(const Tokenizer& tokenizer, int64_t vocab_size);
 
 /// The beginning of each of `count` sequences, at most context - 1 tokens: of those that the model has, in these shares
