@@ -114,8 +114,8 @@ class TokenLimits {
 /// Changes of a row's logits before its token is chosen: docs/numerics.md#sampling.
 struct LogitChanges {
   const TokenLimits* limits = nullptr;
-  /// Tokens that are penalized, up to kMostRecent: of a pass behind the first the last ones of the first's. And so many
-  /// of those that the passes before have chosen, the last ones.
+  /// Tokens that are penalized, up to kMostRecent: of a choice behind the first of its array the last ones of the
+  /// first's. And the tokens of so many choices before it in the array.
   std::span<const int32_t> recent = {};
   int64_t later = 0;
   float repeat = 1, frequency = 0, presence = 0;

@@ -15,7 +15,7 @@ struct TokenBias {
   float bias = 0;
 };
 
-inline constexpr int64_t kMostLater = 8;
+inline constexpr int64_t kMostLater = 64;
 
 /// The changes that Sampler::sample() makes to the logits of a row before it chooses. Addresses are the device's.
 struct RowChanges {

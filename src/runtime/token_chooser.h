@@ -23,7 +23,8 @@ class TokenChooser {
 
   /// Whether the device chooses the tokens of the next call.
   bool by_device() const { return device_ != nullptr && sampler_.recent_count() <= kMostRecent; }
-  /// The outputs that the next pass must give. A pass that failed may run again with them. Refers to this object.
+  /// The outputs that the next pass must give, or so many passes, up to 64. One that failed may run again with them.
+  /// Refers to this object.
   LogitsWanted wanted(size_t tokens = 1);
   /// The token that the pass has chosen, or the sampler's token for its logits, which are not looked at where the
   /// device chose. `i`: of those tokens, one on the host. Errors: those of Sampler::sample().

@@ -18,6 +18,12 @@ Result<Buffer> place(const void* from, size_t bytes) {
   return buffer;
 }
 
+/// How many tokens a row sends: those that were known before the first of its choices, and those of the choices that
+/// calls before this one have made.
+int64_t count_sent(const TokenChoice* choice) {
+  return choice == nullptr ? 0 : int64_t(choice->changes.recent.size()) + choice->changes.later;
+}
+
 cuda::RowChanges on_device(const LogitChanges& changes, int64_t pass, int64_t recent_end) {
   cuda::RowChanges row;
   if (const auto* limits = static_cast<const CudaTokenLimits*>(changes.limits)) {
@@ -26,9 +32,9 @@ cuda::RowChanges on_device(const LogitChanges& changes, int64_t pass, int64_t re
     row.bias = limits->bias.as<cuda::TokenBias>();
     row.mask = limits->mask.empty() ? nullptr : limits->mask.as<uint32_t>();
   }
-  row.recents = int32_t(changes.recent.size());
+  row.laters = int32_t(std::min(changes.later, pass));
+  row.recents = int32_t(int64_t(changes.recent.size()) + changes.later) - row.laters;
   row.recent = int32_t(recent_end) - row.recents;
-  row.laters = int32_t(changes.later);
   row.first_later = int32_t(pass) - row.laters;
   row.repeat = changes.repeat;
   row.frequency = changes.frequency;
@@ -55,15 +61,17 @@ Status CudaLogitChanges::reserve(int64_t rows) {
 
 Status CudaLogitChanges::send_recent(std::span<const WantedRows> wanted, void* stream) {
   int64_t total = 0;
-  for (const WantedRows& w : wanted)
-    if (w.choice != nullptr) total += int64_t(w.choice->changes.recent.size());
+  for (const WantedRows& w : wanted) total += count_sent(w.choice);
   if (total == 0) return {};
   if (total * kToken > recent_.bytes())
     LOWBIT_TRY(recent_.reserve(int64_t(std::bit_ceil(uint64_t(total * kToken))), 1));
   recent_.clear();
   auto* to = recent_.host<int32_t>(recent_.add<int32_t>(total));
-  for (const WantedRows& w : wanted)
-    if (w.choice != nullptr) to = std::ranges::copy(w.choice->changes.recent, to).out;
+  for (const WantedRows& w : wanted) {
+    if (w.choice == nullptr) continue;
+    to = std::ranges::copy(w.choice->changes.recent, to).out;
+    for (int64_t i = -w.choice->changes.later; i < 0; ++i) *to++ = w.choice[i].token;
+  }
   return recent_.send(stream, recent_.used());
 }
 
@@ -76,7 +84,7 @@ Status CudaLogitChanges::set(std::span<const WantedRows> wanted, int64_t pass, c
   int64_t end = 0;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const TokenChoice* const choice = wanted[i].choice;
-    if (pass == 0) ends_.push_back(end += choice == nullptr ? 0 : int64_t(choice->changes.recent.size()));
+    if (pass == 0) ends_.push_back(end += count_sent(choice));
     const auto own = choice == nullptr ? cuda::RowChanges{} : on_device(choice->changes, pass, ends_[i]);
     any_ |= own.bias != nullptr || own.repeat != 1 || own.frequency != 0 || own.presence != 0;
     rows = std::fill_n(rows, wanted[i].rows, own);

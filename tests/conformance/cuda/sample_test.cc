@@ -19,7 +19,11 @@ namespace {
 /// Of which compute-sanitizer's racecheck sees each access.
 TEST(SamplingOnADevice, FewTokens) {
   LOWBIT_NEEDS_GPU();
-  for (uint64_t seed = 1; seed < 9; ++seed) check_choices(6, 9000, seed);
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    check_choices(6, 9000, seed);
+    check_changed_choices(6, 9000, seed);
+    check_logprobs(6, 9000, seed);
+  }
 }
 
 TEST(SamplingOnADevice, TheSamplersTokens) {

@@ -105,5 +105,27 @@ TEST(StagesOnFibers, MemoryThatRunsOutInTheMiddle) {
   EXPECT_TRUE(same_bits(got, wanted));
 }
 
+TEST(StagesOnFibers, WhatADeviceDoesNotDoIsLeftToTheSampler) {
+  LoadOptions options;
+  options.gpus = {0};
+  const auto model = *Transformer::load(make_random_model({}), options);
+  const auto by_device = [&](const SamplerOptions& o, std::optional<int64_t> top = {}, int tokens = 0) {
+    TokenChooser chooser(*Sampler::make(o), model.get(), top);
+    for (int i = 0; i < tokens; ++i) chooser.accept(1);
+    return chooser.by_device();
+  };
+  const auto last = int32_t(model->spec().vocab_size) - 1;
+  EXPECT_TRUE(by_device({.logit_bias = {{last, 1.0F}}}));
+  EXPECT_FALSE(by_device({.logit_bias = {{last + 1, 1.0F}}}));  // an error
+  EXPECT_TRUE(by_device({.repeat_penalty = 2, .repeat_window = 2000}, {}, kMostRecent));
+  EXPECT_FALSE(by_device({.repeat_penalty = 2, .repeat_window = 2000}, {}, kMostRecent + 1));
+  EXPECT_TRUE(by_device({}, kMostLikely));
+  EXPECT_FALSE(by_device({}, kMostLikely + 1));
+  EXPECT_FALSE(by_device({.repeat_penalty = 2}, 0));
+  const LittleMemory none(0);
+  EXPECT_FALSE(by_device({.token_mask = {7}}));
+  EXPECT_TRUE(by_device({.repeat_penalty = 2}));
+}
+
 }  // namespace
 }  // namespace lowbit
