@@ -44,11 +44,10 @@ template <class Floats, class Ints>
 #endif
 }
 
-/// The state of the search behind a column: each state's cost, the oldest code of the window that it came by, and the
-/// error of its newest.
+/// The state of the search behind a column: each state's cost, the state before it, and the error of its newest code.
 struct alignas(64) Column {
   float cost[kTrellisStates];
-  int32_t path[kTrellisStates];
+  int32_t before[kTrellisStates];
   float error[kTrellisStates];
 };
 
@@ -99,65 +98,99 @@ template <int B, int W>
       real = less ? q : real;
       path = less ? Ints{} + p : path;
     }
+    Ints state{};
+    for (int i = 0; i < W; ++i) state[i] = (i + v * W) >> B;
     store(after.cost + v * W, best);
-    store(after.path + v * W, path);
+    store(after.before + v * W, path * Before<B, W>::kOldest + state);
     store(after.error + v * W, of.base - real);
     store(oldest + v * W, __builtin_convertvector(path, typename L::Bytes));
   }
 }
 
-/// Targets of the columns behind follow each path to its new state, and its newest error.
-template <int B, int W>
-[[gnu::always_inline]] inline void extend_paths(const Column& column, const float* carry, int64_t columns,
-                                                const float (*from)[kTrellisStates], float (*to)[kTrellisStates]) {
+/// Errors of some columns, by state, and what each adds to the target of a column behind them.
+struct Errors {
+  const float (*by_state)[kTrellisStates];
+  const float* carry;  // kStripWidth further for each column
+  int64_t columns;
+};
+
+/// A row of one value for each state follows the paths from the states `before`, and takes the errors made on the way,
+/// in their order.
+template <int W>
+[[gnu::always_inline]] inline void follow_paths(const int32_t* before, const Errors& errors, float* row) {
   using L = Lanes<W>;
   using Floats = typename L::Floats;
   using Ints = typename L::Ints;
-  for (int64_t j = 0; j < columns; ++j) {
-#pragma GCC unroll 16
+  alignas(64) float old[kTrellisStates];
+  Floats now[L::kVectors];
+  if constexpr (W == 16) {  // two vectors hold the 32 states that one instruction picks from
+    Floats was[L::kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < L::kVectors; ++v) was[v] = load<Floats>(row + v * W);
+#pragma GCC unroll 4
     for (int v = 0; v < L::kVectors; ++v) {
-      const Ints path = load<Ints>(column.path + v * W);
-      Floats old{};
-#pragma GCC unroll 8
-      for (int p = 0; p < 1 << B; ++p) {
-        const Floats by =
-            picked(load<Floats>(from[j] + Before<B, W>::block(v, p) * W), Before<B, W>::template at<Ints>(v, p));
-        old = p == 0 ? by : path == p ? by : old;
-      }
-      store(to[j] + v * W, old + load<Floats>(column.error + v * W) * carry[j]);
+      const Ints at = load<Ints>(before + v * W);
+      now[v] = at < 32 ? __builtin_shuffle(was[0], was[1], at) : __builtin_shuffle(was[2], was[3], at);
     }
+  } else {
+    for (int s = 0; s < kTrellisStates; ++s) old[s] = row[before[s]];
+#pragma GCC unroll 16
+    for (int v = 0; v < L::kVectors; ++v) now[v] = load<Floats>(old + v * W);
   }
+  for (int64_t i = 0; i < errors.columns; ++i)
+#pragma GCC unroll 16
+    for (int v = 0; v < L::kVectors; ++v)
+      now[v] = now[v] + load<Floats>(errors.by_state[i] + v * W) * errors.carry[i * kStripWidth];
+#pragma GCC unroll 16
+  for (int v = 0; v < L::kVectors; ++v) store(row + v * W, now[v]);
 }
 
-/// One column: the paths to its states, and the targets of `columns` behind it.
-struct Step {
-  Choices choices;
-  const Column& before;
-  Column& after;
-  uint8_t* oldest;
-  const float* carry;
-  int64_t columns;
-  const float (*from)[kTrellisStates];  // of the column itself, then of those behind
-  float (*to)[kTrellisStates];
+/// The search over columns `begin` to `end` of a strip. The targets of columns within them take each error at once;
+/// those further behind follow the paths and take all errors once, in the same order.
+struct Block {
+  const TrellisStrip& strip;
+  const float* values;  // [2^B, kTrellisStates] by window
+  int64_t begin, end;
+  TrellisStripScratch& scratch;
 };
-template <int W>
-[[gnu::always_inline]] inline void run_step(int stored_bits, const Step& s) {
-  if (stored_bits == 2) {
-    choose_paths<2, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
-    extend_paths<2, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
-  } else {
-    choose_paths<3, W>(s.choices, s.from[0], s.before, s.after, s.oldest);
-    extend_paths<3, W>(s.after, s.carry, s.columns, s.from + 1, s.to + 1);
+template <int B, int W>
+[[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
+  const TrellisStrip& strip = block.strip;
+  auto& [future, errors, oldest] = block.scratch;
+  alignas(64) float origin[kTrellisStates];  // each path's state before the block: small integers, exact as floats
+  for (int s = 0; s < kTrellisStates; ++s) origin[s] = static_cast<float>(s);
+  for (int64_t j = block.begin; j < block.end; ++j) {
+    const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
+    choose_paths<B, W>({base, base + added, strip.gain[j] * strip.gain[j], strip.scales[j], block.values}, future[j],
+                       *before, *after, oldest[j]);
+    std::swap(before, after);
+    const int64_t made = j - block.begin;
+    for (int64_t i = 0; i < made; ++i) follow_paths<W>(before->before, {}, errors[i]);
+    std::copy_n(before->error, kTrellisStates, errors[made]);
+    for (int64_t i = j + 1; i < block.end; ++i)
+      follow_paths<W>(before->before, {&errors[made], strip.carry + j * kStripWidth + i, 1}, future[i]);
+    follow_paths<W>(before->before, {}, origin);
   }
+  alignas(64) int32_t origins[kTrellisStates];
+  for (int s = 0; s < kTrellisStates; ++s) origins[s] = static_cast<int32_t>(origin[s]);
+  for (int64_t i = block.end; i < strip.columns; ++i)
+    follow_paths<W>(origins, {errors, strip.carry + block.begin * kStripWidth + i, block.end - block.begin}, future[i]);
+}
+template <int W>
+[[gnu::always_inline]] inline void run_block(const Block& block, Column*& before, Column*& after) {
+  if (block.strip.trellis->stored_bits == 2)
+    run_block<2, W>(block, before, after);
+  else
+    run_block<3, W>(block, before, after);
 }
 
 LOWBIT_VECTOR_VERSION("default")
-void step(int stored_bits, const Step& s) { run_step<4>(stored_bits, s); }
+void search_block(const Block& block, Column*& before, Column*& after) { run_block<4>(block, before, after); }
 #ifdef LOWBIT_HAS_VECTOR_VERSIONS
 LOWBIT_VECTOR_VERSION("avx2")
-void step(int stored_bits, const Step& s) { run_step<8>(stored_bits, s); }
+void search_block(const Block& block, Column*& before, Column*& after) { run_block<8>(block, before, after); }
 LOWBIT_VECTOR_VERSION("avx512f")
-void step(int stored_bits, const Step& s) { run_step<16>(stored_bits, s); }
+void search_block(const Block& block, Column*& before, Column*& after) { run_block<16>(block, before, after); }
 #endif
 
 }  // namespace
@@ -172,21 +205,9 @@ TrellisPath search_strip(const TrellisStrip& strip, TrellisStripScratch& scratch
   Column *before = &a, *after = &b;
   for (int s = 0; s < kTrellisStates; ++s)
     before->cost[s] = s == static_cast<int>(strip.start) ? 0.0f : std::numeric_limits<float>::infinity();
-  auto *now = scratch.future[0], *next = scratch.future[1];
-  for (int64_t j = 0; j < n; ++j) std::fill_n(now[j], kTrellisStates, 0.0f);
-  for (int64_t j = 0; j < n; ++j) {
-    const float base = strip.base[j], added = strip.added == nullptr ? 0.0f : strip.added[j];
-    step(trellis.stored_bits, {{base, base + added, strip.gain[j] * strip.gain[j], strip.scales[j], values},
-                               *before,
-                               *after,
-                               scratch.oldest[j],
-                               strip.carry + j * kStripWidth + j + 1,
-                               n - j - 1,
-                               now + j,
-                               next + j});
-    std::swap(before, after);
-    std::swap(now, next);
-  }
+  for (int64_t j = 0; j < n; ++j) std::fill_n(scratch.future[j], kTrellisStates, 0.0f);
+  for (int64_t j = 0; j < n; j += kTrellisBlock)
+    search_block({strip, values, j, std::min(j + kTrellisBlock, n), scratch}, before, after);
   const float* const costs = before->cost;
   const unsigned end = strip.end >= 0 ? static_cast<unsigned>(strip.end)
                                       : static_cast<unsigned>(std::min_element(costs, costs + kTrellisStates) - costs);

@@ -13,6 +13,7 @@
 namespace lowbit {
 
 inline constexpr int kTrellisStates = 64;
+inline constexpr int64_t kTrellisBlock = 8;  // columns whose errors reach those behind them together
 
 /// Some neighbouring columns of a row, at most kStripWidth, whose codes minimize
 /// sum over columns j of gain[j]^2 * (target[j] - q[j])^2,  target[j] = base[j] + added[j] + sum over i < j of (base[i]
@@ -31,9 +32,10 @@ struct TrellisStrip {
   uint8_t* codes = nullptr;      // [columns], written
 };
 
-/// Scratch of one thread.
-struct TrellisStripScratch {
-  float future[2][kStripWidth][kTrellisStates];  // what errors so far add to each column's target, by state
+/// Scratch of one thread, all of it by state.
+struct alignas(64) TrellisStripScratch {
+  float future[kStripWidth][kTrellisStates];    // what errors so far add to each column's target
+  float errors[kTrellisBlock][kTrellisStates];  // of a block's columns
   uint8_t oldest[kStripWidth][kTrellisStates];
 };
 

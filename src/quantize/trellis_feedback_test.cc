@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/rng.h"
 #include "format/trellis.h"
@@ -61,6 +62,53 @@ TEST(trellis_strip, the_loss_is_that_of_its_codes) {
       unsigned state = 0;
       for (const uint8_t code : s.codes) state = s.job.trellis->next(state, code);
       EXPECT_EQ(state, path.end);
+    }
+}
+
+/// A strip searched by plain loops: every state keeps its path's codes, cost and targets.
+std::vector<uint8_t> plain_search(const TrellisStrip& s, float& loss) {
+  struct Path {
+    std::vector<uint8_t> codes;
+    std::vector<float> targets;
+    float cost = std::numeric_limits<float>::infinity();
+  };
+  std::vector<Path> paths(kTrellisStates), next;
+  for (Path& path : paths) path.targets.resize(size_t(s.columns));
+  paths[s.start].cost = 0;
+  const int bits = s.trellis->stored_bits;
+  for (int64_t j = 0; j < s.columns; ++j) {
+    next.assign(kTrellisStates, {});
+    for (int state = 0; state < kTrellisStates; ++state)
+      for (int oldest = 0; oldest < 1 << bits; ++oldest) {
+        const int window = state + oldest * kTrellisStates;
+        const Path& before = paths[size_t(window >> bits)];
+        const float q = s.scales[j] * s.table[s.trellis->codes[window]];
+        const float d = (s.base[j] + s.added[j]) + before.targets[size_t(j)] - q;
+        const float cost = before.cost + s.gain[j] * s.gain[j] * (d * d);
+        if (oldest > 0 && !(cost < next[size_t(state)].cost)) continue;
+        Path& path = next[size_t(state)] = before;
+        path.cost = cost;
+        path.codes.push_back(s.trellis->codes[window]);
+        for (int64_t i = j + 1; i < s.columns; ++i)
+          path.targets[size_t(i)] += (s.base[j] - q) * s.carry[j * kStripWidth + i];
+      }
+    paths.swap(next);
+  }
+  const auto best = std::min_element(paths.begin(), paths.end(), [](auto& a, auto& b) { return a.cost < b.cost; });
+  loss = best->cost;
+  return best->codes;
+}
+
+TEST(trellis_strip, equals_plain_loops_bit_for_bit) {
+  const auto scratch = std::make_unique<TrellisStripScratch>();
+  for (const FormatId id : kTrellisFormats)
+    for (const int64_t columns : {1, 2, 7, 8, 9, 17, 63, 64}) {
+      Strip s(id, columns, 0.2, uint64_t(100 + columns));
+      s.job.start = unsigned(columns) % kTrellisStates;
+      float loss = 0;
+      const std::vector<uint8_t> want = plain_search(s.job, loss);
+      EXPECT_EQ(search_strip(s.job, *scratch).loss, loss);
+      EXPECT_EQ(s.codes, want) << columns;
     }
 }
 

@@ -270,6 +270,22 @@ __device__ __forceinline__ void multiply_product(const ProductArgs& p, const Pro
   }
 }
 
+/// The scales of a tile's 16 rows of weights, [weight groups][16].
+__device__ __forceinline__ void load_product_scales(const ProductArgs& p, const ProductPart& part, int n0,
+                                                    float* scales) {
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x); at < p.weight_groups * 16; at += kProductThreads)
+    scales[at] = part.scales[int64_t(at / 16) * p.per_scale * part.n_padded + n0 + at % 16];
+}
+
+/// An output of its groups' sums, in their order.
+__device__ __forceinline__ float add_product_groups(const ProductArgs& p, const float* from, const float* scale) {
+  float acc = 0;
+#pragma unroll 8
+  for (int i = 0; i < p.weight_groups; ++i) acc = __fmaf_rn(from[i * p.m * 16], scale[i * 16], acc);
+  return acc;
+}
+
 /// kTiles 2: the tiles are those of parts 0 and 1, and become one output. Three blocks of a multiprocessor: left alone,
 /// the compiler goes for four, and registers spill.
 template <int Bits, int kTiles>
@@ -296,12 +312,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
 #pragma unroll 1
   for (int chunk = 0; chunk < kProductStages; ++chunk) copy_chunk(chunk);
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const ProductPart& part = p.part[kTiles == 1 ? mine : i];
-#pragma unroll 4
-    for (int at = thread; at < of_tile; at += kProductThreads)
-      scales[i * of_tile + at] = part.scales[int64_t(at / 16) * p.per_scale * part.n_padded + n0 + at % 16];
-  }
+  for (int i = 0; i < kTiles; ++i) load_product_scales(p, p.part[kTiles == 1 ? mine : i], n0, scales + i * of_tile);
   for (int i = thread; p.norm != nullptr && i < p.k / 4; i += kProductThreads)
     reinterpret_cast<float4*>(product_shared + p.norm_at)[i] = reinterpret_cast<const float4*>(p.norm)[i];
   // Threads that add groups up: 16 for a token, the second tile's from half of the block on.
@@ -332,12 +343,8 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_products_kernel(const
     copy_chunk(chunk + kProductStages);
   }
   __syncthreads();
-  float acc = 0;
-  if (m < p.m) {
-    const float *const from = results + second * slots + output, *const scale = scales + second * of_tile + r;
-#pragma unroll 8
-    for (int i = 0; i < p.weight_groups; ++i) acc = __fmaf_rn(from[i * p.m * 16], scale[i * 16], acc);
-  }
+  const float acc =
+      m < p.m ? add_product_groups(p, results + second * slots + output, scales + second * of_tile + r) : 0.0f;
   float y = __fadd_rn(acc, bias);
   if constexpr (kTiles == 2) {
     __syncthreads();  // all have read what lies there

@@ -112,30 +112,54 @@ __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile
   }
 }
 
+/// Products of the queries with half of a page's keys, from position `first` of the page on.
+template <int kDim>
+__device__ __forceinline__ void multiply_half_page(int page, int first, const TensorStepShared<kDim>& shared,
+                                                   float (&scores)[kHalfTiles][4]) {
+  const uint16_t* const from = shared.keys[page] + lane_row() * kKeyPitch + first + lane_column();
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    uint32_t high[4], low[4];
+    load_matrices(high, &shared.high[lane_row()][step * 16 + lane_column()]);
+    load_matrices(low, &shared.low[lane_row()][step * 16 + lane_column()]);
+#pragma unroll
+    for (int n = 0; n < kHalfTiles; n += 2) {
+      uint32_t key[4];
+      load_transposed_matrices(key, from + step * 16 * kKeyPitch + n * 8);
+      mma_f16(scores[n], high, key[0], key[1]);
+      mma_f16(scores[n + 1], high, key[2], key[3]);
+      mma_f16(scores[n], low, key[0], key[1]);
+      mma_f16(scores[n + 1], low, key[2], key[3]);
+    }
+  }
+}
+
+/// A warp's exponentials in two parts of f16, in the order of the product with values.
+template <int kDim>
+__device__ __forceinline__ void put_half_page(const float (&scores)[kHalfTiles][4], TensorStepShared<kDim>& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 0; step < kHalfSteps; ++step) {
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int a = 0; a < 4; ++a) {
+      const float(&tile)[4] = scores[2 * step + a / 2];
+      const TensorPair pair = split_pair(tile[a % 2 * 2], tile[a % 2 * 2 + 1]);
+      high[a] = pair.high, low[a] = pair.low;
+    }
+    auto& to = shared.weights[warp / 2][warp % 2 * kHalfSteps + step];
+    to[0][lane] = {high[0], high[1], high[2], high[3]};
+    to[1][lane] = {low[0], low[1], low[2], low[3]};
+  }
+}
+
 /// A warp's share of the scores: products, their largest, exponentials. `there`: some of the page is seen.
 template <int kDim>
 __device__ __forceinline__ void score_half_page(const Seen& seen, bool there, TensorStepShared<kDim>& shared) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int page = warp / 2, first = warp % 2 * (kTensorPage / 2), g = lane / 4, column = lane % 4 * 2;
   float scores[kHalfTiles][4] = {};
-  if (there) {
-    const uint16_t* const from = shared.keys[page] + lane_row() * kKeyPitch + first + lane_column();
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      uint32_t high[4], low[4];
-      load_matrices(high, &shared.high[lane_row()][step * 16 + lane_column()]);
-      load_matrices(low, &shared.low[lane_row()][step * 16 + lane_column()]);
-#pragma unroll
-      for (int n = 0; n < kHalfTiles; n += 2) {
-        uint32_t key[4];
-        load_transposed_matrices(key, from + step * 16 * kKeyPitch + n * 8);
-        mma_f16(scores[n], high, key[0], key[1]);
-        mma_f16(scores[n + 1], high, key[2], key[3]);
-        mma_f16(scores[n], low, key[0], key[1]);
-        mma_f16(scores[n + 1], low, key[2], key[3]);
-      }
-    }
-  }
+  if (there) multiply_half_page(page, first, shared, scores);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float largest = -INFINITY;
@@ -168,19 +192,7 @@ __device__ __forceinline__ void score_half_page(const Seen& seen, bool there, Te
       }
     reinterpret_cast<float*>(&shared.totals[warp][row])[column / 2] = totals[i];
   }
-#pragma unroll
-  for (int step = 0; step < kHalfSteps; ++step) {
-    uint32_t high[4], low[4];
-#pragma unroll
-    for (int a = 0; a < 4; ++a) {
-      const float(&tile)[4] = scores[2 * step + a / 2];
-      const TensorPair pair = split_pair(tile[a % 2 * 2], tile[a % 2 * 2 + 1]);
-      high[a] = pair.high, low[a] = pair.low;
-    }
-    auto& to = shared.weights[page][warp % 2 * kHalfSteps + step];
-    to[0][lane] = {high[0], high[1], high[2], high[3]};
-    to[1][lane] = {low[0], low[1], low[2], low[3]};
-  }
+  put_half_page(scores, shared);
 }
 
 /// A warp's share of the weighted values: half of the elements, of one page.
