@@ -66,14 +66,19 @@ def environment(**extra):
     return env
 
 
-def load_package():
-    """Python's package `lowbit` on the library beside the binary."""
+def shared_library():
+    """The library beside the binary, or the test is skipped."""
     library = Path(BINARY).parents[1] / "lib/liblowbit.so.0"
     if not library.exists():
         raise unittest.SkipTest(f"no {library}")
     if b"__asan_init" in library.read_bytes():
         raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
-    os.environ["LOWBIT_LIBRARY"] = str(library)
+    return library
+
+
+def load_package():
+    """Python's package `lowbit` on that library."""
+    os.environ["LOWBIT_LIBRARY"] = str(shared_library())
     sys.path.insert(0, str(SOURCE / "python"))
 
 

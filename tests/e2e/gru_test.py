@@ -251,11 +251,7 @@ class Gru(CliTest):
         self.assertEqual(self.y.read_bytes(), z.read_bytes())
 
     def test_the_c_abi_gives_the_same_numbers(self):
-        library = pathlib.Path(cli.BINARY).parent.parent / "lib" / "liblowbit.so"
-        if not library.exists():
-            self.skipTest(f"no {library}")
-        if b"__asan_init" in library.read_bytes():
-            self.skipTest("a sanitizer's library must be loaded before Python itself")
+        library = cli.shared_library()
         self.quantize()
         self.lowbit("gru", "run", self.model, "--input", self.x, "-o", self.y, "--quiet")
         wanted, x = floats(self.y), floats(self.x)

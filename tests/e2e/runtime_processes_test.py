@@ -14,7 +14,6 @@ try:
 except ImportError:
     numpy = None
 
-LIBRARY = "liblowbit.so.0"
 START = """\
 import copy, os, pickle, random, signal, sys, threading, time
 import numpy as np
@@ -44,11 +43,7 @@ class RuntimeProcesses(cli.CliTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.library = pathlib.Path(cli.BINARY).parents[1] / "lib" / LIBRARY
-        if not cls.library.exists():
-            raise unittest.SkipTest(f"no {cls.library}")
-        if b"__asan_init" in cls.library.read_bytes():
-            raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
+        cls.library = cli.shared_library()
 
     def script(self, text, *arguments, code=0):
         """The script's stdout; nothing may go to stderr."""

@@ -1,8 +1,6 @@
 """The Python package's Model against the command line: the same library, tokens and texts."""
-import os
 import pathlib
 import subprocess
-import sys
 import threading
 import unittest
 
@@ -14,21 +12,13 @@ try:
 except ImportError:
     np = None
 
-LIBRARY = "liblowbit.so.0"
-
 
 @unittest.skipIf(np is None, "no numpy or no xxhash: pip install numpy xxhash")
 class Runtime(cli.CliTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        library = pathlib.Path(cli.BINARY).parents[1] / "lib" / LIBRARY
-        if not library.exists():
-            raise unittest.SkipTest(f"no {library}")
-        if b"__asan_init" in library.read_bytes():
-            raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
-        os.environ["LOWBIT_LIBRARY"] = str(library)
-        sys.path.insert(0, str(cli.SOURCE / "python"))
+        cli.load_package()
         import lowbit
         cls.lowbit_package = lowbit
         cls.model = lowbit.Model(cls.hf, threads=1)

@@ -1,8 +1,8 @@
 // The fuzz targets without libFuzzer, for every compiler: each reads its seeds, and these with random damage.
 //   lowbit_fuzz_replay CORPUS [--rounds N] [--seed N] [TARGET ...]
 // N damaged copies of each seed (100), always the same ones. An input that crashes, takes longer than its target allows
-// or more memory than 256 MiB is left in the file fuzz-failure-TARGET. Each target has a process of its own, so that the
-// memory of one allows the next no more.
+// or more memory than 256 MiB is left in the file fuzz-failure-TARGET. Each target has a process of its own: the memory
+// of one allows the next no more.
 
 #include <fcntl.h>
 #include <sys/resource.h>
