@@ -67,7 +67,7 @@ def environment(**extra):
 
 
 def shared_library():
-    """The library beside the binary, or the test is skipped. CONTRIBUTING.md says how Python loads an instrumented one."""
+    """The library beside the binary, or the test is skipped."""
     library = Path(BINARY).parents[1] / "lib/liblowbit.so.0"
     if not library.exists():
         raise unittest.SkipTest(f"no {library}")
