@@ -13,8 +13,7 @@
 namespace lowbit {
 namespace {
 
-/// Of several sequences: one is of one kind of text.
-constexpr int64_t kProbeTokens = 256, kProbeSequences = 4;
+constexpr int64_t kProbeTokens = 256;
 constexpr int64_t kLogitsAtOnce = 64;
 
 /// `part` in place of the source's layers.
@@ -45,9 +44,7 @@ Result<MatmulPlan> head_plan(const QTensor& head, const Engine& engine) {
 
 Result<BlockProbe> BlockProbe::make(const WeightSource& source, const Engine& engine, Calibration& text) {
   BlockProbe p(engine, text.backend(), text.spec());
-  p.sequences_ = std::min(kProbeSequences, text.sequences());
-  p.context_ = std::min(kProbeTokens / p.sequences_, text.context());
-  p.rows_ = p.sequences_ * p.context_;
+  p.rows_ = std::min(kProbeTokens, text.context());
   LOWBIT_TRY_ASSIGN(const QTensor norm, source.load(weight_name(p.spec_.final_norm.name)));
   p.norm_.resize(static_cast<size_t>(norm.k));
   dequantize_rows(norm, 0, 1, p.norm_.data());
@@ -59,13 +56,12 @@ Result<BlockProbe> BlockProbe::make(const WeightSource& source, const Engine& en
     p.blocks_.push_back(block);
     p.programs_.emplace_back(std::move(block), *p.backend_, *engine.pool);
   }
-  LOWBIT_TRY_ASSIGN(p.room_,
-                    BatchRoom::make(*p.backend_, p.blocks_, p.context_, p.sequences_, p.backend_->batch_size()));
-  LOWBIT_TRY_ASSIGN(p.states_, p.make_states());
-  LOWBIT_TRY_ASSIGN(p.part_, p.make_states());
-  LOWBIT_TRY_ASSIGN(p.together_, p.make_states());
-  p.tokens_ = text.first_tokens(p.sequences_, p.context_);
-  LOWBIT_TRY_ASSIGN(p.first_, text.first_rows(p.sequences_, p.context_));
+  LOWBIT_TRY_ASSIGN(p.room_, BatchRoom::make(*p.backend_, p.blocks_, p.rows_, 1, p.backend_->batch_size()));
+  LOWBIT_TRY_ASSIGN(p.states_, HiddenStates::make(*p.backend_, 1, p.rows_, p.spec_.hidden_size));
+  LOWBIT_TRY_ASSIGN(p.part_, HiddenStates::make(*p.backend_, 1, p.rows_, p.spec_.hidden_size));
+  LOWBIT_TRY_ASSIGN(p.together_, HiddenStates::make(*p.backend_, 1, p.rows_, p.spec_.hidden_size));
+  p.tokens_.assign(text.first_tokens().begin(), text.first_tokens().begin() + p.rows_);
+  LOWBIT_TRY_ASSIGN(p.first_, text.first_rows(p.rows_));
   LOWBIT_TRY(p.states_.write(0, p.first_));
   LOWBIT_TRY(p.part_.copy_from(p.states_));
   for (BlockProgram& block : p.programs_) LOWBIT_TRY(p.part_.run(block, *p.room_, kBlockSteps));
@@ -111,7 +107,7 @@ Result<double> BlockProbe::divergence_with(const QTensor* embedding, const QTens
   std::vector<float> rows = first_;
   for (size_t i = 0; embedding != nullptr && i < tokens_.size(); ++i)
     dequantize_rows(*embedding, tokens_[i], 1, rows.data() + static_cast<int64_t>(i) * embedding->k);
-  LOWBIT_TRY_ASSIGN(HiddenStates states, make_states());
+  LOWBIT_TRY_ASSIGN(HiddenStates states, HiddenStates::make(*backend_, 1, rows_, spec_.hidden_size));
   LOWBIT_TRY(states.write(0, rows));
   for (BlockProgram& block : programs_) LOWBIT_TRY(states.run(block, *room_, kBlockSteps));
   LOWBIT_TRY(states.read(0, rows));

@@ -22,8 +22,7 @@ namespace lowbit {
 /// Layers of a block with other weights, by role.
 using ChangedLayers = std::map<LinearRole, QTensor>;
 
-/// The source's blocks in memory, and what changing one of them does to the logits of the first tokens of
-/// some sequences.
+/// The source's blocks in memory, and what changing one of them does to the logits of the text's first tokens.
 class BlockProbe {
  public:
   /// `text` begins and lends its backend; it and `engine` outlive the object. Errors: those of loading and of the
@@ -45,9 +44,6 @@ class BlockProbe {
   BlockProbe(const Engine& engine, Backend& backend, ModelSpec spec)
       : engine_(&engine), backend_(&backend), spec_(std::move(spec)) {}
 
-  Result<HiddenStates> make_states() const {
-    return HiddenStates::make(*backend_, sequences_, context_, spec_.hidden_size);
-  }
   Result<double> divergence_of(const std::vector<float>& x, const MatmulPlan& head) const;
   double error_of(const std::vector<float>& x, const std::vector<float>& y) const;
   Status each_logits(const std::vector<float>& x, const MatmulPlan& head,
@@ -56,7 +52,7 @@ class BlockProbe {
   const Engine* engine_;
   Backend* backend_;
   ModelSpec spec_;
-  int64_t sequences_ = 0, context_ = 0, rows_ = 0;
+  int64_t rows_ = 0;
   std::vector<TokenId> tokens_;     // [rows]
   std::vector<float> first_;        // [rows, hidden]: their embeddings
   std::vector<float> norm_, base_;  // base_: [rows, vocab] log probabilities

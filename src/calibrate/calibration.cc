@@ -142,7 +142,7 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
                                                                                : given_sequences(options, c.context_));
   c.sequences_ = static_cast<int64_t>(text.fitted.size()) / c.context_;
   c.text_sha256_ = text.sha256;
-  c.tokens_ = text.fitted;
+  c.first_tokens_.assign(text.fitted.begin(), text.fitted.begin() + c.context_);
   LOWBIT_TRY_ASSIGN(c.backend_, make_backend(engine));
   LOWBIT_TRY_ASSIGN(c.states_, embed(source, c.spec_, text.fitted, c.context_, *c.backend_));
   if (asymmetric) {
@@ -154,20 +154,9 @@ Result<Calibration> Calibration::start(const WeightSource& source, const Calibra
   return c;
 }
 
-std::vector<TokenId> Calibration::first_tokens(int64_t count, int64_t n) const {
-  std::vector<TokenId> tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto first = tokens_.begin() + i * context_;
-    tokens.insert(tokens.end(), first, first + n);
-  }
-  return tokens;
-}
-
-Result<std::vector<float>> Calibration::first_rows(int64_t count, int64_t n) const {
-  const auto floats = static_cast<size_t>(n * spec_.hidden_size);
-  std::vector<float> rows(static_cast<size_t>(count) * floats);
-  for (int64_t i = 0; i < count; ++i)
-    LOWBIT_TRY(states_.read(i * context_, std::span(rows).subspan(static_cast<size_t>(i) * floats, floats)));
+Result<std::vector<float>> Calibration::first_rows(int64_t n) const {
+  std::vector<float> rows(static_cast<size_t>(n * spec_.hidden_size));
+  LOWBIT_TRY(states_.read(0, rows));
   return rows;
 }
 

@@ -36,11 +36,10 @@ class Calibration {
   int64_t blocks() const { return spec_.block_count(); }
   int64_t tokens() const { return sequences_ * context_; }
   int64_t context() const { return context_; }
-  int64_t sequences() const { return sequences_; }
-  /// The first n tokens of each of the first `count` sequences, one sequence behind the other. n <= context().
-  std::vector<TokenId> first_tokens(int64_t count, int64_t n) const;
-  /// Their hidden states before the next block.
-  Result<std::vector<float>> first_rows(int64_t count, int64_t n) const;
+  /// The first n hidden states of the first sequence, before the next block. n <= context().
+  Result<std::vector<float>> first_rows(int64_t n) const;
+  /// Its tokens.
+  const std::vector<TokenId>& first_tokens() const { return first_tokens_; }
   const std::string& text_sha256() const { return text_sha256_; }
   HeldOut& held_out() { return held_out_; }
   Backend& backend() { return *backend_; }
@@ -80,7 +79,7 @@ class Calibration {
   ModelSpec spec_;
   int64_t sequences_ = 0, context_ = 0;
   std::string text_sha256_;
-  std::vector<TokenId> tokens_;  // of all sequences
+  std::vector<TokenId> first_tokens_;
   std::function<bool(double)> progress_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<BatchRoom> source_room_, room_;

@@ -2,8 +2,7 @@
 
 namespace lowbit {
 
-/// python/lowbit/recover/openings.txt and passages.txt, as they are: CMake makes the source that holds them.
+/// python/lowbit/recover/openings.txt, as it is: CMake makes the source that holds it.
 extern const char* const kOpenings;
-extern const char* const kPassages;
 
 }  // namespace lowbit

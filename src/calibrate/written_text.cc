@@ -25,13 +25,13 @@ constexpr double kLargestMinP = 0.06;
 constexpr char kSaidByUser[] = "> ";
 constexpr char kMark[] = "\x02";
 /// Streams of random numbers, apart from each other and from the sampler's.
-constexpr uint64_t kKindStream = 1, kBeginningStream = 2, kMinPStream = 3, kPassageStream = 4;
+constexpr uint64_t kKindStream = 1, kBeginningStream = 2, kMinPStream = 3;
 
-/// Lines, of which \n stands for a line break.
-std::vector<std::string> lines_of(const char* text) {
+/// The lines of openings.txt; \n in a line stands for a line break.
+std::vector<std::string> opening_lines() {
   std::vector<std::string> lines;
   std::string line;
-  for (const char* at = text; *at != '\0'; ++at) {
+  for (const char* at = kOpenings; *at != '\0'; ++at) {
     if (*at == '\\' && at[1] == 'n') {
       line += '\n';
       ++at;
@@ -65,14 +65,13 @@ std::string before_a_user(const TokenizerSpec& spec) {
   return at == std::string::npos ? std::string() : rendered->substr(0, at);
 }
 
-enum class Kind { kFirst, kChat, kOpening, kAny, kPassage };
+enum class Kind { kFirst, kChat, kOpening, kAny };
 
 std::vector<Kind> draw_kinds(const Beginnings& from, int64_t count, uint64_t seed) {
   std::vector<std::pair<Kind, int64_t>> shares = {{Kind::kAny, 1}};
   if (!from.first.empty()) shares.emplace_back(Kind::kFirst, 1);
   if (!from.chat.empty()) shares.emplace_back(Kind::kChat, 2);
   if (!from.openings.empty()) shares.emplace_back(Kind::kOpening, 3);
-  if (!from.passages.empty()) shares.emplace_back(Kind::kPassage, 7);
   int64_t all = 0, before = 0;
   for (const auto& [kind, share] : shares) all += share;
   std::vector<Kind> kinds;
@@ -182,13 +181,7 @@ Result<Beginnings> beginnings_of(const Tokenizer& tokenizer, int64_t vocab_size)
   }
   LOWBIT_TRY_ASSIGN(out.chat, tokenizer.encode(before_a_user(spec), {.add_special = false, .parse_special = true}));
   if (!std::ranges::all_of(out.chat, runs)) out.chat.clear();
-  for (const std::string& line : lines_of(kPassages)) {
-    LOWBIT_TRY_ASSIGN(auto ids, tokenizer.encode(line, {.add_special = false, .parse_special = false}));
-    if (ids.empty() || !std::ranges::all_of(ids, runs)) continue;
-    ids.insert(ids.begin(), out.prefix.begin(), out.prefix.end());
-    out.passages.push_back(std::move(ids));
-  }
-  for (const std::string& line : lines_of(kOpenings)) {
+  for (const std::string& line : opening_lines()) {
     const bool said = line.starts_with(kSaidByUser);
     const std::string text = said ? line.substr(sizeof kSaidByUser - 1) : line;
     LOWBIT_TRY_ASSIGN(const auto ids, tokenizer.encode(text, {.add_special = false, .parse_special = false}));
@@ -204,12 +197,10 @@ std::vector<std::vector<TokenId>> draw_beginnings(const Beginnings& from, int64_
                                                   uint64_t seed) {
   std::vector<std::vector<TokenId>> sequences;
   Rng rng(seed, kBeginningStream);
-  uint64_t passages = from.passages.empty() ? 0 : Rng(seed, kPassageStream).below(from.passages.size());
   for (const Kind kind : draw_kinds(from, count, seed)) {
     std::vector<TokenId> tokens = from.prefix;
     if (kind == Kind::kChat) tokens = from.chat;
     if (kind == Kind::kOpening) tokens = from.openings[rng.below(from.openings.size())];
-    if (kind == Kind::kPassage) tokens = from.passages[passages++ % from.passages.size()];
     if (kind == Kind::kFirst && from.prefix.empty()) tokens = from.first;
     if (kind == Kind::kAny) tokens.push_back(static_cast<TokenId>(rng.below(static_cast<uint64_t>(from.vocab_size))));
     tokens.resize(std::min(tokens.size(), static_cast<size_t>(context - 1)));

@@ -21,16 +21,15 @@ struct Beginnings {
   std::vector<TokenId> chat;    // all that the model's template puts before a user's first word; empty: no template
   std::vector<std::vector<TokenId>>
       openings;  // first words of stories, letters, lessons, code; with a template, of requests too
-  std::vector<std::vector<TokenId>> passages;  // first sentences of articles, news, manuals, programs, letters, lists
   int64_t vocab_size = 0;
 };
 
-/// Beginnings from the list of `python -m lowbit.sample`, from passages.txt and from the tokenizer's own template. What
-/// has no tokens is left out.
+/// Beginnings from the list of `python -m lowbit.sample`, and from the tokenizer's own template. Openings without
+/// tokens are left out.
 Result<Beginnings> beginnings_of(const Tokenizer& tokenizer, int64_t vocab_size);
 
 /// The beginning of each of `count` sequences, at most context - 1 tokens: of those that the model has, in these shares
-/// and in random order, 1 its first token, 2 a chat, 3 an opening, 1 any token, 7 a passage. Passages come in turn.
+/// and in random order, 1 its first token, 2 a chat, 3 an opening, 1 any token.
 std::vector<std::vector<TokenId>> draw_beginnings(const Beginnings& from, int64_t count, int64_t context,
                                                   uint64_t seed);
 

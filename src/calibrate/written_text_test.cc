@@ -52,12 +52,6 @@ TEST(WrittenText, ATemplateMakesChatsOfRequests) {
   const auto requests = std::ranges::count_if(with.openings, [](const auto& o) { return o[1] == 1; });
   EXPECT_GT(requests, 30);
   EXPECT_LT(requests, static_cast<int64_t>(with.openings.size()) / 2);
-  EXPECT_EQ(with.passages, without.passages);
-  EXPECT_GE(with.passages.size(), 40u);
-  for (const auto& passage : with.passages) {
-    EXPECT_EQ(passage[0], 0);
-    EXPECT_GT(passage.size(), 60u);  // some sentences
-  }
   for (const Beginnings& b : {with, without})
     for (const auto& opening : b.openings) {
       EXPECT_EQ(opening[0], 0);              // BOS comes first, in the template as well
@@ -77,21 +71,14 @@ TEST(WrittenText, BeginningsComeInTheirShares) {
   const auto drawn = draw_beginnings(from, 70, kTextContext, 5);
   ASSERT_EQ(drawn.size(), 70u);
   const auto count = [&](const auto& is) { return std::ranges::count_if(drawn, is); };
-  EXPECT_EQ(count([&](const auto& t) { return t == from.first; }), 5);
-  EXPECT_GE(count([&](const auto& t) { return t == from.chat; }), 10);  // any token may be that of a turn, too
-  EXPECT_EQ(count([&](const auto& t) { return t.size() > 2; }), 50);    // openings and passages
+  EXPECT_EQ(count([&](const auto& t) { return t == from.first; }), 10);
+  EXPECT_GE(count([&](const auto& t) { return t == from.chat; }), 20);  // any token may be that of a turn, too
+  EXPECT_EQ(count([&](const auto& t) { return t.size() > 2; }), 30);
   for (const auto& tokens : drawn) EXPECT_LT(static_cast<int64_t>(tokens.size()), kTextContext);
   EXPECT_EQ(drawn, draw_beginnings(from, 70, kTextContext, 5));
   EXPECT_NE(drawn, draw_beginnings(from, 70, kTextContext, 6));
-  const auto plain = draw_beginnings(beginnings(""), 50, kTextContext, 5);  // without chats
-  EXPECT_EQ(std::ranges::count_if(plain, [](const auto& t) { return t.size() > 2; }), 42);
-}
-
-TEST(WrittenText, NoPassageComesTwiceBeforeAllHaveCome) {
-  const Beginnings from = beginnings(kTemplate);
-  const auto drawn = draw_beginnings(from, static_cast<int64_t>(2 * from.passages.size()), 4096, 5);  // half of them
-  const std::set<std::vector<TokenId>> all(drawn.begin(), drawn.end());
-  for (const auto& passage : from.passages) EXPECT_TRUE(all.contains(passage));
+  const auto plain = draw_beginnings(beginnings(""), 50, kTextContext, 5);  // 1, 3 and 1 of what is left
+  EXPECT_EQ(std::ranges::count_if(plain, [](const auto& t) { return t.size() > 2; }), 30);
 }
 
 class TalkingSource : public MemorySource {

@@ -38,7 +38,9 @@ const std::array<Preset, 3>& presets() {
   static const std::array<Preset, 3> all = {{
       {"best",
        4.25f,
-       {{FormatId::kCodebook4, 192},
+       {{FormatId::kCodebook3, 192},
+        {FormatId::kInt4, 64},
+        {FormatId::kCodebook4, 192},
         {FormatId::kCodebook4, 64},
         {FormatId::kCodebook4, 32},
         {FormatId::kInt8, QuantizeSpec::kDefaultGroup}}},
