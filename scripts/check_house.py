@@ -9,7 +9,8 @@
 4. Source files and README.md stay short.
 5. docs/adr/README.md lists every decision with its status, no number stands twice, and whoever names a decision names one that exists.
 6. C++, Python and Rust have one version.
-7. Comments end at column 120 and name what they speak of, benchmarks of kernels stand in bench/, and retired words stay away.
+7. No file has marks of an unfinished merge.
+8. Comments end at column 120 and name what they speak of, benchmarks of kernels stand in bench/, and retired words stay away.
 """
 import re
 import subprocess
@@ -238,7 +239,7 @@ def check_decisions(files: list[Path]) -> list[str]:
 
 
 def check_references(files: list[Path], pages: set[str], trials: dict[str, str]) -> list[str]:
-    """Every text that names a decision: by its path, as "ADR 0006", and in docs/adr and docs/lab by the number alone."""
+    """Every text: marks of a merge, and names of decisions: by path, as "ADR 0006", and in docs/adr and docs/lab by the number alone."""
     decisions, problems = {name[:4] for name in pages}, []
     for path in files:
         if path == Path("scripts/check_house.py") or path.suffix in (".npy", ".png", ".gz", ".gguf", ".bin"):
@@ -247,6 +248,7 @@ def check_references(files: list[Path], pages: set[str], trials: dict[str, str])
             text = (ROOT / path).read_text()
         except UnicodeDecodeError:
             continue
+        problems += [f"{path}: '{mark}': an unfinished merge" for mark in re.findall(r"^(?:<{7}|>{7}) ", text, re.M)]
         for name in ADR_PATH.findall(text):
             if name.rstrip(".") not in pages:
                 problems.append(f"{path}: names docs/adr/{name}, which does not exist" + moved(name[:4], trials))

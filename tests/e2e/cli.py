@@ -71,7 +71,7 @@ def shared_library():
     library = Path(BINARY).parents[1] / "lib/liblowbit.so.0"
     if not library.exists():
         raise unittest.SkipTest(f"no {library}")
-    if b"__asan_init" in library.read_bytes() and "libasan" not in os.environ.get("LD_PRELOAD", ""):
+    if b"__asan_init" in library.read_bytes():
         raise unittest.SkipTest("a sanitizer's library must be loaded before Python itself")
     return library
 
