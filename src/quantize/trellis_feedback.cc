@@ -137,10 +137,11 @@ template <int W>
 #pragma GCC unroll 16
     for (int v = 0; v < L::kVectors; ++v) now[v] = load<Floats>(old + v * W);
   }
-  for (int64_t i = 0; i < errors.columns; ++i)
+  for (int64_t i = 0; i < errors.columns; ++i) {
 #pragma GCC unroll 16
     for (int v = 0; v < L::kVectors; ++v)
       now[v] = now[v] + load<Floats>(errors.by_state[i] + v * W) * errors.carry[i * kStripWidth];
+  }
 #pragma GCC unroll 16
   for (int v = 0; v < L::kVectors; ++v) store(row + v * W, now[v]);
 }
