@@ -9,9 +9,9 @@
 
 namespace lowbit {
 
-/// Lays buffers next to each other in slabs. One by one they would cost more: of a host small pages, which take longer to
-/// get than a weight takes to be laid out in them; of a GPU whole multiples of 2 MiB each. A slab lives as long as any
-/// buffer in it; room that a buffer leaves is not used again before. One call at a time.
+/// Lays buffers next to each other in slabs. One by one they would cost more: of a host small pages, which take longer
+/// to get than a weight takes to be laid out in them; of a GPU whole multiples of 2 MiB each. A slab lives as long as
+/// any buffer in it; room that a buffer leaves is not used again before. One call at a time.
 class Arena {
  public:
   /// Where slabs come from, and what is too large for one.

@@ -23,7 +23,7 @@ struct DeviceTable {
   int64_t row_bytes = 0, group = 0;
 };
 
-/// y = x W^T + bias; rows of the weight where it is an embedding. On the current device, whose memory `arena` hands out.
+/// y = x W^T + bias; rows of the weight where it is an embedding. On the current device, of which `arena` has slabs.
 struct CudaWeight final : Weight {
   static Result<std::unique_ptr<CudaWeight>> make(const std::string& name, const QTensor& w,
                                                   const std::vector<float>& bias, const XSpec& x, bool rows,
