@@ -98,7 +98,7 @@ class Allocator {
     std::vector<double> error;   // of the candidates
     std::vector<int64_t> bytes;  // likewise
   };
-  /// What is found of a layer, each by one thread: its probe's rounding, the probe itself, then a candidate each.
+  /// A thread has one of them: a layer's rounding as its probe, the probe itself, then a candidate each.
   enum Task : size_t { kRounding, kProbed, kCandidates };
 
   Status add_block(int64_t block, Calibration& text, BlockProbe& probe) {
@@ -122,7 +122,7 @@ class Allocator {
     return {};
   }
 
-  /// Those of a part that no recipe names.
+  /// Layers of a part, without those that a recipe names.
   Result<std::vector<Layer>> read_layers(int64_t block, const std::vector<const LinearSpec*>& part) {
     std::vector<Layer> layers;
     for (const LinearSpec* spec : part) {
@@ -215,7 +215,7 @@ class Allocator {
     return spec;
   }
 
-  /// What the layers' sizes cost, of the divergence that their probes leave.
+  /// The layers' sizes, each with its share of the divergence that their probes leave.
   Part part_of(const std::vector<Layer>& layers, double divergence) const {
     Part part;
     double probe_error = 0;
