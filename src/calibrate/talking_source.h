@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "model/random_model.h"
 #include "lowbit/tokenizer.h"
+#include "model/random_model.h"
 
 namespace lowbit {
 
