@@ -129,15 +129,16 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
   const auto kv_of = [&](int64_t layer) {
     cuda::PackedKv kv;
     kv.pages = {f16_d.as<uint64_t>(), pages, 0, kKvHeads, kHeadDim};
-    kv.tables = tables_d.as<uint64_t>() + layer * sequences * pages;
-    kv.key_bits = format.key_bits;
-    kv.value_bits = format.value_bits;
-    kv.residual_pages = format.residual / kKvPage;
-    kv.codes = head.codes();
-    kv.key_codes = head.key_codes;
-    kv.sides = head.sides();
-    kv.key_side = head.key_side;
-    kv.sides_at = kKvHeads * head.codes();
+    kv.packed = {tables_d.as<uint64_t>() + layer * sequences * pages,
+                 format.key_bits,
+                 format.value_bits,
+                 format.fp8,
+                 format.residual / kKvPage,
+                 head.codes(),
+                 head.key_codes,
+                 head.sides(),
+                 head.key_side,
+                 kKvHeads * head.codes()};
     return kv;
   };
   const double pack_us = time_calls(stream, layers, [&](int64_t i) {

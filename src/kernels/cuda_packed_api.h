@@ -11,15 +11,21 @@
 
 namespace lowbit::cuda {
 
-/// Pages of a quantized cache (KvFormat), f16 ones and packed ones, as one layer finds itself in them.
-struct PackedKv {
-  PagedKv pages;                     // f16; an address is 0 where a page has gone
-  const uint64_t* tables = nullptr;  // [sequences, pages.stride]: packed pages, that of page 1 first
-  int key_bits = 0, value_bits = 0;
-  int64_t residual_pages = 0;  // a query at p reads page g packed if g >= 1 and p / 64 >= g + 1 + residual_pages
+/// Packed pages of one format, as one layer finds itself in them.
+struct PackedPages {
+  const uint64_t* tables = nullptr;  // [sequences, stride of f16 pages]: that of page 1 first; null: there are none
+  int key_bits = 0, value_bits = 0;  // 2, 3, 4 or 8
+  bool fp8 = false;                  // E4M3 (kernels/fp8_rows.h), read in the order of f16 pages
+  int64_t behind = 0;  // pages: a query at p reads page g so if g >= 1 and p / 64 >= g + 1 + behind
   // Bytes of one head: all codes, codes of keys, all scales and least values, and those of keys.
   int64_t codes = 0, key_codes = 0, sides = 0, key_side = 0;
   int64_t sides_at = 0;  // in a page
+};
+
+/// Pages of a quantized cache (KvFormat): f16 ones, packed ones, and old ones that were packed once more.
+struct PackedKv {
+  PagedKv pages;  // f16; an address is 0 where a page has gone
+  PackedPages packed, old;
 };
 
 /// Rotates q [m, heads * head_dim] in place, k likewise, and transforms q, k and v by Hadamard, `hadamard` elements at
@@ -35,17 +41,18 @@ Status rotate_transform_and_store(const StoreTransformed& call);
 struct PackTask {
   int32_t sequence = 0, page = 0;
 };
-/// Packs pages of one layer: pack_rows() of each head's keys, and of its values block by block.
+/// Packs pages of one layer: pack_rows() of each head's keys, and of its values block by block, or pack_fp8_rows().
 struct PackPages {
   PackedKv kv;
   const PackTask* tasks = nullptr;
   int64_t count = 0;
   void* stream = nullptr;
+  bool demotes = false;  // packed pages to old ones, from what their codes say (KvFormat::demote_after)
 };
 Status pack_pages(const PackPages& call);
 
-/// attend_pages() on such pages. All queries of a tile read the same pages packed: a tile ends where the block of 64
-/// positions of its first query ends (packed_tile_queries()).
+/// attend_pages() on such pages. All queries of a tile read each page in the same form: a tile ends where the block of
+/// 64 positions of its first query ends (packed_tile_queries()).
 struct AttendPacked {
   AttendPages attend;  // its kv: as `kv` has it; tile_queries 4 or 8
   PackedKv kv;
