@@ -16,7 +16,7 @@ struct PackedPages {
   const uint64_t* tables = nullptr;  // [sequences, stride of f16 pages]: that of page 1 first; null: there are none
   int key_bits = 0, value_bits = 0;  // 2, 3, 4 or 8
   bool fp8 = false;                  // E4M3 (kernels/fp8_rows.h), read in the order of f16 pages
-  int64_t behind = 0;  // pages: a query at p reads page g so if g >= 1 and p / 64 >= g + 1 + behind
+  int64_t behind = 0;                // pages: a query at p reads page g so if g >= 1 and p / 64 >= g + 1 + behind
   // Bytes of one head: all codes, codes of keys, all scales and least values, and those of keys.
   int64_t codes = 0, key_codes = 0, sides = 0, key_side = 0;
   int64_t sides_at = 0;  // in a page

@@ -84,8 +84,8 @@ inline void expect_same_sequences(const CacheCase& c, int steps, uint64_t seed) 
       std::vector<SequenceRequest> requests;
       for (size_t i = 0; i < who.size(); ++i) {
         if (tokens[i].empty()) continue;
-        requests.push_back({tokens[i], &all[who[i]].caches[m], LogitsWanted::last(),
-                            std::span(logits[m]).subspan(i * vocab, vocab)});
+        requests.push_back(
+            {tokens[i], &all[who[i]].caches[m], LogitsWanted::last(), std::span(logits[m]).subspan(i * vocab, vocab)});
       }
       const Status ran = executors[m]->forward(requests);
       ASSERT_TRUE(ran.has_value()) << ran.error().message();

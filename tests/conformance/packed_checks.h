@@ -98,7 +98,8 @@ void check_packing(const PackingCase& c) {
         return std::equal(wanted + from, wanted + from + count, got.begin() + from);
       };
       const int64_t codes = c.kv_heads * head.codes(), sides = c.kv_heads * head.sides();
-      EXPECT_TRUE(same(codes, codes)) << "codes of page " << p + 1 << " of " << kv_format_name(c.format) << ", " << which;
+      EXPECT_TRUE(same(codes, codes)) << "codes of page " << p + 1 << " of " << kv_format_name(c.format) << ", "
+                                      << which;
       EXPECT_TRUE(same(2 * codes + sides, sides)) << "sides of page " << p + 1 << " of " << kv_format_name(c.format);
       EXPECT_EQ(got[0], 0xa5) << "another layer's";
     }
@@ -141,7 +142,8 @@ PackedSequence packed_sequence(const PackedAttentionCase& c, int64_t positions, 
     return OnDevice<uint8_t>(from == nullptr ? std::vector<uint8_t>(16) : std::vector<uint8_t>(from, from + bytes));
   };
   for (const int store : {0, 1, 2})
-    for (const KvPool::Page& page : s.cache.pages_in(store)) s.stores[store].push_back(copy(page, pool.page_bytes(store)));
+    for (const KvPool::Page& page : s.cache.pages_in(store))
+      s.stores[store].push_back(copy(page, pool.page_bytes(store)));
   return s;
 }
 
@@ -204,8 +206,8 @@ void check_packed_attention(const PackedAttentionCase& c) {
                              way == 2 ? arrived.data() : nullptr}));
     expect_same(out.back(), wanted,
                 "heads of " + std::to_string(d) + ", " + std::to_string(group) + " to a group, " +
-                    kv_format_name(c.format) + " " + kv_demote_name(c.format) + ", window " + std::to_string(c.window) + ", way " +
-                    std::to_string(way));
+                    kv_format_name(c.format) + " " + kv_demote_name(c.format) + ", window " + std::to_string(c.window) +
+                    ", way " + std::to_string(way));
   }
   EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
 }
@@ -214,18 +216,20 @@ void check_packed_attention(const PackedAttentionCase& c) {
 /// `longest`: positions of the longest context.
 void check_all_packed_attention(int64_t longest) {
   const int64_t some = std::min<int64_t>(longest, 1100);
-  for (const auto& [key_bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {4, 2}, {8, 2}})
+  for (const auto& [key_bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {4, 2}, {8, 2}, {3, 3}})
     for (const int64_t d : {64, 128})
-      check_packed_attention({{key_bits, value_bits, 64}, 3, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
+      for (const int64_t group : {3, 7})
+        check_packed_attention({{key_bits, value_bits, 64}, group, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
   const KvFormat fp8 = *parse_kv_format("fp8", 64);
   KvFormat aging = *parse_kv_format("int4", 64), aging_fp8 = fp8;
   ASSERT_TRUE(set_kv_upkeep(0, "384:int2", aging) && set_kv_upkeep(0, "192:k3v2", aging_fp8));
   for (const int64_t d : {64, 128, 80})
-    for (const KvFormat& format : {KvFormat{3, 3, 64}, {3, 4, 64}, fp8, aging, aging_fp8})
+    for (const KvFormat& format : {KvFormat{3, 4, 64}, fp8, aging, aging_fp8})
       check_packed_attention({format, 3, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
   check_packed_attention({aging, 2, 1, 64, {{some + 15, 2}, {some - 1, 3}}, 500});
   check_packed_attention({fp8, 2, 1, 64, {{some, 1}}, 0, 1.0, true});
-  for (const int64_t group : {7, 8, 16}) check_packed_attention({{4, 4, 64}, group, 1, 128, {{some, 1}, {300, 2}}});
+  for (const int64_t group : {8, 16}) check_packed_attention({{4, 4, 64}, group, 1, 128, {{some, 1}, {300, 2}}});
+  check_packed_attention({{4, 4, 0}, 8, 1, 64, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 8, 2, 128, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 9, 3, 64, {{4032, 1}}});
   check_packed_attention({{2, 2, 0}, 4, 1, 64, {{longest, 1}, {longest - 256, 1}}});

@@ -171,8 +171,7 @@ Status CudaBatch::send_pack_tasks(std::span<const SequenceRows> sequences, void*
       const KvCache& cache = *sequences[s].cache;
       const int group = packed_group(cache.pool());
       const int64_t last = wanted(cache, group, sequences[s].position + sequences[s].rows - 1);
-      for (int64_t page = count(cache, group) + 1; page <= last; ++page)
-        tasks_.push_back({int32_t(s), int32_t(page)});
+      for (int64_t page = count(cache, group) + 1; page <= last; ++page) tasks_.push_back({int32_t(s), int32_t(page)});
     }
   };
   add([](const KvCache& cache, int group) { return cache.packed_count(group); },
@@ -268,8 +267,7 @@ cuda::PackedKv CudaBatch::packed_pages(int64_t layer) const {
   kv.pages = pages(layer);
   kv.packed = packed_form(group.format, group, tables_[size_t(pool.packed_store(in_group.group))].on_device);
   if (group.format.demote_after > 0)
-    kv.old =
-        packed_form(group.format.demoted(), group, tables_[size_t(pool.demoted_store(in_group.group))].on_device);
+    kv.old = packed_form(group.format.demoted(), group, tables_[size_t(pool.demoted_store(in_group.group))].on_device);
   return kv;
 }
 

@@ -28,8 +28,7 @@ struct PageOfWarp {
   bool there;
 };
 __device__ __forceinline__ bool reads_so(const PackedPages& pages, const PagedTile& tile, int page) {
-  return page >= 1 && page <= tile.sequence.most_packed &&
-         tile.position(0) / kPagePositions >= page + 1 + pages.behind;
+  return page >= 1 && page <= tile.sequence.most_packed && tile.position(0) / kPagePositions >= page + 1 + pages.behind;
 }
 __device__ __forceinline__ PageForm form_of(const PackedKv& kv, const PagedTile& tile, int page) {
   if (!reads_so(kv.packed, tile, page)) return PageForm::kF16;
@@ -87,10 +86,11 @@ __device__ __forceinline__ float joined(const Joining& join, float sum, float al
   return join.seen == 2 ? __fmaf_rn(sum, join.by.here, __fmul_rn(all, join.by.before)) : all;
 }
 
-/// Heads of 64 and 128 elements, and keys and values of 8, 4 or 2 bits each or 4 and 2: all sizes known.
+/// Heads of 64 and 128 elements, and keys and values of 8, 4, 3 or 2 bits each or 4 and 2: all sizes known.
 bool takes_packed_spans(const AttendPacked& call, const Device& device);
 /// Whether attend_packed_spans() puts results together itself.
 bool joins_packed_spans(const AttendPacked& call, const Device& device);
 cudaError_t attend_packed_spans(const AttendPacked& call, const Device& device);
+cudaError_t attend_wide_spans(const AttendPacked& call, const Device& device);
 
 }  // namespace lowbit::cuda::block

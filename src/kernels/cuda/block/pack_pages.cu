@@ -135,8 +135,8 @@ __device__ __forceinline__ void choose_range(const float (&v)[kPackColumns / kLa
 
 /// A row's elements of one lane: columns 16 i + lane.
 template <class Rows>
-__device__ __forceinline__ void load_row(const Rows& rows, int r, int count, int lane, float (&v)[kPackColumns / kLanes],
-                                         bool& infinite) {
+__device__ __forceinline__ void load_row(const Rows& rows, int r, int count, int lane,
+                                         float (&v)[kPackColumns / kLanes], bool& infinite) {
 #pragma unroll
   for (int i = 0; i < kPackColumns / kLanes; ++i) {
     v[i] = 0;
@@ -303,8 +303,8 @@ __device__ __forceinline__ void pack_block(const Rows& rows, const PackedPages& 
   const PackedShape shape = {form.value_bits, kPackPage, width < d - block * width ? width : d - block * width};
   const int first = static_cast<int>(block * width);
   pack_matrix([&](int r, int c) { return rows(r, first + c); }, shape,
-              to.codes + form.key_codes + block * whole.code_bytes(), to.side + form.key_side + block * whole.side_bytes(),
-              packing);
+              to.codes + form.key_codes + block * whole.code_bytes(),
+              to.side + form.key_side + block * whole.side_bytes(), packing);
 }
 
 __global__ void __launch_bounds__(kPackThreads) pack_all(const __grid_constant__ PackPages call) {

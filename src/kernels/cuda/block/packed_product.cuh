@@ -38,16 +38,6 @@ constexpr int kStepLoads = kBits == 8   ? 8
                            : kBits >= 3 ? 4
                                         : kN / 2;
 
-/// Of words of the highest of 3 bits, those that belong to a pack of the low two: four bits a byte, its bytes in the
-/// order of that pack's.
-__device__ __forceinline__ uint2 high_bits_of(uint2 words, int which) {
-  const auto of = [which](uint32_t word) {
-    const uint32_t twice = choose_bytes(word, word, which == 0 ? 0x2200 : 0x3311);
-    return (twice & 0x000f000fu) | (twice >> 4 & 0x0f000f00u);
-  };
-  return {of(words.x), of(words.y)};
-}
-
 /// The raw codes of a step: columns 16 n + 2 g and 16 n + 2 g + 1 of the thread's rows, for all n. high: where the
 /// highest of 3 bits begin.
 template <int kBits, int kN>

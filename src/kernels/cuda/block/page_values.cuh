@@ -3,6 +3,7 @@
 
 #include "base/float.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/packed_ops.cuh"
 #include "kernels/packed_kv.h"
 
 namespace lowbit::cuda::block {
@@ -10,6 +11,16 @@ namespace lowbit::cuda::block {
 /// The number of a code of fp8 rows; f16 has it, too (kernels/fp8_rows.h).
 __device__ __forceinline__ float fp8_value(uint8_t code, int8_t exponent) {
   return __fmul_rn(e4m3_to_f32(code), __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23));
+}
+
+/// Of words of the highest of 3 bits, those that belong to a pack of the low two: four bits a byte, its bytes in the
+/// order of that pack's.
+__device__ __forceinline__ uint2 high_bits_of(uint2 words, int which) {
+  const auto of = [which](uint32_t word) {
+    const uint32_t twice = choose_bytes(word, word, which == 0 ? 0x2200 : 0x3311);
+    return (twice & 0x000f000fu) | (twice >> 4 & 0x0f000f00u);
+  };
+  return {of(words.x), of(words.y)};
 }
 
 /// Row r, column c of a matrix of a page, as f16.
