@@ -1,6 +1,6 @@
 #pragma once
-// Test only: sequences of a quantized cache on a GPU that are appended to, forked, cut back and dropped at random, beside
-// the same on the CPU: the same logits.
+// Test only: sequences of a quantized cache on a GPU that are appended to, forked, cut back and dropped at random,
+// beside the same on the CPU: the same logits.
 
 #include <gtest/gtest.h>
 

@@ -24,7 +24,7 @@ bool block::takes_packed_spans(const AttendPacked& call, const Device& device) {
   const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
   const int64_t head = call.attend.kv.head_dim;
   if (call.kv.packed.fp8 || call.kv.old.tables != nullptr) return false;
-  // Those of 2 bits have the most blocks of values.
+  // Values of 2 bits have the most blocks.
   constexpr auto kMostShared = static_cast<int64_t>(
       std::max(sizeof(SpanShared<PackedForm<128, 4, 2, 2>>), sizeof(SpanShared<PackedForm<128, 8, 2, 2>>)));
   return (head == 64 || head == 128) && call.teams == 0 && (keys == values || (keys == 4 && values == 2)) &&

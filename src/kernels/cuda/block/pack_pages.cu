@@ -181,7 +181,7 @@ __device__ __forceinline__ void choose_super_scales(const PackedShape& shape, Pa
   if (r == 0) p.supers[0] = __fdiv_rn(widest, 255.0f), p.supers[1] = super_least;
 }
 
-/// Codes in shared memory go to their places: bits [shift, shift + bits) of each. A thread puts a byte together: those
+/// Codes in shared memory go to the page: bits [shift, shift + bits) of each. A thread puts a byte together: those
 /// whose place it is.
 __device__ __forceinline__ void put_codes(const PackedShape& shape, int shift, const Packing& p, uint8_t* codes) {
   const int count = static_cast<int>(shape.columns) / kLanes, of_word = 16 / shape.bits, of_byte = 8 / shape.bits;

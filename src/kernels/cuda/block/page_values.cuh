@@ -1,5 +1,5 @@
 #pragma once
-// What elements of a page say, of any form: what is packed reads f16, what is demoted reads codes.
+// Elements of a page of any form, as f16: packing reads f16 pages, demotion reads codes.
 
 #include "base/float.h"
 #include "kernels/cuda/elements.cuh"
