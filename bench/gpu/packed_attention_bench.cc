@@ -131,7 +131,7 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
             reinterpret_cast<uint64_t>(memory.data()) + uint64_t(l * bytes + (s * packed + p) * page_bytes);
     }
   const Buffer f16_d = on_device(f16), tables_d = on_device(tables), tasks_d = on_device(tasks);
-  const Rows rows = make_rows(sequences, length, cuda::packed_tile_queries(heads / kKvHeads));
+  const Rows rows = make_rows(sequences, length, cuda::packed_tile_queries(heads / kKvHeads, !format.fp8));
   const auto kv_of = [&](int64_t layer) {
     cuda::PackedKv kv;
     kv.pages = {f16_d.as<uint64_t>(), pages, 0, kKvHeads, kHeadDim};

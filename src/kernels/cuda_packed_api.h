@@ -61,8 +61,12 @@ struct AttendPacked {
   uint32_t* arrived = nullptr;
 };
 Status attend_packed(const AttendPacked& call);
-/// 4 or 8: enough for `queries` that belong together, if that is possible.
-constexpr int packed_tile_queries(int64_t queries) { return queries <= 4 ? 4 : 8; }
+/// Pages that a kernel with all sizes known reads, four queries at a time; not fp8, and none that are demoted.
+constexpr bool has_packed_form(int key_bits, int value_bits, int64_t head_dim) {
+  return (head_dim == 64 || head_dim == 128) && (key_bits == value_bits || (key_bits == 4 && value_bits == 2));
+}
+/// 4 or 8 for `queries` that belong together. `known`: that kernel takes the pages.
+constexpr int packed_tile_queries(int64_t queries, bool known) { return queries <= 4 || known ? 4 : 8; }
 /// Queries of a tile that begins with query `first` of rows at `position`, `group` of them to a row.
 constexpr int64_t queries_of_packed_tile(int64_t position, int64_t rows, int64_t group, int64_t first, int64_t most) {
   constexpr int64_t kPage = 64;

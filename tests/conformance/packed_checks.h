@@ -178,7 +178,9 @@ void check_packed_attention(const PackedAttentionCase& c) {
   ASSERT_TRUE(attention && attention->reserve(last));
   attention->run({0, rows, q.data(), wanted.data(), c.window});
 
-  const int queries = cuda::packed_tile_queries(together);
+  const int queries =
+      cuda::packed_tile_queries(together, !c.format.fp8 && c.format.demote_after == 0 &&
+                                              cuda::has_packed_form(c.format.key_bits, c.format.value_bits, d));
   std::vector<cuda::QueryTile> tiles;
   for (size_t s = 0; s < batch.size(); ++s)
     for (int64_t first = 0; first < batch[s].rows * group;) {

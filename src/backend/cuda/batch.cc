@@ -30,6 +30,15 @@ int packed_group(const KvPool& pool) {
   return int(std::ranges::find_if(pool.groups(), is) - pool.groups().begin());
 }
 
+/// Whether a kernel knows the sizes of all packed pages.
+bool has_known_forms(const KvPool& pool) {
+  return std::ranges::all_of(pool.groups(), [](const KvGroup& g) {
+    const KvFormat& f = g.format;
+    return !f.packed() ||
+           (!f.fp8 && f.demote_after == 0 && cuda::has_packed_form(f.key_bits, f.value_bits, g.head_dim));
+  });
+}
+
 cuda::PackedPages packed_form(const KvFormat& format, const KvGroup& group, const Buffer& tables) {
   const PackedHeadBytes head = packed_head_bytes(format, group.head_dim);
   cuda::PackedPages pages;
@@ -149,7 +158,8 @@ void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
   int64_t together = 0;
   for (const SequenceRows& s : sequences)
     if (!has_many(s)) together = std::max(together, s.rows * to.share);
-  to.few.queries = packed ? cuda::packed_tile_queries(together) : cuda::attention_tile_queries(together);
+  to.few.queries = packed ? cuda::packed_tile_queries(together, has_known_forms(sequences.front().cache->pool()))
+                          : cuda::attention_tile_queries(together);
   to.many.queries = cuda::kPromptQueries;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceRows& of = sequences[s];

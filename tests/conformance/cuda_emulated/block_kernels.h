@@ -40,7 +40,6 @@ cudaError_t copy_on_fibers(void* to, const void* from, size_t bytes) {
 #include "kernels/cuda/block/attention.cu"
 #include "kernels/cuda/block/attention_packed.cu"
 #include "kernels/cuda/block/attention_packed_span.cu"
-#include "kernels/cuda/block/attention_packed_wide.cu"
 #include "kernels/cuda/block/attention_prompt.cu"
 #include "kernels/cuda/block/attention_step.cu"
 #include "kernels/cuda/block/attention_tensor_step.cu"

@@ -91,6 +91,5 @@ bool takes_packed_spans(const AttendPacked& call, const Device& device);
 /// Whether attend_packed_spans() puts results together itself.
 bool joins_packed_spans(const AttendPacked& call, const Device& device);
 cudaError_t attend_packed_spans(const AttendPacked& call, const Device& device);
-cudaError_t attend_wide_spans(const AttendPacked& call, const Device& device);
 
 }  // namespace lowbit::cuda::block

@@ -1,5 +1,5 @@
-// packed_spans.cuh for heads of 64 and 128 elements whose keys and values have 2, 3, 4 or 8 bits each, or 4 and 2, and
-// up to four queries that belong together. More of them: attention_packed_wide.cu.
+// packed_spans.cuh for heads of 64 and 128 elements whose keys and values have 2, 3, 4 or 8 bits each, or 4 and 2, four
+// queries at a time.
 
 #include "kernels/cuda/block/packed_spans.cuh"
 
@@ -21,13 +21,10 @@ cudaError_t launch_bits(const AttendPacked& call, const Device& device) {
 }  // namespace
 
 bool block::takes_packed_spans(const AttendPacked& call, const Device& device) {
-  const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
-  const int64_t head = call.attend.kv.head_dim;
-  if (call.kv.packed.fp8 || call.kv.old.tables != nullptr) return false;
-  // Values of 2 bits have the most blocks.
-  constexpr auto kMostShared = static_cast<int64_t>(
-      std::max(sizeof(SpanShared<PackedForm<128, 4, 2, 2>>), sizeof(SpanShared<PackedForm<128, 8, 2, 2>>)));
-  return (head == 64 || head == 128) && call.teams == 0 && (keys == values || (keys == 4 && values == 2)) &&
+  const PackedPages& pages = call.kv.packed;
+  constexpr auto kMostShared = static_cast<int64_t>(sizeof(SpanShared<PackedForm<128, 4, 2, 2>>));
+  return has_packed_form(pages.key_bits, pages.value_bits, call.attend.kv.head_dim) && !pages.fp8 &&
+         call.kv.old.tables == nullptr && call.attend.tile_queries == 4 && call.teams == 0 &&
          device.shared_bytes >= kMostShared;
 }
 
@@ -36,7 +33,6 @@ bool block::joins_packed_spans(const AttendPacked& call, const Device& device) {
 }
 
 cudaError_t block::attend_packed_spans(const AttendPacked& call, const Device& device) {
-  if (call.attend.tile_queries > 4) return attend_wide_spans(call, device);
   return call.attend.kv.head_dim == 64 ? launch_bits<64>(call, device) : launch_bits<128>(call, device);
 }
 

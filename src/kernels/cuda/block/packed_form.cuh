@@ -60,7 +60,7 @@ struct alignas(16) BlockShared {
 };
 
 /// The most spans of a tile that its last thread block puts together.
-constexpr int kMostJoined = 512;
+constexpr int kMostJoined = 64;
 /// Shared memory for that, when the block's own spans are done.
 template <class F>
 struct JoinShared {
