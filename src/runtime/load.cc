@@ -128,9 +128,6 @@ int64_t Transformer::rows_of_batch(int64_t limit) const {
   const BatchSize size = stages_.batch_size();
   int64_t affordable = std::max<int64_t>(16, size.session_bytes / bytes_of_batch(1));
   if (affordable >= 512) affordable = int64_t(std::bit_floor(uint64_t(affordable)));  // that prompts are cut evenly
-  // All rows of a batch have f16 pages, which a packed cache keeps for its newest positions alone: long contexts would
-  // take more for a batch of their prompt than for themselves.
-  if (kv_.packed()) affordable = std::min(affordable, kOpenRows);
   return std::max<int64_t>(1, std::min({limit > 0 ? limit : size.session_rows, affordable, context_}));
 }
 
