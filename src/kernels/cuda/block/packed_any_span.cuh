@@ -196,23 +196,21 @@ __device__ __forceinline__ void attend_any_span(const AttendPacked& call, const 
     pages.packed_bits |= static_cast<uint32_t>(page.there && page.form == PageForm::kPacked) << p;
   }
   stage_span(call, tile, span, pages, shared);
-  // A page's warps: its keys are the first one's, blocks of values are all of theirs, the first one's last.
-  constexpr int kPageWarps = F::kWarps / kTeamPages, kOwnBlocks = (F::kBlocks + kPageWarps - 1) / kPageWarps;
+  // A page's warps: its keys are the first one's, a block of values is each one's, the first one's last.
+  constexpr int kPageWarps = F::kWarps / kTeamPages;
+  static_assert(F::kBlocks <= kPageWarps);
   const int own_page = warp / kPageWarps, block = (warp + kPageWarps - 1) % kPageWarps;
   const PageOfWarp own = page_of(call, tile, span, own_page);
   const bool packed = own.there && own.form == PageForm::kPacked;
   typename F::KeyTile keys;
-  typename F::ValueTile values[kOwnBlocks][F::ValueTile::kParts];
+  typename F::ValueTile values[F::ValueTile::kParts];
   const uint8_t* codes = nullptr;
   if (packed) {
     codes = key_codes(call, tile, packed_page(call.kv, tile, own.page));
     if (warp % kPageWarps == 0) keys.fetch(true, codes, 0);
 #pragma unroll
-    for (int k = 0; k < kOwnBlocks; ++k)
-#pragma unroll
-      for (int part = 0; part < F::ValueTile::kParts; ++part)
-        values[k][part].fetch(block + k * kPageWarps < F::kBlocks,
-                              codes + call.kv.packed.key_codes + (block + k * kPageWarps) * F::kBlockCodes, part);
+    for (int part = 0; part < F::ValueTile::kParts; ++part)
+      values[part].fetch(block < F::kBlocks, codes + call.kv.packed.key_codes + block * F::kBlockCodes, part);
   }
   wait_for_all_copies();
   __syncthreads();
@@ -227,10 +225,7 @@ __device__ __forceinline__ void attend_any_span(const AttendPacked& call, const 
     if (thread % 32 == 0) shared.most[warp] = most, shared.total[warp] = total;
   }
   __syncthreads();
-#pragma unroll
-  for (int k = 0; k < kOwnBlocks; ++k)
-    if (packed && block + k * kPageWarps < F::kBlocks)
-      weigh_packed_block<F>(values[k], own_page, block + k * kPageWarps, shared);
+  if (packed && block < F::kBlocks) weigh_packed_block<F>(values, own_page, block, shared);
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < F::kOwn; ++k) {

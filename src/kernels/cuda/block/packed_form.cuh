@@ -22,7 +22,7 @@ struct PackedForm {
   using KeyTile = RawTile<kKeyBits, kHead, kPagePositions>;
   using ValueTile = RawTile<kValueBits, kPagePositions, kWidth>;
   /// Tiles of values on their way: what is multiplied next must have been asked for long before.
-  static constexpr int kSets = kValueBits == 2 ? 4 : kValueBits < 8 ? 2 : 1;
+  static constexpr int kSets = kValueBits == 2 ? 4 : kValueBits == 4 ? 2 : 1;
 };
 
 /// Shared memory of a warp for its span. x of values takes half the room of x of keys at the most; behind it: results.
@@ -60,13 +60,7 @@ struct alignas(16) BlockShared {
 };
 
 /// The most spans of a tile that its last thread block puts together.
-constexpr int kMostJoined = 64;
-/// Shared memory for that, when the block's own spans are done.
-template <class F>
-struct JoinShared {
-  Joining joins[F::kQueries][kMostJoined];
-  float totals[F::kQueries][kMostJoined];
-};
+constexpr int kMostJoined = 32;
 
 template <class F>
 struct alignas(16) SpanShared {
@@ -74,14 +68,13 @@ struct alignas(16) SpanShared {
   float all[F::kQueries][F::kHead];  // weighted values of the spans so far
   Joining joining[F::kQueries];
   Running running[F::kQueries];
-  int positions[F::kQueries];             // -1: there is no such query
-  Joining joins[F::kQueries][F::kWarps];  // of a round
-  float totals[F::kQueries][F::kWarps];
+  int positions[F::kQueries];  // -1: there is no such query
+  Joining joins[F::kQueries][kMostJoined];
+  float totals[F::kQueries][kMostJoined];
   bool is_last;  // of the thread blocks of a tile
   union alignas(16) {
     WarpShared<F> of_warp[F::kWarps];
     BlockShared<F> of_block;
-    JoinShared<F> of_joins;
   };
 };
 
@@ -90,8 +83,8 @@ struct WholeSpans {
   int begin, end;
 };
 __device__ __forceinline__ WholeSpans whole_spans(const AttendPacked& call, const PagedTile& tile) {
-  const int last =
-      min(tile.position(0) / kPagePositions - 1 - static_cast<int>(call.kv.packed.behind), tile.sequence.most_packed);
+  const int last = min(tile.position(0) / kPagePositions - 1 - static_cast<int>(call.kv.packed.behind),
+                       tile.sequence.most_packed);
   const int first = first_seen(tile.position(tile.count - 1), call.attend.window);
   const int begin = max(max(1, (first + kSpan - 1) / kSpan), tile.first_span);
   return {begin, max(begin, max(last + 1, 0) / kTeamPages)};

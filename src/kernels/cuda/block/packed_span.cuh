@@ -152,21 +152,19 @@ __device__ __forceinline__ void prepare_four(const RowScales<kPairs>& rows, cons
 }
 
 /// Codes of kRows rows and kColumns columns as a lane has them, before they are bytes. Codes of 8 bits come in two
-/// parts, of 32 columns each. Of 3 bits the low two are those of 2 bits, with words of the highest behind them.
+/// parts, of 32 columns each.
 template <int kBits, int kRows, int kColumns>
 struct RawTile {
   static constexpr bool kNarrow = kBits == 2 && kColumns == 32;
   static constexpr int kSteps = kRows / 32, kParts = kBits == 8 ? 2 : 1, kTiles = kColumns / 16 / kParts;
   static constexpr int kOfStep = kNarrow ? 1 : kBits == 2 ? 2 : 4, kQuads = kRows / 32;
-  static constexpr bool kLow = kBits <= 3;  // rows lie as those of codes of 2 bits
   static_assert((kColumns == 64 || kNarrow) && (!kNarrow || kSteps == 2));
   uint2 raw[kSteps * kOfStep];
 
   /// Fetches the codes whose registers the products of this step free; nothing without `more`.
   __device__ __forceinline__ void fetch_step(bool more, const uint8_t* codes, int part, int step) {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-    constexpr int kPacks = kBits == 8 ? 2 : 1;   // of two rows
-    constexpr int kHigh = kRows * kColumns / 4;  // of 3 bits: where the highest lie
+    constexpr int kPacks = kBits == 8 ? 2 : 1;  // of two rows
     const int pack = kNarrow ? t / 2 * 4 + t % 2 : kPacks * t + part;
     const uint8_t* const from = codes + static_cast<uint32_t>(pack * 64 + 8 * g);  // what is added below is constant
     if constexpr (kNarrow) {
@@ -176,13 +174,6 @@ struct RawTile {
     } else if constexpr (kBits == 2) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) load_once_if(more, raw[2 * step + i], from + (8 * step + 4 * i) * 64);
-    } else if constexpr (kBits == 3) {
-      const uint8_t* const high = codes + static_cast<uint32_t>(kHigh + t / 2 * 64 + 8 * g);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        load_once_if(more, raw[4 * step + i], from + (8 * step + 4 * i) * 64);
-        load_once_if(more, raw[4 * step + 2 + i], high + (4 * step + 2 * i) * 64);
-      }
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -209,16 +200,6 @@ struct RawTile {
         const uint2 first = raw[2 * step], second = raw[2 * step + 1];
         v = {choose_bytes(first.x, second.x, which), choose_bytes(first.y, second.y, which)};
         mask = 0x03030303u << (2 * n);
-      } else if constexpr (kBits == 3) {
-        const uint32_t which = half == 0 ? 0x6420 : 0x7531;
-        const uint2 low[2] = {raw[4 * step], raw[4 * step + 1]};
-        const uint2 high[2] = {high_bits_of(raw[4 * step + 2], threadIdx.x % 2),
-                               high_bits_of(raw[4 * step + 3], threadIdx.x % 2)};
-        const auto join = [&](uint32_t low0, uint32_t low1, uint32_t high0, uint32_t high1) {
-          return (choose_bytes(low0, low1, which) >> (2 * n) & 0x03030303u) |
-                 (choose_bytes(high0, high1, which) >> n & 0x01010101u) << 2;
-        };
-        v = {join(low[0].x, low[1].x, high[0].x, high[1].x), join(low[0].y, low[1].y, high[0].y, high[1].y)};
       } else {
         const uint32_t which = (kBits == 8 ? n : n / 2) == 0 ? 0x6420 : 0x7531;
         const uint2 first = raw[4 * step + 2 * half], second = raw[4 * step + 2 * half + 1];
@@ -230,9 +211,7 @@ struct RawTile {
     }
   }
   static constexpr LOWBIT_HD float inverse_factor(int n) {
-    return kBits == 8 || kBits == 3 ? 1.0f
-           : kBits == 4             ? (n % 2 == 0 ? 1.0f : 0.0625f)
-                                    : 1.0f / static_cast<float>(1 << (2 * n));
+    return kBits == 8 ? 1.0f : kBits == 4 ? (n % 2 == 0 ? 1.0f : 0.0625f) : 1.0f / static_cast<float>(1 << (2 * n));
   }
   /// Operand b of lane t: the quads that operand() has, in plane 0 (low bytes) or 1 of an x.
   static __device__ __forceinline__ void x_of(const uint32_t* x, int plane, uint32_t (&b)[kSteps][2]) {
@@ -244,7 +223,7 @@ struct RawTile {
         for (int step = 0; step < 2; ++step)
           b[step][half] = x[(t % 2 * 4 + 2 * step + half) * 2 * kQuads + plane * kQuads + t / 2];
       } else {
-        const uint32_t* const from = x + (kLow ? 2 * t + half : t + 4 * half) * 2 * kQuads + plane * kQuads;
+        const uint32_t* const from = x + (kBits == 2 ? 2 * t + half : t + 4 * half) * 2 * kQuads + plane * kQuads;
         if constexpr (kQuads == 4) {
           const uint4 four = *reinterpret_cast<const uint4*>(from);
           b[0][half] = four.x, b[1][half] = four.y, b[2][half] = four.z, b[3][half] = four.w;
@@ -325,8 +304,8 @@ __device__ __forceinline__ void multiply_values(const Tile& tile, const uint32_t
           b[plane][step][half] =
               own[value_lane(column, t % 2 * 4 + 2 * step + half) * 2 * kQuads + of * kQuads + t / 2];
       } else {
-        const uint2 two = *reinterpret_cast<const uint2*>(
-            own + value_lane(column, Tile::kLow ? 2 * t + half : t + 4 * half) * 2 * kQuads + of * kQuads);
+        const uint2 two =
+            *reinterpret_cast<const uint2*>(own + value_lane(column, t + 4 * half) * 2 * kQuads + of * kQuads);
         b[plane][0][half] = two.x, b[plane][1][half] = two.y;
       }
     }
