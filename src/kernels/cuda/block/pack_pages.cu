@@ -1,6 +1,5 @@
 // Pages of a quantized cache: what enters them as f16, and how they are packed. The bits are those of
-// ops/rope_append.cc, kernels/pack_rows.cc and
-// kernels/fp8_rows.cc.
+// ops/rope_append.cc, kernels/pack_rows.cc and kernels/fp8_rows.cc.
 
 #include <algorithm>
 #include <cmath>

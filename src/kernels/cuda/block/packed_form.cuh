@@ -83,8 +83,8 @@ struct WholeSpans {
   int begin, end;
 };
 __device__ __forceinline__ WholeSpans whole_spans(const AttendPacked& call, const PagedTile& tile) {
-  const int last = min(tile.position(0) / kPagePositions - 1 - static_cast<int>(call.kv.packed.behind),
-                       tile.sequence.most_packed);
+  const int last =
+      min(tile.position(0) / kPagePositions - 1 - static_cast<int>(call.kv.packed.behind), tile.sequence.most_packed);
   const int first = first_seen(tile.position(tile.count - 1), call.attend.window);
   const int begin = max(max(1, (first + kSpan - 1) / kSpan), tile.first_span);
   return {begin, max(begin, max(last + 1, 0) / kTeamPages)};
