@@ -24,7 +24,7 @@ for one in first "second, elsewhere"; do
   CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOWBIT_WERROR=ON -DLOWBIT_TESTS=OFF \
     -DLOWBIT_BENCH=OFF >/dev/null
   CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 cmake --build "$tree/build" -j "$(nproc)" --target "${targets[@]}" >"$tree/build.log" ||
-    { cat "$tree/build.log" >&2; exit 1; }
+    { tail -n 30 "$tree/build.log" >&2; exit 1; }
   (cd "$tree/build" && find bin lib -type f -exec sha256sum {} + | sort -k2) >"$work/$one.sums"
 done
 cat "$work/first.sums"
