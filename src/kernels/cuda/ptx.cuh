@@ -42,6 +42,46 @@ __device__ __forceinline__ void wait_for_predecessor_with(const void* address, c
 #endif
 }
 
+// ---- Clusters
+
+/// Where the blocks of a cluster meet: what they have stored in shared memory is there for the others.
+__device__ __forceinline__ void meet_in_cluster() {
+#if LOWBIT_SM90
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/// *from in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ float load_from_cluster(const float* from, int rank) {
+  float v = 0;
+#if LOWBIT_SM90
+  asm volatile("{.reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.f32 %0, [a];}"
+               : "=f"(v)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(rank)
+               : "memory");
+#endif
+  return v;
+}
+
+// ---- Words that other thread blocks write meanwhile: each is there as a whole or not yet
+
+__device__ __forceinline__ float load_relaxed(const float* from) {
+  float v;
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 load_relaxed(const float4* from) {
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_relaxed(float* to, float v) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(v) : "memory");
+}
+
 // ---- Copies from global to shared memory that run beside the program
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {

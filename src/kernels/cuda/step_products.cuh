@@ -28,12 +28,14 @@ struct ProductPart {
   float* y;
   int64_t ldy;
   int n, n_padded, first_block;
+  MarkedProduct marked;  // one row
 };
 
 struct ProductArgs {
   ProductPart part[kMostStepProducts];
   int parts;
   const float* rows;  // or codes and x_scales
+  const float* marked_rows;
   const int8_t* codes;
   const float* x_scales;
   int64_t ldx;
@@ -45,6 +47,8 @@ struct ProductArgs {
   // Byte positions in shared memory, and bytes of a row of codes.
   int weights_at, results_at, codes_at, x_scales_at, rows_at, norm_at, factor_at, code_pitch;
   int chunks, stages;  // of K, and those that shared memory holds
+  int8_t* y_codes;     // of one row, or null
+  float* y_scales;
   // One row: tiles of the launch, those of a block whose scales shared memory holds, and per_scale is 2^scale_shift.
   int tiles, scale_stages, scale_shift;
 };

@@ -83,6 +83,8 @@ Status copy_floats(const float*, int64_t, float*, void*) { return not_built(); }
 Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { return not_built(); }
 
 bool takes_step_products(const StepProducts&) { return false; }
+bool leaves_codes(const StepProducts&) { return false; }
+bool marks_step_products(const StepProducts&) { return false; }
 int64_t step_product_blocks(const StepProducts&) { return 0; }
 Status step_products(const StepProducts&) { return not_built(); }
 
@@ -90,6 +92,7 @@ Status rotate_and_store(const StoreRows&) { return not_built(); }
 Status attend_pages(const AttendPages&) { return not_built(); }
 Status attend_step(const AttendStep&) { return not_built(); }
 bool has_attend_step(const AttendPages&) { return false; }
+bool marks_attend_step(const AttendPages&) { return false; }
 Status rotate_transform_and_store(const StoreTransformed&) { return not_built(); }
 Status pack_pages(const PackPages&) { return not_built(); }
 Status attend_packed(const AttendPacked&) { return not_built(); }
@@ -107,6 +110,7 @@ Status round_to_halves(const float*, int64_t, bool, float*, void*) { return not_
 Status upload_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status download_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status copy_on(void*, void*, const void*, int64_t) { return not_built(); }
+Status fill_on(void*, void*, int, int64_t) { return not_built(); }
 
 struct GruDeviceCell::Impl {};
 

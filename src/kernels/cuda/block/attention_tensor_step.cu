@@ -2,8 +2,11 @@
 // fetches at once, before its predecessor has ended. Two warps have a page: half of its positions each for the scores,
 // then half of the head's elements. The order of sums is that of attention_tensor_tiles.cu.
 
+#include <bit>
+
 #include "kernels/cuda/block/attention_tensor.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/marks.cuh"
 #include "kernels/cuda/status.h"
 
 namespace lowbit::cuda {
@@ -11,6 +14,7 @@ namespace {
 
 using namespace block;  // NOLINT
 
+constexpr unsigned kMostOfCluster = 8;
 constexpr int kStepWarps = kPagedThreads / 32, kHalfTiles = kPageTiles / 2, kHalfSteps = kPageSteps / 2;
 static_assert(kStepWarps == 2 * kSpanPages && kPagedThreads / kLanes == kTensorRows);
 
@@ -25,9 +29,13 @@ struct TensorStepShared {
   uint16_t high[kTensorRows][kQueryPitch], low[kTensorRows][kQueryPitch];
   uint4 weights[kSpanPages][kPageSteps][2][32];  // fragments of both parts
   float4 totals[kStepWarps][kTensorRows];        // of the lanes that share a row
+  /// The result of the span as result_of() has it, for the other blocks of a cluster; behind the weights' last use.
+  __device__ float* result(int query) { return reinterpret_cast<float*>(weights) + query * (kDim + 2); }
   float most[kStepWarps][kTensorRows], exponent[kTensorRows];
   bool is_last;  // of the spans' blocks
 };
+
+static_assert(kTensorRows * (128 + 2) * sizeof(float) <= sizeof(TensorStepShared<128>::weights));
 
 /// Starts the copies of what the span's rows see. Values that they do not see are zeros: 0 times infinity is no number.
 template <int kDim>
@@ -56,7 +64,7 @@ __device__ __forceinline__ void fetch_span(const AttendPages& call, const PagedT
 
 /// The rotated queries as two f16 each; the new key and value into their page and, where this span has them, beside the
 /// others. Half a warp has a row, and the first warp two more. All copies have come.
-template <int kDim>
+template <int kDim, bool kMarked>
 __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile& tile, int span,
                                          const float2 (&turns)[kDim / 32], TensorStepShared<kDim>& shared) {
   constexpr int kHalf = kDim / 2, kPairs = kHalf / kLanes;
@@ -64,17 +72,35 @@ __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile
   const int lane = static_cast<int>(threadIdx.x) % kLanes, position = tile.sequence.position;
   const int page = position / kTensorPage, t = position % kTensorPage;
   const int64_t kv_row = (int64_t{tile.sequence.row} * attend.kv.kv_heads + tile.kv_head) * kDim;
+  const float *const all_q = kMarked ? call.marked.q : attend.q, *const all_k = kMarked ? call.marked.k : call.k,
+                     *const all_v = kMarked ? call.marked.v : call.v;
+  constexpr int kRounds = 2;  // of loads, all of which come before any is used
+  const float* of_round[kRounds];
+  float2 loaded[kRounds][kPairs];
 #pragma unroll
-  for (int r = static_cast<int>(threadIdx.x) / kLanes; r < kTensorRows + 2; r += kTensorRows) {
-    const int query = r - 2;  // -2: value, -1: key
-    const float* const from = query == -2   ? call.v + kv_row
-                              : query == -1 ? call.k + kv_row
-                                            : attend.q + tile.offset(attend, query < tile.count ? query : 0);
-    float2 pairs[kPairs];
+  for (int round = 0; round < kRounds; ++round) {
+    const int r = static_cast<int>(threadIdx.x) / kLanes + round * kTensorRows, query = r - 2;  // -2: value, -1: key
+    of_round[round] = lane + (query == -2   ? all_v + kv_row
+                              : query == -1 ? all_k + kv_row
+                                            : all_q + tile.offset(attend, query < tile.count ? query : 0));
+    const auto load = [&](int e) { return kMarked ? load_relaxed(of_round[round] + e) : of_round[round][e]; };
+    if (r < kTensorRows + 2)
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) loaded[round][i] = {load(i * kLanes), load(i * kLanes + kHalf)};
+  }
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int r = static_cast<int>(threadIdx.x) / kLanes + round * kTensorRows, query = r - 2;
+    if (r >= kTensorRows + 2) break;
+    float2(&pairs)[kPairs] = loaded[round];
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const float a = from[i * kLanes + lane], b = from[i * kLanes + lane + kHalf];
+      float a = pairs[i].x, b = pairs[i].y;
+      if constexpr (kMarked) {
+        a = when_written(a, of_round[round] + i * kLanes);
+        b = when_written(b, of_round[round] + i * kLanes + kHalf);
+      }
       pairs[i] = {__fsub_rn(__fmul_rn(a, turns[i].x), __fmul_rn(b, turns[i].y)),
                   __fadd_rn(__fmul_rn(b, turns[i].x), __fmul_rn(a, turns[i].y))};
       if (query == -2) pairs[i] = {a, b};
@@ -228,11 +254,17 @@ __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim
   }
 }
 
+__device__ __forceinline__ void put_output(const AttendStep& call, int64_t at, float v) {
+  store_marked(call.marked.out == nullptr ? nullptr : call.marked.out + at, v);
+  call.attend.out[at] = v;
+}
+
 /// Puts the span's pages together, a thread for each element: results of the span, or the output where there is no
 /// other.
-template <int kDim>
-__device__ __forceinline__ void join_pages(const AttendPages& call, const PagedTile& tile, const Seen& seen,
-                                           const TensorStepShared<kDim>& shared) {
+template <int kDim, bool kCluster>
+__device__ __forceinline__ void join_pages(const AttendStep& step, const PagedTile& tile, const Seen& seen,
+                                           TensorStepShared<kDim>& shared) {
+  const AttendPages& call = step.attend;
   const int begin = seen.begin / kTensorPage, end = (seen.end + kTensorPage - 1) / kTensorPage;
   for (int at = static_cast<int>(threadIdx.x); at < tile.count * kDim; at += kPagedThreads) {
     const int query = at / kDim, element = at % kDim;
@@ -248,20 +280,44 @@ __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedT
       all = joined_page(by, shared.products[page][query][element], all);
     }
     if (call.results == nullptr) {
-      call.out[tile.offset(call, query) + element] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
+      put_output(step, tile.offset(call, query) + element, __fmul_rn(all, __fdiv_rn(1.0f, running.total)));
       continue;
     }
-    float* const to = result_of(call, static_cast<int>(blockIdx.z), query);
+    float* const to = kCluster ? shared.result(query) : result_of(call, static_cast<int>(blockIdx.z), query);
     if (element == 0) to[0] = running.most, to[1] = running.total;
     to[2 + element] = all;
   }
 }
 
-template <int kDim>
+/// Puts the spans together: those of a cluster, each block some elements; or from memory, the last block.
+template <int kDim, bool kCluster>
+__device__ __forceinline__ void join_spans(const AttendStep& call, const PagedTile& tile,
+                                           TensorStepShared<kDim>& shared) {
+  const AttendPages& attend = call.attend;
+  const auto put = [&](int64_t at, float v) { put_output(call, at, v); };
+  if constexpr (kCluster) {
+    meet_in_cluster();
+    merge_elements<true>(
+        attend, tile, static_cast<int>(blockIdx.z) * kPagedThreads + static_cast<int>(threadIdx.x),
+        tile.spans * kPagedThreads,
+        [&](int part, int query, int i) { return load_from_cluster(shared.result(query) + i, part); }, put);
+    meet_in_cluster();  // nobody reads this block's any more
+    return;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0)
+    shared.is_last =
+        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
+  __syncthreads();
+  if (shared.is_last) merge_tile<true>(attend, tile, put);
+}
+
+/// kCluster: the blocks of a tile's spans are one. kMarked: q, k and v are read with marks.
+template <int kDim, bool kCluster, bool kMarked>
 __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid_constant__ AttendStep call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto& shared = *reinterpret_cast<TensorStepShared<kDim>*>(bytes);
-  let_successor_start();
+  if constexpr (!kMarked) let_successor_start();
   const AttendPages& attend = call.attend;
   const PagedTile tile = paged_tile(attend);
   const int span = tile.first_span + static_cast<int>(blockIdx.z), position = tile.sequence.position;
@@ -274,36 +330,37 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
     const int64_t at = int64_t{position} * (kDim / 2) + i * kLanes + static_cast<int>(threadIdx.x) % kLanes;
     turns[i] = {call.cos[at], call.sin[at]};
   }
-  wait_for_predecessor();
+  if constexpr (!kMarked) wait_for_predecessor();
   wait_for_all_copies();
   __syncthreads();
-  add_rows<kDim>(call, tile, span, turns, shared);
+  add_rows<kDim, kMarked>(call, tile, span, turns, shared);
+  if constexpr (kMarked) let_successor_start();
   __syncthreads();
   const int page = static_cast<int>(threadIdx.x) / 64;
   const bool there = page * kTensorPage < seen.end && (page + 1) * kTensorPage > seen.begin;
   score_half_page<kDim>(seen, there, shared);
   __syncthreads();
   if (there) weigh_half_head<kDim>(tile.count, shared);
+  if constexpr (kMarked) wait_for_predecessor();  // as who reads without marks expects
   __syncthreads();
-  join_pages<kDim>(attend, tile, seen, shared);
-  if (attend.results == nullptr) return;
-  __syncthreads();
-  if (threadIdx.x == 0)
-    shared.is_last =
-        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
-  __syncthreads();
-  if (shared.is_last) merge_tile<true>(attend, tile);
+  join_pages<kDim, kCluster>(call, tile, seen, shared);
+  if (attend.results != nullptr) join_spans<kDim, kCluster>(call, tile, shared);
 }
 
 template <int kDim>
 cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
-  auto* const kernel = &attend_tensor_rows<kDim>;
-  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const AttendPages& a = call.attend;
-  const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
-                  a.results == nullptr ? 1u : static_cast<unsigned>(a.spans));
-  return launch(kernel, grid, dim3(kPagedThreads), sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
-                call.overlap && device.bulk_copies, call);
+  const auto spans = a.results == nullptr ? 1u : std::bit_ceil(static_cast<unsigned>(a.spans));
+  const bool cluster = device.bulk_copies && spans > 1 && spans <= kMostOfCluster;
+  const bool marked = call.marked.q != nullptr;
+  auto* const kernel = cluster ? marked ? &attend_tensor_rows<kDim, true, true> : &attend_tensor_rows<kDim, true, false>
+                       : marked ? &attend_tensor_rows<kDim, false, true>
+                                : &attend_tensor_rows<kDim, false, false>;
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
+  const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads), spans);
+  return launch_cluster(kernel, grid, dim3(kPagedThreads), dim3(1, 1, cluster ? spans : 1),
+                        sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
+                        call.overlap && device.bulk_copies, call);
 }
 
 }  // namespace
@@ -312,6 +369,8 @@ bool block::has_tensor_step(int64_t head_dim, int64_t shared_bytes) {
   const auto bytes = head_dim == 64 ? sizeof(TensorStepShared<64>) : sizeof(TensorStepShared<128>);
   return (head_dim == 64 || head_dim == 128) && static_cast<int64_t>(bytes) <= shared_bytes;
 }
+
+bool marks_attend_step(const AttendPages& call) { return takes_tensor_cores(call); }
 
 Status block::attend_tensor_step(const AttendStep& call) {
   Device device{};
