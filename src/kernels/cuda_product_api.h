@@ -37,8 +37,8 @@ struct StepProducts {
   /// Where leaves_codes(), or null: what quantize_activations() makes of a gated product, besides.
   int8_t* y_codes = nullptr;
   float* y_scales = nullptr;  // per 32 columns
-  /// Where marks_step_products(), or null: `rows` once more, read as they come (kernels/cuda/marks.cuh). The kernel that
-  /// writes them must be the one before.
+  /// Where marks_step_products(), or null: `rows` once more, read as they come (kernels/cuda/marks.cuh). Their writer
+  /// must have been enqueued on this stream, in this pass.
   const float* marked_rows = nullptr;
   std::array<MarkedProduct, kMostStepProducts> marked;
 };

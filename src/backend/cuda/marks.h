@@ -19,7 +19,7 @@ class Marks {
   const float* of(Slot slot) const { return places_[slot]; }
   /// A place for what the current step writes to the slot; null where nothing is marked.
   float* add(Slot slot);
-  /// What the current step wrote to the slot has no marks, unless it was add()ed.
+  /// Slots that the current step wrote have no marks, except those that it add()ed.
   void end_step(const Step& step);
   /// The slot has been changed otherwise.
   void forget(Slot slot) { places_[slot] = nullptr; }

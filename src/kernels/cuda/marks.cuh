@@ -1,9 +1,9 @@
 #pragma once
 // Floats that tell by themselves whether they have been written: before a pass all of them have the bits of kUnwritten,
-// which no arithmetic yields. So a kernel reads what its predecessor stores as soon as it is stored; waiting for the
-// predecessor's end and then loading takes twice as long. Whoever waits so must know that the writer runs already: a
-// dependent launch begins when all thread blocks of its predecessor have begun. Reading again and again delays those who
-// store: a kernel that waits here lets its successor start only when its own rows have come.
+// which no arithmetic yields. So a kernel reads what its predecessor stores as soon as it is stored, and need not wait
+// for the predecessor's end first. The writer must run already: a dependent launch begins when all thread blocks of its
+// predecessor have begun. Reading again and again delays those who store: a kernel that waits here lets its successor
+// start when its own rows have come, not before.
 
 #include <cstdint>
 

@@ -198,8 +198,8 @@ struct StepGemvOutput {
   }
 };
 
-/// Codes of a gated product: those of an even tile wait in `neighbour` for those of the next, a barrier later. One warp,
-/// whose first sixteen lanes have y.
+/// Codes of a gated product: an even tile's outputs wait in `neighbour` for those of the next, a barrier later. One
+/// warp, whose first sixteen lanes have y.
 __device__ __forceinline__ void put_step_codes(const ProductArgs& p, float y, int tile, float* neighbour) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (tile % 2 == 0) {
