@@ -61,6 +61,9 @@ class CudaProgram final : public Program {
   /// rows or the weights are such that it takes several.
   Result<bool> multiply_together(const Compiled& c, const StepInput& in, std::span<const StepPart> parts,
                                  cuda::ProductEnd end, int64_t m, CudaWorkspace& work) const;
+  /// Products of rows x, in one launch; false, with nothing enqueued, where it takes several.
+  Result<bool> multiply_side_by_side(std::span<const StepPart> parts, const float* x, int64_t m,
+                                     CudaWorkspace& work) const;
   /// The product of rows x that are normed for it alone, by `norm` whose weight is on the device.
   Status multiply_normed(const StepPart& part, const Buffer& weight, const Norm* norm, const float* x, int64_t m,
                          CudaWorkspace& work) const;
