@@ -14,6 +14,7 @@
   <!-- table: gru_gpu --> ... <!-- end -->  bench/results/gru_gpu.json   (lowbit_gru_device_bench, bench/rivals/cudnn_gru.py under "cudnn")
   <!-- table: quality --> ... <!-- end -->  bench/results/quality.json   (bench/quality/ladder.py)
   <!-- table: calibration --> ... <!-- end --> bench/results/calibration.json (bench/quality/calibration_device.py)
+  <!-- table: presets --> ... <!-- end -->  bench/results/presets.json (the commands in it)
   <!-- table: recovery -->, recovered, best (with quality.json), mixes, losses bench/results/recovery.json (bench/quality/recovery.py)
   <!-- table: noise --> ... <!-- end -->    bench/results/noise.json     (bench/quality/noise.py)
   <!-- table: activations -->, tasks ... <!-- end --> bench/results/tasks.json  (bench/quality/checkpoints.py)
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from demo import table as demo_table
 from tables_gru import gru_cpu, gru_denoise, gru_g2p, gru_gpu, gru_rivals
-from tables_quality import activations, best, calibration, losses, mixes, noise, quality, recovered, recovery, tasks
+from tables_quality import activations, best, calibration, losses, mixes, noise, presets, quality, recovered, recovery, tasks
 from tables_speed import (gpu_formats, gpu_gemv, gpu_quantized_mm, gpu_seed, gpu_stack, matmuls, models, parts, rivals, rounds, steps,
                           threads, ways)
 
@@ -40,7 +41,7 @@ def demo(report: dict) -> str:
 
 PRINTERS = {"demo": demo, "rivals": rivals, "gpu_gemv": gpu_gemv, "gpu_seed": gpu_seed, "gpu_stack": gpu_stack, "gpu_formats": gpu_formats,
             "gpu_quantized_mm": gpu_quantized_mm, "gru_g2p": gru_g2p, "gru_denoise": gru_denoise, "gru_cpu": gru_cpu, "gru_gpu": gru_gpu,
-            "quality": quality, "calibration": calibration, "recovery": recovery, "recovered": recovered, "best": best, "mixes": mixes, "losses": losses, "noise": noise,
+            "quality": quality, "presets": presets, "calibration": calibration, "recovery": recovery, "recovered": recovered, "best": best, "mixes": mixes, "losses": losses, "noise": noise,
             "activations": activations, "tasks": tasks}
 FILES = {"activations": "tasks", **dict.fromkeys(("recovered", "best", "mixes", "losses"), "recovery"),
          **{name: "gpu" for name in PRINTERS if name.startswith("gpu_")}}  # others: their own names

@@ -93,6 +93,15 @@ def best(report: dict) -> str:
     return "\n".join(lines) + f"\n\n{report['model']}; WikiText-2 test, {report['chunks']} chunks of 512; bits of linear layers, scales included."
 
 
+def presets(report: dict) -> str:
+    """The three presets: what each loses, and how long it takes."""
+    lines = ["| `--preset` | bits/weight | size, MB | perplexity / the original's | divergence | same likeliest token | on TinyStories | on its own text | seconds |", "|---" * 9 + "|"]
+    for r in report["rows"]:
+        lines.append(f"| `{r['preset']}` | {r['bits_per_weight']:.2f} | {r['megabytes']:.0f} | {r['ratio']:.3f} | {r['kld_mean']:.3f} | {100 * r['top1']:.0f} % | {r['tiny_ratio']:.3f} | "
+                     f"{r['held_out_ratio']:.3f} | {r['seconds']:.0f} |")
+    return "\n".join(lines) + (f"\n\n{report['model']}; WikiText-2 test, 100 chunks of 512; bits of linear layers, scales included; {report['device']} and {report['host']}.")
+
+
 def calibration(report: dict) -> str:
     lines = ["| model | device | threads | tokens | measuring, s | fitting, s | quantized blocks, s | all, s |", "|---|---|---|---|---|---|---|---|"]
     for part in report["reports"]:

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/try.h"
@@ -87,107 +88,166 @@ class Allocator {
   }
 
  private:
-  /// A part, and what is known of it before it is probed.
-  struct Candidate {
-    Part part;
+  /// A layer, its errors on some of its rows, and what it is probed with.
+  struct Layer {
+    std::string name;
+    LinearRole role = LinearRole::kQuery;
+    QTensor w, some;
+    double energy = 0, before = 0, after = 0;  // of the outputs of these rows, and of the probe's errors, by feedback
+    QTensor probed;
     std::vector<double> error;   // of the candidates
     std::vector<int64_t> bytes;  // likewise
-    double probe_error = 0;
-    ChangedLayers probed;
   };
+  /// A thread has one of them: a layer's rounding as its probe, the probe itself, then a candidate each.
+  enum Task : size_t { kRounding, kProbed, kCandidates };
 
   Status add_block(int64_t block, Calibration& text, BlockProbe& probe) {
-    LOWBIT_TRY(text.begin(probe.block(block)));
-    LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, text.measure_and_advance());
-    std::vector<std::string> names;
-    for (const auto& [name, unused] : hessian) names.push_back(name);
-    const FactoredInputs inputs(hessian, names, *engine_.pool);
     const auto parts = parts_of(text.spec().blocks[static_cast<size_t>(block)]);
     const auto count = static_cast<int64_t>(parts.size());
-    std::vector<Candidate> candidates;
-    for (int64_t p = 0; p < count; ++p) {
-      if (options_.progress && !options_.progress("measuring sensitivity", block * count + p, text.blocks() * count))
-        return fail(ErrorCode::kCancelled, "measuring sensitivity", "a request to stop");
-      LOWBIT_TRY_ASSIGN(Candidate candidate, fit_part(block, parts[static_cast<size_t>(p)], inputs));
-      if (!candidate.part.names.empty()) candidates.push_back(std::move(candidate));
+    if (options_.progress && !options_.progress("measuring sensitivity", block * count, text.blocks() * count))
+      return fail(ErrorCode::kCancelled, "measuring sensitivity", "a request to stop");
+    LOWBIT_TRY(text.begin(probe.block(block)));
+    LOWBIT_TRY_ASSIGN(const HessianByWeight hessian, text.measure_and_advance());
+    std::vector<std::vector<Layer>> layers;
+    for (const std::vector<const LinearSpec*>& part : parts) {
+      LOWBIT_TRY_ASSIGN(std::vector<Layer> read, read_layers(block, part));
+      if (!read.empty()) layers.push_back(std::move(read));
     }
-    std::vector<ChangedLayers> probed;
-    for (Candidate& c : candidates) probed.push_back(std::move(c.probed));
+    LOWBIT_TRY(compare_sizes(hessian, layers));
+    std::vector<ChangedLayers> probed(layers.size());
+    for (size_t p = 0; p < layers.size(); ++p)
+      for (Layer& layer : layers[p]) probed[p][layer.role] = std::move(layer.probed);
     LOWBIT_TRY_ASSIGN(const std::vector<double> divergences, probe.divergences(block, probed));
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      Candidate& c = candidates[i];
-      for (size_t f = 0; f < specs_.size(); ++f)
-        c.part.choices.push_back(
-            {c.bytes[f], c.probe_error > 0 ? std::max(divergences[i], 0.0) * c.error[f] / c.probe_error : 0.0});
-      parts_.push_back(std::move(c.part));
-    }
+    for (size_t p = 0; p < layers.size(); ++p) parts_.push_back(part_of(layers[p], std::max(divergences[p], 0.0)));
     return {};
   }
 
-  Result<Candidate> fit_part(int64_t block, const std::vector<const LinearSpec*>& layers,
-                             const FactoredInputs& inputs) {
-    Candidate c;
-    c.error.resize(specs_.size());
-    c.bytes.resize(specs_.size());
-    for (const LinearSpec* layer : layers) {
-      const std::string name = weight_name(block, layer->name);
-      LOWBIT_TRY_ASSIGN(const QTensor w, source_.load(name));
-      elements_ += w.n * w.k;
-      if (recipe_.names(name)) {
-        LOWBIT_TRY(add_fixed(name, w));
+  /// Layers of a part, without those that a recipe names.
+  Result<std::vector<Layer>> read_layers(int64_t block, const std::vector<const LinearSpec*>& part) {
+    std::vector<Layer> layers;
+    for (const LinearSpec* spec : part) {
+      Layer layer;
+      layer.name = weight_name(block, spec->name);
+      layer.role = spec->role;
+      LOWBIT_TRY_ASSIGN(layer.w, source_.load(layer.name));
+      elements_ += layer.w.n * layer.w.k;
+      if (recipe_.names(layer.name)) {
+        LOWBIT_TRY(add_fixed(layer.name, layer.w));
         continue;
       }
-      c.part.names.push_back(name);
-      c.part.elements += w.n * w.k;
-      LOWBIT_TRY(compare_sizes(name, layer->role, w, inputs, c));
+      LOWBIT_TRY_ASSIGN(layer.some, sample_rows(layer.w));
+      layer.error.resize(specs_.size());
+      layer.bytes.resize(specs_.size());
+      layers.push_back(std::move(layer));
     }
-    return c;
+    return layers;
   }
 
-  /// Adds a layer's errors in each candidate, and what it is probed with. Feedback saves much the same share at every
-  /// size, but not of every layer: it is measured once.
-  Status compare_sizes(const std::string& name, LinearRole role, const QTensor& w, const FactoredInputs& inputs,
-                       Candidate& c) const {
-    const InputHessian& hessian = *inputs.of(name).hessian;
-    LOWBIT_TRY_ASSIGN(const QTensor some, sample_rows(w));
-    QuantizeSpec probe;
-    probe.format = kProbe;
-    probe.fit = "gptq";
-    LayerFit fit;
-    LOWBIT_TRY_ASSIGN(const QTensor fed_back,
-                      fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
-    const double energy = output_energy(some, nullptr, hessian), after = output_energy(some, &fed_back, hessian);
-    probe.fit = "wls";
-    LOWBIT_TRY_ASSIGN(const QTensor rounded,
-                      fit_layer(name, some, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
-    const double before = output_energy(some, &rounded, hessian);
-    const double per_energy = energy > 0 ? 1 / energy : 0, kept = before > 0 ? after / before : 1;
-    c.probe_error += per_energy * before;
-    LOWBIT_TRY_ASSIGN(c.probed[role], fit_layer(name, w, probe, options_.seed, inputs.of(name), *engine_.pool, fit));
-    for (size_t f = 0; f < specs_.size(); ++f) {
-      QuantizeSpec spec = specs_[f];
-      spec.fit = "wls";
-      LOWBIT_TRY_ASSIGN(const QTensor q,
-                        fit_layer(name, some, spec, options_.seed, inputs.of(name), *engine_.pool, fit));
-      c.error[f] += per_energy * kept * output_energy(some, &q, hessian);
-      c.bytes[f] += bytes_of_rows(q, w.n);
-    }
+  /// Fills in what is found of the layers. There are too few rows of each to share among many threads, so a thread has
+  /// a fit for itself; the longest of all, the inputs' factors, comes first.
+  Status compare_sizes(const HessianByWeight& hessian, std::vector<std::vector<Layer>>& parts) const {
+    std::vector<Layer*> layers;
+    for (std::vector<Layer>& part : parts)
+      for (Layer& layer : part) layers.push_back(&layer);
+    std::vector<std::string> names;
+    for (const auto& [name, unused] : hessian) names.push_back(name);
+    std::optional<FactoredInputs> inputs;
+    const size_t tasks = kCandidates + specs_.size();
+    LOWBIT_TRY(for_each_alone(1 + tasks * layers.size(), [&](size_t i, ThreadPool& alone) -> Status {
+      if (i == 0) {
+        inputs.emplace(hessian, names, alone);
+        return {};
+      }
+      Layer& layer = *layers[(i - 1) / tasks];
+      return run_task((i - 1) % tasks, {hessian.at(layer.name).get()}, layer, alone);
+    }));
+    return for_each_alone(layers.size(), [&](size_t i, ThreadPool& alone) {
+      return feed_back(inputs->of(layers[i]->name), *layers[i], alone);
+    });
+  }
+
+  /// Calls use(i, a pool of its own thread) for [0, n), from several threads. The first error in the order of i.
+  Status for_each_alone(size_t n, const std::function<Status(size_t i, ThreadPool& alone)>& use) const {
+    std::vector<Status> status(n);
+    engine_.pool->parallel_for(static_cast<int64_t>(n), 1, [&](int64_t begin, int64_t end, int) {
+      ThreadPool alone(1);
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) status[i] = use(i, alone);
+    });
+    for (Status& s : status) LOWBIT_TRY(s);
     return {};
+  }
+
+  Status run_task(size_t task, const LayerInput& input, Layer& layer, ThreadPool& alone) const {
+    LayerFit fit;
+    if (task == kRounding || task == kProbed) {
+      const QTensor& of = task == kProbed ? layer.w : layer.some;
+      LOWBIT_TRY_ASSIGN(QTensor q, fit_layer(layer.name, of, probe_spec("wls"), options_.seed, input, alone, fit));
+      if (task == kProbed) {
+        layer.probed = std::move(q);
+        return {};
+      }
+      layer.energy = output_energy(layer.some, nullptr, *input.hessian);
+      layer.before = output_energy(layer.some, &q, *input.hessian);
+      return {};
+    }
+    const size_t f = task - kCandidates;
+    QuantizeSpec spec = specs_[f];
+    spec.fit = "wls";
+    LOWBIT_TRY_ASSIGN(const QTensor q, fit_layer(layer.name, layer.some, spec, options_.seed, input, alone, fit));
+    layer.error[f] = output_energy(layer.some, &q, *input.hessian);
+    layer.bytes[f] = bytes_of_rows(q, layer.w.n);
+    return {};
+  }
+
+  /// Feedback saves much the same share at every size, but not of every layer: it is measured once.
+  Status feed_back(const LayerInput& input, Layer& layer, ThreadPool& alone) const {
+    LayerFit fit;
+    LOWBIT_TRY_ASSIGN(const QTensor q,
+                      fit_layer(layer.name, layer.some, probe_spec("gptq"), options_.seed, input, alone, fit));
+    layer.after = output_energy(layer.some, &q, *input.hessian);
+    return {};
+  }
+
+  static QuantizeSpec probe_spec(const char* fit) {
+    QuantizeSpec spec;
+    spec.format = kProbe;
+    spec.fit = fit;
+    return spec;
+  }
+
+  /// The layers' sizes, each with its share of the divergence that their probes leave.
+  Part part_of(const std::vector<Layer>& layers, double divergence) const {
+    Part part;
+    double probe_error = 0;
+    std::vector<double> error(specs_.size());
+    std::vector<int64_t> bytes(specs_.size());
+    for (const Layer& layer : layers) {
+      const double per_energy = layer.energy > 0 ? 1 / layer.energy : 0,
+                   kept = layer.before > 0 ? layer.after / layer.before : 1;
+      part.names.push_back(layer.name);
+      part.elements += layer.w.n * layer.w.k;
+      probe_error += per_energy * layer.before;
+      for (size_t f = 0; f < specs_.size(); ++f) {
+        error[f] += per_energy * kept * layer.error[f];
+        bytes[f] += layer.bytes[f];
+      }
+    }
+    for (size_t f = 0; f < specs_.size(); ++f)
+      part.choices.push_back({bytes[f], probe_error > 0 ? divergence * error[f] / probe_error : 0.0});
+    return part;
   }
 
   /// tr((W - Q) H (W - Q)^T); without q, tr(W H W^T).
-  double output_energy(const QTensor& w, const QTensor* q, const InputHessian& hessian) const {
-    std::vector<double> rows(static_cast<size_t>(w.n));
-    engine_.pool->parallel_for(w.n, 1, [&](int64_t begin, int64_t end, int) {
-      std::vector<float> real(static_cast<size_t>(w.k)), taken(real.size());
-      for (int64_t i = begin; i < end; ++i) {
-        dequantize_rows(w, i, 1, real.data());
-        if (q != nullptr) dequantize_rows(*q, i, 1, taken.data());
-        for (size_t c = 0; c < real.size(); ++c) real[c] -= taken[c];
-        rows[static_cast<size_t>(i)] = quadratic_form(hessian, real.data());
-      }
-    });
-    return std::accumulate(rows.begin(), rows.end(), 0.0);
+  static double output_energy(const QTensor& w, const QTensor* q, const InputHessian& hessian) {
+    double sum = 0;
+    std::vector<float> real(static_cast<size_t>(w.k)), taken(real.size());
+    for (int64_t i = 0; i < w.n; ++i) {
+      dequantize_rows(w, i, 1, real.data());
+      if (q != nullptr) dequantize_rows(*q, i, 1, taken.data());
+      for (size_t c = 0; c < real.size(); ++c) real[c] -= taken[c];
+      sum += quadratic_form(hessian, real.data());
+    }
+    return sum;
   }
 
   Status add_fixed(const std::string& name, const QTensor& w) {

@@ -15,12 +15,16 @@
 #include "model/source_tokenizer.h"
 #include "runtime/executor.h"
 #include "runtime/sampler.h"
+#include "runtime/token_chooser.h"
 #include "runtime/transformer.h"
 
 namespace lowbit {
 namespace {
 
-constexpr int64_t kSessions = 64;  // that run together: their keys and values are the memory that it takes
+/// That run together, on a CPU and a GPU: their keys and values are the memory that it takes.
+constexpr int64_t kSessions = 64, kSessionsOnGpu = 128;
+/// Of a call to a device that chooses them: enough for it to be busy, few enough to be stopped.
+constexpr size_t kTokensAtOnce = 32;
 constexpr double kLargestMinP = 0.06;
 constexpr char kSaidByUser[] = "> ";
 constexpr char kMark[] = "\x02";
@@ -89,7 +93,12 @@ class Writer {
  public:
   Writer(Transformer& model, Executor& executor, std::shared_ptr<KvPool> pages, const WritingOptions& options,
          int64_t context)
-      : model_(model), executor_(executor), pages_(std::move(pages)), options_(options), context_(context) {}
+      : model_(model),
+        executor_(executor),
+        pages_(std::move(pages)),
+        options_(options),
+        context_(context),
+        by_device_(model.chooses_tokens()) {}
 
   /// Fills `sequences`, which hold their beginnings; the first of them is number `first` of all `count`.
   Status write(std::span<std::vector<TokenId>> sequences, int64_t first, int64_t count) {
@@ -100,23 +109,24 @@ class Writer {
       requests_.clear();
       running_.clear();
       for (size_t i = 0; i < sequences.size(); ++i) {
-        if (static_cast<int64_t>(sequences[i].size()) >= context_) continue;
-        const auto logits = std::span(logits_).subspan(running_.size() * vocab, vocab);
+        if (left_of(sequences[i]) == 0) continue;
         const auto tokens = std::span<const TokenId>(sequences[i]).subspan(static_cast<size_t>(caches_[i].length()));
-        requests_.push_back({tokens, &caches_[i], LogitsWanted::last(), logits, nullptr});
+        const auto logits =
+            by_device_ ? std::span<float>() : std::span(logits_).subspan(running_.size() * vocab, vocab);
+        requests_.push_back({tokens, &caches_[i], choosers_[i].wanted(left_of(sequences[i])), logits});
         running_.push_back(i);
       }
       if (running_.empty()) return {};
       LOWBIT_TRY(executor_.forward(requests_));
-      LOWBIT_TRY(draw(sequences));
+      LOWBIT_TRY(take(sequences));
     }
   }
 
  private:
   Status start(std::span<std::vector<TokenId>> sequences, int64_t first) {
     caches_.clear();
-    samplers_.clear();
-    logits_.resize(sequences.size() * static_cast<size_t>(model_.spec().vocab_size));
+    choosers_.clear();
+    if (!by_device_) logits_.resize(sequences.size() * static_cast<size_t>(model_.spec().vocab_size));
     for (size_t i = 0; i < sequences.size(); ++i) {
       caches_.emplace_back(pages_, context_);
       const auto number = static_cast<uint64_t>(first) + i;
@@ -127,9 +137,14 @@ class Writer {
       sampler.min_p = static_cast<float>(kLargestMinP * Rng(options_.seed + number, kMinPStream).uniform());
       sampler.seed = Rng(options_.seed, number).next();
       LOWBIT_TRY_ASSIGN(Sampler made, Sampler::make(sampler));
-      samplers_.push_back(std::move(made));
+      choosers_.emplace_back(std::move(made), by_device_ ? &model_ : nullptr);
     }
     return {};
+  }
+
+  /// The tokens that the next call adds to a sequence: several where the device goes on by itself.
+  size_t left_of(const std::vector<TokenId>& sequence) const {
+    return std::min(static_cast<size_t>(context_) - sequence.size(), by_device_ ? kTokensAtOnce : 1);
   }
 
   Status report(std::span<const std::vector<TokenId>> sequences, int64_t first, int64_t count) const {
@@ -140,16 +155,21 @@ class Writer {
     return {};
   }
 
-  Status draw(std::span<std::vector<TokenId>> sequences) {
+  /// The tokens behind those that have run.
+  Status take(std::span<std::vector<TokenId>> sequences) {
     const auto vocab = static_cast<size_t>(model_.spec().vocab_size);
     std::vector<Status> status(running_.size());
     model_.pool().parallel_for(static_cast<int64_t>(running_.size()), 1, [&](int64_t begin, int64_t end, int) {
       for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
-        const auto token = samplers_[running_[r]].sample(std::span(logits_).subspan(r * vocab, vocab));
-        if (token)
-          sequences[running_[r]].push_back(*token);
-        else
-          status[r] = tl::unexpected<Error>(token.error());
+        std::vector<TokenId>& sequence = sequences[running_[r]];
+        const auto logits = by_device_ ? std::span<float>() : std::span(logits_).subspan(r * vocab, vocab);
+        for (size_t i = 0, count = left_of(sequence); i < count && status[r]; ++i) {
+          const auto token = choosers_[running_[r]].token(logits, i);
+          if (token)
+            sequence.push_back(*token);
+          else
+            status[r] = tl::unexpected<Error>(token.error());
+        }
       }
     });
     for (Status& s : status) LOWBIT_TRY(s);
@@ -161,9 +181,10 @@ class Writer {
   std::shared_ptr<KvPool> pages_;
   const WritingOptions& options_;
   int64_t context_;
+  bool by_device_;
   std::vector<KvCache> caches_;
-  std::vector<Sampler> samplers_;
-  std::vector<float> logits_;  // [sequences that run, vocabulary]
+  std::vector<TokenChooser> choosers_;
+  std::vector<float> logits_;  // [sequences that run, vocabulary], where the host chooses
   std::vector<SequenceRequest> requests_;
   std::vector<size_t> running_;  // those whose request it is
 };
@@ -225,12 +246,13 @@ Result<std::vector<TokenId>> write_text(const WeightSource& source, const Engine
   LOWBIT_TRY_ASSIGN(const Beginnings beginnings, beginnings_of(tokenizer, model->spec().vocab_size));
   auto sequences = draw_beginnings(beginnings, count, context, options.seed);
   const int64_t pages = ceil_div(context, kKvPage);
-  LOWBIT_TRY_ASSIGN(const auto pool, model->make_pool(std::min(kSessions, count) * pages, pages));
+  const int64_t together = std::min(engine.gpu < 0 ? kSessions : kSessionsOnGpu, count);
+  LOWBIT_TRY_ASSIGN(const auto pool, model->make_pool(together * pages, pages));
   Executor executor(*model);
   Writer writer(*model, executor, pool, options, context);
-  for (int64_t first = 0; first < count; first += kSessions) {
+  for (int64_t first = 0; first < count; first += together) {
     const auto some = std::span(sequences).subspan(static_cast<size_t>(first),
-                                                   static_cast<size_t>(std::min(kSessions, count - first)));
+                                                   static_cast<size_t>(std::min(together, count - first)));
     LOWBIT_TRY(writer.write(some, first, count));
   }
   std::vector<TokenId> tokens;

@@ -5,28 +5,12 @@
 #include <algorithm>
 #include <set>
 
-#include "model/random_model.h"
+#include "calibrate/talking_source.h"
 
 namespace lowbit {
 namespace {
 
 constexpr int64_t kTextContext = 24;
-
-/// A token for each character, one that begins a text and one that begins a turn.
-TokenizerSpec characters(const std::string& chat_template) {
-  TokenizerSpec spec;
-  spec.tokens = {"<s>", "<user>"};
-  for (char c = '!'; c < 127; ++c) spec.tokens.emplace_back(1, c);
-  spec.types.assign(spec.tokens.size(), TokenType::kNormal);
-  for (TokenId id = 0; id < 2; ++id) {
-    spec.types[static_cast<size_t>(id)] = TokenType::kControl;
-    spec.added_tokens.push_back({id, spec.tokens[static_cast<size_t>(id)], true});
-  }
-  spec.bos_id = 0;
-  spec.add_bos = true;
-  spec.chat_template = chat_template;
-  return spec;
-}
 
 Tokenizer tokenizer_with(const std::string& chat_template) {
   auto tokenizer = Tokenizer::build(characters(chat_template));
@@ -80,19 +64,6 @@ TEST(WrittenText, BeginningsComeInTheirShares) {
   const auto plain = draw_beginnings(beginnings(""), 50, kTextContext, 5);  // 1, 3 and 1 of what is left
   EXPECT_EQ(std::ranges::count_if(plain, [](const auto& t) { return t.size() > 2; }), 30);
 }
-
-class TalkingSource : public MemorySource {
- public:
-  explicit TalkingSource(MemorySource model) : MemorySource(std::move(model)) {
-    tokenizer_ = *to_tokenizer_json(characters(""));
-    config_ = *to_tokenizer_config_json(characters(""));
-  }
-  const std::string& tokenizer_json() const override { return tokenizer_; }
-  const std::string& tokenizer_config_json() const override { return config_; }
-
- private:
-  std::string tokenizer_, config_;
-};
 
 Result<std::vector<TokenId>> written(int threads, WritingOptions options) {
   const TalkingSource source(make_random_model({}));

@@ -221,7 +221,7 @@ Result<ValueTensor> fit_with_feedback(const float* w, int64_t n, int64_t k, cons
     std::copy_n(w + first * k, count * k, out);
     return {};
   };
-  LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance.data()));
+  LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance.data(), pool));
   if (plan.trellis != nullptr && !std::ranges::is_sorted(factor.order))
     return fail(ErrorCode::kInvalidArgument, "Hessian", "columns in the order of their inputs' size",
                 "their own order for a trellis", "FeedbackOptions::act_order = false");

@@ -162,13 +162,13 @@ Result<ValueTensor> fit(const float* w, int64_t n, int64_t k, const FitOptions& 
     std::copy_n(w + first * k, count * k, out);
     return {};
   };
-  LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance));
+  LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(reader, n, k, options, importance, pool));
   return fit_with_plan(plan, w, pool, report);
 }
 
 Result<QTensor> fit_and_pack(const RowReader& rows, int64_t n, int64_t k, const FitOptions& options,
                              const float* importance, ThreadPool& pool, FitReport* report) {
-  LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(rows, n, k, options, importance));
+  LOWBIT_TRY_ASSIGN(const FitPlan plan, make_plan(rows, n, k, options, importance, pool));
   const int64_t n_block = options.scaling.n_block;
   if (n_block > 0 && n_block < n) return fit_by_rows(plan, rows, pool, report);
   std::vector<float> w;

@@ -125,7 +125,7 @@ void add_piece(const FitPlan& plan, const float* row, int64_t begin, int64_t cou
   sample.groups.push_back(g);
 }
 
-Result<std::vector<float>> kmeans_of(const FitPlan& plan, const RowReader& rows) {
+Result<std::vector<float>> kmeans_of(const FitPlan& plan, const RowReader& rows, ThreadPool& pool) {
   const int64_t cols = plan.scale_cols(), groups = plan.n * cols;
   const int64_t piece = std::min(plan.group(), kLongestPiece);
   const int64_t wanted = std::max<int64_t>(16, kSampleElements / piece);
@@ -140,7 +140,7 @@ Result<std::vector<float>> kmeans_of(const FitPlan& plan, const RowReader& rows)
     LOWBIT_TRY(rows(chosen / cols, 1, row.data()));
     add_piece(plan, row.data(), first + pick(width - count + 1), count, sample);
   }
-  return kmeans_table(plan.options.format, sample.groups, plan.rule);
+  return kmeans_table(plan.options.format, sample.groups, plan.rule, pool);
 }
 
 OffsetRule rule_of(ZeroKind kind) {
@@ -159,7 +159,7 @@ OffsetRule rule_of(ZeroKind kind) {
 }  // namespace
 
 Result<FitPlan> make_plan(const RowReader& rows, int64_t n, int64_t k, const FitOptions& options,
-                          const float* importance) {
+                          const float* importance, ThreadPool& pool) {
   LOWBIT_TRY(check_options(n, k, options));
   LOWBIT_TRY(check_scaling(n, options));
   FitPlan plan;
@@ -180,7 +180,7 @@ Result<FitPlan> make_plan(const RowReader& rows, int64_t n, int64_t k, const Fit
         plan.trellis != nullptr ? gaussian_table(options.format) : lloyd_max_table(1 << info.code_bits);
   } else if (options.table == TableMethod::kKmeans) {
     LOWBIT_TRY_ASSIGN(plan.options.codebook,
-                      plan.trellis != nullptr ? fit_trellis_table(plan, rows) : kmeans_of(plan, rows));
+                      plan.trellis != nullptr ? fit_trellis_table(plan, rows, pool) : kmeans_of(plan, rows, pool));
   }
   plan.grid = make_grid(options.format, plan.options.codebook);
   plan.grid.may_flip = options.scaling.scale != ScaleKind::kPow2;

@@ -292,6 +292,7 @@ TEST(Tables, LloydMaxOfTheNormalDistribution) {
 }
 
 TEST(Tables, KmeansFindsTheLevelsOfTheData) {
+  ThreadPool pool(2);
   std::vector<float> x;
   Rng rng(5);
   const float levels[4] = {-1, -0.25f, 0.125f, 0.5f};
@@ -303,7 +304,7 @@ TEST(Tables, KmeansFindsTheLevelsOfTheData) {
     g.x = x.data() + i;
     groups.push_back(g);
   }
-  const std::vector<float> table = kmeans_table(FormatId::kCodebook2, groups, OffsetRule::kNone);
+  const std::vector<float> table = kmeans_table(FormatId::kCodebook2, groups, OffsetRule::kNone, pool);
   ASSERT_EQ(table.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(table[i] / -table[0], levels[i], 0.005) << i;
 }
@@ -311,6 +312,7 @@ TEST(Tables, KmeansFindsTheLevelsOfTheData) {
 /// Groups made of a table with scales (and offsets) of their own, and a little noise: the table that is found leaves
 /// little but noise.
 TEST(KmeansTable, FindsTheTableThatMadeTheGroups) {
+  ThreadPool pool(2);
   const std::vector<float> table = {-127, -104, -30, -11, 8, 52, 71, 127};
   for (const OffsetRule rule : {OffsetRule::kNone, OffsetRule::kFree}) {
     Rng rng(6);
@@ -327,7 +329,7 @@ TEST(KmeansTable, FindsTheTableThatMadeTheGroups) {
       }
       groups.push_back(row.group(true));
     }
-    const Grid grid = make_grid(FormatId::kCodebook3, kmeans_table(FormatId::kCodebook3, groups, rule));
+    const Grid grid = make_grid(FormatId::kCodebook3, kmeans_table(FormatId::kCodebook3, groups, rule, pool));
     double left = 0;
     for (const Group& g : groups) {
       const AffineFit fit = fit_least_squares(grid, g, rule);
@@ -339,6 +341,7 @@ TEST(KmeansTable, FindsTheTableThatMadeTheGroups) {
 
 /// A table for elements of which some count for more is better for them than one for all alike.
 TEST(KmeansTable, WeighsItsElements) {
+  ThreadPool pool(2);
   std::vector<Data> rows;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     rows.push_back(random_data(64, 300 + seed));
@@ -350,7 +353,8 @@ TEST(KmeansTable, WeighsItsElements) {
     alike.push_back(row.group(false));
   }
   const auto error = [&](const std::vector<Group>& sample) {
-    const Grid grid = make_grid(FormatId::kCodebook2, kmeans_table(FormatId::kCodebook2, sample, OffsetRule::kNone));
+    const Grid grid =
+        make_grid(FormatId::kCodebook2, kmeans_table(FormatId::kCodebook2, sample, OffsetRule::kNone, pool));
     double sum = 0;
     for (const Group& g : weighted) sum += fit_least_squares(grid, g, OffsetRule::kNone).error;
     return sum;

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/threads.h"
 #include "lowbit/format.h"
 #include "quantize/group_fit.h"
 
@@ -24,6 +25,6 @@ std::vector<float> lloyd_max_table(int entries);
 /// codes, scales and table entries improve in turn, from the Lloyd-Max table and from quantiles of
 /// the sample; the better end wins. Integers as above.
 /// Groups in the caller's order; the result does not depend on anything else.
-std::vector<float> kmeans_table(FormatId format, std::span<const Group> sample, OffsetRule rule);
+std::vector<float> kmeans_table(FormatId format, std::span<const Group> sample, OffsetRule rule, ThreadPool& pool);
 
 }  // namespace lowbit

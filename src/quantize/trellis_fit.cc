@@ -159,7 +159,7 @@ std::vector<float> gaussian_table(FormatId format) {
   return {table.begin(), table.end()};
 }
 
-Result<std::vector<float>> fit_trellis_table(const FitPlan& plan, const RowReader& rows) {
+Result<std::vector<float>> fit_trellis_table(const FitPlan& plan, const RowReader& rows, ThreadPool& pool) {
   const int64_t wanted = std::max<int64_t>(kTrellisLanes, kSampleElements / plan.k), count = std::min(wanted, plan.n);
   std::vector<float> row(static_cast<size_t>(plan.k));
   std::vector<RowBatch> batches;
@@ -174,12 +174,14 @@ Result<std::vector<float>> fit_trellis_table(const FitPlan& plan, const RowReade
   std::vector<float> table = gaussian_table(plan.options.format);
   for (RowBatch& batch : batches) batch.start(table);
   for (int round = 0; round < kTableRounds; ++round) {
+    pool.parallel_for(static_cast<int64_t>(batches.size()), 1, [&](int64_t begin, int64_t end, int) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        batches[i].search(table);
+        batches[i].improve_scales(table);
+      }
+    });
     std::array<double, 16> numerator{}, denominator{};
-    for (RowBatch& batch : batches) {
-      batch.search(table);
-      batch.improve_scales(table);
-      batch.accumulate(numerator, denominator);
-    }
+    for (RowBatch& batch : batches) batch.accumulate(numerator, denominator);
     std::vector<double> next(table.begin(), table.end());
     for (size_t c = 0; c < next.size(); ++c)
       if (denominator[c] > 0) next[c] = numerator[c] / denominator[c];

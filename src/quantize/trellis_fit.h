@@ -14,7 +14,7 @@ std::vector<float> gaussian_table(FormatId format);
 
 /// Starts from gaussian_table(); codes, scales and entries of sampled rows improve in turn. Integers as above. Errors:
 /// the reader's.
-Result<std::vector<float>> fit_trellis_table(const FitPlan& plan, const RowReader& rows);
+Result<std::vector<float>> fit_trellis_table(const FitPlan& plan, const RowReader& rows, ThreadPool& pool);
 
 /// Rows [first, first + count) of w, each with scales of its own: scales and codes improve in turn, then codes are
 /// chosen anew for the scales as stored. Fills `arrays`, codes [count, k] and what each row lost. False when a weight

@@ -1,7 +1,9 @@
 """quantize --preset and --calib self: one command, no data."""
 import json
 import os
+import random
 import resource
+import struct
 import subprocess
 import time
 import unittest
@@ -127,6 +129,37 @@ class Presets(CliTest):
         (model / "config.json").write_text(json.dumps(config))
         for preset in ("best", "small"):
             self.assertIn("bits per weight in its linear layers", self.refused("quantize", model, self.dir / "x", "--preset", preset, *CALIB))
+
+    def of_family(self, name, config, tensors):
+        """The tests' model as another family: with more tensors, of random numbers, and other lines in its config."""
+        model = Path(make_model(self.dir / name))
+        config = json.loads((model / "config.json").read_text()) | config
+        (model / "config.json").write_text(json.dumps(config))
+        raw, rng = (model / "model.safetensors").read_bytes(), random.Random(3)
+        size = int.from_bytes(raw[:8], "little")
+        header, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+        for tensor, (count, mean) in tensors.items():
+            values = struct.pack(f"<{count}f", *(rng.gauss(mean, 0.1) for _ in range(count)))
+            header[tensor] = {"dtype": "F32", "shape": [count], "data_offsets": [len(data), len(data) + len(values)]}
+            data += values
+        text = json.dumps(header).encode()
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        return model
+
+    def test_other_families_than_llama(self):
+        layers = [f"model.layers.{i}.self_attn." for i in range(2)]
+        biases = {f"{layer}{x}_proj.bias": (n, 0) for layer in layers for x, n in (("q", 64), ("k", 32), ("v", 32))}
+        norms = {f"{layer}{x}_norm.weight": (16, 1) for layer in layers for x in "qk"}
+        for family, tensors in (("qwen2", biases), ("qwen3", norms)):
+            model = self.of_family(family, {"model_type": family, "architectures": [f"{family.title()}ForCausalLM"], "head_dim": 16}, tensors)
+            for preset, most in (("best", 4.25), ("small", 2.25)):
+                with self.subTest(family, preset=preset):
+                    out = self.dir / f"{family}-{preset}"
+                    report = self.json("quantize", model, out, "--preset", preset, *CALIB, "--force")
+                    self.assertLessEqual(report["bits_per_weight"], most)
+                    stored = {x["name"]: x for x in self.json("inspect", out)["tensors"]}
+                    self.assertEqual(set(tensors) - set(stored), set())
+                    self.assertTrue(self.greedy(out))
 
     def test_no_room_in_memory_is_a_named_error(self):
         if sanitized():

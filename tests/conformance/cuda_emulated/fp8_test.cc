@@ -22,7 +22,7 @@ Status check_cuda(cudaError_t error, const char* where) {
 
 namespace lowbit::cuda {
 /// No tensor cores on fibers.
-bool gemm_fp8_wgmma(const DeviceGemm&, cudaStream_t, cudaError_t*) { return false; }
+bool gemm_fp8_wgmma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 bool gemm_fp8_mma(const DeviceGemm&, const Fp8Groups&, cudaStream_t, cudaError_t*) { return false; }
 }  // namespace lowbit::cuda
 
