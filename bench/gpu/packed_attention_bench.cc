@@ -1,6 +1,6 @@
 // Times attention of one new row per sequence behind a long context on a GPU, pages as f16 and packed: 32 heads, 8 KV
 // heads of 128. Graphs that go through at least 512 MiB of pages. Usage: lowbit_packed_attention_bench
-// [teams, 0: as the library chooses] [format [sequences [positions]]]: those alone.
+// [teams, 0: as the library chooses] [format [sequences [positions [heads]]]]: those alone.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,8 @@
 namespace lowbit {
 namespace {
 
-constexpr int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128, kLeastBytes = int64_t{512} << 20, kSourcePages = 8;
+int64_t heads = 32;
+constexpr int64_t kKvHeads = 8, kHeadDim = 128, kLeastBytes = int64_t{512} << 20, kSourcePages = 8;
 constexpr int kReplays = 2;
 constexpr int64_t kF16Page = 2 * 2 * kKvPage * kKvHeads * kHeadDim;  // bytes, of one layer
 
@@ -44,26 +45,31 @@ Buffer on_device(const std::vector<T>& values) {
 /// The queries that all formats share: a row of each sequence.
 struct Rows {
   int64_t sequences, position;
-  Buffer q, out, of_batch, tiles, results;
+  int tile_queries;
+  Buffer q, out, of_batch, tiles, results, arrived;
 };
 Rows make_rows(int64_t sequences, int64_t length, int tile_queries) {
   Rng rng(1);
-  std::vector<float> q(size_t(sequences * kHeads * kHeadDim));
+  std::vector<float> q(size_t(sequences * heads * kHeadDim));
   for (float& v : q) v = float(rng.normal());
   std::vector<cuda::BatchSequence> of_batch;
   std::vector<cuda::QueryTile> tiles;
   for (int64_t s = 0; s < sequences; ++s) {
     of_batch.push_back({int32_t(s), 1, int32_t(length - 1)});
-    tiles.push_back({int32_t(s), 0});
+    for (int64_t first = 0; first < heads / kKvHeads; first += tile_queries)
+      tiles.push_back({int32_t(s), int32_t(first)});
   }
-  const auto floats = cuda::attend_results_floats(sequences, tile_queries, length / kAttentionSpan, kKvHeads, kHeadDim);
+  const auto floats =
+      cuda::attend_results_floats(int64_t(tiles.size()), tile_queries, length / kAttentionSpan, kKvHeads, kHeadDim);
   return {sequences,
           length - 1,
+          tile_queries,
           on_device(q),
           on_device(q),
           on_device(of_batch),
           on_device(tiles),
-          must(cuda::allocate(floats * 4, "results"))};
+          must(cuda::allocate(floats * 4, "results")),
+          on_device(std::vector<uint32_t>(tiles.size() * size_t(kKvHeads)))};
 }
 cuda::AttendPages call_of(const Rows& rows, const cuda::PagedKv& kv, bool apart, void* stream) {
   cuda::AttendPages call;
@@ -71,10 +77,10 @@ cuda::AttendPages call_of(const Rows& rows, const cuda::PagedKv& kv, bool apart,
   call.out = const_cast<float*>(rows.out.as<float>());
   call.sequences = rows.of_batch.as<cuda::BatchSequence>();
   call.tiles = rows.tiles.as<cuda::QueryTile>();
-  call.tile_count = rows.sequences;
-  call.tile_queries = 4;
+  call.tile_count = rows.tiles.size() / int64_t{sizeof(cuda::QueryTile)};
+  call.tile_queries = rows.tile_queries;
   call.kv = kv;
-  call.heads = kHeads;
+  call.heads = heads;
   call.scale = 1.0f / std::sqrt(float(kHeadDim));
   call.results = apart ? const_cast<float*>(rows.results.as<float>()) : nullptr;
   call.spans = (rows.position + 1) / kAttentionSpan;
@@ -125,19 +131,20 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
             reinterpret_cast<uint64_t>(memory.data()) + uint64_t(l * bytes + (s * packed + p) * page_bytes);
     }
   const Buffer f16_d = on_device(f16), tables_d = on_device(tables), tasks_d = on_device(tasks);
-  const Rows rows = make_rows(sequences, length, 4);
+  const Rows rows = make_rows(sequences, length, cuda::packed_tile_queries(heads / kKvHeads, !format.fp8));
   const auto kv_of = [&](int64_t layer) {
     cuda::PackedKv kv;
     kv.pages = {f16_d.as<uint64_t>(), pages, 0, kKvHeads, kHeadDim};
-    kv.tables = tables_d.as<uint64_t>() + layer * sequences * pages;
-    kv.key_bits = format.key_bits;
-    kv.value_bits = format.value_bits;
-    kv.residual_pages = format.residual / kKvPage;
-    kv.codes = head.codes();
-    kv.key_codes = head.key_codes;
-    kv.sides = head.sides();
-    kv.key_side = head.key_side;
-    kv.sides_at = kKvHeads * head.codes();
+    kv.packed = {tables_d.as<uint64_t>() + layer * sequences * pages,
+                 format.key_bits,
+                 format.value_bits,
+                 format.fp8,
+                 format.residual / kKvPage,
+                 head.codes(),
+                 head.key_codes,
+                 head.sides(),
+                 head.key_side,
+                 kKvHeads * head.codes()};
     return kv;
   };
   const double pack_us = time_calls(stream, layers, [&](int64_t i) {
@@ -145,7 +152,8 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
   });
   const double us = time_calls(stream, layers, [&](int64_t i) {
     const cuda::PackedKv kv = kv_of(i);
-    must(cuda::attend_packed({call_of(rows, kv.pages, apart, stream), kv, teams}));
+    must(cuda::attend_packed(
+        {call_of(rows, kv.pages, apart, stream), kv, teams, const_cast<uint32_t*>(rows.arrived.as<uint32_t>())}));
   });
   std::printf("%-5s B=%-2d L=%-6d %s teams %d: %8.2f us %6.0f GB/s, packing %.2f us per 64 positions\n", name.c_str(),
               int(sequences), int(length), apart ? "apart   " : "together", teams, us, 1e-3 * double(bytes) / us,
@@ -156,7 +164,7 @@ void time_packed(const std::string& name, int64_t sequences, int64_t length, boo
 void run(int teams, const std::string& format, int64_t only_sequences, int64_t only_length) {
   must(cuda::use_device(0));
   const cuda::Stream stream = must(cuda::Stream::create());
-  for (const char* kv : {"int4", "int2", "int8", "k4v2"}) {
+  for (const char* kv : {"int4", "int2", "int8", "k4v2", "int3", "fp8"}) {
     if (!format.empty() && format != kv) continue;
     for (const auto& [sequences, length] :
          {std::pair<int64_t, int64_t>{1, 4096}, {1, 16384}, {1, 65536}, {16, 4096}, {16, 16384}, {16, 65536}}) {
@@ -173,6 +181,7 @@ void run(int teams, const std::string& format, int64_t only_sequences, int64_t o
 }  // namespace lowbit
 
 int main(int argc, char** argv) {
+  if (argc > 5) lowbit::heads = std::atoi(argv[5]);
   lowbit::run(argc > 1 ? std::atoi(argv[1]) : 0, argc > 2 ? argv[2] : "", argc > 3 ? std::atoi(argv[3]) : 0,
               argc > 4 ? std::atoi(argv[4]) : 0);
   return 0;

@@ -11,15 +11,21 @@
 
 namespace lowbit::cuda {
 
-/// Pages of a quantized cache (KvFormat), f16 ones and packed ones, as one layer finds itself in them.
-struct PackedKv {
-  PagedKv pages;                     // f16; an address is 0 where a page has gone
-  const uint64_t* tables = nullptr;  // [sequences, pages.stride]: packed pages, that of page 1 first
-  int key_bits = 0, value_bits = 0;
-  int64_t residual_pages = 0;  // a query at p reads page g packed if g >= 1 and p / 64 >= g + 1 + residual_pages
+/// Packed pages of one format, as one layer finds itself in them.
+struct PackedPages {
+  const uint64_t* tables = nullptr;  // [sequences, stride of f16 pages]: that of page 1 first; null: there are none
+  int key_bits = 0, value_bits = 0;  // 2, 3, 4 or 8
+  bool fp8 = false;                  // E4M3 (kernels/fp8_rows.h), read in the order of f16 pages
+  int64_t behind = 0;                // pages: a query at p reads page g so if g >= 1 and p / 64 >= g + 1 + behind
   // Bytes of one head: all codes, codes of keys, all scales and least values, and those of keys.
   int64_t codes = 0, key_codes = 0, sides = 0, key_side = 0;
   int64_t sides_at = 0;  // in a page
+};
+
+/// Pages of a quantized cache (KvFormat): f16 ones, packed ones, and old ones that were packed once more.
+struct PackedKv {
+  PagedKv pages;  // f16; an address is 0 where a page has gone
+  PackedPages packed, old;
 };
 
 /// Rotates q [m, heads * head_dim] in place, k likewise, and transforms q, k and v by Hadamard, `hadamard` elements at
@@ -35,17 +41,18 @@ Status rotate_transform_and_store(const StoreTransformed& call);
 struct PackTask {
   int32_t sequence = 0, page = 0;
 };
-/// Packs pages of one layer: pack_rows() of each head's keys, and of its values block by block.
+/// Packs pages of one layer: pack_rows() of each head's keys, and of its values block by block, or pack_fp8_rows().
 struct PackPages {
   PackedKv kv;
   const PackTask* tasks = nullptr;
   int64_t count = 0;
   void* stream = nullptr;
+  bool demotes = false;  // packed pages to old ones, from what their codes say (KvFormat::demote_after)
 };
 Status pack_pages(const PackPages& call);
 
-/// attend_pages() on such pages. All queries of a tile read the same pages packed: a tile ends where the block of 64
-/// positions of its first query ends (packed_tile_queries()).
+/// attend_pages() on such pages. All queries of a tile read each page in the same form: a tile ends where the block of
+/// 64 positions of its first query ends (packed_tile_queries()).
 struct AttendPacked {
   AttendPages attend;  // its kv: as `kv` has it; tile_queries 4 or 8
   PackedKv kv;
@@ -54,8 +61,12 @@ struct AttendPacked {
   uint32_t* arrived = nullptr;
 };
 Status attend_packed(const AttendPacked& call);
-/// 4 or 8: enough for `queries` that belong together, if that is possible.
-constexpr int packed_tile_queries(int64_t queries) { return queries <= 4 ? 4 : 8; }
+/// Pages that a kernel with all sizes known reads, four queries at a time; not fp8, and none that are demoted.
+constexpr bool has_packed_form(int key_bits, int value_bits, int64_t head_dim) {
+  return (head_dim == 64 || head_dim == 128) && (key_bits == value_bits || (key_bits == 4 && value_bits == 2));
+}
+/// 4 or 8 for `queries` that belong together. `known`: that kernel takes the pages.
+constexpr int packed_tile_queries(int64_t queries, bool known) { return queries <= 4 || known ? 4 : 8; }
 /// Queries of a tile that begins with query `first` of rows at `position`, `group` of them to a row.
 constexpr int64_t queries_of_packed_tile(int64_t position, int64_t rows, int64_t group, int64_t first, int64_t most) {
   constexpr int64_t kPage = 64;

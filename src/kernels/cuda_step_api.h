@@ -19,6 +19,7 @@ struct BatchRow {
 /// Rows [row, row + rows) of the batch are positions [position, position + rows) of a sequence.
 struct BatchSequence {
   int32_t row = 0, rows = 0, position = 0;
+  int32_t most_packed = INT32_MAX;  // of a quantized cache: pages behind this one are read as f16
 };
 /// Queries of one sequence and kv head that are computed together, from query `first` on: query i is head i % group of
 /// row i / group.

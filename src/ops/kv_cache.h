@@ -143,8 +143,14 @@ class KvCache {
   std::span<const KvPool::Page> pages_of(int group) const { return tables_[static_cast<size_t>(group)]; }
   /// The packed pages, that of page 1 first, with room for those that the reserved rows read.
   std::span<const KvPool::Page> packed_pages_of(int group) const { return tables_[packed_store(size_t(group))]; }
-  /// How many of the packed pages, from the first on, are written.
+  /// The pages of any store of the pool.
+  std::span<const KvPool::Page> pages_in(int store) const { return tables_[static_cast<size_t>(store)]; }
+  /// How many of the packed and of the demoted pages, from the first on, are written.
   int64_t packed_count(int group) const { return packed_[static_cast<size_t>(group)]; }
+  int64_t demoted_count(int group) const { return demoted_[static_cast<size_t>(group)]; }
+  /// Pages, from page 1 on, that a row at `position` reads packed; those behind most_packed() it never does.
+  int64_t pages_read_packed(int group, int64_t position) const { return packed_pages(size_t(group), position); }
+  int64_t most_packed() const { return most_packed_; }
 
  private:
   uint16_t* rows(int64_t layer, int64_t which, int64_t head, int64_t page) const;

@@ -138,20 +138,6 @@ Status Transformer::prepare_to_run(int64_t batch_limit, bool exact) {
   return stages_.compile(steps_, {widths, batch_, context_}, exact);
 }
 
-Status Transformer::keep_layers(const std::string& names, bool on_gpu) {
-  LOWBIT_TRY_ASSIGN(kv_kept_, parse_kv_keep(names, spec_.block_count()));
-  const auto refuse = [](const std::string& what, const char* wanted) {
-    return fail(ErrorCode::kUnsupported, "kv cache on a GPU", what, wanted, "or --device cpu");
-  };
-  if (!on_gpu || !kv_.packed()) return {};
-  if (!kv_kept_.empty()) return refuse("--kv-keep " + names, "one format for all layers");
-  if (kv_.fp8 || kv_.key_bits == 3 || kv_.value_bits == 3)
-    return refuse("--kv " + kv_format_name(kv_), "codes of 2, 4 or 8 bits");
-  if (kv_.refresh > 0) return refuse("--kv-refresh", "pages that are computed once");
-  if (kv_.demote_after > 0) return refuse("--kv-demote " + kv_demote_name(kv_), "one format for all pages");
-  return {};
-}
-
 Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& source, const LoadOptions& options) {
   std::unique_ptr<Transformer> model(new Transformer());
   LOWBIT_TRY_ASSIGN(model->spec_, executable_spec_of(source));
@@ -163,7 +149,7 @@ Result<std::unique_ptr<Transformer>> Transformer::load(const WeightSource& sourc
     return fail(ErrorCode::kNotFound, source.path(), fmt::format("{} tensors", source.tensors().size()),
                 fmt::format("those of num_hidden_layers = {}", spec.block_count()));
   model->kv_ = options.kv;
-  LOWBIT_TRY(model->keep_layers(options.kv_keep, !options.gpus.empty()));
+  LOWBIT_TRY_ASSIGN(model->kv_kept_, parse_kv_keep(options.kv_keep, spec.block_count()));
   for (const KvGroup& group : kv_groups_of(spec, model->kv_, model->kv_kept_)) LOWBIT_TRY(check_packable(group));
   model->pool_ = std::make_unique<ThreadPool>(options.threads);
   const auto backend = [&](int gpu) { return backend_for(options, gpu, *model->pool_); };

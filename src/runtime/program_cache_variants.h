@@ -30,6 +30,18 @@ inline std::vector<Variant> packed_variants() {
   s.first_windowed = 1;
   add("int2 cache, windows", 9, 1, 32, {2, 2, 0});
   add("int4 cache, heads of 64, windows", 9, 3, 64, {4, 4, 64});
+  all.back().kept = {0};
+  s.model_type = "llama";
+  s.window = s.first_windowed = 0;
+  add("int3 cache, heads of 64, some f16", 8, 1, 64, {3, 3, 64});
+  all.back().kept = {1};
+  const auto aging = [](const char* name, const char* old) {
+    KvFormat format = *parse_kv_format(name, 64);
+    EXPECT_TRUE(set_kv_upkeep(0, old, format));
+    return format;
+  };
+  add("fp8 cache that ages", 4, 2, 48, aging("fp8", "150:k2v3"));
+  add("int4 cache that ages", 4, 1, 64, aging("int4", "192:int2"));
   return all;
 }
 

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "backend/backend.h"
 #include "base/rng.h"
@@ -22,6 +24,7 @@ struct Loaded {
   ModelWeights weights;
   std::vector<Step> steps;
   KvFormat kv;
+  std::vector<int> kept;  // layers with f16 pages
 };
 
 inline std::vector<float> vector_of(const MemorySource& source, const std::string& name) {
@@ -66,12 +69,13 @@ inline std::unique_ptr<Loaded> load(const MemorySource& source, const XPolicy& p
   return loaded;
 }
 
-inline std::vector<KvGroup> groups_of(const ModelSpec& spec, const KvFormat& kv = {}) {
+inline std::vector<KvGroup> groups_of(const ModelSpec& spec, const KvFormat& kv = {}, std::span<const int> kept = {}) {
   std::vector<KvGroup> groups;
   for (size_t l = 0; l < spec.blocks.size(); ++l) {
     const AttentionSpec& a = spec.blocks[l].attention;
     groups.push_back(
         {.layers = {int(l)}, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .window = a.window, .format = kv});
+    if (std::ranges::count(kept, int(l)) > 0) groups.back().format = {};
   }
   return groups;
 }
@@ -137,7 +141,7 @@ inline std::vector<float> run_sessions(Backend& backend, const Loaded& model, in
   const auto program = *backend.compile(model.steps, {});
   const auto widths = slot_widths(model.spec);
   const auto work = *backend.workspace(model.steps, {widths, kRows, kContext});
-  const auto pool = *backend.kv_pool(groups_of(model.spec, model.kv), 100, 7);
+  const auto pool = *backend.kv_pool(groups_of(model.spec, model.kv, model.kept), 100, 7);
   const int64_t vocab = model.spec.vocab_size;
   std::vector<KvCache> caches;
   for (int i = 0; i < 2; ++i) caches.emplace_back(pool, kContext);
@@ -188,7 +192,7 @@ inline std::vector<float> run_decoding(Backend& backend, const Loaded& model, in
   const auto program = *backend.compile(model.steps, {});
   const auto widths = slot_widths(model.spec);
   const auto work = *backend.workspace(model.steps, {widths, kRows, kContext});
-  const auto pool = *backend.kv_pool(groups_of(model.spec, model.kv), 100, 7);
+  const auto pool = *backend.kv_pool(groups_of(model.spec, model.kv, model.kept), 100, 7);
   const int64_t vocab = model.spec.vocab_size;
   Rng rng(seed);
   std::vector<float> all;
@@ -251,6 +255,7 @@ inline void expect_reference_sessions(Backend& backend, const Variant& v, Thread
   const auto ref = make_ref_backend(pool);
   const auto wanted_model = load(source, v.x, *ref), model = load(source, v.x, backend);
   wanted_model->kv = model->kv = v.kv;
+  wanted_model->kept = model->kept = v.kept;
   const std::vector<float> want = run_sessions(*ref, *wanted_model, batches, 7);
   EXPECT_GT(want.size(), 0u);
   EXPECT_TRUE(same_bits(run_sessions(backend, *model, batches, 7), want)) << v.name;
@@ -262,6 +267,7 @@ inline void expect_reference_decoding(Backend& backend, const Variant& v, Thread
   const auto ref = make_ref_backend(pool);
   const auto wanted_model = load(source, v.x, *ref), model = load(source, v.x, backend);
   wanted_model->kv = model->kv = v.kv;
+  wanted_model->kept = model->kept = v.kept;
   const std::vector<float> want = run_decoding(*ref, *wanted_model, batches, 11);
   EXPECT_TRUE(same_bits(run_decoding(backend, *model, batches, 11), want)) << v.name;
 }

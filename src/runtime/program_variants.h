@@ -15,6 +15,7 @@ struct Variant {
   RandomModelSpec model;
   XPolicy x;
   KvFormat kv = {};
+  std::vector<int> kept = {};  // layers with f16 pages
 };
 
 inline std::vector<Variant> variants() {

@@ -147,8 +147,6 @@ class Transformer {
   /// Bytes of slots for so many rows, and the rows that a batch may have for that.
   int64_t bytes_of_batch(int64_t rows) const;
   int64_t rows_of_batch(int64_t limit) const;
-  /// Errors: kInvalidArgument (no such layer), kUnsupported (what a GPU's cache lacks).
-  Status keep_layers(const std::string& names, bool on_gpu);
   /// The observers of a batch's parts see its run.
   void begin_trace(std::span<const BatchPart> batch);
 

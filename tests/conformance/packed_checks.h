@@ -7,6 +7,26 @@
 namespace lowbit {
 namespace {
 
+/// Packed pages of one layer of `heads` heads, as kernels get them.
+cuda::PackedPages packed_form(const KvFormat& format, int64_t head_dim, int64_t heads, const uint64_t* tables) {
+  const PackedHeadBytes head = packed_head_bytes(format, head_dim);
+  return {tables,       format.key_bits, format.value_bits, format.fp8,    format.residual / kKvPage,
+          head.codes(), head.key_codes,  head.sides(),      head.key_side, heads * head.codes()};
+}
+
+/// A store's pages 1 to `count` on a device; their addresses, and a table of `most` at least.
+struct PagesOnDevice {
+  std::vector<OnDevice<uint8_t>> pages;
+  std::vector<uint64_t> addresses;
+};
+PagesOnDevice blank_pages(int64_t count, int64_t bytes, size_t most) {
+  PagesOnDevice all;
+  for (int64_t p = 0; p < count; ++p) all.pages.emplace_back(std::vector<uint8_t>(size_t(bytes), 0xa5));
+  for (const auto& page : all.pages) all.addresses.push_back(reinterpret_cast<uint64_t>(page.data()));
+  all.addresses.resize(most);
+  return all;
+}
+
 struct PackingCase {
   KvFormat format;
   int64_t kv_heads = 1, head_dim = 64;
@@ -47,45 +67,42 @@ void check_packing(const PackingCase& c) {
     cache.pack(layer, kRows, one_thread());
   }
   const KvPool& pool = cache.pool();
-  const PackedHeadBytes head = packed_head_bytes(c.format, c.head_dim);
-  const int64_t packed = c.format.packed_pages(kRows - 1), bytes = pool.page_bytes(pool.packed_store(0));
+  const int64_t packed = c.format.packed_pages(kRows - 1), old = c.format.demoted_pages(kRows - 1);
   ASSERT_GT(packed, 0);
   std::vector<OnDevice<uint16_t>> f16;
-  std::vector<OnDevice<uint8_t>> pages;
-  std::vector<uint64_t> f16_table, table;
-  std::vector<cuda::PackTask> tasks;
+  std::vector<uint64_t> f16_table;
   for (int64_t p = 0; p < kRows / kKvPage; ++p) {
     const auto* const from = reinterpret_cast<const uint16_t*>(cache.pages_of(0)[size_t(p)].data);
     f16.emplace_back(std::vector<uint16_t>(from, from + pool.page_bytes(0) / 2));
-    if (p < packed) pages.emplace_back(std::vector<uint8_t>(size_t(bytes), 0xa5));
-    if (p < packed) tasks.push_back({0, int32_t(p + 1)});
   }
   for (const auto& page : f16) f16_table.push_back(reinterpret_cast<uint64_t>(page.data()));
-  for (const auto& page : pages) table.push_back(reinterpret_cast<uint64_t>(page.data()));
-  table.resize(f16_table.size());
-  const OnDevice<uint64_t> f16_d(f16_table), table_d(table);
+  const int stores[] = {pool.packed_store(0), pool.demoted_store(0)};
+  const PagesOnDevice pages[] = {blank_pages(packed, pool.page_bytes(stores[0]), f16_table.size()),
+                                 blank_pages(old, pool.page_bytes(stores[1]), f16_table.size())};
+  const OnDevice<uint64_t> f16_d(f16_table), table_d(pages[0].addresses), old_d(pages[1].addresses);
+  std::vector<cuda::PackTask> tasks;
+  for (int64_t p = 0; p < packed; ++p) tasks.push_back({0, int32_t(p + 1)});
   const OnDevice<cuda::PackTask> tasks_d(tasks);
   cuda::PackedKv kv;
   kv.pages = {f16_d.data(), int64_t(f16_table.size()), kLayer, c.kv_heads, c.head_dim};
-  kv.tables = table_d.data();
-  kv.key_bits = c.format.key_bits;
-  kv.value_bits = c.format.value_bits;
-  kv.residual_pages = c.format.residual / kKvPage;
-  kv.codes = head.codes();
-  kv.key_codes = head.key_codes;
-  kv.sides = head.sides();
-  kv.key_side = head.key_side;
-  kv.sides_at = 2 * c.kv_heads * head.codes();
-  ASSERT_TRUE(cuda::pack_pages({kv, tasks_d.data(), int64_t(tasks.size()), nullptr}));
-  for (int64_t p = 0; p < packed; ++p) {
-    const std::vector<uint8_t> got = pages[size_t(p)].back();
-    const auto* const wanted = reinterpret_cast<const uint8_t*>(cache.packed_pages_of(0)[size_t(p)].data);
-    const auto same = [&](int64_t from, int64_t count) {
-      return std::equal(wanted + from, wanted + from + count, got.begin() + from);
-    };
-    EXPECT_TRUE(same(c.kv_heads * head.codes(), c.kv_heads * head.codes())) << "codes of page " << p + 1;
-    EXPECT_TRUE(same(kv.sides_at + c.kv_heads * head.sides(), c.kv_heads * head.sides())) << "sides of page " << p + 1;
-    EXPECT_EQ(got[0], 0xa5) << "another layer's";
+  kv.packed = packed_form(c.format, c.head_dim, 2 * c.kv_heads, table_d.data());
+  if (old > 0) kv.old = packed_form(c.format.demoted(), c.head_dim, 2 * c.kv_heads, old_d.data());
+  ASSERT_TRUE(cuda::pack_pages({kv, tasks_d.data(), packed, nullptr}));
+  ASSERT_TRUE(cuda::pack_pages({kv, tasks_d.data(), old, nullptr, true}));
+  for (const int which : {0, 1}) {
+    const PackedHeadBytes head = packed_head_bytes(which == 0 ? c.format : c.format.demoted(), c.head_dim);
+    for (size_t p = 0; p < pages[which].pages.size(); ++p) {
+      const std::vector<uint8_t> got = pages[which].pages[p].back();
+      const auto* const wanted = reinterpret_cast<const uint8_t*>(cache.pages_in(stores[which])[p].data);
+      const auto same = [&](int64_t from, int64_t count) {
+        return std::equal(wanted + from, wanted + from + count, got.begin() + from);
+      };
+      const int64_t codes = c.kv_heads * head.codes(), sides = c.kv_heads * head.sides();
+      EXPECT_TRUE(same(codes, codes)) << "codes of page " << p + 1 << " of " << kv_format_name(c.format) << ", "
+                                      << which;
+      EXPECT_TRUE(same(2 * codes + sides, sides)) << "sides of page " << p + 1 << " of " << kv_format_name(c.format);
+      EXPECT_EQ(got[0], 0xa5) << "another layer's";
+    }
   }
 }
 
@@ -101,12 +118,12 @@ struct PackedAttentionCase {
 /// A sequence of a case: its cache, and copies of its pages on a device.
 struct PackedSequence {
   KvCache cache;
-  std::vector<OnDevice<uint8_t>> f16, packed;
+  std::vector<OnDevice<uint8_t>> stores[3];  // f16, packed, demoted
 };
 PackedSequence packed_sequence(const PackedAttentionCase& c, int64_t positions, Rng& rng) {
   std::vector<KvGroup> groups = uniform_kv_groups(1, c.kv_heads, c.head_dim);
   groups[0].format = c.format;
-  PackedSequence s{*KvCache::make(groups, positions), {}, {}};
+  PackedSequence s{*KvCache::make(groups, positions), {}};
   const VectorOps& ops = *ref_table().vector;
   const int64_t width = c.kv_heads * c.head_dim;
   std::vector<float> k = random_floats(rng, positions * width, c.deviation),
@@ -124,9 +141,9 @@ PackedSequence packed_sequence(const PackedAttentionCase& c, int64_t positions, 
     const auto* const from = reinterpret_cast<const uint8_t*>(page.data);
     return OnDevice<uint8_t>(from == nullptr ? std::vector<uint8_t>(16) : std::vector<uint8_t>(from, from + bytes));
   };
-  for (const KvPool::Page& page : s.cache.pages_of(0)) s.f16.push_back(copy(page, pool.page_bytes(0)));
-  for (int64_t p = 0; p < c.format.packed_pages(positions - 1); ++p)
-    s.packed.push_back(copy(s.cache.packed_pages_of(0)[size_t(p)], pool.page_bytes(pool.packed_store(0))));
+  for (const int store : {0, 1, 2})
+    for (const KvPool::Page& page : s.cache.pages_in(store))
+      s.stores[store].push_back(copy(page, pool.page_bytes(store)));
   return s;
 }
 
@@ -149,36 +166,34 @@ void check_packed_attention(const PackedAttentionCase& c) {
   for (size_t s = 0; s < batch.size(); ++s)
     rows.push_back({&sequences[s].cache, batch[s].position, batch[s].row, batch[s].rows});
   const int64_t most_pages = (last + kKvPage - 1) / kKvPage;
-  std::vector<uint64_t> f16(size_t(most_pages) * sequences.size()), tables(f16.size());
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const size_t at = s * size_t(most_pages);
-    for (size_t p = 0; p < sequences[s].f16.size(); ++p)
-      f16[at + p] = reinterpret_cast<uint64_t>(sequences[s].f16[p].data());
-    for (size_t p = 0; p < sequences[s].packed.size(); ++p)
-      tables[at + p] = reinterpret_cast<uint64_t>(sequences[s].packed[p].data());
-  }
+  std::vector<uint64_t> tables[3];  // of each store
+  for (std::vector<uint64_t>& table : tables) table.resize(size_t(most_pages) * sequences.size());
+  for (size_t s = 0; s < sequences.size(); ++s)
+    for (const int store : {0, 1, 2})
+      for (size_t p = 0; p < sequences[s].stores[store].size(); ++p)
+        tables[store][s * size_t(most_pages) + p] = reinterpret_cast<uint64_t>(sequences[s].stores[store][p].data());
   const std::vector<float> q = random_floats(rng, m * width);
   std::vector<float> wanted(q.size());
   auto attention = Attention::make(ops, {c.heads, c.kv_heads, d, 0.3f}, one_thread());
   ASSERT_TRUE(attention && attention->reserve(last));
   attention->run({0, rows, q.data(), wanted.data(), c.window});
 
-  const int queries = cuda::packed_tile_queries(together);
+  const int queries =
+      cuda::packed_tile_queries(together, !c.format.fp8 && c.format.demote_after == 0 &&
+                                              cuda::has_packed_form(c.format.key_bits, c.format.value_bits, d));
   std::vector<cuda::QueryTile> tiles;
   for (size_t s = 0; s < batch.size(); ++s)
     for (int64_t first = 0; first < batch[s].rows * group;) {
       tiles.push_back({int32_t(s), int32_t(first)});
       first += cuda::queries_of_packed_tile(batch[s].position, batch[s].rows, group, first, queries);
     }
-  const PackedHeadBytes head = packed_head_bytes(c.format, d);
-  const OnDevice<uint64_t> f16_d(f16), tables_d(tables);
+  const OnDevice<uint64_t> f16_d(tables[0]), packed_d(tables[1]), old_d(tables[2]);
   const OnDevice<cuda::BatchSequence> batch_d(batch);
   const OnDevice<cuda::QueryTile> tiles_d(tiles);
   OnDevice<float> qd(q);
   const cuda::PagedKv pages{f16_d.data(), most_pages, 0, c.kv_heads, d};
-  const cuda::PackedKv kv{
-      pages,        tables_d.data(), c.format.key_bits, c.format.value_bits, c.format.residual / kKvPage,
-      head.codes(), head.key_codes,  head.sides(),      head.key_side,       c.kv_heads * head.codes()};
+  cuda::PackedKv kv{pages, packed_form(c.format, d, c.kv_heads, packed_d.data()), {}};
+  if (c.format.demote_after > 0) kv.old = packed_form(c.format.demoted(), d, c.kv_heads, old_d.data());
   const int64_t spans = (last + kAttentionSpan - 1) / kAttentionSpan;
   const auto floats = cuda::attend_results_floats(int64_t(tiles.size()), queries, spans, c.kv_heads, d);
   OnDevice<float> results(std::vector<float>(size_t(floats), NAN));
@@ -192,9 +207,9 @@ void check_packed_attention(const PackedAttentionCase& c) {
                              0,
                              way == 2 ? arrived.data() : nullptr}));
     expect_same(out.back(), wanted,
-                "heads of " + std::to_string(d) + ", " + std::to_string(c.format.key_bits) + " and " +
-                    std::to_string(c.format.value_bits) + " bits, window " + std::to_string(c.window) + ", way " +
-                    std::to_string(way));
+                "heads of " + std::to_string(d) + ", " + std::to_string(group) + " to a group, " +
+                    kv_format_name(c.format) + " " + kv_demote_name(c.format) + ", window " + std::to_string(c.window) +
+                    ", way " + std::to_string(way));
   }
   EXPECT_EQ(arrived.back(), std::vector<uint32_t>(tiles.size() * size_t(c.kv_heads)));
 }
@@ -203,9 +218,20 @@ void check_packed_attention(const PackedAttentionCase& c) {
 /// `longest`: positions of the longest context.
 void check_all_packed_attention(int64_t longest) {
   const int64_t some = std::min<int64_t>(longest, 1100);
-  for (const auto& [key_bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {4, 2}, {8, 2}})
+  for (const auto& [key_bits, value_bits] : {std::pair{4, 4}, {2, 2}, {8, 8}, {4, 2}, {8, 2}, {3, 3}})
     for (const int64_t d : {64, 128})
-      check_packed_attention({{key_bits, value_bits, 64}, 3, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
+      for (const int64_t group : {3, 7})
+        check_packed_attention({{key_bits, value_bits, 64}, group, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
+  const KvFormat fp8 = *parse_kv_format("fp8", 64);
+  KvFormat aging = *parse_kv_format("int4", 64), aging_fp8 = fp8;
+  ASSERT_TRUE(set_kv_upkeep(0, "384:int2", aging) && set_kv_upkeep(0, "192:k3v2", aging_fp8));
+  for (const int64_t d : {64, 128, 80})
+    for (const KvFormat& format : {KvFormat{3, 4, 64}, fp8, aging, aging_fp8})
+      check_packed_attention({format, 3, 1, d, {{some, 1}, {270, 1}, {63, 1}}});
+  check_packed_attention({aging, 2, 1, 64, {{some + 15, 2}, {some - 1, 3}}, 500});
+  check_packed_attention({fp8, 2, 1, 64, {{some, 1}}, 0, 1.0, true});
+  for (const int64_t group : {8, 16}) check_packed_attention({{4, 4, 64}, group, 1, 128, {{some, 1}, {300, 2}}});
+  check_packed_attention({{4, 4, 0}, 8, 1, 64, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 8, 2, 128, {{longest, 1}}});
   check_packed_attention({{4, 4, 128}, 9, 3, 64, {{4032, 1}}});
   check_packed_attention({{2, 2, 0}, 4, 1, 64, {{longest, 1}, {longest - 256, 1}}});
@@ -217,12 +243,22 @@ void check_all_packed_attention(int64_t longest) {
 }
 
 void check_all_packing() {
-  for (const int key_bits : {8, 4, 2})
-    for (const int value_bits : {8, 4, 2})
+  for (const int key_bits : {8, 4, 3, 2})
+    for (const int value_bits : {8, 4, 3, 2})
       for (const auto& [kv_heads, head_dim] : {std::pair<int64_t, int64_t>{2, 64}, {1, 80}, {1, 16}, {1, 128}})
         check_packing({{key_bits, value_bits, 64}, kv_heads, head_dim});
   check_packing({{4, 2, 0}, 1, 256});
-  for (const int bits : {8, 4, 2}) {
+  for (const char* const format : {"fp8", "int8", "k4v3"}) {
+    KvFormat aging = *parse_kv_format(format, 0);
+    for (const char* const old : {"64:int2", "64:k3v2"}) {
+      ASSERT_TRUE(set_kv_upkeep(0, old, aging));
+      for (const int64_t head_dim : {16, 48, 128}) check_packing({aging, 2, head_dim});
+      check_packing({aging, 1, 64, 1.0, true});
+      check_packing({aging, 1, 64, 30000.0, false});
+      check_packing({aging, 1, 64, 1e-6, false});
+    }
+  }
+  for (const int bits : {8, 4, 3, 2}) {
     check_packing({{bits, bits, 0}, 1, 32, 1.0, true});
     check_packing({{bits, bits, 0}, 1, 48, 1e-6, false});
     check_packing({{bits, bits, 0}, 1, 48, 9000.0, false});

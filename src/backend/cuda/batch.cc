@@ -19,7 +19,41 @@ int64_t first_seen(int64_t position, int64_t window) {
   return window == 0 ? 0 : std::max<int64_t>(0, position + 1 - window);
 }
 
-bool has_packed(const KvPool& pool) { return pool.groups().front().format.packed(); }
+/// Whether some layers' pages are packed, or some are not.
+bool has_layers(const KvPool& pool, bool packed) {
+  return std::ranges::any_of(pool.groups(), [&](const KvGroup& g) { return g.format.packed() == packed; });
+}
+
+/// The first group whose pages are packed: all of them have one format, and what is true of one is true of all.
+int packed_group(const KvPool& pool) {
+  const auto is = [](const KvGroup& g) { return g.format.packed(); };
+  return int(std::ranges::find_if(pool.groups(), is) - pool.groups().begin());
+}
+
+/// Whether a kernel knows the sizes of all packed pages.
+bool has_known_forms(const KvPool& pool) {
+  return std::ranges::all_of(pool.groups(), [](const KvGroup& g) {
+    const KvFormat& f = g.format;
+    return !f.packed() ||
+           (!f.fp8 && f.demote_after == 0 && cuda::has_packed_form(f.key_bits, f.value_bits, g.head_dim));
+  });
+}
+
+cuda::PackedPages packed_form(const KvFormat& format, const KvGroup& group, const Buffer& tables) {
+  const PackedHeadBytes head = packed_head_bytes(format, group.head_dim);
+  cuda::PackedPages pages;
+  pages.tables = tables.as<uint64_t>();
+  pages.key_bits = format.key_bits;
+  pages.value_bits = format.value_bits;
+  pages.fp8 = format.fp8;
+  pages.behind = format.residual / kKvPage;
+  pages.codes = head.codes();
+  pages.key_codes = head.key_codes;
+  pages.sides = head.sides();
+  pages.key_side = head.key_side;
+  pages.sides_at = packed_head(head, 0, int64_t(group.layers.size()) * group.kv_heads).key_side;
+  return pages;
+}
 
 /// Layers lie at the same positions of the same pages.
 Status check_same_form(const KvPool& a, const KvPool& b) {
@@ -52,9 +86,9 @@ void CudaBatch::place(int64_t rows) {
   rows_ = lists_.add<cuda::BatchRow>(rows);
   sequences_ = lists_.add<cuda::BatchSequence>(rows);
   rules_ = lists_.add<TokenRule>(rows);
-  pack_tasks_ = lists_.add<cuda::PackTask>(rows);  // a row begins to read one more page at the most
   for (TilesOf& t : tiles_) {
-    t.few.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 8) + rows);
+    t.few.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, 4) + rows);
+    if (t.packed) continue;
     t.many.at = lists_.add<cuda::QueryTile>(rows * ceil_div(t.share, int64_t{cuda::kPromptQueries}) + rows);
   }
   logprobs_ = lists_.add<int32_t>(rows);
@@ -64,7 +98,8 @@ void CudaBatch::place(int64_t rows) {
 Status CudaBatch::reserve(int64_t rows, int64_t context, std::span<const int64_t> shares) {
   most_rows_ = rows;
   most_pages_ = ceil_div(std::max<int64_t>(context, 1), kKvPage);
-  for (const int64_t share : shares) tiles_.push_back({share, {}, {}});
+  for (const int64_t share : shares)
+    for (const bool packed : {false, true}) tiles_.push_back({share, packed, {}, {}});
   place(std::max(rows, kFewRows));
   LOWBIT_TRY(changes_.reserve(rows));
   return lists_.reserve(lists_.used(), kPasses);
@@ -104,25 +139,28 @@ Status CudaBatch::set(const Batch& batch, int64_t pass, void* stream) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceRows& s = batch.sequences[i];
     for (int64_t r = 0; r < s.rows; ++r) rows[s.row + r] = {int32_t(i), int32_t(s.position + r)};
-    sequences[i] = {int32_t(s.row), int32_t(s.rows), int32_t(s.position)};
+    sequences[i] = {int32_t(s.row), int32_t(s.rows), int32_t(s.position),
+                    int32_t(std::min<int64_t>(s.cache->most_packed(), INT32_MAX))};
     single_rows_ &= s.rows == 1;
   }
   for (TilesOf& t : tiles_) cut(batch.sequences, t);
-  list_pack_tasks(batch.sequences);
+  LOWBIT_TRY(send_pack_tasks(batch.sequences, stream));
   LOWBIT_TRY(changes_.set(batch.wanted, pass, lists_.host<cuda::RowChanges>(row_changes_), stream));
   LOWBIT_TRY(lists_.send(stream, changes_.any() ? lists_.used() : row_changes_));
   return set_pages(batch.sequences, stream);
 }
 
 void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
-  const bool packed = !sequences.empty() && has_packed(sequences.front().cache->pool());
+  const bool packed = to.packed;
+  to.few.count = to.many.count = 0;
+  if (sequences.empty() || !has_layers(sequences.front().cache->pool(), packed)) return;
   const auto has_many = [&](const SequenceRows& s) { return !packed && s.rows > 1 && s.rows * to.share > kFewQueries; };
   int64_t together = 0;
   for (const SequenceRows& s : sequences)
     if (!has_many(s)) together = std::max(together, s.rows * to.share);
-  to.few.queries = packed ? cuda::packed_tile_queries(together) : cuda::attention_tile_queries(together);
+  to.few.queries = packed ? cuda::packed_tile_queries(together, has_known_forms(sequences.front().cache->pool()))
+                          : cuda::attention_tile_queries(together);
   to.many.queries = cuda::kPromptQueries;
-  to.few.count = to.many.count = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceRows& of = sequences[s];
     TileList& list = has_many(of) ? to.many : to.few;
@@ -134,23 +172,37 @@ void CudaBatch::cut(std::span<const SequenceRows> sequences, TilesOf& to) {
   }
 }
 
-/// Groups of a model have one format, so that what is true of the first is true of all.
-void CudaBatch::list_pack_tasks(std::span<const SequenceRows> sequences) {
+Status CudaBatch::send_pack_tasks(std::span<const SequenceRows> sequences, void* stream) {
+  tasks_.clear();
   pack_count_ = 0;
-  auto* const tasks = lists_.host<cuda::PackTask>(pack_tasks_);
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const KvCache& cache = *sequences[s].cache;
-    const KvFormat& format = cache.pool().groups().front().format;
-    const int64_t wanted = format.packed_pages(sequences[s].position + sequences[s].rows - 1);
-    for (int64_t page = cache.packed_count(0) + 1; page <= wanted; ++page)
-      tasks[pack_count_++] = {int32_t(s), int32_t(page)};
+  if (sequences.empty() || !has_layers(sequences.front().cache->pool(), true)) return {};
+  const auto add = [&](const auto& count, const auto& wanted) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const KvCache& cache = *sequences[s].cache;
+      const int group = packed_group(cache.pool());
+      const int64_t last = wanted(cache, group, sequences[s].position + sequences[s].rows - 1);
+      for (int64_t page = count(cache, group) + 1; page <= last; ++page) tasks_.push_back({int32_t(s), int32_t(page)});
+    }
+  };
+  add([](const KvCache& cache, int group) { return cache.packed_count(group); },
+      [](const KvCache& cache, int group, int64_t position) { return cache.pages_read_packed(group, position); });
+  pack_count_ = int64_t(tasks_.size());
+  add([](const KvCache& cache, int group) { return cache.demoted_count(group); },
+      [](const KvCache& cache, int group, int64_t position) {
+        return cache.pool().groups()[size_t(group)].format.demoted_pages(position);
+      });
+  if (tasks_.empty()) return {};
+  const auto bytes = int64_t(tasks_.size() * sizeof(cuda::PackTask));
+  if (bytes > tasks_on_device_.size()) {
+    LOWBIT_TRY_ASSIGN(tasks_on_device_, cuda::allocate(std::max(bytes, 2 * tasks_on_device_.size()), "page tables"));
   }
+  return cuda::upload_on(stream, tasks_on_device_.data(), tasks_.data(), bytes);
 }
 
 Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* stream) {
   if (tiles_.empty() || sequences.empty()) return {};  // no step asks for them
   const KvPool& form = sequences.front().cache->pool();
-  const size_t groups = form.groups().size(), stores = has_packed(form) ? 2 * groups : groups;
+  const size_t groups = form.groups().size(), stores = has_layers(form, true) ? size_t(form.stores()) : groups;
   while (tables_.size() < stores) {
     Table table;
     LOWBIT_TRY_ASSIGN(table.on_device,
@@ -166,9 +218,7 @@ Status CudaBatch::set_pages(std::span<const SequenceRows> sequences, void* strea
     if (!here)
       return fail(ErrorCode::kInvalidArgument, "kv cache", "pages in the host's memory", "pages of the model's GPU");
     for (size_t store = 0; store < stores; ++store)
-      LOWBIT_TRY(send_table(tables_[store], s,
-                            store < groups ? cache.pages_of(int(store)) : cache.packed_pages_of(int(store - groups)),
-                            stream));
+      LOWBIT_TRY(send_table(tables_[store], s, cache.pages_in(int(store)), stream));
   }
   return {};
 }
@@ -194,8 +244,9 @@ Status CudaBatch::send_table(Table& table, size_t sequence, std::span<const KvPo
                          int64_t((pages.size() - same) * sizeof(uint64_t)));
 }
 
-CudaBatch::Tiles CudaBatch::list_of(int64_t share, TileList TilesOf::*list) const {
-  const auto it = std::ranges::find_if(tiles_, [&](const TilesOf& t) { return t.share == share; });
+CudaBatch::Tiles CudaBatch::list_of(int64_t share, bool packed, TileList TilesOf::*list) const {
+  const auto it =
+      std::ranges::find_if(tiles_, [&](const TilesOf& t) { return t.share == share && t.packed == packed; });
   const TileList& tiles = (*it).*list;
   return {lists_.on_device<cuda::QueryTile>(tiles.at), tiles.count, tiles.queries};
 }
@@ -222,18 +273,11 @@ cuda::PackedKv CudaBatch::packed_pages(int64_t layer) const {
   const KvPool& pool = of_.front().cache->pool();
   const KvPool::GroupLayer in_group = pool.group_layer(layer);
   const KvGroup& group = pool.groups()[size_t(in_group.group)];
-  const PackedHeadBytes head = packed_head_bytes(group.format, group.head_dim);
   cuda::PackedKv kv;
   kv.pages = pages(layer);
-  kv.tables = tables_[size_t(pool.packed_store(in_group.group))].on_device.as<uint64_t>();
-  kv.key_bits = group.format.key_bits;
-  kv.value_bits = group.format.value_bits;
-  kv.residual_pages = group.format.residual / kKvPage;
-  kv.codes = head.codes();
-  kv.key_codes = head.key_codes;
-  kv.sides = head.sides();
-  kv.key_side = head.key_side;
-  kv.sides_at = packed_head(head, 0, int64_t(group.layers.size()) * group.kv_heads).key_side;
+  kv.packed = packed_form(group.format, group, tables_[size_t(pool.packed_store(in_group.group))].on_device);
+  if (group.format.demote_after > 0)
+    kv.old = packed_form(group.format.demoted(), group, tables_[size_t(pool.demoted_store(in_group.group))].on_device);
   return kv;
 }
 

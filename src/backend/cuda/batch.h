@@ -53,18 +53,21 @@ class CudaBatch {
     int64_t count = 0;
     int queries = 0;
   };
-  /// Tiles of sequences with few rows, and of those with so many that their tiles have kPromptQueries.
-  Tiles tiles(int64_t share) const { return list_of(share, &TilesOf::few); }
-  Tiles prompt_tiles(int64_t share) const { return list_of(share, &TilesOf::many); }
+  /// Tiles of sequences with few rows, and of those with so many that their tiles have kPromptQueries, for layers of
+  /// one kind (is_packed()): those with packed pages have no tiles of many.
+  Tiles tiles(int64_t share, bool packed) const { return list_of(share, packed, &TilesOf::few); }
+  Tiles prompt_tiles(int64_t share, bool packed) const { return list_of(share, packed, &TilesOf::many); }
   /// The most spans that a sequence's rows see.
   int64_t most_spans(int64_t window) const;
   cuda::PagedKv pages(int64_t layer) const;
   /// Whether the layer's pages are packed when they are old, and how it finds itself in them.
   bool is_packed(int64_t layer) const;
   cuda::PackedKv packed_pages(int64_t layer) const;
-  /// Pages that rows of the batch read packed and that are not packed yet, in every layer.
-  const cuda::PackTask* pack_tasks() const { return lists_.on_device<cuda::PackTask>(pack_tasks_); }
+  /// Pages that rows of the batch read packed, or demoted, and that are not so yet, in every packed layer.
+  const cuda::PackTask* pack_tasks() const { return tasks_on_device_.as<cuda::PackTask>(); }
   int64_t pack_count() const { return pack_count_; }
+  const cuda::PackTask* demote_tasks() const { return pack_tasks() + pack_count_; }
+  int64_t demote_count() const { return int64_t(tasks_.size()) - pack_count_; }
 
  private:
   struct TileList {
@@ -73,9 +76,10 @@ class CudaBatch {
   };
   struct TilesOf {
     int64_t share = 0;
+    bool packed = false;
     TileList few, many;
   };
-  Tiles list_of(int64_t share, TileList TilesOf::*list) const;
+  Tiles list_of(int64_t share, bool packed, TileList TilesOf::*list) const;
   /// Addresses of pages of one group of layers: [sequences, most_pages_].
   struct Table {
     Buffer on_device;
@@ -84,15 +88,17 @@ class CudaBatch {
   Status set_pages(std::span<const SequenceRows> sequences, void* stream);
   Status send_table(Table& table, size_t sequence, std::span<const KvPool::Page> pages, void* stream);
   void cut(std::span<const SequenceRows> sequences, TilesOf& to);
-  void list_pack_tasks(std::span<const SequenceRows> sequences);
+  Status send_pack_tasks(std::span<const SequenceRows> sequences, void* stream);
   /// Where lists of so many rows lie.
   void place(int64_t rows);
 
   int64_t most_rows_ = 0, most_pages_ = 0;
   DeviceLists lists_;
-  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, pack_tasks_ = 0, rules_ = 0;  // places in the lists
-  int64_t logprobs_ = 0, row_changes_ = 0;                                                   // the last one
+  int64_t tokens_ = 0, wanted_ = 0, rows_ = 0, sequences_ = 0, rules_ = 0;  // places in the lists
+  int64_t logprobs_ = 0, row_changes_ = 0;                                  // the last one
   int64_t wanted_rows_ = 0, pack_count_ = 0;
+  std::vector<cuda::PackTask> tasks_;  // to be packed, then to be demoted
+  Buffer tasks_on_device_;
   CudaLogitChanges changes_;
   std::vector<TilesOf> tiles_;
   std::vector<Table> tables_;  // by store of the pool

@@ -141,7 +141,8 @@ Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pa
 /// Batches that decode come again with other tokens; what is observed or timed step by step is no recording.
 bool CudaProgram::repeats(const CudaWorkspace& work, const Batch& batch) const {
   return work.batch_.single_rows() && batch.rows() > 0 && batch.rows() <= CudaBatch::kFewRows && !work.observer_ &&
-         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.rows_at_once() && work.batch_.pack_count() == 0;
+         work.profile_ == nullptr && work.batch_.wanted_rows() <= work.rows_at_once() &&
+         work.batch_.pack_count() + work.batch_.demote_count() == 0;
 }
 
 LaunchShape CudaProgram::shape_of(CudaWorkspace& work, const Batch& batch, int first, int last) const {
@@ -395,12 +396,14 @@ bool CudaProgram::takes_step(const cuda::AttendPages& call, const CudaWorkspace&
 }
 
 cuda::AttendPages CudaProgram::attention_of(const AttentionStep& step, CudaWorkspace& work) const {
-  const CudaBatch::Tiles tiles = work.batch_.tiles(step.spec->heads / step.spec->kv_heads);
+  const CudaBatch::Tiles tiles =
+      work.batch_.tiles(step.spec->heads / step.spec->kv_heads, work.batch_.is_packed(step.layer));
   return attention_on(tiles, 2 * work.multiprocessors_, step, work);
 }
 
 cuda::AttendPages CudaProgram::prompt_attention_of(const AttentionStep& step, CudaWorkspace& work) const {
-  const CudaBatch::Tiles tiles = work.batch_.prompt_tiles(step.spec->heads / step.spec->kv_heads);
+  const CudaBatch::Tiles tiles =
+      work.batch_.prompt_tiles(step.spec->heads / step.spec->kv_heads, work.batch_.is_packed(step.layer));
   return attention_on(tiles, work.multiprocessors_, step, work);
 }
 

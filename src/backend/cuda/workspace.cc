@@ -57,7 +57,7 @@ Status CudaWorkspace::add_needs(const AttentionSpec& a, const Limits& limits, Th
   const int64_t prompt = cuda::attend_results_floats(prompt_tiles, cuda::kPromptQueries,
                                                      ceil_div(limits.context, kAttentionSpan), a.kv_heads, a.head_dim);
   needs.results = std::max({needs.results, one, many, std::min(prompt, kResultBytes / kFloat)});
-  needs.kv_heads = std::max(needs.kv_heads, a.kv_heads);
+  needs.arrivals = std::max(needs.arrivals, a.kv_heads * ceil_div(share, int64_t{4}));
   if (rotation_of(a) != nullptr) return {};
   const int64_t positions = std::max<int64_t>(limits.context, 1), half = a.rope->dims / 2;
   std::vector<float> cos(size_t(positions * half)), sin(cos.size());
@@ -114,7 +114,7 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   LOWBIT_TRY(take(codes_, rows_ * needs.codes));
   LOWBIT_TRY(take(code_scales_, rows_ * needs.code_scales * kFloat));
   LOWBIT_TRY(take(scratch_, needs.scratch));
-  LOWBIT_TRY(take(arrived_, rows_ * needs.kv_heads * int64_t{sizeof(uint32_t)}));
+  LOWBIT_TRY(take(arrived_, rows_ * needs.arrivals * int64_t{sizeof(uint32_t)}));
   LOWBIT_TRY(cuda::fill(arrived_, 0));
   if (needs.vocab > 0) logits_rows_ = std::clamp<int64_t>(kLogitBytes / (needs.vocab * kFloat), 1, kMostLogitRows);
   logits_rows_ = std::min(logits_rows_, rows_);

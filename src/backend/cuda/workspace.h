@@ -59,7 +59,7 @@ class CudaWorkspace final : public Workspace {
   struct Needs {
     int64_t normed = 0, sum = 0, up = 0, clipped = 0, own = 0;  // columns
     int64_t codes = 0, code_scales = 0, scratch = 0;            // bytes of a row, scales of a row, bytes
-    int64_t vocab = 0, results = 0, kv_heads = 0;               // columns, floats, the most
+    int64_t vocab = 0, results = 0, arrivals = 0;               // columns, floats, tiles of a row
     std::vector<int64_t> shares;                                // of CudaBatch::reserve()
   };
   CudaWorkspace(int gpu, cuda::Stream stream, ThreadPool& pool) : gpu_(gpu), stream_(std::move(stream)), pool_(&pool) {}

@@ -2,6 +2,7 @@
 // sequences that share pages; and what needs a device of its own: pages, Hessians, errors.
 
 #include "runtime/program_checks.h"
+#include "runtime/program_sequence_checks.h"
 #include "runtime/program_window_checks.h"
 
 #include <algorithm>
@@ -101,6 +102,13 @@ TEST(CudaPrograms, QuantizedCaches) {
     expect_reference_sessions(*gpu.backend, v, gpu.pool, 40);
     expect_reference_decoding(*gpu.backend, v, gpu.pool, 70);
   }
+}
+
+/// Sequences that are appended to, forked, cut back and dropped: 1,000 steps of each form of a cache.
+TEST(CudaPrograms, RandomSequencesOfQuantizedCaches) {
+  LOWBIT_NEEDS_GPU();
+  uint64_t seed = 1;
+  for (const CacheCase& c : cache_cases()) expect_same_sequences(c, 1000, seed++);
 }
 
 /// A model as a whole, in parts of a prompt, forked and cut back.

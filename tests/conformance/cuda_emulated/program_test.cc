@@ -1,6 +1,7 @@
 // Whole models through backend/cuda, its kernels on fibers: the bits of the reference, without a GPU.
 
 #include "runtime/program_checks.h"
+#include "runtime/program_sequence_checks.h"
 #include "runtime/program_window_checks.h"
 
 #include "runtime/transformer.h"
@@ -47,8 +48,13 @@ TEST(ProgramsOnFibers, QuantizedCaches) {
   ThreadPool pool(2);
   const auto cuda = *make_cuda_backend(0, pool);
   const std::vector<Variant> all = packed_variants();  // some of them: fibers take their time
-  for (const int sessions : {0, 3}) expect_reference_sessions(*cuda, all[size_t(sessions)], pool, 10);
-  for (const int decoding : {1, 7}) expect_reference_decoding(*cuda, all[size_t(decoding)], pool, 3);
+  for (const int sessions : {0, 3, 9, 10}) expect_reference_sessions(*cuda, all[size_t(sessions)], pool, 10);
+  for (const int decoding : {1, 7, 8, 11}) expect_reference_decoding(*cuda, all[size_t(decoding)], pool, 3);
+}
+
+TEST(ProgramsOnFibers, RandomSequencesOfQuantizedCaches) {
+  uint64_t seed = 1;
+  for (const CacheCase& c : cache_cases()) expect_same_sequences(c, 25, seed++);
 }
 
 TEST(ProgramsOnFibers, Fp8ActivationsAreRefusedByName) {

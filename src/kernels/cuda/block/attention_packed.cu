@@ -57,15 +57,15 @@ __device__ __forceinline__ TeamShared team_shared(float* base, const PackedLayou
   return s;
 }
 
-/// Scores of an f16 page: a lane has two positions.
-__device__ __forceinline__ void score_f16(const AttendPacked& call, const PagedTile& tile, const PageOfWarp& page,
-                                          const float* queries, float* weights) {
+/// Scores of a page in the order of f16 pages: a lane has two positions. key(element, position).
+template <class Key>
+__device__ __forceinline__ void score_in_order(const AttendPacked& call, const PagedTile& tile, const PageOfWarp& page,
+                                               const Key& key, const float* queries, float* weights) {
   const int d = static_cast<int>(call.kv.pages.head_dim), lane = static_cast<int>(threadIdx.x) % 32;
-  const uint16_t* const keys = page_rows(call.attend, tile, page.page, 0) + lane;
   float sums[kMostQueries][2] = {};
 #pragma unroll 8
   for (int i = 0; i < d; ++i) {
-    const float a = f16_value(keys[i * kPagePositions]), b = f16_value(keys[i * kPagePositions + 32]);
+    const float a = key(i, lane), b = key(i, lane + 32);
 #pragma unroll
     for (int q = 0; q < kMostQueries; ++q) {
       if (q >= tile.count) break;
@@ -83,11 +83,10 @@ __device__ __forceinline__ void score_f16(const AttendPacked& call, const PagedT
 
 __device__ __forceinline__ void score_packed(const AttendPacked& call, const PagedTile& tile, const PageOfWarp& page,
                                              const float* queries, const TeamShared& shared) {
-  const PackedKv& kv = call.kv;
-  const int64_t d = kv.pages.head_dim, head = head_of(kv, tile.kv_head);
-  const uint8_t* const from = packed_page(kv, tile, page.page);
-  const uint8_t *const codes = from + head * kv.codes, *const side = from + kv.sides_at + head * kv.sides;
-  const PackedShape shape = {kv.key_bits, d, kKvPage};
+  const PackedPages& form = pages_of(call.kv, page.form);
+  const int64_t d = call.kv.pages.head_dim;
+  const auto [codes, side] = packed_head_of(call.kv, form, tile, page.page);
+  const PackedShape shape = {form.key_bits, d, kKvPage};
   const auto x = [&](int q, int row) { return queries[q * static_cast<int>(d) + row]; };
   const auto give = [&](int q, int column, float y) {
     shared.weights[q * kSpan + page.first + column] = __fmul_rn(call.attend.scale, y);
@@ -97,6 +96,20 @@ __device__ __forceinline__ void score_packed(const AttendPacked& call, const Pag
   } else {
     packed_product<256, 4>(shape, codes, side, tile.count, shared.x, x, give);
   }
+}
+
+/// Scores of a page of any form.
+__device__ __forceinline__ void score_page(const AttendPacked& call, const PagedTile& tile, const PageOfWarp& page,
+                                           const float* queries, const TeamShared& shared) {
+  if (multiplies_codes(call.kv, page.form)) return score_packed(call, tile, page, queries, shared);
+  if (page.form == PageForm::kF16) {
+    const uint16_t* const keys = page_rows(call.attend, tile, page.page, 0);
+    const auto key = [&](int i, int t) { return f16_value(keys[i * kPagePositions + t]); };
+    return score_in_order(call, tile, page, key, queries, shared.weights);
+  }
+  const Fp8Rows keys = fp8_head_of(call.kv, tile, page.page).keys;
+  const auto key = [&](int i, int t) { return keys.value(i, t); };
+  score_in_order(call, tile, page, key, queries, shared.weights);
 }
 
 /// Exponentials of the span's scores in shared.weights, zeros where a query does not see; its largest scores and sums.
@@ -149,15 +162,14 @@ __device__ __forceinline__ void exponentials_of_team(const AttendPacked& call, c
 
 __device__ __forceinline__ void weigh_packed(const AttendPacked& call, const PagedTile& tile, const PageOfWarp& page,
                                              int warp, const TeamShared& shared) {
-  const PackedKv& kv = call.kv;
-  const int64_t d = kv.pages.head_dim, head = head_of(kv, tile.kv_head), width = value_columns(kv.value_bits);
-  const uint8_t* const from = packed_page(kv, tile, page.page);
-  const uint8_t* codes = from + head * kv.codes + kv.key_codes;
-  const uint8_t* side = from + kv.sides_at + head * kv.sides + kv.key_side;
+  const PackedPages& form = pages_of(call.kv, page.form);
+  const int64_t d = call.kv.pages.head_dim, width = value_columns(form.value_bits);
+  const PackedHeadOf head = packed_head_of(call.kv, form, tile, page.page);
+  const uint8_t *codes = head.codes + form.key_codes, *side = head.side + form.key_side;
   const auto x = [&](int q, int row) { return shared.weights[q * kSpan + page.first + row]; };
   float* const to = shared.products + warp * call.attend.tile_queries * static_cast<int>(d);
   for (int64_t first = 0; first < d; first += width) {
-    const PackedShape shape = {kv.value_bits, kKvPage, width < d - first ? width : d - first};
+    const PackedShape shape = {form.value_bits, kKvPage, width < d - first ? width : d - first};
     const auto give = [&](int q, int column, float y) { to[q * static_cast<int>(d) + first + column] = y; };
     packed_product<kPagePositions, 2>(shape, codes, side, tile.count, shared.x, x, give);
     codes += shape.code_bytes();
@@ -176,14 +188,21 @@ __device__ __forceinline__ float sum_of_span(const AttendPacked& call, const Pag
     const int from = max(seen.begin, p * kPagePositions), to = min(seen.end, (p + 1) * kPagePositions);
     if (from >= to) continue;
     const int page = span * kTeamPages + p;
-    if (reads_packed(call.kv, page, tile.position(0))) {
-      sum = __fadd_rn(sum, shared.products[(p * call.attend.tile_queries + q) * d + i]);
-      continue;
-    }
-    const uint16_t* const values = page_rows(call.attend, tile, page, 1) + i;
+    const PageForm form = form_of(call.kv, tile, page);
     const float* const weights = shared.weights + q * kSpan;
+    const auto add = [&](const auto& value) {
 #pragma unroll 16
-    for (int t = from; t < to; ++t) sum = __fmaf_rn(weights[t], f16_value(values[(t - p * kPagePositions) * d]), sum);
+      for (int t = from; t < to; ++t) sum = __fmaf_rn(weights[t], value(t - p * kPagePositions), sum);
+    };
+    if (multiplies_codes(call.kv, form)) {
+      sum = __fadd_rn(sum, shared.products[(p * call.attend.tile_queries + q) * d + i]);
+    } else if (form == PageForm::kF16) {
+      const uint16_t* const values = page_rows(call.attend, tile, page, 1) + i;
+      add([&](int t) { return f16_value(values[t * d]); });
+    } else {
+      const Fp8Rows values = fp8_head_of(call.kv, tile, page).values;
+      add([&](int t) { return values.value(t, i); });
+    }
   }
   return sum;
 }
@@ -212,14 +231,10 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads)
   for (int round = first; round < last; round += teams) {
     const int span = round + team;  // beyond the last: nothing of it is there
     const PageOfWarp page = page_of(call, tile, span, warp);
-    if (page.there && page.packed) {
-      score_packed(call, tile, page, queries, shared);
-    } else if (page.there) {
-      score_f16(call, tile, page, queries, shared.weights);
-    }
+    if (page.there) score_page(call, tile, page, queries, shared);
     sync_warp();
     exponentials_of_team(call, tile, span, team, page, shared);
-    if (page.there && page.packed) weigh_packed(call, tile, page, warp, shared);
+    if (page.there && multiplies_codes(call.kv, page.form)) weigh_packed(call, tile, page, warp, shared);
     __syncthreads();
     if (thread < tile.count && !apart) {
       for (int i = 0; i < teams && round + i < last; ++i) {

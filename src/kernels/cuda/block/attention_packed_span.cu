@@ -34,7 +34,7 @@ __device__ __forceinline__ void attend_whole_span(const AttendPacked& call, cons
   KeyTile keys;
   keys.fetch(true, key_codes(call, tile, pages[0]), 0);
   const uint8_t* const next_page =
-      load_pointer_once(packed_table(call.kv, tile) + max(next, 1) * kTeamPages + group - 1);
+      load_pointer_once(packed_table(call.kv, call.kv.packed, tile) + max(next, 1) * kTeamPages + group - 1);
   {
     RowScales<F::kPairs> rows;
     rows.load(shared.key_sides + group * F::kKeyPitch, j);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void attend_whole_span(const AttendPacked& call, cons
 #pragma unroll
     for (int part = 0; part < ValueTile::kParts; ++part)
       tiles[part].fetch(block < F::kBlocks,
-                        key_codes(call, tile, pages[page]) + call.kv.key_codes + block * F::kBlockCodes, part);
+                        key_codes(call, tile, pages[page]) + call.kv.packed.key_codes + block * F::kBlockCodes, part);
   };
 #pragma unroll
   for (int set = 0; set < F::kSets; ++set) fetch(values[set], 0, set);
@@ -367,7 +367,7 @@ cudaError_t launch_spans(const AttendPacked& call, const Device& device) {
   int64_t depth = 1;
   if (a.results != nullptr) {
     // Beside whole spans: the first, one that a window cuts, and those of pages that are not packed yet.
-    const int64_t others = std::min(a.spans, 2 + (call.kv.residual_pages + 7) / kTeamPages);
+    const int64_t others = std::min(a.spans, 2 + (call.kv.packed.behind + 7) / kTeamPages);
     const int64_t total = a.tile_count * a.kv.kv_heads * a.spans;
     plan.no_whole = total <= device.processors;
     plan.blocks = static_cast<int>(plan.no_whole ? a.spans : others);
@@ -384,7 +384,7 @@ cudaError_t launch_spans(const AttendPacked& call, const Device& device) {
 
 template <int kHead>
 cudaError_t launch_bits(const AttendPacked& call, const Device& device) {
-  const int keys = call.kv.key_bits, values = call.kv.value_bits;
+  const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
   if (keys == 8) return launch_spans<PackedForm<kHead, 4, 8, 8>>(call, device);
   if (keys == 2) return launch_spans<PackedForm<kHead, 4, 2, 2>>(call, device);
   return values == 2 ? launch_spans<PackedForm<kHead, 4, 4, 2>>(call, device)
@@ -394,9 +394,10 @@ cudaError_t launch_bits(const AttendPacked& call, const Device& device) {
 }  // namespace
 
 bool block::takes_packed_spans(const AttendPacked& call, const Device& device) {
-  const int keys = call.kv.key_bits, values = call.kv.value_bits;
+  const int keys = call.kv.packed.key_bits, values = call.kv.packed.value_bits;
   const int64_t head = call.attend.kv.head_dim;
   constexpr auto kMostShared = static_cast<int64_t>(sizeof(SpanShared<PackedForm<128, 4, 2, 2>>));
+  if (call.kv.packed.fp8 || call.kv.old.tables != nullptr || keys == 3) return false;
   return (head == 64 || head == 128) && call.attend.tile_queries == 4 && call.teams == 0 &&
          (keys == values || (keys == 4 && values == 2)) && device.shared_bytes >= kMostShared;
 }

@@ -1,11 +1,11 @@
 // Pages of a quantized cache: what enters them as f16, and how they are packed. The bits are those of
-// ops/rope_append.cc and kernels/pack_rows.cc.
+// ops/rope_append.cc, kernels/pack_rows.cc and kernels/fp8_rows.cc.
 
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/block/page_values.cuh"
 #include "kernels/cuda/block/rows.cuh"
-#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
@@ -118,7 +118,7 @@ __device__ __forceinline__ void choose_range(const float (&v)[kPackColumns / kLa
   }
   least = -largest_of_lanes(-least);
   most = largest_of_lanes(most);
-  const int tries = bits == 2 ? 8 : bits == 4 ? 3 : 0;
+  const int tries = bits == 2 ? 8 : bits == 3 ? 5 : bits == 4 ? 3 : 0;
   if (tries == 0) return;
   const float levels = static_cast<float>((1 << bits) - 1);
   float least_error = squared_error(v, count, least, most, levels);
@@ -133,13 +133,14 @@ __device__ __forceinline__ void choose_range(const float (&v)[kPackColumns / kLa
 }
 
 /// A row's elements of one lane: columns 16 i + lane.
-__device__ __forceinline__ void load_row(const uint16_t* row, int count, int lane, float (&v)[kPackColumns / kLanes],
-                                         bool& infinite) {
+template <class Rows>
+__device__ __forceinline__ void load_row(const Rows& rows, int r, int count, int lane,
+                                         float (&v)[kPackColumns / kLanes], bool& infinite) {
 #pragma unroll
   for (int i = 0; i < kPackColumns / kLanes; ++i) {
     v[i] = 0;
     if (i >= count) break;
-    const uint16_t h = row[i * kLanes + lane];
+    const uint16_t h = rows(r, i * kLanes + lane);
     infinite |= (h & 0x7c00) == 0x7c00;
     v[i] = f16_value(h);
   }
@@ -179,9 +180,27 @@ __device__ __forceinline__ void choose_super_scales(const PackedShape& shape, Pa
   if (r == 0) p.supers[0] = __fdiv_rn(widest, 255.0f), p.supers[1] = super_least;
 }
 
+/// Codes in shared memory go to the page: bits [shift, shift + bits) of each. A thread puts a byte together: those
+/// whose place it is.
+__device__ __forceinline__ void put_codes(const PackedShape& shape, int shift, const Packing& p, uint8_t* codes) {
+  const int count = static_cast<int>(shape.columns) / kLanes, of_word = 16 / shape.bits, of_byte = 8 / shape.bits;
+  const uint32_t mask = (1u << shape.bits) - 1;
+  for (int at = static_cast<int>(threadIdx.x); at < shape.code_bytes(); at += kPackThreads) {
+    const int pack = at / 64, word = at % 64 / 2;
+    uint32_t byte = 0;
+    for (int k = 0; k < of_byte; ++k) {
+      const int vector = pack * of_word + at % 2 * of_byte + k;
+      const int r = vector / count * 2 + word % 2, column = vector % count * kLanes + word / 2;
+      byte |= (static_cast<uint32_t>(p.codes[r * kPackColumns + column]) >> shift & mask) << (k * shape.bits);
+    }
+    codes[at] = static_cast<uint8_t>(byte);
+  }
+}
+
 /// pack_rows() by a thread block.
-__device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, const PackedShape& shape, uint8_t* codes,
-                                            uint8_t* side, Packing& p) {
+template <class Rows>
+__device__ __forceinline__ void pack_matrix(const Rows& rows, const PackedShape& shape, uint8_t* codes, uint8_t* side,
+                                            Packing& p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes,
             count = static_cast<int>(shape.columns) / kLanes;
   const auto levels = static_cast<float>((1 << shape.bits) - 1);
@@ -191,7 +210,7 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
   for (int first = 0; first < shape.rows; first += kPackThreads / kLanes) {
     const int r = first + thread / kLanes;
     float v[kPackColumns / kLanes], least, most;
-    load_row(rows + r * ld, count, lane, v, infinite);
+    load_row(rows, r, count, lane, v, infinite);
     choose_range(v, count, shape.bits, least, most);
     if (lane == 0) p.least[r] = least, p.most[r] = most;
   }
@@ -209,7 +228,7 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
   for (int first = 0; first < shape.rows; first += kPackThreads / kLanes) {
     const int r = first + thread / kLanes;
     float v[kPackColumns / kLanes];
-    load_row(rows + r * ld, count, lane, v, infinite);
+    load_row(rows, r, count, lane, v, infinite);
     const float code = p.supers[0] > 0 ? ceilf(__fdiv_rn(p.steps[r], p.supers[0])) : 0.0f;
     const auto scale = static_cast<uint8_t>(code > 255.0f ? 255.0f : code);
     const float step = __fmul_rn(p.supers[0], static_cast<float>(scale));
@@ -223,17 +242,11 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
             step > 0 ? static_cast<uint8_t>(nearest_code(v[i], least, inverse, levels)) : uint8_t{0};
   }
   __syncthreads();
-  // A thread puts a byte of codes together: those whose place it is.
-  const int of_word = 16 / shape.bits, of_byte = 8 / shape.bits;
-  for (int at = thread; at < shape.code_bytes(); at += kPackThreads) {
-    const int pack = at / 64, word = at % 64 / 2;
-    uint32_t byte = 0;
-    for (int k = 0; k < of_byte; ++k) {
-      const int vector = pack * of_word + at % 2 * of_byte + k;
-      const int r = vector / count * 2 + word % 2, column = vector % count * kLanes + word / 2;
-      byte |= static_cast<uint32_t>(p.codes[r * kPackColumns + column]) << (k * shape.bits);
-    }
-    codes[at] = static_cast<uint8_t>(byte);
+  if (shape.bits == 3) {
+    put_codes(low_bits(shape), 0, p, codes);
+    put_codes(high_bit(shape), 2, p, codes + low_bits(shape).code_bytes());
+  } else {
+    put_codes(shape, 0, p, codes);
   }
   for (int r = thread; r < shape.rows; r += kPackThreads) {
     side[8 + r] = p.scale_codes[r];
@@ -243,7 +256,56 @@ __device__ __forceinline__ void pack_matrix(const uint16_t* rows, int64_t ld, co
   __syncthreads();
 }
 
-/// A thread block per page, kv head and matrix: keys, then blocks of values.
+/// pack_fp8_rows() of a matrix by a thread block, a warp for each row.
+__device__ __forceinline__ void pack_fp8_matrix(const F16Rows& rows, int count, int columns, uint8_t* codes,
+                                                int8_t* exponents) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int r = static_cast<int>(threadIdx.x) / 32; r < count; r += kPackThreads / 32) {
+    uint32_t most = 0;  // magnitudes of f16 are ordered as their bits
+    for (int c = lane; c < columns; c += 32) {
+      const uint32_t h = rows(r, c) & 0x7fffu;
+      if (h < 0x7c00) most = max(most, h);
+    }
+#pragma unroll
+    for (int w = 16; w > 0; w /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, w, 32));
+    int e = -15;
+    const float largest = f16_value(static_cast<uint16_t>(most));
+    float power = 0x1p-15f;
+    for (; e < 8 && largest > __fmul_rn(448.0f, power); ++e) power = __fmul_rn(power, 2.0f);
+    const float limit = e == 8 ? 240.0f : 448.0f, inverse = __fdiv_rn(1.0f, power);
+    for (int c = lane; c < columns; c += 32) {
+      const uint16_t h = rows(r, c);
+      const float scaled = __fmul_rn(f16_value(h), inverse);
+      codes[r * columns + c] = (h & 0x7c00) == 0x7c00 ? f32_to_e4m3(__uint_as_float(0x7fc00000u))
+                                                      : f32_to_e4m3(fminf(fmaxf(scaled, -limit), limit));
+    }
+    if (lane == 0) exponents[r] = static_cast<int8_t>(e);
+  }
+}
+
+/// A head of a packed page: its keys' codes and sides. Values lie behind.
+struct PackedHeadAt {
+  uint8_t *codes, *side;
+};
+__device__ __forceinline__ PackedHeadAt packed_head_at(const PackedPages& form, int64_t table, int64_t index) {
+  auto* const page = reinterpret_cast<uint8_t*>(form.tables[table - 1]);
+  return {page + index * form.codes, page + form.sides_at + index * form.sides};
+}
+
+/// A thread block per page, kv head and matrix: keys, then blocks of values. `rows`: of keys or of values.
+template <class Rows>
+__device__ __forceinline__ void pack_block(const Rows& rows, const PackedPages& form, int64_t d, const PackedHeadAt& to,
+                                           Packing& packing) {
+  if (blockIdx.z == 0) return pack_matrix(rows, {form.key_bits, d, kPackPage}, to.codes, to.side, packing);
+  const int64_t width = value_columns(form.value_bits), block = blockIdx.z - 1;
+  const PackedShape whole = {form.value_bits, kPackPage, width};
+  const PackedShape shape = {form.value_bits, kPackPage, width < d - block * width ? width : d - block * width};
+  const int first = static_cast<int>(block * width);
+  pack_matrix([&](int r, int c) { return rows(r, first + c); }, shape,
+              to.codes + form.key_codes + block * whole.code_bytes(),
+              to.side + form.key_side + block * whole.side_bytes(), packing);
+}
+
 __global__ void __launch_bounds__(kPackThreads) pack_all(const __grid_constant__ PackPages call) {
   __shared__ Packing packing;
   let_successor_start();
@@ -252,20 +314,37 @@ __global__ void __launch_bounds__(kPackThreads) pack_all(const __grid_constant__
   const PackTask task = call.tasks[blockIdx.x];
   const int64_t d = kv.pages.head_dim, head = blockIdx.y, heads = kv.pages.kv_heads;
   const int64_t table = task.sequence * kv.pages.stride + task.page, index = kv.pages.index * heads + head;
-  const auto* const from =
-      reinterpret_cast<const uint16_t*>(kv.pages.tables[table]) + (kv.pages.index * 2 * heads + head) * kPackPage * d;
-  auto* const page = reinterpret_cast<uint8_t*>(kv.tables[table - 1]);
-  uint8_t *codes = page + index * kv.codes, *side = page + kv.sides_at + index * kv.sides;
-  if (blockIdx.z == 0) {
-    pack_matrix(from, kPackPage, {kv.key_bits, d, kPackPage}, codes, side, packing);
-    return;
-  }
-  const int64_t width = value_columns(kv.value_bits), block = blockIdx.z - 1;
-  const PackedShape whole = {kv.value_bits, kPackPage, width};
-  const PackedShape shape = {kv.value_bits, kPackPage, width < d - block * width ? width : d - block * width};
-  codes += kv.key_codes + block * whole.code_bytes();
-  side += kv.key_side + block * whole.side_bytes();
-  pack_matrix(from + heads * kPackPage * d + block * width, d, shape, codes, side, packing);
+  const bool keys = blockIdx.z == 0;
+  const auto* const f16 = reinterpret_cast<const uint16_t*>(kv.pages.tables[table]) +
+                          ((kv.pages.index * 2 + (keys ? 0 : 1)) * heads + head) * kPackPage * d;
+  const PackedHeadAt to = packed_head_at(kv.packed, table, index);
+  const F16Rows rows = {f16, keys ? kPackPage : d};
+  if (!kv.packed.fp8) return pack_block(rows, kv.packed, d, to, packing);
+  const int size = static_cast<int>(d);
+  if (keys) return pack_fp8_matrix(rows, size, kPackPage, to.codes, reinterpret_cast<int8_t*>(to.side));
+  pack_fp8_matrix(rows, kPackPage, size, to.codes + kv.packed.key_codes,
+                  reinterpret_cast<int8_t*>(to.side + kv.packed.key_side));
+}
+
+/// Packed pages once more, to fewer bits.
+__global__ void __launch_bounds__(kPackThreads) demote_all(const __grid_constant__ PackPages call) {
+  __shared__ Packing packing;
+  let_successor_start();
+  wait_for_predecessor();
+  const PackedKv& kv = call.kv;
+  const PackTask task = call.tasks[blockIdx.x];
+  const int64_t d = kv.pages.head_dim, head = blockIdx.y, heads = kv.pages.kv_heads;
+  const int64_t table = task.sequence * kv.pages.stride + task.page, index = kv.pages.index * heads + head;
+  const bool keys = blockIdx.z == 0;
+  const PackedHeadAt from = packed_head_at(kv.packed, table, index), to = packed_head_at(kv.old, table, index);
+  const uint8_t* const codes = from.codes + (keys ? 0 : kv.packed.key_codes);
+  const uint8_t* const side = from.side + (keys ? 0 : kv.packed.key_side);
+  const int size = static_cast<int>(d), columns = keys ? kPackPage : size;
+  if (kv.packed.fp8)
+    return pack_block(Fp8Rows{codes, reinterpret_cast<const int8_t*>(side), columns}, kv.old, d, to, packing);
+  const int bits = keys ? kv.packed.key_bits : kv.packed.value_bits;
+  const int width = keys ? kPackPage : static_cast<int>(value_columns(bits));
+  pack_block(CodedRows{codes, side, bits, keys ? size : kPackPage, columns, width}, kv.old, d, to, packing);
 }
 
 }  // namespace
@@ -285,12 +364,13 @@ Status pack_pages(const PackPages& call) {
   if (call.count == 0) return {};
   Device device{};
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "kv cache");
-  const int64_t width = value_columns(call.kv.value_bits), blocks = (call.kv.pages.head_dim + width - 1) / width;
+  const PackedPages& form = call.demotes ? call.kv.old : call.kv.packed;
+  const int64_t width = form.fp8 ? call.kv.pages.head_dim : value_columns(form.value_bits);
   const dim3 grid(static_cast<unsigned>(call.count), static_cast<unsigned>(call.kv.pages.kv_heads),
-                  static_cast<unsigned>(1 + blocks));
-  return check_cuda(
-      launch(pack_all, grid, dim3(kPackThreads), 0, static_cast<cudaStream_t>(call.stream), device.bulk_copies, call),
-      "kv cache");
+                  static_cast<unsigned>(1 + (call.kv.pages.head_dim + width - 1) / width));
+  return check_cuda(launch(call.demotes ? demote_all : pack_all, grid, dim3(kPackThreads), 0,
+                           static_cast<cudaStream_t>(call.stream), device.bulk_copies, call),
+                    "kv cache");
 }
 
 }  // namespace lowbit::cuda

@@ -193,7 +193,7 @@ __device__ __forceinline__ void attend_any_span(const AttendPacked& call, const 
   for (int p = 0; p < kTeamPages; ++p) {
     const PageOfWarp page = page_of(call, tile, span, p);
     pages.there_bits |= static_cast<uint32_t>(page.there) << p;
-    pages.packed_bits |= static_cast<uint32_t>(page.there && page.packed) << p;
+    pages.packed_bits |= static_cast<uint32_t>(page.there && page.form == PageForm::kPacked) << p;
   }
   stage_span(call, tile, span, pages, shared);
   // A page's warps: its keys are the first one's, a block of values is each one's, the first one's last.
@@ -201,7 +201,7 @@ __device__ __forceinline__ void attend_any_span(const AttendPacked& call, const 
   static_assert(F::kBlocks <= kPageWarps);
   const int own_page = warp / kPageWarps, block = (warp + kPageWarps - 1) % kPageWarps;
   const PageOfWarp own = page_of(call, tile, span, own_page);
-  const bool packed = own.there && own.packed;
+  const bool packed = own.there && own.form == PageForm::kPacked;
   typename F::KeyTile keys;
   typename F::ValueTile values[F::ValueTile::kParts];
   const uint8_t* codes = nullptr;
@@ -210,7 +210,7 @@ __device__ __forceinline__ void attend_any_span(const AttendPacked& call, const 
     if (warp % kPageWarps == 0) keys.fetch(true, codes, 0);
 #pragma unroll
     for (int part = 0; part < F::ValueTile::kParts; ++part)
-      values[part].fetch(block < F::kBlocks, codes + call.kv.key_codes + block * F::kBlockCodes, part);
+      values[part].fetch(block < F::kBlocks, codes + call.kv.packed.key_codes + block * F::kBlockCodes, part);
   }
   wait_for_all_copies();
   __syncthreads();

@@ -83,23 +83,27 @@ struct WholeSpans {
   int begin, end;
 };
 __device__ __forceinline__ WholeSpans whole_spans(const AttendPacked& call, const PagedTile& tile) {
-  const int page = tile.position(0) / kPagePositions - static_cast<int>(call.kv.residual_pages);
+  const int last =
+      min(tile.position(0) / kPagePositions - 1 - static_cast<int>(call.kv.packed.behind), tile.sequence.most_packed);
   const int first = first_seen(tile.position(tile.count - 1), call.attend.window);
   const int begin = max(max(1, (first + kSpan - 1) / kSpan), tile.first_span);
-  return {begin, max(begin, max(page, 0) / kTeamPages)};
+  return {begin, max(begin, max(last + 1, 0) / kTeamPages)};
 }
 
 __device__ __forceinline__ void copy_sides(const uint8_t* from, int bytes, uint8_t* to, int lane, int lanes) {
   for (int at = lane * 8; at < bytes; at += lanes * 8) copy_to_shared_8(to + at, from + at);
 }
 
+__device__ __forceinline__ const uint8_t* packed_page(const PackedKv& kv, const PagedTile& tile, int page) {
+  return reinterpret_cast<const uint8_t*>(packed_table(kv, kv.packed, tile)[page - 1]);
+}
 __device__ __forceinline__ const uint8_t* key_side(const AttendPacked& call, const PagedTile& tile,
                                                    const uint8_t* page) {
-  return page + call.kv.sides_at + head_of(call.kv, tile.kv_head) * call.kv.sides;
+  return page + call.kv.packed.sides_at + head_of(call.kv, tile.kv_head) * call.kv.packed.sides;
 }
 __device__ __forceinline__ const uint8_t* key_codes(const AttendPacked& call, const PagedTile& tile,
                                                     const uint8_t* page) {
-  return page + head_of(call.kv, tile.kv_head) * call.kv.codes;
+  return page + head_of(call.kv, tile.kv_head) * call.kv.packed.codes;
 }
 
 }  // namespace lowbit::cuda::block

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/block/page_values.cuh"
 #include "kernels/cuda/block/rows.cuh"
 #include "kernels/cuda/packed_ops.cuh"
 #include "kernels/packed_kv.h"
@@ -30,23 +31,36 @@ __device__ __forceinline__ int slot_of(int row) {
   }
 }
 
-/// Words that a thread takes of one step of the rows, eight bytes each.
+/// Words that a thread takes of one step of the rows, eight bytes each. Of 3 bits the low two are those of 2 bits, and
+/// then as many words have the highest.
 template <int kBits, int kN>
 constexpr int kStepLoads = kBits == 8   ? 8
-                           : kBits == 4 ? 4
+                           : kBits >= 3 ? 4
                                         : kN / 2;
 
-/// The raw codes of a step: columns 16 n + 2 g and 16 n + 2 g + 1 of the thread's rows, for all n.
+/// The raw codes of a step: columns 16 n + 2 g and 16 n + 2 g + 1 of the thread's rows, for all n. high: where the
+/// highest of 3 bits begin.
 template <int kBits, int kN>
-__device__ __forceinline__ void load_step(const uint8_t* codes, int step, uint2 (&raw)[kStepLoads<kBits, kN>]) {
+__device__ __forceinline__ void load_step(const uint8_t* codes, const uint8_t* high, int step,
+                                          uint2 (&raw)[kStepLoads<kBits, kN>]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  if constexpr (kBits == 3) {
+    static_assert(kN == 4);
 #pragma unroll
-  for (int i = 0; i < kStepLoads<kBits, kN>; ++i) {
-    const int pack = kBits == 8   ? 2 * (step * 16 + t + i / 2 * 4) + i % 2
-                     : kBits == 4 ? step * 16 + t + 4 * i
-                     : kN == 4    ? step * 8 + t + 4 * i
-                                  : step * 4 + t;
-    raw[i] = load_once(codes + pack * 64 + 8 * g);
+    for (int i = 0; i < 2; ++i) {
+      const int pack = step * 8 + t + 4 * i;
+      raw[i] = load_once(codes + pack * 64 + 8 * g);
+      raw[2 + i] = high_bits_of(load_once(high + pack / 2 * 64 + 8 * g), pack % 2);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kStepLoads<kBits, kN>; ++i) {
+      const int pack = kBits == 8   ? 2 * (step * 16 + t + i / 2 * 4) + i % 2
+                       : kBits == 4 ? step * 16 + t + 4 * i
+                       : kN == 4    ? step * 8 + t + 4 * i
+                                    : step * 4 + t;
+      raw[i] = load_once(codes + pack * 64 + 8 * g);
+    }
   }
 }
 
@@ -69,6 +83,13 @@ __device__ __forceinline__ void codes_of_step(const uint2 (&raw)[kStepLoads<kBit
       const uint2 first = raw[2 * half], second = raw[2 * half + 1];
       a[2 * half] = (choose_bytes(first.x, second.x, which) >> (n % 2 * 4)) & 0x0f0f0f0fu;
       a[2 * half + 1] = (choose_bytes(first.y, second.y, which) >> (n % 2 * 4)) & 0x0f0f0f0fu;
+    }
+  } else if constexpr (kBits == 3) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint2 low = raw[half], high = raw[2 + half];
+      a[2 * half] = (low.x >> (2 * n) & 0x03030303u) | (high.x >> n & 0x01010101u) << 2;
+      a[2 * half + 1] = (low.y >> (2 * n) & 0x03030303u) | (high.y >> n & 0x01010101u) << 2;
     }
   } else if constexpr (kN == 4) {
 #pragma unroll
@@ -96,8 +117,7 @@ __device__ __forceinline__ void codes_of_any(const PackedShape& shape, const uin
     for (int b = 0; b < 4; ++b) {
       const int row = step * kStep + i / 2 * 16 + 4 * t + b;
       if (row >= shape.rows) continue;
-      const CodePosition at = code_position(shape, row, column);
-      a[i] |= static_cast<uint32_t>((codes[at.byte] >> at.shift) & ((1 << shape.bits) - 1)) << (8 * b);
+      a[i] |= CodedRows::code(codes, shape, row, column) << (8 * b);
     }
   }
 }
@@ -202,18 +222,22 @@ struct RawCodes {
   static constexpr bool kAtOnce = kSteps * kStepLoads<kBits, kN> <= 16;
   uint2 raw[kAtOnce ? kSteps : 1][kStepLoads<kBits, kN>];
 
+  /// Where the highest of 3 bits begin.
+  static __device__ __forceinline__ const uint8_t* high(const uint8_t* codes, int steps) {
+    return codes + steps * kStep * kN * 16 / 4;
+  }
   __device__ __forceinline__ void fetch(const uint8_t* codes, int steps) {
     if constexpr (kAtOnce) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
-        if (step < steps) load_step<kBits, kN>(codes, step, raw[step]);
+        if (step < steps) load_step<kBits, kN>(codes, high(codes, steps), step, raw[step]);
     }
   }
-  __device__ __forceinline__ auto& of_step(const uint8_t* codes, int step) {
+  __device__ __forceinline__ auto& of_step(const uint8_t* codes, int step, int steps) {
     if constexpr (kAtOnce) {
       return raw[step];
     } else {
-      load_step<kBits, kN>(codes, step, raw[0]);
+      load_step<kBits, kN>(codes, high(codes, steps), step, raw[0]);
       return raw[0];
     }
   }
@@ -227,7 +251,7 @@ __device__ __forceinline__ void multiply_fast(const uint8_t* codes, RawCodes<kBi
 #pragma unroll
   for (int step = 0; step < kMostSteps; ++step) {
     if (step >= steps) break;
-    const auto& raw = fetched.of_step(codes, step);
+    const auto& raw = fetched.of_step(codes, step, steps);
     const XBytes by = bytes_of_step(x, step);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
@@ -276,6 +300,8 @@ __device__ __forceinline__ void packed_product(const PackedShape& shape, const u
     run(std::integral_constant<int, 8>(), std::integral_constant<int, 4>());
   } else if (wide && shape.bits == 4) {
     run(std::integral_constant<int, 4>(), std::integral_constant<int, 4>());
+  } else if (wide && shape.bits == 3) {
+    run(std::integral_constant<int, 3>(), std::integral_constant<int, 4>());
   } else if (whole && shape.bits == 2 && shape.columns == 16 * kN2) {
     run(std::integral_constant<int, 2>(), std::integral_constant<int, kN2>());
   } else {
