@@ -19,12 +19,6 @@ enum class ProductEnd : uint8_t { kStore, kAdd, kSilu, kSquaredRelu };
 inline constexpr int64_t kMostStepRows = 8;
 inline constexpr int kMostStepProducts = 3;
 
-/// A product of one token with marks, or null: y once more, and what is added to it.
-struct MarkedProduct {
-  float* y = nullptr;
-  const float* before = nullptr;
-};
-
 /// Products of the same x, in f32. Device memory.
 struct StepProducts {
   int count = 0;
@@ -37,18 +31,12 @@ struct StepProducts {
   /// Where leaves_codes(), or null: what quantize_activations() makes of a gated product, besides.
   int8_t* y_codes = nullptr;
   float* y_scales = nullptr;  // per 32 columns
-  /// Where marks_step_products(), or null: `rows` once more, read as they come (kernels/cuda/marks.cuh). Their writer
-  /// must have been enqueued on this stream, in this pass.
-  const float* marked_rows = nullptr;
-  std::array<MarkedProduct, kMostStepProducts> marked;
 };
 /// Whether step_products() takes them: int8 x with a scale per 32 columns, integer weights whose scales belong to 32,
 /// 64, 128 or 256 columns, one to kMostStepRows rows; or `rows`, one, whose codes share a scale, and weights of 1 or 2
 /// bits with a scale per row. No offsets, and room in a block for them.
 bool takes_step_products(const StepProducts& call);
-/// Whether, taking them, it reads and writes marks.
-bool marks_step_products(const StepProducts& call);
-/// Whether, taking them with marked rows, it makes codes of a gated product at no cost.
+/// Whether, taking them with `rows`, it makes codes of a gated product at no cost.
 bool leaves_codes(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);

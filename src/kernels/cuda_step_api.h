@@ -93,18 +93,10 @@ struct AttendStep {
   /// With results: [tiles, kv heads] zeros, and zeros again when the kernel ends. The last block of a tile puts its
   /// spans together.
   uint32_t* arrived = nullptr;
-  /// Where marks_attend_step() and there is one row, or null: q, k and v once more, read as they come
-  /// (kernels/cuda/marks.cuh), and `out` once more. The kernel before writes q, k and v.
-  struct Marked {
-    const float *q = nullptr, *k = nullptr, *v = nullptr;
-    float* out = nullptr;
-  } marked;
 };
 Status attend_step(const AttendStep& call);
 /// Whether a thread block of the current device has room for a span of such keys and values.
 bool has_attend_step(const AttendPages& call);
-/// Whether attend_step() reads and writes marks.
-bool marks_attend_step(const AttendPages& call);
 
 /// y[r] = table[index[r]], rows of n.
 Status gather_rows(const float* table, const int32_t* index, int64_t rows, int64_t n, float* y, void* stream);
@@ -147,7 +139,5 @@ Status upload_on(void* stream, void* to, const void* from, int64_t bytes);
 Status download_on(void* stream, void* to, const void* from, int64_t bytes);
 /// Either may be the host's.
 Status copy_on(void* stream, void* to, const void* from, int64_t bytes);
-/// Device memory: all bytes become `value`.
-Status fill_on(void* stream, void* to, int value, int64_t bytes);
 
 }  // namespace lowbit::cuda

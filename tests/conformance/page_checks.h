@@ -202,14 +202,8 @@ class PagesCheck {
                                         spans_ > 1 ? tiles.results.data() : nullptr,
                                         spans_,
                                         nullptr};
-      ASSERT_TRUE(cuda::attend_step({attention,
-                                     k_d_->data(),
-                                     v_d_->data(),
-                                     cos_d_->data(),
-                                     sin_d_->data(),
-                                     true,
-                                     const_cast<uint32_t*>(arrived.data()),
-                                     {}}));
+      ASSERT_TRUE(cuda::attend_step({attention, k_d_->data(), v_d_->data(), cos_d_->data(), sin_d_->data(), true,
+                                     const_cast<uint32_t*>(arrived.data())}));
       expect_same(out.back(), wanted_, "a row of each, heads of " + std::to_string(d_));
     }
     expect_pages_of(

@@ -124,12 +124,10 @@ Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pa
     Run run{work, batch, batch.rows()};
     work.deferred_ = {};  // of a pass that failed
     work.codes_of_ = {};
-    LOWBIT_TRY(work.marks_.begin(batch.rows(), work.stream()));
     for (int i = first; i < last && run.m > 0; ++i) {
       const Compiled& c = steps_[size_t(i)];
       const StepTimer timer(work.profile_, label_of(c.step));
       LOWBIT_TRY(std::visit([&](const auto& step) { return run_step(c, step, run); }, c.step));
-      work.marks_.end_step(c.step);
       if (work.profile_ != nullptr) LOWBIT_TRY(work.wait());
     }
     return work.finish_rows();
@@ -312,7 +310,7 @@ Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run
   if (std::ranges::any_of(c.own_norms, [](const Buffer& norm) { return !norm.empty(); }))
     return run_normed(c, step, run);
   std::vector<StepPart> parts;
-  for (const Product& p : step.out) parts.push_back({&cuda_weight(p.weight), work.slot(p.to), p.to});
+  for (const Product& p : step.out) parts.push_back({&cuda_weight(p.weight), work.slot(p.to)});
   if (std::ranges::all_of(step.out, [&](const Product& p) { return p.add == adds; })) {
     const auto end = adds ? cuda::ProductEnd::kAdd : cuda::ProductEnd::kStore;
     LOWBIT_TRY_ASSIGN(const bool done, multiply_together(c, step.in, parts, end, run.m, work));
@@ -339,7 +337,7 @@ Status CudaProgram::run_step(const Compiled& c, const LinearStep& step, Run& run
 Status CudaProgram::run_step(const Compiled& c, const GluStep& step, Run& run) const {
   CudaWorkspace& work = run.work;
   const CudaWeight &gate = cuda_weight(step.gate), &up = cuda_weight(step.up);
-  const StepPart parts[] = {{&gate, work.slot(step.to), step.to}, {&up, work.up_.as<float>()}};
+  const StepPart parts[] = {{&gate, work.slot(step.to)}, {&up, work.up_.as<float>()}};
   const auto end = step.glu == Glu::kSquaredRelu ? cuda::ProductEnd::kSquaredRelu : cuda::ProductEnd::kSilu;
   if (step.gate_norm != nullptr || step.up_norm != nullptr) {
     LOWBIT_TRY_ASSIGN(const float* const x, input(c, step.in, gate.k, 0, run.m, work));
@@ -372,17 +370,9 @@ Status CudaProgram::run_step(const Compiled& c, const AttentionStep& step, Run& 
   if (work.batch_.is_packed(step.layer)) return run_packed(step, run);
   const CudaWorkspace::Rotation& r = *work.rotation_of(a);
   const cuda::AttendPages attend = attention_of(step, work);
-  if (takes_step(attend, work)) {
-    cuda::AttendStep call = {
-        attend, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), true, work.arrived_.as<uint32_t>(), {}};
-    const Marks& marks = work.marks_;
-    if (marks.of(step.v) != nullptr && cuda::marks_attend_step(attend)) {
-      if (step.q_norm == nullptr && step.k_norm == nullptr && marks.of(step.q) != nullptr)
-        call.marked = {marks.of(step.q), marks.of(step.k), marks.of(step.v)};
-      call.marked.out = work.marks_.add(step.to);
-    }
-    return cuda::attend_step(call);
-  }
+  if (takes_step(attend, work))
+    return cuda::attend_step(
+        {attend, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), true, work.arrived_.as<uint32_t>()});
   LOWBIT_TRY(cuda::rotate_and_store({q, k, work.slot(step.v), r.cos.as<float>(), r.sin.as<float>(), work.batch_.rows(),
                                      work.batch_.pages(step.layer), run.m, a.heads, work.stream()}));
   LOWBIT_TRY(cuda::attend_pages(prompt_attention_of(step, work)));
@@ -441,7 +431,6 @@ Status CudaProgram::run_step(const Compiled&, const GatherStep& step, Run& run) 
   if (work.batch_.wanted_in_front()) return {};
   const int64_t width = work.widths_[step.slot];
   float *const x = work.slot(step.slot), *const gathered = work.normed_.as<float>();
-  work.marks_.forget(step.slot);
   LOWBIT_TRY(cuda::gather_rows(x, work.batch_.wanted(), run.m, width, gathered, work.stream()));
   return cuda::copy_on(work.stream(), x, gathered, run.m * width * kFloat);
 }

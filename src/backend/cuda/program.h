@@ -55,7 +55,6 @@ class CudaProgram final : public Program {
   struct StepPart {
     const CudaWeight* weight = nullptr;
     float* to = nullptr;
-    Slot slot = kLogits;  // that it goes to
   };
   /// Products of the step's input and what comes behind them, in one launch; false, with nothing enqueued, where the
   /// rows or the weights are such that it takes several.

@@ -58,14 +58,6 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, in, front, true, 0, m, work));
     LOWBIT_TRY(quantize(front, x, m, work));
   }
-  if (cuda::marks_step_products(call)) {
-    if (call.rows != nullptr) call.marked_rows = work.marks_.of(in.from);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].slot == kLogits) continue;
-      if (end == cuda::ProductEnd::kAdd) call.marked[i].before = work.marks_.of(parts[i].slot);
-      call.marked[i].y = work.marks_.add(parts[i].slot);
-    }
-  }
   const bool leaves = call.rows != nullptr && front.code_group() == kCodeGroup && cuda::leaves_codes(call);
   if (leaves) call.y_codes = work.codes_.as<int8_t>(), call.y_scales = work.code_scales_.as<float>();
   LOWBIT_TRY(cuda::step_products(call));

@@ -105,7 +105,6 @@ Status CudaWorkspace::allocate(std::span<const Step> steps, const Limits& limits
   };
   slots_.resize(widths_.size());
   for (size_t s = 0; s < widths_.size(); ++s) LOWBIT_TRY(take(slots_[s], rows_ * widths_[s] * kFloat));
-  LOWBIT_TRY(marks_.reserve(steps, widths_));
   LOWBIT_TRY(take(normed_, rows_ * needs.normed * kFloat));
   LOWBIT_TRY(take(sum_, std::max({rows_ * needs.sum, rows_ * needs.up, needs.results}) * kFloat));
   up_ = results_ = sum_;
@@ -161,7 +160,6 @@ int64_t CudaWorkspace::bytes() const {
                           &chosen_, &chosen_before_, &logprobs_, &logprob_scratch_, &choose_scratch_})
     total += b->size();
   for (const Buffer& s : slots_) total += s.size();
-  total += marks_.bytes();
   for (const Rotation& r : rotations_) total += r.cos.size() + r.sin.size();
   return total;
 }

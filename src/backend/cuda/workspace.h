@@ -6,7 +6,6 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/batch.h"
-#include "backend/cuda/marks.h"
 #include "backend/cuda/recordings.h"
 #include "backend/cuda/weight.h"
 #include "kernels/cuda_api.h"
@@ -103,7 +102,6 @@ class CudaWorkspace final : public Workspace {
   std::vector<float> host_logits_;                       // of several sequences, or for sinks
   int64_t most_spans_ = 1;                               // of a sequence
   Buffer arrived_;                                       // AttendStep::arrived
-  Marks marks_;
   std::vector<Rotation> rotations_;
   CudaBatch batch_;
   std::vector<SequenceRows> sequences_;  // of a pass behind the first

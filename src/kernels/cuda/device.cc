@@ -142,10 +142,6 @@ Status copy_on(void* stream, void* to, const void* from, int64_t bytes) {
   return check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, as_stream(stream)),
                     "copy");
 }
-Status fill_on(void* stream, void* to, int value, int64_t bytes) {
-  if (bytes <= 0) return {};
-  return check_cuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), as_stream(stream)), "fill");
-}
 
 Result<Stream> Stream::create() {
   cudaStream_t stream = nullptr;

@@ -63,25 +63,6 @@ __device__ __forceinline__ float load_from_cluster(const float* from, int rank) 
   return v;
 }
 
-// ---- Words that other thread blocks write meanwhile: each is there as a whole or not yet
-
-__device__ __forceinline__ float load_relaxed(const float* from) {
-  float v;
-  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
-  return v;
-}
-__device__ __forceinline__ float4 load_relaxed(const float4* from) {
-  float4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ void store_relaxed(float* to, float v) {
-  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(v) : "memory");
-}
-
 // ---- Copies from global to shared memory that run beside the program
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {

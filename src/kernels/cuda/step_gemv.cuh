@@ -163,7 +163,6 @@ __device__ __forceinline__ void scale_step_gemv(const ProductArgs& p, const floa
 /// A lane's output in the warp that scales and adds, as known before there are sums: row lane % 16 of tile lane / 16.
 struct StepGemvOutput {
   float* to = nullptr;
-  MarkedProduct marked;
   float bias = 0, before = 0;
   template <int kTiles>
   __device__ __forceinline__ void find(const ProductArgs& p, int of_launch) {
@@ -174,27 +173,10 @@ struct StepGemvOutput {
     to = nullptr;
     if (n >= part.n || (kTiles == 1 && second == 1)) return;
     to = part.y + n;
-    marked = {part.marked.y == nullptr ? nullptr : part.marked.y + n,
-              part.marked.before == nullptr ? nullptr : part.marked.before + n};
     bias = part.bias == nullptr ? 0.0f : part.bias[n];
   }
-  template <bool kMarked>
   __device__ __forceinline__ void fetch_before(const ProductArgs& p) {
-    if (p.end != ProductEnd::kAdd || to == nullptr) return;
-    if constexpr (!kMarked) before = *to;
-    if constexpr (kMarked)
-      if (marked.before != nullptr) before = load_relaxed(marked.before);
-  }
-  template <bool kMarked>
-  __device__ __forceinline__ void store(const ProductArgs& p, float y) {
-    if constexpr (kMarked) wait_for_predecessor();  // as who reads without marks expects
-    if (to == nullptr) return;
-    if (p.end == ProductEnd::kAdd) {
-      if constexpr (kMarked) before = marked.before != nullptr ? when_written(before, marked.before) : *to;
-      y = __fadd_rn(before, y);
-    }
-    store_marked(marked.y, y);
-    *to = y;
+    if (p.end == ProductEnd::kAdd && to != nullptr) before = *to;
   }
 };
 
@@ -210,15 +192,14 @@ __device__ __forceinline__ void put_step_codes(const ProductArgs& p, float y, in
   const float v = lane < 16 ? neighbour[lane] : own;
   const Quantizer q = step_quantizer(__reduce_max_sync(0xffffffffu, magnitude_bits(v)));
   const int x_group = tile / 2;
-  wait_for_predecessor();  // nobody reads the codes before these any more
   p.y_codes[32 * x_group + lane] = static_cast<int8_t>(quantize_one(v, q.inverse));
   if (lane == 0) p.y_scales[x_group] = q.scale;
 }
 
 /// The groups of a tile, or of a pair, in their order; one warp.
-template <int kTiles, bool kMarked, bool kCodes>
+template <int kTiles, bool kCodes>
 __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const float* results, const float* scales,
-                                                     StepGemvOutput& out, int tile, float* neighbour) {
+                                                     const StepGemvOutput& out, int tile, float* neighbour) {
   const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16,
             base = kTiles == 2 ? lane / 16 * p.weight_groups * 16 + r : r;
   float acc = 0;
@@ -239,18 +220,18 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   if constexpr (kTiles == 2) {
     y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
     if constexpr (kCodes) put_step_codes(p, y, tile, neighbour);
-    if (lane >= 16) out.to = nullptr;
+    if (lane >= 16) return;
   }
-  out.store<kMarked>(p, y);
+  if (out.to != nullptr) *out.to = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
 }
 
-/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kMarked: rows are read with marks; kCodes: y
-/// becomes codes, too. What is not asked for is not there: each jump over instructions in a launch costs time.
-template <int Bits, int kTiles, bool kMarked, bool kCodes>
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kCodes: y becomes codes,
+/// too. What is not asked for is not there: each jump over instructions in a launch costs time.
+template <int Bits, int kTiles, bool kCodes>
 __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
   constexpr int kStages = kStepGemvStages<Bits, kTiles>;
-  if constexpr (!kMarked) let_successor_start();
+  let_successor_start();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
   const int of_half = p.weight_groups * 16, of_tile = of_half * kTiles, of_chunk = p.depth * p.warp_batches,
             first = warp * p.warp_batches, count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
@@ -266,9 +247,9 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
       slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
-  if constexpr (!kMarked) wait_for_predecessor();
-  out.fetch_before<kMarked>(p);
-  stage_step_gemv<kMarked>(p, product_shared, by);
+  wait_for_predecessor();
+  out.fetch_before(p);
+  stage_step_gemv(p, product_shared, by);
   __syncthreads();
   const uint8_t* const codes = product_shared + codes_from;
   const auto* const x_scales = reinterpret_cast<const float2*>(product_shared + scales_from);
@@ -280,7 +261,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
     if (accumulates && ordinal != 0) {
       out.find<kTiles>(p, tile);
-      out.fetch_before<kMarked>(p);
+      out.fetch_before(p);
     }
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
@@ -303,8 +284,8 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
     }
     __syncthreads();
     if (accumulates)
-      scale_and_add_groups<kTiles, kMarked, kCodes>(p, of, scales + scale_stage * of_tile, out, tile,
-                                                    reinterpret_cast<float*>(product_shared + p.factor_at));
+      scale_and_add_groups<kTiles, kCodes>(p, of, scales + scale_stage * of_tile, out, tile,
+                                           reinterpret_cast<float*>(product_shared + p.factor_at));
     scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
   }
 }

@@ -2,7 +2,6 @@
 // The token of step_gemv.cuh becomes codes and scales in shared memory: normed and quantized here, or
 // copied. Behind it lie zeros up to whole blocks of 128, scales that are zero for a share more.
 
-#include "kernels/cuda/marks.cuh"
 #include "kernels/cuda/step_norm.cuh"
 #include "kernels/cuda/step_products.cuh"
 
@@ -23,32 +22,6 @@ __device__ __forceinline__ void load_step_gemv(const float* row, int k, int firs
     const int column = step_gemv_column(first, i);
     v[i] = column < k ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
   }
-}
-
-/// Four columns of the row, once they are there.
-template <bool kMarked>
-__device__ __forceinline__ float4 load_step_quad(const ProductArgs& p, int column) {
-  if (column >= p.k) return float4{0, 0, 0, 0};
-  if constexpr (!kMarked) return *reinterpret_cast<const float4*>(p.rows + column);
-  const auto* const from = reinterpret_cast<const float4*>(p.marked_rows + column);
-  return when_written(load_relaxed(from), from);
-}
-template <bool kMarked>
-__device__ __forceinline__ void load_step_row(const ProductArgs& p, int first, StepGemvColumns& v) {
-  if constexpr (!kMarked) return load_step_gemv(p.rows, p.k, first, v);
-  // Waiting for one of many is less traffic than for all.
-  constexpr int kLast = kStepGemvQuads - 1;
-  if (step_gemv_column(first, kLast) < p.k) v[kLast] = load_step_quad<kMarked>(p, step_gemv_column(first, kLast));
-  bool missing = false;
-#pragma unroll
-  for (int i = 0; i < kStepGemvQuads; ++i) {
-    const int column = step_gemv_column(first, i);
-    v[i] = column < p.k ? load_relaxed(reinterpret_cast<const float4*>(p.marked_rows + column)) : float4{0, 0, 0, 0};
-    missing = missing || is_unwritten(v[i]);
-  }
-  if (!missing) return;
-#pragma unroll
-  for (int i = 0; i < kStepGemvQuads; ++i) v[i] = load_step_quad<kMarked>(p, step_gemv_column(first, i));
 }
 
 /// Codes and scales of a thread's first columns of a round. Eight lanes share an activation group; each of them works
@@ -88,7 +61,6 @@ __device__ __forceinline__ void quantize_round(const ProductArgs& p, uint8_t* sh
 }
 
 /// The row into shared memory, `v` first, with zeros up to a whole round of the norm; returns 1 / rms. All threads.
-template <bool kMarked>
 __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& v) {
   auto* const row = reinterpret_cast<float*>(shared + p.rows_at);
   auto* const found = reinterpret_cast<float*>(shared + p.factor_at);
@@ -98,7 +70,8 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
     if (step_gemv_column(0, i) < end) put_norm_columns(row, step_gemv_column(0, i), v[i]);
 #pragma unroll 1
   for (int column = kStepGemvRound + 4 * static_cast<int>(threadIdx.x); column < end; column += 4 * kProductThreads)
-    put_norm_columns(row, column, load_step_quad<kMarked>(p, column));
+    put_norm_columns(row, column,
+                     column < p.k ? *reinterpret_cast<const float4*>(p.rows + column) : float4{0, 0, 0, 0});
   __syncthreads();
   if (threadIdx.x < 32) {
     const float rms = step_inverse_rms(row, p.k, p.eps);
@@ -110,27 +83,25 @@ __device__ __forceinline__ float stage_row(const ProductArgs& p, uint8_t* shared
 
 /// `by`: the norm's first columns, which came before the previous kernel had ended. Without a norm the next round's
 /// columns are under way while one becomes codes.
-template <bool kMarked>
 __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
   const bool has_norm = p.norm != nullptr;
   StepGemvColumns v, other;  // the norm's, or the next round
-  load_step_row<kMarked>(p, 0, v);
-  if constexpr (kMarked) let_successor_start();
+  load_step_gemv(p.rows, p.k, 0, v);
 #pragma unroll
   for (int i = 0; i < kStepGemvQuads; ++i) other[i] = by[i];
-  const float factor = has_norm ? stage_row<kMarked>(p, shared, v) : 1.0f;
+  const float factor = has_norm ? stage_row(p, shared, v) : 1.0f;
 #pragma unroll 1
   for (int first = 0; first < p.k; first += kStepGemvRound) {
     if (has_norm) {
       if (first != 0) {
-        load_step_row<kMarked>(p, first, v);
+        load_step_gemv(p.rows, p.k, first, v);
         load_step_gemv(p.norm, p.k, first, other);
       }
 #pragma unroll
       for (int i = 0; i < kStepGemvQuads; ++i)
         if (step_gemv_column(first, i) < p.k) v[i] = normed(v[i], factor, other[i]);  // zeros behind, whatever factor
     } else if (first + kStepGemvRound < p.k) {
-      load_step_row<kMarked>(p, first + kStepGemvRound, other);
+      load_step_gemv(p.rows, p.k, first + kStepGemvRound, other);
     }
     quantize_round(p, shared, first, v);
     if (!has_norm) {
@@ -141,13 +112,12 @@ __device__ __forceinline__ void quantize_row(const ProductArgs& p, uint8_t* shar
 }
 
 /// All threads; they meet afterwards.
-template <bool kMarked>
 __device__ __forceinline__ void stage_step_gemv(const ProductArgs& p, uint8_t* shared, const StepGemvColumns& by) {
   auto* const scales = reinterpret_cast<float*>(shared + p.x_scales_at);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kStepGemvXGroups) scales[p.k_blocks * 4 + thread] = 0.0f;
-  if (kMarked || p.rows != nullptr) {
-    quantize_row<kMarked>(p, shared, by);
+  if (p.rows != nullptr) {
+    quantize_row(p, shared, by);
   } else {
     copy_product_codes(p, shared);
     for (int i = p.x_group_count + thread; i < p.k_blocks * 4; i += kProductThreads) scales[i] = 0.0f;

@@ -71,7 +71,6 @@ ProductArgs args_of(const StepProducts& call) {
   ProductArgs args{};
   args.parts = call.count;
   args.rows = call.rows;
-  args.marked_rows = call.marked_rows;
   args.codes = static_cast<const int8_t*>(first.x);
   args.x_scales = first.x_scales;
   args.ldx = first.ldx;
@@ -103,8 +102,7 @@ ProductArgs args_of(const StepProducts& call) {
                     from.ldy,
                     static_cast<int>(from.w.n),
                     static_cast<int>(factor_rows(from.w.n)),
-                    block,
-                    call.marked[static_cast<size_t>(i)]};
+                    block};
     block += static_cast<int>(ceil_div(from.w.n, 16));
   }
   args.tiles = gates(call.end) ? static_cast<int>(ceil_div(call.parts[0].w.n, 16)) : block;
@@ -125,10 +123,9 @@ bool takes(const StepProducts& call, const Matmul& part) {
 template <int Bits, int kTiles>
 const void* kernel_of(const ProductArgs& args) {
   if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
-  if (args.marked_rows == nullptr) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false, false>);
   if constexpr (kTiles == 2)
-    if (args.y_codes != nullptr) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, true>);
-  return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true, false>);
+    if (args.y_codes != nullptr) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true>);
+  return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false>);
 }
 template <int kTiles>
 const void* kernel_of(int bits, const ProductArgs& args) {
@@ -152,20 +149,13 @@ bool takes_step_products(const StepProducts& call) {
          place(call, args, grid_of(args, device)) <= device.shared_bytes;
 }
 
-bool marks_step_products(const StepProducts& call) {
-  Device device{};
-  return current_device(&device) == cudaSuccess && device.bulk_copies && call.parts[0].overlap &&
-         !takes_bit_step(call) && streams(args_of(call));
-}
-
 bool leaves_codes(const StepProducts& call) {
   const int64_t n = call.parts[0].w.n;
   Device device{};
   if (!gates(call.end) || takes_bit_step(call) || n % 64 != 0 || current_device(&device) != cudaSuccess) return false;
   const ProductArgs args = args_of(call);
   const int blocks = grid_of(args, device);
-  return streams(args) && args.marked_rows != nullptr &&
-         2 * ceil_div(args.tiles / 2, blocks) <= ceil_div(args.tiles, blocks);
+  return streams(args) && args.rows != nullptr && 2 * ceil_div(args.tiles / 2, blocks) <= ceil_div(args.tiles, blocks);
 }
 
 int64_t step_product_blocks(const StepProducts& call) {

@@ -28,14 +28,12 @@ struct ProductPart {
   float* y;
   int64_t ldy;
   int n, n_padded, first_block;
-  MarkedProduct marked;  // one row
 };
 
 struct ProductArgs {
   ProductPart part[kMostStepProducts];
   int parts;
   const float* rows;  // or codes and x_scales
-  const float* marked_rows;
   const int8_t* codes;
   const float* x_scales;
   int64_t ldx;

@@ -85,7 +85,6 @@ Status find_non_finite(const float*, int64_t, uint64_t, uint64_t*, void*) { retu
 
 bool takes_step_products(const StepProducts&) { return false; }
 bool leaves_codes(const StepProducts&) { return false; }
-bool marks_step_products(const StepProducts&) { return false; }
 int64_t step_product_blocks(const StepProducts&) { return 0; }
 Status step_products(const StepProducts&) { return not_built(); }
 
@@ -96,7 +95,6 @@ Status rotate_and_store(const StoreRows&) { return not_built(); }
 Status attend_pages(const AttendPages&) { return not_built(); }
 Status attend_step(const AttendStep&) { return not_built(); }
 bool has_attend_step(const AttendPages&) { return false; }
-bool marks_attend_step(const AttendPages&) { return false; }
 Status rotate_transform_and_store(const StoreTransformed&) { return not_built(); }
 Status pack_pages(const PackPages&) { return not_built(); }
 Status attend_packed(const AttendPacked&) { return not_built(); }
@@ -114,7 +112,6 @@ Status round_to_halves(const float*, int64_t, bool, float*, void*) { return not_
 Status upload_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status download_on(void*, void*, const void*, int64_t) { return not_built(); }
 Status copy_on(void*, void*, const void*, int64_t) { return not_built(); }
-Status fill_on(void*, void*, int, int64_t) { return not_built(); }
 
 struct GruDeviceCell::Impl {};
 

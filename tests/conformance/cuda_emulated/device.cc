@@ -67,10 +67,6 @@ Status copy_on(void*, void* to, const void* from, int64_t bytes) {
   });
   return {};
 }
-Status fill_on(void*, void* to, int value, int64_t bytes) {
-  fibers::now_or_recorded([=] { std::memset(to, value, static_cast<size_t>(bytes)); });
-  return {};
-}
 Result<Buffer> allocate_pinned(int64_t bytes, const char* what) {
   auto buffer = allocate(bytes, what);
   return Buffer::borrow({buffer->data(), static_cast<size_t>(bytes)}, std::make_shared<Buffer>(*buffer));
@@ -194,7 +190,6 @@ bool takes_step_products(const StepProducts& call) {
   for (int i = 0; i < call.count; ++i) takes = takes && (call.parts[size_t(i)].x_groups || one);
   return takes;
 }
-bool marks_step_products(const StepProducts& call) { return call.parts[0].m == 1; }
 bool leaves_codes(const StepProducts& call) {
   return call.end != ProductEnd::kStore && call.end != ProductEnd::kAdd && call.parts[0].m == 1;
 }
@@ -207,11 +202,10 @@ Status step_products(const StepProducts& call) {
     const int64_t m = first.m, k = first.w.k, ldq = (k + 63) / 64 * 64;
     std::vector<float> x(size_t(m * k)), scales(size_t(m * first.w.groups));
     std::vector<int8_t> codes(size_t(m * ldq));
-    const float* const rows = call.marked_rows != nullptr ? call.marked_rows : call.rows;
     if (call.norm != nullptr) {
-      (void)norm_rows(rows, call.norm, m, k, call.eps, x.data(), nullptr);
+      (void)norm_rows(call.rows, call.norm, m, k, call.eps, x.data(), nullptr);
     } else if (call.rows != nullptr) {
-      std::copy_n(rows, x.size(), x.data());
+      std::copy_n(call.rows, x.size(), x.data());
     }
     if (call.rows != nullptr)
       (void)quantize_activations(x.data(), Element::kF32, m, k, k, first.x_groups ? first.w.group : 0, codes.data(),
@@ -230,8 +224,6 @@ Status step_products(const StepProducts& call) {
     if (call.end == ProductEnd::kSquaredRelu) (void)squared_relu_rows(y[0].data(), y[1].data(), count, nullptr);
     for (int i = 0; i < call.count; ++i) {
       auto* const to = static_cast<float*>(call.parts[size_t(i)].y);
-      const MarkedProduct& marked = call.marked[size_t(i)];
-      if (marked.before != nullptr) std::copy_n(marked.before, count, to);
       if (call.end == ProductEnd::kAdd) {
         (void)add_rows(y[size_t(i)].data(), count, to, nullptr);
       } else if (i == 0 || call.end == ProductEnd::kStore) {
@@ -240,7 +232,6 @@ Status step_products(const StepProducts& call) {
       if (i == 0 && call.y_codes != nullptr)
         (void)quantize_activations(to, Element::kF32, 1, count, count, 32, call.y_codes, (count + 63) / 64 * 64,
                                    call.y_scales, nullptr);
-      if (marked.y != nullptr) std::copy_n(to, y[size_t(i)].size(), marked.y);
     }
   });
   return {};

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/block/attention_tensor.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/marks.cuh"
 #include "kernels/cuda/status.h"
 
 namespace lowbit::cuda {
@@ -64,7 +63,7 @@ __device__ __forceinline__ void fetch_span(const AttendPages& call, const PagedT
 
 /// The rotated queries as two f16 each; the new key and value into their page and, where this span has them, beside the
 /// others. Half a warp has a row, and the first warp two more. All copies have come.
-template <int kDim, bool kMarked>
+template <int kDim>
 __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile& tile, int span,
                                          const float2 (&turns)[kDim / 32], TensorStepShared<kDim>& shared) {
   constexpr int kHalf = kDim / 2, kPairs = kHalf / kLanes;
@@ -72,35 +71,17 @@ __device__ __forceinline__ void add_rows(const AttendStep& call, const PagedTile
   const int lane = static_cast<int>(threadIdx.x) % kLanes, position = tile.sequence.position;
   const int page = position / kTensorPage, t = position % kTensorPage;
   const int64_t kv_row = (int64_t{tile.sequence.row} * attend.kv.kv_heads + tile.kv_head) * kDim;
-  const float *const all_q = kMarked ? call.marked.q : attend.q, *const all_k = kMarked ? call.marked.k : call.k,
-                     *const all_v = kMarked ? call.marked.v : call.v;
-  constexpr int kRounds = 2;  // of loads, all of which come before any is used
-  const float* of_round[kRounds];
-  float2 loaded[kRounds][kPairs];
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int r = static_cast<int>(threadIdx.x) / kLanes + round * kTensorRows, query = r - 2;  // -2: value, -1: key
-    of_round[round] = lane + (query == -2   ? all_v + kv_row
-                              : query == -1 ? all_k + kv_row
-                                            : all_q + tile.offset(attend, query < tile.count ? query : 0));
-    const auto load = [&](int e) { return kMarked ? load_relaxed(of_round[round] + e) : of_round[round][e]; };
-    if (r < kTensorRows + 2)
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) loaded[round][i] = {load(i * kLanes), load(i * kLanes + kHalf)};
-  }
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int r = static_cast<int>(threadIdx.x) / kLanes + round * kTensorRows, query = r - 2;
-    if (r >= kTensorRows + 2) break;
-    float2(&pairs)[kPairs] = loaded[round];
+  for (int r = static_cast<int>(threadIdx.x) / kLanes; r < kTensorRows + 2; r += kTensorRows) {
+    const int query = r - 2;  // -2: value, -1: key
+    const float* const from = query == -2   ? call.v + kv_row
+                              : query == -1 ? call.k + kv_row
+                                            : attend.q + tile.offset(attend, query < tile.count ? query : 0);
+    float2 pairs[kPairs];
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      float a = pairs[i].x, b = pairs[i].y;
-      if constexpr (kMarked) {
-        a = when_written(a, of_round[round] + i * kLanes);
-        b = when_written(b, of_round[round] + i * kLanes + kHalf);
-      }
+      const float a = from[i * kLanes + lane], b = from[i * kLanes + lane + kHalf];
       pairs[i] = {__fsub_rn(__fmul_rn(a, turns[i].x), __fmul_rn(b, turns[i].y)),
                   __fadd_rn(__fmul_rn(b, turns[i].x), __fmul_rn(a, turns[i].y))};
       if (query == -2) pairs[i] = {a, b};
@@ -254,17 +235,11 @@ __device__ __forceinline__ void weigh_half_head(int count, TensorStepShared<kDim
   }
 }
 
-__device__ __forceinline__ void put_output(const AttendStep& call, int64_t at, float v) {
-  store_marked(call.marked.out == nullptr ? nullptr : call.marked.out + at, v);
-  call.attend.out[at] = v;
-}
-
 /// Puts the span's pages together, a thread for each element: results of the span, or the output where there is no
 /// other.
 template <int kDim, bool kCluster>
-__device__ __forceinline__ void join_pages(const AttendStep& step, const PagedTile& tile, const Seen& seen,
+__device__ __forceinline__ void join_pages(const AttendPages& call, const PagedTile& tile, const Seen& seen,
                                            TensorStepShared<kDim>& shared) {
-  const AttendPages& call = step.attend;
   const int begin = seen.begin / kTensorPage, end = (seen.end + kTensorPage - 1) / kTensorPage;
   for (int at = static_cast<int>(threadIdx.x); at < tile.count * kDim; at += kPagedThreads) {
     const int query = at / kDim, element = at % kDim;
@@ -280,7 +255,7 @@ __device__ __forceinline__ void join_pages(const AttendStep& step, const PagedTi
       all = joined_page(by, shared.products[page][query][element], all);
     }
     if (call.results == nullptr) {
-      put_output(step, tile.offset(call, query) + element, __fmul_rn(all, __fdiv_rn(1.0f, running.total)));
+      call.out[tile.offset(call, query) + element] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
       continue;
     }
     float* const to = kCluster ? shared.result(query) : result_of(call, static_cast<int>(blockIdx.z), query);
@@ -294,7 +269,7 @@ template <int kDim, bool kCluster>
 __device__ __forceinline__ void join_spans(const AttendStep& call, const PagedTile& tile,
                                            TensorStepShared<kDim>& shared) {
   const AttendPages& attend = call.attend;
-  const auto put = [&](int64_t at, float v) { put_output(call, at, v); };
+  const auto put = [&](int64_t at, float v) { attend.out[at] = v; };
   if constexpr (kCluster) {
     meet_in_cluster();
     merge_elements<true>(
@@ -312,12 +287,12 @@ __device__ __forceinline__ void join_spans(const AttendStep& call, const PagedTi
   if (shared.is_last) merge_tile<true>(attend, tile, put);
 }
 
-/// kCluster: the blocks of a tile's spans are one. kMarked: q, k and v are read with marks.
-template <int kDim, bool kCluster, bool kMarked>
+/// kCluster: the blocks of a tile's spans are one.
+template <int kDim, bool kCluster>
 __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid_constant__ AttendStep call) {
   LOWBIT_DYNAMIC_SHARED(bytes);
   auto& shared = *reinterpret_cast<TensorStepShared<kDim>*>(bytes);
-  if constexpr (!kMarked) let_successor_start();
+  let_successor_start();
   const AttendPages& attend = call.attend;
   const PagedTile tile = paged_tile(attend);
   const int span = tile.first_span + static_cast<int>(blockIdx.z), position = tile.sequence.position;
@@ -330,20 +305,18 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
     const int64_t at = int64_t{position} * (kDim / 2) + i * kLanes + static_cast<int>(threadIdx.x) % kLanes;
     turns[i] = {call.cos[at], call.sin[at]};
   }
-  if constexpr (!kMarked) wait_for_predecessor();
+  wait_for_predecessor();
   wait_for_all_copies();
   __syncthreads();
-  add_rows<kDim, kMarked>(call, tile, span, turns, shared);
-  if constexpr (kMarked) let_successor_start();
+  add_rows<kDim>(call, tile, span, turns, shared);
   __syncthreads();
   const int page = static_cast<int>(threadIdx.x) / 64;
   const bool there = page * kTensorPage < seen.end && (page + 1) * kTensorPage > seen.begin;
   score_half_page<kDim>(seen, there, shared);
   __syncthreads();
   if (there) weigh_half_head<kDim>(tile.count, shared);
-  if constexpr (kMarked) wait_for_predecessor();  // as who reads without marks expects
   __syncthreads();
-  join_pages<kDim, kCluster>(call, tile, seen, shared);
+  join_pages<kDim, kCluster>(attend, tile, seen, shared);
   if (attend.results != nullptr) join_spans<kDim, kCluster>(call, tile, shared);
 }
 
@@ -352,10 +325,7 @@ cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
   const AttendPages& a = call.attend;
   const auto spans = a.results == nullptr ? 1u : std::bit_ceil(static_cast<unsigned>(a.spans));
   const bool cluster = device.bulk_copies && spans > 1 && spans <= kMostOfCluster;
-  const bool marked = call.marked.q != nullptr;
-  auto* const kernel = cluster ? marked ? &attend_tensor_rows<kDim, true, true> : &attend_tensor_rows<kDim, true, false>
-                       : marked ? &attend_tensor_rows<kDim, false, true>
-                                : &attend_tensor_rows<kDim, false, false>;
+  auto* const kernel = cluster ? &attend_tensor_rows<kDim, true> : &attend_tensor_rows<kDim, false>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
   const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads), spans);
   return launch_cluster(kernel, grid, dim3(kPagedThreads), dim3(1, 1, cluster ? spans : 1),
@@ -369,8 +339,6 @@ bool block::has_tensor_step(int64_t head_dim, int64_t shared_bytes) {
   const auto bytes = head_dim == 64 ? sizeof(TensorStepShared<64>) : sizeof(TensorStepShared<128>);
   return (head_dim == 64 || head_dim == 128) && static_cast<int64_t>(bytes) <= shared_bytes;
 }
-
-bool marks_attend_step(const AttendPages& call) { return takes_tensor_cores(call); }
 
 Status block::attend_tensor_step(const AttendStep& call) {
   Device device{};

@@ -15,10 +15,5 @@ inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from
 inline void wait_for_all_copies() {}
 inline void meet_in_cluster() {}
 inline float load_from_cluster(const float* from, int) { return *from; }
-template <class T>
-inline T load_relaxed(const T* from) {
-  return *from;
-}
-inline void store_relaxed(float* to, float v) { *to = v; }
 
 }  // namespace lowbit::cuda
