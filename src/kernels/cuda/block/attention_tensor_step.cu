@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/cuda/block/attention_tensor.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 

@@ -13,7 +13,5 @@ inline void let_successor_start() {}
 inline void wait_for_predecessor() {}
 inline void copy_to_shared_16(void* to, const void* from) { std::memcpy(to, from, 16); }
 inline void wait_for_all_copies() {}
-inline void meet_in_cluster() {}
-inline float load_from_cluster(const float* from, int) { return *from; }
 
 }  // namespace lowbit::cuda
