@@ -28,16 +28,11 @@ struct StepProducts {
   const float* norm = nullptr;  // [k]
   float eps = 0;
   ProductEnd end = ProductEnd::kStore;
-  /// Where leaves_codes(), or null: what quantize_activations() makes of a gated product, besides.
-  int8_t* y_codes = nullptr;
-  float* y_scales = nullptr;  // per 32 columns
 };
 /// Whether step_products() takes them: int8 x with a scale per 32 columns, integer weights whose scales belong to 32,
 /// 64, 128 or 256 columns, one to kMostStepRows rows; or `rows`, one, whose codes share a scale, and weights of 1 or 2
 /// bits with a scale per row. No offsets, and room in a block for them.
 bool takes_step_products(const StepProducts& call);
-/// Whether, taking them with `rows`, it makes codes of a gated product at no cost.
-bool leaves_codes(const StepProducts& call);
 /// Thread blocks of the launch, each of which norms and quantizes rows.
 int64_t step_product_blocks(const StepProducts& call);
 /// Enqueues them. Errors: what CUDA says.

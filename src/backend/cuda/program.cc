@@ -123,7 +123,6 @@ Status CudaProgram::run_pass(CudaWorkspace& work, const Batch& batch, int64_t pa
   const auto enqueue = [&]() -> Status {
     Run run{work, batch, batch.rows()};
     work.deferred_ = {};  // of a pass that failed
-    work.codes_of_ = {};
     for (int i = first; i < last && run.m > 0; ++i) {
       const Compiled& c = steps_[size_t(i)];
       const StepTimer timer(work.profile_, label_of(c.step));

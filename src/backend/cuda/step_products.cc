@@ -12,7 +12,6 @@ namespace {
 /// Every thread block makes x's codes for itself. Beyond so many blocks of a multiprocessor, and columns of all blocks,
 /// one launch that makes them for all is faster.
 constexpr int64_t kBlocksOfAProcessor = 2, kMostColumns = int64_t{4} << 20;
-constexpr int64_t kCodeGroup = 32;  // columns that share a scale where a gated product leaves codes
 /// Three tokens and more with a scale of x per some columns: beyond so many weights the kernels of many tokens are
 /// faster, which read each weight once for all tokens.
 constexpr int64_t kMostWeightsOfTokens = int64_t{8} << 20;
@@ -29,9 +28,6 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   for (const StepPart& part : parts) weights += part.weight->n * part.weight->k;
   if (m > 2 && front.code_group() > 0 && weights > kMostWeightsOfTokens) return false;
   LOWBIT_TRY(work.finish_rows());
-  const CudaWorkspace::CodesOf of{work.slot(in.from), front.code_group(), front.rounding};
-  const bool has_codes = in.norm == nullptr && of == work.codes_of_;  // the step before has left them
-  if (!has_codes) work.codes_of_ = {};
   cuda::StepProducts call;
   call.end = end;
   for (const StepPart& part : parts) {
@@ -48,20 +44,14 @@ Result<bool> CudaProgram::multiply_together(const Compiled& c, const StepInput& 
   call.norm = in.norm == nullptr ? nullptr : c.norm.as<float>();
   call.eps = in.norm == nullptr ? 0.0f : in.norm->eps;
   const int64_t blocks = cuda::step_product_blocks(call);
-  if (has_codes) {
-    call.rows = nullptr;
-    if (!cuda::takes_step_products(call)) return false;
-  } else if (blocks > kBlocksOfAProcessor * work.multiprocessors_ || blocks * front.k > kMostColumns ||
-             !cuda::takes_step_products(call)) {
+  if (blocks > kBlocksOfAProcessor * work.multiprocessors_ || blocks * front.k > kMostColumns ||
+      !cuda::takes_step_products(call)) {
     call.rows = call.norm = nullptr;
     if (!cuda::takes_step_products(call)) return false;
     LOWBIT_TRY_ASSIGN(const float* const x, operand(c, in, front, true, 0, m, work));
     LOWBIT_TRY(quantize(front, x, m, work));
   }
-  const bool leaves = call.rows != nullptr && front.code_group() == kCodeGroup && cuda::leaves_codes(call);
-  if (leaves) call.y_codes = work.codes_.as<int8_t>(), call.y_scales = work.code_scales_.as<float>();
   LOWBIT_TRY(cuda::step_products(call));
-  if (leaves) work.codes_of_ = {parts.front().to, kCodeGroup, front.rounding};
   return true;
 }
 

@@ -21,18 +21,6 @@ namespace lowbit::cuda {
 template <int Bits, int kTiles>
 inline constexpr int kStepGemvStages = Bits == 8 || kTiles == 2 ? 2 : 4;
 
-/// The tiles of a thread block, one after the other. Two neighbours have whole activation groups of a gated product.
-template <bool kCodes>
-__device__ __forceinline__ int first_step_tile() {
-  return static_cast<int>(blockIdx.x) * (kCodes ? 2 : 1);
-}
-template <bool kCodes>
-__device__ __forceinline__ int next_step_tile(int tile) {
-  const int blocks = static_cast<int>(gridDim.x);
-  if (!kCodes) return tile + blocks;
-  return tile % 2 == 0 ? tile + 1 : tile - 1 + 2 * blocks;
-}
-
 /// A tile of the launch, or tile `half` of a pair: the part that it belongs to, and its number there.
 template <int kTiles>
 struct StepGemvTile {
@@ -47,12 +35,12 @@ struct StepGemvTile {
 };
 
 /// The copies of a thread's own words and of the tiles' scales, share by share over the tiles of its block.
-template <int Bits, int kTiles, bool kCodes>
+template <int Bits, int kTiles>
 struct StepGemvCopies {
   using Order = FragmentOrder<Bits, 1>;
   using Copies = ProductCopies<Bits>;
   static constexpr int kPanelBytes = kPanelPacks * Order::kPackBytes;  // of two batches
-  int tile = first_step_tile<kCodes>(), chunk = 0, stage = 0, scale_stage = 0;
+  int tile = static_cast<int>(blockIdx.x), chunk = 0, stage = 0, scale_stage = 0;
   const uint8_t* from[kTiles];
 
   /// A tile's scales, [groups][16] floats, and where its words begin.
@@ -97,7 +85,7 @@ struct StepGemvCopies {
       if (++chunk == p.chunks) {
         chunk = 0;
         scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
-        tile = next_step_tile<kCodes>(tile);
+        tile += static_cast<int>(gridDim.x);
       }
     }
     end_product_stage();
@@ -180,26 +168,10 @@ struct StepGemvOutput {
   }
 };
 
-/// Codes of a gated product: an even tile's outputs wait in `neighbour` for those of the next, a barrier later. One
-/// warp, whose first sixteen lanes have y.
-__device__ __forceinline__ void put_step_codes(const ProductArgs& p, float y, int tile, float* neighbour) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (tile % 2 == 0) {
-    if (lane < 16) neighbour[lane] = y;
-    return;
-  }
-  const float own = __shfl_up_sync(0xffffffffu, y, 16);
-  const float v = lane < 16 ? neighbour[lane] : own;
-  const Quantizer q = step_quantizer(__reduce_max_sync(0xffffffffu, magnitude_bits(v)));
-  const int x_group = tile / 2;
-  p.y_codes[32 * x_group + lane] = static_cast<int8_t>(quantize_one(v, q.inverse));
-  if (lane == 0) p.y_scales[x_group] = q.scale;
-}
-
 /// The groups of a tile, or of a pair, in their order; one warp.
-template <int kTiles, bool kCodes>
+template <int kTiles>
 __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const float* results, const float* scales,
-                                                     const StepGemvOutput& out, int tile, float* neighbour) {
+                                                     const StepGemvOutput& out) {
   const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 16,
             base = kTiles == 2 ? lane / 16 * p.weight_groups * 16 + r : r;
   float acc = 0;
@@ -219,15 +191,13 @@ __device__ __forceinline__ void scale_and_add_groups(const ProductArgs& p, const
   float y = __fadd_rn(acc, out.bias);
   if constexpr (kTiles == 2) {
     y = gated(y, __shfl_down_sync(0xffffffffu, y, 16), p.end);
-    if constexpr (kCodes) put_step_codes(p, y, tile, neighbour);
     if (lane >= 16) return;
   }
   if (out.to != nullptr) *out.to = p.end == ProductEnd::kAdd ? __fadd_rn(out.before, y) : y;
 }
 
-/// kTiles 2: the tiles are those of parts 0 and 1, and become one output. kCodes: y becomes codes,
-/// too. What is not asked for is not there: each jump over instructions in a launch costs time.
-template <int Bits, int kTiles, bool kCodes>
+/// kTiles 2: the tiles are those of parts 0 and 1, and become one output.
+template <int Bits, int kTiles>
 __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __grid_constant__ ProductArgs p) {
   extern __shared__ __align__(16) uint8_t product_shared[];
   constexpr int kStages = kStepGemvStages<Bits, kTiles>;
@@ -237,13 +207,13 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
             first = warp * p.warp_batches, count = warp < p.depth ? (p.k + 63) / 64 - first : 0;
   const auto* const scales = reinterpret_cast<const float*>(product_shared);      // [scale stages][tiles][groups][16]
   auto* const results = reinterpret_cast<float*>(product_shared + p.results_at);  // [2][tiles][groups][16]
-  StepGemvCopies<Bits, kTiles, kCodes> copies;
+  StepGemvCopies<Bits, kTiles> copies;
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) copies.next(p, product_shared, count, of_chunk);
   StepGemvColumns by = {};
   if (p.norm != nullptr && p.rows != nullptr) load_step_gemv(p.norm, p.k, 0, by);
   StepGemvOutput out;
-  if (warp == 0) out.find<kTiles>(p, first_step_tile<kCodes>());
+  if (warp == 0) out.find<kTiles>(p, static_cast<int>(blockIdx.x));
   int codes_from = p.codes_at + 64 * first + 32 * g + 8 * t, scales_from = p.x_scales_at + 8 * (first + t),
       slot = ((2 * (first + t) + 1) >> p.scale_shift) * 16 + 2 * g;
   asm volatile("" : "+r"(codes_from), "+r"(scales_from), "+r"(slot));  // behind the wait each instruction costs time
@@ -256,7 +226,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
   const uint8_t* stage = product_shared + p.weights_at;
   int ordinal = 0, scale_stage = 0;
 #pragma unroll 1
-  for (int tile = first_step_tile<kCodes>(); tile < p.tiles; tile = next_step_tile<kCodes>(tile), ++ordinal) {
+  for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x), ++ordinal) {
     float* const of = results + (ordinal & 1) * of_tile;
     const bool accumulates = warp == ordinal % (kProductThreads / 32);
     if (accumulates && ordinal != 0) {
@@ -283,9 +253,7 @@ __global__ void __launch_bounds__(kProductThreads, 3) step_gemv_kernel(const __g
       if (stage == product_shared + p.results_at) stage = product_shared + p.weights_at;
     }
     __syncthreads();
-    if (accumulates)
-      scale_and_add_groups<kTiles, kCodes>(p, of, scales + scale_stage * of_tile, out, tile,
-                                           reinterpret_cast<float*>(product_shared + p.factor_at));
+    if (accumulates) scale_and_add_groups<kTiles>(p, of, scales + scale_stage * of_tile, out);
     scale_stage = scale_stage + 1 == p.scale_stages ? 0 : scale_stage + 1;
   }
 }

@@ -45,7 +45,7 @@ int place_step_gemv(const StepProducts& call, ProductArgs& args, int grid) {
   args.codes_at = args.results_at + std::max(2 * groups, args.norm == nullptr ? 0 : norm_row_bytes(args.k));
   args.x_scales_at = args.codes_at + args.k_blocks * 128 + 32 * kStepGemvXGroups;
   args.factor_at = args.x_scales_at + (args.k_blocks * 4 + kStepGemvXGroups) * 4;
-  return args.factor_at + 64;  // or half an activation group of y
+  return args.factor_at + 16;
 }
 
 /// Lays out shared memory; returns its bytes.
@@ -75,8 +75,6 @@ ProductArgs args_of(const StepProducts& call) {
   args.x_scales = first.x_scales;
   args.ldx = first.ldx;
   args.norm = call.norm;
-  args.y_codes = call.y_codes;
-  args.y_scales = call.y_scales;
   args.eps = call.eps;
   args.m = static_cast<int>(first.m);
   args.k = static_cast<int>(first.w.k);
@@ -121,15 +119,15 @@ bool takes(const StepProducts& call, const Matmul& part) {
 }
 
 template <int Bits, int kTiles>
-const void* kernel_of(const ProductArgs& args) {
-  if (!streams(args)) return reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
-  if constexpr (kTiles == 2)
-    if (args.y_codes != nullptr) return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, true>);
-  return reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles, false>);
+const void* kernel_of(bool streams) {
+  return streams ? reinterpret_cast<const void*>(&step_gemv_kernel<Bits, kTiles>)
+                 : reinterpret_cast<const void*>(&step_products_kernel<Bits, kTiles>);
 }
 template <int kTiles>
-const void* kernel_of(int bits, const ProductArgs& args) {
-  return bits == 2 ? kernel_of<2, kTiles>(args) : bits == 4 ? kernel_of<4, kTiles>(args) : kernel_of<8, kTiles>(args);
+const void* kernel_of(int bits, bool streams) {
+  return bits == 2   ? kernel_of<2, kTiles>(streams)
+         : bits == 4 ? kernel_of<4, kTiles>(streams)
+                     : kernel_of<8, kTiles>(streams);
 }
 
 }  // namespace
@@ -149,15 +147,6 @@ bool takes_step_products(const StepProducts& call) {
          place(call, args, grid_of(args, device)) <= device.shared_bytes;
 }
 
-bool leaves_codes(const StepProducts& call) {
-  const int64_t n = call.parts[0].w.n;
-  Device device{};
-  if (!gates(call.end) || takes_bit_step(call) || n % 64 != 0 || current_device(&device) != cudaSuccess) return false;
-  const ProductArgs args = args_of(call);
-  const int blocks = grid_of(args, device);
-  return streams(args) && args.rows != nullptr && 2 * ceil_div(args.tiles / 2, blocks) <= ceil_div(args.tiles, blocks);
-}
-
 int64_t step_product_blocks(const StepProducts& call) {
   if (takes_bit_step(call)) return bit_step_blocks(call);
   Device device{};
@@ -171,7 +160,7 @@ Status step_products(const StepProducts& call) {
   if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "products");
   ProductArgs args = args_of(call);
   const int grid = grid_of(args, device), shared = place(call, args, grid), bits = bits_of(call);
-  const void* const kernel = gates(call.end) ? kernel_of<2>(bits, args) : kernel_of<1>(bits, args);
+  const void* const kernel = gates(call.end) ? kernel_of<2>(bits, streams(args)) : kernel_of<1>(bits, streams(args));
   if (const auto e = allow_shared(kernel, device); e != cudaSuccess) return check_cuda(e, "products");
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

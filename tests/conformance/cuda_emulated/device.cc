@@ -190,9 +190,6 @@ bool takes_step_products(const StepProducts& call) {
   for (int i = 0; i < call.count; ++i) takes = takes && (call.parts[size_t(i)].x_groups || one);
   return takes;
 }
-bool leaves_codes(const StepProducts& call) {
-  return call.end != ProductEnd::kStore && call.end != ProductEnd::kAdd && call.parts[0].m == 1;
-}
 int64_t step_product_blocks(const StepProducts& call) { return call.parts[0].w.n / 16 + 1; }
 
 /// By definition: what the launches would do one after the other.
@@ -229,9 +226,6 @@ Status step_products(const StepProducts& call) {
       } else if (i == 0 || call.end == ProductEnd::kStore) {
         std::ranges::copy(y[size_t(i)], to);
       }
-      if (i == 0 && call.y_codes != nullptr)
-        (void)quantize_activations(to, Element::kF32, 1, count, count, 32, call.y_codes, (count + 63) / 64 * 64,
-                                   call.y_scales, nullptr);
     }
   });
   return {};

@@ -191,31 +191,24 @@ __device__ __forceinline__ float* result_of(const AttendPages& call, int span_of
   return result_of(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), span_of_tile, query);
 }
 
-/// Puts the results of a tile's spans together, in ascending order, one thread per element of a query, from `first` on.
-/// load(part, query, i): float i of the span's result. put(offset, value): an output.
-template <bool kTensor, class Load, class Put>
-__device__ __forceinline__ void merge_elements(const AttendPages& call, const PagedTile& tile, int first, int apart,
-                                               const Load& load, const Put& put) {
+/// Puts the results of a tile's spans together, in ascending order, one thread per element of a query.
+template <bool kTensor = false>
+__device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedTile& tile) {
   const int d = static_cast<int>(call.kv.head_dim);
-  for (int at = first; at < tile.count * d; at += apart) {
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * d; at += kPagedThreads) {
     const int query = at / d, i = at % d, position = tile.position(query);
     Running running{0, 0};
     float all = 0;
 #pragma unroll 4
     for (int part = 0; part < tile.spans; ++part) {
-      const float most = load(part, query, 0), total = load(part, query, 1), sum = load(part, query, 2 + i);
+      const float* const from = result_of(call, part, query);
+      const float most = load_from_others(from), total = load_from_others(from + 1),
+                  sum = load_from_others(from + 2 + i);
       const Seen seen = seen_of(position, tile.first_span + part, call.window);
       all = merged(seen, merge<kTensor>(seen, most, total, running), sum, all);
     }
-    put(tile.offset(call, query) + i, __fmul_rn(all, __fdiv_rn(1.0f, running.total)));
+    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
-}
-/// All of them, from memory; one thread block.
-template <bool kTensor, class Put>
-__device__ __forceinline__ void merge_tile(const AttendPages& call, const PagedTile& tile, const Put& put) {
-  merge_elements<kTensor>(
-      call, tile, static_cast<int>(threadIdx.x), kPagedThreads,
-      [&](int part, int query, int i) { return load_from_others(result_of(call, part, query) + i); }, put);
 }
 /// Applies merge() to all elements of a query.
 struct __align__(16) SpanFactors {

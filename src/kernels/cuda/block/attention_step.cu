@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kPagedThreads) attend_rows(const __grid_consta
     shared.is_last =
         arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
   __syncthreads();
-  if (shared.is_last) merge_tile<false>(attend, tile, [&](int64_t at, float v) { attend.out[at] = v; });
+  if (shared.is_last) merge_tile(attend, tile);
 }
 
 template <int kQueries>

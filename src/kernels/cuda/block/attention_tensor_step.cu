@@ -265,27 +265,27 @@ __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedT
   }
 }
 
-/// Puts the spans together: those of a cluster, each block some elements; or from memory, the last block.
-template <int kDim, bool kCluster>
-__device__ __forceinline__ void join_spans(const AttendStep& call, const PagedTile& tile,
-                                           TensorStepShared<kDim>& shared) {
-  const AttendPages& attend = call.attend;
-  const auto put = [&](int64_t at, float v) { attend.out[at] = v; };
-  if constexpr (kCluster) {
-    meet_in_cluster();
-    merge_elements<true>(
-        attend, tile, static_cast<int>(blockIdx.z) * kPagedThreads + static_cast<int>(threadIdx.x),
-        tile.spans * kPagedThreads,
-        [&](int part, int query, int i) { return load_from_cluster(shared.result(query) + i, part); }, put);
-    meet_in_cluster();  // nobody reads this block's any more
-    return;
+/// What merge_tile() does, from the shared memory of a cluster: each block puts some elements together.
+template <int kDim>
+__device__ __forceinline__ void merge_cluster(const AttendPages& call, const PagedTile& tile,
+                                              TensorStepShared<kDim>& shared) {
+  meet_in_cluster();
+  for (int at = static_cast<int>(blockIdx.z) * kPagedThreads + static_cast<int>(threadIdx.x); at < tile.count * kDim;
+       at += tile.spans * kPagedThreads) {
+    const int query = at / kDim, i = at % kDim, position = tile.position(query);
+    const float* const from = shared.result(query);
+    Running running{0, 0};
+    float all = 0;
+#pragma unroll 4
+    for (int part = 0; part < tile.spans; ++part) {
+      const float most = load_from_cluster(from, part), total = load_from_cluster(from + 1, part),
+                  sum = load_from_cluster(from + 2 + i, part);
+      const Seen seen = seen_of(position, tile.first_span + part, call.window);
+      all = merged(seen, merge<true>(seen, most, total, running), sum, all);
+    }
+    call.out[tile.offset(call, query) + i] = __fmul_rn(all, __fdiv_rn(1.0f, running.total));
   }
-  __syncthreads();
-  if (threadIdx.x == 0)
-    shared.is_last =
-        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
-  __syncthreads();
-  if (shared.is_last) merge_tile<true>(attend, tile, put);
+  meet_in_cluster();  // nobody reads this block's any more
 }
 
 /// kCluster: the blocks of a tile's spans are one.
@@ -318,18 +318,26 @@ __global__ void __launch_bounds__(kPagedThreads) attend_tensor_rows(const __grid
   if (there) weigh_half_head<kDim>(tile.count, shared);
   __syncthreads();
   join_pages<kDim, kCluster>(attend, tile, seen, shared);
-  if (attend.results != nullptr) join_spans<kDim, kCluster>(call, tile, shared);
+  if (attend.results == nullptr) return;
+  if constexpr (kCluster) return merge_cluster<kDim>(attend, tile, shared);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    shared.is_last =
+        arrives_last(call.arrived + blockIdx.x * attend.kv.kv_heads + blockIdx.y, static_cast<uint32_t>(tile.spans));
+  __syncthreads();
+  if (shared.is_last) merge_tile<true>(attend, tile);
 }
 
 template <int kDim>
 cudaError_t launch_tensor_rows(const AttendStep& call, const Device& device) {
   const AttendPages& a = call.attend;
-  const auto spans = a.results == nullptr ? 1u : std::bit_ceil(static_cast<unsigned>(a.spans));
-  const bool cluster = device.bulk_copies && spans > 1 && spans <= kMostOfCluster;
+  const unsigned spans = a.results == nullptr ? 1u : static_cast<unsigned>(a.spans), of_cluster = std::bit_ceil(spans);
+  const bool cluster = device.bulk_copies && spans > 1 && of_cluster <= kMostOfCluster;
   auto* const kernel = cluster ? &attend_tensor_rows<kDim, true> : &attend_tensor_rows<kDim, false>;
   if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess) return e;
-  const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads), spans);
-  return launch_cluster(kernel, grid, dim3(kPagedThreads), dim3(1, 1, cluster ? spans : 1),
+  const dim3 grid(static_cast<unsigned>(a.tile_count), static_cast<unsigned>(a.kv.kv_heads),
+                  cluster ? of_cluster : spans);
+  return launch_cluster(kernel, grid, dim3(kPagedThreads), dim3(1, 1, cluster ? of_cluster : 1),
                         sizeof(TensorStepShared<kDim>), static_cast<cudaStream_t>(a.stream),
                         call.overlap && device.bulk_copies, call);
 }
