@@ -265,7 +265,7 @@ __device__ __forceinline__ void join_pages(const AttendPages& call, const PagedT
   }
 }
 
-/// What merge_tile() does, from the shared memory of a cluster: each block puts some elements together.
+/// merge_tile() from the shared memory of a cluster: each block puts some elements together.
 template <int kDim>
 __device__ __forceinline__ void merge_cluster(const AttendPages& call, const PagedTile& tile,
                                               TensorStepShared<kDim>& shared) {
