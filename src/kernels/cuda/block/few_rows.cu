@@ -1,0 +1,288 @@
+#include "kernels/cuda/block/few_rows.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda/block/few_rows_input.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/status.h"
+
+namespace lowbit::cuda {
+namespace {
+
+using namespace block;  // NOLINT
+
+bool gates_pairs(ProductEnd end) { return end == ProductEnd::kSilu || end == ProductEnd::kSquaredRelu; }
+
+/// The scale of row r of a set's tiles, in group g. Behind the last row or tile it does not matter.
+__device__ __forceinline__ float few_rows_scale(const FewRowsArgs& a, int set, int at) {
+  const int r = at % kRowsOfTile, g = at / kRowsOfTile % a.groups, t = at / kRowsOfTile / a.groups;
+  const FewRowsTile tile = few_rows_tile(a, min(set * a.tiles_of_set + t, a.tiles - 1));
+  const FewRowsPart& part = a.part[tile.part];
+  if (part.scales == nullptr) return 1.0f;
+  const int64_t n = min(static_cast<int64_t>(tile.n0 + r), part.n - 1);
+  return part.scales[n / part.scale_rows * part.row_step + g * part.group_step];
+}
+
+/// An output before its bias: the groups' sums, in order.
+template <int kM>
+__device__ __forceinline__ float add_groups(const FewRowsArgs& a, const uint8_t* shared, int tile, int m, int r) {
+  const auto* const sums = reinterpret_cast<const float*>(shared + a.results_at) +
+                           (tile * a.groups * kM + m) * kRowsOfTile + r;
+  const auto* const scales = reinterpret_cast<const float*>(shared + a.scales_at) + tile * a.groups * kRowsOfTile + r;
+  const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at) + m * a.groups;
+  float acc = 0;
+  if (a.rounding == RowRounding::kE4m3) {
+#pragma unroll 8
+    for (int g = 0; g < a.groups; ++g)
+      acc = __fmaf_rn(__fmul_rn(sums[g * kM * kRowsOfTile], x_scales[g]), scales[g * kRowsOfTile], acc);
+  } else {
+#pragma unroll 8
+    for (int g = 0; g < a.groups; ++g) acc = __fmaf_rn(sums[g * kM * kRowsOfTile], scales[g * kRowsOfTile], acc);
+  }
+  return acc;
+}
+
+/// Where an output of a set goes.
+struct FewRowsOutput {
+  const FewRowsPart* part = nullptr;
+  int tile = 0, m = 0, r = 0;  // tile: in the set
+  int64_t n = 0, at = 0;
+  __device__ __forceinline__ FewRowsOutput(const FewRowsArgs& a, int set, int i, bool pairs) {
+    r = i % kRowsOfTile, m = i / kRowsOfTile % a.m, tile = i / kRowsOfTile / a.m * (pairs ? 2 : 1);
+    const int of_all = set * a.tiles_of_set + tile;
+    if (tile >= a.tiles_of_set || of_all >= a.tiles) return;
+    const FewRowsTile where = few_rows_tile(a, of_all);
+    n = where.n0 + r;
+    if (n >= a.part[where.part].n) return;
+    part = &a.part[where.part];
+    at = m * part->ldy + n;
+  }
+};
+__device__ __forceinline__ float bias_at(const FewRowsPart& part, int64_t n) {
+  return part.bias == nullptr ? 0.0f : part.bias[n];
+}
+
+/// The outputs of a set; `before` and `bias` are those of a thread's first one.
+template <int kM>
+__device__ __forceinline__ void store_few_rows(const FewRowsArgs& a, const uint8_t* shared, int set, float before,
+                                               float bias) {
+  const bool pairs = a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu;
+  const int count = a.tiles_of_set / (pairs ? 2 : 1) * a.m * kRowsOfTile, own = static_cast<int>(threadIdx.x);
+  for (int i = own; i < count; i += 32 * a.warps) {
+    const FewRowsOutput to(a, set, i, pairs);
+    if (to.part == nullptr) continue;
+    if (i != own) {
+      bias = bias_at(*to.part, to.n);
+      if (a.end == ProductEnd::kAdd) before = static_cast<const float*>(to.part->y)[to.at];
+    }
+    float y = __fadd_rn(add_groups<kM>(a, shared, to.tile, to.m, to.r), bias);
+    if (pairs)
+      y = gated(y, __fadd_rn(add_groups<kM>(a, shared, to.tile + 1, to.m, to.r), bias_at(a.part[1], to.n)), a.end);
+    if (a.end == ProductEnd::kAdd) y = __fadd_rn(before, y);
+    if (a.y_element == Element::kF32)
+      static_cast<float*>(to.part->y)[to.at] = y;
+    else
+      static_cast<uint16_t*>(to.part->y)[to.at] = a.y_element == Element::kBf16 ? f32_to_bf16(y) : f16_nearest(y);
+  }
+}
+
+template <ValueType kType, int kM>
+__global__ void __launch_bounds__(32 * kMostFewRowsWarps, 1) multiply_few_rows(const __grid_constant__ FewRowsArgs a) {
+  LOWBIT_DYNAMIC_SHARED(shared);
+  let_successor_start();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, threads = 32 * a.warps;
+  const int first_set = static_cast<int>(blockIdx.x), step = a.grid;
+  uint8_t* const ring = shared + warp * a.stages * kStageBytes;
+  const auto* const x = reinterpret_cast<const float*>(shared + a.x_at);
+  auto* const results = reinterpret_cast<float*>(shared + a.results_at);
+  auto* const scales = reinterpret_cast<float*>(shared + a.scales_at);
+  const int scale_count = a.tiles_of_set * a.groups * kRowsOfTile, set_units = a.tiles_of_set * a.units;
+  FewRowsCursor ahead{first_set, warp, 0};
+  int slot_ahead = 0, slot = 0;
+  const auto copy_next = [&] {
+    if (ahead.set < a.sets) {
+      copy_few_rows(a, ahead, ring + slot_ahead * kStageBytes);
+      if (++slot_ahead == a.stages) slot_ahead = 0;
+      ahead.next(a, warp, step);
+    }
+    end_few_rows_stage();
+  };
+#pragma unroll 1
+  for (int i = 0; i < kFewRowsStages; ++i) copy_next();
+  if (a.norm != nullptr)
+    for (int i = thread; i < a.k; i += threads) reinterpret_cast<float*>(shared + a.norm_at)[i] = a.norm[i];
+  float held[kHeldScales];
+  const auto hold_scales = [&](int set) {
+#pragma unroll
+    for (int i = 0; i < kHeldScales; ++i)
+      if (thread + i * threads < scale_count) held[i] = few_rows_scale(a, set, thread + i * threads);
+  };
+  hold_scales(first_set);
+  wait_for_predecessor();
+  stage_few_rows<kM>(a, shared);
+  __syncthreads();
+#pragma unroll 1
+  for (int set = first_set; set < a.sets; set += step) {
+    if (set != first_set) hold_scales(set);
+    float before = 0, bias = 0;
+    const FewRowsOutput own(a, set, thread, a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu);
+    if (own.part != nullptr) {
+      bias = bias_at(*own.part, own.n);
+      if (a.end == ProductEnd::kAdd) before = static_cast<const float*>(own.part->y)[own.at];
+    }
+    float sums[kM] = {};
+#pragma unroll 1
+    for (FewRowsCursor at{set, warp, 0}; at.set == set && at.unit < set_units; at.next(a, warp, step)) {
+      wait_for_few_rows_stage();
+      __syncwarp();
+      multiply_stage<kType, kM>(a, at, ring + slot * kStageBytes, x,
+                                results + at.unit / a.units * a.groups * kM * kRowsOfTile, sums);
+      if (++slot == a.stages) slot = 0;
+      __syncwarp();
+      copy_next();
+    }
+#pragma unroll
+    for (int i = 0; i < kHeldScales; ++i)
+      if (thread + i * threads < scale_count) scales[thread + i * threads] = held[i];
+    for (int i = thread + kHeldScales * threads; i < scale_count; i += threads) scales[i] = few_rows_scale(a, set, i);
+    __syncthreads();
+    store_few_rows<kM>(a, shared, set, before, bias);
+    __syncthreads();
+  }
+}
+
+// ---- How a launch is cut
+
+int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+int columns_of_piece(ValueType type) { return kPieceBytes / value_bytes(type); }
+
+/// Rows of x that kernels are made for.
+int row_slots(int64_t m) { return m <= 1 ? 1 : m <= 2 ? 2 : m <= 4 ? 4 : 8; }
+
+/// Tiles of a set and warps: where a tile is one unit, as many tiles as warps, so that no multiprocessor has more than
+/// it must.
+void cut_sets(FewRowsArgs& a, bool pairs, int processors) {
+  constexpr int kUsualWarps = 8;
+  a.tiles_of_set = pairs ? 2 : 1;
+  if (a.units == 1) {
+    int64_t least = 0;
+    for (int warps = kMostFewRowsWarps; warps >= 2; warps -= 2) {
+      const int64_t most = whole(a.tiles, int64_t{processors} * warps) * warps;  // tiles of a multiprocessor
+      if (least != 0 && most >= least) continue;
+      least = most;
+      a.tiles_of_set = warps;
+    }
+    a.tiles_of_set = static_cast<int>(std::min<int64_t>(a.tiles_of_set, whole(a.tiles, 2) * 2));
+  }
+  const int units = a.tiles_of_set * a.units;
+  a.warps = units <= kMostFewRowsWarps ? units : kUsualWarps;
+  a.sets = static_cast<int>(whole(a.tiles, a.tiles_of_set));
+}
+
+/// Lays out shared memory; returns its bytes.
+int64_t place_few_rows(FewRowsArgs& a, int slots) {
+  const int64_t units = whole(a.tiles_of_set * a.units, a.warps) * whole(a.sets, a.grid);  // of a warp
+  const int64_t stages = units * whole(a.unit_pieces, kStagePieces);
+  a.stages = static_cast<int>(std::min<int64_t>(stages, kFewRowsStages));
+  int64_t at = int64_t{a.warps} * a.stages * kStageBytes;
+  const auto take = [&](int& place, int64_t floats) {
+    place = static_cast<int>(std::min<int64_t>(at, 1 << 30));
+    at += whole(floats, 4) * 16;
+  };
+  take(a.x_at, int64_t{slots} * a.x_pitch);
+  take(a.norm_at, a.norm == nullptr ? 0 : a.k);
+  take(a.x_scales_at, int64_t{a.m} * a.groups);
+  take(a.results_at, int64_t{a.tiles_of_set} * a.groups * slots * kRowsOfTile);
+  take(a.scales_at, int64_t{a.tiles_of_set} * a.groups * kRowsOfTile);
+  take(a.factors_at, kMostStepRows);
+  return at;
+}
+
+/// The launch of a call; returns its bytes of shared memory.
+int64_t cut_few_rows(const FewRows& call, const Device& device, FewRowsArgs& a) {
+  const int columns = columns_of_piece(call.type);
+  const bool pairs = gates_pairs(call.end);
+  a.parts = call.count;
+  for (int i = 0; i < call.count; ++i) {
+    a.part[i] = call.parts[static_cast<size_t>(i)];
+    a.first_tile[i] = a.tiles;
+    a.tiles += static_cast<int>(whole(a.part[i].n, kRowsOfTile));
+  }
+  a.rows = call.rows, a.norm = call.norm, a.eps = call.eps;
+  a.codes = call.codes, a.code_scales = call.code_scales;
+  a.ldcodes = call.ldcodes, a.scale_row = call.scale_row, a.scale_block = call.scale_block;
+  a.rounding = call.rounding, a.end = call.end, a.y_element = call.y_element;
+  a.m = static_cast<int>(call.m), a.k = static_cast<int>(call.k);
+  a.aligned = call.k % 4 == 0 && reinterpret_cast<uintptr_t>(call.rows) % 16 == 0;
+  a.pieces = static_cast<int>(whole(call.k, columns));
+  const bool one = call.parts[0].scales == nullptr || call.group >= call.k;
+  a.groups = one ? 1 : static_cast<int>(whole(call.k, call.group));
+  a.group_pieces = one ? a.pieces : static_cast<int>(call.group / columns);
+  a.unit_pieces = static_cast<int>(whole(kStagePieces, a.group_pieces)) * a.group_pieces;
+  a.units = static_cast<int>(whole(a.pieces, a.unit_pieces));
+  a.x_pitch = static_cast<int>(whole(int64_t{a.pieces} * columns, kFp8Block) * kFp8Block);
+  cut_sets(a, pairs, device.processors);
+  a.grid = std::min(a.sets, device.processors);
+  return place_few_rows(a, row_slots(call.m));
+}
+
+template <ValueType kType>
+auto* few_rows_kernel(int slots) {
+  return slots == 1   ? &multiply_few_rows<kType, 1>
+         : slots == 2 ? &multiply_few_rows<kType, 2>
+         : slots == 4 ? &multiply_few_rows<kType, 4>
+                      : &multiply_few_rows<kType, 8>;
+}
+auto* few_rows_kernel(ValueType type, int slots) {
+  switch (type) {
+    case ValueType::kInt8:
+      return few_rows_kernel<ValueType::kInt8>(slots);
+    case ValueType::kE4m3:
+      return few_rows_kernel<ValueType::kE4m3>(slots);
+    case ValueType::kF16:
+      return few_rows_kernel<ValueType::kF16>(slots);
+    case ValueType::kBf16:
+      return few_rows_kernel<ValueType::kBf16>(slots);
+    case ValueType::kF32:
+      break;
+  }
+  return few_rows_kernel<ValueType::kF32>(slots);
+}
+
+}  // namespace
+
+bool takes_few_rows(const FewRows& call) {
+  constexpr int64_t kLargest = int64_t{1} << 24;
+  const bool coded = call.rounding == RowRounding::kE4m3;
+  if (call.m < 1 || call.m > kMostStepRows || call.k < 1 || call.k > kLargest || call.count < 1) return false;
+  if (coded && call.group != kFp8Block) return false;
+  const bool grouped = call.parts[0].scales != nullptr && call.group < call.k;
+  if (grouped && call.group % columns_of_piece(call.type) != 0) return false;
+  if (gates_pairs(call.end) && (call.count != 2 || call.parts[0].n != call.parts[1].n)) return false;
+  for (int i = 0; i < call.count; ++i) {
+    const FewRowsPart& part = call.parts[static_cast<size_t>(i)];
+    if (part.n < 1 || part.n > kLargest || part.row_bytes % kPieceBytes != 0) return false;
+    if (reinterpret_cast<uintptr_t>(part.values) % kPieceBytes != 0) return false;
+    if ((part.scales == nullptr) != (call.parts[0].scales == nullptr)) return false;
+  }
+  Device device{};
+  FewRowsArgs args{};
+  return current_device(&device) == cudaSuccess && cut_few_rows(call, device, args) <= device.shared_bytes;
+}
+
+Status few_rows(const FewRows& call) {
+  Device device{};
+  if (const auto e = current_device(&device); e != cudaSuccess) return check_cuda(e, "few rows");
+  FewRowsArgs args{};
+  const int64_t shared = cut_few_rows(call, device, args);
+  auto* const kernel = few_rows_kernel(call.type, row_slots(call.m));
+  if (const auto e = allow_shared(reinterpret_cast<const void*>(kernel), device); e != cudaSuccess)
+    return check_cuda(e, "few rows");
+  return check_cuda(launch(kernel, dim3(static_cast<unsigned>(args.grid)), dim3(static_cast<unsigned>(32 * args.warps)),
+                           static_cast<size_t>(shared), static_cast<cudaStream_t>(call.stream), device.bulk_copies,
+                           args),
+                    "few rows");
+}
+
+}  // namespace lowbit::cuda

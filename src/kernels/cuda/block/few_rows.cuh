@@ -1,0 +1,152 @@
+#pragma once
+// Products of one to eight rows of x, each output in the order of docs/numerics.md#matmul: a lane has a row of weights,
+// a warp 32 of them and whole groups, whose sums are chains of their own; a thread per output adds them up.
+//
+// Memory:   rows of weights as they are, 128 bytes of each at a time, by copies that a warp starts and waits for alone,
+//           the first ones before the previous kernel has ended. Pieces of 16 bytes are exchanged within a row, so that
+//           lanes read from all banks.
+// Limits:   one row: memory, about three instructions a weight in one byte; few weights: latency.
+
+#include "kernels/cuda/block/weight_values.cuh"
+#include "kernels/cuda/product_end.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace lowbit::cuda::block {
+
+constexpr int kRowsOfTile = 32, kPieceBytes = 16, kStagePieces = 8, kStageBytes = kRowsOfTile * kStagePieces * kPieceBytes;
+constexpr int kFewRowsStages = 4, kMostFewRowsWarps = 12;
+constexpr int kHeldScales = 8;  // of a thread, which come while it multiplies
+
+struct FewRowsArgs {
+  FewRowsPart part[kMostStepProducts];
+  int first_tile[kMostStepProducts];
+  int parts;
+  const float *rows, *norm;
+  const uint8_t* codes;
+  const float* code_scales;
+  int64_t ldcodes, scale_row, scale_block;
+  float eps;
+  RowRounding rounding;
+  ProductEnd end;
+  Element y_element;
+  bool aligned;  // rows begin at multiples of 16 bytes
+  int m, k, groups, group_pieces, pieces;  // pieces: of a row of weights
+  int warps, stages;                       // of a thread block, of a warp
+  int tiles, tiles_of_set, sets, grid;     // a thread block takes a set of tiles at a time
+  int unit_pieces, units;                  // a unit is what a warp takes of a tile: whole groups; units of a tile
+  // Byte positions in shared memory, floats of a row of x.
+  int x_at, norm_at, x_scales_at, results_at, scales_at, factors_at, x_pitch;
+};
+
+/// The stages that a warp reads, one after the other.
+struct FewRowsCursor {
+  int set, unit, piece;
+  __device__ __forceinline__ int tile(const FewRowsArgs& a) const { return set * a.tiles_of_set + unit / a.units; }
+  __device__ __forceinline__ int first(const FewRowsArgs& a) const { return unit % a.units * a.unit_pieces + piece; }
+  /// Pieces of the stage.
+  __device__ __forceinline__ int count(const FewRowsArgs& a) const {
+    return min(kStagePieces, min(a.unit_pieces - piece, a.pieces - first(a)));
+  }
+  __device__ __forceinline__ void next(const FewRowsArgs& a, int warp, int sets) {
+    piece += kStagePieces;
+    if (piece < a.unit_pieces && first(a) < a.pieces) return;
+    piece = 0;
+    unit += a.warps;
+    if (unit < a.tiles_of_set * a.units) return;
+    unit = warp;
+    set += sets;
+  }
+};
+
+struct FewRowsTile {
+  int part, n0;
+};
+__device__ __forceinline__ FewRowsTile few_rows_tile(const FewRowsArgs& a, int tile) {
+  if (a.end == ProductEnd::kSilu || a.end == ProductEnd::kSquaredRelu) return {tile % 2, tile / 2 * kRowsOfTile};
+  int part = 0;
+  while (part + 1 < a.parts && tile >= a.first_tile[part + 1]) ++part;
+  return {part, (tile - a.first_tile[part]) * kRowsOfTile};
+}
+
+__device__ __forceinline__ void end_few_rows_stage() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_few_rows_stage() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kFewRowsStages - 1) : "memory");
+#endif
+}
+
+/// Starts the copies of a stage. Rows that are not there are the last one: nobody stores their sums.
+__device__ __forceinline__ void copy_few_rows(const FewRowsArgs& a, const FewRowsCursor& at, uint8_t* stage) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, piece = lane % kStagePieces, row = lane / kStagePieces;
+  if (piece >= at.count(a) || at.tile(a) >= a.tiles) return;
+  const FewRowsTile tile = few_rows_tile(a, at.tile(a));
+  const FewRowsPart& part = a.part[tile.part];
+  const uint8_t* const from = part.values + int64_t{at.first(a) + piece} * kPieceBytes;
+  constexpr int kAtOnce = 32 / kStagePieces;
+#pragma unroll
+  for (int i = 0; i < kRowsOfTile / kAtOnce; ++i) {
+    const int r = row + i * kAtOnce;
+    const int64_t n = min(static_cast<int64_t>(tile.n0 + r), part.n - 1);
+    copy_to_shared_16(stage + (r * kStagePieces + (piece ^ r % kStagePieces)) * kPieceBytes, from + n * part.row_bytes);
+  }
+}
+
+/// 16 bytes of a lane's row times all rows of x.
+template <ValueType kType, int kM>
+__device__ __forceinline__ void multiply_piece(const uint4& w, const float* x, int pitch, float (&sums)[kM]) {
+  constexpr int kColumns = kWordColumns<kType>;
+  const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+  float v[4 * kColumns];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float of_word[kColumns];
+    values_of_word<kType>(words[i], of_word);
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) v[i * kColumns + j] = of_word[j];
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c)
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const float4 of_x = *reinterpret_cast<const float4*>(x + m * pitch + 4 * c);
+      sums[m] = __fmaf_rn(v[4 * c], of_x.x, sums[m]);
+      sums[m] = __fmaf_rn(v[4 * c + 1], of_x.y, sums[m]);
+      sums[m] = __fmaf_rn(v[4 * c + 2], of_x.z, sums[m]);
+      sums[m] = __fmaf_rn(v[4 * c + 3], of_x.w, sums[m]);
+    }
+}
+
+/// A stage's pieces; sums of groups that end go to their slot, [groups][kM][32] of a tile.
+template <ValueType kType, int kM>
+__device__ __forceinline__ void multiply_stage(const FewRowsArgs& a, const FewRowsCursor& at, const uint8_t* stage,
+                                               const float* x, float* results, float (&sums)[kM]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = at.first(a), count = at.count(a);
+  const uint8_t* const row = stage + lane * kStagePieces * kPieceBytes;
+  const auto multiply = [&](int p) {
+    const uint4 w = *reinterpret_cast<const uint4*>(row + (p ^ lane % kStagePieces) * kPieceBytes);
+    multiply_piece<kType>(w, x + (first + p) * kPieceColumns<kType>, a.x_pitch, sums);
+  };
+  const auto finish = [&](int pieces) {  // so many of the row are done
+    if (pieces % a.group_pieces != 0 && pieces != a.pieces) return;
+    float* const to = results + ((pieces - 1) / a.group_pieces * kM) * kRowsOfTile + lane;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) to[m * kRowsOfTile] = sums[m], sums[m] = 0;
+  };
+  if (count == kStagePieces && (a.group_pieces % kStagePieces == 0 || a.groups == 1)) {
+#pragma unroll(kM <= 2 ? 8 : 2)
+    for (int p = 0; p < kStagePieces; ++p) multiply(p);
+    finish(first + kStagePieces);
+  } else {
+#pragma unroll 1
+    for (int p = 0; p < count; ++p) {
+      multiply(p);
+      finish(first + p + 1);
+    }
+  }
+}
+
+}  // namespace lowbit::cuda::block
